@@ -1,0 +1,80 @@
+"""The `hansa` command: finds the command that was asked for and turns its end into an exit code.
+
+Exit codes: 0 all is well, 1 a promise was broken, 2 bad input (one line on stderr says what to
+change), 130 stopped with Ctrl-C, 141 the reader of our output went away.
+
+Only the command that runs is imported, so that `hansa --help` answers at once.
+"""
+
+import difflib
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+
+from hansa import __version__
+from hansa.errors import UsageError
+
+COMMANDS = {
+    "demo": "watch a simulated federation form, carry a message, lose its core and heal",
+    "simulate": "run a federation on virtual time: the papers' scenarios, or any topology",
+}
+
+HELP = f"""Usage: hansa COMMAND [OPTIONS]
+
+Hansa joins MQTT brokers that stay as they are into one federation: a message published at any
+broker reaches the subscribers of all, over any graph of links, and survives the loss of nodes.
+
+Commands:
+  demo        {COMMANDS["demo"]}
+  simulate    {COMMANDS["simulate"]}
+
+  -h, --help  this; `hansa COMMAND --help` explains a command and its options
+  --version   print the version
+
+Examples:
+  hansa demo                                    a few seconds that show what Hansa does
+  hansa simulate --list                         the scenarios, with what each paper claims
+  hansa simulate --scenario spohn-2020          the six brokers of the first paper, checked
+  hansa simulate --topology grid:3x3 --seed 7   a grid of nine, publications and all
+  hansa simulate --topology random:25,4 --faults crashes=3,cuts=2 --runs 100
+                                                a hundred seeds of random faults, on all cores
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        code = _command(given)
+        sys.stdout.flush()
+    except UsageError as problem:
+        print(f"hansa: {problem}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("hansa: stopped", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        # Python flushes stdout once more on its way out, and that must not fail again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+    return code
+
+
+def _command(given: list[str]) -> int:
+    match given:
+        case [] | ["-h" | "--help" | "help", *_]:
+            print(HELP, end="")
+            return 0
+        case ["--version", *_]:
+            print(f"hansa {__version__}")
+            return 0
+        case [name, *rest] if name in COMMANDS:
+            module = importlib.import_module(f"hansa.cli.{name}")
+            code: int = module.run(rest)
+            return code
+        case [name, *_]:
+            near = difflib.get_close_matches(name, COMMANDS, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"there are {' and '.join(COMMANDS)}"
+            raise UsageError(f"there is no command {name!r}; {hint} See `hansa --help`")
+    raise AssertionError(given)

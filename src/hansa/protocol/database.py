@@ -1,0 +1,309 @@
+"""The replicated database: every node's records, held by every node.
+
+A change floods: it goes to every neighbour that is not known to have it. On a new link both sides
+compare stamps and send what the other lacks; heartbeats carry a digest, so that a row that went
+missing all the same is found. Who is in reach does not matter here: rows of absent nodes stay.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from hansa.protocol.frames import Summary, Update
+from hansa.protocol.records import (
+    KIND_OF,
+    ClaimsRecord,
+    InForceRecord,
+    InterestRecord,
+    Kind,
+    NodeRecord,
+    Record,
+    Stamp,
+    fingerprint,
+    in_parts,
+    weight,
+)
+from hansa.protocol.vocabulary import LinkId, NodeId
+
+PART_BYTES = 65_536
+"""A set that is sent whole is cut into records of about this size."""
+
+UPDATE_BYTES = 262_144
+"""An update frame is closed when it holds about this much."""
+
+_DIGEST_MASK = (1 << 64) - 1
+
+Row = tuple[Kind, NodeId]
+
+
+@dataclass(slots=True)
+class NameSet:
+    """One node's set of names, with the parts of a newer one that is still arriving."""
+
+    names: dict[str, None] = field(default_factory=dict)
+    arriving: Stamp = (0, 0)
+    parts: dict[int, tuple[str, ...]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class SetChange:
+    """A set of names changed."""
+
+    kind: Kind
+    node: NodeId
+    added: tuple[str, ...]
+    removed: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RecordChange:
+    """A record that is replaced as a whole changed."""
+
+    record: NodeRecord | InForceRecord
+
+
+@dataclass(frozen=True, slots=True)
+class Unfit:
+    """A change did not fit what is here: the whole row must be fetched."""
+
+    row: Row
+
+
+@dataclass(slots=True)
+class _Pending:
+    """A record on its way to the neighbours, and the links whose other side has it."""
+
+    record: Record
+    known: list[LinkId]
+
+
+class Database:
+    """The rows that one node holds, and what it still has to tell its neighbours."""
+
+    __slots__ = ("_outbox", "digest", "in_force", "nodes", "sets", "stamps")
+
+    def __init__(self) -> None:
+        """Start empty."""
+        self.stamps: dict[Row, Stamp] = {}
+        self.nodes: dict[NodeId, NodeRecord] = {}
+        self.in_force: dict[NodeId, InForceRecord] = {}
+        self.sets: dict[Kind, dict[NodeId, NameSet]] = {Kind.INTEREST: {}, Kind.CLAIMS: {}}
+        self.digest = 0
+        self._outbox: dict[tuple[Kind, NodeId, int, int], _Pending] = {}
+
+    # ------------------------------------------------------------ reading
+
+    def stamp(self, kind: Kind, node: NodeId) -> Stamp:
+        """Return the stamp of a row, (0, 0) if there is none."""
+        return self.stamps.get((kind, node), (0, 0))
+
+    def names(self, kind: Kind, node: NodeId) -> dict[str, None]:
+        """Return a node's set of names; do not change it."""
+        row = self.sets[kind].get(node)
+        return row.names if row else {}
+
+    def whole(self, row: Row) -> list[Record]:
+        """Return the records that carry a row whole; none if it is not here."""
+        kind, node = row
+        if row not in self.stamps:
+            return []
+        if kind is Kind.NODE:
+            return [self.nodes[node]]
+        if kind is Kind.IN_FORCE:
+            return [self.in_force[node]]
+        incarnation, version = self.stamps[row]
+        make = InterestRecord if kind is Kind.INTEREST else ClaimsRecord
+        parts = in_parts(self.sets[kind][node].names, PART_BYTES)
+        return [
+            make(node, incarnation, version, version, names, (), part, len(parts))
+            for part, names in enumerate(parts)
+        ]
+
+    def summary(self) -> Summary:
+        """Return the stamps of all rows."""
+        return Summary(tuple((kind, node, *stamp) for (kind, node), stamp in self.stamps.items()))
+
+    def missing_from(self, summary: Summary) -> list[Record]:
+        """Return what a neighbour with this summary lacks."""
+        theirs = {(kind, node): (inc, version) for kind, node, inc, version in summary.rows}
+        return [
+            record
+            for row, stamp in self.stamps.items()
+            if theirs.get(row, (-1, 0)) < stamp
+            for record in self.whole(row)
+        ]
+
+    # ------------------------------------------------------------ writing
+
+    def merge(
+        self, record: Record, source: LinkId | None, flood: bool = True
+    ) -> SetChange | RecordChange | Unfit | None:
+        """Take a record if it is newer than what is here; return what changed.
+
+        It will be flooded to all links but its source, unless its carrier spreads it already.
+        """
+        row = (KIND_OF[type(record)], record.node)
+        stamp = (record.incarnation, record.version)
+        if stamp <= self.stamps.get(row, (-1, 0)):
+            self._note_known(row, record.version, source)
+            return None
+        change: SetChange | RecordChange | Unfit | None
+        if isinstance(record, NodeRecord | InForceRecord):
+            change = self._replace(row, record)
+        else:
+            change = self._merge_set(row, record)
+        if change is None or isinstance(change, Unfit):
+            return change
+        self._restamp(row, stamp)
+        if flood:
+            self._post(row, record)
+            self._note_known(row, record.version, source)
+        return change
+
+    def change_set(
+        self, kind: Kind, node: NodeId, incarnation: int, change: tuple[list[str], list[str]]
+    ) -> list[InterestRecord | ClaimsRecord]:
+        """Change this node's own set; return the records that tell of it, cut to a fitting size."""
+        make = InterestRecord if kind is Kind.INTEREST else ClaimsRecord
+        added, removed = (in_parts(names, PART_BYTES) for names in change)
+        pieces: list[tuple[tuple[str, ...], tuple[str, ...]]] = [(added[0], removed[0])]
+        if len(added) > 1 or len(removed) > 1:
+            pieces = [(part, ()) for part in added] + [((), part) for part in removed]
+        made: list[InterestRecord | ClaimsRecord] = []
+        version = self.stamp(kind, node)[1]
+        for more, fewer in pieces:
+            if not more and not fewer:
+                continue
+            record = make(node, incarnation, version + 1, version, more, fewer)
+            self.merge(record, None, flood=kind is Kind.INTEREST)
+            made.append(record)
+            version += 1
+        return made
+
+    def raise_set(self, kind: Kind, node: NodeId, incarnation: int) -> None:
+        """Take up this node's own set, unchanged, under a new incarnation, and tell everybody."""
+        row = (kind, node)
+        if row not in self.stamps:
+            return
+        self._restamp(row, (incarnation, self.stamps[row][1] + 1))
+        for record in self.whole(row):
+            self._enqueue(row, record)
+
+    def forget(self, node: NodeId) -> None:
+        """Drop all rows of a node whose lease has ended."""
+        for kind in Kind:
+            if (kind, node) in self.stamps:
+                self.digest = (
+                    self.digest - fingerprint(kind, node, self.stamps.pop((kind, node)))
+                ) & _DIGEST_MASK
+        self.nodes.pop(node, None)
+        self.in_force.pop(node, None)
+        for sets in self.sets.values():
+            sets.pop(node, None)
+
+    def has_news(self) -> bool:
+        """Whether `flush` has something to send."""
+        return bool(self._outbox)
+
+    def flush(self, links: Iterable[LinkId]) -> list[tuple[LinkId, Update]]:
+        """Return what each neighbour must be told now."""
+        pending = list(self._outbox.values())
+        self._outbox = {}
+        sends: list[tuple[LinkId, Update]] = []
+        for link in links:
+            records = [item.record for item in pending if link not in item.known]
+            sends.extend((link, update) for update in updates(records))
+        return sends
+
+    def _post(self, row: Row, record: Record) -> None:
+        """Queue a record for all links; a set that came in parts, once all of them are here."""
+        parts = isinstance(record, InterestRecord | ClaimsRecord) and record.parts > 1
+        for piece in self.whole(row) if parts else [record]:
+            self._enqueue(row, piece)
+
+    def _enqueue(self, row: Row, record: Record) -> None:
+        """Newer whole records replace queued ones; changes of a set line up."""
+        if isinstance(record, NodeRecord | InForceRecord):
+            key = (*row, 0, 0)
+        else:
+            key = (*row, record.version, record.part)
+        self._outbox[key] = _Pending(record, [])
+
+    def _note_known(self, row: Row, version: int, source: LinkId | None) -> None:
+        """The other side of a link has this version, so it need not be told."""
+        if not self._outbox or source is None:
+            return
+        whole = row[0] in (Kind.NODE, Kind.IN_FORCE)
+        pending = self._outbox.get((*row, 0 if whole else version, 0))
+        if pending and pending.record.version == version and source not in pending.known:
+            pending.known.append(source)
+
+    def _restamp(self, row: Row, stamp: Stamp) -> None:
+        before = self.stamps.get(row)
+        change = fingerprint(*row, stamp) - (fingerprint(*row, before) if before else 0)
+        self.digest = (self.digest + change) & _DIGEST_MASK
+        self.stamps[row] = stamp
+
+    def _replace(self, row: Row, record: NodeRecord | InForceRecord) -> RecordChange:
+        if isinstance(record, NodeRecord):
+            self.nodes[row[1]] = record
+        else:
+            self.in_force[row[1]] = record
+        return RecordChange(record)
+
+    def _merge_set(
+        self, row: Row, record: InterestRecord | ClaimsRecord
+    ) -> SetChange | Unfit | None:
+        kind, node = row
+        if record.base == record.version:
+            names = self._assemble(row, record)
+            return None if names is None else self._exchange(row, names)
+        have = self.stamps.get(row, (-1, 0))
+        if have == (record.incarnation, record.base):
+            current = self.sets[kind][node].names
+            removed = tuple(name for name in record.removed if name in current)
+            for name in removed:
+                del current[name]
+            added = tuple(name for name in record.added if name not in current)
+            current.update(dict.fromkeys(added))
+            return SetChange(kind, node, added, removed)
+        if record.base == 0 and have[0] < record.incarnation:
+            return self._exchange(row, dict.fromkeys(record.added))
+        return Unfit(row)
+
+    def _assemble(self, row: Row, record: InterestRecord | ClaimsRecord) -> dict[str, None] | None:
+        """Collect the parts of a whole set; return it once all are here."""
+        if record.parts == 1:
+            return dict.fromkeys(record.added)
+        entry = self.sets[row[0]].setdefault(row[1], NameSet())
+        stamp = (record.incarnation, record.version)
+        if stamp != entry.arriving:
+            entry.arriving, entry.parts = stamp, {}
+        entry.parts[record.part] = record.added
+        if len(entry.parts) < record.parts:
+            return None
+        parts, entry.parts = entry.parts, {}
+        return {name: None for part in sorted(parts) for name in parts[part]}
+
+    def _exchange(self, row: Row, names: dict[str, None]) -> SetChange:
+        """Put a whole new set in place of the old one."""
+        entry = self.sets[row[0]].setdefault(row[1], NameSet())
+        before, entry.names = entry.names, names
+        added = tuple(name for name in names if name not in before)
+        return SetChange(*row, added, tuple(name for name in before if name not in names))
+
+
+def updates(records: Iterable[Record]) -> list[Update]:
+    """Pack records into as few frames as their size allows."""
+    frames: list[Update] = []
+    batch: list[Record] = []
+    size = 0
+    for record in records:
+        cost = weight(record)
+        if batch and size + cost > UPDATE_BYTES:
+            frames.append(Update(tuple(batch)))
+            batch, size = [], 0
+        batch.append(record)
+        size += cost
+    if batch:
+        frames.append(Update(tuple(batch)))
+    return frames

@@ -1,0 +1,81 @@
+"""What can happen to a node: the whole of its input, as immutable values.
+
+A shell makes these from sockets, brokers and clocks; the simulator makes them from a seed.
+"""
+
+from dataclasses import dataclass
+
+from hansa.protocol.frames import Any
+from hansa.protocol.vocabulary import LinkId, Publication
+
+
+@dataclass(frozen=True, slots=True)
+class LinkOpened:
+    """A connection to some node stands; who it is, its hello will tell."""
+
+    link: LinkId
+    dialled: bool
+    """Whether this side opened it: of two connections, both sides keep the same one."""
+    ordered: bool = True
+    """Whether it keeps frames whole and in order, as TCP does. If not, the node numbers them."""
+
+
+@dataclass(frozen=True, slots=True)
+class LinkClosed:
+    """A connection is gone."""
+
+    link: LinkId
+    reason: str = "connection closed"
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """A frame arrived, already decoded."""
+
+    link: LinkId
+    frame: Any | Publication
+
+
+@dataclass(frozen=True, slots=True)
+class TimerFired:
+    """The deadline that the node named has come, or may have."""
+
+
+@dataclass(frozen=True, slots=True)
+class InterestChanged:
+    """Clients of this node's broker subscribed or unsubscribed: filters that are now wanted here,
+    and filters that nobody here wants any more."""
+
+    added: tuple[str, ...] = ()
+    removed: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Granted:
+    """The broker has granted the node's own subscriptions to these filters."""
+
+    filters: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Denied:
+    """The broker has refused the node's own subscriptions to these filters."""
+
+    filters: tuple[str, ...]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """A client of this node's broker published something that the node is subscribed to."""
+
+    topic: str
+    payload: bytes
+    qos: int = 0
+    retain: bool = False
+    properties: bytes = b""
+
+
+Event = (
+    LinkOpened | LinkClosed | Received | TimerFired | InterestChanged | Granted | Denied | Published
+)

@@ -1,0 +1,279 @@
+"""The forwarding plane: what happens to every publication.
+
+It only reads. A strategy compiles its state into one `Entry` per group; a topic's way (`Plan`) is
+looked up once and remembered until an entry changes. Windows cut duplicates. No protocol logic.
+
+A copy names the groups that it still has to reach: it travels towards their cores until it meets
+their mesh. Within a mesh it needs no name: every member knows by the topic where it belongs.
+"""
+
+from array import array
+
+from hansa.protocol.effects import Dropped, Effect, Send
+from hansa.protocol.settings import Outside
+from hansa.protocol.topics import FilterTrie
+from hansa.protocol.vocabulary import (
+    HOPS_MAX,
+    Group,
+    GroupId,
+    LinkId,
+    NodeId,
+    Publication,
+    group_id,
+)
+
+LIVES_MAX = 2
+"""Lives of one origin that are remembered: its present one, and the one before it."""
+
+
+class Entry:
+    """What to do with publications of one group at this node."""
+
+    __slots__ = ("group", "id", "member", "neighbours", "towards")
+
+    def __init__(
+        self,
+        group: Group,
+        member: bool,
+        neighbours: tuple[LinkId, ...] = (),
+        towards: tuple[LinkId, ...] = (),
+    ) -> None:
+        """Spread to all mesh neighbours if a member, else pass on towards the core."""
+        self.group = group
+        self.id = group_id(group)
+        self.member = member
+        self.neighbours = neighbours
+        self.towards = towards
+
+    def same_as(self, other: "Entry | None") -> bool:
+        """Whether replacing one by the other would change nothing."""
+        return other is not None and (self.member, self.neighbours, self.towards) == (
+            other.member,
+            other.neighbours,
+            other.towards,
+        )
+
+
+class Plan:
+    """The way of one topic: where it spreads, which groups need a name, whether it stays here."""
+
+    __slots__ = ("deliver", "groups", "spread", "towards")
+
+    def __init__(self, entries: list[Entry], deliver: bool) -> None:
+        """Join the entries of all groups that match the topic."""
+        self.deliver = deliver
+        self.groups = tuple(entry.id for entry in entries)
+        self.spread = tuple(
+            dict.fromkeys(link for entry in entries if entry.member for link in entry.neighbours)
+        )
+        self.towards = {entry.id: entry.towards for entry in entries if not entry.member}
+
+
+class Table:
+    """The entries of all groups, and the plans made from them."""
+
+    def __init__(self, wanted: FilterTrie[int], plans_max: int) -> None:
+        """Start empty; `wanted` are the filters of this node's own clients."""
+        self._wanted = wanted
+        self._plans_max = plans_max
+        self._entries: FilterTrie[Entry] = FilterTrie()
+        self._plans: dict[str, Plan] = {}
+
+    def __len__(self) -> int:
+        """Return how many groups are known."""
+        return len(self._entries)
+
+    @property
+    def plan_count(self) -> int:
+        """How many topics are remembered."""
+        return len(self._plans)
+
+    def put(self, entry: Entry) -> None:
+        """Set a group's entry."""
+        if not entry.same_as(self._entries.get(entry.group)):
+            self._entries.put(entry.group, entry)
+            self._plans.clear()
+
+    def remove(self, group: Group) -> None:
+        """Forget a group."""
+        if self._entries.remove(group):
+            self._plans.clear()
+
+    def forget_plans(self) -> None:
+        """What is wanted here has changed."""
+        self._plans.clear()
+
+    def plan(self, topic: str) -> Plan:
+        """Return the way of a topic."""
+        found = self._plans.get(topic)
+        if found is not None:
+            return found
+        if len(self._plans) >= self._plans_max:
+            self._plans.clear()
+        plan = Plan(self._entries.match(topic), bool(self._wanted.match(topic)))
+        self._plans[topic] = plan
+        return plan
+
+
+class Window:
+    """The newest numbers of one life of one origin: exact for the last `size` of them.
+
+    A slot holds the number that was last seen there, so a number is new if its slot holds a smaller
+    one; a copy that comes later than `size` numbers counts as seen.
+    """
+
+    __slots__ = ("_mask", "_slots", "_towards")
+
+    def __init__(self, size: int) -> None:
+        """Start with nothing seen; `size` is a power of two."""
+        self._mask = size - 1
+        self._slots = array("Q", bytes(8 * size))
+        self._towards: dict[int, tuple[int, list[GroupId]]] = {}
+
+    def add(self, number: int) -> bool:
+        """Note a number, counted from 1; return whether it is new."""
+        slot = number & self._mask
+        if self._slots[slot] >= number:
+            return False
+        self._slots[slot] = number
+        return True
+
+    def new_towards(self, number: int, group: GroupId) -> bool:
+        """Note that a publication was sent towards a group's core; return whether that is new."""
+        slot = number & self._mask
+        held, groups = self._towards.get(slot, (0, []))
+        if held != number:
+            if held > number:
+                return False
+            groups = []
+            self._towards[slot] = (number, groups)
+        if group in groups:
+            return False
+        groups.append(group)
+        return True
+
+
+Copies = list[tuple[LinkId, tuple[GroupId, ...]]]
+"""Where copies go, each with the groups it still has to reach."""
+
+
+class Windows:
+    """The windows of all origins, bounded in number."""
+
+    def __init__(self, size: int, origins_max: int) -> None:
+        """Start with none."""
+        self._size = size
+        self._origins_max = origins_max
+        self._windows: dict[tuple[NodeId, bool], dict[int, Window]] = {}
+
+    def __len__(self) -> int:
+        """Return how many windows there are."""
+        return sum(len(lives) for lives in self._windows.values())
+
+    def get(self, origin: NodeId, life: int, journalled: bool) -> Window | None:
+        """Return the window of one life of an origin; None if it is too old to be known."""
+        lives = self._windows.get((origin, journalled))
+        if lives is None:
+            if len(self._windows) >= 2 * self._origins_max:
+                del self._windows[next(iter(self._windows))]
+            lives = self._windows[origin, journalled] = {}
+        window = lives.get(life)
+        if window is not None:
+            return window
+        if len(lives) == LIVES_MAX:
+            oldest = min(lives)
+            if life < oldest:
+                return None
+            del lives[oldest]
+        window = lives[life] = Window(self._size)
+        return window
+
+
+def pick(outside: Outside, links: tuple[LinkId, ...], number: int) -> tuple[LinkId, ...]:
+    """Choose among the links towards a core; the publication's number serves as the dice."""
+    match outside:
+        case Outside.ONE:
+            return links[:1]
+        case Outside.ALL:
+            return links
+        case Outside.RANDOM:
+            mixed = (number * 0x9E3779B97F4A7C15) & ((1 << 64) - 1)
+            return (links[(mixed >> 32) % len(links)],)
+
+
+class Forwarder:
+    """Decides for one copy at a time."""
+
+    def __init__(self, table: Table, windows: Windows, outside: Outside) -> None:
+        """Read from a table, remember in windows."""
+        self._table = table
+        self._windows = windows
+        self._outside = outside
+
+    def first(self, publication: Publication) -> tuple[Copies, list[GroupId]]:
+        """A publication starts here; return its copies, and the groups it could not be sent to."""
+        plan = self._table.plan(publication.topic)
+        window = self._windows.get(publication.origin, publication.life, publication.qos > 0)
+        assert window is not None, "our own life is the newest"
+        window.add(publication.number)
+        return self._copies(plan, tuple(plan.towards), plan.spread, None, window, publication)
+
+    def next(
+        self, publication: Publication, sender: LinkId
+    ) -> tuple[bool, bool, Copies, list[GroupId]]:
+        """A copy arrived; return whether it is new, whether to deliver it here, its copies, and
+        the groups that it could not be sent to."""
+        window = self._windows.get(publication.origin, publication.life, publication.qos > 0)
+        if window is None:
+            return False, False, [], []
+        plan = self._table.plan(publication.topic)
+        new = window.add(publication.number)
+        if publication.hops >= HOPS_MAX:
+            return new, new and plan.deliver, [], list(publication.named)
+        spread = plan.spread if new else ()
+        copies, stuck = self._copies(plan, publication.named, spread, sender, window, publication)
+        return new, new and plan.deliver, copies, stuck
+
+    def _copies(  # the fast path: one call, no objects
+        self,
+        plan: Plan,
+        named: tuple[GroupId, ...],
+        spread: tuple[LinkId, ...],
+        sender: LinkId | None,
+        window: Window,
+        publication: Publication,
+    ) -> tuple[Copies, list[GroupId]]:
+        if not named:
+            return [(link, ()) for link in spread if link != sender], []
+        names: dict[LinkId, list[GroupId]] = {link: [] for link in spread if link != sender}
+        stuck: list[GroupId] = []
+        for group in named:
+            towards = plan.towards.get(group)
+            if towards is None:
+                continue  # this node is in the mesh, or nobody wants the group any more
+            if not window.new_towards(publication.number, group):
+                continue
+            onward = tuple(link for link in towards if link != sender)
+            if not onward:
+                stuck.append(group)
+                continue
+            for link in pick(self._outside, onward, publication.number):
+                names.setdefault(link, []).append(group)
+        return [(link, tuple(groups)) for link, groups in names.items()], stuck
+
+
+def as_sends(publication: Publication, copies: Copies, hops: int) -> list[Effect]:
+    """Return one frame per copy; copies with the same names share it."""
+    frames: dict[tuple[GroupId, ...], Publication] = {}
+    sends: list[Effect] = []
+    for link, named in copies:
+        frame = frames.get(named)
+        if frame is None:
+            frame = frames[named] = publication.onward(hops, named)
+        sends.append(Send(link, frame))
+    return sends
+
+
+def as_drops(publication: Publication, stuck: list[GroupId]) -> list[Effect]:
+    """Return the news of groups that a copy could not be sent to."""
+    return [Dropped(publication.origin, publication.number, "no way to the core") for _ in stuck]

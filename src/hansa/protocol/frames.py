@@ -1,0 +1,125 @@
+"""The frames that two neighbours exchange. Their bytes are in `wire`; their meaning is in
+`docs/protocol.md`, which numbers the rules.
+
+All are immutable values. `Publication` (in `vocabulary`) is the one frame that is not control.
+"""
+
+import msgspec
+
+from hansa.protocol.records import ClaimsRecord, Kind, NodeRecord, Record
+from hansa.protocol.vocabulary import Group, GroupId, NodeId, Unsigned
+
+PROTOCOL_VERSION = 1
+
+UNREACHABLE = (1 << 32) - 1
+"""The distance of a node that has lost its way to a core."""
+
+
+class Frame(msgspec.Struct, frozen=True, array_like=True):
+    """What all control frames share: a value with a tag for its bytes."""
+
+
+class Hello(Frame, frozen=True, array_like=True, tag=1):
+    """First frame on every link, from both sides."""
+
+    version: Unsigned
+    federation: str
+    node: NodeId
+    key: bytes
+    incarnation: Unsigned
+    name: str
+    agreement: str
+    """Settings that both must share, as text."""
+    digest: Unsigned
+    """The database's digest: when both are equal, nothing needs to be exchanged."""
+    capabilities: tuple[str, ...] = ()
+    """Room for what later versions can do beyond this one; unknown ones are ignored."""
+
+
+class Goodbye(Frame, frozen=True, array_like=True, tag=2):
+    """Last frame on a link, with the reason why it is closed."""
+
+    reason: str
+    rival: NodeRecord | None = None
+    """Who already has the id of the node that is turned away."""
+
+
+class Heartbeat(Frame, frozen=True, array_like=True, tag=3):
+    """Sign of life; measures the round trip and compares databases."""
+
+    number: Unsigned
+    echo: Unsigned
+    """The number of the newest heartbeat that came from the other side, 0 for none."""
+    held_us: Unsigned
+    """How long that one was held here, in microseconds."""
+    digest: Unsigned
+
+
+class Summary(Frame, frozen=True, array_like=True, tag=4):
+    """All rows that a node has, by their stamps: (kind, node, incarnation, version)."""
+
+    rows: tuple[tuple[Kind, NodeId, Unsigned, Unsigned], ...]
+
+
+class Update(Frame, frozen=True, array_like=True, tag=5):
+    """Records that the other side may not have."""
+
+    records: tuple[Record, ...]
+
+
+class Fetch(Frame, frozen=True, array_like=True, tag=6):
+    """Asks for rows whole, because a change did not fit what is here."""
+
+    rows: tuple[tuple[Kind, NodeId], ...]
+
+
+class Announce(Frame, frozen=True, array_like=True, tag=7):
+    """A core announcement (Spohn 2020), one for all groups of that core."""
+
+    core: NodeId
+    incarnation: Unsigned
+    seq: Unsigned
+    distance: Unsigned
+    """The sender's own distance: 0 at the core. The receiver counts the link it came over."""
+    parents: tuple[NodeId, ...] = ()
+    claims: ClaimsRecord | None = None
+    """The change in the core's groups that made this announcement necessary."""
+    members: tuple[GroupId, ...] = ()
+    """The mesh membership flag: those of the core's groups of which the sender is a member."""
+
+
+class Membership(Frame, frozen=True, array_like=True, tag=8):
+    """A mesh membership announcement (Spohn 2020), from a member to one of its parents."""
+
+    core: NodeId
+    seq: Unsigned
+    joined: tuple[Group, ...] = ()
+    left: tuple[Group, ...] = ()
+
+
+class Solicit(Frame, frozen=True, array_like=True, tag=9):
+    """Asks a core, hop by hop, for an announcement newer than `seq`."""
+
+    core: NodeId
+    incarnation: Unsigned
+    seq: Unsigned
+    hops: Unsigned
+
+
+class Acknowledge(Frame, frozen=True, array_like=True, tag=10):
+    """On datagram links: all numbered frames below `expected` have arrived."""
+
+    expected: Unsigned
+
+
+Control = Hello | Goodbye | Heartbeat | Summary | Update | Fetch | Announce | Membership | Solicit
+
+
+class Numbered(Frame, frozen=True, array_like=True, tag=11):
+    """On datagram links: a control frame with its place in the order."""
+
+    number: Unsigned
+    frame: Hello | Goodbye | Summary | Update | Fetch | Announce | Membership | Solicit
+
+
+Any = Control | Acknowledge | Numbered

@@ -1,0 +1,133 @@
+"""The map of the federation: who hears whom, who is in reach, and the way to each node.
+
+A link counts when both ends list it, so a node that died is out of reach as soon as its neighbours
+have said so. Nothing here knows frames or time.
+"""
+
+import heapq
+from collections.abc import Iterable
+
+from hansa.protocol.settings import Metric
+from hansa.protocol.vocabulary import NodeId
+
+Links = dict[NodeId, int]
+"""A node's neighbours, each with the round-trip time in microseconds."""
+
+
+class Graph:
+    """The links that all nodes report, seen from one node."""
+
+    __slots__ = ("_links", "_metric", "_next_hops", "_self", "reachable")
+
+    def __init__(self, node: NodeId, metric: Metric) -> None:
+        """Start with this node alone."""
+        self._self = node
+        self._metric = metric
+        self._links: dict[NodeId, Links] = {node: {}}
+        self._next_hops: dict[NodeId, NodeId] | None = None
+        self.reachable: dict[NodeId, None] = {node: None}
+        """Every node in reach, this one included (an ordered set)."""
+
+    def put(self, node: NodeId, links: Links) -> tuple[list[NodeId], list[NodeId]]:
+        """Note a node's links; return who came into reach and who went out of it."""
+        before = self._links.get(node, {})
+        self._links[node] = links
+        self._next_hops = None
+        if any(gone not in links and self._links_to(gone, node) for gone in before):
+            return self._search()
+        return self._extend(node, links), []
+
+    def drop(self, node: NodeId) -> tuple[list[NodeId], list[NodeId]]:
+        """Forget a node altogether."""
+        if node not in self._links:
+            return [], []
+        changed = self.put(node, {})
+        del self._links[node]
+        return changed
+
+    def next_hop(self, to: NodeId) -> NodeId | None:
+        """Return the neighbour through which a node is best reached, None if it is out of reach."""
+        if self._next_hops is None:
+            self._next_hops = self._shortest_paths()
+        return self._next_hops.get(to)
+
+    def nearest(self, lost: NodeId, candidates: Iterable[NodeId]) -> NodeId | None:
+        """Return the candidate in reach that was nearest to a node now gone; the smaller id of two.
+
+        The distances start from the neighbours that the lost node last reported.
+        """
+        wanted = dict.fromkeys(candidates)
+        front = sorted(n for n in self._links.get(lost, {}) if n in self.reachable)
+        if not front:
+            return min((node for node in wanted if node in self.reachable), default=None)
+        seen = dict.fromkeys([lost, *front])
+        while front:
+            here = [node for node in front if node in wanted]
+            if here:
+                return min(here)
+            front = self._step(front, seen)
+        return None
+
+    def _links_to(self, node: NodeId, other: NodeId) -> bool:
+        return other in self._links.get(node, {})
+
+    def _around(self, node: NodeId) -> list[NodeId]:
+        """Neighbours of a node over links that both ends report."""
+        return [other for other in self._links.get(node, {}) if self._links_to(other, node)]
+
+    def _step(self, front: list[NodeId], seen: dict[NodeId, None]) -> list[NodeId]:
+        """Return the nodes one hop further out, noting them as seen."""
+        further: list[NodeId] = []
+        for node in front:
+            for other in self._around(node):
+                if other not in seen:
+                    seen[other] = None
+                    further.append(other)
+        return further
+
+    def _extend(self, node: NodeId, links: Links) -> list[NodeId]:
+        """Links were only added: grow what is in reach instead of searching all of it again."""
+        if node in self.reachable:
+            new = [
+                other
+                for other in links
+                if other not in self.reachable and self._links_to(other, node)
+            ]
+        elif any(other in self.reachable and self._links_to(other, node) for other in links):
+            new = [node]
+        else:
+            return []
+        self.reachable.update(dict.fromkeys(new))
+        joined = list(new)
+        while new:
+            new = self._step(new, self.reachable)
+            joined.extend(new)
+        return joined
+
+    def _search(self) -> tuple[list[NodeId], list[NodeId]]:
+        before = self.reachable
+        self.reachable = {self._self: None}
+        front = [self._self]
+        while front:
+            front = self._step(front, self.reachable)
+        joined = [node for node in self.reachable if node not in before]
+        return joined, [node for node in before if node not in self.reachable]
+
+    def _shortest_paths(self) -> dict[NodeId, NodeId]:
+        """Dijkstra from here; ties go to the smaller node ids, so that all runs agree."""
+        hops: dict[NodeId, NodeId] = {}
+        done: dict[NodeId, None] = {}
+        heap: list[tuple[int, NodeId, NodeId]] = [(0, self._self, self._self)]
+        while heap:
+            cost, node, via = heapq.heappop(heap)
+            if node in done:
+                continue
+            done[node] = None
+            hops[node] = via
+            for other in self._around(node):
+                if other not in done:
+                    step = 1 if self._metric is Metric.HOPS else max(1, self._links[node][other])
+                    first = other if node == self._self else via
+                    heapq.heappush(heap, (cost + step, other, first))
+        del hops[self._self]
+        return hops

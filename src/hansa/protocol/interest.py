@@ -1,0 +1,233 @@
+"""What is wanted: by the clients of this node's broker, and by all the other nodes.
+
+`LocalInterest` decides what this node announces. `RemoteInterest` decides what it subscribes to at
+its own broker, and knows from when on that is in force. Neither knows how the news travels.
+"""
+
+from collections.abc import Iterable
+
+from hansa.protocol.records import Stamp
+from hansa.protocol.settings import ProtocolSettings
+from hansa.protocol.topics import FilterTrie, is_local_only, minimal, split_share
+from hansa.protocol.vocabulary import NodeId
+
+
+class LocalInterest:
+    """The filters that clients here want, without those that others of them cover.
+
+    A filter is announced at once. It is withdrawn only after a linger, and not before everything
+    announced since has been installed everywhere: a filter that takes its place must stand first.
+    """
+
+    def __init__(self, settings: ProtocolSettings) -> None:
+        """Start with nobody wanting anything."""
+        self._settings = settings
+        self.filters: dict[str, None] = {}
+        """All that is wanted here, as subscribed."""
+        self.wanted: FilterTrie[int] = FilterTrie()
+        """The same without `$share/…/`: what decides whether a topic is delivered here."""
+        self._plain: FilterTrie[None] = FilterTrie()
+        self._roots: FilterTrie[None] = FilterTrie()  # the plain filters that no other covers
+        self._announced: dict[str, None] = {}
+        self._to_add: dict[str, None] = {}
+        self._to_remove: dict[str, float] = {}  # since when
+
+    def change(self, added: Iterable[str], removed: Iterable[str], now: float) -> int:
+        """Note what clients want; return how many filters had to be refused for the bound."""
+        refused = 0
+        for topic_filter in added:
+            if topic_filter in self.filters or is_local_only(topic_filter):
+                continue
+            if len(self.filters) >= self._settings.filters_per_node_max:
+                refused += 1
+            else:
+                self._add(topic_filter, now)
+        for topic_filter in removed:
+            if topic_filter in self.filters:
+                self._remove(topic_filter, now)
+        return refused
+
+    def due(self, installed: bool, now: float) -> tuple[list[str], list[str]]:
+        """Return which filters to announce and which to withdraw now, and take them as told."""
+        added = list(self._to_add)
+        self._to_add.clear()
+        self._announced.update(dict.fromkeys(added))
+        settled = installed and not added
+        removed = [
+            name for name, since in self._to_remove.items() if now >= self._end(since, settled)
+        ]
+        for name in removed:
+            del self._to_remove[name]
+            del self._announced[name]
+        return added, removed
+
+    def next_deadline(self, installed: bool) -> float | None:
+        """When a withdrawal is due."""
+        ends = (self._end(since, installed) for since in self._to_remove.values())
+        return min(ends, default=None)
+
+    def _end(self, since: float, settled: bool) -> float:
+        linger = self._settings.linger
+        return since + (linger if settled else max(linger, self._settings.withdraw_patience))
+
+    def _add(self, topic_filter: str, now: float) -> None:
+        self.filters[topic_filter] = None
+        share, plain = split_share(topic_filter)
+        self.wanted.put(plain, (self.wanted.get(plain) or 0) + 1)
+        if share is not None:
+            self._wish(topic_filter)
+            return
+        self._plain.put(plain, None)
+        if self._roots.covered_by(plain):
+            return
+        for narrower in self._roots.covered(plain):
+            self._roots.remove(narrower)
+            self._unwish(narrower, now)
+        self._roots.put(plain, None)
+        self._wish(plain)
+
+    def _remove(self, topic_filter: str, now: float) -> None:
+        del self.filters[topic_filter]
+        share, plain = split_share(topic_filter)
+        holders = (self.wanted.get(plain) or 0) - 1
+        if holders:
+            self.wanted.put(plain, holders)
+        else:
+            self.wanted.remove(plain)
+        if share is not None:
+            self._unwish(topic_filter, now)
+            return
+        self._plain.remove(plain)
+        if not self._roots.remove(plain):
+            return
+        self._unwish(plain, now)
+        for uncovered in minimal(self._plain.covered(plain)):
+            if not self._roots.covered_by(uncovered):
+                self._roots.put(uncovered, None)
+                self._wish(uncovered)
+
+    def _wish(self, name: str) -> None:
+        if self._to_remove.pop(name, None) is None and name not in self._announced:
+            self._to_add[name] = None
+
+    def _unwish(self, name: str, now: float) -> None:
+        if name in self._to_add:
+            del self._to_add[name]
+        else:
+            self._to_remove[name] = now
+
+
+class RemoteInterest:
+    """What the other nodes want here, and whose wishes the broker has granted.
+
+    A node's interest is *in force* once every filter of it is granted, so that nothing published
+    here from then on can be missed.
+    """
+
+    def __init__(self) -> None:
+        """Start with nothing wanted."""
+        self.wanters: dict[str, dict[NodeId, int]] = {}
+        """Per plain filter, the nodes that want it, each with how often."""
+        self.granted: dict[str, None] = {}
+        self._stamps: dict[NodeId, Stamp] = {}
+        self._waiting: dict[NodeId, int] = {}
+        self.in_force: dict[NodeId, Stamp] = {}
+        """Per node, the newest version of its interest that is in force here."""
+
+    def change(
+        self, node: NodeId, added: Iterable[str], removed: Iterable[str], stamp: Stamp
+    ) -> tuple[list[str], list[str]]:
+        """A node's filters changed; return what to subscribe to and what to give up."""
+        self._stamps[node] = stamp
+        subscribe = self._add(node, added)
+        unsubscribe = self._remove(node, removed)
+        self._settle(node)
+        return subscribe, [name for name in unsubscribe if name not in self.wanters]
+
+    def grant(self, filters: Iterable[str]) -> None:
+        """The broker has granted these subscriptions."""
+        for name in filters:
+            if name in self.granted or name not in self.wanters:
+                continue
+            self.granted[name] = None
+            for node in self.wanters[name]:
+                self._waiting[node] -= 1
+                self._settle(node)
+
+    def forget(self, node: NodeId, filters: Iterable[str]) -> list[str]:
+        """A node's lease has ended; return what to give up."""
+        unsubscribe = self._remove(node, filters)
+        for table in (self._stamps, self._waiting, self.in_force):
+            table.pop(node, None)
+        return unsubscribe
+
+    def _add(self, node: NodeId, filters: Iterable[str]) -> list[str]:
+        subscribe: list[str] = []
+        for topic_filter in filters:
+            plain = split_share(topic_filter)[1]
+            if plain not in self.wanters:
+                self.wanters[plain] = {}
+                subscribe.append(plain)
+            holders = self.wanters[plain]
+            if node not in holders and plain not in self.granted:
+                self._waiting[node] = self._waiting.get(node, 0) + 1
+            holders[node] = holders.get(node, 0) + 1
+        return subscribe
+
+    def _remove(self, node: NodeId, filters: Iterable[str]) -> list[str]:
+        unsubscribe: list[str] = []
+        for topic_filter in filters:
+            plain = split_share(topic_filter)[1]
+            holders = self.wanters[plain]
+            holders[node] -= 1
+            if holders[node]:
+                continue
+            del holders[node]
+            if plain not in self.granted:
+                self._waiting[node] -= 1
+            if not holders:
+                del self.wanters[plain]
+                self.granted.pop(plain, None)
+                unsubscribe.append(plain)
+        return unsubscribe
+
+    def _settle(self, node: NodeId) -> None:
+        if not self._waiting.get(node):
+            self.in_force[node] = self._stamps[node]
+
+
+class Installation:
+    """Which nodes have confirmed this node's newest interest, and whether that is everybody.
+
+    *Installed* is what a publisher can rely on: from then on nothing published anywhere in reach
+    and wanted here is missed for want of a subscription.
+    """
+
+    def __init__(self) -> None:
+        """Start with no interest, which needs no confirmation."""
+        self.version = 0
+        self.complete = True
+        self._confirmed: dict[NodeId, None] = {}
+
+    def renew(self, version: int) -> None:
+        """There is a newer interest: everybody has to confirm again."""
+        self.version = version
+        self.complete = False
+        self._confirmed.clear()
+
+    def confirm(self, node: NodeId) -> None:
+        """A node has the newest interest in force."""
+        self._confirmed[node] = None
+
+    def doubt(self, node: NodeId) -> None:
+        """A node has started anew: what it confirmed counts no more."""
+        self._confirmed.pop(node, None)
+
+    def check(self, reachable: dict[NodeId, None], me: NodeId) -> bool:
+        """Look again, and return whether the installation has just become complete."""
+        was = self.complete
+        self.complete = self.version == 0 or (
+            len(self._confirmed) >= len(reachable) - 1
+            and all(node in self._confirmed for node in reachable if node != me)
+        )
+        return self.complete and not was

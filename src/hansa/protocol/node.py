@@ -1,0 +1,391 @@
+"""One node: the overlay, the interest, a strategy and the forwarding plane, put together.
+
+`handle(event, now)` applies one input and returns what must be done, in order. Parts never call one
+another: this module carries what one reports to those that care, and nothing else.
+"""
+
+from collections import Counter
+from collections.abc import Iterable
+
+from hansa.protocol.database import SetChange
+from hansa.protocol.effects import (
+    Deliver,
+    Dropped,
+    Duplicate,
+    Effect,
+    Ignored,
+    InterestInstalled,
+    MemberJoined,
+    MemberLost,
+    NeighbourDown,
+    NeighbourUp,
+    Subscribe,
+    Unsubscribe,
+)
+from hansa.protocol.events import (
+    Denied,
+    Event,
+    Granted,
+    InterestChanged,
+    LinkClosed,
+    LinkOpened,
+    Published,
+    Received,
+    TimerFired,
+)
+from hansa.protocol.forwarding import Entry, Forwarder, Table, Windows, as_drops, as_sends
+from hansa.protocol.frames import Announce
+from hansa.protocol.groups import GroupIndex, group_of
+from hansa.protocol.inspection import InterestView, NeighbourView, NodeView
+from hansa.protocol.interest import Installation, LocalInterest, RemoteInterest
+from hansa.protocol.numbering import Numbering
+from hansa.protocol.overlay import (
+    Change,
+    CostsChanged,
+    InForceChange,
+    NewLife,
+    Overlay,
+    Passed,
+)
+from hansa.protocol.records import ClaimsRecord, Kind
+from hansa.protocol.settings import ProtocolSettings
+from hansa.protocol.strategies import make_strategy
+from hansa.protocol.strategies.base import Surroundings, Tell
+from hansa.protocol.vocabulary import Group, Identity, LinkId, NodeId, Publication
+
+__all__ = ["Identity", "Node"]
+
+
+class Node:
+    """The protocol at one broker."""
+
+    def __init__(
+        self, identity: Identity, settings: ProtocolSettings, epoch: int = 1, next_seq: int = 1
+    ) -> None:
+        """Start alone. `epoch` and `next_seq` go on where this node's journal ends."""
+        self.id = identity.node
+        self._settings = settings
+        self._overlay = Overlay(identity, settings)
+        self._local = LocalInterest(settings)
+        self._remote = RemoteInterest()
+        self._index = GroupIndex(settings.group_depth)
+        self._strategy = make_strategy(self._surroundings())
+        self.table = Table(self._local.wanted, settings.plans_max)
+        self._windows = Windows(settings.window, settings.nodes_max)
+        self._forwarder = Forwarder(self.table, self._windows, settings.outside)
+        self._numbering = Numbering(self.id, epoch, next_seq)
+        self._interest_due: float | None = None
+        self._status_due: float | None = None
+        self._installation = Installation()
+        self._counters: Counter[str] = Counter()
+
+    # ------------------------------------------------------------ input
+
+    def handle(self, event: Event, now: float) -> list[Effect]:
+        """Apply one input; return orders and news, in order."""
+        match event:
+            case Received(link, frame) if isinstance(frame, Publication):
+                return self._count(self._take_publication(link, frame))
+            case Published():
+                return self._count(self._publish(event))
+            case Received(link, frame):
+                effects = self._receive(link, frame, now)
+            case TimerFired():
+                effects = self._fire(now)
+            case LinkOpened():
+                effects = self._carry(self._overlay.open(event, now), now)
+            case LinkClosed(link, reason):
+                effects = self._carry(self._overlay.close(link, reason, now), now)
+            case InterestChanged():
+                effects = self._change_interest(event, now)
+            case Granted(filters):
+                effects = self._grant(filters, now)
+            case Denied(filters, reason):
+                effects = [Ignored(f"subscription denied: {reason}") for _ in filters]
+        return self._count(effects + self._finish(now))
+
+    def next_deadline(self) -> float | None:
+        """When TimerFired is next due. Read it again after every input."""
+        dues = (
+            self._overlay.next_deadline(),
+            self._strategy.next_deadline(),
+            self._interest_due,
+            self._status_due,
+            self._local.next_deadline(self._installation.complete),
+        )
+        return min((due for due in dues if due is not None), default=None)
+
+    def _receive(self, link_id: LinkId, frame: object, now: float) -> list[Effect]:
+        link = self._overlay.neighbours.links.get(link_id)
+        if link is None:
+            return [Ignored("frame on a closed link")]
+        return self._carry(self._overlay.receive(link, frame, now), now)  # type: ignore[arg-type]
+
+    def _fire(self, now: float) -> list[Effect]:
+        effects = self._carry(self._overlay.fire(now), now)
+        for node in self._overlay.expired(now):
+            effects += self._forget(node, now)
+        return effects + self._translate(self._strategy.fire(now), now)
+
+    def _finish(self, now: float) -> list[Effect]:
+        """What ends every input: announce interest, report what is in force, flush, compile."""
+        effects = self._announce_interest(now)
+        if self._status_due is not None and now >= self._status_due:
+            self._status_due = None
+            entries = sorted((node, *stamp) for node, stamp in self._remote.in_force.items())
+            self._overlay.report_in_force(tuple(entries), now)
+        effects += self._overlay.flush(now)
+        for entry in self._strategy.take_entries():
+            if isinstance(entry, Entry):
+                self.table.put(entry)
+            else:
+                self.table.remove(entry)
+        return effects
+
+    def _count(self, effects: list[Effect]) -> list[Effect]:
+        for effect in effects:
+            if isinstance(effect, Ignored | Dropped):
+                self._counters[effect.reason] += 1
+        return effects
+
+    # ------------------------------------------------------------ carrying news between the parts
+
+    def _carry(self, outcome: Iterable[Effect | Change], now: float) -> list[Effect]:
+        """Pass on what the overlay reports; keep the order."""
+        effects: list[Effect] = []
+        joined: list[NodeId] = []
+        lost: list[NodeId] = []
+        for item in outcome:
+            if isinstance(item, MemberJoined):
+                joined.append(item.node)
+            elif isinstance(item, MemberLost):
+                lost.append(item.node)
+            if isinstance(item, Change):
+                effects += self._carry_change(item, now)
+                continue
+            effects.append(item)
+            if isinstance(item, NeighbourUp):
+                effects += self._translate(self._strategy.neighbour_up(item.node, now), now)
+            elif isinstance(item, NeighbourDown):
+                effects += self._translate(self._strategy.neighbour_down(item.node, now), now)
+        if joined or lost:
+            effects += self._translate(self._strategy.nodes_changed(joined, lost, now), now)
+            effects += self._check_installed()
+        return effects
+
+    def _carry_change(self, change: Change, now: float) -> list[Effect]:
+        match change:
+            case SetChange(kind=Kind.INTEREST):
+                return self._note_interest(change, now)
+            case SetChange():
+                return self._note_claims(change.node, change.added, change.removed, now)
+            case Passed(sender, frame):
+                return self._pass(sender, frame, now)
+            case InForceChange(record):
+                return self._note_in_force(record.node, record.incarnation, record.entries)
+            case NewLife(node):
+                self._installation.doubt(node)
+                claims = self._overlay.database.names(Kind.CLAIMS, node)
+                void = list(claims)
+                claims.clear()
+                return self._note_claims(node, (), void, now)
+            case CostsChanged():
+                return self._translate(self._strategy.costs_changed(now), now)
+
+    def _pass(self, sender: NodeId, frame: object, now: float) -> list[Effect]:
+        """A frame of the strategy; an announcement may carry its core's claims."""
+        effects: list[Effect] = []
+        link = self._overlay.neighbours.by_node.get(sender)
+        if isinstance(frame, Announce) and frame.claims is not None and link is not None:
+            outcome = self._overlay.take_record(link, frame.claims, now, flood=False)
+            effects += self._carry(outcome, now)
+        return effects + self._translate(self._strategy.receive(sender, frame, now), now)  # type: ignore[arg-type]
+
+    def _translate(self, outcome: Iterable[Effect | Tell], now: float) -> list[Effect]:
+        """Turn what a strategy wants told into frames on links."""
+        effects: list[Effect] = []
+        for item in outcome:
+            if isinstance(item, Tell):
+                effects += self._overlay.tell(item.node, item.frame, now)
+            else:
+                effects.append(item)
+        return effects
+
+    def _note_claims(
+        self, node: NodeId, added: Iterable[Group], removed: Iterable[Group], now: float
+    ) -> list[Effect]:
+        return self._translate(self._strategy.claims_changed(node, added, removed, now), now)
+
+    # ------------------------------------------------------------ interest
+
+    def _change_interest(self, event: InterestChanged, now: float) -> list[Effect]:
+        refused = self._local.change(event.added, event.removed, now)
+        self.table.forget_plans()
+        if self._interest_due is None:
+            self._interest_due = now + self._settings.change_delay
+        return [Ignored("filters_per_node_max") for _ in range(refused)]
+
+    def _announce_interest(self, now: float) -> list[Effect]:
+        """Announce new filters when due, withdraw old ones when nothing depends on them."""
+        withdrawal = self._local.next_deadline(self._installation.complete)
+        if (self._interest_due is None or now < self._interest_due) and (
+            withdrawal is None or now < withdrawal
+        ):
+            return []
+        self._interest_due = None
+        added, removed = self._local.due(self._installation.complete, now)
+        if not added and not removed:
+            return []
+        self._overlay.change_own(Kind.INTEREST, added, removed, now)
+        self._installation.renew(self._overlay.database.stamp(Kind.INTEREST, self.id)[1])
+        groups = self._index.change(self.id, added, removed)
+        effects = self._translate(self._strategy.interest_changed(groups, now), now)
+        return effects + self._check_installed()
+
+    def _note_interest(self, change: SetChange, now: float) -> list[Effect]:
+        stamp = self._overlay.database.stamp(Kind.INTEREST, change.node)
+        subscribe, unsubscribe = self._remote.change(
+            change.node, change.added, change.removed, stamp
+        )
+        effects = _subscriptions(subscribe, unsubscribe)
+        self._report_soon(now)
+        groups = self._index.change(change.node, change.added, change.removed)
+        return effects + self._translate(self._strategy.interest_changed(groups, now), now)
+
+    def _grant(self, filters: tuple[str, ...], now: float) -> list[Effect]:
+        self._remote.grant(filters)
+        self._report_soon(now)
+        return []
+
+    def _report_soon(self, now: float) -> None:
+        if self._status_due is None:
+            self._status_due = now + self._settings.status_delay
+
+    def _note_in_force(
+        self, node: NodeId, incarnation: int, entries: tuple[tuple[NodeId, int, int], ...]
+    ) -> list[Effect]:
+        """A node reported; it counts if it has this node's newest interest in force."""
+        newest = self._overlay.database.stamp(Kind.INTEREST, self.id)
+        if newest == (0, 0) or self._overlay.database.nodes[node].incarnation > incarnation:
+            return []
+        if any(who == self.id and (inc, version) >= newest for who, inc, version in entries):
+            self._installation.confirm(node)
+        return self._check_installed()
+
+    def _check_installed(self) -> list[Effect]:
+        if self._installation.check(self._overlay.graph.reachable, self.id):
+            return [InterestInstalled(self._installation.version)]
+        return []
+
+    def _forget(self, node: NodeId, now: float) -> list[Effect]:
+        """A node's lease has ended: nothing of it remains."""
+        filters = list(self._overlay.database.names(Kind.INTEREST, node))
+        claims = list(self._overlay.database.names(Kind.CLAIMS, node))
+        groups = self._index.change(node, (), filters)
+        effects = _subscriptions([], self._remote.forget(node, filters))
+        self._overlay.forget(node)
+        self._installation.doubt(node)
+        effects += self._note_claims(node, (), claims, now)
+        return effects + self._translate(self._strategy.interest_changed(groups, now), now)
+
+    # ------------------------------------------------------------ publications
+
+    def _publish(self, event: Published) -> list[Effect]:
+        """A client here published: number it and send it on its way, if anybody elsewhere cares."""
+        if event.topic.startswith("$"):
+            return [Ignored("topic for this broker only")]
+        plan = self.table.plan(event.topic)
+        if not plan.spread and not plan.towards:
+            return []
+        publication = self._numbering.name(event, self._overlay.incarnation, plan.groups)
+        copies, stuck = self._forwarder.first(publication)
+        return [*as_sends(publication, copies, hops=0), *as_drops(publication, stuck)]
+
+    def _take_publication(self, link_id: LinkId, publication: Publication) -> list[Effect]:
+        link = self._overlay.neighbours.links.get(link_id)
+        if link is None or link.peer is None:
+            return [Ignored("publication without a neighbour")]
+        if publication.origin == self.id:
+            return [Duplicate(publication.origin, publication.number)]
+        new, deliver, copies, stuck = self._forwarder.next(publication, link_id)
+        effects: list[Effect] = []
+        if not new:
+            effects.append(Duplicate(publication.origin, publication.number))
+        if deliver:
+            effects.append(Deliver(publication))
+        effects += as_sends(publication, copies, publication.hops + 1)
+        return effects + as_drops(publication, stuck)
+
+    # ------------------------------------------------------------ inspection
+
+    def view(self) -> NodeView:
+        """Return this node's state as plain values."""
+        overlay, database = self._overlay, self._overlay.database
+        return NodeView(
+            node=self.id,
+            incarnation=overlay.incarnation,
+            neighbours={
+                node: NeighbourView(link.id, None if link.rtt is None else link.rtt * 1000)
+                for node, link in sorted(overlay.neighbours.by_node.items())
+            },
+            reachable=tuple(sorted(overlay.graph.reachable)),
+            digest=database.digest,
+            cores=self._strategy.core_views(),
+            groups={group: self._strategy.group_view(group) for group in self._strategy.groups()},
+            interest={
+                node: InterestView(database.stamp(Kind.INTEREST, node), tuple(row.names))
+                for node, row in sorted(database.sets[Kind.INTEREST].items())
+            },
+            in_force=dict(sorted(self._remote.in_force.items())),
+            installed=self._installation.complete,
+            sizes=self._sizes(),
+            counters=dict(sorted(self._counters.items())),
+        )
+
+    def _sizes(self) -> dict[str, int]:
+        links = self._overlay.neighbours.links.values()
+        return {
+            "filters": len(self._local.filters),
+            "groups": len(self.table),
+            "nodes": len(self._overlay.database.nodes),
+            "plans": self.table.plan_count,
+            "unacknowledged": max(
+                (link.channel.waiting for link in links if link.channel), default=0
+            ),
+            "windows": len(self._windows),
+        }
+
+    def _surroundings(self) -> Surroundings:
+        overlay = self._overlay
+
+        def claim(added: list[Group], removed: list[Group], now: float) -> list[ClaimsRecord]:
+            records = overlay.change_own(Kind.CLAIMS, added, removed, now)
+            return [record for record in records if isinstance(record, ClaimsRecord)]
+
+        def groups_of(node: NodeId) -> list[Group]:
+            depth = self._settings.group_depth
+            names = overlay.database.names(Kind.INTEREST, node)
+            return list(dict.fromkeys(group_of(name, depth) for name in names))
+
+        return Surroundings(
+            node=self.id,
+            settings=self._settings,
+            graph=overlay.graph,
+            index=self._index,
+            neighbours=overlay.neighbours.by_node,
+            cost=overlay.cost,
+            capacity=overlay.capacity,
+            incarnation=lambda: overlay.incarnation,
+            claims_of=lambda node: overlay.database.names(Kind.CLAIMS, node),
+            groups_of=groups_of,
+            claim=claim,
+        )
+
+
+def _subscriptions(subscribe: list[str], unsubscribe: list[str]) -> list[Effect]:
+    effects: list[Effect] = []
+    if subscribe:
+        effects.append(Subscribe(tuple(subscribe)))
+    if unsubscribe:
+        effects.append(Unsubscribe(tuple(unsubscribe)))
+    return effects

@@ -1,0 +1,401 @@
+"""The overlay: links, the replicated database and the map made from it, put together.
+
+It answers who is there and tells everybody what changed. What the news means for groups, meshes and
+subscriptions is decided above: methods return effects for the shell mixed with changes for `node`,
+in the order in which they happened.
+"""
+
+from dataclasses import dataclass
+
+from hansa.protocol.database import Database, RecordChange, SetChange, Unfit, updates
+from hansa.protocol.effects import (
+    CloseLink,
+    Effect,
+    Ignored,
+    IncarnationRaised,
+    MemberJoined,
+    MemberLost,
+    NeighbourDown,
+    NeighbourUp,
+)
+from hansa.protocol.events import LinkOpened
+from hansa.protocol.frames import (
+    PROTOCOL_VERSION,
+    Control,
+    Fetch,
+    Goodbye,
+    Heartbeat,
+    Hello,
+    Summary,
+    Update,
+)
+from hansa.protocol.frames import Any as AnyFrame
+from hansa.protocol.graph import Graph
+from hansa.protocol.neighbours import Link, Neighbours
+from hansa.protocol.records import KIND_OF, InForceRecord, Kind, NodeRecord, Record
+from hansa.protocol.rivalry import Verdict, give_way, judge
+from hansa.protocol.settings import ProtocolSettings
+from hansa.protocol.vocabulary import Identity, LinkId, NodeId
+
+MISMATCHES_MAX = 2
+"""Heartbeats with another digest than ours after which both sides compare their databases: one may
+just have crossed a change."""
+
+
+@dataclass(frozen=True, slots=True)
+class CostsChanged:
+    """A link became noticeably longer or shorter."""
+
+
+@dataclass(frozen=True, slots=True)
+class NewLife:
+    """A node is known to have started anew: what its former life claimed is void."""
+
+    node: NodeId
+
+
+@dataclass(frozen=True, slots=True)
+class InForceChange:
+    """A node reported whose interest it has in force."""
+
+    record: InForceRecord
+
+
+@dataclass(frozen=True, slots=True)
+class Passed:
+    """A frame of a neighbour that is not the overlay's own."""
+
+    sender: NodeId
+    frame: Control
+
+
+Change = CostsChanged | NewLife | InForceChange | SetChange | Passed
+Outcome = list[Effect | Change]
+
+
+class Overlay:
+    """Who is there, as one node knows it."""
+
+    def __init__(self, identity: Identity, settings: ProtocolSettings) -> None:
+        """Start alone."""
+        self.identity = identity
+        self.incarnation = identity.incarnation
+        self._settings = settings
+        self.neighbours = Neighbours(settings)
+        self.database = Database()
+        self.graph = Graph(identity.node, settings.metric)
+        self._absent: dict[NodeId, float] = {}
+        self._record_due: float | None = None
+        self._flush_due: float | None = None
+        self._write_record()
+
+    # ------------------------------------------------------------ links
+
+    def open(self, event: LinkOpened, now: float) -> Outcome:
+        """A connection stands."""
+        return [*self.neighbours.open(event, self._hello(), now)]
+
+    def close(self, link_id: LinkId, reason: str, now: float) -> Outcome:
+        """A connection is gone."""
+        link = self.neighbours.links.get(link_id)
+        return self._digest_effects(self.neighbours.closed(link, reason), now) if link else []
+
+    def receive(self, link: Link, frame: AnyFrame, now: float) -> Outcome:
+        """A frame arrived on a link: return what follows from it and from those it released."""
+        ready, effects = self.neighbours.unpack(link, frame, now)
+        outcome: Outcome = [*effects]
+        for item in ready:
+            if link.id in self.neighbours.links:  # a goodbye may have closed it
+                outcome += self._take(link, item, now)
+        return outcome
+
+    def tell(self, node: NodeId, frame: Control, now: float) -> list[Effect]:
+        """Send a control frame to a neighbour; to a node that is none any more, nothing."""
+        link = self.neighbours.by_node.get(node)
+        return self.neighbours.send(link, frame, now) if link else []
+
+    def cost(self, node: NodeId) -> int:
+        """Return the length of the link to a neighbour."""
+        return self.neighbours.cost(self.neighbours.by_node[node])
+
+    def capacity(self, node: NodeId) -> float:
+        """Return a node's capacity as it reported it."""
+        record = self.database.nodes.get(node)
+        return record.capacity if record else 0.0
+
+    # ------------------------------------------------------------ own rows
+
+    def change_own(
+        self, kind: Kind, added: list[str], removed: list[str], now: float
+    ) -> list[Record]:
+        """Change this node's interest or claims; claims travel with announcements, interest now."""
+        records = self.database.change_set(
+            kind, self.identity.node, self.incarnation, (added, removed)
+        )
+        self._flush_soon(now)
+        return [*records]
+
+    def report_in_force(self, entries: tuple[tuple[NodeId, int, int], ...], now: float) -> None:
+        """Tell everybody whose interest is in force here."""
+        version = self.database.stamp(Kind.IN_FORCE, self.identity.node)[1] + 1
+        record = InForceRecord(self.identity.node, self.incarnation, version, entries)
+        self.database.merge(record, None)
+        self._flush_soon(now)
+
+    # ------------------------------------------------------------ time
+
+    def fire(self, now: float) -> Outcome:
+        """Do what is due."""
+        effects, silent = self.neighbours.fire(self.database.digest, now)
+        outcome: Outcome = [*effects]
+        for link in silent:
+            reason = "stuck" if link.channel and link.channel.overflowed else "silent"
+            outcome += self._digest_effects(self.neighbours.drop(link, reason), now)
+            outcome.append(CloseLink(link.id, reason))
+        return outcome
+
+    def flush(self, now: float) -> list[Effect]:
+        """Write and send what is due; call it last, after everything else of this input."""
+        if self._record_due is not None and now >= self._record_due:
+            self._write_record()
+            self._flush_soon(now)
+        if self._flush_due is None or now < self._flush_due:
+            return []
+        self._flush_due = None
+        links = {link.id: link for link in self.neighbours.by_node.values()}
+        return [
+            effect
+            for link_id, update in self.database.flush(links)
+            for effect in self.neighbours.send(links[link_id], update, now)
+        ]
+
+    def expired(self, now: float) -> list[NodeId]:
+        """Return the nodes whose lease has ended, and forget them here."""
+        then = now - self._settings.interest_lease
+        ended = [node for node, since in self._absent.items() if since <= then]
+        for node in ended:
+            del self._absent[node]
+        return ended
+
+    def forget(self, node: NodeId) -> None:
+        """Drop everything about a node."""
+        self.database.forget(node)
+        self.graph.drop(node)
+
+    def next_deadline(self) -> float | None:
+        """When something is next due."""
+        dues = [self.neighbours.next_deadline(), self._record_due, self._flush_due]
+        if self._absent:
+            dues.append(next(iter(self._absent.values())) + self._settings.interest_lease)
+        return min((due for due in dues if due is not None), default=None)
+
+    def _flush_soon(self, now: float, delay: float = 0.0) -> None:
+        due = now + delay
+        if self._flush_due is None or due < self._flush_due:
+            self._flush_due = due
+
+    # ------------------------------------------------------------ frames
+
+    def _take(self, link: Link, frame: AnyFrame, now: float) -> Outcome:
+        if link.peer is None and not isinstance(frame, Hello | Goodbye):
+            return [Ignored(f"{type(frame).__name__} before hello")]
+        match frame:
+            case Heartbeat():
+                return self._take_heartbeat(link, frame, now)
+            case Update():
+                return self._take_records(link, frame.records, now)
+            case Hello():
+                return self._take_hello(link, frame, now)
+            case Goodbye():
+                return self._take_goodbye(link, frame, now)
+            case Summary():
+                return self._answer(link, self.database.missing_from(frame), now)
+            case Fetch():
+                wanted = [record for row in frame.rows for record in self.database.whole(row)]
+                return self._answer(link, wanted, now)
+            case _:
+                assert link.peer is not None
+                return [Passed(link.peer.node, frame)]  # type: ignore[arg-type]
+
+    def _answer(self, link: Link, records: list[Record], now: float) -> Outcome:
+        return [
+            effect
+            for update in updates(records)
+            for effect in self.neighbours.send(link, update, now)
+        ]
+
+    def _take_hello(self, link: Link, theirs: Hello, now: float) -> Outcome:
+        ours = self._hello()
+        if theirs.node == self.identity.node:
+            return self._meet_self(link, theirs, now)
+        holder = self.database.nodes.get(theirs.node)
+        if holder and self._is_outranked(theirs, holder):
+            reason = "another key has this id" if holder.key != theirs.key else "an older life"
+            return [*self.neighbours.refuse(link, reason, now, rival=holder)]
+        outcome = self._digest_effects(self.neighbours.greet(link, theirs, ours, now), now)
+        if self.neighbours.by_node.get(theirs.node) is link:
+            if theirs.digest != self.database.digest:
+                outcome += self.neighbours.send(link, self.database.summary(), now)
+            outcome.append(self.neighbours.heartbeat(link, self.database.digest, now))
+        return outcome
+
+    def _is_outranked(self, theirs: Hello, holder: NodeRecord) -> bool:
+        """Whether somebody in reach has this id with a higher incarnation; it is sent along, so
+        that the one turned away can find out whether to give way or to outrank it."""
+        return holder.incarnation > theirs.incarnation and holder.node in self.graph.reachable
+
+    def _take_goodbye(self, link: Link, frame: Goodbye, now: float) -> Outcome:
+        outcome: Outcome = []
+        if frame.rival is not None and frame.rival.node == self.identity.node:
+            outcome += self._contest(frame.rival, now, alive=True)
+        outcome += self._digest_effects(self.neighbours.drop(link, frame.reason), now)
+        return [*outcome, CloseLink(link.id, frame.reason)]
+
+    def _take_heartbeat(self, link: Link, frame: Heartbeat, now: float) -> Outcome:
+        outcome: Outcome = [*self.neighbours.heard(link, frame, self.database.digest, now)]
+        if self.neighbours.settle_rtt(link):
+            outcome += [*self._relink(now), CostsChanged()]
+        if link.mismatches >= MISMATCHES_MAX:
+            link.mismatches = 0
+            outcome += self.neighbours.send(link, self.database.summary(), now)
+        return outcome
+
+    def _take_records(self, link: Link, records: tuple[Record, ...], now: float) -> Outcome:
+        outcome: Outcome = []
+        for record in records:
+            outcome += self.take_record(link, record, now)
+        return outcome
+
+    def take_record(self, link: Link, record: Record, now: float, flood: bool = True) -> Outcome:
+        """Merge one record; a row that cannot be changed is fetched whole from its sender."""
+        if record.node == self.identity.node:
+            return self._contest(record, now) if isinstance(record, NodeRecord) else []
+        if refusal := self._refusal(record):
+            return [Ignored(refusal)]
+        before = self.database.nodes.get(record.node)
+        change = self.database.merge(record, link.id, flood)
+        if change is None:
+            return []
+        if isinstance(change, Unfit):
+            return [*self.neighbours.send(link, Fetch((change.row,)), now)]
+        if flood:
+            self._flush_soon(now, self._settings.relay_delay)
+        if isinstance(change, SetChange):
+            return [change]
+        return self._note_record(change, before, now)
+
+    def _refusal(self, record: Record) -> str | None:
+        if isinstance(record, NodeRecord):
+            if record.node in self.database.nodes:
+                return None
+            full = len(self.database.nodes) >= self._settings.nodes_max
+            return "nodes_max" if full else None
+        if record.node not in self.database.nodes:
+            return "record of an unknown node"
+        if isinstance(record, InForceRecord):
+            return None
+        names = self.database.names(KIND_OF[type(record)], record.node)
+        kept = 0 if record.base == record.version else len(names)
+        full = kept + len(record.added) > self._settings.filters_per_node_max
+        return "filters_per_node_max" if full else None
+
+    def _note_record(self, change: RecordChange, before: NodeRecord | None, now: float) -> Outcome:
+        record = change.record
+        if isinstance(record, InForceRecord):
+            return [InForceChange(record)]
+        outcome: Outcome = []
+        if before is not None and before.incarnation < record.incarnation:
+            outcome.append(NewLife(record.node))
+        outcome += self._moved(*self.graph.put(record.node, dict(record.links)), now)
+        if record.node not in self.graph.reachable:
+            self._absent.setdefault(record.node, now)
+        return outcome
+
+    def _moved(self, joined: list[NodeId], lost: list[NodeId], now: float) -> Outcome:
+        """Nodes came into reach or went out of it."""
+        for node in joined:
+            self._absent.pop(node, None)
+        for node in lost:
+            self._absent[node] = now
+        return [*(MemberJoined(node) for node in joined), *(MemberLost(node) for node in lost)]
+
+    def _digest_effects(self, effects: list[Effect], now: float) -> Outcome:
+        """Let the map follow when neighbours came or went."""
+        outcome: Outcome = [*effects]
+        if any(isinstance(effect, NeighbourUp | NeighbourDown) for effect in effects):
+            outcome += self._relink(now)
+        return outcome
+
+    def _relink(self, now: float) -> Outcome:
+        """This node's links changed: take it into the map at once, tell the others when due."""
+        if self._record_due is None:
+            self._record_due = now + self._settings.change_delay
+        return self._moved(*self.graph.put(self.identity.node, dict(self._links())), now)
+
+    # ------------------------------------------------------------ this node itself
+
+    def _hello(self) -> Hello:
+        return Hello(
+            version=PROTOCOL_VERSION,
+            federation=self._settings.federation,
+            node=self.identity.node,
+            key=self.identity.key,
+            incarnation=self.incarnation,
+            name=self.identity.name,
+            agreement=self._settings.agreement(),
+            digest=self.database.digest,
+        )
+
+    def _links(self) -> list[tuple[NodeId, int]]:
+        return [
+            (node, round((link.reported_rtt or 0.0) * 1e6))
+            for node, link in sorted(self.neighbours.by_node.items())
+        ]
+
+    def _write_record(self) -> None:
+        self._record_due = None
+        me = self.identity
+        record = NodeRecord(
+            node=me.node,
+            incarnation=self.incarnation,
+            version=self.database.stamp(Kind.NODE, me.node)[1] + 1,
+            born=me.incarnation,
+            key=me.key,
+            name=me.name,
+            addresses=me.addresses,
+            capacity=me.capacity,
+            links=tuple(self._links()),
+        )
+        self.database.merge(record, None)
+
+    def _meet_self(self, link: Link, theirs: Hello, now: float) -> Outcome:
+        """A neighbour has our own id: a clone, a collision, or a link to ourselves."""
+        me = self.identity
+        outcome: Outcome = [
+            *self.neighbours.refuse(link, "same id", now, self.database.nodes[me.node])
+        ]
+        if (theirs.incarnation, theirs.key) < (self.incarnation, me.key):
+            outcome.append(give_way(me, theirs.key))
+        return outcome
+
+    def _contest(self, record: NodeRecord, now: float, alive: bool = False) -> Outcome:
+        """Somebody's record has our id."""
+        match judge(self.identity, self.incarnation, record, alive):
+            case Verdict.OURS:
+                return []
+            case Verdict.GIVE_WAY:
+                return [give_way(self.identity, record.key)]
+            case Verdict.OUTRANK:
+                return self._outrank(record.incarnation, now)
+
+    def _outrank(self, incarnation: int, now: float) -> Outcome:
+        """Take up all our rows under an incarnation above the rival's."""
+        me = self.identity.node
+        self.incarnation = incarnation + 1
+        self._write_record()
+        for kind in (Kind.INTEREST, Kind.CLAIMS):
+            self.database.raise_set(kind, me, self.incarnation)
+        if me in self.database.in_force:
+            self.report_in_force(self.database.in_force[me].entries, now)
+        self._flush_soon(now)
+        return [IncarnationRaised(self.incarnation)]

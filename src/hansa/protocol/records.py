@@ -1,0 +1,121 @@
+"""What nodes tell each other about themselves: the rows of the replicated database.
+
+A record belongs to one node and has a kind; the one with the higher `(incarnation, version)`
+replaces the other, everywhere and in any order of arrival. `database` holds and spreads them.
+"""
+
+from collections.abc import Iterable
+from enum import IntEnum
+
+import msgspec
+
+from hansa.protocol.vocabulary import NodeId, Unsigned
+
+
+class Kind(IntEnum):
+    """Which of a node's records this is."""
+
+    NODE = 0
+    INTEREST = 1
+    IN_FORCE = 2
+    CLAIMS = 3
+
+
+class NodeRecord(msgspec.Struct, frozen=True, array_like=True, tag=Kind.NODE.value):
+    """Who a node is, and whom it hears: together, these records are the map of the federation."""
+
+    node: NodeId
+    incarnation: Unsigned
+    version: Unsigned
+    born: Unsigned
+    """The incarnation with which it started: of two nodes with one id, the later one gives way."""
+    key: bytes
+    name: str
+    addresses: tuple[str, ...]
+    capacity: float
+    links: tuple[tuple[NodeId, Unsigned], ...]
+    """Its neighbours, ordered, each with the round-trip time in microseconds."""
+
+
+class InForceRecord(msgspec.Struct, frozen=True, array_like=True, tag=Kind.IN_FORCE.value):
+    """Whose interest a node has in force: its own broker has granted the subscriptions."""
+
+    node: NodeId
+    incarnation: Unsigned
+    version: Unsigned
+    entries: tuple[tuple[NodeId, Unsigned, Unsigned], ...]
+    """(node, incarnation, version of its interest), ordered by node."""
+
+
+class SetRecord(msgspec.Struct, frozen=True, array_like=True):
+    """A change of a set of names, from version `base` to `version`; or the whole set.
+
+    A whole set has `base` equal to `version`, nothing removed, and may come in several parts.
+    """
+
+    node: NodeId
+    incarnation: Unsigned
+    version: Unsigned
+    base: Unsigned
+    added: tuple[str, ...]
+    removed: tuple[str, ...] = ()
+    part: Unsigned = 0
+    parts: Unsigned = 1
+
+
+class InterestRecord(SetRecord, frozen=True, array_like=True, tag=Kind.INTEREST.value):
+    """The topic filters that a node wants, covered ones left out."""
+
+
+class ClaimsRecord(SetRecord, frozen=True, array_like=True, tag=Kind.CLAIMS.value):
+    """The groups of which a node says that it is the core."""
+
+
+Record = NodeRecord | InForceRecord | InterestRecord | ClaimsRecord
+
+KIND_OF: dict[type, Kind] = {
+    NodeRecord: Kind.NODE,
+    InterestRecord: Kind.INTEREST,
+    InForceRecord: Kind.IN_FORCE,
+    ClaimsRecord: Kind.CLAIMS,
+}
+
+Stamp = tuple[int, int]
+"""(incarnation, version): the order in which a node's records replace each other."""
+
+_MASK = (1 << 64) - 1
+
+
+def fingerprint(kind: Kind, node: NodeId, stamp: Stamp) -> int:
+    """Return 64 well-mixed bits for one row; the sum over all rows is a database's digest.
+
+    Arithmetic on purpose: it must not depend on the hash seed and runs for every row that changes.
+    """
+    row = node ^ (kind + 1) * 0xD6E8FEB86659FD93
+    bits = (row ^ stamp[0] * 0x9E3779B97F4A7C15 ^ stamp[1] * 0xC2B2AE3D27D4EB4F) & _MASK
+    bits = ((bits ^ (bits >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+    bits = ((bits ^ (bits >> 27)) * 0x94D049BB133111EB) & _MASK
+    return bits ^ (bits >> 31)
+
+
+def in_parts(names: Iterable[str], bytes_max: int) -> list[tuple[str, ...]]:
+    """Split names so that each part stays below so many bytes; at least one part, maybe empty."""
+    parts: list[list[str]] = [[]]
+    size = 0
+    for name in names:
+        cost = len(name.encode()) + 5  # MessagePack puts at most five bytes before a text
+        if size + cost > bytes_max and parts[-1]:
+            parts.append([])
+            size = 0
+        parts[-1].append(name)
+        size += cost
+    return [tuple(part) for part in parts]
+
+
+def weight(record: Record) -> int:
+    """Return about how many bytes a record takes: enough to keep frames within their bound."""
+    if isinstance(record, NodeRecord):
+        return 120 + 16 * len(record.links) + sum(len(a) for a in record.addresses)
+    if isinstance(record, InForceRecord):
+        return 40 + 28 * len(record.entries)
+    return 60 + sum(4 * len(name) + 5 for name in (*record.added, *record.removed))

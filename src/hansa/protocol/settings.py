@@ -1,0 +1,161 @@
+"""Every number that tunes the protocol, with its unit and what it trades.
+
+One frozen record. The defaults are event-driven: news travels at once and timers only repair.
+Presets are written as differences from the defaults, so that one sees what makes them different.
+"""
+
+from dataclasses import dataclass, fields, replace
+from enum import StrEnum
+
+from hansa.errors import UsageError
+
+
+class Metric(StrEnum):
+    """What makes a path short."""
+
+    HOPS = "hops"
+    RTT = "rtt"
+
+
+class Outside(StrEnum):
+    """Where a node that is no member of a mesh sends a publication for it."""
+
+    ONE = "one"
+    """One parent (Spohn 2021)."""
+    ALL = "all"
+    """All parents (Ribas 2022): survives one lost copy, costs one more."""
+    RANDOM = "random"
+    """A parent picked anew for each publication (Machado 2023): spreads the load."""
+
+
+class ManagementBy(StrEnum):
+    """Who is core of the management group."""
+
+    ID = "id"
+    CAPACITY = "capacity"
+    """The highest capacity, ties to the smaller id (Antonielli 2020)."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProtocolSettings:
+    """How one federation behaves. Fields marked *shared* must be equal on all its nodes."""
+
+    federation: str = "hansa"
+    """Shared. Nodes of another federation are refused."""
+    strategy: str = "mesh"
+    """Shared. How publications find their way; see `strategies`."""
+    redundancy: int = 2
+    """Shared. Parents per mesh member. 1 makes a tree; more survive more, and cost more copies."""
+    outside: Outside = Outside.ONE
+    """Which parents take a publication that starts outside its mesh."""
+    metric: Metric = Metric.HOPS
+    """Shared. Hops as in the papers, or round-trip time where links differ a lot."""
+    management_by: ManagementBy = ManagementBy.ID
+    """Shared. Who leads the management group."""
+    group_depth: int = 0
+    """Shared. 0: one group per filter. n: filters that agree in their first n levels share a group,
+    which saves state and costs copies that nobody behind the receiving agent wants."""
+
+    heartbeat_interval: float = 1.0
+    """Seconds between heartbeats on a link. Lower finds silent deaths sooner, costs more frames."""
+    heartbeat_limit: float = 3.0
+    """Seconds of silence after which a neighbour is gone; at least two intervals."""
+    trust_close: bool = True
+    """Whether a closed connection is believed at once. False waits for the heartbeat limit, as
+    systems without connections must."""
+    change_delay: float = 0.0
+    """Seconds that a node's own news waits to share a frame with more."""
+    relay_delay: float = 0.002
+    """Seconds that news of others waits to share a frame: a few milliseconds per hop turn a flood
+    of n records in n frames into one in a handful."""
+    status_delay: float = 0.05
+    """Seconds that a node's report of what it has in force waits. Only waiting clients see it."""
+    announce_gap: float = 0.02
+    """Least seconds between two announcements of one core; changes in between share the next."""
+    solicit_interval: float = 0.25
+    """Seconds between two requests for a fresh announcement, while a core is in reach but no way
+    to it is known."""
+    settle_delay: float = 0.1
+    """Seconds without news of nodes before a node takes the lead of the management group."""
+    takeover_delay: float = 0.0
+    """Seconds from the loss of a core until the nearest member takes over."""
+    takeover_patience: float = 1.0
+    """Seconds that other members leave the nearest one to take over before they do it themselves;
+    more than a flood takes to cross the federation."""
+    linger: float = 0.5
+    """Seconds that an interest or a membership outlives its reason, against flapping."""
+    withdraw_patience: float = 10.0
+    """Longest wait, in seconds, for a new filter to be installed everywhere before the old filter
+    that it replaces is withdrawn anyway."""
+    interest_lease: float = 86_400.0
+    """Seconds that a node out of reach keeps its place: its interest counts that long."""
+
+    filters_per_node_max: int = 10_000
+    """Filters that one node may announce; more are refused and counted."""
+    nodes_max: int = 4_096
+    """Nodes that a node will know; more are refused and counted."""
+    window: int = 4_096
+    """Publications per origin that a node remembers to cut duplicates; a power of two. An older
+    copy counts as a duplicate."""
+    plans_max: int = 65_536
+    """Topics whose way is remembered; when full, all are forgotten and learned anew."""
+    unacknowledged_max: int = 4_096
+    """Control frames that may wait for an acknowledgement on a datagram link before it is reset."""
+
+    def __post_init__(self) -> None:
+        """Refuse values that cannot work, naming the field and what to change."""
+        for name in ("heartbeat_interval", "heartbeat_limit", "solicit_interval", "interest_lease"):
+            _require(
+                getattr(self, name) > 0, f"{name} must be above 0 seconds", getattr(self, name)
+            )
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if isinstance(value, float):
+                _require(value >= 0, f"{field.name} must not be negative", value)
+        _require(
+            self.heartbeat_limit >= 2 * self.heartbeat_interval,
+            f"heartbeat_limit must be at least twice the interval of {self.heartbeat_interval}",
+            self.heartbeat_limit,
+        )
+        _require(1 <= self.redundancy <= 16, "redundancy must be from 1 to 16", self.redundancy)
+        _require(0 <= self.group_depth <= 32, "group_depth must be from 0 to 32", self.group_depth)
+        _require(
+            self.window >= 64 and self.window & (self.window - 1) == 0,
+            "window must be a power of two, at least 64",
+            self.window,
+        )
+        for name in ("filters_per_node_max", "nodes_max", "plans_max", "unacknowledged_max"):
+            _require(getattr(self, name) >= 1, f"{name} must be at least 1", getattr(self, name))
+        _require(bool(self.federation), "federation must have a name", self.federation)
+
+    def agreement(self) -> str:
+        """Return what two neighbours must have in common, as text that a refusal can show."""
+        shared = (self.strategy, self.redundancy, self.metric, self.management_by, self.group_depth)
+        names = ("strategy", "redundancy", "metric", "management_by", "group_depth")
+        return " ".join(f"{name}={value}" for name, value in zip(names, shared, strict=True))
+
+
+def _require(holds: bool, rule: str, value: object) -> None:
+    if not holds:
+        raise UsageError(f"{rule}, not {value!r}")
+
+
+PRESETS: dict[str, ProtocolSettings] = {
+    "default": ProtocolSettings(),
+    # Machado 2023: everything waits for a timer. Hello every 10 s and lost after a minute, federate
+    # and core announcements every 20 s, a topic's core given up after two minutes.
+    "machado": replace(
+        ProtocolSettings(),
+        heartbeat_interval=10.0,
+        heartbeat_limit=60.0,
+        trust_close=False,
+        change_delay=20.0,
+        announce_gap=30.0,
+        solicit_interval=30.0,
+        settle_delay=20.0,
+        takeover_delay=60.0,
+        takeover_patience=60.0,
+        status_delay=20.0,
+        withdraw_patience=120.0,
+    ),
+}

@@ -1,0 +1,95 @@
+"""What a routing strategy is: it hears what changes, and compiles one forwarding entry per group.
+
+`mesh` is one; others can stand beside it. Nothing outside this package knows them but by name.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from hansa.protocol.effects import Effect
+from hansa.protocol.forwarding import Entry
+from hansa.protocol.frames import Control
+from hansa.protocol.graph import Graph
+from hansa.protocol.groups import GroupIndex
+from hansa.protocol.inspection import CoreView, GroupView
+from hansa.protocol.neighbours import Link
+from hansa.protocol.records import ClaimsRecord
+from hansa.protocol.settings import ProtocolSettings
+from hansa.protocol.vocabulary import Group, NodeId
+
+
+@dataclass(frozen=True, slots=True)
+class Tell:
+    """Send this to a neighbour: what strategies return beside news."""
+
+    node: NodeId
+    frame: Control
+
+
+Outcome = list[Effect | Tell]
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What a strategy may read, and the one thing that it may write: this node's claims."""
+
+    node: NodeId
+    settings: ProtocolSettings
+    graph: Graph
+    index: GroupIndex
+    neighbours: Mapping[NodeId, Link]
+    cost: Callable[[NodeId], int]
+    capacity: Callable[[NodeId], float]
+    incarnation: Callable[[], int]
+    claims_of: Callable[[NodeId], Iterable[Group]]
+    groups_of: Callable[[NodeId], Iterable[Group]]
+    """The groups that a node wants."""
+    claim: Callable[[list[Group], list[Group], float], list[ClaimsRecord]]
+
+
+class Strategy(Protocol):
+    """Events in, forwarding entries out. Every method returns what must be sent and told."""
+
+    def neighbour_up(self, node: NodeId, now: float) -> Outcome:
+        """A link became usable."""
+
+    def neighbour_down(self, node: NodeId, now: float) -> Outcome:
+        """A neighbour is gone."""
+
+    def costs_changed(self, now: float) -> Outcome:
+        """Links became longer or shorter."""
+
+    def nodes_changed(
+        self, joined: Iterable[NodeId], lost: Iterable[NodeId], now: float
+    ) -> Outcome:
+        """Nodes came into reach or went out of it."""
+
+    def interest_changed(self, groups: Iterable[Group], now: float) -> Outcome:
+        """Somebody wants these groups now, or no more."""
+
+    def claims_changed(
+        self, node: NodeId, added: Iterable[Group], removed: Iterable[Group], now: float
+    ) -> Outcome:
+        """Another node claims groups, or gives them up."""
+
+    def receive(self, sender: NodeId, frame: Control, now: float) -> Outcome:
+        """A neighbour sent a frame of the strategy's own."""
+
+    def fire(self, now: float) -> Outcome:
+        """Do what is due."""
+
+    def next_deadline(self) -> float | None:
+        """When `fire` is next due."""
+
+    def take_entries(self) -> list[Entry | Group]:
+        """Return the entries that changed since last asked; a bare group is to be forgotten."""
+
+    def core_views(self) -> dict[NodeId, CoreView]:
+        """Return the ways to all cores, for inspection."""
+
+    def group_view(self, group: Group) -> GroupView:
+        """Return one group, for inspection."""
+
+    def groups(self) -> list[Group]:
+        """Return all groups known, the management group included."""

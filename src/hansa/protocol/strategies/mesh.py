@@ -1,0 +1,402 @@
+"""The mesh strategy (Spohn 2020): a core per group, announcements, parents, members.
+
+It joins machines that do not know one another: `election` says who is core, `pulpit` when this node
+speaks as one, `routes` which neighbours lead to the others, `solicitation` asks when none does,
+`membership` says who belongs to a mesh. What one changes, this module carries to the next, and then
+compiles the groups that were touched.
+"""
+
+from collections.abc import Callable, Iterable
+
+from hansa.protocol.effects import (
+    MeshJoined,
+    MeshLeft,
+    ParentsChanged,
+)
+from hansa.protocol.election import Election
+from hansa.protocol.forwarding import Entry
+from hansa.protocol.frames import (
+    UNREACHABLE,
+    Announce,
+    Control,
+    Solicit,
+)
+from hansa.protocol.frames import (
+    Membership as MembershipFrame,
+)
+from hansa.protocol.inspection import CoreView, GroupView
+from hansa.protocol.membership import Membership
+from hansa.protocol.pulpit import Pulpit
+from hansa.protocol.records import ClaimsRecord, Stamp
+from hansa.protocol.routes import CoreRoutes
+from hansa.protocol.solicitation import Solicitation
+from hansa.protocol.strategies.base import Outcome, Surroundings, Tell
+from hansa.protocol.vocabulary import HOPS_MAX, MANAGEMENT, Group, GroupId, LinkId, NodeId, group_id
+
+FLAGS_MAX = 64
+"""Membership flags that one announcement carries at most; they are hints."""
+
+GROUPS_PER_FRAME_MAX = 512
+"""Groups that one membership frame names at most, so that it fits a frame whatever their length."""
+
+
+class Mesh:
+    """One node's part in the meshes of all groups."""
+
+    def __init__(self, surroundings: Surroundings) -> None:
+        """Start alone."""
+        self._around = surroundings
+        self._self = surroundings.node
+        self._settings = surroundings.settings
+        self._election = Election(
+            self._self,
+            self._settings,
+            surroundings.graph,
+            surroundings.index,
+            surroundings.capacity,
+        )
+        self._routes = CoreRoutes(self._settings.redundancy, surroundings.cost)
+        self._membership = Membership(self._settings.linger)
+        self._flags: dict[tuple[NodeId, NodeId], frozenset[GroupId]] = {}
+        self._pulpit = Pulpit(self._settings)
+        self._solicitation = Solicitation(self._settings)
+        self._touched: dict[Group, None] = {MANAGEMENT: None}
+        self._retired: dict[NodeId, None] = {}
+        self._entries: dict[Group, Entry | Group] = {}
+
+    # ------------------------------------------------------------ what happens
+
+    def neighbour_up(self, node: NodeId, now: float) -> Outcome:
+        """Tell a new neighbour every way that we know (rule 4.6)."""
+        outcome: Outcome = [
+            Tell(node, self._announcement(core))
+            for core in self._routes.routes
+            if self._routes.has_way(core)
+        ]
+        return outcome + self._finish(now)
+
+    def neighbour_down(self, node: NodeId, now: float) -> Outcome:
+        """Surviving parents carry on; where none is left, say so and ask the core (rule 4.7)."""
+        outcome = self._rechoose(lambda: self._routes.lose_neighbour(node), now)
+        self._touch(self._membership.lose_neighbour(node))
+        self._flags = {key: flags for key, flags in self._flags.items() if key[1] != node}
+        return outcome + self._finish(now)
+
+    def costs_changed(self, now: float) -> Outcome:
+        """Choose anew where the length of links matters."""
+        return self._rechoose(self._routes.remeasure, now) + self._finish(now)
+
+    def nodes_changed(
+        self, joined: Iterable[NodeId], lost: Iterable[NodeId], now: float
+    ) -> Outcome:
+        """Elect anew wherever these nodes have a say."""
+        lost = list(lost)
+        groups: dict[Group, None] = {}
+        for node in (*joined, *lost):
+            groups.update(dict.fromkeys(self._around.claims_of(node)))
+            groups.update(dict.fromkeys(self._around.groups_of(node)))
+        self._routes.drop(lost)
+        self._solicitation.settle(lost)
+        outcome = self._elect_manager(now)
+        return outcome + self._evaluate(groups, now) + self._finish(now)
+
+    def interest_changed(self, groups: Iterable[Group], now: float) -> Outcome:
+        """Elect anew, join or leave."""
+        return self._evaluate(groups, now) + self._finish(now)
+
+    def claims_changed(
+        self, node: NodeId, added: Iterable[Group], removed: Iterable[Group], now: float
+    ) -> Outcome:
+        """Elect anew; forget the way to a node that claims nothing any more."""
+        groups = dict.fromkeys([*added, *removed])
+        self._election.note_claims(node, added, removed)
+        outcome = self._evaluate(groups, now)
+        if not any(True for _ in self._around.claims_of(node)):
+            self._retired[node] = None
+        return outcome + self._finish(now)
+
+    def receive(self, sender: NodeId, frame: Control, now: float) -> Outcome:
+        """Take an announcement, a membership or a request for an announcement."""
+        outcome: Outcome = []
+        match frame:
+            case Announce():
+                outcome = self._take_announcement(sender, frame, now)
+            case MembershipFrame():
+                self._touch(self._membership.note_child(sender, frame.joined, frame.left))
+            case Solicit():
+                outcome = self._take_request(sender, frame, now)
+            case _:
+                pass  # another strategy's frame; hello made sure that there is none
+        return outcome + self._finish(now)
+
+    # ------------------------------------------------------------ time
+
+    def fire(self, now: float) -> Outcome:
+        """Do what is due."""
+        outcome: Outcome = []
+        if self._pulpit.take_lead(now):
+            self._pulpit.announce_soon(now)
+        outcome += self._evaluate(self._election.waiting(now), now)
+        outcome += self._leave(now)
+        for core in self._solicitation.due(now):
+            outcome += self._request(core)
+        return outcome + self._finish(now)
+
+    def next_deadline(self) -> float | None:
+        """When something is next due."""
+        dues = [
+            self._pulpit.next_deadline(),
+            self._election.next_deadline(),
+            self._membership.next_deadline(),
+            self._solicitation.next_deadline(),
+        ]
+        return min((due for due in dues if due is not None), default=None)
+
+    # ------------------------------------------------------------ cores
+
+    def _evaluate(self, groups: Iterable[Group], now: float) -> Outcome:
+        outcome: Outcome = []
+        for group in groups:
+            self._touched[group] = None
+            claimed = group in self._election.claims
+            outcome += self._election.evaluate(group, now)
+            if claimed != (group in self._election.claims):
+                self._pulpit.announce_soon(now)
+        return outcome
+
+    def _elect_manager(self, now: float) -> Outcome:
+        """The best node in reach leads the management group, once news has settled."""
+        outcome: Outcome = [*self._election.evaluate_management()]
+        leads = self._election.cores[MANAGEMENT] == self._self
+        self._touched[MANAGEMENT] = None
+        self._pulpit.note_manager(leads, now)
+        return outcome
+
+    def _announce(self, now: float) -> Outcome:
+        """Announce this node as core of all its groups, naming those that changed (rule 4.1)."""
+        claimed = dict.fromkeys(self._around.claims_of(self._self))
+        added = [group for group in self._election.claims if group not in claimed]
+        removed = [group for group in claimed if group not in self._election.claims]
+        records: list[ClaimsRecord | None] = [*self._around.claim(added, removed, now)]
+        outcome: Outcome = []
+        for record in records or [None]:
+            self._routes.lead(self._self, (self._around.incarnation(), self._pulpit.speak(now)))
+            outcome += self._spread(self._self, None, record)
+        if not self._election.claims and not self._pulpit.manages:
+            self._routes.drop([self._self])
+        return outcome
+
+    # ------------------------------------------------------------ ways to cores
+
+    def _announcement(self, core: NodeId, claims: ClaimsRecord | None = None) -> Announce:
+        route = self._routes.routes[core]
+        members = [g for g in self._election.led.get(core, ()) if g in self._membership.members]
+        flags = tuple(group_id(group) for group in members[:FLAGS_MAX])
+        return Announce(core, *route.stamp, route.distance, route.parents, claims, flags)
+
+    def _spread(self, core: NodeId, source: NodeId | None, claims: ClaimsRecord | None) -> Outcome:
+        """Announce a core to all neighbours but the one that the news came from."""
+        frame = self._announcement(core, claims)
+        return [Tell(node, frame) for node in self._around.neighbours if node != source]
+
+    def _take_announcement(self, sender: NodeId, frame: Announce, now: float) -> Outcome:
+        if sender not in self._around.neighbours:
+            return []
+        before = self._routes.parents(frame.core)
+        self._flags[frame.core, sender] = frozenset(frame.members)
+        pass_on = self._routes.hear(sender, frame)
+        outcome = self._note_parents(frame.core, before, now)
+        if pass_on:
+            route = self._routes.routes[frame.core]
+            lost = route.distance == UNREACHABLE
+            current = route.stamp == (frame.incarnation, frame.seq)
+            outcome += self._spread(
+                frame.core, None if lost else sender, frame.claims if current else None
+            )
+        return outcome
+
+    def _rechoose(self, change: Callable[[], list[NodeId]], now: float) -> Outcome:
+        """Let a change of links change the routes, and tell who must know."""
+        before = {core: route.parents for core, route in self._routes.routes.items()}
+        moved = change()
+        outcome: Outcome = []
+        for core, parents in before.items():
+            outcome += self._note_parents(core, parents, now)
+        for core in moved:
+            outcome += self._spread(core, None, None)
+        return outcome
+
+    def _note_parents(self, core: NodeId, before: tuple[NodeId, ...], now: float) -> Outcome:
+        """Parents may have changed: its groups must follow, and a lost way must be asked for."""
+        route = self._routes.routes.get(core)
+        if route is None or route.parents == before:
+            return []
+        self._touch(self._election.led.get(core, ()))
+        if not route.parents and core in self._election.led:
+            self._solicitation.lost(core, now)
+        return [ParentsChanged(core, route.stamp[1], route.distance, route.parents)]
+
+    def _check_ways(self, now: float) -> None:
+        """Every core in reach must have a way; one that never had may just be on its way."""
+        for core in self._election.led:
+            if core == self._self or self._routes.has_way(core):
+                continue
+            if core in self._around.graph.reachable:
+                self._solicitation.expect(core, now)
+        self._solicitation.settle(
+            core
+            for core in self._solicitation.pending()
+            if core not in self._election.led or self._routes.has_way(core)
+        )
+
+    def _request(self, core: NodeId) -> Outcome:
+        """Ask a core for a fresh announcement."""
+        route = self._routes.routes.get(core)
+        incarnation, seq = route.stamp if route else (0, 0)
+        hop = self._around.graph.next_hop(core)
+        return [Tell(hop, Solicit(core, max(0, incarnation), seq, 0))] if hop is not None else []
+
+    def _take_request(self, sender: NodeId, frame: Solicit, now: float) -> Outcome:
+        stamp = (frame.incarnation, frame.seq)
+        if frame.core == self._self:
+            self._answer_request(stamp, now)
+            return []
+        if frame.hops >= HOPS_MAX or not self._solicitation.pass_on(frame.core, stamp, now):
+            return []
+        hop = self._around.graph.next_hop(frame.core)
+        if hop is None or hop == sender:
+            return []
+        return [Tell(hop, Solicit(frame.core, frame.incarnation, frame.seq, frame.hops + 1))]
+
+    def _answer_request(self, stamp: Stamp, now: float) -> None:
+        """Announce anew, unless a newer announcement than the asker knows is still under way."""
+        if not self._election.claims and self._election.cores[MANAGEMENT] != self._self:
+            return
+        known = stamp >= (self._around.incarnation(), self._pulpit.seq)
+        if known or self._pulpit.silent_since(now - self._settings.solicit_interval):
+            self._pulpit.announce_soon(now)
+
+    # ------------------------------------------------------------ meshes
+
+    def _touch(self, groups: Iterable[Group]) -> None:
+        self._touched.update(dict.fromkeys(groups))
+
+    def _finish(self, now: float) -> Outcome:
+        """Settle the groups that were touched; announce if due. Ends every input."""
+        outcome: Outcome = []
+        if self._pulpit.is_due(now):
+            outcome += self._announce(now)
+        for core in self._retired:
+            if core not in self._election.led:
+                self._routes.drop([core])
+        self._retired.clear()
+        self._check_ways(now)
+        joins: dict[tuple[NodeId, NodeId], list[Group]] = {}
+        touched, self._touched = self._touched, {}
+        for group in touched:
+            outcome += self._settle(group, joins, now)
+        for (parent, core), groups in joins.items():
+            outcome += self._memberships(parent, core, groups, [])
+        return outcome
+
+    def _settle(
+        self, group: Group, joins: dict[tuple[NodeId, NodeId], list[Group]], now: float
+    ) -> Outcome:
+        core = self._election.cores.get(group)
+        wanted = group == MANAGEMENT or self._around.index.wanted_by(group, self._self)
+        member = wanted or core == self._self or bool(self._membership.children(group))
+        parents = self._routes.parents(core) if core is not None else ()
+        tell, changed = self._membership.settle(group, member, parents, now)
+        for parent in tell:
+            assert core is not None
+            joins.setdefault((parent, core), []).append(group)
+        if group != MANAGEMENT:
+            self._entries[group] = self._compile(group, core, member, parents)
+        if not changed:
+            return []
+        return [MeshJoined(group) if member else MeshLeft(group)]
+
+    def _compile(
+        self, group: Group, core: NodeId | None, member: bool, parents: tuple[NodeId, ...]
+    ) -> Entry | Group:
+        reachable = self._around.graph.reachable
+        if not any(node in reachable for node in self._around.index.wanters.get(group, ())):
+            return group
+        if member:
+            told = self._membership.told.get(group, {})
+            mesh = dict.fromkeys([*told, *self._membership.children(group)])
+            return Entry(group, True, neighbours=self._links(mesh))
+        flag = group_id(group)
+        # A parent that is a member itself saves hops (rule 5.4); sorting is stable.
+        nearest = sorted(
+            parents, key=lambda p: flag not in self._flags.get((core or NodeId(0), p), ())
+        )
+        return Entry(group, False, towards=self._links(nearest))
+
+    def _links(self, nodes: Iterable[NodeId]) -> tuple[LinkId, ...]:
+        neighbours = self._around.neighbours
+        return tuple(neighbours[node].id for node in nodes if node in neighbours)
+
+    def _leave(self, now: float) -> Outcome:
+        """Tell former parents that we have left, once the linger is over."""
+        lefts: dict[tuple[NodeId, NodeId], list[Group]] = {}
+        for parent, group in self._membership.leave(now):
+            core = self._election.cores.get(group, self._self)
+            lefts.setdefault((parent, core), []).append(group)
+            self._touched[group] = None
+        outcome: Outcome = []
+        for (parent, core), groups in lefts.items():
+            outcome += self._memberships(parent, core, [], groups)
+        return outcome
+
+    def _memberships(
+        self, parent: NodeId, core: NodeId, joined: list[Group], left: list[Group]
+    ) -> Outcome:
+        """Membership frames to one parent, as many as their size needs."""
+        route = self._routes.routes.get(core)
+        seq = route.stamp[1] if route else 0
+        count = max(len(joined), len(left))
+        return [
+            Tell(
+                parent,
+                MembershipFrame(
+                    core,
+                    seq,
+                    tuple(joined[at : at + GROUPS_PER_FRAME_MAX]),
+                    tuple(left[at : at + GROUPS_PER_FRAME_MAX]),
+                ),
+            )
+            for at in range(0, count, GROUPS_PER_FRAME_MAX)
+        ]
+
+    # ------------------------------------------------------------ what others read
+
+    def take_entries(self) -> list[Entry | Group]:
+        """Return the entries that changed since last asked."""
+        entries, self._entries = self._entries, {}
+        return list(entries.values())
+
+    def core_views(self) -> dict[NodeId, CoreView]:
+        """Return the ways to all cores."""
+        return {
+            core: CoreView(*route.stamp, route.distance, route.feasible, route.parents)
+            for core, route in sorted(self._routes.routes.items())
+        }
+
+    def group_view(self, group: Group) -> GroupView:
+        """Return one group."""
+        reachable = self._around.graph.reachable
+        wanters = self._around.index.wanters.get(group, {})
+        if group == MANAGEMENT:
+            wanters = dict.fromkeys(reachable, 1)
+        return GroupView(
+            core=self._election.cores.get(group),
+            wanted_by=tuple(sorted(node for node in wanters if node in reachable)),
+            member=group in self._membership.members,
+            parents=tuple(sorted(self._membership.told.get(group, ()))),
+            children=tuple(sorted(self._membership.children(group))),
+        )
+
+    def groups(self) -> list[Group]:
+        """Return all groups known."""
+        return sorted({MANAGEMENT, *self._around.index.wanters, *self._election.cores})

@@ -1,0 +1,379 @@
+"""MQTT topic names and topic filters: which are valid, which match, which cover which.
+
+All that Hansa knows about the text of a topic is here; nothing here knows who subscribed to it.
+The rules are MQTT's (sections 4.7 and 4.8.2 of version 5), each cited where it is kept.
+
+Text is checked once, where it enters: `check_name` and `check_filter`. Everything else takes
+checked text and cannot fail. `matches`, `covers`, `overlaps` and `FilterTrie` read *plain*
+filters: `split_share` first takes `$share/<group>/` off, because a group says who is served
+and not what is matched.
+
+A topic name is the narrowest filter, the one that matches only itself. So matching is covering
+("every topic of the narrow one is a topic of the wide one"), and one walk of the trie does both.
+
+An empty topic name does not exist, which gives two filters a second spelling: `#` and `+/#`
+match the same topics, and so do `/#` and `/+/#`. Without these two pairs covering would be wrong.
+"""
+
+from collections.abc import Iterable
+from typing import Generic, TypeAlias, TypeVar
+
+from hansa.errors import InvalidTopic
+
+TOPIC_BYTES_MAX = 65_535
+"Bytes of a topic name in UTF-8: what MQTT's two length bytes can say."
+
+TOPIC_LEVELS_MAX = 200
+"Levels of a topic name. Mosquitto refuses more than 200 separators, which is one level more."
+
+FILTER_BYTES_MAX = 1_024
+"Bytes of a filter that we announce, `$share/<group>/` included: every node stores every filter."
+
+FILTER_LEVELS_MAX = 32
+"Levels of a filter that we announce, `$share/<group>/` not counted."
+
+_SHOWN_CHARS_MAX = 60
+_SHARE = "$share/"
+
+# How a path ends, see `_path`: a level contains no `/`, so none is mistaken for it.
+_END = "/"
+_ENDS = (_END, "#")
+
+# The same filters, but each level that a topic needs is there: see the module's docstring.
+_SPELLED_OUT = {"#": "+/#", "/#": "/+/#"}
+
+
+def check_name(text: str) -> str:
+    """Return `text` if one can publish to it; else raise InvalidTopic."""
+    _check_text("topic name", text, TOPIC_BYTES_MAX)
+    if "+" in text or "#" in text:  # [MQTT-4.7.0-1]
+        raise _invalid("topic name", text, "'+' and '#' are for filters only")
+    _check_level_count("topic name", text, text, TOPIC_LEVELS_MAX)
+    return text
+
+
+def check_filter(text: str) -> str:
+    """Return `text` if one can subscribe to it and we may announce it; else raise InvalidTopic."""
+    _check_text("topic filter", text, FILTER_BYTES_MAX)
+    plain = _check_share(text)
+    _check_level_count("topic filter", text, plain, FILTER_LEVELS_MAX)
+    levels = plain.split("/")
+    for level in levels:
+        for wildcard in "#+":  # [MQTT-4.7.1-1], [MQTT-4.7.1-2]
+            if wildcard in level and level != wildcard:
+                raise _invalid("topic filter", text, f"'{wildcard}' must be alone in its level")
+    if "#" in levels[:-1]:  # [MQTT-4.7.1-1]
+        raise _invalid("topic filter", text, "'#' must be the last level")
+    return text
+
+
+def split_share(topic_filter: str) -> tuple[str | None, str]:
+    """Return the group of a shared subscription, or None, and the plain filter."""
+    if not topic_filter.startswith(_SHARE):
+        return None, topic_filter
+    group, _, plain = topic_filter[len(_SHARE) :].partition("/")
+    return group, plain
+
+
+def is_local_only(text: str) -> bool:
+    """Say whether a name or a filter belongs to one broker: `$`-topics never cross brokers.
+
+    A shared subscription is as local as the filter that it shares.
+    """
+    _, plain = split_share(text)
+    return (plain or text).startswith("$")
+
+
+def matches(topic_filter: str, topic: str) -> bool:
+    """Say whether a subscription to this plain filter receives this topic name."""
+    return _includes(topic_filter, topic)
+
+
+def covers(wide: str, narrow: str) -> bool:
+    """Say whether every topic that `narrow` matches is matched by `wide`; both are plain."""
+    return _includes(wide, _SPELLED_OUT.get(narrow, narrow))
+
+
+def overlaps(one: str, other: str) -> bool:
+    """Say whether some topic is matched by both of these plain filters."""
+    if one.startswith("$") != other.startswith("$"):
+        return False  # [MQTT-4.7.2-1]
+    left = _path(_SPELLED_OUT.get(one, one))
+    right = _path(_SPELLED_OUT.get(other, other))
+    for ours, theirs in zip(left, right, strict=False):
+        if ours == "#" or theirs == "#":
+            return True
+        if ours != theirs and (_END in (ours, theirs) or "+" not in (ours, theirs)):
+            return False
+    return True
+
+
+def minimal(filters: Iterable[str]) -> tuple[str, ...]:
+    """Return, sorted, the filters that no other of them covers: the fewest that match the same.
+
+    A shared subscription stays unless it is there twice: it takes turns with its own group, so
+    no other filter can stand in for it. Of two spellings of one filter the shorter stays.
+    """
+    distinct = sorted(set(filters))
+    kept = FilterTrie[None]()
+    for text in sorted(distinct, key=_narrowness):
+        if not text.startswith(_SHARE) and not kept.covered_by(text):
+            kept.put(text, None)
+    return tuple(text for text in distinct if text.startswith(_SHARE) or text in kept)
+
+
+def _narrowness(topic_filter: str) -> tuple[int, int, bool]:
+    """Order filters so that whatever covers a filter comes before it.
+
+    The wide one has no literal that the narrow one lacks; with as many literals, no `+` that it
+    lacks; with as many of both, only `#` can make it wider. Sorting thus needs no comparison of
+    pairs, and of two spellings of one filter the shorter comes first.
+    """
+    levels = topic_filter.split("/")
+    is_open = levels[-1] == "#"
+    singles = levels.count("+")
+    return len(levels) - singles - is_open, singles, not is_open
+
+
+def _includes(wide: str, narrow: str) -> bool:
+    """Say whether `wide` covers `narrow`, which is a name or a filter spelled out."""
+    if narrow.startswith("$") and wide.startswith(("+", "#")):
+        return False  # [MQTT-4.7.2-1]
+    return _leads_to(_path(wide), _path(narrow))
+
+
+def _path(text: str) -> list[str]:
+    """Return the levels and a last key that says how they end: open, with `#`, or with `_END`.
+
+    No path begins with another, so two paths can be compared without comparing their lengths.
+    """
+    levels = text.split("/")
+    if levels[-1] != "#":
+        levels.append(_END)
+    return levels
+
+
+def _leads_to(wide: list[str], narrow: list[str]) -> bool:
+    """Compare two paths key by key, the `$` rule aside."""
+    for ours, theirs in zip(wide, narrow):  # noqa: B905 - `strict` slows a match by a seventh
+        if ours == "#":
+            return True  # also where the other ends: `a/#` matches `a`
+        if ours != theirs and (ours != "+" or theirs in _ENDS):
+            return False
+    return True
+
+
+def _check_text(kind: str, text: str, bytes_max: int) -> None:
+    """Apply what MQTT asks of every topic, whether name or filter."""
+    if not text:  # [MQTT-4.7.3-1]
+        raise _invalid(kind, text, "must not be empty")
+    if "\0" in text:  # [MQTT-4.7.3-2]
+        raise _invalid(kind, text, "must not contain U+0000")
+    try:
+        size = len(text.encode())
+    except UnicodeEncodeError:  # [MQTT-1.5.4-1]
+        raise _invalid(kind, text, "must be UTF-8, which has no lone surrogates") from None
+    if size > bytes_max:  # [MQTT-4.7.3-3]
+        raise _invalid(kind, text, f"{size} bytes, the limit is {bytes_max}")
+
+
+def _check_level_count(kind: str, text: str, plain: str, levels_max: int) -> None:
+    count = plain.count("/") + 1
+    if count > levels_max:
+        raise _invalid(kind, text, f"{count} levels, the limit is {levels_max}")
+
+
+def _check_share(text: str) -> str:
+    """Return the plain filter of a shared subscription (or `text`, if it is none)."""
+    if not f"{text}/".startswith(_SHARE):  # `$share` alone is a shared subscription without a name
+        return text
+    group, _, plain = text[len(_SHARE) :].partition("/")
+    if not group:  # [MQTT-4.8.2-1]
+        raise _invalid("topic filter", text, "the share name must not be empty")
+    if "+" in group or "#" in group:  # [MQTT-4.8.2-2]
+        raise _invalid("topic filter", text, "the share name must not contain '+' or '#'")
+    if not plain:  # [MQTT-4.8.2-2]
+        raise _invalid("topic filter", text, "a filter must follow the share name")
+    return plain
+
+
+def _invalid(kind: str, text: str, reason: str) -> InvalidTopic:
+    shown = text if len(text) <= _SHOWN_CHARS_MAX else f"{text[:_SHOWN_CHARS_MAX]}…"
+    return InvalidTopic(f"{kind} {shown!r}: {reason}")
+
+
+V = TypeVar("V")
+
+
+class _Leaf(Generic[V]):
+    """One stored filter and its value."""
+
+    __slots__ = ("text", "value", "wild")
+
+    def __init__(self, text: str, value: V) -> None:
+        self.text = text
+        self.value = value
+        self.wild = "+" in text or "#" in text
+
+
+_Branch: TypeAlias = "dict[str, _Branch[V] | _Leaf[V]]"
+
+
+class FilterTrie(Generic[V]):
+    """Plain filters, each with a value, found by the topics they match or the filters they cover.
+
+    A branch is a dict from a key of `_path` to a branch or a leaf; `#` and `_END` lead to leaves.
+
+    A branch exists only where two or more filters part; what remains of a path below that is in
+    its leaf. Most filters thus cost one leaf and one dict entry, whatever their length, and the
+    shape depends on what is stored and not on the order in which it came.
+
+    Filters that start with `$` live in a tree of their own: no wildcard of the other tree may
+    reach them [MQTT-4.7.2-1], so the rule costs nothing when matching.
+    """
+
+    __slots__ = ("_count", "_local", "_root")
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._root: _Branch[V] = {}
+        self._local: _Branch[V] = {}
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __contains__(self, topic_filter: str) -> bool:
+        return self._find(topic_filter) is not None
+
+    def get(self, topic_filter: str) -> V | None:
+        """Return the value stored for exactly this filter, or None."""
+        leaf = self._find(topic_filter)
+        return None if leaf is None else leaf.value
+
+    def put(self, topic_filter: str, value: V) -> None:
+        """Store a filter, or replace its value."""
+        branch = self._tree(topic_filter)
+        path = _path(topic_filter)
+        depth = 0
+        while (item := branch.get(path[depth])) is not None:
+            if isinstance(item, _Leaf):
+                if item.text == topic_filter:
+                    item.value = value
+                    return
+                branch[path[depth]] = item = {_path(item.text)[depth + 1]: item}
+            branch = item
+            depth += 1
+        branch[path[depth]] = _Leaf(topic_filter, value)
+        self._count += 1
+
+    def remove(self, topic_filter: str) -> bool:
+        """Forget a filter, with the branches that only it needed; say whether it was there."""
+        item: _Branch[V] | _Leaf[V] | None = self._tree(topic_filter)
+        passed: list[tuple[_Branch[V], str]] = []
+        for key in _path(topic_filter):
+            if not isinstance(item, dict):
+                break
+            passed.append((item, key))
+            item = item.get(key)
+        if not isinstance(item, _Leaf) or item.text != topic_filter:
+            return False
+        branch, key = passed.pop()
+        del branch[key]
+        _fold(branch, passed)
+        self._count -= 1
+        return True
+
+    def match(self, topic: str) -> list[V]:
+        """Return the value of each stored filter that matches this topic name.
+
+        Two filters with equal values give it twice. The order depends only on the filters stored.
+        """
+        path = _path(topic)
+        return [leaf.value for leaf in self._walk(topic, path, path)]
+
+    def covered_by(self, topic_filter: str) -> bool:
+        """Say whether some stored filter covers this one."""
+        return bool(self._covering(topic_filter))
+
+    def covering(self, topic_filter: str) -> list[str]:
+        """Return, sorted, the stored filters that cover this one, itself included."""
+        return sorted(leaf.text for leaf in self._covering(topic_filter))
+
+    def covered(self, topic_filter: str) -> list[str]:
+        """Return, sorted, the stored filters that this one covers, itself included."""
+        return sorted(
+            leaf.text for leaf in self._candidates(topic_filter) if covers(topic_filter, leaf.text)
+        )
+
+    def _tree(self, text: str) -> "_Branch[V]":
+        return self._local if text.startswith("$") else self._root
+
+    def _find(self, topic_filter: str) -> _Leaf[V] | None:
+        item: _Branch[V] | _Leaf[V] | None = self._tree(topic_filter)
+        for key in _path(topic_filter):
+            if not isinstance(item, dict):
+                break
+            item = item.get(key)
+        return item if isinstance(item, _Leaf) and item.text == topic_filter else None
+
+    def _covering(self, topic_filter: str) -> list[_Leaf[V]]:
+        """Walk with a filter. Its wildcards are keys that every branch is asked for anyway.
+
+        To ask twice would find twice; `_END` instead finds only leaves that cannot cover it.
+        """
+        narrow = _SPELLED_OUT.get(topic_filter, topic_filter)
+        path = _path(narrow)
+        return self._walk(narrow, path, [_END if key in ("+", "#") else key for key in path])
+
+    def _walk(self, narrow: str, path: list[str], levels: list[str]) -> list[_Leaf[V]]:
+        """Return the leaves that cover `narrow`. Every message passes here: written for speed."""
+        branches = [self._tree(narrow)]
+        found: list[_Leaf[V]] = []
+        for level in levels:
+            deeper: list[_Branch[V]] = []
+            for branch in branches:
+                if level in branch:
+                    item = branch[level]
+                    if isinstance(item, dict):
+                        deeper.append(item)
+                    elif item.text == narrow or (item.wild and _leads_to(_path(item.text), path)):
+                        found.append(item)
+                if "+" in branch:
+                    item = branch["+"]
+                    if isinstance(item, dict):
+                        deeper.append(item)
+                    elif _leads_to(_path(item.text), path):
+                        found.append(item)
+                if "#" in branch and isinstance(leaf := branch["#"], _Leaf):
+                    found.append(leaf)
+            branches = deeper
+        return found
+
+    def _candidates(self, wide: str) -> list[_Leaf[V]]:
+        """Return a few leaves too many: those that a filter of this shape may cover."""
+        leaves: list[_Leaf[V]] = []
+        branches = [self._tree(wide)]
+        keys = iter(_path(wide))
+        while branches:
+            key = next(keys, "#")  # below a `#` everything is reached
+            items = [item for branch in branches for item in _reached(branch, key)]
+            leaves += [item for item in items if isinstance(item, _Leaf)]
+            branches = [item for item in items if isinstance(item, dict)]
+        return leaves
+
+
+def _reached(branch: "_Branch[V]", key: str) -> "Iterable[_Branch[V] | _Leaf[V]]":
+    """Return what lies one level down for a level of a wide filter."""
+    if key in ("+", "#"):
+        return branch.values()
+    return (branch[key],) if key in branch else ()
+
+
+def _fold(branch: "_Branch[V]", passed: "list[tuple[_Branch[V], str]]") -> None:
+    """Move a leaf left alone in its branch up to where its path still parts from another's."""
+    while passed and len(branch) == 1:
+        (item,) = branch.values()
+        if isinstance(item, dict):
+            return
+        branch, key = passed.pop()
+        branch[key] = item

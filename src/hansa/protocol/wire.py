@@ -1,0 +1,236 @@
+"""Frames as bytes, and bytes as frames: the one place where what a peer sends becomes values.
+
+`decode` returns a frame that keeps every bound (here and in `bounds`) or raises InvalidFrame,
+whatever it is given, in memory that is a small multiple of its input. `encode` raises ValueError
+for what `decode` would refuse, so nothing leaves that a correct peer drops. What a frame means is
+unknown here, and so is where it came from; a link puts the length in front and takes it off again.
+
+The first byte says how to read the rest: the version of this format in its upper four bits, the
+type of frame in its lower four. It is not the protocol's version, which is in the hello: a later
+protocol can still be read, and refused by name.
+
+Control frames (type 0) are MessagePack: an array of the frame's tag and its fields. What a later
+version adds at the end is skipped.
+
+Publications (type 1) are many, so their header is fixed. Integers are unsigned and big-endian:
+
+    offset     bytes    field
+    0              1    version and type
+    1              1    flags: QoS in bits 0 and 1, retain in bit 2, `more` in bit 3, others 0
+    2              1    hops
+    3              2    n, the count of named groups
+    5              8    origin
+    13             8    life
+    21             8    number
+    29             2    t, the length of the topic
+    31            8n    named groups
+                   2    m, the count of previous entries      } these two only with the flag `more`,
+                   4    p, the length of the properties       } else m and p are 0
+                 16m    previous entries: group and number
+                   t    topic, UTF-8
+                   p    properties
+                rest    payload
+"""
+
+import struct
+from functools import lru_cache
+from itertools import product
+
+import msgspec
+
+from hansa.errors import InvalidFrame, InvalidTopic
+from hansa.protocol import frames
+from hansa.protocol.bounds import at_most, check
+from hansa.protocol.topics import TOPIC_LEVELS_MAX, check_name
+from hansa.protocol.vocabulary import HOPS_MAX, GroupId, Publication
+
+FORMAT_VERSION = 1
+"""Of the bytes, not of the protocol. Four bits, so at most 15."""
+
+PACKET_BYTES_MAX = 1 << 20
+"""Topic, properties and payload of a publication, together. What changes on its way (hops and
+named groups) does not count, so that whatever came in can also go out."""
+
+FRAME_BYTES_MAX = PACKET_BYTES_MAX + (1 << 16)
+"""Bytes of a frame: a packet and the largest header, which is below 64 KiB."""
+
+NAMED_MAX = 1_024
+"""Groups that one copy of a publication names, and previous entries that it carries."""
+
+_CONTROL = FORMAT_VERSION << 4
+_PUBLICATION = FORMAT_VERSION << 4 | 1
+_QOS_MAX, _RETAIN, _MORE = 2, 4, 8
+
+_OPENING = _PUBLICATION << 8
+# The first two bytes of a publication, and what they say: QoS, retain, more.
+_OPENINGS = {
+    _OPENING | qos | _RETAIN * retain | _MORE * more: (qos, retain, more)
+    for qos, retain, more in product(range(_QOS_MAX + 1), (False, True), (False, True))
+}
+_HEAD = struct.Struct(">HBHQQQH")
+_HEAD_BYTES = _HEAD.size
+_HOPS_AT = 2
+_HOPS = tuple(bytes((hops,)) for hops in range(HOPS_MAX + 1))
+_EXTRA = struct.Struct(">HI")
+_ENTRY = struct.Struct(">QQ")
+_SMALL_BYTES = 8 * NAMED_MAX  # a frame of up to this size keeps every bound on size or count
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder: msgspec.msgpack.Decoder[frames.Any] = msgspec.msgpack.Decoder(frames.Any)
+
+
+def encode(frame: frames.Any | Publication) -> bytes:
+    """Return the bytes of a frame; raise ValueError if no peer would take them."""
+    if isinstance(frame, Publication):
+        return encode_publication(frame)
+    try:
+        data = b"%c%b" % (_CONTROL, _encoder.encode(frame))
+    except OverflowError as error:
+        raise ValueError(f"control frame: {error}") from None
+    _require_readable(data)
+    return data
+
+
+def decode(data: bytes | memoryview) -> frames.Any | Publication:
+    """Return the frame that these bytes are; raise InvalidFrame if they are none."""
+    first = data[0] if len(data) else None
+    if first == _PUBLICATION:
+        return decode_publication(data)
+    if first == _CONTROL:
+        return _decode_control(data)
+    if first is None:
+        raise InvalidFrame("frame: no bytes")
+    version, kind = divmod(first, 16)
+    if version != FORMAT_VERSION:
+        raise InvalidFrame(f"frame: format version {version}, this node reads {FORMAT_VERSION}")
+    raise InvalidFrame(f"frame: type {kind}, the types are 0 and 1")
+
+
+def _decode_control(data: bytes | memoryview) -> frames.Any:
+    if len(data) > FRAME_BYTES_MAX:
+        raise InvalidFrame(f"frame: {len(data)} bytes, the limit is {FRAME_BYTES_MAX}")
+    try:
+        frame = _decoder.decode(memoryview(data)[1:])
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise InvalidFrame(f"control frame: {error}") from None
+    check(frame)
+    return frame
+
+
+def _require_readable(data: bytes) -> None:
+    """What no peer would take is our own misuse: say the same with another error."""
+    try:
+        decode(data)
+    except InvalidFrame as error:
+        raise ValueError(str(error)) from None
+
+
+# ---------------------------------------------------------------- publications: the fast path
+
+
+def encode_publication(publication: Publication) -> bytes:
+    """Return the bytes of a publication; raise ValueError if no peer would take them."""
+    qos, hops, topic = publication.qos, publication.hops, publication.topic
+    named = publication.named
+    rest = encoded = topic.encode()
+    topic_bytes = len(encoded)
+    opening = _OPENING | qos
+    if publication.retain:
+        opening |= _RETAIN
+    try:
+        if publication.previous or publication.properties:
+            opening |= _MORE
+            rest = _pack_more(publication, encoded)
+        if named:
+            rest = _integers(len(named)).pack(*named) + rest
+        origin, life, number = publication.origin, publication.life, publication.number
+        head = _HEAD.pack(opening, hops, len(named), origin, life, number, topic_bytes)
+    except struct.error as error:
+        raise ValueError(f"publication: {error}") from None
+    if qos > _QOS_MAX:
+        raise ValueError(f"publication: QoS {qos}, the limit is {_QOS_MAX}")
+    data = b"".join((head, rest, publication.payload))
+    # What these few comparisons do not clear is read as a peer would read it.
+    if (
+        hops > HOPS_MAX
+        or len(data) > _SMALL_BYTES
+        or not 0 < topic_bytes <= TOPIC_LEVELS_MAX
+        or "+" in topic
+        or "#" in topic
+        or "\0" in topic
+    ):
+        _require_readable(data)
+    return data
+
+
+def decode_publication(data: bytes | memoryview) -> Publication:
+    """Return the publication that these bytes are; raise InvalidFrame if they are none."""
+    if type(data) is not bytes:
+        data = bytes(data)  # its slices are so much faster than a view's that the copy pays
+    at, entry_count, properties_bytes = _HEAD_BYTES, 0, 0
+    named: tuple[GroupId, ...] = ()
+    previous: tuple[tuple[GroupId, int], ...] = ()
+    try:
+        opening, hops, count, origin, life, number, topic_bytes = _HEAD.unpack_from(data)
+        qos, retain, more = _OPENINGS[opening]
+        if count:
+            named = _integers(count).unpack_from(data, at)
+            at += 8 * count
+        if more:
+            entry_count, properties_bytes = _EXTRA.unpack_from(data, at)
+            at += _EXTRA.size + 16 * entry_count
+            previous = tuple(_ENTRY.iter_unpack(data[at - 16 * entry_count : at]))
+        topic_end = at + topic_bytes
+        topic = data[at:topic_end].decode()
+    except KeyError:
+        raise InvalidFrame(f"publication: opens with {opening:04x}, which means nothing") from None
+    except (struct.error, UnicodeDecodeError) as error:
+        raise InvalidFrame(f"publication: {error}") from None
+    end = topic_end + properties_bytes
+    if end > len(data):
+        raise InvalidFrame(f"publication: {len(data)} bytes, its header promises {end}")
+    if (
+        hops > HOPS_MAX
+        or len(data) > _SMALL_BYTES
+        or not 0 < topic_bytes <= TOPIC_LEVELS_MAX
+        or "+" in topic
+        or "#" in topic
+        or "\0" in topic
+    ):
+        _check_publication(topic, hops, max(count, entry_count), len(data) - at)
+    payload = data[end:]
+    properties = data[topic_end:end] if properties_bytes else b""
+    return Publication(
+        origin, life, number, qos, topic, payload, retain, hops, named, previous, properties
+    )
+
+
+def relay(data: bytes, hops: int) -> bytes:
+    """Return an encoded publication with other hops, three times as fast as encoding it anew.
+
+    For bytes that `decode_publication` took, if the copy still names the same groups.
+    """
+    if not 0 <= hops <= HOPS_MAX:
+        raise ValueError(f"publication: {hops} hops, the limit is {HOPS_MAX}")
+    return b"".join((data[:_HOPS_AT], _HOPS[hops], data[_HOPS_AT + 1 :]))
+
+
+def _pack_more(publication: Publication, topic: bytes) -> bytes:
+    previous, properties = publication.previous, publication.properties
+    entries = [_ENTRY.pack(*entry) for entry in previous]
+    return b"".join((_EXTRA.pack(len(previous), len(properties)), *entries, topic, properties))
+
+
+@lru_cache(maxsize=64)
+def _integers(count: int) -> struct.Struct:
+    return struct.Struct(f">{count}Q")
+
+
+def _check_publication(topic: str, hops: int, group_count: int, packet_bytes: int) -> None:
+    try:
+        at_most(hops, HOPS_MAX, " hops")
+        at_most(group_count, NAMED_MAX, " groups")
+        at_most(packet_bytes, PACKET_BYTES_MAX, " bytes of topic, properties and payload")
+        check_name(topic)
+    except (InvalidFrame, InvalidTopic) as error:
+        raise InvalidFrame(f"publication: {error}") from None

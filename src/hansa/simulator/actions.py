@@ -1,0 +1,239 @@
+"""What can be done to a simulated federation, as values: the words of every script.
+
+Scenarios, random faults and workloads all become steps of one schedule, so whatever went wrong in
+a random run can be written down as a script. Nodes are named by their place in the topology.
+"""
+
+from dataclasses import dataclass
+
+# ---------------------------------------------------------------- clients
+
+
+@dataclass(frozen=True, slots=True)
+class Subscribe:
+    """A client subscribes at a node's broker."""
+
+    node: int
+    filter: str
+
+
+@dataclass(frozen=True, slots=True)
+class Unsubscribe:
+    """A client takes back one subscription; nothing happens if there is none."""
+
+    node: int
+    filter: str
+
+
+@dataclass(frozen=True, slots=True)
+class Publish:
+    """A client publishes, once or at equal intervals. Every payload is unique in the run."""
+
+    node: int
+    topic: str
+    payload_bytes: int = 64
+    count: int = 1
+    interval_s: float = 0.1
+    qos: int = 0
+    retain: bool = False
+
+
+# ---------------------------------------------------------------- links
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """Cut a link so that both ends learn of it at once: a closed connection."""
+
+    a: int
+    b: int
+
+
+@dataclass(frozen=True, slots=True)
+class CutSilently:
+    """Swallow all that is sent over a link, both ways: nobody is told."""
+
+    a: int
+    b: int
+
+
+@dataclass(frozen=True, slots=True)
+class CutOneWay:
+    """Swallow what `a` sends to `b`; the other direction works."""
+
+    a: int
+    b: int
+
+
+@dataclass(frozen=True, slots=True)
+class Mend:
+    """Undo any cut of a link."""
+
+    a: int
+    b: int
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """Swallow all that is sent between nodes of different sides; nodes in no side keep all links."""
+
+    sides: tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Heal:
+    """Undo all cuts and partitions, and let frozen nodes go on. Dead nodes stay dead."""
+
+
+@dataclass(frozen=True, slots=True)
+class AddLink:
+    """Configure one more link; it is dialled like all others."""
+
+    a: int
+    b: int
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveLink:
+    """Remove a link from the configuration and close it."""
+
+    a: int
+    b: int
+
+
+@dataclass(frozen=True, slots=True)
+class Flap:
+    """Cut and mend a link again and again, so many times per second, for so long."""
+
+    a: int
+    b: int
+    hz: float
+    seconds: float
+
+
+# ---------------------------------------------------------------- nodes
+
+
+@dataclass(frozen=True, slots=True)
+class Crash:
+    """Kill an agent. Its kernel resets the connections, so its neighbours learn of it."""
+
+    node: int
+
+
+@dataclass(frozen=True, slots=True)
+class Vanish:
+    """Cut an agent's power: silence."""
+
+    node: int
+
+
+@dataclass(frozen=True, slots=True)
+class Freeze:
+    """Suspend an agent for a while. What arrives meanwhile waits in its kernel."""
+
+    node: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Restart:
+    """Start an agent again, killing it first if it runs.
+
+    With its state it has the same key and the next incarnation; without, a new key and id.
+    Its broker ran on: the clients' subscriptions are there and the observer reports them again.
+    """
+
+    node: int
+    with_state: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class RestartBroker:
+    """Restart a broker that keeps nothing: the clients' subscriptions are lost, the agent's own
+    are made again by its shell."""
+
+    node: int
+    return_s: float | None = None
+    """Seconds until the clients are back and subscribe as before; None if they never are."""
+
+
+@dataclass(frozen=True, slots=True)
+class Clone:
+    """Start a copy of a node, with its key, at a new place that is linked to `near`."""
+
+    node: int
+    near: int
+
+
+@dataclass(frozen=True, slots=True)
+class Collide:
+    """Start a node with another key but this node's id, at a new place that is linked to `near`."""
+
+    node: int
+    near: int
+
+
+Action = (
+    Subscribe
+    | Unsubscribe
+    | Publish
+    | Cut
+    | CutSilently
+    | CutOneWay
+    | Mend
+    | Partition
+    | Heal
+    | AddLink
+    | RemoveLink
+    | Flap
+    | Crash
+    | Vanish
+    | Freeze
+    | Restart
+    | RestartBroker
+    | Clone
+    | Collide
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One action and its time."""
+
+    at_s: float
+    """Virtual seconds after the start."""
+    action: Action
+
+
+def describe(action: Action) -> str:
+    """Return an action as a person would say it: `crash 3`, `cut 0-1`."""
+    match action:
+        case Cut(a, b) | CutSilently(a, b) | Mend(a, b) | AddLink(a, b) | RemoveLink(a, b):
+            return f"{_words(action)} {a}-{b}"
+        case CutOneWay(a, b):
+            return f"cut one way {a}>{b}"
+        case Flap(a, b, hz, seconds):
+            return f"flap {a}-{b} {hz:g} Hz {seconds:g} s"
+        case Partition(sides):
+            return "partition " + " | ".join(",".join(map(str, side)) for side in sides)
+        case Freeze(node, seconds):
+            return f"freeze {node} {seconds:g} s"
+        case Restart(node, with_state):
+            return f"restart {node} {'with' if with_state else 'without'} state"
+        case Subscribe(node, name) | Unsubscribe(node, name):
+            return f"{_words(action)} {node} {name}"
+        case Publish(node, topic):
+            return f"publish {node} {topic}"
+        case Clone(node, near) | Collide(node, near):
+            return f"{_words(action)} {node} near {near}"
+        case Crash(node) | Vanish(node) | RestartBroker(node):
+            return f"{_words(action)} {node}"
+        case Heal():
+            return "heal"
+
+
+def _words(action: Action) -> str:
+    """Return the name of an action in lower case: CutSilently is `cut silently`."""
+    name = type(action).__name__
+    return "".join(f" {c.lower()}" if c.isupper() else c for c in name).strip()

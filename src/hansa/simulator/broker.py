@@ -1,0 +1,69 @@
+"""A model broker: who subscribed, what its agent is subscribed to, what reaches the agent.
+
+It does at once what it is told; the time between a broker and its agent is the world's business.
+Local clients get local publications whatever the agent does, so they are not modelled.
+"""
+
+from collections.abc import Iterable
+
+from hansa.protocol.topics import FilterTrie, is_local_only, split_share
+
+
+class Broker:
+    """One broker, seen by its clients and by its agent."""
+
+    __slots__ = ("_granted", "_wanted", "clients", "granted")
+
+    def __init__(self) -> None:
+        """Start without any subscription."""
+        self.clients: dict[str, int] = {}
+        """How many clients subscribe to each filter."""
+        self.granted: dict[str, None] = {}
+        """The agent's own subscriptions, in the order in which it made them."""
+        self._wanted = FilterTrie[None]()
+        self._granted = FilterTrie[None]()
+
+    # ------------------------------------------------------------ clients
+
+    def subscribe(self, name: str) -> bool:
+        """Add one client's subscription; say whether it is the first to this filter."""
+        self.clients[name] = self.clients.get(name, 0) + 1
+        if self.clients[name] > 1:
+            return False
+        self._wanted.put(split_share(name)[1], None)
+        return True
+
+    def unsubscribe(self, name: str) -> bool:
+        """Remove one client's subscription; say whether it was the last to this filter."""
+        count = self.clients.get(name, 0)
+        if count > 1:
+            self.clients[name] = count - 1
+        if count != 1:
+            return False
+        del self.clients[name]
+        plain = split_share(name)[1]
+        if all(split_share(other)[1] != plain for other in self.clients):
+            self._wanted.remove(plain)
+        return True
+
+    def wants(self, topic: str) -> bool:
+        """Say whether some client subscribes to this topic."""
+        return bool(self._wanted.match(topic))
+
+    # ------------------------------------------------------------ the agent
+
+    def grant(self, filters: Iterable[str]) -> None:
+        """Subscribe the agent."""
+        for name in filters:
+            self.granted[name] = None
+            self._granted.put(name, None)
+
+    def withdraw(self, filters: Iterable[str]) -> None:
+        """Unsubscribe the agent."""
+        for name in filters:
+            if self.granted.pop(name, False) is None:
+                self._granted.remove(name)
+
+    def shows(self, topic: str) -> bool:
+        """Say whether the agent is subscribed to this topic, so that it sees what is published."""
+        return not is_local_only(topic) and bool(self._granted.match(topic))

@@ -1,0 +1,129 @@
+"""How long the federation takes to be right again after each disturbance, and whether it must be.
+
+The truth is compared when something relevant happened, at most once per `interval` of virtual time,
+so a run with many nodes stays fast. What is reported is when the last relevant thing happened
+before all was right, which no interval blurs.
+"""
+
+from hansa.simulator.options import Options
+from hansa.simulator.result import Convergence
+from hansa.simulator.site import Site
+from hansa.simulator.structure import Problem, Structure
+from hansa.simulator.watcher import Watcher
+from hansa.simulator.world import World
+
+INTERVAL_S = 0.005
+"Least virtual seconds between two comparisons in a federation of up to `EASY_COUNT` nodes."
+
+EASY_COUNT = 100
+
+RECHECK_S = 0.1
+"While something is wrong, it is compared at least this often: timers change things silently."
+
+
+class Tracker(Watcher):
+    """Follows one world."""
+
+    def __init__(self, world: World, structure: Structure) -> None:
+        """Start with nothing disturbed."""
+        self._world = world
+        self._structure = structure
+        self.truth = structure.truth
+        self._interval = INTERVAL_S * max(1.0, (len(world.sites) / EASY_COUNT) ** 2)
+        self._records: list[Convergence] = []
+        self._after: tuple[str, float] | None = None
+        self._since: float | None = None
+        self._changed_at = 0.0
+        self._compared_at = -1.0
+        self._planned = False
+        self._stale = True
+        self.problem: Problem = "not compared yet"
+        """What was wrong at the last comparison."""
+        self.disturbances = 0
+        self.disturbed_at = 0.0
+
+    @property
+    def holds(self) -> bool:
+        """Whether all is right now, as far as can be known without comparing again."""
+        return self._since is not None and not self._stale
+
+    def records(self) -> tuple[Convergence, ...]:
+        """Return what was measured, the last disturbance included."""
+        self._close()
+        return tuple(self._records)
+
+    def disturbed(self, what: str, fault: bool) -> None:
+        """Start a new measurement. Interest that changes before all was right belongs to it."""
+        self.disturbances += 1
+        self.disturbed_at = self._world.now
+        if fault or self._since is not None:
+            self._close()
+            self._after = (what, self._world.now) if fault else None
+        self._since = None
+        self._note()
+
+    def changed(self, site: Site) -> None:
+        """Something relevant happened at a node."""
+        self._note()
+
+    def compare(self) -> Problem:
+        """Compare now; return what is wrong."""
+        self._compared_at = self._world.now
+        self._stale = False
+        self.problem = self._structure.converged()
+        if self.problem:
+            self._since = None
+        elif self._since is None:
+            self._since = self._changed_at
+        return self.problem
+
+    def _note(self) -> None:
+        self._changed_at = self._world.now
+        self._stale = True
+        if not self._planned:
+            self._plan(max(self._world.now, self._compared_at + self._interval))
+
+    def _plan(self, at: float) -> None:
+        self._planned = True
+        self._world.scheduler.at(at, self._compare_as_planned)
+
+    def _compare_as_planned(self) -> None:
+        self._planned = False
+        if not self._stale:
+            self.truth.forget_views()
+        if self.compare():
+            self._plan(self._world.now + max(RECHECK_S, self._interval))
+
+    def _close(self) -> None:
+        """Write down the measurement that ends here."""
+        if self._after is None:
+            return
+        what, at = self._after
+        took = None if self._since is None else round(max(0.0, self._since - at), 9)
+        self._records.append(Convergence(what, round(at, 9), took))
+        self._after = None
+
+
+def allowance(options: Options) -> float:
+    """Return how many seconds the federation may take, after the last disturbance, to be right.
+
+    A silent death takes the heartbeat limit to be noticed and a lost core the patience to be
+    replaced; then links are dialled and news crosses the federation a few times.
+    """
+    protocol, links = options.protocol, options.links
+    slowest = max([links.delay_ms, *(delay for _, _, delay in links.delays_ms)]) + links.jitter_ms
+    hop = slowest / 1000 + protocol.relay_delay
+    if not links.ordered:
+        hop = 10 * hop / (1 - links.loss) ** 2 + 2 * links.loss  # resent, up to two seconds later
+    crossing = hop * min(options.topology.nodes + 2, 64)
+    waits = (
+        2 * protocol.change_delay
+        + 4 * protocol.announce_gap
+        + 4 * protocol.solicit_interval
+        + protocol.settle_delay
+        + protocol.status_delay
+        + 2 * protocol.linger
+    )
+    detection = protocol.heartbeat_limit + protocol.heartbeat_interval
+    takeover = protocol.takeover_delay + protocol.takeover_patience
+    return detection + takeover + 2 * links.redial_s[1] + waits + 6 * crossing

@@ -1,0 +1,159 @@
+"""Plays runs: one with `simulate`, many over all cores with `sweep`."""
+
+import multiprocessing
+import os
+import random
+import time
+from collections.abc import Callable, Iterable, Iterator
+
+from hansa.protocol.inspection import NodeView
+from hansa.simulator.checkers import (
+    AtMostOnce,
+    AtRest,
+    Bounded,
+    Completeness,
+    Cost,
+    NoLoop,
+    NoPhantom,
+    ParentsNearer,
+)
+from hansa.simulator.convergence import Tracker
+from hansa.simulator.director import Director
+from hansa.simulator.faults import random_faults
+from hansa.simulator.options import Options
+from hansa.simulator.result import Result
+from hansa.simulator.structure import Structure
+from hansa.simulator.transcript import Listener
+from hansa.simulator.truth import Truth
+from hansa.simulator.watcher import Watcher
+from hansa.simulator.workload import random_clients
+from hansa.simulator.world import World
+
+
+class Simulation:
+    """One run, that can be looked at while it goes."""
+
+    def __init__(self, options: Options, listen: Listener | None = None) -> None:
+        """Prepare everything; nothing happens before `run`."""
+        self.options = options
+        self.world = World(options, listen)
+        self.director = Director(self.world)
+        self.violations: list[str] = []
+        self._truth = Truth(self.world)
+        structure = Structure(self._truth, options.protocol)
+        self.tracker = Tracker(self.world, structure)
+        self._cost = Cost(self.world, self.violations)
+        self.world.watch([self.tracker, self._cost, *self._checkers(structure)])
+        self._plan()
+
+    def _checkers(self, structure: Structure) -> list[Watcher]:
+        if not self.options.check:
+            return []
+        world, violations = self.world, self.violations
+        return [
+            NoPhantom(world, violations),
+            AtMostOnce(world, violations),
+            NoLoop(world, violations),
+            ParentsNearer(world, violations),
+            Completeness(world, violations, self.tracker),
+            AtRest(world, violations, self.tracker, structure),
+            Bounded(world, violations, structure),
+        ]
+
+    def _plan(self) -> None:
+        """Write the schedule: clients that were there before, links, starts, and all the rest."""
+        options, world = self.options, self.world
+        steps = [*random_clients(options), *random_faults(options), *options.schedule]
+        for step in steps:
+            if step.at_s == 0:
+                self.director.plan(step)
+        for a, b in options.topology.links:
+            world.network.add(world.sites[a], world.sites[b])
+        chance = random.Random(f"{options.seed} start")
+        world.scheduler.at(0.0, world.disturb, "start")
+        for site in world.sites:
+            world.scheduler.at(chance.uniform(0.0, options.start_spread_s), world.start, site)
+        for step in steps:
+            if step.at_s > 0:
+                self.director.plan(step)
+
+    def run_until(self, time_s: float) -> None:
+        """Go on to a moment of virtual time."""
+        self.world.scheduler.run(time_s)
+
+    def run(self) -> Result:
+        """Play to the end."""
+        began = time.perf_counter()
+        self.run_until(self.options.end_s)
+        for call in self.world.watchers.finished:
+            call()
+        return self._result(time.perf_counter() - began)
+
+    def views(self) -> list[NodeView | None]:
+        """Return the state of every node, by place; None where none runs."""
+        return [site.node.view() if site.node else None for site in self.world.sites]
+
+    def _result(self, wall_s: float) -> Result:
+        options, world, ledger, traffic = (
+            self.options,
+            self.world,
+            self.world.ledger,
+            self.world.traffic,
+        )
+        sent = sum(1 for entry in ledger.entries if entry.captured)
+        return Result(
+            seed=options.seed,
+            nodes=options.topology.nodes,
+            links=len(options.topology.links),
+            converged_s=self.tracker.records(),
+            control_frames=traffic.control_frames(),
+            control_bytes=traffic.control_bytes(),
+            frames_per_announcement_max=self._cost.frames_max,
+            publications=len(ledger.entries),
+            expected=ledger.expected,
+            delivered=ledger.delivered,
+            lost=ledger.expected - ledger.delivered,
+            duplicates_delivered=ledger.duplicates,
+            duplicates_dropped=world.duplicates_dropped,
+            copies_per_publication=round(traffic.data_frames / sent, 6) if sent else 0.0,
+            delay_ms=ledger.delay(),
+            delay_ms_by_node=ledger.delay_by_place(),
+            violations=tuple(self.violations),
+            fingerprint=world.transcript.fingerprint(),
+            virtual_s=options.end_s,
+            events=world.events,
+            data_frames=traffic.data_frames,
+            data_bytes=traffic.data_bytes,
+            wall_s=wall_s,
+        )
+
+
+def simulate(options: Options, listen: Listener | None = None) -> Result:
+    """Play one run. `listen` is told what happens: time, place, news or action."""
+    return Simulation(options, listen).run()
+
+
+def sweep(
+    make_options: Callable[[int], Options],
+    seeds: Iterable[int],
+    processes: int | None = None,
+    progress: Callable[[Result], None] | None = None,
+) -> Iterator[Result]:
+    """Play many seeds over all cores, in order; end after the first that breaks a promise.
+
+    `make_options` crosses process boundaries, so it must be a function of a module.
+    """
+    context = multiprocessing.get_context("spawn")
+    jobs = ((make_options, seed) for seed in seeds)
+    with context.Pool(processes or os.cpu_count()) as pool:
+        for result in pool.imap(_job, jobs):
+            if progress:
+                progress(result)
+            yield result
+            if not result.ok:
+                return
+
+
+def _job(job: tuple[Callable[[int], Options], int]) -> Result:
+    make_options, seed = job
+    return simulate(make_options(seed))

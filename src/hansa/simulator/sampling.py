@@ -1,0 +1,160 @@
+"""Random runs: a seed becomes options of every kind, for searches by the thousand.
+
+A seed decides everything: topology, settings, links, faults and clients. All runs end alike: every
+fault is healed, the federation gets the time that it may take, and then everything must arrive.
+"""
+
+import random
+from dataclasses import replace
+
+from hansa.protocol.settings import ManagementBy, Metric, Outside, ProtocolSettings
+from hansa.simulator.convergence import allowance
+from hansa.simulator.options import Faults, LinkOptions, Options, Phases, Workload
+from hansa.simulator.topologies import Topology, parse
+
+NODES_MAX = 50
+
+FILTERS = (
+    "#",
+    "+/temp",
+    "plant/#",
+    "plant/+",
+    "plant/temp",
+    "plant/+/state",
+    "plant/line1/#",
+    "plant/line1/state",
+    "plant/line2/state",
+    "city/#",
+    "city/park",
+    "city/park/bench",
+    "/",
+    "a",
+    "a/b",
+    "a/+",
+    "a/b/c/d/e",
+)
+"""Filters that overlap and cover each other in many ways."""
+
+TOPICS = (
+    "plant/temp",
+    "plant/line1/state",
+    "plant/line2/state",
+    "city/park",
+    "city/park/bench",
+    "a",
+    "a/b",
+    "a/b/c/d/e",
+    "/",
+    "nobody/wants/this",
+)
+
+
+def random_options(seed: int) -> Options:
+    """Return the run that belongs to a seed."""
+    chance = random.Random(f"{seed} options")
+    topology = _topology(chance, seed)
+    options = Options(
+        topology=topology,
+        protocol=_protocol(chance),
+        seed=seed,
+        links=_links(chance, topology),
+        workload=_workload(chance, topology),
+        faults=_faults(chance),
+        shuffle_ids=chance.random() < 0.7,
+        capacities=tuple(float(chance.randint(1, 4)) for _ in range(topology.nodes)),
+        start_spread_s=chance.choice((0.0, 0.0, 1.0)),
+        wire=chance.random() < 0.1,
+    )
+    return replace(options, phases=_phases(chance, options))
+
+
+def _topology(chance: random.Random, seed: int) -> Topology:
+    nodes = chance.choice((2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 25, NODES_MAX))
+    words = [
+        f"ring:{max(3, nodes)}",
+        f"line:{min(nodes, 20)}",
+        f"star:{nodes}",
+        f"tree:{nodes}",
+        f"full:{min(nodes, 12)}",
+        f"grid:{max(1, int(nodes**0.5))}x{max(2, int(nodes**0.5))}",
+        f"random:{nodes},{min(nodes - 1, chance.choice((2, 3, 4)))}",
+        f"geometric:{nodes},{chance.choice((0.2, 0.3, 0.5))}",
+    ]
+    return parse(chance.choice(words), seed)
+
+
+def _protocol(chance: random.Random) -> ProtocolSettings:
+    return ProtocolSettings(
+        redundancy=chance.choice((1, 2, 2, 3)),
+        outside=chance.choice(list(Outside)),
+        metric=chance.choice((Metric.HOPS, Metric.HOPS, Metric.RTT)),
+        management_by=chance.choice(list(ManagementBy)),
+        group_depth=chance.choice((0, 0, 0, 1, 2)),
+        window=chance.choice((256, 4096)),
+    )
+
+
+def _links(chance: random.Random, topology: Topology) -> LinkOptions:
+    delay = chance.choice((0.2, 1.0, 5.0, 20.0))
+    links = LinkOptions(
+        delay_ms=delay,
+        jitter_ms=chance.choice((0.0, 0.0, delay / 2, 2 * delay)),
+        close_delay_ms=chance.choice((0.0, 0.0, 50.0)),
+    )
+    if chance.random() < 0.3:
+        slow = [link for link in topology.links if chance.random() < 0.3]
+        links = replace(links, delays_ms=tuple((a, b, chance.uniform(0.1, 40)) for a, b in slow))
+    if chance.random() < 0.3:
+        links = replace(
+            links,
+            loss=chance.choice((0.0, 0.01, 0.1, 0.2)),
+            duplicate=chance.choice((0.0, 0.05)),
+            reorder=chance.choice((0.01, 0.1)),
+        )
+    return links
+
+
+def _faults(chance: random.Random) -> Faults:
+    """A few kinds, a few times each: many kinds at once hide what each does."""
+
+    def some(most: int) -> int:
+        return chance.randint(1, most) if chance.random() < 0.3 else 0
+
+    return Faults(
+        cuts=some(4),
+        silent_cuts=some(3),
+        one_way_cuts=some(3),
+        partitions=some(2),
+        flaps=some(2),
+        crashes=some(4),
+        vanishings=some(3),
+        freezes=some(3),
+        lossy_restarts=some(2),
+        broker_restarts=some(2),
+        link_changes=some(3),
+        clones=some(1),
+        collisions=some(1),
+        outage_s=(0.05, chance.choice((1.0, 5.0, 8.0))),
+    )
+
+
+def _workload(chance: random.Random, topology: Topology) -> Workload:
+    return Workload(
+        subscribers=chance.randint(1, 2 * topology.nodes),
+        filters=tuple(chance.sample(FILTERS, chance.randint(1, 8))),
+        publishers=chance.randint(1, 4),
+        topics=tuple(chance.sample(TOPICS, chance.randint(2, 5))),
+        rate=chance.choice((2.0, 10.0, 50.0)),
+        payload_bytes=chance.choice((8, 64, 1000)),
+        qos=chance.choice(((1.0, 0.0, 0.0), (2.0, 1.0, 1.0))),
+        churn=chance.choice((0.0, 0.5, 3.0)),
+    )
+
+
+def _phases(chance: random.Random, options: Options) -> Phases:
+    return Phases(
+        warm_up_s=chance.choice((0.5, 3.0)),
+        traffic_s=chance.choice((5.0, 10.0)),
+        settle_s=allowance(options) + 0.5,
+        final_s=5.0,
+    )

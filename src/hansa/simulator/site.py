@@ -1,0 +1,146 @@
+"""One place: a broker, the agent beside it while it runs, and what the agent's disk remembers."""
+
+import hashlib
+import random
+from collections.abc import Sequence
+
+from hansa.protocol.events import Event
+from hansa.protocol.node import Identity, Node
+from hansa.protocol.settings import ProtocolSettings
+from hansa.protocol.vocabulary import KEY_BYTES, LinkId, NodeId
+from hansa.simulator.broker import Broker
+from hansa.simulator.network import End
+
+NEVER = float("inf")
+
+
+class Memory:
+    """What survives a crash of the agent: its state directory."""
+
+    __slots__ = ("epoch", "id", "incarnation", "key", "next_seq")
+
+    def __init__(self, node: NodeId, key: bytes, incarnation: int = 1) -> None:
+        """Start as a new agent does."""
+        self.id = node
+        self.key = key
+        self.incarnation = incarnation
+        self.epoch = 1
+        self.next_seq = 1
+
+    def copy(self) -> "Memory":
+        """Return what a copied state directory holds."""
+        twin = Memory(self.id, self.key, self.incarnation)
+        twin.epoch, twin.next_seq = self.epoch, self.next_seq
+        return twin
+
+
+class Site:
+    """One place of a world. The world moves it; it decides nothing."""
+
+    __slots__ = (
+        "backlog",
+        "broker",
+        "capacity",
+        "ends",
+        "frozen",
+        "generation",
+        "life",
+        "links",
+        "memory",
+        "name",
+        "node",
+        "place",
+        "powered",
+        "timer_at",
+        "version",
+    )
+
+    def __init__(self, place: int, memory: Memory, name: str, capacity: float) -> None:
+        """Start with the machine on and the agent not yet running."""
+        self.place = place
+        self.name = name
+        self.capacity = capacity
+        self.broker = Broker()
+        self.memory = memory
+        self.generation = 0
+        """How often the agent lost its memory."""
+        self.node: Node | None = None
+        self.life = 0
+        """Counts starts and stops of the agent: what belongs to an old life is void."""
+        self.powered = True
+        self.frozen = False
+        self.backlog: list[Event] = []
+        """What arrived while the agent was suspended."""
+        self.ends: dict[LinkId, End] = {}
+        self.links = 0
+        self.timer_at = NEVER
+        """When the world will next look at the node's deadline."""
+        self.version = 0
+        """Counts what may have changed the node's control state."""
+
+    @property
+    def listening(self) -> bool:
+        """Whether an agent runs here, if only suspended."""
+        return self.node is not None
+
+    @property
+    def active(self) -> bool:
+        """Whether an agent runs here and is not suspended."""
+        return self.node is not None and not self.frozen
+
+    def new_link(self) -> LinkId:
+        """Return a LinkId that was never used at this place."""
+        self.links += 1
+        return LinkId(self.links)
+
+    def start(self, settings: ProtocolSettings) -> None:
+        """Begin a new life with what the memory holds."""
+        memory = self.memory
+        identity = Identity(
+            node=memory.id,
+            key=memory.key,
+            incarnation=memory.incarnation,
+            name=self.name,
+            capacity=self.capacity,
+        )
+        self.life += 1
+        self.powered = True
+        self.node = Node(identity, settings, epoch=memory.epoch, next_seq=memory.next_seq)
+
+    def stop(self) -> None:
+        """End a life; only the memory stays."""
+        self.life += 1
+        self.node = None
+        self.frozen = False
+        self.backlog = []
+        self.timer_at = NEVER
+        self.broker.withdraw(list(self.broker.granted))
+
+
+class Naming:
+    """Which ids and keys nodes get: the place itself as in the papers, or drawn from the seed."""
+
+    def __init__(self, seed: int, places: int, shuffle: bool) -> None:
+        """Give every place its first id."""
+        self._seed = seed
+        self._shuffle = shuffle
+        self._chance = random.Random(f"{seed} ids")
+        self._space = range(places) if not shuffle else range(10 * places)
+        self.ids: list[NodeId] = [NodeId(number) for number in self._first(places)]
+        self._used = set(self.ids)
+
+    def _first(self, places: int) -> Sequence[int]:
+        return self._chance.sample(self._space, places) if self._shuffle else self._space
+
+    def new_id(self) -> NodeId:
+        """Return an id that no node ever had. Drawn ids may be smaller than all others."""
+        number = len(self._used)
+        while number in self._used:
+            number = self._chance.randrange(10 * len(self._used)) if self._shuffle else number + 1
+        self._used.add(NodeId(number))
+        return NodeId(number)
+
+    def key(self, place: int, generation: int) -> bytes:
+        """Return the key of a node in one of its generations."""
+        text = f"{self._seed} {place} {generation}"
+        return hashlib.blake2b(text.encode(), digest_size=KEY_BYTES).digest()

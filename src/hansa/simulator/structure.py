@@ -1,0 +1,273 @@
+"""Whether the federation is right: what every node believes, held against the truth.
+
+Two depths. *Converged* is what users feel: everybody knows everybody, every group has one core and
+hangs together, every subscription is in force. *Exact* is all that the protocol promises about its
+own shape once it is at rest: shortest distances, full redundancy, tables that agree on both ends.
+
+Each check returns the first problem it finds, as text, or None.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+
+from hansa.protocol.groups import group_of
+from hansa.protocol.inspection import NodeView
+from hansa.protocol.settings import Metric, ProtocolSettings
+from hansa.protocol.topics import covers, is_local_only, split_share
+from hansa.protocol.vocabulary import MANAGEMENT, Group, NodeId
+from hansa.simulator.site import Site
+from hansa.simulator.truth import Component, Truth
+
+Problem = str | None
+
+
+class Structure:
+    """Compares all nodes with the truth."""
+
+    def __init__(self, truth: Truth, settings: ProtocolSettings) -> None:
+        """Look through `truth`; the settings say what was promised."""
+        self.truth = truth
+        self._settings = settings
+        self._suspect = -1  # the place where the last problem was: most likely it is still there
+
+    def converged(self) -> Problem:
+        """Check what users feel."""
+        parts = self.truth.components()
+        return _first(
+            *(partial(self._nodes_agree, part) for part in parts),
+            *(partial(self._groups_hang_together, part) for part in parts),
+        )
+
+    def exact(self) -> Iterator[tuple[str, str]]:
+        """Check everything; yield every promise that is broken, with the first problem."""
+        checks = {
+            "databases equal": self._databases_are_equal,
+            "true distances": self._distances_are_true,
+            "redundancy filled": self._redundancy_is_filled,
+            "tables agree": self._tables_agree,
+            "meshes minimal": self._meshes_are_minimal,
+            "interest installed": self._interest_is_installed,
+        }
+        for name, check in checks.items():
+            problem = _first(*(partial(check, part) for part in self.truth.components()))
+            if problem:
+                yield name, problem
+
+    # ------------------------------------------------------------ converged: nodes
+
+    def _nodes_agree(self, part: Component) -> Problem:
+        if not part.distinct:
+            return f"two nodes share an id in {_places(part.sites)}"
+        suspects = [site for site in part.sites if site.place == self._suspect]
+        for site in [*suspects, *part.sites]:
+            problem = self._node_agrees(site, part)
+            if problem:
+                self._suspect = site.place
+                return f"n{site.place}: {problem}"
+        return None
+
+    def _node_agrees(self, site: Site, part: Component) -> Problem:
+        view = self.truth.view(site)
+        near = tuple(sorted(view.neighbours))
+        if near != part.neighbours[view.node]:
+            return f"its neighbours are {part.neighbours[view.node]}, it knows {near}"
+        if view.reachable != part.ids:
+            return f"it can reach {part.ids}, it knows {view.reachable}"
+        return self._announces_what_is_wanted(site, view) or self._serves_all(site, view, part)
+
+    def _announces_what_is_wanted(self, site: Site, view: NodeView) -> Problem:
+        own = view.interest.get(view.node)
+        announced = own.filters if own else ()
+        for wanted in site.broker.clients:
+            if not is_local_only(wanted) and not _is_announced(wanted, announced):
+                return f"its clients want {wanted}, it announces {announced}"
+        return None
+
+    def _serves_all(self, site: Site, view: NodeView, part: Component) -> Problem:
+        """Every other node's newest interest must be in force here."""
+        for other in part.sites:
+            theirs = self.truth.view(other)
+            own = theirs.interest.get(theirs.node)
+            if other is site or own is None:
+                continue
+            known = view.interest.get(theirs.node)
+            if known != own:
+                return f"n{other.place} wants {own}, it knows {known}"
+            if view.in_force.get(theirs.node) != own.stamp:
+                return f"the interest {own.stamp} of n{other.place} is not in force"
+            for name in own.filters:
+                if split_share(name)[1] not in site.broker.granted:
+                    return f"its broker was not asked for {name}, which n{other.place} wants"
+        return None
+
+    # ------------------------------------------------------------ converged: groups
+
+    def _groups_hang_together(self, part: Component) -> Problem:
+        for group, wanters in self.wanters(part).items():
+            problem = self._group_hangs_together(group, wanters, part)
+            if problem:
+                return f"group {group!r}: {problem}"
+        return None
+
+    def wanters(self, part: Component) -> dict[Group, dict[NodeId, None]]:
+        """Return who wants which group; all belong to the management group."""
+        wanters: dict[Group, dict[NodeId, None]] = {MANAGEMENT: dict.fromkeys(part.ids)}
+        for site in part.sites:
+            view = self.truth.view(site)
+            own = view.interest.get(view.node)
+            for name in own.filters if own else ():
+                group = group_of(name, self._settings.group_depth)
+                wanters.setdefault(group, {})[view.node] = None
+        return wanters
+
+    def _group_hangs_together(
+        self, group: Group, wanters: Iterable[NodeId], part: Component
+    ) -> Problem:
+        cores: dict[NodeId | None, Site] = {}
+        for site in part.sites:
+            seen = self.truth.view(site).groups.get(group)
+            cores.setdefault(seen.core if seen else None, site)
+        if len(cores) > 1:
+            return "nodes see different cores: " + ", ".join(
+                f"n{site.place} sees {core}" for core, site in cores.items()
+            )
+        (core,) = cores
+        if core is None or core not in part.by_id:
+            return f"its core {core} is not there"
+        for site in part.sites:
+            if not self._leads_to(site, core, part):
+                return f"n{site.place} has no way to the core {core}"
+        for wanter in wanters:
+            if not self._is_joined(part.by_id[wanter], group, core, part):
+                return f"n{part.by_id[wanter].place} wants it and is not joined to the core {core}"
+        return None
+
+    def _leads_to(self, site: Site, core: NodeId, part: Component) -> bool:
+        """Whether following parents from here ends at the core."""
+        seen = {site.memory.id}
+        while site.memory.id != core:
+            way = self.truth.view(site).cores.get(core)
+            if way is None or not way.parents or way.parents[0] not in part.by_id:
+                return False
+            site = part.by_id[way.parents[0]]
+            if site.memory.id in seen:
+                return False
+            seen.add(site.memory.id)
+        return True
+
+    def _is_joined(self, site: Site, group: Group, core: NodeId, part: Component) -> bool:
+        """Whether a member hangs on the core by parents and children that know of each other."""
+        queue = [site]
+        seen = {site.memory.id}
+        for here in queue:  # grows as it is read
+            view = self.truth.view(here)
+            mine = view.groups[group]
+            if not mine.member:
+                continue
+            if view.node == core:
+                return True
+            for parent in mine.parents:
+                above = part.by_id.get(parent)
+                if above is None or parent in seen:
+                    continue
+                if view.node in self.truth.view(above).groups[group].children:
+                    seen.add(parent)
+                    queue.append(above)
+        return False
+
+    # ------------------------------------------------------------ exact
+
+    def _databases_are_equal(self, part: Component) -> Problem:
+        digests = {self.truth.view(site).digest: site.place for site in part.sites}
+        if len(digests) > 1:
+            return f"databases differ between {_names(digests.values())}"
+        return None
+
+    def _distances_are_true(self, part: Component) -> Problem:
+        if self._settings.metric is not Metric.HOPS:
+            return None
+        for core in self._cores(part):
+            truth = part.distances(core)
+            for site in part.sites:
+                way = self.truth.view(site).cores[core]
+                if way.distance != truth[site.memory.id]:
+                    real = truth[site.memory.id]
+                    return f"n{site.place} is {real} from core {core} and believes {way.distance}"
+        return None
+
+    def _redundancy_is_filled(self, part: Component) -> Problem:
+        if self._settings.metric is not Metric.HOPS:
+            return None
+        for core in self._cores(part):
+            truth = part.distances(core)
+            for site in part.sites:
+                node = site.memory.id
+                nearer = [n for n in part.neighbours[node] if truth[n] < truth[node]]
+                parents = self.truth.view(site).cores[core].parents
+                wanted = min(self._settings.redundancy, len(nearer))
+                if len(parents) != wanted or not set(parents) <= set(nearer):
+                    place = f"n{site.place} has parents {parents} towards core {core}"
+                    return f"{place}, {wanted} of {nearer} are promised"
+        return None
+
+    def _tables_agree(self, part: Component) -> Problem:
+        """A member's parents are its ways to the core, and each has it as a child; no other has."""
+        for group in self.wanters(part):
+            told: dict[NodeId, list[NodeId]] = {node: [] for node in part.ids}
+            for node in part.ids:
+                view = self.truth.view(part.by_id[node])
+                mine = view.groups[group]
+                ways = view.cores[mine.core].parents if mine.member and mine.core is not None else ()
+                if mine.parents != tuple(sorted(ways)):
+                    place = f"n{part.by_id[node].place} told {mine.parents}"
+                    return f"group {group!r}: {place}, its ways to the core are {ways}"
+                for parent in mine.parents:
+                    told[parent].append(node)
+            for node, children in told.items():
+                known = self.truth.view(part.by_id[node]).groups[group].children
+                if known != tuple(children):
+                    place = f"n{part.by_id[node].place} has children {known}"
+                    return f"group {group!r}: {place}, {tuple(children)} have it as parent"
+        return None
+
+    def _meshes_are_minimal(self, part: Component) -> Problem:
+        """A node is a member only with a reason: clients, a child, or being the core."""
+        for group, wanters in self.wanters(part).items():
+            for site in part.sites:
+                view = self.truth.view(site)
+                mine = view.groups[group]
+                reason = view.node in wanters or bool(mine.children) or mine.core == view.node
+                if mine.member != reason:
+                    return f"n{site.place} is {'a' if mine.member else 'no'} member of {group!r}"
+                if mine.wanted_by != tuple(sorted(wanters)):
+                    return f"n{site.place} believes that {mine.wanted_by} want {group!r}"
+        return None
+
+    def _interest_is_installed(self, part: Component) -> Problem:
+        for site in part.sites:
+            if not self.truth.view(site).installed:
+                return f"n{site.place} does not know that its interest is installed"
+        return None
+
+    def _cores(self, part: Component) -> list[NodeId]:
+        views = self.truth.view(part.sites[0])
+        cores = (view.core for view in views.groups.values())
+        return sorted({core for core in cores if core is not None})
+
+
+def _first(*checks: Callable[[], Problem]) -> Problem:
+    return next((problem for check in checks if (problem := check())), None)
+
+
+def _is_announced(wanted: str, announced: tuple[str, ...]) -> bool:
+    if split_share(wanted)[0] is not None:
+        return wanted in announced
+    return any(split_share(a)[0] is None and covers(a, wanted) for a in announced)
+
+
+def _places(sites: Iterable[Site]) -> str:
+    return _names(site.place for site in sites)
+
+
+def _names(places: Iterable[int]) -> str:
+    return ", ".join(f"n{place}" for place in places)

@@ -1,0 +1,339 @@
+"""Which nodes are linked: graphs made from one word, such as `ring:3` or `grid:3x3`.
+
+The whole vocabulary of words is `EXAMPLES`. A graph follows from its word and the seed alone, so
+a run can be replayed from its command line. Nothing here knows what runs on the nodes.
+"""
+
+import difflib
+import math
+import random
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from hansa.errors import UsageError
+from hansa.simulator import link_file
+
+NODES_MAX = 10_000
+"Nodes of one topology: more do not fit one process."
+
+LINKS_MAX = 500_000
+"Links of one topology, for the same reason."
+
+EXAMPLES = {
+    "ring": "ring:3",
+    "line": "line:5",
+    "star": "star:8",
+    "grid": "grid:3x3",
+    "tree": "tree:15",
+    "full": "full:6",
+    "random": "random:50,4",
+    "geometric": "geometric:100,0.15",
+    "file": "file:links.json",
+}
+"""One valid word of each kind."""
+
+Link = tuple[int, int]
+"Two nodes by their numbers, the smaller first."
+
+
+@dataclass(frozen=True, slots=True)
+class Topology:
+    """An undirected graph. Nodes are numbered from 0; links are ordered, each given once."""
+
+    name: str
+    nodes: int
+    links: tuple[Link, ...]
+    labels: tuple[str, ...] = ()
+    """Names of the nodes, if the file that it came from names them."""
+
+    def __post_init__(self) -> None:
+        """Refuse what is not a simple graph in its one spelling."""
+        _require(
+            1 <= self.nodes <= NODES_MAX,
+            self.name,
+            f"{self.nodes} nodes; 1 to {NODES_MAX} are possible",
+        )
+        _require(
+            len(self.links) <= LINKS_MAX, self.name, f"more than {LINKS_MAX} links; ask for fewer"
+        )
+        for a, b in self.links:
+            if not 0 <= a < b < self.nodes:
+                rule = f"must name two of the nodes 0 to {self.nodes - 1}, the smaller first"
+                raise UsageError(f"topology {self.name!r}: link {a}-{b} {rule}")
+        _require(
+            list(self.links) == sorted(set(self.links)),
+            self.name,
+            "links must be ordered and unique",
+        )
+        _require(
+            len(self.labels) in (0, self.nodes), self.name, "labels must name all nodes or none"
+        )
+
+    def label(self, node: int) -> str:
+        """Return what people call a node: its name if it has one, otherwise its number."""
+        return self.labels[node] if self.labels else str(node)
+
+    def node(self, text: str) -> int:
+        """Return the node that a person means by a name or a number."""
+        if text in self.labels:
+            return self.labels.index(text)
+        numbers = range(0 if self.labels else self.nodes)
+        if text.isascii() and text.isdecimal() and len(text) < 10 and int(text) in numbers:
+            return int(text)
+        known = ", ".join(self.labels[:8]) if self.labels else f"0 to {self.nodes - 1}"
+        raise UsageError(f"there is no node {text!r} in {self.name}; its nodes are {known}")
+
+
+def graph(name: str, nodes: int, pairs: Iterable[Link]) -> Topology:
+    """Return the topology of these pairs, whatever their order and however often they come."""
+    return Topology(name, nodes, tuple(sorted({(min(pair), max(pair)) for pair in pairs})))
+
+
+# ---------------------------------------------------------------- what one asks a graph
+
+
+def neighbours(topology: Topology) -> tuple[tuple[int, ...], ...]:
+    """Return for each node the nodes it is linked to, ordered."""
+    found: list[list[int]] = [[] for _ in range(topology.nodes)]
+    for a, b in topology.links:
+        found[a].append(b)
+        found[b].append(a)
+    return tuple(tuple(sorted(near)) for near in found)
+
+
+def distances(topology: Topology, start: int) -> dict[int, int]:
+    """Return how many links each node is from `start`; nodes that it cannot reach are missing."""
+    near = neighbours(topology)
+    found = {start: 0}
+    queue = [start]
+    for node in queue:  # grows as it is read: breadth first
+        for other in near[node]:
+            if other not in found:
+                found[other] = found[node] + 1
+                queue.append(other)
+    return found
+
+
+def components(topology: Topology) -> tuple[tuple[int, ...], ...]:
+    """Return the connected parts, each ordered, the one with the smallest node first."""
+    parts = _Parts(topology.nodes)
+    for a, b in topology.links:
+        parts.join(a, b)
+    found: dict[int, list[int]] = {}
+    for node in range(topology.nodes):
+        found.setdefault(parts.root(node), []).append(node)
+    return tuple(tuple(part) for part in found.values())
+
+
+class _Parts:
+    """Which nodes hang together, as links are added (union-find)."""
+
+    def __init__(self, nodes: int) -> None:
+        self._above = list(range(nodes))
+        self.count = nodes
+
+    def root(self, node: int) -> int:
+        while self._above[node] != node:
+            self._above[node] = self._above[self._above[node]]
+            node = self._above[node]
+        return node
+
+    def join(self, a: int, b: int) -> bool:
+        """Join the parts of two nodes; False if they hung together already."""
+        low, high = sorted((self.root(a), self.root(b)))
+        self._above[high] = low
+        self.count -= low != high
+        return low != high
+
+
+# ---------------------------------------------------------------- from a word to a graph
+
+
+def parse(word: str, seed: int) -> Topology:
+    """Return the topology that a word describes; the seed decides what the word leaves open."""
+    kind, colon, rest = word.partition(":")
+    if kind not in _MAKERS:
+        near = difflib.get_close_matches(kind, _MAKERS, n=1)
+        hint = f"did you mean {EXAMPLES[near[0]]!r}? " if near else ""
+        raise UsageError(f"topology {word!r}: {hint}write one of {' '.join(EXAMPLES.values())}")
+    _require(bool(colon and rest), word, f"say how many after {kind!r}, as in {EXAMPLES[kind]}")
+    return _MAKERS[kind](word, rest, random.Random(f"topology {seed}"))
+
+
+def _ring(word: str, rest: str, _: random.Random) -> Topology:
+    nodes = _count(word, rest, 3)
+    return graph(word, nodes, ((node, (node + 1) % nodes) for node in range(nodes)))
+
+
+def _line(word: str, rest: str, _: random.Random) -> Topology:
+    nodes = _count(word, rest, 1)
+    return graph(word, nodes, ((node, node + 1) for node in range(nodes - 1)))
+
+
+def _star(word: str, rest: str, _: random.Random) -> Topology:
+    nodes = _count(word, rest, 2)
+    return graph(word, nodes, ((0, node) for node in range(1, nodes)))
+
+
+def _tree(word: str, rest: str, _: random.Random) -> Topology:
+    """Balanced and binary: node 0 is the root, node n hangs under (n - 1) // 2."""
+    nodes = _count(word, rest, 2)
+    return graph(word, nodes, (((node - 1) // 2, node) for node in range(1, nodes)))
+
+
+def _full(word: str, rest: str, _: random.Random) -> Topology:
+    nodes = _count(word, rest, 2)
+    total = _pairs(nodes)
+    _require(
+        total <= LINKS_MAX, word, f"{total} links are too many; at most {LINKS_MAX} are possible"
+    )
+    return graph(word, nodes, (_pair(number) for number in range(total)))
+
+
+def _grid(word: str, rest: str, _: random.Random) -> Topology:
+    """Numbered row by row, as in Spohn 2021."""
+    sides = rest.split("x")
+    _require(len(sides) == 2, word, "write rows x columns, as in grid:3x3")
+    rows, columns = (_count(word, side, 0) for side in sides)
+    _require(rows * columns >= 2, word, "a grid needs at least 2 nodes, as in grid:3x3")
+    _require(
+        rows * columns <= NODES_MAX,
+        word,
+        f"{rows * columns} nodes; at most {NODES_MAX} are possible",
+    )
+    across = ((node, node + 1) for node in range(rows * columns) if (node + 1) % columns)
+    down = ((node, node + columns) for node in range((rows - 1) * columns))
+    return graph(word, rows * columns, [*across, *down])
+
+
+def _random(word: str, rest: str, chance: random.Random) -> Topology:
+    """Connected, with the mean degree asked for: a random tree and random links on top of it."""
+    nodes, degree = _count_and_number(word, rest, "a mean degree")
+    least, most = 2 * (nodes - 1) / nodes, nodes - 1
+    _require(
+        degree >= least,
+        word,
+        f"{nodes} nodes hang together only from a mean degree of {math.ceil(least * 100) / 100:g}; "
+        f"write random:{nodes},{min(3, most)}",
+    )
+    _require(
+        degree <= most,
+        word,
+        f"{nodes} nodes have at most {most} neighbours; write random:{nodes},{most}",
+    )
+    total = round(nodes * degree / 2)
+    _require(
+        total <= LINKS_MAX, word, f"{total} links are too many; at most {LINKS_MAX} are possible"
+    )
+    order = chance.sample(range(nodes), nodes)
+    tree = [(order[chance.randrange(place)], order[place]) for place in range(1, nodes)]
+    links = {(min(link), max(link)) for link in tree}
+    for number in chance.sample(range(_pairs(nodes)), total):
+        if len(links) == total:
+            break
+        links.add(_pair(number))
+    return graph(word, nodes, links)
+
+
+def _pairs(nodes: int) -> int:
+    return nodes * (nodes - 1) // 2
+
+
+def _pair(number: int) -> Link:
+    """Return one of all pairs of nodes: (0, 1), (0, 2), (1, 2), (0, 3) …"""
+    high = (1 + math.isqrt(1 + 8 * number)) // 2
+    return number - _pairs(high), high
+
+
+def _geometric(word: str, rest: str, chance: random.Random) -> Topology:
+    """Nodes at random in the unit square, linked if close; then the nearest parts are joined."""
+    nodes, radius = _count_and_number(word, rest, "a radius")
+    _require(
+        0 < radius <= 1.5,
+        word,
+        f"the radius must be above 0 and at most 1.5, as in {EXAMPLES['geometric']}",
+    )
+    points = [(chance.random(), chance.random()) for _ in range(nodes)]
+    links: list[Link] = []
+    for _, link in _close(points, radius):
+        links.append(link)
+        _require(
+            len(links) <= LINKS_MAX, word, f"more than {LINKS_MAX} links; write a smaller radius"
+        )
+    parts = _Parts(nodes)
+    for a, b in links:
+        parts.join(a, b)
+    reach = max(radius, 1 / math.sqrt(nodes))
+    while parts.count > 1:
+        links.extend(link for _, link in sorted(_close(points, reach)) if parts.join(*link))
+        reach *= 2
+    return graph(word, nodes, links)
+
+
+def _close(points: Sequence[tuple[float, float]], radius: float) -> Iterator[tuple[float, Link]]:
+    """Yield the pairs of points at most so far apart, with their distance."""
+    cells: dict[tuple[int, int], list[int]] = {}
+    for node, (x, y) in enumerate(points):
+        cells.setdefault((int(x / radius), int(y / radius)), []).append(node)
+    for node, (x, y) in enumerate(points):
+        column, row = int(x / radius), int(y / radius)
+        around = ((column + dx, row + dy) for dx in (-1, 0, 1) for dy in (-1, 0, 1))
+        for other in (other for cell in around for other in cells.get(cell, ()) if other > node):
+            apart = math.dist((x, y), points[other])
+            if apart <= radius:
+                yield apart, (node, other)
+
+
+def _file(word: str, rest: str, _: random.Random) -> Topology:
+    """Whatever the file says; it may be in several parts, which `components` tells."""
+    ends = link_file.read(Path(rest))
+    labels, numbers = link_file.numbered(rest, ends)
+    made = graph(word, len(numbers), ((numbers[a], numbers[b]) for a, b in ends))
+    return Topology(word, made.nodes, made.links, labels)
+
+
+# ---------------------------------------------------------------- numbers in a word
+
+
+def _count(word: str, text: str, least: int) -> int:
+    kind = word.partition(":")[0]
+    good = text.isdecimal() and text.isascii() and len(text) < 10
+    _require(good, word, f"{text!r} is not a number of nodes; write it as in {EXAMPLES[kind]}")
+    some = f"{least} node{'s' * (least > 1)}"
+    _require(int(text) >= least, word, f"a {kind} needs at least {some}, as in {EXAMPLES[kind]}")
+    _require(int(text) <= NODES_MAX, word, f"{text} nodes; at most {NODES_MAX} are possible")
+    return int(text)
+
+
+def _count_and_number(word: str, rest: str, what: str) -> tuple[int, float]:
+    first, comma, second = rest.partition(",")
+    kind = word.partition(":")[0]
+    _require(bool(comma), word, f"write a number of nodes and {what}, as in {EXAMPLES[kind]}")
+    nodes = _count(word, first, 2)
+    try:
+        number = float(second)
+    except ValueError:
+        number = math.nan
+    _require(
+        math.isfinite(number), word, f"{second!r} is not {what}; write it as in {EXAMPLES[kind]}"
+    )
+    return nodes, number
+
+
+def _require(holds: bool, word: str, problem: str) -> None:
+    if not holds:
+        raise UsageError(f"topology {word!r}: {problem}")
+
+
+_MAKERS: dict[str, Callable[[str, str, random.Random], Topology]] = {
+    "ring": _ring,
+    "line": _line,
+    "star": _star,
+    "grid": _grid,
+    "tree": _tree,
+    "full": _full,
+    "random": _random,
+    "geometric": _geometric,
+    "file": _file,
+}

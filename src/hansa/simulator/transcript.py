@@ -1,0 +1,95 @@
+"""What happened, in order: lines that a person can read, and one hash of it all.
+
+A line is `  0.0123 n3 CoreElected(group='a/#', core=1)`: virtual seconds, place, what. Frames are
+not lines, there are too many, but each goes into the hash with its time, ends, size and content.
+"""
+
+import hashlib
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from operator import attrgetter
+
+Listener = Callable[[float, int | None, object], None]
+"""Told of all that becomes a line: when, at which place (None: the world), what."""
+
+_FRAME = struct.Struct("<dIIII")
+_BUFFER_BYTES = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class ClientPublished:
+    """A client published something; its number is unique in the run."""
+
+    number: int
+    topic: str
+    qos: int
+
+
+@dataclass(frozen=True, slots=True)
+class ClientsReceived:
+    """A broker got a publication from its agent."""
+
+    number: int
+    topic: str
+    hops: int
+
+
+class Transcript:
+    """The record of one run."""
+
+    __slots__ = ("_buffer", "_formats", "_hash", "_listen")
+
+    def __init__(self, listen: Listener | None = None) -> None:
+        """Start empty. `listen` is told what becomes a line."""
+        self._hash = hashlib.blake2b(digest_size=16)
+        self._buffer = bytearray()
+        self._formats: dict[type, Callable[[object], str]] = {}
+        self._listen = listen
+
+    def note(self, now: float, place: int | None, what: object) -> None:
+        """Note something worth a line."""
+        self._buffer += line(now, place, self._text(what)).encode()
+        if self._listen:
+            self._listen(now, place, what)
+
+    def frame(self, now: float, ends: tuple[int, int], size: int, checksum: int) -> None:
+        """Note a frame that is sent from one place to another."""
+        self._buffer += _FRAME.pack(now, ends[0], ends[1], size, checksum)
+        if len(self._buffer) > _BUFFER_BYTES:
+            self._flush()
+
+    def fingerprint(self) -> str:
+        """Return the hash of everything so far."""
+        self._flush()
+        return self._hash.hexdigest()
+
+    def _flush(self) -> None:
+        self._hash.update(self._buffer)
+        self._buffer.clear()
+
+    def _text(self, what: object) -> str:
+        """Return `repr(what)`, faster: a large federation has news by the million."""
+        if isinstance(what, str):
+            return what
+        kind = type(what)
+        if kind not in self._formats:
+            self._formats[kind] = _format_of(kind)
+        return self._formats[kind](what)
+
+
+def line(now: float, place: int | None, text: str) -> str:
+    """Return one line of a transcript."""
+    return f"{now:10.4f} {'--' if place is None else f'n{place}'} {text}\n"
+
+
+def _format_of(kind: type) -> Callable[[object], str]:
+    """Return a function that does what the `repr` of this dataclass does."""
+    names = [field.name for field in fields(kind)]
+    template = f"{kind.__name__}({', '.join(f'{name}=%r' for name in names)})"
+    if not names:
+        return lambda _: template
+    get = attrgetter(*names)
+    if len(names) == 1:
+        return lambda what: template % (get(what),)
+    return lambda what: template % get(what)

@@ -1,0 +1,347 @@
+"""The shell around all nodes of a run: it feeds them events, performs their effects, keeps time.
+
+`post` is the whole of it: the same six lines as the live agent's driver. What is done *to* the
+world is in `director`, what is watched in `watcher`; nothing here judges.
+"""
+
+from collections.abc import Callable, Iterable
+
+from hansa.protocol import effects as orders
+from hansa.protocol import events, wire
+from hansa.protocol.effects import Effect, News
+from hansa.protocol.frames import Acknowledge, Announce, Heartbeat, Numbered
+from hansa.protocol.vocabulary import NodeId, Publication
+from hansa.simulator.ledger import Entry, Ledger
+from hansa.simulator.network import LinkEvent, Machine, Network
+from hansa.simulator.options import Options
+from hansa.simulator.scheduler import Scheduler
+from hansa.simulator.site import NEVER, Memory, Naming, Site
+from hansa.simulator.traffic import Traffic
+from hansa.simulator.transcript import ClientPublished, ClientsReceived, Listener, Transcript
+from hansa.simulator.watcher import Watcher, Watchers
+
+STUCK_COUNT = 1_000
+"A node that asks for so many timers in one moment does not move its deadline."
+
+_QUIET_FRAMES = (Heartbeat, Acknowledge, Publication)
+"Frames that say nothing new about who is there and who is core."
+
+_QUIET_NEWS = (orders.Duplicate, orders.Dropped, orders.Ignored)
+
+
+class World:
+    """All places of a run, with the network between them."""
+
+    def __init__(self, options: Options, listen: Listener | None = None) -> None:
+        """Build all places; nothing runs yet."""
+        self.options = options
+        self.scheduler = Scheduler()
+        self.transcript = Transcript(listen)
+        self.traffic = Traffic(options.wire)
+        self.ledger = Ledger()
+        self.network = Network(options.links, options.seed, self.scheduler, self._receive)
+        self.naming = Naming(options.seed, options.topology.nodes, options.shuffle_ids)
+        self.sites: list[Site] = []
+        self.watchers = Watchers(())
+        self.events = 0
+        self.duplicates_dropped = 0
+        self.shape = 0
+        """Counts what may have changed who can reach whom."""
+        self._broker_delay = options.links.broker_ms / 1000
+        self._wanting: dict[str, tuple[int, ...]] = {}
+        self._timers = (0.0, 0)
+        self._perform: dict[type, Callable[[Site, Effect], None]] = {
+            orders.Send: self._send,
+            orders.CloseLink: self._close,
+            orders.Subscribe: self._subscribe,
+            orders.Unsubscribe: self._unsubscribe,
+            orders.Deliver: self._deliver,
+            orders.Rekey: self._rekey,
+            orders.Halt: self._halt,
+            orders.Duplicate: self._duplicate,
+            orders.IncarnationRaised: self._raise_incarnation,
+        }
+        for place in range(options.topology.nodes):
+            memory = Memory(self.naming.ids[place], self.naming.key(place, 0))
+            self.add_site(memory)
+
+    @property
+    def now(self) -> float:
+        """Virtual seconds since the start."""
+        return self.scheduler.now
+
+    def watch(self, watchers: Iterable[Watcher]) -> None:
+        """Call these from now on, and no others."""
+        self.watchers = Watchers(watchers)
+
+    def add_site(self, memory: Memory) -> Site:
+        """Add one place, not linked to any other."""
+        place = len(self.sites)
+        capacities = self.options.capacities
+        capacity = capacities[place] if place < len(capacities) else 1.0
+        labels = self.options.topology.labels
+        name = labels[place] if place < len(labels) else f"n{place}"
+        site = Site(place, memory, name, capacity)
+        self.sites.append(site)
+        return site
+
+    def disturb(self, what: str, fault: bool = True) -> None:
+        """Tell the watchers that the federation now has to adapt."""
+        self.shape += fault
+        for call in self.watchers.disturbed:
+            call(what, fault)
+
+    # ------------------------------------------------------------ the life of an agent
+
+    def start(self, site: Site) -> None:
+        """Start an agent: it dials its links and learns what its broker's clients want."""
+        site.start(self.options.protocol)
+        self.shape += 1
+        for call in self.watchers.started:
+            call(site)
+        for link in list(self.network.links.values()):
+            if link.a is site:
+                self.network.dial(link)
+        self._observe(site, tuple(site.broker.clients), ())
+        self._arm(site)
+
+    def stop(self, site: Site, tell: bool) -> None:
+        """End an agent. If `tell`, its kernel closes its connections."""
+        if site.node is None:
+            return
+        site.stop()
+        self.shape += 1
+        self.network.hang_up(site, tell)
+        for call in self.watchers.stopped:
+            call(site)
+
+    def thaw(self, site: Site, life: int) -> None:
+        """Let a suspended agent go on: first with what waited for it."""
+        if site.life != life or not site.frozen:
+            return
+        site.frozen = False
+        self.disturb(f"thaw {site.place}")
+        backlog, site.backlog = site.backlog, []
+        for event in backlog:
+            if site.life == life:
+                self.post(site, event)
+        self._arm(site)
+
+    def start_again(self, site: Site, life: int, with_state: bool) -> None:
+        """Start an agent that was stopped in that life, unless somebody else did."""
+        if site.node is not None or site.life != life:
+            return
+        if with_state:
+            site.memory.incarnation += 1
+        else:
+            site.generation += 1
+            key = self.naming.key(site.place, site.generation)
+            site.memory = Memory(self.naming.new_id(), key)
+        self.start(site)
+
+    # ------------------------------------------------------------ the loop
+
+    def post(self, site: Site, event: events.Event) -> None:
+        """Let a node handle an event, and perform what it wants."""
+        node = site.node
+        if node is None:
+            return
+        if site.frozen:
+            site.backlog.append(event)
+            return
+        self.events += 1
+        perform = self._perform
+        for effect in node.handle(event, self.scheduler.now):
+            perform.get(type(effect), self._tell)(site, effect)
+        deadline = node.next_deadline()
+        if deadline is not None and deadline < site.timer_at and site.node is node:
+            self._arm(site)
+
+    def _receive(self, machine: Machine, event: LinkEvent) -> None:
+        """Something happened on a link."""
+        site = self.sites[machine.place]
+        if type(event) is events.Received:
+            if self.options.wire:
+                event = events.Received(event.link, wire.decode(event.frame))  # type: ignore[arg-type]
+            if type(event.frame) not in _QUIET_FRAMES:
+                self._note_change(site)
+        else:
+            self._note_change(site)
+        self.post(site, event)
+
+    def _arm(self, site: Site) -> None:
+        """Plan to look at the node when its deadline comes."""
+        deadline = site.node.next_deadline() if site.node else None
+        if deadline is not None and deadline < site.timer_at:
+            site.timer_at = max(deadline, self.now)
+            self.scheduler.at(site.timer_at, self._wake, site, site.life, site.timer_at)
+
+    def _wake(self, site: Site, life: int, planned: float) -> None:
+        """A planned look: fire the timer if the deadline is still that, else plan again."""
+        if site.life != life or site.timer_at != planned:
+            return
+        site.timer_at = NEVER
+        assert site.node is not None
+        deadline = site.node.next_deadline()
+        if deadline is None:
+            return
+        if deadline <= self.now and not site.frozen:
+            self._guard_against_stuck(site)
+            self.post(site, events.TimerFired())
+        if not site.frozen:
+            self._arm(site)
+
+    def _guard_against_stuck(self, site: Site) -> None:
+        moment, count = self._timers
+        self._timers = (self.now, count + 1 if moment == self.now else 1)
+        if count > STUCK_COUNT * len(self.sites):
+            raise AssertionError(f"n{site.place} does not move its deadline at {self.now}")
+
+    def _note_change(self, site: Site) -> None:
+        site.version += 1
+        for call in self.watchers.changed:
+            call(site)
+
+    # ------------------------------------------------------------ effects
+
+    def _send(self, site: Site, effect: Effect) -> None:
+        assert type(effect) is orders.Send
+        end = site.ends.get(effect.link)
+        if end is None:
+            return  # it ended meanwhile; the news of that is on its way to the node
+        frame = effect.frame
+        size, checksum = self.traffic.count(frame)
+        ends = (site.place, end.other.machine.place)
+        self.transcript.frame(self.scheduler.now, ends, size, checksum)
+        kind = type(frame)
+        if kind is Publication:
+            for call in self.watchers.forwarded:
+                call(end, frame)
+        elif kind not in _QUIET_FRAMES:
+            self._note_change(site)
+            inner = frame.frame if type(frame) is Numbered else frame
+            if type(inner) is Announce:
+                for call in self.watchers.announced:
+                    call(end, inner)
+        self.network.send(end, wire.encode(frame) if self.options.wire else frame)
+
+    def _close(self, site: Site, effect: Effect) -> None:
+        assert type(effect) is orders.CloseLink
+        end = site.ends.get(effect.link)
+        if end is not None:
+            self.network.close(end)
+
+    def _subscribe(self, site: Site, effect: Effect) -> None:
+        assert type(effect) is orders.Subscribe
+        self.scheduler.after(self._broker_delay, self._grant, site, site.life, effect.filters)
+
+    def _grant(self, site: Site, life: int, filters: tuple[str, ...]) -> None:
+        if site.life == life:
+            site.broker.grant(filters)
+            self.scheduler.after(self._broker_delay, self._hear, site, life, events.Granted(filters))
+
+    def _unsubscribe(self, site: Site, effect: Effect) -> None:
+        assert type(effect) is orders.Unsubscribe
+        self.scheduler.after(self._broker_delay, self._withdraw, site, site.life, effect.filters)
+
+    def _withdraw(self, site: Site, life: int, filters: tuple[str, ...]) -> None:
+        if site.life == life:
+            site.broker.withdraw(filters)
+
+    def _hear(self, site: Site, life: int, event: events.Event) -> None:
+        """Something comes from the broker, for the agent that ran when it left."""
+        if site.life == life:
+            if type(event) is not events.Published:
+                self._note_change(site)
+            self.post(site, event)
+
+    def _deliver(self, site: Site, effect: Effect) -> None:
+        assert type(effect) is orders.Deliver
+        publication = effect.publication
+        entry = self.ledger.find(publication)
+        for call in self.watchers.delivered:
+            call(site, publication, entry)
+        if entry is not None:
+            self.ledger.deliver(entry, site.place, self.now + self._broker_delay)
+            what = ClientsReceived(entry.number, publication.topic, publication.hops)
+            self.transcript.note(self.now, site.place, what)
+
+    def _rekey(self, site: Site, effect: Effect) -> None:
+        self._tell(site, effect)
+        self.stop(site, tell=True)
+        self.disturb(f"rekey {site.place}")
+        self.scheduler.after(self._broker_delay, self.start_again, site, site.life, False)
+
+    def _halt(self, site: Site, effect: Effect) -> None:
+        self._tell(site, effect)
+        self.stop(site, tell=True)
+        self.disturb(f"halt {site.place}")
+
+    def _duplicate(self, site: Site, effect: Effect) -> None:
+        self.duplicates_dropped += 1
+        self._tell(site, effect)
+
+    def _raise_incarnation(self, site: Site, effect: Effect) -> None:
+        assert type(effect) is orders.IncarnationRaised
+        site.memory.incarnation = effect.incarnation
+        self._tell(site, effect)
+
+    def _tell(self, site: Site, effect: Effect) -> None:
+        """Note news."""
+        self.transcript.note(self.scheduler.now, site.place, effect)
+        if type(effect) not in _QUIET_NEWS:
+            self._note_change(site)
+        for call in self.watchers.told:
+            call(site, effect)
+
+    # ------------------------------------------------------------ clients
+
+    def subscribe(self, site: Site, name: str) -> None:
+        """A client subscribes."""
+        self._wanting.clear()
+        if site.broker.subscribe(name):
+            self._observe(site, (name,), ())
+
+    def unsubscribe(self, site: Site, name: str) -> None:
+        """A client takes a subscription back."""
+        self._wanting.clear()
+        if site.broker.unsubscribe(name):
+            self._observe(site, (), (name,))
+
+    def _observe(self, site: Site, added: tuple[str, ...], removed: tuple[str, ...]) -> None:
+        """The agent's observer sees what clients want now, if an agent runs."""
+        if site.node is not None and (added or removed):
+            event = events.InterestChanged(added, removed)
+            self.scheduler.after(self._broker_delay, self._hear, site, site.life, event)
+
+    def publish(self, site: Site, topic: str, size: int, qos: int, retain: bool) -> None:
+        """A client publishes; the agent sees it if it is subscribed to it."""
+        payload = self.ledger.payload(size)
+        wanted = tuple(
+            place
+            for place in self._wanting_places(topic)
+            if place != site.place and self.sites[place].node is not None
+        )
+        number = len(self.ledger.entries)
+        entry = Entry(number, site.place, topic, payload, qos, retain, self.now, wanted)
+        self.ledger.publish(entry)
+        self.transcript.note(self.now, site.place, ClientPublished(number, topic, qos))
+        for call in self.watchers.published:
+            call(entry)
+        if site.node is not None and site.broker.shows(topic):
+            entry.captured = True
+            event = events.Published(topic, payload, qos, retain)
+            if qos:
+                site.memory.next_seq += 1
+            self.scheduler.after(self._broker_delay, self._hear, site, site.life, event)
+
+    def _wanting_places(self, topic: str) -> tuple[int, ...]:
+        places = self._wanting.get(topic)
+        if places is None:
+            places = tuple(site.place for site in self.sites if site.broker.wants(topic))
+            self._wanting[topic] = places
+        return places
+
+    def site_of(self, node: NodeId) -> Site | None:
+        """Return where the node with this id runs (the first such place), None if nowhere."""
+        return next((s for s in self.sites if s.node is not None and s.memory.id == node), None)

@@ -1,0 +1,108 @@
+"""`./run` and the lock files it installs from."""
+
+import re
+import shutil
+import subprocess
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from hansa import __version__
+
+ROOT = Path(__file__).parent.parent
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+LOCKS = {path.stem: path.read_text(encoding="utf-8") for path in ROOT.glob("requirements/*.lock")}
+COMMANDS = ["demo", "hansa", "test", "check", "bench", "lock"]
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([ROOT / "run", *arguments], capture_output=True, text=True, check=False)
+
+
+def locked(lock: str) -> dict[str, str]:
+    """Each requirement of a lock file, by name, with all that belongs to it on one line."""
+    joined = LOCKS[lock].replace("\\\n", " ")
+    requirements = [line for line in joined.splitlines() if line and not line.startswith("#")]
+    return {line.partition("==")[0]: line for line in requirements}
+
+
+def names(requirements: list[str]) -> set[str]:
+    return {re.split(r"[^\w.-]", requirement, maxsplit=1)[0] for requirement in requirements}
+
+
+def test_help_names_every_command_and_only_those():
+    shown = run("--help")
+    lines = re.findall(r"^  ([a-z]+) ", shown.stdout, flags=re.MULTILINE)
+    assert (shown.returncode, list(dict.fromkeys(lines)), shown.stderr) == (0, COMMANDS, "")
+
+
+def test_no_command_at_all_shows_the_help():
+    assert run().stdout == run("--help").stdout
+
+
+def test_an_unknown_command_is_one_line_and_exit_code_2():
+    answer = run("tset")
+    expected = "hansa: there is no command 'tset'; ./run --help lists them\n"
+    assert (answer.returncode, answer.stdout, answer.stderr) == (2, "", expected)
+
+
+@pytest.mark.parametrize("lock", sorted(LOCKS))
+def test_every_locked_requirement_has_one_version_and_its_hashes(lock):
+    pinned = re.compile(r"[a-z0-9.-]+==[\w.]+( ; [^\\]+?)?( +--hash=sha256:[0-9a-f]{64})+")
+    assert [line for line in locked(lock).values() if not pinned.fullmatch(line)] == []
+
+
+@pytest.mark.parametrize("lock", sorted(LOCKS))
+def test_a_lock_says_what_to_install_and_not_from_where(lock):
+    assert re.findall(r"https?:|--index|--find-links|file:|[ =]/", LOCKS[lock]) == []
+
+
+@pytest.mark.parametrize(
+    ("lock", "declared"),
+    [
+        ("runtime", PROJECT["project"]["dependencies"]),
+        ("dev", PROJECT["project"]["dependencies"]),
+        ("dev", PROJECT["project"]["optional-dependencies"]["dev"]),
+        ("build", PROJECT["build-system"]["requires"]),
+        ("build", PROJECT["dependency-groups"]["build"]),
+        ("tools", PROJECT["dependency-groups"]["tools"]),
+    ],
+)
+def test_what_the_project_declares_is_locked(lock, declared):
+    assert names(declared) - set(locked(lock)) == set()
+
+
+@pytest.mark.parametrize("lock", ["build", "runtime"])
+def test_installing_the_developer_tools_changes_no_version(lock):
+    both = locked(lock).keys() & locked("dev").keys()
+    assert {name: locked(lock)[name] for name in both} == {
+        name: locked("dev")[name] for name in both
+    }
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_a_fresh_checkout_sets_itself_up_once_however_many_ask_and_repairs_itself(tmp_path):
+    checkout = tmp_path / "a checkout"
+    shutil.copytree(ROOT, checkout, ignore=shutil.ignore_patterns(".git", ".venv*", "*cache*"))
+
+    def start() -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [checkout / "run", "hansa", "--version"],
+            cwd=tmp_path,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def answer(started: subprocess.Popen[str]) -> tuple[str, int]:
+        out, err = started.communicate()
+        assert (started.returncode, __version__ in out) == (0, True), out + err
+        return err, err.count("setting up .venv")
+
+    together = [start(), start()]
+    assert sum(setups for _, setups in map(answer, together)) == 1
+    assert answer(start()) == ("", 0)
+    (checkout / ".venv" / "stamp-runtime").unlink()  # as a set-up that was cut short leaves it
+    assert answer(start())[1] == 1
