@@ -17,9 +17,9 @@ from hansa.protocol.topics import check_filter
 from hansa.protocol.vocabulary import HOPS_MAX, KEY_BYTES, MANAGEMENT
 
 NODES_MAX = 8_192
-"""Nodes in one list, so also links of one node: twice what a node knows by default."""
+"""Links of one node, confirmations in a frame: twice the nodes that a node knows by default."""
 
-ROWS_MAX = 4 * NODES_MAX
+ROWS_MAX = len(records.Kind) * NODES_MAX
 """Rows in a summary or fetch, records in an update. All rows of so many nodes fit one frame."""
 
 NAMES_MAX = 1 << 17
@@ -190,6 +190,9 @@ _BOUNDS: dict[type, _Bounds] = {
     ),
     frames.Membership: _Bounds("membership", {"joined": _names(_group), "left": _names(_group)}),
     frames.Solicit: _Bounds("solicit", {"hops": _number(HOPS_MAX)}),
+    frames.Confirm: _Bounds("confirm", {"entries": _several(NODES_MAX, check)}),
+    frames.Confirmation: _Bounds("confirmation", {"hops": _number(HOPS_MAX)}),
+    frames.Enquire: _Bounds("enquire", {"hops": _number(HOPS_MAX)}),
     frames.Numbered: _Bounds("numbered", {"frame": check}),
     records.NodeRecord: _Bounds(
         "node record",
@@ -201,7 +204,6 @@ _BOUNDS: dict[type, _Bounds] = {
             "links": _ordered,
         },
     ),
-    records.InForceRecord: _Bounds("in-force record", {"entries": _ordered}),
     records.InterestRecord: _set_bounds("interest record", check_filter),
     records.ClaimsRecord: _set_bounds("claims record", _group),
 }

@@ -1,17 +1,20 @@
 """Keeps a neighbour's control frames whole and in order on a link that does not (datagrams).
 
-Frames are numbered, acknowledged by the number expected next, and sent again when they stay
-unacknowledged. Everything above may therefore assume what TCP gives anyway; stream links have no
-channel and pay nothing. Publications are never numbered here: their ends repair what is lost.
+Frames are numbered, acknowledged by the number expected next and those missing above it, and sent
+again when they are missing or stay unacknowledged. Everything above may therefore assume what TCP
+gives anyway; stream links have no channel and pay nothing. Publications are never numbered here:
+their ends repair what is lost.
 """
 
-from hansa.protocol.frames import Acknowledge, Numbered
-from hansa.protocol.frames import Any as AnyFrame
+from hansa.protocol.frames import Acknowledge, Numbered, Ordered
 
 RETRY_MIN = 0.05
 RETRY_MAX = 2.0
 """Seconds before an unacknowledged frame is sent again: four round trips, within these bounds,
 doubled while nothing gets through."""
+
+MISSING_SPAN = 64
+"""How far above the number expected next an acknowledgement looks for missing ones."""
 
 
 class Channel:
@@ -23,7 +26,7 @@ class Channel:
         """Start a channel; at most so many frames may wait for an acknowledgement."""
         self._waiting_max = waiting_max
         self._next = 1
-        self._waiting: dict[int, Numbered] = {}  # sent, not acknowledged; in the order of numbers
+        self._waiting: dict[int, tuple[Numbered, float]] = {}  # not acknowledged, when last sent
         self._expected = 1
         self._early: dict[int, Numbered] = {}  # arrived before their turn
         self._retry = 4 * RETRY_MIN
@@ -39,43 +42,58 @@ class Channel:
         """Whether the other side has left too much unacknowledged: the link must start anew."""
         return len(self._waiting) > self._waiting_max
 
-    def number(self, frame: AnyFrame, now: float) -> Numbered:
+    def number(self, frame: Ordered, now: float) -> Numbered:
         """Give a frame its number and remember it until it is acknowledged."""
-        numbered = Numbered(self._next, frame)  # type: ignore[arg-type]  # callers number no heartbeat
+        numbered = Numbered(self._next, frame)
         self._next += 1
-        self._waiting[numbered.number] = numbered
+        self._waiting[numbered.number] = (numbered, now)
         if self._due is None:
             self._due = now + self._retry
         return numbered
 
-    def accept(self, frame: Numbered) -> tuple[list[AnyFrame], Acknowledge]:
+    def accept(self, frame: Numbered) -> tuple[list[Ordered], Acknowledge]:
         """Take a numbered frame; return the frames whose turn has come, and the acknowledgement."""
         if frame.number >= self._expected and len(self._early) < self._waiting_max:
             self._early[frame.number] = frame
-        ready: list[AnyFrame] = []
+        ready: list[Ordered] = []
         while (turn := self._early.pop(self._expected, None)) is not None:
             ready.append(turn.frame)
             self._expected += 1
-        return ready, Acknowledge(self._expected)
+        return ready, Acknowledge(self._expected, self._missing())
 
-    def acknowledge(self, expected: int, rtt: float | None, now: float) -> None:
-        """The other side has everything below `expected`."""
+    def acknowledge(self, frame: Acknowledge, rtt: float | None, now: float) -> list[Numbered]:
+        """Drop what has arrived; return what the other side misses and must be sent again."""
         progress = False
-        while self._waiting and (oldest := next(iter(self._waiting))) < expected:
+        while self._waiting and (oldest := next(iter(self._waiting))) < frame.expected:
             del self._waiting[oldest]
             progress = True
         if progress:
             self._retry = min(max(RETRY_MIN, 4 * (rtt or RETRY_MIN)), RETRY_MAX)
             self._due = now + self._retry if self._waiting else None
+        # What was sent less than a round trip ago may still be on its way.
+        patience = rtt or RETRY_MIN
+        lost = [n for n in frame.missing if n in self._waiting]
+        return self._again([n for n in lost if now >= self._waiting[n][1] + patience], now)
 
     def fire(self, now: float) -> list[Numbered]:
-        """Return what must be sent again by now."""
+        """Return the oldest frame if it must be sent again by now: its answer tells the rest."""
         if self._due is None or now < self._due:
             return []
         self._retry = min(2 * self._retry, RETRY_MAX)
         self._due = now + self._retry
-        return list(self._waiting.values())
+        return self._again([next(iter(self._waiting))], now)
 
     def next_deadline(self) -> float | None:
         """When `fire` is next due."""
         return self._due
+
+    def _missing(self) -> tuple[int, ...]:
+        if not self._early:
+            return ()
+        last = min(max(self._early), self._expected + MISSING_SPAN)
+        return tuple(n for n in range(self._expected, last) if n not in self._early)
+
+    def _again(self, numbers: list[int], now: float) -> list[Numbered]:
+        frames = [self._waiting[number][0] for number in numbers]
+        self._waiting.update({frame.number: (frame, now) for frame in frames})
+        return frames

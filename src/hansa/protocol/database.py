@@ -12,7 +12,6 @@ from hansa.protocol.frames import Summary, Update
 from hansa.protocol.records import (
     KIND_OF,
     ClaimsRecord,
-    InForceRecord,
     InterestRecord,
     Kind,
     NodeRecord,
@@ -56,9 +55,9 @@ class SetChange:
 
 @dataclass(frozen=True, slots=True)
 class RecordChange:
-    """A record that is replaced as a whole changed."""
+    """A node's record changed."""
 
-    record: NodeRecord | InForceRecord
+    record: NodeRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,13 +78,12 @@ class _Pending:
 class Database:
     """The rows that one node holds, and what it still has to tell its neighbours."""
 
-    __slots__ = ("_outbox", "digest", "in_force", "nodes", "sets", "stamps")
+    __slots__ = ("_outbox", "digest", "nodes", "sets", "stamps")
 
     def __init__(self) -> None:
         """Start empty."""
         self.stamps: dict[Row, Stamp] = {}
         self.nodes: dict[NodeId, NodeRecord] = {}
-        self.in_force: dict[NodeId, InForceRecord] = {}
         self.sets: dict[Kind, dict[NodeId, NameSet]] = {Kind.INTEREST: {}, Kind.CLAIMS: {}}
         self.digest = 0
         self._outbox: dict[tuple[Kind, NodeId, int, int], _Pending] = {}
@@ -108,8 +106,6 @@ class Database:
             return []
         if kind is Kind.NODE:
             return [self.nodes[node]]
-        if kind is Kind.IN_FORCE:
-            return [self.in_force[node]]
         incarnation, version = self.stamps[row]
         make = InterestRecord if kind is Kind.INTEREST else ClaimsRecord
         parts = in_parts(self.sets[kind][node].names, PART_BYTES)
@@ -143,11 +139,11 @@ class Database:
         """
         row = (KIND_OF[type(record)], record.node)
         stamp = (record.incarnation, record.version)
-        if stamp <= self.stamps.get(row, (-1, 0)):
+        if stamp <= self.stamps.get(row, (-1, 0)) and not self._is_earlier_rival(record, stamp):
             self._note_known(row, record.version, source)
             return None
         change: SetChange | RecordChange | Unfit | None
-        if isinstance(record, NodeRecord | InForceRecord):
+        if isinstance(record, NodeRecord):
             change = self._replace(row, record)
         else:
             change = self._merge_set(row, record)
@@ -158,6 +154,13 @@ class Database:
             self._post(row, record)
             self._note_known(row, record.version, source)
         return change
+
+    def _is_earlier_rival(self, record: Record, stamp: Stamp) -> bool:
+        """Two nodes have one id and the same stamp: everybody keeps the one that was here first."""
+        if not isinstance(record, NodeRecord) or stamp != self.stamps[Kind.NODE, record.node]:
+            return False
+        have = self.nodes[record.node]
+        return (record.born, record.key) < (have.born, have.key)
 
     def change_set(
         self, kind: Kind, node: NodeId, incarnation: int, change: tuple[list[str], list[str]]
@@ -182,9 +185,8 @@ class Database:
     def raise_set(self, kind: Kind, node: NodeId, incarnation: int) -> None:
         """Take up this node's own set, unchanged, under a new incarnation, and tell everybody."""
         row = (kind, node)
-        if row not in self.stamps:
-            return
-        self._restamp(row, (incarnation, self.stamps[row][1] + 1))
+        self.sets[kind].setdefault(node, NameSet())
+        self._restamp(row, (incarnation, self.stamp(kind, node)[1] + 1))
         for record in self.whole(row):
             self._enqueue(row, record)
 
@@ -196,7 +198,6 @@ class Database:
                     self.digest - fingerprint(kind, node, self.stamps.pop((kind, node)))
                 ) & _DIGEST_MASK
         self.nodes.pop(node, None)
-        self.in_force.pop(node, None)
         for sets in self.sets.values():
             sets.pop(node, None)
 
@@ -222,7 +223,7 @@ class Database:
 
     def _enqueue(self, row: Row, record: Record) -> None:
         """Newer whole records replace queued ones; changes of a set line up."""
-        if isinstance(record, NodeRecord | InForceRecord):
+        if isinstance(record, NodeRecord):
             key = (*row, 0, 0)
         else:
             key = (*row, record.version, record.part)
@@ -232,8 +233,7 @@ class Database:
         """The other side of a link has this version, so it need not be told."""
         if not self._outbox or source is None:
             return
-        whole = row[0] in (Kind.NODE, Kind.IN_FORCE)
-        pending = self._outbox.get((*row, 0 if whole else version, 0))
+        pending = self._outbox.get((*row, 0 if row[0] is Kind.NODE else version, 0))
         if pending and pending.record.version == version and source not in pending.known:
             pending.known.append(source)
 
@@ -243,11 +243,8 @@ class Database:
         self.digest = (self.digest + change) & _DIGEST_MASK
         self.stamps[row] = stamp
 
-    def _replace(self, row: Row, record: NodeRecord | InForceRecord) -> RecordChange:
-        if isinstance(record, NodeRecord):
-            self.nodes[row[1]] = record
-        else:
-            self.in_force[row[1]] = record
+    def _replace(self, row: Row, record: NodeRecord) -> RecordChange:
+        self.nodes[row[1]] = record
         return RecordChange(record)
 
     def _merge_set(

@@ -126,6 +126,7 @@ class ParentsChanged:
     """The ways towards a core changed. No parents and a distance above 0: there is none."""
 
     core: NodeId
+    incarnation: int
     seq: int
     distance: int
     parents: tuple[NodeId, ...]

@@ -95,9 +95,11 @@ class Election:
 
     def next_deadline(self) -> float | None:
         """When `waiting` next returns something."""
+        if not self._vacancies and not self._idle:
+            return None
         dues = [vacancy.due for vacancy in self._vacancies.values()]
         dues += [since + self._settings.linger for since in self._idle.values()]
-        return min(dues, default=None)
+        return min(dues)
 
     def _seat(self, group: Group, core: NodeId | None) -> Effect:
         """Put a core in the place of another, or of none."""

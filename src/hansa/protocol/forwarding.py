@@ -191,14 +191,12 @@ class Windows:
 
 def pick(outside: Outside, links: tuple[LinkId, ...], number: int) -> tuple[LinkId, ...]:
     """Choose among the links towards a core; the publication's number serves as the dice."""
-    match outside:
-        case Outside.ONE:
-            return links[:1]
-        case Outside.ALL:
-            return links
-        case Outside.RANDOM:
-            mixed = (number * 0x9E3779B97F4A7C15) & ((1 << 64) - 1)
-            return (links[(mixed >> 32) % len(links)],)
+    if outside is Outside.ONE:
+        return links[:1]
+    if outside is Outside.ALL:
+        return links
+    mixed = (number * 0x9E3779B97F4A7C15) & ((1 << 64) - 1)
+    return (links[(mixed >> 32) % len(links)],)
 
 
 class Forwarder:
@@ -229,7 +227,13 @@ class Forwarder:
         plan = self._table.plan(publication.topic)
         new = window.add(publication.number)
         if publication.hops >= HOPS_MAX:
-            return new, new and plan.deliver, [], list(publication.named)
+            spreads = new and any(link != sender for link in plan.spread)
+            return (
+                new,
+                new and plan.deliver,
+                [],
+                list(plan.groups if spreads else publication.named),
+            )
         spread = plan.spread if new else ()
         copies, stuck = self._copies(plan, publication.named, spread, sender, window, publication)
         return new, new and plan.deliver, copies, stuck
@@ -276,4 +280,5 @@ def as_sends(publication: Publication, copies: Copies, hops: int) -> list[Effect
 
 def as_drops(publication: Publication, stuck: list[GroupId]) -> list[Effect]:
     """Return the news of groups that a copy could not be sent to."""
-    return [Dropped(publication.origin, publication.number, "no way to the core") for _ in stuck]
+    reason = "hop limit" if publication.hops >= HOPS_MAX else "no way to the core"
+    return [Dropped(publication.origin, publication.number, reason) for _ in stuck]

@@ -110,16 +110,50 @@ class Acknowledge(Frame, frozen=True, array_like=True, tag=10):
     """On datagram links: all numbered frames below `expected` have arrived."""
 
     expected: Unsigned
+    missing: tuple[Unsigned, ...] = ()
+    """The first ones that are missing below others that came early."""
 
 
-Control = Hello | Goodbye | Heartbeat | Summary | Update | Fetch | Announce | Membership | Solicit
+class Confirmation(msgspec.Struct, frozen=True, array_like=True):
+    """`node` has version `(incarnation, version)` of `to`'s interest in force, and the positions
+    of its journal count for it from `(epoch, seq)` on."""
+
+    to: NodeId
+    incarnation: Unsigned
+    version: Unsigned
+    node: NodeId
+    epoch: Unsigned
+    seq: Unsigned
+    hops: Unsigned
+
+
+class Confirm(Frame, frozen=True, array_like=True, tag=12):
+    """Confirmations that share the next hop."""
+
+    entries: tuple[Confirmation, ...]
+
+
+class Enquire(Frame, frozen=True, array_like=True, tag=13):
+    """`node` asks `to` to confirm its interest."""
+
+    to: NodeId
+    node: NodeId
+    hops: Unsigned
+
+
+Ordered = (
+    Hello | Goodbye | Summary | Update | Fetch | Announce | Membership | Solicit | Confirm | Enquire
+)
+"""Control frames whose order matters; on datagram links they are numbered."""
+
+Control = Ordered | Heartbeat
 
 
 class Numbered(Frame, frozen=True, array_like=True, tag=11):
     """On datagram links: a control frame with its place in the order."""
 
     number: Unsigned
-    frame: Hello | Goodbye | Summary | Update | Fetch | Announce | Membership | Solicit
+    frame: Ordered
 
 
 Any = Control | Acknowledge | Numbered

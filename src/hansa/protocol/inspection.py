@@ -15,7 +15,7 @@ class NeighbourView:
 
     link: LinkId
     rtt_ms: float | None
-    """Smoothed round-trip time; None until the first heartbeat came back."""
+    """Shortest recent round-trip time; None until the first heartbeat came back."""
 
 
 @dataclass(frozen=True, slots=True)

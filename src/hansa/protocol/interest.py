@@ -17,6 +17,7 @@ class LocalInterest:
 
     A filter is announced at once. It is withdrawn only after a linger, and not before everything
     announced since has been installed everywhere: a filter that takes its place must stand first.
+    Only when more would be announced than one node may, the oldest of these go at once.
     """
 
     def __init__(self, settings: ProtocolSettings) -> None:
@@ -53,8 +54,11 @@ class LocalInterest:
         self._to_add.clear()
         self._announced.update(dict.fromkeys(added))
         settled = installed and not added
+        excess = len(self._announced) - self._settings.filters_per_node_max
         removed = [
-            name for name, since in self._to_remove.items() if now >= self._end(since, settled)
+            name
+            for place, (name, since) in enumerate(self._to_remove.items())
+            if place < excess or now >= self._end(since, settled)
         ]
         for name in removed:
             del self._to_remove[name]
@@ -63,8 +67,9 @@ class LocalInterest:
 
     def next_deadline(self, installed: bool) -> float | None:
         """When a withdrawal is due."""
-        ends = (self._end(since, installed) for since in self._to_remove.values())
-        return min(ends, default=None)
+        if not self._to_remove:
+            return None
+        return min(self._end(since, installed) for since in self._to_remove.values())
 
     def _end(self, since: float, settled: bool) -> float:
         linger = self._settings.linger
@@ -133,6 +138,7 @@ class RemoteInterest:
         self._waiting: dict[NodeId, int] = {}
         self.in_force: dict[NodeId, Stamp] = {}
         """Per node, the newest version of its interest that is in force here."""
+        self._settled: dict[NodeId, None] = {}
 
     def change(
         self, node: NodeId, added: Iterable[str], removed: Iterable[str], stamp: Stamp
@@ -142,7 +148,7 @@ class RemoteInterest:
         subscribe = self._add(node, added)
         unsubscribe = self._remove(node, removed)
         self._settle(node)
-        return subscribe, [name for name in unsubscribe if name not in self.wanters]
+        return subscribe, unsubscribe
 
     def grant(self, filters: Iterable[str]) -> None:
         """The broker has granted these subscriptions."""
@@ -154,10 +160,15 @@ class RemoteInterest:
                 self._waiting[node] -= 1
                 self._settle(node)
 
+    def take_settled(self) -> list[NodeId]:
+        """Return the nodes whose interest came into force since last asked."""
+        settled, self._settled = self._settled, {}
+        return list(settled)
+
     def forget(self, node: NodeId, filters: Iterable[str]) -> list[str]:
         """A node's lease has ended; return what to give up."""
         unsubscribe = self._remove(node, filters)
-        for table in (self._stamps, self._waiting, self.in_force):
+        for table in (self._stamps, self._waiting, self.in_force, self._settled):
             table.pop(node, None)
         return unsubscribe
 
@@ -194,40 +205,4 @@ class RemoteInterest:
     def _settle(self, node: NodeId) -> None:
         if not self._waiting.get(node):
             self.in_force[node] = self._stamps[node]
-
-
-class Installation:
-    """Which nodes have confirmed this node's newest interest, and whether that is everybody.
-
-    *Installed* is what a publisher can rely on: from then on nothing published anywhere in reach
-    and wanted here is missed for want of a subscription.
-    """
-
-    def __init__(self) -> None:
-        """Start with no interest, which needs no confirmation."""
-        self.version = 0
-        self.complete = True
-        self._confirmed: dict[NodeId, None] = {}
-
-    def renew(self, version: int) -> None:
-        """There is a newer interest: everybody has to confirm again."""
-        self.version = version
-        self.complete = False
-        self._confirmed.clear()
-
-    def confirm(self, node: NodeId) -> None:
-        """A node has the newest interest in force."""
-        self._confirmed[node] = None
-
-    def doubt(self, node: NodeId) -> None:
-        """A node has started anew: what it confirmed counts no more."""
-        self._confirmed.pop(node, None)
-
-    def check(self, reachable: dict[NodeId, None], me: NodeId) -> bool:
-        """Look again, and return whether the installation has just become complete."""
-        was = self.complete
-        self.complete = self.version == 0 or (
-            len(self._confirmed) >= len(reachable) - 1
-            and all(node in self._confirmed for node in reachable if node != me)
-        )
-        return self.complete and not was
+            self._settled[node] = None

@@ -38,17 +38,20 @@ class Membership:
                 children[child] = None
                 changed.append(group)
         for group in left:
-            if self._remove_child(group, child):
+            if _remove(self._children, group, child):
                 changed.append(group)
         return changed
 
     def lose_neighbour(self, node: NodeId) -> list[Group]:
-        """A neighbour is gone; return the groups in which it was a child."""
-        for told in self.told.values():
-            told.pop(node, None)
+        """A neighbour is gone; return the groups in whose mesh it stood beside us."""
         for key in [key for key in self._leaving if key[1] == node]:
             del self._leaving[key]
-        return [group for group in list(self._children) if self._remove_child(group, node)]
+        return [
+            group
+            for group in dict.fromkeys([*self.told, *self._children])
+            # Not `or`: it may be parent and child while the mesh turns to a new core.
+            if _remove(self.told, group, node) | _remove(self._children, group, node)
+        ]
 
     def settle(
         self, group: Group, member: bool, parents: tuple[NodeId, ...], now: float
@@ -80,21 +83,20 @@ class Membership:
         due = [key for key, at in self._leaving.items() if now >= at]
         for group, parent in due:
             del self._leaving[group, parent]
-            told = self.told[group]
-            del told[parent]
-            if not told:
-                del self.told[group]
+            _remove(self.told, group, parent)
         return [(parent, group) for group, parent in due]
 
     def next_deadline(self) -> float | None:
         """When `leave` next returns something."""
-        return min(self._leaving.values(), default=None)
+        return min(self._leaving.values()) if self._leaving else None
 
-    def _remove_child(self, group: Group, child: NodeId) -> bool:
-        children = self._children.get(group)
-        if children is None or child not in children:
-            return False
-        del children[child]
-        if not children:
-            del self._children[group]
-        return True
+
+def _remove(table: dict[Group, dict[NodeId, None]], group: Group, node: NodeId) -> bool:
+    """Take a node out of a group; return whether it was there."""
+    nodes = table.get(group, {})
+    if node not in nodes:
+        return False
+    del nodes[node]
+    if not nodes:
+        del table[group]
+    return True

@@ -9,7 +9,15 @@ from dataclasses import dataclass, field
 from hansa.protocol.channel import Channel
 from hansa.protocol.effects import CloseLink, Effect, Ignored, NeighbourDown, NeighbourUp, Send
 from hansa.protocol.events import LinkOpened
-from hansa.protocol.frames import PROTOCOL_VERSION, Acknowledge, Goodbye, Heartbeat, Hello, Numbered
+from hansa.protocol.frames import (
+    PROTOCOL_VERSION,
+    Acknowledge,
+    Goodbye,
+    Heartbeat,
+    Hello,
+    Numbered,
+    Ordered,
+)
 from hansa.protocol.frames import Any as AnyFrame
 from hansa.protocol.records import NodeRecord
 from hansa.protocol.settings import Metric, ProtocolSettings
@@ -20,6 +28,11 @@ RTT_UNIT = 0.0001
 
 RTT_UNKNOWN = 10_000
 """The cost of a link, in units, until its round trip has been measured: one second."""
+
+RTT_SAMPLES = 8
+
+RTT_NOISE = 0.001
+"""Seconds by which a round trip may wander without being reported anew; half its value as well."""
 
 BEATS_REMEMBERED = 8
 
@@ -39,7 +52,10 @@ class Link:
     """Who is behind it; None while greeting."""
     closed: bool = False
     """Closed, but not believed yet (`trust_close` off)."""
+    samples: list[float] = field(default_factory=list)
+    """The newest round-trip times."""
     rtt: float | None = None
+    """The shortest of them: queues and pauses only ever make a round trip longer."""
     reported_rtt: float | None = None
     """The value that others were told; it follows `rtt` only when it is well off."""
     beat: int = 0
@@ -60,6 +76,7 @@ class Neighbours:
         self.links: dict[LinkId, Link] = {}
         self.by_node: dict[NodeId, Link] = {}
         self._beat_due: float | None = None
+        self._check_due = 0.0  # never later than the first link can have been silent too long
 
     # ------------------------------------------------------------ opening and closing
 
@@ -69,6 +86,7 @@ class Neighbours:
         link = self.links[event.link] = Link(event.link, event.dialled, channel, now)
         if self._beat_due is None:
             self._beat_due = now + self._settings.heartbeat_interval
+            self._check_due = now + self._settings.heartbeat_limit
         return self.send(link, hello, now)
 
     def greet(self, link: Link, theirs: Hello, ours: Hello, now: float) -> list[Effect]:
@@ -127,7 +145,7 @@ class Neighbours:
 
     # ------------------------------------------------------------ frames
 
-    def send(self, link: Link, frame: AnyFrame, now: float) -> list[Effect]:
+    def send(self, link: Link, frame: Ordered, now: float) -> list[Effect]:
         """Send a control frame in order."""
         if link.channel is None:
             return [Send(link.id, frame)]
@@ -141,10 +159,10 @@ class Neighbours:
         match frame:
             case Numbered() if link.channel:
                 ready, acknowledgement = link.channel.accept(frame)
-                return ready, [Send(link.id, acknowledgement)]
+                return [*ready], [Send(link.id, acknowledgement)]
             case Acknowledge() if link.channel:
-                link.channel.acknowledge(frame.expected, link.rtt, now)
-                return [], []
+                again = link.channel.acknowledge(frame, link.rtt, now)
+                return [], [Send(link.id, numbered) for numbered in again]
             case Numbered() | Acknowledge():
                 return [], [Ignored("numbered frame on a stream link")]
             case _:
@@ -169,7 +187,9 @@ class Neighbours:
         sent_at = link.beats.pop(frame.echo, None)
         if sent_at is not None:
             sample = max(0.0, now - sent_at - frame.held_us / 1e6)
-            link.rtt = sample if link.rtt is None else link.rtt + (sample - link.rtt) / 8
+            link.samples.append(sample)
+            del link.samples[:-RTT_SAMPLES]
+            link.rtt = min(link.samples)
         if frame.digest == digest:
             link.mismatches = 0
         elif frame.number > GREETING_BEATS:
@@ -181,7 +201,7 @@ class Neighbours:
         if link.rtt is None:
             return False
         told = link.reported_rtt
-        if told is not None and abs(link.rtt - told) <= max(0.0005, told / 4):
+        if told is not None and abs(link.rtt - told) <= max(RTT_NOISE, told / 2):
             return False
         link.reported_rtt = link.rtt
         return True
@@ -204,22 +224,23 @@ class Neighbours:
             self._beat_due = now + self._settings.heartbeat_interval
             effects += [self.heartbeat(link, digest, now) for link in self.by_node.values()]
         for link in self.links.values():
-            if now - link.heard_at >= self._settings.heartbeat_limit or (
+            if now >= link.heard_at + self._settings.heartbeat_limit or (
                 link.channel and link.channel.overflowed
             ):
                 lost.append(link)
             elif link.channel:
                 effects += [Send(link.id, frame) for frame in link.channel.fire(now)]
+        if self.links:
+            oldest = min(link.heard_at for link in self.links.values())
+            self._check_due = oldest + self._settings.heartbeat_limit
         return effects, lost
 
     def next_deadline(self) -> float | None:
         """When `fire` is next due."""
         if self._beat_due is None:
             return None
-        due = self._beat_due
-        limit = self._settings.heartbeat_limit
+        due = min(self._beat_due, self._check_due)
         for link in self.links.values():
-            due = min(due, link.heard_at + limit)
             if link.channel and (retry := link.channel.next_deadline()) is not None:
                 due = min(due, retry)
         return due

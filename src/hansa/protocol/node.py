@@ -7,13 +7,18 @@ another: this module carries what one reports to those that care, and nothing el
 from collections import Counter
 from collections.abc import Iterable
 
+from msgspec.structs import replace
+
+from hansa.protocol.confirmation import Installation, Post
 from hansa.protocol.database import SetChange
+from hansa.protocol.deadlines import earliest
 from hansa.protocol.effects import (
     Deliver,
     Dropped,
     Duplicate,
     Effect,
     Ignored,
+    IncarnationRaised,
     InterestInstalled,
     MemberJoined,
     MemberLost,
@@ -34,15 +39,15 @@ from hansa.protocol.events import (
     TimerFired,
 )
 from hansa.protocol.forwarding import Entry, Forwarder, Table, Windows, as_drops, as_sends
-from hansa.protocol.frames import Announce
+from hansa.protocol.frames import Announce, Confirm, Confirmation, Enquire
 from hansa.protocol.groups import GroupIndex, group_of
 from hansa.protocol.inspection import InterestView, NeighbourView, NodeView
-from hansa.protocol.interest import Installation, LocalInterest, RemoteInterest
+from hansa.protocol.interest import LocalInterest, RemoteInterest
 from hansa.protocol.numbering import Numbering
 from hansa.protocol.overlay import (
+    CapacityChanged,
     Change,
     CostsChanged,
-    InForceChange,
     NewLife,
     Overlay,
     Passed,
@@ -75,14 +80,15 @@ class Node:
         self._forwarder = Forwarder(self.table, self._windows, settings.outside)
         self._numbering = Numbering(self.id, epoch, next_seq)
         self._interest_due: float | None = None
-        self._status_due: float | None = None
-        self._installation = Installation()
+        self._installation = Installation(self.id, settings)
+        self._post = Post(settings.relay_delay)
         self._counters: Counter[str] = Counter()
 
     # ------------------------------------------------------------ input
 
     def handle(self, event: Event, now: float) -> list[Effect]:
         """Apply one input; return orders and news, in order."""
+        effects: list[Effect] = []
         match event:
             case Received(link, frame) if isinstance(frame, Publication):
                 return self._count(self._take_publication(link, frame))
@@ -99,21 +105,21 @@ class Node:
             case InterestChanged():
                 effects = self._change_interest(event, now)
             case Granted(filters):
-                effects = self._grant(filters, now)
+                self._remote.grant(filters)
             case Denied(filters, reason):
                 effects = [Ignored(f"subscription denied: {reason}") for _ in filters]
         return self._count(effects + self._finish(now))
 
     def next_deadline(self) -> float | None:
         """When TimerFired is next due. Read it again after every input."""
-        dues = (
+        return earliest(
             self._overlay.next_deadline(),
             self._strategy.next_deadline(),
             self._interest_due,
-            self._status_due,
+            self._installation.next_deadline(),
+            self._post.next_deadline(),
             self._local.next_deadline(self._installation.complete),
         )
-        return min((due for due in dues if due is not None), default=None)
 
     def _receive(self, link_id: LinkId, frame: object, now: float) -> list[Effect]:
         link = self._overlay.neighbours.links.get(link_id)
@@ -125,15 +131,17 @@ class Node:
         effects = self._carry(self._overlay.fire(now), now)
         for node in self._overlay.expired(now):
             effects += self._forget(node, now)
+        for node in self._installation.ask(self._overlay.graph.reachable, now):
+            self._post.put(Enquire(node, self.id, 0), now)
         return effects + self._translate(self._strategy.fire(now), now)
 
     def _finish(self, now: float) -> list[Effect]:
         """What ends every input: announce interest, report what is in force, flush, compile."""
         effects = self._announce_interest(now)
-        if self._status_due is not None and now >= self._status_due:
-            self._status_due = None
-            entries = sorted((node, *stamp) for node, stamp in self._remote.in_force.items())
-            self._overlay.report_in_force(tuple(entries), now)
+        for node in self._remote.take_settled():
+            self._confirm(node, now)
+        for hop, letter in self._post.flush(self._overlay.graph.next_hop, now):
+            effects += self._overlay.tell(hop, letter, now)
         effects += self._overlay.flush(now)
         for entry in self._strategy.take_entries():
             if isinstance(entry, Entry):
@@ -168,9 +176,13 @@ class Node:
                 effects += self._translate(self._strategy.neighbour_up(item.node, now), now)
             elif isinstance(item, NeighbourDown):
                 effects += self._translate(self._strategy.neighbour_down(item.node, now), now)
+            elif isinstance(item, IncarnationRaised):
+                self._renew_installation(now)
         if joined or lost:
             effects += self._translate(self._strategy.nodes_changed(joined, lost, now), now)
-            effects += self._check_installed()
+            effects += self._check_installed(now)
+        for node in joined:
+            self._confirm(node, now)
         return effects
 
     def _carry_change(self, change: Change, now: float) -> list[Effect]:
@@ -179,16 +191,16 @@ class Node:
                 return self._note_interest(change, now)
             case SetChange():
                 return self._note_claims(change.node, change.added, change.removed, now)
+            case Passed(frame=Confirm(entries)):
+                return self._take_confirmations(entries, now)
+            case Passed(frame=Enquire(to, node, hops)):
+                return self._take_enquiry(to, node, hops, now)
             case Passed(sender, frame):
                 return self._pass(sender, frame, now)
-            case InForceChange(record):
-                return self._note_in_force(record.node, record.incarnation, record.entries)
             case NewLife(node):
-                self._installation.doubt(node)
-                claims = self._overlay.database.names(Kind.CLAIMS, node)
-                void = list(claims)
-                claims.clear()
-                return self._note_claims(node, (), void, now)
+                return self._void_claims(node, now)
+            case CapacityChanged():
+                return self._translate(self._strategy.nodes_changed((), (), now), now)
             case CostsChanged():
                 return self._translate(self._strategy.costs_changed(now), now)
 
@@ -211,6 +223,17 @@ class Node:
                 effects.append(item)
         return effects
 
+    def _void_claims(self, node: NodeId, now: float) -> list[Effect]:
+        """A node has started anew: what its former life claimed and confirmed counts no more."""
+        self._installation.doubt(node)
+        database = self._overlay.database
+        if database.stamp(Kind.CLAIMS, node)[0] >= database.nodes[node].incarnation:
+            return []
+        claims = database.names(Kind.CLAIMS, node)
+        void = list(claims)
+        claims.clear()
+        return self._note_claims(node, (), void, now)
+
     def _note_claims(
         self, node: NodeId, added: Iterable[Group], removed: Iterable[Group], now: float
     ) -> list[Effect]:
@@ -219,6 +242,7 @@ class Node:
     # ------------------------------------------------------------ interest
 
     def _change_interest(self, event: InterestChanged, now: float) -> list[Effect]:
+        self._overlay.know_interest(now)
         refused = self._local.change(event.added, event.removed, now)
         self.table.forget_plans()
         if self._interest_due is None:
@@ -237,10 +261,10 @@ class Node:
         if not added and not removed:
             return []
         self._overlay.change_own(Kind.INTEREST, added, removed, now)
-        self._installation.renew(self._overlay.database.stamp(Kind.INTEREST, self.id)[1])
+        self._renew_installation(now)
         groups = self._index.change(self.id, added, removed)
         effects = self._translate(self._strategy.interest_changed(groups, now), now)
-        return effects + self._check_installed()
+        return effects + self._check_installed(now)
 
     def _note_interest(self, change: SetChange, now: float) -> list[Effect]:
         stamp = self._overlay.database.stamp(Kind.INTEREST, change.node)
@@ -248,33 +272,37 @@ class Node:
             change.node, change.added, change.removed, stamp
         )
         effects = _subscriptions(subscribe, unsubscribe)
-        self._report_soon(now)
         groups = self._index.change(change.node, change.added, change.removed)
         return effects + self._translate(self._strategy.interest_changed(groups, now), now)
 
-    def _grant(self, filters: tuple[str, ...], now: float) -> list[Effect]:
-        self._remote.grant(filters)
-        self._report_soon(now)
+    def _confirm(self, node: NodeId, now: float) -> None:
+        """Tell a node that its interest is in force here, if it is."""
+        stamp = self._remote.in_force.get(node)
+        if stamp is not None:
+            letter = Confirmation(node, *stamp, self.id, *self._numbering.position, 0)
+            self._post.put(letter, now)
+
+    def _take_confirmations(self, entries: tuple[Confirmation, ...], now: float) -> list[Effect]:
+        for entry in entries:
+            if entry.to == self.id:
+                self._installation.confirm(entry.node, (entry.incarnation, entry.version))
+            else:
+                self._post.put(replace(entry, hops=entry.hops + 1), now)
+        return self._check_installed(now)
+
+    def _take_enquiry(self, to: NodeId, node: NodeId, hops: int, now: float) -> list[Effect]:
+        if to == self.id:
+            self._confirm(node, now)
+        else:
+            self._post.put(Enquire(to, node, hops + 1), now)
         return []
 
-    def _report_soon(self, now: float) -> None:
-        if self._status_due is None:
-            self._status_due = now + self._settings.status_delay
+    def _renew_installation(self, now: float) -> None:
+        self._installation.renew(self._overlay.database.stamp(Kind.INTEREST, self.id), now)
 
-    def _note_in_force(
-        self, node: NodeId, incarnation: int, entries: tuple[tuple[NodeId, int, int], ...]
-    ) -> list[Effect]:
-        """A node reported; it counts if it has this node's newest interest in force."""
-        newest = self._overlay.database.stamp(Kind.INTEREST, self.id)
-        if newest == (0, 0) or self._overlay.database.nodes[node].incarnation > incarnation:
-            return []
-        if any(who == self.id and (inc, version) >= newest for who, inc, version in entries):
-            self._installation.confirm(node)
-        return self._check_installed()
-
-    def _check_installed(self) -> list[Effect]:
-        if self._installation.check(self._overlay.graph.reachable, self.id):
-            return [InterestInstalled(self._installation.version)]
+    def _check_installed(self, now: float) -> list[Effect]:
+        if self._installation.check(self._overlay.graph.reachable, now):
+            return [InterestInstalled(self._installation.stamp[1])]
         return []
 
     def _forget(self, node: NodeId, now: float) -> list[Effect]:
@@ -285,6 +313,7 @@ class Node:
         effects = _subscriptions([], self._remote.forget(node, filters))
         self._overlay.forget(node)
         self._installation.doubt(node)
+        self._strategy.forget(node)
         effects += self._note_claims(node, (), claims, now)
         return effects + self._translate(self._strategy.interest_changed(groups, now), now)
 

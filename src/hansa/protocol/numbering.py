@@ -19,6 +19,11 @@ class Numbering:
         self._next_number = 1
         self._previous: dict[GroupId, int] = {}
 
+    @property
+    def position(self) -> tuple[int, int]:
+        """The epoch and the number that the journal's next publication will have."""
+        return self._epoch, self._next_seq
+
     def name(self, event: Published, incarnation: int, groups: tuple[GroupId, ...]) -> Publication:
         """Make the publication that carries an event to these groups."""
         if event.qos == 0:

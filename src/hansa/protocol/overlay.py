@@ -8,6 +8,7 @@ in the order in which they happened.
 from dataclasses import dataclass
 
 from hansa.protocol.database import Database, RecordChange, SetChange, Unfit, updates
+from hansa.protocol.deadlines import earliest
 from hansa.protocol.effects import (
     CloseLink,
     Effect,
@@ -26,13 +27,14 @@ from hansa.protocol.frames import (
     Goodbye,
     Heartbeat,
     Hello,
+    Ordered,
     Summary,
     Update,
 )
 from hansa.protocol.frames import Any as AnyFrame
 from hansa.protocol.graph import Graph
-from hansa.protocol.neighbours import Link, Neighbours
-from hansa.protocol.records import KIND_OF, InForceRecord, Kind, NodeRecord, Record
+from hansa.protocol.neighbours import RTT_UNKNOWN, Link, Neighbours
+from hansa.protocol.records import KIND_OF, Kind, NodeRecord, Record
 from hansa.protocol.rivalry import Verdict, give_way, judge
 from hansa.protocol.settings import ProtocolSettings
 from hansa.protocol.vocabulary import Identity, LinkId, NodeId
@@ -48,17 +50,17 @@ class CostsChanged:
 
 
 @dataclass(frozen=True, slots=True)
-class NewLife:
-    """A node is known to have started anew: what its former life claimed is void."""
+class CapacityChanged:
+    """A node reports another capacity than before."""
 
     node: NodeId
 
 
 @dataclass(frozen=True, slots=True)
-class InForceChange:
-    """A node reported whose interest it has in force."""
+class NewLife:
+    """A node is known to have started anew: what its former life claimed is void."""
 
-    record: InForceRecord
+    node: NodeId
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +71,7 @@ class Passed:
     frame: Control
 
 
-Change = CostsChanged | NewLife | InForceChange | SetChange | Passed
+Change = CostsChanged | CapacityChanged | NewLife | SetChange | Passed
 Outcome = list[Effect | Change]
 
 
@@ -87,6 +89,8 @@ class Overlay:
         self._absent: dict[NodeId, float] = {}
         self._record_due: float | None = None
         self._flush_due: float | None = None
+        self._knows_interest = False  # until then, what a former life wanted stands
+        self._stale: dict[Kind, None] = {}
         self._write_record()
 
     # ------------------------------------------------------------ links
@@ -109,14 +113,15 @@ class Overlay:
                 outcome += self._take(link, item, now)
         return outcome
 
-    def tell(self, node: NodeId, frame: Control, now: float) -> list[Effect]:
+    def tell(self, node: NodeId, frame: Ordered, now: float) -> list[Effect]:
         """Send a control frame to a neighbour; to a node that is none any more, nothing."""
         link = self.neighbours.by_node.get(node)
         return self.neighbours.send(link, frame, now) if link else []
 
     def cost(self, node: NodeId) -> int:
         """Return the length of the link to a neighbour."""
-        return self.neighbours.cost(self.neighbours.by_node[node])
+        link = self.neighbours.by_node.get(node)
+        return self.neighbours.cost(link) if link else RTT_UNKNOWN  # lost in the same moment
 
     def capacity(self, node: NodeId) -> float:
         """Return a node's capacity as it reported it."""
@@ -135,12 +140,10 @@ class Overlay:
         self._flush_soon(now)
         return [*records]
 
-    def report_in_force(self, entries: tuple[tuple[NodeId, int, int], ...], now: float) -> None:
-        """Tell everybody whose interest is in force here."""
-        version = self.database.stamp(Kind.IN_FORCE, self.identity.node)[1] + 1
-        record = InForceRecord(self.identity.node, self.incarnation, version, entries)
-        self.database.merge(record, None)
-        self._flush_soon(now)
+    def know_interest(self, now: float) -> None:
+        """The shell knows what clients want, be it nothing: a former life's interest may go."""
+        self._knows_interest = True
+        self._correct(now)
 
     # ------------------------------------------------------------ time
 
@@ -171,8 +174,8 @@ class Overlay:
 
     def expired(self, now: float) -> list[NodeId]:
         """Return the nodes whose lease has ended, and forget them here."""
-        then = now - self._settings.interest_lease
-        ended = [node for node, since in self._absent.items() if since <= then]
+        lease = self._settings.interest_lease
+        ended = [node for node, since in self._absent.items() if now >= since + lease]
         for node in ended:
             del self._absent[node]
         return ended
@@ -184,10 +187,12 @@ class Overlay:
 
     def next_deadline(self) -> float | None:
         """When something is next due."""
-        dues = [self.neighbours.next_deadline(), self._record_due, self._flush_due]
+        lease_end: float | None = None
         if self._absent:
-            dues.append(next(iter(self._absent.values())) + self._settings.interest_lease)
-        return min((due for due in dues if due is not None), default=None)
+            lease_end = min(self._absent.values()) + self._settings.interest_lease
+        return earliest(
+            self.neighbours.next_deadline(), self._record_due, self._flush_due, lease_end
+        )
 
     def _flush_soon(self, now: float, delay: float = 0.0) -> None:
         due = now + delay
@@ -242,7 +247,11 @@ class Overlay:
     def _is_outranked(self, theirs: Hello, holder: NodeRecord) -> bool:
         """Whether somebody in reach has this id with a higher incarnation; it is sent along, so
         that the one turned away can find out whether to give way or to outrank it."""
-        return holder.incarnation > theirs.incarnation and holder.node in self.graph.reachable
+        if holder.node not in self.graph.reachable:
+            return False
+        if holder.key != theirs.key:
+            return holder.incarnation >= theirs.incarnation
+        return holder.incarnation > theirs.incarnation
 
     def _take_goodbye(self, link: Link, frame: Goodbye, now: float) -> Outcome:
         outcome: Outcome = []
@@ -269,7 +278,7 @@ class Overlay:
     def take_record(self, link: Link, record: Record, now: float, flood: bool = True) -> Outcome:
         """Merge one record; a row that cannot be changed is fetched whole from its sender."""
         if record.node == self.identity.node:
-            return self._contest(record, now) if isinstance(record, NodeRecord) else []
+            return self._take_own(record, now)
         if refusal := self._refusal(record):
             return [Ignored(refusal)]
         before = self.database.nodes.get(record.node)
@@ -284,6 +293,27 @@ class Overlay:
             return [change]
         return self._note_record(change, before, now)
 
+    def _take_own(self, record: Record, now: float) -> Outcome:
+        """A record with our own id came from outside: a rival's, or what a former life said. What
+        others still believe of us must give way to a row of this life, empty if need be."""
+        if isinstance(record, NodeRecord):
+            return self._contest(record, now)
+        if record.incarnation < self.incarnation:
+            self._stale[KIND_OF[type(record)]] = None
+            self._correct(now)
+        return []
+
+    def _correct(self, now: float) -> None:
+        """Put rows of this life in the place of a former life's, interest once it is known."""
+        me = self.identity.node
+        for kind in list(self._stale):
+            if kind is Kind.INTEREST and not self._knows_interest:
+                continue
+            del self._stale[kind]
+            if self.database.stamp(kind, me)[0] < self.incarnation:
+                self.database.raise_set(kind, me, self.incarnation)
+                self._flush_soon(now)
+
     def _refusal(self, record: Record) -> str | None:
         if isinstance(record, NodeRecord):
             if record.node in self.database.nodes:
@@ -292,8 +322,6 @@ class Overlay:
             return "nodes_max" if full else None
         if record.node not in self.database.nodes:
             return "record of an unknown node"
-        if isinstance(record, InForceRecord):
-            return None
         names = self.database.names(KIND_OF[type(record)], record.node)
         kept = 0 if record.base == record.version else len(names)
         full = kept + len(record.added) > self._settings.filters_per_node_max
@@ -301,11 +329,11 @@ class Overlay:
 
     def _note_record(self, change: RecordChange, before: NodeRecord | None, now: float) -> Outcome:
         record = change.record
-        if isinstance(record, InForceRecord):
-            return [InForceChange(record)]
         outcome: Outcome = []
         if before is not None and before.incarnation < record.incarnation:
             outcome.append(NewLife(record.node))
+        if before is not None and before.capacity != record.capacity:
+            outcome.append(CapacityChanged(record.node))
         outcome += self._moved(*self.graph.put(record.node, dict(record.links)), now)
         if record.node not in self.graph.reachable:
             self._absent.setdefault(record.node, now)
@@ -395,7 +423,5 @@ class Overlay:
         self._write_record()
         for kind in (Kind.INTEREST, Kind.CLAIMS):
             self.database.raise_set(kind, me, self.incarnation)
-        if me in self.database.in_force:
-            self.report_in_force(self.database.in_force[me].entries, now)
         self._flush_soon(now)
         return [IncarnationRaised(self.incarnation)]

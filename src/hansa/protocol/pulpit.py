@@ -4,6 +4,7 @@ Also when it begins to lead the management group: it needs no claim for that, bu
 of nodes has settled, so that a starting federation does not hear every node announce itself.
 """
 
+from hansa.protocol.deadlines import earliest
 from hansa.protocol.settings import ProtocolSettings
 
 
@@ -56,5 +57,4 @@ class Pulpit:
 
     def next_deadline(self) -> float | None:
         """When `is_due` or `take_lead` must be asked again."""
-        dues = (self._due, self._manage_due)
-        return min((due for due in dues if due is not None), default=None)
+        return earliest(self._due, self._manage_due)

@@ -17,8 +17,7 @@ class Kind(IntEnum):
 
     NODE = 0
     INTEREST = 1
-    IN_FORCE = 2
-    CLAIMS = 3
+    CLAIMS = 2
 
 
 class NodeRecord(msgspec.Struct, frozen=True, array_like=True, tag=Kind.NODE.value):
@@ -35,16 +34,6 @@ class NodeRecord(msgspec.Struct, frozen=True, array_like=True, tag=Kind.NODE.val
     capacity: float
     links: tuple[tuple[NodeId, Unsigned], ...]
     """Its neighbours, ordered, each with the round-trip time in microseconds."""
-
-
-class InForceRecord(msgspec.Struct, frozen=True, array_like=True, tag=Kind.IN_FORCE.value):
-    """Whose interest a node has in force: its own broker has granted the subscriptions."""
-
-    node: NodeId
-    incarnation: Unsigned
-    version: Unsigned
-    entries: tuple[tuple[NodeId, Unsigned, Unsigned], ...]
-    """(node, incarnation, version of its interest), ordered by node."""
 
 
 class SetRecord(msgspec.Struct, frozen=True, array_like=True):
@@ -71,12 +60,11 @@ class ClaimsRecord(SetRecord, frozen=True, array_like=True, tag=Kind.CLAIMS.valu
     """The groups of which a node says that it is the core."""
 
 
-Record = NodeRecord | InForceRecord | InterestRecord | ClaimsRecord
+Record = NodeRecord | InterestRecord | ClaimsRecord
 
 KIND_OF: dict[type, Kind] = {
     NodeRecord: Kind.NODE,
     InterestRecord: Kind.INTEREST,
-    InForceRecord: Kind.IN_FORCE,
     ClaimsRecord: Kind.CLAIMS,
 }
 
@@ -116,6 +104,4 @@ def weight(record: Record) -> int:
     """Return about how many bytes a record takes: enough to keep frames within their bound."""
     if isinstance(record, NodeRecord):
         return 120 + 16 * len(record.links) + sum(len(a) for a in record.addresses)
-    if isinstance(record, InForceRecord):
-        return 40 + 28 * len(record.entries)
     return 60 + sum(4 * len(name) + 5 for name in (*record.added, *record.removed))

@@ -16,7 +16,7 @@ class Verdict(Enum):
     """What to do about a record that has our id."""
 
     OURS = auto()
-    """It is our own, or a former life's."""
+    """It is our own, a former life's, or one that we outrank already."""
     OUTRANK = auto()
     """We were here first: raise our incarnation above it."""
     GIVE_WAY = auto()
@@ -25,13 +25,14 @@ class Verdict(Enum):
 
 def judge(me: Identity, incarnation: int, record: NodeRecord, alive: bool) -> Verdict:
     """Judge a record that has our id; `alive` if a neighbour vouches for its owner."""
-    if (record.incarnation, record.key) == (incarnation, me.key):
+    if (record.incarnation, record.born, record.key) == (incarnation, me.incarnation, me.key):
         return Verdict.OURS
-    if record.incarnation < incarnation and not alive:
+    outranked = record.incarnation < incarnation
+    if outranked and not alive:
         return Verdict.OURS
     if (record.born, record.key) < (me.incarnation, me.key):
         return Verdict.GIVE_WAY
-    return Verdict.OUTRANK
+    return Verdict.OURS if outranked else Verdict.OUTRANK
 
 
 def give_way(me: Identity, key: bytes) -> Halt | Rekey:

@@ -7,7 +7,7 @@ or late. A node that has no feasible neighbour left says so and waits for a newe
 This is the announcement of Spohn 2020 with the safety of distance-vector routing (RFC 8966).
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from hansa.protocol.frames import UNREACHABLE, Announce
@@ -49,8 +49,6 @@ class CoreRoutes:
             if frame.distance == UNREACHABLE:
                 return False
             route = self.routes[frame.core] = Route((-1, 0))
-        elif route.distance == 0:
-            return False  # our own announcement, back around a loop
         route.heard[neighbour] = (stamp, frame.distance)
         return self._choose(route)
 
@@ -70,10 +68,10 @@ class CoreRoutes:
             if route.distance != 0 and self._choose(route)
         ]
 
-    def drop(self, cores: Iterable[NodeId]) -> None:
-        """Forget the way to nodes that are out of reach or no longer cores."""
-        for core in cores:
-            self.routes.pop(core, None)
+    def forget(self, node: NodeId) -> None:
+        """Forget the way to a node for good. Not before its lease has ended: the feasible distance
+        must outlive the way, or the same announcement could come back around a loop."""
+        self.routes.pop(node, None)
 
     def parents(self, core: NodeId) -> tuple[NodeId, ...]:
         """Return the parents towards a core, none if there is no way or this node is the core."""
@@ -92,15 +90,17 @@ class CoreRoutes:
         if newest > route.stamp:
             route.stamp, route.feasible = newest, UNREACHABLE
         reach = {
-            node: distance + self._cost(node)
+            node: length
             for node, (stamp, distance) in route.heard.items()
-            if stamp == route.stamp and distance < route.feasible
+            if stamp == route.stamp
+            and distance < route.feasible
+            and (length := distance + self._cost(node)) < UNREACHABLE
         }
         route.distance = min(reach.values(), default=UNREACHABLE)
         route.feasible = min(route.feasible, route.distance)
         nearer = [node for node in reach if route.heard[node][1] < route.feasible]
-        kept = [node for node in route.parents if node in nearer][: self._redundancy]
-        others = sorted((reach[node], node) for node in nearer if node not in kept)
-        room = self._redundancy - len(kept)
-        route.parents = (*kept, *(node for _, node in others[:room]))
+        # The shortest way comes first; of ways as long, those that are parents already.
+        rank = {node: place for place, node in enumerate(route.parents)}
+        nearer.sort(key=lambda node: (reach[node], rank.get(node, len(rank)), node))
+        route.parents = tuple(nearer[: self._redundancy])
         return (route.stamp, route.distance) != before

@@ -68,8 +68,8 @@ class ProtocolSettings:
     relay_delay: float = 0.002
     """Seconds that news of others waits to share a frame: a few milliseconds per hop turn a flood
     of n records in n frames into one in a handful."""
-    status_delay: float = 0.05
-    """Seconds that a node's report of what it has in force waits. Only waiting clients see it."""
+    confirm_patience: float = 1.0
+    """Seconds until a node is asked that has not confirmed an interest; doubled each time."""
     announce_gap: float = 0.02
     """Least seconds between two announcements of one core; changes in between share the next."""
     solicit_interval: float = 0.25
@@ -104,13 +104,19 @@ class ProtocolSettings:
 
     def __post_init__(self) -> None:
         """Refuse values that cannot work, naming the field and what to change."""
-        for name in ("heartbeat_interval", "heartbeat_limit", "solicit_interval", "interest_lease"):
+        for name in (
+            "heartbeat_interval",
+            "heartbeat_limit",
+            "solicit_interval",
+            "confirm_patience",
+            "interest_lease",
+        ):
             _require(
                 getattr(self, name) > 0, f"{name} must be above 0 seconds", getattr(self, name)
             )
         for field in fields(self):
             value = getattr(self, field.name)
-            if isinstance(value, float):
+            if isinstance(value, int | float):
                 _require(value >= 0, f"{field.name} must not be negative", value)
         _require(
             self.heartbeat_limit >= 2 * self.heartbeat_interval,
@@ -155,7 +161,7 @@ PRESETS: dict[str, ProtocolSettings] = {
         settle_delay=20.0,
         takeover_delay=60.0,
         takeover_patience=60.0,
-        status_delay=20.0,
+        confirm_patience=60.0,
         withdraw_patience=120.0,
     ),
 }

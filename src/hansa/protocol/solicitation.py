@@ -56,4 +56,4 @@ class Solicitation:
 
     def next_deadline(self) -> float | None:
         """When `due` next returns something."""
-        return min((when for when, _ in self._due.values()), default=None)
+        return min(when for when, _ in self._due.values()) if self._due else None

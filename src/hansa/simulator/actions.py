@@ -4,7 +4,7 @@ Scenarios, random faults and workloads all become steps of one schedule, so what
 a random run can be written down as a script. Nodes are named by their place in the topology.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 # ---------------------------------------------------------------- clients
 
@@ -75,7 +75,7 @@ class Mend:
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """Swallow all that is sent between nodes of different sides; nodes in no side keep all links."""
+    """Swallow all that is sent between nodes of different sides; others keep their links."""
 
     sides: tuple[tuple[int, ...], ...]
 
@@ -206,34 +206,34 @@ class Step:
     action: Action
 
 
+_SPELLING = {
+    "hz": "{:g} Hz",
+    "near": "near {}",
+    "return_s": "back after {:g} s",
+    "seconds": "{:g} s",
+}
+
+
 def describe(action: Action) -> str:
     """Return an action as a person would say it: `crash 3`, `cut 0-1`."""
-    match action:
-        case Cut(a, b) | CutSilently(a, b) | Mend(a, b) | AddLink(a, b) | RemoveLink(a, b):
-            return f"{_words(action)} {a}-{b}"
-        case CutOneWay(a, b):
-            return f"cut one way {a}>{b}"
-        case Flap(a, b, hz, seconds):
-            return f"flap {a}-{b} {hz:g} Hz {seconds:g} s"
-        case Partition(sides):
-            return "partition " + " | ".join(",".join(map(str, side)) for side in sides)
-        case Freeze(node, seconds):
-            return f"freeze {node} {seconds:g} s"
-        case Restart(node, with_state):
-            return f"restart {node} {'with' if with_state else 'without'} state"
-        case Subscribe(node, name) | Unsubscribe(node, name):
-            return f"{_words(action)} {node} {name}"
-        case Publish(node, topic):
-            return f"publish {node} {topic}"
-        case Clone(node, near) | Collide(node, near):
-            return f"{_words(action)} {node} near {near}"
-        case Crash(node) | Vanish(node) | RestartBroker(node):
-            return f"{_words(action)} {node}"
-        case Heal():
-            return "heal"
+    if isinstance(action, Partition):
+        return "partition " + " | ".join(",".join(map(str, side)) for side in action.sides)
+    values = {field.name: getattr(action, field.name) for field in fields(action)}
+    words = [_name(action)]
+    if "a" in values:
+        arrow = ">" if isinstance(action, CutOneWay) else "-"
+        words.append(f"{values.pop('a')}{arrow}{values.pop('b')}")
+    words += [_spell(name, value) for name, value in values.items() if value is not None]
+    return " ".join(words)
 
 
-def _words(action: Action) -> str:
+def _name(action: Action) -> str:
     """Return the name of an action in lower case: CutSilently is `cut silently`."""
     name = type(action).__name__
     return "".join(f" {c.lower()}" if c.isupper() else c for c in name).strip()
+
+
+def _spell(name: str, value: object) -> str:
+    if isinstance(value, bool):
+        return f"{'with' if value else 'without'} {name.removeprefix('with_')}"
+    return _SPELLING.get(name, "{}").format(value)

@@ -6,13 +6,13 @@ loop, parents nearer, cost. The others hold when the federation has had time to 
 
 from dataclasses import dataclass
 
-from hansa.protocol.effects import News, ParentsChanged
+from hansa.protocol.effects import NeighbourDown, NeighbourUp, News, ParentsChanged
 from hansa.protocol.frames import UNREACHABLE, Announce
 from hansa.protocol.settings import Metric
 from hansa.protocol.vocabulary import HOPS_MAX, GroupId, NodeId, Publication
 from hansa.simulator.convergence import Tracker, allowance
 from hansa.simulator.ledger import Entry
-from hansa.simulator.network import End
+from hansa.simulator.network import REORDER_FACTOR, End
 from hansa.simulator.site import Site
 from hansa.simulator.structure import Structure
 from hansa.simulator.watcher import Watcher
@@ -88,21 +88,20 @@ class NoLoop(Checker):
     def __init__(self, world: World, violations: list[str]) -> None:
         """Start with nothing sent."""
         super().__init__(world, violations)
-        self._crossings: dict[tuple[NodeId, int, int, bool], dict[tuple[int, int], list[int]]] = {}
-        self._named: dict[tuple[NodeId, int, int, bool], dict[tuple[int, int], set[GroupId]]] = {}
+        self._crossings: dict[tuple[object, ...], tuple[int, frozenset[GroupId]]] = {}
 
     def forwarded(self, end: End, publication: Publication) -> None:
-        """Count a copy."""
-        key = (publication.origin, publication.life, publication.number, publication.qos > 0)
-        way = (end.machine.place, end.other.machine.place)
-        crossings = self._crossings.setdefault(key, {}).setdefault(way, [0])
-        crossings[0] += 1
-        named = self._named.setdefault(key, {}).setdefault(way, set())
-        named.update(publication.named)
-        if crossings[0] > 1 + len(named):
-            self.fail(f"{key} crosses n{way[0]}>n{way[1]} {crossings[0]} times, named {len(named)}")
+        """Count a copy, per session: behind an old one there may have been another node."""
+        name = (publication.origin, publication.life, publication.number, publication.qos > 0)
+        way = (end.machine.place, end.id, *name)
+        count, named = self._crossings.get(way, (0, frozenset()))
+        count, named = count + 1, named.union(publication.named)
+        self._crossings[way] = (count, named)
+        link = f"n{end.machine.place}>n{end.other.machine.place}"
+        if count > 1 + len(named):
+            self.fail(f"publication {name} crosses {link} {count} times, named {len(named)}")
         if publication.hops > HOPS_MAX:
-            self.fail(f"{key} travels {publication.hops} hops at n{way[0]}")
+            self.fail(f"publication {name} travels {publication.hops} hops at {link}")
 
 
 class Completeness(Checker):
@@ -117,7 +116,7 @@ class Completeness(Checker):
         self._tracker = tracker
         links = world.options.links
         slowest = max([links.delay_ms, *(delay for _, _, delay in links.delays_ms)])
-        hop = (slowest + links.jitter_ms) / 1000
+        hop = (slowest + links.jitter_ms) / 1000 * (REORDER_FACTOR if links.reorder else 1)
         self._transit = (len(world.sites) + 2) * hop + 4 * links.broker_ms / 1000
         self._lossless = links.loss == 0
         self.checked = 0
@@ -236,17 +235,18 @@ class ParentsNearer(Checker):
 class _Flood:
     """One announcement on its way."""
 
-    born: float
-    links: int
-    changes: int
+    born: int
+    """How many neighbours had come and gone when it was made."""
+    links: float
+    """How many links were up then."""
     frames: int = 0
 
 
 class Cost(Checker):
     """One announcement takes at most two frames per link (Spohn 2020, theorem 1).
 
-    Promised when all links are equally fast and none comes or goes meanwhile; the most frames
-    are reported always. Links that came up later are not counted: what they carry is theirs.
+    Promised for hops, when all links are equally fast and none comes or goes meanwhile; the most
+    frames are reported always. Links that came up later are not counted: what they carry is theirs.
     """
 
     name = "cost"
@@ -254,10 +254,28 @@ class Cost(Checker):
     def __init__(self, world: World, violations: list[str]) -> None:
         """Start with nothing announced."""
         super().__init__(world, violations)
-        options = world.options.links
-        self._promised = options.ordered and not options.delays_ms and not options.jitter_ms
+        links = world.options.links
+        equal = links.ordered and not links.delays_ms and not links.jitter_ms
+        self._promised = equal and world.options.protocol.metric is Metric.HOPS
         self._floods: dict[tuple[NodeId, int, int], _Flood] = {}
+        self._changes = 0
+        self._up: dict[tuple[int, NodeId], int] = {}  # (place, neighbour): the change that made it
         self.frames_max = 0
+
+    def stopped(self, site: Site) -> None:
+        """A dead node has no neighbours."""
+        self._changes += 1
+        for key in [key for key in self._up if key[0] == site.place]:
+            del self._up[key]
+
+    def told(self, site: Site, news: News) -> None:
+        """Follow who is whose neighbour."""
+        if isinstance(news, NeighbourUp):
+            self._changes += 1
+            self._up[site.place, news.node] = self._changes
+        elif isinstance(news, NeighbourDown):
+            self._changes += 1
+            self._up.pop((site.place, news.node), None)
 
     def announced(self, end: End, frame: Announce) -> None:
         """Count a frame, unless it takes an announcement back."""
@@ -266,14 +284,13 @@ class Cost(Checker):
         key = (frame.core, frame.incarnation, frame.seq)
         flood = self._floods.get(key)
         if flood is None:
-            network = self.world.network
-            links = sum(bool(link.sessions) for link in network.links.values())
-            flood = self._floods[key] = _Flood(self.world.now, links, network.changes)
-        if end.session.opened_at > flood.born:
+            flood = self._floods[key] = _Flood(self._changes, len(self._up) / 2)
+        peer = self.world.sites[end.other.machine.place].memory.id
+        if self._up.get((end.machine.place, peer), self._changes) > flood.born:
             return
         flood.frames += 1
         self.frames_max = max(self.frames_max, flood.frames)
-        undisturbed = flood.changes == self.world.network.changes
+        undisturbed = flood.born == self._changes
         if self._promised and undisturbed and flood.frames > 2 * flood.links:
             self.fail(f"announcement {key} takes {flood.frames} frames on {flood.links} links")
 

@@ -5,10 +5,12 @@ so a run with many nodes stays fast. What is reported is when the last relevant 
 before all was right, which no interval blurs.
 """
 
+from hansa.simulator.network import REORDER_FACTOR
 from hansa.simulator.options import Options
 from hansa.simulator.result import Convergence
 from hansa.simulator.site import Site
 from hansa.simulator.structure import Problem, Structure
+from hansa.simulator.topologies import Topology, distances
 from hansa.simulator.watcher import Watcher
 from hansa.simulator.world import World
 
@@ -114,16 +116,22 @@ def allowance(options: Options) -> float:
     slowest = max([links.delay_ms, *(delay for _, _, delay in links.delays_ms)]) + links.jitter_ms
     hop = slowest / 1000 + protocol.relay_delay
     if not links.ordered:
-        hop = 10 * hop / (1 - links.loss) ** 2 + 2 * links.loss  # resent, up to two seconds later
-    crossing = hop * min(options.topology.nodes + 2, 64)
+        hop = REORDER_FACTOR * hop + links.loss  # what is lost is sent again, later and later
+    crossing = hop * _width(options.topology)
     waits = (
         2 * protocol.change_delay
         + 4 * protocol.announce_gap
         + 4 * protocol.solicit_interval
         + protocol.settle_delay
-        + protocol.status_delay
+        + 2 * protocol.confirm_patience
         + 2 * protocol.linger
     )
     detection = protocol.heartbeat_limit + protocol.heartbeat_interval
     takeover = protocol.takeover_delay + protocol.takeover_patience
     return detection + takeover + 2 * links.redial_s[1] + waits + 6 * crossing
+
+
+def _width(topology: Topology) -> int:
+    """Return how many hops news may need: the diameter, twice for links that are cut."""
+    reach = distances(topology, 0)
+    return min(2 * 2 * max(reach.values()), topology.nodes) + 2

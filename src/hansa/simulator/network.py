@@ -62,7 +62,18 @@ class Pipe:
 class End:
     """One side of a session: what was sent from here and has not arrived."""
 
-    __slots__ = ("arrival", "id", "machine", "open", "other", "pipe", "queue", "session", "stalled")
+    __slots__ = (
+        "arrival",
+        "id",
+        "machine",
+        "newest",
+        "open",
+        "other",
+        "pipe",
+        "queue",
+        "session",
+        "stalled",
+    )
 
     other: "End"
 
@@ -78,6 +89,8 @@ class End:
         """On a stream: when the newest of it arrives."""
         self.stalled = 0
         """On a stream: how much should have arrived while the pipe was cut."""
+        self.newest = 0
+        """On datagrams: the highest number that was sent; what is not above it is sent again."""
 
 
 @dataclass(slots=True)
@@ -208,9 +221,7 @@ class Network:
         self._post(end.machine, LinkOpened(end.id, dialled, self._ordered))
 
     def _has_session(self, machine: Machine, link: Link) -> bool:
-        return any(
-            end.open for pair in link.sessions for end in pair if end.machine is machine
-        )
+        return any(end.open for pair in link.sessions for end in pair if end.machine is machine)
 
     def close(self, end: End) -> None:
         """An agent closes its end. A stream tells the other end, after what was sent before."""
@@ -274,7 +285,7 @@ class Network:
         self._scheduler.at(arrival, self._pull, end)
 
     def _pull(self, end: End) -> None:
-        """The oldest thing on a stream arrives, unless the way is cut: then it waits for mending."""
+        """The oldest thing on a stream arrives, unless the way is cut: then it waits."""
         if end.pipe.cut:
             end.stalled += 1
             return

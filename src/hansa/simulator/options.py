@@ -35,7 +35,7 @@ class LinkOptions:
     delays_ms: tuple[tuple[int, int, float], ...] = ()
     """(a, b, one-way delay) for links that differ from `delay_ms`."""
     close_delay_ms: float = 0.0
-    """How long the kernel of either end takes to report a closed connection, on top of the delay."""
+    """How long the kernel of either end takes to report a closed connection."""
     redial_s: tuple[float, float] = (0.1, 1.0)
     """Least and longest wait before a link that is down is dialled again."""
     broker_ms: float = 0.1
@@ -82,7 +82,9 @@ class Faults:
         """Refuse negative counts."""
         for field_ in fields(self):
             value = getattr(self, field_.name)
-            _require(not isinstance(value, int) or value >= 0, f"{field_.name} must not be negative")
+            _require(
+                not isinstance(value, int) or value >= 0, f"{field_.name} must not be negative"
+            )
         low, high = self.outage_s
         _require(0 < low <= high, "outage_s must be two times above 0, the shorter first")
 
@@ -161,7 +163,7 @@ class Options:
     """What happens when, besides what `faults` and `workload` draw; in any order."""
     phases: Phases = field(default_factory=Phases)
     shuffle_ids: bool = False
-    """Whether node ids are drawn at random. Otherwise a node's id is its place, as in the papers."""
+    """Whether node ids are drawn at random. Otherwise an id is the place, as in the papers."""
     capacities: tuple[float, ...] = ()
     """Capacity of each node, 1 for those that are not named."""
     start_spread_s: float = 0.0

@@ -18,7 +18,7 @@ class Convergence:
     at_s: float
     """When it happened, in virtual seconds."""
     converged_s: float | None
-    """Seconds until all was right and stayed so until the next disturbance; None if it never was."""
+    """Seconds until all was right and stayed so until the next disturbance; None if never."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,11 +53,12 @@ def random_options(seed: int) -> Options:
     """Return the run that belongs to a seed."""
     chance = random.Random(f"{seed} options")
     topology = _topology(chance, seed)
+    links = _links(chance, topology)
     options = Options(
         topology=topology,
-        protocol=_protocol(chance),
+        protocol=_protocol(chance, links),
         seed=seed,
-        links=_links(chance, topology),
+        links=links,
         workload=_workload(chance, topology),
         faults=_faults(chance),
         shuffle_ids=chance.random() < 0.7,
@@ -83,8 +84,11 @@ def _topology(chance: random.Random, seed: int) -> Topology:
     return parse(chance.choice(words), seed)
 
 
-def _protocol(chance: random.Random) -> ProtocolSettings:
+def _protocol(chance: random.Random, links: LinkOptions) -> ProtocolSettings:
+    """Where frames are lost, many heartbeats in a row must be before a neighbour is given up."""
     return ProtocolSettings(
+        heartbeat_interval=0.5 if links.loss else 1.0,
+        heartbeat_limit=5.0 if links.loss else 3.0,
         redundancy=chance.choice((1, 2, 2, 3)),
         outside=chance.choice(list(Outside)),
         metric=chance.choice((Metric.HOPS, Metric.HOPS, Metric.RTT)),

@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 
 from hansa.protocol.groups import group_of
-from hansa.protocol.inspection import NodeView
+from hansa.protocol.inspection import InterestView
+from hansa.protocol.records import Stamp
 from hansa.protocol.settings import Metric, ProtocolSettings
 from hansa.protocol.topics import covers, is_local_only, split_share
 from hansa.protocol.vocabulary import MANAGEMENT, Group, NodeId
@@ -60,22 +61,19 @@ class Structure:
             return f"two nodes share an id in {_places(part.sites)}"
         suspects = [site for site in part.sites if site.place == self._suspect]
         for site in [*suspects, *part.sites]:
-            problem = self._node_agrees(site, part)
+            problem = self._knows_its_surroundings(site, part)
             if problem:
                 self._suspect = site.place
                 return f"n{site.place}: {problem}"
-        return None
+        return self._interest_is_in_force(part)
 
-    def _node_agrees(self, site: Site, part: Component) -> Problem:
+    def _knows_its_surroundings(self, site: Site, part: Component) -> Problem:
         view = self.truth.view(site)
         near = tuple(sorted(view.neighbours))
         if near != part.neighbours[view.node]:
             return f"its neighbours are {part.neighbours[view.node]}, it knows {near}"
         if view.reachable != part.ids:
             return f"it can reach {part.ids}, it knows {view.reachable}"
-        return self._announces_what_is_wanted(site, view) or self._serves_all(site, view, part)
-
-    def _announces_what_is_wanted(self, site: Site, view: NodeView) -> Problem:
         own = view.interest.get(view.node)
         announced = own.filters if own else ()
         for wanted in site.broker.clients:
@@ -83,28 +81,38 @@ class Structure:
                 return f"its clients want {wanted}, it announces {announced}"
         return None
 
-    def _serves_all(self, site: Site, view: NodeView, part: Component) -> Problem:
-        """Every other node's newest interest must be in force here."""
-        for other in part.sites:
-            theirs = self.truth.view(other)
-            own = theirs.interest.get(theirs.node)
-            if other is site or own is None:
-                continue
-            known = view.interest.get(theirs.node)
-            if known != own:
-                return f"n{other.place} wants {own}, it knows {known}"
-            if view.in_force.get(theirs.node) != own.stamp:
-                return f"the interest {own.stamp} of n{other.place} is not in force"
-            for name in own.filters:
-                if split_share(name)[1] not in site.broker.granted:
-                    return f"its broker was not asked for {name}, which n{other.place} wants"
+    def _interest_is_in_force(self, part: Component) -> Problem:
+        """Every node's newest interest must be known and in force at every other."""
+        newest: dict[NodeId, Stamp] = {}
+        wanted: dict[str, None] = {}
+        for node, site in part.by_id.items():
+            own = self.truth.view(site).interest.get(node)
+            if own is not None:
+                newest[node] = own.stamp
+                wanted.update((split_share(name)[1], None) for name in own.filters)
+        for site in part.sites:
+            view = self.truth.view(site)
+            own = view.interest.get(view.node)
+            # The whole comparison in one step of C: it runs for every node, all the time.
+            held = view.in_force | {view.node: own.stamp} if own else view.in_force
+            if not newest.items() <= held.items():
+                missing = [node for node, stamp in newest.items() if held.get(node) != stamp]
+                return f"n{site.place} has the interest of {missing} not in force"
+            if not wanted.keys() <= site.broker.granted.keys() | _plain(own):
+                lacking = [name for name in wanted if name not in site.broker.granted]
+                return f"the broker of n{site.place} was not asked for all of {lacking}"
         return None
 
     # ------------------------------------------------------------ converged: groups
 
     def _groups_hang_together(self, part: Component) -> Problem:
+        led: dict[NodeId, Problem] = {}
         for group, wanters in self.wanters(part).items():
-            problem = self._group_hangs_together(group, wanters, part)
+            core, problem = self._one_core(group, part)
+            if core is not None and core not in led:
+                led[core] = self._all_lead_to(core, part)
+            if core is not None:
+                problem = led[core] or self._all_are_joined(group, core, wanters, part)
             if problem:
                 return f"group {group!r}: {problem}"
         return None
@@ -120,60 +128,54 @@ class Structure:
                 wanters.setdefault(group, {})[view.node] = None
         return wanters
 
-    def _group_hangs_together(
-        self, group: Group, wanters: Iterable[NodeId], part: Component
-    ) -> Problem:
+    def _one_core(self, group: Group, part: Component) -> tuple[NodeId | None, Problem]:
         cores: dict[NodeId | None, Site] = {}
         for site in part.sites:
             seen = self.truth.view(site).groups.get(group)
             cores.setdefault(seen.core if seen else None, site)
         if len(cores) > 1:
-            return "nodes see different cores: " + ", ".join(
-                f"n{site.place} sees {core}" for core, site in cores.items()
-            )
+            sights = ", ".join(f"n{site.place} sees {core}" for core, site in cores.items())
+            return None, f"nodes see different cores: {sights}"
         (core,) = cores
         if core is None or core not in part.by_id:
-            return f"its core {core} is not there"
-        for site in part.sites:
-            if not self._leads_to(site, core, part):
-                return f"n{site.place} has no way to the core {core}"
-        for wanter in wanters:
-            if not self._is_joined(part.by_id[wanter], group, core, part):
-                return f"n{part.by_id[wanter].place} wants it and is not joined to the core {core}"
+            return None, f"its core {core} is not there"
+        return core, None
+
+    def _all_lead_to(self, core: NodeId, part: Component) -> Problem:
+        """Following first parents must lead from everywhere to the core."""
+        good = {core}
+        for start in part.ids:
+            path: list[NodeId] = []
+            here = start
+            while here not in good:
+                way = self.truth.view(part.by_id[here]).cores.get(core)
+                path.append(here)
+                if way is None or not way.parents or way.parents[0] in path:
+                    return f"n{part.by_id[start].place} has no way to the core {core}"
+                here = way.parents[0]
+                if here not in part.by_id:
+                    return f"n{part.by_id[start].place} goes to the core {core} by {here}, gone"
+            good.update(path)
         return None
 
-    def _leads_to(self, site: Site, core: NodeId, part: Component) -> bool:
-        """Whether following parents from here ends at the core."""
-        seen = {site.memory.id}
-        while site.memory.id != core:
-            way = self.truth.view(site).cores.get(core)
-            if way is None or not way.parents or way.parents[0] not in part.by_id:
-                return False
-            site = part.by_id[way.parents[0]]
-            if site.memory.id in seen:
-                return False
-            seen.add(site.memory.id)
-        return True
-
-    def _is_joined(self, site: Site, group: Group, core: NodeId, part: Component) -> bool:
-        """Whether a member hangs on the core by parents and children that know of each other."""
-        queue = [site]
-        seen = {site.memory.id}
+    def _all_are_joined(
+        self, group: Group, core: NodeId, wanters: Iterable[NodeId], part: Component
+    ) -> Problem:
+        """All who want a group must hang on its core by parents and children that agree."""
+        joined = {core: None}
+        queue = [core]
         for here in queue:  # grows as it is read
-            view = self.truth.view(here)
-            mine = view.groups[group]
-            if not mine.member:
-                continue
-            if view.node == core:
-                return True
-            for parent in mine.parents:
-                above = part.by_id.get(parent)
-                if above is None or parent in seen:
+            for child in self.truth.view(part.by_id[here]).groups[group].children:
+                if child in joined or child not in part.by_id:
                     continue
-                if view.node in self.truth.view(above).groups[group].children:
-                    seen.add(parent)
-                    queue.append(above)
-        return False
+                theirs = self.truth.view(part.by_id[child]).groups[group]
+                if theirs.member and here in theirs.parents:
+                    joined[child] = None
+                    queue.append(child)
+        for wanter in wanters:
+            if wanter not in joined:
+                return f"n{part.by_id[wanter].place} wants it and is not joined to core {core}"
+        return None
 
     # ------------------------------------------------------------ exact
 
@@ -217,7 +219,9 @@ class Structure:
             for node in part.ids:
                 view = self.truth.view(part.by_id[node])
                 mine = view.groups[group]
-                ways = view.cores[mine.core].parents if mine.member and mine.core is not None else ()
+                ways = (
+                    view.cores[mine.core].parents if mine.member and mine.core is not None else ()
+                )
                 if mine.parents != tuple(sorted(ways)):
                     place = f"n{part.by_id[node].place} told {mine.parents}"
                     return f"group {group!r}: {place}, its ways to the core are {ways}"
@@ -253,6 +257,11 @@ class Structure:
         views = self.truth.view(part.sites[0])
         cores = (view.core for view in views.groups.values())
         return sorted({core for core in cores if core is not None})
+
+
+def _plain(own: InterestView | None) -> set[str]:
+    """Return the filters that a node need not ask its broker for: those that only it wants."""
+    return {split_share(name)[1] for name in own.filters} if own else set()
 
 
 def _first(*checks: Callable[[], Problem]) -> Problem:

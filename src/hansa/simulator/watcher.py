@@ -36,7 +36,7 @@ class Watcher:
         """A client publishes."""
 
     def delivered(self, site: Site, publication: Publication, entry: Entry | None) -> None:
-        """An agent gives a publication to its broker; `entry` is what was published, if anything."""
+        """An agent gives a publication to its broker; `entry` is what was published, if it was."""
 
     def changed(self, site: Site) -> None:
         """A node's control state may have changed."""

@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterable
 
 from hansa.protocol import effects as orders
 from hansa.protocol import events, wire
-from hansa.protocol.effects import Effect, News
+from hansa.protocol.effects import Effect
 from hansa.protocol.frames import Acknowledge, Announce, Heartbeat, Numbered
 from hansa.protocol.vocabulary import NodeId, Publication
 from hansa.simulator.ledger import Entry, Ledger
-from hansa.simulator.network import LinkEvent, Machine, Network
+from hansa.simulator.network import End, LinkEvent, Machine, Network
 from hansa.simulator.options import Options
 from hansa.simulator.scheduler import Scheduler
 from hansa.simulator.site import NEVER, Memory, Naming, Site
@@ -153,8 +153,10 @@ class World:
         perform = self._perform
         for effect in node.handle(event, self.scheduler.now):
             perform.get(type(effect), self._tell)(site, effect)
+            if site.node is not node:
+                return  # it had to stop: what else it wanted is void
         deadline = node.next_deadline()
-        if deadline is not None and deadline < site.timer_at and site.node is node:
+        if deadline is not None and deadline < site.timer_at:
             self._arm(site)
 
     def _receive(self, machine: Machine, event: LinkEvent) -> None:
@@ -218,12 +220,20 @@ class World:
             for call in self.watchers.forwarded:
                 call(end, frame)
         elif kind not in _QUIET_FRAMES:
-            self._note_change(site)
-            inner = frame.frame if type(frame) is Numbered else frame
-            if type(inner) is Announce:
-                for call in self.watchers.announced:
-                    call(end, inner)
+            self._note_control(site, end, frame)
         self.network.send(end, wire.encode(frame) if self.options.wire else frame)
+
+    def _note_control(self, site: Site, end: End, frame: object) -> None:
+        """A node says something new; what it only sends again, nobody needs to look at."""
+        if type(frame) is Numbered:
+            if frame.number <= end.newest:
+                return
+            end.newest = frame.number
+            frame = frame.frame
+        self._note_change(site)
+        if type(frame) is Announce:
+            for call in self.watchers.announced:
+                call(end, frame)
 
     def _close(self, site: Site, effect: Effect) -> None:
         assert type(effect) is orders.CloseLink
@@ -238,7 +248,9 @@ class World:
     def _grant(self, site: Site, life: int, filters: tuple[str, ...]) -> None:
         if site.life == life:
             site.broker.grant(filters)
-            self.scheduler.after(self._broker_delay, self._hear, site, life, events.Granted(filters))
+            self.scheduler.after(
+                self._broker_delay, self._hear, site, life, events.Granted(filters)
+            )
 
     def _unsubscribe(self, site: Site, effect: Effect) -> None:
         assert type(effect) is orders.Unsubscribe
@@ -309,8 +321,8 @@ class World:
             self._observe(site, (), (name,))
 
     def _observe(self, site: Site, added: tuple[str, ...], removed: tuple[str, ...]) -> None:
-        """The agent's observer sees what clients want now, if an agent runs."""
-        if site.node is not None and (added or removed):
+        """The agent's observer sees what clients want now, be it nothing, if an agent runs."""
+        if site.node is not None:
             event = events.InterestChanged(added, removed)
             self.scheduler.after(self._broker_delay, self._hear, site, site.life, event)
 

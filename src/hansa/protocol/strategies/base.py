@@ -9,7 +9,7 @@ from typing import Protocol
 
 from hansa.protocol.effects import Effect
 from hansa.protocol.forwarding import Entry
-from hansa.protocol.frames import Control
+from hansa.protocol.frames import Control, Ordered
 from hansa.protocol.graph import Graph
 from hansa.protocol.groups import GroupIndex
 from hansa.protocol.inspection import CoreView, GroupView
@@ -24,7 +24,7 @@ class Tell:
     """Send this to a neighbour: what strategies return beside news."""
 
     node: NodeId
-    frame: Control
+    frame: Ordered
 
 
 Outcome = list[Effect | Tell]
@@ -72,6 +72,9 @@ class Strategy(Protocol):
         self, node: NodeId, added: Iterable[Group], removed: Iterable[Group], now: float
     ) -> Outcome:
         """Another node claims groups, or gives them up."""
+
+    def forget(self, node: NodeId) -> None:
+        """A node's lease has ended: nothing about it need be kept."""
 
     def receive(self, sender: NodeId, frame: Control, now: float) -> Outcome:
         """A neighbour sent a frame of the strategy's own."""

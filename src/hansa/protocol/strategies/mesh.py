@@ -8,22 +8,12 @@ compiles the groups that were touched.
 
 from collections.abc import Callable, Iterable
 
-from hansa.protocol.effects import (
-    MeshJoined,
-    MeshLeft,
-    ParentsChanged,
-)
+from hansa.protocol.deadlines import earliest
+from hansa.protocol.effects import MeshJoined, MeshLeft, ParentsChanged
 from hansa.protocol.election import Election
 from hansa.protocol.forwarding import Entry
-from hansa.protocol.frames import (
-    UNREACHABLE,
-    Announce,
-    Control,
-    Solicit,
-)
-from hansa.protocol.frames import (
-    Membership as MembershipFrame,
-)
+from hansa.protocol.frames import UNREACHABLE, Announce, Control, Solicit
+from hansa.protocol.frames import Membership as MembershipFrame
 from hansa.protocol.inspection import CoreView, GroupView
 from hansa.protocol.membership import Membership
 from hansa.protocol.pulpit import Pulpit
@@ -61,7 +51,6 @@ class Mesh:
         self._pulpit = Pulpit(self._settings)
         self._solicitation = Solicitation(self._settings)
         self._touched: dict[Group, None] = {MANAGEMENT: None}
-        self._retired: dict[NodeId, None] = {}
         self._entries: dict[Group, Entry | Group] = {}
 
     # ------------------------------------------------------------ what happens
@@ -95,7 +84,6 @@ class Mesh:
         for node in (*joined, *lost):
             groups.update(dict.fromkeys(self._around.claims_of(node)))
             groups.update(dict.fromkeys(self._around.groups_of(node)))
-        self._routes.drop(lost)
         self._solicitation.settle(lost)
         outcome = self._elect_manager(now)
         return outcome + self._evaluate(groups, now) + self._finish(now)
@@ -107,13 +95,16 @@ class Mesh:
     def claims_changed(
         self, node: NodeId, added: Iterable[Group], removed: Iterable[Group], now: float
     ) -> Outcome:
-        """Elect anew; forget the way to a node that claims nothing any more."""
+        """Elect anew."""
         groups = dict.fromkeys([*added, *removed])
         self._election.note_claims(node, added, removed)
         outcome = self._evaluate(groups, now)
-        if not any(True for _ in self._around.claims_of(node)):
-            self._retired[node] = None
         return outcome + self._finish(now)
+
+    def forget(self, node: NodeId) -> None:
+        """A node's lease has ended."""
+        self._routes.forget(node)
+        self._flags = {key: flags for key, flags in self._flags.items() if key[0] != node}
 
     def receive(self, sender: NodeId, frame: Control, now: float) -> Outcome:
         """Take an announcement, a membership or a request for an announcement."""
@@ -144,19 +135,20 @@ class Mesh:
 
     def next_deadline(self) -> float | None:
         """When something is next due."""
-        dues = [
+        return earliest(
             self._pulpit.next_deadline(),
             self._election.next_deadline(),
             self._membership.next_deadline(),
             self._solicitation.next_deadline(),
-        ]
-        return min((due for due in dues if due is not None), default=None)
+        )
 
     # ------------------------------------------------------------ cores
 
     def _evaluate(self, groups: Iterable[Group], now: float) -> Outcome:
         outcome: Outcome = []
         for group in groups:
+            if group == MANAGEMENT:
+                continue  # nobody can claim it, whatever a peer says
             self._touched[group] = None
             claimed = group in self._election.claims
             outcome += self._election.evaluate(group, now)
@@ -182,8 +174,6 @@ class Mesh:
         for record in records or [None]:
             self._routes.lead(self._self, (self._around.incarnation(), self._pulpit.speak(now)))
             outcome += self._spread(self._self, None, record)
-        if not self._election.claims and not self._pulpit.manages:
-            self._routes.drop([self._self])
         return outcome
 
     # ------------------------------------------------------------ ways to cores
@@ -200,12 +190,14 @@ class Mesh:
         return [Tell(node, frame) for node in self._around.neighbours if node != source]
 
     def _take_announcement(self, sender: NodeId, frame: Announce, now: float) -> Outcome:
-        if sender not in self._around.neighbours:
+        if sender not in self._around.neighbours or frame.core == self._self:
             return []
         before = self._routes.parents(frame.core)
         self._flags[frame.core, sender] = frozenset(frame.members)
         pass_on = self._routes.hear(sender, frame)
         outcome = self._note_parents(frame.core, before, now)
+        if not self._routes.has_way(frame.core) and frame.core in self._election.led:
+            self._solicitation.lost(frame.core, now)
         if pass_on:
             route = self._routes.routes[frame.core]
             lost = route.distance == UNREACHABLE
@@ -234,7 +226,7 @@ class Mesh:
         self._touch(self._election.led.get(core, ()))
         if not route.parents and core in self._election.led:
             self._solicitation.lost(core, now)
-        return [ParentsChanged(core, route.stamp[1], route.distance, route.parents)]
+        return [ParentsChanged(core, *route.stamp, route.distance, route.parents)]
 
     def _check_ways(self, now: float) -> None:
         """Every core in reach must have a way; one that never had may just be on its way."""
@@ -254,17 +246,17 @@ class Mesh:
         route = self._routes.routes.get(core)
         incarnation, seq = route.stamp if route else (0, 0)
         hop = self._around.graph.next_hop(core)
-        return [Tell(hop, Solicit(core, max(0, incarnation), seq, 0))] if hop is not None else []
+        return [Tell(hop, Solicit(core, incarnation, seq, 0))] if hop is not None else []
 
     def _take_request(self, sender: NodeId, frame: Solicit, now: float) -> Outcome:
         stamp = (frame.incarnation, frame.seq)
         if frame.core == self._self:
             self._answer_request(stamp, now)
             return []
-        if frame.hops >= HOPS_MAX or not self._solicitation.pass_on(frame.core, stamp, now):
-            return []
         hop = self._around.graph.next_hop(frame.core)
-        if hop is None or hop == sender:
+        if hop is None or hop == sender or frame.hops >= HOPS_MAX:
+            return []
+        if not self._solicitation.pass_on(frame.core, stamp, now):
             return []
         return [Tell(hop, Solicit(frame.core, frame.incarnation, frame.seq, frame.hops + 1))]
 
@@ -286,10 +278,6 @@ class Mesh:
         outcome: Outcome = []
         if self._pulpit.is_due(now):
             outcome += self._announce(now)
-        for core in self._retired:
-            if core not in self._election.led:
-                self._routes.drop([core])
-        self._retired.clear()
         self._check_ways(now)
         joins: dict[tuple[NodeId, NodeId], list[Group]] = {}
         touched, self._touched = self._touched, {}
@@ -326,12 +314,15 @@ class Mesh:
             told = self._membership.told.get(group, {})
             mesh = dict.fromkeys([*told, *self._membership.children(group)])
             return Entry(group, True, neighbours=self._links(mesh))
-        flag = group_id(group)
         # A parent that is a member itself saves hops (rule 5.4); sorting is stable.
-        nearest = sorted(
-            parents, key=lambda p: flag not in self._flags.get((core or NodeId(0), p), ())
-        )
+        nearest = sorted(parents, key=lambda parent: not self._is_member(parent, group, core))
         return Entry(group, False, towards=self._links(nearest))
+
+    def _is_member(self, parent: NodeId, group: Group, core: NodeId | None) -> bool:
+        """Whether a parent is known to be in the mesh: it wants the group, or said so."""
+        if core is None or self._around.index.wanted_by(group, parent):
+            return True
+        return group_id(group) in self._flags.get((core, parent), ())
 
     def _links(self, nodes: Iterable[NodeId]) -> tuple[LinkId, ...]:
         neighbours = self._around.neighbours

@@ -1,0 +1,293 @@
+"""`hansa simulate`: one run or many, of a scenario or of any topology, for people or as JSON."""
+
+import argparse
+import json
+import shlex
+import sys
+from collections.abc import Sequence
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hansa.cli import arguments
+from hansa.cli.arguments import Parser, amount, whole
+from hansa.errors import UsageError
+from hansa.protocol.settings import PRESETS, ManagementBy, Metric, Outside
+
+if TYPE_CHECKING:
+    from hansa.simulator.scenarios import Played
+    from hansa.simulator.transcript import Listener
+
+DEFAULT_SEED = 1
+RUNS_MAX = 1_000_000
+
+FIXED_BY_SCENARIO = (
+    *("redundancy", "metric", "management", "group_depth", "delay", "jitter", "loss", "duplicate"),
+    *("reorder", "subscribe", "subscribers", "filter", "publish", "publications", "faults", "at"),
+    "duration",
+)
+"""What a scenario itself decides: its expectations would not hold otherwise."""
+
+EXAMPLES = """\
+  hansa simulate --list
+  hansa simulate --scenario spohn-2020
+  hansa simulate --scenario machado-25 --preset machado     the same with the paper's timers
+  hansa simulate --topology ring:3 --subscribe '1:plant/#' --publish 0:plant/temp
+  hansa simulate --topology grid:4x4 --at '2 crash 5' --at '6 restart 5' --transcript story.txt
+  hansa simulate --topology random:25,4 --subscribers 10 --faults crashes=3,partitions=1 --runs 100
+  hansa simulate --scenario overlap --json | python3 -m json.tool
+
+exit code: 0 all promises kept, 1 some broken, 2 bad input
+"""
+
+
+def run(given: Sequence[str]) -> int:
+    """Run the command with these arguments and return its exit code."""
+    args = parser().parse_args(given)
+    if args.list:
+        return _list()
+    _refuse_contradictions(args)
+    if args.runs > 1:
+        return _run_many(args, given)
+    return _run_one(args, given)
+
+
+def parser() -> Parser:
+    """Return the parser; it imports nothing that takes time."""
+    made = Parser(
+        "hansa simulate",
+        "Run a federation on virtual time, with the protocol code of the live agent, and check\n"
+        "every promise while it runs. A seed and the options are the whole run, bit for bit.",
+        EXAMPLES,
+    )
+    _add_what(made)
+    _add_protocol(made)
+    _add_links(made)
+    _add_clients(made)
+    return made
+
+
+def _add_what(made: Parser) -> None:
+    group = made.add_argument_group("what to run")
+    one = group.add_mutually_exclusive_group()
+    one.add_argument("--list", action="store_true", help="list the scenarios and what they claim")
+    one.add_argument("--scenario", metavar="NAME", help="an experiment of the papers, checked")
+    one.add_argument(
+        "--topology",
+        metavar="WORD",
+        help="ring:N line:N star:N tree:N full:N grid:RxC random:N,DEGREE geometric:N,RADIUS"
+        ' file:PATH (JSON {"links": [[0, 1], ...]} or lines a-b); default: ring:3',
+    )
+    group.add_argument(
+        "--seed", type=arguments.seed, default=DEFAULT_SEED, metavar="N",
+        help=f"decides all that is random (default {DEFAULT_SEED}); printed with every result",
+    )  # fmt: skip
+    group.add_argument(
+        "--runs", type=whole(1, RUNS_MAX, "runs"), default=1, metavar="N",
+        help="play seeds N, N+1 ... on all cores and stop at the first that breaks a promise",
+    )  # fmt: skip
+    group.add_argument(
+        "--json", action="store_true", help="print one JSON object instead of tables"
+    )
+    group.add_argument(
+        "--transcript",
+        metavar="FILE",
+        type=Path,
+        help="write what happened, one line each, to FILE",
+    )
+
+
+def _add_protocol(made: Parser) -> None:
+    group = made.add_argument_group("protocol")
+    group.add_argument(
+        "--preset", choices=PRESETS, default="default",
+        help="timers to start from; machado: those of Machado 2023, which take minutes",
+    )  # fmt: skip
+    group.add_argument(
+        "--redundancy", type=whole(1, 16, "parents"), metavar="N",
+        help="parents per mesh member; 1 makes a tree (default 2)",
+    )  # fmt: skip
+    group.add_argument(
+        "--outside", choices=[str(kind) for kind in Outside],
+        help="which parents take a publication from outside the mesh (default one)",
+    )  # fmt: skip
+    group.add_argument(
+        "--metric",
+        choices=[str(kind) for kind in Metric],
+        help="what makes a path short (default hops)",
+    )
+    group.add_argument(
+        "--management", choices=[str(kind) for kind in ManagementBy],
+        help="who leads the management group: smallest id or highest capacity (default id)",
+    )  # fmt: skip
+    group.add_argument(
+        "--group-depth", type=whole(0, 32, "levels"), metavar="N",
+        help="filters that agree in N levels share a group; 0: a group per filter (default 0)",
+    )  # fmt: skip
+
+
+def _add_links(made: Parser) -> None:
+    group = made.add_argument_group("links")
+    group.add_argument(
+        "--delay", type=amount(0, 60_000, "milliseconds"), metavar="MS",
+        help="one-way delay of a link in milliseconds (default 1)",
+    )  # fmt: skip
+    group.add_argument(
+        "--jitter", type=amount(0, 60_000, "milliseconds"), metavar="MS",
+        help="added at random to each frame's delay, up to so many milliseconds (default 0)",
+    )  # fmt: skip
+    for name, what in (
+        ("loss", "is lost"),
+        ("duplicate", "arrives twice"),
+        ("reorder", "is held back"),
+    ):
+        group.add_argument(
+            f"--{name}", type=amount(0, 0.9, "(a probability)"), metavar="P",
+            help=f"probability from 0 to 0.9 that a frame {what}; above 0 makes datagram links",
+        )  # fmt: skip
+
+
+def _add_clients(made: Parser) -> None:
+    group = made.add_argument_group("clients, faults, time (not with --scenario)")
+    group.add_argument(
+        "--subscribe", action="append", type=arguments.at_node, metavar="NODE:FILTER",
+        help="subscribe at a node; may be repeated, in this order",
+    )  # fmt: skip
+    group.add_argument(
+        "--subscribers", type=whole(0, 100_000, "subscribers"), metavar="N",
+        help="so many subscriptions at random nodes (default 3 unless --subscribe is given)",
+    )  # fmt: skip
+    group.add_argument(
+        "--filter", action="append", metavar="FILTER",
+        help="what random subscribers want; may be repeated (default plant/#)",
+    )  # fmt: skip
+    group.add_argument(
+        "--publish", action="append", type=arguments.at_node, metavar="NODE:TOPIC",
+        help="publish at a node; may be repeated (default: plant/temp at a random node)",
+    )  # fmt: skip
+    group.add_argument(
+        "--publications", type=whole(0, 100_000, "publications"), metavar="N",
+        help="publications of each publisher, spread over the duration (default 10)",
+    )  # fmt: skip
+    group.add_argument(
+        "--faults", metavar="KIND=N,...",
+        help="random faults: cuts silent-cuts one-way-cuts partitions flaps crashes vanishings"
+        " freezes lossy-restarts broker-restarts link-changes clones collisions",
+    )  # fmt: skip
+    group.add_argument(
+        "--at", action="append", metavar="'S ACTION'",
+        help="at second S of the duration: crash N, vanish N, restart N, freeze N S, cut A-B,"
+        " silence A-B, mend A-B, link A-B, unlink A-B, partition 0,1|2,3, heal,"
+        " subscribe N FILTER, unsubscribe N FILTER, publish N TOPIC; may be repeated",
+    )  # fmt: skip
+    group.add_argument(
+        "--duration", type=amount(0, 1_000_000, "seconds"), metavar="S",
+        help="virtual seconds of traffic and faults, after all has settled (default 10)",
+    )  # fmt: skip
+
+
+def _refuse_contradictions(args: argparse.Namespace) -> None:
+    if args.scenario:
+        for name in FIXED_BY_SCENARIO:
+            if getattr(args, name) is not None:
+                flag = name.replace("_", "-")
+                raise UsageError(
+                    f"a scenario decides --{flag} itself; leave it out, or use --topology"
+                )
+    if args.transcript and args.runs > 1:
+        raise UsageError("a transcript is of one run; leave out --runs or --transcript")
+
+
+# ---------------------------------------------------------------- running
+
+
+def _run_one(args: argparse.Namespace, given: Sequence[str]) -> int:
+    from hansa.cli import report
+
+    with ExitStack() as stack:
+        listen = _listener(args.transcript, stack) if args.transcript else None
+        played = play(args, args.seed, listen)
+    if args.json:
+        print(_as_json(args, played))
+    else:
+        report.show(args, played, replay(given, args.seed))
+    return 0 if played.result.ok else 1
+
+
+def play(args: argparse.Namespace, seed: int, listen: "Listener | None" = None) -> "Played":
+    """Play one seed of what the arguments describe. Also runs in the processes of `--runs`."""
+    from hansa.cli.plan import options, settings
+    from hansa.simulator.run import simulate
+    from hansa.simulator.scenarios import Played, find
+    from hansa.simulator.scenarios import play as play_scenario
+
+    if args.scenario:
+        return play_scenario(find(args.scenario), settings(args), seed, listen)
+    return Played(simulate(options(args, seed), listen), ())
+
+
+def _run_many(args: argparse.Namespace, given: Sequence[str]) -> int:
+    from hansa.cli import report
+    from hansa.cli.seeds import first_failure
+
+    if args.scenario:
+        from hansa.simulator.scenarios import find
+
+        find(args.scenario)  # a wrong name is told here, not by the first worker
+    seeds = range(args.seed, args.seed + args.runs)
+    tally = first_failure(partial(play, args), seeds)
+    if args.json:
+        failed = json.loads(tally.failed.result.to_json()) if tally.failed else None
+        values = {"scenario": args.scenario, "seed": args.seed, "runs": args.runs}
+        print(json.dumps({**values, "passed": tally.passed, "failed": failed}, indent=2))
+    else:
+        report.show_tally(args, tally)
+    if tally.failed is None:
+        return 0
+    command = replay(given, tally.failed.result.seed)
+    print(
+        f"hansa: seed {tally.failed.result.seed} breaks a promise; replay: {command}",
+        file=sys.stderr,
+    )
+    return 1
+
+
+def _listener(path: Path, stack: ExitStack) -> "Listener":
+    from hansa.simulator.transcript import line
+
+    try:
+        file = stack.enter_context(path.open("w", encoding="utf-8"))
+    except OSError as problem:
+        reason = (problem.strerror or str(problem)).lower()
+        raise UsageError(f"cannot write {path}: {reason}") from None
+
+    def write(now: float, place: int | None, what: object) -> None:
+        file.write(line(now, place, str(what)))
+
+    return write
+
+
+def replay(given: Sequence[str], seed: int) -> str:
+    """Return the command that plays one seed of these arguments again."""
+    kept: list[str] = []
+    words = iter(given)
+    for word in words:
+        if word in ("--seed", "--runs"):
+            next(words, None)
+        elif word != "--json" and not word.startswith(("--seed=", "--runs=")):
+            kept.append(word)
+    return shlex.join(["hansa", "simulate", *kept, "--seed", str(seed)])
+
+
+def _as_json(args: argparse.Namespace, played: "Played") -> str:
+    """Return the result with the name of its scenario, keys in the result's order."""
+    values = json.loads(played.result.to_json())
+    return json.dumps({**values, "scenario": args.scenario}, indent=2)
+
+
+def _list() -> int:
+    from hansa.cli import report
+
+    report.show_scenarios()
+    return 0

@@ -1,0 +1,202 @@
+"""The packets of MQTT as values. Their bytes are in `reader` and `writer`.
+
+`Publish` is the one that comes by the hundred thousand: it is flat, the garbage collector does not
+track it, and its properties stay bytes. All others are few, and have their properties decoded.
+"""
+
+import msgspec
+
+from hansa.mqtt.properties import Properties
+from hansa.mqtt.vocabulary import REFUSED, Version
+
+
+class Packet(msgspec.Struct, frozen=True):
+    """What all packets but PUBLISH share: they are values."""
+
+
+class Publish(msgspec.Struct, frozen=True, gc=False):
+    """A publication, in either direction."""
+
+    topic: str
+    payload: bytes
+    qos: int = 0
+    retain: bool = False
+    dup: bool = False
+    packet_id: int = 0
+    """From 1 at QoS 1 and 2; 0 at QoS 0."""
+    subscriptions: tuple[int, ...] = ()
+    """The identifiers of the subscriptions that this copy answers; only a broker sends them."""
+    properties: bytes = b""
+    """All other properties as they arrived, without their length: valid, and free to travel on."""
+
+
+class Oversized(msgspec.Struct, frozen=True):
+    """What is left of a publication above the agreed size: its payload was thrown away unread.
+
+    In MQTT 5 a broker must not send one. In 3.1.1 it cannot know, and would send it again after
+    every reconnection, so it has to be taken, acknowledged and counted as lost.
+    """
+
+    topic: str
+    qos: int
+    packet_id: int
+    size: int
+    """Bytes of the whole packet."""
+
+
+class Will(msgspec.Struct, frozen=True):
+    """What the broker publishes for a client that is gone without a DISCONNECT."""
+
+    topic: str
+    payload: bytes
+    qos: int = 0
+    retain: bool = False
+    properties: Properties = ()
+
+
+class Connect(Packet, frozen=True):
+    """The first packet of a client."""
+
+    client_id: str
+    version: Version = Version.V5
+    clean_start: bool = True
+    keep_alive: int = 0
+    """Seconds; 0 turns it off."""
+    username: str | None = None
+    password: bytes | None = None
+    will: Will | None = None
+    bridge: bool = False
+    """3.1.1 only, outside the standard: the top bit of the protocol level, by which Mosquitto and
+    some others know a bridge and do not send it its own publications."""
+    properties: Properties = ()
+
+
+class ConnAck(Packet, frozen=True):
+    """The broker's answer to a CONNECT."""
+
+    session_present: bool = False
+    reason: int = 0
+    """A reason code of MQTT 5, or a return code of 3.1.1; 0 is yes in both."""
+    properties: Properties = ()
+
+
+class Answer(Packet, frozen=True):
+    """What the four packets of a handshake share."""
+
+    packet_id: int
+    reason: int = 0
+    properties: Properties = ()
+
+    @property
+    def refused(self) -> bool:
+        """Whether this ends the handshake with a no."""
+        return self.reason >= REFUSED
+
+
+class PubAck(Answer, frozen=True):
+    """The receiver has a QoS 1 publication."""
+
+
+class PubRec(Answer, frozen=True):
+    """The receiver has a QoS 2 publication and its id."""
+
+
+class PubRel(Answer, frozen=True):
+    """The sender has noted that, will never send it again, and releases the publication."""
+
+
+class PubComp(Answer, frozen=True):
+    """The receiver has released the publication and forgets the id."""
+
+
+Handshake = PubAck | PubRec | PubRel | PubComp
+"""The packets of the QoS 1 and 2 handshakes, in the order in which they go."""
+
+
+class Subscription(msgspec.Struct, frozen=True):
+    """One filter of a SUBSCRIBE. 3.1.1 knows only the first two fields."""
+
+    topic_filter: str
+    qos: int = 0
+    no_local: bool = False
+    """Whether to leave out what this client publishes itself."""
+    retain_as_published: bool = False
+    """Whether live publications keep the retain flag that they were published with."""
+    retain_handling: int = 0
+    """Send stored values: 0 always, 1 if the subscription is new, 2 never."""
+
+
+class Subscribe(Packet, frozen=True):
+    """A client asks for publications."""
+
+    packet_id: int
+    subscriptions: tuple[Subscription, ...]
+    properties: Properties = ()
+
+
+class SubAck(Packet, frozen=True):
+    """The broker's answer to a SUBSCRIBE."""
+
+    packet_id: int
+    reasons: bytes
+    """One code per filter, in order: the granted QoS, or a refusal."""
+    properties: Properties = ()
+
+
+class Unsubscribe(Packet, frozen=True):
+    """A client no longer wants publications."""
+
+    packet_id: int
+    filters: tuple[str, ...]
+    properties: Properties = ()
+
+
+class UnsubAck(Packet, frozen=True):
+    """The broker's answer to an UNSUBSCRIBE."""
+
+    packet_id: int
+    reasons: bytes = b""
+    """One code per filter, in order; none at all in 3.1.1, where it cannot fail."""
+    properties: Properties = ()
+
+
+class PingReq(Packet, frozen=True):
+    """The client asks for a sign of life, and gives one."""
+
+
+class PingResp(Packet, frozen=True):
+    """The broker's answer to a PINGREQ."""
+
+
+class Disconnect(Packet, frozen=True):
+    """The last packet of whoever closes the connection; a broker sends it in MQTT 5 only."""
+
+    reason: int = 0
+    properties: Properties = ()
+
+
+class Auth(Packet, frozen=True):
+    """A step of an extended authentication; MQTT 5 only."""
+
+    reason: int = 0
+    properties: Properties = ()
+
+
+Any = (
+    Publish
+    | Oversized
+    | PubAck
+    | PubRec
+    | PubRel
+    | PubComp
+    | Connect
+    | ConnAck
+    | Subscribe
+    | SubAck
+    | Unsubscribe
+    | UnsubAck
+    | PingReq
+    | PingResp
+    | Disconnect
+    | Auth
+)

@@ -1,0 +1,279 @@
+"""Bytes from a connection as packets, in batches: the one place where what a broker sends becomes
+values.
+
+`Reader` takes chunks as they come from the socket, cut anywhere. It raises BrokerMisbehaved for
+whatever no correct sender sends, and nothing else; how much it holds back is bounded by the largest
+packet that was agreed, and that is checked on a packet's header, before its body is waited for.
+
+PUBLISH is read in the loop itself, and topics are remembered: they repeat, and looking up their
+bytes is faster than decoding and checking them again.
+"""
+
+from hansa.errors import BrokerMisbehaved
+from hansa.mqtt import bodies, packets, properties
+from hansa.mqtt.fields import FIELD_BYTES_MAX, Cursor
+from hansa.mqtt.packets import Publish
+from hansa.mqtt.vocabulary import PACKET_BYTES_MAX, Kind, Reason, Side, Version
+
+BYTES_MAX_MIN = 256
+"""No agreed packet size may be below this: packets this small are read without a look at it."""
+
+TOPICS_MAX = 8_192
+TOPIC_BYTES_MAX = 256
+"""Topics that are remembered, and bytes of the longest of them: at most about 5 MB."""
+
+_HEADER_BYTES_MAX = 5
+_HEAD_BYTES_MAX = _HEADER_BYTES_MAX + 2 + FIELD_BYTES_MAX + 2  # header, topic, packet id
+_PUBLISH = int(Kind.PUBLISH) << 4
+
+# Of the lower four bits of a PUBLISH: QoS, retain, dup. Two QoS bits and a resent QoS 0 mean nothing.
+_FLAGS = {
+    bits: (bits >> 1 & 3, bool(bits & 1), bool(bits & 8))
+    for bits in range(16)
+    if bits & 6 != 6 and bits & 14 != 8
+}
+
+_BOTH_SEND = {Kind.PUBLISH, Kind.PUBACK, Kind.PUBREC, Kind.PUBREL, Kind.PUBCOMP}
+_SENT_BY = {
+    Side.CLIENT: _BOTH_SEND
+    | {Kind.CONNECT, Kind.SUBSCRIBE, Kind.UNSUBSCRIBE, Kind.PINGREQ, Kind.DISCONNECT},
+    Side.BROKER: _BOTH_SEND | {Kind.CONNACK, Kind.SUBACK, Kind.UNSUBACK, Kind.PINGRESP},
+}
+_ADDED_BY_V5 = {Kind.DISCONNECT, Kind.AUTH}
+_MARKED = {Kind.PUBREL, Kind.SUBSCRIBE, Kind.UNSUBSCRIBE}  # their lower four bits are 2, by decree
+
+
+def opening(kind: Kind) -> int:
+    """Return the first byte of every packet of a kind that is not PUBLISH [table 2-2]."""
+    return kind << 4 | (2 if kind in _MARKED else 0)
+
+
+# Handshakes without a reason are as many as publications at QoS 1 and 2, and two bytes long.
+_BARE_ANSWERS = {opening(kind): answer for kind, answer in bodies.ANSWERS.items()}
+
+
+class Reader:
+    """One direction of one connection."""
+
+    __slots__ = (
+        "_bytes_max",
+        "_need",
+        "_openings",
+        "_oversized",
+        "_rest",
+        "_sender",
+        "_skip",
+        "_topics",
+        "version",
+    )
+
+    def __init__(
+        self, version: Version, bytes_max: int = PACKET_BYTES_MAX, sender: Side = Side.BROKER
+    ) -> None:
+        """Start at the beginning of a connection; `bytes_max` is for a whole packet.
+
+        What a client sends starts with a CONNECT, and its version counts from there on.
+        """
+        if bytes_max < BYTES_MAX_MIN:
+            raise ValueError(f"packets of {bytes_max} bytes, at least {BYTES_MAX_MIN} must fit")
+        self._bytes_max = bytes_max
+        self._sender = sender
+        self._rest = bytearray()  # the beginning of a packet
+        self._need = 0  # how long it must become before a look at it is worth while
+        self._oversized = False
+        self._skip = 0  # how much of an oversized publication is still to be thrown away
+        self._topics: dict[bytes, str] = {}
+        self._use(version)
+
+    def _use(self, version: Version) -> None:
+        kinds = _SENT_BY[self._sender] | (_ADDED_BY_V5 if version is Version.V5 else set())
+        self.version = version
+        self._openings = {opening(kind): kind for kind in sorted(kinds - {Kind.PUBLISH})}
+
+    def feed(self, chunk: bytes | bytearray | memoryview, found: list[packets.Any]) -> None:
+        """Append the packets that are now complete.
+
+        When it raises BrokerMisbehaved, what came before the fault has been appended, and the
+        reader is of no further use.
+        """
+        if self._skip:
+            skipped = min(self._skip, len(chunk))
+            self._skip -= skipped
+            chunk = memoryview(chunk)[skipped:]
+        rest = self._rest
+        if rest:
+            rest += chunk
+            if len(rest) < self._need:
+                return
+            data = bytes(rest)  # slices of bytes are faster than those of all other buffers
+            rest.clear()
+        else:
+            data = bytes(chunk)
+        at = self._read(data, 0, found)
+        while self._oversized:
+            at, oversized = self._pass_over(data, at)
+            found.append(oversized)
+            at = self._read(data, at, found)
+        if at < len(data):
+            rest += memoryview(data)[at:]
+
+    # ------------------------------------------------------------ the loop
+
+    def _read(self, data: bytes, at: int, found: list[packets.Any]) -> int:
+        """Append all whole packets from `at` on; return where the first that is not begins."""
+        size, version_5 = len(data), self.version is Version.V5
+        topics, append = self._topics, found.append
+        while at + 1 < size:
+            first, length, body = data[at], data[at + 1], at + 2
+            if length > 127:
+                length, body = self._long_length(data, at)
+            end = body + length
+            if end > size:
+                self._wait(data, at)
+                return at
+            if first & 0xF0 != _PUBLISH:
+                append(self._other(first, data, body, end))
+                version_5 = self.version is Version.V5
+                at = end
+                continue
+            try:
+                start = body + 2 + (data[body] << 8 | data[body + 1])
+                topic = topics.get(data[body + 2 : start])
+                if topic is None:
+                    topic = self._new_topic(data, body, end)
+                if first == _PUBLISH and not (version_5 and data[start]):
+                    start += version_5
+                    publish = Publish(topic, data[start:end])
+                else:
+                    start, publish = self._publish(topic, first, data, start, end)
+            except IndexError:
+                start = size + 1
+            if start > end:
+                raise BrokerMisbehaved(f"PUBLISH: {end - body} bytes do not hold its fields")
+            append(publish)
+            at = end
+        self._need = 0
+        return at
+
+    def _publish(
+        self, topic: str, first: int, data: bytes, at: int, end: int
+    ) -> tuple[int, Publish]:
+        """Read a PUBLISH with flags or properties from after its topic; return its payload's place.
+
+        Fields that cross the end are found by the caller, who compares that place with the end.
+        """
+        qos, retain, dup = self._flags(first)
+        packet_id = 0
+        if qos:
+            packet_id = data[at] << 8 | data[at + 1]
+            at += 2
+            if not packet_id:
+                raise BrokerMisbehaved("PUBLISH: packet id 0", Reason.PROTOCOL_ERROR)
+        if self.version is Version.V311:
+            return at, Publish(topic, data[at:end], qos, retain, dup, packet_id)
+        length = data[at]
+        at += 1
+        if not length:
+            return at, Publish(topic, data[at:end], qos, retain, dup, packet_id)
+        if length > 127:
+            cursor = Cursor(data, at - 1, end, "PUBLISH properties")
+            length, at = cursor.variable(), cursor.at
+        start = at + length
+        if start > end:
+            raise BrokerMisbehaved(f"PUBLISH: {length} bytes of properties, {end - at} left")
+        named, others = properties.split(data[at:start])
+        if named and self._sender is Side.CLIENT:  # [MQTT-3.3.4-6]
+            raise BrokerMisbehaved("PUBLISH: a subscription identifier", Reason.PROTOCOL_ERROR)
+        return start, Publish(topic, data[start:end], qos, retain, dup, packet_id, named, others)
+
+    def _flags(self, first: int) -> tuple[int, bool, bool]:
+        try:
+            return _FLAGS[first & 15]
+        except KeyError:
+            raise BrokerMisbehaved(f"PUBLISH: flags {first & 15:04b}") from None
+
+    def _new_topic(self, data: bytes, body: int, end: int) -> str:
+        cursor = Cursor(data, body, end, "PUBLISH")
+        topic = cursor.topic()
+        if cursor.at - body <= TOPIC_BYTES_MAX:
+            if len(self._topics) >= TOPICS_MAX:
+                self._topics.clear()  # what is still in use comes back at once
+            self._topics[data[body + 2 : cursor.at]] = topic
+        return topic
+
+    def _other(self, first: int, data: bytes, body: int, end: int) -> packets.Any:
+        if end - body == 2 and first in _BARE_ANSWERS:
+            packet_id = data[body] << 8 | data[body + 1]
+            if packet_id:
+                return _BARE_ANSWERS[first](packet_id)
+        kind = self._kind(first)
+        packet = bodies.read(kind, data, body, end, self.version)
+        if type(packet) is packets.Connect:
+            self._use(packet.version)
+        return packet
+
+    def _kind(self, first: int) -> Kind:
+        kind = self._openings.get(first)
+        if kind is None:
+            where = f"no {self._sender.value} sends in {self.version.name}"
+            raise BrokerMisbehaved(f"header 0x{first:02x}: a packet that {where}")
+        return kind
+
+    # ------------------------------------------------------------ lengths
+
+    def _long_length(self, data: bytes, at: int) -> tuple[int, int]:
+        """Return a length of more than one byte and where the body begins.
+
+        If either is not known yet or the packet is too large, so that it must not be read, the
+        length is more than there can be.
+        """
+        header = self._header(data, at)
+        if header is None or header[1] - at + header[0] > self._bytes_max:
+            return len(data), at + 2
+        return header
+
+    def _header(self, data: bytes, at: int) -> tuple[int, int] | None:
+        """Return the length and where the body begins; None if the header is not whole."""
+        length = 0
+        for index, byte in enumerate(data[at + 1 : at + _HEADER_BYTES_MAX]):
+            length |= (byte & 127) << 7 * index
+            if byte < 128:
+                if index and not byte and self.version is Version.V5:  # [MQTT-1.5.5-1]
+                    raise BrokerMisbehaved(f"header: length {length} in more bytes than it needs")
+                return length, at + 2 + index
+        if len(data) - at >= _HEADER_BYTES_MAX:
+            raise BrokerMisbehaved("header: a length of more than 4 bytes")
+        return None
+
+    def _wait(self, data: bytes, at: int) -> None:
+        """The packet at `at` is not whole or too large: learn what its header already says."""
+        self._need = 0
+        first = data[at]
+        if first & 0xF0 != _PUBLISH:
+            self._kind(first)
+        header = self._header(data, at)
+        if header is None:
+            return
+        length, body = header
+        self._need = body - at + length
+        if self._need <= self._bytes_max:
+            return
+        if first & 0xF0 != _PUBLISH or self.version is Version.V5:
+            problem = f"header 0x{first:02x}: {self._need} bytes, the limit is {self._bytes_max}"
+            raise BrokerMisbehaved(problem, Reason.PACKET_TOO_LARGE)
+        self._need = min(self._need, _HEAD_BYTES_MAX)
+        self._oversized = len(data) - at >= self._need
+
+    def _pass_over(self, data: bytes, at: int) -> tuple[int, packets.Oversized]:
+        """Read what comes before the payload of an oversized publication, and skip the payload."""
+        self._oversized = False
+        header = self._header(data, at)
+        assert header is not None
+        length, body = header
+        end = body + length
+        cursor = Cursor(data, body, end, "PUBLISH")
+        topic = cursor.topic()
+        qos, _, _ = self._flags(data[at])
+        packet_id = cursor.packet_id() if qos else 0
+        self._skip = max(0, end - len(data))
+        return min(end, len(data)), packets.Oversized(topic, qos, packet_id, end - at)

@@ -1,0 +1,122 @@
+"""The words of MQTT that every other module uses: versions, kinds of packets, reason codes.
+
+Sections and rules in square brackets, here and in the other modules, are those of the MQTT 5
+standard unless 3.1.1 is named.
+"""
+
+from enum import Enum, IntEnum
+
+PACKET_IDS_MAX = 65_535
+"""Packet ids are 1 to this: two bytes, and 0 is none."""
+
+PACKET_BYTES_MAX = 268_435_460
+"""Bytes of the largest packet that MQTT can write: five bytes of header, the rest after it."""
+
+REFUSED = 0x80
+"""Reason codes from here on say no; those below say yes [2.4]."""
+
+
+class Version(IntEnum):
+    """The protocol level that a CONNECT names."""
+
+    V311 = 4
+    V5 = 5
+
+
+class Side(Enum):
+    """Who sends: the two may not send the same packets, nor the same properties."""
+
+    BROKER = "broker"
+    CLIENT = "client"
+
+
+class Kind(IntEnum):
+    """The kinds of packets, as in the upper four bits of the first byte."""
+
+    WILL = 0  # no packet of its own: the part of a CONNECT that has properties of its own
+    CONNECT = 1
+    CONNACK = 2
+    PUBLISH = 3
+    PUBACK = 4
+    PUBREC = 5
+    PUBREL = 6
+    PUBCOMP = 7
+    SUBSCRIBE = 8
+    SUBACK = 9
+    UNSUBSCRIBE = 10
+    UNSUBACK = 11
+    PINGREQ = 12
+    PINGRESP = 13
+    DISCONNECT = 14
+    AUTH = 15
+
+
+class Reason(IntEnum):
+    """The reason codes of MQTT 5 [2.4]. One number may have several names, by the packet."""
+
+    SUCCESS = 0x00
+    GRANTED_QOS_1 = 0x01
+    GRANTED_QOS_2 = 0x02
+    DISCONNECT_WITH_WILL = 0x04
+    NO_MATCHING_SUBSCRIBERS = 0x10
+    NO_SUBSCRIPTION_EXISTED = 0x11
+    CONTINUE_AUTHENTICATION = 0x18
+    REAUTHENTICATE = 0x19
+    UNSPECIFIED_ERROR = 0x80
+    MALFORMED_PACKET = 0x81
+    PROTOCOL_ERROR = 0x82
+    IMPLEMENTATION_SPECIFIC_ERROR = 0x83
+    UNSUPPORTED_PROTOCOL_VERSION = 0x84
+    CLIENT_IDENTIFIER_NOT_VALID = 0x85
+    BAD_USER_NAME_OR_PASSWORD = 0x86
+    NOT_AUTHORIZED = 0x87
+    SERVER_UNAVAILABLE = 0x88
+    SERVER_BUSY = 0x89
+    BANNED = 0x8A
+    SERVER_SHUTTING_DOWN = 0x8B
+    BAD_AUTHENTICATION_METHOD = 0x8C
+    KEEP_ALIVE_TIMEOUT = 0x8D
+    SESSION_TAKEN_OVER = 0x8E
+    TOPIC_FILTER_INVALID = 0x8F
+    TOPIC_NAME_INVALID = 0x90
+    PACKET_IDENTIFIER_IN_USE = 0x91
+    PACKET_IDENTIFIER_NOT_FOUND = 0x92
+    RECEIVE_MAXIMUM_EXCEEDED = 0x93
+    TOPIC_ALIAS_INVALID = 0x94
+    PACKET_TOO_LARGE = 0x95
+    MESSAGE_RATE_TOO_HIGH = 0x96
+    QUOTA_EXCEEDED = 0x97
+    ADMINISTRATIVE_ACTION = 0x98
+    PAYLOAD_FORMAT_INVALID = 0x99
+    RETAIN_NOT_SUPPORTED = 0x9A
+    QOS_NOT_SUPPORTED = 0x9B
+    USE_ANOTHER_SERVER = 0x9C
+    SERVER_MOVED = 0x9D
+    SHARED_SUBSCRIPTIONS_NOT_SUPPORTED = 0x9E
+    CONNECTION_RATE_EXCEEDED = 0x9F
+    MAXIMUM_CONNECT_TIME = 0xA0
+    SUBSCRIPTION_IDENTIFIERS_NOT_SUPPORTED = 0xA1
+    WILDCARD_SUBSCRIPTIONS_NOT_SUPPORTED = 0xA2
+
+
+_RETURN_CODES = {
+    1: "unacceptable protocol version",
+    2: "client identifier rejected",
+    3: "server unavailable",
+    4: "bad user name or password",
+    5: "not authorized",
+}
+
+
+def describe(code: int) -> str:
+    """Return a reason code as a person reads it: `0x87 not authorized`."""
+    try:
+        return f"0x{code:02x} {Reason(code).name.lower().replace('_', ' ')}"
+    except ValueError:
+        return f"0x{code:02x} (a code that MQTT does not define)"
+
+
+def describe_refusal(code: int) -> str:
+    """Return a CONNACK's code as a person reads it, be it MQTT 5's or one of the five of 3.1.1."""
+    text = _RETURN_CODES.get(code)
+    return f"0x{code:02x} {text}" if text else describe(code)

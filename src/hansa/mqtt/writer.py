@@ -1,0 +1,144 @@
+"""Packets as bytes, for one direction of one connection.
+
+Nothing leaves that a correct receiver refuses: what `encode` writes is read back as the other side
+would read it, and ValueError is raised if that fails. Publications are many, so `publish` keeps the
+rules itself, remembers topics as they are written, and joins a whole batch for one system call.
+"""
+
+from collections.abc import Iterable
+
+from hansa.errors import BrokerMisbehaved
+from hansa.mqtt import forms, packets, properties
+from hansa.mqtt.fields import Cursor, write_packet_id, write_text, write_variable
+from hansa.mqtt.packets import Publish
+from hansa.mqtt.properties import Property
+from hansa.mqtt.reader import TOPIC_BYTES_MAX, TOPICS_MAX, Reader, opening
+from hansa.mqtt.vocabulary import PACKET_BYTES_MAX, Kind, Side, Version
+
+_PUBLISH = int(Kind.PUBLISH) << 4
+_ONE_BYTE_MAX = 127  # the largest length that one byte says
+_HEADS = tuple(bytes((_PUBLISH, length)) for length in range(_ONE_BYTE_MAX + 1))
+_QOS_MAX = 2
+
+
+class Writer:
+    """One direction of one connection."""
+
+    __slots__ = ("_bytes_max", "_empty", "_sender", "_short_max", "_topics", "_version")
+
+    def __init__(
+        self, version: Version, bytes_max: int = PACKET_BYTES_MAX, sender: Side = Side.CLIENT
+    ) -> None:
+        """Start; `bytes_max` is the largest packet that the other side takes."""
+        self._version = version
+        self._sender = sender
+        self._empty = b"\0" if version is Version.V5 else b""  # the properties, when there are none
+        self._topics: dict[str, bytes] = {}  # written, and followed by no properties
+        self.limit(bytes_max)
+
+    def limit(self, bytes_max: int) -> None:
+        """From now on the other side takes packets up to this size."""
+        self._bytes_max = bytes_max
+        self._short_max = min(_ONE_BYTE_MAX, bytes_max - 2)
+
+    def encode(self, packet: packets.Any) -> bytes:
+        """Return the bytes of a packet; raise ValueError if the other side would refuse them."""
+        if isinstance(packet, Publish):
+            return b"".join(self._pieces(packet))
+        kind, body = forms.write(packet, self._version)
+        data = b"".join((bytes((opening(kind),)), write_variable(len(body)), body))
+        self._require_size(len(data))
+        found: list[packets.Any] = []
+        try:
+            Reader(self._version, sender=self._sender).feed(data, found)
+        except BrokerMisbehaved as error:
+            raise ValueError(str(error)) from None
+        if found != [packet]:
+            raise ValueError(f"{packet} would be read as {found}")
+        return data
+
+    def answer(self, batch: Iterable[packets.Handshake]) -> bytes:
+        """Return the bytes of acknowledgements; most have no reason and are as good as constant."""
+        return b"".join(
+            [
+                self.encode(answer)
+                if answer.reason or answer.properties
+                else _BARE_ANSWER.pack(_OPENINGS[type(answer)], 2, answer.packet_id)
+                for answer in batch
+            ]
+        )
+
+    def _require_size(self, size: int) -> None:
+        if size > self._bytes_max:
+            raise ValueError(f"a packet of {size} bytes, the limit is {self._bytes_max}")
+
+    # ------------------------------------------------------------ publications: the fast path
+
+    def publish(self, batch: Iterable[Publish]) -> tuple[bytes, list[tuple[Publish, str]]]:
+        """Return the bytes of a batch, and those that the other side would refuse, with reasons."""
+        pieces: list[bytes] = []
+        refused: list[tuple[Publish, str]] = []
+        topics, short_max = self._topics, self._short_max
+        for publish in batch:
+            topic, payload = topics.get(publish.topic), publish.payload
+            flags = publish.qos or publish.retain or publish.dup
+            if topic and not (flags or publish.properties or publish.subscriptions):
+                length = len(topic) + len(payload)
+                if length <= short_max:
+                    pieces += (_HEADS[length], topic, payload)
+                    continue
+            try:
+                pieces += self._pieces(publish)
+            except ValueError as error:
+                refused.append((publish, str(error)))
+        return b"".join(pieces), refused
+
+    def _pieces(self, publish: Publish) -> tuple[bytes, ...]:
+        qos, payload = publish.qos, publish.payload
+        if not 0 <= qos <= _QOS_MAX or (publish.dup and not qos):  # [MQTT-3.3.1-2], [MQTT-3.3.1-4]
+            raise ValueError(f"PUBLISH: QoS {qos} with dup {publish.dup}")
+        topic = self._topics.get(publish.topic) or self._new_topic(publish.topic)
+        middle = self._empty
+        if publish.properties or publish.subscriptions:
+            middle = self._properties(publish)
+        if qos:
+            middle = write_packet_id(publish.packet_id) + middle
+        if self._empty:
+            topic = topic[:-1]
+        length = len(topic) + len(middle) + len(payload)
+        first = _PUBLISH | publish.dup << 3 | qos << 1 | publish.retain
+        head = bytes((first,)) + write_variable(length)
+        self._require_size(len(head) + length)
+        return head, topic, middle, payload
+
+    def _new_topic(self, text: str) -> bytes:
+        """Check a topic and remember it."""
+        topic = write_text(text)
+        try:
+            Cursor(topic, 0, len(topic), "PUBLISH").topic()
+        except BrokerMisbehaved as error:
+            raise ValueError(str(error)) from None
+        topic += self._empty
+        if len(topic) <= TOPIC_BYTES_MAX:
+            if len(self._topics) >= TOPICS_MAX:
+                self._topics.clear()
+            self._topics[text] = topic
+        return topic
+
+    def _properties(self, publish: Publish) -> bytes:
+        """Return the properties behind their length.
+
+        3.1.1 has none: they are left out, as a broker does for its subscribers of that version.
+        """
+        if self._version is Version.V311:
+            return b""
+        raw = publish.properties
+        try:
+            hidden, _ = properties.split(raw)
+        except BrokerMisbehaved as error:
+            raise ValueError(str(error)) from None
+        if hidden or (publish.subscriptions and self._sender is Side.CLIENT):  # [MQTT-3.3.4-6]
+            raise ValueError("PUBLISH: a subscription identifier, which only a broker sends")
+        pairs = tuple((Property.SUBSCRIPTION_IDENTIFIER, each) for each in publish.subscriptions)
+        raw = properties.encode(pairs) + raw
+        return write_variable(len(raw)) + raw

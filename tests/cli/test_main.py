@@ -1,0 +1,119 @@
+"""The command line from outside: help, versions, exit codes, and one line for every mistake."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from hansa import __version__
+from hansa.cli import main as main_module
+from hansa.cli.main import COMMANDS, HELP, main
+
+HANSA = [sys.executable, "-m", "hansa.cli"]
+
+
+@pytest.mark.parametrize("given", [[], ["--help"], ["-h"], ["help"]])
+def test_help_teaches_every_command(given, capsys):
+    assert main(given) == 0
+    assert capsys.readouterr().out == HELP
+    for name, purpose in COMMANDS.items():
+        assert f"  {name}" in HELP
+        assert purpose in HELP
+
+
+def test_version(capsys):
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"hansa {__version__}\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [
+        ("simulat", "there is no command 'simulat'; did you mean 'simulate'? See `hansa --help`"),
+        ("xyz", "there is no command 'xyz'; there are demo and simulate. See `hansa --help`"),
+        ("--verbose", "there is no command '--verbose'; there are demo and simulate."
+         " See `hansa --help`"),
+    ],
+)  # fmt: skip
+def test_an_unknown_command_is_one_line_and_exit_code_2(name, problem, capsys):
+    assert main([name]) == 2
+    assert capsys.readouterr() == ("", f"hansa: {problem}\n")
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_each_command_has_help_with_examples(name, capsys):
+    with pytest.raises(SystemExit) as end:
+        main([name, "--help"])
+    assert end.value.code == 0
+    out = capsys.readouterr().out
+    assert out.startswith(f"usage: hansa {name}")
+    assert f"examples:\n  hansa {name}" in out
+
+
+def test_ctrl_c_ends_quietly(monkeypatch, capsys):
+    def interrupted(given):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(main_module, "_command", interrupted)
+    assert main(["demo"]) == 130
+    assert capsys.readouterr().err == "hansa: stopped\n"
+
+
+# ---------------------------------------------------------------- as a process
+
+
+def run(*given, **more):
+    return subprocess.run([*HANSA, *given], capture_output=True, text=True, timeout=60, **more)
+
+
+def test_exit_codes_of_a_process():
+    good = run("simulate", "--topology", "ring:3")
+    assert (good.returncode, good.stderr) == (0, "")
+    bad = run("simulate", "--topology", "ring:2")
+    assert (bad.returncode, bad.stdout) == (2, "")
+    assert bad.stderr == "hansa: topology 'ring:2': a ring needs at least 3 nodes, as in ring:3\n"
+
+
+def test_help_is_fast():
+    """It imports neither the simulator nor rich; the interpreter itself takes most of the time."""
+    code = "import sys, hansa.cli.main as m; m.main(['--help']); print(sorted(sys.modules))"
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    loaded = out.stdout.rpartition("\n[")[2]
+    assert "'argparse'" not in loaded
+    assert "'rich'" not in loaded
+    assert "'msgspec'" not in loaded
+
+
+def test_help_of_a_command_is_fast():
+    code = (
+        "import sys, hansa.cli.simulate as s; s.parser().format_help(); print(sorted(sys.modules))"
+    )
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert "'argparse'" in out.stdout
+    assert "'rich'" not in out.stdout
+    assert "'msgspec'" not in out.stdout
+
+
+def test_a_reader_that_goes_away_is_no_error():
+    reading, writing = os.pipe()
+    os.close(reading)
+    end = subprocess.run(
+        [*HANSA, "simulate", "--list"], stdout=writing, stderr=subprocess.PIPE, timeout=60
+    )
+    os.close(writing)
+    assert (end.returncode, end.stderr) == (141, b"")
+
+
+@pytest.mark.parametrize("more", [[], ["--runs", "100"]])
+def test_ctrl_c_stops_a_run_without_a_traceback(more):
+    given = ["simulate", "--topology", "random:300,4", "--duration", "1000", *more]
+    process = subprocess.Popen(
+        [*HANSA, *given], stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
+    )
+    time.sleep(2)
+    os.killpg(process.pid, signal.SIGINT)
+    out, err = process.communicate(timeout=30)
+    assert (process.returncode, out, err) == (130, b"", b"hansa: stopped\n")

@@ -1,0 +1,281 @@
+"""`hansa simulate`: what it prints, what it refuses, and that a seed can be replayed."""
+
+import json
+import shlex
+from dataclasses import fields, replace
+
+import pytest
+
+from hansa.cli import simulate
+from hansa.cli.main import main
+from hansa.cli.seeds import Tally
+from hansa.simulator.result import Result
+from hansa.simulator.scenarios import SCENARIOS, Played
+
+
+def run(capsys, *given):
+    code = main(["simulate", *given])
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+# ---------------------------------------------------------------- what it prints
+
+
+def test_list_names_every_scenario_with_its_claim(capsys):
+    code, out, _ = run(capsys, "--list")
+    assert code == 0
+    for scenario in SCENARIOS.values():
+        assert f" {scenario.name} " in out
+
+
+def test_a_scenario_prints_claims_beside_ours_and_the_seed(capsys):
+    code, out, err = run(capsys, "--scenario", "spohn-2020", "--seed", "2")
+    assert (code, err) == (0, "")
+    assert out.startswith("spohn-2020: six brokers, two groups, redundancy 2\n")
+    assert "0:{1} 2:{0,3} 3:{1} 4:{1} 5:{3,4}   0:{1} 2:{0,3} 3:{1} 4:{1} 5:{3,4}   ✓" in out
+    assert "all promises kept\n" in out
+    assert out.endswith("seed 2, replay: hansa simulate --scenario spohn-2020 --seed 2\n")
+
+
+def test_notes_are_printed_with_a_scenario(capsys):
+    _, out, _ = run(capsys, "--scenario", "spohn-2021")
+    assert "Calibrated: 5.39 ms per hop and 13.22 ms for both ends" in " ".join(out.split())
+
+
+def test_a_topology_alone_is_enough(capsys):
+    code, out, err = run(capsys, "--topology", "grid:3x3")
+    assert (code, err) == (0, "")
+    assert out.startswith("grid:3x3: 9 nodes, 12 links, seed 1; ")
+    assert out.endswith("seed 1, replay: hansa simulate --topology grid:3x3 --seed 1\n")
+
+
+def test_no_argument_runs_a_ring(capsys):
+    code, out, _ = run(capsys)
+    assert code == 0
+    assert out.startswith("ring:3: 3 nodes, 3 links, seed 1; ")
+
+
+def test_json_is_the_result_and_the_scenario(capsys):
+    code, out, err = run(capsys, "--scenario", "ring-3", "--json")
+    values = json.loads(out)
+    expected = {field.name for field in fields(Result)} - {"wall_s"} | {"scenario"}
+    assert (code, err, set(values)) == (0, "", expected)
+    assert (values["scenario"], values["seed"], values["nodes"]) == ("ring-3", 1, 3)
+
+
+def test_json_of_a_topology_has_no_scenario(capsys):
+    _, out, _ = run(capsys, "--json", "--seed", "9")
+    values = json.loads(out)
+    assert (values["scenario"], values["seed"]) == (None, 9)
+
+
+def test_the_same_arguments_print_the_same_json(capsys):
+    given = ("--topology", "random:12,3", "--faults", "crashes=2,cuts=1", "--json")
+    assert run(capsys, *given) == run(capsys, *given)
+    assert run(capsys, *given)[1] != run(capsys, *given, "--seed", "2")[1]
+
+
+def test_clients_where_they_are_asked_for(capsys):
+    _, out, _ = run(
+        capsys,
+        *("--topology", "line:4", "--subscribe", "3:a/#", "--subscribe", "1:a/b"),
+        *("--publish", "0:a/b", "--publish", "0:c", "--publications", "4", "--json"),
+    )
+    values = json.loads(out)
+    assert (values["publications"], values["expected"], values["delivered"]) == (8, 8, 8)
+    assert set(values["delay_ms_by_node"]) == {"1", "3"}
+    assert values["delay_ms_by_node"]["3"]["mean"] == pytest.approx(3.2)
+
+
+def test_nodes_of_a_file_have_names(tmp_path, capsys):
+    path = tmp_path / "links"
+    path.write_text("paris london\nlondon oslo\n")
+    code, out, _ = run(
+        capsys,
+        *("--topology", f"file:{path}", "--subscribe", "oslo:a", "--subscribe", "london:a"),
+        *("--publish", "paris:a"),
+    )
+    assert code == 0
+    assert " oslo " in out
+    assert " london " in out
+
+
+def test_a_file_in_parts_is_told(tmp_path, capsys):
+    path = tmp_path / "links"
+    path.write_text("0-1\n2-3\n")
+    code, _, err = run(capsys, "--topology", f"file:{path}")
+    assert code == 0
+    assert err == f"hansa: file:{path} is in 2 parts that cannot reach each other\n"
+
+
+def test_faults_by_script_are_measured(capsys):
+    code, out, _ = run(
+        capsys, "--topology", "grid:3x3", "--at", "2 crash 4", "--at", "6 restart 4", "--json"
+    )
+    values = json.loads(out)
+    assert code == 0
+    found = [record["after"] for record in values["converged_s"]]
+    assert found == ["start", "crash 4", "restart 4 with state"]
+    assert values["publications"] == 10 + 9
+
+
+def test_disturbances_are_shown(capsys):
+    _, out, _ = run(capsys, "--topology", "ring:4", "--at", "2 cut 0-1", "--at", "2 cut 2-3")
+    assert " cut 0-1,2-3 " in out
+
+
+def test_a_transcript_tells_what_happened(tmp_path, capsys):
+    path = tmp_path / "story"
+    code, _, _ = run(capsys, "--scenario", "ring-3", "--transcript", str(path))
+    text = path.read_text()
+    assert code == 0
+    assert "Crash(node=1)" in text
+    assert "CoreElected(group='plant/#', core=2)" in text
+
+
+@pytest.mark.parametrize("preset", ["default", "machado"])
+@pytest.mark.parametrize("outside", ["one", "all", "random"])
+def test_settings_that_a_scenario_leaves_open(preset, outside, capsys):
+    code, _, _ = run(
+        capsys, "--scenario", "spohn-2020", "--preset", preset, "--outside", outside, "--json"
+    )
+    assert code == 0
+
+
+def test_settings_of_a_topology(capsys):
+    code, out, _ = run(
+        capsys,
+        *("--topology", "grid:3x3", "--redundancy", "1", "--metric", "rtt", "--management"),
+        *("capacity", "--group-depth", "1", "--delay", "5", "--jitter", "1", "--json"),
+    )
+    assert code == 0
+    assert json.loads(out)["delay_ms"]["mean"] > 5
+
+
+def test_datagram_links(capsys):
+    code, out, _ = run(
+        capsys, "--loss", "0.05", "--duplicate", "0.05", "--reorder", "0.05", "--json"
+    )
+    assert code == 0
+    assert "Acknowledge" in json.loads(out)["control_frames"]
+
+
+# ---------------------------------------------------------------- many seeds
+
+
+def test_many_seeds_on_all_cores(capsys):
+    code, out, err = run(capsys, "--scenario", "ring-3", "--runs", "3", "--seed", "5")
+    assert (code, err) == (0, "")
+    assert out == "seeds 5 to 7: 3 runs kept all promises\n"
+
+
+def test_many_seeds_as_json(capsys):
+    code, out, _ = run(capsys, "--runs", "2", "--json")
+    assert code == 0
+    assert json.loads(out) == {
+        "scenario": None,
+        "seed": 1,
+        "runs": 2,
+        "passed": 2,
+        "failed": None,
+    }
+
+
+@pytest.fixture
+def failing(monkeypatch):
+    """Every run of a scenario or a topology breaks a promise."""
+    play = simulate.play
+
+    def broken(args, seed, listen=None):
+        played = play(args, seed, listen)
+        texts = tuple(f"no loop: text {number}" for number in range(12))
+        return Played(replace(played.result, violations=texts), played.rows)
+
+    monkeypatch.setattr(simulate, "play", broken)
+    monkeypatch.setattr("hansa.cli.seeds.first_failure", _first_failure)
+
+
+def _first_failure(play, seeds):
+    """What `seeds.first_failure` does, in this process."""
+    return Tally(0, play(seeds[0]), None)
+
+
+def test_a_broken_promise_is_exit_code_1(failing, capsys):
+    code, out, _ = run(capsys)
+    assert code == 1
+    assert "12 promises broken\n  no loop: text 0\n" in out
+    assert "  … 2 more; --json has all\n" in out
+
+
+def test_the_first_failing_seed_is_printed_as_a_command(failing, capsys):
+    given = ("--topology", "ring:4", "--subscribe", "1:plant/#", "--runs", "9", "--seed=4")
+    code, out, err = run(capsys, *given)
+    assert code == 1
+    assert "12 promises broken" in out
+    command = "hansa simulate --topology ring:4 --subscribe '1:plant/#' --seed 4"
+    assert err == f"hansa: seed 4 breaks a promise; replay: {command}\n"
+    assert main(shlex.split(command)[1:]) == 1
+
+
+def test_the_failing_run_is_in_the_json(failing, capsys):
+    code, out, _ = run(capsys, "--runs", "9", "--json")
+    values = json.loads(out)
+    assert (code, values["passed"], values["failed"]["seed"]) == (1, 0, 1)
+
+
+# ---------------------------------------------------------------- what it refuses
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        ("--scenario spohn2020",
+         "there is no scenario 'spohn2020'; did you mean spohn-2020 or spohn-2021?"),
+        ("--scenario spohn2020 --runs 5",
+         "there is no scenario 'spohn2020'; did you mean spohn-2020 or spohn-2021?"),
+        ("--topology ring:2", "topology 'ring:2': a ring needs at least 3 nodes, as in ring:3"),
+        ("--topology ring:2 --runs 5",
+         "topology 'ring:2': a ring needs at least 3 nodes, as in ring:3"),
+        ("--scenario ring-3 --topology ring:3",
+         "argument --topology: not allowed with argument --scenario; see `hansa simulate --help`"),
+        ("--redundancy -1", "argument --redundancy: -1 must be from 1 to 16 parents; see"
+         " `hansa simulate --help`"),
+        ("--redundancy two", "argument --redundancy: 'two' is not a whole number of parents; see"
+         " `hansa simulate --help`"),
+        ("--delay -1",
+         "argument --delay: -1 must be from 0 to 60000 milliseconds; see `hansa simulate --help`"),
+        ("--delay fast", "argument --delay: 'fast' is not a number of milliseconds; see"
+         " `hansa simulate --help`"),
+        ("--loss 1",
+         "argument --loss: 1 must be from 0 to 0.9 (a probability); see `hansa simulate --help`"),
+        ("--seed -1", "argument --seed: -1 must be from 0 to 9223372036854775807 (a seed); see"
+         " `hansa simulate --help`"),
+        ("--runs 0",
+         "argument --runs: 0 must be from 1 to 1000000 runs; see `hansa simulate --help`"),
+        ("--preset lan", "argument --preset: invalid choice: 'lan' (choose from 'default',"
+         " 'machado'); see `hansa simulate --help`"),
+        ("--subscribe 1", "argument --subscribe: '1' must be NODE:TOPIC, as in 3:plant/temp; see"
+         " `hansa simulate --help`"),
+        ("--subscribe 1:a/#/b", "topic filter 'a/#/b': '#' must be the last level"),
+        ("--filter a/#/b", "topic filter 'a/#/b': '#' must be the last level"),
+        ("--publish 1:a/#", "topic name 'a/#': '+' and '#' are for filters only"),
+        ("--subscribe 7:a", "there is no node '7' in ring:3; its nodes are 0 to 2"),
+        ("--publish x:a", "there is no node 'x' in ring:3; its nodes are 0 to 2"),
+        ("--faults crashs=1", "faults 'crashs=1': there is no 'crashs'; did you mean 'crashes'?"),
+        ("--faults crashes=x", "faults 'crashes=x': 'x' is not a count; write crashes=2"),
+        ("--faults crashes --duration 0",
+         "faults need time to strike; give --duration more than 0 seconds"),
+        ("--at crash", "step 'crash': write seconds and an action, as in '2 crash 3'"),
+        ("--scenario ring-3 --redundancy 3",
+         "a scenario decides --redundancy itself; leave it out, or use --topology"),
+        ("--scenario ring-3 --group-depth 1",
+         "a scenario decides --group-depth itself; leave it out, or use --topology"),
+        ("--runs 2 --transcript x",
+         "a transcript is of one run; leave out --runs or --transcript"),
+        ("--transcript /nowhere/x", "cannot write /nowhere/x: no such file or directory"),
+        ("--colour", "unrecognized arguments: --colour; see `hansa simulate --help`"),
+    ],
+)  # fmt: skip
+def test_bad_input_is_one_line_and_exit_code_2(given, problem, capsys):
+    assert run(capsys, *given.split(" ")) == (2, "", f"hansa: {problem}\n")

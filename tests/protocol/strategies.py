@@ -1,0 +1,169 @@
+"""Frames for hypothesis: whatever these strategies draw, a correct node could have sent."""
+
+from typing import Any
+
+from hypothesis import strategies as st
+
+from hansa.errors import InvalidTopic
+from hansa.protocol import frames, records
+from hansa.protocol.records import Kind
+from hansa.protocol.topics import check_filter
+from hansa.protocol.vocabulary import HOPS_MAX, KEY_BYTES, MANAGEMENT, Publication
+
+FEW = 4
+"""Items in a list: enough for every order and repetition that matters, small enough to be quick."""
+
+u64 = st.integers(0, (1 << 64) - 1)
+characters = st.characters(exclude_categories=["Cs"])
+texts = st.text(characters, max_size=20)
+keys = st.binary(min_size=KEY_BYTES, max_size=KEY_BYTES)
+
+# ---------------------------------------------------------------- topics
+
+_levels = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0+#/"), max_size=5)
+
+
+def is_filter(text: str) -> bool:
+    try:
+        check_filter(text)
+    except InvalidTopic:
+        return False
+    return True
+
+
+topic_names = st.lists(_levels, min_size=1, max_size=FEW).map("/".join).filter(bool)
+
+_plain = st.builds(
+    lambda levels, end: "/".join([*levels, *end]),
+    st.lists(_levels | st.just("+"), max_size=FEW),
+    st.sampled_from([(), ("#",)]),
+)
+_shared = st.builds("$share/{}/{}".format, st.sampled_from(["g", "workers"]), _plain)
+
+filters = (_plain | _shared).filter(is_filter)
+groups = filters | st.just(MANAGEMENT)
+
+
+def several(items: st.SearchStrategy[Any]) -> st.SearchStrategy[tuple[Any, ...]]:
+    return st.lists(items, max_size=FEW).map(tuple)
+
+
+def distinct(items: st.SearchStrategy[Any]) -> st.SearchStrategy[tuple[Any, ...]]:
+    return st.lists(items, max_size=FEW, unique=True).map(tuple)
+
+
+def by_node(values: st.SearchStrategy[int]) -> st.SearchStrategy[tuple[Any, ...]]:
+    """Pairs of a node and a value, ordered by the node."""
+    return st.dictionaries(u64, values, max_size=FEW).map(lambda row: tuple(sorted(row.items())))
+
+
+# ---------------------------------------------------------------- records
+
+
+def changes(make: Any, names: st.SearchStrategy[str]) -> st.SearchStrategy[Any]:
+    """A change of a set: from one version to a later one."""
+    versions = st.lists(u64, min_size=2, max_size=2, unique=True).map(sorted)
+    return st.builds(
+        lambda node, incarnation, versions, added, removed: make(
+            node, incarnation, versions[1], versions[0], added, removed
+        ),
+        *(u64, u64, versions, distinct(names), distinct(names)),
+    )
+
+
+def wholes(make: Any, names: st.SearchStrategy[str]) -> st.SearchStrategy[Any]:
+    """A whole set, or one part of it."""
+    places = st.lists(st.integers(0, 1_000), min_size=2, max_size=2, unique=True).map(sorted)
+    return st.builds(
+        lambda node, incarnation, version, added, place: make(
+            node, incarnation, version, version, added, (), *place
+        ),
+        *(u64, u64, u64, distinct(names), places),
+    )
+
+
+def sets(make: Any, names: st.SearchStrategy[str]) -> st.SearchStrategy[Any]:
+    return changes(make, names) | wholes(make, names)
+
+
+interest_records = sets(records.InterestRecord, filters)
+claims_records = sets(records.ClaimsRecord, groups)
+node_records = st.builds(
+    records.NodeRecord,
+    node=u64,
+    incarnation=u64,
+    version=u64,
+    born=u64,
+    key=keys,
+    name=texts,
+    addresses=several(texts),
+    capacity=st.floats(0, allow_nan=False, allow_infinity=False),
+    links=by_node(u64),
+)
+any_record = node_records | interest_records | claims_records
+
+# ---------------------------------------------------------------- frames
+
+kinds = st.sampled_from(Kind)
+hops = st.integers(0, HOPS_MAX)
+
+publications = st.builds(
+    Publication,
+    origin=u64,
+    life=u64,
+    number=u64,
+    qos=st.integers(0, 2),
+    topic=topic_names,
+    payload=st.binary(max_size=100),
+    retain=st.booleans(),
+    hops=hops,
+    named=several(u64),
+    previous=several(st.tuples(u64, u64)),
+    properties=st.binary(max_size=20),
+)
+
+ordered: dict[type, st.SearchStrategy[Any]] = {
+    frames.Hello: st.builds(
+        frames.Hello,
+        version=u64,
+        federation=texts,
+        node=u64,
+        key=keys,
+        incarnation=u64,
+        name=texts,
+        agreement=texts,
+        digest=u64,
+        capabilities=several(texts),
+    ),
+    frames.Goodbye: st.builds(frames.Goodbye, texts, st.none() | node_records),
+    frames.Summary: st.builds(frames.Summary, several(st.tuples(kinds, u64, u64, u64))),
+    frames.Update: st.builds(frames.Update, several(any_record)),
+    frames.Fetch: st.builds(frames.Fetch, several(st.tuples(kinds, u64))),
+    frames.Announce: st.builds(
+        frames.Announce,
+        core=u64,
+        incarnation=u64,
+        seq=u64,
+        distance=st.integers(0, frames.UNREACHABLE),
+        parents=several(u64),
+        claims=st.none() | claims_records,
+        members=several(u64),
+    ),
+    frames.Membership: st.builds(
+        frames.Membership, core=u64, seq=u64, joined=distinct(groups), left=distinct(groups)
+    ),
+    frames.Solicit: st.builds(frames.Solicit, u64, u64, u64, hops),
+    frames.Confirm: st.builds(
+        frames.Confirm, several(st.builds(frames.Confirmation, u64, u64, u64, u64, u64, u64, hops))
+    ),
+    frames.Enquire: st.builds(frames.Enquire, u64, u64, hops),
+}
+
+every_frame: dict[type, st.SearchStrategy[Any]] = ordered | {
+    Publication: publications,
+    frames.Heartbeat: st.builds(frames.Heartbeat, u64, u64, u64, u64),
+    frames.Acknowledge: st.builds(frames.Acknowledge, u64),
+    frames.Numbered: st.builds(frames.Numbered, u64, st.one_of(*ordered.values())),
+}
+
+any_frame = st.one_of(*every_frame.values())

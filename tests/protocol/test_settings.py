@@ -1,0 +1,156 @@
+"""Settings refuse what cannot work, and presets change what they say and nothing else."""
+
+from dataclasses import FrozenInstanceError, asdict, fields
+from typing import Any
+
+import pytest
+
+from hansa.errors import UsageError
+from hansa.protocol.settings import PRESETS, ManagementBy, Metric, Outside, ProtocolSettings
+
+DEFAULTS = ProtocolSettings()
+ABOVE_ZERO = (
+    "heartbeat_interval",
+    "heartbeat_limit",
+    "solicit_interval",
+    "confirm_patience",
+    "interest_lease",
+)
+SECONDS = tuple(field.name for field in fields(DEFAULTS) if field.type is float)
+
+
+def changed(**values: Any) -> dict[str, Any]:
+    """Return the settings with some values changed."""
+    return asdict(ProtocolSettings(**values))
+
+
+def refusal(**values: Any) -> str:
+    with pytest.raises(UsageError) as refused:
+        ProtocolSettings(**values)
+    return str(refused.value)
+
+
+def test_settings_cannot_be_changed():
+    with pytest.raises(FrozenInstanceError):
+        DEFAULTS.redundancy = 3  # type: ignore[misc]
+
+
+# ---------------------------------------------------------------- what is refused
+
+
+@pytest.mark.parametrize("name", ABOVE_ZERO)
+@pytest.mark.parametrize("value", [0.0, -1.0, 0, -1])
+def test_what_must_pass_takes_time(name, value):
+    assert refusal(**{name: value}) == f"{name} must be above 0 seconds, not {value}"
+
+
+@pytest.mark.parametrize("name", sorted(set(SECONDS) - set(ABOVE_ZERO)))
+@pytest.mark.parametrize("value", [-0.001, -1, float("nan")])
+def test_no_time_is_negative(name, value):
+    assert refusal(**{name: value}) == f"{name} must not be negative, not {value}"
+
+
+@pytest.mark.parametrize("name", sorted(set(SECONDS) - set(ABOVE_ZERO)))
+def test_a_wait_may_be_none_at_all(name):
+    assert changed(**{name: 0}) == {**asdict(DEFAULTS), name: 0}
+
+
+def test_a_neighbour_may_miss_one_heartbeat():
+    rule = "heartbeat_limit must be at least twice"
+    assert refusal(heartbeat_interval=2.0, heartbeat_limit=3.9).startswith(rule)
+    assert ProtocolSettings(heartbeat_interval=2.0, heartbeat_limit=4.0).heartbeat_limit == 4.0
+
+
+@pytest.mark.parametrize(
+    ("name", "lowest", "highest"), [("redundancy", 1, 16), ("group_depth", 0, 32)]
+)
+def test_numbers_stay_in_their_range(name, lowest, highest):
+    for value in (lowest, highest):
+        assert changed(**{name: value})[name] == value
+    assert refusal(**{name: highest + 1}).endswith(f"to {highest}, not {highest + 1}")
+    assert refusal(**{name: lowest - 1}).startswith(f"{name} must")
+
+
+@pytest.mark.parametrize("window", [-64, 0, 32, 63, 65, 4_095])
+def test_a_window_is_a_power_of_two(window):
+    assert refusal(window=window).startswith("window must")
+
+
+@pytest.mark.parametrize("window", [64, 128, 65_536])
+def test_a_power_of_two_is_a_window(window):
+    assert ProtocolSettings(window=window).window == window
+
+
+@pytest.mark.parametrize(
+    "name", ["filters_per_node_max", "nodes_max", "plans_max", "unacknowledged_max"]
+)
+def test_a_bound_leaves_room_for_one(name):
+    assert refusal(**{name: 0}) == f"{name} must be at least 1, not 0"
+    assert changed(**{name: 1})[name] == 1
+
+
+def test_a_federation_has_a_name():
+    assert refusal(federation="") == "federation must have a name, not ''"
+
+
+# ---------------------------------------------------------------- what neighbours must share
+
+
+def test_the_agreement_can_be_read():
+    assert DEFAULTS.agreement() == (
+        "strategy=mesh redundancy=2 metric=hops management_by=id group_depth=0"
+    )
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"strategy": "tree"},
+        {"redundancy": 1},
+        {"metric": Metric.RTT},
+        {"management_by": ManagementBy.CAPACITY},
+        {"group_depth": 2},
+    ],
+)
+def test_what_must_be_shared_is_in_the_agreement(change):
+    ((name, value),) = change.items()
+    assert f"{name}={value}" in ProtocolSettings(**change).agreement().split()
+
+
+def test_what_need_not_be_shared_is_not():
+    loose = ProtocolSettings(outside=Outside.ALL, linger=9.0, nodes_max=7, federation="other")
+    assert loose.agreement() == DEFAULTS.agreement()
+
+
+# ---------------------------------------------------------------- presets
+
+
+def test_presets_differ_only_where_they_say():
+    differences = {
+        name: {
+            field: value
+            for field, value in asdict(preset).items()
+            if value != asdict(DEFAULTS)[field]
+        }
+        for name, preset in PRESETS.items()
+    }
+    assert differences == {
+        "default": {},
+        "machado": {
+            "heartbeat_interval": 10.0,
+            "heartbeat_limit": 60.0,
+            "trust_close": False,
+            "change_delay": 20.0,
+            "announce_gap": 30.0,
+            "solicit_interval": 30.0,
+            "settle_delay": 20.0,
+            "takeover_delay": 60.0,
+            "takeover_patience": 60.0,
+            "confirm_patience": 60.0,
+            "withdraw_patience": 120.0,
+        },
+    }
+
+
+def test_nodes_of_different_presets_can_be_neighbours():
+    assert {preset.agreement() for preset in PRESETS.values()} == {DEFAULTS.agreement()}

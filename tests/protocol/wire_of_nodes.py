@@ -1,0 +1,200 @@
+"""A wire that joins real nodes in virtual time: every frame takes `DELAY`, nothing is by chance.
+
+Frames travel as bytes. Brokers grant every subscription at once. A place is a number, which is also
+the id of its node unless a test says otherwise. What a node was given and what it answered is in
+`log`.
+"""
+
+import heapq
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import count
+from math import inf
+from typing import TypeVar
+
+from hansa.protocol.effects import CloseLink, Deliver, Effect, Send, Subscribe
+from hansa.protocol.events import (
+    Event,
+    Granted,
+    InterestChanged,
+    LinkClosed,
+    LinkOpened,
+    Published,
+    Received,
+    TimerFired,
+)
+from hansa.protocol.frames import Any
+from hansa.protocol.node import Identity, Node
+from hansa.protocol.settings import ProtocolSettings
+from hansa.protocol.vocabulary import KEY_BYTES, LinkId, NodeId, Publication
+from hansa.protocol.wire import decode, encode
+
+DELAY = 0.01
+"""Seconds that a frame takes, and also the news that a connection was closed."""
+
+T = TypeVar("T")
+End = tuple[int, LinkId]
+
+
+@dataclass(frozen=True)
+class Step:
+    """One input of one node, and what it answered."""
+
+    at: float
+    place: int
+    event: Event
+    effects: list[Effect]
+
+
+def key(number: int) -> bytes:
+    """Return the public key of the node at a place."""
+    return number.to_bytes(KEY_BYTES, "big")
+
+
+def pairs(text: str) -> list[tuple[int, int]]:
+    """Read `0-1 1-2`."""
+    return [(int(a), int(b)) for a, b in (pair.split("-") for pair in text.split())]
+
+
+class Wire:
+    """Some nodes and the links between them."""
+
+    def __init__(self, links: str = "", **settings: object) -> None:
+        """Start a node at every end of these links, join them, and let them settle."""
+        self.settings = ProtocolSettings(**settings)  # type: ignore[arg-type]
+        self.now = 0.0
+        self.nodes: dict[int, Node] = {}
+        self.log: list[Step] = []
+        self.is_lost: Callable[[int, int, Any | Publication], bool] = lambda *_: False
+        """Whether a frame from one place to another is lost."""
+        self.ends: dict[End, End] = {}
+        self._frozen: dict[int, list[Event]] = {}
+        self._numbers = count(1)
+        self._queue: list[tuple[float, int, int, Event]] = []
+        for place in sorted({place for pair in pairs(links) for place in pair}):
+            self.start(place)
+        self.join(links)
+        self.run(1.0)
+
+    # ------------------------------------------------------------ what happens
+
+    def start(
+        self, place: int, identity: Identity | None = None, settings: ProtocolSettings | None = None
+    ) -> Node:
+        """Start a node."""
+        identity = identity or Identity(NodeId(place), key(place), incarnation=1)
+        self.nodes[place] = Node(identity, settings or self.settings)
+        return self.nodes[place]
+
+    def stop(self, place: int) -> None:
+        """Kill a node: its connections close, it says nothing."""
+        del self.nodes[place]
+        for end in [end for end in self.ends if end[0] == place]:
+            self._close(end, "connection closed")
+
+    def join(self, links: str, ordered: bool = True) -> None:
+        """Open links; the first of each pair dials."""
+        for dialler, listener in pairs(links):
+            ends = [(place, LinkId(next(self._numbers))) for place in (dialler, listener)]
+            self.ends.update({ends[0]: ends[1], ends[1]: ends[0]})
+            for place, link in ends:
+                self.give(place, LinkOpened(link, place == dialler, ordered))
+
+    def cut(self, links: str) -> None:
+        """Cut links; both sides notice."""
+        for pair in pairs(links):
+            for end in [end for end, other in self.ends.items() if (end[0], other[0]) == pair]:
+                self._post(end[0], LinkClosed(end[1], "cut"))
+                self._close(end, "cut")
+
+    def want(self, place: int, *filters: str) -> None:
+        """The first clients subscribe to filters."""
+        self.give(place, InterestChanged(added=filters))
+
+    def unwant(self, place: int, *filters: str) -> None:
+        """The last clients unsubscribe from filters."""
+        self.give(place, InterestChanged(removed=filters))
+
+    def publish(self, place: int, topic: str, payload: bytes = b"", qos: int = 0) -> None:
+        """A client publishes."""
+        self.give(place, Published(topic, payload, qos))
+
+    def freeze(self, place: int) -> None:
+        """Suspend a node: what comes for it waits."""
+        self._frozen[place] = []
+
+    def thaw(self, place: int) -> None:
+        """Wake a node: its timer is late, and then comes what waited."""
+        for event in (TimerFired(), *self._frozen.pop(place)):
+            self.give(place, event)
+
+    # ------------------------------------------------------------ what can be seen
+
+    def effects(self, place: int, kind: type[T]) -> list[T]:
+        """Return all effects of a kind at a place, in order."""
+        steps = (step for step in self.log if step.place == place)
+        return [effect for step in steps for effect in step.effects if isinstance(effect, kind)]
+
+    def deliveries(self) -> dict[int, list[tuple[str, bytes]]]:
+        """Return what every place delivered, and empty the log."""
+        found = {
+            place: [(e.publication.topic, e.publication.payload) for e in delivered]
+            for place in self.nodes
+            if (delivered := self.effects(place, Deliver))
+        }
+        self.log.clear()
+        return found
+
+    # ------------------------------------------------------------ time
+
+    def run(self, seconds: float) -> None:
+        """Let time pass; of what comes at the same moment, arrivals before timers."""
+        until = self.now + seconds
+        while (at := min(self._arrival(), self._timer()[0])) <= until:
+            self.now = max(self.now, at)
+            if self._arrival() <= self._timer()[0]:
+                _, _, place, event = heapq.heappop(self._queue)
+                if place in self.nodes:
+                    self.give(place, event)
+            else:
+                self.give(self._timer()[1], TimerFired())
+        self.now = until
+
+    def give(self, place: int, event: Event) -> list[Effect]:
+        """Let a node handle an event now, and perform what it answers."""
+        if place in self._frozen:
+            self._frozen[place].append(event)
+            return []
+        effects = self.nodes[place].handle(event, self.now)
+        self.log.append(Step(self.now, place, event, effects))
+        for effect in effects:
+            self._perform(place, effect)
+        return effects
+
+    def _arrival(self) -> float:
+        return self._queue[0][0] if self._queue else inf
+
+    def _timer(self) -> tuple[float, int]:
+        awake = [place for place in self.nodes if place not in self._frozen]
+        dues = [(self.nodes[place].next_deadline(), place) for place in awake]
+        return min(((due, place) for due, place in dues if due is not None), default=(inf, -1))
+
+    def _perform(self, place: int, effect: Effect) -> None:
+        match effect:
+            case Send(link, frame) if (place, link) in self.ends:
+                target, arriving = self.ends[place, link]
+                if not self.is_lost(place, target, frame):
+                    self._post(target, Received(arriving, decode(encode(frame))))
+            case CloseLink(link, reason) if (place, link) in self.ends:
+                self._close((place, link), reason)
+            case Subscribe(filters):
+                self._post(place, Granted(filters), 0.0)
+
+    def _close(self, end: End, reason: str) -> None:
+        """One side has closed a link: the other side hears of it."""
+        other = self.ends.pop(end)
+        del self.ends[other]
+        self._post(other[0], LinkClosed(other[1], reason))
+
+    def _post(self, place: int, event: Event, delay: float = DELAY) -> None:
+        heapq.heappush(self._queue, (self.now + delay, next(self._numbers), place, event))

@@ -1,0 +1,50 @@
+"""Virtual time."""
+
+from hansa.simulator.scheduler import Scheduler
+
+
+def test_calls_happen_in_the_order_of_their_times():
+    scheduler, seen = Scheduler(), []
+    scheduler.at(2.0, seen.append, "later")
+    scheduler.at(1.0, seen.append, "sooner")
+    scheduler.run(until=3.0)
+    assert seen == ["sooner", "later"]
+
+
+def test_calls_of_one_moment_happen_in_the_order_of_planning():
+    scheduler, seen = Scheduler(), []
+    for name in "zebra":
+        scheduler.at(1.0, seen.append, name)
+    scheduler.run(until=1.0)
+    assert "".join(seen) == "zebra"
+
+
+def test_a_call_sees_its_own_time_and_may_plan_more():
+    scheduler, seen = Scheduler(), []
+
+    def note(again: bool) -> None:
+        seen.append(scheduler.now)
+        if again:
+            scheduler.after(0.5, note, False)
+
+    scheduler.at(1.0, note, True)
+    scheduler.run(until=2.0)
+    assert seen == [1.0, 1.5]
+    assert scheduler.now == 2.0
+
+
+def test_what_is_due_later_waits():
+    scheduler, seen = Scheduler(), []
+    scheduler.at(5.0, seen.append, "late")
+    scheduler.run(until=4.0)
+    assert seen == []
+    scheduler.run(until=5.0)
+    assert seen == ["late"]
+
+
+def test_a_time_in_the_past_means_now():
+    scheduler, seen = Scheduler(), []
+    scheduler.run(until=3.0)
+    scheduler.at(1.0, lambda: seen.append(scheduler.now))
+    scheduler.run(until=3.0)
+    assert seen == [3.0]
