@@ -48,7 +48,7 @@ GRID = parse("grid:2x2", 0)
 )
 def test_a_step_is_seconds_and_an_action(text, action):
     assert text in EXAMPLES.values()
-    assert parse_step(f"2.5 {text}", GRID, start_s=10.0) == Step(12.5, action)
+    assert parse_step(f"2.5 {text}", GRID, start_s=10.0, length_s=5.0) == Step(12.5, action)
 
 
 def test_every_example_is_tested():
@@ -74,7 +74,7 @@ def test_every_example_is_tested():
 )
 def test_a_step_that_cannot_be_is_refused(text, problem):
     with pytest.raises(UsageError) as refusal:
-        parse_step(text, GRID, start_s=0.0)
+        parse_step(text, GRID, start_s=0.0, length_s=5.0)
     assert str(refusal.value) == problem
 
 

@@ -253,8 +253,10 @@ def test_the_failing_run_is_in_the_json(failing, capsys):
          " `hansa simulate --help`"),
         ("--runs 0",
          "argument --runs: 0 must be from 1 to 1000000 runs; see `hansa simulate --help`"),
-        ("--preset lan", "argument --preset: invalid choice: 'lan' (choose from 'default',"
-         " 'machado'); see `hansa simulate --help`"),
+        ("--preset lan", "argument --preset: there is no 'lan'; there are default, machado; see"
+         " `hansa simulate --help`"),
+        ("--outside none", "argument --outside: there is no 'none'; there are one, all, random; see"
+         " `hansa simulate --help`"),
         ("--subscribe 1", "argument --subscribe: '1' must be NODE:TOPIC, as in 3:plant/temp; see"
          " `hansa simulate --help`"),
         ("--subscribe 1:a/#/b", "topic filter 'a/#/b': '#' must be the last level"),
@@ -279,3 +281,8 @@ def test_the_failing_run_is_in_the_json(failing, capsys):
 )  # fmt: skip
 def test_bad_input_is_one_line_and_exit_code_2(given, problem, capsys):
     assert run(capsys, *given.split(" ")) == (2, "", f"hansa: {problem}\n")
+
+
+def test_a_step_after_the_end_is_refused(capsys):
+    problem = "step '20 crash 1' comes after the end; give --duration 20 or more"
+    assert run(capsys, "--at", "20 crash 1") == (2, "", f"hansa: {problem}\n")

@@ -3,8 +3,8 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hansa.protocol.channel import RETRY_MAX, RETRY_MIN, Channel
-from hansa.protocol.frames import Acknowledge, Any, Goodbye, Numbered
+from hansa.protocol.channel import MISSING_SPAN, RETRY_MAX, RETRY_MIN, Channel
+from hansa.protocol.frames import Acknowledge, Goodbye, Numbered, Ordered
 
 FIRST_RETRY = 4 * RETRY_MIN
 
@@ -30,11 +30,11 @@ def test_a_new_channel_has_nothing_to_do():
     assert (channel.next_deadline(), channel.fire(9.0)) == (None, [])
 
 
-def test_what_stays_unacknowledged_is_sent_again():
+def test_the_oldest_of_what_stays_unacknowledged_is_sent_again():
     channel = Channel(8)
     frames = sent(channel, 2, now=1.0)
     assert channel.next_deadline() == 1.0 + FIRST_RETRY
-    assert channel.fire(1.0 + FIRST_RETRY) == frames
+    assert channel.fire(1.0 + FIRST_RETRY) == frames[:1]
 
 
 def test_nothing_is_sent_again_before_its_time():
@@ -66,14 +66,14 @@ def test_retries_slow_down_to_a_bound():
 def test_an_acknowledgement_ends_the_waiting():
     channel = Channel(8)
     sent(channel, 3)
-    channel.acknowledge(4, rtt=None, now=0.1)
+    assert channel.acknowledge(Acknowledge(4), rtt=None, now=0.1) == []
     assert (channel.waiting, channel.next_deadline(), channel.fire(9.0)) == (0, None, [])
 
 
 def test_what_an_acknowledgement_leaves_is_sent_again():
     channel = Channel(8)
     frames = sent(channel, 3)
-    channel.acknowledge(3, rtt=None, now=0.1)
+    channel.acknowledge(Acknowledge(3), rtt=None, now=0.1)
     assert channel.next_deadline() == 0.1 + FIRST_RETRY
     assert channel.fire(0.1 + FIRST_RETRY) == frames[2:]
 
@@ -81,8 +81,8 @@ def test_what_an_acknowledgement_leaves_is_sent_again():
 def test_an_old_acknowledgement_changes_nothing():
     channel = Channel(8)
     sent(channel, 3)
-    channel.acknowledge(2, rtt=None, now=0.1)
-    channel.acknowledge(2, rtt=None, now=0.15)
+    channel.acknowledge(Acknowledge(2), rtt=None, now=0.1)
+    channel.acknowledge(Acknowledge(2), rtt=None, now=0.15)
     assert (channel.waiting, channel.next_deadline()) == (2, 0.1 + FIRST_RETRY)
 
 
@@ -91,7 +91,7 @@ def test_retries_follow_the_round_trip_within_bounds():
     for rtt in (None, 0.0, 0.001, 0.1, 30.0):
         channel = Channel(8)
         sent(channel, 2)
-        channel.acknowledge(2, rtt, now=0.0)
+        channel.acknowledge(Acknowledge(2), rtt, now=0.0)
         waits.append(channel.next_deadline())
     assert waits == [FIRST_RETRY, RETRY_MIN, RETRY_MIN, 0.4, RETRY_MAX]
 
@@ -101,8 +101,37 @@ def test_progress_ends_the_slowing_down():
     sent(channel, 2)
     channel.fire(0.2)
     channel.fire(0.6)
-    channel.acknowledge(2, rtt=0.1, now=1.0)
+    channel.acknowledge(Acknowledge(2), rtt=0.1, now=1.0)
     assert channel.next_deadline() == 1.4
+
+
+def test_what_the_other_side_misses_is_sent_again_at_once():
+    channel = Channel(8)
+    frames = sent(channel, 5)
+    again = channel.acknowledge(Acknowledge(2, missing=(2, 4, 2, 9)), rtt=0.1, now=0.1)
+    assert again == [frames[1], frames[3]]
+
+
+def test_what_may_still_be_on_its_way_is_not_sent_again():
+    channel = Channel(8)
+    sent(channel, 2, now=0.0)
+    assert channel.acknowledge(Acknowledge(1, missing=(1,)), rtt=0.1, now=0.09) == []
+    assert channel.acknowledge(Acknowledge(1, missing=(1,)), rtt=None, now=0.04) == []
+
+
+def test_what_was_sent_again_may_be_on_its_way_too():
+    channel = Channel(8)
+    frames = sent(channel, 2)
+    misses = Acknowledge(1, missing=(1,))
+    times = [channel.acknowledge(misses, rtt=0.1, now=now) for now in (0.1, 0.15, 0.2)]
+    assert times == [frames[:1], [], frames[:1]]
+
+
+def test_a_copy_sent_when_due_counts_as_on_its_way():
+    channel = Channel(8)
+    frames = sent(channel, 2)
+    assert channel.fire(0.2) == frames[:1]
+    assert channel.acknowledge(Acknowledge(1, missing=(1,)), rtt=0.1, now=0.25) == []
 
 
 def test_a_channel_overflows_when_too_much_waits():
@@ -123,11 +152,24 @@ def test_a_frame_in_its_turn_is_taken_and_acknowledged():
 
 def test_an_early_frame_waits_for_its_turn():
     channel = Channel(8)
-    assert channel.accept(numbered(2)) == ([], Acknowledge(1))
+    assert channel.accept(numbered(2)) == ([], Acknowledge(1, missing=(1,)))
     assert channel.waiting == 1
     ready = [Goodbye("frame 1"), Goodbye("frame 2")]
     assert channel.accept(numbered(1)) == (ready, Acknowledge(3))
     assert channel.waiting == 0
+
+
+def test_an_acknowledgement_names_what_is_missing_below_early_frames():
+    channel = Channel(8)
+    channel.accept(numbered(3))
+    assert channel.accept(numbered(6)) == ([], Acknowledge(1, missing=(1, 2, 4, 5)))
+    assert channel.accept(numbered(1)) == ([Goodbye("frame 1")], Acknowledge(2, missing=(2, 4, 5)))
+
+
+def test_an_acknowledgement_names_only_the_next_of_many_missing():
+    channel = Channel(1_000)
+    missing = tuple(range(1, 1 + MISSING_SPAN))
+    assert channel.accept(numbered(900)) == ([], Acknowledge(1, missing))
 
 
 def test_a_copy_is_acknowledged_again_and_not_taken():
@@ -158,8 +200,8 @@ class Pair:
 
     def __init__(self, windows: tuple[int, int]) -> None:
         self.channels = [Channel(size) for size in windows]
-        self.sent: list[list[Any]] = [[], []]
-        self.taken: list[list[Any]] = [[], []]
+        self.sent: list[list[Ordered]] = [[], []]
+        self.taken: list[list[Ordered]] = [[], []]
         self.flying: list[tuple[int, Numbered | Acknowledge]] = []
         self.now = 0.0
 
@@ -172,7 +214,8 @@ class Pair:
         side, datagram = self.flying[place] if keep else self.flying.pop(place)
         channel = self.channels[side]
         if isinstance(datagram, Acknowledge):
-            channel.acknowledge(datagram.expected, 0.1, self.now)
+            again = channel.acknowledge(datagram, 0.1, self.now)
+            self.flying += [(1 - side, frame) for frame in again]
             return
         ready, acknowledgement = channel.accept(datagram)
         self.taken[side] += ready

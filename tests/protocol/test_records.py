@@ -45,6 +45,18 @@ def test_a_record_is_tagged_with_its_kind(record):
 # ---------------------------------------------------------------- fingerprints
 
 
+@pytest.mark.parametrize(
+    ("kind", "node", "stamp", "expected"),
+    [
+        (Kind.NODE, 0, (0, 0), 0xB55A8FA067537A73),
+        (Kind.INTEREST, 1, (7, 3), 0xAF6D6BD6F3FB8656),
+        (Kind.CLAIMS, (1 << 64) - 1, (1 << 63, 9), 0x9A7E9BF4DD7F6C8F),
+    ],
+)
+def test_fingerprints_never_change_because_neighbours_compare_them(kind, node, stamp, expected):
+    assert fingerprint(kind, node, stamp) == expected
+
+
 def test_rows_that_differ_have_fingerprints_that_differ():
     assert len({fingerprint(*row) for row in ROWS}) == len(ROWS)
 
@@ -107,7 +119,7 @@ def test_fingerprints_do_not_depend_on_the_hash_seed():
     [
         ((), 10, [()]),
         (("a",), 10, [("a",)]),
-        (("a", "b", "c"), 12, [("a", "b"), ("c",)]),
+        (("a", "b", "c", "d", "e"), 12, [("a", "b"), ("c", "d"), ("e",)]),
         (("a", "b", "c"), 11, [("a",), ("b",), ("c",)]),
         (("é", "b"), 12, [("é",), ("b",)]),  # counted in bytes, as they travel
         (("far too long", "b"), 6, [("far too long",), ("b",)]),

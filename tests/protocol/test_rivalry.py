@@ -33,8 +33,9 @@ def test_a_record_of_a_former_life_is_ours(incarnation, born):
     assert judge(ME, 5, record(incarnation, born, K), alive=False) is Verdict.OURS
 
 
-def test_a_past_that_we_forgot_is_outranked():
-    assert judge(ME, 5, record(8, 8, K), alive=False) is Verdict.OUTRANK
+@pytest.mark.parametrize("born", [5, 8])
+def test_a_past_that_we_forgot_is_outranked(born):
+    assert judge(ME, 5, record(8, born, K), alive=False) is Verdict.OUTRANK
 
 
 @pytest.mark.parametrize(

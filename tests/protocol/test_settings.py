@@ -57,8 +57,8 @@ def test_a_wait_may_be_none_at_all(name):
 
 def test_a_neighbour_may_miss_one_heartbeat():
     rule = "heartbeat_limit must be at least twice"
-    assert refusal(heartbeat_interval=2.0, heartbeat_limit=3.9).startswith(rule)
-    assert ProtocolSettings(heartbeat_interval=2.0, heartbeat_limit=4.0).heartbeat_limit == 4.0
+    assert refusal(heartbeat_interval=3.0, heartbeat_limit=5.9).startswith(rule)
+    assert ProtocolSettings(heartbeat_interval=3.0, heartbeat_limit=6.0).heartbeat_limit == 6.0
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""A wire that joins real nodes in virtual time: every frame takes `DELAY`, nothing is by chance.
+"""A wire that joins real nodes in virtual time. Every frame takes `DELAY`; nothing is by chance.
 
 Frames travel as bytes. Brokers grant every subscription at once. A place is a number, which is also
 the id of its node unless a test says otherwise. What a node was given and what it answered is in
@@ -67,6 +67,8 @@ class Wire:
         self.log: list[Step] = []
         self.is_lost: Callable[[int, int, Any | Publication], bool] = lambda *_: False
         """Whether a frame from one place to another is lost."""
+        self.delay: Callable[[int, int], float] = lambda *_: DELAY
+        """Seconds that a frame takes from one place to another."""
         self.ends: dict[End, End] = {}
         self._frozen: dict[int, list[Event]] = {}
         self._numbers = count(1)
@@ -135,15 +137,21 @@ class Wire:
         steps = (step for step in self.log if step.place == place)
         return [effect for step in steps for effect in step.effects if isinstance(effect, kind)]
 
-    def deliveries(self) -> dict[int, list[tuple[str, bytes]]]:
-        """Return what every place delivered, and empty the log."""
-        found = {
-            place: [(e.publication.topic, e.publication.payload) for e in delivered]
-            for place in self.nodes
-            if (delivered := self.effects(place, Deliver))
+    def deliveries(self) -> dict[int, list[bytes]]:
+        """Return the payloads that every place delivered."""
+        found = {place: self.effects(place, Deliver) for place in sorted(self.nodes)}
+        return {
+            place: [e.publication.payload for e in found[place]] for place in found if found[place]
         }
-        self.log.clear()
-        return found
+
+    def copies(self) -> list[tuple[int, int]]:
+        """Return from where to where publications were sent, in order."""
+        return [
+            (step.place, self.ends[step.place, effect.link][0])
+            for step in self.log
+            for effect in step.effects
+            if isinstance(effect, Send) and isinstance(effect.frame, Publication)
+        ]
 
     # ------------------------------------------------------------ time
 
@@ -184,7 +192,8 @@ class Wire:
             case Send(link, frame) if (place, link) in self.ends:
                 target, arriving = self.ends[place, link]
                 if not self.is_lost(place, target, frame):
-                    self._post(target, Received(arriving, decode(encode(frame))))
+                    event = Received(arriving, decode(encode(frame)))
+                    self._post(target, event, self.delay(place, target))
             case CloseLink(link, reason) if (place, link) in self.ends:
                 self._close((place, link), reason)
             case Subscribe(filters):

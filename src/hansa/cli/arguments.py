@@ -5,7 +5,7 @@ A bad argument raises UsageError, which `main` prints; argparse alone would prin
 
 import argparse
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import NoReturn
 
 from hansa.errors import UsageError
@@ -59,6 +59,18 @@ def amount(least: float, most: float, unit: str) -> Callable[[str], float]:
         if not least <= value <= most:
             raise argparse.ArgumentTypeError(f"{text} must be from {least:g} to {most:g} {unit}")
         return value
+
+    return parse
+
+
+def one_of(words: Iterable[str]) -> Callable[[str], str]:
+    """Return a parser of some words; argparse's own complaint differs from version to version."""
+    known = [str(word) for word in words]
+
+    def parse(text: str) -> str:
+        if text not in known:
+            raise argparse.ArgumentTypeError(f"there is no {text!r}; there are {', '.join(known)}")
+        return text
 
     return parse
 

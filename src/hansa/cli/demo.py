@@ -24,7 +24,7 @@ from hansa.simulator.topologies import parse
 from hansa.simulator.transcript import ClientPublished, ClientsReceived
 
 LINKS = LinkOptions(delay_ms=2.0, jitter_ms=0.5)
-BEAT_S = 0.7
+BEAT_S = 0.35
 """Real seconds between two paragraphs on a terminal: time to read, none to get bored."""
 
 RING_FILTER = "plant/#"

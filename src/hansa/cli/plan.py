@@ -2,9 +2,7 @@
 
 import argparse
 import random
-import sys
 from dataclasses import replace
-from functools import cache
 from typing import TypeVar
 
 from hansa.cli.script import parse_faults, parse_step
@@ -14,7 +12,7 @@ from hansa.protocol.topics import check_filter, check_name
 from hansa.simulator.actions import Publish, Step, Subscribe
 from hansa.simulator.options import Faults, LinkOptions, Options, Phases, Workload
 from hansa.simulator.scenario import pause_s
-from hansa.simulator.topologies import Topology, components, parse
+from hansa.simulator.topologies import Topology, parse
 
 T = TypeVar("T")
 
@@ -24,6 +22,7 @@ SUBSCRIBERS, PUBLICATIONS = 3, 10
 DURATION_S = 10.0
 APART_S = 0.1
 """Between two explicit subscriptions: the first must be known before the next, as it is core."""
+CAPACITY_MAX = 16
 FINAL_S = 2.0
 """After faults, every node publishes to every topic once more and all must arrive."""
 
@@ -44,7 +43,6 @@ def settings(args: argparse.Namespace) -> ProtocolSettings:
 def options(args: argparse.Namespace, seed: int) -> Options:
     """Return the run that the arguments describe."""
     topology = parse(args.topology or TOPOLOGY, seed)
-    _tell_parts(topology)
     protocol, links = settings(args), _links(args)
     pause = pause_s(topology, protocol, links)
     filters = tuple(check_filter(text) for text in args.filter or (FILTER,))
@@ -57,7 +55,7 @@ def options(args: argparse.Namespace, seed: int) -> Options:
     schedule = [
         *(Step(pause + APART_S * turn, action) for turn, action in enumerate(subscriptions)),
         *_publications(args, publishers, warm_up, duration),
-        *(parse_step(text, topology, warm_up) for text in args.at or ()),
+        *(parse_step(text, topology, warm_up, duration) for text in args.at or ()),
     ]
     faults = parse_faults(args.faults) if args.faults else Faults()
     if args.faults and not duration:
@@ -76,6 +74,7 @@ def options(args: argparse.Namespace, seed: int) -> Options:
         faults,
         tuple(schedule),
         Phases(warm_up, duration, pause, final_s),
+        capacities=_capacities(protocol, topology, seed),
     )
 
 
@@ -89,6 +88,14 @@ def _links(args: argparse.Namespace) -> LinkOptions:
         duplicate=_given(args.duplicate, base.duplicate),
         reorder=_given(args.reorder, base.reorder),
     )
+
+
+def _capacities(protocol: ProtocolSettings, topology: Topology, seed: int) -> tuple[float, ...]:
+    """Return different capacities if they decide something."""
+    if protocol.management_by is not ManagementBy.CAPACITY:
+        return ()
+    chance = random.Random(f"capacities {seed}")
+    return tuple(float(chance.randint(1, CAPACITY_MAX)) for _ in range(topology.nodes))
 
 
 def _publishers(args: argparse.Namespace, topology: Topology, seed: int) -> list[tuple[int, str]]:
@@ -108,17 +115,6 @@ def _publications(
         Step(start, Publish(node, topic, count=count, interval_s=interval))
         for node, topic in publishers
     ]
-
-
-@cache
-def _tell_parts(topology: Topology) -> None:
-    """A file may describe a federation in several parts; that should not go unnoticed."""
-    count = len(components(topology))
-    if count > 1:
-        print(
-            f"hansa: {topology.name} is in {count} parts that cannot reach each other",
-            file=sys.stderr,
-        )
 
 
 def _given(value: T | None, default: T) -> T:

@@ -1,7 +1,6 @@
 """What a person types to say when what happens: `--at "2 crash 3"`.
 
-The words are those in which the simulator tells what it did, so a line of its output can be typed
-in again. Faults in general, without place and time, are `--faults crashes=2,cuts=1`.
+So whatever a random run (`--faults crashes=2,cuts=1`) has shown can be written down as a script.
 """
 
 import difflib
@@ -50,12 +49,14 @@ _LINKS: dict[str, Callable[[int, int], Action]] = {
 }
 
 
-def parse_step(text: str, topology: Topology, start_s: float) -> Step:
-    """Return the step that a text like `2.5 cut 0-1` describes; its time counts from `start_s`."""
+def parse_step(text: str, topology: Topology, start_s: float, length_s: float) -> Step:
+    """Return the step that a text like `2.5 cut 0-1` describes, within so long after `start_s`."""
     words = text.split()
     seconds = _seconds(words[0]) if words else None
     if seconds is None or len(words) < 2:
         raise UsageError(f"step {text!r}: write seconds and an action, as in '2 crash 3'")
+    if seconds > length_s:
+        raise UsageError(f"step {text!r} comes after the end; give --duration {seconds:g} or more")
     return Step(start_s + seconds, _action(text, words[1], words[2:], topology))
 
 

@@ -7,7 +7,7 @@ import sys
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 
 from rich.console import Console
@@ -47,21 +47,37 @@ def first_failure(play: Callable[[int], Played], seeds: Sequence[int]) -> Tally:
 def _in_order(play: Callable[[int], Played], seeds: Sequence[int]) -> Generator[Played, None, None]:
     """Yield the runs in the order of their seeds, a bounded number of them under way."""
     cores = min(_cores(), len(seeds))
-    context = multiprocessing.get_context("spawn")
     others = set(multiprocessing.active_children())
+    pool = ProcessPoolExecutor(cores, multiprocessing.get_context("spawn"))
     waiting: deque[Future[Played]] = deque()
-    pool = ProcessPoolExecutor(cores, context, initializer=_ignore_interrupt)
+    complete = False
     try:
         for seed in seeds:
-            waiting.append(pool.submit(play, seed))
+            with _interrupts_held():
+                waiting.append(pool.submit(play, seed))
             if len(waiting) >= AHEAD * cores:
                 yield waiting.popleft().result()
         while waiting:
             yield waiting.popleft().result()
+        complete = True
     finally:
-        for child in set(multiprocessing.active_children()) - others if waiting else ():
-            child.terminate()  # nobody needs what it still computes
+        if not complete:  # nobody needs what the workers still compute
+            for worker in set(multiprocessing.active_children()) - others:
+                worker.terminate()
         pool.shutdown(cancel_futures=True)
+
+
+@contextmanager
+def _interrupts_held() -> Generator[None, None, None]:
+    """Hold Ctrl-C back while processes start: they inherit that and never see it.
+
+    A terminal sends it to all of them, and only the first one shall tell.
+    """
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
 
 
 def _cores() -> int:
@@ -69,8 +85,3 @@ def _cores() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
-
-
-def _ignore_interrupt() -> None:
-    """Ctrl-C goes to all processes of a terminal; only the first one shall tell."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)

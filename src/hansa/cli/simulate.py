@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hansa.cli import arguments
-from hansa.cli.arguments import Parser, amount, whole
+from hansa.cli.arguments import Parser, amount, one_of, whole
 from hansa.errors import UsageError
 from hansa.protocol.settings import PRESETS, ManagementBy, Metric, Outside
 
@@ -101,25 +101,27 @@ def _add_what(made: Parser) -> None:
 def _add_protocol(made: Parser) -> None:
     group = made.add_argument_group("protocol")
     group.add_argument(
-        "--preset", choices=PRESETS, default="default",
-        help="timers to start from; machado: those of Machado 2023, which take minutes",
+        "--preset", type=one_of(PRESETS), default="default", metavar="NAME",
+        help="timers to start from: default, or machado: those of Machado 2023, which take minutes",
     )  # fmt: skip
     group.add_argument(
         "--redundancy", type=whole(1, 16, "parents"), metavar="N",
         help="parents per mesh member; 1 makes a tree (default 2)",
     )  # fmt: skip
     group.add_argument(
-        "--outside", choices=[str(kind) for kind in Outside],
+        "--outside", type=one_of(Outside), metavar="one|all|random",
         help="which parents take a publication from outside the mesh (default one)",
     )  # fmt: skip
     group.add_argument(
         "--metric",
-        choices=[str(kind) for kind in Metric],
+        type=one_of(Metric),
+        metavar="hops|rtt",
         help="what makes a path short (default hops)",
     )
     group.add_argument(
-        "--management", choices=[str(kind) for kind in ManagementBy],
-        help="who leads the management group: smallest id or highest capacity (default id)",
+        "--management", type=one_of(ManagementBy), metavar="id|capacity",
+        help="who leads the management group: the smallest id, or the highest of random capacities"
+        " (default id)",
     )  # fmt: skip
     group.add_argument(
         "--group-depth", type=whole(0, 32, "levels"), metavar="N",
@@ -208,6 +210,8 @@ def _run_one(args: argparse.Namespace, given: Sequence[str]) -> int:
     with ExitStack() as stack:
         listen = _listener(args.transcript, stack) if args.transcript else None
         played = play(args, args.seed, listen)
+    if args.topology:
+        _tell_parts(args)
     if args.json:
         print(_as_json(args, played))
     else:
@@ -266,6 +270,18 @@ def _listener(path: Path, stack: ExitStack) -> "Listener":
         file.write(line(now, place, str(what)))
 
     return write
+
+
+def _tell_parts(args: argparse.Namespace) -> None:
+    """A file may describe a federation in several parts; that should not go unnoticed."""
+    from hansa.simulator.topologies import components, parse
+
+    count = len(components(parse(args.topology, args.seed)))
+    if count > 1:
+        print(
+            f"hansa: {args.topology} is in {count} parts that cannot reach each other",
+            file=sys.stderr,
+        )
 
 
 def replay(given: Sequence[str], seed: int) -> str:

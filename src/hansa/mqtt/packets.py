@@ -39,6 +39,7 @@ class Oversized(msgspec.Struct, frozen=True):
 
     topic: str
     qos: int
+    dup: bool
     packet_id: int
     size: int
     """Bytes of the whole packet."""
@@ -69,6 +70,10 @@ class Connect(Packet, frozen=True):
     """3.1.1 only, outside the standard: the top bit of the protocol level, by which Mosquitto and
     some others know a bridge and do not send it its own publications."""
     properties: Properties = ()
+
+    def __repr__(self) -> str:
+        """Say who connects; a password has no business in a log."""
+        return f"Connect({self.client_id!r}, version={self.version!r})"
 
 
 class ConnAck(Packet, frozen=True):

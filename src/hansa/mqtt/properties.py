@@ -7,7 +7,6 @@ published again. All other packets are few, so theirs are pairs of a property an
 
 from collections.abc import Callable
 from enum import Enum, IntEnum
-from functools import lru_cache
 from typing import TypeVar
 
 from hansa.errors import BrokerMisbehaved
@@ -22,11 +21,6 @@ from hansa.mqtt.vocabulary import Kind, Reason
 
 PROPERTIES_MAX = 1_024
 """Properties of one packet that is not a PUBLISH: each costs many times its five bytes."""
-
-SMALL_BYTES = 64
-"""Properties of a PUBLISH up to this size are remembered once checked: most are an identifier."""
-
-_REMEMBERED_MAX = 4_096
 
 _Default = TypeVar("_Default")
 
@@ -253,12 +247,6 @@ def split(raw: bytes) -> tuple[tuple[int, ...], bytes]:
 
     A topic alias is refused: this client announces none, so none may be sent [MQTT-3.1.2-26].
     """
-    if len(raw) <= SMALL_BYTES:
-        return _split_small(raw)
-    return _split(raw)
-
-
-def _split(raw: bytes) -> tuple[tuple[int, ...], bytes]:
     cursor = Cursor(raw, 0, len(raw), "PUBLISH properties")
     identifiers: list[int] = []
     others: list[bytes] = []
@@ -275,9 +263,6 @@ def _split(raw: bytes) -> tuple[tuple[int, ...], bytes]:
             others.append(raw[start:at])
             start = cursor.at
     return tuple(identifiers), b"".join((*others, raw[start:])) if identifiers else raw
-
-
-_split_small = lru_cache(maxsize=_REMEMBERED_MAX)(_split)
 
 
 def decode(raw: bytes) -> Properties:

@@ -9,6 +9,8 @@ PUBLISH is read in the loop itself, and topics are remembered: they repeat, and 
 bytes is faster than decoding and checking them again.
 """
 
+from typing import NoReturn, TypeAlias
+
 from hansa.errors import BrokerMisbehaved
 from hansa.mqtt import bodies, packets, properties
 from hansa.mqtt.fields import FIELD_BYTES_MAX, Cursor
@@ -22,11 +24,18 @@ TOPICS_MAX = 8_192
 TOPIC_BYTES_MAX = 256
 """Topics that are remembered, and bytes of the longest of them: at most about 5 MB."""
 
+BLOCKS_MAX = 4_096
+BLOCK_BYTES_MAX = 64
+"""Property blocks of publications that are remembered, and bytes of the longest: at most 2 MB."""
+
+_Block: TypeAlias = tuple[tuple[int, ...], bytes]
+"""The subscription identifiers of a publication, and all its other properties."""
+
 _HEADER_BYTES_MAX = 5
 _HEAD_BYTES_MAX = _HEADER_BYTES_MAX + 2 + FIELD_BYTES_MAX + 2  # header, topic, packet id
-_PUBLISH = int(Kind.PUBLISH) << 4
+_PUBLISH = _PLAIN = int(Kind.PUBLISH) << 4  # plain is QoS 0 and not retained
 
-# Of the lower four bits of a PUBLISH: QoS, retain, dup. Two QoS bits and a resent QoS 0 mean nothing.
+# The lower four bits of a PUBLISH: QoS, retain, dup. There is no QoS 3, nor a resent QoS 0.
 _FLAGS = {
     bits: (bits >> 1 & 3, bool(bits & 1), bool(bits & 8))
     for bits in range(16)
@@ -56,6 +65,7 @@ class Reader:
     """One direction of one connection."""
 
     __slots__ = (
+        "_blocks",
         "_bytes_max",
         "_need",
         "_openings",
@@ -83,6 +93,7 @@ class Reader:
         self._oversized = False
         self._skip = 0  # how much of an oversized publication is still to be thrown away
         self._topics: dict[bytes, str] = {}
+        self._blocks: dict[bytes, _Block] = {}
         self._use(version)
 
     def _use(self, version: Version) -> None:
@@ -122,7 +133,7 @@ class Reader:
     def _read(self, data: bytes, at: int, found: list[packets.Any]) -> int:
         """Append all whole packets from `at` on; return where the first that is not begins."""
         size, version_5 = len(data), self.version is Version.V5
-        topics, append = self._topics, found.append
+        topics, seen, append = self._topics, self._blocks, found.append
         while at + 1 < size:
             first, length, body = data[at], data[at + 1], at + 2
             if length > 127:
@@ -141,9 +152,14 @@ class Reader:
                 topic = topics.get(data[body + 2 : start])
                 if topic is None:
                     topic = self._new_topic(data, body, end)
-                if first == _PUBLISH and not (version_5 and data[start]):
+                if first == _PLAIN and not (version_5 and data[start]):
                     start += version_5
                     publish = Publish(topic, data[start:end])
+                elif first == _PLAIN and (block := seen.get(data[start : start + 1 + data[start]])):
+                    start += 1 + data[start]
+                    publish = Publish(
+                        topic, data[start:end], 0, False, False, 0, block[0], block[1]
+                    )
                 else:
                     start, publish = self._publish(topic, first, data, start, end)
             except IndexError:
@@ -162,7 +178,7 @@ class Reader:
 
         Fields that cross the end are found by the caller, who compares that place with the end.
         """
-        qos, retain, dup = self._flags(first)
+        qos, retain, dup = _FLAGS.get(first & 15) or self._refuse_flags(first)
         packet_id = 0
         if qos:
             packet_id = data[at] << 8 | data[at + 1]
@@ -171,26 +187,28 @@ class Reader:
                 raise BrokerMisbehaved("PUBLISH: packet id 0", Reason.PROTOCOL_ERROR)
         if self.version is Version.V311:
             return at, Publish(topic, data[at:end], qos, retain, dup, packet_id)
-        length = data[at]
-        at += 1
-        if not length:
-            return at, Publish(topic, data[at:end], qos, retain, dup, packet_id)
-        if length > 127:
-            cursor = Cursor(data, at - 1, end, "PUBLISH properties")
-            length, at = cursor.variable(), cursor.at
-        start = at + length
-        if start > end:
-            raise BrokerMisbehaved(f"PUBLISH: {length} bytes of properties, {end - at} left")
-        named, others = properties.split(data[at:start])
-        if named and self._sender is Side.CLIENT:  # [MQTT-3.3.4-6]
-            raise BrokerMisbehaved("PUBLISH: a subscription identifier", Reason.PROTOCOL_ERROR)
-        return start, Publish(topic, data[start:end], qos, retain, dup, packet_id, named, others)
+        start = at + 1 + data[at]
+        block = self._blocks.get(data[at:start])
+        if block is None:
+            start, block = self._new_block(data, at, end)
+        payload = data[start:end]
+        return start, Publish(topic, payload, qos, retain, dup, packet_id, block[0], block[1])
 
-    def _flags(self, first: int) -> tuple[int, bool, bool]:
-        try:
-            return _FLAGS[first & 15]
-        except KeyError:
-            raise BrokerMisbehaved(f"PUBLISH: flags {first & 15:04b}") from None
+    def _new_block(self, data: bytes, at: int, end: int) -> tuple[int, _Block]:
+        """Read a PUBLISH's properties and remember them; return the place after them as well."""
+        cursor = Cursor(data, at, end, "PUBLISH")
+        raw = cursor.take(cursor.variable())
+        block = properties.split(raw)
+        if block[0] and self._sender is Side.CLIENT:  # [MQTT-3.3.4-6]
+            raise cursor.fault("a subscription identifier", Reason.PROTOCOL_ERROR)
+        if len(raw) <= BLOCK_BYTES_MAX:
+            if len(self._blocks) >= BLOCKS_MAX:
+                self._blocks.clear()
+            self._blocks[data[at : cursor.at]] = block
+        return cursor.at, block
+
+    def _refuse_flags(self, first: int) -> NoReturn:
+        raise BrokerMisbehaved(f"PUBLISH: flags {first & 15:04b}")
 
     def _new_topic(self, data: bytes, body: int, end: int) -> str:
         cursor = Cursor(data, body, end, "PUBLISH")
@@ -273,7 +291,7 @@ class Reader:
         end = body + length
         cursor = Cursor(data, body, end, "PUBLISH")
         topic = cursor.topic()
-        qos, _, _ = self._flags(data[at])
+        qos, _, dup = _FLAGS.get(data[at] & 15) or self._refuse_flags(data[at])
         packet_id = cursor.packet_id() if qos else 0
         self._skip = max(0, end - len(data))
-        return min(end, len(data)), packets.Oversized(topic, qos, packet_id, end - at)
+        return min(end, len(data)), packets.Oversized(topic, qos, dup, packet_id, end - at)

@@ -5,26 +5,40 @@ would read it, and ValueError is raised if that fails. Publications are many, so
 rules itself, remembers topics as they are written, and joins a whole batch for one system call.
 """
 
+import struct
 from collections.abc import Iterable
 
 from hansa.errors import BrokerMisbehaved
-from hansa.mqtt import forms, packets, properties
+from hansa.mqtt import bodies, forms, packets, properties
 from hansa.mqtt.fields import Cursor, write_packet_id, write_text, write_variable
 from hansa.mqtt.packets import Publish
 from hansa.mqtt.properties import Property
-from hansa.mqtt.reader import TOPIC_BYTES_MAX, TOPICS_MAX, Reader, opening
-from hansa.mqtt.vocabulary import PACKET_BYTES_MAX, Kind, Side, Version
+from hansa.mqtt.reader import (
+    BLOCK_BYTES_MAX,
+    BLOCKS_MAX,
+    TOPIC_BYTES_MAX,
+    TOPICS_MAX,
+    Reader,
+    opening,
+)
+from hansa.mqtt.vocabulary import PACKET_BYTES_MAX, PACKET_IDS_MAX, Kind, Side, Version
 
 _PUBLISH = int(Kind.PUBLISH) << 4
 _ONE_BYTE_MAX = 127  # the largest length that one byte says
 _HEADS = tuple(bytes((_PUBLISH, length)) for length in range(_ONE_BYTE_MAX + 1))
 _QOS_MAX = 2
+_BARE_ANSWER = struct.Struct(">HH")
+_OPENINGS = {answer: opening(kind) << 8 | 2 for kind, answer in bodies.ANSWERS.items()}
+
+
+class TooLarge(ValueError):
+    """The packet is well formed, but this receiver takes none of this size."""
 
 
 class Writer:
     """One direction of one connection."""
 
-    __slots__ = ("_bytes_max", "_empty", "_sender", "_short_max", "_topics", "_version")
+    __slots__ = ("_blocks", "_bytes_max", "_empty", "_sender", "_short_max", "_topics", "_version")
 
     def __init__(
         self, version: Version, bytes_max: int = PACKET_BYTES_MAX, sender: Side = Side.CLIENT
@@ -33,6 +47,7 @@ class Writer:
         self._version = version
         self._sender = sender
         self._empty = b"\0" if version is Version.V5 else b""  # the properties, when there are none
+        self._blocks: dict[bytes, bytes] = {}  # properties, and the same behind their length
         self._topics: dict[str, bytes] = {}  # written, and followed by no properties
         self.limit(bytes_max)
 
@@ -41,7 +56,7 @@ class Writer:
         self._bytes_max = bytes_max
         self._short_max = min(_ONE_BYTE_MAX, bytes_max - 2)
 
-    def encode(self, packet: packets.Any) -> bytes:
+    def encode(self, packet: Publish | packets.Packet) -> bytes:
         """Return the bytes of a packet; raise ValueError if the other side would refuse them."""
         if isinstance(packet, Publish):
             return b"".join(self._pieces(packet))
@@ -54,23 +69,23 @@ class Writer:
         except BrokerMisbehaved as error:
             raise ValueError(str(error)) from None
         if found != [packet]:
-            raise ValueError(f"{packet} would be read as {found}")
+            raise ValueError(f"{kind.name}: its bytes would say something else")
         return data
 
     def answer(self, batch: Iterable[packets.Handshake]) -> bytes:
         """Return the bytes of acknowledgements; most have no reason and are as good as constant."""
-        return b"".join(
-            [
-                self.encode(answer)
-                if answer.reason or answer.properties
-                else _BARE_ANSWER.pack(_OPENINGS[type(answer)], 2, answer.packet_id)
-                for answer in batch
-            ]
-        )
+        pieces: list[bytes] = []
+        for answer in batch:
+            packet_id = answer.packet_id
+            if answer.reason or answer.properties or not 0 < packet_id <= PACKET_IDS_MAX:
+                pieces.append(self.encode(answer))
+            else:
+                pieces.append(_BARE_ANSWER.pack(_OPENINGS[type(answer)], packet_id))
+        return b"".join(pieces)
 
     def _require_size(self, size: int) -> None:
         if size > self._bytes_max:
-            raise ValueError(f"a packet of {size} bytes, the limit is {self._bytes_max}")
+            raise TooLarge(f"a packet of {size} bytes, the limit is {self._bytes_max}")
 
     # ------------------------------------------------------------ publications: the fast path
 
@@ -107,6 +122,8 @@ class Writer:
             topic = topic[:-1]
         length = len(topic) + len(middle) + len(payload)
         first = _PUBLISH | publish.dup << 3 | qos << 1 | publish.retain
+        if length <= self._short_max:
+            return bytes((first, length)), topic, middle, payload
         head = bytes((first,)) + write_variable(length)
         self._require_size(len(head) + length)
         return head, topic, middle, payload
@@ -133,12 +150,26 @@ class Writer:
         if self._version is Version.V311:
             return b""
         raw = publish.properties
+        block = self._blocks.get(raw) or self._new_block(raw)
+        if not publish.subscriptions:
+            return block
+        if self._sender is Side.CLIENT:  # [MQTT-3.3.4-6]
+            raise ValueError("PUBLISH: a subscription identifier, which only a broker sends")
+        identifiers = ((Property.SUBSCRIPTION_IDENTIFIER, each) for each in publish.subscriptions)
+        raw = properties.encode(tuple(identifiers)) + raw
+        return write_variable(len(raw)) + raw
+
+    def _new_block(self, raw: bytes) -> bytes:
+        """Check properties and remember them."""
         try:
-            hidden, _ = properties.split(raw)
+            identifiers, _ = properties.split(raw)
         except BrokerMisbehaved as error:
             raise ValueError(str(error)) from None
-        if hidden or (publish.subscriptions and self._sender is Side.CLIENT):  # [MQTT-3.3.4-6]
-            raise ValueError("PUBLISH: a subscription identifier, which only a broker sends")
-        pairs = tuple((Property.SUBSCRIPTION_IDENTIFIER, each) for each in publish.subscriptions)
-        raw = properties.encode(pairs) + raw
-        return write_variable(len(raw)) + raw
+        if identifiers:
+            raise ValueError("PUBLISH: a subscription identifier among the other properties")
+        block = write_variable(len(raw)) + raw
+        if len(raw) <= BLOCK_BYTES_MAX:
+            if len(self._blocks) >= BLOCKS_MAX:
+                self._blocks.clear()
+            self._blocks[raw] = block
+        return block

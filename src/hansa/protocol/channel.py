@@ -53,7 +53,8 @@ class Channel:
 
     def accept(self, frame: Numbered) -> tuple[list[Ordered], Acknowledge]:
         """Take a numbered frame; return the frames whose turn has come, and the acknowledgement."""
-        if frame.number >= self._expected and len(self._early) < self._waiting_max:
+        # A window, not a count: the frame whose turn it is must find room whatever came early.
+        if self._expected <= frame.number < self._expected + self._waiting_max:
             self._early[frame.number] = frame
         ready: list[Ordered] = []
         while (turn := self._early.pop(self._expected, None)) is not None:
@@ -67,12 +68,12 @@ class Channel:
         while self._waiting and (oldest := next(iter(self._waiting))) < frame.expected:
             del self._waiting[oldest]
             progress = True
-        if progress:
-            self._retry = min(max(RETRY_MIN, 4 * (rtt or RETRY_MIN)), RETRY_MAX)
-            self._due = now + self._retry if self._waiting else None
         # What was sent less than a round trip ago may still be on its way.
-        patience = rtt or RETRY_MIN
-        lost = [n for n in frame.missing if n in self._waiting]
+        patience = RETRY_MIN if rtt is None else rtt
+        if progress:
+            self._retry = min(max(RETRY_MIN, 4 * patience), RETRY_MAX)
+            self._due = now + self._retry if self._waiting else None
+        lost = [n for n in dict.fromkeys(frame.missing) if n in self._waiting]
         return self._again([n for n in lost if now >= self._waiting[n][1] + patience], now)
 
     def fire(self, now: float) -> list[Numbered]:

@@ -7,6 +7,7 @@ missing all the same is found. Who is in reach does not matter here: rows of abs
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import count
 
 from hansa.protocol.frames import Summary, Update
 from hansa.protocol.records import (
@@ -49,6 +50,8 @@ class SetChange:
 
     kind: Kind
     node: NodeId
+    stamp: Stamp
+    """What the row has with this change; in the database there may be a newer one already."""
     added: tuple[str, ...]
     removed: tuple[str, ...]
 
@@ -99,6 +102,15 @@ class Database:
         row = self.sets[kind].get(node)
         return row.names if row else {}
 
+    def size_after(self, record: InterestRecord | ClaimsRecord) -> int:
+        """Return how many names a set would have with this record, at most."""
+        row = self.sets[KIND_OF[type(record)]].get(record.node) or NameSet()
+        if record.base < record.version:
+            gone = sum(name in row.names for name in record.removed)
+            return len(row.names) - gone + len(record.added)
+        arrived = row.parts if row.arriving == (record.incarnation, record.version) else {}
+        return sum(map(len, ({**arrived, record.part: record.added}).values()))
+
     def whole(self, row: Row) -> list[Record]:
         """Return the records that carry a row whole; none if it is not here."""
         kind, node = row
@@ -140,7 +152,7 @@ class Database:
         row = (KIND_OF[type(record)], record.node)
         stamp = (record.incarnation, record.version)
         if stamp <= self.stamps.get(row, (-1, 0)) and not self._is_earlier_rival(record, stamp):
-            self._note_known(row, record.version, source)
+            self._note_known(row, record, source)
             return None
         change: SetChange | RecordChange | Unfit | None
         if isinstance(record, NodeRecord):
@@ -152,7 +164,7 @@ class Database:
         self._restamp(row, stamp)
         if flood:
             self._post(row, record)
-            self._note_known(row, record.version, source)
+            self._note_known(row, record, source)
         return change
 
     def _is_earlier_rival(self, record: Record, stamp: Stamp) -> bool:
@@ -170,7 +182,8 @@ class Database:
         added, removed = (in_parts(names, PART_BYTES) for names in change)
         pieces: list[tuple[tuple[str, ...], tuple[str, ...]]] = [(added[0], removed[0])]
         if len(added) > 1 or len(removed) > 1:
-            pieces = [(part, ()) for part in added] + [((), part) for part in removed]
+            # What goes makes room for what comes: others refuse a set that is too large.
+            pieces = [((), part) for part in removed] + [(part, ()) for part in added]
         made: list[InterestRecord | ClaimsRecord] = []
         version = self.stamp(kind, node)[1]
         for more, fewer in pieces:
@@ -201,10 +214,6 @@ class Database:
         for sets in self.sets.values():
             sets.pop(node, None)
 
-    def has_news(self) -> bool:
-        """Whether `flush` has something to send."""
-        return bool(self._outbox)
-
     def flush(self, links: Iterable[LinkId]) -> list[tuple[LinkId, Update]]:
         """Return what each neighbour must be told now."""
         pending = list(self._outbox.values())
@@ -229,13 +238,17 @@ class Database:
             key = (*row, record.version, record.part)
         self._outbox[key] = _Pending(record, [])
 
-    def _note_known(self, row: Row, version: int, source: LinkId | None) -> None:
+    def _note_known(self, row: Row, record: Record, source: LinkId | None) -> None:
         """The other side of a link has this version, so it need not be told."""
-        if not self._outbox or source is None:
+        if source is None:
             return
-        pending = self._outbox.get((*row, 0 if row[0] is Kind.NODE else version, 0))
-        if pending and pending.record.version == version and source not in pending.known:
-            pending.known.append(source)
+        version = 0 if row[0] is Kind.NODE else record.version
+        for part in count():
+            pending = self._outbox.get((*row, version, part))
+            if pending is None:
+                return
+            if _is_same(pending.record, record) and source not in pending.known:
+                pending.known.append(source)
 
     def _restamp(self, row: Row, stamp: Stamp) -> None:
         before = self.stamps.get(row)
@@ -251,9 +264,10 @@ class Database:
         self, row: Row, record: InterestRecord | ClaimsRecord
     ) -> SetChange | Unfit | None:
         kind, node = row
+        stamp = (record.incarnation, record.version)
         if record.base == record.version:
             names = self._assemble(row, record)
-            return None if names is None else self._exchange(row, names)
+            return None if names is None else self._exchange(row, stamp, names)
         have = self.stamps.get(row, (-1, 0))
         if have == (record.incarnation, record.base):
             current = self.sets[kind][node].names
@@ -262,9 +276,9 @@ class Database:
                 del current[name]
             added = tuple(name for name in record.added if name not in current)
             current.update(dict.fromkeys(added))
-            return SetChange(kind, node, added, removed)
+            return SetChange(kind, node, stamp, added, removed)
         if record.base == 0 and have[0] < record.incarnation:
-            return self._exchange(row, dict.fromkeys(record.added))
+            return self._exchange(row, stamp, dict.fromkeys(record.added))
         return Unfit(row)
 
     def _assemble(self, row: Row, record: InterestRecord | ClaimsRecord) -> dict[str, None] | None:
@@ -281,12 +295,19 @@ class Database:
         parts, entry.parts = entry.parts, {}
         return {name: None for part in sorted(parts) for name in parts[part]}
 
-    def _exchange(self, row: Row, names: dict[str, None]) -> SetChange:
+    def _exchange(self, row: Row, stamp: Stamp, names: dict[str, None]) -> SetChange:
         """Put a whole new set in place of the old one."""
         entry = self.sets[row[0]].setdefault(row[1], NameSet())
         before, entry.names = entry.names, names
         added = tuple(name for name in names if name not in before)
-        return SetChange(*row, added, tuple(name for name in before if name not in names))
+        return SetChange(*row, stamp, added, tuple(name for name in before if name not in names))
+
+
+def _is_same(one: Record, other: Record) -> bool:
+    """Whether two records of a row bring the same version; two rivals can have the same stamp."""
+    if isinstance(one, NodeRecord):
+        return one == other
+    return (one.incarnation, one.version) == (other.incarnation, other.version)
 
 
 def updates(records: Iterable[Record]) -> list[Update]:

@@ -32,7 +32,7 @@ RTT_UNKNOWN = 10_000
 RTT_SAMPLES = 8
 
 RTT_NOISE = 0.001
-"""Seconds by which a round trip may wander without being reported anew; half its value as well."""
+"""Seconds of round trip that are never worth a report; nor is anything below a factor of two."""
 
 BEATS_REMEMBERED = 8
 
@@ -201,7 +201,7 @@ class Neighbours:
         if link.rtt is None:
             return False
         told = link.reported_rtt
-        if told is not None and abs(link.rtt - told) <= max(RTT_NOISE, told / 2):
+        if told is not None and told / 2 - RTT_NOISE <= link.rtt <= told * 2 + RTT_NOISE:
             return False
         link.reported_rtt = link.rtt
         return True
@@ -223,16 +223,17 @@ class Neighbours:
                 self._forgive(now)
             self._beat_due = now + self._settings.heartbeat_interval
             effects += [self.heartbeat(link, digest, now) for link in self.by_node.values()]
+        heard = [now]
         for link in self.links.values():
             if now >= link.heard_at + self._settings.heartbeat_limit or (
                 link.channel and link.channel.overflowed
             ):
                 lost.append(link)
-            elif link.channel:
+                continue
+            heard.append(link.heard_at)
+            if link.channel:
                 effects += [Send(link.id, frame) for frame in link.channel.fire(now)]
-        if self.links:
-            oldest = min(link.heard_at for link in self.links.values())
-            self._check_due = oldest + self._settings.heartbeat_limit
+        self._check_due = min(heard) + self._settings.heartbeat_limit
         return effects, lost
 
     def next_deadline(self) -> float | None:

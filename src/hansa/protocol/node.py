@@ -40,8 +40,9 @@ from hansa.protocol.events import (
 )
 from hansa.protocol.forwarding import Entry, Forwarder, Table, Windows, as_drops, as_sends
 from hansa.protocol.frames import Announce, Confirm, Confirmation, Enquire
+from hansa.protocol.frames import Any as AnyFrame
 from hansa.protocol.groups import GroupIndex, group_of
-from hansa.protocol.inspection import InterestView, NeighbourView, NodeView
+from hansa.protocol.inspection import NodeView
 from hansa.protocol.interest import LocalInterest, RemoteInterest
 from hansa.protocol.numbering import Numbering
 from hansa.protocol.overlay import (
@@ -56,6 +57,7 @@ from hansa.protocol.records import ClaimsRecord, Kind
 from hansa.protocol.settings import ProtocolSettings
 from hansa.protocol.strategies import make_strategy
 from hansa.protocol.strategies.base import Surroundings, Tell
+from hansa.protocol.viewing import view_of
 from hansa.protocol.vocabulary import Group, Identity, LinkId, NodeId, Publication
 
 __all__ = ["Identity", "Node"]
@@ -90,12 +92,12 @@ class Node:
         """Apply one input; return orders and news, in order."""
         effects: list[Effect] = []
         match event:
-            case Received(link, frame) if isinstance(frame, Publication):
-                return self._count(self._take_publication(link, frame))
+            case Received(link, frame):
+                if isinstance(frame, Publication):
+                    return self._count(self._take_publication(link, frame))
+                effects = self._receive(link, frame, now)
             case Published():
                 return self._count(self._publish(event))
-            case Received(link, frame):
-                effects = self._receive(link, frame, now)
             case TimerFired():
                 effects = self._fire(now)
             case LinkOpened():
@@ -121,11 +123,16 @@ class Node:
             self._local.next_deadline(self._installation.complete),
         )
 
-    def _receive(self, link_id: LinkId, frame: object, now: float) -> list[Effect]:
+    def _receive(self, link_id: LinkId, frame: AnyFrame, now: float) -> list[Effect]:
         link = self._overlay.neighbours.links.get(link_id)
         if link is None:
             return [Ignored("frame on a closed link")]
-        return self._carry(self._overlay.receive(link, frame, now), now)  # type: ignore[arg-type]
+        # One frame at a time: what a frame changes must be carried on before the next one is read.
+        ready, effects = self._overlay.neighbours.unpack(link, frame, now)
+        for item in ready:
+            if link_id in self._overlay.neighbours.links:  # a goodbye may have closed it
+                effects += self._carry(self._overlay.take(link, item, now), now)
+        return effects
 
     def _fire(self, now: float) -> list[Effect]:
         effects = self._carry(self._overlay.fire(now), now)
@@ -267,9 +274,8 @@ class Node:
         return effects + self._check_installed(now)
 
     def _note_interest(self, change: SetChange, now: float) -> list[Effect]:
-        stamp = self._overlay.database.stamp(Kind.INTEREST, change.node)
         subscribe, unsubscribe = self._remote.change(
-            change.node, change.added, change.removed, stamp
+            change.node, change.added, change.removed, change.stamp
         )
         effects = _subscriptions(subscribe, unsubscribe)
         groups = self._index.change(change.node, change.added, change.removed)
@@ -349,40 +355,23 @@ class Node:
 
     def view(self) -> NodeView:
         """Return this node's state as plain values."""
-        overlay, database = self._overlay, self._overlay.database
-        return NodeView(
-            node=self.id,
-            incarnation=overlay.incarnation,
-            neighbours={
-                node: NeighbourView(link.id, None if link.rtt is None else link.rtt * 1000)
-                for node, link in sorted(overlay.neighbours.by_node.items())
-            },
-            reachable=tuple(sorted(overlay.graph.reachable)),
-            digest=database.digest,
-            cores=self._strategy.core_views(),
-            groups={group: self._strategy.group_view(group) for group in self._strategy.groups()},
-            interest={
-                node: InterestView(database.stamp(Kind.INTEREST, node), tuple(row.names))
-                for node, row in sorted(database.sets[Kind.INTEREST].items())
-            },
-            in_force=dict(sorted(self._remote.in_force.items())),
-            installed=self._installation.complete,
-            sizes=self._sizes(),
-            counters=dict(sorted(self._counters.items())),
-        )
-
-    def _sizes(self) -> dict[str, int]:
         links = self._overlay.neighbours.links.values()
-        return {
-            "filters": len(self._local.filters),
-            "groups": len(self.table),
-            "nodes": len(self._overlay.database.nodes),
-            "plans": self.table.plan_count,
-            "unacknowledged": max(
-                (link.channel.waiting for link in links if link.channel), default=0
-            ),
-            "windows": len(self._windows),
-        }
+        channels = (link.channel.waiting for link in links if link.channel)
+        return view_of(
+            self._overlay,
+            self._strategy,
+            in_force=self._remote.in_force,
+            installed=self._installation.complete,
+            sizes={
+                "filters": len(self._local.filters),
+                "groups": len(self.table),
+                "nodes": len(self._overlay.database.nodes),
+                "plans": self.table.plan_count,
+                "unacknowledged": max(channels, default=0),
+                "windows": len(self._windows),
+            },
+            counters=self._counters,
+        )
 
     def _surroundings(self) -> Surroundings:
         overlay = self._overlay

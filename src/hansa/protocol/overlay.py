@@ -33,7 +33,7 @@ from hansa.protocol.frames import (
 )
 from hansa.protocol.frames import Any as AnyFrame
 from hansa.protocol.graph import Graph
-from hansa.protocol.neighbours import RTT_UNKNOWN, Link, Neighbours
+from hansa.protocol.neighbours import Link, Neighbours
 from hansa.protocol.records import KIND_OF, Kind, NodeRecord, Record
 from hansa.protocol.rivalry import Verdict, give_way, judge
 from hansa.protocol.settings import ProtocolSettings
@@ -104,24 +104,15 @@ class Overlay:
         link = self.neighbours.links.get(link_id)
         return self._digest_effects(self.neighbours.closed(link, reason), now) if link else []
 
-    def receive(self, link: Link, frame: AnyFrame, now: float) -> Outcome:
-        """A frame arrived on a link: return what follows from it and from those it released."""
-        ready, effects = self.neighbours.unpack(link, frame, now)
-        outcome: Outcome = [*effects]
-        for item in ready:
-            if link.id in self.neighbours.links:  # a goodbye may have closed it
-                outcome += self._take(link, item, now)
-        return outcome
-
     def tell(self, node: NodeId, frame: Ordered, now: float) -> list[Effect]:
         """Send a control frame to a neighbour; to a node that is none any more, nothing."""
         link = self.neighbours.by_node.get(node)
         return self.neighbours.send(link, frame, now) if link else []
 
-    def cost(self, node: NodeId) -> int:
-        """Return the length of the link to a neighbour."""
+    def cost(self, node: NodeId) -> int | None:
+        """Return the length of the link to a neighbour, None if it is none (any more)."""
         link = self.neighbours.by_node.get(node)
-        return self.neighbours.cost(link) if link else RTT_UNKNOWN  # lost in the same moment
+        return self.neighbours.cost(link) if link else None
 
     def capacity(self, node: NodeId) -> float:
         """Return a node's capacity as it reported it."""
@@ -201,7 +192,8 @@ class Overlay:
 
     # ------------------------------------------------------------ frames
 
-    def _take(self, link: Link, frame: AnyFrame, now: float) -> Outcome:
+    def take(self, link: Link, frame: AnyFrame, now: float) -> Outcome:
+        """Take one frame whose turn has come."""
         if link.peer is None and not isinstance(frame, Hello | Goodbye):
             return [Ignored(f"{type(frame).__name__} before hello")]
         match frame:
@@ -232,13 +224,13 @@ class Overlay:
     def _take_hello(self, link: Link, theirs: Hello, now: float) -> Outcome:
         ours = self._hello()
         if theirs.node == self.identity.node:
-            return self._meet_self(link, theirs, now)
+            return self._meet_self(link, now)
         holder = self.database.nodes.get(theirs.node)
         if holder and self._is_outranked(theirs, holder):
             reason = "another key has this id" if holder.key != theirs.key else "an older life"
             return [*self.neighbours.refuse(link, reason, now, rival=holder)]
         outcome = self._digest_effects(self.neighbours.greet(link, theirs, ours, now), now)
-        if self.neighbours.by_node.get(theirs.node) is link:
+        if link.peer is theirs:
             if theirs.digest != self.database.digest:
                 outcome += self.neighbours.send(link, self.database.summary(), now)
             outcome.append(self.neighbours.heartbeat(link, self.database.digest, now))
@@ -322,9 +314,7 @@ class Overlay:
             return "nodes_max" if full else None
         if record.node not in self.database.nodes:
             return "record of an unknown node"
-        names = self.database.names(KIND_OF[type(record)], record.node)
-        kept = 0 if record.base == record.version else len(names)
-        full = kept + len(record.added) > self._settings.filters_per_node_max
+        full = self.database.size_after(record) > self._settings.filters_per_node_max
         return "filters_per_node_max" if full else None
 
     def _note_record(self, change: RecordChange, before: NodeRecord | None, now: float) -> Outcome:
@@ -396,15 +386,11 @@ class Overlay:
         )
         self.database.merge(record, None)
 
-    def _meet_self(self, link: Link, theirs: Hello, now: float) -> Outcome:
-        """A neighbour has our own id: a clone, a collision, or a link to ourselves."""
-        me = self.identity
-        outcome: Outcome = [
-            *self.neighbours.refuse(link, "same id", now, self.database.nodes[me.node])
-        ]
-        if (theirs.incarnation, theirs.key) < (self.incarnation, me.key):
-            outcome.append(give_way(me, theirs.key))
-        return outcome
+    def _meet_self(self, link: Link, now: float) -> Outcome:
+        """A neighbour has our own id: a clone, a collision, or a link to ourselves. A hello does
+        not tell who was first, so both show their records; the other's goodbye ends the link."""
+        ours = self.database.nodes[self.identity.node]
+        return [*self.neighbours.send(link, Goodbye("same id", ours), now)]
 
     def _contest(self, record: NodeRecord, now: float, alive: bool = False) -> Outcome:
         """Somebody's record has our id."""

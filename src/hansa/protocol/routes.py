@@ -31,8 +31,8 @@ class Route:
 class CoreRoutes:
     """One node's routes to all cores."""
 
-    def __init__(self, redundancy: int, cost: Callable[[NodeId], int]) -> None:
-        """Start without any; `cost` tells the length of the link to a neighbour."""
+    def __init__(self, redundancy: int, cost: Callable[[NodeId], int | None]) -> None:
+        """Start without any; `cost` tells the length of the link to a neighbour, if it is one."""
         self._redundancy = redundancy
         self._cost = cost
         self.routes: dict[NodeId, Route] = {}
@@ -94,7 +94,8 @@ class CoreRoutes:
             for node, (stamp, distance) in route.heard.items()
             if stamp == route.stamp
             and distance < route.feasible
-            and (length := distance + self._cost(node)) < UNREACHABLE
+            and (cost := self._cost(node)) is not None  # several may be lost in one moment
+            and (length := distance + cost) < UNREACHABLE
         }
         route.distance = min(reach.values(), default=UNREACHABLE)
         route.feasible = min(route.feasible, route.distance)

@@ -22,6 +22,7 @@ from hansa.simulator.director import Director
 from hansa.simulator.faults import random_faults
 from hansa.simulator.options import Options
 from hansa.simulator.result import Result
+from hansa.simulator.site import Site
 from hansa.simulator.structure import Structure
 from hansa.simulator.transcript import Listener
 from hansa.simulator.truth import Truth
@@ -72,10 +73,14 @@ class Simulation:
         chance = random.Random(f"{options.seed} start")
         world.scheduler.at(0.0, world.disturb, "start")
         for site in world.sites:
-            world.scheduler.at(chance.uniform(0.0, options.start_spread_s), world.start, site)
+            world.scheduler.at(chance.uniform(0.0, options.start_spread_s), self._start, site)
         for step in steps:
             if step.at_s > 0:
                 self.director.plan(step)
+
+    def _start(self, site: Site) -> None:
+        self.world.start(site)
+        self.world.disturb(f"start {site.place}", fault=False)  # part of the one start of all
 
     def run_until(self, time_s: float) -> None:
         """Go on to a moment of virtual time."""

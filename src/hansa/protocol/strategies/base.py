@@ -39,7 +39,7 @@ class Surroundings:
     graph: Graph
     index: GroupIndex
     neighbours: Mapping[NodeId, Link]
-    cost: Callable[[NodeId], int]
+    cost: Callable[[NodeId], int | None]
     capacity: Callable[[NodeId], float]
     incarnation: Callable[[], int]
     claims_of: Callable[[NodeId], Iterable[Group]]

@@ -1,0 +1,152 @@
+"""What a session wants done, and what it has to tell: the whole of its output, in order.
+
+*Orders* must be performed by the shell. The rest is *news*. The life of every connection ends with
+exactly one of ConnectRefused, Disconnected and ProtocolViolation, and with Close.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from hansa.mqtt import packets
+from hansa.mqtt.limits import Limits
+
+# ---------------------------------------------------------------- orders
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """Send these bytes."""
+
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Close:
+    """Close the connection once what was written before has left."""
+
+
+# ---------------------------------------------------------------- the life of the connection
+
+
+@dataclass(frozen=True, slots=True)
+class Connected:
+    """The broker has accepted us."""
+
+    session_present: bool
+    """Whether it still knew us. If not, subscriptions and all handshakes of before are gone."""
+    limits: Limits
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectRefused:
+    """The broker has not accepted us."""
+
+    reason: int | None
+    """The code of its CONNACK; None if there was none."""
+    text: str
+    version_refused: bool
+    """Whether an older version (or 3.1.1 without the bridge bit) is worth a try. Some brokers close
+    the connection without a word instead of saying so; that counts too."""
+
+
+@dataclass(frozen=True, slots=True)
+class Disconnected:
+    """The connection has ended, or has to: nobody answers."""
+
+    reason: int | None
+    """The code of a DISCONNECT; None if there was none."""
+    text: str
+    by_broker: bool
+    """Whether the broker said so. If it did not and we did not, nobody knows what arrived."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProtocolViolation:
+    """The broker did what MQTT forbids, or exceeded what was agreed."""
+
+    reason: int
+    text: str
+
+
+# ---------------------------------------------------------------- traffic
+
+
+@dataclass(frozen=True, slots=True)
+class PublishReceived:
+    """Publications, in the order they came. Those of QoS 1 and 2 wait for our answers."""
+
+    batch: Sequence[packets.Publish]
+
+
+@dataclass(frozen=True, slots=True)
+class OversizedReceived:
+    """A publication was too large to be read. At QoS 1 and 2 it waits for our answer all the same."""
+
+    publication: packets.Oversized
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """Steps of handshakes, of one kind and in the order they came: PubAck, PubRec and PubComp for
+    what we published, PubRel for what the broker published."""
+
+    batch: Sequence[packets.Handshake]
+
+
+@dataclass(frozen=True, slots=True)
+class NotSent:
+    """These publications cannot be published at this broker, now or at all. Nothing of them left."""
+
+    batch: Sequence[packets.Publish]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Subscribed:
+    """An answer to Subscribe, one code per filter: the granted QoS, or a refusal from 0x80 on."""
+
+    subscriptions: tuple[packets.Subscription, ...]
+    reasons: bytes
+    identifier: int | None = None
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Unsubscribed:
+    """An answer to Unsubscribe, one code per filter."""
+
+    filters: tuple[str, ...]
+    reasons: bytes
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Ponged:
+    """The answer to our PINGREQ."""
+
+    round_trip: float
+    """Seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ignored:
+    """Something senseless but harmless was left aside."""
+
+    reason: str
+
+
+Ending = ConnectRefused | Disconnected | ProtocolViolation
+Effect = (
+    Write
+    | Close
+    | Connected
+    | Ending
+    | PublishReceived
+    | OversizedReceived
+    | Answered
+    | NotSent
+    | Subscribed
+    | Unsubscribed
+    | Ponged
+    | Ignored
+)

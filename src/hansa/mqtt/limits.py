@@ -1,0 +1,71 @@
+"""What a broker grants when it accepts a connection: the CONNACK's properties, with their defaults.
+
+`read` turns the one into the other; nothing here enforces anything.
+"""
+
+from dataclasses import dataclass
+
+from hansa.errors import BrokerMisbehaved
+from hansa.mqtt.options import Options
+from hansa.mqtt.packets import ConnAck
+from hansa.mqtt.properties import Property, Value
+from hansa.mqtt.vocabulary import PACKET_BYTES_MAX, Reason, Version
+
+PACKET_BYTES_FLOOR = 64
+"""A broker that takes only smaller packets than this is of no use: handshakes need a few bytes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What this broker can do and how much of it, for this connection."""
+
+    version: Version
+    client_id: str
+    """Ours, or the one that the broker chose because we had none."""
+    keep_alive: int
+    """Seconds; ours, unless the broker asked for another."""
+    session_expiry: int
+    """Seconds; ours, unless the broker asked for another."""
+    receive_maximum: int = 65_535
+    """Publications at QoS 1 and 2 that may be under way to the broker."""
+    packet_bytes_max: int = PACKET_BYTES_MAX
+    qos_max: int = 2
+    retain_available: bool = True
+    topic_alias_maximum: int = 0
+    wildcards_available: bool = True
+    shared_available: bool = True
+    """Whether shared subscriptions work. Unknown in 3.1.1, so taken for granted."""
+    identifiers_available: bool = True
+    """Whether subscriptions may have identifiers; never in 3.1.1."""
+
+
+def read(connack: ConnAck, options: Options) -> Limits:
+    """Return what a broker that said yes grants; raise BrokerMisbehaved if that is unusable."""
+    stated: dict[Property, Value] = dict(connack.properties)
+
+    def number(name: Property, default: int) -> int:
+        value = stated.get(name, default)
+        assert isinstance(value, int)
+        return value
+
+    size = number(Property.MAXIMUM_PACKET_SIZE, PACKET_BYTES_MAX)
+    if size < PACKET_BYTES_FLOOR:
+        problem = f"CONNACK: packets of at most {size} bytes, {PACKET_BYTES_FLOOR} are needed"
+        raise BrokerMisbehaved(problem, Reason.IMPLEMENTATION_SPECIFIC_ERROR)
+    version_5 = options.version is Version.V5
+    return Limits(
+        version=options.version,
+        client_id=str(stated.get(Property.ASSIGNED_CLIENT_IDENTIFIER, options.client_id)),
+        keep_alive=number(Property.SERVER_KEEP_ALIVE, options.keep_alive),
+        session_expiry=number(Property.SESSION_EXPIRY_INTERVAL, options.session_expiry),
+        receive_maximum=number(Property.RECEIVE_MAXIMUM, 65_535),
+        packet_bytes_max=size,
+        qos_max=number(Property.MAXIMUM_QOS, 2),
+        retain_available=bool(number(Property.RETAIN_AVAILABLE, 1)),
+        topic_alias_maximum=number(Property.TOPIC_ALIAS_MAXIMUM, 0),
+        wildcards_available=bool(number(Property.WILDCARD_SUBSCRIPTION_AVAILABLE, 1)),
+        shared_available=bool(number(Property.SHARED_SUBSCRIPTION_AVAILABLE, 1)),
+        identifiers_available=bool(
+            number(Property.SUBSCRIPTION_IDENTIFIER_AVAILABLE, 1) and version_5
+        ),
+    )

@@ -1,0 +1,42 @@
+"""Takes a view of a node's parts; `inspection` says what a view is."""
+
+from collections.abc import Mapping
+
+from hansa.protocol.inspection import InterestView, NeighbourView, NodeView
+from hansa.protocol.overlay import Overlay
+from hansa.protocol.records import Kind, Stamp
+from hansa.protocol.strategies.base import Strategy
+from hansa.protocol.vocabulary import NodeId
+
+
+def view_of(
+    overlay: Overlay,
+    strategy: Strategy,
+    *,
+    in_force: Mapping[NodeId, Stamp],
+    installed: bool,
+    sizes: dict[str, int],
+    counters: Mapping[str, int],
+) -> NodeView:
+    """Copy what people and checkers want to see."""
+    database = overlay.database
+    return NodeView(
+        node=overlay.identity.node,
+        incarnation=overlay.incarnation,
+        neighbours={
+            node: NeighbourView(link.id, None if link.rtt is None else link.rtt * 1000)
+            for node, link in sorted(overlay.neighbours.by_node.items())
+        },
+        reachable=tuple(sorted(overlay.graph.reachable)),
+        digest=database.digest,
+        cores=strategy.core_views(),
+        groups={group: strategy.group_view(group) for group in strategy.groups()},
+        interest={
+            node: InterestView(database.stamp(Kind.INTEREST, node), tuple(row.names))
+            for node, row in sorted(database.sets[Kind.INTEREST].items())
+        },
+        in_force=dict(sorted(in_force.items())),
+        installed=installed,
+        sizes=sizes,
+        counters=dict(sorted(counters.items())),
+    )

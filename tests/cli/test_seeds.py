@@ -1,0 +1,47 @@
+"""Many seeds: in order whatever the cores do, and over as soon as one fails."""
+
+import multiprocessing
+from dataclasses import replace
+
+import pytest
+
+from hansa.cli.seeds import first_failure
+from hansa.errors import UsageError
+from hansa.simulator.options import Options
+from hansa.simulator.run import simulate
+from hansa.simulator.scenarios import Played
+from hansa.simulator.topologies import parse
+
+
+def _all_well(seed: int) -> Played:
+    return Played(simulate(Options(parse("line:1", seed), seed=seed)), ())
+
+
+def _from_seven_on_broken(seed: int) -> Played:
+    played = _all_well(seed)
+    broken = ("a promise",) if seed >= 7 else ()
+    return Played(replace(played.result, violations=broken), ())
+
+
+def _refused(seed: int) -> Played:
+    raise UsageError(f"seed {seed} is not for us")
+
+
+def test_all_seeds_are_played():
+    tally = first_failure(_all_well, range(3, 6))
+    assert (tally.passed, tally.failed) == (3, None)
+    assert tally.last is not None
+    assert tally.last.result.seed == 5
+
+
+def test_the_first_failing_seed_ends_it():
+    tally = first_failure(_from_seven_on_broken, range(4, 1_000_000))
+    assert tally.passed == 3
+    assert tally.failed is not None
+    assert tally.failed.result.seed == 7
+    assert multiprocessing.active_children() == []
+
+
+def test_bad_input_is_told_as_in_a_single_run():
+    with pytest.raises(UsageError, match="^seed 1 is not for us$"):
+        first_failure(_refused, range(1, 100))

@@ -1,0 +1,32 @@
+"""The whole of a node's output: orders and news."""
+
+import inspect
+from dataclasses import FrozenInstanceError, is_dataclass
+from typing import get_args
+
+import pytest
+
+from hansa.protocol import effects
+from hansa.protocol.effects import Effect, Ignored, News, Order, Subscribe
+
+DEFINED = [
+    item
+    for _, item in inspect.getmembers(effects, inspect.isclass)
+    if is_dataclass(item) and item.__module__ == effects.__name__
+]
+
+
+def test_every_effect_is_in_the_union_and_nothing_else():
+    assert set(get_args(Effect)) == set(DEFINED)
+
+
+def test_an_effect_is_an_order_or_news_and_never_both():
+    orders, news = set(get_args(Order)), set(get_args(News))
+    assert orders | news == set(DEFINED)
+    assert orders & news == set()
+
+
+def test_effects_are_values():
+    assert Subscribe(("a", "b")) == Subscribe(("a", "b"))
+    with pytest.raises(FrozenInstanceError):
+        Ignored("nonsense").reason = "sense"  # type: ignore[misc]

@@ -1,0 +1,34 @@
+"""The whole of a node's input."""
+
+import inspect
+from dataclasses import FrozenInstanceError, is_dataclass
+from typing import get_args
+
+import pytest
+
+from hansa.protocol import events
+from hansa.protocol.events import Event, InterestChanged, LinkClosed, LinkOpened, Published
+from hansa.protocol.vocabulary import LinkId
+
+DEFINED = [
+    item
+    for _, item in inspect.getmembers(events, inspect.isclass)
+    if is_dataclass(item) and item.__module__ == events.__name__
+]
+
+
+def test_every_event_is_in_the_union_and_nothing_else():
+    assert set(get_args(Event)) == set(DEFINED)
+
+
+def test_events_are_values():
+    assert LinkOpened(LinkId(1), True) == LinkOpened(LinkId(1), True)
+    with pytest.raises(FrozenInstanceError):
+        Published("t", b"").topic = "u"  # type: ignore[misc]
+
+
+def test_what_is_usual_need_not_be_said():
+    assert LinkOpened(LinkId(1), dialled=True).ordered
+    assert LinkClosed(LinkId(1)).reason == "connection closed"
+    assert InterestChanged() == InterestChanged(added=(), removed=())
+    assert Published("t", b"") == Published("t", b"", qos=0, retain=False, properties=b"")

@@ -1,0 +1,803 @@
+"""Nodes as a whole, joined by a wire: what people see a federation do."""
+
+import pytest
+from msgspec.structs import replace as change
+from tests.protocol.wire_of_nodes import DELAY, Wire, key
+
+from hansa.protocol.effects import (
+    CloseLink,
+    CoreLost,
+    Deliver,
+    Dropped,
+    Duplicate,
+    Halt,
+    Ignored,
+    IncarnationRaised,
+    InterestInstalled,
+    MemberLost,
+    NeighbourDown,
+    NeighbourUp,
+    ParentsChanged,
+    Rekey,
+    Send,
+    Subscribe,
+    Unsubscribe,
+)
+from hansa.protocol.events import (
+    Denied,
+    InterestChanged,
+    LinkClosed,
+    LinkOpened,
+    Published,
+    Received,
+    TimerFired,
+)
+from hansa.protocol.frames import (
+    PROTOCOL_VERSION,
+    UNREACHABLE,
+    Announce,
+    Confirm,
+    Enquire,
+    Heartbeat,
+    Hello,
+    Solicit,
+)
+from hansa.protocol.node import Identity, Node
+from hansa.protocol.settings import ManagementBy, Metric, Outside, ProtocolSettings
+from hansa.protocol.vocabulary import MANAGEMENT, LinkId, NodeId, Publication, group_id
+
+SIX_BROKERS = "0-1 0-2 1-3 1-4 2-3 3-4 3-5 4-5"  # Spohn 2020, figures 1 to 4
+GRID = "0-1 1-2 3-4 4-5 6-7 7-8 0-3 1-4 2-5 3-6 4-7 5-8"  # Spohn 2021, three by three
+RING = "1-2 2-3 3-4 4-5 5-1"
+LINE = "1-2 2-3 3-4"
+
+
+def wanting(links: str, *wants: tuple[int, str], **settings: object) -> Wire:
+    """Nodes whose clients subscribed one after the other, with an empty log."""
+    wire = Wire(links, **settings)
+    for place, topic_filter in wants:
+        wire.want(place, topic_filter)
+        wire.run(0.2)
+    wire.log.clear()
+    return wire
+
+
+def cores(wire: Wire, group: str = "g") -> dict[int, int | None]:
+    return {place: node.view().groups[group].core for place, node in sorted(wire.nodes.items())}
+
+
+def members(wire: Wire, group: str = "g") -> list[int]:
+    return [place for place, node in sorted(wire.nodes.items()) if node.view().groups[group].member]
+
+
+def ways(wire: Wire, core: int) -> dict[int, set[int]]:
+    """The parents of every node towards a core."""
+    return {
+        place: set(node.view().cores[NodeId(core)].parents) for place, node in wire.nodes.items()
+    }
+
+
+def publish(
+    wire: Wire, place: int, topic: str = "g", payload: bytes = b"x"
+) -> dict[int, list[bytes]]:
+    wire.log.clear()
+    wire.publish(place, topic, payload)
+    wire.run(0.2)
+    return wire.deliveries()
+
+
+# ---------------------------------------------------------------- meeting
+
+
+def test_two_nodes_meet():
+    wire = Wire("1-2")
+    assert wire.effects(1, NeighbourUp) == [NeighbourUp(NodeId(2), LinkId(1))]
+    assert wire.effects(2, NeighbourUp) == [NeighbourUp(NodeId(1), LinkId(2))]
+    views = [node.view() for node in wire.nodes.values()]
+    assert [view.reachable for view in views] == [(1, 2), (1, 2)]
+    assert views[0].digest == views[1].digest
+
+
+def test_interest_is_installed_at_the_other_node():
+    wire = wanting("1-2")
+    wire.want(2, "a/b")
+    wire.run(0.1)
+    assert wire.effects(1, Subscribe) == [Subscribe(("a/b",))]
+    assert wire.effects(2, InterestInstalled) == [InterestInstalled(1)]
+    view = wire.nodes[1].view()
+    assert view.interest[NodeId(2)].filters == ("a/b",)
+    assert view.in_force == {2: (1, 1)}
+
+
+def test_interest_of_the_last_client_is_given_up_after_the_linger():
+    wire = wanting("1-2", (2, "g"))
+    wire.unwant(2, "g")
+    wire.run(wire.settings.linger)
+    assert wire.effects(1, Unsubscribe) == []
+    wire.run(0.1)
+    assert wire.effects(1, Unsubscribe) == [Unsubscribe(("g",))]
+
+
+def test_a_client_that_comes_back_within_the_linger_changes_nothing():
+    wire = wanting("1-2", (2, "g"))
+    wire.unwant(2, "g")
+    wire.run(0.1)
+    wire.want(2, "g")
+    wire.run(2.0)
+    assert (wire.effects(1, Unsubscribe), wire.effects(1, Subscribe)) == ([], [])
+
+
+def test_alone_everything_is_installed_at_once():
+    wire = Wire()
+    wire.start(1)
+    assert InterestInstalled(1) in wire.give(1, InterestChanged(added=("g",)))
+
+
+def test_an_interest_that_is_not_confirmed_is_asked_for():
+    wire = wanting(LINE)
+    wire.is_lost = lambda source, target, frame: isinstance(frame, Confirm)
+    wire.want(4, "g")
+    wire.run(0.5)
+    assert (wire.effects(4, InterestInstalled), wire.nodes[4].view().installed) == ([], False)
+    wire.is_lost = lambda source, target, frame: False
+    wire.run(1.0)
+    assert wire.effects(4, InterestInstalled) == [InterestInstalled(1)]
+    asked = [e.frame.to for e in wire.effects(4, Send) if isinstance(e.frame, Enquire)]
+    assert asked == [3, 2, 1]
+
+
+def test_an_interest_that_the_broker_refuses_is_never_in_force():
+    wire = wanting("1-2")
+    wire.want(2, "g")
+    wire.is_lost = lambda source, target, frame: True
+    wire.nodes[1].handle(Denied(("g",), "not authorised"), wire.now)
+    assert wire.nodes[1].view().counters == {"subscription denied: not authorised": 1}
+
+
+def test_news_of_one_moment_shares_a_frame():
+    wire = wanting("1-2", change_delay=0.05)
+    wire.want(2, "a")
+    wire.run(0.01)
+    wire.want(2, "b")
+    wire.run(0.2)
+    assert wire.effects(1, Subscribe) == [Subscribe(("a", "b"))]
+
+
+def test_more_filters_than_the_bound_are_refused_and_counted():
+    wire = wanting("1-2", filters_per_node_max=2)
+    wire.want(2, "a", "b", "c", "d")
+    wire.run(0.1)
+    assert wire.effects(1, Subscribe) == [Subscribe(("a", "b"))]
+    assert wire.nodes[2].view().counters == {"filters_per_node_max": 2}
+
+
+def test_no_clients_is_nothing_to_announce():
+    wire = wanting("1-2")
+    wire.give(1, InterestChanged())
+    assert [effect for step in wire.log for effect in step.effects] == []
+
+
+# ---------------------------------------------------------------- the papers' examples
+
+
+def test_the_management_mesh_of_six_brokers_is_that_of_the_paper():
+    wire = Wire(SIX_BROKERS)
+    assert cores(wire, MANAGEMENT) == dict.fromkeys(range(6), 0)
+    assert ways(wire, 0) == {0: set(), 1: {0}, 2: {0}, 3: {1, 2}, 4: {1}, 5: {3, 4}}
+
+
+def test_the_group_mesh_of_six_brokers_is_that_of_the_paper():
+    wire = wanting(SIX_BROKERS, (1, "g"), (5, "g"))
+    assert cores(wire) == dict.fromkeys(range(6), 1)
+    assert ways(wire, 1) == {0: {1}, 1: set(), 2: {0, 3}, 3: {1}, 4: {1}, 5: {3, 4}}
+    assert members(wire) == [1, 3, 4, 5]
+
+
+def test_a_publication_inside_the_mesh_goes_to_all_mesh_neighbours():
+    wire = wanting(SIX_BROKERS, (1, "g"), (5, "g"))
+    assert publish(wire, 4) == {1: [b"x"], 5: [b"x"]}
+    assert wire.copies() == [(4, 1), (4, 5), (1, 3), (5, 3)]
+
+
+def test_a_publication_outside_the_mesh_goes_to_the_core_first():
+    wire = wanting(SIX_BROKERS, (1, "g"), (5, "g"))
+    assert publish(wire, 0) == {1: [b"x"], 5: [b"x"]}
+    assert wire.copies() == [(0, 1), (1, 3), (1, 4), (3, 5), (4, 5)]
+
+
+def test_an_announcement_costs_at_most_two_frames_per_link():
+    wire = wanting(SIX_BROKERS)
+    wire.want(1, "g")
+    wire.run(0.2)
+    sent = [e for place in wire.nodes for e in wire.effects(place, Send)]
+    announcements = [e for e in sent if isinstance(e.frame, Announce)]
+    assert len(announcements) <= 2 * len(SIX_BROKERS.split())
+
+
+def test_on_the_grid_the_publisher_finds_the_member_beside_it():
+    wire = wanting(GRID, (2, "g"), (7, "g"))
+    assert members(wire) == [1, 2, 4, 5, 7, 8]
+    assert publish(wire, 6) == {2: [b"x"], 7: [b"x"]}
+    assert wire.copies()[0] == (6, 7)
+
+
+@pytest.mark.parametrize("outside", Outside)
+def test_wherever_it_goes_outside_the_mesh_every_subscriber_gets_it_once(outside):
+    wire = wanting(GRID, (2, "g"), (7, "g"), outside=outside)
+    for publisher in range(9):
+        expected = {2: [b"x"], 7: [b"x"]}
+        expected.pop(publisher, None)
+        assert publish(wire, publisher) == expected
+
+
+# ---------------------------------------------------------------- publications
+
+
+def test_what_nobody_elsewhere_wants_goes_nowhere():
+    wire = wanting("1-2", (1, "g"))
+    assert publish(wire, 1) == {}
+    assert wire.copies() == []
+
+
+def test_overlapping_filters_of_one_node_deliver_once():
+    wire = wanting("1-2", (2, "a/+"), (2, "+/b"))
+    assert publish(wire, 1, "a/b") == {2: [b"x"]}
+    assert wire.copies() == [(1, 2)]
+
+
+def test_overlapping_filters_of_many_nodes_deliver_once_to_each():
+    wire = wanting(GRID, (0, "a/+"), (8, "+/b"), (2, "a/b"), (6, "#"), (4, "c"))
+    for publisher in (1, 3, 4, 5, 7):
+        assert publish(wire, publisher, "a/b") == {place: [b"x"] for place in (0, 2, 6, 8)}
+
+
+def test_topics_for_one_broker_never_cross():
+    wire = wanting("1-2", (2, "$SYS/#"), (2, "#"))
+    assert wire.nodes[1].view().interest[NodeId(2)].filters == ("#",)
+    assert publish(wire, 1, "$SYS/broker/uptime") == {}
+    assert wire.copies() == []
+    assert wire.nodes[1].view().counters == {"topic for this broker only": 1}
+
+
+def test_a_shared_subscription_is_wanted_as_the_filter_that_it_shares():
+    wire = wanting("1-2")
+    wire.want(2, "$share/workers/a/+")
+    wire.run(0.1)
+    assert wire.effects(1, Subscribe) == [Subscribe(("a/+",))]
+    assert wire.nodes[1].view().interest[NodeId(2)].filters == ("$share/workers/a/+",)
+    assert publish(wire, 1, "a/b") == {2: [b"x"]}
+
+
+def test_filters_can_share_a_group_by_their_first_levels():
+    wire = wanting(LINE, (3, "a/b"), (4, "a/c"), group_depth=1)
+    assert cores(wire, "a/#") == dict.fromkeys((1, 2, 3, 4), 3)
+    assert publish(wire, 1, "a/b") == {3: [b"x"]}
+    assert wire.copies() == [(1, 2), (2, 3), (3, 4)]
+
+
+def test_qualities_of_service_are_numbered_apart():
+    wire = wanting("1-2", (2, "g"))
+    for qos in (0, 1, 2):
+        wire.publish(1, "g", qos=qos)
+    wire.run(0.1)
+    names = [(e.publication.qos, e.publication.number) for e in wire.effects(2, Deliver)]
+    assert names == [(0, 1), (1, 1), (2, 2)]
+
+
+def test_a_journal_goes_on_where_it_ended():
+    wire = wanting("1-2", (2, "g"))
+    wire.nodes[3] = Node(Identity(NodeId(3), key(3), 1), wire.settings, epoch=4, next_seq=100)
+    wire.join("3-2")
+    wire.run(0.2)
+    wire.publish(3, "g", qos=1)
+    wire.run(0.1)
+    assert wire.effects(2, Deliver) == [
+        Deliver(
+            Publication(
+                origin=NodeId(3),
+                life=4,
+                number=100,
+                qos=1,
+                topic="g",
+                payload=b"",
+                named=(group_id("g"),),
+                previous=((group_id("g"), 0),),
+            )
+        )
+    ]
+
+
+def test_without_a_way_to_the_core_a_publication_is_dropped_and_counted():
+    wire = wanting("1-2")
+    wire.is_lost = lambda source, target, frame: isinstance(frame, Announce)
+    wire.want(2, "g")
+    wire.run(0.1)
+    assert wire.give(1, Published("g", b"")) == [Dropped(NodeId(1), 1, "no way to the core")]
+    assert wire.nodes[1].view().counters == {"no way to the core": 1}
+
+
+def test_a_copy_seen_before_is_a_duplicate():
+    wire = wanting("1-2", (2, "g"))
+    copy = Received(LinkId(2), Publication(NodeId(9), 1, 5, 0, "g", b"x"))
+    assert wire.give(2, copy) == [Deliver(Publication(NodeId(9), 1, 5, 0, "g", b"x"))]
+    assert wire.give(2, copy) == [Duplicate(NodeId(9), 5)]
+
+
+def test_a_publication_that_started_here_is_a_duplicate_when_it_comes_back():
+    wire = wanting("1-2", (2, "g"))
+    copy = Received(LinkId(2), Publication(NodeId(2), 1, 5, 0, "g", b"x"))
+    assert wire.give(2, copy) == [Duplicate(NodeId(2), 5)]
+
+
+def test_frames_on_a_closed_link_are_ignored():
+    wire = Wire()
+    wire.start(1)
+    publication = Publication(NodeId(9), 1, 5, 0, "g", b"x")
+    assert wire.give(1, Received(LinkId(7), Solicit(NodeId(1), 1, 1, 0))) == [
+        Ignored("frame on a closed link")
+    ]
+    assert wire.give(1, Received(LinkId(7), publication)) == [
+        Ignored("publication without a neighbour")
+    ]
+
+
+def test_a_publication_before_hello_is_ignored():
+    wire = Wire()
+    wire.start(1)
+    wire.give(1, LinkOpened(LinkId(7), dialled=True))
+    publication = Publication(NodeId(9), 1, 5, 0, "g", b"x")
+    assert wire.give(1, Received(LinkId(7), publication)) == [
+        Ignored("publication without a neighbour")
+    ]
+
+
+# ---------------------------------------------------------------- covering
+
+
+def test_a_covered_filter_is_not_announced():
+    wire = wanting("1-2")
+    wire.want(2, "a/b", "a/#", "a/c")
+    wire.run(0.1)
+    assert wire.effects(1, Subscribe) == [Subscribe(("a/#",))]
+
+
+def test_an_uncovered_filter_is_installed_before_its_cover_is_withdrawn():
+    wire = wanting("1-2", (2, "a/#"))
+    wire.want(2, "a/b")
+    wire.unwant(2, "a/#")
+    wire.run(2.0)
+    kinds = (Subscribe, InterestInstalled, Unsubscribe)
+    told = [(s.place, e) for s in wire.log for e in s.effects if isinstance(e, kinds)]
+    assert told == [
+        (1, Subscribe(("a/b",))),
+        (2, InterestInstalled(2)),
+        (1, Unsubscribe(("a/#",))),
+        (2, InterestInstalled(3)),
+    ]
+
+
+def test_no_message_is_lost_while_a_filter_takes_the_place_of_its_cover():
+    wire = wanting("1-2", (2, "a/#"))
+    wire.want(2, "a/b")
+    wire.unwant(2, "a/#")
+    for number in range(200):
+        wire.publish(1, "a/b", bytes([number]))
+        wire.run(0.01)
+    wire.run(0.1)
+    assert wire.deliveries() == {2: [bytes([number]) for number in range(200)]}
+
+
+def test_a_cover_is_withdrawn_after_all_patience_if_a_node_never_confirms():
+    wire = wanting("1-2", (2, "a/#"), withdraw_patience=2.0)
+    wire.is_lost = lambda source, target, frame: isinstance(frame, Confirm)
+    wire.want(2, "a/b")
+    wire.unwant(2, "a/#")
+    wire.run(1.9)
+    assert wire.effects(1, Unsubscribe) == []
+    wire.run(0.2)
+    assert wire.effects(1, Unsubscribe) == [Unsubscribe(("a/#",))]
+
+
+# ---------------------------------------------------------------- cores come and go
+
+
+def test_of_two_cores_at_once_the_smaller_stays():
+    wire = wanting(LINE)
+    wire.want(1, "g")
+    wire.want(4, "g")
+    wire.run(0.2)
+    assert cores(wire) == dict.fromkeys((1, 2, 3, 4), 1)
+    assert publish(wire, 2) == {1: [b"x"], 4: [b"x"]}
+
+
+def test_when_the_core_dies_the_nearest_member_takes_over_at_once():
+    wire = wanting(RING, (3, "g"), (5, "g"), (2, "g"))
+    wire.stop(3)
+    wire.run(0.2)
+    assert cores(wire) == dict.fromkeys((1, 2, 4, 5), 2)
+    assert publish(wire, 4) == {2: [b"x"], 5: [b"x"]}
+
+
+def test_of_two_members_as_near_the_smaller_takes_over():
+    wire = wanting(RING, (3, "g"), (4, "g"), (2, "g"))
+    wire.stop(3)
+    wire.run(0.2)
+    assert cores(wire) == dict.fromkeys((1, 2, 4, 5), 2)
+
+
+def test_a_core_that_nobody_replaces_is_lost_and_so_is_its_group():
+    wire = wanting("1-2 2-3", (3, "g"))
+    wire.stop(3)
+    wire.run(0.1)
+    assert wire.effects(1, CoreLost) == [CoreLost("g", NodeId(3))]
+    assert publish(wire, 1) == {}
+    assert wire.nodes[1].view().sizes["groups"] == 0
+
+
+def test_each_side_of_a_partition_has_a_core_and_the_smaller_wins_when_they_meet():
+    wire = wanting(LINE, (1, "g"), (4, "g"))
+    wire.cut("2-3")
+    wire.run(0.2)
+    assert cores(wire) == {1: 1, 2: 1, 3: 4, 4: 4}
+    assert publish(wire, 3) == {4: [b"x"]}
+    wire.join("2-3")
+    wire.run(0.5)
+    assert cores(wire) == dict.fromkeys((1, 2, 3, 4), 1)
+    assert publish(wire, 3) == {1: [b"x"], 4: [b"x"]}
+
+
+def test_a_core_whose_group_nobody_wants_gives_it_up():
+    wire = wanting("1-2", (2, "g"))
+    wire.unwant(2, "g")
+    wire.run(2.0)
+    assert wire.effects(2, CoreLost) == wire.effects(1, CoreLost) == [CoreLost("g", NodeId(2))]
+
+
+def test_the_management_group_is_led_by_the_highest_capacity_if_that_is_the_rule():
+    wire = Wire(management_by=ManagementBy.CAPACITY)
+    for place, capacity in ((1, 1.0), (2, 1.0), (3, 4.0)):
+        wire.start(place, Identity(NodeId(place), key(place), 1, capacity=capacity))
+    wire.join("1-2 2-3")
+    wire.run(1.0)
+    assert cores(wire, MANAGEMENT) == {1: 3, 2: 3, 3: 3}
+
+
+def test_a_node_that_comes_back_with_another_capacity_changes_who_leads():
+    wire = Wire("1-2 2-3", management_by=ManagementBy.CAPACITY)
+    wire.freeze(1)
+    wire.stop(3)
+    wire.start(3, Identity(NodeId(3), key(3), 2, capacity=4.0))
+    wire.join("3-2")
+    wire.run(1.0)
+    wire.thaw(1)
+    wire.run(1.0)
+    assert cores(wire, MANAGEMENT) == {1: 3, 2: 3, 3: 3}
+
+
+# ---------------------------------------------------------------- links come and go
+
+
+def test_when_a_link_is_cut_the_surviving_parent_carries_on_at_once():
+    wire = wanting(SIX_BROKERS, (1, "g"), (5, "g"))
+    wire.cut("3-5")
+    wire.run(DELAY)
+    assert wire.effects(5, ParentsChanged) == [
+        ParentsChanged(NodeId(0), 1, 1, 3, (NodeId(4),)),
+        ParentsChanged(NodeId(1), 1, 1, 2, (NodeId(4),)),
+    ]
+    assert publish(wire, 1) == {5: [b"x"]}
+
+
+def test_with_no_parent_left_the_core_is_asked_for_a_new_announcement():
+    wire = wanting("1-2 2-3 3-4 4-1", (1, "g"))
+    wire.cut("1-2")
+    wire.run(0.2)
+    assert wire.effects(2, ParentsChanged) == [
+        ParentsChanged(NodeId(1), 1, 2, UNREACHABLE, ()),
+        ParentsChanged(NodeId(1), 1, 3, 3, (NodeId(3),)),
+    ]
+    asked = [e.frame for e in wire.effects(2, Send) if isinstance(e.frame, Solicit)]
+    assert asked == [Solicit(NodeId(1), 1, 2, 0)]
+    assert publish(wire, 2) == {1: [b"x"]}
+
+
+def test_a_parent_farther_away_by_delay_is_no_parent_if_delay_is_the_metric():
+    wire = Wire(metric=Metric.RTT)
+    wire.delay = lambda source, target: 0.1 if {source, target} == {1, 3} else DELAY
+    for place in (1, 2, 3):
+        wire.start(place)
+    wire.join("1-2 2-3 1-3")
+    wire.run(3.0)
+    assert ways(wire, 1) == {1: set(), 2: {1}, 3: {2}}
+    assert wire.nodes[3].view().cores[NodeId(1)].distance == 400  # tenths of a millisecond
+
+
+def test_a_silent_neighbour_is_gone_after_the_limit():
+    wire = wanting("1-2 2-3")
+    wire.is_lost = lambda source, target, frame: 2 in (source, target) and 3 in (source, target)
+    wire.run(wire.settings.heartbeat_limit + wire.settings.heartbeat_interval)
+    assert wire.effects(2, NeighbourDown) == [NeighbourDown(NodeId(3), "silent")]
+    assert wire.effects(1, MemberLost) == [MemberLost(NodeId(3))]
+
+
+def test_two_neighbours_that_fall_silent_together_are_lost_together():
+    wire = wanting("1-2 1-3 2-4 3-4 1-4", (4, "g"))
+    wire.is_lost = lambda source, target, frame: target == 1 and source in (2, 3)
+    wire.run(4.0)
+    assert [down.node for down in wire.effects(1, NeighbourDown)] == [2, 3]
+    assert publish(wire, 1) == {4: [b"x"]}
+
+
+def test_a_suspended_node_blames_nobody_for_its_own_silence():
+    wire = wanting("1-2 2-3")
+    wire.freeze(2)
+    wire.run(10.0)
+    assert wire.effects(1, NeighbourDown) == [NeighbourDown(NodeId(2), "silent")]
+    woken = wire.nodes[2].handle(TimerFired(), wire.now)
+    beats = [e for e in woken if isinstance(e, Send) and isinstance(e.frame, Heartbeat)]
+    assert woken == beats
+    assert len(beats) == 2
+
+
+def test_a_short_suspension_goes_unnoticed():
+    wire = wanting("1-2 2-3")
+    wire.freeze(2)
+    wire.run(1.9)
+    wire.thaw(2)
+    wire.run(5.0)
+    assert [wire.effects(place, NeighbourDown) for place in (1, 2, 3)] == [[], [], []]
+
+
+def test_without_trust_in_closed_connections_silence_decides():
+    wire = wanting("1-2", trust_close=False)
+    wire.cut("1-2")
+    wire.run(1.0)
+    assert wire.effects(1, NeighbourDown) == []
+    wire.run(3.0)
+    assert wire.effects(1, NeighbourDown) == [NeighbourDown(NodeId(2), "silent")]
+
+
+def test_a_link_that_was_never_open_closes_without_a_word():
+    wire = Wire()
+    wire.start(1)
+    assert wire.give(1, LinkClosed(LinkId(7))) == []
+
+
+def test_of_two_links_to_one_node_both_sides_keep_the_same():
+    wire = Wire("1-2")
+    wire.join("2-1")
+    wire.run(0.5)
+    kept = [node.view().neighbours for node in wire.nodes.values()]
+    assert [list(view) for view in kept] == [[2], [1]]
+    assert publish_between(wire) == {2: [b"x"]}
+
+
+def publish_between(wire: Wire) -> dict[int, list[bytes]]:
+    wire.want(2, "g")
+    wire.run(0.2)
+    return publish(wire, 1)
+
+
+# ---------------------------------------------------------------- datagrams
+
+
+def lossy(wire: Wire, every: int) -> None:
+    """Lose every so many frames."""
+    count = iter(range(1 << 30))
+    wire.is_lost = lambda source, target, frame: next(count) % every == 0
+
+
+def test_on_datagram_links_control_frames_survive_loss():
+    wire = Wire()
+    lossy(wire, every=3)
+    for place in (1, 2, 3, 4):
+        wire.start(place)
+    wire.join("1-2 2-3 3-4 4-1", ordered=False)
+    wire.want(3, "g")
+    wire.want(1, "h")
+    wire.run(5.0)
+    assert cores(wire) == dict.fromkeys((1, 2, 3, 4), 3)
+    assert [node.view().installed for node in wire.nodes.values()] == [True] * 4
+    assert {node.view().digest for node in wire.nodes.values()} == {wire.nodes[1].view().digest}
+
+
+def test_frames_that_wait_for_an_acknowledgement_can_be_seen():
+    wire = Wire()
+    wire.start(1)
+    wire.start(2)
+    wire.is_lost = lambda source, target, frame: True
+    wire.join("1-2", ordered=False)
+    assert wire.nodes[1].view().sizes["unacknowledged"] == 1
+
+
+# ---------------------------------------------------------------- refusals
+
+
+def refused(wire: Wire, reason: str) -> None:
+    """Both sides close the link, with the reason."""
+    for place in (1, 2):
+        assert wire.effects(place, CloseLink)[0].reason == reason
+        assert wire.effects(place, NeighbourUp) == []
+
+
+def test_another_federation_is_refused():
+    wire = Wire()
+    wire.start(1)
+    wire.start(2, settings=ProtocolSettings(federation="guild"))
+    wire.join("1-2")
+    wire.run(0.015)
+    assert wire.effects(1, CloseLink)[0].reason == "federation 'guild' meets 'hansa'"
+    assert wire.effects(2, CloseLink)[0].reason == "federation 'hansa' meets 'guild'"
+    assert wire.effects(1, NeighbourUp) == wire.effects(2, NeighbourUp) == []
+
+
+def test_other_settings_are_refused():
+    wire = Wire()
+    wire.start(1)
+    other = wire.start(2, settings=ProtocolSettings(redundancy=3))
+    wire.join("1-2")
+    wire.run(0.015)
+    ours, theirs = wire.settings.agreement(), ProtocolSettings(redundancy=3).agreement()
+    assert wire.effects(1, CloseLink)[0].reason == f"settings differ: {theirs} meets {ours}"
+    assert other.view().neighbours == {}
+
+
+def test_another_version_is_refused():
+    wire = Wire("1-2")
+    hello = next(s.event.frame for s in wire.log if is_hello(s.event) and s.place == 1)
+    wire.start(3)
+    wire.give(3, LinkOpened(LinkId(7), dialled=False))
+    effects = wire.give(3, Received(LinkId(7), change(hello, version=PROTOCOL_VERSION + 1)))
+    assert effects[-1] == CloseLink(LinkId(7), "protocol version 2 meets 1")
+
+
+def is_hello(event: object) -> bool:
+    return isinstance(event, Received) and isinstance(event.frame, Hello)
+
+
+# ---------------------------------------------------------------- lives and ids
+
+
+def again(wire: Wire, place: int, incarnation: int = 2) -> None:
+    """A node starts anew."""
+    wire.start(place, Identity(NodeId(place), key(place), incarnation))
+
+
+def test_messages_of_a_new_life_are_no_duplicates():
+    wire = wanting(LINE, (4, "g"))
+    assert publish(wire, 1, payload=b"old") == {4: [b"old"]}
+    wire.stop(1)
+    wire.run(0.2)
+    again(wire, 1)
+    wire.join("1-2")
+    wire.run(0.5)
+    assert publish(wire, 1, payload=b"new") == {4: [b"new"]}
+
+
+def test_a_core_that_starts_anew_without_clients_leads_nothing():
+    wire = wanting(LINE, (4, "g"), (1, "g"))
+    assert cores(wire) == dict.fromkeys((1, 2, 3, 4), 4)
+    wire.stop(4)
+    again(wire, 4)
+    wire.join("4-3")
+    wire.give(4, InterestChanged())
+    wire.run(1.0)
+    assert cores(wire) == dict.fromkeys((1, 2, 3, 4), 1)
+    assert publish(wire, 2) == {1: [b"x"]}
+
+
+def test_what_clients_wanted_stands_until_the_new_life_knows_better():
+    wire = wanting("1-2", (2, "g"))
+    wire.stop(2)
+    again(wire, 2)
+    wire.join("2-1")
+    wire.run(1.0)
+    assert wire.nodes[1].view().interest[NodeId(2)].filters == ("g",)
+    wire.give(2, InterestChanged())
+    wire.run(0.2)
+    assert wire.nodes[1].view().interest[NodeId(2)].filters == ()
+    assert wire.effects(1, Unsubscribe) == [Unsubscribe(("g",))]
+
+
+def test_what_the_new_life_claims_is_not_void_when_it_comes_first():
+    """Its announcement overtakes the record that tells of the new life."""
+    wire = wanting("1-2 2-3", (3, "g"), relay_delay=0.3)
+    wire.stop(3)
+    wire.run(0.5)
+    again(wire, 3)
+    wire.join("3-2")
+    wire.run(0.1)
+    wire.want(3, "h")
+    wire.run(2.0)
+    assert cores(wire, "h") == {1: 3, 2: 3, 3: 3}
+
+
+def test_of_two_nodes_with_one_id_the_later_takes_another_key():
+    wire = wanting("1-2 2-3", (3, "g"))
+    wire.start(9, Identity(NodeId(1), key(9), incarnation=2))
+    wire.join("9-3")
+    wire.run(1.0)
+    assert wire.effects(9, Rekey) == [Rekey("another node with this id started earlier")]
+    assert (wire.effects(1, Rekey), wire.effects(1, Halt)) == ([], [])
+    assert wire.effects(1, IncarnationRaised) == [IncarnationRaised(3)]
+    assert wire.nodes[1].view().incarnation == 3
+
+
+def test_the_survivor_goes_on_with_its_interest_installed():
+    wire = wanting("1-2 2-3", (1, "g"))
+    wire.start(9, Identity(NodeId(1), key(9), incarnation=2))
+    wire.join("9-3")
+    wire.run(0.5)
+    wire.stop(9)
+    wire.run(1.0)
+    assert wire.nodes[1].view().installed
+    assert publish(wire, 3) == {1: [b"x"]}
+
+
+def test_of_a_node_and_its_clone_the_later_stops():
+    wire = wanting("1-2 2-3")
+    wire.start(9, Identity(NodeId(1), key(1), incarnation=2))
+    wire.join("9-3")
+    wire.run(1.0)
+    assert wire.effects(9, Halt) == [Halt("another node runs with this key and started earlier")]
+    assert wire.effects(1, Halt) == []
+
+
+def test_two_nodes_with_one_id_that_meet_directly_need_nobody_to_tell_them():
+    wire = Wire()
+    wire.start(1)
+    wire.start(9, Identity(NodeId(1), key(9), incarnation=2))
+    wire.join("1-9")
+    wire.run(0.1)
+    assert wire.effects(9, Rekey) == [Rekey("another node with this id started earlier")]
+    assert wire.effects(1, Rekey) == []
+
+
+# ---------------------------------------------------------------- leases
+
+
+def test_the_interest_of_a_node_out_of_reach_counts_until_its_lease_ends():
+    wire = wanting("1-2 2-3", (3, "g"), interest_lease=5.0)
+    wire.stop(3)
+    wire.run(4.9)
+    assert wire.effects(1, Unsubscribe) == []
+    assert 3 in wire.nodes[1].view().interest
+    wire.run(0.2)
+    assert wire.effects(1, Unsubscribe) == wire.effects(2, Unsubscribe) == [Unsubscribe(("g",))]
+    view = wire.nodes[1].view()
+    assert (view.interest, view.in_force, view.sizes["nodes"], list(view.cores)) == ({}, {}, 2, [1])
+
+
+def test_a_node_that_comes_back_within_its_lease_finds_its_place():
+    wire = wanting("1-2 2-3", (3, "g"), interest_lease=5.0)
+    wire.cut("2-3")
+    wire.run(4.0)
+    wire.join("2-3")
+    wire.run(6.0)
+    assert wire.effects(1, Unsubscribe) == []
+    assert publish(wire, 1) == {3: [b"x"]}
+
+
+# ---------------------------------------------------------------- time
+
+
+def test_a_node_without_links_or_clients_waits_for_nothing():
+    wire = Wire()
+    assert wire.start(1).next_deadline() is None
+
+
+def test_a_timer_that_fires_early_changes_nothing():
+    wire = wanting(SIX_BROKERS, (1, "g"), (5, "g"))
+    before = {place: node.view() for place, node in wire.nodes.items()}
+    assert [wire.give(place, TimerFired()) for place in wire.nodes] == [[]] * 6
+    assert {place: node.view() for place, node in wire.nodes.items()} == before
+
+
+def test_in_peace_nothing_travels_but_heartbeats():
+    wire = wanting(SIX_BROKERS, (1, "g"), (5, "g"))
+    wire.run(2.0)
+    wire.log.clear()
+    wire.run(10.0)
+    effects = [effect for step in wire.log for effect in step.effects]
+    assert all(isinstance(e, Send) and isinstance(e.frame, Heartbeat) for e in effects)
+    assert len(effects) == 2 * 8 * 10

@@ -1,0 +1,53 @@
+"""What makes a run: values that cannot work are refused with the name of the field."""
+
+import pickle
+
+import pytest
+
+from hansa.errors import UsageError
+from hansa.simulator.actions import Crash, Step
+from hansa.simulator.options import Faults, LinkOptions, Options, Phases, Workload
+from hansa.simulator.topologies import parse
+
+
+@pytest.mark.parametrize(
+    ("make", "field"),
+    [
+        (lambda: LinkOptions(loss=1.0), "loss"),
+        (lambda: LinkOptions(duplicate=-0.1), "duplicate"),
+        (lambda: LinkOptions(delay_ms=-1), "delay_ms"),
+        (lambda: LinkOptions(redial_s=(1.0, 0.1)), "redial_s"),
+        (lambda: Faults(crashes=-1), "crashes"),
+        (lambda: Faults(outage_s=(0.0, 1.0)), "outage_s"),
+        (lambda: Workload(payload_bytes=7), "payload_bytes"),
+        (lambda: Workload(subscribers=-1), "subscribers"),
+        (lambda: Workload(publishers=-1), "publishers"),
+        (lambda: Workload(rate=0), "rate"),
+        (lambda: Workload(churn=-1), "churn"),
+        (lambda: Workload(subscribers=1, filters=()), "filters"),
+        (lambda: Workload(publishers=1, topics=()), "topics"),
+        (lambda: Workload(qos=(0.0, 0.0, 0.0)), "qos"),
+        (lambda: Phases(traffic_s=-1), "traffic_s"),
+    ],
+)
+def test_values_that_cannot_work_are_refused_by_name(make, field):
+    with pytest.raises(UsageError, match=field):
+        make()
+
+
+@pytest.mark.parametrize("field", ["loss", "duplicate", "reorder"])
+def test_links_are_streams_unless_frames_may_go_astray(field):
+    assert LinkOptions(jitter_ms=9.0).ordered
+    assert not LinkOptions(**{field: 0.01}).ordered
+
+
+def test_a_run_ends_after_its_phases_and_its_last_step():
+    phases = Phases(warm_up_s=1, traffic_s=2, settle_s=3, final_s=4)
+    assert Options(parse("ring:3", 0), phases=phases).end_s == 10
+    late = (Step(11.0, Crash(0)),)
+    assert Options(parse("ring:3", 0), phases=phases, schedule=late).end_s == 11
+
+
+def test_options_cross_process_boundaries():
+    options = Options(parse("ring:3", 0), schedule=(Step(1.0, Crash(0)),))
+    assert pickle.loads(pickle.dumps(options)) == options  # noqa: S301  # our own bytes

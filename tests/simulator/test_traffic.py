@@ -1,0 +1,42 @@
+"""Counting frames and bytes."""
+
+import pytest
+
+from hansa.protocol import wire
+from hansa.protocol.frames import Announce, Heartbeat, Membership, Numbered
+from hansa.protocol.vocabulary import Publication
+from hansa.simulator.traffic import Traffic
+
+PUBLICATION = Publication(origin=1, life=1, number=1, qos=0, topic="a/b", payload=b"x" * 64)
+MEMBERSHIP = Membership(1, 1, ("a", "b"))
+FRAMES = [
+    Heartbeat(1, 2, 3, 4),
+    Announce(1, 1, 1, 0),
+    MEMBERSHIP,
+    Numbered(1, MEMBERSHIP),
+    PUBLICATION,
+]
+
+
+@pytest.mark.parametrize("frame", FRAMES, ids=lambda frame: type(frame).__name__)
+@pytest.mark.parametrize("wire_bytes", [False, True])
+def test_a_frame_counts_as_large_as_it_is_on_the_wire(frame, wire_bytes):
+    size, _ = Traffic(wire_bytes).count(frame)
+    assert size == len(wire.encode(frame))
+
+
+def test_frames_are_counted_by_kind_and_numbered_ones_as_what_they_carry():
+    traffic = Traffic(wire_bytes=False)
+    for frame in FRAMES:
+        traffic.count(frame)
+    assert traffic.control_frames() == {"Announce": 1, "Heartbeat": 1, "Membership": 2}
+    assert list(traffic.control_bytes()) == ["Announce", "Heartbeat", "Membership"]
+    assert traffic.data_frames == 1
+    assert traffic.data_bytes == len(wire.encode(PUBLICATION))
+
+
+def test_a_checksum_tells_frames_of_equal_size_apart():
+    traffic = Traffic(wire_bytes=False)
+    one, other = traffic.count(Announce(1, 1, 1, 0)), traffic.count(Announce(2, 1, 1, 0))
+    assert one[0] == other[0]
+    assert one[1] != other[1]

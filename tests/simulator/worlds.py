@@ -1,0 +1,40 @@
+"""Small worlds for tests: a topology, a script, and everything that was told."""
+
+from collections.abc import Sequence
+
+from hansa.simulator.actions import Action, Step
+from hansa.simulator.options import Options, Phases
+from hansa.simulator.run import Simulation
+from hansa.simulator.topologies import parse
+
+
+class Played:
+    """A simulation that was run for a while."""
+
+    def __init__(self, word: str, script: Sequence[tuple[float, Action]] = (), **options):
+        self.heard: list[tuple[float, int | None, object]] = []
+        steps = tuple(Step(at, action) for at, action in script)
+        phases = options.pop("phases", Phases(warm_up_s=1000.0))
+        made = Options(parse(word, 0), schedule=steps, phases=phases, **options)
+        self.simulation = Simulation(made, lambda *what: self.heard.append(what))
+        self.world = self.simulation.world
+
+    def run(self, until: float) -> "Played":
+        self.simulation.run_until(until)
+        return self
+
+    def news(self, kind: type, place: int | None = None, since: float = 0.0) -> list:
+        """Return what was told of one kind, at one place or anywhere."""
+        return [
+            what
+            for at, where, what in self.heard
+            if isinstance(what, kind) and at >= since and place in (None, where)
+        ]
+
+    def neighbours(self, place: int) -> list[int]:
+        node = self.world.sites[place].node
+        return sorted(node.view().neighbours)
+
+    def received(self, place: int) -> list[int]:
+        """Return the numbers of the publications that a broker got from its agent."""
+        return [entry.number for entry in self.world.ledger.entries if place in entry.arrivals]
