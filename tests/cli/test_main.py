@@ -106,6 +106,11 @@ def test_a_reader_that_goes_away_is_no_error():
     assert (end.returncode, end.stderr) == (141, b"")
 
 
+def test_a_terminal_without_our_symbols_is_no_error():
+    end = run("demo", env={**os.environ, "PYTHONIOENCODING": "ascii"})
+    assert (end.returncode, end.stderr) == (0, "")
+
+
 @pytest.mark.parametrize("more", [[], ["--runs", "100"]])
 def test_ctrl_c_stops_a_run_without_a_traceback(more, tmp_path):
     """The topology is a pipe that nobody writes to, so the run waits until it is stopped."""

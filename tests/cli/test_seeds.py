@@ -27,6 +27,11 @@ def _refused(seed: int) -> Played:
     raise UsageError(f"seed {seed} is not for us")
 
 
+def _faulty(seed: int) -> Played:
+    1 / (seed - 3)
+    return _all_well(seed)
+
+
 def test_all_seeds_are_played():
     tally = first_failure(_all_well, range(3, 6))
     assert (tally.passed, tally.failed) == (3, None)
@@ -45,3 +50,9 @@ def test_the_first_failing_seed_ends_it():
 def test_bad_input_is_told_as_in_a_single_run():
     with pytest.raises(UsageError, match="^seed 1 is not for us$"):
         first_failure(_refused, range(1, 100))
+
+
+def test_a_fault_of_ours_names_its_seed():
+    with pytest.raises(ZeroDivisionError) as fault:
+        first_failure(_faulty, range(2, 100))
+    assert fault.value.__notes__[-1] == "while playing seed 3"

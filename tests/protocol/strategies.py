@@ -162,7 +162,7 @@ ordered: dict[type, st.SearchStrategy[Any]] = {
 every_frame: dict[type, st.SearchStrategy[Any]] = ordered | {
     Publication: publications,
     frames.Heartbeat: st.builds(frames.Heartbeat, u64, u64, u64, u64),
-    frames.Acknowledge: st.builds(frames.Acknowledge, u64),
+    frames.Acknowledge: st.builds(frames.Acknowledge, u64, several(u64)),
     frames.Numbered: st.builds(frames.Numbered, u64, st.one_of(*ordered.values())),
 }
 

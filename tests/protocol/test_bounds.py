@@ -9,6 +9,7 @@ from tests.protocol.strategies import any_frame
 
 from hansa.errors import InvalidFrame
 from hansa.protocol import bounds, frames
+from hansa.protocol.channel import MISSING_SPAN
 from hansa.protocol.frames import (
     UNREACHABLE,
     Acknowledge,
@@ -61,9 +62,9 @@ def test_what_a_correct_node_sends_is_within_bounds(frame):
 
 
 def test_no_frame_and_no_record_is_forgotten():
-    only_numbers = {Heartbeat, Acknowledge}
+    only_numbers = {Heartbeat}
     in_bounds = {Hello, Goodbye, Summary, Update, Fetch, Announce, Membership, Solicit}
-    in_bounds |= {Confirm, Enquire, Numbered}
+    in_bounds |= {Confirm, Enquire, Acknowledge, Numbered}
     assert set(get_args(frames.Any)) == in_bounds | only_numbers
     assert set(get_args(Record)) == {NodeRecord, InterestRecord, ClaimsRecord}
 
@@ -88,7 +89,7 @@ def test_no_frame_and_no_record_is_forgotten():
         replace(CHANGE, added=filters_of(256, 1_020), removed=filters_of(1, 1_024)),
         replace(WHOLE, part=bounds.PARTS_MAX - 1, parts=bounds.PARTS_MAX),
         Heartbeat(0, 0, 0, 0),
-        Acknowledge(0),
+        Acknowledge(0, numbers(bounds.MISSING_MAX)),
     ],
 )
 def test_what_just_keeps_a_bound_passes(frame):
@@ -165,6 +166,7 @@ def test_what_just_keeps_a_bound_passes(frame):
             replace(SOLICIT, hops=65),
             "solicit of 0000000000000003: hops: 65, the limit is 64",
         ),
+        (Acknowledge(0, numbers(257)), "acknowledge: missing: 257 items, the limit is 256"),
         (Confirm((CONFIRMATION,) * 8_193), "confirm: entries: 8193 items, the limit is 8192"),
         (
             Confirm((CONFIRMATION, replace(CONFIRMATION, hops=65))),
@@ -245,6 +247,7 @@ def test_the_defaults_stay_within_the_bounds():
     assert settings.nodes_max <= bounds.NODES_MAX
     assert settings.filters_per_node_max <= bounds.NAMES_MAX
     assert settings.redundancy <= bounds.PARENTS_MAX
+    assert MISSING_SPAN <= bounds.MISSING_MAX
     bounds.check(replace(HELLO, federation=settings.federation, agreement=settings.agreement()))
 
 

@@ -11,7 +11,6 @@ from hansa.protocol.database import (
     UPDATE_BYTES,
     Database,
     RecordChange,
-    Row,
     SetChange,
     Unfit,
     updates,
@@ -129,6 +128,20 @@ def test_what_a_neighbour_lacks_is_found_by_its_summary(rows, missing):
     assert database.missing_from(Summary(rows)) == missing
 
 
+@pytest.mark.parametrize(
+    ("row", "lacks"),
+    [
+        ((Kind.NODE, A, 1, 3), False),
+        ((Kind.NODE, A, 0, 9), False),
+        ((Kind.NODE, A, 1, 4), True),
+        ((Kind.NODE, A, 2, 1), True),
+        ((Kind.INTEREST, A, 0, 0), True),
+    ],
+)
+def test_what_is_lacking_here_shows_in_a_neighbours_summary(row, lacks):
+    assert holding(node_record(3)).lacks(Summary((row,))) == lacks
+
+
 # ---------------------------------------------------------------- node records
 
 
@@ -178,7 +191,13 @@ def test_a_change_reports_only_what_it_changes():
 
 
 @pytest.mark.parametrize(
-    "unfit", [delta(6, ("c",)), delta(2, ("c",), incarnation=2), delta(4, ("c",), incarnation=2)]
+    "unfit",
+    [
+        delta(6, ("c",)),
+        delta(2, ("c",), incarnation=2),
+        delta(5, ("c",), incarnation=2),
+        InterestRecord(A, 1, 5, 0, ("c",)),
+    ],
 )
 def test_a_change_that_does_not_fit_changes_nothing(unfit):
     database = holding(whole("a", version=4))
@@ -501,13 +520,9 @@ class Three:
             assert database.digest == sum(prints) % (1 << 64)
         for one, other in combinations(self.databases.values(), 2):
             assert (one.digest == other.digest) == (one.stamps == other.stamps)
+            # Names have one order everywhere: parts of a set from two neighbours must fit.
             shared = dict(one.stamps.items() & other.stamps.items())
-            assert all(content(one, row) == content(other, row) for row in shared)
-
-
-def content(database: Database, row: Row) -> list[Record]:
-    """A row with the order of its names, because parts of it from two neighbours must fit."""
-    return database.whole(row)
+            assert all(one.whole(row) == other.whole(row) for row in shared)
 
 
 nodes = st.sampled_from(NODES)

@@ -1,7 +1,9 @@
 """The forwarding plane: where copies go, which groups they name, and that none is taken twice."""
 
+from typing import Any
+
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hansa.protocol.effects import Dropped, Send
@@ -432,3 +434,61 @@ def test_whatever_arrives_is_delivered_once_and_crosses_no_link_for_the_same_rea
             assert {link for link, _ in copies} >= spread - {sender}
             delivered.append(number)
         named_so_far += [(number, group) for group in carried]
+
+
+# ---------------------------------------------------------------- any mesh, however wrong
+
+COUNT = 4
+peers = st.lists(st.integers(0, COUNT - 1), unique=True, max_size=COUNT).map(tuple)
+tables = st.lists(
+    st.tuples(*(st.tuples(st.booleans(), peers, peers) for _ in range(3))),
+    min_size=COUNT,
+    max_size=COUNT,
+)
+
+
+@given(tables, st.sampled_from(Outside))
+@settings(max_examples=60)
+def test_in_any_mesh_a_publication_ends_and_is_delivered_at_most_once_to_each(drawn, where):
+    """Links are named by the node that they lead to. Parents may form loops, members may be
+    parted, groups may have no core: a mesh in motion is all of that for a moment."""
+    made = [
+        forwarder(
+            *(
+                Entry(
+                    group,
+                    is_member,
+                    tuple(LinkId(peer) for peer in mesh if peer != node),
+                    tuple(LinkId(peer) for peer in ways if peer != node),
+                )
+                for group, (is_member, mesh, ways) in zip(("a/+", "+/b", "a/#"), rows, strict=True)
+            ),
+            wanted=("a/b",),
+            where=where,
+        )
+        for node, rows in enumerate(drawn)
+    ]
+    crossed: list[tuple[int, int, tuple[GroupId, ...]]] = []
+    delivered: list[int] = [0]
+    flying: list[tuple[int, int, Publication]] = []
+
+    def send(source: int, publication: Publication, copies: list[tuple[LinkId, Any]]) -> None:
+        for link, named in copies:
+            crossed.append((source, link, named))
+            flying.append((source, link, publication.onward(publication.hops + 1, named)))
+
+    send(0, copy(), made[0].first(copy())[0])
+    while flying:
+        source, target, publication = flying.pop(0)
+        _, deliver, copies, _ = made[target].next(publication, LinkId(source))
+        if deliver:
+            delivered.append(target)
+        send(target, publication, copies)
+
+    assert len(delivered) == len(set(delivered))
+    for source in range(COUNT):
+        for target in range(COUNT):
+            named = [names for a, b, names in crossed if (a, b) == (source, target)]
+            assert named.count(()) <= 1
+            for group in (G, H, I):
+                assert sum(group in names for names in named) <= 1

@@ -86,6 +86,13 @@ def test_a_filter_is_withdrawn_after_a_linger():
     assert interest.next_deadline(installed=True) is None
 
 
+def test_the_next_deadline_is_that_of_the_oldest_withdrawal():
+    interest = local("a", "b")
+    interest.change([], ["a"], now=1.0)
+    interest.change([], ["b"], now=2.0)
+    assert interest.next_deadline(installed=True) == 1.5
+
+
 def test_a_share_is_withdrawn_after_a_linger():
     interest = local("$share/g/a")
     interest.change([], ["$share/g/a"], now=1.0)

@@ -127,6 +127,16 @@ def test_a_feasible_neighbour_takes_over_at_once_although_it_is_farther():
     assert summary(made) == (12, 6, (B,))
 
 
+def test_a_neighbour_that_is_lost_in_the_same_moment_is_no_way():
+    costs: dict[NodeId, int] = {A: 1, B: 1}
+    made = CoreRoutes(2, costs.get)
+    made.hear(A, announce(3))
+    made.hear(B, announce(3))
+    costs.clear()
+    assert made.lose_neighbour(A) == [CORE]
+    assert summary(made) == (UNREACHABLE, 4, ())
+
+
 def test_losing_a_neighbour_that_never_announced_is_no_news():
     assert routes((A, announce(3))).lose_neighbour(B) == []
 

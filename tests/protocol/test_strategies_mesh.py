@@ -235,12 +235,6 @@ def test_an_older_announcement_does_not_carry_its_claims_further():
     )
 
 
-def test_an_announcement_of_one_who_is_no_neighbour_any_more_is_ignored():
-    place = Place()
-    assert place.hear(7, announce(9, 1)) == []
-    assert list(place.mesh.core_views()) == [1]
-
-
 def test_frames_of_others_are_not_the_meshs_business():
     assert Place().hear(2, Fetch(())) == []
 

@@ -70,6 +70,8 @@ class Wire:
         self.delay: Callable[[int, int], float] = lambda *_: DELAY
         """Seconds that a frame takes from one place to another."""
         self.ends: dict[End, End] = {}
+        self.peers: dict[End, int] = {}
+        """Where each link leads or led."""
         self._frozen: dict[int, list[Event]] = {}
         self._numbers = count(1)
         self._queue: list[tuple[float, int, int, Event]] = []
@@ -99,6 +101,7 @@ class Wire:
         for dialler, listener in pairs(links):
             ends = [(place, LinkId(next(self._numbers))) for place in (dialler, listener)]
             self.ends.update({ends[0]: ends[1], ends[1]: ends[0]})
+            self.peers.update({ends[0]: listener, ends[1]: dialler})
             for place, link in ends:
                 self.give(place, LinkOpened(link, place == dialler, ordered))
 
@@ -147,7 +150,7 @@ class Wire:
     def copies(self) -> list[tuple[int, int]]:
         """Return from where to where publications were sent, in order."""
         return [
-            (step.place, self.ends[step.place, effect.link][0])
+            (step.place, self.peers[step.place, effect.link])
             for step in self.log
             for effect in step.effects
             if isinstance(effect, Send) and isinstance(effect.frame, Publication)

@@ -1,12 +1,12 @@
 """How long it takes until all is right, and how long it may."""
 
 import pytest
+from tests.simulator.worlds import Played
 
 from hansa.simulator.actions import Crash, CutSilently, Restart, Subscribe
 from hansa.simulator.convergence import allowance
 from hansa.simulator.options import LinkOptions, Options
 from hansa.simulator.topologies import parse
-from tests.simulator.worlds import Played
 
 
 def records(*script, until=20.0, word="ring:5"):
@@ -44,13 +44,19 @@ def test_interest_that_changes_before_all_is_right_belongs_to_the_fault():
     assert 2.0 < cut.converged_s < 3.5
 
 
+def test_where_frames_are_lost_a_missed_neighbour_is_a_disturbance():
+    script = [(5.5, CutSilently(0, 1))]
+    streams = Played("ring:5", script).run(20.0).simulation.tracker
+    datagrams = Played("ring:5", script, links=LinkOptions(loss=0.001)).run(20.0).simulation.tracker
+    assert datagrams.disturbances == streams.disturbances + 2
+    assert datagrams.holds
+
+
 def test_holds_only_while_nothing_has_changed_since():
     played = Played("ring:5", [(5.0, Subscribe(0, "a"))])
     tracker = played.run(4.0).simulation.tracker
-    assert tracker.holds
-    assert tracker.problem is None
-    played.run(5.0)
-    assert not tracker.holds
+    assert (tracker.holds, tracker.problem) == (True, None)
+    assert not played.run(5.0).simulation.tracker.holds
     assert played.run(9.0).simulation.tracker.holds
 
 

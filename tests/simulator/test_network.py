@@ -1,6 +1,7 @@
 """Links: sessions, frames, cuts. Machines are stand-ins that note what reaches them."""
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 
@@ -23,7 +24,7 @@ class Host:
     listening: bool = True
     frozen: bool = False
     ends: dict[LinkId, End] = field(default_factory=dict)
-    seen: list = field(default_factory=list)
+    seen: list[tuple[float, object]] = field(default_factory=list)
     links: int = 0
 
     def new_link(self) -> LinkId:
@@ -60,6 +61,11 @@ class Pair:
             self.network.send(end, frame)
 
 
+def received(link: int, frame: Any) -> Received:
+    """Return the event of a frame that is no frame: the network does not look inside."""
+    return Received(LinkId(link), frame)
+
+
 def frames_of(host):
     return [event.frame for _, event in host.seen if isinstance(event, Received)]
 
@@ -67,8 +73,8 @@ def frames_of(host):
 def test_connecting_takes_one_round_trip_and_the_smaller_place_dials():
     pair = Pair()
     pair.run(0.1)
-    assert pair.a.seen == [(0.002, LinkOpened(1, dialled=True, ordered=True))]
-    assert pair.b.seen == [(0.003, LinkOpened(1, dialled=False, ordered=True))]
+    assert pair.a.seen == [(0.002, LinkOpened(LinkId(1), dialled=True, ordered=True))]
+    assert pair.b.seen == [(0.003, LinkOpened(LinkId(1), dialled=False, ordered=True))]
 
 
 def test_a_frame_takes_the_delay():
@@ -76,13 +82,13 @@ def test_a_frame_takes_the_delay():
     pair.open()
     pair.send(pair.a, "hello")
     pair.run(0.1)
-    assert pair.b.seen == [(0.011, Received(1, "hello"))]
+    assert pair.b.seen == [(0.011, received(1, "hello"))]
 
 
 def test_one_link_may_be_slower_than_the_others():
     pair = Pair(delays_ms=((1, 0, 5.0),))
     pair.run(0.1)
-    assert pair.a.seen == [(0.01, LinkOpened(1, dialled=True, ordered=True))]
+    assert pair.a.seen == [(0.01, LinkOpened(LinkId(1), dialled=True, ordered=True))]
 
 
 def test_a_stream_keeps_the_order_whatever_the_jitter():
@@ -102,7 +108,7 @@ def test_datagrams_are_lost_doubled_and_out_of_order():
     assert 150 < 1000 - len(set(got)) < 250
     assert len(got) > len(set(got))
     assert got != sorted(got)
-    assert pair.b.seen[0][1] == LinkOpened(1, dialled=False, ordered=False)
+    assert pair.b.seen[0][1] == LinkOpened(LinkId(1), dialled=False, ordered=False)
 
 
 def test_the_same_seed_loses_the_same_frames():
@@ -122,7 +128,7 @@ def test_both_ends_learn_of_a_cut_and_what_was_under_way_is_lost():
     pair.send(pair.a, "lost")
     pair.network.tear(pair.link, "connection cut")
     pair.run(0.1)
-    closed = [(0.013, LinkClosed(1, "connection cut"))]
+    closed = [(0.013, LinkClosed(LinkId(1), "connection cut"))]
     assert (pair.a.seen, pair.b.seen) == (closed, closed)
 
 
@@ -131,7 +137,7 @@ def test_a_session_that_ended_is_dialled_again_with_new_ids():
     pair.open()
     pair.network.tear(pair.link, "connection cut")
     pair.run(2.0)
-    assert [event for _, event in pair.a.seen][-1] == LinkOpened(2, dialled=True)
+    assert [event for _, event in pair.a.seen][-1] == LinkOpened(LinkId(2), dialled=True)
     assert list(pair.a.ends) == list(pair.b.ends) == [2]
 
 
@@ -180,8 +186,8 @@ def test_closing_an_end_tells_the_other_after_what_was_sent_before():
     pair.network.close(next(iter(pair.a.ends.values())))
     pair.run(0.1)
     assert [event for _, event in pair.b.seen] == [
-        Received(1, "goodbye"),
-        LinkClosed(1, "connection closed"),
+        received(1, "goodbye"),
+        LinkClosed(LinkId(1), "connection closed"),
     ]
     assert pair.a.seen == []
 
@@ -201,7 +207,7 @@ def test_the_kernel_of_a_killed_agent_closes_its_connections():
     pair.b.listening = False
     pair.network.hang_up(pair.b, tell=True)
     pair.run(0.5)
-    assert [event for _, event in pair.a.seen] == [LinkClosed(1, "connection closed")]
+    assert [event for _, event in pair.a.seen] == [LinkClosed(LinkId(1), "connection closed")]
 
 
 def test_a_machine_without_power_is_silent_and_one_that_is_back_resets_old_connections():
@@ -215,7 +221,7 @@ def test_a_machine_without_power_is_silent_and_one_that_is_back_resets_old_conne
     pair.b.listening = pair.b.powered = True
     pair.send(pair.a, "anybody?")
     pair.run(0.6)
-    assert [event for _, event in pair.a.seen] == [LinkClosed(1, "connection reset")]
+    assert [event for _, event in pair.a.seen] == [LinkClosed(LinkId(1), "connection reset")]
 
 
 def test_a_suspended_agent_does_not_dial_but_its_kernel_accepts():
@@ -233,5 +239,5 @@ def test_a_removed_link_is_closed_and_not_dialled_again():
     pair.open()
     pair.network.remove(pair.link)
     pair.run(9.0)
-    assert [event for _, event in pair.a.seen] == [LinkClosed(1, "link removed")]
+    assert [event for _, event in pair.a.seen] == [LinkClosed(LinkId(1), "link removed")]
     assert pair.network.link(1, 0) is None

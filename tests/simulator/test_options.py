@@ -35,10 +35,12 @@ def test_values_that_cannot_work_are_refused_by_name(make, field):
         make()
 
 
-@pytest.mark.parametrize("field", ["loss", "duplicate", "reorder"])
-def test_links_are_streams_unless_frames_may_go_astray(field):
+@pytest.mark.parametrize(
+    "links", [LinkOptions(loss=0.01), LinkOptions(duplicate=0.01), LinkOptions(reorder=0.01)]
+)
+def test_links_are_streams_unless_frames_may_go_astray(links):
     assert LinkOptions(jitter_ms=9.0).ordered
-    assert not LinkOptions(**{field: 0.01}).ordered
+    assert not links.ordered
 
 
 def test_a_run_ends_after_its_phases_and_its_last_step():

@@ -53,16 +53,15 @@ def test_a_scenario_holds(name, seed):
     assert (broken(played), played.result.violations) == ([], ())
 
 
-@pytest.mark.parametrize("name", SLOW)
-def test_a_large_scenario_holds(name):
-    played = play(find(name), ProtocolSettings(), seed=1)
+def test_a_larger_scenario_holds():
+    played = play(find("machado-15"), ProtocolSettings(), seed=1)
     assert (broken(played), played.result.violations) == ([], ())
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("seed", [2, 3])
+@pytest.mark.parametrize("seed", [1, 2, 3])
 @pytest.mark.parametrize("name", SLOW)
-def test_a_large_scenario_holds_with_more_seeds(name, seed):
+def test_a_large_scenario_holds(name, seed):
     played = play(find(name), ProtocolSettings(), seed)
     assert (broken(played), played.result.violations) == ([], ())
 

@@ -4,7 +4,8 @@ from hansa.simulator.scheduler import Scheduler
 
 
 def test_calls_happen_in_the_order_of_their_times():
-    scheduler, seen = Scheduler(), []
+    scheduler = Scheduler()
+    seen: list[object] = []
     scheduler.at(2.0, seen.append, "later")
     scheduler.at(1.0, seen.append, "sooner")
     scheduler.run(until=3.0)
@@ -12,15 +13,17 @@ def test_calls_happen_in_the_order_of_their_times():
 
 
 def test_calls_of_one_moment_happen_in_the_order_of_planning():
-    scheduler, seen = Scheduler(), []
+    scheduler = Scheduler()
+    seen: list[object] = []
     for name in "zebra":
         scheduler.at(1.0, seen.append, name)
     scheduler.run(until=1.0)
-    assert "".join(seen) == "zebra"
+    assert seen == list("zebra")
 
 
 def test_a_call_sees_its_own_time_and_may_plan_more():
-    scheduler, seen = Scheduler(), []
+    scheduler = Scheduler()
+    seen: list[object] = []
 
     def note(again: bool) -> None:
         seen.append(scheduler.now)
@@ -34,7 +37,8 @@ def test_a_call_sees_its_own_time_and_may_plan_more():
 
 
 def test_what_is_due_later_waits():
-    scheduler, seen = Scheduler(), []
+    scheduler = Scheduler()
+    seen: list[object] = []
     scheduler.at(5.0, seen.append, "late")
     scheduler.run(until=4.0)
     assert seen == []
@@ -43,7 +47,8 @@ def test_what_is_due_later_waits():
 
 
 def test_a_time_in_the_past_means_now():
-    scheduler, seen = Scheduler(), []
+    scheduler = Scheduler()
+    seen: list[object] = []
     scheduler.run(until=3.0)
     scheduler.at(1.0, lambda: seen.append(scheduler.now))
     scheduler.run(until=3.0)

@@ -1,5 +1,6 @@
 """Places: names, keys, and what an agent remembers."""
 
+from hansa.protocol.vocabulary import NodeId
 from hansa.simulator.site import Memory, Naming, Site
 
 
@@ -29,7 +30,7 @@ def test_keys_differ_by_seed_place_and_generation():
 
 
 def test_a_copied_memory_is_equal_and_apart():
-    memory = Memory(7, b"k" * 32, incarnation=3)
+    memory = Memory(NodeId(7), b"k" * 32, incarnation=3)
     twin = memory.copy()
     twin.incarnation += 1
     assert (twin.id, twin.key, twin.incarnation) == (7, b"k" * 32, 4)
@@ -37,5 +38,5 @@ def test_a_copied_memory_is_equal_and_apart():
 
 
 def test_link_ids_are_never_used_twice():
-    site = Site(0, Memory(0, b"k" * 32), "n0", 1.0)
+    site = Site(0, Memory(NodeId(0), b"k" * 32), "n0", 1.0)
     assert [site.new_link() for _ in range(3)] == [1, 2, 3]

@@ -6,12 +6,12 @@ A ring of five is brought to rest; then what one node believes is changed under 
 from dataclasses import replace
 
 import pytest
+from tests.simulator.worlds import Played
 
 from hansa.protocol.settings import Metric, ProtocolSettings
 from hansa.simulator.actions import Clone, Subscribe
 from hansa.simulator.structure import Structure
 from hansa.simulator.truth import Truth
-from tests.simulator.worlds import Played
 
 GROUP = "a/#"
 
@@ -68,6 +68,7 @@ def test_a_federation_at_rest_is_right(resting):
         (1, {"cores": core_with(parents=())}, "has no way to the core 0"),
         (1, {"cores": lambda view: {}}, "has no way to the core 0"),
         (1, {"cores": core_with(parents=(9,))}, "by 9, gone"),
+        (0, {"cores": lambda view: {}}, "its core n0 does not announce itself"),
         (1, {"cores": core_with(parents=(2,))}, "has no way to the core 0"),
         (2, {"groups": group_with(member=False)}, "n2 wants it and is not joined to core 0"),
         (1, {"groups": group_with(children=())}, "n2 wants it and is not joined to core 0"),
@@ -100,6 +101,13 @@ def test_hops_are_not_promised_where_round_trips_count(resting):
     assert {"true distances", "redundancy filled"}.isdisjoint(dict(wrong.exact()))
 
 
+def test_tables_are_not_promised_where_round_trips_count_and_wander(resting):
+    tampered = Tampered(resting, 3, groups=group_with(member=True, parents=(2,)))
+    settings = ProtocolSettings(metric=Metric.RTT)
+    assert dict(Structure(tampered, settings, steady=True).exact())
+    assert not dict(Structure(tampered, settings, steady=False).exact())
+
+
 def test_a_broker_that_was_not_asked_is_a_problem(resting):
     broker = resting.world.sites[3].broker
     broker.withdraw([GROUP])
@@ -110,11 +118,16 @@ def test_a_broker_that_was_not_asked_is_a_problem(resting):
 
 
 def test_a_core_that_is_not_there_is_a_problem(resting):
-    gone = Tampered(resting)
-    gone.view = lambda site: replace(  # all agree on a core that does not exist
-        Truth.view(gone, site), groups=group_with(core=9)(Truth.view(gone, site))
-    )
-    assert "its core 9 is not there" in Structure(gone, ProtocolSettings()).converged()
+    class Agreed(Tampered):
+        """All agree on a core that does not exist."""
+
+        def view(self, site):
+            view = super().view(site)
+            return replace(view, groups=group_with(core=9)(view))
+
+    problem = Structure(Agreed(resting), ProtocolSettings()).converged()
+    assert problem is not None
+    assert "its core 9 is not there" in problem
 
 
 def test_two_nodes_with_one_id_are_a_problem():

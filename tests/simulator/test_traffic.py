@@ -4,14 +4,15 @@ import pytest
 
 from hansa.protocol import wire
 from hansa.protocol.frames import Announce, Heartbeat, Membership, Numbered
-from hansa.protocol.vocabulary import Publication
+from hansa.protocol.frames import Any as AnyFrame
+from hansa.protocol.vocabulary import NodeId, Publication
 from hansa.simulator.traffic import Traffic
 
-PUBLICATION = Publication(origin=1, life=1, number=1, qos=0, topic="a/b", payload=b"x" * 64)
-MEMBERSHIP = Membership(1, 1, ("a", "b"))
-FRAMES = [
+PUBLICATION = Publication(origin=NodeId(1), life=1, number=1, qos=0, topic="a/b", payload=b"x" * 64)
+MEMBERSHIP = Membership(NodeId(1), 1, ("a", "b"))
+FRAMES: list[AnyFrame | Publication] = [
     Heartbeat(1, 2, 3, 4),
-    Announce(1, 1, 1, 0),
+    Announce(NodeId(1), 1, 1, 0),
     MEMBERSHIP,
     Numbered(1, MEMBERSHIP),
     PUBLICATION,
@@ -37,6 +38,9 @@ def test_frames_are_counted_by_kind_and_numbered_ones_as_what_they_carry():
 
 def test_a_checksum_tells_frames_of_equal_size_apart():
     traffic = Traffic(wire_bytes=False)
-    one, other = traffic.count(Announce(1, 1, 1, 0)), traffic.count(Announce(2, 1, 1, 0))
+    one, other = (
+        traffic.count(Announce(NodeId(1), 1, 1, 0)),
+        traffic.count(Announce(NodeId(2), 1, 1, 0)),
+    )
     assert one[0] == other[0]
     assert one[1] != other[1]

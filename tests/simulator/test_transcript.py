@@ -1,12 +1,13 @@
 """Lines for people, and one hash of it all."""
 
 from hansa.protocol.effects import CoreElected, MemberJoined
+from hansa.protocol.vocabulary import NodeId
 from hansa.simulator.actions import Crash, Heal
 from hansa.simulator.transcript import Transcript, line
 
 
 def test_a_line_has_time_place_and_what_happened():
-    news = CoreElected("a/#", 1)
+    news = CoreElected("a/#", NodeId(1))
     assert line(0.01234, 3, repr(news)) == "    0.0123 n3 CoreElected(group='a/#', core=1)\n"
     assert line(12.5, None, repr(Crash(3))) == "   12.5000 -- Crash(node=3)\n"
 
@@ -14,9 +15,9 @@ def test_a_line_has_time_place_and_what_happened():
 def test_a_listener_is_told_what_becomes_a_line():
     told = []
     transcript = Transcript(lambda *what: told.append(what))
-    transcript.note(1.0, 2, MemberJoined(7))
+    transcript.note(1.0, 2, MemberJoined(NodeId(7)))
     transcript.note(2.0, None, Heal())
-    assert told == [(1.0, 2, MemberJoined(7)), (2.0, None, Heal())]
+    assert told == [(1.0, 2, MemberJoined(NodeId(7))), (2.0, None, Heal())]
 
 
 def test_the_hash_covers_news_and_frames_and_their_order():
@@ -37,7 +38,7 @@ def test_the_hash_covers_news_and_frames_and_their_order():
         fingerprint((1.0, (0, 1), 10, 98), Heal()),
         fingerprint((1.5, (0, 1), 10, 99), Heal()),
         fingerprint(frame, Crash(1)),
-        fingerprint(frame, CoreElected("a", 1)),
+        fingerprint(frame, CoreElected("a", NodeId(1))),
     ]
     assert fingerprint(frame, Heal()) not in others
     assert len(set(others)) == len(others)
@@ -53,7 +54,7 @@ def test_long_runs_are_hashed_piece_by_piece():
 
 def test_the_fast_text_is_the_repr():
     told = []
-    for what in (MemberJoined(7), CoreElected("a", 1), Heal()):
+    for what in (MemberJoined(NodeId(7)), CoreElected("a", NodeId(1)), Heal()):
         transcript = Transcript(lambda now, place, seen: told.append(repr(seen)))
         transcript.note(0.0, 0, what)
         expected = Transcript()

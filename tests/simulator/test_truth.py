@@ -1,8 +1,10 @@
 """The world as it is."""
 
+from tests.simulator.worlds import Played
+
+from hansa.protocol.vocabulary import NodeId
 from hansa.simulator.actions import Crash, CutOneWay, CutSilently, Freeze, Partition
 from hansa.simulator.truth import Truth
-from tests.simulator.worlds import Played
 
 
 def components(word, *script):
@@ -29,8 +31,8 @@ def test_a_component_knows_neighbours_and_distances():
     played = Played("ring:5").run(1.0)
     truth = Truth(played.world)
     (part,) = truth.components()
-    assert part.neighbours[0] == (1, 4)
-    assert part.distances(0) == {0: 0, 1: 1, 4: 1, 2: 2, 3: 2}
+    assert part.neighbours[NodeId(0)] == (1, 4)
+    assert part.distances(NodeId(0)) == {0: 0, 1: 1, 4: 1, 2: 2, 3: 2}
     assert truth.component_of(played.world.sites[3]) is part
 
 

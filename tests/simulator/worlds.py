@@ -1,6 +1,7 @@
 """Small worlds for tests: a topology, a script, and everything that was told."""
 
 from collections.abc import Sequence
+from typing import Any
 
 from hansa.simulator.actions import Action, Step
 from hansa.simulator.options import Options, Phases
@@ -23,7 +24,7 @@ class Played:
         self.simulation.run_until(until)
         return self
 
-    def news(self, kind: type, place: int | None = None, since: float = 0.0) -> list:
+    def news(self, kind: type, place: int | None = None, since: float = 0.0) -> list[Any]:
         """Return what was told of one kind, at one place or anywhere."""
         return [
             what
@@ -33,6 +34,7 @@ class Played:
 
     def neighbours(self, place: int) -> list[int]:
         node = self.world.sites[place].node
+        assert node is not None
         return sorted(node.view().neighbours)
 
     def received(self, place: int) -> list[int]:

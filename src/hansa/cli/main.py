@@ -8,6 +8,7 @@ Only the command that runs is imported, so that `hansa --help` answers at once.
 
 import difflib
 import importlib
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -45,6 +46,8 @@ Examples:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
     given = list(sys.argv[1:] if arguments is None else arguments)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a terminal without ◆ gets a question mark
     try:
         code = _command(given)
         sys.stdout.flush()

@@ -20,8 +20,8 @@ TOPOLOGY = "ring:3"
 FILTER, TOPIC = "plant/#", "plant/temp"
 SUBSCRIBERS, PUBLICATIONS = 3, 10
 DURATION_S = 10.0
-APART_S = 0.1
-"""Between two explicit subscriptions: the first must be known before the next, as it is core."""
+APART_S = 0.5
+"""Between two explicit subscriptions, besides what the timers take."""
 CAPACITY_MAX = 16
 FINAL_S = 2.0
 """After faults, every node publishes to every topic once more and all must arrive."""
@@ -45,37 +45,54 @@ def options(args: argparse.Namespace, seed: int) -> Options:
     topology = parse(args.topology or TOPOLOGY, seed)
     protocol, links = settings(args), _links(args)
     pause = pause_s(topology, protocol, links)
-    filters = tuple(check_filter(text) for text in args.filter or (FILTER,))
-    subscriptions = [
-        Subscribe(topology.node(node), check_filter(name)) for node, name in args.subscribe or ()
-    ]
-    warm_up = 2 * pause + APART_S * len(subscriptions)
-    duration: float = _given(args.duration, DURATION_S)
+    subscriptions = _subscriptions(args, topology, protocol, pause)
     publishers = _publishers(args, topology, seed)
-    schedule = [
-        *(Step(pause + APART_S * turn, action) for turn, action in enumerate(subscriptions)),
-        *_publications(args, publishers, warm_up, duration),
-        *(parse_step(text, topology, warm_up, duration) for text in args.at or ()),
-    ]
-    faults = parse_faults(args.faults) if args.faults else Faults()
-    if args.faults and not duration:
+    phases = Phases(
+        warm_up_s=pause + max((step.at_s for step in subscriptions), default=pause),
+        traffic_s=_given(args.duration, DURATION_S),
+        settle_s=pause,
+        final_s=FINAL_S if args.faults or args.at else 0.0,
+    )
+    if args.faults and not phases.traffic_s:
         raise UsageError("faults need time to strike; give --duration more than 0 seconds")
-    final_s = FINAL_S if args.faults or args.at else 0.0
     return Options(
         topology,
         protocol,
         seed,
         links,
-        Workload(
-            subscribers=_given(args.subscribers, 0 if args.subscribe else SUBSCRIBERS),
-            filters=filters,
-            topics=tuple(dict.fromkeys(topic for _, topic in publishers)),
+        _workload(args, publishers),
+        parse_faults(args.faults) if args.faults else Faults(),
+        (
+            *subscriptions,
+            *_publications(args, publishers, phases),
+            *(
+                parse_step(text, topology, phases.warm_up_s, phases.traffic_s)
+                for text in args.at or ()
+            ),
         ),
-        faults,
-        tuple(schedule),
-        Phases(warm_up, duration, pause, final_s),
+        phases,
         capacities=_capacities(protocol, topology, seed),
     )
+
+
+def _workload(args: argparse.Namespace, publishers: list[tuple[int, str]]) -> Workload:
+    """Return what happens besides the schedule: random subscribers, and the final publications."""
+    return Workload(
+        subscribers=_given(args.subscribers, 0 if args.subscribe else SUBSCRIBERS),
+        filters=tuple(check_filter(text) for text in args.filter or (FILTER,)),
+        topics=tuple(dict.fromkeys(topic for _, topic in publishers)),
+    )
+
+
+def _subscriptions(
+    args: argparse.Namespace, topology: Topology, protocol: ProtocolSettings, start_s: float
+) -> list[Step]:
+    """Return the explicit ones, so far apart that the first is core when the next one comes."""
+    apart = APART_S + protocol.change_delay + protocol.announce_gap
+    return [
+        Step(start_s + apart * turn, Subscribe(topology.node(node), check_filter(name)))
+        for turn, (node, name) in enumerate(args.subscribe or ())
+    ]
 
 
 def _links(args: argparse.Namespace) -> LinkOptions:
@@ -105,14 +122,14 @@ def _publishers(args: argparse.Namespace, topology: Topology, seed: int) -> list
 
 
 def _publications(
-    args: argparse.Namespace, publishers: list[tuple[int, str]], start: float, duration: float
+    args: argparse.Namespace, publishers: list[tuple[int, str]], phases: Phases
 ) -> list[Step]:
     count: int = _given(args.publications, PUBLICATIONS)
     if not count:
         return []
-    interval = duration / count
+    interval = phases.traffic_s / count
     return [
-        Step(start, Publish(node, topic, count=count, interval_s=interval))
+        Step(phases.warm_up_s, Publish(node, topic, count=count, interval_s=interval))
         for node, topic in publishers
     ]
 

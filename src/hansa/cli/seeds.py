@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from rich.console import Console
 from rich.progress import Progress
 
+from hansa.errors import HansaError
 from hansa.simulator.scenarios import Played
 
 AHEAD = 4
@@ -49,22 +50,33 @@ def _in_order(play: Callable[[int], Played], seeds: Sequence[int]) -> Generator[
     cores = min(_cores(), len(seeds))
     others = set(multiprocessing.active_children())
     pool = ProcessPoolExecutor(cores, multiprocessing.get_context("spawn"))
-    waiting: deque[Future[Played]] = deque()
+    waiting: deque[tuple[int, Future[Played]]] = deque()
     complete = False
     try:
         for seed in seeds:
             with _interrupts_held():
-                waiting.append(pool.submit(play, seed))
+                waiting.append((seed, pool.submit(play, seed)))
             if len(waiting) >= AHEAD * cores:
-                yield waiting.popleft().result()
+                yield _result(*waiting.popleft())
         while waiting:
-            yield waiting.popleft().result()
+            yield _result(*waiting.popleft())
         complete = True
     finally:
         if not complete:  # nobody needs what the workers still compute
             for worker in set(multiprocessing.active_children()) - others:
                 worker.terminate()
         pool.shutdown(cancel_futures=True)
+
+
+def _result(seed: int, run: Future[Played]) -> Played:
+    """Return what a worker found. A fault of ours keeps its traceback and gets its seed."""
+    try:
+        return run.result()
+    except HansaError:
+        raise
+    except Exception as fault:
+        fault.add_note(f"while playing seed {seed}")
+        raise
 
 
 @contextmanager

@@ -79,8 +79,20 @@ class PublishReceived:
 
 
 @dataclass(frozen=True, slots=True)
+class ReceiveMaximumExceeded:
+    """The broker has more publications under way to us than we allowed; told once a connection.
+
+    MQTT calls it an error, but Mosquitto 2.0 does it whenever it resumes a session with a backlog,
+    and to leave would only make it resume again. What must be remembered of publications without
+    an answer is therefore bounded by the packet ids, not by the receive maximum.
+    """
+
+    maximum: int
+
+
+@dataclass(frozen=True, slots=True)
 class OversizedReceived:
-    """A publication was too large to be read. At QoS 1 and 2 it waits for our answer all the same."""
+    """A publication was too large to be read. At QoS 1 and 2 it still waits for our answer."""
 
     publication: packets.Oversized
 
@@ -95,7 +107,7 @@ class Answered:
 
 @dataclass(frozen=True, slots=True)
 class NotSent:
-    """These publications cannot be published at this broker, now or at all. Nothing of them left."""
+    """These cannot be published at this broker, now or at all. No byte of them has left."""
 
     batch: Sequence[packets.Publish]
     reason: str
@@ -142,6 +154,7 @@ Effect = (
     | Connected
     | Ending
     | PublishReceived
+    | ReceiveMaximumExceeded
     | OversizedReceived
     | Answered
     | NotSent

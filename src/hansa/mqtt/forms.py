@@ -67,7 +67,9 @@ def _outcome(reason: int, stated: Properties, kind: Kind, version: Version) -> b
         return b""
     if version is Version.V311:
         raise ValueError(f"{kind.name}: a reason or properties, which 3.1.1 does not have")
-    return write_integer(reason, 1) + (write_properties(stated, kind) if stated else b"")
+    if not stated and kind is not Kind.AUTH:  # AUTH may leave out both or none [3.15.2.1]
+        return write_integer(reason, 1)
+    return write_integer(reason, 1) + write_properties(stated, kind)
 
 
 def _connect(connect: packets.Connect) -> bytes:

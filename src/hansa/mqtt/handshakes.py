@@ -3,8 +3,8 @@
     QoS 1   PUBLISH ->   PUBACK <-
     QoS 2   PUBLISH ->   PUBREC <-   PUBREL ->   PUBCOMP <-
 
-Who takes a step, and who must be told, is for `session` to know. Handshakes of an earlier connection
-are not here: their ends are *resumed* by whichever side remembers them, with a PUBREL.
+Who takes a step, and who must be told, is for `online` to know. Handshakes of an earlier connection
+are unknown until whichever side remembers them *resumes* their end with a PUBREL.
 """
 
 from hansa.mqtt.packets import Handshake, PubAck, PubComp, PubRec, PubRel
@@ -41,10 +41,13 @@ class Handshakes:
         """A PUBLISH was sent."""
         self._next[packet_id] = _FIRST[qos]
 
-    def resume(self, packet_id: int) -> None:
-        """A PUBREL was sent for a PUBLISH of an earlier connection."""
+    def resume(self, packet_id: int) -> bool:
+        """A PUBREL was sent for a PUBLISH of an earlier connection; False if it is of this one."""
+        if packet_id in self._next:
+            return False
         self._next[packet_id] = PubComp
         self._resumed[packet_id] = None
+        return True
 
     def advance(self, step: Handshake) -> bool:
         """Take the next step; return False if this is not it."""

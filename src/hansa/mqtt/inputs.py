@@ -1,4 +1,4 @@
-"""What can happen to a session, and what it can be told to do: the whole of its input, as values."""
+"""What can happen to a session, and what it can be told to do: the whole of its input."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -77,7 +77,7 @@ class Disconnect:
 
     reason: int = 0
     session_expiry: int | None = None
-    """Seconds that the session shall outlive this, if not what was agreed; MQTT 5 only. 0 ends it."""
+    """Seconds that the broker keeps the session, if not as agreed; MQTT 5 only. 0 ends it now."""
 
 
 Order = Publish | Answer | Subscribe | Unsubscribe | Ping | Disconnect

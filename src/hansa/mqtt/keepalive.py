@@ -1,11 +1,11 @@
 """When to ask the broker for a sign of life, and when to give it up.
 
-MQTT only wants the client not to be silent. But a client that publishes all the time would then never
-ask, and never notice that nobody answers; so silence of either side counts.
+MQTT only wants the client not to be silent. But a client that publishes all the time would then
+never ask, and never notice that nobody answers; so silence of either side counts.
 """
 
 PATIENCE = 0.5
-"""A sign of life is asked for after this part of the keep alive, so that one can be lost in time."""
+"""A sign of life is asked for after this part of the keep alive: well before the broker worries."""
 
 
 class KeepAlive:

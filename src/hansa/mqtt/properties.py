@@ -306,6 +306,6 @@ def _write_value(form: _Form, value: Value) -> bytes:
             return write_binary(value)
         case _Form.PAIR, (str(name), str(text)):
             return write_text(name) + write_text(text)
-        case _, int():
+        case _Form.BYTE | _Form.TWO_BYTES | _Form.FOUR_BYTES, int():
             return write_integer(value, form.value)
     raise ValueError(f"{value!r} is no {form.name.lower()}")

@@ -1,7 +1,7 @@
 """SUBSCRIBE and UNSUBSCRIBE that wait for their answer, with packet ids of their own.
 
-The ids are the upper end of the range; what the caller publishes uses the rest, so that neither side
-needs to ask the other.
+The ids are the upper end of the range and publications use the rest, so that neither needs to ask
+the other.
 """
 
 from hansa.errors import BrokerMisbehaved

@@ -2,7 +2,8 @@
 
 `handle(event, now)` applies one input and returns what must be done and told, in order;
 `next_deadline()` says when TimerFired is due. A broker cannot make it raise: what MQTT forbids
-becomes ProtocolViolation and the end. A caller who orders what cannot be is told so by ValueError.
+becomes ProtocolViolation and the end. A caller who orders what cannot be is told so by ValueError;
+that is a bug of the caller's, and the session is not to be used any further.
 
 What a client library usually hides, the caller decides here:
 
@@ -14,35 +15,30 @@ What a client library usually hides, the caller decides here:
   and one from the broker is always told.
 
 A session is one connection and ends with it; a reconnection is a new session. So an acknowledgement
-that comes late, after its connection, goes to the session that is over and is ignored there, instead
-of confirming a publication that has the same id on the next one.
+that comes late, after its connection, goes to the session that is over and is ignored there. On the
+next connection it might confirm another publication with the same id.
 """
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import groupby
 
 from hansa.errors import BrokerMisbehaved
-from hansa.mqtt import effects, inputs, packets
-from hansa.mqtt import limits as limits_of_broker
+from hansa.mqtt import effects, inputs, limits, packets
 from hansa.mqtt.effects import Effect
-from hansa.mqtt.handshakes import Handshakes
 from hansa.mqtt.inputs import Input
-from hansa.mqtt.keepalive import KeepAlive
-from hansa.mqtt.limits import Limits
+from hansa.mqtt.online import Online
 from hansa.mqtt.options import Options
-from hansa.mqtt.properties import Properties, Property, find
+from hansa.mqtt.properties import Properties, Property
 from hansa.mqtt.reader import Reader
-from hansa.mqtt.requests import REQUEST_IDS_MIN, Requests
 from hansa.mqtt.vocabulary import REFUSED, Reason, Version, describe, describe_refusal
-from hansa.mqtt.writer import TooLarge, Writer
+from hansa.mqtt.writer import Writer
 
-_PING = packets.PingReq()
+_UNACCEPTABLE_VERSION = 1  # a return code of 3.1.1
 
 
 @dataclass(frozen=True, slots=True)
 class _Fresh:
-    """Not yet connected."""
+    """The connection does not stand yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,17 +46,6 @@ class _Connecting:
     """CONNECT was sent."""
 
     due: float
-
-
-@dataclass(frozen=True, slots=True)
-class _Online:
-    """CONNACK said yes."""
-
-    limits: Limits
-    keep_alive: KeepAlive
-    inbound: Handshakes = field(default_factory=Handshakes)
-    outbound: Handshakes = field(default_factory=Handshakes)
-    requests: Requests = field(default_factory=Requests)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,35 +65,42 @@ class Session:
         self._options = options
         self._reader = Reader(options.version, options.packet_bytes_max)
         self._writer = Writer(options.version)
-        self._state: _Fresh | _Connecting | _Online | _Ended = _Fresh()
+        self._state: _Fresh | _Connecting | Online | _Ended = _Fresh()
 
     @property
     def quota(self) -> int:
         """How many publications of QoS 1 and 2 may now be ordered."""
-        if not isinstance(self._state, _Online):
-            return 0
-        return self._state.limits.receive_maximum - self._state.outbound.count
+        return self._state.quota if isinstance(self._state, Online) else 0
 
     @property
     def requests_left(self) -> int:
         """How many Subscribe and Unsubscribe may now be ordered."""
-        return self._state.requests.left if isinstance(self._state, _Online) else 0
+        return self._state.requests_left if isinstance(self._state, Online) else 0
+
+    def next_deadline(self) -> float | None:
+        """When TimerFired is next due. Read it again after every input."""
+        match self._state:
+            case _Connecting(due):
+                return due
+            case Online(keep_alive=keep_alive):
+                return keep_alive.next_deadline()
+        return None
 
     def handle(self, event: Input, now: float) -> list[Effect]:
         """Apply one input and return what must now be done and told, in order."""
         match event, self._state:
-            case inputs.Received(data), _Connecting() | _Online():
+            case inputs.Received(data), _Connecting() | Online():
                 return self._receive(data, now)
-            case inputs.Disconnect(), _Connecting() | _Online():
+            case inputs.Disconnect(), _Connecting() | Online():
                 return self._disconnect(event)
-            case _, _Online() as online:
+            case _, Online() as online:
                 return self._handle_online(event, online, now)
             case inputs.Opened(), _Fresh():
                 self._state = _Connecting(now + self._options.answer_timeout)
                 return [effects.Write(self._writer.encode(self._options.connect()))]
-            case (inputs.Closed() | inputs.TimerFired()), _Connecting(due):
+            case ((inputs.Closed() | inputs.TimerFired()), _Connecting(due)):
                 return self._give_up(event, due, now)
-            case (inputs.Received() | inputs.Closed() | inputs.TimerFired()), _Ended():
+            case ((inputs.Received() | inputs.Closed() | inputs.TimerFired()), _Ended()):
                 return []  # whoever ended it knows
             case inputs.Publish(batch), _Ended(reason):
                 return [effects.NotSent(batch, reason)]
@@ -116,122 +108,31 @@ class Session:
                 return [effects.Ignored(f"{type(event).__name__}: {reason}")]
         raise ValueError(f"{type(event).__name__} when the session is {self._state}")
 
-    def next_deadline(self) -> float | None:
-        """When TimerFired is next due. Read it again after every input."""
-        match self._state:
-            case _Connecting(due):
-                return due
-            case _Online(keep_alive=keep_alive):
-                return keep_alive.next_deadline()
-        return None
-
-    def _handle_online(self, event: Input, online: _Online, now: float) -> list[Effect]:
+    def _handle_online(self, event: Input, online: Online, now: float) -> list[Effect]:
         match event:
             case inputs.Publish(batch):
-                return self._publish(batch, online, now)
+                return online.publish(batch, now)
             case inputs.Answer(batch):
-                return self._answer(batch, online, now)
+                return online.answer(batch, now)
             case inputs.TimerFired() if online.keep_alive.is_over(now):
-                seconds = self._options.answer_timeout
-                text = f"no sign of life for {seconds:g} seconds after PINGREQ"
+                text = f"no sign of life for {self._options.answer_timeout:g} seconds"
                 return self._end(effects.Disconnected(None, text, by_broker=False))
             case inputs.TimerFired() if not online.keep_alive.is_due(now):
                 return []
             case inputs.TimerFired() | inputs.Ping():
-                online.keep_alive.pinged(now)
-                return [effects.Write(self._writer.encode(_PING))]
+                return online.ping(now)
             case inputs.Subscribe():
-                return self._subscribe(event, online, now)
+                return online.subscribe(event, now)
             case inputs.Unsubscribe():
-                return self._unsubscribe(event, online, now)
+                return online.unsubscribe(event, now)
             case inputs.Closed(reason):
                 return self._end(effects.Disconnected(None, reason, by_broker=False))
         raise ValueError(f"{type(event).__name__} when the session is online")
 
-    # ------------------------------------------------------------ orders
-
-    def _publish(
-        self, batch: Sequence[packets.Publish], online: _Online, now: float
-    ) -> list[Effect]:
-        told: list[Effect] = []
-        limits = online.limits
-        if limits.qos_max < 2 or not limits.retain_available:
-            batch = _leave_out(batch, limits, told)
-        numbered = [publish for publish in batch if publish.qos]
-        if numbered:
-            self._require_ids([publish.packet_id for publish in numbered], online.outbound)
-        data, refused = self._writer.publish(batch)
-        for publish, reason in refused:
-            told.append(effects.NotSent((publish,), reason))
-        unsent = {publish.packet_id for publish, _ in refused}
-        for publish in numbered:
-            if publish.packet_id not in unsent:
-                online.outbound.open(publish.packet_id, publish.qos)
-        return told + self._write(data, online, now)
-
-    def _require_ids(self, ids: list[int], outbound: Handshakes) -> None:
-        if len(ids) > self.quota:
-            raise ValueError(f"{len(ids)} publications, the broker has room for {self.quota}")
-        if min(ids) < 1 or max(ids) >= REQUEST_IDS_MIN:
-            raise ValueError(f"packet ids {min(ids)} to {max(ids)}, not 1 to {REQUEST_IDS_MIN - 1}")
-        if len(set(ids)) < len(ids) or any(packet_id in outbound for packet_id in ids):
-            raise ValueError("a packet id that is still under way")
-
-    def _answer(
-        self, batch: Sequence[packets.Handshake], online: _Online, now: float
-    ) -> list[Effect]:
-        inbound, outbound = online.inbound, online.outbound
-        for answer in batch:
-            if type(answer) is not packets.PubRel:
-                taken = inbound.advance(answer)
-            else:
-                taken = outbound.advance(answer) or outbound.resume(answer.packet_id)
-            if not taken:
-                raise ValueError(f"{answer}: that is not the next step of its handshake")
-        return self._write(self._writer.answer(batch), online, now)
-
-    def _subscribe(
-        self, order: inputs.Subscribe, online: _Online, now: float
-    ) -> list[Effect]:
-        stated: Properties = ()
-        if order.identifier is not None:
-            if not online.limits.identifiers_available:
-                raise ValueError("a subscription identifier, which this broker does not take")
-            stated = ((Property.SUBSCRIPTION_IDENTIFIER, order.identifier),)
-        packet_id = online.requests.next_id()
-        request = packets.Subscribe(packet_id, order.subscriptions, stated)
-        try:
-            data = self._writer.encode(request)
-        except TooLarge as error:
-            reasons = bytes((Reason.PACKET_TOO_LARGE,)) * len(order.subscriptions)
-            return [
-                effects.Subscribed(order.subscriptions, reasons, order.identifier, str(error))
-            ]
-        online.requests.add(request)
-        return self._write(data, online, now)
-
-    def _unsubscribe(
-        self, order: inputs.Unsubscribe, online: _Online, now: float
-    ) -> list[Effect]:
-        request = packets.Unsubscribe(online.requests.next_id(), order.filters)
-        try:
-            data = self._writer.encode(request)
-        except TooLarge as error:
-            reasons = bytes((Reason.PACKET_TOO_LARGE,)) * len(order.filters)
-            return [effects.Unsubscribed(order.filters, reasons, str(error))]
-        online.requests.add(request)
-        return self._write(data, online, now)
-
-    def _write(self, data: bytes, online: _Online, now: float) -> list[Effect]:
-        if not data:
-            return []
-        online.keep_alive.sent(now)
-        return [effects.Write(data)]
-
     # ------------------------------------------------------------ what the broker sends
 
     def _receive(self, data: bytes | bytearray | memoryview, now: float) -> list[Effect]:
-        if isinstance(self._state, _Online):
+        if isinstance(self._state, Online):
             self._state.keep_alive.heard(now)
         found: list[packets.Any] = []
         told: list[Effect] = []
@@ -244,16 +145,82 @@ class Session:
             for _, run in groupby(found, type):
                 self._take(list(run), told, now)
         except BrokerMisbehaved as error:
-            fault = error  # in what came before the other fault, if there is one
+            fault = error  # in what came before the other fault, if there was one
         if fault is not None and not isinstance(self._state, _Ended):
             told += self._violated(fault)
         return told
 
     def _take(self, run: list[packets.Any], told: list[Effect], now: float) -> None:
         """Take packets of one type. What comes after the end means nothing."""
-        state = self._state
-        if isinstance(state, _Connecting):
-            told += self._greet(run, now)
-        elif isinstance(state, _Online):
-            take = _TAKERS.get(type(run[0]))
-            ...
+        match run[0], self._state:
+            case packets.ConnAck() as connack, _Connecting() if len(run) == 1:
+                told += self._greet(connack, now)
+            case packet, _Connecting():
+                problem = f"{type(packet).__name__}: the first packet is one CONNACK"
+                raise BrokerMisbehaved(problem, Reason.PROTOCOL_ERROR)
+            case packets.Disconnect(reason, stated), Online():
+                text = _explain(describe(reason), stated)
+                told += self._end(effects.Disconnected(reason, text, by_broker=True))
+            case _, Online() as online:
+                online.take(run, told, now)
+
+    def _greet(self, connack: packets.ConnAck, now: float) -> list[Effect]:
+        if connack.reason:
+            text = _explain(describe_refusal(connack.reason), connack.properties)
+            return self._end(self._refusal(connack.reason, text))
+        if connack.session_present and self._options.clean_start:  # [MQTT-3.2.2-2]
+            raise BrokerMisbehaved("CONNACK: a session, none was wanted", Reason.PROTOCOL_ERROR)
+        granted = limits.read(connack, self._options)
+        self._writer.limit(granted.packet_bytes_max)
+        self._state = Online(self._options, granted, self._writer, now)
+        return [effects.Connected(connack.session_present, granted)]
+
+    # ------------------------------------------------------------ the end
+
+    def _give_up(
+        self, event: inputs.Closed | inputs.TimerFired, due: float, now: float
+    ) -> list[Effect]:
+        """No CONNACK came."""
+        if isinstance(event, inputs.Closed):
+            return self._end(self._refusal(None, event.reason))
+        if now < due:
+            return []
+        text = f"no CONNACK within {self._options.answer_timeout:g} seconds"
+        return self._end(effects.ConnectRefused(None, text, version_refused=False))
+
+    def _refusal(self, reason: int | None, text: str) -> effects.ConnectRefused:
+        """Tell a refusal from one that only our version has met, if there is an older one."""
+        if self._options.version is Version.V5:
+            # Only a broker that does not know MQTT 5 answers with a code of 3.1.1.
+            old = reason is None or reason < REFUSED
+        else:
+            old = self._options.bridge and reason in (None, _UNACCEPTABLE_VERSION)
+        return effects.ConnectRefused(
+            reason, text, old or reason == Reason.UNSUPPORTED_PROTOCOL_VERSION
+        )
+
+    def _disconnect(self, order: inputs.Disconnect) -> list[Effect]:
+        stated: Properties = ()
+        if order.session_expiry is not None:
+            stated = ((Property.SESSION_EXPIRY_INTERVAL, order.session_expiry),)
+        data = self._writer.encode(packets.Disconnect(order.reason, stated))
+        ending = effects.Disconnected(order.reason, "ordered to leave", by_broker=False)
+        return self._end(ending, effects.Write(data))
+
+    def _violated(self, fault: BrokerMisbehaved) -> list[Effect]:
+        """Leave, and in MQTT 5 say why."""
+        ending = effects.ProtocolViolation(fault.reason, str(fault))
+        if self._options.version is Version.V311:
+            return self._end(ending)
+        data = self._writer.encode(packets.Disconnect(fault.reason))
+        return self._end(ending, effects.Write(data))
+
+    def _end(self, ending: effects.Ending, *last: effects.Write) -> list[Effect]:
+        self._state = _Ended(ending.text)
+        return [ending, *last, effects.Close()]
+
+
+def _explain(text: str, stated: Properties) -> str:
+    """Add what the broker said, and where it sends us."""
+    wanted = (Property.REASON_STRING, Property.SERVER_REFERENCE)
+    return ", ".join([text, *(f"{value!r}" for name, value in stated if name in wanted)])

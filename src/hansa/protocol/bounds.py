@@ -34,6 +34,9 @@ PARTS_MAX = 1 << 16
 PARENTS_MAX = 64
 """Parents in an announcement; the settings allow 16."""
 
+MISSING_MAX = 256
+"""Missing frames that an acknowledgement names."""
+
 ADDRESSES_MAX = 16
 """Addresses of one node."""
 
@@ -163,7 +166,7 @@ def _set_bounds(word: str, each: Rule) -> _Bounds:
 
 _label = _text(LABEL_BYTES_MAX)
 
-# What is not here (heartbeats, acknowledgements, other fields) holds only numbers of 64 bits.
+# What is not here (heartbeats, other fields) holds only numbers of 64 bits.
 _BOUNDS: dict[type, _Bounds] = {
     frames.Hello: _Bounds(
         "hello",
@@ -190,6 +193,7 @@ _BOUNDS: dict[type, _Bounds] = {
     ),
     frames.Membership: _Bounds("membership", {"joined": _names(_group), "left": _names(_group)}),
     frames.Solicit: _Bounds("solicit", {"hops": _number(HOPS_MAX)}),
+    frames.Acknowledge: _Bounds("acknowledge", {"missing": _several(MISSING_MAX)}),
     frames.Confirm: _Bounds("confirm", {"entries": _several(NODES_MAX, check)}),
     frames.Confirmation: _Bounds("confirmation", {"hops": _number(HOPS_MAX)}),
     frames.Enquire: _Bounds("enquire", {"hops": _number(HOPS_MAX)}),

@@ -7,7 +7,6 @@ missing all the same is found. Who is in reach does not matter here: rows of abs
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from itertools import count
 
 from hansa.protocol.frames import Summary, Update
 from hansa.protocol.records import (
@@ -140,6 +139,13 @@ class Database:
             for record in self.whole(row)
         ]
 
+    def lacks(self, summary: Summary) -> bool:
+        """Whether a neighbour with this summary has something newer."""
+        return any(
+            (incarnation, version) > self.stamps.get((kind, node), (-1, 0))
+            for kind, node, incarnation, version in summary.rows
+        )
+
     # ------------------------------------------------------------ writing
 
     def merge(
@@ -243,12 +249,11 @@ class Database:
         if source is None:
             return
         version = 0 if row[0] is Kind.NODE else record.version
-        for part in count():
-            pending = self._outbox.get((*row, version, part))
-            if pending is None:
-                return
+        part = 0
+        while pending := self._outbox.get((*row, version, part)):
             if _is_same(pending.record, record) and source not in pending.known:
                 pending.known.append(source)
+            part += 1
 
     def _restamp(self, row: Row, stamp: Stamp) -> None:
         before = self.stamps.get(row)

@@ -112,7 +112,7 @@ class LocalInterest:
                 self._wish(uncovered)
 
     def _wish(self, name: str) -> None:
-        if self._to_remove.pop(name, None) is None and name not in self._announced:
+        if self._to_remove.pop(name, None) is None:
             self._to_add[name] = None
 
     def _unwish(self, name: str, now: float) -> None:

@@ -65,6 +65,8 @@ class Link:
     echo_at: float = 0.0
     mismatches: int = 0
     """Heartbeats in a row whose digest was not ours."""
+    compared: bool = False
+    """Our summary has gone out and theirs has not come in since."""
 
 
 class Neighbours:

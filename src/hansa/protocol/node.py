@@ -9,6 +9,7 @@ from collections.abc import Iterable
 
 from msgspec.structs import replace
 
+from hansa.protocol.changes import CapacityChanged, Change, NewLife, Passed
 from hansa.protocol.confirmation import Installation, Post
 from hansa.protocol.database import SetChange
 from hansa.protocol.deadlines import earliest
@@ -28,7 +29,6 @@ from hansa.protocol.effects import (
     Unsubscribe,
 )
 from hansa.protocol.events import (
-    Denied,
     Event,
     Granted,
     InterestChanged,
@@ -45,14 +45,7 @@ from hansa.protocol.groups import GroupIndex, group_of
 from hansa.protocol.inspection import NodeView
 from hansa.protocol.interest import LocalInterest, RemoteInterest
 from hansa.protocol.numbering import Numbering
-from hansa.protocol.overlay import (
-    CapacityChanged,
-    Change,
-    CostsChanged,
-    NewLife,
-    Overlay,
-    Passed,
-)
+from hansa.protocol.overlay import Overlay
 from hansa.protocol.records import ClaimsRecord, Kind
 from hansa.protocol.settings import ProtocolSettings
 from hansa.protocol.strategies import make_strategy
@@ -108,8 +101,8 @@ class Node:
                 effects = self._change_interest(event, now)
             case Granted(filters):
                 self._remote.grant(filters)
-            case Denied(filters, reason):
-                effects = [Ignored(f"subscription denied: {reason}") for _ in filters]
+            case _:  # Denied
+                effects = [Ignored(f"subscription denied: {event.reason}") for _ in event.filters]
         return self._count(effects + self._finish(now))
 
     def next_deadline(self) -> float | None:
@@ -208,14 +201,14 @@ class Node:
                 return self._void_claims(node, now)
             case CapacityChanged():
                 return self._translate(self._strategy.nodes_changed((), (), now), now)
-            case CostsChanged():
+            case _:  # CostsChanged
                 return self._translate(self._strategy.costs_changed(now), now)
 
     def _pass(self, sender: NodeId, frame: object, now: float) -> list[Effect]:
         """A frame of the strategy; an announcement may carry its core's claims."""
         effects: list[Effect] = []
-        link = self._overlay.neighbours.by_node.get(sender)
-        if isinstance(frame, Announce) and frame.claims is not None and link is not None:
+        if isinstance(frame, Announce) and frame.claims is not None:
+            link = self._overlay.neighbours.by_node[sender]
             outcome = self._overlay.take_record(link, frame.claims, now, flood=False)
             effects += self._carry(outcome, now)
         return effects + self._translate(self._strategy.receive(sender, frame, now), now)  # type: ignore[arg-type]

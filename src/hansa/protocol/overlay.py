@@ -5,8 +5,7 @@ subscriptions is decided above: methods return effects for the shell mixed with 
 in the order in which they happened.
 """
 
-from dataclasses import dataclass
-
+from hansa.protocol.changes import CapacityChanged, CostsChanged, NewLife, Outcome, Passed
 from hansa.protocol.database import Database, RecordChange, SetChange, Unfit, updates
 from hansa.protocol.deadlines import earliest
 from hansa.protocol.effects import (
@@ -22,7 +21,6 @@ from hansa.protocol.effects import (
 from hansa.protocol.events import LinkOpened
 from hansa.protocol.frames import (
     PROTOCOL_VERSION,
-    Control,
     Fetch,
     Goodbye,
     Heartbeat,
@@ -39,40 +37,11 @@ from hansa.protocol.rivalry import Verdict, give_way, judge
 from hansa.protocol.settings import ProtocolSettings
 from hansa.protocol.vocabulary import Identity, LinkId, NodeId
 
+INCARNATION_MAX = (1 << 64) - 1
+
 MISMATCHES_MAX = 2
 """Heartbeats with another digest than ours after which both sides compare their databases: one may
 just have crossed a change."""
-
-
-@dataclass(frozen=True, slots=True)
-class CostsChanged:
-    """A link became noticeably longer or shorter."""
-
-
-@dataclass(frozen=True, slots=True)
-class CapacityChanged:
-    """A node reports another capacity than before."""
-
-    node: NodeId
-
-
-@dataclass(frozen=True, slots=True)
-class NewLife:
-    """A node is known to have started anew: what its former life claimed is void."""
-
-    node: NodeId
-
-
-@dataclass(frozen=True, slots=True)
-class Passed:
-    """A frame of a neighbour that is not the overlay's own."""
-
-    sender: NodeId
-    frame: Control
-
-
-Change = CostsChanged | CapacityChanged | NewLife | SetChange | Passed
-Outcome = list[Effect | Change]
 
 
 class Overlay:
@@ -206,7 +175,7 @@ class Overlay:
             case Goodbye():
                 return self._take_goodbye(link, frame, now)
             case Summary():
-                return self._answer(link, self.database.missing_from(frame), now)
+                return self._take_summary(link, frame, now)
             case Fetch():
                 wanted = [record for row in frame.rows for record in self.database.whole(row)]
                 return self._answer(link, wanted, now)
@@ -232,7 +201,7 @@ class Overlay:
         outcome = self._digest_effects(self.neighbours.greet(link, theirs, ours, now), now)
         if link.peer is theirs:
             if theirs.digest != self.database.digest:
-                outcome += self.neighbours.send(link, self.database.summary(), now)
+                outcome += self._compare(link, now)
             outcome.append(self.neighbours.heartbeat(link, self.database.digest, now))
         return outcome
 
@@ -258,7 +227,20 @@ class Overlay:
             outcome += [*self._relink(now), CostsChanged()]
         if link.mismatches >= MISMATCHES_MAX:
             link.mismatches = 0
-            outcome += self.neighbours.send(link, self.database.summary(), now)
+            outcome += self._compare(link, now)
+        return outcome
+
+    def _compare(self, link: Link, now: float) -> list[Effect]:
+        link.compared = True
+        return self.neighbours.send(link, self.database.summary(), now)
+
+    def _take_summary(self, link: Link, theirs: Summary, now: float) -> Outcome:
+        """Send what they lack. A change that crossed the hellos shows to one side only, so the
+        other joins in the comparison when it sees that it lacks something itself."""
+        outcome = self._answer(link, self.database.missing_from(theirs), now)
+        if not link.compared and self.database.lacks(theirs):
+            outcome += self._compare(link, now)
+        link.compared = False
         return outcome
 
     def _take_records(self, link: Link, records: tuple[Record, ...], now: float) -> Outcome:
@@ -394,16 +376,15 @@ class Overlay:
 
     def _contest(self, record: NodeRecord, now: float, alive: bool = False) -> Outcome:
         """Somebody's record has our id."""
-        match judge(self.identity, self.incarnation, record, alive):
-            case Verdict.OURS:
-                return []
-            case Verdict.GIVE_WAY:
-                return [give_way(self.identity, record.key)]
-            case Verdict.OUTRANK:
-                return self._outrank(record.incarnation, now)
+        verdict = judge(self.identity, self.incarnation, record, alive)
+        if verdict is Verdict.GIVE_WAY:
+            return [give_way(self.identity, record.key)]
+        return self._outrank(record.incarnation, now) if verdict is Verdict.OUTRANK else []
 
     def _outrank(self, incarnation: int, now: float) -> Outcome:
         """Take up all our rows under an incarnation above the rival's."""
+        if incarnation >= INCARNATION_MAX:
+            return [Ignored("a rival's incarnation leaves no room above it")]
         me = self.identity.node
         self.incarnation = incarnation + 1
         self._write_record()

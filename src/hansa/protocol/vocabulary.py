@@ -6,6 +6,7 @@ Nothing here decides anything. Values that arrive from outside are checked where
 
 import hashlib
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Annotated, NewType
 
 import msgspec
@@ -40,6 +41,7 @@ def node_id(key: bytes) -> NodeId:
     return NodeId(int.from_bytes(hashlib.sha256(key).digest()[:8], "big"))
 
 
+@lru_cache(maxsize=1 << 16)
 def group_id(group: Group) -> GroupId:
     """Return the 64-bit name of a group, the same on every node."""
     return GroupId(int.from_bytes(hashlib.blake2b(group.encode(), digest_size=8).digest(), "big"))

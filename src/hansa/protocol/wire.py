@@ -182,12 +182,8 @@ def decode_publication(data: bytes | memoryview) -> Publication:
             previous = tuple(_ENTRY.iter_unpack(data[at - 16 * entry_count : at]))
         topic_end = at + topic_bytes
         topic = data[at:topic_end].decode()
-    except KeyError:
-        raise InvalidFrame(f"publication: opens with {opening:04x}, which means nothing") from None
-    except struct.error:
-        raise InvalidFrame(f"publication: {len(data)} bytes, its header needs more") from None
-    except UnicodeDecodeError as error:
-        raise InvalidFrame(f"publication: topic: {error}") from None
+    except (struct.error, KeyError, UnicodeDecodeError) as error:
+        raise _unreadable(data, error) from None
     end = topic_end + properties_bytes
     if end > len(data):
         raise InvalidFrame(f"publication: {len(data)} bytes, its header promises {end}")
@@ -200,10 +196,9 @@ def decode_publication(data: bytes | memoryview) -> Publication:
         or "\0" in topic
     ):
         _check_publication(topic, hops, max(count, entry_count), len(data) - at)
-    payload = data[end:]
     properties = data[topic_end:end] if properties_bytes else b""
     return Publication(
-        origin, life, number, qos, topic, payload, retain, hops, named, previous, properties
+        origin, life, number, qos, topic, data[end:], retain, hops, named, previous, properties
     )
 
 
@@ -226,6 +221,16 @@ def _pack_more(publication: Publication, topic: bytes) -> bytes:
 @lru_cache(maxsize=64)
 def _integers(count: int) -> struct.Struct:
     return struct.Struct(f">{count}Q")
+
+
+def _unreadable(data: bytes, error: Exception) -> InvalidFrame:
+    match error:
+        case UnicodeDecodeError():
+            return InvalidFrame(f"publication: topic: {error}")
+        case KeyError():
+            return InvalidFrame(f"publication: opens with {data[:2].hex()}, which means nothing")
+        case _:
+            return InvalidFrame(f"publication: {len(data)} bytes, its header needs more")
 
 
 def _check_publication(topic: str, hops: int, group_count: int, packet_bytes: int) -> None:

@@ -6,11 +6,17 @@ a random run can be written down as a script. Nodes are named by their place in 
 
 from dataclasses import dataclass, fields
 
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """Something that is done to the federation."""
+
+
 # ---------------------------------------------------------------- clients
 
 
 @dataclass(frozen=True, slots=True)
-class Subscribe:
+class Subscribe(Action):
     """A client subscribes at a node's broker."""
 
     node: int
@@ -18,7 +24,7 @@ class Subscribe:
 
 
 @dataclass(frozen=True, slots=True)
-class Unsubscribe:
+class Unsubscribe(Action):
     """A client takes back one subscription; nothing happens if there is none."""
 
     node: int
@@ -26,7 +32,7 @@ class Unsubscribe:
 
 
 @dataclass(frozen=True, slots=True)
-class Publish:
+class Publish(Action):
     """A client publishes, once or at equal intervals. Every payload is unique in the run."""
 
     node: int
@@ -42,7 +48,7 @@ class Publish:
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
+class Cut(Action):
     """Cut a link so that both ends learn of it at once: a closed connection."""
 
     a: int
@@ -50,7 +56,7 @@ class Cut:
 
 
 @dataclass(frozen=True, slots=True)
-class CutSilently:
+class CutSilently(Action):
     """Swallow all that is sent over a link, both ways: nobody is told."""
 
     a: int
@@ -58,7 +64,7 @@ class CutSilently:
 
 
 @dataclass(frozen=True, slots=True)
-class CutOneWay:
+class CutOneWay(Action):
     """Swallow what `a` sends to `b`; the other direction works."""
 
     a: int
@@ -66,7 +72,7 @@ class CutOneWay:
 
 
 @dataclass(frozen=True, slots=True)
-class Mend:
+class Mend(Action):
     """Undo any cut of a link."""
 
     a: int
@@ -74,19 +80,19 @@ class Mend:
 
 
 @dataclass(frozen=True, slots=True)
-class Partition:
+class Partition(Action):
     """Swallow all that is sent between nodes of different sides; others keep their links."""
 
     sides: tuple[tuple[int, ...], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Heal:
+class Heal(Action):
     """Undo all cuts and partitions, and let frozen nodes go on. Dead nodes stay dead."""
 
 
 @dataclass(frozen=True, slots=True)
-class AddLink:
+class AddLink(Action):
     """Configure one more link; it is dialled like all others."""
 
     a: int
@@ -94,7 +100,7 @@ class AddLink:
 
 
 @dataclass(frozen=True, slots=True)
-class RemoveLink:
+class RemoveLink(Action):
     """Remove a link from the configuration and close it."""
 
     a: int
@@ -102,7 +108,7 @@ class RemoveLink:
 
 
 @dataclass(frozen=True, slots=True)
-class Flap:
+class Flap(Action):
     """Cut and mend a link again and again, so many times per second, for so long."""
 
     a: int
@@ -115,21 +121,21 @@ class Flap:
 
 
 @dataclass(frozen=True, slots=True)
-class Crash:
+class Crash(Action):
     """Kill an agent. Its kernel resets the connections, so its neighbours learn of it."""
 
     node: int
 
 
 @dataclass(frozen=True, slots=True)
-class Vanish:
+class Vanish(Action):
     """Cut an agent's power: silence."""
 
     node: int
 
 
 @dataclass(frozen=True, slots=True)
-class Freeze:
+class Freeze(Action):
     """Suspend an agent for a while. What arrives meanwhile waits in its kernel."""
 
     node: int
@@ -137,7 +143,7 @@ class Freeze:
 
 
 @dataclass(frozen=True, slots=True)
-class Restart:
+class Restart(Action):
     """Start an agent again, killing it first if it runs.
 
     With its state it has the same key and the next incarnation; without, a new key and id.
@@ -149,7 +155,7 @@ class Restart:
 
 
 @dataclass(frozen=True, slots=True)
-class RestartBroker:
+class RestartBroker(Action):
     """Restart a broker that keeps nothing: the clients' subscriptions are lost, the agent's own
     are made again by its shell."""
 
@@ -159,7 +165,7 @@ class RestartBroker:
 
 
 @dataclass(frozen=True, slots=True)
-class Clone:
+class Clone(Action):
     """Start a copy of a node, with its key, at a new place that is linked to `near`."""
 
     node: int
@@ -167,34 +173,11 @@ class Clone:
 
 
 @dataclass(frozen=True, slots=True)
-class Collide:
+class Collide(Action):
     """Start a node with another key but this node's id, at a new place that is linked to `near`."""
 
     node: int
     near: int
-
-
-Action = (
-    Subscribe
-    | Unsubscribe
-    | Publish
-    | Cut
-    | CutSilently
-    | CutOneWay
-    | Mend
-    | Partition
-    | Heal
-    | AddLink
-    | RemoveLink
-    | Flap
-    | Crash
-    | Vanish
-    | Freeze
-    | Restart
-    | RestartBroker
-    | Clone
-    | Collide
-)
 
 
 @dataclass(frozen=True, slots=True)

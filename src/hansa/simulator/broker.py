@@ -12,12 +12,14 @@ from hansa.protocol.topics import FilterTrie, is_local_only, split_share
 class Broker:
     """One broker, seen by its clients and by its agent."""
 
-    __slots__ = ("_granted", "_wanted", "clients", "granted")
+    __slots__ = ("_granted", "_wanted", "changes", "clients", "granted")
 
     def __init__(self) -> None:
         """Start without any subscription."""
         self.clients: dict[str, int] = {}
         """How many clients subscribe to each filter."""
+        self.changes = 0
+        """Counts what clients changed in it."""
         self.granted: dict[str, None] = {}
         """The agent's own subscriptions, in the order in which it made them."""
         self._wanted = FilterTrie[None]()
@@ -30,6 +32,7 @@ class Broker:
         self.clients[name] = self.clients.get(name, 0) + 1
         if self.clients[name] > 1:
             return False
+        self.changes += 1
         self._wanted.put(split_share(name)[1], None)
         return True
 
@@ -41,6 +44,7 @@ class Broker:
         if count != 1:
             return False
         del self.clients[name]
+        self.changes += 1
         plain = split_share(name)[1]
         if all(split_share(other)[1] != plain for other in self.clients):
             self._wanted.remove(plain)

@@ -5,6 +5,7 @@ so a run with many nodes stays fast. What is reported is when the last relevant 
 before all was right, which no interval blurs.
 """
 
+from hansa.protocol.effects import NeighbourDown, News
 from hansa.simulator.network import REORDER_FACTOR
 from hansa.simulator.options import Options
 from hansa.simulator.result import Convergence
@@ -15,9 +16,7 @@ from hansa.simulator.watcher import Watcher
 from hansa.simulator.world import World
 
 INTERVAL_S = 0.005
-"Least virtual seconds between two comparisons in a federation of up to `EASY_COUNT` nodes."
-
-EASY_COUNT = 100
+"Least virtual seconds between two comparisons of up to ten nodes; more nodes are compared less."
 
 RECHECK_S = 0.1
 "While something is wrong, it is compared at least this often: timers change things silently."
@@ -31,7 +30,9 @@ class Tracker(Watcher):
         self._world = world
         self._structure = structure
         self.truth = structure.truth
-        self._interval = INTERVAL_S * max(1.0, (len(world.sites) / EASY_COUNT) ** 2)
+        nodes = len(world.sites)
+        self._lossy = world.options.links.loss > 0
+        self._interval = INTERVAL_S * max(1.0, nodes / 10) * max(1.0, nodes / 200)
         self._records: list[Convergence] = []
         self._after: tuple[str, float] | None = None
         self._since: float | None = None
@@ -67,6 +68,11 @@ class Tracker(Watcher):
     def changed(self, site: Site) -> None:
         """Something relevant happened at a node."""
         self._note()
+
+    def told(self, site: Site, news: News) -> None:
+        """Where frames are lost, a whole row of heartbeats may be: that is a disturbance, too."""
+        if self._lossy and isinstance(news, NeighbourDown):
+            self._world.disturb(f"n{site.place} misses {news.node}", fault=False)
 
     def compare(self) -> Problem:
         """Compare now; return what is wrong."""

@@ -92,7 +92,7 @@ class Director:
                 return self._restart_broker(self._world.sites[node], return_s)
             case Clone(node, near):
                 memory = self._world.sites[node].memory.copy()
-                memory.incarnation += 1
+                memory.begin_life(self._world.now)
                 return self._settle(memory, near)
             case Collide(node, near):
                 key = self._world.naming.key(len(self._world.sites), 0)

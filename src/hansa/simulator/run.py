@@ -7,16 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 
 from hansa.protocol.inspection import NodeView
-from hansa.simulator.checkers import (
-    AtMostOnce,
-    AtRest,
-    Bounded,
-    Completeness,
-    Cost,
-    NoLoop,
-    NoPhantom,
-    ParentsNearer,
-)
+from hansa.simulator.checkers import Cost, all_checkers
 from hansa.simulator.convergence import Tracker
 from hansa.simulator.director import Director
 from hansa.simulator.faults import random_faults
@@ -40,26 +31,15 @@ class Simulation:
         self.world = World(options, listen)
         self.director = Director(self.world)
         self.violations: list[str] = []
-        self._truth = Truth(self.world)
-        structure = Structure(self._truth, options.protocol)
+        steady = options.links.ordered and not options.links.jitter_ms
+        structure = Structure(Truth(self.world), options.protocol, steady)
         self.tracker = Tracker(self.world, structure)
         self._cost = Cost(self.world, self.violations)
-        self.world.watch([self.tracker, self._cost, *self._checkers(structure)])
+        watchers: list[Watcher] = [self.tracker, self._cost]
+        if options.check:
+            watchers += all_checkers(self.world, self.violations, self.tracker, structure)
+        self.world.watch(watchers)
         self._plan()
-
-    def _checkers(self, structure: Structure) -> list[Watcher]:
-        if not self.options.check:
-            return []
-        world, violations = self.world, self.violations
-        return [
-            NoPhantom(world, violations),
-            AtMostOnce(world, violations),
-            NoLoop(world, violations),
-            ParentsNearer(world, violations),
-            Completeness(world, violations, self.tracker),
-            AtRest(world, violations, self.tracker, structure),
-            Bounded(world, violations, structure),
-        ]
 
     def _plan(self) -> None:
         """Write the schedule: clients that were there before, links, starts, and all the rest."""

@@ -27,6 +27,11 @@ class Memory:
         self.epoch = 1
         self.next_seq = 1
 
+    def begin_life(self, now: float) -> None:
+        """Take the incarnation of a new start from the clock, as a live agent does, so that two
+        starts with one state directory never share it."""
+        self.incarnation = max(self.incarnation + 1, round(now * 1000))
+
     def copy(self) -> "Memory":
         """Return what a copied state directory holds."""
         twin = Memory(self.id, self.key, self.incarnation)

@@ -103,7 +103,7 @@ class World:
             if link.a is site:
                 self.network.dial(link)
         self._observe(site, tuple(site.broker.clients), ())
-        self._arm(site)
+        self._rearm(site)
 
     def stop(self, site: Site, tell: bool) -> None:
         """End an agent. If `tell`, its kernel closes its connections."""
@@ -125,14 +125,14 @@ class World:
         for event in backlog:
             if site.life == life:
                 self.post(site, event)
-        self._arm(site)
+        self._rearm(site)
 
     def start_again(self, site: Site, life: int, with_state: bool) -> None:
         """Start an agent that was stopped in that life, unless somebody else did."""
         if site.node is not None or site.life != life:
             return
         if with_state:
-            site.memory.incarnation += 1
+            site.memory.begin_life(self.now)
         else:
             site.generation += 1
             key = self.naming.key(site.place, site.generation)
@@ -155,9 +155,7 @@ class World:
             perform.get(type(effect), self._tell)(site, effect)
             if site.node is not node:
                 return  # it had to stop: what else it wanted is void
-        deadline = node.next_deadline()
-        if deadline is not None and deadline < site.timer_at:
-            self._arm(site)
+        self._arm(site, node.next_deadline())
 
     def _receive(self, machine: Machine, event: LinkEvent) -> None:
         """Something happened on a link."""
@@ -171,27 +169,31 @@ class World:
             self._note_change(site)
         self.post(site, event)
 
-    def _arm(self, site: Site) -> None:
-        """Plan to look at the node when its deadline comes."""
-        deadline = site.node.next_deadline() if site.node else None
+    def _arm(self, site: Site, deadline: float | None) -> None:
+        """Plan to look at the node when its deadline comes, unless that is planned already."""
         if deadline is not None and deadline < site.timer_at:
             site.timer_at = max(deadline, self.now)
             self.scheduler.at(site.timer_at, self._wake, site, site.life, site.timer_at)
+
+    def _rearm(self, site: Site) -> None:
+        """Plan for a node that has handled nothing just now."""
+        if site.node is not None:
+            self._arm(site, site.node.next_deadline())
 
     def _wake(self, site: Site, life: int, planned: float) -> None:
         """A planned look: fire the timer if the deadline is still that, else plan again."""
         if site.life != life or site.timer_at != planned:
             return
         site.timer_at = NEVER
+        if site.frozen:
+            return  # thawing plans anew
         assert site.node is not None
         deadline = site.node.next_deadline()
-        if deadline is None:
-            return
-        if deadline <= self.now and not site.frozen:
+        if deadline is not None and deadline <= self.now:
             self._guard_against_stuck(site)
             self.post(site, events.TimerFired())
-        if not site.frozen:
-            self._arm(site)
+        else:
+            self._arm(site, deadline)
 
     def _guard_against_stuck(self, site: Site) -> None:
         moment, count = self._timers

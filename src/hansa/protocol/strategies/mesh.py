@@ -50,6 +50,7 @@ class Mesh:
         self._flags: dict[tuple[NodeId, NodeId], frozenset[GroupId]] = {}
         self._pulpit = Pulpit(self._settings)
         self._solicitation = Solicitation(self._settings)
+        self._ways_changed = False
         self._touched: dict[Group, None] = {MANAGEMENT: None}
         self._entries: dict[Group, Entry | Group] = {}
 
@@ -151,7 +152,9 @@ class Mesh:
                 continue  # nobody can claim it, whatever a peer says
             self._touched[group] = None
             claimed = group in self._election.claims
-            outcome += self._election.evaluate(group, now)
+            news = self._election.evaluate(group, now)
+            self._ways_changed |= bool(news)
+            outcome += news
             if claimed != (group in self._election.claims):
                 self._pulpit.announce_soon(now)
         return outcome
@@ -159,6 +162,7 @@ class Mesh:
     def _elect_manager(self, now: float) -> Outcome:
         """The best node in reach leads the management group, once news has settled."""
         outcome: Outcome = [*self._election.evaluate_management()]
+        self._ways_changed = True
         leads = self._election.cores[MANAGEMENT] == self._self
         self._touched[MANAGEMENT] = None
         self._pulpit.note_manager(leads, now)
@@ -190,8 +194,9 @@ class Mesh:
         return [Tell(node, frame) for node in self._around.neighbours if node != source]
 
     def _take_announcement(self, sender: NodeId, frame: Announce, now: float) -> Outcome:
-        if sender not in self._around.neighbours or frame.core == self._self:
-            return []
+        if frame.core == self._self:
+            return []  # our own, back around a loop
+        self._ways_changed = True
         before = self._routes.parents(frame.core)
         self._flags[frame.core, sender] = frozenset(frame.members)
         pass_on = self._routes.hear(sender, frame)
@@ -211,6 +216,7 @@ class Mesh:
         """Let a change of links change the routes, and tell who must know."""
         before = {core: route.parents for core, route in self._routes.routes.items()}
         moved = change()
+        self._ways_changed = True
         outcome: Outcome = []
         for core, parents in before.items():
             outcome += self._note_parents(core, parents, now)
@@ -230,6 +236,9 @@ class Mesh:
 
     def _check_ways(self, now: float) -> None:
         """Every core in reach must have a way; one that never had may just be on its way."""
+        if not self._ways_changed:
+            return
+        self._ways_changed = False
         for core in self._election.led:
             if core == self._self or self._routes.has_way(core):
                 continue

@@ -1,0 +1,39 @@
+"""Runs the benchmarks: all of them, or those named on the command line."""
+
+import argparse
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from bench import forwarding, memory, simulation_scale, steady_control
+
+QUESTIONS: dict[str, Callable[[], dict[str, object]]] = {
+    "forwarding": forwarding.measure,
+    "memory": memory.measure,
+    "steady-control": steady_control.measure,
+    "simulation-scale": simulation_scale.measure,
+}
+
+
+def main() -> int:
+    """Ask the questions, print the answers, and keep them if asked to."""
+    parser = argparse.ArgumentParser(prog="./run bench", description=__doc__)
+    parser.add_argument("question", nargs="*", help=f"which ones: {', '.join(QUESTIONS)}")
+    parser.add_argument("--json", type=Path, help="also write the answers to this file")
+    arguments = parser.parse_args()
+    unknown = [name for name in arguments.question if name not in QUESTIONS]
+    if unknown:
+        parser.error(f"unknown question {unknown[0]!r}; there is: {', '.join(QUESTIONS)}")
+    answers: dict[str, dict[str, object]] = {}
+    for name in arguments.question or QUESTIONS:
+        sys.stdout.write(f"\n{name}: {QUESTIONS[name].__doc__}\n")
+        sys.stdout.flush()
+        answers[name] = QUESTIONS[name]()
+    if arguments.json:
+        arguments.json.write_text(json.dumps(answers, indent=2, sort_keys=True) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,65 @@
+"""What a node with many filters weighs."""
+
+import gc
+import subprocess
+import sys
+
+from bench.console import say
+from hansa.protocol.events import Granted, LinkOpened, Received
+from hansa.protocol.frames import PROTOCOL_VERSION, Hello, Update
+from hansa.protocol.node import Identity, Node
+from hansa.protocol.records import InterestRecord, NodeRecord, Record
+from hansa.protocol.settings import ProtocolSettings
+from hansa.protocol.vocabulary import LinkId, NodeId
+
+NODES = 10
+FILTERS_PER_NODE = 10_000
+
+
+def measure() -> dict[str, object]:
+    """Memory of a node that knows 100,000 filters of ten others (goal 150 MB, floor 300 MB)."""
+    program = "from bench.memory import weigh; weigh()"
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    empty, full = (float(word) for word in done.stdout.split())
+    say("an agent's protocol, empty", f"{empty:8.1f} MB resident")
+    say(f"with {NODES * FILTERS_PER_NODE:,} filters", f"{full:8.1f} MB resident")
+    return {"empty_mb": empty, "with_100000_filters_mb": full}
+
+
+def weigh() -> None:
+    """Print the resident memory before and after, in a process of its own."""
+    settings = ProtocolSettings()
+    node = Node(Identity(NodeId(1), bytes(32), 1), settings)
+    before = _resident_mb()
+    hello = Hello(
+        PROTOCOL_VERSION, settings.federation, NodeId(2), bytes(32), 1, "", settings.agreement(), 0
+    )
+    node.handle(LinkOpened(LinkId(1), dialled=True), 0.0)
+    node.handle(Received(LinkId(1), hello), 0.0)
+    for number in range(2, 2 + NODES):
+        node.handle(Received(LinkId(1), Update(tuple(_records(NodeId(number))))), 0.0)
+    node.handle(Granted(tuple(_filters(NodeId(2)))), 0.0)
+    gc.collect()
+    sys.stdout.write(f"{before} {_resident_mb()}\n")
+
+
+def _records(node: NodeId) -> list[Record]:
+    links = ((NodeId(1), 0),) if node == 2 else ((NodeId(2), 0),)
+    if node == 2:
+        links = ((NodeId(1), 0), *((NodeId(n), 0) for n in range(3, 2 + NODES)))
+    return [
+        NodeRecord(node, 1, 1, 1, bytes(32), f"n{node}", (), 1.0, links),
+        InterestRecord(node, 1, 1, 0, _filters(node)),
+    ]
+
+
+def _filters(node: NodeId) -> tuple[str, ...]:
+    return tuple(f"site/{node}/line/{n % 100}/sensor/{n}" for n in range(FILTERS_PER_NODE))
+
+
+def _resident_mb() -> float:
+    with open("/proc/self/status") as status:
+        line = next(line for line in status if line.startswith("VmRSS"))
+    return int(line.split()[1]) / 1024

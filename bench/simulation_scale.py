@@ -1,0 +1,52 @@
+"""How large a federation the simulator can play."""
+
+import random
+import time
+
+from bench.console import say
+from hansa.simulator.actions import Step, Subscribe
+from hansa.simulator.options import Options, Phases
+from hansa.simulator.run import Simulation
+from hansa.simulator.topologies import parse
+
+NODES = 1_000
+GROUPS = 1_000
+CORES = 50
+MEMBERS = 200
+VIRTUAL_S = 60.0
+
+
+def measure() -> dict[str, object]:
+    """Wall time for 1,000 nodes, 1,000 groups on 50 cores, one virtual minute (goal 30 s)."""
+    topology = parse(f"random:{NODES},4", seed=1)
+    options = Options(
+        topology, seed=1, schedule=_steps(), phases=Phases(warm_up_s=VIRTUAL_S), check=False
+    )
+    began = time.perf_counter()
+    simulation = Simulation(options)
+    result = simulation.run()
+    wall = time.perf_counter() - began
+    installed = sum(view.installed for view in simulation.views() if view)
+    cores = {g.core for view in simulation.views() if view for g in view.groups.values()}
+    say("wall time", f"{wall:8.1f} s for {VIRTUAL_S:.0f} virtual seconds")
+    say("events", f"{result.events:12,}  {result.events / wall:10,.0f} /s")
+    say("cores seen, nodes whose interest is installed", f"{len(cores)}, {installed}")
+    return {"wall_s": round(wall, 1), "events": result.events, "installed": installed}
+
+
+def _steps() -> tuple[Step, ...]:
+    """Fifty nodes claim twenty groups each; two hundred others join five of them each."""
+    chance = random.Random(1)
+    places = chance.sample(range(NODES), CORES + MEMBERS)
+    steps = [
+        Step(2.0 + 0.01 * core, Subscribe(places[core], f"g/{core}/{number}"))
+        for core in range(CORES)
+        for number in range(GROUPS // CORES)
+    ]
+    for member in range(CORES, CORES + MEMBERS):
+        at = 5.0 + 0.01 * member
+        steps += [
+            Step(at, Subscribe(places[member], f"g/{member % CORES}/{chance.randrange(20)}"))
+            for _ in range(5)
+        ]
+    return tuple(steps)

@@ -1,0 +1,41 @@
+"""The promises, one small class each. A broken one becomes a text with time, nodes and seed.
+
+Some are checked at every step, because a moment's breach is a breach: no phantom, at most once, no
+loop, parents nearer, cost. The others hold when the federation has had time to come to rest.
+"""
+
+from hansa.simulator.checkers.announcements import Cost, ParentsNearer
+from hansa.simulator.checkers.base import Checker
+from hansa.simulator.checkers.publications import AtMostOnce, Completeness, NoLoop, NoPhantom
+from hansa.simulator.checkers.rest import AtRest, Bounded
+from hansa.simulator.convergence import Tracker
+from hansa.simulator.structure import Structure
+from hansa.simulator.world import World
+
+__all__ = [
+    "AtMostOnce",
+    "AtRest",
+    "Bounded",
+    "Checker",
+    "Completeness",
+    "Cost",
+    "NoLoop",
+    "NoPhantom",
+    "ParentsNearer",
+    "all_checkers",
+]
+
+
+def all_checkers(
+    world: World, violations: list[str], tracker: Tracker, structure: Structure
+) -> list[Checker]:
+    """Return one of each but the cost, which is measured even where nothing is checked."""
+    return [
+        NoPhantom(world, violations),
+        AtMostOnce(world, violations),
+        NoLoop(world, violations),
+        ParentsNearer(world, violations),
+        Completeness(world, violations, tracker),
+        AtRest(world, violations, tracker, structure),
+        Bounded(world, violations, structure),
+    ]

@@ -1,0 +1,66 @@
+"""What a hostile broker may send, as one function: anything that it raises is a fault of ours.
+
+`fuzz_one` is made for a fuzzer that searches by coverage (atheris), and the quick tests run it over
+drawn and damaged streams. Its first byte says how to read, the rest is the stream.
+"""
+
+from hansa.errors import BrokerMisbehaved
+from hansa.mqtt import inputs, packets
+from hansa.mqtt.effects import Close, ConnectRefused, Disconnected, Effect, ProtocolViolation
+from hansa.mqtt.options import Options
+from hansa.mqtt.packets import Publish, PubRel, Subscription
+from hansa.mqtt.reader import Reader
+from hansa.mqtt.session import Session
+from hansa.mqtt.vocabulary import Side, Version
+
+BYTES_MAX = 4_096
+ACCEPTED = {Version.V311: bytes.fromhex("20020000"), Version.V5: bytes.fromhex("2003000000")}
+
+
+def fuzz_one(data: bytes) -> None:
+    """Read a stream in one piece and in many, and play it to sessions; see that nothing breaks."""
+    if not data:
+        return
+    how, stream = data[0], data[1:]
+    version = Version.V5 if how & 1 else Version.V311
+    piece = (how >> 1 & 63) + 1
+    for sender in Side:
+        whole = _read(stream, version, sender, len(stream) + 1)
+        assert _read(stream, version, sender, piece) == whole, "packets depend on the cutting"
+    for accepted in (False, True):
+        _play(stream, version, accepted, piece)
+
+
+def _read(
+    stream: bytes, version: Version, sender: Side, piece: int
+) -> tuple[list[packets.Any], bool]:
+    reader = Reader(version, BYTES_MAX, sender)
+    found: list[packets.Any] = []
+    try:
+        for start in range(0, len(stream), piece):
+            reader.feed(stream[start : start + piece], found)
+    except BrokerMisbehaved:
+        return found, False
+    return found, True
+
+
+def _play(stream: bytes, version: Version, accepted: bool, piece: int) -> None:
+    session = Session(Options(client_id="me", version=version, packet_bytes_max=BYTES_MAX))
+    told: list[Effect] = session.handle(inputs.Opened(), 0.0)
+    if accepted:
+        told += session.handle(inputs.Received(ACCEPTED[version]), 0.0)
+        publications = [Publish("a", b"x", qos, packet_id=qos) for qos in (1, 2)]
+        told += session.handle(inputs.Publish(publications), 0.0)
+        told += session.handle(inputs.Answer([PubRel(3)]), 0.0)
+        told += session.handle(inputs.Subscribe((Subscription("a"),)), 0.0)
+        told += session.handle(inputs.Unsubscribe(("a", "b")), 0.0)
+    for start in range(0, len(stream), piece):
+        told += session.handle(inputs.Received(stream[start : start + piece]), 1.0)
+    told += session.handle(inputs.TimerFired(), 60.0)
+    told += session.handle(inputs.Closed(), 61.0)
+    endings = [each for each in told if isinstance(each, _ENDINGS)]
+    assert len(endings) == 1, "a connection ends once"
+    assert told.count(Close()) == 1, "a connection is closed once"
+
+
+_ENDINGS = (ConnectRefused, Disconnected, ProtocolViolation)

@@ -1,0 +1,101 @@
+"""A real Mosquitto on a free port of loopback, and a plain blocking client around `Session`."""
+
+import shutil
+import socket
+import subprocess
+import time
+from pathlib import Path
+from typing import TypeVar
+
+from hansa.mqtt import effects, inputs
+from hansa.mqtt.effects import Effect
+from hansa.mqtt.options import Options
+from hansa.mqtt.session import Session
+
+PATIENCE = 20.0
+"""Seconds until a test that waits for the broker gives up."""
+
+_News = TypeVar("_News")
+
+
+def find_mosquitto() -> str | None:
+    """Return its path; `/usr/sbin` is not on every user's PATH."""
+    return shutil.which("mosquitto", path="/usr/sbin:/usr/local/sbin:/opt/homebrew/sbin") or (
+        shutil.which("mosquitto")
+    )
+
+
+class Broker:
+    """One Mosquitto process."""
+
+    def __init__(self, program: str, directory: Path, *settings: str) -> None:
+        self._sockets: list[socket.socket] = []
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.port: int = probe.getsockname()[1]
+        lines = (f"listener {self.port} 127.0.0.1", "allow_anonymous true", "user root", *settings)
+        config = directory / f"mosquitto-{self.port}.conf"
+        config.write_text("\n".join(lines) + "\n")
+        self._log = (directory / f"mosquitto-{self.port}.log").open("wb")
+        self._process = subprocess.Popen(
+            [program, "-c", str(config)], stdout=self._log, stderr=subprocess.STDOUT
+        )
+
+    def hang_up(self) -> None:
+        """Close all connections, as at the end of a test."""
+        while self._sockets:
+            self._sockets.pop().close()
+
+    def close(self) -> None:
+        self.hang_up()
+        self._process.kill()
+        self._process.wait()
+        self._log.close()
+
+    def dial(self) -> socket.socket:
+        """Connect as soon as it listens."""
+        deadline = time.monotonic() + PATIENCE
+        while True:
+            try:
+                made = socket.create_connection(("127.0.0.1", self.port), timeout=PATIENCE)
+                self._sockets.append(made)
+                return made
+            except ConnectionRefusedError:
+                assert self._process.poll() is None, "mosquitto does not start"
+                assert time.monotonic() < deadline, "mosquitto does not listen"
+                time.sleep(0.02)
+
+
+class Client:
+    """The smallest shell that a session can have."""
+
+    def __init__(self, broker: Broker, options: Options) -> None:
+        self.session = Session(options)
+        self._socket = broker.dial()
+        self._told: list[Effect] = []
+        self.do(inputs.Opened())
+
+    def do(self, event: inputs.Input) -> None:
+        """Apply an input, perform the orders, keep the news."""
+        for effect in self.session.handle(event, time.monotonic()):
+            match effect:
+                case effects.Write(data):
+                    self._socket.sendall(data)
+                case effects.Close():
+                    self._socket.close()
+                case _:
+                    self._told.append(effect)
+
+    def wait(self, kind: type[_News]) -> _News:
+        """Read until there is news of a kind; return it and keep all other news."""
+        while True:
+            for index, effect in enumerate(self._told):
+                if isinstance(effect, kind):
+                    del self._told[index]
+                    return effect
+            data = self._socket.recv(65_536)
+            self.do(inputs.Received(data) if data else inputs.Closed())
+
+    def drop(self) -> None:
+        """Lose the connection as a crash does."""
+        self._socket.close()

@@ -1,0 +1,108 @@
+"""The data types of MQTT: what is written is read, and nothing else is."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hansa.errors import BrokerMisbehaved
+from hansa.mqtt.fields import (
+    VARIABLE_MAX,
+    Cursor,
+    write_binary,
+    write_integer,
+    write_packet_id,
+    write_text,
+    write_variable,
+)
+
+
+def cursor(data: bytes) -> Cursor:
+    return Cursor(data, 0, len(data), "here")
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [  # table 1-1 of the standard: the least and greatest of each length
+        (0, "00"),
+        (127, "7f"),
+        (128, "8001"),
+        (16_383, "ff7f"),
+        (16_384, "808001"),
+        (2_097_151, "ffff7f"),
+        (2_097_152, "80808001"),
+        (VARIABLE_MAX, "ffffff7f"),
+    ],
+)
+def test_variable_integers_as_in_the_standard(value, text):
+    assert write_variable(value) == bytes.fromhex(text)
+    assert cursor(bytes.fromhex(text)).variable() == value
+
+
+@given(st.binary(max_size=6))
+def test_a_variable_integer_has_one_spelling(data):
+    one = cursor(data)
+    try:
+        value = one.variable()
+    except BrokerMisbehaved:
+        return
+    assert write_variable(value) == data[: one.at]
+
+
+@pytest.mark.parametrize("text", ["", "80", "8000", "808000", "80808000", "ffffffff01"])
+def test_variable_integers_that_are_none(text):
+    with pytest.raises(BrokerMisbehaved, match="here: "):
+        cursor(bytes.fromhex(text)).variable()
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=30))
+def test_texts_survive(text):
+    assert cursor(write_text(text)).text() == text
+
+
+def test_byte_order_mark_is_not_skipped():
+    assert cursor(bytes.fromhex("0003 efbbbf")).text() == "\ufeff"
+
+
+@given(st.binary(max_size=20))
+def test_text_is_utf_8_or_refused(data):
+    try:
+        text = cursor(write_binary(data)).text()
+    except BrokerMisbehaved:
+        return
+    assert text.encode() == data
+    assert "\0" not in text
+
+
+@pytest.mark.parametrize("value", [0, 1, 255, 65_535])
+def test_integers_survive(value):
+    assert cursor(write_integer(value, 2)).integer(2) == value
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda: write_variable(VARIABLE_MAX + 1),
+        lambda: write_variable(-1),
+        lambda: write_integer(256, 1),
+        lambda: write_integer(-1, 4),
+        lambda: write_packet_id(0),
+        lambda: write_packet_id(65_536),
+        lambda: write_binary(bytes(65_536)),
+        lambda: write_text("é" * 32_768),
+        lambda: write_text("\ud800"),
+    ],
+)
+def test_what_has_no_bytes_is_our_mistake(write):
+    with pytest.raises(ValueError):
+        write()
+
+
+def test_no_field_crosses_the_end():
+    one = Cursor(b"\x00\x02ab", 0, 3, "here")
+    with pytest.raises(BrokerMisbehaved, match="^here: 2 bytes needed, 1 left$"):
+        one.text()
+
+
+def test_nothing_may_be_left():
+    with pytest.raises(BrokerMisbehaved, match="^here: 2 bytes too many$"):
+        cursor(b"ab").finish()

@@ -1,0 +1,251 @@
+"""Our client against a real broker: both versions, all QoS levels, ids and answers of our own.
+
+The client blocks on a plain socket; a reply that never comes ends in the socket's timeout.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.mqtt.mosquitto import Broker, Client, find_mosquitto
+
+from hansa.mqtt import inputs
+from hansa.mqtt.effects import (
+    Answered,
+    Connected,
+    Disconnected,
+    OversizedReceived,
+    PublishReceived,
+    Subscribed,
+    Unsubscribed,
+)
+from hansa.mqtt.options import Options
+from hansa.mqtt.packets import PubAck, PubComp, Publish, PubRec, PubRel, Subscription
+from hansa.mqtt.properties import Property as P
+from hansa.mqtt.properties import encode
+from hansa.mqtt.vocabulary import Version
+
+PROGRAM = find_mosquitto()
+pytestmark = pytest.mark.skipif(
+    PROGRAM is None, reason="mosquitto is not installed (Debian: apt-get install mosquitto)"
+)
+
+V4, V5 = Version.V311, Version.V5
+both_versions = pytest.mark.parametrize("version", Version)
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    assert PROGRAM is not None
+    directory: Path = tmp_path_factory.mktemp("mosquitto")
+    one = Broker(PROGRAM, directory, "max_inflight_messages 100", "max_queued_messages 10000")
+    yield one
+    one.close()
+
+
+@pytest.fixture
+def broker(running: Broker) -> Iterator[Broker]:
+    yield running
+    running.hang_up()
+
+
+def connect(broker: Broker, name: str, version: Version = V5, **changed) -> tuple[Client, bool]:
+    given = {"clean_start": True, **changed}
+    client = Client(broker, Options(client_id=name, version=version, **given))
+    return client, client.wait(Connected).session_present
+
+
+def subscribe(client: Client, *wanted: Subscription, identifier: int | None = None) -> bytes:
+    client.do(inputs.Subscribe(wanted, identifier))
+    return client.wait(Subscribed).reasons
+
+
+def publish(client: Client, *batch: Publish) -> None:
+    """Publish and see every handshake to its end."""
+    client.do(inputs.Publish(batch))
+    open_ids = {each.packet_id for each in batch if each.qos}
+    while open_ids:
+        for step in client.wait(Answered).batch:
+            if isinstance(step, PubRec):
+                client.do(inputs.Answer([PubRel(step.packet_id)]))
+            else:
+                open_ids.remove(step.packet_id)
+
+
+def receive(client: Client, count: int) -> list[Publish]:
+    """Wait for so many publications, without answering."""
+    found: list[Publish] = []
+    while len(found) < count:
+        found += client.wait(PublishReceived).batch
+    return found
+
+
+def test_limits_are_told(broker):
+    client = Client(broker, Options(client_id="limits", keep_alive=11, clean_start=True))
+    limits = client.wait(Connected).limits
+    assert (limits.receive_maximum, limits.keep_alive, limits.qos_max) == (100, 11, 2)
+    client.do(inputs.Disconnect())
+
+
+@both_versions
+def test_publications_of_all_qos_levels_reach_another_client(broker, version):
+    topic = f"all/{version}"
+    sender, _ = connect(broker, f"all-out-{version}", version)
+    taker, _ = connect(broker, f"all-in-{version}", version)
+    assert subscribe(taker, Subscription(f"{topic}/#", 2)) == b"\x02"
+
+    sent = [
+        Publish(f"{topic}/{qos}", b"x" * size, qos, packet_id=64_000 + qos if qos else 0)
+        for qos, size in ((0, 0), (1, 200), (2, 70_000))
+    ]
+    publish(sender, *sent)
+
+    got = receive(taker, 3)
+    assert [(each.topic, each.payload, each.qos) for each in got] == [
+        (each.topic, each.payload, each.qos) for each in sent
+    ]
+    one, two = got[1].packet_id, got[2].packet_id
+    taker.do(inputs.Answer([PubAck(one), PubRec(two)]))
+    assert taker.wait(Answered).batch == [PubRel(two)]
+    taker.do(inputs.Answer([PubComp(two)]))
+    for client in (sender, taker):
+        client.do(inputs.Disconnect())
+
+
+def test_own_publications_stay_away_and_identifiers_tell_copies_apart(broker):
+    taker, _ = connect(broker, "ids-in")
+    sender, _ = connect(broker, "ids-out")
+    wide = Subscription("ids/#", 1, no_local=True, retain_as_published=True, retain_handling=2)
+    narrow = Subscription("ids/a", 1, no_local=True)
+    assert subscribe(taker, wide, identifier=300) == b"\x01"
+    assert subscribe(taker, narrow, identifier=7) == b"\x01"
+
+    taker.do(inputs.Publish([Publish("ids/a", b"own")]))
+    raw = encode(
+        (
+            (P.CONTENT_TYPE, "text/plain"),
+            (P.RESPONSE_TOPIC, "ids/answers"),
+            (P.CORRELATION_DATA, b"\x00\x01"),
+            (P.USER_PROPERTY, ("k", "v")),
+            (P.USER_PROPERTY, ("k", "w")),
+        )
+    )
+    sender.do(inputs.Publish([Publish("ids/a", b"other", retain=True, properties=raw)]))
+    copies = receive(taker, 2)
+    assert sorted(copy.subscriptions for copy in copies) == [(7,), (300,)]
+    assert {copy.payload for copy in copies} == {b"other"}
+    assert {copy.retain for copy in copies if copy.subscriptions == (300,)} == {True}
+    assert {copy.properties for copy in copies} == {raw}
+
+    taker.do(inputs.Unsubscribe(("ids/a", "ids/never")))
+    assert taker.wait(Unsubscribed).reasons == b"\x00\x11"
+    sender.do(inputs.Publish([Publish("ids/a", b"", retain=True)]))
+
+
+def test_bridge_bit_keeps_own_publications_away_in_311(broker):
+    client, _ = connect(broker, "bridge", V4, bridge=True)
+    other, _ = connect(broker, "bridge-other", V4)
+    subscribe(client, Subscription("bridge", 0))
+    client.do(inputs.Publish([Publish("bridge", b"own")]))
+    client.do(inputs.Ping())
+    other.do(inputs.Publish([Publish("bridge", b"other")]))
+    assert receive(client, 1) == [Publish("bridge", b"other")]
+
+
+@both_versions
+def test_session_resumes_with_what_was_not_acknowledged(broker, version):
+    lasting = {"clean_start": False, "session_expiry": 300 if version is V5 else 0}
+    name = f"resume-{version}"
+    topic = f"resume/{version}"
+    taker, present = connect(broker, name, version, **lasting)
+    assert not present
+    subscribe(taker, Subscription(topic, 2))
+    sender, _ = connect(broker, f"{name}-out", version)
+    publish(sender, *(Publish(topic, b"%d" % n, 1 + n // 3, packet_id=n) for n in (1, 2, 3, 4)))
+    before = receive(taker, 4)
+    ids = [each.packet_id for each in before]
+    taker.do(inputs.Answer([PubAck(ids[0]), PubRec(ids[2])]))
+    assert taker.wait(Answered).batch == [PubRel(ids[2])]
+    taker.drop()
+
+    taker, present = connect(broker, name, version, **lasting)
+    assert present
+    again: list[object] = [*receive(taker, 2), *taker.wait(Answered).batch]
+    assert again == [
+        Publish(topic, b"2", 1, dup=True, packet_id=ids[1]),
+        Publish(topic, b"4", 2, dup=True, packet_id=ids[3]),
+        PubRel(ids[2]),
+    ]
+    taker.do(inputs.Answer([PubAck(ids[1]), PubRec(ids[3]), PubComp(ids[2])]))
+    assert taker.wait(Answered).batch == [PubRel(ids[3])]
+    taker.do(inputs.Answer([PubComp(ids[3])]))
+    taker.do(inputs.Disconnect())
+
+
+def test_backlog_arrives_after_a_resumption_whatever_the_broker_thinks_of_our_window(broker):
+    """Mosquitto 2.0.11 then sends as many again for every acknowledgement of a redelivered one."""
+    lasting: dict[str, Any] = {"session_expiry": 300, "receive_maximum": 5, "clean_start": False}
+    taker, _ = connect(broker, "window", **lasting)
+    subscribe(taker, Subscription("window", 1))
+    sender, _ = connect(broker, "window-out")
+    publish(sender, *(Publish("window", b"%d" % n, 1, packet_id=n) for n in range(1, 21)))
+    first = receive(taker, 5)
+    taker.drop()
+    taker, _ = connect(broker, "window", **lasting)
+    again: list[Publish] = []
+    while len(again) < 20:
+        batch = taker.wait(PublishReceived).batch
+        taker.do(inputs.Answer([PubAck(each.packet_id) for each in batch]))
+        again += batch
+    assert [each.payload for each in first] == [b"1", b"2", b"3", b"4", b"5"]
+    assert [int(each.payload) for each in again] == [*range(1, 21)]
+    assert [each.dup for each in again] == [True] * 5 + [False] * 15
+
+
+@both_versions
+def test_injection_survives_a_crash_on_either_side_of_its_record(broker, version):
+    """With a record of PUBREC only PUBREL goes out again, without one PUBLISH: one copy each."""
+    lasting = {"clean_start": False, "session_expiry": 300 if version is V5 else 0}
+    name, topic = f"inject-{version}", f"inject/{version}"
+    taker, _ = connect(broker, f"{name}-in", version)
+    subscribe(taker, Subscription(topic, 0))
+    sender, _ = connect(broker, name, version, **lasting)
+    two = [Publish(topic, b"%d" % n, 2, packet_id=n) for n in (1, 2)]
+    sender.do(inputs.Publish(two))
+    assert [*sender.wait(Answered).batch] in ([PubRec(1)], [PubRec(1), PubRec(2)])
+    sender.do(inputs.Answer([PubRel(1)]))
+    sender.drop()
+
+    sender, present = connect(broker, name, version, **lasting)
+    assert present
+    resent = Publish(topic, b"2", 2, dup=True, packet_id=2)
+    sender.do(inputs.Answer([PubRel(1)]))
+    sender.do(inputs.Publish([resent]))
+    answers = [*sender.wait(Answered).batch, *sender.wait(Answered).batch]
+    assert [type(each) for each in answers] == [PubComp, PubRec]
+    sender.do(inputs.Answer([PubRel(2)]))
+    assert sender.wait(Answered).batch == [PubComp(2)]
+    sender.do(inputs.Publish([Publish(topic, b"end")]))
+    assert [each.payload for each in receive(taker, 3)] == [b"1", b"2", b"end"]
+
+
+def test_takeover_is_told(broker):
+    old, _ = connect(broker, "twice")
+    connect(broker, "twice")
+    told = old.wait(Disconnected)  # Mosquitto 2.0.11 does not say why, later ones do
+    assert (told.reason, told.by_broker) in ((0x8E, True), (None, False))
+
+
+def test_broker_leaves_out_what_is_too_large_in_5_and_sends_it_in_311(broker):
+    takers = {
+        version: connect(broker, f"large-{version}", version, packet_bytes_max=1_000)[0]
+        for version in Version
+    }
+    for taker in takers.values():
+        subscribe(taker, Subscription("large", 1))
+    sender, _ = connect(broker, "large-out")
+    sender.do(inputs.Publish([Publish("large", bytes(2_000)), Publish("large", b"small")]))
+    for taker in takers.values():
+        assert [each.payload for each in receive(taker, 1)] == [b"small"]
+    assert takers[V4].wait(OversizedReceived).publication.size == 2_010

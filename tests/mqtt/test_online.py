@@ -1,0 +1,371 @@
+"""Between CONNACK and the end: handshakes both ways, quotas, subscriptions, limits."""
+
+import pytest
+from tests.mqtt.peers import online
+
+from hansa.mqtt import packets
+from hansa.mqtt.effects import (
+    Answered,
+    Close,
+    Ignored,
+    NotSent,
+    OversizedReceived,
+    ProtocolViolation,
+    PublishReceived,
+    ReceiveMaximumExceeded,
+    Subscribed,
+    Unsubscribed,
+)
+from hansa.mqtt.inputs import Answer, Publish, Subscribe, Unsubscribe
+from hansa.mqtt.packets import PubAck, PubComp, PubRec, PubRel, SubAck, Subscription, UnsubAck
+from hansa.mqtt.packets import Publish as Message
+from hansa.mqtt.properties import Property as P
+from hansa.mqtt.requests import REQUESTS_MAX
+from hansa.mqtt.vocabulary import Version
+
+V4, V5 = Version.V311, Version.V5
+both_versions = pytest.mark.parametrize("version", Version)
+
+
+def message(qos: int = 0, packet_id: int = 0, **changed) -> Message:
+    return Message("a", b"x", qos, packet_id=packet_id, **changed)
+
+
+def violated(reason: int, text: str) -> list[object]:
+    return [ProtocolViolation(reason, text), packets.Disconnect(reason), Close()]
+
+
+# ---------------------------------------------------------------- from the broker
+
+
+@both_versions
+def test_nothing_is_acknowledged_unless_told(version):
+    peer = online(version)
+    batch = [message(), message(1, 1), message(2, 2)]
+    assert peer.hear(*batch) == [PublishReceived(batch)]
+
+
+@both_versions
+def test_qos_1_arrives(version):
+    peer = online(version)
+    peer.hear(message(1, 7), message(1, 8))
+    assert peer.do(Answer([PubAck(7), PubAck(8)])) == [PubAck(7), PubAck(8)]
+
+
+@both_versions
+def test_qos_2_arrives(version):
+    peer = online(version)
+    peer.hear(message(2, 7))
+    assert peer.do(Answer([PubRec(7)])) == [PubRec(7)]
+    assert peer.hear(PubRel(7)) == [Answered([PubRel(7)])]
+    assert peer.do(Answer([PubComp(7)])) == [PubComp(7)]
+    assert peer.hear(message(2, 7)) == [PublishReceived([message(2, 7)])]
+
+
+def test_publication_may_be_refused_with_a_reason():
+    peer = online()
+    peer.hear(message(2, 7))
+    assert peer.do(Answer([PubRec(7, 0x97)])) == [PubRec(7, 0x97)]
+    assert peer.hear(message(2, 7)) == [PublishReceived([message(2, 7)])]
+
+
+@both_versions
+def test_publication_that_comes_again_before_its_answer_is_not_told_twice(version):
+    """MQTT 5 forbids it, but brokers with a retry interval do it."""
+    peer = online(version)
+    peer.hear(message(2, 7))
+    again = message(2, 7, dup=True)
+    other = message(1, 8)
+    assert peer.hear(again, other) == [
+        Ignored("PUBLISH 7 again, it is not yet answered"),
+        PublishReceived([other]),
+    ]
+
+
+def test_packet_id_that_is_under_way_is_not_for_something_else():
+    peer = online()
+    peer.hear(message(1, 7))
+    text = "PUBLISH: packet id 7, which is still under way"
+    assert peer.hear(message(), message(1, 7)) == [
+        PublishReceived([message()]),
+        *violated(0x82, text),
+    ]
+
+
+def test_broker_that_exceeds_the_receive_maximum_is_told_once():
+    peer = online(receive_maximum=2)
+    batch = [message(1, packet_id) for packet_id in (1, 2, 3, 4)]
+    assert peer.hear(*batch) == [ReceiveMaximumExceeded(2), PublishReceived(batch)]
+    assert peer.hear(message(1, 5)) == [PublishReceived([message(1, 5)])]
+
+
+def test_what_a_broker_leaves_unanswered_is_bounded_by_the_packet_ids():
+    peer = online(V4)
+    peer.hear(*(message(2, packet_id) for packet_id in range(1, 65_536)))
+    text = "PUBLISH: packet id 1, which is still under way"
+    assert peer.hear(message(2, 1)) == [ProtocolViolation(0x82, text), Close()]
+
+
+@pytest.mark.parametrize("release", [[PubAck(1)], [PubRec(2, 0x80)]])
+def test_answers_make_room_for_more(release):
+    peer = online(receive_maximum=2)
+    peer.hear(message(1, 1), message(2, 2))
+    peer.do(Answer(release))
+    assert peer.hear(message(1, 3)) == [PublishReceived([message(1, 3)])]
+
+
+def test_qos_2_makes_room_only_at_its_end():
+    peer = online(receive_maximum=1)
+    peer.hear(message(2, 1))
+    peer.do(Answer([PubRec(1)]))
+    peer.hear(PubRel(1))
+    peer.do(Answer([PubComp(1)]))
+    assert peer.hear(message(2, 2)) == [PublishReceived([message(2, 2)])]
+
+
+def test_releases_of_earlier_connections_take_no_room():
+    peer = online(receive_maximum=1, present=True)
+    assert peer.hear(PubRel(5), PubRel(6)) == [Answered([PubRel(5), PubRel(6)])]
+    assert peer.hear(message(2, 1)) == [PublishReceived([message(2, 1)])]
+    assert peer.do(Answer([PubComp(5), PubComp(6)])) == [PubComp(5), PubComp(6)]
+
+
+def test_release_that_comes_again_is_not_told_twice():
+    peer = online()
+    peer.hear(PubRel(5))
+    assert peer.hear(PubRel(5)) == [Ignored("PubRel 5, nobody waits for it")]
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+def test_release_without_our_pubrec(qos):
+    peer = online()
+    peer.hear(message(qos, 7))
+    assert peer.hear(PubRel(6), PubRel(7)) == [
+        Answered([PubRel(6)]),
+        *violated(0x82, "PubRel: packet id 7 was not received with PubRec"),
+    ]
+
+
+@pytest.mark.parametrize(
+    "answer", [PubAck(8), PubRec(7), PubComp(7), PubAck(0)], ids=lambda answer: repr(answer)[:14]
+)
+def test_wrong_answer_is_a_mistake_of_the_caller(answer):
+    peer = online()
+    peer.hear(message(1, 7))
+    with pytest.raises(ValueError, match="not the next step of a handshake"):
+        peer.do(Answer([answer]))
+
+
+def test_oversized_publication_waits_for_its_answer():
+    peer = online(V4, packet_bytes_max=256)
+    large = Message("a", bytes(300), 1, packet_id=7)
+    told = OversizedReceived(packets.Oversized("a", 1, False, 7, 308))
+    assert peer.hear(large) == [told]
+    again = Message("a", bytes(300), 1, dup=True, packet_id=7)
+    assert peer.hear(again) == [Ignored("PUBLISH 7 again, it is not yet answered")]
+    assert peer.do(Answer([PubAck(7)])) == [PubAck(7)]
+    told = OversizedReceived(packets.Oversized("a", 0, False, 0, 306))
+    assert peer.hear(Message("a", bytes(300))) == [told]
+
+
+# ---------------------------------------------------------------- to the broker
+
+
+@both_versions
+def test_publishes_with_the_ids_it_is_given(version):
+    peer = online(version)
+    batch = [message(), message(1, 64_999), message(2, 1, dup=True)]
+    assert peer.do(Publish(batch)) == batch
+
+
+@both_versions
+def test_qos_1_is_published(version):
+    peer = online(version)
+    peer.do(Publish([message(1, 7), message(1, 8)]))
+    assert peer.hear(PubAck(7), PubAck(8)) == [Answered([PubAck(7), PubAck(8)])]
+    assert peer.do(Publish([message(1, 7)])) == [message(1, 7)]
+
+
+@both_versions
+def test_qos_2_is_published_and_released_only_when_told(version):
+    peer = online(version)
+    peer.do(Publish([message(2, 7)]))
+    assert peer.hear(PubRec(7)) == [Answered([PubRec(7)])]
+    assert peer.do(Answer([PubRel(7)])) == [PubRel(7)]
+    assert peer.hear(PubComp(7)) == [Answered([PubComp(7)])]
+
+
+@both_versions
+def test_release_of_an_earlier_connection(version):
+    """The record is on disk, so PUBREL alone: never the PUBLISH again."""
+    peer = online(version, present=True)
+    quota = peer.session.quota
+    assert peer.do(Answer([PubRel(7)])) == [PubRel(7)]
+    assert peer.session.quota == quota
+    with pytest.raises(ValueError, match="still under way"):
+        peer.do(Publish([message(2, 7)]))
+    assert peer.hear(PubComp(7)) == [Answered([PubComp(7)])]
+    assert peer.session.quota == quota
+
+
+@pytest.mark.parametrize("refusal", [PubAck(7, 0x97), PubRec(7, 0x87)])
+def test_refused_publication_is_over(refusal):
+    peer = online(granted=((P.RECEIVE_MAXIMUM, 1),))
+    peer.do(Publish([message(1 if type(refusal) is PubAck else 2, 7)]))
+    assert peer.session.quota == 0
+    assert peer.hear(refusal) == [Answered([refusal])]
+    assert (refusal.refused, peer.session.quota) == (True, 1)
+
+
+def test_unknown_release_is_answered_with_not_found_and_that_is_the_end():
+    peer = online(present=True)
+    peer.do(Answer([PubRel(7)]))
+    assert peer.hear(PubComp(7, 0x92)) == [Answered([PubComp(7, 0x92)])]
+
+
+def test_quota_is_the_brokers_receive_maximum():
+    peer = online(granted=((P.RECEIVE_MAXIMUM, 2),))
+    peer.do(Publish([message(1, 1), message(2, 2), message()]))
+    assert peer.session.quota == 0
+    with pytest.raises(ValueError, match="1 publications, the broker has room for 0"):
+        peer.do(Publish([message(1, 3)]))
+    assert peer.do(Publish([message()])) == [message()]
+    peer.hear(PubAck(1), PubRec(2))
+    assert peer.session.quota == 1
+    peer.do(Answer([PubRel(2)]))
+    peer.hear(PubComp(2))
+    assert peer.session.quota == 2
+
+
+@pytest.mark.parametrize(
+    ("batch", "text"),
+    [
+        ([message(1, 0)], "packet ids 0 to 0, not 1 to 64999"),
+        ([message(1, 65_000)], "packet ids 65000 to 65000, not 1 to 64999"),
+        ([message(1, 5), message(2, 5)], "still under way"),
+        ([message(1, 7)], "still under way"),
+    ],
+)
+def test_packet_ids_must_be_free(batch, text):
+    peer = online()
+    peer.do(Publish([message(2, 7)]))
+    with pytest.raises(ValueError, match=text):
+        peer.do(Publish(batch))
+
+
+@pytest.mark.parametrize("packet_id", [7, 65_000])
+def test_release_before_its_time_is_a_mistake_of_the_caller(packet_id):
+    peer = online()
+    peer.do(Publish([message(2, 7)]))
+    with pytest.raises(ValueError, match="not the next step"):
+        peer.do(Answer([PubRel(packet_id)]))
+
+
+def test_answer_that_nobody_waits_for():
+    assert online().hear(PubAck(9), PubRec(9)) == [
+        Ignored("PubAck 9, nobody waits for it"),
+        Ignored("PubRec 9, nobody waits for it"),
+    ]
+
+
+@pytest.mark.parametrize("answer", [PubAck(7), PubComp(7)])
+def test_answer_of_another_handshake(answer):
+    peer = online()
+    peer.do(Publish([message(2, 7)]))
+    text = f"{type(answer).__name__}: not the next step for packet id 7"
+    assert peer.hear(answer) == violated(0x82, text)
+
+
+def test_what_this_broker_cannot_take_is_told_and_the_rest_is_sent():
+    granted = ((P.MAXIMUM_QOS, 1), (P.RETAIN_AVAILABLE, 0), (P.MAXIMUM_PACKET_SIZE, 100))
+    peer = online(granted=granted)
+    exact, kept = message(2, 1), message(retain=True)
+    large, wrong = Message("a", bytes(100), 1, packet_id=2), Message("#", b"")
+    fine = message(1, 3)
+    assert peer.do(Publish([exact, kept, large, wrong, fine])) == [
+        NotSent((exact,), "QoS 2, the broker's limit is 1"),
+        NotSent((kept,), "retained, which the broker does not do"),
+        NotSent((large,), "a packet of 108 bytes, the limit is 100"),
+        NotSent((wrong,), "PUBLISH: '#' is no topic name"),
+        fine,
+    ]
+    assert peer.session.quota == 65_534
+
+
+def test_nothing_is_written_when_nothing_is_to_be_sent():
+    assert online().do(Publish([])) == []
+
+
+# ---------------------------------------------------------------- subscribing
+
+FENCED = Subscription("a/#", 2, no_local=True, retain_as_published=True, retain_handling=2)
+
+
+def test_subscribes_and_is_told_what_was_granted():
+    peer = online()
+    wanted = (FENCED, Subscription("b", 1))
+    stated = ((P.SUBSCRIPTION_IDENTIFIER, 5),)
+    sent = packets.Subscribe(65_000, wanted, stated)
+    assert peer.do(Subscribe(wanted, identifier=5)) == [sent]
+    answer = SubAck(65_000, b"\x02\x87", ((P.REASON_STRING, "not b"),))
+    assert peer.hear(answer) == [Subscribed(wanted, b"\x02\x87", 5, "not b")]
+
+
+@both_versions
+def test_unsubscribes(version):
+    peer = online(version)
+    assert peer.do(Unsubscribe(("a", "b"))) == [packets.Unsubscribe(65_000, ("a", "b"))]
+    reasons = b"\x00\x11" if version is V5 else b"\x00\x00"
+    answer = UnsubAck(65_000, reasons if version is V5 else b"")
+    assert peer.hear(answer) == [Unsubscribed(("a", "b"), reasons)]
+
+
+def test_answers_may_come_in_any_order_and_publications_before_them():
+    peer = online(V4)
+    one, two = (Subscription("a"),), (Subscription("b"),)
+    peer.do(Subscribe(one))
+    peer.do(Subscribe(two))
+    assert peer.hear(message(), SubAck(65_001, b"\0"), SubAck(65_000, b"\0")) == [
+        PublishReceived([message()]),
+        Subscribed(two, b"\0"),
+        Subscribed(one, b"\0"),
+    ]
+
+
+def test_only_so_many_requests_may_wait():
+    peer = online()
+    for _ in range(REQUESTS_MAX):
+        peer.do(Unsubscribe(("a",)))
+    assert peer.session.requests_left == 0
+    with pytest.raises(ValueError, match="536 requests wait"):
+        peer.do(Unsubscribe(("a",)))
+
+
+def test_request_too_large_for_this_broker_is_refused_as_by_the_broker():
+    peer = online(granted=((P.MAXIMUM_PACKET_SIZE, 100),))
+    wanted = (Subscription("a" * 60), Subscription("b" * 60))
+    text = "a packet of 132 bytes, the limit is 100"
+    assert peer.do(Subscribe(wanted)) == [Subscribed(wanted, b"\x95\x95", None, text)]
+    filters = ("a" * 100,)
+    text = "a packet of 107 bytes, the limit is 100"
+    assert peer.do(Unsubscribe(filters)) == [Unsubscribed(filters, b"\x95", text)]
+    assert peer.session.requests_left == REQUESTS_MAX
+
+
+def test_identifier_needs_a_broker_that_has_them():
+    peer = online(granted=((P.SUBSCRIPTION_IDENTIFIER_AVAILABLE, 0),))
+    with pytest.raises(ValueError, match="which this broker does not take"):
+        peer.do(Subscribe((FENCED,), identifier=1))
+
+
+@pytest.mark.parametrize(
+    ("text", "reason", "message"),
+    [
+        ("90 04 fde8 00 00", 0x82, "SubAck: an answer to request 65000, which was not made"),
+        ("90 03 fde8 00", 0x81, "SUBACK: no reason codes, there is one for each filter"),
+        ("f0 00", 0x82, "Auth: out of place"),
+        ("20 03 00 00 00", 0x82, "ConnAck: out of place"),
+    ],
+)
+def test_packets_out_of_place(text, reason, message):
+    assert online().raw(text) == violated(reason, message)

@@ -1,0 +1,42 @@
+"""What a client says of itself."""
+
+from hansa.mqtt.options import Options
+from hansa.mqtt.packets import Connect, Will
+from hansa.mqtt.properties import Property as P
+from hansa.mqtt.vocabulary import Version
+
+
+def test_connect_says_it_all():
+    will = Will("gone", b"me")
+    options = Options(
+        client_id="me",
+        session_expiry=60,
+        receive_maximum=100,
+        packet_bytes_max=1_000,
+        username="user",
+        password=b"secret",
+        will=will,
+    )
+    assert options.connect() == Connect(
+        "me",
+        Version.V5,
+        clean_start=False,
+        keep_alive=30,
+        username="user",
+        password=b"secret",
+        will=will,
+        properties=(
+            (P.SESSION_EXPIRY_INTERVAL, 60),
+            (P.RECEIVE_MAXIMUM, 100),
+            (P.MAXIMUM_PACKET_SIZE, 1_000),
+        ),
+    )
+
+
+def test_311_has_no_properties():
+    options = Options(client_id="me", version=Version.V311, clean_start=True, bridge=True)
+    assert options.connect() == Connect("me", Version.V311, keep_alive=30, bridge=True)
+
+
+def test_password_is_not_shown():
+    assert "secret" not in repr(Options(client_id="me", password=b"secret"))

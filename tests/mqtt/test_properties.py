@@ -1,0 +1,120 @@
+"""Properties: round trips, the rules of each, and what travels on."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.mqtt import strategies
+
+from hansa.errors import BrokerMisbehaved
+from hansa.mqtt.fields import Cursor, write_variable
+from hansa.mqtt.properties import Property as P
+from hansa.mqtt.properties import decode, encode, find, read, split, write
+from hansa.mqtt.vocabulary import Kind
+
+
+def read_back(raw: bytes, owner: Kind):
+    data = write_variable(len(raw)) + raw
+    return read(Cursor(data, 0, len(data), owner.name), owner)
+
+
+def refused(text: str, owner: Kind) -> str:
+    with pytest.raises(BrokerMisbehaved) as raised:
+        read_back(bytes.fromhex(text), owner)
+    return str(raised.value)
+
+
+@given(strategies.properties("connack"))
+def test_properties_survive_in_their_order(properties):
+    assert read_back(encode(properties), Kind.CONNACK) == properties
+
+
+@given(strategies.properties("publish"), st.lists(strategies.variables, max_size=3))
+def test_split_takes_out_the_identifiers_and_leaves_the_rest(properties, identifiers):
+    named = tuple((P.SUBSCRIPTION_IDENTIFIER, each) for each in identifiers)
+    middle = len(properties) // 2
+    mixed = properties[:middle] + named + properties[middle:]
+    assert split(encode(mixed)) == (tuple(identifiers), encode(properties))
+    assert decode(encode(mixed)) == mixed
+
+
+@pytest.mark.parametrize(
+    ("owner", "text", "message"),
+    [
+        (Kind.CONNACK, "7f", "CONNACK: property 0x7f, which does not exist"),
+        (Kind.CONNACK, "00", "CONNACK: property 0x00, which does not exist"),
+        (Kind.CONNACK, "8011 00000000", "CONNACK: property 0x80, which does not exist"),
+        (Kind.CONNACK, "01 00", "CONNACK: payload format indicator does not belong here"),
+        (Kind.CONNACK, "13 0001 13 0001", "CONNACK: server keep alive is there twice"),
+        (Kind.CONNACK, "21 0000", "CONNACK: receive maximum is 0"),
+        (Kind.CONNACK, "27 00000000", "CONNACK: maximum packet size is 0"),
+        (Kind.CONNACK, "24 02", "CONNACK: maximum qos is 2"),
+        (Kind.CONNACK, "25 02", "CONNACK: retain available is 2"),
+        (Kind.CONNACK, "16 0000", "CONNACK: authentication data without a method"),
+        (Kind.CONNACK, "21 00", "CONNACK: 2 bytes needed, 1 left"),
+        (Kind.CONNACK, "1f 0001 00", "CONNACK: text contains the null character"),
+        (Kind.SUBSCRIBE, "0b 00", "SUBSCRIBE: subscription identifier is 0"),
+        (Kind.SUBSCRIBE, "0b 01 0b 02", "SUBSCRIBE: subscription identifier is there twice"),
+        (Kind.WILL, "08 0001 2b", "WILL: '+' is no topic name"),
+        (Kind.WILL, "08 0000", "WILL: '' is no topic name"),
+    ],
+)
+def test_each_property_has_its_rules(owner, text, message):
+    assert refused(text, owner) == message
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("03 26 0000 0000", "CONNACK: the last property crosses the end of 3 bytes"),
+        ("05 1f 0000", "CONNACK: 5 bytes of properties promised, 3 left"),
+    ],
+)
+def test_length_must_fit(text, message):
+    data = bytes.fromhex(text)
+    with pytest.raises(BrokerMisbehaved, match=message):
+        read(Cursor(data, 0, len(data), "CONNACK"), Kind.CONNACK)
+
+
+@pytest.mark.parametrize(
+    ("raw", "message"),
+    [
+        ("23 0001", "a topic alias, none was agreed"),
+        ("02 00000001 02 00000001", "message expiry interval is there twice"),
+        ("01 02", "payload format indicator is 2"),
+        ("0b 00", "subscription identifier is 0"),
+        ("11 00000000", "session expiry interval does not belong here"),
+        ("08 0001 23", "'#' is no topic name"),
+    ],
+)
+def test_split_refuses(raw, message):
+    with pytest.raises(BrokerMisbehaved, match=f"^PUBLISH properties: {message}"):
+        split(bytes.fromhex(raw))
+
+
+def test_user_properties_may_repeat():
+    twice = ((P.USER_PROPERTY, ("a", "b")), (P.USER_PROPERTY, ("a", "b")))
+    assert read_back(encode(twice), Kind.CONNACK) == twice
+
+
+def test_find():
+    properties = ((P.RECEIVE_MAXIMUM, 7), (P.REASON_STRING, "x"))
+    assert find(properties, P.REASON_STRING, None) == "x"
+    assert find(properties, P.MAXIMUM_QOS, 2) == 2
+
+
+@pytest.mark.parametrize(
+    "pair",
+    [
+        (P.RECEIVE_MAXIMUM, 0),
+        (P.RECEIVE_MAXIMUM, 65_536),
+        (P.RECEIVE_MAXIMUM, "x"),
+        (P.REASON_STRING, 7),
+        (P.REASON_STRING, "\0"),
+        (P.AUTHENTICATION_DATA, "x"),
+        (P.USER_PROPERTY, "x"),
+        (P.TOPIC_ALIAS, 1),
+    ],
+)
+def test_what_a_broker_would_refuse_is_not_written(pair):
+    with pytest.raises(ValueError):
+        write((pair,), Kind.CONNECT)

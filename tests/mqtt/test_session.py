@@ -1,0 +1,311 @@
+"""A connection as a story: how it begins, how it ends, and the time in between."""
+
+import pytest
+from tests.mqtt.peers import Peer, online, options
+
+from hansa.mqtt import packets
+from hansa.mqtt.effects import (
+    Answered,
+    Close,
+    Connected,
+    ConnectRefused,
+    Disconnected,
+    Ignored,
+    NotSent,
+    Ponged,
+    ProtocolViolation,
+    PublishReceived,
+    Write,
+)
+from hansa.mqtt.inputs import (
+    Answer,
+    Closed,
+    Disconnect,
+    Input,
+    Opened,
+    Ping,
+    Publish,
+    Received,
+    Subscribe,
+    TimerFired,
+)
+from hansa.mqtt.limits import Limits
+from hansa.mqtt.packets import ConnAck, PubAck, PubComp, PubRec, PubRel
+from hansa.mqtt.packets import Publish as Message
+from hansa.mqtt.properties import Property as P
+from hansa.mqtt.session import Session
+from hansa.mqtt.vocabulary import Version
+
+V4, V5 = Version.V311, Version.V5
+both_versions = pytest.mark.parametrize("version", Version)
+
+
+def limits(version: Version = V5, **changed) -> Limits:
+    identifiers = {"identifiers_available": version is V5}
+    given = {"keep_alive": 30, "session_expiry": 0, **identifiers, **changed}
+    return Limits(version=version, client_id="me", **given)
+
+
+# ---------------------------------------------------------------- the beginning
+
+
+@both_versions
+def test_connects(version):
+    peer = Peer(options(version))
+    assert peer.do(Opened()) == [options(version).connect()]
+    assert peer.hear(ConnAck()) == [Connected(False, limits(version))]
+
+
+@both_versions
+def test_resumes_with_what_the_broker_still_has(version):
+    """All of it may come in one piece with the CONNACK."""
+    peer = Peer(options(version))
+    peer.do(Opened())
+    again = Message("a", b"x", 2, dup=True, packet_id=3)
+    assert peer.hear(ConnAck(session_present=True), again, PubRel(7)) == [
+        Connected(True, limits(version)),
+        PublishReceived([again]),
+        Answered([PubRel(7)]),
+    ]
+    assert peer.do(Answer([PubRec(3), PubComp(7)])) == [PubRec(3), PubComp(7)]
+
+
+def test_takes_the_limits_of_the_broker():
+    granted = ((P.RECEIVE_MAXIMUM, 20), (P.SERVER_KEEP_ALIVE, 5), (P.MAXIMUM_QOS, 1))
+    peer = Peer(options())
+    peer.do(Opened())
+    assert peer.hear(ConnAck(properties=granted)) == [
+        Connected(False, limits(receive_maximum=20, keep_alive=5, qos_max=1))
+    ]
+    assert peer.session.quota == 20
+
+
+REFUSALS = [  # version, bridge, bytes, what is told
+    (V5, False, "20 03 00 84 00", (0x84, "0x84 unsupported protocol version", True)),
+    (V5, False, "20 02 00 01", (1, "0x01 unacceptable protocol version", True)),
+    (V5, False, "20 02 00 05", (5, "0x05 not authorized", True)),
+    (V5, False, "20 03 00 86 00", (0x86, "0x86 bad user name or password", False)),
+    (V5, False, "20 07 00 87 04 1f0001 78", (0x87, "0x87 not authorized, 'x'", False)),
+    (V5, False, "20 07 00 9d 04 1c0001 78", (0x9D, "0x9d server moved, 'x'", False)),
+    (V4, False, "20 02 00 01", (1, "0x01 unacceptable protocol version", False)),
+    (V4, True, "20 02 00 01", (1, "0x01 unacceptable protocol version", True)),
+    (V4, True, "20 03 00 84 00", (0x84, "0x84 unsupported protocol version", True)),
+    (V4, True, "20 02 00 05", (5, "0x05 not authorized", False)),
+]
+
+
+@pytest.mark.parametrize(("version", "bridge", "text", "told"), REFUSALS)
+def test_is_refused(version, bridge, text, told):
+    peer = Peer(options(version, bridge=bridge))
+    peer.do(Opened())
+    assert peer.raw(text) == [ConnectRefused(*told), Close()]
+
+
+@pytest.mark.parametrize(
+    ("version", "bridge", "older"), [(V5, False, True), (V4, True, True), (V4, False, False)]
+)
+def test_silent_refusal_may_mean_the_version(version, bridge, older):
+    peer = Peer(options(version, bridge=bridge))
+    peer.do(Opened())
+    assert peer.do(Closed("reset")) == [ConnectRefused(None, "reset", older), Close()]
+
+
+def test_broker_that_says_nothing_is_given_up():
+    peer = Peer(options(answer_timeout=4.0))
+    peer.do(Opened())
+    assert peer.session.next_deadline() == 4.0
+    assert peer.wait(3.9) == []
+    assert peer.wait(4.0) == [ConnectRefused(None, "no CONNACK within 4 seconds", False), Close()]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("d0 00", "PingResp: the first packet is one CONNACK"),
+        ("20 03 00 00 00 20 03 00 00 00", "ConnAck: the first packet is one CONNACK"),
+        ("e0 00", "Disconnect: the first packet is one CONNACK"),
+        ("20 03 01 00 00", "CONNACK: a session, none was wanted"),
+    ],
+)
+def test_first_packet_is_a_connack(text, message):
+    peer = Peer(options(clean_start=True))
+    peer.do(Opened())
+    violation = ProtocolViolation(0x82, message)
+    assert peer.raw(text) == [violation, packets.Disconnect(0x82), Close()]
+
+
+def test_something_that_is_no_broker():
+    peer = Peer(options())
+    peer.do(Opened())
+    text = "header 0x48: a packet that no broker sends in V5"
+    assert peer.do(Received(b"HTTP/1.1 400 Bad Request\r\n")) == [
+        ProtocolViolation(0x81, text),
+        packets.Disconnect(0x81),
+        Close(),
+    ]
+
+
+# ---------------------------------------------------------------- the end
+
+
+def test_broker_says_why_it_leaves():
+    peer = online()
+    before = Message("a", b"last")
+    moved = ((P.REASON_STRING, "by\nme"), (P.SERVER_REFERENCE, "b2"))
+    assert peer.hear(before, packets.Disconnect(0x8E, moved), Message("a", b"too late")) == [
+        PublishReceived([before]),
+        Disconnected(0x8E, "0x8e session taken over, 'by\\nme', 'b2'", by_broker=True),
+        Close(),
+    ]
+
+
+@both_versions
+def test_connection_is_lost(version):
+    peer = online(version)
+    assert peer.do(Closed("reset")) == [Disconnected(None, "reset", by_broker=False), Close()]
+    assert (peer.session.quota, peer.session.requests_left) == (0, 0)
+
+
+def test_leaves_when_told():
+    assert online().do(Disconnect()) == [
+        Disconnected(0, "ordered to leave", by_broker=False),
+        packets.Disconnect(),
+        Close(),
+    ]
+
+
+def test_ends_its_session_when_told():
+    assert online(session_expiry=60).do(Disconnect(session_expiry=0)) == [
+        Disconnected(0, "ordered to leave", by_broker=False),
+        packets.Disconnect(0, ((P.SESSION_EXPIRY_INTERVAL, 0),)),
+        Close(),
+    ]
+
+
+def test_may_leave_before_it_is_let_in():
+    peer = Peer(options(V4))
+    peer.do(Opened())
+    assert peer.do(Disconnect())[1:] == [packets.Disconnect(), Close()]
+
+
+def test_311_leaves_a_broker_that_misbehaves_without_a_word():
+    assert online(V4).raw("00 00") == [
+        ProtocolViolation(0x81, "header 0x00: a packet that no broker sends in V311"),
+        Close(),
+    ]
+
+
+def test_what_came_before_a_fault_counts():
+    peer = online()
+    first = Message("a", b"x", 1, packet_id=1)
+    assert peer.raw("32 07 0001 61 0001 00 78 00 00")[0] == PublishReceived([first])
+
+
+@pytest.mark.parametrize(
+    "ending", [Closed(), Received(bytes.fromhex("0000")), Received(bytes.fromhex("e000"))]
+)
+def test_nothing_happens_after_the_end(ending):
+    peer = online()
+    peer.do(ending)
+    late: list[Input] = [Received(bytes.fromhex("d000")), Closed(), TimerFired()]
+    assert [peer.do(event) for event in late] == [[], [], []]
+    assert peer.session.next_deadline() is None
+
+
+def test_late_answer_is_ignored():
+    """The next connection may have another publication under this id."""
+    peer = online()
+    peer.hear(Message("a", b"x", 1, packet_id=7))
+    peer.do(Closed("reset"))
+    assert peer.do(Answer([PubAck(7)])) == [Ignored("Answer: reset")]
+
+
+def test_late_publication_is_told_as_not_sent():
+    peer = online()
+    peer.do(Closed("reset"))
+    assert peer.do(Publish([Message("a", b"x")])) == [NotSent([Message("a", b"x")], "reset")]
+
+
+# ---------------------------------------------------------------- time
+
+
+def test_asks_for_a_sign_of_life_and_hears_it():
+    peer = online(keep_alive=20)
+    assert peer.session.next_deadline() == 10.0
+    assert peer.wait(9.0) == []
+    assert peer.wait(10.0) == [packets.PingReq()]
+    peer.now = 10.5
+    assert peer.hear(packets.PingResp()) == [Ponged(0.5)]
+    assert peer.session.next_deadline() == 20.0
+
+
+def test_broker_that_hangs_is_given_up():
+    peer = online(keep_alive=20, answer_timeout=3.0)
+    peer.wait(10.0)
+    assert peer.session.next_deadline() == 13.0
+    assert peer.wait(13.0) == [
+        Disconnected(None, "no sign of life for 3 seconds", by_broker=False),
+        Close(),
+    ]
+
+
+def test_what_is_sent_and_heard_puts_off_the_question():
+    peer = online(keep_alive=20)
+    peer.now = 8.0
+    peer.do(Publish([Message("a", b"x")]))
+    assert peer.session.next_deadline() == 10.0
+    peer.hear(Message("a", b"x"))
+    assert peer.session.next_deadline() == 18.0
+
+
+def test_broker_may_choose_the_keep_alive():
+    peer = online(keep_alive=20, granted=((P.SERVER_KEEP_ALIVE, 4),))
+    assert peer.session.next_deadline() == 2.0
+
+
+def test_asks_when_told():
+    peer = online(keep_alive=0)
+    assert peer.session.next_deadline() is None
+    assert peer.do(Ping()) == [packets.PingReq()]
+    peer.now = 0.25
+    assert peer.hear(packets.PingResp(), packets.PingResp()) == [
+        Ponged(0.25),
+        Ignored("PingResp, nobody waits for it"),
+    ]
+
+
+# ---------------------------------------------------------------- mistakes of the caller
+
+
+@pytest.mark.parametrize("event", [Publish([]), Answer([]), Subscribe(()), Ping()])
+def test_no_orders_before_the_broker_has_accepted(event):
+    peer = Peer(options())
+    for _ in range(2):
+        with pytest.raises(ValueError, match="when the session is _"):
+            peer.do(event)
+        if peer.session.next_deadline() is None:
+            peer.do(Opened())
+
+
+def test_session_is_one_connection():
+    peer = online()
+    with pytest.raises(ValueError, match="Opened when the session is online"):
+        peer.do(Opened())
+    peer.do(Closed())
+    with pytest.raises(ValueError, match="Opened when the session is _Ended"):
+        peer.do(Opened())
+
+
+def test_the_same_inputs_give_the_same_effects():
+    def story() -> list[object]:
+        session = Session(options())
+        events: list[Input] = [
+            Opened(),
+            Received(bytes.fromhex("2003000000")),
+            Ping(),
+            Publish([Message("a", b"")]),
+        ]
+        return [session.handle(event, float(at)) for at, event in enumerate(events)]
+
+    assert story() == story()
+    assert isinstance(Session(options()).handle(Opened(), 0.0)[0], Write)

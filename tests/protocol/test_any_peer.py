@@ -1,0 +1,159 @@
+"""Whatever a peer sends, if it is well formed: a node never raises, never waits for a moment long
+past, and never sends what no peer would read.
+
+Few ids, numbers and names, so that senseless frames still touch one another; and the largest ones.
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.protocol.wire_of_nodes import key
+
+from hansa.protocol import frames, records
+from hansa.protocol.effects import Effect, Send, Subscribe
+from hansa.protocol.events import (
+    Event,
+    Granted,
+    InterestChanged,
+    LinkClosed,
+    LinkOpened,
+    Published,
+    Received,
+    TimerFired,
+)
+from hansa.protocol.frames import UNREACHABLE
+from hansa.protocol.node import Identity, Node
+from hansa.protocol.records import Kind
+from hansa.protocol.settings import Metric, ProtocolSettings
+from hansa.protocol.vocabulary import HOPS_MAX, MANAGEMENT, LinkId, NodeId, Publication, group_id
+from hansa.protocol.wire import decode, encode
+
+ME, PEER = NodeId(2), NodeId(1)
+LARGEST = (1 << 64) - 1
+
+nodes = st.sampled_from([0, PEER, ME, 3, LARGEST])
+numbers = st.sampled_from([0, 1, 2, 3, LARGEST])
+lives = st.sampled_from([0, 1, 2, 3, LARGEST // 2])  # a rival's must leave room to outrank it
+names = st.sampled_from(["g", "a/#", "a/b", "#", "$share/s/g", "$SYS/#"])
+group_names = names | st.just(MANAGEMENT)
+group_ids = st.sampled_from([group_id("g"), group_id("a/#"), 0])
+hops = st.sampled_from([0, 1, HOPS_MAX])
+
+
+def few(items: st.SearchStrategy[Any]) -> st.SearchStrategy[tuple[Any, ...]]:
+    return st.lists(items, max_size=3, unique=True).map(tuple)
+
+
+@st.composite
+def sets(draw: st.DrawFn, make: Any, each: st.SearchStrategy[str]) -> Any:
+    base, version = sorted((draw(numbers), draw(numbers)))
+    whole = base == version
+    removed = () if whole else draw(few(each))
+    part, parts = draw(st.sampled_from([(0, 1), (0, 2), (1, 2)] if whole else [(0, 1)]))
+    return make(draw(nodes), draw(lives), version, base, draw(few(each)), removed, part, parts)
+
+
+claims = sets(records.ClaimsRecord, group_names)
+node_records = st.builds(
+    records.NodeRecord,
+    node=nodes,
+    incarnation=lives,
+    version=numbers,
+    born=lives,
+    key=nodes.map(lambda node: key(node)),
+    name=st.just(""),
+    addresses=st.just(()),
+    capacity=st.sampled_from([0.0, 1.0, 9.0]),
+    links=st.dictionaries(nodes, numbers, max_size=4).map(lambda row: tuple(sorted(row.items()))),
+)
+any_record = node_records | sets(records.InterestRecord, names) | claims
+
+ordered = st.one_of(
+    st.builds(frames.Goodbye, st.just("enough"), st.none() | node_records),
+    st.builds(frames.Summary, few(st.tuples(st.sampled_from(Kind), nodes, numbers, numbers))),
+    st.builds(frames.Update, few(any_record)),
+    st.builds(frames.Fetch, few(st.tuples(st.sampled_from(Kind), nodes))),
+    st.builds(
+        frames.Announce,
+        *(nodes, lives, numbers),
+        st.sampled_from([0, 1, 2, UNREACHABLE - 1, UNREACHABLE]),
+        few(nodes),
+        st.none() | claims,
+        few(group_ids),
+    ),
+    st.builds(frames.Membership, nodes, numbers, few(group_names), few(group_names)),
+    st.builds(frames.Solicit, nodes, numbers, numbers, hops),
+    st.builds(
+        frames.Confirm,
+        few(st.builds(frames.Confirmation, nodes, numbers, numbers, nodes, numbers, numbers, hops)),
+    ),
+    st.builds(frames.Enquire, nodes, nodes, hops),
+)
+any_frame = st.one_of(
+    ordered,
+    st.builds(frames.Heartbeat, numbers, numbers, numbers, numbers),
+    st.builds(frames.Acknowledge, numbers, few(numbers)),
+    st.builds(frames.Numbered, st.integers(1, 6), ordered),
+    st.builds(
+        Publication,
+        nodes,
+        numbers,
+        numbers,
+        st.integers(0, 2),
+        st.sampled_from(["g", "a/b", "$SYS/x"]),
+        st.just(b""),
+        hops=hops,
+        named=few(group_ids),
+    ),
+)
+own_events: st.SearchStrategy[Event] = st.one_of(
+    st.builds(InterestChanged, few(names), few(names)),
+    st.builds(Published, st.sampled_from(["g", "a/b", "$SYS/x"]), st.just(b""), st.integers(0, 2)),
+    st.just(TimerFired()),
+    st.just(LinkClosed(LinkId(1))),
+    st.just(LinkOpened(LinkId(1), dialled=True)),
+)
+
+
+def check(effects: Iterable[Effect]) -> list[str]:
+    """What is sent can be read; return what is to be subscribed to."""
+    filters: list[str] = []
+    for effect in effects:
+        if isinstance(effect, Send):
+            assert decode(encode(effect.frame)) == effect.frame
+        elif isinstance(effect, Subscribe):
+            filters += effect.filters
+    return filters
+
+
+@given(
+    st.lists(any_frame | own_events, max_size=40),
+    st.booleans(),
+    st.sampled_from(Metric),
+    st.sampled_from([0, 1]),
+)
+@settings(max_examples=150)
+def test_no_peer_can_make_a_node_raise_or_spin_or_send_nonsense(steps, ordered_link, metric, depth):
+    chosen = ProtocolSettings(metric=metric, group_depth=depth, nodes_max=4, filters_per_node_max=4)
+    node = Node(Identity(ME, key(ME), 1), chosen)
+    now = 0.0
+    hello = frames.Hello(1, "hansa", PEER, key(PEER), 1, "", chosen.agreement(), 0)
+    greeting = frames.Numbered(1, hello) if not ordered_link else hello
+    check(node.handle(LinkOpened(LinkId(1), dialled=True, ordered=ordered_link), now))
+    check(node.handle(Received(LinkId(1), greeting), now))
+    for step in steps:
+        now += 0.25
+        event = step if isinstance(step, Event) else Received(LinkId(1), step)
+        filters = check(node.handle(event, now))
+        if filters:
+            check(node.handle(Granted(tuple(filters)), now))
+        for _ in range(20):
+            due = node.next_deadline()
+            if due is None or due > now:
+                break
+            check(node.handle(TimerFired(), now))
+        else:
+            raise AssertionError(f"the deadline stays at {due}, now is {now}")
+        node.view()

@@ -1,0 +1,863 @@
+"""The overlay by example, and several of them joined by a wire: whoever is in reach agrees."""
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from itertools import combinations, count
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hansa.protocol.changes import CapacityChanged, CostsChanged, NewLife, Outcome, Passed
+from hansa.protocol.database import SetChange
+from hansa.protocol.effects import (
+    CloseLink,
+    Halt,
+    Ignored,
+    IncarnationRaised,
+    MemberJoined,
+    MemberLost,
+    NeighbourDown,
+    NeighbourUp,
+    Rekey,
+    Send,
+)
+from hansa.protocol.events import LinkOpened
+from hansa.protocol.frames import (
+    PROTOCOL_VERSION,
+    Any,
+    Fetch,
+    Goodbye,
+    Heartbeat,
+    Hello,
+    Numbered,
+    Solicit,
+    Summary,
+    Update,
+)
+from hansa.protocol.neighbours import RTT_UNKNOWN, Link
+from hansa.protocol.overlay import INCARNATION_MAX, Overlay
+from hansa.protocol.records import ClaimsRecord, InterestRecord, Kind, NodeRecord, Record
+from hansa.protocol.settings import Metric, ProtocolSettings
+from hansa.protocol.vocabulary import Identity, LinkId, NodeId, Publication
+
+SETTINGS = ProtocolSettings(heartbeat_interval=1.0, heartbeat_limit=3.0, relay_delay=0.25)
+ME, PEER, FAR, OTHER = NodeId(5), NodeId(7), NodeId(8), NodeId(9)
+ONE, TWO = LinkId(1), LinkId(2)
+KEYS = {node: bytes([node]) * 32 for node in (ME, PEER, FAR, OTHER)}
+LARGER_KEY = b"\xff" * 32
+REKEY = Rekey("another node with this id started earlier")
+HALT = Halt("another node runs with this key and started earlier")
+
+
+def overlay(settings: ProtocolSettings = SETTINGS, incarnation: int = 4) -> Overlay:
+    return Overlay(Identity(ME, KEYS[ME], incarnation), settings)
+
+
+def hello(
+    node: NodeId = PEER, incarnation: int = 1, key: bytes | None = None, digest: int = 0
+) -> Hello:
+    agreement = SETTINGS.agreement()
+    key = key or KEYS[node]
+    return Hello(PROTOCOL_VERSION, "hansa", node, key, incarnation, "", agreement, digest)
+
+
+def record(
+    node: NodeId = PEER,
+    *links: NodeId,
+    version: int = 1,
+    incarnation: int = 1,
+    born: int | None = None,
+    key: bytes | None = None,
+    capacity: float = 1.0,
+) -> NodeRecord:
+    born = incarnation if born is None else born
+    ends = tuple((link, 0) for link in links)
+    key = key or KEYS[node]
+    return NodeRecord(node, incarnation, version, born, key, "", (), capacity, ends)
+
+
+def own(version: int, *links: NodeId, incarnation: int = 4) -> NodeRecord:
+    return record(ME, *links, version=version, incarnation=incarnation, born=4)
+
+
+def opened(it: Overlay, link: LinkId = ONE, ordered: bool = True, now: float = 0.0) -> Link:
+    it.open(LinkOpened(link, dialled=True, ordered=ordered), now)
+    return it.neighbours.links[link]
+
+
+def joined(it: Overlay, peer: Hello | None = None, link: LinkId = ONE, now: float = 0.0) -> Link:
+    """A neighbour that was greeted, and everything about it told."""
+    new = opened(it, link, now=now)
+    it.take(new, peer or hello(), now)
+    it.flush(now)
+    return new
+
+
+def taken(it: Overlay, link: Link, *records: Record, now: float = 0.0) -> Outcome:
+    return it.take(link, Update(records), now)
+
+
+# ---------------------------------------------------------------- greeting
+
+
+def test_a_new_link_starts_with_who_we_are_and_what_we_hold():
+    it = overlay()
+    expected = hello(ME, incarnation=4, digest=it.database.digest)
+    assert it.open(LinkOpened(ONE, dialled=True), 0.0) == [Send(ONE, expected)]
+    assert it.database.digest != 0
+
+
+def test_a_new_neighbour_with_another_database_gets_our_summary():
+    it = overlay()
+    link = opened(it)
+    assert it.take(link, hello(digest=1), 0.0) == [
+        NeighbourUp(PEER, ONE),
+        Send(ONE, Summary(((Kind.NODE, ME, 4, 1),))),
+        Send(ONE, Heartbeat(1, 0, 0, it.database.digest)),
+    ]
+
+
+def test_a_new_neighbour_with_the_same_database_gets_none():
+    it = overlay()
+    link = opened(it)
+    digest = it.database.digest
+    assert it.take(link, hello(digest=digest), 0.0) == [
+        NeighbourUp(PEER, ONE),
+        Send(ONE, Heartbeat(1, 0, 0, digest)),
+    ]
+
+
+def test_a_second_hello_is_ignored_and_not_answered():
+    it = overlay()
+    link = joined(it)
+    assert it.take(link, hello(), 0.0) == [Ignored("second hello on a link")]
+
+
+def test_who_disagrees_is_turned_away():
+    it = overlay()
+    theirs = msgspec.structs.replace(hello(), federation="other")
+    reason = "federation 'other' meets 'hansa'"
+    expected = [Send(ONE, Goodbye(reason)), CloseLink(ONE, reason)]
+    assert it.take(opened(it), theirs, 0.0) == expected
+
+
+@pytest.mark.parametrize(
+    "frame", [Heartbeat(1, 0, 0, 0), Update(()), Summary(()), Fetch(()), Solicit(ME, 1, 1, 0)]
+)
+def test_nothing_counts_before_the_hello(frame):
+    it = overlay()
+    assert it.take(opened(it), frame, 0.0) == [Ignored(f"{type(frame).__name__} before hello")]
+
+
+def test_a_neighbour_in_place_of_another_link_of_its_is_down_and_up_again():
+    it = overlay()
+    joined(it, link=ONE)
+    outcome = it.take(opened(it, TWO), hello(digest=it.database.digest), 0.0)
+    assert outcome[:-1] == [
+        NeighbourDown(PEER, "replaced by a newer link"),
+        CloseLink(ONE, "replaced by a newer link"),
+        NeighbourUp(PEER, TWO),
+    ]
+
+
+# ---------------------------------------------------------------- parting
+
+
+def test_a_goodbye_closes_the_link():
+    it = overlay()
+    link = joined(it)
+    outcome = it.take(link, Goodbye("maintenance"), 0.0)
+    assert outcome == [NeighbourDown(PEER, "maintenance"), CloseLink(ONE, "maintenance")]
+
+
+def test_a_goodbye_can_come_before_a_hello():
+    it = overlay()
+    assert it.take(opened(it), Goodbye("no"), 0.0) == [CloseLink(ONE, "no")]
+
+
+def test_a_closed_connection_loses_the_neighbour_and_all_behind_it():
+    it = overlay()
+    link = joined(it)
+    taken(it, link, record(PEER, ME, FAR), record(FAR, PEER))
+    assert it.close(ONE, "reset", 1.0) == [
+        NeighbourDown(PEER, "reset"),
+        MemberLost(PEER),
+        MemberLost(FAR),
+    ]
+
+
+def test_an_unknown_connection_can_close():
+    assert overlay().close(ONE, "reset", 0.0) == []
+
+
+# ---------------------------------------------------------------- frames of others
+
+
+def test_a_frame_that_is_not_the_overlays_is_passed_on():
+    it = overlay()
+    frame = Solicit(PEER, 1, 1, 0)
+    assert it.take(joined(it), frame, 0.0) == [Passed(PEER, frame)]
+
+
+def test_a_neighbour_can_be_told_something():
+    it = overlay()
+    joined(it)
+    assert it.tell(PEER, Fetch(()), 0.0) == [Send(ONE, Fetch(()))]
+
+
+def test_who_is_no_neighbour_is_told_nothing():
+    assert overlay().tell(PEER, Fetch(()), 0.0) == []
+
+
+@pytest.mark.parametrize(("metric", "cost"), [(Metric.HOPS, 1), (Metric.RTT, RTT_UNKNOWN)])
+def test_the_cost_of_a_neighbour_is_that_of_its_link(metric, cost):
+    it = overlay(replace(SETTINGS, metric=metric))
+    peer = msgspec.structs.replace(hello(), agreement=replace(SETTINGS, metric=metric).agreement())
+    joined(it, peer)
+    assert (it.cost(PEER), it.cost(FAR)) == (cost, None)
+
+
+def test_the_capacity_of_a_node_is_what_it_reported():
+    it = overlay()
+    taken(it, joined(it), record(capacity=2.5))
+    assert [it.capacity(node) for node in (ME, PEER, FAR)] == [1.0, 2.5, 0.0]
+
+
+# ---------------------------------------------------------------- records
+
+
+def test_a_node_that_lists_a_link_to_us_comes_into_reach():
+    it = overlay()
+    link = joined(it)
+    assert taken(it, link, record(FAR, PEER)) == []
+    assert taken(it, link, record(PEER, ME, FAR)) == [MemberJoined(PEER), MemberJoined(FAR)]
+
+
+def test_a_node_goes_out_of_reach_when_its_neighbour_says_so():
+    it = overlay()
+    link = joined(it)
+    taken(it, link, record(PEER, ME, FAR), record(FAR, PEER))
+    assert taken(it, link, record(PEER, ME, version=2)) == [MemberLost(FAR)]
+
+
+def test_an_old_record_changes_nothing():
+    it = overlay()
+    link = joined(it)
+    taken(it, link, record(PEER, ME, version=2))
+    assert taken(it, link, record(PEER, version=1)) == []
+
+
+def test_a_new_life_is_reported():
+    it = overlay()
+    link = joined(it)
+    taken(it, link, record(PEER, ME))
+    assert taken(it, link, record(PEER, ME, incarnation=2)) == [NewLife(PEER)]
+
+
+def test_a_new_capacity_is_reported():
+    it = overlay()
+    link = joined(it)
+    taken(it, link, record(PEER, ME))
+    outcome = taken(it, link, record(PEER, ME, version=2, capacity=9.0))
+    assert outcome == [CapacityChanged(PEER)]
+
+
+def test_a_changed_set_is_reported():
+    it = overlay()
+    link = joined(it)
+    interest = InterestRecord(PEER, 1, 1, 0, ("a",))
+    change = SetChange(Kind.INTEREST, PEER, (1, 1), ("a",), ())
+    assert taken(it, link, record(PEER, ME), interest) == [MemberJoined(PEER), change]
+
+
+def test_a_change_that_does_not_fit_is_fetched_whole():
+    it = overlay()
+    link = joined(it)
+    outcome = taken(it, link, record(PEER), InterestRecord(PEER, 1, 3, 2, ("a",)))
+    assert outcome == [Send(ONE, Fetch(((Kind.INTEREST, PEER),)))]
+
+
+def test_fetched_rows_are_sent_whole():
+    it = overlay()
+    link = joined(it)
+    it.change_own(Kind.INTEREST, ["a"], [], 0.0)
+    rows = ((Kind.INTEREST, ME), (Kind.CLAIMS, ME))
+    sent = Update((InterestRecord(ME, 4, 1, 1, ("a",)),))
+    assert it.take(link, Fetch(rows), 0.0) == [Send(ONE, sent)]
+
+
+def test_a_summary_is_answered_with_what_it_lacks():
+    it = overlay()
+    link = joined(it)
+    taken(it, link, record(PEER, ME))
+    outcome = it.take(link, Summary(((Kind.NODE, PEER, 1, 1),)), 0.0)
+    assert outcome == [Send(ONE, Update((own(2, PEER),)))]
+
+
+def test_a_comparison_that_one_side_began_goes_both_ways():
+    it = overlay()
+    link = joined(it, hello(digest=it.database.digest))
+    theirs = Summary(((Kind.NODE, ME, 4, 2), (Kind.NODE, PEER, 1, 1)))
+    ours = Summary(((Kind.NODE, ME, 4, 2),))
+    assert it.take(link, theirs, 0.0) == [Send(ONE, ours)]
+
+
+def test_a_comparison_that_both_sides_began_is_not_begun_again():
+    it = overlay()
+    link = joined(it, hello(digest=1))
+    theirs = Summary(((Kind.NODE, ME, 4, 2), (Kind.NODE, PEER, 1, 1)))
+    assert it.take(link, theirs, 0.0) == []
+
+
+def test_every_comparison_goes_both_ways():
+    it = overlay()
+    link = joined(it, hello(digest=1))
+    theirs = Summary(((Kind.NODE, ME, 4, 2), (Kind.NODE, PEER, 1, 1)))
+    answers = [it.take(link, theirs, now) for now in (0.0, 1.0, 2.0)]
+    assert answers == [[], [Send(ONE, it.database.summary())], [Send(ONE, it.database.summary())]]
+
+
+def test_a_summary_that_lacks_nothing_is_not_answered():
+    it = overlay()
+    assert it.take(joined(it), it.database.summary(), 0.0) == []
+
+
+# ---------------------------------------------------------------- bounds
+
+
+def test_a_set_of_an_unknown_node_is_ignored():
+    it = overlay()
+    outcome = taken(it, joined(it), InterestRecord(PEER, 1, 1, 0, ("a",)))
+    assert outcome == [Ignored("record of an unknown node")]
+
+
+def test_more_nodes_than_the_bound_are_ignored():
+    it = overlay(replace(SETTINGS, nodes_max=2))
+    link = joined(it)
+    outcome = taken(it, link, record(PEER), record(FAR), record(PEER, ME, version=2))
+    assert outcome == [Ignored("nodes_max"), MemberJoined(PEER)]
+
+
+def test_more_filters_than_the_bound_are_ignored():
+    it = overlay(replace(SETTINGS, filters_per_node_max=2))
+    link = joined(it)
+    taken(it, link, record(PEER), InterestRecord(PEER, 1, 1, 0, ("a", "b")))
+    more, other = (
+        InterestRecord(PEER, 1, 2, 1, added, removed)
+        for added, removed in ((("c",), ()), (("c",), ("a",)))
+    )
+    change = SetChange(Kind.INTEREST, PEER, (1, 2), ("c",), ("a",))
+    assert taken(it, link, more, other) == [Ignored("filters_per_node_max"), change]
+
+
+def test_more_filters_than_the_bound_are_ignored_in_parts_too():
+    it = overlay(replace(SETTINGS, filters_per_node_max=2))
+    link = joined(it)
+    pieces = [InterestRecord(PEER, 1, 1, 1, (name,), (), n, 3) for n, name in enumerate("abc")]
+    assert taken(it, link, record(PEER), *pieces) == [Ignored("filters_per_node_max")]
+
+
+# ---------------------------------------------------------------- own rows
+
+
+def test_our_own_record_follows_our_links():
+    it = overlay()
+    link = opened(it)
+    it.take(link, hello(), 0.0)
+    assert it.flush(0.0) == [Send(ONE, Update((own(2, PEER),)))]
+    assert it.flush(0.0) == []
+
+
+def test_our_own_record_can_wait_to_share_a_frame():
+    it = overlay(replace(SETTINGS, change_delay=0.5))
+    it.take(opened(it), hello(), 0.0)
+    it.take(opened(it, TWO), hello(FAR), 0.1)
+    assert (it.next_deadline(), it.flush(0.4)) == (0.5, [])
+    update = Update((own(2, PEER, FAR),))
+    assert it.flush(0.5) == [Send(ONE, update), Send(TWO, update)]
+
+
+def test_a_change_of_our_interest_is_told_at_once():
+    it = overlay()
+    joined(it)
+    made = it.change_own(Kind.INTEREST, ["a"], [], 1.0)
+    assert made == [InterestRecord(ME, 4, 1, 0, ("a",))]
+    assert it.next_deadline() == 1.0
+    assert it.flush(1.0) == [Send(ONE, Update(tuple(made)))]
+
+
+def test_a_change_of_our_claims_is_left_to_the_announcement():
+    it = overlay()
+    joined(it)
+    assert it.change_own(Kind.CLAIMS, ["g"], [], 1.0) == [ClaimsRecord(ME, 4, 1, 0, ("g",))]
+    assert it.flush(1.0) == []
+
+
+def test_what_a_former_life_claimed_gives_way_to_an_empty_row():
+    it = overlay()
+    link = joined(it)
+    assert taken(it, link, ClaimsRecord(ME, 3, 9, 9, ("g",)), now=1.0) == []
+    assert it.flush(1.0) == [Send(ONE, Update((ClaimsRecord(ME, 4, 1, 1, ()),)))]
+
+
+def test_what_a_former_life_wanted_stands_until_we_know_better():
+    it = overlay()
+    link = joined(it)
+    taken(it, link, InterestRecord(ME, 3, 9, 9, ("a",)))
+    assert it.flush(1.0) == []
+    it.know_interest(2.0)
+    assert it.flush(2.0) == [Send(ONE, Update((InterestRecord(ME, 4, 1, 1, ()),)))]
+
+
+def test_a_row_of_this_life_is_not_written_again_for_a_former_one():
+    it = overlay()
+    link = joined(it)
+    it.know_interest(0.0)
+    it.change_own(Kind.INTEREST, ["a"], [], 0.0)
+    it.flush(0.0)
+    taken(it, link, InterestRecord(ME, 3, 9, 9, ("b",)))
+    assert it.flush(0.0) == []
+
+
+def test_a_copy_of_our_own_row_changes_nothing():
+    it = overlay()
+    link = joined(it)
+    (ours,) = it.change_own(Kind.INTEREST, ["a"], [], 0.0)
+    it.flush(0.0)
+    assert (taken(it, link, ours), it.flush(0.0)) == ([], [])
+
+
+# ---------------------------------------------------------------- telling others
+
+
+def test_news_of_others_waits_a_moment_and_goes_to_all_but_its_sender():
+    it = overlay()
+    link = joined(it)
+    joined(it, hello(FAR), TWO)
+    taken(it, link, record(PEER, ME), now=1.0)
+    taken(it, link, record(OTHER, PEER), now=1.1)
+    assert (it.flush(1.2), it.next_deadline()) == ([], 1.0)  # the heartbeat comes first
+    it.fire(1.2)
+    assert it.next_deadline() == 1.25
+    news = Update((record(PEER, ME), record(OTHER, PEER)))
+    assert it.flush(1.25) == [Send(TWO, news)]
+
+
+def test_our_own_news_takes_that_of_others_along():
+    it = overlay()
+    link = joined(it)
+    joined(it, hello(FAR), TWO)
+    taken(it, link, record(PEER), now=1.0)
+    (ours,) = it.change_own(Kind.INTEREST, ["a"], [], 1.1)
+    assert it.flush(1.1) == [Send(ONE, Update((ours,))), Send(TWO, Update((record(PEER), ours)))]
+
+
+def test_later_news_does_not_put_off_what_waits():
+    it = overlay()
+    link = joined(it)
+    joined(it, hello(FAR), TWO)
+    taken(it, link, record(PEER), now=0.0)
+    taken(it, link, record(PEER, version=2), now=0.2)
+    assert it.next_deadline() == 0.25
+
+
+def test_a_record_that_its_carrier_spreads_is_not_flooded():
+    it = overlay()
+    link = joined(it)
+    joined(it, hello(FAR), TWO)
+    taken(it, link, record(PEER))
+    it.flush(0.25)
+    claims = ClaimsRecord(PEER, 1, 1, 0, ("g",))
+    change = SetChange(Kind.CLAIMS, PEER, (1, 1), ("g",), ())
+    assert it.take_record(link, claims, 0.5, flood=False) == [change]
+    assert it.flush(9.0) == []
+
+
+# ---------------------------------------------------------------- heartbeats
+
+
+def beat(number: int, digest: int, echo: int = 0) -> Heartbeat:
+    return Heartbeat(number, echo, 0, digest)
+
+
+def test_a_measured_link_changes_costs_and_our_record():
+    it = overlay()
+    link = joined(it, now=0.0)
+    digest = it.database.digest
+    outcome = it.take(link, beat(1, digest, echo=1), 0.5)
+    assert outcome == [Send(ONE, Heartbeat(2, 1, 0, digest)), CostsChanged()]
+    expected = msgspec.structs.replace(own(3), links=((PEER, 500_000),))
+    assert it.flush(0.5) == [Send(ONE, Update((expected,)))]
+
+
+def test_databases_that_stay_different_are_compared():
+    it = overlay()
+    link = joined(it)
+    summary = Send(ONE, it.database.summary())
+    beats = [it.take(link, beat(number, digest=1), 0.0) for number in range(1, 8)]
+    assert [summary in outcome for outcome in beats] == [False] * 3 + [True, False] * 2
+
+
+def test_a_heartbeat_can_measure_and_compare_at_once():
+    it = overlay()
+    link = joined(it)
+    it.take(link, beat(3, digest=1), 0.0)
+    outcome = it.take(link, beat(4, digest=1, echo=1), 0.5)
+    assert outcome == [CostsChanged(), Send(ONE, it.database.summary())]
+
+
+def test_equal_databases_are_not_compared():
+    it = overlay()
+    link = joined(it)
+    beats = [it.take(link, beat(n, it.database.digest), 0.0) for n in range(2, 9)]
+    assert beats[1:] == [[]] * 6
+
+
+# ---------------------------------------------------------------- time
+
+
+def test_alone_nothing_is_due():
+    it = overlay()
+    assert (it.next_deadline(), it.fire(9.0), it.flush(9.0), it.expired(9.0)) == (None, [], [], [])
+
+
+def test_a_heartbeat_is_sent_when_due():
+    it = overlay()
+    joined(it)
+    assert it.next_deadline() == 1.0
+    assert it.fire(1.0) == [Send(ONE, Heartbeat(2, 0, 0, it.database.digest))]
+
+
+def test_a_silent_neighbour_is_lost():
+    it = overlay()
+    link = joined(it)
+    taken(it, link, record(PEER, ME))
+    it.fire(1.0)
+    it.fire(2.0)
+    assert it.fire(3.0)[1:] == [
+        NeighbourDown(PEER, "silent"),
+        MemberLost(PEER),
+        CloseLink(ONE, "silent"),
+    ]
+    assert it.flush(3.0) == []
+    assert it.database.nodes[ME] == own(3)
+
+
+def test_a_neighbour_that_acknowledges_nothing_is_lost():
+    it = overlay(replace(SETTINGS, unacknowledged_max=1))
+    link = opened(it, ordered=False)
+    outcome = it.take(link, hello(), 0.0)
+    assert isinstance(outcome[1], Send)
+    assert isinstance(outcome[1].frame, Numbered)
+    assert it.fire(0.1) == [NeighbourDown(PEER, "stuck"), CloseLink(ONE, "stuck")]
+
+
+def test_a_node_out_of_reach_is_forgotten_after_its_lease():
+    it = overlay(replace(SETTINGS, interest_lease=60.0))
+    link = joined(it)
+    taken(it, link, record(PEER, ME, FAR), record(FAR, PEER), now=0.0)
+    it.close(ONE, "reset", 1.0)
+    it.flush(1.0)
+    assert it.next_deadline() == 61.0
+    assert it.expired(60.9) == []
+    assert it.expired(61.0) == [PEER, FAR]
+    for node in (PEER, FAR):
+        it.forget(node)
+    assert (list(it.database.nodes), it.next_deadline()) == ([ME], None)
+
+
+def test_a_node_that_was_never_in_reach_has_a_lease_from_its_first_record():
+    it = overlay(replace(SETTINGS, interest_lease=60.0))
+    link = joined(it)
+    taken(it, link, record(FAR), now=1.0)
+    taken(it, link, record(FAR, version=2), now=5.0)
+    assert (it.expired(60.9), it.expired(61.0)) == ([], [FAR])
+
+
+def test_a_node_that_comes_back_keeps_its_place():
+    it = overlay(replace(SETTINGS, interest_lease=60.0))
+    link = joined(it)
+    taken(it, link, record(FAR, PEER), now=1.0)
+    taken(it, link, record(PEER, ME, FAR), now=2.0)
+    assert it.expired(1_000.0) == []
+
+
+def test_the_first_lease_to_end_is_the_next_deadline():
+    it = overlay(replace(SETTINGS, interest_lease=60.0))
+    link = joined(it)
+    taken(it, link, record(FAR), now=1.0)
+    taken(it, link, record(OTHER), now=2.0)
+    it.close(ONE, "reset", 3.0)
+    it.flush(3.0)
+    assert it.next_deadline() == 61.0
+
+
+@pytest.mark.parametrize("since", [0.1, 0.7, 1.3, 12.345])
+def test_a_lease_has_ended_at_the_deadline_that_was_named(since):
+    it = overlay(replace(SETTINGS, interest_lease=86_400.0))
+    link = joined(it)
+    taken(it, link, record(FAR), now=since)
+    it.close(ONE, "reset", since)
+    it.flush(since)
+    due = it.next_deadline()
+    assert due is not None
+    assert it.expired(due) == [FAR]
+
+
+# ---------------------------------------------------------------- two nodes with one id
+
+
+def test_a_neighbour_with_our_own_id_is_shown_our_record():
+    it = overlay()
+    link = opened(it)
+    assert it.take(link, hello(ME, key=LARGER_KEY), 0.0) == [Send(ONE, Goodbye("same id", own(1)))]
+
+
+@pytest.mark.parametrize(
+    ("rival", "verdict"),
+    [
+        (own(1), []),
+        (record(ME, incarnation=3, key=LARGER_KEY), [REKEY]),
+        (record(ME, incarnation=3), [HALT]),
+        (record(ME, incarnation=6, key=LARGER_KEY), [IncarnationRaised(7)]),
+    ],
+)
+def test_a_goodbye_with_the_record_of_a_rival_is_judged(rival, verdict):
+    it = overlay()
+    link = opened(it)
+    assert it.take(link, Goodbye("same id", rival), 0.0) == [*verdict, CloseLink(ONE, "same id")]
+
+
+def test_a_goodbye_with_the_record_of_somebody_else_is_only_a_goodbye():
+    it = overlay()
+    assert it.take(opened(it), Goodbye("no", record(FAR)), 0.0) == [CloseLink(ONE, "no")]
+
+
+def test_the_earlier_of_two_takes_up_all_its_rows_above_its_rival():
+    it = overlay()
+    link = joined(it)
+    it.change_own(Kind.INTEREST, ["a"], [], 0.0)
+    it.change_own(Kind.CLAIMS, ["g"], [], 0.0)
+    it.flush(0.0)
+    rival = record(ME, incarnation=6, version=8, key=LARGER_KEY)
+    assert taken(it, link, rival) == [IncarnationRaised(7)]
+    raised = (
+        own(3, PEER, incarnation=7),
+        InterestRecord(ME, 7, 2, 2, ("a",)),
+        ClaimsRecord(ME, 7, 2, 2, ("g",)),
+    )
+    assert it.flush(0.0) == [Send(ONE, Update(raised))]
+
+
+def test_a_rival_that_leaves_no_room_above_it_is_ignored():
+    it = overlay()
+    rival = record(ME, incarnation=INCARNATION_MAX, key=LARGER_KEY)
+    reason = "a rival's incarnation leaves no room above it"
+    assert (taken(it, joined(it), rival), it.incarnation) == ([Ignored(reason)], 4)
+
+
+def test_a_record_of_our_former_life_is_no_rival():
+    it = overlay()
+    assert taken(it, joined(it), record(ME, incarnation=3)) == []
+
+
+@pytest.mark.parametrize(
+    ("theirs", "reason"),
+    [
+        (hello(incarnation=2), "an older life"),
+        (hello(incarnation=2, key=LARGER_KEY), "another key has this id"),
+        (hello(incarnation=3, key=LARGER_KEY), "another key has this id"),
+    ],
+)
+def test_who_comes_with_the_id_of_a_node_in_reach_is_shown_its_record(theirs, reason):
+    it = overlay()
+    holder = record(PEER, ME, incarnation=3)
+    taken(it, joined(it, hello(incarnation=3)), holder)
+    expected = [Send(TWO, Goodbye(reason, holder)), CloseLink(TWO, reason)]
+    assert it.take(opened(it, TWO), theirs, 0.0) == expected
+
+
+@pytest.mark.parametrize("theirs", [hello(incarnation=3), hello(incarnation=4, key=LARGER_KEY)])
+def test_who_comes_back_or_outranks_is_welcome(theirs):
+    it = overlay()
+    taken(it, joined(it, hello(incarnation=3)), record(PEER, ME, incarnation=3))
+    assert NeighbourUp(PEER, TWO) in it.take(opened(it, TWO), theirs, 0.0)
+
+
+def test_the_id_of_a_node_out_of_reach_can_be_taken():
+    it = overlay()
+    taken(it, joined(it, hello(FAR)), record(PEER, incarnation=3))
+    theirs = hello(incarnation=1, key=LARGER_KEY)
+    assert NeighbourUp(PEER, TWO) in it.take(opened(it, TWO), theirs, 0.0)
+
+
+# ---------------------------------------------------------------- several overlays
+
+
+@dataclass
+class World:
+    """Overlays at numbered places, joined by links without delay that are redialled when lost."""
+
+    nodes: dict[int, Overlay] = field(default_factory=dict)
+    wanted: set[tuple[int, int]] = field(default_factory=set)
+    ends: dict[tuple[int, LinkId], tuple[int, LinkId]] = field(default_factory=dict)
+    mail: deque[tuple[int, LinkId, Any | None]] = field(default_factory=deque)
+    gone: dict[int, Halt | Rekey] = field(default_factory=dict)
+    now: float = 0.0
+    dial_due: float = 0.0
+    numbers: Iterator[int] = field(default_factory=lambda: count(1))
+
+    def start(self, place: int, identity: Identity) -> None:
+        self.stop(place)
+        self.nodes[place] = Overlay(identity, SETTINGS)
+        self.nodes[place].know_interest(self.now)
+
+    def stop(self, place: int) -> None:
+        self.nodes.pop(place, None)
+        for end in [end for end in self.ends if end[0] == place]:
+            self.hang_up(end)
+
+    def restart(self, place: int) -> None:
+        before = self.nodes[place]
+        self.start(place, replace(before.identity, incarnation=before.incarnation + 1))
+
+    def want(self, place: int, name: str) -> None:
+        node = self.nodes[place]
+        if name not in node.database.names(Kind.INTEREST, node.identity.node):
+            node.change_own(Kind.INTEREST, [name], [], self.now)
+
+    def join(self, one: int, other: int) -> None:
+        self.wanted.add((one, other))
+
+    def cut(self, one: int, other: int) -> None:
+        self.wanted.discard((one, other))
+        for end, far in list(self.ends.items()):
+            if (end[0], far[0]) == (one, other):
+                self.hang_up(end)
+                self.mail.append((*end, None))
+
+    def hang_up(self, end: tuple[int, LinkId]) -> None:
+        if far := self.ends.pop(end, None):
+            del self.ends[far]
+            self.mail.append((*far, None))
+
+    def dial(self) -> None:
+        self.dial_due = self.now + 0.5
+        standing = {(end[0], far[0]) for end, far in self.ends.items()}
+        for pair in sorted(self.wanted - standing):
+            if self.nodes.keys() >= set(pair):
+                one, other = ((place, LinkId(next(self.numbers))) for place in pair)
+                self.ends |= {one: other, other: one}
+                for place, link in (one, other):
+                    event = LinkOpened(link, dialled=place == pair[0])
+                    self.perform(place, self.nodes[place].open(event, self.now))
+
+    def perform(self, place: int, outcome: Outcome) -> None:
+        for item in outcome:
+            match item:
+                case Send(link, frame) if (place, link) in self.ends:
+                    assert not isinstance(frame, Publication)
+                    self.mail.append((*self.ends[place, link], frame))
+                case CloseLink(link):
+                    self.hang_up((place, link))
+                case Halt() | Rekey():
+                    self.gone[place] = item
+        if place in self.gone:
+            self.stop(place)
+
+    def deliver(self) -> None:
+        place, link_id, frame = self.mail.popleft()
+        node = self.nodes.get(place)
+        link = node.neighbours.links.get(link_id) if node else None
+        if node is None or link is None:
+            return
+        if frame is None:
+            self.perform(place, node.close(link_id, "cut", self.now))
+        else:
+            ((item,), _) = node.neighbours.unpack(link, frame, self.now)
+            self.perform(place, node.take(link, item, self.now))
+        self.perform(place, [*node.flush(self.now)])
+
+    def tick(self) -> None:
+        for place, node in list(self.nodes.items()):
+            self.perform(place, node.fire(self.now))
+            self.perform(place, [*node.flush(self.now)])
+        if self.now >= self.dial_due:
+            self.dial()
+
+    def run(self, seconds: float) -> None:
+        end = self.now + seconds
+        while True:
+            while self.mail:
+                self.deliver()
+            dues = [
+                due for node in self.nodes.values() if (due := node.next_deadline()) is not None
+            ]
+            if min([self.dial_due, *dues]) > end:
+                break
+            self.now = max(self.now, min([self.dial_due, *dues]))
+            self.tick()
+        self.now = end
+
+    def component(self, place: int) -> set[int]:
+        found, front = {place}, {place}
+        while front:
+            front = {q for p, q in self.wanted | {(q, p) for p, q in self.wanted} if p in front}
+            front = {place for place in front - found if place in self.nodes}
+            found |= front
+        return found
+
+
+PLACES = range(4)
+places = st.sampled_from(PLACES)
+pairs = st.sampled_from(list(combinations(PLACES, 2)))
+steps = st.one_of(
+    pairs.map(lambda pair: ("join", *pair)),
+    pairs.map(lambda pair: ("cut", *pair)),
+    st.tuples(st.just("restart"), places),
+    st.tuples(st.just("want"), places, st.sampled_from("ab")),
+    st.tuples(st.just("run"), st.sampled_from([0.0, 0.3, 4.0])),
+)
+
+
+@settings(max_examples=40)
+@given(st.lists(steps, max_size=15))
+def test_who_is_in_reach_of_one_another_comes_to_agree(steps):
+    world = World()
+    for place in PLACES:
+        world.start(place, Identity(NodeId(place + 1), bytes([place]) * 32, 1))
+        world.want(place, f"of {place}")
+    for name, *arguments in steps:
+        getattr(world, name)(*arguments)
+    world.run(12.0)
+    for place, node in world.nodes.items():
+        component = world.component(place)
+        assert set(node.graph.reachable) == {other + 1 for other in component}
+        for other in component:
+            truth = world.nodes[other]
+            assert node.database.digest == truth.database.digest
+            wish = truth.database.names(Kind.INTEREST, truth.identity.node)
+            assert node.database.names(Kind.INTEREST, truth.identity.node) == wish
+
+
+@pytest.mark.parametrize("links", ["01", "02 12", "02 23 13"])
+@pytest.mark.parametrize("births", [((1, 1), (1, 2)), ((1, 2), (2, 1)), ((1, 1), (2, 1))])
+@pytest.mark.parametrize("raised", [None, 0, 1])
+@pytest.mark.parametrize("earlier", [0, 1])
+def test_exactly_the_later_of_two_with_one_id_gives_way(links, births, raised, earlier):
+    world = World()
+    for place, (born, key) in zip((earlier, 1 - earlier), births, strict=True):
+        world.start(place, Identity(OTHER, bytes([key]) * 32, born))
+    for place in (2, 3):
+        world.start(place, Identity(NodeId(place), bytes([place]) * 32, 1))
+    if raised is not None:  # above a rival that is no more
+        former = Goodbye("", record(OTHER, incarnation=4, key=LARGER_KEY))
+        world.perform(raised, world.nodes[raised].take(opened(world.nodes[raised]), former, 0.0))
+        assert world.nodes[raised].incarnation == 5
+    for one, other in links.split():
+        world.join(int(one), int(other))
+    world.run(8.0)
+    assert list(world.gone) == [1 - earlier]

@@ -1,0 +1,126 @@
+"""What nodes were given and what they answered, as lines that a person can read.
+
+      1.010  2  ← 3  Announce(core=3, seq=1, distance=0, claims=+plant/+)
+                     CoreElected(group=plant/+, core=3)
+                → 1  Announce(core=3, seq=1, distance=1, parents=3, claims=+plant/+)
+
+At 1.01 s node 2 heard this from 3, took 3 for the core, and told 1. Left out are heartbeats, first
+incarnations, empty fields, and fields that no story turns on, such as keys.
+"""
+
+from collections.abc import Iterator
+from dataclasses import fields
+
+import msgspec
+from tests.protocol.wire_of_nodes import Step, Wire
+
+from hansa.protocol.effects import Deliver, Effect, Send
+from hansa.protocol.events import (
+    Event,
+    Granted,
+    InterestChanged,
+    LinkClosed,
+    LinkOpened,
+    Published,
+    Received,
+)
+from hansa.protocol.frames import UNREACHABLE, Heartbeat, Hello, Summary
+from hansa.protocol.records import ClaimsRecord, NodeRecord, SetRecord
+from hansa.protocol.vocabulary import MANAGEMENT, Publication, group_id
+
+GROUP = "plant/+"
+NUMBERS = {UNREACHABLE: "nowhere", group_id(GROUP): GROUP, group_id(MANAGEMENT): "management"}
+UNSAID = {"digest", "epoch", "link"}
+PAUSE = 0.2
+"""Seconds without news after which a new paragraph begins."""
+
+
+def transcript(wire: Wire) -> Iterator[str]:
+    """Return the lines of all that is in the log of a wire."""
+    last = -PAUSE - 1  # a story begins with a paragraph
+    for step in wire.log:
+        told = [_effect(wire, step.place, item) for item in step.effects if not _is_beat(item)]
+        event = _event(wire, step)
+        if told or (event and not _is_beat(step.event)):
+            if step.at > last + PAUSE:
+                yield ""
+            yield f"{step.at:7.3f}  {step.place}  {event or 'timer'}"
+            yield from (f"{'':12}{line}" for line in told)
+            last = step.at
+
+
+def _is_beat(item: Event | Effect) -> bool:
+    return isinstance(item, Send | Received) and isinstance(item.frame, Heartbeat)
+
+
+def _event(wire: Wire, step: Step) -> str:
+    match step.event:
+        case Received(link, frame):
+            return f"← {wire.peers[step.place, link]}  {_text(frame)}"
+        case LinkOpened(link, dialled):
+            return f"link {'to' if dialled else 'from'} {wire.peers[step.place, link]} opened"
+        case LinkClosed(link, reason):
+            return f"link to {wire.peers[step.place, link]} closed: {reason}"
+        case InterestChanged(added, removed):
+            return f"clients want {_signed(added, removed)}"
+        case Published(topic, payload):
+            return f"a client publishes {payload.decode()} to {topic}"
+        case Granted(filters):
+            return f"the broker grants {_text(filters)}"
+    return ""
+
+
+def _effect(wire: Wire, place: int, effect: Effect) -> str:
+    if isinstance(effect, Send):
+        return f"→ {wire.peers[place, effect.link]}  {_text(effect.frame)}"
+    if isinstance(effect, Deliver):
+        return f"     Deliver({effect.publication.payload.decode()} to {effect.publication.topic})"
+    return f"     {_text(effect)}"
+
+
+def _text(value: object) -> str:
+    match value:
+        case str():
+            return value or "management"
+        case int():
+            return NUMBERS.get(value, str(value))
+        case tuple():
+            return " ".join(map(_text, value))
+        case Hello(node=node, incarnation=life):
+            return f"Hello(node={node}{_life(life)})"
+        case Summary(rows):
+            return f"Summary({len(rows)} rows)"
+        case NodeRecord(node=node, incarnation=life, links=links):
+            return f"Node({node}{_life(life)}, links={' '.join(str(n) for n, _ in links) or '-'})"
+        case SetRecord(node=node, incarnation=life, added=added, removed=removed):
+            kind = type(value).__name__.removesuffix("Record")
+            return f"{kind}({node}{_life(life)}, {_signed(added, removed)})"
+        case Publication(origin=origin, life=life, number=number, hops=hops, named=named):
+            towards = f", towards {_text(named)}" if named else ""
+            return f"Publication({origin}/{life}/{number}, hops={hops}{towards})"
+    return f"{type(value).__name__}({', '.join(_fields(value))})"
+
+
+def _fields(value: object) -> Iterator[str]:
+    for name in _names(value):
+        item = getattr(value, name)
+        if isinstance(item, ClaimsRecord):
+            yield f"{name}={_signed(item.added, item.removed)}"
+        elif name not in UNSAID and item not in ((), None) and (name, item) != ("incarnation", 1):
+            yield f"{name}={_text(item)}"
+
+
+def _names(value: object) -> list[str]:
+    if isinstance(value, msgspec.Struct):
+        return list(value.__struct_fields__)
+    return [field.name for field in fields(value)]  # type: ignore[arg-type]
+
+
+def _life(incarnation: int) -> str:
+    return "" if incarnation == 1 else f", incarnation={incarnation}"
+
+
+def _signed(added: tuple[str, ...], removed: tuple[str, ...]) -> str:
+    return (
+        " ".join([*(f"+{name}" for name in added), *(f"-{name}" for name in removed)]) or "nothing"
+    )

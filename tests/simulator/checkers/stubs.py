@@ -1,0 +1,29 @@
+"""What checkers are shown in tests: a world in which nothing runs, and made-up events."""
+
+from types import SimpleNamespace
+
+from hansa.protocol.vocabulary import Publication
+from hansa.simulator.ledger import Entry
+from hansa.simulator.options import Options
+from hansa.simulator.topologies import parse
+from hansa.simulator.world import World
+
+
+def idle_world(**options):
+    """Return three places in a ring; nothing runs."""
+    return World(Options(parse("ring:3", 0), seed=42, **options))
+
+
+def published(place=0, payload=b"12345678"):
+    return Entry(0, place, "a", payload, 0, False, 0.0, ())
+
+
+def publication(**changes):
+    fields = {"origin": 0, "life": 1, "number": 1, "qos": 0, "topic": "a", "payload": b"12345678"}
+    return Publication(**{**fields, **changes})
+
+
+def end(world, sender=0, receiver=1):
+    """Return the sending end of a session."""
+    other = SimpleNamespace(machine=world.sites[receiver])
+    return SimpleNamespace(machine=world.sites[sender], other=other, id=receiver)

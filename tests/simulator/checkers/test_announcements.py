@@ -1,0 +1,153 @@
+"""Announcements that break a promise, made by hand: each class must notice."""
+
+import pytest
+from tests.simulator.checkers.stubs import end, idle_world
+
+from hansa.protocol.effects import NeighbourDown, NeighbourUp, ParentsChanged
+from hansa.protocol.frames import UNREACHABLE, Announce
+from hansa.protocol.settings import Metric, ProtocolSettings
+from hansa.protocol.vocabulary import LinkId, NodeId
+from hansa.simulator.checkers import Cost, ParentsNearer
+from hansa.simulator.options import LinkOptions
+
+CORE = NodeId(0)
+
+
+@pytest.fixture
+def world():
+    return idle_world()
+
+
+@pytest.fixture
+def violations():
+    return []
+
+
+class Neighbours:
+    """Announcements among three places that all are neighbours, core 0."""
+
+    def __init__(self, violations, metric=Metric.HOPS):
+        self.world = idle_world(protocol=ProtocolSettings(metric=metric))
+        for site in self.world.sites:
+            site.ends = {
+                other.place: end(self.world, site.place, other.place)
+                for other in self.world.sites
+                if other is not site
+            }
+        self.checker = ParentsNearer(self.world, violations)
+        for site in self.world.sites:
+            self.checker.started(site)
+            for other in site.ends:
+                self.checker.told(site, NeighbourUp(other, other))
+
+    def says(self, place, seq, distance, *parents):
+        frame = Announce(CORE, 1, seq, distance, parents)
+        self.checker.announced(end(self.world, place, 0), frame)
+
+    def chooses(self, place, *parents):
+        self.checker.told(self.world.sites[place], ParentsChanged(CORE, 1, 1, 2, parents))
+
+
+def test_a_parent_that_is_nearer_newer_or_lost_is_fine(violations):
+    nodes = Neighbours(violations)
+    nodes.says(0, 1, 0)
+    nodes.says(1, 1, 1, 0)
+    nodes.says(2, 1, 2, 1)
+    nodes.says(0, 2, 0)
+    nodes.says(1, 1, UNREACHABLE)
+    assert violations == []
+
+
+@pytest.mark.parametrize(("seq", "distance"), [(1, 2), (1, 3), (0, 1)])
+def test_a_parent_that_is_not_nearer_is_seen(violations, seq, distance):
+    nodes = Neighbours(violations)
+    nodes.says(1, seq, distance, 0)
+    nodes.says(2, 1, 2, 1)
+    assert "n2" in violations[0]
+    assert "has parent n1" in violations[0]
+
+
+def test_a_parent_that_moves_away_is_seen(violations):
+    nodes = Neighbours(violations)
+    nodes.says(1, 1, 1, 0)
+    nodes.says(2, 1, 2, 1)
+    assert violations == []
+    nodes.says(1, 1, 2, 0)
+    assert "has parent n1" in violations[0]
+
+
+def test_with_round_trips_a_distance_may_grow_but_a_loop_is_seen(violations):
+    nodes = Neighbours(violations, Metric.RTT)
+    nodes.says(1, 1, 100, 0)
+    nodes.says(2, 1, 90, 1)
+    assert violations == []
+    nodes.chooses(2, 1)
+    nodes.chooses(1, 2)
+    assert "n1 is above itself" in violations[0]
+
+
+def test_a_parent_that_started_again_is_not_the_one_that_was_chosen(violations):
+    nodes = Neighbours(violations)
+    nodes.says(1, 1, 1, 0)
+    nodes.says(2, 1, 2, 1)
+    nodes.world.sites[1].life += 1
+    nodes.says(1, 1, 3, 2)
+    assert violations == []
+
+
+def test_a_dead_node_is_nobodys_way(violations):
+    nodes = Neighbours(violations)
+    nodes.chooses(2, 1)
+    nodes.checker.stopped(nodes.world.sites[2])
+    nodes.chooses(1, 2)
+    assert violations == []
+
+
+def announce(checker, world, times, distance=0):
+    for _ in range(times):
+        checker.announced(end(world), Announce(CORE, 1, 1, distance))
+
+
+def all_up(checker, world):
+    for site in world.sites:
+        for other in world.sites:
+            if other is not site:
+                checker.told(site, NeighbourUp(other.memory.id, LinkId(1)))
+
+
+def test_more_than_two_frames_per_link_are_seen(world, violations):
+    checker = Cost(world, violations)
+    all_up(checker, world)
+    announce(checker, world, 6)
+    announce(checker, world, 3, distance=UNREACHABLE)
+    assert violations == []
+    announce(checker, world, 1)
+    assert "takes 7 frames on 3.0 links" in violations[0]
+    assert checker.frames_max == 7
+
+
+def test_the_cost_is_not_promised_while_neighbours_come_and_go(world, violations):
+    checker = Cost(world, violations)
+    all_up(checker, world)
+    announce(checker, world, 6)
+    checker.told(world.sites[1], NeighbourDown(NodeId(2), "gone"))
+    announce(checker, world, 6)
+    assert violations == []
+    assert checker.frames_max == 12
+
+
+def test_what_a_new_link_carries_does_not_count(world, violations):
+    checker = Cost(world, violations)
+    announce(checker, world, 1)
+    all_up(checker, world)
+    announce(checker, world, 9)
+    assert checker.frames_max == 1
+
+
+def test_the_cost_is_not_promised_on_links_that_differ(violations):
+    world = idle_world(links=LinkOptions(jitter_ms=1.0))
+    checker = Cost(world, violations)
+    all_up(checker, world)
+    announce(checker, world, 7)
+    assert violations == []
+    assert checker.frames_max == 7

@@ -1,0 +1,20 @@
+"""Complaints."""
+
+from tests.simulator.checkers.stubs import idle_world
+
+from hansa.simulator.checkers import Checker
+from hansa.simulator.checkers.base import VIOLATIONS_MAX
+
+
+def test_a_complaint_says_what_when_and_with_which_seed():
+    violations: list[str] = []
+    Checker(idle_world(), violations).fail("n3 is upset", "peace")
+    assert violations == ["peace: n3 is upset (0.0000 s, seed 42)"]
+
+
+def test_not_every_complaint_is_written_down():
+    violations: list[str] = []
+    checker = Checker(idle_world(), violations)
+    for _ in range(2 * VIOLATIONS_MAX):
+        checker.fail("again")
+    assert len(violations) == VIOLATIONS_MAX

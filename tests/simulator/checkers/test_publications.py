@@ -1,0 +1,105 @@
+"""Publications that break a promise, made by hand: each class must notice."""
+
+import pytest
+from tests.simulator.checkers.stubs import end, idle_world, publication, published
+from tests.simulator.worlds import Played
+
+from hansa.protocol.vocabulary import HOPS_MAX
+from hansa.simulator.actions import Crash, Publish, Subscribe
+from hansa.simulator.checkers import AtMostOnce, Completeness, NoLoop, NoPhantom
+
+
+@pytest.fixture
+def world():
+    return idle_world()
+
+
+@pytest.fixture
+def violations():
+    return []
+
+
+def test_a_delivery_of_what_was_published_is_no_phantom(world, violations):
+    NoPhantom(world, violations).delivered(world.sites[1], publication(), published())
+    assert violations == []
+
+
+@pytest.mark.parametrize(
+    ("place", "got", "entry"),
+    [
+        (1, publication(), None),
+        (1, publication(payload=b"12345679"), published()),
+        (1, publication(topic="b"), published()),
+        (1, publication(retain=True), published()),
+        (1, publication(qos=1), published()),
+        (0, publication(), published()),
+    ],
+    ids=["never published", "payload", "topic", "retain", "qos", "at its origin"],
+)
+def test_phantoms_are_seen(world, violations, place, got, entry):
+    NoPhantom(world, violations).delivered(world.sites[place], got, entry)
+    assert len(violations) == 1
+    assert "seed 42" in violations[0]
+
+
+def test_a_second_delivery_to_one_broker_is_seen(world, violations):
+    checker = AtMostOnce(world, violations)
+    checker.delivered(world.sites[1], publication(), published())
+    checker.delivered(world.sites[2], publication(), published())
+    assert violations == []
+    checker.delivered(world.sites[1], publication(), published())
+    assert "n1 delivers publication 0 again" in violations[0]
+
+
+def test_an_agent_that_started_again_cannot_remember(world, violations):
+    checker = AtMostOnce(world, violations)
+    checker.delivered(world.sites[1], publication(), published())
+    world.sites[1].life += 1
+    checker.delivered(world.sites[1], publication(), published())
+    assert violations == []
+
+
+def test_a_copy_may_cross_once_to_spread_and_once_per_group_it_names(world, violations):
+    checker = NoLoop(world, violations)
+    way = end(world)
+    checker.forwarded(way, publication())
+    checker.forwarded(way, publication(named=(7,)))
+    checker.forwarded(way, publication(named=(8,)))
+    checker.forwarded(end(world, 1, 0), publication())
+    assert violations == []
+    checker.forwarded(way, publication(named=(8,)))
+    assert "crosses n0>n1 4 times, named 2" in violations[0]
+
+
+def test_the_two_families_of_numbers_are_apart(world, violations):
+    checker = NoLoop(world, violations)
+    checker.forwarded(end(world), publication(qos=0))
+    checker.forwarded(end(world), publication(qos=1))
+    assert violations == []
+
+
+def test_a_copy_that_travels_too_far_is_seen(world, violations):
+    NoLoop(world, violations).forwarded(end(world), publication(hops=HOPS_MAX + 1))
+    assert "hops" in violations[0]
+
+
+def test_a_publication_that_does_not_arrive_is_seen(violations):
+    played = Played("line:2", [(0.0, Subscribe(1, "a")), (2.0, Publish(0, "a"))])
+    played.run(1.9)
+    played.world.sites[0].broker.withdraw(["a"])  # the agent will not see it
+    tracker = played.simulation.tracker
+    checker = Completeness(played.world, violations, tracker)
+    played.world.watchers.published.append(checker.published)
+    played.run(3.0)
+    assert "publication 0 on a from n0 did not reach n1" in violations[0]
+    assert checker.checked == 1
+
+
+def test_what_is_disturbed_on_its_way_is_not_missed(violations):
+    played = Played("line:2", [(0.0, Subscribe(1, "a")), (2.0, Publish(0, "a")), (2.0, Crash(1))])
+    tracker = played.simulation.tracker
+    checker = Completeness(played.world, violations, tracker)
+    played.world.watchers.published.append(checker.published)
+    played.run(3.0)
+    assert violations == []
+    assert checker.checked == 0

@@ -1,0 +1,99 @@
+"""A run is its options: the same bytes in every process, whatever the hash seed."""
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+
+from hansa.protocol.settings import ProtocolSettings
+from hansa.simulator.actions import Publish, Step, Subscribe
+from hansa.simulator.options import Options, Phases
+from hansa.simulator.run import Simulation, simulate, sweep
+from hansa.simulator.sampling import random_options
+from hansa.simulator.topologies import parse
+
+SCRIPT = """
+import sys
+from hansa.simulator.run import simulate
+from hansa.simulator.sampling import random_options
+print(simulate(random_options(int(sys.argv[1]))).to_json())
+"""
+
+
+def small_options(seed: int) -> Options:
+    script = (Step(0.0, Subscribe(2, "a")), Step(1.0, Publish(0, "a")))
+    return Options(parse("ring:4", 0), seed=seed, schedule=script, phases=Phases(warm_up_s=2.0))
+
+
+def broken_options(seed: int) -> Options:
+    """Return a run that cannot be right for seed 2: no node may know more than one other."""
+    options = replace(small_options(seed), phases=Phases(warm_up_s=15.0))
+    return replace(options, protocol=ProtocolSettings(nodes_max=2)) if seed == 2 else options
+
+
+def json_in_a_process(seed: int, hash_seed: str) -> str:
+    environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
+    command = [sys.executable, "-c", SCRIPT, str(seed)]
+    return subprocess.run(
+        command, env=environment, capture_output=True, text=True, check=True
+    ).stdout
+
+
+@pytest.mark.parametrize("seed", [0, 5, 14])
+def test_the_same_seed_is_the_same_run_whatever_the_process_and_its_hash_seed(seed):
+    here = simulate(random_options(seed)).to_json()
+    assert json_in_a_process(seed, "1").strip() == here
+    assert json_in_a_process(seed, "2").strip() == here
+
+
+def test_another_seed_is_another_run():
+    assert simulate(random_options(1)).fingerprint != simulate(random_options(3)).fingerprint
+
+
+def test_frames_as_bytes_and_frames_as_objects_are_the_same_run():
+    objects = simulate(small_options(0))
+    octets = simulate(replace(small_options(0), wire=True))
+    assert replace(objects, fingerprint="") == replace(octets, fingerprint="")
+
+
+def test_a_listener_and_checkers_change_nothing():
+    told = []
+    watched = simulate(small_options(0), lambda *what: told.append(what))
+    assert told
+    assert watched == simulate(small_options(0))
+    assert watched.fingerprint == simulate(replace(small_options(0), check=False)).fingerprint
+
+
+def test_a_result_tells_what_happened():
+    result = simulate(small_options(5))
+    assert (result.seed, result.nodes, result.links) == (5, 4, 4)
+    assert (result.publications, result.expected, result.delivered, result.lost) == (1, 1, 1, 0)
+    assert result.delay_ms_by_node[2].mean == pytest.approx(2.2)
+    assert result.copies_per_publication >= 2
+    assert result.violations == ()
+    assert [record.after for record in result.converged_s] == ["start"]
+    assert result.control_frames["Hello"] == 8
+    assert result.virtual_s == 2.0
+
+
+def test_a_run_can_be_stopped_looked_at_and_continued():
+    simulation = Simulation(small_options(0))
+    simulation.run_until(1.0)
+    views = simulation.views()
+    assert [sorted(view.neighbours) for view in views if view] == [[1, 3], [0, 2], [1, 3], [0, 2]]
+    assert simulation.run() == simulate(small_options(0))
+
+
+def test_a_sweep_plays_all_seeds_in_order():
+    told: list[object] = []
+    results = list(sweep(small_options, range(5), processes=2, progress=told.append))
+    assert [result.seed for result in results] == [0, 1, 2, 3, 4]
+    assert told == results
+    assert results[3] == simulate(small_options(3))
+
+
+def test_a_sweep_ends_after_the_first_broken_promise():
+    results = list(sweep(broken_options, range(100), processes=2))
+    assert [result.ok for result in results] == [True, True, False]

@@ -1,0 +1,45 @@
+"""Random runs: every kind of thing is tried, and the seed decides."""
+
+from dataclasses import fields
+
+from hansa.simulator.convergence import allowance
+from hansa.simulator.options import Faults
+from hansa.simulator.sampling import NODES_MAX, random_options
+
+SAMPLE = [random_options(seed) for seed in range(400)]
+
+
+def test_the_seed_decides_everything():
+    assert random_options(7) == random_options(7)
+    assert random_options(7) != random_options(8)
+
+
+def test_topologies_of_all_kinds_and_sizes_are_tried():
+    kinds = {options.topology.name.partition(":")[0] for options in SAMPLE}
+    assert kinds == {"ring", "line", "star", "tree", "full", "grid", "random", "geometric"}
+    sizes = {options.topology.nodes for options in SAMPLE}
+    assert min(sizes) == 2
+    assert max(sizes) == NODES_MAX
+
+
+def test_settings_of_all_kinds_are_tried():
+    protocols = [options.protocol for options in SAMPLE]
+    assert {protocol.redundancy for protocol in protocols} == {1, 2, 3}
+    assert len({protocol.outside for protocol in protocols}) == 3
+    assert len({protocol.metric for protocol in protocols}) == 2
+    assert len({protocol.management_by for protocol in protocols}) == 2
+    assert {protocol.group_depth for protocol in protocols} == {0, 1, 2}
+    assert {options.links.ordered for options in SAMPLE} == {True, False}
+    assert {options.wire for options in SAMPLE} == {True, False}
+    assert {options.shuffle_ids for options in SAMPLE} == {True, False}
+
+
+def test_faults_of_all_kinds_are_tried():
+    for field in fields(Faults):
+        if field.name != "outage_s":
+            assert any(getattr(options.faults, field.name) for options in SAMPLE), field.name
+
+
+def test_every_run_ends_with_time_enough_to_be_right():
+    assert all(options.phases.settle_s > allowance(options) for options in SAMPLE)
+    assert all(options.phases.final_s > 0 for options in SAMPLE)
