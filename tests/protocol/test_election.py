@@ -117,6 +117,15 @@ def test_patience_is_counted_from_the_beginning():
     assert scene.election.next_deadline() == 110.0
 
 
+def test_the_next_deadline_is_that_of_the_first_group():
+    scene = Scene()
+    for group, since in (("g", 100.0), ("h", 101.0)):
+        scene.index.change(NodeId(3), [group], [])
+        scene.index.change(NodeId(5), [group], [])
+        scene.election.evaluate(group, since)
+    assert scene.election.next_deadline() == 110.0
+
+
 def test_who_no_longer_wants_it_no_longer_waits_for_it():
     scene = Scene()
     scene.want(3, 5)

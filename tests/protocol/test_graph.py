@@ -191,7 +191,7 @@ def reach(links: Map, start: NodeId) -> set[NodeId]:
     return found
 
 
-@settings(max_examples=100)
+@settings(max_examples=60)
 @given(st.lists(reports, max_size=20))
 def test_reach_is_always_what_a_fresh_search_finds(reports):
     graph, links = Graph(NodeId(1), Metric.HOPS), dict[NodeId, Links]()
@@ -239,7 +239,7 @@ def test_following_next_hops_reaches_every_node_over_a_shortest_way(links, metri
         assert step + rest == shortest[start, target]  # it falls at every step: no loop
 
 
-@settings(max_examples=100)
+@settings(max_examples=60)
 @given(maps, st.integers(2, 6).map(NodeId), st.lists(ids, max_size=5))
 def test_the_nearest_is_the_one_that_a_scan_of_all_distances_finds(links, lost, candidates):
     links.get(lost, {}).pop(lost, None)

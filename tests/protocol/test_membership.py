@@ -90,6 +90,13 @@ def test_a_parent_that_is_none_any_more_stays_told_for_the_linger():
     assert made.told == {"g": {B: None}}
 
 
+def test_the_next_deadline_is_that_of_the_first_to_leave():
+    made = member(A, B)
+    made.settle("g", True, (B,), 11.0)
+    made.settle("g", True, (), 11.25)
+    assert made.next_deadline() == 11.5
+
+
 def test_settling_again_does_not_prolong_the_linger():
     made = member(A)
     made.settle("g", False, (A,), 11.0)

@@ -449,6 +449,17 @@ def test_each_side_of_a_partition_has_a_core_and_the_smaller_wins_when_they_meet
     assert publish(wire, 3) == {1: [b"x"], 4: [b"x"]}
 
 
+def test_a_claim_that_overtakes_the_record_of_its_node_is_fetched_with_it():
+    wire = wanting("2-3 3-4")
+    wire.start(1)
+    wire.join("1-2")
+    wire.run(DELAY)  # 2 knows 1, and waits a moment before it tells others
+    wire.want(1, "g")
+    wire.run(0.1)
+    assert cores(wire) == dict.fromkeys((1, 2, 3, 4), 1)
+    assert wire.effects(1, InterestInstalled)[-1:] == [InterestInstalled(1)]
+
+
 def test_a_core_whose_group_nobody_wants_gives_it_up():
     wire = wanting("1-2", (2, "g"))
     wire.unwant(2, "g")

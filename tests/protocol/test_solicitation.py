@@ -50,6 +50,13 @@ def test_a_way_that_may_still_come_is_awaited():
     assert (made.due(13.75), made.due(14.0), made.next_deadline()) == ([], [CORE], 18.0)
 
 
+def test_the_next_deadline_is_that_of_the_first_to_ask_for():
+    made = solicitation()
+    made.expect(CORE, 10.0)
+    made.lost(OTHER, 11.0)
+    assert made.next_deadline() == 11.0
+
+
 def test_expecting_a_way_does_not_put_off_asking_for_it():
     made = solicitation()
     made.lost(CORE, 10.0)

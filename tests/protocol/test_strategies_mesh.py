@@ -351,6 +351,22 @@ def test_a_core_whose_announcement_does_not_come_is_asked_for():
     assert place.mesh.fire(108.0) == tell((6,), Solicit(NodeId(9), 0, 0, 0))
 
 
+def test_a_new_leader_of_the_management_group_that_says_nothing_is_asked():
+    place = Place()
+    place.lose(2)
+    assert place.mesh.next_deadline() == 108.0
+    assert place.mesh.fire(108.0) == tell((4,), Solicit(NodeId(4), 0, 0, 0))
+
+
+def test_while_a_way_is_lost_an_announcement_that_does_not_help_is_a_reason_to_ask_at_once():
+    place = following("g", parents=(4,))
+    place.lose(4)
+    place.mesh.fire(100.0)
+    assert place.mesh.next_deadline() == 101.0
+    assert place.hear(6, announce(3, 4), now=100.5) == []
+    assert place.mesh.next_deadline() == 100.5
+
+
 def test_it_is_not_asked_for_once_it_came():
     place = Place()
     place.claim(9, "g", now=100.0)
@@ -516,6 +532,15 @@ def test_a_parent_that_said_it_is_a_member_comes_first():
     place.hear(4, announce(3, 1))
     place.hear(2, announce(3, 1, members=(group_id("g"),)))
     assert place.entries()[-1] == ("g", False, (), (20, 40))
+
+
+def test_what_a_parent_said_counts_while_others_come_and_go():
+    place = following("g", core=9, parents=(6,))
+    place.hear(4, announce(9, 1, members=(group_id("g"),)))
+    place.lose(2)
+    place.mesh.forget(NodeId(77))
+    place.want(77, "g")
+    assert place.entries()[-1] == ("g", False, (), (40, 60))
 
 
 def test_a_group_without_a_core_leads_nowhere():

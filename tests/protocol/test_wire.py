@@ -153,6 +153,8 @@ def test_an_earlier_version_may_leave_out_what_has_a_default():
 
 
 @given(publications, st.integers(0, HOPS_MAX))
+@example(FULL_PUBLICATION, 0)
+@example(PUBLICATION, HOPS_MAX)
 def test_relaying_changes_the_hops_and_nothing_else(publication, hops):
     assert relay(encode(publication), hops) == encode(replace(publication, hops=hops))
 

@@ -28,6 +28,7 @@ from hansa.simulator.actions import (
     Restart,
     Step,
     Subscribe,
+    Unsubscribe,
 )
 from hansa.simulator.options import LinkOptions, Options, Phases
 from hansa.simulator.run import simulate
@@ -49,7 +50,10 @@ RESTART = [
     (6.0, Restart(0)),
     (18.0, Publish(0, "a", count=3)),
 ]
-BURST = [(0.0, Subscribe(4, "a")), (5.0, Publish(0, "a", count=50, interval_s=0.001))]
+BURST = [
+    *((0.0, Subscribe(node, "a")) for node in range(8)),
+    (5.0, Publish(0, "a", count=50, interval_s=0.001)),
+]
 CORE_LOST = [(0.0, Subscribe(2, "a")), (1.0, Subscribe(4, "a")), (5.0, Crash(2))]
 HALVES = [
     (0.0, Subscribe(0, "a")),
@@ -185,13 +189,24 @@ def test_a_core_that_nobody_replaces_is_missed(monkeypatch):
 def test_parents_that_are_never_told_of_a_leave_keep_too_many_members(monkeypatch):
     monkeypatch.setattr(Membership, "leave", lambda self, now: [])
     monkeypatch.setattr(Membership, "next_deadline", lambda self: None)
-    broken = caught("ring:6", [*CORE_LOST, (9.0, Restart(2))])
+    script = [(0.0, Subscribe(2, "a")), (1.0, Subscribe(4, "a")), (5.0, Unsubscribe(4, "a"))]
+    broken = caught("ring:6", script)
     assert broken & {"tables agree", "meshes minimal"}
 
 
 HASH_ORDER = """
 from hansa.protocol.interest import LocalInterest
-from hansa.simulator.actions import Step, Subscribe
+from hansa.simulator.actions import (
+    Action,
+    Crash,
+    Mend,
+    Partition,
+    Publish,
+    Restart,
+    Step,
+    Subscribe,
+    Unsubscribe,
+)
 from hansa.simulator.options import Options, Phases
 from hansa.simulator.run import simulate
 from hansa.simulator.topologies import parse

@@ -130,6 +130,12 @@ def test_a_core_that_is_not_there_is_a_problem(resting):
     assert "its core 9 is not there" in problem
 
 
+def test_a_node_alone_has_nobody_to_agree_with():
+    lonely = structure(Played("line:1", [(0.0, Subscribe(0, GROUP))]).run(2.0))
+    assert lonely.converged() is None
+    assert list(lonely.exact()) == []
+
+
 def test_two_nodes_with_one_id_are_a_problem():
     played = Played("line:3", [(1.0, Clone(0, near=2))]).run(1.0)
     assert "two nodes share an id" in structure(played).converged()

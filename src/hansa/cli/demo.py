@@ -217,7 +217,7 @@ def _summary(story: Story, results: Sequence[Result]) -> int:
     )
     story.show(rows)
     if expected > delivered:
-        story.say("What was lost was on its way through the core when it died: QoS 0 allows that.")
+        story.say("What was lost was on its way to the core when it died: QoS 0 allows that.")
     broken = [text for result in results for text in result.violations]
     for text in broken:
         story.say(f"[red]broken promise: {text}[/red]")

@@ -39,7 +39,7 @@ from hansa.protocol.events import (
     TimerFired,
 )
 from hansa.protocol.forwarding import Entry, Forwarder, Table, Windows, as_drops, as_sends
-from hansa.protocol.frames import Announce, Confirm, Confirmation, Enquire
+from hansa.protocol.frames import Announce, Confirm, Confirmation, Enquire, Fetch
 from hansa.protocol.frames import Any as AnyFrame
 from hansa.protocol.groups import GroupIndex, group_of
 from hansa.protocol.inspection import NodeView
@@ -207,10 +207,14 @@ class Node:
     def _pass(self, sender: NodeId, frame: object, now: float) -> list[Effect]:
         """A frame of the strategy; an announcement may carry its core's claims."""
         effects: list[Effect] = []
-        if isinstance(frame, Announce) and frame.claims is not None:
-            link = self._overlay.neighbours.by_node[sender]
-            outcome = self._overlay.take_record(link, frame.claims, now, flood=False)
-            effects += self._carry(outcome, now)
+        if isinstance(frame, Announce) and (claims := frame.claims) is not None:
+            if claims.node in self._overlay.database.nodes:
+                link = self._overlay.neighbours.by_node[sender]
+                outcome = self._overlay.take_record(link, claims, now, flood=False)
+                effects += self._carry(outcome, now)
+            else:  # it overtook the record of its node, and nobody would send the claims again
+                rows = (Kind.NODE, claims.node), (Kind.CLAIMS, claims.node)
+                effects += self._overlay.tell(sender, Fetch(rows), now)
         return effects + self._translate(self._strategy.receive(sender, frame, now), now)  # type: ignore[arg-type]
 
     def _translate(self, outcome: Iterable[Effect | Tell], now: float) -> list[Effect]:
@@ -300,9 +304,8 @@ class Node:
         self._installation.renew(self._overlay.database.stamp(Kind.INTEREST, self.id), now)
 
     def _check_installed(self, now: float) -> list[Effect]:
-        if self._installation.check(self._overlay.graph.reachable, now):
-            return [InterestInstalled(self._installation.stamp[1])]
-        return []
+        done = self._installation.check(self._overlay.graph.reachable, now)
+        return [InterestInstalled(self._installation.stamp[1])] if done else []
 
     def _forget(self, node: NodeId, now: float) -> list[Effect]:
         """A node's lease has ended: nothing of it remains."""
@@ -373,10 +376,9 @@ class Node:
             records = overlay.change_own(Kind.CLAIMS, added, removed, now)
             return [record for record in records if isinstance(record, ClaimsRecord)]
 
-        def groups_of(node: NodeId) -> list[Group]:
-            depth = self._settings.group_depth
+        def groups_of(node: NodeId) -> Iterable[Group]:
             names = overlay.database.names(Kind.INTEREST, node)
-            return list(dict.fromkeys(group_of(name, depth) for name in names))
+            return dict.fromkeys(group_of(name, self._settings.group_depth) for name in names)
 
         return Surroundings(
             node=self.id,
@@ -394,9 +396,5 @@ class Node:
 
 
 def _subscriptions(subscribe: list[str], unsubscribe: list[str]) -> list[Effect]:
-    effects: list[Effect] = []
-    if subscribe:
-        effects.append(Subscribe(tuple(subscribe)))
-    if unsubscribe:
-        effects.append(Unsubscribe(tuple(unsubscribe)))
-    return effects
+    orders: list[Effect] = [Subscribe(tuple(subscribe))] if subscribe else []
+    return [*orders, Unsubscribe(tuple(unsubscribe))] if unsubscribe else orders

@@ -55,7 +55,7 @@ class Structure:
         problem = _first(partial(self._nodes_know_each_other, part) for part in parts)
         if problem:
             return problem
-        all_seen = [self._see(part) for part in parts]
+        all_seen = self._see_all()
         return _first(partial(_interest_is_in_force, seen) for seen in all_seen) or _first(
             partial(self._groups_hang_together, seen) for seen in all_seen
         )
@@ -70,14 +70,19 @@ class Structure:
             "meshes minimal": self._meshes_are_minimal,
             "interest installed": self._interest_is_installed,
         }
-        all_seen = [self._see(part) for part in self.truth.components()]
+        all_seen = self._see_all()
         for name, check in checks.items():
             problem = _first(partial(check, seen) for seen in all_seen)
             if problem:
                 yield name, problem
 
-    def _see(self, part: Component) -> Seen:
-        return Seen(part, {node: self.truth.view(part.by_id[node]) for node in part.ids})
+    def _see_all(self) -> list[Seen]:
+        """Look at all nodes but those alone: they have nobody to agree with."""
+        parts = [part for part in self.truth.components() if len(part.sites) > 1]
+        return [
+            Seen(part, {node: self.truth.view(part.by_id[node]) for node in part.ids})
+            for part in parts
+        ]
 
     # ------------------------------------------------------------ converged: nodes
 

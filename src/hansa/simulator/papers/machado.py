@@ -8,7 +8,7 @@ is read as five and five per topic.
 
 import math
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from hansa.protocol.settings import ProtocolSettings
@@ -144,17 +144,19 @@ def _limit_s(options: Options, after: str) -> float:
     return options.links.redial_s[1] + NEWS_S
 
 
+_MAKERS: dict[int, Callable[[ProtocolSettings, int], Options]] = {
+    6: _make_six,
+    15: partial(_make, FIFTEEN, (1, 2, 3, 4)),
+    25: partial(_make, TWENTY_FIVE, (1, 4, 8)),
+}
+
+
 def _scenario(nodes: int, title: str, claim: str) -> Scenario:
-    make = {
-        6: _make_six,
-        15: partial(_make, FIFTEEN, (1, 2, 3, 4)),
-        25: partial(_make, TWENTY_FIVE, (1, 4, 8)),
-    }[nodes]
     return Scenario(
         f"machado-{nodes}",
         title,
         claim,
-        make,
+        _MAKERS[nodes],
         _judge,
         (
             "The paper's two times are for the overlay and for topic meshes; ours is one, until"

@@ -1,0 +1,183 @@
+"""The loop around one node: the only place where it meets the clock, links and its broker.
+
+Everything happens in batches: what one read brought is handled as a whole, and what it caused is
+written with one call per link and one for the broker.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol
+
+from hansa.agent.links.tcp import TcpLink
+from hansa.errors import InvalidFrame
+from hansa.protocol.effects import (
+    CloseLink,
+    Deliver,
+    Duplicate,
+    Effect,
+    Halt,
+    Rekey,
+    Send,
+    Subscribe,
+    Unsubscribe,
+)
+from hansa.protocol.events import Event, LinkClosed, LinkOpened, Published, Received, TimerFired
+from hansa.protocol.node import Node
+from hansa.protocol.vocabulary import LinkId, Publication
+from hansa.protocol.wire import decode, encode
+
+INVALID_MAX = 3
+"""Frames that cannot be read until the link is closed."""
+
+
+class BrokerPort(Protocol):
+    """What the driver asks of the broker's side."""
+
+    def subscribe(self, filters: Sequence[str]) -> None:
+        """Subscribe; `Granted` or `Denied` will be fed."""
+
+    def unsubscribe(self, filters: Sequence[str]) -> None:
+        """Give these up."""
+
+    def publish(self, publications: Sequence[Publication]) -> None:
+        """Publish to the broker's clients."""
+
+
+class Driver:
+    """Feeds a node and performs what it wants."""
+
+    def __init__(
+        self,
+        node: Node,
+        news: Callable[[Effect], None],
+        stop: Callable[[Halt | Rekey], None],
+    ) -> None:
+        """`news` is told what the node tells, `stop` that it must not go on with this identity."""
+        self.node = node
+        self.broker: BrokerPort | None = None
+        self.links: dict[LinkId, TcpLink] = {}
+        self.counters: Counter[str] = Counter()
+        self._news = news
+        self._stop = stop
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None
+        self._due: float | None = None
+        self._outgoing: dict[LinkId, list[bytes]] = {}
+        self._deliveries: list[Publication] = []
+        self._encoded: tuple[object, bytes] = (None, b"")
+        self._invalid: Counter[LinkId] = Counter()
+
+    # ------------------------------------------------------------ what happens
+
+    def feed(self, *events: Event) -> None:
+        """Hand events to the node, then perform all that followed."""
+        self._handle(events)
+        self._flush()
+
+    def link_opened(self, link: TcpLink) -> None:
+        """A connection stands."""
+        self.links[link.id] = link
+        self.feed(LinkOpened(link.id, dialled=link.dialled is not None))
+
+    def link_closed(self, link: TcpLink, reason: str) -> None:
+        """A connection is gone."""
+        if self.links.pop(link.id, None) is not None:
+            self._invalid.pop(link.id, None)
+            self.feed(LinkClosed(link.id, reason))
+
+    def frames_received(self, link: TcpLink, frames: list[bytes]) -> None:
+        """A batch of frames arrived; what cannot be read is counted and dropped."""
+        events: list[Event] = []
+        for data in frames:
+            try:
+                events.append(Received(link.id, decode(data)))
+            except InvalidFrame as error:
+                self._note_invalid(link, error)
+        self.feed(*events)
+
+    def captured(self, publications: Iterable[Published]) -> None:
+        """Clients of this broker published something that others want."""
+        self._handle(publications)
+        self._flush()
+
+    def close_links(self, reason: str) -> None:
+        """Close all links, for a clean end."""
+        for link in list(self.links.values()):
+            link.close(reason)
+        if self._timer is not None:
+            self._timer.cancel()
+
+    # ------------------------------------------------------------ the loop
+
+    def _handle(self, events: Iterable[Event]) -> None:
+        now = self._loop.time()
+        for event in events:
+            for effect in self.node.handle(event, now):
+                self._perform(effect)
+        self._rearm()
+
+    def _perform(self, effect: Effect) -> None:
+        match effect:
+            case Send(link, frame):
+                self._outgoing.setdefault(link, []).append(self._encode(frame))
+            case Deliver(publication):
+                self._deliveries.append(publication)
+            case Duplicate():
+                self.counters["duplicates"] += 1
+            case Subscribe(filters) if self.broker:
+                self.broker.subscribe(filters)
+            case Unsubscribe(filters) if self.broker:
+                self.broker.unsubscribe(filters)
+            case CloseLink(link, reason):
+                self._flush_link(link)
+                if link in self.links:
+                    self.links[link].close(reason)
+            case Halt() | Rekey():
+                self._stop(effect)
+            case _:
+                self._news(effect)
+
+    def _encode(self, frame: object) -> bytes:
+        """Encode once what goes to several neighbours: they follow each other."""
+        if self._encoded[0] is not frame:
+            self._encoded = (frame, encode(frame))  # type: ignore[arg-type]
+        return self._encoded[1]
+
+    def _flush(self) -> None:
+        for link in list(self._outgoing):
+            self._flush_link(link)
+        if self._deliveries and self.broker is not None:
+            deliveries, self._deliveries = self._deliveries, []
+            self.broker.publish(deliveries)
+
+    def _flush_link(self, link_id: LinkId) -> None:
+        frames = self._outgoing.pop(link_id, [])
+        link = self.links.get(link_id)
+        if link is None or not frames:
+            return
+        if link.congested:
+            control = [frame for frame in frames if not frame[0] & 1]
+            self.counters["dropped for a slow neighbour"] += len(frames) - len(control)
+            link.dropped += len(frames) - len(control)
+            frames = control
+        link.send(frames)
+
+    def _note_invalid(self, link: TcpLink, error: InvalidFrame) -> None:
+        self.counters["invalid frames"] += 1
+        self._invalid[link.id] += 1
+        if self._invalid[link.id] >= INVALID_MAX:
+            link.close(f"too many invalid frames, the last one: {error}")
+
+    def _rearm(self) -> None:
+        due = self.node.next_deadline()
+        if due == self._due and self._timer is not None:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._due = due
+        self._timer = None if due is None else self._loop.call_at(due, self._fire)
+
+    def _fire(self) -> None:
+        self._timer = None
+        self.feed(TimerFired())

@@ -1,0 +1,95 @@
+"""Small federations to prove rules on, and what one sees of them from outside.
+
+`wire_of_nodes` joins the nodes; here is how they come to rest, and how to ask what they did.
+"""
+
+from typing import TypeVar
+
+from tests.protocol.wire_of_nodes import Wire, key
+
+from hansa.protocol.effects import Send
+from hansa.protocol.frames import Frame
+from hansa.protocol.inspection import NodeView
+from hansa.protocol.vocabulary import MANAGEMENT, Group, Identity, LinkId, NodeId
+
+F = TypeVar("F", bound=Frame)
+
+LINE = "1-2 2-3 3-4"
+RING = "1-2 2-3 3-4 4-5 5-1"
+SQUARE = "1-2 2-3 3-4 4-1"
+SIX_BROKERS = "0-1 0-2 1-3 1-4 2-3 3-4 3-5 4-5"  # Spohn 2020, figures 1 to 4
+
+
+def grid(side: int) -> str:
+    """Return the links of a square grid, its nodes numbered row by row from 0."""
+    rows = [range(row * side, (row + 1) * side) for row in range(side)]
+    across = [f"{a}-{b}" for row in rows for a, b in zip(row, row[1:], strict=False)]
+    down = [f"{a}-{a + side}" for row in rows[:-1] for a in row]
+    return " ".join(across + down)
+
+
+def settled(links: str, *wants: tuple[int, str], **settings: object) -> Wire:
+    """Return nodes whose clients subscribed one after the other, at rest, with an empty log."""
+    wire = Wire(links, **settings)
+    for place, topic_filter in wants:
+        wire.want(place, topic_filter)
+        wire.run(0.2)
+    wire.log.clear()
+    return wire
+
+
+def restart(wire: Wire, place: int, links: str, incarnation: int = 2) -> None:
+    """A node that was stopped starts again and dials."""
+    wire.start(place, Identity(NodeId(place), key(place), incarnation))
+    wire.join(links)
+
+
+def publish(wire: Wire, place: int, topic: str = "g") -> dict[int, list[bytes]]:
+    """Publish `x` and return who delivered it, and how often."""
+    wire.log.clear()
+    wire.publish(place, topic, b"x")
+    wire.run(0.2)
+    return wire.deliveries()
+
+
+# ---------------------------------------------------------------- what one sees
+
+
+def sent(wire: Wire, kind: type[F]) -> list[tuple[int, int, F]]:
+    """Return the frames of a kind in the log, in order: from where, to where, what."""
+    return [(source, target, frame) for _, source, target, frame in timed(wire, kind)]
+
+
+def timed(wire: Wire, kind: type[F]) -> list[tuple[float, int, int, F]]:
+    """Return the same with the time of each."""
+    return [
+        (step.at, step.place, wire.peers[step.place, effect.link], effect.frame)
+        for step in wire.log
+        for effect in step.effects
+        if isinstance(effect, Send) and isinstance(effect.frame, kind)
+    ]
+
+
+def views(wire: Wire) -> dict[int, NodeView]:
+    """Return all nodes as they are."""
+    return {place: node.view() for place, node in sorted(wire.nodes.items())}
+
+
+def cores(wire: Wire, group: Group = "g") -> dict[int, int | None]:
+    """Return the core of a group as every node sees it."""
+    return {place: view.groups[group].core for place, view in views(wire).items()}
+
+
+def members(wire: Wire, group: Group = "g") -> list[int]:
+    """Return the nodes in the mesh of a group."""
+    return [place for place, view in views(wire).items() if view.groups[group].member]
+
+
+def managers(wire: Wire) -> dict[int, int | None]:
+    """Return who leads the management group, as every node sees it."""
+    return cores(wire, MANAGEMENT)
+
+
+def link_of(wire: Wire, place: int, neighbour: int) -> LinkId:
+    """Return the link over which a node hears a neighbour."""
+    return wire.nodes[place].view().neighbours[NodeId(neighbour)].link

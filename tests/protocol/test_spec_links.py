@@ -1,0 +1,153 @@
+"""Section 2 of docs/protocol.md, rule by rule: links and neighbours."""
+
+from itertools import count, cycle
+
+import pytest
+from tests.protocol.federation import link_of, restart, sent, settled, timed, views
+from tests.protocol.wire_of_nodes import DELAY, Wire, key
+
+from hansa.protocol.effects import (
+    CloseLink,
+    Halt,
+    IncarnationRaised,
+    NeighbourDown,
+    Rekey,
+    Send,
+    Subscribe,
+)
+from hansa.protocol.events import LinkOpened, Received, TimerFired
+from hansa.protocol.frames import Acknowledge, Frame, Goodbye, Heartbeat, Hello
+from hansa.protocol.settings import ProtocolSettings
+from hansa.protocol.vocabulary import Identity, NodeId
+
+
+def kept(wire: Wire) -> set[int]:
+    """The ends of the one link that 1 and 2 keep, the same on both sides."""
+    ours, theirs = link_of(wire, 1, 2), link_of(wire, 2, 1)
+    assert wire.ends[1, ours] == (2, theirs)
+    return {ours, theirs}
+
+
+def dialled(wire: Wire, place: int) -> list[int]:
+    """The links that a node dialled, in order."""
+    steps = [step.event for step in wire.log if step.place == place]
+    return [e.link for e in steps if isinstance(e, LinkOpened) and e.dialled]
+
+
+def test_2_1_who_disagrees_parts_with_the_reason_on_both_sides():
+    """2.1 Both say `Hello` first; if they disagree, `Goodbye` with the reason."""
+    wire = Wire()
+    wire.start(1)
+    wire.start(2, settings=ProtocolSettings(redundancy=3))
+    wire.join("1-2")
+    wire.run(0.1)
+    ours, theirs = (ProtocolSettings(redundancy=n).agreement() for n in (2, 3))
+    reasons = {
+        1: f"settings differ: {theirs} meets {ours}",
+        2: f"settings differ: {ours} meets {theirs}",
+    }
+    assert [type(frame) for _, _, frame in sent(wire, Frame)] == [Hello, Hello, Goodbye, Goodbye]
+    for place, reason in reasons.items():
+        assert wire.effects(place, Send)[-1].frame == Goodbye(reason)
+        assert [effect.reason for effect in wire.effects(place, CloseLink)] == [reason]
+    assert [view.neighbours for view in views(wire).values()] == [{}, {}]
+
+
+def test_2_2_of_two_links_both_sides_keep_the_same():
+    """2.2 One link per neighbour: the newer life's, the same dialler's newer, the smaller id's."""
+    same_dialler = Wire("1-2")
+    same_dialler.join("1-2")
+    same_dialler.run(0.1)
+    assert dialled(same_dialler, 1)[1] in kept(same_dialler)
+
+    for crossing in ("1-2 2-1", "2-1 1-2"):
+        two_diallers = Wire(crossing)
+        assert dialled(two_diallers, 1)[0] in kept(two_diallers)
+
+    newer_life = Wire("1-2")
+    restart(newer_life, 1, "2-1")  # unnoticed: 2 still believes in the link that 1 dialled
+    newer_life.run(0.1)
+    assert dialled(newer_life, 2)[0] in kept(newer_life)
+
+
+def test_2_3_heartbeats_measure_the_round_trip():
+    """2.3 A `Heartbeat` every interval echoes the newest; the shortest of eight trips counts."""
+    wire = settled("1-2")
+    wire.run(0.5)
+    newest = 0
+    for step in (step for step in wire.log if step.place == 1):
+        if isinstance(step.event, Received) and isinstance(step.event.frame, Heartbeat):
+            newest = step.event.frame.number
+        beats = [e.frame for e in step.effects if isinstance(e, Send)]
+        assert all(isinstance(beat, Heartbeat) and beat.echo == newest for beat in beats)
+    wire.delay = lambda *_: 0.1
+    wire.log.clear()
+    wire.run(7.0)
+    assert views(wire)[1].neighbours[NodeId(2)].rtt_ms == pytest.approx(2_000 * DELAY)
+    wire.run(3.0)
+    assert views(wire)[1].neighbours[NodeId(2)].rtt_ms == pytest.approx(200.0)
+    times = [at for at, source, _, _ in timed(wire, Heartbeat) if source == 1]
+    assert times == pytest.approx([times[0] + second for second in range(10)])
+
+
+def test_2_4_a_closed_connection_is_believed_at_once_and_silence_after_the_limit():
+    """2.4 A closed connection is believed at once; 3 s of silence mean the same."""
+    wire = settled("1-2 2-3")
+    wire.stop(1)
+    wire.run(DELAY)
+    assert wire.effects(2, NeighbourDown) == [NeighbourDown(NodeId(1), "connection closed")]
+    wire.log.clear()
+    wire.is_lost = lambda *_: True
+    wire.run(2.5)
+    assert wire.effects(2, NeighbourDown) == []
+    wire.run(1.0)
+    assert wire.effects(2, NeighbourDown) == [NeighbourDown(NodeId(3), "silent")]
+
+
+def test_2_5_a_suspended_node_blames_nobody():
+    """2.5 A node that was itself suspended blames nobody for the silence."""
+    wire = settled("1-2 2-3")
+    wire.freeze(2)
+    wire.run(60.0)
+    woken = wire.nodes[2].handle(TimerFired(), wire.now)
+    assert [type(effect.frame) for effect in woken if isinstance(effect, Send)] == [Heartbeat] * 2
+    assert [effect for effect in woken if isinstance(effect, NeighbourDown)] == []
+
+
+def test_2_6_datagram_links_keep_control_frames_whole_and_in_order():
+    """2.6 Control frames are numbered, acknowledged and sent again; too much resets the link."""
+    wire = Wire(unacknowledged_max=4)
+    wire.start(1)
+    wire.start(2)
+    frames, delays = count(), cycle((DELAY, 5 * DELAY, 2 * DELAY))
+    wire.is_lost = lambda *_: next(frames) % 4 == 1
+    wire.delay = lambda *_: next(delays)
+    wire.join("1-2", ordered=False)
+    wire.run(3.0)
+    filters = [f"a/{number}" for number in range(10)]
+    for topic_filter in filters:
+        wire.want(2, topic_filter)
+        wire.run(0.2)
+    wire.run(1.0)
+    granted = [name for effect in wire.effects(1, Subscribe) for name in effect.filters]
+    assert granted == filters
+
+    wire.is_lost = lambda source, target, frame: isinstance(frame, Acknowledge)
+    stuck = CloseLink(link_of(wire, 2, 1), "stuck")
+    for topic_filter in "bcdef":
+        wire.want(2, topic_filter)
+        wire.run(0.1)
+    wire.run(1.0)
+    assert wire.effects(2, CloseLink) == [stuck]
+
+
+def test_2_7_of_two_nodes_with_one_id_the_later_gives_way():
+    """2.7 The later one takes a new key, or stops; the earlier raises its incarnation."""
+    for its_key, order in ((key(9), Rekey), (key(1), Halt)):
+        wire = settled("1-2 2-3")
+        wire.start(9, Identity(NodeId(1), its_key, incarnation=5))
+        wire.join("9-3")
+        wire.run(1.0)
+        assert [type(effect) for effect in wire.effects(9, order)] == [order]
+        assert wire.effects(1, Rekey) + wire.effects(1, Halt) == []
+        assert wire.effects(1, IncarnationRaised) == [IncarnationRaised(6)]

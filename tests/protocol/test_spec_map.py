@@ -1,0 +1,165 @@
+"""Section 3 of docs/protocol.md, rule by rule: the database and the map."""
+
+import pytest
+from tests.protocol.federation import (
+    LINE,
+    RING,
+    SQUARE,
+    cores,
+    link_of,
+    restart,
+    sent,
+    settled,
+    timed,
+    views,
+)
+from tests.protocol.wire_of_nodes import DELAY, Wire
+
+from hansa.protocol.effects import MemberLost, Unsubscribe
+from hansa.protocol.events import InterestChanged, Received
+from hansa.protocol.frames import Confirm, Enquire, Fetch, Frame, Heartbeat, Summary, Update
+from hansa.protocol.graph import Graph
+from hansa.protocol.inspection import InterestView
+from hansa.protocol.records import InterestRecord, Kind
+from hansa.protocol.settings import Metric
+from hansa.protocol.vocabulary import HOPS_MAX, NodeId
+
+
+def test_3_1_every_node_holds_every_record_and_the_higher_stamp_replaces():
+    """3.1 Every node holds every node's records. The higher stamp replaces."""
+    wire = settled(SQUARE, (1, "a"), (3, "b"), (1, "c"))
+    everything = {1: InterestView((1, 2), ("a", "c")), 3: InterestView((1, 1), ("b",))}
+    assert [view.interest for view in views(wire).values()] == [everything] * 4
+    assert len({view.digest for view in views(wire).values()}) == 1
+    before = wire.nodes[2].view()
+    late = Update((InterestRecord(NodeId(1), 1, 1, 1, ("late",)),))
+    wire.give(2, Received(link_of(wire, 2, 3), late))
+    assert wire.nodes[2].view() == before
+
+
+def test_3_2_a_change_floods_once_with_what_else_changed():
+    """3.2 To every neighbour that is not known to have it, with all of the last 2 ms."""
+    wire = settled("1-2 3-2 2-4")
+    start = wire.now
+    wire.want(1, "a")
+    wire.want(3, "b")
+    wire.run(0.1)
+    a, b = (InterestRecord(NodeId(node), 1, 1, 0, (name,)) for node, name in ((1, "a"), (3, "b")))
+    assert sent(wire, Update) == [
+        (1, 2, Update((a,))),
+        (3, 2, Update((b,))),
+        (2, 1, Update((b,))),
+        (2, 3, Update((a,))),
+        (2, 4, Update((a, b))),
+    ]
+    (relayed,) = {at for at, source, _, _ in timed(wire, Update) if source == 2}
+    assert relayed == pytest.approx(start + DELAY + 0.002)
+
+
+def test_3_3_a_new_link_brings_what_each_side_lacks():
+    """3.3 Summaries, then what the other lacks; a change that does not fit is fetched whole."""
+    wire = settled("1-2 3-4", (1, "a"), (4, "b"))
+    wire.join("2-3")
+    wire.run(0.2)
+    assert {(source, target) for source, target, _ in sent(wire, Summary)} == {(2, 3), (3, 2)}
+    assert len({view.digest for view in views(wire).values()}) == 1
+
+    wire.is_lost = lambda source, target, frame: source == 1 and isinstance(frame, Update)
+    wire.want(1, "missed")
+    wire.run(0.1)
+    wire.is_lost = lambda *_: False
+    wire.log.clear()
+    wire.want(1, "c")
+    wire.run(0.2)
+    assert sent(wire, Fetch) == [(2, 1, Fetch(((Kind.INTEREST, NodeId(1)),)))]
+    assert wire.nodes[4].view().interest[NodeId(1)].filters == ("a", "missed", "c")
+
+
+def test_3_4_heartbeats_find_what_went_missing_and_are_all_there_is_in_peace():
+    """3.4 A digest that differs twice in a row is compared; else only heartbeats travel."""
+    wire = settled("1-2")
+    wire.run(0.5)  # half-way between two heartbeats
+    wire.is_lost = lambda source, target, frame: isinstance(frame, Update)
+    wire.want(1, *(f"a/{number}" for number in range(100)))
+    wire.run(0.1)
+    wire.is_lost = lambda *_: False
+    wire.run(0.9)
+    assert (sent(wire, Summary), wire.nodes[2].view().interest) == ([], {})
+    wire.run(1.0)
+    assert len(sent(wire, Summary)) == 2
+    assert len(wire.nodes[2].view().interest[NodeId(1)].filters) == 100
+
+    wire.run(2.0)
+    wire.log.clear()
+    wire.run(10.0)
+    assert len(sent(wire, Frame)) == len(sent(wire, Heartbeat)) == 2 * 10
+
+
+def test_3_5_a_death_is_known_everywhere_without_a_timer():
+    """3.5 A link counts if both ends report it; a node is in reach if such links lead to it."""
+    graph = Graph(NodeId(1), Metric.HOPS)
+    graph.put(NodeId(1), {NodeId(2): 0})
+    graph.put(NodeId(3), {NodeId(2): 0})
+    assert list(graph.reachable) == [1]
+    graph.put(NodeId(2), {NodeId(1): 0})
+    assert list(graph.reachable) == [1, 2]
+    graph.put(NodeId(2), {NodeId(1): 0, NodeId(3): 0})
+    assert list(graph.reachable) == [1, 2, 3]
+
+    wire = settled(LINE)
+    wire.stop(4)
+    wire.run(3 * DELAY + wire.settings.relay_delay)
+    assert [wire.effects(place, MemberLost) for place in (1, 2, 3)] == [[MemberLost(NodeId(4))]] * 3
+
+
+def test_3_6_rows_stay_for_the_lease_and_then_nothing_remains():
+    """3.6 Rows of nodes out of reach stay for a lease; then nothing of them remains."""
+    wire = settled(LINE, (4, "g"), interest_lease=20.0)
+    wire.stop(4)
+    wire.run(19.9)
+    assert all(NodeId(4) in view.interest for view in views(wire).values())
+    wire.run(0.2)
+    for place, view in views(wire).items():
+        assert (view.interest, view.in_force, view.sizes["nodes"]) == ({}, {}, 3)
+        assert wire.effects(place, Unsubscribe) == [Unsubscribe(("g",))]
+
+
+def test_3_7_a_new_life_voids_claims_but_interest_stands_until_it_is_known():
+    """3.7 Claims are void; interest stands until the node says what it wants, be it nothing."""
+    wire = settled("1-2 2-3", (3, "g"), (1, "g"))
+    assert cores(wire)[2] == 3
+    wire.stop(3)
+    restart(wire, 3, "3-2")
+    wire.run(0.5)
+    assert cores(wire) == dict.fromkeys((1, 2, 3), 1)
+    assert [view.groups["g"].wanted_by for view in views(wire).values()] == [(1, 3), (1, 3), (1,)]
+    wire.give(3, InterestChanged())
+    wire.run(0.2)
+    assert [view.groups["g"].wanted_by for view in views(wire).values()] == [(1,)] * 3
+
+
+def test_3_8_frames_to_a_distant_node_take_the_shortest_path():
+    """3.8 Hop by hop over the shortest path, by hops or by round-trip time, at most 64 hops."""
+    wire = settled(RING)
+    wire.want(3, "g")
+    wire.run(0.2)
+    passed = [(source, target) for source, target, _ in sent(wire, Confirm)]
+    assert sorted(passed) == [(1, 2), (2, 3), (2, 3), (4, 3), (4, 3), (5, 4)]
+
+    by_time = Wire(metric=Metric.RTT)
+    by_time.delay = lambda source, target: 0.1 if {source, target} == {1, 3} else DELAY
+    for place in (1, 2, 3):
+        by_time.start(place)
+    by_time.join("1-2 2-3 1-3")
+    by_time.run(3.0)
+    by_time.log.clear()
+    by_time.want(3, "g")
+    by_time.run(0.2)
+    passed = [(source, target) for source, target, _ in sent(by_time, Confirm)]
+    assert passed == [(2, 3), (1, 2), (2, 3)]
+
+    wire.log.clear()
+    for hops in range(HOPS_MAX + 1):
+        wire.give(2, Received(link_of(wire, 2, 1), Enquire(NodeId(3), NodeId(1), hops)))
+        wire.run(0.1)
+    assert max(frame.hops for _, _, frame in sent(wire, Enquire)) == HOPS_MAX - 1

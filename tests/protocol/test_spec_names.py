@@ -1,0 +1,87 @@
+"""Section 1 of docs/protocol.md, rule by rule: names and bounds."""
+
+import pytest
+from tests.protocol.federation import SQUARE, publish, restart, settled, views
+from tests.protocol.wire_of_nodes import Wire, key
+
+from hansa.errors import InvalidFrame, InvalidTopic
+from hansa.protocol.frames import UNREACHABLE, Announce, Hello
+from hansa.protocol.node import Node
+from hansa.protocol.settings import Outside
+from hansa.protocol.topics import check_filter, matches
+from hansa.protocol.vocabulary import Identity, NodeId, Publication, node_id
+from hansa.protocol.wire import FORMAT_VERSION, decode, encode
+
+
+def test_1_1_the_later_of_two_starts_is_believed():
+    """1.1 A 64-bit id from the public key; an incarnation that grows at every start."""
+    assert len({node_id(key(number)) for number in range(100)}) == 100
+    assert 0 <= node_id(key(1)) < 1 << 64
+    wire = settled("1-2 2-3", (1, "old"), (1, "older"))
+    wire.stop(1)
+    restart(wire, 1, "1-2", incarnation=2)
+    wire.want(1, "new")
+    wire.run(0.5)
+    known = wire.nodes[3].view().interest[NodeId(1)]
+    assert (known.stamp[0], known.filters) == (2, ("new",))
+
+
+def test_1_2_topics_follow_mqtt_and_what_belongs_to_one_broker_stays_there():
+    """1.2 Topics follow MQTT; `$` never crosses; `$share/g/f` counts as `f`."""
+    assert matches("+/b", "a/b")
+    assert not matches("#", "$SYS/uptime")
+    check_filter("a" * 1_024)
+    check_filter("/".join("a" * 32))
+    for wrong in ("a" * 1_025, "/".join("a" * 33), "a#", "a/#/b", ""):
+        with pytest.raises(InvalidTopic):
+            check_filter(wrong)
+    wire = settled("1-2", (2, "$SYS/#"), (2, "$share/workers/a/+"))
+    assert wire.nodes[1].view().interest[NodeId(2)].filters == ("$share/workers/a/+",)
+    assert publish(wire, 1, "a/b") == {2: [b"x"]}
+    assert publish(wire, 1, "$SYS/uptime") == {}
+
+
+def test_1_3_a_frame_is_valid_or_refused_with_one_named_error():
+    """1.3 A frame is valid and within its bounds, or refused with `InvalidFrame`."""
+    hello = encode(Hello(1, "hansa", NodeId(1), key(1), 1, "one", "settings", 7))
+    publication = encode(Publication(NodeId(1), 1, 1, 0, "a", b""))
+    assert encode(decode(hello)) == hello
+    cut_short = [hello[:size] for size in range(len(hello))]
+    cut_short += [publication[:size] for size in range(len(publication))]
+    for bytes_of_nobody in (*cut_short, bytes([FORMAT_VERSION + 1 << 4]), b"\xff" * 100):
+        with pytest.raises(InvalidFrame):
+            decode(bytes_of_nobody)
+    too_far = Announce(NodeId(1), 1, 1, distance=UNREACHABLE + 1)
+    with pytest.raises(ValueError, match="the limit is"):
+        encode(too_far)
+
+
+def test_1_4_what_is_refused_for_a_bound_is_counted():
+    """1.4 Whatever can grow has a bound; what is refused for it is counted with the reason."""
+    wire = settled(SQUARE, nodes_max=3, filters_per_node_max=2, plans_max=8)
+    wire.want(2, "a", "b", "c", "d")
+    wire.run(0.2)
+    for number in range(12):
+        wire.publish(1, f"a/{number}")
+    view = views(wire)[1]
+    assert view.interest[NodeId(2)].filters == ("a", "b")
+    assert (view.sizes["nodes"], view.sizes["plans"]) == (3, 12 % 8)
+    assert view.counters.keys() == {"nodes_max"}
+    assert views(wire)[2].counters["filters_per_node_max"] == 2
+
+
+def test_1_5_the_same_inputs_at_the_same_times_give_the_same_outputs():
+    """1.5 A node never acts on chance or a clock of its own."""
+    wire = Wire(SQUARE, outside=Outside.RANDOM)
+    wire.want(3, "g")
+    wire.want(4, "g")
+    wire.run(0.2)
+    for _ in range(10):
+        wire.publish(1, "g")
+    wire.cut("3-4")
+    wire.run(2.0)
+    for place in wire.nodes:
+        twin = Node(Identity(NodeId(place), key(place), incarnation=1), wire.settings)
+        steps = [step for step in wire.log if step.place == place]
+        assert [twin.handle(step.event, step.at) for step in steps] == [s.effects for s in steps]
+        assert twin.view() == wire.nodes[place].view()

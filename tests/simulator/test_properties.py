@@ -1,0 +1,30 @@
+"""Random federations under random faults: every promise, for every seed.
+
+The quick slice takes the small federations among the first seeds; the long one takes all of 2,000.
+A seed that fails is replayed by its number: `simulate(random_options(seed))`.
+"""
+
+import pytest
+
+from hansa.simulator.run import simulate
+from hansa.simulator.sampling import random_options
+
+QUICK_NODES_MAX = 8
+QUICK = [seed for seed in range(120) if random_options(seed).topology.nodes <= QUICK_NODES_MAX]
+LONG = range(2_000)
+
+
+def check(seed: int) -> None:
+    assert simulate(random_options(seed)).violations == ()
+
+
+@pytest.mark.parametrize("seed", QUICK)
+def test_small_federations_keep_every_promise(seed):
+    check(seed)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("seed", LONG)
+def test_federations_of_up_to_fifty_nodes_keep_every_promise(seed):
+    check(seed)
