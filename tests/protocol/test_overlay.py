@@ -521,7 +521,7 @@ def test_equal_databases_are_not_compared():
 
 def test_alone_nothing_is_due():
     it = overlay()
-    assert (it.next_deadline(), it.fire(9.0), it.flush(9.0), it.expired(9.0)) == (None, [], [], [])
+    assert (it.next_deadline(), it.fire(9.0), it.flush(9.0), it.leases.expired(9.0)) == (None, [], [], [])
 
 
 def test_a_heartbeat_is_sent_when_due():
@@ -562,8 +562,8 @@ def test_a_node_out_of_reach_is_forgotten_after_its_lease():
     it.close(ONE, "reset", 1.0)
     it.flush(1.0)
     assert it.next_deadline() == 61.0
-    assert it.expired(60.9) == []
-    assert it.expired(61.0) == [PEER, FAR]
+    assert it.leases.expired(60.9) == []
+    assert it.leases.expired(61.0) == [PEER, FAR]
     for node in (PEER, FAR):
         it.forget(node)
     assert (list(it.database.nodes), it.next_deadline()) == ([ME], None)
@@ -574,7 +574,7 @@ def test_a_node_that_was_never_in_reach_has_a_lease_from_its_first_record():
     link = joined(it)
     taken(it, link, record(FAR), now=1.0)
     taken(it, link, record(FAR, version=2), now=5.0)
-    assert (it.expired(60.9), it.expired(61.0)) == ([], [FAR])
+    assert (it.leases.expired(60.9), it.leases.expired(61.0)) == ([], [FAR])
 
 
 def test_a_node_that_comes_back_keeps_its_place():
@@ -582,7 +582,7 @@ def test_a_node_that_comes_back_keeps_its_place():
     link = joined(it)
     taken(it, link, record(FAR, PEER), now=1.0)
     taken(it, link, record(PEER, ME, FAR), now=2.0)
-    assert it.expired(1_000.0) == []
+    assert it.leases.expired(1_000.0) == []
 
 
 def test_the_first_lease_to_end_is_the_next_deadline():
@@ -604,7 +604,7 @@ def test_a_lease_has_ended_at_the_deadline_that_was_named(since):
     it.flush(since)
     due = it.next_deadline()
     assert due is not None
-    assert it.expired(due) == [FAR]
+    assert it.leases.expired(due) == [FAR]
 
 
 # ---------------------------------------------------------------- two nodes with one id

@@ -411,6 +411,14 @@ def test_a_core_leaves_it_at_an_announcement_that_is_newer_and_still_on_its_way(
     assert place.hear(4, Solicit(ME, 7, 1, 3), now=108.0) != []
 
 
+def test_a_core_announces_again_for_one_whom_even_the_newest_announcement_did_not_help():
+    place = leading("g")
+    place.hear(2, Solicit(ME, 7, 1, 3), now=100.0)
+    assert place.hear(4, Solicit(ME, 7, 2, 3), now=102.0) == tell(
+        NEIGHBOURS, Announce(ME, 7, 3, 0, (), None, (group_id("g"),))
+    )
+
+
 def test_who_leads_nothing_does_not_answer():
     assert Place().hear(2, Solicit(ME, 7, 1, 3)) == []
 

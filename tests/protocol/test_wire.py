@@ -300,7 +300,7 @@ def damaged(draw):
 
 
 @given(damaged())
-@settings(max_examples=300)
+@settings(max_examples=150)
 def test_damaged_frames_do_no_harm(data):
     survive(data)
 

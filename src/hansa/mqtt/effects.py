@@ -5,7 +5,8 @@ exactly one of ConnectRefused, Disconnected and ProtocolViolation, and with Clos
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from hansa.mqtt import packets
 from hansa.mqtt.limits import Limits
@@ -13,23 +14,20 @@ from hansa.mqtt.limits import Limits
 # ---------------------------------------------------------------- orders
 
 
-@dataclass(frozen=True, slots=True)
-class Write:
+class Write(msgspec.Struct, frozen=True):
     """Send these bytes."""
 
     data: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Close:
+class Close(msgspec.Struct, frozen=True):
     """Close the connection once what was written before has left."""
 
 
 # ---------------------------------------------------------------- the life of the connection
 
 
-@dataclass(frozen=True, slots=True)
-class Connected:
+class Connected(msgspec.Struct, frozen=True):
     """The broker has accepted us."""
 
     session_present: bool
@@ -37,8 +35,7 @@ class Connected:
     limits: Limits
 
 
-@dataclass(frozen=True, slots=True)
-class ConnectRefused:
+class ConnectRefused(msgspec.Struct, frozen=True):
     """The broker has not accepted us."""
 
     reason: int | None
@@ -49,8 +46,7 @@ class ConnectRefused:
     the connection without a word instead of saying so; that counts too."""
 
 
-@dataclass(frozen=True, slots=True)
-class Disconnected:
+class Disconnected(msgspec.Struct, frozen=True):
     """The connection has ended, or has to: nobody answers."""
 
     reason: int | None
@@ -60,8 +56,7 @@ class Disconnected:
     """Whether the broker said so. If it did not and we did not, nobody knows what arrived."""
 
 
-@dataclass(frozen=True, slots=True)
-class ProtocolViolation:
+class ProtocolViolation(msgspec.Struct, frozen=True):
     """The broker did what MQTT forbids, or exceeded what was agreed."""
 
     reason: int
@@ -71,15 +66,13 @@ class ProtocolViolation:
 # ---------------------------------------------------------------- traffic
 
 
-@dataclass(frozen=True, slots=True)
-class PublishReceived:
+class PublishReceived(msgspec.Struct, frozen=True):
     """Publications, in the order they came. Those of QoS 1 and 2 wait for our answers."""
 
     batch: Sequence[packets.Publish]
 
 
-@dataclass(frozen=True, slots=True)
-class ReceiveMaximumExceeded:
+class ReceiveMaximumExceeded(msgspec.Struct, frozen=True):
     """The broker has more publications under way to us than we allowed; told once a connection.
 
     MQTT calls it an error, but Mosquitto 2.0 does it whenever it resumes a session with a backlog,
@@ -90,31 +83,27 @@ class ReceiveMaximumExceeded:
     maximum: int
 
 
-@dataclass(frozen=True, slots=True)
-class OversizedReceived:
+class OversizedReceived(msgspec.Struct, frozen=True):
     """A publication was too large to be read. At QoS 1 and 2 it still waits for our answer."""
 
     publication: packets.Oversized
 
 
-@dataclass(frozen=True, slots=True)
-class Answered:
+class Answered(msgspec.Struct, frozen=True):
     """Steps of handshakes, of one kind and in the order they came: PubAck, PubRec and PubComp for
     what we published, PubRel for what the broker published."""
 
     batch: Sequence[packets.Handshake]
 
 
-@dataclass(frozen=True, slots=True)
-class NotSent:
+class NotSent(msgspec.Struct, frozen=True):
     """These cannot be published at this broker, now or at all. No byte of them has left."""
 
     batch: Sequence[packets.Publish]
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class Subscribed:
+class Subscribed(msgspec.Struct, frozen=True):
     """An answer to Subscribe, one code per filter: the granted QoS, or a refusal from 0x80 on."""
 
     subscriptions: tuple[packets.Subscription, ...]
@@ -123,8 +112,7 @@ class Subscribed:
     text: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Unsubscribed:
+class Unsubscribed(msgspec.Struct, frozen=True):
     """An answer to Unsubscribe, one code per filter."""
 
     filters: tuple[str, ...]
@@ -132,16 +120,14 @@ class Unsubscribed:
     text: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Ponged:
+class Ponged(msgspec.Struct, frozen=True):
     """The answer to our PINGREQ."""
 
     round_trip: float
     """Seconds."""
 
 
-@dataclass(frozen=True, slots=True)
-class Ignored:
+class Ignored(msgspec.Struct, frozen=True):
     """Something senseless but harmless was left aside."""
 
     reason: str

@@ -5,6 +5,7 @@ breaks it makes `take` raise BrokerMisbehaved. How a connection begins and ends 
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 from hansa.errors import BrokerMisbehaved
 from hansa.mqtt import effects, inputs, packets
@@ -69,12 +70,14 @@ class Online:
         if numbered:
             self._require_free([publish.packet_id for publish in numbered])
         data, refused = self._writer.publish(batch)
-        told += [effects.NotSent((publish,), reason) for publish, reason in refused]
-        unsent = {publish.packet_id for publish, _ in refused}
+        if refused:
+            told += [effects.NotSent((publish,), reason) for publish, reason in refused]
+            unsent = {publish.packet_id for publish, _ in refused}
+            numbered = [publish for publish in numbered if publish.packet_id not in unsent]
         for publish in numbered:
-            if publish.packet_id not in unsent:
-                self._outbound.open(publish.packet_id, publish.qos)
-        return told + self._write(data, now)
+            self._outbound.open(publish.packet_id, publish.qos)
+        told += self._write(data, now)
+        return told
 
     def _leave_out(self, batch: Sequence[Publish], told: list[Effect]) -> list[Publish]:
         """Return what this broker can take [MQTT-3.2.2-11, MQTT-3.2.2-14]."""
@@ -150,19 +153,18 @@ class Online:
 
     # ------------------------------------------------------------ what the broker sends
 
-    def take(self, run: list[packets.Any], told: list[Effect], now: float) -> None:
-        """Take packets of one type, in order, and add the news; raise BrokerMisbehaved."""
-        match run[0]:
-            case Publish():
-                self._take_publications(run, told)  # type: ignore[arg-type]  # of one type
-            case packets.Answer():
-                self._take_steps(run, told)  # type: ignore[arg-type]
-            case packets.Oversized():
-                for publication in run:
-                    self._take_oversized(publication, told)  # type: ignore[arg-type]
-            case _:
-                for packet in run:
-                    told.append(self._take_one(packet, now))
+    def take(self, kind: type, run: list[Any], told: list[Effect], now: float) -> None:
+        """Take packets of one kind, in order, and add the news; raise BrokerMisbehaved."""
+        if kind is Publish:
+            self._take_publications(run, told)
+        elif issubclass(kind, packets.Answer):
+            self._take_steps(run, told)
+        elif kind is packets.Oversized:
+            for publication in run:
+                self._take_oversized(publication, told)
+        else:
+            for packet in run:
+                told.append(self._take_one(packet, now))
 
     def _take_publications(self, run: list[Publish], told: list[Effect]) -> None:
         if not any([publish.qos for publish in run]):

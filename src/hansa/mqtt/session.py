@@ -88,32 +88,20 @@ class Session:
 
     def handle(self, event: Input, now: float) -> list[Effect]:
         """Apply one input and return what must now be done and told, in order."""
-        match event, self._state:
-            case inputs.Received(data), _Connecting() | Online():
-                return self._receive(data, now)
-            case inputs.Disconnect(), _Connecting() | Online():
-                return self._disconnect(event)
-            case _, Online() as online:
-                return self._handle_online(event, online, now)
-            case inputs.Opened(), _Fresh():
-                self._state = _Connecting(now + self._options.answer_timeout)
-                return [effects.Write(self._writer.encode(self._options.connect()))]
-            case ((inputs.Closed() | inputs.TimerFired()), _Connecting(due)):
-                return self._give_up(event, due, now)
-            case ((inputs.Received() | inputs.Closed() | inputs.TimerFired()), _Ended()):
-                return []  # whoever ended it knows
-            case inputs.Publish(batch), _Ended(reason):
-                return [effects.NotSent(batch, reason)]
-            case _, _Ended(reason) if not isinstance(event, inputs.Opened):
-                return [effects.Ignored(f"{type(event).__name__}: {reason}")]
-        raise ValueError(f"{type(event).__name__} when the session is {self._state}")
+        state = self._state
+        if isinstance(state, Online):
+            match event:  # traffic first: all the rest is rare
+                case inputs.Received(data):
+                    return self._receive(data, now)
+                case inputs.Publish(batch):
+                    return state.publish(batch, now)
+                case inputs.Answer(batch):
+                    return state.answer(batch, now)
+            return self._handle_online(event, state, now)
+        return self._handle_offline(event, state, now)
 
     def _handle_online(self, event: Input, online: Online, now: float) -> list[Effect]:
         match event:
-            case inputs.Publish(batch):
-                return online.publish(batch, now)
-            case inputs.Answer(batch):
-                return online.answer(batch, now)
             case inputs.TimerFired() if online.keep_alive.is_over(now):
                 text = f"no sign of life for {self._options.answer_timeout:g} seconds"
                 return self._end(effects.Disconnected(None, text, by_broker=False))
@@ -125,9 +113,32 @@ class Session:
                 return online.subscribe(event, now)
             case inputs.Unsubscribe():
                 return online.unsubscribe(event, now)
+            case inputs.Disconnect():
+                return self._disconnect(event)
             case inputs.Closed(reason):
                 return self._end(effects.Disconnected(None, reason, by_broker=False))
         raise ValueError(f"{type(event).__name__} when the session is online")
+
+    def _handle_offline(
+        self, event: Input, state: _Fresh | _Connecting | _Ended, now: float
+    ) -> list[Effect]:
+        match event, state:
+            case inputs.Opened(), _Fresh():
+                self._state = _Connecting(now + self._options.answer_timeout)
+                return [effects.Write(self._writer.encode(self._options.connect()))]
+            case inputs.Received(data), _Connecting():
+                return self._receive(data, now)
+            case inputs.Disconnect(), _Connecting():
+                return self._disconnect(event)
+            case ((inputs.Closed() | inputs.TimerFired()), _Connecting(due)):
+                return self._give_up(event, due, now)
+            case ((inputs.Received() | inputs.Closed() | inputs.TimerFired()), _Ended()):
+                return []  # whoever ended it knows
+            case inputs.Publish(batch), _Ended(reason):
+                return [effects.NotSent(batch, reason)]
+            case _, _Ended(reason) if not isinstance(event, inputs.Opened):
+                return [effects.Ignored(f"{type(event).__name__}: {reason}")]
+        raise ValueError(f"{type(event).__name__} when the session is {state}")
 
     # ------------------------------------------------------------ what the broker sends
 
@@ -142,27 +153,29 @@ class Session:
         except BrokerMisbehaved as error:
             fault = error
         try:
-            for _, run in groupby(found, type):
-                self._take(list(run), told, now)
+            for kind, run in groupby(found, type):
+                self._take(kind, list(run), told, now)
         except BrokerMisbehaved as error:
             fault = error  # in what came before the other fault, if there was one
         if fault is not None and not isinstance(self._state, _Ended):
             told += self._violated(fault)
         return told
 
-    def _take(self, run: list[packets.Any], told: list[Effect], now: float) -> None:
-        """Take packets of one type. What comes after the end means nothing."""
-        match run[0], self._state:
-            case packets.ConnAck() as connack, _Connecting() if len(run) == 1:
-                told += self._greet(connack, now)
-            case packet, _Connecting():
-                problem = f"{type(packet).__name__}: the first packet is one CONNACK"
-                raise BrokerMisbehaved(problem, Reason.PROTOCOL_ERROR)
+    def _take(self, kind: type, run: list[packets.Any], told: list[Effect], now: float) -> None:
+        """Take packets of one kind. What comes after the end means nothing."""
+        state = self._state
+        if type(state) is Online and kind is not packets.Disconnect:
+            state.take(kind, run, told, now)
+            return
+        match run[0], state:
             case packets.Disconnect(reason, stated), Online():
                 text = _explain(describe(reason), stated)
                 told += self._end(effects.Disconnected(reason, text, by_broker=True))
-            case _, Online() as online:
-                online.take(run, told, now)
+            case packets.ConnAck() as connack, _Connecting() if len(run) == 1:
+                told += self._greet(connack, now)
+            case _, _Connecting():
+                problem = f"{kind.__name__}: the first packet is one CONNACK"
+                raise BrokerMisbehaved(problem, Reason.PROTOCOL_ERROR)
 
     def _greet(self, connack: packets.ConnAck, now: float) -> list[Effect]:
         if connack.reason:

@@ -6,12 +6,17 @@ gives anyway; stream links have no channel and pay nothing. Publications are nev
 their ends repair what is lost.
 """
 
+from itertools import islice
+
 from hansa.protocol.frames import Acknowledge, Numbered, Ordered
 
 RETRY_MIN = 0.05
 RETRY_MAX = 2.0
 """Seconds before an unacknowledged frame is sent again: four round trips, within these bounds,
 doubled while nothing gets through."""
+
+AGAIN_MAX = 16
+"""Frames that are sent again when nothing was heard at all: the tail of a burst may be lost."""
 
 MISSING_SPAN = 64
 """How far above the number expected next an acknowledgement looks for missing ones."""
@@ -77,12 +82,12 @@ class Channel:
         return self._again([n for n in lost if now >= self._waiting[n][1] + patience], now)
 
     def fire(self, now: float) -> list[Numbered]:
-        """Return the oldest frame if it must be sent again by now: its answer tells the rest."""
+        """Return the oldest frames if they must be sent again by now: the answer tells the rest."""
         if self._due is None or now < self._due:
             return []
         self._retry = min(2 * self._retry, RETRY_MAX)
         self._due = now + self._retry
-        return self._again([next(iter(self._waiting))], now)
+        return self._again(list(islice(self._waiting, AGAIN_MAX)), now)
 
     def next_deadline(self) -> float | None:
         """When `fire` is next due."""

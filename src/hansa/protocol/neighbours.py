@@ -36,6 +36,12 @@ RTT_NOISE = 0.001
 
 BEATS_REMEMBERED = 8
 
+MISMATCHES_MIN = 2
+MISMATCHES_MAX = 256
+"""Heartbeats in a row with another digest than ours until databases are compared: one may just have
+crossed a change. Doubled each time, because two databases may differ for good reason: a bound, or
+leases that end at different times."""
+
 GREETING_BEATS = 2
 """Heartbeats that belong to the greeting: databases still differ then, and are being compared."""
 
@@ -63,6 +69,8 @@ class Link:
     """When the newest heartbeats were sent."""
     echo: int = 0
     echo_at: float = 0.0
+    patience: int = MISMATCHES_MIN
+    """How many of the next kind it takes until databases are compared."""
     mismatches: int = 0
     """Heartbeats in a row whose digest was not ours."""
     compared: bool = False
@@ -193,7 +201,7 @@ class Neighbours:
             del link.samples[:-RTT_SAMPLES]
             link.rtt = min(link.samples)
         if frame.digest == digest:
-            link.mismatches = 0
+            link.mismatches, link.patience = 0, MISMATCHES_MIN
         elif frame.number > GREETING_BEATS:
             link.mismatches += 1
         return [self.heartbeat(link, digest, now)] if first else []

@@ -129,7 +129,7 @@ class Node:
 
     def _fire(self, now: float) -> list[Effect]:
         effects = self._carry(self._overlay.fire(now), now)
-        for node in self._overlay.expired(now):
+        for node in self._overlay.leases.expired(now):
             effects += self._forget(node, now)
         for node in self._installation.ask(self._overlay.graph.reachable, now):
             self._post.put(Enquire(node, self.id, 0), now)

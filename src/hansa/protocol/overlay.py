@@ -31,17 +31,14 @@ from hansa.protocol.frames import (
 )
 from hansa.protocol.frames import Any as AnyFrame
 from hansa.protocol.graph import Graph
-from hansa.protocol.neighbours import Link, Neighbours
+from hansa.protocol.leases import Leases
+from hansa.protocol.neighbours import MISMATCHES_MAX, Link, Neighbours
 from hansa.protocol.records import KIND_OF, Kind, NodeRecord, Record
 from hansa.protocol.rivalry import Verdict, give_way, judge
 from hansa.protocol.settings import ProtocolSettings
 from hansa.protocol.vocabulary import Identity, LinkId, NodeId
 
 INCARNATION_MAX = (1 << 64) - 1
-
-MISMATCHES_MAX = 2
-"""Heartbeats with another digest than ours after which both sides compare their databases: one may
-just have crossed a change."""
 
 
 class Overlay:
@@ -55,7 +52,7 @@ class Overlay:
         self.neighbours = Neighbours(settings)
         self.database = Database()
         self.graph = Graph(identity.node, settings.metric)
-        self._absent: dict[NodeId, float] = {}
+        self.leases = Leases(settings.interest_lease, settings.nodes_max)
         self._record_due: float | None = None
         self._flush_due: float | None = None
         self._knows_interest = False  # until then, what a former life wanted stands
@@ -132,26 +129,19 @@ class Overlay:
             for effect in self.neighbours.send(links[link_id], update, now)
         ]
 
-    def expired(self, now: float) -> list[NodeId]:
-        """Return the nodes whose lease has ended, and forget them here."""
-        lease = self._settings.interest_lease
-        ended = [node for node, since in self._absent.items() if now >= since + lease]
-        for node in ended:
-            del self._absent[node]
-        return ended
-
     def forget(self, node: NodeId) -> None:
-        """Drop everything about a node."""
+        """Drop everything about a node whose lease has ended."""
+        self.leases.forget(node, self.database.stamp(Kind.NODE, node))
         self.database.forget(node)
         self.graph.drop(node)
 
     def next_deadline(self) -> float | None:
         """When something is next due."""
-        lease_end: float | None = None
-        if self._absent:
-            lease_end = min(self._absent.values()) + self._settings.interest_lease
         return earliest(
-            self.neighbours.next_deadline(), self._record_due, self._flush_due, lease_end
+            self.neighbours.next_deadline(),
+            self.leases.next_deadline(),
+            self._record_due,
+            self._flush_due,
         )
 
     def _flush_soon(self, now: float, delay: float = 0.0) -> None:
@@ -225,8 +215,8 @@ class Overlay:
         outcome: Outcome = [*self.neighbours.heard(link, frame, self.database.digest, now)]
         if self.neighbours.settle_rtt(link):
             outcome += [*self._relink(now), CostsChanged()]
-        if link.mismatches >= MISMATCHES_MAX:
-            link.mismatches = 0
+        if link.mismatches >= link.patience:
+            link.mismatches, link.patience = 0, min(2 * link.patience, MISMATCHES_MAX)
             outcome += self._compare(link, now)
         return outcome
 
@@ -290,14 +280,19 @@ class Overlay:
 
     def _refusal(self, record: Record) -> str | None:
         if isinstance(record, NodeRecord):
-            if record.node in self.database.nodes:
-                return None
-            full = len(self.database.nodes) >= self._settings.nodes_max
-            return "nodes_max" if full else None
+            return self._refusal_of_node(record)
         if record.node not in self.database.nodes:
             return "record of an unknown node"
         full = self.database.size_after(record) > self._settings.filters_per_node_max
         return "filters_per_node_max" if full else None
+
+    def _refusal_of_node(self, record: NodeRecord) -> str | None:
+        if record.node in self.database.nodes:
+            return None
+        if len(self.database.nodes) >= self._settings.nodes_max:
+            return "nodes_max"
+        known = self.leases.admits(record.node, (record.incarnation, record.version))
+        return None if known else "record of a node whose lease has ended"
 
     def _note_record(self, change: RecordChange, before: NodeRecord | None, now: float) -> Outcome:
         record = change.record
@@ -308,15 +303,15 @@ class Overlay:
             outcome.append(CapacityChanged(record.node))
         outcome += self._moved(*self.graph.put(record.node, dict(record.links)), now)
         if record.node not in self.graph.reachable:
-            self._absent.setdefault(record.node, now)
+            self.leases.begin(record.node, now)
         return outcome
 
     def _moved(self, joined: list[NodeId], lost: list[NodeId], now: float) -> Outcome:
         """Nodes came into reach or went out of it."""
         for node in joined:
-            self._absent.pop(node, None)
+            self.leases.end(node)
         for node in lost:
-            self._absent[node] = now
+            self.leases.begin(node, now)
         return [*(MemberJoined(node) for node in joined), *(MemberLost(node) for node in lost)]
 
     def _digest_effects(self, effects: list[Effect], now: float) -> Outcome:

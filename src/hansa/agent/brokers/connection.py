@@ -153,7 +153,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        due = self._session.next_deadline() if self._session else None
+        due = self._session.next_deadline()
         if due is not None:
             self._timer = loop.call_at(due, self._handle, inputs.TimerFired())
 

@@ -141,7 +141,7 @@ class TcpLink(asyncio.BufferedProtocol):
             self.close(f"the neighbour does not read: {self._waiting()} bytes wait")
 
     def close(self, reason: str) -> None:
-        """Close once what was written has left; a neighbour that does not read is not waited for."""
+        """Close once what was written has left; who does not read is not waited for."""
         if self._transport is None:
             return
         self._reason = self._reason or reason

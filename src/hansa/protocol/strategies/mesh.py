@@ -33,19 +33,15 @@ GROUPS_PER_FRAME_MAX = 512
 class Mesh:
     """One node's part in the meshes of all groups."""
 
-    def __init__(self, surroundings: Surroundings) -> None:
+    def __init__(self, around: Surroundings) -> None:
         """Start alone."""
-        self._around = surroundings
-        self._self = surroundings.node
-        self._settings = surroundings.settings
+        self._around = around
+        self._self = around.node
+        self._settings = around.settings
         self._election = Election(
-            self._self,
-            self._settings,
-            surroundings.graph,
-            surroundings.index,
-            surroundings.capacity,
+            around.node, around.settings, around.graph, around.index, around.capacity
         )
-        self._routes = CoreRoutes(self._settings.redundancy, surroundings.cost)
+        self._routes = CoreRoutes(self._settings.redundancy, around.cost)
         self._membership = Membership(self._settings.linger)
         self._flags: dict[tuple[NodeId, NodeId], frozenset[GroupId]] = {}
         self._pulpit = Pulpit(self._settings)
