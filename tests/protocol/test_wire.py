@@ -378,7 +378,7 @@ def test_decoding_damaged_frames_takes_a_small_multiple_too(data):
         (replace(PUBLICATION, qos=3), "publication: QoS 3, the limit is 2"),
         (replace(PUBLICATION, qos=4), "publication: QoS 4, the limit is 2"),
         (replace(PUBLICATION, hops=65), "publication: 65 hops, the limit is 64"),
-        (replace(PUBLICATION, hops=256), "publication: ubyte format requires"),
+        (replace(PUBLICATION, hops=256), "publication: "),
         (replace(PUBLICATION, number=-1), "publication: "),
         (replace(PUBLICATION, life=U64_MAX + 1), "publication: "),
         (replace(PUBLICATION, topic=""), "publication: topic name '': must not be empty"),

@@ -1,0 +1,98 @@
+"""What an agent keeps between its lives: its key, its incarnation, what its clients wanted.
+
+One directory, one agent: a lock keeps a second one out. Files are for the owner only, and every
+write is either whole or not there.
+"""
+
+import fcntl
+import json
+import os
+import secrets
+import time
+from pathlib import Path
+from typing import IO
+
+from hansa.errors import UsageError
+from hansa.protocol.vocabulary import KEY_BYTES, Identity, node_id
+
+
+class StateDirectory:
+    """The directory of one agent, locked while it runs."""
+
+    def __init__(self, path: Path) -> None:
+        """Open it, make it if need be, and lock it."""
+        self._path = path
+        try:
+            path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._lock: IO[str] = (path / "lock").open("w")
+        except OSError as error:
+            raise UsageError(f"cannot use the state directory {path}: {error.strerror}") from error
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            self._lock.close()
+            raise UsageError(
+                f"another agent runs with the state directory {path}; give this one its own"
+            ) from error
+
+    def close(self) -> None:
+        """Let the next agent in."""
+        self._lock.close()
+
+    def identity(self, name: str, addresses: tuple[str, ...], capacity: float) -> Identity:
+        """Return who this agent is, in a new life."""
+        key = self._key()
+        incarnation = self._next_incarnation()
+        return Identity(node_id(key), key, incarnation, name, addresses, capacity)
+
+    def remember_incarnation(self, incarnation: int) -> None:
+        """Keep an incarnation that was raised while running."""
+        self._write("incarnation", str(incarnation).encode())
+
+    def rekey(self) -> None:
+        """Take a new key at the next start: another node has this id."""
+        (self._path / "key").unlink(missing_ok=True)
+
+    def interest(self) -> object:
+        """Return what the observer had learned, None if nothing is kept."""
+        try:
+            kept: object = json.loads((self._path / "interest.json").read_text())
+        except (OSError, ValueError):
+            return None
+        return kept
+
+    def remember_interest(self, snapshot: object) -> None:
+        """Keep what the observer has learned."""
+        self._write("interest.json", json.dumps(snapshot).encode())
+
+    def _key(self) -> bytes:
+        path = self._path / "key"
+        try:
+            key = bytes.fromhex(path.read_text().strip())
+        except FileNotFoundError:
+            key = secrets.token_bytes(KEY_BYTES)
+            self._write("key", key.hex().encode())
+        except ValueError as error:
+            raise UsageError(f"{path} is no key: remove it to get a new one") from error
+        if len(key) != KEY_BYTES:
+            raise UsageError(f"{path} is no key: remove it to get a new one")
+        return key
+
+    def _next_incarnation(self) -> int:
+        """Take it from the clock, and never go back with it."""
+        try:
+            before = int((self._path / "incarnation").read_text())
+        except (OSError, ValueError):
+            before = 0
+        incarnation = max(before + 1, time.time_ns() // 1_000_000)
+        self.remember_incarnation(incarnation)
+        return incarnation
+
+    def _write(self, name: str, data: bytes) -> None:
+        temporary = self._path / f"{name}.new"
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(self._path / name)

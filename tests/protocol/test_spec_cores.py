@@ -1,0 +1,270 @@
+"""Section 4 of docs/protocol.md, rule by rule: cores and the ways to them."""
+
+from itertools import count, pairwise
+
+import pytest
+from tests.protocol.federation import (
+    LINE,
+    RING,
+    SQUARE,
+    cores,
+    grid,
+    link_of,
+    managers,
+    sent,
+    settled,
+    timed,
+    views,
+)
+from tests.protocol.wire_of_nodes import DELAY, Wire, key, pairs
+
+from hansa.protocol.effects import CoreLost, MemberJoined, ParentsChanged
+from hansa.protocol.events import Received
+from hansa.protocol.frames import UNREACHABLE, Announce, Solicit
+from hansa.protocol.records import ClaimsRecord
+from hansa.protocol.routes import CoreRoutes
+from hansa.protocol.settings import ManagementBy, Metric
+from hansa.protocol.vocabulary import Identity, NodeId
+
+CORE = NodeId(1)
+
+
+def announcements(wire: Wire, core: int) -> list[tuple[int, int, Announce]]:
+    """The announcements of one core in the log."""
+    return [(source, target, frame) for source, target, frame in sent(wire, Announce)
+            if frame.core == core]  # fmt: skip
+
+
+def heard(seq: int, distance: int) -> Announce:
+    return Announce(CORE, 1, seq, distance)
+
+
+def routes(redundancy: int = 2) -> CoreRoutes:
+    return CoreRoutes(redundancy, cost=lambda node: 1)
+
+
+def test_4_1_the_first_node_that_wants_a_group_claims_and_announces_it():
+    """4.1 One announcement serves all groups of a core; two are at least 20 ms apart."""
+    wire = settled("1-2 2-3")
+    wire.want(2, "a")
+    wire.want(2, "b")
+    wire.run(0.01)
+    wire.want(2, "c")
+    wire.run(0.2)
+    wire.want(3, "a")
+    wire.run(0.2)
+    claims = [
+        ClaimsRecord(NodeId(2), 1, 1, 0, ("a",)),
+        ClaimsRecord(NodeId(2), 1, 2, 1, ("b", "c")),
+    ]
+    told = [(at, frame) for at, source, target, frame in timed(wire, Announce) if target == 1]
+    assert [(f.core, f.seq, f.distance, f.claims) for _, f in told] == [
+        (2, 1, 0, claims[0]),
+        (2, 2, 0, claims[1]),
+    ]
+    assert told[1][0] - told[0][0] == pytest.approx(0.02)
+    assert announcements(wire, 3) == []
+
+
+def test_4_2_of_several_claimants_the_smallest_id_is_the_core():
+    """4.2 The smallest id is the core; the others withdraw their claims."""
+    wire = settled(LINE)
+    wire.want(4, "g")
+    wire.want(1, "g")
+    wire.run(0.2)
+    assert cores(wire) == dict.fromkeys((1, 2, 3, 4), 1)
+    claims = [frame.claims for source, _, frame in announcements(wire, 4) if source == 4]
+    assert claims == [
+        ClaimsRecord(NodeId(4), 1, 1, 0, ("g",)),
+        ClaimsRecord(NodeId(4), 1, 2, 1, (), ("g",)),
+    ]
+
+
+def test_4_3_a_hop_is_counted_once_and_by_the_receiver():
+    """4.3 The receiver adds the length of the link, in hops or round-trip time."""
+    wire = settled(LINE)
+    wire.want(1, "g")
+    wire.run(0.2)
+    said = [(source, frame.distance) for source, _, frame in announcements(wire, 1)]
+    assert said == [(1, 0), (2, 1), (3, 2)]
+    assert [view.cores[CORE].distance for view in views(wire).values()] == [0, 1, 2, 3]
+
+    by_time = settled(LINE, metric=Metric.RTT)
+    by_time.run(2.0)
+    tenths_of_ms = round(2 * DELAY * 10_000)
+    distances = [view.cores[CORE].distance for view in views(by_time).values()]
+    assert distances == [hops * tenths_of_ms for hops in range(4)]
+
+
+def test_4_4_newer_or_feasible_announcements_are_accepted_and_changes_passed_on():
+    """4.4 Accepted if newer, or as new and feasible; what changes nothing is not passed on."""
+    here = routes()
+    story = [
+        (heard(seq=1, distance=2), True, 3, (2,)),  # the first of all
+        (heard(seq=1, distance=3), False, 3, (2,)),  # not nearer than this node: not feasible
+        (heard(seq=1, distance=2), False, 3, (2, 4)),  # as near: one more parent, nothing to tell
+        (heard(seq=1, distance=1), True, 2, (5,)),  # nearer
+        (heard(seq=2, distance=9), True, 10, (6,)),  # newer, however far
+        (heard(seq=1, distance=0), False, 10, (6,)),  # older, however near
+    ]
+    for neighbour, (frame, passed_on, distance, parents) in enumerate(story, start=2):
+        assert here.hear(NodeId(neighbour), frame) == passed_on
+        assert (here.routes[CORE].distance, here.parents(CORE)) == (distance, parents)
+
+
+def test_4_4_an_announcement_on_a_grid_costs_little_and_forms_redundancy():
+    """4.4 With equal delays at most 2·l frames on l links (Spohn 2020, theorem 1)."""
+    links = pairs(grid(5))
+    wire = settled(grid(5))
+    for core in (0, 12, 23):
+        wire.want(core, f"g/{core}")
+        wire.run(0.2)
+        assert len(announcements(wire, core)) == 2 * len(links) - (25 - 1)
+        ways = {place: view.cores[NodeId(core)] for place, view in views(wire).items()}
+        for place, way in ways.items():
+            around = [a if b == place else b for a, b in links if place in (a, b)]
+            nearer = {node for node in around if ways[node].distance < way.distance}
+            assert set(way.parents) <= nearer
+            assert len(way.parents) == min(2, len(nearer))
+
+
+def test_4_5_parents_are_the_nearest_feasible_neighbours():
+    """4.5 The shortest ways, up to the redundancy; of equal ones former parents, then by id."""
+    here = routes()
+    for neighbour in (9, 5, 7, 3):
+        here.hear(NodeId(neighbour), heard(seq=1, distance=2))
+    assert here.parents(CORE) == (9, 5)
+    here.lose_neighbour(NodeId(9))
+    assert here.parents(CORE) == (5, 3)
+    here.hear(NodeId(8), heard(seq=1, distance=1))
+    assert here.parents(CORE) == (8,)
+
+
+def test_4_5_parents_never_form_a_loop():
+    """4.5 A parent's feasible distance is smaller than the node's, whatever is lost or late."""
+    wire = settled(grid(3), (4, "g"))
+    frames, news = count(), count()
+    wire.is_lost = lambda *_: next(frames) % 7 == 0
+    wire.delay = lambda *_: DELAY * (1 + next(news) % 5)
+    for links in ("4-5", "0-1", "4-7", "1-4", "3-6"):
+        wire.cut(links)
+        for _ in range(30):
+            wire.run(0.005)
+            seen = views(wire)
+            for core, way in (item for view in seen.values() for item in view.cores.items()):
+                for parent in (seen[parent].cores[core] for parent in way.parents):
+                    assert (-parent.seq, parent.feasible) < (-way.seq, way.feasible)
+        wire.join(links)
+
+
+def test_4_6_a_new_neighbour_is_told_every_way():
+    """4.6 A new neighbour is told every way that is known."""
+    wire = settled(LINE, (3, "g"), (4, "h"))
+    wire.start(9)
+    wire.join("2-9")
+    wire.run(DELAY)
+    told = [frame for source, target, frame in sent(wire, Announce) if (source, target) == (2, 9)]
+    assert [(f.core, f.distance) for f in told] == [(1, 1), (3, 1), (4, 2)]
+
+
+def test_4_7_the_other_parents_carry_on_and_a_feasible_neighbour_fills_the_place():
+    """4.7 When a parent is lost, the others carry on; a feasible neighbour fills the place."""
+    wire = settled("1-2 1-3 1-4 2-5 3-5 4-5", (1, "g"))
+    assert set(wire.nodes[5].view().cores[CORE].parents) == {2, 3}
+    wire.cut("2-5")
+    wire.run(0.2)
+    assert wire.effects(5, ParentsChanged) == [
+        ParentsChanged(CORE, 1, 2, 2, (NodeId(3), NodeId(4)))
+    ]
+    assert sent(wire, Solicit) == []
+
+
+def test_4_7_a_node_without_a_way_says_so_and_asks():
+    """4.7 With none left it says so and asks the core, at growing intervals while it has none."""
+    wire = settled(SQUARE, (1, "g"))
+    wire.is_lost = lambda source, target, frame: source == 1 and isinstance(frame, Announce)
+    wire.cut("1-2")
+    wire.run(2.0)
+    assert (2, 3, UNREACHABLE) in [(a, b, frame.distance) for a, b, frame in announcements(wire, 1)]
+    asked = [at for at, source, target, frame in timed(wire, Solicit) if (source, target) == (2, 3)]
+    gaps = [later - sooner for sooner, later in pairwise(asked)]
+    assert gaps[:6] == pytest.approx([0.02, 0.04, 0.08, 0.16, 0.25, 0.25])
+    wire.is_lost = lambda *_: False
+    wire.run(0.5)
+    assert wire.nodes[2].view().cores[CORE].parents == (3,)
+
+
+def test_4_8_the_nearest_takes_over_at_once_and_another_after_a_second():
+    """4.8 The wanting node nearest to a lost core claims the group; any other after a second."""
+    wire = settled(RING, (3, "g"), (5, "g"), (4, "g"), (2, "g"))
+    wire.stop(3)
+    wire.run(0.2)
+    assert cores(wire) == dict.fromkeys((1, 2, 4, 5), 2)
+
+    wire = settled("1-2 2-3 2-4 3-4 4-5", (3, "g"), (1, "g"), (5, "g"))
+    wire.freeze(1)  # as near as 5 and with the smaller id
+    wire.stop(3)
+    wire.run(0.9)
+    assert (cores(wire)[2], cores(wire)[5]) == (None, None)
+    wire.run(0.2)
+    assert (cores(wire)[2], cores(wire)[5]) == (5, 5)
+
+
+def test_4_8_parts_of_a_split_each_have_a_core_until_they_meet():
+    """4.8 Parts of a split each do so; when they meet again rule 4.2 decides."""
+    wire = settled(LINE, (1, "g"), (4, "g"))
+    wire.cut("2-3")
+    wire.run(0.2)
+    assert cores(wire) == {1: 1, 2: 1, 3: 4, 4: 4}
+    wire.join("2-3")
+    wire.run(0.2)
+    assert cores(wire) == dict.fromkeys((1, 2, 3, 4), 1)
+
+
+def test_4_9_a_core_gives_up_what_nobody_wants():
+    """4.9 A core gives a group up when nobody in reach has wanted it for the linger."""
+    wire = settled("1-2", (1, "g"), (2, "g"))
+    wire.unwant(1, "g")
+    wire.run(2.0)
+    assert wire.effects(1, CoreLost) == []
+    start = wire.now
+    wire.unwant(2, "g")
+    wire.run(2.0)
+    lost = min(step.at for step in wire.log if CoreLost("g", CORE) in step.effects)
+    assert lost == pytest.approx(start + 0.5 + DELAY + 0.5)  # first the interest, then the claim
+
+
+def test_4_10_the_best_node_in_reach_leads_the_management_group():
+    """4.10 By smallest id or highest capacity; announced when news has settled for 0.1 s."""
+    wire = Wire(LINE)
+    assert managers(wire) == dict.fromkeys((1, 2, 3, 4), 1)
+    known = max(
+        step.at
+        for step in wire.log
+        if any(isinstance(e, MemberJoined) for e in step.effects)
+        if step.place == 1
+    )
+    first = min(at for at, source, _, frame in timed(wire, Announce) if source == 1)
+    assert first == pytest.approx(known + 0.1)
+    assert {source for source, _, frame in sent(wire, Announce) if frame.distance == 0} == {1}
+
+    strong = Wire(management_by=ManagementBy.CAPACITY)
+    for place, capacity in ((1, 1.0), (2, 8.0), (3, 8.0)):
+        strong.start(place, Identity(NodeId(place), key(place), 1, capacity=capacity))
+    strong.join("1-2 2-3")
+    strong.run(1.0)
+    assert managers(strong) == dict.fromkeys((1, 2, 3), 2)
+
+
+def test_4_11_feasible_distances_outlive_the_core():
+    """4.11 Feasible distances are kept until the lease of the core ends."""
+    wire = settled(LINE, (4, "g"), interest_lease=10.0)
+    wire.stop(4)
+    wire.run(9.0)
+    before = wire.nodes[2].view().cores[NodeId(4)]
+    assert (before.distance, before.feasible, before.parents) == (UNREACHABLE, 2, ())
+    echo = Announce(NodeId(4), before.incarnation, before.seq, distance=2)
+    wire.give(2, Received(link_of(wire, 2, 1), echo))
+    assert wire.nodes[2].view().cores[NodeId(4)] == before
+    wire.run(1.5)
+    assert all(NodeId(4) not in view.cores for view in views(wire).values())

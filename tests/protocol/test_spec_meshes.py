@@ -1,0 +1,179 @@
+"""Section 5 of docs/protocol.md, rule by rule: meshes and forwarding."""
+
+from collections import Counter
+
+from tests.protocol.federation import (
+    LINE,
+    SIX_BROKERS,
+    cores,
+    grid,
+    link_of,
+    members,
+    publish,
+    restart,
+    sent,
+    settled,
+)
+from tests.protocol.wire_of_nodes import Wire
+
+from hansa.protocol.effects import Deliver, Dropped, Duplicate, Effect, Send
+from hansa.protocol.events import Published, Received
+from hansa.protocol.frames import Announce, Membership
+from hansa.protocol.settings import Outside
+from hansa.protocol.vocabulary import HOPS_MAX, NodeId, Publication, group_id
+
+G = group_id("g")
+
+
+def copy(number: int, *named: str, life: int = 1, qos: int = 0, hops: int = 0) -> Publication:
+    """A copy of a publication of the distant node 9."""
+    groups = tuple(group_id(name) for name in named)
+    return Publication(NodeId(9), life, number, qos, "g", b"x", hops=hops, named=groups)
+
+
+def receive(wire: Wire, place: int, neighbour: int, publication: Publication) -> list[Effect]:
+    return wire.give(place, Received(link_of(wire, place, neighbour), publication))
+
+
+def test_5_1_members_tell_their_parents_once_up_to_the_core():
+    """5.1 Whose clients want it, the core, who has a child: each tells its parents once."""
+    wire = settled(SIX_BROKERS, (1, "g"))
+    assert members(wire) == [1]
+    wire.want(5, "g")
+    wire.run(1.0)
+    assert members(wire) == [1, 3, 4, 5]
+    told = [(source, target, frame.joined) for source, target, frame in sent(wire, Membership)]
+    assert told == [(5, 3, ("g",)), (5, 4, ("g",)), (3, 1, ("g",)), (4, 1, ("g",))]
+
+
+def test_5_2_a_membership_without_reason_is_taken_back_after_the_linger():
+    """5.2 Taken back explicitly, after the linger; until then both sides use the link."""
+    wire = settled(LINE, (1, "g"), (4, "g"), redundancy=1)
+    wire.join("1-4")
+    wire.run(0.2)
+    assert publish(wire, 1) == {4: [b"x"]}
+    assert {(3, 4), (4, 3)} <= set(wire.copies())
+    wire.run(1.5)
+    left = [
+        (source, target) for source, target, frame in sent(wire, Membership) if "g" in frame.left
+    ]
+    assert left == [(4, 3), (3, 2), (2, 1)]
+    assert publish(wire, 1) == {4: [b"x"]}
+    assert wire.copies() == [(1, 4)]
+
+
+def test_5_3_a_member_sends_to_all_mesh_neighbours_but_the_source():
+    """5.3 A publication concerns every group whose filter matches its topic."""
+    wire = settled(SIX_BROKERS, (1, "g"), (5, "g"))
+    assert publish(wire, 4) == {1: [b"x"], 5: [b"x"]}
+    assert wire.copies() == [(4, 1), (4, 5), (1, 3), (5, 3), (3, 5)]
+
+    wire = settled(grid(3), (0, "a/+"), (8, "+/b"), (2, "a/b"), (6, "#"), (4, "c"))
+    for publisher in (1, 3, 4, 5, 7):
+        assert publish(wire, publisher, "a/b") == {place: [b"x"] for place in (0, 2, 6, 8)}
+
+
+def test_5_4_from_outside_a_copy_goes_towards_the_core_and_names_its_groups():
+    """5.4 To one parent, all or a random one; a member first; one copy for several groups."""
+    crossed = {}
+    for outside in Outside:
+        wire = settled(grid(3), (8, "g"), outside=outside)
+        for _ in range(20):
+            wire.publish(0, "g")
+        crossed[outside] = Counter(wire.copies())  # no time has passed: the first links only
+    assert list(crossed[Outside.ONE].values()) == [20]
+    assert crossed[Outside.ALL] == {(0, 1): 20, (0, 3): 20}
+    assert crossed[Outside.RANDOM].keys() == {(0, 1), (0, 3)}
+    assert crossed[Outside.RANDOM].total() == 20
+
+    wire = settled(grid(3), (2, "g"), (7, "g"))  # Spohn 2021: 6 is beside the member 7
+    publish(wire, 6)
+    assert wire.copies()[0] == (6, 7)
+
+    wire = settled("1-2 2-3", (3, "a/+"), (3, "+/b"))
+    publish(wire, 1, "a/b")
+    named = [e.frame.named for e in wire.effects(1, Send) if isinstance(e.frame, Publication)]
+    assert [set(groups) for groups in named] == [{group_id("a/+"), group_id("+/b")}]
+
+
+def test_5_5_a_duplicate_serves_only_a_group_that_it_still_names():
+    """5.5 A directed link is crossed at most once to spread and once per group named."""
+    wire = settled(LINE, (4, "g"))
+    onward = Send(link_of(wire, 2, 3), copy(1, "g", hops=1))
+    assert receive(wire, 2, 1, copy(1)) == []
+    assert receive(wire, 2, 1, copy(1, "g")) == [Duplicate(NodeId(9), 1), onward]
+    assert receive(wire, 2, 1, copy(1, "g")) == [Duplicate(NodeId(9), 1)]
+
+    wants = ((0, "a/+"), (8, "+/b"), (2, "a/b"), (6, "#"))
+    wire = settled(grid(3), *wants, outside=Outside.ALL)
+    for publisher in range(9):
+        publish(wire, publisher, "a/b")
+        crossed = Counter(
+            (step.place, effect.link, group)
+            for step in wire.log
+            for effect in step.effects
+            if isinstance(effect, Send) and isinstance(effect.frame, Publication)
+            for group in effect.frame.named or ("spread",)
+        )
+        assert set(crossed.values()) == {1}
+
+
+def test_5_6_duplicates_are_recognised_in_a_window_per_origin_and_life():
+    """5.6 Exact for the last 4,096 numbers; an older copy counts as a duplicate."""
+    wire = settled("1-2", (2, "g"))
+    new = [Deliver(copy(number)) for number in (5_000, 5_000 - 4_095)]
+    assert receive(wire, 2, 1, copy(5_000)) == [new[0]]
+    assert receive(wire, 2, 1, copy(5_000)) == [Duplicate(NodeId(9), 5_000)]
+    assert receive(wire, 2, 1, copy(5_000 - 4_095)) == [new[1]]
+    assert receive(wire, 2, 1, copy(5_000 - 4_096)) == [Duplicate(NodeId(9), 5_000 - 4_096)]
+    assert receive(wire, 2, 1, copy(5_000, qos=1)) == [Deliver(copy(5_000, qos=1))]
+    assert receive(wire, 2, 1, copy(5_000, life=2)) == [Deliver(copy(5_000, life=2))]
+
+
+def test_5_6_what_a_restarted_node_publishes_is_no_duplicate():
+    """5.6 Duplicates are recognised by (origin, life, number)."""
+    wire = settled(LINE, (4, "g"))
+    for life in (2, 3, 4):
+        assert publish(wire, 1) == {4: [b"x"]}
+        numbers = [effect.publication.number for effect in wire.effects(4, Deliver)]
+        assert numbers == [1]
+        wire.stop(1)
+        wire.run(0.2)
+        restart(wire, 1, "1-2", incarnation=life)
+        wire.run(0.5)
+
+
+def test_5_7_every_wanting_node_delivers_once_and_never_the_origin():
+    """5.7 Delivered where a filter of the own clients matches: once, and never at its origin."""
+    wire = settled(grid(3), *((place, "g") for place in range(9)))
+    for origin in range(9):
+        assert publish(wire, origin) == {place: [b"x"] for place in range(9) if place != origin}
+
+
+def test_5_7_a_copy_is_not_passed_on_for_ever():
+    """5.7 A copy is passed on at most 64 times."""
+    wire = settled(LINE, (4, "g"), (2, "g"))
+    last, too_far = copy(1, hops=HOPS_MAX - 1), copy(2, hops=HOPS_MAX)
+    assert receive(wire, 2, 1, last) == [
+        Deliver(last),
+        Send(link_of(wire, 2, 3), copy(1, hops=HOPS_MAX)),
+    ]
+    assert receive(wire, 2, 1, too_far) == [Deliver(too_far), Dropped(NodeId(9), 2, "hop limit")]
+
+
+def test_5_8_what_has_no_way_is_dropped_and_counted():
+    """5.8 What cannot be sent for want of a way is dropped and counted."""
+    wire = settled("1-2")
+    wire.is_lost = lambda source, target, frame: isinstance(frame, Announce)
+    wire.want(2, "g")
+    wire.run(0.1)
+    assert wire.give(1, Published("g", b"x")) == [Dropped(NodeId(1), 1, "no way to the core")]
+    assert wire.nodes[1].view().counters == {"no way to the core": 1}
+
+
+def test_5_9_filters_that_agree_in_their_first_levels_can_share_a_group():
+    """5.9 Filters share a group; delivery is still decided by the filters themselves."""
+    wire = settled(LINE, (3, "a/b"), (4, "a/c"), group_depth=1)
+    assert cores(wire, "a/#") == dict.fromkeys((1, 2, 3, 4), 3)
+    assert publish(wire, 1, "a/b") == {3: [b"x"]}
+    assert wire.copies() == [(1, 2), (2, 3), (3, 4)]
