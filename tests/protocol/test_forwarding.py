@@ -21,7 +21,15 @@ from hansa.protocol.forwarding import (
 )
 from hansa.protocol.settings import Outside
 from hansa.protocol.topics import FilterTrie
-from hansa.protocol.vocabulary import HOPS_MAX, GroupId, LinkId, NodeId, Publication, group_id
+from hansa.protocol.vocabulary import (
+    HOPS_MAX,
+    NAMED_MAX,
+    GroupId,
+    LinkId,
+    NodeId,
+    Publication,
+    group_id,
+)
 
 ORIGIN = NodeId(9)
 L1, L2, L3, L4 = (LinkId(number) for number in (1, 2, 3, 4))
@@ -492,3 +500,13 @@ def test_in_any_mesh_a_publication_ends_and_is_delivered_at_most_once_to_each(dr
             assert named.count(()) <= 1
             for group in (G, H, I):
                 assert sum(group in names for names in named) <= 1
+
+
+def test_more_names_than_one_copy_holds_go_in_further_copies():
+    publication = Publication(NodeId(7), 1, 1, 0, "t", b"x")
+    names = tuple(GroupId(number) for number in range(NAMED_MAX + 1))
+    sends = as_sends(publication, [(LinkId(1), names)], hops=3)
+    assert sends == [
+        Send(LinkId(1), publication.onward(3, names[:NAMED_MAX])),
+        Send(LinkId(1), publication.onward(3, names[NAMED_MAX:])),
+    ]

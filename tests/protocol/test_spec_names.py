@@ -1,10 +1,11 @@
 """Section 1 of docs/protocol.md, rule by rule: names and bounds."""
 
 import pytest
-from tests.protocol.federation import SQUARE, publish, restart, settled, views
+from tests.protocol.federation import SQUARE, link_of, publish, restart, settled, views
 from tests.protocol.wire_of_nodes import Wire, key
 
 from hansa.errors import InvalidFrame, InvalidTopic
+from hansa.protocol.events import Received
 from hansa.protocol.frames import UNREACHABLE, Announce, Hello
 from hansa.protocol.node import Node
 from hansa.protocol.settings import Outside
@@ -68,6 +69,17 @@ def test_1_4_what_is_refused_for_a_bound_is_counted():
     assert (view.sizes["nodes"], view.sizes["plans"]) == (3, 12 % 8)
     assert view.counters.keys() == {"nodes_max"}
     assert views(wire)[2].counters["filters_per_node_max"] == 2
+
+
+@pytest.mark.xfail(reason="the way to a core that nobody knows is kept, and never forgotten")
+def test_1_4_ways_to_cores_that_nobody_knows_are_bounded():
+    """1.4 Whatever can grow has a bound; what is refused for it is counted with the reason."""
+    wire = settled("1-2", nodes_max=10)
+    for core in range(100, 200):
+        wire.give(1, Received(link_of(wire, 1, 2), Announce(NodeId(core), 1, 1, distance=1)))
+    view = views(wire)[1]
+    assert len(view.cores) <= 10
+    assert sum(view.counters.values()) >= 90
 
 
 def test_1_5_the_same_inputs_at_the_same_times_give_the_same_outputs():

@@ -31,11 +31,10 @@ from hansa.protocol.frames import (
 )
 from hansa.protocol.records import ClaimsRecord, InterestRecord, Kind, NodeRecord
 from hansa.protocol.topics import TOPIC_LEVELS_MAX
-from hansa.protocol.vocabulary import HOPS_MAX, GroupId, NodeId, Publication
+from hansa.protocol.vocabulary import HOPS_MAX, NAMED_MAX, GroupId, NodeId, Publication
 from hansa.protocol.wire import (
     FORMAT_VERSION,
     FRAME_BYTES_MAX,
-    NAMED_MAX,
     PACKET_BYTES_MAX,
     decode,
     decode_publication,

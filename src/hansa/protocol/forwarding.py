@@ -14,6 +14,7 @@ from hansa.protocol.settings import Outside
 from hansa.protocol.topics import FilterTrie
 from hansa.protocol.vocabulary import (
     HOPS_MAX,
+    NAMED_MAX,
     Group,
     GroupId,
     LinkId,
@@ -270,11 +271,14 @@ def as_sends(publication: Publication, copies: Copies, hops: int) -> list[Effect
     """Return one frame per copy; copies with the same names share it."""
     frames: dict[tuple[GroupId, ...], Publication] = {}
     sends: list[Effect] = []
-    for link, named in copies:
-        frame = frames.get(named)
-        if frame is None:
-            frame = frames[named] = publication.onward(hops, named)
-        sends.append(Send(link, frame))
+    for link, groups in copies:
+        # More names than fit go in further copies; the receiver serves each for its names only.
+        for at in range(0, len(groups) or 1, NAMED_MAX):
+            named = groups[at : at + NAMED_MAX]
+            frame = frames.get(named)
+            if frame is None:
+                frame = frames[named] = publication.onward(hops, named)
+            sends.append(Send(link, frame))
     return sends
 
 

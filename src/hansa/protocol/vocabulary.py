@@ -32,6 +32,9 @@ MANAGEMENT: Group = ""
 HOPS_MAX = 64
 """A copy that has travelled this far is dropped: only a mesh in motion can send one in circles."""
 
+NAMED_MAX = 1_024
+"""Groups that one copy of a publication names, and previous entries that it carries."""
+
 KEY_BYTES = 32
 """Length of a node's public key."""
 

@@ -42,7 +42,7 @@ from hansa.errors import InvalidFrame, InvalidTopic
 from hansa.protocol import frames
 from hansa.protocol.bounds import at_most, check
 from hansa.protocol.topics import TOPIC_LEVELS_MAX, check_name
-from hansa.protocol.vocabulary import HOPS_MAX, GroupId, Publication
+from hansa.protocol.vocabulary import HOPS_MAX, NAMED_MAX, GroupId, Publication
 
 FORMAT_VERSION = 1
 """Of the bytes, not of the protocol. Four bits, so at most 15."""
@@ -54,8 +54,6 @@ named groups) does not count, so that whatever came in can also go out."""
 FRAME_BYTES_MAX = PACKET_BYTES_MAX + (1 << 16)
 """Bytes of a frame: a packet and the largest header, which is below 64 KiB."""
 
-NAMED_MAX = 1_024
-"""Groups that one copy of a publication names, and previous entries that it carries."""
 
 _CONTROL = FORMAT_VERSION << 4
 _PUBLICATION = FORMAT_VERSION << 4 | 1

@@ -26,7 +26,7 @@ from hansa.protocol.vocabulary import HOPS_MAX, MANAGEMENT, Group, GroupId, Link
 FLAGS_MAX = 64
 """Membership flags that one announcement carries at most; they are hints."""
 
-GROUPS_PER_FRAME_MAX = 512
+GROUPS_PER_FRAME_MAX = 200
 """Groups that one membership frame names at most, so that it fits a frame whatever their length."""
 
 
