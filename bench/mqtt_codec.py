@@ -94,7 +94,7 @@ def _read(reader: Reader, chunk: bytes) -> list[packets.Any]:
 
 
 def _paho() -> tuple[Callable[[], object], Callable[[], object]]:
-    from paho.mqtt import client as paho  # type: ignore[import-not-found]
+    from paho.mqtt import client as paho
 
     client: Any = paho.Client(paho.CallbackAPIVersion.VERSION2, protocol=paho.MQTTv5)
     client.on_message = lambda *_: None
@@ -116,9 +116,9 @@ def _paho() -> tuple[Callable[[], object], Callable[[], object]]:
 
 
 def _gmqtt() -> tuple[Callable[[], object], Callable[[], object]]:
-    import gmqtt  # type: ignore[import-not-found]
-    from gmqtt.mqtt.package import PublishPacket  # type: ignore[import-not-found]
-    from gmqtt.mqtt.protocol import MQTTProtocol  # type: ignore[import-not-found]
+    import gmqtt
+    from gmqtt.mqtt.package import PublishPacket
+    from gmqtt.mqtt.protocol import MQTTProtocol
 
     client: Any = gmqtt.Client("bench")
     client.on_message = lambda *_: None

@@ -133,7 +133,7 @@ def test_releases_of_earlier_connections_take_no_room():
 def test_release_that_comes_again_is_not_told_twice():
     peer = online()
     peer.hear(PubRel(5))
-    assert peer.hear(PubRel(5)) == [Ignored("PubRel 5, nobody waits for it")]
+    assert peer.hear(PubRel(5)) == [Ignored("1 PubRel that nobody waits for, packet id 5 first")]
 
 
 @pytest.mark.parametrize("qos", [1, 2])
@@ -262,9 +262,9 @@ def test_release_before_its_time_is_a_mistake_of_the_caller(packet_id):
 
 
 def test_answer_that_nobody_waits_for():
-    assert online().hear(PubAck(9), PubRec(9)) == [
-        Ignored("PubAck 9, nobody waits for it"),
-        Ignored("PubRec 9, nobody waits for it"),
+    assert online().hear(PubAck(9), PubAck(8), PubRec(9)) == [
+        Ignored("2 PubAck that nobody waits for, packet id 9 first"),
+        Ignored("1 PubRec that nobody waits for, packet id 9 first"),
     ]
 
 

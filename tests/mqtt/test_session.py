@@ -88,6 +88,7 @@ REFUSALS = [  # version, bridge, bytes, what is told
     (V5, False, "20 07 00 87 04 1f0001 78", (0x87, "0x87 not authorized, 'x'", False)),
     (V5, False, "20 07 00 9d 04 1c0001 78", (0x9D, "0x9d server moved, 'x'", False)),
     (V4, False, "20 02 00 01", (1, "0x01 unacceptable protocol version", False)),
+    (V4, False, "20 03 00 84 00", (0x84, "0x84 unsupported protocol version", False)),
     (V4, True, "20 02 00 01", (1, "0x01 unacceptable protocol version", True)),
     (V4, True, "20 03 00 84 00", (0x84, "0x84 unsupported protocol version", True)),
     (V4, True, "20 02 00 05", (5, "0x05 not authorized", False)),

@@ -26,22 +26,22 @@ RULES = re.findall(r"^- \*\*(\d+\.\d+)\*\* ", SPEC, flags=re.MULTILINE)
 SECTIONS = ["names", "links", "map", "cores", "meshes", "interest"]
 
 
-def tests_of(section: str) -> list[ast.FunctionDef]:
+def proofs(section: str) -> list[ast.FunctionDef]:
     source = Path(__file__).with_name(f"test_spec_{section}.py").read_text(encoding="utf-8")
     functions = [node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef)]
     return [function for function in functions if function.name.startswith("test_")]
 
 
-@pytest.mark.parametrize(("number", "section"), enumerate(SECTIONS, start=1))
+@pytest.mark.parametrize(("number", "section"), [*enumerate(SECTIONS, start=1)])
 def test_every_rule_has_a_test_and_every_test_a_rule(number, section):
-    cited = [test.name.removeprefix("test_").split("_")[:2] for test in tests_of(section)]
+    cited = [test.name.removeprefix("test_").split("_")[:2] for test in proofs(section)]
     rules = [rule for rule in RULES if rule.startswith(f"{number}.")]
     assert list(dict.fromkeys(".".join(pair) for pair in cited)) == rules
 
 
 @pytest.mark.parametrize("section", SECTIONS)
 def test_every_test_opens_with_the_rule_that_it_is_named_after(section):
-    for test in tests_of(section):
+    for test in proofs(section):
         rule = (ast.get_docstring(test) or "").split(" ")[0]
         assert test.name.startswith(f"test_{rule.replace('.', '_')}_")
 

@@ -177,6 +177,7 @@ class Wire:
             self._frozen[place].append(event)
             return []
         effects = self.nodes[place].handle(event, self.now)
+        assert all(isinstance(effect, Effect) for effect in effects)
         self.log.append(Step(self.now, place, event, effects))
         for effect in effects:
             self._perform(place, effect)

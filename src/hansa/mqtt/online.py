@@ -72,7 +72,7 @@ class Online:
         data, refused = self._writer.publish(batch)
         if refused:
             told += [effects.NotSent((publish,), reason) for publish, reason in refused]
-            unsent = {publish.packet_id for publish, _ in refused}
+            unsent = {publish.packet_id for publish, _ in refused if publish.qos}
             numbered = [publish for publish in numbered if publish.packet_id not in unsent]
         for publish in numbered:
             self._outbound.open(publish.packet_id, publish.qos)
@@ -197,16 +197,19 @@ class Online:
     def _take_steps(self, run: list[packets.Handshake], told: list[Effect]) -> None:
         accept = self._accept_release if type(run[0]) is PubRel else self._accept_answer
         accepted: list[packets.Handshake] = []
+        ignored: list[int] = []
         try:
             for step in run:
                 if accept(step):
                     accepted.append(step)
                 else:
-                    word = type(step).__name__
-                    told.append(effects.Ignored(f"{word} {step.packet_id}, nobody waits for it"))
+                    ignored.append(step.packet_id)
         finally:
             if accepted:
                 told.append(effects.Answered(accepted))
+            if ignored:  # one for all: a hostile broker must not fill the log
+                what = f"{len(ignored)} {type(run[0]).__name__} that nobody waits for"
+                told.append(effects.Ignored(f"{what}, packet id {ignored[0]} first"))
 
     def _accept_answer(self, step: packets.Handshake) -> bool:
         if self._outbound.advance(step):

@@ -202,15 +202,13 @@ class Session:
         return self._end(effects.ConnectRefused(None, text, version_refused=False))
 
     def _refusal(self, reason: int | None, text: str) -> effects.ConnectRefused:
-        """Tell a refusal from one that only our version has met, if there is an older one."""
-        if self._options.version is Version.V5:
-            # Only a broker that does not know MQTT 5 answers with a code of 3.1.1.
-            old = reason is None or reason < REFUSED
-        else:
-            old = self._options.bridge and reason in (None, _UNACCEPTABLE_VERSION)
-        return effects.ConnectRefused(
-            reason, text, old or reason == Reason.UNSUPPORTED_PROTOCOL_VERSION
-        )
+        """Tell whether it may be our version that is refused, if there is another to try."""
+        version_5 = self._options.version is Version.V5
+        suspect = version_5 or self._options.bridge
+        if suspect and reason not in (None, Reason.UNSUPPORTED_PROTOCOL_VERSION):
+            # Only a broker that does not know MQTT 5 answers it with a code of 3.1.1.
+            suspect = reason < REFUSED if version_5 else reason == _UNACCEPTABLE_VERSION
+        return effects.ConnectRefused(reason, text, suspect)
 
     def _disconnect(self, order: inputs.Disconnect) -> list[Effect]:
         stated: Properties = ()

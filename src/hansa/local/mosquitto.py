@@ -1,0 +1,115 @@
+"""A real Mosquitto for a while: found, configured as an observed broker should be, started, stopped."""
+
+import asyncio
+import getpass
+import shutil
+import socket
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from hansa.errors import UsageError
+
+PLACES = ("/usr/sbin", "/usr/local/sbin", "/opt/homebrew/sbin")
+"""Where Mosquitto lives when it is not on the PATH, as on Debian."""
+
+START_TIMEOUT_S = 10.0
+STOP_TIMEOUT_S = 3.0
+
+
+def find_mosquitto() -> str:
+    """Return the path of the broker; say what to install if there is none."""
+    found = shutil.which("mosquitto") or next(
+        (path for place in PLACES if (path := shutil.which("mosquitto", path=place))), None
+    )
+    if found is None:
+        raise UsageError("no mosquitto on this machine: apt-get install mosquitto, or your system's way")
+    return found
+
+
+def free_port() -> int:
+    """Return a port of loopback that nobody uses now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def configuration(port: int, log_file: Path, extra: tuple[str, ...] = ()) -> str:
+    """Return the configuration of a broker that an agent can observe."""
+    lines = [
+        f"listener {port} 127.0.0.1",
+        "allow_anonymous true",
+        f"user {getpass.getuser()}",  # started by root it would drop to a user that cannot write here
+        "log_dest topic",
+        f"log_dest file {log_file}",
+        "log_type subscribe",
+        "log_type unsubscribe",
+        "log_type notice",
+        "log_type error",
+        "log_type warning",
+        "connection_messages true",
+        "max_queued_messages 100000",
+        "max_inflight_messages 100",
+        "persistence false",
+        *extra,
+    ]
+    return "\n".join(lines) + "\n"
+
+
+@dataclass(slots=True)
+class Mosquitto:
+    """One broker process."""
+
+    directory: Path
+    port: int
+    extra: tuple[str, ...] = ()
+    process: asyncio.subprocess.Process | None = field(default=None, init=False)
+
+    @property
+    def log_file(self) -> Path:
+        """What the broker logs."""
+        return self.directory / "mosquitto.log"
+
+    async def start(self) -> None:
+        """Start it and wait until it answers."""
+        self.directory.mkdir(parents=True, exist_ok=True)
+        path = self.directory / "mosquitto.conf"
+        path.write_text(configuration(self.port, self.log_file, self.extra))
+        with (self.directory / "mosquitto.out").open("ab") as out:
+            self.process = await asyncio.create_subprocess_exec(
+                find_mosquitto(), "-c", str(path), stdout=out, stderr=out
+            )
+        await self._wait()
+
+    async def _wait(self) -> None:
+        assert self.process is not None
+        deadline = asyncio.get_running_loop().time() + START_TIMEOUT_S
+        while True:
+            try:
+                _, writer = await asyncio.open_connection("127.0.0.1", self.port)
+            except OSError as error:
+                if self.process.returncode is not None:
+                    said = (self.directory / "mosquitto.out").read_text().strip()
+                    raise UsageError(f"mosquitto ended at once: {said}") from error
+                if asyncio.get_running_loop().time() > deadline:
+                    raise UsageError(f"mosquitto does not answer on port {self.port}") from error
+                await asyncio.sleep(0.02)
+            else:
+                writer.close()
+                return
+
+    async def stop(self) -> None:
+        """Stop it, gently at first."""
+        if self.process is not None:
+            await end(self.process)
+
+
+async def end(process: asyncio.subprocess.Process) -> None:
+    """Terminate a process, and kill it if it does not listen."""
+    if process.returncode is None:
+        process.terminate()
+        try:
+            await asyncio.wait_for(process.wait(), STOP_TIMEOUT_S)
+        except TimeoutError:
+            process.kill()
+            await process.wait()
