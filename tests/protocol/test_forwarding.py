@@ -395,15 +395,6 @@ def test_copies_with_the_same_names_share_a_frame():
     assert frames[0] is frames[2]
 
 
-def test_more_names_than_fit_one_copy_go_in_further_copies():
-    names = tuple(GroupId(number) for number in range(NAMED_MAX + 1))
-    assert as_sends(copy(), [(L1, names), (L2, names[:1])], hops=4) == [
-        Send(L1, copy(hops=4, named=names[:NAMED_MAX])),
-        Send(L1, copy(hops=4, named=names[NAMED_MAX:])),
-        Send(L2, copy(hops=4, named=names[:1])),
-    ]
-
-
 def test_each_group_that_was_not_reached_is_told():
     assert as_drops(copy(number=5), [G, H]) == [Dropped(ORIGIN, 5, "no way to the core")] * 2
 

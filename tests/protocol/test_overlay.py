@@ -521,7 +521,12 @@ def test_equal_databases_are_not_compared():
 
 def test_alone_nothing_is_due():
     it = overlay()
-    assert (it.next_deadline(), it.fire(9.0), it.flush(9.0), it.leases.expired(9.0)) == (None, [], [], [])
+    assert (it.next_deadline(), it.fire(9.0), it.flush(9.0), it.leases.expired(9.0)) == (
+        None,
+        [],
+        [],
+        [],
+    )
 
 
 def test_a_heartbeat_is_sent_when_due():

@@ -71,7 +71,6 @@ def test_1_4_what_is_refused_for_a_bound_is_counted():
     assert views(wire)[2].counters["filters_per_node_max"] == 2
 
 
-@pytest.mark.xfail(reason="the way to a core that nobody knows is kept, and never forgotten")
 def test_1_4_ways_to_cores_that_nobody_knows_are_bounded():
     """1.4 Whatever can grow has a bound; what is refused for it is counted with the reason."""
     wire = settled("1-2", nodes_max=10)

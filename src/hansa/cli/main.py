@@ -17,8 +17,10 @@ from hansa import __version__
 from hansa.errors import UsageError
 
 COMMANDS = {
+    "agent": "run one agent beside its broker",
     "demo": "watch a simulated federation form, carry a message, lose its core and heal",
     "simulate": "run a federation on virtual time: the papers' scenarios, or any topology",
+    "up": "start a whole federation of real Mosquittos and agents on this machine",
 }
 
 HELP = f"""Usage: hansa COMMAND [OPTIONS]
@@ -27,6 +29,8 @@ Hansa joins MQTT brokers that stay as they are into one federation: a message pu
 broker reaches the subscribers of all, over any graph of links, and survives the loss of nodes.
 
 Commands:
+  agent       {COMMANDS["agent"]}
+  up          {COMMANDS["up"]}
   demo        {COMMANDS["demo"]}
   simulate    {COMMANDS["simulate"]}
 

@@ -1,1 +1,1 @@
-"""A whole federation on this machine: real brokers and real agents, for trying out and for tests."""
+"""A whole federation on this machine: real brokers, real agents, to try out and to test."""

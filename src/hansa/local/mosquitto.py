@@ -1,4 +1,4 @@
-"""A real Mosquitto for a while: found, configured as an observed broker should be, started, stopped."""
+"""A real Mosquitto for a while: found, configured to be observed, started, stopped."""
 
 import asyncio
 import getpass
@@ -22,7 +22,9 @@ def find_mosquitto() -> str:
         (path for place in PLACES if (path := shutil.which("mosquitto", path=place))), None
     )
     if found is None:
-        raise UsageError("no mosquitto on this machine: apt-get install mosquitto, or your system's way")
+        raise UsageError(
+            "no mosquitto on this machine: apt-get install mosquitto, or your system's way"
+        )
     return found
 
 
@@ -39,7 +41,8 @@ def configuration(port: int, log_file: Path, extra: tuple[str, ...] = ()) -> str
     lines = [
         f"listener {port} 127.0.0.1",
         "allow_anonymous true",
-        f"user {getpass.getuser()}",  # started by root it would drop to a user that cannot write here
+        # Started by root it would drop to a user that cannot write here.
+        f"user {getpass.getuser()}",
         "log_dest topic",
         f"log_dest file {log_file}",
         "log_type subscribe",

@@ -30,7 +30,7 @@ LIVES_MAX = 2
 class Entry:
     """What to do with publications of one group at this node."""
 
-    __slots__ = ("group", "id", "member", "neighbours", "towards")
+    __slots__ = ("cut_off", "group", "id", "member", "neighbours", "towards")
 
     def __init__(
         self,
@@ -38,20 +38,21 @@ class Entry:
         member: bool,
         neighbours: tuple[LinkId, ...] = (),
         towards: tuple[LinkId, ...] = (),
+        cut_off: bool = False,
     ) -> None:
-        """Spread to all mesh neighbours if a member, else pass on towards the core."""
+        """Spread to all mesh neighbours if a member, else pass on towards the core. A member that
+        is cut off has no way to the rest of its mesh: what starts here is counted as dropped."""
         self.group = group
         self.id = group_id(group)
         self.member = member
         self.neighbours = neighbours
         self.towards = towards
+        self.cut_off = cut_off
 
     def same_as(self, other: "Entry | None") -> bool:
         """Whether replacing one by the other would change nothing."""
-        return other is not None and (self.member, self.neighbours, self.towards) == (
-            other.member,
-            other.neighbours,
-            other.towards,
+        return other is not None and all(
+            getattr(self, name) == getattr(other, name) for name in self.__slots__
         )
 
 
@@ -67,7 +68,9 @@ class Plan:
         self.spread = tuple(
             dict.fromkeys(link for entry in entries if entry.member for link in entry.neighbours)
         )
-        self.towards = {entry.id: entry.towards for entry in entries if not entry.member}
+        self.towards = {
+            entry.id: entry.towards for entry in entries if entry.cut_off or not entry.member
+        }
 
 
 class Table:

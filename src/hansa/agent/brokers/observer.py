@@ -67,13 +67,7 @@ class ResyncFailed:
 
 
 Finding = (
-    Incomplete
-    | Completed
-    | Drifted
-    | BridgeNoticed
-    | LineUnread
-    | FilterRefused
-    | ResyncFailed
+    Incomplete | Completed | Drifted | BridgeNoticed | LineUnread | FilterRefused | ResyncFailed
 )
 
 
@@ -92,9 +86,10 @@ UNCHANGED = Change()
 class Observer(Protocol):
     """One way of learning what the clients of a broker want.
 
-    The shell calls `restore` once, before anything else, if there is a snapshot; `connected`
-    whenever the connection that carries `subscriptions` stands, before it subscribes; `take` for
-    each publication that this connection delivers, in order; `expire` at `next_deadline`.
+    The shell calls `restore` once, before anything else, if there is a snapshot; `reconnected`
+    whenever the connection that carries `subscriptions` stands, the first time too, before it
+    subscribes; `take` for each publication that this connection delivers, in order; `expire` at
+    `next_deadline`.
     """
 
     @property
@@ -112,7 +107,7 @@ class Observer(Protocol):
     def wanted(self) -> tuple[str, ...]:
         """Return, sorted, the filters that clients want now."""
 
-    def connected(self, session_lost: bool, now: float) -> Change:
+    def reconnected(self, session_lost: bool, now: float) -> Change:
         """Note that the connection is new: what happened before it went by unseen.
 
         `session_lost` says that the broker no longer knows a lasting session of the agent's.

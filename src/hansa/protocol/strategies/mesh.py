@@ -9,7 +9,7 @@ compiles the groups that were touched.
 from collections.abc import Callable, Iterable
 
 from hansa.protocol.deadlines import earliest
-from hansa.protocol.effects import MeshJoined, MeshLeft, ParentsChanged
+from hansa.protocol.effects import Ignored, MeshJoined, MeshLeft, ParentsChanged
 from hansa.protocol.election import Election
 from hansa.protocol.forwarding import Entry
 from hansa.protocol.frames import UNREACHABLE, Announce, Control, Solicit
@@ -192,6 +192,9 @@ class Mesh:
     def _take_announcement(self, sender: NodeId, frame: Announce, now: float) -> Outcome:
         if frame.core == self._self:
             return []  # our own, back around a loop
+        known = frame.core in self._routes.routes
+        if not known and len(self._routes.routes) >= self._settings.nodes_max:
+            return [Ignored("nodes_max")]
         self._ways_changed = True
         before = self._routes.parents(frame.core)
         self._flags[frame.core, sender] = frozenset(frame.members)
@@ -313,12 +316,14 @@ class Mesh:
         self, group: Group, core: NodeId | None, member: bool, parents: tuple[NodeId, ...]
     ) -> Entry | Group:
         reachable = self._around.graph.reachable
-        if not any(node in reachable for node in self._around.index.wanters.get(group, ())):
+        wanters = [n for n in self._around.index.wanters.get(group, ()) if n in reachable]
+        if not wanters:
             return group
         if member:
             told = self._membership.told.get(group, {})
             mesh = dict.fromkeys([*told, *self._membership.children(group)])
-            return Entry(group, True, neighbours=self._links(mesh))
+            cut_off = core != self._self and not told and wanters != [self._self]
+            return Entry(group, True, neighbours=self._links(mesh), cut_off=cut_off)
         # A parent that is a member itself saves hops (rule 5.4); sorting is stable.
         nearest = sorted(parents, key=lambda parent: not self._is_member(parent, group, core))
         return Entry(group, False, towards=self._links(nearest))
@@ -351,19 +356,10 @@ class Mesh:
         """Membership frames to one parent, as many as their size needs."""
         route = self._routes.routes.get(core)
         seq = route.stamp[1] if route else 0
-        count = max(len(joined), len(left))
-        return [
-            Tell(
-                parent,
-                MembershipFrame(
-                    core,
-                    seq,
-                    tuple(joined[at : at + GROUPS_PER_FRAME_MAX]),
-                    tuple(left[at : at + GROUPS_PER_FRAME_MAX]),
-                ),
-            )
-            for at in range(0, count, GROUPS_PER_FRAME_MAX)
-        ]
+        size = GROUPS_PER_FRAME_MAX
+        parts = range(0, max(len(joined), len(left)), size)
+        pairs = [(tuple(joined[at : at + size]), tuple(left[at : at + size])) for at in parts]
+        return [Tell(parent, MembershipFrame(core, seq, *pair)) for pair in pairs]
 
     # ------------------------------------------------------------ what others read
 

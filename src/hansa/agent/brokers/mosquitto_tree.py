@@ -1,0 +1,97 @@
+"""The tree of subscriptions that Mosquitto prints on its standard output at `kill -USR2`.
+
+Two spaces per level, then one level of the filters, then who subscribed exactly there:
+
+        plant                       <- four spaces and more: a root, and the root once more, which
+          temp (alice, 1) (bob, 0)     is empty for ordinary filters and `$SYS` for those
+
+Shared subscriptions are a second tree without names: neither group nor client is printed. A level
+that begins with two spaces cannot be told from a deeper one, and is taken for that.
+"""
+
+import re
+from dataclasses import dataclass
+
+_INDENT = "    "
+_QOS = re.compile(r", [0-2]\)")
+
+
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """All subscriptions of a broker at one moment."""
+
+    filters: dict[str, tuple[str, ...]]
+    """Per client id, what it is subscribed to itself."""
+    shared: tuple[str, ...]
+    """Filters with shared subscriptions, of whatever group."""
+
+
+def find(text: str) -> Tree | None:
+    """Return the last tree in a text, None if there is none or its end is missing."""
+    block: list[str] = []
+    last: list[str] = []
+    for line in text.split("\n"):
+        if line.startswith(_INDENT):
+            block.append(line)
+        elif block:
+            last, block = block, []
+    return _tree(block or last)
+
+
+def _tree(lines: list[str]) -> Tree | None:
+    """Read the lines of a tree; it is whole if the shared part has begun, which comes last."""
+    filters: dict[str, list[str]] = {}
+    shared: list[str] = []
+    roots: set[str] = set()
+    path: list[str] = []
+    is_shared = False
+    for line, below in zip(lines, [*lines[1:], ""], strict=True):
+        depth, level, holders = _parts(line, len(path))
+        path = [*path[:depth], level]
+        if depth == 0:
+            is_shared = is_shared or level in roots  # a root for the second time
+            roots.add(level)
+        name = "/".join(path[1:] if path[0] else path[2:])
+        if is_shared and depth > 1 and _depth(below, depth + 1) <= depth:
+            shared.append(name)
+        for client in holders:
+            filters.setdefault(client, []).append(name)
+    if not is_shared:
+        return None
+    return Tree({client: tuple(names) for client, names in filters.items()}, tuple(shared))
+
+
+def _depth(line: str, depth_max: int) -> int:
+    spaces = len(line) - len(line.lstrip(" "))
+    return min((spaces - len(_INDENT)) // 2, depth_max)
+
+
+def _parts(line: str, depth_max: int) -> tuple[int, str, list[str]]:
+    """Split a line in its depth, its level and the ids of those who subscribed exactly there."""
+    depth = _depth(line, depth_max)
+    content = line[len(_INDENT) + 2 * depth :]
+    ids: list[str] = []
+    end = len(content)
+    while _QOS.fullmatch(content, max(end - 4, 0), end):
+        start = _opening(content, end)
+        if start < 0:
+            break
+        ids.append(content[start + 2 : end - 4])
+        end = start
+    return depth, content[:end], ids[::-1]
+
+
+def _opening(content: str, end: int) -> int:
+    """Return where the ` (` is that the `)` before `end` closes; levels and ids may have their own.
+
+    Where they are not in pairs, the last one is as good a guess as any.
+    """
+    open_pairs = 0
+    for at in range(end - 1, 0, -1):
+        if content[at] == ")":
+            open_pairs += 1
+        elif content[at] == "(":
+            open_pairs -= 1
+            if not open_pairs and content[at - 1] == " ":
+                return at - 1
+    return content.rfind(" (", 0, end)

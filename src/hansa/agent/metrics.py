@@ -1,0 +1,48 @@
+"""An agent's status as Prometheus text: counters with their reasons, links with their bytes."""
+
+from collections.abc import Iterator, Mapping
+
+
+def as_metrics(status: Mapping[str, object]) -> str:
+    """Return the lines that Prometheus reads."""
+    return "\n".join([*_lines(status), ""])
+
+
+def _lines(status: Mapping[str, object]) -> Iterator[str]:
+    broker, interest = status["broker"], status["interest"]
+    assert isinstance(broker, dict) and isinstance(interest, dict)
+    yield from _one("hansa_broker_connected", "gauge", {}, int(bool(broker["connected"])))
+    yield from _one("hansa_interest_installed", "gauge", {}, int(bool(interest["installed"])))
+    members = status["members"]
+    assert isinstance(members, list)
+    yield from _one("hansa_members", "gauge", {}, len(members))
+    yield from _many("hansa_size", "gauge", "of", status["sizes"])
+    yield from _many("hansa_events_total", "counter", "event", status["counters"])
+    neighbours = status["neighbours"]
+    assert isinstance(neighbours, dict)
+    for field in ("bytes_in", "bytes_out"):
+        rates = {node: seen[field] for node, seen in neighbours.items()}
+        yield from _many(f"hansa_link_{field}_total", "counter", "neighbour", rates)
+    trips = {n: s["rtt_ms"] / 1000 for n, s in neighbours.items() if s["rtt_ms"] is not None}
+    yield from _many("hansa_link_rtt_seconds", "gauge", "neighbour", trips)
+
+
+def _one(name: str, kind: str, labels: Mapping[str, str], value: float) -> Iterator[str]:
+    yield f"# TYPE {name} {kind}"
+    yield _line(name, labels, value)
+
+
+def _many(name: str, kind: str, label: str, values: object) -> Iterator[str]:
+    assert isinstance(values, dict)
+    yield f"# TYPE {name} {kind}"
+    for key, value in sorted(values.items()):
+        yield _line(name, {label: str(key)}, value)
+
+
+def _line(name: str, labels: Mapping[str, str], value: float) -> str:
+    text = ",".join(f'{key}="{_escape(word)}"' for key, word in labels.items())
+    return f"{name}{{{text}}} {value}" if text else f"{name} {value}"
+
+
+def _escape(text: str) -> str:
+    return text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")

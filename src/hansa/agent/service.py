@@ -1,0 +1,232 @@
+"""One agent, put together and run: state, node, links, broker, pages; until told to stop."""
+
+import asyncio
+import logging
+import random
+import signal
+import ssl
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+
+from hansa import __version__
+from hansa.agent.admin import Answer, Pages, as_json, serve
+from hansa.agent.brokers.connection import BrokerAddress, Connection
+from hansa.agent.brokers.mosquitto import MosquittoObserver
+from hansa.agent.brokers.observer import Finding, Observer
+from hansa.agent.brokers.session import BrokerClient
+from hansa.agent.brokers.static import StaticObserver
+from hansa.agent.brokers.watcher import Watcher
+from hansa.agent.driver import Driver
+from hansa.agent.links.tcp import Address, TcpLinks
+from hansa.agent.metrics import as_metrics
+from hansa.agent.settings import AgentSettings, parse_address
+from hansa.agent.state import StateDirectory
+from hansa.errors import UsageError
+from hansa.mqtt import effects
+from hansa.mqtt.options import Options
+from hansa.protocol.effects import Effect, Halt, Ignored, IncarnationRaised, Rekey
+from hansa.protocol.node import Node
+
+log = logging.getLogger("hansa.agent")
+
+SAVE_DELAY_S = 0.5
+"""Seconds that learned interest waits to be written, so that a burst is written once."""
+
+
+class Agent:
+    """Everything that one agent consists of."""
+
+    def __init__(self, settings: AgentSettings, state: StateDirectory) -> None:
+        """Put the parts together; nothing happens before `run`."""
+        self._settings = settings
+        self._state = state
+        self._chance = random.Random()  # for back-off, not for secrets
+        self._ending: asyncio.Event = asyncio.Event()
+        self._end_reason = ""
+        addresses = (str(Address(settings.link.host, settings.link.port)),)
+        self.identity = state.identity(settings.title, addresses, settings.capacity)
+        self.driver = Driver(
+            Node(self.identity, settings.protocol), news=self._note_news, stop=self._give_way
+        )
+        self.links = TcpLinks(self.driver, self._chance)
+        self.client = BrokerClient(
+            self._connecting("agent"),
+            feed=self.driver.feed,
+            captured=self.driver.captured,
+            status=self._note_broker,
+        )
+        self.driver.broker = self.client
+        self.watcher = Watcher(
+            self._observer(),
+            self._connecting("watcher"),
+            feed=self._interest_changed,
+            found=self._note_finding,
+            log_file=Path(settings.broker.log_file) if settings.broker.log_file else None,
+        )
+        self._save: asyncio.TimerHandle | None = None
+        self.link_address = Address(settings.link.host, settings.link.port)
+        self.admin_address = Address(settings.admin.host, settings.admin.port)
+
+    def _observer(self) -> Observer:
+        broker = self._settings.broker
+        if broker.observer == "static":
+            return StaticObserver(broker.filters)
+        if broker.observer == "mosquitto":
+            return MosquittoObserver(own_prefix=self._client_id(""))
+        raise UsageError(f"[broker] observer must be mosquitto or static, not {broker.observer!r}")
+
+    def _client_id(self, role: str) -> str:
+        base = self._settings.broker.client_id or f"hansa-{self.identity.node:016x}"
+        return f"{base}-{role}"
+
+    def _connecting(self, role: str) -> Callable[[Callable[[effects.Effect], None]], Connection]:
+        broker = self._settings.broker
+        tls = ssl.create_default_context(cafile=broker.tls_ca or None) if broker.tls else None
+        address = BrokerAddress(
+            broker.host, broker.port, broker.username or None, broker.password or None, tls
+        )
+        options = Options(client_id=self._client_id(role), clean_start=True)
+        return lambda told: Connection(address, options, told, self._chance)
+
+    # ------------------------------------------------------------ running
+
+    async def run(self) -> str:
+        """Run until told to stop; return why it ended if that was not a wish of the operator's."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._ending.set)
+        try:
+            self.link_address = await self.links.listen(self.link_address)
+            server = await serve(
+                self._settings.admin.host, self._settings.admin.port, self._pages()
+            )
+        except OSError as error:
+            raise UsageError(f"cannot listen: {error.strerror or error}") from error
+        port: int = server.sockets[0].getsockname()[1]
+        self.admin_address = Address(self._settings.admin.host, port)
+        log.info(
+            "node %016x %s: links on %s, pages on http://%s",
+            self.identity.node,
+            self._settings.title,
+            self.link_address,
+            self.admin_address,
+        )
+        self.watcher.restore(self._state.interest())
+        self.watcher.start()
+        tasks = [asyncio.create_task(self.client.connection.run())]
+        if self.watcher.observer.subscriptions():
+            tasks.append(asyncio.create_task(self.watcher.connection.run()))
+        for text in self._settings.link.neighbours:
+            self.links.dial(parse_address(text), self._note_dialling)
+        await self._ending.wait()
+        await self._stop(server, tasks)
+        return self._end_reason
+
+    async def _stop(self, server: asyncio.Server, tasks: list[asyncio.Task[None]]) -> None:
+        log.info("stopping")
+        server.close()
+        await self.links.stop()
+        self.driver.close_links("stopping")
+        with suppress(TimeoutError):
+            await self.client.connection.leave()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._save_interest()
+
+    # ------------------------------------------------------------ what the parts tell
+
+    def _interest_changed(self, event: object) -> None:
+        self.driver.feed(event)  # type: ignore[arg-type]
+        if self._save is None:
+            loop = asyncio.get_running_loop()
+            self._save = loop.call_later(SAVE_DELAY_S, self._save_interest)
+
+    def _save_interest(self) -> None:
+        self._save = None
+        self._state.remember_interest(self.watcher.observer.snapshot())
+
+    def _note_news(self, effect: Effect) -> None:
+        if isinstance(effect, IncarnationRaised):
+            self._state.remember_incarnation(effect.incarnation)
+        level = logging.DEBUG if isinstance(effect, Ignored) else logging.INFO
+        log.log(level, "%s", effect)
+
+    def _give_way(self, effect: Halt | Rekey) -> None:
+        self._end_reason = effect.reason
+        if isinstance(effect, Rekey):
+            self._state.rekey()
+            self._end_reason += "; start again to run with a new key"
+        log.error("%s", self._end_reason)
+        self._ending.set()
+
+    def _note_broker(self, problem: str) -> None:
+        broker = self._settings.broker
+        if problem:
+            log.warning("broker %s:%d: %s", broker.host, broker.port, problem)
+        else:
+            log.info("broker %s:%d: connected", broker.host, broker.port)
+
+    def _note_finding(self, finding: Finding) -> None:
+        log.warning("%s", finding)
+
+    def _note_dialling(self, address: Address, problem: str) -> None:
+        log.info("neighbour %s: %s", address, problem)
+
+    # ------------------------------------------------------------ pages
+
+    def _pages(self) -> Pages:
+        return {
+            "/status": lambda: as_json(self.status()),
+            "/healthz": lambda: as_json({"ok": True}),
+            "/readyz": self._ready,
+            "/metrics": lambda: Answer(as_metrics(self.status()), kind="text/plain; version=0.0.4"),
+        }
+
+    def _ready(self) -> Answer:
+        problem = self.client.connection.problem
+        return as_json({"ready": not problem, "problem": problem}, 503 if problem else 200)
+
+    def status(self) -> dict[str, object]:
+        """Return everything that an operator may want to see."""
+        view = self.driver.node.view()
+        links = {link.id: link for link in self.driver.links.values()}
+        return {
+            "version": __version__,
+            "name": self._settings.title,
+            "node": view.node,
+            "incarnation": view.incarnation,
+            "link": str(self.link_address),
+            "broker": {
+                "address": f"{self._settings.broker.host}:{self._settings.broker.port}",
+                "connected": not self.client.connection.problem,
+                "problem": self.client.connection.problem,
+                "observed": self.watcher.observer.complete,
+                "unobserved": self.watcher.observer.reason,
+            },
+            "neighbours": {
+                str(node): {
+                    "rtt_ms": neighbour.rtt_ms,
+                    "bytes_in": links[neighbour.link].bytes_in if neighbour.link in links else 0,
+                    "bytes_out": links[neighbour.link].bytes_out if neighbour.link in links else 0,
+                }
+                for node, neighbour in view.neighbours.items()
+            },
+            "members": list(view.reachable),
+            "cores": {str(core): asdict(way) for core, way in view.cores.items()},
+            "groups": {group: asdict(seen) for group, seen in view.groups.items()},
+            "interest": {
+                "local": list(self.watcher.observer.wanted()),
+                "installed": view.installed,
+                "remote": {str(n): list(i.filters) for n, i in view.interest.items()},
+                "in_force": {str(n): list(stamp) for n, stamp in view.in_force.items()},
+            },
+            "sizes": view.sizes,
+            "counters": {
+                **view.counters,
+                **dict(self.driver.counters),
+                **dict(self.client.counters),
+            },
+        }
