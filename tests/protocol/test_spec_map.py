@@ -15,14 +15,14 @@ from tests.protocol.federation import (
 )
 from tests.protocol.wire_of_nodes import DELAY, Wire
 
-from hansa.protocol.effects import MemberLost, Unsubscribe
+from hansa.protocol.effects import CoreElected, MemberLost, Unsubscribe
 from hansa.protocol.events import InterestChanged, Received
 from hansa.protocol.frames import Confirm, Enquire, Fetch, Frame, Heartbeat, Summary, Update
 from hansa.protocol.graph import Graph
 from hansa.protocol.inspection import InterestView
 from hansa.protocol.records import InterestRecord, Kind
 from hansa.protocol.settings import Metric
-from hansa.protocol.vocabulary import HOPS_MAX, NodeId
+from hansa.protocol.vocabulary import HOPS_MAX, MANAGEMENT, NodeId
 
 
 def test_3_1_every_node_holds_every_record_and_the_higher_stamp_replaces():
@@ -128,9 +128,14 @@ def test_3_7_a_new_life_voids_claims_but_interest_stands_until_it_is_known():
     """3.7 Claims are void; interest stands until the node says what it wants, be it nothing."""
     wire = settled("1-2 2-3", (1, "g"), (3, "g"))
     wire.stop(1)
+    wire.run(0.2)
+    wire.log.clear()
     restart(wire, 1, "1-2")
     wire.run(0.5)
     assert cores(wire) == dict.fromkeys((1, 2, 3), 3)
+    assert {effect for place in (2, 3) for effect in wire.effects(place, CoreElected)} == {
+        CoreElected(MANAGEMENT, NodeId(1))
+    }
     assert [view.groups["g"].wanted_by for view in views(wire).values()] == [(3,), (1, 3), (1, 3)]
     wire.give(1, InterestChanged())
     wire.run(0.2)

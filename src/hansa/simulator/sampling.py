@@ -14,6 +14,9 @@ from hansa.simulator.topologies import Topology, parse
 
 NODES_MAX = 50
 
+SIZES = (2, *(3, 4, 5, 6, 8, 10, 12) * 3, *(16, 20, 25) * 2, NODES_MAX)
+"""Numbers of nodes to choose from. Most faults show in small federations, and sooner."""
+
 FILTERS = (
     "#",
     "+/temp",
@@ -70,7 +73,7 @@ def random_options(seed: int) -> Options:
 
 
 def _topology(chance: random.Random, seed: int) -> Topology:
-    nodes = chance.choice((2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 25, NODES_MAX))
+    nodes = chance.choice(SIZES)
     words = [
         f"ring:{max(3, nodes)}",
         f"line:{min(nodes, 20)}",

@@ -52,9 +52,9 @@ class _Session:
         """Each with whether it is certain."""
         self.is_shadowed = False
         """Whether the end of a connection that it took over may still be logged as its own."""
-        self.disown()
+        self.unlearn()
 
-    def disown(self) -> None:
+    def unlearn(self) -> None:
         """Forget how it is connected."""
         self.mode = Mode.UNKNOWN
         self.address: str | None = None
@@ -196,7 +196,7 @@ class Sessions:
         """Lines were missed: all that is known may have changed since, and more may be there."""
         for session in self._sessions.values():
             self._doubt(session)
-            session.disown()
+            session.unlearn()
         self._gaps = dict.fromkeys(Kind, reason)
 
     def lose(self, reason: str) -> None:
@@ -214,7 +214,7 @@ class Sessions:
             if session.mode is Mode.CLEAN:
                 self._clear(session)
             self._doubt(session)
-            session.disown()
+            session.unlearn()
             self._close_if_idle(client)
 
     def adopt(self, tree: Tree) -> None:

@@ -24,10 +24,12 @@ class Tree:
     """Per client id, what it is subscribed to itself."""
     shared: tuple[str, ...]
     """Filters with shared subscriptions, of whatever group."""
+    is_whole: bool
+    """Whether the part of shared subscriptions has begun, which is the last."""
 
 
 def find(text: str) -> Tree | None:
-    """Return the last tree in a text, None if there is none or its end is missing."""
+    """Return the last tree in a text, None if there is none."""
     block: list[str] = []
     last: list[str] = []
     for line in text.split("\n"):
@@ -35,11 +37,11 @@ def find(text: str) -> Tree | None:
             block.append(line)
         elif block:
             last, block = block, []
-    return _tree(block or last)
+    lines = block or last
+    return _tree(lines) if lines else None
 
 
-def _tree(lines: list[str]) -> Tree | None:
-    """Read the lines of a tree; it is whole if the shared part has begun, which comes last."""
+def _tree(lines: list[str]) -> Tree:
     filters: dict[str, list[str]] = {}
     shared: list[str] = []
     roots: set[str] = set()
@@ -56,9 +58,8 @@ def _tree(lines: list[str]) -> Tree | None:
             shared.append(name)
         for client in holders:
             filters.setdefault(client, []).append(name)
-    if not is_shared:
-        return None
-    return Tree({client: tuple(names) for client, names in filters.items()}, tuple(shared))
+    found = {client: tuple(names) for client, names in filters.items()}
+    return Tree(found, tuple(shared), is_shared)
 
 
 def _depth(line: str, depth_max: int) -> int:

@@ -110,7 +110,7 @@ class Observer(Protocol):
     def reconnected(self, session_lost: bool, now: float) -> Change:
         """Note that the connection is new: what happened before it went by unseen.
 
-        `session_lost` says that the broker no longer knows a lasting session of the agent's.
+        `session_lost` says that the broker has no session of before for it, as for a clean one.
         """
         return UNCHANGED
 
