@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hansa.protocol.groups import GroupIndex, group_of
-from hansa.protocol.topics import covers, split_share
+from hansa.protocol.topics import FILTER_BYTES_MAX, FILTER_LEVELS_MAX, covers, split_share
 from hansa.protocol.vocabulary import NodeId
 
 A, B = NodeId(1), NodeId(2)
@@ -140,3 +140,11 @@ def test_the_index_is_a_recount_of_all_filters(depth, story):
             (g, n): count for g, ns in index.wanters.items() for n, count in ns.items()
         }
         assert all(index.wanters.values())
+
+
+def test_a_group_is_never_longer_than_a_filter_may_be():
+    longest = "a" * FILTER_BYTES_MAX
+    assert group_of(longest, 1) == longest
+    deepest = "/".join("a" for _ in range(FILTER_LEVELS_MAX))
+    assert group_of(deepest, FILTER_LEVELS_MAX) == deepest
+    assert group_of("a/b", 2) == "a/b/#"

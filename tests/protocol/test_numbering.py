@@ -2,7 +2,7 @@
 
 from hansa.protocol.events import Published
 from hansa.protocol.numbering import Numbering
-from hansa.protocol.vocabulary import GroupId, NodeId, Publication
+from hansa.protocol.vocabulary import NAMED_MAX, GroupId, NodeId, Publication
 
 NODE = NodeId(7)
 G, H = GroupId(100), GroupId(200)
@@ -63,3 +63,10 @@ def test_all_that_the_client_said_is_carried():
         previous=((G, 0),),
         properties=b"\x01\x02",
     )
+
+
+def test_previous_is_given_for_as_many_groups_as_a_header_holds():
+    numbering = Numbering(NodeId(7), epoch=1, next_seq=1)
+    groups = tuple(GroupId(number) for number in range(NAMED_MAX + 1))
+    publication = numbering.name(Published("t", b"x", qos=1), 1, groups)
+    assert publication.previous == tuple((group, 0) for group in groups[:NAMED_MAX])

@@ -90,7 +90,13 @@ def test_a_bound_leaves_room_for_one(name):
 
 
 def test_a_federation_has_a_name():
-    assert refusal(federation="") == "federation must have a name, not ''"
+    rule = "federation must have a name of at most 255 bytes"
+    assert refusal(federation="") == f"{rule}, not ''"
+    assert refusal(federation="é" * 128) == f"{rule}, not {'é' * 128!r}"
+
+
+def test_more_nodes_than_a_frame_can_name_are_refused():
+    assert refusal(nodes_max=8_193) == "nodes_max must be at most 8192, not 8193"
 
 
 # ---------------------------------------------------------------- what neighbours must share

@@ -83,7 +83,7 @@ class Post:
         """Start empty; letters wait so long to share a frame."""
         self._delay = delay
         self._confirmations: dict[tuple[NodeId, NodeId], Confirmation] = {}
-        self._enquiries: list[Enquire] = []
+        self._enquiries: dict[tuple[NodeId, NodeId], Enquire] = {}
         self._due: float | None = None
 
     def put(self, letter: Confirmation | Enquire, now: float) -> None:
@@ -91,7 +91,7 @@ class Post:
         if letter.hops >= HOPS_MAX:
             return
         if isinstance(letter, Enquire):
-            self._enquiries.append(letter)
+            self._enquiries[letter.to, letter.node] = letter
         else:
             self._confirmations[letter.to, letter.node] = letter
         if self._due is None:
@@ -110,10 +110,10 @@ class Post:
         for hop, bundle in bundles.items():
             for at in range(0, len(bundle), ENTRIES_PER_FRAME_MAX):
                 letters.append((hop, Confirm(tuple(bundle[at : at + ENTRIES_PER_FRAME_MAX]))))
-        for enquiry in self._enquiries:
+        for enquiry in self._enquiries.values():
             if (hop := next_hop(enquiry.to)) is not None:
                 letters.append((hop, enquiry))
-        self._confirmations, self._enquiries = {}, []
+        self._confirmations, self._enquiries = {}, {}
         return letters
 
     def next_deadline(self) -> float | None:

@@ -7,7 +7,7 @@ agree in their first levels.
 
 from collections.abc import Iterable
 
-from hansa.protocol.topics import split_share
+from hansa.protocol.topics import FILTER_BYTES_MAX, FILTER_LEVELS_MAX, split_share
 from hansa.protocol.vocabulary import Group, NodeId
 
 
@@ -21,9 +21,9 @@ def group_of(topic_filter: str, depth: int) -> Group:
     for place, level in enumerate(head):
         if level in ("+", "#"):
             return "/".join([*head[:place], "#"])
-    if len(levels) < depth:
-        return plain
-    return "/".join([*head, "#"])
+    wide = "/".join([*head, "#"])
+    fits = len(wide.encode()) <= FILTER_BYTES_MAX and depth < FILTER_LEVELS_MAX
+    return wide if len(levels) >= depth and fits else plain
 
 
 class GroupIndex:

@@ -5,7 +5,7 @@ every position (design of guaranteed delivery: see docs/protocol.md, section 6).
 """
 
 from hansa.protocol.events import Published
-from hansa.protocol.vocabulary import GroupId, NodeId, Publication
+from hansa.protocol.vocabulary import NAMED_MAX, GroupId, NodeId, Publication
 
 
 class Numbering:
@@ -33,7 +33,9 @@ class Numbering:
         else:
             life, number = self._epoch, self._next_seq
             self._next_seq += 1
-            previous = tuple((group, self._previous.get(group, 0)) for group in groups)
+            # What does not fit the header has no `previous` there; its holes show at the tail.
+            counted = groups[:NAMED_MAX]
+            previous = tuple((group, self._previous.get(group, 0)) for group in counted)
             self._previous.update(dict.fromkeys(groups, number))
         return Publication(
             origin=self._node,

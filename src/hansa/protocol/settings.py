@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 
 from hansa.errors import UsageError
+from hansa.protocol.bounds import LABEL_BYTES_MAX, NODES_MAX
 
 
 class Metric(StrEnum):
@@ -132,7 +133,14 @@ class ProtocolSettings:
         )
         for name in ("filters_per_node_max", "nodes_max", "plans_max", "unacknowledged_max"):
             _require(getattr(self, name) >= 1, f"{name} must be at least 1", getattr(self, name))
-        _require(bool(self.federation), "federation must have a name", self.federation)
+        _require(
+            self.nodes_max <= NODES_MAX, f"nodes_max must be at most {NODES_MAX}", self.nodes_max
+        )
+        _require(
+            0 < len(self.federation.encode()) <= LABEL_BYTES_MAX,
+            f"federation must have a name of at most {LABEL_BYTES_MAX} bytes",
+            self.federation,
+        )
 
     def agreement(self) -> str:
         """Return what two neighbours must have in common, as text that a refusal can show."""
