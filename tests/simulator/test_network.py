@@ -224,6 +224,18 @@ def test_a_machine_without_power_is_silent_and_one_that_is_back_resets_old_conne
     assert [event for _, event in pair.a.seen] == [LinkClosed(LinkId(1), "connection reset")]
 
 
+def test_a_reset_does_not_overtake_the_last_words():
+    pair = Pair(jitter_ms=50.0)
+    pair.run(1.0)
+    pair.a.seen.clear()
+    pair.send(pair.a, "still talking")
+    pair.send(pair.b, "goodbye")
+    pair.network.close(next(iter(pair.b.ends.values())))
+    pair.run(1.2)
+    assert frames_of(pair.a) == ["goodbye"]
+    assert isinstance(pair.a.seen[-1][1], LinkClosed)
+
+
 def test_a_suspended_agent_does_not_dial_but_its_kernel_accepts():
     pair = Pair()
     pair.a.frozen = True

@@ -37,6 +37,15 @@ def test_a_copied_memory_is_equal_and_apart():
     assert memory.incarnation == 3
 
 
+def test_every_start_has_a_higher_incarnation_made_from_the_clock():
+    memory = Memory(NodeId(7), b"k" * 32)
+    incarnations = []
+    for now in (0.0, 0.0, 5.0, 5.0):
+        memory.begin_life(now)
+        incarnations.append(memory.incarnation)
+    assert incarnations == [1, 2, 5000, 5001]
+
+
 def test_link_ids_are_never_used_twice():
     site = Site(0, Memory(NodeId(0), b"k" * 32), "n0", 1.0)
     assert [site.new_link() for _ in range(3)] == [1, 2, 3]

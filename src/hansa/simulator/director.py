@@ -91,9 +91,7 @@ class Director:
             case RestartBroker(node, return_s):
                 return self._restart_broker(self._world.sites[node], return_s)
             case Clone(node, near):
-                memory = self._world.sites[node].memory.copy()
-                memory.begin_life(self._world.now)
-                return self._settle(memory, near)
+                return self._settle(self._world.sites[node].memory.copy(), near)
             case Collide(node, near):
                 key = self._world.naming.key(len(self._world.sites), 0)
                 return self._settle(Memory(self._world.sites[node].memory.id, key), near)

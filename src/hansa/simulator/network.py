@@ -306,9 +306,11 @@ class Network:
             self._post(end.machine, Received(end.id, item))  # type: ignore[arg-type]
 
     def _reset(self, end: End) -> None:
-        """Nobody has this end of a stream: a machine that is on answers with a reset."""
+        """Nobody has this end of a stream: a machine that is on answers with a reset, which does
+        not overtake what was sent before."""
         if end.machine.powered and end.other.open and not end.pipe.cut:
-            self._scheduler.after(end.pipe.delay, self._lose, end.other, "connection reset")
+            at = max(self._scheduler.now + end.pipe.delay, end.arrival)
+            self._scheduler.at(at, self._lose, end.other, "connection reset")
 
     def _throw(self, end: End, frame: object) -> None:
         """Send a datagram: it may be lost, come twice, or late."""

@@ -19,8 +19,8 @@ class Memory:
 
     __slots__ = ("epoch", "id", "incarnation", "key", "next_seq")
 
-    def __init__(self, node: NodeId, key: bytes, incarnation: int = 1) -> None:
-        """Start as a new agent does."""
+    def __init__(self, node: NodeId, key: bytes, incarnation: int = 0) -> None:
+        """Start as a new agent does, that never ran."""
         self.id = node
         self.key = key
         self.incarnation = incarnation
@@ -98,9 +98,10 @@ class Site:
         self.links += 1
         return LinkId(self.links)
 
-    def start(self, settings: ProtocolSettings) -> None:
+    def start(self, settings: ProtocolSettings, now: float) -> None:
         """Begin a new life with what the memory holds."""
         memory = self.memory
+        memory.begin_life(now)
         identity = Identity(
             node=memory.id,
             key=memory.key,

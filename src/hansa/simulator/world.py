@@ -95,7 +95,7 @@ class World:
 
     def start(self, site: Site) -> None:
         """Start an agent: it dials its links and learns what its broker's clients want."""
-        site.start(self.options.protocol)
+        site.start(self.options.protocol, self.now)
         self.shape += 1
         for call in self.watchers.started:
             call(site)
@@ -131,9 +131,7 @@ class World:
         """Start an agent that was stopped in that life, unless somebody else did."""
         if site.node is not None or site.life != life:
             return
-        if with_state:
-            site.memory.begin_life(self.now)
-        else:
+        if not with_state:
             site.generation += 1
             key = self.naming.key(site.place, site.generation)
             site.memory = Memory(self.naming.new_id(), key)

@@ -232,13 +232,25 @@ class MosquittoObserver(Observer):
         self._sessions.lose(f"a line of the log could not be read: {reason}")
 
     def _apply(self, event: log.Event, is_certain: bool = True) -> None:
+        """Enter what happened in the books; a grant that a reading only guesses is not certain."""
         match event:
             case log.Subscribed(readings):
                 for client, topic_filter in readings:
-                    sure = is_certain and len(readings) == 1
-                    self._sessions.subscribe(client, topic_filter, sure)
+                    self._sessions.subscribe(
+                        client, topic_filter, is_certain and len(readings) == 1
+                    )
             case log.Unsubscribed(readings):
                 self._sessions.unsubscribe(readings)
+            case log.Started():
+                self._sessions.restart()
+            case log.Starved(client):
+                if self._sessions.is_own(client):
+                    self._sessions.lose("the agent read too slowly, and the broker dropped lines")
+            case log.Connected() | log.Ended() | log.TakenOver() | log.Expired():
+                self._apply_life(event)
+
+    def _apply_life(self, event: log.Life) -> None:
+        match event:
             case log.Connected(client, mode, is_clean, address, is_bridge):
                 self._sessions.connect(client, mode, is_clean, address)
                 if is_bridge and not self._sessions.is_own(client):
@@ -249,11 +261,6 @@ class MosquittoObserver(Observer):
                 self._sessions.take_over(client)
             case log.Expired(client):
                 self._sessions.expire(client)
-            case log.Starved(client):
-                if self._sessions.is_own(client):
-                    self._sessions.lose("the agent read too slowly, and the broker dropped lines")
-            case log.Started():
-                self._sessions.restart()
 
     def _notice_bridge(self, name: str, is_up: bool) -> None:
         if self._bridges.get(name) != is_up:

@@ -7,7 +7,7 @@ contain spaces: a line that can be read in several ways is read with the known i
 |---|---|
 | a subscription was granted | `<id> <qos> <filter>` |
 | an UNSUBSCRIBE came, whatever it did | `<id> <filter>` |
-| a client connected | `New client connected from <address> as <id> (p<P>, c<C>, k<K>[, u'<user>']).` |
+| a client connected | `New client connected from <address> as <id> (p2, c1, k60[, u'<user>']).` |
 | a connection ended, until 2.1.0 | `Client <id> disconnected[…].`, `closed its connection.`, … |
 | a connection ended, since 2.1.1 | `Client <id> [<address>] disconnected[: <reason>].` |
 | a session was taken over, 2.0 | `Client <id> already connected, closing old connection.` |

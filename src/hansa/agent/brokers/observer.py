@@ -1,4 +1,4 @@
-"""What an observer is: it says which filters the clients of a broker want, and whether it knows all.
+"""What an observer is: it says which filters a broker's clients want, and whether these are all.
 
 Interest that is missing loses messages, interest that is too much only costs traffic. So every
 observer keeps a filter when in doubt, and says `complete` only when it has a reason to.

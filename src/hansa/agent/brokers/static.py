@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from hansa.agent.brokers.observer import Observer
+from hansa.agent.brokers.observer import Change, Interest, Observer
 from hansa.protocol.topics import check_filter
 
 
@@ -14,8 +14,14 @@ class StaticObserver(Observer):
 
     def __init__(self, filters: Iterable[str]) -> None:
         """Take the filters; raise InvalidTopic if one of them is none."""
-        self._filters = tuple(sorted({check_filter(text) for text in filters}))
+        self._interest = Interest()
+        for topic_filter in dict.fromkeys(filters):
+            self._interest.hold(check_filter(topic_filter))
 
     def wanted(self) -> tuple[str, ...]:
         """Return the filters, sorted."""
-        return self._filters
+        return self._interest.wanted()
+
+    def reconnected(self, session_lost: bool, now: float) -> Change:
+        """Tell the filters, the first time."""
+        return self._interest.change()

@@ -1,0 +1,274 @@
+"""What the live benchmarks share: raw load, chains of bridges, and the CPU of a process.
+
+The load is made with plain sockets and packets that were encoded before, so that it costs little;
+what is measured are brokers, agents and bridges. Hansa and its rival take turns in one run, the
+best round of each counts, and what is printed is their ratio: the machine cancels out.
+"""
+
+import asyncio
+import os
+import shutil
+import socket
+import tempfile
+import threading
+import time
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from hansa.local.federation import LocalFederation
+from hansa.local.mosquitto import Mosquitto, free_port
+from hansa.mqtt import packets
+from hansa.mqtt.vocabulary import Side, Version
+from hansa.mqtt.writer import Writer
+from hansa.simulator.topologies import Topology, parse
+
+TOPIC = "bench/live"
+PAYLOAD_BYTES = 64
+BATCH = 50
+"""Publications that one write of the load generator holds."""
+
+WINDOW = 4_000
+"""Publications that may be under way: enough to keep everybody busy, too few to be dropped."""
+
+PROBE_S = 0.02
+WAY_TIMEOUT_S = 20.0
+QUIET_S = 0.3
+TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+
+
+def publication(payload: bytes, topic: str = TOPIC) -> bytes:
+    """Return the packet of one publication, QoS 0."""
+    return Writer(Version.V311).encode(packets.Publish(topic, payload))
+
+
+PACKET_BYTES = len(publication(bytes(PAYLOAD_BYTES)))
+BATCH_DATA = publication(b"x" * PAYLOAD_BYTES) * BATCH
+
+
+class Client:
+    """An MQTT 3.1.1 connection with nothing around it."""
+
+    def __init__(self, port: int, name: str, topic_filter: str | None = None) -> None:
+        """Connect, and subscribe if there is a filter."""
+        writer = Writer(Version.V311)
+        self.socket = socket.create_connection(("127.0.0.1", port), timeout=10.0)
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 21)
+        self.socket.sendall(writer.encode(packets.Connect(name, Version.V311)))
+        self._expect(4)
+        if topic_filter is not None:
+            wish = packets.Subscription(topic_filter, qos=0)
+            self.socket.sendall(writer.encode(packets.Subscribe(1, (wish,))))
+            self._expect(5)
+
+    def _expect(self, count: int) -> None:
+        answer = self.socket.recv(count, socket.MSG_WAITALL)
+        if len(answer) != count:
+            raise ConnectionError("the broker closed the connection")
+
+    def drain(self) -> int:
+        """Throw away what arrives until nothing does; return how many bytes that were."""
+        self.socket.settimeout(QUIET_S)
+        seen = 0
+        try:
+            while True:
+                seen += len(self.socket.recv(1 << 20))
+        except TimeoutError:
+            return seen
+        finally:
+            self.socket.settimeout(10.0)
+
+
+class Way:
+    """A publisher at one broker, and subscribers at others."""
+
+    def __init__(self, source: int, targets: Sequence[int]) -> None:
+        """Connect to these ports and wait until publications get through to all."""
+        self.subscribers = [Client(port, f"sub-{port}", TOPIC) for port in targets]
+        self.publisher = Client(source, f"pub-{source}")
+        self._wait()
+
+    def _wait(self) -> None:
+        deadline = time.monotonic() + WAY_TIMEOUT_S
+        for client in self.subscribers:
+            client.socket.settimeout(PROBE_S)
+            while True:
+                self.publisher.socket.sendall(publication(bytes(PAYLOAD_BYTES)))
+                try:
+                    client.socket.recv(1 << 16)
+                    break
+                except TimeoutError:
+                    if time.monotonic() > deadline:
+                        raise
+        for client in self.subscribers:
+            client.drain()
+
+    def flood(self, seconds: float) -> "Flow":
+        """Publish as fast as all subscribers receive; return what went through."""
+        received = [0] * len(self.subscribers)
+        stop = threading.Event()
+
+        def count(index: int) -> None:
+            connection = self.subscribers[index].socket
+            buffer = bytearray(1 << 20)
+            connection.settimeout(0.2)
+            while not stop.is_set():
+                try:
+                    received[index] += connection.recv_into(buffer)
+                except TimeoutError:
+                    continue
+
+        threads = [threading.Thread(target=count, args=(n,)) for n in range(len(received))]
+        for thread in threads:
+            thread.start()
+        began = time.perf_counter()
+        sent = self._send(seconds, received)
+        stuck_after = time.perf_counter() + 2.0
+        while min(received) < sent * PACKET_BYTES and time.perf_counter() < stuck_after:
+            time.sleep(0.0005)
+        elapsed = time.perf_counter() - began
+        stop.set()
+        for thread in threads:
+            thread.join()
+        arrived = [count // PACKET_BYTES for count in received]
+        return Flow(sent, sum(arrived), elapsed, len(arrived) * sent - sum(arrived))
+
+    def _send(self, seconds: float, received: list[int]) -> int:
+        sent, until = 0, time.perf_counter() + seconds
+        while time.perf_counter() < until:
+            if sent - min(received) // PACKET_BYTES < WINDOW:
+                self.publisher.socket.sendall(BATCH_DATA)
+                sent += BATCH
+            else:
+                time.sleep(0.0002)
+        return sent
+
+    def delays(self, count: int, per_second: int) -> list[float]:
+        """Publish at a steady rate; return the delay of each publication in milliseconds."""
+        delays: list[float] = []
+        connection = self.subscribers[0].socket
+
+        def receive() -> None:
+            while len(delays) < count:
+                packet = connection.recv(PACKET_BYTES, socket.MSG_WAITALL)
+                now = time.perf_counter_ns()
+                at = PACKET_BYTES - PAYLOAD_BYTES
+                delays.append((now - int.from_bytes(packet[at : at + 8], "big")) / 1e6)
+
+        thread = threading.Thread(target=receive)
+        thread.start()
+        head, rest = publication(bytes(PAYLOAD_BYTES))[:-PAYLOAD_BYTES], bytes(PAYLOAD_BYTES - 8)
+        began = time.perf_counter()
+        for number in range(count):
+            time.sleep(max(0.0, began + number / per_second - time.perf_counter()))
+            stamp = time.perf_counter_ns().to_bytes(8, "big")
+            self.publisher.socket.sendall(head + stamp + rest)
+        thread.join()
+        return delays
+
+    def close(self) -> None:
+        """Disconnect."""
+        for client in (self.publisher, *self.subscribers):
+            client.socket.close()
+
+
+@dataclass(frozen=True, slots=True)
+class Flow:
+    """What one flood brought."""
+
+    sent: int
+    arrived: int
+    seconds: float
+    lost: int
+
+    @property
+    def per_second(self) -> float:
+        """Deliveries per second, over all subscribers."""
+        return self.arrived / self.seconds
+
+
+def cpu_seconds(pid: int) -> float:
+    """Return the CPU time of a process so far."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / TICKS_PER_S
+
+
+class CpuMeter:
+    """CPU of some processes between two moments."""
+
+    def __init__(self, pids: dict[str, int]) -> None:
+        """Start to count."""
+        self._pids = pids
+        self._before = {name: cpu_seconds(pid) for name, pid in pids.items()}
+
+    def micros(self, publications: int) -> dict[str, float]:
+        """Return what each process spent, in microseconds per publication."""
+        return {
+            name: (cpu_seconds(pid) - self._before[name]) / publications * 1e6
+            for name, pid in self._pids.items()
+        }
+
+
+@asynccontextmanager
+async def federation(topology: str | Topology) -> AsyncIterator[LocalFederation]:
+    """A federation that has converged."""
+    if isinstance(topology, str):
+        topology = parse(topology, seed=1)
+    running = LocalFederation(topology, {"HANSA_LOG": "warning"})
+    try:
+        await running.start()
+        await running.wait_until_converged()
+        yield running
+    finally:
+        await running.stop()
+
+
+@asynccontextmanager
+async def bridged(links: Sequence[tuple[int, int]]) -> AsyncIterator[list[Mosquitto]]:
+    """Brokers with a bridge from the first to the second of each link, for all topics."""
+    directory = Path(tempfile.mkdtemp(prefix="hansa-bench-"))
+    ports = [free_port() for _ in range(1 + max(map(max, links)))]
+    brokers = []
+    for number, port in enumerate(ports):
+        lines = [line for a, b in links if a == number for line in _bridge(b, ports[b])]
+        brokers.append(Mosquitto(directory / str(number), port, tuple(lines)))
+    try:
+        for broker in reversed(brokers):
+            await broker.start()
+        yield brokers
+    finally:
+        await asyncio.gather(*(broker.stop() for broker in brokers))
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def _bridge(number: int, port: int) -> list[str]:
+    return [
+        f"connection to-{number}",
+        f"address 127.0.0.1:{port}",
+        "topic # out 0",
+        "notifications false",
+        "bridge_protocol_version mqttv311",
+        "restart_timeout 1",
+    ]
+
+
+@contextmanager
+def way(source: int, targets: Sequence[int]) -> Iterator[Way]:
+    """A publisher and its subscribers, for a while."""
+    found = Way(source, targets)
+    try:
+        yield found
+    finally:
+        found.close()
+
+
+def pids_of(running: LocalFederation) -> dict[str, int]:
+    """Return the process ids of brokers and agents by what they are called here."""
+    pids: dict[str, int] = {}
+    for node in running.nodes:
+        assert node.agent is not None and node.mosquitto.process is not None
+        pids[f"agent {node.name}"] = node.agent.pid
+        pids[f"broker {node.name}"] = node.mosquitto.process.pid
+    return pids
