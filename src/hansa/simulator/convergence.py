@@ -43,7 +43,6 @@ class Tracker(Watcher):
         self.problem: Problem = "not compared yet"
         """What was wrong at the last comparison."""
         self.disturbances = 0
-        self.disturbed_at = 0.0
 
     @property
     def holds(self) -> bool:
@@ -58,7 +57,6 @@ class Tracker(Watcher):
     def disturbed(self, what: str, fault: bool) -> None:
         """Start a new measurement. Interest that changes before all was right belongs to it."""
         self.disturbances += 1
-        self.disturbed_at = self._world.now
         if fault or self._since is not None:
             self._close()
             self._after = (what, self._world.now) if fault else None

@@ -97,7 +97,6 @@ class End:
 class Session:
     """One connection."""
 
-    opened_at: float
     torn: bool = False
     """Cut, both ends told: nothing of it arrives any more."""
 
@@ -147,8 +146,6 @@ class Network:
         self._dial_chance = random.Random(f"{seed} dial")
         self._delays = {(a, b): delay / 1000 for a, b, delay in options.delays_ms}
         self.links: dict[tuple[int, int], Link] = {}
-        self.changes = 0
-        """Counts sessions opened and ended."""
 
     def link(self, a: int, b: int) -> Link | None:
         """Return the link between two places."""
@@ -201,8 +198,7 @@ class Network:
             self._retry(link)
             return
         link.dialling = False
-        self.changes += 1
-        session = Session(self._scheduler.now)
+        session = Session()
         near = End(link.a, link.out, session)
         far = End(link.b, link.back, session)
         near.other, far.other = far, near
@@ -249,7 +245,6 @@ class Network:
         """An end is closed, from whatever side."""
         end.open = False
         end.machine.ends.pop(end.id, None)
-        self.changes += 1
         link = end.pipe.link
         link.sessions = [pair for pair in link.sessions if pair[0].open or pair[1].open]
         if end.machine is link.a:

@@ -91,15 +91,25 @@ class Structure:
             return f"two nodes share an id in {', '.join(f'n{s.place}' for s in part.sites)}"
         suspects = [site for site in part.sites if site.place == self._suspect]
         for site in [*suspects, *part.sites]:
-            state = (self.truth.view(site), part, site.broker.changes)
-            if self._fine.get(site.place) == state:
+            view = self.truth.view(site)
+            if self._is_fine(site, view, part):
                 continue
-            problem = _knows_its_surroundings(site, state[0], part)
+            problem = _knows_its_surroundings(site, view, part)
             if problem:
                 self._suspect = site.place
                 return f"n{site.place}: {problem}"
-            self._fine[site.place] = state
+            self._fine[site.place] = (view, part, site.broker.changes)
         return None
+
+    def _is_fine(self, site: Site, view: NodeView, part: Component) -> bool:
+        """Whether this very view was right before, and nothing around it has changed since."""
+        known = self._fine.get(site.place)
+        return (
+            known is not None
+            and known[0] is view
+            and known[1] is part
+            and known[2] == site.broker.changes
+        )
 
     # ------------------------------------------------------------ converged: groups
 

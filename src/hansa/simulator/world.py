@@ -10,7 +10,7 @@ from hansa.protocol import effects as orders
 from hansa.protocol import events, wire
 from hansa.protocol.effects import Effect
 from hansa.protocol.frames import Acknowledge, Announce, Heartbeat, Numbered
-from hansa.protocol.vocabulary import NodeId, Publication
+from hansa.protocol.vocabulary import Publication
 from hansa.simulator.ledger import Entry, Ledger
 from hansa.simulator.network import End, LinkEvent, Machine, Network
 from hansa.simulator.options import Options
@@ -353,7 +353,3 @@ class World:
             places = tuple(site.place for site in self.sites if site.broker.wants(topic))
             self._wanting[topic] = places
         return places
-
-    def site_of(self, node: NodeId) -> Site | None:
-        """Return where the node with this id runs (the first such place), None if nowhere."""
-        return next((s for s in self.sites if s.node is not None and s.memory.id == node), None)

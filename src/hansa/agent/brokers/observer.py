@@ -132,6 +132,7 @@ class Observer(Protocol):
         To be called before the source is read or asked for: whatever happens while that goes on
         is then in the source, or remembered, or both.
         """
+        return None
 
     def resync(self, text: str, now: float) -> Change:
         """Correct everything from a source that knows more; each observer says which it reads."""
