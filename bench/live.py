@@ -20,7 +20,7 @@ from pathlib import Path
 from hansa.local.federation import LocalFederation
 from hansa.local.mosquitto import Mosquitto, free_port
 from hansa.mqtt import packets
-from hansa.mqtt.vocabulary import Side, Version
+from hansa.mqtt.vocabulary import Version
 from hansa.mqtt.writer import Writer
 from hansa.simulator.topologies import Topology, parse
 

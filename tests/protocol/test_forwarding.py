@@ -510,3 +510,9 @@ def test_more_names_than_one_copy_holds_go_in_further_copies():
         Send(LinkId(1), publication.onward(3, names[:NAMED_MAX])),
         Send(LinkId(1), publication.onward(3, names[NAMED_MAX:])),
     ]
+
+
+def test_a_table_takes_what_a_strategy_compiled():
+    routes = table(member("a", L1))
+    routes.update([member("b", L2), "a"])
+    assert (len(routes), routes.plan("a").spread, routes.plan("b").spread) == (1, (), (L2,))

@@ -151,3 +151,13 @@ def test_a_lost_stranger_is_no_news():
     made = member(A)
     made.note_child(B, ["g"], [])
     assert made.lose_neighbour(C) == []
+
+
+def test_the_groups_of_a_child_are_counted():
+    membership = Membership(0.5)
+    membership.note_child(NodeId(2), ("a", "b", "b"), ())
+    assert membership.held_by(NodeId(2)) == 2
+    membership.note_child(NodeId(2), (), ("a", "x"))
+    assert membership.held_by(NodeId(2)) == 1
+    membership.lose_neighbour(NodeId(2))
+    assert membership.held_by(NodeId(2)) == 0

@@ -858,3 +858,10 @@ def test_in_peace_nothing_travels_but_heartbeats():
     effects = [effect for step in wire.log for effect in step.effects]
     assert all(isinstance(e, Send) and isinstance(e.frame, Heartbeat) for e in effects)
     assert len(effects) == 2 * 8 * 10
+
+
+def test_a_filter_out_of_bounds_is_refused_and_counted():
+    node = Node(Identity(NodeId(1), bytes(32), incarnation=1), ProtocolSettings())
+    effects = node.handle(InterestChanged(("a/#/b", "x" * 2000, "a/b")), 0.0)
+    assert [e for e in effects if isinstance(e, Ignored)] == [Ignored("filter out of bounds")] * 2
+    assert node.view().interest[NodeId(1)].filters == ("a/b",)

@@ -6,7 +6,7 @@ from tests.protocol.wire_of_nodes import Wire, key
 
 from hansa.errors import InvalidFrame, InvalidTopic
 from hansa.protocol.events import Received
-from hansa.protocol.frames import UNREACHABLE, Announce, Hello
+from hansa.protocol.frames import UNREACHABLE, Announce, Hello, Membership
 from hansa.protocol.node import Node
 from hansa.protocol.settings import Outside
 from hansa.protocol.topics import check_filter, matches
@@ -79,6 +79,16 @@ def test_1_4_ways_to_cores_that_nobody_knows_are_bounded():
     view = views(wire)[1]
     assert len(view.cores) <= 10
     assert sum(view.counters.values()) >= 90
+
+
+def test_1_4_memberships_of_groups_that_nobody_wants_are_bounded():
+    """1.4 Whatever can grow has a bound; what is refused for it is counted with the reason."""
+    wire = settled("1-2", filters_per_node_max=10)
+    for number in range(20):
+        frame = Membership(NodeId(1), 1, joined=(f"x{number}",))
+        wire.give(1, Received(link_of(wire, 1, 2), frame))
+    view = views(wire)[1]
+    assert view.counters == {"filters_per_node_max": 10}
 
 
 def test_1_5_the_same_inputs_at_the_same_times_give_the_same_outputs():

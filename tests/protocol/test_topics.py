@@ -26,6 +26,7 @@ from hansa.protocol.topics import (
     check_filter,
     check_name,
     covers,
+    is_filter,
     is_local_only,
     matches,
     minimal,
@@ -647,3 +648,10 @@ def test_a_stored_filter_costs_little_more_than_a_leaf_and_a_dict_entry():
     finally:
         tracemalloc.stop()
     assert size / len(trie) < 250
+
+
+@pytest.mark.parametrize(
+    ("text", "valid"), [("a/+/#", True), ("a/#/b", False), ("x" * 2000, False)]
+)
+def test_a_filter_is_one_that_passes_the_check(text: str, valid: bool) -> None:
+    assert is_filter(text) is valid

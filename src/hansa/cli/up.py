@@ -87,7 +87,6 @@ def _show(federation: LocalFederation, console: Console) -> None:
         table.add_row(node.name, f"127.0.0.1:{node.mosquitto.port}", node.admin, " ".join(near))
     console.print(table)
     ports = [node.mosquitto.port for node in federation.nodes]
-    console.print(
-        f"\nTry:  mosquitto_sub -p {ports[0]} -t 'plant/#' &   mosquitto_pub -p {ports[-1]} -t plant/temp -m 21.5"
-    )
+    console.print(f"\nTry:  mosquitto_sub -p {ports[0]} -t 'plant/#' -v")
+    console.print(f"      mosquitto_pub -p {ports[-1]} -t plant/temp -m 21.5")
     console.print("Ctrl-C stops everything.")

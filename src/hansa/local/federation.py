@@ -32,7 +32,7 @@ class LocalNode:
 
     def status(self) -> dict[str, object]:
         """Read the agent's status page."""
-        with urllib.request.urlopen(f"{self.admin}/status", timeout=2.0) as answer:  # noqa: S310
+        with urllib.request.urlopen(f"{self.admin}/status", timeout=2.0) as answer:
             status: dict[str, object] = json.load(answer)
             return status
 

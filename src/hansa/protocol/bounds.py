@@ -13,11 +13,9 @@ from typing import Any, NamedTuple
 
 from hansa.errors import InvalidFrame, InvalidTopic
 from hansa.protocol import frames, records
+from hansa.protocol.settings import LABEL_BYTES_MAX, NODES_MAX
 from hansa.protocol.topics import check_filter
 from hansa.protocol.vocabulary import HOPS_MAX, KEY_BYTES, MANAGEMENT
-
-NODES_MAX = 8_192
-"""Links of one node, confirmations in a frame: twice the nodes that a node knows by default."""
 
 ROWS_MAX = len(records.Kind) * NODES_MAX
 """Rows in a summary or fetch, records in an update. All rows of so many nodes fit one frame."""
@@ -42,9 +40,6 @@ ADDRESSES_MAX = 16
 
 CAPABILITIES_MAX = 64
 """Capabilities in a hello."""
-
-LABEL_BYTES_MAX = 255
-"""Bytes of the name of a node or of a federation, of an address or of a capability."""
 
 AGREEMENT_BYTES_MAX = 1_024
 """Bytes of the settings that a hello shows."""

@@ -8,6 +8,7 @@ their mesh. Within a mesh it needs no name: every member knows by the topic wher
 """
 
 from array import array
+from collections.abc import Iterable
 
 from hansa.protocol.effects import Dropped, Effect, Send
 from hansa.protocol.settings import Outside
@@ -102,6 +103,14 @@ class Table:
         """Forget a group."""
         if self._entries.remove(group):
             self._plans.clear()
+
+    def update(self, changes: Iterable[Entry | Group]) -> None:
+        """Take what a strategy compiled: an entry is set, a bare group forgotten."""
+        for change in changes:
+            if isinstance(change, Entry):
+                self.put(change)
+            else:
+                self.remove(change)
 
     def forget_plans(self) -> None:
         """What is wanted here has changed."""

@@ -21,11 +21,16 @@ class Membership:
         self.told: dict[Group, dict[NodeId, None]] = {}
         """Per group, the parents that know of the membership."""
         self._children: dict[Group, dict[NodeId, None]] = {}
+        self._held: dict[NodeId, int] = {}  # in how many groups each neighbour is a child
         self._leaving: dict[tuple[Group, NodeId], float] = {}
 
     def children(self, group: Group) -> dict[NodeId, None]:
         """Return a group's children here; do not change it."""
         return self._children.get(group, {})
+
+    def held_by(self, child: NodeId) -> int:
+        """Return in how many groups a neighbour is a child."""
+        return self._held.get(child, 0)
 
     def note_child(
         self, child: NodeId, joined: Iterable[Group], left: Iterable[Group]
@@ -36,9 +41,11 @@ class Membership:
             children = self._children.setdefault(group, {})
             if child not in children:
                 children[child] = None
+                self._held[child] = self.held_by(child) + 1
                 changed.append(group)
         for group in left:
             if _remove(self._children, group, child):
+                self._held[child] -= 1
                 changed.append(group)
         return changed
 
@@ -46,6 +53,7 @@ class Membership:
         """A neighbour is gone; return the groups in whose mesh it stood beside us."""
         for key in [key for key in self._leaving if key[1] == node]:
             del self._leaving[key]
+        self._held.pop(node, None)
         return [
             group
             for group in dict.fromkeys([*self.told, *self._children])

@@ -38,7 +38,7 @@ from hansa.protocol.events import (
     Received,
     TimerFired,
 )
-from hansa.protocol.forwarding import Entry, Forwarder, Table, Windows, as_drops, as_sends
+from hansa.protocol.forwarding import Forwarder, Table, Windows, as_drops, as_sends
 from hansa.protocol.frames import Announce, Confirm, Confirmation, Enquire, Fetch
 from hansa.protocol.frames import Any as AnyFrame
 from hansa.protocol.groups import GroupIndex, group_of
@@ -50,6 +50,7 @@ from hansa.protocol.records import ClaimsRecord, Kind
 from hansa.protocol.settings import ProtocolSettings
 from hansa.protocol.strategies import make_strategy
 from hansa.protocol.strategies.base import Surroundings, Tell
+from hansa.protocol.topics import is_filter
 from hansa.protocol.viewing import view_of
 from hansa.protocol.vocabulary import Group, Identity, LinkId, NodeId, Publication
 
@@ -120,7 +121,7 @@ class Node:
         link = self._overlay.neighbours.links.get(link_id)
         if link is None:
             return [Ignored("frame on a closed link")]
-        # One frame at a time: what a frame changes must be carried on before the next one is read.
+        # One at a time: what a frame changes must be carried on before the next one is read.
         ready, effects = self._overlay.neighbours.unpack(link, frame, now)
         for item in ready:
             if link_id in self._overlay.neighbours.links:  # a goodbye may have closed it
@@ -143,11 +144,7 @@ class Node:
         for hop, letter in self._post.flush(self._overlay.graph.next_hop, now):
             effects += self._overlay.tell(hop, letter, now)
         effects += self._overlay.flush(now)
-        for entry in self._strategy.take_entries():
-            if isinstance(entry, Entry):
-                self.table.put(entry)
-            else:
-                self.table.remove(entry)
+        self.table.update(self._strategy.take_entries())
         return effects
 
     def _count(self, effects: list[Effect]) -> list[Effect]:
@@ -247,11 +244,14 @@ class Node:
 
     def _change_interest(self, event: InterestChanged, now: float) -> list[Effect]:
         self._overlay.know_interest(now)
-        refused = self._local.change(event.added, event.removed, now)
+        valid = tuple(name for name in event.added if is_filter(name))
+        refused = self._local.change(valid, event.removed, now)
         self.table.forget_plans()
         if self._interest_due is None:
             self._interest_due = now + self._settings.change_delay
-        return [Ignored("filters_per_node_max") for _ in range(refused)]
+        unfit = len(event.added) - len(valid)
+        reasons = ["filters_per_node_max"] * refused + ["filter out of bounds"] * unfit
+        return [Ignored(reason) for reason in reasons]
 
     def _announce_interest(self, now: float) -> list[Effect]:
         """Announce new filters when due, withdraw old ones when nothing depends on them."""
@@ -396,5 +396,5 @@ class Node:
 
 
 def _subscriptions(subscribe: list[str], unsubscribe: list[str]) -> list[Effect]:
-    orders: list[Effect] = [Subscribe(tuple(subscribe))] if subscribe else []
-    return [*orders, Unsubscribe(tuple(unsubscribe))] if unsubscribe else orders
+    orders = ((Subscribe, subscribe), (Unsubscribe, unsubscribe))
+    return [order(tuple(filters)) for order, filters in orders if filters]

@@ -8,7 +8,12 @@ from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 
 from hansa.errors import UsageError
-from hansa.protocol.bounds import LABEL_BYTES_MAX, NODES_MAX
+
+NODES_MAX = 8_192
+"""Links of one node, confirmations in a frame: twice the nodes that a node knows by default."""
+
+LABEL_BYTES_MAX = 255
+"""Bytes of the name of a node or of a federation, of an address or of a capability."""
 
 
 class Metric(StrEnum):
@@ -74,8 +79,8 @@ class ProtocolSettings:
     announce_gap: float = 0.02
     """Least seconds between two announcements of one core; changes in between share the next."""
     solicit_interval: float = 0.25
-    """Seconds between two requests for a fresh announcement, while a core is in reach but no way
-    to it is known."""
+    """Longest seconds between two requests for a fresh announcement, while a core is in reach but
+    no way to it is known."""
     settle_delay: float = 0.1
     """Seconds without news of nodes before a node takes the lead of the management group."""
     takeover_delay: float = 0.0

@@ -67,6 +67,15 @@ def check_filter(text: str) -> str:
     return text
 
 
+def is_filter(text: str) -> bool:
+    """Say whether `check_filter` takes it."""
+    try:
+        check_filter(text)
+    except InvalidTopic:
+        return False
+    return True
+
+
 def split_share(topic_filter: str) -> tuple[str | None, str]:
     """Return the group of a shared subscription, or None, and the plain filter."""
     if not topic_filter.startswith(_SHARE):

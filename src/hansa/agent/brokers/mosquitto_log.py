@@ -15,7 +15,7 @@ contain spaces: a line that can be read in several ways is read with the known i
 """
 
 import re
-from collections.abc import Container
+from collections.abc import Container, Iterator
 from dataclasses import dataclass
 from enum import Enum
 from ipaddress import ip_address
@@ -126,9 +126,8 @@ class Unread:
     reason: str
 
 
-Event = (
-    Subscribed | Unsubscribed | Connected | Ended | TakenOver | Expired | Starved | Started | Unread
-)
+Life = Connected | Ended | TakenOver | Expired
+Event = Subscribed | Unsubscribed | Life | Starved | Started | Unread
 
 # ---------------------------------------------------------------- timestamps
 
@@ -165,12 +164,12 @@ _QOS = re.compile(r"(?= [0-2] )")  # of no width: the gaps in `a 0 1 b` share a 
 
 _TAKEN_OVER = "already connected, closing old connection."
 _ENDED = re.compile(
-    r"(?:\[(.*)\] )?"
-    r"(?:disconnected(?:\.|: .*|, .*| due to .*)"
+    r"disconnected(?:\.|: .*|, .*| due to .*)"
     r"|closed its connection\."
     r"|has exceeded timeout, disconnecting\."
-    r"|been disconnected by administrative action\.)"
+    r"|been disconnected by administrative action\."
 )
+_ENDED_AT = re.compile(r"\[(\S*)\] disconnected(?:\.|: .*)")
 
 # Who was turned away never had a session; 2.1.0 names such a newcomer as if it had been connected.
 _TURNED_AWAY = re.compile(
@@ -213,19 +212,18 @@ def _subscribed(line: str, cut: bool, known: Container[str]) -> Subscribed | Non
 def _unsubscribed(line: str, cut: bool, known: Container[str]) -> Unsubscribed | None:
     """Read with known ids only: others have nothing that they could give up."""
     end = CUT if cut else ""
-    readings = tuple((client, rest + end) for client, rest in _splits(line, " ", known) if rest)
+    readings = tuple(
+        (client, rest + end) for client, rest in _splits(line, " ") if rest and client in known
+    )
     return Unsubscribed(readings) if readings else None
 
 
-def _splits(text: str, gap: str, known: Container[str]) -> list[tuple[str, str]]:
-    """Return every way in which a text is a known id, the gap and a rest; the longest id first."""
-    found = []
+def _splits(text: str, gap: str) -> Iterator[tuple[str, str]]:
+    """Yield every way in which a text is an id, the gap and a rest; the longest id first."""
     at = text.rfind(gap)
     while at > 0:
-        if text[:at] in known:
-            found.append((text[:at], text[at + len(gap) :]))
+        yield text[:at], text[at + len(gap) :]
         at = text.rfind(gap, 0, at)
-    return found
 
 
 def _notice(line: str, cut: bool, known: Container[str]) -> Event | None:
@@ -236,8 +234,9 @@ def _notice(line: str, cut: bool, known: Container[str]) -> Event | None:
     if found := _EXPIRED.fullmatch(line):
         return Expired(found[1])
     if line.startswith(_BAD_SOCKET):
-        for client, _ in _splits(line.removeprefix(_BAD_SOCKET), ": ", known):
-            return Ended(client, is_sure=False)  # also of one who was turned away, until 2.1.0
+        for client, _ in _splits(line.removeprefix(_BAD_SOCKET), ": "):
+            if client in known:
+                return Ended(client, is_sure=False)  # or one who was turned away, until 2.1.0
     if found := _STARVED.fullmatch(line):
         return Starved(found[1])
     return None
@@ -265,15 +264,29 @@ def _mode(protocol: int, is_clean: bool) -> Mode:
 
 
 def _client(text: str, known: Container[str]) -> Event | None:
-    for client, rest in _splits(text, " ", known):
-        if rest == _TAKEN_OVER:
+    """Read what became of a client.
+
+    Where a longer id is possible that is not known, the line may be about somebody else: even one
+    who was turned away may have called itself `bob disconnected:`.
+    """
+    strangers = []
+    for client, rest in _splits(text, " "):
+        form = _form_of_end(rest)
+        if client not in known:
+            strangers.append(form)
+        elif rest == _TAKEN_OVER:
             return TakenOver(client)
-        if _TURNED_AWAY.fullmatch(rest):
+        elif _TURNED_AWAY.fullmatch(rest):
             return None
-        if found := _ENDED.fullmatch(rest):
-            address: str | None = found[1]
-            return Ended(client, address, address is not None or not _stands_for_nobody(client))
+        elif form is _ENDED_AT:
+            return Ended(client, rest[1 : rest.index("]")], form not in strangers)
+        elif form is _ENDED:
+            return Ended(client, None, form not in strangers and not _stands_for_nobody(client))
     return None
+
+
+def _form_of_end(rest: str) -> re.Pattern[str] | None:
+    return next((form for form in (_ENDED_AT, _ENDED) if form.fullmatch(rest)), None)
 
 
 def _stands_for_nobody(client: str) -> bool:

@@ -139,9 +139,7 @@ class Sessions:
 
     def unsubscribe(self, readings: Iterable[tuple[str, str]]) -> None:
         """A client gave up a filter, if it had it. Where two may be meant, both stay, in doubt."""
-        meant = [
-            (client, name) for client, text in readings for name in self._named(client, text)
-        ]
+        meant = [(client, name) for client, text in readings for name in self._named(client, text)]
         for client, name in meant:
             session = self._sessions[client]
             if len(meant) > 1:

@@ -6,7 +6,7 @@ Two spaces per level, then one level of the filters, then who subscribed exactly
           temp (alice, 1) (bob, 0)     is empty for ordinary filters and `$SYS` for those
 
 Shared subscriptions are a second tree without names: neither group nor client is printed. A level
-that begins with two spaces cannot be told from a deeper one, and is taken for that.
+that begins with two spaces, or is nothing but one, cannot be told from a deeper one.
 """
 
 import re

@@ -110,7 +110,7 @@ class Mesh:
             case Announce():
                 outcome = self._take_announcement(sender, frame, now)
             case MembershipFrame():
-                self._touch(self._membership.note_child(sender, frame.joined, frame.left))
+                outcome = self._take_membership(sender, frame)
             case Solicit():
                 outcome = self._take_request(sender, frame, now)
             case _:
@@ -210,6 +210,12 @@ class Mesh:
                 frame.core, None if lost else sender, frame.claims if current else None
             )
         return outcome
+
+    def _take_membership(self, child: NodeId, frame: MembershipFrame) -> Outcome:
+        room = self._settings.filters_per_node_max - self._membership.held_by(child)
+        joined = frame.joined[: max(0, room)]
+        self._touch(self._membership.note_child(child, joined, frame.left))
+        return [Ignored("filters_per_node_max") for _ in frame.joined[len(joined) :]]
 
     def _rechoose(self, change: Callable[[], list[NodeId]], now: float) -> Outcome:
         """Let a change of links change the routes, and tell who must know."""

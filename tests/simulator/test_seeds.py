@@ -1,0 +1,22 @@
+"""Seeds that once found a fault, each with one sentence. They must never find it again."""
+
+import pytest
+
+from hansa.simulator.run import simulate
+from hansa.simulator.sampling import random_options
+
+SEEDS = {
+    0: "a deadline that rounding kept one step away from its own test made the timer spin",
+    3: "a dropped route forgot its feasible distance, and parents formed a loop",
+    5: "a collision of ids next to the holder was refused for ever instead of being settled",
+    9: "a retired core took its own announcement, back around a loop, for another's",
+    15: "the first record of a new life wiped the claims of that very life",
+    27: "a node's changed capacity did not bring on a new election of the management core",
+    82: "frames released together were merged before the first of them was carried on",
+    127: "a clone and the restarted original shared an incarnation, and neither gave way",
+}
+
+
+@pytest.mark.parametrize("seed", SEEDS, ids=str)
+def test_a_seed_that_once_failed(seed: int) -> None:
+    assert simulate(random_options(seed)).violations == ()

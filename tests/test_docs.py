@@ -1,0 +1,251 @@
+"""What is written about Hansa holds: references, links, the code map, names of files and functions.
+
+`docs/reference/` is generated. After a change of settings or of a command line, write it anew with
+`REWRITE=1 ./run test tests/test_docs.py` and read the difference.
+"""
+
+import ast
+import os
+import re
+import shlex
+from collections.abc import Iterator
+from dataclasses import fields
+from enum import Enum
+from pathlib import Path
+
+import pytest
+
+from hansa.cli import simulate
+from hansa.cli.main import COMMANDS, HELP, main
+from hansa.protocol.settings import PRESETS, ProtocolSettings
+
+ROOT = Path(__file__).parent.parent
+DOCS = ROOT / "docs"
+PACKAGE = ROOT / "src" / "hansa"
+PAGES = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md")])
+GENERATED = "Generated; `REWRITE=1 ./run test tests/test_docs.py` writes it anew."
+
+FENCE = re.compile(r"^```.*?^```", flags=re.MULTILINE | re.DOTALL)
+CODE = re.compile(r"`([^`\n]+)`")
+LINK = re.compile(r"\[[^\]\n]+\]\(([^)\s]+)\)")
+HEADING = re.compile(r"^#+ (.+)$", flags=re.MULTILINE)
+
+
+def read(path: Path) -> str:
+    return path.read_text(encoding="utf-8")
+
+
+def name(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def agrees(path: Path, text: str) -> bool:
+    """Whether a generated page is as it must be; with REWRITE set, it is from now on."""
+    if os.environ.get("REWRITE"):
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    return path.exists() and read(path) == text
+
+
+# ---------------------------------------------------------------- references
+
+
+def texts_of(module: Path, record: str) -> dict[str, str]:
+    """The texts below the fields of a class, by field."""
+    tree = ast.parse(read(module)).body
+    (found,) = [node for node in tree if isinstance(node, ast.ClassDef) and node.name == record]
+    texts = {}
+    for place, below in zip(found.body, found.body[1:], strict=False):
+        match place, below:
+            case ast.AnnAssign(target=ast.Name(field)), ast.Expr(ast.Constant(str(text))):
+                texts[field] = " ".join(text.split())
+    return texts
+
+
+TEXTS = texts_of(PACKAGE / "protocol" / "settings.py", "ProtocolSettings")
+
+
+def unit(value: object) -> str:
+    match value:
+        case bool():
+            return "`true`, `false`"
+        case Enum():
+            return ", ".join(f"`{member.value}`" for member in type(value))
+        case float():
+            return "seconds"
+        case int():
+            return "count"
+    return "text"
+
+
+def shown(value: object) -> str:
+    match value:
+        case bool():
+            return str(value).lower()
+        case float():
+            return f"{value:g}"
+    return str(value)
+
+
+def settings_page() -> Iterator[str]:
+    default = ProtocolSettings()
+    yield f"# Settings of the protocol\n\n{GENERATED} From `src/hansa/protocol/settings.py`.\n"
+    yield "| setting | unit | default | what it does |\n|---|---|---|---|"
+    for field in fields(default):
+        value = getattr(default, field.name)
+        yield f"| `{field.name}` | {unit(value)} | {shown(value)} | {TEXTS[field.name]} |"
+    for preset, values in PRESETS.items():
+        changed = [
+            f"| `{field.name}` | {shown(there)} | {shown(here)} |"
+            for field in fields(default)
+            if (there := getattr(values, field.name)) != (here := getattr(default, field.name))
+        ]
+        if changed:
+            yield f"\n## Preset `{preset}`\n\n| setting | value | default |\n|---|---|---|"
+            yield from changed
+
+
+def test_every_setting_is_explained():
+    assert list(TEXTS) == [field.name for field in fields(ProtocolSettings)]
+
+
+@pytest.mark.parametrize("setting", [f.name for f in fields(ProtocolSettings) if f.type is float])
+def test_the_text_of_a_time_says_its_unit(setting):
+    assert "seconds" in TEXTS[setting].lower()
+
+
+def test_settings_that_all_must_share_are_those_marked_so():
+    shared = [setting for setting, text in TEXTS.items() if text.startswith("Shared.")]
+    agreed = re.findall(r"(\w+)=", ProtocolSettings().agreement())
+    assert sorted(shared) == sorted([*agreed, "federation"])
+
+
+def test_the_reference_of_settings_is_current():
+    assert agrees(DOCS / "reference" / "settings.md", "\n".join(settings_page()) + "\n")
+
+
+def test_the_reference_of_the_command_line_is_current(monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "100")
+    page = [f"# The command line\n\n{GENERATED}\n\n```text\n{HELP}```\n"]
+    for command in COMMANDS:
+        with pytest.raises(SystemExit) as end:
+            main([command, "--help"])
+        assert end.value.code == 0
+        _, _, explained = capsys.readouterr().out.partition("\n\n")  # the usage repeats the options
+        page.append(f"## hansa {command}\n\n```text\n{explained.rstrip()}\n```\n")
+    assert agrees(DOCS / "reference" / "cli.md", "\n".join(page))
+
+
+# ---------------------------------------------------------------- links and names
+
+
+def anchors(page: Path) -> list[str]:
+    """What one can link to on a page, as GitHub names it."""
+    headings = HEADING.findall(FENCE.sub("", read(page)))
+    return [re.sub(r"[^\w\- ]", "", text.lower()).replace(" ", "-") for text in headings]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_every_link_leads_somewhere(page):
+    links = LINK.findall(CODE.sub("", FENCE.sub("", read(page))))
+    for link in links:
+        if re.match(r"[a-z]+:", link):
+            continue
+        path, _, anchor = link.partition("#")
+        target = (page.parent / path).resolve() if path else page
+        assert target.exists(), f"{link}: there is no {path}"
+        assert not anchor or anchor in anchors(target), f"{link}: there is no such heading"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_every_path_that_a_page_names_exists(page):
+    named = CODE.findall(FENCE.sub("", read(page)))
+    paths = [
+        text for text in named if re.match(r"(src|tests|docs|bench|tools|requirements)/", text)
+    ]
+    assert [path for path in paths if not list(ROOT.glob(path))] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_every_simulation_that_a_page_proposes_can_be_asked_for(page):
+    for line in re.findall(r"^\./run hansa simulate (.*)$", read(page), flags=re.MULTILINE):
+        simulate.parser().parse_args(shlex.split(line, comments=True))
+
+
+def test_every_decision_is_listed_with_its_title():
+    files = sorted(path for path in (DOCS / "decisions").glob("*.md") if path.name != "README.md")
+    titles = [read(path).splitlines()[0].removeprefix("# ").split(" ", 1) for path in files]
+    listed = re.findall(
+        r"^- \[(\d+)\]\((\S+)\) (.+)$", read(DOCS / "decisions" / "README.md"), re.M
+    )
+    assert listed == [
+        (number, path.name, title) for path, (number, title) in zip(files, titles, strict=True)
+    ]
+
+
+# ---------------------------------------------------------------- the code
+
+
+def code_map() -> Iterator[str]:
+    """The modules in the code map: each line has names, two spaces, and what they are."""
+    drawn = FENCE.findall(read(DOCS / "architecture.md").partition("## Code map")[2])[0]
+    folders: dict[int, str] = {}
+    for line in drawn.splitlines()[1:-1]:
+        indent = len(line) - len(line.lstrip())
+        folders = {at: folder for at, folder in folders.items() if at < indent}
+        for word in re.split(r"  +", line.strip())[0].split(" · "):
+            if word.endswith("/"):
+                folders[indent] = word
+            else:
+                yield "".join(folders.values()) + word.removesuffix(".py")
+
+
+def test_the_code_map_names_every_module_and_no_other():
+    modules = {
+        path.relative_to(PACKAGE).with_suffix("").as_posix() for path in PACKAGE.rglob("[!_]*.py")
+    }
+    named = set(code_map())
+    assert {"missing": sorted(modules - named), "gone": sorted(named - modules)} == {
+        "missing": [],
+        "gone": [],
+    }
+
+
+def definitions(folder: Path) -> list[tuple[str, ...]]:
+    """Every class, function and attribute of a folder's modules: (module, class, method), …"""
+
+    def inside(tree: ast.AST, path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+        for node in ast.iter_child_nodes(tree):
+            match node:
+                case ast.ClassDef(name=defined) | ast.FunctionDef(name=defined):
+                    yield (*path, defined)
+                    yield from inside(node, (*path, defined))
+                case ast.Assign(targets=[ast.Attribute(attr=set_here)]):
+                    yield (*path, set_here)
+
+    return [
+        found
+        for module in sorted(folder.rglob("*.py"))
+        for found in inside(ast.parse(read(module)), (module.stem,))
+    ]
+
+
+WALK = CODE.findall(read(DOCS / "walk-of-a-message.md"))
+
+
+def test_the_walk_of_a_message_names_functions_that_exist():
+    """`node.handle` may stand for node.Node.handle: parts can be left out, but not the last."""
+    known = definitions(PACKAGE / "protocol")
+    words = [text.split(".") for text in WALK if re.fullmatch(r"[A-Za-z_][\w.]*", text)]
+    names = [parts for parts in words if parts[-1] not in ("py", "txt", "md")]
+    assert names
+    for parts in names:
+        ends = [path for path in known if path[-1] == parts[-1]]
+        assert any(set(parts) <= set(path) for path in ends), ".".join(parts)
+
+
+def test_the_walk_of_a_message_names_files_that_exist():
+    files = [text for text in WALK if re.fullmatch(r"[\w/-]+\.(py|txt|md)", text)]
+    places = [PACKAGE / "protocol", ROOT, ROOT / "tests" / "protocol" / "transcripts"]
+    assert files
+    assert [file for file in files if not any((place / file).exists() for place in places)] == []
