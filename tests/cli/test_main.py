@@ -32,8 +32,11 @@ def test_version(capsys):
     ("name", "problem"),
     [
         ("simulat", "there is no command 'simulat'; did you mean 'simulate'? See `hansa --help`"),
-        ("xyz", "there is no command 'xyz'; there are demo and simulate. See `hansa --help`"),
-        ("--verbose", "there is no command '--verbose'; there are demo and simulate."
+        (
+            "xyz",
+            "there is no command 'xyz'; there is agent, demo, simulate, up. See `hansa --help`",
+        ),
+        ("--verbose", "there is no command '--verbose'; there is agent, demo, simulate, up."
          " See `hansa --help`"),
     ],
 )  # fmt: skip

@@ -14,6 +14,10 @@ from hansa.errors import UsageError
 LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING}
 
 EPILOG = """\
+examples:
+  hansa agent --config node.toml
+  HANSA_BROKER_PORT=1884 HANSA_LINK_NEIGHBOURS=plant-2.example:10500 hansa agent
+
 Every setting of the file is also an environment variable: `[broker] port` is HANSA_BROKER_PORT,
 `[link] neighbours` is HANSA_LINK_NEIGHBOURS (commas between). The environment wins.
 

@@ -82,6 +82,6 @@ def _command(given: list[str]) -> int:
             return code
         case [name, *_]:
             near = difflib.get_close_matches(name, COMMANDS, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"there are {' and '.join(COMMANDS)}."
+            hint = f"did you mean {near[0]!r}?" if near else f"there is {', '.join(COMMANDS)}."
             raise UsageError(f"there is no command {name!r}; {hint} See `hansa --help`")
     raise AssertionError(given)

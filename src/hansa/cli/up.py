@@ -18,6 +18,8 @@ def run(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="hansa up",
         description="Start a federation of real Mosquittos and agents on this machine.",
+        epilog="examples:\n  hansa up ring:3\n  hansa up grid:3x3 --ready-file ready.json",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
         "topology", help="ring:N line:N star:N grid:RxC tree:N full:N random:N,DEGREE"
