@@ -2,6 +2,7 @@
 
 import asyncio
 import shutil
+from typing import Any
 
 import pytest
 
@@ -49,7 +50,7 @@ async def _lines_until(client: asyncio.subprocess.Process, last: str) -> list[st
     return lines
 
 
-async def _interest(federation: LocalFederation) -> list[object]:
+async def _interest(federation: LocalFederation) -> list[Any]:
     pages = [await asyncio.to_thread(node.status) for node in federation.nodes]
     return [page["interest"] for page in pages]
 
@@ -58,7 +59,7 @@ async def _wait_for(federation: LocalFederation, filters: int) -> None:
     """Wait until so many filters are known at every node, and installed."""
     while True:
         known = await _interest(federation)
-        counts = [sum(len(f) for f in i["remote"].values()) for i in known]  # type: ignore[index]
+        counts = [sum(map(len, interest["remote"].values())) for interest in known]
         if counts == [filters] * len(counts):
             break
         await asyncio.sleep(0.05)

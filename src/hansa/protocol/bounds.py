@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 
 from hansa.errors import InvalidFrame, InvalidTopic
 from hansa.protocol import frames, records
-from hansa.protocol.settings import LABEL_BYTES_MAX, NODES_MAX
+from hansa.protocol.settings import LABEL_BYTES_MAX as LABEL_BYTES_MAX
+from hansa.protocol.settings import NODES_MAX as NODES_MAX
 from hansa.protocol.topics import check_filter
 from hansa.protocol.vocabulary import HOPS_MAX, KEY_BYTES, MANAGEMENT
 
