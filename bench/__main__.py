@@ -6,13 +6,28 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from bench import forwarding, memory, simulation_scale, steady_control
+from bench import (
+    forwarding,
+    live_delay,
+    live_fanout,
+    live_locality,
+    live_throughput,
+    memory,
+    mqtt_codec,
+    simulation_scale,
+    steady_control,
+)
 
 QUESTIONS: dict[str, Callable[[], dict[str, object]]] = {
     "forwarding": forwarding.measure,
+    "mqtt-codec": mqtt_codec.measure,
     "memory": memory.measure,
     "steady-control": steady_control.measure,
     "simulation-scale": simulation_scale.measure,
+    "live-throughput": live_throughput.measure,
+    "live-delay": live_delay.measure,
+    "live-fanout": live_fanout.measure,
+    "live-locality": live_locality.measure,
 }
 
 

@@ -1,56 +1,89 @@
-"""The demo tells a true story, and tells that it is simulated."""
+"""The demo from outside: live when there is a Mosquitto, simulated when there is none."""
 
-import io
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
-from rich.console import Console
 
-from hansa.cli import demo
-from hansa.cli.drawing import grid
+from hansa.cli import bridge_ring, demo
 from hansa.cli.main import main
-from hansa.simulator.run import Simulation
+from hansa.errors import UsageError
+
+HANSA = [sys.executable, "-m", "hansa.cli"]
 
 
-@pytest.mark.parametrize("seed", ["1", "2", "3"])
-def test_the_demo_ends_well_with_any_seed(seed, capsys):
-    assert main(["demo", "--seed", seed]) == 0
-    out = capsys.readouterr().out
-    assert f"seed {seed}." in out
-    assert "the same protocol code that the live agent runs" in out
-    assert "each broker got it once" in out
-    assert "2 to 5 min (Machado 2023" in out
-    assert " ms " in out
-    assert "0 twice" in out
-    assert "broken" not in out
+def left_behind(directory: Path) -> list[str]:
+    """Processes that have something open or configured in a directory, and what is still in it."""
+    found = subprocess.run(["pgrep", "-f", str(directory)], capture_output=True, text=True)
+    return [*found.stdout.split(), *(path.name for path in directory.iterdir())]
 
 
-def test_the_demo_says_when_a_promise_is_broken(monkeypatch, capsys):
-    run = Simulation.run
-
-    def broken(self):
-        self.violations.append("no loop: something")
-        return run(self)
-
-    monkeypatch.setattr(Simulation, "run", broken)
-    assert main(["demo"]) == 1
-    assert "broken promise: no loop: something" in capsys.readouterr().out
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    """Where this test's federations put their files."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    return tmp_path
 
 
-def test_a_terminal_gets_time_to_read(monkeypatch):
-    waited: list[float] = []
-    monkeypatch.setattr("time.sleep", waited.append)
-    demo.Story(Console(force_terminal=True, file=io.StringIO())).say("text")
-    demo.Story(Console(force_terminal=False, file=io.StringIO())).say("text")
-    assert waited == [demo.BEAT_S]
+@pytest.mark.usefixtures("mosquitto")
+@pytest.mark.timeout(60)
+def test_the_live_demo_carries_once_heals_compares_and_leaves_nothing(place):
+    end = subprocess.run([*HANSA, "demo", "--compare"], capture_output=True, text=True)
+    assert (end.returncode, end.stderr) == (0, ""), end.stdout
+    summary = end.stdout.partition("measured here, now")[2]
+    duration = r"[\d.]+ m?s"
+    for row in (
+        r"one publication in a ring of 3 brokers +3 delivered, 0 twice",
+        r"plant/\+/speed at another broker +2 of 2 topics, 0 twice",
+        rf"agent killed, \d to \d again after +{duration}; \d+ of \d+ lost, 0 twice",
+        rf"agent started, \d to \d again after +{duration}",
+        rf"broker killed and started, 0 to 2 again after +{duration}; \d+ of \d+ lost, 0 twice",
+        r"one publication in a ring of plain bridges +[\d,]+ deliveries to one subscriber in 2 s",
+    ):
+        assert re.search(row, summary), f"{row} in {end.stdout}"
+    assert left_behind(place) == []
 
 
-def test_a_grid_is_drawn_with_its_mesh():
-    drawn = grid(2, 3, lambda node: "◆" if node == 4 else "○", {(0, 1), (1, 4)})
-    assert drawn == [
-        "○ 0  ━━━ ○ 1  ─── ○ 2",
-        "│        ┃        │",
-        "○ 3  ─── ◆ 4  ─── ○ 5",
-    ]
+@pytest.mark.usefixtures("mosquitto")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_demo_that_is_stopped_leaves_nothing(number, place):
+    process = subprocess.Popen(
+        [*HANSA, "demo", "--keep"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+    )
+    assert process.stdout is not None
+    for line in process.stdout:
+        if line.startswith("1. One publication"):
+            break
+    process.send_signal(number)
+    _, err = process.communicate(timeout=30)
+    assert (process.returncode, err) == (130, "hansa: stopped\n")
+    assert left_behind(place) == []
+
+
+def test_without_mosquitto_it_says_what_to_install_and_simulates(monkeypatch, capsys):
+    def missing():
+        raise UsageError("no mosquitto on this machine: apt-get install mosquitto")
+
+    monkeypatch.setattr(demo, "find_mosquitto", missing)
+    assert main(["demo"]) == 0
+    first, _, rest = capsys.readouterr().out.partition("\n")
+    assert first == (
+        "no mosquitto on this machine: apt-get install mosquitto."
+        " Without it, this is the simulated demo."
+    )
+    assert "Hansa, simulated" in rest
+
+
+def test_a_storm_has_an_end_that_cannot_be_missed():
+    assert bridge_ring.STORM_S <= 2.0
 
 
 def test_a_bad_seed_is_refused(capsys):

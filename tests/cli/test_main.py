@@ -32,11 +32,9 @@ def test_version(capsys):
     ("name", "problem"),
     [
         ("simulat", "there is no command 'simulat'; did you mean 'simulate'? See `hansa --help`"),
-        (
-            "xyz",
-            "there is no command 'xyz'; there is agent, demo, simulate, up. See `hansa --help`",
-        ),
-        ("--verbose", "there is no command '--verbose'; there is agent, demo, simulate, up."
+        ("xyz", f"there is no command 'xyz'; there are {', '.join(COMMANDS)}."
+         " See `hansa --help`"),
+        ("--verbose", f"there is no command '--verbose'; there are {', '.join(COMMANDS)}."
          " See `hansa --help`"),
     ],
 )  # fmt: skip
@@ -110,7 +108,7 @@ def test_a_reader_that_goes_away_is_no_error():
 
 
 def test_a_terminal_without_our_symbols_is_no_error():
-    end = run("demo", env={**os.environ, "PYTHONIOENCODING": "ascii"})
+    end = run("demo", "--simulated", env={**os.environ, "PYTHONIOENCODING": "ascii"})
     assert (end.returncode, end.stderr) == (0, "")
 
 

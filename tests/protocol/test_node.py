@@ -1,5 +1,6 @@
 """Nodes as a whole, joined by a wire: what people see a federation do."""
 
+from collections import defaultdict
 from typing import TypeVar
 
 import pytest
@@ -49,9 +50,11 @@ from hansa.protocol.frames import (
     Update,
 )
 from hansa.protocol.node import Identity, Node
+from hansa.protocol.plane import Outgoing
 from hansa.protocol.records import InterestRecord
 from hansa.protocol.settings import ManagementBy, Metric, Outside, ProtocolSettings
 from hansa.protocol.vocabulary import MANAGEMENT, LinkId, NodeId, Publication, group_id
+from hansa.protocol.wire import encode
 
 T = TypeVar("T")
 
@@ -374,6 +377,36 @@ def test_a_publication_that_started_here_is_a_duplicate_when_it_comes_back():
     wire = wanting("1-2", (2, "g"))
     copy = Received(LinkId(2), Publication(NodeId(2), 1, 5, 0, "g", b"x"))
     assert wire.give(2, copy) == [Duplicate(NodeId(2), 5)]
+
+
+def test_publications_travel_as_bytes_as_well():
+    wire = wanting("1-2", (2, "g"))
+    one, two = wire.nodes[1], wire.nodes[2]
+    here, there = (
+        LinkId(node.view().neighbours[NodeId(n)].link) for node, n in ((one, 2), (two, 1))
+    )
+    outgoing: Outgoing = defaultdict(list)
+    assert one.start([Published("g", b"x"), Published("$g", b"y")], outgoing) == [
+        Ignored("topic for this broker only")
+    ]
+    (frame,) = outgoing.pop(here)
+    deliveries: list[Publication] = []
+    assert two.pass_on(there, frame, outgoing, deliveries) == []
+    assert two.pass_on(there, frame, outgoing, deliveries) == [Duplicate(NodeId(1), 1)]
+    assert [each.payload for each in deliveries] == [b"x"]
+    assert not outgoing
+    assert one.view().counters["topic for this broker only"] == 1
+
+
+def test_bytes_without_a_neighbour_are_ignored():
+    wire = Wire()
+    node = wire.start(1)
+    wire.give(1, LinkOpened(LinkId(7), dialled=True))
+    data = encode(Publication(NodeId(9), 1, 5, 0, "g", b"x"))
+    for link in (LinkId(7), LinkId(8)):
+        assert node.pass_on(link, data, defaultdict(list), []) == [
+            Ignored("publication without a neighbour")
+        ]
 
 
 def test_frames_on_a_closed_link_are_ignored():

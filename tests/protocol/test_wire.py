@@ -40,7 +40,9 @@ from hansa.protocol.wire import (
     decode_publication,
     encode,
     encode_publication,
+    mould,
     relay,
+    unnamed,
 )
 
 ONE, TWO = NodeId(1), NodeId(2)
@@ -156,6 +158,20 @@ def test_an_earlier_version_may_leave_out_what_has_a_default():
 @example(PUBLICATION, HOPS_MAX)
 def test_relaying_changes_the_hops_and_nothing_else(publication, hops):
     assert relay(encode(publication), hops) == encode(replace(publication, hops=hops))
+
+
+@given(publications)
+def test_a_copy_without_names_is_the_same_but_for_them(publication):
+    assert unnamed(encode(publication), len(publication.named)) == encode(
+        replace(publication, named=())
+    )
+
+
+@given(publications, st.integers(1, 2**64 - 1), st.binary(max_size=8))
+def test_a_mould_makes_the_next_publication(publication, number, payload):
+    before, after = mould(encode(publication), len(publication.payload))
+    made = b"".join((before, number.to_bytes(8, "big"), after, payload))
+    assert made == encode(replace(publication, number=number, payload=payload))
 
 
 @pytest.mark.parametrize("hops", [-1, HOPS_MAX + 1])

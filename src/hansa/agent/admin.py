@@ -30,7 +30,7 @@ _REASONS = {
     400: "Bad Request",
     404: "Not Found",
     405: "Method Not Allowed",
-    503: "Not Ready",
+    503: "Service Unavailable",
 }
 
 
@@ -49,6 +49,7 @@ async def serve(host: str, port: int, pages: Pages) -> asyncio.Server:
         except (asyncio.IncompleteReadError, asyncio.LimitOverrunError, TimeoutError):
             page = as_json({"error": "this is HTTP, with small requests"}, 400)
         except ConnectionError:
+            writer.close()
             return
         body = page.body.encode()
         head = (

@@ -5,7 +5,7 @@ written with one call per link and one for the broker.
 """
 
 import asyncio
-from collections import Counter
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
@@ -22,10 +22,13 @@ from hansa.protocol.effects import (
     Subscribe,
     Unsubscribe,
 )
-from hansa.protocol.events import Event, LinkClosed, LinkOpened, Published, Received, TimerFired
+from hansa.protocol.events import Event, LinkClosed, LinkOpened, Received, TimerFired
+from hansa.protocol.frames import Any as AnyFrame
 from hansa.protocol.node import Node
+from hansa.protocol.numbering import Captured
+from hansa.protocol.plane import Outgoing
 from hansa.protocol.vocabulary import LinkId, Publication
-from hansa.protocol.wire import decode, encode
+from hansa.protocol.wire import PUBLICATION, decode, encode
 
 INVALID_MAX = 3
 """Frames that cannot be read until the link is closed."""
@@ -52,21 +55,26 @@ class Driver:
         node: Node,
         news: Callable[[Effect], None],
         stop: Callable[[Halt | Rekey], None],
+        closed: Callable[[TcpLink, str], None],
     ) -> None:
-        """`news` is told what the node tells, `stop` that it must not go on with this identity."""
+        """`news` is told what the node tells, `stop` that it must not go on with this identity,
+        `closed` why a link is gone."""
         self.node = node
         self.broker: BrokerPort | None = None
         self.links: dict[LinkId, TcpLink] = {}
         self.counters: Counter[str] = Counter()
         self._news = news
         self._stop = stop
+        self._closed = closed
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         self._due: float | None = None
-        self._outgoing: dict[LinkId, list[bytes]] = {}
+        self._outgoing: Outgoing = defaultdict(list)
         self._deliveries: list[Publication] = []
         self._encoded: tuple[object, bytes] = (None, b"")
         self._invalid: Counter[LinkId] = Counter()
+        self._events: deque[Event] = deque()
+        self._busy = False
 
     # ------------------------------------------------------------ what happens
 
@@ -84,21 +92,26 @@ class Driver:
         """A connection is gone."""
         if self.links.pop(link.id, None) is not None:
             self._invalid.pop(link.id, None)
+            self._closed(link, reason)
             self.feed(LinkClosed(link.id, reason))
 
     def frames_received(self, link: TcpLink, frames: list[bytes]) -> None:
         """A batch of frames arrived; what cannot be read is counted and dropped."""
-        events: list[Event] = []
+        pass_on, outgoing, deliveries = self.node.pass_on, self._outgoing, self._deliveries
         for data in frames:
             try:
-                events.append(Received(link.id, decode(data)))
+                if data[0] == PUBLICATION:
+                    if news := pass_on(link.id, data, outgoing, deliveries):
+                        self._perform_all(news)
+                else:
+                    self._handle((Received(link.id, decode(data)),))
             except InvalidFrame as error:
                 self._note_invalid(link, error)
-        self.feed(*events)
+        self._flush()
 
-    def captured(self, publications: Iterable[Published]) -> None:
+    def captured(self, publications: Iterable[Captured]) -> None:
         """Clients of this broker published something that others want."""
-        self._handle(publications)
+        self._perform_all(self.node.start(publications, self._outgoing))
         self._flush()
 
     def close_links(self, reason: str) -> None:
@@ -111,16 +124,32 @@ class Driver:
     # ------------------------------------------------------------ the loop
 
     def _handle(self, events: Iterable[Event]) -> None:
+        """Handle events and perform all that follows, in order.
+
+        Performing may itself make events: a broker's refusal that is known at once. They wait for
+        their turn, or frames would leave in another order than the node decided.
+        """
+        self._events.extend(events)
+        if self._busy:
+            return
+        self._busy = True
         now = self._loop.time()
-        for event in events:
-            for effect in self.node.handle(event, now):
-                self._perform(effect)
+        try:
+            while self._events:
+                for effect in self.node.handle(self._events.popleft(), now):
+                    self._perform(effect)
+        finally:
+            self._busy = False
         self._rearm()
+
+    def _perform_all(self, effects: Iterable[Effect]) -> None:
+        for effect in effects:
+            self._perform(effect)
 
     def _perform(self, effect: Effect) -> None:
         match effect:
             case Send(link, frame):
-                self._outgoing.setdefault(link, []).append(self._encode(frame))
+                self._send(link, frame)
             case Deliver(publication):
                 self._deliveries.append(publication)
             case Duplicate():
@@ -138,11 +167,17 @@ class Driver:
             case _:
                 self._news(effect)
 
-    def _encode(self, frame: object) -> bytes:
+    def _send(self, link: LinkId, frame: AnyFrame | Publication) -> None:
         """Encode once what goes to several neighbours: they follow each other."""
         if self._encoded[0] is not frame:
-            self._encoded = (frame, encode(frame))  # type: ignore[arg-type]
-        return self._encoded[1]
+            try:
+                self._encoded = (frame, encode(frame))
+            except ValueError:
+                if not isinstance(frame, Publication):
+                    raise  # a fault of ours; what a client published may be anything
+                self.counters["dropped: no frame can hold it"] += 1
+                return
+        self._outgoing[link].append(self._encoded[1])
 
     def _flush(self) -> None:
         for link in list(self._outgoing):

@@ -6,27 +6,30 @@ import random
 import signal
 import ssl
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 
 from hansa import __version__
 from hansa.agent.admin import Answer, Pages, as_json, serve
+from hansa.agent.brokers.beacon import BeaconObserver
 from hansa.agent.brokers.connection import BrokerAddress, Connection
 from hansa.agent.brokers.mosquitto import MosquittoObserver
-from hansa.agent.brokers.observer import Finding, Observer
+from hansa.agent.brokers.observer import Observer
 from hansa.agent.brokers.session import BrokerClient
 from hansa.agent.brokers.static import StaticObserver
 from hansa.agent.brokers.watcher import Watcher
+from hansa.agent.chronicle import Chronicle
 from hansa.agent.driver import Driver
 from hansa.agent.links.tcp import Address, TcpLinks
 from hansa.agent.metrics import as_metrics
+from hansa.agent.reasons import explain
 from hansa.agent.settings import AgentSettings, parse_address
 from hansa.agent.state import StateDirectory
 from hansa.errors import UsageError
 from hansa.mqtt import effects
 from hansa.mqtt.options import Options
-from hansa.protocol.effects import Effect, Halt, Ignored, IncarnationRaised, Rekey
+from hansa.protocol.effects import Effect, Halt, IncarnationRaised, Rekey
+from hansa.protocol.events import InterestChanged
 from hansa.protocol.node import Node
 
 log = logging.getLogger("hansa.agent")
@@ -47,8 +50,12 @@ class Agent:
         self._end_reason = ""
         addresses = (str(Address(settings.link.host, settings.link.port)),)
         self.identity = state.identity(settings.title, addresses, settings.capacity)
+        self._chronicle = Chronicle()
         self.driver = Driver(
-            Node(self.identity, settings.protocol), news=self._note_news, stop=self._give_way
+            Node(self.identity, settings.protocol),
+            news=self._note_news,
+            stop=self._give_way,
+            closed=self._chronicle.link_closed,
         )
         self.links = TcpLinks(self.driver, self._chance)
         self.client = BrokerClient(
@@ -62,7 +69,7 @@ class Agent:
             self._observer(),
             self._connecting("watcher"),
             feed=self._interest_changed,
-            found=self._note_finding,
+            found=self._chronicle.finding,
             log_file=Path(settings.broker.log_file) if settings.broker.log_file else None,
         )
         self._save: asyncio.TimerHandle | None = None
@@ -73,9 +80,9 @@ class Agent:
         broker = self._settings.broker
         if broker.observer == "static":
             return StaticObserver(broker.filters)
-        if broker.observer == "mosquitto":
-            return MosquittoObserver(own_prefix=self._client_id(""))
-        raise UsageError(f"[broker] observer must be mosquitto or static, not {broker.observer!r}")
+        if broker.observer == "beacon":
+            return BeaconObserver(broker.beacon_interval)
+        return MosquittoObserver(own_prefix=self._client_id(""))
 
     def _client_id(self, role: str) -> str:
         base = self._settings.broker.client_id or f"hansa-{self.identity.node:016x}"
@@ -83,12 +90,19 @@ class Agent:
 
     def _connecting(self, role: str) -> Callable[[Callable[[effects.Effect], None]], Connection]:
         broker = self._settings.broker
-        tls = ssl.create_default_context(cafile=broker.tls_ca or None) if broker.tls else None
+        tls = self._tls() if broker.tls else None
         address = BrokerAddress(
             broker.host, broker.port, broker.username or None, broker.password or None, tls
         )
         options = Options(client_id=self._client_id(role), clean_start=True)
         return lambda told: Connection(address, options, told, self._chance)
+
+    def _tls(self) -> ssl.SSLContext:
+        file = self._settings.broker.tls_ca
+        try:
+            return ssl.create_default_context(cafile=file or None)
+        except OSError as error:  # an SSLError if the file is there and holds no certificates
+            raise UsageError(f"[broker] tls_ca {file}: {error.strerror or error}") from error
 
     # ------------------------------------------------------------ running
 
@@ -97,17 +111,9 @@ class Agent:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._ending.set)
-        try:
-            self.link_address = await self.links.listen(self.link_address)
-            server = await serve(
-                self._settings.admin.host, self._settings.admin.port, self._pages()
-            )
-        except OSError as error:
-            raise UsageError(f"cannot listen: {error.strerror or error}") from error
-        port: int = server.sockets[0].getsockname()[1]
-        self.admin_address = Address(self._settings.admin.host, port)
+        server = await self._listen()
         log.info(
-            "node %016x %s: links on %s, pages on http://%s",
+            "agent up node=%016x name=%r links=%s pages=http://%s",
             self.identity.node,
             self._settings.title,
             self.link_address,
@@ -119,27 +125,47 @@ class Agent:
         if self.watcher.observer.subscriptions():
             tasks.append(asyncio.create_task(self.watcher.connection.run()))
         for text in self._settings.link.neighbours:
-            self.links.dial(parse_address(text), self._note_dialling)
+            self.links.dial(parse_address(text), self._chronicle.dialling_failed)
         await self._ending.wait()
         await self._stop(server, tasks)
         return self._end_reason
 
+    async def _listen(self) -> asyncio.Server:
+        """Open the port for links and the one for pages; return the latter's server."""
+        address = self.link_address
+        try:
+            self.link_address = await self.links.listen(address)
+            address = self.admin_address
+            server = await serve(address.host, address.port, self._pages())
+        except (OSError, UnicodeError) as error:
+            await self.links.stop()
+            raise UsageError(f"cannot listen on {address}: {explain(error)}") from error
+        port: int = server.sockets[0].getsockname()[1]
+        self.admin_address = Address(address.host, port)
+        return server
+
     async def _stop(self, server: asyncio.Server, tasks: list[asyncio.Task[None]]) -> None:
-        log.info("stopping")
+        log.info("agent stops")
         server.close()
         await self.links.stop()
         self.driver.close_links("stopping")
-        with suppress(TimeoutError):
-            await self.client.connection.leave()
+        self.watcher.stop()
+        clients = (self.client.connection, self.watcher.connection)
         for task in tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(
+            *tasks, *(client.leave() for client in clients), return_exceptions=True
+        )
+        for client in clients:
+            client.cut()
+        if self._save is not None:
+            self._save.cancel()
         self._save_interest()
 
     # ------------------------------------------------------------ what the parts tell
 
-    def _interest_changed(self, event: object) -> None:
-        self.driver.feed(event)  # type: ignore[arg-type]
+    def _interest_changed(self, event: InterestChanged) -> None:
+        self.driver.feed(event)
         if self._save is None:
             loop = asyncio.get_running_loop()
             self._save = loop.call_later(SAVE_DELAY_S, self._save_interest)
@@ -151,29 +177,23 @@ class Agent:
     def _note_news(self, effect: Effect) -> None:
         if isinstance(effect, IncarnationRaised):
             self._state.remember_incarnation(effect.incarnation)
-        level = logging.DEBUG if isinstance(effect, Ignored) else logging.INFO
-        log.log(level, "%s", effect)
+        self._chronicle.news(effect)
 
     def _give_way(self, effect: Halt | Rekey) -> None:
         self._end_reason = effect.reason
         if isinstance(effect, Rekey):
             self._state.rekey()
-            self._end_reason += "; start again to run with a new key"
+            self._end_reason += "; start again to run with a new identity"
         log.error("%s", self._end_reason)
         self._ending.set()
 
     def _note_broker(self, problem: str) -> None:
-        broker = self._settings.broker
-        if problem:
-            log.warning("broker %s:%d: %s", broker.host, broker.port, problem)
-        else:
-            log.info("broker %s:%d: connected", broker.host, broker.port)
+        if not self._ending.is_set():  # then it is we who leave
+            self._chronicle.broker(self._broker_address, problem)
 
-    def _note_finding(self, finding: Finding) -> None:
-        log.warning("%s", finding)
-
-    def _note_dialling(self, address: Address, problem: str) -> None:
-        log.info("neighbour %s: %s", address, problem)
+    @property
+    def _broker_address(self) -> str:
+        return str(Address(self._settings.broker.host, self._settings.broker.port))
 
     # ------------------------------------------------------------ pages
 
@@ -192,7 +212,7 @@ class Agent:
     def status(self) -> dict[str, object]:
         """Return everything that an operator may want to see."""
         view = self.driver.node.view()
-        links = {link.id: link for link in self.driver.links.values()}
+        links = self.driver.links
         return {
             "version": __version__,
             "name": self._settings.title,
@@ -200,7 +220,7 @@ class Agent:
             "incarnation": view.incarnation,
             "link": str(self.link_address),
             "broker": {
-                "address": f"{self._settings.broker.host}:{self._settings.broker.port}",
+                "address": self._broker_address,
                 "connected": not self.client.connection.problem,
                 "problem": self.client.connection.problem,
                 "observed": self.watcher.observer.complete,

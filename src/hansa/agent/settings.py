@@ -5,12 +5,14 @@ error that suggests the nearest one; nothing is silently ignored.
 """
 
 import difflib
+import math
 import os
 import tomllib
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, is_dataclass, replace
+from enum import StrEnum
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any
 
 from hansa.agent.links.tcp import Address
 from hansa.errors import UsageError
@@ -18,6 +20,11 @@ from hansa.protocol.settings import ProtocolSettings
 
 LINK_PORT = 10_500
 """Where agents listen for each other unless told otherwise, as in Machado 2023."""
+
+PORT_MAX = 65_535
+PREFIX = "HANSA_"
+OBSERVERS = ("mosquitto", "beacon", "static")
+LOG_LEVELS = ("debug", "info", "warning", "error")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +46,9 @@ class BrokerSettings:
     log_file: str = ""
     """The broker's `log_dest file`, if the agent may read it: what was subscribed before."""
     client_id: str = ""
-    """How the agent's clients are called at the broker; `hansa-<name>` if empty."""
+    """How the ids of the agent's clients at the broker begin; `hansa-<node id>` if empty."""
+    beacon_interval: float = 10.0
+    """With observer beacon: seconds between two beacons of one topic."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +79,9 @@ class AgentSettings:
     name: str = ""
     """What people call this node; the broker's host if empty."""
     state: str = "hansa-state"
-    """Directory for the key, the incarnation and what was learned; one per agent."""
+    """Directory for the identity, the incarnation and what was learned; one per agent."""
     capacity: float = 1.0
+    """How much this node can do, beside others; counts only with management_by = "capacity"."""
     log: str = "info"
     """Least severity that is logged: debug, info, warning or error."""
     broker: BrokerSettings = field(default_factory=BrokerSettings)
@@ -93,71 +103,157 @@ def load(path: Path | None, environment: Mapping[str, str] = os.environ) -> Agen
             values = tomllib.loads(path.read_text())
         except OSError as error:
             raise UsageError(f"cannot read {path}: {error.strerror}") from error
-        except tomllib.TOMLDecodeError as error:
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise UsageError(f"{path} is no TOML: {error}") from error
-    settings = _override(_fill(AgentSettings(), values, str(path)), environment, "HANSA")
+    given = {name: text for name, text in environment.items() if name.startswith(PREFIX)}
+    settings = _override(_fill(AgentSettings(), values, str(path)), given, PREFIX)
+    if given:
+        known = [*_names(AgentSettings(), PREFIX)]
+        raise UsageError(f"environment: unknown setting {_near(min(given), known)}")
     assert isinstance(settings, AgentSettings)
+    _check(settings)
     return settings
 
 
+def _check(settings: AgentSettings) -> None:
+    """Refuse what cannot work, naming the setting and what to change."""
+    if settings.log not in LOG_LEVELS:
+        raise UsageError(f"log must be one of {', '.join(LOG_LEVELS)}, not {settings.log!r}")
+    broker = settings.broker
+    if broker.observer not in OBSERVERS:
+        choice = ", ".join(OBSERVERS)
+        raise UsageError(f"[broker] observer must be one of {choice}, not {broker.observer!r}")
+    if broker.password and not broker.username:
+        raise UsageError("[broker] password needs a username")
+    if broker.tls_ca and not broker.tls:
+        raise UsageError("[broker] tls_ca is for tls = true")
+    if broker.beacon_interval <= 0:
+        raise UsageError(
+            f"[broker] beacon_interval must be above 0 seconds, not {broker.beacon_interval}"
+        )
+    for place, port, least in (
+        ("broker", broker.port, 1),
+        ("link", settings.link.port, 0),
+        ("admin", settings.admin.port, 0),
+    ):
+        if not least <= port <= PORT_MAX:
+            raise UsageError(f"[{place}] port must be from {least} to {PORT_MAX}, not {port}")
+    for text in settings.link.neighbours:
+        parse_address(text)
+
+
 def parse_address(text: str) -> Address:
-    """Read `host:port`, or `host` alone for the usual port."""
+    """Read `host:port`, or `host` alone for the usual port; `[::1]:port` for addresses of IPv6."""
     host, colon, port = text.rpartition(":")
-    if not colon:
-        return Address(text, LINK_PORT)
-    if not port.isdigit() or not 0 < int(port) < 1 << 16:
-        raise UsageError(f"neighbour {text!r}: the port must be a number from 1 to 65535")
+    if not colon or text.endswith("]"):
+        host, port = text, str(LINK_PORT)
+    if not host.strip("[]"):
+        raise UsageError(f"neighbour {text!r}: the host is missing")
+    if ":" in host and not host.startswith("["):
+        raise UsageError(f"neighbour {text!r}: write an address of IPv6 as [address]:port")
+    if not (port.isascii() and port.isdigit() and 0 < int(port) <= PORT_MAX):
+        raise UsageError(f"neighbour {text!r}: the port must be a number from 1 to {PORT_MAX}")
     return Address(host.strip("[]"), int(port))
 
 
 def _fill(record: Any, values: Mapping[str, Any], place: str) -> Any:
     """Put values from a file into a record, section by section."""
-    known = {field.name for field in fields(record)}
+    known = [item.name for item in fields(record)]
     changes: dict[str, Any] = {}
     for name, value in values.items():
         if name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
-            raise UsageError(f"{place}: unknown setting {name!r}{hint}")
+            raise UsageError(f"{place}: unknown setting {_near(name, known)}")
         current = getattr(record, name)
-        if isinstance(value, dict):
+        if is_dataclass(current) and isinstance(value, dict):
             changes[name] = _fill(current, value, f"{place} [{name}]")
+        elif is_dataclass(current):
+            raise UsageError(f"{place}: {name} is a section: write [{name}], not {name} = …")
         else:
             changes[name] = _convert(record, name, value, place)
-    return replace(record, **changes)
+    return _replace(record, changes, place)
 
 
-def _override(record: Any, environment: Mapping[str, str], prefix: str) -> Any:
-    """Put values from the environment into a record."""
+def _override(record: Any, given: dict[str, str], prefix: str) -> Any:
+    """Put values from the environment into a record; take out of `given` what was used."""
     changes: dict[str, Any] = {}
     for item in fields(record):
         current = getattr(record, item.name)
-        name = f"{prefix}_{item.name.upper()}"
-        if hasattr(current, "__dataclass_fields__"):
-            changes[item.name] = _override(current, environment, name)
-        elif name in environment:
-            changes[item.name] = _convert(record, item.name, environment[name], name)
-    return replace(record, **changes)
+        name = f"{prefix}{item.name.upper()}"
+        if is_dataclass(current):
+            changes[item.name] = _override(current, given, f"{name}_")
+        elif name in given:
+            changes[item.name] = _convert(record, item.name, given.pop(name), name)
+    return _replace(record, changes, "environment")
+
+
+def _replace(record: Any, changes: dict[str, Any], place: str) -> Any:
+    try:
+        return replace(record, **changes)
+    except UsageError as error:
+        raise UsageError(f"{place}: {error}") from error
+
+
+def _names(record: Any, prefix: str) -> Iterator[str]:
+    for item in fields(record):
+        name, current = f"{prefix}{item.name.upper()}", getattr(record, item.name)
+        if is_dataclass(current):
+            yield from _names(current, f"{name}_")
+        else:
+            yield name
+
+
+def _near(name: str, known: Sequence[str]) -> str:
+    near = difflib.get_close_matches(name, known, n=1)
+    return f"{name!r}; did you mean {near[0]!r}?" if near else repr(name)
 
 
 def _convert(record: Any, name: str, value: Any, place: str) -> Any:
-    """Turn a value into what its field wants."""
-    kind = get_type_hints(type(record))[name]
+    """Turn a value into what its field wants. Text becomes a number only if all of it is one."""
     current = getattr(record, name)
+    kind = type(current)
     try:
         if isinstance(current, tuple):
-            items = value.split(",") if isinstance(value, str) else value
-            return tuple(str(item).strip() for item in items if str(item).strip())
+            return _as_texts(value)
         if isinstance(current, bool):
-            return _as_bool(value)
-        if isinstance(current, int | float) and isinstance(value, str | int | float):
-            return type(current)(value)
-        return kind(value)
-    except (TypeError, ValueError) as error:
-        wanted = getattr(kind, "__name__", str(kind))
-        raise UsageError(f"{place}: {name} must be a {wanted}, not {value!r}") from error
+            return _WORDS[str(value).lower()]
+        if isinstance(current, StrEnum):
+            return kind(value)
+        if isinstance(current, str):
+            return _as_text(value)
+        if isinstance(value, bool) or (isinstance(value, float) and kind is int):
+            raise TypeError
+        number = kind(value)
+        return number if math.isfinite(number) else kind("")
+    except (KeyError, TypeError, ValueError) as error:
+        raise UsageError(f"{place}: {name} must be {_describe(current)}, not {value!r}") from error
 
 
-def _as_bool(value: Any) -> bool:
-    words = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
-    return words[str(value).lower()] if str(value).lower() in words else bool(int(value))
+_WORDS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
+
+
+def _as_text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError
+    return value
+
+
+def _as_texts(value: Any) -> tuple[str, ...]:
+    items = value.split(",") if isinstance(value, str) else value
+    if not isinstance(items, list):
+        raise TypeError
+    return tuple(text for item in items if (text := _as_text(item).strip()))
+
+
+def _describe(current: Any) -> str:
+    match current:
+        case tuple():
+            return "a list of texts"
+        case bool():
+            return "true or false"
+        case StrEnum():
+            return f"one of {', '.join(type(current))}"
+        case str():
+            return "a text"
+        case int():
+            return "a whole number"
+    return "a number"

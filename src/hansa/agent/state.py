@@ -1,7 +1,10 @@
-"""What an agent keeps between its lives: its key, its incarnation, what its clients wanted.
+"""What an agent keeps between its lives: its identity, its incarnation, what its clients wanted.
 
 One directory, one agent: a lock keeps a second one out. Files are for the owner only, and every
 write is either whole or not there.
+
+The identity is 32 random bytes. They give the node its id and a place for the public key that
+secure links will need; today they prove nothing, for whoever sees them can claim to be this node.
 """
 
 import fcntl
@@ -10,10 +13,12 @@ import os
 import secrets
 import time
 from pathlib import Path
-from typing import IO
 
 from hansa.errors import UsageError
 from hansa.protocol.vocabulary import KEY_BYTES, Identity, node_id
+
+IDENTITY = "identity"
+"""The file with the 32 random bytes, in hexadecimal."""
 
 
 class StateDirectory:
@@ -24,7 +29,9 @@ class StateDirectory:
         self._path = path
         try:
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._lock: IO[str] = (path / "lock").open("w")
+            path.chmod(0o700)
+            descriptor = os.open(path / "lock", os.O_WRONLY | os.O_CREAT, 0o600)
+            self._lock = os.fdopen(descriptor, "w")
         except OSError as error:
             raise UsageError(f"cannot use the state directory {path}: {error.strerror}") from error
         try:
@@ -41,7 +48,7 @@ class StateDirectory:
 
     def identity(self, name: str, addresses: tuple[str, ...], capacity: float) -> Identity:
         """Return who this agent is, in a new life."""
-        key = self._key()
+        key = self._random_name()
         incarnation = self._next_incarnation()
         return Identity(node_id(key), key, incarnation, name, addresses, capacity)
 
@@ -50,8 +57,8 @@ class StateDirectory:
         self._write("incarnation", str(incarnation).encode())
 
     def rekey(self) -> None:
-        """Take a new key at the next start: another node has this id."""
-        (self._path / "key").unlink(missing_ok=True)
+        """Take a new identity at the next start: another node has this id."""
+        (self._path / IDENTITY).unlink(missing_ok=True)
 
     def interest(self) -> object:
         """Return what the observer had learned, None if nothing is kept."""
@@ -65,18 +72,20 @@ class StateDirectory:
         """Keep what the observer has learned."""
         self._write("interest.json", json.dumps(snapshot).encode())
 
-    def _key(self) -> bytes:
-        path = self._path / "key"
+    def _random_name(self) -> bytes:
+        path = self._path / IDENTITY
         try:
-            key = bytes.fromhex(path.read_text().strip())
+            name = bytes.fromhex(path.read_text().strip())
         except FileNotFoundError:
-            key = secrets.token_bytes(KEY_BYTES)
-            self._write("key", key.hex().encode())
-        except ValueError as error:
-            raise UsageError(f"{path} is no key: remove it to get a new one") from error
-        if len(key) != KEY_BYTES:
-            raise UsageError(f"{path} is no key: remove it to get a new one")
-        return key
+            name = secrets.token_bytes(KEY_BYTES)
+            self._write(IDENTITY, name.hex().encode())
+        except OSError as error:
+            raise UsageError(f"cannot read {path}: {error.strerror}") from error
+        except ValueError:
+            name = b""
+        if len(name) != KEY_BYTES:
+            raise UsageError(f"{path} is damaged: remove it to run as a new node")
+        return name
 
     def _next_incarnation(self) -> int:
         """Take it from the clock, and never go back with it."""

@@ -1,230 +1,71 @@
-"""`hansa demo`: a federation forms, carries a message, loses its core and heals, told in text.
+"""`hansa demo`: a federation carries a message once, loses an agent and a broker, and heals."""
 
-Simulated: the same protocol code that the live agent runs, on virtual time. So the times are those
-of the protocol over links of two milliseconds, not of this machine, and it says so.
-"""
+import asyncio
+import signal
+from collections.abc import Sequence
 
-import time
-from collections.abc import Callable, Iterable, Sequence
-
-from rich.console import Console, RenderableType
-from rich.text import Text
-
-from hansa.cli import arguments, drawing
+from hansa.cli import arguments, live_demo, simulated_demo
 from hansa.cli.arguments import Parser
-from hansa.cli.report import console, table
-from hansa.protocol.effects import Duplicate
-from hansa.protocol.vocabulary import Group
-from hansa.simulator.actions import Crash, Heal, Partition, Publish, Restart, Step, Subscribe
-from hansa.simulator.options import LinkOptions, Options, Phases
-from hansa.simulator.result import Result
-from hansa.simulator.run import Simulation
-from hansa.simulator.scenario import State, duration, recoveries
-from hansa.simulator.topologies import parse
-from hansa.simulator.transcript import ClientPublished, ClientsReceived
+from hansa.cli.report import console
+from hansa.cli.story import Story
+from hansa.errors import UsageError
+from hansa.local.mosquitto import find_mosquitto
 
-LINKS = LinkOptions(delay_ms=2.0, jitter_ms=0.5)
-BEAT_S = 0.35
-"""Real seconds between two paragraphs on a terminal: time to read, none to get bored."""
-
-RING_FILTER = "plant/#"
-GRID_FILTER = "plant/+/temp"
-TOPIC = "plant/line1/temp"
-
-SIDE = 4
-SUBSCRIBERS = (5, 0, 3, 10, 15)
-"""The first one becomes the core."""
-PUBLISHER = 12
-AT_RISK = 40
-"""Publications around the failure, 25 ms apart."""
-FAIL_S, RETURN_S, SPLIT_S, MERGE_S, END_S = 4.0, 8.0, 12.0, 20.0, 26.0
-
-MACHADO_CORE = "2 to 5 min (Machado 2023, 6 to 25 brokers)"
-MACHADO_SPLIT = "up to 5 min (Machado 2023)"
+EXAMPLES = """\
+  hansa demo                  three real Mosquittos in a ring, half a minute
+  hansa demo --compare        and the same ring with plain bridges
+  hansa demo --keep           and leave it running, to try things
+  hansa demo --simulated      without any broker, on virtual time"""
 
 
 def run(given: Sequence[str]) -> int:
-    """Tell the story and return the exit code."""
+    """Tell one of the stories and return the exit code."""
+    args = _parser().parse_args(given)
+    if args.simulated:
+        return simulated_demo.tell(Story(console()), args.seed)
+    try:
+        find_mosquitto()
+    except UsageError as problem:
+        story = Story(console())
+        story.say(f"[yellow]{problem}.[/yellow] Without it, this is the simulated demo.\n")
+        return simulated_demo.tell(story, args.seed)
+    try:
+        return asyncio.run(_live(args.compare, args.keep))
+    except asyncio.CancelledError:
+        raise KeyboardInterrupt from None
+
+
+def _parser() -> Parser:
     parser = Parser(
         "hansa demo",
-        "Watch a simulated federation form, carry a message, lose its core and heal.",
-        "  hansa demo\n  hansa demo --seed 7",
+        "Watch three real Mosquittos, joined in a ring by Hansa's agents, carry one message once,\n"
+        "lose an agent and a broker, and heal.",
+        EXAMPLES,
     )
     parser.add_argument(
-        "--seed", type=arguments.seed, default=1, metavar="N", help="decides all that is random"
+        "--compare", action="store_true", help="also show what plain bridges do in the same ring"
     )
-    args = parser.parse_args(given)
-    story = Story(console())
-    story.say(
-        "[bold]Hansa[/bold], simulated: the same protocol code that the live agent runs, on"
-        f" virtual time; links of {LINKS.delay_ms:g} ms, seed {args.seed}."
+    parser.add_argument(
+        "--keep", action="store_true", help="leave the federation running until Ctrl-C"
     )
-    results = [_ring(story, args.seed), _grid(story, args.seed)]
-    return _summary(story, results)
-
-
-class Story:
-    """Prints paragraphs, at a reader's pace if there is one."""
-
-    def __init__(self, out: Console) -> None:
-        self._out = out
-
-    def say(self, text: str) -> None:
-        """Print a paragraph."""
-        self._out.print(text)
-        if self._out.is_terminal:
-            time.sleep(BEAT_S)
-
-    def draw(self, lines: Iterable[str]) -> None:
-        """Print a picture."""
-        for line in lines:
-            self._out.print(Text(f"      {line}", style="cyan"))
-        self._out.print()
-
-    def show(self, what: RenderableType) -> None:
-        """Print a table."""
-        self._out.print(what)
-
-
-# ---------------------------------------------------------------- a ring
-
-
-def _ring(story: Story, seed: int) -> Result:
-    """Four in a ring: the two ways round are as long, so both are used and copies meet."""
-    told: list[tuple[float, int | None, object]] = []
-    schedule = (
-        Step(1.0, Subscribe(1, RING_FILTER)),
-        Step(1.5, Subscribe(2, RING_FILTER)),
-        Step(2.5, Publish(0, TOPIC)),
+    parser.add_argument(
+        "--simulated", action="store_true", help="simulate it, with more nodes and no broker"
     )
-    topology = parse("grid:2x2", seed)
-    options = Options(topology, seed=seed, links=LINKS, schedule=schedule, phases=Phases(3.0))
-    simulation = Simulation(options, lambda *what: told.append(what))
-    result = simulation.run()
-    story.say(
-        "\n[bold]1. Four brokers in a ring.[/bold]"
-        f" Clients at 1 and 2 want {RING_FILTER}; a sensor publishes {TOPIC} at 0."
+    parser.add_argument(
+        "--seed",
+        type=arguments.seed,
+        default=1,
+        metavar="N",
+        help="with --simulated: decides all that is random (default 1)",
     )
-    state = State(tuple(simulation.views()))
-    story.draw(drawing.grid(2, 2, _mark(state, RING_FILTER), state.mesh(RING_FILTER)))
-    for line in _journey(told):
-        story.say(f"   {line}")
-    story.say(
-        f"   {result.data_frames} copies, {result.duplicates_dropped} recognised and cut:"
-        " each broker got it once. Plain bridges would send it round for ever."
-    )
-    return result
+    return parser
 
 
-def _journey(told: Iterable[tuple[float, int | None, object]]) -> Iterable[str]:
-    """Yield what happened to the one publication, in milliseconds since it was made."""
-    start = 0.0
-    for now, place, what in told:
-        match what:
-            case ClientPublished():
-                start = now
-                yield f"   0.0 ms  published at broker {place}"
-            case ClientsReceived():
-                yield f"{(now - start) * 1000:6.1f} ms  broker {place} gets it"
-            case Duplicate():
-                yield f"{(now - start) * 1000:6.1f} ms  a second copy reaches {place}: cut"
-
-
-# ---------------------------------------------------------------- a grid
-
-
-def _grid(story: Story, seed: int) -> Result:
-    simulation = Simulation(_grid_options(seed))
-    core = SUBSCRIBERS[0]
-    story.say(
-        f"\n[bold]2. Sixteen brokers in a grid.[/bold] Clients at {_list(SUBSCRIBERS)} want"
-        f" {GRID_FILTER}; the first, {core}, is core (◆). Members of the mesh are ●, others ○."
-    )
-    _picture(story, simulation, FAIL_S - 0.5)
-    story.say(
-        f"   A sensor at {PUBLISHER} publishes every 25 ms. Now the agent of the [bold]core {core}"
-        " is killed[/bold] (✗), mid-traffic."
-    )
-    _picture(story, simulation, RETURN_S - 0.5)
-    story.say(
-        "   It returns; then the grid is [bold]split in two[/bold], without a word to anybody."
-    )
-    _picture(story, simulation, MERGE_S - 0.5)
-    story.say(
-        "   Heartbeats noticed it; each half has a core. The cable is mended: one core again."
-    )
-    _picture(story, simulation, END_S)
-    return simulation.run()
-
-
-def _grid_options(seed: int) -> Options:
-    half = SIDE * SIDE // 2
-    sides = (tuple(range(half)), tuple(range(half, 2 * half)))
-    schedule = (
-        *(Step(1 + 0.2 * n, Subscribe(node, GRID_FILTER)) for n, node in enumerate(SUBSCRIBERS)),
-        Step(FAIL_S - 0.5, Publish(PUBLISHER, TOPIC, count=AT_RISK, interval_s=0.025)),
-        Step(FAIL_S, Crash(SUBSCRIBERS[0])),
-        Step(RETURN_S, Restart(SUBSCRIBERS[0])),
-        Step(SPLIT_S, Partition(sides)),
-        Step(MERGE_S, Heal()),
-        Step(END_S - 1, Publish(PUBLISHER, TOPIC)),
-    )
-    return Options(
-        parse(f"grid:{SIDE}x{SIDE}", seed),
-        seed=seed,
-        links=LINKS,
-        schedule=schedule,
-        phases=Phases(END_S),
-    )
-
-
-def _picture(story: Story, simulation: Simulation, at_s: float) -> None:
-    """Run on to a moment and draw the mesh as it is then."""
-    simulation.run_until(at_s)
-    state = State(tuple(simulation.views()))
-    story.draw(drawing.grid(SIDE, SIDE, _mark(state, GRID_FILTER), state.mesh(GRID_FILTER)))
-
-
-def _mark(state: State, group: Group) -> Callable[[int], str]:
-    members = state.members(group)
-
-    def mark(node: int) -> str:
-        view = state.views[node]
-        if view is None:
-            return "✗"
-        if group in view.groups and view.groups[group].core == node:
-            return "◆"
-        return "●" if node in members else "○"
-
-    return mark
-
-
-# ---------------------------------------------------------------- the end
-
-
-def _summary(story: Story, results: Sequence[Result]) -> int:
-    took = {found.after.split()[0]: duration(found.converged_s) for found in recoveries(results[1])}
-    published = sum(result.publications for result in results)
-    delivered = sum(result.delivered for result in results)
-    expected = sum(result.expected for result in results)
-    twice = sum(result.duplicates_delivered for result in results)
-    rows = table("", "the papers", "here, simulated")
-    rows.add_row("core killed, all right again after", MACHADO_CORE, took["crash"])
-    rows.add_row("split, both halves right after", MACHADO_SPLIT, took["partition"])
-    rows.add_row("merged, one federation after", "not measured", took["heal"])
-    rows.add_row(
-        f"{published} publications", "", f"{delivered} of {expected} delivered, {twice} twice"
-    )
-    story.show(rows)
-    if expected > delivered:
-        story.say("What was lost was on its way to the core when it died: QoS 0 allows that.")
-    broken = [text for result in results for text in result.violations]
-    for text in broken:
-        story.say(f"[red]broken promise: {text}[/red]")
-    story.say("Next: [bold]hansa simulate --list[/bold] has the papers' own experiments.")
-    return 1 if broken else 0
-
-
-def _list(numbers: Sequence[int]) -> str:
-    words = [str(number) for number in numbers]
-    return f"{', '.join(words[:-1])} and {words[-1]}"
+async def _live(compare: bool, keep: bool) -> int:
+    """End in order whoever asks for it: cancelling stops brokers and agents on the way out."""
+    telling = asyncio.current_task()
+    assert telling is not None
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        loop.add_signal_handler(number, telling.cancel)
+    return await live_demo.tell(Story(console(), beat_s=0.0), compare, keep)

@@ -18,8 +18,11 @@ from hansa.errors import UsageError
 
 COMMANDS = {
     "agent": "run one agent beside its broker",
-    "demo": "watch a simulated federation form, carry a message, lose its core and heal",
+    "demo": "watch real brokers carry a message once, lose an agent and a broker, and heal",
+    "doctor": "check a broker, and print what its configuration lacks",
     "simulate": "run a federation on virtual time: the papers' scenarios, or any topology",
+    "status": "show neighbours, members, topics with their core, interest, counters",
+    "top": "the same, live",
     "up": "start a whole federation of real Mosquittos and agents on this machine",
 }
 
@@ -29,16 +32,22 @@ Hansa joins MQTT brokers that stay as they are into one federation: a message pu
 broker reaches the subscribers of all, over any graph of links, and survives the loss of nodes.
 
 Commands:
-  agent       {COMMANDS["agent"]}
-  up          {COMMANDS["up"]}
   demo        {COMMANDS["demo"]}
+  up          {COMMANDS["up"]}
+  agent       {COMMANDS["agent"]}
+  doctor      {COMMANDS["doctor"]}
+  status      {COMMANDS["status"]}
+  top         {COMMANDS["top"]}
   simulate    {COMMANDS["simulate"]}
 
   -h, --help  this; `hansa COMMAND --help` explains a command and its options
   --version   print the version
 
 Examples:
-  hansa demo                                    a few seconds that show what Hansa does
+  hansa demo                                    half a minute that shows what Hansa does
+  hansa up ring:3 --ready-file up.json          three brokers and agents, until Ctrl-C
+  hansa status up.json                          what they say of themselves
+  hansa doctor localhost:1883                   is this broker ready for an agent?
   hansa simulate --list                         the scenarios, with what each paper claims
   hansa simulate --scenario spohn-2020          the six brokers of the first paper, checked
   hansa simulate --topology grid:3x3 --seed 7   a grid of nine, publications and all
@@ -82,6 +91,6 @@ def _command(given: list[str]) -> int:
             return code
         case [name, *_]:
             near = difflib.get_close_matches(name, COMMANDS, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"there is {', '.join(COMMANDS)}."
+            hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(COMMANDS)}."
             raise UsageError(f"there is no command {name!r}; {hint} See `hansa --help`")
     raise AssertionError(given)

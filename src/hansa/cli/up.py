@@ -1,71 +1,108 @@
 """`hansa up`: a whole federation of real brokers and agents on this machine."""
 
-import argparse
 import asyncio
 import json
+import os
 import signal
+from collections.abc import Callable
 from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
+from hansa.cli.arguments import Parser, amount, one_of, seed, whole
 from hansa.local.federation import LocalFederation
+from hansa.protocol.strategies import STRATEGIES
 from hansa.simulator.topologies import parse
+
+EXAMPLES = """\
+  hansa up ring:3                                three brokers in a ring, on free ports
+  hansa up grid:3x3 --ready-file up.json         the papers' grid; other programs read up.json
+  hansa up line:5 --link-delay 20 --redundancy 1 every link takes 20 ms each way
+"""
+
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 def run(arguments: list[str]) -> int:
     """Start it, say where it is, and stop it with Ctrl-C or SIGTERM."""
-    parser = argparse.ArgumentParser(
-        prog="hansa up",
-        description="Start a federation of real Mosquittos and agents on this machine.",
-        epilog="examples:\n  hansa up ring:3\n  hansa up grid:3x3 --ready-file ready.json",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+    given = _parser().parse_args(arguments)
+    settings: dict[str, str] = {}
+    if given.redundancy is not None:
+        settings["HANSA_PROTOCOL_REDUNDANCY"] = str(given.redundancy)
+    if given.strategy is not None:
+        settings["HANSA_PROTOCOL_STRATEGY"] = given.strategy
+    topology, delay_s = parse(given.topology, given.seed), given.link_delay / 1000
+    return asyncio.run(
+        _run(
+            lambda: LocalFederation(topology, settings, given.base_port, delay_s), given.ready_file
+        )
+    )
+
+
+def _parser() -> Parser:
+    parser = Parser(
+        "hansa up", "Start a federation of real Mosquittos and agents on this machine.", EXAMPLES
     )
     parser.add_argument(
         "topology", help="ring:N line:N star:N grid:RxC tree:N full:N random:N,DEGREE"
     )
-    parser.add_argument("--seed", type=int, default=1, help="for random topologies (default 1)")
+    parser.add_argument("--seed", type=seed, default=1, help="for random topologies (default 1)")
     parser.add_argument(
         "--base-port",
-        type=int,
+        type=whole(1_024, 65_000, "(a port)"),
         metavar="PORT",
-        help="first of three ports per node; free ones if not given",
+        help="first of three ports per node (broker, link, pages); free ones if not given",
     )
-    parser.add_argument("--redundancy", type=int, metavar="N", help="parents per mesh member")
+    parser.add_argument(
+        "--strategy",
+        type=one_of(STRATEGIES),
+        metavar="NAME",
+        help=f"how publications find their way: {', '.join(STRATEGIES)}",
+    )
+    parser.add_argument(
+        "--redundancy",
+        type=whole(1, 16, "parents"),
+        metavar="N",
+        help="parents per mesh member (default 2)",
+    )
+    parser.add_argument(
+        "--link-delay",
+        type=amount(0, 60_000, "ms"),
+        default=0.0,
+        metavar="MS",
+        help="milliseconds that every link takes, each way (default 0)",
+    )
     parser.add_argument(
         "--ready-file",
         type=Path,
         metavar="PATH",
-        help="write where everything is, as JSON, once it has converged",
+        help="write where everything is, as JSON, once it has converged; removed at the end",
     )
-    given = parser.parse_args(arguments)
-    settings: dict[str, str] = {}
-    if given.redundancy is not None:
-        settings["HANSA_PROTOCOL_REDUNDANCY"] = str(given.redundancy)
-    federation = LocalFederation(parse(given.topology, given.seed), settings, given.base_port)
-    return asyncio.run(_run(federation, given.ready_file))
+    return parser
 
 
-async def _run(federation: LocalFederation, ready_file: Path | None) -> int:
+async def _run(prepare: Callable[[], LocalFederation], ready_file: Path | None) -> int:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in STOP_SIGNALS:
         loop.add_signal_handler(number, stop.set)
+    federation = prepare()  # only now: it makes a directory, which a signal must not leave behind
     console = Console()
+    starting = asyncio.create_task(_start(federation, console))
+    stopping = asyncio.create_task(stop.wait())
     try:
-        starting = asyncio.create_task(_start(federation, console))
-        stopping = asyncio.create_task(stop.wait())
         await asyncio.wait([starting, stopping], return_when=asyncio.FIRST_COMPLETED)
         if starting.done():
             starting.result()
             _show(federation, console)
             if ready_file is not None:
-                nodes = [node.describe() for node in federation.nodes]
-                ready_file.write_text(json.dumps({"nodes": nodes}, indent=1) + "\n")
-        else:
-            starting.cancel()
+                _write(ready_file, federation)
         await stopping
     finally:
+        stopping.cancel()
+        starting.cancel()  # waited for, so that it starts nothing more
+        await asyncio.gather(starting, stopping, return_exceptions=True)
         await federation.stop()
         if ready_file is not None:
             ready_file.unlink(missing_ok=True)
@@ -74,10 +111,23 @@ async def _run(federation: LocalFederation, ready_file: Path | None) -> int:
 
 async def _start(federation: LocalFederation, console: Console) -> None:
     count = len(federation.nodes)
-    with console.status(f"starting {count} brokers and {count} agents"):
+    console.print(f"{federation.topology.name}: starting {count} brokers and {count} agents")
+    with console.status("") as progress:
         await federation.start()
-        seconds = await federation.wait_until_converged()
-    console.print(f"{federation.topology.name}: converged {seconds:.1f} s after the start")
+        seconds = await federation.wait_until_converged(
+            told=lambda waiting: progress.update(
+                f"{count - len(waiting)} of {count} ready; {waiting[0]}"
+            )
+        )
+    console.print(f"converged {seconds:.1f} s after the last agent's start")
+
+
+def _write(ready_file: Path, federation: LocalFederation) -> None:
+    """Whoever waits for the file must never read half of it."""
+    nodes = [node.describe() for node in federation.nodes]
+    temporary = ready_file.with_name(f".{ready_file.name}.{os.getpid()}")
+    temporary.write_text(json.dumps({"nodes": nodes}, indent=1) + "\n")
+    temporary.replace(ready_file)
 
 
 def _show(federation: LocalFederation, console: Console) -> None:
@@ -89,6 +139,7 @@ def _show(federation: LocalFederation, console: Console) -> None:
         table.add_row(node.name, f"127.0.0.1:{node.mosquitto.port}", node.admin, " ".join(near))
     console.print(table)
     ports = [node.mosquitto.port for node in federation.nodes]
-    console.print(f"\nTry:  mosquitto_sub -p {ports[0]} -t 'plant/#' -v")
-    console.print(f"      mosquitto_pub -p {ports[-1]} -t plant/temp -m 21.5")
+    console.print("\nTry, in two terminals:", highlight=False)
+    console.print(f"  mosquitto_sub -p {ports[0]} -t 'plant/#' -v", highlight=False)
+    console.print(f"  mosquitto_pub -p {ports[-1]} -t plant/temp -m 21.5", highlight=False)
     console.print("Ctrl-C stops everything.")

@@ -7,16 +7,19 @@ import shutil
 import sys
 import tempfile
 import urllib.request
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from hansa.errors import UsageError
-from hansa.local.mosquitto import Mosquitto, end, find_mosquitto, free_port
+from hansa.local.mosquitto import Mosquitto, end, find_mosquitto, free_port, require_free
+from hansa.local.relay import Relay
 from hansa.simulator.topologies import Topology
 
 PORTS_PER_NODE = 3
 CONVERGE_TIMEOUT_S = 60.0
 POLL_S = 0.05
+PAGE_TIMEOUT_S = 5.0
 
 
 @dataclass(slots=True)
@@ -30,16 +33,26 @@ class LocalNode:
     directory: Path
     agent: asyncio.subprocess.Process | None = field(default=None, init=False)
 
-    def status(self) -> dict[str, object]:
-        """Read the agent's status page."""
-        with urllib.request.urlopen(f"{self.admin}/status", timeout=2.0) as answer:
-            status: dict[str, object] = json.load(answer)
-            return status
+    @property
+    def ports(self) -> tuple[int, int, int]:
+        """Where its broker, its links and its pages are."""
+        return self.mosquitto.port, self.link_port, self.admin_port
 
     @property
     def admin(self) -> str:
         """Where the agent's pages are."""
         return f"http://127.0.0.1:{self.admin_port}"
+
+    @property
+    def log_file(self) -> Path:
+        """What the agent says, in all its lives."""
+        return self.directory / "agent.log"
+
+    def status(self) -> dict[str, object]:
+        """Read the agent's status page."""
+        with urllib.request.urlopen(f"{self.admin}/status", timeout=PAGE_TIMEOUT_S) as answer:
+            status: dict[str, object] = json.load(answer)
+            return status
 
     def describe(self) -> dict[str, object]:
         """Return what a ready file says of this node."""
@@ -58,12 +71,19 @@ class LocalFederation:
     """All nodes of one federation on loopback."""
 
     def __init__(
-        self, topology: Topology, settings: dict[str, str], base_port: int | None = None
+        self,
+        topology: Topology,
+        settings: dict[str, str],
+        base_port: int | None = None,
+        link_delay_s: float = 0.0,
     ) -> None:
         """Choose ports; `settings` are environment variables for all agents."""
         find_mosquitto()
         self.topology = topology
         self._settings = settings
+        self._link_delay_s = link_delay_s
+        self._relays: dict[tuple[int, int], Relay] = {}
+        self._dialled_ports: dict[tuple[int, int], int] = {}
         self._directory = Path(tempfile.mkdtemp(prefix="hansa-"))
         self.nodes = [self._node(number, base_port) for number in range(topology.nodes)]
 
@@ -78,17 +98,32 @@ class LocalFederation:
         return LocalNode(str(number), broker, ports[1], ports[2], directory)
 
     async def start(self) -> None:
-        """Start brokers, then agents."""
-        await asyncio.gather(*(node.mosquitto.start() for node in self.nodes))
+        """Start brokers, then agents. If one fails, `stop` still has to be called."""
+        for node in self.nodes:
+            for port in node.ports:
+                require_free(port)
+        await self._start_relays()
+        starts = [node.mosquitto.start() for node in self.nodes]
+        outcomes = await asyncio.gather(*starts, return_exceptions=True)
+        for outcome in outcomes:
+            if outcome is not None:
+                raise outcome  # only now: no start may go on behind the back of `stop`
         for number in range(len(self.nodes)):
             await self.start_agent(number)
+
+    async def _start_relays(self) -> None:
+        """Give each link the port that its dialler dials: the neighbour's, or a relay's."""
+        for near, far in self.topology.links:
+            port = self.nodes[near].link_port
+            if self._link_delay_s:
+                relay = self._relays[near, far] = Relay(port, self._link_delay_s)
+                port = await relay.start()
+            self._dialled_ports[near, far] = port
 
     async def start_agent(self, number: int) -> None:
         """Start one agent; the smaller number of two neighbours is dialled by the larger."""
         node = self.nodes[number]
-        neighbours = [
-            f"127.0.0.1:{self.nodes[a].link_port}" for a, b in self.topology.links if b == number
-        ]
+        ports = [self._dialled_ports[link] for link in self.topology.links if link[1] == number]
         environment = {
             **os.environ,
             **self._settings,
@@ -97,50 +132,66 @@ class LocalFederation:
             "HANSA_BROKER_PORT": str(node.mosquitto.port),
             "HANSA_BROKER_LOG_FILE": str(node.mosquitto.log_file),
             "HANSA_LINK_PORT": str(node.link_port),
-            "HANSA_LINK_NEIGHBOURS": ",".join(neighbours),
+            "HANSA_LINK_NEIGHBOURS": ",".join(f"127.0.0.1:{port}" for port in ports),
             "HANSA_ADMIN_PORT": str(node.admin_port),
         }
-        with (node.directory / "agent.log").open("ab") as out:
+        with node.log_file.open("ab") as out:
             node.agent = await asyncio.create_subprocess_exec(
                 sys.executable, "-m", "hansa.cli", "agent", stdout=out, stderr=out, env=environment
             )
 
-    async def wait_until_converged(self, timeout_s: float = CONVERGE_TIMEOUT_S) -> float:
-        """Wait until all agents know each other and all interest is installed; return how long."""
+    async def wait_until_converged(
+        self,
+        timeout_s: float = CONVERGE_TIMEOUT_S,
+        told: Callable[[list[str]], None] = lambda waiting: None,
+    ) -> float:
+        """Wait until all agents know each other and all interest is installed; return how long.
+
+        `told` hears now and then what is still waited for.
+        """
         loop = asyncio.get_running_loop()
         began = loop.time()
-        while not all(await asyncio.gather(*(self._is_settled(node) for node in self.nodes))):
+        while waiting := await self.unsettled():
+            told(waiting)
             for node in self.nodes:
                 if node.agent is not None and node.agent.returncode is not None:
-                    raise UsageError(f"agent {node.name} ended: {self._last_words(node)}")
+                    raise UsageError(f"agent {node.name} ended: {_last_words(node)}")
             if loop.time() - began > timeout_s:
-                raise UsageError(f"not converged after {timeout_s:.0f} s; see {self._directory}")
+                raise UsageError(f"not converged after {timeout_s:.0f} s: {'; '.join(waiting)}")
             await asyncio.sleep(POLL_S)
         return loop.time() - began
 
-    async def _is_settled(self, node: LocalNode) -> bool:
+    async def unsettled(self) -> list[str]:
+        """Return what each node still waits for; nothing once the federation has converged."""
+        answers = await asyncio.gather(*(self._waits_for(node) for node in self.nodes))
+        return [answer for answer in answers if answer]
+
+    async def _waits_for(self, node: LocalNode) -> str:
         try:
             status = await asyncio.to_thread(node.status)
         except OSError:
-            return False
+            return f"agent {node.name} does not answer"
         members, interest, broker = status["members"], status["interest"], status["broker"]
         assert isinstance(members, list)
         assert isinstance(interest, dict)
         assert isinstance(broker, dict)
-        return (
-            len(members) == len(self.nodes)
-            and bool(interest["installed"])
-            and bool(broker["connected"])
-            and bool(broker["observed"])
-        )
-
-    def _last_words(self, node: LocalNode) -> str:
-        lines = (node.directory / "agent.log").read_text().strip().splitlines()
-        return lines[-1] if lines else "without a word"
+        if not broker["connected"]:
+            return f"agent {node.name}: {broker['problem']}"
+        if not broker["observed"]:
+            return f"agent {node.name}: {broker['unobserved']}"
+        if len(members) != len(self.nodes):
+            return f"agent {node.name} knows {len(members)} of {len(self.nodes)} nodes"
+        return "" if interest["installed"] else f"agent {node.name}: interest not installed"
 
     async def stop(self) -> None:
         """Stop everything and leave nothing behind."""
         agents = [node.agent for node in self.nodes if node.agent is not None]
         await asyncio.gather(*(end(agent) for agent in agents))
         await asyncio.gather(*(node.mosquitto.stop() for node in self.nodes))
+        await asyncio.gather(*(relay.stop() for relay in self._relays.values()))
         shutil.rmtree(self._directory, ignore_errors=True)
+
+
+def _last_words(node: LocalNode) -> str:
+    lines = node.log_file.read_text().strip().splitlines()
+    return lines[-1] if lines else "without a word"

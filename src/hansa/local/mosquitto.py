@@ -36,6 +36,16 @@ def free_port() -> int:
         return port
 
 
+def require_free(port: int) -> None:
+    """Raise UsageError if somebody listens there: a broker that cannot would only say so later."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except (OSError, OverflowError) as error:
+            raise UsageError(f"port {port} of 127.0.0.1 cannot be used: {error}") from error
+
+
 def configuration(port: int, log_file: Path, extra: tuple[str, ...] = ()) -> str:
     """Return the configuration of a broker that an agent can observe."""
     lines = [
@@ -50,6 +60,8 @@ def configuration(port: int, log_file: Path, extra: tuple[str, ...] = ()) -> str
         "log_type notice",
         "log_type error",
         "log_type warning",
+        # Has the line that the broker starts: it proves to an observer that the file is whole.
+        "log_type information",
         "connection_messages true",
         "max_queued_messages 100000",
         "max_inflight_messages 100",

@@ -57,14 +57,19 @@ class Entry:
         )
 
 
+Mould = tuple[tuple[LinkId, ...], bytes, bytes]
+"""Links, and what stands before and after the number in a frame that goes there (see `plane`)."""
+
+
 class Plan:
     """The way of one topic: where it spreads, which groups need a name, whether it stays here."""
 
-    __slots__ = ("deliver", "groups", "spread", "towards")
+    __slots__ = ("deliver", "groups", "moulds", "spread", "towards")
 
     def __init__(self, entries: list[Entry], deliver: bool) -> None:
         """Join the entries of all groups that match the topic."""
         self.deliver = deliver
+        self.moulds: tuple[Mould, ...] | None = None
         self.groups = tuple(entry.id for entry in entries)
         self.spread = tuple(
             dict.fromkeys(link for entry in entries if entry.member for link in entry.neighbours)
@@ -82,7 +87,7 @@ class Table:
         self._wanted = wanted
         self._plans_max = plans_max
         self._entries: FilterTrie[Entry] = FilterTrie()
-        self._plans: dict[str, Plan] = {}
+        self.plans: dict[str, Plan] = {}
 
     def __len__(self) -> int:
         """Return how many groups are known."""
@@ -91,18 +96,18 @@ class Table:
     @property
     def plan_count(self) -> int:
         """How many topics are remembered."""
-        return len(self._plans)
+        return len(self.plans)
 
     def put(self, entry: Entry) -> None:
         """Set a group's entry."""
         if not entry.same_as(self._entries.get(entry.group)):
             self._entries.put(entry.group, entry)
-            self._plans.clear()
+            self.plans.clear()
 
     def remove(self, group: Group) -> None:
         """Forget a group."""
         if self._entries.remove(group):
-            self._plans.clear()
+            self.plans.clear()
 
     def update(self, changes: Iterable[Entry | Group]) -> None:
         """Take what a strategy compiled: an entry is set, a bare group forgotten."""
@@ -114,18 +119,21 @@ class Table:
 
     def forget_plans(self) -> None:
         """What is wanted here has changed."""
-        self._plans.clear()
+        self.plans.clear()
 
     def plan(self, topic: str) -> Plan:
         """Return the way of a topic."""
-        found = self._plans.get(topic)
+        found = self.plans.get(topic)
         if found is not None:
             return found
-        if len(self._plans) >= self._plans_max:
-            self._plans.clear()
+        if len(self.plans) >= self._plans_max:
+            self.plans.clear()
         plan = Plan(self._entries.match(topic), bool(self._wanted.match(topic)))
-        self._plans[topic] = plan
+        self.plans[topic] = plan
         return plan
+
+
+_NO_SLOTS = array("Q")
 
 
 class Window:
@@ -135,13 +143,15 @@ class Window:
     one; a copy that comes later than `size` numbers counts as seen.
     """
 
-    __slots__ = ("_mask", "_slots", "_towards")
+    __slots__ = ("_mask", "_more", "_slots", "_towards", "_towards_group")
 
     def __init__(self, size: int) -> None:
         """Start with nothing seen; `size` is a power of two."""
         self._mask = size - 1
         self._slots = array("Q", bytes(8 * size))
-        self._towards: dict[int, tuple[int, list[GroupId]]] = {}
+        self._towards = _NO_SLOTS  # numbers that went towards a core, and the first group of each
+        self._towards_group = _NO_SLOTS
+        self._more: dict[int, list[GroupId]] = {}  # the other groups, where there are several
 
     def add(self, number: int) -> bool:
         """Note a number, counted from 1; return whether it is new."""
@@ -153,16 +163,22 @@ class Window:
 
     def new_towards(self, number: int, group: GroupId) -> bool:
         """Note that a publication was sent towards a group's core; return whether that is new."""
+        if not self._towards:
+            self._towards = array("Q", bytes(8 * len(self._slots)))
+            self._towards_group = array("Q", bytes(8 * len(self._slots)))
         slot = number & self._mask
-        held, groups = self._towards.get(slot, (0, []))
-        if held != number:
-            if held > number:
-                return False
-            groups = []
-            self._towards[slot] = (number, groups)
-        if group in groups:
+        held = self._towards[slot]
+        if held < number:
+            self._towards[slot] = number
+            self._towards_group[slot] = group
+            self._more.pop(slot, None)
+            return True
+        if held > number or self._towards_group[slot] == group:
             return False
-        groups.append(group)
+        more = self._more.setdefault(slot, [])
+        if group in more:
+            return False
+        more.append(group)
         return True
 
 
@@ -262,21 +278,32 @@ class Forwarder:
     ) -> tuple[Copies, list[GroupId]]:
         if not named:
             return [(link, ()) for link in spread if link != sender], []
+        if len(named) == 1 and not spread:  # most copies on their way to a mesh
+            links = self._towards(plan, named[0], sender, window, publication.number)
+            return [(link, named) for link in links or ()], list(named) if links == () else []
         names: dict[LinkId, list[GroupId]] = {link: [] for link in spread if link != sender}
         stuck: list[GroupId] = []
         for group in named:
-            towards = plan.towards.get(group)
-            if towards is None:
-                continue  # this node is in the mesh, or nobody wants the group any more
-            if not window.new_towards(publication.number, group):
-                continue
-            onward = tuple(link for link in towards if link != sender)
-            if not onward:
+            links = self._towards(plan, group, sender, window, publication.number)
+            if links == ():
                 stuck.append(group)
-                continue
-            for link in pick(self._outside, onward, publication.number):
+            for link in links or ():
                 names.setdefault(link, []).append(group)
         return [(link, tuple(groups)) for link, groups in names.items()], stuck
+
+    def _towards(
+        self, plan: Plan, group: GroupId, sender: LinkId | None, window: Window, number: int
+    ) -> tuple[LinkId, ...] | None:
+        """Return the links towards a group's core; none of them if there is no way, None if this
+        copy need not go there."""
+        towards = plan.towards.get(group)
+        if towards is None:
+            return None  # this node is in the mesh, or nobody wants the group any more
+        if not window.new_towards(number, group):
+            return None
+        if sender in towards:
+            towards = tuple(link for link in towards if link != sender)
+        return pick(self._outside, towards, number) if towards else ()
 
 
 def as_sends(publication: Publication, copies: Copies, hops: int) -> list[Effect]:

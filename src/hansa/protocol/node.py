@@ -14,9 +14,7 @@ from hansa.protocol.confirmation import Installation, Post
 from hansa.protocol.database import SetChange
 from hansa.protocol.deadlines import earliest
 from hansa.protocol.effects import (
-    Deliver,
     Dropped,
-    Duplicate,
     Effect,
     Ignored,
     IncarnationRaised,
@@ -38,14 +36,14 @@ from hansa.protocol.events import (
     Received,
     TimerFired,
 )
-from hansa.protocol.forwarding import Forwarder, Table, Windows, as_drops, as_sends
 from hansa.protocol.frames import Announce, Confirm, Confirmation, Enquire, Fetch
 from hansa.protocol.frames import Any as AnyFrame
 from hansa.protocol.groups import GroupIndex, group_of
 from hansa.protocol.inspection import NodeView
 from hansa.protocol.interest import LocalInterest, RemoteInterest
-from hansa.protocol.numbering import Numbering
+from hansa.protocol.numbering import Captured, Numbering
 from hansa.protocol.overlay import Overlay
+from hansa.protocol.plane import Outgoing, Plane
 from hansa.protocol.records import ClaimsRecord, Kind
 from hansa.protocol.settings import ProtocolSettings
 from hansa.protocol.strategies import make_strategy
@@ -71,10 +69,9 @@ class Node:
         self._remote = RemoteInterest()
         self._index = GroupIndex(settings.group_depth)
         self._strategy = make_strategy(self._surroundings())
-        self.table = Table(self._local.wanted, settings.plans_max)
-        self._windows = Windows(settings.window, settings.nodes_max)
-        self._forwarder = Forwarder(self.table, self._windows, settings.outside)
         self._numbering = Numbering(self.id, epoch, next_seq)
+        self.plane = Plane(self.id, settings, self._local.wanted, self._numbering)
+        self.table = self.plane.table
         self._interest_due: float | None = None
         self._installation = Installation(self.id, settings)
         self._post = Post(settings.relay_delay)
@@ -91,7 +88,7 @@ class Node:
                     return self._count(self._take_publication(link, frame))
                 effects = self._receive(link, frame, now)
             case Published():
-                return self._count(self._publish(event))
+                return self._count(self.plane.publish(event, self._overlay.incarnation))
             case TimerFired():
                 effects = self._fire(now)
             case LinkOpened():
@@ -321,31 +318,26 @@ class Node:
 
     # ------------------------------------------------------------ publications
 
-    def _publish(self, event: Published) -> list[Effect]:
-        """A client here published: number it and send it on its way, if anybody elsewhere cares."""
-        if event.topic.startswith("$"):
-            return [Ignored("topic for this broker only")]
-        plan = self.table.plan(event.topic)
-        if not plan.spread and not plan.towards:
-            return []
-        publication = self._numbering.name(event, self._overlay.incarnation, plan.groups)
-        copies, stuck = self._forwarder.first(publication)
-        return [*as_sends(publication, copies, hops=0), *as_drops(publication, stuck)]
+    def start(self, batch: Iterable[Captured], outgoing: Outgoing) -> list[Effect]:
+        """Handle `Published` for many at once, in bytes; return what is not a frame."""
+        return self._count(self.plane.start(batch, self._overlay.incarnation, outgoing))
+
+    def pass_on(
+        self, link_id: LinkId, data: bytes, outgoing: Outgoing, deliveries: list[Publication]
+    ) -> list[Effect]:
+        """Handle `Received` for the bytes of a publication; return what is neither a frame nor a
+        delivery. Raise InvalidFrame if they are none."""
+        link = self._overlay.neighbours.links.get(link_id)
+        if link is None or link.peer is None:
+            return self._count([Ignored("publication without a neighbour")])
+        news = self.plane.pass_on(link_id, data, outgoing, deliveries)
+        return self._count(news) if news else news
 
     def _take_publication(self, link_id: LinkId, publication: Publication) -> list[Effect]:
         link = self._overlay.neighbours.links.get(link_id)
         if link is None or link.peer is None:
             return [Ignored("publication without a neighbour")]
-        if publication.origin == self.id:
-            return [Duplicate(publication.origin, publication.number)]
-        new, deliver, copies, stuck = self._forwarder.next(publication, link_id)
-        effects: list[Effect] = []
-        if not new:
-            effects.append(Duplicate(publication.origin, publication.number))
-        if deliver:
-            effects.append(Deliver(publication))
-        effects += as_sends(publication, copies, publication.hops + 1)
-        return effects + as_drops(publication, stuck)
+        return self.plane.take(link_id, publication)
 
     # ------------------------------------------------------------ inspection
 
@@ -364,7 +356,7 @@ class Node:
                 "nodes": len(self._overlay.database.nodes),
                 "plans": self.table.plan_count,
                 "unacknowledged": max(channels, default=0),
-                "windows": len(self._windows),
+                "windows": len(self.plane.windows),
             },
             counters=self._counters,
         )

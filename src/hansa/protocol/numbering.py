@@ -4,8 +4,35 @@ A position is dense over all groups; `previous` shows a receiver its holes altho
 every position (design of guaranteed delivery: see docs/protocol.md, section 6).
 """
 
-from hansa.protocol.events import Published
+from collections.abc import Callable
+from itertools import count
+from typing import Protocol
+
 from hansa.protocol.vocabulary import NAMED_MAX, GroupId, NodeId, Publication
+
+
+class Captured(Protocol):
+    """A publication as the broker's client read it; `Published` is one."""
+
+    @property
+    def topic(self) -> str:
+        """Where it was published."""
+
+    @property
+    def payload(self) -> bytes:
+        """What was published."""
+
+    @property
+    def qos(self) -> int:
+        """How surely."""
+
+    @property
+    def retain(self) -> bool:
+        """Whether it is kept for later subscribers."""
+
+    @property
+    def properties(self) -> bytes:
+        """MQTT 5 properties, opaque."""
 
 
 class Numbering:
@@ -16,7 +43,8 @@ class Numbering:
         self._node = node
         self._epoch = epoch
         self._next_seq = next_seq
-        self._next_number = 1
+        self.next_number: Callable[[], int] = count(1).__next__
+        """Takes the next number of QoS 0."""
         self._previous: dict[GroupId, int] = {}
 
     @property
@@ -24,11 +52,10 @@ class Numbering:
         """The epoch and the number that the journal's next publication will have."""
         return self._epoch, self._next_seq
 
-    def name(self, event: Published, incarnation: int, groups: tuple[GroupId, ...]) -> Publication:
+    def name(self, event: Captured, incarnation: int, groups: tuple[GroupId, ...]) -> Publication:
         """Make the publication that carries an event to these groups."""
         if event.qos == 0:
-            life, number = incarnation, self._next_number
-            self._next_number += 1
+            life, number = incarnation, self.next_number()
             previous: tuple[tuple[GroupId, int], ...] = ()
         else:
             life, number = self._epoch, self._next_seq

@@ -56,18 +56,30 @@ FRAME_BYTES_MAX = PACKET_BYTES_MAX + (1 << 16)
 
 
 _CONTROL = FORMAT_VERSION << 4
-_PUBLICATION = FORMAT_VERSION << 4 | 1
+PUBLICATION = FORMAT_VERSION << 4 | 1
+"""The first byte of every publication."""
+
 _QOS_MAX, _RETAIN, _MORE = 2, 4, 8
 
-_OPENING = _PUBLICATION << 8
+_OPENING = PUBLICATION << 8
 # The first two bytes of a publication, and what they say: QoS, retain, more.
 _OPENINGS = {
     _OPENING | qos | _RETAIN * retain | _MORE * more: (qos, retain, more)
     for qos, retain, more in product(range(_QOS_MAX + 1), (False, True), (False, True))
 }
-_HEAD = struct.Struct(">HBHQQQH")
-_HEAD_BYTES = _HEAD.size
+HEAD = struct.Struct(">HBHQQQH")
+"""What every publication begins with: two bytes as one, hops, n, origin, life, number, t."""
+
+GROUP = struct.Struct(">Q")
+"""A named group."""
+
+PLAIN = _OPENING
+"""How a publication begins that is of QoS 0, not retained, without properties."""
+
+_HEAD_BYTES = HEAD.size
 _HOPS_AT = 2
+_COUNT_AT = 3
+_NUMBER_AT = 21
 _HOPS = tuple(bytes((hops,)) for hops in range(HOPS_MAX + 1))
 _EXTRA = struct.Struct(">HI")
 _ENTRY = struct.Struct(">QQ")
@@ -92,7 +104,7 @@ def encode(frame: frames.Any | Publication) -> bytes:
 def decode(data: bytes | memoryview) -> frames.Any | Publication:
     """Return the frame that these bytes are; raise InvalidFrame if they are none."""
     first = data[0] if len(data) else None
-    if first == _PUBLICATION:
+    if first == PUBLICATION:
         return decode_publication(data)
     if first == _CONTROL:
         return _decode_control(data)
@@ -142,7 +154,7 @@ def encode_publication(publication: Publication) -> bytes:
         if named:
             rest = _integers(len(named)).pack(*named) + rest
         origin, life, number = publication.origin, publication.life, publication.number
-        head = _HEAD.pack(opening, hops, len(named), origin, life, number, topic_bytes)
+        head = HEAD.pack(opening, hops, len(named), origin, life, number, topic_bytes)
     except struct.error as error:
         raise ValueError(f"publication: {error}") from None
     if qos > _QOS_MAX:
@@ -169,7 +181,7 @@ def decode_publication(data: bytes | memoryview) -> Publication:
     named: tuple[GroupId, ...] = ()
     previous: tuple[tuple[GroupId, int], ...] = ()
     try:
-        opening, hops, count, origin, life, number, topic_bytes = _HEAD.unpack_from(data)
+        opening, hops, count, origin, life, number, topic_bytes = HEAD.unpack_from(data)
         qos, retain, more = _OPENINGS[opening]
         if count:
             named = _integers(count).unpack_from(data, at)
@@ -208,6 +220,19 @@ def relay(data: bytes, hops: int) -> bytes:
     if not 0 <= hops <= HOPS_MAX:
         raise ValueError(f"publication: {hops} hops, the limit is {HOPS_MAX}")
     return b"".join((data[:_HOPS_AT], _HOPS[hops], data[_HOPS_AT + 1 :]))
+
+
+def unnamed(data: bytes, count: int) -> bytes:
+    """Return a publication's bytes without the names of its groups, of which there are so many."""
+    return b"".join(
+        (data[:_COUNT_AT], b"\0\0", data[_COUNT_AT + 2 : HEAD.size], data[HEAD.size + 8 * count :])
+    )
+
+
+def mould(data: bytes, payload_bytes: int) -> tuple[bytes, bytes]:
+    """Return what stands before and after the number in a publication's bytes, without its payload:
+    with another number between them and another payload behind, they are the next publication."""
+    return data[:_NUMBER_AT], data[_NUMBER_AT + 8 : len(data) - payload_bytes]
 
 
 def _pack_more(publication: Publication, topic: bytes) -> bytes:

@@ -118,8 +118,12 @@ class Simulation:
 
 @contextmanager
 def _without_garbage_collection() -> Iterator[None]:
-    """A large world is millions of objects that all stay: looking for garbage costs a quarter."""
+    """A large world is millions of objects that all stay: looking for garbage costs a quarter.
+
+    The world of the run before is garbage by now, and nothing else would ever look for it.
+    """
     enabled = gc.isenabled()
+    gc.collect()
     gc.disable()
     try:
         yield

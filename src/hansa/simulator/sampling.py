@@ -35,6 +35,9 @@ FILTERS = (
     "a/b",
     "a/+",
     "a/b/c/d/e",
+    "$share/team/plant/#",
+    "$share/team/a",
+    "$SYS/#",
 )
 """Filters that overlap and cover each other in many ways."""
 
@@ -49,6 +52,7 @@ TOPICS = (
     "a/b/c/d/e",
     "/",
     "nobody/wants/this",
+    "$SYS/uptime",
 )
 
 

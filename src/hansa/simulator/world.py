@@ -10,6 +10,7 @@ from hansa.protocol import effects as orders
 from hansa.protocol import events, wire
 from hansa.protocol.effects import Effect
 from hansa.protocol.frames import Acknowledge, Announce, Heartbeat, Numbered
+from hansa.protocol.topics import is_local_only
 from hansa.protocol.vocabulary import Publication
 from hansa.simulator.ledger import Entry, Ledger
 from hansa.simulator.network import End, LinkEvent, Machine, Network
@@ -350,6 +351,7 @@ class World:
     def _wanting_places(self, topic: str) -> tuple[int, ...]:
         places = self._wanting.get(topic)
         if places is None:
-            places = tuple(site.place for site in self.sites if site.broker.wants(topic))
+            crosses = not is_local_only(topic)
+            places = tuple(s.place for s in self.sites if crosses and s.broker.wants(topic))
             self._wanting[topic] = places
         return places

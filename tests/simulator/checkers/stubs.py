@@ -14,8 +14,8 @@ def idle_world(**options):
     return World(Options(parse("ring:3", 0), seed=42, **options))
 
 
-def published(place=0, payload=b"12345678"):
-    return Entry(0, place, "a", payload, 0, False, 0.0, ())
+def published(place=0, topic="a"):
+    return Entry(0, place, topic, b"12345678", 0, False, 0.0, ())
 
 
 def publication(**changes):

@@ -33,8 +33,9 @@ def test_a_delivery_of_what_was_published_is_no_phantom(world, violations):
         (1, publication(retain=True), published()),
         (1, publication(qos=1), published()),
         (0, publication(), published()),
+        (1, publication(topic="$SYS/up"), published(topic="$SYS/up")),
     ],
-    ids=["never published", "payload", "topic", "retain", "qos", "at its origin"],
+    ids=["never published", "payload", "topic", "retain", "qos", "at its origin", "of one broker"],
 )
 def test_phantoms_are_seen(world, violations, place, got, entry):
     NoPhantom(world, violations).delivered(world.sites[place], got, entry)

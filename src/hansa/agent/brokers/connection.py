@@ -8,8 +8,11 @@ import asyncio
 import random
 import ssl
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from typing import cast
 
+from hansa.agent.reasons import explain
 from hansa.mqtt import effects, inputs
 from hansa.mqtt.options import Options
 from hansa.mqtt.session import Session
@@ -18,7 +21,17 @@ from hansa.mqtt.vocabulary import Version
 RETRY_MIN_S = 0.1
 RETRY_MAX_S = 10.0
 CONNECT_TIMEOUT_S = 5.0
+LEAVE_TIMEOUT_S = 1.0
+
+STABLE_S = 1.0
+"""Seconds after which a connection counts as a success: a broker that accepts us and then breaks
+off at once is retried as slowly as one that refuses."""
+
 READ_BYTES = 1 << 18
+
+SILENT_REFUSALS_MAX = 3
+"""Connections in a row that the broker closes without a word until its version is doubted: one may
+just have met a broker that stops."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +61,14 @@ class Connection(asyncio.BufferedProtocol):
     ) -> None:
         """Prepare; nothing happens before `run`."""
         self._address = address
-        self._options = replace(
+        self._preferred = replace(
             options,
             username=address.username,
             password=address.password.encode() if address.password is not None else None,
         )
+        self._options = self._preferred
+        self._silent_refusals = 0
+        self._pause = RETRY_MIN_S
         self._told = told
         self._chance = chance
         self._session: Session | None = None
@@ -65,14 +81,14 @@ class Connection(asyncio.BufferedProtocol):
 
     async def run(self) -> None:
         """Keep the client connected."""
-        pause = RETRY_MIN_S
         while True:
             if await self._connect():
+                began = asyncio.get_running_loop().time()
                 await self._ended.wait()
-                if not self.problem:
-                    pause = RETRY_MIN_S
-            await asyncio.sleep(pause * self._chance.uniform(0.5, 1.0))
-            pause = min(2 * pause, RETRY_MAX_S)
+                if asyncio.get_running_loop().time() - began >= STABLE_S:
+                    self._pause = RETRY_MIN_S
+            await asyncio.sleep(self._pause * self._chance.uniform(0.5, 1.0))
+            self._pause = min(2 * self._pause, RETRY_MAX_S)
 
     def order(self, event: inputs.Input) -> None:
         """Hand an order to the session; without a connection there is nothing to order."""
@@ -89,11 +105,17 @@ class Connection(asyncio.BufferedProtocol):
         """Bytes that the broker has not taken yet."""
         return self._transport.get_write_buffer_size() if self._transport else 0
 
-    async def leave(self, session_expiry: int | None = None) -> None:
-        """Say goodbye to the broker."""
+    async def leave(self) -> None:
+        """Say goodbye to the broker, so that it does not take our end for a crash."""
         if self._session is not None and not self.problem:
-            self._handle(inputs.Disconnect(session_expiry=session_expiry))
-            await asyncio.wait_for(self._ended.wait(), 1.0)
+            self._handle(inputs.Disconnect())
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._ended.wait(), LEAVE_TIMEOUT_S)
+
+    def cut(self) -> None:
+        """Close the socket, if there is one, without waiting for anything."""
+        if self._transport is not None:
+            self._transport.abort()
 
     async def _connect(self) -> bool:
         loop = asyncio.get_running_loop()
@@ -106,25 +128,19 @@ class Connection(asyncio.BufferedProtocol):
             ssl=self._address.tls,
         )
         try:
-            await asyncio.wait_for(connect, CONNECT_TIMEOUT_S)
-        except (OSError, TimeoutError) as error:
+            async with asyncio.timeout(CONNECT_TIMEOUT_S):  # wait_for of 3.11 can miss our own end
+                await connect
+        except (OSError, UnicodeError) as error:  # the latter for a host name that cannot be one
             self._session = None
-            self._fail(str(error) or "no answer")
+            self._perform(effects.ConnectRefused(None, explain(error), version_refused=False))
             return False
         return True
-
-    def _fail(self, text: str) -> None:
-        """Note why there is no connection; tell it when it is news."""
-        if text != self.problem:
-            self.problem = text
-            self._told(effects.ConnectRefused(None, text, version_refused=False))
 
     # ------------------------------------------------------------ called by the loop
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Start the session."""
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by descent
         self._handle(inputs.Opened())
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -142,6 +158,7 @@ class Connection(asyncio.BufferedProtocol):
         self._session = None
         if self._timer is not None:
             self._timer.cancel()
+            self._timer = None
         self._ended.set()
 
     def _handle(self, event: inputs.Input) -> None:
@@ -150,12 +167,20 @@ class Connection(asyncio.BufferedProtocol):
         loop = asyncio.get_running_loop()
         for effect in self._session.handle(event, loop.time()):
             self._perform(effect)
+        self._rearm(loop)
+
+    def _rearm(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Traffic moves the deadline all the time: a timer that fires too early is left alone."""
+        due = self._session.next_deadline() if self._session is not None else None
+        if due is None or (self._timer is not None and self._timer.when() <= due):
+            return
         if self._timer is not None:
             self._timer.cancel()
-            self._timer = None
-        due = self._session.next_deadline()
-        if due is not None:
-            self._timer = loop.call_at(due, self._handle, inputs.TimerFired())
+        self._timer = loop.call_at(due, self._fire)
+
+    def _fire(self) -> None:
+        self._timer = None
+        self._handle(inputs.TimerFired())
 
     def _perform(self, effect: effects.Effect) -> None:
         match effect:
@@ -167,21 +192,34 @@ class Connection(asyncio.BufferedProtocol):
                     self._transport.close()
             case effects.Connected():
                 self.problem = ""
+                self._silent_refusals = 0
                 self._told(effect)
-            case effects.ConnectRefused(version_refused=True) if self._fall_back():
+            case effects.ConnectRefused(version_refused=True) if self._fall_back(effect):
                 pass
-            case effects.ConnectRefused(text=text) | effects.Disconnected(text=text):
-                self.problem = text
-                self._told(effect)
+            case effects.ConnectRefused() | effects.Disconnected() | effects.ProtocolViolation():
+                # Told once: a broker that is away for a day must not fill the log.
+                is_news, self.problem = effect.text != self.problem, effect.text
+                self._options = self._preferred
+                if is_news:
+                    self._told(effect)
             case _:
                 self._told(effect)
 
-    def _fall_back(self) -> bool:
-        """Try an older version next time, if there is one."""
+    def _fall_back(self, refusal: effects.ConnectRefused) -> bool:
+        """Try an older version next time, if there is one; whether the refusal is thereby settled.
+
+        A new connection after a lost one starts with the newest version again: the broker may have
+        been replaced.
+        """
+        if refusal.reason is None:
+            self._silent_refusals += 1
+            if self._silent_refusals < SILENT_REFUSALS_MAX:
+                return False
         if self._options.version is Version.V5:
             self._options = replace(self._options, version=Version.V311, bridge=True)
             return True
         if self._options.bridge:
             self._options = replace(self._options, bridge=False)
             return True
+        self._silent_refusals = 0
         return False

@@ -220,24 +220,25 @@ class Sessions:
         for client in {**dict.fromkeys(self._sessions), **dict.fromkeys(tree.filters)}:
             self.declare(client, tree.filters.get(client, ()))
         self._gaps.pop(Kind.PLAIN, None)
-        self._adopt_shared(tree.shared)
+        self._adopt_shared(tree)
 
-    def _adopt_shared(self, paths: tuple[str, ...]) -> None:
+    def _adopt_shared(self, tree: Tree) -> None:
         known: set[str] = set()
+        places = {*tree.shared, *tree.perhaps_shared}
         for client, session in list(self._sessions.items()):
             for name in [name for name in session.filters if kind_of(name) is Kind.SHARED]:
                 plain = split_share(name)[1]
-                if plain in paths:
+                if plain in places:
                     known.add(plain)
                 else:
                     self._drop(session, name)
             self._close_if_idle(client)
-        unknown = [path for path in paths if path not in known]
+        unknown = [path for path in tree.shared if path not in known]
         for path in unknown:
             self.subscribe(ANYBODY, _ANY_GROUP + path, is_certain=False)
         if unknown:
             self._gaps[Kind.SHARED] = "the groups of some shared subscriptions are unknown"
-        elif not paths:
+        elif not places:
             self._gaps.pop(Kind.SHARED, None)
 
     # ------------------------------------------------------------ the broker's counts

@@ -10,6 +10,7 @@ that begins with two spaces, or is nothing but one, cannot be told from a deeper
 """
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 _INDENT = "    "
@@ -24,8 +25,10 @@ class Tree:
     """Per client id, what it is subscribed to itself."""
     shared: tuple[str, ...]
     """Filters with shared subscriptions, of whatever group."""
+    perhaps_shared: tuple[str, ...]
+    """Filters with or without: they lead to one of the others."""
     is_whole: bool
-    """Whether the part of shared subscriptions has begun, which is the last."""
+    """Whether the part of shared subscriptions has begun, which is the last; else it is empty."""
 
 
 def find(text: str) -> Tree | None:
@@ -38,28 +41,37 @@ def find(text: str) -> Tree | None:
         elif block:
             last, block = block, []
     lines = block or last
-    return _tree(lines) if lines else None
+    return _last_tree(lines) if lines else None
 
 
-def _tree(lines: list[str]) -> Tree:
+def _last_tree(lines: list[str]) -> Tree:
+    """Read the last of the trees in these lines; each part begins with an empty root."""
+    starts = [at for at, line in enumerate(lines) if line == _INDENT]
+    if not starts or len(starts) % 2:
+        return Tree({}, (), (), is_whole=False)
+    plain, shared = starts[-2:]
     filters: dict[str, list[str]] = {}
-    shared: list[str] = []
-    roots: set[str] = set()
+    places = [(name, is_leaf) for name, _, is_leaf in _nodes(lines[shared:]) if name]
+    for name, holders, _ in _nodes(lines[plain:shared]):
+        for client in holders:
+            filters.setdefault(client, []).append(name)
+    return Tree(
+        {client: tuple(names) for client, names in filters.items()},
+        tuple(name for name, is_leaf in places if is_leaf),
+        tuple(name for name, is_leaf in places if not is_leaf),
+        is_whole=True,
+    )
+
+
+def _nodes(lines: list[str]) -> Iterator[tuple[str, list[str], bool]]:
+    """Yield each place in a tree as a filter, who subscribed there, and whether it is a leaf."""
     path: list[str] = []
-    is_shared = False
     for line, below in zip(lines, [*lines[1:], ""], strict=True):
         depth, level, holders = _parts(line, len(path))
         path = [*path[:depth], level]
-        if depth == 0:
-            is_shared = is_shared or level in roots  # a root for the second time
-            roots.add(level)
-        name = "/".join(path[1:] if path[0] else path[2:])
-        if is_shared and depth > 1 and _depth(below, depth + 1) <= depth:
-            shared.append(name)
-        for client in holders:
-            filters.setdefault(client, []).append(name)
-    found = {client: tuple(names) for client, names in filters.items()}
-    return Tree(found, tuple(shared), is_shared)
+        if depth > 0:
+            name = "/".join(path[1:] if path[0] else path[2:])
+            yield name, holders, len(path) > 2 and _depth(below, depth + 1) <= depth
 
 
 def _depth(line: str, depth_max: int) -> int:

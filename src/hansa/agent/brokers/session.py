@@ -1,59 +1,21 @@
 """The agent's own client at its broker: it takes what others want, and publishes what they sent.
 
-Subscriptions have identifiers in the order in which they were made. Of a publication that several
-of them match the broker sends one copy each; only the copy of the oldest one counts. Nothing here
-knows who wants what, or why.
+Subscriptions have identifiers, so that of a publication that several of them match only one copy is
+taken (`subscriptions`). Nothing here knows who wants what, or why.
 """
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 
 from hansa.agent.brokers.connection import Connection
+from hansa.agent.brokers.subscriptions import UNFIT, Subscriptions
 from hansa.mqtt import effects, inputs, packets
 from hansa.mqtt.vocabulary import REFUSED
-from hansa.protocol.events import Denied, Event, Granted, Published
-from hansa.protocol.topics import FilterTrie
+from hansa.protocol.events import Denied, Event, Granted
 from hansa.protocol.vocabulary import Publication
 
 BUFFER_BYTES_MAX = 16 << 20
 """Bytes that may wait for the broker before publications are dropped."""
-
-TOPICS_MAX = 65_536
-"""Topics whose oldest subscription is remembered; when full, all are learned anew."""
-
-
-class Subscriptions:
-    """The filters that this client is subscribed to or about to be, by identifier."""
-
-    def __init__(self) -> None:
-        """Start with none."""
-        self._trie: FilterTrie[int] = FilterTrie()
-        self._last = 0
-        self._oldest: dict[str, int] = {}
-        self.by_filter: dict[str, int] = {}
-
-    def add(self, topic_filter: str) -> int:
-        """Give a filter its identifier, above all others."""
-        self._last += 1
-        self.by_filter[topic_filter] = self._last
-        self._trie.put(topic_filter, self._last)
-        self._oldest.clear()
-        return self._last
-
-    def remove(self, topic_filter: str) -> None:
-        """Forget a filter."""
-        if self.by_filter.pop(topic_filter, None) is not None:
-            self._trie.remove(topic_filter)
-            self._oldest.clear()
-
-    def oldest(self, topic: str) -> int:
-        """Return the identifier whose copy of a publication counts, 0 if there is none."""
-        found = self._oldest.get(topic)
-        if found is None:
-            if len(self._oldest) >= TOPICS_MAX:
-                self._oldest.clear()
-            found = self._oldest[topic] = min(self._trie.match(topic), default=0)
-        return found
 
 
 class BrokerClient:
@@ -63,10 +25,11 @@ class BrokerClient:
         self,
         connection: Callable[[Callable[[effects.Effect], None]], Connection],
         feed: Callable[[Event], None],
-        captured: Callable[[Iterable[Published]], None],
+        captured: Callable[[Iterable[packets.Publish]], None],
         status: Callable[[str], None],
     ) -> None:
-        """`connection` makes the connection that reports to this client."""
+        """`connection` makes the connection that reports to this client; `status` is told why it
+        is lost, and an empty text when it stands."""
         self.connection = connection(self._told)
         self.subscriptions = Subscriptions()
         self.counters: Counter[str] = Counter()
@@ -74,26 +37,26 @@ class BrokerClient:
         self._captured = captured
         self._status = status
         self._connected = False
-        self._waiting: list[str] = []  # filters for which there was no packet id left
-        self._identified = True
+        self._identified = False
+        self._requests: deque[str] = deque()
+        """Filters whose subscription may have to be made or ended, in this order. The session takes
+        a few hundred requests at a time; what to do is decided when its turn comes."""
 
-    # ------------------------------------------------------------ orders
+    # ------------------------------------------------------------ what the node orders
 
     def subscribe(self, filters: Sequence[str]) -> None:
-        """Subscribe; the answers are fed as they come."""
-        for topic_filter in filters:
-            self.subscriptions.add(topic_filter)
-        if self._connected:
-            self._waiting += filters
-            self._send_waiting()
+        """Subscribe, now or when the broker is back; `Granted` or `Denied` will be fed."""
+        for name in filters:
+            self.subscriptions.want(name)
+        self._requests.extend(filters)
+        self._send_requests()
 
     def unsubscribe(self, filters: Sequence[str]) -> None:
-        """Give filters up. The broker answers in order, so copies that are under way come first."""
-        for topic_filter in filters:
-            self.subscriptions.remove(topic_filter)
-        self._waiting = [name for name in self._waiting if name in self.subscriptions.by_filter]
-        if self._connected:
-            self.connection.order(inputs.Unsubscribe(tuple(filters)))
+        """Give filters up."""
+        for name in filters:
+            self.subscriptions.drop(name)
+        self._requests.extend(filters)
+        self._send_requests()
 
     def publish(self, publications: Sequence[Publication]) -> None:
         """Publish to the broker's clients, with one write."""
@@ -103,10 +66,32 @@ class BrokerClient:
             return
         self.counters["injected"] += len(publications)
         batch = [
-            packets.Publish(p.topic, p.payload, retain=p.retain, properties=p.properties)
+            packets.Publish(p.topic, p.payload, 0, p.retain, False, 0, (), p.properties)
             for p in publications
         ]
         self.connection.order(inputs.Publish(batch))
+
+    def _send_requests(self) -> None:
+        session = self.connection.session
+        if not self._connected:
+            self._requests.clear()  # `_greet` starts from all that is wanted
+            return
+        while self._requests and session is not None and session.requests_left:
+            name = self._requests.popleft()
+            wanted, held = name in self.subscriptions, self.subscriptions.holds(name)
+            if wanted and not held and not self.subscriptions.is_leaving(name):
+                self._request(name)
+            elif held and not wanted:
+                self.subscriptions.part(name)
+                self.connection.order(inputs.Unsubscribe((name,)))
+
+    def _request(self, name: str) -> None:
+        # Retained values travel in their own way: a replay must not look like news.
+        wish = packets.Subscription(
+            name, qos=0, no_local=True, retain_as_published=True, retain_handling=2
+        )
+        identifier = self.subscriptions.enter(name)
+        self.connection.order(inputs.Subscribe((wish,), identifier if self._identified else None))
 
     # ------------------------------------------------------------ what the broker says
 
@@ -116,15 +101,17 @@ class BrokerClient:
                 self._capture(batch)
             case effects.Connected():
                 self._greet(effect)
-            case effects.Subscribed(subscriptions=granted, reasons=reasons):
-                self._note_answer(granted, reasons)
+            case effects.Subscribed(subscriptions=asked, reasons=reasons):
+                self._note_answer(asked, reasons)
+            case effects.Unsubscribed(filters=filters):
+                self._note_end(filters)
             case effects.ConnectRefused() | effects.Disconnected() | effects.ProtocolViolation():
                 self._connected = False
                 self._status(effect.text)
             case effects.NotSent(batch, reason):
                 self.counters[f"dropped: {reason}"] += len(batch)
             case effects.OversizedReceived():
-                self.counters["oversized publications"] += 1
+                self.counters["dropped: larger than a packet may be"] += 1
             case _:
                 pass
 
@@ -133,41 +120,39 @@ class BrokerClient:
         self._connected = True
         self._identified = effect.limits.identifiers_available
         self._status("")
-        self._waiting = sorted(
-            self.subscriptions.by_filter, key=self.subscriptions.by_filter.__getitem__
-        )
-        self._send_waiting()
-
-    def _send_waiting(self) -> None:
-        session = self.connection.session
-        while self._waiting and session is not None and session.requests_left:
-            name = self._waiting.pop(0)
-            wish = packets.Subscription(
-                name, qos=0, no_local=True, retain_as_published=True, retain_handling=2
-            )
-            identifier = self.subscriptions.by_filter[name] if self._identified else None
-            self.connection.order(inputs.Subscribe((wish,), identifier))
+        self.subscriptions.start_over()
+        self._requests = deque(self.subscriptions.wanted)
+        self._send_requests()
 
     def _note_answer(self, wishes: tuple[packets.Subscription, ...], reasons: bytes) -> None:
         """Tell the node; an answer for a filter that was given up meanwhile means nothing."""
         for wish, reason in zip(wishes, reasons, strict=True):
             name = wish.topic_filter
-            if name not in self.subscriptions.by_filter:
-                continue
             if reason >= REFUSED:
                 self.counters["subscriptions denied"] += 1
+                self.subscriptions.exclude(name)
+            if name not in self.subscriptions:
+                continue
+            if reason >= REFUSED:
                 self._feed(Denied((name,), f"the broker refuses {name!r} (code {reason:#x})"))
             else:
                 self._feed(Granted((name,)))
-        self._send_waiting()
+        self._send_requests()
+
+    def _note_end(self, filters: tuple[str, ...]) -> None:
+        self._requests.extend(name for name in filters if self.subscriptions.leave(name))
+        self._send_requests()
 
     def _capture(self, batch: Sequence[packets.Publish]) -> None:
         oldest = self.subscriptions.oldest
         taken = [
-            Published(p.topic, p.payload, p.qos, p.retain, p.properties)
+            p
             for p in batch
-            if not p.subscriptions or p.subscriptions[0] == oldest(p.topic)
+            if (p.subscriptions[0] == oldest(p.topic) if p.subscriptions else oldest(p.topic) > 0)
         ]
         self.counters["captured"] += len(taken)
-        self.counters["other copies"] += len(batch) - len(taken)
+        if len(taken) < len(batch):
+            unfit = sum(oldest(p.topic) == UNFIT for p in batch)
+            self.counters["dropped: topic with too many levels"] += unfit
+            self.counters["other copies"] += len(batch) - len(taken) - unfit
         self._captured(taken)

@@ -6,13 +6,19 @@ the node.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from hansa.agent.brokers.connection import Connection
-from hansa.agent.brokers.observer import Change, Finding, Observer
+from hansa.agent.brokers.observer import Change, Finding, Incomplete, Observer, ResyncFailed
+from hansa.errors import UsageError
 from hansa.mqtt import effects, inputs, packets
+from hansa.mqtt.vocabulary import REFUSED
 from hansa.protocol.events import InterestChanged
+
+LOG_TOPICS = "$SYS/broker/log/"
+SILENCE_S = 2.0
+"""Seconds without a line after a broker was asked for its log. The very request should make one."""
 
 
 class Watcher:
@@ -33,17 +39,31 @@ class Watcher:
         self._found = found
         self._log_file = log_file
         self._timer: asyncio.TimerHandle | None = None
-        self._told_node = False
+        self._has_told_node = False
+        self._silence: asyncio.TimerHandle | None = None
 
     def restore(self, saved: object) -> None:
         """Start from what a former life had learned; until the broker confirms it, it stands."""
-        if isinstance(saved, dict):
-            self._apply(self.observer.restore(saved, self._now()))
+        if not isinstance(saved, dict):
+            return
+        try:
+            change = self.observer.restore(saved, self._now())
+        except UsageError as error:  # another observer was configured then
+            self._found(ResyncFailed(f"what was learned before cannot be used: {error}"))
+        else:
+            self._apply([change])
 
     def start(self) -> None:
-        """Tell the node what is known already, be it nothing."""
+        """Tell the node what is known already, be it nothing, if the broker has nothing to add."""
         if not self.observer.subscriptions():
-            self._apply(self.observer.reconnected(session_lost=True, now=self._now()), known=True)
+            change = self.observer.reconnected(session_lost=True, now=self._now())
+            self._apply([change], known=True)
+
+    def stop(self) -> None:
+        """Expect nothing more."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._end_silence()
 
     def _now(self) -> float:
         return asyncio.get_running_loop().time()
@@ -52,39 +72,76 @@ class Watcher:
         match effect:
             case effects.Connected(session_present=present):
                 self._subscribe(present)
-            case effects.Subscribed():
+            case effects.Subscribed(subscriptions=asked, reasons=reasons):
+                self._note_refusals(asked, reasons)
                 self._resync()
             case effects.PublishReceived(batch):
-                for publication in batch:
-                    change = self.observer.take(publication.topic, publication.payload, self._now())
-                    self._apply(change)
+                now = self._now()
+                if self._silence and any(p.topic.startswith(LOG_TOPICS) for p in batch):
+                    self._end_silence()
+                self._apply([self.observer.take(p.topic, p.payload, now) for p in batch])
             case _:
                 pass
 
     def _subscribe(self, session_present: bool) -> None:
-        self._apply(self.observer.reconnected(not session_present, self._now()))
+        self._apply([self.observer.reconnected(not session_present, self._now())])
         self.observer.begin_resync(self._now())
-        wishes = tuple(packets.Subscription(name) for name in self.observer.subscriptions())
-        if wishes:
-            self.connection.order(inputs.Subscribe(wishes))
+        names = self.observer.subscriptions()
+        self._end_silence()
+        if any(name.startswith(LOG_TOPICS) for name in names):
+            loop = asyncio.get_running_loop()
+            self._silence = loop.call_later(SILENCE_S, self._note_silence)
+        self.connection.order(inputs.Subscribe(tuple(map(packets.Subscription, names))))
+
+    def _end_silence(self) -> None:
+        if self._silence is not None:
+            self._silence.cancel()
+            self._silence = None
+
+    def _note_silence(self) -> None:
+        self._silence = None
+        reason = (
+            "the broker sends no log: it needs log_dest topic and log_type subscribe, or an ACL"
+        )
+        self._found(Incomplete(f"{reason} forbids {LOG_TOPICS}#; see hansa doctor"))
+
+    def _note_refusals(self, asked: Sequence[packets.Subscription], reasons: bytes) -> None:
+        refused = [
+            wish.topic_filter
+            for wish, reason in zip(asked, reasons, strict=True)
+            if reason >= REFUSED
+        ]
+        if refused:
+            names = ", ".join(refused)
+            self._found(Incomplete(f"the broker does not let the agent subscribe to {names}"))
 
     def _resync(self) -> None:
         """Read what the broker logged before we listened; the node may then rely on the picture."""
+        changes = []
         if self._log_file is not None:
             try:
                 text = self._log_file.read_text(errors="replace")
-            except OSError:
-                text = ""
-            self._apply(self.observer.resync(text, self._now()))
-        self._apply(Change(), known=True)
+            except OSError as error:
+                self._found(ResyncFailed(f"{self._log_file}: {error.strerror}"))
+            else:
+                changes.append(self.observer.resync(text, self._now()))
+        self._apply(changes, known=True)
 
-    def _apply(self, change: Change, known: bool = False) -> None:
-        for finding in change.findings:
-            self._found(finding)
-        first = known and not self._told_node
-        if change.added or change.removed or first:
-            self._told_node |= known
-            self._feed(InterestChanged(change.added, change.removed))
+    def _apply(self, changes: Iterable[Change], known: bool = False) -> None:
+        """Tell the node the sum of some changes: a burst of subscriptions is one event."""
+        net: dict[str, bool] = {}
+        for change in changes:
+            for finding in change.findings:
+                self._found(finding)
+            for names, is_wanted in ((change.removed, False), (change.added, True)):
+                for name in names:
+                    if net.pop(name, is_wanted) == is_wanted:
+                        net[name] = is_wanted
+        if net or (known and not self._has_told_node):
+            self._has_told_node |= known
+            added = tuple(name for name, is_wanted in net.items() if is_wanted)
+            removed = tuple(name for name, is_wanted in net.items() if not is_wanted)
+            self._feed(InterestChanged(added, removed))
         self._rearm()
 
     def _rearm(self) -> None:
@@ -96,4 +153,4 @@ class Watcher:
             self._timer = asyncio.get_running_loop().call_at(due, self._expire)
 
     def _expire(self) -> None:
-        self._apply(self.observer.expire(self._now()))
+        self._apply([self.observer.expire(self._now())])

@@ -8,15 +8,18 @@ frames pile up.
 import asyncio
 import random
 import socket
+import struct
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
+from hansa.agent.reasons import explain
 from hansa.errors import InvalidFrame
 from hansa.protocol.vocabulary import LinkId
 from hansa.protocol.wire import FRAME_BYTES_MAX
 
-LENGTH_BYTES = 4
+LENGTH = struct.Struct(">I")
+LENGTH_BYTES = LENGTH.size
 READ_BYTES = 1 << 18
 """Bytes that one read takes at most; a frame that is longer makes the buffer grow to its size."""
 
@@ -26,8 +29,13 @@ BUFFER_BYTES_MAX = 8 << 20
 STUCK_BYTES_MAX = 16 << 20
 """Bytes that may wait for a neighbour before the link is given up."""
 
+LINKS_MAX = 1_024
+"""Connections at the same time, whoever they are; more are closed at once."""
+
 DIAL_MIN_S = 0.1
-DIAL_MAX_S = 5.0
+DIAL_MAX_S = 2.0
+"""Seconds between two attempts to reach a neighbour: what healing may wait after a partition."""
+
 DIAL_TIMEOUT_S = 5.0
 
 
@@ -67,6 +75,8 @@ class TcpLink(asyncio.BufferedProtocol):
         self.bytes_in = 0
         self.bytes_out = 0
         self.dropped = 0
+        self.remote = str(dialled) if dialled else "unknown"
+        """Where the other side is: the address that was dialled, or the one that it came from."""
         self.closed = asyncio.Event()
         self._listener = listener
         self._transport: asyncio.Transport | None = None
@@ -78,11 +88,12 @@ class TcpLink(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Send small frames at once; this side batches them itself."""
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by descent
         connection = transport.get_extra_info("socket")
         if connection is not None:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if self.dialled is None:
+            self.remote = str(Address(*transport.get_extra_info("peername")[:2]))
         self._listener.link_opened(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -93,10 +104,14 @@ class TcpLink(asyncio.BufferedProtocol):
         """Cut what arrived into frames."""
         self.bytes_in += nbytes
         self._filled += nbytes
+        if self._reason:
+            self._filled = 0  # it is being closed: what still comes means nothing
+            return
         try:
             frames, used = split(self._buffer, self._filled)
         except InvalidFrame as error:
-            self.close(str(error))
+            self.close(f"this is no neighbour of ours: {error}")
+            self._filled = 0
             return
         rest = self._filled - used
         self._buffer[:rest] = self._buffer[used : self._filled]
@@ -132,9 +147,8 @@ class TcpLink(asyncio.BufferedProtocol):
         """Write frames with one call."""
         if self._transport is None or self._transport.is_closing():
             return
-        data = b"".join(
-            part for frame in frames for part in (len(frame).to_bytes(LENGTH_BYTES, "big"), frame)
-        )
+        pack = LENGTH.pack
+        data = b"".join([part for frame in frames for part in (pack(len(frame)), frame)])
         self.bytes_out += len(data)
         self._transport.write(data)
         if self._waiting() > STUCK_BYTES_MAX:
@@ -158,17 +172,25 @@ def split(buffer: bytearray, filled: int) -> tuple[list[bytes], int]:
     """Return the whole frames at the start of a buffer, and how many bytes they took."""
     frames: list[bytes] = []
     at = 0
-    view = memoryview(buffer)
+    data = bytes(memoryview(buffer)[:filled])  # slices of bytes are faster than those of a view
     while filled - at >= LENGTH_BYTES:
         start = at + LENGTH_BYTES
-        length = int.from_bytes(view[at:start], "big")
+        (length,) = LENGTH.unpack_from(data, at)
         if not 0 < length <= FRAME_BYTES_MAX:
             raise InvalidFrame(f"a frame of {length} bytes, the limit is {FRAME_BYTES_MAX}")
         if filled - start < length:
             break
-        frames.append(bytes(view[start : start + length]))
         at = start + length
+        frames.append(data[start:at])
     return frames, at
+
+
+class TurnedAway(asyncio.Protocol):
+    """A connection too many."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Close it."""
+        cast(asyncio.Transport, transport).abort()
 
 
 class TcpLinks:
@@ -179,15 +201,14 @@ class TcpLinks:
         self._listener = listener
         self._chance = chance
         self._last_id = 0
+        self._open: set[TcpLink] = set()
         self._server: asyncio.Server | None = None
         self._dialling: list[asyncio.Task[None]] = []
 
     async def listen(self, address: Address) -> Address:
         """Listen; return the address with the port that was taken if 0 was asked for."""
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(
-            lambda: self._new_link(None), address.host, address.port
-        )
+        self._server = await loop.create_server(self._accept, address.host, address.port)
         port = self._server.sockets[0].getsockname()[1]
         return Address(address.host, port)
 
@@ -202,6 +223,14 @@ class TcpLinks:
         await asyncio.gather(*self._dialling, return_exceptions=True)
         if self._server is not None:
             self._server.close()
+
+    def _accept(self) -> asyncio.BaseProtocol:
+        self._open = {link for link in self._open if not link.closed.is_set()}
+        if len(self._open) >= LINKS_MAX:
+            return TurnedAway()
+        link = self._new_link(None)
+        self._open.add(link)
+        return link
 
     def _new_link(self, dialled: Address | None) -> TcpLink:
         self._last_id += 1
@@ -220,9 +249,10 @@ class TcpLinks:
                     address.host,
                     address.port,
                 )
-                await asyncio.wait_for(connect, DIAL_TIMEOUT_S)
-            except (OSError, TimeoutError) as error:
-                failed(address, str(error) or "no answer")
+                async with asyncio.timeout(DIAL_TIMEOUT_S):  # wait_for of 3.11 can miss our own end
+                    await connect
+            except (OSError, UnicodeError) as error:  # the latter for what cannot be a host name
+                failed(address, explain(error))
             else:
                 began = loop.time()
                 await link.closed.wait()

@@ -1,5 +1,6 @@
 """Promises about publications: no phantom, no copy too many, no loop, and nobody is forgotten."""
 
+from hansa.protocol.topics import is_local_only
 from hansa.protocol.vocabulary import HOPS_MAX, GroupId, Publication
 from hansa.simulator.checkers.base import Checker
 from hansa.simulator.convergence import Tracker
@@ -10,7 +11,7 @@ from hansa.simulator.world import World
 
 
 class NoPhantom(Checker):
-    """What is delivered was published, byte for byte, and elsewhere."""
+    """What is delivered was published, byte for byte, elsewhere, and may cross brokers."""
 
     name = "no phantom"
 
@@ -22,6 +23,8 @@ class NoPhantom(Checker):
         got = (publication.topic, publication.payload, publication.qos, publication.retain)
         if got != (entry.topic, entry.payload, entry.qos, entry.retain):
             self.fail(f"n{site.place} delivers {publication}, published was {entry}")
+        if is_local_only(publication.topic):
+            self.fail(f"n{site.place} delivers {publication}, which no other broker may see")
         if site.place == entry.place:
             self.fail(f"n{site.place} delivers its own publication {entry.number}")
 

@@ -1,0 +1,204 @@
+"""What a Mosquitto's configuration lacks for an agent beside it: the judgement of `hansa doctor`.
+
+The shell finds out (it connects a probe that subscribes, unsubscribes and is taken over, and sees
+which lines arrive); here is what follows from that, with the exact lines to add; those about the
+log take effect at SIGHUP. What could not be found out is None, and no reason to complain.
+"""
+
+import re
+from dataclasses import dataclass
+from enum import Enum
+
+from hansa.mqtt.limits import Limits
+from hansa.mqtt.vocabulary import Version
+
+IN_FLIGHT_WANTED = 100
+"""Publications under way to the broker at QoS 1 and 2; a commit to disk covers about so many."""
+
+QUEUED_WANTED = 100_000
+"""Messages that the broker should keep for an agent that is away or slow."""
+
+PACKET_BYTES_WANTED = 1 << 20
+"""Bytes of a packet that passes everywhere, as in `Options.packet_bytes_max`."""
+
+_VERSION = re.compile(r"mosquitto version (\d+)\.(\d+)\b.*")
+
+
+class Severity(Enum):
+    """How bad it is."""
+
+    ERROR = "error"
+    """The agent cannot learn what is wanted here."""
+    WARNING = "warning"
+    """It works, but messages can be lost or doubled."""
+    NOTE = "note"
+    """It works, and could work better."""
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """One thing to change."""
+
+    severity: Severity
+    problem: str
+    lines: tuple[str, ...] = ()
+    """What to add to the broker's configuration."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Learned:
+    """What could be found out about a broker; None for what could not."""
+
+    version: str | None = None
+    """What `$SYS/broker/version` says; empty if nothing came."""
+    limits: Limits | None = None
+    """What the broker granted when the agent connected."""
+    logs_subscribe: bool | None = None
+    """Whether a line came for the probe's subscription; and so on."""
+    logs_unsubscribe: bool | None = None
+    logs_connect: bool | None = None
+    logs_takeover: bool | None = None
+    publishes_counts: bool | None = None
+    """Whether `$SYS/broker/subscriptions/count` came."""
+    has_history: bool | None = None
+    """Whether the agent can read the broker's log file back to the line that the broker starts."""
+    has_persistence: bool | None = None
+    """Whether the broker still knew the agent's lasting session after a restart of its own."""
+    dropped_count: int | None = None
+    """What `$SYS/broker/publish/messages/dropped` says."""
+    bridges: tuple[str, ...] = ()
+    """Bridges that the observer noticed."""
+
+
+def advise(learned: Learned) -> tuple[Advice, ...]:
+    """Return what to change, the worst first."""
+    found = [
+        *_version(learned),
+        *_logs(learned),
+        *_history(learned),
+        *_bridges(learned),
+        *_queues(learned),
+        *_limits(learned.limits),
+    ]
+    order = list(Severity)
+    return tuple(sorted(found, key=lambda advice: order.index(advice.severity)))
+
+
+def missing_lines(advices: tuple[Advice, ...]) -> tuple[str, ...]:
+    """Return all lines to add, each once, in the order of the advice."""
+    return tuple(dict.fromkeys(line for advice in advices for line in advice.lines))
+
+
+def _version(learned: Learned) -> list[Advice]:
+    if learned.version is None:
+        return []
+    if not learned.version:
+        problem = "no $SYS topics: sys_interval is 0, or an access list hides them from the agent"
+        return [Advice(Severity.WARNING, problem, ("sys_interval 10",))]
+    found = _VERSION.fullmatch(learned.version)
+    if found is None:
+        problem = (
+            f"{learned.version!r} is no Mosquitto: use the observer for it, or beacon or static"
+        )
+        return [Advice(Severity.ERROR, problem)]
+    if (int(found[1]), int(found[2])) < (2, 0):
+        problem = f"{learned.version} is older than 2.0: what it logs has not been tried"
+        return [Advice(Severity.WARNING, problem)]
+    return []
+
+
+def _logs(learned: Learned) -> list[Advice]:
+    """Look at the four kinds of lines. Any `log_type` turns off those that are not named."""
+    rows = (
+        (learned.logs_subscribe, "subscribe", Severity.ERROR, "who subscribes is not told"),
+        (learned.logs_connect, "notice", Severity.ERROR, "who connects and leaves is not told"),
+        (
+            learned.logs_unsubscribe,
+            "unsubscribe",
+            Severity.WARNING,
+            "who unsubscribes is not told: messages keep coming that nobody wants",
+        ),
+        (
+            learned.logs_takeover,
+            "error",
+            Severity.WARNING,
+            "who is taken over is not told: its filters may be dropped too early",
+        ),
+    )
+    lacking = [row for row in rows if row[0] is False]
+    if len(lacking) == len(rows):
+        problem = (
+            "nothing of the log arrives: it does not go to topics, or an access list hides it"
+            " (the agent's user needs `topic read $SYS/broker/log/#`)"
+        )
+        types = tuple(f"log_type {word}" for _, word, _, _ in rows)
+        lines = ("log_dest topic", *types, "connection_messages true")
+        return [Advice(Severity.ERROR, problem, lines)]
+    return [Advice(how, problem, (f"log_type {word}",)) for _, word, how, problem in lacking]
+
+
+def _history(learned: Learned) -> list[Advice]:
+    found: list[Advice] = []
+    if learned.has_history is False:
+        problem = (
+            "what was subscribed before the agent came is unknown: let the broker also log to a"
+            " file that the agent may read; `information` has the line that shows its beginning"
+        )
+        lines = ("log_dest file /var/log/mosquitto/mosquitto.log", "log_type information")
+        found.append(Advice(Severity.WARNING, problem, lines))
+    if learned.publishes_counts is False and learned.version:
+        problem = "the broker's counts do not arrive: the agent cannot see whether it knows all"
+        found.append(Advice(Severity.WARNING, problem, ("sys_interval 10",)))
+    return found
+
+
+def _bridges(learned: Learned) -> list[Advice]:
+    return [
+        Advice(
+            Severity.WARNING,
+            f"bridge {name!r}: if it leads to a broker of this federation, messages will loop;"
+            " remove its `connection` from the configuration on either side",
+        )
+        for name in learned.bridges
+    ]
+
+
+def _queues(learned: Learned) -> list[Advice]:
+    found: list[Advice] = []
+    if learned.has_persistence is False:
+        problem = "the broker forgets its sessions when it restarts, and with them what is queued"
+        wanted = ("persistence true", "autosave_interval 60")
+        found.append(Advice(Severity.WARNING, problem, wanted))
+    if learned.dropped_count is not None:
+        lines = (f"max_queued_messages {QUEUED_WANTED}",)
+        if learned.dropped_count:
+            problem = f"the broker has dropped {learned.dropped_count} messages for slow clients"
+            found.append(Advice(Severity.WARNING, problem, lines))
+        else:
+            problem = "by default the broker keeps 1000 messages for a client, and drops the rest"
+            found.append(Advice(Severity.NOTE, problem, lines))
+    return found
+
+
+def _limits(limits: Limits | None) -> list[Advice]:
+    if limits is None:
+        return []
+    found: list[Advice] = []
+    if limits.version is not Version.V5:
+        problem = "the broker speaks no MQTT 5: properties are lost, own messages come back"
+        found.append(Advice(Severity.WARNING, problem))
+    elif limits.receive_maximum < IN_FLIGHT_WANTED:
+        problem = f"only {limits.receive_maximum} messages of QoS 1 and 2 may be under way to it"
+        lines = (f"max_inflight_messages {IN_FLIGHT_WANTED}",)
+        found.append(Advice(Severity.NOTE, problem, lines))
+    if limits.qos_max < 2:
+        problem = f"the agent's listener allows QoS {limits.qos_max} at most"
+        found.append(Advice(Severity.WARNING, problem, ("max_qos 2",)))
+    if not limits.retain_available:
+        problem = "the broker takes no retained messages"
+        found.append(Advice(Severity.WARNING, problem, ("retain_available true",)))
+    if limits.packet_bytes_max < PACKET_BYTES_WANTED:
+        problem = f"the broker takes packets of at most {limits.packet_bytes_max} bytes"
+        lines = (f"max_packet_size {PACKET_BYTES_WANTED}",)
+        found.append(Advice(Severity.WARNING, problem, lines))
+    return found

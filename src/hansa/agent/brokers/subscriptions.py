@@ -1,0 +1,102 @@
+"""Which of the agent's own subscriptions decides about a publication that several of them match.
+
+The broker sends one copy for each, with its identifier; the copy of the oldest one counts and the
+others are dropped. That stays right while the set changes, because
+
+- a new filter gets the highest identifier: it decides only where no other filter matches;
+- a filter that is given up decides until the broker has confirmed its end. The broker answers in
+  order, so copies from before the end come before the confirmation, and none come after it;
+- a filter that the broker refuses decides nothing: no copy would ever carry its identifier.
+"""
+
+from hansa.errors import InvalidTopic
+from hansa.protocol.topics import FilterTrie, check_name
+
+TOPICS_MAX = 65_536
+"""Topics whose oldest subscription is remembered; when full, all are learned anew."""
+
+
+UNFIT = -1
+"""Stands for the identifier of a topic that cannot travel: one with too many levels."""
+
+
+class Subscriptions:
+    """The filters that this client wants, and those that it is about to lose."""
+
+    def __init__(self) -> None:
+        """Start with none."""
+        self._trie: FilterTrie[int] = FilterTrie()
+        self._last = 0
+        self._oldest: dict[str, int] = {}
+        self._wanted: dict[str, None] = {}
+        self._leaving: set[str] = set()
+
+    def __contains__(self, topic_filter: str) -> bool:
+        """Whether a filter is wanted."""
+        return topic_filter in self._wanted
+
+    @property
+    def wanted(self) -> tuple[str, ...]:
+        """The filters to be subscribed to, oldest first."""
+        return tuple(self._wanted)
+
+    def want(self, topic_filter: str) -> None:
+        """Want a filter."""
+        self._wanted[topic_filter] = None
+
+    def drop(self, topic_filter: str) -> None:
+        """Want a filter no more."""
+        self._wanted.pop(topic_filter, None)
+
+    def enter(self, topic_filter: str) -> int:
+        """A filter is being subscribed to; return its identifier, above all others."""
+        self._last += 1
+        self._trie.put(topic_filter, self._last)
+        self._oldest.clear()
+        return self._last
+
+    def part(self, topic_filter: str) -> None:
+        """A filter is being unsubscribed from; it decides until it has left."""
+        self._leaving.add(topic_filter)
+
+    def leave(self, topic_filter: str) -> bool:
+        """The broker has confirmed the end of a filter; whether it is wanted again meanwhile."""
+        self._leaving.discard(topic_filter)
+        self.exclude(topic_filter)
+        return topic_filter in self._wanted
+
+    def exclude(self, topic_filter: str) -> None:
+        """The broker has refused a filter; it stays wanted, for another connection may bring it."""
+        self._trie.remove(topic_filter)
+        self._oldest.clear()
+
+    def holds(self, topic_filter: str) -> bool:
+        """Whether the broker has, or is about to have, a subscription that is not being ended."""
+        return topic_filter in self._trie and topic_filter not in self._leaving
+
+    def is_leaving(self, topic_filter: str) -> bool:
+        """Whether the broker has been told, and has not confirmed yet, that a filter ends."""
+        return topic_filter in self._leaving
+
+    def start_over(self) -> None:
+        """A new connection without a session: the broker has none of them."""
+        self._trie = FilterTrie()
+        self._oldest.clear()
+        self._leaving.clear()
+        self._last = 0
+
+    def oldest(self, topic: str) -> int:
+        """Return the identifier whose copy of a publication counts, 0 or UNFIT if none does."""
+        found = self._oldest.get(topic)
+        if found is None:
+            if len(self._oldest) >= TOPICS_MAX:
+                self._oldest.clear()
+            found = self._oldest[topic] = self._find_oldest(topic)
+        return found
+
+    def _find_oldest(self, topic: str) -> int:
+        try:
+            check_name(topic)
+        except InvalidTopic:
+            return UNFIT
+        return min(self._trie.match(topic), default=0)

@@ -1,0 +1,88 @@
+"""What an agent writes to its log: one line per thing that an operator can act on or wonder about.
+
+A line is `what happened key=value …`. Whatever repeats as long as its cause lasts (a neighbour that
+is away, a stranger who knocks) is written once and then only in detail; docs/operating.md lists the
+lines.
+"""
+
+import logging
+
+from hansa.agent.brokers import observer
+from hansa.agent.brokers.observer import Finding
+from hansa.agent.links.tcp import Address, TcpLink
+from hansa.protocol import effects
+
+log = logging.getLogger("hansa.agent")
+
+REPEATS_MAX = 1_024
+"""Things that are remembered as told; when full, all are told anew."""
+
+
+class Chronicle:
+    """Writes the log of one agent."""
+
+    def __init__(self) -> None:
+        """Start with nothing told."""
+        self._told: dict[tuple[str, str], None] = {}
+
+    def news(self, effect: effects.Effect) -> None:
+        """Write what the node tells: nodes and neighbours always, groups only in detail."""
+        match effect:
+            case effects.NeighbourUp(node):
+                self._told.clear()  # what was in the way is gone; if it comes back, it is news
+                log.info("neighbour up node=%016x", node)
+            case effects.NeighbourDown(node, reason):
+                log.warning("neighbour down node=%016x reason=%r", node, reason)
+            case effects.MemberJoined(node):
+                log.info("node in reach node=%016x", node)
+            case effects.MemberLost(node):
+                log.warning("node out of reach node=%016x", node)
+            case effects.IncarnationRaised(incarnation):
+                log.warning("incarnation raised incarnation=%d", incarnation)
+            case effects.Ignored(reason) if reason.startswith("subscription denied"):
+                log.warning("%s", reason)
+            case _:
+                log.debug("%s", effect)
+
+    def link_closed(self, link: TcpLink, reason: str) -> None:
+        """Write why a link is gone; for a neighbour's the node says so, too."""
+        # Of whoever comes in, only the host stays the same from one attempt to the next.
+        who = link.remote if link.dialled else link.remote.rpartition(":")[0]
+        self._once("link", who, reason, "link closed remote=%s reason=%r", link.remote, reason)
+
+    def dialling_failed(self, address: Address, reason: str) -> None:
+        """Write that a neighbour cannot be reached."""
+        text = "neighbour not reached, still trying address=%s reason=%r"
+        self._once("dial", str(address), reason, text, address, reason)
+
+    def broker(self, address: str, problem: str) -> None:
+        """Write that the broker is there, or why it is not."""
+        if problem:
+            log.warning("broker lost, still trying address=%s reason=%r", address, problem)
+        else:
+            log.info("broker connected address=%s", address)
+
+    def finding(self, finding: Finding) -> None:
+        """Write what the observer found."""
+        match finding:
+            case observer.Completed():
+                log.info("observer complete: every subscription at the broker is known")
+            case observer.Incomplete(reason):
+                log.warning("observer incomplete, subscriptions may be missing reason=%r", reason)
+            case observer.BridgeNoticed(name, is_up):
+                state = "up" if is_up else "down"
+                text = "bridge at the broker name=%r state=%s: messages loop if it leads to a node"
+                log.warning(text, name, state)
+            case observer.FilterRefused(topic_filter, reason):
+                log.warning("filter left out filter=%r reason=%r", topic_filter, reason)
+            case observer.ResyncFailed(reason):
+                log.warning("resync failed reason=%r", reason)
+            case _:
+                log.warning("observer: %s", finding)
+
+    def _once(self, kind: str, who: str, reason: str, text: str, *values: object) -> None:
+        key = (f"{kind} {who}", reason)
+        log.log(logging.DEBUG if key in self._told else logging.WARNING, text, *values)
+        if len(self._told) >= REPEATS_MAX:
+            self._told.clear()
+        self._told[key] = None

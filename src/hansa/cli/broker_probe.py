@@ -1,0 +1,105 @@
+"""Finds out what an agent would see of a broker: a client watches while another one is probed.
+
+The probe subscribes, publishes, unsubscribes and is taken over, with names of its own and nothing
+retained, so that it leaves no trace but lines in the broker's log. What follows from what was seen
+is `hansa.agent.brokers.advice`.
+"""
+
+import asyncio
+import secrets
+from dataclasses import dataclass
+
+from hansa.agent.brokers.advice import Learned
+from hansa.agent.brokers.connection import BrokerAddress
+from hansa.cli.clients import Arrival, Client, until
+
+LINE_TIMEOUT_S = 2.0
+"""How long a line of the log may take: a broker that logs to topics does it at once."""
+
+SUBSCRIBE = "$SYS/broker/log/M/subscribe"
+UNSUBSCRIBE = "$SYS/broker/log/M/unsubscribe"
+NOTICE = "$SYS/broker/log/N"
+ERROR = "$SYS/broker/log/E"
+VERSION = "$SYS/broker/version"
+COUNT = "$SYS/broker/subscriptions/count"
+DROPPED = "$SYS/broker/publish/messages/dropped"
+BRIDGES = "$SYS/broker/connection/+/state"
+
+WATCHED = (VERSION, SUBSCRIBE, UNSUBSCRIBE, NOTICE, ERROR, COUNT, DROPPED, BRIDGES)
+
+
+@dataclass(frozen=True, slots=True)
+class Examination:
+    """What was found out."""
+
+    learned: Learned
+    refused: tuple[str, ...]
+    """Topics that the broker does not let this user subscribe to."""
+    delivers: bool
+    """Whether what one client published reached the other."""
+
+
+async def examine(address: BrokerAddress) -> Examination:
+    """Examine a broker; raise UsageError if it does not let a client in."""
+    name = f"hansa-doctor-{secrets.token_hex(4)}"
+    topic = f"hansa/doctor/{name}"
+    watcher = Client(address, f"{name}-watcher", *WATCHED, topic)
+    probes = [Client(address, f"{name}-probe") for _ in range(2)]
+    probe, rival = probes
+    try:
+        await watcher.start()
+        await probe.start()
+        probe.subscribe(f"{topic}/probe")
+        await until(lambda: bool(probe.granted), LINE_TIMEOUT_S)
+        probe.publish(topic, b"probe")
+        probe.unsubscribe(f"{topic}/probe")
+        await _seen(watcher, UNSUBSCRIBE, probe)
+        await rival.start()  # takes the session over; of the two, the first would come back
+        await probe.stop()
+        await until(lambda: _has_takeover(watcher.arrivals, rival.client_id), LINE_TIMEOUT_S)
+        return _conclude(watcher, probe, topic)
+    finally:
+        await asyncio.gather(*(client.stop() for client in (watcher, *probes)))
+
+
+async def _seen(watcher: Client, topic: str, probe: Client) -> None:
+    await until(lambda: _has_line(watcher.arrivals, topic, probe.client_id), LINE_TIMEOUT_S)
+
+
+def _conclude(watcher: Client, probe: Client, topic: str) -> Examination:
+    arrivals, client_id = watcher.arrivals, probe.client_id
+    last = {arrival.topic: arrival.payload.decode(errors="replace") for arrival in arrivals}
+    dropped = last.get(DROPPED, "")
+    learned = Learned(
+        version=last.get(VERSION, ""),
+        limits=watcher.limits,
+        logs_subscribe=_has_line(arrivals, SUBSCRIBE, client_id),
+        logs_unsubscribe=_has_line(arrivals, UNSUBSCRIBE, client_id),
+        logs_connect=_has_line(arrivals, NOTICE, f" as {client_id} "),
+        logs_takeover=_has_takeover(arrivals, client_id),
+        publishes_counts=COUNT in last,
+        dropped_count=int(dropped) if dropped.isdigit() else None,
+        bridges=tuple(
+            sorted(
+                name.split("/")[-2]
+                for name, state in last.items()
+                if name.startswith("$SYS/broker/connection/") and state == "1"
+            )
+        ),
+    )
+    refused = tuple(name for name in watcher.filters if not watcher.granted.get(name, True))
+    return Examination(learned, refused, topic in last)
+
+
+def _has_line(arrivals: list[Arrival], topic: str, words: str) -> bool:
+    return any(a.topic == topic and words.encode() in a.payload for a in arrivals)
+
+
+def _has_takeover(arrivals: list[Arrival], client_id: str) -> bool:
+    """Mosquitto 2.0 logs it as an error, 2.1 as a notice."""
+    return any(
+        a.topic in (ERROR, NOTICE)
+        and client_id.encode() in a.payload
+        and (b"already connected" in a.payload or b"taken over" in a.payload)
+        for a in arrivals
+    )

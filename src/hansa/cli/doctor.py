@@ -1,0 +1,117 @@
+"""`hansa doctor`: is a broker ready for an agent, and what does its configuration lack?"""
+
+import argparse
+import asyncio
+import os
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.markup import escape
+
+from hansa.agent.brokers.advice import Advice, Severity, advise, missing_lines
+from hansa.agent.brokers.connection import BrokerAddress
+from hansa.cli.arguments import Parser
+from hansa.cli.broker_probe import Examination, examine
+from hansa.cli.report import console
+
+PASSWORD_VARIABLE = "HANSA_BROKER_PASSWORD"
+
+EXAMPLES = """\
+  hansa doctor localhost:1883
+  hansa doctor broker.example:1883 --username hansa      password in HANSA_BROKER_PASSWORD"""
+
+LOG_TYPES = ("subscribe", "unsubscribe", "notice", "error")
+
+MARKS = {
+    Severity.ERROR: "[red]✗[/red]",
+    Severity.WARNING: "[yellow]![/yellow]",
+    Severity.NOTE: "[dim]·[/dim]",
+}
+
+
+def run(given: Sequence[str]) -> int:
+    """Examine a broker; exit code 1 if an agent could not work beside it."""
+    parser = Parser(
+        "hansa doctor",
+        "Check a broker: reachable, version, what its log tells, limits, bridges; print the lines\n"
+        "that its configuration lacks.",
+        EXAMPLES,
+    )
+    parser.add_argument("broker", type=_address, metavar="HOST:PORT", help="where the broker is")
+    parser.add_argument("--username", metavar="NAME", help="as the agent will connect")
+    parser.add_argument(
+        "--password", metavar="TEXT", help=f"better in the variable {PASSWORD_VARIABLE}"
+    )
+    args = parser.parse_args(given)
+    host, port = args.broker
+    password = args.password or os.environ.get(PASSWORD_VARIABLE)
+    address = BrokerAddress(host, port, args.username, password if args.username else None)
+    examination = asyncio.run(examine(address))
+    advices = judge(examination)
+    _show(console(), address, examination, advices)
+    return 1 if any(advice.severity is Severity.ERROR for advice in advices) else 0
+
+
+def judge(examination: Examination) -> tuple[Advice, ...]:
+    """Return what to change, the worst first."""
+    found: list[Advice] = []
+    if not examination.delivers:
+        problem = "a publication of one client did not reach another: an access list forbids it"
+        found.append(Advice(Severity.ERROR, problem))
+    if examination.refused:
+        problem = f"this user may not subscribe to {', '.join(examination.refused)}"
+        found.append(Advice(Severity.ERROR, problem))
+    return (*found, *advise(examination.learned))
+
+
+def _show(
+    out: Console, address: BrokerAddress, examination: Examination, advices: Sequence[Advice]
+) -> None:
+    learned, limits = examination.learned, examination.learned.limits
+    version = learned.version or "a broker that does not say which"
+    out.print(f"[green]✓[/green] {address}: {escape(version)}")
+    if limits is not None:
+        spoken = "MQTT 5" if limits.version == 5 else "MQTT 3.1.1"
+        out.print(f"[green]✓[/green] {spoken}, receive maximum {limits.receive_maximum}")
+    lines = {
+        "subscribe": learned.logs_subscribe,
+        "unsubscribe": learned.logs_unsubscribe,
+        "connect": learned.logs_connect,
+        "takeover": learned.logs_takeover,
+    }
+    seen = [word for word, is_seen in lines.items() if is_seen]
+    mark = "[green]✓[/green]" if len(seen) == len(lines) else "[red]✗[/red]"
+    out.print(f"{mark} lines of the log that arrived: {', '.join(seen) or 'none'}")
+    for advice in advices:
+        out.print(f"{MARKS[advice.severity]} {escape(advice.problem)}")
+    wanted = [advice for advice in advices if advice.severity is not Severity.NOTE]
+    _show_lines(out, "Add to mosquitto.conf:", with_all_types(missing_lines(tuple(wanted))))
+    notes = missing_lines(tuple(a for a in advices if a.severity is Severity.NOTE))
+    _show_lines(out, "Worth adding, if it is not there:", notes)
+    if not wanted:
+        out.print("\nAn agent can work here.")
+
+
+def with_all_types(lines: Sequence[str]) -> tuple[str, ...]:
+    """Add every log type that an agent needs if one is to be added.
+
+    A configuration that names no type has some by default, and the first that is named turns all
+    others off. To name one twice does no harm.
+    """
+    if not any(line.startswith("log_type ") for line in lines):
+        return tuple(lines)
+    return tuple(dict.fromkeys([*lines, *(f"log_type {word}" for word in LOG_TYPES)]))
+
+
+def _show_lines(out: Console, heading: str, lines: Sequence[str]) -> None:
+    if lines:
+        out.print(f"\n{heading}")
+        for line in lines:
+            out.print(f"  {line}", markup=False, soft_wrap=True)
+
+
+def _address(text: str) -> tuple[str, int]:
+    host, colon, port = text.rpartition(":")
+    if not (colon and host and port.isascii() and port.isdigit() and 0 < int(port) < 1 << 16):
+        raise argparse.ArgumentTypeError(f"{text!r} must be HOST:PORT, as in localhost:1883")
+    return host.strip("[]"), int(port)

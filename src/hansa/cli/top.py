@@ -1,0 +1,118 @@
+"""`hansa top`: the tables of `hansa status`, live."""
+
+import os
+import select
+import sys
+import termios
+import time
+import tty
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from rich.console import Group, RenderableType
+from rich.live import Live
+from rich.text import Text
+
+from hansa.cli import status_page, status_tables
+from hansa.cli.arguments import Parser, amount
+from hansa.cli.report import console
+from hansa.cli.status_page import Page
+from hansa.cli.status_tables import Rates
+from hansa.errors import UsageError
+
+EXAMPLES = """\
+  hansa top http://127.0.0.1:8080             one agent
+  hansa top up.json --interval 0.5            all nodes of `hansa up ... --ready-file up.json`"""
+
+INTERVAL_S = 1.0
+KEYS_MAX = 64
+"""Keys that are read at once."""
+
+
+def run(given: Sequence[str]) -> int:
+    """Show it until `q` or Ctrl-C; print it once if there is no terminal."""
+    parser = Parser("hansa top", "Show what agents say, live; q ends it.", EXAMPLES)
+    parser.add_argument("target", help="URL or host:port of an agent's pages, or a ready file")
+    parser.add_argument(
+        "--interval",
+        type=amount(0.1, 3_600, "seconds"),
+        default=INTERVAL_S,
+        metavar="SECONDS",
+        help="seconds between two readings (default 1)",
+    )
+    args = parser.parse_args(given)
+    urls = status_page.addresses(args.target)
+    pages = status_page.read(urls)
+    out = console()
+    if not (out.is_terminal and sys.stdin.isatty()):
+        out.print(status_tables.console(pages))
+        return 0
+    with _keys() as keys, Live(console=out, screen=True, auto_refresh=False) as live:
+        _watch(urls, pages, args.interval, live, keys)
+    return 0
+
+
+class Keys:
+    """The keyboard."""
+
+    def is_pressed(self, key: str, within_s: float) -> bool:
+        """Wait so long for any key; return whether it was this one."""
+        ready, _, _ = select.select([sys.stdin], [], [], within_s)
+        if not ready:
+            return False
+        typed = os.read(sys.stdin.fileno(), KEYS_MAX).decode(errors="replace")
+        return key in typed or not typed  # nothing to read means that the terminal is gone
+
+
+@contextmanager
+def _keys() -> Iterator[Keys]:
+    """Take keys without Enter, and leave the terminal as it was."""
+    before = termios.tcgetattr(sys.stdin)
+    tty.setcbreak(sys.stdin)
+    try:
+        yield Keys()
+    finally:
+        termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
+
+
+def _watch(
+    urls: Sequence[str], pages: tuple[Page, ...], interval_s: float, live: Live, keys: Keys
+) -> None:
+    read_at = time.monotonic()
+    rates: Rates = {}
+    while True:
+        live.update(_screen(pages, rates, interval_s), refresh=True)
+        try:
+            if keys.is_pressed("q", interval_s):
+                return
+        except KeyboardInterrupt:
+            return
+        before, since = pages, read_at
+        pages, read_at = _again(urls), time.monotonic()
+        rates = rates_between(before, pages, read_at - since)
+
+
+def _again(urls: Sequence[str]) -> tuple[Page, ...]:
+    """Read once more; that nobody answers now may pass, so it is shown and no end."""
+    try:
+        return status_page.read(urls)
+    except UsageError as problem:
+        return tuple(Page(url, problem=str(problem)) for url in urls)
+
+
+def _screen(pages: tuple[Page, ...], rates: Rates, interval_s: float) -> RenderableType:
+    hint = Text(f"every {interval_s:g} s; q ends", style="dim")
+    return Group(hint, status_tables.console(pages, rates))
+
+
+def rates_between(before: Sequence[Page], after: Sequence[Page], seconds: float) -> Rates:
+    """Return how much each counter grew a second; one that started anew counts from 0."""
+    old = {page.url: page.status.counters for page in before if page.status is not None}
+    rates: dict[tuple[str, str], float] = {}
+    for page in after:
+        if page.status is None or page.url not in old or seconds <= 0:
+            continue
+        for counter, value in page.status.counters.items():
+            was = old[page.url].get(counter, 0)
+            rates[page.url, counter] = (value - was if value >= was else value) / seconds
+    return rates

@@ -1,0 +1,136 @@
+"""What `hansa doctor` says about a Mosquitto."""
+
+import pytest
+
+from hansa.agent.brokers.advice import Advice, Learned, Severity, advise, missing_lines
+from hansa.mqtt.limits import Limits
+from hansa.mqtt.vocabulary import Version
+
+GOOD = Limits(version=Version.V5, client_id="hansa", keep_alive=30, session_expiry=0)
+
+
+def limits(**changed) -> Limits:
+    given = {"version": Version.V5, "client_id": "hansa", "keep_alive": 30, "session_expiry": 0}
+    return Limits(**{**given, **changed})
+
+
+def only(**learned) -> Advice:
+    (advice,) = advise(Learned(**learned))
+    return advice
+
+
+def test_what_is_unknown_is_no_reason_to_complain():
+    assert advise(Learned()) == ()
+
+
+def test_broker_that_has_everything():
+    learned = Learned(
+        version="mosquitto version 2.0.11",
+        limits=GOOD,
+        logs_subscribe=True,
+        logs_unsubscribe=True,
+        logs_connect=True,
+        logs_takeover=True,
+        publishes_counts=True,
+        has_history=True,
+        has_persistence=True,
+    )
+    assert advise(learned) == ()
+
+
+def test_broker_that_does_not_log_to_topics():
+    advice = only(
+        logs_subscribe=False, logs_unsubscribe=False, logs_connect=False, logs_takeover=False
+    )
+    assert advice.severity is Severity.ERROR
+    assert advice.lines == (
+        "log_dest topic",
+        "log_type subscribe",
+        "log_type notice",
+        "log_type unsubscribe",
+        "log_type error",
+        "connection_messages true",
+    )
+
+
+@pytest.mark.parametrize(
+    ("field", "line", "severity"),
+    [
+        ("logs_subscribe", "log_type subscribe", Severity.ERROR),
+        ("logs_connect", "log_type notice", Severity.ERROR),
+        ("logs_unsubscribe", "log_type unsubscribe", Severity.WARNING),
+        ("logs_takeover", "log_type error", Severity.WARNING),
+    ],
+)
+def test_one_kind_of_line_is_missing(field, line, severity):
+    advice = only(**{field: False})
+    assert (advice.severity, advice.lines) == (severity, (line,))
+
+
+@pytest.mark.parametrize(
+    ("version", "severity"),
+    [
+        ("", Severity.WARNING),
+        ("mosquitto version 1.6.9", Severity.WARNING),
+        ("emqx 5.8", Severity.ERROR),
+    ],
+)
+def test_versions_that_need_a_word(version, severity):
+    assert only(version=version).severity is severity
+
+
+@pytest.mark.parametrize("version", ["mosquitto version 2.0.11", "mosquitto version 2.1.2-beta"])
+def test_versions_that_were_tried(version):
+    assert advise(Learned(version=version)) == ()
+
+
+@pytest.mark.parametrize(
+    ("learned", "lines"),
+    [
+        (
+            {"has_history": False},
+            ("log_dest file /var/log/mosquitto/mosquitto.log", "log_type information"),
+        ),
+        ({"version": "mosquitto version 2.0.11", "publishes_counts": False}, ("sys_interval 10",)),
+        ({"has_persistence": False}, ("persistence true", "autosave_interval 60")),
+        ({"dropped_count": 7}, ("max_queued_messages 100000",)),
+        ({"limits": limits(qos_max=1)}, ("max_qos 2",)),
+        ({"limits": limits(retain_available=False)}, ("retain_available true",)),
+        ({"limits": limits(packet_bytes_max=2_000)}, ("max_packet_size 1048576",)),
+        ({"limits": limits(version=Version.V311)}, ()),
+        ({"bridges": ("north",)}, ()),
+    ],
+)
+def test_messages_can_be_lost(learned, lines):
+    advice = only(**learned)
+    assert (advice.severity, advice.lines) == (Severity.WARNING, lines)
+
+
+@pytest.mark.parametrize(
+    ("learned", "lines"),
+    [
+        ({"dropped_count": 0}, ("max_queued_messages 100000",)),
+        ({"limits": limits(receive_maximum=20)}, ("max_inflight_messages 100",)),
+    ],
+)
+def test_it_could_work_better(learned, lines):
+    advice = only(**learned)
+    assert (advice.severity, advice.lines) == (Severity.NOTE, lines)
+
+
+def test_worst_comes_first_and_lines_come_once():
+    advices = advise(
+        Learned(
+            dropped_count=0, version="", bridges=("a",), logs_subscribe=False, has_history=False
+        )
+    )
+    assert [advice.severity for advice in advices] == sorted(
+        (advice.severity for advice in advices), key=list(Severity).index
+    )
+    assert missing_lines((*advices, *advices)) == (
+        "log_type subscribe",
+        "sys_interval 10",
+        "log_dest file /var/log/mosquitto/mosquitto.log",
+        "log_type information",
+        "max_queued_messages 100000",
+    )

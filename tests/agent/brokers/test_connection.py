@@ -1,0 +1,146 @@
+"""The connection's shell against brokers that are a few bytes each."""
+
+import asyncio
+import random
+from collections.abc import Callable
+from typing import Any
+
+from tests.agent.waiting import until
+
+from hansa.agent.brokers import connection as connection_module
+from hansa.agent.brokers.connection import BrokerAddress, Connection
+from hansa.mqtt import effects
+from hansa.mqtt.options import Options
+
+V5_ACCEPTED = b"\x20\x03\x00\x00\x00"
+V5_REFUSED = b"\x20\x03\x00\x87\x00"
+V311_ACCEPTED = b"\x20\x02\x00\x00"
+V311_UNKNOWN_VERSION = b"\x20\x02\x00\x01"
+
+
+def level(connect: bytes) -> int:
+    """The protocol level of a CONNECT: 5, 4, or 0x84 with the bridge bit."""
+    return connect[8]
+
+
+class Scene:
+    """A broker that answers each CONNECT by its level, and the connection to it."""
+
+    def __init__(self, answer: Callable[[int], bytes]) -> None:
+        self.levels: list[int] = []
+        self.told: list[effects.Effect] = []
+        self.writers: list[asyncio.StreamWriter] = []
+        self._answer = answer
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.writers.append(writer)
+        self.levels.append(level(await reader.read(1_000)))
+        answer = self._answer(self.levels[-1])
+        writer.write(answer)
+        if not answer:
+            writer.close()
+
+
+def run(monkeypatch: Any, scene: Scene, work: Callable[[Connection], Any]) -> None:
+    monkeypatch.setattr(connection_module, "RETRY_MIN_S", 0.001)
+    monkeypatch.setattr(connection_module, "RETRY_MAX_S", 0.01)
+
+    async def inside() -> None:
+        server = await asyncio.start_server(scene.serve, "127.0.0.1", 0)
+        address = BrokerAddress("127.0.0.1", server.sockets[0].getsockname()[1])
+        made = Connection(address, Options(client_id="x"), scene.told.append, random.Random(1))
+        task = asyncio.create_task(made.run())
+        try:
+            await work(made)
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            made.cut()
+            for writer in scene.writers:
+                writer.close()
+            server.close()
+            for _ in range(5):  # the loop closes sockets in its next rounds
+                await asyncio.sleep(0)
+
+    asyncio.run(inside())
+
+
+async def connected(made: Connection) -> None:
+    await until(lambda: not made.problem, "connected")
+
+
+def test_mqtt_5_is_tried_first(monkeypatch):
+    scene = Scene(lambda level: V5_ACCEPTED)
+    run(monkeypatch, scene, connected)
+    assert scene.levels == [5]
+    assert isinstance(scene.told[0], effects.Connected)
+
+
+def test_a_broker_that_does_not_know_it_gets_3_1_1(monkeypatch):
+    scene = Scene(lambda level: V311_UNKNOWN_VERSION if level == 5 else V311_ACCEPTED)
+    run(monkeypatch, scene, connected)
+    assert scene.levels == [5, 0x84]
+
+
+def test_one_that_does_not_know_bridges_gets_it_without(monkeypatch):
+    scene = Scene(lambda level: V311_ACCEPTED if level == 4 else V311_UNKNOWN_VERSION)
+    run(monkeypatch, scene, connected)
+    assert scene.levels == [5, 0x84, 4]
+
+
+def test_a_broker_that_closes_without_a_word_is_doubted_only_after_a_few_times(monkeypatch):
+    scene = Scene(lambda level: b"" if level == 5 else V311_ACCEPTED)
+    run(monkeypatch, scene, connected)
+    assert scene.levels == [5] * connection_module.SILENT_REFUSALS_MAX + [0x84]
+
+
+def test_a_refusal_is_told_once_and_tried_again(monkeypatch):
+    scene = Scene(lambda level: V5_REFUSED)
+
+    async def work(made: Connection) -> None:
+        await until(lambda: len(scene.levels) >= 4, "four attempts")
+        assert made.problem
+
+    run(monkeypatch, scene, work)
+    assert len(scene.told) == 1
+    assert isinstance(scene.told[0], effects.ConnectRefused)
+
+
+def test_a_lost_connection_is_made_again_at_once(monkeypatch):
+    scene = Scene(lambda level: V5_ACCEPTED)
+
+    async def work(made: Connection) -> None:
+        while len(scene.levels) < 5:
+            count = len(scene.levels)
+            await until(lambda: len(scene.levels) > count, "connected again")  # noqa: B023
+            scene.writers[-1].close()
+
+    run(monkeypatch, scene, work)
+    assert [type(each).__name__ for each in scene.told[:4]] == ["Connected", "Disconnected"] * 2
+
+
+def test_what_mqtt_forbids_is_told_and_the_broker_is_not_stormed(monkeypatch):
+    scene = Scene(lambda level: V5_ACCEPTED + b"\xff\xff")
+    pauses: list[float] = []
+
+    async def work(made: Connection) -> None:
+        uniform = made._chance.uniform  # noqa: SLF001
+        monkeypatch.setattr(made, "_chance", Spy(pauses, made, uniform))
+        await until(lambda: len(pauses) >= 6, "six attempts")
+
+    run(monkeypatch, scene, work)
+    assert isinstance(scene.told[1], effects.ProtocolViolation)
+    assert pauses == sorted(pauses) and pauses[-1] == connection_module.RETRY_MAX_S
+
+
+class Spy:
+    """Chance that notes how long the pause is that it spreads."""
+
+    def __init__(
+        self, pauses: list[float], made: Connection, uniform: Callable[..., float]
+    ) -> None:
+        self._pauses, self._made, self._uniform = pauses, made, uniform
+
+    def uniform(self, low: float, high: float) -> float:
+        self._pauses.append(self._made._pause)  # noqa: SLF001
+        return self._uniform(low, high)

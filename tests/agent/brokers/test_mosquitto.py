@@ -1,0 +1,421 @@
+"""The observer of a Mosquitto: lines, counts, bridges, and sources that tell what was before."""
+
+import json
+
+import pytest
+from tests.agent.brokers.model import (
+    ERROR,
+    NOTICE,
+    PLAIN,
+    SHARED,
+    SUBSCRIBE,
+    UNSUBSCRIBE,
+    UPTIME,
+    VERSION,
+    stamped,
+)
+
+from hansa.agent.brokers import mosquitto
+from hansa.agent.brokers.mosquitto import MosquittoObserver
+from hansa.agent.brokers.observer import (
+    UNCHANGED,
+    BridgeNoticed,
+    Change,
+    Completed,
+    Drifted,
+    FilterRefused,
+    Incomplete,
+    LineUnread,
+    ResyncFailed,
+)
+from hansa.errors import UsageError
+
+BEFORE = "what was subscribed before the observer came is unknown"
+
+
+class Told:
+    """An observer, and what one would type to tell it something."""
+
+    def __init__(self, stamp: str = "1794789623: ") -> None:
+        self.observer = MosquittoObserver("hansa-")
+        self.stamp = stamp
+        self.connect()
+
+    def connect(self) -> None:
+        """Connect and subscribe; the first line is about that."""
+        self.observer.reconnected(session_lost=True, now=0.0)
+        for topic in self.observer.subscriptions():
+            if topic == UPTIME:
+                self.send(UPTIME, b"7 seconds")  # retained
+            self.subscribe(f"hansa-w 0 {topic}")
+
+    def send(self, topic: str, payload: bytes) -> Change:
+        return self.observer.take(topic, payload, now=0.0)
+
+    def subscribe(self, line: str) -> Change:
+        return self.send(SUBSCRIBE, (self.stamp + line).encode())
+
+    def unsubscribe(self, line: str) -> Change:
+        return self.send(UNSUBSCRIBE, (self.stamp + line).encode())
+
+    def notice(self, line: str) -> Change:
+        return self.send(NOTICE, (self.stamp + line).encode())
+
+    def connected(self, client: str, how: str = "p2, c1, k60") -> Change:
+        return self.notice(f"New client connected from 127.0.0.1:1 as {client} ({how}).")
+
+    def count(self, plain: int, shared: int = 0) -> Change:
+        """Let the broker count: of what one burst learns, the last change."""
+        self.send(UPTIME, b"9 seconds")
+        self.send(PLAIN, str(plain).encode())
+        return self.send(SHARED, str(shared).encode())
+
+
+@pytest.fixture
+def told() -> Told:
+    return Told()
+
+
+@pytest.fixture
+def whole(told: Told) -> Told:
+    """One that knows all."""
+    assert told.count(OWN_COUNT).findings == (Completed(),)
+    return told
+
+
+OWN_COUNT = len(MosquittoObserver("hansa-").subscriptions())
+
+
+def test_subscribes_to_lines_first_and_to_uptime_last():
+    topics = MosquittoObserver("hansa-").subscriptions()
+    assert topics == (
+        "$SYS/broker/log/M/subscribe",
+        "$SYS/broker/log/M/unsubscribe",
+        "$SYS/broker/log/N",
+        "$SYS/broker/log/E",
+        "$SYS/broker/subscriptions/count",
+        "$SYS/broker/shared_subscriptions/count",
+        "$SYS/broker/version",
+        "$SYS/broker/connection/+/state",
+        "$SYS/broker/uptime",
+    )
+
+
+def test_prefix_of_own_clients_must_not_be_everybody_s():
+    with pytest.raises(ValueError, match="every client"):
+        MosquittoObserver("")
+
+
+# ---------------------------------------------------------------- lines
+
+
+def test_life_of_a_client(told):
+    assert told.connected("bob") == UNCHANGED
+    assert told.subscribe("bob 1 a/+") == Change(added=("a/+",))
+    assert told.subscribe("bob 0 a/+") == UNCHANGED
+    assert told.subscribe("bob 0 $share/g/b") == Change(added=("$share/g/b",))
+    assert told.unsubscribe("bob a/+") == Change(removed=("a/+",))
+    assert told.observer.wanted() == ("$share/g/b",)
+    assert told.notice("Client bob disconnected.") == Change(removed=("$share/g/b",))
+
+
+def test_takeover_in_2_0_is_told_as_an_error(told):
+    told.connected("bob", "p2, c0, k60")
+    told.subscribe("bob 1 a")
+    assert (
+        told.send(ERROR, stamped("Client bob already connected, closing old connection."))
+        == UNCHANGED
+    )
+    assert told.connected("bob", "p2, c0, k60") == UNCHANGED
+    told.connected("bob", "p2, c1, k60")
+    assert told.observer.wanted() == ()
+
+
+def test_timed_session_stays_until_it_expires(told):
+    told.connected("bob", "p5, c1, k60")
+    told.subscribe("bob 1 a")
+    assert told.notice("Client bob closed its connection.") == UNCHANGED
+    assert told.observer.doubtful_count == 1
+    assert told.notice("Expiring client bob due to timeout.") == Change(removed=("a",))
+
+
+def test_own_clients_want_nothing(told):
+    assert told.connected("hansa-1") == UNCHANGED
+    assert told.subscribe("hansa-1 2 a/#") == UNCHANGED
+    assert told.observer.wanted() == ()
+
+
+def test_filters_of_one_broker_only_stay_there(told):
+    assert told.subscribe("bob 1 $SYS/#") == UNCHANGED
+
+
+def test_filter_that_cannot_be_announced_is_refused_and_counted(told):
+    (finding,) = told.subscribe("bob 1 " + "a/" * 40).findings
+    assert isinstance(finding, FilterRefused)
+    assert told.observer.refused_count == 1
+
+
+@pytest.mark.parametrize(
+    "stamp",
+    ["", "1794789623: ", "2026-01-09T07:00:00+0100: ", "Mon Nov  9 07:00:00 2026: ", "mosquitto: "],
+)
+def test_any_timestamp_is_learned_from_the_first_line(stamp):
+    told = Told(stamp)
+    told.connected("bob")
+    assert told.subscribe("bob 1 a") == Change(added=("a",))
+    assert told.observer.unread_count == 0
+
+
+def test_line_without_the_timestamp_of_before_is_unread(whole):
+    change = whole.send(SUBSCRIBE, b"bob 1 a")
+    reason = "it does not begin with a timestamp as before"
+    assert change.findings == (
+        LineUnread("bob 1 a", reason),
+        Incomplete(f"a line of the log could not be read: {reason}"),
+    )
+    assert whole.observer.unread_count == 1
+
+
+def test_timestamp_is_learned_anew_on_each_connection(told):
+    told.stamp = ""
+    told.connect()
+    assert told.subscribe("bob 1 a") == Change(added=("a",))
+
+
+def test_line_that_is_cut_leaves_a_gap_while_its_client_is_there(whole):
+    whole.connected("bob")
+    line = whole.stamp + "bob 1 " + "x" * 1200
+    (finding,) = whole.send(SUBSCRIBE, line.encode()[:999]).findings
+    assert finding == Incomplete("filters that are too long for a line of the log")
+    assert whole.observer.wanted() == ()
+    assert whole.notice("Client bob disconnected.").findings == (Completed(),)
+
+
+def test_connection_that_is_cut_is_unread(whole):
+    line = whole.stamp + "New client connected from h:1 as " + "x" * 1200
+    change = whole.send(NOTICE, line.encode()[:999])
+    assert [type(finding) for finding in change.findings] == [LineUnread, Incomplete]
+
+
+def test_lines_that_the_broker_dropped_for_us_leave_a_gap(whole):
+    assert whole.notice("Outgoing messages are being dropped for client bob.") == UNCHANGED
+    (finding,) = whole.notice("Outgoing messages are being dropped for client hansa-w.").findings
+    assert finding == Incomplete("the agent read too slowly, and the broker dropped lines")
+
+
+def test_version_is_kept_and_other_topics_are_not(told):
+    assert told.send(VERSION, b"mosquitto version 2.0.11") == UNCHANGED
+    assert told.observer.version == "mosquitto version 2.0.11"
+    assert told.send("$SYS/broker/else", b"1") == UNCHANGED
+
+
+# ---------------------------------------------------------------- bridges
+
+
+def test_bridges_are_noticed_once(told):
+    line = "New bridge connected from 10.0.0.1:1 as north.bridge (p2, c0, k60)."
+    assert told.notice(line).findings == (BridgeNoticed("north.bridge", is_up=True),)
+    assert told.notice(line) == UNCHANGED
+    topic = "$SYS/broker/connection/north/bridge/state"
+    assert told.send(topic, b"1").findings == (BridgeNoticed("north/bridge", is_up=True),)
+    assert told.send(topic, b"0").findings == (BridgeNoticed("north/bridge", is_up=False),)
+    assert told.send(topic, b"0") == UNCHANGED
+
+
+def test_own_client_may_connect_like_a_bridge(told):
+    line = "New bridge connected from 127.0.0.1:1 as hansa-1 (p2, c0, k60)."
+    assert told.notice(line) == UNCHANGED
+
+
+def test_memory_of_bridges_is_bounded(told, monkeypatch):
+    monkeypatch.setattr(mosquitto, "BRIDGES_MAX", 1)
+    told.send("$SYS/broker/connection/a/state", b"1")
+    for _ in range(2):
+        assert told.send("$SYS/broker/connection/b/state", b"1").findings
+
+
+# ---------------------------------------------------------------- counts
+
+
+def test_picture_is_incomplete_until_the_counts_prove_it(told):
+    assert (told.observer.complete, told.observer.reason) == (False, BEFORE)
+    assert told.count(OWN_COUNT).findings == (Completed(),)
+    assert (told.observer.complete, told.observer.reason) == (True, "")
+
+
+def test_retained_counts_prove_nothing():
+    observer = MosquittoObserver("hansa-")
+    observer.reconnected(session_lost=True, now=0.0)
+    for topic, payload in ((PLAIN, b"0"), (SHARED, b"0"), (UPTIME, b"3 seconds")):
+        assert observer.take(topic, payload, now=0.0) == UNCHANGED
+    assert observer.take(NOTICE, b"any line", now=0.0) == UNCHANGED
+    assert not observer.complete
+
+
+def test_count_that_does_not_change_is_not_sent_and_holds(told):
+    told.send(PLAIN, str(OWN_COUNT).encode())
+    told.send(SHARED, b"0")
+    assert told.send(UPTIME, b"9 seconds") == UNCHANGED
+    assert told.connected("bob").findings == (Completed(),)
+
+
+def test_count_holds_for_the_moment_of_its_burst(told):
+    """A line after the burst must not be held against a count of the burst."""
+    told.send(SHARED, b"0")
+    told.send(UPTIME, b"9 seconds")
+    told.send(PLAIN, str(OWN_COUNT).encode())
+    change = told.subscribe("bob 1 a")
+    assert change == Change(added=("a",), findings=(Completed(),))
+
+
+def test_subscriptions_that_nobody_told_are_a_drift(whole):
+    whole.send(UPTIME, b"19 seconds")
+    assert whole.send(PLAIN, str(OWN_COUNT + 2).encode()).findings == (
+        Drifted("subscriptions", known=OWN_COUNT, counted=OWN_COUNT + 2),
+        Incomplete(f"2 of {OWN_COUNT + 2} subscriptions are unknown"),
+    )
+    assert whole.connected("bob") == UNCHANGED
+    assert whole.count(OWN_COUNT).findings == ()
+    assert whole.observer.complete
+
+
+def test_count_that_is_no_number_is_unread(told):
+    assert isinstance(told.send(PLAIN, b"many").findings[0], LineUnread)
+
+
+def test_resumed_session_of_our_own_can_be_declared(told):
+    told.count(OWN_COUNT + 2)
+    assert not told.observer.complete
+    assert told.observer.declare("hansa-1", ("a", "b")) == UNCHANGED
+    told.count(OWN_COUNT + 2)
+    assert told.observer.complete
+    assert told.observer.wanted() == ()
+
+
+# ---------------------------------------------------------------- reconnection and snapshots
+
+
+def test_reconnection_keeps_what_was_wanted_in_doubt(whole):
+    whole.connected("bob")
+    whole.subscribe("bob 1 a")
+    change = whole.observer.reconnected(session_lost=True, now=0.0)
+    assert change == Change(findings=(Incomplete(BEFORE),))
+    assert whole.observer.wanted() == ("a",)
+    whole.connect()
+    assert whole.notice("Client bob disconnected.") == UNCHANGED
+    assert whole.count(OWN_COUNT) == Change(findings=(Completed(),))
+    assert whole.observer.wanted() == ()
+
+
+def test_snapshot_survives_json(told):
+    told.connected("bob")
+    told.subscribe("bob 1 b")
+    told.subscribe("bob 1 a")
+    saved = json.loads(json.dumps(told.observer.snapshot()))
+    other = MosquittoObserver("hansa-")
+    assert other.restore(saved, now=0.0) == Change(added=("a", "b"))
+    assert not other.complete
+    assert other.snapshot() == saved
+
+
+@pytest.mark.parametrize(
+    "saved",
+    [{}, {"format": 1}, {"format": 1, "sessions": {"bob": "a"}}, {"format": 2, "sessions": {}}],
+)
+def test_other_snapshots_are_refused(saved):
+    with pytest.raises(UsageError):
+        MosquittoObserver("hansa-").restore(saved, now=0.0)
+
+
+# ---------------------------------------------------------------- resync
+
+TREE = """\
+    
+      
+        a (bob, 1)
+        b (bob, 0) (hansa-w, 0)
+    $SYS
+    
+"""  # noqa: W293
+
+HISTORY = """\
+1794789600: bob 1 lost
+1794789600: mosquitto version 2.0.11 starting
+1794789600: Config loaded from /etc/mosquitto/mosquitto.conf.
+1794789600: New connection from 127.0.0.1:36046 on port 1884.
+1794789600: New client connected from 127.0.0.1:36046 as b b (p2, c1, k30).
+1794789600: b b 1 a
+1794789600: b b 1 gone
+1794789600: b b gone
+"""
+
+
+def test_tree_tells_what_was_before(told):
+    told.observer.begin_resync(now=0.0)
+    change = told.observer.resync(TREE, now=0.0)
+    assert change == Change(added=("a", "b"), findings=(Completed(),))
+
+
+def test_log_since_the_start_tells_what_was_before(told):
+    told.observer.begin_resync(now=0.0)
+    change = told.observer.resync(HISTORY, now=0.0)
+    assert change == Change(added=("lost", "a"), findings=(Completed(),))
+    assert told.notice("Client b b disconnected.") == Change(removed=("a",))
+
+
+def test_log_without_the_start_adds_but_proves_nothing(told):
+    told.observer.begin_resync(now=0.0)
+    text = HISTORY.partition("Config")[2]
+    assert told.observer.resync(text, now=0.0) == Change(added=("a",))
+    assert told.observer.reason == "the log does not reach back to the start of the broker"
+    assert told.observer.doubtful_count == 1 + OWN_COUNT
+
+
+def test_connection_that_is_cut_in_the_log_leaves_a_gap(told):
+    told.observer.begin_resync(now=0.0)
+    line = "1794789600: New client connected from h:1 as " + "x" * 1200
+    told.observer.resync(HISTORY + line[:999] + "\n", now=0.0)
+    assert not told.observer.complete
+
+
+@pytest.mark.parametrize("text", [TREE, HISTORY])
+def test_lines_that_arrive_meanwhile_are_applied_on_top(told, text):
+    told.observer.begin_resync(now=0.0)
+    told.connected("eve")
+    told.subscribe("eve 1 new")
+    told.subscribe("bob 1 a")
+    told.unsubscribe("bob a")
+    told.connected("b b")
+    told.observer.resync(text, now=0.0)
+    assert "new" in told.observer.wanted()
+    assert "a" not in told.observer.wanted()
+
+
+@pytest.mark.parametrize("text", ["", "\n", TREE.partition("    $SYS")[0]])
+def test_what_is_not_whole_is_not_taken(told, text):
+    told.subscribe("bob 1 a")
+    told.observer.begin_resync(now=0.0)
+    (finding,) = told.observer.resync(text, now=0.0).findings
+    assert isinstance(finding, ResyncFailed)
+    assert told.observer.wanted() == ("a",)
+
+
+def test_resync_that_was_not_begun_on_this_connection_fails(told):
+    told.observer.begin_resync(now=0.0)
+    told.connect()
+    (finding,) = told.observer.resync(TREE, now=0.0).findings
+    assert isinstance(finding, ResyncFailed)
+
+
+def test_resync_fails_when_too_much_happens_meanwhile(told, monkeypatch):
+    monkeypatch.setattr(mosquitto, "REMEMBERED_LINES_MAX", 1)
+    told.observer.begin_resync(now=0.0)
+    told.connected("bob")
+    told.connected("eve")
+    (finding,) = told.observer.resync(TREE, now=0.0).findings
+    assert isinstance(finding, ResyncFailed)
+
+
+def test_nothing_is_timed(told):
+    assert told.observer.next_deadline() is None
+    assert told.observer.expire(now=1e9) == UNCHANGED

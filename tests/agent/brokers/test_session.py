@@ -1,0 +1,213 @@
+"""The agent's client: subscribing, giving up, capturing, injecting; with a broker made of lists."""
+
+from typing import Any
+
+from hansa.agent.brokers.session import BUFFER_BYTES_MAX, BrokerClient
+from hansa.mqtt import effects, inputs, packets
+from hansa.mqtt.limits import Limits
+from hansa.mqtt.vocabulary import Version
+from hansa.protocol.events import Denied, Granted
+from hansa.protocol.vocabulary import NodeId, Publication
+
+
+class FakeConnection:
+    """Takes orders; its `told` says what the broker says. It is its own session."""
+
+    def __init__(self, told: Any) -> None:
+        self.told = told
+        self.orders: list[inputs.Input] = []
+        self.waiting_bytes = 0
+        self.requests_left = 500
+
+    @property
+    def session(self) -> "FakeConnection":
+        return self
+
+    def order(self, event: inputs.Input) -> None:
+        self.orders.append(event)
+
+    def take(self) -> list[inputs.Input]:
+        taken, self.orders = self.orders, []
+        return taken
+
+
+class Scene:
+    """A client between a fake broker and a fake node."""
+
+    def __init__(self, connected: bool = True) -> None:
+        self.events: list[object] = []
+        self.captured: list[tuple[str, bytes]] = []
+        self.statuses: list[str] = []
+        self.client = BrokerClient(
+            FakeConnection,  # type: ignore[arg-type]
+            feed=self.events.append,
+            captured=lambda batch: self.captured.extend((p.topic, p.payload) for p in batch),
+            status=self.statuses.append,
+        )
+        self.broker: Any = self.client.connection
+        if connected:
+            self.connect()
+
+    def connect(self, identifiers: bool = True) -> None:
+        limits = Limits(
+            version=Version.V5,
+            client_id="x",
+            keep_alive=30,
+            session_expiry=0,
+            identifiers_available=identifiers,
+        )
+        self.broker.told(effects.Connected(False, limits))
+
+    def grant(self, name: str, reason: int = 0) -> None:
+        self.broker.told(effects.Subscribed((packets.Subscription(name),), bytes((reason,))))
+
+    def ended(self, *names: str) -> None:
+        self.broker.told(effects.Unsubscribed(names, bytes(len(names))))
+
+    def receive(self, *copies: tuple[str, int]) -> None:
+        batch = [packets.Publish(topic, b"x", subscriptions=(i,)) for topic, i in copies]
+        self.broker.told(effects.PublishReceived(batch))
+
+
+def subscribed(*pairs: tuple[str, int | None]) -> list[inputs.Input]:
+    return [
+        inputs.Subscribe(
+            (
+                packets.Subscription(
+                    name, qos=0, no_local=True, retain_as_published=True, retain_handling=2
+                ),
+            ),
+            identifier,
+        )
+        for name, identifier in pairs
+    ]
+
+
+def publication(topic: str) -> Publication:
+    return Publication(NodeId(1), 1, 1, 0, topic, b"x")
+
+
+def test_filters_are_subscribed_to_with_rising_identifiers_and_answers_are_fed():
+    scene = Scene()
+    scene.client.subscribe(["a/#", "b"])
+    assert scene.broker.take() == subscribed(("a/#", 1), ("b", 2))
+    scene.grant("a/#")
+    scene.grant("b", 0x87)
+    assert scene.events == [
+        Granted(("a/#",)),
+        Denied(("b",), "the broker refuses 'b' (code 0x87)"),
+    ]
+    assert scene.client.counters["subscriptions denied"] == 1
+
+
+def test_without_a_connection_filters_wait_for_one():
+    scene = Scene(connected=False)
+    scene.client.subscribe(["a", "b"])
+    scene.client.unsubscribe(["a"])
+    assert scene.broker.take() == []
+    scene.connect()
+    assert scene.broker.take() == subscribed(("b", 1))
+
+
+def test_after_a_reconnection_everything_is_subscribed_to_again():
+    scene = Scene()
+    scene.client.subscribe(["a", "b"])
+    scene.broker.take()
+    scene.broker.told(effects.Disconnected(None, "gone", by_broker=False))
+    scene.connect()
+    assert scene.broker.take() == subscribed(("a", 1), ("b", 2))
+    assert scene.statuses == ["", "gone", ""]
+
+
+def test_of_overlapping_filters_the_oldest_one_s_copy_is_taken():
+    scene = Scene()
+    scene.client.subscribe(["t/#", "t/1"])
+    scene.receive(("t/1", 1), ("t/1", 2), ("t/2", 1))
+    assert scene.captured == [("t/1", b"x"), ("t/2", b"x")]
+    assert scene.client.counters["other copies"] == 1
+
+
+def test_nothing_is_doubled_or_missed_while_a_filter_is_given_up():
+    scene = Scene()
+    scene.client.subscribe(["t/#", "t/1"])
+    scene.client.unsubscribe(["t/#"])
+    assert scene.broker.take()[-1] == inputs.Unsubscribe(("t/#",))
+    scene.receive(("t/1", 1), ("t/1", 2))  # from before the end: both copies
+    assert len(scene.captured) == 1
+    scene.ended("t/#")
+    scene.receive(("t/1", 2))
+    assert len(scene.captured) == 2
+
+
+def test_a_filter_wanted_again_waits_until_its_end_is_confirmed():
+    scene = Scene()
+    scene.client.subscribe(["a"])
+    scene.client.unsubscribe(["a"])
+    scene.broker.take()
+    scene.client.subscribe(["a"])
+    scene.client.unsubscribe(["a"])
+    scene.client.subscribe(["a"])
+    assert scene.broker.take() == []
+    scene.ended("a")
+    assert scene.broker.take() == subscribed(("a", 2))
+
+
+def test_a_refused_filter_does_not_hide_another_one_s_copies():
+    scene = Scene()
+    scene.client.subscribe(["t/#", "t/1"])
+    scene.grant("t/#", 0x87)
+    scene.receive(("t/1", 2))
+    assert scene.captured == [("t/1", b"x")]
+
+
+def test_an_answer_for_a_filter_that_was_given_up_means_nothing():
+    scene = Scene()
+    scene.client.subscribe(["a"])
+    scene.client.unsubscribe(["a"])
+    scene.grant("a")
+    assert scene.events == []
+
+
+def test_more_requests_than_the_session_takes_wait_for_answers():
+    scene = Scene()
+    scene.broker.requests_left = 0
+    scene.client.subscribe(["a", "b"])
+    scene.client.unsubscribe(["a"])
+    assert scene.broker.take() == []
+    scene.broker.requests_left = 5
+    scene.ended()
+    assert scene.broker.take() == subscribed(("b", 1))
+
+
+def test_without_identifiers_every_copy_is_taken():
+    scene = Scene(connected=False)
+    scene.connect(identifiers=False)
+    scene.client.subscribe(["a"])
+    assert scene.broker.take() == subscribed(("a", None))
+    scene.broker.told(effects.PublishReceived([packets.Publish("a", b"x")]))
+    assert scene.captured == [("a", b"x")]
+
+
+def test_publications_are_injected_with_one_order():
+    scene = Scene()
+    scene.client.publish([publication("a"), publication("b")])
+    expected = [packets.Publish("a", b"x"), packets.Publish("b", b"x")]
+    assert scene.broker.take() == [inputs.Publish(expected)]
+    assert scene.client.counters["injected"] == 2
+
+
+def test_what_cannot_be_injected_is_counted_with_the_reason():
+    scene = Scene(connected=False)
+    scene.client.publish([publication("a")])
+    scene.connect()
+    scene.broker.waiting_bytes = BUFFER_BYTES_MAX + 1
+    scene.client.publish([publication("a")])
+    scene.broker.told(effects.NotSent([packets.Publish("a", b"")], "too large"))
+    oversized = packets.Oversized(topic="a", qos=0, dup=False, packet_id=0, size=9)
+    scene.broker.told(effects.OversizedReceived(oversized))
+    assert scene.client.counters == {
+        "dropped: broker away": 1,
+        "dropped: broker slow": 1,
+        "dropped: too large": 1,
+        "dropped: larger than a packet may be": 1,
+    }

@@ -1,0 +1,194 @@
+"""The watcher between a connection and an observer, both made of lists."""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tests.agent.waiting import until
+
+from hansa.agent.brokers import watcher as watcher_module
+from hansa.agent.brokers.observer import Change, Completed, Finding, Observer, ResyncFailed
+from hansa.agent.brokers.watcher import Watcher
+from hansa.errors import UsageError
+from hansa.mqtt import effects, inputs, packets
+from hansa.mqtt.limits import Limits
+from hansa.mqtt.vocabulary import Version
+from hansa.protocol.events import InterestChanged
+
+LOG = "$SYS/broker/log/M/subscribe"
+CONNECTED = effects.Connected(
+    False, Limits(version=Version.V5, client_id="x", keep_alive=30, session_expiry=0)
+)
+
+
+class ListObserver(Observer):
+    """Takes `+a` and `-a` as changes."""
+
+    complete = True
+    reason = ""
+
+    def __init__(self, *subscriptions: str) -> None:
+        self._subscriptions = subscriptions
+        self.calls: list[str] = []
+        self.due: float | None = None
+
+    def subscriptions(self) -> tuple[str, ...]:
+        return self._subscriptions
+
+    def wanted(self) -> tuple[str, ...]:
+        return ()
+
+    def take(self, topic: str, payload: bytes, now: float) -> Change:
+        sign, name = payload.decode()[0], payload.decode()[1:]
+        return Change((name,)) if sign == "+" else Change((), (name,))
+
+    def begin_resync(self, now: float) -> None:
+        self.calls.append("begin")
+
+    def resync(self, text: str, now: float) -> Change:
+        self.calls.append(text)
+        return Change(("r",), (), (Completed(),))
+
+    def expire(self, now: float) -> Change:
+        self.due = None
+        return Change((), ("late",))
+
+    def next_deadline(self) -> float | None:
+        return self.due
+
+    def restore(self, saved: dict[str, object], now: float) -> Change:
+        if "bad" in saved:
+            raise UsageError("not mine")
+        return Change(("saved",))
+
+
+class FakeConnection:
+    def __init__(self, told: Any) -> None:
+        self.told = told
+        self.orders: list[inputs.Input] = []
+
+    def order(self, event: inputs.Input) -> None:
+        self.orders.append(event)
+
+
+class Scene:
+    def __init__(self, *subscriptions: str, log_file: Path | None = None) -> None:
+        self.observer = ListObserver(*subscriptions)
+        self.fed: list[InterestChanged] = []
+        self.found: list[Finding] = []
+        self.watcher = Watcher(
+            self.observer,
+            FakeConnection,  # type: ignore[arg-type]
+            feed=self.fed.append,
+            found=self.found.append,
+            log_file=log_file,
+        )
+        self.broker: Any = self.watcher.connection
+
+    def connect(self, *reasons: int) -> None:
+        self.broker.told(CONNECTED)
+        wishes = tuple(map(packets.Subscription, self.observer.subscriptions()))
+        self.broker.told(effects.Subscribed(wishes, bytes(reasons or (0,) * len(wishes))))
+
+    def receive(self, *payloads: bytes, topic: str = LOG) -> None:
+        self.broker.told(effects.PublishReceived([packets.Publish(topic, p) for p in payloads]))
+
+
+def run(work: Callable[[], Any]) -> Any:
+    """Run something inside a loop, for the watcher's clock."""
+
+    async def inside() -> Any:
+        outcome = work()
+        return await outcome if asyncio.iscoroutine(outcome) else outcome
+
+    return asyncio.run(inside())
+
+
+def test_it_subscribes_then_reads_the_log_and_then_tells_the_node(tmp_path):
+    (tmp_path / "log").write_text("history")
+    scene = Scene(LOG, "b", log_file=tmp_path / "log")
+    run(scene.connect)
+    wishes = (packets.Subscription(LOG), packets.Subscription("b"))
+    assert scene.broker.orders == [inputs.Subscribe(wishes)]
+    assert scene.observer.calls == ["begin", "history"]
+    assert scene.fed == [InterestChanged(("r",))]
+    assert scene.found == [Completed()]
+
+
+def test_without_a_log_file_the_node_is_told_that_nothing_is_wanted_yet():
+    scene = Scene(LOG)
+    run(scene.connect)
+    assert scene.fed == [InterestChanged()]
+
+
+def test_a_log_file_that_cannot_be_read_is_told():
+    scene = Scene(LOG, log_file=Path("/nonexistent/log"))
+    run(scene.connect)
+    assert scene.found == [ResyncFailed("/nonexistent/log: No such file or directory")]
+    assert scene.fed == [InterestChanged()]
+
+
+def test_a_burst_is_one_event_with_what_is_left_of_it():
+    scene = Scene(LOG)
+    run(lambda: scene.receive(b"+a", b"+b", b"-a", b"-c", b"+c", b"-d"))
+    assert scene.fed == [InterestChanged(("b",), ("d",))]
+
+
+def test_a_refused_log_topic_is_told():
+    scene = Scene(LOG, "b")
+    run(lambda: scene.connect(0x87, 0))
+    assert [str(each) for each in scene.found] == [
+        f"Incomplete(reason='the broker does not let the agent subscribe to {LOG}')"
+    ]
+
+
+def test_a_broker_that_sends_no_log_is_told_and_one_that_does_is_not(monkeypatch):
+    monkeypatch.setattr(watcher_module, "SILENCE_S", 0.01)
+
+    async def silent() -> Scene:
+        scene = Scene(LOG)
+        scene.connect()
+        await until(lambda: scene.found, "complaint")
+        return scene
+
+    assert "the broker sends no log" in str(run(silent).found[0])
+
+    async def speaking() -> Scene:
+        scene = Scene(LOG)
+        scene.connect()
+        scene.receive(b"+a")
+        await asyncio.sleep(0.03)
+        return scene
+
+    assert run(speaking).found == []
+
+
+def test_a_snapshot_is_wanted_again_and_a_foreign_one_is_left():
+    scene = Scene(LOG)
+
+    def work() -> None:
+        for saved in (None, {"bad": 1}, {"good": 1}):
+            scene.watcher.restore(saved)
+
+    run(work)
+    assert scene.fed == [InterestChanged(("saved",))]
+    assert scene.found == [ResyncFailed("what was learned before cannot be used: not mine")]
+
+
+def test_an_observer_that_needs_no_broker_is_known_at_once():
+    scene = Scene()
+    run(scene.watcher.start)
+    assert scene.fed == [InterestChanged()]
+
+
+def test_what_was_valid_for_a_time_only_is_withdrawn():
+    async def work() -> Scene:
+        scene = Scene(LOG)
+        scene.observer.due = asyncio.get_running_loop().time()
+        scene.receive(b"+a")
+        await until(lambda: len(scene.fed) == 2, "expiry")
+        scene.watcher.stop()
+        return scene
+
+    assert run(work).fed == [InterestChanged(("a",)), InterestChanged((), ("late",))]

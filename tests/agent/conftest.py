@@ -1,0 +1,38 @@
+"""One live ring of three for all tests that do not break it."""
+
+from collections.abc import Iterator
+
+import pytest
+from tests.agent.live import Live
+
+from hansa.errors import UsageError
+from hansa.local.federation import LocalFederation
+from hansa.local.mosquitto import find_mosquitto
+from hansa.simulator.topologies import parse
+
+
+@pytest.fixture(scope="session")
+def mosquitto() -> str:
+    """Where the broker is; tests that need one are skipped if there is none."""
+    try:
+        return find_mosquitto()
+    except UsageError as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture(scope="session")
+def running_ring(mosquitto: str) -> Iterator[Live]:
+    live = Live(LocalFederation(parse("ring:3", 1), {}))
+    try:
+        live.start()
+        yield live
+    finally:
+        live.close()
+
+
+@pytest.fixture
+def ring(running_ring: Live) -> Iterator[Live]:
+    """The ring, as it should be: a test that breaks something leaves it healed or fails."""
+    running_ring.wait_converged()
+    yield running_ring
+    running_ring.hang_up()

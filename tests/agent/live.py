@@ -1,0 +1,186 @@
+"""A live federation for tests, on a loop of its own; tests talk to it with plain sockets."""
+
+import asyncio
+import select
+import socket
+import threading
+import time
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+from hansa.local.federation import LocalFederation, LocalNode
+from hansa.mqtt import effects, inputs, packets
+from hansa.mqtt.options import Options
+from hansa.mqtt.session import Session
+from hansa.mqtt.vocabulary import Version
+
+PATIENCE = 20.0
+_T = TypeVar("_T")
+
+
+def eventually(holds: Callable[[], Any], what: str, patience: float = PATIENCE) -> Any:
+    """Wait until something holds, and return it; say what never came."""
+    deadline = time.monotonic() + patience
+    while not (found := holds()):
+        assert time.monotonic() < deadline, f"never: {what}"
+        time.sleep(0.02)
+    return found
+
+
+class LoopThread:
+    """An event loop in the background."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever)
+        self._thread.start()
+
+    def run(self, work: Coroutine[Any, Any, _T]) -> _T:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(60)
+
+    def close(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+
+class Client:
+    """A client of one broker, as simple as can be."""
+
+    def __init__(
+        self, port: int, name: str = "", version: Version = Version.V311, clean: bool = True
+    ) -> None:
+        self.port = port
+        options = Options(
+            client_id=name or f"test-{id(self):x}", version=version, clean_start=clean
+        )
+        self._session = Session(options)
+        self._socket = socket.create_connection(("127.0.0.1", port), PATIENCE)
+        self.received: list[packets.Publish] = []
+        self._news: list[effects.Effect] = []
+        self._do(inputs.Opened())
+        self._wait(effects.Connected)
+
+    def _do(self, event: inputs.Input) -> None:
+        for effect in self._session.handle(event, time.monotonic()):
+            match effect:
+                case effects.Write(data):
+                    self._socket.sendall(data)
+                case effects.Close():
+                    self._socket.close()
+                case effects.PublishReceived(batch):
+                    self.received += batch
+                case _:
+                    self._news.append(effect)
+
+    def _read(self, patience: float) -> bool:
+        ready, _, _ = select.select([self._socket], [], [], patience)
+        if ready:
+            data = self._socket.recv(1 << 16)
+            self._do(inputs.Received(data) if data else inputs.Closed())
+        return bool(ready)
+
+    def _wait(self, kind: type) -> Any:
+        deadline = time.monotonic() + PATIENCE
+        while not (found := [news for news in self._news if isinstance(news, kind)]):
+            assert time.monotonic() < deadline, f"no {kind.__name__}, but {self._news}"
+            self._read(0.1)
+        self._news.remove(found[0])
+        return found[0]
+
+    def subscribe(self, *filters: str) -> "Client":
+        for start in range(0, len(filters), 500):
+            wishes = tuple(packets.Subscription(name) for name in filters[start : start + 500])
+            self._do(inputs.Subscribe(wishes))
+            self._wait(effects.Subscribed)
+        return self
+
+    def unsubscribe(self, *filters: str) -> None:
+        self._do(inputs.Unsubscribe(filters))
+        self._wait(effects.Unsubscribed)
+
+    def publish(self, topic: str, *payloads: bytes) -> None:
+        self._do(inputs.Publish([packets.Publish(topic, payload) for payload in payloads]))
+
+    def wait_for(self, payload: bytes, patience: float = PATIENCE) -> list[tuple[str, bytes]]:
+        """Read until a payload has come, and a little longer for what should not; return all."""
+        deadline = time.monotonic() + patience
+        while all(each.payload != payload for each in self.received):
+            assert time.monotonic() < deadline, f"no {payload!r} among {len(self.received)}"
+            self._read(0.1)
+        while self._read(0.15):
+            pass
+        seen, self.received = self.received, []
+        return [(each.topic, each.payload) for each in seen]
+
+    def silent(self, seconds: float = 0.3) -> bool:
+        """Whether nothing comes for a while."""
+        while self._read(seconds):
+            if self.received:
+                return False
+        return not self.received
+
+    def kill(self) -> None:
+        """Vanish without a goodbye."""
+        self._socket.close()
+
+    def close(self) -> None:
+        self._do(inputs.Disconnect())
+
+
+class Live:
+    """A running federation."""
+
+    def __init__(self, federation: LocalFederation) -> None:
+        self.federation = federation
+        self._thread = LoopThread()
+        self._clients: list[Client] = []
+
+    @property
+    def nodes(self) -> list[LocalNode]:
+        return self.federation.nodes
+
+    def run(self, work: Coroutine[Any, Any, _T]) -> _T:
+        return self._thread.run(work)
+
+    def start(self) -> None:
+        self.run(self.federation.start())
+        self.run(self.federation.wait_until_converged())
+
+    def client(self, number: int, **options: Any) -> Client:
+        made = Client(self.nodes[number].mosquitto.port, **options)
+        self._clients.append(made)
+        return made
+
+    def subscriber(self, number: int, *filters: str, **options: Any) -> Client:
+        """A client whose interest is in force everywhere."""
+        made = self.client(number, **options).subscribe(*filters)
+        self.wait_installed(number, *filters)
+        return made
+
+    def wait_installed(self, number: int, *filters: str, patience: float = PATIENCE) -> None:
+        def holds() -> bool:
+            interest: Any = self.nodes[number].status()["interest"]
+            return bool(interest["installed"]) and set(filters) <= set(interest["local"])
+
+        eventually(holds, f"{filters[:3]} of {number} installed everywhere", patience)
+
+    def wait_converged(self) -> None:
+        self.run(self.federation.wait_until_converged())
+
+    def counter(self, number: int, name: str) -> int:
+        counters: Any = self.nodes[number].status()["counters"]
+        found: int = counters.get(name, 0)
+        return found
+
+    def log(self, number: int) -> str:
+        return self.nodes[number].log_file.read_text()
+
+    def hang_up(self) -> None:
+        while self._clients:
+            self._clients.pop().kill()
+
+    def close(self) -> None:
+        self.hang_up()
+        self.run(self.federation.stop())
+        self._thread.close()

@@ -1,0 +1,223 @@
+"""One agent as a process: what it says when something is wrong, and how it ends."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.agent.live import LoopThread, eventually
+
+from hansa.local.mosquitto import Mosquitto, free_port
+
+
+class Process:
+    """An agent that is ended with the test."""
+
+    def __init__(self, directory: Path, **settings: object) -> None:
+        self.admin_port = free_port()
+        self.log_file = directory / f"agent-{self.admin_port}.log"
+        environment = {
+            **{name: text for name, text in os.environ.items() if not name.startswith("HANSA_")},
+            "HANSA_STATE": str(directory / f"state-{self.admin_port}"),
+            "HANSA_ADMIN_PORT": str(self.admin_port),
+            "HANSA_LINK_PORT": "0",
+            **{f"HANSA_{name.upper()}": str(value) for name, value in settings.items()},
+        }
+        with self.log_file.open("wb") as out:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "hansa.cli", "agent"],
+                stdout=out,
+                stderr=out,
+                env=environment,
+            )
+
+    @property
+    def log(self) -> str:
+        return self.log_file.read_text()
+
+    def page(self, path: str) -> tuple[int, Any]:
+        """A page's status and content; 0 if there is none yet."""
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.admin_port}{path}") as answer:
+                return answer.status, answer.read().decode()
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, error.read().decode()
+        except OSError:
+            return 0, ""
+
+    def says(self, text: str) -> None:
+        eventually(lambda: text in self.log, f"{text!r} in the log, which is:\n{self.log}")
+
+    def wait(self) -> int:
+        return self.process.wait(20)
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+
+
+class Scene:
+    """Brokers and agents of one test."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._thread = LoopThread()
+        self._agents: list[Process] = []
+        self._brokers: list[Mosquitto] = []
+
+    def broker(self, *extra: str, port: int | None = None) -> Mosquitto:
+        port = port or free_port()
+        made = Mosquitto(self._directory / f"broker-{port}", port, extra)
+        self._brokers.append(made)
+        self._thread.run(made.start())
+        return made
+
+    def agent(self, **settings: object) -> Process:
+        made = Process(self._directory, **settings)
+        self._agents.append(made)
+        return made
+
+    def close(self) -> None:
+        for agent in self._agents:
+            agent.close()
+        for broker in self._brokers:
+            self._thread.run(broker.stop())
+        self._thread.close()
+
+
+@pytest.fixture
+def scene(mosquitto: str, tmp_path: Path) -> Iterator[Scene]:
+    made = Scene(tmp_path)
+    yield made
+    made.close()
+
+
+def test_a_broker_that_is_down_at_the_start_is_waited_for(scene):
+    port = free_port()
+    agent = scene.agent(broker_port=port)
+    agent.says(f"broker lost, still trying address=127.0.0.1:{port} reason='Connection refused'")
+    status, page = agent.page("/readyz")
+    assert status == 503
+    assert json.loads(page) == {"problem": "Connection refused", "ready": False}
+    assert agent.page("/healthz")[0] == 200
+    scene.broker(port=port)
+    agent.says(f"broker connected address=127.0.0.1:{port}")
+    assert agent.page("/readyz")[0] == 200
+
+
+def test_a_port_where_no_broker_is(scene):
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        agent = scene.agent(broker_port=listener.getsockname()[1])
+        with listener.accept()[0] as connection:
+            connection.sendall(b"SSH-2.0-OpenSSH_9.6\r\n")
+            agent.says("broker lost, still trying")
+        assert agent.page("/readyz")[0] == 503
+        assert agent.process.poll() is None
+
+
+def test_a_wrong_password_is_named(scene, tmp_path):
+    passwords = tmp_path / "passwords"
+    passwords.write_text("agent:right\n")
+    subprocess.run(["mosquitto_passwd", "-U", str(passwords)], check=True)
+    passwords.chmod(0o644)
+    broker = scene.broker("allow_anonymous false", f"password_file {passwords}")
+    agent = scene.agent(broker_port=broker.port, broker_username="agent", broker_password="wrong")
+    agent.says("not authorized")
+    assert agent.page("/readyz")[0] == 503
+    right = scene.agent(broker_port=broker.port, broker_username="agent", broker_password="right")
+    right.says("broker connected")
+    assert "right" not in right.log.replace("passwords", "")
+
+
+def test_two_agents_with_one_state_directory(scene, tmp_path):
+    broker = scene.broker()
+    first = scene.agent(broker_port=broker.port, state=tmp_path / "shared")
+    first.says("agent up")
+    second = scene.agent(broker_port=broker.port, state=tmp_path / "shared")
+    assert second.wait() == 2
+    assert second.log == (
+        f"hansa: another agent runs with the state directory {tmp_path}/shared;"
+        " give this one its own\n"
+    )
+    assert first.process.poll() is None
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        ({"protocol_federation": "other"}, "federation 'hansa' meets 'other'"),
+        ({"protocol_redundancy": 3}, "redundancy=2"),
+    ],
+    ids=["another federation", "other settings"],
+)
+def test_nodes_that_disagree_refuse_each_other_and_say_why_on_both_sides(scene, settings, reason):
+    broker = scene.broker()
+    port = free_port()
+    one = scene.agent(broker_port=broker.port, link_port=port)
+    two = scene.agent(broker_port=broker.port, link_neighbours=f"127.0.0.1:{port}", **settings)
+    two.says(reason)
+    one.says(next(iter(settings)).removeprefix("protocol_"))
+    assert "neighbour up" not in one.log + two.log
+
+
+def test_an_admin_port_that_is_taken_is_named(scene):
+    first = scene.agent(broker_port=free_port())
+    first.says("agent up")
+    second = scene.agent(broker_port=free_port(), admin_port=first.admin_port)
+    assert second.wait() == 2
+    expected = f"hansa: cannot listen on 127.0.0.1:{first.admin_port}: Address already in use\n"
+    assert second.log == expected
+
+
+@pytest.mark.parametrize("why", ["not configured", "forbidden"])
+def test_a_log_that_does_not_come_is_told(scene, tmp_path, why):
+    if why == "forbidden":
+        rules = tmp_path / "acl"
+        rules.write_text("topic readwrite open/#\n")
+        rules.chmod(0o644)
+        broker = scene.broker(f"acl_file {rules}")
+    else:
+        broker = scene.broker("log_type none")
+    agent = scene.agent(broker_port=broker.port)
+    agent.says("the broker sends no log: it needs log_dest topic and log_type subscribe")
+    assert json.loads(agent.page("/status")[1])["broker"]["observed"] is False
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_it_stops_cleanly_on_a_signal(scene, number):
+    broker = scene.broker()
+    agent = scene.agent(broker_port=broker.port)
+    agent.says("broker connected")
+    agent.process.send_signal(number)
+    assert agent.wait() == 0
+    assert agent.log.rstrip().endswith("INFO agent stops")
+
+
+def test_all_pages(scene):
+    broker = scene.broker()
+    agent = scene.agent(broker_port=broker.port, name="n", broker_observer="static",
+                        broker_filters="a/#")  # fmt: skip
+    agent.says("broker connected")
+    status = json.loads(agent.page("/status")[1])
+    assert status["name"] == "n"
+    assert status["members"] == [status["node"]]
+    assert status["interest"]["local"] == ["a/#"]
+    assert status["broker"] == {
+        "address": f"127.0.0.1:{broker.port}",
+        "connected": True,
+        "observed": True,
+        "problem": "",
+        "unobserved": "",
+    }
+    assert "hansa_broker_connected 1\n" in agent.page("/metrics")[1]
+    assert [agent.page(path)[0] for path in ("/healthz", "/readyz", "/x")] == [200, 200, 404]

@@ -1,0 +1,142 @@
+"""Two nodes, each in its driver, joined by real TCP on loopback; their brokers are lists."""
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Sequence
+
+from tests.agent.waiting import until
+
+from hansa.agent import driver as driver_module
+from hansa.agent.driver import Driver
+from hansa.agent.links.tcp import Address, TcpLinks
+from hansa.protocol.effects import Effect, NeighbourUp
+from hansa.protocol.events import Granted, InterestChanged, Published
+from hansa.protocol.node import Node
+from hansa.protocol.settings import ProtocolSettings
+from hansa.protocol.vocabulary import KEY_BYTES, Identity, Publication, node_id
+
+
+class ListBroker:
+    """Grants everything; remembers what was published to its clients."""
+
+    def __init__(self, driver: Driver) -> None:
+        self._driver = driver
+        self.filters: set[str] = set()
+        self.injected: list[tuple[str, bytes]] = []
+
+    def subscribe(self, filters: Sequence[str]) -> None:
+        self.filters |= set(filters)
+        self._driver.feed(Granted(tuple(filters)))  # at once, in the midst of the node's effects
+
+    def unsubscribe(self, filters: Sequence[str]) -> None:
+        self.filters -= set(filters)
+
+    def publish(self, publications: Sequence[Publication]) -> None:
+        self.injected += [(each.topic, each.payload) for each in publications]
+
+
+class Side:
+    """One agent without a broker."""
+
+    def __init__(self, number: int, settings: ProtocolSettings) -> None:
+        key = bytes([number]) * KEY_BYTES
+        identity = Identity(node_id(key), key, 1, str(number), (), 1.0)
+        self.news: list[Effect] = []
+        self.closed: list[str] = []
+        self.driver = Driver(
+            Node(identity, settings),
+            news=self.news.append,
+            stop=self.news.append,
+            closed=lambda _, reason: self.closed.append(reason),
+        )
+        self.broker = ListBroker(self.driver)
+        self.driver.broker = self.broker
+        self.links = TcpLinks(self.driver, random.Random(number))
+
+    @property
+    def is_up(self) -> bool:
+        return any(isinstance(each, NeighbourUp) for each in self.news)
+
+    async def stop(self) -> None:
+        await self.links.stop()
+        self.driver.close_links("test over")
+        await until(lambda: not self.driver.links, "links closed")
+        self.driver.close_links("")  # the timer that the last event armed
+
+
+def joined(
+    work: Callable[[Side, Side], Awaitable[None]],
+    theirs: ProtocolSettings | None = None,
+) -> tuple[Side, Side]:
+    """Run something with two sides, of which the second dials the first."""
+
+    async def run() -> tuple[Side, Side]:
+        one, two = Side(1, ProtocolSettings()), Side(2, theirs or ProtocolSettings())
+        for side in (one, two):
+            side.driver.feed(InterestChanged())
+        address = await one.links.listen(Address("127.0.0.1", 0))
+        two.links.dial(address, lambda _, reason: None)
+        await work(one, two)
+        await asyncio.gather(one.stop(), two.stop())
+        return one, two
+
+    return asyncio.run(run())
+
+
+async def carry(one: Side, two: Side) -> None:
+    """A publication at the first side reaches the second."""
+    await until(lambda: one.is_up and two.is_up, "neighbours")
+    two.driver.feed(InterestChanged(("a/#",)))
+    await until(lambda: one.broker.filters == {"a/#"}, "subscribed at the first broker")
+    one.driver.captured([Published("a/b", b"1"), Published("a/b", b"2"), Published("c", b"3")])
+    await until(lambda: len(two.broker.injected) == 2, "delivered")
+
+
+def test_a_publication_crosses_and_what_nobody_wants_does_not():
+    one, two = joined(carry)
+    assert two.broker.injected == [("a/b", b"1"), ("a/b", b"2")]
+    assert one.broker.injected == []
+
+
+def test_interest_that_ends_is_unsubscribed():
+    async def work(one: Side, two: Side) -> None:
+        await carry(one, two)
+        two.driver.feed(InterestChanged((), ("a/#",)))
+        await until(lambda: not one.broker.filters, "unsubscribed")
+
+    joined(work)
+
+
+def test_nodes_that_disagree_close_the_link_with_the_reason_on_both_sides():
+    async def work(one: Side, two: Side) -> None:
+        await until(lambda: one.closed and two.closed, "refused")
+
+    one, two = joined(work, ProtocolSettings(federation="other"))
+    assert "federation" in one.closed[0] and "other" in one.closed[0]
+    assert "federation" in two.closed[0] and "other" in two.closed[0]
+    assert not one.is_up and not two.is_up
+
+
+def test_frames_that_cannot_be_read_are_counted_and_then_end_the_link():
+    async def work(one: Side, two: Side) -> None:
+        await until(lambda: one.is_up and two.is_up, "neighbours")
+        (link,) = two.driver.links.values()
+        link.send([b"?"] * driver_module.INVALID_MAX)
+        await until(lambda: one.closed, "closed")
+
+    one, _ = joined(work)
+    assert one.driver.counters["invalid frames"] == driver_module.INVALID_MAX
+    assert one.closed[0].startswith("too many invalid frames, the last one: frame: ")
+
+
+def test_for_a_slow_neighbour_publications_are_dropped_and_control_goes_on(monkeypatch):
+    async def work(one: Side, two: Side) -> None:
+        await carry(one, two)
+        monkeypatch.setattr("hansa.agent.links.tcp.TcpLink.congested", True)
+        one.driver.captured([Published("a/b", b"lost")])
+        two.driver.feed(InterestChanged(("z",)))
+        await until(lambda: "z" in one.broker.filters, "control still passes")
+
+    one, two = joined(work)
+    assert one.driver.counters["dropped for a slow neighbour"] == 1
+    assert len(two.broker.injected) == 2

@@ -1,0 +1,223 @@
+"""What clients see of a live federation: three Mosquittos in a ring, an agent beside each."""
+
+import os
+import signal
+import socket
+from typing import Any
+
+import pytest
+from tests.agent.live import eventually
+
+from hansa.mqtt.vocabulary import Version
+
+
+@pytest.mark.parametrize(
+    ("filters", "topic"),
+    [
+        (("exact/a/b",), "exact/a/b"),
+        (("plus/+/b",), "plus/a/b"),
+        (("hash/#",), "hash/a/b"),
+        (("#",), "all/a/b"),
+        (("over/#", "over/+/b", "over/a/b"), "over/a/b"),
+    ],
+    ids=["exact", "plus", "hash", "everything", "overlapping"],
+)
+def test_every_subscriber_gets_every_publication_once(ring, filters, topic):
+    # One client per filter at each broker: how often one client gets it is its broker's business.
+    subscribers = [ring.client(n).subscribe(f) for n in range(3) for f in filters]
+    for number in range(3):
+        ring.wait_installed(number, *filters)
+    for number in range(3):
+        payloads = [b"%d-%d" % (number, each) for each in range(20)]
+        ring.client(number).publish(topic, *payloads)
+        for subscriber in subscribers:
+            assert subscriber.wait_for(payloads[-1]) == [(topic, each) for each in payloads]
+
+
+def test_overlapping_filters_at_different_brokers_are_told_apart(ring):
+    one, two = ring.subscriber(1, "o/#"), ring.subscriber(2, "o/+")
+    publisher = ring.client(0)
+    publisher.publish("o/x", b"1", b"2", b"end")
+    expected = [("o/x", b"1"), ("o/x", b"2"), ("o/x", b"end")]
+    assert [one.wait_for(b"end"), two.wait_for(b"end")] == [expected, expected]
+
+
+def test_clients_of_mqtt_5_and_3_1_1_meet(ring):
+    subscriber = ring.subscriber(1, "five/#", version=Version.V5)
+    ring.client(2, version=Version.V311).publish("five/a", b"end")
+    assert subscriber.wait_for(b"end") == [("five/a", b"end")]
+
+
+def test_unsubscribing_stops_the_traffic(ring):
+    subscriber = ring.subscriber(1, "stop/a", "stop/fence")
+    publisher = ring.client(0)
+    publisher.publish("stop/a", b"before")
+    subscriber.wait_for(b"before")
+    subscriber.unsubscribe("stop/a")
+    node = ring.nodes[1].status()["node"]
+
+    def withdrawn() -> bool:
+        interest: Any = ring.nodes[0].status()["interest"]
+        return "stop/a" not in interest["remote"][str(node)]
+
+    eventually(withdrawn, "interest withdrawn")
+    publisher.publish("stop/a", b"x")
+    publisher.publish("stop/fence", b"x")
+    subscriber.wait_for(b"x")
+    eventually(lambda: _subscribed(ring, 0, "stop/a") is False, "agent unsubscribed")
+    captured = ring.counter(0, "captured")
+    publisher.publish("stop/a", *[b"y"] * 100)
+    publisher.publish("stop/fence", b"end")
+    subscriber.wait_for(b"end")
+    assert ring.counter(0, "captured") == captured + 1  # the fence alone
+
+
+def _subscribed(ring: Any, number: int, name: str) -> bool:
+    """Whether the last word of the agent to its broker on a filter was SUBSCRIBE."""
+    lines = ring.nodes[number].mosquitto.log_file.read_text().splitlines()
+    words = [line.split(": ", 1)[1] for line in lines if line.endswith(f" {name}")]
+    own = [word for word in words if word.startswith("hansa-")]
+    return bool(own) and len(own[-1].split(" ")) == 3
+
+
+def test_a_client_that_vanishes_is_noticed(ring):
+    subscriber = ring.subscriber(2, "gone/#")
+    subscriber.kill()
+
+    def noticed() -> bool:
+        interest: Any = ring.nodes[2].status()["interest"]
+        return "gone/#" not in interest["local"]
+
+    eventually(noticed, "interest of the client that vanished withdrawn")
+
+
+def test_topics_of_the_broker_itself_never_cross(ring):
+    subscriber = ring.subscriber(1, "#")
+    subscriber.subscribe("$SYS/#", "$other/#")
+    publisher = ring.client(0)
+    publisher.publish("$other/a", b"no")
+    publisher.publish("dollar", b"end")
+    seen = subscriber.wait_for(b"end")
+    assert ("dollar", b"end") in seen
+    assert not [topic for topic, payload in seen if topic.startswith("$other")]
+    for node in ring.nodes:
+        interest: Any = node.status()["interest"]
+        for filters in interest["remote"].values():
+            assert not [name for name in filters if name.startswith("$")]
+
+
+def test_a_topic_with_200_levels_crosses_and_one_more_does_no_harm(ring):
+    subscriber = ring.subscriber(1, "l/#")
+    publisher = ring.client(0)
+    publisher.publish("l/" + "/".join("x" * 200), b"201 levels")
+    publisher.publish("l/" + "/".join("x" * 199), b"200 levels")
+    assert [payload for _, payload in subscriber.wait_for(b"200 levels")] == [b"200 levels"]
+    assert ring.counter(0, "dropped: topic with too many levels") >= 1
+
+
+def test_a_payload_above_the_limit_is_left_out_and_the_next_one_crosses(ring):
+    subscriber = ring.subscriber(1, "big/#")
+    publisher = ring.client(0)
+    publisher.publish("big/a", b"x" * (2 << 20))
+    publisher.publish("big/a", b"y" * (1 << 19))
+    publisher.publish("big/a", b"end")
+    sizes = [len(payload) for _, payload in subscriber.wait_for(b"end")]
+    assert sizes == [1 << 19, 3]
+
+
+def test_an_announced_payload_of_300_mb_harms_nobody(ring):
+    subscriber = ring.subscriber(1, "huge/#")
+    port = ring.nodes[0].mosquitto.port
+    with socket.create_connection(("127.0.0.1", port)) as raw:
+        raw.sendall(b"\x10\x0d\x00\x04MQTT\x04\x02\x00\x00\x00\x01h")
+        raw.recv(4)
+        # PUBLISH with a remaining length of 256 MB less one byte, the most that MQTT can say.
+        raw.sendall(b"\x30\xff\xff\xff\x7f\x00\x06huge/a" + b"x" * 100_000)
+    ring.client(0).publish("huge/a", b"end")
+    assert subscriber.wait_for(b"end") == [("huge/a", b"end")]
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        b"GET / HTTP/1.1\r\n\r\n",
+        (300 << 20).to_bytes(4, "big") + b"x" * 1000,
+        b"\x00\x00\x00\x02??",
+    ],
+    ids=["http", "300 MB frame", "unreadable"],
+)
+def test_garbage_on_the_link_port_harms_nobody(ring, garbage):
+    with socket.create_connection(("127.0.0.1", ring.nodes[0].link_port)) as raw:
+        raw.sendall(garbage * 3)
+        subscriber = ring.subscriber(1, "garbage/#")
+        ring.client(0).publish("garbage/a", b"end")
+        assert subscriber.wait_for(b"end") == [("garbage/a", b"end")]
+        eventually(lambda: "link closed remote=127.0.0.1" in ring.log(0), "a line in the log")
+
+
+def test_ten_thousand_filters_of_one_client(ring):
+    filters = [f"many/{number}" for number in range(9_900)]
+    subscriber = ring.client(1).subscribe(*filters)
+    ring.wait_installed(1, filters[0], filters[-1], patience=60)
+    publisher = ring.client(0)
+    for topic in (filters[0], filters[5_000], filters[-1]):
+        publisher.publish(topic, b"end " + topic.encode())
+        assert subscriber.wait_for(b"end " + topic.encode()) == [(topic, b"end " + topic.encode())]
+    subscriber.kill()
+
+    def gone() -> bool:
+        interest: Any = ring.nodes[1].status()["interest"]
+        return not [name for name in interest["local"] if name.startswith("many/")]
+
+    eventually(gone, "all filters withdrawn", patience=60)
+
+
+# ---------------------------------------------------------------- healing
+
+
+def test_a_killed_agent_comes_back_and_knows_what_its_clients_want(ring):
+    subscriber = ring.subscriber(1, "heal/agent")
+    before = ring.nodes[1].status()
+    os.kill(ring.nodes[1].agent.pid, signal.SIGKILL)
+    ring.run(ring.nodes[1].agent.wait())
+    ring.run(ring.federation.start_agent(1))
+    ring.wait_converged()
+    ring.wait_installed(1, "heal/agent")
+    after = ring.nodes[1].status()
+    assert after["node"] == before["node"]
+    assert after["incarnation"] > before["incarnation"]
+    ring.client(0).publish("heal/agent", b"end")
+    assert subscriber.wait_for(b"end") == [("heal/agent", b"end")]
+
+
+def test_the_others_go_on_without_a_killed_agent(ring):
+    subscriber = ring.subscriber(1, "heal/others")
+    os.kill(ring.nodes[2].agent.pid, signal.SIGKILL)
+    ring.run(ring.nodes[2].agent.wait())
+    publisher = ring.client(0)
+    for number in range(200):
+        publisher.publish("heal/others", b"%d" % number)
+        if not subscriber.silent(0.05):
+            break
+    else:
+        pytest.fail("nothing crossed between the two that were left")
+    ring.run(ring.federation.start_agent(2))
+    ring.wait_converged()
+    publisher.publish("heal/others", b"end")
+    payloads = [payload for _, payload in subscriber.wait_for(b"end")]
+    assert len(payloads) == len(set(payloads))
+
+
+def test_a_restarted_broker_is_found_again(ring):
+    node = ring.nodes[1]
+    ring.run(node.mosquitto.stop())
+    eventually(lambda: not node.status()["broker"]["connected"], "broker missed")
+    assert "broker lost, still trying" in ring.log(1)
+    ring.run(node.mosquitto.start())
+    ring.wait_converged()
+    subscriber = ring.subscriber(1, "heal/broker")
+    other = ring.subscriber(0, "heal/back")
+    ring.client(0).publish("heal/broker", b"end")
+    assert subscriber.wait_for(b"end") == [("heal/broker", b"end")]
+    ring.client(1).publish("heal/back", b"end")
+    assert other.wait_for(b"end") == [("heal/back", b"end")]

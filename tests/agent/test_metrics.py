@@ -1,0 +1,38 @@
+"""A status as Prometheus reads it."""
+
+from hansa.agent.metrics import as_metrics
+
+STATUS = {
+    "broker": {"connected": True},
+    "interest": {"installed": False},
+    "members": [1, 2],
+    "sizes": {"groups": 3},
+    "counters": {'a "reason"\\\n': 4},
+    "neighbours": {
+        "7": {"rtt_ms": 2.0, "bytes_in": 10, "bytes_out": 20},
+        "8": {"rtt_ms": None, "bytes_in": 0, "bytes_out": 5},
+    },
+}
+
+
+def test_all_lines():
+    assert as_metrics(STATUS).splitlines() == [
+        "# TYPE hansa_broker_connected gauge",
+        "hansa_broker_connected 1",
+        "# TYPE hansa_interest_installed gauge",
+        "hansa_interest_installed 0",
+        "# TYPE hansa_members gauge",
+        "hansa_members 2",
+        "# TYPE hansa_size gauge",
+        'hansa_size{of="groups"} 3',
+        "# TYPE hansa_events_total counter",
+        'hansa_events_total{event="a \\"reason\\"\\\\\\n"} 4',
+        "# TYPE hansa_link_bytes_in_total counter",
+        'hansa_link_bytes_in_total{neighbour="7"} 10',
+        'hansa_link_bytes_in_total{neighbour="8"} 0',
+        "# TYPE hansa_link_bytes_out_total counter",
+        'hansa_link_bytes_out_total{neighbour="7"} 20',
+        'hansa_link_bytes_out_total{neighbour="8"} 5',
+        "# TYPE hansa_link_rtt_seconds gauge",
+        'hansa_link_rtt_seconds{neighbour="7"} 0.002',
+    ]

@@ -1,0 +1,147 @@
+"""Every setting from a file and from the environment, and every complaint."""
+
+import re
+
+import pytest
+
+from hansa.agent.links.tcp import Address
+from hansa.agent.settings import AgentSettings, load, parse_address
+from hansa.errors import UsageError
+from hansa.protocol.settings import Metric
+
+
+def written(tmp_path, text):
+    path = tmp_path / "node.toml"
+    path.write_text(text)
+    return path
+
+
+def test_without_file_and_environment_everything_has_its_default():
+    assert load(None, {}) == AgentSettings()
+
+
+def test_a_file_sets_what_it_names(tmp_path):
+    text = """
+    name = "plant-1"
+    capacity = 2
+    [broker]
+    port = 1884
+    tls = true
+    [link]
+    neighbours = ["a:1", "b"]
+    [protocol]
+    metric = "rtt"
+    redundancy = 3
+    """
+    settings = load(written(tmp_path, text), {})
+    assert settings.title == "plant-1"
+    assert settings.capacity == 2.0
+    assert (settings.broker.port, settings.broker.tls) == (1884, True)
+    assert settings.link.neighbours == ("a:1", "b")
+    assert (settings.protocol.metric, settings.protocol.redundancy) == (Metric.RTT, 3)
+
+
+def test_the_environment_wins(tmp_path):
+    path = written(tmp_path, "[broker]\nport = 1884\n")
+    environment = {
+        "HANSA_BROKER_PORT": "1885",
+        "HANSA_BROKER_TLS": "yes",
+        "HANSA_LINK_NEIGHBOURS": "a:1, b:2,",
+        "HANSA_PROTOCOL_HEARTBEAT_INTERVAL": "0.5",
+        "HOME": "/root",
+    }
+    settings = load(path, environment)
+    assert (settings.broker.port, settings.broker.tls) == (1885, True)
+    assert settings.link.neighbours == ("a:1", "b:2")
+    assert settings.protocol.heartbeat_interval == 0.5
+
+
+def test_a_node_without_a_name_is_called_after_its_broker():
+    assert load(None, {}).title == "127.0.0.1:1883"
+
+
+def test_a_password_is_not_shown():
+    shown = repr(load(None, {"HANSA_BROKER_USERNAME": "u", "HANSA_BROKER_PASSWORD": "secret"}))
+    assert "secret" not in shown
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("nam = 'x'", "unknown setting 'nam'; did you mean 'name'?"),
+        ("zzz = 1", "unknown setting 'zzz'"),
+        ("[broker]\nprt = 1", "[broker]: unknown setting 'prt'; did you mean 'port'?"),
+        ("broker = 5", "broker is a section: write [broker], not broker = …"),
+        ("[name]\na = 1", "name must be a text, not {'a': 1}"),
+        ("name = 5", "name must be a text, not 5"),
+        ("capacity = 'much'", "capacity must be a number, not 'much'"),
+        ("capacity = inf", "capacity must be a number, not inf"),
+        ("[broker]\nport = 1.5", "port must be a whole number, not 1.5"),
+        ("[broker]\nport = true", "port must be a whole number, not True"),
+        ("[broker]\ntls = 'perhaps'", "tls must be true or false, not 'perhaps'"),
+        ("[link]\nneighbours = 5", "neighbours must be a list of texts, not 5"),
+        ("[link]\nneighbours = [5]", "neighbours must be a list of texts, not [5]"),
+        ("[protocol]\nmetric = 'km'", "metric must be one of hops, rtt, not 'km'"),
+        ("[protocol]\nredundancy = 0", "[protocol]: redundancy must be from 1 to 16, not 0"),
+        ("log = 'loud'", "log must be one of debug, info, warning, error, not 'loud'"),
+        (
+            "[broker]\nobserver = 'x'",
+            "[broker] observer must be one of mosquitto, beacon, static, not 'x'",
+        ),
+        ("[broker]\npassword = 'x'", "[broker] password needs a username"),
+        ("[broker]\ntls_ca = 'x'", "[broker] tls_ca is for tls = true"),
+        ("[broker]\nbeacon_interval = 0", "beacon_interval must be above 0 seconds, not 0.0"),
+        ("[broker]\nport = 0", "[broker] port must be from 1 to 65535, not 0"),
+        ("[link]\nport = 65536", "[link] port must be from 0 to 65535, not 65536"),
+        ("[admin]\nport = -1", "[admin] port must be from 0 to 65535, not -1"),
+        ("[link]\nneighbours = ['a:x']", "neighbour 'a:x': the port must be a number from 1 to"),
+        ("name = ", "is no TOML"),
+    ],
+)
+def test_what_cannot_be_is_refused_with_what_to_change(tmp_path, text, complaint):
+    with pytest.raises(UsageError, match=re.escape(complaint)):
+        load(written(tmp_path, text), {})
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "complaint"),
+    [
+        ("HANSA_BROKER_PROT", "1", "'HANSA_BROKER_PROT'; did you mean 'HANSA_BROKER_PORT'?"),
+        ("HANSA_BROKER_PORT", "many", "HANSA_BROKER_PORT: port must be a whole number, not 'many'"),
+        ("HANSA_PROTOCOL_WINDOW", "7", "environment: window must be a power of two, at least 64"),
+    ],
+)
+def test_the_environment_is_checked_too(name, text, complaint):
+    with pytest.raises(UsageError, match=re.escape(complaint)):
+        load(None, {name: text})
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path):
+    with pytest.raises(UsageError, match=r"cannot read .*missing.toml: No such file"):
+        load(tmp_path / "missing.toml", {})
+
+
+def test_a_file_that_is_no_text_is_no_toml(tmp_path):
+    path = tmp_path / "node.toml"
+    path.write_bytes(b"\xff\xfe")
+    with pytest.raises(UsageError, match="is no TOML"):
+        load(path, {})
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        ("a.example", Address("a.example", 10_500)),
+        ("a.example:7", Address("a.example", 7)),
+        ("[::1]:7", Address("::1", 7)),
+        ("[::1]", Address("::1", 10_500)),
+    ],
+)
+def test_an_address(text, address):
+    assert parse_address(text) == address
+
+
+@pytest.mark.parametrize("text", ["::1", ":7", "a:0", "a:65536", "a:", "a:٣"])
+def test_no_address(text):
+    with pytest.raises(UsageError, match="neighbour"):
+        parse_address(text)

@@ -1,0 +1,112 @@
+"""What an agent keeps between its lives."""
+
+import stat
+
+import pytest
+
+from hansa.agent.state import StateDirectory
+from hansa.errors import UsageError
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "deep" / "state"
+
+
+def lives(path, count=1):
+    """The identities of some lives, one after another."""
+    found = []
+    for _ in range(count):
+        state = StateDirectory(path)
+        try:
+            found.append(state.identity("a", ("x:1",), 2.0))
+        finally:
+            state.close()
+    return found
+
+
+def mode(path):
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def test_a_node_keeps_its_id_and_gets_a_higher_incarnation_with_every_life(path):
+    first, second, third = lives(path, 3)
+    assert first.node == second.node == third.node
+    assert first.incarnation < second.incarnation < third.incarnation
+    assert (first.name, first.addresses, first.capacity) == ("a", ("x:1",), 2.0)
+
+
+def test_an_incarnation_never_goes_back_even_if_the_clock_does(path):
+    ahead = lives(path)[0].incarnation + 10**12
+    state = StateDirectory(path)
+    state.remember_incarnation(ahead)
+    state.close()
+    assert lives(path)[0].incarnation == ahead + 1
+
+
+def test_two_directories_are_two_nodes(tmp_path):
+    assert lives(tmp_path / "a")[0].node != lives(tmp_path / "b")[0].node
+
+
+def test_two_agents_cannot_share_a_directory(path):
+    state = StateDirectory(path)
+    with pytest.raises(UsageError, match="another agent runs with the state directory"):
+        StateDirectory(path)
+    state.close()
+    StateDirectory(path).close()
+
+
+def test_everything_is_for_the_owner_only(path):
+    path.mkdir(parents=True, mode=0o755)
+    state = StateDirectory(path)
+    state.identity("a", (), 1.0)
+    state.remember_interest({"a": 1})
+    assert mode(path) == 0o700
+    files = {each.name: mode(each) for each in path.iterdir()}
+    assert files == dict.fromkeys(("identity", "incarnation", "interest.json", "lock"), 0o600)
+    state.close()
+
+
+@pytest.mark.parametrize("content", [b"", b"abcd", b"no hex at all", b"\xff\xff"])
+def test_a_damaged_identity_is_not_replaced_silently(path, content):
+    lives(path)
+    (path / "identity").write_bytes(content)
+    with pytest.raises(UsageError, match="identity is damaged: remove it to run as a new node"):
+        lives(path)
+    StateDirectory(path).close()
+
+
+def test_an_identity_that_cannot_be_read_is_named(path):
+    (path / "identity").mkdir(parents=True)
+    with pytest.raises(UsageError, match=r"cannot read .*identity: Is a directory"):
+        lives(path)
+
+
+def test_a_new_identity_after_a_rekey(path):
+    before = lives(path)[0]
+    state = StateDirectory(path)
+    state.rekey()
+    state.close()
+    assert lives(path)[0].node != before.node
+
+
+def test_a_damaged_incarnation_starts_from_the_clock(path):
+    before = lives(path)[0].incarnation
+    (path / "incarnation").write_text("many")
+    assert lives(path)[0].incarnation > before
+
+
+def test_what_was_learned_comes_back(path):
+    state = StateDirectory(path)
+    assert state.interest() is None
+    state.remember_interest({"sessions": {"c": ["a/#"]}})
+    assert state.interest() == {"sessions": {"c": ["a/#"]}}
+    (path / "interest.json").write_text("{")
+    assert state.interest() is None
+    state.close()
+
+
+def test_a_directory_that_cannot_be_one(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UsageError, match="cannot use the state directory"):
+        StateDirectory(tmp_path / "file")

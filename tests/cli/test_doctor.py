@@ -1,0 +1,151 @@
+"""`hansa doctor` against brokers that are configured well, badly, or not there."""
+
+import asyncio
+import socket
+import subprocess
+
+import pytest
+
+from hansa.agent.brokers.connection import BrokerAddress
+from hansa.cli import broker_probe
+from hansa.cli.clients import Client, until
+from hansa.cli.main import main
+from hansa.local.mosquitto import free_port
+
+LOGS = (
+    "log_dest topic",
+    "log_type subscribe",
+    "log_type unsubscribe",
+    "log_type notice",
+    "log_type error",
+)
+
+
+@pytest.fixture
+def broker(mosquitto, tmp_path):
+    """Start a broker with some lines of configuration; return its address."""
+    started = []
+
+    def start(*lines: str) -> str:
+        port = free_port()
+        config = tmp_path / f"{port}.conf"
+        text = (f"listener {port} 127.0.0.1", "user root", *lines)
+        config.write_text("\n".join(text) + "\n")
+        process = subprocess.Popen(
+            [mosquitto, "-c", config], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        started.append(process)
+        while True:
+            try:
+                socket.create_connection(("127.0.0.1", port)).close()
+                return f"127.0.0.1:{port}"
+            except ConnectionRefusedError:
+                assert process.poll() is None, "mosquitto does not start"
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()
+
+
+@pytest.fixture(autouse=True)
+def _impatient(monkeypatch):
+    """What a local broker does not log at once it does not log."""
+    monkeypatch.setattr(broker_probe, "LINE_TIMEOUT_S", 0.5)
+
+
+def test_a_well_configured_broker_passes(broker, capsys):
+    address = broker("allow_anonymous true", "max_inflight_messages 100", *LOGS)
+    assert main(["doctor", address]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith(f"✓ {address}: mosquitto version ")
+    assert "✓ MQTT 5, receive maximum 100\n" in out
+    assert "✓ lines of the log that arrived: subscribe, unsubscribe, connect, takeover\n" in out
+    assert "Add to mosquitto.conf" not in out
+    assert out.endswith("An agent can work here.\n")
+
+
+def test_a_broker_without_log_topics_gets_the_lines_that_it_lacks(broker, capsys):
+    assert main(["doctor", broker("allow_anonymous true")]) == 1
+    out = capsys.readouterr().out
+    assert "✗ lines of the log that arrived: none\n" in out
+    wanted = out.partition("Add to mosquitto.conf:\n")[2].partition("\n\n")[0].splitlines()
+    assert {line.strip() for line in wanted} >= {*LOGS, "connection_messages true"}
+
+
+@pytest.mark.parametrize("logs", [(), ("log_dest topic",), LOGS[:2]], ids=len)
+def test_the_lines_that_it_prints_are_enough(logs, broker, capsys):
+    main(["doctor", broker("allow_anonymous true", *logs)])
+    wanted = capsys.readouterr().out.partition("Add to mosquitto.conf:\n")[2].partition("\n\n")[0]
+    lines = [line.strip() for line in wanted.splitlines()]
+    assert main(["doctor", broker("allow_anonymous true", *logs, *lines)]) == 0
+
+
+def test_a_log_type_that_is_missing_is_named(broker, capsys):
+    logs = [line for line in LOGS if line != "log_type subscribe"]
+    assert main(["doctor", broker("allow_anonymous true", *logs)]) == 1
+    out = capsys.readouterr().out
+    assert "✗ who subscribes is not told\n" in out
+    assert "log_type subscribe" in out.partition("Add to mosquitto.conf:\n")[2]
+
+
+def test_a_bridge_is_noticed(broker, capsys):
+    far = broker("allow_anonymous true")
+    bridge = ("connection leftover", f"address {far}", "topic # both 0")
+    address = broker("allow_anonymous true", *LOGS, *bridge)
+
+    async def until_joined() -> None:
+        host, _, port = address.partition(":")
+        where = BrokerAddress(host, int(port))
+        client = Client(where, "onlooker", broker_probe.BRIDGES)
+        await client.start()
+        joined = lambda: any(a.payload == b"1" for a in client.arrivals)  # noqa: E731
+        assert await until(joined, 20)
+        await client.stop()
+
+    asyncio.run(until_joined())
+    assert main(["doctor", address]) == 0
+    assert "leftover': if it leads to a broker of this federation, messages will loop" in (
+        " ".join(capsys.readouterr().out.split())
+    )
+
+
+def test_an_access_list_that_hides_the_log_is_noticed(broker, tmp_path, capsys):
+    rules = tmp_path / "acl"
+    rules.write_text("topic readwrite hansa/#\n")
+    assert main(["doctor", broker("allow_anonymous true", f"acl_file {rules}", *LOGS)]) == 1
+    assert "an access list hides it" in " ".join(capsys.readouterr().out.split())
+
+
+def test_an_access_list_that_keeps_publications_away_is_noticed(broker, tmp_path, capsys):
+    rules = tmp_path / "acl"
+    rules.write_text("topic read $SYS/#\n")
+    assert main(["doctor", broker("allow_anonymous true", f"acl_file {rules}", *LOGS)]) == 1
+    assert "a publication of one client did not reach another" in capsys.readouterr().out
+
+
+def test_who_is_not_let_in_is_told_so_in_one_line(broker, capsys):
+    address = broker("allow_anonymous false", *LOGS)
+    assert main(["doctor", address, "--username", "hansa", "--password", "wrong"]) == 2
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert err.startswith(f"hansa: broker {address}: ")
+    assert "not authorized" in err.lower()
+
+
+def test_nobody_there_is_one_line(capsys):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # and nobody listens
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        assert main(["doctor", address]) == 2
+    assert capsys.readouterr() == ("", f"hansa: broker {address}: Connection refused\n")
+
+
+@pytest.mark.parametrize("text", ["localhost", "localhost:", ":1883", "h:0", "h:65536", "h:x"])
+def test_an_address_is_host_and_port(text, capsys):
+    assert main(["doctor", text]) == 2
+    assert capsys.readouterr() == (
+        "",
+        f"hansa: argument HOST:PORT: {text!r} must be HOST:PORT, as in localhost:1883;"
+        " see `hansa doctor --help`\n",
+    )

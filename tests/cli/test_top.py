@@ -1,0 +1,69 @@
+"""`hansa top`: live on a terminal, once without one."""
+
+import os
+import pty
+import subprocess
+import sys
+import time
+
+from tests.cli.test_status import page
+
+from hansa.cli import top
+from hansa.cli.main import main
+from hansa.cli.status_page import Page
+
+
+def test_counters_have_rates():
+    before = [page(counters={"captured": 10, "injected": 5})]
+    after = [page(counters={"captured": 30, "injected": 1, "new": 4})]
+    assert top.rates_between(before, after, seconds=2.0) == {
+        ("http://alpha", "captured"): 10.0,
+        ("http://alpha", "injected"): 0.5,  # it started anew
+        ("http://alpha", "new"): 2.0,
+    }
+
+
+def test_a_page_that_was_not_there_has_no_rates():
+    nothing = [Page("http://alpha", problem="x")]
+    assert top.rates_between(nothing, [page()], 1.0) == {}
+    assert top.rates_between([page()], nothing, 1.0) == {}
+
+
+def test_without_a_terminal_it_prints_once(ready_file, capsys):
+    assert main(["top", str(ready_file)]) == 0
+    assert "Neighbours" in capsys.readouterr().out
+
+
+def test_a_bad_interval_is_refused(capsys):
+    assert main(["top", "h:1", "--interval", "0"]) == 2
+    assert capsys.readouterr().err == (
+        "hansa: argument --interval: 0 must be from 0.1 to 3600 seconds; see `hansa top --help`\n"
+    )
+
+
+def shown_on_a_terminal(command: list[str], keys: bytes) -> tuple[int, bytes]:
+    """Run a command on a terminal of its own, press keys once it shows something."""
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        command, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True
+    )
+    os.close(theirs)
+    shown = b""
+    deadline = time.monotonic() + 30
+    try:
+        while b"Neighbours" not in shown and time.monotonic() < deadline:
+            shown += os.read(ours, 65_536)
+        os.write(ours, keys)
+        while True:
+            shown += os.read(ours, 65_536)
+    except OSError:  # how the end of a terminal is told
+        pass
+    finally:
+        os.close(ours)
+    return process.wait(timeout=30), shown
+
+
+def test_q_ends_it(nodes):
+    command = [sys.executable, "-m", "hansa.cli", "top", nodes[0]["admin"]]
+    code, shown = shown_on_a_terminal(command, b"xq")
+    assert (code, b"q ends" in shown) == (0, True)

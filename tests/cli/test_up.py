@@ -1,0 +1,110 @@
+"""`hansa up` as people use it: a process, a ready file, a signal, and nothing left behind."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.agent.live import Client, eventually
+
+from hansa.cli import up
+from hansa.errors import UsageError
+from hansa.local.mosquitto import find_mosquitto
+
+try:
+    find_mosquitto()
+except UsageError as error:
+    pytest.skip(str(error), allow_module_level=True)
+
+
+class Up:
+    """The command, with its temporary files in a directory of the test's."""
+
+    def __init__(self, directory: Path, *arguments: str) -> None:
+        self.ready_file = directory / "ready.json"
+        self.temporary = directory / "tmp"
+        self.temporary.mkdir()
+        self._out = (directory / "out").open("wb+")
+        command = [sys.executable, "-m", "hansa.cli", "up", *arguments]
+        self.process = subprocess.Popen(
+            [*command, "--ready-file", str(self.ready_file)],
+            stdout=self._out,
+            stderr=self._out,
+            env={**os.environ, "TMPDIR": str(self.temporary)},
+        )
+
+    def nodes(self) -> list[Any]:
+        eventually(self.ready_file.exists, "ready file")
+        found: list[Any] = json.loads(self.ready_file.read_text())["nodes"]
+        return found
+
+    def wait(self) -> tuple[int, str]:
+        code = self.process.wait(20)
+        self._out.seek(0)
+        said = self._out.read().decode()
+        self._out.close()
+        return code, said
+
+    def left_behind(self) -> list[Path]:
+        return [*self.temporary.iterdir(), *self.ready_file.parent.glob("*ready.json*")]
+
+
+def is_running(pid: int) -> bool:
+    return Path(f"/proc/{pid}/exe").exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_it_says_where_everything_is_and_leaves_nothing_behind(tmp_path, number):
+    up = Up(tmp_path, "line:2", "--link-delay", "30", "--redundancy", "1", "--strategy", "mesh")
+    nodes = up.nodes()
+    keys = {"name", "broker", "link", "admin", "broker_pid", "agent_pid"}
+    assert [set(node) for node in nodes] == [keys, keys]
+    pids = [node[key] for node in nodes for key in ("broker_pid", "agent_pid")]
+    assert all(is_running(pid) for pid in pids)
+    Client(int(nodes[0]["broker"].split(":")[1])).close()
+    up.process.send_signal(number)
+    code, said = up.wait()
+    assert code == 0, said
+    assert "line:2: starting 2 brokers and 2 agents" in said
+    assert not [pid for pid in pids if is_running(pid)]
+    assert up.left_behind() == []
+
+
+def test_stopped_while_it_starts_it_leaves_nothing_behind(tmp_path):
+    up = Up(tmp_path, "ring:3")
+    eventually(lambda: [*up.temporary.iterdir()], "it has begun")
+    up.process.send_signal(signal.SIGTERM)
+    code, said = up.wait()
+    assert code == 0, said
+    assert up.left_behind() == []
+
+
+def test_a_port_that_is_taken_is_named_and_nothing_is_left_behind(tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        up = Up(tmp_path, "line:2", "--base-port", str(port))
+        code, said = up.wait()
+    assert code == 2
+    assert f"hansa: port {port} of 127.0.0.1 cannot be used" in said
+    assert up.left_behind() == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["ring:3", "--strategy", "x"], "there is no 'x'; there are mesh"),
+        (["ring:3", "--redundancy", "0"], "0 must be from 1 to 16 parents"),
+        (["ring:3", "--link-delay", "-1"], "-1 must be from 0 to 60000 ms"),
+        (["ring:3", "--base-port", "80"], "80 must be from 1024 to 65000"),
+        (["circle:3"], "circle"),
+        ([], "topology"),
+    ],
+)
+def test_bad_arguments_are_refused(arguments, complaint):
+    with pytest.raises(UsageError, match=complaint):
+        up.run(arguments)

@@ -1,0 +1,260 @@
+"""The fast way of a publication, from bytes to bytes, does what the slow one does."""
+
+from collections import defaultdict
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace as change
+
+from hansa.errors import InvalidFrame
+from hansa.protocol import plane as plane_module
+from hansa.protocol.effects import Deliver, Dropped, Duplicate, Ignored, Send
+from hansa.protocol.events import Published
+from hansa.protocol.forwarding import Entry
+from hansa.protocol.numbering import Numbering
+from hansa.protocol.plane import SMALL_BYTES_MAX, Outgoing, Plane
+from hansa.protocol.settings import Outside, ProtocolSettings
+from hansa.protocol.topics import FilterTrie
+from hansa.protocol.vocabulary import HOPS_MAX, LinkId, NodeId, Publication, group_id
+from hansa.protocol.wire import PACKET_BYTES_MAX, decode_publication, encode
+
+HERE, ELSEWHERE = NodeId(1), NodeId(9)
+L1, L2, L3 = LinkId(1), LinkId(2), LinkId(3)
+G, H = group_id("a/+"), group_id("+/b")
+
+MEMBER = Entry("a/+", True, neighbours=(L1, L2))
+OUTSIDE = Entry("a/+", False, towards=(L1, L2))
+
+
+def plane(*entries: Entry, wanted: tuple[str, ...] = (), outside: Outside = Outside.ONE) -> Plane:
+    trie: FilterTrie[int] = FilterTrie()
+    for topic_filter in wanted:
+        trie.put(topic_filter, 1)
+    settings = ProtocolSettings(outside=outside)
+    made = Plane(HERE, settings, trie, Numbering(HERE, 1, 1))
+    for entry in entries:
+        made.table.put(entry)
+    return made
+
+
+def published(payload: bytes = b"x", topic: str = "a/b", **fields: object) -> Published:
+    return Published(topic, payload, **fields)  # type: ignore[arg-type]
+
+
+def copy(number: int = 1, **fields: object) -> Publication:
+    return Publication(ELSEWHERE, 1, number, 0, "a/b", b"x", **fields)  # type: ignore[arg-type]
+
+
+def start(tried: Plane, *events: Published, life: int = 1) -> tuple[Outgoing, list[object]]:
+    outgoing: Outgoing = defaultdict(list)
+    return outgoing, list(tried.start(events, life, outgoing))
+
+
+def pass_on(tried: Plane, *copies: Publication) -> tuple[Outgoing, list[Publication], list[object]]:
+    outgoing: Outgoing = defaultdict(list)
+    deliveries: list[Publication] = []
+    news: list[object] = []
+    for each in copies:
+        news += tried.pass_on(L1, encode(each), outgoing, deliveries)
+    return outgoing, deliveries, news
+
+
+# ---------------------------------------------------------------- what starts here
+
+
+def test_what_starts_here_goes_to_all_mesh_neighbours_in_the_same_bytes():
+    outgoing, news = start(plane(MEMBER), published(b"1"), published(b"2"))
+    assert not news
+    assert outgoing[L1] == outgoing[L2]
+    assert [decode_publication(frame).payload for frame in outgoing[L1]] == [b"1", b"2"]
+    assert [decode_publication(frame).number for frame in outgoing[L1]] == [1, 2]
+
+
+def test_a_new_incarnation_is_in_every_frame_from_then_on():
+    tried = plane(MEMBER)
+    start(tried, published(), published())
+    outgoing, _ = start(tried, published(), published(), life=7)
+    assert [decode_publication(frame).life for frame in outgoing[L1]] == [7, 7]
+
+
+def test_a_changed_table_counts_at_once():
+    tried = plane(MEMBER)
+    start(tried, published(), published())
+    tried.table.put(Entry("a/+", True, neighbours=(L3,)))
+    outgoing, _ = start(tried, published(), published())
+    assert {link: len(frames) for link, frames in outgoing.items()} == {L3: 2}
+
+
+def test_a_random_parent_is_picked_anew_for_each():
+    tried = plane(OUTSIDE, outside=Outside.RANDOM)
+    outgoing, _ = start(tried, *[published()] * 40)
+    assert {len(outgoing[L1]), len(outgoing[L2])} != {0, 40}
+    assert len(outgoing[L1]) + len(outgoing[L2]) == 40
+
+
+def test_a_group_without_a_way_is_told_each_time():
+    outgoing, news = start(plane(Entry("a/+", False)), published(), published())
+    assert not outgoing
+    assert news == [Dropped(HERE, n, "no way to the core") for n in (1, 2)]
+
+
+def test_topics_of_this_broker_stay_here():
+    outgoing, news = start(plane(Entry("$x", True, (L1,))), *[published(topic="$x")] * 2)
+    assert not outgoing
+    assert news == [Ignored("topic for this broker only")] * 2
+
+
+def test_what_nobody_wants_takes_no_number():
+    tried = plane(MEMBER)
+    start(tried, published(topic="c"), published(topic="c"))
+    outgoing, _ = start(tried, published())
+    assert decode_publication(outgoing[L1][0]).number == 1
+
+
+def test_what_no_frame_can_hold_is_told():
+    outgoing, news = start(plane(MEMBER), published(bytes(PACKET_BYTES_MAX + 1)), published())
+    assert news == [Ignored("no frame can hold it")]
+    assert len(outgoing[L1]) == len(outgoing[L2]) == 1
+
+
+payloads = st.sampled_from([b"", b"x", bytes(SMALL_BYTES_MAX), bytes(SMALL_BYTES_MAX + 1)])
+events = st.lists(
+    st.builds(
+        Published,
+        st.sampled_from(["a/b", "a/c", "c/b", "c", "$a"]),
+        payloads,
+        st.integers(0, 2),
+        st.booleans(),
+        st.sampled_from([b"", b"\x01\x01"]),
+    ),
+    max_size=10,
+)
+links = st.lists(st.sampled_from([L1, L2, L3]), unique=True, max_size=3).map(tuple)
+entries = st.tuples(
+    *(st.builds(Entry, st.just(g), st.booleans(), links, links) for g in ("a/+", "+/b"))
+)
+outsides = st.sampled_from(list(Outside))
+
+
+@given(entries, events, outsides)
+def test_whatever_starts_here_both_ways_send_the_same(table, given_events, outside):
+    fast, slow = plane(*table, outside=outside), plane(*table, outside=outside)
+    effects = [effect for event in given_events for effect in slow.publish(event, 1)]
+    expected: Outgoing = defaultdict(list)
+    for effect in effects:
+        if isinstance(effect, Send):
+            expected[effect.link].append(encode(effect.frame))
+    outgoing, news = start(fast, *given_events)
+    assert outgoing == expected
+    assert news == [effect for effect in effects if not isinstance(effect, Send)]
+
+
+# ---------------------------------------------------------------- what arrives
+
+
+def test_a_copy_is_delivered_and_passed_on_to_all_but_its_sender():
+    outgoing, deliveries, news = pass_on(plane(MEMBER, wanted=("a/b",)), copy(1), copy(2))
+    assert list(outgoing) == [L2]
+    assert [decode_publication(frame).hops for frame in outgoing[L2]] == [1, 1]
+    assert deliveries == [copy(1), copy(2)]
+    assert not news
+
+
+def test_a_copy_that_came_before_is_told():
+    _, deliveries, news = pass_on(plane(MEMBER, wanted=("a/b",)), copy(1), copy(2), copy(2))
+    assert len(deliveries) == 2
+    assert news == [Duplicate(ELSEWHERE, 2)]
+
+
+def test_a_copy_of_a_life_long_ago_is_a_duplicate():
+    tried = plane(MEMBER)
+    lives = [Publication(ELSEWHERE, life, 1, 0, "a/b", b"") for life in (5, 4, 3)]
+    assert pass_on(tried, *lives)[2] == [Duplicate(ELSEWHERE, 1)]
+
+
+@pytest.mark.parametrize("length", range(31))
+def test_a_publication_cut_short_is_refused(length):
+    with pytest.raises(InvalidFrame):
+        plane(MEMBER).pass_on(L1, encode(copy())[:length], defaultdict(list), [])
+
+
+def test_a_topic_cut_short_is_refused_although_its_beginning_is_known():
+    tried = plane(MEMBER)
+    pass_on(tried, copy(1))
+    longer = encode(Publication(ELSEWHERE, 1, 2, 0, "a/bc", b""))
+    with pytest.raises(InvalidFrame):
+        tried.pass_on(L1, longer[:-1], defaultdict(list), [])
+
+
+def test_topics_are_remembered_within_a_bound(monkeypatch):
+    monkeypatch.setattr(plane_module, "TOPICS_MAX", 1)
+    tried = plane(MEMBER, wanted=("#",))
+    topics = ["a/b", "a/c", "a/b", "a/" + "c" * 200]
+    copies = [Publication(ELSEWHERE, 1, n, 0, t, b"") for n, t in enumerate(topics * 2, 1)]
+    assert pass_on(tried, *copies)[1] == copies
+
+
+def test_a_named_copy_goes_on_with_its_name_until_it_meets_the_mesh():
+    outgoing, _, news = pass_on(plane(OUTSIDE), copy(1, named=(G,)), copy(2, named=(G,)))
+    assert [decode_publication(frame) for frame in outgoing[L2]] == [
+        copy(number, hops=1, named=(G,)) for number in (1, 2)
+    ]
+    assert not news
+    outgoing, _, _ = pass_on(plane(MEMBER), copy(1, named=(G,)), copy(2, named=(G,)))
+    assert [decode_publication(frame) for frame in outgoing[L2]] == [
+        copy(number, hops=1) for number in (1, 2)
+    ]
+
+
+def test_a_named_copy_that_is_in_one_mesh_and_outside_another_spreads_and_goes_on():
+    tried = plane(
+        Entry("a/+", True, neighbours=(L2,)), Entry("+/b", False, towards=(L3,)), wanted=("a/b",)
+    )
+    copies = [copy(number, named=(G, H)) for number in (1, 2, 2)]
+    outgoing, deliveries, news = pass_on(tried, *copies)
+    assert [decode_publication(frame).named for frame in outgoing[L2]] == [(), ()]
+    assert [decode_publication(frame).named for frame in outgoing[L3]] == [(H,), (H,)]
+    assert len(deliveries) == 2
+    assert news == [Duplicate(ELSEWHERE, 2)]
+
+
+def test_a_named_copy_without_a_way_is_told_each_time():
+    tried = plane(Entry("a/+", False, towards=(L1,)))
+    news = pass_on(tried, copy(1, named=(G,)), copy(2, named=(G,)))[2]
+    assert news == [Dropped(ELSEWHERE, n, "no way to the core") for n in (1, 2)]
+
+
+arrivals = st.lists(
+    st.builds(
+        Publication,
+        st.sampled_from([ELSEWHERE, HERE]),
+        st.integers(1, 4),
+        st.integers(1, 3),
+        st.sampled_from([0, 0, 0, 1]),
+        st.sampled_from(["a/b", "a/c"]),
+        payloads,
+        st.booleans(),
+        st.sampled_from([0, 0, 0, HOPS_MAX]),
+        st.sampled_from([(), (G,), (H,), (G, H)]),
+    ),
+    max_size=12,
+)
+
+
+@given(entries, arrivals, outsides, st.booleans())
+def test_whatever_arrives_both_ways_do_the_same(table, copies, outside, wanted):
+    wishes = ("a/b",) if wanted else ()
+    fast, slow = (plane(*table, wanted=wishes, outside=outside) for _ in range(2))
+    effects = [effect for each in copies for effect in slow.take(L1, each)]
+    expected: Outgoing = defaultdict(list)
+    for effect in effects:
+        if isinstance(effect, Send):
+            expected[effect.link].append(encode(effect.frame))
+    outgoing, deliveries, news = pass_on(fast, *copies)
+    assert outgoing == expected
+    delivered = [effect.publication for effect in effects if isinstance(effect, Deliver)]
+    assert [change(each, named=()) for each in deliveries] == [
+        change(each, named=()) for each in delivered
+    ]
+    assert news == [effect for effect in effects if not isinstance(effect, Send | Deliver)]
