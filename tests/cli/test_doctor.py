@@ -73,12 +73,24 @@ def test_a_broker_without_log_topics_gets_the_lines_that_it_lacks(broker, capsys
     assert {line.strip() for line in wanted} >= {*LOGS, "connection_messages true"}
 
 
-@pytest.mark.parametrize("logs", [(), ("log_dest topic",), LOGS[:2]], ids=len)
+@pytest.mark.parametrize(
+    "logs",
+    [
+        (),
+        ("log_dest topic",),
+        LOGS[:2],
+        ("log_dest topic", "log_type unsubscribe", "log_type error"),
+        (*LOGS, "connection_messages false"),
+        ("log_dest stderr",),
+    ],
+    ids=lambda logs: ", ".join(logs) or "nothing",
+)
 def test_the_lines_that_it_prints_are_enough(logs, broker, capsys):
-    main(["doctor", broker("allow_anonymous true", *logs)])
+    assert main(["doctor", broker("allow_anonymous true", *logs)]) == 1
     wanted = capsys.readouterr().out.partition("Add to mosquitto.conf:\n")[2].partition("\n\n")[0]
     lines = [line.strip() for line in wanted.splitlines()]
     assert main(["doctor", broker("allow_anonymous true", *logs, *lines)]) == 0
+    assert "Add to mosquitto.conf" not in capsys.readouterr().out
 
 
 def test_a_log_type_that_is_missing_is_named(broker, capsys):

@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 from typing import TypeVar
 
+from hansa.local.mosquitto import free_port
 from hansa.mqtt import effects, inputs
 from hansa.mqtt.effects import Effect
 from hansa.mqtt.options import Options
@@ -30,9 +31,7 @@ class Broker:
 
     def __init__(self, program: str, directory: Path, *settings: str) -> None:
         self._sockets: list[socket.socket] = []
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port: int = probe.getsockname()[1]
+        self.port = free_port()
         lines = (f"listener {self.port} 127.0.0.1", "allow_anonymous true", "user root", *settings)
         config = directory / f"mosquitto-{self.port}.conf"
         config.write_text("\n".join(lines) + "\n")

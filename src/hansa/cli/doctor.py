@@ -20,8 +20,6 @@ EXAMPLES = """\
   hansa doctor localhost:1883
   hansa doctor broker.example:1883 --username hansa      password in HANSA_BROKER_PASSWORD"""
 
-LOG_TYPES = ("subscribe", "unsubscribe", "notice", "error")
-
 MARKS = {
     Severity.ERROR: "[red]✗[/red]",
     Severity.WARNING: "[yellow]![/yellow]",
@@ -85,22 +83,11 @@ def _show(
     for advice in advices:
         out.print(f"{MARKS[advice.severity]} {escape(advice.problem)}")
     wanted = [advice for advice in advices if advice.severity is not Severity.NOTE]
-    _show_lines(out, "Add to mosquitto.conf:", with_all_types(missing_lines(tuple(wanted))))
+    _show_lines(out, "Add to mosquitto.conf:", missing_lines(tuple(wanted)))
     notes = missing_lines(tuple(a for a in advices if a.severity is Severity.NOTE))
     _show_lines(out, "Worth adding, if it is not there:", notes)
     if not wanted:
         out.print("\nAn agent can work here.")
-
-
-def with_all_types(lines: Sequence[str]) -> tuple[str, ...]:
-    """Add every log type that an agent needs if one is to be added.
-
-    A configuration that names no type has some by default, and the first that is named turns all
-    others off. To name one twice does no harm.
-    """
-    if not any(line.startswith("log_type ") for line in lines):
-        return tuple(lines)
-    return tuple(dict.fromkeys([*lines, *(f"log_type {word}" for word in LOG_TYPES)]))
 
 
 def _show_lines(out: Console, heading: str, lines: Sequence[str]) -> None:

@@ -2,8 +2,11 @@
 
 import asyncio
 import getpass
+import itertools
+import random
 import shutil
 import socket
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -11,6 +14,10 @@ from hansa.errors import UsageError
 
 PLACES = ("/usr/sbin", "/usr/local/sbin", "/opt/homebrew/sbin")
 """Where Mosquitto lives when it is not on the PATH, as on Debian."""
+
+PORTS = range(10_000, 32_768)
+"""Where free ports are looked for: above them systems take the ports of outgoing connections, and
+one of those could be there first."""
 
 START_TIMEOUT_S = 10.0
 STOP_TIMEOUT_S = 3.0
@@ -28,12 +35,16 @@ def find_mosquitto() -> str:
     return found
 
 
+_next_ports = itertools.cycle(random.sample(PORTS, len(PORTS)))
+
+
 def free_port() -> int:
-    """Return a port of loopback that nobody uses now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """Return a port of loopback that nobody uses now, and that was not returned lately."""
+    for port in itertools.islice(_next_ports, len(PORTS)):
+        with suppress(UsageError):
+            require_free(port)
+            return port
+    raise UsageError(f"no port from {PORTS[0]} to {PORTS[-1]} of 127.0.0.1 is free")
 
 
 def require_free(port: int) -> None:

@@ -2,7 +2,14 @@
 
 import pytest
 
-from hansa.agent.brokers.advice import Advice, Learned, Severity, advise, missing_lines
+from hansa.agent.brokers.advice import (
+    LOG_LINES,
+    Advice,
+    Learned,
+    Severity,
+    advise,
+    missing_lines,
+)
 from hansa.mqtt.limits import Limits
 from hansa.mqtt.vocabulary import Version
 
@@ -43,28 +50,22 @@ def test_broker_that_does_not_log_to_topics():
         logs_subscribe=False, logs_unsubscribe=False, logs_connect=False, logs_takeover=False
     )
     assert advice.severity is Severity.ERROR
-    assert advice.lines == (
-        "log_dest topic",
-        "log_type subscribe",
-        "log_type notice",
-        "log_type unsubscribe",
-        "log_type error",
-        "connection_messages true",
-    )
+    assert advice.lines == LOG_LINES
 
 
 @pytest.mark.parametrize(
-    ("field", "line", "severity"),
+    ("field", "severity"),
     [
-        ("logs_subscribe", "log_type subscribe", Severity.ERROR),
-        ("logs_connect", "log_type notice", Severity.ERROR),
-        ("logs_unsubscribe", "log_type unsubscribe", Severity.WARNING),
-        ("logs_takeover", "log_type error", Severity.WARNING),
+        ("logs_subscribe", Severity.ERROR),
+        ("logs_connect", Severity.ERROR),
+        ("logs_unsubscribe", Severity.WARNING),
+        ("logs_takeover", Severity.WARNING),
     ],
 )
-def test_one_kind_of_line_is_missing(field, line, severity):
+def test_one_kind_of_line_that_is_missing_brings_them_all(field, severity):
+    """The first `log_type` of a configuration turns off those that were on by default."""
     advice = only(**{field: False})
-    assert (advice.severity, advice.lines) == (severity, (line,))
+    assert (advice.severity, advice.lines) == (severity, LOG_LINES)
 
 
 @pytest.mark.parametrize(
@@ -128,9 +129,8 @@ def test_worst_comes_first_and_lines_come_once():
         (advice.severity for advice in advices), key=list(Severity).index
     )
     assert missing_lines((*advices, *advices)) == (
-        "log_type subscribe",
+        *LOG_LINES,
         "sys_interval 10",
         "log_dest file /var/log/mosquitto/mosquitto.log",
-        "log_type information",
         "max_queued_messages 100000",
     )

@@ -21,6 +21,19 @@ QUEUED_WANTED = 100_000
 PACKET_BYTES_WANTED = 1 << 20
 """Bytes of a packet that passes everywhere, as in `Options.packet_bytes_max`."""
 
+LOG_LINES = (
+    "log_dest topic",
+    "log_type subscribe",
+    "log_type unsubscribe",
+    "log_type notice",
+    "log_type error",
+    "log_type warning",
+    "log_type information",
+    "connection_messages true",
+)
+"""What makes a log that an agent can live on. Always all of it: where no type is named some are on
+by default, and the first one that is named turns the others off. To name one twice does no harm."""
+
 _VERSION = re.compile(r"mosquitto version (\d+)\.(\d+)\b.*")
 
 
@@ -108,33 +121,29 @@ def _version(learned: Learned) -> list[Advice]:
 
 
 def _logs(learned: Learned) -> list[Advice]:
-    """Look at the four kinds of lines. Any `log_type` turns off those that are not named."""
+    """Look at the four kinds of lines."""
     rows = (
-        (learned.logs_subscribe, "subscribe", Severity.ERROR, "who subscribes is not told"),
-        (learned.logs_connect, "notice", Severity.ERROR, "who connects and leaves is not told"),
+        (learned.logs_subscribe, Severity.ERROR, "who subscribes is not told"),
+        (learned.logs_connect, Severity.ERROR, "who connects and leaves is not told"),
         (
             learned.logs_unsubscribe,
-            "unsubscribe",
             Severity.WARNING,
             "who unsubscribes is not told: messages keep coming that nobody wants",
         ),
         (
             learned.logs_takeover,
-            "error",
             Severity.WARNING,
             "who is taken over is not told: its filters may be dropped too early",
         ),
     )
-    lacking = [row for row in rows if row[0] is False]
+    lacking = [(severity, problem) for is_told, severity, problem in rows if is_told is False]
     if len(lacking) == len(rows):
         problem = (
             "nothing of the log arrives: it does not go to topics, or an access list hides it"
             " (the agent's user needs `topic read $SYS/broker/log/#`)"
         )
-        types = tuple(f"log_type {word}" for _, word, _, _ in rows)
-        lines = ("log_dest topic", *types, "connection_messages true")
-        return [Advice(Severity.ERROR, problem, lines)]
-    return [Advice(how, problem, (f"log_type {word}",)) for _, word, how, problem in lacking]
+        return [Advice(Severity.ERROR, problem, LOG_LINES)]
+    return [Advice(severity, problem, LOG_LINES) for severity, problem in lacking]
 
 
 def _history(learned: Learned) -> list[Advice]:
