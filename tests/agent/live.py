@@ -105,13 +105,15 @@ class Client:
     def publish(self, topic: str, *payloads: bytes) -> None:
         self._do(inputs.Publish([packets.Publish(topic, payload) for payload in payloads]))
 
-    def wait_for(self, payload: bytes, patience: float = PATIENCE) -> list[tuple[str, bytes]]:
+    def wait_for(
+        self, payload: bytes, patience: float = PATIENCE, pause: float = 0.15
+    ) -> list[tuple[str, bytes]]:
         """Read until a payload has come, and a little longer for what should not; return all."""
         deadline = time.monotonic() + patience
         while all(each.payload != payload for each in self.received):
             assert time.monotonic() < deadline, f"no {payload!r} among {len(self.received)}"
             self._read(0.1)
-        while self._read(0.15):
+        while self._read(pause):
             pass
         seen, self.received = self.received, []
         return [(each.topic, each.payload) for each in seen]

@@ -9,8 +9,8 @@ STATUS = {
     "sizes": {"groups": 3},
     "counters": {'a "reason"\\\n': 4},
     "neighbours": {
-        "7": {"rtt_ms": 2.0, "bytes_in": 10, "bytes_out": 20},
-        "8": {"rtt_ms": None, "bytes_in": 0, "bytes_out": 5},
+        "7": {"rtt_ms": 2.0, "bytes_in": 10, "bytes_out": 20, "outstanding_bytes": 3, "dropped": 1},
+        "8": {"rtt_ms": None, "bytes_in": 0, "bytes_out": 5, "outstanding_bytes": 0, "dropped": 0},
     },
 }
 
@@ -33,6 +33,12 @@ def test_all_lines():
         "# TYPE hansa_link_bytes_out_total counter",
         'hansa_link_bytes_out_total{neighbour="7"} 20',
         'hansa_link_bytes_out_total{neighbour="8"} 5',
+        "# TYPE hansa_link_dropped_total counter",
+        'hansa_link_dropped_total{neighbour="7"} 1',
+        'hansa_link_dropped_total{neighbour="8"} 0',
+        "# TYPE hansa_link_outstanding_bytes gauge",
+        'hansa_link_outstanding_bytes{neighbour="7"} 3',
+        'hansa_link_outstanding_bytes{neighbour="8"} 0',
         "# TYPE hansa_link_rtt_seconds gauge",
         'hansa_link_rtt_seconds{neighbour="7"} 0.002',
     ]

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from hansa.agent.links.tcp import Address
+from hansa.agent.links.link import Address
 from hansa.agent.settings import AgentSettings, load, parse_address
 from hansa.errors import UsageError
 from hansa.protocol.settings import Metric
@@ -91,6 +91,7 @@ def test_a_password_is_not_shown():
         ("[broker]\npassword = 'x'", "[broker] password needs a username"),
         ("[broker]\ntls_ca = 'x'", "[broker] tls_ca is for tls = true"),
         ("[broker]\nbeacon_interval = 0", "beacon_interval must be above 0 seconds, not 0.0"),
+        ("[link]\nwindow = 1000", "[link] window must be at least 262144 bytes, not 1000"),
         ("[broker]\nport = 0", "[broker] port must be from 1 to 65535, not 0"),
         ("[link]\nport = 65536", "[link] port must be from 0 to 65535, not 65536"),
         ("[admin]\nport = -1", "[admin] port must be from 0 to 65535, not -1"),

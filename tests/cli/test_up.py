@@ -6,6 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,7 @@ class Up:
             stdout=self._out,
             stderr=self._out,
             env={**os.environ, "TMPDIR": str(self.temporary)},
+            start_new_session=True,
         )
 
     def nodes(self) -> list[Any]:
@@ -49,6 +51,16 @@ class Up:
         said = self._out.read().decode()
         self._out.close()
         return code, said
+
+    def children(self) -> list[int]:
+        """Processes that it started and that still run."""
+        mark = f"TMPDIR={self.temporary}\0".encode()
+        found = []
+        for path in Path("/proc").glob("[0-9]*/environ"):
+            with suppress(OSError):  # gone meanwhile, or somebody else's
+                if mark in path.read_bytes():
+                    found.append(int(path.parent.name))
+        return found
 
     def left_behind(self) -> list[Path]:
         return [*self.temporary.iterdir(), *self.ready_file.parent.glob("*ready.json*")]
@@ -75,13 +87,27 @@ def test_it_says_where_everything_is_and_leaves_nothing_behind(tmp_path, number)
     assert up.left_behind() == []
 
 
-def test_stopped_while_it_starts_it_leaves_nothing_behind(tmp_path):
+MOMENTS = {
+    "directory made": "hansa-*",
+    "first broker configured": "hansa-*/0/broker/mosquitto.conf",
+    "a broker up": "hansa-*/?/broker/mosquitto.log",
+    "first agent started": "hansa-*/0/agent.log",
+    "first agent has its state": "hansa-*/0/agent/lock",
+    "last agent started": "hansa-*/2/agent.log",
+    "last agent has its state": "hansa-*/2/agent/incarnation",
+}
+
+
+@pytest.mark.parametrize("pattern", MOMENTS.values(), ids=MOMENTS)
+def test_interrupted_at_any_moment_it_leaves_nothing_behind(tmp_path, pattern):
     up = Up(tmp_path, "ring:3")
-    eventually(lambda: [*up.temporary.iterdir()], "it has begun")
-    up.process.send_signal(signal.SIGTERM)
+    eventually(lambda: [*up.temporary.glob(pattern)], pattern)
+    os.killpg(up.process.pid, signal.SIGINT)  # as Ctrl-C does
     code, said = up.wait()
     assert code == 0, said
+    assert "Traceback" not in said
     assert up.left_behind() == []
+    assert up.children() == []
 
 
 def test_a_port_that_is_taken_is_named_and_nothing_is_left_behind(tmp_path):

@@ -9,7 +9,7 @@ import logging
 
 from hansa.agent.brokers import observer
 from hansa.agent.brokers.observer import Finding
-from hansa.agent.links.tcp import Address, TcpLink
+from hansa.agent.links.link import Address, Link
 from hansa.protocol import effects
 
 log = logging.getLogger("hansa.agent")
@@ -44,7 +44,7 @@ class Chronicle:
             case _:
                 log.debug("%s", effect)
 
-    def link_closed(self, link: TcpLink, reason: str) -> None:
+    def link_closed(self, link: Link, reason: str) -> None:
         """Write why a link is gone; for a neighbour's the node says so, too."""
         # Of whoever comes in, only the host stays the same from one attempt to the next.
         who = link.remote if link.dialled else link.remote.rpartition(":")[0]

@@ -9,7 +9,7 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
-from hansa.agent.links.tcp import TcpLink
+from hansa.agent.links.link import Link
 from hansa.errors import InvalidFrame
 from hansa.protocol.effects import (
     CloseLink,
@@ -55,13 +55,13 @@ class Driver:
         node: Node,
         news: Callable[[Effect], None],
         stop: Callable[[Halt | Rekey], None],
-        closed: Callable[[TcpLink, str], None],
+        closed: Callable[[Link, str], None],
     ) -> None:
         """`news` is told what the node tells, `stop` that it must not go on with this identity,
         `closed` why a link is gone."""
         self.node = node
         self.broker: BrokerPort | None = None
-        self.links: dict[LinkId, TcpLink] = {}
+        self.links: dict[LinkId, Link] = {}
         self.counters: Counter[str] = Counter()
         self._news = news
         self._stop = stop
@@ -83,19 +83,23 @@ class Driver:
         self._handle(events)
         self._flush()
 
-    def link_opened(self, link: TcpLink) -> None:
+    def link_opened(self, link: Link) -> None:
         """A connection stands."""
         self.links[link.id] = link
-        self.feed(LinkOpened(link.id, dialled=link.dialled is not None))
+        self.feed(LinkOpened(link.id, link.dialled is not None, link.ordered))
 
-    def link_closed(self, link: TcpLink, reason: str) -> None:
+    def publications_dropped(self, link: Link, count: int, reason: str) -> None:
+        """A link could not take some publications."""
+        self.counters[f"dropped: {reason}"] += count
+
+    def link_closed(self, link: Link, reason: str) -> None:
         """A connection is gone."""
         if self.links.pop(link.id, None) is not None:
             self._invalid.pop(link.id, None)
             self._closed(link, reason)
             self.feed(LinkClosed(link.id, reason))
 
-    def frames_received(self, link: TcpLink, frames: list[bytes]) -> None:
+    def frames_received(self, link: Link, frames: list[bytes]) -> None:
         """A batch of frames arrived; what cannot be read is counted and dropped."""
         pass_on, outgoing, deliveries = self.node.pass_on, self._outgoing, self._deliveries
         for data in frames:
@@ -189,16 +193,10 @@ class Driver:
     def _flush_link(self, link_id: LinkId) -> None:
         frames = self._outgoing.pop(link_id, [])
         link = self.links.get(link_id)
-        if link is None or not frames:
-            return
-        if link.congested:
-            control = [frame for frame in frames if not frame[0] & 1]
-            self.counters["dropped for a slow neighbour"] += len(frames) - len(control)
-            link.dropped += len(frames) - len(control)
-            frames = control
-        link.send(frames)
+        if link is not None and frames:
+            link.send(frames)
 
-    def _note_invalid(self, link: TcpLink, error: InvalidFrame) -> None:
+    def _note_invalid(self, link: Link, error: InvalidFrame) -> None:
         self.counters["invalid frames"] += 1
         self._invalid[link.id] += 1
         if self._invalid[link.id] >= INVALID_MAX:

@@ -20,9 +20,11 @@ def _lines(status: Mapping[str, object]) -> Iterator[str]:
     yield from _many("hansa_events_total", "counter", "event", status["counters"])
     neighbours = status["neighbours"]
     assert isinstance(neighbours, dict)
-    for field in ("bytes_in", "bytes_out"):
+    for field in ("bytes_in", "bytes_out", "dropped"):
         rates = {node: seen[field] for node, seen in neighbours.items()}
         yield from _many(f"hansa_link_{field}_total", "counter", "neighbour", rates)
+    waiting = {node: seen["outstanding_bytes"] for node, seen in neighbours.items()}
+    yield from _many("hansa_link_outstanding_bytes", "gauge", "neighbour", waiting)
     trips = {n: s["rtt_ms"] / 1000 for n, s in neighbours.items() if s["rtt_ms"] is not None}
     yield from _many("hansa_link_rtt_seconds", "gauge", "neighbour", trips)
 

@@ -7,6 +7,7 @@ import signal
 import ssl
 from collections.abc import Callable
 from dataclasses import asdict
+from itertools import count
 from pathlib import Path
 
 from hansa import __version__
@@ -20,7 +21,8 @@ from hansa.agent.brokers.static import StaticObserver
 from hansa.agent.brokers.watcher import Watcher
 from hansa.agent.chronicle import Chronicle
 from hansa.agent.driver import Driver
-from hansa.agent.links.tcp import Address, TcpLinks
+from hansa.agent.links.link import Address, Link
+from hansa.agent.links.tcp import TcpLinks
 from hansa.agent.metrics import as_metrics
 from hansa.agent.reasons import explain
 from hansa.agent.settings import AgentSettings, parse_address
@@ -57,7 +59,7 @@ class Agent:
             stop=self._give_way,
             closed=self._chronicle.link_closed,
         )
-        self.links = TcpLinks(self.driver, self._chance)
+        self.links = TcpLinks(self.driver, self._chance, count(1), settings.link.window)
         self.client = BrokerClient(
             self._connecting("agent"),
             feed=self.driver.feed,
@@ -227,11 +229,7 @@ class Agent:
                 "unobserved": self.watcher.observer.reason,
             },
             "neighbours": {
-                str(node): {
-                    "rtt_ms": neighbour.rtt_ms,
-                    "bytes_in": links[neighbour.link].bytes_in if neighbour.link in links else 0,
-                    "bytes_out": links[neighbour.link].bytes_out if neighbour.link in links else 0,
-                }
+                str(node): {"rtt_ms": neighbour.rtt_ms, **_traffic(links.get(neighbour.link))}
                 for node, neighbour in view.neighbours.items()
             },
             "members": list(view.reachable),
@@ -250,3 +248,13 @@ class Agent:
                 **dict(self.client.counters),
             },
         }
+
+
+def _traffic(link: Link | None) -> dict[str, int]:
+    """What a link has carried; nothing if it is gone and the node does not believe it yet."""
+    return {
+        "bytes_in": link.bytes_in if link else 0,
+        "bytes_out": link.bytes_out if link else 0,
+        "outstanding_bytes": link.outstanding if link else 0,
+        "dropped": link.dropped if link else 0,
+    }

@@ -14,7 +14,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from hansa.agent.links.tcp import Address
+from hansa.agent.links.link import Address
+from hansa.agent.links.tcp import RECEIPT_BYTES, WINDOW_BYTES
 from hansa.errors import UsageError
 from hansa.protocol.settings import ProtocolSettings
 
@@ -22,6 +23,9 @@ LINK_PORT = 10_500
 """Where agents listen for each other unless told otherwise, as in Machado 2023."""
 
 PORT_MAX = 65_535
+WINDOW_BYTES_MIN = 4 * RECEIPT_BYTES
+"""A window that receipts keep open."""
+
 PREFIX = "HANSA_"
 OBSERVERS = ("mosquitto", "beacon", "static")
 LOG_LEVELS = ("debug", "info", "warning", "error")
@@ -61,6 +65,9 @@ class LinkSettings:
     """Where to listen; 0 takes a free port."""
     neighbours: tuple[str, ...] = ()
     """Whom to dial, as host:port. One side of a link is enough."""
+    window: int = WINDOW_BYTES
+    """Bytes that may be under way to a neighbour before its publications are dropped, and counted.
+    Window by round trip is the highest rate; more takes longer bursts and more memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +145,10 @@ def _check(settings: AgentSettings) -> None:
     ):
         if not least <= port <= PORT_MAX:
             raise UsageError(f"[{place}] port must be from {least} to {PORT_MAX}, not {port}")
+    if settings.link.window < WINDOW_BYTES_MIN:
+        raise UsageError(
+            f"[link] window must be at least {WINDOW_BYTES_MIN} bytes, not {settings.link.window}"
+        )
     for text in settings.link.neighbours:
         parse_address(text)
 

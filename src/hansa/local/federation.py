@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import os
 import shutil
 import sys
 import tempfile
@@ -12,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from hansa.errors import UsageError
-from hansa.local.mosquitto import Mosquitto, end, find_mosquitto, free_port, require_free
+from hansa.local.mosquitto import Mosquitto, end, find_mosquitto, free_port, require_free, spawn
 from hansa.local.relay import Relay
 from hansa.simulator.topologies import Topology
 
@@ -125,7 +124,6 @@ class LocalFederation:
         node = self.nodes[number]
         ports = [self._dialled_ports[link] for link in self.topology.links if link[1] == number]
         environment = {
-            **os.environ,
             **self._settings,
             "HANSA_NAME": node.name,
             "HANSA_STATE": str(node.directory / "agent"),
@@ -136,9 +134,7 @@ class LocalFederation:
             "HANSA_ADMIN_PORT": str(node.admin_port),
         }
         with node.log_file.open("ab") as out:
-            node.agent = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "hansa.cli", "agent", stdout=out, stderr=out, env=environment
-            )
+            node.agent = await spawn(out, environment, sys.executable, "-m", "hansa.cli", "agent")
 
     async def wait_until_converged(
         self,

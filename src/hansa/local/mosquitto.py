@@ -3,12 +3,15 @@
 import asyncio
 import getpass
 import itertools
+import os
 import random
 import shutil
+import signal
 import socket
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import IO
 
 from hansa.errors import UsageError
 
@@ -102,9 +105,7 @@ class Mosquitto:
         path = self.directory / "mosquitto.conf"
         path.write_text(configuration(self.port, self.log_file, self.extra))
         with (self.directory / "mosquitto.out").open("ab") as out:
-            self.process = await asyncio.create_subprocess_exec(
-                find_mosquitto(), "-c", str(path), stdout=out, stderr=out
-            )
+            self.process = await spawn(out, {}, find_mosquitto(), "-c", str(path))
         await self._wait()
 
     async def _wait(self) -> None:
@@ -130,12 +131,32 @@ class Mosquitto:
             await end(self.process)
 
 
+async def spawn(
+    out: IO[bytes], environment: dict[str, str], *command: str
+) -> asyncio.subprocess.Process:
+    """Start a process that Ctrl-C does not reach: whoever started it ends it, in order."""
+    return await asyncio.create_subprocess_exec(
+        *command,
+        stdout=out,
+        stderr=out,
+        env={**os.environ, **environment},
+        start_new_session=True,
+    )
+
+
 async def end(process: asyncio.subprocess.Process) -> None:
     """Terminate a process, and kill it if it does not listen."""
-    if process.returncode is None:
-        process.terminate()
-        try:
-            await asyncio.wait_for(process.wait(), STOP_TIMEOUT_S)
-        except TimeoutError:
-            process.kill()
+    _signal(process, signal.SIGTERM)
+    try:
+        async with asyncio.timeout(STOP_TIMEOUT_S):
             await process.wait()
+    except TimeoutError:
+        _signal(process, signal.SIGKILL)
+        await process.wait()
+
+
+def _signal(process: asyncio.subprocess.Process, number: signal.Signals) -> None:
+    """Signal a process that may have ended this moment, unknown to asyncio as yet."""
+    if process.returncode is None:
+        with suppress(ProcessLookupError):
+            process.send_signal(number)

@@ -2,33 +2,41 @@
 
 import asyncio
 import random
+from itertools import count
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.agent.waiting import until
 
-from hansa.agent.links import tcp
-from hansa.agent.links.tcp import Address, TcpLink, TcpLinks, split
+from hansa.agent.links import dialling, tcp
+from hansa.agent.links.link import Address, Link
+from hansa.agent.links.tcp import RECEIPT, RECEIPT_BYTES, TcpLinks, split
 from hansa.errors import InvalidFrame
-from hansa.protocol.wire import FRAME_BYTES_MAX
+from hansa.protocol.wire import FRAME_BYTES_MAX, PUBLICATION
+
+WINDOW = 4 * RECEIPT_BYTES
 
 
 class Ear:
     """A listener that remembers."""
 
     def __init__(self) -> None:
-        self.opened: list[TcpLink] = []
+        self.opened: list[Link] = []
         self.frames: list[bytes] = []
         self.closed: list[str] = []
+        self.dropped: list[tuple[int, str]] = []
 
-    def link_opened(self, link: TcpLink) -> None:
+    def link_opened(self, link: Link) -> None:
         self.opened.append(link)
 
-    def frames_received(self, link: TcpLink, frames: list[bytes]) -> None:
+    def frames_received(self, link: Link, frames: list[bytes]) -> None:
         self.frames += frames
 
-    def link_closed(self, link: TcpLink, reason: str) -> None:
+    def publications_dropped(self, link: Link, count: int, reason: str) -> None:
+        self.dropped.append((count, reason))
+
+    def link_closed(self, link: Link, reason: str) -> None:
         self.closed.append(reason)
 
 
@@ -37,7 +45,7 @@ class Side:
 
     def __init__(self) -> None:
         self.ear = Ear()
-        self.links = TcpLinks(self.ear, random.Random(1))
+        self.links = TcpLinks(self.ear, random.Random(1), count(1), WINDOW)
         self.failures: list[str] = []
         self.address = Address("127.0.0.1", 0)
 
@@ -58,6 +66,10 @@ def framed(*frames: bytes) -> bytes:
     return b"".join(len(frame).to_bytes(4, "big") + frame for frame in frames)
 
 
+def receipt(count: int) -> bytes:
+    return (RECEIPT | count).to_bytes(4, "big")
+
+
 async def joined() -> tuple[Side, Side]:
     """Two sides with a link between them; the second one dialled."""
     server, client = Side(), Side()
@@ -71,17 +83,23 @@ async def joined() -> tuple[Side, Side]:
 def test_splitting_returns_whole_frames_and_leaves_the_rest(frames, cut):
     data = framed(*frames)
     filled = max(0, len(data) - cut)
-    found, used = split(bytearray(data), filled)
+    found, used, receipted = split(bytearray(data), filled)
+    assert receipted == 0
     assert found == frames[: len(found)]
     assert used == len(framed(*found))
     rest = filled - used
     assert rest < 4 or rest < 4 + int.from_bytes(data[used : used + 4], "big")
 
 
-@pytest.mark.parametrize("length", [0, FRAME_BYTES_MAX + 1, 0xFFFF_FFFF])
+@pytest.mark.parametrize("length", [0, FRAME_BYTES_MAX + 1, RECEIPT])
 def test_a_length_that_cannot_be_is_refused_before_its_bytes_come(length):
     with pytest.raises(InvalidFrame, match=f"a frame of {length} bytes, the limit is"):
         split(bytearray(length.to_bytes(4, "big")), 4)
+
+
+def test_receipts_among_frames_are_added_up():
+    data = receipt(5) + framed(b"a") + receipt(7) + receipt(1)[:3]
+    assert split(bytearray(data), len(data)) == ([b"a"], len(data) - 3, 12)
 
 
 def test_an_address_is_written_as_people_do():
@@ -122,9 +140,15 @@ def test_bytes_that_come_one_by_one_make_frames():
 
 
 @pytest.mark.parametrize(
-    "garbage", [b"GET / HTTP/1.1\r\n\r\n", b"\x00\x00\x00\x00", b"\xff" * 9000]
+    ("garbage", "reason"),
+    [
+        (b"GET / HTTP/1.1\r\n\r\n", "a frame of 1195725856 bytes, the limit is "),
+        (b"\x00\x00\x00\x00", "a frame of 0 bytes, the limit is "),
+        (b"\xff" * 9000, "a receipt for "),
+        (receipt(1), "a receipt for 1 bytes, 0 were under way"),
+    ],
 )
-def test_garbage_closes_the_connection_and_says_why(garbage):
+def test_garbage_closes_the_connection_and_says_why(garbage, reason):
     async def run() -> list[str]:
         server = Side()
         await server.listen()
@@ -137,35 +161,77 @@ def test_garbage_closes_the_connection_and_says_why(garbage):
         await server.stop()
         return server.ear.closed
 
-    (reason,) = asyncio.run(run())
-    assert reason.startswith("this is no neighbour of ours: a frame of ")
+    (said,) = asyncio.run(run())
+    assert said.startswith(f"this is no neighbour of ours: {reason}")
 
 
-def test_a_neighbour_that_never_reads_is_given_up(monkeypatch):
-    monkeypatch.setattr(tcp, "BUFFER_BYTES_MAX", 1 << 18)
-    monkeypatch.setattr(tcp, "STUCK_BYTES_MAX", 1 << 20)
+async def unread() -> tuple[Side, asyncio.StreamWriter]:
+    """A side with a link to somebody who never reads."""
+    server = Side()
+    await server.listen()
+    _, writer = await asyncio.open_connection("127.0.0.1", server.address.port)
+    writer.transport.pause_reading()  # type: ignore[attr-defined]
+    await until(lambda: server.ear.opened, "link up")
+    return server, writer
 
-    async def run() -> tuple[bool, list[str]]:
-        server = Side()
-        await server.listen()
-        _, writer = await asyncio.open_connection("127.0.0.1", server.address.port)
-        writer.transport.pause_reading()  # type: ignore[attr-defined]
-        await until(lambda: server.ear.opened, "link up")
+
+def test_publications_for_a_neighbour_that_never_reads_are_dropped_once_its_window_is_full():
+    publication, control = bytes((PUBLICATION,)) * 10_000, b"\x10" * 10_000
+
+    async def run() -> Side:
+        server, writer = await unread()
         (link,) = server.ear.opened
-        was_congested = False
         for _ in range(1_000):
-            link.send([b"x" * 100_000])
-            was_congested |= link.congested
+            link.send([publication, control] if link.outstanding < WINDOW else [publication])
             await asyncio.sleep(0)
-            if server.ear.closed:
-                break
+        assert link.outstanding <= WINDOW + 2 * 10_008
+        before = link.outstanding
+        link.send([publication, control, publication])
+        assert link.outstanding == before + len(framed(control))
         writer.transport.abort()
         await server.stop()
-        return was_congested, server.ear.closed
+        return server
 
-    was_congested, (reason,) = asyncio.run(run())
-    assert was_congested
-    assert reason.startswith("the neighbour does not read: ")
+    server = asyncio.run(run())
+    assert {reason for _, reason in server.ear.dropped} == {"the neighbour's window is full"}
+    assert server.ear.dropped[-1][0] == 2
+    assert server.ear.opened[0].dropped == sum(count for count, _ in server.ear.dropped) > 900
+
+
+def test_a_neighbour_that_does_not_even_take_control_frames_is_given_up(monkeypatch):
+    monkeypatch.setattr(tcp, "STUCK_BYTES_MAX", 1 << 20)
+    monkeypatch.setattr(tcp, "CLOSE_GRACE_S", 0.01)
+
+    async def run() -> Side:
+        server, writer = await unread()
+        for _ in range(1_000):
+            server.ear.opened[0].send([b"x" * 100_000])
+        await until(lambda: server.ear.closed, "given up, without waiting until it reads")
+        writer.transport.abort()
+        await server.stop()
+        return server
+
+    server = asyncio.run(run())
+    assert server.ear.closed[0].startswith("the neighbour does not read: ")
+    assert server.ear.opened[0].outstanding < WINDOW + (2 << 20)
+
+
+def test_receipts_keep_the_window_open():
+    publication = bytes((PUBLICATION,)) * 10_000
+
+    async def run() -> tuple[Side, Side]:
+        server, client = await joined()
+        (link,) = client.ear.opened
+        for _ in range(1_000):
+            link.send([publication])
+            await until(lambda: link.outstanding <= WINDOW, "room for more")
+        await until(lambda: link.outstanding < 2 * RECEIPT_BYTES, "receipts for nearly everything")
+        await asyncio.gather(client.stop(), server.stop())
+        return server, client
+
+    server, client = asyncio.run(run())
+    assert len(server.ear.frames) == 1_000
+    assert client.ear.dropped == []
 
 
 def test_more_connections_than_the_bound_are_turned_away(monkeypatch):
@@ -192,8 +258,8 @@ def test_more_connections_than_the_bound_are_turned_away(monkeypatch):
 
 
 def test_dialling_goes_on_until_somebody_is_there(monkeypatch):
-    monkeypatch.setattr(tcp, "DIAL_MIN_S", 0.01)
-    monkeypatch.setattr(tcp, "DIAL_MAX_S", 0.05)
+    monkeypatch.setattr(dialling, "DIAL_MIN_S", 0.01)
+    monkeypatch.setattr(dialling, "DIAL_MAX_S", 0.05)
 
     async def run() -> list[str]:
         server, client = Side(), Side()
@@ -234,7 +300,7 @@ def test_pauses_grow_up_to_a_bound_and_are_spread(monkeypatch):
             pauses.append(seconds)
             await sleep(0 if len(pauses) < 12 else 3600)
 
-        monkeypatch.setattr("hansa.agent.links.tcp.asyncio.sleep", note)
+        monkeypatch.setattr("hansa.agent.links.dialling.asyncio.sleep", note)
         client.dial(Address("127.0.0.1", 1))
         while len(pauses) < 12:
             await sleep(0.001)
@@ -242,5 +308,5 @@ def test_pauses_grow_up_to_a_bound_and_are_spread(monkeypatch):
 
     asyncio.run(run())
     for number, pause in enumerate(pauses):
-        most = min(tcp.DIAL_MIN_S * 2**number, tcp.DIAL_MAX_S)
+        most = min(dialling.DIAL_MIN_S * 2**number, dialling.DIAL_MAX_S)
         assert most / 2 <= pause <= most

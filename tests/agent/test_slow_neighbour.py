@@ -1,0 +1,63 @@
+"""A neighbour that never reads, in a live federation of three: the others must not notice."""
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.agent.live import Live, eventually
+
+from hansa.local.federation import LocalFederation
+from hansa.simulator.topologies import parse
+
+WINDOW = 1 << 20
+PAYLOAD = b"x" * 10_000
+DROPPED = "dropped: the neighbour's window is full"
+
+
+@pytest.fixture
+def patient(mosquitto: str) -> Iterator[Live]:
+    """One between two, where silence is not taken for death: only the window protects them."""
+    settings = {"HANSA_LINK_WINDOW": str(WINDOW), "HANSA_PROTOCOL_HEARTBEAT_LIMIT": "600"}
+    live = Live(LocalFederation(parse("star:3", 1), settings))
+    try:
+        live.start()
+        yield live
+    finally:
+        live.close()
+
+
+def memory_bytes(pid: int) -> int:
+    """Return the most that a process ever had in memory."""
+    line = next(
+        line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if "VmHWM" in line
+    )
+    return int(line.split()[1]) << 10
+
+
+def test_others_keep_receiving_memory_stays_and_control_is_not_lost(patient):
+    reader, sleeper = patient.subscriber(1, "flood"), patient.subscriber(2, "flood")
+    publisher, asleep, agent = patient.client(0), patient.nodes[2], patient.nodes[0].agent
+    memory = memory_bytes(agent.pid)
+    os.kill(asleep.agent.pid, signal.SIGSTOP)
+    try:
+        for number in range(200):  # 40 MB, a little at a time
+            publisher.publish("flood", *[PAYLOAD] * 19, b"%d" % number)
+            assert len(reader.wait_for(b"%d" % number, pause=0)) == 20
+        assert patient.counter(0, DROPPED) > 3_000
+        neighbours: Any = patient.nodes[0].status()["neighbours"]
+        waiting = sorted(seen["outstanding_bytes"] for seen in neighbours.values())
+        assert waiting[0] < WINDOW < waiting[1] < 3 * WINDOW
+        assert memory_bytes(agent.pid) - memory < 16 << 20
+        late = patient.client(1).subscribe("late")
+    finally:
+        os.kill(asleep.agent.pid, signal.SIGCONT)
+    patient.wait_installed(1, "late")  # and that needs a confirmation of the one that slept
+    eventually(lambda: sleeper.silent(0.2) or sleeper.received.clear(), "it has caught up")
+    patient.client(2).publish("late", b"end")
+    assert late.wait_for(b"end") == [("late", b"end")]
+    publisher.publish("flood", b"end")
+    for client in (reader, sleeper):
+        assert [payload for _, payload in client.wait_for(b"end")] == [b"end"]
