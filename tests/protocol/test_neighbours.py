@@ -6,7 +6,14 @@ import msgspec
 import pytest
 
 from hansa.protocol.channel import RETRY_MIN
-from hansa.protocol.effects import CloseLink, Ignored, NeighbourDown, NeighbourUp, Send
+from hansa.protocol.effects import (
+    CloseLink,
+    Ignored,
+    LinkRefused,
+    NeighbourDown,
+    NeighbourUp,
+    Send,
+)
 from hansa.protocol.events import LinkOpened
 from hansa.protocol.frames import (
     PROTOCOL_VERSION,
@@ -90,23 +97,15 @@ def test_a_hello_that_agrees_makes_a_neighbour():
     assert (neighbours.by_node, link.peer) == ({PEER: link}, hello())
 
 
-def test_a_second_hello_is_ignored():
-    neighbours = alone()
-    link = greeted(neighbours)
-    effects = neighbours.greet(link, hello(NodeId(8)), OURS, 0.0)
-    assert effects == [Ignored("second hello on a link")]
-    assert neighbours.by_node == {PEER: link}
-
-
 def test_a_hello_that_disagrees_is_turned_away_with_the_reason():
     neighbours = alone()
     theirs = msgspec.structs.replace(hello(), federation="other")
     reason = "federation 'other' meets 'hansa'"
     assert neighbours.greet(opened(neighbours), theirs, OURS, 0.0) == [
+        LinkRefused(ONE, reason),
         Send(ONE, Goodbye(reason)),
-        CloseLink(ONE, reason),
     ]
-    assert (neighbours.links, neighbours.by_node) == ({}, {})
+    assert neighbours.by_node == {}
 
 
 @pytest.mark.parametrize(
@@ -127,9 +126,20 @@ def test_a_refusal_can_name_a_rival():
     neighbours = alone()
     rival = NodeRecord(PEER, 1, 1, 1, b"k", "", (), 1.0, ())
     assert neighbours.refuse(opened(neighbours), "taken", 0.0, rival) == [
+        LinkRefused(ONE, "taken"),
         Send(ONE, Goodbye("taken", rival)),
-        CloseLink(ONE, "taken"),
     ]
+
+
+def test_who_keeps_talking_on_a_refused_link_does_not_keep_it():
+    neighbours = alone()
+    link = opened(neighbours)
+    neighbours.refuse(link, "taken", 1.0)
+    for now in (1.0, 2.0, 3.0):
+        neighbours.unpack(link, Heartbeat(1, 0, 0, 0), now)
+        assert neighbours.fire(0, now) == ([], [])
+    assert neighbours.next_deadline() == 4.0
+    assert neighbours.fire(0, 4.0) == ([], [link])
 
 
 # ---------------------------------------------------------------- two links to one neighbour
@@ -160,8 +170,8 @@ def test_a_link_that_is_not_kept_is_refused_with_the_reason():
     greeted(neighbours, ONE, dialled=True)
     reason = "another link to this node is in use"
     assert neighbours.greet(opened(neighbours, TWO, dialled=False), hello(), OURS, 0.0) == [
+        LinkRefused(TWO, reason),
         Send(TWO, Goodbye(reason)),
-        CloseLink(TWO, reason),
     ]
 
 

@@ -17,6 +17,7 @@ from hansa.protocol.effects import (
     Ignored,
     IncarnationRaised,
     InterestInstalled,
+    LinkRefused,
     MemberLost,
     NeighbourDown,
     NeighbourUp,
@@ -707,8 +708,8 @@ def test_another_federation_is_refused():
     wire.start(2, settings=ProtocolSettings(federation="guild"))
     wire.join("1-2")
     wire.run(0.015)
-    assert wire.effects(1, CloseLink)[0].reason == "federation 'guild' meets 'hansa'"
-    assert wire.effects(2, CloseLink)[0].reason == "federation 'hansa' meets 'guild'"
+    assert wire.effects(1, LinkRefused)[0].reason == "federation 'guild' meets 'hansa'"
+    assert wire.effects(2, LinkRefused)[0].reason == "federation 'hansa' meets 'guild'"
     assert wire.effects(1, NeighbourUp) == wire.effects(2, NeighbourUp) == []
 
 
@@ -719,7 +720,7 @@ def test_other_settings_are_refused():
     wire.join("1-2")
     wire.run(0.015)
     ours, theirs = wire.settings.agreement(), ProtocolSettings(redundancy=3).agreement()
-    assert wire.effects(1, CloseLink)[0].reason == f"settings differ: {theirs} meets {ours}"
+    assert wire.effects(1, LinkRefused)[0].reason == f"settings differ: {theirs} meets {ours}"
     assert other.view().neighbours == {}
 
 
@@ -732,7 +733,7 @@ def test_another_version_is_refused():
     wire.give(1, LinkOpened(LinkId(8), False))
     effects = wire.give(1, Received(LinkId(8), change(hello, version=PROTOCOL_VERSION + 1)))
     reason = f"protocol version {PROTOCOL_VERSION + 1} meets {PROTOCOL_VERSION}"
-    assert effects == [Send(LinkId(8), Goodbye(reason)), CloseLink(LinkId(8), reason)]
+    assert effects == [LinkRefused(LinkId(8), reason), Send(LinkId(8), Goodbye(reason))]
 
 
 def test_after_a_goodbye_nothing_counts_that_came_with_it():

@@ -17,6 +17,7 @@ from hansa.protocol.effects import (
     Halt,
     Ignored,
     IncarnationRaised,
+    LinkRefused,
     MemberJoined,
     MemberLost,
     NeighbourDown,
@@ -96,6 +97,14 @@ def joined(it: Overlay, peer: Hello | None = None, link: LinkId = ONE, now: floa
     return new
 
 
+def known(it: Overlay, node: NodeId = PEER, link: LinkId = ONE) -> Link:
+    """A neighbour whose record is here, and everything about it told."""
+    new = joined(it, hello(node), link)
+    taken(it, new, record(node))
+    it.flush(SETTINGS.relay_delay)
+    return new
+
+
 def taken(it: Overlay, link: Link, *records: Record, now: float = 0.0) -> Outcome:
     return it.take(link, Update(records), now)
 
@@ -140,8 +149,46 @@ def test_who_disagrees_is_turned_away():
     it = overlay()
     theirs = msgspec.structs.replace(hello(), federation="other")
     reason = "federation 'other' meets 'hansa'"
-    expected = [Send(ONE, Goodbye(reason)), CloseLink(ONE, reason)]
+    expected = [LinkRefused(ONE, reason), Send(ONE, Goodbye(reason))]
     assert it.take(opened(it), theirs, 0.0) == expected
+
+
+def refused(it: Overlay) -> Link:
+    """A link that was turned away at 0.0."""
+    link = opened(it)
+    it.take(link, msgspec.structs.replace(hello(), federation="other"), 0.0)
+    return link
+
+
+def test_a_refused_link_hears_nothing_but_goodbye():
+    it = overlay()
+    link = refused(it)
+    for frame in (hello(), Heartbeat(1, 0, 0, 0), Update((record(FAR),))):
+        assert it.take(link, frame, 0.0) == [Ignored("frame on a refused link")]
+    rival = record(ME, incarnation=6, key=LARGER_KEY)
+    reason = "federation 'other' meets 'hansa'"
+    assert it.take(link, Goodbye("their reason", rival), 0.0) == [
+        IncarnationRaised(7),
+        CloseLink(ONE, reason),
+    ]
+    assert it.neighbours.links == {}
+
+
+def test_a_refused_link_ends_with_the_other_side_or_after_the_limit():
+    it = overlay()
+    refused(it)
+    assert it.close(ONE, "reset", 0.0) == []
+    assert it.neighbours.links == {}
+    refused(it)
+    closed = [effect for now in (1.0, 2.0, 3.0) for effect in it.fire(now)]
+    assert closed == [CloseLink(ONE, "federation 'other' meets 'hansa'")]
+
+
+def test_a_second_hello_is_ignored():
+    it = overlay()
+    link = joined(it)
+    assert it.take(link, hello(NodeId(8)), 0.0) == [Ignored("second hello on a link")]
+    assert it.neighbours.by_node == {PEER: link}
 
 
 @pytest.mark.parametrize(
@@ -293,6 +340,7 @@ def test_a_summary_is_answered_with_what_it_lacks():
     it = overlay()
     link = joined(it)
     taken(it, link, record(PEER, ME))
+    it.flush(0.0)
     outcome = it.take(link, Summary(((Kind.NODE, PEER, 1, 1),)), 0.0)
     assert outcome == [Send(ONE, Update((own(2, PEER),)))]
 
@@ -300,8 +348,8 @@ def test_a_summary_is_answered_with_what_it_lacks():
 def test_a_comparison_that_one_side_began_goes_both_ways():
     it = overlay()
     link = joined(it, hello(digest=it.database.digest))
-    theirs = Summary(((Kind.NODE, ME, 4, 2), (Kind.NODE, PEER, 1, 1)))
-    ours = Summary(((Kind.NODE, ME, 4, 2),))
+    theirs = Summary(((Kind.NODE, ME, 4, 1), (Kind.NODE, PEER, 1, 1)))
+    ours = Summary(((Kind.NODE, ME, 4, 1),))
     assert it.take(link, theirs, 0.0) == [Send(ONE, ours)]
 
 
@@ -365,24 +413,50 @@ def test_more_filters_than_the_bound_are_ignored_in_parts_too():
 
 def test_our_own_record_follows_our_links():
     it = overlay()
-    link = opened(it)
-    it.take(link, hello(), 0.0)
+    link = joined(it)
+    taken(it, link, record())
     assert it.flush(0.0) == [Send(ONE, Update((own(2, PEER),)))]
     assert it.flush(0.0) == []
+    it.close(ONE, "reset", 0.0)
+    it.flush(0.0)
+    assert it.database.nodes[ME] == own(3)
 
 
 def test_our_own_record_can_wait_to_share_a_frame():
-    it = overlay(replace(SETTINGS, change_delay=0.5))
-    it.take(opened(it), hello(), 0.0)
-    it.take(opened(it, TWO), hello(FAR), 0.1)
+    it = overlay(replace(SETTINGS, change_delay=0.5, relay_delay=0.5))
+    taken(it, joined(it), record())
+    taken(it, joined(it, hello(FAR), TWO), record(FAR), now=0.1)
     assert (it.next_deadline(), it.flush(0.4)) == (0.5, [])
-    update = Update((own(2, PEER, FAR),))
-    assert it.flush(0.5) == [Send(ONE, update), Send(TWO, update)]
+    ours = own(2, PEER, FAR)
+    assert it.flush(0.5) == [
+        Send(ONE, Update((ours, record(FAR)))),
+        Send(TWO, Update((ours, record(PEER)))),
+    ]
+
+
+def test_a_link_is_reported_once_the_record_of_this_life_is_here():
+    it = overlay()
+    link = known(it)
+    it.close(link.id, "reset", 1.0)
+    it.flush(1.0)
+    link = joined(it, hello(incarnation=2), TWO, now=2.0)
+    assert it.database.nodes[ME] == own(3)
+    assert taken(it, link, record(incarnation=2), now=2.0) == [NewLife(PEER)]
+    it.flush(2.0)
+    assert it.database.nodes[ME] == own(4, PEER)
+
+
+def test_a_new_life_is_noted_before_links_lead_to_it():
+    it = overlay()
+    link = joined(it)
+    taken(it, link, record(PEER, ME), record(FAR, PEER))
+    news = record(PEER, ME, FAR, version=2), record(FAR, PEER, incarnation=2)
+    assert taken(it, link, *news) == [NewLife(FAR), MemberJoined(FAR)]
 
 
 def test_a_change_of_our_interest_is_told_at_once():
     it = overlay()
-    joined(it)
+    known(it)
     made = it.change_own(Kind.INTEREST, ["a"], [], 1.0)
     assert made == [InterestRecord(ME, 4, 1, 0, ("a",))]
     assert it.next_deadline() == 1.0
@@ -391,21 +465,21 @@ def test_a_change_of_our_interest_is_told_at_once():
 
 def test_a_change_of_our_claims_is_left_to_the_announcement():
     it = overlay()
-    joined(it)
+    known(it)
     assert it.change_own(Kind.CLAIMS, ["g"], [], 1.0) == [ClaimsRecord(ME, 4, 1, 0, ("g",))]
     assert it.flush(1.0) == []
 
 
 def test_what_a_former_life_claimed_gives_way_to_an_empty_row():
     it = overlay()
-    link = joined(it)
+    link = known(it)
     assert taken(it, link, ClaimsRecord(ME, 3, 9, 9, ("g",)), now=1.0) == []
     assert it.flush(1.0) == [Send(ONE, Update((ClaimsRecord(ME, 4, 1, 1, ()),)))]
 
 
 def test_what_a_former_life_wanted_stands_until_we_know_better():
     it = overlay()
-    link = joined(it)
+    link = known(it)
     taken(it, link, InterestRecord(ME, 3, 9, 9, ("a",)))
     assert it.flush(1.0) == []
     it.know_interest(2.0)
@@ -435,33 +509,34 @@ def test_a_copy_of_our_own_row_changes_nothing():
 
 def test_news_of_others_waits_a_moment_and_goes_to_all_but_its_sender():
     it = overlay()
-    link = joined(it)
-    joined(it, hello(FAR), TWO)
-    taken(it, link, record(PEER, ME), now=1.0)
+    link = known(it)
+    known(it, FAR, TWO)
+    taken(it, link, record(PEER, ME, version=2), now=1.0)
     taken(it, link, record(OTHER, PEER), now=1.1)
     assert (it.flush(1.2), it.next_deadline()) == ([], 1.0)  # the heartbeat comes first
     it.fire(1.2)
     assert it.next_deadline() == 1.25
-    news = Update((record(PEER, ME), record(OTHER, PEER)))
+    news = Update((record(PEER, ME, version=2), record(OTHER, PEER)))
     assert it.flush(1.25) == [Send(TWO, news)]
 
 
 def test_our_own_news_takes_that_of_others_along():
     it = overlay()
-    link = joined(it)
-    joined(it, hello(FAR), TWO)
-    taken(it, link, record(PEER), now=1.0)
+    link = known(it)
+    known(it, FAR, TWO)
+    news = record(PEER, version=2)
+    taken(it, link, news, now=1.0)
     (ours,) = it.change_own(Kind.INTEREST, ["a"], [], 1.1)
-    assert it.flush(1.1) == [Send(ONE, Update((ours,))), Send(TWO, Update((record(PEER), ours)))]
+    assert it.flush(1.1) == [Send(ONE, Update((ours,))), Send(TWO, Update((news, ours)))]
 
 
 def test_later_news_does_not_put_off_what_waits():
     it = overlay()
-    link = joined(it)
-    joined(it, hello(FAR), TWO)
-    taken(it, link, record(PEER), now=0.0)
-    taken(it, link, record(PEER, version=2), now=0.2)
-    assert it.next_deadline() == 0.25
+    link = known(it)
+    known(it, FAR, TWO)
+    taken(it, link, record(PEER, version=2), now=0.5)
+    taken(it, link, record(PEER, version=3), now=0.6)
+    assert it.next_deadline() == 0.75
 
 
 def test_a_record_that_its_carrier_spreads_is_not_flooded():
@@ -485,7 +560,7 @@ def beat(number: int, digest: int, echo: int = 0) -> Heartbeat:
 
 def test_a_measured_link_changes_costs_and_our_record():
     it = overlay()
-    link = joined(it, now=0.0)
+    link = known(it)
     digest = it.database.digest
     outcome = it.take(link, beat(1, digest, echo=1), 0.5)
     assert outcome == [Send(ONE, Heartbeat(2, 1, 0, digest)), CostsChanged()]
@@ -540,6 +615,7 @@ def test_a_silent_neighbour_is_lost():
     it = overlay()
     link = joined(it)
     taken(it, link, record(PEER, ME))
+    it.flush(0.0)
     it.fire(1.0)
     it.fire(2.0)
     assert it.fire(3.0)[1:] == [
@@ -606,7 +682,7 @@ def test_a_lease_has_ended_at_the_deadline_that_was_named(since):
     link = joined(it)
     taken(it, link, record(FAR), now=since)
     it.close(ONE, "reset", since)
-    it.flush(since)
+    it.flush(since + SETTINGS.relay_delay)
     due = it.next_deadline()
     assert due is not None
     assert it.leases.expired(due) == [FAR]
@@ -618,7 +694,10 @@ def test_a_lease_has_ended_at_the_deadline_that_was_named(since):
 def test_a_neighbour_with_our_own_id_is_shown_our_record():
     it = overlay()
     link = opened(it)
-    assert it.take(link, hello(ME, key=LARGER_KEY), 0.0) == [Send(ONE, Goodbye("same id", own(1)))]
+    assert it.take(link, hello(ME, key=LARGER_KEY), 0.0) == [
+        LinkRefused(ONE, "same id"),
+        Send(ONE, Goodbye("same id", own(1))),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -643,7 +722,7 @@ def test_a_goodbye_with_the_record_of_somebody_else_is_only_a_goodbye():
 
 def test_the_earlier_of_two_takes_up_all_its_rows_above_its_rival():
     it = overlay()
-    link = joined(it)
+    link = known(it)
     it.change_own(Kind.INTEREST, ["a"], [], 0.0)
     it.change_own(Kind.CLAIMS, ["g"], [], 0.0)
     it.flush(0.0)
@@ -681,7 +760,7 @@ def test_who_comes_with_the_id_of_a_node_in_reach_is_shown_its_record(theirs, re
     it = overlay()
     holder = record(PEER, ME, incarnation=3)
     taken(it, joined(it, hello(incarnation=3)), holder)
-    expected = [Send(TWO, Goodbye(reason, holder)), CloseLink(TWO, reason)]
+    expected = [LinkRefused(TWO, reason), Send(TWO, Goodbye(reason, holder))]
     assert it.take(opened(it, TWO), theirs, 0.0) == expected
 
 

@@ -143,7 +143,6 @@ def test_3_7_a_new_life_voids_claims_but_interest_stands_until_it_is_known():
     assert all("g" not in view.groups for view in views(wire).values())
 
 
-@pytest.mark.xfail(reason="claims of the former life count from the hello until its new record")
 def test_3_7_a_former_core_that_starts_anew_unseats_nobody():
     """3.7 A new incarnation voids what the former life claimed."""
     wire = settled("1-2 2-3", (1, "g"), (3, "g"))

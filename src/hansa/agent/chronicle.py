@@ -28,6 +28,8 @@ class Chronicle:
     def news(self, effect: effects.Effect) -> None:
         """Write what the node tells: nodes and neighbours always, groups only in detail."""
         match effect:
+            case effects.LinkRefused(_, reason):
+                self._once("refused", "", reason, "link refused reason=%r", reason)
             case effects.NeighbourUp(node):
                 self._told.clear()  # what was in the way is gone; if it comes back, it is news
                 log.info("neighbour up node=%016x", node)

@@ -69,6 +69,14 @@ Order = Send | CloseLink | Subscribe | Unsubscribe | Deliver | Rekey | Halt
 
 
 @dataclass(frozen=True, slots=True)
+class LinkRefused:
+    """Whoever is behind a link cannot be a neighbour, for this reason; it will be closed."""
+
+    link: LinkId
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class NeighbourUp:
     """A link is usable: hellos were exchanged and agreed."""
 
@@ -178,7 +186,8 @@ class Ignored:
 
 
 News = (
-    NeighbourUp
+    LinkRefused
+    | NeighbourUp
     | NeighbourDown
     | MemberJoined
     | MemberLost

@@ -28,6 +28,11 @@ class Graph:
         self.reachable: dict[NodeId, None] = {node: None}
         """Every node in reach, this one included (an ordered set)."""
 
+    @property
+    def links(self) -> Links:
+        """The links that this node itself reports."""
+        return self._links[self._self]
+
     def put(self, node: NodeId, links: Links) -> tuple[list[NodeId], list[NodeId]]:
         """Note a node's links; return who came into reach and who went out of it."""
         before = self._links.get(node, {})

@@ -7,7 +7,15 @@ per neighbour: of two, both sides keep the same. Nothing here knows what the fra
 from dataclasses import dataclass, field
 
 from hansa.protocol.channel import Channel
-from hansa.protocol.effects import CloseLink, Effect, Ignored, NeighbourDown, NeighbourUp, Send
+from hansa.protocol.effects import (
+    CloseLink,
+    Effect,
+    Ignored,
+    LinkRefused,
+    NeighbourDown,
+    NeighbourUp,
+    Send,
+)
 from hansa.protocol.events import LinkOpened
 from hansa.protocol.frames import (
     PROTOCOL_VERSION,
@@ -58,6 +66,8 @@ class Link:
     """Who is behind it; None while greeting."""
     closed: bool = False
     """Closed, but not believed yet (`trust_close` off)."""
+    refused: str | None = None
+    """Why it was turned away: it only waits for the other side's goodbye or for its end."""
     samples: list[float] = field(default_factory=list)
     """The newest round-trip times."""
     rtt: float | None = None
@@ -101,8 +111,6 @@ class Neighbours:
 
     def greet(self, link: Link, theirs: Hello, ours: Hello, now: float) -> list[Effect]:
         """Take a neighbour's hello: make it a neighbour, or turn it away with the reason."""
-        if link.peer is not None:
-            return [Ignored("second hello on a link")]
         reason = disagreement(ours, theirs)
         if reason:
             return self.refuse(link, reason, now)
@@ -122,9 +130,10 @@ class Neighbours:
     def refuse(
         self, link: Link, reason: str, now: float, rival: NodeRecord | None = None
     ) -> list[Effect]:
-        """Tell the other side why, and close."""
-        effects = self.send(link, Goodbye(reason, rival), now)
-        return [*effects, *self.drop(link, reason), CloseLink(link.id, reason)]
+        """Tell the other side why. It may be about to say goodbye itself, with a rival's record
+        that this side must see, so the link stays until it does, or closes, or the limit passes."""
+        link.refused, link.heard_at = reason, now
+        return [LinkRefused(link.id, reason), *self.send(link, Goodbye(reason, rival), now)]
 
     def drop(self, link: Link, reason: str) -> list[Effect]:
         """Forget a link; if a neighbour was behind it, it is gone."""
@@ -165,7 +174,8 @@ class Neighbours:
         self, link: Link, frame: AnyFrame, now: float
     ) -> tuple[list[AnyFrame], list[Effect]]:
         """Note that the link lives; return the frames whose turn has come."""
-        link.heard_at = now
+        if link.refused is None:  # or whoever keeps talking would keep it
+            link.heard_at = now
         match frame:
             case Numbered() if link.channel:
                 ready, acknowledgement = link.channel.accept(frame)

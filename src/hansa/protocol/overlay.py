@@ -33,8 +33,8 @@ from hansa.protocol.frames import Any as AnyFrame
 from hansa.protocol.graph import Graph
 from hansa.protocol.leases import Leases
 from hansa.protocol.neighbours import MISMATCHES_MAX, Link, Neighbours
-from hansa.protocol.records import KIND_OF, Kind, NodeRecord, Record
-from hansa.protocol.rivalry import Verdict, give_way, judge
+from hansa.protocol.records import KIND_OF, Kind, NodeRecord, Record, begins_a_life
+from hansa.protocol.rivalry import Verdict, give_way, judge, outranks
 from hansa.protocol.settings import ProtocolSettings
 from hansa.protocol.vocabulary import Identity, LinkId, NodeId
 
@@ -109,7 +109,8 @@ class Overlay:
         effects, silent = self.neighbours.fire(self.database.digest, now)
         outcome: Outcome = [*effects]
         for link in silent:
-            reason = "stuck" if link.channel and link.channel.overflowed else "silent"
+            stuck = link.channel is not None and link.channel.overflowed
+            reason = link.refused or ("stuck" if stuck else "silent")
             outcome += self._digest_effects(self.neighbours.drop(link, reason), now)
             outcome.append(CloseLink(link.id, reason))
         return outcome
@@ -153,6 +154,8 @@ class Overlay:
 
     def take(self, link: Link, frame: AnyFrame, now: float) -> Outcome:
         """Take one frame whose turn has come."""
+        if link.refused is not None and not isinstance(frame, Goodbye):
+            return [Ignored("frame on a refused link")]
         if link.peer is None and not isinstance(frame, Hello | Goodbye):
             return [Ignored(f"{type(frame).__name__} before hello")]
         match frame:
@@ -182,34 +185,28 @@ class Overlay:
 
     def _take_hello(self, link: Link, theirs: Hello, now: float) -> Outcome:
         ours = self._hello()
+        if link.peer is not None:
+            return [Ignored("second hello on a link")]
         if theirs.node == self.identity.node:
             return self._meet_self(link, now)
         holder = self.database.nodes.get(theirs.node)
-        if holder and self._is_outranked(theirs, holder):
+        if holder and holder.node in self.graph.reachable and outranks(holder, theirs):
             reason = "another key has this id" if holder.key != theirs.key else "an older life"
             return [*self.neighbours.refuse(link, reason, now, rival=holder)]
         outcome = self._digest_effects(self.neighbours.greet(link, theirs, ours, now), now)
-        if link.peer is theirs:
+        if link.refused is None:
             if theirs.digest != self.database.digest:
                 outcome += self._compare(link, now)
             outcome.append(self.neighbours.heartbeat(link, self.database.digest, now))
         return outcome
 
-    def _is_outranked(self, theirs: Hello, holder: NodeRecord) -> bool:
-        """Whether somebody in reach has this id with a higher incarnation; it is sent along, so
-        that the one turned away can find out whether to give way or to outrank it."""
-        if holder.node not in self.graph.reachable:
-            return False
-        if holder.key != theirs.key:
-            return holder.incarnation >= theirs.incarnation
-        return holder.incarnation > theirs.incarnation
-
     def _take_goodbye(self, link: Link, frame: Goodbye, now: float) -> Outcome:
         outcome: Outcome = []
         if frame.rival is not None and frame.rival.node == self.identity.node:
             outcome += self._contest(frame.rival, now, alive=True)
-        outcome += self._digest_effects(self.neighbours.drop(link, frame.reason), now)
-        return [*outcome, CloseLink(link.id, frame.reason)]
+        reason = link.refused or frame.reason
+        outcome += self._digest_effects(self.neighbours.drop(link, reason), now)
+        return [*outcome, CloseLink(link.id, reason)]
 
     def _take_heartbeat(self, link: Link, frame: Heartbeat, now: float) -> Outcome:
         outcome: Outcome = [*self.neighbours.heard(link, frame, self.database.digest, now)]
@@ -234,8 +231,10 @@ class Overlay:
         return outcome
 
     def _take_records(self, link: Link, records: tuple[Record, ...], now: float) -> Outcome:
+        """Merge records. New lives come first: their links must not meet a former life's claims."""
+        known = self.database.nodes
         outcome: Outcome = []
-        for record in records:
+        for record in sorted(records, key=lambda r: not begins_a_life(r, known.get(r.node))):
             outcome += self.take_record(link, record, now)
         return outcome
 
@@ -302,6 +301,8 @@ class Overlay:
         if before is not None and before.capacity != record.capacity:
             outcome.append(CapacityChanged(record.node))
         outcome += self._moved(*self.graph.put(record.node, dict(record.links)), now)
+        if record.node in self.neighbours.by_node and begins_a_life(record, before):
+            outcome += self._relink(now)  # the link to it counts from now on
         if record.node not in self.graph.reachable:
             self.leases.begin(record.node, now)
         return outcome
@@ -322,10 +323,13 @@ class Overlay:
         return outcome
 
     def _relink(self, now: float) -> Outcome:
-        """This node's links changed: take it into the map at once, tell the others when due."""
+        """If this node's links changed, take them into the map at once, tell others when due."""
+        links = dict(self._links())
+        if links == self.graph.links:
+            return []
         if self._record_due is None:
             self._record_due = now + self._settings.change_delay
-        return self._moved(*self.graph.put(self.identity.node, dict(self._links())), now)
+        return self._moved(*self.graph.put(self.identity.node, links), now)
 
     # ------------------------------------------------------------ this node itself
 
@@ -342,9 +346,13 @@ class Overlay:
         )
 
     def _links(self) -> list[tuple[NodeId, int]]:
+        """Return the neighbours whose record of this life is here: until then, what a former life
+        said would count as if it were said now."""
         return [
             (node, round((link.reported_rtt or 0.0) * 1e6))
             for node, link in sorted(self.neighbours.by_node.items())
+            if (record := self.database.nodes.get(node))
+            if link.peer is not None and record.incarnation >= link.peer.incarnation
         ]
 
     def _write_record(self) -> None:
@@ -365,9 +373,9 @@ class Overlay:
 
     def _meet_self(self, link: Link, now: float) -> Outcome:
         """A neighbour has our own id: a clone, a collision, or a link to ourselves. A hello does
-        not tell who was first, so both show their records; the other's goodbye ends the link."""
+        not tell who was first, so both show their records."""
         ours = self.database.nodes[self.identity.node]
-        return [*self.neighbours.send(link, Goodbye("same id", ours), now)]
+        return [*self.neighbours.refuse(link, "same id", now, rival=ours)]
 
     def _contest(self, record: NodeRecord, now: float, alive: bool = False) -> Outcome:
         """Somebody's record has our id."""

@@ -74,6 +74,13 @@ Stamp = tuple[int, int]
 _MASK = (1 << 64) - 1
 
 
+def begins_a_life(record: Record, known: NodeRecord | None) -> bool:
+    """Whether this is the first record of its node's present life, after the one that is known."""
+    if not isinstance(record, NodeRecord):
+        return False
+    return known is None or known.incarnation < record.incarnation
+
+
 def fingerprint(kind: Kind, node: NodeId, stamp: Stamp) -> int:
     """Return 64 well-mixed bits for one row; the sum over all rows is a database's digest.
 

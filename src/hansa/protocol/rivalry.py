@@ -8,6 +8,7 @@ its incarnation above its rival's: nobody can do that for the dead, and the late
 from enum import Enum, auto
 
 from hansa.protocol.effects import Halt, Rekey
+from hansa.protocol.frames import Hello
 from hansa.protocol.records import NodeRecord
 from hansa.protocol.vocabulary import Identity
 
@@ -40,3 +41,11 @@ def give_way(me: Identity, key: bytes) -> Halt | Rekey:
     if key == me.key:
         return Halt("another node runs with this key and started earlier")
     return Rekey("another node with this id started earlier")
+
+
+def outranks(holder: NodeRecord, theirs: Hello) -> bool:
+    """Whether the holder of an id, being in reach, turns away who comes with the same one. Its
+    record is sent along: so that one can find out whether to give way or to outrank it."""
+    if holder.key != theirs.key:
+        return holder.incarnation >= theirs.incarnation
+    return holder.incarnation > theirs.incarnation
