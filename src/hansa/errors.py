@@ -7,7 +7,7 @@
     └── BrokerMisbehaved    MQTT that the standard forbids: the connection to that broker ends
 
 A message says the rule, the value and the place: "announce from 7f3a: 900 hops, the limit is
-64". Whatever else is raised is a fault of ours and deserves its traceback.
+64". Whatever else is raised is a fault of ours: exit code 70, traceback on request.
 """
 
 

@@ -6,6 +6,8 @@ import pytest
 
 from hansa.agent.links.link import Address
 from hansa.agent.settings import AgentSettings, load, parse_address
+from hansa.cli.launcher import LAUNCHER
+from hansa.cli.main import TRACEBACK
 from hansa.errors import UsageError
 from hansa.protocol.settings import Metric
 
@@ -115,6 +117,10 @@ def test_what_cannot_be_is_refused_with_what_to_change(tmp_path, text, complaint
 def test_the_environment_is_checked_too(name, text, complaint):
     with pytest.raises(UsageError, match=re.escape(complaint)):
         load(None, {name: text})
+
+
+def test_variables_of_the_command_line_are_no_settings():
+    assert load(None, {LAUNCHER: "./run", TRACEBACK: "1"}) == AgentSettings()
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path):

@@ -62,6 +62,26 @@ def test_ctrl_c_ends_quietly(monkeypatch, capsys):
     assert capsys.readouterr().err == "hansa: stopped\n"
 
 
+def test_a_fault_of_ours_is_told_from_bad_input(monkeypatch, capsys):
+    def faulty(given):
+        raise KeyError("core")
+
+    monkeypatch.setattr(main_module, "_command", faulty)
+    monkeypatch.delenv("HANSA_TRACEBACK", raising=False)
+    assert main(["demo"]) == 70
+    said = capsys.readouterr().err
+    assert said.splitlines() == [
+        "hansa: this is a fault of Hansa, not yours: KeyError: 'core'",
+        "hansa: please report it where you got Hansa, with what HANSA_TRACEBACK=1 before the same"
+        " command prints",
+    ]
+    monkeypatch.setenv("HANSA_TRACEBACK", "1")
+    assert main(["demo"]) == 70
+    shown = capsys.readouterr().err
+    assert shown.startswith("Traceback (most recent call last):")
+    assert shown.endswith(said)
+
+
 # ---------------------------------------------------------------- as a process
 
 

@@ -2,13 +2,19 @@
 
 import pytest
 
-from hansa.cli.script import EXAMPLES, parse_faults, parse_step
+from hansa.cli.script import EXAMPLES, parse_faults, parse_script
 from hansa.errors import UsageError
+from hansa.simulator import actions
 from hansa.simulator.actions import (
+    Action,
     AddLink,
+    Clone,
+    Collide,
     Crash,
     Cut,
+    CutOneWay,
     CutSilently,
+    Flap,
     Freeze,
     Heal,
     Mend,
@@ -16,43 +22,69 @@ from hansa.simulator.actions import (
     Publish,
     RemoveLink,
     Restart,
+    RestartBroker,
     Step,
     Subscribe,
     Unsubscribe,
     Vanish,
+    describe,
 )
 from hansa.simulator.options import Faults
 from hansa.simulator.topologies import parse
 
 GRID = parse("grid:2x2", 0)
 
+SCRIPT: dict[str, Action] = {
+    "crash 3": Crash(3),
+    "vanish 3": Vanish(3),
+    "freeze 3 2.5 s": Freeze(3, 2.5),
+    "restart 3": Restart(3),
+    "restart 3 without state": Restart(3, with_state=False),
+    "restart-broker 3": RestartBroker(3),
+    "restart-broker 3 2 s": RestartBroker(3, 2.0),
+    "clone 3 near 0": Clone(3, 0),
+    "collide 3 near 0": Collide(3, 0),
+    "cut 0-1": Cut(0, 1),
+    "silence 0-1": CutSilently(0, 1),
+    "silence 1>0": CutOneWay(1, 0),
+    "flap 0-1 5 Hz 2 s": Flap(0, 1, 5.0, 2.0),
+    "mend 0-1": Mend(0, 1),
+    "partition 0,1|2,3": Partition(((0, 1), (2, 3))),
+    "heal": Heal(),
+    "link 0-3": AddLink(0, 3),
+    "unlink 0-1": RemoveLink(0, 1),
+    "subscribe 3 plant/#": Subscribe(3, "plant/#"),
+    "unsubscribe 3 plant/#": Unsubscribe(3, "plant/#"),
+    "publish 3 plant/temp": Publish(3, "plant/temp"),
+}
 
-@pytest.mark.parametrize(
-    ("text", "action"),
-    [
-        ("crash 3", Crash(3)),
-        ("vanish 3", Vanish(3)),
-        ("restart 3", Restart(3)),
-        ("freeze 3 2.5", Freeze(3, 2.5)),
-        ("cut 0-1", Cut(0, 1)),
-        ("silence 0-1", CutSilently(0, 1)),
-        ("mend 0-1", Mend(0, 1)),
-        ("link 0-2", AddLink(0, 2)),
-        ("unlink 0-1", RemoveLink(0, 1)),
-        ("partition 0,1|2,3", Partition(((0, 1), (2, 3)))),
-        ("heal", Heal()),
-        ("subscribe 3 plant/#", Subscribe(3, "plant/#")),
-        ("unsubscribe 3 plant/#", Unsubscribe(3, "plant/#")),
-        ("publish 3 plant/temp", Publish(3, "plant/temp")),
-    ],
-)
-def test_a_step_is_seconds_and_an_action(text, action):
-    assert text in EXAMPLES.values()
-    assert parse_step(f"2.5 {text}", GRID, start_s=10.0, length_s=5.0) == Step(12.5, action)
+
+@pytest.mark.parametrize("text", SCRIPT)
+def test_a_step_is_seconds_and_an_action(text):
+    first, *more = parse_script([f"2.5 {text}"], GRID, start_s=10.0, length_s=5.0)
+    assert first == Step(12.5, SCRIPT[text])
+    assert more == ([Step(14.5, Mend(0, 1))] if text.startswith("flap") else [])
 
 
-def test_every_example_is_tested():
-    assert len(EXAMPLES) == 14
+@pytest.mark.parametrize("text", SCRIPT)
+def test_an_action_is_said_in_the_words_that_make_it(text):
+    assert describe(SCRIPT[text]) == text
+
+
+def test_every_kind_of_action_has_words():
+    kinds = {
+        kind
+        for kind in vars(actions).values()
+        if isinstance(kind, type) and issubclass(kind, Action)
+    }
+    assert {type(action) for action in SCRIPT.values()} == kinds - {Action}
+    assert set(EXAMPLES.values()) <= set(SCRIPT)
+    assert set(EXAMPLES) == {text.split()[0] for text in SCRIPT}
+
+
+def test_seconds_need_no_unit():
+    (step,) = parse_script(["0 freeze 3 2.5"], GRID, start_s=0.0, length_s=5.0)
+    assert step.action == Freeze(3, 2.5)
 
 
 @pytest.mark.parametrize(
@@ -64,17 +96,22 @@ def test_every_example_is_tested():
         ("-1 crash 3", "step '-1 crash 3': write seconds and an action, as in '2 crash 3'"),
         ("nan crash 3", "step 'nan crash 3': write seconds and an action, as in '2 crash 3'"),
         ("2 crash", "step '2 crash': write it as in '2 crash 3'"),
-        ("2 freeze 3 long", "step '2 freeze 3 long': write it as in '2 freeze 3 2.5'"),
+        ("2 freeze 3 long", "step '2 freeze 3 long': write it as in '2 freeze 3 2.5 s'"),
+        ("2 freeze 3 0", "step '2 freeze 3 0': write it as in '2 freeze 3 2.5 s'"),
         ("2 cut 3", "step '2 cut 3': write it as in '2 cut 0-1'"),
+        ("2 cut 0>1", "step '2 cut 0>1': write it as in '2 cut 0-1'"),
+        ("2 flap 0-1 9 Hz", "step '2 flap 0-1 9 Hz': write it as in '2 flap 0-1 5 Hz 2 s'"),
+        ("2 flap 0-1 0.1 Hz 1 s",
+         "step '2 flap 0-1 0.1 Hz 1 s': write it as in '2 flap 0-1 5 Hz 2 s'"),
         ("2 crush 3", "step '2 crush 3': there is no 'crush'; did you mean 'crash'?"),
         ("2 crash 4", "there is no node '4' in grid:2x2; its nodes are 0 to 3"),
         ("2 partition 0,x|1", "there is no node 'x' in grid:2x2; its nodes are 0 to 3"),
         ("2 subscribe 1 a/#/b", "topic filter 'a/#/b': '#' must be the last level"),
     ],
-)
-def test_a_step_that_cannot_be_is_refused(text, problem):
+)  # fmt: skip
+def test_a_step_that_makes_no_sense_is_refused(text, problem):
     with pytest.raises(UsageError) as refusal:
-        parse_step(text, GRID, start_s=0.0, length_s=5.0)
+        parse_script([text], GRID, start_s=0.0, length_s=5.0)
     assert str(refusal.value) == problem
 
 
@@ -88,6 +125,7 @@ def test_faults_are_kinds_with_counts():
     ("text", "problem"),
     [
         ("cuts=", "'' is not a count; write cuts=2"),
+        ("cuts=1,cuts=2", "cuts is there twice; write it once"),
         ("cuts=-1", "'-1' is not a count; write cuts=2"),
         ("partition=1", "there is no 'partition'; did you mean 'partitions'?"),
         ("outage-s=1", "there is no 'outage-s'; there are cuts, silent-cuts, one-way-cuts,"

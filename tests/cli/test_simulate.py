@@ -1,6 +1,7 @@
 """`hansa simulate`: what it prints, what it refuses, and that a seed can be replayed."""
 
 import json
+import re
 import shlex
 from dataclasses import fields, replace
 
@@ -10,6 +11,8 @@ from hansa.cli import simulate
 from hansa.cli.main import main
 from hansa.cli.seeds import Tally
 from hansa.simulator.result import Result
+from hansa.simulator.run import simulate as simulate_options
+from hansa.simulator.sampling import random_options
 from hansa.simulator.scenarios import SCENARIOS, Played
 
 
@@ -59,15 +62,50 @@ def test_no_argument_runs_a_ring(capsys):
 def test_json_is_the_result_and_the_scenario(capsys):
     code, out, err = run(capsys, "--scenario", "ring-3", "--json")
     values = json.loads(out)
-    expected = {field.name for field in fields(Result)} - {"wall_s"} | {"scenario"}
+    more = {"scenario", "preset", "claims", "replay"}
+    expected = {field.name for field in fields(Result)} - {"wall_s"} | more
     assert (code, err, set(values)) == (0, "", expected)
     assert (values["scenario"], values["seed"], values["nodes"]) == ("ring-3", 1, 3)
+    assert (values["topology"], values["preset"]) == ("ring:3", "default")
+    assert values["replay"] == "hansa simulate --scenario ring-3 --seed 1"
+    assert values["claims"][0] == {
+        "what": "core after the crash of 1",
+        "claimed": "2",
+        "ours": "2",
+        "holds": True,
+    }
 
 
 def test_json_of_a_topology_has_no_scenario(capsys):
     _, out, _ = run(capsys, "--json", "--seed", "9")
     values = json.loads(out)
     assert (values["scenario"], values["seed"]) == (None, 9)
+    assert (values["topology"], values["preset"], values["claims"]) == ("ring:3", "default", [])
+
+
+def test_a_random_seed_is_one_command(capsys):
+    code, out, _ = run(capsys, "--scenario", "random", "--seed", "12", "--json")
+    values = json.loads(out)
+    drawn = random_options(12)
+    assert (code, values["topology"], values["preset"]) == (0, drawn.topology.name, None)
+    assert values["fingerprint"] == simulate_options(drawn).fingerprint
+    assert values["replay"] == "hansa simulate --scenario random --seed 12"
+
+
+def test_a_random_run_says_what_was_drawn(capsys):
+    code, out, _ = run(capsys, "--scenario", "random", "--seed", "12")
+    assert code == 0
+    assert f"{random_options(12).topology.name}: " in out
+    assert " faults " in out
+
+
+def test_a_replay_is_what_a_user_of_the_checkout_can_paste(capsys, monkeypatch):
+    monkeypatch.setenv("HANSA_LAUNCHER", "./my run")
+    _, out, _ = run(capsys, "--topology", "line:2")
+    assert out.startswith("line:2: 2 nodes, 1 link, seed 1; ")
+    assert out.endswith("replay: './my run' hansa simulate --topology line:2 --seed 1\n")
+    _, _, err = run(capsys, "--colour")
+    assert err.endswith("see `'./my run' hansa simulate --help`\n")
 
 
 def test_the_same_arguments_print_the_same_json(capsys):
@@ -116,13 +154,31 @@ def test_faults_by_script_are_measured(capsys):
     values = json.loads(out)
     assert code == 0
     found = [record["after"] for record in values["converged_s"]]
-    assert found == ["start", "crash 4", "restart 4 with state"]
+    assert found == ["start", "crash 4", "restart 4"]
     assert values["publications"] == 10 + 9
 
 
 def test_disturbances_are_shown(capsys):
     _, out, _ = run(capsys, "--topology", "ring:4", "--at", "2 cut 0-1", "--at", "2 cut 2-3")
     assert " cut 0-1,2-3 " in out
+
+
+def test_a_fault_that_comes_too_soon_is_told(capsys):
+    _, out, _ = run(capsys, "--at", "2 vanish 0", "--at", "2.5 restart 0")
+    assert re.search(r"^ *vanish 0 +the next fault came first *$", out, flags=re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        *("1 restart 4 without state", "1 restart-broker 4", "1 restart-broker 4 2 s"),
+        *("1 clone 4 near 0", "1 collide 4 near 0", "1 silence 4>5", "1 flap 4-5 3 Hz 2.5 s"),
+    ],
+)
+def test_every_fault_can_be_scripted(step, capsys):
+    code, out, _ = run(capsys, "--topology", "grid:3x3", "--at", step, "--json")
+    assert code == 0
+    assert step.partition(" ")[2] in [record["after"] for record in json.loads(out)["converged_s"]]
 
 
 def test_a_transcript_tells_what_happened(tmp_path, capsys):
@@ -247,18 +303,39 @@ def test_the_failing_run_is_in_the_json(failing, capsys):
          "argument --delay: -1 must be from 0 to 60000 milliseconds; see `hansa simulate --help`"),
         ("--delay fast", "argument --delay: 'fast' is not a number of milliseconds; see"
          " `hansa simulate --help`"),
-        ("--loss 1",
-         "argument --loss: 1 must be from 0 to 0.9 (a probability); see `hansa simulate --help`"),
-        ("--seed -1", "argument --seed: -1 must be from 0 to 9223372036854775807 (a seed); see"
+        ("--loss 1", "argument --loss: 1 must be from 0 to 0.9; see `hansa simulate --help`"),
+        ("--loss much", "argument --loss: 'much' is not a number; see `hansa simulate --help`"),
+        ("--seed -1", "argument --seed: -1 must be from 0 to 9223372036854775807; see"
          " `hansa simulate --help`"),
+        ("--seed x",
+         "argument --seed: 'x' is not a whole number; see `hansa simulate --help`"),
+        ("--seed 1_0",
+         "argument --seed: '1_0' is not a whole number; see `hansa simulate --help`"),
+        ("--seed 9223372036854775807 --runs 2",
+         "2 runs from seed 9223372036854775807 go beyond the largest, 9223372036854775807; start"
+         " with a smaller --seed"),
+        ("--topology ", "topology '': write one of ring:3 line:5 star:8 grid:3x3 tree:15 full:6"
+         " random:50,4 geometric:100,0.15 file:links.json"),
+        ("--scenario ", "there is no scenario ''; there are spohn-2020, spohn-2021, machado-6,"
+         " machado-15, machado-25, bevilaqua-9, bevilaqua-12, ring-3, overlap, random"),
+        ("--subscribe ", "argument --subscribe: '' must be a node, a colon and a topic or filter,"
+         " as in 3:plant/temp; see `hansa simulate --help`"),
+        ("--filter ", "topic filter '': must not be empty"),
+        ("--faults ", "faults '': there is no ''; there are cuts, silent-cuts, one-way-cuts,"
+         " partitions, flaps, crashes, vanishings, freezes, lossy-restarts, broker-restarts,"
+         " link-changes, clones, collisions"),
+        ("--at ", "step '': write seconds and an action, as in '2 crash 3'"),
+        ("--transcript ", "argument --transcript: name a file; see `hansa simulate --help`"),
+        ("--scenario random --preset machado",
+         "a scenario decides --preset itself; leave it out, or use --topology"),
         ("--runs 0",
          "argument --runs: 0 must be from 1 to 1000000 runs; see `hansa simulate --help`"),
         ("--preset lan", "argument --preset: there is no 'lan'; there are default, machado; see"
          " `hansa simulate --help`"),
         ("--outside none", "argument --outside: there is no 'none'; there are one, all, random; see"
          " `hansa simulate --help`"),
-        ("--subscribe 1", "argument --subscribe: '1' must be NODE:TOPIC, as in 3:plant/temp; see"
-         " `hansa simulate --help`"),
+        ("--subscribe 1", "argument --subscribe: '1' must be a node, a colon and a topic or filter,"
+         " as in 3:plant/temp; see `hansa simulate --help`"),
         ("--subscribe 1:a/#/b", "topic filter 'a/#/b': '#' must be the last level"),
         ("--filter a/#/b", "topic filter 'a/#/b': '#' must be the last level"),
         ("--publish 1:a/#", "topic name 'a/#': '+' and '#' are for filters only"),

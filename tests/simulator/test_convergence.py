@@ -19,7 +19,7 @@ def test_every_fault_is_measured_from_its_own_moment():
     assert 0.0 < start.converged_s < 1.0
     assert (crash.after, crash.at_s) == ("crash 3", 5.0)
     assert 0.001 < crash.converged_s < 0.5
-    assert (restart.after, restart.at_s) == ("restart 3 with state", 10.0)
+    assert (restart.after, restart.at_s) == ("restart 3", 10.0)
     assert 0.0 < restart.converged_s < 2.0
 
 

@@ -196,17 +196,7 @@ def test_parents_that_are_never_told_of_a_leave_keep_too_many_members(monkeypatc
 
 HASH_ORDER = """
 from hansa.protocol.interest import LocalInterest
-from hansa.simulator.actions import (
-    Action,
-    Crash,
-    Mend,
-    Partition,
-    Publish,
-    Restart,
-    Step,
-    Subscribe,
-    Unsubscribe,
-)
+from hansa.simulator.actions import Step, Subscribe
 from hansa.simulator.options import Options, Phases
 from hansa.simulator.run import simulate
 from hansa.simulator.topologies import parse

@@ -1,7 +1,7 @@
 """Random federations under random faults: every promise, for every seed.
 
 The quick slice takes the small federations among the first seeds; the long one takes all of 2,000.
-A seed that fails is replayed by its number: `simulate(random_options(seed))`.
+A seed that fails is replayed by its number: `./run hansa simulate --scenario random --seed N`.
 """
 
 import pytest

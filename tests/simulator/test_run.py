@@ -7,10 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from hansa.protocol.settings import ProtocolSettings
 from hansa.simulator.actions import Publish, Step, Subscribe
 from hansa.simulator.options import Options, Phases
-from hansa.simulator.run import Simulation, simulate, sweep
+from hansa.simulator.run import Simulation, simulate
 from hansa.simulator.sampling import random_options
 from hansa.simulator.topologies import parse
 
@@ -25,12 +24,6 @@ print(simulate(random_options(int(sys.argv[1]))).to_json())
 def small_options(seed: int) -> Options:
     script = (Step(0.0, Subscribe(2, "a")), Step(1.0, Publish(0, "a")))
     return Options(parse("ring:4", 0), seed=seed, schedule=script, phases=Phases(warm_up_s=2.0))
-
-
-def broken_options(seed: int) -> Options:
-    """Return a run that cannot be right for seed 2: no node may know more than one other."""
-    options = replace(small_options(seed), phases=Phases(warm_up_s=15.0))
-    return replace(options, protocol=ProtocolSettings(nodes_max=2)) if seed == 2 else options
 
 
 def json_in_a_process(seed: int, hash_seed: str) -> str:
@@ -84,16 +77,3 @@ def test_a_run_can_be_stopped_looked_at_and_continued():
     views = simulation.views()
     assert [sorted(view.neighbours) for view in views if view] == [[1, 3], [0, 2], [1, 3], [0, 2]]
     assert simulation.run() == simulate(small_options(0))
-
-
-def test_a_sweep_plays_all_seeds_in_order():
-    told: list[object] = []
-    results = list(sweep(small_options, range(5), processes=2, progress=told.append))
-    assert [result.seed for result in results] == [0, 1, 2, 3, 4]
-    assert told == results
-    assert results[3] == simulate(small_options(3))
-
-
-def test_a_sweep_ends_after_the_first_broken_promise():
-    results = list(sweep(broken_options, range(100), processes=2))
-    assert [result.ok for result in results] == [True, True, False]

@@ -10,6 +10,7 @@ from hansa.simulator.options import LinkOptions, Options
 from hansa.simulator.papers import bevilaqua, examples, machado, spohn
 from hansa.simulator.result import Convergence
 from hansa.simulator.run import Simulation, simulate
+from hansa.simulator.sampling import random_options
 from hansa.simulator.scenario import (
     Final,
     Recovery,
@@ -34,6 +35,7 @@ QUICK = (
     "bevilaqua-12",
     "ring-3",
     "overlap",
+    "random",
 )
 SLOW = ("machado-15", "machado-25")
 
@@ -107,6 +109,28 @@ def test_the_timers_of_machado_take_about_as_long_as_the_thesis_says():
     crash = next(r for r in recoveries(played.result) if r.after == "crash 3")
     assert crash.converged_s is not None
     assert 60 < crash.converged_s < 180
+
+
+@pytest.mark.parametrize(
+    ("preset", "row"),
+    [
+        (
+            "default",
+            Row("converged after crash 3", "about 1 and 2 min; we promise 500 ms", "", True),
+        ),
+        ("machado", Row("converged after crash 3", "about 1 and 2 min", "")),
+    ],
+)
+def test_only_what_we_promise_is_judged_beside_the_times_of_machado(preset, row):
+    rows = play(find("machado-6"), PRESETS[preset], seed=1).rows
+    assert row in [replace(found, ours="") for found in rows]
+
+
+def test_a_random_run_is_what_the_seed_draws():
+    played = play(find("random"), PRESETS["machado"], seed=7)
+    assert played.result == simulate(random_options(7))
+    assert [row.what for row in played.rows] == ["settings", "links", "clients", "faults"]
+    assert {row.holds for row in played.rows} == {None}
 
 
 def test_machado_graphs_have_the_sizes_of_the_thesis():
@@ -192,8 +216,8 @@ def test_faults_of_one_moment_are_one_recovery():
         Convergence("start", 0.0, 0.1),
         Convergence("crash 1", 5.0, None),
         Convergence("crash 3", 5.0, 0.2),
-        Convergence("restart 1 with state", 9.0, None),
-        Convergence("restart 3 with state", 9.0, None),
+        Convergence("restart 1", 9.0, None),
+        Convergence("restart 3", 9.0, None),
         Convergence("cut 0-1", 12.0, None),
         Convergence("crash 2", 12.0, 0.3),
         Convergence("freeze 1 2 s", 14.0, 0.4),
@@ -203,10 +227,16 @@ def test_faults_of_one_moment_are_one_recovery():
     assert recoveries(result) == [
         Recovery("start", 0.1),
         Recovery("crash 1,3", 0.2),
-        Recovery("restart 1,3 with state", None),
+        Recovery("restart 1,3", None),
         Recovery("cut 0-1, crash 2", 0.3),
-        Recovery("freeze 1 2 s, freeze 2 3 s", 0.4),
+        Recovery("freeze 1 2 s, freeze 2 3 s", 0.4, last=True),
     ]
+
+
+def test_why_there_is_no_time_is_said():
+    assert Recovery("crash 1", 0.25).took == "250 ms"
+    assert Recovery("crash 1", None).took == "the next fault came first"
+    assert Recovery("crash 1", None, last=True).took == "not before the end"
 
 
 def test_a_pause_follows_the_timers():
@@ -219,7 +249,6 @@ def test_a_pause_follows_the_timers():
 @pytest.mark.parametrize(
     ("seconds", "text"),
     [
-        (None, "not in time"),
         (0.0, "0 ms"),
         (0.0123, "12 ms"),
         (1.25, "1.2 s"),

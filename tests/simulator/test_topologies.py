@@ -144,13 +144,17 @@ def test_a_file_may_be_in_parts(tmp_path):
     assert components(parse(f"file:{path}", seed=1)) == ((0, 1), (2, 3))
 
 
+LINES = "write two numbers or names, as in 0-1 or paris london, without - : , | >"
+JSON = "write two numbers or names, as in [0, 1], without blanks and - : , | >"
+
+
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
         ("0-1\n2-2\n", "{path}: 2-2 links a node to itself; remove that link"),
-        ("0-1-2\n", "{path} line 1: '0-1-2' is no link; write 0-1 or 0 1"),
-        ("0-1\n3\n", "{path} line 2: '3' is no link; write 0-1 or 0 1"),
-        ("0-\n", "{path} line 1: '0-' is no link; write 0-1 or 0 1"),
+        ("0-1-2\n", "{path} line 1: '0-1-2' is no link; {lines}"),
+        ("0-1\n3\n", "{path} line 2: '3' is no link; {lines}"),
+        ("0-\n", "{path} line 1: '0-' is no link; {lines}"),
         ("", '{path}: no links; write {"links": [[0, 1]]} or lines like 0-1'),
         ('{"links": []}', '{path}: no links; write {"links": [[0, 1]]} or lines like 0-1'),
         ("0-1\n1-3\n", "{path}: there is a node 3 but no node 2; number the nodes from 0 without"
@@ -160,9 +164,12 @@ def test_a_file_may_be_in_parts(tmp_path):
         ("[[0, 1]]", '{path}: write an object with "links", as in {"links": [[0, 1]]}'),
         ('{"links": 3}', '{path}: write an object with "links", as in {"links": [[0, 1]]}'),
         ('{"links": [[0, 1, 2]]}',
-         "{path}: [0, 1, 2] is no link; write two numbers or names, as in [0, 1]"),
+         "{path}: [0, 1, 2] is no link; {json}"),
         ('{"links": [[0, 1.5]]}',
-         "{path}: [0, 1.5] is no link; write two numbers or names, as in [0, 1]"),
+         "{path}: [0, 1.5] is no link; {json}"),
+        ("a-b\na-c 5\n", "{path} line 2: 'a-c 5' is no link; {lines}"),
+        ("paris lo:ndon\n", "{path} line 1: 'paris lo:ndon' is no link; {lines}"),
+        ('{"links": [["new york", 1]]}', '{path}: ["new york", 1] is no link; {json}'),
         (b"\xff\xfe\x00", "{path} is not a text file"),
     ],
 )  # fmt: skip
@@ -171,7 +178,9 @@ def test_a_bad_file_is_refused_with_what_to_write(tmp_path, text, problem):
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
     with pytest.raises(UsageError) as refusal:
         parse(f"file:{path}", seed=1)
-    assert str(refusal.value) == problem.replace("{path}", str(path))
+    for name, words in (("{path}", str(path)), ("{lines}", LINES), ("{json}", JSON)):
+        problem = problem.replace(name, words)
+    assert str(refusal.value) == problem
 
 
 def test_a_missing_file_is_named(tmp_path):

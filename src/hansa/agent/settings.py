@@ -27,6 +27,8 @@ WINDOW_BYTES_MIN = 4 * RECEIPT_BYTES
 """A window that receipts keep open."""
 
 PREFIX = "HANSA_"
+NOT_SETTINGS = ("HANSA_LAUNCHER", "HANSA_TRACEBACK")
+"""Variables of the command line, which an agent may inherit."""
 OBSERVERS = ("mosquitto", "beacon", "static")
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
@@ -112,7 +114,11 @@ def load(path: Path | None, environment: Mapping[str, str] = os.environ) -> Agen
             raise UsageError(f"cannot read {path}: {error.strerror}") from error
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise UsageError(f"{path} is no TOML: {error}") from error
-    given = {name: text for name, text in environment.items() if name.startswith(PREFIX)}
+    given = {
+        name: text
+        for name, text in environment.items()
+        if name.startswith(PREFIX) and name not in NOT_SETTINGS
+    }
     settings = _override(_fill(AgentSettings(), values, str(path)), given, PREFIX)
     if given:
         known = [*_names(AgentSettings(), PREFIX)]

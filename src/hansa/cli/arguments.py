@@ -5,9 +5,12 @@ A bad argument raises UsageError, which `main` prints; argparse alone would prin
 
 import argparse
 import math
+import re
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import NoReturn
 
+from hansa.cli.launcher import command
 from hansa.errors import UsageError
 
 SEED_MAX = (1 << 63) - 1
@@ -28,26 +31,27 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Raise what argparse would have printed, in one line."""
-        raise UsageError(f"{message}; see `{self.prog} --help`")
+        asked = command(*self.prog.split()[1:], "--help")
+        raise UsageError(f"{message}; see `{asked}`")
 
 
-def whole(least: int, most: int, unit: str) -> Callable[[str], int]:
-    """Return a parser of whole numbers from `least` to `most`."""
+def whole(least: int, most: int, unit: str = "") -> Callable[[str], int]:
+    """Return a parser of whole numbers from `least` to `most`, of so many `unit` if they count."""
+    of, units = (f" of {unit}", f" {unit}") if unit else ("", "")
 
     def parse(text: str) -> int:
-        try:
-            value = int(text)
-        except ValueError:
-            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of {unit}") from None
-        if not least <= value <= most:
-            raise argparse.ArgumentTypeError(f"{text} must be from {least} to {most} {unit}")
-        return value
+        if not re.fullmatch(r"-?[0-9]{1,30}", text):
+            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number{of}")
+        if not least <= int(text) <= most:
+            raise argparse.ArgumentTypeError(f"{text} must be from {least} to {most}{units}")
+        return int(text)
 
     return parse
 
 
-def amount(least: float, most: float, unit: str) -> Callable[[str], float]:
-    """Return a parser of numbers from `least` to `most`."""
+def amount(least: float, most: float, unit: str = "") -> Callable[[str], float]:
+    """Return a parser of numbers from `least` to `most`, of so many `unit` if they have one."""
+    of, units = (f" of {unit}", f" {unit}") if unit else ("", "")
 
     def parse(text: str) -> float:
         try:
@@ -55,9 +59,9 @@ def amount(least: float, most: float, unit: str) -> Callable[[str], float]:
         except ValueError:
             value = math.nan
         if not math.isfinite(value):
-            raise argparse.ArgumentTypeError(f"{text!r} is not a number of {unit}")
+            raise argparse.ArgumentTypeError(f"{text!r} is not a number{of}")
         if not least <= value <= most:
-            raise argparse.ArgumentTypeError(f"{text} must be from {least:g} to {most:g} {unit}")
+            raise argparse.ArgumentTypeError(f"{text} must be from {least:g} to {most:g}{units}")
         return value
 
     return parse
@@ -77,12 +81,21 @@ def one_of(words: Iterable[str]) -> Callable[[str], str]:
 
 def seed(text: str) -> int:
     """Return a seed: any whole number that a replay can name."""
-    return whole(0, SEED_MAX, "(a seed)")(text)
+    return whole(0, SEED_MAX)(text)
+
+
+def path(text: str) -> Path:
+    """Return the path of a file; an empty text would be the current folder."""
+    if not text:
+        raise argparse.ArgumentTypeError("name a file")
+    return Path(text)
 
 
 def at_node(text: str) -> tuple[str, str]:
     """Split `NODE:TEXT`, such as `3:plant/#`; which nodes there are is not known yet."""
     node, colon, rest = text.partition(":")
     if not (colon and node and rest):
-        raise argparse.ArgumentTypeError(f"{text!r} must be NODE:TOPIC, as in 3:plant/temp")
+        raise argparse.ArgumentTypeError(
+            f"{text!r} must be a node, a colon and a topic or filter, as in 3:plant/temp"
+        )
     return node, rest

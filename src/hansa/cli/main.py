@@ -1,7 +1,7 @@
 """The `hansa` command: finds the command that was asked for and turns its end into an exit code.
 
 Exit codes: 0 all is well, 1 a promise was broken, 2 bad input (one line on stderr says what to
-change), 130 stopped with Ctrl-C, 141 the reader of our output went away.
+change), 70 a fault of ours, 130 stopped with Ctrl-C, 141 the reader of our output went away.
 
 Only the command that runs is imported, so that `hansa --help` answers at once.
 """
@@ -11,10 +11,14 @@ import importlib
 import io
 import os
 import sys
+import traceback
 from collections.abc import Sequence
 
 from hansa import __version__
 from hansa.errors import UsageError
+
+TRACEBACK = "HANSA_TRACEBACK"
+"""The variable that makes a fault of ours show its traceback."""
 
 COMMANDS = {
     "agent": "run one agent beside its broker",
@@ -74,7 +78,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # Python flushes stdout once more on its way out, and that must not fail again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
+    except Exception as fault:  # noqa: BLE001  # whatever it is, it must not look like bad input
+        _own_up(fault)
+        return 70
     return code
+
+
+def _own_up(fault: Exception) -> None:
+    """Say that the fault is ours; its traceback is for those who ask for it."""
+    if os.environ.get(TRACEBACK):
+        traceback.print_exception(fault)
+    what = " ".join([f"{type(fault).__name__}: {fault}", *getattr(fault, "__notes__", ())])
+    print(f"hansa: this is a fault of Hansa, not yours: {what}", file=sys.stderr)
+    print(
+        f"hansa: please report it where you got Hansa, with what {TRACEBACK}=1 before the same"
+        " command prints",
+        file=sys.stderr,
+    )
 
 
 def _command(given: list[str]) -> int:

@@ -5,7 +5,7 @@ import random
 from dataclasses import replace
 from typing import TypeVar
 
-from hansa.cli.script import parse_faults, parse_step
+from hansa.cli.script import parse_faults, parse_script
 from hansa.errors import UsageError
 from hansa.protocol.settings import PRESETS, ManagementBy, Metric, Outside, ProtocolSettings
 from hansa.protocol.topics import check_filter, check_name
@@ -17,6 +17,7 @@ from hansa.simulator.topologies import Topology, parse
 T = TypeVar("T")
 
 TOPOLOGY = "ring:3"
+PRESET = "default"
 FILTER, TOPIC = "plant/#", "plant/temp"
 SUBSCRIBERS, PUBLICATIONS = 3, 10
 DURATION_S = 10.0
@@ -29,7 +30,7 @@ FINAL_S = 2.0
 
 def settings(args: argparse.Namespace) -> ProtocolSettings:
     """Return the preset with what was asked for changed."""
-    base = PRESETS[args.preset]
+    base = PRESETS[_given(args.preset, PRESET)]
     return replace(
         base,
         redundancy=_given(args.redundancy, base.redundancy),
@@ -42,7 +43,7 @@ def settings(args: argparse.Namespace) -> ProtocolSettings:
 
 def options(args: argparse.Namespace, seed: int) -> Options:
     """Return the run that the arguments describe."""
-    topology = parse(args.topology or TOPOLOGY, seed)
+    topology = parse(_given(args.topology, TOPOLOGY), seed)
     protocol, links = settings(args), _links(args)
     pause = pause_s(topology, protocol, links)
     subscriptions = _subscriptions(args, topology, protocol, pause)
@@ -53,23 +54,17 @@ def options(args: argparse.Namespace, seed: int) -> Options:
         settle_s=pause,
         final_s=FINAL_S if args.faults or args.at else 0.0,
     )
-    if args.faults and not phases.traffic_s:
+    if args.faults is not None and not phases.traffic_s:
         raise UsageError("faults need time to strike; give --duration more than 0 seconds")
+    script = parse_script(args.at or (), topology, phases.warm_up_s, phases.traffic_s)
     return Options(
         topology,
         protocol,
         seed,
         links,
         _workload(args, publishers),
-        parse_faults(args.faults) if args.faults else Faults(),
-        (
-            *subscriptions,
-            *_publications(args, publishers, phases),
-            *(
-                parse_step(text, topology, phases.warm_up_s, phases.traffic_s)
-                for text in args.at or ()
-            ),
-        ),
+        Faults() if args.faults is None else parse_faults(args.faults),
+        (*subscriptions, *_publications(args, publishers, phases), *script),
         phases,
         capacities=_capacities(protocol, topology, seed),
     )

@@ -9,10 +9,10 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from hansa.cli.plan import TOPOLOGY
+from hansa.cli.plan import PRESET
 from hansa.cli.seeds import Tally
 from hansa.simulator.result import Delay, Result
-from hansa.simulator.scenario import Row, duration, recoveries
+from hansa.simulator.scenario import Row, Scenario, duration, recoveries
 from hansa.simulator.scenarios import SCENARIOS, Played
 from hansa.simulator.topologies import parse
 
@@ -38,7 +38,7 @@ def console() -> Console:
 def show(args: argparse.Namespace, played: Played, replay: str) -> None:
     """Print one run."""
     out, result = console(), played.result
-    scenario = SCENARIOS[args.scenario] if args.scenario else None
+    scenario = _scenario(args)
     if scenario:
         out.print(f"[bold]{scenario.name}[/bold]: {scenario.title}")
         out.print(scenario.claim, style="italic")
@@ -47,7 +47,7 @@ def show(args: argparse.Namespace, played: Played, replay: str) -> None:
         out.print(_claims(played.rows))
         for note in scenario.notes:
             out.print(Padding(Text(note, style="dim"), (0, 2)))
-    elif len(result.converged_s) > 1:
+    if (scenario is None or scenario.drawn) and len(result.converged_s) > 1:
         out.print(_convergence(result))
     out.print(_numbers(result))
     if 1 < len(result.delay_ms_by_node) <= NODES_SHOWN_MAX:
@@ -63,7 +63,9 @@ def show_tally(args: argparse.Namespace, tally: Tally) -> None:
     if played is None:
         return
     if tally.failed:
-        out.print(f"[green]{tally.passed} seeds kept all promises[/green], then this one did not:")
+        if tally.passed:
+            kept = counted(tally.passed, "seed")
+            out.print(f"[green]{kept} kept all promises[/green], then this one did not:")
         out.print(_heading(args, played.result))
         _verdict(out, played.result)
     else:
@@ -80,12 +82,21 @@ def show_scenarios() -> None:
 
 
 def _heading(args: argparse.Namespace, result: Result) -> Text:
-    where = "" if args.scenario else f"{args.topology or TOPOLOGY}: "
-    preset = "" if args.preset == "default" else f", preset {args.preset}"
+    scenario = _scenario(args)
+    where = f"{result.topology}: " if scenario is None or scenario.drawn else ""
+    size = f"{counted(result.nodes, 'node')}, {counted(result.links, 'link')}"
+    preset = "" if args.preset in (None, PRESET) else f", preset {args.preset}"
     times = f"{duration(result.virtual_s)} of virtual time in {duration(result.wall_s)}"
-    return Text(
-        f"{where}{result.nodes} nodes, {result.links} links, seed {result.seed}{preset}; {times}"
-    )
+    return Text(f"{where}{size}, seed {result.seed}{preset}; {times}")
+
+
+def counted(number: int, noun: str) -> str:
+    """Return `1 link`, `2 links`."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def _scenario(args: argparse.Namespace) -> Scenario | None:
+    return None if args.scenario is None else SCENARIOS[args.scenario]
 
 
 def table(*columns: str) -> Table:
@@ -101,7 +112,7 @@ def _claims(rows: Iterable[Row]) -> Table:
     made = table("", "claimed", "ours", "")
     marks = {True: Text("✓", "green"), False: Text("✗", "red bold"), None: Text("")}
     for row in rows:
-        made.add_row(Text(row.what), Text(row.paper), Text(row.ours), marks[row.holds])
+        made.add_row(Text(row.what), Text(row.claimed), Text(row.ours), marks[row.holds])
     return made
 
 
@@ -109,7 +120,7 @@ def _convergence(result: Result) -> Table:
     made = table("disturbance", ">all right again after")
     found = recoveries(result)
     for recovery in found[:RECOVERIES_SHOWN_MAX]:
-        made.add_row(Text(recovery.after), duration(recovery.converged_s))
+        made.add_row(Text(recovery.after), recovery.took)
     if len(found) > RECOVERIES_SHOWN_MAX:
         made.add_row(f"… {len(found) - RECOVERIES_SHOWN_MAX} more; --json has all", "")
     return made
@@ -127,7 +138,7 @@ def _facts(result: Result) -> list[tuple[str, str]]:
     kinds = ", ".join(f"{kind} {count}" for kind, count in result.control_frames.items())
     delivered = f"{result.delivered} of {result.expected}, {result.lost} lost"
     return [
-        ("converged after the start", duration(result.converged_s[0].converged_s)),
+        ("converged after the start", recoveries(result)[0].took),
         ("publications", str(result.publications)),
         ("wanted elsewhere, delivered", delivered),
         ("delivered twice", str(result.duplicates_delivered)),
@@ -155,7 +166,7 @@ def _delays(result: Result, labels: Callable[[int], str]) -> Table:
 
 def _labels(args: argparse.Namespace) -> Callable[[int], str]:
     """Return what nodes are called: a file may give them names."""
-    return parse(args.topology, args.seed).label if args.topology else str
+    return parse(args.topology, args.seed).label if args.topology is not None else str
 
 
 def _verdict(out: Console, result: Result) -> None:
@@ -163,7 +174,7 @@ def _verdict(out: Console, result: Result) -> None:
         out.print("all promises kept", style="bold green")
         return
     count = len(result.violations)
-    out.print(f"{count} promise{'s' * (count > 1)} broken", style="bold red")
+    out.print(f"{counted(count, 'promise')} broken", style="bold red")
     for text in result.violations[:VIOLATIONS_SHOWN_MAX]:
         out.print(Text(f"  {text}", style="red"))
     if count > VIOLATIONS_SHOWN_MAX:

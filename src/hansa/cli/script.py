@@ -1,13 +1,15 @@
 """What a person types to say when what happens: `--at "2 crash 3"`.
 
-So whatever a random run (`--faults crashes=2,cuts=1`) has shown can be written down as a script.
+Every action has its words, the same that a run reports. So whatever a random run
+(`--faults crashes=2,cuts=1`) has shown can be written down as a script.
 """
 
 import difflib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import fields
 from typing import Any
 
+from hansa.cli.rehearsal import Rehearsal
 from hansa.errors import UsageError
 from hansa.protocol.topics import check_filter, check_name
 from hansa.simulator import actions
@@ -18,15 +20,19 @@ from hansa.simulator.topologies import Topology
 EXAMPLES = {
     "crash": "crash 3",
     "vanish": "vanish 3",
+    "freeze": "freeze 3 2.5 s",
     "restart": "restart 3",
-    "freeze": "freeze 3 2.5",
+    "restart-broker": "restart-broker 3 2 s",
+    "clone": "clone 3 near 0",
+    "collide": "collide 3 near 0",
     "cut": "cut 0-1",
     "silence": "silence 0-1",
+    "flap": "flap 0-1 5 Hz 2 s",
     "mend": "mend 0-1",
-    "link": "link 0-2",
-    "unlink": "unlink 0-1",
     "partition": "partition 0,1|2,3",
     "heal": "heal",
+    "link": "link 0-3",
+    "unlink": "unlink 0-1",
     "subscribe": "subscribe 3 plant/#",
     "unsubscribe": "unsubscribe 3 plant/#",
     "publish": "publish 3 plant/temp",
@@ -34,11 +40,19 @@ EXAMPLES = {
 """One valid action of each kind."""
 
 SECONDS_MAX = 1_000_000.0
+HZ_MAX = 1_000.0
+FLAPS_MAX = 10_000
+"""Times that one step may cut a link."""
 
 _NODES: dict[str, Callable[[int], Action]] = {
     "crash": actions.Crash,
     "vanish": actions.Vanish,
     "restart": actions.Restart,
+    "restart-broker": actions.RestartBroker,
+}
+_TWINS: dict[str, Callable[[int, int], Action]] = {
+    "clone": actions.Clone,
+    "collide": actions.Collide,
 }
 _LINKS: dict[str, Callable[[int, int], Action]] = {
     "cut": actions.Cut,
@@ -47,51 +61,99 @@ _LINKS: dict[str, Callable[[int, int], Action]] = {
     "link": actions.AddLink,
     "unlink": actions.RemoveLink,
 }
+_CLIENTS: dict[str, Callable[[int, str], Action]] = {
+    "subscribe": lambda node, text: actions.Subscribe(node, check_filter(text)),
+    "unsubscribe": lambda node, text: actions.Unsubscribe(node, check_filter(text)),
+    "publish": lambda node, text: actions.Publish(node, check_name(text)),
+}
 
 
-def parse_step(text: str, topology: Topology, start_s: float, length_s: float) -> Step:
-    """Return the step that a text like `2.5 cut 0-1` describes, within so long after `start_s`."""
+def parse_script(
+    texts: Iterable[str], topology: Topology, start_s: float, length_s: float
+) -> list[Step]:
+    """Return the steps that texts like `2.5 cut 0-1` describe, within so long after `start_s`."""
+    rehearsal = Rehearsal(topology, length_s)
+    steps: list[Step] = []
+    for text in texts:
+        seconds, action = _parse(text, topology)
+        rehearsal.add(text, seconds, action)
+        steps.append(Step(start_s + seconds, action))
+        if isinstance(action, actions.Flap):  # it may end with a cut
+            end_s = start_s + seconds + action.seconds
+            steps.append(Step(end_s, actions.Mend(action.a, action.b)))
+    rehearsal.check()
+    return steps
+
+
+def _parse(text: str, topology: Topology) -> tuple[float, Action]:
     words = text.split()
-    seconds = _seconds(words[0]) if words else None
+    seconds = _number(words[0], SECONDS_MAX) if words else None
     if seconds is None or len(words) < 2:
         raise UsageError(f"step {text!r}: write seconds and an action, as in '2 crash 3'")
-    if seconds > length_s:
-        raise UsageError(f"step {text!r} comes after the end; give --duration {seconds:g} or more")
-    return Step(start_s + seconds, _action(text, words[1], words[2:], topology))
+    verb, rest = words[1], words[2:]
+    if verb not in EXAMPLES:
+        raise UsageError(f"step {text!r}: {_near(verb, list(EXAMPLES))}")
+    action = _on_nodes(verb, rest, topology) or _on_links(verb, rest, topology)
+    if action is None:
+        raise UsageError(f"step {text!r}: write it as in '2 {EXAMPLES[verb]}'")
+    return seconds, action
 
 
-def _action(text: str, verb: str, rest: list[str], topology: Topology) -> Action:
+def _on_nodes(verb: str, rest: list[str], topology: Topology) -> Action | None:
     match verb, rest:
-        case verb, [node] if verb in _NODES:
+        case _, [node] if verb in _NODES:
             return _NODES[verb](topology.node(node))
-        case verb, [link] if verb in _LINKS and link.count("-") == 1:
-            a, b = (topology.node(end) for end in link.split("-"))
-            return _LINKS[verb](a, b)
-        case "freeze", [node, seconds] if _seconds(seconds) is not None:
-            return actions.Freeze(topology.node(node), float(seconds))
+        case "restart", [node, "without", "state"]:
+            return actions.Restart(topology.node(node), with_state=False)
+        case "restart-broker", [node, *duration] if seconds := _duration(duration):
+            return actions.RestartBroker(topology.node(node), seconds)
+        case "freeze", [node, *duration] if seconds := _duration(duration):
+            return actions.Freeze(topology.node(node), seconds)
+        case _, [node, "near", other] if verb in _TWINS:
+            return _TWINS[verb](topology.node(node), topology.node(other))
+        case _, [node, text] if verb in _CLIENTS:
+            return _CLIENTS[verb](topology.node(node), text)
+    return None
+
+
+def _on_links(verb: str, rest: list[str], topology: Topology) -> Action | None:
+    match verb, rest:
+        case _, [link] if verb in _LINKS and link.count("-") == 1:
+            return _LINKS[verb](*_ends(link, "-", topology))
+        case "silence", [link] if link.count(">") == 1:
+            return actions.CutOneWay(*_ends(link, ">", topology))
+        case "flap", [link, often, "Hz", *duration] if link.count("-") == 1:
+            hz, seconds = _number(often, HZ_MAX), _duration(duration)
+            if hz and seconds and 1 <= hz * seconds <= FLAPS_MAX:
+                return actions.Flap(*_ends(link, "-", topology), hz, seconds)
         case "partition", [sides]:
             return actions.Partition(
                 tuple(tuple(topology.node(n) for n in side.split(",")) for side in sides.split("|"))
             )
         case "heal", []:
             return actions.Heal()
-        case "subscribe", [node, name]:
-            return actions.Subscribe(topology.node(node), check_filter(name))
-        case "unsubscribe", [node, name]:
-            return actions.Unsubscribe(topology.node(node), check_filter(name))
-        case "publish", [node, name]:
-            return actions.Publish(topology.node(node), check_name(name))
-    if verb in EXAMPLES:
-        raise UsageError(f"step {text!r}: write it as in '2 {EXAMPLES[verb]}'")
-    raise UsageError(f"step {text!r}: {_near(verb, list(EXAMPLES))}")
+    return None
 
 
-def _seconds(text: str) -> float | None:
+def _ends(link: str, between: str, topology: Topology) -> tuple[int, int]:
+    a, b = (topology.node(end) for end in link.split(between))
+    return a, b
+
+
+def _duration(words: list[str]) -> float | None:
+    """Return the seconds of `2.5 s` or `2.5`; None if it is no time above 0."""
+    match words:
+        case [number] | [number, "s"]:
+            return _number(number, SECONDS_MAX) or None
+    return None
+
+
+def _number(text: str, most: float) -> float | None:
     try:
         value = float(text)
     except ValueError:
         return None
-    return value if 0 <= value <= SECONDS_MAX else None
+    return value if 0 <= value <= most else None
 
 
 def parse_faults(text: str) -> Faults:
@@ -103,6 +165,8 @@ def parse_faults(text: str) -> Faults:
         kind, equals, count = word.partition("=")
         if kind not in kinds:
             raise UsageError(f"faults {text!r}: {_near(kind, list(kinds))}")
+        if kinds[kind] in counts:
+            raise UsageError(f"faults {text!r}: {kind} is there twice; write it once")
         if equals and not (count.isascii() and count.isdecimal() and len(count) < 6):
             raise UsageError(f"faults {text!r}: {count!r} is not a count; write {kind}=2")
         counts[kinds[kind]] = int(count) if equals else 1

@@ -2,16 +2,17 @@
 
 import argparse
 import json
-import shlex
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hansa.cli import arguments
-from hansa.cli.arguments import Parser, amount, one_of, whole
+from hansa.cli.arguments import SEED_MAX, Parser, amount, one_of, whole
+from hansa.cli.launcher import command
 from hansa.errors import UsageError
 from hansa.protocol.settings import PRESETS, ManagementBy, Metric, Outside
 
@@ -28,6 +29,8 @@ FIXED_BY_SCENARIO = (
     "duration",
 )
 """What a scenario itself decides: its expectations would not hold otherwise."""
+DRAWN_BY_SEED = ("preset", "outside")
+"""What a scenario that draws everything from the seed decides besides."""
 
 EXAMPLES = """\
   hansa simulate --list
@@ -36,9 +39,10 @@ EXAMPLES = """\
   hansa simulate --topology ring:3 --subscribe '1:plant/#' --publish 0:plant/temp
   hansa simulate --topology grid:4x4 --at '2 crash 5' --at '6 restart 5' --transcript story.txt
   hansa simulate --topology random:25,4 --subscribers 10 --faults crashes=3,partitions=1 --runs 100
+  hansa simulate --scenario random --seed 2000 --runs 100   anything that a seed can draw
   hansa simulate --scenario overlap --json | python3 -m json.tool
 
-exit code: 0 all promises kept, 1 some broken, 2 bad input
+exit code: 0 all promises kept, 1 some broken, 2 bad input, 70 a fault of Hansa itself
 """
 
 
@@ -72,7 +76,10 @@ def _add_what(made: Parser) -> None:
     group = made.add_argument_group("what to run")
     one = group.add_mutually_exclusive_group()
     one.add_argument("--list", action="store_true", help="list the scenarios and what they claim")
-    one.add_argument("--scenario", metavar="NAME", help="an experiment of the papers, checked")
+    one.add_argument(
+        "--scenario", metavar="NAME",
+        help="an experiment of the papers, checked; or random: the seed draws everything",
+    )  # fmt: skip
     one.add_argument(
         "--topology",
         metavar="WORD",
@@ -93,7 +100,7 @@ def _add_what(made: Parser) -> None:
     group.add_argument(
         "--transcript",
         metavar="FILE",
-        type=Path,
+        type=arguments.path,
         help="write what happened, one line each, to FILE",
     )
 
@@ -101,7 +108,7 @@ def _add_what(made: Parser) -> None:
 def _add_protocol(made: Parser) -> None:
     group = made.add_argument_group("protocol")
     group.add_argument(
-        "--preset", type=one_of(PRESETS), default="default", metavar="NAME",
+        "--preset", type=one_of(PRESETS), metavar="NAME",
         help="timers to start from: default, or machado: those of Machado 2023, which take minutes",
     )  # fmt: skip
     group.add_argument(
@@ -145,7 +152,7 @@ def _add_links(made: Parser) -> None:
         ("reorder", "is held back"),
     ):
         group.add_argument(
-            f"--{name}", type=amount(0, 0.9, "(a probability)"), metavar="P",
+            f"--{name}", type=amount(0, 0.9), metavar="P",
             help=f"probability from 0 to 0.9 that a frame {what}; above 0 makes datagram links",
         )  # fmt: skip
 
@@ -179,9 +186,12 @@ def _add_clients(made: Parser) -> None:
     )  # fmt: skip
     group.add_argument(
         "--at", action="append", metavar="'S ACTION'",
-        help="at second S of the duration: crash N, vanish N, restart N, freeze N S, cut A-B,"
-        " silence A-B, mend A-B, link A-B, unlink A-B, partition 0,1|2,3, heal,"
-        " subscribe N FILTER, unsubscribe N FILTER, publish N TOPIC; may be repeated",
+        help="at second S of the duration, an action on nodes N, M: crash N, vanish N, restart N,"
+        " restart N without state, freeze N 2 s, clone N near M, collide N near M (same id, other"
+        " key), restart-broker N, restart-broker N 2 s (clients are back after 2 s), cut N-M,"
+        " silence N-M, silence N>M (one way), flap N-M 5 Hz 2 s, mend N-M, partition 0,1|2,3,"
+        " heal, link N-M, unlink N-M, subscribe N FILTER, unsubscribe N FILTER, publish N TOPIC;"
+        " may be repeated",
     )  # fmt: skip
     group.add_argument(
         "--duration", type=amount(0, 1_000_000, "seconds"), metavar="S",
@@ -190,8 +200,11 @@ def _add_clients(made: Parser) -> None:
 
 
 def _refuse_contradictions(args: argparse.Namespace) -> None:
-    if args.scenario:
-        for name in FIXED_BY_SCENARIO:
+    if args.scenario is not None:
+        from hansa.simulator.scenarios import find
+
+        drawn = DRAWN_BY_SEED if find(args.scenario).drawn else ()
+        for name in (*FIXED_BY_SCENARIO, *drawn):
             if getattr(args, name) is not None:
                 flag = name.replace("_", "-")
                 raise UsageError(
@@ -199,6 +212,11 @@ def _refuse_contradictions(args: argparse.Namespace) -> None:
                 )
     if args.transcript and args.runs > 1:
         raise UsageError("a transcript is of one run; leave out --runs or --transcript")
+    if args.seed + args.runs - 1 > SEED_MAX:
+        raise UsageError(
+            f"{args.runs} runs from seed {args.seed} go beyond the largest, {SEED_MAX};"
+            " start with a smaller --seed"
+        )
 
 
 # ---------------------------------------------------------------- running
@@ -210,10 +228,10 @@ def _run_one(args: argparse.Namespace, given: Sequence[str]) -> int:
     with ExitStack() as stack:
         listen = _listener(args.transcript, stack) if args.transcript else None
         played = play(args, args.seed, listen)
-    if args.topology:
+    if args.topology is not None:
         _tell_parts(args)
     if args.json:
-        print(_as_json(args, played))
+        print(json.dumps(_values(args, played, given), indent=2))
     else:
         report.show(args, played, replay(given, args.seed))
     return 0 if played.result.ok else 1
@@ -226,7 +244,7 @@ def play(args: argparse.Namespace, seed: int, listen: "Listener | None" = None) 
     from hansa.simulator.scenarios import Played, find
     from hansa.simulator.scenarios import play as play_scenario
 
-    if args.scenario:
+    if args.scenario is not None:
         return play_scenario(find(args.scenario), settings(args), seed, listen)
     return Played(simulate(options(args, seed), listen), ())
 
@@ -235,25 +253,18 @@ def _run_many(args: argparse.Namespace, given: Sequence[str]) -> int:
     from hansa.cli import report
     from hansa.cli.seeds import first_failure
 
-    if args.scenario:
-        from hansa.simulator.scenarios import find
-
-        find(args.scenario)  # a wrong name is told here, not by the first worker
     seeds = range(args.seed, args.seed + args.runs)
     tally = first_failure(partial(play, args), seeds)
     if args.json:
-        failed = json.loads(tally.failed.result.to_json()) if tally.failed else None
+        failed = _values(args, tally.failed, given) if tally.failed else None
         values = {"scenario": args.scenario, "seed": args.seed, "runs": args.runs}
         print(json.dumps({**values, "passed": tally.passed, "failed": failed}, indent=2))
     else:
         report.show_tally(args, tally)
     if tally.failed is None:
         return 0
-    command = replay(given, tally.failed.result.seed)
-    print(
-        f"hansa: seed {tally.failed.result.seed} breaks a promise; replay: {command}",
-        file=sys.stderr,
-    )
+    seed = tally.failed.result.seed
+    print(f"hansa: seed {seed} breaks a promise; replay: {replay(given, seed)}", file=sys.stderr)
     return 1
 
 
@@ -293,13 +304,22 @@ def replay(given: Sequence[str], seed: int) -> str:
             next(words, None)
         elif word != "--json" and not word.startswith(("--seed=", "--runs=")):
             kept.append(word)
-    return shlex.join(["hansa", "simulate", *kept, "--seed", str(seed)])
+    return command("simulate", *kept, "--seed", str(seed))
 
 
-def _as_json(args: argparse.Namespace, played: "Played") -> str:
-    """Return the result with the name of its scenario, keys in the result's order."""
-    values = json.loads(played.result.to_json())
-    return json.dumps({**values, "scenario": args.scenario}, indent=2)
+def _values(args: argparse.Namespace, played: "Played", given: Sequence[str]) -> dict[str, object]:
+    """Return the result as JSON has it, with what was asked for and how to ask again."""
+    from hansa.cli.plan import PRESET
+    from hansa.simulator.scenarios import SCENARIOS
+
+    drawn = args.scenario is not None and SCENARIOS[args.scenario].drawn
+    return {
+        **json.loads(played.result.to_json()),
+        "scenario": args.scenario,
+        "preset": None if drawn else args.preset or PRESET,
+        "claims": [asdict(row) for row in played.rows],
+        "replay": replay(given, played.result.seed),
+    }
 
 
 def _list() -> int:

@@ -7,6 +7,7 @@ of the protocol over links of two milliseconds, not of this machine, and it says
 from collections.abc import Callable, Iterable, Sequence
 
 from hansa.cli import drawing
+from hansa.cli.launcher import command
 from hansa.cli.report import table
 from hansa.cli.story import Story
 from hansa.protocol.effects import Duplicate
@@ -15,7 +16,7 @@ from hansa.simulator.actions import Crash, Heal, Partition, Publish, Restart, St
 from hansa.simulator.options import LinkOptions, Options, Phases
 from hansa.simulator.result import Result
 from hansa.simulator.run import Simulation
-from hansa.simulator.scenario import State, duration, recoveries
+from hansa.simulator.scenario import State, recoveries
 from hansa.simulator.topologies import parse
 from hansa.simulator.transcript import ClientPublished, ClientsReceived
 
@@ -164,7 +165,7 @@ def _mark(state: State, group: Group) -> Callable[[int], str]:
 
 
 def _summary(story: Story, results: Sequence[Result]) -> int:
-    took = {found.after.split()[0]: duration(found.converged_s) for found in recoveries(results[1])}
+    took = {found.after.split()[0]: found.took for found in recoveries(results[1])}
     published = sum(result.publications for result in results)
     delivered = sum(result.delivered for result in results)
     expected = sum(result.expected for result in results)
@@ -182,7 +183,8 @@ def _summary(story: Story, results: Sequence[Result]) -> int:
     broken = [text for result in results for text in result.violations]
     for text in broken:
         story.say(f"[red]broken promise: {text}[/red]")
-    story.say("Next: [bold]hansa simulate --list[/bold] has the papers' own experiments.")
+    more = command("simulate", "--list")
+    story.say(f"Next: [bold]{more}[/bold] has the papers' own experiments.")
     return 1 if broken else 0
 
 

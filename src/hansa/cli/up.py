@@ -50,7 +50,7 @@ def _parser() -> Parser:
     parser.add_argument("--seed", type=seed, default=1, help="for random topologies (default 1)")
     parser.add_argument(
         "--base-port",
-        type=whole(1_024, 65_000, "(a port)"),
+        type=whole(1_024, 65_000),
         metavar="PORT",
         help="first of three ports per node (broker, link, pages); free ones if not given",
     )

@@ -189,34 +189,36 @@ class Step:
     action: Action
 
 
-_SPELLING = {
-    "hz": "{:g} Hz",
-    "near": "near {}",
-    "return_s": "back after {:g} s",
-    "seconds": "{:g} s",
+_WORDS: dict[type[Action], str] = {
+    Subscribe: "subscribe {node} {filter}",
+    Unsubscribe: "unsubscribe {node} {filter}",
+    Publish: "publish {node} {topic}",
+    Cut: "cut {a}-{b}",
+    CutSilently: "silence {a}-{b}",
+    CutOneWay: "silence {a}>{b}",
+    Mend: "mend {a}-{b}",
+    Heal: "heal",
+    AddLink: "link {a}-{b}",
+    RemoveLink: "unlink {a}-{b}",
+    Flap: "flap {a}-{b} {hz:g} Hz {seconds:g} s",
+    Crash: "crash {node}",
+    Vanish: "vanish {node}",
+    Freeze: "freeze {node} {seconds:g} s",
+    Clone: "clone {node} near {near}",
+    Collide: "collide {node} near {near}",
 }
 
 
 def describe(action: Action) -> str:
-    """Return an action as a person would say it: `crash 3`, `cut 0-1`."""
-    if isinstance(action, Partition):
-        return "partition " + " | ".join(",".join(map(str, side)) for side in action.sides)
-    values = {field.name: getattr(action, field.name) for field in fields(action)}
-    words = [_name(action)]
-    if "a" in values:
-        arrow = ">" if isinstance(action, CutOneWay) else "-"
-        words.append(f"{values.pop('a')}{arrow}{values.pop('b')}")
-    words += [_spell(name, value) for name, value in values.items() if value is not None]
-    return " ".join(words)
-
-
-def _name(action: Action) -> str:
-    """Return the name of an action in lower case: CutSilently is `cut silently`."""
-    name = type(action).__name__
-    return "".join(f" {c.lower()}" if c.isupper() else c for c in name).strip()
-
-
-def _spell(name: str, value: object) -> str:
-    if isinstance(value, bool):
-        return f"{'with' if value else 'without'} {name.removeprefix('with_')}"
-    return _SPELLING.get(name, "{}").format(value)
+    """Return an action in the words of a script, as `hansa simulate --at` reads them."""
+    match action:
+        case Partition(sides):
+            return "partition " + "|".join(",".join(map(str, side)) for side in sides)
+        case Restart(node, with_state):
+            return f"restart {node}" + ("" if with_state else " without state")
+        case RestartBroker(node, return_s):
+            back = "" if return_s is None else f" {return_s:g} s"
+            return f"restart-broker {node}{back}"
+    return _WORDS[type(action)].format(
+        **{field.name: getattr(action, field.name) for field in fields(action)}
+    )

@@ -1,7 +1,9 @@
 """The file behind `file:PATH`: the links of a real network, written down by a person.
 
 Two forms: JSON `{"links": [[0, 1], …]}`, or one link per line, `0-1` or `paris london`, with
-comments after `#`. Nodes are numbers or names. Every complaint says where and what to write.
+comments after `#`. Nodes are numbers or names, and names leave out what has a meaning where nodes
+are named: `cut paris-london`, `silence paris>london`, `partition paris,oslo|london`, `paris:a/b`.
+Every complaint says where and what to write.
 """
 
 import json
@@ -12,6 +14,8 @@ from hansa.errors import UsageError
 
 FILE_CHARS_MAX = 16_000_000
 "Characters of a file: more than the largest topology needs."
+
+NOT_IN_NAMES = frozenset("-:,|>")
 
 Ends = tuple[str, str]
 "The two ends of a link, as written."
@@ -76,13 +80,18 @@ def _of_json(path: Path, text: str) -> list[Ends]:
 
 def _of_json_link(path: Path, link: object) -> Ends:
     match link:
-        case [int() | str() as a, int() | str() as b]:
+        case [int() | str() as a, int() | str() as b] if _is_name(str(a)) and _is_name(str(b)):
             return str(a), str(b)
         case _:
             shown = json.dumps(link)[:60]
             raise UsageError(
-                f"{path}: {shown} is no link; write two numbers or names, as in [0, 1]"
+                f"{path}: {shown} is no link; write two numbers or names, as in [0, 1],"
+                " without blanks and - : , | >"
             )
+
+
+def _is_name(text: str) -> bool:
+    return text.split() == [text] and NOT_IN_NAMES.isdisjoint(text)
 
 
 def _of_lines(path: Path, text: str) -> list[Ends]:
@@ -93,10 +102,11 @@ def _of_lines(path: Path, text: str) -> list[Ends]:
         match words if len(words) != 1 else content.split("-"):
             case []:
                 continue
-            case [str() as a, str() as b] if a and b:
+            case [a, b] if _is_name(a) and _is_name(b):
                 found.append((a, b))
             case _:
                 raise UsageError(
-                    f"{path} line {number}: {content[:60]!r} is no link; write 0-1 or 0 1"
+                    f"{path} line {number}: {content[:60]!r} is no link; write two numbers or"
+                    " names, as in 0-1 or paris london, without - : , | >"
                 )
     return found

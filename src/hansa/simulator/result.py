@@ -36,6 +36,8 @@ class Result:
     """One run."""
 
     seed: int
+    topology: str
+    """Its word, such as `grid:3x3`, or its name."""
     nodes: int
     links: int
 

@@ -1,11 +1,9 @@
-"""Plays runs: one with `simulate`, many over all cores with `sweep`."""
+"""Plays a run from its options to its result."""
 
 import gc
-import multiprocessing
-import os
 import random
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 from hansa.protocol.inspection import NodeView
@@ -91,6 +89,7 @@ class Simulation:
         sent = sum(1 for entry in ledger.entries if entry.captured)
         return Result(
             seed=options.seed,
+            topology=options.topology.name,
             nodes=options.topology.nodes,
             links=len(options.topology.links),
             converged_s=self.tracker.records(),
@@ -135,29 +134,3 @@ def _without_garbage_collection() -> Iterator[None]:
 def simulate(options: Options, listen: Listener | None = None) -> Result:
     """Play one run. `listen` is told what happens: time, place, news or action."""
     return Simulation(options, listen).run()
-
-
-def sweep(
-    make_options: Callable[[int], Options],
-    seeds: Iterable[int],
-    processes: int | None = None,
-    progress: Callable[[Result], None] | None = None,
-) -> Iterator[Result]:
-    """Play many seeds over all cores, in order; end after the first that breaks a promise.
-
-    `make_options` crosses process boundaries, so it must be a function of a module.
-    """
-    context = multiprocessing.get_context("spawn")
-    jobs = ((make_options, seed) for seed in seeds)
-    with context.Pool(processes or os.cpu_count()) as pool:
-        for result in pool.imap(_job, jobs):
-            if progress:
-                progress(result)
-            yield result
-            if not result.ok:
-                return
-
-
-def _job(job: tuple[Callable[[int], Options], int]) -> Result:
-    make_options, seed = job
-    return simulate(make_options(seed))

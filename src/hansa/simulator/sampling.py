@@ -5,11 +5,12 @@ fault is healed, the federation gets the time that it may take, and then everyth
 """
 
 import random
-from dataclasses import replace
+from dataclasses import fields, replace
 
 from hansa.protocol.settings import ManagementBy, Metric, Outside, ProtocolSettings
 from hansa.simulator.convergence import allowance
 from hansa.simulator.options import Faults, LinkOptions, Options, Phases, Workload
+from hansa.simulator.scenario import Final, Row, Scenario
 from hansa.simulator.topologies import Topology, parse
 
 NODES_MAX = 50
@@ -169,3 +170,43 @@ def _phases(chance: random.Random, options: Options) -> Phases:
         settle_s=allowance(options) + 0.5,
         final_s=5.0,
     )
+
+
+# ---------------------------------------------------------------- as a scenario
+
+
+def _judge(final: Final) -> list[Row]:
+    """Say what the seed has drawn; the promises that every run is held to are the judge."""
+    options = final.options
+    protocol, links, faults, clients = (
+        options.protocol,
+        options.links,
+        options.faults,
+        options.workload,
+    )
+    words = {
+        "settings": f"redundancy {protocol.redundancy}, outside {protocol.outside}, metric"
+        f" {protocol.metric}, management by {protocol.management_by}, group depth"
+        f" {protocol.group_depth}",
+        "links": f"{links.delay_ms:g} ms and up to {links.jitter_ms:g} more,"
+        f" loss {links.loss:g}, duplicate {links.duplicate:g}, reorder {links.reorder:g}",
+        "clients": f"subscriptions {clients.subscribers}, filters {len(clients.filters)},"
+        f" publishers {clients.publishers}, each {clients.rate:g}/s",
+        "faults": ",".join(
+            f"{field.name.replace('_', '-')}={count}"
+            for field in fields(faults)
+            if isinstance(count := getattr(faults, field.name), int) and count
+        )
+        or "none",
+    }
+    return [Row(what, "", drawn) for what, drawn in words.items()]
+
+
+SCENARIO = Scenario(
+    "random",
+    "anything: the seed draws topology, settings, links, clients and faults",
+    "Whatever the seed draws, every promise is kept.",
+    lambda _, seed: random_options(seed),
+    _judge,
+    drawn=True,
+)

@@ -21,10 +21,10 @@ class Row:
     """One thing that a paper says, beside what this run says."""
 
     what: str
-    paper: str
+    claimed: str
     ours: str
     holds: bool | None = None
-    """Whether ours is as it should be; None if that is not for us to judge."""
+    """Whether ours is as claimed; None if that is not for us to judge."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +33,15 @@ class Recovery:
 
     after: str
     converged_s: float | None
+    """None if that was not to be seen: something else happened, or the run ended."""
+    last: bool = False
+
+    @property
+    def took(self) -> str:
+        """How long, as people read it."""
+        if self.converged_s is not None:
+            return duration(self.converged_s)
+        return "not before the end" if self.last else "the next fault came first"
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +107,8 @@ class Scenario:
     """The paper beside ours; a row that does not hold is a broken promise."""
     notes: tuple[str, ...] = ()
     """What one must know to read the comparison: assumptions, calibration."""
+    drawn: bool = False
+    """Whether the seed decides the settings, too."""
 
 
 def pause_s(topology: Topology, settings: ProtocolSettings, links: LinkOptions) -> float:
@@ -111,9 +122,9 @@ def pause_s(topology: Topology, settings: ProtocolSettings, links: LinkOptions) 
 # ---------------------------------------------------------------- rows
 
 
-def same(what: str, paper: str, ours: str) -> Row:
-    """Return a row in which ours must be what the paper says."""
-    return Row(what, paper, ours, paper == ours)
+def same(what: str, claimed: str, ours: str) -> Row:
+    """Return a row in which ours must be what is claimed."""
+    return Row(what, claimed, ours, claimed == ours)
 
 
 def delivered_once(final: Final, publications: int, pairs: int) -> Row:
@@ -136,9 +147,10 @@ def frames_per_announcement(final: Final) -> Row:
 def recoveries(result: Result) -> list[Recovery]:
     """Return how long all took to be right after the start and after faults, moment by moment."""
     found = []
-    for _, moment in groupby(result.converged_s, key=lambda record: record.at_s):
+    for at_s, moment in groupby(result.converged_s, key=lambda record: record.at_s):
         records = list(moment)
-        found.append(Recovery(_joined([r.after for r in records]), records[-1].converged_s))
+        last = at_s == result.converged_s[-1].at_s
+        found.append(Recovery(_joined([r.after for r in records]), records[-1].converged_s, last))
     return found
 
 
@@ -171,10 +183,8 @@ def links(pairs: Iterable[Link]) -> str:
     return " ".join(f"{a}-{b}" for a, b in sorted(pairs))
 
 
-def duration(seconds: float | None) -> str:
+def duration(seconds: float) -> str:
     """Return a time as people read it, from milliseconds to minutes."""
-    if seconds is None:
-        return "not in time"
     if seconds < 1:
         return f"{seconds * 1000:.0f} ms"
     return f"{seconds:.1f} s" if seconds < 100 else f"{seconds / 60:.1f} min"

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 
 from hansa.errors import UsageError
 from hansa.protocol.settings import ProtocolSettings
+from hansa.simulator import sampling
 from hansa.simulator.papers import bevilaqua, examples, machado, spohn
 from hansa.simulator.result import Result
 from hansa.simulator.run import Simulation
@@ -18,6 +19,7 @@ SCENARIOS: dict[str, Scenario] = {
         *machado.SCENARIOS,
         *bevilaqua.SCENARIOS,
         *examples.SCENARIOS,
+        sampling.SCENARIO,
     )
 }
 
@@ -48,7 +50,7 @@ def play(
     result = simulation.run()
     rows = scenario.judge(Final(tuple(simulation.views()), options, result))
     broken = tuple(
-        f"{scenario.name}: {row.what} should be {row.paper}, not {row.ours} (seed {seed})"
+        f"{scenario.name}: {row.what} should be {row.claimed}, not {row.ours} (seed {seed})"
         for row in rows
         if row.holds is False
     )
