@@ -46,9 +46,8 @@ def weigh() -> None:
 
 
 def _records(node: NodeId) -> list[Record]:
-    links = ((NodeId(1), 0),) if node == 2 else ((NodeId(2), 0),)
-    if node == 2:
-        links = ((NodeId(1), 0), *((NodeId(n), 0) for n in range(3, 2 + NODES)))
+    near = [1, *range(3, 2 + NODES)] if node == 2 else [2]
+    links = tuple((NodeId(number), 0) for number in near)
     return [
         NodeRecord(node, 1, 1, 1, bytes(32), f"n{node}", (), 1.0, links),
         InterestRecord(node, 1, 1, 0, _filters(node)),

@@ -7,8 +7,10 @@ Few ids, numbers and names, so that senseless frames still touch one another; an
 from collections.abc import Iterable
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.protocol import arbitrary
 from tests.protocol.wire_of_nodes import key
 
 from hansa.protocol import frames, records
@@ -127,15 +129,32 @@ def check(effects: Iterable[Effect]) -> list[str]:
     return filters
 
 
-@given(
-    st.lists(any_frame | own_events, max_size=40),
-    st.booleans(),
-    st.sampled_from(Metric),
-    st.sampled_from([0, 1]),
+any_settings = st.builds(
+    ProtocolSettings,
+    metric=st.sampled_from(Metric),
+    group_depth=st.sampled_from([0, 1]),
+    nodes_max=st.just(4),
+    filters_per_node_max=st.just(4),
 )
+
+
+@given(st.lists(any_frame | own_events, max_size=40), st.booleans(), any_settings)
 @settings(max_examples=150)
-def test_no_peer_can_make_a_node_raise_or_spin_or_send_nonsense(steps, ordered_link, metric, depth):
-    chosen = ProtocolSettings(metric=metric, group_depth=depth, nodes_max=4, filters_per_node_max=4)
+def test_no_peer_can_make_a_node_raise_or_spin_or_send_nonsense(steps, ordered_link, chosen):
+    play(steps, ordered_link, chosen)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3_600)
+@given(
+    st.lists(any_frame | own_events | arbitrary.any_frame, max_size=80), st.booleans(), any_settings
+)
+@settings(max_examples=5_000)
+def test_no_peer_can_do_it_at_length(steps, ordered_link, chosen):
+    play(steps, ordered_link, chosen)
+
+
+def play(steps: Iterable[Any], ordered_link: bool, chosen: ProtocolSettings) -> None:
     node = Node(Identity(ME, key(ME), 1), chosen)
     now = 0.0
     hello = frames.Hello(1, "hansa", PEER, key(PEER), 1, "", chosen.agreement(), 0)

@@ -5,7 +5,7 @@ from typing import Any, get_args
 import pytest
 from hypothesis import given
 from msgspec.structs import replace
-from tests.protocol.strategies import any_frame
+from tests.protocol.arbitrary import any_frame
 
 from hansa.errors import InvalidFrame
 from hansa.protocol import bounds, frames

@@ -9,7 +9,7 @@ from typing import get_args
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.protocol.strategies import any_record, filters
+from tests.protocol.arbitrary import any_record, filters
 
 from hansa.protocol.frames import Update
 from hansa.protocol.records import (

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import asdict
-from tests.protocol.strategies import filters, publications, u64
+from tests.protocol.arbitrary import filters, publications, u64
 
 from hansa.errors import InvalidTopic
 from hansa.protocol.topics import check_filter

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
-from tests.protocol.strategies import any_frame, every_frame, publications, u64
+from tests.protocol.arbitrary import any_frame, every_frame, publications, u64
 
 from hansa.errors import InvalidFrame
 from hansa.protocol import frames
@@ -318,6 +318,16 @@ def damaged(draw):
 @settings(max_examples=150)
 def test_damaged_frames_do_no_harm(data):
     survive(data)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1_800)
+@given(damaged() | st.binary(max_size=2_000))
+@settings(max_examples=20_000)
+def test_damaged_frames_and_noise_at_length(data):
+    survive(data)
+    survive(b"\x10" + data)
+    survive(b"\x11" + data)
 
 
 # ---------------------------------------------------------------- memory
