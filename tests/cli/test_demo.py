@@ -89,5 +89,5 @@ def test_a_storm_has_an_end_that_cannot_be_missed():
 def test_a_bad_seed_is_refused(capsys):
     assert main(["demo", "--seed", "x"]) == 2
     assert capsys.readouterr().err == (
-        "hansa: argument --seed: 'x' is not a whole number of (a seed); see `hansa demo --help`\n"
+        "hansa: argument --seed: 'x' is not a whole number; see `hansa demo --help`\n"
     )

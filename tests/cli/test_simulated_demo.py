@@ -56,5 +56,5 @@ def test_a_grid_is_drawn_with_its_mesh():
 def test_a_bad_seed_is_refused(capsys):
     assert main(["demo", "--seed", "x"]) == 2
     assert capsys.readouterr().err == (
-        "hansa: argument --seed: 'x' is not a whole number of (a seed); see `hansa demo --help`\n"
+        "hansa: argument --seed: 'x' is not a whole number; see `hansa demo --help`\n"
     )
