@@ -4,12 +4,14 @@ import argparse
 import json
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from bench import (
     forwarding,
     live_delay,
     live_fanout,
+    live_healing,
     live_locality,
     live_throughput,
     memory,
@@ -28,23 +30,30 @@ QUESTIONS: dict[str, Callable[[], dict[str, object]]] = {
     "live-delay": live_delay.measure,
     "live-fanout": live_fanout.measure,
     "live-locality": live_locality.measure,
+    "live-healing": live_healing.measure,
 }
+TAKES_LONG = ("live-healing",)
+"""Questions that are only asked by name."""
 
 
 def main() -> int:
     """Ask the questions, print the answers, and keep them if asked to."""
     parser = argparse.ArgumentParser(prog="./run bench", description=__doc__)
     parser.add_argument("question", nargs="*", help=f"which ones: {', '.join(QUESTIONS)}")
+    parser.add_argument(
+        "--runs", type=int, default=10, metavar="N", help="live-healing: runs per fault (10)"
+    )
     parser.add_argument("--json", type=Path, help="also write the answers to this file")
     arguments = parser.parse_args()
     unknown = [name for name in arguments.question if name not in QUESTIONS]
     if unknown:
         parser.error(f"unknown question {unknown[0]!r}; there is: {', '.join(QUESTIONS)}")
     answers: dict[str, dict[str, object]] = {}
-    for name in arguments.question or QUESTIONS:
+    questions = {**QUESTIONS, "live-healing": partial(live_healing.measure, arguments.runs)}
+    for name in arguments.question or (name for name in QUESTIONS if name not in TAKES_LONG):
         sys.stdout.write(f"\n{name}: {QUESTIONS[name].__doc__}\n")
         sys.stdout.flush()
-        answers[name] = QUESTIONS[name]()
+        answers[name] = questions[name]()
     if arguments.json:
         arguments.json.write_text(json.dumps(answers, indent=2, sort_keys=True) + "\n")
     return 0

@@ -50,3 +50,29 @@ def test_nobody_behind_it_looks_like_a_closed_connection():
         return data
 
     assert asyncio.run(run()) == b""
+
+
+def test_a_cut_relay_is_silent_refuses_who_dials_and_loses_nothing():
+    async def run() -> tuple[bytes, bool, bytes]:
+        server = await asyncio.start_server(echo, "127.0.0.1", 0)
+        relay = Relay(server.sockets[0].getsockname()[1], 0.0)
+        port = await relay.start()
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"before")
+        await reader.readexactly(6)
+        relay.cut()
+        writer.write(b"during")
+        late_reader, late_writer = await asyncio.open_connection("127.0.0.1", port)
+        refused = await late_reader.read()
+        late_writer.close()
+        answer = asyncio.create_task(reader.readexactly(6))
+        await asyncio.wait([answer], timeout=0.1)
+        is_silent = not answer.done()
+        relay.mend()
+        await answer
+        writer.close()
+        await relay.stop()
+        server.close()
+        return refused, is_silent, answer.result()
+
+    assert asyncio.run(run()) == (b"", True, b"during")

@@ -75,12 +75,17 @@ class LocalFederation:
         settings: dict[str, str],
         base_port: int | None = None,
         link_delay_s: float = 0.0,
+        can_cut: bool = False,
     ) -> None:
-        """Choose ports; `settings` are environment variables for all agents."""
+        """Choose ports; `settings` are environment variables for all agents.
+
+        Only links that take time, or that `can_cut` asks for, lead through a relay and can be cut.
+        """
         find_mosquitto()
         self.topology = topology
         self._settings = settings
         self._link_delay_s = link_delay_s
+        self._has_relays = can_cut or link_delay_s > 0
         self._relays: dict[tuple[int, int], Relay] = {}
         self._dialled_ports: dict[tuple[int, int], int] = {}
         self._directory = Path(tempfile.mkdtemp(prefix="hansa-"))
@@ -114,10 +119,18 @@ class LocalFederation:
         """Give each link the port that its dialler dials: the neighbour's, or a relay's."""
         for near, far in self.topology.links:
             port = self.nodes[near].link_port
-            if self._link_delay_s:
+            if self._has_relays:
                 relay = self._relays[near, far] = Relay(port, self._link_delay_s)
                 port = await relay.start()
             self._dialled_ports[near, far] = port
+
+    def cut(self, a: int, b: int) -> None:
+        """Cut a link without telling its ends, as when a cable is pulled out."""
+        self._relays[min(a, b), max(a, b)].cut()
+
+    def mend(self, a: int, b: int) -> None:
+        """Undo `cut`."""
+        self._relays[min(a, b), max(a, b)].mend()
 
     async def start_agent(self, number: int) -> None:
         """Start one agent; the smaller number of two neighbours is dialled by the larger."""
@@ -141,9 +154,9 @@ class LocalFederation:
         timeout_s: float = CONVERGE_TIMEOUT_S,
         told: Callable[[list[str]], None] = lambda waiting: None,
     ) -> float:
-        """Wait until all agents know each other and all interest is installed; return how long.
+        """Wait until all links stand, all agents know each other and all interest is installed.
 
-        `told` hears now and then what is still waited for.
+        `told` hears now and then what is still waited for. Return how long it took.
         """
         loop = asyncio.get_running_loop()
         began = loop.time()
@@ -168,6 +181,8 @@ class LocalFederation:
         except OSError:
             return f"agent {node.name} does not answer"
         members, interest, broker = status["members"], status["interest"], status["broker"]
+        neighbours, links = status["neighbours"], self._degree(node)
+        assert isinstance(neighbours, dict)
         assert isinstance(members, list)
         assert isinstance(interest, dict)
         assert isinstance(broker, dict)
@@ -175,9 +190,14 @@ class LocalFederation:
             return f"agent {node.name}: {broker['problem']}"
         if not broker["observed"]:
             return f"agent {node.name}: {broker['unobserved']}"
+        if len(neighbours) != links:
+            return f"agent {node.name} has {len(neighbours)} of {links} links"
         if len(members) != len(self.nodes):
             return f"agent {node.name} knows {len(members)} of {len(self.nodes)} nodes"
         return "" if interest["installed"] else f"agent {node.name}: interest not installed"
+
+    def _degree(self, node: LocalNode) -> int:
+        return sum(self.nodes.index(node) in link for link in self.topology.links)
 
     async def stop(self) -> None:
         """Stop everything and leave nothing behind."""

@@ -1,7 +1,8 @@
 """A TCP relay that holds everything back for a while: a link as long as one likes, on loopback.
 
 Not every kernel can delay packets, and the papers' delays have to come from somewhere. Bytes leave
-in the order they came, each `delay_s` after it came, in both directions.
+in the order they came, each `delay_s` after it came, in both directions. A relay can also be cut:
+then nothing passes and nobody is told, as when a cable is pulled out.
 """
 
 import asyncio
@@ -23,6 +24,8 @@ class Relay:
         self._delay_s = delay_s
         self._server: asyncio.Server | None = None
         self._connections: set[asyncio.Task[None]] = set()
+        self._whole = asyncio.Event()
+        self._whole.set()
 
     async def start(self) -> int:
         """Listen; return the port."""
@@ -38,6 +41,14 @@ class Relay:
             task.cancel()
         await asyncio.gather(*self._connections, return_exceptions=True)
 
+    def cut(self) -> None:
+        """Let nothing pass: what is sent meanwhile is held back, who dials is refused."""
+        self._whole.clear()
+
+    def mend(self) -> None:
+        """Let everything pass again, first what was held back: TCP would send it once more."""
+        self._whole.set()
+
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
@@ -51,10 +62,12 @@ class Relay:
             self._connections.discard(task)
 
     async def _join(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if not self._whole.is_set():
+            return
         far_reader, far_writer = await asyncio.open_connection("127.0.0.1", self._target_port)
         ways = [
-            asyncio.create_task(Way(reader, far_writer, self._delay_s).run()),
-            asyncio.create_task(Way(far_reader, writer, self._delay_s).run()),
+            asyncio.create_task(Way(reader, far_writer, self._delay_s, self._whole).run()),
+            asyncio.create_task(Way(far_reader, writer, self._delay_s, self._whole).run()),
         ]
         try:
             await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
@@ -69,12 +82,17 @@ class Way:
     """One direction of one connection."""
 
     def __init__(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, delay_s: float
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        delay_s: float,
+        whole: asyncio.Event,
     ) -> None:
-        """Prepare to carry from the reader to the writer."""
+        """Prepare to carry from the reader to the writer, while the link is whole."""
         self._reader = reader
         self._writer = writer
         self._delay_s = delay_s
+        self._whole = whole
         self._held: deque[tuple[float, bytes]] = deque()
         self._held_bytes = 0
         self._changed = asyncio.Condition()
@@ -113,6 +131,7 @@ class Way:
                 self._held_bytes -= len(data)
                 self._changed.notify_all()
             await asyncio.sleep(max(0.0, due - loop.time()))
+            await self._whole.wait()
             if not data:
                 return
             self._writer.write(data)

@@ -1,0 +1,134 @@
+"""Clients of any kind across any two brokers: rings, grids and random graphs of real Mosquittos."""
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from tests.agent.kinds import Kind, Subscriber, all_kinds, wait_for
+from tests.agent.live import Live, LoopThread, eventually
+
+from hansa.local.federation import LocalFederation
+from hansa.simulator.topologies import parse
+
+TOPIC = "plant/line1/temp"
+FILTERS = (TOPIC, "plant/+/temp", "plant/#", "+/line1/#")
+"""All match the topic, so every subscriber overlaps with all others."""
+
+
+@pytest.fixture(scope="module", params=["ring:3", "grid:3x3", "random:10,3"])
+def live(request: pytest.FixtureRequest, mosquitto: str) -> Iterator[Live]:
+    running = Live(LocalFederation(parse(request.param, seed=1), {}))
+    try:
+        running.start()
+        yield running
+    finally:
+        running.close()
+
+
+@pytest.fixture(scope="module")
+def kinds() -> Iterator[list[Kind]]:
+    thread = LoopThread()
+    yield all_kinds(thread)
+    thread.close()
+
+
+@pytest.fixture
+def subscribers() -> Iterator[list[Subscriber]]:
+    found: list[Subscriber] = []
+    yield found
+    for each in found:
+        each.close()
+
+
+def _port(live: Live, number: int) -> int:
+    return live.nodes[number].mosquitto.port
+
+
+def _link_bytes(live: Live) -> int:
+    """What all agents have written to links."""
+    total = 0
+    for node in live.nodes:
+        neighbours: Any = node.status()["neighbours"]
+        total += sum(link["bytes_out"] for link in neighbours.values())
+    return total
+
+
+def test_every_subscriber_gets_each_publication_of_every_broker_once(live, kinds, subscribers):
+    count = len(live.nodes)
+    for number in range(count):
+        for turn in range(2):
+            kind = kinds[(number + turn) % len(kinds)]
+            name = FILTERS[(number + turn) % len(FILTERS)]
+            subscribers.append(kind.subscribe(_port(live, number), name))
+            live.wait_installed(number, name)
+    expected: list[bytes] = []
+    for number in range(count):
+        payloads = [b"%d-%d" % (number, each) for each in range(10)]
+        kinds[(number + 2) % len(kinds)].publish(_port(live, number), TOPIC, payloads)
+        wait_for(subscribers, payloads[-1])
+        expected += payloads
+    for each in subscribers:  # in order, too: the next broker's came when these were all there
+        assert each.seen == [(TOPIC, payload) for payload in expected]
+
+
+def test_unsubscribing_stops_the_traffic_on_all_links(live, kinds, subscribers):
+    last = len(live.nodes) - 1
+    for turn, kind in enumerate(kinds):
+        loud, fence = f"loud/{turn}", f"fence/{turn}"
+        leaving = kind.subscribe(_port(live, last), loud)
+        staying = kind.subscribe(_port(live, last), fence)
+        subscribers += [leaving, staying]
+        live.wait_installed(last, loud, fence)
+        before = _link_bytes(live)
+        kind.publish(_port(live, 0), loud, [b"x" * 1_000] * 100)
+        kind.publish(_port(live, 0), loud, [b"end"])
+        wait_for([leaving], b"end")
+        assert Counter(leaving.seen) == {(loud, b"x" * 1_000): 100, (loud, b"end"): 1}
+        assert _link_bytes(live) - before > 100_000
+        leaving.unsubscribe(loud)
+        node = str(live.nodes[last].status()["node"])
+        _wait_withdrawn(live, node, loud)
+        live.wait_converged()
+        before = _link_bytes(live)
+        kind.publish(_port(live, 0), loud, [b"y" * 1_000] * 100)
+        kind.publish(_port(live, 0), fence, [b"end"])
+        wait_for([staying], b"end")
+        assert staying.seen == [(fence, b"end")]
+        assert _link_bytes(live) - before < 50_000  # the fence, and some control
+
+
+def _wait_withdrawn(live: Live, node: str, name: str) -> None:
+    """Wait until no agent believes any more that a node wants a filter."""
+
+    def withdrawn() -> bool:
+        views: list[Any] = [each.status()["interest"] for each in live.nodes]
+        return all(name not in view["remote"].get(node, []) for view in views)
+
+    eventually(withdrawn, f"{name} withdrawn everywhere")
+
+
+def test_a_client_that_disconnects_without_unsubscribing_is_noticed_everywhere(live, kinds):
+    # What becomes of an MQTT 5 session only the broker's own counts tell, after some seconds:
+    # once is enough for that.
+    kinds = kinds if live.federation.topology.name == "ring:3" else kinds[:1]
+    node = str(live.nodes[1].status()["node"])
+    names = [f"gone/{turn}/#" for turn in range(len(kinds))]
+    clients = [
+        kind.subscribe(_port(live, 1), name) for kind, name in zip(kinds, names, strict=True)
+    ]
+    live.wait_installed(1, *names)
+    for client in clients:
+        client.vanish()
+    for name in names:
+        _wait_withdrawn(live, node, name)
+
+
+def test_topics_of_a_broker_stay_there(live, kinds, subscribers):
+    subscribers += [kind.subscribe(_port(live, 0), "#", "$own/#", "$SYS/#") for kind in kinds]
+    live.wait_installed(0, "#")
+    for kind in kinds:
+        kind.publish(_port(live, 1), "$own/secret", [b"no"])
+    kinds[0].publish(_port(live, 1), "fence", [b"end"])
+    wait_for(subscribers, b"end")
+    assert not [seen for each in subscribers for seen in each.seen if seen[1] == b"no"]
