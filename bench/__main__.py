@@ -13,6 +13,7 @@ from bench import (
     live_fanout,
     live_healing,
     live_locality,
+    live_papers,
     live_throughput,
     memory,
     mqtt_codec,
@@ -30,9 +31,10 @@ QUESTIONS: dict[str, Callable[[], dict[str, object]]] = {
     "live-delay": live_delay.measure,
     "live-fanout": live_fanout.measure,
     "live-locality": live_locality.measure,
+    "live-papers": live_papers.measure,
     "live-healing": live_healing.measure,
 }
-TAKES_LONG = ("live-healing",)
+TAKES_LONG = ("live-papers", "live-healing")
 """Questions that are only asked by name."""
 
 
@@ -49,7 +51,10 @@ def main() -> int:
     if unknown:
         parser.error(f"unknown question {unknown[0]!r}; there is: {', '.join(QUESTIONS)}")
     answers: dict[str, dict[str, object]] = {}
-    questions = {**QUESTIONS, "live-healing": partial(live_healing.measure, arguments.runs)}
+    questions: dict[str, Callable[[], dict[str, object]]] = {
+        **QUESTIONS,
+        "live-healing": partial(live_healing.measure, arguments.runs),
+    }
     for name in arguments.question or (name for name in QUESTIONS if name not in TAKES_LONG):
         sys.stdout.write(f"\n{name}: {QUESTIONS[name].__doc__}\n")
         sys.stdout.flush()

@@ -273,7 +273,7 @@ def _answer(what: str, healings: list[Healing]) -> dict[str, object]:
     unhealed = len(healings) - len(times)
     lost = [healing.lost for healing in healings]
     twice = sum(healing.twice for healing in healings)
-    answer = {
+    answer: dict[str, object] = {
         "runs": len(healings),
         "median_ms": round(statistics.median(times)) if times else None,
         "max_ms": round(max(times)) if times else None,

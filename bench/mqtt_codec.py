@@ -95,8 +95,9 @@ def _read(reader: Reader, chunk: bytes) -> list[packets.Any]:
 
 def _paho() -> tuple[Callable[[], object], Callable[[], object]]:
     from paho.mqtt import client as paho
+    from paho.mqtt.enums import CallbackAPIVersion
 
-    client: Any = paho.Client(paho.CallbackAPIVersion.VERSION2, protocol=paho.MQTTv5)
+    client: Any = paho.Client(CallbackAPIVersion.VERSION2, protocol=paho.MQTTv5)
     client.on_message = lambda *_: None
     client._sock = SimpleNamespace(close=lambda: None)  # noqa: SLF001
     client._sock_send = len  # noqa: SLF001

@@ -74,28 +74,25 @@ def test_every_subscriber_gets_each_publication_of_every_broker_once(live, kinds
 
 def test_unsubscribing_stops_the_traffic_on_all_links(live, kinds, subscribers):
     last = len(live.nodes) - 1
+    node = str(live.nodes[last].status()["node"])
     for turn, kind in enumerate(kinds):
-        loud, fence = f"loud/{turn}", f"fence/{turn}"
-        leaving = kind.subscribe(_port(live, last), loud)
-        staying = kind.subscribe(_port(live, last), fence)
-        subscribers += [leaving, staying]
-        live.wait_installed(last, loud, fence)
+        topic = f"loud/{turn}"
+        witness, leaving = (kind.subscribe(_port(live, number), topic) for number in (0, last))
+        subscribers += [witness, leaving]
+        live.wait_installed(0, topic)
+        live.wait_installed(last, topic)
         before = _link_bytes(live)
-        kind.publish(_port(live, 0), loud, [b"x" * 1_000] * 100)
-        kind.publish(_port(live, 0), loud, [b"end"])
-        wait_for([leaving], b"end")
-        assert Counter(leaving.seen) == {(loud, b"x" * 1_000): 100, (loud, b"end"): 1}
+        kind.publish(_port(live, 0), topic, [b"x" * 1_000] * 100 + [b"crosses"])
+        wait_for([leaving], b"crosses")
+        assert Counter(leaving.seen) == {(topic, b"x" * 1_000): 100, (topic, b"crosses"): 1}
         assert _link_bytes(live) - before > 100_000
-        leaving.unsubscribe(loud)
-        node = str(live.nodes[last].status()["node"])
-        _wait_withdrawn(live, node, loud)
+        leaving.unsubscribe(topic)
+        _wait_withdrawn(live, node, topic)
         live.wait_converged()
         before = _link_bytes(live)
-        kind.publish(_port(live, 0), loud, [b"y" * 1_000] * 100)
-        kind.publish(_port(live, 0), fence, [b"end"])
-        wait_for([staying], b"end")
-        assert staying.seen == [(fence, b"end")]
-        assert _link_bytes(live) - before < 50_000  # the fence, and some control
+        kind.publish(_port(live, 0), topic, [b"y" * 1_000] * 100 + [b"stays"])
+        wait_for([witness], b"stays")
+        assert _link_bytes(live) - before < 50_000  # the control of a few heartbeats
 
 
 def _wait_withdrawn(live: Live, node: str, name: str) -> None:
@@ -132,3 +129,25 @@ def test_topics_of_a_broker_stay_there(live, kinds, subscribers):
     kinds[0].publish(_port(live, 1), "fence", [b"end"])
     wait_for(subscribers, b"end")
     assert not [seen for each in subscribers for seen in each.seen if seen[1] == b"no"]
+
+
+@pytest.mark.parametrize("live", ["grid:3x3"], indirect=True)
+def test_the_papers_grid_has_the_papers_mesh(live, kinds, subscribers):
+    """Spohn 2021: subscribers at 2 and 7, core 2, publisher at 6 outside the mesh."""
+    topic = "papers/grid"
+    for number in (2, 7):
+        subscribers.append(kinds[1].subscribe(_port(live, number), topic))
+        live.wait_installed(number, topic)
+    nodes = {node.status()["node"]: number for number, node in enumerate(live.nodes)}
+
+    def mesh() -> tuple[set[int], set[int]]:
+        groups: list[Any] = [node.status()["groups"] for node in live.nodes]
+        views = {number: each[topic] for number, each in enumerate(groups) if topic in each}
+        members = {number for number, view in views.items() if view["member"]}
+        return members, {nodes[view["core"]] for view in views.values()}
+
+    eventually(lambda: mesh() == ({1, 2, 4, 5, 7, 8}, {2}), "members 1, 2, 4, 5, 7, 8 and core 2")
+    payloads = [b"%064d" % number for number in range(100)]
+    kinds[1].publish(_port(live, 6), topic, payloads)
+    wait_for(subscribers, payloads[-1])
+    assert [each.seen for each in subscribers] == [[(topic, each) for each in payloads]] * 2
