@@ -47,6 +47,17 @@ def test_an_unknown_command_is_one_line_and_exit_code_2():
     assert (answer.returncode, answer.stdout, answer.stderr) == (2, "", expected)
 
 
+def test_the_versions_that_the_locks_cover_are_the_same_everywhere():
+    launcher = (ROOT / "run").read_text(encoding="utf-8")
+    readme = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    (supported,) = re.findall(r"^supported='([\d. ]+)'", launcher, flags=re.MULTILINE)
+    *others, newest = sorted(supported.split())
+    prefix = "Programming Language :: Python :: "
+    declared = [word.removeprefix(prefix) for word in PROJECT["project"]["classifiers"]]
+    assert set(supported.split()) <= set(declared)
+    assert f"cover Python {', '.join(others)} and {newest}," in readme
+
+
 @pytest.mark.parametrize("lock", sorted(LOCKS))
 def test_every_locked_requirement_has_one_version_and_its_hashes(lock):
     pinned = re.compile(r"[a-z0-9.-]+==[\w.]+( ; [^\\]+?)?( +--hash=sha256:[0-9a-f]{64})+")
@@ -106,3 +117,20 @@ def test_a_fresh_checkout_sets_itself_up_once_however_many_ask_and_repairs_itsel
     assert answer(start()) == ("", 0)
     (checkout / ".venv" / "stamp-runtime").unlink()  # as a set-up that was cut short leaves it
     assert answer(start())[1] == 1
+
+
+@pytest.mark.long
+def test_a_python_that_is_newer_than_the_locks_is_told(tmp_path):
+    """A launcher that covers only versions of the past, and has no lock files to install from."""
+    text = (ROOT / "run").read_text(encoding="utf-8")
+    launcher = tmp_path / "run"
+    launcher.write_text(re.sub(r"(?m)^supported=.*$", "supported='3.10 3.9'", text))
+    launcher.chmod(0o755)
+    answer = subprocess.run([launcher, "hansa"], capture_output=True, text=True, check=False)
+    first = answer.stderr.splitlines()[0]
+    assert answer.returncode == 1
+    assert re.fullmatch(
+        r"hansa: Python 3\.\d+\.\d+ is newer than requirements/\*\.lock were made and tested for"
+        r" \(3\.10 3\.9\); if the set-up fails, install one of those: \./run prefers it",
+        first,
+    )
