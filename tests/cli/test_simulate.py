@@ -301,6 +301,8 @@ def test_the_failing_run_is_in_the_json(failing, capsys):
          " `hansa simulate --help`"),
         ("--delay -1",
          "argument --delay: -1 must be from 0 to 60000 milliseconds; see `hansa simulate --help`"),
+        ("--duration 1e7", "argument --duration: 1e7 must be from 0 to 1000000 seconds; see"
+         " `hansa simulate --help`"),
         ("--delay fast", "argument --delay: 'fast' is not a number of milliseconds; see"
          " `hansa simulate --help`"),
         ("--loss 1", "argument --loss: 1 must be from 0 to 0.9; see `hansa simulate --help`"),

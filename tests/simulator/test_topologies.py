@@ -107,6 +107,7 @@ def test_ten_thousand_nodes_are_possible():
         ),
         ("geometric:5000,0.9", "more than 500000 links; write a smaller radius"),
         ("ring", "say how many after 'ring', as in ring:3"),
+        ("file:", "say which file after 'file', as in file:links.json"),
         ("ring:", "say how many after 'ring', as in ring:3"),
         ("rign:3", f"did you mean 'ring:3'? write one of {WORDS}"),
         ("moebius:3", f"write one of {WORDS}"),

@@ -61,7 +61,9 @@ def amount(least: float, most: float, unit: str = "") -> Callable[[str], float]:
         if not math.isfinite(value):
             raise argparse.ArgumentTypeError(f"{text!r} is not a number{of}")
         if not least <= value <= most:
-            raise argparse.ArgumentTypeError(f"{text} must be from {least:g} to {most:g}{units}")
+            raise argparse.ArgumentTypeError(
+                f"{text} must be from {least:.9g} to {most:.9g}{units}"
+            )
         return value
 
     return parse

@@ -157,7 +157,8 @@ def parse(word: str, seed: int) -> Topology:
         near = difflib.get_close_matches(kind, _MAKERS, n=1)
         hint = f"did you mean {EXAMPLES[near[0]]!r}? " if near else ""
         raise UsageError(f"topology {word!r}: {hint}write one of {' '.join(EXAMPLES.values())}")
-    _require(bool(colon and rest), word, f"say how many after {kind!r}, as in {EXAMPLES[kind]}")
+    what = "which file" if kind == "file" else "how many"
+    _require(bool(colon and rest), word, f"say {what} after {kind!r}, as in {EXAMPLES[kind]}")
     return _MAKERS[kind](word, rest, random.Random(f"topology {seed}"))
 
 
@@ -301,7 +302,8 @@ def _count(word: str, text: str, least: int) -> int:
     good = text.isdecimal() and text.isascii() and len(text) < 10
     _require(good, word, f"{text!r} is not a number of nodes; write it as in {EXAMPLES[kind]}")
     some = f"{least} node{'s' * (least > 1)}"
-    _require(int(text) >= least, word, f"a {kind} needs at least {some}, as in {EXAMPLES[kind]}")
+    noun = f"{kind} graph" if kind in ("full", "random", "geometric") else kind
+    _require(int(text) >= least, word, f"a {noun} needs at least {some}, as in {EXAMPLES[kind]}")
     _require(int(text) <= NODES_MAX, word, f"{text} nodes; at most {NODES_MAX} are possible")
     return int(text)
 
