@@ -12,7 +12,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import cast
 
+from hansa.agent import sockets
 from hansa.agent.reasons import explain
+from hansa.agent.sockets import SocketTransport
 from hansa.mqtt import effects, inputs
 from hansa.mqtt.options import Options
 from hansa.mqtt.session import Session
@@ -121,15 +123,13 @@ class Connection(asyncio.BufferedProtocol):
         loop = asyncio.get_running_loop()
         self._session = Session(self._options)
         self._ended.clear()
-        connect = loop.create_connection(
-            lambda: self,
-            self._address.host,
-            self._address.port,
-            ssl=self._address.tls,
-        )
+        host, port, tls = self._address.host, self._address.port, self._address.tls
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):  # wait_for of 3.11 can miss our own end
-                await connect
+                if tls is None:
+                    SocketTransport(await sockets.connect(host, port), self)
+                else:
+                    await loop.create_connection(lambda: self, host, port, ssl=tls)
         except (OSError, UnicodeError) as error:  # the latter for a host name that cannot be one
             self._session = None
             self._perform(effects.ConnectRefused(None, explain(error), version_refused=False))

@@ -16,8 +16,10 @@ import struct
 from collections.abc import Iterator, Sequence
 from typing import cast
 
+from hansa.agent import sockets
 from hansa.agent.links.dialling import Dialler, Failed
 from hansa.agent.links.link import LINKS_MAX, Address, Listener
+from hansa.agent.sockets import SocketTransport
 from hansa.errors import InvalidFrame
 from hansa.protocol.vocabulary import LinkId
 from hansa.protocol.wire import FRAME_BYTES_MAX, PUBLICATION
@@ -73,11 +75,8 @@ class TcpLink(asyncio.BufferedProtocol):
     # ------------------------------------------------------------ called by the loop
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Send small frames at once; this side batches them itself."""
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by descent
-        connection = transport.get_extra_info("socket")
-        if connection is not None:
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        """Tell the listener."""
+        self._transport = cast(asyncio.Transport, transport)
         if self.dialled is None:
             self.remote = str(Address(*transport.get_extra_info("peername")[:2]))
         self._listener.link_opened(self)
@@ -198,14 +197,6 @@ def split(buffer: bytearray, filled: int) -> tuple[list[bytes], int, int]:
     return frames, at, receipted
 
 
-class TurnedAway(asyncio.Protocol):
-    """A connection too many."""
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Close it."""
-        cast(asyncio.Transport, transport).abort()
-
-
 class TcpLinks:
     """Listens for neighbours and dials those that are configured, for as long as it runs."""
 
@@ -222,14 +213,13 @@ class TcpLinks:
         self._window_bytes = window_bytes
         self._dialler = Dialler(self._connect, chance)
         self._open: set[TcpLink] = set()
-        self._server: asyncio.Server | None = None
+        self._server: sockets.Server | None = None
 
     async def listen(self, address: Address) -> Address:
         """Listen; return the address with the port that was taken if 0 was asked for."""
-        loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(self._accept, address.host, address.port)
-        port = self._server.sockets[0].getsockname()[1]
-        return Address(address.host, port)
+        listening = await sockets.listen(address.host, address.port)
+        self._server = sockets.Server(listening, self._accept)
+        return Address(address.host, listening[0].getsockname()[1])
 
     def dial(self, address: Address, failed: Failed) -> None:
         """Keep a link to a neighbour; `failed` is told of every attempt in vain."""
@@ -239,21 +229,21 @@ class TcpLinks:
         """Listen and dial no more. Links that stand are closed by their owner."""
         await self._dialler.stop()
         if self._server is not None:
-            self._server.close()
+            await self._server.close()
 
-    def _accept(self) -> asyncio.BaseProtocol:
+    def _accept(self, connected: socket.socket) -> None:
         self._open = {link for link in self._open if not link.closed.is_set()}
         if len(self._open) >= LINKS_MAX:
-            return TurnedAway()
+            connected.close()
+            return
         link = self._new_link(None)
         self._open.add(link)
-        return link
+        SocketTransport(connected, link)
 
     def _new_link(self, dialled: Address | None) -> TcpLink:
         return TcpLink(LinkId(next(self._ids)), self._listener, self._window_bytes, dialled)
 
     async def _connect(self, address: Address) -> TcpLink:
         link = self._new_link(address)
-        loop = asyncio.get_running_loop()
-        await loop.create_connection(lambda: link, address.host, address.port)
+        SocketTransport(await sockets.connect(address.host, address.port), link)
         return link

@@ -1,0 +1,203 @@
+"""TCP without detours: what arrives is handed on, and what follows is written, in one wake-up.
+
+The transports of asyncio and uvloop read through several layers and write later in the turn of the
+loop. That costs some 20 µs for each agent on a message's way, so links, and brokers without TLS,
+use this one. It needs nothing but readiness and runs on either loop.
+"""
+
+import asyncio
+import socket
+from collections.abc import Callable, Sequence
+from typing import Any
+
+ACCEPT_BACKLOG = 128
+ACCEPT_PAUSE_S = 1.0
+"""Seconds until the next attempt when a connection cannot be accepted: there are too many files."""
+
+WRITE_BYTES = 1 << 18
+"""Bytes of what had to wait that one write offers at most."""
+
+
+class SocketTransport(asyncio.Transport):
+    """A connected socket, as far as this project's protocols use one.
+
+    What the other side does not take at once waits here without a bound: whoever writes looks at
+    `get_write_buffer_size` and decides what to drop.
+    """
+
+    def __init__(self, connected: socket.socket, protocol: asyncio.BufferedProtocol) -> None:
+        """Tell the protocol that the connection stands, and read from then on."""
+        connected.setblocking(False)
+        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        try:
+            peer = connected.getpeername()
+        except OSError:
+            peer = ("unknown", 0)  # it is gone already, and the first read will say so
+        super().__init__({"socket": connected, "peername": peer})
+        self._socket = connected
+        self._protocol = protocol
+        self._loop = asyncio.get_running_loop()
+        self._unsent = bytearray()
+        self._closing = False
+        self._lost = False
+        protocol.connection_made(self)
+        if not self._closing:
+            self._loop.add_reader(connected, self._read)
+
+    # ------------------------------------------------------------ called by the loop
+
+    def _read(self) -> None:
+        protocol = self._protocol
+        try:
+            count = self._socket.recv_into(protocol.get_buffer(-1))
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError as error:
+            self._lose(error)
+            return
+        if not count:
+            self.close()
+            return
+        try:
+            protocol.buffer_updated(count)
+        except BaseException:
+            self.abort()  # what it has half read cannot be told from the rest any more
+            raise
+
+    def _write_rest(self) -> None:
+        try:
+            with memoryview(self._unsent) as view:
+                count = self._socket.send(view[:WRITE_BYTES])
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError as error:
+            self._lose(error)
+            return
+        del self._unsent[:count]
+        if not self._unsent:
+            self._loop.remove_writer(self._socket)
+            if self._closing:
+                self._lose(None)
+
+    # ------------------------------------------------------------ called by the protocol
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        """Send at once what the other side takes; the rest follows when it takes more."""
+        if self._closing:
+            return
+        if self._unsent:
+            self._unsent += data
+            return
+        try:
+            count = self._socket.send(data)
+        except (BlockingIOError, InterruptedError):
+            count = 0
+        except OSError as error:
+            self._lose(error)
+            return
+        if count < len(data):
+            self._unsent += memoryview(data)[count:]
+            self._loop.add_writer(self._socket, self._write_rest)
+
+    def get_write_buffer_size(self) -> int:
+        """Return how many bytes wait."""
+        return len(self._unsent)
+
+    def is_closing(self) -> bool:
+        """Whether it is closed, or will be."""
+        return self._closing
+
+    def close(self) -> None:
+        """Read no more, and close when what waits has been sent."""
+        if self._closing:
+            return
+        self._closing = True
+        self._loop.remove_reader(self._socket)
+        if not self._unsent:
+            self._lose(None)
+
+    def abort(self) -> None:
+        """Close now; what waits is lost."""
+        self._lose(None)
+
+    def _lose(self, error: OSError | None) -> None:
+        if self._lost:
+            return
+        self._lost = self._closing = True
+        self._unsent.clear()
+        self._loop.remove_reader(self._socket)
+        self._loop.remove_writer(self._socket)
+        self._loop.call_soon(self._end, error)  # never in the midst of a call of the protocol's
+
+    def _end(self, error: OSError | None) -> None:
+        self._socket.close()
+        self._protocol.connection_lost(error)
+
+
+async def connect(host: str, port: int) -> socket.socket:
+    """Return a socket that is connected; raise OSError if none of the host's addresses answers."""
+    loop = asyncio.get_running_loop()
+    problem = OSError(f"{host} has no address")
+    for family, kind, _, _, address in await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM):
+        made = socket.socket(family, kind)
+        made.setblocking(False)
+        try:
+            await loop.sock_connect(made, address)
+        except OSError as error:
+            made.close()
+            problem = error
+        except BaseException:
+            made.close()
+            raise
+        else:
+            return made
+    raise problem
+
+
+async def listen(host: str, port: int) -> list[socket.socket]:
+    """Return sockets that listen, one for each of the host's addresses."""
+    loop = asyncio.get_running_loop()
+    options: dict[str, Any] = {"type": socket.SOCK_STREAM, "flags": socket.AI_PASSIVE}
+    listening: list[socket.socket] = []
+    try:
+        for family, _, _, _, address in await loop.getaddrinfo(host or None, port, **options):
+            made = socket.create_server(address[:2], family=family, backlog=ACCEPT_BACKLOG)
+            made.setblocking(False)
+            listening.append(made)
+    except OSError:
+        for made in listening:
+            made.close()
+        raise
+    return listening
+
+
+class Server:
+    """Accepts connections until it is closed."""
+
+    def __init__(
+        self, listening: Sequence[socket.socket], accepted: Callable[[socket.socket], None]
+    ) -> None:
+        """Hand every connection to `accepted`."""
+        self._listening = listening
+        self._accepted = accepted
+        self._tasks = [asyncio.create_task(self._accept_all(each)) for each in listening]
+
+    async def close(self) -> None:
+        """Accept no more."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for each in self._listening:
+            each.close()
+
+    async def _accept_all(self, listening: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                connected, _ = await loop.sock_accept(listening)
+            except ConnectionError:
+                continue  # it was gone before its turn came
+            except OSError:
+                await asyncio.sleep(ACCEPT_PAUSE_S)
+            else:
+                self._accepted(connected)

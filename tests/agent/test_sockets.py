@@ -1,0 +1,226 @@
+"""The direct transport over real sockets on loopback, on both loops."""
+
+import asyncio
+import socket
+import struct
+from collections.abc import Awaitable, Callable
+
+import pytest
+import uvloop
+from tests.agent.waiting import until
+
+from hansa.agent import sockets
+from hansa.agent.sockets import SocketTransport
+
+MUCH = bytes(range(256)) * (1 << 16)  # 16 MiB: more than two kernels' buffers take
+
+
+class Ear(asyncio.BufferedProtocol):
+    """A protocol that remembers what it is told."""
+
+    def __init__(self) -> None:
+        self.received = bytearray()
+        self.lost: list[Exception | None] = []
+        self._buffer = bytearray(1 << 16)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return memoryview(self._buffer)
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self.received += self._buffer[:nbytes]
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.lost.append(exc)
+
+
+class Clumsy(Ear):
+    """A protocol with a fault."""
+
+    def buffer_updated(self, nbytes: int) -> None:
+        raise ZeroDivisionError
+
+
+def pair() -> tuple[socket.socket, socket.socket]:
+    """Two ends of a TCP connection."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        dialled = socket.create_connection(listening.getsockname())
+        return dialled, listening.accept()[0]
+
+
+Work = Callable[[SocketTransport, Ear, socket.socket], Awaitable[None]]
+
+
+@pytest.fixture(params=[asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
+def joined(request):
+    """Return what runs some work with a transport, its ear, and the socket at the other end."""
+
+    def run(work: Work, ear: Ear | None = None) -> Ear:
+        ear = ear or Ear()
+
+        async def inside() -> None:
+            ours, theirs = pair()
+            with theirs:
+                theirs.setblocking(False)
+                transport = SocketTransport(ours, ear)
+                await work(transport, ear, theirs)
+                transport.abort()
+                await until(lambda: ear.lost, "lost")
+
+        with asyncio.Runner(loop_factory=request.param) as runner:
+            runner.run(inside())
+        return ear
+
+    return run
+
+
+async def read(theirs: socket.socket, count: int) -> bytes:
+    """Read so many bytes, or all that come until the end."""
+    loop = asyncio.get_running_loop()
+    received = bytearray()
+    while len(received) < count and (data := await loop.sock_recv(theirs, 1 << 16)):
+        received += data
+    return bytes(received)
+
+
+def test_both_sides_hear_each_other(joined):
+    async def work(transport: SocketTransport, ear: Ear, theirs: socket.socket) -> None:
+        transport.write(b"to you")
+        assert await read(theirs, 6) == b"to you"
+        theirs.send(b"to me")
+        await until(lambda: ear.received == b"to me", "heard")
+
+    joined(work)
+
+
+def test_small_writes_leave_at_once(joined):
+    async def work(transport: SocketTransport, ear: Ear, theirs: socket.socket) -> None:
+        assert transport.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+        transport.write(b"now")
+        theirs.setblocking(True)  # the loop does not turn while this waits
+        theirs.settimeout(5.0)
+        assert theirs.recv(10) == b"now"
+
+    joined(work)
+
+
+def test_what_cannot_be_sent_waits_and_arrives_whole(joined):
+    async def work(transport: SocketTransport, ear: Ear, theirs: socket.socket) -> None:
+        transport.write(MUCH)
+        waiting = transport.get_write_buffer_size()
+        assert waiting
+        transport.write(b"end")
+        assert transport.get_write_buffer_size() == waiting + 3
+        assert await read(theirs, len(MUCH) + 3) == MUCH + b"end"
+        await until(lambda: not transport.get_write_buffer_size(), "all sent")
+        transport.write(b"more")
+        assert await read(theirs, 4) == b"more"
+
+    joined(work)
+
+
+def test_closing_waits_for_what_was_written(joined):
+    async def work(transport: SocketTransport, ear: Ear, theirs: socket.socket) -> None:
+        transport.write(MUCH)
+        transport.close()
+        transport.close()
+        assert transport.is_closing()
+        transport.write(b"too late")
+        assert await read(theirs, len(MUCH) + 8) == MUCH
+        await until(lambda: ear.lost, "lost")
+
+    assert joined(work).lost == [None]
+
+
+def test_aborting_does_not_wait(joined):
+    async def work(transport: SocketTransport, ear: Ear, theirs: socket.socket) -> None:
+        transport.write(MUCH)
+        transport.abort()
+        assert not ear.lost  # never in the midst of a call
+        await until(lambda: ear.lost, "lost")
+        assert len(await read(theirs, len(MUCH))) < len(MUCH)
+
+    assert joined(work).lost == [None]
+
+
+def test_the_end_of_the_other_side_is_told(joined):
+    async def work(transport: SocketTransport, ear: Ear, theirs: socket.socket) -> None:
+        theirs.close()
+        await until(lambda: ear.lost, "lost")
+
+    assert joined(work).lost == [None]
+
+
+def _reset(theirs: socket.socket) -> None:
+    theirs.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    theirs.close()
+
+
+@pytest.mark.parametrize("data", [b"", b"x", MUCH], ids=["reading", "writing", "waiting"])
+def test_a_broken_connection_is_told_with_its_reason(joined, data):
+    async def work(transport: SocketTransport, ear: Ear, theirs: socket.socket) -> None:
+        if data == MUCH:
+            transport.write(data)
+        _reset(theirs)
+        if data:
+            transport.write(data)
+        await until(lambda: ear.lost, "lost")
+        assert not transport.get_write_buffer_size()
+
+    (error,) = joined(work).lost
+    assert isinstance(error, OSError)
+
+
+def test_a_fault_of_the_protocol_ends_the_connection_and_is_not_hidden(joined):
+    faults: list[object] = []
+
+    async def work(transport: SocketTransport, ear: Ear, theirs: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _, context: faults.append(context["exception"]))
+        theirs.send(b"x")
+        await until(lambda: ear.lost, "lost")
+
+    joined(work, Clumsy())
+    assert isinstance(faults[0], ZeroDivisionError)
+
+
+def test_whoever_is_gone_before_its_turn_is_lost_like_any_other(joined):
+    async def work(transport: SocketTransport, ear: Ear, theirs: socket.socket) -> None:
+        ours, other = pair()
+        _reset(other)
+        second = Ear()
+        SocketTransport(ours, second)
+        await until(lambda: second.lost, "lost")
+        assert isinstance(second.lost[0], ConnectionError)
+
+    joined(work)
+
+
+def test_a_server_accepts_until_it_is_closed():
+    async def run() -> None:
+        accepted: list[socket.socket] = []
+        (listening,) = await sockets.listen("127.0.0.1", 0)
+        port = listening.getsockname()[1]
+        server = sockets.Server([listening], accepted.append)
+        made = [await sockets.connect("127.0.0.1", port) for _ in range(3)]
+        await until(lambda: len(accepted) == 3, "three connections")
+        await server.close()
+        with pytest.raises(ConnectionRefusedError):
+            await sockets.connect("127.0.0.1", port)
+        for each in (*made, *accepted):
+            each.close()
+
+    asyncio.run(run())
+
+
+def test_listening_and_connecting():
+    async def run() -> None:
+        (listening,) = await sockets.listen("127.0.0.1", 0)
+        port = listening.getsockname()[1]
+        with pytest.raises(OSError, match="in use"):
+            await sockets.listen("127.0.0.1", port)
+        (await sockets.connect("127.0.0.1", port)).close()
+        listening.close()
+        with pytest.raises(ConnectionRefusedError):
+            await sockets.connect("127.0.0.1", port)
+
+    asyncio.run(run())
