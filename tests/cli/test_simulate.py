@@ -132,9 +132,11 @@ def test_nodes_of_a_file_have_names(tmp_path, capsys):
     code, out, _ = run(
         capsys,
         *("--topology", f"file:{path}", "--subscribe", "oslo:a", "--subscribe", "london:a"),
-        *("--publish", "paris:a"),
+        *("--publish", "paris:a", "--at", "2 cut oslo-london", "--at", "9 restart oslo"),
     )
     assert code == 0
+    assert " cut oslo-london " in out
+    assert " restart oslo " in out
     assert " oslo " in out
     assert " london " in out
 

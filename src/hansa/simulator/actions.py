@@ -4,6 +4,7 @@ Scenarios, random faults and workloads all become steps of one schedule, so what
 a random run can be written down as a script. Nodes are named by their place in the topology.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 
 
@@ -189,6 +190,7 @@ class Step:
     action: Action
 
 
+_PLACES = ("node", "near", "a", "b")
 _WORDS: dict[type[Action], str] = {
     Subscribe: "subscribe {node} {filter}",
     Unsubscribe: "unsubscribe {node} {filter}",
@@ -209,16 +211,16 @@ _WORDS: dict[type[Action], str] = {
 }
 
 
-def describe(action: Action) -> str:
+def describe(action: Action, label: Callable[[int], str] = str) -> str:
     """Return an action in the words of a script, as `hansa simulate --at` reads them."""
     match action:
         case Partition(sides):
-            return "partition " + "|".join(",".join(map(str, side)) for side in sides)
+            return "partition " + "|".join(",".join(map(label, side)) for side in sides)
         case Restart(node, with_state):
-            return f"restart {node}" + ("" if with_state else " without state")
+            return f"restart {label(node)}" + ("" if with_state else " without state")
         case RestartBroker(node, return_s):
             back = "" if return_s is None else f" {return_s:g} s"
-            return f"restart-broker {node}{back}"
-    return _WORDS[type(action)].format(
-        **{field.name: getattr(action, field.name) for field in fields(action)}
-    )
+            return f"restart-broker {label(node)}{back}"
+    values = {field.name: getattr(action, field.name) for field in fields(action)}
+    values |= {name: label(values[name]) for name in _PLACES if name in values}
+    return _WORDS[type(action)].format(**values)

@@ -54,9 +54,12 @@ class Director:
                 self._act_as_client(action)
             case _ if self._act_on_nodes(action) or self._act_on_links(action):
                 self._world.transcript.note(self._world.now, None, action)
-                self._world.disturb(describe(action))
+                self._world.disturb(self._describe(action))
             case _:
                 pass  # nothing to do it to
+
+    def _describe(self, action: Action) -> str:
+        return describe(action, self._world.options.topology.label)
 
     # ------------------------------------------------------------ clients
 
@@ -70,7 +73,7 @@ class Director:
             world.subscribe(site, action.filter)
         else:
             world.unsubscribe(site, action.filter)
-        world.disturb(describe(action), fault=False)
+        world.disturb(self._describe(action), fault=False)
 
     def _publish(self, site: Site, action: Publish, remaining: int) -> None:
         world = self._world
