@@ -19,7 +19,7 @@ V311_UNKNOWN_VERSION = b"\x20\x02\x00\x01"
 
 
 def level(connect: bytes) -> int:
-    """The protocol level of a CONNECT: 5, 4, or 0x84 with the bridge bit."""
+    """The protocol level of a CONNECT: 5 or 4."""
     return connect[8]
 
 
@@ -79,19 +79,13 @@ def test_mqtt_5_is_tried_first(monkeypatch):
 def test_a_broker_that_does_not_know_it_gets_3_1_1(monkeypatch):
     scene = Scene(lambda level: V311_UNKNOWN_VERSION if level == 5 else V311_ACCEPTED)
     run(monkeypatch, scene, connected)
-    assert scene.levels == [5, 0x84]
-
-
-def test_one_that_does_not_know_bridges_gets_it_without(monkeypatch):
-    scene = Scene(lambda level: V311_ACCEPTED if level == 4 else V311_UNKNOWN_VERSION)
-    run(monkeypatch, scene, connected)
-    assert scene.levels == [5, 0x84, 4]
+    assert scene.levels == [5, 4]
 
 
 def test_a_broker_that_closes_without_a_word_is_doubted_only_after_a_few_times(monkeypatch):
     scene = Scene(lambda level: b"" if level == 5 else V311_ACCEPTED)
     run(monkeypatch, scene, connected)
-    assert scene.levels == [5] * connection_module.SILENT_REFUSALS_MAX + [0x84]
+    assert scene.levels == [5] * connection_module.SILENT_REFUSALS_MAX + [4]
 
 
 def test_a_refusal_is_told_once_and_tried_again(monkeypatch):

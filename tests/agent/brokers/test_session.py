@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from hansa.agent.brokers import echoes
 from hansa.agent.brokers.session import BUFFER_BYTES_MAX, BrokerClient
 from hansa.mqtt import effects, inputs, packets
 from hansa.mqtt.limits import Limits
@@ -48,9 +49,9 @@ class Scene:
         if connected:
             self.connect()
 
-    def connect(self, identifiers: bool = True) -> None:
+    def connect(self, identifiers: bool = True, version: Version = Version.V5) -> None:
         limits = Limits(
-            version=Version.V5,
+            version=version,
             client_id="x",
             keep_alive=30,
             session_expiry=0,
@@ -186,6 +187,49 @@ def test_without_identifiers_every_copy_is_taken():
     assert scene.broker.take() == subscribed(("a", None))
     scene.broker.told(effects.PublishReceived([packets.Publish("a", b"x")]))
     assert scene.captured == [("a", b"x")]
+
+
+def test_one_copy_with_the_identifiers_of_all_is_taken_once():
+    """Some brokers do not send a copy for each subscription."""
+    scene = Scene()
+    scene.client.subscribe(["t/#", "t/1"])
+    copy = packets.Publish("t/1", b"x", subscriptions=(2, 1))
+    scene.broker.told(effects.PublishReceived([copy]))
+    assert scene.captured == [("t/1", b"x")]
+
+
+def test_own_publications_that_come_back_are_not_taken_for_others():
+    scene = Scene(connected=False)
+    scene.connect(identifiers=False, version=Version.V311)
+    scene.client.subscribe(["t/#", "t/1", "gone/#"])
+    scene.client.unsubscribe(["gone/#"])  # ordered before: what follows does not come back
+    scene.client.publish([publication("t/1"), publication("t/2"), publication("gone/1")])
+    arrivals = ["t/1", "t/1", "t/2", "t/2", "gone/1"]
+    scene.broker.told(effects.PublishReceived([packets.Publish(t, b"x") for t in arrivals]))
+    assert scene.captured == [("t/2", b"x"), ("gone/1", b"x")]
+    assert scene.client.counters["own echoes"] == 3
+
+
+def test_in_3_1_1_stored_values_are_known_by_their_flag():
+    scene = Scene(connected=False)
+    scene.connect(identifiers=False, version=Version.V311)
+    scene.client.subscribe(["t"])
+    wish = packets.Subscription("t", qos=0)  # it knows no other options
+    assert scene.broker.take() == [inputs.Subscribe((wish,), None)]
+    arrivals = [packets.Publish("t", b"old", retain=True), packets.Publish("t", b"new")]
+    scene.broker.told(effects.PublishReceived(arrivals))
+    assert scene.captured == [("t", b"new")]
+    assert scene.client.counters["stored values left out"] == 1
+
+
+def test_with_too_many_echoes_due_nothing_more_is_injected(monkeypatch):
+    monkeypatch.setattr(echoes, "DUE_MAX", 1)
+    scene = Scene(connected=False)
+    scene.connect(identifiers=False, version=Version.V311)
+    scene.client.subscribe(["a"])
+    scene.client.publish([publication("a")])
+    scene.client.publish([publication("a")])
+    assert scene.client.counters["dropped: broker slow"] == 1
 
 
 def test_publications_are_injected_with_one_order():

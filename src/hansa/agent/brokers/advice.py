@@ -194,7 +194,7 @@ def _limits(limits: Limits | None) -> list[Advice]:
         return []
     found: list[Advice] = []
     if limits.version is not Version.V5:
-        problem = "the broker speaks no MQTT 5: properties are lost, own messages come back"
+        problem = "the broker speaks no MQTT 5: properties and the retain flag do not cross"
         found.append(Advice(Severity.WARNING, problem))
     elif limits.receive_maximum < IN_FLIGHT_WANTED:
         problem = f"only {limits.receive_maximum} messages of QoS 1 and 2 may be under way to it"

@@ -216,10 +216,7 @@ class Connection(asyncio.BufferedProtocol):
             if self._silent_refusals < SILENT_REFUSALS_MAX:
                 return False
         if self._options.version is Version.V5:
-            self._options = replace(self._options, version=Version.V311, bridge=True)
-            return True
-        if self._options.bridge:
-            self._options = replace(self._options, bridge=False)
+            self._options = replace(self._options, version=Version.V311)
             return True
         self._silent_refusals = 0
         return False

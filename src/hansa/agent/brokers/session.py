@@ -6,11 +6,13 @@ taken (`subscriptions`). Nothing here knows who wants what, or why.
 
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
+from time import monotonic
 
 from hansa.agent.brokers.connection import Connection
+from hansa.agent.brokers.echoes import Echoes
 from hansa.agent.brokers.subscriptions import UNFIT, Subscriptions
 from hansa.mqtt import effects, inputs, packets
-from hansa.mqtt.vocabulary import REFUSED
+from hansa.mqtt.vocabulary import REFUSED, Version
 from hansa.protocol.events import Denied, Event, Granted
 from hansa.protocol.vocabulary import Publication
 
@@ -38,6 +40,8 @@ class BrokerClient:
         self._status = status
         self._connected = False
         self._identified = False
+        self._echoes: Echoes | None = None
+        """What comes back of our own at a broker that only speaks MQTT 3.1.1."""
         self._requests: deque[str] = deque()
         """Filters whose subscription may have to be made or ended, in this order. The session takes
         a few hundred requests at a time; what to do is decided when its turn comes."""
@@ -60,16 +64,30 @@ class BrokerClient:
 
     def publish(self, publications: Sequence[Publication]) -> None:
         """Publish to the broker's clients, with one write."""
-        if not self._connected or self.connection.waiting_bytes > BUFFER_BYTES_MAX:
-            reason = "broker away" if not self._connected else "broker slow"
+        reason = self._hindrance()
+        if reason:
             self.counters[f"dropped: {reason}"] += len(publications)
             return
         self.counters["injected"] += len(publications)
+        if self._echoes is not None:
+            for each in publications:
+                copies = self.subscriptions.count(each.topic)
+                self._echoes.expect(each.topic, each.payload, copies)
         batch = [
             packets.Publish(p.topic, p.payload, 0, p.retain, False, 0, (), p.properties)
             for p in publications
         ]
         self.connection.order(inputs.Publish(batch))
+
+    def _hindrance(self) -> str:
+        """Return why nothing can be published now; empty if it can."""
+        if not self._connected:
+            return "broker away"
+        is_behind = self._echoes is not None and self._echoes.is_full
+        return "broker slow" if is_behind or self._is_clogged() else ""
+
+    def _is_clogged(self) -> bool:
+        return self.connection.waiting_bytes > BUFFER_BYTES_MAX
 
     def _send_requests(self) -> None:
         session = self.connection.session
@@ -87,8 +105,13 @@ class BrokerClient:
 
     def _request(self, name: str) -> None:
         # Retained values travel in their own way: a replay must not look like news.
+        is_old = self._echoes is not None  # 3.1.1 has none of these options
         wish = packets.Subscription(
-            name, qos=0, no_local=True, retain_as_published=True, retain_handling=2
+            name,
+            qos=0,
+            no_local=not is_old,
+            retain_as_published=not is_old,
+            retain_handling=0 if is_old else 2,
         )
         identifier = self.subscriptions.enter(name)
         self.connection.order(inputs.Subscribe((wish,), identifier if self._identified else None))
@@ -119,6 +142,7 @@ class BrokerClient:
         """The broker knows nothing of this clean session: subscribe to everything, oldest first."""
         self._connected = True
         self._identified = effect.limits.identifiers_available
+        self._echoes = None if effect.limits.version is Version.V5 else Echoes(monotonic)
         self._status("")
         self.subscriptions.start_over()
         self._requests = deque(self.subscriptions.wanted)
@@ -144,11 +168,13 @@ class BrokerClient:
         self._send_requests()
 
     def _capture(self, batch: Sequence[packets.Publish]) -> None:
+        if self._echoes is not None:
+            batch = self._news(self._echoes, batch)
         oldest = self.subscriptions.oldest
         taken = [
             p
             for p in batch
-            if (p.subscriptions[0] == oldest(p.topic) if p.subscriptions else oldest(p.topic) > 0)
+            if (oldest(p.topic) in p.subscriptions if p.subscriptions else oldest(p.topic) > 0)
         ]
         self.counters["captured"] += len(taken)
         if len(taken) < len(batch):
@@ -156,3 +182,13 @@ class BrokerClient:
             self.counters["dropped: topic with too many levels"] += unfit
             self.counters["other copies"] += len(batch) - len(taken) - unfit
         self._captured(taken)
+
+    def _news(self, echoes: Echoes, batch: Sequence[packets.Publish]) -> list[packets.Publish]:
+        """Leave out what MQTT 3.1.1 sends besides news: stored values, which only there have the
+        flag, and what we published ourselves."""
+        live = [p for p in batch if not p.retain]
+        news = [p for p in live if not echoes.take(p.topic, p.payload)]
+        self.counters["stored values left out"] += len(batch) - len(live)
+        self.counters["own echoes"] += len(live) - len(news)
+        self.counters["own echoes that did not come"] = echoes.missed
+        return news

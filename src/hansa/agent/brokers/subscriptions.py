@@ -78,6 +78,11 @@ class Subscriptions:
         """Whether the broker has been told, and has not confirmed yet, that a filter ends."""
         return topic_filter in self._leaving
 
+    def count(self, topic: str) -> int:
+        """Return how many subscriptions the broker will find for what is published now."""
+        leaving = {self._trie.get(name) for name in self._leaving}
+        return sum(identifier not in leaving for identifier in self._trie.match(topic))
+
     def start_over(self) -> None:
         """A new connection without a session: the broker has none of them."""
         self._trie = FilterTrie()

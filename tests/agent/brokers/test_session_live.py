@@ -1,0 +1,229 @@
+"""The agent's client at a real Mosquitto, under load while its set of subscriptions changes."""
+
+import asyncio
+import json
+import random
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.agent.waiting import until
+
+from hansa.agent.brokers.connection import BrokerAddress, Connection
+from hansa.agent.brokers.session import BrokerClient
+from hansa.local.mosquitto import Mosquitto, free_port
+from hansa.mqtt import inputs, packets
+from hansa.mqtt.options import Options
+from hansa.mqtt.vocabulary import Version
+from hansa.protocol.events import Denied, Event, Granted
+from hansa.protocol.vocabulary import NodeId, Publication
+
+FILTERS = ("t/#", "t/+", "+/x", "t/x", "+/+", "+/#")
+"""All match t/x, and no two of them could be replaced by one."""
+
+PLUGINS = (
+    "lib/*/mosquitto_dynamic_security.so",
+    "lib/mosquitto_dynamic_security.so",
+    "local/lib/mosquitto_dynamic_security.so",
+)
+
+CHANGES = 150
+PER_TICK = 20
+
+
+class Scene:
+    """A broker, the agent's client and somebody who publishes numbers."""
+
+    def __init__(self, mosquitto: Mosquitto, **options: Any) -> None:
+        self.mosquitto = mosquitto
+        address = BrokerAddress("127.0.0.1", mosquitto.port)
+        self.events: list[Event] = []
+        self.captured: list[tuple[str, bytes]] = []
+        self.client = BrokerClient(
+            lambda told: Connection(
+                address, Options(client_id="agent", **options), told, random.Random(1)
+            ),
+            feed=self.events.append,
+            captured=lambda batch: self.captured.extend((p.topic, bytes(p.payload)) for p in batch),
+            status=lambda problem: None,
+        )
+        self.publisher = Connection(
+            address, Options(client_id="publisher"), lambda effect: None, random.Random(1)
+        )
+        self.sent = 0
+
+    def publish(self, topic: str, *payloads: bytes) -> None:
+        self.publisher.order(inputs.Publish([packets.Publish(topic, p) for p in payloads]))
+
+    def publish_numbers(self, count: int) -> None:
+        self.publish("t/x", *(b"%d" % n for n in range(self.sent, self.sent + count)))
+        self.sent += count
+
+    async def granted(self, *names: str) -> None:
+        await until(lambda: set(names) <= self.held, f"{names} granted")
+
+    @property
+    def held(self) -> set[str]:
+        return {name for e in self.events if isinstance(e, Granted) for name in e.filters}
+
+    def forget(self, name: str) -> None:
+        self.events[:] = [e for e in self.events if e != Granted((name,))]
+
+
+def run(
+    directory: Path,
+    work: Callable[[Scene], Awaitable[None]],
+    extra: tuple[str, ...] = (),
+    **options: Any,
+) -> None:
+    async def inside() -> None:
+        mosquitto = Mosquitto(directory, free_port(), extra)
+        await mosquitto.start()
+        scene = Scene(mosquitto, **options)
+        connections = (scene.client.connection, scene.publisher)
+        tasks = [asyncio.create_task(each.run()) for each in connections]
+        try:
+            await until(lambda: not any(each.problem for each in connections), "connected")
+            await work(scene)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            for each in connections:
+                each.cut()
+            await mosquitto.stop()
+
+    asyncio.run(inside())
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_nothing_is_doubled_or_missed_while_overlapping_filters_come_and_go(
+    mosquitto, tmp_path, seed
+):
+    """One filter at least is always in force; the reader stops now and then, so that the broker has
+    much to send when a subscription ends."""
+
+    async def work(scene: Scene) -> None:
+        chance = random.Random(seed)
+        client = scene.client
+        transport: Any = client.connection._transport  # noqa: SLF001
+        wanted = [chance.choice(FILTERS)]
+        client.subscribe(wanted)
+        await scene.granted(*wanted)
+        for number in range(CHANGES):
+            scene.publish_numbers(PER_TICK)
+            new = chance.choice([name for name in FILTERS if name not in wanted])
+            wanted.append(new)
+            client.subscribe([new])
+            scene.publish_numbers(PER_TICK)
+            if number % 10 == 5:
+                transport.pause_reading()
+                scene.publish_numbers(20 * PER_TICK)
+                await asyncio.sleep(0.01)
+            elif number % 10 == 6:
+                transport.resume_reading()
+            if number % 10 != 5:
+                await scene.granted(new)
+            while len(wanted) > 1 and chance.random() < 0.7 and number % 10 != 5:
+                old = wanted.pop(chance.randrange(len(wanted) - 1))
+                scene.forget(old)
+                client.unsubscribe([old])
+                scene.publish_numbers(PER_TICK)
+            if len(wanted) == len(FILTERS):
+                scene.forget(wanted[0])
+                client.unsubscribe([wanted.pop(0)])
+        scene.publish_numbers(1)
+        last = ("t/x", b"%d" % (scene.sent - 1))
+        await until(lambda: scene.captured and scene.captured[-1] == last, "the last number")
+        assert scene.captured == [("t/x", b"%d" % n) for n in range(scene.sent)]
+        assert client.counters["other copies"] > scene.sent / 2
+
+    run(tmp_path, work)
+
+
+def test_without_no_local_exactly_what_clients_published_is_captured(mosquitto, tmp_path):
+    """A client publishes the very same as the agent, which no broker can tell apart."""
+
+    async def work(scene: Scene) -> None:
+        scene.client.subscribe(["t/#", "u"])
+        await scene.granted("t/#", "u")
+        for _ in range(50):
+            scene.client.publish([publication("t/x", b"same"), publication("other", b"same")])
+            scene.publish("t/x", b"same")
+        scene.client.publish([publication("t/x", b"ours")])
+        await until(lambda: scene.client.counters["own echoes"] == 51, "all echoes")
+        scene.publish("t/x", b"end")
+        await until(lambda: scene.captured[-1:] == [("t/x", b"end")], "the end")
+        assert scene.captured == [("t/x", b"same")] * 50 + [("t/x", b"end")]
+
+    run(tmp_path, work, version=Version.V311)
+
+
+def test_in_3_1_1_stored_values_are_not_taken_for_news(mosquitto, tmp_path):
+    async def work(scene: Scene) -> None:
+        stored = packets.Publish("t/x", b"stored", retain=True)
+        scene.publisher.order(inputs.Publish([stored]))
+        scene.client.subscribe(["u"])
+        await scene.granted("u")
+        scene.publish("u", b"stored by now")
+        await until(lambda: scene.captured, "stored")
+        scene.client.subscribe(["t/#"])
+        await scene.granted("t/#")
+        scene.publish("t/x", b"end")
+        await until(lambda: scene.captured[-1:] == [("t/x", b"end")], "the end")
+        assert scene.captured == [("u", b"stored by now"), ("t/x", b"end")]
+        assert scene.client.counters["stored values left out"] == 1
+
+    run(tmp_path, work, version=Version.V311)
+
+
+def publication(topic: str, payload: bytes) -> Publication:
+    return Publication(NodeId(1), 1, 1, 0, topic, payload)
+
+
+# ---------------------------------------------------------------- what the broker forbids
+
+RULES = {
+    "defaultACLAccess": {
+        "publishClientSend": True,
+        "publishClientReceive": True,
+        "subscribe": True,
+        "unsubscribe": True,
+    },
+    "clients": [],
+    "groups": [{"groupname": "all", "roles": [{"rolename": "no secrets"}]}],
+    "anonymousGroup": "all",
+    "roles": [
+        {
+            "rolename": "no secrets",
+            "acls": [{"acltype": "subscribePattern", "topic": "secret/#", "allow": False}],
+        }
+    ],
+}
+
+
+def access_control(directory: Path) -> tuple[str, ...]:
+    """Lines for a broker that refuses the subscription itself, which `acl_file` does not."""
+    plugins = [path for place in PLUGINS for path in Path("/usr").glob(place)]
+    if not plugins:
+        pytest.skip("mosquitto's dynamic security plugin is not installed")
+    rules = directory / "rules.json"
+    rules.write_text(json.dumps(RULES))
+    return (f"plugin {plugins[0]}", f"plugin_opt_config_file {rules}")
+
+
+def test_a_filter_that_the_broker_refuses_is_named_and_the_others_work(mosquitto, tmp_path):
+    async def work(scene: Scene) -> None:
+        scene.client.subscribe(["+/x", "secret/x", "t/#"])
+        await scene.granted("+/x", "t/#")
+        await until(lambda: scene.client.counters["subscriptions denied"] == 1, "refused")
+        (denied,) = [event for event in scene.events if isinstance(event, Denied)]
+        assert denied == Denied(("secret/x",), "the broker refuses 'secret/x' (code 0x87)")
+        scene.publish("secret/x", b"1")  # another filter lets it through: that is the broker's rule
+        scene.publish("t/x", b"end")
+        await until(lambda: scene.captured[-1:] == [("t/x", b"end")], "the end")
+        assert scene.captured == [("secret/x", b"1"), ("t/x", b"end")]
+        assert scene.client.connection.problem == ""
+
+    run(tmp_path, work, access_control(tmp_path))
