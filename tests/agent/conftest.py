@@ -1,9 +1,11 @@
 """One live ring of three for all tests that do not break it."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from tests.agent.live import Live
+from tests.agent.process import Scene
 
 from hansa.errors import UsageError
 from hansa.local.federation import LocalFederation
@@ -36,3 +38,10 @@ def ring(running_ring: Live) -> Iterator[Live]:
     running_ring.wait_converged()
     yield running_ring
     running_ring.hang_up()
+
+
+@pytest.fixture
+def scene(mosquitto: str, tmp_path: Path) -> Iterator[Scene]:
+    made = Scene(tmp_path)
+    yield made
+    made.close()

@@ -1,105 +1,13 @@
 """One agent as a process: what it says when something is wrong, and how it ends."""
 
 import json
-import os
 import signal
 import socket
 import subprocess
-import sys
-import urllib.error
-import urllib.request
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
-from tests.agent.live import LoopThread, eventually
 
-from hansa.local.mosquitto import Mosquitto, free_port
-
-
-class Process:
-    """An agent that is ended with the test."""
-
-    def __init__(self, directory: Path, **settings: object) -> None:
-        self.admin_port = free_port()
-        self.log_file = directory / f"agent-{self.admin_port}.log"
-        environment = {
-            **{name: text for name, text in os.environ.items() if not name.startswith("HANSA_")},
-            "HANSA_STATE": str(directory / f"state-{self.admin_port}"),
-            "HANSA_ADMIN_PORT": str(self.admin_port),
-            "HANSA_LINK_PORT": "0",
-            **{f"HANSA_{name.upper()}": str(value) for name, value in settings.items()},
-        }
-        with self.log_file.open("wb") as out:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "hansa.cli", "agent"],
-                stdout=out,
-                stderr=out,
-                env=environment,
-            )
-
-    @property
-    def log(self) -> str:
-        return self.log_file.read_text()
-
-    def page(self, path: str) -> tuple[int, Any]:
-        """A page's status and content; 0 if there is none yet."""
-        try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.admin_port}{path}") as answer:
-                return answer.status, answer.read().decode()
-        except urllib.error.HTTPError as error:
-            with error:
-                return error.code, error.read().decode()
-        except OSError:
-            return 0, ""
-
-    def says(self, text: str) -> None:
-        eventually(lambda: text in self.log, f"{text!r} in the log, which is:\n{self.log}")
-
-    def wait(self) -> int:
-        return self.process.wait(20)
-
-    def close(self) -> None:
-        if self.process.poll() is None:
-            self.process.kill()
-            self.process.wait()
-
-
-class Scene:
-    """Brokers and agents of one test."""
-
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
-        self._thread = LoopThread()
-        self._agents: list[Process] = []
-        self._brokers: list[Mosquitto] = []
-
-    def broker(self, *extra: str, port: int | None = None) -> Mosquitto:
-        port = port or free_port()
-        made = Mosquitto(self._directory / f"broker-{port}", port, extra)
-        self._brokers.append(made)
-        self._thread.run(made.start())
-        return made
-
-    def agent(self, **settings: object) -> Process:
-        made = Process(self._directory, **settings)
-        self._agents.append(made)
-        return made
-
-    def close(self) -> None:
-        for agent in self._agents:
-            agent.close()
-        for broker in self._brokers:
-            self._thread.run(broker.stop())
-        self._thread.close()
-
-
-@pytest.fixture
-def scene(mosquitto: str, tmp_path: Path) -> Iterator[Scene]:
-    made = Scene(tmp_path)
-    yield made
-    made.close()
+from hansa.local.mosquitto import free_port
 
 
 def test_a_broker_that_is_down_at_the_start_is_waited_for(scene):

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import random
+import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,7 @@ PLUGINS = (
     "local/lib/mosquitto_dynamic_security.so",
 )
 
-CHANGES = 150
+CHANGES = 100
 PER_TICK = 20
 
 
@@ -97,7 +98,7 @@ def run(
     asyncio.run(inside())
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_nothing_is_doubled_or_missed_while_overlapping_filters_come_and_go(
     mosquitto, tmp_path, seed
 ):
@@ -107,7 +108,6 @@ def test_nothing_is_doubled_or_missed_while_overlapping_filters_come_and_go(
     async def work(scene: Scene) -> None:
         chance = random.Random(seed)
         client = scene.client
-        transport: Any = client.connection._transport  # noqa: SLF001
         wanted = [chance.choice(FILTERS)]
         client.subscribe(wanted)
         await scene.granted(*wanted)
@@ -118,14 +118,10 @@ def test_nothing_is_doubled_or_missed_while_overlapping_filters_come_and_go(
             client.subscribe([new])
             scene.publish_numbers(PER_TICK)
             if number % 10 == 5:
-                transport.pause_reading()
                 scene.publish_numbers(20 * PER_TICK)
-                await asyncio.sleep(0.01)
-            elif number % 10 == 6:
-                transport.resume_reading()
-            if number % 10 != 5:
-                await scene.granted(new)
-            while len(wanted) > 1 and chance.random() < 0.7 and number % 10 != 5:
+                time.sleep(0.02)  # the broker goes on, and nobody reads
+            await scene.granted(new)
+            while len(wanted) > 1 and chance.random() < 0.7:
                 old = wanted.pop(chance.randrange(len(wanted) - 1))
                 scene.forget(old)
                 client.unsubscribe([old])
