@@ -9,6 +9,7 @@ from pathlib import Path
 
 from bench import (
     forwarding,
+    journal,
     live_delay,
     live_fanout,
     live_healing,
@@ -24,6 +25,7 @@ from bench import (
 QUESTIONS: dict[str, Callable[[], dict[str, object]]] = {
     "forwarding": forwarding.measure,
     "mqtt-codec": mqtt_codec.measure,
+    "journal": journal.measure,
     "memory": memory.measure,
     "steady-control": steady_control.measure,
     "simulation-scale": simulation_scale.measure,

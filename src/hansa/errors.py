@@ -2,7 +2,11 @@
 
     HansaError
     ├── UsageError          the user asked for something that cannot be: one line, exit code 2
-    │   └── InvalidTopic    not an MQTT topic name or topic filter
+    │   ├── InvalidTopic    not an MQTT topic name or topic filter
+    │   └── JournalError    a journal on disk that cannot be used as it is
+    │       ├── JournalUnusable    disk full, no rights, another writer: what to change is said
+    │       ├── JournalDamaged     what was durable there cannot be read any more
+    │       └── JournalTrimmed     what is asked for was dropped by retention
     ├── InvalidFrame        bytes from a peer that mean nothing: counted, logged, dropped
     └── BrokerMisbehaved    MQTT that the standard forbids: the connection to that broker ends
 
@@ -21,6 +25,33 @@ class UsageError(HansaError):
 
 class InvalidTopic(UsageError):
     """A text that breaks MQTT's rules for topic names or topic filters."""
+
+
+class JournalError(UsageError):
+    """A journal cannot be opened, written or read; the message names the file."""
+
+
+class JournalUnusable(JournalError):
+    """The system refuses: disk full, no rights, another writer. Nothing durable is lost by it."""
+
+
+class JournalDamaged(JournalError):
+    """A record or header that was durable is not what was written."""
+
+    def __init__(self, message: str, offset: int, resume: int | None = None) -> None:
+        """Say where, and from which offset on one can read again, if that is known."""
+        super().__init__(message)
+        self.offset = offset
+        self.resume = resume
+
+
+class JournalTrimmed(JournalError):
+    """Older than the journal goes back."""
+
+    def __init__(self, message: str, first: int) -> None:
+        """Say the first offset or number, as was asked for, that is still there."""
+        super().__init__(message)
+        self.first = first
 
 
 class InvalidFrame(HansaError):

@@ -1,0 +1,185 @@
+"""What a durable record costs: the journal beside bare writes and beside SQLite."""
+
+import asyncio
+import os
+import sqlite3
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+
+from bench.console import say
+from hansa.journal.group_commit import GroupCommit
+from hansa.journal.reader import Reader
+from hansa.journal.records import Captured, Recorded, encode
+from hansa.journal.segment import frame
+from hansa.journal.writer import Writer
+
+PAYLOAD = b"x" * 64
+BATCHES = (1, 16, 256)
+ROUNDS = 7
+ROUND_SECONDS = 0.3
+WINDOW = 1_000
+"""Publications that a broker lets the capturing agent leave unacknowledged."""
+
+
+def measure() -> dict[str, object]:
+    """Durable records per second at 64 B, beside bare writes with the same syncs and SQLite."""
+    # In the working directory, because /tmp is a memory disk on many machines.
+    with tempfile.TemporaryDirectory(dir=Path.cwd(), prefix=".bench-journal-") as directory:
+        return _measure(Path(directory))
+
+
+def _measure(path: Path) -> dict[str, object]:
+    answers: dict[str, object] = {}
+    with Writer(path / "journal", 1, 1) as writer:
+        ways = {"journal": _Journal(writer), "bare": _Bare(path), "sqlite": _Sqlite(path)}
+        for batch in BATCHES:
+            rates = _race(ways, batch)
+            for name, rounds in rates.items():
+                answers[f"{name}_batch_{batch}_per_s"] = round(median(rounds))
+            of_bare = _ratio(rates["journal"], rates["bare"])
+            of_sqlite = _ratio(rates["journal"], rates["sqlite"])
+            answers[f"batch_{batch}_of_bare"] = round(of_bare, 2)
+            answers[f"batch_{batch}_of_sqlite"] = round(of_sqlite, 2)
+            say(
+                f"batches of {batch}",
+                f"{median(rates['journal']):9,.0f} /s  {of_bare:5.2f} of bare write and fdatasync"
+                f"  {of_sqlite:5.2f} of SQLite",
+            )
+        answers["captured_per_s"] = captured = round(_capture(writer))
+        say(f"captured and acknowledged, {WINDOW:,} under way", f"{captured:9,} /s")
+        answers["unwaited_per_s"] = unwaited = round(_unwaited(writer))
+        say("recorded while a thread commits, nobody waits", f"{unwaited:9,} /s")
+    answers["read_per_s"] = reads = round(_read(path / "journal"))
+    say("read back", f"{reads:9,} /s")
+    return answers
+
+
+def _ratio(ours: list[float], theirs: list[float]) -> float:
+    return median(our / their for our, their in zip(ours, theirs, strict=True))
+
+
+def _race(ways: dict[str, "_Way"], batch: int) -> dict[str, list[float]]:
+    """Let all take turns in short rounds, so that a busy moment hits all of them."""
+    rates: dict[str, list[float]] = {name: [] for name in ways}
+    for _ in range(ROUNDS):
+        for name, way in ways.items():
+            rates[name].append(_per_second(lambda way=way: way.commit(batch)))  # type: ignore[misc]
+    return rates
+
+
+def _per_second(work: Callable[[], int]) -> float:
+    done, began = 0, time.perf_counter()
+    while time.perf_counter() - began < ROUND_SECONDS:
+        done += work()
+    return done / (time.perf_counter() - began)
+
+
+def _captured(number: int) -> Captured:
+    return Captured(number, 1, "site/line/sensor", PAYLOAD, False, b"", ((1, number - 1),), 1, 1)
+
+
+class _Way:
+    """One way to make records durable."""
+
+    def commit(self, batch: int) -> int:
+        """Make so many records durable; return how many."""
+        raise NotImplementedError
+
+
+class _Journal(_Way):
+    def __init__(self, writer: Writer) -> None:
+        self._writer = writer
+
+    def commit(self, batch: int) -> int:
+        writer = self._writer
+        for _ in range(batch):
+            writer.append(_captured(writer.next_number))
+        writer.commit()
+        return batch
+
+
+class _Bare(_Way):
+    """The same bytes, made before; one write and one sync per batch."""
+
+    def __init__(self, path: Path) -> None:
+        self._descriptor = os.open(path / "bare", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        self._record = frame(Captured.KIND, encode(_captured(1_000)))
+
+    def commit(self, batch: int) -> int:
+        os.write(self._descriptor, self._record * batch)
+        os.fdatasync(self._descriptor)
+        return batch
+
+
+class _Sqlite(_Way):
+    """A table with the same columns: write-ahead log, synchronous, one transaction per batch."""
+
+    def __init__(self, path: Path) -> None:
+        self._base = sqlite3.connect(path / "sqlite", isolation_level=None)
+        self._base.execute("pragma journal_mode = wal")
+        self._base.execute("pragma synchronous = full")
+        self._base.execute(
+            "create table captured (number integer primary key, qos, topic, payload, retain,"
+            " properties, previous, packet_id, time_ns)"
+        )
+        self._number = 0
+
+    def commit(self, batch: int) -> int:
+        rows = [
+            (self._number + n, 1, "site/line/sensor", PAYLOAD, 0, b"", b"x" * 16, 1, 1)
+            for n in range(1, batch + 1)
+        ]
+        self._number += batch
+        self._base.execute("begin")
+        self._base.executemany("insert into captured values (?,?,?,?,?,?,?,?,?)", rows)
+        self._base.execute("commit")
+        return batch
+
+
+def _capture(writer: Writer) -> float:
+    """As an agent does: append what arrived, wait until it is durable, take as much again."""
+
+    async def run() -> float:
+        commits = GroupCommit(writer)
+        done, began = 0, time.perf_counter()
+
+        async def part() -> None:
+            nonlocal done
+            while time.perf_counter() - began < ROUNDS * ROUND_SECONDS:
+                for _ in range(WINDOW // 10):
+                    offset = writer.append(_captured(writer.next_number))
+                await commits.durable(offset)
+                done += WINDOW // 10
+
+        await asyncio.gather(*(part() for _ in range(10)))
+        return done / (time.perf_counter() - began)
+
+    return asyncio.run(run())
+
+
+def _unwaited(writer: Writer) -> float:
+    """Offer records without end; count those that were not refused."""
+
+    async def run() -> float:
+        commits = GroupCommit(writer)
+        record = Recorded(1, 1, "site/line/sensor", PAYLOAD, False, b"", 1)
+        taken, began = 0, time.perf_counter()
+        committing = asyncio.create_task(commits.durable(writer.append(record)))
+        while time.perf_counter() - began < ROUND_SECONDS * ROUNDS:
+            taken += sum(writer.offer(record) for _ in range(1_000))
+            await asyncio.sleep(0)
+            if committing.done():
+                committing = asyncio.create_task(commits.durable(writer.end - 1))
+        await committing
+        return taken / (time.perf_counter() - began)
+
+    return asyncio.run(run())
+
+
+def _read(path: Path) -> float:
+    began = time.perf_counter()
+    count = sum(1 for _ in Reader(path).read())
+    return count / (time.perf_counter() - began)

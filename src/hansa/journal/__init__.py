@@ -1,0 +1,1 @@
+"""The durable log of one agent: what it captured, injects and owes; see docs/journal.md."""

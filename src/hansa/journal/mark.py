@@ -1,0 +1,48 @@
+"""How far a journal is durable, for readers in other processes: one small file beside it.
+
+The writer overwrites it after every sync, so it never promises too much; it is not synced itself,
+so after a power failure it may promise too little until the journal is opened for writing again.
+Eight bytes of offset and their CRC-32: a reader that meets a half-written one reads again.
+"""
+
+import os
+import struct
+from pathlib import Path
+from zlib import crc32
+
+NAME = "durable"
+ATTEMPTS = 100
+"""A reader's, before it takes the file for damaged. A write lasts some microseconds."""
+
+_MARK = struct.Struct(">QI")
+_OFFSET = struct.Struct(">Q")
+
+
+class Mark:
+    """The writer's side."""
+
+    def __init__(self, path: Path) -> None:
+        """Open it, make it if need be."""
+        self._descriptor = os.open(path / NAME, os.O_WRONLY | os.O_CREAT, 0o600)
+
+    def set(self, offset: int) -> None:
+        """Say that everything before this offset is durable."""
+        os.pwrite(self._descriptor, _MARK.pack(offset, crc32(_OFFSET.pack(offset))), 0)
+
+    def close(self) -> None:
+        """Leave it as it is."""
+        os.close(self._descriptor)
+
+
+def read(path: Path) -> int:
+    """Return the offset before which everything is durable, 0 if nothing says so."""
+    for _ in range(ATTEMPTS):
+        try:
+            data = (path / NAME).read_bytes()
+        except FileNotFoundError:
+            break
+        if len(data) == _MARK.size:
+            offset, crc = _MARK.unpack(data)
+            if crc == crc32(_OFFSET.pack(offset)):
+                return int(offset)
+    return 0

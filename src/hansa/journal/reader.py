@@ -1,0 +1,178 @@
+"""Reading a journal, in any process and while it is written, without the writer's help.
+
+A reader returns only what is durable: what it has once returned for an offset it returns for ever,
+also after a power failure. It holds one chunk of a file, or one record if that is more.
+
+Where a record cannot be read, JournalDamaged says from which offset on one can read again; what
+retention has dropped is JournalTrimmed, with the first that is left. Nothing is skipped silently
+but kinds of records that this version does not know.
+"""
+
+import os
+from bisect import bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from hansa.errors import JournalDamaged, JournalTrimmed, JournalUnusable
+from hansa.journal import index, mark
+from hansa.journal.records import Captured, Record, decode
+from hansa.journal.segment import HEADER_BYTES, Header, Torn, bases, log_name, read_header, scan
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What can be read now: from `start` up to, but without, `end`."""
+
+    start: int
+    end: int
+
+
+class Reader:
+    """A journal as it is at the moment of each call."""
+
+    def __init__(self, path: Path) -> None:
+        """Read the journal in this directory."""
+        self._path = path
+
+    @property
+    def bounds(self) -> Bounds:
+        """The offsets between which there are durable records; equal if there is no journal."""
+        found, end = self._look()
+        return Bounds(found[0] if found else end, end)
+
+    def headers(self) -> list[Header]:
+        """Return what the segments say of themselves: node, epoch, first offset and number."""
+        found = []
+        for base in self._look()[0]:
+            try:
+                found.append(read_header(self._path, base))
+            except FileNotFoundError:  # dropped since; the older ones were dropped before it
+                found.clear()
+            except OSError as error:
+                raise self._unreadable(error) from error
+        return found
+
+    def entries(
+        self, start: int | None = None, end: int | None = None
+    ) -> Iterator[tuple[int, int, bytes]]:
+        """Yield offset, kind and body of every record, of unknown kinds too.
+
+        `start` is the offset of a record or of a segment, the first there is if left out; `end` is
+        excluded, and what is not yet durable is left out.
+        """
+        found, durable = self._look()
+        if not found:
+            return
+        start = found[0] if start is None else start
+        if start < found[0]:
+            raise self._trimmed(found[0])
+        end = durable if end is None else min(end, durable)
+        ends = [*found[1:], durable]
+        for base, segment_end in zip(found, ends, strict=True):
+            stop = min(segment_end, end)
+            if start < stop:
+                yield from self._segment(base, start, stop, segment_end)
+                start = stop
+
+    def read(
+        self, start: int | None = None, end: int | None = None
+    ) -> Iterator[tuple[int, Record]]:
+        """Yield every record of a known kind with its offset; arguments as of `entries`."""
+        for offset, kind, body in self.entries(start, end):
+            record = self._decode(offset, kind, body)
+            if record is not None:
+                yield offset, record
+
+    def captured(self, first: int, last: int) -> Iterator[tuple[int, Captured]]:
+        """Yield the captured publications from one number up to another, as far as durable."""
+        headers = self.headers()
+        if not headers:
+            return
+        if first < headers[0].number:
+            raise JournalTrimmed(
+                f"{self._path}: publication {first} was dropped by retention, the first is "
+                f"{headers[0].number}",
+                headers[0].number,
+            )
+        place = bisect_right(headers, first, key=lambda header: header.number) - 1
+        # Of segments that begin with the same number, only the last can have it.
+        for offset, record in self.read(self._seek(headers[place], first)):
+            if isinstance(record, Captured) and record.number >= first:
+                if record.number > last:
+                    return
+                yield offset, record
+
+    # ------------------------------------------------------------ inside
+
+    def _look(self) -> tuple[list[int], int]:
+        """Return where the segments begin, and where what is durable ends."""
+        try:
+            # The mark first: the segment it points into is there before it points.
+            durable = mark.read(self._path)
+            found = bases(self._path)
+        except OSError as error:
+            raise self._unreadable(error) from error
+        # All segments but the last are durable, whatever has become of the mark.
+        return found, max(durable, found[-1]) if found else 0
+
+    def _segment(
+        self, base: int, start: int, stop: int, segment_end: int
+    ) -> Iterator[tuple[int, int, bytes]]:
+        try:
+            descriptor = os.open(self._path / log_name(base), os.O_RDONLY)
+        except FileNotFoundError:
+            raise self._trimmed(self.bounds.start) from None
+        except OSError as error:
+            raise self._unreadable(error) from error
+        try:
+            position = max(start - base, HEADER_BYTES)
+            for at, kind, body in scan(descriptor, position, stop - base):
+                yield base + at, kind, body
+        except Torn as torn:
+            raise self._damaged(base, base + torn.position, segment_end) from None
+        finally:
+            os.close(descriptor)
+
+    def _decode(self, offset: int, kind: int, body: bytes) -> Record | None:
+        try:
+            return decode(kind, body)
+        except ValueError as error:
+            raise JournalDamaged(
+                f"{self._path}: the record at offset {offset} means nothing: {error}", offset
+            ) from None
+
+    def _seek(self, header: Header, number: int) -> int:
+        """Return an offset at or before the record of a captured publication."""
+        entries = index.read(self._path, header.base)
+        place = bisect_right(entries, number, key=lambda entry: entry[0]) - 1
+        if place >= 0:
+            there, offset = entries[place]
+            try:
+                _, record = next(self.read(offset), (0, None))
+            except JournalDamaged:
+                record = None
+            if isinstance(record, Captured) and record.number == there:
+                return offset
+        return header.base
+
+    def _damaged(self, base: int, offset: int, segment_end: int) -> JournalDamaged:
+        resume = segment_end
+        for _, place in index.read(self._path, base):
+            if offset < place < segment_end:
+                resume = place
+                break
+        return JournalDamaged(
+            f"{self._path / log_name(base)} is damaged at offset {offset}; the next record that can"
+            f" be found is at {resume}",
+            offset,
+            resume,
+        )
+
+    def _trimmed(self, first: int) -> JournalTrimmed:
+        return JournalTrimmed(
+            f"{self._path}: this was dropped by retention, the first offset is {first}", first
+        )
+
+    def _unreadable(self, error: OSError) -> JournalUnusable:
+        return JournalUnusable(f"cannot read the journal {self._path}: {error.strerror}")

@@ -1,0 +1,191 @@
+"""What a journal says: one type per kind of record, and their bytes.
+
+A body is MessagePack, an array of the fields in the order below. Fields and kinds are only ever
+added, fields at the end and with a default: an old reader skips what it does not know, a new one
+reads old journals. A changed meaning is a new kind. Where a record stands in a file, and whether
+it is whole, is the business of `segment`.
+
+`origin`, `node`: 64-bit node ids. `group`: a 64-bit group id. `time_ns`: nanoseconds since 1970, by
+the clock of the agent that writes. `epoch`: of a journal; this journal's own is in its segments.
+"""
+
+from typing import ClassVar, TypeVar
+
+import msgspec
+
+BODY_BYTES_MAX = 1 << 21
+"""Bytes of one record's body: a packet of 1 MiB and its `previous` entries, with room to spare. A
+reader takes a greater length for damage, so that it never allocates more than this."""
+
+
+class Captured(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A publication of QoS 1 or 2 by a client of this agent's broker. Durable before it is
+    acknowledged. After a restart, the last ones show which of the broker's are redeliveries."""
+
+    KIND: ClassVar[int] = 1
+    number: int
+    """Dense: each is one more than the last, from 1 in every epoch."""
+    qos: int
+    topic: str
+    payload: bytes
+    retain: bool
+    properties: bytes
+    """MQTT 5 properties as they arrived."""
+    previous: tuple[tuple[int, int], ...]
+    """Per group, the number of its previous publication, 0 for none."""
+    packet_id: int
+    """What the broker called it."""
+    time_ns: int
+
+
+class Settled(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The handshake with the broker about a captured publication of QoS 2 is over: its packet id
+    may come again with another publication."""
+
+    KIND: ClassVar[int] = 2
+    number: int
+
+
+class Unsettled(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Carried: a captured publication of QoS 2 whose handshake is not over."""
+
+    KIND: ClassVar[int] = 3
+    number: int
+    packet_id: int
+
+
+class Chained(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Carried: per group, the number of its last captured publication."""
+
+    KIND: ClassVar[int] = 4
+    last: tuple[tuple[int, int], ...]
+
+
+class Bound(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The publication `(origin, epoch, number)` is to be injected at `index`, which decides its
+    packet id. Durable before PUBLISH leaves."""
+
+    KIND: ClassVar[int] = 5
+    index: int
+    origin: int
+    epoch: int
+    number: int
+    qos: int
+
+
+class Accepted(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The broker has answered PUBREC to the injection at `index`. Durable before PUBREL leaves:
+    from here on PUBLISH must not be sent again."""
+
+    KIND: ClassVar[int] = 6
+    index: int
+
+
+class Completed(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The injection at `index` is over, by PUBACK or PUBCOMP. May be lost without harm."""
+
+    KIND: ClassVar[int] = 7
+    index: int
+
+
+class Progress(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """All of an origin's publications of a group up to `number` were injected here, and those in
+    the ranges `beyond`, both ends included."""
+
+    KIND: ClassVar[int] = 8
+    origin: int
+    epoch: int
+    group: int
+    number: int
+    beyond: tuple[tuple[int, int], ...] = ()
+
+
+class Custody(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """`node` has taken over what this agent captured for `group`, up to `number`."""
+
+    KIND: ClassVar[int] = 9
+    node: int
+    group: int
+    number: int
+
+
+class Gap(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Of what `origin` published, the numbers `first` to `last` will never come here."""
+
+    KIND: ClassVar[int] = 10
+    origin: int
+    epoch: int
+    first: int
+    last: int
+    reason: str
+    time_ns: int
+
+
+class Trimmed(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Retention dropped a segment of this journal with the captured numbers `first` to `last`
+    (`last` is below `first` if it held none). Written by the journal itself."""
+
+    KIND: ClassVar[int] = 11
+    epoch: int
+    first: int
+    last: int
+    segment_bytes: int
+    time_ns: int
+
+
+class Recorded(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A publication of QoS 0 that was selected for recording. Nobody waits for it: it becomes
+    durable with the next commit."""
+
+    KIND: ClassVar[int] = 12
+    incarnation: int
+    number: int
+    topic: str
+    payload: bytes
+    retain: bool
+    properties: bytes
+    time_ns: int
+
+
+Record = (
+    Captured
+    | Settled
+    | Unsettled
+    | Chained
+    | Bound
+    | Accepted
+    | Completed
+    | Progress
+    | Custody
+    | Gap
+    | Trimmed
+    | Recorded
+)
+
+KINDS: dict[int, type[Record]] = {kind.KIND: kind for kind in Record.__args__}
+"""Every type of record by its number."""
+
+_R = TypeVar("_R", bound=Record)
+
+_encode = msgspec.msgpack.Encoder().encode
+_decoders = {number: msgspec.msgpack.Decoder(kind) for number, kind in KINDS.items()}
+
+
+def encode(record: Record) -> bytes:
+    """Return a record's body; raise ValueError if no reader would take it."""
+    try:
+        body = _encode(record)
+    except OverflowError as error:
+        raise ValueError(f"{type(record).__name__}: {error}") from None
+    if len(body) > BODY_BYTES_MAX:
+        raise ValueError(f"{type(record).__name__}: {len(body)} bytes, limit {BODY_BYTES_MAX}")
+    return body
+
+
+def decode(kind: int, body: bytes) -> Record | None:
+    """Return what a body says, None if this version does not know the kind.
+
+    Raises ValueError for a body that is none of its kind's.
+    """
+    decoder = _decoders.get(kind)
+    return None if decoder is None else decoder.decode(body)

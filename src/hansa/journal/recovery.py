@@ -1,0 +1,80 @@
+"""What a journal is after whatever happened to it: read before anything is written.
+
+A crash can leave one thing undone: the last write to the last segment. Its first record that is
+not whole, and everything behind it, was never durable and is cut. Bytes before the mark were
+durable: if they cannot be read, the disk has lost them, and that is said, not mended.
+"""
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from hansa.errors import JournalDamaged
+from hansa.journal import mark
+from hansa.journal.index import Entry, Spacing
+from hansa.journal.records import Captured
+from hansa.journal.segment import HEADER_BYTES, Header, Torn, bases, log_name, read_header, scan
+
+
+@dataclass(slots=True)
+class Found:
+    """What is there."""
+
+    headers: list[Header]
+    end: int = 0
+    """The offset behind the last whole record."""
+    next_number: int = 1
+    entries: list[Entry] = field(default_factory=list)
+    """The index of the last segment, made anew."""
+    cut_bytes: int = 0
+    """Bytes behind `end` that were written and never durable."""
+
+
+def find(path: Path) -> Found:
+    """Read a journal's headers and its last segment; raise JournalDamaged for what is lost."""
+    headers = [read_header(path, base) for base in bases(path)]
+    found = Found(headers)
+    if headers:
+        _read_last(path, headers[-1], found)
+    return found
+
+
+def _read_last(path: Path, header: Header, found: Found) -> None:
+    file = path / log_name(header.base)
+    descriptor = os.open(file, os.O_RDONLY)
+    try:
+        size = os.fstat(descriptor).st_size
+        try:
+            _collect(descriptor, size, header, found)
+        except Torn as torn:
+            found.cut_bytes = _written(descriptor, torn.position, size)
+            found.end = header.base + torn.position
+    finally:
+        os.close(descriptor)
+    durable = mark.read(path)
+    if found.end < durable:
+        raise JournalDamaged(
+            f"{file} is damaged at offset {found.end}, and {durable - found.end} durable bytes from"
+            f" there on are lost; move {path} away and start anew, its rest stays readable",
+            found.end,
+        )
+
+
+def _collect(descriptor: int, size: int, header: Header, found: Found) -> None:
+    found.next_number = header.number
+    found.end = header.base + size
+    spacing = Spacing(header.base)
+    for position, kind, _ in scan(descriptor, HEADER_BYTES, size):
+        if kind == Captured.KIND:  # numbered without holes, so counting them is enough
+            spacing.note(found.entries, found.next_number, header.base + position)
+            found.next_number += 1
+
+
+def _written(descriptor: int, position: int, size: int) -> int:
+    """Bytes from a position on, without the zeros at the end that were only reserved."""
+    last = position
+    for at in range(position, size, 1 << 20):
+        block = os.pread(descriptor, 1 << 20, at).rstrip(b"\0")
+        if block:
+            last = at + len(block)
+    return last - position

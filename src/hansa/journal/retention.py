@@ -1,0 +1,57 @@
+"""Which segments go: the oldest, when they are too old or when all together are too many bytes.
+
+The segment that is written to always stays. `expired` decides, `drop` does it.
+"""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from hansa.journal import crash
+from hansa.journal.disk import sync_directory
+from hansa.journal.records import Trimmed
+from hansa.journal.segment import Header, index_name, log_name
+from hansa.journal.settings import JournalSettings
+
+SECOND_NS = 1_000_000_000
+
+
+def expired(headers: Sequence[Header], end: int, settings: JournalSettings, now_ns: int) -> int:
+    """Return how many of the segments, the oldest first, have to go. The last ends at `end`."""
+    for count, (header, following) in enumerate(zip(headers, headers[1:], strict=False)):
+        age_ns = now_ns - following.created_ns
+        if (
+            end - header.base <= settings.retention_bytes
+            and age_ns <= settings.retention_seconds * SECOND_NS
+        ):
+            return count
+    return max(0, len(headers) - 1)
+
+
+def drop(path: Path, headers: Sequence[Header], count: int, now_ns: int) -> list[Trimmed]:
+    """Delete so many of the oldest segments; return what to say about them."""
+    said = []
+    for header, following in list(zip(headers, headers[1:], strict=False))[:count]:
+        (path / log_name(header.base)).unlink(missing_ok=True)
+        crash.reached(crash.Point.SEGMENT_DROPPED)
+        (path / index_name(header.base)).unlink(missing_ok=True)
+        # One after another, so that a power failure cannot leave a hole between segments.
+        sync_directory(path)
+        said.append(
+            Trimmed(
+                epoch=header.epoch,
+                first=header.number,
+                last=following.number - 1,
+                segment_bytes=following.base - header.base,
+                time_ns=now_ns,
+            )
+        )
+    return said
+
+
+def remove_remains(path: Path, bases: Sequence[int]) -> None:
+    """Delete what a crash left behind: segments half prepared, indexes without a segment."""
+    indexes = {index_name(base) for base in bases}
+    for name in os.listdir(path):
+        if name.endswith(".new") or (name.endswith(".idx") and name not in indexes):
+            (path / name).unlink()

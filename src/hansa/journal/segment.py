@@ -1,0 +1,137 @@
+"""The bytes of a segment file: its header, its records, and whether they are whole.
+
+A journal is one row of bytes, cut into files. An *offset* is a place in that row; a file is named
+by the offset of its first byte. What a record means is unknown here. Integers are unsigned and
+big-endian:
+
+    header                              record
+    bytes  field                        bytes  field
+        8  "HANSAJ", 0, format version      4  CRC-32 of all that follows in this record
+        8  node                             4  s, the length of the body
+        8  epoch                            1  kind
+        8  offset of the first byte         s  body
+        8  number of the next captured
+           publication
+        8  time of creation, ns since 1970
+        4  CRC-32 of all before
+"""
+
+import os
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from zlib import crc32
+
+from hansa.errors import JournalDamaged
+from hansa.journal.records import BODY_BYTES_MAX
+
+FORMAT_VERSION = 1
+MAGIC = b"HANSAJ\0" + bytes((FORMAT_VERSION,))
+
+_HEADER = struct.Struct(">8sQQQQQI")
+HEADER_BYTES = _HEADER.size
+_CRC = struct.Struct(">I")
+_SIZE_AND_KIND = struct.Struct(">IB")
+_FRAME = struct.Struct(">IIB")
+FRAME_BYTES = _FRAME.size
+"""Bytes of a record before its body."""
+
+CHUNK_BYTES = 1 << 18
+"""Read at once. A reader holds this much, or one record if that is more."""
+
+
+class Torn(Exception):
+    """No whole record begins at this position of a file, although there should be one."""
+
+    def __init__(self, position: int) -> None:
+        super().__init__(position)
+        self.position = position
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """What a segment says of itself."""
+
+    node: int
+    epoch: int
+    base: int
+    """The offset of its first byte."""
+    number: int
+    """The number that the next captured publication had when it began."""
+    created_ns: int
+
+    def pack(self) -> bytes:
+        """Return its bytes."""
+        fields = (self.node, self.epoch, self.base, self.number, self.created_ns)
+        data = _HEADER.pack(MAGIC, *fields, 0)[: -_CRC.size]
+        return data + _CRC.pack(crc32(data))
+
+
+def read_header(path: Path, base: int) -> Header:
+    """Return the header of the segment that begins at an offset."""
+    with (path / log_name(base)).open("rb") as file:
+        data = file.read(HEADER_BYTES)
+    if len(data) < HEADER_BYTES or crc32(data[: -_CRC.size]) != _CRC.unpack(data[-_CRC.size :])[0]:
+        raise JournalDamaged(f"{path / log_name(base)}: its header is damaged", base)
+    magic, *fields, _ = _HEADER.unpack(data)
+    header = Header(*fields)
+    if magic != MAGIC or header.base != base:
+        raise JournalDamaged(
+            f"{path / log_name(base)}: not a segment of format {FORMAT_VERSION} at its place", base
+        )
+    return header
+
+
+def log_name(base: int) -> str:
+    """Return the name of a segment file; names sort as offsets do."""
+    return f"{base:020d}.log"
+
+
+def index_name(base: int) -> str:
+    """Return the name of a segment's index."""
+    return f"{base:020d}.idx"
+
+
+def bases(path: Path) -> list[int]:
+    """Return where the segments in a directory begin, in order."""
+    return sorted(
+        int(name[:-4])
+        for name in os.listdir(path)
+        if name.endswith(".log") and len(name) == 24 and name[:-4].isdecimal()
+    )
+
+
+def frame(kind: int, body: bytes) -> bytes:
+    """Return a record's bytes."""
+    size = len(body)
+    return _FRAME.pack(crc32(body, crc32(_SIZE_AND_KIND.pack(size, kind))), size, kind) + body
+
+
+def scan(descriptor: int, position: int, end: int) -> Iterator[tuple[int, int, bytes]]:
+    """Yield position, kind and body of the records of a file, from one position up to another.
+
+    Raises Torn where a record is not whole. Zeros are no record, so a file may be longer than
+    what was written to it.
+    """
+    buffer, at = b"", 0
+    while position < end:
+        if len(buffer) - at < FRAME_BYTES:
+            buffer, at = os.pread(descriptor, min(CHUNK_BYTES, end - position), position), 0
+            if len(buffer) < FRAME_BYTES:
+                raise Torn(position)
+        crc, size, kind = _FRAME.unpack_from(buffer, at)
+        length = FRAME_BYTES + size
+        if size > BODY_BYTES_MAX or position + length > end:
+            raise Torn(position)
+        if len(buffer) - at < length:
+            wanted = min(max(CHUNK_BYTES, length), end - position)
+            buffer, at = os.pread(descriptor, wanted, position), 0
+            if len(buffer) < length:
+                raise Torn(position)
+        stop = at + length
+        if crc32(buffer[at + _CRC.size : stop]) != crc:
+            raise Torn(position)
+        yield position, kind, buffer[at + FRAME_BYTES : stop]
+        position += length
+        at = stop

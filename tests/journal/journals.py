@@ -1,0 +1,97 @@
+"""What the journal's tests share: records to write, and journals to write them to."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from hypothesis import strategies as st
+
+from hansa.journal import records
+from hansa.journal.reader import Reader
+from hansa.journal.records import Captured, Record
+from hansa.journal.settings import JournalSettings
+from hansa.journal.writer import Writer
+
+NODE = 0x0123456789ABCDEF
+EPOCH = 7
+TIME = 1_700_000_000_000_000_000
+
+
+def captured(number: int, payload: bytes = b"21.5", **fields: Any) -> Captured:
+    values: dict[str, Any] = {
+        "number": number,
+        "qos": 1,
+        "topic": "a/b",
+        "payload": payload,
+        "retain": False,
+        "properties": b"",
+        "previous": ((5, number - 1),),
+        "packet_id": 1 + number % 65_535,
+        "time_ns": TIME,
+    }
+    return Captured(**values | fields)
+
+
+def open_writer(path: Path, clock: Callable[[], int] = lambda: TIME, **settings: Any) -> Writer:
+    return Writer(path, NODE, EPOCH, JournalSettings(**settings), clock)
+
+
+def write(path: Path, *written: Record, **settings: Any) -> None:
+    with open_writer(path, **settings) as writer:
+        for record in written:
+            writer.append(record)
+
+
+def read(path: Path) -> list[Record]:
+    return [record for _, record in Reader(path).read()]
+
+
+def numbers(path: Path) -> list[int]:
+    return [record.number for record in read(path) if isinstance(record, Captured)]
+
+
+def logs(path: Path) -> list[Path]:
+    return sorted(path.glob("*.log"))
+
+
+# ---------------------------------------------------------------- as hypothesis draws them
+
+unsigned = st.one_of(st.integers(0, 300), st.integers(0, 2**64 - 1))
+pairs = st.lists(st.tuples(unsigned, unsigned), max_size=3).map(tuple)
+texts = st.text(max_size=12)
+blobs = st.one_of(st.binary(max_size=12), st.binary(min_size=200, max_size=400))
+
+_BY_TYPE = {
+    int: unsigned,
+    str: texts,
+    bytes: blobs,
+    bool: st.booleans(),
+    tuple[tuple[int, int], ...]: pairs,
+}
+
+
+def any_of(kind: type[Record]) -> st.SearchStrategy[Record]:
+    return st.builds(
+        kind, *(_BY_TYPE[kind.__annotations__[name]] for name in kind.__struct_fields__)
+    )
+
+
+any_record = st.one_of(*(any_of(kind) for kind in records.KINDS.values()))
+
+
+def renumbered(drawn: list[Record]) -> list[Record]:
+    """The same, but captured publications count from 1, as a journal demands."""
+
+    def counted() -> Iterator[Record]:
+        number = 0
+        for record in drawn:
+            if isinstance(record, Captured):
+                number += 1
+                yield captured(number, record.payload, topic=record.topic)
+            else:
+                yield record
+
+    return list(counted())
+
+
+journals = st.lists(any_record, max_size=12).map(renumbered)

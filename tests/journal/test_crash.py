@@ -1,0 +1,76 @@
+"""A process ends at every crash point there is; what it had promised is there afterwards."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.journal.journals import captured, open_writer, write
+
+from hansa.journal.crash import EXIT_CODE, VARIABLE, Point
+from hansa.journal.reader import Reader
+from hansa.journal.records import Captured
+
+FIRST_LIFE = 30
+
+
+def live(path, armed=""):
+    """Run one life; return how it ended and the last number that it promised, 0 for none."""
+    done = subprocess.run(
+        [sys.executable, str(Path(__file__).with_name("crashing.py")), str(path)],
+        env=os.environ | {VARIABLE: armed},
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert done.returncode in (0, EXIT_CODE), done.stderr
+    return done.returncode, max([0, *map(int, done.stdout.split())])
+
+
+def numbers_after(path):
+    """All captured numbers after a crash, as the next writer and its readers see them."""
+    with open_writer(path) as writer:
+        found = [r.number for _, r in Reader(path).read() if isinstance(r, Captured)]
+        assert found == list(range(writer.first_number, writer.next_number))
+    return found
+
+
+def torn_journal(path):
+    """A journal of a first life, with the beginning of one more record at its end."""
+    write(path, *(captured(n) for n in range(1, FIRST_LIFE + 1)), segment_bytes=200)
+    with sorted(path.glob("*.log"))[-1].open("ab") as file:
+        file.write(b"\x12\x34\x56")
+
+
+OPENING = (Point.TAIL_CUT, Point.RECOVERED)
+"""Points that a life passes once."""
+
+
+@pytest.mark.parametrize(
+    "point, times",
+    [(point, times) for point in Point for times in ([1] if point in OPENING else [1, 4])],
+    ids=lambda value: value.name.lower() if isinstance(value, Point) else str(value),
+)
+def test_what_was_promised_is_there_after_a_crash(tmp_path, point, times):
+    torn_journal(tmp_path)
+    ended, promised = live(tmp_path, f"{point}:{times}")
+    assert ended == EXIT_CODE
+    assert numbers_after(tmp_path)[-1] >= max(promised, FIRST_LIFE)
+
+
+def test_crash_after_crash_and_all_goes_on(tmp_path):
+    """Each life crashes at another point of what the one before has left."""
+    promised = 0
+    for point in Point:
+        ended, last = live(tmp_path, str(int(point)))
+        assert ended == EXIT_CODE
+        promised = max(promised, last)
+    assert live(tmp_path)[0] == 0
+    assert numbers_after(tmp_path)[-1] > promised > 0
+
+
+def test_without_a_crash_point_nothing_ends(tmp_path):
+    assert live(tmp_path) == (0, 36)
+    assert numbers_after(tmp_path)[-1] == 36

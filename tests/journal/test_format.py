@@ -1,0 +1,52 @@
+"""What docs/journal.md says is so: its bytes, its example, its tables."""
+
+import asyncio
+import re
+from pathlib import Path
+
+from tests.journal.journals import captured, read, write
+
+from hansa.journal.crash import Point
+from hansa.journal.records import KINDS, Record, Settled
+from hansa.journal.segment import log_name
+
+PAGE = (Path(__file__).parent.parent.parent / "docs" / "journal.md").read_text(encoding="utf-8")
+(EXAMPLE,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+(BYTES,) = re.findall(r"```text\n(.*?)```", PAGE, re.DOTALL)
+WRITTEN: list[Record] = [captured(1), Settled(1)]
+
+
+def documented() -> bytes:
+    return bytes.fromhex("".join(re.split(r"  +", line)[0] for line in BYTES.splitlines()))
+
+
+def test_the_bytes_on_the_page_are_those_that_are_written(tmp_path):
+    write(tmp_path, *WRITTEN)
+    assert (tmp_path / log_name(0)).read_bytes() == documented()
+
+
+def test_the_bytes_on_the_page_are_read_as_the_page_says(tmp_path):
+    (tmp_path / log_name(0)).write_bytes(documented())
+    write(tmp_path)
+    assert read(tmp_path) == WRITTEN
+
+
+def test_the_example_on_the_page_runs(tmp_path):
+    names: dict[str, object] = {}
+    exec(compile(EXAMPLE, "docs/journal.md", "exec"), names)  # noqa: S102
+    use = names["use"]
+    assert callable(use)
+    assert asyncio.run(use(tmp_path)) == ["a/b", "a/c"]
+
+
+def test_every_kind_is_on_the_page_with_its_fields():
+    rows = re.findall(r"^\| (\d+) \| `(\w+)` \| (.+) \|$", PAGE, re.MULTILINE)
+    assert rows == [
+        (str(number), kind.__name__, ", ".join(kind.__struct_fields__))
+        for number, kind in KINDS.items()
+    ]
+
+
+def test_every_crash_point_is_on_the_page():
+    _, _, table = PAGE.partition("| point | what was just done |")
+    assert re.findall(r"^\| (\d+) \|", table, re.MULTILINE) == [str(int(each)) for each in Point]

@@ -1,0 +1,296 @@
+"""Reading a journal: ranges, numbers, other processes, damage, what was dropped."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tests.journal.journals import captured, logs, numbers, open_writer, read, write
+
+from hansa.errors import JournalDamaged, JournalError, JournalTrimmed, JournalUnusable
+from hansa.journal import index
+from hansa.journal.reader import Bounds, Reader
+from hansa.journal.records import Captured, Settled
+from hansa.journal.segment import HEADER_BYTES, frame, index_name, log_name
+
+COUNT = 3_000
+
+
+@pytest.fixture(scope="module")
+def long(tmp_path_factory):
+    """A journal of several segments, each with several index entries; and its offsets."""
+    path = tmp_path_factory.mktemp("long")
+    offsets = []
+    with open_writer(path, segment_bytes=200_000, retention_bytes=1 << 30) as writer:
+        for number in range(1, COUNT + 1):
+            offsets.append(writer.append(captured(number, b"x" * 200)))
+            if number % 50 == 0:
+                writer.append(Settled(number))
+            if number % 100 == 0:
+                writer.commit()
+    assert len(logs(path)) > 3
+    return path, offsets
+
+
+def found(pairs):
+    return [(offset, record.number) for offset, record in pairs if isinstance(record, Captured)]
+
+
+# ---------------------------------------------------------------- ranges
+
+
+def test_where_there_is_no_journal_there_is_nothing_to_read(tmp_path):
+    assert Reader(tmp_path).bounds == Bounds(0, 0)
+    assert list(Reader(tmp_path).read()) == list(Reader(tmp_path).captured(1, 9)) == []
+    with pytest.raises(JournalUnusable, match="cannot read the journal .*: No such file"):
+        Reader(tmp_path / "none").bounds  # noqa: B018
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.integers(0, COUNT - 1), st.integers(0, COUNT - 1))
+def test_any_range_of_offsets_has_the_records_that_begin_in_it(long, first, last):
+    path, offsets = long
+    expected = [(offsets[at], at + 1) for at in range(first, last)]
+    assert found(Reader(path).read(offsets[first], offsets[last])) == expected
+
+
+def test_ranges_that_touch_have_every_record_once(long):
+    path, offsets = long
+    bounds = Reader(path).bounds
+    places = [bounds.start, *offsets[100::777], bounds.end]
+    parts = [
+        found(Reader(path).read(start, end)) for start, end in zip(places, places[1:], strict=False)
+    ]
+    assert [each for part in parts for each in part] == list(
+        zip(offsets, range(1, COUNT + 1), strict=True)
+    )
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=50)
+@given(st.integers(1, COUNT), st.integers(0, COUNT + 5))
+def test_any_range_of_numbers(long, first, last):
+    path, offsets = long
+    expected = [(offsets[number - 1], number) for number in range(first, min(last, COUNT) + 1)]
+    assert found(Reader(path).captured(first, last)) == expected
+
+
+def test_a_number_is_found_without_reading_the_segment(long, monkeypatch):
+    path, offsets = long
+    read_bytes = []
+    real = os.pread
+
+    def counted(descriptor, size, position):
+        data = real(descriptor, size, position)
+        read_bytes.append(len(data))
+        return data
+
+    monkeypatch.setattr("hansa.journal.segment.CHUNK_BYTES", 4096)
+    monkeypatch.setattr(os, "pread", counted)
+    for number in range(1, COUNT, 100):
+        read_bytes.clear()
+        assert found(Reader(path).captured(number, number)) == [(offsets[number - 1], number)]
+        assert sum(read_bytes) <= index.EVERY_BYTES + 4 * 4096
+
+
+def test_an_index_that_lies_or_lacks_costs_time_and_nothing_else(tmp_path):
+    write(tmp_path, *(captured(number, b"x" * 500) for number in range(1, 1_001)))
+    file = tmp_path / index_name(0)
+    good = file.read_bytes()
+    assert len(good) > 4 * index.ENTRY_BYTES
+    shifted = index.pack([(number, offset + 1) for number, offset in index.read(tmp_path, 0)])
+    renamed = index.pack([(number + 1, offset) for number, offset in index.read(tmp_path, 0)])
+    for content in (b"", good[:-5], bytes(len(good)), os.urandom(len(good)), shifted, renamed):
+        file.write_bytes(content)
+        assert [n for _, n in found(Reader(tmp_path).captured(777, 779))] == [777, 778, 779]
+    file.unlink()
+    assert [n for _, n in found(Reader(tmp_path).captured(777, 779))] == [777, 778, 779]
+
+
+# ---------------------------------------------------------------- while it is written
+
+FOLLOW = """
+import sys
+from pathlib import Path
+from hansa.journal.reader import Reader
+from hansa.journal.records import Captured
+
+reader, at, last = Reader(Path(sys.argv[1])), None, 0
+print("ready", flush=True)
+while last < int(sys.argv[2]):
+    end = reader.bounds.end
+    for _, record in reader.read(at, end):
+        if isinstance(record, Captured):
+            assert record.number == last + 1, (last, record.number)
+            last = record.number
+    at = end
+print(last)
+"""
+
+
+def test_another_process_follows_a_journal_while_it_is_written(tmp_path):
+    with open_writer(tmp_path, segment_bytes=10_000, retention_bytes=1 << 30) as writer:
+        command = [sys.executable, "-c", FOLLOW, str(tmp_path), "2000"]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as follower:
+            assert follower.stdout
+            assert follower.stdout.readline() == "ready\n"
+            for number in range(1, 2_001):
+                writer.append(captured(number))
+                if number % 10 == 0:
+                    writer.commit()
+            assert follower.communicate(timeout=100)[0] == "2000\n"
+
+
+def test_what_is_not_yet_durable_is_not_returned_even_if_it_is_there(tmp_path):
+    with open_writer(tmp_path) as writer:
+        writer.append(captured(1))
+        end = writer.commit()
+        with (tmp_path / log_name(0)).open("r+b") as file:
+            file.seek(end)
+            file.write(frame(Settled.KIND, b"\x91\x01"))
+        assert read(tmp_path) == [captured(1)]
+        assert Reader(tmp_path).bounds == Bounds(0, end)
+
+
+@pytest.mark.parametrize("content", [None, b"", b"short", b"x" * 12])
+def test_without_a_mark_only_ended_segments_are_known_to_be_durable(tmp_path, content):
+    write(tmp_path, *(captured(n) for n in range(1, 21)), segment_bytes=400)
+    if content is None:
+        (tmp_path / "durable").unlink()
+    else:
+        (tmp_path / "durable").write_bytes(content)
+    last = Reader(tmp_path).headers()[-1].number
+    assert numbers(tmp_path) == list(range(1, last))
+    open_writer(tmp_path).close()
+    assert numbers(tmp_path) == list(range(1, 21))
+
+
+# ---------------------------------------------------------------- what cannot be read
+
+
+def test_kinds_of_a_later_version_are_skipped_but_can_be_asked_for(tmp_path):
+    write(tmp_path, captured(1))
+    with (tmp_path / log_name(0)).open("ab") as file:
+        file.write(frame(200, b"news") + frame(Settled.KIND, b"\x91\x01"))
+    with open_writer(tmp_path) as writer:
+        assert writer.cut_bytes == 0
+        assert list(writer.replay()) == [captured(1), Settled(1)]
+    assert [kind for _, kind, _ in Reader(tmp_path).entries()] == [1, 200, 2]
+
+
+def flip(file, position):
+    with file.open("r+b") as opened:
+        opened.seek(position)
+        byte = opened.read(1)[0]
+        opened.seek(position)
+        opened.write(bytes((byte ^ 1,)))
+
+
+def salvaged(path):
+    """The numbers that can be read, going on behind every damage; and where the damages are."""
+    numbers_read, damages, at = [], [], None
+    while True:
+        try:
+            for _, record in Reader(path).read(at):
+                assert isinstance(record, Captured)
+                numbers_read.append(record.number)
+        except JournalDamaged as damage:
+            damages.append(damage.offset)
+            at = damage.resume
+        else:
+            return numbers_read, damages
+
+
+def test_damage_in_the_middle_is_said_and_one_can_read_on_behind_it(tmp_path):
+    count = 2_000
+    with open_writer(tmp_path, segment_bytes=500_000) as writer:
+        offsets = [writer.append(captured(n, b"x" * 300)) for n in range(1, count + 1)]
+    flip(logs(tmp_path)[0], offsets[500] + 100)
+    with pytest.raises(JournalDamaged, match=rf"is damaged at offset {offsets[500]}; the next"):
+        read(tmp_path)
+    good, damages = salvaged(tmp_path)
+    lost = sorted(set(range(1, count + 1)) - set(good))
+    assert damages == [offsets[500]]
+    assert good == sorted(good)
+    assert lost == list(range(501, 501 + len(lost)))
+    assert len(lost) <= index.EVERY_BYTES // 300
+
+
+def test_a_segment_that_was_deleted_is_said(tmp_path):
+    write(tmp_path, *(captured(n) for n in range(1, 41)), segment_bytes=400)
+    second, third = Reader(tmp_path).headers()[1:3]
+    logs(tmp_path)[1].unlink()
+    good, damages = salvaged(tmp_path)
+    assert damages == [second.base]
+    assert good == [n for n in range(1, 41) if not second.number <= n < third.number]
+
+
+def test_a_body_that_means_nothing_is_said(tmp_path):
+    write(tmp_path)
+    with (tmp_path / log_name(0)).open("ab") as file:
+        file.write(frame(Settled.KIND, b"nonsense"))
+    open_writer(tmp_path).close()
+    with pytest.raises(JournalDamaged, match=f"the record at offset {HEADER_BYTES} means nothing"):
+        read(tmp_path)
+
+
+def test_what_retention_dropped_is_said(tmp_path):
+    with open_writer(tmp_path, segment_bytes=400, retention_bytes=1_000) as writer:
+        for number in range(1, 101):
+            writer.append(captured(number))
+            writer.commit()
+        first = writer.first_number
+    start = Reader(tmp_path).bounds.start
+    with pytest.raises(JournalTrimmed, match=f"the first offset is {start}") as offsets:
+        list(Reader(tmp_path).read(0))
+    with pytest.raises(JournalTrimmed, match=f"publication 1 .* the first is {first}") as trimmed:
+        list(Reader(tmp_path).captured(1, 5))
+    assert (offsets.value.first, trimmed.value.first) == (start, first)
+
+
+def test_a_segment_that_is_dropped_while_it_is_read_is_read_to_its_end_and_the_next_is_missed(
+    tmp_path,
+):
+    write(tmp_path, *(captured(n) for n in range(1, 41)), segment_bytes=400)
+    headers = Reader(tmp_path).headers()
+    reading = Reader(tmp_path).read()
+    seen = [next(reading)]
+    for file in logs(tmp_path)[:2]:
+        file.unlink()
+    with pytest.raises(JournalTrimmed) as trimmed:
+        seen.extend(reading)
+    assert [record.number for _, record in seen if isinstance(record, Captured)] == list(
+        range(1, headers[1].number)
+    )
+    assert trimmed.value.first == headers[2].base
+
+
+def reopened(path):
+    open_writer(path).close()
+    return read(path)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=100)
+@given(st.binary(max_size=300), st.integers(0, 900), st.binary(max_size=40))
+def test_bad_bytes_anywhere_raise_nothing_but_journal_errors(tmp_path, garbage, at, marks):
+    for file in tmp_path.iterdir():
+        file.unlink()
+    write(tmp_path, *(captured(n) for n in range(1, 16)), segment_bytes=400)
+    before = read(tmp_path)
+    for file in (logs(tmp_path)[at % 2], tmp_path / index_name(0)):
+        with file.open("r+b") as opened:
+            opened.seek(at)
+            opened.write(garbage)
+    if marks:
+        (tmp_path / "durable").write_bytes(marks)
+    for attempt in (
+        lambda: read(tmp_path),
+        lambda: [record for _, record in Reader(tmp_path).captured(3, 9)],
+        lambda: reopened(tmp_path),
+    ):
+        try:
+            after = attempt()
+        except JournalError:
+            continue
+        assert all(record in before for record in after)

@@ -1,0 +1,61 @@
+"""Bodies of records: bytes and back, and what other versions make of them."""
+
+import msgspec
+import pytest
+from hypothesis import given
+from tests.journal.journals import any_record, captured
+
+from hansa.journal import records
+
+
+@given(any_record)
+def test_a_record_comes_back_as_it_was(record):
+    assert records.decode(record.KIND, records.encode(record)) == record
+
+
+def test_every_kind_has_its_own_number_and_none_changes():
+    assert {number: kind.__name__ for number, kind in records.KINDS.items()} == {
+        1: "Captured",
+        2: "Settled",
+        3: "Unsettled",
+        4: "Chained",
+        5: "Bound",
+        6: "Accepted",
+        7: "Completed",
+        8: "Progress",
+        9: "Custody",
+        10: "Gap",
+        11: "Trimmed",
+        12: "Recorded",
+    }
+
+
+def test_a_kind_of_a_later_version_is_nothing():
+    assert records.decode(200, b"whatever") is None
+
+
+def test_fields_of_a_later_version_are_skipped():
+    body = msgspec.msgpack.encode([9, "new"])
+    assert records.decode(records.Settled.KIND, body) == records.Settled(9)
+
+
+def test_fields_that_an_earlier_version_did_not_have_take_their_default():
+    body = msgspec.msgpack.encode([1, 2, 3, 4])
+    assert records.decode(records.Progress.KIND, body) == records.Progress(1, 2, 3, 4, ())
+
+
+@pytest.mark.parametrize("body", [b"", b"\xc1", msgspec.msgpack.encode(["x"])])
+def test_a_body_that_is_none_is_an_error(body):
+    with pytest.raises(ValueError):
+        records.decode(records.Settled.KIND, body)
+
+
+def test_the_largest_packet_fits_and_no_reader_has_to_take_more():
+    assert records.encode(captured(1, bytes(1 << 20), previous=((2**64 - 1, 2**64 - 1),) * 1024))
+    with pytest.raises(ValueError, match="Captured: 2097.* bytes, limit 2097152"):
+        records.encode(captured(1, bytes(records.BODY_BYTES_MAX)))
+
+
+def test_an_integer_of_more_than_64_bits_is_our_own_mistake():
+    with pytest.raises(ValueError, match="Settled"):
+        records.encode(records.Settled(1 << 64))

@@ -1,0 +1,124 @@
+"""Opening after a crash: what is cut, what is kept, what is refused."""
+
+import shutil
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tests.journal.journals import captured, journals, logs, numbers, open_writer, read, write
+
+from hansa.errors import JournalDamaged
+from hansa.journal.records import Settled
+from hansa.journal.segment import HEADER_BYTES, index_name, log_name
+
+shared = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+def fresh(tmp_path):
+    """A directory that hypothesis has not used yet."""
+    path = tmp_path / "journal"
+    shutil.rmtree(path, ignore_errors=True)
+    return path
+
+
+@shared
+@given(journals, st.data())
+def test_any_prefix_of_a_journal_is_a_prefix_of_its_records(tmp_path, written, data):
+    """As after a power failure that the mark did not survive."""
+    path = fresh(tmp_path)
+    write(path, *written)
+    (path / "durable").unlink()
+    file = path / log_name(0)
+    whole = file.read_bytes()
+    cut = data.draw(st.integers(HEADER_BYTES, len(whole)))
+    file.write_bytes(whole[:cut])
+    with open_writer(path) as writer:
+        kept = list(writer.replay())
+        assert kept == written[: len(kept)]
+        assert writer.cut_bytes <= cut - (writer.end - 0)
+        assert whole.startswith(file.read_bytes())
+        writer.append(Settled(5))
+    assert read(path) == [*kept, Settled(5)]
+    if cut == len(whole):
+        assert kept == written
+
+
+@shared
+@given(journals, journals, st.binary(max_size=80), st.data())
+def test_whatever_follows_what_is_durable_all_that_is_durable_is_kept(
+    tmp_path, durable, torn, garbage, data
+):
+    path = fresh(tmp_path)
+    write(path, *durable)
+    file = path / log_name(0)
+    end = file.stat().st_size
+    saved = (path / "durable").read_bytes()
+    write(path, *(record for record in torn if record.KIND != 1))
+    whole = file.read_bytes()
+    (path / "durable").write_bytes(saved)
+    file.write_bytes(whole[: data.draw(st.integers(end, len(whole)))] + garbage)
+    with open_writer(path) as writer:
+        kept = list(writer.replay())
+    assert kept[: len(durable)] == durable
+    assert read(path) == kept
+
+
+def test_a_torn_tail_is_cut_and_counted_and_reserved_zeros_are_not(tmp_path):
+    write(tmp_path, captured(1))
+    file = tmp_path / log_name(0)
+    whole = file.read_bytes()
+    file.write_bytes(whole + whole[HEADER_BYTES:-3] + bytes(3_000_000))
+    with open_writer(tmp_path) as writer:
+        assert writer.cut_bytes == len(whole) - HEADER_BYTES - 3
+    assert file.read_bytes() == whole
+
+
+@pytest.mark.parametrize("change", ["flip", "cut"])
+def test_durable_bytes_that_are_lost_are_said_and_nothing_is_cut(tmp_path, change):
+    with open_writer(tmp_path) as writer:
+        offsets = [writer.append(captured(n)) for n in range(1, 11)]
+    file = tmp_path / log_name(0)
+    data = bytearray(file.read_bytes())
+    if change == "flip":
+        data[offsets[6] + 20] ^= 64
+    else:
+        del data[offsets[6] :]
+    file.write_bytes(data)
+    with pytest.raises(JournalDamaged, match=f"is damaged at offset {offsets[6]}, and") as damage:
+        open_writer(tmp_path)
+    assert damage.value.offset == offsets[6]
+    assert file.read_bytes() == data
+
+
+def test_damage_in_an_ended_segment_does_not_stop_the_writer(tmp_path):
+    write(tmp_path, *(captured(n) for n in range(1, 41)), segment_bytes=400)
+    with logs(tmp_path)[0].open("r+b") as file:
+        file.seek(HEADER_BYTES + 12)
+        file.write(b"\xff\xff\xff\xff")
+    with open_writer(tmp_path) as writer:
+        assert writer.next_number == 41
+    with pytest.raises(JournalDamaged):
+        read(tmp_path)
+
+
+def test_what_a_crash_left_behind_is_removed(tmp_path):
+    write(tmp_path, captured(1))
+    remains = [tmp_path / "00000000000000009999.new", tmp_path / index_name(77)]
+    for file in remains:
+        file.write_bytes(b"half")
+    open_writer(tmp_path).close()
+    assert [file for file in remains if file.exists()] == []
+    assert numbers(tmp_path) == [1]
+
+
+def test_the_index_of_the_last_segment_is_made_anew(tmp_path):
+    write(tmp_path, *(captured(n, b"x" * 1_000) for n in range(1, 301)))
+    file = tmp_path / index_name(0)
+    good = file.read_bytes()
+    file.write_bytes(b"bad")
+    write(tmp_path, *(captured(n, b"x" * 1_000) for n in range(301, 501)))
+    assert good
+    assert file.read_bytes().startswith(good)
+    once = tmp_path / "once"
+    write(once, *(captured(n, b"x" * 1_000) for n in range(1, 501)))
+    assert (once / index_name(0)).read_bytes() == file.read_bytes()

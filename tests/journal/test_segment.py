@@ -1,0 +1,119 @@
+"""Headers and records as bytes in a file."""
+
+import os
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hansa.errors import JournalDamaged
+from hansa.journal.segment import (
+    CHUNK_BYTES,
+    FRAME_BYTES,
+    HEADER_BYTES,
+    Header,
+    Torn,
+    bases,
+    frame,
+    log_name,
+    read_header,
+    scan,
+)
+
+HEADER = Header(node=2**64 - 1, epoch=7, base=4096, number=3, created_ns=5)
+
+
+def scanned(path, data, start=0):
+    """What a scan of a file with these bytes yields, and where it finds it torn, None if not."""
+    path.write_bytes(data)
+    descriptor = os.open(path, os.O_RDONLY)
+    found: list[tuple[int, int, bytes]] = []
+    try:
+        found.extend(scan(descriptor, start, len(data)))
+    except Torn as torn:
+        return found, torn.position
+    finally:
+        os.close(descriptor)
+    return found, None
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory):
+    return tmp_path_factory.mktemp("segment") / "file"
+
+
+def test_a_header_comes_back(tmp_path):
+    (tmp_path / log_name(4096)).write_bytes(HEADER.pack() + b"more")
+    assert len(HEADER.pack()) == HEADER_BYTES
+    assert read_header(tmp_path, 4096) == HEADER
+
+
+@pytest.mark.parametrize("at", range(HEADER_BYTES))
+def test_a_header_with_a_wrong_byte_is_damaged(tmp_path, at):
+    data = bytearray(HEADER.pack())
+    data[at] ^= 1
+    (tmp_path / log_name(4096)).write_bytes(data)
+    with pytest.raises(JournalDamaged, match="its header is damaged"):
+        read_header(tmp_path, 4096)
+
+
+def test_a_short_header_is_damaged(tmp_path):
+    (tmp_path / log_name(4096)).write_bytes(HEADER.pack()[:-1])
+    with pytest.raises(JournalDamaged, match="its header is damaged"):
+        read_header(tmp_path, 4096)
+
+
+def test_a_segment_under_another_name_is_damaged(tmp_path):
+    (tmp_path / log_name(1)).write_bytes(replace(HEADER, base=2).pack())
+    with pytest.raises(JournalDamaged, match="not a segment of format 1 at its place"):
+        read_header(tmp_path, 1)
+
+
+def test_segments_are_listed_in_order_and_nothing_else_is(tmp_path):
+    for name in (log_name(10**19), log_name(9), "lock", "00000000000000000009.idx", "notes.log"):
+        (tmp_path / name).touch()
+    assert bases(tmp_path) == [9, 10**19]
+
+
+@given(
+    written=st.lists(st.tuples(st.integers(0, 255), st.binary(max_size=60)), max_size=6),
+    torn=st.binary(max_size=8),
+)
+def test_a_scan_yields_what_was_framed_and_finds_what_is_torn(file, written, torn):
+    data = b"".join(frame(kind, body) for kind, body in written)
+    found, position = scanned(file, data + torn)
+    assert [(kind, body) for _, kind, body in found] == written
+    assert position == (len(data) if torn else None)
+
+
+@given(st.binary(max_size=60), st.data())
+def test_any_flipped_bit_is_found(file, body, data):
+    good = frame(1, body)
+    at = data.draw(st.integers(0, len(good) - 1))
+    bad = bytearray(good)
+    bad[at] ^= 1 << data.draw(st.integers(0, 7))
+    assert scanned(file, frame(2, b"before") + bytes(bad)) == (
+        [(0, 2, b"before")],
+        len(frame(2, b"before")),
+    )
+
+
+def test_zeros_are_no_record(file):
+    assert scanned(file, frame(1, b"x") + bytes(100)) == ([(0, 1, b"x")], FRAME_BYTES + 1)
+
+
+@pytest.mark.parametrize("size", [CHUNK_BYTES - FRAME_BYTES, CHUNK_BYTES, 3 * CHUNK_BYTES + 1])
+def test_records_across_the_borders_of_chunks_are_whole(file, size):
+    bodies = [b"a" * 5, b"b" * size, b"c" * 5, b"d" * size]
+    found, position = scanned(file, b"".join(frame(1, body) for body in bodies))
+    assert [body for _, _, body in found] == bodies
+    assert position is None
+
+
+def test_a_scan_stops_where_it_is_told(file):
+    data = frame(1, b"x") + frame(2, b"y")
+    file.write_bytes(data)
+    descriptor = os.open(file, os.O_RDONLY)
+    assert list(scan(descriptor, 0, FRAME_BYTES + 1)) == [(0, 1, b"x")]
+    os.close(descriptor)

@@ -1,0 +1,321 @@
+"""Writing a journal: places, durability, segments, refusals."""
+
+import os
+import stat
+import subprocess
+import threading
+from typing import Any
+
+import pytest
+from tests.journal.journals import (
+    EPOCH,
+    NODE,
+    TIME,
+    captured,
+    logs,
+    numbers,
+    open_writer,
+    read,
+    write,
+)
+
+from hansa.errors import JournalUnusable
+from hansa.journal import disk
+from hansa.journal.reader import Reader
+from hansa.journal.records import Accepted, Bound, Completed, Progress, Record, Recorded, Trimmed
+from hansa.journal.segment import FRAME_BYTES, HEADER_BYTES
+from hansa.journal.writer import Writer
+
+SMALL: dict[str, Any] = {"segment_bytes": 400, "retention_bytes": 1 << 20}
+SECOND = 10**9
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "deep" / "journal"
+
+
+def test_a_new_journal_is_empty_and_has_the_epoch_it_was_given(path):
+    with open_writer(path) as writer:
+        assert (writer.epoch, writer.next_number, writer.first_number) == (EPOCH, 1, 1)
+        assert writer.durable == writer.end == HEADER_BYTES
+        assert list(writer.replay()) == []
+
+
+def test_an_offset_is_where_the_record_is(path):
+    with open_writer(path) as writer:
+        first, second = writer.append(Accepted(1)), writer.append(captured(1))
+        assert (first, second) == (HEADER_BYTES, HEADER_BYTES + FRAME_BYTES + 2)
+        assert writer.commit() == writer.durable == writer.end
+    assert list(Reader(path).read()) == [(first, Accepted(1)), (second, captured(1))]
+
+
+def test_what_is_not_committed_is_on_no_disk(path):
+    with open_writer(path) as writer:
+        before = writer.durable
+        writer.append(captured(1))
+        assert writer.durable == before
+        assert numbers(path) == []
+        writer.commit()
+        assert numbers(path) == [1]
+
+
+def test_the_next_life_goes_on_and_keeps_the_epoch(path):
+    write(path, captured(1), captured(2))
+    with Writer(path, NODE, EPOCH + 1) as writer:
+        assert (writer.epoch, writer.next_number, writer.cut_bytes) == (EPOCH, 3, 0)
+        assert list(writer.replay()) == [captured(1), captured(2)]
+        writer.append(captured(3))
+    assert numbers(path) == [1, 2, 3]
+
+
+@pytest.mark.parametrize("number", [0, 1, 3])
+def test_captured_publications_are_numbered_without_holes(path, number):
+    with open_writer(path) as writer:
+        writer.append(captured(1))
+        with pytest.raises(ValueError, match=f"number {number}, the next one is 2"):
+            writer.append(captured(number))
+        writer.append(captured(2))
+    assert numbers(path) == [1, 2]
+
+
+def test_everything_is_for_the_owner_only(path):
+    write(path, captured(1))
+    assert stat.S_IMODE(path.stat().st_mode) == 0o700
+    assert {stat.S_IMODE(each.stat().st_mode) for each in path.iterdir()} == {0o600}
+
+
+# ---------------------------------------------------------------- segments
+
+
+def test_a_full_segment_is_followed_by_another_and_all_is_read_as_one(path):
+    write(path, *(captured(number) for number in range(1, 41)), **SMALL)
+    assert len(logs(path)) > 3
+    assert numbers(path) == list(range(1, 41))
+    headers = Reader(path).headers()
+    assert [header.base for header in headers] == [int(file.stem) for file in logs(path)]
+    for header, following in zip(headers, headers[1:], strict=False):
+        assert following.base == header.base + logs(path)[headers.index(header)].stat().st_size
+
+
+def test_an_old_segment_ends_with_the_next_append(path):
+    now = [TIME]
+    with open_writer(path, lambda: now[0], segment_seconds=10) as writer:
+        writer.append(captured(1))
+        now[0] += 10 * SECOND - 1
+        writer.append(captured(2))
+        now[0] += 1
+        writer.append(captured(3))
+        writer.commit()
+    assert [header.number for header in Reader(path).headers()] == [1, 3]
+
+
+def test_an_empty_segment_does_not_end(path):
+    now = [TIME]
+    with open_writer(path, lambda: now[0], segment_seconds=10) as writer:
+        now[0] += 100 * SECOND
+        writer.append(captured(1))
+    assert len(logs(path)) == 1
+
+
+def test_a_segment_begins_with_the_state_that_is_carried(path):
+    state = Progress(1, 2, 3, 0)
+    with open_writer(path, **SMALL) as writer:
+        writer.carry = lambda: [state]
+        for number in range(1, 21):
+            state = Progress(1, 2, 3, number)
+            writer.append(captured(number))
+    headers = Reader(path).headers()
+    firsts = [next(Reader(path).read(header.base))[1] for header in headers[1:]]
+    assert firsts == [Progress(1, 2, 3, header.number) for header in headers[1:]]
+    with open_writer(path, **SMALL) as writer:
+        assert next(writer.replay()) == firsts[-1]
+
+
+def test_a_state_larger_than_a_segment_does_not_make_every_record_a_segment(path):
+    with open_writer(path, **SMALL) as writer:
+        writer.carry = lambda: [Progress(1, 2, 3, number) for number in range(100)]
+        for number in range(1, 31):
+            writer.append(captured(number))
+    assert len(logs(path)) < 10
+
+
+def test_what_retention_drops_is_said_in_the_journal(path):
+    with open_writer(path, segment_bytes=400, retention_bytes=1500) as writer:
+        for number in range(1, 101):
+            writer.append(captured(number))
+            writer.commit()
+        first = writer.first_number
+    said = [record for record in read(path) if isinstance(record, Trimmed)]
+    assert 1 < first < 101
+    assert numbers(path) == list(range(first, 101))
+    assert sum(file.stat().st_size for file in logs(path)) <= 1500 + 400 + 200
+    assert said[-1].last in (first - 1, Reader(path).headers()[0].number - 1)
+    assert len(list(path.glob("*.idx"))) == len(logs(path))
+
+
+# ---------------------------------------------------------------- what nobody waits for
+
+
+def test_what_nobody_waits_for_is_refused_and_counted_when_too_much_waits(path):
+    record = Recorded(1, 1, "a", b"x" * 100, False, b"", TIME)
+    with open_writer(path, waiting_bytes_max=300) as writer:
+        assert [writer.offer(record) for _ in range(5)] == [True, True, True, False, False]
+        assert writer.dropped == 2
+        writer.commit()
+        assert writer.offer(record)
+    assert read(path) == [record] * 4
+
+
+def test_appends_go_on_while_a_commit_waits_for_the_disk(path, monkeypatch):
+    syncing, synced = threading.Event(), threading.Event()
+
+    def slow(descriptor):
+        syncing.set()
+        assert synced.wait(60)
+        os.fsync(descriptor)
+
+    with open_writer(path) as writer:
+        writer.append(captured(1))
+        monkeypatch.setattr(disk, "_sync_data", slow)
+        thread = threading.Thread(target=writer.commit)
+        thread.start()
+        assert syncing.wait(60)
+        offset = writer.append(captured(2))
+        assert numbers(path) == []
+        synced.set()
+        thread.join()
+        assert writer.durable == offset
+        assert numbers(path) == [1]
+    assert numbers(path) == [1, 2]
+
+
+def test_many_threads_may_append_and_commit(path):
+    def work(origin):
+        for number in range(200):
+            writer.append(Progress(origin, 1, 1, number))
+            if number % 20 == 0:
+                writer.commit()
+
+    with open_writer(path, segment_bytes=5_000, retention_bytes=1 << 20) as writer:
+        threads = [threading.Thread(target=work, args=(origin,)) for origin in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    for origin in range(4):
+        mine = [r.number for r in read(path) if isinstance(r, Progress) and r.origin == origin]
+        assert mine == list(range(200))
+
+
+# ---------------------------------------------------------------- refusals
+
+
+def test_two_writers_cannot_share_a_journal(path):
+    with (
+        open_writer(path),
+        pytest.raises(JournalUnusable, match=f"another agent writes the journal {path}"),
+    ):
+        open_writer(path)
+    open_writer(path).close()
+
+
+def test_another_nodes_journal_is_refused(path):
+    write(path, captured(1))
+    with pytest.raises(JournalUnusable, match="is that of node 0123456789abcdef, not of 0000"):
+        Writer(path, 1, 1)
+    write(path, captured(2))
+
+
+def test_a_directory_that_cannot_be_one_is_named(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(JournalUnusable, match=r"cannot write the journal .*file: "):
+        open_writer(tmp_path / "file")
+
+
+def test_rights_that_lack_are_named(path, monkeypatch):
+    def refuse(*_):
+        raise PermissionError(13, "Permission denied")
+
+    write(path, captured(1))
+    monkeypatch.setattr(os, "open", refuse)
+    with pytest.raises(JournalUnusable, match="cannot write the journal .*: Permission denied"):
+        open_writer(path)
+
+
+def test_a_full_disk_loses_nothing_and_the_next_commit_tries_again(path, monkeypatch):
+    real = os.pwrite
+
+    def full(descriptor, data, position):
+        real(descriptor, bytes(data)[:5], position)
+        raise OSError(28, "No space left on device")
+
+    with open_writer(path, **SMALL) as writer:
+        writer.append(captured(1))
+        writer.commit()
+        for number in range(2, 30):
+            writer.append(captured(number))
+        monkeypatch.setattr(os, "pwrite", full)
+        for _ in range(2):
+            with pytest.raises(JournalUnusable, match="No space left on device"):
+                writer.commit()
+        assert numbers(path) == [1]
+        monkeypatch.setattr(os, "pwrite", real)
+        writer.append(captured(30))
+        writer.commit()
+        assert numbers(path) == list(range(1, 31))
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A file system of its own with 256 KiB."""
+    path = tmp_path / "disk"
+    path.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(path)]
+    if os.geteuid() or subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("only root may mount a small disk")
+    yield path
+    subprocess.run(["umount", str(path)], check=True)
+
+
+def test_a_disk_that_is_really_full(small_disk):
+    path = small_disk / "journal"
+    ballast = small_disk / "ballast"
+    ballast.write_bytes(bytes(128 << 10))
+    with open_writer(path) as writer:
+        number, acknowledged = 1, 0
+        with pytest.raises(JournalUnusable, match="No space left on device"):
+            while True:
+                writer.append(captured(number, bytes(3_000)))
+                number += 1
+                writer.commit()
+                acknowledged = number - 1
+        assert acknowledged > 10
+        assert numbers(path) == list(range(1, acknowledged + 1))
+        ballast.unlink()
+        writer.commit()
+        assert numbers(path) == list(range(1, number))
+
+
+def test_after_a_failed_sync_nothing_more_is_promised(path, monkeypatch):
+    def fail(_):
+        raise OSError(5, "Input/output error")
+
+    writer = open_writer(path)
+    writer.append(captured(1))
+    with monkeypatch.context() as broken:
+        broken.setattr(disk, "_sync_data", fail)
+        with pytest.raises(JournalUnusable, match="Input/output error"):
+            writer.commit()
+    for refused in (writer.commit, lambda: writer.append(captured(2))):
+        with pytest.raises(JournalUnusable, match="start the agent again"):
+            refused()
+    writer.close()
+    assert writer.durable == HEADER_BYTES
+    open_writer(path).close()
+
+
+def test_what_an_injection_writes_is_read_in_its_order(path):
+    written: list[Record] = [Bound(1, 9, 8, 7, 2), Accepted(1), Completed(1)]
+    write(path, *written)
+    assert read(path) == written
