@@ -8,7 +8,7 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
-from tests.agent.live import LoopThread, eventually
+from tests.agent.live import Client, LoopThread, eventually
 
 from hansa.local.mosquitto import Mosquitto, free_port
 
@@ -69,6 +69,7 @@ class Scene:
         self._thread = LoopThread()
         self._agents: list[Process] = []
         self._brokers: list[Mosquitto] = []
+        self._clients: list[Client] = []
 
     def broker(self, *extra: str, port: int | None = None) -> Mosquitto:
         port = port or free_port()
@@ -82,7 +83,14 @@ class Scene:
         self._agents.append(made)
         return made
 
+    def client(self, port: int, name: str = "", **options: Any) -> Client:
+        made = Client(port, name, **options)
+        self._clients.append(made)
+        return made
+
     def close(self) -> None:
+        for client in self._clients:
+            client.kill()
         for agent in self._agents:
             agent.close()
         for broker in self._brokers:

@@ -1,7 +1,6 @@
 """The agent's client at a real Mosquitto, under load while its set of subscriptions changes."""
 
 import asyncio
-import json
 import random
 import time
 from collections.abc import Awaitable, Callable
@@ -9,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.agent.brokers.access_control import access_control
 from tests.agent.waiting import until
 
 from hansa.agent.brokers.connection import BrokerAddress, Connection
@@ -22,12 +22,6 @@ from hansa.protocol.vocabulary import NodeId, Publication
 
 FILTERS = ("t/#", "t/+", "+/x", "t/x", "+/+", "+/#")
 """All match t/x, and no two of them could be replaced by one."""
-
-PLUGINS = (
-    "lib/*/mosquitto_dynamic_security.so",
-    "lib/mosquitto_dynamic_security.so",
-    "local/lib/mosquitto_dynamic_security.so",
-)
 
 CHANGES = 100
 PER_TICK = 20
@@ -179,34 +173,6 @@ def publication(topic: str, payload: bytes) -> Publication:
 
 
 # ---------------------------------------------------------------- what the broker forbids
-
-RULES = {
-    "defaultACLAccess": {
-        "publishClientSend": True,
-        "publishClientReceive": True,
-        "subscribe": True,
-        "unsubscribe": True,
-    },
-    "clients": [],
-    "groups": [{"groupname": "all", "roles": [{"rolename": "no secrets"}]}],
-    "anonymousGroup": "all",
-    "roles": [
-        {
-            "rolename": "no secrets",
-            "acls": [{"acltype": "subscribePattern", "topic": "secret/#", "allow": False}],
-        }
-    ],
-}
-
-
-def access_control(directory: Path) -> tuple[str, ...]:
-    """Lines for a broker that refuses the subscription itself, which `acl_file` does not."""
-    plugins = [path for place in PLUGINS for path in Path("/usr").glob(place)]
-    if not plugins:
-        pytest.skip("mosquitto's dynamic security plugin is not installed")
-    rules = directory / "rules.json"
-    rules.write_text(json.dumps(RULES))
-    return (f"plugin {plugins[0]}", f"plugin_opt_config_file {rules}")
 
 
 def test_a_filter_that_the_broker_refuses_is_named_and_the_others_work(mosquitto, tmp_path):
