@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -125,6 +126,15 @@ def test_a_reader_that_goes_away_is_no_error():
     )
     os.close(writing)
     assert (end.returncode, end.stderr) == (141, b"")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no full disk to try")
+@pytest.mark.parametrize("more", [[], ["--transcript", "/dev/full"]])
+def test_a_full_disk_is_no_fault_of_ours(more):
+    with Path("/dev/full").open("w") as full:
+        command = [*HANSA, "simulate", *more]
+        end = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
+    assert (end.returncode, end.stderr) == (74, "hansa: cannot write: no space left on device\n")
 
 
 def test_a_terminal_without_our_symbols_is_no_error():

@@ -1,12 +1,14 @@
 """The `hansa` command: finds the command that was asked for and turns its end into an exit code.
 
 Exit codes: 0 all is well, 1 a promise was broken, 2 bad input (one line on stderr says what to
-change), 70 a fault of ours, 130 stopped with Ctrl-C, 141 the reader of our output went away.
+change), 70 a fault of ours, 74 the disk is full, 130 stopped with Ctrl-C, 141 the reader of our
+output went away.
 
 Only the command that runs is imported, so that `hansa --help` answers at once.
 """
 
 import difflib
+import errno
 import importlib
 import io
 import os
@@ -79,6 +81,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
     except Exception as fault:  # noqa: BLE001  # whatever it is, it must not look like bad input
+        if isinstance(fault, OSError) and fault.errno in (errno.ENOSPC, errno.EDQUOT):
+            print(f"hansa: cannot write: {os.strerror(fault.errno).lower()}", file=sys.stderr)
+            return 74
         _own_up(fault)
         return 70
     return code
