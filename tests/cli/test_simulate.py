@@ -280,6 +280,7 @@ def test_the_failing_run_is_in_the_json(failing, capsys):
     code, out, _ = run(capsys, "--runs", "9", "--json")
     values = json.loads(out)
     assert (code, values["passed"], values["failed"]["seed"]) == (1, 0, 1)
+    assert values["failed"]["replay"] == "hansa simulate --seed 1"
 
 
 # ---------------------------------------------------------------- what it refuses

@@ -12,6 +12,7 @@ from hansa.agent.brokers.connection import BrokerAddress
 from hansa.cli import bridge_ring
 from hansa.cli.clients import Client, Stream, until
 from hansa.cli.healing import Healing, measure
+from hansa.cli.launcher import command
 from hansa.cli.report import table
 from hansa.cli.story import Story
 from hansa.errors import UsageError
@@ -287,7 +288,7 @@ async def _keep(story: Story, scene: Scene) -> None:
     story.say("\nThe federation stays up; Ctrl-C ends it. Try, in other terminals:")
     story.say(f"  mosquitto_sub -p {ports[2]} -t 'plant/#' -v")
     story.say(f"  mosquitto_pub -p {ports[0]} -t plant/line1/temp -m 21.5")
-    story.say(f"  hansa top {scene.federation.nodes[0].admin}")
+    story.say(f"  {command('top', scene.federation.nodes[0].admin)}")
     await asyncio.Event().wait()
 
 

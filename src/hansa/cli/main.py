@@ -17,6 +17,7 @@ import traceback
 from collections.abc import Sequence
 
 from hansa import __version__
+from hansa.cli.launcher import command
 from hansa.errors import UsageError
 
 TRACEBACK = "HANSA_TRACEBACK"
@@ -117,5 +118,5 @@ def _command(given: list[str]) -> int:
         case [name, *_]:
             near = difflib.get_close_matches(name, COMMANDS, n=1)
             hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(COMMANDS)}."
-            raise UsageError(f"there is no command {name!r}; {hint} See `hansa --help`")
+            raise UsageError(f"there is no command {name!r}; {hint} See `{command('--help')}`")
     raise AssertionError(given)
