@@ -13,7 +13,7 @@ from tests.agent.brokers.access_control import access_control
 from tests.agent.live import Client, LoopThread, eventually
 from tests.agent.process import Process, Scene
 
-from hansa.local.mosquitto import Mosquitto, free_port
+from hansa.local.mosquitto import Mosquitto, configuration, free_port
 from hansa.mqtt.vocabulary import Version
 
 
@@ -225,6 +225,25 @@ def test_a_lasting_session_is_known_after_a_restart_of_the_agent(scene, tmp_path
     again.says("broker connected")
     assert local(again) >= {"lasting/#"}
     assert status(again)["broker"]["observed"] is False
+
+
+@pytest.mark.skipif(shutil.which("stdbuf") is None, reason="stdbuf (coreutils) is not installed")
+def test_what_was_subscribed_before_is_learned_by_the_signal(scene, mosquitto, tmp_path):
+    port, pid_file, output = free_port(), tmp_path / "pid", tmp_path / "output"
+    config = tmp_path / "conf"
+    config.write_text(configuration(port, tmp_path / "log", (f"pid_file {pid_file}",)))
+    command = ["stdbuf", "-oL", mosquitto, "-c", str(config)]
+    with output.open("wb") as out, subprocess.Popen(command, stdout=out) as broker:
+        try:
+            eventually(pid_file.exists, "broker up")
+            scene.client(port, "ann").subscribe("before/#", "be fore/+")
+            agent = scene.agent(
+                broker_port=port, broker_pid_file=pid_file, broker_output_file=output
+            )
+            agent.says("observer complete")
+            assert local(agent) == {"before/#", "be fore/+"}
+        finally:
+            broker.terminate()
 
 
 def test_a_client_that_leaves_without_unsubscribing_is_noticed(scene):

@@ -1,6 +1,8 @@
 """Every setting from a file and from the environment, and every complaint."""
 
 import re
+from dataclasses import fields
+from pathlib import Path
 
 import pytest
 
@@ -11,6 +13,8 @@ from hansa.cli.main import TRACEBACK
 from hansa.errors import UsageError
 from hansa.protocol.settings import Metric
 
+EXAMPLE = Path(__file__).parents[2] / "docs" / "node.toml"
+
 
 def written(tmp_path, text):
     path = tmp_path / "node.toml"
@@ -20,6 +24,15 @@ def written(tmp_path, text):
 
 def test_without_file_and_environment_everything_has_its_default():
     assert load(None, {}) == AgentSettings()
+
+
+def test_the_example_loads_and_names_every_setting_of_an_agent():
+    settings = load(EXAMPLE, {})
+    assert (settings.name, settings.broker.port) == ("plant-1", 1883)
+    named = set(re.findall(r"^(?:# )?(\w+) = ", EXAMPLE.read_text(), re.M))
+    sections = {"broker", "link", "admin", "protocol"}
+    for record in (settings, settings.broker, settings.link, settings.admin):
+        assert {item.name for item in fields(record)} - sections <= named
 
 
 def test_a_file_sets_what_it_names(tmp_path):
@@ -92,6 +105,8 @@ def test_a_password_is_not_shown():
         ),
         ("[broker]\npassword = 'x'", "[broker] password needs a username"),
         ("[broker]\ntls_ca = 'x'", "[broker] tls_ca is for tls = true"),
+        ("[broker]\npid_file = 'x'", "[broker] pid_file and output_file need each other"),
+        ("[broker]\noutput_file = 'x'", "[broker] pid_file and output_file need each other"),
         ("[broker]\nbeacon_interval = 0", "beacon_interval must be above 0 seconds, not 0.0"),
         ("[link]\nwindow = 1000", "[link] window must be at least 262144 bytes, not 1000"),
         ("[broker]\nport = 0", "[broker] port must be from 1 to 65535, not 0"),

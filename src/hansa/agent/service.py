@@ -14,6 +14,7 @@ from hansa import __version__
 from hansa.agent.admin import Answer, Pages, as_json, serve
 from hansa.agent.brokers.beacon import BeaconObserver
 from hansa.agent.brokers.connection import BrokerAddress, Connection
+from hansa.agent.brokers.history import History, LogFile, PrintedTree
 from hansa.agent.brokers.mosquitto import MosquittoObserver
 from hansa.agent.brokers.observer import Observer
 from hansa.agent.brokers.session import BrokerClient
@@ -72,7 +73,7 @@ class Agent:
             self._connecting("watcher"),
             feed=self._interest_changed,
             found=self._chronicle.finding,
-            log_file=Path(settings.broker.log_file) if settings.broker.log_file else None,
+            histories=self._histories(),
         )
         self._save: asyncio.TimerHandle | None = None
         self.link_address = Address(settings.link.host, settings.link.port)
@@ -85,6 +86,15 @@ class Agent:
         if broker.observer == "beacon":
             return BeaconObserver(broker.beacon_interval)
         return MosquittoObserver(own_prefix=self._client_id(""))
+
+    def _histories(self) -> list[History]:
+        broker = self._settings.broker
+        found: list[History] = []
+        if broker.log_file:
+            found.append(LogFile(Path(broker.log_file)))
+        if broker.pid_file:
+            found.append(PrintedTree(Path(broker.pid_file), Path(broker.output_file)))
+        return found
 
     def _client_id(self, role: str) -> str:
         base = self._settings.broker.client_id or f"hansa-{self.identity.node:016x}"

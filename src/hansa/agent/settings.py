@@ -51,6 +51,10 @@ class BrokerSettings:
     """With observer static: the filters that clients here want."""
     log_file: str = ""
     """The broker's `log_dest file`, if the agent may read it: what was subscribed before."""
+    pid_file: str = ""
+    """The broker's `pid_file`, if the agent may send it SIGUSR2 to have it print all filters."""
+    output_file: str = ""
+    """With pid_file: where the broker's standard output goes, line by line."""
     client_id: str = ""
     """How the ids of the agent's clients at the broker begin; `hansa-<node id>` if empty."""
     beacon_interval: float = 10.0
@@ -132,20 +136,9 @@ def _check(settings: AgentSettings) -> None:
     """Refuse what cannot work, naming the setting and what to change."""
     if settings.log not in LOG_LEVELS:
         raise UsageError(f"log must be one of {', '.join(LOG_LEVELS)}, not {settings.log!r}")
-    broker = settings.broker
-    if broker.observer not in OBSERVERS:
-        choice = ", ".join(OBSERVERS)
-        raise UsageError(f"[broker] observer must be one of {choice}, not {broker.observer!r}")
-    if broker.password and not broker.username:
-        raise UsageError("[broker] password needs a username")
-    if broker.tls_ca and not broker.tls:
-        raise UsageError("[broker] tls_ca is for tls = true")
-    if broker.beacon_interval <= 0:
-        raise UsageError(
-            f"[broker] beacon_interval must be above 0 seconds, not {broker.beacon_interval}"
-        )
+    _check_broker(settings.broker)
     for place, port, least in (
-        ("broker", broker.port, 1),
+        ("broker", settings.broker.port, 1),
         ("link", settings.link.port, 0),
         ("admin", settings.admin.port, 0),
     ):
@@ -157,6 +150,22 @@ def _check(settings: AgentSettings) -> None:
         )
     for text in settings.link.neighbours:
         parse_address(text)
+
+
+def _check_broker(broker: BrokerSettings) -> None:
+    if broker.observer not in OBSERVERS:
+        choice = ", ".join(OBSERVERS)
+        raise UsageError(f"[broker] observer must be one of {choice}, not {broker.observer!r}")
+    if broker.password and not broker.username:
+        raise UsageError("[broker] password needs a username")
+    if broker.tls_ca and not broker.tls:
+        raise UsageError("[broker] tls_ca is for tls = true")
+    if bool(broker.pid_file) != bool(broker.output_file):
+        raise UsageError("[broker] pid_file and output_file need each other")
+    if broker.beacon_interval <= 0:
+        raise UsageError(
+            f"[broker] beacon_interval must be above 0 seconds, not {broker.beacon_interval}"
+        )
 
 
 def parse_address(text: str) -> Address:

@@ -1,14 +1,21 @@
 """The watcher between a connection and an observer, both made of lists."""
 
 import asyncio
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from tests.agent.waiting import until
 
 from hansa.agent.brokers import watcher as watcher_module
-from hansa.agent.brokers.observer import Change, Completed, Finding, Observer, ResyncFailed
+from hansa.agent.brokers.history import History
+from hansa.agent.brokers.observer import (
+    Change,
+    Completed,
+    Finding,
+    Incomplete,
+    Observer,
+    ResyncFailed,
+)
 from hansa.agent.brokers.watcher import Watcher
 from hansa.errors import UsageError
 from hansa.mqtt import effects, inputs, packets
@@ -23,7 +30,7 @@ CONNECTED = effects.Connected(
 
 
 class ListObserver(Observer):
-    """Takes `+a` and `-a` as changes."""
+    """Takes `+a` and `-a` as changes, and `?a` for a sign that it missed something."""
 
     complete = True
     reason = ""
@@ -41,6 +48,8 @@ class ListObserver(Observer):
 
     def take(self, topic: str, payload: bytes, now: float) -> Change:
         sign, name = payload.decode()[0], payload.decode()[1:]
+        if sign == "?":
+            return Change(findings=(Incomplete(name),))
         return Change((name,)) if sign == "+" else Change((), (name,))
 
     def begin_resync(self, now: float) -> None:
@@ -73,7 +82,7 @@ class FakeConnection:
 
 
 class Scene:
-    def __init__(self, *subscriptions: str, log_file: Path | None = None) -> None:
+    def __init__(self, *subscriptions: str, histories: Sequence[History] = ()) -> None:
         self.observer = ListObserver(*subscriptions)
         self.fed: list[InterestChanged] = []
         self.found: list[Finding] = []
@@ -82,7 +91,7 @@ class Scene:
             FakeConnection,  # type: ignore[arg-type]
             feed=self.fed.append,
             found=self.found.append,
-            log_file=log_file,
+            histories=histories,
         )
         self.broker: Any = self.watcher.connection
 
@@ -105,15 +114,59 @@ def run(work: Callable[[], Any]) -> Any:
     return asyncio.run(inside())
 
 
-def test_it_subscribes_then_reads_the_log_and_then_tells_the_node(tmp_path):
-    (tmp_path / "log").write_text("history")
-    scene = Scene(LOG, "b", log_file=tmp_path / "log")
-    run(scene.connect)
+class Told:
+    """A history with these words."""
+
+    def __init__(self, *words: str) -> None:
+        self.words = list(words)
+
+    async def read(self) -> str:
+        if not self.words:
+            raise UsageError("nothing more")
+        return self.words.pop(0)
+
+
+def test_it_subscribes_then_reads_the_log_and_then_tells_the_node():
+    scene = Scene(LOG, "b", histories=[Told("history"), Told("not asked")])
+
+    async def work() -> None:
+        scene.connect()
+        assert scene.fed == []
+        await until(lambda: scene.fed, "told")
+
+    run(work)
     wishes = (packets.Subscription(LOG), packets.Subscription("b"))
     assert scene.broker.orders == [inputs.Subscribe(wishes)]
     assert scene.observer.calls == ["begin", "history"]
     assert scene.fed == [InterestChanged(("r",))]
     assert scene.found == [Completed()]
+
+
+def test_histories_are_asked_in_turn_until_the_picture_is_whole():
+    scene = Scene(LOG, histories=[Told(), Told("half"), Told("more")])
+
+    async def work() -> None:
+        scene.observer.complete = False
+        scene.connect()
+        await until(lambda: scene.observer.calls[-1:] == ["more"], "all asked")
+
+    run(work)
+    assert scene.observer.calls == ["begin", "begin", "half", "begin", "more"]
+    assert scene.found[0] == ResyncFailed("nothing more")
+
+
+def test_a_sign_that_something_was_missed_has_the_history_read_again(monkeypatch):
+    monkeypatch.setattr(watcher_module, "RESYNC_DELAY_S", 0.01)
+    scene = Scene(LOG, histories=[Told("first", "second")])
+
+    async def work() -> None:
+        scene.connect()
+        await until(lambda: "first" in scene.observer.calls, "the first time")
+        scene.receive(b"?lost", b"?lost")
+        await until(lambda: "second" in scene.observer.calls, "again")
+
+    run(work)
+    assert scene.observer.calls == ["begin", "first", "begin", "second"]
 
 
 def test_without_a_log_file_the_node_is_told_that_nothing_is_wanted_yet():
@@ -122,11 +175,35 @@ def test_without_a_log_file_the_node_is_told_that_nothing_is_wanted_yet():
     assert scene.fed == [InterestChanged()]
 
 
-def test_a_log_file_that_cannot_be_read_is_told():
-    scene = Scene(LOG, log_file=Path("/nonexistent/log"))
-    run(scene.connect)
-    assert scene.found == [ResyncFailed("/nonexistent/log: No such file or directory")]
+def test_a_history_that_cannot_be_read_is_told():
+    scene = Scene(LOG, histories=[Told()])
+
+    async def work() -> None:
+        scene.connect()
+        await until(lambda: scene.fed, "told")
+
+    run(work)
+    assert scene.found == [ResyncFailed("nothing more")]
     assert scene.fed == [InterestChanged()]
+
+
+def test_a_new_connection_ends_what_the_former_one_began():
+    class Endless:
+        async def read(self) -> str:
+            await asyncio.get_running_loop().create_future()
+            raise AssertionError
+
+    scene = Scene(LOG, histories=[Endless()])
+
+    async def work() -> None:
+        for _ in range(2):
+            scene.connect()
+            await until(lambda: scene.observer.calls, "begun")
+            scene.observer.calls.clear()
+        scene.watcher.stop()
+
+    run(work)
+    assert scene.fed == []
 
 
 def test_a_burst_is_one_event_with_what_is_left_of_it():

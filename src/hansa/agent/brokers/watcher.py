@@ -7,16 +7,27 @@ the node.
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
 
 from hansa.agent.brokers.connection import Connection
-from hansa.agent.brokers.observer import Change, Finding, Incomplete, Observer, ResyncFailed
+from hansa.agent.brokers.history import History
+from hansa.agent.brokers.observer import (
+    Change,
+    Drifted,
+    Finding,
+    Incomplete,
+    Observer,
+    ResyncFailed,
+)
 from hansa.errors import UsageError
 from hansa.mqtt import effects, inputs, packets
 from hansa.mqtt.vocabulary import REFUSED
 from hansa.protocol.events import InterestChanged
 
 LOG_TOPICS = "$SYS/broker/log/"
+RESYNC_DELAY_S = 1.0
+"""Seconds from a sign that something was missed to the look at what the broker kept: signs come in
+bursts, and a broker writes its files when it has time."""
+
 SILENCE_S = 2.0
 """Seconds without a line after a broker was asked for its log. The very request should make one."""
 
@@ -30,14 +41,16 @@ class Watcher:
         connection: Callable[[Callable[[effects.Effect], None]], Connection],
         feed: Callable[[InterestChanged], None],
         found: Callable[[Finding], None],
-        log_file: Path | None,
+        histories: Sequence[History] = (),
     ) -> None:
-        """`found` is told what the operator should know; `log_file` is the broker's, if any."""
+        """`found` is told what the operator should know; `histories` are asked in turn until one
+        makes the picture whole."""
         self.observer = observer
         self.connection = connection(self._told)
         self._feed = feed
         self._found = found
-        self._log_file = log_file
+        self._histories = histories
+        self._catching_up: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._has_told_node = False
         self._silence: asyncio.TimerHandle | None = None
@@ -64,6 +77,7 @@ class Watcher:
         if self._timer is not None:
             self._timer.cancel()
         self._end_silence()
+        self._end_catching_up()
 
     def _now(self) -> float:
         return asyncio.get_running_loop().time()
@@ -74,7 +88,9 @@ class Watcher:
                 self._subscribe(present)
             case effects.Subscribed(subscriptions=asked, reasons=reasons):
                 self._note_refusals(asked, reasons)
-                self._resync()
+                self._catch_up(0.0)
+                if not self._histories:
+                    self._apply([], known=True)
             case effects.PublishReceived(batch):
                 now = self._now()
                 if self._silence and any(p.topic.startswith(LOG_TOPICS) for p in batch):
@@ -85,7 +101,7 @@ class Watcher:
 
     def _subscribe(self, session_present: bool) -> None:
         self._apply([self.observer.reconnected(not session_present, self._now())])
-        self.observer.begin_resync(self._now())
+        self._end_catching_up()
         names = self.observer.subscriptions()
         self._end_silence()
         if any(name.startswith(LOG_TOPICS) for name in names):
@@ -115,17 +131,32 @@ class Watcher:
             names = ", ".join(refused)
             self._found(Incomplete(f"the broker does not let the agent subscribe to {names}"))
 
-    def _resync(self) -> None:
-        """Read what the broker logged before we listened; the node may then rely on the picture."""
-        changes = []
-        if self._log_file is not None:
+    def _catch_up(self, delay_s: float) -> None:
+        """Learn what went by unseen, unless that is under way."""
+        if self._histories and self._catching_up is None:
+            self._catching_up = asyncio.create_task(self._read_histories(delay_s))
+
+    def _end_catching_up(self) -> None:
+        if self._catching_up is not None:
+            self._catching_up.cancel()
+            self._catching_up = None
+
+    async def _read_histories(self, delay_s: float) -> None:
+        """Read what the broker told before we listened; the node may then rely on the picture."""
+        await asyncio.sleep(delay_s)
+        for history in self._histories:
+            self.observer.begin_resync(self._now())
             try:
-                text = self._log_file.read_text(errors="replace")
-            except OSError as error:
-                self._found(ResyncFailed(f"{self._log_file}: {error.strerror}"))
-            else:
-                changes.append(self.observer.resync(text, self._now()))
-        self._apply(changes, known=True)
+                text = await history.read()
+            except UsageError as error:
+                self._found(ResyncFailed(str(error)))
+                continue
+            change = self.observer.resync(text, self._now())
+            self._apply([change], known=self.observer.complete)
+            if self.observer.complete:
+                break
+        self._catching_up = None
+        self._apply([], known=True)
 
     def _apply(self, changes: Iterable[Change], known: bool = False) -> None:
         """Tell the node the sum of some changes: a burst of subscriptions is one event."""
@@ -133,6 +164,8 @@ class Watcher:
         for change in changes:
             for finding in change.findings:
                 self._found(finding)
+                if isinstance(finding, Incomplete | Drifted):
+                    self._catch_up(RESYNC_DELAY_S)
             for names, is_wanted in ((change.removed, False), (change.added, True)):
                 for name in names:
                     if net.pop(name, is_wanted) == is_wanted:
