@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from tests.journal.journals import captured, open_writer, write
 
-from hansa.journal.crash import EXIT_CODE, VARIABLE, Point
+from hansa.errors import UsageError
+from hansa.journal.crash import EXIT_CODE, VARIABLE, Point, parse
 from hansa.journal.reader import Reader
 from hansa.journal.records import Captured
 
@@ -69,6 +70,17 @@ def test_crash_after_crash_and_all_goes_on(tmp_path):
         promised = max(promised, last)
     assert live(tmp_path)[0] == 0
     assert numbers_after(tmp_path)[-1] > promised > 0
+
+
+@pytest.mark.parametrize("text, armed", [("", (0, 0)), ("3", (3, 1)), ("12:5", (12, 5))])
+def test_a_crash_point_is_a_number_and_perhaps_a_count(text, armed):
+    assert parse(text) == armed
+
+
+@pytest.mark.parametrize("text", ["x", "3:x", ":3", "-1"])
+def test_what_is_no_crash_point_is_refused(text):
+    with pytest.raises(UsageError, match=f"HANSA_CRASH_POINT is '{text}'; it takes the number"):
+        parse(text)
 
 
 def test_without_a_crash_point_nothing_ends(tmp_path):

@@ -73,6 +73,23 @@ def test_a_torn_tail_is_cut_and_counted_and_reserved_zeros_are_not(tmp_path):
     assert file.read_bytes() == whole
 
 
+def test_what_was_behind_a_torn_record_does_not_come_back(tmp_path):
+    """Not even when something of the same length is written in its place and a crash follows."""
+    path = tmp_path / "journal"
+    with open_writer(path) as writer:
+        offsets = [writer.append(captured(n)) for n in range(1, 4)]
+    (path / "durable").unlink()
+    data = bytearray((path / log_name(0)).read_bytes())
+    data[offsets[1] + 20] ^= 1
+    (path / log_name(0)).write_bytes(data)
+    with open_writer(path) as writer:
+        writer.append(captured(2))
+        writer.commit()
+        shutil.copytree(path, tmp_path / "crashed")
+    open_writer(tmp_path / "crashed").close()
+    assert numbers(tmp_path / "crashed") == [1, 2]
+
+
 @pytest.mark.parametrize("change", ["flip", "cut"])
 def test_durable_bytes_that_are_lost_are_said_and_nothing_is_cut(tmp_path, change):
     with open_writer(tmp_path) as writer:

@@ -10,13 +10,15 @@ import os
 from enum import IntEnum
 from itertools import count
 
+from hansa.errors import UsageError
+
 VARIABLE = "HANSA_CRASH_POINT"
 EXIT_CODE = 86
 """Of a process that ended here."""
 
 
 class Point(IntEnum):
-    """What was just done."""
+    """What the journal has just done. Who uses it has points of its own, from 100 on."""
 
     COMMIT_BEGUN = 1
     HALF_WRITTEN = 2
@@ -32,18 +34,26 @@ class Point(IntEnum):
     RECOVERED = 12
 
 
-def _armed(text: str) -> tuple[int, int]:
+def parse(text: str) -> tuple[int, int]:
+    """Return a point and how often it is to be passed; (0, 0), which is no point, for no text."""
+    if not text:
+        return 0, 0
     point, _, times = text.partition(":")
+    if not point.isdecimal() or not (times or "1").isdecimal():
+        raise UsageError(
+            f"{VARIABLE} is {text!r}; it takes the number of a crash point, as 3 or, for the fifth "
+            "time that it is passed, 3:5"
+        )
     return int(point), int(times or 1)
 
 
-ARMED, _TIMES = _armed(os.environ.get(VARIABLE) or "0")
+ARMED, _TIMES = parse(os.environ.get(VARIABLE, ""))
 """The point at which this process ends, 0 for none."""
 
 _passes = count(1)
 
 
-def reached(point: Point) -> None:
+def reached(point: int) -> None:
     """Go on, unless this is where a test wants the process to end."""
     if point == ARMED and next(_passes) == _TIMES:
         os._exit(EXIT_CODE)

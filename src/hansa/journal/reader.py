@@ -34,6 +34,7 @@ class Reader:
     def __init__(self, path: Path) -> None:
         """Read the journal in this directory."""
         self._path = path
+        self._known: dict[int, Header] = {}
 
     @property
     def bounds(self) -> Bounds:
@@ -43,15 +44,16 @@ class Reader:
 
     def headers(self) -> list[Header]:
         """Return what the segments say of themselves: node, epoch, first offset and number."""
-        found = []
+        found: dict[int, Header] = {}
         for base in self._look()[0]:
             try:
-                found.append(read_header(self._path, base))
+                found[base] = self._known.get(base) or read_header(self._path, base)
             except FileNotFoundError:  # dropped since; the older ones were dropped before it
                 found.clear()
             except OSError as error:
                 raise self._unreadable(error) from error
-        return found
+        self._known = found
+        return list(found.values())
 
     def entries(
         self, start: int | None = None, end: int | None = None

@@ -1,0 +1,40 @@
+"""How far a journal is durable, as another process learns it."""
+
+import pytest
+
+from hansa.journal import mark
+
+
+def test_the_last_word_counts(tmp_path):
+    written = mark.Mark(tmp_path)
+    for offset in (52, 2**64 - 1, 1_000):
+        written.set(offset)
+        assert mark.read(tmp_path) == offset
+    written.close()
+    assert mark.read(tmp_path) == 1_000
+
+
+def test_it_stays_when_it_is_opened_again(tmp_path):
+    for offset in (52, None):
+        written = mark.Mark(tmp_path)
+        if offset:
+            written.set(offset)
+        written.close()
+    assert mark.read(tmp_path) == 52
+
+
+@pytest.mark.parametrize("content", [None, b"", b"\0" * 12, b"\0" * 8 + b"\1" * 4, b"x" * 13])
+def test_what_says_nothing_promises_nothing(tmp_path, content):
+    if content is not None:
+        (tmp_path / mark.NAME).write_bytes(content)
+    assert mark.read(tmp_path) == 0
+
+
+def test_a_reader_that_meets_a_half_written_one_reads_again(tmp_path, monkeypatch):
+    written = mark.Mark(tmp_path)
+    written.set(77)
+    written.close()
+    whole = (tmp_path / mark.NAME).read_bytes()
+    contents = iter([b"\0" * 8 + whole[8:], whole[:5], whole])
+    monkeypatch.setattr(type(tmp_path), "read_bytes", lambda _: next(contents))
+    assert mark.read(tmp_path) == 77
