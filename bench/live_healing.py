@@ -20,7 +20,7 @@ from hansa.agent.brokers.connection import BrokerAddress
 from hansa.cli.clients import Client, Stream, until
 from hansa.cli.healing import Healing
 from hansa.cli.healing import measure as measure_healing
-from hansa.local.federation import LocalFederation
+from hansa.local.federation import Cable, LocalFederation
 from hansa.simulator.topologies import parse
 
 TOPIC = "plant/line1/temp"
@@ -248,7 +248,9 @@ async def _measure(runs: int) -> dict[str, object]:
 
 
 async def _begin() -> Scene:
-    federation = LocalFederation(parse("grid:3x3", seed=1), {"HANSA_LOG": "warning"}, can_cut=True)
+    federation = LocalFederation(
+        parse("grid:3x3", seed=1), {"HANSA_LOG": "warning"}, cable=Cable(can_cut=True)
+    )
     addresses = [BrokerAddress("127.0.0.1", node.mosquitto.port) for node in federation.nodes]
     scene = Scene(
         federation,

@@ -20,7 +20,7 @@ from typing import Any
 from bench.console import say
 from hansa.agent.brokers.connection import BrokerAddress
 from hansa.cli.clients import Client
-from hansa.local.federation import LocalFederation
+from hansa.local.federation import Cable, LocalFederation
 from hansa.local.mosquitto import Mosquitto, free_port
 from hansa.local.relay import Relay
 from hansa.simulator.topologies import distances, parse
@@ -114,7 +114,9 @@ async def _measure(delay_ms: float) -> dict[str, object]:
 
 @asynccontextmanager
 async def _federated(delay_ms: float) -> AsyncIterator[Setting]:
-    federation = LocalFederation(GRID, {"HANSA_LOG": "warning"}, link_delay_s=delay_ms / 1000)
+    federation = LocalFederation(
+        GRID, {"HANSA_LOG": "warning"}, cable=Cable(delay_s=delay_ms / 1000)
+    )
     addresses = [BrokerAddress("127.0.0.1", node.mosquitto.port) for node in federation.nodes]
     names = {number: f"federation, node {number}" for number in SINKS}
     setting = Setting(

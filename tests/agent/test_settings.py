@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from hansa.agent.links.link import Address
-from hansa.agent.settings import AgentSettings, load, parse_address
+from hansa.agent.settings import AgentSettings, load, parse_address, parse_neighbour
 from hansa.cli.launcher import LAUNCHER
 from hansa.cli.main import TRACEBACK
 from hansa.errors import UsageError
@@ -108,6 +108,9 @@ def test_a_password_is_not_shown():
         ("[broker]\npid_file = 'x'", "[broker] pid_file and output_file need each other"),
         ("[broker]\noutput_file = 'x'", "[broker] pid_file and output_file need each other"),
         ("[broker]\nbeacon_interval = 0", "beacon_interval must be above 0 seconds, not 0.0"),
+        ("[link]\ntransport = 'x'", "[link] transport must be one of tcp, udp, not 'x'"),
+        ("[link]\nneighbours = ['x://a:1']", "neighbour 'x://a:1': the transport must be one of"),
+        ("[link]\nneighbours = ['udp://a:x']", "neighbour 'a:x': the port must be a number"),
         ("[link]\nwindow = 1000", "[link] window must be at least 262144 bytes, not 1000"),
         ("[broker]\nport = 0", "[broker] port must be from 1 to 65535, not 0"),
         ("[link]\nport = 65536", "[link] port must be from 0 to 65535, not 65536"),
@@ -167,3 +170,9 @@ def test_an_address(text, address):
 def test_no_address(text):
     with pytest.raises(UsageError, match="neighbour"):
         parse_address(text)
+
+
+def test_a_neighbour_may_name_its_transport():
+    assert parse_neighbour("a:1", "udp") == ("udp", Address("a", 1))
+    assert parse_neighbour("tcp://a:1", "udp") == ("tcp", Address("a", 1))
+    assert parse_neighbour("udp://[::1]", "tcp") == ("udp", Address("::1", 10_500))

@@ -126,6 +126,8 @@ def test_a_port_that_is_taken_is_named_and_nothing_is_left_behind(tmp_path):
         (["ring:3", "--strategy", "x"], "there is no 'x'; there are mesh"),
         (["ring:3", "--redundancy", "0"], "0 must be from 1 to 16 parents"),
         (["ring:3", "--link-delay", "-1"], "-1 must be from 0 to 60000 ms"),
+        (["ring:3", "--transport", "x"], "there is no 'x'; there are tcp, udp"),
+        (["ring:3", "--link-loss", "0.1"], "--link-loss needs --transport udp"),
         (["ring:3", "--base-port", "80"], "80 must be from 1024 to 65000"),
         (["circle:3"], "circle"),
         ([], "topology"),

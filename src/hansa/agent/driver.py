@@ -7,6 +7,7 @@ written with one call per link and one for the broker.
 import asyncio
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Sequence
+from time import monotonic
 from typing import Protocol
 
 from hansa.agent.links.link import Link
@@ -137,7 +138,9 @@ class Driver:
         if self._busy:
             return
         self._busy = True
-        now = self._loop.time()
+        now = (
+            monotonic()
+        )  # uvloop's own clock stands still in an iteration, and counts milliseconds
         try:
             while self._events:
                 for effect in self.node.handle(self._events.popleft(), now):
@@ -209,7 +212,10 @@ class Driver:
         if self._timer is not None:
             self._timer.cancel()
         self._due = due
-        self._timer = None if due is None else self._loop.call_at(due, self._fire)
+        if due is None:
+            self._timer = None
+        else:
+            self._timer = self._loop.call_later(max(0.0, due - monotonic()), self._fire)
 
     def _fire(self) -> None:
         self._timer = None

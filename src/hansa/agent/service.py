@@ -24,9 +24,10 @@ from hansa.agent.chronicle import Chronicle
 from hansa.agent.driver import Driver
 from hansa.agent.links.link import Address, Link
 from hansa.agent.links.tcp import TcpLinks
+from hansa.agent.links.udp import UdpLinks
 from hansa.agent.metrics import as_metrics
 from hansa.agent.reasons import explain
-from hansa.agent.settings import AgentSettings, parse_address
+from hansa.agent.settings import AgentSettings, parse_neighbour
 from hansa.agent.state import StateDirectory
 from hansa.errors import UsageError
 from hansa.mqtt import effects
@@ -60,7 +61,9 @@ class Agent:
             stop=self._give_way,
             closed=self._chronicle.link_closed,
         )
-        self.links = TcpLinks(self.driver, self._chance, count(1), settings.link.window)
+        ids = count(1)
+        self.tcp = TcpLinks(self.driver, self._chance, ids, settings.link.window)
+        self.udp = UdpLinks(self.driver, self._chance, ids)
         self.client = BrokerClient(
             self._connecting("agent"),
             feed=self.driver.feed,
@@ -137,7 +140,9 @@ class Agent:
         if self.watcher.observer.subscriptions():
             tasks.append(asyncio.create_task(self.watcher.connection.run()))
         for text in self._settings.link.neighbours:
-            self.links.dial(parse_address(text), self._chronicle.dialling_failed)
+            transport, address = parse_neighbour(text, self._settings.link.transport)
+            links = self.udp if transport == "udp" else self.tcp
+            links.dial(address, self._chronicle.dialling_failed)
         await self._ending.wait()
         await self._stop(server, tasks)
         return self._end_reason
@@ -146,20 +151,25 @@ class Agent:
         """Open the port for links and the one for pages; return the latter's server."""
         address = self.link_address
         try:
-            self.link_address = await self.links.listen(address)
+            self.link_address = address = await self.tcp.listen(address)
+            if self._settings.link.transport == "udp":
+                await self.udp.listen(address)
             address = self.admin_address
             server = await serve(address.host, address.port, self._pages())
         except (OSError, UnicodeError) as error:
-            await self.links.stop()
+            await self._stop_links()
             raise UsageError(f"cannot listen on {address}: {explain(error)}") from error
         port: int = server.sockets[0].getsockname()[1]
         self.admin_address = Address(address.host, port)
         return server
 
+    async def _stop_links(self) -> None:
+        await asyncio.gather(self.tcp.stop(), self.udp.stop())
+
     async def _stop(self, server: asyncio.Server, tasks: list[asyncio.Task[None]]) -> None:
         log.info("agent stops")
         server.close()
-        await self.links.stop()
+        await self._stop_links()
         self.driver.close_links("stopping")
         self.watcher.stop()
         clients = (self.client.connection, self.watcher.connection)
@@ -255,6 +265,7 @@ class Agent:
             "counters": {
                 **view.counters,
                 **dict(self.driver.counters),
+                **dict(self.udp.counters),
                 **dict(self.client.counters),
             },
         }

@@ -29,6 +29,7 @@ WINDOW_BYTES_MIN = 4 * RECEIPT_BYTES
 PREFIX = "HANSA_"
 NOT_SETTINGS = ("HANSA_LAUNCHER", "HANSA_TRACEBACK")
 """Variables of the command line, which an agent may inherit."""
+TRANSPORTS = ("tcp", "udp")
 OBSERVERS = ("mosquitto", "beacon", "static")
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
@@ -70,7 +71,11 @@ class LinkSettings:
     port: int = LINK_PORT
     """Where to listen; 0 takes a free port."""
     neighbours: tuple[str, ...] = ()
-    """Whom to dial, as host:port. One side of a link is enough."""
+    """Whom to dial, as host:port, or udp://host:port or tcp://host:port where that differs from
+    transport. One side of a link is enough."""
+    transport: str = "tcp"
+    """How to dial: tcp or udp. With udp the agent also listens for datagrams; they carry control
+    and publications of up to 1 kB."""
     window: int = WINDOW_BYTES
     """Bytes that may be under way to a neighbour before its publications are dropped, and counted.
     Window by round trip is the highest rate; more takes longer bursts and more memory."""
@@ -144,12 +149,28 @@ def _check(settings: AgentSettings) -> None:
     ):
         if not least <= port <= PORT_MAX:
             raise UsageError(f"[{place}] port must be from {least} to {PORT_MAX}, not {port}")
-    if settings.link.window < WINDOW_BYTES_MIN:
+    _check_link(settings.link)
+
+
+def _check_link(link: LinkSettings) -> None:
+    if link.transport not in TRANSPORTS:
+        choice = ", ".join(TRANSPORTS)
+        raise UsageError(f"[link] transport must be one of {choice}, not {link.transport!r}")
+    if link.window < WINDOW_BYTES_MIN:
         raise UsageError(
-            f"[link] window must be at least {WINDOW_BYTES_MIN} bytes, not {settings.link.window}"
+            f"[link] window must be at least {WINDOW_BYTES_MIN} bytes, not {link.window}"
         )
-    for text in settings.link.neighbours:
-        parse_address(text)
+    for text in link.neighbours:
+        parse_neighbour(text, link.transport)
+
+
+def parse_neighbour(text: str, transport: str) -> tuple[str, Address]:
+    """Read an address with or without its transport; return both."""
+    scheme, mark, rest = text.rpartition("://")
+    if mark and scheme not in TRANSPORTS:
+        choice = ", ".join(TRANSPORTS)
+        raise UsageError(f"neighbour {text!r}: the transport must be one of {choice}")
+    return scheme or transport, parse_address(rest)
 
 
 def _check_broker(broker: BrokerSettings) -> None:

@@ -10,8 +10,10 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from hansa.agent.settings import TRANSPORTS
 from hansa.cli.arguments import Parser, amount, one_of, seed, whole
-from hansa.local.federation import LocalFederation
+from hansa.errors import UsageError
+from hansa.local.federation import Cable, LocalFederation
 from hansa.protocol.strategies import STRATEGIES
 from hansa.simulator.topologies import parse
 
@@ -19,6 +21,7 @@ EXAMPLES = """\
   hansa up ring:3                                three brokers in a ring, on free ports
   hansa up grid:3x3 --ready-file up.json         the papers' grid; other programs read up.json
   hansa up line:5 --link-delay 20 --redundancy 1 every link takes 20 ms each way
+  hansa up ring:3 --transport udp --link-loss 0.1 links of datagrams, one in ten lost
 """
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
@@ -32,11 +35,12 @@ def run(arguments: list[str]) -> int:
         settings["HANSA_PROTOCOL_REDUNDANCY"] = str(given.redundancy)
     if given.strategy is not None:
         settings["HANSA_PROTOCOL_STRATEGY"] = given.strategy
-    topology, delay_s = parse(given.topology, given.seed), given.link_delay / 1000
+    if given.link_loss and given.transport != "udp":
+        raise UsageError("--link-loss needs --transport udp: a stream loses nothing")
+    topology = parse(given.topology, given.seed)
+    cable = Cable(given.transport, given.link_delay / 1000, given.link_loss)
     return asyncio.run(
-        _run(
-            lambda: LocalFederation(topology, settings, given.base_port, delay_s), given.ready_file
-        )
+        _run(lambda: LocalFederation(topology, settings, given.base_port, cable), given.ready_file)
     )
 
 
@@ -65,6 +69,20 @@ def _parser() -> Parser:
         type=whole(1, 16, "parents"),
         metavar="N",
         help="parents per mesh member (default 2)",
+    )
+    parser.add_argument(
+        "--transport",
+        type=one_of(TRANSPORTS),
+        default="tcp",
+        metavar="NAME",
+        help="what links are made of: tcp or udp (default tcp)",
+    )
+    parser.add_argument(
+        "--link-loss",
+        type=amount(0, 0.9, "(a probability)"),
+        default=0.0,
+        metavar="P",
+        help="probability from 0 to 0.9 that a datagram is lost (default 0); for udp",
     )
     parser.add_argument(
         "--link-delay",

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from hansa.errors import UsageError
+from hansa.local.datagram_relay import DatagramRelay
 from hansa.local.mosquitto import Mosquitto, end, find_mosquitto, free_port, require_free, spawn
 from hansa.local.relay import Relay
 from hansa.simulator.topologies import Topology
@@ -19,6 +20,33 @@ PORTS_PER_NODE = 3
 CONVERGE_TIMEOUT_S = 60.0
 POLL_S = 0.05
 PAGE_TIMEOUT_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Cable:
+    """What all links are made of."""
+
+    transport: str = "tcp"
+    delay_s: float = 0.0
+    """Each way."""
+    loss: float = 0.0
+    """Probability that a datagram is lost; streams lose nothing."""
+    can_cut: bool = False
+    """Whether it can be cut although it is neither long nor lossy."""
+
+    @property
+    def needs_relay(self) -> bool:
+        """Whether something must stand between two agents to make it so."""
+        return bool(self.delay_s or self.loss or self.can_cut)
+
+    def relay(self, port: int) -> Relay | DatagramRelay:
+        """Return what makes it so, in front of a port."""
+        if self.transport == "udp":
+            return DatagramRelay(port, self.delay_s, self.loss)
+        return Relay(port, self.delay_s)
+
+
+PLAIN = Cable()
 
 
 @dataclass(slots=True)
@@ -74,19 +102,14 @@ class LocalFederation:
         topology: Topology,
         settings: dict[str, str],
         base_port: int | None = None,
-        link_delay_s: float = 0.0,
-        can_cut: bool = False,
+        cable: Cable = PLAIN,
     ) -> None:
-        """Choose ports; `settings` are environment variables for all agents.
-
-        Only links that take time, or that `can_cut` asks for, lead through a relay and can be cut.
-        """
+        """Choose ports; `settings` are environment variables for all agents."""
         find_mosquitto()
         self.topology = topology
         self._settings = settings
-        self._link_delay_s = link_delay_s
-        self._has_relays = can_cut or link_delay_s > 0
-        self._relays: dict[tuple[int, int], Relay] = {}
+        self._cable = cable
+        self._relays: dict[tuple[int, int], Relay | DatagramRelay] = {}
         self._dialled_ports: dict[tuple[int, int], int] = {}
         self._directory = Path(tempfile.mkdtemp(prefix="hansa-"))
         self.nodes = [self._node(number, base_port) for number in range(topology.nodes)]
@@ -119,8 +142,8 @@ class LocalFederation:
         """Give each link the port that its dialler dials: the neighbour's, or a relay's."""
         for near, far in self.topology.links:
             port = self.nodes[near].link_port
-            if self._has_relays:
-                relay = self._relays[near, far] = Relay(port, self._link_delay_s)
+            if self._cable.needs_relay:
+                relay = self._relays[near, far] = self._cable.relay(port)
                 port = await relay.start()
             self._dialled_ports[near, far] = port
 
@@ -143,6 +166,7 @@ class LocalFederation:
             "HANSA_BROKER_PORT": str(node.mosquitto.port),
             "HANSA_BROKER_LOG_FILE": str(node.mosquitto.log_file),
             "HANSA_LINK_PORT": str(node.link_port),
+            "HANSA_LINK_TRANSPORT": self._cable.transport,
             "HANSA_LINK_NEIGHBOURS": ",".join(f"127.0.0.1:{port}" for port in ports),
             "HANSA_ADMIN_PORT": str(node.admin_port),
         }

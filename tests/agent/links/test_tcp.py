@@ -7,37 +7,16 @@ from itertools import count
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.agent.links.ear import Ear
 from tests.agent.waiting import until
 
 from hansa.agent.links import dialling, tcp
-from hansa.agent.links.link import Address, Link
+from hansa.agent.links.link import Address
 from hansa.agent.links.tcp import RECEIPT, RECEIPT_BYTES, TcpLinks, split
 from hansa.errors import InvalidFrame
 from hansa.protocol.wire import FRAME_BYTES_MAX, PUBLICATION
 
 WINDOW = 4 * RECEIPT_BYTES
-
-
-class Ear:
-    """A listener that remembers."""
-
-    def __init__(self) -> None:
-        self.opened: list[Link] = []
-        self.frames: list[bytes] = []
-        self.closed: list[str] = []
-        self.dropped: list[tuple[int, str]] = []
-
-    def link_opened(self, link: Link) -> None:
-        self.opened.append(link)
-
-    def frames_received(self, link: Link, frames: list[bytes]) -> None:
-        self.frames += frames
-
-    def publications_dropped(self, link: Link, count: int, reason: str) -> None:
-        self.dropped.append((count, reason))
-
-    def link_closed(self, link: Link, reason: str) -> None:
-        self.closed.append(reason)
 
 
 class Side:

@@ -1,0 +1,119 @@
+"""Frames in datagrams: small ones share one, large ones travel in pieces.
+
+Nothing here knows sockets, time or what a frame means. A piece names its frame by a digest of the
+bytes, so that the pieces of a frame which is sent again complete what came the first time: with one
+datagram in ten lost, a frame of a thousand pieces needs four attempts, not for ever.
+
+    DATA    { length (2), frame } …
+    PIECE   digest of the frame (8), index (2), count (2), piece
+"""
+
+import hashlib
+import struct
+from collections.abc import Iterable, Iterator
+
+from hansa.errors import InvalidFrame
+from hansa.protocol.wire import FRAME_BYTES_MAX, PUBLICATION
+
+OPEN, OFFER, CONFIRM, ACCEPT, DATA, PIECE, CLOSE = (bytes((0xA0 + kind,)) for kind in range(7))
+"""How a datagram begins; `udp` says what each means."""
+
+DATAGRAM_BYTES_MAX = 1_200
+"""What every path takes without cutting it up, as QUIC assumes (RFC 9000, 14)."""
+
+HEADER_BYTES = 17
+"""Kind and session, which `udp` puts before what is made here."""
+
+BODY_BYTES_MAX = DATAGRAM_BYTES_MAX - HEADER_BYTES
+_LENGTH = struct.Struct(">H")
+_PIECE = struct.Struct(">8sHH")
+
+SMALL_BYTES_MAX = BODY_BYTES_MAX - _LENGTH.size
+"""The largest frame that fits a datagram."""
+
+PIECE_BYTES = BODY_BYTES_MAX - _PIECE.size
+PIECES_MAX = -(-FRAME_BYTES_MAX // PIECE_BYTES)
+
+PIECES_HELD_MAX = 2 * PIECES_MAX
+"""Pieces of unfinished frames that a link holds; beyond that it forgets the oldest frame's."""
+
+
+def pack(frames: Iterable[bytes]) -> Iterator[tuple[bytes, int]]:
+    """Join small frames in as few bodies as hold them, each with its count of publications."""
+    parts: list[bytes] = []
+    size = publications = 0
+    for frame in frames:
+        needed = _LENGTH.size + len(frame)
+        if size + needed > BODY_BYTES_MAX:
+            yield b"".join(parts), publications
+            parts, size, publications = [], 0, 0
+        parts += (_LENGTH.pack(len(frame)), frame)
+        size += needed
+        publications += frame[0] == PUBLICATION
+    if parts:
+        yield b"".join(parts), publications
+
+
+def unpack(body: bytes) -> list[bytes]:
+    """Return the frames that share a body."""
+    frames: list[bytes] = []
+    at, end = 0, len(body)
+    while at < end:
+        start = at + _LENGTH.size
+        length = int.from_bytes(body[at:start], "big")
+        at = start + length
+        if not length or at > end:
+            raise InvalidFrame(f"a frame of {length} bytes in a datagram with {end - start} more")
+        frames.append(body[start:at])
+    return frames
+
+
+def digest(frame: bytes) -> bytes:
+    """Return what the pieces of a frame call it."""
+    return hashlib.blake2b(frame, digest_size=8).digest()
+
+
+def cut(frame: bytes) -> list[bytes]:
+    """Return a frame in pieces."""
+    count, name = -(-len(frame) // PIECE_BYTES), digest(frame)
+    return [
+        _PIECE.pack(name, index, count) + frame[index * PIECE_BYTES : (index + 1) * PIECE_BYTES]
+        for index in range(count)
+    ]
+
+
+class Assembly:
+    """Frames of one link of which some pieces have come."""
+
+    def __init__(self) -> None:
+        """Start with none."""
+        self._frames: dict[tuple[bytes, int], dict[int, bytes]] = {}
+        self._held = 0
+
+    def __len__(self) -> int:
+        """Return how many pieces are held."""
+        return self._held
+
+    def add(self, body: bytes) -> bytes | None:
+        """Take a piece; return its frame once it is whole."""
+        if len(body) <= _PIECE.size:
+            raise InvalidFrame(f"a piece of {len(body)} bytes")
+        name, index, count = _PIECE.unpack_from(body)
+        if not index < count <= PIECES_MAX:
+            raise InvalidFrame(f"piece {index} of {count}, the limit is {PIECES_MAX}")
+        pieces = self._frames.setdefault((name, count), {})
+        self._held += index not in pieces
+        pieces[index] = body[_PIECE.size :]
+        if len(pieces) == count:
+            return self._finish(name, count)
+        if self._held > PIECES_HELD_MAX:
+            self._held -= len(self._frames.pop(next(iter(self._frames))))
+        return None
+
+    def _finish(self, name: bytes, count: int) -> bytes:
+        pieces = self._frames.pop((name, count))
+        self._held -= count
+        frame = b"".join(pieces[index] for index in range(count))
+        if digest(frame) != name:
+            raise InvalidFrame(f"{count} pieces that make no frame")
+        return frame

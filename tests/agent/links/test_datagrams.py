@@ -1,0 +1,97 @@
+"""Frames in datagrams."""
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hansa.agent.links.datagrams import (
+    BODY_BYTES_MAX,
+    PIECE_BYTES,
+    PIECES_HELD_MAX,
+    PIECES_MAX,
+    SMALL_BYTES_MAX,
+    Assembly,
+    cut,
+    pack,
+    unpack,
+)
+from hansa.errors import InvalidFrame
+from hansa.protocol.wire import FRAME_BYTES_MAX, PUBLICATION
+
+
+def noise(size: int, seed: int = 1) -> bytes:
+    return random.Random(seed).randbytes(size)
+
+
+@given(st.lists(st.binary(min_size=1, max_size=SMALL_BYTES_MAX), max_size=20))
+def test_small_frames_share_datagrams(frames):
+    bodies = [*pack(frames)]
+    assert [frame for body, _ in bodies for frame in unpack(body)] == frames
+    assert all(0 < len(body) <= BODY_BYTES_MAX for body, _ in bodies)
+    publications = sum(frame[0] == PUBLICATION for frame in frames)
+    assert sum(count for _, count in bodies) == publications
+
+
+def test_as_many_as_fit_are_in_one():
+    assert len([*pack([b"x" * 10] * 98)]) == 1
+    assert len([*pack([b"x" * 10] * 99)]) == 2
+
+
+@given(st.binary(max_size=50))
+def test_any_bytes_are_frames_or_refused(body):
+    try:
+        assert [*pack(unpack(body))] == ([(body, sum(f[0] == PUBLICATION for f in unpack(body)))]
+                                         if body else [])  # fmt: skip
+    except InvalidFrame as error:
+        assert "a frame of " in str(error)
+
+
+@pytest.mark.parametrize("size", [1, PIECE_BYTES, PIECE_BYTES + 1, FRAME_BYTES_MAX])
+def test_a_frame_comes_together_whatever_the_order_of_its_pieces(size):
+    frame, assembly = noise(size), Assembly()
+    pieces = cut(frame)
+    assert len(pieces) <= PIECES_MAX
+    assert all(len(piece) <= BODY_BYTES_MAX for piece in pieces)
+    random.Random(1).shuffle(pieces)
+    assert [assembly.add(piece) for piece in pieces] == [None] * (len(pieces) - 1) + [frame]
+    assert len(assembly) == 0
+
+
+def test_pieces_that_come_again_complete_what_came_before():
+    frame, assembly, chance = noise(300_000), Assembly(), random.Random(1)
+    attempt = 0
+    while True:
+        attempt += 1
+        arrived = [assembly.add(piece) for piece in cut(frame) if chance.random() > 0.1]
+        if frame in arrived:
+            break
+    assert attempt <= 5
+
+
+def test_unfinished_frames_are_forgotten_the_oldest_first():
+    assembly = Assembly()
+    frames = [noise(FRAME_BYTES_MAX, seed) for seed in range(4)]
+    for frame in frames:
+        for piece in cut(frame)[1:]:
+            assert assembly.add(piece) is None
+        assert len(assembly) <= PIECES_HELD_MAX
+    assert assembly.add(cut(frames[0])[0]) is None
+    assert assembly.add(cut(frames[-1])[0]) == frames[-1]
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        (b"", "a piece of 0 bytes"),
+        (bytes(12), "a piece of 12 bytes"),
+        (bytes(8) + b"\0\0\0\0x", "piece 0 of 0, the limit is"),
+        (bytes(8) + b"\0\2\0\2x", "piece 2 of 2, the limit is"),
+        (bytes(8) + b"\0\0\xff\xffx", "piece 0 of 65535, the limit is"),
+        (bytes(8) + b"\0\0\0\1x", "1 pieces that make no frame"),
+    ],
+)
+def test_pieces_that_cannot_be(body, reason):
+    with pytest.raises(InvalidFrame, match=reason):
+        Assembly().add(body)

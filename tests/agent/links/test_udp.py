@@ -1,0 +1,323 @@
+"""Links over real datagrams on loopback."""
+
+import asyncio
+import random
+import socket
+from collections.abc import Callable, Coroutine
+from itertools import count
+from typing import Any
+
+import pytest
+import uvloop
+from tests.agent.links.ear import Ear
+from tests.agent.waiting import until
+
+from hansa.agent.links import dialling, udp
+from hansa.agent.links.datagrams import ACCEPT, CLOSE, CONFIRM, DATA, OFFER, OPEN, PIECE
+from hansa.agent.links.link import Address
+from hansa.agent.links.udp import UdpLinks
+from hansa.agent.links.udp_link import QUEUED_BYTES_MAX
+from hansa.local.datagram_relay import DatagramRelay
+from hansa.protocol.wire import FRAME_BYTES_MAX, PUBLICATION
+
+CONTROL = b"\x10"
+
+
+class Side:
+    """One end: its links and what they told."""
+
+    def __init__(self) -> None:
+        self.ear = Ear()
+        self.links = UdpLinks(self.ear, random.Random(1), count(1))
+        self.failures: list[str] = []
+        self.address = Address("127.0.0.1", 0)
+
+    async def listen(self) -> None:
+        self.address = await self.links.listen(self.address)
+
+    def dial(self, address: Address) -> None:
+        self.links.dial(address, lambda _, reason: self.failures.append(reason))
+
+    async def stop(self) -> None:
+        await self.links.stop()
+        for link in self.ear.opened:
+            link.close("test over")
+        await until(lambda: len(self.ear.closed) == len(self.ear.opened), "all links closed")
+
+
+async def joined() -> tuple[Side, Side]:
+    """Two sides with a link between them; the second one dialled."""
+    server, client = Side(), Side()
+    await server.listen()
+    client.dial(server.address)
+    await until(lambda: server.ear.opened and client.ear.opened, "link up")
+    return server, client
+
+
+LOOPS = {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
+
+
+def run(
+    work: Callable[[Side, Side], Coroutine[Any, Any, None]], loop: str = "asyncio"
+) -> tuple[Side, Side]:
+    """Run something with two sides that are joined."""
+
+    async def whole() -> tuple[Side, Side]:
+        server, client = await joined()
+        await work(server, client)
+        await asyncio.gather(client.stop(), server.stop())
+        return server, client
+
+    with asyncio.Runner(loop_factory=LOOPS[loop]) as runner:
+        return runner.run(whole())
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_small_frames_share_datagrams_and_large_control_frames_come_in_pieces(loop):
+    small, large = [b"a", PUBLICATION.to_bytes() + b"b", b"c"], CONTROL * FRAME_BYTES_MAX
+
+    async def work(server: Side, client: Side) -> None:
+        (link,) = client.ear.opened
+        link.send([*small, large])
+        assert link.outstanding > 0
+        await until(lambda: len(server.ear.frames) == 4, "all frames")
+        assert link.outstanding == 0
+        server.ear.opened[0].send([b"back"])
+        await until(lambda: client.ear.frames, "an answer")
+
+    server, client = run(work, loop)
+    assert sorted(server.ear.frames, key=len) == [b"a", b"c", small[1], large]
+    assert client.ear.frames == [b"back"]
+    assert server.ear.opened[0].bytes_in > FRAME_BYTES_MAX
+
+
+def test_a_publication_that_fits_no_datagram_is_dropped_and_told():
+    large, small = bytes((PUBLICATION,)) * 2_000, bytes((PUBLICATION,)) * 1_000
+
+    async def work(server: Side, client: Side) -> None:
+        client.ear.opened[0].send([large, small, large])
+        await until(lambda: server.ear.frames, "the small one")
+
+    server, client = run(work)
+    assert server.ear.frames == [small]
+    assert client.ear.dropped == [(2, "too large for a datagram link")]
+    assert client.ear.opened[0].dropped == 2
+
+
+def test_large_frames_that_wait_have_a_bound_and_are_not_there_twice():
+    async def work(server: Side, client: Side) -> None:
+        (link,) = client.ear.opened
+        frames = [CONTROL + bytes((number,)) + bytes(1 << 20) for number in range(12)]
+        link.send(frames[:1])
+        before = link.outstanding
+        link.send(frames[:1])
+        assert link.outstanding == before
+        link.send(frames)
+        assert QUEUED_BYTES_MAX < link.outstanding < QUEUED_BYTES_MAX + (2 << 20)
+
+    run(work)
+
+
+def test_the_end_is_told_with_its_reason():
+    async def work(server: Side, client: Side) -> None:
+        client.ear.opened[0].close("enough")
+        client.ear.opened[0].close("said twice")
+        await until(lambda: server.ear.closed, "closed")
+
+    server, client = run(work)
+    assert server.ear.closed[0] == "closed by the other side: enough"
+    assert client.ear.closed[0] == "enough"
+
+
+def test_a_lost_link_is_dialled_again():
+    async def work(server: Side, client: Side) -> None:
+        server.ear.opened[0].close("cut")
+        await until(lambda: len(client.ear.opened) == 2, "second link")
+        await until(lambda: len(server.ear.opened) == 2, "on both sides")
+
+    run(work)
+
+
+def test_a_listener_that_forgot_the_session_ends_it():
+    async def work(server: Side, client: Side) -> None:
+        server.links._sessions.clear()  # noqa: SLF001  as a restart does
+        server.ear.opened.clear()
+        client.ear.opened[0].send([b"anybody?"])
+        await until(lambda: client.ear.closed, "closed")
+
+    _, client = run(work)
+    assert client.ear.closed[0] == "closed by the other side"
+
+
+def test_nobody_there_is_noticed_at_once():
+    async def work(server: Side, client: Side) -> None:
+        await server.links.stop()
+        server.links._sessions.clear()  # noqa: SLF001
+        server.links._close_if_unused()  # noqa: SLF001  as kill -9 does
+        server.ear.opened.clear()
+        (link,) = client.ear.opened
+
+        def noticed() -> bool:
+            link.send([b"anybody?"])
+            return bool(client.ear.closed)
+
+        await until(noticed, "closed")
+
+    _, client = run(work)
+    assert client.ear.closed[0] == "Connection refused"
+
+
+def test_dialling_goes_on_until_somebody_is_there(monkeypatch):
+    monkeypatch.setattr(dialling, "DIAL_MIN_S", 0.01)
+    monkeypatch.setattr(dialling, "DIAL_MAX_S", 0.05)
+
+    async def whole() -> list[str]:
+        server, client = Side(), Side()
+        await server.listen()
+        await server.stop()
+        client.dial(server.address)
+        await until(lambda: len(client.failures) >= 3, "three failures")
+        again = Side()
+        again.address = server.address
+        await again.listen()
+        await until(lambda: client.ear.opened, "link up")
+        await asyncio.gather(client.stop(), again.stop())
+        return client.failures
+
+    assert set(asyncio.run(whole())) == {"Connection refused"}
+
+
+def test_a_listener_that_never_answers_is_given_up(monkeypatch):
+    monkeypatch.setattr(dialling, "DIAL_TIMEOUT_S", 0.25)
+
+    async def whole() -> list[str]:
+        client = Side()
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as silent:
+            silent.bind(("127.0.0.1", 0))
+            client.dial(Address("127.0.0.1", silent.getsockname()[1]))
+            await until(lambda: client.failures, "a failure")
+            asked = [silent.recv(100)[:1] for _ in range(2)]
+            assert asked == [OPEN, OPEN]
+        await client.stop()
+        return client.failures
+
+    assert asyncio.run(whole())[0] == "no answer in time"
+
+
+def test_a_relay_that_loses_a_third_still_gets_a_link_through():
+    large = CONTROL * 100_000
+
+    async def whole() -> list[bytes]:
+        server, client = Side(), Side()
+        await server.listen()
+        relay = DatagramRelay(server.address.port, 0.001, 0.33)
+        client.dial(Address("127.0.0.1", await relay.start()))
+        await until(lambda: server.ear.opened and client.ear.opened, "link up")
+
+        def arrived() -> bool:
+            link = client.ear.opened[-1]
+            if not link.outstanding:
+                link.send([large])  # as the node does, which misses an acknowledgement
+            return large in server.ear.frames
+
+        await until(arrived, "the large frame")
+        await asyncio.gather(client.stop(), server.links.stop())
+        for link in server.ear.opened:  # the end itself may be lost
+            link.close("test over")
+        await relay.stop()
+        return server.ear.frames
+
+    assert large in asyncio.run(whole())
+
+
+# ---------------------------------------------------------------- strangers
+
+
+class Stranger:
+    """A socket that says what it likes to a listener."""
+
+    def __init__(self, port: int) -> None:
+        self.socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        self.socket.connect(("127.0.0.1", port))
+        self.socket.setblocking(False)
+
+    async def ask(self, datagram: bytes) -> bytes:
+        self.socket.send(datagram)
+        async with asyncio.timeout(10):
+            return await asyncio.get_running_loop().sock_recv(self.socket, 2_000)
+
+
+def strange(work: Callable[[Side, Stranger], Coroutine[Any, Any, None]]) -> Side:
+    async def whole() -> Side:
+        server = Side()
+        await server.listen()
+        stranger = Stranger(server.address.port)
+        with stranger.socket:
+            await work(server, stranger)
+            await server.stop()
+        return server
+
+    return asyncio.run(whole())
+
+
+async def opened(stranger: Stranger) -> bytes:
+    """Open a link as a neighbour does; return its session."""
+    offer = await stranger.ask(OPEN + b"12345678" + bytes(8))
+    assert offer[:1] == OFFER
+    assert await stranger.ask(CONFIRM + offer[1:]) == ACCEPT + offer[1:]
+    return offer[1:]
+
+
+def test_garbage_opens_nothing_and_no_answer_is_longer_than_the_question():
+    async def work(server: Side, stranger: Stranger) -> None:
+        for kind in (CONFIRM, DATA, PIECE):  # a session that nobody offered
+            assert await stranger.ask(kind + b"s" * 16) == CLOSE + b"s" * 16
+        for garbage in (b"", b"?", b"GET / HTTP/1.1\r\n\r\n", bytes(1_500), CLOSE + b"s" * 16):
+            stranger.socket.send(garbage)
+        assert len(await stranger.ask(OPEN + bytes(16))) == len(OPEN + bytes(16))
+
+    server = strange(work)
+    assert server.ear.opened == []
+    assert server.links.counters == {"datagrams that mean nothing": 4}
+
+
+def test_an_offer_is_for_one_sender_only():
+    async def work(server: Side, stranger: Stranger) -> None:
+        offer = await stranger.ask(OPEN + b"12345678" + bytes(8))
+        other = Stranger(server.address.port)
+        with other.socket:
+            assert await other.ask(CONFIRM + offer[1:]) == CLOSE + offer[1:]
+
+    assert strange(work).ear.opened == []
+
+
+def test_a_confirmation_that_comes_twice_is_answered_twice_and_opens_one_link():
+    async def work(server: Side, stranger: Stranger) -> None:
+        session = await opened(stranger)
+        assert await stranger.ask(CONFIRM + session) == ACCEPT + session
+
+    assert len(strange(work).ear.opened) == 1
+
+
+@pytest.mark.parametrize("bad", [DATA, PIECE])
+def test_a_neighbour_that_sends_nonsense_is_told_so(bad):
+    async def work(server: Side, stranger: Stranger) -> None:
+        session = await opened(stranger)
+        answer = await stranger.ask(bad + session + b"\xff\xff?")
+        assert answer.startswith(CLOSE + session + b"this is no neighbour of ours: a ")
+
+    assert strange(work).ear.closed[0].startswith("this is no neighbour of ours: a ")
+
+
+def test_more_links_than_the_bound_are_turned_away(monkeypatch):
+    monkeypatch.setattr(udp, "LINKS_MAX", 1)
+
+    async def work(server: Side, stranger: Stranger) -> None:
+        await opened(stranger)
+        client = Side()
+        client.dial(server.address)
+        await until(lambda: client.failures, "turned away")
+        await client.stop()
+        assert client.failures[0] == "turned away"
+
+    assert len(strange(work).ear.opened) == 1

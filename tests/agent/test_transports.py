@@ -1,0 +1,89 @@
+"""Live federations whose links are datagrams, lossy or not, or long."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from tests.agent.live import Live, eventually
+
+from hansa.local.federation import Cable, LocalFederation
+from hansa.simulator.topologies import parse
+
+CABLES = {
+    "udp": Cable("udp"),
+    "udp, a tenth lost": Cable("udp", 0.002, 0.1),
+    "tcp, 30 ms": Cable("tcp", 0.03),
+}
+
+
+@pytest.fixture(scope="module", params=[*CABLES.values()], ids=[*CABLES])
+def ring(request: pytest.FixtureRequest, mosquitto: str) -> Iterator[tuple[Live, Cable]]:
+    live = Live(LocalFederation(parse("ring:3", 1), {}, None, request.param))
+    try:
+        live.start()
+        yield live, request.param
+    finally:
+        live.close()
+
+
+def neighbours(live: Live, number: int) -> list[Any]:
+    found: Any = live.nodes[number].status()["neighbours"]
+    return [*found.values()]
+
+
+def test_what_is_published_arrives_once_or_is_lost_on_the_way(ring):
+    live, cable = ring
+    subscribers = [live.subscriber(number, "t/#") for number in range(3)]
+    publisher = live.client(0)
+    publisher.publish("t/a", *[b"%d" % number for number in range(200)])
+    for subscriber in subscribers:
+        arrived = publish_until_heard(publisher, subscriber)
+        assert len(arrived) == len(set(arrived))
+        numbers = [int(payload) for payload in arrived if not payload.startswith(b"end")]
+        # A tenth is lost on each link, and redundant ways bring some of it back.
+        assert len(numbers) == 200 if not cable.loss else len(numbers) > 100
+
+
+def publish_until_heard(publisher: Any, subscriber: Any) -> list[bytes]:
+    """Publish until something has come last; return all that came."""
+    arrived: list[bytes] = []
+    for attempt in range(50):
+        publisher.publish("t/a", b"end %d %d" % (subscriber.port, attempt))
+        subscriber.silent(1.0)
+        arrived += [each.payload for each in subscriber.received]
+        subscriber.received.clear()
+        if arrived and arrived[-1].startswith(b"end"):
+            return arrived
+    raise AssertionError("nothing gets through")
+
+
+def test_control_gets_through_however_large(ring):
+    live, _ = ring
+    filters = [f"large/{number}/{'x' * 100}" for number in range(1_000)]  # 100 kB in one record
+    subscriber = live.client(1).subscribe(*filters)
+    live.wait_installed(1, *filters, patience=60)
+    subscriber.kill()
+
+    def withdrawn() -> bool:
+        remote: Any = live.nodes[2].status()["interest"]
+        return not any(name.startswith("large/") for f in remote["remote"].values() for name in f)
+
+    eventually(withdrawn, "withdrawn everywhere", patience=60)
+
+
+def test_round_trips_are_as_long_as_the_link(ring):
+    live, cable = ring
+    for number in range(3):
+        for seen in neighbours(live, number):
+            assert 2_000 * cable.delay_s < seen["rtt_ms"] < 2_000 * cable.delay_s + 1_000
+
+
+def test_a_publication_too_large_for_a_datagram_is_counted(ring):
+    live, cable = ring
+    if cable.transport != "udp":
+        pytest.skip("a stream takes it")
+    live.subscriber(1, "big/#")
+    live.client(0).publish("big/a", b"x" * 2_000)
+    eventually(
+        lambda: live.counter(0, "dropped: too large for a datagram link"), "counted as dropped"
+    )
