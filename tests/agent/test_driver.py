@@ -15,7 +15,7 @@ from hansa.protocol.effects import Effect, NeighbourUp
 from hansa.protocol.events import Granted, InterestChanged, Published
 from hansa.protocol.node import Node
 from hansa.protocol.settings import ProtocolSettings
-from hansa.protocol.vocabulary import KEY_BYTES, Identity, Publication, node_id
+from hansa.protocol.vocabulary import KEY_BYTES, Identity, Plain, Publication, node_id
 
 WINDOW = 4 * RECEIPT_BYTES
 
@@ -35,8 +35,10 @@ class ListBroker:
     def unsubscribe(self, filters: Sequence[str]) -> None:
         self.filters -= set(filters)
 
-    def publish(self, publications: Sequence[Publication]) -> None:
-        self.injected += [(each.topic, each.payload) for each in publications]
+    def publish(self, publications: Sequence[Plain | Publication]) -> None:
+        self.injected += [
+            each if isinstance(each, tuple) else (each.topic, each.payload) for each in publications
+        ]
 
 
 class Side:

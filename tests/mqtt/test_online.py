@@ -282,13 +282,15 @@ def test_what_this_broker_cannot_take_is_told_and_the_rest_is_sent():
     exact, kept = message(2, 1), message(retain=True)
     large, wrong = Message("a", bytes(100), 1, packet_id=2), Message("#", b"")
     odd, fine = message(-1, 4), message(1, 3)
-    assert peer.do(Publish([exact, kept, large, wrong, odd, fine])) == [
+    plain = ("a", b"plain")
+    assert peer.do(Publish([exact, kept, large, wrong, odd, fine, plain])) == [
         NotSent((exact,), "QoS 2, the broker's limit is 1"),
         NotSent((kept,), "retained, which the broker does not do"),
         NotSent((large,), "a packet of 108 bytes, the limit is 100"),
         NotSent((wrong,), "PUBLISH: '#' is no topic name"),
         NotSent((odd,), "PUBLISH: QoS -1 with dup False"),
         fine,
+        Message(*plain),
     ]
     assert peer.session.quota == 65_534
 

@@ -37,6 +37,15 @@ def test_batch_is_the_same_bytes_as_one_by_one(version, data):
     assert writer.publish(batch) == (expected, [])  # with everything remembered
 
 
+@both_versions
+@pytest.mark.parametrize("payload", [b"", b"x", bytes(124), bytes(125), bytes(300)], ids=len)
+def test_a_plain_publication_is_the_same_bytes_as_a_whole_one(version, payload):
+    writer = Writer(version)
+    expected = writer.encode(Publish("a", payload))
+    assert Writer(version).publish([("a", payload)] * 2) == (2 * expected, [])
+    assert writer.publish([("#", payload)])[1][0][0] == Publish("#", payload)
+
+
 def test_answers_in_a_batch_are_the_same_bytes_as_one_by_one():
     batch: list[packets.Handshake] = [
         PubAck(1),

@@ -13,6 +13,7 @@ from hansa.protocol.effects import (
     Deliver,
     Dropped,
     Duplicate,
+    Effect,
     Halt,
     Ignored,
     IncarnationRaised,
@@ -51,7 +52,7 @@ from hansa.protocol.frames import (
     Update,
 )
 from hansa.protocol.node import Identity, Node
-from hansa.protocol.plane import Outgoing
+from hansa.protocol.plane import Deliveries, Outgoing
 from hansa.protocol.records import InterestRecord
 from hansa.protocol.settings import ManagementBy, Metric, Outside, ProtocolSettings
 from hansa.protocol.vocabulary import MANAGEMENT, LinkId, NodeId, Publication, group_id
@@ -391,23 +392,25 @@ def test_publications_travel_as_bytes_as_well():
         Ignored("topic for this broker only")
     ]
     (frame,) = outgoing.pop(here)
-    deliveries: list[Publication] = []
-    assert two.pass_on(there, frame, outgoing, deliveries) == []
-    assert two.pass_on(there, frame, outgoing, deliveries) == [Duplicate(NodeId(1), 1)]
-    assert [each.payload for each in deliveries] == [b"x"]
+    deliveries: Deliveries = []
+    news: list[Effect] = []
+    assert two.pass_on(there, iter([bytes(frame)] * 2), outgoing, deliveries, news) is None
+    assert news == [Duplicate(NodeId(1), 1)]
+    assert len(deliveries) == 1
     assert not outgoing
     assert one.view().counters["topic for this broker only"] == 1
 
 
-def test_bytes_without_a_neighbour_are_ignored():
+def test_bytes_without_a_neighbour_are_handed_back_and_ignored():
     wire = Wire()
     node = wire.start(1)
     wire.give(1, LinkOpened(LinkId(7), dialled=True))
-    data = encode(Publication(NodeId(9), 1, 5, 0, "g", b"x"))
+    copy = Publication(NodeId(9), 1, 5, 0, "g", b"x")
     for link in (LinkId(7), LinkId(8)):
-        assert node.pass_on(link, data, defaultdict(list), []) == [
-            Ignored("publication without a neighbour")
-        ]
+        frames = iter([encode(copy)])
+        assert node.pass_on(link, frames, defaultdict(list), [], []) == encode(copy)
+        assert Ignored("publication without a neighbour") in node.handle(Received(link, copy), 0.0)
+        assert node.pass_on(link, frames, defaultdict(list), [], []) is None
 
 
 def test_frames_on_a_closed_link_are_ignored():

@@ -35,14 +35,15 @@ from hansa.protocol.vocabulary import HOPS_MAX, NAMED_MAX, GroupId, NodeId, Publ
 from hansa.protocol.wire import (
     FORMAT_VERSION,
     FRAME_BYTES_MAX,
+    HOPS_AT,
     PACKET_BYTES_MAX,
+    TOPIC_BYTES_AT,
+    cut_names,
     decode,
     decode_publication,
     encode,
     encode_publication,
     mould,
-    relay,
-    unnamed,
 )
 
 ONE, TWO = NodeId(1), NodeId(2)
@@ -156,15 +157,26 @@ def test_an_earlier_version_may_leave_out_what_has_a_default():
 @given(publications, st.integers(0, HOPS_MAX))
 @example(FULL_PUBLICATION, 0)
 @example(PUBLICATION, HOPS_MAX)
-def test_relaying_changes_the_hops_and_nothing_else(publication, hops):
-    assert relay(encode(publication), hops) == encode(replace(publication, hops=hops))
+def test_the_hops_are_one_byte_and_nothing_else(publication, hops):
+    data = bytearray(encode(publication))
+    data[HOPS_AT] = hops
+    assert data == encode(replace(publication, hops=hops))
+
+
+@given(publications)
+def test_the_names_and_the_topic_follow_the_length_of_the_topic(publication):
+    plain = replace(publication, previous=(), properties=b"")
+    topic = plain.topic.encode()
+    names = b"".join(group.to_bytes(8, "big") for group in plain.named)
+    key = len(topic).to_bytes(2, "big") + names + topic
+    assert encode(plain)[TOPIC_BYTES_AT:].startswith(key)
 
 
 @given(publications)
 def test_a_copy_without_names_is_the_same_but_for_them(publication):
-    assert unnamed(encode(publication), len(publication.named)) == encode(
-        replace(publication, named=())
-    )
+    data = bytearray(encode(publication))
+    cut_names(data, len(publication.named))
+    assert data == encode(replace(publication, named=()))
 
 
 @given(publications, st.integers(1, 2**64 - 1), st.binary(max_size=8))
@@ -172,12 +184,6 @@ def test_a_mould_makes_the_next_publication(publication, number, payload):
     before, after = mould(encode(publication), len(publication.payload))
     made = b"".join((before, number.to_bytes(8, "big"), after, payload))
     assert made == encode(replace(publication, number=number, payload=payload))
-
-
-@pytest.mark.parametrize("hops", [-1, HOPS_MAX + 1])
-def test_relaying_refuses_hops_that_no_peer_takes(hops):
-    with pytest.raises(ValueError, match=f"publication: {hops} hops, the limit is 64"):
-        relay(encode(PUBLICATION), hops)
 
 
 def test_what_fits_a_frame_still_fits_with_more_groups_named():

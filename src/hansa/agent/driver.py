@@ -27,9 +27,9 @@ from hansa.protocol.events import Event, LinkClosed, LinkOpened, Received, Timer
 from hansa.protocol.frames import Any as AnyFrame
 from hansa.protocol.node import Node
 from hansa.protocol.numbering import Captured
-from hansa.protocol.plane import Outgoing
-from hansa.protocol.vocabulary import LinkId, Publication
-from hansa.protocol.wire import PUBLICATION, decode, encode
+from hansa.protocol.plane import Deliveries, Outgoing
+from hansa.protocol.vocabulary import LinkId, Plain, Publication
+from hansa.protocol.wire import decode, encode
 
 INVALID_MAX = 3
 """Frames that cannot be read until the link is closed."""
@@ -44,7 +44,7 @@ class BrokerPort(Protocol):
     def unsubscribe(self, filters: Sequence[str]) -> None:
         """Give these up."""
 
-    def publish(self, publications: Sequence[Publication]) -> None:
+    def publish(self, publications: Sequence[Plain | Publication]) -> None:
         """Publish to the broker's clients."""
 
 
@@ -71,7 +71,7 @@ class Driver:
         self._timer: asyncio.TimerHandle | None = None
         self._due: float | None = None
         self._outgoing: Outgoing = defaultdict(list)
-        self._deliveries: list[Publication] = []
+        self._deliveries: Deliveries = []
         self._encoded: tuple[object, bytes] = (None, b"")
         self._invalid: Counter[LinkId] = Counter()
         self._events: deque[Event] = deque()
@@ -102,14 +102,16 @@ class Driver:
 
     def frames_received(self, link: Link, frames: list[bytes]) -> None:
         """A batch of frames arrived; what cannot be read is counted and dropped."""
-        pass_on, outgoing, deliveries = self.node.pass_on, self._outgoing, self._deliveries
-        for data in frames:
+        rest = iter(frames)
+        while True:
+            news: list[Effect] = []
+            other = self.node.pass_on(link.id, rest, self._outgoing, self._deliveries, news)
+            if news:
+                self._perform_all(news)
+            if other is None:
+                break
             try:
-                if data[0] == PUBLICATION:
-                    if news := pass_on(link.id, data, outgoing, deliveries):
-                        self._perform_all(news)
-                else:
-                    self._handle((Received(link.id, decode(data)),))
+                self._handle((Received(link.id, decode(other)),))
             except InvalidFrame as error:
                 self._note_invalid(link, error)
         self._flush()

@@ -99,7 +99,7 @@ class Answered(msgspec.Struct, frozen=True):
 class NotSent(msgspec.Struct, frozen=True):
     """These cannot be published at this broker, now or at all. No byte of them has left."""
 
-    batch: Sequence[packets.Publish]
+    batch: Sequence[packets.Publish | packets.Plain]
     reason: str
 
 

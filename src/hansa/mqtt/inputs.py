@@ -40,7 +40,7 @@ class Publish(msgspec.Struct, frozen=True):
     """Publish these, in this order. At QoS 1 and 2 the packet id is the caller's: 1 to 64999, not
     under way, and no more of them than the session's `quota`."""
 
-    batch: Sequence[packets.Publish]
+    batch: Sequence[packets.Publish | packets.Plain]
 
 
 class Answer(msgspec.Struct, frozen=True):

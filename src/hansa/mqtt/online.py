@@ -14,7 +14,7 @@ from hansa.mqtt.handshakes import Handshakes
 from hansa.mqtt.keepalive import KeepAlive
 from hansa.mqtt.limits import Limits
 from hansa.mqtt.options import Options
-from hansa.mqtt.packets import PubComp, Publish, PubRel
+from hansa.mqtt.packets import Plain, PubComp, Publish, PubRel
 from hansa.mqtt.properties import Properties, Property, find
 from hansa.mqtt.requests import REQUEST_IDS_MIN, Requests
 from hansa.mqtt.vocabulary import PACKET_IDS_MAX, Reason, Version
@@ -61,12 +61,12 @@ class Online:
 
     # ------------------------------------------------------------ orders
 
-    def publish(self, batch: Sequence[Publish], now: float) -> list[Effect]:
+    def publish(self, batch: Sequence[Publish | Plain], now: float) -> list[Effect]:
         """Write publications; tell which cannot be written for this broker."""
         told: list[Effect] = []
         if self._limits.qos_max < 2 or not self._limits.retain_available:
             batch = self._leave_out(batch, told)
-        numbered = [publish for publish in batch if publish.qos]
+        numbered = [publish for publish in batch if not isinstance(publish, tuple) and publish.qos]
         if numbered:
             self._require_free([publish.packet_id for publish in numbered])
         data, refused = self._writer.publish(batch)
@@ -79,11 +79,15 @@ class Online:
         told += self._write(data, now)
         return told
 
-    def _leave_out(self, batch: Sequence[Publish], told: list[Effect]) -> list[Publish]:
+    def _leave_out(
+        self, batch: Sequence[Publish | Plain], told: list[Effect]
+    ) -> list[Publish | Plain]:
         """Return what this broker can take [MQTT-3.2.2-11, MQTT-3.2.2-14]."""
-        kept: list[Publish] = []
+        kept: list[Publish | Plain] = []
         for publish in batch:
-            if publish.qos > self._limits.qos_max:
+            if isinstance(publish, tuple):
+                kept.append(publish)
+            elif publish.qos > self._limits.qos_max:
                 reason = f"QoS {publish.qos}, the broker's limit is {self._limits.qos_max}"
                 told.append(effects.NotSent((publish,), reason))
             elif publish.retain and not self._limits.retain_available:

@@ -30,6 +30,11 @@ class Publish(msgspec.Struct, frozen=True, gc=False):
     """All other properties as they arrived, without their length: valid, and free to travel on."""
 
 
+Plain = tuple[str, bytes]
+"""Topic and payload: all of a publication of QoS 0 that is not retained and has no properties. Only
+for sending, where a tuple is half the cost of a `Publish`."""
+
+
 class Oversized(msgspec.Struct, frozen=True):
     """What is left of a publication above the agreed size: its payload was thrown away unread.
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from hansa.errors import BrokerMisbehaved
 from hansa.mqtt import bodies, forms, packets, properties
 from hansa.mqtt.fields import Cursor, write_packet_id, write_text, write_variable
-from hansa.mqtt.packets import Publish
+from hansa.mqtt.packets import Plain, Publish
 from hansa.mqtt.properties import Property
 from hansa.mqtt.reader import (
     BLOCK_BYTES_MAX,
@@ -89,23 +89,30 @@ class Writer:
 
     # ------------------------------------------------------------ publications: the fast path
 
-    def publish(self, batch: Iterable[Publish]) -> tuple[bytes, list[tuple[Publish, str]]]:
+    def publish(self, batch: Iterable[Publish | Plain]) -> tuple[bytes, list[tuple[Publish, str]]]:
         """Return the bytes of a batch, and those that the other side would refuse, with reasons."""
         pieces: list[bytes] = []
         refused: list[tuple[Publish, str]] = []
         topics, short_max = self._topics, self._short_max
         for publish in batch:
-            topic, payload = topics.get(publish.topic), publish.payload
-            flags = publish.qos or publish.retain or publish.dup
-            if topic and not (flags or publish.properties or publish.subscriptions):
+            if isinstance(publish, tuple):
+                text, payload = publish
+                special = False
+            else:
+                text, payload = publish.topic, publish.payload
+                flags = publish.qos or publish.retain or publish.dup
+                special = bool(flags or publish.properties or publish.subscriptions)
+            topic = topics.get(text)
+            if topic and not special:
                 length = len(topic) + len(payload)
                 if length <= short_max:
                     pieces += (_HEADS[length], topic, payload)
                     continue
+            whole = Publish(text, payload) if isinstance(publish, tuple) else publish
             try:
-                pieces += self._pieces(publish)
+                pieces += self._pieces(whole)
             except ValueError as error:
-                refused.append((publish, str(error)))
+                refused.append((whole, str(error)))
         return b"".join(pieces), refused
 
     def _pieces(self, publish: Publish) -> tuple[bytes, ...]:

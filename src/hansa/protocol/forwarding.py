@@ -79,8 +79,14 @@ class Plan:
         }
 
 
+Shortcut = tuple[str | None, tuple[LinkId, ...], tuple[GroupId, ...]]
+"""What becomes of a new copy of one topic that comes from one link and names certain groups: the
+topic if it is delivered here, the links it goes to, and the groups that it goes on towards: all
+that it names, or none, for it has met the mesh of each (see `plane`)."""
+
+
 class Table:
-    """The entries of all groups, and the plans made from them."""
+    """The entries of all groups, and the plans and shortcuts made from them."""
 
     def __init__(self, wanted: FilterTrie[int], plans_max: int) -> None:
         """Start empty; `wanted` are the filters of this node's own clients."""
@@ -88,6 +94,7 @@ class Table:
         self._plans_max = plans_max
         self._entries: FilterTrie[Entry] = FilterTrie()
         self.plans: dict[str, Plan] = {}
+        self.shortcuts: dict[LinkId, dict[bytes, Shortcut]] = {}
 
     def __len__(self) -> int:
         """Return how many groups are known."""
@@ -102,12 +109,12 @@ class Table:
         """Set a group's entry."""
         if not entry.same_as(self._entries.get(entry.group)):
             self._entries.put(entry.group, entry)
-            self.plans.clear()
+            self.forget_plans()
 
     def remove(self, group: Group) -> None:
         """Forget a group."""
         if self._entries.remove(group):
-            self.plans.clear()
+            self.forget_plans()
 
     def update(self, changes: Iterable[Entry | Group]) -> None:
         """Take what a strategy compiled: an entry is set, a bare group forgotten."""
@@ -118,8 +125,9 @@ class Table:
                 self.remove(change)
 
     def forget_plans(self) -> None:
-        """What is wanted here has changed."""
+        """What is wanted here has changed, or where a group leads."""
         self.plans.clear()
+        self.shortcuts.clear()
 
     def plan(self, topic: str) -> Plan:
         """Return the way of a topic."""
@@ -304,6 +312,25 @@ class Forwarder:
         if sender in towards:
             towards = tuple(link for link in towards if link != sender)
         return pick(self._outside, towards, number) if towards else ()
+
+
+def shortcut(
+    topic: str, plan: Plan, named: tuple[GroupId, ...], sender: LinkId, outside: Outside
+) -> Shortcut | None:
+    """Return what `Forwarder.next` decides for every new copy with these names; None if copies
+    differ, if their names change on the way, or if there is something to tell."""
+    delivered = topic if plan.deliver else None
+    if not any(group in plan.towards for group in named):
+        return delivered, tuple(link for link in plan.spread if link != sender), ()
+    if plan.spread or outside is Outside.RANDOM:
+        return None
+    ways = {
+        tuple(link for link in plan.towards.get(group, ()) if link != sender) for group in named
+    }
+    links = ways.pop()
+    if ways or not links:
+        return None
+    return delivered, pick(outside, links, 0), named
 
 
 def as_sends(publication: Publication, copies: Copies, hops: int) -> list[Effect]:

@@ -5,7 +5,7 @@ another: this module carries what one reports to those that care, and nothing el
 """
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from msgspec.structs import replace
 
@@ -43,7 +43,7 @@ from hansa.protocol.inspection import NodeView
 from hansa.protocol.interest import LocalInterest, RemoteInterest
 from hansa.protocol.numbering import Captured, Numbering
 from hansa.protocol.overlay import Overlay
-from hansa.protocol.plane import Outgoing, Plane
+from hansa.protocol.plane import Deliveries, Outgoing, Plane
 from hansa.protocol.records import ClaimsRecord, Kind
 from hansa.protocol.settings import ProtocolSettings
 from hansa.protocol.strategies import make_strategy
@@ -323,15 +323,21 @@ class Node:
         return self._count(self.plane.start(batch, self._overlay.incarnation, outgoing))
 
     def pass_on(
-        self, link_id: LinkId, data: bytes, outgoing: Outgoing, deliveries: list[Publication]
-    ) -> list[Effect]:
-        """Handle `Received` for the bytes of a publication; return what is neither a frame nor a
-        delivery. Raise InvalidFrame if they are none."""
+        self,
+        link_id: LinkId,
+        frames: Iterator[bytes],
+        outgoing: Outgoing,
+        deliveries: Deliveries,
+        news: list[Effect],
+    ) -> bytes | None:
+        """Handle `Received` for publications, in bytes; return the first frame that has to be
+        decoded and handled as any other, None if there is none (see `Plane.pass_on`)."""
         link = self._overlay.neighbours.links.get(link_id)
         if link is None or link.peer is None:
-            return self._count([Ignored("publication without a neighbour")])
-        news = self.plane.pass_on(link_id, data, outgoing, deliveries)
-        return self._count(news) if news else news
+            return next(frames, None)  # one by one: it may be the hello
+        other = self.plane.pass_on(link_id, frames, outgoing, deliveries, news)
+        self._count(news)
+        return other
 
     def _take_publication(self, link_id: LinkId, publication: Publication) -> list[Effect]:
         link = self._overlay.neighbours.links.get(link_id)

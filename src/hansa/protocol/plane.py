@@ -2,44 +2,62 @@
 
 `publish` and `take` decide for one publication and return effects. `start` and `pass_on` do the
 same for the live agent, from bytes to bytes and without an object per message: what most
-publications look like (QoS 0, not retained, no properties, no group named) is read and written in
-place, and everything else goes the long way. That both ways agree is a test.
+publications look like (QoS 0, not retained, no properties) is read and written in place, and
+everything else goes the long way. That both ways agree is a test.
 
 A publication that starts here differs from the one before it on the same topic in its number and
 payload alone, so its frames are poured into a mould: made once per topic, kept with its plan.
+
+A copy that arrives differs from the one before it on the same topic and link in who sent it and
+what it holds, but not in what becomes of it if it is new: that is remembered as a shortcut, found
+by the bytes of its names and topic, and forgotten with the plans.
 """
 
-from collections.abc import Iterable
-from struct import error as StructError
+from collections.abc import Iterable, Iterator
 
+from hansa.errors import InvalidFrame
 from hansa.protocol.effects import Deliver, Duplicate, Effect, Ignored, Send
-from hansa.protocol.forwarding import Forwarder, Plan, Table, Windows, as_drops, as_sends
+from hansa.protocol.forwarding import (
+    Forwarder,
+    Plan,
+    Table,
+    Windows,
+    as_drops,
+    as_sends,
+    shortcut,
+)
 from hansa.protocol.numbering import Captured, Numbering
 from hansa.protocol.settings import Outside, ProtocolSettings
 from hansa.protocol.topics import FilterTrie
-from hansa.protocol.vocabulary import HOPS_MAX, LinkId, NodeId, Publication
+from hansa.protocol.vocabulary import HOPS_MAX, LinkId, NodeId, Plain, Publication
 from hansa.protocol.wire import (
     GROUP,
     HEAD,
+    HOPS_AT,
     PLAIN,
+    TOPIC_BYTES_AT,
+    cut_names,
     decode_publication,
     encode,
     mould,
-    relay,
-    unnamed,
 )
 
-TOPICS_MAX = 65_536
-"""Topics of other nodes whose bytes are remembered; when full, all are learned anew."""
+SHORTCUTS_MAX = 65_536
+"""Shortcuts that are remembered over all links; when full, all are learned anew."""
 
 SMALL_BYTES_MAX = 4_096
 """Payloads up to this size need no look at the bound on a frame."""
 
-Outgoing = dict[LinkId, list[bytes]]
+Outgoing = dict[LinkId, list[bytes | bytearray]]
 """Frames per link, in order."""
+
+Deliveries = list[Plain | Publication]
+"""What the broker here is to get, in order."""
 
 _HEAD_BYTES = HEAD.size
 _TOPIC_BYTES_MAX = 128
+_NAMED_MAX = 8
+_NOBODY = (None, None)
 
 
 class Plane:
@@ -58,9 +76,8 @@ class Plane:
         self.numbering = numbering
         self._node = node
         self._forwarder = Forwarder(self.table, self.windows, settings.outside)
-        self._constant = settings.outside is not Outside.RANDOM
+        self._outside = settings.outside
         self._life = 0
-        self._topics: dict[bytes, str] = {}
 
     # ------------------------------------------------------------ one by one
 
@@ -127,7 +144,7 @@ class Plane:
         if frames is None:
             return [Ignored("no frame can hold it")]
         plain = not (item.qos or item.retain or item.properties)
-        if self._constant and plain and len(frames) == len(effects):
+        if self._outside is not Outside.RANDOM and plain and len(frames) == len(effects):
             self._make_moulds(self.table.plan(item.topic), len(item.payload), effects, frames)
         return [effect for effect in effects if not isinstance(effect, Send)]
 
@@ -143,86 +160,90 @@ class Plane:
             (tuple(to), *mould(frame, payload_bytes)) for frame, to in links.items()
         )
 
-    def pass_on(
-        self, link: LinkId, data: bytes, outgoing: Outgoing, deliveries: list[Publication]
-    ) -> list[Effect]:
-        """Do `take` for the bytes of a copy, add what goes out and what is delivered; return the
-        rest. Raise InvalidFrame if they are no publication."""
-        try:
-            opening, hops, count, origin, life, number, topic_bytes = HEAD.unpack_from(data)
-        except StructError:
-            return self._pass_on_slowly(link, data, outgoing, deliveries)  # says what is wrong
-        start = _HEAD_BYTES + GROUP.size * count
-        topic_end = start + topic_bytes
-        topic = self._topics.get(data[start:topic_end])
-        if (
-            topic is None
-            or opening != PLAIN
-            or hops >= HOPS_MAX
-            or not topic_end <= len(data) <= SMALL_BYTES_MAX
-            or origin == self._node
-        ):
-            return self._pass_on_slowly(link, data, outgoing, deliveries)
-        plan = self.table.plans.get(topic) or self.table.plan(topic)
-        if count and plan.towards:  # it may have to go on towards a core
-            named = GROUP.iter_unpack(data[_HEAD_BYTES:start])
-            groups = tuple([group for (group,) in named])
-            payload = data[topic_end:]
-            copy = Publication(origin, life, number, 0, topic, payload, False, hops, groups)
-            return self._spread(link, copy, data, outgoing, deliveries)
-        window = self.windows.get(origin, life, False)
-        if window is None or not window.add(number):
-            return [Duplicate(origin, number)]
-        if plan.deliver:
-            payload = data[topic_end:]
-            deliveries.append(Publication(origin, life, number, 0, topic, payload, False, hops))
-        relayed = b""
-        for each in plan.spread:
-            if each != link:
-                # If groups are named, it has met the mesh of all of them.
-                relayed = relayed or relay(unnamed(data, count) if count else data, hops + 1)
-                outgoing[each].append(relayed)
-        return []
-
-    def _spread(
+    def pass_on(  # noqa: C901 -- one loop without calls: every publication passes here
         self,
         link: LinkId,
-        copy: Publication,
-        data: bytes,
+        frames: Iterator[bytes],
         outgoing: Outgoing,
-        deliveries: list[Publication],
-    ) -> list[Effect]:
-        """Do `take` for a copy that is already read; most go on with the names that they have."""
-        new, deliver, copies, stuck = self._forwarder.next(copy, link)
-        if deliver:
-            deliveries.append(copy)
-        same = b""
-        for each, groups in copies:
-            if groups == copy.named:
-                same = same or relay(data, copy.hops + 1)
-                outgoing[each].append(same)
-            else:
-                outgoing[each].append(encode(copy.onward(copy.hops + 1, groups)))
-        news: list[Effect] = [] if new else [Duplicate(copy.origin, copy.number)]
-        return news + as_drops(copy, stuck) if stuck else news
+        deliveries: Deliveries,
+        news: list[Effect],
+    ) -> bytes | None:
+        """Do `take` for copies; add what goes out, what is delivered and what is left to tell.
+        Stop at a frame that is no publication, or none that can be read, and return it."""
+        find = self.table.shortcuts.setdefault(link, {}).get
+        here, window, window_of = self._node, None, _NOBODY
+        for data in frames:
+            if len(data) >= _HEAD_BYTES:
+                opening, hops, count, origin, life, number, topic_bytes = HEAD.unpack_from(data)
+                end = _HEAD_BYTES + GROUP.size * count + topic_bytes
+                found = find(data[TOPIC_BYTES_AT:end])
+                if (
+                    found is not None
+                    and opening == PLAIN
+                    and hops < HOPS_MAX
+                    and end <= len(data) <= SMALL_BYTES_MAX
+                    and origin != here
+                ):
+                    if window_of != (origin, life):
+                        window, window_of = self.windows.get(origin, life, False), (origin, life)
+                    if window is not None and window.add(number):
+                        topic, links, onward = found
+                        if topic is not None:
+                            deliveries.append((topic, data[end:]))
+                        if links:
+                            frame = bytearray(data)
+                            frame[HOPS_AT] = hops + 1
+                            for group in onward:
+                                window.new_towards(number, group)
+                            if count and not onward:
+                                cut_names(frame, count)
+                            for each in links:
+                                outgoing[each].append(frame)
+                        continue
+                    if not count:
+                        news.append(Duplicate(origin, number))
+                        continue
+            try:
+                self._pass_on_slowly(link, data, outgoing, deliveries, news)
+            except InvalidFrame:
+                return data
+            window_of = _NOBODY
+            find = self.table.shortcuts.setdefault(link, {}).get
+        return None
 
     def _pass_on_slowly(
-        self, link: LinkId, data: bytes, outgoing: Outgoing, deliveries: list[Publication]
-    ) -> list[Effect]:
+        self,
+        link: LinkId,
+        data: bytes,
+        outgoing: Outgoing,
+        deliveries: Deliveries,
+        news: list[Effect],
+    ) -> None:
         publication = decode_publication(data)
-        self._remember(publication.topic)
         effects = self.take(link, publication)
         _emit(effects, outgoing)
-        deliveries += [effect.publication for effect in effects if isinstance(effect, Deliver)]
-        return [effect for effect in effects if not isinstance(effect, Send | Deliver)]
+        for effect in effects:
+            if isinstance(effect, Deliver):
+                deliveries.append(effect.publication)
+            elif not isinstance(effect, Send):
+                news.append(effect)
+        if not (publication.qos or publication.retain or publication.properties):
+            self._learn(link, publication)
 
-    def _remember(self, topic: str) -> None:
-        """Remember that these bytes are a good topic, and which."""
-        raw = topic.encode()
-        if len(raw) <= _TOPIC_BYTES_MAX:
-            if len(self._topics) >= TOPICS_MAX:
-                self._topics.clear()
-            self._topics[raw] = topic
+    def _learn(self, link: LinkId, copy: Publication) -> None:
+        """Remember what becomes of copies like this one, if it is always the same."""
+        raw = copy.topic.encode()
+        if len(raw) > _TOPIC_BYTES_MAX or len(copy.named) > _NAMED_MAX:
+            return
+        plan = self.table.plan(copy.topic)
+        found = shortcut(copy.topic, plan, copy.named, link, self._outside)
+        if found is not None:
+            shortcuts = self.table.shortcuts
+            if sum(map(len, shortcuts.values())) >= SHORTCUTS_MAX:
+                shortcuts.clear()
+            names = [GROUP.pack(group) for group in copy.named]
+            key = b"".join((len(raw).to_bytes(2, "big"), *names, raw))  # as they are in a frame
+            shortcuts.setdefault(link, {})[key] = found
 
 
 def _emit(effects: list[Effect], outgoing: Outgoing) -> list[bytes] | None:

@@ -62,6 +62,11 @@ class Identity:
     capacity: float = 1.0
 
 
+Plain = tuple[str, bytes]
+"""Topic and payload: what a broker needs of a publication of QoS 0 that is neither retained nor has
+properties."""
+
+
 class Publication(msgspec.Struct, frozen=True, gc=False):
     """One copy of a client's publication on its way through the federation.
 

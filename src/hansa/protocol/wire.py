@@ -76,11 +76,13 @@ GROUP = struct.Struct(">Q")
 PLAIN = _OPENING
 """How a publication begins that is of QoS 0, not retained, without properties."""
 
+HOPS_AT = 2
+TOPIC_BYTES_AT = 29
+"""Where the hops are, and where the topic's length is; groups and topic follow the latter."""
+
 _HEAD_BYTES = HEAD.size
-_HOPS_AT = 2
 _COUNT_AT = 3
 _NUMBER_AT = 21
-_HOPS = tuple(bytes((hops,)) for hops in range(HOPS_MAX + 1))
 _EXTRA = struct.Struct(">HI")
 _ENTRY = struct.Struct(">QQ")
 _SMALL_BYTES = 8 * NAMED_MAX  # a frame of up to this size keeps every bound on size or count
@@ -101,7 +103,7 @@ def encode(frame: frames.Any | Publication) -> bytes:
     return data
 
 
-def decode(data: bytes | memoryview) -> frames.Any | Publication:
+def decode(data: bytes | bytearray | memoryview) -> frames.Any | Publication:
     """Return the frame that these bytes are; raise InvalidFrame if they are none."""
     first = data[0] if len(data) else None
     if first == PUBLICATION:
@@ -116,7 +118,7 @@ def decode(data: bytes | memoryview) -> frames.Any | Publication:
     raise InvalidFrame(f"frame: type {kind}, the types are 0 and 1")
 
 
-def _decode_control(data: bytes | memoryview) -> frames.Any:
+def _decode_control(data: bytes | bytearray | memoryview) -> frames.Any:
     if len(data) > FRAME_BYTES_MAX:
         raise InvalidFrame(f"frame: {len(data)} bytes, the limit is {FRAME_BYTES_MAX}")
     try:
@@ -173,7 +175,7 @@ def encode_publication(publication: Publication) -> bytes:
     return data
 
 
-def decode_publication(data: bytes | memoryview) -> Publication:
+def decode_publication(data: bytes | bytearray | memoryview) -> Publication:
     """Return the publication that these bytes are; raise InvalidFrame if they are none."""
     if type(data) is not bytes:
         data = bytes(data)  # its slices are so much faster than a view's that the copy pays
@@ -212,21 +214,10 @@ def decode_publication(data: bytes | memoryview) -> Publication:
     )
 
 
-def relay(data: bytes, hops: int) -> bytes:
-    """Return a publication's bytes with other hops, at a third of the cost of making them anew.
-
-    For bytes that `decode_publication` took, when the copy still names the same groups.
-    """
-    if not 0 <= hops <= HOPS_MAX:
-        raise ValueError(f"publication: {hops} hops, the limit is {HOPS_MAX}")
-    return b"".join((data[:_HOPS_AT], _HOPS[hops], data[_HOPS_AT + 1 :]))
-
-
-def unnamed(data: bytes, count: int) -> bytes:
-    """Return a publication's bytes without the names of its groups, of which there are so many."""
-    return b"".join(
-        (data[:_COUNT_AT], b"\0\0", data[_COUNT_AT + 2 : HEAD.size], data[HEAD.size + 8 * count :])
-    )
+def cut_names(frame: bytearray, count: int) -> None:
+    """Take the names of its groups, of which there are so many, out of a plain publication."""
+    frame[_COUNT_AT : _COUNT_AT + 2] = b"\0\0"
+    del frame[_HEAD_BYTES : _HEAD_BYTES + GROUP.size * count]
 
 
 def mould(data: bytes, payload_bytes: int) -> tuple[bytes, bytes]:

@@ -14,7 +14,7 @@ from hansa.agent.brokers.subscriptions import UNFIT, Subscriptions
 from hansa.mqtt import effects, inputs, packets
 from hansa.mqtt.vocabulary import REFUSED, Version
 from hansa.protocol.events import Denied, Event, Granted
-from hansa.protocol.vocabulary import Publication
+from hansa.protocol.vocabulary import Plain, Publication
 
 BUFFER_BYTES_MAX = 16 << 20
 """Bytes that may wait for the broker before publications are dropped."""
@@ -62,7 +62,7 @@ class BrokerClient:
         self._requests.extend(filters)
         self._send_requests()
 
-    def publish(self, publications: Sequence[Publication]) -> None:
+    def publish(self, publications: Sequence[Plain | Publication]) -> None:
         """Publish to the broker's clients, with one write."""
         reason = self._hindrance()
         if reason:
@@ -71,10 +71,12 @@ class BrokerClient:
         self.counters["injected"] += len(publications)
         if self._echoes is not None:
             for each in publications:
-                copies = self.subscriptions.count(each.topic)
-                self._echoes.expect(each.topic, each.payload, copies)
+                topic, payload = each if isinstance(each, tuple) else (each.topic, each.payload)
+                self._echoes.expect(topic, payload, self.subscriptions.count(topic))
         batch = [
-            packets.Publish(p.topic, p.payload, 0, p.retain, False, 0, (), p.properties)
+            p
+            if isinstance(p, tuple)
+            else packets.Publish(p.topic, p.payload, 0, p.retain, False, 0, (), p.properties)
             for p in publications
         ]
         self.connection.order(inputs.Publish(batch))

@@ -38,9 +38,9 @@ PIECES_HELD_MAX = 2 * PIECES_MAX
 """Pieces of unfinished frames that a link holds; beyond that it forgets the oldest frame's."""
 
 
-def pack(frames: Iterable[bytes]) -> Iterator[tuple[bytes, int]]:
+def pack(frames: Iterable[bytes | bytearray]) -> Iterator[tuple[bytes, int]]:
     """Join small frames in as few bodies as hold them, each with its count of publications."""
-    parts: list[bytes] = []
+    parts: list[bytes | bytearray] = []
     size = publications = 0
     for frame in frames:
         needed = _LENGTH.size + len(frame)

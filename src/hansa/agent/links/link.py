@@ -43,7 +43,7 @@ class Link(Protocol):
     def outstanding(self) -> int:
         """Bytes that were sent and not handled by the neighbour yet, as far as it is known."""
 
-    def send(self, frames: Sequence[bytes]) -> None:
+    def send(self, frames: Sequence[bytes | bytearray]) -> None:
         """Send frames; publications that the link cannot take now are dropped, and told."""
 
     def close(self, reason: str) -> None:

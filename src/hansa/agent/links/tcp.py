@@ -133,7 +133,7 @@ class TcpLink(asyncio.BufferedProtocol):
         """Bytes that were sent and not handled by the neighbour yet."""
         return self.bytes_out - self._receipted
 
-    def send(self, frames: Sequence[bytes]) -> None:
+    def send(self, frames: Sequence[bytes | bytearray]) -> None:
         """Write frames with one call; publications only while the window is not full."""
         if self._transport is None or self._transport.is_closing():
             return
@@ -152,7 +152,9 @@ class TcpLink(asyncio.BufferedProtocol):
         self._transport.close()
         asyncio.get_running_loop().call_later(CLOSE_GRACE_S, self._transport.abort)
 
-    def _without_publications(self, frames: Sequence[bytes]) -> Sequence[bytes]:
+    def _without_publications(
+        self, frames: Sequence[bytes | bytearray]
+    ) -> Sequence[bytes | bytearray]:
         control = [frame for frame in frames if frame[0] != PUBLICATION]
         count = len(frames) - len(control)
         self.dropped += count

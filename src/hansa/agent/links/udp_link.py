@@ -94,7 +94,7 @@ class UdpLink:
         """Bytes that wait to leave; of those that left, a datagram link knows nothing."""
         return PIECE_BYTES * sum(map(len, self._queue.values()))
 
-    def send(self, frames: Sequence[bytes]) -> None:
+    def send(self, frames: Sequence[bytes | bytearray]) -> None:
         """Send small frames at once and large control frames in pieces."""
         small = [frame for frame in frames if len(frame) <= SMALL_BYTES_MAX]
         for body, publications in pack(small):
@@ -111,8 +111,8 @@ class UdpLink:
 
     # ------------------------------------------------------------ how it is sent
 
-    def _send_large(self, frames: Sequence[bytes]) -> None:
-        control = [frame for frame in frames if frame[0] != PUBLICATION]
+    def _send_large(self, frames: Sequence[bytes | bytearray]) -> None:
+        control = [bytes(frame) for frame in frames if frame[0] != PUBLICATION]
         if len(control) < len(frames):
             self._drop(len(frames) - len(control), "too large for a datagram link")
         for frame in control:
