@@ -273,6 +273,7 @@ def reopened(path):
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=100)
 @given(st.binary(max_size=300), st.integers(0, 900), st.binary(max_size=40))
+@pytest.mark.usefixtures("without_syncs")
 def test_bad_bytes_anywhere_raise_nothing_but_journal_errors(tmp_path, garbage, at, marks):
     for file in tmp_path.iterdir():
         file.unlink()

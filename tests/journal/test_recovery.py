@@ -11,6 +11,12 @@ from hansa.errors import JournalDamaged
 from hansa.journal.records import Settled
 from hansa.journal.segment import HEADER_BYTES, index_name, log_name
 
+
+@pytest.fixture(autouse=True)
+def fast(without_syncs):
+    """Nothing here is about what a sync saw; that is in test_power_failure."""
+
+
 shared = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 

@@ -297,6 +297,30 @@ def test_a_disk_that_is_really_full(small_disk):
         assert numbers(path) == list(range(1, number))
 
 
+def test_a_disk_that_is_read_only(small_disk):
+    path = small_disk / "journal"
+    write(path, captured(1))
+    subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
+    with pytest.raises(JournalUnusable, match=f"cannot write the journal {path}: Read-only file"):
+        open_writer(path)
+    with pytest.raises(JournalUnusable, match="Read-only file"):
+        open_writer(small_disk / "new")
+    assert numbers(path) == [1]
+
+
+def test_opening_that_fails_leaves_no_file_open(path, monkeypatch):
+    def fail(_):
+        raise OSError(5, "Input/output error")
+
+    write(path, captured(1))
+    before = os.listdir("/dev/fd")
+    for node, sync in ((1, os.fsync), (NODE, fail)):
+        monkeypatch.setattr(disk, "_sync_data", sync)
+        with pytest.raises(JournalUnusable):
+            Writer(path, node, EPOCH)
+    assert os.listdir("/dev/fd") == before
+
+
 def test_after_a_failed_sync_nothing_more_is_promised(path, monkeypatch):
     def fail(_):
         raise OSError(5, "Input/output error")
@@ -310,7 +334,9 @@ def test_after_a_failed_sync_nothing_more_is_promised(path, monkeypatch):
     for refused in (writer.commit, lambda: writer.append(captured(2))):
         with pytest.raises(JournalUnusable, match="start the agent again"):
             refused()
-    writer.close()
+    with monkeypatch.context() as broken:
+        broken.setattr(disk, "_sync_data", fail)
+        writer.close()
     assert writer.durable == HEADER_BYTES
     open_writer(path).close()
 

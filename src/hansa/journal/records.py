@@ -9,7 +9,7 @@ it is whole, is the business of `segment`.
 the clock of the agent that writes. `epoch`: of a journal; this journal's own is in its segments.
 """
 
-from typing import ClassVar, TypeVar
+from typing import ClassVar
 
 import msgspec
 
@@ -164,8 +164,6 @@ Record = (
 
 KINDS: dict[int, type[Record]] = {kind.KIND: kind for kind in Record.__args__}
 """Every type of record by its number."""
-
-_R = TypeVar("_R", bound=Record)
 
 _encode = msgspec.msgpack.Encoder().encode
 _decoders = {number: msgspec.msgpack.Decoder(kind) for number, kind in KINDS.items()}

@@ -32,8 +32,7 @@ class Tail:
 
     def resume(self, base: int, end: int, entries: list[Entry]) -> None:
         """Go on in a segment that is known to be good up to `end`; cut what follows."""
-        self._open(base)
-        self._end = end
+        self._open(base, end)
         os.ftruncate(self._log, end - base)
         sync(self._log)
         reached(Point.TAIL_CUT)
@@ -69,19 +68,18 @@ class Tail:
         reached(Point.SEGMENT_RENAMED)
         sync_directory(self._path)
         self._close_files()
-        self._open(header.base)
-        self._end = header.base + len(content)
+        self._open(header.base, header.base + len(content))
         self._mark.set(self._end)
         self._hint(entries)
         reached(Point.SEGMENT_BEGUN)
 
     def close(self) -> None:
-        """Leave the segment without what was reserved for it."""
-        try:
-            self._seal()
-        finally:
-            self._close_files()
-            self._mark.close()
+        """Leave the segment without what was reserved for it, if the system lets us."""
+        with contextlib.suppress(OSError):
+            if self._log >= 0:
+                os.ftruncate(self._log, self._end - self._base)
+        self._close_files()
+        self._mark.close()
 
     def _prepare(self, path: Path, data: bytes) -> None:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
@@ -98,11 +96,11 @@ class Tail:
             sync(self._log)
             sync(self._index)
 
-    def _open(self, base: int) -> None:
+    def _open(self, base: int, end: int) -> None:
         flags = os.O_WRONLY | os.O_CREAT
-        self._log = os.open(self._path / log_name(base), flags, 0o600)
         self._index = os.open(self._path / index_name(base), flags, 0o600)
-        self._base, self._index_bytes, self._reserved = base, 0, 0
+        self._log = os.open(self._path / log_name(base), flags, 0o600)
+        self._base, self._end, self._index_bytes, self._reserved = base, end, 0, 0
 
     def _hint(self, entries: list[Entry]) -> None:
         data = index.pack(entries)

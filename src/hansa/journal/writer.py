@@ -9,6 +9,7 @@ returns, all state that must outlive the old segments: so the last segment alone
 restarted agent has to know, `replay` reads it, and retention never drops a state with old data.
 """
 
+import contextlib
 import errno
 import fcntl
 import os
@@ -76,30 +77,34 @@ class Writer:
         self._committing = threading.Lock()
         self._trimmed: list[Trimmed] = []
         self._failure: str | None = None
-        self._lock = _locked(path)
-        try:
-            self._open(node, new_epoch)
-        except OSError as error:
-            self._lock.close()
-            raise _refused(path, error) from error
-        except BaseException:
-            self._lock.close()
-            raise
+        with contextlib.ExitStack() as on_failure:
+            self._lock = _locked(path)
+            on_failure.callback(self._lock.close)
+            try:
+                found = self._find(node)
+                self._tail = Tail(path)
+                on_failure.callback(self._tail.close)
+                self._open(found, Header(node, new_epoch, 0, 1, clock()))
+            except OSError as error:
+                raise _refused(path, error) from error
+            on_failure.pop_all()
 
-    def _open(self, node: int, new_epoch: int) -> None:
+    def _find(self, node: int) -> recovery.Found:
         retention.remove_remains(self._path, bases(self._path))
         found = recovery.find(self._path)
-        self._tail = Tail(self._path)
+        if found.headers and found.headers[-1].node != node:
+            raise JournalUnusable(
+                f"the journal {self._path} is that of node {found.headers[-1].node:016x}, not of "
+                f"{node:016x}; give this node its own"
+            )
+        return found
+
+    def _open(self, found: recovery.Found, new: Header) -> None:
         if found.headers:
             last = found.headers[-1]
-            if last.node != node:
-                raise JournalUnusable(
-                    f"the journal {self._path} is that of node {last.node:016x}, not of "
-                    f"{node:016x}; give this node its own"
-                )
             self._tail.resume(last.base, found.end, found.entries)
         else:
-            last = Header(node, new_epoch, 0, 1, self._clock())
+            last = new
             found.headers.append(last)
             found.end = HEADER_BYTES
             self._tail.begin(last, b"", [])
