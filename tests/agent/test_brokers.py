@@ -204,6 +204,33 @@ def test_two_brokers_of_3_1_1_exchange_each_publication_once(scene, tmp_path):
         thread.close()
 
 
+# ---------------------------------------------------------------- beacons
+
+
+def test_clients_announce_what_they_want_to_their_own_agent_alone(scene):
+    """As in the papers: beacons, and NEW_REGULAR_TOPIC for a first subscription or publication."""
+    brokers = [scene.broker(), scene.broker()]
+    one, two = pair(scene, *brokers, broker_observer="beacon", broker_beacon_interval=20)
+    everything = scene.client(brokers[0].port).subscribe("#")
+    everything.publish("NEW_REGULAR_TOPIC", b"subscribe #")
+    subscriber = scene.client(brokers[1].port).subscribe("b/1", "n/+", "NEW_REGULAR_TOPIC")
+    subscriber.publish("federator/beacon/b/1", b"")
+    subscriber.publish("NEW_REGULAR_TOPIC", b"subscribe n/+", b"publish p/1")
+    eventually(lambda: is_installed(two, "b/1", "n/+") and is_installed(one, "#"), "installed")
+    publisher = scene.client(brokers[0].port)
+    for topic in ("b/1", "n/1", "unwanted", "NEW_REGULAR_TOPIC", "n/end"):
+        publisher.publish(topic, b"subscribe end" if topic == "n/end" else topic.encode())
+    seen = subscriber.wait_for(b"subscribe end")
+    own = [("NEW_REGULAR_TOPIC", b"subscribe n/+"), ("NEW_REGULAR_TOPIC", b"publish p/1")]
+    assert seen == [*own, ("b/1", b"b/1"), ("n/1", b"n/1"), ("n/end", b"subscribe end")]
+    subscriber.publish("p/1", b"end")
+    topics = {topic for topic, _ in everything.wait_for(b"end")}
+    assert "p/1" in topics
+    assert "federator/beacon/b/1" not in topics
+    assert local(two) == {"b/1", "n/+"}
+    assert local(one) == {"#", "NEW_REGULAR_TOPIC"}
+
+
 # ---------------------------------------------------------------- what is learned
 
 

@@ -35,6 +35,7 @@ from hansa.mqtt.options import Options
 from hansa.protocol.effects import Effect, Halt, IncarnationRaised, Rekey
 from hansa.protocol.events import InterestChanged
 from hansa.protocol.node import Node
+from hansa.protocol.topics import is_local_only
 
 log = logging.getLogger("hansa.agent")
 
@@ -64,15 +65,18 @@ class Agent:
         ids = count(1)
         self.tcp = TcpLinks(self.driver, self._chance, ids, settings.link.window)
         self.udp = UdpLinks(self.driver, self._chance, ids)
+        observer = self._observer()
         self.client = BrokerClient(
             self._connecting("agent"),
             feed=self.driver.feed,
             captured=self.driver.captured,
             status=self._note_broker,
+            # What clients tell their own agent is for it alone; topics with $ never cross anyway.
+            staying=[name for name in observer.subscriptions() if not is_local_only(name)],
         )
         self.driver.broker = self.client
         self.watcher = Watcher(
-            self._observer(),
+            observer,
             self._connecting("watcher"),
             feed=self._interest_changed,
             found=self._chronicle.finding,

@@ -1,5 +1,6 @@
 """The agent's client: subscribing, giving up, capturing, injecting; with a broker made of lists."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from hansa.agent.brokers import echoes
@@ -35,7 +36,7 @@ class FakeConnection:
 class Scene:
     """A client between a fake broker and a fake node."""
 
-    def __init__(self, connected: bool = True) -> None:
+    def __init__(self, connected: bool = True, staying: Sequence[str] = ()) -> None:
         self.events: list[object] = []
         self.captured: list[tuple[str, bytes]] = []
         self.statuses: list[str] = []
@@ -44,6 +45,7 @@ class Scene:
             feed=self.events.append,
             captured=lambda batch: self.captured.extend((p.topic, p.payload) for p in batch),
             status=self.statuses.append,
+            staying=staying,
         )
         self.broker: Any = self.client.connection
         if connected:
@@ -238,6 +240,13 @@ def test_publications_are_injected_with_one_order():
     expected = [packets.Publish("a", b"x"), packets.Publish("b", b"x")]
     assert scene.broker.take() == [inputs.Publish(expected)]
     assert scene.client.counters["injected"] == 2
+
+
+def test_what_clients_tell_their_own_agent_is_not_injected():
+    scene = Scene(staying=["beacon/#"])
+    scene.client.publish([publication("beacon/a"), publication("b")])
+    assert scene.broker.take() == [inputs.Publish([packets.Publish("b", b"x")])]
+    assert scene.client.counters["dropped: topic stays at its broker"] == 1
 
 
 def test_what_cannot_be_injected_is_counted_with_the_reason():

@@ -71,3 +71,19 @@ def test_what_is_remembered_is_bounded(monkeypatch):
     monkeypatch.setattr(subscriptions, "TOPICS_MAX", 2)
     made = holding("#")
     assert [made.oldest(f"t/{number}") for number in range(5)] == [1] * 5
+
+
+def test_nothing_is_captured_from_topics_that_stay():
+    made = Subscriptions(["beacon/#", "NEWS"])
+    made.want("#")
+    made.enter("#")
+    topics = ("beacon", "beacon/a", "NEWS", "NEWS/x")
+    assert [made.stays(topic) for topic in topics] == [True, True, True, False]
+    assert [made.oldest(topic) for topic in topics] == [0, 0, 0, 1]
+
+
+def test_a_filter_that_is_being_ended_does_not_count():
+    made = holding("a/#", "a/b", "b")
+    assert made.count("a/b") == 2
+    made.part("a/#")
+    assert [made.count(topic) for topic in ("a/b", "a/c", "b")] == [1, 0, 1]

@@ -29,11 +29,13 @@ class BrokerClient:
         feed: Callable[[Event], None],
         captured: Callable[[Iterable[packets.Publish]], None],
         status: Callable[[str], None],
+        staying: Iterable[str] = (),
     ) -> None:
         """`connection` makes the connection that reports to this client; `status` is told why it
-        is lost, and an empty text when it stands."""
+        is lost, and an empty text when it stands; publications to `staying` stay here."""
         self.connection = connection(self._told)
-        self.subscriptions = Subscriptions()
+        self._staying = tuple(staying)
+        self.subscriptions = Subscriptions(self._staying)
         self.counters: Counter[str] = Counter()
         self._feed = feed
         self._captured = captured
@@ -68,6 +70,8 @@ class BrokerClient:
         if reason:
             self.counters[f"dropped: {reason}"] += len(publications)
             return
+        if self._staying:
+            publications = self._foreign(publications)
         self.counters["injected"] += len(publications)
         if self._echoes is not None:
             for each in publications:
@@ -80,6 +84,11 @@ class BrokerClient:
             for p in publications
         ]
         self.connection.order(inputs.Publish(batch))
+
+    def _foreign(self, publications: Sequence[Publication]) -> list[Publication]:
+        found = [p for p in publications if not self.subscriptions.stays(p.topic)]
+        self.counters["dropped: topic stays at its broker"] += len(publications) - len(found)
+        return found
 
     def _hindrance(self) -> str:
         """Return why nothing can be published now; empty if it can."""

@@ -9,6 +9,8 @@ others are dropped. That stays right while the set changes, because
 - a filter that the broker refuses decides nothing: no copy would ever carry its identifier.
 """
 
+from collections.abc import Iterable
+
 from hansa.errors import InvalidTopic
 from hansa.protocol.topics import FilterTrie, check_name
 
@@ -23,8 +25,11 @@ UNFIT = -1
 class Subscriptions:
     """The filters that this client wants, and those that it is about to lose."""
 
-    def __init__(self) -> None:
-        """Start with none."""
+    def __init__(self, staying: Iterable[str] = ()) -> None:
+        """Start with none; publications to the topics of `staying` never leave nor enter."""
+        self._staying: FilterTrie[None] = FilterTrie()
+        for topic_filter in staying:
+            self._staying.put(topic_filter, None)
         self._trie: FilterTrie[int] = FilterTrie()
         self._last = 0
         self._oldest: dict[str, int] = {}
@@ -83,6 +88,10 @@ class Subscriptions:
         leaving = {self._trie.get(name) for name in self._leaving}
         return sum(identifier not in leaving for identifier in self._trie.match(topic))
 
+    def stays(self, topic: str) -> bool:
+        """Whether publications to a topic concern this broker alone."""
+        return bool(self._staying.match(topic))
+
     def start_over(self) -> None:
         """A new connection without a session: the broker has none of them."""
         self._trie = FilterTrie()
@@ -104,4 +113,4 @@ class Subscriptions:
             check_name(topic)
         except InvalidTopic:
             return UNFIT
-        return min(self._trie.match(topic), default=0)
+        return 0 if self.stays(topic) else min(self._trie.match(topic), default=0)
