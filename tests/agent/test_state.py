@@ -1,8 +1,18 @@
 """What an agent keeps between its lives."""
 
+import hashlib
 import stat
+import subprocess
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+)
 
 from hansa.agent.state import StateDirectory
 from hansa.errors import UsageError
@@ -63,23 +73,55 @@ def test_everything_is_for_the_owner_only(path):
     state.remember_interest({"a": 1})
     assert mode(path) == 0o700
     files = {each.name: mode(each) for each in path.iterdir()}
-    assert files == dict.fromkeys(("identity", "incarnation", "interest.json", "lock"), 0o600)
+    assert files == dict.fromkeys(("incarnation", "interest.json", "key.pem", "lock"), 0o600)
     state.close()
 
 
-@pytest.mark.parametrize("content", [b"", b"abcd", b"no hex at all", b"\xff\xff"])
-def test_a_damaged_identity_is_not_replaced_silently(path, content):
+def test_the_id_is_of_the_public_half_of_a_key_pair_that_others_can_read(path):
+    identity = lives(path)[0]
+    shown = ["openssl", "pkey", "-in", str(path / "key.pem"), "-pubout", "-outform", "DER"]
+    public = subprocess.run(shown, check=True, capture_output=True).stdout[-32:]
+    assert identity.key == public
+    assert identity.node == int.from_bytes(hashlib.sha256(public).digest()[:8], "big")
+
+
+def other_key(password: bytes | None) -> bytes:
+    if password is None:
+        return X25519PrivateKey.generate().private_bytes(
+            Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()
+        )
+    return Ed25519PrivateKey.generate().private_bytes(
+        Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(password)
+    )
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"abcd", b"\xff\xff", other_key(None), other_key(b"secret")],
+    ids=["empty", "text", "bytes", "another kind", "password"],
+)
+def test_a_damaged_key_is_not_replaced_silently(path, content):
     lives(path)
-    (path / "identity").write_bytes(content)
-    with pytest.raises(UsageError, match="identity is damaged: remove it to run as a new node"):
+    (path / "key.pem").write_bytes(content)
+    with pytest.raises(UsageError, match="holds no Ed25519 key .*: remove it to run as a new node"):
         lives(path)
+    assert (path / "key.pem").read_bytes() == content
     StateDirectory(path).close()
 
 
-def test_an_identity_that_cannot_be_read_is_named(path):
-    (path / "identity").mkdir(parents=True)
-    with pytest.raises(UsageError, match=r"cannot read .*identity: Is a directory"):
+def test_a_key_that_cannot_be_read_is_named(path):
+    (path / "key.pem").mkdir(parents=True)
+    with pytest.raises(UsageError, match=r"cannot read .*key.pem: Is a directory"):
         lives(path)
+
+
+def test_the_identity_of_a_version_without_keys_is_refused(path):
+    path.mkdir(parents=True)
+    (path / "identity").write_text("ab" * 32)
+    with pytest.raises(UsageError, match="identity is of a version without key pairs: remove it"):
+        lives(path)
+    (path / "identity").unlink()
+    lives(path)
 
 
 def test_a_new_identity_after_a_rekey(path):

@@ -1,24 +1,36 @@
-"""What an agent keeps between its lives: its identity, its incarnation, what its clients wanted.
+"""What an agent keeps between its lives: its key pair, its incarnation, what its clients wanted.
 
 One directory, one agent: a lock keeps a second one out. Files are for the owner only, and every
 write is either whole or not there.
 
-The identity is 32 random bytes. They give the node its id and a place for the public key that
-secure links will need; today they prove nothing, for whoever sees them can claim to be this node.
+The key pair is Ed25519. Its public half gives the node its id and is told in every hello; its
+private half never leaves the directory. Nothing asks for a proof of it yet: until links are secure,
+whoever sees the public half can claim to be this node.
 """
 
 import fcntl
 import json
 import os
-import secrets
 import time
 from pathlib import Path
 
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    load_pem_private_key,
+)
+
 from hansa.errors import UsageError
-from hansa.protocol.vocabulary import KEY_BYTES, Identity, node_id
+from hansa.protocol.vocabulary import Identity, node_id
+
+KEY = "key.pem"
+"""The file with the private key, from which the public one follows."""
 
 IDENTITY = "identity"
-"""The file with the 32 random bytes, in hexadecimal."""
+"""Where version 0.1 kept 32 bytes that it told everybody: no secret can be made of them."""
 
 
 class StateDirectory:
@@ -48,7 +60,7 @@ class StateDirectory:
 
     def identity(self, name: str, addresses: tuple[str, ...], capacity: float) -> Identity:
         """Return who this agent is, in a new life."""
-        key = self._random_name()
+        key = self._private_key().public_key().public_bytes_raw()
         incarnation = self._next_incarnation()
         return Identity(node_id(key), key, incarnation, name, addresses, capacity)
 
@@ -58,7 +70,7 @@ class StateDirectory:
 
     def rekey(self) -> None:
         """Take a new identity at the next start: another node has this id."""
-        (self._path / IDENTITY).unlink(missing_ok=True)
+        (self._path / KEY).unlink(missing_ok=True)
 
     def interest(self) -> object:
         """Return what the observer had learned, None if nothing is kept."""
@@ -72,20 +84,31 @@ class StateDirectory:
         """Keep what the observer has learned."""
         self._write("interest.json", json.dumps(snapshot).encode())
 
-    def _random_name(self) -> bytes:
-        path = self._path / IDENTITY
+    def _private_key(self) -> Ed25519PrivateKey:
+        path = self._path / KEY
         try:
-            name = bytes.fromhex(path.read_text().strip())
+            key = load_pem_private_key(path.read_bytes(), password=None)
         except FileNotFoundError:
-            name = secrets.token_bytes(KEY_BYTES)
-            self._write(IDENTITY, name.hex().encode())
+            return self._new_key()
         except OSError as error:
             raise UsageError(f"cannot read {path}: {error.strerror}") from error
-        except ValueError:
-            name = b""
-        if len(name) != KEY_BYTES:
-            raise UsageError(f"{path} is damaged: remove it to run as a new node")
-        return name
+        except (TypeError, ValueError, UnsupportedAlgorithm):  # the first if it has a password
+            key = None
+        if not isinstance(key, Ed25519PrivateKey):
+            raise UsageError(
+                f"{path} holds no Ed25519 key without a password: remove it to run as a new node"
+            )
+        return key
+
+    def _new_key(self) -> Ed25519PrivateKey:
+        old = self._path / IDENTITY
+        if old.exists():
+            raise UsageError(
+                f"{old} is of a version without key pairs: remove it to run as a new node"
+            )
+        key = Ed25519PrivateKey.generate()
+        self._write(KEY, key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+        return key
 
     def _next_incarnation(self) -> int:
         """Take it from the clock, and never go back with it."""
