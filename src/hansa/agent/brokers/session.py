@@ -85,8 +85,11 @@ class BrokerClient:
         ]
         self.connection.order(inputs.Publish(batch))
 
-    def _foreign(self, publications: Sequence[Publication]) -> list[Publication]:
-        found = [p for p in publications if not self.subscriptions.stays(p.topic)]
+    def _foreign(
+        self, publications: Sequence[Plain | Publication]
+    ) -> Sequence[Plain | Publication]:
+        stays = self.subscriptions.stays
+        found = [p for p in publications if not stays(p[0] if isinstance(p, tuple) else p.topic)]
         self.counters["dropped: topic stays at its broker"] += len(publications) - len(found)
         return found
 
