@@ -6,7 +6,8 @@ from pathlib import Path
 from hansa.journal import crash
 
 RESERVE_BYTES = 4 << 20
-"""Disk space taken at once: a sync that need not grow the file takes two thirds of the time."""
+"""Disk space taken at once: a sync that need not grow the file takes three quarters of the
+time, where nobody else keeps the disk busy."""
 
 # Where there is no fdatasync (macOS), fsync is what the system has.
 _sync_data = getattr(os, "fdatasync", os.fsync)
