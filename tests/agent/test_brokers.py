@@ -76,7 +76,9 @@ def test_tls_to_the_broker(scene, certificates):
     lines = (f"certfile {certificates}/b.pem", f"keyfile {certificates}/b.key")
     broker = scene.broker(*lines)
     settings = {"broker_port": broker.port, "broker_tls": "true"}
-    right = scene.agent(broker_tls_ca=certificates / "ca.pem", **settings)
+    right = scene.agent(
+        broker_tls_ca=certificates / "ca.pem", broker_log_file=broker.log_file, **settings
+    )
     right.says(f"broker connected address=127.0.0.1:{broker.port}")
     right.says("observer complete")
     reasons = {

@@ -101,6 +101,35 @@ def test_a_log_type_that_is_missing_is_named(broker, capsys):
     assert "log_type subscribe" in out.partition("Add to mosquitto.conf:\n")[2]
 
 
+@pytest.mark.parametrize("has_file", [True, False])
+def test_the_settings_of_an_agent_tell_where_the_log_file_is(has_file, broker, tmp_path, capsys):
+    file = tmp_path / "broker.log"
+    logs = (*LOGS, "log_type information", f"log_dest file {file}")
+    port = broker("allow_anonymous true", *logs).rpartition(":")[2]
+    config = tmp_path / "node.toml"
+    line = f'log_file = "{file}"' if has_file else ""
+    config.write_text(f"[broker]\nport = {port}\n{line}\n")
+    assert main(["doctor", "--config", str(config)]) == 0
+    out = capsys.readouterr().out
+    assert ("what was subscribed before the agent came is unknown" in out) is not has_file
+    assert ("log_dest file /var/log/mosquitto/mosquitto.log" in out) is not has_file
+
+
+@pytest.mark.parametrize("given", [[], ["localhost:1883", "--config", "node.toml"]])
+def test_either_an_address_or_settings(given, capsys):
+    assert main(["doctor", *given]) == 2
+    assert "give either HOST:PORT or --config FILE" in capsys.readouterr().err
+
+
+def test_tls_is_spoken_when_asked_for(broker, tmp_path, capsys):
+    address = broker("allow_anonymous true", *LOGS)
+    assert main(["doctor", address, "--tls"]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+    assert main(["doctor", address, "--tls-ca", str(tmp_path / "none.pem")]) == 2
+    expected = f"hansa: [broker] tls_ca {tmp_path}/none.pem: No such file or directory\n"
+    assert capsys.readouterr().err == expected
+
+
 def test_a_bridge_is_noticed(broker, capsys):
     far = broker("allow_anonymous true")
     bridge = ("connection leftover", f"address {far}", "topic # both 0")

@@ -4,7 +4,6 @@ import asyncio
 import logging
 import random
 import signal
-import ssl
 from collections.abc import Callable
 from dataclasses import asdict
 from itertools import count
@@ -13,7 +12,7 @@ from pathlib import Path
 from hansa import __version__
 from hansa.agent.admin import Answer, Pages, as_json, serve
 from hansa.agent.brokers.beacon import BeaconObserver
-from hansa.agent.brokers.connection import BrokerAddress, Connection
+from hansa.agent.brokers.connection import Connection
 from hansa.agent.brokers.history import History, LogFile, PrintedTree
 from hansa.agent.brokers.mosquitto import MosquittoObserver
 from hansa.agent.brokers.observer import Observer
@@ -27,7 +26,7 @@ from hansa.agent.links.tcp import TcpLinks
 from hansa.agent.links.udp import UdpLinks
 from hansa.agent.metrics import as_metrics
 from hansa.agent.reasons import explain
-from hansa.agent.settings import AgentSettings, parse_neighbour
+from hansa.agent.settings import AgentSettings, broker_address, parse_neighbour
 from hansa.agent.state import StateDirectory
 from hansa.errors import UsageError
 from hansa.mqtt import effects
@@ -108,20 +107,9 @@ class Agent:
         return f"{base}-{role}"
 
     def _connecting(self, role: str) -> Callable[[Callable[[effects.Effect], None]], Connection]:
-        broker = self._settings.broker
-        tls = self._tls() if broker.tls else None
-        address = BrokerAddress(
-            broker.host, broker.port, broker.username or None, broker.password or None, tls
-        )
+        address = broker_address(self._settings.broker)
         options = Options(client_id=self._client_id(role), clean_start=True)
         return lambda told: Connection(address, options, told, self._chance)
-
-    def _tls(self) -> ssl.SSLContext:
-        file = self._settings.broker.tls_ca
-        try:
-            return ssl.create_default_context(cafile=file or None)
-        except OSError as error:  # an SSLError if the file is there and holds no certificates
-            raise UsageError(f"[broker] tls_ca {file}: {error.strerror or error}") from error
 
     # ------------------------------------------------------------ running
 

@@ -7,6 +7,7 @@ error that suggests the nearest one; nothing is silently ignored.
 import difflib
 import math
 import os
+import ssl
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
@@ -14,6 +15,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from hansa.agent.brokers.connection import BrokerAddress
 from hansa.agent.links.link import Address
 from hansa.agent.links.tcp import RECEIPT_BYTES, WINDOW_BYTES
 from hansa.errors import UsageError
@@ -187,6 +189,20 @@ def _check_broker(broker: BrokerSettings) -> None:
         raise UsageError(
             f"[broker] beacon_interval must be above 0 seconds, not {broker.beacon_interval}"
         )
+
+
+def broker_address(broker: BrokerSettings) -> BrokerAddress:
+    """Return where the broker is and how to be let in; raise UsageError if tls_ca is of no use."""
+    tls = None
+    if broker.tls:
+        try:
+            tls = ssl.create_default_context(cafile=broker.tls_ca or None)
+        except OSError as error:  # an SSLError if the file is there and holds no certificates
+            reason = error.strerror or error
+            raise UsageError(f"[broker] tls_ca {broker.tls_ca}: {reason}") from error
+    return BrokerAddress(
+        broker.host, broker.port, broker.username or None, broker.password or None, tls
+    )
 
 
 def parse_address(text: str) -> Address:

@@ -6,12 +6,16 @@ is `hansa.agent.brokers.advice`.
 """
 
 import asyncio
+import re
 import secrets
 from dataclasses import dataclass
+from pathlib import Path
 
 from hansa.agent.brokers.advice import Learned
 from hansa.agent.brokers.connection import BrokerAddress
+from hansa.agent.brokers.history import LogFile
 from hansa.cli.clients import Arrival, Client, until
+from hansa.errors import UsageError
 
 LINE_TIMEOUT_S = 2.0
 """How long a line of the log may take: a broker that logs to topics does it at once."""
@@ -24,6 +28,9 @@ VERSION = "$SYS/broker/version"
 COUNT = "$SYS/broker/subscriptions/count"
 DROPPED = "$SYS/broker/publish/messages/dropped"
 BRIDGES = "$SYS/broker/connection/+/state"
+
+STARTED = re.compile(r"^(?:.*: )?mosquitto version \S+ starting$", re.M)
+"""The line of the log that shows that it reaches back."""
 
 WATCHED = (VERSION, SUBSCRIBE, UNSUBSCRIBE, NOTICE, ERROR, COUNT, DROPPED, BRIDGES)
 
@@ -39,8 +46,11 @@ class Examination:
     """Whether what one client published reached the other."""
 
 
-async def examine(address: BrokerAddress) -> Examination:
-    """Examine a broker; raise UsageError if it does not let a client in."""
+async def examine(address: BrokerAddress, log_file: Path | None = None) -> Examination:
+    """Examine a broker; raise UsageError if it does not let a client in.
+
+    `log_file` is where the agent would read what was subscribed before it came.
+    """
     name = f"hansa-doctor-{secrets.token_hex(4)}"
     topic = f"hansa/doctor/{name}"
     watcher = Client(address, f"{name}-watcher", *WATCHED, topic)
@@ -57,7 +67,8 @@ async def examine(address: BrokerAddress) -> Examination:
         await rival.start()  # takes the session over; of the two, the first would come back
         await probe.stop()
         await until(lambda: _has_takeover(watcher.arrivals, rival.client_id), LINE_TIMEOUT_S)
-        return _conclude(watcher, probe, topic)
+        has_history = None if log_file is None else await _reaches_back(log_file)
+        return _conclude(watcher, probe, topic, has_history)
     finally:
         await asyncio.gather(*(client.stop() for client in (watcher, *probes)))
 
@@ -66,7 +77,15 @@ async def _seen(watcher: Client, topic: str, probe: Client) -> None:
     await until(lambda: _has_line(watcher.arrivals, topic, probe.client_id), LINE_TIMEOUT_S)
 
 
-def _conclude(watcher: Client, probe: Client, topic: str) -> Examination:
+async def _reaches_back(log_file: Path) -> bool:
+    try:
+        text = await LogFile(log_file).read()
+    except UsageError:
+        return False
+    return STARTED.search(text) is not None
+
+
+def _conclude(watcher: Client, probe: Client, topic: str, has_history: bool | None) -> Examination:
     arrivals, client_id = watcher.arrivals, probe.client_id
     last = {arrival.topic: arrival.payload.decode(errors="replace") for arrival in arrivals}
     dropped = last.get(DROPPED, "")
@@ -78,6 +97,7 @@ def _conclude(watcher: Client, probe: Client, topic: str) -> Examination:
         logs_connect=_has_line(arrivals, NOTICE, f" as {client_id} "),
         logs_takeover=_has_takeover(arrivals, client_id),
         publishes_counts=COUNT in last,
+        has_history=has_history,
         dropped_count=int(dropped) if dropped.isdigit() else None,
         bridges=tuple(
             sorted(

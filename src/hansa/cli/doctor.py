@@ -4,12 +4,14 @@ import argparse
 import asyncio
 import os
 from collections.abc import Sequence
+from pathlib import Path
 
 from rich.console import Console
 from rich.markup import escape
 
 from hansa.agent.brokers.advice import Advice, Severity, advise, missing_lines
 from hansa.agent.brokers.connection import BrokerAddress
+from hansa.agent.settings import BrokerSettings, broker_address, load
 from hansa.cli.arguments import Parser
 from hansa.cli.broker_probe import Examination, examine
 from hansa.cli.report import console
@@ -18,6 +20,7 @@ PASSWORD_VARIABLE = "HANSA_BROKER_PASSWORD"
 
 EXAMPLES = """\
   hansa doctor localhost:1883
+  hansa doctor --config node.toml
   hansa doctor broker.example:1883 --username hansa      password in HANSA_BROKER_PASSWORD"""
 
 MARKS = {
@@ -35,19 +38,47 @@ def run(given: Sequence[str]) -> int:
         "that its configuration lacks.",
         EXAMPLES,
     )
-    parser.add_argument("broker", type=_address, metavar="HOST:PORT", help="where the broker is")
-    parser.add_argument("--username", metavar="NAME", help="as the agent will connect")
+    parser.add_argument(
+        "broker", nargs="?", type=_address, metavar="HOST:PORT", help="where the broker is"
+    )
+    parser.add_argument(
+        "--config", type=Path, metavar="FILE", help="take all from an agent's settings instead"
+    )
+    parser.add_argument("--username", default="", metavar="NAME", help="as the agent will connect")
     parser.add_argument(
         "--password", metavar="TEXT", help=f"better in the variable {PASSWORD_VARIABLE}"
     )
+    parser.add_argument("--tls", action="store_true", help="speak TLS to the broker")
+    parser.add_argument(
+        "--tls-ca", default="", metavar="FILE", help="authorities to trust; implies --tls"
+    )
     args = parser.parse_args(given)
-    host, port = args.broker
-    password = args.password or os.environ.get(PASSWORD_VARIABLE)
-    address = BrokerAddress(host, port, args.username, password if args.username else None)
-    examination = asyncio.run(examine(address))
+    if (args.broker is None) == (args.config is None):
+        parser.error("give either HOST:PORT or --config FILE")
+    settings = _settings(args) if args.config is None else load(args.config).broker
+    address = broker_address(settings)
+    examination = asyncio.run(examine(address, _history(settings, args.config)))
     advices = judge(examination)
     _show(console(), address, examination, advices)
     return 1 if any(advice.severity is Severity.ERROR for advice in advices) else 0
+
+
+def _settings(args: argparse.Namespace) -> BrokerSettings:
+    host, port = args.broker
+    password = args.password or os.environ.get(PASSWORD_VARIABLE, "")
+    return BrokerSettings(
+        host=host,
+        port=port,
+        username=args.username,
+        password=password if args.username else "",
+        tls=args.tls or bool(args.tls_ca),
+        tls_ca=args.tls_ca,
+    )
+
+
+def _history(settings: BrokerSettings, config: Path | None) -> Path | None:
+    """Return the log file to judge; without an agent's settings nobody knows where it is."""
+    return None if config is None else Path(settings.log_file or os.devnull)
 
 
 def judge(examination: Examination) -> tuple[Advice, ...]:
