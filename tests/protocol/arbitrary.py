@@ -9,6 +9,7 @@ from hansa.protocol import frames, records
 from hansa.protocol.records import Kind
 from hansa.protocol.topics import check_filter
 from hansa.protocol.vocabulary import HOPS_MAX, KEY_BYTES, MANAGEMENT, Publication
+from hansa.protocol.wire import encode
 
 FEW = 4
 """Items in a list: enough for every order and repetition that matters, small enough to be quick."""
@@ -122,6 +123,8 @@ publications = st.builds(
     properties=st.binary(max_size=20),
 )
 
+spans = st.lists(u64, min_size=2, max_size=2).map(sorted)
+
 ordered: dict[type, st.SearchStrategy[Any]] = {
     frames.Hello: st.builds(
         frames.Hello,
@@ -134,6 +137,14 @@ ordered: dict[type, st.SearchStrategy[Any]] = {
         agreement=texts,
         digest=u64,
         capabilities=several(texts),
+    ),
+    frames.Owed: st.builds(frames.Owed, u64, u64, u64, u64, hops),
+    frames.Receipt: st.builds(frames.Receipt, u64, u64, u64, u64, u64, u64, hops),
+    frames.Resend: st.builds(
+        lambda to, node, epoch, span, lost, items, hops: frames.Resend(
+            to, node, epoch, span[0], span[1], lost, tuple(map(encode, items)), hops
+        ),
+        *(u64, u64, u64, spans, u64, several(publications), hops),
     ),
     frames.Goodbye: st.builds(frames.Goodbye, texts, st.none() | node_records),
     frames.Summary: st.builds(frames.Summary, several(st.tuples(kinds, u64, u64, u64))),

@@ -23,6 +23,9 @@ from hansa.protocol.frames import (
     Hello,
     Membership,
     Numbered,
+    Owed,
+    Receipt,
+    Resend,
     Solicit,
     Summary,
     Update,
@@ -41,6 +44,7 @@ ANNOUNCE = Announce(NodeId(3), 7, 9, 2)
 MEMBERSHIP = Membership(NodeId(3), 9, ("a/#", ""), ("b",))
 SOLICIT = Solicit(NodeId(3), 7, 9, 1)
 CONFIRMATION = Confirmation(NodeId(1), 7, 4, NodeId(4), 7, 9, 1)
+RESEND = Resend(NodeId(1), NodeId(4), 1, 5, 9, 0, ())
 ROW = (Kind.NODE, NodeId(1), 7, 3)
 
 
@@ -64,7 +68,7 @@ def test_what_a_correct_node_sends_is_within_bounds(frame):
 def test_no_frame_and_no_record_is_forgotten():
     only_numbers = {Heartbeat}
     in_bounds = {Hello, Goodbye, Summary, Update, Fetch, Announce, Membership, Solicit}
-    in_bounds |= {Confirm, Enquire, Acknowledge, Numbered}
+    in_bounds |= {Confirm, Enquire, Owed, Receipt, Resend, Acknowledge, Numbered}
     assert set(get_args(frames.Any)) == in_bounds | only_numbers
     assert set(get_args(Record)) == {NodeRecord, InterestRecord, ClaimsRecord}
 
@@ -88,6 +92,9 @@ def test_no_frame_and_no_record_is_forgotten():
         Enquire(NodeId(1), NodeId(4), HOPS_MAX),
         replace(CHANGE, added=filters_of(256, 1_020), removed=filters_of(1, 1_024)),
         replace(WHOLE, part=bounds.PARTS_MAX - 1, parts=bounds.PARTS_MAX),
+        Owed(NodeId(1), NodeId(4), 1, 9, HOPS_MAX),
+        Receipt(NodeId(1), NodeId(4), 1, 9, 9, 0, HOPS_MAX),
+        replace(RESEND, upto=5, publications=(b"",) * bounds.RESEND_MAX, hops=HOPS_MAX),
         Heartbeat(0, 0, 0, 0),
         Acknowledge(0, numbers(bounds.MISSING_MAX)),
     ],
@@ -129,6 +136,20 @@ def test_what_just_keeps_a_bound_passes(frame):
             Goodbye("", rival=replace(NODE, key=KEY + b"k")),
             "goodbye: rival: node record of 0000000000000002: key: 33 bytes, a key has 32",
         ),
+        (
+            Owed(NodeId(1), NodeId(4), 1, 9, 65),
+            "owed of 0000000000000004: hops: 65, the limit is 64",
+        ),
+        (
+            Receipt(NodeId(1), NodeId(4), 1, 9, 9, 0, 65),
+            "receipt of 0000000000000004: hops: 65, the limit is 64",
+        ),
+        (replace(RESEND, hops=65), "resend of 0000000000000004: hops: 65, the limit is 64"),
+        (
+            replace(RESEND, publications=(b"",) * 16_385),
+            "resend of 0000000000000004: publications: 16385 items, the limit is 16384",
+        ),
+        (replace(RESEND, upto=4), "resend of 0000000000000004: goes from 5 to 4"),
         (Summary((ROW,) * 24_577), "summary: rows: 24577 items, the limit is 24576"),
         (Fetch((ROW[:2],) * 24_577), "fetch: rows: 24577 items, the limit is 24576"),
         (Update((NODE,) * 24_577), "update: records: 24577 items, the limit is 24576"),

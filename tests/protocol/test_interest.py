@@ -438,3 +438,19 @@ def test_an_interest_is_in_force_exactly_when_all_of_it_is_granted(steps):
     for name, *arguments in steps:
         getattr(recount, name)(*arguments)
         recount.check()
+
+
+def test_on_a_disk_interest_counts_when_it_is_remembered():
+    remote = RemoteInterest(durable=True)
+    remote.change(NodeId(1), ("a",), (), (1, 1))
+    remote.grant(["a"])
+    remote.change(NodeId(2), ("a",), (), (1, 1))
+    assert remote.take_unsaved() == [(1, 1), (2, 2)]
+    assert remote.take_unsaved() == []
+    remote.note(1)
+    assert remote.take_settled() == [1]
+    remote.forget(NodeId(2), ("a",))
+    assert remote.take_unsaved() == [(3, 2)]
+    remote.note(3)
+    assert remote.take_settled() == []
+    assert remote.receivers("a") == (1,)

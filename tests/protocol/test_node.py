@@ -7,6 +7,7 @@ import pytest
 from msgspec.structs import replace as change
 from tests.protocol.wire_of_nodes import DELAY, Wire, key
 
+from hansa.protocol.custody import Remembered
 from hansa.protocol.effects import (
     CloseLink,
     CoreLost,
@@ -338,7 +339,7 @@ def test_qualities_of_service_are_numbered_apart():
 
 def test_a_journal_goes_on_where_it_ended():
     wire = wanting("1-2", (2, "g"))
-    wire.nodes[3] = Node(Identity(NodeId(3), key(3), 1), wire.settings, epoch=4, next_seq=100)
+    wire.start(3, past=Remembered(epoch=4, next_seq=100))
     wire.join("3-2")
     wire.run(0.2)
     wire.publish(3, "g", qos=1)
@@ -353,7 +354,7 @@ def test_a_journal_goes_on_where_it_ended():
                 topic="g",
                 payload=b"",
                 named=(group_id("g"),),
-                previous=((group_id("g"), 0),),
+                previous=((NodeId(2), 0),),
             )
         )
     ]

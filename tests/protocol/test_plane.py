@@ -11,7 +11,7 @@ from hansa.protocol.effects import Deliver, Dropped, Duplicate, Effect, Ignored,
 from hansa.protocol.events import Published
 from hansa.protocol.forwarding import Entry
 from hansa.protocol.frames import Goodbye
-from hansa.protocol.numbering import Numbering
+from hansa.protocol.outbox import Outbox
 from hansa.protocol.plane import SMALL_BYTES_MAX, Deliveries, Outgoing, Plane
 from hansa.protocol.settings import Outside, ProtocolSettings
 from hansa.protocol.topics import FilterTrie
@@ -31,7 +31,7 @@ def plane(*entries: Entry, wanted: tuple[str, ...] = (), outside: Outside = Outs
     for topic_filter in wanted:
         trie.put(topic_filter, 1)
     settings = ProtocolSettings(outside=outside)
-    made = Plane(HERE, settings, trie, Numbering(HERE, 1, 1))
+    made = Plane(HERE, settings, trie, Outbox(HERE, settings), lambda topic: ())
     for entry in entries:
         made.table.put(entry)
     return made

@@ -63,7 +63,7 @@ FULL_PUBLICATION = Publication(
     retain=True,
     hops=64,
     named=(GroupId(4), GroupId(5)),
-    previous=((GroupId(4), 256),),
+    previous=((NodeId(4), 256),),
     properties=b"\1\2",
 )
 

@@ -1,8 +1,8 @@
 """A wire that joins real nodes in virtual time. Every frame takes `DELAY`; nothing is by chance.
 
-Frames travel as bytes. Brokers grant every subscription at once. A place is a number, which is also
-the id of its node unless a test says otherwise. What a node was given and what it answered is in
-`log`.
+Frames travel as bytes. Brokers grant every subscription at once, disks are safe at once. A place is
+a number, which is also the id of its node unless a test says otherwise. What a node was given and
+what it answered is in `log`.
 """
 
 import heapq
@@ -12,15 +12,29 @@ from itertools import count
 from math import inf
 from typing import TypeVar
 
-from hansa.protocol.effects import CloseLink, Deliver, Effect, Send, Subscribe
+from hansa.protocol.custody import Remembered
+from hansa.protocol.effects import (
+    CloseLink,
+    Deliver,
+    Effect,
+    Keep,
+    Recall,
+    Remember,
+    Send,
+    Subscribe,
+)
 from hansa.protocol.events import (
     Event,
     Granted,
     InterestChanged,
+    Kept,
     LinkClosed,
     LinkOpened,
+    Noted,
     Published,
+    Recalled,
     Received,
+    Stored,
     TimerFired,
 )
 from hansa.protocol.frames import Any
@@ -72,6 +86,9 @@ class Wire:
         self.ends: dict[End, End] = {}
         self.peers: dict[End, int] = {}
         """Where each link leads or led."""
+        self.journals: dict[int, list[Publication]] = {}
+        """What each place has kept."""
+        self.disk_works = True
         self._frozen: dict[int, list[Event]] = {}
         self._numbers = count(1)
         self._queue: list[tuple[float, int, int, Event]] = []
@@ -83,11 +100,15 @@ class Wire:
     # ------------------------------------------------------------ what happens
 
     def start(
-        self, place: int, identity: Identity | None = None, settings: ProtocolSettings | None = None
+        self,
+        place: int,
+        identity: Identity | None = None,
+        settings: ProtocolSettings | None = None,
+        past: Remembered | None = None,
     ) -> Node:
         """Start a node."""
         identity = identity or Identity(NodeId(place), key(place), incarnation=1)
-        self.nodes[place] = Node(identity, settings or self.settings)
+        self.nodes[place] = Node(identity, settings or self.settings, past)
         return self.nodes[place]
 
     def stop(self, place: int) -> None:
@@ -202,6 +223,28 @@ class Wire:
                 self._close((place, link), reason)
             case Subscribe(filters):
                 self._post(place, Granted(filters), 0.0)
+            case _ if self.disk_works:
+                self._use_disk(place, effect)
+
+    def _use_disk(self, place: int, effect: Effect) -> None:
+        match effect:
+            case Keep(publication):
+                self.journals.setdefault(place, []).append(publication)
+                self._post(place, Kept(publication.life, publication.number), 0.0)
+            case Recall(to, epoch, after, upto, bytes_max):
+                found = [
+                    item
+                    for item in self.journals.get(place, [])
+                    if item.life == epoch and after < item.number <= upto
+                    if to in dict(item.previous)
+                ]
+                few = [item for at, item in enumerate(found) if at < max(1, bytes_max // 100)]
+                end = upto if few == found else few[-1].number
+                self._post(place, Recalled(to, epoch, after, end, tuple(few)), 0.0)
+            case Deliver(Publication(origin=origin, life=epoch, number=seq, qos=1 | 2)):
+                self._post(place, Stored(origin, epoch, seq), 0.0)
+            case Remember(number):
+                self._post(place, Noted(number), 0.0)
 
     def _close(self, end: End, reason: str) -> None:
         """One side has closed a link: the other side hears of it."""

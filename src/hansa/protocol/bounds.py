@@ -36,6 +36,9 @@ PARENTS_MAX = 64
 MISSING_MAX = 256
 """Missing frames that an acknowledgement names."""
 
+RESEND_MAX = 1 << 14
+"""Publications in one frame of a repair."""
+
 ADDRESSES_MAX = 16
 """Addresses of one node."""
 
@@ -146,6 +149,11 @@ def _set(record: records.SetRecord) -> None:
         raise InvalidFrame(f"a change has one part, not {record.parts}")
 
 
+def _resend(resend: frames.Resend) -> None:
+    if not resend.after <= resend.upto:
+        raise InvalidFrame(f"goes from {resend.after} to {resend.upto}")
+
+
 # ---------------------------------------------------------------- the bounds of each frame
 
 
@@ -193,6 +201,11 @@ _BOUNDS: dict[type, _Bounds] = {
     frames.Confirm: _Bounds("confirm", {"entries": _several(NODES_MAX, check)}),
     frames.Confirmation: _Bounds("confirmation", {"hops": _number(HOPS_MAX)}),
     frames.Enquire: _Bounds("enquire", {"hops": _number(HOPS_MAX)}),
+    frames.Owed: _Bounds("owed", {"hops": _number(HOPS_MAX)}),
+    frames.Receipt: _Bounds("receipt", {"hops": _number(HOPS_MAX)}),
+    frames.Resend: _Bounds(
+        "resend", {"publications": _several(RESEND_MAX), "hops": _number(HOPS_MAX)}, _resend
+    ),
     frames.Numbered: _Bounds("numbered", {"frame": check}),
     records.NodeRecord: _Bounds(
         "node record",

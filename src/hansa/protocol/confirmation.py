@@ -6,9 +6,13 @@ its journal on that interest counts. When every node in reach has done so, the i
 Who stays silent is asked.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
+from msgspec.structs import replace
+
+from hansa.protocol.deadlines import earliest
 from hansa.protocol.frames import Confirm, Confirmation, Enquire
+from hansa.protocol.outbox import Outbox
 from hansa.protocol.records import Stamp
 from hansa.protocol.settings import ProtocolSettings
 from hansa.protocol.vocabulary import HOPS_MAX, NodeId
@@ -119,3 +123,65 @@ class Post:
     def next_deadline(self) -> float | None:
         """When `flush` is next due."""
         return self._due
+
+
+class Confirmations:
+    """Both sides of it: what this node waits for, and what it tells others."""
+
+    def __init__(
+        self,
+        node: NodeId,
+        settings: ProtocolSettings,
+        in_force: Mapping[NodeId, Stamp],
+        journal: Outbox,
+    ) -> None:
+        """Read from `in_force` whose interest is, and from the journal where it stands."""
+        self._node = node
+        self._in_force = in_force
+        self._journal = journal
+        self._installation = Installation(node, settings)
+        self._post = Post(settings.relay_delay)
+        self.renew = self._installation.renew
+        self.doubt = self._installation.doubt
+        self.flush = self._post.flush
+
+    @property
+    def complete(self) -> bool:
+        """Whether this node's interest is installed."""
+        return self._installation.complete
+
+    def check(self, reachable: dict[NodeId, None], now: float) -> int | None:
+        """Look again; return the version of the interest that has just been installed."""
+        done = self._installation.check(reachable, now)
+        return self._installation.stamp[1] if done else None
+
+    def ask(self, reachable: dict[NodeId, None], now: float) -> None:
+        """Ask those that have been silent for long."""
+        for node in self._installation.ask(reachable, now):
+            self._post.put(Enquire(node, self._node, 0), now)
+
+    def confirm(self, node: NodeId, now: float) -> None:
+        """Tell a node that its interest is in force here, if it is."""
+        stamp = self._in_force.get(node)
+        if stamp is not None:
+            letter = Confirmation(node, *stamp, self._node, *self._journal.position, 0)
+            self._post.put(letter, now)
+
+    def take(self, entries: Iterable[Confirmation], now: float) -> None:
+        """Note what others confirm to this node; pass on the rest."""
+        for entry in entries:
+            if entry.to == self._node:
+                self._installation.confirm(entry.node, (entry.incarnation, entry.version))
+            else:
+                self._post.put(replace(entry, hops=entry.hops + 1), now)
+
+    def answer(self, enquiry: Enquire, now: float) -> None:
+        """Somebody asks, this node or another."""
+        if enquiry.to == self._node:
+            self.confirm(enquiry.node, now)
+        else:
+            self._post.put(replace(enquiry, hops=enquiry.hops + 1), now)
+
+    def next_deadline(self) -> float | None:
+        """When `ask` or `flush` is next due."""
+        return earliest(self._installation.next_deadline(), self._post.next_deadline())

@@ -44,9 +44,39 @@ class Unsubscribe:
 
 @dataclass(frozen=True, slots=True)
 class Deliver:
-    """Publish this to the node's own broker."""
+    """Publish this to the node's own broker. At QoS 1 and 2 it counts as delivered when it is safe
+    from a crash here: answer with Stored."""
 
     publication: Publication
+
+
+@dataclass(frozen=True, slots=True)
+class Keep:
+    """Write this to the journal, at the position that its number names. It must not leave, nor be
+    acknowledged to the broker, before it is safe: answer with Kept."""
+
+    publication: Publication
+
+
+@dataclass(frozen=True, slots=True)
+class Recall:
+    """Read from the journal what is owed to a node at positions after `after` up to `upto`: as much
+    as fits so many bytes, at least one if there is any. Always answer with Recalled."""
+
+    to: NodeId
+    epoch: int
+    after: int
+    upto: int
+    bytes_max: int
+
+
+@dataclass(frozen=True, slots=True)
+class Remember:
+    """Save what is known of a node (`Node.records_of`; if nothing is, forget it): publications are
+    owed to it even if this node starts anew before it meets anybody. Answer with Noted."""
+
+    number: int
+    node: NodeId
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +93,9 @@ class Halt:
     reason: str
 
 
-Order = Send | CloseLink | Subscribe | Unsubscribe | Deliver | Rekey | Halt
+Order = (
+    Send | CloseLink | Subscribe | Unsubscribe | Deliver | Keep | Recall | Remember | Rekey | Halt
+)
 
 # ---------------------------------------------------------------- news
 
@@ -179,6 +211,33 @@ class Dropped:
 
 
 @dataclass(frozen=True, slots=True)
+class Gap:
+    """What an origin owed this node at these positions will never come."""
+
+    origin: NodeId
+    epoch: int
+    first: int
+    last: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Repaired:
+    """Publications that were missing came from their origin's journal."""
+
+    origin: NodeId
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class EpochRenewed:
+    """A receiver knows positions that this node's journal does not: it is an old copy. What follows
+    has a new epoch; what was published since the copy was put in place may be lost."""
+
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
 class Ignored:
     """A well-formed but senseless input was ignored, or a bound was met."""
 
@@ -200,6 +259,9 @@ News = (
     | InterestInstalled
     | Duplicate
     | Dropped
+    | Gap
+    | Repaired
+    | EpochRenewed
     | Ignored
 )
 

@@ -6,7 +6,8 @@ A shell makes these from sockets, brokers and clocks; the simulator makes them f
 from dataclasses import dataclass
 
 from hansa.protocol.frames import Any
-from hansa.protocol.vocabulary import LinkId, Publication
+from hansa.protocol.records import Record
+from hansa.protocol.vocabulary import LinkId, NodeId, Publication
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +77,59 @@ class Published:
     properties: bytes = b""
 
 
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """What the disk remembers of other nodes, whole records: the first event of a life."""
+
+    records: tuple[Record, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Noted:
+    """All that the node asked to remember, up to this number, is safe."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """The journal is safe up to this position: what the node had kept may leave."""
+
+    epoch: int
+    seq: int
+
+
+@dataclass(frozen=True, slots=True)
+class Recalled:
+    """What the journal still holds for a node after `after`: all of it up to `upto`, which is less
+    than the node asked for only if the bytes did not suffice."""
+
+    to: NodeId
+    epoch: int
+    after: int
+    upto: int
+    publications: tuple[Publication, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """What `origin` published up to this position is safe here, on its way to the broker."""
+
+    origin: NodeId
+    epoch: int
+    seq: int
+
+
+FromDisk = Restored | Noted | Kept | Recalled | Stored
+
 Event = (
-    LinkOpened | LinkClosed | Received | TimerFired | InterestChanged | Granted | Denied | Published
+    LinkOpened
+    | LinkClosed
+    | Received
+    | TimerFired
+    | InterestChanged
+    | Granted
+    | Denied
+    | Published
+    | FromDisk
 )

@@ -64,11 +64,13 @@ Mould = tuple[tuple[LinkId, ...], bytes, bytes]
 class Plan:
     """The way of one topic: where it spreads, which groups need a name, whether it stays here."""
 
-    __slots__ = ("deliver", "groups", "moulds", "spread", "towards")
+    __slots__ = ("deliver", "groups", "moulds", "receivers", "spread", "towards")
 
     def __init__(self, entries: list[Entry], deliver: bool) -> None:
         """Join the entries of all groups that match the topic."""
         self.deliver = deliver
+        self.receivers: tuple[NodeId, ...] | None = None
+        """The nodes that want it, once a publication of QoS 1 or 2 asked for them."""
         self.moulds: tuple[Mould, ...] | None = None
         self.groups = tuple(entry.id for entry in entries)
         self.spread = tuple(

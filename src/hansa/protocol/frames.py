@@ -141,8 +141,60 @@ class Enquire(Frame, frozen=True, array_like=True, tag=13):
     hops: Unsigned
 
 
+class Owed(Frame, frozen=True, array_like=True, tag=14):
+    """`node` reminds `to` that it owes it publications, the newest of them at `(epoch, seq)`."""
+
+    to: NodeId
+    node: NodeId
+    epoch: Unsigned
+    seq: Unsigned
+    hops: Unsigned = 0
+
+
+class Receipt(Frame, frozen=True, array_like=True, tag=15):
+    """`node` holds, safe from a crash, all that `to` owed it up to `(epoch, seq)`."""
+
+    to: NodeId
+    node: NodeId
+    epoch: Unsigned
+    seq: Unsigned
+    after: Unsigned
+    """What was owed up to here has at least arrived."""
+    want: Unsigned = 0
+    """Bytes of what comes after that, to be sent again; 0 if nothing is missing."""
+    hops: Unsigned = 0
+
+
+class Resend(Frame, frozen=True, array_like=True, tag=16):
+    """`node` sends `to` all that it owes it after `after` up to `upto`, once more."""
+
+    to: NodeId
+    node: NodeId
+    epoch: Unsigned
+    after: Unsigned
+    upto: Unsigned
+    lost: Unsigned
+    """Nothing up to here is kept any more; 0 if nothing is lost."""
+    publications: tuple[bytes, ...]
+    """As `wire` writes publications, in order."""
+    hops: Unsigned = 0
+
+
+Letter = Owed | Receipt | Resend
+"""What two nodes that need not be neighbours tell each other, hop by hop. Letters may get lost."""
+
 Ordered = (
-    Hello | Goodbye | Summary | Update | Fetch | Announce | Membership | Solicit | Confirm | Enquire
+    Hello
+    | Goodbye
+    | Summary
+    | Update
+    | Fetch
+    | Announce
+    | Membership
+    | Solicit
+    | Confirm
+    | Enquire
+    | Letter
 )
 """Control frames whose order matters; on datagram links they are numbered."""
 

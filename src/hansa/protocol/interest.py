@@ -6,6 +6,7 @@ its own broker, and knows from when on that is in force. Neither knows how the n
 
 from collections.abc import Iterable
 
+from hansa.protocol.effects import Effect, Subscribe, Unsubscribe
 from hansa.protocol.records import Stamp
 from hansa.protocol.settings import ProtocolSettings
 from hansa.protocol.topics import FilterTrie, is_local_only, minimal, split_share
@@ -125,14 +126,19 @@ class LocalInterest:
 class RemoteInterest:
     """What the other nodes want here, and whose wishes the broker has granted.
 
-    A node's interest is *in force* once every filter of it is granted, so that nothing published
-    here from then on can be missed.
+    A node's interest is *in force* once every filter of it is granted and, where there is a disk,
+    remembered there: nothing published here from then on can be missed.
     """
 
-    def __init__(self) -> None:
-        """Start with nothing wanted."""
+    def __init__(self, durable: bool = False) -> None:
+        """Start with nothing wanted. Only if `durable`, what is wanted has to be remembered."""
+        self._durable = durable
+        self._unsaved: dict[NodeId, int] = {}
+        self._to_save: dict[NodeId, int] = {}
+        self._saves = 0
         self.wanters: dict[str, dict[NodeId, int]] = {}
         """Per plain filter, the nodes that want it, each with how often."""
+        self._by_topic: FilterTrie[dict[NodeId, int]] = FilterTrie()
         self.granted: dict[str, None] = {}
         self._stamps: dict[NodeId, Stamp] = {}
         self._waiting: dict[NodeId, int] = {}
@@ -145,6 +151,7 @@ class RemoteInterest:
     ) -> tuple[list[str], list[str]]:
         """A node's filters changed; return what to subscribe to and what to give up."""
         self._stamps[node] = stamp
+        self.doubt(node)
         subscribe = self._add(node, added)
         unsubscribe = self._remove(node, removed)
         self._settle(node)
@@ -160,6 +167,38 @@ class RemoteInterest:
                 self._waiting[node] -= 1
                 self._settle(node)
 
+    def doubt(self, node: NodeId) -> None:
+        """What the disk remembers of a node is no longer true."""
+        if self._durable:
+            self._saves += 1
+            self._unsaved[node] = self._saves
+            self._to_save[node] = self._saves
+
+    def take_unsaved(self) -> list[tuple[int, NodeId]]:
+        """Return the nodes to remember anew, each with the number of the change."""
+        unsaved, self._to_save = self._to_save, {}
+        return [(number, node) for node, number in unsaved.items()]
+
+    def note(self, number: int) -> None:
+        """The disk has everything up to this change."""
+        for node, unsaved in list(self._unsaved.items()):
+            if unsaved <= number:
+                del self._unsaved[node]
+                if node in self._stamps:
+                    self._settle(node)
+
+    def receivers(self, topic: str) -> tuple[NodeId, ...]:
+        """Return the nodes that want a topic, in reach or not."""
+        return tuple(dict.fromkeys(node for who in self._by_topic.match(topic) for node in who))
+
+    def promised(self, topic: str) -> list[NodeId]:
+        """Return those of them whose newest interest is in force."""
+        return [
+            node
+            for node in self.receivers(topic)
+            if self.in_force.get(node) == self._stamps[node] and not self._waiting.get(node)
+        ]
+
     def take_settled(self) -> list[NodeId]:
         """Return the nodes whose interest came into force since last asked."""
         settled, self._settled = self._settled, {}
@@ -170,6 +209,7 @@ class RemoteInterest:
         unsubscribe = self._remove(node, filters)
         for table in (self._stamps, self._waiting, self.in_force, self._settled):
             table.pop(node, None)
+        self.doubt(node)
         return unsubscribe
 
     def _add(self, node: NodeId, filters: Iterable[str]) -> list[str]:
@@ -178,6 +218,7 @@ class RemoteInterest:
             plain = split_share(topic_filter)[1]
             if plain not in self.wanters:
                 self.wanters[plain] = {}
+                self._by_topic.put(plain, self.wanters[plain])
                 subscribe.append(plain)
             holders = self.wanters[plain]
             if node not in holders and plain not in self.granted:
@@ -198,11 +239,18 @@ class RemoteInterest:
                 self._waiting[node] -= 1
             if not holders:
                 del self.wanters[plain]
+                self._by_topic.remove(plain)
                 self.granted.pop(plain, None)
                 unsubscribe.append(plain)
         return unsubscribe
 
     def _settle(self, node: NodeId) -> None:
-        if not self._waiting.get(node):
+        if not self._waiting.get(node) and node not in self._unsaved:
             self.in_force[node] = self._stamps[node]
             self._settled[node] = None
+
+
+def subscriptions(subscribe: list[str], unsubscribe: list[str]) -> list[Effect]:
+    """Return the orders for the broker, if there are any."""
+    orders = ((Subscribe, subscribe), (Unsubscribe, unsubscribe))
+    return [order(tuple(filters)) for order, filters in orders if filters]

@@ -7,10 +7,9 @@ another: this module carries what one reports to those that care, and nothing el
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
-from msgspec.structs import replace
-
 from hansa.protocol.changes import CapacityChanged, Change, NewLife, Passed
-from hansa.protocol.confirmation import Installation, Post
+from hansa.protocol.confirmation import Confirmations
+from hansa.protocol.custody import Custody, Remembered
 from hansa.protocol.database import SetChange
 from hansa.protocol.deadlines import earliest
 from hansa.protocol.effects import (
@@ -23,58 +22,66 @@ from hansa.protocol.effects import (
     MemberLost,
     NeighbourDown,
     NeighbourUp,
-    Subscribe,
-    Unsubscribe,
+    Remember,
 )
 from hansa.protocol.events import (
+    Denied,
     Event,
+    FromDisk,
     Granted,
     InterestChanged,
     LinkClosed,
     LinkOpened,
+    Noted,
     Published,
     Received,
+    Restored,
     TimerFired,
 )
-from hansa.protocol.frames import Announce, Confirm, Confirmation, Enquire, Fetch
+from hansa.protocol.frames import Announce, Confirm, Enquire, Fetch, Letter
 from hansa.protocol.frames import Any as AnyFrame
-from hansa.protocol.groups import GroupIndex, group_of
+from hansa.protocol.groups import GroupIndex
 from hansa.protocol.inspection import NodeView
-from hansa.protocol.interest import LocalInterest, RemoteInterest
-from hansa.protocol.numbering import Captured, Numbering
+from hansa.protocol.interest import LocalInterest, RemoteInterest, subscriptions
+from hansa.protocol.numbering import Captured
 from hansa.protocol.overlay import Overlay
 from hansa.protocol.plane import Deliveries, Outgoing, Plane
-from hansa.protocol.records import ClaimsRecord, Kind
+from hansa.protocol.records import Kind, Record
 from hansa.protocol.settings import ProtocolSettings
 from hansa.protocol.strategies import make_strategy
-from hansa.protocol.strategies.base import Surroundings, Tell
+from hansa.protocol.strategies.base import Tell, surroundings_of
 from hansa.protocol.topics import is_filter
 from hansa.protocol.viewing import view_of
-from hansa.protocol.vocabulary import Group, Identity, LinkId, NodeId, Publication
-
-__all__ = ["Identity", "Node"]
+from hansa.protocol.vocabulary import Group, LinkId, NodeId, Publication
+from hansa.protocol.vocabulary import Identity as Identity
 
 
 class Node:
     """The protocol at one broker."""
 
     def __init__(
-        self, identity: Identity, settings: ProtocolSettings, epoch: int = 1, next_seq: int = 1
+        self, identity: Identity, settings: ProtocolSettings, past: Remembered | None = None
     ) -> None:
-        """Start alone. `epoch` and `next_seq` go on where this node's journal ends."""
+        """Start alone. Without a past there is no disk, and nothing waits to be remembered."""
         self.id = identity.node
         self._settings = settings
         self._overlay = Overlay(identity, settings)
         self._local = LocalInterest(settings)
-        self._remote = RemoteInterest()
+        self.remote = RemoteInterest(durable=past is not None)
         self._index = GroupIndex(settings.group_depth)
-        self._strategy = make_strategy(self._surroundings())
-        self._numbering = Numbering(self.id, epoch, next_seq)
-        self.plane = Plane(self.id, settings, self._local.wanted, self._numbering)
+        self._strategy = make_strategy(surroundings_of(self._overlay, self._index, settings))
+        forgetful = Remembered(epoch=identity.incarnation)  # a journal for each life
+        self.custody = Custody(
+            self.id, settings, lambda topic: self.table.plan(topic).deliver, past or forgetful
+        )
+        self.plane = Plane(
+            self.id, settings, self._local.wanted, self.custody.outbox, self.remote.receivers
+        )
         self.table = self.plane.table
         self._interest_due: float | None = None
-        self._installation = Installation(self.id, settings)
-        self._post = Post(settings.relay_delay)
+        self._confirmations = Confirmations(
+            self.id, settings, self.remote.in_force, self.custody.outbox
+        )
         self._counters: Counter[str] = Counter()
 
     # ------------------------------------------------------------ input
@@ -85,7 +92,7 @@ class Node:
         match event:
             case Received(link, frame):
                 if isinstance(frame, Publication):
-                    return self._count(self._take_publication(link, frame))
+                    return self._count(self._take_publication(link, frame, now))
                 effects = self._receive(link, frame, now)
             case Published():
                 return self._count(self.plane.publish(event, self._overlay.incarnation))
@@ -98,9 +105,11 @@ class Node:
             case InterestChanged():
                 effects = self._change_interest(event, now)
             case Granted(filters):
-                self._remote.grant(filters)
-            case _:  # Denied
+                self.remote.grant(filters)
+            case Denied():
                 effects = [Ignored(f"subscription denied: {event.reason}") for _ in event.filters]
+            case _:
+                effects = self._use_disk(event, now)
         return self._count(effects + self._finish(now))
 
     def next_deadline(self) -> float | None:
@@ -109,9 +118,9 @@ class Node:
             self._overlay.next_deadline(),
             self._strategy.next_deadline(),
             self._interest_due,
-            self._installation.next_deadline(),
-            self._post.next_deadline(),
-            self._local.next_deadline(self._installation.complete),
+            self._confirmations.next_deadline(),
+            self.custody.next_deadline(),
+            self._local.next_deadline(self._confirmations.complete),
         )
 
     def _receive(self, link_id: LinkId, frame: AnyFrame, now: float) -> list[Effect]:
@@ -129,16 +138,17 @@ class Node:
         effects = self._carry(self._overlay.fire(now), now)
         for node in self._overlay.leases.expired(now):
             effects += self._forget(node, now)
-        for node in self._installation.ask(self._overlay.graph.reachable, now):
-            self._post.put(Enquire(node, self.id, 0), now)
+        self._confirmations.ask(self._overlay.graph.reachable, now)
+        effects += self._write(self.custody.fire(now), now)
         return effects + self._translate(self._strategy.fire(now), now)
 
     def _finish(self, now: float) -> list[Effect]:
         """What ends every input: announce interest, report what is in force, flush, compile."""
         effects = self._announce_interest(now)
-        for node in self._remote.take_settled():
-            self._confirm(node, now)
-        for hop, letter in self._post.flush(self._overlay.graph.next_hop, now):
+        effects += [Remember(number, node) for number, node in self.remote.take_unsaved()]
+        for node in self.remote.take_settled():
+            self._confirmations.confirm(node, now)
+        for hop, letter in self._confirmations.flush(self._overlay.graph.next_hop, now):
             effects += self._overlay.tell(hop, letter, now)
         effects += self._overlay.flush(now)
         self.table.update(self._strategy.take_entries())
@@ -176,7 +186,8 @@ class Node:
             effects += self._translate(self._strategy.nodes_changed(joined, lost, now), now)
             effects += self._check_installed(now)
         for node in joined:
-            self._confirm(node, now)
+            self._confirmations.confirm(node, now)
+            self.custody.joined(node, now)
         return effects
 
     def _carry_change(self, change: Change, now: float) -> list[Effect]:
@@ -186,9 +197,14 @@ class Node:
             case SetChange():
                 return self._note_claims(change.node, change.added, change.removed, now)
             case Passed(frame=Confirm(entries)):
-                return self._take_confirmations(entries, now)
-            case Passed(frame=Enquire(to, node, hops)):
-                return self._take_enquiry(to, node, hops, now)
+                self._confirmations.take(entries, now)
+                return self._check_installed(now)
+            case Passed(frame=Enquire() as enquiry):
+                self._confirmations.answer(enquiry, now)
+                return []
+            case Passed(frame=frame) if isinstance(frame, Letter):
+                outcome = self.custody.receive(frame, self._overlay.incarnation, now)
+                return self._write(outcome, now)
             case Passed(sender, frame):
                 return self._pass(sender, frame, now)
             case NewLife(node):
@@ -223,7 +239,7 @@ class Node:
 
     def _void_claims(self, node: NodeId, now: float) -> list[Effect]:
         """A node has started anew: what its former life claimed and confirmed counts no more."""
-        self._installation.doubt(node)
+        self._confirmations.doubt(node)
         database = self._overlay.database
         if database.stamp(Kind.CLAIMS, node)[0] >= database.nodes[node].incarnation:
             return []
@@ -252,13 +268,13 @@ class Node:
 
     def _announce_interest(self, now: float) -> list[Effect]:
         """Announce new filters when due, withdraw old ones when nothing depends on them."""
-        withdrawal = self._local.next_deadline(self._installation.complete)
+        withdrawal = self._local.next_deadline(self._confirmations.complete)
         if (self._interest_due is None or now < self._interest_due) and (
             withdrawal is None or now < withdrawal
         ):
             return []
         self._interest_due = None
-        added, removed = self._local.due(self._installation.complete, now)
+        added, removed = self._local.due(self._confirmations.complete, now)
         if not added and not removed:
             return []
         self._overlay.change_own(Kind.INTEREST, added, removed, now)
@@ -268,50 +284,31 @@ class Node:
         return effects + self._check_installed(now)
 
     def _note_interest(self, change: SetChange, now: float) -> list[Effect]:
-        subscribe, unsubscribe = self._remote.change(
+        subscribe, unsubscribe = self.remote.change(
             change.node, change.added, change.removed, change.stamp
         )
-        effects = _subscriptions(subscribe, unsubscribe)
+        effects = subscriptions(subscribe, unsubscribe)
+        self.table.forget_plans()  # they know who wants what
         groups = self._index.change(change.node, change.added, change.removed)
         return effects + self._translate(self._strategy.interest_changed(groups, now), now)
 
-    def _confirm(self, node: NodeId, now: float) -> None:
-        """Tell a node that its interest is in force here, if it is."""
-        stamp = self._remote.in_force.get(node)
-        if stamp is not None:
-            letter = Confirmation(node, *stamp, self.id, *self._numbering.position, 0)
-            self._post.put(letter, now)
-
-    def _take_confirmations(self, entries: tuple[Confirmation, ...], now: float) -> list[Effect]:
-        for entry in entries:
-            if entry.to == self.id:
-                self._installation.confirm(entry.node, (entry.incarnation, entry.version))
-            else:
-                self._post.put(replace(entry, hops=entry.hops + 1), now)
-        return self._check_installed(now)
-
-    def _take_enquiry(self, to: NodeId, node: NodeId, hops: int, now: float) -> list[Effect]:
-        if to == self.id:
-            self._confirm(node, now)
-        else:
-            self._post.put(Enquire(to, node, hops + 1), now)
-        return []
-
     def _renew_installation(self, now: float) -> None:
-        self._installation.renew(self._overlay.database.stamp(Kind.INTEREST, self.id), now)
+        self._confirmations.renew(self._overlay.database.stamp(Kind.INTEREST, self.id), now)
 
     def _check_installed(self, now: float) -> list[Effect]:
-        done = self._installation.check(self._overlay.graph.reachable, now)
-        return [InterestInstalled(self._installation.stamp[1])] if done else []
+        version = self._confirmations.check(self._overlay.graph.reachable, now)
+        return [InterestInstalled(version)] if version is not None else []
 
     def _forget(self, node: NodeId, now: float) -> list[Effect]:
         """A node's lease has ended: nothing of it remains."""
         filters = list(self._overlay.database.names(Kind.INTEREST, node))
         claims = list(self._overlay.database.names(Kind.CLAIMS, node))
         groups = self._index.change(node, (), filters)
-        effects = _subscriptions([], self._remote.forget(node, filters))
+        effects = subscriptions([], self.remote.forget(node, filters))
         self._overlay.forget(node)
-        self._installation.doubt(node)
+        self._confirmations.doubt(node)
+        effects += self.custody.forget(node)
+        self.table.forget_plans()
         self._strategy.forget(node)
         effects += self._note_claims(node, (), claims, now)
         return effects + self._translate(self._strategy.interest_changed(groups, now), now)
@@ -339,60 +336,60 @@ class Node:
         self._count(news)
         return other
 
-    def _take_publication(self, link_id: LinkId, publication: Publication) -> list[Effect]:
+    def _take_publication(
+        self, link_id: LinkId, publication: Publication, now: float
+    ) -> list[Effect]:
         link = self._overlay.neighbours.links.get(link_id)
         if link is None or link.peer is None:
             return [Ignored("publication without a neighbour")]
-        return self.plane.take(link_id, publication)
+        effects = self.plane.take(link_id, publication)
+        return effects + self.custody.inbox.take(publication, now) if publication.qos else effects
+
+    # ------------------------------------------------------------ the disk, and letters
+
+    def _use_disk(self, event: FromDisk, now: float) -> list[Effect]:
+        """The disk has done something."""
+        match event:
+            case Restored(records):
+                outcomes = (self._overlay.take_record(None, r, now, False) for r in records)
+                return [effect for outcome in outcomes for effect in self._carry(outcome, now)]
+            case Noted(number):
+                self.remote.note(number)
+                return []
+            case _:
+                ready, outcome = self.custody.settle(event, now)
+                released = [effect for item in ready for effect in self.plane.release(item)]
+                return released + self._write(outcome, now)
+
+    def _write(self, outcome: Iterable[Effect | Letter], now: float) -> list[Effect]:
+        """Send letters on their way; without one they are lost, and their writers try again."""
+        effects: list[Effect] = []
+        for item in outcome:
+            if not isinstance(item, Letter):
+                effects.append(item)
+            elif (hop := self._overlay.graph.next_hop(item.to)) is not None:
+                effects += self._overlay.tell(hop, item, now)
+        return effects
 
     # ------------------------------------------------------------ inspection
 
+    def records_of(self, node: NodeId) -> list[Record]:
+        """Return what must be remembered of a node: who it is and what it wants."""
+        rows = ((Kind.NODE, node), (Kind.INTEREST, node))
+        return [record for row in rows for record in self._overlay.database.whole(row)]
+
     def view(self) -> NodeView:
         """Return this node's state as plain values."""
-        links = self._overlay.neighbours.links.values()
-        channels = (link.channel.waiting for link in links if link.channel)
         return view_of(
             self._overlay,
             self._strategy,
-            in_force=self._remote.in_force,
-            installed=self._installation.complete,
+            in_force=self.remote.in_force,
+            installed=self._confirmations.complete,
             sizes={
                 "filters": len(self._local.filters),
                 "groups": len(self.table),
-                "nodes": len(self._overlay.database.nodes),
                 "plans": self.table.plan_count,
-                "unacknowledged": max(channels, default=0),
                 "windows": len(self.plane.windows),
             },
             counters=self._counters,
         )
-
-    def _surroundings(self) -> Surroundings:
-        overlay = self._overlay
-
-        def claim(added: list[Group], removed: list[Group], now: float) -> list[ClaimsRecord]:
-            records = overlay.change_own(Kind.CLAIMS, added, removed, now)
-            return [record for record in records if isinstance(record, ClaimsRecord)]
-
-        def groups_of(node: NodeId) -> Iterable[Group]:
-            names = overlay.database.names(Kind.INTEREST, node)
-            return dict.fromkeys(group_of(name, self._settings.group_depth) for name in names)
-
-        return Surroundings(
-            node=self.id,
-            settings=self._settings,
-            graph=overlay.graph,
-            index=self._index,
-            neighbours=overlay.neighbours.by_node,
-            cost=overlay.cost,
-            capacity=overlay.capacity,
-            incarnation=lambda: overlay.incarnation,
-            claims_of=lambda node: overlay.database.names(Kind.CLAIMS, node),
-            groups_of=groups_of,
-            claim=claim,
-        )
-
-
-def _subscriptions(subscribe: list[str], unsubscribe: list[str]) -> list[Effect]:
-    orders = ((Subscribe, subscribe), (Unsubscribe, unsubscribe))
-    return [order(tuple(filters)) for order, filters in orders if filters]

@@ -1,14 +1,13 @@
-"""The names of publications that start here: numbers at QoS 0, journal positions above.
+"""What a publication is before it has a name, and how those of QoS 0 get one.
 
-A position is dense over all groups; `previous` shows a receiver its holes although it does not get
-every position (design of guaranteed delivery: see docs/protocol.md, section 6).
+Those of QoS 1 and 2 get theirs from the journal; see `outbox`.
 """
 
 from collections.abc import Callable
 from itertools import count
 from typing import Protocol
 
-from hansa.protocol.vocabulary import NAMED_MAX, GroupId, NodeId, Publication
+from hansa.protocol.vocabulary import NodeId, Publication
 
 
 class Captured(Protocol):
@@ -36,42 +35,23 @@ class Captured(Protocol):
 
 
 class Numbering:
-    """Counts what one node sends."""
+    """Counts what one node sends at QoS 0."""
 
-    def __init__(self, node: NodeId, epoch: int, next_seq: int) -> None:
-        """Go on where the journal ends."""
+    def __init__(self, node: NodeId) -> None:
+        """Start at 1: the incarnation tells lives apart."""
         self._node = node
-        self._epoch = epoch
-        self._next_seq = next_seq
         self.next_number: Callable[[], int] = count(1).__next__
-        """Takes the next number of QoS 0."""
-        self._previous: dict[GroupId, int] = {}
+        """Takes the next number."""
 
-    @property
-    def position(self) -> tuple[int, int]:
-        """The epoch and the number that the journal's next publication will have."""
-        return self._epoch, self._next_seq
-
-    def name(self, event: Captured, incarnation: int, groups: tuple[GroupId, ...]) -> Publication:
-        """Make the publication that carries an event to these groups."""
-        if event.qos == 0:
-            life, number = incarnation, self.next_number()
-            previous: tuple[tuple[GroupId, int], ...] = ()
-        else:
-            life, number = self._epoch, self._next_seq
-            self._next_seq += 1
-            # What does not fit the header has no `previous` there; its holes show at the tail.
-            counted = groups[:NAMED_MAX]
-            previous = tuple((group, self._previous.get(group, 0)) for group in counted)
-            self._previous.update(dict.fromkeys(groups, number))
+    def name(self, event: Captured, incarnation: int) -> Publication:
+        """Make the publication that carries an event."""
         return Publication(
             origin=self._node,
-            life=life,
-            number=number,
-            qos=event.qos,
+            life=incarnation,
+            number=self.next_number(),
+            qos=0,
             topic=event.topic,
             payload=event.payload,
             retain=event.retain,
-            previous=previous,
             properties=event.properties,
         )

@@ -238,18 +238,21 @@ class Overlay:
             outcome += self.take_record(link, record, now)
         return outcome
 
-    def take_record(self, link: Link, record: Record, now: float, flood: bool = True) -> Outcome:
-        """Merge one record; a row that cannot be changed is fetched whole from its sender."""
+    def take_record(
+        self, link: Link | None, record: Record, now: float, flood: bool = True
+    ) -> Outcome:
+        """Merge one record; a row that cannot be changed is fetched whole from its sender. Without
+        a link, it comes from this node's own disk."""
         if record.node == self.identity.node:
             return self._take_own(record, now)
         if refusal := self._refusal(record):
             return [Ignored(refusal)]
         before = self.database.nodes.get(record.node)
-        change = self.database.merge(record, link.id, flood)
+        change = self.database.merge(record, link.id if link else None, flood)
         if change is None:
             return []
         if isinstance(change, Unfit):
-            return [*self.neighbours.send(link, Fetch((change.row,)), now)]
+            return [*self.neighbours.send(link, Fetch((change.row,)), now)] if link else []
         if flood:
             self._flush_soon(now, self._settings.relay_delay)
         if isinstance(change, SetChange):

@@ -13,10 +13,10 @@ what it holds, but not in what becomes of it if it is new: that is remembered as
 by the bytes of its names and topic, and forgotten with the plans.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from hansa.errors import InvalidFrame
-from hansa.protocol.effects import Deliver, Duplicate, Effect, Ignored, Send
+from hansa.protocol.effects import Deliver, Duplicate, Effect, Ignored, Keep, Send
 from hansa.protocol.forwarding import (
     Forwarder,
     Plan,
@@ -27,9 +27,10 @@ from hansa.protocol.forwarding import (
     shortcut,
 )
 from hansa.protocol.numbering import Captured, Numbering
+from hansa.protocol.outbox import Outbox
 from hansa.protocol.settings import Outside, ProtocolSettings
 from hansa.protocol.topics import FilterTrie
-from hansa.protocol.vocabulary import HOPS_MAX, LinkId, NodeId, Plain, Publication
+from hansa.protocol.vocabulary import HOPS_MAX, RECEIVERS_MAX, LinkId, NodeId, Plain, Publication
 from hansa.protocol.wire import (
     GROUP,
     HEAD,
@@ -68,13 +69,17 @@ class Plane:
         node: NodeId,
         settings: ProtocolSettings,
         wanted: FilterTrie[int],
-        numbering: Numbering,
+        outbox: Outbox,
+        receivers: Callable[[str], tuple[NodeId, ...]],
     ) -> None:
-        """Start with an empty table; `wanted` are the filters of this node's own clients."""
+        """Start with an empty table; `wanted` are the filters of this node's own clients,
+        `receivers` tells which other nodes want a topic."""
         self.table = Table(wanted, settings.plans_max)
         self.windows = Windows(settings.window, settings.nodes_max)
-        self.numbering = numbering
+        self.numbering = Numbering(node)
         self._node = node
+        self._outbox = outbox
+        self._receivers = receivers
         self._forwarder = Forwarder(self.table, self.windows, settings.outside)
         self._outside = settings.outside
         self._life = 0
@@ -86,10 +91,27 @@ class Plane:
         if event.topic.startswith("$"):
             return [Ignored("topic for this broker only")]
         plan = self.table.plan(event.topic)
+        if event.qos:
+            return self._keep(event, plan)
         if not plan.spread and not plan.towards:
             return []
-        publication = self.numbering.name(event, incarnation, plan.groups)
+        return self.release(self.numbering.name(event, incarnation))
+
+    def _keep(self, event: Captured, plan: Plan) -> list[Effect]:
+        """It goes to the journal first, if anybody is owed it, in reach or not."""
+        if plan.receivers is None:
+            plan.receivers = self._receivers(event.topic)
+        receivers = plan.receivers[:RECEIVERS_MAX]
+        if not receivers:
+            return []
+        effects: list[Effect] = [Keep(self._outbox.capture(event, receivers))]
+        return effects + [Ignored("receivers_max")] * (len(plan.receivers) - len(receivers))
+
+    def release(self, publication: Publication) -> list[Effect]:
+        """Send a publication that starts here on its way."""
         copies, stuck = self._forwarder.first(publication)
+        if publication.qos:
+            stuck = []  # its receivers will ask for it
         return [*as_sends(publication, copies, hops=0), *as_drops(publication, stuck)]
 
     def take(self, link: LinkId, publication: Publication) -> list[Effect]:
@@ -100,7 +122,7 @@ class Plane:
         effects: list[Effect] = []
         if not new:
             effects.append(Duplicate(publication.origin, publication.number))
-        if deliver:
+        if deliver and not publication.qos:  # else the inbox decides
             effects.append(Deliver(publication))
         effects += as_sends(publication, copies, publication.hops + 1)
         return effects + as_drops(publication, stuck)

@@ -96,6 +96,22 @@ class ProtocolSettings:
     interest_lease: float = 86_400.0
     """Seconds that a node out of reach keeps its place: its interest counts that long."""
 
+    repair_delay: float = 0.02
+    """Seconds that a hole in what an origin sends may be mere disorder, before it is asked for."""
+    repair_patience: float = 1.0
+    """Seconds until what is missing is asked for again, and until a receiver that stays silent is
+    reminded of what it is owed; doubled each time, up to eight times as long."""
+    receipt_delay: float = 0.02
+    """Seconds that a receipt waits to speak for more."""
+    repair_bytes: int = 65_536
+    """Bytes that are asked for at a time."""
+    held_max: int = 1_024
+    """Publications of one origin that wait here for one before them; more will be asked for."""
+    held_bytes_max: int = 16_777_216
+    """Payload of all that waits for one before it."""
+    undelivered_max: int = 1_024
+    """Publications of one origin on their way to this node's own disk; more will be asked for."""
+
     filters_per_node_max: int = 10_000
     """Filters that one node may announce; more are refused and counted."""
     nodes_max: int = 4_096

@@ -20,6 +20,9 @@ def view_of(
 ) -> NodeView:
     """Copy what people and checkers want to see."""
     database = overlay.database
+    links = overlay.neighbours.links.values()
+    waiting = max((link.channel.waiting for link in links if link.channel), default=0)
+    sizes = {**sizes, "nodes": len(database.nodes), "unacknowledged": waiting}
     return NodeView(
         node=overlay.identity.node,
         incarnation=overlay.incarnation,

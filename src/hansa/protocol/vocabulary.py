@@ -33,7 +33,10 @@ HOPS_MAX = 64
 """A copy that has travelled this far is dropped: only a mesh in motion can send one in circles."""
 
 NAMED_MAX = 1_024
-"""Groups that one copy of a publication names, and previous entries that it carries."""
+"""Groups that one copy of a publication names."""
+
+RECEIVERS_MAX = NAMED_MAX
+"""Nodes that one publication of QoS 1 or 2 can be owed to."""
 
 KEY_BYTES = 32
 """Length of a node's public key."""
@@ -85,8 +88,9 @@ class Publication(msgspec.Struct, frozen=True, gc=False):
     hops: int = 0
     named: tuple[GroupId, ...] = ()
     """The groups that this copy still has to reach: it is on its way towards their cores."""
-    previous: tuple[tuple[GroupId, int], ...] = ()
-    """QoS 1 and 2: per group, the number of that group's previous publication from this origin."""
+    previous: tuple[tuple[NodeId, int], ...] = ()
+    """QoS 1 and 2: the nodes that this is owed to, each with the number of what the origin owed it
+    before this, 0 for nothing. So a node sees its holes although it does not get every number."""
     properties: bytes = b""
     """MQTT 5 properties as they arrived, opaque to the protocol."""
 

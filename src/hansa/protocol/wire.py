@@ -26,7 +26,7 @@ Publications (type 1) are many, so their header is fixed. Integers are unsigned 
     31            8n    named groups
                    2    m, the count of previous entries      } these two only with the flag `more`,
                    4    p, the length of the properties       } else m and p are 0
-                 16m    previous entries: group and number
+                 16m    previous entries: receiver and number
                    t    topic, UTF-8
                    p    properties
                 rest    payload
@@ -42,7 +42,7 @@ from hansa.errors import InvalidFrame, InvalidTopic
 from hansa.protocol import frames
 from hansa.protocol.bounds import at_most, check
 from hansa.protocol.topics import TOPIC_LEVELS_MAX, check_name
-from hansa.protocol.vocabulary import HOPS_MAX, NAMED_MAX, GroupId, Publication
+from hansa.protocol.vocabulary import HOPS_MAX, NAMED_MAX, GroupId, NodeId, Publication
 
 FORMAT_VERSION = 1
 """Of the bytes, not of the protocol. Four bits, so at most 15."""
@@ -126,6 +126,9 @@ def _decode_control(data: bytes | bytearray | memoryview) -> frames.Any:
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidFrame(f"control frame: {error}") from None
     check(frame)
+    if isinstance(frame, frames.Resend):
+        for item in frame.publications:
+            decode_publication(item)
     return frame
 
 
@@ -181,7 +184,7 @@ def decode_publication(data: bytes | bytearray | memoryview) -> Publication:
         data = bytes(data)  # its slices are so much faster than a view's that the copy pays
     at, entry_count, properties_bytes = _HEAD_BYTES, 0, 0
     named: tuple[GroupId, ...] = ()
-    previous: tuple[tuple[GroupId, int], ...] = ()
+    previous: tuple[tuple[NodeId, int], ...] = ()
     try:
         opening, hops, count, origin, life, number, topic_bytes = HEAD.unpack_from(data)
         qos, retain, more = _OPENINGS[opening]

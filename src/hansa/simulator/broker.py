@@ -5,23 +5,46 @@ Local clients get local publications whatever the agent does, so they are not mo
 """
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
-from hansa.protocol.topics import FilterTrie, is_local_only, split_share
+from hansa.protocol.events import Published
+from hansa.protocol.topics import FilterTrie, is_local_only, matches, split_share
+
+
+@dataclass(frozen=True, slots=True)
+class Queued(Published):
+    """A publication that stays in the agent's session until it is acknowledged."""
+
+    packet: int = 0
 
 
 class Broker:
     """One broker, seen by its clients and by its agent."""
 
-    __slots__ = ("_granted", "_wanted", "changes", "clients", "granted")
+    __slots__ = (
+        "_granted",
+        "_wanted",
+        "changes",
+        "clients",
+        "gone",
+        "granted",
+        "packets",
+        "session",
+    )
 
     def __init__(self) -> None:
         """Start without any subscription."""
         self.clients: dict[str, int] = {}
         """How many clients subscribe to each filter."""
+        self.gone: dict[str, int] = {}
+        """How often the last client left each filter."""
         self.changes = 0
         """Counts what clients changed in it."""
         self.granted: dict[str, None] = {}
         """The agent's own subscriptions, in the order in which it made them."""
+        self.session: dict[int, Queued] = {}
+        """What the agent's session holds until it is acknowledged, by packet, in order."""
+        self.packets = 0
         self._wanted = FilterTrie[None]()
         self._granted = FilterTrie[None]()
 
@@ -44,6 +67,7 @@ class Broker:
         if count != 1:
             return False
         del self.clients[name]
+        self.gone[name] = self.gone.get(name, 0) + 1
         self.changes += 1
         plain = split_share(name)[1]
         if all(split_share(other)[1] != plain for other in self.clients):
@@ -53,6 +77,10 @@ class Broker:
     def wants(self, topic: str) -> bool:
         """Say whether some client subscribes to this topic."""
         return bool(self._wanted.match(topic))
+
+    def lapses(self, topic: str) -> int:
+        """Return how often a filter that matches this topic was given up."""
+        return sum(n for name, n in self.gone.items() if matches(split_share(name)[1], topic))
 
     # ------------------------------------------------------------ the agent
 
@@ -67,6 +95,14 @@ class Broker:
         for name in filters:
             if self.granted.pop(name, False) is None:
                 self._granted.remove(name)
+
+    def queue(self, topic: str, payload: bytes, qos: int, retain: bool) -> Queued:
+        """Put a publication into the agent's session."""
+        self.packets += 1
+        event = self.session[self.packets] = Queued(
+            topic, payload, qos, retain, packet=self.packets
+        )
+        return event
 
     def shows(self, topic: str) -> bool:
         """Say whether the agent is subscribed to this topic, so that it sees what is published."""

@@ -128,6 +128,7 @@ class Director:
                 world.unsubscribe(site, name)
                 if return_s is not None:
                     world.scheduler.after(return_s, self.act, Subscribe(site.place, name))
+        world.lose_session(site)
         granted = list(site.broker.granted)
         site.broker.withdraw(granted)
         world.scheduler.after(RESUBSCRIBE_S, self._resubscribe, site, site.life, granted)

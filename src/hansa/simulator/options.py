@@ -57,6 +57,21 @@ class LinkOptions:
 
 
 @dataclass(frozen=True, slots=True)
+class DiskOptions:
+    """The disks of the agents. With them, brokers keep the agents' sessions."""
+
+    sync_ms: float = 0.5
+    """Until what was written is safe, and until what was asked for is read."""
+    keep_max: int = 1_000_000
+    """Publications that a journal keeps."""
+
+    def __post_init__(self) -> None:
+        """Refuse disks that nobody has."""
+        _require(self.sync_ms >= 0, "sync_ms must not be negative")
+        _require(self.keep_max >= 1, "keep_max must be at least 1")
+
+
+@dataclass(frozen=True, slots=True)
 class Faults:
     """How many faults of each kind strike at random during the traffic phase."""
 
@@ -170,6 +185,8 @@ class Options:
     """Nodes start at random times from 0 to this."""
     wire: bool = False
     """Whether every frame is encoded and decoded on its way. Slower; finds what objects hide."""
+    disk: DiskOptions | None = None
+    """Without one, all that survives a crash of an agent is its identity."""
     check: bool = True
     """Whether every promise is checked all the time. Without, a run is faster and finds nothing."""
 

@@ -9,7 +9,7 @@ from dataclasses import fields, replace
 
 from hansa.protocol.settings import ManagementBy, Metric, Outside, ProtocolSettings
 from hansa.simulator.convergence import allowance
-from hansa.simulator.options import Faults, LinkOptions, Options, Phases, Workload
+from hansa.simulator.options import DiskOptions, Faults, LinkOptions, Options, Phases, Workload
 from hansa.simulator.scenario import Final, Row, Scenario
 from hansa.simulator.topologies import Topology, parse
 
@@ -67,7 +67,8 @@ def random_options(seed: int) -> Options:
         protocol=_protocol(chance, links),
         seed=seed,
         links=links,
-        workload=_workload(chance, topology),
+        workload=(workload := _workload(chance, topology)),
+        disk=_disk(seed) if workload.qos[1] else None,
         faults=_faults(chance),
         shuffle_ids=chance.random() < 0.7,
         capacities=tuple(float(chance.randint(1, 4)) for _ in range(topology.nodes)),
@@ -161,6 +162,11 @@ def _workload(chance: random.Random, topology: Topology) -> Workload:
         qos=chance.choice(((1.0, 0.0, 0.0), (2.0, 1.0, 1.0))),
         churn=chance.choice((0.0, 0.5, 3.0)),
     )
+
+
+def _disk(seed: int) -> DiskOptions:
+    chance = random.Random(f"{seed} disk")
+    return DiskOptions(sync_ms=chance.choice((0.0, 0.5, 5.0, 50.0)))
 
 
 def _phases(chance: random.Random, options: Options) -> Phases:

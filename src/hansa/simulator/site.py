@@ -9,6 +9,7 @@ from hansa.protocol.node import Identity, Node
 from hansa.protocol.settings import ProtocolSettings
 from hansa.protocol.vocabulary import KEY_BYTES, LinkId, NodeId
 from hansa.simulator.broker import Broker
+from hansa.simulator.disk import Disk
 from hansa.simulator.network import End
 
 NEVER = float("inf")
@@ -17,15 +18,16 @@ NEVER = float("inf")
 class Memory:
     """What survives a crash of the agent: its state directory."""
 
-    __slots__ = ("epoch", "id", "incarnation", "key", "next_seq")
+    __slots__ = ("disk", "id", "incarnation", "key")
 
-    def __init__(self, node: NodeId, key: bytes, incarnation: int = 0) -> None:
+    def __init__(
+        self, node: NodeId, key: bytes, incarnation: int = 0, disk: Disk | None = None
+    ) -> None:
         """Start as a new agent does, that never ran."""
         self.id = node
         self.key = key
         self.incarnation = incarnation
-        self.epoch = 1
-        self.next_seq = 1
+        self.disk = disk or Disk()
 
     def begin_life(self, now: float) -> None:
         """Take the incarnation of a new start from the clock, as a live agent does, so that two
@@ -34,9 +36,7 @@ class Memory:
 
     def copy(self) -> "Memory":
         """Return what a copied state directory holds."""
-        twin = Memory(self.id, self.key, self.incarnation)
-        twin.epoch, twin.next_seq = self.epoch, self.next_seq
-        return twin
+        return Memory(self.id, self.key, self.incarnation, self.disk.copy())
 
 
 class Site:
@@ -46,6 +46,7 @@ class Site:
         "backlog",
         "broker",
         "capacity",
+        "durable",
         "ends",
         "frozen",
         "generation",
@@ -72,6 +73,8 @@ class Site:
         self.node: Node | None = None
         self.life = 0
         """Counts starts and stops of the agent: what belongs to an old life is void."""
+        self.durable = False
+        """Whether the agent uses its disk, and its broker keeps its session."""
         self.powered = True
         self.frozen = False
         self.backlog: list[Event] = []
@@ -98,8 +101,8 @@ class Site:
         self.links += 1
         return LinkId(self.links)
 
-    def start(self, settings: ProtocolSettings, now: float) -> None:
-        """Begin a new life with what the memory holds."""
+    def start(self, settings: ProtocolSettings, now: float, durable: bool = False) -> None:
+        """Begin a new life with what the memory holds; the disk counts only if it is durable."""
         memory = self.memory
         memory.begin_life(now)
         identity = Identity(
@@ -111,7 +114,9 @@ class Site:
         )
         self.life += 1
         self.powered = True
-        self.node = Node(identity, settings, epoch=memory.epoch, next_seq=memory.next_seq)
+        self.durable = durable
+        memory.disk.epoch = memory.disk.epoch or memory.incarnation
+        self.node = Node(identity, settings, memory.disk.past() if durable else None)
 
     def stop(self) -> None:
         """End a life; only the memory stays."""
@@ -120,7 +125,10 @@ class Site:
         self.frozen = False
         self.backlog = []
         self.timer_at = NEVER
-        self.broker.withdraw(list(self.broker.granted))
+        self.memory.disk.crash()
+        if not self.durable:  # else the broker keeps the agent's session
+            self.broker.withdraw(list(self.broker.granted))
+            self.broker.session.clear()
 
 
 class Naming:

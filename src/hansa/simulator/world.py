@@ -12,9 +12,11 @@ from hansa.protocol.effects import Effect
 from hansa.protocol.frames import Acknowledge, Announce, Heartbeat, Numbered
 from hansa.protocol.topics import is_local_only
 from hansa.protocol.vocabulary import Publication
-from hansa.simulator.ledger import Entry, Ledger
+from hansa.simulator.broker import Queued
+from hansa.simulator.ledger import NUMBER_BYTES, Entry, Ledger
 from hansa.simulator.network import End, LinkEvent, Machine, Network
 from hansa.simulator.options import Options
+from hansa.simulator.safekeeping import Safekeeping
 from hansa.simulator.scheduler import Scheduler
 from hansa.simulator.site import NEVER, Memory, Naming, Site
 from hansa.simulator.traffic import Traffic
@@ -51,7 +53,11 @@ class World:
         self._broker_delay = options.links.broker_ms / 1000
         self._wanting: dict[str, tuple[int, ...]] = {}
         self._timers = (0.0, 0)
+        disk_s = options.disk.sync_ms / 1000 if options.disk else 0.0
+        times_s = (disk_s, self._broker_delay)
+        self._safekeeping = Safekeeping(self.scheduler, times_s, self.post, self._inject)
         self._perform: dict[type, Callable[[Site, Effect], None]] = {
+            **self._safekeeping.orders,
             orders.Send: self._send,
             orders.CloseLink: self._close,
             orders.Subscribe: self._subscribe,
@@ -96,7 +102,7 @@ class World:
 
     def start(self, site: Site) -> None:
         """Start an agent: it dials its links and learns what its broker's clients want."""
-        site.start(self.options.protocol, self.now)
+        site.start(self.options.protocol, self.now, durable=self.options.disk is not None)
         self.shape += 1
         for call in self.watchers.started:
             call(site)
@@ -104,6 +110,9 @@ class World:
             if link.a is site:
                 self.network.dial(link)
         self._observe(site, tuple(site.broker.clients), ())
+        if site.durable:
+            self.post(site, events.Restored(site.memory.disk.known()))
+            self._safekeeping.resume(site)
         self._rearm(site)
 
     def stop(self, site: Site, tell: bool) -> None:
@@ -125,8 +134,14 @@ class World:
         backlog, site.backlog = site.backlog, []
         for event in backlog:
             if site.life == life:
-                self.post(site, event)
+                self._post_late(site, event)
         self._rearm(site)
+
+    def _post_late(self, site: Site, event: events.Event) -> None:
+        if isinstance(event, Queued):
+            self._safekeeping.capture(site, event)
+        else:
+            self.post(site, event)
 
     def start_again(self, site: Site, life: int, with_state: bool) -> None:
         """Start an agent that was stopped in that life, unless somebody else did."""
@@ -270,7 +285,12 @@ class World:
 
     def _deliver(self, site: Site, effect: Effect) -> None:
         assert type(effect) is orders.Deliver
-        publication = effect.publication
+        if effect.publication.qos:
+            self._safekeeping.deliver(site, effect.publication)
+        else:
+            self._inject(site, effect.publication)
+
+    def _inject(self, site: Site, publication: Publication) -> None:
         entry = self.ledger.find(publication)
         for call in self.watchers.delivered:
             call(site, publication, entry)
@@ -341,11 +361,14 @@ class World:
         self.transcript.note(self.now, site.place, ClientPublished(number, topic, qos))
         for call in self.watchers.published:
             call(entry)
-        if site.node is not None and site.broker.shows(topic):
+        if not site.broker.shows(topic):
+            return
+        if qos:
+            entry.captured = True
+            self._safekeeping.show(site, site.broker.queue(topic, payload, qos, retain))
+        elif site.node is not None:
             entry.captured = True
             event = events.Published(topic, payload, qos, retain)
-            if qos:
-                site.memory.next_seq += 1
             self.scheduler.after(self._broker_delay, self._hear, site, site.life, event)
 
     def _wanting_places(self, topic: str) -> tuple[int, ...]:
@@ -355,3 +378,11 @@ class World:
             places = tuple(s.place for s in self.sites if crosses and s.broker.wants(topic))
             self._wanting[topic] = places
         return places
+
+    def lose_session(self, site: Site) -> None:
+        """A broker forgets what its agent's session holds: what was not captured is lost."""
+        for event in site.broker.session.values():
+            if event.packet not in site.memory.disk.packets:
+                number = int.from_bytes(event.payload[:NUMBER_BYTES], "big")
+                self.ledger.entries[number].captured = False
+        site.broker.session.clear()

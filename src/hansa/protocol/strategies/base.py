@@ -11,10 +11,11 @@ from hansa.protocol.effects import Effect
 from hansa.protocol.forwarding import Entry
 from hansa.protocol.frames import Control, Ordered
 from hansa.protocol.graph import Graph
-from hansa.protocol.groups import GroupIndex
+from hansa.protocol.groups import GroupIndex, group_of
 from hansa.protocol.inspection import CoreView, GroupView
 from hansa.protocol.neighbours import Link
-from hansa.protocol.records import ClaimsRecord
+from hansa.protocol.overlay import Overlay
+from hansa.protocol.records import ClaimsRecord, Kind
 from hansa.protocol.settings import ProtocolSettings
 from hansa.protocol.vocabulary import Group, NodeId
 
@@ -46,6 +47,34 @@ class Surroundings:
     groups_of: Callable[[NodeId], Iterable[Group]]
     """The groups that a node wants."""
     claim: Callable[[list[Group], list[Group], float], list[ClaimsRecord]]
+
+
+def surroundings_of(
+    overlay: Overlay, index: GroupIndex, settings: ProtocolSettings
+) -> Surroundings:
+    """Show a strategy what it needs of a node."""
+
+    def claim(added: list[Group], removed: list[Group], now: float) -> list[ClaimsRecord]:
+        records = overlay.change_own(Kind.CLAIMS, added, removed, now)
+        return [record for record in records if isinstance(record, ClaimsRecord)]
+
+    def groups_of(node: NodeId) -> Iterable[Group]:
+        names = overlay.database.names(Kind.INTEREST, node)
+        return dict.fromkeys(group_of(name, settings.group_depth) for name in names)
+
+    return Surroundings(
+        node=overlay.identity.node,
+        settings=settings,
+        graph=overlay.graph,
+        index=index,
+        neighbours=overlay.neighbours.by_node,
+        cost=overlay.cost,
+        capacity=overlay.capacity,
+        incarnation=lambda: overlay.incarnation,
+        claims_of=lambda node: overlay.database.names(Kind.CLAIMS, node),
+        groups_of=groups_of,
+        claim=claim,
+    )
 
 
 class Strategy(Protocol):

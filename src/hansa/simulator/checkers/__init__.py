@@ -6,6 +6,7 @@ loop, parents nearer, cost. The others hold when the federation has had time to 
 
 from hansa.simulator.checkers.announcements import Cost, ParentsNearer
 from hansa.simulator.checkers.base import Checker
+from hansa.simulator.checkers.guarantees import Guaranteed
 from hansa.simulator.checkers.publications import AtMostOnce, Completeness, NoLoop, NoPhantom
 from hansa.simulator.checkers.rest import AtRest, Bounded
 from hansa.simulator.convergence import Tracker
@@ -19,6 +20,7 @@ __all__ = [
     "Checker",
     "Completeness",
     "Cost",
+    "Guaranteed",
     "NoLoop",
     "NoPhantom",
     "ParentsNearer",
@@ -36,6 +38,7 @@ def all_checkers(
         NoLoop(world, violations),
         ParentsNearer(world, violations),
         Completeness(world, violations, tracker),
+        Guaranteed(world, violations, tracker),
         AtRest(world, violations, tracker, structure),
         Bounded(world, violations, structure),
     ]

@@ -74,8 +74,8 @@ class NoLoop(Checker):
 
 
 class Completeness(Checker):
-    """What is published while all is right, and nothing happens until it could have arrived,
-    reaches every broker that wants it."""
+    """What is published at QoS 0 while all is right, and nothing happens until it could have
+    arrived, reaches every broker that wants it. (QoS 1 and 2: see `guarantees`.)"""
 
     name = "completeness"
 
@@ -92,7 +92,12 @@ class Completeness(Checker):
 
     def published(self, entry: Entry) -> None:
         """Look again when it must have arrived."""
-        if self._lossless and self._tracker.holds and self.world.sites[entry.place].active:
+        if (
+            self._lossless
+            and not entry.qos
+            and self._tracker.holds
+            and self.world.sites[entry.place].active
+        ):
             count = self._tracker.disturbances
             self.world.scheduler.after(self._transit, self._verify, entry, count)
 

@@ -1,0 +1,91 @@
+"""Guaranteed delivery at one node: what it owes others, what others owe it, and their letters.
+
+The two ends of every publication of QoS 1 and 2 make sure together that nothing is missing; nodes
+in between pass it on and forget (decision 0009). `outbox` and `inbox` never meet: this module only
+hands each its letters.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from msgspec.structs import replace
+
+from hansa.protocol.deadlines import earliest
+from hansa.protocol.effects import Effect, Ignored
+from hansa.protocol.events import Kept, Recalled, Stored
+from hansa.protocol.frames import Letter, Owed, Receipt
+from hansa.protocol.inbox import Inbox
+from hansa.protocol.outbox import Outbox
+from hansa.protocol.settings import ProtocolSettings
+from hansa.protocol.vocabulary import HOPS_MAX, NodeId, Publication
+
+
+@dataclass(frozen=True, slots=True)
+class Remembered:
+    """What a node's disk remembers of its former lives; of other nodes, see `events.Restored`."""
+
+    epoch: int = 1
+    next_seq: int = 1
+    """Where its journal goes on."""
+    owed: Mapping[NodeId, int] = field(default_factory=dict)
+    """Per receiver, the newest position in the journal that it is owed."""
+    taken: Mapping[NodeId, tuple[int, int]] = field(default_factory=dict)
+    """Per origin, the epoch and the position up to which all that it owed is on disk here."""
+
+
+class Custody:
+    """Both ends, as one node has them."""
+
+    def __init__(
+        self,
+        node: NodeId,
+        settings: ProtocolSettings,
+        wants: Callable[[str], bool],
+        past: Remembered,
+    ) -> None:
+        """Go on where the disk ends; `wants` says whether a client here wants a topic."""
+        self._node = node
+        self.outbox = Outbox(node, settings, past.epoch, past.next_seq, past.owed)
+        self.inbox = Inbox(node, settings, wants, past.taken)
+
+    def settle(
+        self, event: Kept | Recalled | Stored, now: float
+    ) -> tuple[list[Publication], list[Effect | Letter]]:
+        """The disk has done its work; return what may leave now, and what follows."""
+        if isinstance(event, Kept):
+            return self.outbox.keep(event.epoch, event.seq, now), []
+        if isinstance(event, Recalled):
+            return [], [*self.outbox.resend(event)]
+        return [], [*self.inbox.store(event.origin, event.epoch, event.seq, now)]
+
+    def receive(self, letter: Letter, incarnation: int, now: float) -> list[Effect | Letter]:
+        """A letter arrived; one for another node goes on."""
+        if letter.to != self._node:
+            if letter.hops >= HOPS_MAX:
+                return [Ignored("letter past the hop limit")]
+            return [replace(letter, hops=letter.hops + 1)]
+        match letter:
+            case Owed():
+                return [*self.inbox.remind(letter, now)]
+            case Receipt():
+                return self.outbox.take(letter, incarnation, now)
+            case _:
+                return [*self.inbox.resend(letter, now)]
+
+    def joined(self, node: NodeId, now: float) -> None:
+        """A node came into reach."""
+        self.outbox.joined(node, now)
+        self.inbox.joined(node, now)
+
+    def forget(self, node: NodeId) -> list[Effect]:
+        """A node's lease has ended."""
+        self.outbox.forget(node)
+        return self.inbox.forget(node)
+
+    def fire(self, now: float) -> list[Letter]:
+        """Return the letters that are due."""
+        return [*self.outbox.fire(now), *self.inbox.fire(now)]
+
+    def next_deadline(self) -> float | None:
+        """When `fire` is next due."""
+        return earliest(self.outbox.next_deadline(), self.inbox.next_deadline())

@@ -1,0 +1,279 @@
+"""What other nodes owe this one: publications of QoS 1 and 2, each exactly once and in order.
+
+An origin's publications have positions, and each names what this node was owed before it. So there
+is one number to know per origin: everything owed up to there was taken. What follows it without a
+hole is delivered; what comes early is held; what was taken before is a duplicate, for ever. A hole
+is asked for at the origin, whatever way the copies went.
+
+What is delivered counts when the shell has it on disk; then the origin gets a receipt.
+"""
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from heapq import heappop, heappush
+
+from hansa.protocol.effects import Deliver, Effect, Gap, Ignored, Repaired
+from hansa.protocol.frames import Letter, Owed, Receipt, Resend
+from hansa.protocol.outbox import PATIENCE_FACTOR_MAX
+from hansa.protocol.settings import ProtocolSettings
+from hansa.protocol.vocabulary import NodeId, Publication
+from hansa.protocol.wire import decode_publication
+
+
+class Stream:
+    """What one origin owes this node."""
+
+    __slots__ = (
+        "ask_at",
+        "epoch",
+        "held",
+        "newest",
+        "order",
+        "patience",
+        "receipt_at",
+        "taken",
+        "undelivered",
+    )
+
+    def __init__(self, epoch: int, taken: int, patience: float) -> None:
+        """Start where the disk ends."""
+        self.epoch = epoch
+        self.taken = taken
+        self.newest = taken
+        """What is known to be owed; above `taken` while something is missing."""
+        self.held: dict[int, tuple[int, Publication]] = {}
+        self.order: list[int] = []  # a heap of the numbers that are held
+        self.undelivered: deque[int] = deque()
+        self.ask_at: float | None = None
+        self.receipt_at: float | None = None
+        self.patience = patience
+
+    @property
+    def safe(self) -> int:
+        """All that was owed up to here is on disk, or was not wanted any more."""
+        return self.undelivered[0] - 1 if self.undelivered else self.taken
+
+
+class Inbox:
+    """The streams of all origins."""
+
+    def __init__(
+        self,
+        node: NodeId,
+        settings: ProtocolSettings,
+        wants: Callable[[str], bool],
+        taken: Mapping[NodeId, tuple[int, int]] | None = None,
+    ) -> None:
+        """Start with what the disk holds: per origin the epoch and the position taken."""
+        self._node = node
+        self._settings = settings
+        self._wants = wants
+        self.streams = {
+            origin: Stream(epoch, seq, settings.repair_patience)
+            for origin, (epoch, seq) in (taken or {}).items()
+        }
+        self._busy: dict[NodeId, None] = {}  # streams with something due
+        self._held_bytes = 0
+
+    # ------------------------------------------------------------ publications
+
+    def take(self, publication: Publication, now: float) -> list[Effect]:
+        """A copy arrived; deliver what is next, hold what is early."""
+        previous = next((seq for to, seq in publication.previous if to == self._node), None)
+        if previous is None:
+            return []  # not owed to this node: it passes through
+        origin, number = publication.origin, publication.number
+        effects = self._enter(origin, publication.life)
+        stream = self.streams.get(origin)
+        if stream is None or stream.epoch != publication.life:
+            return effects
+        if number <= stream.taken or number in stream.held:
+            return effects
+        stream.newest = max(stream.newest, number)
+        if previous <= stream.taken and self._has_room(stream):
+            effects += self._accept(stream, publication)
+            effects += self._drain(stream)
+        else:
+            self._hold(stream, previous, publication)
+        self._plan_to_ask(origin, stream, now)
+        return effects
+
+    def resend(self, frame: Resend, now: float) -> list[Effect]:
+        """An origin answers with what it owes next, or with the news that it is gone."""
+        stream = self.streams.get(frame.node)
+        if stream is None or frame.epoch != stream.epoch:
+            return [Ignored("repair that nobody asked for")]
+        effects: list[Effect] = []
+        before = stream.taken
+        for upto, reason in ((frame.after, "a former life took it"), (frame.lost, "retention")):
+            if upto > stream.taken:
+                effects.append(Gap(frame.node, stream.epoch, stream.taken + 1, upto, reason))
+                stream.taken = upto
+        repaired = 0
+        for data in frame.publications:
+            publication = decode_publication(data)
+            if (publication.origin, publication.life) != (frame.node, frame.epoch):
+                return [*effects, Ignored("repair with publications of another node")]
+            if publication.number <= stream.taken:
+                continue
+            if not self._has_room(stream):
+                break
+            effects += self._accept(stream, publication)
+            repaired += 1
+        else:
+            stream.taken = max(stream.taken, frame.upto)
+        effects += self._drain(stream)
+        if repaired:
+            effects.append(Repaired(frame.node, repaired))
+        if stream.taken > before:
+            stream.ask_at = None
+            stream.patience = self._settings.repair_patience
+            self._plan_to_ask(frame.node, stream, now, delay=0.0)
+            self._plan_receipt(frame.node, stream, now)
+        return effects
+
+    def store(self, origin: NodeId, epoch: int, seq: int, now: float) -> list[Effect]:
+        """What was delivered up to here is on disk."""
+        stream = self.streams.get(origin)
+        if stream is None or stream.epoch != epoch:
+            return []
+        while stream.undelivered and stream.undelivered[0] <= seq:
+            stream.undelivered.popleft()
+        self._plan_receipt(origin, stream, now)
+        effects = self._drain(stream)
+        self._plan_to_ask(origin, stream, now)
+        return effects
+
+    def remind(self, owed: Owed, now: float) -> list[Effect]:
+        """An origin says what it owes; tell it what is here, and ask for what is not."""
+        effects = self._enter(owed.node, owed.epoch)
+        stream = self.streams.get(owed.node)
+        if stream is None or stream.epoch != owed.epoch:
+            return effects
+        stream.newest = max(stream.newest, owed.seq)
+        self._plan_to_ask(owed.node, stream, now)
+        self._plan_receipt(owed.node, stream, now)
+        return effects
+
+    def _enter(self, origin: NodeId, epoch: int) -> list[Effect]:
+        """Make sure that there is a stream; a newer epoch ends the one before it."""
+        stream = self.streams.get(origin)
+        if stream is not None and epoch < stream.epoch:
+            return [Ignored("publication of an ended epoch")]
+        if stream is None or epoch > stream.epoch:
+            effects = self._end(origin, "new epoch")
+            if len(self.streams) >= self._settings.nodes_max:
+                return [*effects, Ignored("nodes_max")]
+            self.streams[origin] = Stream(epoch, 0, self._settings.repair_patience)
+            return effects
+        return []
+
+    def _has_room(self, stream: Stream) -> bool:
+        return len(stream.undelivered) < self._settings.undelivered_max
+
+    def _accept(self, stream: Stream, publication: Publication) -> list[Effect]:
+        stream.taken = publication.number
+        if not self._wants(publication.topic):
+            return []  # no client here wants it any more
+        stream.undelivered.append(publication.number)
+        return [Deliver(publication)]
+
+    def _hold(self, stream: Stream, previous: int, publication: Publication) -> None:
+        size = len(publication.payload)
+        settings = self._settings
+        if len(stream.held) < settings.held_max and (
+            self._held_bytes + size <= settings.held_bytes_max
+        ):
+            stream.held[publication.number] = (previous, publication)
+            heappush(stream.order, publication.number)
+            self._held_bytes += size
+
+    def _drain(self, stream: Stream) -> list[Effect]:
+        """Deliver what was held for what has come now."""
+        effects: list[Effect] = []
+        while stream.order and self._has_room(stream):
+            number = stream.order[0]
+            previous, publication = stream.held[number]
+            if number > stream.taken and previous > stream.taken:
+                break
+            heappop(stream.order)
+            del stream.held[number]
+            self._held_bytes -= len(publication.payload)
+            if number > stream.taken:
+                effects += self._accept(stream, publication)
+        return effects
+
+    # ------------------------------------------------------------ asking and telling
+
+    def forget(self, origin: NodeId) -> list[Effect]:
+        """An origin's lease has ended."""
+        return self._end(origin, "end of lease")
+
+    def joined(self, origin: NodeId, now: float) -> None:
+        """An origin came into reach: ask at once for what is missing."""
+        stream = self.streams.get(origin)
+        if stream is not None and stream.taken < stream.newest:
+            stream.patience = self._settings.repair_patience
+            stream.ask_at = now
+            self._busy[origin] = None
+
+    def fire(self, now: float) -> list[Letter]:
+        """Send the receipts that are due, with a question where something is missing."""
+        letters: list[Letter] = []
+        for origin in list(self._busy):
+            stream = self.streams[origin]
+            ask = stream.ask_at is not None and stream.ask_at <= now
+            if ask or (stream.receipt_at is not None and stream.receipt_at <= now):
+                want = self._settings.repair_bytes if ask else 0
+                letters.append(
+                    Receipt(origin, self._node, stream.epoch, stream.safe, stream.taken, want)
+                )
+                stream.receipt_at = None
+            if ask:
+                stream.ask_at = now + stream.patience
+                longest = PATIENCE_FACTOR_MAX * self._settings.repair_patience
+                stream.patience = min(2 * stream.patience, longest)
+            self._settle(origin, stream)
+        return letters
+
+    def next_deadline(self) -> float | None:
+        """When `fire` is next due."""
+        due: float | None = None
+        for origin in self._busy:
+            stream = self.streams[origin]
+            for at in (stream.ask_at, stream.receipt_at):
+                if at is not None and (due is None or at < due):
+                    due = at
+        return due
+
+    def _plan_to_ask(
+        self, origin: NodeId, stream: Stream, now: float, delay: float | None = None
+    ) -> None:
+        """A hole may be mere disorder for a moment; then it is asked for, if there is room."""
+        missing = stream.taken < stream.newest
+        if not missing or not self._has_room(stream):
+            stream.ask_at = None
+        elif stream.ask_at is None:
+            stream.ask_at = now + (self._settings.repair_delay if delay is None else delay)
+        self._settle(origin, stream)
+
+    def _plan_receipt(self, origin: NodeId, stream: Stream, now: float) -> None:
+        if stream.receipt_at is None:
+            stream.receipt_at = now + self._settings.receipt_delay
+        self._settle(origin, stream)
+
+    def _settle(self, origin: NodeId, stream: Stream) -> None:
+        if stream.ask_at is None and stream.receipt_at is None:
+            self._busy.pop(origin, None)
+        else:
+            self._busy[origin] = None
+
+    def _end(self, origin: NodeId, reason: str) -> list[Effect]:
+        stream = self.streams.pop(origin, None)
+        self._busy.pop(origin, None)
+        if stream is None:
+            return []
+        self._held_bytes -= sum(len(held.payload) for _, held in stream.held.values())
+        if stream.taken >= stream.newest:
+            return []
+        return [Gap(origin, stream.epoch, stream.taken + 1, stream.newest, reason)]

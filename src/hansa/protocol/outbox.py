@@ -1,0 +1,212 @@
+"""What this node owes others: publications of QoS 1 and 2 that its own clients made.
+
+Each has a position in the journal, dense over all topics, and names its *receivers*: the nodes that
+wanted its topic when it was published, in reach or not. Beside each receiver stands `previous`, the
+position of what it was owed before; so a receiver sees every hole, whatever filters and groups come
+and go meanwhile. Nothing leaves before it is safe in the journal.
+
+A receiver that stays silent is reminded. One that misses something gets it from the journal. What
+all have is settled, and the journal may forget it.
+"""
+
+from collections import deque
+from collections.abc import Iterable, Mapping
+
+from msgspec.structs import replace
+
+from hansa.protocol.effects import Effect, EpochRenewed, Ignored, Recall
+from hansa.protocol.events import Recalled
+from hansa.protocol.frames import Letter, Owed, Receipt, Resend
+from hansa.protocol.numbering import Captured
+from hansa.protocol.settings import ProtocolSettings
+from hansa.protocol.vocabulary import NodeId, Publication
+from hansa.protocol.wire import encode
+
+PATIENCE_FACTOR_MAX = 8
+
+
+class Debt:
+    """What is owed to one receiver."""
+
+    __slots__ = ("acknowledged", "newest", "patience", "recalling", "remind_at", "safe")
+
+    def __init__(self, newest: int, patience: float) -> None:
+        """Owe everything up to a position."""
+        self.newest = newest
+        self.safe = newest
+        """The newest of them that is safe in the journal."""
+        self.acknowledged = 0
+        self.patience = patience
+        self.remind_at: float | None = None
+        self.recalling = False
+
+
+class Outbox:
+    """Positions of what starts here, and who has it."""
+
+    def __init__(
+        self,
+        node: NodeId,
+        settings: ProtocolSettings,
+        epoch: int = 1,
+        next_seq: int = 1,
+        owed: Mapping[NodeId, int] | None = None,
+    ) -> None:
+        """Go on where the journal ends: `owed` are the newest positions per receiver."""
+        self._node = node
+        self._settings = settings
+        self._epoch = epoch
+        self._next_seq = next_seq
+        self._safe = next_seq - 1
+        self._pending: deque[Publication] = deque()
+        self.debts = {
+            receiver: Debt(seq, settings.repair_patience) for receiver, seq in (owed or {}).items()
+        }
+        self._reminders: dict[NodeId, None] = {}  # those with a time to be reminded
+
+    @property
+    def position(self) -> tuple[int, int]:
+        """The epoch and the number that the journal's next publication will have."""
+        return self._epoch, self._next_seq
+
+    @property
+    def settled(self) -> int:
+        """All receivers have everything up to this position of the present epoch."""
+        unpaid = (d.acknowledged for d in self.debts.values() if d.acknowledged < d.newest)
+        return min(unpaid, default=self._safe)
+
+    # ------------------------------------------------------------ out
+
+    def capture(self, event: Captured, receivers: Iterable[NodeId]) -> Publication:
+        """Give a publication its position, and note whom it is owed to: at most RECEIVERS_MAX."""
+        seq = self._next_seq
+        self._next_seq += 1
+        previous: list[tuple[NodeId, int]] = []
+        for receiver in receivers:
+            debt = self.debts.get(receiver)
+            if debt is None:
+                debt = self.debts[receiver] = Debt(0, self._settings.repair_patience)
+            previous.append((receiver, debt.newest))
+            debt.newest = seq
+        publication = Publication(
+            origin=self._node,
+            life=self._epoch,
+            number=seq,
+            qos=event.qos,
+            topic=event.topic,
+            payload=event.payload,
+            retain=event.retain,
+            previous=tuple(previous),
+            properties=event.properties,
+        )
+        self._pending.append(publication)
+        return publication
+
+    def keep(self, epoch: int, seq: int, now: float) -> list[Publication]:
+        """The journal is safe up to here; return what may leave now."""
+        ready: list[Publication] = []
+        while self._pending and (self._pending[0].life, self._pending[0].number) <= (epoch, seq):
+            publication = self._pending.popleft()
+            ready.append(publication)
+            for receiver, _ in publication.previous:
+                if (debt := self.debts.get(receiver)) is not None:
+                    debt.safe = publication.number
+                    self._arm(receiver, now + self._settings.repair_patience)
+        if epoch == self._epoch:
+            self._safe = max(self._safe, seq)
+        return ready
+
+    # ------------------------------------------------------------ who has it
+
+    def take(self, receipt: Receipt, incarnation: int, now: float) -> list[Effect | Letter]:
+        """A receiver says what it has, and maybe asks for more."""
+        debt = self.debts.get(receipt.node)
+        if debt is None:
+            return [Ignored("receipt from a node that is owed nothing")]
+        if (receipt.epoch, receipt.seq) >= self.position:
+            return [self._renew(max(receipt.epoch + 1, incarnation), now)]
+        if receipt.epoch != self._epoch:
+            return [self._reminder(receipt.node, debt)]
+        if receipt.seq > debt.acknowledged:
+            debt.acknowledged = receipt.seq
+            debt.patience = self._settings.repair_patience
+        self._disarm(receipt.node)
+        if debt.acknowledged < debt.safe:
+            self._arm(receipt.node, now + debt.patience)
+        if not receipt.want or debt.recalling or debt.safe <= receipt.after:
+            return []
+        debt.recalling = True
+        # A receiver that has lost its memory does not get again what it had acknowledged.
+        after = max(receipt.after, debt.acknowledged)
+        return [Recall(receipt.node, self._epoch, after, debt.safe, receipt.want)]
+
+    def resend(self, recalled: Recalled) -> list[Letter]:
+        """What was read from the journal goes to the one that asked."""
+        debt = self.debts.get(recalled.to)
+        if debt is not None:
+            debt.recalling = False
+        if debt is None or recalled.epoch != self._epoch:
+            return []
+        after, upto, found = recalled.after, recalled.upto, recalled.publications
+        # The last position asked for is owed, so it is lost if it was not found; and what the
+        # first one found has before it is lost if that is not what the receiver has.
+        before = dict(found[0].previous).get(recalled.to, after) if found else upto
+        data = tuple(encode(replace(item, previous=())) for item in found)
+        lost = before if before > after else 0
+        return [Resend(recalled.to, self._node, recalled.epoch, after, upto, lost, data)]
+
+    def joined(self, node: NodeId, now: float) -> None:
+        """A node came into reach: remind it at once, it may have missed much."""
+        debt = self.debts.get(node)
+        if debt is not None and debt.acknowledged < debt.safe:
+            debt.patience = self._settings.repair_patience
+            self._disarm(node)
+            self._arm(node, now)
+
+    def forget(self, node: NodeId) -> None:
+        """A node's lease has ended: it is owed nothing any more."""
+        self._disarm(node)
+        self.debts.pop(node, None)
+
+    def fire(self, now: float) -> list[Letter]:
+        """Remind those that have been silent for long, less and less often."""
+        letters: list[Letter] = []
+        for node in list(self._reminders):
+            debt = self.debts[node]
+            assert debt.remind_at is not None
+            if debt.remind_at <= now:
+                letters.append(self._reminder(node, debt))
+                longest = PATIENCE_FACTOR_MAX * self._settings.repair_patience
+                debt.patience = min(2 * debt.patience, longest)
+                debt.remind_at = now + debt.patience
+        return letters
+
+    def next_deadline(self) -> float | None:
+        """When `fire` is next due."""
+        if not self._reminders:
+            return None
+        return min(self.debts[node].remind_at or 0.0 for node in self._reminders)
+
+    def _reminder(self, node: NodeId, debt: Debt) -> Owed:
+        return Owed(node, self._node, self._epoch, debt.safe)
+
+    def _arm(self, node: NodeId, due: float) -> None:
+        debt = self.debts.get(node)
+        if debt is not None and debt.remind_at is None:
+            debt.remind_at = due
+            self._reminders[node] = None
+
+    def _disarm(self, node: NodeId) -> None:
+        debt = self.debts.get(node)
+        if debt is not None:
+            debt.remind_at = None
+            self._reminders.pop(node, None)
+
+    def _renew(self, epoch: int, now: float) -> EpochRenewed:
+        """The journal is an old copy of itself: no position may be used twice."""
+        self._epoch = epoch
+        self._next_seq, self._safe = 1, 0
+        for node, debt in self.debts.items():
+            debt.newest = debt.safe = debt.acknowledged = 0
+            self._arm(node, now)
+        return EpochRenewed(self._epoch)

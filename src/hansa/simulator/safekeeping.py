@@ -1,0 +1,135 @@
+"""What an agent's shell does for publications of QoS 1 and 2: disk, broker session, injection.
+
+The broker keeps the agent's session: what it shows the agent stays queued until it is
+acknowledged, and comes again when the agent does. Publications are acknowledged when they are safe
+in the journal, and injected when it is safe that they were taken. The handshake by which that
+happens only once is proved against real brokers, and not modelled.
+"""
+
+from collections.abc import Callable
+
+from hansa.protocol import effects as orders
+from hansa.protocol import events
+from hansa.protocol.effects import Effect
+from hansa.protocol.vocabulary import NodeId, Publication
+from hansa.simulator.broker import Queued
+from hansa.simulator.disk import Kept, Known, Taken, Write
+from hansa.simulator.scheduler import Scheduler
+from hansa.simulator.site import Site
+
+Post = Callable[[Site, events.Event], None]
+Inject = Callable[[Site, Publication], None]
+
+
+class Safekeeping:
+    """Performs the orders that need a disk, for all places."""
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        times_s: tuple[float, float],
+        post: Post,
+        inject: Inject,
+    ) -> None:
+        """`times_s`: how long a sync takes, and the way to the broker."""
+        self._scheduler = scheduler
+        self._sync_s, self._broker_s = times_s
+        self._post = post
+        self._inject = inject
+        self._packet = 0
+        self.orders: dict[type, Callable[[Site, Effect], None]] = {
+            orders.Keep: self._keep,
+            orders.Recall: self._recall,
+            orders.Remember: self._remember,
+        }
+
+    # ------------------------------------------------------------ the broker's session
+
+    def capture(self, site: Site, event: Queued) -> None:
+        """The broker shows the agent a publication; what need not be kept is acknowledged."""
+        if event.packet in site.memory.disk.packets:  # came again: it is safe already
+            self._acknowledge(site, event.packet)
+            return
+        self._packet = event.packet
+        self._post(site, event)
+        if self._packet:
+            self._acknowledge(site, event.packet)
+
+    def resume(self, site: Site) -> None:
+        """The agent is back: all that it has not acknowledged comes again."""
+        for event in list(site.broker.session.values()):
+            self.show(site, event)
+
+    def show(self, site: Site, event: Queued) -> None:
+        """Send the agent a publication, if it is there; else it waits in the session."""
+        if site.node is not None:
+            self._scheduler.after(self._broker_s, self._arrive, site, site.life, event)
+
+    def _arrive(self, site: Site, life: int, event: Queued) -> None:
+        if site.life == life and event.packet in site.broker.session:
+            if site.frozen:
+                site.backlog.append(event)
+            else:
+                self.capture(site, event)
+
+    def _acknowledge(self, site: Site, packet: int) -> None:
+        self._scheduler.after(self._broker_s, self._acknowledged, site, site.life, packet)
+
+    def _acknowledged(self, site: Site, life: int, packet: int) -> None:
+        if site.life == life:  # else it was lost with the connection
+            site.broker.session.pop(packet, None)
+            site.memory.disk.packets.pop(packet, None)
+
+    # ------------------------------------------------------------ the disk
+
+    def _keep(self, site: Site, effect: Effect) -> None:
+        assert type(effect) is orders.Keep
+        self._write(site, Kept(effect.publication, self._packet))
+        self._packet = 0
+
+    def _remember(self, site: Site, effect: Effect) -> None:
+        assert type(effect) is orders.Remember
+        assert site.node is not None
+        records = tuple(site.node.records_of(effect.node))
+        self._write(site, Known(effect.number, effect.node, records))
+
+    def deliver(self, site: Site, publication: Publication) -> None:
+        """Take a publication of another node."""
+        self._write(site, Taken(publication))
+
+    def _recall(self, site: Site, effect: Effect) -> None:
+        assert type(effect) is orders.Recall
+        recalled = site.memory.disk.recall(effect)
+        self._scheduler.after(self._sync_s, self._feed, site, site.life, recalled)
+
+    def _write(self, site: Site, what: Write) -> None:
+        if site.memory.disk.write(what):
+            self._scheduler.after(self._sync_s, self._sync, site, site.life)
+
+    def _sync(self, site: Site, life: int) -> None:
+        """What was written is safe; then and only then the world hears of it."""
+        if site.life != life:
+            return
+        kept: Publication | None = None
+        stored: dict[NodeId, Publication] = {}
+        noted = 0
+        for what in site.memory.disk.sync():
+            match what:
+                case Kept(publication, packet):
+                    kept = publication
+                    self._acknowledge(site, packet)
+                case Taken(publication):
+                    stored[publication.origin] = publication
+                    self._inject(site, publication)
+                case Known(number):
+                    noted = number
+        if kept is not None:
+            self._feed(site, life, events.Kept(kept.life, kept.number))
+        for item in stored.values():
+            self._feed(site, life, events.Stored(item.origin, item.life, item.number))
+        if noted:
+            self._feed(site, life, events.Noted(noted))
+
+    def _feed(self, site: Site, life: int, event: events.Event) -> None:
+        if site.life == life:
+            self._post(site, event)

@@ -1,0 +1,30 @@
+"""Guaranteed delivery at one node; the rules are proved in test_spec_delivery.py."""
+
+from hansa.protocol.custody import Custody, Remembered
+from hansa.protocol.effects import Ignored
+from hansa.protocol.frames import Owed, Receipt
+from hansa.protocol.settings import ProtocolSettings
+from hansa.protocol.vocabulary import HOPS_MAX, NodeId
+
+ME, OTHER, THIRD = NodeId(1), NodeId(2), NodeId(3)
+
+
+def custody() -> Custody:
+    return Custody(ME, ProtocolSettings(), lambda topic: True, Remembered())
+
+
+def test_a_letter_for_another_node_goes_on():
+    letter = Receipt(THIRD, OTHER, 1, 5, 5, hops=3)
+    assert custody().receive(letter, 1, 0.0) == [Receipt(THIRD, OTHER, 1, 5, 5, hops=4)]
+
+
+def test_a_letter_that_travelled_too_far_is_dropped_and_counted():
+    letter = Owed(THIRD, OTHER, 1, 5, hops=HOPS_MAX)
+    assert custody().receive(letter, 1, 0.0) == [Ignored("letter past the hop limit")]
+
+
+def test_with_nothing_owed_there_is_no_deadline():
+    made = custody()
+    made.joined(OTHER, 0.0)
+    assert made.fire(100.0) == []
+    assert made.next_deadline() is None

@@ -1,0 +1,104 @@
+"""What others owe a node; the rules are proved in test_spec_delivery.py."""
+
+from hansa.protocol.effects import Deliver, Effect, Gap, Ignored
+from hansa.protocol.frames import Owed, Receipt, Resend
+from hansa.protocol.inbox import Inbox
+from hansa.protocol.settings import ProtocolSettings
+from hansa.protocol.vocabulary import NodeId, Publication
+from hansa.protocol.wire import encode
+
+ME, ORIGIN, THIRD = NodeId(1), NodeId(2), NodeId(3)
+
+
+def inbox(**settings: object) -> Inbox:
+    return Inbox(ME, ProtocolSettings(**settings), lambda topic: True)  # type: ignore[arg-type]
+
+
+def owed(number: int, previous: int, origin: NodeId = ORIGIN, size: int = 0) -> Publication:
+    payload = b"x" * size
+    return Publication(origin, 1, number, 1, "t", payload, previous=((ME, previous),))
+
+
+def answer(*items: Publication, after: int = 0, upto: int = 9) -> Resend:
+    return Resend(ME, ORIGIN, 1, after, upto, 0, tuple(map(encode, items)))
+
+
+def delivered(effects: list[Effect]) -> list[int]:
+    return [effect.publication.number for effect in effects if isinstance(effect, Deliver)]
+
+
+def test_an_answer_that_does_not_fit_is_ignored():
+    made = inbox()
+    assert made.resend(answer(), 0.0) == [Ignored("repair that nobody asked for")]
+    made.take(owed(1, 0), 0.0)
+    stale = Resend(ME, ORIGIN, 7, 0, 9, 0, ())
+    assert made.resend(stale, 0.0) == [Ignored("repair that nobody asked for")]
+
+
+def test_what_a_former_life_took_does_not_come_again():
+    made = inbox()
+    made.take(owed(9, 8), 0.0)
+    assert made.resend(answer(owed(8, 5), after=5, upto=8), 0.0)[0] == Gap(
+        ORIGIN, 1, 1, 5, "a former life took it"
+    )
+    assert made.streams[ORIGIN].taken == 9
+
+
+def test_an_answer_with_publications_of_another_node_is_ignored():
+    made = inbox()
+    made.take(owed(9, 8), 0.0)
+    effects = made.resend(answer(owed(8, 0, origin=THIRD)), 0.0)
+    assert effects == [Ignored("repair with publications of another node")]
+    assert made.streams[ORIGIN].taken == 0
+
+
+def test_what_was_held_and_then_came_in_an_answer_is_delivered_once():
+    made = inbox()
+    made.take(owed(3, 2), 0.0)
+    made.take(owed(4, 3), 0.0)
+    made.take(owed(9, 8), 0.0)
+    effects = made.resend(answer(owed(2, 0), owed(3, 2), upto=3), 0.0)
+    assert delivered(effects) == [2, 3, 4]
+    assert list(made.streams[ORIGIN].held) == [9]
+
+
+def test_an_answer_is_taken_as_far_as_there_is_room():
+    made = inbox(undelivered_max=2)
+    made.take(owed(9, 8), 0.0)
+    items = [owed(number, number - 1) for number in range(1, 9)]
+    assert delivered(made.resend(answer(*items, upto=8), 0.0)) == [1, 2]
+    assert made.streams[ORIGIN].taken == 2
+    assert made.next_deadline() == 0.02  # a receipt, no question
+    made.store(ORIGIN, 1, 2, 1.0)
+    (letter,) = made.fire(2.0)
+    assert letter == Receipt(ORIGIN, ME, 1, 2, 2, want=65_536)
+
+
+def test_what_is_held_has_bounds():
+    made = inbox(held_max=2)
+    for number in range(5, 10):
+        made.take(owed(number, number - 1), 0.0)
+    assert list(made.streams[ORIGIN].held) == [5, 6]
+    made = inbox(held_bytes_max=100)
+    for number in range(5, 10):
+        made.take(owed(number, number - 1, size=40), 0.0)
+    assert list(made.streams[ORIGIN].held) == [5, 6]
+    made.forget(ORIGIN)
+    made.take(owed(2, 1, THIRD, size=100), 0.0)
+    assert list(made.streams[THIRD].held) == [2]
+
+
+def test_news_of_an_unknown_stream_or_an_ended_epoch_changes_nothing():
+    made = inbox()
+    assert made.store(ORIGIN, 1, 1, 0.0) == []
+    made.take(owed(1, 0), 0.0)
+    assert made.store(ORIGIN, 7, 1, 0.0) == []
+    assert made.remind(Owed(ME, ORIGIN, 0, 5), 0.0) == [Ignored("publication of an ended epoch")]
+    assert made.streams[ORIGIN].newest == 1
+
+
+def test_origins_have_a_bound():
+    made = inbox(nodes_max=1)
+    made.take(owed(1, 0), 0.0)
+    assert made.take(owed(1, 0, THIRD), 0.0) == [Ignored("nodes_max")]
+    assert made.remind(Owed(ME, THIRD, 1, 5), 0.0) == [Ignored("nodes_max")]

@@ -1,0 +1,86 @@
+"""What a node owes others; the rules are proved in test_spec_delivery.py."""
+
+from hansa.protocol.effects import EpochRenewed, Ignored, Recall
+from hansa.protocol.events import Published
+from hansa.protocol.frames import Owed, Receipt
+from hansa.protocol.outbox import Outbox
+from hansa.protocol.settings import ProtocolSettings
+from hansa.protocol.vocabulary import NodeId
+
+ME, OTHER, THIRD = NodeId(1), NodeId(2), NodeId(3)
+
+
+def outbox(count: int = 0) -> Outbox:
+    """Owe the other node so many publications, all safe."""
+    made = Outbox(ME, ProtocolSettings(repair_patience=1.0))
+    for _ in range(count):
+        made.capture(Published("t", b"", qos=1), (OTHER,))
+    made.keep(1, count, now=0.0)
+    return made
+
+
+def receipt(seq: int, want: int = 0, epoch: int = 1) -> Receipt:
+    return Receipt(OTHER, OTHER, epoch, seq, seq, want)
+
+
+def test_what_nobody_owes_needs_no_receipt():
+    assert outbox().take(receipt(1), 1, 0.0) == [
+        Ignored("receipt from a node that is owed nothing")
+    ]
+
+
+def test_a_receipt_of_an_older_epoch_is_answered_with_the_present_one():
+    assert outbox(2).take(receipt(9, epoch=0), 1, 0.0) == [Owed(OTHER, ME, 1, 2)]
+
+
+def test_a_receipt_of_a_newer_epoch_begins_one_above_it():
+    assert outbox(2).take(receipt(9, epoch=7), 1, 0.0) == [EpochRenewed(8)]
+
+
+def test_what_was_acknowledged_is_not_sent_again_to_one_that_has_forgotten_it():
+    made = outbox(3)
+    made.take(receipt(2), 1, 0.0)
+    assert made.take(receipt(0, want=100), 1, 0.0) == [Recall(OTHER, 1, 2, 3, 100)]
+
+
+def test_a_receipt_ends_reminders_when_nothing_is_left():
+    made = outbox(2)
+    assert made.next_deadline() == 1.0
+    made.take(receipt(1), 1, now=0.5)
+    assert made.next_deadline() == 1.5
+    made.take(receipt(2), 1, now=0.6)
+    assert made.next_deadline() is None
+
+
+def test_one_thing_is_recalled_at_a_time():
+    made = outbox(2)
+    assert made.take(receipt(0, want=100), 1, 0.0) == [Recall(OTHER, 1, 0, 2, 100)]
+    assert made.take(receipt(0, want=100), 1, 0.0) == []
+
+
+def test_what_is_settled_may_be_forgotten():
+    made = outbox(3)
+    assert made.settled == 0
+    made.take(receipt(2), 1, 0.0)
+    assert made.settled == 2
+    made.take(receipt(3), 1, 0.0)
+    assert made.settled == 3
+
+
+def test_what_was_owed_to_a_forgotten_node_leaves_all_the_same():
+    made = Outbox(ME, ProtocolSettings())
+    made.capture(Published("t", b"", qos=1), (OTHER, THIRD))
+    made.forget(OTHER)
+    assert [item.number for item in made.keep(1, 1, 0.0)] == [1]
+    assert list(made.debts) == [THIRD]
+
+
+def test_what_was_kept_in_an_older_epoch_still_leaves():
+    made = outbox(1)
+    made.capture(Published("t", b"old", qos=1), (OTHER,))
+    made.take(receipt(9), 5, 0.0)
+    made.capture(Published("t", b"new", qos=1), (OTHER,))
+    assert made.position == (5, 2)
+    assert [item.payload for item in made.keep(1, 2, 0.0)] == [b"old"]
+    assert made.settled == 0
+    assert [item.payload for item in made.keep(5, 1, 0.0)] == [b"new"]

@@ -1,0 +1,367 @@
+"""Section 7 of docs/protocol.md: guaranteed delivery."""
+
+from typing import TypeVar
+
+from tests.protocol.wire_of_nodes import DELAY, Wire, key
+
+from hansa.protocol.custody import Remembered
+from hansa.protocol.effects import (
+    Deliver,
+    EpochRenewed,
+    Gap,
+    Ignored,
+    InterestInstalled,
+    Keep,
+    Recall,
+    Remember,
+    Repaired,
+    Send,
+)
+from hansa.protocol.events import Kept, Noted, Published, Recalled, Received, Restored, Stored
+from hansa.protocol.frames import Confirm, Owed, Receipt, Resend
+from hansa.protocol.vocabulary import RECEIVERS_MAX, Identity, NodeId, Publication
+
+T = TypeVar("T")
+ONE, TWO, THREE = NodeId(1), NodeId(2), NodeId(3)
+
+
+def settled(links: str, *wants: tuple[int, str], **settings: object) -> Wire:
+    """Nodes that know each other and what they want; their log is empty."""
+    wire = Wire(links, **settings)
+    for place, name in wants:
+        wire.want(place, name)
+    wire.run(1.0)
+    wire.log.clear()
+    return wire
+
+
+def is_copy(source: int, target: int, frame: object) -> bool:
+    return isinstance(frame, Publication)
+
+
+def lose(wire: Wire, place: int, *qualities: int) -> None:
+    """Publish to `a`, and lose all copies on their first link."""
+    wire.is_lost = is_copy
+    for qos in qualities:
+        wire.publish(place, "a", qos=qos)
+    wire.run(0.0)
+    wire.is_lost = lambda *_: False
+
+
+def numbers(wire: Wire, place: int) -> list[int]:
+    return [effect.publication.number for effect in wire.effects(place, Deliver)]
+
+
+def letters(wire: Wire, place: int, kind: type[T]) -> list[T]:
+    sends = wire.effects(place, Send)
+    return [effect.frame for effect in sends if isinstance(effect.frame, kind)]
+
+
+def test_7_1_a_publication_names_whom_it_is_owed_to_with_what_came_before():
+    """7.1 Owed to every node whose interest matches, in reach or not; otherwise not kept."""
+    wire = settled("1-2 1-3", (2, "a"), (3, "a"), (3, "b"))
+    wire.cut("1-3")
+    wire.run(0.1)
+    for topic in ("a", "b", "a", "nobody"):
+        wire.publish(1, topic, qos=1)
+    kept = [effect.publication for effect in wire.effects(1, Keep)]
+    assert [item.number for item in kept] == [1, 2, 3]
+    assert [dict(item.previous) for item in kept] == [
+        {TWO: 0, THREE: 0},
+        {THREE: 1},
+        {TWO: 1, THREE: 2},
+    ]
+
+
+def test_7_1_more_receivers_than_a_publication_can_name_are_counted():
+    """7.1 At most 1,024 receivers."""
+    wire = settled("1-2", (2, "a"))
+    crowd = tuple(NodeId(number) for number in range(10, 12 + RECEIVERS_MAX))
+    wire.nodes[1].plane.table.plan("a").receivers = crowd
+    keep, *more = wire.give(1, Published("a", b"", qos=1))
+    assert isinstance(keep, Keep)
+    assert [to for to, _ in keep.publication.previous] == list(crowd[:RECEIVERS_MAX])
+    assert more == [Ignored("receivers_max")] * 2
+
+
+def test_7_2_nothing_leaves_before_the_journal_is_safe():
+    """7.2 `Keep`, then `Kept`, then it leaves."""
+    wire = settled("1-2", (2, "a"))
+    wire.disk_works = False
+    wire.publish(1, "a", qos=1)
+    wire.publish(1, "a", qos=2)
+    wire.run(10.0)
+    assert wire.copies() == []
+    wire.give(1, Kept(1, 1))
+    assert wire.copies() == [(1, 2)]
+    wire.give(1, Kept(1, 2))
+    assert wire.copies() == [(1, 2), (1, 2)]
+
+
+def test_7_3_each_is_delivered_once_and_in_the_order_of_its_origin():
+    """7.3 What comes early is held, what was taken is a duplicate for ever."""
+    wire = settled("1-2 2-3 1-3", (3, "a"))
+    wire.delay = lambda source, target: 0.3 if source == 1 else DELAY
+    wire.publish(1, "a", b"slow", qos=1)
+    wire.run(0.005)
+    wire.delay = lambda source, target: DELAY
+    wire.publish(1, "a", b"quick", qos=2)
+    wire.run(0.015)
+    assert numbers(wire, 3) == []
+    wire.run(1.0)
+    assert numbers(wire, 3) == [1, 2]
+    for step in [step for step in wire.log if step.place == 3]:
+        wire.give(3, step.event)
+    assert numbers(wire, 3) == [1, 2]
+
+
+def test_7_3_what_nobody_wants_any_more_is_taken_but_not_delivered():
+    """7.3 Taken without being delivered."""
+    wire = settled("1-2", (2, "a"), (2, "b"))
+    wire.unwant(2, "a")
+    for topic in ("a", "b", "a"):
+        wire.publish(1, topic, qos=1)
+    wire.run(0.1)
+    assert numbers(wire, 2) == [2]
+    assert letters(wire, 2, Receipt)[-1] == Receipt(ONE, TWO, 1, 3, 3)
+
+
+def test_7_4_a_hole_is_asked_for_at_the_origin_and_filled_from_its_journal():
+    """7.4 Asked for after 20 ms, answered hop by hop."""
+    wire = settled("1-2 2-3", (3, "a"))
+    lose(wire, 1, 1, 2)
+    wire.publish(1, "a", qos=1)
+    wire.run(0.5)
+    assert numbers(wire, 3) == [1, 2, 3]
+    assert wire.effects(1, Recall) == [Recall(THREE, 1, 0, 3, 65_536)]
+    assert wire.effects(3, Repaired) == [Repaired(ONE, 3)]
+
+
+def test_7_4_an_answer_that_got_lost_is_asked_for_again():
+    """7.4 After 1 s, then ever less often; at once when the origin comes into reach."""
+    wire = settled("1-2", (2, "a"))
+    lose(wire, 1, 1)
+    wire.is_lost = lambda source, target, frame: isinstance(frame, Resend)
+    wire.publish(1, "a", qos=1)
+    start = wire.now
+    wire.run(40.0)
+    asked = [
+        round(step.at - start)
+        for step in wire.log
+        for effect in step.effects
+        if isinstance(effect, Send) and isinstance(effect.frame, Receipt) and effect.frame.want
+    ]
+    assert asked == [0, 1, 3, 7, 15, 23, 31, 39]
+    wire.is_lost = lambda *_: False
+    wire.cut("1-2")
+    wire.run(0.1)
+    wire.join("1-2")
+    wire.run(0.2)
+    assert numbers(wire, 2) == [1, 2]
+
+
+def test_7_4_more_than_fits_one_answer_comes_in_several():
+    """7.4 As many bytes as were asked for, then the next."""
+    wire = settled("1-2", (2, "a"), repair_bytes=300)
+    wire.is_lost = is_copy
+    for _ in range(10):
+        wire.publish(1, "a", qos=1)
+    wire.run(2.0)
+    assert numbers(wire, 2) == [*range(1, 11)]
+    assert wire.effects(2, Repaired) == [Repaired(ONE, 3)] * 3 + [Repaired(ONE, 1)]
+
+
+def test_7_5_a_receipt_is_given_when_what_was_delivered_is_safe():
+    """7.5 `Stored`, then `Receipt`."""
+    wire = settled("1-2", (2, "a"))
+    wire.disk_works = False
+    wire.publish(1, "a", qos=1)
+    wire.give(1, Kept(1, 1))
+    wire.run(0.5)
+    assert letters(wire, 2, Receipt) == []
+    wire.give(2, Stored(ONE, 1, 1))
+    wire.run(0.1)
+    assert letters(wire, 2, Receipt) == [Receipt(ONE, TWO, 1, 1, 1)]
+    assert wire.nodes[1].custody.outbox.settled == 1
+
+
+def test_7_5_who_stays_silent_is_reminded_of_the_last_publication():
+    """7.5 Reminded after 1 s, then 2, up to 8 s, until it has answered."""
+    wire = settled("1-2", (2, "a"))
+    wire.is_lost = lambda source, target, frame: isinstance(frame, Publication | Receipt)
+    wire.publish(1, "a", qos=1)
+    start = wire.now
+    wire.run(30.0)
+    reminded = [
+        round(step.at - start)
+        for step in wire.log
+        for effect in step.effects
+        if isinstance(effect, Send) and isinstance(effect.frame, Owed)
+    ]
+    assert reminded == [1, 3, 7, 15, 23]
+    wire.is_lost = lambda *_: False
+    wire.run(10.0)
+    assert numbers(wire, 2) == [1]
+    wire.log.clear()
+    wire.run(20.0)
+    assert letters(wire, 1, Owed) == []
+
+
+def test_7_5_a_partition_is_only_a_long_delay():
+    """7.5 Who comes into reach is reminded at once."""
+    wire = settled("1-2", (2, "a"))
+    wire.cut("1-2")
+    wire.run(1.0)
+    for _ in range(3):
+        wire.publish(1, "a", qos=2)
+    wire.run(60.0)
+    wire.join("1-2")
+    wire.run(0.5)
+    assert numbers(wire, 2) == [1, 2, 3]
+
+
+def test_7_6_what_the_journal_has_lost_is_a_gap():
+    """7.6 The receiver reports it and goes on behind it."""
+    wire = settled("1-2", (2, "a"), (2, "b"))
+    wire.is_lost = is_copy
+    for topic in ("a", "b", "a", "b"):
+        wire.publish(1, topic, qos=1)
+        wire.run(0.001)
+    del wire.journals[1][:2]
+    wire.run(2.0)
+    assert wire.effects(2, Gap) == [Gap(ONE, 1, 1, 2, "retention")]
+    assert numbers(wire, 2) == [3, 4]
+
+
+def test_7_6_if_nothing_is_left_all_of_it_is_a_gap():
+    """7.6 The last one that was owed was not found either."""
+    wire = settled("1-2", (2, "a"))
+    wire.is_lost = is_copy
+    wire.publish(1, "a", qos=1)
+    wire.publish(1, "a", qos=1)
+    wire.run(0.001)
+    wire.journals[1].clear()
+    wire.run(2.0)
+    assert wire.effects(2, Gap) == [Gap(ONE, 1, 1, 2, "retention")]
+    wire.is_lost = lambda *_: False
+    wire.publish(1, "a", qos=1)
+    wire.run(0.1)
+    assert numbers(wire, 2) == [3]
+
+
+def test_7_7_interest_is_remembered_before_it_is_confirmed():
+    """7.7 `Remember` before 6.3."""
+    wire = Wire()
+    wire.disk_works = False
+    wire.start(1, past=Remembered())
+    wire.start(2)
+    wire.join("1-2")
+    wire.run(1.0)
+    wire.want(2, "a")
+    wire.run(0.5)
+    (order,) = wire.effects(1, Remember)
+    assert order.node == TWO
+    assert letters(wire, 1, Confirm) == []
+    wire.give(1, Noted(order.number))
+    wire.run(0.1)
+    assert wire.effects(2, InterestInstalled) == [InterestInstalled(1)]
+
+
+def test_7_7_a_node_that_starts_anew_owes_and_takes_where_its_disk_ended():
+    """7.7 It knows who wants what before it meets anybody."""
+    wire = Wire()
+    for place in (1, 2):
+        wire.start(place, past=Remembered())
+    wire.join("1-2")
+    wire.run(0.5)
+    wire.want(2, "a")
+    wire.run(0.5)
+    wire.publish(1, "a", b"1", qos=1)
+    wire.run(0.5)
+    records = tuple(wire.nodes[1].records_of(TWO))
+    wire.stop(1)
+    wire.stop(2)
+    wire.start(
+        1,
+        Identity(ONE, key(1), 2),
+        past=Remembered(epoch=1, next_seq=2, owed={TWO: 1}),
+    )
+    wire.give(1, Restored(records))
+    wire.publish(1, "a", b"2", qos=1)
+    wire.start(2, Identity(TWO, key(2), 2), past=Remembered(taken={ONE: (1, 1)}))
+    wire.want(2, "a")
+    wire.join("1-2")
+    wire.run(1.0)
+    assert wire.deliveries() == {2: [b"1", b"2"]}
+    assert wire.nodes[1].custody.outbox.settled == 2
+
+
+def test_7_8_a_newer_epoch_ends_the_older_one():
+    """7.8 What was known to be missing there is a gap; what is older is refused."""
+    wire = settled("1-2", (2, "a"))
+    link = next(link for place, link in wire.ends if place == 2)
+
+    def copy(epoch: int, number: int, previous: int) -> list[object]:
+        frame = Publication(THREE, epoch, number, 1, "a", b"", previous=((TWO, previous),))
+        return [*wire.give(2, Received(link, frame))]
+
+    assert [type(effect) for effect in copy(1, 1, 0)] == [Deliver]
+    assert copy(1, 5, 3) == []
+    gap, deliver = copy(2, 1, 0)
+    assert gap == Gap(THREE, 1, 2, 5, "new epoch")
+    assert isinstance(deliver, Deliver)
+    assert copy(1, 6, 5) == [Ignored("publication of an ended epoch")]
+
+
+def test_7_8_an_old_copy_of_the_journal_begins_a_new_epoch():
+    """7.8 A receipt for a position that the journal does not have."""
+    wire = settled("1-2", (2, "a"))
+    for _ in range(5):
+        wire.publish(1, "a", b"before", qos=1)
+    wire.run(0.5)
+    records = tuple(wire.nodes[1].records_of(TWO))
+    wire.stop(1)
+    wire.run(0.5)
+    wire.log.clear()
+    past = Remembered(epoch=1, next_seq=3, owed={TWO: 2})
+    wire.start(1, Identity(ONE, key(1), 9), past=past)
+    wire.give(1, Restored(records))
+    wire.join("1-2")
+    wire.run(0.5)
+    assert wire.effects(1, EpochRenewed) == [EpochRenewed(9)]
+    wire.publish(1, "a", b"after", qos=1)
+    wire.run(0.5)
+    assert wire.deliveries()[2] == [b"after"]
+
+
+def test_7_9_with_too_much_on_its_way_to_the_disk_nothing_more_is_taken():
+    """7.9 It asks when there is room."""
+    wire = settled("1-2", (2, "a"), undelivered_max=2)
+    wire.disk_works = False
+    for number in range(1, 6):
+        wire.publish(1, "a", qos=1)
+        wire.give(1, Kept(1, number))
+    wire.run(5.0)
+    assert numbers(wire, 2) == [1, 2]
+    assert not any(letter.want for letter in letters(wire, 2, Receipt))
+    wire.give(2, Stored(ONE, 1, 2))
+    assert numbers(wire, 2) == [1, 2, 3, 4]
+    wire.give(2, Stored(ONE, 1, 4))
+    assert numbers(wire, 2) == [1, 2, 3, 4, 5]
+
+
+def test_7_10_with_the_lease_what_is_owed_ends():
+    """7.10 It is owed nothing any more, and what it owed is given up."""
+    wire = settled("1-2", (1, "a"), (2, "a"), interest_lease=5.0)
+    for place in (1, 2):
+        lose(wire, place, 1)
+    wire.is_lost = lambda source, target, frame: isinstance(frame, Resend)
+    for place in (1, 2):
+        wire.publish(place, "a", qos=1)
+    wire.run(0.2)
+    wire.cut("1-2")
+    wire.run(6.0)
+    assert wire.effects(2, Gap) == [Gap(ONE, 1, 1, 2, "end of lease")]
+    assert wire.nodes[1].custody.outbox.debts == {}
+    assert wire.give(1, Published("a", b"", qos=1)) == []
+    assert wire.give(1, Recalled(TWO, 1, 0, 1, ())) == []
