@@ -191,6 +191,30 @@ def test_a_window_is_exact_within_its_size(numbers):
             seen.add(number)
 
 
+copies = st.tuples(st.integers(1, 200), st.sampled_from([(G,), (H,), (G, H), (H, G)]))
+
+
+@given(st.lists(copies, max_size=60), st.lists(copies, max_size=60))
+def test_noting_a_number_and_its_groups_at_once_is_the_same_as_one_by_one(first, then):
+    at_once, one_by_one = Window(64), Window(64)
+    for number, groups in first:
+        is_new = one_by_one.add(number)
+        assert at_once.add_towards(number, groups) == is_new
+        if is_new:
+            assert all([one_by_one.new_towards(number, group) for group in groups])
+    for number, groups in then:
+        for group in groups:
+            assert at_once.new_towards(number, group) == one_by_one.new_towards(number, group)
+
+
+def test_noting_groups_at_once_forgets_those_of_a_number_long_ago():
+    window = Window(64)
+    assert window.add_towards(1, (G, H))
+    assert window.add_towards(65, (G,))
+    assert window.new_towards(65, H)
+    assert not window.add_towards(1, (H,))
+
+
 @given(st.lists(st.tuples(st.integers(1, 300), st.sampled_from([G, H, I])), max_size=200))
 def test_a_window_lets_nothing_go_towards_a_group_twice(steps):
     window, gone, newest = Window(64), set[tuple[int, GroupId]](), 0

@@ -168,6 +168,21 @@ def test_a_copy_is_delivered_and_passed_on_to_all_but_its_sender():
     assert not news
 
 
+def test_a_copy_for_nobody_goes_nowhere_and_is_known_when_it_comes_again():
+    tried = plane(Entry("a/+", True, neighbours=(L1,)))
+    assert pass_on(tried, copy(1), copy(2)) == ({}, [], [])
+    assert pass_on(tried, copy(2)) == ({}, [], [Duplicate(ELSEWHERE, 2)])
+
+
+def test_a_copy_with_two_names_towards_the_same_core_is_passed_on_as_it_is():
+    tried = plane(OUTSIDE, Entry("+/b", False, towards=(L1, L2)))
+    outgoing, _, news = pass_on(tried, *(copy(n, named=(G, H)) for n in (1, 2, 2)))
+    assert list(map(decode_publication, outgoing[L2])) == [
+        copy(n, hops=1, named=(G, H)) for n in (1, 2)
+    ]
+    assert news == [Duplicate(ELSEWHERE, 2)]
+
+
 def test_a_copy_that_came_before_is_told():
     _, deliveries, news = pass_on(plane(MEMBER, wanted=("a/b",)), copy(1), copy(2), copy(2))
     assert len(deliveries) == 2

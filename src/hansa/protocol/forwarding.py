@@ -171,11 +171,31 @@ class Window:
         self._slots[slot] = number
         return True
 
+    def add_towards(self, number: int, groups: tuple[GroupId, ...]) -> bool:
+        """Do `add` and, if the number is new, `new_towards` for each group; there is at least one.
+        What a number before it in its slot left there has no say."""
+        slot = number & self._mask
+        if self._slots[slot] >= number:
+            return False
+        self._slots[slot] = number
+        if not self._towards:
+            self._allocate()
+        self._towards[slot] = number
+        self._towards_group[slot] = groups[0]
+        if self._more:
+            self._more.pop(slot, None)
+        for group in groups[1:]:
+            self.new_towards(number, group)
+        return True
+
+    def _allocate(self) -> None:
+        self._towards = array("Q", bytes(8 * len(self._slots)))
+        self._towards_group = array("Q", bytes(8 * len(self._slots)))
+
     def new_towards(self, number: int, group: GroupId) -> bool:
         """Note that a publication was sent towards a group's core; return whether that is new."""
         if not self._towards:
-            self._towards = array("Q", bytes(8 * len(self._slots)))
-            self._towards_group = array("Q", bytes(8 * len(self._slots)))
+            self._allocate()
         slot = number & self._mask
         held = self._towards[slot]
         if held < number:

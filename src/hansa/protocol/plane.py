@@ -58,7 +58,7 @@ Deliveries = list[Plain | Publication]
 _HEAD_BYTES = HEAD.size
 _TOPIC_BYTES_MAX = 128
 _NAMED_MAX = 8
-_NOBODY = (None, None)
+_GROUP_BYTES = GROUP.size
 
 
 class Plane:
@@ -192,12 +192,14 @@ class Plane:
     ) -> bytes | None:
         """Do `take` for copies; add what goes out, what is delivered and what is left to tell.
         Stop at a frame that is no publication, or none that can be read, and return it."""
-        find = self.table.shortcuts.setdefault(link, {}).get
-        here, window, window_of = self._node, None, _NOBODY
+        find, unpack = self.table.shortcuts.setdefault(link, {}).get, HEAD.unpack_from
+        here, window, last_origin, last_life = self._node, None, None, None
         for data in frames:
             if len(data) >= _HEAD_BYTES:
-                opening, hops, count, origin, life, number, topic_bytes = HEAD.unpack_from(data)
-                end = _HEAD_BYTES + GROUP.size * count + topic_bytes
+                opening, hops, count, origin, life, number, topic_bytes = unpack(data)
+                end = _HEAD_BYTES + topic_bytes
+                if count:
+                    end += _GROUP_BYTES * count
                 found = find(data[TOPIC_BYTES_AT:end])
                 if (
                     found is not None
@@ -206,17 +208,18 @@ class Plane:
                     and end <= len(data) <= SMALL_BYTES_MAX
                     and origin != here
                 ):
-                    if window_of != (origin, life):
-                        window, window_of = self.windows.get(origin, life, False), (origin, life)
-                    if window is not None and window.add(number):
-                        topic, links, onward = found
+                    if origin != last_origin or life != last_life:
+                        window = self.windows.get(origin, life, False)
+                        last_origin, last_life = origin, life
+                    topic, links, onward = found
+                    if window is not None and (
+                        window.add_towards(number, onward) if onward else window.add(number)
+                    ):
                         if topic is not None:
                             deliveries.append((topic, data[end:]))
                         if links:
                             frame = bytearray(data)
                             frame[HOPS_AT] = hops + 1
-                            for group in onward:
-                                window.new_towards(number, group)
                             if count and not onward:
                                 cut_names(frame, count)
                             for each in links:
@@ -229,7 +232,7 @@ class Plane:
                 self._pass_on_slowly(link, data, outgoing, deliveries, news)
             except InvalidFrame:
                 return data
-            window_of = _NOBODY
+            last_origin = None
             find = self.table.shortcuts.setdefault(link, {}).get
         return None
 
