@@ -15,6 +15,7 @@ from bench import (
     live_healing,
     live_locality,
     live_papers,
+    live_soak,
     live_throughput,
     memory,
     mqtt_codec,
@@ -35,8 +36,9 @@ QUESTIONS: dict[str, Callable[[], dict[str, object]]] = {
     "live-locality": live_locality.measure,
     "live-papers": live_papers.measure,
     "live-healing": live_healing.measure,
+    "live-soak": live_soak.measure,
 }
-TAKES_LONG = ("live-papers", "live-healing")
+TAKES_LONG = ("live-papers", "live-healing", "live-soak")
 """Questions that are only asked by name."""
 
 
@@ -47,6 +49,9 @@ def main() -> int:
     parser.add_argument(
         "--runs", type=int, default=10, metavar="N", help="live-healing: runs per fault (10)"
     )
+    parser.add_argument(
+        "--minutes", type=int, default=10, metavar="N", help="live-soak: how long it runs (10)"
+    )
     parser.add_argument("--json", type=Path, help="also write the answers to this file")
     arguments = parser.parse_args()
     unknown = [name for name in arguments.question if name not in QUESTIONS]
@@ -56,6 +61,7 @@ def main() -> int:
     questions: dict[str, Callable[[], dict[str, object]]] = {
         **QUESTIONS,
         "live-healing": partial(live_healing.measure, arguments.runs),
+        "live-soak": partial(live_soak.measure, arguments.minutes),
     }
     for name in arguments.question or (name for name in QUESTIONS if name not in TAKES_LONG):
         sys.stdout.write(f"\n{name}: {QUESTIONS[name].__doc__}\n")
