@@ -272,7 +272,7 @@ def pids_of(running: LocalFederation) -> dict[str, int]:
     """Return the process ids of brokers and agents by what they are called here."""
     pids: dict[str, int] = {}
     for node in running.nodes:
-        assert node.agent is not None and node.mosquitto.process is not None
+        assert node.agent is not None and node.broker.process is not None
         pids[f"agent {node.name}"] = node.agent.pid
-        pids[f"broker {node.name}"] = node.mosquitto.process.pid
+        pids[f"broker {node.name}"] = node.broker.process.pid
     return pids

@@ -20,7 +20,7 @@ async def _measure() -> dict[str, object]:
     answers: dict[str, object] = {}
     chain = [(number, number + 1) for number in range(5)]
     async with federation("line:6") as ours, bridged(chain) as theirs:
-        ports = [node.mosquitto.port for node in ours.nodes]
+        ports = [node.broker.port for node in ours.nodes]
         bridge_ports = [broker.port for broker in theirs]
         alone = await _delay(ports[0], ports[0])
         say("one broker", f"{alone:8.3f} ms")

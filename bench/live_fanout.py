@@ -21,7 +21,7 @@ async def _measure() -> dict[str, object]:
     lost = 0
     bridges = [(0, leaf) for leaf in range(1, 1 + LEAVES)]
     async with federation(f"star:{1 + LEAVES}") as ours, bridged(bridges) as theirs:
-        ports = [node.mosquitto.port for node in ours.nodes]
+        ports = [node.broker.port for node in ours.nodes]
         bridge_ports = [broker.port for broker in theirs]
         for _ in range(ROUNDS):
             for name, among in (("bridges", bridge_ports), ("hansa", ports)):

@@ -157,7 +157,7 @@ async def _broker_on_the_path(scene: Scene) -> None:
     """The core's broker: its agent goes on carrying for others."""
     victim = await scene.core()
     sink = next(number for number in (2, 8) if number != victim)
-    broker = scene.federation.nodes[victim].mosquitto
+    broker = scene.federation.nodes[victim].broker
 
     async def fault() -> None:
         assert broker.process is not None
@@ -170,7 +170,7 @@ async def _broker_on_the_path(scene: Scene) -> None:
 
 
 async def _broker_of_the_subscriber(scene: Scene) -> None:
-    broker = scene.federation.nodes[2].mosquitto
+    broker = scene.federation.nodes[2].broker
 
     async def fault() -> None:
         assert broker.process is not None
@@ -251,7 +251,7 @@ async def _begin() -> Scene:
     federation = LocalFederation(
         parse("grid:3x3", seed=1), {"HANSA_LOG": "warning"}, cable=Cable(can_cut=True)
     )
-    addresses = [BrokerAddress("127.0.0.1", node.mosquitto.port) for node in federation.nodes]
+    addresses = [BrokerAddress("127.0.0.1", node.broker.port) for node in federation.nodes]
     scene = Scene(
         federation,
         Client(addresses[SOURCE], "sensor"),

@@ -55,7 +55,7 @@ def _topology(name: str, links: list[tuple[int, int]]) -> Topology:
 
 def _bytes(running: LocalFederation, sources: list[int], targets: list[int]) -> tuple[int, int]:
     """Publish, a share from each source; return bytes of data and of control in that time."""
-    ports = [node.mosquitto.port for node in running.nodes]
+    ports = [node.broker.port for node in running.nodes]
     readers = [Client(ports[node], f"reads-{node}", TOPIC) for node in targets]
     writers = [Client(ports[node], f"writes-{node}") for node in sources]
     time.sleep(SETTLE_S)

@@ -117,7 +117,7 @@ async def _federated(delay_ms: float) -> AsyncIterator[Setting]:
     federation = LocalFederation(
         GRID, {"HANSA_LOG": "warning"}, cable=Cable(delay_s=delay_ms / 1000)
     )
-    addresses = [BrokerAddress("127.0.0.1", node.mosquitto.port) for node in federation.nodes]
+    addresses = [BrokerAddress("127.0.0.1", node.broker.port) for node in federation.nodes]
     names = {number: f"federation, node {number}" for number in SINKS}
     setting = Setting(
         Client(addresses[SOURCE], "publisher"),

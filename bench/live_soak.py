@@ -33,7 +33,7 @@ def measure(minutes: int = 10) -> dict[str, object]:
 async def _measure(minutes: int) -> dict[str, object]:
     async with federation("ring:3") as running:
         agents = {name: pid for name, pid in pids_of(running).items() if "agent" in name}
-        addresses = [BrokerAddress("127.0.0.1", node.mosquitto.port) for node in running.nodes]
+        addresses = [BrokerAddress("127.0.0.1", node.broker.port) for node in running.nodes]
         sensor, reader = Client(addresses[0], "sensor"), Client(addresses[1], "reader", "soak/#")
         changing = Client(addresses[2], "changing")
         for client in (sensor, reader, changing):

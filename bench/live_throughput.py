@@ -17,7 +17,7 @@ def measure() -> dict[str, object]:
 
 async def _measure() -> dict[str, object]:
     async with federation("line:3") as ours, bridged([(0, 1)]) as theirs:
-        ports = [node.mosquitto.port for node in ours.nodes]
+        ports = [node.broker.port for node in ours.nodes]
         pids = pids_of(ours)
         assert all(broker.process for broker in theirs)
         bridge_pids = {f"bridged {n}": b.process.pid for n, b in enumerate(theirs) if b.process}

@@ -153,7 +153,7 @@ class Live:
         self.run(self.federation.wait_until_converged())
 
     def client(self, number: int, **options: Any) -> Client:
-        made = Client(self.nodes[number].mosquitto.port, **options)
+        made = Client(self.nodes[number].broker.port, **options)
         self._clients.append(made)
         return made
 

@@ -42,7 +42,7 @@ def subscribers() -> Iterator[list[Subscriber]]:
 
 
 def _port(live: Live, number: int) -> int:
-    return live.nodes[number].mosquitto.port
+    return live.nodes[number].broker.port
 
 
 def _link_bytes(live: Live) -> int:

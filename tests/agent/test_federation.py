@@ -74,7 +74,7 @@ def test_unsubscribing_stops_the_traffic(ring):
 
 def _subscribed(ring: Any, number: int, name: str) -> bool:
     """Whether the last word of the agent to its broker on a filter was SUBSCRIBE."""
-    lines = ring.nodes[number].mosquitto.log_file.read_text().splitlines()
+    lines = ring.nodes[number].broker.log_file.read_text().splitlines()
     words = [line.split(": ", 1)[1] for line in lines if line.endswith(f" {name}")]
     own = [word for word in words if word.startswith("hansa-")]
     return bool(own) and len(own[-1].split(" ")) == 3
@@ -127,7 +127,7 @@ def test_a_payload_above_the_limit_is_left_out_and_the_next_one_crosses(ring):
 
 def test_an_announced_payload_of_300_mb_harms_nobody(ring):
     subscriber = ring.subscriber(1, "huge/#")
-    port = ring.nodes[0].mosquitto.port
+    port = ring.nodes[0].broker.port
     with socket.create_connection(("127.0.0.1", port)) as raw:
         raw.sendall(b"\x10\x0d\x00\x04MQTT\x04\x02\x00\x00\x00\x01h")
         raw.recv(4)
@@ -210,10 +210,10 @@ def test_the_others_go_on_without_a_killed_agent(ring):
 
 def test_a_restarted_broker_is_found_again(ring):
     node = ring.nodes[1]
-    ring.run(node.mosquitto.stop())
+    ring.run(node.broker.stop())
     eventually(lambda: not node.status()["broker"]["connected"], "broker missed")
     assert "broker lost, still trying" in ring.log(1)
-    ring.run(node.mosquitto.start())
+    ring.run(node.broker.start())
     ring.wait_converged()
     subscriber = ring.subscriber(1, "heal/broker")
     other = ring.subscriber(0, "heal/back")

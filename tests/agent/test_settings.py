@@ -101,7 +101,7 @@ def test_a_password_is_not_shown():
         ("log = 'loud'", "log must be one of debug, info, warning, error, not 'loud'"),
         (
             "[broker]\nobserver = 'x'",
-            "[broker] observer must be one of mosquitto, beacon, static, not 'x'",
+            "[broker] observer must be one of mosquitto, beacon, static, embedded, not 'x'",
         ),
         ("[broker]\npassword = 'x'", "[broker] password needs a username"),
         ("[broker]\ntls_ca = 'x'", "[broker] tls_ca is for tls = true"),

@@ -68,18 +68,39 @@ def test_a_demo_that_is_stopped_leaves_nothing(number, place):
     assert left_behind(place) == []
 
 
-def test_without_mosquitto_it_says_what_to_install_and_simulates(monkeypatch, capsys):
+@pytest.fixture
+def no_mosquitto(monkeypatch):
     def missing():
         raise UsageError("no mosquitto on this machine: apt-get install mosquitto")
 
     monkeypatch.setattr(demo, "find_mosquitto", missing)
+
+
+@pytest.mark.usefixtures("no_mosquitto")
+def test_without_mosquitto_it_says_what_to_install_and_has_brokers_of_its_own(place, capsys):
     assert main(["demo"]) == 0
-    first, _, rest = capsys.readouterr().out.partition("\n")
-    assert first == (
-        "no mosquitto on this machine: apt-get install mosquitto."
-        " Without it, this is the simulated demo."
-    )
-    assert "Hansa, simulated" in rest
+    first, second, *rest = capsys.readouterr().out.splitlines()
+    assert first == "no mosquitto on this machine: apt-get install mosquitto."
+    assert second == "Until then a small broker in Python, amqtt, inside each agent has to do."
+    summary = "\n".join(rest).partition("measured here, now")[2]
+    for row in (
+        r"one publication in a ring of 3 brokers +3 delivered, 0 twice",
+        r"plant/\+/speed at another broker +2 of 2 topics, 0 twice",
+        r"agent killed, \d to \d again after +[\d.]+ m?s; \d+ of \d+ lost, 0 twice",
+    ):
+        assert re.search(row, summary), f"{row} in {rest}"
+    assert left_behind(place) == []
+
+
+@pytest.mark.usefixtures("no_mosquitto")
+def test_without_any_broker_it_says_so_and_simulates(monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "amqtt", None)  # importing it fails
+    monkeypatch.delitem(sys.modules, "amqtt.broker", raising=False)
+    assert main(["demo"]) == 0
+    first, second, *rest = capsys.readouterr().out.splitlines()
+    assert first == "no mosquitto on this machine: apt-get install mosquitto."
+    assert second == "Without it, and without amqtt, this is the simulated demo."
+    assert "Hansa, simulated" in "\n".join(rest)
 
 
 def test_a_storm_has_an_end_that_cannot_be_missed():

@@ -71,7 +71,7 @@ async def _ring() -> list[list[str]]:
     try:
         await federation.start()
         await federation.wait_until_converged()
-        ports = [node.mosquitto.port for node in federation.nodes]
+        ports = [node.broker.port for node in federation.nodes]
         clients = [
             await _subscribe(ports[0], "plant/#"),
             await _subscribe(ports[1], "plant/+", "+/temp"),

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 from itertools import count
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hansa import __version__
 from hansa.agent.admin import Answer, Pages, as_json, serve
@@ -35,6 +36,9 @@ from hansa.protocol.effects import Effect, Halt, IncarnationRaised, Rekey
 from hansa.protocol.events import InterestChanged
 from hansa.protocol.node import Node
 from hansa.protocol.topics import is_local_only
+
+if TYPE_CHECKING:  # amqtt is not there unless asked for
+    from hansa.agent.brokers.embedded import EmbeddedBroker
 
 log = logging.getLogger("hansa.agent")
 
@@ -64,15 +68,7 @@ class Agent:
         ids = count(1)
         self.tcp = TcpLinks(self.driver, self._chance, ids, settings.link.window)
         self.udp = UdpLinks(self.driver, self._chance, ids)
-        observer = self._observer()
-        self.client = BrokerClient(
-            self._connecting("agent"),
-            feed=self.driver.feed,
-            captured=self.driver.captured,
-            status=self._note_broker,
-            # What clients tell their own agent is for it alone; topics with $ never cross anyway.
-            staying=[name for name in observer.subscriptions() if not is_local_only(name)],
-        )
+        self.client, observer = self._broker_side()
         self.driver.broker = self.client
         self.watcher = Watcher(
             observer,
@@ -81,9 +77,26 @@ class Agent:
             found=self._chronicle.finding,
             histories=self._histories(),
         )
+        if not isinstance(self.client, BrokerClient):
+            self.client.learned = self.watcher.learned
         self._save: asyncio.TimerHandle | None = None
         self.link_address = Address(settings.link.host, settings.link.port)
         self.admin_address = Address(settings.admin.host, settings.admin.port)
+
+    def _broker_side(self) -> "tuple[BrokerClient | EmbeddedBroker, Observer]":
+        told = (self.driver.feed, self.driver.captured, self._note_broker)
+        if self._settings.broker.observer != "embedded":
+            observer = self._observer()
+            # What clients tell their own agent is for it alone; topics with $ never cross anyway.
+            staying = [name for name in observer.subscriptions() if not is_local_only(name)]
+            return BrokerClient(self._connecting("agent"), *told, staying=staying), observer
+        try:
+            from hansa.agent.brokers.embedded import EmbeddedBroker
+        except ImportError as error:
+            wanted = "the embedded broker is amqtt: pip install 'hansa[embedded]'"
+            raise UsageError(f'[broker] observer = "embedded": {wanted}') from error
+        broker = EmbeddedBroker(self._broker_address, *told)
+        return broker, broker.observer
 
     def _observer(self) -> Observer:
         broker = self._settings.broker

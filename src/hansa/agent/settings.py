@@ -32,7 +32,7 @@ PREFIX = "HANSA_"
 NOT_SETTINGS = ("HANSA_LAUNCHER", "HANSA_TRACEBACK")
 """Variables of the command line, which an agent may inherit."""
 TRANSPORTS = ("tcp", "udp")
-OBSERVERS = ("mosquitto", "beacon", "static")
+OBSERVERS = ("mosquitto", "beacon", "static", "embedded")
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
 
@@ -49,7 +49,8 @@ class BrokerSettings:
     tls_ca: str = ""
     """File with the authorities to trust; the system's if empty."""
     observer: str = "mosquitto"
-    """How to learn who subscribes: mosquitto, beacon or static."""
+    """How to learn who subscribes: mosquitto, beacon or static; or embedded, a broker of the
+    agent's own for trying things out, which listens on this host and port."""
     filters: tuple[str, ...] = ()
     """With observer static: the filters that clients here want."""
     log_file: str = ""

@@ -16,7 +16,7 @@ from hansa.errors import UsageError
 from hansa.mqtt import effects, inputs, packets
 from hansa.mqtt.limits import Limits
 from hansa.mqtt.options import Options
-from hansa.mqtt.vocabulary import REFUSED
+from hansa.mqtt.vocabulary import REFUSED, Version
 
 READY_TIMEOUT_S = 10.0
 POLL_S = 0.002
@@ -36,7 +36,13 @@ class Arrival:
 class Client:
     """One client at one broker."""
 
-    def __init__(self, address: BrokerAddress, client_id: str, *filters: str) -> None:
+    def __init__(
+        self,
+        address: BrokerAddress,
+        client_id: str,
+        *filters: str,
+        version: Version = Version.V5,
+    ) -> None:
         """Prepare; `start` connects."""
         self.client_id = client_id
         self.filters = filters
@@ -48,7 +54,7 @@ class Client:
         """Why there is no connection."""
         self.granted: dict[str, bool] = {}
         """Per filter whether the broker accepted it."""
-        options = Options(client_id=client_id, clean_start=True)
+        options = Options(client_id=client_id, clean_start=True, version=version)
         self._address = address
         self._connection = Connection(address, options, self._told, random.Random())
         self._running: asyncio.Task[None] | None = None

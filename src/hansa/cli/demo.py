@@ -9,6 +9,7 @@ from hansa.cli.arguments import Parser
 from hansa.cli.report import console
 from hansa.cli.story import Story
 from hansa.errors import UsageError
+from hansa.local.embedded import has_embedded
 from hansa.local.mosquitto import find_mosquitto
 
 EXAMPLES = """\
@@ -27,10 +28,16 @@ def run(given: Sequence[str]) -> int:
         find_mosquitto()
     except UsageError as problem:
         story = Story(console())
-        story.say(f"[yellow]{problem}.[/yellow] Without it, this is the simulated demo.\n")
-        return simulated_demo.tell(story, args.seed)
+        story.say(f"[yellow]{problem}.[/yellow]")
+        if not has_embedded():
+            story.say("Without it, and without amqtt, this is the simulated demo.\n")
+            return simulated_demo.tell(story, args.seed)
+        story.say("Until then a small broker in Python, amqtt, inside each agent has to do.\n")
+        settings = {"HANSA_BROKER_OBSERVER": "embedded"}
+    else:
+        settings = {}
     try:
-        return asyncio.run(_live(args.compare, args.keep))
+        return asyncio.run(_live(settings, args.compare, args.keep))
     except asyncio.CancelledError:
         raise KeyboardInterrupt from None
 
@@ -61,11 +68,11 @@ def _parser() -> Parser:
     return parser
 
 
-async def _live(compare: bool, keep: bool) -> int:
+async def _live(settings: dict[str, str], compare: bool, keep: bool) -> int:
     """End in order whoever asks for it: cancelling stops brokers and agents on the way out."""
     telling = asyncio.current_task()
     assert telling is not None
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGHUP):
         loop.add_signal_handler(number, telling.cancel)
-    return await live_demo.tell(Story(console(), beat_s=0.0), compare, keep)
+    return await live_demo.tell(Story(console(), beat_s=0.0), settings, compare, keep)

@@ -154,9 +154,9 @@ def _show(federation: LocalFederation, console: Console) -> None:
         near = [
             str(b if a == number else a) for a, b in federation.topology.links if number in (a, b)
         ]
-        table.add_row(node.name, f"127.0.0.1:{node.mosquitto.port}", node.admin, " ".join(near))
+        table.add_row(node.name, f"127.0.0.1:{node.broker.port}", node.admin, " ".join(near))
     console.print(table)
-    ports = [node.mosquitto.port for node in federation.nodes]
+    ports = [node.broker.port for node in federation.nodes]
     console.print("\nTry, in two terminals:", highlight=False)
     console.print(f"  mosquitto_sub -p {ports[0]} -t 'plant/#' -v", highlight=False)
     console.print(f"  mosquitto_pub -p {ports[-1]} -t plant/temp -m 21.5", highlight=False)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from hansa.errors import UsageError
 from hansa.local.datagram_relay import DatagramRelay
+from hansa.local.embedded import EmbeddedBroker
 from hansa.local.mosquitto import Mosquitto, end, find_mosquitto, free_port, require_free, spawn
 from hansa.local.relay import Relay
 from hansa.simulator.topologies import Topology
@@ -54,7 +55,7 @@ class LocalNode:
     """A broker with its agent."""
 
     name: str
-    mosquitto: Mosquitto
+    broker: Mosquitto | EmbeddedBroker
     link_port: int
     admin_port: int
     directory: Path
@@ -63,7 +64,7 @@ class LocalNode:
     @property
     def ports(self) -> tuple[int, int, int]:
         """Where its broker, its links and its pages are."""
-        return self.mosquitto.port, self.link_port, self.admin_port
+        return self.broker.port, self.link_port, self.admin_port
 
     @property
     def admin(self) -> str:
@@ -83,10 +84,10 @@ class LocalNode:
 
     def describe(self) -> dict[str, object]:
         """Return what a ready file says of this node."""
-        broker, agent = self.mosquitto.process, self.agent
+        broker, agent = self.broker.process, self.agent
         return {
             "name": self.name,
-            "broker": f"127.0.0.1:{self.mosquitto.port}",
+            "broker": f"127.0.0.1:{self.broker.port}",
             "link": f"127.0.0.1:{self.link_port}",
             "admin": self.admin,
             "broker_pid": broker.pid if broker else None,
@@ -105,7 +106,9 @@ class LocalFederation:
         cable: Cable = PLAIN,
     ) -> None:
         """Choose ports; `settings` are environment variables for all agents."""
-        find_mosquitto()
+        self._is_embedded = settings.get("HANSA_BROKER_OBSERVER") == "embedded"
+        if not self._is_embedded:
+            find_mosquitto()
         self.topology = topology
         self._settings = settings
         self._cable = cable
@@ -121,7 +124,11 @@ class LocalFederation:
             first = base_port + PORTS_PER_NODE * number
             ports = list(range(first, first + PORTS_PER_NODE))
         directory = self._directory / str(number)
-        broker = Mosquitto(directory / "broker", ports[0])
+        broker: Mosquitto | EmbeddedBroker = (
+            EmbeddedBroker(ports[0])
+            if self._is_embedded
+            else Mosquitto(directory / "broker", ports[0])
+        )
         return LocalNode(str(number), broker, ports[1], ports[2], directory)
 
     async def start(self) -> None:
@@ -130,7 +137,7 @@ class LocalFederation:
             for port in node.ports:
                 require_free(port)
         await self._start_relays()
-        starts = [node.mosquitto.start() for node in self.nodes]
+        starts = [node.broker.start() for node in self.nodes]
         outcomes = await asyncio.gather(*starts, return_exceptions=True)
         for outcome in outcomes:
             if outcome is not None:
@@ -163,13 +170,14 @@ class LocalFederation:
             **self._settings,
             "HANSA_NAME": node.name,
             "HANSA_STATE": str(node.directory / "agent"),
-            "HANSA_BROKER_PORT": str(node.mosquitto.port),
-            "HANSA_BROKER_LOG_FILE": str(node.mosquitto.log_file),
+            "HANSA_BROKER_PORT": str(node.broker.port),
+            "HANSA_BROKER_LOG_FILE": str(node.broker.log_file),
             "HANSA_LINK_PORT": str(node.link_port),
             "HANSA_LINK_TRANSPORT": self._cable.transport,
             "HANSA_LINK_NEIGHBOURS": ",".join(f"127.0.0.1:{port}" for port in ports),
             "HANSA_ADMIN_PORT": str(node.admin_port),
         }
+        node.directory.mkdir(parents=True, exist_ok=True)
         with node.log_file.open("ab") as out:
             node.agent = await spawn(out, environment, sys.executable, "-m", "hansa.cli", "agent")
 
@@ -227,7 +235,7 @@ class LocalFederation:
         """Stop everything and leave nothing behind."""
         agents = [node.agent for node in self.nodes if node.agent is not None]
         await asyncio.gather(*(end(agent) for agent in agents))
-        await asyncio.gather(*(node.mosquitto.stop() for node in self.nodes))
+        await asyncio.gather(*(node.broker.stop() for node in self.nodes))
         await asyncio.gather(*(relay.stop() for relay in self._relays.values()))
         shutil.rmtree(self._directory, ignore_errors=True)
 

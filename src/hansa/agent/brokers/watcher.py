@@ -72,6 +72,10 @@ class Watcher:
             change = self.observer.reconnected(session_lost=True, now=self._now())
             self._apply([change], known=True)
 
+    def learned(self, change: Change) -> None:
+        """The observer found out something by itself."""
+        self._apply([change])
+
     def stop(self) -> None:
         """Expect nothing more."""
         if self._timer is not None:
