@@ -20,9 +20,9 @@ _News = TypeVar("_News")
 
 
 def find_mosquitto() -> str | None:
-    """Return its path; `/usr/sbin` is not on every user's PATH."""
-    return shutil.which("mosquitto", path="/usr/sbin:/usr/local/sbin:/opt/homebrew/sbin") or (
-        shutil.which("mosquitto")
+    """Return its path; the one on the PATH goes first, so that another version can be tried."""
+    return shutil.which("mosquitto") or shutil.which(
+        "mosquitto", path="/usr/sbin:/usr/local/sbin:/opt/homebrew/sbin"
     )
 
 
