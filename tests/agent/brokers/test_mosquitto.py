@@ -29,6 +29,7 @@ from hansa.agent.brokers.observer import (
     ResyncFailed,
 )
 from hansa.errors import UsageError
+from hansa.protocol.topics import matches
 
 BEFORE = "what was subscribed before the observer came is unknown"
 
@@ -419,3 +420,9 @@ def test_resync_fails_when_too_much_happens_meanwhile(told, monkeypatch):
 def test_nothing_is_timed(told):
     assert told.observer.next_deadline() is None
     assert told.observer.expire(now=1e9) == UNCHANGED
+
+
+def test_information_is_never_asked_for():
+    """Where the broker saves on every change, each line of it would bring the next."""
+    asked = MosquittoObserver("hansa-").subscriptions()
+    assert not [name for name in asked if matches(name, "$SYS/broker/log/I")]
