@@ -5,6 +5,7 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,12 @@ from hansa.local.mosquitto import Mosquitto, free_port
 class Process:
     """An agent that is ended with the test."""
 
-    def __init__(self, directory: Path, **settings: object) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        program: Sequence[str] = ("-m", "hansa.cli", "agent"),
+        **settings: object,
+    ) -> None:
         self.admin_port = free_port()
         self.log_file = directory / f"agent-{self.admin_port}.log"
         environment = {
@@ -28,7 +34,7 @@ class Process:
         }
         with self.log_file.open("wb") as out:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "hansa.cli", "agent"],
+                [sys.executable, *program],
                 stdout=out,
                 stderr=out,
                 env=environment,
@@ -78,7 +84,7 @@ class Scene:
         self._thread.run(made.start())
         return made
 
-    def agent(self, **settings: object) -> Process:
+    def agent(self, **settings: Any) -> Process:
         made = Process(self._directory, **settings)
         self._agents.append(made)
         return made
