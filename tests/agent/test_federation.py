@@ -10,6 +10,8 @@ from tests.agent.live import eventually
 
 from hansa.mqtt.vocabulary import Version
 
+TOO_LARGE = "dropped: larger than a packet may be"
+
 
 @pytest.mark.parametrize(
     ("filters", "topic"),
@@ -123,6 +125,24 @@ def test_a_payload_above_the_limit_is_left_out_and_the_next_one_crosses(ring):
     publisher.publish("big/a", b"end")
     sizes = [len(payload) for _, payload in subscriber.wait_for(b"end")]
     assert sizes == [1 << 19, 3]
+    eventually(lambda: ring.counter(0, TOO_LARGE), "counted, as the broker says so in its log")
+    assert "publication left out bytes=2097" in ring.log(0)
+
+
+def test_the_largest_payload_of_mqtt_is_left_out_and_counted(ring):
+    subscriber, before = ring.subscriber(1, "huge/#"), ring.counter(0, TOO_LARGE)
+    with socket.create_connection(("127.0.0.1", ring.nodes[0].mosquitto.port)) as raw:
+        raw.sendall(b"\x10\x0d\x00\x04MQTT\x04\x02\x00\x00\x00\x01h")
+        raw.recv(4)
+        raw.sendall(b"\x30\xff\xff\xff\x7f\x00\x06huge/a")
+        left = (1 << 28) - 1 - len(b"\x00\x06huge/a")
+        while left:
+            left -= raw.send(bytes(min(left, 1 << 20)))
+        raw.sendall(b"\xc0\x00")
+        assert raw.recv(2) == b"\xd0\x00"  # so the broker has it
+    eventually(lambda: ring.counter(0, TOO_LARGE) > before, "counted")
+    ring.client(0).publish("huge/a", b"end")
+    assert subscriber.wait_for(b"end") == [("huge/a", b"end")]
 
 
 def test_an_announced_payload_of_300_mb_harms_nobody(ring):

@@ -2,6 +2,7 @@
 
 import json
 import socket
+from functools import partial
 from typing import Any
 
 import pytest
@@ -22,6 +23,11 @@ raise SystemExit(main(["agent"]))
 def status(agent: Process) -> dict[str, Any]:
     found: dict[str, Any] = json.loads(agent.page("/status")[1] or "{}")
     return found
+
+
+def is_settled(agent: Process, neighbour: str) -> bool:
+    seen = status(agent)
+    return [*seen["neighbours"]] == [neighbour] and bool(seen["interest"]["installed"])
 
 
 def pair(scene: Scene, transport: str, dialling: str) -> tuple[Process, Process]:
@@ -47,13 +53,8 @@ def test_one_link_stands_whoever_dials(scene, transport, dialling):
     agents = pair(scene, transport, dialling)
     for agent, other in zip(agents, reversed(agents), strict=True):
         agent.says("neighbour up")
-        eventually(
-            lambda agent=agent, other=other: (
-                [*status(agent)["neighbours"]] == [str(status(other)["node"])]
-            ),
-            "the other one is the only neighbour",
-        )
-        eventually(lambda agent=agent: status(agent)["interest"]["installed"], "installed")
+        settled = partial(is_settled, agent, str(status(other)["node"]))
+        eventually(settled, "the other one is the only neighbour, and has our interest in force")
     ports = [int(status(agent)["broker"]["address"].split(":")[1]) for agent in agents]
     subscriber = scene.client(ports[1]).subscribe("meet/#")
     scene.client(ports[0]).publish("meet/a", b"end")

@@ -77,6 +77,9 @@ class Chronicle:
                 log.warning(text, name, state)
             case observer.FilterRefused(topic_filter, reason):
                 log.warning("filter left out filter=%r reason=%r", topic_filter, reason)
+            case observer.PublicationWithheld(size):
+                text = "publication left out bytes=%d: more than crosses, see the counters"
+                self._once("withheld", "", "", text, size)
             case observer.ResyncFailed(reason):
                 log.warning("resync failed reason=%r", reason)
             case _:

@@ -16,7 +16,7 @@ from hansa.agent.brokers.beacon import BeaconObserver
 from hansa.agent.brokers.connection import Connection
 from hansa.agent.brokers.history import History, LogFile, PrintedTree
 from hansa.agent.brokers.mosquitto import MosquittoObserver
-from hansa.agent.brokers.observer import Observer
+from hansa.agent.brokers.observer import Finding, Observer, PublicationWithheld
 from hansa.agent.brokers.session import BrokerClient
 from hansa.agent.brokers.static import StaticObserver
 from hansa.agent.brokers.watcher import Watcher
@@ -74,7 +74,7 @@ class Agent:
             observer,
             self._connecting("watcher"),
             feed=self._interest_changed,
-            found=self._chronicle.finding,
+            found=self._note_finding,
             histories=self._histories(),
         )
         if not isinstance(self.client, BrokerClient):
@@ -200,6 +200,11 @@ class Agent:
     def _save_interest(self) -> None:
         self._save = None
         self._state.remember_interest(self.watcher.observer.snapshot())
+
+    def _note_finding(self, finding: Finding) -> None:
+        if isinstance(finding, PublicationWithheld):
+            self.client.counters["dropped: larger than a packet may be"] += 1
+        self._chronicle.finding(finding)
 
     def _note_news(self, effect: Effect) -> None:
         if isinstance(effect, IncarnationRaised):

@@ -26,6 +26,7 @@ from hansa.agent.brokers.observer import (
     FilterRefused,
     Incomplete,
     LineUnread,
+    PublicationWithheld,
     ResyncFailed,
 )
 from hansa.errors import UsageError
@@ -202,6 +203,12 @@ def test_lines_that_the_broker_dropped_for_us_leave_a_gap(whole):
     assert whole.notice("Outgoing messages are being dropped for client bob.") == UNCHANGED
     (finding,) = whole.notice("Outgoing messages are being dropped for client hansa-w.").findings
     assert finding == Incomplete("the agent read too slowly, and the broker dropped lines")
+
+
+def test_a_publication_that_the_broker_withheld_from_us_is_told(whole):
+    line = "Dropping too large outgoing PUBLISH for {} (2097163 bytes)"
+    assert whole.notice(line.format("bob")) == UNCHANGED
+    assert whole.notice(line.format("hansa-a")).findings == (PublicationWithheld(2_097_163),)
 
 
 def test_version_is_kept_and_other_topics_are_not(told):

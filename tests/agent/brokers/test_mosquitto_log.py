@@ -18,6 +18,7 @@ from hansa.agent.brokers.mosquitto_log import (
     TakenOver,
     Unread,
     Unsubscribed,
+    Withheld,
 )
 
 KNOWN = {"bob", "bob 1 x", "a b", "10.0.0.9", "<unknown>", "fe80::1", "x [y] z", "bob: 7"}
@@ -219,6 +220,11 @@ def test_takeover_in_2_0_and_expiry_and_starvation():
     assert read(Channel.NOTICE, "Expiring client a b due to timeout.") == Expired("a b")
     line = "Outgoing messages are being dropped for client a b."
     assert read(Channel.NOTICE, line) == Starved("a b")
+
+
+def test_a_publication_that_is_too_large_for_a_client():
+    line = "Dropping too large outgoing PUBLISH for a b (2097163 bytes)"
+    assert read(Channel.NOTICE, line) == Withheld("a b", 2_097_163)
 
 
 @pytest.mark.parametrize(

@@ -27,6 +27,7 @@ from hansa.agent.brokers.observer import (
     Incomplete,
     LineUnread,
     Observer,
+    PublicationWithheld,
     ResyncFailed,
     Snapshot,
 )
@@ -246,6 +247,9 @@ class MosquittoObserver(Observer):
             case log.Starved(client):
                 if self._sessions.is_own(client):
                     self._sessions.lose("the agent read too slowly, and the broker dropped lines")
+            case log.Withheld(client, size):
+                if self._sessions.is_own(client):
+                    self._findings.append(PublicationWithheld(size))
             case log.Connected() | log.Ended() | log.TakenOver() | log.Expired():
                 self._apply_life(event)
 
@@ -288,7 +292,7 @@ class MosquittoObserver(Observer):
                 self._sessions.trust()
             if isinstance(event, log.Unread):
                 self._leave_unread(line, event.reason)
-            elif event is not None:
+            elif event is not None and not isinstance(event, log.Withheld):  # told when it happened
                 self._apply(event, has_started)
 
     def _fail(self, reason: str) -> Change:

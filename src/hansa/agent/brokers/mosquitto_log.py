@@ -113,6 +113,15 @@ class Starved:
 
 
 @dataclass(frozen=True, slots=True)
+class Withheld:
+    """A publication was larger than a client said that it takes."""
+
+    client: str
+    size: int
+    """Bytes of the whole packet."""
+
+
+@dataclass(frozen=True, slots=True)
 class Started:
     """The broker started: a session that was not kept on disk has gone."""
 
@@ -127,7 +136,7 @@ class Unread:
 
 
 Life = Connected | Ended | TakenOver | Expired
-Event = Subscribed | Unsubscribed | Life | Starved | Started | Unread
+Event = Subscribed | Unsubscribed | Life | Starved | Withheld | Started | Unread
 
 # ---------------------------------------------------------------- timestamps
 
@@ -157,6 +166,7 @@ _CONNECTED = re.compile(
 _EXPIRED = re.compile(r"Expiring client (.*) due to timeout\.")
 _STARTED = re.compile(r"mosquitto version (\d+\.\d+\.\S*) starting")
 _STARVED = re.compile(r"Outgoing messages are being dropped for client (.*)\.")
+_WITHHELD = re.compile(r"Dropping too large outgoing PUBLISH for (.*) \((\d+) bytes\)")
 _BAD_SOCKET = "Bad socket read/write on client "
 _CHATTER = ("Restored",)
 """First words of the broker's own lines that look like `<id> <qos> <filter>`."""
@@ -239,6 +249,8 @@ def _notice(line: str, cut: bool, known: Container[str]) -> Event | None:
                 return Ended(client, is_sure=False)  # or one who was turned away, until 2.1.0
     if found := _STARVED.fullmatch(line):
         return Starved(found[1])
+    if found := _WITHHELD.fullmatch(line):
+        return Withheld(found[1], int(found[2]))
     return None
 
 

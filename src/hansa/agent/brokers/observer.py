@@ -60,6 +60,13 @@ class FilterRefused:
 
 
 @dataclass(frozen=True, slots=True)
+class PublicationWithheld:
+    """The broker did not send the agent a publication that is larger than the agent takes."""
+
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
 class ResyncFailed:
     """What was offered as the whole truth is not; nothing of it was taken."""
 
@@ -67,7 +74,14 @@ class ResyncFailed:
 
 
 Finding = (
-    Incomplete | Completed | Drifted | BridgeNoticed | LineUnread | FilterRefused | ResyncFailed
+    Incomplete
+    | Completed
+    | Drifted
+    | BridgeNoticed
+    | LineUnread
+    | FilterRefused
+    | PublicationWithheld
+    | ResyncFailed
 )
 
 
