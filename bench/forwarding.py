@@ -34,7 +34,7 @@ def _rate(rate: float, bare: float) -> str:
 
 
 def _table(filters: int) -> Table:
-    table = Table(FilterTrie(), plans_max=1 << 20)
+    table = Table(FilterTrie(), plans_max=1 << 20, changes=list)
     for number in range(filters):
         table.put(Entry(_filter(number), True, neighbours=(LinkId(1), LinkId(2), LinkId(3))))
     return table

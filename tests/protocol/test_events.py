@@ -1,9 +1,9 @@
 """The whole of a node's input."""
 
 import inspect
-from dataclasses import FrozenInstanceError, is_dataclass
 from typing import get_args
 
+import msgspec
 import pytest
 
 from hansa.protocol import events
@@ -13,7 +13,7 @@ from hansa.protocol.vocabulary import LinkId
 DEFINED = [
     item
     for _, item in inspect.getmembers(events, inspect.isclass)
-    if is_dataclass(item) and item.__module__ == events.__name__
+    if issubclass(item, msgspec.Struct) and item.__module__ == events.__name__
 ]
 
 
@@ -23,7 +23,7 @@ def test_every_event_is_in_the_union_and_nothing_else():
 
 def test_events_are_values():
     assert LinkOpened(LinkId(1), True) == LinkOpened(LinkId(1), True)
-    with pytest.raises(FrozenInstanceError):
+    with pytest.raises(AttributeError):
         Published("t", b"").topic = "u"  # type: ignore[misc]
 
 

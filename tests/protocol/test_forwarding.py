@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from hansa.protocol.effects import Dropped, Send
 from hansa.protocol.forwarding import (
     LIVES_MAX,
+    WAITING_MAX,
     Entry,
     Forwarder,
     Plan,
@@ -48,7 +49,7 @@ def table(*entries: Entry, wanted: tuple[str, ...] = (), plans_max: int = 100) -
     trie: FilterTrie[int] = FilterTrie()
     for topic_filter in wanted:
         trie.put(topic_filter, 1)
-    made = Table(trie, plans_max)
+    made = Table(trie, plans_max, list)
     for entry in entries:
         made.put(entry)
     return made
@@ -536,7 +537,28 @@ def test_more_names_than_one_copy_holds_go_in_further_copies():
     ]
 
 
-def test_a_table_takes_what_a_strategy_compiled():
-    routes = table(member("a", L1))
-    routes.update([member("b", L2), "a"])
-    assert (len(routes), routes.plan("a").spread, routes.plan("b").spread) == (1, (), (L2,))
+def test_a_table_takes_what_a_strategy_compiled_when_a_plan_needs_it():
+    changes: list[Entry | str] = [member("b", L2), "a"]
+    routes = Table(FilterTrie(), 100, lambda: [changes.pop() for _ in list(changes)])
+    routes.put(member("a", L1))
+    assert (routes.plan("b").spread, routes.plan("a").spread, len(routes)) == ((L2,), (), 1)
+
+
+def test_plans_are_void_when_entries_have_changed():
+    changes: list[Entry | str] = []
+    routes = Table(FilterTrie(), 100, lambda: [changes.pop() for _ in list(changes)])
+    routes.outdate(0)
+    assert routes.plan("a").spread == ()
+    changes.append(member("a", L1))
+    assert (routes.plan("a").spread, len(routes)) == ((), 0)
+    routes.outdate(len(changes))
+    assert (routes.plan("a").spread, len(routes)) == ((L1,), 1)
+
+
+def test_not_too_many_changed_entries_wait():
+    changes: list[Entry | str] = [member("a", L1)]
+    routes = Table(FilterTrie(), 100, lambda: [changes.pop() for _ in list(changes)])
+    routes.outdate(WAITING_MAX)
+    assert len(routes) == 0
+    routes.outdate(WAITING_MAX + 1)
+    assert len(routes) == 1

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hansa.protocol import plane as plane_module
 from hansa.protocol.effects import Deliver, Dropped, Duplicate, Effect, Ignored, Send
 from hansa.protocol.events import Published
-from hansa.protocol.forwarding import Entry
+from hansa.protocol.forwarding import Entry, Table
 from hansa.protocol.frames import Goodbye
 from hansa.protocol.outbox import Outbox
 from hansa.protocol.plane import SMALL_BYTES_MAX, Deliveries, Outgoing, Plane
@@ -31,7 +31,8 @@ def plane(*entries: Entry, wanted: tuple[str, ...] = (), outside: Outside = Outs
     for topic_filter in wanted:
         trie.put(topic_filter, 1)
     settings = ProtocolSettings(outside=outside)
-    made = Plane(HERE, settings, trie, Outbox(HERE, settings), lambda topic: ())
+    table = Table(trie, settings.plans_max, list)
+    made = Plane(HERE, settings, table, Outbox(HERE, settings), lambda topic: ())
     for entry in entries:
         made.table.put(entry)
     return made

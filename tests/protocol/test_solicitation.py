@@ -16,13 +16,13 @@ def solicitation() -> Solicitation:
 
 def test_nothing_is_asked_for_at_first():
     made = solicitation()
-    assert (made.pending(), made.due(100.0), made.next_deadline()) == ([], [], None)
+    assert (made.due(100.0), made.next_deadline()) == ([], None)
 
 
 def test_a_lost_way_is_asked_for_at_once():
     made = solicitation()
     made.lost(CORE, 10.0)
-    assert (made.pending(), made.next_deadline(), made.due(10.0)) == ([CORE], 10.0, [CORE])
+    assert (made.next_deadline(), made.due(10.0)) == (10.0, [CORE])
 
 
 def test_it_is_asked_for_again_and_again_ever_less_often():
@@ -70,7 +70,7 @@ def test_a_way_that_was_found_is_not_asked_for_any_more():
     made.lost(OTHER, 11.0)
     made.settle([CORE])
     made.settle([CORE])
-    assert (made.pending(), made.next_deadline()) == ([OTHER], 11.0)
+    assert (made.next_deadline(), made.due(11.0)) == (11.0, [OTHER])
 
 
 # ---------------------------------------------------------------- requests of others

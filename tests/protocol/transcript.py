@@ -9,9 +9,7 @@ incarnations, empty fields, and fields that no story turns on, such as keys.
 """
 
 from collections.abc import Iterator
-from dataclasses import fields
 
-import msgspec
 from tests.protocol.wire_of_nodes import Step, Wire
 
 from hansa.protocol.effects import Deliver, Effect, Send
@@ -102,18 +100,12 @@ def _text(value: object) -> str:
 
 
 def _fields(value: object) -> Iterator[str]:
-    for name in _names(value):
+    for name in type(value).__match_args__:  # type: ignore[attr-defined]
         item = getattr(value, name)
         if isinstance(item, ClaimsRecord):
             yield f"{name}={_signed(item.added, item.removed)}"
         elif name not in UNSAID and item not in ((), None) and (name, item) != ("incarnation", 1):
             yield f"{name}={_text(item)}"
-
-
-def _names(value: object) -> list[str]:
-    if isinstance(value, msgspec.Struct):
-        return list(value.__struct_fields__)
-    return [field.name for field in fields(value)]  # type: ignore[arg-type]
 
 
 def _life(incarnation: int) -> str:

@@ -44,6 +44,20 @@ def test_interest_that_changes_before_all_is_right_belongs_to_the_fault():
     assert 2.0 < cut.converged_s < 3.5
 
 
+def test_without_checkers_the_same_is_measured_with_fewer_comparisons():
+    script = [(5.0, Crash(3)), (8.0, Subscribe(0, "a")), (8.001, Restart(3))]
+    checked = Played("ring:5", script, check=True).run(20.0).simulation.tracker
+    alone = Played("ring:5", script, check=False).run(20.0).simulation.tracker
+    assert alone.records() == checked.records()
+    assert (alone.holds, checked.holds) == (True, True)
+
+
+def test_without_checkers_nothing_is_compared_that_nobody_asks_for():
+    script = [(8.0, Subscribe(0, "a"))]
+    tracker = Played("ring:5", script, check=False).run(20.0).simulation.tracker
+    assert not tracker.holds
+
+
 def test_where_frames_are_lost_a_missed_neighbour_is_a_disturbance():
     script = [(5.5, CutSilently(0, 1))]
     streams = Played("ring:5", script).run(20.0).simulation.tracker

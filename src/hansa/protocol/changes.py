@@ -1,6 +1,6 @@
 """What an overlay reports beside effects: changes for `node` to carry to those that care."""
 
-from dataclasses import dataclass
+import msgspec
 
 from hansa.protocol.database import SetChange
 from hansa.protocol.effects import Effect
@@ -8,27 +8,23 @@ from hansa.protocol.frames import Control
 from hansa.protocol.vocabulary import NodeId
 
 
-@dataclass(frozen=True, slots=True)
-class CostsChanged:
+class CostsChanged(msgspec.Struct, frozen=True):
     """A link became noticeably longer or shorter."""
 
 
-@dataclass(frozen=True, slots=True)
-class CapacityChanged:
+class CapacityChanged(msgspec.Struct, frozen=True):
     """A node reports another capacity than before."""
 
     node: NodeId
 
 
-@dataclass(frozen=True, slots=True)
-class NewLife:
+class NewLife(msgspec.Struct, frozen=True):
     """A node is known to have started anew: what its former life claimed is void."""
 
     node: NodeId
 
 
-@dataclass(frozen=True, slots=True)
-class Passed:
+class Passed(msgspec.Struct, frozen=True):
     """A frame of a neighbour that is not the overlay's own."""
 
     sender: NodeId
@@ -36,4 +32,7 @@ class Passed:
 
 
 Change = CostsChanged | CapacityChanged | NewLife | SetChange | Passed
+CHANGES = (CostsChanged, CapacityChanged, NewLife, SetChange, Passed)
+"""The same for `isinstance`, which is slow with a union."""
+
 Outcome = list[Effect | Change]

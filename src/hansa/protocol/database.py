@@ -8,6 +8,8 @@ missing all the same is found. Who is in reach does not matter here: rows of abs
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+import msgspec
+
 from hansa.protocol.frames import Summary, Update
 from hansa.protocol.records import (
     KIND_OF,
@@ -43,8 +45,7 @@ class NameSet:
     parts: dict[int, tuple[str, ...]] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class SetChange:
+class SetChange(msgspec.Struct, frozen=True):
     """A set of names changed."""
 
     kind: Kind
@@ -55,22 +56,19 @@ class SetChange:
     removed: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class RecordChange:
+class RecordChange(msgspec.Struct, frozen=True):
     """A node's record changed."""
 
     record: NodeRecord
 
 
-@dataclass(frozen=True, slots=True)
-class Unfit:
+class Unfit(msgspec.Struct, frozen=True):
     """A change did not fit what is here: the whole row must be fetched."""
 
     row: Row
 
 
-@dataclass(slots=True)
-class _Pending:
+class _Pending(msgspec.Struct):
     """A record on its way to the neighbours, and the links whose other side has it."""
 
     record: Record
@@ -148,6 +146,18 @@ class Database:
 
     # ------------------------------------------------------------ writing
 
+    def knows(self, record: Record, source: LinkId | None) -> bool:
+        """Whether a record is no news here; whoever sent it need not be told of it either."""
+        row = (KIND_OF[type(record)], record.node)
+        have = self.stamps.get(row)
+        if have is None:
+            return False
+        stamp = (record.incarnation, record.version)
+        if stamp > have or (stamp == have and self._is_earlier_rival(record)):
+            return False
+        self._note_known(row, record, source)
+        return True
+
     def merge(
         self, record: Record, source: LinkId | None, flood: bool = True
     ) -> SetChange | RecordChange | Unfit | None:
@@ -155,11 +165,9 @@ class Database:
 
         It will be flooded to all links but its source, unless its carrier spreads it already.
         """
-        row = (KIND_OF[type(record)], record.node)
-        stamp = (record.incarnation, record.version)
-        if stamp <= self.stamps.get(row, (-1, 0)) and not self._is_earlier_rival(record, stamp):
-            self._note_known(row, record, source)
+        if self.knows(record, source):
             return None
+        row = (KIND_OF[type(record)], record.node)
         change: SetChange | RecordChange | Unfit | None
         if isinstance(record, NodeRecord):
             change = self._replace(row, record)
@@ -167,15 +175,15 @@ class Database:
             change = self._merge_set(row, record)
         if change is None or isinstance(change, Unfit):
             return change
-        self._restamp(row, stamp)
+        self._restamp(row, (record.incarnation, record.version))
         if flood:
             self._post(row, record)
             self._note_known(row, record, source)
         return change
 
-    def _is_earlier_rival(self, record: Record, stamp: Stamp) -> bool:
+    def _is_earlier_rival(self, record: Record) -> bool:
         """Two nodes have one id and the same stamp: everybody keeps the one that was here first."""
-        if not isinstance(record, NodeRecord) or stamp != self.stamps[Kind.NODE, record.node]:
+        if not isinstance(record, NodeRecord):
             return False
         have = self.nodes[record.node]
         return (record.born, record.key) < (have.born, have.key)
@@ -225,9 +233,12 @@ class Database:
         pending = list(self._outbox.values())
         self._outbox = {}
         sends: list[tuple[LinkId, Update]] = []
+        packed: dict[tuple[int, ...], list[Update]] = {}  # most links lack the same
         for link in links:
-            records = [item.record for item in pending if link not in item.known]
-            sends.extend((link, update) for update in updates(records))
+            lacks = tuple(n for n, item in enumerate(pending) if link not in item.known)
+            if lacks not in packed:
+                packed[lacks] = updates(pending[n].record for n in lacks)
+            sends.extend((link, update) for update in packed[lacks])
         return sends
 
     def _post(self, row: Row, record: Record) -> None:
@@ -246,7 +257,7 @@ class Database:
 
     def _note_known(self, row: Row, record: Record, source: LinkId | None) -> None:
         """The other side of a link has this version, so it need not be told."""
-        if source is None:
+        if source is None or not self._outbox:
             return
         version = 0 if row[0] is Kind.NODE else record.version
         part = 0

@@ -80,9 +80,14 @@ class Election:
             return []
         return [self._seat(group, core)]
 
-    def evaluate_management(self) -> list[Effect]:
-        """Decide anew who leads the management group: the best node in reach."""
-        core = min(self._graph.reachable, key=self._rank)
+    def evaluate_management(self, joined: Iterable[NodeId]) -> list[Effect]:
+        """Decide anew who leads the management group: the best node in reach. By id, only those
+        who joined can be better than the core that is there."""
+        core, reachable = self.cores[MANAGEMENT], self._graph.reachable
+        if self._settings.management_by is ManagementBy.ID and core in reachable:
+            core = min([core, *(node for node in joined if node in reachable)])
+        else:
+            core = min(reachable, key=self._rank)
         if core == self.cores[MANAGEMENT]:
             return []
         return [self._seat(MANAGEMENT, core)]

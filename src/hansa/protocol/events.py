@@ -3,15 +3,14 @@
 A shell makes these from sockets, brokers and clocks; the simulator makes them from a seed.
 """
 
-from dataclasses import dataclass
+import msgspec
 
 from hansa.protocol.frames import Any
 from hansa.protocol.records import Record
 from hansa.protocol.vocabulary import LinkId, NodeId, Publication
 
 
-@dataclass(frozen=True, slots=True)
-class LinkOpened:
+class LinkOpened(msgspec.Struct, frozen=True):
     """A connection to some node stands; who it is, its hello will tell."""
 
     link: LinkId
@@ -21,29 +20,25 @@ class LinkOpened:
     """Whether it keeps frames whole and in order, as TCP does. If not, the node numbers them."""
 
 
-@dataclass(frozen=True, slots=True)
-class LinkClosed:
+class LinkClosed(msgspec.Struct, frozen=True):
     """A connection is gone."""
 
     link: LinkId
     reason: str = "connection closed"
 
 
-@dataclass(frozen=True, slots=True)
-class Received:
+class Received(msgspec.Struct, frozen=True):
     """A frame arrived, already decoded."""
 
     link: LinkId
     frame: Any | Publication
 
 
-@dataclass(frozen=True, slots=True)
-class TimerFired:
+class TimerFired(msgspec.Struct, frozen=True):
     """The deadline that the node named has come, or may have."""
 
 
-@dataclass(frozen=True, slots=True)
-class InterestChanged:
+class InterestChanged(msgspec.Struct, frozen=True):
     """Clients of this node's broker subscribed or unsubscribed: filters that are now wanted here,
     and filters that nobody here wants any more."""
 
@@ -51,23 +46,20 @@ class InterestChanged:
     removed: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Granted:
+class Granted(msgspec.Struct, frozen=True):
     """The broker has granted the node's own subscriptions to these filters."""
 
     filters: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Denied:
+class Denied(msgspec.Struct, frozen=True):
     """The broker has refused the node's own subscriptions to these filters."""
 
     filters: tuple[str, ...]
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class Published:
+class Published(msgspec.Struct, frozen=True):
     """A client of this node's broker published something that the node is subscribed to."""
 
     topic: str
@@ -77,30 +69,26 @@ class Published:
     properties: bytes = b""
 
 
-@dataclass(frozen=True, slots=True)
-class Restored:
+class Restored(msgspec.Struct, frozen=True):
     """What the disk remembers of other nodes, whole records: the first event of a life."""
 
     records: tuple[Record, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Noted:
+class Noted(msgspec.Struct, frozen=True):
     """All that the node asked to remember, up to this number, is safe."""
 
     number: int
 
 
-@dataclass(frozen=True, slots=True)
-class Kept:
+class Kept(msgspec.Struct, frozen=True):
     """The journal is safe up to this position: what the node had kept may leave."""
 
     epoch: int
     seq: int
 
 
-@dataclass(frozen=True, slots=True)
-class Recalled:
+class Recalled(msgspec.Struct, frozen=True):
     """What the journal still holds for a node after `after`: all of it up to `upto`, which is less
     than the node asked for only if the bytes did not suffice."""
 
@@ -111,8 +99,7 @@ class Recalled:
     publications: tuple[Publication, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Stored:
+class Stored(msgspec.Struct, frozen=True):
     """What `origin` published up to this position is safe here, on its way to the broker."""
 
     origin: NodeId

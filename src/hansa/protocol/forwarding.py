@@ -8,7 +8,7 @@ their mesh. Within a mesh it needs no name: every member knows by the topic wher
 """
 
 from array import array
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from hansa.protocol.effects import Dropped, Effect, Send
 from hansa.protocol.settings import Outside
@@ -26,6 +26,10 @@ from hansa.protocol.vocabulary import (
 
 LIVES_MAX = 2
 """Lives of one origin that are remembered: its present one, and the one before it."""
+
+
+WAITING_MAX = 4_096
+"""Changed entries that wait until a plan needs them; more are taken at once."""
 
 
 class Entry:
@@ -90,9 +94,16 @@ that it names, or none, for it has met the mesh of each (see `plane`)."""
 class Table:
     """The entries of all groups, and the plans and shortcuts made from them."""
 
-    def __init__(self, wanted: FilterTrie[int], plans_max: int) -> None:
-        """Start empty; `wanted` are the filters of this node's own clients."""
+    def __init__(
+        self,
+        wanted: FilterTrie[int],
+        plans_max: int,
+        changes: Callable[[], Iterable[Entry | Group]],
+    ) -> None:
+        """Start empty; `wanted` are the filters of this node's own clients, `changes` returns what
+        a strategy has compiled anew: an entry is set, a bare group forgotten."""
         self._wanted = wanted
+        self._changes = changes
         self._plans_max = plans_max
         self._entries: FilterTrie[Entry] = FilterTrie()
         self.plans: dict[str, Plan] = {}
@@ -118,9 +129,17 @@ class Table:
         if self._entries.remove(group):
             self.forget_plans()
 
-    def update(self, changes: Iterable[Entry | Group]) -> None:
-        """Take what a strategy compiled: an entry is set, a bare group forgotten."""
-        for change in changes:
+    def outdate(self, waiting: int) -> None:
+        """So many entries have changed: plans made from the old ones are void. They are compiled
+        when a plan is needed, so that a burst of news costs no more than its last word."""
+        if waiting:
+            self.forget_plans()
+        if waiting > WAITING_MAX:
+            self.refresh()
+
+    def refresh(self) -> None:
+        """Take all changes."""
+        for change in self._changes():
             if isinstance(change, Entry):
                 self.put(change)
             else:
@@ -136,6 +155,7 @@ class Table:
         found = self.plans.get(topic)
         if found is not None:
             return found
+        self.refresh()
         if len(self.plans) >= self._plans_max:
             self.plans.clear()
         plan = Plan(self._entries.match(topic), bool(self._wanted.match(topic)))

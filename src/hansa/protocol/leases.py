@@ -4,6 +4,8 @@ Leases end a little earlier here than there. So what was forgotten is remembered
 the nodes would give a dead one's record back to one another for ever.
 """
 
+from itertools import takewhile
+
 from hansa.protocol.records import Stamp
 from hansa.protocol.vocabulary import NodeId
 
@@ -15,7 +17,7 @@ class Leases:
         """Start with nobody absent."""
         self._seconds = seconds
         self._forgotten_max = forgotten_max
-        self._absent: dict[NodeId, float] = {}
+        self._absent: dict[NodeId, float] = {}  # in the order of time
         self._forgotten: dict[NodeId, Stamp] = {}
 
     def begin(self, node: NodeId, now: float) -> None:
@@ -28,7 +30,8 @@ class Leases:
 
     def expired(self, now: float) -> list[NodeId]:
         """Return the nodes whose lease has ended; they are absent no more."""
-        ended = [node for node, since in self._absent.items() if now >= since + self._seconds]
+        past = takewhile(lambda item: now >= item[1] + self._seconds, self._absent.items())
+        ended = [node for node, _ in past]
         for node in ended:
             del self._absent[node]
         return ended
@@ -48,4 +51,4 @@ class Leases:
 
     def next_deadline(self) -> float | None:
         """When the next lease ends."""
-        return min(self._absent.values()) + self._seconds if self._absent else None
+        return next(iter(self._absent.values())) + self._seconds if self._absent else None

@@ -69,6 +69,8 @@ class Membership:
         Parents that are no longer needed are told by `leave`, after the linger.
         """
         changed = member != (group in self.members)
+        if not (member or changed or group in self.told):
+            return [], False
         if member:
             self.members[group] = None
         else:

@@ -7,7 +7,7 @@ another: this module carries what one reports to those that care, and nothing el
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
-from hansa.protocol.changes import CapacityChanged, Change, NewLife, Passed
+from hansa.protocol.changes import CHANGES, CapacityChanged, Change, NewLife, Passed
 from hansa.protocol.confirmation import Confirmations
 from hansa.protocol.custody import Custody, Remembered
 from hansa.protocol.database import SetChange
@@ -38,6 +38,7 @@ from hansa.protocol.events import (
     Restored,
     TimerFired,
 )
+from hansa.protocol.forwarding import Table
 from hansa.protocol.frames import Announce, Confirm, Enquire, Fetch, Letter
 from hansa.protocol.frames import Any as AnyFrame
 from hansa.protocol.groups import GroupIndex
@@ -74,10 +75,10 @@ class Node:
         self.custody = Custody(
             self.id, settings, lambda topic: self.table.plan(topic).deliver, past or forgetful
         )
+        self.table = Table(self._local.wanted, settings.plans_max, self._strategy.take_entries)
         self.plane = Plane(
-            self.id, settings, self._local.wanted, self.custody.outbox, self.remote.receivers
+            self.id, settings, self.table, self.custody.outbox, self.remote.receivers
         )
-        self.table = self.plane.table
         self._interest_due: float | None = None
         self._confirmations = Confirmations(
             self.id, settings, self.remote.in_force, self.custody.outbox
@@ -143,7 +144,7 @@ class Node:
         return effects + self._translate(self._strategy.fire(now), now)
 
     def _finish(self, now: float) -> list[Effect]:
-        """What ends every input: announce interest, report what is in force, flush, compile."""
+        """What ends every input: announce interest, report what is in force, flush."""
         effects = self._announce_interest(now)
         effects += [Remember(number, node) for number, node in self.remote.take_unsaved()]
         for node in self.remote.take_settled():
@@ -151,12 +152,12 @@ class Node:
         for hop, letter in self._confirmations.flush(self._overlay.graph.next_hop, now):
             effects += self._overlay.tell(hop, letter, now)
         effects += self._overlay.flush(now)
-        self.table.update(self._strategy.take_entries())
+        self.table.outdate(self._strategy.entries_waiting())
         return effects
 
     def _count(self, effects: list[Effect]) -> list[Effect]:
         for effect in effects:
-            if isinstance(effect, Ignored | Dropped):
+            if isinstance(effect, (Ignored, Dropped)):
                 self._counters[effect.reason] += 1
         return effects
 
@@ -168,15 +169,15 @@ class Node:
         joined: list[NodeId] = []
         lost: list[NodeId] = []
         for item in outcome:
+            if isinstance(item, CHANGES):
+                effects += self._carry_change(item, now)
+                continue
+            effects.append(item)
             if isinstance(item, MemberJoined):
                 joined.append(item.node)
             elif isinstance(item, MemberLost):
                 lost.append(item.node)
-            if isinstance(item, Change):
-                effects += self._carry_change(item, now)
-                continue
-            effects.append(item)
-            if isinstance(item, NeighbourUp):
+            elif isinstance(item, NeighbourUp):
                 effects += self._translate(self._strategy.neighbour_up(item.node, now), now)
             elif isinstance(item, NeighbourDown):
                 effects += self._translate(self._strategy.neighbour_down(item.node, now), now)
@@ -380,6 +381,7 @@ class Node:
 
     def view(self) -> NodeView:
         """Return this node's state as plain values."""
+        self.table.refresh()
         return view_of(
             self._overlay,
             self._strategy,

@@ -232,11 +232,10 @@ class Overlay:
 
     def _take_records(self, link: Link, records: tuple[Record, ...], now: float) -> Outcome:
         """Merge records. New lives come first: their links must not meet a former life's claims."""
-        known = self.database.nodes
-        outcome: Outcome = []
-        for record in sorted(records, key=lambda r: not begins_a_life(r, known.get(r.node))):
-            outcome += self.take_record(link, record, now)
-        return outcome
+        me, known = self.identity.node, self.database.nodes
+        news = [r for r in records if r.node == me or not self.database.knows(r, link.id)]
+        news.sort(key=lambda r: not begins_a_life(r, known.get(r.node)))
+        return [item for record in news for item in self.take_record(link, record, now)]
 
     def take_record(
         self, link: Link | None, record: Record, now: float, flood: bool = True

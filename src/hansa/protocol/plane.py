@@ -29,7 +29,6 @@ from hansa.protocol.forwarding import (
 from hansa.protocol.numbering import Captured, Numbering
 from hansa.protocol.outbox import Outbox
 from hansa.protocol.settings import Outside, ProtocolSettings
-from hansa.protocol.topics import FilterTrie
 from hansa.protocol.vocabulary import HOPS_MAX, RECEIVERS_MAX, LinkId, NodeId, Plain, Publication
 from hansa.protocol.wire import (
     GROUP,
@@ -68,13 +67,12 @@ class Plane:
         self,
         node: NodeId,
         settings: ProtocolSettings,
-        wanted: FilterTrie[int],
+        table: Table,
         outbox: Outbox,
         receivers: Callable[[str], tuple[NodeId, ...]],
     ) -> None:
-        """Start with an empty table; `wanted` are the filters of this node's own clients,
-        `receivers` tells which other nodes want a topic."""
-        self.table = Table(wanted, settings.plans_max)
+        """Read ways from a table; `receivers` tells which other nodes want a topic."""
+        self.table = table
         self.windows = Windows(settings.window, settings.nodes_max)
         self.numbering = Numbering(node)
         self._node = node

@@ -34,10 +34,6 @@ class Solicitation:
         for core in cores:
             self._due.pop(core, None)
 
-    def pending(self) -> list[NodeId]:
-        """Return the cores that are asked for."""
-        return list(self._due)
-
     def due(self, now: float) -> list[NodeId]:
         """Return the cores to ask for now, and plan the next time."""
         cores = [core for core, (when, _) in self._due.items() if now >= when]

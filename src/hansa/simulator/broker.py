@@ -5,14 +5,12 @@ Local clients get local publications whatever the agent does, so they are not mo
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from hansa.protocol.events import Published
 from hansa.protocol.topics import FilterTrie, is_local_only, matches, split_share
 
 
-@dataclass(frozen=True, slots=True)
-class Queued(Published):
+class Queued(Published, frozen=True):
     """A publication that stays in the agent's session until it is acknowledged."""
 
     packet: int = 0

@@ -25,10 +25,12 @@ RECHECK_S = 0.1
 class Tracker(Watcher):
     """Follows one world."""
 
-    def __init__(self, world: World, structure: Structure) -> None:
-        """Start with nothing disturbed."""
+    def __init__(self, world: World, structure: Structure, always: bool) -> None:
+        """Start with nothing disturbed. If `always`, `holds` is known at all times; else only
+        while something is measured, which saves most comparisons of a large federation."""
         self._world = world
         self._structure = structure
+        self._always = always
         self.truth = structure.truth
         nodes = len(world.sites)
         self._lossy = world.options.links.loss > 0
@@ -86,8 +88,11 @@ class Tracker(Watcher):
     def _note(self) -> None:
         self._changed_at = self._world.now
         self._stale = True
-        if not self._planned:
+        if not self._planned and self._is_asked():
             self._plan(max(self._world.now, self._compared_at + self._interval))
+
+    def _is_asked(self) -> bool:
+        return self._always or self._after is not None
 
     def _plan(self, at: float) -> None:
         self._planned = True
@@ -95,6 +100,8 @@ class Tracker(Watcher):
 
     def _compare_as_planned(self) -> None:
         self._planned = False
+        if not self._is_asked():
+            return
         if not self._stale:
             self.truth.forget_views()
         if self.compare():

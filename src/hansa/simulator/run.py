@@ -33,7 +33,7 @@ class Simulation:
         self.violations: list[str] = []
         steady = options.links.ordered and not options.links.jitter_ms
         structure = Structure(Truth(self.world), options.protocol, steady)
-        self.tracker = Tracker(self.world, structure)
+        self.tracker = Tracker(self.world, structure, always=options.check)
         self._cost = Cost(self.world, self.violations)
         watchers: list[Watcher] = [self.tracker, self._cost]
         if options.check:

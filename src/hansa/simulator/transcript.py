@@ -7,7 +7,7 @@ not lines, there are too many, but each goes into the hash with its time, ends, 
 import hashlib
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from operator import attrgetter
 
 Listener = Callable[[float, int | None, object], None]
@@ -84,8 +84,8 @@ def line(now: float, place: int | None, text: str) -> str:
 
 
 def _format_of(kind: type) -> Callable[[object], str]:
-    """Return a function that does what the `repr` of this dataclass does."""
-    names = [field.name for field in fields(kind)]
+    """Return a function that does what the `repr` of this dataclass or struct does."""
+    names: tuple[str, ...] = kind.__match_args__  # type: ignore[attr-defined]
     template = f"{kind.__name__}({', '.join(f'{name}=%r' for name in names)})"
     if not names:
         return lambda _: template

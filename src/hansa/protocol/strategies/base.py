@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
+import msgspec
+
 from hansa.protocol.effects import Effect
 from hansa.protocol.forwarding import Entry
 from hansa.protocol.frames import Control, Ordered
@@ -20,8 +22,7 @@ from hansa.protocol.settings import ProtocolSettings
 from hansa.protocol.vocabulary import Group, NodeId
 
 
-@dataclass(frozen=True, slots=True)
-class Tell:
+class Tell(msgspec.Struct, frozen=True):
     """Send this to a neighbour: what strategies return beside news."""
 
     node: NodeId
@@ -116,6 +117,9 @@ class Strategy(Protocol):
 
     def take_entries(self) -> list[Entry | Group]:
         """Return the entries that changed since last asked; a bare group is to be forgotten."""
+
+    def entries_waiting(self) -> int:
+        """Return how many entries may have changed since last asked."""
 
     def core_views(self) -> dict[NodeId, CoreView]:
         """Return the ways to all cores, for inspection."""

@@ -46,9 +46,9 @@ class Mesh:
         self._flags: dict[tuple[NodeId, NodeId], frozenset[GroupId]] = {}
         self._pulpit = Pulpit(self._settings)
         self._solicitation = Solicitation(self._settings)
-        self._ways_changed = False
+        self._doubtful: dict[NodeId, None] = {}  # cores that may have lost or found their way
         self._touched: dict[Group, None] = {MANAGEMENT: None}
-        self._entries: dict[Group, Entry | Group] = {}
+        self._stale: dict[Group, None] = {}  # groups whose entry may be another now
 
     # ------------------------------------------------------------ what happens
 
@@ -76,13 +76,13 @@ class Mesh:
         self, joined: Iterable[NodeId], lost: Iterable[NodeId], now: float
     ) -> Outcome:
         """Elect anew wherever these nodes have a say."""
-        lost = list(lost)
+        joined, lost = list(joined), list(lost)
         groups: dict[Group, None] = {}
         for node in (*joined, *lost):
             groups.update(dict.fromkeys(self._around.claims_of(node)))
             groups.update(dict.fromkeys(self._around.groups_of(node)))
         self._solicitation.settle(lost)
-        outcome = self._elect_manager(now)
+        outcome = self._elect_manager(joined, now)
         return outcome + self._evaluate(groups, now) + self._finish(now)
 
     def interest_changed(self, groups: Iterable[Group], now: float) -> Outcome:
@@ -95,8 +95,7 @@ class Mesh:
         """Elect anew."""
         groups = dict.fromkeys([*added, *removed])
         self._election.note_claims(node, added, removed)
-        outcome = self._evaluate(groups, now)
-        return outcome + self._finish(now)
+        return self._evaluate(groups, now) + self._finish(now)
 
     def forget(self, node: NodeId) -> None:
         """A node's lease has ended."""
@@ -148,20 +147,22 @@ class Mesh:
                 continue  # nobody can claim it, whatever a peer says
             self._touched[group] = None
             claimed = group in self._election.claims
-            news = self._election.evaluate(group, now)
-            self._ways_changed |= bool(news)
-            outcome += news
+            cores = [self._election.cores.get(group)]
+            if news := self._election.evaluate(group, now):
+                cores.append(self._election.cores.get(group))
+                self._doubt(core for core in cores if core is not None)
+                outcome += news
             if claimed != (group in self._election.claims):
                 self._pulpit.announce_soon(now)
         return outcome
 
-    def _elect_manager(self, now: float) -> Outcome:
+    def _elect_manager(self, joined: list[NodeId], now: float) -> Outcome:
         """The best node in reach leads the management group, once news has settled."""
-        outcome: Outcome = [*self._election.evaluate_management()]
-        self._ways_changed = True
-        leads = self._election.cores[MANAGEMENT] == self._self
+        self._doubt([self._election.cores[MANAGEMENT]])
+        outcome: Outcome = [*self._election.evaluate_management(joined)]
+        self._doubt(self._election.led)  # others may be in reach now
         self._touched[MANAGEMENT] = None
-        self._pulpit.note_manager(leads, now)
+        self._pulpit.note_manager(self._election.cores[MANAGEMENT] == self._self, now)
         return outcome
 
     def _announce(self, now: float) -> Outcome:
@@ -195,7 +196,7 @@ class Mesh:
         known = frame.core in self._routes.routes
         if not known and len(self._routes.routes) >= self._settings.nodes_max:
             return [Ignored("nodes_max")]
-        self._ways_changed = True
+        self._doubt([frame.core])
         before = self._routes.parents(frame.core)
         self._flags[frame.core, sender] = frozenset(frame.members)
         pass_on = self._routes.hear(sender, frame)
@@ -221,7 +222,7 @@ class Mesh:
         """Let a change of links change the routes, and tell who must know."""
         before = {core: route.parents for core, route in self._routes.routes.items()}
         moved = change()
-        self._ways_changed = True
+        self._doubt(self._election.led)
         outcome: Outcome = []
         for core, parents in before.items():
             outcome += self._note_parents(core, parents, now)
@@ -234,26 +235,24 @@ class Mesh:
         route = self._routes.routes.get(core)
         if route is None or route.parents == before:
             return []
-        self._touch(self._election.led.get(core, ()))
+        led = self._election.led.get(core, ())
+        self._touch(group for group in led if group in self._membership.members)
+        self._stale.update(dict.fromkeys(led))
         if not route.parents and core in self._election.led:
             self._solicitation.lost(core, now)
         return [ParentsChanged(core, *route.stamp, route.distance, route.parents)]
 
+    def _doubt(self, cores: Iterable[NodeId]) -> None:
+        self._doubtful.update(dict.fromkeys(cores))
+
     def _check_ways(self, now: float) -> None:
         """Every core in reach must have a way; one that never had may just be on its way."""
-        if not self._ways_changed:
-            return
-        self._ways_changed = False
-        for core in self._election.led:
-            if core == self._self or self._routes.has_way(core):
-                continue
-            if core in self._around.graph.reachable:
+        doubtful, self._doubtful = self._doubtful, {}
+        for core in doubtful:
+            if core not in self._election.led or self._routes.has_way(core):
+                self._solicitation.settle([core])
+            elif core != self._self and core in self._around.graph.reachable:
                 self._solicitation.expect(core, now)
-        self._solicitation.settle(
-            core
-            for core in self._solicitation.pending()
-            if core not in self._election.led or self._routes.has_way(core)
-        )
 
     def _request(self, core: NodeId) -> Outcome:
         """Ask a core for a fresh announcement."""
@@ -312,25 +311,22 @@ class Mesh:
         for parent in tell:
             assert core is not None
             joins.setdefault((parent, core), []).append(group)
-        if group != MANAGEMENT:
-            self._entries[group] = self._compile(group, core, member, parents)
-        if not changed:
-            return []
-        return [MeshJoined(group) if member else MeshLeft(group)]
+        self._stale[group] = None
+        return [MeshJoined(group) if member else MeshLeft(group)] if changed else []
 
-    def _compile(
-        self, group: Group, core: NodeId | None, member: bool, parents: tuple[NodeId, ...]
-    ) -> Entry | Group:
+    def _compile(self, group: Group) -> Entry | Group:
         reachable = self._around.graph.reachable
         wanters = [n for n in self._around.index.wanters.get(group, ()) if n in reachable]
         if not wanters:
             return group
-        if member:
+        core = self._election.cores.get(group)
+        if group in self._membership.members:
             told = self._membership.told.get(group, {})
             mesh = dict.fromkeys([*told, *self._membership.children(group)])
             cut_off = core != self._self and not told and wanters != [self._self]
             return Entry(group, True, neighbours=self._links(mesh), cut_off=cut_off)
         # A parent that is a member itself saves hops (rule 5.4); sorting is stable.
+        parents = self._routes.parents(core) if core is not None else ()
         nearest = sorted(parents, key=lambda parent: not self._is_member(parent, group, core))
         return Entry(group, False, towards=self._links(nearest))
 
@@ -370,9 +366,13 @@ class Mesh:
     # ------------------------------------------------------------ what others read
 
     def take_entries(self) -> list[Entry | Group]:
-        """Return the entries that changed since last asked."""
-        entries, self._entries = self._entries, {}
-        return list(entries.values())
+        """Compile what changed since last asked."""
+        stale, self._stale = self._stale, {}
+        return [self._compile(group) for group in stale if group != MANAGEMENT]
+
+    def entries_waiting(self) -> int:
+        """Return how many groups the next `take_entries` looks at."""
+        return len(self._stale)
 
     def core_views(self) -> dict[NodeId, CoreView]:
         """Return the ways to all cores."""
