@@ -131,7 +131,7 @@ def test_a_payload_above_the_limit_is_left_out_and_the_next_one_crosses(ring):
 
 def test_the_largest_payload_of_mqtt_is_left_out_and_counted(ring):
     subscriber, before = ring.subscriber(1, "huge/#"), ring.counter(0, TOO_LARGE)
-    with socket.create_connection(("127.0.0.1", ring.nodes[0].mosquitto.port)) as raw:
+    with socket.create_connection(("127.0.0.1", ring.nodes[0].broker.port)) as raw:
         raw.sendall(b"\x10\x0d\x00\x04MQTT\x04\x02\x00\x00\x00\x01h")
         raw.recv(4)
         raw.sendall(b"\x30\xff\xff\xff\x7f\x00\x06huge/a")
