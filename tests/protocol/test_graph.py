@@ -240,6 +240,14 @@ def test_following_next_hops_reaches_every_node_over_a_shortest_way(links, metri
 
 
 @settings(max_examples=60)
+@given(maps)
+def test_by_hops_the_way_is_that_of_links_as_long_as_each_other(links):
+    alike = {node: dict.fromkeys(ends, 1) for node, ends in links.items()}
+    by_hops, by_time = (graph_of(alike, metric=metric) for metric in Metric)
+    assert [by_hops.next_hop(node) for node in links] == [by_time.next_hop(node) for node in links]
+
+
+@settings(max_examples=60)
 @given(maps, st.integers(2, 6).map(NodeId), st.lists(ids, max_size=5))
 def test_the_nearest_is_the_one_that_a_scan_of_all_distances_finds(links, lost, candidates):
     links.get(lost, {}).pop(lost, None)

@@ -53,7 +53,8 @@ class Graph:
     def next_hop(self, to: NodeId) -> NodeId | None:
         """Return the neighbour through which a node is best reached, None if it is out of reach."""
         if self._next_hops is None:
-            self._next_hops = self._shortest_paths()
+            by_hops = self._metric is Metric.HOPS
+            self._next_hops = self._fewest_hops() if by_hops else self._shortest_paths()
         return self._next_hops.get(to)
 
     def nearest(self, lost: NodeId, candidates: Iterable[NodeId]) -> NodeId | None:
@@ -118,6 +119,20 @@ class Graph:
         joined = [node for node in self.reachable if node not in before]
         return joined, [node for node in before if node not in self.reachable]
 
+    def _fewest_hops(self) -> dict[NodeId, NodeId]:
+        """Breadth first from here; of ways as short, the one by the smaller neighbour."""
+        hops: dict[NodeId, NodeId] = {}
+        front = {node: node for node in self._around(self._self) if node != self._self}
+        while front:
+            hops.update(front)
+            further: dict[NodeId, NodeId] = {}
+            for node, via in front.items():
+                for other in self._around(node):
+                    if other not in hops and other != self._self:
+                        further[other] = min(via, further.get(other, via))
+            front = further
+        return hops
+
     def _shortest_paths(self) -> dict[NodeId, NodeId]:
         """Dijkstra from here; ties go to the smaller node ids, so that all runs agree."""
         hops: dict[NodeId, NodeId] = {}
@@ -131,7 +146,7 @@ class Graph:
             hops[node] = via
             for other in self._around(node):
                 if other not in done:
-                    step = 1 if self._metric is Metric.HOPS else max(1, self._links[node][other])
+                    step = max(1, self._links[node][other])
                     first = other if node == self._self else via
                     heapq.heappush(heap, (cost + step, other, first))
         del hops[self._self]
