@@ -1,8 +1,8 @@
 """What an agent's memory does in ten minutes of load, new topics and changing subscriptions.
 
 Three brokers in a ring. A sensor publishes to ever new topics, all of which cross; a client changes
-its subscriptions all the time, others come, subscribe and leave. Caches of topics are filled within
-the first minutes and bounded; after that, memory that grows is a leak.
+its subscriptions all the time, others come, subscribe and leave. Caches of topics and of groups are
+bounded, and filled within the first four minutes; after that, memory that grows is a leak.
 """
 
 import asyncio
@@ -18,8 +18,8 @@ from hansa.local.federation import LocalFederation
 TICK_S = 0.02
 PER_TICK = 20
 """Publications per tick, each to a topic that was never used before."""
-CHURN_S = 0.05
-CHURN_HELD = 100
+CHURN_S = 0.02
+CHURN_HELD = 105
 """Filters that the client with changing subscriptions holds at a time."""
 VISITOR_S = 0.5
 MINUTE_S = 60.0

@@ -11,6 +11,9 @@ from tests.agent.live import Live, LoopThread, eventually
 from hansa.local.federation import LocalFederation
 from hansa.simulator.topologies import parse
 
+# Each federation starts once: two workers would start each twice.
+pytestmark = pytest.mark.xdist_group("live clients")
+
 TOPIC = "plant/line1/temp"
 FILTERS = (TOPIC, "plant/+/temp", "plant/#", "+/line1/#")
 """All match the topic, so every subscriber overlaps with all others."""

@@ -47,7 +47,7 @@ def node_id(key: bytes) -> NodeId:
     return NodeId(int.from_bytes(hashlib.sha256(key).digest()[:8], "big"))
 
 
-@lru_cache(maxsize=1 << 16)
+@lru_cache(maxsize=1 << 13)  # of groups that are gone, too: 1.5 MB at most
 def group_id(group: Group) -> GroupId:
     """Return the 64-bit name of a group, the same on every node."""
     return GroupId(int.from_bytes(hashlib.blake2b(group.encode(), digest_size=8).digest(), "big"))

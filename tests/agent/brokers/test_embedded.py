@@ -11,6 +11,8 @@ from hansa.agent.brokers.observer import UNCHANGED, Change
 from hansa.local.federation import LocalFederation
 from hansa.simulator.topologies import parse
 
+pytestmark = pytest.mark.xdist_group("embedded brokers")
+
 # ---------------------------------------------------------------- the observer
 
 
