@@ -4,10 +4,11 @@ import time
 from collections.abc import Callable
 
 from bench.console import say
-from hansa.protocol.forwarding import Entry, Forwarder, Table, Windows
+from hansa.protocol.forwarding import Entry, Forwarder, Table
 from hansa.protocol.settings import Outside
 from hansa.protocol.topics import FilterTrie
 from hansa.protocol.vocabulary import LinkId, NodeId, Publication
+from hansa.protocol.windows import Windows
 
 SECONDS = 0.5
 SENDER = LinkId(1)
@@ -46,7 +47,7 @@ def _filter(number: int) -> str:
 
 def _decisions(table: Table, topics: int, forget: bool = False) -> float:
     """Decide for copies that arrive from a neighbour, each new, over so many topics."""
-    forwarder = Forwarder(table, Windows(4096, 64), Outside.ONE)
+    forwarder = Forwarder(table, Windows(4096, known=(NodeId(7),)), Outside.ONE)
     copies = [_copy(1 + n, _filter(n % topics)) for n in range(20_000)]
 
     def decide() -> int:

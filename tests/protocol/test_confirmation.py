@@ -1,6 +1,7 @@
 """Who has this node's interest in force, and the letters by which nodes say so."""
 
 from hansa.protocol.confirmation import ENTRIES_PER_FRAME_MAX, Installation, Post
+from hansa.protocol.effects import Ignored
 from hansa.protocol.frames import Confirm, Confirmation, Enquire
 from hansa.protocol.settings import ProtocolSettings
 from hansa.protocol.vocabulary import HOPS_MAX, NodeId
@@ -113,46 +114,56 @@ def by_tens(to: NodeId) -> NodeId | None:
     return NodeId(to // 10) if to < 100 else None
 
 
+NOTHING: tuple[list[object], list[object]] = ([], [])
+
+
 def test_without_letters_nothing_leaves():
-    assert (post().flush(by_tens, 99.0), post().next_deadline()) == ([], None)
+    assert (post().flush(by_tens, 99.0), post().next_deadline()) == (NOTHING, None)
 
 
 def test_letters_wait_for_a_moment():
     made = post(confirmation(10))
     made.put(confirmation(11), 10.25)
-    assert (made.next_deadline(), made.flush(by_tens, 10.25)) == (10.5, [])
+    assert (made.next_deadline(), made.flush(by_tens, 10.25)) == (10.5, NOTHING)
 
 
 def test_letters_with_the_same_next_hop_share_a_frame():
     made = post(confirmation(10), confirmation(20), confirmation(11))
-    assert made.flush(by_tens, 10.5) == [
+    letters = [
         (1, Confirm((confirmation(10), confirmation(11)))),
         (2, Confirm((confirmation(20),))),
     ]
-    assert (made.flush(by_tens, 99.0), made.next_deadline()) == ([], None)
+    assert made.flush(by_tens, 10.5) == (letters, [])
+    assert (made.flush(by_tens, 99.0), made.next_deadline()) == (NOTHING, None)
 
 
 def test_of_two_confirmations_between_the_same_nodes_the_newer_leaves():
     made = post(confirmation(10, version=1), confirmation(10, version=2))
-    assert made.flush(by_tens, 10.5) == [(1, Confirm((confirmation(10, version=2),)))]
+    assert made.flush(by_tens, 10.5) == ([(1, Confirm((confirmation(10, version=2),)))], [])
 
 
 def test_an_enquiry_has_a_frame_of_its_own():
     enquiry = Enquire(NodeId(20), NodeId(10), 3)
-    assert post(enquiry).flush(by_tens, 10.5) == [(2, enquiry)]
+    assert post(enquiry).flush(by_tens, 10.5) == ([(2, enquiry)], [])
 
 
-def test_letters_to_nodes_out_of_reach_are_dropped():
+def test_letters_to_nodes_out_of_reach_are_dropped_and_counted():
+    made = post(confirmation(100, hops=1), Enquire(NodeId(100), NodeId(10), 1))
+    assert made.flush(by_tens, 10.5) == ([], [Ignored("letter without a way")] * 2)
+
+
+def test_own_letters_to_nodes_out_of_reach_are_written_again():
     made = post(confirmation(100), Enquire(NodeId(100), NodeId(10), 0))
-    assert made.flush(by_tens, 10.5) == []
+    assert made.flush(by_tens, 10.5) == NOTHING
 
 
-def test_letters_that_have_travelled_too_far_are_dropped():
+def test_letters_that_have_travelled_too_far_are_dropped_and_counted():
     made = post(confirmation(10, hops=HOPS_MAX), Enquire(NodeId(10), NodeId(20), HOPS_MAX))
+    assert made.flush(by_tens, 10.5) == ([], [Ignored("letter past the hop limit")] * 2)
     assert made.next_deadline() is None
 
 
 def test_a_frame_holds_a_bounded_number_of_letters():
     letters = [confirmation(10, node) for node in range(ENTRIES_PER_FRAME_MAX + 1)]
-    frames = [frame for _, frame in post(*letters).flush(by_tens, 10.5)]
+    frames = [frame for _, frame in post(*letters).flush(by_tens, 10.5)[0]]
     assert frames == [Confirm(tuple(letters[:-1])), Confirm(tuple(letters[-1:]))]

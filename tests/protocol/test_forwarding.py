@@ -8,14 +8,11 @@ from hypothesis import strategies as st
 
 from hansa.protocol.effects import Dropped, Send
 from hansa.protocol.forwarding import (
-    LIVES_MAX,
     WAITING_MAX,
     Entry,
     Forwarder,
     Plan,
     Table,
-    Window,
-    Windows,
     as_drops,
     as_sends,
     pick,
@@ -31,8 +28,10 @@ from hansa.protocol.vocabulary import (
     Publication,
     group_id,
 )
+from hansa.protocol.windows import LIVES_MAX, STRANGERS_MAX, Window, Windows
 
 ORIGIN = NodeId(9)
+EVERYBODY = [NodeId(number) for number in range(100)]
 L1, L2, L3, L4 = (LinkId(number) for number in (1, 2, 3, 4))
 G, H, I = group_id("a/+"), group_id("+/b"), group_id("a/#")  # noqa: E741 - three groups of a/b
 
@@ -58,7 +57,7 @@ def table(*entries: Entry, wanted: tuple[str, ...] = (), plans_max: int = 100) -
 def forwarder(
     *entries: Entry, wanted: tuple[str, ...] = (), where: Outside = Outside.ONE
 ) -> Forwarder:
-    return Forwarder(table(*entries, wanted=wanted), Windows(64, 10), where)
+    return Forwarder(table(*entries, wanted=wanted), Windows(64, EVERYBODY), where)
 
 
 def copy(
@@ -230,7 +229,7 @@ def test_a_window_lets_nothing_go_towards_a_group_twice(steps):
 
 
 def test_each_life_and_each_family_has_its_window():
-    windows = Windows(64, 10)
+    windows = Windows(64, EVERYBODY)
     names = [(ORIGIN, 1, False), (ORIGIN, 1, True), (ORIGIN, 2, False), (NodeId(8), 1, False)]
     made = [windows.get(*name) for name in names]
     assert len({id(window) for window in made}) == len(windows) == 4
@@ -238,21 +237,36 @@ def test_each_life_and_each_family_has_its_window():
 
 
 def test_only_the_newest_lives_are_remembered():
-    windows = Windows(64, 10)
+    windows = Windows(64, EVERYBODY)
     for life in (3, 7, 5):
         assert windows.get(ORIGIN, life, False) is not None
     assert len(windows) == LIVES_MAX
     assert windows.get(ORIGIN, 4, False) is None
 
 
-def test_the_oldest_origin_makes_room():
-    windows = Windows(64, origins_max=1)
-    first = windows.get(NodeId(1), 1, False)
-    windows.get(NodeId(2), 1, False)
-    assert windows.get(NodeId(1), 1, False) is first
-    windows.get(NodeId(3), 1, False)
-    assert len(windows) == 2
-    assert windows.get(NodeId(1), 1, False) is not first
+def test_a_few_strangers_are_taken_and_more_once_they_are_known():
+    known: set[NodeId] = {ORIGIN}
+    windows = Windows(64, known)
+    few = [NodeId(100 + number) for number in range(STRANGERS_MAX)]
+    too_many = NodeId(200)
+    taken = [windows.get(node, 1, journalled) for node in few for journalled in (False, True)]
+    assert None not in taken
+    assert (windows.get(too_many, 1, False), windows.admits(too_many)) == (None, False)
+    assert windows.get(ORIGIN, 1, False) is not None
+    known.add(few[3])
+    assert windows.get(too_many, 1, False) is not None
+    assert windows.get(NodeId(201), 1, False) is None
+    assert [windows.get(node, 1, kind) for node in few for kind in (False, True)] == taken
+
+
+def test_nothing_remains_of_an_origin_whose_lease_has_ended():
+    windows = Windows(64, EVERYBODY)
+    first = windows.get(ORIGIN, 1, False)
+    windows.get(ORIGIN, 1, True)
+    windows.forget(ORIGIN)
+    windows.forget(ORIGIN)
+    assert len(windows) == 0
+    assert windows.get(ORIGIN, 1, False) is not first
 
 
 # ---------------------------------------------------------------- outside the mesh
@@ -449,7 +463,7 @@ def test_whatever_arrives_is_delivered_once_and_crosses_no_link_for_the_same_rea
     drawn, arriving, where
 ):
     ways = table(*drawn, wanted=("a/b",))
-    made = Forwarder(ways, Windows(64, 10), where)
+    made = Forwarder(ways, Windows(64, EVERYBODY), where)
     spread = set(ways.plan("a/b").spread)
     delivered: list[int] = []
     named_so_far: list[tuple[int, GroupId]] = []

@@ -903,3 +903,22 @@ def test_a_filter_out_of_bounds_is_refused_and_counted():
     effects = node.handle(InterestChanged(("a/#/b", "x" * 2000, "a/b")), 0.0)
     assert [e for e in effects if isinstance(e, Ignored)] == [Ignored("filter out of bounds")] * 2
     assert node.view().interest[NodeId(1)].filters == ("a/b",)
+
+
+# ---------------------------------------------------------------- strangers
+
+
+def test_what_a_new_node_publishes_at_once_may_overtake_its_record():
+    """A publication goes on at once, a record waits 2 ms at every hop to share a frame."""
+    wire = Wire("1-2 2-3 3-4 4-5")
+    wire.want(5, "g")
+    wire.run(0.2)
+    wire.delay = lambda *_: 0.0001
+    wire.start(9)
+    wire.join("9-1")
+    while NodeId(5) not in wire.nodes[9].view().reachable:
+        wire.run(0.0001)
+    wire.publish(9, "g", b"at once")
+    wire.run(0.001)
+    assert NodeId(9) not in wire.nodes[5].view().reachable
+    assert wire.deliveries() == {5: [b"at once"]}

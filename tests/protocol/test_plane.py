@@ -5,6 +5,7 @@ from collections import defaultdict
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace as change
 
 from hansa.protocol import plane as plane_module
 from hansa.protocol.effects import Deliver, Dropped, Duplicate, Effect, Ignored, Send
@@ -16,6 +17,7 @@ from hansa.protocol.plane import SMALL_BYTES_MAX, Deliveries, Outgoing, Plane
 from hansa.protocol.settings import Outside, ProtocolSettings
 from hansa.protocol.topics import FilterTrie
 from hansa.protocol.vocabulary import HOPS_MAX, LinkId, NodeId, Plain, Publication, group_id
+from hansa.protocol.windows import STRANGERS_MAX
 from hansa.protocol.wire import PACKET_BYTES_MAX, decode_publication, encode
 
 HERE, ELSEWHERE = NodeId(1), NodeId(9)
@@ -32,7 +34,7 @@ def plane(*entries: Entry, wanted: tuple[str, ...] = (), outside: Outside = Outs
         trie.put(topic_filter, 1)
     settings = ProtocolSettings(outside=outside)
     table = Table(trie, settings.plans_max, list)
-    made = Plane(HERE, settings, table, Outbox(HERE, settings), lambda topic: ())
+    made = Plane(HERE, settings, table, Outbox(HERE, settings), lambda topic: (), (HERE, ELSEWHERE))
     for entry in entries:
         made.table.put(entry)
     return made
@@ -324,3 +326,29 @@ def test_whatever_arrives_both_ways_do_the_same(table, copies, outside, wanted):
     delivered = [effect.publication for effect in effects if isinstance(effect, Deliver)]
     assert [plain(each) for each in deliveries] == [plain(each) for each in delivered]
     assert news == [effect for effect in effects if not isinstance(effect, Send | Deliver)]
+
+
+# ---------------------------------------------------------------- strangers
+
+
+def test_what_a_stranger_too_many_published_is_ignored_on_both_ways():
+    fast, slow = plane(MEMBER), plane(MEMBER)
+    strangers = [replace_origin(copy(), NodeId(100 + n)) for n in range(STRANGERS_MAX + 1)]
+    outgoing, _, news = pass_on(fast, copy(), *strangers, copy(2))
+    taken = [slow.take(L1, each) for each in (copy(), *strangers, copy(2))]
+    assert news == [Ignored("publication of an unknown node")]
+    assert [effects for effects in taken if not isinstance(effects[0], Send)] == [news]
+    assert len(outgoing[L2]) == STRANGERS_MAX + 2
+
+
+def test_a_stranger_too_many_is_ignored_on_its_way_to_a_core_as_well():
+    tried = plane(OUTSIDE)
+    pass_on(tried, copy(named=(G,)))  # the topic is known from now on
+    for number in range(STRANGERS_MAX):
+        tried.windows.admits(NodeId(100 + number))
+    _, _, news = pass_on(tried, replace_origin(copy(named=(G,)), NodeId(99)))
+    assert news == [Ignored("publication of an unknown node")]
+
+
+def replace_origin(publication: Publication, origin: NodeId) -> Publication:
+    return change(publication, origin=origin)

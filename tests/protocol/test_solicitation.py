@@ -103,3 +103,11 @@ def test_requests_for_different_cores_do_not_stop_each_other():
     made = solicitation()
     made.pass_on(CORE, (1, 7), 10.0)
     assert made.pass_on(OTHER, (1, 7), 10.0)
+
+
+def test_a_forgotten_core_is_asked_for_anew():
+    made = solicitation()
+    made.pass_on(CORE, (1, 7), 10.0)
+    made.forget(CORE)
+    made.forget(CORE)
+    assert made.pass_on(CORE, (1, 6), 10.0)

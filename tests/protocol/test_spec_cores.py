@@ -11,6 +11,7 @@ from tests.protocol.federation import (
     grid,
     link_of,
     managers,
+    restart,
     sent,
     settled,
     timed,
@@ -64,6 +65,36 @@ def test_4_1_the_first_node_that_wants_a_group_claims_and_announces_it():
     ]
     assert told[1][0] - told[0][0] == pytest.approx(0.02)
     assert announcements(wire, 3) == []
+
+
+def two_wanters() -> Wire:
+    """3 begins to want a group that no core has; 1 wants it as well, but has just started anew and
+    does not know that yet."""
+    wire = settled("1-2 2-3", (1, "g"))
+    wire.stop(1)
+    wire.run(0.2)
+    restart(wire, 1, "1-2")
+    wire.run(0.2)
+    wire.log.clear()
+    wire.want(3, "g")
+    return wire
+
+
+def test_4_1_of_several_that_want_a_group_the_smallest_id_claims_it():
+    """4.1 The others wait a second for it."""
+    wire = two_wanters()
+    wire.run(0.5)
+    wire.want(1, "g")
+    wire.run(0.1)
+    assert cores(wire) == dict.fromkeys((1, 2, 3), 1)
+    wire.run(2.0)
+    assert announcements(wire, 3) == []
+
+    wire = two_wanters()
+    wire.run(0.9)
+    assert cores(wire)[3] is None
+    wire.run(0.2)
+    assert cores(wire)[3] == 3
 
 
 def test_4_2_of_several_claimants_the_smallest_id_is_the_core():

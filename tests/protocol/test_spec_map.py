@@ -182,3 +182,4 @@ def test_3_8_frames_to_a_distant_node_take_the_shortest_path():
         wire.give(2, Received(link_of(wire, 2, 1), Enquire(NodeId(3), NodeId(1), hops)))
         wire.run(0.1)
     assert max(frame.hops for _, _, frame in sent(wire, Enquire)) == HOPS_MAX - 1
+    assert views(wire)[2].counters == {"letter past the hop limit": 2}

@@ -1,6 +1,7 @@
 """Section 5 of docs/protocol.md, rule by rule: meshes and forwarding."""
 
 from collections import Counter
+from itertools import groupby
 
 from tests.protocol.federation import (
     LINE,
@@ -45,6 +46,15 @@ def test_5_1_members_tell_their_parents_once_up_to_the_core():
     assert members(wire) == [1, 3, 4, 5]
     told = [(source, target, frame.joined) for source, target, frame in sent(wire, Membership)]
     assert told == [(5, 3, ("g",)), (5, 4, ("g",)), (3, 1, ("g",)), (4, 1, ("g",))]
+
+
+def test_5_1_a_node_in_the_middle_is_in_more_meshes_than_one_node_may_want():
+    """5.1 It tells its parent of all groups that its children want."""
+    wants = [(6, "a"), (6, "b"), (7, "c"), (7, "d"), (8, "e"), (8, "f")]
+    wants += [(place - 3, topic) for place, topic in wants]
+    wire = settled("6-1 7-1 8-1 1-2 2-3 2-4 2-5", *wants, filters_per_node_max=2)
+    for topic, place in zip("abcdef", (3, 3, 4, 4, 5, 5), strict=True):
+        assert publish(wire, place + 3, topic) == {place: [b"x"]}
 
 
 def test_5_2_a_membership_without_reason_is_taken_back_after_the_linger():
@@ -95,6 +105,20 @@ def test_5_4_from_outside_a_copy_goes_towards_the_core_and_names_its_groups():
     publish(wire, 1, "a/b")
     named = [e.frame.named for e in wire.effects(1, Send) if isinstance(e.frame, Publication)]
     assert [set(groups) for groups in named] == [{group_id("a/+"), group_id("+/b")}]
+
+
+def test_5_4_a_random_parent_is_picked_anew_for_each_publication():
+    """5.4 Any of them brings it to the mesh: all arrive once, whichever way they take."""
+    wire = settled(grid(3), (8, "g"), outside=Outside.RANDOM)
+    for number in range(64):
+        wire.publish(0, "g", bytes([number]))
+    first = wire.copies()
+    assert min(first.count((0, 1)), first.count((0, 3))) > 64 / 4
+    runs = [len(list(run)) for _, run in groupby(first)]
+    assert 1 in runs  # not in turns …
+    assert max(runs) > 1  # … nor in blocks
+    wire.run(0.2)
+    assert wire.deliveries() == {8: [bytes([number]) for number in range(64)]}
 
 
 def test_5_5_a_duplicate_serves_only_a_group_that_it_still_names():

@@ -11,6 +11,7 @@ from hansa.protocol.node import Node
 from hansa.protocol.settings import Outside
 from hansa.protocol.topics import check_filter, matches
 from hansa.protocol.vocabulary import Identity, NodeId, Publication, node_id
+from hansa.protocol.windows import STRANGERS_MAX
 from hansa.protocol.wire import FORMAT_VERSION, decode, encode
 
 
@@ -90,6 +91,17 @@ def test_1_4_memberships_of_groups_that_nobody_wants_are_bounded():
     view = views(wire)[1]
     # The management group, of which the neighbour is a child as well, counts too.
     assert view.counters == {"filters_per_node_max": 11}
+
+
+def test_1_4_publications_of_invented_origins_are_bounded():
+    """1.4 Whatever can grow has a bound; what is refused for it is counted with the reason."""
+    wire = settled("1-2", (1, "g"))
+    for origin in range(100, 200):
+        invented = Publication(NodeId(origin), 1, 1, 0, "g", b"")
+        wire.give(1, Received(link_of(wire, 1, 2), invented))
+    view = views(wire)[1]
+    assert view.sizes["windows"] == STRANGERS_MAX
+    assert view.counters == {"publication of an unknown node": 100 - STRANGERS_MAX}
 
 
 def test_1_5_the_same_inputs_at_the_same_times_give_the_same_outputs():

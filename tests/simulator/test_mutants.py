@@ -13,12 +13,14 @@ from collections.abc import Sequence
 import pytest
 
 from hansa.protocol.election import Election
-from hansa.protocol.forwarding import Window
+from hansa.protocol.forwarding import Plan, Table
 from hansa.protocol.membership import Membership
 from hansa.protocol.neighbours import Neighbours
 from hansa.protocol.numbering import Numbering
 from hansa.protocol.routes import CoreRoutes
+from hansa.protocol.settings import ProtocolSettings
 from hansa.protocol.vocabulary import Publication
+from hansa.protocol.windows import Window
 from hansa.simulator.actions import (
     Action,
     Crash,
@@ -148,7 +150,7 @@ def test_a_small_memory_of_the_last_ids_lets_duplicates_through(monkeypatch):
                 seen.popitem(last=False)
             return new
 
-    monkeypatch.setattr("hansa.protocol.forwarding.Window", Recent)
+    monkeypatch.setattr("hansa.protocol.windows.Window", Recent)
     assert isinstance(Window(64), Window)  # the module's own name is what was replaced
     slow_side = LinkOptions(delays_ms=((0, 1, 30.0),))
     assert "at most once" in caught("ring:8", BURST, links=slow_side)
@@ -182,6 +184,26 @@ def test_a_core_that_nobody_replaces_is_missed(monkeypatch):
 
     monkeypatch.setattr(Election, "evaluate", give_up)
     assert "convergence" in caught("ring:6", CORE_LOST)
+
+
+PLANS = [
+    (0.0, Subscribe(1, "#")),
+    *((5.0, Publish(0, f"a/{number}")) for number in range(5)),
+    (8.0, Subscribe(0, "b")),
+]
+
+
+def test_plans_without_a_bound_are_noticed_as_they_grow(monkeypatch):
+    """A look at the end would be too late: the next change of the table forgets all plans."""
+    tight = ProtocolSettings(plans_max=2)
+    assert caught("line:2", PLANS, protocol=tight) == set()
+
+    def plan_and_keep(self, topic):
+        entries, wanted = self._entries.match(topic), self._wanted.match(topic)
+        return self.plans.setdefault(topic, Plan(entries, bool(wanted)))
+
+    monkeypatch.setattr(Table, "plan", plan_and_keep)
+    assert caught("line:2", PLANS, protocol=tight) == {"bounded"}
 
 
 def test_parents_that_are_never_told_of_a_leave_keep_too_many_members(monkeypatch):

@@ -34,6 +34,12 @@ def test_settings_of_all_kinds_are_tried():
     assert {options.shuffle_ids for options in SAMPLE} == {True, False}
 
 
+def test_some_runs_have_bounds_that_just_fit():
+    tight = [options for options in SAMPLE if options.protocol.plans_max == 2]
+    assert len(tight) > 50
+    assert all(options.protocol.nodes_max >= options.topology.nodes for options in tight)
+
+
 def test_faults_of_all_kinds_are_tried():
     for field in fields(Faults):
         if field.name != "outage_s":

@@ -14,7 +14,8 @@ SEEDS = {
     27: "a node's changed capacity did not bring on a new election of the management core",
     82: "frames released together were merged before the first of them was carried on",
     127: "a clone and the restarted original shared an incarnation, and neither gave way",
-    551: "two parts refused each other's hello and closed before either read the other's goodbye",
+    551: "two parts refused each other's hello and closed before either read the other's goodbye;"
+    " a node in the middle was refused membership of more groups than one node may want",
 }
 
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from msgspec.structs import replace
 
 from hansa.protocol.deadlines import earliest
+from hansa.protocol.effects import Effect, Ignored
 from hansa.protocol.frames import Confirm, Confirmation, Enquire
 from hansa.protocol.outbox import Outbox
 from hansa.protocol.records import Stamp
@@ -88,37 +89,48 @@ class Post:
         self._delay = delay
         self._confirmations: dict[tuple[NodeId, NodeId], Confirmation] = {}
         self._enquiries: dict[tuple[NodeId, NodeId], Enquire] = {}
+        self._dropped: list[Effect] = []
         self._due: float | None = None
 
     def put(self, letter: Confirmation | Enquire, now: float) -> None:
         """Take a letter; of two confirmations from one node to one other, the newer replaces."""
         if letter.hops >= HOPS_MAX:
-            return
-        if isinstance(letter, Enquire):
+            self._dropped.append(Ignored("letter past the hop limit"))
+        elif isinstance(letter, Enquire):
             self._enquiries[letter.to, letter.node] = letter
         else:
             self._confirmations[letter.to, letter.node] = letter
         if self._due is None:
             self._due = now + self._delay
 
-    def flush(self, next_hop: Callable[[NodeId], NodeId | None], now: float) -> Letters:
-        """Return what leaves now; what cannot leave is dropped, and will be asked for."""
+    def flush(
+        self, next_hop: Callable[[NodeId], NodeId | None], now: float
+    ) -> tuple[Letters, list[Effect]]:
+        """Return what leaves now, and the news of what cannot: it will be asked for."""
         if self._due is None or now < self._due:
-            return []
+            return [], []
         self._due = None
         letters: Letters = []
         bundles: dict[NodeId, list[Confirmation]] = {}
-        for entry in self._confirmations.values():
-            if (hop := next_hop(entry.to)) is not None:
-                bundles.setdefault(hop, []).append(entry)
+        waiting: list[Confirmation | Enquire] = [
+            *self._confirmations.values(),
+            *self._enquiries.values(),
+        ]
+        for letter in waiting:
+            hop = next_hop(letter.to)
+            if hop is None:
+                if letter.hops:  # what this node wrote itself, it writes again
+                    self._dropped.append(Ignored("letter without a way"))
+            elif isinstance(letter, Enquire):
+                letters.append((hop, letter))
+            else:
+                bundles.setdefault(hop, []).append(letter)
         for hop, bundle in bundles.items():
             for at in range(0, len(bundle), ENTRIES_PER_FRAME_MAX):
                 letters.append((hop, Confirm(tuple(bundle[at : at + ENTRIES_PER_FRAME_MAX]))))
-        for enquiry in self._enquiries.values():
-            if (hop := next_hop(enquiry.to)) is not None:
-                letters.append((hop, enquiry))
         self._confirmations, self._enquiries = {}, {}
-        return letters
+        dropped, self._dropped = self._dropped, []
+        return letters, dropped
 
     def next_deadline(self) -> float | None:
         """When `flush` is next due."""

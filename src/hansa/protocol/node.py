@@ -52,7 +52,7 @@ from hansa.protocol.settings import ProtocolSettings
 from hansa.protocol.strategies import make_strategy
 from hansa.protocol.strategies.base import Tell, surroundings_of
 from hansa.protocol.topics import is_filter
-from hansa.protocol.viewing import view_of
+from hansa.protocol.viewing import sizes_of, view_of
 from hansa.protocol.vocabulary import Group, LinkId, NodeId, Publication
 from hansa.protocol.vocabulary import Identity as Identity
 
@@ -76,8 +76,9 @@ class Node:
             self.id, settings, lambda topic: self.table.plan(topic).deliver, past or forgetful
         )
         self.table = Table(self._local.wanted, settings.plans_max, self._strategy.take_entries)
+        outbox, nodes = self.custody.outbox, self._overlay.database.nodes
         self.plane = Plane(
-            self.id, settings, self.table, self.custody.outbox, self.remote.receivers
+            self.id, settings, self.table, outbox, self.remote.receivers, known=nodes
         )
         self._interest_due: float | None = None
         self._confirmations = Confirmations(
@@ -149,9 +150,9 @@ class Node:
         effects += [Remember(number, node) for number, node in self.remote.take_unsaved()]
         for node in self.remote.take_settled():
             self._confirmations.confirm(node, now)
-        for hop, letter in self._confirmations.flush(self._overlay.graph.next_hop, now):
-            effects += self._overlay.tell(hop, letter, now)
-        effects += self._overlay.flush(now)
+        letters, dropped = self._confirmations.flush(self._overlay.graph.next_hop, now)
+        effects += [e for to, letter in letters for e in self._overlay.tell(to, letter, now)]
+        effects += [*dropped, *self._overlay.flush(now)]
         self.table.outdate(self._strategy.entries_waiting())
         return effects
 
@@ -311,6 +312,7 @@ class Node:
         effects += self.custody.forget(node)
         self.table.forget_plans()
         self._strategy.forget(node)
+        self.plane.windows.forget(node)
         effects += self._note_claims(node, (), claims, now)
         return effects + self._translate(self._strategy.interest_changed(groups, now), now)
 
@@ -387,11 +389,10 @@ class Node:
             self._strategy,
             in_force=self.remote.in_force,
             installed=self._confirmations.complete,
-            sizes={
-                "filters": len(self._local.filters),
-                "groups": len(self.table),
-                "plans": self.table.plan_count,
-                "windows": len(self.plane.windows),
-            },
+            sizes=self.sizes(),
             counters=self._counters,
         )
+
+    def sizes(self) -> dict[str, int]:
+        """Return how much there is of what has a bound."""
+        return sizes_of(self._overlay, self.plane, len(self._local.filters))

@@ -13,23 +13,16 @@ what it holds, but not in what becomes of it if it is new: that is remembered as
 by the bytes of its names and topic, and forgotten with the plans.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 
 from hansa.errors import InvalidFrame
 from hansa.protocol.effects import Deliver, Duplicate, Effect, Ignored, Keep, Send
-from hansa.protocol.forwarding import (
-    Forwarder,
-    Plan,
-    Table,
-    Windows,
-    as_drops,
-    as_sends,
-    shortcut,
-)
+from hansa.protocol.forwarding import Forwarder, Plan, Table, as_drops, as_sends, shortcut
 from hansa.protocol.numbering import Captured, Numbering
 from hansa.protocol.outbox import Outbox
 from hansa.protocol.settings import Outside, ProtocolSettings
 from hansa.protocol.vocabulary import HOPS_MAX, RECEIVERS_MAX, LinkId, NodeId, Plain, Publication
+from hansa.protocol.windows import Windows
 from hansa.protocol.wire import (
     GROUP,
     HEAD,
@@ -70,10 +63,12 @@ class Plane:
         table: Table,
         outbox: Outbox,
         receivers: Callable[[str], tuple[NodeId, ...]],
+        known: Container[NodeId],
     ) -> None:
-        """Read ways from a table; `receivers` tells which other nodes want a topic."""
+        """Read ways from a table; `receivers` tells which other nodes want a topic, `known` are
+        those with a record here."""
         self.table = table
-        self.windows = Windows(settings.window, settings.nodes_max)
+        self.windows = Windows(settings.window, known)
         self.numbering = Numbering(node)
         self._node = node
         self._outbox = outbox
@@ -119,11 +114,17 @@ class Plane:
         new, deliver, copies, stuck = self._forwarder.next(publication, link)
         effects: list[Effect] = []
         if not new:
-            effects.append(Duplicate(publication.origin, publication.number))
+            effects.append(self._cut(publication))
         if deliver and not publication.qos:  # else the inbox decides
             effects.append(Deliver(publication))
         effects += as_sends(publication, copies, publication.hops + 1)
         return effects + as_drops(publication, stuck)
+
+    def _cut(self, copy: Publication) -> Effect:
+        """Say why a copy is not new."""
+        if self.windows.admits(copy.origin):
+            return Duplicate(copy.origin, copy.number)
+        return Ignored("publication of an unknown node")
 
     # ------------------------------------------------------------ many at a time
 
@@ -223,7 +224,7 @@ class Plane:
                             for each in links:
                                 outgoing[each].append(frame)
                         continue
-                    if not count:
+                    if window is not None and not count:
                         news.append(Duplicate(origin, number))
                         continue
             try:

@@ -50,6 +50,10 @@ class Solicitation:
         self._passed[core] = (stamp, now)
         return True
 
+    def forget(self, core: NodeId) -> None:
+        """A core's lease has ended."""
+        self._passed.pop(core, None)
+
     def next_deadline(self) -> float | None:
         """When `due` next returns something."""
         return min(when for when, _ in self._due.values()) if self._due else None

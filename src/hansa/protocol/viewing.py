@@ -4,9 +4,23 @@ from collections.abc import Mapping
 
 from hansa.protocol.inspection import InterestView, NeighbourView, NodeView
 from hansa.protocol.overlay import Overlay
+from hansa.protocol.plane import Plane
 from hansa.protocol.records import Kind, Stamp
 from hansa.protocol.strategies.base import Strategy
 from hansa.protocol.vocabulary import NodeId
+
+
+def sizes_of(overlay: Overlay, plane: Plane, filters: int) -> dict[str, int]:
+    """Count what has a bound."""
+    links = overlay.neighbours.links.values()
+    return {
+        "filters": filters,
+        "groups": len(plane.table),
+        "nodes": len(overlay.database.nodes),
+        "plans": plane.table.plan_count,
+        "unacknowledged": max((link.channel.waiting for link in links if link.channel), default=0),
+        "windows": len(plane.windows),
+    }
 
 
 def view_of(
@@ -20,9 +34,6 @@ def view_of(
 ) -> NodeView:
     """Copy what people and checkers want to see."""
     database = overlay.database
-    links = overlay.neighbours.links.values()
-    waiting = max((link.channel.waiting for link in links if link.channel), default=0)
-    sizes = {**sizes, "nodes": len(database.nodes), "unacknowledged": waiting}
     return NodeView(
         node=overlay.identity.node,
         incarnation=overlay.incarnation,

@@ -18,6 +18,9 @@ NODES_MAX = 50
 SIZES = (2, *(3, 4, 5, 6, 8, 10, 12) * 3, *(16, 20, 25) * 2, NODES_MAX)
 """Numbers of nodes to choose from. Most faults show in small federations, and sooner."""
 
+TIGHT = 0.25
+"""The share of runs whose bounds are as small as can be."""
+
 FILTERS = (
     "#",
     "+/temp",
@@ -75,7 +78,21 @@ def random_options(seed: int) -> Options:
         start_spread_s=chance.choice((0.0, 0.0, 1.0)),
         wire=chance.random() < 0.1,
     )
-    return replace(options, phases=_phases(chance, options))
+    options = replace(options, phases=_phases(chance, options))
+    return _tighten(options) if random.Random(f"{seed} bounds").random() < TIGHT else options
+
+
+def _tighten(options: Options) -> Options:
+    """Make bounds as small as the run allows: plans are soon too many, the rest just fits."""
+    faults = options.faults
+    newcomers = faults.lossy_restarts + faults.clones + faults.collisions
+    protocol = replace(
+        options.protocol,
+        plans_max=2,
+        filters_per_node_max=len(options.workload.filters),
+        nodes_max=options.topology.nodes + newcomers,
+    )
+    return replace(options, protocol=protocol)
 
 
 def _topology(chance: random.Random, seed: int) -> Topology:

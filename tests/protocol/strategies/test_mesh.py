@@ -6,7 +6,14 @@ is 9.
 
 import pytest
 
-from hansa.protocol.effects import CoreElected, CoreLost, MeshJoined, MeshLeft, ParentsChanged
+from hansa.protocol.effects import (
+    CoreElected,
+    CoreLost,
+    Ignored,
+    MeshJoined,
+    MeshLeft,
+    ParentsChanged,
+)
 from hansa.protocol.forwarding import Entry
 from hansa.protocol.frames import UNREACHABLE, Announce, Fetch, Membership, Ordered, Solicit
 from hansa.protocol.graph import Graph
@@ -394,7 +401,7 @@ def test_one_of_many_requests_is_enough():
     ids=["back where it came from", "to a node out of reach", "beyond the hop limit"],
 )
 def test_a_request_does_not_travel(sender, frame):
-    assert Place().hear(sender, frame) == []
+    assert Place().hear(sender, frame) == [Ignored("request without a way")]
 
 
 def test_a_core_that_is_asked_announces_itself_anew():

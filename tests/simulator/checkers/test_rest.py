@@ -3,11 +3,8 @@
 import pytest
 from tests.simulator.worlds import Played
 
-from hansa.protocol.settings import ProtocolSettings
-from hansa.simulator.checkers import AtRest, Bounded
-from hansa.simulator.options import Options
+from hansa.simulator.checkers import AtRest
 from hansa.simulator.structure import Structure
-from hansa.simulator.topologies import parse
 from hansa.simulator.truth import Truth
 
 
@@ -69,13 +66,3 @@ def test_who_is_disturbed_again_gets_more_time(violations, monkeypatch):
     resting.disturb("crash 2", rest_s=1.0)
     resting.checker.finished()
     assert violations == []
-
-
-def test_a_node_that_keeps_too_much_is_seen(violations):
-    played = Played("line:3", protocol=ProtocolSettings(nodes_max=3)).run(2.0)
-    structure = Structure(Truth(played.world), ProtocolSettings(nodes_max=2))
-    Bounded(played.world, violations, structure).finished()
-    assert violations == []
-    played.world.options = Options(parse("line:3", 0), protocol=ProtocolSettings(nodes_max=2))
-    Bounded(played.world, violations, structure).finished()
-    assert "n0 has 3 nodes, the limit is 2" in violations[0]

@@ -100,6 +100,7 @@ class Mesh:
     def forget(self, node: NodeId) -> None:
         """A node's lease has ended."""
         self._routes.forget(node)
+        self._solicitation.forget(node)
         self._flags = {key: flags for key, flags in self._flags.items() if key[0] != node}
 
     def receive(self, sender: NodeId, frame: Control, now: float) -> Outcome:
@@ -193,8 +194,8 @@ class Mesh:
     def _take_announcement(self, sender: NodeId, frame: Announce, now: float) -> Outcome:
         if frame.core == self._self:
             return []  # our own, back around a loop
-        known = frame.core in self._routes.routes
-        if not known and len(self._routes.routes) >= self._settings.nodes_max:
+        routes = self._routes.routes
+        if frame.core not in routes and len(routes) >= self._settings.nodes_max:
             return [Ignored("nodes_max")]
         self._doubt([frame.core])
         before = self._routes.parents(frame.core)
@@ -213,8 +214,8 @@ class Mesh:
         return outcome
 
     def _take_membership(self, child: NodeId, frame: MembershipFrame) -> Outcome:
-        room = self._settings.filters_per_node_max - self._membership.held_by(child)
-        joined = frame.joined[: max(0, room)]
+        most = self._settings.filters_per_node_max + len(self._around.index.wanters)  # as relay
+        joined = frame.joined[: max(0, most - self._membership.held_by(child))]
         self._touch(self._membership.note_child(child, joined, frame.left))
         return [Ignored("filters_per_node_max") for _ in frame.joined[len(joined) :]]
 
@@ -268,10 +269,9 @@ class Mesh:
             return []
         hop = self._around.graph.next_hop(frame.core)
         if hop is None or hop == sender or frame.hops >= HOPS_MAX:
-            return []
-        if not self._solicitation.pass_on(frame.core, stamp, now):
-            return []
-        return [Tell(hop, Solicit(frame.core, frame.incarnation, frame.seq, frame.hops + 1))]
+            return [Ignored("request without a way")]
+        onward = Solicit(frame.core, *stamp, frame.hops + 1)
+        return [Tell(hop, onward)] if self._solicitation.pass_on(frame.core, stamp, now) else []
 
     def _answer_request(self, stamp: Stamp, now: float) -> None:
         """Announce anew, unless a newer announcement than the asker knows is still under way."""

@@ -1,14 +1,16 @@
 """The promises, one small class each. A broken one becomes a text with time, nodes and seed.
 
 Some are checked at every step, because a moment's breach is a breach: no phantom, at most once, no
-loop, parents nearer, cost. The others hold when the federation has had time to come to rest.
+loop, parents nearer, bounded, cost. The others hold when the federation has had time to come to
+rest.
 """
 
 from hansa.simulator.checkers.announcements import Cost, ParentsNearer
 from hansa.simulator.checkers.base import Checker
+from hansa.simulator.checkers.bounded import Bounded
 from hansa.simulator.checkers.guarantees import Guaranteed
 from hansa.simulator.checkers.publications import AtMostOnce, Completeness, NoLoop, NoPhantom
-from hansa.simulator.checkers.rest import AtRest, Bounded
+from hansa.simulator.checkers.rest import AtRest
 from hansa.simulator.convergence import Tracker
 from hansa.simulator.structure import Structure
 from hansa.simulator.world import World
@@ -40,5 +42,5 @@ def all_checkers(
         Completeness(world, violations, tracker),
         Guaranteed(world, violations, tracker),
         AtRest(world, violations, tracker, structure),
-        Bounded(world, violations, structure),
+        Bounded(world, violations),
     ]

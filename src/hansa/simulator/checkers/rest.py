@@ -2,7 +2,6 @@
 
 from hansa.simulator.checkers.base import Checker
 from hansa.simulator.convergence import Tracker, allowance
-from hansa.simulator.site import Site
 from hansa.simulator.structure import Structure
 from hansa.simulator.world import World
 
@@ -57,34 +56,3 @@ class AtRest(Checker):
             self._problems = list(self._structure.exact())
         if self._problems and again:
             self.world.scheduler.after(RECHECK_S, self._verify, what, disturbances, again - 1)
-
-
-class Bounded(Checker):
-    """Nothing that a node keeps grows beyond its setting."""
-
-    name = "bounded"
-
-    def __init__(self, world: World, violations: list[str], structure: Structure) -> None:
-        """Look through the structure's eyes."""
-        super().__init__(world, violations)
-        self._truth = structure.truth
-        settings = world.options.protocol
-        self._limits = {
-            "filters": settings.filters_per_node_max,
-            "nodes": settings.nodes_max,
-            "plans": settings.plans_max,
-            "unacknowledged": 2 * settings.unacknowledged_max,
-            "windows": 4 * settings.nodes_max,
-        }
-
-    def finished(self) -> None:
-        """Look at every node that runs."""
-        for site in self.world.sites:
-            if site.node is not None:
-                self._verify(site)
-
-    def _verify(self, site: Site) -> None:
-        sizes = self._truth.view(site).sizes
-        for name, limit in self._limits.items():
-            if sizes[name] > limit:
-                self.fail(f"n{site.place} has {sizes[name]} {name}, the limit is {limit}")

@@ -1,0 +1,36 @@
+"""A node that keeps too much is seen whenever it could have grown."""
+
+import pytest
+from tests.simulator.checkers.stubs import end, idle_world, publication, published
+from tests.simulator.worlds import Played
+
+from hansa.protocol.settings import ProtocolSettings
+from hansa.simulator.checkers import Bounded
+from hansa.simulator.options import Options
+from hansa.simulator.topologies import parse
+
+LOOKS = {
+    "after control": lambda checker, world: checker.changed(world.sites[0]),
+    "as it forwards": lambda checker, world: checker.forwarded(end(world), publication()),
+    "as it delivers": lambda checker, world: checker.delivered(
+        world.sites[0], publication(), published(1)
+    ),
+}
+
+
+@pytest.mark.parametrize("look", LOOKS.values(), ids=LOOKS)
+def test_a_node_that_keeps_too_much_is_seen(look):
+    violations: list[str] = []
+    world = Played("line:3", protocol=ProtocolSettings(nodes_max=3)).run(2.0).world
+    look(Bounded(world, violations), world)
+    assert violations == []
+    world.options = Options(parse("line:3", 0), protocol=ProtocolSettings(nodes_max=2))
+    look(Bounded(world, violations), world)
+    assert ["n0 has 3 nodes, the limit is 2" in text for text in violations] == [True]
+
+
+def test_where_nothing_runs_nothing_is_kept():
+    violations: list[str] = []
+    world = idle_world()
+    Bounded(world, violations).changed(world.sites[0])
+    assert violations == []
