@@ -140,7 +140,7 @@ async def spawn(
         stdout=out,
         stderr=out,
         env={**os.environ, **environment},
-        start_new_session=True,
+        process_group=0,  # a session of its own would be scheduled apart, and answer later
     )
 
 
