@@ -1,9 +1,12 @@
-"""What all tests share: how hypothesis searches, and what counts towards coverage."""
+"""What all tests share: how hypothesis searches, what counts towards coverage, a real broker."""
 
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
+
+from hansa.errors import UsageError
+from hansa.local.mosquitto import find_mosquitto
 
 # Two busy cores make any deadline a lottery; pytest's timeout catches what hangs.
 settings.register_profile("hansa", deadline=None, print_blob=True)
@@ -17,3 +20,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if not item.path.is_relative_to(PROTOCOL_TESTS):
             item.add_marker("no_cover")
+
+
+@pytest.fixture(scope="session")
+def mosquitto() -> str:
+    """Where the broker is; tests that need one are skipped if there is none."""
+    try:
+        return find_mosquitto()
+    except UsageError as error:
+        pytest.skip(str(error))

@@ -7,19 +7,8 @@ import pytest
 from tests.agent.live import Live
 from tests.agent.process import Scene
 
-from hansa.errors import UsageError
 from hansa.local.federation import LocalFederation
-from hansa.local.mosquitto import find_mosquitto
 from hansa.simulator.topologies import parse
-
-
-@pytest.fixture(scope="session")
-def mosquitto() -> str:
-    """Where the broker is; tests that need one are skipped if there is none."""
-    try:
-        return find_mosquitto()
-    except UsageError as error:
-        pytest.skip(str(error))
 
 
 @pytest.fixture(scope="session")

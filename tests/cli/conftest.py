@@ -9,19 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hansa.errors import UsageError
-from hansa.local.mosquitto import find_mosquitto
-
 UP_TIMEOUT_S = 60.0
-
-
-@pytest.fixture(scope="session")
-def mosquitto() -> str:
-    """The broker's path."""
-    try:
-        return find_mosquitto()
-    except UsageError as problem:
-        pytest.skip(str(problem))
 
 
 @pytest.fixture(scope="session")

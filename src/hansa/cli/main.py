@@ -25,6 +25,7 @@ TRACEBACK = "HANSA_TRACEBACK"
 
 COMMANDS = {
     "agent": "run one agent beside its broker",
+    "chaos": "break a live federation on purpose, and account for every publication",
     "demo": "watch real brokers carry a message once, lose an agent and a broker, and heal",
     "doctor": "check a broker, and print what its configuration lacks",
     "simulate": "run a federation on virtual time: the papers' scenarios, or any topology",
@@ -46,6 +47,7 @@ Commands:
   status      {COMMANDS["status"]}
   top         {COMMANDS["top"]}
   simulate    {COMMANDS["simulate"]}
+  chaos       {COMMANDS["chaos"]}
 
   -h, --help  this; `hansa COMMAND --help` explains a command and its options
   --version   print the version

@@ -104,8 +104,11 @@ class LocalFederation:
         settings: dict[str, str],
         base_port: int | None = None,
         cable: Cable = PLAIN,
+        persistent: bool = False,
     ) -> None:
-        """Choose ports; `settings` are environment variables for all agents."""
+        """Choose ports; `settings` are environment variables for all agents. Persistent brokers
+        keep what they hold when they are stopped gently."""
+        self._is_persistent = persistent
         self._is_embedded = settings.get("HANSA_BROKER_OBSERVER") == "embedded"
         if not self._is_embedded:
             find_mosquitto()
@@ -127,7 +130,7 @@ class LocalFederation:
         broker: Mosquitto | EmbeddedBroker = (
             EmbeddedBroker(ports[0])
             if self._is_embedded
-            else Mosquitto(directory / "broker", ports[0])
+            else Mosquitto(directory / "broker", ports[0], is_persistent=self._is_persistent)
         )
         return LocalNode(str(number), broker, ports[1], ports[2], directory)
 

@@ -60,7 +60,9 @@ def require_free(port: int) -> None:
             raise UsageError(f"port {port} of 127.0.0.1 cannot be used: {error}") from error
 
 
-def configuration(port: int, log_file: Path, extra: tuple[str, ...] = ()) -> str:
+def configuration(
+    port: int, log_file: Path, extra: tuple[str, ...] = (), is_persistent: bool = False
+) -> str:
     """Return the configuration of a broker that an agent can observe."""
     lines = [
         f"listener {port} 127.0.0.1",
@@ -79,7 +81,8 @@ def configuration(port: int, log_file: Path, extra: tuple[str, ...] = ()) -> str
         "connection_messages true",
         "max_queued_messages 100000",
         "max_inflight_messages 100",
-        "persistence false",
+        f"persistence {str(is_persistent).lower()}",
+        f"persistence_location {log_file.parent}/",
         *extra,
     ]
     return "\n".join(lines) + "\n"
@@ -92,6 +95,7 @@ class Mosquitto:
     directory: Path
     port: int
     extra: tuple[str, ...] = ()
+    is_persistent: bool = False
     process: asyncio.subprocess.Process | None = field(default=None, init=False)
 
     @property
@@ -103,7 +107,7 @@ class Mosquitto:
         """Start it and wait until it answers."""
         self.directory.mkdir(parents=True, exist_ok=True)
         path = self.directory / "mosquitto.conf"
-        path.write_text(configuration(self.port, self.log_file, self.extra))
+        path.write_text(configuration(self.port, self.log_file, self.extra, self.is_persistent))
         with (self.directory / "mosquitto.out").open("ab") as out:
             self.process = await spawn(out, {}, find_mosquitto(), "-c", str(path))
         await self._wait()

@@ -1,0 +1,1 @@
+"""Break a live federation on purpose, and find out whether it kept its promise."""

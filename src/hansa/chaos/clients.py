@@ -1,0 +1,183 @@
+"""Clients that keep a history: what they published, what was acknowledged, what they got.
+
+They are careful, as a client of QoS 1 and 2 should be: a publisher sends nothing twice, so whatever
+was not acknowledged when its connection broke is unknown; a subscriber keeps its session, so that
+what its broker holds for it waits.
+"""
+
+import asyncio
+import random
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+from hansa.agent.brokers.connection import BrokerAddress, Connection
+from hansa.chaos.history import Event, Op, Stream, read_payload
+from hansa.mqtt import effects, inputs, packets
+from hansa.mqtt.options import Options
+
+SESSION_S = 3_600
+PACKET_IDS = 64_999
+PAUSE_S = 0.002
+"""How often a publisher looks whether it is time, or whether there is room again."""
+
+Note = Callable[[Event], None]
+
+
+class _Client:
+    """What both kinds share: one connection that is kept."""
+
+    def __init__(self, address: BrokerAddress, options: Options, note: Note) -> None:
+        self._note = note
+        self._connection = Connection(address, options, self._told, random.Random())
+        self._running: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Connect, and keep it so."""
+        self._running = asyncio.create_task(self._connection.run())
+
+    async def stop(self) -> None:
+        """Leave."""
+        with suppress(TimeoutError):
+            await self._connection.leave()
+        if self._running is not None:
+            self._running.cancel()
+            await asyncio.gather(self._running, return_exceptions=True)
+
+    def _told(self, effect: effects.Effect) -> None:
+        raise NotImplementedError
+
+    def _event(self, op: Op, stream: Stream, counter: int, subscriber: str, qos: int) -> None:
+        now = asyncio.get_running_loop().time()
+        self._note(Event(now, op, stream, counter, subscriber, qos))
+
+
+class Publisher(_Client):
+    """Publishes counters to some streams in turn, at a steady pace."""
+
+    def __init__(
+        self, address: BrokerAddress, name: str, topics: dict[str, int], rate: float, note: Note
+    ) -> None:
+        """Publish to these topics, each at its QoS, so often a second in all."""
+        super().__init__(address, Options(client_id=name, clean_start=True), note)
+        self._streams = [Stream(name, topic, qos) for topic, qos in topics.items()]
+        self._counters = dict.fromkeys(self._streams, 0)
+        self._interval = 1 / rate
+        self._under_way: dict[int, tuple[Stream, int]] = {}
+        self._next_id = 1
+        self._publishing: asyncio.Task[None] | None = None
+
+    def go(self) -> None:
+        """Begin to publish."""
+        self._publishing = asyncio.create_task(self._publish_all())
+
+    async def pause(self) -> None:
+        """Publish no more."""
+        if self._publishing is not None:
+            self._publishing.cancel()
+            await asyncio.gather(self._publishing, return_exceptions=True)
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether all that was published is acknowledged, or never will be."""
+        return not self._under_way
+
+    async def _publish_all(self) -> None:
+        loop = asyncio.get_running_loop()
+        due = loop.time()
+        turn = 0
+        while True:
+            session = self._connection.session
+            if loop.time() < due or session is None or session.quota == 0:
+                await asyncio.sleep(PAUSE_S)
+                if session is None:
+                    due = loop.time()  # what could not be published then is not made up for
+                continue
+            self._publish(self._streams[turn % len(self._streams)])
+            turn += 1
+            due += self._interval
+
+    def _publish(self, stream: Stream) -> None:
+        counter = self._counters[stream]
+        self._counters[stream] += 1
+        packet_id = 0
+        if stream.qos:
+            while self._next_id in self._under_way:
+                self._next_id = self._next_id % PACKET_IDS + 1
+            packet_id, self._next_id = self._next_id, self._next_id % PACKET_IDS + 1
+            self._under_way[packet_id] = (stream, counter)
+        self._event(Op.INVOKE, stream, counter, "", stream.qos)
+        packet = packets.Publish(
+            stream.topic, stream.payload(counter), stream.qos, packet_id=packet_id
+        )
+        self._connection.order(inputs.Publish([packet]))
+        if not stream.qos:
+            self._event(Op.OK, stream, counter, "", 0)
+
+    def _told(self, effect: effects.Effect) -> None:
+        match effect:
+            case effects.Answered(batch):
+                releases = [
+                    packets.PubRel(answer.packet_id)
+                    for answer in batch
+                    if isinstance(answer, packets.PubRec)
+                ]
+                if releases:
+                    self._connection.order(inputs.Answer(releases))
+                for answer in batch:
+                    if isinstance(answer, packets.PubAck | packets.PubComp):
+                        stream, counter = self._under_way.pop(answer.packet_id)
+                        self._event(Op.OK, stream, counter, "", stream.qos)
+            case effects.Disconnected() | effects.ProtocolViolation() | effects.ConnectRefused():
+                self._under_way.clear()
+            case _:
+                pass
+
+
+class Subscriber(_Client):
+    """Takes everything that its filters bring, once as far as it can tell."""
+
+    def __init__(
+        self, address: BrokerAddress, name: str, filters: tuple[str, ...], note: Note
+    ) -> None:
+        """Subscribe at QoS 2 in a session that its broker keeps."""
+        options = Options(client_id=name, session_expiry=SESSION_S)
+        super().__init__(address, options, note)
+        self.name = name
+        self.arrivals = 0
+        self._filters = filters
+        self._held: set[int] = set()
+
+    def _told(self, effect: effects.Effect) -> None:
+        match effect:
+            case effects.Connected(session_present=present):
+                if not present:
+                    self._held.clear()
+                wishes = tuple(packets.Subscription(name, qos=2) for name in self._filters)
+                self._connection.order(inputs.Subscribe(wishes))
+            case effects.PublishReceived(batch):
+                self._take(batch)
+            case effects.Answered(batch):
+                released = [each.packet_id for each in batch if isinstance(each, packets.PubRel)]
+                self._held.difference_update(released)
+                self._connection.order(inputs.Answer([packets.PubComp(n) for n in released]))
+            case _:
+                pass
+
+    def _take(self, batch: Sequence[packets.Publish]) -> None:
+        for packet in batch:
+            if packet.qos == 2 and packet.packet_id in self._held:
+                continue  # the broker sends it again because it does not know that it came
+            found = read_payload(bytes(packet.payload))
+            self.arrivals += 1
+            if found is not None:
+                self._event(Op.DELIVER, *found, self.name, packet.qos)
+        answers = [
+            (packets.PubAck if packet.qos == 1 else packets.PubRec)(packet.packet_id)
+            for packet in batch
+            if packet.qos
+        ]
+        self._held.update(packet.packet_id for packet in batch if packet.qos == 2)
+        for kind in (packets.PubAck, packets.PubRec):
+            some = [answer for answer in answers if isinstance(answer, kind)]
+            if some:
+                self._connection.order(inputs.Answer(some))

@@ -1,0 +1,183 @@
+"""A live federation with clients at its brokers, and the hands that break it.
+
+Every link goes through a relay, so that it can be cut. What is broken is remembered, so that all of
+it can be mended.
+"""
+
+import asyncio
+import os
+import signal
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from hansa.agent.brokers.connection import BrokerAddress
+from hansa.chaos.clients import Publisher, Subscriber
+from hansa.chaos.history import Event
+from hansa.errors import UsageError
+from hansa.local.federation import Cable, LocalFederation
+from hansa.local.mosquitto import end
+from hansa.simulator.topologies import Topology
+
+POLL_S = 0.05
+INSTALL_TIMEOUT_S = 30.0
+TOPICS = {"plant/line1/temp": 1, "plant/line2/temp": 2, "plant/line1/speed": 0}
+"""What every publisher publishes, each topic at its QoS."""
+FILTERS = ("plant/+/temp", "plant/#")
+"""What subscribers want, in turn: overlapping, so that the same topic comes by several groups."""
+
+
+@dataclass(slots=True)
+class Stage:
+    """All that a scenario can reach."""
+
+    federation: LocalFederation
+    publishers: list[Publisher] = field(default_factory=list)
+    subscribers: list[Subscriber] = field(default_factory=list)
+    history: list[Event] = field(default_factory=list)
+    _dead: set[int] = field(default_factory=set)
+    _hanging: set[int] = field(default_factory=set)
+    _cut: set[tuple[int, int]] = field(default_factory=set)
+
+    @property
+    def places(self) -> range:
+        """All nodes, by number."""
+        return range(len(self.federation.nodes))
+
+    @property
+    def topology(self) -> Topology:
+        """Who is linked to whom."""
+        return self.federation.topology
+
+    def wanted(self) -> dict[str, list[str]]:
+        """Return which topics each subscriber gets."""
+        return {
+            client.name: [topic for topic in TOPICS if number % 2 or topic.endswith("temp")]
+            for number, client in enumerate(self.subscribers)
+        }
+
+    # ------------------------------------------------------------ clients
+
+    async def populate(self, publishers: list[int], subscribers: list[int], rate: float) -> None:
+        """Connect clients, and wait until every subscription is installed everywhere."""
+        note = self.history.append
+        self.subscribers += [
+            Subscriber(self.address(place), f"sub{place}", (FILTERS[number % 2],), note)
+            for number, place in enumerate(subscribers)
+        ]
+        self.publishers += [
+            Publisher(self.address(place), f"pub{place}", TOPICS, rate, note)
+            for place in publishers
+        ]
+        await asyncio.gather(*(client.start() for client in self._clients))
+        await self._installed(subscribers)
+
+    @property
+    def _clients(self) -> list[Publisher | Subscriber]:
+        return [*self.subscribers, *self.publishers]
+
+    async def _installed(self, subscribers: list[int]) -> None:
+        async with asyncio.timeout(INSTALL_TIMEOUT_S):
+            for place in subscribers:
+                while not await self._knows_its_own(place):
+                    await asyncio.sleep(POLL_S)
+        await self.federation.wait_until_converged()
+
+    async def _knows_its_own(self, place: int) -> bool:
+        status = await asyncio.to_thread(self.federation.nodes[place].status)
+        interest = status["interest"]
+        assert isinstance(interest, dict)
+        return bool(set(FILTERS).intersection(interest["local"]))
+
+    def address(self, place: int) -> BrokerAddress:
+        """Where a broker is."""
+        return BrokerAddress("127.0.0.1", self.federation.nodes[place].broker.port)
+
+    async def close(self) -> None:
+        """End everything."""
+        await asyncio.gather(*(publisher.pause() for publisher in self.publishers))
+        await asyncio.gather(*(client.stop() for client in self._clients))
+        await self.federation.stop()
+
+    # ------------------------------------------------------------ breaking and mending
+
+    async def kill_agent(self, place: int) -> None:
+        """Kill -9."""
+        self._hanging.discard(place)
+        self._dead.add(place)
+        await self._signal(place, signal.SIGKILL)
+
+    async def start_agent(self, place: int) -> None:
+        """Start an agent that was killed."""
+        if place in self._dead:
+            self._dead.discard(place)
+            await self.federation.start_agent(place)
+
+    async def hang_agent(self, place: int) -> None:
+        """SIGSTOP."""
+        if place not in self._dead:
+            self._hanging.add(place)
+            await self._signal(place, signal.SIGSTOP)
+
+    async def wake_agent(self, place: int) -> None:
+        """SIGCONT."""
+        if place in self._hanging:
+            self._hanging.discard(place)
+            await self._signal(place, signal.SIGCONT)
+
+    async def _signal(self, place: int, number: signal.Signals) -> None:
+        agent = self.federation.nodes[place].agent
+        if agent is None or agent.returncode is not None:
+            return
+        with suppress(ProcessLookupError):
+            os.kill(agent.pid, number)
+        if number is signal.SIGKILL:
+            await agent.wait()
+
+    async def restart_broker(self, place: int) -> None:
+        """Stop a broker gently and start it again: it keeps its sessions."""
+        broker = self.federation.nodes[place].broker
+        assert broker.process is not None
+        await end(broker.process)
+        await broker.start()
+
+    def cut(self, a: int, b: int) -> None:
+        """Let nothing pass between two neighbours, and tell nobody."""
+        self._cut.add((a, b))
+        self.federation.cut(a, b)
+
+    def mend(self, a: int, b: int) -> None:
+        """Undo `cut`."""
+        self._cut.discard((a, b))
+        self.federation.mend(a, b)
+
+    def part(self, side: set[int]) -> None:
+        """Cut all links between these nodes and the others."""
+        for a, b in self.topology.links:
+            if (a in side) != (b in side):
+                self.cut(a, b)
+
+    def mend_all(self) -> None:
+        """Undo all cuts."""
+        for a, b in list(self._cut):
+            self.mend(a, b)
+
+    async def heal(self) -> None:
+        """Undo everything that was done."""
+        self.mend_all()
+        for place in list(self._hanging):
+            await self.wake_agent(place)
+        for place in list(self._dead):
+            await self.start_agent(place)
+
+
+async def set_up(topology: Topology, settings: dict[str, str]) -> Stage:
+    """Start a federation whose brokers keep what they hold when they are stopped gently."""
+    cable = Cable(can_cut=True)
+    federation = LocalFederation(topology, settings, cable=cable, persistent=True)
+    try:
+        await federation.start()
+        await federation.wait_until_converged()
+    except (UsageError, asyncio.CancelledError):
+        await federation.stop()
+        raise
+    return Stage(federation)

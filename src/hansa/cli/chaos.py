@@ -1,0 +1,113 @@
+"""`hansa chaos`: break a live federation on purpose, and see whether it kept its promise."""
+
+import asyncio
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from hansa.chaos.run import Outcome, Play, play
+from hansa.chaos.scenarios import SCENARIOS
+from hansa.cli.arguments import Parser, amount, one_of, seed
+from hansa.cli.report import console, table
+
+EXAMPLES = """\
+  hansa chaos kills
+  hansa chaos kills halves cores --seconds 120 --topology grid:3x3 --rate 200
+  hansa chaos all --seed 7 --json results.json"""
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Play scenarios, print what became of every publication; 1 if a promise was broken."""
+    given = _parser().parse_args(arguments)
+    names = list(SCENARIOS) if "all" in given.scenarios else list(dict.fromkeys(given.scenarios))
+    outcomes: dict[str, Outcome] = {}
+    for name in names:
+        plan = Play(SCENARIOS[name], given.topology, given.seed, given.seconds, given.rate)
+        outcomes[name] = _play(plan, given.history)
+    _show(outcomes)
+    if given.json is not None:
+        rows = {name: _row(outcome) for name, outcome in outcomes.items()}
+        given.json.write_text(json.dumps(rows, indent=1) + "\n")
+    return 1 if any(outcome.broken for outcome in outcomes.values()) else 0
+
+
+def _play(plan: Play, history: Path | None) -> Outcome:
+    out, name = console(), plan.scenario.name
+    with out.status(f"{name}: ") as progress:
+        outcome = asyncio.run(play(plan, lambda what: progress.update(f"{name}: {what}"), history))
+    out.print(f"{name}: {', '.join(outcome.broken) or 'every promise kept'}")
+    for example in outcome.verdict.examples if outcome.broken else ():
+        out.print(f"  {example}")
+    return outcome
+
+
+def _parser() -> Parser:
+    parser = Parser(
+        "hansa chaos",
+        "Start real brokers and agents, publish at QoS 0, 1 and 2, break what can be broken, heal\n"
+        "it, and account for every publication. Scenarios:\n\n"
+        + "\n".join(f"  {each.name:<12}{each.about}" for each in SCENARIOS.values()),
+        EXAMPLES,
+    )
+    parser.add_argument(
+        "scenarios", nargs="+", type=one_of([*SCENARIOS, "all"]), metavar="SCENARIO"
+    )
+    parser.add_argument(
+        "--topology", default="grid:3x3", metavar="WORD", help="as for `hansa up` (grid:3x3)"
+    )
+    parser.add_argument(
+        "--seed", type=seed, default=1, metavar="N", help="decides who is hit, and when (1)"
+    )
+    parser.add_argument(
+        "--seconds",
+        type=amount(1, 86_400, "seconds"),
+        default=30.0,
+        metavar="S",
+        help="how long there is trouble (30)",
+    )
+    parser.add_argument(
+        "--rate",
+        type=amount(1, 100_000, "a second"),
+        default=100.0,
+        metavar="N",
+        help="publications per second of each publisher (100)",
+    )
+    parser.add_argument(
+        "--history", type=Path, metavar="FILE", help="keep what clients saw, as JSON lines"
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the results")
+    return parser
+
+
+def _show(outcomes: dict[str, Outcome]) -> None:
+    rows = table(
+        "scenario",
+        "published",
+        "ok",
+        "recovered",
+        "unknown",
+        "lost",
+        "twice (1, 2)",
+        "disorder",
+        "drained",
+    )
+    for name, outcome in outcomes.items():
+        verdict, drained = outcome.verdict, outcome.drained_s
+        rows.add_row(
+            name,
+            str(verdict.published),
+            str(verdict.fates["ok"]),
+            str(verdict.fates["recovered"]),
+            str(verdict.fates["unknown"]),
+            str(verdict.fates["lost"]),
+            f"{verdict.duplicates[1]}, {verdict.duplicates[2]}",
+            str(verdict.inversions),
+            "not" if drained is None else f"{drained:.1f} s",
+        )
+    console().print(rows)
+
+
+def _row(outcome: Outcome) -> dict[str, object]:
+    verdict = asdict(outcome.verdict)
+    return {**verdict, "drained_s": outcome.drained_s, "broken": outcome.broken}
