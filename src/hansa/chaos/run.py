@@ -41,6 +41,8 @@ class Outcome:
     drained_s: float | None
     """From the end of the trouble until everything had arrived; None if it did not."""
     duplicates_allowed: int
+    is_rival: bool = False
+    """Whether this was not Hansa, and only for comparison."""
 
     @property
     def broken(self) -> list[str]:

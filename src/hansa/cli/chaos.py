@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
+from hansa.chaos import bridges
 from hansa.chaos.run import Outcome, Play, play
 from hansa.chaos.scenarios import SCENARIOS
 from hansa.cli.arguments import Parser, amount, one_of, seed
@@ -25,11 +26,15 @@ def run(arguments: Sequence[str]) -> int:
     for name in names:
         plan = Play(SCENARIOS[name], given.topology, given.seed, given.seconds, given.rate)
         outcomes[name] = _play(plan, given.history)
+    if given.compare:
+        for name, trouble in bridges.TROUBLES.items():
+            verdict = asyncio.run(bridges.play(trouble, given.rate))
+            outcomes[name] = Outcome(verdict, None, 0, is_rival=True)
     _show(outcomes)
     if given.json is not None:
         rows = {name: _row(outcome) for name, outcome in outcomes.items()}
         given.json.write_text(json.dumps(rows, indent=1) + "\n")
-    return 1 if any(outcome.broken for outcome in outcomes.values()) else 0
+    return 1 if any(each.broken and not each.is_rival for each in outcomes.values()) else 0
 
 
 def _play(plan: Play, history: Path | None) -> Outcome:
@@ -76,6 +81,9 @@ def _parser() -> Parser:
     parser.add_argument(
         "--history", type=Path, metavar="FILE", help="keep what clients saw, as JSON lines"
     )
+    parser.add_argument(
+        "--compare", action="store_true", help="also let a pair of bridged Mosquittos try"
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the results")
     return parser
 
@@ -93,7 +101,7 @@ def _show(outcomes: dict[str, Outcome]) -> None:
         "drained",
     )
     for name, outcome in outcomes.items():
-        verdict, drained = outcome.verdict, outcome.drained_s
+        verdict = outcome.verdict
         rows.add_row(
             name,
             str(verdict.published),
@@ -103,9 +111,15 @@ def _show(outcomes: dict[str, Outcome]) -> None:
             str(verdict.fates["lost"]),
             f"{verdict.duplicates[1]}, {verdict.duplicates[2]}",
             str(verdict.inversions),
-            "not" if drained is None else f"{drained:.1f} s",
+            _drained(outcome),
         )
     console().print(rows)
+
+
+def _drained(outcome: Outcome) -> str:
+    if outcome.is_rival:
+        return ""
+    return "not" if outcome.drained_s is None else f"{outcome.drained_s:.1f} s"
 
 
 def _row(outcome: Outcome) -> dict[str, object]:
