@@ -3,6 +3,7 @@
 from hansa.protocol.effects import Deliver, Effect, Gap, Ignored
 from hansa.protocol.frames import Owed, Receipt, Resend
 from hansa.protocol.inbox import Inbox
+from hansa.protocol.outbox import EPOCH_MAX
 from hansa.protocol.settings import ProtocolSettings
 from hansa.protocol.vocabulary import NodeId, Publication
 from hansa.protocol.wire import encode
@@ -11,7 +12,9 @@ ME, ORIGIN, THIRD = NodeId(1), NodeId(2), NodeId(3)
 
 
 def inbox(**settings: object) -> Inbox:
-    return Inbox(ME, ProtocolSettings(**settings), lambda topic: True)  # type: ignore[arg-type]
+    made = Inbox(ME, ProtocolSettings(**settings), lambda topic: True)  # type: ignore[arg-type]
+    made.open(0.0)
+    return made
 
 
 def owed(number: int, previous: int, origin: NodeId = ORIGIN, size: int = 0) -> Publication:
@@ -38,10 +41,9 @@ def test_an_answer_that_does_not_fit_is_ignored():
 def test_what_a_former_life_took_does_not_come_again():
     made = inbox()
     made.take(owed(9, 8), 0.0)
-    assert made.resend(answer(owed(8, 5), after=5, upto=8), 0.0)[0] == Gap(
-        ORIGIN, 1, 1, 5, "a former life took it"
-    )
-    assert made.streams[ORIGIN].taken == 9
+    effects = made.resend(answer(owed(8, 5), after=5, upto=8), 0.0)
+    assert delivered(effects) == [8, 9]
+    assert not [effect for effect in effects if isinstance(effect, Gap)]
 
 
 def test_an_answer_with_publications_of_another_node_is_ignored():
@@ -97,8 +99,63 @@ def test_news_of_an_unknown_stream_or_an_ended_epoch_changes_nothing():
     assert made.streams[ORIGIN].newest == 1
 
 
+def test_an_origin_that_fell_back_into_an_ended_epoch_is_told():
+    made = Inbox(ME, ProtocolSettings(), lambda topic: True, {ORIGIN: (7, 3)})
+    made.remind(Owed(ME, ORIGIN, 6, 90), 0.0)
+    assert made.fire(1.0) == [Receipt(ORIGIN, ME, 7, 3, 3)]
+
+
+def test_an_epoch_that_nobody_can_have_changes_nothing():
+    made = inbox()
+    far = EPOCH_MAX + 1
+    copy = Publication(ORIGIN, far, 1, 1, "t", b"", previous=((ME, 0),))
+    assert made.take(copy, 0.0) == [Ignored("epoch out of bounds")]
+    assert made.remind(Owed(ME, ORIGIN, far, 1), 0.0) == [Ignored("epoch out of bounds")]
+    assert made.streams == {}
+
+
+def test_an_answer_that_cannot_be_read_changes_nothing():
+    made = inbox()
+    made.take(owed(9, 8), 0.0)
+    answered = Resend(ME, ORIGIN, 1, 0, 8, 8, (encode(owed(8, 0)), b"\x00 no publication"))
+    assert made.resend(answered, 0.0) == [Ignored("repair that cannot be read")]
+    assert made.streams[ORIGIN].taken == 0
+
+
+def test_before_it_is_known_what_clients_want_everything_is_held():
+    made = Inbox(ME, ProtocolSettings(), lambda topic: True, {ORIGIN: (1, 1)})
+    assert made.take(owed(2, 1), 0.0) == []
+    assert made.take(owed(4, 3), 0.0) == []
+    assert delivered(made.resend(answer(owed(2, 1), owed(3, 2), after=1, upto=3), 0.0)) == []
+    assert made.next_deadline() is None
+    assert delivered(made.open(1.0)) == [2]
+    assert made.next_deadline() == 1.02
+    assert made.open(2.0) == []
+
+
 def test_origins_have_a_bound():
     made = inbox(nodes_max=1)
     made.take(owed(1, 0), 0.0)
     assert made.take(owed(1, 0, THIRD), 0.0) == [Ignored("nodes_max")]
     assert made.remind(Owed(ME, THIRD, 1, 5), 0.0) == [Ignored("nodes_max")]
+
+
+def test_what_was_taken_is_a_duplicate_even_after_the_lease_of_its_origin():
+    made = inbox()
+    made.take(owed(1, 0), 0.0)
+    made.take(owed(9, 8), 0.0)
+    assert made.forget(ORIGIN) == [Gap(ORIGIN, 1, 2, 9, "end of lease")]
+    assert made.forget(ORIGIN) == []
+    assert delivered(made.take(owed(9, 1), 0.0)) == []
+    assert delivered(made.take(owed(12, 9), 0.0)) == [12]
+
+
+def test_of_too_many_origins_the_one_forgotten_first_makes_room():
+    made = inbox(nodes_max=2)
+    fourth = NodeId(4)
+    for origin in (ORIGIN, THIRD):
+        made.take(owed(1, 0, origin), 0.0)
+        assert made.forget(origin) == []
+    made.joined(ORIGIN, 0.0)
+    assert delivered(made.take(owed(1, 0, fourth), 0.0)) == [1]
+    assert list(made.streams) == [ORIGIN, fourth]

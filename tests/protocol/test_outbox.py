@@ -1,9 +1,9 @@
 """What a node owes others; the rules are proved in test_spec_delivery.py."""
 
-from hansa.protocol.effects import EpochRenewed, Ignored, Recall
-from hansa.protocol.events import Published
-from hansa.protocol.frames import Owed, Receipt
-from hansa.protocol.outbox import Outbox
+from hansa.protocol.effects import EpochRenewed, GivenUp, Ignored, Recall
+from hansa.protocol.events import Published, Recalled
+from hansa.protocol.frames import Owed, Receipt, Resend
+from hansa.protocol.outbox import EPOCH_MAX, Outbox
 from hansa.protocol.settings import ProtocolSettings
 from hansa.protocol.vocabulary import NodeId
 
@@ -35,6 +35,30 @@ def test_a_receipt_of_an_older_epoch_is_answered_with_the_present_one():
 
 def test_a_receipt_of_a_newer_epoch_begins_one_above_it():
     assert outbox(2).take(receipt(9, epoch=7), 1, 0.0) == [EpochRenewed(8)]
+
+
+def test_a_receipt_of_an_epoch_that_nobody_can_have_is_ignored():
+    made = outbox(2)
+    assert made.take(receipt(1, epoch=EPOCH_MAX), 1, 0.0) == [Ignored("epoch out of bounds")]
+    assert made.position == (1, 3)
+
+
+def test_nobody_gets_more_at_a_time_than_the_settings_say():
+    made = outbox(3)
+    assert made.take(receipt(0, want=1 << 60), 1, 0.0) == [Recall(OTHER, 1, 0, 3, 65_536)]
+
+
+def test_an_answer_fits_one_frame_whatever_the_shell_has_read():
+    made = outbox()
+    made._settings = ProtocolSettings(repair_bytes=150)  # noqa: SLF001
+    found = [made.capture(Published("t", b"x" * 20, qos=1), (OTHER,)) for _ in range(9)]
+    (letter,) = made.resend(Recalled(OTHER, 1, 0, 9, tuple(found)))
+    assert isinstance(letter, Resend)
+    assert (letter.after, letter.upto, letter.lost, len(letter.publications)) == (0, 2, 0, 2)
+    large = made.capture(Published("t", b"x" * 500, qos=1), (OTHER,))
+    (letter,) = made.resend(Recalled(OTHER, 1, 9, 10, (large,)))
+    assert isinstance(letter, Resend)
+    assert (letter.after, letter.upto, len(letter.publications)) == (9, 10, 1)
 
 
 def test_what_was_acknowledged_is_not_sent_again_to_one_that_has_forgotten_it():
@@ -70,9 +94,16 @@ def test_what_is_settled_may_be_forgotten():
 def test_what_was_owed_to_a_forgotten_node_leaves_all_the_same():
     made = Outbox(ME, ProtocolSettings())
     made.capture(Published("t", b"", qos=1), (OTHER, THIRD))
-    made.forget(OTHER)
+    assert made.forget(OTHER) == [GivenUp(OTHER, 1, 1, 1)]
+    assert made.forget(OTHER) == []
     assert [item.number for item in made.keep(1, 1, 0.0)] == [1]
     assert list(made.debts) == [THIRD]
+
+
+def test_who_has_everything_is_forgotten_without_a_word():
+    made = outbox(2)
+    made.take(receipt(2), 1, 0.0)
+    assert made.forget(OTHER) == []
 
 
 def test_what_was_kept_in_an_older_epoch_still_leaves():

@@ -9,6 +9,7 @@ from hansa.protocol.effects import (
     Deliver,
     EpochRenewed,
     Gap,
+    GivenUp,
     Ignored,
     InterestInstalled,
     Keep,
@@ -124,6 +125,22 @@ def test_7_3_what_nobody_wants_any_more_is_taken_but_not_delivered():
     wire.run(0.1)
     assert numbers(wire, 2) == [2]
     assert letters(wire, 2, Receipt)[-1] == Receipt(ONE, TWO, 1, 3, 3)
+
+
+def test_7_3_nothing_is_taken_before_it_is_known_what_clients_want():
+    """7.3 After a start everything is early, until the shell has told what clients want."""
+    wire = settled("1-2", (2, "a"))
+    wire.stop(2)
+    wire.publish(1, "a", b"meanwhile", qos=1)
+    wire.start(2, Identity(TWO, key(2), 2), past=Remembered())
+    wire.join("1-2")
+    wire.publish(1, "a", b"then", qos=1)
+    wire.run(5.0)
+    assert wire.deliveries() == {}
+    assert wire.nodes[1].custody.outbox.settled == 0
+    wire.want(2, "a")
+    wire.run(1.0)
+    assert wire.deliveries() == {2: [b"meanwhile", b"then"]}
 
 
 def test_7_4_a_hole_is_asked_for_at_the_origin_and_filled_from_its_journal():
@@ -334,6 +351,25 @@ def test_7_8_an_old_copy_of_the_journal_begins_a_new_epoch():
     assert wire.deliveries()[2] == [b"after"]
 
 
+def test_7_8_a_journal_older_than_the_epoch_begins_a_newer_one():
+    """7.8 A reminder of an ended epoch is answered, or the two would never agree again."""
+    wire = settled("1-2", (2, "a"))
+    records = tuple(wire.nodes[1].records_of(TWO))
+    wire.stop(1)
+    wire.stop(2)
+    past = Remembered(epoch=1, next_seq=3, owed={TWO: 2})
+    wire.start(1, Identity(ONE, key(1), 3), past=past)
+    wire.give(1, Restored(records))
+    wire.start(2, Identity(TWO, key(2), 2), past=Remembered(taken={ONE: (7, 1)}))
+    wire.want(2, "a")
+    wire.join("1-2")
+    wire.run(2.0)
+    assert wire.effects(1, EpochRenewed) == [EpochRenewed(8)]
+    wire.publish(1, "a", b"after", qos=1)
+    wire.run(0.5)
+    assert wire.deliveries() == {2: [b"after"]}
+
+
 def test_7_9_with_too_much_on_its_way_to_the_disk_nothing_more_is_taken():
     """7.9 It asks when there is room."""
     wire = settled("1-2", (2, "a"), undelivered_max=2)
@@ -362,6 +398,7 @@ def test_7_10_with_the_lease_what_is_owed_ends():
     wire.cut("1-2")
     wire.run(6.0)
     assert wire.effects(2, Gap) == [Gap(ONE, 1, 1, 2, "end of lease")]
+    assert wire.effects(1, GivenUp) == [GivenUp(TWO, 1, 1, 2)]
     assert wire.nodes[1].custody.outbox.debts == {}
     assert wire.give(1, Published("a", b"", qos=1)) == []
     assert wire.give(1, Recalled(TWO, 1, 0, 1, ())) == []

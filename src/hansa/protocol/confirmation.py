@@ -33,7 +33,7 @@ class Installation:
         self._patience = settings.confirm_patience
         self.stamp: Stamp = (0, 0)
         self.complete = True
-        self._confirmed: dict[NodeId, None] = {}
+        self.confirmed: dict[NodeId, None] = {}
         self._ask_due: float | None = None
         self._ask_after = self._patience
 
@@ -41,23 +41,23 @@ class Installation:
         """There is a newer interest: everybody has to confirm again."""
         self.stamp = stamp
         self.complete = False
-        self._confirmed.clear()
+        self.confirmed.clear()
         self._ask_due, self._ask_after = now + self._patience, self._patience
 
     def confirm(self, node: NodeId, stamp: Stamp) -> None:
         """A node has this version in force."""
         if stamp == self.stamp:
-            self._confirmed[node] = None
+            self.confirmed[node] = None
 
     def doubt(self, node: NodeId) -> None:
         """A node has started anew: what it confirmed counts no more."""
-        self._confirmed.pop(node, None)
+        self.confirmed.pop(node, None)
 
     def check(self, reachable: dict[NodeId, None], now: float) -> bool:
         """Look again; return whether the installation has just become complete."""
         was = self.complete
         self.complete = self.stamp == (0, 0) or (
-            len(self._confirmed) >= len(reachable) - 1 and not self._missing(reachable)
+            len(self.confirmed) >= len(reachable) - 1 and not self._missing(reachable)
         )
         if self.complete:
             self._ask_due = None
@@ -78,7 +78,7 @@ class Installation:
         return self._ask_due
 
     def _missing(self, reachable: Iterable[NodeId]) -> list[NodeId]:
-        return [n for n in reachable if n != self._self and n not in self._confirmed]
+        return [n for n in reachable if n != self._self and n not in self.confirmed]
 
 
 class Post:
@@ -161,6 +161,11 @@ class Confirmations:
     def complete(self) -> bool:
         """Whether this node's interest is installed."""
         return self._installation.complete
+
+    @property
+    def confirmed(self) -> Mapping[NodeId, None]:
+        """The nodes that have this node's newest interest in force, and said so."""
+        return self._installation.confirmed
 
     def check(self, reachable: dict[NodeId, None], now: float) -> int | None:
         """Look again; return the version of the interest that has just been installed."""

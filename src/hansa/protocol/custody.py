@@ -79,12 +79,22 @@ class Custody:
 
     def forget(self, node: NodeId) -> list[Effect]:
         """A node's lease has ended."""
-        self.outbox.forget(node)
-        return self.inbox.forget(node)
+        return [*self.outbox.forget(node), *self.inbox.forget(node)]
 
     def fire(self, now: float) -> list[Letter]:
         """Return the letters that are due."""
         return [*self.outbox.fire(now), *self.inbox.fire(now)]
+
+    def sizes(self) -> dict[str, int]:
+        """Return how much there is of what has a bound."""
+        streams = self.inbox.streams.values()
+        return {
+            "debts": len(self.outbox.debts),
+            "held": max((len(stream.held) for stream in streams), default=0),
+            "held_bytes": self.inbox.held_bytes,
+            "streams": len(streams),
+            "undelivered": max((len(stream.undelivered) for stream in streams), default=0),
+        }
 
     def next_deadline(self) -> float | None:
         """When `fire` is next due."""

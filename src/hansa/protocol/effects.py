@@ -65,8 +65,9 @@ class Recall(msgspec.Struct, frozen=True):
 
 
 class Remember(msgspec.Struct, frozen=True):
-    """Save what is known of a node (`Node.records_of`; if nothing is, forget it): publications are
-    owed to it even if this node starts anew before it meets anybody. Answer with Noted."""
+    """Save what is known of a node (`Node.records_of`; if nothing is, forget it and what it was
+    owed): publications are owed to it even if this node starts anew before it meets anybody. Answer
+    with Noted."""
 
     number: int
     node: NodeId
@@ -197,6 +198,16 @@ class Gap(msgspec.Struct, frozen=True):
     reason: str
 
 
+class GivenUp(msgspec.Struct, frozen=True):
+    """What this node owed another at these positions was never acknowledged, and the other was away
+    for longer than its lease."""
+
+    node: NodeId
+    epoch: int
+    first: int
+    last: int
+
+
 class Repaired(msgspec.Struct, frozen=True):
     """Publications that were missing came from their origin's journal."""
 
@@ -206,7 +217,8 @@ class Repaired(msgspec.Struct, frozen=True):
 
 class EpochRenewed(msgspec.Struct, frozen=True):
     """A receiver knows positions that this node's journal does not: it is an old copy. What follows
-    has a new epoch; what was published since the copy was put in place may be lost."""
+    has a new epoch, which the shell must remember; what was published since the copy was put in
+    place may be lost."""
 
     epoch: int
 
@@ -233,6 +245,7 @@ News = (
     | Duplicate
     | Dropped
     | Gap
+    | GivenUp
     | Repaired
     | EpochRenewed
     | Ignored

@@ -3,7 +3,8 @@
 An origin's publications have positions, and each names what this node was owed before it. So there
 is one number to know per origin: everything owed up to there was taken. What follows it without a
 hole is delivered; what comes early is held; what was taken before is a duplicate, for ever. A hole
-is asked for at the origin, whatever way the copies went.
+is asked for at the origin, whatever way the copies went. Until it is known what clients here want,
+everything is early.
 
 What is delivered counts when the shell has it on disk; then the origin gets a receipt.
 """
@@ -12,9 +13,10 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from heapq import heappop, heappush
 
+from hansa.errors import InvalidFrame
 from hansa.protocol.effects import Deliver, Effect, Gap, Ignored, Repaired
 from hansa.protocol.frames import Letter, Owed, Receipt, Resend
-from hansa.protocol.outbox import PATIENCE_FACTOR_MAX
+from hansa.protocol.outbox import EPOCH_MAX, PATIENCE_FACTOR_MAX
 from hansa.protocol.settings import ProtocolSettings
 from hansa.protocol.vocabulary import NodeId, Publication
 from hansa.protocol.wire import decode_publication
@@ -72,8 +74,20 @@ class Inbox:
             origin: Stream(epoch, seq, settings.repair_patience)
             for origin, (epoch, seq) in (taken or {}).items()
         }
+        self._absent: dict[NodeId, None] = dict.fromkeys(self.streams)
         self._busy: dict[NodeId, None] = {}  # streams with something due
-        self._held_bytes = 0
+        self._opened = False
+        self.held_bytes = 0
+
+    def open(self, now: float) -> list[Effect]:
+        """It is known from now on what clients here want: take what has come already."""
+        effects: list[Effect] = []
+        if not self._opened:
+            self._opened = True
+            for origin, stream in self.streams.items():
+                effects += self._drain(stream)
+                self._plan_to_ask(origin, stream, now)
+        return effects
 
     # ------------------------------------------------------------ publications
 
@@ -103,17 +117,20 @@ class Inbox:
         stream = self.streams.get(frame.node)
         if stream is None or frame.epoch != stream.epoch:
             return [Ignored("repair that nobody asked for")]
+        try:
+            publications = [decode_publication(data) for data in frame.publications]
+        except InvalidFrame:
+            return [Ignored("repair that cannot be read")]
+        if any((item.origin, item.life) != (frame.node, frame.epoch) for item in publications):
+            return [Ignored("repair with publications of another node")]
         effects: list[Effect] = []
         before = stream.taken
-        for upto, reason in ((frame.after, "a former life took it"), (frame.lost, "retention")):
-            if upto > stream.taken:
-                effects.append(Gap(frame.node, stream.epoch, stream.taken + 1, upto, reason))
-                stream.taken = upto
+        stream.taken = max(stream.taken, frame.after)  # a former life took it and said so
+        if frame.lost > stream.taken:
+            effects.append(Gap(frame.node, stream.epoch, stream.taken + 1, frame.lost, "retention"))
+            stream.taken = frame.lost
         repaired = 0
-        for data in frame.publications:
-            publication = decode_publication(data)
-            if (publication.origin, publication.life) != (frame.node, frame.epoch):
-                return [*effects, Ignored("repair with publications of another node")]
+        for publication in publications:
             if publication.number <= stream.taken:
                 continue
             if not self._has_room(stream):
@@ -148,28 +165,34 @@ class Inbox:
         """An origin says what it owes; tell it what is here, and ask for what is not."""
         effects = self._enter(owed.node, owed.epoch)
         stream = self.streams.get(owed.node)
-        if stream is None or stream.epoch != owed.epoch:
+        if stream is None:
             return effects
-        stream.newest = max(stream.newest, owed.seq)
-        self._plan_to_ask(owed.node, stream, now)
+        if stream.epoch == owed.epoch:
+            stream.newest = max(stream.newest, owed.seq)
+            self._plan_to_ask(owed.node, stream, now)
+        # Even if that epoch has ended: then its journal is an old copy, and it has to learn it.
         self._plan_receipt(owed.node, stream, now)
         return effects
 
     def _enter(self, origin: NodeId, epoch: int) -> list[Effect]:
         """Make sure that there is a stream; a newer epoch ends the one before it."""
         stream = self.streams.get(origin)
+        if epoch > EPOCH_MAX:
+            return [Ignored("epoch out of bounds")]
         if stream is not None and epoch < stream.epoch:
             return [Ignored("publication of an ended epoch")]
         if stream is None or epoch > stream.epoch:
-            effects = self._end(origin, "new epoch")
-            if len(self.streams) >= self._settings.nodes_max:
-                return [*effects, Ignored("nodes_max")]
+            effects = self._give_up(origin, "new epoch")
+            if stream is None and len(self.streams) >= self._settings.nodes_max:
+                if not self._absent:
+                    return [Ignored("nodes_max")]
+                effects += self._evict(next(iter(self._absent)))
             self.streams[origin] = Stream(epoch, 0, self._settings.repair_patience)
             return effects
         return []
 
     def _has_room(self, stream: Stream) -> bool:
-        return len(stream.undelivered) < self._settings.undelivered_max
+        return self._opened and len(stream.undelivered) < self._settings.undelivered_max
 
     def _accept(self, stream: Stream, publication: Publication) -> list[Effect]:
         stream.taken = publication.number
@@ -182,11 +205,11 @@ class Inbox:
         size = len(publication.payload)
         settings = self._settings
         if len(stream.held) < settings.held_max and (
-            self._held_bytes + size <= settings.held_bytes_max
+            self.held_bytes + size <= settings.held_bytes_max
         ):
             stream.held[publication.number] = (previous, publication)
             heappush(stream.order, publication.number)
-            self._held_bytes += size
+            self.held_bytes += size
 
     def _drain(self, stream: Stream) -> list[Effect]:
         """Deliver what was held for what has come now."""
@@ -198,7 +221,7 @@ class Inbox:
                 break
             heappop(stream.order)
             del stream.held[number]
-            self._held_bytes -= len(publication.payload)
+            self.held_bytes -= len(publication.payload)
             if number > stream.taken:
                 effects += self._accept(stream, publication)
         return effects
@@ -206,11 +229,15 @@ class Inbox:
     # ------------------------------------------------------------ asking and telling
 
     def forget(self, origin: NodeId) -> list[Effect]:
-        """An origin's lease has ended."""
-        return self._end(origin, "end of lease")
+        """An origin's lease has ended. What was taken of it is a duplicate even so, should it come
+        back; only if there are too many origins, the one that was forgotten first has to go."""
+        if origin in self.streams:
+            self._absent[origin] = None
+        return self._give_up(origin, "end of lease")
 
     def joined(self, origin: NodeId, now: float) -> None:
         """An origin came into reach: ask at once for what is missing."""
+        self._absent.pop(origin, None)
         stream = self.streams.get(origin)
         if stream is not None and stream.taken < stream.newest:
             stream.patience = self._settings.repair_patience
@@ -268,12 +295,23 @@ class Inbox:
         else:
             self._busy[origin] = None
 
-    def _end(self, origin: NodeId, reason: str) -> list[Effect]:
-        stream = self.streams.pop(origin, None)
-        self._busy.pop(origin, None)
+    def _evict(self, origin: NodeId) -> list[Effect]:
+        effects = self._give_up(origin, "nodes_max")
+        del self.streams[origin], self._absent[origin]
+        return effects
+
+    def _give_up(self, origin: NodeId, reason: str) -> list[Effect]:
+        """What is missing will not come any more."""
+        stream = self.streams.get(origin)
         if stream is None:
             return []
-        self._held_bytes -= sum(len(held.payload) for _, held in stream.held.values())
+        self.held_bytes -= sum(len(held.payload) for _, held in stream.held.values())
+        stream.held.clear()
+        stream.order.clear()
+        stream.ask_at = stream.receipt_at = None
+        self._settle(origin, stream)
         if stream.taken >= stream.newest:
             return []
-        return [Gap(origin, stream.epoch, stream.taken + 1, stream.newest, reason)]
+        gap = Gap(origin, stream.epoch, stream.taken + 1, stream.newest, reason)
+        stream.taken = stream.newest
+        return [gap]

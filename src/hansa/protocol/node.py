@@ -81,7 +81,7 @@ class Node:
             self.id, settings, self.table, outbox, self.remote.receivers, known=nodes
         )
         self._interest_due: float | None = None
-        self._confirmations = Confirmations(
+        self.confirmations = Confirmations(
             self.id, settings, self.remote.in_force, self.custody.outbox
         )
         self._counters: Counter[str] = Counter()
@@ -120,9 +120,9 @@ class Node:
             self._overlay.next_deadline(),
             self._strategy.next_deadline(),
             self._interest_due,
-            self._confirmations.next_deadline(),
+            self.confirmations.next_deadline(),
             self.custody.next_deadline(),
-            self._local.next_deadline(self._confirmations.complete),
+            self._local.next_deadline(self.confirmations.complete),
         )
 
     def _receive(self, link_id: LinkId, frame: AnyFrame, now: float) -> list[Effect]:
@@ -140,7 +140,7 @@ class Node:
         effects = self._carry(self._overlay.fire(now), now)
         for node in self._overlay.leases.expired(now):
             effects += self._forget(node, now)
-        self._confirmations.ask(self._overlay.graph.reachable, now)
+        self.confirmations.ask(self._overlay.graph.reachable, now)
         effects += self._write(self.custody.fire(now), now)
         return effects + self._translate(self._strategy.fire(now), now)
 
@@ -149,8 +149,8 @@ class Node:
         effects = self._announce_interest(now)
         effects += [Remember(number, node) for number, node in self.remote.take_unsaved()]
         for node in self.remote.take_settled():
-            self._confirmations.confirm(node, now)
-        letters, dropped = self._confirmations.flush(self._overlay.graph.next_hop, now)
+            self.confirmations.confirm(node, now)
+        letters, dropped = self.confirmations.flush(self._overlay.graph.next_hop, now)
         effects += [e for to, letter in letters for e in self._overlay.tell(to, letter, now)]
         effects += [*dropped, *self._overlay.flush(now)]
         self.table.outdate(self._strategy.entries_waiting())
@@ -188,7 +188,7 @@ class Node:
             effects += self._translate(self._strategy.nodes_changed(joined, lost, now), now)
             effects += self._check_installed(now)
         for node in joined:
-            self._confirmations.confirm(node, now)
+            self.confirmations.confirm(node, now)
             self.custody.joined(node, now)
         return effects
 
@@ -199,10 +199,10 @@ class Node:
             case SetChange():
                 return self._note_claims(change.node, change.added, change.removed, now)
             case Passed(frame=Confirm(entries)):
-                self._confirmations.take(entries, now)
+                self.confirmations.take(entries, now)
                 return self._check_installed(now)
             case Passed(frame=Enquire() as enquiry):
-                self._confirmations.answer(enquiry, now)
+                self.confirmations.answer(enquiry, now)
                 return []
             case Passed(frame=frame) if isinstance(frame, Letter):
                 outcome = self.custody.receive(frame, self._overlay.incarnation, now)
@@ -241,7 +241,7 @@ class Node:
 
     def _void_claims(self, node: NodeId, now: float) -> list[Effect]:
         """A node has started anew: what its former life claimed and confirmed counts no more."""
-        self._confirmations.doubt(node)
+        self.confirmations.doubt(node)
         database = self._overlay.database
         if database.stamp(Kind.CLAIMS, node)[0] >= database.nodes[node].incarnation:
             return []
@@ -266,17 +266,17 @@ class Node:
             self._interest_due = now + self._settings.change_delay
         unfit = len(event.added) - len(valid)
         reasons = ["filters_per_node_max"] * refused + ["filter out of bounds"] * unfit
-        return [Ignored(reason) for reason in reasons]
+        return [*(Ignored(reason) for reason in reasons), *self.custody.inbox.open(now)]
 
     def _announce_interest(self, now: float) -> list[Effect]:
         """Announce new filters when due, withdraw old ones when nothing depends on them."""
-        withdrawal = self._local.next_deadline(self._confirmations.complete)
+        withdrawal = self._local.next_deadline(self.confirmations.complete)
         if (self._interest_due is None or now < self._interest_due) and (
             withdrawal is None or now < withdrawal
         ):
             return []
         self._interest_due = None
-        added, removed = self._local.due(self._confirmations.complete, now)
+        added, removed = self._local.due(self.confirmations.complete, now)
         if not added and not removed:
             return []
         self._overlay.change_own(Kind.INTEREST, added, removed, now)
@@ -295,10 +295,10 @@ class Node:
         return effects + self._translate(self._strategy.interest_changed(groups, now), now)
 
     def _renew_installation(self, now: float) -> None:
-        self._confirmations.renew(self._overlay.database.stamp(Kind.INTEREST, self.id), now)
+        self.confirmations.renew(self._overlay.database.stamp(Kind.INTEREST, self.id), now)
 
     def _check_installed(self, now: float) -> list[Effect]:
-        version = self._confirmations.check(self._overlay.graph.reachable, now)
+        version = self.confirmations.check(self._overlay.graph.reachable, now)
         return [InterestInstalled(version)] if version is not None else []
 
     def _forget(self, node: NodeId, now: float) -> list[Effect]:
@@ -308,7 +308,7 @@ class Node:
         groups = self._index.change(node, (), filters)
         effects = subscriptions([], self.remote.forget(node, filters))
         self._overlay.forget(node)
-        self._confirmations.doubt(node)
+        self.confirmations.doubt(node)
         effects += self.custody.forget(node)
         self.table.forget_plans()
         self._strategy.forget(node)
@@ -388,11 +388,12 @@ class Node:
             self._overlay,
             self._strategy,
             in_force=self.remote.in_force,
-            installed=self._confirmations.complete,
+            installed=self.confirmations.complete,
             sizes=self.sizes(),
             counters=self._counters,
         )
 
     def sizes(self) -> dict[str, int]:
         """Return how much there is of what has a bound."""
-        return sizes_of(self._overlay, self.plane, len(self._local.filters))
+        filters = len(self._local.filters)
+        return sizes_of(self._overlay, self.plane, filters) | self.custody.sizes()

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 
 from msgspec.structs import replace
 
-from hansa.protocol.effects import Effect, EpochRenewed, Ignored, Recall
+from hansa.protocol.effects import Effect, EpochRenewed, GivenUp, Ignored, Recall
 from hansa.protocol.events import Recalled
 from hansa.protocol.frames import Letter, Owed, Receipt, Resend
 from hansa.protocol.numbering import Captured
@@ -23,6 +23,9 @@ from hansa.protocol.vocabulary import NodeId, Publication
 from hansa.protocol.wire import encode
 
 PATIENCE_FACTOR_MAX = 8
+
+EPOCH_MAX = 1 << 62
+"""Epochs are times in milliseconds or a little more; nobody honest names one above this."""
 
 
 class Debt:
@@ -123,6 +126,8 @@ class Outbox:
         debt = self.debts.get(receipt.node)
         if debt is None:
             return [Ignored("receipt from a node that is owed nothing")]
+        if receipt.epoch >= EPOCH_MAX:
+            return [Ignored("epoch out of bounds")]
         if (receipt.epoch, receipt.seq) >= self.position:
             return [self._renew(max(receipt.epoch + 1, incarnation), now)]
         if receipt.epoch != self._epoch:
@@ -138,7 +143,8 @@ class Outbox:
         debt.recalling = True
         # A receiver that has lost its memory does not get again what it had acknowledged.
         after = max(receipt.after, debt.acknowledged)
-        return [Recall(receipt.node, self._epoch, after, debt.safe, receipt.want)]
+        bytes_max = min(receipt.want, self._settings.repair_bytes)
+        return [Recall(receipt.node, self._epoch, after, debt.safe, bytes_max)]
 
     def resend(self, recalled: Recalled) -> list[Letter]:
         """What was read from the journal goes to the one that asked."""
@@ -148,12 +154,23 @@ class Outbox:
         if debt is None or recalled.epoch != self._epoch:
             return []
         after, upto, found = recalled.after, recalled.upto, recalled.publications
+        data = [encode(replace(item, previous=())) for item in found]
+        if (fit := self._fitting(data)) < len(data):
+            data, upto = data[:fit], found[fit - 1].number
         # The last position asked for is owed, so it is lost if it was not found; and what the
         # first one found has before it is lost if that is not what the receiver has.
         before = dict(found[0].previous).get(recalled.to, after) if found else upto
-        data = tuple(encode(replace(item, previous=())) for item in found)
         lost = before if before > after else 0
-        return [Resend(recalled.to, self._node, recalled.epoch, after, upto, lost, data)]
+        return [Resend(recalled.to, self._node, recalled.epoch, after, upto, lost, tuple(data))]
+
+    def _fitting(self, data: list[bytes]) -> int:
+        """Return how many go into one frame: at least one, else as the settings say."""
+        room = self._settings.repair_bytes - len(data[0]) if data else 0
+        fit = 1
+        while fit < len(data) and len(data[fit]) <= room:
+            room -= len(data[fit])
+            fit += 1
+        return fit
 
     def joined(self, node: NodeId, now: float) -> None:
         """A node came into reach: remind it at once, it may have missed much."""
@@ -163,10 +180,13 @@ class Outbox:
             self._disarm(node)
             self._arm(node, now)
 
-    def forget(self, node: NodeId) -> None:
+    def forget(self, node: NodeId) -> list[Effect]:
         """A node's lease has ended: it is owed nothing any more."""
         self._disarm(node)
-        self.debts.pop(node, None)
+        debt = self.debts.pop(node, None)
+        if debt is None or debt.acknowledged >= debt.newest:
+            return []
+        return [GivenUp(node, self._epoch, debt.acknowledged + 1, debt.newest)]
 
     def fire(self, now: float) -> list[Letter]:
         """Remind those that have been silent for long, less and less often."""

@@ -144,6 +144,14 @@ class Freeze(Action):
 
 
 @dataclass(frozen=True, slots=True)
+class Stall(Action):
+    """Let an agent's disk finish no sync for a while; the agent runs on."""
+
+    node: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
 class Restart(Action):
     """Start an agent again, killing it first if it runs.
 
@@ -206,6 +214,7 @@ _WORDS: dict[type[Action], str] = {
     Crash: "crash {node}",
     Vanish: "vanish {node}",
     Freeze: "freeze {node} {seconds:g} s",
+    Stall: "stall {node} {seconds:g} s",
     Clone: "clone {node} near {near}",
     Collide: "collide {node} near {near}",
 }

@@ -9,6 +9,8 @@ from collections.abc import Iterable
 from hansa.protocol.events import Published
 from hansa.protocol.topics import FilterTrie, is_local_only, matches, split_share
 
+QUEUE_MAX = 100_000
+
 
 class Queued(Published, frozen=True):
     """A publication that stays in the agent's session until it is acknowledged."""
@@ -24,24 +26,32 @@ class Broker:
         "_wanted",
         "changes",
         "clients",
+        "dropped",
         "gone",
         "granted",
+        "lost_at",
         "packets",
+        "queue_max",
         "session",
     )
 
-    def __init__(self) -> None:
-        """Start without any subscription."""
+    def __init__(self, queue_max: int = QUEUE_MAX) -> None:
+        """Start without any subscription; the agent's session holds so many publications."""
+        self.queue_max = queue_max
         self.clients: dict[str, int] = {}
         """How many clients subscribe to each filter."""
-        self.gone: dict[str, int] = {}
-        """How often the last client left each filter."""
+        self.gone: list[tuple[str, tuple[str, ...]]] = []
+        """The filters that their last client left, each with those that were wanted even so."""
         self.changes = 0
         """Counts what clients changed in it."""
         self.granted: dict[str, None] = {}
         """The agent's own subscriptions, in the order in which it made them."""
         self.session: dict[int, Queued] = {}
         """What the agent's session holds until it is acknowledged, by packet, in order."""
+        self.dropped = 0
+        """Publications that found the agent's session full."""
+        self.lost_at = float("-inf")
+        """When it last lost the agent's session."""
         self.packets = 0
         self._wanted = FilterTrie[None]()
         self._granted = FilterTrie[None]()
@@ -65,10 +75,11 @@ class Broker:
         if count != 1:
             return False
         del self.clients[name]
-        self.gone[name] = self.gone.get(name, 0) + 1
         self.changes += 1
         plain = split_share(name)[1]
-        if all(split_share(other)[1] != plain for other in self.clients):
+        others = tuple({split_share(other)[1]: None for other in self.clients})
+        self.gone.append((plain, others))
+        if plain not in others:
             self._wanted.remove(plain)
         return True
 
@@ -77,8 +88,11 @@ class Broker:
         return bool(self._wanted.match(topic))
 
     def lapses(self, topic: str) -> int:
-        """Return how often a filter that matches this topic was given up."""
-        return sum(n for name, n in self.gone.items() if matches(split_share(name)[1], topic))
+        """Return how often nobody wanted this topic any more."""
+        return sum(
+            matches(name, topic) and not any(matches(other, topic) for other in others)
+            for name, others in self.gone
+        )
 
     # ------------------------------------------------------------ the agent
 
@@ -94,8 +108,11 @@ class Broker:
             if self.granted.pop(name, False) is None:
                 self._granted.remove(name)
 
-    def queue(self, topic: str, payload: bytes, qos: int, retain: bool) -> Queued:
-        """Put a publication into the agent's session."""
+    def queue(self, topic: str, payload: bytes, qos: int, retain: bool) -> Queued | None:
+        """Put a publication into the agent's session; when that is full, brokers drop it."""
+        if len(self.session) >= self.queue_max:
+            self.dropped += 1
+            return None
         self.packets += 1
         event = self.session[self.packets] = Queued(
             topic, payload, qos, retain, packet=self.packets

@@ -22,6 +22,7 @@ from hansa.simulator.actions import (
     RemoveLink,
     Restart,
     RestartBroker,
+    Stall,
     Step,
     Subscribe,
     Unsubscribe,
@@ -89,6 +90,8 @@ class Director:
                 return self._kill(self._world.sites[node], tell=isinstance(action, Crash))
             case Freeze(node, seconds):
                 return self._freeze(self._world.sites[node], seconds)
+            case Stall(node, seconds):
+                return self._stall(self._world.sites[node], seconds)
             case Restart(node, with_state):
                 return self._restart(self._world.sites[node], with_state)
             case RestartBroker(node, return_s):
@@ -115,6 +118,11 @@ class Director:
         self._world.scheduler.after(seconds, self._world.thaw, site, site.life)
         return True
 
+    def _stall(self, site: Site, seconds: float) -> bool:
+        disk = site.memory.disk
+        disk.stalled_until = max(disk.stalled_until, self._world.now + seconds)
+        return True
+
     def _restart(self, site: Site, with_state: bool) -> bool:
         self._world.stop(site, tell=True)
         self._world.start_again(site, site.life, with_state)
@@ -128,14 +136,14 @@ class Director:
                 world.unsubscribe(site, name)
                 if return_s is not None:
                     world.scheduler.after(return_s, self.act, Subscribe(site.place, name))
-        world.lose_session(site)
+        world.safekeeping.lose_session(site)
         granted = list(site.broker.granted)
         site.broker.withdraw(granted)
         world.scheduler.after(RESUBSCRIBE_S, self._resubscribe, site, site.life, granted)
         return True
 
     def _resubscribe(self, site: Site, life: int, filters: list[str]) -> None:
-        if site.life == life:
+        if site.life == life and site.node is not None:  # else it will when it starts
             site.broker.grant(filters)
 
     def _settle(self, memory: Memory, near: int) -> bool:

@@ -48,6 +48,7 @@ class Disk:
 
     __slots__ = (
         "_written",
+        "dropped",
         "epoch",
         "journal",
         "keep_max",
@@ -55,6 +56,7 @@ class Disk:
         "owed",
         "packets",
         "records",
+        "stalled_until",
         "taken",
     )
 
@@ -64,11 +66,15 @@ class Disk:
         self.epoch = 0  # until the first life
         self.next_seq = 1
         self.journal: deque[Publication] = deque()
+        self.dropped = 0
+        """Publications that retention took from the journal."""
         self.owed: dict[NodeId, int] = {}
         self.taken: dict[NodeId, tuple[int, int]] = {}
         self.records: dict[NodeId, tuple[Record, ...]] = {}
         self.packets: dict[int, None] = {}
         """Packets in the journal of which the broker may not know yet that they are."""
+        self.stalled_until = 0.0
+        """Until then no sync ends."""
         self._written: list[Write] = []
 
     def write(self, what: Write) -> bool:
@@ -86,6 +92,9 @@ class Disk:
                     self.packets[packet] = None
                 case Taken(publication):
                     self.taken[publication.origin] = (publication.life, publication.number)
+                case Known(_, node, ()):  # its lease has ended
+                    self.records.pop(node, None)
+                    self.owed.pop(node, None)
                 case Known(_, node, records):
                     self.records[node] = records
         return written
@@ -94,14 +103,20 @@ class Disk:
         """Lose what was not synced."""
         self._written = []
 
+    def renew(self, epoch: int) -> None:
+        """Begin a new epoch; what the journal holds belongs to an older one."""
+        self.epoch, self.next_seq = epoch, 1
+        self.owed.clear()
+
     def _keep(self, publication: Publication) -> None:
         if publication.life != self.epoch:
-            self.owed.clear()
-        self.epoch, self.next_seq = publication.life, publication.number + 1
+            return  # its epoch ended while it was written
+        self.next_seq = publication.number + 1
         self.owed.update({to: publication.number for to, _ in publication.previous})
         self.journal.append(publication)
         if len(self.journal) > self.keep_max:
             self.journal.popleft()
+            self.dropped += 1
 
     def past(self) -> Remembered:
         """Return what a node starts with."""

@@ -24,6 +24,7 @@ from hansa.simulator.actions import (
     RemoveLink,
     Restart,
     RestartBroker,
+    Stall,
     Step,
     Vanish,
 )
@@ -45,6 +46,7 @@ def random_faults(options: Options) -> list[Step]:
         "crashes": (faults.crashes, _crash),
         "vanishings": (faults.vanishings, _vanish),
         "freezes": (faults.freezes, _freeze),
+        "stalls": (faults.stalls, _stall),
         "lossy restarts": (faults.lossy_restarts, _lossy_restart),
         "broker restarts": (faults.broker_restarts, _restart_broker),
         "link changes": (faults.link_changes, _change_links),
@@ -155,6 +157,11 @@ def _lossy_restart(chance: _Chance) -> Iterator[Step]:
 def _freeze(chance: _Chance) -> Iterator[Step]:
     start, end = chance.outage()
     yield Step(start, Freeze(chance.node(), end - start))
+
+
+def _stall(chance: _Chance) -> Iterator[Step]:
+    start, end = chance.outage()
+    yield Step(start, Stall(chance.node(), end - start))
 
 
 def _restart_broker(chance: _Chance) -> Iterator[Step]:

@@ -25,8 +25,15 @@ class Entry:
     """The other places where it was wanted and an agent ran, when it was published."""
     captured: bool = False
     """Whether the agent beside the broker saw it."""
+    position: tuple[int, int] = (0, 0)
+    """Epoch and position in the journal of the agent beside the broker, if it was kept there."""
     arrivals: dict[int, float] = field(default_factory=dict)
     """Per place, when its broker first got it."""
+
+
+def number_in(payload: bytes) -> int:
+    """Return the number of the publication that has this payload."""
+    return int.from_bytes(payload[:NUMBER_BYTES], "big")
 
 
 class Ledger:
@@ -49,7 +56,7 @@ class Ledger:
 
     def find(self, publication: Publication) -> Entry | None:
         """Return what was published with this payload, None if nothing was."""
-        number = int.from_bytes(publication.payload[:NUMBER_BYTES], "big")
+        number = number_in(publication.payload)
         return self.entries[number] if number < len(self.entries) else None
 
     def deliver(self, entry: Entry, place: int, at: float) -> None:

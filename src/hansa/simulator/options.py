@@ -40,6 +40,8 @@ class LinkOptions:
     """Least and longest wait before a link that is down is dialled again."""
     broker_ms: float = 0.1
     """One way between a broker and its agent or its clients; a grant takes two."""
+    observe_ms: float = 0.1
+    """Until an agent that has started knows what its broker's clients want."""
 
     @property
     def ordered(self) -> bool:
@@ -50,7 +52,7 @@ class LinkOptions:
         """Refuse what no network does."""
         for name in ("loss", "duplicate", "reorder"):
             _require(0 <= getattr(self, name) < 1, f"{name} must be from 0 to below 1")
-        for name in ("delay_ms", "jitter_ms", "close_delay_ms", "broker_ms"):
+        for name in ("delay_ms", "jitter_ms", "close_delay_ms", "broker_ms", "observe_ms"):
             _require(getattr(self, name) >= 0, f"{name} must not be negative")
         low, high = self.redial_s
         _require(0 < low <= high, "redial_s must be two times above 0, the shorter first")
@@ -64,11 +66,14 @@ class DiskOptions:
     """Until what was written is safe, and until what was asked for is read."""
     keep_max: int = 1_000_000
     """Publications that a journal keeps."""
+    queue_max: int = 100_000
+    """Publications that a broker keeps for its agent; more are dropped, as brokers do."""
 
     def __post_init__(self) -> None:
         """Refuse disks that nobody has."""
         _require(self.sync_ms >= 0, "sync_ms must not be negative")
         _require(self.keep_max >= 1, "keep_max must be at least 1")
+        _require(self.queue_max >= 1, "queue_max must be at least 1")
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +88,8 @@ class Faults:
     crashes: int = 0
     vanishings: int = 0
     freezes: int = 0
+    stalls: int = 0
+    """Disks that finish no sync for a while."""
     lossy_restarts: int = 0
     """Crashes after which the agent comes back without its state."""
     broker_restarts: int = 0

@@ -14,6 +14,7 @@ from hansa.protocol.effects import Effect
 from hansa.protocol.vocabulary import NodeId, Publication
 from hansa.simulator.broker import Queued
 from hansa.simulator.disk import Kept, Known, Taken, Write
+from hansa.simulator.ledger import Ledger, number_in
 from hansa.simulator.scheduler import Scheduler
 from hansa.simulator.site import Site
 
@@ -27,12 +28,14 @@ class Safekeeping:
     def __init__(
         self,
         scheduler: Scheduler,
+        ledger: Ledger,
         times_s: tuple[float, float],
         post: Post,
         inject: Inject,
     ) -> None:
         """`times_s`: how long a sync takes, and the way to the broker."""
         self._scheduler = scheduler
+        self._ledger = ledger
         self._sync_s, self._broker_s = times_s
         self._post = post
         self._inject = inject
@@ -60,6 +63,15 @@ class Safekeeping:
         for event in list(site.broker.session.values()):
             self.show(site, event)
 
+    def lose_session(self, site: Site) -> None:
+        """The broker forgets what the agent's session holds: what was not captured is lost."""
+        broker, disk = site.broker, site.memory.disk
+        for event in broker.session.values():
+            if event.packet not in disk.packets:
+                self._ledger.entries[number_in(event.payload)].captured = False
+        broker.session.clear()
+        broker.lost_at = self._scheduler.now
+
     def show(self, site: Site, event: Queued) -> None:
         """Send the agent a publication, if it is there; else it waits in the session."""
         if site.node is not None:
@@ -84,6 +96,10 @@ class Safekeeping:
 
     def _keep(self, site: Site, effect: Effect) -> None:
         assert type(effect) is orders.Keep
+        publication = effect.publication
+        entry = self._ledger.find(publication)
+        assert entry is not None
+        entry.position = (publication.life, publication.number)
         self._write(site, Kept(effect.publication, self._packet))
         self._packet = 0
 
@@ -109,6 +125,9 @@ class Safekeeping:
     def _sync(self, site: Site, life: int) -> None:
         """What was written is safe; then and only then the world hears of it."""
         if site.life != life:
+            return
+        if self._scheduler.now < (later := site.memory.disk.stalled_until):
+            self._scheduler.at(later, self._sync, site, life)
             return
         kept: Publication | None = None
         stored: dict[NodeId, Publication] = {}

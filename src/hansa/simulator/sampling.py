@@ -78,7 +78,7 @@ def random_options(seed: int) -> Options:
         start_spread_s=chance.choice((0.0, 0.0, 1.0)),
         wire=chance.random() < 0.1,
     )
-    options = replace(options, phases=_phases(chance, options))
+    options = _with_disk_faults(replace(options, phases=_phases(chance, options)))
     return _tighten(options) if random.Random(f"{seed} bounds").random() < TIGHT else options
 
 
@@ -183,7 +183,21 @@ def _workload(chance: random.Random, topology: Topology) -> Workload:
 
 def _disk(seed: int) -> DiskOptions:
     chance = random.Random(f"{seed} disk")
-    return DiskOptions(sync_ms=chance.choice((0.0, 0.5, 5.0, 50.0)))
+    sync_ms = chance.choice((0.0, 0.5, 5.0, 50.0))
+    chance = random.Random(f"{seed} disk bounds")
+    return DiskOptions(
+        sync_ms,
+        keep_max=chance.choice((20, *(1_000_000,) * 9)),
+        queue_max=chance.choice((10, *(100_000,) * 9)),
+    )
+
+
+def _with_disk_faults(options: Options) -> Options:
+    """Let disks stall and observers take their time, in some runs that have disks."""
+    chance = random.Random(f"{options.seed} disk faults")
+    faults = replace(options.faults, stalls=chance.choice((0, 0, 0, 1, 3)))
+    links = replace(options.links, observe_ms=chance.choice((0.1, 0.1, 0.1, 300.0)))
+    return replace(options, faults=faults, links=links) if options.disk else options
 
 
 def _phases(chance: random.Random, options: Options) -> Phases:

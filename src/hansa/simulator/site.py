@@ -55,6 +55,7 @@ class Site:
         "memory",
         "name",
         "node",
+        "observed",
         "place",
         "powered",
         "timer_at",
@@ -75,6 +76,8 @@ class Site:
         """Counts starts and stops of the agent: what belongs to an old life is void."""
         self.durable = False
         """Whether the agent uses its disk, and its broker keeps its session."""
+        self.observed = False
+        """Whether the agent knows what its broker's clients want."""
         self.powered = True
         self.frozen = False
         self.backlog: list[Event] = []
@@ -122,7 +125,7 @@ class Site:
         """End a life; only the memory stays."""
         self.life += 1
         self.node = None
-        self.frozen = False
+        self.observed = self.frozen = False
         self.backlog = []
         self.timer_at = NEVER
         self.memory.disk.crash()

@@ -11,9 +11,10 @@ from hansa.protocol import events, wire
 from hansa.protocol.effects import Effect
 from hansa.protocol.frames import Acknowledge, Announce, Heartbeat, Numbered
 from hansa.protocol.topics import is_local_only
-from hansa.protocol.vocabulary import Publication
+from hansa.protocol.vocabulary import NodeId, Publication
 from hansa.simulator.broker import Queued
-from hansa.simulator.ledger import NUMBER_BYTES, Entry, Ledger
+from hansa.simulator.disk import Disk
+from hansa.simulator.ledger import Entry, Ledger
 from hansa.simulator.network import End, LinkEvent, Machine, Network
 from hansa.simulator.options import Options
 from hansa.simulator.safekeeping import Safekeeping
@@ -51,13 +52,15 @@ class World:
         self.shape = 0
         """Counts what may have changed who can reach whom."""
         self._broker_delay = options.links.broker_ms / 1000
+        self._observe_s = options.links.observe_ms / 1000
         self._wanting: dict[str, tuple[int, ...]] = {}
         self._timers = (0.0, 0)
         disk_s = options.disk.sync_ms / 1000 if options.disk else 0.0
-        times_s = (disk_s, self._broker_delay)
-        self._safekeeping = Safekeeping(self.scheduler, times_s, self.post, self._inject)
+        self.safekeeping = Safekeeping(
+            self.scheduler, self.ledger, (disk_s, self._broker_delay), self.post, self._inject
+        )
         self._perform: dict[type, Callable[[Site, Effect], None]] = {
-            **self._safekeeping.orders,
+            **self.safekeeping.orders,
             orders.Send: self._send,
             orders.CloseLink: self._close,
             orders.Subscribe: self._subscribe,
@@ -66,11 +69,11 @@ class World:
             orders.Rekey: self._rekey,
             orders.Halt: self._halt,
             orders.Duplicate: self._duplicate,
-            orders.IncarnationRaised: self._raise_incarnation,
+            orders.IncarnationRaised: self._memorise,
+            orders.EpochRenewed: self._memorise,
         }
         for place in range(options.topology.nodes):
-            memory = Memory(self.naming.ids[place], self.naming.key(place, 0))
-            self.add_site(memory)
+            self.add_site(self.new_memory(self.naming.ids[place], self.naming.key(place, 0)))
 
     @property
     def now(self) -> float:
@@ -89,8 +92,15 @@ class World:
         labels = self.options.topology.labels
         name = labels[place] if place < len(labels) else f"n{place}"
         site = Site(place, memory, name, capacity)
+        if self.options.disk:
+            site.broker.queue_max = self.options.disk.queue_max
         self.sites.append(site)
         return site
+
+    def new_memory(self, node: NodeId, key: bytes) -> Memory:
+        """Return what an agent has that never ran."""
+        disk = self.options.disk
+        return Memory(node, key, disk=Disk(disk.keep_max) if disk else None)
 
     def disturb(self, what: str, fault: bool = True) -> None:
         """Tell the watchers that the federation now has to adapt."""
@@ -109,10 +119,10 @@ class World:
         for link in list(self.network.links.values()):
             if link.a is site:
                 self.network.dial(link)
-        self._observe(site, tuple(site.broker.clients), ())
+        self.scheduler.after(self._observe_s, self._report, site, site.life)
         if site.durable:
             self.post(site, events.Restored(site.memory.disk.known()))
-            self._safekeeping.resume(site)
+            self.safekeeping.resume(site)
         self._rearm(site)
 
     def stop(self, site: Site, tell: bool) -> None:
@@ -139,7 +149,7 @@ class World:
 
     def _post_late(self, site: Site, event: events.Event) -> None:
         if isinstance(event, Queued):
-            self._safekeeping.capture(site, event)
+            self.safekeeping.capture(site, event)
         else:
             self.post(site, event)
 
@@ -150,7 +160,7 @@ class World:
         if not with_state:
             site.generation += 1
             key = self.naming.key(site.place, site.generation)
-            site.memory = Memory(self.naming.new_id(), key)
+            site.memory = self.new_memory(self.naming.new_id(), key)
         self.start(site)
 
     # ------------------------------------------------------------ the loop
@@ -286,7 +296,7 @@ class World:
     def _deliver(self, site: Site, effect: Effect) -> None:
         assert type(effect) is orders.Deliver
         if effect.publication.qos:
-            self._safekeeping.deliver(site, effect.publication)
+            self.safekeeping.deliver(site, effect.publication)
         else:
             self._inject(site, effect.publication)
 
@@ -314,9 +324,11 @@ class World:
         self.duplicates_dropped += 1
         self._tell(site, effect)
 
-    def _raise_incarnation(self, site: Site, effect: Effect) -> None:
-        assert type(effect) is orders.IncarnationRaised
-        site.memory.incarnation = effect.incarnation
+    def _memorise(self, site: Site, effect: Effect) -> None:
+        if type(effect) is orders.IncarnationRaised:
+            site.memory.incarnation = effect.incarnation
+        elif type(effect) is orders.EpochRenewed:
+            site.memory.disk.renew(effect.epoch)
         self._tell(site, effect)
 
     def _tell(self, site: Site, effect: Effect) -> None:
@@ -341,9 +353,15 @@ class World:
         if site.broker.unsubscribe(name):
             self._observe(site, (), (name,))
 
+    def _report(self, site: Site, life: int) -> None:
+        """The observer of an agent that has started knows what clients want, be it nothing."""
+        if site.life == life:
+            site.observed = True
+            self._hear(site, life, events.InterestChanged(tuple(site.broker.clients)))
+
     def _observe(self, site: Site, added: tuple[str, ...], removed: tuple[str, ...]) -> None:
-        """The agent's observer sees what clients want now, be it nothing, if an agent runs."""
-        if site.node is not None:
+        """The agent's observer sees what clients want now, if an agent runs."""
+        if site.observed:
             event = events.InterestChanged(added, removed)
             self.scheduler.after(self._broker_delay, self._hear, site, site.life, event)
 
@@ -364,8 +382,10 @@ class World:
         if not site.broker.shows(topic):
             return
         if qos:
-            entry.captured = True
-            self._safekeeping.show(site, site.broker.queue(topic, payload, qos, retain))
+            queued = site.broker.queue(topic, payload, qos, retain)
+            if queued is not None:
+                entry.captured = True
+                self.safekeeping.show(site, queued)
         elif site.node is not None:
             entry.captured = True
             event = events.Published(topic, payload, qos, retain)
@@ -378,11 +398,3 @@ class World:
             places = tuple(s.place for s in self.sites if crosses and s.broker.wants(topic))
             self._wanting[topic] = places
         return places
-
-    def lose_session(self, site: Site) -> None:
-        """A broker forgets what its agent's session holds: what was not captured is lost."""
-        for event in site.broker.session.values():
-            if event.packet not in site.memory.disk.packets:
-                number = int.from_bytes(event.payload[:NUMBER_BYTES], "big")
-                self.ledger.entries[number].captured = False
-        site.broker.session.clear()

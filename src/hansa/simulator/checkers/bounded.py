@@ -19,10 +19,15 @@ class Bounded(Checker):
         super().__init__(world, violations)
         settings = world.options.protocol
         self._limits = {
+            "debts": settings.nodes_max,
             "filters": settings.filters_per_node_max,
+            "held": settings.held_max,
+            "held_bytes": settings.held_bytes_max,
             "nodes": settings.nodes_max,
             "plans": settings.plans_max,
+            "streams": settings.nodes_max,
             "unacknowledged": 2 * settings.unacknowledged_max,
+            "undelivered": settings.undelivered_max,
             "windows": 4 * (settings.nodes_max + STRANGERS_MAX),
         }
 

@@ -1,14 +1,17 @@
 """The promise of QoS 1 and 2: nothing lost, nothing twice, nothing out of order.
 
-It holds for what was published while the receiver's interest was in force at the publisher's node,
-as long as the disks of both survive, the broker keeps the agent's session, and nobody runs with a
-copy of either's identity.
+It holds for what is published after the publisher's node has confirmed the receiver's interest, for
+as long as clients there want it, whatever their filters are meanwhile; as long as the disks of both
+survive, the broker keeps the agent's session, and nobody runs with a copy of either's identity.
+What a bounded journal had to drop is reported, and only that.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
-from hansa.protocol.effects import EpochRenewed, Halt, Rekey
-from hansa.protocol.records import InterestRecord
+from hansa.protocol.effects import EpochRenewed, Gap, Halt, Rekey
+from hansa.protocol.node import Node
+from hansa.protocol.records import InterestRecord, Record
 from hansa.protocol.topics import matches, split_share
 from hansa.protocol.vocabulary import NodeId, Publication
 from hansa.simulator.checkers.base import Checker
@@ -16,6 +19,9 @@ from hansa.simulator.convergence import Tracker
 from hansa.simulator.ledger import Entry
 from hansa.simulator.site import Site
 from hansa.simulator.world import World
+
+SUBSCRIBE_S = 1.0
+"Seconds that an agent may take to subscribe again, after a start or when its broker lost them."
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,27 +47,70 @@ class Guaranteed(Checker):
         self._tracker = tracker
         self._promises: list[Promise] = []
         self._doubtful: set[NodeId] = set()
+        self._twins: set[NodeId] = set()
         self._newest: dict[tuple[int, NodeId, NodeId], int] = {}
+        self._counting: dict[tuple[NodeId, NodeId, str], int] = {}  # lapses when it began
+        self._gaps: dict[tuple[NodeId, NodeId], list[Gap]] = {}
+        self._started: dict[int, float] = {}
         self.checked = 0
+
+    def started(self, site: Site) -> None:
+        """It has to subscribe anew; and there may be another with its id."""
+        self._started[site.place] = self.world.now
+        if any(other.memory.id == site.memory.id for other in self.world.sites if other != site):
+            self._twins.add(site.memory.id)
 
     def told(self, site: Site, news: object) -> None:
         """With two nodes of one id, nothing is promised to or by either."""
         if isinstance(news, Rekey | Halt | EpochRenewed):
             self._doubtful.add(site.memory.id)
+            if isinstance(news, EpochRenewed) and site.memory.id not in self._twins:
+                self.fail(f"n{site.place} has lost a part of its journal")
+        elif isinstance(news, Gap):
+            self._gaps.setdefault((site.memory.id, news.origin), []).append(news)
+            self._judge(site, news)
+
+    def _judge(self, site: Site, gap: Gap) -> None:
+        """Only what retention dropped may be missing, unless somebody's past is in doubt."""
+        origins = [other for other in self.world.sites if other.memory.id == gap.origin]
+        if {site.memory.id, gap.origin} & self._doubtful or not origins:
+            return
+        if gap.reason == "retention" and not any(other.memory.disk.dropped for other in origins):
+            self.fail(f"n{site.place} misses what n{origins[0].place} has: {gap}")
 
     def published(self, entry: Entry) -> None:
         """Note to whom it is promised."""
         site = self.world.sites[entry.place]
         if entry.qos == 0 or self.world.options.disk is None:
             return
-        if not site.broker.shows(entry.topic):
-            return
-        receivers = _promised(site, entry.topic)
+        shown = site.broker.shows(entry.topic)
+        in_force = _in_force(site, entry.topic) if shown else set()
         for other in self.world.sites:
-            if other.memory.id in receivers and other.broker.wants(entry.topic):
-                lapses = other.broker.lapses(entry.topic)
+            if other is site or not other.broker.wants(entry.topic):
+                continue
+            lapses = other.broker.lapses(entry.topic)
+            counts = self._counts(site, other, entry.topic, lapses)
+            if counts and not shown:
+                self._judge_subscription(site, other, entry)
+            elif counts or other.memory.id in in_force:
                 ids = (site.memory.id, other.memory.id)
                 self._promises.append(Promise(entry, *ids, other.place, lapses))
+
+    def _counts(self, site: Site, other: Site, topic: str, lapses: int) -> bool:
+        """Whether a node can count on another, because that once confirmed its interest and it was
+        never given up since."""
+        names = (site.memory.id, other.memory.id, topic)
+        if other.node is not None and _confirmed(other.node, site.memory.id, topic):
+            self._counting[names] = lapses
+        return self._counting.get(names) == lapses
+
+    def _judge_subscription(self, site: Site, other: Site, entry: Entry) -> None:
+        """Complain if an agent is not subscribed to what another node counts on."""
+        since = max(site.broker.lost_at, self._started.get(site.place, 0.0))
+        ids = {site.memory.id, other.memory.id}
+        if site.active and self.world.now > since + SUBSCRIBE_S and not ids & self._doubtful:
+            what = f"what n{other.place} counts on"
+            self.fail(f"n{site.place} is not subscribed to {entry.topic}, {what}")
 
     def delivered(self, site: Site, publication: Publication, entry: Entry | None) -> None:
         """Nothing comes twice, and nothing before what its origin published earlier."""
@@ -80,7 +129,7 @@ class Guaranteed(Checker):
         for promise in self._promises:
             if self._holds(promise):
                 self.checked += 1
-                if promise.place not in promise.entry.arrivals:
+                if promise.place not in promise.entry.arrivals and not self._reported(promise):
                     entry = promise.entry
                     what = f"publication {entry.number} on {entry.topic} at {entry.at:.3f} s"
                     self.fail(f"{what} from n{entry.place} never reached n{promise.place}")
@@ -100,16 +149,34 @@ class Guaranteed(Checker):
             and receiver in part.sites
         )
 
+    def _reported(self, promise: Promise) -> bool:
+        """Whether the receiver has said that it will never get it."""
+        epoch, seq = promise.entry.position
+        gaps = self._gaps.get((promise.receiver, promise.origin), ())
+        return any(gap.epoch == epoch and gap.first <= seq <= gap.last for gap in gaps)
 
-def _promised(site: Site, topic: str) -> set[NodeId]:
+
+def _confirmed(receiver: Node, origin: NodeId, topic: str) -> bool:
+    """Whether a node knows that another has its newest interest in force, a topic included."""
+    return origin in receiver.confirmations.confirmed and _wanted(
+        receiver.records_of(receiver.id), topic
+    )
+
+
+def _in_force(site: Site, topic: str) -> set[NodeId]:
     """The nodes whose interest is in force where somebody publishes; of an agent that does not run,
     those that it remembers, for its broker keeps what is published."""
     if site.node is not None:
         return set(site.node.remote.promised(topic))
-    return {
-        node
-        for node, records in site.memory.disk.records.items()
+    known = site.memory.disk.records.items()
+    return {node for node, records in known if _wanted(records, topic)}
+
+
+def _wanted(records: Iterable[Record], topic: str) -> bool:
+    """Whether what is known of a node says that it wants a topic."""
+    return any(
+        matches(split_share(name)[1], topic)
         for record in records
         if isinstance(record, InterestRecord)
-        if any(matches(split_share(name)[1], topic) for name in record.added)
-    }
+        for name in record.added
+    )

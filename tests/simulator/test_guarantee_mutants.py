@@ -1,0 +1,294 @@
+"""Known faults put into guaranteed delivery on purpose: `Guaranteed` must catch each of them.
+
+Each has a small script of its own, which a right protocol plays without a word.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+
+import pytest
+from msgspec.structs import replace
+from tests.simulator.test_mutants import caught
+
+from hansa.protocol import effects
+from hansa.protocol.custody import Remembered
+from hansa.protocol.inbox import Inbox, Stream
+from hansa.protocol.interest import RemoteInterest
+from hansa.protocol.node import Node
+from hansa.protocol.outbox import Outbox
+from hansa.protocol.plane import Plane
+from hansa.simulator.actions import (
+    Action,
+    Crash,
+    Cut,
+    Mend,
+    Publish,
+    Restart,
+    RestartBroker,
+    Stall,
+    Subscribe,
+    Unsubscribe,
+)
+from hansa.simulator.disk import Disk
+from hansa.simulator.options import DiskOptions, LinkOptions, Phases
+from hansa.simulator.safekeeping import Safekeeping
+
+Script = Sequence[tuple[float, Action]]
+
+DISK = DiskOptions(sync_ms=5.0)
+SLOW_SIDE = LinkOptions(delays_ms=((0, 1, 30.0),))
+LOSSY = LinkOptions(loss=0.2)
+
+
+def broken(script: Script, word: str = "line:2", **options) -> set[str]:
+    """Play a script of 30 s with disks; return the names of the promises that were broken."""
+    options.setdefault("disk", DISK)
+    return caught(word, script, phases=Phases(warm_up_s=30.0), **options)
+
+
+CRASH_BEFORE_SYNC = [
+    (0.0, Subscribe(1, "a")),
+    (5.0, Publish(0, "a", qos=1)),
+    (5.002, Crash(0)),
+    (6.0, Restart(0)),
+]
+"""The origin dies between what its broker showed it and the sync of its journal."""
+
+CRASH_AFTER_SENDING = [
+    (0.0, Subscribe(1, "a")),
+    (5.0, Stall(0, 1.0)),
+    (5.0, Publish(0, "a", qos=1)),
+    (5.5, Crash(0)),
+    (5.6, RestartBroker(0)),
+    (5.7, Restart(0)),
+    (8.0, Publish(0, "a", qos=1)),
+]
+"""The origin's disk hangs, it dies, and its broker forgets what it was about to capture."""
+
+LATE_COPIES = [
+    *((0.0, Subscribe(node, "a")) for node in range(8)),
+    (5.0, Publish(0, "a", qos=1, count=100, interval_s=0.001)),
+]
+"""Many publications over a ring with a slow side: copies come late, long after their first."""
+
+RECEIVER_CRASHES = [
+    (0.0, Subscribe(1, "a")),
+    (5.0, Stall(1, 1.0)),
+    (5.0, Publish(0, "a", qos=1, count=3, interval_s=0.01)),
+    (5.5, Crash(1)),
+    (6.0, Restart(1)),
+]
+"""The receiver's disk hangs, and it dies before anything is safe there."""
+
+COVERED = [
+    (0.0, Subscribe(1, "a/b")),
+    (4.0, Publish(0, "a/b", qos=1, count=1_200, interval_s=0.01)),
+    *(
+        (5.0 + turn, Unsubscribe(1, "a/#") if turn % 2 else Subscribe(1, "a/#"))
+        for turn in range(10)
+    ),
+]
+"""A client adds `a/#` where `a/b` was wanted and withdraws it, again and again, while copies get
+lost."""
+
+UNREMEMBERED = [
+    (5.0, Stall(0, 2.0)),
+    (5.1, Subscribe(1, "a")),
+    (6.0, Crash(0)),
+    (6.5, Publish(0, "a", qos=1)),
+    (6.6, Crash(1)),
+    (8.0, Restart(0)),
+    (12.0, Restart(1)),
+]
+"""The origin dies with an interest that its hanging disk has not remembered."""
+
+OWING_RESTART = [
+    (0.0, Subscribe(1, "a")),
+    (5.0, Publish(0, "a", qos=1)),
+    (6.0, Cut(0, 1)),
+    (6.5, Publish(0, "a", qos=1, count=3)),
+    (8.0, Restart(0)),
+    (10.0, Mend(0, 1)),
+    (12.0, Publish(0, "a", qos=1)),
+]
+"""The origin starts again while it owes something to a node out of reach."""
+
+ACKNOWLEDGEMENT_LOST = [
+    (0.0, Subscribe(1, "a")),
+    (5.0, Publish(0, "a", qos=1)),
+    (5.00515, Crash(0)),
+    (6.0, Restart(0)),
+]
+"""The origin dies when the journal is safe, and the broker does not know that yet."""
+
+SCRIPTS = {
+    "crash before sync": CRASH_BEFORE_SYNC,
+    "crash after sending": CRASH_AFTER_SENDING,
+    "receiver crashes": RECEIVER_CRASHES,
+    "unremembered": UNREMEMBERED,
+    "owing restart": OWING_RESTART,
+    "acknowledgement lost": ACKNOWLEDGEMENT_LOST,
+}
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_without_mutants_every_promise_is_kept(name):
+    assert broken(SCRIPTS[name]) == set()
+
+
+def test_without_mutants_filters_may_come_and_go():
+    assert broken(COVERED, links=LOSSY) == set()
+
+
+def test_without_mutants_late_copies_are_duplicates():
+    assert broken(LATE_COPIES, "ring:8", links=SLOW_SIDE) == set()
+
+
+# ---------------------------------------------------------------- the origin
+
+
+def test_an_acknowledgement_before_the_journal_is_safe_loses_what_a_crash_takes(monkeypatch):
+    capture = Safekeeping.capture
+
+    def hasty(self, site, event):
+        capture(self, site, event)
+        self._acknowledge(site, event.packet)
+
+    monkeypatch.setattr(Safekeeping, "capture", hasty)
+    assert "guaranteed" in broken(CRASH_BEFORE_SYNC)
+
+
+def test_copies_that_leave_before_the_journal_is_safe_share_positions_with_others(monkeypatch):
+    keep = Plane._keep  # noqa: SLF001
+
+    def hasty(self, event, plan):
+        made = keep(self, event, plan)
+        copies = [self.release(e.publication) for e in made if isinstance(e, effects.Keep)]
+        return [*made, *(send for sends in copies for send in sends)]
+
+    monkeypatch.setattr(Plane, "_keep", hasty)
+    assert "guaranteed" in broken(CRASH_AFTER_SENDING)
+
+
+def test_an_origin_that_forgets_what_it_owed_skips_it(monkeypatch):
+    past = Disk.past
+
+    def forgetful(self):
+        known = past(self)
+        return Remembered(known.epoch, known.next_seq, {}, known.taken)
+
+    monkeypatch.setattr(Disk, "past", forgetful)
+    assert "guaranteed" in broken(OWING_RESTART)
+
+
+def test_packets_that_are_not_remembered_are_captured_twice(monkeypatch):
+    class Forgetful(dict[int, None]):
+        def __contains__(self, packet):
+            return False
+
+    init = Disk.__init__
+
+    def start(self, *args):
+        init(self, *args)
+        self.packets = Forgetful()
+
+    monkeypatch.setattr(Disk, "__init__", start)
+    assert "guaranteed" in broken(ACKNOWLEDGEMENT_LOST)
+
+
+def test_an_interest_that_is_confirmed_before_it_is_remembered_is_lost(monkeypatch):
+    monkeypatch.setattr(
+        RemoteInterest,
+        "_settle",
+        lambda self, node: (
+            None
+            if self._waiting.get(node)
+            else (
+                self.in_force.__setitem__(node, self._stamps[node]),
+                self._settled.__setitem__(node, None),
+            )
+        ),
+    )
+    assert "guaranteed" in broken(UNREMEMBERED)
+
+
+# ---------------------------------------------------------------- the receiver
+
+
+def test_a_small_memory_of_the_last_ids_delivers_twice(monkeypatch):
+    """The last 8 positions instead of all that was taken."""
+    take = Inbox.take
+
+    def take_if_not_recent(self, publication, now):
+        recent = self.__dict__.setdefault("recent", deque(maxlen=8))
+        name = (publication.origin, publication.number)
+        stream = self.streams.get(publication.origin)
+        if stream is not None and name not in recent:
+            stream.taken = min(stream.taken, publication.number - 1)
+        recent.append(name)
+        return take(self, publication, now)
+
+    monkeypatch.setattr(Inbox, "take", take_if_not_recent)
+    assert "guaranteed" in broken(LATE_COPIES, "ring:8", links=SLOW_SIDE)
+
+
+def test_a_receipt_before_the_disk_is_safe_loses_what_a_crash_takes(monkeypatch):
+    monkeypatch.setattr(Stream, "safe", property(lambda self: self.taken))
+    accept = Inbox._accept  # noqa: SLF001
+
+    def accept_and_tell(self, stream, publication):
+        self._plan_receipt(publication.origin, stream, 5.0)
+        return accept(self, stream, publication)
+
+    monkeypatch.setattr(Inbox, "_accept", accept_and_tell)
+    assert "guaranteed" in broken(RECEIVER_CRASHES)
+
+
+def test_interest_that_is_not_yet_known_is_not_no_interest(monkeypatch):
+    """A receiver that takes what comes before its observer has told what clients want."""
+    init = Inbox.__init__
+
+    def start_open(self, *args):
+        init(self, *args)
+        self._opened = True
+
+    script = [
+        (0.0, Subscribe(1, "a")),
+        (5.0, Crash(1)),
+        (6.0, Publish(0, "a", qos=1)),
+        (7.0, Restart(1)),
+    ]
+    slow = LinkOptions(observe_ms=3_000.0)
+    assert broken(script, links=slow) == set()
+    monkeypatch.setattr(Inbox, "__init__", start_open)
+    assert "guaranteed" in broken(script, links=slow)
+
+
+def test_consecutive_numbers_per_filter_lose_what_changes_its_filter(monkeypatch):
+    """The 77 % case: what `a/b` misses when `a/#` takes its place, nobody asks for."""
+    capture = Outbox.capture
+
+    def per_filter(self, event, receivers):
+        counts = self.__dict__.setdefault("counts", {})
+        publication = capture(self, event, receivers)
+        owner = self.__dict__["owner"]
+        previous = tuple(
+            (to, counts.get((to, owner(to, event.topic)), 0)) for to, _ in publication.previous
+        )
+        for to, _ in previous:
+            counts[to, owner(to, event.topic)] = publication.number
+        self._pending[-1] = replace(publication, previous=previous)
+        return self._pending[-1]
+
+    init = Node.__init__
+
+    def start(self, *args):
+        init(self, *args)
+        wanters = self.remote.wanters
+        self.custody.outbox.owner = lambda to, topic: next(
+            name for name in reversed(wanters) if to in wanters[name]
+        )
+
+    monkeypatch.setattr(Outbox, "capture", per_filter)
+    monkeypatch.setattr(Node, "__init__", start)
+    assert "guaranteed" in broken(COVERED, links=LOSSY)
