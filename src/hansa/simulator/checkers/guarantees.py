@@ -108,7 +108,8 @@ class Guaranteed(Checker):
         """Complain if an agent is not subscribed to what another node counts on."""
         since = max(site.broker.lost_at, self._started.get(site.place, 0.0))
         ids = {site.memory.id, other.memory.id}
-        if site.active and self.world.now > since + SUBSCRIBE_S and not ids & self._doubtful:
+        doubtful = ids & (self._doubtful | self._twins)
+        if site.active and self.world.now > since + SUBSCRIBE_S and not doubtful:
             what = f"what n{other.place} counts on"
             self.fail(f"n{site.place} is not subscribed to {entry.topic}, {what}")
 
