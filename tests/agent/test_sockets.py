@@ -1,6 +1,7 @@
 """The direct transport over real sockets on loopback, on both loops."""
 
 import asyncio
+import resource
 import socket
 import struct
 from collections.abc import Awaitable, Callable
@@ -203,13 +204,38 @@ def test_a_server_accepts_until_it_is_closed():
         server = sockets.Server([listening], accepted.append)
         made = [await sockets.connect("127.0.0.1", port) for _ in range(3)]
         await until(lambda: len(accepted) == 3, "three connections")
-        await server.close()
+        server.close()
         with pytest.raises(ConnectionRefusedError):
             await sockets.connect("127.0.0.1", port)
         for each in (*made, *accepted):
             each.close()
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_a_server_that_runs_out_of_files_goes_on_when_there_are_some(new_loop, monkeypatch):
+    monkeypatch.setattr(sockets, "ACCEPT_PAUSE_S", 0.01)
+
+    async def run() -> None:
+        accepted: list[socket.socket] = []
+        (listening,) = await sockets.listen("127.0.0.1", 0)
+        made = await sockets.connect("127.0.0.1", listening.getsockname()[1])
+        limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (made.fileno(), limits[1]))
+        server = sockets.Server([listening], accepted.append)
+        try:
+            await asyncio.sleep(0.05)
+            assert not accepted
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        await until(lambda: accepted, "the connection that waited")
+        server.close()
+        for each in (made, *accepted):
+            each.close()
+
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(run())
 
 
 def test_listening_and_connecting():

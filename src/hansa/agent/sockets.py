@@ -178,26 +178,34 @@ class Server:
         self, listening: Sequence[socket.socket], accepted: Callable[[socket.socket], None]
     ) -> None:
         """Hand every connection to `accepted`."""
-        self._listening = listening
+        self._loop = asyncio.get_running_loop()
         self._accepted = accepted
-        self._tasks = [asyncio.create_task(self._accept_all(each)) for each in listening]
+        self._pauses: dict[socket.socket, asyncio.TimerHandle] = {}
+        self._listening = listening
+        for each in listening:
+            self._resume(each)
 
-    async def close(self) -> None:
+    def close(self) -> None:
         """Accept no more."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
         for each in self._listening:
+            self._loop.remove_reader(each)
             each.close()
+        for pause in self._pauses.values():
+            pause.cancel()
 
-    async def _accept_all(self, listening: socket.socket) -> None:
-        loop = asyncio.get_running_loop()
-        while True:
-            try:
-                connected, _ = await loop.sock_accept(listening)
-            except ConnectionError:
-                continue  # it was gone before its turn came
-            except OSError:
-                await asyncio.sleep(ACCEPT_PAUSE_S)
-            else:
-                self._accepted(connected)
+    def _accept(self, listening: socket.socket) -> None:
+        try:
+            connected, _ = listening.accept()
+        except (BlockingIOError, InterruptedError, ConnectionError):
+            return  # it was gone before its turn came
+        except OSError:
+            self._loop.remove_reader(listening)  # or it would be tried over and over
+            self._pauses[listening] = self._loop.call_later(
+                ACCEPT_PAUSE_S, self._resume, listening
+            )
+        else:
+            self._accepted(connected)
+
+    def _resume(self, listening: socket.socket) -> None:
+        self._pauses.pop(listening, None)
+        self._loop.add_reader(listening, self._accept, listening)

@@ -231,7 +231,7 @@ class TcpLinks:
         """Listen and dial no more. Links that stand are closed by their owner."""
         await self._dialler.stop()
         if self._server is not None:
-            await self._server.close()
+            self._server.close()
 
     def _accept(self, connected: socket.socket) -> None:
         self._open = {link for link in self._open if not link.closed.is_set()}
