@@ -129,3 +129,38 @@ def test_all_pages(scene):
     }
     assert "hansa_broker_connected 1\n" in agent.page("/metrics")[1]
     assert [agent.page(path)[0] for path in ("/healthz", "/readyz", "/x")] == [200, 200, 404]
+
+
+FAULTY = """
+from hansa.agent.brokers.connection import Connection
+from hansa.cli.main import main
+async def fault(self):
+    raise ZeroDivisionError("a fault to be found")
+Connection._connect = fault
+raise SystemExit(main(["agent"]))
+"""
+
+
+def test_a_fault_of_ours_ends_the_agent_with_its_traceback_in_the_log(scene):
+    agent = scene.agent(broker_port=free_port(), program=("-c", FAULTY))
+    assert agent.wait() == 70
+    assert "ERROR agent ends by a fault of Hansa\nTraceback" in agent.log
+    assert (
+        "this is a fault of Hansa, not yours: ZeroDivisionError: a fault to be found" in agent.log
+    )
+
+
+def test_an_agent_whose_state_cannot_be_kept_says_so_and_goes_on(scene, tmp_path):
+    broker = scene.broker()
+    agent = scene.agent(
+        broker_port=broker.port, broker_log_file=broker.log_file, state=tmp_path / "state"
+    )
+    agent.says("observer complete")
+    (tmp_path / "state").rename(tmp_path / "elsewhere")
+    scene.client(broker.port).subscribe("a/#")
+    where = f"{tmp_path}/state/interest.json"
+    agent.says(f"state not kept, a restart will know less reason='cannot write {where}: No such")
+    assert json.loads(agent.page("/status")[1])["interest"]["local"] == ["a/#"]
+    agent.process.terminate()
+    assert agent.wait() == 0
+    assert "Traceback" not in agent.log

@@ -72,7 +72,9 @@ def is_running(pid: int) -> bool:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_it_says_where_everything_is_and_leaves_nothing_behind(tmp_path, number):
+    (tmp_path / "ready.json").write_text("of a run that was killed")
     up = Up(tmp_path, "line:2", "--link-delay", "30", "--redundancy", "1", "--strategy", "mesh")
+    eventually(lambda: not up.ready_file.exists(), "the old ready file is gone")
     nodes = up.nodes()
     keys = {"name", "broker", "link", "admin", "broker_pid", "agent_pid"}
     assert [set(node) for node in nodes] == [keys, keys]
@@ -129,6 +131,10 @@ def test_a_port_that_is_taken_is_named_and_nothing_is_left_behind(tmp_path):
         (["ring:3", "--transport", "x"], "there is no 'x'; there are tcp, udp"),
         (["ring:3", "--link-loss", "0.1"], "--link-loss needs --transport udp"),
         (["ring:3", "--base-port", "80"], "80 must be from 1024 to 65000"),
+        (["ring:3", "--ready-file", ""], "name a file"),
+        (["ring:3", "--ready-file", "/nowhere/up.json"], "/nowhere/up.json: No such file"),
+        (["ring:3", "--ready-file", "/"], "--ready-file /: Is a directory"),
+        (["ring:101"], "101 nodes are 202 processes; at most 100 nodes run live"),
         (["circle:3"], "circle"),
         ([], "topology"),
     ],

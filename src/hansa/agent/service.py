@@ -4,11 +4,11 @@ import asyncio
 import logging
 import random
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hansa import __version__
 from hansa.agent.admin import Answer, Pages, as_json, serve
@@ -141,15 +141,18 @@ class Agent:
         )
         self.watcher.restore(self._state.interest())
         self.watcher.start()
-        tasks = [asyncio.create_task(self.client.connection.run())]
+        connecting = [asyncio.create_task(self.client.connection.run())]
         if self.watcher.observer.subscriptions():
-            tasks.append(asyncio.create_task(self.watcher.connection.run()))
+            connecting.append(asyncio.create_task(self.watcher.connection.run()))
         for text in self._settings.link.neighbours:
             transport, address = parse_neighbour(text, self._settings.link.transport)
             links = self.udp if transport == "udp" else self.tcp
             links.dial(address, self._chronicle.dialling_failed)
-        await self._ending.wait()
-        await self._stop(server, tasks)
+        ending = asyncio.create_task(self._ending.wait())
+        ended, _ = await asyncio.wait([ending, *connecting], return_when=asyncio.FIRST_COMPLETED)
+        await self._stop(server, [ending, *connecting])
+        for task in ended:
+            task.result()  # without its broker's connection an agent is of no use: let it fail
         return self._end_reason
 
     async def _listen(self) -> asyncio.Server:
@@ -171,7 +174,7 @@ class Agent:
     async def _stop_links(self) -> None:
         await asyncio.gather(self.tcp.stop(), self.udp.stop())
 
-    async def _stop(self, server: asyncio.Server, tasks: list[asyncio.Task[None]]) -> None:
+    async def _stop(self, server: asyncio.Server, tasks: Sequence[asyncio.Task[Any]]) -> None:
         log.info("agent stops")
         server.close()
         await self._stop_links()
@@ -199,7 +202,14 @@ class Agent:
 
     def _save_interest(self) -> None:
         self._save = None
-        self._state.remember_interest(self.watcher.observer.snapshot())
+        self._keep(lambda: self._state.remember_interest(self.watcher.observer.snapshot()))
+
+    def _keep(self, write: Callable[[], None]) -> None:
+        """Write something to the state directory; a full disk is no reason to stop working."""
+        try:
+            write()
+        except UsageError as error:
+            log.error("state not kept, a restart will know less reason=%r", str(error))
 
     def _note_finding(self, finding: Finding) -> None:
         if isinstance(finding, PublicationWithheld):
@@ -208,7 +218,8 @@ class Agent:
 
     def _note_news(self, effect: Effect) -> None:
         if isinstance(effect, IncarnationRaised):
-            self._state.remember_incarnation(effect.incarnation)
+            incarnation = effect.incarnation
+            self._keep(lambda: self._state.remember_incarnation(incarnation))
         self._chronicle.news(effect)
 
     def _give_way(self, effect: Halt | Rekey) -> None:

@@ -200,9 +200,7 @@ class Server:
             return  # it was gone before its turn came
         except OSError:
             self._loop.remove_reader(listening)  # or it would be tried over and over
-            self._pauses[listening] = self._loop.call_later(
-                ACCEPT_PAUSE_S, self._resume, listening
-            )
+            self._pauses[listening] = self._loop.call_later(ACCEPT_PAUSE_S, self._resume, listening)
         else:
             self._accepted(connected)
 

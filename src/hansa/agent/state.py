@@ -122,9 +122,12 @@ class StateDirectory:
 
     def _write(self, name: str, data: bytes) -> None:
         temporary = self._path / f"{name}.new"
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(self._path / name)
+        try:
+            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(self._path / name)
+        except OSError as error:
+            raise UsageError(f"cannot write {self._path / name}: {error.strerror}") from error

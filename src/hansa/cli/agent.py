@@ -10,6 +10,9 @@ from hansa.agent.service import Agent
 from hansa.agent.settings import AgentSettings, load
 from hansa.agent.state import StateDirectory
 from hansa.cli.arguments import Parser
+from hansa.errors import HansaError
+
+log = logging.getLogger("hansa.agent")
 
 EXAMPLES = """\
   hansa agent --config node.toml
@@ -43,6 +46,11 @@ def run(arguments: list[str]) -> int:
     try:
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
             return runner.run(_run(settings, state))
+    except HansaError:
+        raise
+    except Exception:
+        log.exception("agent ends by a fault of Hansa")  # nobody will be there to try it again
+        raise
     finally:
         state.close()
 
@@ -52,9 +60,7 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     try:
         import uvloop
     except ImportError:
-        logging.getLogger("hansa.agent").warning(
-            "uvloop is not installed: publications will cost more CPU than they need to"
-        )
+        log.warning("uvloop is not installed: publications will cost more CPU than they need to")
         return None
     return uvloop.new_event_loop
 

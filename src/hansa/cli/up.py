@@ -11,10 +11,12 @@ from rich.console import Console
 from rich.table import Table
 
 from hansa.agent.settings import TRANSPORTS
-from hansa.cli.arguments import Parser, amount, one_of, seed, whole
+from hansa.cli.arguments import Parser, amount, one_of, path, seed, whole
+from hansa.cli.launcher import command
 from hansa.errors import UsageError
 from hansa.local.federation import Cable, LocalFederation
 from hansa.protocol.strategies import STRATEGIES
+from hansa.simulator.topologies import EXAMPLES as TOPOLOGIES
 from hansa.simulator.topologies import parse
 
 EXAMPLES = """\
@@ -23,6 +25,9 @@ EXAMPLES = """\
   hansa up line:5 --link-delay 20 --redundancy 1 every link takes 20 ms each way
   hansa up ring:3 --transport udp --link-loss 0.1 links of datagrams, one in ten lost
 """
+
+NODES_MAX = 100
+"""Nodes that are started at most: an agent takes some 30 MB and a broker's start a core."""
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
@@ -38,6 +43,13 @@ def run(arguments: list[str]) -> int:
     if given.link_loss and given.transport != "udp":
         raise UsageError("--link-loss needs --transport udp: a stream loses nothing")
     topology = parse(given.topology, given.seed)
+    if topology.nodes > NODES_MAX:
+        raise UsageError(
+            f"{topology.name}: {topology.nodes} nodes are {2 * topology.nodes} processes;"
+            f" at most {NODES_MAX} nodes run live, more in `{command('simulate')}`"
+        )
+    if given.ready_file is not None:
+        _prepare(given.ready_file)
     cable = Cable(given.transport, given.link_delay / 1000, given.link_loss)
     return asyncio.run(
         _run(lambda: LocalFederation(topology, settings, given.base_port, cable), given.ready_file)
@@ -48,9 +60,7 @@ def _parser() -> Parser:
     parser = Parser(
         "hansa up", "Start a federation of real Mosquittos and agents on this machine.", EXAMPLES
     )
-    parser.add_argument(
-        "topology", help="ring:N line:N star:N grid:RxC tree:N full:N random:N,DEGREE"
-    )
+    parser.add_argument("topology", help=f"such as {' '.join(TOPOLOGIES.values())}")
     parser.add_argument("--seed", type=seed, default=1, help="for random topologies (default 1)")
     parser.add_argument(
         "--base-port",
@@ -93,7 +103,7 @@ def _parser() -> Parser:
     )
     parser.add_argument(
         "--ready-file",
-        type=Path,
+        type=path,
         metavar="PATH",
         help="write where everything is, as JSON, once it has converged; removed at the end",
     )
@@ -140,12 +150,25 @@ async def _start(federation: LocalFederation, console: Console) -> None:
     console.print(f"converged {seconds:.1f} s after the last agent's start")
 
 
+def _prepare(ready_file: Path) -> None:
+    """Take away what a killed run left: whoever waits for the file must not find the old one."""
+    try:
+        ready_file.unlink(missing_ok=True)
+        _temporary(ready_file).touch()  # the place is tried now, and not when everything runs
+        _temporary(ready_file).unlink()
+    except OSError as error:
+        raise UsageError(f"--ready-file {ready_file}: {error.strerror}") from error
+
+
 def _write(ready_file: Path, federation: LocalFederation) -> None:
     """Whoever waits for the file must never read half of it."""
     nodes = [node.describe() for node in federation.nodes]
-    temporary = ready_file.with_name(f".{ready_file.name}.{os.getpid()}")
-    temporary.write_text(json.dumps({"nodes": nodes}, indent=1) + "\n")
-    temporary.replace(ready_file)
+    _temporary(ready_file).write_text(json.dumps({"nodes": nodes}, indent=1) + "\n")
+    _temporary(ready_file).replace(ready_file)
+
+
+def _temporary(ready_file: Path) -> Path:
+    return ready_file.with_name(f".{ready_file.name}.{os.getpid()}")
 
 
 def _show(federation: LocalFederation, console: Console) -> None:

@@ -1,6 +1,7 @@
 """What is read of a broker's files, and whom a signal may reach."""
 
 import asyncio
+import errno
 import os
 import shutil
 import signal
@@ -71,6 +72,18 @@ def mute(tmp_path: Path) -> Iterator[PrintedTree]:
 
 def _ignore_signal() -> None:
     signal.signal(signal.SIGUSR2, signal.SIG_IGN)
+
+
+def test_a_broker_that_may_not_be_signalled_is_told_with_what_to_change(mute, monkeypatch):
+    """Tests may run as root, whom nothing is refused."""
+
+    def refuse(pid: int, number: int) -> None:
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+
+    monkeypatch.setattr(os, "kill", refuse)
+    complaint = "SIGUSR2 cannot be sent to process .*: Operation not permitted; the agent must"
+    with pytest.raises(UsageError, match=complaint):
+        asyncio.run(mute.read())
 
 
 def test_a_tree_that_does_not_come_is_told_with_what_to_change(mute, monkeypatch):

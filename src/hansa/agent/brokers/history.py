@@ -52,7 +52,12 @@ class PrintedTree:
     async def read(self) -> str:
         """Ask for the tree, and wait until all of it is there."""
         start = _size(self.output_file)
-        os.kill(self._pid(), signal.SIGUSR2)
+        pid = self._pid()
+        try:
+            os.kill(pid, signal.SIGUSR2)
+        except OSError as error:
+            reason = f"SIGUSR2 cannot be sent to process {pid}: {error.strerror}"
+            raise UsageError(f"{self.pid_file}: {reason}; the agent must be its user") from error
         before = ""
         try:
             async with asyncio.timeout(TREE_TIMEOUT_S):

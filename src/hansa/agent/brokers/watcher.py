@@ -8,6 +8,7 @@ the node.
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
 
+from hansa.agent import tasks
 from hansa.agent.brokers.connection import Connection
 from hansa.agent.brokers.history import History
 from hansa.agent.brokers.observer import (
@@ -138,7 +139,7 @@ class Watcher:
     def _catch_up(self, delay_s: float) -> None:
         """Learn what went by unseen, unless that is under way."""
         if self._histories and self._catching_up is None:
-            self._catching_up = asyncio.create_task(self._read_histories(delay_s))
+            self._catching_up = tasks.start(self._read_histories(delay_s))
 
     def _end_catching_up(self) -> None:
         if self._catching_up is not None:

@@ -4,6 +4,7 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable
 
+from hansa.agent import tasks
 from hansa.agent.links.link import Address, Link
 from hansa.agent.reasons import explain
 
@@ -31,7 +32,7 @@ class Dialler:
 
     def dial(self, address: Address, failed: Failed) -> None:
         """Keep a link to a neighbour."""
-        self._tasks.append(asyncio.create_task(self._keep(address, failed)))
+        self._tasks.append(tasks.start(self._keep(address, failed)))
 
     async def stop(self) -> None:
         """Dial no more. Links that stand are closed by their owner."""

@@ -1,0 +1,29 @@
+"""Work in the background: its faults are told, its end is not one."""
+
+import asyncio
+
+from hansa.agent import tasks
+
+
+async def fault() -> None:
+    raise ZeroDivisionError("by zero")
+
+
+async def nothing() -> None:
+    pass
+
+
+def test_only_a_fault_is_told():
+    told: list[object] = []
+
+    async def run() -> None:
+        asyncio.get_running_loop().set_exception_handler(
+            lambda _, said: told.append((said["message"], repr(said["exception"])))
+        )
+        cancelled = tasks.start(asyncio.sleep(60))
+        started = [cancelled, tasks.start(fault()), tasks.start(nothing())]
+        cancelled.cancel()
+        await asyncio.wait(started)
+
+    asyncio.run(run())
+    assert told == [("a fault of Hansa", "ZeroDivisionError('by zero')")]
