@@ -63,7 +63,7 @@ def test_two_agents_with_one_state_directory(scene, tmp_path):
 @pytest.mark.parametrize(
     ("settings", "reason"),
     [
-        ({"protocol_federation": "other"}, "federation 'hansa' meets 'other'"),
+        ({"protocol_federation": "other"}, "federation 'hansa' of one meets 'other' of two"),
         ({"protocol_redundancy": 3}, "redundancy=2"),
     ],
     ids=["another federation", "other settings"],
@@ -71,8 +71,9 @@ def test_two_agents_with_one_state_directory(scene, tmp_path):
 def test_nodes_that_disagree_refuse_each_other_and_say_why_on_both_sides(scene, settings, reason):
     broker = scene.broker()
     port = free_port()
-    one = scene.agent(broker_port=broker.port, link_port=port)
-    two = scene.agent(broker_port=broker.port, link_neighbours=f"127.0.0.1:{port}", **settings)
+    one = scene.agent(broker_port=broker.port, link_port=port, name="one")
+    neighbours = f"127.0.0.1:{port}"
+    two = scene.agent(broker_port=broker.port, link_neighbours=neighbours, name="two", **settings)
     two.says(reason)
     one.says(next(iter(settings)).removeprefix("protocol_"))
     assert "neighbour up" not in one.log + two.log

@@ -65,9 +65,10 @@ def test_one_link_stands_whoever_dials(scene, transport, dialling):
 def test_another_version_of_the_protocol_is_refused_with_a_line_on_both_sides(scene, transport):
     broker, port = scene.broker(), free_port()
     settings = {"broker_port": broker.port, "link_transport": transport}
-    old = scene.agent(**settings, link_port=port)
-    new = scene.agent(**settings, link_neighbours=f"127.0.0.1:{port}", program=("-c", NEWER))
-    ours, theirs = PROTOCOL_VERSION, PROTOCOL_VERSION + 1
+    old = scene.agent(**settings, link_port=port, name="old")
+    neighbours = f"127.0.0.1:{port}"
+    new = scene.agent(**settings, link_neighbours=neighbours, name="new", program=("-c", NEWER))
+    ours, theirs = f"{PROTOCOL_VERSION} of old", f"{PROTOCOL_VERSION + 1} of new"
     old.says(f"protocol version {theirs} meets {ours}")
     new.says("protocol version ")
     assert f"version {ours} meets {theirs}" in new.log or f"{theirs} meets {ours}" in new.log

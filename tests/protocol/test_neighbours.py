@@ -100,7 +100,7 @@ def test_a_hello_that_agrees_makes_a_neighbour():
 def test_a_hello_that_disagrees_is_turned_away_with_the_reason():
     neighbours = alone()
     theirs = msgspec.structs.replace(hello(), federation="other")
-    reason = "federation 'other' meets 'hansa'"
+    reason = f"federation 'other' of {PEER:016x} meets 'hansa' of {ME:016x}"
     assert neighbours.greet(opened(neighbours), theirs, OURS, 0.0) == [
         LinkRefused(ONE, reason),
         Send(ONE, Goodbye(reason)),
@@ -113,13 +113,16 @@ def test_a_hello_that_disagrees_is_turned_away_with_the_reason():
     [
         ({}, None),
         ({"capabilities": ("later",), "digest": 9, "name": "n"}, None),
-        ({"version": 9}, f"protocol version 9 meets {PROTOCOL_VERSION}"),
-        ({"federation": "b"}, "federation 'b' meets 'hansa'"),
-        ({"agreement": "redundancy=3"}, "settings differ: redundancy=3 meets agreed"),
+        ({"version": 9}, f"protocol version 9 of n meets {PROTOCOL_VERSION} of m"),
+        ({"federation": "b"}, "federation 'b' of n meets 'hansa' of m"),
+        ({"agreement": "redundancy=3"}, "settings differ: redundancy=3 of n meets agreed of m"),
     ],
 )
 def test_two_nodes_disagree_about_version_federation_or_settings(change, reason):
-    assert disagreement(OURS, msgspec.structs.replace(hello(), **change)) == reason
+    ours, theirs = (
+        msgspec.structs.replace(hello(node), name=name) for node, name in ((ME, "m"), (PEER, "n"))
+    )
+    assert disagreement(ours, msgspec.structs.replace(theirs, **change)) == reason
 
 
 def test_a_refusal_can_name_a_rival():

@@ -712,8 +712,9 @@ def test_another_federation_is_refused():
     wire.start(2, settings=ProtocolSettings(federation="guild"))
     wire.join("1-2")
     wire.run(0.015)
-    assert wire.effects(1, LinkRefused)[0].reason == "federation 'guild' meets 'hansa'"
-    assert wire.effects(2, LinkRefused)[0].reason == "federation 'hansa' meets 'guild'"
+    guild, hansa = f"'guild' of {2:016x}", f"'hansa' of {1:016x}"
+    assert wire.effects(1, LinkRefused)[0].reason == f"federation {guild} meets {hansa}"
+    assert wire.effects(2, LinkRefused)[0].reason == f"federation {hansa} meets {guild}"
     assert wire.effects(1, NeighbourUp) == wire.effects(2, NeighbourUp) == []
 
 
@@ -724,7 +725,8 @@ def test_other_settings_are_refused():
     wire.join("1-2")
     wire.run(0.015)
     ours, theirs = wire.settings.agreement(), ProtocolSettings(redundancy=3).agreement()
-    assert wire.effects(1, LinkRefused)[0].reason == f"settings differ: {theirs} meets {ours}"
+    reason = f"settings differ: {theirs} of {2:016x} meets {ours} of {1:016x}"
+    assert wire.effects(1, LinkRefused)[0].reason == reason
     assert other.view().neighbours == {}
 
 
@@ -736,7 +738,8 @@ def test_another_version_is_refused():
     assert isinstance(hello, Hello)
     wire.give(1, LinkOpened(LinkId(8), False))
     effects = wire.give(1, Received(LinkId(8), change(hello, version=PROTOCOL_VERSION + 1)))
-    reason = f"protocol version {PROTOCOL_VERSION + 1} meets {PROTOCOL_VERSION}"
+    newer, ours = f"{PROTOCOL_VERSION + 1} of {2:016x}", f"{PROTOCOL_VERSION} of {1:016x}"
+    reason = f"protocol version {newer} meets {ours}"
     assert effects == [LinkRefused(LinkId(8), reason), Send(LinkId(8), Goodbye(reason))]
 
 

@@ -46,6 +46,7 @@ from hansa.protocol.vocabulary import Identity, LinkId, NodeId, Publication
 
 SETTINGS = ProtocolSettings(heartbeat_interval=1.0, heartbeat_limit=3.0, relay_delay=0.25)
 ME, PEER, FAR, OTHER = NodeId(5), NodeId(7), NodeId(8), NodeId(9)
+OTHER_FEDERATION = f"federation 'other' of {PEER:016x} meets 'hansa' of {ME:016x}"
 ONE, TWO = LinkId(1), LinkId(2)
 KEYS = {node: bytes([node]) * 32 for node in (ME, PEER, FAR, OTHER)}
 LARGER_KEY = b"\xff" * 32
@@ -148,7 +149,7 @@ def test_a_second_hello_is_ignored_and_not_answered():
 def test_who_disagrees_is_turned_away():
     it = overlay()
     theirs = msgspec.structs.replace(hello(), federation="other")
-    reason = "federation 'other' meets 'hansa'"
+    reason = OTHER_FEDERATION
     expected = [LinkRefused(ONE, reason), Send(ONE, Goodbye(reason))]
     assert it.take(opened(it), theirs, 0.0) == expected
 
@@ -166,7 +167,7 @@ def test_a_refused_link_hears_nothing_but_goodbye():
     for frame in (hello(), Heartbeat(1, 0, 0, 0), Update((record(FAR),))):
         assert it.take(link, frame, 0.0) == [Ignored("frame on a refused link")]
     rival = record(ME, incarnation=6, key=LARGER_KEY)
-    reason = "federation 'other' meets 'hansa'"
+    reason = OTHER_FEDERATION
     assert it.take(link, Goodbye("their reason", rival), 0.0) == [
         IncarnationRaised(7),
         CloseLink(ONE, reason),
@@ -181,7 +182,7 @@ def test_a_refused_link_ends_with_the_other_side_or_after_the_limit():
     assert it.neighbours.links == {}
     refused(it)
     closed = [effect for now in (1.0, 2.0, 3.0) for effect in it.fire(now)]
-    assert closed == [CloseLink(ONE, "federation 'other' meets 'hansa'")]
+    assert closed == [CloseLink(ONE, OTHER_FEDERATION)]
 
 
 def test_a_second_hello_is_ignored():

@@ -273,11 +273,19 @@ class Neighbours:
 
 
 def disagreement(ours: Hello, theirs: Hello) -> str | None:
-    """Return why two nodes cannot be neighbours, None if they can."""
+    """Return why two nodes cannot be neighbours, None if they can.
+
+    Both log it, so it says whose is whose.
+    """
+    they, we = _name(theirs), _name(ours)
     if theirs.version != PROTOCOL_VERSION:
-        return f"protocol version {theirs.version} meets {PROTOCOL_VERSION}"
+        return f"protocol version {theirs.version} of {they} meets {PROTOCOL_VERSION} of {we}"
     if theirs.federation != ours.federation:
-        return f"federation {theirs.federation!r} meets {ours.federation!r}"
+        return f"federation {theirs.federation!r} of {they} meets {ours.federation!r} of {we}"
     if theirs.agreement != ours.agreement:
-        return f"settings differ: {theirs.agreement} meets {ours.agreement}"
+        return f"settings differ: {theirs.agreement} of {they} meets {ours.agreement} of {we}"
     return None
+
+
+def _name(hello: Hello) -> str:
+    return hello.name or f"{hello.node:016x}"
