@@ -51,7 +51,7 @@ class Scene:
         """What an agent says of itself."""
         return await asyncio.to_thread(self.federation.nodes[number].status)
 
-    async def numbers(self) -> dict[int, int]:
+    async def numbers(self) -> dict[str, int]:
         """Which node has which id."""
         every = range(len(self.federation.nodes))
         return {(await self.status(number))["node"]: number for number in every}
@@ -73,7 +73,7 @@ class Scene:
                 after["neighbours"][node]["bytes_out"] - before["neighbours"][node]["bytes_out"]
             )
 
-        return (await self.numbers())[int(max(after["neighbours"], key=sent))]
+        return (await self.numbers())[max(after["neighbours"], key=sent)]
 
     @asynccontextmanager
     async def stream(self) -> AsyncIterator[Stream]:

@@ -120,6 +120,7 @@ def test_all_pages(scene):
     status = json.loads(agent.page("/status")[1])
     assert status["name"] == "n"
     assert status["members"] == [status["node"]]
+    assert f"agent up node={status['node']} " in agent.log
     assert status["interest"]["local"] == ["a/#"]
     assert status["broker"] == {
         "address": f"127.0.0.1:{broker.port}",

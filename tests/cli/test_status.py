@@ -12,7 +12,7 @@ from hansa.cli.main import main
 from hansa.cli.report import console
 from hansa.cli.status_page import Page
 
-ALPHA, BETA, GAMMA = 0xAA << 56, 0xBB << 56, 0xCC << 56
+ALPHA, BETA, GAMMA = (f"{digits:0<16}" for digits in ("aa", "bb", "cc"))
 
 
 def page(name="alpha", node=ALPHA, **changes):
@@ -22,9 +22,9 @@ def page(name="alpha", node=ALPHA, **changes):
         "node": node,
         "incarnation": 7,
         "broker": {"address": "127.0.0.1:1", "connected": True, "observed": True},
-        "neighbours": {str(BETA if node == ALPHA else ALPHA): {"rtt_ms": 0.5, "bytes_in": 1234}},
+        "neighbours": {BETA if node == ALPHA else ALPHA: {"rtt_ms": 0.5, "bytes_in": 1234}},
         "members": [ALPHA, BETA],
-        "cores": {str(ALPHA): {"distance": 0 if node == ALPHA else 1}},
+        "cores": {ALPHA: {"distance": 0 if node == ALPHA else 1}},
         "groups": {
             "plant/#": {
                 "core": ALPHA,

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import random
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from itertools import count
 from pathlib import Path
@@ -34,8 +34,10 @@ from hansa.mqtt import effects
 from hansa.mqtt.options import Options
 from hansa.protocol.effects import Effect, Halt, IncarnationRaised, Rekey
 from hansa.protocol.events import InterestChanged
+from hansa.protocol.inspection import CoreView, GroupView
 from hansa.protocol.node import Node
 from hansa.protocol.topics import is_local_only
+from hansa.protocol.vocabulary import NodeId
 
 if TYPE_CHECKING:  # amqtt is not there unless asked for
     from hansa.agent.brokers.embedded import EmbeddedBroker
@@ -253,13 +255,16 @@ class Agent:
         return as_json({"ready": not problem, "problem": problem}, 503 if problem else 200)
 
     def status(self) -> dict[str, object]:
-        """Return everything that an operator may want to see."""
+        """Return everything that an operator may want to see.
+
+        Ids of nodes are texts, as in the log: to many readers of JSON so large a number is another.
+        """
         view = self.driver.node.view()
         links = self.driver.links
         return {
             "version": __version__,
             "name": self._settings.title,
-            "node": view.node,
+            "node": _hex(view.node),
             "incarnation": view.incarnation,
             "link": str(self.link_address),
             "broker": {
@@ -270,17 +275,17 @@ class Agent:
                 "unobserved": self.watcher.observer.reason,
             },
             "neighbours": {
-                str(node): {"rtt_ms": neighbour.rtt_ms, **_traffic(links.get(neighbour.link))}
+                _hex(node): {"rtt_ms": neighbour.rtt_ms, **_traffic(links.get(neighbour.link))}
                 for node, neighbour in view.neighbours.items()
             },
-            "members": list(view.reachable),
-            "cores": {str(core): asdict(way) for core, way in view.cores.items()},
-            "groups": {group: asdict(seen) for group, seen in view.groups.items()},
+            "members": _hexes(view.reachable),
+            "cores": {_hex(core): _core(way) for core, way in view.cores.items()},
+            "groups": {group: _group(seen) for group, seen in view.groups.items()},
             "interest": {
                 "local": list(self.watcher.observer.wanted()),
                 "installed": view.installed,
-                "remote": {str(n): list(i.filters) for n, i in view.interest.items()},
-                "in_force": {str(n): list(stamp) for n, stamp in view.in_force.items()},
+                "remote": {_hex(n): list(i.filters) for n, i in view.interest.items()},
+                "in_force": {_hex(n): list(stamp) for n, stamp in view.in_force.items()},
             },
             "sizes": view.sizes,
             "counters": {
@@ -290,6 +295,28 @@ class Agent:
                 **dict(self.client.counters),
             },
         }
+
+
+def _hex(node: NodeId) -> str:
+    return f"{node:016x}"
+
+
+def _hexes(nodes: Iterable[NodeId]) -> list[str]:
+    return [_hex(node) for node in nodes]
+
+
+def _core(way: CoreView) -> dict[str, object]:
+    return {**asdict(way), "parents": _hexes(way.parents)}
+
+
+def _group(seen: GroupView) -> dict[str, object]:
+    return {
+        "core": None if seen.core is None else _hex(seen.core),
+        "member": seen.member,
+        "wanted_by": _hexes(seen.wanted_by),
+        "parents": _hexes(seen.parents),
+        "children": _hexes(seen.children),
+    }
 
 
 def _traffic(link: Link | None) -> dict[str, int]:

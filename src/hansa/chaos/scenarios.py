@@ -117,8 +117,8 @@ async def _cores(stage: Stage, chance: random.Random) -> None:
 
 async def _cores_now(stage: Stage) -> list[int]:
     """The nodes that lead a group, as far as they answer."""
-    ids: dict[int, int] = {}
-    cores: set[int] = set()
+    ids: dict[str, int] = {}
+    cores: set[str] = set()
     for place in stage.places:
         try:
             status = await asyncio.to_thread(stage.federation.nodes[place].status)
@@ -126,7 +126,7 @@ async def _cores_now(stage: Stage) -> list[int]:
             continue
         groups = status["groups"]
         assert isinstance(groups, dict)
-        ids[int(str(status["node"]))] = place
+        ids[str(status["node"])] = place
         cores.update(group["core"] for name, group in groups.items() if name and group["core"])
     return sorted(ids[core] for core in cores if core in ids)
 

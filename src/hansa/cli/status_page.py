@@ -52,11 +52,11 @@ class Way(msgspec.Struct, frozen=True):
 class Topic(msgspec.Struct, frozen=True):
     """One group, as a node sees it."""
 
-    core: int | None
+    core: str | None
     member: bool
-    wanted_by: tuple[int, ...]
-    parents: tuple[int, ...]
-    children: tuple[int, ...]
+    wanted_by: tuple[str, ...]
+    parents: tuple[str, ...]
+    children: tuple[str, ...]
 
 
 class Interest(msgspec.Struct, frozen=True):
@@ -71,12 +71,12 @@ class Status(msgspec.Struct, frozen=True):
     """One agent's page."""
 
     name: str
-    node: int
+    node: str
     incarnation: int
     broker: Broker
-    neighbours: dict[int, Neighbour]
-    members: tuple[int, ...]
-    cores: dict[int, Way]
+    neighbours: dict[str, Neighbour]
+    members: tuple[str, ...]
+    cores: dict[str, Way]
     groups: dict[str, Topic]
     interest: Interest
     counters: dict[str, int]

@@ -37,7 +37,7 @@ def console(pages: Sequence[Page], rates: Rates | None = None) -> RenderableType
     return Group(*(made for made in tables if made.row_count))
 
 
-def _nodes(pages: Sequence[Page], names: Mapping[int, str]) -> Table:
+def _nodes(pages: Sequence[Page], names: Mapping[str, str]) -> Table:
     made = table("node", "id", "broker", ">members", "interest", "trouble")
     made.title, made.title_justify = "Federation", "left"
     for page in pages:
@@ -68,7 +68,7 @@ def _trouble(status: Status) -> str:
     return ""
 
 
-def _links(statuses: Sequence[Status], names: Mapping[int, str]) -> Table:
+def _links(statuses: Sequence[Status], names: Mapping[str, str]) -> Table:
     made = table("node", "neighbour", ">RTT ms", ">bytes in", ">bytes out")
     made.title, made.title_justify = "Neighbours", "left"
     rows = [
@@ -85,7 +85,7 @@ def _links(statuses: Sequence[Status], names: Mapping[int, str]) -> Table:
     return _filled(made, rows)
 
 
-def _topics(statuses: Sequence[Status], names: Mapping[int, str]) -> Table:
+def _topics(statuses: Sequence[Status], names: Mapping[str, str]) -> Table:
     made = table("topic", "core", "wanted at", "node", ">distance", "parents", "children")
     made.title, made.title_justify = "Topics", "left"
     rows = []
@@ -96,7 +96,7 @@ def _topics(statuses: Sequence[Status], names: Mapping[int, str]) -> Table:
     return _filled(made, rows)
 
 
-def _topic(topic: str, status: Status, names: Mapping[int, str]) -> tuple[str, ...]:
+def _topic(topic: str, status: Status, names: Mapping[str, str]) -> tuple[str, ...]:
     seen = status.groups[topic]
     way = status.cores.get(seen.core) if seen.core is not None else None
     return (
@@ -152,13 +152,13 @@ def _filled(made: Table, rows: Sequence[tuple[str, ...]]) -> Table:
     return made
 
 
-def _name(node: int, names: Mapping[int, str]) -> str:
+def _name(node: str, names: Mapping[str, str]) -> str:
     return names.get(node) or _short(node)
 
 
-def _names(nodes: Iterable[int], names: Mapping[int, str]) -> str:
+def _names(nodes: Iterable[str], names: Mapping[str, str]) -> str:
     return " ".join(sorted(_name(node, names) for node in nodes))
 
 
-def _short(node: int) -> str:
-    return f"{node:016x}"[:ID_DIGITS]
+def _short(node: str) -> str:
+    return node[:ID_DIGITS]
