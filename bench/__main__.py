@@ -56,7 +56,8 @@ def main() -> int:
     arguments = parser.parse_args()
     unknown = [name for name in arguments.question if name not in QUESTIONS]
     if unknown:
-        parser.error(f"unknown question {unknown[0]!r}; there is: {', '.join(QUESTIONS)}")
+        sys.stderr.write(f"hansa: no question {unknown[0]!r}; there are {', '.join(QUESTIONS)}\n")
+        return 2
     answers: dict[str, dict[str, object]] = {}
     questions: dict[str, Callable[[], dict[str, object]]] = {
         **QUESTIONS,

@@ -44,6 +44,8 @@ def refusal(*texts: str) -> str | None:
         (["20 heal"], "step '20 heal' comes after the end; give --duration 20 or more"),
         (["8 freeze 2 4 s"], "step '8 freeze 2 4 s' lasts beyond the end; give --duration 12 or"
          " more"),
+        (["8 stall 2 4 s"], "step '8 stall 2 4 s' lasts beyond the end; give --duration 12 or"
+         " more"),
         (["8 restart-broker 2 4 s"], "step '8 restart-broker 2 4 s' lasts beyond the end; give"
          " --duration 12 or more"),
     ],

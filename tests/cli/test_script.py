@@ -23,6 +23,7 @@ from hansa.simulator.actions import (
     RemoveLink,
     Restart,
     RestartBroker,
+    Stall,
     Step,
     Subscribe,
     Unsubscribe,
@@ -38,6 +39,7 @@ SCRIPT: dict[str, Action] = {
     "crash 3": Crash(3),
     "vanish 3": Vanish(3),
     "freeze 3 2.5 s": Freeze(3, 2.5),
+    "stall 3 2.5 s": Stall(3, 2.5),
     "restart 3": Restart(3),
     "restart 3 without state": Restart(3, with_state=False),
     "restart-broker 3": RestartBroker(3),
@@ -129,8 +131,8 @@ def test_faults_are_kinds_with_counts():
         ("cuts=-1", "'-1' is not a count; write cuts=2"),
         ("partition=1", "there is no 'partition'; did you mean 'partitions'?"),
         ("outage-s=1", "there is no 'outage-s'; there are cuts, silent-cuts, one-way-cuts,"
-         " partitions, flaps, crashes, vanishings, freezes, lossy-restarts, broker-restarts,"
-         " link-changes, clones, collisions"),
+         " partitions, flaps, crashes, vanishings, freezes, stalls, lossy-restarts,"
+         " broker-restarts, link-changes, clones, collisions"),
     ],
 )  # fmt: skip
 def test_faults_that_cannot_be_are_refused(text, problem):

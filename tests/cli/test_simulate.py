@@ -10,6 +10,7 @@ import pytest
 from hansa.cli import simulate
 from hansa.cli.main import main
 from hansa.cli.seeds import Tally
+from hansa.simulator.options import Faults
 from hansa.simulator.result import Result
 from hansa.simulator.run import simulate as simulate_options
 from hansa.simulator.sampling import random_options
@@ -158,6 +159,23 @@ def test_faults_by_script_are_measured(capsys):
     found = [record["after"] for record in values["converged_s"]]
     assert found == ["start", "crash 4", "restart 4"]
     assert values["publications"] == 10 + 9
+
+
+@pytest.mark.parametrize(("qos", "lost"), [(0, 2), (2, 0)])
+def test_a_part_that_was_cut_off_gets_what_is_guaranteed(qos, lost, capsys):
+    """The publications of seconds 2.5 and 3.75 are made while the only way is cut."""
+    cut = ("--at", "2 cut 1-2", "--at", "4 mend 1-2", "--at", "4.5 publish 0 plant/x")
+    clients = ("--subscribe", "2:plant/#", "--publish", "0:plant/temp", "--publications", "8")
+    code, out, _ = run(capsys, "--topology", "line:3", *clients, *cut, "--qos", str(qos), "--json")
+    values = json.loads(out)
+    assert code == 0
+    assert (values["lost"], values["duplicates_delivered"]) == (lost, 0)
+
+
+def test_every_kind_of_fault_is_explained():
+    explained = simulate.parser().format_help()
+    kinds = {field.name.replace("_", "-") for field in fields(Faults)} - {"outage-s"}
+    assert [kind for kind in kinds if kind not in explained] == []
 
 
 def test_disturbances_are_shown(capsys):
@@ -327,8 +345,8 @@ def test_the_failing_run_is_in_the_json(failing, capsys):
          " as in 3:plant/temp; see `hansa simulate --help`"),
         ("--filter ", "topic filter '': must not be empty"),
         ("--faults ", "faults '': there is no ''; there are cuts, silent-cuts, one-way-cuts,"
-         " partitions, flaps, crashes, vanishings, freezes, lossy-restarts, broker-restarts,"
-         " link-changes, clones, collisions"),
+         " partitions, flaps, crashes, vanishings, freezes, stalls, lossy-restarts,"
+         " broker-restarts, link-changes, clones, collisions"),
         ("--at ", "step '': write seconds and an action, as in '2 crash 3'"),
         ("--transcript ", "argument --transcript: name a file; see `hansa simulate --help`"),
         ("--scenario random --preset machado",
@@ -350,6 +368,9 @@ def test_the_failing_run_is_in_the_json(failing, capsys):
         ("--faults crashes=x", "faults 'crashes=x': 'x' is not a count; write crashes=2"),
         ("--faults crashes --duration 0",
          "faults need time to strike; give --duration more than 0 seconds"),
+        ("--faults stalls",
+         "a disk that stalls is only missed at QoS 1 and 2; give --qos 1 or 2"),
+        ("--qos 3", "argument --qos: 3 must be from 0 to 2; see `hansa simulate --help`"),
         ("--at crash", "step 'crash': write seconds and an action, as in '2 crash 3'"),
         ("--scenario ring-3 --redundancy 3",
          "a scenario decides --redundancy itself; leave it out, or use --topology"),

@@ -14,6 +14,7 @@ ABOVE_ZERO = (
     "heartbeat_limit",
     "solicit_interval",
     "confirm_patience",
+    "repair_patience",
     "interest_lease",
 )
 SECONDS = tuple(field.name for field in fields(DEFAULTS) if field.type is float)
@@ -82,7 +83,15 @@ def test_a_power_of_two_is_a_window(window):
 
 
 @pytest.mark.parametrize(
-    "name", ["filters_per_node_max", "nodes_max", "plans_max", "unacknowledged_max"]
+    "name",
+    [
+        "repair_bytes",
+        "undelivered_max",
+        "filters_per_node_max",
+        "nodes_max",
+        "plans_max",
+        "unacknowledged_max",
+    ],
 )
 def test_a_bound_leaves_room_for_one(name):
     assert refusal(**{name: 0}) == f"{name} must be at least 1, not 0"

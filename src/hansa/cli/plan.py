@@ -9,8 +9,8 @@ from hansa.cli.script import parse_faults, parse_script
 from hansa.errors import UsageError
 from hansa.protocol.settings import PRESETS, ManagementBy, Metric, Outside, ProtocolSettings
 from hansa.protocol.topics import check_filter, check_name
-from hansa.simulator.actions import Publish, Step, Subscribe
-from hansa.simulator.options import Faults, LinkOptions, Options, Phases, Workload
+from hansa.simulator.actions import Publish, Stall, Step, Subscribe
+from hansa.simulator.options import DiskOptions, Faults, LinkOptions, Options, Phases, Workload
 from hansa.simulator.scenario import pause_s
 from hansa.simulator.topologies import Topology, parse
 
@@ -56,17 +56,21 @@ def options(args: argparse.Namespace, seed: int) -> Options:
     )
     if args.faults is not None and not phases.traffic_s:
         raise UsageError("faults need time to strike; give --duration more than 0 seconds")
+    faults = Faults() if args.faults is None else parse_faults(args.faults)
     script = parse_script(args.at or (), topology, phases.warm_up_s, phases.traffic_s)
+    if not args.qos and (faults.stalls or any(isinstance(step.action, Stall) for step in script)):
+        raise UsageError("a disk that stalls is only missed at QoS 1 and 2; give --qos 1 or 2")
     return Options(
         topology,
         protocol,
         seed,
         links,
         _workload(args, publishers),
-        Faults() if args.faults is None else parse_faults(args.faults),
-        (*subscriptions, *_publications(args, publishers, phases), *script),
+        faults,
+        (*subscriptions, *_at_qos(args, [*_publications(args, publishers, phases), *script])),
         phases,
         capacities=_capacities(protocol, topology, seed),
+        disk=DiskOptions() if args.qos else None,
     )
 
 
@@ -126,6 +130,16 @@ def _publications(
     return [
         Step(phases.warm_up_s, Publish(node, topic, count=count, interval_s=interval))
         for node, topic in publishers
+    ]
+
+
+def _at_qos(args: argparse.Namespace, steps: list[Step]) -> list[Step]:
+    """Return the steps with their publications at the QoS that was asked for."""
+    return [
+        replace(step, action=replace(step.action, qos=_given(args.qos, 0)))
+        if isinstance(step.action, Publish)
+        else step
+        for step in steps
     ]
 
 

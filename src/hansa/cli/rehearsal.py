@@ -22,6 +22,7 @@ from hansa.simulator.actions import (
     RemoveLink,
     Restart,
     RestartBroker,
+    Stall,
     Vanish,
 )
 from hansa.simulator.topologies import Link, Topology
@@ -125,7 +126,7 @@ class Rehearsal:
 
 def _lasts(action: Action) -> float:
     match action:
-        case Freeze(_, seconds) | Flap(_, _, _, seconds):
+        case Freeze(_, seconds) | Stall(_, seconds) | Flap(_, _, _, seconds):
             return seconds
         case RestartBroker(_, float() as seconds):
             return seconds

@@ -21,6 +21,7 @@ EXAMPLES = {
     "crash": "crash 3",
     "vanish": "vanish 3",
     "freeze": "freeze 3 2.5 s",
+    "stall": "stall 3 2.5 s",
     "restart": "restart 3",
     "restart-broker": "restart-broker 3 2 s",
     "clone": "clone 3 near 0",
@@ -49,6 +50,10 @@ _NODES: dict[str, Callable[[int], Action]] = {
     "vanish": actions.Vanish,
     "restart": actions.Restart,
     "restart-broker": actions.RestartBroker,
+}
+_PAUSES: dict[str, Callable[[int, float], Action]] = {
+    "freeze": actions.Freeze,
+    "stall": actions.Stall,
 }
 _TWINS: dict[str, Callable[[int, int], Action]] = {
     "clone": actions.Clone,
@@ -107,8 +112,8 @@ def _on_nodes(verb: str, rest: list[str], topology: Topology) -> Action | None:
             return actions.Restart(topology.node(node), with_state=False)
         case "restart-broker", [node, *duration] if seconds := _duration(duration):
             return actions.RestartBroker(topology.node(node), seconds)
-        case "freeze", [node, *duration] if seconds := _duration(duration):
-            return actions.Freeze(topology.node(node), seconds)
+        case _, [node, *duration] if verb in _PAUSES and (seconds := _duration(duration)):
+            return _PAUSES[verb](topology.node(node), seconds)
         case _, [node, "near", other] if verb in _TWINS:
             return _TWINS[verb](topology.node(node), topology.node(other))
         case _, [node, text] if verb in _CLIENTS:

@@ -25,8 +25,8 @@ RUNS_MAX = 1_000_000
 
 FIXED_BY_SCENARIO = (
     *("redundancy", "metric", "management", "group_depth", "delay", "jitter", "loss", "duplicate"),
-    *("reorder", "subscribe", "subscribers", "filter", "publish", "publications", "faults", "at"),
-    "duration",
+    *("reorder", "subscribe", "subscribers", "filter", "publish", "publications", "qos", "faults"),
+    *("at", "duration"),
 )
 """What a scenario itself decides: its expectations would not hold otherwise."""
 DRAWN_BY_SEED = ("preset", "outside")
@@ -180,16 +180,22 @@ def _add_clients(made: Parser) -> None:
         help="publications of each publisher, spread over the duration (default 10)",
     )  # fmt: skip
     group.add_argument(
+        "--qos", type=whole(0, 2), metavar="N",
+        help="QoS of these publications and those of --at; 1 and 2 are guaranteed: agents have"
+        " disks (default 0)",
+    )  # fmt: skip
+    group.add_argument(
         "--faults", metavar="KIND=N,...",
         help="random faults: cuts silent-cuts one-way-cuts partitions flaps crashes vanishings"
-        " freezes lossy-restarts broker-restarts link-changes clones collisions",
+        " freezes stalls lossy-restarts broker-restarts link-changes clones collisions",
     )  # fmt: skip
     group.add_argument(
         "--at", action="append", metavar="'S ACTION'",
         help="at second S of the duration, an action on nodes N, M: crash N, vanish N, restart N,"
-        " restart N without state, freeze N 2 s, clone N near M, collide N near M (same id, other"
-        " key), restart-broker N, restart-broker N 2 s (clients are back after 2 s), cut N-M,"
-        " silence N-M, silence N>M (one way), flap N-M 5 Hz 2 s, mend N-M, partition 0,1|2,3,"
+        " restart N without state, freeze N 2 s, stall N 2 s (its disk; with --qos), clone N near"
+        " M, collide N near M (same id, other key), restart-broker N, restart-broker N 2 s (clients"
+        " are back after 2 s), cut N-M, silence N-M, silence N>M (one way), flap N-M 5 Hz 2 s,"
+        " mend N-M, partition 0,1|2,3,"
         " heal, link N-M, unlink N-M, subscribe N FILTER, unsubscribe N FILTER, publish N TOPIC;"
         " may be repeated",
     )  # fmt: skip

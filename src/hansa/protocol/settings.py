@@ -131,6 +131,7 @@ class ProtocolSettings:
             "heartbeat_limit",
             "solicit_interval",
             "confirm_patience",
+            "repair_patience",
             "interest_lease",
         ):
             _require(
@@ -152,7 +153,14 @@ class ProtocolSettings:
             "window must be a power of two, at least 64",
             self.window,
         )
-        for name in ("filters_per_node_max", "nodes_max", "plans_max", "unacknowledged_max"):
+        for name in (
+            "repair_bytes",
+            "undelivered_max",
+            "filters_per_node_max",
+            "nodes_max",
+            "plans_max",
+            "unacknowledged_max",
+        ):
             _require(getattr(self, name) >= 1, f"{name} must be at least 1", getattr(self, name))
         _require(
             self.nodes_max <= NODES_MAX, f"nodes_max must be at most {NODES_MAX}", self.nodes_max
