@@ -8,6 +8,7 @@ import ast
 import os
 import re
 import shlex
+import tomllib
 from collections.abc import Iterator
 from dataclasses import fields
 from enum import Enum
@@ -181,6 +182,16 @@ def test_every_decision_is_listed_with_its_title():
     assert listed == [
         (number, path.name, title) for path, (number, title) in zip(files, titles, strict=True)
     ]
+
+
+def test_every_dependency_has_its_reason():
+    project = tomllib.loads(read(ROOT / "pyproject.toml"))
+    extras = project["project"]["optional-dependencies"].values()
+    declared = [project["project"]["dependencies"], *extras, *project["dependency-groups"].values()]
+    names = {re.split(r"[>=;]", text)[0] for texts in declared for text in texts}
+    table = read(DOCS / "decisions" / "0005-dependencies.md")
+    listed = {name for row in re.findall(r"^\| (.+?) \|", table, re.M) for name in row.split(", ")}
+    assert names - listed == set()
 
 
 # ---------------------------------------------------------------- the code

@@ -15,12 +15,8 @@ from tests.agent.live import Client, eventually
 
 from hansa.cli import up
 from hansa.errors import UsageError
-from hansa.local.mosquitto import find_mosquitto
 
-try:
-    find_mosquitto()
-except UsageError as error:
-    pytest.skip(str(error), allow_module_level=True)
+pytestmark = pytest.mark.usefixtures("mosquitto")
 
 
 class Up:

@@ -6,21 +6,8 @@ from typing import Any
 
 import pytest
 
-from hansa.errors import UsageError
 from hansa.local.federation import LocalFederation
-from hansa.local.mosquitto import find_mosquitto
 from hansa.simulator.topologies import parse
-
-
-def _is_missing() -> bool:
-    try:
-        find_mosquitto()
-    except UsageError:
-        return True
-    return shutil.which("mosquitto_sub") is None
-
-
-pytestmark = pytest.mark.skipif(_is_missing(), reason="mosquitto and its clients are not installed")
 
 TIMEOUT_S = 60.0
 
@@ -87,6 +74,8 @@ async def _ring() -> list[list[str]]:
         await federation.stop()
 
 
+@pytest.mark.usefixtures("mosquitto")
+@pytest.mark.skipif(shutil.which("mosquitto_sub") is None, reason="mosquitto_sub is not installed")
 def test_a_ring_of_real_brokers_delivers_each_publication_once_at_each():
     received = asyncio.run(asyncio.wait_for(_ring(), TIMEOUT_S))
     once = ["plant/temp 1", "plant/temp 2", "plant/temp end"]

@@ -1,6 +1,5 @@
 """A real Mosquitto on a free port of loopback, and a plain blocking client around `Session`."""
 
-import shutil
 import socket
 import subprocess
 import time
@@ -17,13 +16,6 @@ PATIENCE = 20.0
 """Seconds until a test that waits for the broker gives up."""
 
 _News = TypeVar("_News")
-
-
-def find_mosquitto() -> str | None:
-    """Return its path; the one on the PATH goes first, so that another version can be tried."""
-    return shutil.which("mosquitto") or shutil.which(
-        "mosquitto", path="/usr/sbin:/usr/local/sbin:/opt/homebrew/sbin"
-    )
 
 
 class Broker:

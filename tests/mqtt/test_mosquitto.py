@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.mqtt.mosquitto import Broker, Client, find_mosquitto
+from tests.mqtt.mosquitto import Broker, Client
 
 from hansa.mqtt import inputs
 from hansa.mqtt.effects import (
@@ -26,20 +26,14 @@ from hansa.mqtt.properties import Property as P
 from hansa.mqtt.properties import encode
 from hansa.mqtt.vocabulary import Version
 
-PROGRAM = find_mosquitto()
-pytestmark = pytest.mark.skipif(
-    PROGRAM is None, reason="mosquitto is not installed (Debian: apt-get install mosquitto)"
-)
-
 V4, V5 = Version.V311, Version.V5
 both_versions = pytest.mark.parametrize("version", Version)
 
 
 @pytest.fixture(scope="module")
-def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    assert PROGRAM is not None
+def running(mosquitto: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     directory: Path = tmp_path_factory.mktemp("mosquitto")
-    one = Broker(PROGRAM, directory, "max_inflight_messages 100", "max_queued_messages 10000")
+    one = Broker(mosquitto, directory, "max_inflight_messages 100", "max_queued_messages 10000")
     yield one
     one.close()
 

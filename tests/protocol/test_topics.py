@@ -30,7 +30,6 @@ from hansa.protocol.topics import (
     is_local_only,
     matches,
     minimal,
-    overlaps,
     split_share,
 )
 
@@ -311,7 +310,7 @@ def test_matching_is_the_references(topic_filter, topic):
     assert matches(topic_filter, topic) == reference_matches(topic_filter, topic)
 
 
-# ---------------------------------------------------------------- covers and overlaps
+# ---------------------------------------------------------------- covers
 
 
 @pytest.mark.parametrize(
@@ -350,24 +349,6 @@ def test_a_filter_does_not_cover(wide, narrow):
     assert not covers(wide, narrow)
 
 
-@pytest.mark.parametrize(
-    ("one", "other"),
-    [("a/+", "+/b"), ("a/#", "a"), ("#", "+"), ("+/b/#", "a/+"), ("$x/#", "$x/+"), ("/#", "+/#")],
-)
-def test_two_filters_overlap(one, other):
-    assert overlaps(one, other)
-    assert overlaps(other, one)
-
-
-@pytest.mark.parametrize(
-    ("one", "other"),
-    [("a", "b"), ("a/+", "a"), ("a/+", "b/#"), ("#", "$x"), ("+/a", "$x/a"), ("/#", "+")],
-)
-def test_two_filters_are_apart(one, other):
-    assert not overlaps(one, other)
-    assert not overlaps(other, one)
-
-
 def test_covering_is_inclusion_of_topics_in_the_whole_small_world():
     wrong = [
         (wide, narrow)
@@ -377,22 +358,11 @@ def test_covering_is_inclusion_of_topics_in_the_whole_small_world():
     assert wrong == []
 
 
-def test_overlapping_is_a_shared_topic_in_the_whole_small_world():
-    wrong = [
-        (one, other)
-        for one, other in product(FILTERS, repeat=2)
-        if overlaps(one, other) == topics_of(one).isdisjoint(topics_of(other))
-    ]
-    assert wrong == []
-
-
 @settings(max_examples=200, deadline=None)
 @given(deep_filters, deep_filters, deep_topics)
-def test_covering_and_overlapping_agree_with_matching(one, other, topic):
-    both = matches(one, topic) and matches(other, topic)
-    assert not both or overlaps(one, other)
+def test_covering_agrees_with_matching(one, other, topic):
     assert not covers(one, other) or not matches(other, topic) or matches(one, topic)
-    assert covers(one, topic) == matches(one, topic) == overlaps(one, topic)
+    assert covers(one, topic) == matches(one, topic)
 
 
 # ---------------------------------------------------------------- minimal

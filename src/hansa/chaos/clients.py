@@ -8,7 +8,6 @@ what its broker holds for it waits.
 import asyncio
 import random
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 
 from hansa.agent.brokers.connection import BrokerAddress, Connection
 from hansa.chaos.history import Event, Op, Stream, read_payload
@@ -37,8 +36,7 @@ class _Client:
 
     async def stop(self) -> None:
         """Leave."""
-        with suppress(TimeoutError):
-            await self._connection.leave()
+        await self._connection.leave()
         if self._running is not None:
             self._running.cancel()
             await asyncio.gather(self._running, return_exceptions=True)

@@ -7,7 +7,6 @@ process, so that a delay from one client to another is a difference on one clock
 import asyncio
 import random
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count
 
@@ -87,8 +86,7 @@ class Client:
 
     async def stop(self) -> None:
         """Leave."""
-        with suppress(TimeoutError):
-            await self._connection.leave()
+        await self._connection.leave()
         if self._running is not None:
             self._running.cancel()
             await asyncio.gather(self._running, return_exceptions=True)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
+from hansa.agent.brokers.advice import IN_FLIGHT_WANTED, LOG_LINES, QUEUED_WANTED
 from hansa.errors import UsageError
 
 PLACES = ("/usr/sbin", "/usr/local/sbin", "/opt/homebrew/sbin")
@@ -69,18 +70,10 @@ def configuration(
         "allow_anonymous true",
         # Started by root it would drop to a user that cannot write here.
         f"user {getpass.getuser()}",
-        "log_dest topic",
+        *LOG_LINES,
         f"log_dest file {log_file}",
-        "log_type subscribe",
-        "log_type unsubscribe",
-        "log_type notice",
-        "log_type error",
-        "log_type warning",
-        # Has the line that the broker starts: it proves to an observer that the file is whole.
-        "log_type information",
-        "connection_messages true",
-        "max_queued_messages 100000",
-        "max_inflight_messages 100",
+        f"max_queued_messages {QUEUED_WANTED}",
+        f"max_inflight_messages {IN_FLIGHT_WANTED}",
         f"persistence {str(is_persistent).lower()}",
         f"persistence_location {log_file.parent}/",
         *extra,

@@ -103,20 +103,6 @@ def covers(wide: str, narrow: str) -> bool:
     return _includes(wide, _SPELLED_OUT.get(narrow, narrow))
 
 
-def overlaps(one: str, other: str) -> bool:
-    """Say whether some topic is matched by both of these plain filters."""
-    if one.startswith("$") != other.startswith("$"):
-        return False  # [MQTT-4.7.2-1]
-    left = _path(_SPELLED_OUT.get(one, one))
-    right = _path(_SPELLED_OUT.get(other, other))
-    for ours, theirs in zip(left, right, strict=False):
-        if ours == "#" or theirs == "#":
-            return True
-        if ours != theirs and (_END in (ours, theirs) or "+" not in (ours, theirs)):
-            return False
-    return True
-
-
 def minimal(filters: Iterable[str]) -> tuple[str, ...]:
     """Return, sorted, the filters that no other of them covers: the fewest that match the same.
 

@@ -1,5 +1,7 @@
 """What `hansa doctor` says about a Mosquitto."""
 
+from pathlib import Path
+
 import pytest
 
 from hansa.agent.brokers.advice import (
@@ -24,6 +26,12 @@ def limits(**changed) -> Limits:
 def only(**learned) -> Advice:
     (advice,) = advise(Learned(**learned))
     return advice
+
+
+def test_the_operator_reads_the_same_lines():
+    page = Path(__file__).parents[3] / "docs" / "operating.md"
+    lines = page.read_text(encoding="utf-8").splitlines()
+    assert [line for line in LOG_LINES if line not in lines] == []
 
 
 def test_what_is_unknown_is_no_reason_to_complain():

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from tests.mqtt.mosquitto import Broker, Client, find_mosquitto
+from tests.mqtt.mosquitto import Broker, Client
 
 from hansa.agent.brokers.mosquitto import MosquittoObserver
 from hansa.agent.brokers.observer import (
@@ -25,11 +25,6 @@ from hansa.mqtt.effects import Connected, PublishReceived, Subscribed, Unsubscri
 from hansa.mqtt.options import Options
 from hansa.mqtt.packets import Subscription
 from hansa.mqtt.vocabulary import Version
-
-PROGRAM = find_mosquitto()
-pytestmark = pytest.mark.skipif(
-    PROGRAM is None, reason="mosquitto is not installed (Debian: apt-get install mosquitto)"
-)
 
 LOG = (
     "log_dest topic",
@@ -62,12 +57,12 @@ Start = Callable[..., Process]
 
 
 @pytest.fixture
-def start(tmp_path: Path) -> Iterator[Start]:
+def start(mosquitto: str, tmp_path: Path) -> Iterator[Start]:
     """Start brokers, in turn; they share a directory."""
     started: list[Process] = []
 
     def start_one(*settings: str) -> Process:
-        started.append(Process(program(tmp_path), tmp_path, *LOG, *settings))
+        started.append(Process(printing(mosquitto, tmp_path), tmp_path, *LOG, *settings))
         return started[-1]
 
     yield start_one
@@ -75,14 +70,13 @@ def start(tmp_path: Path) -> Iterator[Start]:
         one.close()
 
 
-def program(directory: Path) -> str:
+def printing(mosquitto: str, directory: Path) -> str:
     """Return a Mosquitto that prints line by line, which 2.0.11 does not when nobody looks."""
-    assert PROGRAM is not None
     stdbuf = shutil.which("stdbuf")
     if stdbuf is None:
-        return PROGRAM
+        return mosquitto
     script = directory / "mosquitto"
-    script.write_text(f'#!/bin/sh\nexec {stdbuf} -oL {PROGRAM} "$@"\n')
+    script.write_text(f'#!/bin/sh\nexec {stdbuf} -oL {mosquitto} "$@"\n')
     script.chmod(0o755)
     return str(script)
 

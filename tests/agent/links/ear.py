@@ -1,6 +1,15 @@
-"""Who listens to links in tests."""
+"""One end of links in tests, and who listens there."""
 
-from hansa.agent.links.link import Link
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+from tests.agent.waiting import until
+
+from hansa.agent.links.link import Address, Link
+from hansa.agent.links.tcp import TcpLinks
+from hansa.agent.links.udp import UdpLinks
+
+Links = TypeVar("Links", TcpLinks, UdpLinks)
 
 
 class Ear:
@@ -23,3 +32,32 @@ class Ear:
 
     def link_closed(self, link: Link, reason: str) -> None:
         self.closed.append(reason)
+
+
+class End(Generic[Links]):
+    """One end: its links and what they told."""
+
+    def __init__(self, make: Callable[[Ear], Links]) -> None:
+        self.ear = Ear()
+        self.links: Links = make(self.ear)
+        self.failures: list[str] = []
+        self.address = Address("127.0.0.1", 0)
+
+    async def listen(self) -> None:
+        self.address = await self.links.listen(self.address)
+
+    def dial(self, address: Address) -> None:
+        self.links.dial(address, lambda _, reason: self.failures.append(reason))
+
+    async def stop(self) -> None:
+        await self.links.stop()
+        for link in self.ear.opened:
+            link.close("test over")
+        await until(lambda: len(self.ear.closed) == len(self.ear.opened), "all links closed")
+
+
+async def join(server: End[Links], client: End[Links]) -> None:
+    """Make a link; the second one dials."""
+    await server.listen()
+    client.dial(server.address)
+    await until(lambda: server.ear.opened and client.ear.opened, "link up")

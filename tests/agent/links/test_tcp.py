@@ -7,7 +7,7 @@ from itertools import count
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.agent.links.ear import Ear
+from tests.agent.links.ear import End, join
 from tests.agent.waiting import until
 
 from hansa.agent.links import dialling, tcp
@@ -19,26 +19,11 @@ from hansa.protocol.wire import FRAME_BYTES_MAX, PUBLICATION
 WINDOW = 4 * RECEIPT_BYTES
 
 
-class Side:
-    """One end: its links and what they told."""
+class Side(End[TcpLinks]):
+    """One end of links of this kind."""
 
     def __init__(self) -> None:
-        self.ear = Ear()
-        self.links = TcpLinks(self.ear, random.Random(1), count(1), WINDOW)
-        self.failures: list[str] = []
-        self.address = Address("127.0.0.1", 0)
-
-    async def listen(self) -> None:
-        self.address = await self.links.listen(self.address)
-
-    def dial(self, address: Address) -> None:
-        self.links.dial(address, lambda _, reason: self.failures.append(reason))
-
-    async def stop(self) -> None:
-        await self.links.stop()
-        for link in self.ear.opened:
-            link.close("test over")
-        await until(lambda: len(self.ear.closed) == len(self.ear.opened), "all links closed")
+        super().__init__(lambda ear: TcpLinks(ear, random.Random(1), count(1), WINDOW))
 
 
 def framed(*frames: bytes) -> bytes:
@@ -52,9 +37,7 @@ def receipt(count: int) -> bytes:
 async def joined() -> tuple[Side, Side]:
     """Two sides with a link between them; the second one dialled."""
     server, client = Side(), Side()
-    await server.listen()
-    client.dial(server.address)
-    await until(lambda: server.ear.opened and client.ear.opened, "link up")
+    await join(server, client)
     return server, client
 
 

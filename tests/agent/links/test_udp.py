@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import uvloop
-from tests.agent.links.ear import Ear
+from tests.agent.links.ear import End, join
 from tests.agent.waiting import until
 
 from hansa.agent.links import dialling, udp
@@ -23,34 +23,17 @@ from hansa.protocol.wire import FRAME_BYTES_MAX, PUBLICATION
 CONTROL = b"\x10"
 
 
-class Side:
-    """One end: its links and what they told."""
+class Side(End[UdpLinks]):
+    """One end of links of this kind."""
 
     def __init__(self) -> None:
-        self.ear = Ear()
-        self.links = UdpLinks(self.ear, random.Random(1), count(1))
-        self.failures: list[str] = []
-        self.address = Address("127.0.0.1", 0)
-
-    async def listen(self) -> None:
-        self.address = await self.links.listen(self.address)
-
-    def dial(self, address: Address) -> None:
-        self.links.dial(address, lambda _, reason: self.failures.append(reason))
-
-    async def stop(self) -> None:
-        await self.links.stop()
-        for link in self.ear.opened:
-            link.close("test over")
-        await until(lambda: len(self.ear.closed) == len(self.ear.opened), "all links closed")
+        super().__init__(lambda ear: UdpLinks(ear, random.Random(1), count(1)))
 
 
 async def joined() -> tuple[Side, Side]:
     """Two sides with a link between them; the second one dialled."""
     server, client = Side(), Side()
-    await server.listen()
-    client.dial(server.address)
-    await until(lambda: server.ear.opened and client.ear.opened, "link up")
+    await join(server, client)
     return server, client
 
 
