@@ -65,6 +65,16 @@ def test_a_well_configured_broker_passes(broker, capsys):
     assert out.endswith("An agent can work here.\n")
 
 
+def test_it_leaves_nothing_wanted_behind(broker, tmp_path, capsys):
+    """How long a session of MQTT 5 lasts no line tells: an agent must not have to wonder."""
+    log_file = tmp_path / "log"
+    assert main(["doctor", broker("allow_anonymous true", *LOGS, f"log_dest file {log_file}")]) == 0
+    lines = [line.split()[1:] for line in log_file.read_text().splitlines()]
+    topics = [words[-1] for words in lines if words[-1].startswith("hansa/doctor/")]
+    assert len(topics) == 4  # two that were subscribed, and the same two unsubscribed
+    assert {topics.count(topic) for topic in topics} == {2}
+
+
 def test_a_broker_without_log_topics_gets_the_lines_that_it_lacks(broker, capsys):
     assert main(["doctor", broker("allow_anonymous true")]) == 1
     out = capsys.readouterr().out

@@ -18,8 +18,9 @@ from typing import Any
 from hansa.agent.brokers.connection import BrokerAddress
 from hansa.agent.links.link import Address
 from hansa.agent.links.tcp import RECEIPT_BYTES, WINDOW_BYTES
-from hansa.errors import UsageError
-from hansa.protocol.settings import ProtocolSettings
+from hansa.errors import InvalidTopic, UsageError
+from hansa.protocol.settings import LABEL_BYTES_MAX, ProtocolSettings
+from hansa.protocol.topics import check_filter
 
 LINK_PORT = 10_500
 """Where agents listen for each other unless told otherwise, as in Machado 2023."""
@@ -144,6 +145,12 @@ def _check(settings: AgentSettings) -> None:
     """Refuse what cannot work, naming the setting and what to change."""
     if settings.log not in LOG_LEVELS:
         raise UsageError(f"log must be one of {', '.join(LOG_LEVELS)}, not {settings.log!r}")
+    if len(settings.title.encode()) > LABEL_BYTES_MAX:
+        raise UsageError(f"name must have at most {LABEL_BYTES_MAX} bytes")
+    if not settings.state:
+        raise UsageError("state must name a directory of the agent's own")
+    if settings.capacity < 0:
+        raise UsageError(f"capacity must not be below 0, not {settings.capacity}")
     _check_broker(settings.broker)
     for place, port, least in (
         ("broker", settings.broker.port, 1),
@@ -180,6 +187,15 @@ def _check_broker(broker: BrokerSettings) -> None:
     if broker.observer not in OBSERVERS:
         choice = ", ".join(OBSERVERS)
         raise UsageError(f"[broker] observer must be one of {choice}, not {broker.observer!r}")
+    if not broker.host:
+        raise UsageError("[broker] host is missing")
+    if broker.filters and broker.observer != "static":
+        raise UsageError('[broker] filters is for observer = "static"')
+    for topic_filter in broker.filters:
+        try:
+            check_filter(topic_filter)
+        except InvalidTopic as error:
+            raise UsageError(f"[broker] filters: {error}") from error
     if broker.password and not broker.username:
         raise UsageError("[broker] password needs a username")
     if broker.tls_ca and not broker.tls:

@@ -67,6 +67,7 @@ async def examine(address: BrokerAddress, log_file: Path | None = None) -> Exami
         await rival.start()  # takes the session over; of the two, the first would come back
         await probe.stop()
         await until(lambda: _has_takeover(watcher.arrivals, rival.client_id), LINE_TIMEOUT_S)
+        watcher.unsubscribe(topic)  # or an agent beside the broker takes it for wanted for a while
         has_history = None if log_file is None else await _reaches_back(log_file)
         return _conclude(watcher, probe, topic, has_history)
     finally:
