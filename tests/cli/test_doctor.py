@@ -2,7 +2,6 @@
 
 import asyncio
 import socket
-import subprocess
 
 import pytest
 
@@ -10,7 +9,6 @@ from hansa.agent.brokers.connection import BrokerAddress
 from hansa.cli import broker_probe
 from hansa.cli.clients import Client, until
 from hansa.cli.main import main
-from hansa.local.mosquitto import free_port
 
 LOGS = (
     "log_dest topic",
@@ -19,33 +17,7 @@ LOGS = (
     "log_type notice",
     "log_type error",
 )
-
-
-@pytest.fixture
-def broker(mosquitto, tmp_path):
-    """Start a broker with some lines of configuration; return its address."""
-    started = []
-
-    def start(*lines: str) -> str:
-        port = free_port()
-        config = tmp_path / f"{port}.conf"
-        text = (f"listener {port} 127.0.0.1", "user root", *lines)
-        config.write_text("\n".join(text) + "\n")
-        process = subprocess.Popen(
-            [mosquitto, "-c", config], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-        )
-        started.append(process)
-        while True:
-            try:
-                socket.create_connection(("127.0.0.1", port)).close()
-                return f"127.0.0.1:{port}"
-            except ConnectionRefusedError:
-                assert process.poll() is None, "mosquitto does not start"
-
-    yield start
-    for process in started:
-        process.kill()
-        process.wait()
+ROOM = ("max_inflight_messages 100", "max_queued_messages 100000")
 
 
 @pytest.fixture(autouse=True)
@@ -55,12 +27,14 @@ def _impatient(monkeypatch):
 
 
 def test_a_well_configured_broker_passes(broker, capsys):
-    address = broker("allow_anonymous true", "max_inflight_messages 100", *LOGS)
+    address = broker("allow_anonymous true", *ROOM, *LOGS)
     assert main(["doctor", address]) == 0
     out = capsys.readouterr().out
     assert out.startswith(f"✓ {address}: mosquitto version ")
     assert "✓ MQTT 5, receive maximum 100\n" in out
     assert "✓ lines of the log that arrived: subscribe, unsubscribe, connect, takeover\n" in out
+    assert "✓ guaranteed delivery: exactly-once: it resumes sessions" in out
+    assert "✓ all of 1200 publications for a client that was away were kept\n" in out
     assert "Add to mosquitto.conf" not in out
     assert out.endswith("An agent can work here.\n")
 
@@ -101,6 +75,23 @@ def test_the_lines_that_it_prints_are_enough(logs, broker, capsys):
     lines = [line.strip() for line in wanted.splitlines()]
     assert main(["doctor", broker("allow_anonymous true", *logs, *lines)]) == 0
     assert "Add to mosquitto.conf" not in capsys.readouterr().out
+
+
+def test_a_queue_that_is_too_short_is_measured(broker, capsys):
+    assert main(["doctor", broker("allow_anonymous true", *LOGS)]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "while no more than 1000 publications wait for one" in out
+    assert (
+        "! of 1200 publications for a client that was away the broker kept 1000, and dropped the"
+        " rest" in out
+    )
+    assert "Add to mosquitto.conf: max_queued_messages 100000 Worth adding" in out
+
+
+def test_a_broker_without_qos_2_is_of_a_lower_class(broker, capsys):
+    assert main(["doctor", broker("max_qos 1", "allow_anonymous true", *ROOM, *LOGS)]) == 0
+    out = capsys.readouterr().out
+    assert "! guaranteed delivery: at-least-once: it takes no QoS 2\n" in out
 
 
 def test_a_log_type_that_is_missing_is_named(broker, capsys):
@@ -172,7 +163,9 @@ def test_an_access_list_that_keeps_publications_away_is_noticed(broker, tmp_path
     rules = tmp_path / "acl"
     rules.write_text("topic read $SYS/#\n")
     assert main(["doctor", broker("allow_anonymous true", f"acl_file {rules}", *LOGS)]) == 1
-    assert "a publication of one client did not reach another" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "a publication of one client did not reach another" in out
+    assert "! guaranteed delivery: not known: what one client published did not reach" in out
 
 
 def test_who_is_not_let_in_is_told_so_in_one_line(broker, capsys):

@@ -12,6 +12,7 @@ from hansa.agent.brokers.advice import (
     advise,
     missing_lines,
 )
+from hansa.agent.brokers.classes import Proof
 from hansa.mqtt.limits import Limits
 from hansa.mqtt.vocabulary import Version
 
@@ -103,6 +104,7 @@ def test_versions_that_were_tried(version):
         ({"version": "mosquitto version 2.0.11", "publishes_counts": False}, ("sys_interval 10",)),
         ({"has_persistence": False}, ("persistence true", "autosave_interval 60")),
         ({"dropped_count": 7}, ("max_queued_messages 100000",)),
+        ({"proof": Proof(queued=1_000, queue_tried=1_200)}, ("max_queued_messages 100000",)),
         ({"limits": limits(qos_max=1)}, ("max_qos 2",)),
         ({"limits": limits(retain_available=False)}, ("retain_available true",)),
         ({"limits": limits(packet_bytes_max=2_000)}, ("max_packet_size 1048576",)),
@@ -119,12 +121,23 @@ def test_messages_can_be_lost(learned, lines):
     ("learned", "lines"),
     [
         ({"dropped_count": 0}, ("max_queued_messages 100000",)),
+        (
+            {"dropped_count": 0, "proof": Proof(queued=700, queue_tried=700)},
+            ("max_queued_messages 100000",),
+        ),
+        ({"proof": Proof(resumes=True)}, ("persistence true", "autosave_interval 60")),
         ({"limits": limits(receive_maximum=20)}, ("max_inflight_messages 100",)),
     ],
 )
 def test_it_could_work_better(learned, lines):
     advice = only(**learned)
     assert (advice.severity, advice.lines) == (Severity.NOTE, lines)
+
+
+@pytest.mark.parametrize("dropped_count", [0, 7])
+def test_a_queue_that_was_tried_and_held_needs_no_word(dropped_count):
+    proof = Proof(queued=1_200, queue_tried=1_200)
+    assert advise(Learned(dropped_count=dropped_count, proof=proof)) == ()
 
 
 def test_worst_comes_first_and_lines_come_once():

@@ -9,6 +9,7 @@ import re
 from dataclasses import dataclass
 from enum import Enum
 
+from hansa.agent.brokers.classes import Proof
 from hansa.mqtt.limits import Limits
 from hansa.mqtt.vocabulary import Version
 
@@ -17,6 +18,9 @@ IN_FLIGHT_WANTED = 100
 
 QUEUED_WANTED = 100_000
 """Messages that the broker should keep for an agent that is away or slow."""
+
+QUEUED_BY_DEFAULT = 1_000
+"""Messages that Mosquitto keeps if its configuration does not say."""
 
 PACKET_BYTES_WANTED = 1 << 20
 """Bytes of a packet that passes everywhere, as in `Options.packet_bytes_max`."""
@@ -79,6 +83,8 @@ class Learned:
     """Whether the broker still knew the agent's lasting session after a restart of its own."""
     dropped_count: int | None = None
     """What `$SYS/broker/publish/messages/dropped` says."""
+    proof: Proof | None = None
+    """How it treated clients that broke off."""
     bridges: tuple[str, ...] = ()
     """Bridges that the observer noticed."""
 
@@ -90,7 +96,8 @@ def advise(learned: Learned) -> tuple[Advice, ...]:
         *_logs(learned),
         *_history(learned),
         *_bridges(learned),
-        *_queues(learned),
+        *_persistence(learned),
+        *_queue(learned),
         *_limits(learned.limits),
     ]
     order = list(Severity)
@@ -172,21 +179,43 @@ def _bridges(learned: Learned) -> list[Advice]:
     ]
 
 
-def _queues(learned: Learned) -> list[Advice]:
-    found: list[Advice] = []
+def _persistence(learned: Learned) -> list[Advice]:
+    lines = ("persistence true", "autosave_interval 60")
     if learned.has_persistence is False:
         problem = "the broker forgets its sessions when it restarts, and with them what is queued"
-        wanted = ("persistence true", "autosave_interval 60")
-        found.append(Advice(Severity.WARNING, problem, wanted))
-    if learned.dropped_count is not None:
-        lines = (f"max_queued_messages {QUEUED_WANTED}",)
-        if learned.dropped_count:
-            problem = f"the broker has dropped {learned.dropped_count} messages for slow clients"
-            found.append(Advice(Severity.WARNING, problem, lines))
-        else:
-            problem = "by default the broker keeps 1000 messages for a client, and drops the rest"
-            found.append(Advice(Severity.NOTE, problem, lines))
-    return found
+        return [Advice(Severity.WARNING, problem, lines)]
+    if learned.has_persistence is None and learned.proof is not None and learned.proof.resumes:
+        problem = "whether the broker keeps its sessions when it restarts cannot be seen from here"
+        return [Advice(Severity.NOTE, problem, lines)]
+    return []
+
+
+def _queue(learned: Learned) -> list[Advice]:
+    """Look at how much waits for a client.
+
+    What was tried counts for more than what is usual, and than what was dropped before: that may
+    have been for a doctor's client.
+    """
+    lines = (f"max_queued_messages {QUEUED_WANTED}",)
+    proof = learned.proof or Proof()
+    if proof.queue_overflowed:
+        problem = (
+            f"of {proof.queue_tried} publications for a client that was away the broker kept"
+            f" {proof.queued}, and dropped the rest"
+        )
+        return [Advice(Severity.WARNING, problem, lines)]
+    if (proof.queued or 0) > QUEUED_BY_DEFAULT:
+        return []
+    if learned.dropped_count:
+        problem = f"the broker has dropped {learned.dropped_count} messages for slow clients"
+        return [Advice(Severity.WARNING, problem, lines)]
+    if learned.dropped_count == 0:
+        problem = (
+            f"by default the broker keeps {QUEUED_BY_DEFAULT} messages for a client, and drops the"
+            " rest"
+        )
+        return [Advice(Severity.NOTE, problem, lines)]
+    return []
 
 
 def _limits(limits: Limits | None) -> list[Advice]:

@@ -1,0 +1,132 @@
+"""What a broker does when clients break off, found out at real brokers."""
+
+import asyncio
+import logging
+from dataclasses import replace
+
+import pytest
+from amqtt.broker import Broker
+
+from hansa.agent.brokers.classes import DeliveryClass, Proof, classify
+from hansa.agent.brokers.connection import BrokerAddress
+from hansa.cli.delivery_probe import Life, prove
+from hansa.errors import UsageError
+from hansa.local.mosquitto import free_port
+from hansa.mqtt.options import Options
+from hansa.mqtt.vocabulary import Version
+
+EXACT = Proof(
+    resumes=True,
+    redelivers=True,
+    keeps_ids=True,
+    marks_dup=True,
+    takes_qos_2=True,
+    delivers_once=True,
+    completes_again=True,
+    queued=1_200,
+    queue_tried=1_200,
+)
+BREAKING_OFF = "a client that breaks off"
+
+
+def address_of(text: str) -> BrokerAddress:
+    host, _, port = text.partition(":")
+    return BrokerAddress(host, int(port))
+
+
+def untold(text: str) -> None:
+    """Nobody looks."""
+
+
+@pytest.mark.parametrize("version", list(Version))
+@pytest.mark.parametrize(
+    ("lines", "queued"), [((), 1_000), (("max_queued_messages 100000",), 1_200)]
+)
+def test_mosquitto_delivers_exactly_once_what_its_queue_holds(broker, lines, queued, version):
+    address = address_of(broker("allow_anonymous true", *lines))
+    proof = asyncio.run(prove(address, untold, version))
+    assert proof == replace(EXACT, queued=queued)
+    assert classify(proof).delivery_class is DeliveryClass.EXACTLY_ONCE
+
+
+def test_without_qos_2_the_rest_is_tried_with_qos_1(broker):
+    address = address_of(broker("max_qos 1", "allow_anonymous true", "max_queued_messages 100000"))
+    assert asyncio.run(prove(address, untold)) == replace(
+        EXACT, takes_qos_2=False, delivers_once=None, completes_again=None
+    )
+
+
+def test_who_may_not_publish_finds_nothing_out(broker, tmp_path):
+    rules = tmp_path / "acl"
+    rules.write_text("topic read #\n")
+    address = address_of(broker("allow_anonymous true", f"acl_file {rules}"))
+    assert asyncio.run(prove(address, untold)) == Proof()
+
+
+def test_amqtt_says_that_it_resumes_and_keeps_nothing():
+    logging.getLogger("amqtt").setLevel(logging.CRITICAL)
+    where = f"127.0.0.1:{free_port()}"
+    plugin = "amqtt.plugins.authentication.AnonymousAuthPlugin"
+    config = {
+        "listeners": {"default": {"type": "tcp", "bind": where}},
+        "plugins": {plugin: {"allow_anonymous": True}},
+    }
+
+    async def proof() -> Proof:
+        running = Broker(config)
+        await running.start()
+        try:
+            return await prove(address_of(where), untold, Version.V311)
+        finally:
+            await running.shutdown()
+
+    found = asyncio.run(proof())
+    assert (found.takes_qos_2, found.resumes, found.redelivers, found.queued) == (
+        True,
+        True,
+        False,
+        0,
+    )  # whether it delivers QoS 2 once differs from run to run
+    assert classify(found).delivery_class is DeliveryClass.BEST_EFFORT
+
+
+@pytest.mark.parametrize("is_cancelled", [False, True])
+def test_no_session_is_left_behind(is_cancelled, broker, monkeypatch):
+    monkeypatch.setattr("hansa.cli.delivery_probe.secrets.token_hex", lambda _: "known")
+    address = address_of(broker("allow_anonymous true"))
+    seen: list[str] = []
+
+    async def present(role: str) -> bool:
+        options = Options(client_id=f"hansa-doctor-known-{role}", session_expiry=60)
+        life = Life(address, options, acknowledges=True)
+        await life.start()
+        await life.break_off()
+        return life.session_present
+
+    async def run() -> list[bool]:
+        def tell(text: str) -> None:
+            seen.append(text)
+            if is_cancelled and text == BREAKING_OFF:
+                task.cancel()
+
+        task = asyncio.create_task(prove(address, tell))
+        await asyncio.gather(task, return_exceptions=True)
+        assert task.cancelled() is is_cancelled
+        roles = ("sender", "keeper", "listener")
+        left = [await present(role) for role in roles]
+        assert all([await present(role) for role in roles])  # had there been one, it would show
+        return left
+
+    assert asyncio.run(run()) == [False, False, False]
+    assert BREAKING_OFF in seen
+
+
+def test_a_broker_that_stops_meanwhile_is_one_line(broker):
+    text = broker("allow_anonymous true")
+
+    def tell(what: str) -> None:
+        if what == BREAKING_OFF:
+            broker.stop(text)
+
+    with pytest.raises(UsageError, match=f"^broker {text}: Connection refused$"):
+        asyncio.run(prove(address_of(text), tell))
