@@ -93,6 +93,14 @@ def test_a_random_seed_is_one_command(capsys):
     assert values["replay"] == "hansa simulate --scenario random --seed 12"
 
 
+def test_a_random_seed_may_be_tried_with_any_strategy(capsys):
+    given = ("--scenario", "random", "--seed", "12", "--strategy", "paths")
+    code, out, _ = run(capsys, *given)
+    assert code == 0
+    assert "strategy paths" in out
+    assert out.endswith("replay: hansa simulate --scenario random --strategy paths --seed 12\n")
+
+
 def test_a_random_run_says_what_was_drawn(capsys):
     code, out, _ = run(capsys, "--scenario", "random", "--seed", "12")
     assert code == 0
@@ -374,6 +382,8 @@ def test_the_failing_run_is_in_the_json(failing, capsys):
         ("--at crash", "step 'crash': write seconds and an action, as in '2 crash 3'"),
         ("--scenario ring-3 --redundancy 3",
          "a scenario decides --redundancy itself; leave it out, or use --topology"),
+        ("--scenario ring-3 --strategy paths",
+         "a scenario decides --strategy itself; leave it out, or use --topology"),
         ("--scenario ring-3 --group-depth 1",
          "a scenario decides --group-depth itself; leave it out, or use --topology"),
         ("--runs 2 --transcript x",

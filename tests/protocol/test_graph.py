@@ -260,3 +260,27 @@ def test_the_nearest_is_the_one_that_a_scan_of_all_distances_finds(links, lost, 
         if c in in_reach and not (beside and c == lost)
     ]
     assert graph_of(links).nearest(lost, candidates) == min(ranks, default=(0, None))[1]
+
+
+# ---------------------------------------------------------------- lengths and versions
+
+
+def test_a_link_is_one_long_by_hops_and_as_long_as_the_longer_report_by_round_trip_time():
+    reports = {NodeId(1): {NodeId(2): 30, NodeId(3): 5}, NodeId(2): {NodeId(1): 50}}
+    assert graph_of(reports).lengths(NodeId(1)) == {2: 1}
+    by_time = graph_of(reports, metric=Metric.RTT)
+    assert by_time.lengths(NodeId(1)) == by_time.lengths(NodeId(1)) == {2: 50}
+    by_time.put(NodeId(2), {NodeId(1): 0})
+    assert by_time.lengths(NodeId(2)) == {1: 30}
+    assert by_time.lengths(NodeId(9)) == {}
+
+
+def test_the_version_grows_with_every_change_and_with_nothing_else():
+    graph = graph_of(chain(1, 2))
+    before = graph.version
+    graph.put(NodeId(2), ends(1))
+    assert graph.version == before
+    graph.put(NodeId(2), {NodeId(1): 7})
+    assert graph.version == before + 1
+    graph.drop(NodeId(2))
+    assert graph.version == before + 2

@@ -20,7 +20,7 @@ from hansa.protocol.vocabulary import HOPS_MAX, LinkId, NodeId, Plain, Publicati
 from hansa.protocol.windows import STRANGERS_MAX
 from hansa.protocol.wire import PACKET_BYTES_MAX, decode_publication, encode
 
-HERE, ELSEWHERE = NodeId(1), NodeId(9)
+HERE, ELSEWHERE, THIRD = NodeId(1), NodeId(9), NodeId(8)
 L1, L2, L3 = LinkId(1), LinkId(2), LinkId(3)
 G, H = group_id("a/+"), group_id("+/b")
 
@@ -34,7 +34,9 @@ def plane(*entries: Entry, wanted: tuple[str, ...] = (), outside: Outside = Outs
         trie.put(topic_filter, 1)
     settings = ProtocolSettings(outside=outside)
     table = Table(trie, settings.plans_max, list)
-    made = Plane(HERE, settings, table, Outbox(HERE, settings), lambda topic: (), (HERE, ELSEWHERE))
+    made = Plane(
+        HERE, settings, table, Outbox(HERE, settings), lambda topic: (), (HERE, ELSEWHERE, THIRD)
+    )
     for entry in entries:
         made.table.put(entry)
     return made
@@ -141,8 +143,19 @@ events = st.lists(
     max_size=10,
 )
 links = st.lists(st.sampled_from([L1, L2, L3]), unique=True, max_size=3).map(tuple)
+
+
+def ways(origin: NodeId) -> tuple[LinkId, ...]:
+    return (L2,) if origin == ELSEWHERE else (L2, L3)
+
+
 entries = st.tuples(
-    *(st.builds(Entry, st.just(g), st.booleans(), links, links) for g in ("a/+", "+/b"))
+    *(
+        st.builds(
+            Entry, st.just(g), st.booleans(), links, links, ways=st.sampled_from([None, ways])
+        )
+        for g in ("a/+", "+/b")
+    )
 )
 outsides = st.sampled_from(list(Outside))
 
@@ -258,6 +271,17 @@ def test_a_shortcut_ends_with_the_entry_that_it_was_made_from():
     assert {link: len(frames) for link, frames in outgoing.items()} == {L3: 2}
 
 
+def test_a_shortcut_is_for_one_origin_where_the_origin_matters():
+    tried = plane(Entry("a/+", True, ways=ways))
+    copies = [
+        change(copy(number), origin=origin) for number in (1, 2) for origin in (ELSEWHERE, THIRD)
+    ]
+    outgoing, _, news = pass_on(tried, *copies)
+    assert {link: len(frames) for link, frames in outgoing.items()} == {L2: 4, L3: 2}
+    assert len(tried.table.shortcuts[L1]) == 2
+    assert not news
+
+
 def test_a_named_copy_goes_on_with_its_name_until_it_meets_the_mesh():
     outgoing, _, news = pass_on(plane(OUTSIDE), copy(1, named=(G,)), copy(2, named=(G,)))
     assert [decode_publication(frame) for frame in outgoing[L2]] == [
@@ -293,7 +317,7 @@ arrivals = st.lists(
         st.sampled_from([L1, L1, L2]),
         st.builds(
             Publication,
-            st.sampled_from([ELSEWHERE, HERE]),
+            st.sampled_from([ELSEWHERE, THIRD, HERE]),
             st.integers(1, 4),
             st.integers(1, 3),
             st.sampled_from([0, 0, 0, 1]),

@@ -8,6 +8,7 @@
     5 meshes and forwarding          test_spec_meshes.py
     6 interest and publications      test_spec_interest.py
     7 guaranteed delivery            test_spec_delivery.py
+    8 strategies                     test_spec_strategies.py
 
 A test is named after its rule (`test_4_5_…`) and its docstring opens with the number. Three of them
 stand for faults that federators before this one had: an announcement that costs many times 2·l
@@ -24,7 +25,7 @@ import pytest
 ROOT = Path(__file__).parent.parent.parent
 SPEC = (ROOT / "docs" / "protocol.md").read_text(encoding="utf-8")
 RULES = re.findall(r"^- \*\*(\d+\.\d+)\*\* ", SPEC, flags=re.MULTILINE)
-SECTIONS = ["names", "links", "map", "cores", "meshes", "interest", "delivery"]
+SECTIONS = ["names", "links", "map", "cores", "meshes", "interest", "delivery", "strategies"]
 
 
 def proofs(section: str) -> list[ast.FunctionDef]:

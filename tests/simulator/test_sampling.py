@@ -1,6 +1,6 @@
 """Random runs: every kind of thing is tried, and the seed decides."""
 
-from dataclasses import fields
+from dataclasses import fields, replace
 
 from hansa.simulator.convergence import allowance
 from hansa.simulator.options import Faults
@@ -12,6 +12,13 @@ SAMPLE = [random_options(seed) for seed in range(400)]
 def test_the_seed_decides_everything():
     assert random_options(7) == random_options(7)
     assert random_options(7) != random_options(8)
+
+
+def test_one_seed_is_the_same_trial_for_every_strategy():
+    other = random_options(7, "paths")
+    assert other.protocol.strategy == "paths"
+    mesh = replace(other.protocol, strategy=random_options(7).protocol.strategy)
+    assert replace(other, protocol=mesh) == random_options(7)
 
 
 def test_topologies_of_all_kinds_and_sizes_are_tried():

@@ -9,6 +9,8 @@ import pytest
 from tests.simulator.worlds import Played
 
 from hansa.protocol.settings import Metric, ProtocolSettings
+from hansa.protocol.strategies import STRATEGIES, strategy_of
+from hansa.protocol.strategies.base import Fact
 from hansa.simulator.actions import Clone, Subscribe
 from hansa.simulator.structure import Structure
 from hansa.simulator.truth import Truth
@@ -139,3 +141,41 @@ def test_a_node_alone_has_nobody_to_agree_with():
 def test_two_nodes_with_one_id_are_a_problem():
     played = Played("line:3", [(1.0, Clone(0, near=2))]).run(1.0)
     assert "two nodes share an id" in structure(played).converged()
+
+
+# ---------------------------------------------------------------- other strategies
+
+
+@pytest.fixture(scope="module", params=[name for name in STRATEGIES if name != "mesh"])
+def following(request):
+    """A ring at rest whose strategy follows the database."""
+    settings = ProtocolSettings(strategy=request.param)
+    return Played("ring:5", [(0.0, Subscribe(2, GROUP))], protocol=settings).run(6.0), settings
+
+
+def test_every_strategy_is_right_at_rest(following):
+    played, settings = following
+    assert Structure(Truth(played.world), settings).converged() is None
+    assert list(Structure(Truth(played.world), settings).exact()) == []
+
+
+def test_where_ways_follow_the_database_it_must_be_the_same(following, resting):
+    played, settings = following
+    other = {"digest": lambda view: 1}
+    assert "databases differ" in Structure(Tampered(played, 1, **other), settings).converged()
+    assert structure(resting, 1, **other).converged() is None
+
+
+def test_only_what_the_strategy_promises_counts(following):
+    played, settings = following
+    wrong = Structure(Tampered(played, 1, groups=group_with(core=3)), settings)
+    promises = strategy_of(settings.strategy).facts
+    assert (wrong.converged() is None) == (Fact.ONE_CORE not in promises)
+
+
+def test_ways_that_follow_the_database_change_with_it(following, resting):
+    played, settings = following
+    mark = Structure(Truth(played.world), settings).ways_mark()
+    assert Structure(Truth(played.world), settings).ways_mark() == mark
+    assert Structure(Tampered(played, 1, digest=lambda view: 1), settings).ways_mark() != mark
+    assert structure(resting).ways_mark() is None

@@ -33,6 +33,7 @@ def settings(args: argparse.Namespace) -> ProtocolSettings:
     base = PRESETS[_given(args.preset, PRESET)]
     return replace(
         base,
+        strategy=_given(args.strategy, base.strategy),
         redundancy=_given(args.redundancy, base.redundancy),
         outside=Outside(_given(args.outside, base.outside)),
         metric=Metric(_given(args.metric, base.metric)),

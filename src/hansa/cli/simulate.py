@@ -15,6 +15,7 @@ from hansa.cli.arguments import SEED_MAX, Parser, amount, one_of, whole
 from hansa.cli.launcher import command
 from hansa.errors import UsageError
 from hansa.protocol.settings import PRESETS, ManagementBy, Metric, Outside
+from hansa.protocol.strategies import STRATEGIES
 
 if TYPE_CHECKING:
     from hansa.simulator.scenarios import Played
@@ -29,6 +30,8 @@ FIXED_BY_SCENARIO = (
     *("at", "duration"),
 )
 """What a scenario itself decides: its expectations would not hold otherwise."""
+CLAIMED = ("strategy",)
+"""What it decides besides if its paper claims something of one strategy."""
 DRAWN_BY_SEED = ("preset", "outside")
 """What a scenario that draws everything from the seed decides besides."""
 
@@ -40,6 +43,7 @@ EXAMPLES = """\
   hansa simulate --topology grid:4x4 --at '2 crash 5' --at '6 restart 5' --transcript story.txt
   hansa simulate --topology random:25,4 --subscribers 10 --faults crashes=3,partitions=1 --runs 100
   hansa simulate --scenario random --seed 2000 --runs 100   anything that a seed can draw
+  hansa simulate --scenario random --strategy paths --runs 100          with another strategy
   hansa simulate --scenario overlap --json | python3 -m json.tool
 
 exit code: 0 all promises kept, 1 some broken, 2 bad input, 70 a fault of Hansa itself
@@ -110,6 +114,10 @@ def _add_protocol(made: Parser) -> None:
     group.add_argument(
         "--preset", type=one_of(PRESETS), metavar="NAME",
         help="timers to start from: default, or machado: those of Machado 2023, which take minutes",
+    )  # fmt: skip
+    group.add_argument(
+        "--strategy", type=one_of(STRATEGIES), metavar="NAME",
+        help=f"how publications find their way: {', '.join(STRATEGIES)} (default mesh)",
     )  # fmt: skip
     group.add_argument(
         "--redundancy", type=whole(1, 16, "parents"), metavar="N",
@@ -209,8 +217,8 @@ def _refuse_contradictions(args: argparse.Namespace) -> None:
     if args.scenario is not None:
         from hansa.simulator.scenarios import find
 
-        drawn = DRAWN_BY_SEED if find(args.scenario).drawn else ()
-        for name in (*FIXED_BY_SCENARIO, *drawn):
+        besides = DRAWN_BY_SEED if find(args.scenario).drawn else CLAIMED
+        for name in (*FIXED_BY_SCENARIO, *besides):
             if getattr(args, name) is not None:
                 flag = name.replace("_", "-")
                 raise UsageError(

@@ -28,10 +28,14 @@ WAITING_MAX = 4_096
 """Changed entries that wait until a plan needs them; more are taken at once."""
 
 
+Ways = Callable[[NodeId], tuple[LinkId, ...]]
+"""From the origin of a copy to the links it goes to."""
+
+
 class Entry:
     """What to do with publications of one group at this node."""
 
-    __slots__ = ("cut_off", "group", "id", "member", "neighbours", "towards")
+    __slots__ = ("cut_off", "group", "id", "member", "neighbours", "towards", "ways")
 
     def __init__(
         self,
@@ -40,15 +44,18 @@ class Entry:
         neighbours: tuple[LinkId, ...] = (),
         towards: tuple[LinkId, ...] = (),
         cut_off: bool = False,
+        ways: "Ways | None" = None,
     ) -> None:
         """Spread to all mesh neighbours if a member, else pass on towards the core. A member that
-        is cut off has no way to the rest of its mesh: what starts here is counted as dropped."""
+        is cut off has no way to the rest of its mesh: what starts here is counted as dropped.
+        Where the origin matters, `ways` tells the neighbours for what started elsewhere."""
         self.group = group
         self.id = group_id(group)
         self.member = member
         self.neighbours = neighbours
         self.towards = towards
         self.cut_off = cut_off
+        self.ways = ways
 
     def same_as(self, other: "Entry | None") -> bool:
         """Whether replacing one by the other would change nothing."""
@@ -64,7 +71,7 @@ Mould = tuple[tuple[LinkId, ...], bytes, bytes]
 class Plan:
     """The way of one topic: where it spreads, which groups need a name, whether it stays here."""
 
-    __slots__ = ("deliver", "groups", "moulds", "receivers", "spread", "towards")
+    __slots__ = ("deliver", "groups", "moulds", "receivers", "spread", "towards", "ways")
 
     def __init__(self, entries: list[Entry], deliver: bool) -> None:
         """Join the entries of all groups that match the topic."""
@@ -79,6 +86,13 @@ class Plan:
         self.towards = {
             entry.id: entry.towards for entry in entries if entry.cut_off or not entry.member
         }
+        self.ways = tuple(entry.ways for entry in entries if entry.ways is not None)
+
+    def spread_from(self, origin: NodeId) -> tuple[LinkId, ...]:
+        """Return where a copy spreads that started elsewhere."""
+        if not self.ways:
+            return self.spread
+        return tuple(dict.fromkeys(link for ways in self.ways for link in ways(origin)))
 
 
 Shortcut = tuple[str | None, tuple[LinkId, ...], tuple[GroupId, ...]]
@@ -104,6 +118,8 @@ class Table:
         self._entries: FilterTrie[Entry] = FilterTrie()
         self.plans: dict[str, Plan] = {}
         self.shortcuts: dict[LinkId, dict[bytes, Shortcut]] = {}
+        self.by_origin = False
+        """Whether ways depend on the origin: then shortcuts do."""
 
     def __len__(self) -> int:
         """Return how many groups are known."""
@@ -118,6 +134,7 @@ class Table:
         """Set a group's entry."""
         if not entry.same_as(self._entries.get(entry.group)):
             self._entries.put(entry.group, entry)
+            self.by_origin |= entry.ways is not None
             self.forget_plans()
 
     def remove(self, group: Group) -> None:
@@ -201,14 +218,14 @@ class Forwarder:
         plan = self._table.plan(publication.topic)
         new = window.add(publication.number)
         if publication.hops >= HOPS_MAX:
-            spreads = new and any(link != sender for link in plan.spread)
+            spreads = new and any(link != sender for link in plan.spread_from(publication.origin))
             return (
                 new,
                 new and plan.deliver,
                 [],
                 list(plan.groups if spreads else publication.named),
             )
-        spread = plan.spread if new else ()
+        spread = plan.spread_from(publication.origin) if new else ()
         copies, stuck = self._copies(plan, publication.named, spread, sender, window, publication)
         return new, new and plan.deliver, copies, stuck
 
@@ -251,23 +268,24 @@ class Forwarder:
         return pick(self._outside, towards, number) if towards else ()
 
 
-def shortcut(
-    topic: str, plan: Plan, named: tuple[GroupId, ...], sender: LinkId, outside: Outside
-) -> Shortcut | None:
-    """Return what `Forwarder.next` decides for every new copy with these names; None if copies
-    differ, if their names change on the way, or if there is something to tell."""
-    delivered = topic if plan.deliver else None
-    if not any(group in plan.towards for group in named):
-        return delivered, tuple(link for link in plan.spread if link != sender), ()
-    if plan.spread or outside is Outside.RANDOM:
+def shortcut(copy: Publication, plan: Plan, sender: LinkId, outside: Outside) -> Shortcut | None:
+    """Return what `Forwarder.next` decides for every new copy with these names, and of this origin
+    where that matters; None if copies differ, if their names change on the way, or if there is
+    something to tell."""
+    delivered = copy.topic if plan.deliver else None
+    spread = plan.spread_from(copy.origin)
+    if not any(group in plan.towards for group in copy.named):
+        return delivered, tuple(link for link in spread if link != sender), ()
+    if spread or outside is Outside.RANDOM:
         return None
     ways = {
-        tuple(link for link in plan.towards.get(group, ()) if link != sender) for group in named
+        tuple(link for link in plan.towards.get(group, ()) if link != sender)
+        for group in copy.named
     }
     links = ways.pop()
     if ways or not links:
         return None
-    return delivered, pick(outside, links, 0), named
+    return delivered, pick(outside, links, 0), copy.named
 
 
 def as_sends(publication: Publication, copies: Copies, hops: int) -> list[Effect]:

@@ -17,7 +17,7 @@ Links = dict[NodeId, int]
 class Graph:
     """The links that all nodes report, seen from one node."""
 
-    __slots__ = ("_links", "_metric", "_next_hops", "_self", "reachable")
+    __slots__ = ("_lengths", "_links", "_metric", "_next_hops", "_self", "reachable", "version")
 
     def __init__(self, node: NodeId, metric: Metric) -> None:
         """Start with this node alone."""
@@ -25,8 +25,11 @@ class Graph:
         self._metric = metric
         self._links: dict[NodeId, Links] = {node: {}}
         self._next_hops: dict[NodeId, NodeId] | None = None
+        self._lengths: dict[NodeId, Links] = {}  # what `lengths` has found
         self.reachable: dict[NodeId, None] = {node: None}
         """Every node in reach, this one included (an ordered set)."""
+        self.version = 0
+        """Counts changes, so that what was read off the map can be known to be old."""
 
     @property
     def links(self) -> Links:
@@ -38,6 +41,8 @@ class Graph:
         before = self._links.get(node, {})
         self._links[node] = links
         self._next_hops = None
+        self._lengths.clear()
+        self.version += links != before
         if any(gone not in links and self._links_to(gone, node) for gone in before):
             return self._search()
         return self._extend(node, links), []
@@ -56,6 +61,18 @@ class Graph:
             by_hops = self._metric is Metric.HOPS
             self._next_hops = self._fewest_hops() if by_hops else self._shortest_paths()
         return self._next_hops.get(to)
+
+    def lengths(self, node: NodeId) -> Links:
+        """Return a node's neighbours over links that both ends report, each with the length of the
+        link: 1, or the longer round-trip time of both reports, so that all nodes agree on it."""
+        found = self._lengths.get(node)
+        if found is None:
+            by_hops = self._metric is Metric.HOPS
+            found = self._lengths[node] = {
+                other: 1 if by_hops else max(1, self._links[node][other], self._links[other][node])
+                for other in self._around(node)
+            }
+        return found
 
     def nearest(self, lost: NodeId, candidates: Iterable[NodeId]) -> NodeId | None:
         """Return the candidate in reach that was nearest to a node now gone; the smaller id of two.

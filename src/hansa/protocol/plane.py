@@ -27,6 +27,7 @@ from hansa.protocol.wire import (
     GROUP,
     HEAD,
     HOPS_AT,
+    ORIGIN,
     PLAIN,
     TOPIC_BYTES_AT,
     cut_names,
@@ -192,6 +193,7 @@ class Plane:
         """Do `take` for copies; add what goes out, what is delivered and what is left to tell.
         Stop at a frame that is no publication, or none that can be read, and return it."""
         find, unpack = self.table.shortcuts.setdefault(link, {}).get, HEAD.unpack_from
+        by_origin = self.table.by_origin
         here, window, last_origin, last_life = self._node, None, None, None
         for data in frames:
             if len(data) >= _HEAD_BYTES:
@@ -199,7 +201,8 @@ class Plane:
                 end = _HEAD_BYTES + topic_bytes
                 if count:
                     end += _GROUP_BYTES * count
-                found = find(data[TOPIC_BYTES_AT:end])
+                key = data[TOPIC_BYTES_AT:end]
+                found = find(data[ORIGIN] + key if by_origin else key)
                 if (
                     found is not None
                     and opening == PLAIN
@@ -231,7 +234,7 @@ class Plane:
                 self._pass_on_slowly(link, data, outgoing, deliveries, news)
             except InvalidFrame:
                 return data
-            last_origin = None
+            last_origin, by_origin = None, self.table.by_origin
             find = self.table.shortcuts.setdefault(link, {}).get
         return None
 
@@ -260,13 +263,15 @@ class Plane:
         if len(raw) > _TOPIC_BYTES_MAX or len(copy.named) > _NAMED_MAX:
             return
         plan = self.table.plan(copy.topic)
-        found = shortcut(copy.topic, plan, copy.named, link, self._outside)
+        found = shortcut(copy, plan, link, self._outside)
         if found is not None:
             shortcuts = self.table.shortcuts
             if sum(map(len, shortcuts.values())) >= SHORTCUTS_MAX:
                 shortcuts.clear()
+            origin = copy.origin.to_bytes(8, "big") if self.table.by_origin else b""
             names = [GROUP.pack(group) for group in copy.named]
-            key = b"".join((len(raw).to_bytes(2, "big"), *names, raw))  # as they are in a frame
+            # As they are in a frame.
+            key = b"".join((origin, len(raw).to_bytes(2, "big"), *names, raw))
             shortcuts.setdefault(link, {})[key] = found
 
 

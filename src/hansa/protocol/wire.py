@@ -80,6 +80,9 @@ HOPS_AT = 2
 TOPIC_BYTES_AT = 29
 """Where the hops are, and where the topic's length is; groups and topic follow the latter."""
 
+ORIGIN = slice(5, 13)
+"""Where the origin is."""
+
 _HEAD_BYTES = HEAD.size
 _COUNT_AT = 3
 _NUMBER_AT = 21

@@ -51,6 +51,10 @@ class Tracker(Watcher):
         """Whether all is right now, as far as can be known without comparing again."""
         return self._since is not None and not self._stale
 
+    def ways_mark(self) -> object:
+        """Return what differs at two moments if ways may have changed between them."""
+        return self._structure.ways_mark()
+
     def records(self) -> tuple[Convergence, ...]:
         """Return what was measured, the last disturbance included."""
         self._close()

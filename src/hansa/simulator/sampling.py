@@ -60,14 +60,15 @@ TOPICS = (
 )
 
 
-def random_options(seed: int) -> Options:
-    """Return the run that belongs to a seed."""
+def random_options(seed: int, strategy: str = "mesh") -> Options:
+    """Return the run that belongs to a seed, with a strategy that is not drawn: so that one seed
+    is the same trial for all."""
     chance = random.Random(f"{seed} options")
     topology = _topology(chance, seed)
     links = _links(chance, topology)
     options = Options(
         topology=topology,
-        protocol=_protocol(chance, links),
+        protocol=replace(_protocol(chance, links), strategy=strategy),
         seed=seed,
         links=links,
         workload=(workload := _workload(chance, topology)),
@@ -222,7 +223,7 @@ def _judge(final: Final) -> list[Row]:
         options.workload,
     )
     words = {
-        "settings": f"redundancy {protocol.redundancy}, outside {protocol.outside}, metric"
+        "settings": f"strategy {protocol.strategy}, redundancy {protocol.redundancy}, outside {protocol.outside}, metric"
         f" {protocol.metric}, management by {protocol.management_by}, group depth"
         f" {protocol.group_depth}",
         "links": f"{links.delay_ms:g} ms and up to {links.jitter_ms:g} more,"
@@ -243,7 +244,7 @@ SCENARIO = Scenario(
     "random",
     "anything: the seed draws topology, settings, links, clients and faults",
     "Whatever the seed draws, every promise is kept.",
-    lambda _, seed: random_options(seed),
+    lambda settings, seed: random_options(seed, settings.strategy),
     _judge,
     drawn=True,
 )

@@ -1,8 +1,8 @@
 """Whether the federation is right: what every node believes, held against the truth.
 
-Two depths. *Converged* is what users feel: everybody knows everybody, every group has one core and
-hangs together, every subscription is in force. *Exact* is all that the protocol promises about its
-own shape once it is at rest: shortest distances, full redundancy, tables that agree on both ends.
+Two depths. *Converged* is what users feel: everybody knows everybody, every group hangs together,
+every subscription is in force. *Exact* is all that the protocol promises about its own shape once
+it is at rest. The routing strategy says which facts about its shape it promises; only those count.
 
 Each check returns the first problem it finds, as text, or None.
 """
@@ -15,6 +15,8 @@ from hansa.protocol.groups import group_of
 from hansa.protocol.inspection import InterestView, NodeView
 from hansa.protocol.records import Stamp
 from hansa.protocol.settings import Metric, ProtocolSettings
+from hansa.protocol.strategies import strategy_of
+from hansa.protocol.strategies.base import Fact
 from hansa.protocol.topics import covers, is_local_only, split_share
 from hansa.protocol.vocabulary import MANAGEMENT, Group, NodeId
 from hansa.simulator.site import Site
@@ -45,6 +47,7 @@ class Structure:
         """
         self.truth = truth
         self._settings = settings
+        self._facts = strategy_of(settings.strategy).facts
         self._restless = settings.metric is Metric.RTT and not steady
         self._suspect = -1  # the place where the last problem was: most likely it is still there
         self._fine: dict[int, tuple[NodeView, Component, int]] = {}
@@ -55,23 +58,40 @@ class Structure:
         problem = _first(partial(self._nodes_know_each_other, part) for part in parts)
         if problem:
             return problem
-        all_seen = self._see_all()
-        return _first(partial(_interest_is_in_force, seen) for seen in all_seen) or _first(
-            partial(self._groups_hang_together, seen) for seen in all_seen
+        promised = {
+            Fact.ONE_CORE: self._groups_hang_together,
+            Fact.FOLLOWS_DATABASE: self._databases_are_equal,
+        }
+        checks = [check for fact, check in promised.items() if fact in self._facts]
+        return _first(
+            partial(check, seen)
+            for check in (_interest_is_in_force, *checks)
+            for seen in self._see_all()
         )
+
+    def ways_mark(self) -> object:
+        """Return what differs at two moments if ways may have changed between them, so that a copy
+        under way then may have been lost; always the same where old ways last for a while."""
+        if Fact.FOLLOWS_DATABASE not in self._facts:
+            return None
+        sites = [site for part in self.truth.components() for site in part.sites]
+        return [self.truth.view(site).digest for site in sites]
 
     def exact(self) -> Iterator[tuple[str, str]]:
         """Check everything; yield every promise that is broken, with the first problem."""
-        checks = {
-            "databases equal": self._databases_are_equal,
-            "true distances": self._distances_are_true,
-            "redundancy filled": self._redundancy_is_filled,
-            "tables agree": self._tables_agree,
-            "meshes minimal": self._meshes_are_minimal,
-            "interest installed": self._interest_is_installed,
+        promised = {
+            Fact.TRUE_DISTANCES: ("true distances", self._distances_are_true),
+            Fact.REDUNDANCY_FILLED: ("redundancy filled", self._redundancy_is_filled),
+            Fact.TABLES_AGREE: ("tables agree", self._tables_agree),
+            Fact.MINIMAL: ("meshes minimal", self._meshes_are_minimal),
         }
+        checks = [
+            ("databases equal", self._databases_are_equal),
+            *(check for fact, check in promised.items() if fact in self._facts),
+            ("interest installed", self._interest_is_installed),
+        ]
         all_seen = self._see_all()
-        for name, check in checks.items():
+        for name, check in checks:
             problem = _first(partial(check, seen) for seen in all_seen)
             if problem:
                 yield name, problem

@@ -1,7 +1,14 @@
 """Strategies are found by the name that the settings give."""
 
+import shutil
+import subprocess
+import sys
+from inspect import getfile
+from pathlib import Path
+
 import pytest
 
+import hansa
 from hansa.errors import UsageError
 from hansa.protocol.graph import Graph
 from hansa.protocol.groups import GroupIndex
@@ -31,10 +38,45 @@ def surroundings(strategy: str) -> Surroundings:
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_a_strategy_is_made_by_its_name_and_starts_alone(name):
     made = make_strategy(surroundings(name))
-    assert (made.groups(), made.core_views()) == ([MANAGEMENT], {})
+    assert made.groups() == [MANAGEMENT]
+    assert made.group_view(MANAGEMENT).wanted_by == (1,)
+    assert set(made.core_views()) <= {1}
+    assert (made.entries_waiting(), made.take_entries()) == (0, [])
 
 
 def test_an_unknown_name_is_answered_with_the_known_ones():
     with pytest.raises(UsageError) as caught:
         make_strategy(surroundings("mash"))
     assert str(caught.value) == f"unknown strategy 'mash'; there is: {', '.join(STRATEGIES)}"
+
+
+PLAY = """
+from hansa.protocol.settings import ProtocolSettings
+from hansa.simulator.actions import Publish, Step, Subscribe
+from hansa.simulator.options import Options, Phases
+from hansa.simulator.run import simulate
+from hansa.simulator.topologies import parse
+
+steps = Step(0.0, Subscribe(2, "a/#")), Step(4.0, Publish(0, "a/b"))
+settings = ProtocolSettings(strategy={other!r})
+result = simulate(Options(parse("ring:5", 1), settings, schedule=steps))
+assert (result.delivered, result.violations) == (1, ())
+"""
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_without_its_file_and_its_registration_the_others_still_work(name, tmp_path):
+    strategy = STRATEGIES[name]
+    source = Path(hansa.__file__).parent
+    copy = shutil.copytree(source, tmp_path / "hansa", ignore=shutil.ignore_patterns("__pycache__"))
+    (copy / Path(getfile(strategy)).relative_to(source)).unlink()
+    registry = copy / "protocol" / "strategies" / "__init__.py"
+    lines = registry.read_text(encoding="utf-8").splitlines()
+    registry.write_text("\n".join(line for line in lines if f" {strategy.__name__}" not in line))
+    other = next(other for other in STRATEGIES if other != name)
+    command = [sys.executable, "-P", "-c", PLAY.format(other=other)]
+    answer = subprocess.run(
+        command, env={"PYTHONPATH": str(tmp_path)}, capture_output=True, text=True, check=False
+    )
+    assert answer.stderr == ""
+    assert answer.returncode == 0

@@ -1,17 +1,29 @@
 """Routing strategies, by name: the only place that lists them."""
 
-from collections.abc import Callable
-
 from hansa.errors import UsageError
 from hansa.protocol.strategies.base import Strategy, Surroundings
+from hansa.protocol.strategies.bridge_flood import BridgeFlood
 from hansa.protocol.strategies.mesh import Mesh
+from hansa.protocol.strategies.paths import Paths
+from hansa.protocol.strategies.tree_flood import TreeFlood
+from hansa.protocol.strategies.tree_subscriptions import TreeSubscriptions
 
-STRATEGIES: dict[str, Callable[[Surroundings], Strategy]] = {"mesh": Mesh}
+STRATEGIES: dict[str, type[Strategy]] = {
+    "mesh": Mesh,
+    "paths": Paths,
+    "tree-subscriptions": TreeSubscriptions,
+    "tree-flood": TreeFlood,
+    "bridge-flood": BridgeFlood,
+}
 
 
 def make_strategy(surroundings: Surroundings) -> Strategy:
     """Return the strategy that the settings name."""
-    name = surroundings.settings.strategy
+    return strategy_of(surroundings.settings.strategy)(surroundings)
+
+
+def strategy_of(name: str) -> type[Strategy]:
+    """Return the strategy with this name."""
     if name not in STRATEGIES:
         raise UsageError(f"unknown strategy {name!r}; there is: {', '.join(STRATEGIES)}")
-    return STRATEGIES[name](surroundings)
+    return STRATEGIES[name]

@@ -1,11 +1,12 @@
 """What a routing strategy is: it hears what changes, and compiles one forwarding entry per group.
 
-`mesh` is one; others can stand beside it. Nothing outside this package knows them but by name.
+Each has a file of its own here. Nothing outside this package knows them but by name.
 """
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from enum import StrEnum
+from typing import ClassVar, Protocol
 
 import msgspec
 
@@ -19,7 +20,7 @@ from hansa.protocol.neighbours import Link
 from hansa.protocol.overlay import Overlay
 from hansa.protocol.records import ClaimsRecord, Kind
 from hansa.protocol.settings import ProtocolSettings
-from hansa.protocol.vocabulary import Group, NodeId
+from hansa.protocol.vocabulary import Group, LinkId, NodeId
 
 
 class Tell(msgspec.Struct, frozen=True):
@@ -48,6 +49,10 @@ class Surroundings:
     groups_of: Callable[[NodeId], Iterable[Group]]
     """The groups that a node wants."""
     claim: Callable[[list[Group], list[Group], float], list[ClaimsRecord]]
+
+    def links(self, nodes: Iterable[NodeId]) -> tuple[LinkId, ...]:
+        """Return the links to those of these nodes that are neighbours."""
+        return tuple(self.neighbours[node].id for node in nodes if node in self.neighbours)
 
 
 def surroundings_of(
@@ -78,8 +83,24 @@ def surroundings_of(
     )
 
 
+class Fact(StrEnum):
+    """What a strategy promises about its shape at rest; whoever checks it asks for these."""
+
+    ONE_CORE = "one core per group, to which all lead and all who want the group are joined"
+    TRUE_DISTANCES = "the distance to a core is the shortest way's"
+    REDUNDANCY_FILLED = "as many parents as the redundancy says, where so many lead to the core"
+    TABLES_AGREE = "a parent has as children those that have it as parent"
+    MINIMAL = "a member has a reason: clients, a child, or being the core"
+    FOLLOWS_DATABASE = "all ways follow from the database: they are right when all hold the same"
+
+
 class Strategy(Protocol):
     """Events in, forwarding entries out. Every method returns what must be sent and told."""
+
+    facts: ClassVar[frozenset[Fact]]
+
+    def __init__(self, around: Surroundings) -> None:
+        """Start alone."""
 
     def neighbour_up(self, node: NodeId, now: float) -> Outcome:
         """A link became usable."""

@@ -7,6 +7,7 @@ compiles the groups that were touched.
 """
 
 from collections.abc import Callable, Iterable
+from typing import ClassVar
 
 from hansa.protocol.deadlines import earliest
 from hansa.protocol.effects import Ignored, MeshJoined, MeshLeft, ParentsChanged
@@ -20,8 +21,8 @@ from hansa.protocol.pulpit import Pulpit
 from hansa.protocol.records import ClaimsRecord, Stamp
 from hansa.protocol.routes import CoreRoutes
 from hansa.protocol.solicitation import Solicitation
-from hansa.protocol.strategies.base import Outcome, Surroundings, Tell
-from hansa.protocol.vocabulary import HOPS_MAX, MANAGEMENT, Group, GroupId, LinkId, NodeId, group_id
+from hansa.protocol.strategies.base import Fact, Outcome, Surroundings, Tell
+from hansa.protocol.vocabulary import HOPS_MAX, MANAGEMENT, Group, GroupId, NodeId, group_id
 
 FLAGS_MAX = 64
 """Membership flags that one announcement carries at most; they are hints."""
@@ -32,6 +33,8 @@ GROUPS_PER_FRAME_MAX = 200
 
 class Mesh:
     """One node's part in the meshes of all groups."""
+
+    facts: ClassVar[frozenset[Fact]] = frozenset(Fact) - {Fact.FOLLOWS_DATABASE}
 
     def __init__(self, around: Surroundings) -> None:
         """Start alone."""
@@ -205,12 +208,10 @@ class Mesh:
         if not self._routes.has_way(frame.core) and frame.core in self._election.led:
             self._solicitation.lost(frame.core, now)
         if pass_on:
-            route = self._routes.routes[frame.core]
-            lost = route.distance == UNREACHABLE
+            route = routes[frame.core]
+            source = None if route.distance == UNREACHABLE else sender
             current = route.stamp == (frame.incarnation, frame.seq)
-            outcome += self._spread(
-                frame.core, None if lost else sender, frame.claims if current else None
-            )
+            outcome += self._spread(frame.core, source, frame.claims if current else None)
         return outcome
 
     def _take_membership(self, child: NodeId, frame: MembershipFrame) -> Outcome:
@@ -324,21 +325,17 @@ class Mesh:
             told = self._membership.told.get(group, {})
             mesh = dict.fromkeys([*told, *self._membership.children(group)])
             cut_off = core != self._self and not told and wanters != [self._self]
-            return Entry(group, True, neighbours=self._links(mesh), cut_off=cut_off)
+            return Entry(group, True, neighbours=self._around.links(mesh), cut_off=cut_off)
         # A parent that is a member itself saves hops (rule 5.4); sorting is stable.
         parents = self._routes.parents(core) if core is not None else ()
         nearest = sorted(parents, key=lambda parent: not self._is_member(parent, group, core))
-        return Entry(group, False, towards=self._links(nearest))
+        return Entry(group, False, towards=self._around.links(nearest))
 
     def _is_member(self, parent: NodeId, group: Group, core: NodeId | None) -> bool:
         """Whether a parent is known to be in the mesh: it wants the group, or said so."""
         if core is None or self._around.index.wanted_by(group, parent):
             return True
         return group_id(group) in self._flags.get((core, parent), ())
-
-    def _links(self, nodes: Iterable[NodeId]) -> tuple[LinkId, ...]:
-        neighbours = self._around.neighbours
-        return tuple(neighbours[node].id for node in nodes if node in neighbours)
 
     def _leave(self, now: float) -> Outcome:
         """Tell former parents that we have left, once the linger is over."""

@@ -74,8 +74,8 @@ class NoLoop(Checker):
 
 
 class Completeness(Checker):
-    """What is published at QoS 0 while all is right, and nothing happens until it could have
-    arrived, reaches every broker that wants it. (QoS 1 and 2: see `guarantees`.)"""
+    """What is published at QoS 0 while all is right, and nothing happens (nor do ways change, with
+    strategies that do not keep the old ones for a while) until it could have arrived, reaches every broker that wants it. (QoS 1 and 2: see `guarantees`.)"""
 
     name = "completeness"
 
@@ -98,11 +98,13 @@ class Completeness(Checker):
             and self._tracker.holds
             and self.world.sites[entry.place].active
         ):
-            count = self._tracker.disturbances
-            self.world.scheduler.after(self._transit, self._verify, entry, count)
+            self.world.scheduler.after(self._transit, self._verify, entry, self._moment())
 
-    def _verify(self, entry: Entry, disturbances: int) -> None:
-        if self._tracker.disturbances != disturbances:
+    def _moment(self) -> object:
+        return self._tracker.disturbances, self._tracker.ways_mark()
+
+    def _verify(self, entry: Entry, moment: object) -> None:
+        if self._moment() != moment:
             return
         self.checked += 1
         part = self._tracker.truth.component_of(self.world.sites[entry.place])

@@ -1,0 +1,31 @@
+"""Paths: what is remembered is bounded, and an origin that is gone has no ways."""
+
+from tests.protocol.federation import RING, SQUARE, link_of, publish, settled
+
+from hansa.protocol.effects import Send
+from hansa.protocol.events import Received
+from hansa.protocol.strategies import paths
+from hansa.protocol.vocabulary import NodeId, Publication
+
+
+def test_a_copy_of_an_origin_that_is_gone_goes_no_further():
+    wire = settled(SQUARE, (3, "g"), strategy="paths")
+    wire.stop(4)
+    wire.run(1.0)
+    late = Publication(NodeId(4), 1, 1, 0, "g", b"late")
+    effects = wire.give(2, Received(link_of(wire, 2, 1), late))
+    assert not [effect for effect in effects if isinstance(effect, Send)]
+
+
+def test_ways_that_do_not_fit_are_drawn_anew(monkeypatch):
+    monkeypatch.setattr(paths, "PAIRS_MAX", 1)
+    wire = settled(RING, (3, "g"), (5, "g"), strategy="paths")
+    for _ in range(2):
+        assert publish(wire, 1) == {3: [b"x"], 5: [b"x"]}
+        assert publish(wire, 2) == {3: [b"x"], 5: [b"x"]}
+
+
+def test_both_ways_around_a_ring_are_taken():
+    wire = settled(RING, (3, "g"), strategy="paths", redundancy=2)
+    assert publish(wire, 1) == {3: [b"x"]}
+    assert sorted(wire.copies()) == [(1, 2), (1, 5), (2, 3), (4, 3), (5, 4)]

@@ -1,0 +1,203 @@
+"""Section 8 of docs/protocol.md, rule by rule: strategies."""
+
+from collections import Counter
+
+import pytest
+from tests.protocol.federation import (
+    LINE,
+    RING,
+    SIX_BROKERS,
+    SQUARE,
+    cores,
+    grid,
+    managers,
+    publish,
+    sent,
+    settled,
+    views,
+)
+from tests.protocol.wire_of_nodes import DELAY, Wire, key, pairs
+
+from hansa.protocol.effects import Duplicate, LinkRefused, NeighbourUp, Send
+from hansa.protocol.frames import Announce, Goodbye, Membership, Solicit
+from hansa.protocol.settings import Metric, ProtocolSettings
+from hansa.protocol.strategies import STRATEGIES
+from hansa.protocol.vocabulary import Identity, NodeId, Publication
+
+OTHERS = [name for name in STRATEGIES if name != "mesh"]
+
+
+def with_capacities(links: str, capacities: dict[int, float], **settings: object) -> Wire:
+    """Return nodes at rest, some of which report more than the usual capacity."""
+    wire = Wire(**settings)
+    for place in sorted({place for pair in pairs(links) for place in pair}):
+        capacity = capacities.get(place, 1.0)
+        wire.start(place, Identity(NodeId(place), key(place), 1, capacity=capacity))
+    wire.join(links)
+    wire.run(1.0)
+    return wire
+
+
+def test_8_1_nodes_with_different_strategies_refuse_each_other_and_say_why():
+    """8.1 The strategy is part of what both ends of a link must share."""
+    wire = Wire()
+    for place, name in ((1, "mesh"), (2, "paths")):
+        wire.start(place, settings=ProtocolSettings(strategy=name))
+    wire.join("1-2")
+    wire.run(1.0)
+    reasons = [frame.reason for _, _, frame in sent(wire, Goodbye)]
+    assert len(reasons) == 2
+    assert all("strategy=mesh" in why and "strategy=paths" in why for why in reasons)
+    for place in (1, 2):
+        assert wire.effects(place, LinkRefused)
+        assert not wire.effects(place, NeighbourUp)
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_8_1_whatever_the_strategy_all_that_want_it_get_it_once(name):
+    """8.1 It only decides where copies go."""
+    wire = settled(SIX_BROKERS, (5, "g"), (2, "#"), (0, "+"), strategy=name)
+    for place in range(6):
+        expected = {wanter: [b"x"] for wanter in (0, 2, 5) if wanter != place}
+        assert publish(wire, place) == expected
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_8_1_whatever_the_strategy_a_lost_guaranteed_publication_is_repaired(name):
+    """8.1 How QoS 1 and 2 are repaired is the same with all."""
+    wire = settled(LINE, (4, "g"), strategy=name)
+    wire.is_lost = lambda source, target, frame: wire.now < 3.0 and (source, target) == (2, 3)
+    wire.publish(1, "g", b"x", qos=1)
+    wire.run(0.5)
+    assert wire.deliveries() == {}
+    wire.run(10.0)
+    assert wire.deliveries() == {4: [b"x"]}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_8_2_ways_follow_from_the_database_without_a_frame(name):
+    """8.2 Those that follow the map send no frame of their own."""
+    wire = Wire(SQUARE, strategy=name)
+    wire.want(3, "g")
+    wire.run(1.0)
+    assert not sent(wire, Announce) + sent(wire, Membership) + sent(wire, Solicit)
+    assert publish(wire, 1) == {3: [b"x"]}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_8_2_a_copy_never_loops_while_nodes_disagree(name):
+    """8.2 A publication that meets nodes with other maps is lost at worst."""
+    wire = settled(RING, *((place, "g") for place in range(1, 6)), strategy=name)
+    wire.cut("1-2")
+    for number in range(6):  # before, while and after the news travels
+        wire.publish(4, "g", bytes([number]))
+        wire.run(DELAY / 2)
+    wire.run(0.2)
+    crossings = Counter(
+        (step.place, effect.link, effect.frame.number)
+        for step in wire.log
+        for effect in step.effects
+        if isinstance(effect, Send) and isinstance(effect.frame, Publication)
+    )
+    assert len(crossings) > 6
+    assert max(crossings.values()) == 1
+    assert all(len(got) == len(set(got)) for got in wire.deliveries().values())
+
+
+@pytest.mark.parametrize("name", ["tree-flood", "tree-subscriptions"])
+def test_8_3_the_root_is_the_node_with_the_highest_capacity(name):
+    """8.3 Ties fall to the smaller id; a lost root is replaced."""
+    wire = with_capacities(RING, {3: 4.0, 5: 4.0}, strategy=name)
+    assert set(managers(wire).values()) == {3}
+    wire.stop(3)
+    wire.run(1.0)
+    assert set(managers(wire).values()) == {5}
+    wire.stop(5)
+    wire.run(1.0)
+    assert managers(wire) == {1: 1, 2: 1, 4: 4}
+
+
+def test_8_3_every_node_hangs_on_the_root_by_its_shortest_way():
+    """8.3 By hops; of ways as short by the smaller neighbour."""
+    wire = with_capacities(SIX_BROKERS, {4: 2.0}, strategy="tree-flood")
+    ways = {place: view.cores[NodeId(4)].parents for place, view in views(wire).items()}
+    assert ways == {0: (1,), 1: (4,), 2: (3,), 3: (4,), 4: (), 5: (4,)}
+    assert [view.cores[NodeId(4)].distance for view in views(wire).values()] == [2, 1, 2, 1, 0, 1]
+
+
+def test_8_3_by_round_trip_time_a_detour_may_be_the_shortest_way():
+    """8.3 Antonielli's brokers keep the link with the lowest round-trip time to the root."""
+    wire = Wire(strategy="tree-flood", metric=Metric.RTT)
+    wire.delay = lambda a, b: 0.2 if {a, b} == {1, 3} else DELAY
+    for place in (1, 2, 3):
+        wire.start(place)
+    wire.join("1-2 2-3 1-3")
+    wire.run(12.0)
+    assert views(wire)[3].cores[NodeId(1)].parents == (2,)
+
+
+def test_8_3_a_lost_link_makes_another_tree():
+    """8.3 Who hung on it hangs elsewhere, as soon as the news is there."""
+    wire = settled(SQUARE, (3, "g"), strategy="tree-subscriptions")
+    assert views(wire)[3].cores[NodeId(1)].parents == (2,)
+    wire.cut("2-3")
+    wire.run(1.0)
+    assert views(wire)[3].cores[NodeId(1)].parents == (4,)
+    assert publish(wire, 2) == {3: [b"x"]}
+    assert wire.copies() == [(2, 1), (1, 4), (4, 3)]
+
+
+def test_8_4_flooding_crosses_every_link_of_the_tree_once():
+    """8.4 Wanted there or not, but for what nobody else wants."""
+    wire = settled(SIX_BROKERS, (5, "g"), strategy="tree-flood")
+    assert publish(wire, 2) == {5: [b"x"]}
+    assert len(wire.copies()) == 5
+    assert not any(wire.effects(place, Duplicate) for place in range(6))
+    assert publish(wire, 2, topic="h") == {}
+    assert not wire.copies()
+
+
+def test_8_5_with_subscription_tables_only_branches_with_interest_are_taken():
+    """8.5 By whatever filter, wildcards included."""
+    wants = (4, "plant/+/temp"), (5, "plant/#"), (3, "city")
+    wire = settled("1-2 1-3 2-4 2-5", *wants, strategy="tree-subscriptions")
+    assert publish(wire, 3, topic="plant/a/temp") == {4: [b"x"], 5: [b"x"]}
+    assert sorted(wire.copies()) == [(1, 2), (2, 4), (2, 5), (3, 1)]
+    assert publish(wire, 4, topic="plant/b") == {5: [b"x"]}
+    assert wire.copies() == [(4, 2), (2, 5)]
+    assert cores(wire, "city") == dict.fromkeys(range(1, 6), 1)
+
+
+def test_8_6_the_bridge_flood_crosses_links_up_to_twice():
+    """8.6 To all neighbours but the sender; duplicates are cut by their names."""
+    wire = settled(SQUARE, (3, "g"), strategy="bridge-flood")
+    assert publish(wire, 1) == {3: [b"x"]}
+    assert sorted(wire.copies()) == [(1, 2), (1, 4), (2, 3), (3, 4), (4, 3)]
+
+
+def test_8_7_paths_take_the_shortest_ways_from_the_origin_and_no_other():
+    """8.7 The same topic takes other links when it starts elsewhere."""
+    wire = settled(grid(3), (0, "g"), (8, "g"), strategy="paths", redundancy=1)
+    assert publish(wire, 2) == {0: [b"x"], 8: [b"x"]}
+    assert sorted(wire.copies()) == [(1, 0), (2, 1), (2, 5), (5, 8)]
+    assert publish(wire, 4) == {0: [b"x"], 8: [b"x"]}
+    assert len(wire.copies()) == 4
+    assert publish(wire, 0) == {8: [b"x"]}
+    assert len(wire.copies()) == 4
+
+
+def test_8_8_with_a_redundancy_of_two_any_one_link_may_be_lost():
+    """8.8 Two ways to every receiver that share no link: none of the copies is missed."""
+    wire = settled(grid(3), (0, "g"), (5, "g"), (8, "g"), strategy="paths", redundancy=2)
+    for a, b in pairs(grid(3)):
+        wire.is_lost = lambda source, target, _, cut={a, b}: {source, target} == cut
+        for origin in (6, 4, 8):
+            expected = {wanter: [b"x"] for wanter in (0, 5, 8) if wanter != origin}
+            assert publish(wire, origin) == expected
+
+
+def test_8_8_links_that_every_way_must_use_are_used():
+    """8.8 Behind a bridge the ways part again."""
+    wire = settled("1-2 2-3 3-4 4-5 5-6 6-3", (5, "g"), strategy="paths", redundancy=2)
+    assert publish(wire, 1) == {5: [b"x"]}
+    assert sorted(wire.copies()) == [(1, 2), (2, 3), (3, 4), (3, 6), (4, 5), (6, 5)]
