@@ -49,7 +49,7 @@ class ProtocolSettings:
     federation: str = "hansa"
     """Shared. Nodes of another federation are refused."""
     strategy: str = "mesh"
-    """Shared. How publications find their way; see `strategies`."""
+    """Shared. How publications find their way; see docs/strategies.md."""
     redundancy: int = 2
     """Shared. Parents per mesh member. 1 makes a tree; more survive more, and cost more copies."""
     outside: Outside = Outside.ONE

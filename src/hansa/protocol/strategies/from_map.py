@@ -4,6 +4,7 @@ node holds anyway. Nodes that hold the same database find the same ways.
 Ways are drawn when a publication needs them, so that a burst of news costs one drawing.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from typing import ClassVar
 
@@ -14,7 +15,7 @@ from hansa.protocol.strategies.base import Fact, Outcome, Surroundings
 from hansa.protocol.vocabulary import MANAGEMENT, Group, NodeId
 
 
-class FromMap:
+class FromMap(ABC):
     """A strategy without frames or timers of its own. What differs is where copies go."""
 
     facts: ClassVar[frozenset[Fact]] = frozenset({Fact.FOLLOWS_DATABASE})
@@ -28,12 +29,12 @@ class FromMap:
 
     # ------------------------------------------------------------ what differs
 
-    def _draw(self) -> None:
+    def _draw(self) -> None:  # noqa: B027 -- some need not
         """The map, the capacities or the links of this node are others now."""
 
+    @abstractmethod
     def _entry(self, group: Group, wanters: list[NodeId]) -> Entry:
         """Return where publications of a group go that these nodes in reach want."""
-        raise NotImplementedError
 
     # ------------------------------------------------------------ what happens
 

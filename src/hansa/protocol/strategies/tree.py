@@ -4,6 +4,7 @@ Its root is the node in reach with the highest capacity, ties to the smaller id;
 it by its shortest way. The paper's brokers find both by asking each other; here they are on the map.
 """
 
+from abc import abstractmethod
 from collections.abc import Iterable
 from typing import ClassVar
 
@@ -33,13 +34,13 @@ class OneTree(FromMap):
         self._branches: dict[NodeId, NodeId] = {}
         """Per other node, the neighbour on the tree behind which it is."""
 
+    @abstractmethod
     def _takes(self, group: Group, wanters: list[NodeId]) -> Iterable[NodeId]:
         """Return the neighbours on the tree that publications of a group go to."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _is_member(self, wanters: list[NodeId], children: tuple[NodeId, ...]) -> bool:
         """Whether publications of a group that these nodes want come here."""
-        raise NotImplementedError
 
     def nodes_changed(
         self, joined: Iterable[NodeId], lost: Iterable[NodeId], now: float
