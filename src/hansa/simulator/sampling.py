@@ -223,9 +223,9 @@ def _judge(final: Final) -> list[Row]:
         options.workload,
     )
     words = {
-        "settings": f"strategy {protocol.strategy}, redundancy {protocol.redundancy}, outside {protocol.outside}, metric"
-        f" {protocol.metric}, management by {protocol.management_by}, group depth"
-        f" {protocol.group_depth}",
+        "settings": f"strategy {protocol.strategy}, redundancy {protocol.redundancy}, outside"
+        f" {protocol.outside}, metric {protocol.metric}, management by {protocol.management_by},"
+        f" group depth {protocol.group_depth}",
         "links": f"{links.delay_ms:g} ms and up to {links.jitter_ms:g} more,"
         f" loss {links.loss:g}, duplicate {links.duplicate:g}, reorder {links.reorder:g}",
         "clients": f"subscriptions {clients.subscribers}, filters {len(clients.filters)},"

@@ -3,6 +3,7 @@ node holds anyway. Nodes that hold the same database find the same ways.
 
 Ways are drawn when a publication needs them, so that a burst of news costs one drawing.
 """
+# ruff: noqa: B027 -- what most of them need not do is left empty here
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
@@ -29,7 +30,7 @@ class FromMap(ABC):
 
     # ------------------------------------------------------------ what differs
 
-    def _draw(self) -> None:  # noqa: B027 -- some need not
+    def _draw(self) -> None:
         """The map, the capacities or the links of this node are others now."""
 
     @abstractmethod
@@ -68,7 +69,7 @@ class FromMap(ABC):
         return []
 
     def forget(self, node: NodeId) -> None:
-        """Nothing is kept."""
+        """It is out of reach already, and what it wanted is known to be gone."""
 
     def receive(self, sender: NodeId, frame: Control, now: float) -> Outcome:
         """It is another strategy's frame; hello made sure that there is none."""

@@ -1,7 +1,7 @@
 """The tree that `tree_flood` and `tree_subscriptions` share (Antonielli 2020).
 
 Its root is the node in reach with the highest capacity, ties to the smaller id; every node hangs on
-it by its shortest way. The paper's brokers find both by asking each other; here they are on the map.
+it by its shortest way. The paper's brokers find both by asking each other; here the map tells.
 """
 
 from abc import abstractmethod

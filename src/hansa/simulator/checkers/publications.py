@@ -74,8 +74,11 @@ class NoLoop(Checker):
 
 
 class Completeness(Checker):
-    """What is published at QoS 0 while all is right, and nothing happens (nor do ways change, with
-    strategies that do not keep the old ones for a while) until it could have arrived, reaches every broker that wants it. (QoS 1 and 2: see `guarantees`.)"""
+    """What is published at QoS 0 while all is right, and nothing happens until it could have
+    arrived, reaches every broker that wants it. (QoS 1 and 2: see `guarantees`.)
+
+    Where ways follow from the database, a change of that (a round-trip time) is something, too.
+    """
 
     name = "completeness"
 
