@@ -23,7 +23,7 @@ def installation(*confirmed: NodeId) -> Installation:
 
 def test_without_interest_there_is_nothing_to_confirm():
     made = Installation(ME, ProtocolSettings())
-    assert (made.complete, made.check(ALL, 10.0), made.next_deadline()) == (True, False, None)
+    assert (made.complete, made.check(ALL, 10.0), made.ask_due) == (True, False, None)
 
 
 def test_a_new_interest_is_not_installed():
@@ -32,7 +32,7 @@ def test_a_new_interest_is_not_installed():
 
 def test_it_is_installed_when_everybody_in_reach_has_confirmed_it_and_that_is_news_once():
     made = installation(A, B)
-    assert (made.check(ALL, 11.0), made.complete, made.next_deadline()) == (True, True, None)
+    assert (made.check(ALL, 11.0), made.complete, made.ask_due) == (True, True, None)
     assert not made.check(ALL, 11.0)
 
 
@@ -75,9 +75,9 @@ def test_who_starts_anew_must_confirm_anew():
 
 def test_who_is_silent_is_asked_ever_less_often():
     made = installation(A)
-    assert (made.next_deadline(), made.ask(ALL, 11.0)) == (12.0, [])
-    assert (made.ask(ALL, 12.0), made.next_deadline()) == ([B], 16.0)
-    assert (made.ask(ALL, 16.0), made.next_deadline()) == ([B], 24.0)
+    assert (made.ask_due, made.ask(ALL, 11.0)) == (12.0, [])
+    assert (made.ask(ALL, 12.0), made.ask_due) == ([B], 16.0)
+    assert (made.ask(ALL, 16.0), made.ask_due) == ([B], 24.0)
 
 
 def test_nobody_is_asked_when_all_have_confirmed():
@@ -90,7 +90,7 @@ def test_a_node_that_comes_later_has_its_time_to_confirm():
     made = installation(A, B)
     made.check(ALL, 11.0)
     assert not made.check({**ALL, NodeId(4): None}, 20.0)
-    assert made.next_deadline() == 22.0
+    assert made.ask_due == 22.0
     assert made.ask({**ALL, NodeId(4): None}, 22.0) == [4]
 
 
@@ -118,13 +118,13 @@ NOTHING: tuple[list[object], list[object]] = ([], [])
 
 
 def test_without_letters_nothing_leaves():
-    assert (post().flush(by_tens, 99.0), post().next_deadline()) == (NOTHING, None)
+    assert (post().flush(by_tens, 99.0), post().due) == (NOTHING, None)
 
 
 def test_letters_wait_for_a_moment():
     made = post(confirmation(10))
     made.put(confirmation(11), 10.25)
-    assert (made.next_deadline(), made.flush(by_tens, 10.25)) == (10.5, NOTHING)
+    assert (made.due, made.flush(by_tens, 10.25)) == (10.5, NOTHING)
 
 
 def test_letters_with_the_same_next_hop_share_a_frame():
@@ -134,7 +134,7 @@ def test_letters_with_the_same_next_hop_share_a_frame():
         (2, Confirm((confirmation(20),))),
     ]
     assert made.flush(by_tens, 10.5) == (letters, [])
-    assert (made.flush(by_tens, 99.0), made.next_deadline()) == (NOTHING, None)
+    assert (made.flush(by_tens, 99.0), made.due) == (NOTHING, None)
 
 
 def test_of_two_confirmations_between_the_same_nodes_the_newer_leaves():
@@ -160,7 +160,7 @@ def test_own_letters_to_nodes_out_of_reach_are_written_again():
 def test_letters_that_have_travelled_too_far_are_dropped_and_counted():
     made = post(confirmation(10, hops=HOPS_MAX), Enquire(NodeId(10), NodeId(20), HOPS_MAX))
     assert made.flush(by_tens, 10.5) == ([], [Ignored("letter past the hop limit")] * 2)
-    assert made.next_deadline() is None
+    assert made.due is None
 
 
 def test_a_frame_holds_a_bounded_number_of_letters():

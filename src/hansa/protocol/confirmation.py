@@ -34,7 +34,8 @@ class Installation:
         self.stamp: Stamp = (0, 0)
         self.complete = True
         self.confirmed: dict[NodeId, None] = {}
-        self._ask_due: float | None = None
+        self.ask_due: float | None = None
+        """When `ask` is next due."""
         self._ask_after = self._patience
 
     def renew(self, stamp: Stamp, now: float) -> None:
@@ -42,7 +43,7 @@ class Installation:
         self.stamp = stamp
         self.complete = False
         self.confirmed.clear()
-        self._ask_due, self._ask_after = now + self._patience, self._patience
+        self.ask_due, self._ask_after = now + self._patience, self._patience
 
     def confirm(self, node: NodeId, stamp: Stamp) -> None:
         """A node has this version in force."""
@@ -60,22 +61,18 @@ class Installation:
             len(self.confirmed) >= len(reachable) - 1 and not self._missing(reachable)
         )
         if self.complete:
-            self._ask_due = None
-        elif self._ask_due is None:
-            self._ask_due, self._ask_after = now + self._patience, self._patience
+            self.ask_due = None
+        elif self.ask_due is None:
+            self.ask_due, self._ask_after = now + self._patience, self._patience
         return self.complete and not was
 
     def ask(self, reachable: dict[NodeId, None], now: float) -> list[NodeId]:
         """Return whom to ask now, less and less often."""
-        if self._ask_due is None or now < self._ask_due:
+        if self.ask_due is None or now < self.ask_due:
             return []
         self._ask_after *= 2
-        self._ask_due = now + self._ask_after
+        self.ask_due = now + self._ask_after
         return self._missing(reachable)
-
-    def next_deadline(self) -> float | None:
-        """When `ask` is next due."""
-        return self._ask_due
 
     def _missing(self, reachable: Iterable[NodeId]) -> list[NodeId]:
         return [n for n in reachable if n != self._self and n not in self.confirmed]
@@ -90,7 +87,8 @@ class Post:
         self._confirmations: dict[tuple[NodeId, NodeId], Confirmation] = {}
         self._enquiries: dict[tuple[NodeId, NodeId], Enquire] = {}
         self._dropped: list[Effect] = []
-        self._due: float | None = None
+        self.due: float | None = None
+        """When `flush` is next due."""
 
     def put(self, letter: Confirmation | Enquire, now: float) -> None:
         """Take a letter; of two confirmations from one node to one other, the newer replaces."""
@@ -100,16 +98,16 @@ class Post:
             self._enquiries[letter.to, letter.node] = letter
         else:
             self._confirmations[letter.to, letter.node] = letter
-        if self._due is None:
-            self._due = now + self._delay
+        if self.due is None:
+            self.due = now + self._delay
 
     def flush(
         self, next_hop: Callable[[NodeId], NodeId | None], now: float
     ) -> tuple[Letters, list[Effect]]:
         """Return what leaves now, and the news of what cannot: it will be asked for."""
-        if self._due is None or now < self._due:
+        if self.due is None or now < self.due:
             return [], []
-        self._due = None
+        self.due = None
         letters: Letters = []
         bundles: dict[NodeId, list[Confirmation]] = {}
         waiting: list[Confirmation | Enquire] = [
@@ -131,10 +129,6 @@ class Post:
         self._confirmations, self._enquiries = {}, {}
         dropped, self._dropped = self._dropped, []
         return letters, dropped
-
-    def next_deadline(self) -> float | None:
-        """When `flush` is next due."""
-        return self._due
 
 
 class Confirmations:
@@ -184,13 +178,16 @@ class Confirmations:
             letter = Confirmation(node, *stamp, self._node, *self._journal.position, 0)
             self._post.put(letter, now)
 
-    def take(self, entries: Iterable[Confirmation], now: float) -> None:
-        """Note what others confirm to this node; pass on the rest."""
+    def take(self, entries: Iterable[Confirmation], now: float) -> bool:
+        """Note what others confirm to this node and return whether any did; pass on the rest."""
+        ours = False
         for entry in entries:
             if entry.to == self._node:
+                ours = True
                 self._installation.confirm(entry.node, (entry.incarnation, entry.version))
             else:
                 self._post.put(replace(entry, hops=entry.hops + 1), now)
+        return ours
 
     def answer(self, enquiry: Enquire, now: float) -> None:
         """Somebody asks, this node or another."""
@@ -201,4 +198,4 @@ class Confirmations:
 
     def next_deadline(self) -> float | None:
         """When `ask` or `flush` is next due."""
-        return earliest(self._installation.next_deadline(), self._post.next_deadline())
+        return earliest(self._installation.ask_due, self._post.due)

@@ -34,6 +34,11 @@ class LocalInterest:
         self._to_add: dict[str, None] = {}
         self._to_remove: dict[str, float] = {}  # since when
 
+    @property
+    def lingers(self) -> bool:
+        """Whether there is something to withdraw."""
+        return bool(self._to_remove)
+
     def change(self, added: Iterable[str], removed: Iterable[str], now: float) -> int:
         """Note what clients want; return how many filters had to be refused for the bound."""
         refused = 0
@@ -134,7 +139,8 @@ class RemoteInterest:
         """Start with nothing wanted. Only if `durable`, what is wanted has to be remembered."""
         self._durable = durable
         self._unsaved: dict[NodeId, int] = {}
-        self._to_save: dict[NodeId, int] = {}
+        self.unsaved: dict[NodeId, int] = {}
+        """What `take_unsaved` returns next."""
         self._saves = 0
         self.wanters: dict[str, dict[NodeId, int]] = {}
         """Per plain filter, the nodes that want it, each with how often."""
@@ -144,7 +150,8 @@ class RemoteInterest:
         self._waiting: dict[NodeId, int] = {}
         self.in_force: dict[NodeId, Stamp] = {}
         """Per node, the newest version of its interest that is in force here."""
-        self._settled: dict[NodeId, None] = {}
+        self.settled: dict[NodeId, None] = {}
+        """What `take_settled` returns next."""
 
     def change(
         self, node: NodeId, added: Iterable[str], removed: Iterable[str], stamp: Stamp
@@ -172,11 +179,11 @@ class RemoteInterest:
         if self._durable:
             self._saves += 1
             self._unsaved[node] = self._saves
-            self._to_save[node] = self._saves
+            self.unsaved[node] = self._saves
 
     def take_unsaved(self) -> list[tuple[int, NodeId]]:
         """Return the nodes to remember anew, each with the number of the change."""
-        unsaved, self._to_save = self._to_save, {}
+        unsaved, self.unsaved = self.unsaved, {}
         return [(number, node) for node, number in unsaved.items()]
 
     def note(self, number: int) -> None:
@@ -201,13 +208,13 @@ class RemoteInterest:
 
     def take_settled(self) -> list[NodeId]:
         """Return the nodes whose interest came into force since last asked."""
-        settled, self._settled = self._settled, {}
+        settled, self.settled = self.settled, {}
         return list(settled)
 
     def forget(self, node: NodeId, filters: Iterable[str]) -> list[str]:
         """A node's lease has ended; return what to give up."""
         unsubscribe = self._remove(node, filters)
-        for table in (self._stamps, self._waiting, self.in_force, self._settled):
+        for table in (self._stamps, self._waiting, self.in_force, self.settled):
             table.pop(node, None)
         self.doubt(node)
         return unsubscribe
@@ -247,7 +254,7 @@ class RemoteInterest:
     def _settle(self, node: NodeId) -> None:
         if not self._waiting.get(node) and node not in self._unsaved:
             self.in_force[node] = self._stamps[node]
-            self._settled[node] = None
+            self.settled[node] = None
 
 
 def subscriptions(subscribe: list[str], unsubscribe: list[str]) -> list[Effect]:

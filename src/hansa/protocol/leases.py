@@ -30,6 +30,8 @@ class Leases:
 
     def expired(self, now: float) -> list[NodeId]:
         """Return the nodes whose lease has ended; they are absent no more."""
+        if not self._absent:
+            return []
         past = takewhile(lambda item: now >= item[1] + self._seconds, self._absent.items())
         ended = [node for node, _ in past]
         for node in ended:

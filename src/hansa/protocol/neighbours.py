@@ -96,6 +96,7 @@ class Neighbours:
         self.links: dict[LinkId, Link] = {}
         self.by_node: dict[NodeId, Link] = {}
         self._beat_due: float | None = None
+        self._datagrams = False  # whether any link needs its channel looked at
         self._check_due = 0.0  # never later than the first link can have been silent too long
 
     # ------------------------------------------------------------ opening and closing
@@ -104,6 +105,7 @@ class Neighbours:
         """A connection stands: introduce ourselves."""
         channel = None if event.ordered else Channel(self._settings.unacknowledged_max)
         link = self.links[event.link] = Link(event.link, event.dialled, channel, now)
+        self._datagrams |= not event.ordered
         if self._beat_due is None:
             self._beat_due = now + self._settings.heartbeat_interval
             self._check_due = now + self._settings.heartbeat_limit
@@ -176,17 +178,15 @@ class Neighbours:
         """Note that the link lives; return the frames whose turn has come."""
         if link.refused is None:  # or whoever keeps talking would keep it
             link.heard_at = now
-        match frame:
-            case Numbered() if link.channel:
-                ready, acknowledgement = link.channel.accept(frame)
-                return [*ready], [Send(link.id, acknowledgement)]
-            case Acknowledge() if link.channel:
-                again = link.channel.acknowledge(frame, link.rtt, now)
-                return [], [Send(link.id, numbered) for numbered in again]
-            case Numbered() | Acknowledge():
-                return [], [Ignored("numbered frame on a stream link")]
-            case _:
-                return [frame], []
+        if not isinstance(frame, (Numbered, Acknowledge)):
+            return [frame], []
+        if link.channel is None:
+            return [], [Ignored("numbered frame on a stream link")]
+        if isinstance(frame, Numbered):
+            ready, acknowledgement = link.channel.accept(frame)
+            return [*ready], [Send(link.id, acknowledgement)]
+        again = link.channel.acknowledge(frame, link.rtt, now)
+        return [], [Send(link.id, numbered) for numbered in again]
 
     # ------------------------------------------------------------ heartbeats
 
@@ -238,6 +238,8 @@ class Neighbours:
         """Beat if due; return also the links that have been silent or stuck for too long."""
         effects: list[Effect] = []
         lost: list[Link] = []
+        if not self._datagrams and ((due := self.next_deadline()) is None or now < due):
+            return effects, lost
         if self._beat_due is not None and now >= self._beat_due:
             if now - self._beat_due > self._settings.heartbeat_interval:
                 self._forgive(now)
@@ -260,7 +262,9 @@ class Neighbours:
         """When `fire` is next due."""
         if self._beat_due is None:
             return None
-        due = min(self._beat_due, self._check_due)
+        due = self._beat_due if self._beat_due < self._check_due else self._check_due
+        if not self._datagrams:
+            return due
         for link in self.links.values():
             if link.channel and (retry := link.channel.next_deadline()) is not None:
                 due = min(due, retry)

@@ -39,7 +39,17 @@ from hansa.protocol.events import (
     TimerFired,
 )
 from hansa.protocol.forwarding import Table
-from hansa.protocol.frames import Announce, Confirm, Enquire, Fetch, Letter
+from hansa.protocol.frames import (
+    Announce,
+    Confirm,
+    Control,
+    Enquire,
+    Fetch,
+    Letter,
+    Owed,
+    Receipt,
+    Resend,
+)
 from hansa.protocol.frames import Any as AnyFrame
 from hansa.protocol.groups import GroupIndex
 from hansa.protocol.inspection import NodeView
@@ -81,6 +91,7 @@ class Node:
             self.id, settings, self.table, outbox, self.remote.receivers, known=nodes
         )
         self._interest_due: float | None = None
+        self._strategy_due = self._strategy.next_deadline()
         self.confirmations = Confirmations(
             self.id, settings, self.remote.in_force, self.custody.outbox
         )
@@ -93,7 +104,7 @@ class Node:
         effects: list[Effect] = []
         match event:
             case Received(link, frame):
-                if isinstance(frame, Publication):
+                if type(frame) is Publication:
                     return self._count(self._take_publication(link, frame, now))
                 effects = self._receive(link, frame, now)
             case Published():
@@ -112,28 +123,33 @@ class Node:
                 effects = [Ignored(f"subscription denied: {event.reason}") for _ in event.filters]
             case _:
                 effects = self._use_disk(event, now)
-        return self._count(effects + self._finish(now))
+        self._finish(effects, now)
+        return self._count(effects)
 
     def next_deadline(self) -> float | None:
         """When TimerFired is next due. Read it again after every input."""
         return earliest(
             self._overlay.next_deadline(),
-            self._strategy.next_deadline(),
+            self._strategy_due,
             self._interest_due,
             self.confirmations.next_deadline(),
             self.custody.next_deadline(),
-            self._local.next_deadline(self.confirmations.complete),
+            self._local.next_deadline(self.confirmations.complete) if self._local.lingers else None,
         )
 
     def _receive(self, link_id: LinkId, frame: AnyFrame, now: float) -> list[Effect]:
-        link = self._overlay.neighbours.links.get(link_id)
+        overlay = self._overlay
+        links = overlay.neighbours.links
+        link = links.get(link_id)
         if link is None:
             return [Ignored("frame on a closed link")]
         # One at a time: what a frame changes must be carried on before the next one is read.
-        ready, effects = self._overlay.neighbours.unpack(link, frame, now)
+        ready, effects = overlay.neighbours.unpack(link, frame, now)
         for item in ready:
-            if link_id in self._overlay.neighbours.links:  # a goodbye may have closed it
-                effects += self._carry(self._overlay.take(link, item, now), now)
+            if link_id in links:  # a goodbye may have closed it
+                outcome = overlay.take(link, item, now)
+                if outcome:
+                    effects += self._carry(outcome, now)
         return effects
 
     def _fire(self, now: float) -> list[Effect]:
@@ -142,24 +158,31 @@ class Node:
             effects += self._forget(node, now)
         self.confirmations.ask(self._overlay.graph.reachable, now)
         effects += self._write(self.custody.fire(now), now)
-        return effects + self._translate(self._strategy.fire(now), now)
-
-    def _finish(self, now: float) -> list[Effect]:
-        """What ends every input: announce interest, report what is in force, flush."""
-        effects = self._announce_interest(now)
-        effects += [Remember(number, node) for number, node in self.remote.take_unsaved()]
-        for node in self.remote.take_settled():
-            self.confirmations.confirm(node, now)
-        letters, dropped = self.confirmations.flush(self._overlay.graph.next_hop, now)
-        effects += [e for to, letter in letters for e in self._overlay.tell(to, letter, now)]
-        effects += [*dropped, *self._overlay.flush(now)]
-        self.table.outdate(self._strategy.entries_waiting())
+        if self._strategy_due is not None and now >= self._strategy_due:
+            effects += self._translate(self._strategy.fire(now), now)
         return effects
+
+    def _finish(self, effects: list[Effect], now: float) -> None:
+        """What ends every input: announce interest, report what is in force, flush. Most inputs
+        leave nothing of this to do, so it is asked first."""
+        if self._interest_due is not None or self._local.lingers:
+            effects += self._announce_interest(now)
+        if self.remote.unsaved:
+            effects += [Remember(number, node) for number, node in self.remote.take_unsaved()]
+        if self.remote.settled:
+            for node in self.remote.take_settled():
+                self.confirmations.confirm(node, now)
+        letters, dropped = self.confirmations.flush(self._overlay.graph.next_hop, now)
+        for to, letter in letters:
+            effects += self._overlay.tell(to, letter, now)
+        effects += dropped
+        effects += self._overlay.flush(now)
 
     def _count(self, effects: list[Effect]) -> list[Effect]:
         for effect in effects:
-            if isinstance(effect, (Ignored, Dropped)):
-                self._counters[effect.reason] += 1
+            kind = type(effect)
+            if kind is Ignored or kind is Dropped:
+                self._counters[effect.reason] += 1  # type: ignore[union-attr]
         return effects
 
     # ------------------------------------------------------------ carrying news between the parts
@@ -198,15 +221,6 @@ class Node:
                 return self._note_interest(change, now)
             case SetChange():
                 return self._note_claims(change.node, change.added, change.removed, now)
-            case Passed(frame=Confirm(entries)):
-                self.confirmations.take(entries, now)
-                return self._check_installed(now)
-            case Passed(frame=Enquire() as enquiry):
-                self.confirmations.answer(enquiry, now)
-                return []
-            case Passed(frame=frame) if isinstance(frame, Letter):
-                outcome = self.custody.receive(frame, self._overlay.incarnation, now)
-                return self._write(outcome, now)
             case Passed(sender, frame):
                 return self._pass(sender, frame, now)
             case NewLife(node):
@@ -216,10 +230,27 @@ class Node:
             case _:  # CostsChanged
                 return self._translate(self._strategy.costs_changed(now), now)
 
-    def _pass(self, sender: NodeId, frame: object, now: float) -> list[Effect]:
-        """A frame of the strategy; an announcement may carry its core's claims."""
+    def _pass(self, sender: NodeId, frame: Control, now: float) -> list[Effect]:
+        """A frame that is not the overlay's."""
+        match frame:
+            case Confirm(entries):
+                ours = self.confirmations.take(entries, now)
+                return self._check_installed(now) if ours else []
+            case Announce():
+                return self._take_announcement(sender, frame, now)
+            case Enquire():
+                self.confirmations.answer(frame, now)
+                return []
+            case Owed() | Receipt() | Resend():
+                outcome = self.custody.receive(frame, self._overlay.incarnation, now)
+                return self._write(outcome, now)
+            case _:
+                return self._translate(self._strategy.receive(sender, frame, now), now)
+
+    def _take_announcement(self, sender: NodeId, frame: Announce, now: float) -> list[Effect]:
+        """A frame of the strategy, that may carry its core's claims."""
         effects: list[Effect] = []
-        if isinstance(frame, Announce) and (claims := frame.claims) is not None:
+        if (claims := frame.claims) is not None:
             if claims.node in self._overlay.database.nodes:
                 link = self._overlay.neighbours.by_node[sender]
                 outcome = self._overlay.take_record(link, claims, now, flood=False)
@@ -227,16 +258,18 @@ class Node:
             else:  # it overtook the record of its node, and nobody would send the claims again
                 rows = (Kind.NODE, claims.node), (Kind.CLAIMS, claims.node)
                 effects += self._overlay.tell(sender, Fetch(rows), now)
-        return effects + self._translate(self._strategy.receive(sender, frame, now), now)  # type: ignore[arg-type]
+        return effects + self._translate(self._strategy.receive(sender, frame, now), now)
 
     def _translate(self, outcome: Iterable[Effect | Tell], now: float) -> list[Effect]:
-        """Turn what a strategy wants told into frames on links."""
+        """Turn what a strategy wants told into frames on links, after each call of it."""
         effects: list[Effect] = []
         for item in outcome:
             if isinstance(item, Tell):
                 effects += self._overlay.tell(item.node, item.frame, now)
             else:
                 effects.append(item)
+        self._strategy_due = self._strategy.next_deadline()
+        self.table.outdate(self._strategy.entries_waiting())
         return effects
 
     def _void_claims(self, node: NodeId, now: float) -> list[Effect]:

@@ -134,7 +134,7 @@ class Strategy(Protocol):
         """Do what is due."""
 
     def next_deadline(self) -> float | None:
-        """When `fire` is next due."""
+        """When `fire` is next due. Only a call of one of the methods above changes it."""
 
     def take_entries(self) -> list[Entry | Group]:
         """Return the entries that changed since last asked; a bare group is to be forgotten."""
