@@ -53,6 +53,9 @@ def test_one_link_stands_whoever_dials(scene, transport, dialling):
     agents = pair(scene, transport, dialling)
     for agent, other in zip(agents, reversed(agents), strict=True):
         agent.says("neighbour up")
+        seen = status(other)
+        agent.says(f"node in reach node={seen['node']} name={seen['name']!r}")
+        assert status(agent)["names"][seen["node"]] == seen["name"]
         settled = partial(is_settled, agent, str(status(other)["node"]))
         eventually(settled, "the other one is the only neighbour, and has our interest in force")
     ports = [int(status(agent)["broker"]["address"].split(":")[1]) for agent in agents]

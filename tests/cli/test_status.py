@@ -69,6 +69,12 @@ def test_a_member_whose_page_was_not_read_has_its_id():
     assert "alpha bb0000 0.50 1,234 0" in lines
 
 
+def test_a_member_whose_page_was_not_read_is_called_by_its_name_if_that_is_told():
+    lines = drawn(page(names={ALPHA: "alpha", BETA: "beta"}))
+    assert "also members: beta" in lines
+    assert "alpha beta 0.50 1,234 0" in lines
+
+
 def test_trouble_is_shown():
     away = {"address": "b:1", "connected": False, "problem": "Connection refused"}
     blind = {"address": "b:1", "connected": True, "observed": False, "unobserved": "no log"}

@@ -6,11 +6,13 @@ lines.
 """
 
 import logging
+from collections.abc import Callable
 
 from hansa.agent.brokers import observer
 from hansa.agent.brokers.observer import Finding
 from hansa.agent.links.link import Address, Link
 from hansa.protocol import effects
+from hansa.protocol.vocabulary import NodeId
 
 log = logging.getLogger("hansa.agent")
 
@@ -21,8 +23,9 @@ REPEATS_MAX = 1_024
 class Chronicle:
     """Writes the log of one agent."""
 
-    def __init__(self) -> None:
-        """Start with nothing told."""
+    def __init__(self, name_of: Callable[[NodeId], str]) -> None:
+        """Start with nothing told; `name_of` knows what people call a node."""
+        self._name_of = name_of
         self._told: dict[tuple[str, str], None] = {}
 
     def news(self, effect: effects.Effect) -> None:
@@ -32,13 +35,13 @@ class Chronicle:
                 self._once("refused", "", reason, "link refused reason=%r", reason)
             case effects.NeighbourUp(node):
                 self._told.clear()  # what was in the way is gone; if it comes back, it is news
-                log.info("neighbour up node=%016x", node)
+                log.info("neighbour up %s", self._named(node))
             case effects.NeighbourDown(node, reason):
-                log.warning("neighbour down node=%016x reason=%r", node, reason)
+                log.warning("neighbour down %s reason=%r", self._named(node), reason)
             case effects.MemberJoined(node):
-                log.info("node in reach node=%016x", node)
+                log.info("node in reach %s", self._named(node))
             case effects.MemberLost(node):
-                log.warning("node out of reach node=%016x", node)
+                log.warning("node out of reach %s", self._named(node))
             case effects.IncarnationRaised(incarnation):
                 log.warning("incarnation raised incarnation=%d", incarnation)
             case effects.Ignored(reason) if reason.startswith("subscription denied"):
@@ -84,6 +87,10 @@ class Chronicle:
                 log.warning("resync failed reason=%r", reason)
             case _:
                 log.warning("observer: %s", finding)
+
+    def _named(self, node: NodeId) -> str:
+        name = self._name_of(node)
+        return f"node={node:016x} name={name!r}" if name else f"node={node:016x}"
 
     def _once(self, kind: str, who: str, reason: str, text: str, *values: object) -> None:
         key = (f"{kind} {who}", reason)

@@ -36,6 +36,7 @@ from hansa.protocol.effects import Effect, Halt, IncarnationRaised, Rekey
 from hansa.protocol.events import InterestChanged
 from hansa.protocol.inspection import CoreView, GroupView
 from hansa.protocol.node import Node
+from hansa.protocol.records import NodeRecord
 from hansa.protocol.topics import is_local_only
 from hansa.protocol.vocabulary import NodeId
 
@@ -60,7 +61,7 @@ class Agent:
         self._end_reason = ""
         addresses = (str(Address(settings.link.host, settings.link.port)),)
         self.identity = state.identity(settings.title, addresses, settings.capacity)
-        self._chronicle = Chronicle()
+        self._chronicle = Chronicle(self._name_of)
         self.driver = Driver(
             Node(self.identity, settings.protocol),
             news=self._note_news,
@@ -236,6 +237,11 @@ class Agent:
         if not self._ending.is_set():  # then it is we who leave
             self._chronicle.broker(self._broker_address, problem)
 
+    def _name_of(self, node: NodeId) -> str:
+        """Return what a node is called; empty until its record is there."""
+        records = self.driver.node.records_of(node)
+        return next((each.name for each in records if isinstance(each, NodeRecord)), "")
+
     @property
     def _broker_address(self) -> str:
         return str(Address(self._settings.broker.host, self._settings.broker.port))
@@ -279,6 +285,7 @@ class Agent:
                 for node, neighbour in view.neighbours.items()
             },
             "members": _hexes(view.reachable),
+            "names": {_hex(node): self._name_of(node) for node in view.reachable},
             "cores": {_hex(core): _core(way) for core, way in view.cores.items()},
             "groups": {group: _group(seen) for group, seen in view.groups.items()},
             "interest": {

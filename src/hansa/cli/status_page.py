@@ -80,6 +80,8 @@ class Status(msgspec.Struct, frozen=True):
     groups: dict[str, Topic]
     interest: Interest
     counters: dict[str, int]
+    names: dict[str, str] = {}
+    """What members are called, those included whose page is not read."""
     version: str = ""
 
 

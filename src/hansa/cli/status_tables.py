@@ -26,7 +26,8 @@ Rates = Mapping[tuple[str, str], float]
 def console(pages: Sequence[Page], rates: Rates | None = None) -> RenderableType:
     """Return all tables."""
     statuses = [page.status for page in pages if page.status is not None]
-    names = {status.node: status.name for status in statuses}
+    names = {node: name for status in statuses for node, name in status.names.items()}
+    names |= {status.node: status.name for status in statuses}
     tables = (
         _nodes(pages, names),
         _links(statuses, names),
@@ -53,7 +54,9 @@ def _nodes(pages: Sequence[Page], names: Mapping[str, str]) -> Table:
             "in force everywhere" if status.interest.installed else "on its way",
             Text(_trouble(status), "red"),
         )
-    unseen = sorted({m for p in pages if p.status for m in p.status.members} - set(names))
+    statuses = [page.status for page in pages if page.status is not None]
+    members = {member for status in statuses for member in status.members}
+    unseen = sorted(members - {status.node for status in statuses})
     if unseen:
         made.caption = f"also members: {_names(unseen, names)}"
         made.caption_justify = "left"
