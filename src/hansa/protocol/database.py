@@ -86,7 +86,7 @@ class Database:
         self.nodes: dict[NodeId, NodeRecord] = {}
         self.sets: dict[Kind, dict[NodeId, NameSet]] = {Kind.INTEREST: {}, Kind.CLAIMS: {}}
         self.digest = 0
-        self._outbox: dict[tuple[Kind, NodeId, int, int], _Pending] = {}
+        self._outbox: dict[Row | tuple[Kind, NodeId, int, int], _Pending] = {}
 
     # ------------------------------------------------------------ reading
 
@@ -147,7 +147,8 @@ class Database:
     # ------------------------------------------------------------ writing
 
     def knows(self, record: Record, source: LinkId | None) -> bool:
-        """Whether a record is no news here; whoever sent it need not be told of it either."""
+        """Whether a record is no news here; whoever sent it need not be told of it either. Every
+        record comes over several links, so this is asked most of all."""
         row = (KIND_OF[type(record)], record.node)
         have = self.stamps.get(row)
         if have is None:
@@ -155,7 +156,8 @@ class Database:
         stamp = (record.incarnation, record.version)
         if stamp > have or (stamp == have and self._is_earlier_rival(record)):
             return False
-        self._note_known(row, record, source)
+        if source is not None and self._outbox:
+            self._note_known(row, record, source)
         return True
 
     def merge(
@@ -178,7 +180,8 @@ class Database:
         self._restamp(row, (record.incarnation, record.version))
         if flood:
             self._post(row, record)
-            self._note_known(row, record, source)
+            if source is not None:
+                self._note_known(row, record, source)
         return change
 
     def _is_earlier_rival(self, record: Record) -> bool:
@@ -186,7 +189,7 @@ class Database:
         if not isinstance(record, NodeRecord):
             return False
         have = self.nodes[record.node]
-        return (record.born, record.key) < (have.born, have.key)
+        return record is not have and (record.born, record.key) < (have.born, have.key)
 
     def change_set(
         self, kind: Kind, node: NodeId, incarnation: int, change: tuple[list[str], list[str]]
@@ -235,10 +238,10 @@ class Database:
         sends: list[tuple[LinkId, Update]] = []
         packed: dict[tuple[int, ...], list[Update]] = {}  # most links lack the same
         for link in links:
-            lacks = tuple(n for n, item in enumerate(pending) if link not in item.known)
+            lacks = tuple([n for n, item in enumerate(pending) if link not in item.known])
             if lacks not in packed:
-                packed[lacks] = updates(pending[n].record for n in lacks)
-            sends.extend((link, update) for update in packed[lacks])
+                packed[lacks] = updates([pending[n].record for n in lacks])
+            sends += [(link, update) for update in packed[lacks]]
         return sends
 
     def _post(self, row: Row, record: Record) -> None:
@@ -249,20 +252,21 @@ class Database:
 
     def _enqueue(self, row: Row, record: Record) -> None:
         """Newer whole records replace queued ones; changes of a set line up."""
-        if isinstance(record, NodeRecord):
-            key = (*row, 0, 0)
-        else:
-            key = (*row, record.version, record.part)
+        is_set = not isinstance(record, NodeRecord)
+        key = (*row, record.version, record.part) if is_set else row  # type: ignore[union-attr]
         self._outbox[key] = _Pending(record, [])
 
-    def _note_known(self, row: Row, record: Record, source: LinkId | None) -> None:
+    def _note_known(self, row: Row, record: Record, source: LinkId) -> None:
         """The other side of a link has this version, so it need not be told."""
-        if source is None or not self._outbox:
+        if isinstance(record, NodeRecord):
+            pending = self._outbox.get(row)
+            # Two rivals can have the same stamp.
+            if pending and pending.record == record and source not in pending.known:
+                pending.known.append(source)
             return
-        version = 0 if row[0] is Kind.NODE else record.version
         part = 0
-        while pending := self._outbox.get((*row, version, part)):
-            if _is_same(pending.record, record) and source not in pending.known:
+        while pending := self._outbox.get((*row, record.version, part)):
+            if pending.record.incarnation == record.incarnation and source not in pending.known:
                 pending.known.append(source)
             part += 1
 
@@ -319,20 +323,15 @@ class Database:
         return SetChange(*row, stamp, added, tuple(name for name in before if name not in names))
 
 
-def _is_same(one: Record, other: Record) -> bool:
-    """Whether two records of a row bring the same version; two rivals can have the same stamp."""
-    if isinstance(one, NodeRecord):
-        return one == other
-    return (one.incarnation, one.version) == (other.incarnation, other.version)
-
-
-def updates(records: Iterable[Record]) -> list[Update]:
+def updates(records: list[Record]) -> list[Update]:
     """Pack records into as few frames as their size allows."""
     frames: list[Update] = []
     batch: list[Record] = []
     size = 0
-    for record in records:
-        cost = weight(record)
+    costs = [weight(record) for record in records]
+    if records and sum(costs) <= UPDATE_BYTES:
+        return [Update(tuple(records))]
+    for record, cost in zip(records, costs, strict=True):
         if batch and size + cost > UPDATE_BYTES:
             frames.append(Update(tuple(batch)))
             batch, size = [], 0

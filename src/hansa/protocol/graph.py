@@ -43,8 +43,9 @@ class Graph:
         self._next_hops = None
         self._lengths.clear()
         self.version += links != before
-        if any(gone not in links and self._links_to(gone, node) for gone in before):
-            return self._search()
+        for gone in before:
+            if gone not in links and self._links_to(gone, node):
+                return self._search()
         return self._extend(node, links), []
 
     def drop(self, node: NodeId) -> tuple[list[NodeId], list[NodeId]]:
@@ -102,29 +103,24 @@ class Graph:
         """Return the nodes one hop further out, noting them as seen."""
         further: list[NodeId] = []
         for node in front:
-            for other in self._around(node):
-                if other not in seen:
+            for other in self._links.get(node, ()):
+                if other not in seen and self._links_to(other, node):
                     seen[other] = None
                     further.append(other)
         return further
 
     def _extend(self, node: NodeId, links: Links) -> list[NodeId]:
         """Links were only added: grow what is in reach instead of searching all of it again."""
-        if node in self.reachable:
-            new = [
-                other
-                for other in links
-                if other not in self.reachable and self._links_to(other, node)
-            ]
-        elif any(other in self.reachable and self._links_to(other, node) for other in links):
-            new = [node]
-        else:
-            return []
-        self.reachable.update(dict.fromkeys(new))
-        joined = list(new)
-        while new:
-            new = self._step(new, self.reachable)
-            joined.extend(new)
+        reachable = self.reachable
+        front = [node]
+        joined: list[NodeId] = []
+        if node not in reachable:
+            if not any(o in reachable and self._links_to(o, node) for o in links):
+                return []
+            reachable[node] = None
+            joined.append(node)
+        while front := self._step(front, reachable):
+            joined += front
         return joined
 
     def _search(self) -> tuple[list[NodeId], list[NodeId]]:

@@ -32,12 +32,8 @@ class LocalInterest:
         self._roots: FilterTrie[None] = FilterTrie()  # the plain filters that no other covers
         self._announced: dict[str, None] = {}
         self._to_add: dict[str, None] = {}
-        self._to_remove: dict[str, float] = {}  # since when
-
-    @property
-    def lingers(self) -> bool:
-        """Whether there is something to withdraw."""
-        return bool(self._to_remove)
+        self.leaving: dict[str, float] = {}
+        """What is announced and no longer wanted, since when."""
 
     def change(self, added: Iterable[str], removed: Iterable[str], now: float) -> int:
         """Note what clients want; return how many filters had to be refused for the bound."""
@@ -63,19 +59,19 @@ class LocalInterest:
         excess = len(self._announced) - self._settings.filters_per_node_max
         removed = [
             name
-            for place, (name, since) in enumerate(self._to_remove.items())
+            for place, (name, since) in enumerate(self.leaving.items())
             if place < excess or now >= self._end(since, settled)
         ]
         for name in removed:
-            del self._to_remove[name]
+            del self.leaving[name]
             del self._announced[name]
         return added, removed
 
     def next_deadline(self, installed: bool) -> float | None:
         """When a withdrawal is due."""
-        if not self._to_remove:
+        if not self.leaving:
             return None
-        return min(self._end(since, installed) for since in self._to_remove.values())
+        return min(self._end(since, installed) for since in self.leaving.values())
 
     def _end(self, since: float, settled: bool) -> float:
         linger = self._settings.linger
@@ -118,14 +114,14 @@ class LocalInterest:
                 self._wish(uncovered)
 
     def _wish(self, name: str) -> None:
-        if self._to_remove.pop(name, None) is None:
+        if self.leaving.pop(name, None) is None:
             self._to_add[name] = None
 
     def _unwish(self, name: str, now: float) -> None:
         if name in self._to_add:
             del self._to_add[name]
         else:
-            self._to_remove[name] = now
+            self.leaving[name] = now
 
 
 class RemoteInterest:

@@ -39,17 +39,7 @@ from hansa.protocol.events import (
     TimerFired,
 )
 from hansa.protocol.forwarding import Table
-from hansa.protocol.frames import (
-    Announce,
-    Confirm,
-    Control,
-    Enquire,
-    Fetch,
-    Letter,
-    Owed,
-    Receipt,
-    Resend,
-)
+from hansa.protocol.frames import LETTERS, Announce, Confirm, Enquire, Fetch, Letter
 from hansa.protocol.frames import Any as AnyFrame
 from hansa.protocol.groups import GroupIndex
 from hansa.protocol.inspection import NodeView
@@ -92,9 +82,7 @@ class Node:
         )
         self._interest_due: float | None = None
         self._strategy_due = self._strategy.next_deadline()
-        self.confirmations = Confirmations(
-            self.id, settings, self.remote.in_force, self.custody.outbox
-        )
+        self.confirmations = Confirmations(self.id, settings, self.remote.in_force, outbox)
         self._counters: Counter[str] = Counter()
 
     # ------------------------------------------------------------ input
@@ -104,7 +92,7 @@ class Node:
         effects: list[Effect] = []
         match event:
             case Received(link, frame):
-                if type(frame) is Publication:
+                if isinstance(frame, Publication):
                     return self._count(self._take_publication(link, frame, now))
                 effects = self._receive(link, frame, now)
             case Published():
@@ -134,22 +122,18 @@ class Node:
             self._interest_due,
             self.confirmations.next_deadline(),
             self.custody.next_deadline(),
-            self._local.next_deadline(self.confirmations.complete) if self._local.lingers else None,
+            self._local.next_deadline(self.confirmations.complete),
         )
 
     def _receive(self, link_id: LinkId, frame: AnyFrame, now: float) -> list[Effect]:
-        overlay = self._overlay
-        links = overlay.neighbours.links
-        link = links.get(link_id)
+        link = self._overlay.neighbours.links.get(link_id)
         if link is None:
             return [Ignored("frame on a closed link")]
         # One at a time: what a frame changes must be carried on before the next one is read.
-        ready, effects = overlay.neighbours.unpack(link, frame, now)
+        ready, effects = self._overlay.neighbours.unpack(link, frame, now)
         for item in ready:
-            if link_id in links:  # a goodbye may have closed it
-                outcome = overlay.take(link, item, now)
-                if outcome:
-                    effects += self._carry(outcome, now)
+            if link_id in self._overlay.neighbours.links:  # a goodbye may have closed it
+                effects += self._carry(self._overlay.take(link, item, now), now)
         return effects
 
     def _fire(self, now: float) -> list[Effect]:
@@ -163,26 +147,23 @@ class Node:
         return effects
 
     def _finish(self, effects: list[Effect], now: float) -> None:
-        """What ends every input: announce interest, report what is in force, flush. Most inputs
-        leave nothing of this to do, so it is asked first."""
-        if self._interest_due is not None or self._local.lingers:
+        """What ends every input: announce interest, report what is in force, flush."""
+        if self._interest_due is not None or self._local.leaving:
             effects += self._announce_interest(now)
         if self.remote.unsaved:
             effects += [Remember(number, node) for number, node in self.remote.take_unsaved()]
-        if self.remote.settled:
-            for node in self.remote.take_settled():
-                self.confirmations.confirm(node, now)
+        for node in self.remote.take_settled() if self.remote.settled else ():
+            self.confirmations.confirm(node, now)
         letters, dropped = self.confirmations.flush(self._overlay.graph.next_hop, now)
         for to, letter in letters:
             effects += self._overlay.tell(to, letter, now)
-        effects += dropped
-        effects += self._overlay.flush(now)
+        effects += [*dropped, *self._overlay.flush(now)]
+        self.table.outdate(self._strategy.entries_waiting())
 
     def _count(self, effects: list[Effect]) -> list[Effect]:
         for effect in effects:
-            kind = type(effect)
-            if kind is Ignored or kind is Dropped:
-                self._counters[effect.reason] += 1  # type: ignore[union-attr]
+            if isinstance(effect, (Ignored, Dropped)):
+                self._counters[effect.reason] += 1
         return effects
 
     # ------------------------------------------------------------ carrying news between the parts
@@ -221,6 +202,14 @@ class Node:
                 return self._note_interest(change, now)
             case SetChange():
                 return self._note_claims(change.node, change.added, change.removed, now)
+            case Passed(frame=Confirm(entries)):
+                return self._check_installed(now) if self.confirmations.take(entries, now) else []
+            case Passed(frame=Enquire() as enquiry):
+                self.confirmations.answer(enquiry, now)
+                return []
+            case Passed(frame=frame) if isinstance(frame, LETTERS):
+                outcome = self.custody.receive(frame, self._overlay.incarnation, now)
+                return self._write(outcome, now)
             case Passed(sender, frame):
                 return self._pass(sender, frame, now)
             case NewLife(node):
@@ -230,27 +219,10 @@ class Node:
             case _:  # CostsChanged
                 return self._translate(self._strategy.costs_changed(now), now)
 
-    def _pass(self, sender: NodeId, frame: Control, now: float) -> list[Effect]:
-        """A frame that is not the overlay's."""
-        match frame:
-            case Confirm(entries):
-                ours = self.confirmations.take(entries, now)
-                return self._check_installed(now) if ours else []
-            case Announce():
-                return self._take_announcement(sender, frame, now)
-            case Enquire():
-                self.confirmations.answer(frame, now)
-                return []
-            case Owed() | Receipt() | Resend():
-                outcome = self.custody.receive(frame, self._overlay.incarnation, now)
-                return self._write(outcome, now)
-            case _:
-                return self._translate(self._strategy.receive(sender, frame, now), now)
-
-    def _take_announcement(self, sender: NodeId, frame: Announce, now: float) -> list[Effect]:
-        """A frame of the strategy, that may carry its core's claims."""
+    def _pass(self, sender: NodeId, frame: object, now: float) -> list[Effect]:
+        """A frame of the strategy; an announcement may carry its core's claims."""
         effects: list[Effect] = []
-        if (claims := frame.claims) is not None:
+        if isinstance(frame, Announce) and (claims := frame.claims) is not None:
             if claims.node in self._overlay.database.nodes:
                 link = self._overlay.neighbours.by_node[sender]
                 outcome = self._overlay.take_record(link, claims, now, flood=False)
@@ -258,7 +230,7 @@ class Node:
             else:  # it overtook the record of its node, and nobody would send the claims again
                 rows = (Kind.NODE, claims.node), (Kind.CLAIMS, claims.node)
                 effects += self._overlay.tell(sender, Fetch(rows), now)
-        return effects + self._translate(self._strategy.receive(sender, frame, now), now)
+        return effects + self._translate(self._strategy.receive(sender, frame, now), now)  # type: ignore[arg-type]
 
     def _translate(self, outcome: Iterable[Effect | Tell], now: float) -> list[Effect]:
         """Turn what a strategy wants told into frames on links, after each call of it."""
@@ -269,7 +241,6 @@ class Node:
             else:
                 effects.append(item)
         self._strategy_due = self._strategy.next_deadline()
-        self.table.outdate(self._strategy.entries_waiting())
         return effects
 
     def _void_claims(self, node: NodeId, now: float) -> list[Effect]:
@@ -304,9 +275,8 @@ class Node:
     def _announce_interest(self, now: float) -> list[Effect]:
         """Announce new filters when due, withdraw old ones when nothing depends on them."""
         withdrawal = self._local.next_deadline(self.confirmations.complete)
-        if (self._interest_due is None or now < self._interest_due) and (
-            withdrawal is None or now < withdrawal
-        ):
+        due = earliest(self._interest_due, withdrawal)
+        if due is None or now < due:
             return []
         self._interest_due = None
         added, removed = self._local.due(self.confirmations.complete, now)
@@ -372,14 +342,12 @@ class Node:
         self._count(news)
         return other
 
-    def _take_publication(
-        self, link_id: LinkId, publication: Publication, now: float
-    ) -> list[Effect]:
+    def _take_publication(self, link_id: LinkId, copy: Publication, now: float) -> list[Effect]:
         link = self._overlay.neighbours.links.get(link_id)
         if link is None or link.peer is None:
             return [Ignored("publication without a neighbour")]
-        effects = self.plane.take(link_id, publication)
-        return effects + self.custody.inbox.take(publication, now) if publication.qos else effects
+        effects = self.plane.take(link_id, copy)
+        return effects + self.custody.inbox.take(copy, now) if copy.qos else effects
 
     # ------------------------------------------------------------ the disk, and letters
 

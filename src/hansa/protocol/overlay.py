@@ -234,7 +234,8 @@ class Overlay:
         """Merge records. New lives come first: their links must not meet a former life's claims."""
         me, known = self.identity.node, self.database.nodes
         news = [r for r in records if r.node == me or not self.database.knows(r, link.id)]
-        news.sort(key=lambda r: not begins_a_life(r, known.get(r.node)))
+        if len(news) > 1:
+            news.sort(key=lambda r: not begins_a_life(r, known.get(r.node)))
         return [item for record in news for item in self.take_record(link, record, now)]
 
     def take_record(
@@ -244,9 +245,9 @@ class Overlay:
         a link, it comes from this node's own disk."""
         if record.node == self.identity.node:
             return self._take_own(record, now)
-        if refusal := self._refusal(record):
-            return [Ignored(refusal)]
         before = self.database.nodes.get(record.node)
+        if refusal := self._refusal(record, before):
+            return [Ignored(refusal)]
         change = self.database.merge(record, link.id if link else None, flood)
         if change is None:
             return []
@@ -279,34 +280,34 @@ class Overlay:
                 self.database.raise_set(kind, me, self.incarnation)
                 self._flush_soon(now)
 
-    def _refusal(self, record: Record) -> str | None:
+    def _refusal(self, record: Record, before: NodeRecord | None) -> str | None:
         if isinstance(record, NodeRecord):
-            return self._refusal_of_node(record)
-        if record.node not in self.database.nodes:
+            return None if before else self._refusal_of_node(record)
+        if before is None:
             return "record of an unknown node"
         full = self.database.size_after(record) > self._settings.filters_per_node_max
         return "filters_per_node_max" if full else None
 
     def _refusal_of_node(self, record: NodeRecord) -> str | None:
-        if record.node in self.database.nodes:
-            return None
         if len(self.database.nodes) >= self._settings.nodes_max:
             return "nodes_max"
         known = self.leases.admits(record.node, (record.incarnation, record.version))
         return None if known else "record of a node whose lease has ended"
 
     def _note_record(self, change: RecordChange, before: NodeRecord | None, now: float) -> Outcome:
-        record = change.record
+        record, node = change.record, change.record.node
         outcome: Outcome = []
         if before is not None and before.incarnation < record.incarnation:
-            outcome.append(NewLife(record.node))
+            outcome.append(NewLife(node))
         if before is not None and before.capacity != record.capacity:
-            outcome.append(CapacityChanged(record.node))
-        outcome += self._moved(*self.graph.put(record.node, dict(record.links)), now)
-        if record.node in self.neighbours.by_node and begins_a_life(record, before):
+            outcome.append(CapacityChanged(node))
+        joined, lost = self.graph.put(node, dict(record.links))
+        if joined or lost:
+            outcome += self._moved(joined, lost, now)
+        if node in self.neighbours.by_node and begins_a_life(record, before):
             outcome += self._relink(now)  # the link to it counts from now on
-        if record.node not in self.graph.reachable:
-            self.leases.begin(record.node, now)
+        if node not in self.graph.reachable:
+            self.leases.begin(node, now)
         return outcome
 
     def _moved(self, joined: list[NodeId], lost: list[NodeId], now: float) -> Outcome:

@@ -6,6 +6,7 @@ replaces the other, everywhere and in any order of arrival. `database` holds and
 
 from collections.abc import Iterable
 from enum import IntEnum
+from functools import lru_cache
 
 import msgspec
 
@@ -81,6 +82,7 @@ def begins_a_life(record: Record, known: NodeRecord | None) -> bool:
     return known is None or known.incarnation < record.incarnation
 
 
+@lru_cache(maxsize=1 << 16)  # a row is stamped anew by taking out what it was
 def fingerprint(kind: Kind, node: NodeId, stamp: Stamp) -> int:
     """Return 64 well-mixed bits for one row; the sum over all rows is a database's digest.
 
@@ -110,5 +112,5 @@ def in_parts(names: Iterable[str], bytes_max: int) -> list[tuple[str, ...]]:
 def weight(record: Record) -> int:
     """Return about how many bytes a record takes: enough to keep frames within their bound."""
     if isinstance(record, NodeRecord):
-        return 120 + 16 * len(record.links) + sum(len(a) for a in record.addresses)
+        return 120 + 16 * len(record.links) + sum(map(len, record.addresses))
     return 60 + sum(4 * len(name) + 5 for name in (*record.added, *record.removed))

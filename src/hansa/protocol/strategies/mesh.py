@@ -82,8 +82,8 @@ class Mesh:
         joined, lost = list(joined), list(lost)
         groups: dict[Group, None] = {}
         for node in (*joined, *lost):
-            groups.update(dict.fromkeys(self._around.claims_of(node)))
-            groups.update(dict.fromkeys(self._around.groups_of(node)))
+            for names in (self._around.claims_of(node), self._around.groups_of(node)):
+                groups.update(dict.fromkeys(names))
         self._solicitation.settle(lost)
         outcome = self._elect_manager(joined, now)
         return outcome + self._evaluate(groups, now) + self._finish(now)
