@@ -1,8 +1,11 @@
 """`./run` and the lock files it installs from."""
 
+import os
 import re
 import shutil
 import subprocess
+import sys
+import sysconfig
 import tomllib
 from pathlib import Path
 
@@ -139,3 +142,35 @@ def test_a_python_that_is_newer_than_the_locks_is_told(tmp_path):
         r" \(3\.10 3\.9\); if the set-up fails, install one of those: \./run prefers it",
         first,
     )
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_a_python_without_the_module_venv_will_do(tmp_path):
+    """As distributions have it that split Python: all modules but two, and pip."""
+    stdlib = Path(sysconfig.get_path("stdlib"))
+    version = stdlib.name
+    pips = [path for path in (stdlib / "site-packages").glob("pip*") if path.is_dir()]
+    if not pips:
+        pytest.skip(f"{stdlib} has no pip")
+    python = tmp_path / "python" / "bin" / version
+    library = tmp_path / "python" / "lib" / version
+    (library / "site-packages").mkdir(parents=True)
+    python.parent.mkdir()
+    shutil.copy(Path(sys.executable).resolve(), python)
+    for path in stdlib.iterdir():
+        if path.name not in ("venv", "ensurepip", "site-packages"):
+            (library / path.name).symlink_to(path)
+    for path in pips:
+        (library / "site-packages" / path.name).symlink_to(path)
+    checkout = tmp_path / "checkout"
+    shutil.copytree(ROOT, checkout, ignore=shutil.ignore_patterns(".git", ".venv*", "*cache*"))
+    answer = subprocess.run(
+        [checkout / "run", "hansa", "--version"],
+        env={**os.environ, "PATH": f"{python.parent}:/usr/bin:/bin", "HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (answer.returncode, __version__ in answer.stdout) == (0, True), answer.stderr
+    assert f"home = {python.parent}" in (checkout / ".venv" / "pyvenv.cfg").read_text()
