@@ -59,7 +59,7 @@ class Verdict:
 def classify(proof: Proof) -> Verdict:
     """Judge a broker: the first thing that it lacks decides."""
     if proof.resumes is None:
-        return Verdict(None, "what one client published did not reach another")
+        return Verdict(None, "no QoS 1 publication of one client reached another")
     if not proof.resumes:
         reason = "it forgets a client that breaks off, and what is published until it is back"
         return Verdict(DeliveryClass.BEST_EFFORT, reason)
