@@ -90,10 +90,10 @@ class Tracker(Watcher):
         return self.problem
 
     def _note(self) -> None:
-        self._changed_at = self._world.now
+        self._changed_at = self._world.scheduler.now
         self._stale = True
         if not self._planned and self._is_asked():
-            self._plan(max(self._world.now, self._compared_at + self._interval))
+            self._plan(max(self._changed_at, self._compared_at + self._interval))
 
     def _is_asked(self) -> bool:
         return self._always or self._after is not None

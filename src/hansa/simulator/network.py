@@ -146,6 +146,8 @@ class Network:
         self._dial_chance = random.Random(f"{seed} dial")
         self._delays = {(a, b): delay / 1000 for a, b, delay in options.delays_ms}
         self.links: dict[tuple[int, int], Link] = {}
+        self.send = self._push if self._ordered else self._throw
+        """Carries a frame from one end of a session to the other."""
 
     def link(self, a: int, b: int) -> Link | None:
         """Return the link between two places."""
@@ -262,13 +264,6 @@ class Network:
             self._post(end.machine, LinkClosed(end.id, reason))
 
     # ------------------------------------------------------------ frames
-
-    def send(self, end: End, frame: object) -> None:
-        """Carry a frame from this end to the other."""
-        if self._ordered:
-            self._push(end, frame)
-        else:
-            self._throw(end, frame)
 
     def _push(self, end: End, item: object) -> None:
         """Put something on a stream: it arrives after all that was put there before."""

@@ -46,6 +46,7 @@ class Site:
         "backlog",
         "broker",
         "capacity",
+        "deadline",
         "durable",
         "ends",
         "frozen",
@@ -84,6 +85,8 @@ class Site:
         """What arrived while the agent was suspended."""
         self.ends: dict[LinkId, End] = {}
         self.links = 0
+        self.deadline: float | None = None
+        """When the node wants to be looked at: only what it handles changes that."""
         self.timer_at = NEVER
         """When the world will next look at the node's deadline."""
         self.version = 0

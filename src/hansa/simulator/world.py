@@ -179,7 +179,9 @@ class World:
             perform.get(type(effect), self._tell)(site, effect)
             if site.node is not node:
                 return  # it had to stop: what else it wanted is void
-        self._arm(site, node.next_deadline())
+        deadline = site.deadline = node.next_deadline()
+        if deadline is not None and deadline < site.timer_at:
+            self._arm(site, deadline)
 
     def _receive(self, machine: Machine, event: LinkEvent) -> None:
         """Something happened on a link."""
@@ -193,16 +195,17 @@ class World:
             self._note_change(site)
         self.post(site, event)
 
-    def _arm(self, site: Site, deadline: float | None) -> None:
-        """Plan to look at the node when its deadline comes, unless that is planned already."""
-        if deadline is not None and deadline < site.timer_at:
-            site.timer_at = max(deadline, self.now)
-            self.scheduler.at(site.timer_at, self._wake, site, site.life, site.timer_at)
+    def _arm(self, site: Site, deadline: float) -> None:
+        """Plan to look at the node when its deadline comes."""
+        site.timer_at = max(deadline, self.now)
+        self.scheduler.at(site.timer_at, self._wake, site, site.life, site.timer_at)
 
     def _rearm(self, site: Site) -> None:
-        """Plan for a node that has handled nothing just now."""
+        """Plan for a node that has handled nothing just now, unless that is planned already."""
         if site.node is not None:
-            self._arm(site, site.node.next_deadline())
+            deadline = site.deadline = site.node.next_deadline()
+            if deadline is not None and deadline < site.timer_at:
+                self._arm(site, deadline)
 
     def _wake(self, site: Site, life: int, planned: float) -> None:
         """A planned look: fire the timer if the deadline is still that, else plan again."""
@@ -212,11 +215,11 @@ class World:
         if site.frozen:
             return  # thawing plans anew
         assert site.node is not None
-        deadline = site.node.next_deadline()
+        deadline = site.deadline
         if deadline is not None and deadline <= self.now:
             self._guard_against_stuck(site)
             self.post(site, events.TimerFired())
-        else:
+        elif deadline is not None:
             self._arm(site, deadline)
 
     def _guard_against_stuck(self, site: Site) -> None:
