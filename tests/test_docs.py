@@ -246,7 +246,8 @@ WALK = CODE.findall(read(DOCS / "walk-of-a-message.md"))
 
 def test_the_walk_of_a_message_names_functions_that_exist():
     """`node.handle` may stand for node.Node.handle: parts can be left out, but not the last."""
-    known = definitions(PACKAGE / "protocol")
+    parts_of_it = ("protocol", "agent", "journal")
+    known = [path for part in parts_of_it for path in definitions(PACKAGE / part)]
     words = [text.split(".") for text in WALK if re.fullmatch(r"[A-Za-z_][\w.]*", text)]
     names = [parts for parts in words if parts[-1] not in ("py", "txt", "md")]
     assert names
@@ -257,6 +258,7 @@ def test_the_walk_of_a_message_names_functions_that_exist():
 
 def test_the_walk_of_a_message_names_files_that_exist():
     files = [text for text in WALK if re.fullmatch(r"[\w/-]+\.(py|txt|md)", text)]
-    places = [PACKAGE / "protocol", ROOT, ROOT / "tests" / "protocol" / "transcripts"]
+    transcripts = ROOT / "tests" / "protocol" / "transcripts"
+    places = [PACKAGE / "protocol", PACKAGE / "agent", ROOT, transcripts]
     assert files
     assert [file for file in files if not any((place / file).exists() for place in places)] == []

@@ -133,6 +133,9 @@ class Client:
         self._do(inputs.Disconnect())
 
 
+_C = TypeVar("_C", bound=Client)
+
+
 class Live:
     """A running federation."""
 
@@ -153,7 +156,10 @@ class Live:
         self.run(self.federation.wait_until_converged())
 
     def client(self, number: int, **options: Any) -> Client:
-        made = Client(self.nodes[number].broker.port, **options)
+        return self.client_of(Client, number, **options)
+
+    def client_of(self, kind: type[_C], number: int, **options: Any) -> _C:
+        made = kind(self.nodes[number].broker.port, **options)
         self._clients.append(made)
         return made
 

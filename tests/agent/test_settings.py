@@ -30,8 +30,9 @@ def test_the_example_loads_and_names_every_setting_of_an_agent():
     settings = load(EXAMPLE, {})
     assert (settings.name, settings.broker.port) == ("plant-1", 1883)
     named = set(re.findall(r"^(?:# )?(\w+) = ", EXAMPLE.read_text(), re.M))
-    sections = {"broker", "link", "admin", "protocol"}
-    for record in (settings, settings.broker, settings.link, settings.admin):
+    parts = (settings.broker, settings.link, settings.admin, settings.delivery)
+    sections = {"broker", "link", "admin", "delivery", "protocol"}
+    for record in (settings, *parts):
         assert {item.name for item in fields(record)} - sections <= named
 
 

@@ -17,8 +17,12 @@ from hansa.protocol.effects import (
     Deliver,
     Duplicate,
     Effect,
+    EpochRenewed,
     Halt,
+    Keep,
+    Recall,
     Rekey,
+    Remember,
     Send,
     Subscribe,
     Unsubscribe,
@@ -48,6 +52,16 @@ class BrokerPort(Protocol):
         """Publish to the broker's clients."""
 
 
+class CustodyPort(Protocol):
+    """What the driver asks of the disk."""
+
+    def perform(self, order: Recall | Remember | EpochRenewed) -> None:
+        """Read, save or begin anew; answers will be fed."""
+
+    def deliver(self, publication: Publication) -> None:
+        """Take over a publication of QoS 1 or 2; `Stored` will be fed."""
+
+
 class Driver:
     """Feeds a node and performs what it wants."""
 
@@ -62,6 +76,7 @@ class Driver:
         `closed` why a link is gone."""
         self.node = node
         self.broker: BrokerPort | None = None
+        self.custody: CustodyPort | None = None
         self.links: dict[LinkId, Link] = {}
         self.counters: Counter[str] = Counter()
         self._news = news
@@ -121,6 +136,17 @@ class Driver:
         self._perform_all(self.node.start(publications, self._outgoing))
         self._flush()
 
+    def captured_surely(self, publication: Captured) -> Publication | None:
+        """A client published at QoS 1 or 2; return it as it has to be kept before it leaves, None
+        if nobody is owed it."""
+        kept: Publication | None = None
+        for effect in self.node.start((publication,), self._outgoing):
+            if isinstance(effect, Keep):
+                kept = effect.publication
+            else:
+                self._perform(effect)
+        return kept
+
     def close_links(self, reason: str) -> None:
         """Close all links, for a clean end."""
         for link in list(self.links.values()):
@@ -160,19 +186,33 @@ class Driver:
             case Send(link, frame):
                 self._send(link, frame)
             case Deliver(publication):
-                self._deliveries.append(publication)
+                if publication.qos and self.custody:
+                    self.custody.deliver(publication)
+                else:
+                    self._deliveries.append(publication)
             case Duplicate():
                 self.counters["duplicates"] += 1
-            case Subscribe(filters) if self.broker:
-                self.broker.subscribe(filters)
-            case Unsubscribe(filters) if self.broker:
-                self.broker.unsubscribe(filters)
             case CloseLink(link, reason):
                 self._flush_link(link)
                 if link in self.links:
                     self.links[link].close(reason)
             case Halt() | Rekey():
                 self._stop(effect)
+            case _:
+                self._ask_others(effect)
+
+    def _ask_others(self, effect: Effect) -> None:
+        """Perform what is for the broker or the disk; what is left is news."""
+        match effect:
+            case Subscribe(filters) if self.broker:
+                self.broker.subscribe(filters)
+            case Unsubscribe(filters) if self.broker:
+                self.broker.unsubscribe(filters)
+            case Recall() | Remember() if self.custody:
+                self.custody.perform(effect)
+            case EpochRenewed() if self.custody:
+                self.custody.perform(effect)
+                self._news(effect)
             case _:
                 self._news(effect)
 

@@ -17,6 +17,12 @@ def _lines(status: Mapping[str, object]) -> Iterator[str]:
     assert isinstance(members, list)
     yield from _one("hansa_members", "gauge", {}, len(members))
     yield from _many("hansa_size", "gauge", "of", status["sizes"])
+    delivery, alarms = status["delivery"], status["alarms"]
+    assert isinstance(delivery, dict) and isinstance(alarms, dict)
+    yield from _many("hansa_owed", "gauge", "receiver", delivery["owed"])
+    rest = {name: value for name, value in delivery.items() if name != "owed"}
+    yield from _many("hansa_delivery", "gauge", "of", rest)
+    yield from _many("hansa_alarm", "gauge", "name", dict.fromkeys(alarms, 1))
     yield from _many("hansa_events_total", "counter", "event", status["counters"])
     neighbours = status["neighbours"]
     assert isinstance(neighbours, dict)

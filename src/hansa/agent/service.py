@@ -4,6 +4,7 @@ import asyncio
 import logging
 import random
 import signal
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from itertools import count
@@ -11,7 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hansa import __version__
+from hansa.agent import tasks
 from hansa.agent.admin import Answer, Pages, as_json, serve
+from hansa.agent.alarms import Alarms
 from hansa.agent.brokers.beacon import BeaconObserver
 from hansa.agent.brokers.connection import Connection
 from hansa.agent.brokers.history import History, LogFile, PrintedTree
@@ -19,8 +22,10 @@ from hansa.agent.brokers.mosquitto import MosquittoObserver
 from hansa.agent.brokers.observer import Finding, Observer, PublicationWithheld
 from hansa.agent.brokers.session import BrokerClient
 from hansa.agent.brokers.static import StaticObserver
+from hansa.agent.brokers.subscription_log import SubscriptionLog
 from hansa.agent.brokers.watcher import Watcher
 from hansa.agent.chronicle import Chronicle
+from hansa.agent.custody.safekeeping import Safekeeping
 from hansa.agent.driver import Driver
 from hansa.agent.links.link import Address, Link
 from hansa.agent.links.tcp import TcpLinks
@@ -28,11 +33,11 @@ from hansa.agent.links.udp import UdpLinks
 from hansa.agent.metrics import as_metrics
 from hansa.agent.reasons import explain
 from hansa.agent.settings import AgentSettings, broker_address, parse_neighbour
-from hansa.agent.state import StateDirectory
+from hansa.agent.state import SUBSCRIPTIONS, StateDirectory
 from hansa.errors import UsageError
 from hansa.mqtt import effects
-from hansa.mqtt.options import Options
-from hansa.protocol.effects import Effect, Halt, IncarnationRaised, Rekey
+from hansa.mqtt.options import NEVER_EXPIRES, Options
+from hansa.protocol.effects import Effect, Gap, GivenUp, Halt, IncarnationRaised, Rekey, Repaired
 from hansa.protocol.events import InterestChanged
 from hansa.protocol.inspection import CoreView, GroupView
 from hansa.protocol.node import Node
@@ -44,9 +49,6 @@ if TYPE_CHECKING:  # amqtt is not there unless asked for
     from hansa.agent.brokers.embedded import EmbeddedBroker
 
 log = logging.getLogger("hansa.agent")
-
-SAVE_DELAY_S = 0.5
-"""Seconds that learned interest waits to be written, so that a burst is written once."""
 
 
 class Agent:
@@ -62,8 +64,11 @@ class Agent:
         addresses = (str(Address(settings.link.host, settings.link.port)),)
         self.identity = state.identity(settings.title, addresses, settings.capacity)
         self._chronicle = Chronicle(self._name_of)
+        self._alarms = Alarms()
+        self._safekeeping = Safekeeping(state, self.identity, settings.delivery, self._alarms)
+        self._counters: Counter[str] = Counter()
         self.driver = Driver(
-            Node(self.identity, settings.protocol),
+            Node(self.identity, settings.protocol, self._safekeeping.past()),
             news=self._note_news,
             stop=self._give_way,
             closed=self._chronicle.link_closed,
@@ -71,8 +76,13 @@ class Agent:
         ids = count(1)
         self.tcp = TcpLinks(self.driver, self._chance, ids, settings.link.window)
         self.udp = UdpLinks(self.driver, self._chance, ids)
+        self._subscription_log = SubscriptionLog(
+            state.path / SUBSCRIPTIONS, self._alarms.named("subscriptions")
+        )
         self.client, observer = self._broker_side()
         self.driver.broker = self.client
+        self.driver.custody = self._safekeeping
+        self._safekeeping.attach(self.driver, self.client)
         self.watcher = Watcher(
             observer,
             self._connecting("watcher"),
@@ -82,7 +92,8 @@ class Agent:
         )
         if not isinstance(self.client, BrokerClient):
             self.client.learned = self.watcher.learned
-        self._save: asyncio.TimerHandle | None = None
+        self._untold: list[InterestChanged] = []
+        self._telling: asyncio.Task[None] | None = None
         self.link_address = Address(settings.link.host, settings.link.port)
         self.admin_address = Address(settings.admin.host, settings.admin.port)
 
@@ -92,13 +103,16 @@ class Agent:
             observer = self._observer()
             # What clients tell their own agent is for it alone; topics with $ never cross anyway.
             staying = [name for name in observer.subscriptions() if not is_local_only(name)]
-            return BrokerClient(self._connecting("agent"), *told, staying=staying), observer
+            guarantees = (self._safekeeping, self._subscription_log)
+            connection = self._connecting("agent", self._lasting())
+            return BrokerClient(connection, *told, staying, guarantees), observer
         try:
             from hansa.agent.brokers.embedded import EmbeddedBroker
         except ImportError as error:
             wanted = "the embedded broker is amqtt: pip install 'hansa[embedded]'"
             raise UsageError(f'[broker] observer = "embedded": {wanted}') from error
         broker = EmbeddedBroker(self._broker_address, *told)
+        broker.guarantees = self._safekeeping
         return broker, broker.observer
 
     def _observer(self) -> Observer:
@@ -122,9 +136,20 @@ class Agent:
         base = self._settings.broker.client_id or f"hansa-{self.identity.node:016x}"
         return f"{base}-{role}"
 
-    def _connecting(self, role: str) -> Callable[[Callable[[effects.Effect], None]], Connection]:
+    def _lasting(self) -> Options:
+        """Return how to connect so that the broker keeps what comes while the agent is away."""
+        return Options(
+            client_id=self._client_id("agent"),
+            clean_start=False,
+            session_expiry=min(round(self._settings.protocol.interest_lease), NEVER_EXPIRES),
+            receive_maximum=self._settings.delivery.window,
+        )
+
+    def _connecting(
+        self, role: str, options: Options | None = None
+    ) -> Callable[[Callable[[effects.Effect], None]], Connection]:
         address = broker_address(self._settings.broker)
-        options = Options(client_id=self._client_id(role), clean_start=True)
+        options = options or Options(client_id=self._client_id(role), clean_start=True)
         return lambda told: Connection(address, options, told, self._chance)
 
     # ------------------------------------------------------------ running
@@ -191,21 +216,31 @@ class Agent:
         )
         for client in clients:
             client.cut()
-        if self._save is not None:
-            self._save.cancel()
-        self._save_interest()
+        await self._safekeeping.stop()
+        self._subscription_log.close()
+        if self._telling is not None:
+            self._telling.cancel()
+        self._save_interest(self.watcher.observer.snapshot())
 
     # ------------------------------------------------------------ what the parts tell
 
     def _interest_changed(self, event: InterestChanged) -> None:
-        self.driver.feed(event)
-        if self._save is None:
-            loop = asyncio.get_running_loop()
-            self._save = loop.call_later(SAVE_DELAY_S, self._save_interest)
+        self._untold.append(event)
+        if self._telling is None:
+            self._telling = tasks.start(self._tell_interest())
 
-    def _save_interest(self) -> None:
-        self._save = None
-        self._keep(lambda: self._state.remember_interest(self.watcher.observer.snapshot()))
+    async def _tell_interest(self) -> None:
+        """Save what clients want, then let the node announce it: what it is owed for that reason
+        must still be wanted after a restart."""
+        while self._untold:
+            events, self._untold = self._untold, []
+            snapshot = self.watcher.observer.snapshot()
+            await asyncio.to_thread(self._save_interest, snapshot)
+            self.driver.feed(*events)
+        self._telling = None
+
+    def _save_interest(self, snapshot: object) -> None:
+        self._keep(lambda: self._state.remember_interest(snapshot))
 
     def _keep(self, write: Callable[[], None]) -> None:
         """Write something to the state directory; a full disk is no reason to stop working."""
@@ -223,6 +258,18 @@ class Agent:
         if isinstance(effect, IncarnationRaised):
             incarnation = effect.incarnation
             self._keep(lambda: self._state.remember_incarnation(incarnation))
+        elif isinstance(effect, Gap):
+            self._counters["gaps"] += 1
+            first, last, reason = effect.first, effect.last, effect.reason
+            text = f"of what {effect.origin:016x} published, {first} to {last} is lost: {reason}"
+            self._alarms.set("gap", text)
+        elif isinstance(effect, GivenUp):
+            self._counters["given up"] += 1
+            first, last = effect.first, effect.last
+            text = f"{effect.node:016x} was away too long: {first} to {last} were not delivered"
+            self._alarms.set("given up", text)
+        elif isinstance(effect, Repaired):
+            self._counters["repaired"] += effect.count
         self._chronicle.news(effect)
 
     def _give_way(self, effect: Halt | Rekey) -> None:
@@ -290,17 +337,21 @@ class Agent:
             "groups": {group: _group(seen) for group, seen in view.groups.items()},
             "interest": {
                 "local": list(self.watcher.observer.wanted()),
-                "installed": view.installed,
+                "installed": view.installed and self._telling is None,
                 "remote": {_hex(n): list(i.filters) for n, i in view.interest.items()},
                 "in_force": {_hex(n): list(stamp) for n, stamp in view.in_force.items()},
             },
+            "delivery": self._safekeeping.status(),
+            "alarms": dict(self._alarms.active),
             "sizes": view.sizes,
-            "counters": {
-                **view.counters,
-                **dict(self.driver.counters),
-                **dict(self.udp.counters),
-                **dict(self.client.counters),
-            },
+            "counters": dict(
+                Counter(view.counters)
+                + self.driver.counters
+                + self.udp.counters
+                + self.client.counters
+                + self._counters
+                + self._safekeeping.counts()
+            ),
         }
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from hansa.agent.brokers.connection import BrokerAddress
+from hansa.agent.custody.settings import DeliverySettings
 from hansa.agent.links.link import Address
 from hansa.agent.links.tcp import RECEIPT_BYTES, WINDOW_BYTES
 from hansa.errors import InvalidTopic, UsageError
@@ -30,8 +31,8 @@ WINDOW_BYTES_MIN = 4 * RECEIPT_BYTES
 """A window that receipts keep open."""
 
 PREFIX = "HANSA_"
-NOT_SETTINGS = ("HANSA_LAUNCHER", "HANSA_TRACEBACK")
-"""Variables of the command line, which an agent may inherit."""
+NOT_SETTINGS = ("HANSA_LAUNCHER", "HANSA_TRACEBACK", "HANSA_CRASH_POINT")
+"""Variables of the command line and of tests, which an agent may inherit."""
 TRANSPORTS = ("tcp", "udp")
 OBSERVERS = ("mosquitto", "beacon", "static", "embedded")
 LOG_LEVELS = ("debug", "info", "warning", "error")
@@ -109,6 +110,7 @@ class AgentSettings:
     broker: BrokerSettings = field(default_factory=BrokerSettings)
     link: LinkSettings = field(default_factory=LinkSettings)
     admin: AdminSettings = field(default_factory=AdminSettings)
+    delivery: DeliverySettings = field(default_factory=DeliverySettings)
     protocol: ProtocolSettings = field(default_factory=ProtocolSettings)
 
     @property

@@ -1,4 +1,6 @@
-"""What an agent keeps between its lives: its key pair, its incarnation, what its clients wanted.
+"""What an agent keeps between its lives: its key pair, its incarnation, what its clients wanted,
+what other nodes want, and how its session at the broker stands. The journals have directories of
+their own in it.
 
 One directory, one agent: a lock keeps a second one out. Files are for the owner only, and every
 write is either whole or not there.
@@ -11,6 +13,7 @@ whoever sees the public half can claim to be this node.
 import fcntl
 import json
 import os
+import shutil
 import time
 from pathlib import Path
 
@@ -24,10 +27,21 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from hansa.errors import UsageError
+from hansa.journal.disk import sync_directory
 from hansa.protocol.vocabulary import Identity, node_id
 
 KEY = "key.pem"
 """The file with the private key, from which the public one follows."""
+
+JOURNAL = "journal"
+INBOX = "inbox"
+"""The directories of what clients here published, and of what others did."""
+
+NODES = "nodes"
+"""The file with what is known of other nodes."""
+
+SUBSCRIPTIONS = "subscriptions.log"
+"""The file with what the broker's session of the agent is subscribed to."""
 
 IDENTITY = "identity"
 """Where version 0.1 kept 32 bytes that it told everybody: no secret can be made of them."""
@@ -38,7 +52,7 @@ class StateDirectory:
 
     def __init__(self, path: Path) -> None:
         """Open it, make it if need be, and lock it."""
-        self._path = path
+        self.path = path
         try:
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
             path.chmod(0o700)
@@ -69,13 +83,16 @@ class StateDirectory:
         self._write("incarnation", str(incarnation).encode())
 
     def rekey(self) -> None:
-        """Take a new identity at the next start: another node has this id."""
-        (self._path / KEY).unlink(missing_ok=True)
+        """Take a new identity at the next start: another node has this id. What this one owed and
+        was owed ends with it."""
+        (self.path / KEY).unlink(missing_ok=True)
+        for name in (JOURNAL, INBOX):
+            shutil.rmtree(self.path / name, ignore_errors=True)
 
     def interest(self) -> object:
         """Return what the observer had learned, None if nothing is kept."""
         try:
-            kept: object = json.loads((self._path / "interest.json").read_text())
+            kept: object = json.loads((self.path / "interest.json").read_text())
         except (OSError, ValueError):
             return None
         return kept
@@ -84,8 +101,21 @@ class StateDirectory:
         """Keep what the observer has learned."""
         self._write("interest.json", json.dumps(snapshot).encode())
 
+    def nodes(self) -> bytes:
+        """Return what is known of other nodes, nothing if nothing is kept."""
+        try:
+            return (self.path / NODES).read_bytes()
+        except FileNotFoundError:
+            return b""
+        except OSError as error:
+            raise UsageError(f"cannot read {self.path / NODES}: {error.strerror}") from error
+
+    def remember_nodes(self, data: bytes) -> None:
+        """Keep what is known of other nodes; return when it is durable."""
+        self._write(NODES, data)
+
     def _private_key(self) -> Ed25519PrivateKey:
-        path = self._path / KEY
+        path = self.path / KEY
         try:
             key = load_pem_private_key(path.read_bytes(), password=None)
         except FileNotFoundError:
@@ -101,7 +131,7 @@ class StateDirectory:
         return key
 
     def _new_key(self) -> Ed25519PrivateKey:
-        old = self._path / IDENTITY
+        old = self.path / IDENTITY
         if old.exists():
             raise UsageError(
                 f"{old} is of a version without key pairs: remove it to run as a new node"
@@ -113,7 +143,7 @@ class StateDirectory:
     def _next_incarnation(self) -> int:
         """Take it from the clock, and never go back with it."""
         try:
-            before = int((self._path / "incarnation").read_text())
+            before = int((self.path / "incarnation").read_text())
         except (OSError, ValueError):
             before = 0
         incarnation = max(before + 1, time.time_ns() // 1_000_000)
@@ -121,13 +151,14 @@ class StateDirectory:
         return incarnation
 
     def _write(self, name: str, data: bytes) -> None:
-        temporary = self._path / f"{name}.new"
+        temporary = self.path / f"{name}.new"
         try:
             descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
             with os.fdopen(descriptor, "wb") as file:
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
-            temporary.replace(self._path / name)
+            temporary.replace(self.path / name)
+            sync_directory(self.path)
         except OSError as error:
-            raise UsageError(f"cannot write {self._path / name}: {error.strerror}") from error
+            raise UsageError(f"cannot write {self.path / name}: {error.strerror}") from error

@@ -32,7 +32,7 @@ class Captured(msgspec.Struct, frozen=True, array_like=True, gc=False):
     properties: bytes
     """MQTT 5 properties as they arrived."""
     previous: tuple[tuple[int, int], ...]
-    """Per group, the number of its previous publication, 0 for none."""
+    """Per receiver, the number of what it was owed before, 0 for none."""
     packet_id: int
     """What the broker called it."""
     time_ns: int
@@ -47,15 +47,18 @@ class Settled(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Unsettled(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Carried: a captured publication of QoS 2 whose handshake is not over."""
+    """Carried: a captured publication that the broker may send again, with its packet id."""
 
     KIND: ClassVar[int] = 3
     number: int
     packet_id: int
+    qos: int = 2
+    digest: bytes = b""
+    """Of what was published: another publication may come with the same packet id."""
 
 
 class Chained(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Carried: per group, the number of its last captured publication."""
+    """Carried: per receiver, the number of the last publication that it is owed."""
 
     KIND: ClassVar[int] = 4
     last: tuple[tuple[int, int], ...]
@@ -63,7 +66,7 @@ class Chained(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 class Bound(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The publication `(origin, epoch, number)` is to be injected at `index`, which decides its
-    packet id. Durable before PUBLISH leaves."""
+    packet id. Durable before PUBLISH leaves, and before its origin gets a receipt."""
 
     KIND: ClassVar[int] = 5
     index: int
@@ -71,6 +74,10 @@ class Bound(msgspec.Struct, frozen=True, array_like=True, gc=False):
     epoch: int
     number: int
     qos: int
+    topic: str = ""
+    payload: bytes = b""
+    retain: bool = False
+    properties: bytes = b""
 
 
 class Accepted(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -25,6 +25,7 @@ from hansa.protocol.vocabulary import HOPS_MAX, RECEIVERS_MAX, LinkId, NodeId, P
 from hansa.protocol.windows import Windows
 from hansa.protocol.wire import (
     GROUP,
+    GUARANTEED,
     HEAD,
     HOPS_AT,
     ORIGIN,
@@ -191,7 +192,7 @@ class Plane:
         news: list[Effect],
     ) -> bytes | None:
         """Do `take` for copies; add what goes out, what is delivered and what is left to tell.
-        Stop at a frame that is no publication, or none that can be read, and return it."""
+        Stop at a frame that is no publication of QoS 0, or cannot be read, and return it."""
         find, unpack = self.table.shortcuts.setdefault(link, {}).get, HEAD.unpack_from
         by_origin = self.table.by_origin
         here, window, last_origin, last_life = self._node, None, None, None
@@ -230,6 +231,8 @@ class Plane:
                     if window is not None and not count:
                         news.append(Duplicate(origin, number))
                         continue
+                if opening in GUARANTEED:
+                    return data
             try:
                 self._pass_on_slowly(link, data, outgoing, deliveries, news)
             except InvalidFrame:
@@ -254,7 +257,7 @@ class Plane:
                 deliveries.append(effect.publication)
             elif not isinstance(effect, Send):
                 news.append(effect)
-        if not (publication.qos or publication.retain or publication.properties):
+        if not (publication.retain or publication.properties):
             self._learn(link, publication)
 
     def _learn(self, link: LinkId, copy: Publication) -> None:

@@ -67,6 +67,9 @@ _OPENINGS = {
     _OPENING | qos | _RETAIN * retain | _MORE * more: (qos, retain, more)
     for qos, retain, more in product(range(_QOS_MAX + 1), (False, True), (False, True))
 }
+GUARANTEED = frozenset(first for first, (qos, _, _) in _OPENINGS.items() if qos)
+"""How publications of QoS 1 and 2 begin."""
+
 HEAD = struct.Struct(">HBHQQQH")
 """What every publication begins with: two bytes as one, hops, n, origin, life, number, t."""
 

@@ -1,10 +1,14 @@
 """The agent's client: subscribing, giving up, capturing, injecting; with a broker made of lists."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
+
+import pytest
 
 from hansa.agent.brokers import echoes
 from hansa.agent.brokers.session import BUFFER_BYTES_MAX, BrokerClient
+from hansa.agent.brokers.subscription_log import SubscriptionLog
 from hansa.mqtt import effects, inputs, packets
 from hansa.mqtt.limits import Limits
 from hansa.mqtt.vocabulary import Version
@@ -264,3 +268,147 @@ def test_what_cannot_be_injected_is_counted_with_the_reason():
         "dropped: too large": 1,
         "dropped: larger than a packet may be": 1,
     }
+
+
+# ---------------------------------------------------------------- QoS 1 and 2, a lasting session
+
+
+class Keeper:
+    """Remembers what it is told; stands for guaranteed delivery."""
+
+    def __init__(self) -> None:
+        self.told: list[object] = []
+
+    def connected(self, session_present: bool, session_expected: bool, limits: Limits) -> None:
+        self.told.append((session_present, session_expected))
+
+    def disconnected(self) -> None:
+        self.told.append("gone")
+
+    def received(self, batch: Sequence[tuple[packets.Publish, bool]]) -> None:
+        self.told += [(publish.packet_id, is_taken) for publish, is_taken in batch]
+
+    def answered(self, batch: Sequence[packets.Handshake]) -> None:
+        self.told += batch
+
+    def not_sent(self, batch: Sequence[packets.Publish], reason: str) -> None:
+        self.told += [(publish.packet_id, reason) for publish in batch]
+
+
+class SureScene(Scene):
+    """A client with guarantees, in one of its lives."""
+
+    def __init__(self, path: Path, session_present: bool = False) -> None:
+        super().__init__(connected=False)
+        self.keeper = Keeper()
+        self.log = SubscriptionLog(path, lambda problem: None)
+        self.client = BrokerClient(
+            FakeConnection,  # type: ignore[arg-type]
+            feed=self.events.append,
+            captured=lambda batch: self.captured.extend((p.topic, p.payload) for p in batch),
+            status=self.statuses.append,
+            guarantees=(self.keeper, self.log),
+        )
+        self.broker = self.client.connection
+        self._present = session_present
+
+    def connect(self, identifiers: bool = True, version: Version = Version.V5) -> None:
+        limits = Limits(version=version, client_id="x", keep_alive=30, session_expiry=0)
+        self.broker.told(effects.Connected(self._present, limits))
+        self._present = True
+
+    def wishes(self) -> list[tuple[str, int | None]]:
+        """The filters that the broker was told, with identifiers; None for an end."""
+        found: list[tuple[str, int | None]] = []
+        for order in self.broker.take():
+            if isinstance(order, inputs.Subscribe):
+                assert order.subscriptions[0].qos == 2
+                found.append((order.subscriptions[0].topic_filter, order.identifier))
+            elif isinstance(order, inputs.Unsubscribe):
+                found += [(name, None) for name in order.filters]
+        return found
+
+
+@pytest.fixture
+def life(tmp_path: Path) -> Iterator[Callable[..., SureScene]]:
+    """Starts one life after the other, with the same file."""
+    scenes: list[SureScene] = []
+
+    def start(**options: bool) -> SureScene:
+        scenes.append(SureScene(tmp_path / "log", **options))
+        return scenes[-1]
+
+    yield start
+    for scene in scenes:
+        scene.log.close()
+
+
+def test_a_resumed_session_is_told_again_what_it_should_have_under_the_same_identifiers(life):
+    scene = life()
+    scene.client.subscribe(["a/#", "a/b"])
+    scene.connect()
+    assert scene.wishes() == [("a/#", 1), ("a/b", 2)]
+    scene.broker.told(effects.Disconnected(None, "gone", by_broker=False))
+    scene.client.unsubscribe(["a/#"])
+    scene.client.subscribe(["c"])
+    scene.connect()
+    assert scene.wishes() == [("a/#", None), ("a/b", 2), ("c", 3)]
+    assert scene.keeper.told == [(False, False), "gone", (True, True)]
+
+
+def test_a_new_life_tells_copies_apart_that_were_queued_for_the_former_one(life):
+    scene = life()
+    scene.client.subscribe(["x", "a/#", "a/b"])
+    scene.connect()
+    scene.client.unsubscribe(["x"])
+    scene = life(session_present=True)
+    scene.client.subscribe(["a/b", "a/#"])  # in another order
+    scene.connect()
+    copies = [packets.Publish("a/b", b"x", 1, packet_id=n, subscriptions=(n,)) for n in (2, 3)]
+    scene.broker.told(effects.PublishReceived(copies))
+    assert scene.keeper.told == [(True, True), (2, True), (3, False)]
+    assert sorted(scene.wishes()) == [("a/#", 2), ("a/b", 3), ("x", None)]
+
+
+def test_a_session_that_the_broker_forgot_starts_over(life):
+    scene = life()
+    scene.client.subscribe(["b", "a"])
+    scene.connect()
+    scene = life()
+    scene.client.subscribe(["a"])
+    scene.connect()
+    assert scene.keeper.told == [(False, True)]
+    assert scene.wishes() == [("a", 1)]
+
+
+def test_qualities_of_service_go_their_ways_and_every_copy_wants_an_answer(life):
+    scene = life()
+    scene.client.subscribe(["a"])
+    scene.connect()
+    batch = [
+        packets.Publish("a", b"0", subscriptions=(1,)),
+        packets.Publish("a", b"1", 1, packet_id=7, subscriptions=(1,)),
+        packets.Publish("b", b"2", 2, packet_id=8, subscriptions=(9,)),
+    ]
+    scene.keeper.told.clear()
+    scene.broker.told(effects.PublishReceived(batch))
+    oversized = packets.Oversized(topic="a", qos=1, dup=False, packet_id=9, size=9)
+    scene.broker.told(effects.OversizedReceived(oversized))
+    scene.broker.told(effects.Answered([packets.PubRel(8)]))
+    scene.broker.told(effects.NotSent([packets.Publish("a", b"", 1, packet_id=5)], "too large"))
+    assert scene.captured == [("a", b"0")]
+    assert scene.keeper.told == [
+        (7, True),
+        (8, False),
+        (9, False),
+        packets.PubRel(8),
+        (5, "too large"),
+    ]
+
+
+def test_a_broker_of_3_1_1_is_asked_for_qos_0(life):
+    scene = life()
+    scene.client.subscribe(["a"])
+    scene.connect(version=Version.V311)
+    (order,) = scene.broker.take()
+    assert order.subscriptions[0].qos == 0

@@ -216,7 +216,8 @@ class Connection(asyncio.BufferedProtocol):
             if self._silent_refusals < SILENT_REFUSALS_MAX:
                 return False
         if self._options.version is Version.V5:
-            self._options = replace(self._options, version=Version.V311)
+            # What 3.1.1 would queue for us it cannot tell apart when it comes.
+            self._options = replace(self._options, version=Version.V311, clean_start=True)
             return True
         self._silent_refusals = 0
         return False

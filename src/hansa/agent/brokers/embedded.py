@@ -16,12 +16,18 @@ from amqtt.errors import AMQTTError
 from amqtt.plugins.base import BasePlugin
 
 from hansa.agent.brokers.observer import Change, Interest, Observer
+from hansa.agent.brokers.session import Guarantees
 from hansa.agent.brokers.subscriptions import Subscriptions
 from hansa.errors import InvalidTopic
 from hansa.mqtt import packets
+from hansa.mqtt.limits import Limits
+from hansa.mqtt.vocabulary import Version
 from hansa.protocol.events import Event, Granted
 from hansa.protocol.topics import check_filter
 from hansa.protocol.vocabulary import Plain, Publication
+
+_LIMITS = Limits(version=Version.V311, client_id="", keep_alive=0, session_expiry=0, qos_max=0)
+"""What it grants the agent: everything at QoS 0."""
 
 WAITING_MAX = 10_000
 """Publications that wait to be handed to the broker; more are dropped and counted."""
@@ -95,7 +101,7 @@ class Tap(BasePlugin[BrokerContext]):
     async def on_broker_message_broadcast(self, *, client_id: str, message: Any) -> None:
         """A client published something that is allowed to be."""
         retain = bool(message.publish_packet and message.publish_packet.retain_flag)
-        self.owner.take(packets.Publish(message.topic, bytes(message.data), message.qos, retain))
+        self.owner.take(packets.Publish(message.topic, bytes(message.data), 0, retain))
 
 
 class EmbeddedBroker:
@@ -112,6 +118,9 @@ class EmbeddedBroker:
         self.observer = EmbeddedObserver()
         self.learned: Callable[[Change], None] = lambda change: None
         """Who is told what changed about the interest of clients."""
+        self.guarantees: Guarantees | None = None
+        """Who has others' publications of QoS 1 and 2; they are safe until this broker gets them.
+        What its own clients publish leaves at QoS 0."""
         self.counters: Counter[str] = Counter()
         self.problem = "not started yet"
         self.connection = self
@@ -147,6 +156,17 @@ class EmbeddedBroker:
                 plain = each if isinstance(each, tuple) else (each.topic, each.payload)
                 self._waiting.put_nowait(plain)
 
+    def inject(self, batch: Sequence[packets.Publish]) -> None:
+        """Hand over what was kept for the broker."""
+        self.publish([(each.topic, each.payload) for each in batch])
+
+    def answer(self, batch: Sequence[packets.Handshake]) -> None:
+        """There are no handshakes."""
+
+    def stays(self, topic: str) -> bool:
+        """Nothing stays."""
+        return False
+
     # ------------------------------------------------------------ what the broker tells
 
     def take(self, publication: packets.Publish) -> None:
@@ -173,6 +193,8 @@ class EmbeddedBroker:
             return
         self.problem = ""
         self._status("")
+        if self.guarantees is not None:
+            self.guarantees.connected(True, False, _LIMITS)
         while True:
             topic, payload = await self._waiting.get()
             await broker.internal_message_broadcast(topic, payload, qos=0)

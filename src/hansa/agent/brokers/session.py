@@ -1,23 +1,46 @@
 """The agent's own client at its broker: it takes what others want, and publishes what they sent.
 
 Subscriptions have identifiers, so that of a publication that several of them match only one copy is
-taken (`subscriptions`). Nothing here knows who wants what, or why.
+taken (`subscriptions`). Publications of QoS 0 go straight through; those of QoS 1 and 2, and their
+handshakes, are the business of `hansa.agent.custody`. Nothing here knows who wants what, or why.
 """
 
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from time import monotonic
+from typing import Protocol
 
 from hansa.agent.brokers.connection import Connection
 from hansa.agent.brokers.echoes import Echoes
+from hansa.agent.brokers.subscription_log import ENDED, LEAVING, SubscriptionLog
 from hansa.agent.brokers.subscriptions import UNFIT, Subscriptions
 from hansa.mqtt import effects, inputs, packets
+from hansa.mqtt.limits import Limits
 from hansa.mqtt.vocabulary import REFUSED, Version
 from hansa.protocol.events import Denied, Event, Granted
 from hansa.protocol.vocabulary import Plain, Publication
 
 BUFFER_BYTES_MAX = 16 << 20
 """Bytes that may wait for the broker before publications are dropped."""
+
+
+class Guarantees(Protocol):
+    """Who sees to publications of QoS 1 and 2."""
+
+    def connected(self, session_present: bool, session_expected: bool, limits: Limits) -> None:
+        """The broker is there."""
+
+    def disconnected(self) -> None:
+        """The broker is gone."""
+
+    def received(self, batch: Sequence[tuple[packets.Publish, bool]]) -> None:
+        """Publications came, in order; of each, whether it is to be taken. All want an answer."""
+
+    def answered(self, batch: Sequence[packets.Handshake]) -> None:
+        """Steps of handshakes came, of one kind."""
+
+    def not_sent(self, batch: Sequence[packets.Publish], reason: str) -> None:
+        """These cannot be published at this broker."""
 
 
 class BrokerClient:
@@ -30,9 +53,11 @@ class BrokerClient:
         captured: Callable[[Iterable[packets.Publish]], None],
         status: Callable[[str], None],
         staying: Iterable[str] = (),
+        guarantees: tuple[Guarantees, SubscriptionLog] | None = None,
     ) -> None:
         """`connection` makes the connection that reports to this client; `status` is told why it
-        is lost, and an empty text when it stands; publications to `staying` stay here."""
+        is lost, and an empty text when it stands; publications to `staying` stay here. Without
+        `guarantees` all is of QoS 0."""
         self.connection = connection(self._told)
         self._staying = tuple(staying)
         self.subscriptions = Subscriptions(self._staying)
@@ -40,8 +65,12 @@ class BrokerClient:
         self._feed = feed
         self._captured = captured
         self._status = status
+        self._guarantees: Guarantees | None = guarantees[0] if guarantees else None
+        self._log: SubscriptionLog | None = guarantees[1] if guarantees else None
         self._connected = False
         self._identified = False
+        self._doubtful: set[str] = set()
+        """Filters of the session of which the broker has to confirm the state."""
         self._echoes: Echoes | None = None
         """What comes back of our own at a broker that only speaks MQTT 3.1.1."""
         self._requests: deque[str] = deque()
@@ -109,26 +138,57 @@ class BrokerClient:
             self._requests.clear()  # `_greet` starts from all that is wanted
             return
         while self._requests and session is not None and session.requests_left:
-            name = self._requests.popleft()
-            wanted, held = name in self.subscriptions, self.subscriptions.holds(name)
-            if wanted and not held and not self.subscriptions.is_leaving(name):
-                self._request(name)
-            elif held and not wanted:
-                self.subscriptions.part(name)
-                self.connection.order(inputs.Unsubscribe((name,)))
+            self._decide(self._requests.popleft())
 
-    def _request(self, name: str) -> None:
+    def _decide(self, name: str) -> None:
+        wanted, held = name in self.subscriptions, self.subscriptions.holds(name)
+        doubtful = name in self._doubtful
+        self._doubtful.discard(name)
+        if wanted and held and doubtful:
+            self._request(name, self.subscriptions.held[name])
+        elif wanted and not held and not self.subscriptions.is_leaving(name):
+            identifier = self.subscriptions.enter(name)
+            self._note(name, identifier)
+            self._request(name, identifier)
+        elif not wanted and (held or doubtful):
+            self.subscriptions.part(name)
+            self._note(name, LEAVING)
+            self.connection.order(inputs.Unsubscribe((name,)))
+
+    def _note(self, name: str, identifier: int) -> None:
+        if self._log is not None:
+            self._log.write([(name, identifier)])
+
+    def _request(self, name: str, identifier: int) -> None:
         # Retained values travel in their own way: a replay must not look like news.
         is_old = self._echoes is not None  # 3.1.1 has none of these options
         wish = packets.Subscription(
             name,
-            qos=0,
+            qos=2 if self._guarantees and not is_old else 0,
             no_local=not is_old,
             retain_as_published=not is_old,
             retain_handling=0 if is_old else 2,
         )
-        identifier = self.subscriptions.enter(name)
         self.connection.order(inputs.Subscribe((wish,), identifier if self._identified else None))
+
+    # ------------------------------------------------------------ what guaranteed delivery orders
+
+    def inject(self, batch: Sequence[packets.Publish]) -> None:
+        """Publish at QoS 1 and 2, with the packet ids that are given."""
+        if self._echoes is not None:
+            for each in batch:
+                copies = self.subscriptions.count(each.topic)
+                self._echoes.expect(each.topic, each.payload, copies)
+        self.connection.order(inputs.Publish(batch))
+
+    def answer(self, batch: Sequence[packets.Handshake]) -> None:
+        """Write steps of handshakes."""
+        if self._connected:
+            self.connection.order(inputs.Answer(batch))
+
+    def stays(self, topic: str) -> bool:
+        """Whether publications to a topic never enter."""
+        return bool(self._staying) and self.subscriptions.stays(topic)
 
     # ------------------------------------------------------------ what the broker says
 
@@ -142,25 +202,68 @@ class BrokerClient:
                 self._note_answer(asked, reasons)
             case effects.Unsubscribed(filters=filters):
                 self._note_end(filters)
+            case effects.Answered(steps) if self._guarantees:
+                self._guarantees.answered(steps)
             case effects.ConnectRefused() | effects.Disconnected() | effects.ProtocolViolation():
-                self._connected = False
-                self._status(effect.text)
-            case effects.NotSent(batch, reason):
-                self.counters[f"dropped: {reason}"] += len(batch)
-            case effects.OversizedReceived():
-                self.counters["dropped: larger than a packet may be"] += 1
+                self._part(effect.text)
+            case effects.NotSent(unsent, reason):
+                self._note_unsent(unsent, reason)
+            case effects.OversizedReceived(publication):
+                self._note_oversized(publication)
             case _:
                 pass
 
+    def _part(self, reason: str) -> None:
+        self._connected = False
+        if self._guarantees:
+            self._guarantees.disconnected()
+        self._status(reason)
+
+    def _note_oversized(self, publication: packets.Oversized) -> None:
+        """It is lost, and acknowledged: it would come again after every reconnection."""
+        self.counters["dropped: larger than a packet may be"] += 1
+        if publication.qos and self._guarantees:
+            rest = packets.Publish("", b"", publication.qos, packet_id=publication.packet_id)
+            self._guarantees.received([(rest, False)])
+
+    def _note_unsent(self, batch: Sequence[packets.Publish | Plain], reason: str) -> None:
+        numbered = [p for p in batch if not isinstance(p, tuple) and p.qos]
+        if len(numbered) < len(batch):
+            self.counters[f"dropped: {reason}"] += len(batch) - len(numbered)
+        if numbered and self._guarantees and self._connected:
+            self._guarantees.not_sent(numbered, reason)
+
     def _greet(self, effect: effects.Connected) -> None:
-        """The broker knows nothing of this clean session: subscribe to everything, oldest first."""
+        """Subscribe to everything, oldest first. In a session of before, the broker may not have
+        got the last changes: it is told again what it should have, and what not."""
         self._connected = True
         self._identified = effect.limits.identifiers_available
         self._echoes = None if effect.limits.version is Version.V5 else Echoes(monotonic)
         self._status("")
-        self.subscriptions.start_over()
-        self._requests = deque(self.subscriptions.wanted)
+        expected = self._recall_session(effect.session_present)
+        if self._guarantees:
+            self._guarantees.connected(effect.session_present, expected, effect.limits)
+        names = dict.fromkeys([*self._doubtful, *self.subscriptions.wanted])
+        ages = {name: age for age, name in enumerate(self.subscriptions.held)}
+        self._requests = deque(sorted(names, key=lambda name: ages.get(name, len(ages))))
         self._send_requests()
+
+    def _recall_session(self, present: bool) -> bool:
+        """Know the subscriptions that the broker still has; return whether there should be any."""
+        held = self._log.held if self._log is not None else {}
+        expected = bool(held) and self._echoes is None  # with 3.1.1 no session lasts
+        if not present:
+            self.subscriptions.start_over()
+            if self._log is not None:
+                self._log.start_over()
+            self._doubtful = set()
+            return expected
+        self.subscriptions.resume()
+        for name, identifier in held.items():
+            if identifier != LEAVING and name not in self.subscriptions.held:
+                self.subscriptions.restore(name, identifier)
+        self._doubtful = set(held) | set(self.subscriptions.held)
+        return expected
 
     def _note_answer(self, wishes: tuple[packets.Subscription, ...], reasons: bytes) -> None:
         """Tell the node; an answer for a filter that was given up meanwhile means nothing."""
@@ -169,6 +272,7 @@ class BrokerClient:
             if reason >= REFUSED:
                 self.counters["subscriptions denied"] += 1
                 self.subscriptions.exclude(name)
+                self._note(name, ENDED)
             if name not in self.subscriptions:
                 continue
             if reason >= REFUSED:
@@ -178,10 +282,21 @@ class BrokerClient:
         self._send_requests()
 
     def _note_end(self, filters: tuple[str, ...]) -> None:
+        for name in filters:
+            self._note(name, ENDED)
         self._requests.extend(name for name in filters if self.subscriptions.leave(name))
         self._send_requests()
 
     def _capture(self, batch: Sequence[packets.Publish]) -> None:
+        if self._guarantees is not None and any([p.qos for p in batch]):
+            sure = [p for p in batch if p.qos]
+            batch = [p for p in batch if not p.qos]
+            taken = {id(p) for p in self._take(sure)}
+            self._guarantees.received([(p, id(p) in taken) for p in sure])
+        self._captured(self._take(batch))
+
+    def _take(self, batch: Sequence[packets.Publish]) -> list[packets.Publish]:
+        """Leave out copies that do not count."""
         if self._echoes is not None:
             batch = self._news(self._echoes, batch)
         oldest = self.subscriptions.oldest
@@ -195,7 +310,7 @@ class BrokerClient:
             unfit = sum(oldest(p.topic) == UNFIT for p in batch)
             self.counters["dropped: topic with too many levels"] += unfit
             self.counters["other copies"] += len(batch) - len(taken) - unfit
-        self._captured(taken)
+        return taken
 
     def _news(self, echoes: Echoes, batch: Sequence[packets.Publish]) -> list[packets.Publish]:
         """Leave out what MQTT 3.1.1 sends besides news: stored values, which only there have the

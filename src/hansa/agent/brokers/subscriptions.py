@@ -35,6 +35,7 @@ class Subscriptions:
         self._oldest: dict[str, int] = {}
         self._wanted: dict[str, None] = {}
         self._leaving: set[str] = set()
+        self._held: dict[str, int] = {}
 
     def __contains__(self, topic_filter: str) -> bool:
         """Whether a filter is wanted."""
@@ -56,9 +57,20 @@ class Subscriptions:
     def enter(self, topic_filter: str) -> int:
         """A filter is being subscribed to; return its identifier, above all others."""
         self._last += 1
-        self._trie.put(topic_filter, self._last)
-        self._oldest.clear()
+        self.restore(topic_filter, self._last)
         return self._last
+
+    def restore(self, topic_filter: str, identifier: int) -> None:
+        """The broker has a filter, under this identifier, from an earlier connection."""
+        self._last = max(self._last, identifier)
+        self._held[topic_filter] = identifier
+        self._trie.put(topic_filter, identifier)
+        self._oldest.clear()
+
+    @property
+    def held(self) -> dict[str, int]:
+        """The filters that decide, with their identifiers."""
+        return dict(self._held)
 
     def part(self, topic_filter: str) -> None:
         """A filter is being unsubscribed from; it decides until it has left."""
@@ -73,6 +85,7 @@ class Subscriptions:
     def exclude(self, topic_filter: str) -> None:
         """The broker has refused a filter; it stays wanted, for another connection may bring it."""
         self._trie.remove(topic_filter)
+        self._held.pop(topic_filter, None)
         self._oldest.clear()
 
     def holds(self, topic_filter: str) -> bool:
@@ -95,9 +108,14 @@ class Subscriptions:
     def start_over(self) -> None:
         """A new connection without a session: the broker has none of them."""
         self._trie = FilterTrie()
+        self._held.clear()
         self._oldest.clear()
         self._leaving.clear()
         self._last = 0
+
+    def resume(self) -> None:
+        """A new connection with the session of before: ends that were asked for are in doubt."""
+        self._leaving.clear()
 
     def oldest(self, topic: str) -> int:
         """Return the identifier whose copy of a publication counts, 0 or UNFIT if none does."""

@@ -1,0 +1,30 @@
+"""What an operator has to look at: told once in the log, shown on /status until it is over."""
+
+import logging
+from collections.abc import Callable
+from functools import partial
+
+log = logging.getLogger("hansa.agent")
+
+
+class Alarms:
+    """The alarms of one agent, by name."""
+
+    def __init__(self) -> None:
+        """Start without any."""
+        self.active: dict[str, str] = {}
+
+    def set(self, name: str, text: str) -> None:
+        """Raise an alarm, or end it with an empty text."""
+        if text == self.active.get(name, ""):
+            return
+        if text:
+            self.active[name] = text
+            log.error("alarm %s: %s", name, text)
+        else:
+            del self.active[name]
+            log.info("alarm over %s", name)
+
+    def named(self, name: str) -> Callable[[str], None]:
+        """Return what raises and ends one of them."""
+        return partial(self.set, name)

@@ -1,0 +1,173 @@
+"""The journal of what other nodes owe this one: taken over, and on its way into the broker.
+
+Each publication has an index, by which it gets its packet id; the record that binds it holds it
+whole. After a restart the journal tells what was not completed, what the broker had accepted, and
+up to which position each origin's publications were taken.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from hansa.errors import JournalDamaged
+from hansa.journal.records import Accepted, Bound, Completed, Progress, Record
+from hansa.journal.settings import JournalSettings
+from hansa.journal.writer import Writer
+from hansa.protocol.vocabulary import NodeId, Publication
+
+PACKET_IDS = 64_999
+"""Ids for publications: 1 up to this one. Those above it are for subscriptions."""
+
+ENTRY_BYTES = 200
+"""What an entry costs in memory besides what it holds."""
+
+
+@dataclass(slots=True, eq=False)
+class Entry:
+    """A publication on its way into the broker."""
+
+    bound: Bound
+    offset: int
+    """Where it is in the journal."""
+    accepted_at: int | None = None
+    """Where the journal says that the broker has accepted it; then it is never published again."""
+    was_sent: bool = False
+    """Whether the broker may have seen it."""
+
+    @property
+    def packet_id(self) -> int:
+        """Its packet id, which follows from its index."""
+        return 1 + self.bound.index % PACKET_IDS
+
+    @property
+    def size(self) -> int:
+        """About how many bytes it takes."""
+        bound = self.bound
+        return ENTRY_BYTES + len(bound.topic) + len(bound.payload) + len(bound.properties)
+
+
+class Backlog:
+    """What is not yet completed, in order, and its journal."""
+
+    def __init__(self, path: Path, node: NodeId, epoch: int, settings: JournalSettings) -> None:
+        """Open the journal, or make one."""
+        self.entries: dict[int, Entry] = {}
+        self.bytes = 0
+        self.taken: dict[NodeId, tuple[int, int]] = {}
+        self.damage = ""
+        """Why a former journal could not be used."""
+        self._next_index = 1
+        try:
+            self.writer = Writer(path, node, epoch, settings)
+        except JournalDamaged as error:
+            aside = path.with_name(f"{path.name}-damaged-{epoch}")
+            self.damage = f"{error}; it is set aside as {aside.name}, publications may be lost"
+            path.rename(aside)
+            self.writer = Writer(path, node, epoch, settings)
+        for record in self.writer.replay():
+            self._recover(record)
+        self.writer.carry = self._carry
+
+    def _recover(self, record: Record) -> None:
+        match record:
+            case Progress(origin, epoch, _, number):
+                self._take(origin, epoch, number)
+            case Bound(index, origin, epoch, number):
+                self._take(origin, epoch, number)
+                self._add(Entry(record, -1, was_sent=True))
+            case Accepted(index):
+                if index in self.entries:
+                    self.entries[index].accepted_at = -1
+            case Completed(index):
+                self._remove(index)
+            case _:
+                return
+        if not isinstance(record, Progress):
+            self._next_index = max(self._next_index, record.index + 1)
+
+    def _carry(self) -> Iterator[Record]:
+        for origin, (epoch, number) in self.taken.items():
+            yield Progress(origin, epoch, 0, number)
+        yield Completed(self._next_index - 1)
+        for entry in self.entries.values():
+            yield entry.bound
+            if entry.accepted_at is not None:
+                yield Accepted(entry.bound.index)
+
+    # ------------------------------------------------------------ writing
+
+    def bind(self, publication: Publication) -> Entry:
+        """Take a publication over; it may be published when this is durable."""
+        bound = Bound(
+            self._next_index,
+            publication.origin,
+            publication.life,
+            publication.number,
+            publication.qos,
+            publication.topic,
+            publication.payload,
+            publication.retain,
+            publication.properties,
+        )
+        entry = self._write(bound)
+        self._take(publication.origin, publication.life, publication.number)
+        return entry
+
+    def rebind(self, entry: Entry) -> Entry:
+        """Give a publication another index: the broker has forgotten what it was told of it."""
+        bound = entry.bound
+        again = self._write(
+            Bound(
+                self._next_index,
+                bound.origin,
+                bound.epoch,
+                bound.number,
+                bound.qos,
+                bound.topic,
+                bound.payload,
+                bound.retain,
+                bound.properties,
+            )
+        )
+        self.complete(entry)
+        return again
+
+    def skip(self, publication: Publication) -> int:
+        """Take a publication over that must not be published here; return the offset."""
+        origin, epoch, number = publication.origin, publication.life, publication.number
+        offset = self.writer.append(Progress(origin, epoch, 0, number))
+        self._take(origin, epoch, number)
+        return offset
+
+    def accept(self, entry: Entry) -> int:
+        """The broker has a publication of QoS 2; it may be released when this is durable."""
+        offset = self.writer.append(Accepted(entry.bound.index))
+        entry.accepted_at = offset
+        return offset
+
+    def complete(self, entry: Entry) -> int:
+        """The broker has a publication for good."""
+        offset = self.writer.append(Completed(entry.bound.index))
+        self._remove(entry.bound.index)
+        return offset
+
+    def _write(self, bound: Bound) -> Entry:
+        entry = Entry(bound, self.writer.append(bound))
+        self._next_index += 1
+        self._add(entry)
+        return entry
+
+    def _add(self, entry: Entry) -> None:
+        self._remove(entry.bound.index)  # a carried record may say again what follows it
+        self.entries[entry.bound.index] = entry
+        self.bytes += entry.size
+
+    def _remove(self, index: int) -> None:
+        entry = self.entries.pop(index, None)
+        if entry is not None:
+            self.bytes -= entry.size
+
+    def _take(self, origin: int, epoch: int, number: int) -> None:
+        """Positions only grow; a publication that is bound again changes nothing."""
+        before = self.taken.get(NodeId(origin), (0, 0))
+        self.taken[NodeId(origin)] = max(before, (epoch, number))

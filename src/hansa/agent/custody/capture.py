@@ -1,0 +1,231 @@
+"""From the broker into the journal: publications of QoS 1 and 2 by clients here.
+
+A publication is acknowledged when it is durable, and in the order in which it came; one that nobody
+is owed, at once, but not before those ahead of it. What was captured and comes again, because the
+broker did not get our answer, is recognised by its packet id and content: acknowledged, not kept.
+
+    QoS 1   PUBLISH → Captured durable → PUBACK
+    QoS 2   PUBLISH → Captured durable → PUBREC → PUBREL → Settled durable → PUBCOMP
+"""
+
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
+
+from hansa.agent.custody.commits import Commits
+from hansa.agent.custody.keeping import RECENT, Keeping, Seen, digest
+from hansa.agent.custody.points import Point
+from hansa.errors import JournalUnusable
+from hansa.journal.crash import reached
+from hansa.mqtt.packets import Handshake, PubAck, PubComp, Publish, PubRec
+from hansa.protocol.events import Kept
+from hansa.protocol.vocabulary import Publication
+
+AROUND = 32_768
+"""Half of all packet ids. A broker that counts them upwards cannot have come around to one by then,
+and what it sends again it sends first."""
+
+DURABLE = -1
+"""The offset of what need not be waited for."""
+
+
+class Receipt(NamedTuple):
+    """An answer that waits for the disk."""
+
+    offset: int
+    answer: Handshake
+    seen: Seen | None = None
+
+
+class Capture:
+    """One node's publications on their way into its journal."""
+
+    def __init__(
+        self,
+        keeping: Keeping,
+        start: Callable[[Publish], Publication | None],
+        answer: Callable[[Sequence[Handshake]], None],
+        kept: Callable[[Kept], None],
+        problem: Callable[[str], None],
+    ) -> None:
+        """`start` gives a publication its position, None if nobody is owed it; `answer` writes to
+        the broker; `problem` is told what is wrong with the disk."""
+        self.keeping = keeping
+        self.counters: Counter[str] = Counter()
+        self._start = start
+        self._answer = answer
+        self._kept = kept
+        self._problem = problem
+        self._broken = False
+        self._seen = {seen.packet_id: seen for seen in keeping.found}
+        self._connection = 0
+        self._receipts = 0
+        self._began = 0
+        self._waiting: deque[Receipt] = deque()
+        self._unsafe: deque[tuple[int, Publication]] = deque()
+        keeping.remembered = self._remembered
+        self._commits = Commits(keeping.writer, self._durable, problem)
+
+    def _remembered(self) -> Iterable[Seen]:
+        """Return what the broker may send again, as far as can be known."""
+        oldest = self._receipts - RECENT
+        return [
+            seen
+            for seen in self._seen.values()
+            if seen.qos > 1 or not seen.acknowledged or seen.receipt > oldest
+        ]
+
+    # ------------------------------------------------------------ the connection
+
+    def connected(self, session_present: bool) -> None:
+        """The broker is there; if it has forgotten us, nothing comes again."""
+        self._connection += 1
+        self._began = self._receipts
+        self._waiting.clear()
+        if session_present:
+            self._seen = {seen.packet_id: seen for seen in self._remembered()}
+            return
+        numbers = [seen.number for seen in self._seen.values() if seen.number]
+        self._seen.clear()
+        for number in numbers:
+            self._append_settled(number)
+
+    def disconnected(self) -> None:
+        """What was not answered will come again."""
+        self._waiting.clear()
+
+    async def stop(self) -> None:
+        """Acknowledge nothing more, and close the journal."""
+        await self._commits.stop()
+        try:
+            self.keeping.writer.close()
+        except JournalUnusable as error:
+            self._problem(str(error))
+
+    # ------------------------------------------------------------ what the broker sends
+
+    def receive(self, batch: Iterable[tuple[Publish, bool]]) -> None:
+        """Publications came, in order; of each, whether it is one to take and not another copy."""
+        for publish, is_taken in batch:
+            self._receipts += 1
+            seen = self._recognise(publish)
+            if seen is None and is_taken:
+                if self._broken:
+                    continue  # without an answer it stays with the broker, and comes again
+                seen = self._capture(publish)
+            kind = PubAck if publish.qos == 1 else PubRec
+            offset = seen.offset if seen else DURABLE
+            self._waiting.append(Receipt(offset, kind(publish.packet_id), seen))
+        reached(Point.CAPTURE_APPENDED)
+        if self._receipts - self._began >= AROUND:
+            self._forget_former()
+        if self._unsafe:
+            self._commits.ask()
+        self._acknowledge()
+
+    def released(self, packet_ids: Iterable[int]) -> None:
+        """PUBREL came: the broker has our PUBREC, and may use these ids again after PUBCOMP."""
+        for packet_id in packet_ids:
+            seen = self._seen.pop(packet_id, None)
+            offset = self._append_settled(seen.number) if seen and seen.number else DURABLE
+            self._waiting.append(Receipt(offset, PubComp(packet_id)))
+        reached(Point.SETTLED_APPENDED)
+        self._commits.ask()
+        self._acknowledge()
+
+    def _recognise(self, publish: Publish) -> Seen | None:
+        seen = self._seen.get(publish.packet_id)
+        if (
+            seen is None
+            or seen.connection == self._connection
+            or seen.qos != publish.qos
+            or seen.digest != digest(publish)
+        ):
+            return None
+        seen.connection, seen.receipt = self._connection, self._receipts
+        seen.acknowledged = False
+        self.counters["captured before"] += 1
+        return seen
+
+    def _capture(self, publish: Publish) -> Seen | None:
+        publication = self._start(publish)
+        if publication is None:
+            return None
+        try:
+            offset = self.keeping.keep(publication, publish.packet_id)
+        except JournalUnusable as error:
+            self._broken = True
+            self._problem(str(error))
+            offset = self.keeping.writer.end  # never durable
+        else:
+            self._unsafe.append((offset, publication))
+            self.counters["kept"] += 1
+        seen = Seen(
+            publish.packet_id,
+            publish.qos,
+            digest(publish),
+            publication.number,
+            offset,
+            self._connection,
+            self._receipts,
+        )
+        self._seen[publish.packet_id] = seen
+        return seen
+
+    def _append_settled(self, number: int) -> int:
+        try:
+            return self.keeping.settle(number)
+        except JournalUnusable as error:
+            self._broken = True
+            self._problem(str(error))
+            return self.keeping.writer.end
+
+    def _forget_former(self) -> None:
+        """What a former connection brought and this one did not bring again was acknowledged."""
+        self._began = self._receipts
+        self._seen = {
+            packet_id: seen
+            for packet_id, seen in self._seen.items()
+            if seen.qos > 1 or seen.connection == self._connection
+        }
+
+    # ------------------------------------------------------------ what the disk has
+
+    def _durable(self) -> None:
+        durable = self.keeping.writer.durable
+        reached(Point.CAPTURE_DURABLE)
+        last: Publication | None = None
+        while self._unsafe and self._unsafe[0][0] < durable:
+            _, last = self._unsafe.popleft()
+        self._acknowledge()
+        if last is not None:
+            self._kept(Kept(last.life, last.number))
+
+    def _acknowledge(self) -> None:
+        """Answer what is durable, up to the first that is not."""
+        durable, waiting = self.keeping.writer.durable, self._waiting
+        answers: list[Handshake] = []
+        while waiting and waiting[0].offset < durable:
+            receipt = waiting.popleft()
+            answers.append(receipt.answer)
+            if receipt.seen is not None:
+                receipt.seen.acknowledged = True
+        if answers:
+            settled = any(isinstance(each, PubComp) for each in answers)
+            if settled:
+                reached(Point.SETTLED_DURABLE)
+            self._answer(answers)
+            reached(Point.SETTLED_TOLD if settled else Point.CAPTURE_ACKNOWLEDGED)
+
+    def renew(self, epoch: int) -> None:
+        """The journal begins anew, in another epoch; what waits is durable in the old one."""
+        self.keeping.renew(epoch)
+        for seen in self._seen.values():
+            seen.number, seen.offset = 0, DURABLE
+        self._waiting = deque(each._replace(offset=DURABLE) for each in self._waiting)
+        last = self._unsafe[-1][1] if self._unsafe else None
+        self._unsafe.clear()
+        self._commits = Commits(self.keeping.writer, self._durable, self._problem)
+        self._acknowledge()
+        if last is not None:
+            self._kept(Kept(last.life, last.number))

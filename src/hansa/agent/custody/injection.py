@@ -1,0 +1,272 @@
+"""From the journal into the broker: each publication once, whatever crashes in between.
+
+    QoS 1   Bound durable → PUBLISH → PUBACK → Completed durable
+    QoS 2   Bound durable → PUBLISH → PUBREC → Accepted durable → PUBREL → PUBCOMP → Completed
+
+A publication's packet id follows from its place in the journal. So after a crash: what was accepted
+gets PUBREL, which can be said twice; what was not gets PUBLISH with the same id, which the broker
+recognises if it had come before. PUBLISH never follows PUBREL. What was bound is safe here, so its
+origin gets a receipt before the broker has it.
+
+When the broker has lost the session, nobody knows what became of those under way: `no-loss` sends
+them again, `no-dup` does not; both count them.
+"""
+
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Protocol
+
+from hansa.agent.custody.backlog import PACKET_IDS, Backlog, Entry
+from hansa.agent.custody.commits import Commits
+from hansa.agent.custody.points import Point
+from hansa.agent.custody.settings import DeliverySettings
+from hansa.errors import JournalUnusable
+from hansa.journal.crash import reached
+from hansa.mqtt.limits import Limits
+from hansa.mqtt.packets import Handshake, PubAck, PubComp, Publish, PubRec, PubRel
+from hansa.mqtt.vocabulary import describe
+from hansa.protocol.events import Stored
+from hansa.protocol.vocabulary import NodeId, Publication
+
+
+class InjectionPort(Protocol):
+    """What injection asks of the broker's client."""
+
+    def inject(self, batch: Sequence[Publish]) -> None:
+        """Publish these."""
+
+    def answer(self, batch: Sequence[Handshake]) -> None:
+        """Write steps of handshakes."""
+
+    def stays(self, topic: str) -> bool:
+        """Whether publications to a topic never enter."""
+
+
+class Injection:
+    """Other nodes' publications on their way into the broker here."""
+
+    def __init__(
+        self,
+        backlog: Backlog,
+        port: InjectionPort,
+        stored: Callable[[Stored], None],
+        problem: Callable[[str], None],
+        settings: DeliverySettings,
+    ) -> None:
+        """`stored` is told what is safe here, `problem` what is wrong with the disk."""
+        self.backlog = backlog
+        self.counters: Counter[str] = Counter()
+        self._settings = settings
+        self._port = port
+        self._stored = stored
+        self._problem = problem
+        self._commits = Commits(backlog.writer, self._durable, problem)
+        self._limits: Limits | None = None
+        self._waiting: deque[Publication] = deque()
+        self._binding: deque[tuple[int, Entry | None, Stored | None]] = deque()
+        self._ready: deque[Entry] = deque(backlog.entries.values())
+        self._sent: dict[int, Entry] = {}
+        self._accepted: deque[Entry] = deque()
+        self._completed: deque[int] = deque()
+        """Offsets of completions of QoS 1 that are not durable; they still count as under way, so
+        that a crash makes no more duplicates than the window."""
+
+    @property
+    def waiting(self) -> int:
+        """Publications for which there was no room; their origins have no receipt."""
+        return len(self._waiting)
+
+    @property
+    def _is_full(self) -> bool:
+        backlog = self.backlog
+        return backlog.bytes > self._settings.inbox_bytes or len(backlog.entries) >= PACKET_IDS
+
+    async def stop(self) -> None:
+        """Publish nothing more, and close the journal."""
+        await self._commits.stop()
+        try:
+            self.backlog.writer.close()
+        except JournalUnusable as error:
+            self._problem(str(error))
+
+    # ------------------------------------------------------------ from the node
+
+    def deliver(self, publication: Publication) -> None:
+        """Take a publication over, or let it wait until there is room."""
+        self._waiting.append(publication)
+        with self._disk():
+            self._bind()
+
+    @contextmanager
+    def _disk(self) -> Iterator[None]:
+        """Stop if the journal can no longer be written: only a new life knows what it holds."""
+        try:
+            yield
+        except JournalUnusable as error:
+            self._limits = None
+            self._problem(str(error))
+
+    def _bind(self) -> None:
+        bound = False
+        while self._waiting and not self._is_full:
+            publication = self._waiting[0]
+            receipt = Stored(publication.origin, publication.life, publication.number)
+            if self._port.stays(publication.topic):
+                self.counters["dropped: topic stays at its broker"] += 1
+                self._binding.append((self.backlog.skip(publication), None, receipt))
+            else:
+                entry = self.backlog.bind(publication)
+                self._binding.append((entry.offset, entry, receipt))
+            self._waiting.popleft()
+            bound = True
+        if bound:
+            reached(Point.BOUND_APPENDED)
+            self._commits.ask()
+
+    # ------------------------------------------------------------ what the disk has
+
+    def _durable(self) -> None:
+        durable = self.backlog.writer.durable
+        stored: dict[NodeId, Stored] = {}
+        while self._binding and self._binding[0][0] < durable:
+            _, entry, receipt = self._binding.popleft()
+            if receipt is not None:
+                stored[receipt.origin] = receipt
+            if entry is not None:
+                self._ready.append(entry)
+        if stored:
+            reached(Point.BOUND_DURABLE)
+        while self._completed and self._completed[0] < durable:
+            self._completed.popleft()
+        with self._disk():
+            self._release()
+            self._publish()
+        for receipt in stored.values():
+            self._stored(receipt)
+
+    def _release(self) -> None:
+        """Send PUBREL for what is durably accepted, in order."""
+        durable = self.backlog.writer.durable
+        steps: list[Handshake] = []
+        while self._accepted and self._limits is not None:
+            entry = self._accepted[0]
+            assert entry.accepted_at is not None
+            if entry.accepted_at >= durable:
+                break
+            self._accepted.popleft()
+            self._sent[entry.packet_id] = entry
+            steps.append(PubRel(entry.packet_id))
+        if steps:
+            reached(Point.ACCEPTED_DURABLE)
+            self._port.answer(steps)
+            reached(Point.RELEASED)
+
+    def _publish(self) -> None:
+        """Publish what is ready, as far as the window lets it."""
+        if self._limits is None:
+            return
+        window = min(self._settings.window, self._limits.receive_maximum)
+        batch: list[Publish] = []
+        while self._ready and len(self._sent) + len(self._completed) < window:
+            entry = self._ready[0]
+            if entry.packet_id in self._sent:
+                break
+            self._ready.popleft()
+            assert entry.accepted_at is None and entry.offset < self.backlog.writer.durable
+            batch.append(self._packet(entry, self._limits))
+            if batch[-1].qos:
+                entry.was_sent = True
+                self._sent[entry.packet_id] = entry
+            else:
+                self.backlog.complete(entry)
+        if batch:
+            self.counters["injected"] += len(batch)
+            self._port.inject(batch)
+            reached(Point.PUBLISHED)
+
+    def _packet(self, entry: Entry, limits: Limits) -> Publish:
+        bound, qos = entry.bound, min(entry.bound.qos, limits.qos_max)
+        is_again = entry.was_sent and qos > 0
+        packet_id = entry.packet_id if qos else 0
+        return Publish(
+            bound.topic, bound.payload, qos, bound.retain, is_again, packet_id, (), bound.properties
+        )
+
+    # ------------------------------------------------------------ what the broker says
+
+    def connected(self, session_present: bool, limits: Limits) -> None:
+        """The broker is there: end what was begun, begin again what it may not have."""
+        self._limits = limits
+        self._sent.clear()
+        with self._disk():
+            if not session_present:
+                self._judge_uncertain()
+            known = self._bound()
+            self._accepted = deque(each for each in known if each.accepted_at is not None)
+            self._ready = deque(each for each in known if each.accepted_at is None)
+            self._release()
+            self._publish()
+
+    def disconnected(self) -> None:
+        """What is under way will be resumed."""
+        self._limits = None
+        self._sent.clear()
+
+    def _judge_uncertain(self) -> None:
+        """The session is gone: what the broker had accepted has to be published anew or given up,
+        and so has what it may have seen."""
+        window, entries = self._settings.window, self._bound()
+        uncertain = [each for each in entries if each.was_sent][:window]
+        self.counters["inject_uncertain"] += len(uncertain)
+        if self._settings.prefer == "no-dup":
+            for entry in uncertain:
+                self.backlog.complete(entry)
+        elif uncertain:
+            # All of them, or they would change their order; they were stored before.
+            anew = [self.backlog.rebind(entry) for entry in entries]
+            self._binding.extendleft([(each.offset, each, None) for each in reversed(anew)])
+            self._commits.ask()
+
+    def _bound(self) -> list[Entry]:
+        """Return what is durably bound and not completed, in order."""
+        fresh = {id(entry) for _, entry, _ in self._binding}
+        return [each for each in self.backlog.entries.values() if id(each) not in fresh]
+
+    def answered(self, batch: Sequence[Handshake]) -> None:
+        """PUBACK, PUBREC or PUBCOMP came: a batch is of one kind."""
+        kind = type(batch[0])
+        with self._disk():
+            for step in batch:
+                entry = self._sent.get(step.packet_id)
+                if entry is not None:
+                    self._take_step(entry, step)
+            reached(Point.ACCEPTED_APPENDED if kind is PubRec else Point.COMPLETED)
+            if kind is not PubComp:
+                self._commits.ask()
+            self._bind()
+            self._publish()
+
+    def _take_step(self, entry: Entry, step: Handshake) -> None:
+        if type(step) is PubRec and not step.refused:
+            self.backlog.accept(entry)
+            self._accepted.append(entry)
+        else:
+            self._complete(entry, step)
+
+    def _complete(self, entry: Entry, step: Handshake) -> None:
+        del self._sent[entry.packet_id]
+        if step.refused and type(step) is not PubComp:
+            self.counters[f"dropped: the broker refuses it ({describe(step.reason)})"] += 1
+        offset = self.backlog.complete(entry)
+        if type(step) is PubAck:
+            self._completed.append(offset)
+
+    def not_sent(self, batch: Sequence[Publish], reason: str) -> None:
+        """These cannot be published at this broker, now or ever."""
+        with self._disk():
+            for publish in batch:
+                entry = self._sent.pop(publish.packet_id, None)
+                if entry is not None:
+                    self.backlog.complete(entry)
+                    self.counters[f"dropped: {reason}"] += 1

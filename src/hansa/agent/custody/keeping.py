@@ -1,0 +1,210 @@
+"""The journal of what clients here published at QoS 1 and 2: what others are owed.
+
+One directory per epoch, the greatest is the present one. After a restart it tells where the
+positions go on, what each receiver is owed, and which packets the broker may send again.
+"""
+
+import shutil
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from hashlib import blake2b
+from pathlib import Path
+
+from hansa.errors import JournalDamaged, JournalTrimmed, JournalUnusable
+from hansa.journal.reader import Reader
+from hansa.journal.records import Captured, Chained, Record, Settled, Unsettled
+from hansa.journal.settings import JournalSettings
+from hansa.journal.writer import Writer
+from hansa.mqtt.packets import Publish
+from hansa.protocol.effects import Recall
+from hansa.protocol.events import Recalled
+from hansa.protocol.vocabulary import NodeId, Publication
+
+RECENT = 8_192
+"""Publications of QoS 1 that are remembered although they were acknowledged: the broker may not
+have got that. More than can be under way; far less than it takes to use a packet id again."""
+
+
+def digest(publish: Publish | Captured) -> bytes:
+    """Return 16 bytes that tell publications apart."""
+    state = blake2b(publish.payload, digest_size=16)
+    topic = publish.topic.encode()
+    state.update(b"%d,%d,%d," % (publish.qos, publish.retain, len(topic)))
+    state.update(topic)
+    state.update(publish.properties)
+    return state.digest()
+
+
+@dataclass(slots=True)
+class Seen:
+    """A captured publication that the broker may send again."""
+
+    packet_id: int
+    qos: int
+    digest: bytes
+    number: int
+    """Its position, 0 if that is of an epoch that has ended."""
+    offset: int = -1
+    """Where it is in the journal; -1 if it was there when the journal was opened."""
+    connection: int = 0
+    """On which connection it came last; 0 for one of a former life."""
+    receipt: int = 0
+    """How many came before it in this life."""
+    acknowledged: bool = False
+
+
+class Keeping:
+    """The journal of one node's own publications."""
+
+    def __init__(
+        self, directory: Path, node: NodeId, new_epoch: int, settings: JournalSettings
+    ) -> None:
+        """Open the journal of the greatest epoch, or make one."""
+        self._directory = directory
+        self._node = node
+        self._settings = settings
+        self.owed: dict[NodeId, int] = {}
+        self.remembered: Callable[[], Iterable[Seen]] = tuple
+        """Returns what the broker may send again, to be carried into new segments."""
+        self.found: list[Seen] = []
+        """What a former life left of that."""
+        self.damage = ""
+        """Why a former journal could not be used."""
+        epoch = max(_epochs(directory), default=new_epoch)
+        try:
+            self.writer = self._open(epoch)
+            self._recover()
+        except JournalDamaged as error:
+            self.damage = f"{error}; a new one begins, what was owed may be lost"
+            self.owed.clear()
+            self.writer = self._open(max(new_epoch, epoch + 1))
+
+    def _open(self, epoch: int) -> Writer:
+        self._path = self._directory / f"{epoch:020d}"
+        writer = Writer(self._path, self._node, epoch, self._settings)
+        writer.carry = self._carry
+        for other in _epochs(self._directory):
+            if other < epoch:  # nobody can ask for it any more
+                shutil.rmtree(self._directory / f"{other:020d}", ignore_errors=True)
+        return writer
+
+    def _recover(self) -> None:
+        seen: dict[int, Seen] = {}
+        for record in self.writer.replay():
+            match record:
+                case Chained(last):
+                    self.owed.update({NodeId(node): number for node, number in last})
+                case Captured(number=number, qos=qos, previous=previous, packet_id=packet_id):
+                    self.owed.update({NodeId(node): number for node, _ in previous})
+                    seen[number] = Seen(packet_id, qos, digest(record), number)
+                case Unsettled(number, packet_id, qos, kept):
+                    seen[number] = Seen(packet_id, qos, kept, number)
+                case Settled(number):
+                    seen.pop(number, None)
+                case _:
+                    pass
+        once = [each for each in seen.values() if each.qos == 1][-RECENT:]
+        self.found = [each for each in seen.values() if each.qos > 1] + once
+
+    def _carry(self) -> Iterator[Record]:
+        yield Chained(tuple(self.owed.items()))
+        for seen in self.remembered():
+            if seen.number:
+                yield Unsettled(seen.number, seen.packet_id, seen.qos, seen.digest)
+
+    def keep(self, publication: Publication, packet_id: int) -> int:
+        """Write a publication; return its offset. It must not leave before that is durable."""
+        assert all(before < publication.number for _, before in publication.previous)
+        offset = self.writer.append(
+            Captured(
+                publication.number,
+                publication.qos,
+                publication.topic,
+                publication.payload,
+                publication.retain,
+                publication.properties,
+                publication.previous,
+                packet_id,
+                time.time_ns(),
+            )
+        )
+        for receiver, _ in publication.previous:
+            self.owed[receiver] = publication.number
+        return offset
+
+    def settle(self, number: int) -> int:
+        """Write that the broker will not send a publication again; return the offset."""
+        return self.writer.append(Settled(number))
+
+    def renew(self, epoch: int) -> None:
+        """Begin a new epoch: this journal was an old copy."""
+        self.writer.close()
+        self.owed.clear()
+        self.writer = self._open(epoch)
+
+    def recall(self, order: Recall) -> Recalled:
+        """Read what a node is owed; for a thread of its own."""
+        try:
+            found, upto = self._find(order)
+        except JournalUnusable:
+            found, upto = [], order.after  # nothing is lost by it: the node will ask again
+        return Recalled(order.to, order.epoch, order.after, upto, tuple(found))
+
+    def _find(self, order: Recall) -> tuple[list[Publication], int]:
+        """Return what there is, and up to where that is all."""
+        found: list[Publication] = []
+        room = order.bytes_max
+        for record in self._records(order.after + 1, order.upto):
+            if record is None:
+                if found:  # the next answer will begin with what is lost here
+                    return found, found[-1].number
+            elif any(to == order.to for to, _ in record.previous):
+                room -= len(record.payload)
+                if found and room < 0:
+                    return found, found[-1].number
+                found.append(self._publication(record, order.epoch))
+        return found, order.upto
+
+    def _records(self, first: int, last: int) -> Iterator[Captured | None]:
+        """Yield the captured publications that can still be read, None where some cannot."""
+        reader = Reader(self._path)
+        source: Iterator[tuple[int, Record]] = reader.captured(first, last)
+        while True:
+            try:
+                for _, record in source:
+                    if isinstance(record, Captured) and record.number >= first:
+                        if record.number > last:
+                            return
+                        yield record
+            except JournalTrimmed:
+                left = reader.headers()
+                if not left:
+                    return
+                source = reader.captured(left[0].number, last)
+            except JournalDamaged as damaged:
+                yield None
+                if damaged.resume is None:
+                    return
+                source = reader.read(damaged.resume)
+            else:
+                return
+
+    def _publication(self, record: Captured, epoch: int) -> Publication:
+        return Publication(
+            origin=self._node,
+            life=epoch,
+            number=record.number,
+            qos=record.qos,
+            topic=record.topic,
+            payload=record.payload,
+            retain=record.retain,
+            previous=tuple((NodeId(node), number) for node, number in record.previous),
+            properties=record.properties,
+        )
+
+
+def _epochs(directory: Path) -> list[int]:
+    if not directory.is_dir():
+        return []
+    return [int(path.name) for path in directory.iterdir() if path.name.isdecimal()]

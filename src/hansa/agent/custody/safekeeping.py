@@ -1,0 +1,206 @@
+"""Guaranteed delivery at one agent, put together: what the node orders and the broker brings goes
+to capture, injection, the journals and the file of acquaintances."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Sequence
+from typing import Protocol
+
+from hansa.agent import tasks
+from hansa.agent.alarms import Alarms
+from hansa.agent.custody import acquaintances
+from hansa.agent.custody.acquaintances import Acquaintances
+from hansa.agent.custody.backlog import Backlog
+from hansa.agent.custody.capture import Capture
+from hansa.agent.custody.injection import Injection, InjectionPort
+from hansa.agent.custody.keeping import Keeping
+from hansa.agent.custody.settings import DeliverySettings
+from hansa.agent.state import INBOX, JOURNAL, NODES, StateDirectory
+from hansa.errors import UsageError
+from hansa.mqtt.limits import Limits
+from hansa.mqtt.packets import Handshake, Publish, PubRel
+from hansa.protocol.custody import Remembered
+from hansa.protocol.effects import EpochRenewed, Recall, Remember
+from hansa.protocol.events import Event, Restored
+from hansa.protocol.node import Node
+from hansa.protocol.records import Record
+from hansa.protocol.vocabulary import Identity, NodeId, Publication
+
+RECALLS_MAX = 2
+"""Threads that read the journal at a time: the rest of the pool is for commits."""
+
+
+class NodePort(Protocol):
+    """What guaranteed delivery asks of the loop around the node."""
+
+    @property
+    def node(self) -> Node:
+        """The node itself."""
+
+    def feed(self, *events: Event) -> None:
+        """Hand events to the node."""
+
+    def captured_surely(self, publication: Publish) -> Publication | None:
+        """Give a publication of QoS 1 or 2 its position, None if nobody is owed it."""
+
+
+class Safekeeping:
+    """Everything that is behind QoS 1 and 2."""
+
+    def __init__(
+        self,
+        state: StateDirectory,
+        identity: Identity,
+        settings: DeliverySettings,
+        alarms: Alarms,
+    ) -> None:
+        """Open the journals of this agent."""
+        self._state = state
+        self._settings = settings
+        self._alarms = alarms
+        self._keeping = Keeping(
+            state.path / JOURNAL, identity.node, identity.incarnation, settings.journal()
+        )
+        self._backlog = Backlog(
+            state.path / INBOX, identity.node, identity.incarnation, settings.inbox()
+        )
+        alarms.set("journal damaged", self._keeping.damage)
+        alarms.set("inbox damaged", self._backlog.damage)
+        self._known = _known(state)
+        self._recalls: set[asyncio.Task[None]] = set()
+        self._recalling = asyncio.Semaphore(RECALLS_MAX)
+        self.counters: Counter[str] = Counter()
+
+    def past(self) -> Remembered:
+        """Return what the node starts with."""
+        writer = self._keeping.writer
+        return Remembered(
+            writer.epoch, writer.next_number, dict(self._keeping.owed), dict(self._backlog.taken)
+        )
+
+    def attach(self, driver: NodePort, broker: InjectionPort) -> None:
+        """Meet the node and the broker's client; the node learns what was known."""
+        self._driver = driver
+        self.capture = Capture(
+            self._keeping,
+            start=driver.captured_surely,
+            answer=broker.answer,
+            kept=driver.feed,
+            problem=self._alarms.named("journal"),
+        )
+        self.injection = Injection(
+            self._backlog,
+            broker,
+            stored=driver.feed,
+            problem=self._alarms.named("inbox"),
+            settings=self._settings,
+        )
+        self._acquaintances = Acquaintances(
+            self._known,
+            write=self._state.remember_nodes,
+            noted=driver.feed,
+            problem=self._alarms.named("acquaintances"),
+        )
+        driver.feed(Restored(tuple(each for known in self._known.values() for each in known)))
+
+    async def stop(self) -> None:
+        """Write what is left, and let the files go."""
+        for task in self._recalls:
+            task.cancel()
+        await self._acquaintances.stop()
+        await self.capture.stop()
+        await self.injection.stop()
+
+    # ------------------------------------------------------------ what the node orders
+
+    def perform(self, order: Recall | Remember | EpochRenewed) -> None:
+        """Do what the node wants of the disk."""
+        match order:
+            case Recall():
+                task = tasks.start(self._recall(order))
+                self._recalls.add(task)
+                task.add_done_callback(self._recalls.discard)
+            case Remember(_, node):
+                records = self._driver.node.records_of(node)
+                if not records:
+                    self._keeping.owed.pop(node, None)
+                self._acquaintances.remember(order, records)
+            case EpochRenewed(epoch):
+                text = f"it was an old copy; epoch {epoch} begins, publications may be lost"
+                self._alarms.set("journal restored", text)
+                self.counters["epochs renewed"] += 1
+                self.capture.renew(epoch)
+
+    def deliver(self, publication: Publication) -> None:
+        """Give a publication of QoS 1 or 2 to the broker, surely."""
+        self.injection.deliver(publication)
+
+    async def _recall(self, order: Recall) -> None:
+        async with self._recalling:
+            recalled = await asyncio.to_thread(self._keeping.recall, order)
+        self._driver.feed(recalled)
+
+    # ------------------------------------------------------------ what the broker's client tells
+
+    def connected(self, session_present: bool, session_expected: bool, limits: Limits) -> None:
+        """The broker is there, and perhaps has forgotten the agent's session."""
+        if session_expected and not session_present:
+            self.counters["broker_session_lost"] += 1
+            text = "the broker has forgotten the agent's session: publications may be lost"
+            self._alarms.set("broker session lost", text)
+        self.capture.connected(session_present)
+        self.injection.connected(session_present, limits)
+
+    def disconnected(self) -> None:
+        """The broker is gone."""
+        self.capture.disconnected()
+        self.injection.disconnected()
+
+    def received(self, batch: Sequence[tuple[Publish, bool]]) -> None:
+        """Publications of QoS 1 and 2 came; of each, whether it is to be taken."""
+        self.capture.receive(batch)
+
+    def answered(self, batch: Sequence[Handshake]) -> None:
+        """Steps of handshakes came, of one kind."""
+        if isinstance(batch[0], PubRel):
+            self.capture.released(step.packet_id for step in batch)
+        else:
+            self.injection.answered(batch)
+
+    def not_sent(self, batch: Sequence[Publish], reason: str) -> None:
+        """These cannot be published at this broker."""
+        self.injection.not_sent(batch, reason)
+
+    # ------------------------------------------------------------ inspection
+
+    def status(self) -> dict[str, object]:
+        """Return where everything stands."""
+        outbox = self._driver.node.custody.outbox
+        epoch, position = outbox.position
+        writer = self._keeping.writer
+        return {
+            "epoch": epoch,
+            "position": position - 1,
+            "first": writer.first_number,
+            "settled": outbox.settled,
+            "owed": {f"{node:016x}": d.safe - d.acknowledged for node, d in outbox.debts.items()},
+            "unsynced_bytes": writer.end - writer.durable,
+            "inbox": len(self._backlog.entries),
+            "inbox_bytes": self._backlog.bytes,
+            "inbox_waiting": self.injection.waiting,
+        }
+
+    def counts(self) -> Counter[str]:
+        """Return all counters."""
+        return self.counters + self.capture.counters + self.injection.counters
+
+
+def _known(state: StateDirectory) -> dict[NodeId, tuple[Record, ...]]:
+    data = state.nodes()
+    if not data:
+        return {}
+    try:
+        return acquaintances.decode(data)
+    except ValueError as error:
+        path = state.path / NODES
+        raise UsageError(f"{path} cannot be read ({error}); remove it to start without") from None

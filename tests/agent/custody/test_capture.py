@@ -1,0 +1,265 @@
+"""From the broker into the journal: what is acknowledged when, and what is known again."""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from pathlib import Path
+from typing import Any
+
+from tests.agent.custody.crashing import crash
+from tests.agent.waiting import until
+
+from hansa.agent.custody.capture import AROUND, Capture
+from hansa.agent.custody.keeping import Keeping
+from hansa.errors import JournalUnusable
+from hansa.journal.settings import JournalSettings
+from hansa.mqtt.packets import Handshake, PubAck, PubComp, Publish, PubRec
+from hansa.protocol.events import Kept
+from hansa.protocol.vocabulary import NodeId, Publication
+
+ME, YOU = NodeId(1), NodeId(2)
+
+
+class Life:
+    """One life of an agent, between a broker and a node made of lists. Whoever publishes to `no`
+    reaches nobody."""
+
+    def __init__(self, path: Path, session_present: bool = True) -> None:
+        self._path = path
+        self.answers: list[Handshake] = []
+        self.kept: list[Kept] = []
+        self.problems: list[str] = []
+        self.started: list[bytes] = []
+        self.keeping = Keeping(path, ME, 7, JournalSettings())
+        self._number = self.keeping.writer.next_number
+        self.capture = Capture(
+            self.keeping, self._start, self._answer, self.kept.append, self.problems.append
+        )
+        self.capture.connected(session_present)
+
+    def _start(self, publish: Publish) -> Publication | None:
+        if publish.topic == "no":
+            return None
+        self.started.append(publish.payload)
+        number, self._number = self._number, self._number + 1
+        previous = ((YOU, number - 1),)
+        return Publication(
+            ME, 7, number, publish.qos, publish.topic, publish.payload, previous=previous
+        )
+
+    def _answer(self, batch: Sequence[Handshake]) -> None:
+        self.answers += batch
+
+    def receive(self, *batch: Publish) -> None:
+        self.capture.receive([(publish, True) for publish in batch])
+
+    async def answered(self, count: int) -> list[Handshake]:
+        await until(lambda: len(self.answers) >= count, f"{count} answers")
+        return self.answers
+
+    def crash(self) -> None:
+        """End, and leave the disk as it is now."""
+        crash(self._path, self.keeping.writer)
+
+
+def publish(packet_id: int, payload: bytes = b"x", qos: int = 1, topic: str = "a") -> Publish:
+    return Publish(topic, payload, qos, packet_id=packet_id)
+
+
+def run(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    asyncio.run(work())
+
+
+def test_what_is_durable_is_acknowledged_in_order_and_then_may_leave(tmp_path):
+    async def work() -> None:
+        life = Life(tmp_path)
+        life.receive(publish(1), publish(2, qos=2), publish(3, topic="no"), publish(4))
+        assert life.answers == []
+        assert await life.answered(4) == [PubAck(1), PubRec(2), PubAck(3), PubAck(4)]
+        assert life.kept[-1] == Kept(7, 3)
+        await life.capture.stop()
+
+    run(work)
+
+
+def test_what_nobody_is_owed_waits_for_nothing(tmp_path):
+    async def work() -> None:
+        life = Life(tmp_path)
+        life.capture.receive([(publish(1, topic="no"), True), (publish(2, qos=2), False)])
+        assert life.answers == [PubAck(1), PubRec(2)]
+        await life.capture.stop()
+
+    run(work)
+
+
+def test_what_comes_again_after_a_crash_is_acknowledged_and_not_kept(tmp_path):
+    async def work() -> None:
+        life = Life(tmp_path)
+        life.receive(publish(1), publish(2, qos=2), publish(3))
+        await life.answered(3)
+        life.crash()
+        for _ in range(2):  # a second crash does not change it
+            life = Life(tmp_path)
+            life.receive(publish(1), publish(2, qos=2), publish(3, b"another"))
+            assert await life.answered(3) == [PubAck(1), PubRec(2), PubAck(3)]
+            assert life.started == [b"another"][: len(life.started)]
+            life.crash()
+        assert life.capture.counters["captured before"] >= 2
+
+    run(work)
+
+
+def test_what_was_not_durable_is_kept_when_it_comes_again(tmp_path):
+    async def work() -> None:
+        life = Life(tmp_path)
+        life.keeping.keep(Publication(ME, 7, 1, 1, "a", b"x", previous=((YOU, 0),)), 1)
+        life.crash()
+        life = Life(tmp_path)
+        life.receive(publish(1))
+        await life.answered(1)
+        assert life.started == [b"x"]
+        await life.capture.stop()
+
+    run(work)
+
+
+def test_on_one_connection_the_same_packet_id_is_another_publication(tmp_path):
+    async def work() -> None:
+        life = Life(tmp_path)
+        life.receive(publish(1))
+        await life.answered(1)
+        life.receive(publish(1))
+        await life.answered(2)
+        assert life.started == [b"x", b"x"]
+        await life.capture.stop()
+
+    run(work)
+
+
+def test_on_the_next_connection_it_is_the_same_publication(tmp_path):
+    async def work() -> None:
+        life = Life(tmp_path)
+        life.receive(publish(1))
+        life.capture.disconnected()
+        life.capture.connected(session_present=True)
+        life.receive(publish(1))
+        assert await life.answered(1) == [PubAck(1)]
+        assert life.started == [b"x"]
+        await life.capture.stop()
+
+    run(work)
+
+
+def test_a_broker_that_forgot_the_session_sends_nothing_again(tmp_path):
+    async def work() -> None:
+        life = Life(tmp_path)
+        life.receive(publish(1), publish(2, qos=2))
+        await life.answered(2)
+        life.crash()
+        life = Life(tmp_path, session_present=False)
+        life.receive(publish(1))
+        await life.answered(1)
+        life.crash()  # it stays forgotten
+        life = Life(tmp_path)
+        life.receive(publish(2, qos=2))
+        await life.answered(1)
+        assert life.started == [b"x"]
+        await life.capture.stop()
+
+    run(work)
+
+
+def test_after_pubrel_a_packet_id_is_free_and_pubcomp_says_so_when_that_is_durable(tmp_path):
+    async def work() -> None:
+        life = Life(tmp_path)
+        life.receive(publish(1, qos=2))
+        await life.answered(1)
+        life.capture.released([1])
+        assert life.answers == [PubRec(1)]
+        assert await life.answered(2) == [PubRec(1), PubComp(1)]
+        life.crash()
+        life = Life(tmp_path)
+        life.receive(publish(1, qos=2))
+        await life.answered(1)
+        assert life.started == [b"x"]
+        await life.capture.stop()
+
+    run(work)
+
+
+def test_pubrel_for_what_is_unknown_is_answered(tmp_path):
+    async def work() -> None:
+        life = Life(tmp_path)
+        life.capture.released([9])
+        assert life.answers == [PubComp(9)]
+        await life.capture.stop()
+
+    run(work)
+
+
+def test_half_of_all_packet_ids_later_nothing_of_before_comes_again(tmp_path):
+    async def work() -> None:
+        life = Life(tmp_path)
+        life.receive(publish(1), publish(2, qos=2))
+        await life.answered(2)
+        life.capture.connected(session_present=True)
+        life.capture.receive([(publish(3, topic="no"), False)] * AROUND)
+        life.receive(publish(1), publish(2, qos=2))
+        await until(lambda: life.answers[-1] == PubRec(2), "the last answer")
+        assert life.started == [b"x", b"x", b"x"]  # QoS 1 is taken for another, QoS 2 never
+        await life.capture.stop()
+
+    run(work)
+
+
+def test_a_disk_that_fails_holds_back_the_answers_and_is_told(tmp_path, monkeypatch):
+    async def work() -> None:
+        life = Life(tmp_path)
+
+        def fail() -> int:
+            raise JournalUnusable("no space")
+
+        monkeypatch.setattr(life.keeping.writer, "commit", fail)
+        monkeypatch.setattr("hansa.agent.custody.commits.RETRY_S", 0.01)
+        life.receive(publish(1))
+        await until(lambda: life.problems, "the problem")
+        assert (life.answers, life.kept, life.problems[0]) == ([], [], "no space")
+        monkeypatch.undo()
+        assert await life.answered(1) == [PubAck(1)]
+        assert life.problems[-1] == ""
+        await life.capture.stop()
+
+    run(work)
+
+
+def test_a_journal_that_cannot_be_written_leaves_publications_with_the_broker(
+    tmp_path, monkeypatch
+):
+    async def work() -> None:
+        life = Life(tmp_path)
+
+        def fail(record: object) -> int:
+            raise JournalUnusable("broken")
+
+        monkeypatch.setattr(life.keeping.writer, "append", fail)
+        life.receive(publish(1), publish(2), publish(3, topic="no"))
+        assert (life.answers, life.started) == ([], [b"x"])
+        assert life.problems == ["broken"]
+        await life.capture.stop()
+
+    run(work)
+
+
+def test_a_new_epoch_keeps_what_waits_for_an_answer(tmp_path):
+    async def work() -> None:
+        life = Life(tmp_path)
+        life.receive(publish(1, qos=2))
+        life.capture.renew(9)
+        assert life.answers == [PubRec(1)]
+        assert life.kept == [Kept(7, 1)]
+        life.capture.connected(session_present=True)
+        life.receive(publish(1, qos=2))
+        assert await life.answered(2) == [PubRec(1), PubRec(1)]
+        assert life.started == [b"x"]
+        await life.capture.stop()
+
+    run(work)

@@ -1,0 +1,389 @@
+"""From the journal into the broker: the handshakes, and how a new life or session takes them up."""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.agent.custody.crashing import crash
+from tests.agent.waiting import until
+
+from hansa.agent.custody.backlog import PACKET_IDS, Backlog
+from hansa.agent.custody.injection import Injection
+from hansa.agent.custody.settings import DeliverySettings
+from hansa.errors import JournalUnusable
+from hansa.journal.records import Completed
+from hansa.journal.settings import JournalSettings
+from hansa.journal.writer import Writer
+from hansa.mqtt.limits import Limits
+from hansa.mqtt.packets import Handshake, PubAck, PubComp, Publish, PubRec, PubRel
+from hansa.mqtt.vocabulary import Version
+from hansa.protocol.events import Stored
+from hansa.protocol.vocabulary import NodeId, Publication
+
+ME, YOU, OTHER = NodeId(1), NodeId(2), NodeId(3)
+
+
+def limits(receive_maximum: int = 100, qos_max: int = 2) -> Limits:
+    return Limits(
+        version=Version.V5,
+        client_id="",
+        keep_alive=30,
+        session_expiry=0,
+        receive_maximum=receive_maximum,
+        qos_max=qos_max,
+    )
+
+
+class Life:
+    """One life of an agent, with a broker and a node made of lists."""
+
+    def __init__(
+        self, path: Path, journal: JournalSettings | None = None, **settings: object
+    ) -> None:
+        self._path = path
+        self.said: list[Publish | Handshake] = []
+        self.stored: list[Stored] = []
+        self.problems: list[str] = []
+        self.backlog = Backlog(path, ME, 5, journal or JournalSettings())
+        self.injection = Injection(
+            self.backlog,
+            self,
+            self.stored.append,
+            self.problems.append,
+            DeliverySettings(**settings),  # type: ignore[arg-type]
+        )
+
+    def inject(self, batch: Sequence[Publish]) -> None:
+        self.said += batch
+
+    def answer(self, batch: Sequence[Handshake]) -> None:
+        self.said += batch
+
+    def stays(self, topic: str) -> bool:
+        return topic == "stays"
+
+    def connect(self, session_present: bool = True, **granted: int) -> None:
+        self.injection.connected(session_present, limits(**granted))
+
+    def deliver(self, *numbers: int, qos: int = 2, origin: NodeId = YOU) -> None:
+        for number in numbers:
+            self.injection.deliver(Publication(origin, 8, number, qos, "a", b"%d" % number))
+
+    async def says(self, *expected: Publish | Handshake) -> None:
+        """Wait until exactly this was said, and forget it."""
+        await until(lambda: len(self.said) >= len(expected), f"{expected}, but {self.said}")
+        assert self.said == list(expected)
+        self.said.clear()
+
+    def crash(self) -> None:
+        """End, and leave the disk as it is now."""
+        crash(self._path, self.backlog.writer)
+
+
+def packet(index: int, payload: bytes = b"", qos: int = 2, dup: bool = False) -> Publish:
+    """What is injected at an index; its payload is the index unless told otherwise."""
+    return Publish("a", payload or b"%d" % index, qos, False, dup, 1 + index)
+
+
+def run(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    asyncio.run(work())
+
+
+def test_qos_2_goes_through_all_steps(tmp_path):
+    async def work() -> None:
+        life = Life(tmp_path)
+        life.connect()
+        life.deliver(1)
+        assert not life.said and not life.stored  # nothing before it is durable
+        await life.says(packet(1))
+        assert life.stored == [Stored(YOU, 8, 1)]
+        life.injection.answered([PubRec(2)])
+        assert life.said == []
+        await life.says(PubRel(2))
+        life.injection.answered([PubComp(2)])
+        assert life.backlog.entries == {}
+        await life.injection.stop()
+
+    run(work)
+
+
+def test_qos_1_is_complete_with_its_acknowledgement(tmp_path):
+    async def work() -> None:
+        life = Life(tmp_path)
+        life.connect()
+        life.deliver(1, qos=1)
+        await life.says(packet(1, qos=1))
+        life.injection.answered([PubAck(2)])
+        assert life.backlog.entries == {}
+        await life.injection.stop()
+
+    run(work)
+
+
+def test_without_a_broker_publications_are_stored_and_wait(tmp_path):
+    async def work() -> None:
+        life = Life(tmp_path)
+        life.deliver(1, 2)
+        life.deliver(1, origin=OTHER)
+        await until(lambda: len(life.stored) == 2, "stored")
+        assert life.stored == [Stored(YOU, 8, 2), Stored(OTHER, 8, 1)]
+        life.connect()
+        await life.says(packet(1), packet(2), packet(3, b"1"))
+        await life.injection.stop()
+
+    run(work)
+
+
+def test_a_new_life_takes_every_handshake_up_where_it_was(tmp_path):
+    async def work() -> None:
+        life = Life(tmp_path)
+        life.connect()
+        life.deliver(1, 2, 3)
+        await life.says(packet(1), packet(2), packet(3))
+        life.injection.answered([PubRec(2), PubRec(3)])
+        await life.says(PubRel(2), PubRel(3))
+        life.injection.answered([PubComp(2)])
+        life.backlog.writer.commit()
+        life.crash()
+        life = Life(tmp_path)
+        assert life.backlog.taken == {YOU: (8, 3)}
+        life.connect()
+        await life.says(PubRel(3), packet(3, dup=True))
+        life.injection.answered([PubRec(4)])
+        await life.says(PubRel(4))
+        life.injection.answered([PubComp(3), PubComp(4)])
+        life.deliver(4)
+        await life.says(packet(4))
+        await life.injection.stop()
+
+    run(work)
+
+
+def test_what_was_not_durably_accepted_is_published_again(tmp_path):
+    async def work() -> None:
+        life = Life(tmp_path)
+        life.connect()
+        life.deliver(1)
+        await life.says(packet(1))
+        life.backlog.accept(life.backlog.entries[1])
+        life.crash()
+        life = Life(tmp_path)
+        life.connect()
+        await life.says(packet(1, dup=True))
+        await life.injection.stop()
+
+    run(work)
+
+
+def test_a_connection_lost_between_acceptance_and_release_resumes_with_the_release(tmp_path):
+    async def work() -> None:
+        life = Life(tmp_path)
+        life.connect()
+        life.deliver(1, 2)
+        await life.says(packet(1), packet(2))
+        life.injection.answered([PubRec(2)])
+        life.injection.disconnected()
+        life.connect()
+        await until(lambda: len(life.said) == 2, "both")
+        assert set(life.said) == {PubRel(2), packet(2, dup=True)}
+        await life.injection.stop()
+
+    run(work)
+
+
+def test_the_window_is_the_smaller_of_ours_and_the_broker_s(tmp_path):
+    async def work() -> None:
+        life = Life(tmp_path, window=3)
+        life.connect(receive_maximum=2)
+        life.deliver(1, 2, 3, 4, qos=1)
+        await life.says(packet(1, qos=1), packet(2, qos=1))
+        life.injection.answered([PubAck(2)])
+        assert life.said == []  # a crash now would repeat the first
+        await life.says(packet(3, qos=1))
+        life.injection.disconnected()
+        life.connect(receive_maximum=9)
+        await life.says(*(packet(n, qos=1, dup=n < 4) for n in (2, 3, 4)))
+        await life.injection.stop()
+
+    run(work)
+
+
+def test_packet_ids_come_around(tmp_path):
+    async def work() -> None:
+        with Writer(tmp_path, ME, 5) as writer:
+            writer.append(Completed(PACKET_IDS - 2))
+        life = Life(tmp_path)
+        life.connect()
+        life.deliver(1, 2, qos=1)
+        expected = [Publish("a", b"%d" % n, 1, packet_id=p) for n, p in ((1, PACKET_IDS), (2, 1))]
+        await life.says(*expected)
+        await life.injection.stop()
+
+    run(work)
+
+
+def test_beyond_its_bound_the_inbox_gives_no_receipts(tmp_path):
+    async def work() -> None:
+        life = Life(tmp_path, inbox_bytes=300)
+        life.deliver(1, 2, 3, qos=1)
+        await until(lambda: life.stored, "stored")
+        assert (life.stored, life.injection.waiting) == ([Stored(YOU, 8, 2)], 1)
+        life.connect()
+        await life.says(packet(1, qos=1), packet(2, qos=1))
+        life.injection.answered([PubAck(2)])
+        await life.says(packet(3, qos=1))
+        assert life.stored[-1] == Stored(YOU, 8, 3)
+        await life.injection.stop()
+
+    run(work)
+
+
+def test_a_lost_session_makes_what_was_under_way_uncertain_and_sends_it_again(tmp_path):
+    async def work() -> None:
+        life = Life(tmp_path)
+        life.connect()
+        life.deliver(1, 2)
+        await life.says(packet(1), packet(2))
+        life.injection.answered([PubRec(2)])
+        await life.says(PubRel(2))
+        life.injection.disconnected()
+        life.deliver(3)
+        await until(lambda: len(life.stored) == 2, "stored")
+        life.connect(session_present=False)
+        await life.says(*(packet(3 + n, b"%d" % n) for n in (1, 2, 3)))
+        assert life.injection.counters["inject_uncertain"] == 2
+        life.crash()
+        life = Life(tmp_path)
+        life.connect()
+        await life.says(*(packet(3 + n, b"%d" % n, dup=True) for n in (1, 2, 3)))
+        assert life.backlog.taken == {YOU: (8, 3)}
+        await life.injection.stop()
+
+    run(work)
+
+
+def test_who_prefers_no_duplicates_loses_what_is_uncertain(tmp_path):
+    async def work() -> None:
+        life = Life(tmp_path, prefer="no-dup")
+        life.connect()
+        life.deliver(1)
+        await life.says(packet(1))
+        life.injection.disconnected()
+        life.deliver(2)
+        await until(lambda: len(life.stored) == 2, "stored")
+        life.connect(session_present=False)
+        await life.says(packet(2))
+        assert life.injection.counters["inject_uncertain"] == 1
+        await life.injection.stop()
+
+    run(work)
+
+
+def test_what_the_broker_refuses_is_counted_and_done_with(tmp_path):
+    async def work() -> None:
+        life = Life(tmp_path)
+        life.connect()
+        life.deliver(1, 2, qos=2)
+        life.deliver(3, qos=1)
+        await life.says(packet(1), packet(2), packet(3, qos=1))
+        life.injection.answered([PubRec(2, 0x87)])
+        life.injection.not_sent([packet(2)], "too large")
+        life.injection.answered([PubAck(4, 0x10)])  # nobody is subscribed: that is no refusal
+        assert life.backlog.entries == {}
+        assert life.injection.counters["dropped: too large"] == 1
+        assert life.injection.counters["dropped: the broker refuses it (0x87 not authorized)"] == 1
+        await life.injection.stop()
+
+    run(work)
+
+
+def test_a_broker_that_knows_only_qos_0_or_1_gets_that(tmp_path):
+    async def work() -> None:
+        life = Life(tmp_path)
+        life.connect(qos_max=1)
+        life.deliver(1)
+        await life.says(packet(1, qos=1))
+        life.injection.disconnected()
+        life.connect(qos_max=0)
+        await life.says(Publish("a", b"1"))
+        assert life.backlog.entries == {}
+        await life.injection.stop()
+
+    run(work)
+
+
+def test_what_stays_at_its_broker_is_taken_and_not_published(tmp_path):
+    async def work() -> None:
+        life = Life(tmp_path)
+        life.connect()
+        life.injection.deliver(Publication(YOU, 8, 1, 1, "stays", b"x"))
+        life.deliver(2)
+        await life.says(packet(1, b"2"))
+        assert life.stored == [Stored(YOU, 8, 2)]
+        life.crash()
+        life = Life(tmp_path)
+        assert life.backlog.taken == {YOU: (8, 2)}
+        await life.injection.stop()
+
+    run(work)
+
+
+@pytest.mark.parametrize("count", [1, 40])
+def test_every_segment_tells_all(tmp_path, count):
+    async def work() -> None:
+        small = JournalSettings(segment_bytes=300, retention_bytes=300)
+        life = Life(tmp_path, small)
+        life.connect()
+        life.deliver(1, 2)
+        await life.says(packet(1), packet(2))
+        life.injection.answered([PubRec(2)])
+        await life.says(PubRel(2))
+        for number in range(3, 3 + count):
+            life.deliver(number, qos=1)
+            await life.says(packet(number, qos=1))
+            life.injection.answered([PubAck(1 + number)])
+            life.backlog.writer.commit()
+        life.crash()
+        life = Life(tmp_path, small)
+        assert life.backlog.taken == {YOU: (8, 2 + count)}
+        life.connect()
+        await life.says(PubRel(2), packet(2, dup=True))
+        life.deliver(100)
+        await life.says(packet(3 + count, b"100"))
+        await life.injection.stop()
+
+    run(work)
+
+
+def test_a_journal_that_cannot_be_written_stops_the_handshakes(tmp_path, monkeypatch):
+    async def work() -> None:
+        life = Life(tmp_path)
+        life.connect()
+        life.deliver(1)
+        await life.says(packet(1))
+
+        def fail(record: object) -> int:
+            raise JournalUnusable("broken")
+
+        monkeypatch.setattr(life.backlog.writer, "append", fail)
+        life.injection.answered([PubRec(2)])
+        life.deliver(2)
+        assert (life.said, life.problems[-1], life.injection.waiting) == ([], "broken", 1)
+        await life.injection.stop()
+
+    run(work)
+
+
+def test_a_damaged_inbox_is_set_aside(tmp_path):
+    path = tmp_path / "inbox"
+    life = Life(path)
+    life.backlog.bind(Publication(YOU, 8, 1, 1, "a", b"x"))
+    life.backlog.writer.close()
+    (file,) = path.glob("*.log")
+    file.write_bytes(file.read_bytes()[:-3])
+    again = Backlog(path, ME, 6, JournalSettings())
+    assert "it is set aside as inbox-damaged-6" in again.damage
+    assert (again.entries, again.taken) == ({}, {})
+    again.writer.close()

@@ -1,0 +1,153 @@
+"""The journal of what clients here published: where it goes on, what it remembers and recalls."""
+
+from pathlib import Path
+
+import pytest
+
+from hansa.agent.custody.keeping import Keeping, digest
+from hansa.journal.settings import JournalSettings
+from hansa.mqtt.packets import Publish
+from hansa.protocol.effects import Recall
+from hansa.protocol.events import Recalled
+from hansa.protocol.vocabulary import NodeId, Publication
+
+ME, YOU, OTHER = NodeId(1), NodeId(2), NodeId(3)
+SMALL = JournalSettings(segment_bytes=300, retention_bytes=1_000)
+LARGE = JournalSettings()
+
+
+def opened(path: Path, settings: JournalSettings = LARGE) -> Keeping:
+    return Keeping(path, ME, 7, settings)
+
+
+def publication(number: int, to: NodeId = YOU, before: int = 0, qos: int = 1) -> Publication:
+    payload = b"%d" % number
+    return Publication(ME, 7, number, qos, "a", payload, previous=((to, before),))
+
+
+def filled(path: Path, count: int, settings: JournalSettings = LARGE) -> Keeping:
+    """A journal of so many publications, in turn for one node and for another."""
+    made = opened(path, settings)
+    for number in range(1, count + 1):
+        made.keep(publication(number, (YOU, OTHER)[number % 2], max(number - 2, 0)), number)
+        made.writer.commit()
+    return made
+
+
+def recall(made: Keeping, after: int, upto: int, bytes_max: int = 1_000) -> tuple[list[int], int]:
+    recalled = made.recall(Recall(YOU, 7, after, upto, bytes_max))
+    assert (recalled.to, recalled.epoch, recalled.after) == (YOU, 7, after)
+    return [each.number for each in recalled.publications], recalled.upto
+
+
+@pytest.mark.parametrize("settings", [LARGE, SMALL], ids=["one segment", "many"])
+def test_it_goes_on_where_it_ended(tmp_path, settings):
+    filled(tmp_path, 20, settings).writer.close()
+    again = opened(tmp_path, settings)
+    assert (again.writer.epoch, again.writer.next_number) == (7, 21)
+    assert again.owed == {YOU: 20, OTHER: 19}
+    again.writer.close()
+
+
+def test_what_the_broker_may_send_again_is_found_with_its_content(tmp_path):
+    made = opened(tmp_path)
+    for number, qos in ((1, 1), (2, 2), (3, 2)):
+        made.keep(publication(number, before=number - 1, qos=qos), 100 + number)
+    made.settle(2)
+    made.writer.close()
+    again = opened(tmp_path)
+    found = {(each.packet_id, each.qos, each.number): each.digest for each in again.found}
+    assert found == {
+        (101, 1, 1): digest(Publish("a", b"1", 1)),
+        (103, 2, 3): digest(Publish("a", b"3", 2)),
+    }
+    again.writer.close()
+
+
+def test_what_the_broker_may_send_again_is_carried_into_every_segment(tmp_path):
+    made = opened(tmp_path, SMALL)
+    made.keep(publication(1, qos=2), 101)
+    made.writer.close()
+    first = opened(tmp_path, SMALL)
+    first.remembered = lambda: first.found
+    for number in range(2, 20):
+        first.keep(publication(number, before=number - 1), number)
+    first.writer.close()
+    last = opened(tmp_path, SMALL)
+    assert (101, 2, 1) in [(each.packet_id, each.qos, each.number) for each in last.found]
+    last.writer.close()
+
+
+def test_a_node_is_recalled_what_names_it(tmp_path):
+    made = filled(tmp_path, 10)
+    assert recall(made, 0, 10) == ([2, 4, 6, 8, 10], 10)
+    assert recall(made, 4, 7) == ([6], 7)
+    assert recall(made, 4, 10, bytes_max=1) == ([6], 6)
+    assert recall(made, 4, 10, bytes_max=2) == ([6, 8], 8)
+    made.writer.close()
+
+
+def test_a_recalled_publication_is_as_it_was(tmp_path):
+    made = opened(tmp_path)
+    whole = Publication(
+        ME, 7, 1, 2, "a/b", b"x", True, previous=((YOU, 0),), properties=b"\x01\x01"
+    )
+    made.keep(whole, 5)
+    made.writer.commit()
+    assert made.recall(Recall(YOU, 7, 0, 1, 99)) == Recalled(YOU, 7, 0, 1, (whole,))
+    made.writer.close()
+
+
+def test_what_retention_dropped_is_not_recalled(tmp_path):
+    made = filled(tmp_path, 60, SMALL)
+    first = made.writer.first_number
+    assert first > 10
+    numbers, upto = recall(made, 0, 60)
+    assert numbers == [n for n in range(first, 61) if n % 2 == 0]
+    assert upto == 60
+    made.writer.close()
+
+
+def test_damage_ends_an_answer_and_begins_the_next(tmp_path):
+    made = filled(tmp_path, 40, JournalSettings(segment_bytes=300))
+    files = sorted((tmp_path / f"{7:020d}").glob("*.log"))
+    damaged = bytearray(files[2].read_bytes())
+    damaged[len(damaged) // 2] ^= 1
+    files[2].write_bytes(damaged)
+    numbers, upto = recall(made, 0, 40)
+    assert numbers[-1] == upto < 40
+    more, end = recall(made, upto, 40)
+    assert end == 40
+    assert more[0] > upto + 2, "something is missing between the two answers"
+    assert more == [n for n in range(more[0], 41) if n % 2 == 0]
+    made.writer.close()
+
+
+def test_a_journal_that_cannot_be_read_gives_nothing_away_as_lost(tmp_path):
+    made = filled(tmp_path, 4)
+    made.writer.close()
+    (tmp_path / f"{7:020d}" / "durable").unlink()
+    (tmp_path / f"{7:020d}" / "durable").mkdir()
+    assert recall(made, 0, 4) == ([], 0)
+
+
+def test_a_new_epoch_begins_at_one_and_the_old_one_goes(tmp_path):
+    made = filled(tmp_path, 4)
+    made.renew(9)
+    assert (made.writer.epoch, made.writer.next_number, made.owed) == (9, 1, {})
+    made.writer.close()
+    again = opened(tmp_path)
+    assert again.writer.epoch == 9
+    assert [path.name for path in tmp_path.iterdir()] == [f"{9:020d}"]
+    again.writer.close()
+
+
+def test_a_damaged_journal_is_given_up_for_a_new_epoch(tmp_path):
+    made = filled(tmp_path, 4)
+    made.writer.close()
+    (file,) = (tmp_path / f"{7:020d}").glob("*.log")
+    file.write_bytes(file.read_bytes()[:-20])
+    again = opened(tmp_path)
+    assert "is damaged at offset" in again.damage
+    assert (again.writer.epoch, again.owed, again.found) == (8, {}, [])
+    again.writer.close()
