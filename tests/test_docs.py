@@ -184,6 +184,12 @@ def test_every_decision_is_listed_with_its_title():
     ]
 
 
+def test_the_reading_order_leads_to_every_page():
+    linked = LINK.findall(read(DOCS / "README.md"))
+    pages = [path.name for path in DOCS.glob("*.md") if path.name != "README.md"]
+    assert [page for page in pages if page not in linked] == []
+
+
 def test_every_dependency_has_its_reason():
     project = tomllib.loads(read(ROOT / "pyproject.toml"))
     extras = project["project"]["optional-dependencies"].values()

@@ -44,7 +44,7 @@ class Entry:
         neighbours: tuple[LinkId, ...] = (),
         towards: tuple[LinkId, ...] = (),
         cut_off: bool = False,
-        ways: "Ways | None" = None,
+        ways: Ways | None = None,
     ) -> None:
         """Spread to all mesh neighbours if a member, else pass on towards the core. A member that
         is cut off has no way to the rest of its mesh: what starts here is counted as dropped.
