@@ -2,8 +2,9 @@
 
 import asyncio
 import json
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import fields
 from pathlib import Path
 
 from hansa.chaos import bridges
@@ -123,5 +124,9 @@ def _drained(outcome: Outcome) -> str:
 
 
 def _row(outcome: Outcome) -> dict[str, object]:
-    verdict = asdict(outcome.verdict)
+    verdict = {
+        field.name: dict(value) if isinstance(value, Counter) else value
+        for field in fields(outcome.verdict)
+        for value in [getattr(outcome.verdict, field.name)]
+    }
     return {**verdict, "drained_s": outcome.drained_s, "broken": outcome.broken}

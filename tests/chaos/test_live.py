@@ -1,0 +1,33 @@
+"""Real brokers, real agents, real trouble: nothing that was acknowledged is lost.
+
+Two minutes of everything in every run; each kind of trouble by itself with --long. A failure names
+the seed, and `hansa chaos NAME --seed N` plays the same again, as far as a live machine lets it.
+"""
+
+import asyncio
+
+import pytest
+
+from hansa.chaos.run import Outcome, Play, play
+from hansa.chaos.scenarios import SCENARIOS
+
+pytestmark = [pytest.mark.usefixtures("mosquitto"), pytest.mark.timeout(600)]
+
+
+def played(name: str, seconds: float) -> Outcome:
+    plan = Play(SCENARIOS[name], "grid:2x3", seconds=seconds, rate=50.0, drain_s=120.0)
+    return asyncio.run(play(plan))
+
+
+def test_two_minutes_of_everything():
+    outcome = played("everything", seconds=120.0)
+    assert outcome.broken == [], outcome.verdict.examples
+    assert outcome.drained_s is not None
+    assert outcome.verdict.fates["ok"] > 1_000
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_each_kind_of_trouble(name):
+    outcome = played(name, seconds=60.0)
+    assert outcome.broken == [], outcome.verdict.examples
