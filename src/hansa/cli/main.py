@@ -28,6 +28,7 @@ COMMANDS = {
     "chaos": "break a live federation on purpose, and account for every publication",
     "demo": "watch real brokers carry a message once, lose an agent and a broker, and heal",
     "doctor": "check a broker, and print what its configuration lacks",
+    "experiment": "compare the routing strategies on the papers' topologies and larger ones",
     "simulate": "run a federation on virtual time: the papers' scenarios, or any topology",
     "status": "show neighbours, members, topics with their core, interest, counters",
     "top": "the same, live",
@@ -47,6 +48,7 @@ Commands:
   status      {COMMANDS["status"]}
   top         {COMMANDS["top"]}
   simulate    {COMMANDS["simulate"]}
+  experiment  {COMMANDS["experiment"]}
   chaos       {COMMANDS["chaos"]}
 
   -h, --help  this; `hansa COMMAND --help` explains a command and its options
@@ -62,6 +64,7 @@ Examples:
   hansa simulate --topology grid:3x3 --seed 7   a grid of nine, publications and all
   hansa simulate --topology random:25,4 --faults crashes=3,cuts=2 --runs 100
                                                 a hundred seeds of random faults, on all cores
+  hansa experiment compare                      what each routing strategy costs, and when it pays
 """
 
 

@@ -3,7 +3,7 @@
 import gc
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 from hansa.protocol.inspection import NodeView
@@ -25,8 +25,13 @@ from hansa.simulator.world import World
 class Simulation:
     """One run, that can be looked at while it goes."""
 
-    def __init__(self, options: Options, listen: Listener | None = None) -> None:
-        """Prepare everything; nothing happens before `run`."""
+    def __init__(
+        self,
+        options: Options,
+        listen: Listener | None = None,
+        watchers: Iterable[Watcher] = (),
+    ) -> None:
+        """Prepare everything; nothing happens before `run`. More watchers may measure more."""
         self.options = options
         self.world = World(options, listen)
         self.director = Director(self.world)
@@ -35,10 +40,10 @@ class Simulation:
         structure = Structure(Truth(self.world), options.protocol, steady)
         self.tracker = Tracker(self.world, structure, always=options.check)
         self._cost = Cost(self.world, self.violations)
-        watchers: list[Watcher] = [self.tracker, self._cost]
+        checkers: list[Watcher] = [self.tracker, self._cost]
         if options.check:
-            watchers += all_checkers(self.world, self.violations, self.tracker, structure)
-        self.world.watch(watchers)
+            checkers += all_checkers(self.world, self.violations, self.tracker, structure)
+        self.world.watch([*checkers, *watchers])
         self._plan()
 
     def _plan(self) -> None:

@@ -1,0 +1,167 @@
+"""`hansa experiment`: the same trials for several systems, side by side."""
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, replace
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+from hansa.cli import arguments
+from hansa.cli.arguments import Parser, one_of, whole
+from hansa.errors import UsageError
+from hansa.protocol.settings import Metric, ProtocolSettings
+from hansa.protocol.strategies import STRATEGIES
+
+if TYPE_CHECKING:
+    from hansa.simulator.comparison import Measured
+    from hansa.simulator.trials import Trial
+
+DEFAULT_SEED = 1
+EXPERIMENTS = ("compare",)
+
+EXAMPLES = """\
+  hansa experiment compare                                       all strategies, all trials
+  hansa experiment compare --redundancy 1                        without a second way
+  hansa experiment compare --trial random-25-faults --seed 7     one trial, other faults
+  hansa experiment compare --strategy mesh --strategy paths --json
+
+exit code: 0 all promises kept, 1 some broken, 2 bad input, 70 a fault of Hansa itself
+"""
+
+
+def run(given: Sequence[str]) -> int:
+    """Run the command with these arguments and return its exit code."""
+    args = _parser().parse_args(given)
+    measured = list(_measure(args, _chosen(args)))
+    if args.json:
+        print(json.dumps([asdict(each) for each in measured], indent=2))
+    else:
+        _show(measured, args.seed)
+    return 1 if any(each.violations for each in measured) else 0
+
+
+def _parser() -> Parser:
+    made = Parser(
+        "hansa experiment",
+        "compare: play every routing strategy on the papers' topologies and on larger random\n"
+        "ones, in the simulator with every promise checked, and say what each costs.",
+        EXAMPLES,
+    )
+    made.add_argument("experiment", type=one_of(EXPERIMENTS), help="compare")
+    made.add_argument(
+        "--trial", action="append", metavar="NAME",
+        help="only this one; may be repeated (default: all, named in the output)",
+    )  # fmt: skip
+    made.add_argument(
+        "--strategy", action="append", type=one_of(STRATEGIES), metavar="NAME",
+        help=f"only this one; may be repeated (default: {', '.join(STRATEGIES)})",
+    )  # fmt: skip
+    made.add_argument(
+        "--redundancy", type=whole(1, 16, "parents"), default=2, metavar="N",
+        help="parents per mesh member; ways per receiver with paths, at most 2 (default 2)",
+    )  # fmt: skip
+    made.add_argument(
+        "--metric", type=one_of(Metric), default=Metric.HOPS, metavar="hops|rtt",
+        help="what makes a path short (default hops)",
+    )  # fmt: skip
+    made.add_argument(
+        "--seed", type=arguments.seed, default=DEFAULT_SEED, metavar="N",
+        help=f"draws topologies, clients and faults (default {DEFAULT_SEED})",
+    )  # fmt: skip
+    made.add_argument("--json", action="store_true", help="print JSON instead of tables")
+    return made
+
+
+def _chosen(args: argparse.Namespace) -> "list[Trial]":
+    from hansa.simulator.trials import trials
+
+    known = {trial.name: trial for trial in trials(args.seed)}
+    names = list(dict.fromkeys(args.trial or known))
+    for name in names:
+        if name not in known:
+            raise UsageError(f"there is no trial {name!r}; there are {', '.join(known)}")
+    return [known[name] for name in names]
+
+
+def _measure(args: argparse.Namespace, trials: "list[Trial]") -> "Iterator[Measured]":
+    """Play all, one after the other; where that is shown to somebody, with its progress."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    from hansa.simulator.comparison import measure
+
+    metric = Metric(args.metric)
+    settings = replace(ProtocolSettings(), redundancy=args.redundancy, metric=metric)
+    strategies = list(dict.fromkeys(args.strategy or STRATEGIES))
+    with Progress(console=Console(stderr=True), disable=not sys.stderr.isatty()) as progress:
+        bar = progress.add_task("", total=len(trials) * len(strategies))
+        for trial in trials:
+            for strategy in strategies:
+                progress.update(bar, description=f"{trial.name}: {strategy}")
+                yield measure(trial, settings, strategy, args.seed)
+                progress.advance(bar)
+
+
+# ---------------------------------------------------------------- for people
+
+
+def _show(measured: "list[Measured]", seed: int) -> None:
+    from hansa.cli.report import console, table
+    from hansa.simulator.trials import trials
+
+    titles = {trial.name: trial.title for trial in trials(seed)}
+    out = console()
+    for name, group in groupby(measured, key=lambda each: each.trial):
+        rows = list(group)
+        first = rows[0]
+        out.print(f"[bold]{name}[/bold]: {titles[name]}")
+        out.print(
+            f"{first.publications} publications left their broker, {first.expected} deliveries"
+            f" expected; the paper's subscription tables would take {first.notices} notices"
+        )
+        made = table(*_COLUMNS)
+        for each in rows:
+            made.add_row(each.strategy, *_cells(each))
+        out.print(made)
+        for each in rows:
+            for text in each.violations:
+                out.print(f"{each.strategy}: {text}", style="red", markup=False)
+    out.print(f"redundancy {measured[0].redundancy}, seed {seed}", style="dim")
+
+
+_COLUMNS = (
+    "strategy",
+    ">copies",
+    ">bytes",
+    ">busiest",
+    ">stretch",
+    ">ms",
+    ">99 % ms",
+    ">control",
+    ">control kB",
+    ">recovered",
+    ">lost",
+)
+
+
+def _cells(each: "Measured") -> list[str]:
+    from hansa.simulator.scenario import duration
+
+    return [
+        f"{each.copies:.2f}",
+        f"{each.bytes:.0f}",
+        f"{each.busiest:.2f}",
+        _number(each.stretch, 2),
+        _number(each.delay_ms, 1),
+        _number(each.delay_p99_ms, 1),
+        str(each.control_frames),
+        f"{each.control_bytes / 1000:.0f}",
+        "" if each.recovered_s is None else duration(each.recovered_s),
+        str(each.lost),
+    ]
+
+
+def _number(value: float | None, digits: int) -> str:
+    return "" if value is None else f"{value:.{digits}f}"

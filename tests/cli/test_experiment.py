@@ -1,0 +1,48 @@
+"""`hansa experiment`: tables for people, JSON, and one line for every mistake."""
+
+import json
+
+import pytest
+
+from hansa.cli.main import main
+from hansa.protocol.strategies import STRATEGIES
+
+TRIAL = ("--trial", "antonielli-tree-0")
+
+
+def run(capsys, *given):
+    code = main(["experiment", *given])
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+def test_every_strategy_has_a_row(capsys):
+    code, out, err = run(capsys, "compare", *TRIAL)
+    assert (code, err) == (0, "")
+    assert out.startswith("antonielli-tree-0: Antonielli 2020, tree, locality 0 %: from A to E\n")
+    assert [word for word in out.split() if word in STRATEGIES] == [*STRATEGIES]
+    assert out.endswith("redundancy 2, seed 1\n")
+
+
+def test_json_has_what_was_asked_for(capsys):
+    given = ("--strategy", "paths", "--strategy", "mesh", "--redundancy", "1", "--json")
+    code, out, _ = run(capsys, "compare", *TRIAL, *given)
+    values = json.loads(out)
+    assert code == 0
+    assert [each["strategy"] for each in values] == ["paths", "mesh"]
+    assert {(each["copies"], each["lost"], each["redundancy"]) for each in values} == {(3.0, 0, 1)}
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        ("compete", "argument experiment: there is no 'compete'; there are compare;"),
+        ("compare --trial x", "there is no trial 'x'; there are antonielli-tree-100,"),
+        ("compare --strategy x", "argument --strategy: there is no 'x'; there are mesh,"),
+        ("compare --redundancy 0", "argument --redundancy: 0 must be from 1 to 16 parents;"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_2(given, problem, capsys):
+    code, out, err = run(capsys, *given.split())
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert err.startswith(f"hansa: {problem}")
