@@ -86,6 +86,13 @@ def seed(text: str) -> int:
     return whole(0, SEED_MAX)(text)
 
 
+def strategy(text: str) -> str:
+    """Return the name of a routing strategy; they are imported only to look one up."""
+    from hansa.protocol.strategies import STRATEGIES
+
+    return one_of(STRATEGIES)(text)
+
+
 def path(text: str) -> Path:
     """Return the path of a file; an empty text would be the current folder."""
     if not text:

@@ -12,7 +12,6 @@ from hansa.cli import arguments
 from hansa.cli.arguments import Parser, one_of, whole
 from hansa.errors import UsageError
 from hansa.protocol.settings import Metric, ProtocolSettings
-from hansa.protocol.strategies import STRATEGIES
 
 if TYPE_CHECKING:
     from hansa.simulator.comparison import Measured
@@ -55,8 +54,8 @@ def _parser() -> Parser:
         help="only this one; may be repeated (default: all, named in the output)",
     )  # fmt: skip
     made.add_argument(
-        "--strategy", action="append", type=one_of(STRATEGIES), metavar="NAME",
-        help=f"only this one; may be repeated (default: {', '.join(STRATEGIES)})",
+        "--strategy", action="append", type=arguments.strategy, metavar="NAME",
+        help="only this one; may be repeated (default: all, see docs/strategies.md)",
     )  # fmt: skip
     made.add_argument(
         "--redundancy", type=whole(1, 16, "parents"), default=2, metavar="N",
@@ -90,6 +89,7 @@ def _measure(args: argparse.Namespace, trials: "list[Trial]") -> "Iterator[Measu
     from rich.console import Console
     from rich.progress import Progress
 
+    from hansa.protocol.strategies import STRATEGIES
     from hansa.simulator.comparison import measure
 
     metric = Metric(args.metric)

@@ -15,7 +15,6 @@ from hansa.cli.arguments import SEED_MAX, Parser, amount, one_of, whole
 from hansa.cli.launcher import command
 from hansa.errors import UsageError
 from hansa.protocol.settings import PRESETS, ManagementBy, Metric, Outside
-from hansa.protocol.strategies import STRATEGIES
 
 if TYPE_CHECKING:
     from hansa.simulator.scenarios import Played
@@ -116,8 +115,8 @@ def _add_protocol(made: Parser) -> None:
         help="timers to start from: default, or machado: those of Machado 2023, which take minutes",
     )  # fmt: skip
     group.add_argument(
-        "--strategy", type=one_of(STRATEGIES), metavar="NAME",
-        help=f"how publications find their way: {', '.join(STRATEGIES)} (default mesh)",
+        "--strategy", type=arguments.strategy, metavar="NAME",
+        help="how publications find their way; docs/strategies.md lists them (default mesh)",
     )  # fmt: skip
     group.add_argument(
         "--redundancy", type=whole(1, 16, "parents"), metavar="N",
