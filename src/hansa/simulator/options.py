@@ -197,6 +197,15 @@ class Options:
     check: bool = True
     """Whether every promise is checked all the time. Without, a run is faster and finds nothing."""
 
+    def name(self, place: int) -> str:
+        """Return what the node at a place is called; faults can add places."""
+        labels = self.topology.labels
+        return labels[place] if place < len(labels) else f"n{place}"
+
+    def capacity(self, place: int) -> float:
+        """Return the capacity of the node at a place."""
+        return self.capacities[place] if place < len(self.capacities) else 1.0
+
     @property
     def end_s(self) -> float:
         """When the run ends: after the phases, and not before the last step of the schedule."""

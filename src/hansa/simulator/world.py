@@ -87,11 +87,7 @@ class World:
     def add_site(self, memory: Memory) -> Site:
         """Add one place, not linked to any other."""
         place = len(self.sites)
-        capacities = self.options.capacities
-        capacity = capacities[place] if place < len(capacities) else 1.0
-        labels = self.options.topology.labels
-        name = labels[place] if place < len(labels) else f"n{place}"
-        site = Site(place, memory, name, capacity)
+        site = Site(place, memory, self.options.name(place), self.options.capacity(place))
         if self.options.disk:
             site.broker.queue_max = self.options.disk.queue_max
         self.sites.append(site)
