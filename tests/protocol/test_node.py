@@ -925,3 +925,16 @@ def test_what_a_new_node_publishes_at_once_may_overtake_its_record():
     wire.run(0.001)
     assert NodeId(9) not in wire.nodes[5].view().reachable
     assert wire.deliveries() == {5: [b"at once"]}
+
+
+def test_whom_a_node_counts_on_and_what_it_promises():
+    """Who has confirmed its interest, and whose interest it has itself in force."""
+    wire = Wire("1-2 2-3")
+    wire.want(1, "g/#")
+    assert list(wire.nodes[1].confirmations.confirmed) == []
+    wire.run(0.5)
+    assert sorted(wire.nodes[1].confirmations.confirmed) == [2, 3]
+    assert wire.nodes[3].remote.promised("g/h") == [1]
+    assert wire.nodes[3].remote.promised("h") == []
+    wire.want(1, "h")
+    assert list(wire.nodes[1].confirmations.confirmed) == []

@@ -143,6 +143,19 @@ def test_3_7_a_new_life_voids_claims_but_interest_stands_until_it_is_known():
     assert all("g" not in view.groups for view in views(wire).values())
 
 
+def test_3_7_interest_stands_until_the_new_one_is_announced():
+    """3.7 Not only until it is known: news may wait for a while to be announced."""
+    wire = Wire("1-2", change_delay=5.0)
+    wire.want(1, "g")
+    wire.run(10.0)
+    wire.stop(1)
+    restart(wire, 1, "1-2")
+    wire.want(1, "g", "h")
+    for filters in (("g",), ("g", "h")):
+        wire.run(3.0)
+        assert wire.nodes[2].view().interest[NodeId(1)].filters == filters
+
+
 def test_3_7_a_former_core_that_starts_anew_unseats_nobody():
     """3.7 A new incarnation voids what the former life claimed."""
     wire = settled("1-2 2-3", (1, "g"), (3, "g"))

@@ -41,3 +41,20 @@ def test_the_agent_sees_only_what_it_is_subscribed_to(broker):
 def test_topics_of_the_broker_itself_are_never_shown(broker):
     broker.grant(["#"])
     assert not broker.shows("$SYS/uptime")
+
+
+def test_a_topic_lapses_when_nobody_wants_it_any_more(broker):
+    for name in ("a/b", "a/#", "$share/g/a/b"):
+        broker.subscribe(name)
+    broker.unsubscribe("a/#")
+    broker.unsubscribe("a/b")
+    assert (broker.lapses("a/b"), broker.lapses("a/c"), broker.lapses("b")) == (0, 1, 0)
+    broker.unsubscribe("$share/g/a/b")
+    assert (broker.lapses("a/b"), broker.lapses("a/c")) == (1, 1)
+
+
+def test_a_full_session_drops_and_counts():
+    broker = Broker(queue_max=2)
+    packets = [broker.queue("a", b"", 1, False) for _ in range(3)]
+    assert [packet and packet.packet for packet in packets] == [1, 2, None]
+    assert (list(broker.session), broker.dropped) == ([1, 2], 1)

@@ -197,18 +197,13 @@ def test_packets_that_are_not_remembered_are_captured_twice(monkeypatch):
 
 
 def test_an_interest_that_is_confirmed_before_it_is_remembered_is_lost(monkeypatch):
-    monkeypatch.setattr(
-        RemoteInterest,
-        "_settle",
-        lambda self, node: (
-            None
-            if self._waiting.get(node)
-            else (
-                self.in_force.__setitem__(node, self._stamps[node]),
-                self._settled.__setitem__(node, None),
-            )
-        ),
-    )
+    doubt = RemoteInterest.doubt
+
+    def trust_the_disk(self, node):
+        doubt(self, node)
+        self._unsaved.pop(node, None)
+
+    monkeypatch.setattr(RemoteInterest, "doubt", trust_the_disk)
     assert "guaranteed" in broken(UNREMEMBERED)
 
 

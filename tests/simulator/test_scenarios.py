@@ -6,7 +6,8 @@ import pytest
 
 from hansa.errors import UsageError
 from hansa.protocol.settings import PRESETS, ProtocolSettings
-from hansa.simulator.options import LinkOptions, Options
+from hansa.simulator import deliveries
+from hansa.simulator.options import DiskOptions, LinkOptions, Options
 from hansa.simulator.papers import bevilaqua, examples, machado, spohn
 from hansa.simulator.result import Convergence
 from hansa.simulator.run import Simulation, simulate
@@ -37,6 +38,7 @@ QUICK = (
     "overlap",
     "random",
 )
+TROUBLE = tuple(scenario.name for scenario in deliveries.SCENARIOS)
 SLOW = ("machado-15", "machado-25")
 
 
@@ -45,12 +47,43 @@ def broken(played):
 
 
 def test_all_scenarios_are_tested():
-    assert sorted(SCENARIOS) == sorted(QUICK + SLOW)
+    assert sorted(SCENARIOS) == sorted(QUICK + SLOW + TROUBLE)
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
 @pytest.mark.parametrize("name", QUICK)
 def test_a_scenario_holds(name, seed):
+    played = play(find(name), ProtocolSettings(), seed)
+    assert (broken(played), played.result.violations) == ([], ())
+
+
+@pytest.mark.parametrize("name", TROUBLE)
+def test_a_scenario_of_guaranteed_delivery_holds(name):
+    played = play(find(name), ProtocolSettings(), seed=1)
+    assert (broken(played), played.result.violations) == ([], ())
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "what"),
+    [
+        ("retention", {"disk": DiskOptions(keep_max=15)}, "delivered"),
+        ("session-lost", {"schedule": ()}, "delivered"),
+        ("part-kill", {"schedule": ()}, "publications promised to nodes, delivered"),
+        ("split-minute", {"schedule": ()}, "repaired from the origins' journals"),
+    ],
+)
+def test_trouble_that_ends_otherwise_is_noticed(name, options, what):
+    made = replace(find(name).make(ProtocolSettings(), 1), **options)
+    simulation = Simulation(made)
+    result = simulation.run()
+    rows = find(name).judge(Final(tuple(simulation.views()), made, result))
+    assert what in [row.what for row in rows if row.holds is False]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", [2, 3])
+@pytest.mark.parametrize("name", TROUBLE)
+def test_a_scenario_of_guaranteed_delivery_holds_again(name, seed):
     played = play(find(name), ProtocolSettings(), seed)
     assert (broken(played), played.result.violations) == ([], ())
 

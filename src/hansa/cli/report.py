@@ -11,7 +11,7 @@ from rich.text import Text
 
 from hansa.cli.plan import PRESET
 from hansa.cli.seeds import Tally
-from hansa.simulator.result import Delay, Result
+from hansa.simulator.result import Delay, Guarantee, Result
 from hansa.simulator.scenario import Row, Scenario, duration, recoveries
 from hansa.simulator.scenarios import SCENARIOS, Played
 from hansa.simulator.topologies import parse
@@ -148,7 +148,18 @@ def _facts(result: Result) -> list[tuple[str, str]]:
         ("frames per announcement", f"{result.frames_per_announcement_max} at most"),
         ("control frames", f"{control} ({kinds})"),
         ("control bytes, data bytes", f"{sum(result.control_bytes.values())}, {result.data_bytes}"),
+        *_guarantee(result.guaranteed),
         ("fingerprint", result.fingerprint),
+    ]
+
+
+def _guarantee(got: Guarantee | None) -> list[tuple[str, str]]:
+    if got is None:
+        return []
+    came = f"{got.delivered} of {got.promised}, {got.reported} reported as gaps"
+    return [
+        ("promised at QoS 1 and 2, delivered", came),
+        ("repaired, lost before capture", f"{got.repaired}, {got.uncaptured}"),
     ]
 
 

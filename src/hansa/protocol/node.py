@@ -262,7 +262,6 @@ class Node:
     # ------------------------------------------------------------ interest
 
     def _change_interest(self, event: InterestChanged, now: float) -> list[Effect]:
-        self._overlay.know_interest(now)
         valid = tuple(name for name in event.added if is_filter(name))
         refused = self._local.change(valid, event.removed, now)
         self.table.forget_plans()
@@ -274,15 +273,16 @@ class Node:
 
     def _announce_interest(self, now: float) -> list[Effect]:
         """Announce new filters when due, withdraw old ones when nothing depends on them."""
-        withdrawal = self._local.next_deadline(self.confirmations.complete)
-        due = earliest(self._interest_due, withdrawal)
+        due = earliest(self._interest_due, self._local.next_deadline(self.confirmations.complete))
         if due is None or now < due:
             return []
         self._interest_due = None
         added, removed = self._local.due(self.confirmations.complete, now)
+        if added or removed:
+            self._overlay.change_own(Kind.INTEREST, added, removed, now)
+        self._overlay.know_interest(now)
         if not added and not removed:
             return []
-        self._overlay.change_own(Kind.INTEREST, added, removed, now)
         self._renew_installation(now)
         groups = self._index.change(self.id, added, removed)
         effects = self._translate(self._strategy.interest_changed(groups, now), now)

@@ -98,7 +98,7 @@ class Overlay:
         return [*records]
 
     def know_interest(self, now: float) -> None:
-        """The shell knows what clients want, be it nothing: a former life's interest may go."""
+        """What clients want is announced, be it nothing: a former life's interest may go."""
         self._knows_interest = True
         self._correct(now)
 

@@ -32,6 +32,24 @@ class Delay:
 
 
 @dataclass(frozen=True, slots=True)
+class Guarantee:
+    """What became of publications of QoS 1 and 2, counted per node to which they were promised."""
+
+    promised: int
+    """Where nothing that the promise needs was taken away before the end of the run."""
+    delivered: int
+    """Of these, those that came."""
+    reported: int
+    """Of these, those that did not come, and the receiver said so."""
+    uncaptured: int
+    """Not promised: the publisher's broker lost them before its agent had them safe."""
+    gaps: int
+    """Reports of something that will never come."""
+    repaired: int
+    """Deliveries that came from the journal of their origin."""
+
+
+@dataclass(frozen=True, slots=True)
 class Result:
     """One run."""
 
@@ -69,6 +87,9 @@ class Result:
     """Of all deliveries; None if there were none."""
     delay_ms_by_node: dict[int, Delay]
     """The same by receiving node."""
+
+    guaranteed: Guarantee | None
+    """None if there are no disks, or nothing was checked."""
 
     violations: tuple[str, ...]
     """Broken promises, each with time, nodes and seed. A good run has none."""

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 from hansa.protocol.inspection import NodeView
-from hansa.simulator.checkers import Cost, all_checkers
+from hansa.simulator.checkers import Cost, Guaranteed, all_checkers
 from hansa.simulator.convergence import Tracker
 from hansa.simulator.director import Director
 from hansa.simulator.faults import random_faults
@@ -40,8 +40,10 @@ class Simulation:
         structure = Structure(Truth(self.world), options.protocol, steady)
         self.tracker = Tracker(self.world, structure, always=options.check)
         self._cost = Cost(self.world, self.violations)
+        self._guaranteed = Guaranteed(self.world, self.violations, self.tracker)
         checkers: list[Watcher] = [self.tracker, self._cost]
         if options.check:
+            checkers.append(self._guaranteed)
             checkers += all_checkers(self.world, self.violations, self.tracker, structure)
         self.world.watch([*checkers, *watchers])
         self._plan()
@@ -110,6 +112,7 @@ class Simulation:
             copies_per_publication=round(traffic.data_frames / sent, 6) if sent else 0.0,
             delay_ms=ledger.delay(),
             delay_ms_by_node=ledger.delay_by_place(),
+            guaranteed=self._guaranteed.summary() if options.check and options.disk else None,
             violations=tuple(self.violations),
             fingerprint=world.transcript.fingerprint(),
             virtual_s=options.end_s,

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from hansa.errors import UsageError
 from hansa.protocol.settings import ProtocolSettings
-from hansa.simulator import sampling
+from hansa.simulator import deliveries, sampling
 from hansa.simulator.papers import bevilaqua, examples, machado, spohn
 from hansa.simulator.result import Result
 from hansa.simulator.run import Simulation
@@ -19,6 +19,7 @@ SCENARIOS: dict[str, Scenario] = {
         *machado.SCENARIOS,
         *bevilaqua.SCENARIOS,
         *examples.SCENARIOS,
+        *deliveries.SCENARIOS,
         sampling.SCENARIO,
     )
 }

@@ -9,7 +9,7 @@ What a bounded journal had to drop is reported, and only that.
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from hansa.protocol.effects import EpochRenewed, Gap, Halt, Rekey
+from hansa.protocol.effects import EpochRenewed, Gap, Halt, Rekey, Repaired
 from hansa.protocol.node import Node
 from hansa.protocol.records import InterestRecord, Record
 from hansa.protocol.topics import matches, split_share
@@ -17,6 +17,7 @@ from hansa.protocol.vocabulary import NodeId, Publication
 from hansa.simulator.checkers.base import Checker
 from hansa.simulator.convergence import Tracker
 from hansa.simulator.ledger import Entry
+from hansa.simulator.result import Guarantee
 from hansa.simulator.site import Site
 from hansa.simulator.world import World
 
@@ -35,6 +36,11 @@ class Promise:
     lapses: int
     """How often clients at the receiving place had given up its topic when it was published."""
 
+    @property
+    def kept(self) -> bool:
+        """Whether it has come."""
+        return self.place in self.entry.arrivals
+
 
 class Guaranteed(Checker):
     """What was promised arrives, once and in the order in which its origin published it."""
@@ -52,7 +58,7 @@ class Guaranteed(Checker):
         self._counting: dict[tuple[NodeId, NodeId, str], int] = {}  # lapses when it began
         self._gaps: dict[tuple[NodeId, NodeId], list[Gap]] = {}
         self._started: dict[int, float] = {}
-        self.checked = 0
+        self._repaired = 0
 
     def started(self, site: Site) -> None:
         """It has to subscribe anew; and there may be another with its id."""
@@ -66,6 +72,8 @@ class Guaranteed(Checker):
             self._doubtful.add(site.memory.id)
             if isinstance(news, EpochRenewed) and site.memory.id not in self._twins:
                 self.fail(f"n{site.place} has lost a part of its journal")
+        elif isinstance(news, Repaired):
+            self._repaired += news.count
         elif isinstance(news, Gap):
             self._gaps.setdefault((site.memory.id, news.origin), []).append(news)
             self._judge(site, news)
@@ -128,12 +136,23 @@ class Guaranteed(Checker):
     def finished(self) -> None:
         """All that was promised has come, where it still can be wanted."""
         for promise in self._promises:
-            if self._holds(promise):
-                self.checked += 1
-                if promise.place not in promise.entry.arrivals and not self._reported(promise):
-                    entry = promise.entry
-                    what = f"publication {entry.number} on {entry.topic} at {entry.at:.3f} s"
-                    self.fail(f"{what} from n{entry.place} never reached n{promise.place}")
+            if self._holds(promise) and not promise.kept and not self._reported(promise):
+                entry = promise.entry
+                what = f"publication {entry.number} on {entry.topic} at {entry.at:.3f} s"
+                self.fail(f"{what} from n{entry.place} never reached n{promise.place}")
+
+    def summary(self) -> Guarantee:
+        """Count what was promised, and what became of it."""
+        held = [promise for promise in self._promises if self._holds(promise)]
+        missing = [promise for promise in held if not promise.kept]
+        return Guarantee(
+            promised=len(held),
+            delivered=len(held) - len(missing),
+            reported=sum(self._reported(promise) for promise in missing),
+            uncaptured=sum(not promise.entry.captured for promise in self._promises),
+            gaps=sum(len(gaps) for gaps in self._gaps.values()),
+            repaired=self._repaired,
+        )
 
     def _holds(self, promise: Promise) -> bool:
         """Whether what the promise needs was there to the end."""

@@ -1,0 +1,316 @@
+"""Scenarios of guaranteed delivery: what clients publish at QoS 1 and 2, in trouble of every kind.
+
+They are our own. Each is judged by how many publications were promised to a node (see
+`checkers/guarantees`), how many of them came, and what was said of the others.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from hansa.protocol.settings import ProtocolSettings
+from hansa.simulator.actions import (
+    Action,
+    AddLink,
+    Crash,
+    Freeze,
+    Heal,
+    Partition,
+    Publish,
+    Restart,
+    RestartBroker,
+    Stall,
+    Step,
+    Subscribe,
+    Unsubscribe,
+)
+from hansa.simulator.options import DiskOptions, LinkOptions, Options, Phases
+from hansa.simulator.scenario import Final, Row, Scenario, pause_s, same
+from hansa.simulator.topologies import Topology, parse
+
+Script = list[tuple[float, Action]]
+"""Seconds after everything has come to rest, and what is done then."""
+
+LOSSY = LinkOptions(loss=0.1, reorder=0.05)
+LATE_LOSSY = LinkOptions(loss=0.3)
+MINUTE = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """What a scenario consists of."""
+
+    word: str
+    wants: Sequence[tuple[int, str]]
+    """Who subscribes to what before anything else happens."""
+    script: Script
+    links: LinkOptions = LinkOptions()
+    disk: DiskOptions = DiskOptions()
+
+    def options(self, settings: ProtocolSettings, seed: int) -> Options:
+        """Return the run: everybody subscribes, all comes to rest, then there is trouble."""
+        topology = parse(self.word, seed=0)
+        if self.links.loss:  # many heartbeats in a row must be lost before a neighbour is given up
+            settings = replace(settings, heartbeat_interval=0.5, heartbeat_limit=5.0)
+        start = 2 * self._pause(topology, settings)
+        pace = settings.heartbeat_limit / ProtocolSettings().heartbeat_limit
+        steps = [Step(0.0, Subscribe(node, name)) for node, name in self.wants]
+        steps += [Step(start + pace * at, _slowed(what, pace)) for at, what in self.script]
+        last = max(step.at_s + _lasts(step.action) for step in steps)
+        patience = 20 * settings.repair_patience
+        phases = Phases(last + 2 * self._pause(topology, settings) + patience)
+        return Options(
+            topology,
+            settings,
+            seed,
+            self.links,
+            schedule=tuple(steps),
+            phases=phases,
+            disk=self.disk,
+        )
+
+    def _pause(self, topology: Topology, settings: ProtocolSettings) -> float:
+        return pause_s(topology, settings, self.links)
+
+
+def _slowed(action: Action, pace: float) -> Action:
+    """Let an action last longer where neighbours are missed later."""
+    match action:
+        case Publish():
+            return replace(action, interval_s=pace * action.interval_s)
+        case Freeze(node, seconds):
+            return Freeze(node, pace * seconds)
+        case Stall(node, seconds):
+            return Stall(node, pace * seconds)
+    return action
+
+
+def _lasts(action: Action) -> float:
+    return action.count * action.interval_s if isinstance(action, Publish) else 0.0
+
+
+def _stream(node: int, topic: str, seconds: float, per_s: float = 20.0, qos: int = 1) -> Publish:
+    return Publish(node, topic, count=round(seconds * per_s), interval_s=1 / per_s, qos=qos)
+
+
+# ---------------------------------------------------------------- filters, groups, members
+
+COVERING = Trouble(
+    "line:3",
+    [(2, "plant/line1/temp")],
+    [
+        (0.0, _stream(0, "plant/line1/temp", 20)),
+        *(
+            (turn, action(2, "plant/#"))
+            for pair in range(8)
+            for turn, action in ((1 + 2.0 * pair, Subscribe), (2 + 2.0 * pair, Unsubscribe))
+        ),
+    ],
+    LOSSY,
+)
+
+GROUPS = Trouble(
+    "ring:5",
+    [(2, "plant/+/temp"), (4, "plant/line1/#")],
+    [
+        (0.0, _stream(0, "plant/line1/temp", 20)),
+        (0.0, _stream(1, "plant/line2/temp", 20, qos=2)),
+        *((1.0 + n, Subscribe(n % 5, f"plant/{word}")) for n, word in enumerate(("#", "+/+") * 4)),
+        *((9.0 + n, Unsubscribe(n % 5, f"plant/{w}")) for n, w in enumerate(("#", "+/+") * 4)),
+    ],
+)
+
+JOINERS = Trouble(
+    "grid:3x3",
+    [(8, "plant/#")],
+    [
+        (0.0, _stream(0, "plant/temp", 20, per_s=10)),
+        *((2.0 * n, Subscribe(n, "plant/#")) for n in range(1, 8)),
+    ],
+    LATE_LOSSY,
+)
+
+# ---------------------------------------------------------------- partitions and deaths
+
+HALVES = Partition(((0, 1, 2), (3, 4, 5)))
+SPLIT = Trouble(
+    "ring:6",
+    [(1, "plant/#"), (4, "plant/#")],
+    [
+        (0.0, _stream(0, "plant/a", MINUTE + 10, per_s=5)),
+        (0.0, _stream(3, "plant/b", MINUTE + 10, per_s=5, qos=2)),
+        (5.0, HALVES),
+        (5.0 + MINUTE, Heal()),
+    ],
+)
+
+PART_KILL = Trouble(
+    "full:3",
+    [(1, "plant/#"), (2, "plant/#")],
+    [
+        (0.0, Partition(((0,), (1, 2)))),
+        (0.0, _stream(0, "plant/temp", 30, per_s=5)),
+        (20.0, Crash(1)),
+        (22.0, Heal()),
+        (22.0, Partition(((0,), (2,)))),
+        (23.0, Restart(1)),
+    ],
+)
+
+ONLY_COPY = Trouble(
+    "line:3",
+    [(1, "plant/#"), (2, "plant/#")],
+    [
+        (0.0, Freeze(1, 1.0)),
+        (0.1, Publish(0, "plant/temp", qos=1)),
+        (0.5, Crash(1)),
+        (1.0, AddLink(0, 2)),
+    ],
+)
+
+CAPTURED = Trouble(
+    "line:2",
+    [(1, "plant/#")],
+    [
+        (0.0, Partition(((0,), (1,)))),
+        (10.0, Publish(0, "plant/temp", qos=2)),
+        (10.001, Crash(0)),
+        (11.0, Publish(0, "plant/temp", qos=1, count=5)),
+        (20.0, Heal()),
+        (20.0, Restart(0)),
+    ],
+)
+
+RETENTION = Trouble(
+    "line:2",
+    [(1, "plant/#")],
+    [
+        (0.0, Partition(((0,), (1,)))),
+        (10.0, Publish(0, "plant/temp", qos=1, count=30)),
+        (20.0, Heal()),
+    ],
+    disk=DiskOptions(keep_max=10),
+)
+
+SESSION = Trouble(
+    "line:2",
+    [(1, "plant/#")],
+    [
+        (0.0, Stall(0, 2.0)),
+        (0.5, Publish(0, "plant/temp", qos=1, count=5)),
+        (1.5, RestartBroker(0)),
+        (3.0, Publish(0, "plant/temp", qos=1, count=5)),
+    ],
+)
+
+# ---------------------------------------------------------------- judging
+
+
+def _all_came(final: Final) -> list[Row]:
+    """Whatever was promised has come, once, and no gap was reported."""
+    got = final.result.guaranteed
+    assert got is not None
+    ours = f"{got.delivered} of {got.promised}"
+    kept = got.delivered == got.promised > 0
+    return [
+        Row("publications promised to nodes, delivered", "all", ours, kept),
+        same("delivered twice", "0", str(final.result.duplicates_delivered)),
+        same("gaps reported", "0", str(got.gaps)),
+        Row("repaired from the origins' journals", "", str(got.repaired)),
+    ]
+
+
+def _all_repaired(final: Final) -> list[Row]:
+    """As before, and it took repair."""
+    *rows, repaired = _all_came(final)
+    return [*rows, Row(repaired.what, "some", repaired.ours, repaired.ours != "0")]
+
+
+def _numbers(delivered: int, reported: int, uncaptured: int) -> Callable[[Final], list[Row]]:
+    def judge(final: Final) -> list[Row]:
+        got = final.result.guaranteed
+        assert got is not None
+        return [
+            same("delivered", str(delivered), str(got.delivered)),
+            same("reported as a gap", str(reported), str(got.reported)),
+            same(
+                "lost by the broker before they were captured", str(uncaptured), str(got.uncaptured)
+            ),
+            same("promised, and neither", "0", str(got.promised - got.delivered - got.reported)),
+            same("delivered twice", "0", str(final.result.duplicates_delivered)),
+        ]
+
+    return judge
+
+
+def _scenario(
+    name: str, title: str, claim: str, trouble: Trouble, judge: Callable[[Final], list[Row]]
+) -> Scenario:
+    return Scenario(name, title, claim, trouble.options, judge)
+
+
+SCENARIOS = (
+    _scenario(
+        "changing-filters",
+        "a client adds a filter that covers another and takes it back, again and again",
+        "Filters that come and go change the way of a publication, never whether it comes, though"
+        " every tenth copy is lost.",
+        COVERING,
+        _all_repaired,
+    ),
+    _scenario(
+        "passing-groups",
+        "groups that come and go around two that stay",
+        "Groups that others want for a while cost those that stay nothing.",
+        GROUPS,
+        _all_came,
+    ),
+    _scenario(
+        "late-joiners",
+        "seven nodes join one by one, at 30 % datagram loss",
+        "From the moment its interest is confirmed a node gets everything, once and in order.",
+        JOINERS,
+        _all_repaired,
+    ),
+    _scenario(
+        "split-minute",
+        "a partition of one minute, with traffic on both sides",
+        "A partition is only a long delay.",
+        SPLIT,
+        _all_repaired,
+    ),
+    _scenario(
+        "part-kill",
+        "the origin is cut off, a receiver is killed, and then is the only bridge",
+        "It does not matter who is left to pass it on, nor who was there when it was published.",
+        PART_KILL,
+        _all_repaired,
+    ),
+    _scenario(
+        "only-copy",
+        "the core dies with the only copy",
+        "Nodes in between hold nothing that would be missed.",
+        ONLY_COPY,
+        _all_repaired,
+    ),
+    _scenario(
+        "crash-after-capture",
+        "the origin dies right after capture, with nobody in reach",
+        "What the broker acknowledged to its clients is in the journal or still in its session.",
+        CAPTURED,
+        _all_repaired,
+    ),
+    _scenario(
+        "retention",
+        "a partition outlasts a journal of ten publications",
+        "What the journal had to drop is reported, to the last one; the rest comes.",
+        RETENTION,
+        _numbers(delivered=10, reported=20, uncaptured=0),
+    ),
+    _scenario(
+        "session-lost",
+        "a broker forgets its agent's session while the agent's disk hangs",
+        "What a broker loses before it was captured is not promised; all that follows is.",
+        SESSION,
+        _numbers(delivered=5, reported=0, uncaptured=5),
+    ),
+)

@@ -1,0 +1,156 @@
+"""Broken guarantees, made by hand: each kind must be noticed, and nothing else."""
+
+import pytest
+from tests.simulator.checkers.stubs import publication
+from tests.simulator.worlds import Played
+
+from hansa.protocol.effects import EpochRenewed, Gap
+from hansa.protocol.vocabulary import NodeId
+from hansa.simulator.actions import Clone, Crash, Publish, Restart, Subscribe, Unsubscribe
+from hansa.simulator.options import DiskOptions
+from hansa.simulator.result import Guarantee
+
+ONCE = [(0.0, Subscribe(1, "a/b")), (5.0, Publish(0, "a/b", qos=1))]
+
+
+def play(*more, until=4.9, **options):
+    """Play a publication that was promised, up to the moment before it."""
+    options.setdefault("disk", DiskOptions())
+    return Played("line:2", [*ONCE, *more], **options).run(until)
+
+
+def finish(played, until=20.0):
+    """Play to the end; return which guarantees were broken, without time and seed."""
+    played.run(until)
+    for call in played.world.watchers.finished:
+        call()
+    texts = [text.partition(" (")[0] for text in played.simulation.violations]
+    return [text for text in texts if text.startswith("guaranteed: ")]
+
+
+def guaranteed(played):
+    return played.simulation._guaranteed  # noqa: SLF001
+
+
+def test_what_was_promised_and_came_is_counted():
+    played = play()
+    assert finish(played) == []
+    assert guaranteed(played).summary() == Guarantee(1, 1, 0, 0, 0, 0)
+
+
+def test_what_never_comes_is_seen():
+    played = play()
+    played.run(5.00008)
+    played.world.sites[0].broker.session.clear()  # before the agent has it
+    assert finish(played) == [
+        "guaranteed: publication 0 on a/b at 5.000 s from n0 never reached n1"
+    ]
+
+
+def test_what_the_receiver_has_reported_is_no_silent_loss():
+    played = play()
+    played.run(5.0004)
+    site = played.world.sites[0]
+    site.memory.disk.dropped = 1
+    guaranteed(played).told(played.world.sites[1], Gap(site.memory.id, 1, 1, 1, "retention"))
+    played.world.ledger.entries[0].position = (1, 1)
+    site.broker.session.clear()
+    site.memory.disk.crash()
+    assert finish(played) == []
+    assert guaranteed(played).summary() == Guarantee(1, 0, 1, 0, 1, 0)
+
+
+@pytest.mark.parametrize("reason", ["retention", "new epoch"])
+def test_a_gap_without_a_reason_is_seen(reason):
+    played = play()
+    guaranteed(played).told(played.world.sites[1], Gap(NodeId(0), 1, 1, 1, reason))
+    assert len(finish(played)) == (reason == "retention")
+
+
+def test_a_gap_of_an_origin_that_is_gone_is_nobodys_fault():
+    played = play()
+    guaranteed(played).told(played.world.sites[1], Gap(NodeId(77), 1, 1, 1, "retention"))
+    assert finish(played) == []
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        [(5.00005, Unsubscribe(1, "a/b"))],
+        [(5.00005, Crash(1))],
+        [(5.00005, Crash(0)), (6.0, Restart(0, with_state=False))],
+        [(5.00005, Crash(1)), (6.0, Restart(1, with_state=False))],
+    ],
+    ids=["given up", "not in reach", "origin lost its disk", "receiver lost its disk"],
+)
+def test_what_ends_a_promise(more):
+    played = play(*more)
+    played.run(5.00008)
+    played.world.sites[0].broker.session.clear()
+    assert finish(played) == []
+    assert guaranteed(played).summary().promised == 0
+
+
+def test_a_filter_that_takes_the_place_of_another_changes_no_promise():
+    """Nobody gave up the topic, though the filter that was promised is gone."""
+    played = play((5.00005, Subscribe(1, "a/#")), (5.00006, Unsubscribe(1, "a/b")))
+    played.run(5.00008)
+    played.world.sites[0].broker.session.clear()
+    assert len(finish(played)) == 1
+
+
+def test_before_anybody_confirmed_nothing_is_promised():
+    script = [(5.0, Subscribe(1, "a")), (5.0, Publish(0, "a", qos=1))]
+    played = Played("line:2", script, disk=DiskOptions()).run(4.0)
+    assert finish(played) == []
+    assert guaranteed(played).summary() == Guarantee(0, 0, 0, 0, 0, 0)
+
+
+def test_a_node_counts_on_a_confirmation_even_if_the_other_forgets_it():
+    """What the publisher's own node thinks does not excuse it."""
+    played = play()
+    played.world.sites[0].node.remote.in_force.clear()
+    played.world.sites[0].node.remote.receivers = lambda topic: ()
+    played.world.sites[0].node.plane._receivers = lambda topic: ()  # noqa: SLF001
+    assert len(finish(played)) == 1
+
+
+def test_an_agent_that_is_not_subscribed_is_seen():
+    played = play()
+    played.run(4.95)
+    played.world.publish(played.world.sites[0], "a/b", 8, 1, False)
+    assert played.simulation.violations == []
+    played.world.sites[0].broker.withdraw(["a/b"])
+    expected = "guaranteed: n0 is not subscribed to a/b, what n1 counts on"
+    assert finish(played) == [expected]
+
+
+def test_deliveries_out_of_order_and_twice_are_seen():
+    played = play((6.0, Publish(0, "a/b", qos=1)))
+    played.run(7.0)
+    receiver, entries = played.world.sites[1], played.world.ledger.entries
+    checker = guaranteed(played)
+    checker.delivered(receiver, publication(qos=1), entries[1])
+    checker.delivered(receiver, publication(qos=1), entries[0])
+    texts = [text.partition(" (")[0] for text in played.simulation.violations]
+    assert texts == [
+        "guaranteed: n1 delivers publication 1 after 1",
+        "guaranteed: n1 delivers publication 0 after 1",
+    ]
+
+
+def test_a_journal_that_goes_back_is_seen_unless_somebody_has_a_copy_of_it():
+    played = play()
+    guaranteed(played).told(played.world.sites[0], EpochRenewed(9))
+    assert finish(played) == ["guaranteed: n0 has lost a part of its journal"]
+    played = play((6.0, Clone(0, near=1)))
+    played.run(6.0)
+    guaranteed(played).told(played.world.sites[0], EpochRenewed(9))
+    assert finish(played) == []
+
+
+@pytest.mark.parametrize("options", [{"disk": None}, {}])
+def test_without_disk_or_quality_nothing_is_promised(options):
+    played = Played("line:2", [(0.0, Subscribe(1, "a")), (5.0, Publish(0, "a"))], **options)
+    assert finish(played) == []
+    assert guaranteed(played).summary().promised == 0

@@ -1,0 +1,111 @@
+"""The model disk: what was synced is there after a crash, and nothing else."""
+
+from hansa.protocol.custody import Remembered
+from hansa.protocol.effects import Recall
+from hansa.protocol.events import Recalled
+from hansa.protocol.records import InterestRecord
+from hansa.protocol.vocabulary import NodeId, Publication
+from hansa.simulator.disk import Disk, Kept, Known, Taken
+
+ONE, TWO, THREE = NodeId(1), NodeId(2), NodeId(3)
+WANTS = InterestRecord(TWO, 1, 1, 1, ("a",), ())
+
+
+def kept(number, *receivers, epoch=1, size=10):
+    previous = tuple((to, number - 1) for to in receivers)
+    item = Publication(ONE, epoch, number, 1, "a", b"x" * size, previous=previous)
+    return Kept(item, packet=100 + number)
+
+
+def journal(count, keep_max=100):
+    """Return a disk that owes node 2 every publication, and node 3 every second."""
+    disk = Disk(keep_max)
+    disk.epoch = 1
+    for number in range(1, count + 1):
+        disk.write(kept(number, *((TWO, THREE) if number % 2 == 0 else (TWO,))))
+    disk.sync()
+    return disk
+
+
+def found(recalled):
+    return [item.number for item in recalled.publications]
+
+
+def test_a_sync_is_planned_once_for_all_that_is_written_before_it():
+    disk = Disk()
+    assert [disk.write(kept(1, TWO)), disk.write(kept(2, TWO))] == [True, False]
+    assert disk.sync() == [kept(1, TWO), kept(2, TWO)]
+    assert disk.write(kept(3, TWO))
+
+
+def test_what_was_not_synced_is_lost_in_a_crash():
+    disk = journal(2)
+    disk.write(kept(3, TWO))
+    disk.write(Taken(Publication(TWO, 5, 9, 1, "a", b"")))
+    disk.write(Known(1, TWO, (WANTS,)))
+    disk.crash()
+    assert disk.sync() == []
+    assert disk.past() == Remembered(1, 3, {TWO: 2, THREE: 2}, {})
+    assert (disk.known(), list(disk.packets)) == ((), [101, 102])
+
+
+def test_what_was_synced_is_where_the_next_life_begins():
+    disk = journal(3)
+    disk.write(Taken(Publication(TWO, 5, 9, 1, "a", b"")))
+    disk.write(Known(1, TWO, (WANTS,)))
+    disk.sync()
+    disk.crash()
+    assert disk.past() == Remembered(1, 4, {TWO: 3, THREE: 2}, {TWO: (5, 9)})
+    assert disk.known() == (WANTS,)
+
+
+def test_of_a_node_whose_lease_has_ended_only_what_it_published_is_remembered():
+    disk = journal(3)
+    disk.write(Taken(Publication(TWO, 5, 9, 1, "a", b"")))
+    disk.write(Known(1, TWO, (WANTS,)))
+    disk.write(Known(2, TWO, ()))
+    disk.sync()
+    assert disk.past() == Remembered(1, 4, {THREE: 2}, {TWO: (5, 9)})
+    assert disk.known() == ()
+
+
+def test_a_node_gets_what_it_is_owed_after_what_it_has():
+    disk = journal(6)
+    assert found(disk.recall(Recall(TWO, 1, 2, 5, 1_000))) == [3, 4, 5]
+    assert found(disk.recall(Recall(THREE, 1, 2, 6, 1_000))) == [4, 6]
+    assert found(disk.recall(Recall(TWO, 7, 0, 6, 1_000))) == []
+
+
+def test_bytes_are_a_bound_but_the_first_always_fits():
+    disk = journal(6)
+    answer = disk.recall(Recall(TWO, 1, 0, 6, 25))
+    assert (found(answer), answer.upto) == ([1, 2], 2)
+    assert found(disk.recall(Recall(TWO, 1, 0, 6, 1))) == [1]
+    assert disk.recall(Recall(TWO, 1, 6, 6, 25)) == Recalled(TWO, 1, 6, 6, ())
+
+
+def test_a_full_journal_drops_what_is_oldest_and_counts_it():
+    disk = journal(6, keep_max=4)
+    assert found(disk.recall(Recall(TWO, 1, 0, 6, 1_000))) == [3, 4, 5, 6]
+    assert disk.dropped == 2
+    assert disk.past().owed == {TWO: 6, THREE: 6}
+
+
+def test_a_new_epoch_owes_nothing_of_the_old_one():
+    disk = journal(3)
+    disk.write(kept(4, TWO))
+    disk.renew(9)
+    disk.write(kept(1, TWO, epoch=9))
+    disk.sync()
+    assert disk.past() == Remembered(9, 2, {TWO: 1}, {})
+    assert found(disk.recall(Recall(TWO, 9, 0, 1, 1_000))) == [1]
+
+
+def test_a_copy_is_equal_and_apart():
+    disk = journal(3)
+    twin = disk.copy()
+    assert twin.past() == disk.past()
+    disk.write(kept(4, TWO))
+    disk.sync()
+    assert twin.past().next_seq == 4
+    assert found(twin.recall(Recall(TWO, 1, 0, 9, 1_000))) == [1, 2, 3]

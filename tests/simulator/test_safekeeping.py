@@ -1,0 +1,99 @@
+"""What an agent's shell does for QoS 1 and 2: when it acknowledges, when it injects."""
+
+from tests.simulator.worlds import Played
+
+from hansa.protocol.effects import Gap
+from hansa.simulator.actions import Crash, Freeze, Publish, Restart, RestartBroker, Stall, Subscribe
+from hansa.simulator.options import DiskOptions
+
+WANTED = (0.0, Subscribe(1, "a"))
+
+
+def played(*script, sync_ms=100.0, **bounds):
+    """Two nodes, of which the second wants `a`; a sync takes 0.1 s unless said otherwise."""
+    return Played("line:2", [WANTED, *script], disk=DiskOptions(sync_ms, **bounds))
+
+
+def session(world, place=0):
+    return list(world.world.sites[place].broker.session)
+
+
+def test_a_publication_stays_in_the_session_until_the_journal_is_safe():
+    world = played((5.0, Publish(0, "a", qos=1))).run(5.09)
+    assert session(world) == [1]
+    world.run(5.2)
+    assert session(world) == []
+
+
+def test_what_nobody_wants_is_acknowledged_without_a_journal():
+    world = played((5.0, Publish(0, "a", qos=1))).run(4.9)
+    world.world.sites[0].broker.grant(["b"])
+    world.world.publish(world.world.sites[0], "b", 8, 1, False)
+    world.run(4.95)
+    assert (session(world), list(world.world.sites[0].memory.disk.journal)) == ([], [])
+
+
+def test_nothing_is_injected_before_it_is_safe_that_it_was_taken():
+    world = played((5.0, Publish(0, "a", qos=2))).run(5.19)
+    assert world.received(1) == []
+    assert world.run(5.3).received(1) == [0]
+
+
+def test_a_crash_before_the_sync_loses_nothing():
+    world = played((5.0, Publish(0, "a", qos=1)), (5.05, Crash(0)), (6.0, Restart(0)))
+    assert session(world.run(5.9)) == [1]
+    assert world.run(10.0).received(1) == [0]
+    assert session(world) == []
+
+
+def test_a_packet_that_comes_again_is_acknowledged_and_not_captured_again():
+    world = played((5.0, Publish(0, "a", qos=1)), (5.10015, Crash(0)), (6.0, Restart(0)))
+    disk = world.run(5.5).world.sites[0].memory.disk
+    assert (len(disk.journal), list(disk.packets), session(world)) == (1, [1], [1])
+    world.run(10.0)
+    assert (len(disk.journal), list(disk.packets), session(world)) == (1, [], [])
+    assert world.received(1) == [0]
+
+
+def test_a_stalled_disk_holds_everything_back():
+    world = played((5.0, Stall(0, 3.0)), (5.1, Publish(0, "a", qos=1, count=3)))
+    world.run(7.9)
+    assert (session(world), world.received(1)) == ([1, 2, 3], [])
+    world.run(9.0)
+    assert (session(world), world.received(1)) == ([], [0, 1, 2])
+
+
+def test_what_the_broker_cannot_queue_is_not_captured():
+    publish = (5.1, Publish(0, "a", qos=1, count=5, interval_s=0.01))
+    world = played((5.0, Stall(0, 3.0)), publish, queue_max=2).run(10.0)
+    assert world.received(1) == [0, 1]
+    assert [entry.captured for entry in world.world.ledger.entries] == [True] * 2 + [False] * 3
+    assert world.world.sites[0].broker.dropped == 3
+
+
+def test_a_broker_that_forgets_its_session_loses_what_was_not_captured():
+    script = (
+        (5.0, Publish(0, "a", qos=1)),
+        (5.1, Crash(0)),
+        (5.2, Publish(0, "a", qos=1)),
+        (5.3, RestartBroker(0)),
+        (6.0, Restart(0)),
+        (8.0, Publish(0, "a", qos=1)),
+    )
+    world = played(*script, sync_ms=1.0).run(12.0)
+    assert world.received(1) == [0, 2]
+    assert [entry.captured for entry in world.world.ledger.entries] == [True, False, True]
+
+
+def test_what_comes_to_a_suspended_agent_waits():
+    world = played((5.0, Freeze(0, 1.0)), (5.1, Publish(0, "a", qos=1)), sync_ms=1.0)
+    assert world.run(5.9).received(1) == []
+    assert world.run(7.0).received(1) == [0]
+
+
+def test_a_small_journal_makes_a_gap():
+    script = ((5.0, Crash(1)), (6.0, Publish(0, "a", qos=1, count=5)), (8.0, Restart(1)))
+    world = played(*script, sync_ms=1.0, keep_max=2).run(12.0)
+    assert world.received(1) == [3, 4]
+    (gap,) = world.news(Gap, 1)
+    assert (gap.first, gap.last, gap.reason) == (1, 3, "retention")
