@@ -11,6 +11,7 @@ from hansa.protocol.vocabulary import KEY_BYTES, LinkId, NodeId
 from hansa.simulator.broker import Broker
 from hansa.simulator.disk import Disk
 from hansa.simulator.network import End
+from hansa.simulator.options import DiskOptions
 
 NEVER = float("inf")
 
@@ -28,6 +29,11 @@ class Memory:
         self.key = key
         self.incarnation = incarnation
         self.disk = disk or Disk()
+
+    @classmethod
+    def new(cls, node: NodeId, key: bytes, disk: DiskOptions | None) -> "Memory":
+        """Return what an agent has that never ran, on such a disk."""
+        return cls(node, key, disk=Disk(disk.keep_max) if disk else None)
 
     def begin_life(self, now: float) -> None:
         """Take the incarnation of a new start from the clock, as a live agent does, so that two

@@ -11,9 +11,8 @@ from hansa.protocol import events, wire
 from hansa.protocol.effects import Effect
 from hansa.protocol.frames import Acknowledge, Announce, Heartbeat, Numbered
 from hansa.protocol.topics import is_local_only
-from hansa.protocol.vocabulary import NodeId, Publication
+from hansa.protocol.vocabulary import Publication
 from hansa.simulator.broker import Queued
-from hansa.simulator.disk import Disk
 from hansa.simulator.ledger import Entry, Ledger
 from hansa.simulator.network import End, LinkEvent, Machine, Network
 from hansa.simulator.options import Options
@@ -73,7 +72,9 @@ class World:
             orders.EpochRenewed: self._memorise,
         }
         for place in range(options.topology.nodes):
-            self.add_site(self.new_memory(self.naming.ids[place], self.naming.key(place, 0)))
+            self.add_site(
+                Memory.new(self.naming.ids[place], self.naming.key(place, 0), options.disk)
+            )
 
     @property
     def now(self) -> float:
@@ -92,11 +93,6 @@ class World:
             site.broker.queue_max = self.options.disk.queue_max
         self.sites.append(site)
         return site
-
-    def new_memory(self, node: NodeId, key: bytes) -> Memory:
-        """Return what an agent has that never ran."""
-        disk = self.options.disk
-        return Memory(node, key, disk=Disk(disk.keep_max) if disk else None)
 
     def disturb(self, what: str, fault: bool = True) -> None:
         """Tell the watchers that the federation now has to adapt."""
@@ -156,7 +152,7 @@ class World:
         if not with_state:
             site.generation += 1
             key = self.naming.key(site.place, site.generation)
-            site.memory = self.new_memory(self.naming.new_id(), key)
+            site.memory = Memory.new(self.naming.new_id(), key, self.options.disk)
         self.start(site)
 
     # ------------------------------------------------------------ the loop
