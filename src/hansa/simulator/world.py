@@ -363,11 +363,8 @@ class World:
     def publish(self, site: Site, topic: str, size: int, qos: int, retain: bool) -> None:
         """A client publishes; the agent sees it if it is subscribed to it."""
         payload = self.ledger.payload(size)
-        wanted = tuple(
-            place
-            for place in self._wanting_places(topic)
-            if place != site.place and self.sites[place].node is not None
-        )
+        others = [place for place in self._wanting_places(topic) if place != site.place]
+        wanted = tuple(place for place in others if self.sites[place].node is not None)
         number = len(self.ledger.entries)
         entry = Entry(number, site.place, topic, payload, qos, retain, self.now, wanted)
         self.ledger.publish(entry)
@@ -387,9 +384,7 @@ class World:
             self.scheduler.after(self._broker_delay, self._hear, site, site.life, event)
 
     def _wanting_places(self, topic: str) -> tuple[int, ...]:
-        places = self._wanting.get(topic)
-        if places is None:
-            crosses = not is_local_only(topic)
-            places = tuple(s.place for s in self.sites if crosses and s.broker.wants(topic))
-            self._wanting[topic] = places
-        return places
+        if topic not in self._wanting:
+            sites = [] if is_local_only(topic) else self.sites
+            self._wanting[topic] = tuple(s.place for s in sites if s.broker.wants(topic))
+        return self._wanting[topic]
