@@ -383,12 +383,12 @@ def test_a_session_that_the_broker_forgot_starts_over(life):
 
 def test_qualities_of_service_go_their_ways_and_every_copy_wants_an_answer(life):
     scene = life()
-    scene.client.subscribe(["a"])
+    scene.client.subscribe(["a", "+"])
     scene.connect()
     batch = [
         packets.Publish("a", b"0", subscriptions=(1,)),
         packets.Publish("a", b"1", 1, packet_id=7, subscriptions=(1,)),
-        packets.Publish("b", b"2", 2, packet_id=8, subscriptions=(9,)),
+        packets.Publish("a", b"1", 1, packet_id=8, subscriptions=(2,)),
     ]
     scene.keeper.told.clear()
     scene.broker.told(effects.PublishReceived(batch))

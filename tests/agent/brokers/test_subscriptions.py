@@ -1,7 +1,10 @@
 """Which copy of a publication counts, also while the set of subscriptions changes."""
 
+import pytest
+
 from hansa.agent.brokers import subscriptions
-from hansa.agent.brokers.subscriptions import UNFIT, Subscriptions
+from hansa.agent.brokers.subscriptions import UNFIT, Copies, Subscriptions
+from hansa.mqtt.packets import Publish
 
 
 def holding(*filters: str) -> Subscriptions:
@@ -87,3 +90,85 @@ def test_a_filter_that_is_being_ended_does_not_count():
     assert made.count("a/b") == 2
     made.part("a/#")
     assert [made.count(topic) for topic in ("a/b", "a/c", "b")] == [1, 0, 1]
+
+
+# ---------------------------------------------------------------- copies that waited in a queue
+
+
+def sure(*identifiers: int, payload: bytes = b"same", topic: str = "a/b") -> Publish:
+    return Publish(topic, payload, 1, subscriptions=identifiers)
+
+
+def test_of_each_publication_one_copy_counts_also_if_all_are_equal():
+    copies = Copies(holding("a/#", "a/b"))
+    assert [copies.counts(sure(n)) for n in (1, 2, 2, 1, 1, 2)] == [
+        True,
+        False,
+        False,
+        True,
+        True,
+        False,
+    ]
+
+
+@pytest.mark.parametrize("order", [(1, 2), (2, 1)])
+def test_a_filter_s_end_between_two_copies_of_one_publication_changes_nothing_for_it(order):
+    made = holding("a/#", "a/b")
+    copies = Copies(made)
+    taken = [copies.counts(sure(order[0]))]
+    end(made, "a/#")
+    taken.append(copies.counts(sure(order[1])))
+    assert sorted(taken) == [False, True]
+
+
+def end(made: Subscriptions, name: str) -> None:
+    """Its end is confirmed; copies from before it may still come."""
+    made.drop(name)
+    made.leave(name)
+
+
+@pytest.mark.parametrize("order", [(1, 2), (2, 1)])
+def test_of_late_copies_one_of_each_publication_counts(order):
+    made = holding("a/#", "a/b")
+    copies = Copies(made)
+    end(made, "a/#")
+    assert [copies.counts(sure(n)) for n in order * 3] == [True, False] * 3
+
+
+def test_a_late_copy_counts_if_there_was_no_other_filter_then():
+    made = holding("a/#", "a/b")
+    copies = Copies(made)
+    end(made, "a/#")
+    assert [copies.counts(sure(n)) for n in (1, 1, 2)] == [True, True, False]
+    assert [copies.counts(sure(n)) for n in (2, 2)] == [True, True]
+
+
+def test_what_a_younger_filter_brings_is_another_publication():
+    made = holding("a/#")
+    copies = Copies(made)
+    assert copies.counts(sure(1))
+    made.want("a/b")
+    made.enter("a/b")
+    end(made, "a/#")
+    assert copies.counts(sure(2))
+
+
+def test_another_publication_begins_with_other_content():
+    copies = Copies(holding("a/#", "a/b"))
+    assert copies.counts(sure(1, payload=b"x"))
+    assert not copies.counts(sure(2, payload=b"y"))  # its first copy is yet to come
+    assert copies.counts(sure(1, payload=b"y"))
+
+
+def test_what_stays_at_its_broker_or_cannot_travel_never_counts():
+    made = Subscriptions(["stay/#"])
+    copies = Copies(made)
+    made.enter("#")
+    far = "/".join("x" * 300)
+    assert [copies.counts(sure(n, topic=t)) for t in ("stay/a", far) for n in (1, 9)] == [False] * 4
+
+
+def test_copies_without_identifiers_all_count():
+    copies = Copies(holding("a/#"))
+    assert [copies.counts(sure()), copies.counts(sure())] == [True, True]
+    assert not copies.counts(sure(topic="other"))

@@ -13,7 +13,7 @@ from typing import Protocol
 from hansa.agent.brokers.connection import Connection
 from hansa.agent.brokers.echoes import Echoes
 from hansa.agent.brokers.subscription_log import ENDED, LEAVING, SubscriptionLog
-from hansa.agent.brokers.subscriptions import UNFIT, Subscriptions
+from hansa.agent.brokers.subscriptions import UNFIT, Copies, Subscriptions
 from hansa.mqtt import effects, inputs, packets
 from hansa.mqtt.limits import Limits
 from hansa.mqtt.vocabulary import REFUSED, Version
@@ -69,6 +69,7 @@ class BrokerClient:
         self._log: SubscriptionLog | None = guarantees[1] if guarantees else None
         self._connected = False
         self._identified = False
+        self._copies = Copies(self.subscriptions)
         self._doubtful: set[str] = set()
         """Filters of the session of which the broker has to confirm the state."""
         self._echoes: Echoes | None = None
@@ -240,6 +241,7 @@ class BrokerClient:
         self._identified = effect.limits.identifiers_available
         self._echoes = None if effect.limits.version is Version.V5 else Echoes(monotonic)
         self._status("")
+        self._copies = Copies(self.subscriptions)
         expected = self._recall_session(effect.session_present)
         if self._guarantees:
             self._guarantees.connected(effect.session_present, expected, effect.limits)
@@ -291,9 +293,16 @@ class BrokerClient:
         if self._guarantees is not None and any([p.qos for p in batch]):
             sure = [p for p in batch if p.qos]
             batch = [p for p in batch if not p.qos]
-            taken = {id(p) for p in self._take(sure)}
-            self._guarantees.received([(p, id(p) in taken) for p in sure])
+            self._guarantees.received(self._take_surely(sure))
         self._captured(self._take(batch))
+
+    def _take_surely(self, batch: Sequence[packets.Publish]) -> list[tuple[packets.Publish, bool]]:
+        """Say of each copy of QoS 1 and 2 whether it counts; all of them want an answer."""
+        decided = [(p, self._copies.counts(p)) for p in batch]
+        taken = sum(is_taken for _, is_taken in decided)
+        self.counters["captured"] += taken
+        self.counters["other copies"] += len(batch) - taken
+        return decided
 
     def _take(self, batch: Sequence[packets.Publish]) -> list[packets.Publish]:
         """Leave out copies that do not count."""

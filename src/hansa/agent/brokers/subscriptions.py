@@ -5,13 +5,15 @@ others are dropped. That stays right while the set changes, because
 
 - a new filter gets the highest identifier: it decides only where no other filter matches;
 - a filter that is given up decides until the broker has confirmed its end. The broker answers in
-  order, so copies from before the end come before the confirmation, and none come after it;
+  order, so copies of QoS 0 from before the end come before the confirmation, and none come after
+  it; those of QoS 1 and 2 wait in queues, see `Copies`;
 - a filter that the broker refuses decides nothing: no copy would ever carry its identifier.
 """
 
 from collections.abc import Iterable
 
 from hansa.errors import InvalidTopic
+from hansa.mqtt.packets import Publish
 from hansa.protocol.topics import FilterTrie, check_name
 
 TOPICS_MAX = 65_536
@@ -36,6 +38,7 @@ class Subscriptions:
         self._wanted: dict[str, None] = {}
         self._leaving: set[str] = set()
         self._held: dict[str, int] = {}
+        self._identifiers: set[int] = set()
 
     def __contains__(self, topic_filter: str) -> bool:
         """Whether a filter is wanted."""
@@ -50,6 +53,15 @@ class Subscriptions:
         """Want a filter."""
         self._wanted[topic_filter] = None
 
+    @property
+    def newest(self) -> int:
+        """The identifier that was given last."""
+        return self._last
+
+    def is_held(self, identifier: int) -> bool:
+        """Whether a filter that decides has this identifier."""
+        return identifier in self._identifiers
+
     def drop(self, topic_filter: str) -> None:
         """Want a filter no more."""
         self._wanted.pop(topic_filter, None)
@@ -63,6 +75,8 @@ class Subscriptions:
     def restore(self, topic_filter: str, identifier: int) -> None:
         """The broker has a filter, under this identifier, from an earlier connection."""
         self._last = max(self._last, identifier)
+        self._identifiers.discard(self._held.get(topic_filter, 0))
+        self._identifiers.add(identifier)
         self._held[topic_filter] = identifier
         self._trie.put(topic_filter, identifier)
         self._oldest.clear()
@@ -85,7 +99,7 @@ class Subscriptions:
     def exclude(self, topic_filter: str) -> None:
         """The broker has refused a filter; it stays wanted, for another connection may bring it."""
         self._trie.remove(topic_filter)
-        self._held.pop(topic_filter, None)
+        self._identifiers.discard(self._held.pop(topic_filter, 0))
         self._oldest.clear()
 
     def holds(self, topic_filter: str) -> bool:
@@ -109,6 +123,7 @@ class Subscriptions:
         """A new connection without a session: the broker has none of them."""
         self._trie = FilterTrie()
         self._held.clear()
+        self._identifiers.clear()
         self._oldest.clear()
         self._leaving.clear()
         self._last = 0
@@ -132,3 +147,48 @@ class Subscriptions:
         except InvalidTopic:
             return UNFIT
         return 0 if self.stays(topic) else min(self._trie.match(topic), default=0)
+
+
+class Copies:
+    """Tells which copies of QoS 1 and 2 count, publication by publication.
+
+    A broker queues them, so copies from before a filter's end come after its confirmation: late
+    ones, from a subscription that is no more. The copies of one publication follow each other, so
+    a late one counts unless another one of its publication did. What a filter brings again, or one
+    that is younger than the first copy, belongs to the next publication.
+    """
+
+    def __init__(self, subscriptions: Subscriptions) -> None:
+        """Start a connection."""
+        self._subscriptions = subscriptions
+        self._first: Publish | None = None
+        self._seen: set[int] = set()
+        self._newest = 0
+        self._taken = False
+
+    def counts(self, copy: Publish) -> bool:
+        """Whether to take this copy, which comes next."""
+        subscriptions, identifiers = self._subscriptions, copy.subscriptions
+        oldest = subscriptions.oldest(copy.topic)
+        if not identifiers:
+            return oldest > 0
+        if not self._continues(copy):
+            self._first, self._seen = copy, set()
+            self._newest, self._taken = subscriptions.newest, False
+        self._seen.update(identifiers)
+        is_late = not any(map(subscriptions.is_held, identifiers))
+        if self._taken or oldest == UNFIT or not (is_late or oldest in identifiers):
+            return False
+        self._taken = not subscriptions.stays(copy.topic)
+        return self._taken
+
+    def _continues(self, copy: Publish) -> bool:
+        """Whether this is another copy of the publication before it."""
+        first = self._first
+        return (
+            first is not None
+            and max(copy.subscriptions) <= self._newest
+            and self._seen.isdisjoint(copy.subscriptions)
+            and (first.topic, first.payload, first.qos, first.retain, first.properties)
+            == (copy.topic, copy.payload, copy.qos, copy.retain, copy.properties)
+        )
