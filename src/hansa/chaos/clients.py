@@ -53,9 +53,16 @@ class Publisher(_Client):
     """Publishes counters to some streams in turn, at a steady pace."""
 
     def __init__(
-        self, address: BrokerAddress, name: str, topics: dict[str, int], rate: float, note: Note
+        self,
+        address: BrokerAddress,
+        name: str,
+        topics: dict[str, int],
+        rate: float,
+        note: Note,
+        count: int | None = None,
     ) -> None:
-        """Publish to these topics, each at its QoS, so often a second in all."""
+        """Publish to these topics, each at its QoS, so often a second and so many in all."""
+        self._count = count
         super().__init__(address, Options(client_id=name, clean_start=True), note)
         self._streams = [Stream(name, topic, qos) for topic, qos in topics.items()]
         self._counters = dict.fromkeys(self._streams, 0)
@@ -83,7 +90,7 @@ class Publisher(_Client):
         loop = asyncio.get_running_loop()
         due = loop.time()
         turn = 0
-        while True:
+        while self._count is None or turn < self._count:
             session = self._connection.session
             if loop.time() < due or session is None or session.quota == 0:
                 await asyncio.sleep(PAUSE_S)
