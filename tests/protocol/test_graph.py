@@ -275,12 +275,13 @@ def test_a_link_is_one_long_by_hops_and_as_long_as_the_longer_report_by_round_tr
     assert by_time.lengths(NodeId(9)) == {}
 
 
-def test_the_version_grows_with_every_change_and_with_nothing_else():
-    graph = graph_of(chain(1, 2))
+@pytest.mark.parametrize(("metric", "lengths_count"), [(Metric.HOPS, 0), (Metric.RTT, 1)])
+def test_the_version_grows_with_what_counts_and_with_nothing_else(metric, lengths_count):
+    graph = graph_of(chain(1, 2), metric=metric)
     before = graph.version
     graph.put(NodeId(2), ends(1))
     assert graph.version == before
     graph.put(NodeId(2), {NodeId(1): 7})
-    assert graph.version == before + 1
+    assert graph.version == before + lengths_count
     graph.drop(NodeId(2))
-    assert graph.version == before + 2
+    assert graph.version == before + lengths_count + 1

@@ -29,7 +29,7 @@ class Graph:
         self.reachable: dict[NodeId, None] = {node: None}
         """Every node in reach, this one included (an ordered set)."""
         self.version = 0
-        """Counts changes, so that what was read off the map can be known to be old."""
+        """Counts changes of nodes or lengths, so that what was read off the map can be known to be old."""
 
     @property
     def links(self) -> Links:
@@ -40,9 +40,11 @@ class Graph:
         """Note a node's links; return who came into reach and who went out of it."""
         before = self._links.get(node, {})
         self._links[node] = links
-        self._next_hops = None
-        self._lengths.clear()
-        self.version += links != before
+        by_hops = self._metric is Metric.HOPS
+        if links.keys() != before.keys() if by_hops else links != before:
+            self.version += 1
+            self._next_hops = None
+            self._lengths.clear()
         for gone in before:
             if gone not in links and self._links_to(gone, node):
                 return self._search()

@@ -85,14 +85,16 @@ def _second_way(graph: Graph, tree: Tree, first: dict[NodeId, NodeId], to: NodeI
         if node in before:
             continue
         before[node] = parent
+        onward, far = first.get(node), cost + tree.distances[node]
         for other, length in graph.lengths(node).items():
-            if first.get(node) == other:
-                step = _SHARED
+            if other in before:
+                continue
+            if other == onward:
+                heapq.heappush(heap, (cost + _SHARED, other, node))
             elif first.get(other) == node:
-                step = 0
+                heapq.heappush(heap, (cost, other, node))
             else:
-                step = length + tree.distances[node] - tree.distances[other]
-            heapq.heappush(heap, (cost + step, other, node))
+                heapq.heappush(heap, (far + length - tree.distances[other], other, node))
     way: list[Arc] = []
     while to != tree.root:
         way.append((before[to], to))

@@ -19,8 +19,8 @@ FILTERS = ("plant/#", "plant/+", "city/park", "+/temp", "a/b/c")
 TOPICS = (TOPIC, "city/park", "a/b/c")
 PUBLICATIONS = 50
 INTERVAL_S = 0.1
-FAULTS = Faults(crashes=3, vanishings=1, cuts=4, silent_cuts=1)
-FAULTY_S = 40.0
+FAULTS = Faults(crashes=6, vanishings=6, cuts=6, silent_cuts=6, outage_s=(4.0, 8.0))
+FAULTY_S = 120.0
 """Long enough that the federation comes to rest between most faults."""
 
 
@@ -72,7 +72,7 @@ class Trial:
             filters=FILTERS,
             publishers=5,
             topics=TOPICS,
-            rate=2.0,
+            rate=10.0 if self.faulty else 2.0,
             final=False,
         )
 
@@ -117,7 +117,7 @@ def trials(seed: int) -> list[Trial]:
         Trial("machado-25", "Machado 2023, 25 brokers, random clients", TWENTY_FIVE),
         Trial("random-25", "25 brokers of degree 4, random clients", sparse),
         Trial("random-50", "50 brokers of degree 4, random clients", wide),
-        Trial("machado-25-faults", "the same 25 with nine faults", TWENTY_FIVE, faults=FAULTS),
-        Trial("random-25-faults", "25 of degree 4 with nine faults", sparse, faults=FAULTS),
+        Trial("machado-25-faults", "the same 25 with 24 faults", TWENTY_FIVE, faults=FAULTS),
+        Trial("random-25-faults", "25 of degree 4 with 24 faults", sparse, faults=FAULTS),
     ]
     return [*_antonielli(), *found]
