@@ -1,5 +1,6 @@
 """Every setting from a file and from the environment, and every complaint."""
 
+import os
 import re
 from dataclasses import fields
 from pathlib import Path
@@ -57,6 +58,21 @@ def test_a_file_sets_what_it_names(tmp_path):
     assert (settings.protocol.metric, settings.protocol.redundancy) == (Metric.RTT, 3)
 
 
+def test_the_machine_may_add_to_the_capacity(tmp_path):
+    alone = load(written(tmp_path, "capacity = 3"), {})
+    assert alone.total_capacity == 3.0
+    by_core = load(written(tmp_path, "capacity = 3\ncapacity_per_core = 2"), {})
+    assert by_core.total_capacity == 3.0 + 2 * (os.cpu_count() or 1)
+    by_memory = load(written(tmp_path, "capacity = 0\ncapacity_per_gib = 1"), {}).total_capacity
+    assert by_memory == pytest.approx(_memory_gib(), rel=0.01)
+
+
+def _memory_gib() -> float:
+    found = re.search(r"MemTotal: *(\d+) kB", Path("/proc/meminfo").read_text())
+    assert found is not None
+    return int(found[1]) / (1 << 20)
+
+
 def test_the_environment_wins(tmp_path):
     path = written(tmp_path, "[broker]\nport = 1884\n")
     environment = {
@@ -107,6 +123,7 @@ def test_a_password_is_not_shown():
         (f"name = '{256 * 'x'}'", "name must have at most 255 bytes"),
         ("state = ''", "state must name a directory of the agent's own"),
         ("capacity = -1", "capacity must not be below 0, not -1.0"),
+        ("capacity_per_core = -1", "capacity_per_core must not be below 0, not -1.0"),
         ("[broker]\nhost = ''", "[broker] host is missing"),
         ("[broker]\nfilters = ['a']", '[broker] filters is for observer = "static"'),
         (

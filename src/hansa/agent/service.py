@@ -62,7 +62,7 @@ class Agent:
         self._ending: asyncio.Event = asyncio.Event()
         self._end_reason = ""
         addresses = (str(Address(settings.link.host, settings.link.port)),)
-        self.identity = state.identity(settings.title, addresses, settings.capacity)
+        self.identity = state.identity(settings.title, addresses, settings.total_capacity)
         self._chronicle = Chronicle(self._name_of)
         self._alarms = Alarms()
         self._safekeeping = Safekeeping(state, self.identity, settings.delivery, self._alarms)

@@ -104,7 +104,12 @@ class AgentSettings:
     state: str = "hansa-state"
     """Directory for the identity, the incarnation and what was learned; one per agent."""
     capacity: float = 1.0
-    """How much this node can do, beside others; counts only with management_by = "capacity"."""
+    """How much this node can do, beside others: decides the root of a tree, and the management core
+    with management_by = "capacity". The γ of Antonielli 2020; what follows are its α and β."""
+    capacity_per_gib: float = 0.0
+    """Added for every GiB of this machine's memory."""
+    capacity_per_core: float = 0.0
+    """Added for every core of this machine."""
     log: str = "info"
     """Least severity that is logged: debug, info, warning or error."""
     broker: BrokerSettings = field(default_factory=BrokerSettings)
@@ -112,6 +117,13 @@ class AgentSettings:
     admin: AdminSettings = field(default_factory=AdminSettings)
     delivery: DeliverySettings = field(default_factory=DeliverySettings)
     protocol: ProtocolSettings = field(default_factory=ProtocolSettings)
+
+    @property
+    def total_capacity(self) -> float:
+        """Return the capacity with what this machine adds to it."""
+        gib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / (1 << 30)
+        machine = self.capacity_per_gib * gib + self.capacity_per_core * (os.cpu_count() or 1)
+        return self.capacity + machine
 
     @property
     def title(self) -> str:
@@ -151,8 +163,9 @@ def _check(settings: AgentSettings) -> None:
         raise UsageError(f"name must have at most {LABEL_BYTES_MAX} bytes")
     if not settings.state:
         raise UsageError("state must name a directory of the agent's own")
-    if settings.capacity < 0:
-        raise UsageError(f"capacity must not be below 0, not {settings.capacity}")
+    for name in ("capacity", "capacity_per_gib", "capacity_per_core"):
+        if getattr(settings, name) < 0:
+            raise UsageError(f"{name} must not be below 0, not {getattr(settings, name)}")
     _check_broker(settings.broker)
     for place, port, least in (
         ("broker", settings.broker.port, 1),
