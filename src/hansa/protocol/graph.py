@@ -29,7 +29,7 @@ class Graph:
         self.reachable: dict[NodeId, None] = {node: None}
         """Every node in reach, this one included (an ordered set)."""
         self.version = 0
-        """Counts changes of nodes or lengths, so that what was read off the map can be known to be old."""
+        """Counts changes, so that what was read off the map can be known to be old."""
 
     @property
     def links(self) -> Links:
