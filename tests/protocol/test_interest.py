@@ -454,3 +454,12 @@ def test_on_a_disk_interest_counts_when_it_is_remembered():
     remote.note(3)
     assert remote.take_settled() == []
     assert remote.receivers("a") == (1,)
+
+
+def test_who_wants_a_topic_is_right_whether_or_not_it_was_asked_in_between():
+    remote = RemoteInterest()
+    remote.change(NodeId(1), ["a", "b"], [], (1, 1))
+    remote.change(NodeId(1), [], ["a"], (1, 2))
+    assert (remote.receivers("a"), remote.receivers("b")) == ((), (1,))
+    remote.change(NodeId(1), ["a"], ["b"], (1, 3))
+    assert (remote.receivers("a"), remote.receivers("b")) == ((1,), ())

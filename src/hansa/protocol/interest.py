@@ -141,6 +141,7 @@ class RemoteInterest:
         self.wanters: dict[str, dict[NodeId, int]] = {}
         """Per plain filter, the nodes that want it, each with how often."""
         self._by_topic: FilterTrie[dict[NodeId, int]] = FilterTrie()
+        self._unsorted: dict[str, None] = {}  # not yet in the trie: nobody has asked since
         self.granted: dict[str, None] = {}
         self._stamps: dict[NodeId, Stamp] = {}
         self._waiting: dict[NodeId, int] = {}
@@ -192,6 +193,9 @@ class RemoteInterest:
 
     def receivers(self, topic: str) -> tuple[NodeId, ...]:
         """Return the nodes that want a topic, in reach or not."""
+        for name in self._unsorted:
+            self._by_topic.put(name, self.wanters[name])
+        self._unsorted.clear()
         return tuple(dict.fromkeys(node for who in self._by_topic.match(topic) for node in who))
 
     def promised(self, topic: str) -> list[NodeId]:
@@ -221,7 +225,7 @@ class RemoteInterest:
             plain = split_share(topic_filter)[1]
             if plain not in self.wanters:
                 self.wanters[plain] = {}
-                self._by_topic.put(plain, self.wanters[plain])
+                self._unsorted[plain] = None
                 subscribe.append(plain)
             holders = self.wanters[plain]
             if node not in holders and plain not in self.granted:
@@ -242,7 +246,10 @@ class RemoteInterest:
                 self._waiting[node] -= 1
             if not holders:
                 del self.wanters[plain]
-                self._by_topic.remove(plain)
+                if plain in self._unsorted:
+                    del self._unsorted[plain]
+                else:
+                    self._by_topic.remove(plain)
                 self.granted.pop(plain, None)
                 unsubscribe.append(plain)
         return unsubscribe
