@@ -24,7 +24,7 @@ class Scenario:
     about: str
     trouble: Trouble
     crashes: bool = False
-    """Whether agents crash, so that QoS 1 may bring duplicates."""
+    """Whether agents crash or lose their broker, so that QoS 1 may bring duplicates."""
 
 
 async def _calm(stage: Stage, chance: random.Random) -> None:
@@ -192,7 +192,9 @@ SCENARIOS = {
         Scenario("calm", "nothing happens: the measure for all others", _calm),
         Scenario("kills", "agents are killed and started again (F1)", _kills, crashes=True),
         Scenario("hangs", "agents hang for up to six seconds (F2)", _hangs),
-        Scenario("brokers", "brokers are stopped gently and started again (F3)", _brokers),
+        Scenario(
+            "brokers", "brokers are stopped gently and started again (F3)", _brokers, crashes=True
+        ),
         Scenario("cuts", "links are cut without a word and mended (F5)", _cuts),
         Scenario("flaps", "a link comes and goes up to ten times a second (F5)", _flaps),
         Scenario("halves", "the federation is parted in halves again and again (F6)", _halves),
