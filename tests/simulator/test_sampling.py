@@ -2,8 +2,12 @@
 
 from dataclasses import fields, replace
 
+import pytest
+
+from hansa.protocol.strategies import STRATEGIES
 from hansa.simulator.convergence import allowance
 from hansa.simulator.options import Faults
+from hansa.simulator.run import simulate
 from hansa.simulator.sampling import NODES_MAX, random_options
 
 SAMPLE = [random_options(seed) for seed in range(400)]
@@ -56,3 +60,9 @@ def test_faults_of_all_kinds_are_tried():
 def test_every_run_ends_with_time_enough_to_be_right():
     assert all(options.phases.settle_s > allowance(options) for options in SAMPLE)
     assert all(options.phases.final_s > 0 for options in SAMPLE)
+
+
+@pytest.mark.parametrize("strategy", [name for name in STRATEGIES if name != "mesh"])
+@pytest.mark.parametrize("seed", [4, 6, 9])
+def test_every_strategy_keeps_its_promises_on_random_runs(seed, strategy):
+    assert simulate(random_options(seed, strategy)).violations == ()
