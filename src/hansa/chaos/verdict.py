@@ -31,7 +31,7 @@ class Verdict:
     duplicates: Counter[int] = field(default_factory=Counter)
     """Second and further arrivals, by QoS."""
     inversions: int = 0
-    """First arrivals after a later one of the same stream."""
+    """First arrivals after a later one of the same stream; at QoS 0 a new way may overtake."""
     phantoms: int = 0
     """Arrivals of what nobody published, or with another QoS."""
     examples: list[str] = field(default_factory=list)
@@ -99,7 +99,7 @@ def _judge_stream(
             _note(verdict, f"{subscriber} got {stream} {event.counter} twice")
         else:
             first[event.counter] = event.at
-            if event.counter < newest:
+            if event.counter < newest and stream.qos:
                 verdict.inversions += 1
                 _note(verdict, f"{subscriber} got {stream} {event.counter} after {newest}")
             newest = max(newest, event.counter)
