@@ -15,6 +15,7 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
+from contextlib import suppress
 
 from hansa import __version__
 from hansa.cli.launcher import command
@@ -83,16 +84,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("hansa: stopped", file=sys.stderr)
         return 130
     except BrokenPipeError:
-        # Python flushes stdout once more on its way out, and that must not fail again.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _silence_stdout()
         return 141
     except Exception as fault:  # noqa: BLE001  # whatever it is, it must not look like bad input
         if isinstance(fault, OSError) and fault.errno in (errno.ENOSPC, errno.EDQUOT):
             print(f"hansa: cannot write: {os.strerror(fault.errno).lower()}", file=sys.stderr)
+            _silence_stdout()
             return 74
         _own_up(fault)
         return 70
     return code
+
+
+def _silence_stdout() -> None:
+    """Python flushes it once more on its way out, and that must not fail again."""
+    with suppress(OSError, ValueError):  # under a test it may be no file at all
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _own_up(fault: Exception) -> None:

@@ -34,11 +34,21 @@ class Scene:
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.writers.append(writer)
-        self.levels.append(level(await reader.read(1_000)))
+        connect = await reader.read(1_000)
+        if not connect:  # the connection left before it said anything
+            writer.close()
+            return
+        self.levels.append(level(connect))
         answer = self._answer(self.levels[-1])
         writer.write(answer)
         if not answer:
             writer.close()
+
+
+async def rounds() -> None:
+    """Let the loop do what it has put off."""
+    for _ in range(10):
+        await asyncio.sleep(0)
 
 
 def run(monkeypatch: Any, scene: Scene, work: Callable[[Connection], Any]) -> None:
@@ -56,11 +66,11 @@ def run(monkeypatch: Any, scene: Scene, work: Callable[[Connection], Any]) -> No
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
             made.cut()
+            server.close()
+            await rounds()  # what was just accepted gets to `serve`
             for writer in scene.writers:
                 writer.close()
-            server.close()
-            for _ in range(5):  # the loop closes sockets in its next rounds
-                await asyncio.sleep(0)
+            await rounds()  # and sockets are closed
 
     asyncio.run(inside())
 
