@@ -1,7 +1,7 @@
 """Durable publications across one link: QoS 1 and 2 with journals at both ends, beside a bridge."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from bench.console import say
@@ -10,6 +10,7 @@ from hansa.chaos.bridges import Pair
 from hansa.chaos.clients import Publisher, Subscriber
 from hansa.chaos.history import Event, Op
 from hansa.chaos.verdict import judge
+from hansa.cli.clients import until
 from hansa.local.federation import LocalFederation
 from hansa.simulator.topologies import parse
 
@@ -18,7 +19,6 @@ COUNT = 3_000
 AS_FAST_AS_IT_GOES = 100_000.0
 READY_S = 20.0
 TIMEOUT_S = 60.0
-POLL_S = 0.005
 
 
 def measure() -> dict[str, object]:
@@ -69,22 +69,16 @@ async def _round(ports: tuple[int, int], qos: int, name: str) -> tuple[float, in
     try:
         await asyncio.gather(subscriber.start(), probe.start(), publisher.start())
         probe.go()
-        await _until(lambda: subscriber.arrivals > 0, READY_S)
+        await until(lambda: subscriber.arrivals > 0, READY_S)
         await probe.pause()
-        await _until(lambda: probe.is_quiet, READY_S)
+        await until(lambda: probe.is_quiet, READY_S)
         began = loop.time()
         publisher.go()
-        await _until(lambda: arrived >= COUNT, TIMEOUT_S)
+        await until(lambda: arrived >= COUNT, TIMEOUT_S)
         seconds = loop.time() - began
     finally:
         await asyncio.gather(probe.stop(), publisher.stop(), subscriber.stop())
     return COUNT / seconds, judge(history, {f"sub-{name}": [topic]}).fates["lost"]
-
-
-async def _until(condition: Callable[[], bool], timeout_s: float) -> None:
-    deadline = asyncio.get_running_loop().time() + timeout_s
-    while not condition() and asyncio.get_running_loop().time() < deadline:
-        await asyncio.sleep(POLL_S)
 
 
 @asynccontextmanager

@@ -8,6 +8,7 @@ import time
 from dataclasses import replace
 
 import pytest
+from tests.agent.brokers.test_classes import MOSQUITTO
 
 from hansa.agent.brokers.classes import DeliveryClass, Proof, classify
 from hansa.agent.brokers.connection import BrokerAddress
@@ -17,17 +18,7 @@ from hansa.local.mosquitto import free_port
 from hansa.mqtt.options import Options
 from hansa.mqtt.vocabulary import Version
 
-EXACT = Proof(
-    resumes=True,
-    redelivers=True,
-    keeps_ids=True,
-    marks_dup=True,
-    takes_qos_2=True,
-    delivers_once=True,
-    completes_again=True,
-    queued=1_200,
-    queue_tried=1_200,
-)
+EXACT = replace(MOSQUITTO, queued=1_200)
 AMQTT = """
 import asyncio, sys
 from amqtt.broker import Broker

@@ -4,10 +4,9 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from hansa.errors import InvalidTopic
 from hansa.protocol import frames, records
 from hansa.protocol.records import Kind
-from hansa.protocol.topics import check_filter
+from hansa.protocol.topics import is_filter
 from hansa.protocol.vocabulary import HOPS_MAX, KEY_BYTES, MANAGEMENT, Publication
 from hansa.protocol.wire import encode
 
@@ -22,15 +21,6 @@ keys = st.binary(min_size=KEY_BYTES, max_size=KEY_BYTES)
 # ---------------------------------------------------------------- topics
 
 _levels = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0+#/"), max_size=5)
-
-
-def is_filter(text: str) -> bool:
-    try:
-        check_filter(text)
-    except InvalidTopic:
-        return False
-    return True
-
 
 topic_names = st.lists(_levels, min_size=1, max_size=FEW).map("/".join).filter(bool)
 

@@ -166,9 +166,8 @@ class Driver:
         if self._busy:
             return
         self._busy = True
-        now = (
-            monotonic()
-        )  # uvloop's own clock stands still in an iteration, and counts milliseconds
+        # uvloop's own clock stands still in an iteration, and counts milliseconds.
+        now = monotonic()
         try:
             while self._events:
                 for effect in self.node.handle(self._events.popleft(), now):

@@ -110,7 +110,7 @@ async def play(trouble: Callable[[Pair], Awaitable[None]], rate: float) -> Verdi
 
 
 async def _drained(history: list[Event]) -> None:
-    """Wait until nothing is lost, or until nothing has come for a while."""
+    """Wait until nothing is lost; in vain only for a while."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + DRAIN_S
     while loop.time() < deadline and judge(history, {"sub": TOPICS}).fates["lost"]:

@@ -28,18 +28,14 @@ class _Client:
     def __init__(self, address: BrokerAddress, options: Options, note: Note) -> None:
         self._note = note
         self._connection = Connection(address, options, self._told, random.Random())
-        self._running: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         """Connect, and keep it so."""
-        self._running = asyncio.create_task(self._connection.run())
+        self._connection.keep()
 
     async def stop(self) -> None:
         """Leave."""
-        await self._connection.leave()
-        if self._running is not None:
-            self._running.cancel()
-            await asyncio.gather(self._running, return_exceptions=True)
+        await self._connection.stop()
 
     def _told(self, effect: effects.Effect) -> None:
         raise NotImplementedError

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
@@ -10,6 +9,7 @@ from pathlib import Path
 from hansa.chaos import bridges
 from hansa.chaos.run import Outcome, Play, play
 from hansa.chaos.scenarios import SCENARIOS
+from hansa.chaos.verdict import Verdict
 from hansa.cli.arguments import Parser, amount, one_of, seed
 from hansa.cli.report import console, table
 
@@ -124,9 +124,6 @@ def _drained(outcome: Outcome) -> str:
 
 
 def _row(outcome: Outcome) -> dict[str, object]:
-    verdict = {
-        field.name: dict(value) if isinstance(value, Counter) else value
-        for field in fields(outcome.verdict)
-        for value in [getattr(outcome.verdict, field.name)]
-    }
+    # Not by asdict: it makes counters anew, and a counter made of pairs counts the pairs.
+    verdict = {field.name: getattr(outcome.verdict, field.name) for field in fields(Verdict)}
     return {**verdict, "drained_s": outcome.drained_s, "broken": outcome.broken}

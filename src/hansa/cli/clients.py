@@ -56,11 +56,10 @@ class Client:
         options = Options(client_id=client_id, clean_start=True, version=version)
         self._address = address
         self._connection = Connection(address, options, self._told, random.Random())
-        self._running: asyncio.Task[None] | None = None
 
     async def start(self, timeout_s: float = READY_TIMEOUT_S) -> None:
         """Connect and subscribe; raise UsageError if the broker does not let it."""
-        self._running = asyncio.create_task(self._connection.run())
+        self._connection.keep()
         ready = await until(lambda: self.is_ready or bool(self.problem), timeout_s)
         if not ready or self.problem:
             raise UsageError(f"broker {self._address}: {self.problem or 'no answer'}")
@@ -86,10 +85,7 @@ class Client:
 
     async def stop(self) -> None:
         """Leave."""
-        await self._connection.leave()
-        if self._running is not None:
-            self._running.cancel()
-            await asyncio.gather(self._running, return_exceptions=True)
+        await self._connection.stop()
 
     def _told(self, effect: effects.Effect) -> None:
         match effect:

@@ -78,6 +78,7 @@ class Connection(asyncio.BufferedProtocol):
         self._buffer = bytearray(READ_BYTES)
         self._ended = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
+        self._running: asyncio.Task[None] | None = None
         self.problem = "not connected yet"
         """Why there is no connection; empty while there is one."""
 
@@ -106,6 +107,17 @@ class Connection(asyncio.BufferedProtocol):
     def waiting_bytes(self) -> int:
         """Bytes that the broker has not taken yet."""
         return self._transport.get_write_buffer_size() if self._transport else 0
+
+    def keep(self) -> None:
+        """Run in a task of its own, until `stop`."""
+        self._running = asyncio.create_task(self.run())
+
+    async def stop(self) -> None:
+        """Leave, and do not come back."""
+        await self.leave()
+        if self._running is not None:
+            self._running.cancel()
+            await asyncio.gather(self._running, return_exceptions=True)
 
     async def leave(self) -> None:
         """Say goodbye to the broker, so that it does not take our end for a crash."""

@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from hansa.errors import JournalDamaged
 from hansa.journal.records import Accepted, Bound, Completed, Progress, Record
 from hansa.journal.settings import JournalSettings
@@ -115,20 +117,7 @@ class Backlog:
 
     def rebind(self, entry: Entry) -> Entry:
         """Give a publication another index: the broker has forgotten what it was told of it."""
-        bound = entry.bound
-        again = self._write(
-            Bound(
-                self._next_index,
-                bound.origin,
-                bound.epoch,
-                bound.number,
-                bound.qos,
-                bound.topic,
-                bound.payload,
-                bound.retain,
-                bound.properties,
-            )
-        )
+        again = self._write(replace(entry.bound, index=self._next_index))
         self.complete(entry)
         return again
 

@@ -97,10 +97,6 @@ class Capture:
     async def stop(self) -> None:
         """Acknowledge nothing more, and close the journal."""
         await self._commits.stop()
-        try:
-            self.keeping.writer.close()
-        except JournalUnusable as error:
-            self._problem(str(error))
 
     # ------------------------------------------------------------ what the broker sends
 

@@ -46,7 +46,11 @@ class Commits:
             self._task = None
 
     async def stop(self) -> None:
-        """Commit no more."""
+        """Commit no more, and close the journal."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
+        try:
+            self._writer.close()
+        except JournalUnusable as error:
+            self._problem(str(error))

@@ -85,10 +85,6 @@ class Injection:
     async def stop(self) -> None:
         """Publish nothing more, and close the journal."""
         await self._commits.stop()
-        try:
-            self.backlog.writer.close()
-        except JournalUnusable as error:
-            self._problem(str(error))
 
     # ------------------------------------------------------------ from the node
 
