@@ -192,13 +192,28 @@ def test_closing_an_end_tells_the_other_after_what_was_sent_before():
     assert pair.a.seen == []
 
 
-def test_closing_a_datagram_link_tells_nobody():
+def test_closing_a_datagram_link_tells_the_other_end_unless_that_is_lost():
     pair = Pair(reorder=0.01)
     pair.open()
+    pair.network.cut(pair.link.out)
     pair.network.close(next(iter(pair.a.ends.values())))
     pair.run(0.1)
     assert pair.b.seen == []
-    assert list(pair.b.ends) == [1]
+    pair.network.mend(pair.link.out)
+    pair.send(pair.b, "still there?")  # whoever does not know the session says that it is closed
+    pair.run(0.2)
+    assert [event for _, event in pair.b.seen] == [LinkClosed(LinkId(1), "connection closed")]
+
+
+@pytest.mark.parametrize("silent", ["listening", "frozen"])
+def test_an_agent_that_does_not_run_answers_no_datagram(silent):
+    pair = Pair(reorder=0.01)
+    pair.open()
+    pair.network.hang_up(pair.a, tell=True)
+    setattr(pair.a, silent, silent == "frozen")
+    pair.send(pair.b, "still there?")
+    pair.run(0.1)
+    assert pair.b.seen == []
 
 
 def test_the_kernel_of_a_killed_agent_closes_its_connections():

@@ -23,7 +23,7 @@ REORDER_FACTOR = 10
 
 _OPEN = object()
 _CLOSE = object()
-"""What a stream carries besides frames: its beginning and its end."""
+"""What a stream carries besides frames: its beginning and its end; datagrams tell the end too."""
 
 
 class Machine(Protocol):
@@ -222,12 +222,11 @@ class Network:
         return any(end.open for pair in link.sessions for end in pair if end.machine is machine)
 
     def close(self, end: End) -> None:
-        """An agent closes its end. A stream tells the other end, after what was sent before."""
+        """An agent closes its end and tells the other: on a stream after what was sent before."""
         if not end.open:
             return
         self._forget(end)
-        if self._ordered:
-            self._push(end, _CLOSE)
+        self.send(end, _CLOSE)
 
     def hang_up(self, machine: Machine, tell: bool) -> None:
         """An agent is gone; if `tell`, its kernel closes its streams."""
@@ -317,8 +316,16 @@ class Network:
             self._scheduler.after(delay, self._land, end, frame)
 
     def _land(self, end: End, frame: object) -> None:
-        if not end.pipe.cut and end.other.open and not end.session.torn:
-            self._post(end.other.machine, Received(end.other.id, frame))  # type: ignore[arg-type]
+        """A datagram arrives. An agent that does not know its session answers that it is closed."""
+        if end.pipe.cut or end.session.torn:
+            return
+        there = end.other
+        if frame is _CLOSE:
+            self._lose(there, "connection closed")
+        elif there.open:
+            self._post(there.machine, Received(there.id, frame))  # type: ignore[arg-type]
+        elif there.machine.listening and not there.machine.frozen:
+            self._throw(there, _CLOSE)
 
     # ------------------------------------------------------------ cuts
 

@@ -247,6 +247,10 @@ def _knows_its_surroundings(site: Site, view: NodeView, part: Component) -> Prob
     near = tuple(sorted(view.neighbours))
     if near != part.neighbours[view.node]:
         return f"its neighbours are {part.neighbours[view.node]}, it knows {near}"
+    for node, neighbour in view.neighbours.items():
+        end = site.ends.get(neighbour.link)
+        if end is None or end.other.machine is not part.by_id[node]:
+            return f"its link to {node} leads elsewhere"  # to a clone that runs no more, perhaps
     if view.reachable != part.ids:
         return f"it can reach {part.ids}, it knows {view.reachable}"
     own = view.interest.get(view.node)
