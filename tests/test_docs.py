@@ -19,6 +19,8 @@ import pytest
 from hansa.cli import simulate
 from hansa.cli.main import COMMANDS, HELP, main
 from hansa.protocol.settings import PRESETS, ProtocolSettings
+from hansa.telemetry import schema
+from hansa.telemetry.columns import COLUMNS
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -135,6 +137,24 @@ def test_the_reference_of_the_command_line_is_current(monkeypatch, capsys):
         _, _, explained = capsys.readouterr().out.partition("\n\n")  # the usage repeats the options
         page.append(f"## hansa {command}\n\n```text\n{explained.rstrip()}\n```\n")
     assert agrees(DOCS / "reference" / "cli.md", "\n".join(page))
+
+
+def records_page() -> Iterator[str]:
+    yield f"# The records of telemetry\n\n{GENERATED} From `src/hansa/telemetry/schema.py`.\n"
+    yield "A record is a row; its key is `node`, `incarnation`, `number`. Every row has these,"
+    yield "`kind` and `time_ns`, and beside them the columns of its kind.\n"
+    yield "| number | kind | columns | what happened |\n|---|---|---|---|"
+    for number, kind in schema.KINDS.items():
+        columns = ", ".join(f"`{field}`" for field in kind.__struct_fields__[1:])
+        text = " ".join(str(kind.__doc__).split())
+        yield f"| {number} | `{schema.NAMES[kind]}` | {columns} | {text} |"
+    yield "\n| column | type | meaning |\n|---|---|---|"
+    for column, (sort, text) in COLUMNS.items():
+        yield f"| `{column}` | {sort} | {text} |"
+
+
+def test_the_reference_of_records_is_current():
+    assert agrees(DOCS / "reference" / "records.md", "\n".join(records_page()) + "\n")
 
 
 # ---------------------------------------------------------------- links and names

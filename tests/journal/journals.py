@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from hypothesis import strategies as st
 
 from hansa.journal import records
@@ -67,6 +68,7 @@ _BY_TYPE = {
     bytes: blobs,
     bool: st.booleans(),
     tuple[tuple[int, int], ...]: pairs,
+    msgspec.Raw: st.lists(unsigned, max_size=3).map(msgspec.msgpack.encode).map(msgspec.Raw),
 }
 
 

@@ -27,6 +27,7 @@ def test_every_kind_has_its_own_number_and_none_changes():
         10: "Gap",
         11: "Trimmed",
         12: "Recorded",
+        13: "Block",
     }
 
 

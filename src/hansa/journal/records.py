@@ -154,6 +154,17 @@ class Recorded(msgspec.Struct, frozen=True, array_like=True, gc=False):
     time_ns: int
 
 
+class Block(msgspec.Struct, frozen=True, array_like=True):
+    """Records of telemetry, of one life of one node, numbered from `first` on. What they mean is
+    unknown here: see `hansa.telemetry`. They are in a journal of their own."""
+
+    KIND: ClassVar[int] = 13
+    node: int
+    incarnation: int
+    first: int
+    rows: msgspec.Raw
+
+
 Record = (
     Captured
     | Settled
@@ -167,6 +178,7 @@ Record = (
     | Gap
     | Trimmed
     | Recorded
+    | Block
 )
 
 KINDS: dict[int, type[Record]] = {kind.KIND: kind for kind in Record.__args__}

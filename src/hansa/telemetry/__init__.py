@@ -1,0 +1,1 @@
+"""What a federation did, as rows: one schema, one log for every shell; docs/telemetry.md."""

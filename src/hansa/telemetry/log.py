@@ -1,0 +1,96 @@
+"""Writing telemetry: rows are gathered in blocks, blocks go into a journal of their own.
+
+A `Recorder` is one life of one node: it numbers what it is given. A `Log` is a directory; the
+recorders of all nodes of a simulation share one. Nothing that is told here is waited for: what the
+disk cannot take in time is dropped and counted, and readers see it by the numbers that are missing.
+"""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from hansa.journal.records import BODY_BYTES_MAX, Block
+from hansa.journal.settings import JournalSettings
+from hansa.journal.writer import Writer
+from hansa.telemetry import schema
+
+BLOCK_ROWS = 1_024
+"""Rows that are gathered before they are encoded."""
+
+_ROWS_BYTES_MAX = BODY_BYTES_MAX - 64
+_NO_NODE = 0
+"""What the segments say: the blocks know whose they are, and a node may get a new id."""
+
+_encode = msgspec.msgpack.Encoder().encode
+
+
+class Log:
+    """One directory of telemetry, and its only writer."""
+
+    def __init__(
+        self,
+        path: Path,
+        settings: JournalSettings | None = None,
+        clock: Callable[[], int] = time.time_ns,
+    ) -> None:
+        """Open it, make it if need be; raise JournalUnusable or JournalDamaged if it cannot be."""
+        self._writer = Writer(path, _NO_NODE, _NO_NODE, settings, clock)
+        self.dropped = 0
+        """Rows that were not written because the disk was behind."""
+
+    def take(self, block: Block, count: int) -> None:
+        """Write a block with so many rows; it can be read after the next commit."""
+        if not self._writer.offer(block):
+            self.dropped += count
+
+    @property
+    def waiting_bytes(self) -> int:
+        """Bytes that wait for the next commit."""
+        return self._writer.end - self._writer.durable
+
+    def commit(self) -> None:
+        """Make everything readable that was taken; may run in another thread."""
+        self._writer.commit()
+
+    def close(self) -> None:
+        """Commit, and let the next writer in."""
+        self._writer.close()
+
+
+class Recorder:
+    """Numbers the records of one life of one node and hands them on in blocks."""
+
+    def __init__(self, log: Log, node: int, incarnation: int) -> None:
+        """Write to this log."""
+        self._log = log
+        self._node = node
+        self._incarnation = incarnation
+        self._next = 1
+        self._rows: list[schema.Any] = []
+
+    def put(self, record: schema.Any) -> None:
+        """Add a record."""
+        rows = self._rows
+        rows.append(record)
+        if len(rows) >= BLOCK_ROWS:
+            self.flush()
+
+    def flush(self) -> None:
+        """Hand on what was gathered."""
+        rows, self._rows = self._rows, []
+        self._hand_on(rows)
+
+    def _hand_on(self, rows: list[schema.Any]) -> None:
+        if not rows:
+            return
+        data = _encode(rows)
+        if len(data) > _ROWS_BYTES_MAX:  # topics may be long
+            half = len(rows) // 2
+            self._hand_on(rows[:half])
+            self._hand_on(rows[half:])
+            return
+        block = Block(self._node, self._incarnation, self._next, msgspec.Raw(data))
+        self._next += len(rows)
+        self._log.take(block, len(rows))
