@@ -41,12 +41,13 @@ class Up:
         found: list[Any] = json.loads(self.ready_file.read_text())["nodes"]
         return found
 
+    def said(self) -> str:
+        return Path(self._out.name).read_text()
+
     def wait(self) -> tuple[int, str]:
         code = self.process.wait(20)
-        self._out.seek(0)
-        said = self._out.read().decode()
         self._out.close()
-        return code, said
+        return code, self.said()
 
     def children(self) -> list[int]:
         """Processes that it started and that still run."""
@@ -106,6 +107,20 @@ def test_interrupted_at_any_moment_it_leaves_nothing_behind(tmp_path, pattern):
     assert "Traceback" not in said
     assert up.left_behind() == []
     assert up.children() == []
+
+
+def test_it_says_who_ended_before_it_was_told_to(tmp_path):
+    up = Up(tmp_path, "line:2")
+    nodes = up.nodes()
+    os.kill(nodes[1]["agent_pid"], signal.SIGKILL)
+    os.kill(nodes[0]["broker_pid"], signal.SIGTERM)
+    eventually(lambda: up.said().count("its log:") == 2, "both ends were told")
+    up.process.terminate()
+    code, said = up.wait()
+    assert code == 0
+    assert "the agent of node 1 was killed by SIGKILL" in said
+    assert "the broker of node 0 ended: 0" in said
+    assert said.count("its log:") == 2  # the rest was told to
 
 
 def test_a_port_that_is_taken_is_named_and_nothing_is_left_behind(tmp_path):

@@ -14,7 +14,7 @@ from hansa.agent.settings import TRANSPORTS
 from hansa.cli.arguments import Parser, amount, one_of, path, seed, whole
 from hansa.cli.launcher import command
 from hansa.errors import UsageError
-from hansa.local.federation import Cable, LocalFederation
+from hansa.local.federation import Cable, LocalFederation, LocalNode
 from hansa.protocol.strategies import STRATEGIES
 from hansa.simulator.topologies import EXAMPLES as TOPOLOGIES
 from hansa.simulator.topologies import parse
@@ -119,6 +119,7 @@ async def _run(prepare: Callable[[], LocalFederation], ready_file: Path | None) 
     console = Console()
     starting = asyncio.create_task(_start(federation, console))
     stopping = asyncio.create_task(stop.wait())
+    watching: list[asyncio.Task[None]] = []
     try:
         await asyncio.wait([starting, stopping], return_when=asyncio.FIRST_COMPLETED)
         if starting.done():
@@ -126,11 +127,13 @@ async def _run(prepare: Callable[[], LocalFederation], ready_file: Path | None) 
             _show(federation, console)
             if ready_file is not None:
                 _write(ready_file, federation)
+            watching = [asyncio.create_task(_watch(node, console)) for node in federation.nodes]
         await stopping
     finally:
-        stopping.cancel()
-        starting.cancel()  # waited for, so that it starts nothing more
-        await asyncio.gather(starting, stopping, return_exceptions=True)
+        tasks = [starting, stopping, *watching]
+        for task in tasks:
+            task.cancel()  # waited for, so that it starts nothing more
+        await asyncio.gather(*tasks, return_exceptions=True)
         await federation.stop()
         if ready_file is not None:
             ready_file.unlink(missing_ok=True)
@@ -148,6 +151,26 @@ async def _start(federation: LocalFederation, console: Console) -> None:
             )
         )
     console.print(f"converged {seconds:.1f} s after the last agent's start")
+
+
+async def _watch(node: LocalNode, console: Console) -> None:
+    """Say when a broker or an agent ends before it is told to: nobody starts it again."""
+    parts = {"broker": node.broker.process, "agent": node.agent}
+    running = {
+        asyncio.create_task(process.wait()): part for part, process in parts.items() if process
+    }
+    try:
+        while running:
+            ended, _ = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+            for task in ended:
+                code = task.result()
+                how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended: {code}"
+                part = running.pop(task)
+                log = node.log_file if part == "agent" else node.broker.log_file
+                console.print(f"the {part} of node {node.name} {how}; its log: {log}", soft_wrap=True)
+    finally:
+        for task in running:
+            task.cancel()
 
 
 def _prepare(ready_file: Path) -> None:

@@ -82,7 +82,7 @@ def begins_a_life(record: Record, known: NodeRecord | None) -> bool:
     return known is None or known.incarnation < record.incarnation
 
 
-@lru_cache(maxsize=1 << 16)  # a row is stamped anew by taking out what it was
+@lru_cache(maxsize=1 << 12)  # a row is stamped anew by taking out what it was
 def fingerprint(kind: Kind, node: NodeId, stamp: Stamp) -> int:
     """Return 64 well-mixed bits for one row; the sum over all rows is a database's digest.
 
