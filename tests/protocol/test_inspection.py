@@ -87,3 +87,15 @@ def test_a_view_stays_as_it_was_when_the_node_goes_on():
     wire.run(1.0)
     assert json.dumps(asdict(view)) == kept
     assert json.dumps(asdict(wire.nodes[1].view())) != kept
+
+
+def test_a_chart_shows_who_is_known_and_who_is_in_reach_as_it_is_now():
+    wire = pair()
+    chart = wire.nodes[1].chart
+    assert sorted(chart.known) == sorted(chart.reachable) == [ONE, TWO]
+    assert list(chart.neighbours) == [TWO]
+    wire.cut("1-2")
+    wire.run(0.5)
+    assert sorted(chart.known) == [ONE, TWO]
+    assert sorted(chart.reachable) == [ONE]
+    assert list(chart.neighbours) == []

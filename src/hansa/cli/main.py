@@ -33,6 +33,7 @@ COMMANDS = {
     "simulate": "run a federation on virtual time: the papers' scenarios, or any topology",
     "status": "show neighbours, members, topics with their core, interest, counters",
     "top": "the same, live",
+    "topology": "the planner of links beside the rule of the topology manager's paper",
     "up": "start a whole federation of real Mosquittos and agents on this machine",
 }
 
@@ -50,6 +51,7 @@ Commands:
   top         {COMMANDS["top"]}
   simulate    {COMMANDS["simulate"]}
   experiment  {COMMANDS["experiment"]}
+  topology    {COMMANDS["topology"]}
   chaos       {COMMANDS["chaos"]}
 
   -h, --help  this; `hansa COMMAND --help` explains a command and its options

@@ -52,7 +52,7 @@ from hansa.protocol.settings import ProtocolSettings
 from hansa.protocol.strategies import make_strategy
 from hansa.protocol.strategies.base import Tell, surroundings_of
 from hansa.protocol.topics import is_filter
-from hansa.protocol.viewing import sizes_of, view_of
+from hansa.protocol.viewing import Chart, sizes_of, view_of
 from hansa.protocol.vocabulary import Group, LinkId, NodeId, Publication
 from hansa.protocol.vocabulary import Identity as Identity
 
@@ -67,6 +67,7 @@ class Node:
         self.id = identity.node
         self._settings = settings
         self._overlay = Overlay(identity, settings)
+        self.chart = Chart(self._overlay)
         self._local = LocalInterest(settings)
         self.remote = RemoteInterest(durable=past is not None)
         self._index = GroupIndex(settings.group_depth)
@@ -333,8 +334,7 @@ class Node:
         deliveries: Deliveries,
         news: list[Effect],
     ) -> bytes | None:
-        """Handle `Received` for publications, in bytes; return the first frame that has to be
-        decoded and handled as any other, None if there is none (see `Plane.pass_on`)."""
+        """Handle `Received` for publications in bytes; return the first other frame, if any."""
         link = self._overlay.neighbours.links.get(link_id)
         if link is None or link.peer is None:
             return next(frames, None)  # one by one: it may be the hello
@@ -396,5 +396,4 @@ class Node:
 
     def sizes(self) -> dict[str, int]:
         """Return how much there is of what has a bound."""
-        filters = len(self._local.filters)
-        return sizes_of(self._overlay, self.plane, filters) | self.custody.sizes()
+        return sizes_of(self._overlay, self.plane, len(self._local.filters)) | self.custody.sizes()

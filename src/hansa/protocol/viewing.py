@@ -1,13 +1,36 @@
 """Takes a view of a node's parts; `inspection` says what a view is."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from hansa.protocol.inspection import InterestView, NeighbourView, NodeView
 from hansa.protocol.overlay import Overlay
 from hansa.protocol.plane import Plane
-from hansa.protocol.records import Kind, Stamp
+from hansa.protocol.records import Kind, NodeRecord, Stamp
 from hansa.protocol.strategies.base import Strategy
 from hansa.protocol.vocabulary import NodeId
+
+
+class Chart:
+    """Who is known and who is in reach, as it is now: what is looked at often is not copied."""
+
+    def __init__(self, overlay: Overlay) -> None:
+        """Read from this overlay."""
+        self._overlay = overlay
+
+    @property
+    def known(self) -> Mapping[NodeId, NodeRecord]:
+        """Return what every known node says of itself, in reach or not."""
+        return self._overlay.database.nodes
+
+    @property
+    def reachable(self) -> Collection[NodeId]:
+        """Return the nodes in reach, this one included."""
+        return self._overlay.graph.reachable
+
+    @property
+    def neighbours(self) -> Collection[NodeId]:
+        """Return the nodes that this one has a link to."""
+        return self._overlay.neighbours.by_node.keys()
 
 
 def sizes_of(overlay: Overlay, plane: Plane, filters: int) -> dict[str, int]:

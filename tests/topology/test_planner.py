@@ -1,0 +1,173 @@
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hansa.topology.graph import bridges, graph_of, is_connected, pair
+from hansa.topology.planner import Change, Limits, Member, Situation, after, plan, settle
+
+LIMITS = Limits(degree_max=5)
+
+
+def situation(count: int, links: list[tuple[int, int]], **given) -> Situation:
+    members = tuple(Member(name(number)) for number in range(count))
+    return Situation(members, frozenset(pair(name(a), name(b)) for a, b in links), **given)
+
+
+def name(number: int) -> str:
+    return f"n{number:02}"
+
+
+def graph(of: Situation):
+    staying = [member.name for member in of.members if not member.draining]
+    return graph_of(staying, of.links)
+
+
+@st.composite
+def situations(draw):
+    """Any graph, whatever may have become of it: nodes gone, nodes leaving, rings, stars, parts."""
+    count = draw(st.integers(1, 14))
+    places = st.integers(0, count + 2)  # some links lead to nodes that are gone
+    links = draw(st.sets(st.tuples(places, places).filter(lambda p: p[0] < p[1]), max_size=40))
+    members = tuple(
+        Member(
+            name(number),
+            latency_ms=draw(st.floats(0, 100)),
+            tags=tuple(draw(st.sets(st.sampled_from(["eu", "us"]), max_size=1))),
+            draining=draw(st.booleans()) and draw(st.booleans()),
+        )
+        for number in range(count)
+    )
+    rtts = draw(st.dictionaries(st.sampled_from(sorted(links) or [(0, 1)]), st.floats(0, 300)))
+    return Situation(
+        members,
+        frozenset(pair(name(a), name(b)) for a, b in links),
+        {pair(name(a), name(b)): rtt for (a, b), rtt in rtts.items()},
+    )
+
+
+limits = st.builds(Limits, degree_max=st.integers(3, 6), changes_max=st.integers(1, 8))
+
+
+@given(situations(), limits)
+@settings(deadline=None, max_examples=50)
+def test_what_stays_is_one_part_after_a_single_plan(given, limits):
+    planned = after(given, plan(given, limits))
+    assert is_connected(graph(planned))
+
+
+@given(situations(), limits)
+@settings(deadline=None, max_examples=50)
+def test_planning_comes_to_rest_safe_and_within_the_degree(given, limits):
+    rest, _ = settle(given, limits, rounds=200)
+    assert plan(rest, limits) == []
+    end = graph(rest)
+    if len(end) >= 3:
+        assert bridges(end) == set()
+    assert max((len(near) for near in end.values()), default=0) <= limits.degree_max
+
+
+@given(situations(), limits)
+@settings(deadline=None, max_examples=50)
+def test_nothing_that_carries_is_removed_while_something_is_added(given, limits):
+    changes = plan(given, limits)
+    there = {member.name for member in given.members}
+    removed = [c for c in changes if c.kind == "remove" and there.issuperset(c.link)]
+    first = next((n for n, c in enumerate(changes) if c.kind == "add"), len(changes))
+    assert all(changes.index(change) < first for change in removed) or not removed
+
+
+@given(situations(), limits)
+@settings(deadline=None, max_examples=50)
+def test_removing_never_makes_anything_less_safe(given, limits):
+    changes = plan(given, limits)
+    if not any(change.kind == "add" for change in changes):
+        gone = {c.link for c in changes if c.reason.endswith("is gone")}
+        before = graph(Situation(given.members, given.links - gone))
+        assert len(bridges(graph(after(given, changes)))) <= len(bridges(before))
+
+
+@given(situations(), limits, st.data())
+@settings(deadline=None, max_examples=50)
+def test_losing_any_nodes_never_leaves_two_parts(given, limits, data):
+    rest, _ = settle(given, limits, rounds=200)
+    lost = data.draw(st.sets(st.sampled_from([m.name for m in rest.members])))
+    left = Situation(tuple(m for m in rest.members if m.name not in lost), rest.links)
+    planned = after(left, plan(left, limits))
+    assert is_connected(graph(planned))
+    assert not any(lost.intersection(link) for link in planned.links)
+
+
+@given(situations(), limits)
+@settings(deadline=None, max_examples=50)
+def test_few_changes_at_a_time(given, limits):
+    changes = plan(given, limits)
+    reasons = [c.reason for c in changes]
+    exempt = [r for r in reasons if "is gone" in r or "no neighbour" in r or "two parts" in r]
+    assert len(reasons) - len(exempt) <= limits.changes_max
+
+
+def test_nothing_to_do_is_an_empty_plan():
+    assert plan(situation(0, []), LIMITS) == []
+    assert plan(situation(1, []), LIMITS) == []
+    assert plan(situation(2, [(0, 1)]), LIMITS) == []
+    assert plan(situation(4, [(0, 1), (1, 2), (2, 3), (0, 3)]), LIMITS) == []
+
+
+def test_the_first_two_are_simply_linked():
+    reason = "n00 has no neighbour, 50.0 ms (guessed)"
+    assert plan(situation(2, []), LIMITS) == [Change("add", ("n00", "n01"), reason)]
+
+
+def test_a_newcomer_gets_the_nearest_with_room_and_one_that_adds_redundancy():
+    ring = situation(5, [(0, 1), (1, 2), (2, 3), (0, 3)], rtt_ms={("n02", "n04"): 3.0})
+    assert plan(ring, LIMITS) == [
+        Change("add", ("n02", "n04"), "n04 has no neighbour, 3.0 ms (measured)"),
+        Change("add", ("n00", "n04"), "a second way: one lost link must not split the federation"),
+    ]
+
+
+def test_a_full_node_is_not_chosen_however_near_it_is():
+    links = [(0, 1), (0, 2), (0, 3), (1, 2), (2, 3)]
+    given = situation(5, links, rtt_ms={("n00", "n04"): 1.0, ("n01", "n04"): 9.0})
+    assert plan(given, Limits(degree_max=3))[0].link == ("n01", "n04")
+
+
+def test_nodes_of_one_place_are_near():
+    members = (Member("a", tags=("eu",)), Member("b"), Member("c", tags=("eu", "x")))
+    assert plan(Situation(members, frozenset()), LIMITS)[0].link == ("a", "c")
+
+
+def test_a_line_becomes_a_ring():
+    changes = plan(situation(4, [(0, 1), (1, 2), (2, 3)]), LIMITS)
+    assert [change.link for change in changes] == [("n00", "n03")]
+
+
+def test_a_draining_node_keeps_its_last_link_once_nobody_needs_it():
+    members = tuple(Member(name(n), draining=n == 0) for n in range(4))
+    star = Situation(members, frozenset({("n00", "n01"), ("n00", "n02"), ("n00", "n03")}))
+    first = plan(star, LIMITS)
+    assert {change.kind for change in first} == {"add"}
+    rest, _ = settle(star, LIMITS)
+    assert [link for link in rest.links if "n00" in link] == [("n00", "n01")]
+    assert bridges(graph(rest)) == set()
+
+
+def test_pinned_links_stay_and_barred_ones_come_only_when_nothing_else_connects():
+    full = situation(5, [(a, b) for a in range(5) for b in range(a)], pinned=frozenset())
+    pinned = Situation(full.members, full.links, pinned=full.links)
+    assert [c for c in plan(pinned, Limits(degree_max=3)) if c.kind == "remove"] == []
+    barred = situation(2, [], barred=frozenset({("n00", "n01")}))
+    assert plan(barred, LIMITS)[0].link == ("n00", "n01")
+    choice = situation(3, [(1, 2)], barred=frozenset({("n00", "n01")}))
+    assert ("n00", "n01") not in [change.link for change in plan(choice, LIMITS)]
+
+
+@pytest.mark.parametrize("degree", [3, 5])
+def test_two_full_parts_still_become_one(degree):
+    size = degree + 1
+    cliques = [(a, b) for base in (0, size) for a in range(base, base + size)
+               for b in range(base, a)]  # fmt: skip
+    rest, _ = settle(situation(2 * size, cliques), Limits(degree_max=degree))
+    assert is_connected(graph(rest))
+    assert bridges(graph(rest)) == set()
+    assert max(map(len, graph(rest).values())) == degree
