@@ -389,7 +389,7 @@ def test_the_failing_run_is_in_the_json(failing, capsys):
         ("--scenario ring-3 --group-depth 1",
          "a scenario decides --group-depth itself; leave it out, or use --topology"),
         ("--runs 2 --transcript x",
-         "a transcript is of one run; leave out --runs or --transcript"),
+         "--transcript is of one run; leave out --runs or --transcript"),
         ("--transcript /nowhere/x", "cannot write /nowhere/x: no such file or directory"),
         ("--colour", "unrecognized arguments: --colour; see `hansa simulate --help`"),
     ],

@@ -7,8 +7,8 @@ class Curious(Watcher):
     def __init__(self):
         self.seen = []
 
-    def disturbed(self, what, fault):
-        self.seen.append((what, fault))
+    def disturbed(self, what, fault, places):
+        self.seen.append((what, fault, places))
 
 
 def test_a_watcher_is_called_for_what_it_overrides_and_for_nothing_else():
@@ -16,5 +16,5 @@ def test_a_watcher_is_called_for_what_it_overrides_and_for_nothing_else():
     watchers = Watchers([curious, Watcher()])
     assert watchers.changed == watchers.told == []
     for call in watchers.disturbed:
-        call("crash 3", True)
-    assert curious.seen == [("crash 3", True)]
+        call("crash 3", True, (3,))
+    assert curious.seen == [("crash 3", True, (3,))]

@@ -106,6 +106,10 @@ def _add_what(made: Parser) -> None:
         type=arguments.path,
         help="write what happened, one line each, to FILE",
     )
+    group.add_argument(
+        "--telemetry", metavar="DIR", type=arguments.path,
+        help="write what happened as records, as live agents do, to an empty directory",
+    )  # fmt: skip
 
 
 def _add_protocol(made: Parser) -> None:
@@ -223,8 +227,9 @@ def _refuse_contradictions(args: argparse.Namespace) -> None:
                 raise UsageError(
                     f"a scenario decides --{flag} itself; leave it out, or use --topology"
                 )
-    if args.transcript and args.runs > 1:
-        raise UsageError("a transcript is of one run; leave out --runs or --transcript")
+    for name in ("transcript", "telemetry"):
+        if getattr(args, name) and args.runs > 1:
+            raise UsageError(f"--{name} is of one run; leave out --runs or --{name}")
     if args.seed + args.runs - 1 > SEED_MAX:
         raise UsageError(
             f"{args.runs} runs from seed {args.seed} go beyond the largest, {SEED_MAX};"
@@ -258,8 +263,9 @@ def play(args: argparse.Namespace, seed: int, listen: "Listener | None" = None) 
     from hansa.simulator.scenarios import play as play_scenario
 
     if args.scenario is not None:
-        return play_scenario(find(args.scenario), settings(args), seed, listen)
-    return Played(simulate(options(args, seed), listen), ())
+        scenario = find(args.scenario)
+        return play_scenario(scenario, settings(args), seed, listen, args.telemetry)
+    return Played(simulate(options(args, seed), listen, args.telemetry), ())
 
 
 def _run_many(args: argparse.Namespace, given: Sequence[str]) -> int:

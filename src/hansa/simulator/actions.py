@@ -220,6 +220,11 @@ _WORDS: dict[type[Action], str] = {
 }
 
 
+def places_of(action: Action) -> tuple[int, ...]:
+    """Return the places that an action names; none if it is about more than two."""
+    return tuple(getattr(action, name) for name in _PLACES if hasattr(action, name))
+
+
 def describe(action: Action, label: Callable[[int], str] = str) -> str:
     """Return an action in the words of a script, as `hansa simulate --at` reads them."""
     match action:

@@ -60,7 +60,7 @@ class Tracker(Watcher):
         self._close()
         return tuple(self._records)
 
-    def disturbed(self, what: str, fault: bool) -> None:
+    def disturbed(self, what: str, fault: bool, places: tuple[int, ...]) -> None:
         """Start a new measurement. Interest that changes before all was right belongs to it."""
         self.disturbances += 1
         if fault or self._since is not None:

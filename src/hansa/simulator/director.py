@@ -28,6 +28,7 @@ from hansa.simulator.actions import (
     Unsubscribe,
     Vanish,
     describe,
+    places_of,
 )
 from hansa.simulator.network import Link
 from hansa.simulator.site import Memory, Site
@@ -55,7 +56,7 @@ class Director:
                 self._act_as_client(action)
             case _ if self._act_on_nodes(action) or self._act_on_links(action):
                 self._world.transcript.note(self._world.now, None, action)
-                self._world.disturb(self._describe(action))
+                self._world.disturb(self._describe(action), places=places_of(action))
             case _:
                 pass  # nothing to do it to
 

@@ -5,6 +5,7 @@ import random
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from hansa.protocol.inspection import NodeView
 from hansa.simulator.checkers import Cost, Guaranteed, all_checkers
@@ -15,6 +16,7 @@ from hansa.simulator.options import Options
 from hansa.simulator.result import Result
 from hansa.simulator.site import Site
 from hansa.simulator.structure import Structure
+from hansa.simulator.telemetry import Telemetry
 from hansa.simulator.transcript import Listener
 from hansa.simulator.truth import Truth
 from hansa.simulator.watcher import Watcher
@@ -30,8 +32,10 @@ class Simulation:
         options: Options,
         listen: Listener | None = None,
         watchers: Iterable[Watcher] = (),
+        telemetry: Path | None = None,
     ) -> None:
-        """Prepare everything; nothing happens before `run`. More watchers may measure more."""
+        """Prepare everything; nothing happens before `run`. More watchers may measure more, and
+        records of all that happens may go to a directory."""
         self.options = options
         self.world = World(options, listen)
         self.director = Director(self.world)
@@ -45,7 +49,9 @@ class Simulation:
         if options.check:
             checkers.append(self._guaranteed)
             checkers += all_checkers(self.world, self.violations, self.tracker, structure)
-        self.world.watch([*checkers, *watchers])
+        self._telemetry = Telemetry(self.world, telemetry) if telemetry else None
+        told = [self._telemetry] if self._telemetry else []
+        self.world.watch([*told, *checkers, *watchers])
         self._plan()
 
     def _plan(self) -> None:
@@ -80,7 +86,10 @@ class Simulation:
             self.run_until(self.options.end_s)
         for call in self.world.watchers.finished:
             call()
-        return self._result(time.perf_counter() - began)
+        result = self._result(time.perf_counter() - began)
+        if self._telemetry:
+            self._telemetry.close(result)
+        return result
 
     def views(self) -> list[NodeView | None]:
         """Return the state of every node, by place; None where none runs."""
@@ -139,6 +148,8 @@ def _without_garbage_collection() -> Iterator[None]:
             gc.enable()
 
 
-def simulate(options: Options, listen: Listener | None = None) -> Result:
+def simulate(
+    options: Options, listen: Listener | None = None, telemetry: Path | None = None
+) -> Result:
     """Play one run. `listen` is told what happens: time, place, news or action."""
-    return Simulation(options, listen).run()
+    return Simulation(options, listen, telemetry=telemetry).run()

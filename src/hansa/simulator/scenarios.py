@@ -2,6 +2,7 @@
 
 import difflib
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from hansa.errors import UsageError
 from hansa.protocol.settings import ProtocolSettings
@@ -43,11 +44,15 @@ def find(name: str) -> Scenario:
 
 
 def play(
-    scenario: Scenario, settings: ProtocolSettings, seed: int, listen: Listener | None = None
+    scenario: Scenario,
+    settings: ProtocolSettings,
+    seed: int,
+    listen: Listener | None = None,
+    telemetry: Path | None = None,
 ) -> Played:
     """Play a scenario with these settings, as far as it leaves them open."""
     options = scenario.make(settings, seed)
-    simulation = Simulation(options, listen)
+    simulation = Simulation(options, listen, telemetry=telemetry)
     result = simulation.run()
     rows = scenario.judge(Final(tuple(simulation.views()), options, result))
     broken = tuple(

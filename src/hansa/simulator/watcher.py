@@ -4,9 +4,10 @@ A watcher overrides what it needs and is called for nothing else, so a hook that
 costs nothing.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
-from hansa.protocol.effects import News
+from hansa.protocol.effects import Effect, News, Send
+from hansa.protocol.events import Event
 from hansa.protocol.frames import Announce
 from hansa.protocol.vocabulary import Publication
 from hansa.simulator.ledger import Entry
@@ -26,6 +27,12 @@ class Watcher:
     def told(self, site: Site, news: News) -> None:
         """A node has news."""
 
+    def handled(self, site: Site, event: Event, wanted: Sequence[Effect]) -> None:
+        """A node has handled an event and wants this, which is not done yet."""
+
+    def transmitted(self, site: Site, send: Send, frame_bytes: int) -> None:
+        """A frame leaves a node."""
+
     def announced(self, end: End, frame: Announce) -> None:
         """A node sends a core announcement."""
 
@@ -41,8 +48,9 @@ class Watcher:
     def changed(self, site: Site) -> None:
         """A node's control state may have changed."""
 
-    def disturbed(self, what: str, fault: bool) -> None:
-        """Something happened to which the federation must adapt: a fault, or other interest."""
+    def disturbed(self, what: str, fault: bool, places: tuple[int, ...]) -> None:
+        """Something happened to which the federation must adapt: a fault, or other interest. At
+        these places, if it has any."""
 
     def finished(self) -> None:
         """The run is over."""
@@ -57,6 +65,8 @@ class Watchers:
         self.started = _overriding(everybody, "started")
         self.stopped = _overriding(everybody, "stopped")
         self.told = _overriding(everybody, "told")
+        self.handled = _overriding(everybody, "handled")
+        self.transmitted = _overriding(everybody, "transmitted")
         self.announced = _overriding(everybody, "announced")
         self.forwarded = _overriding(everybody, "forwarded")
         self.published = _overriding(everybody, "published")

@@ -94,11 +94,11 @@ class World:
         self.sites.append(site)
         return site
 
-    def disturb(self, what: str, fault: bool = True) -> None:
-        """Tell the watchers that the federation now has to adapt."""
+    def disturb(self, what: str, fault: bool = True, places: tuple[int, ...] = ()) -> None:
+        """Tell the watchers that the federation now has to adapt, there above all."""
         self.shape += fault
         for call in self.watchers.disturbed:
-            call(what, fault)
+            call(what, fault, places)
 
     # ------------------------------------------------------------ the life of an agent
 
@@ -132,7 +132,7 @@ class World:
         if site.life != life or not site.frozen:
             return
         site.frozen = False
-        self.disturb(f"thaw {site.place}")
+        self.disturb(f"thaw {site.place}", places=(site.place,))
         backlog, site.backlog = site.backlog, []
         for event in backlog:
             if site.life == life:
@@ -167,7 +167,10 @@ class World:
             return
         self.events += 1
         perform = self._perform
-        for effect in node.handle(event, self.scheduler.now):
+        wanted = node.handle(event, self.scheduler.now)
+        for call in self.watchers.handled:
+            call(site, event, wanted)
+        for effect in wanted:
             perform.get(type(effect), self._tell)(site, effect)
             if site.node is not node:
                 return  # it had to stop: what else it wanted is void
@@ -236,6 +239,8 @@ class World:
         size, checksum = self.traffic.count(frame)
         ends = (site.place, end.other.machine.place)
         self.transcript.frame(self.scheduler.now, ends, size, checksum)
+        for call in self.watchers.transmitted:
+            call(site, effect, size)
         kind = type(frame)
         if kind is Publication:
             for call in self.watchers.forwarded:
@@ -307,13 +312,13 @@ class World:
     def _rekey(self, site: Site, effect: Effect) -> None:
         self._tell(site, effect)
         self.stop(site, tell=True)
-        self.disturb(f"rekey {site.place}")
+        self.disturb(f"rekey {site.place}", places=(site.place,))
         self.scheduler.after(self._broker_delay, self.start_again, site, site.life, False)
 
     def _halt(self, site: Site, effect: Effect) -> None:
         self._tell(site, effect)
         self.stop(site, tell=True)
-        self.disturb(f"halt {site.place}")
+        self.disturb(f"halt {site.place}", places=(site.place,))
 
     def _duplicate(self, site: Site, effect: Effect) -> None:
         self.duplicates_dropped += 1

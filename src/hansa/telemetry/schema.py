@@ -39,7 +39,7 @@ class _Publication(Record, frozen=True, array_like=True, gc=False):
 class _Copy(_Publication, frozen=True, array_like=True, gc=False):
     frame_bytes: int
     hops: int
-    peer: int
+    peer: int | None
 
 
 class Captured(_Publication, frozen=True, array_like=True, gc=False, tag=1):
@@ -62,7 +62,7 @@ class Duplicate(Record, frozen=True, array_like=True, gc=False, tag=4):
     life: int
     seq: int
     qos: int
-    peer: int
+    peer: int | None
 
 
 class Delivered(_Publication, frozen=True, array_like=True, gc=False, tag=5):
@@ -117,7 +117,7 @@ class Control(Record, frozen=True, array_like=True, gc=False, tag=10):
 
     frame: str
     frame_bytes: int
-    peer: int
+    peer: int | None
     core: int | None = None
     seq: int | None = None
     distance: int | None = None
@@ -243,7 +243,7 @@ class LinkRefused(Record, frozen=True, array_like=True, gc=False, tag=28):
 
 
 class RoundTrip(Record, frozen=True, array_like=True, gc=False, tag=29):
-    """What the link to `peer` takes; now and then."""
+    """What the link to `peer` takes, by the heartbeat that just came back."""
 
     peer: int
     rtt_ms: float

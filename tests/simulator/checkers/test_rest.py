@@ -26,7 +26,7 @@ class Resting:
 
     def disturb(self, what, rest_s=20.0):
         self.played.world.disturb(what)
-        self.checker.disturbed(what, True)
+        self.checker.disturbed(what, True, ())
         self.played.run(self.played.world.now + rest_s)
 
 

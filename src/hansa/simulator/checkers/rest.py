@@ -31,7 +31,7 @@ class AtRest(Checker):
         self._problems: list[tuple[str, str]] = []
         self.checked = 0
 
-    def disturbed(self, what: str, fault: bool) -> None:
+    def disturbed(self, what: str, fault: bool, places: tuple[int, ...]) -> None:
         """Look again when all must be right."""
         self.finished()
         count = self._tracker.disturbances

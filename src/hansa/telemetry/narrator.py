@@ -1,0 +1,243 @@
+"""Turns what goes into a node and comes out of it into records: the same words in every shell.
+
+A shell tells what a node handled and what it wants, what was really sent and what the broker got;
+nothing here changes any of it. Who is behind a link is learned from the node's own news. Of
+publications only those are told that `chosen` names, on all nodes the same ones.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from zlib import crc32
+
+from hansa.protocol import effects, events
+from hansa.protocol.frames import Announce, Heartbeat, Numbered, Resend
+from hansa.protocol.frames import Any as AnyFrame
+from hansa.protocol.vocabulary import LinkId, NodeId, Publication
+from hansa.protocol.wire import encode
+from hansa.telemetry import schema
+
+REPAIRED_MAX = 4_096
+"""Publications of which it is remembered that they came by repair until the broker has them."""
+
+Put = Callable[[schema.Any], None]
+
+
+def chosen(number: int, sample: int) -> bool:
+    """Whether the publication with this number is told, if one in `sample` is; 0 is none.
+
+    Not every n-th: that would often be always the same topic."""
+    return sample == 1 or (sample > 1 and crc32(number.to_bytes(8, "big")) % sample == 0)
+
+
+class Narrator:
+    """Tells what one node does in one life."""
+
+    def __init__(
+        self, put: Put, identity: tuple[int, int], sample: int, clock: Callable[[], int]
+    ) -> None:
+        """Hand records to `put`; `identity` is node and incarnation, `clock` gives nanoseconds."""
+        self.put = put
+        self.clock = clock
+        self.sample = sample
+        self.node, self._life = identity
+        self.ignored: Counter[str] = Counter()
+        """What was ignored of publications, by reason: too many to tell one by one."""
+        self._peers: dict[LinkId, NodeId] = {}
+        self._parents: dict[NodeId, tuple[NodeId, ...]] = {}
+        self._beats: dict[LinkId, tuple[int, int]] = {}
+        """The newest heartbeat that was sent, and when."""
+        self._repaired: dict[tuple[int, int, int], None] = {}
+
+    def peer(self, link: LinkId) -> NodeId | None:
+        """Return who is behind a link, None before that was agreed."""
+        return self._peers.get(link)
+
+    # ------------------------------------------------------------ what a shell tells
+
+    def handled(self, event: events.Event, wanted: Sequence[effects.Effect]) -> None:
+        """The node has handled an event, and wants this."""
+        now = self.clock()
+        match event:
+            case events.Received(link, Publication() as copy):
+                self._take(now, copy, link, wanted)
+                return
+            case events.Published():
+                self._start(now, wanted)
+                return
+            case events.Received(link, Heartbeat(_, echo, held_us)):
+                self._measure(now, link, echo, held_us)
+            case events.Received(_, Resend() | Numbered(frame=Resend())):
+                self._mark_repaired(wanted)
+            case events.InterestChanged(added, removed):
+                for name in added:
+                    self.put(schema.Wanted(now, name))
+                for name in removed:
+                    self.put(schema.Unwanted(now, name))
+        for effect in wanted:
+            self.told(now, effect)
+
+    def sent(self, link: LinkId, frame: AnyFrame | Publication, frame_bytes: int) -> None:
+        """A frame of so many bytes leaves over a link."""
+        if isinstance(frame, Publication):
+            if chosen(frame.number, self.sample):
+                hops = frame.hops + 1
+                place = (frame_bytes, hops, self._peers.get(link))
+                self.put(schema.Sent(self.clock(), *_names(frame), *place))
+            return
+        now = self.clock()
+        inner = frame.frame if isinstance(frame, Numbered) else frame
+        about: tuple[int, ...] = ()
+        if isinstance(inner, Announce):
+            about = (inner.core, inner.seq, inner.distance)
+        elif isinstance(inner, Heartbeat):
+            self._beats[link] = (inner.number, now)
+        peer = self._peers.get(link)
+        self.put(schema.Control(now, type(inner).__name__, frame_bytes, peer, *about))
+
+    def delivered(self, publication: Publication) -> None:
+        """The broker has got a publication of another node's client."""
+        if chosen(publication.number, self.sample):
+            repaired = self._repaired.pop(_key(publication), self) is None
+            hops = None if repaired else publication.hops + 1
+            self.put(schema.Delivered(self.clock(), *_names(publication), hops))
+
+    # ------------------------------------------------------------ publications
+
+    def _take(
+        self, now: int, copy: Publication, link: LinkId, wanted: Sequence[effects.Effect]
+    ) -> None:
+        peer = self._peers.get(link)
+        told = chosen(copy.number, self.sample)
+        if told:
+            place = (len(encode(copy)), copy.hops + 1, peer)
+            self.put(schema.Received(now, *_names(copy), *place))
+        for effect in wanted:
+            if isinstance(effect, effects.Duplicate):
+                if told:
+                    name = (copy.origin, copy.life, copy.number, copy.qos)
+                    self.put(schema.Duplicate(now, *name, peer))
+            elif isinstance(effect, effects.Dropped):
+                if told:
+                    self._drop(now, effect, copy.life, copy.qos)
+            else:
+                self._tell_of_publication(now, effect)
+
+    def _start(self, now: int, wanted: Sequence[effects.Effect]) -> None:
+        """A client published; at QoS 0 the copies that leave tell its name."""
+        known = False
+        for effect in wanted:
+            match effect:
+                case effects.Send(_, Publication() as first):
+                    if not known:
+                        known = True
+                        self.captured(now, first)
+                case effects.Keep(publication):
+                    self.captured(now, publication)
+                case effects.Dropped():
+                    if chosen(effect.number, self.sample):
+                        self._drop(now, effect, self._life, 0)
+                case _:
+                    self._tell_of_publication(now, effect)
+
+    def captured(self, now: int, publication: Publication) -> None:
+        """A publication of a client here has its name."""
+        if chosen(publication.number, self.sample):
+            self.put(schema.Captured(now, *_names(publication)))
+
+    def _drop(self, now: int, effect: effects.Dropped, life: int, qos: int) -> None:
+        name = (effect.origin, life, effect.number, qos)
+        self.put(schema.Dropped(now, *name, effect.reason))
+
+    def _tell_of_publication(self, now: int, effect: effects.Effect) -> None:
+        if isinstance(effect, effects.Ignored):
+            self.ignored[effect.reason] += 1
+        else:
+            self.told(now, effect)
+
+    def _mark_repaired(self, wanted: Sequence[effects.Effect]) -> None:
+        for effect in wanted:
+            if isinstance(effect, effects.Deliver):
+                if len(self._repaired) >= REPAIRED_MAX:
+                    self._repaired.pop(next(iter(self._repaired)))
+                self._repaired[_key(effect.publication)] = None
+
+    # ------------------------------------------------------------ everything else
+
+    def _measure(self, now: int, link: LinkId, echo: int, held_us: int) -> None:
+        peer = self._peers.get(link)
+        number, sent_at = self._beats.get(link, (0, 0))
+        if echo and echo == number and peer is not None:
+            self.put(schema.RoundTrip(now, peer, max(0.0, (now - sent_at) / 1e6 - held_us / 1e3)))
+
+    def told(self, now: int, effect: effects.Effect) -> None:
+        """Tell one thing that a node wants or says, if there is a record for it."""
+        match effect:
+            case effects.Subscribe(filters):
+                for name in filters:
+                    self.put(schema.Subscribed(now, name))
+            case effects.Unsubscribe(filters):
+                for name in filters:
+                    self.put(schema.Unsubscribed(now, name))
+            case effects.NeighbourUp(node, link):
+                self._peers[link] = node
+                self.put(schema.LinkUp(now, node))
+            case effects.NeighbourDown(node, reason):
+                self._forget(node)
+                self.put(schema.LinkDown(now, node, reason))
+            case effects.ParentsChanged(core, _, seq, distance, parents):
+                self._change_parents(now, core, (seq, distance), parents)
+            case effects.IncarnationRaised(incarnation):
+                self._life = incarnation
+                self.put(schema.LifeRaised(now, incarnation))
+            case _:
+                make = _PLAINLY.get(type(effect))
+                if make is not None:
+                    self.put(make(now, effect))
+
+    def _forget(self, node: NodeId) -> None:
+        for link in [link for link, peer in self._peers.items() if peer == node]:
+            del self._peers[link]
+            self._beats.pop(link, None)
+
+    def _change_parents(
+        self, now: int, core: NodeId, place: tuple[int, int], parents: tuple[NodeId, ...]
+    ) -> None:
+        before = self._parents.pop(core, ())
+        if parents:
+            self._parents[core] = parents
+        gained = tuple(node for node in parents if node not in before)
+        lost = tuple(node for node in before if node not in parents)
+        self.put(schema.Parents(now, core, *place, parents, gained, lost))
+
+
+def _names(publication: Publication) -> tuple[int, int, int, int, str, int]:
+    return (
+        publication.origin,
+        publication.life,
+        publication.number,
+        publication.qos,
+        publication.topic,
+        len(publication.payload),
+    )
+
+
+def _key(publication: Publication) -> tuple[int, int, int]:
+    return publication.origin, publication.life, publication.number
+
+
+_PLAINLY: dict[type, Callable[..., schema.Any]] = {
+    effects.LinkRefused: lambda now, it: schema.LinkRefused(now, it.reason),
+    effects.MemberJoined: lambda now, it: schema.MemberJoined(now, it.node),
+    effects.MemberLost: lambda now, it: schema.MemberLost(now, it.node),
+    effects.CoreElected: lambda now, it: schema.CoreElected(now, it.group, it.core),
+    effects.CoreLost: lambda now, it: schema.CoreLost(now, it.group, it.core),
+    effects.MeshJoined: lambda now, it: schema.MeshJoined(now, it.group),
+    effects.MeshLeft: lambda now, it: schema.MeshLeft(now, it.group),
+    effects.InterestInstalled: lambda now, it: schema.Installed(now, str(it.version)),
+    effects.Repaired: lambda now, it: schema.Repaired(now, it.origin, it.count),
+    effects.EpochRenewed: lambda now, it: schema.EpochRenewed(now, it.epoch),
+    effects.Ignored: lambda now, it: schema.Ignored(now, it.reason),
+    effects.Gap: lambda now, it: schema.Gap(now, it.origin, it.epoch, it.first, it.last, it.reason),
+    effects.GivenUp: lambda now, it: schema.GivenUp(now, it.node, it.epoch, it.first, it.last),
+}
+"""News that become a record with the same words."""
