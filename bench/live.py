@@ -17,7 +17,7 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from hansa.local.federation import LocalFederation
+from hansa.local.federation import PLAIN, Cable, LocalFederation
 from hansa.local.mosquitto import Mosquitto, free_port
 from hansa.mqtt import packets
 from hansa.mqtt.vocabulary import Version
@@ -216,11 +216,13 @@ class CpuMeter:
 
 
 @asynccontextmanager
-async def federation(topology: str | Topology) -> AsyncIterator[LocalFederation]:
+async def federation(
+    topology: str | Topology, cable: Cable = PLAIN
+) -> AsyncIterator[LocalFederation]:
     """A federation that has converged."""
     if isinstance(topology, str):
         topology = parse(topology, seed=1)
-    running = LocalFederation(topology, {"HANSA_LOG": "warning"})
+    running = LocalFederation(topology, {"HANSA_LOG": "warning"}, cable=cable)
     try:
         await running.start()
         await running.wait_until_converged()

@@ -22,13 +22,13 @@ async def _measure() -> dict[str, object]:
     async with federation("line:6") as ours, bridged(chain) as theirs:
         ports = [node.broker.port for node in ours.nodes]
         bridge_ports = [broker.port for broker in theirs]
-        alone = await _delay(ports[0], ports[0])
+        alone = await median_delay(ports[0], ports[0])
         say("one broker", f"{alone:8.3f} ms")
         for hops in (1, 5):
             medians: dict[str, list[float]] = {"hansa": [], "bridge": []}
             for _ in range(ROUNDS):
-                medians["bridge"].append(await _delay(bridge_ports[0], bridge_ports[hops]))
-                medians["hansa"].append(await _delay(ports[0], ports[hops]))
+                medians["bridge"].append(await median_delay(bridge_ports[0], bridge_ports[hops]))
+                medians["hansa"].append(await median_delay(ports[0], ports[hops]))
             best = {name: min(values) for name, values in medians.items()}
             ratio = best["hansa"] / best["bridge"]
             say(f"bridges, {hops} hops", f"{best['bridge']:8.3f} ms")
@@ -38,7 +38,7 @@ async def _measure() -> dict[str, object]:
     return answers
 
 
-async def _delay(source: int, target: int) -> float:
+async def median_delay(source: int, target: int) -> float:
     """Return the median of one round; the first tenth only warms up."""
     with way(source, [target]) as load:
         delays = await asyncio.to_thread(load.delays, COUNT, PER_SECOND)

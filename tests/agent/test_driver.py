@@ -10,7 +10,8 @@ from tests.agent.waiting import until
 from hansa.agent import driver as driver_module
 from hansa.agent.driver import Driver
 from hansa.agent.links.link import Address
-from hansa.agent.links.tcp import RECEIPT_BYTES, TcpLinks
+from hansa.agent.links.stream import RECEIPT_BYTES
+from hansa.agent.links.tcp import TcpLinks
 from hansa.protocol.effects import Effect, NeighbourUp
 from hansa.protocol.events import Granted, InterestChanged, Published
 from hansa.protocol.node import Node

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from hansa.agent.links.link import Address
-from hansa.agent.settings import AgentSettings, load, parse_address, parse_neighbour
+from hansa.agent.links.settings import parse_address, parse_neighbour
+from hansa.agent.settings import AgentSettings, load
 from hansa.cli.launcher import LAUNCHER
 from hansa.cli.main import TRACEBACK
 from hansa.errors import UsageError
@@ -31,8 +32,14 @@ def test_the_example_loads_and_names_every_setting_of_an_agent():
     settings = load(EXAMPLE, {})
     assert (settings.name, settings.broker.port) == ("plant-1", 1883)
     named = set(re.findall(r"^(?:# )?(\w+) = ", EXAMPLE.read_text(), re.M))
-    parts = (settings.broker, settings.link, settings.admin, settings.delivery)
-    sections = {"broker", "link", "admin", "delivery", "protocol"}
+    parts = (
+        settings.broker,
+        settings.link,
+        settings.link.mqtt,
+        settings.admin,
+        settings.delivery,
+    )
+    sections = {"broker", "link", "mqtt", "admin", "delivery", "protocol"}
     for record in (settings, *parts):
         assert {item.name for item in fields(record)} - sections <= named
 
@@ -135,7 +142,10 @@ def test_a_password_is_not_shown():
         ("[broker]\npid_file = 'x'", "[broker] pid_file and output_file need each other"),
         ("[broker]\noutput_file = 'x'", "[broker] pid_file and output_file need each other"),
         ("[broker]\nbeacon_interval = 0", "beacon_interval must be above 0 seconds, not 0.0"),
-        ("[link]\ntransport = 'x'", "[link] transport must be one of tcp, udp, not 'x'"),
+        ("[link]\ntransport = 'x'", "[link] transport must be one of tcp, udp, mqtt, not 'x'"),
+        ("[link.mqtt]\npassword = 'x'", "[link.mqtt] password needs a username"),
+        ("[link.mqtt]\ntls_ca = 'x'", "[link.mqtt] tls_ca is for tls = true"),
+        ("[link.mqtt]\nprefix = 'a/#'", "[link.mqtt] prefix: "),
         ("[link]\nneighbours = ['x://a:1']", "neighbour 'x://a:1': the transport must be one of"),
         ("[link]\nneighbours = ['udp://a:x']", "neighbour 'a:x': the port must be a number"),
         ("[link]\nwindow = 1000", "[link] window must be at least 262144 bytes, not 1000"),
@@ -202,4 +212,5 @@ def test_no_address(text):
 def test_a_neighbour_may_name_its_transport():
     assert parse_neighbour("a:1", "udp") == ("udp", Address("a", 1))
     assert parse_neighbour("tcp://a:1", "udp") == ("tcp", Address("a", 1))
+    assert parse_neighbour("mqtt://a", "tcp") == ("mqtt", Address("a", 1_883))
     assert parse_neighbour("udp://[::1]", "tcp") == ("udp", Address("::1", 10_500))

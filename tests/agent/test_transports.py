@@ -1,4 +1,4 @@
-"""Live federations whose links are datagrams, lossy or not, or long."""
+"""Live federations whose links are datagrams, lossy or not, or long, or go through brokers."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -13,6 +13,7 @@ CABLES = {
     "udp": Cable("udp"),
     "udp, a tenth lost": Cable("udp", 0.002, 0.1),
     "tcp, 30 ms": Cable("tcp", 0.03),
+    "mqtt": Cable("mqtt"),
 }
 
 

@@ -7,7 +7,6 @@ import signal
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
-from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,12 +26,11 @@ from hansa.agent.brokers.watcher import Watcher
 from hansa.agent.chronicle import Chronicle
 from hansa.agent.custody.safekeeping import Safekeeping
 from hansa.agent.driver import Driver
+from hansa.agent.links.exchange import Exchange, listening_at
 from hansa.agent.links.link import Address, Link
-from hansa.agent.links.tcp import TcpLinks
-from hansa.agent.links.udp import UdpLinks
 from hansa.agent.metrics import as_metrics
 from hansa.agent.reasons import explain
-from hansa.agent.settings import AgentSettings, broker_address, parse_neighbour
+from hansa.agent.settings import AgentSettings, broker_address
 from hansa.agent.state import SUBSCRIPTIONS, StateDirectory
 from hansa.errors import UsageError
 from hansa.mqtt import effects
@@ -42,7 +40,7 @@ from hansa.protocol.events import InterestChanged
 from hansa.protocol.inspection import CoreView, GroupView
 from hansa.protocol.node import Node
 from hansa.protocol.records import NodeRecord
-from hansa.protocol.topics import is_local_only
+from hansa.protocol.topics import is_local_only, split_share
 from hansa.protocol.vocabulary import NodeId
 
 if TYPE_CHECKING:  # amqtt is not there unless asked for
@@ -61,7 +59,8 @@ class Agent:
         self._chance = random.Random()  # for back-off, not for secrets
         self._ending: asyncio.Event = asyncio.Event()
         self._end_reason = ""
-        addresses = (str(Address(settings.link.host, settings.link.port)),)
+        broker = broker_address(settings.broker)
+        addresses = (listening_at(settings.link, broker),)
         self.identity = state.identity(settings.title, addresses, settings.total_capacity)
         self._chronicle = Chronicle(self._name_of)
         self._alarms = Alarms()
@@ -73,9 +72,8 @@ class Agent:
             stop=self._give_way,
             closed=self._chronicle.link_closed,
         )
-        ids = count(1)
-        self.tcp = TcpLinks(self.driver, self._chance, ids, settings.link.window)
-        self.udp = UdpLinks(self.driver, self._chance, ids)
+        client_id = self._client_id("")
+        self.exchange = Exchange(self.driver, self._chance, settings.link, broker, client_id)
         self._subscription_log = SubscriptionLog(
             state.path / SUBSCRIPTIONS, self._alarms.named("subscriptions")
         )
@@ -89,12 +87,12 @@ class Agent:
             feed=self._interest_changed,
             found=self._note_finding,
             histories=self._histories(),
+            is_private=self._is_of_links,
         )
         if not isinstance(self.client, BrokerClient):
             self.client.learned = self.watcher.learned
         self._untold: list[InterestChanged] = []
         self._telling: asyncio.Task[None] | None = None
-        self.link_address = Address(settings.link.host, settings.link.port)
         self.admin_address = Address(settings.admin.host, settings.admin.port)
 
     def _broker_side(self) -> "tuple[BrokerClient | EmbeddedBroker, Observer]":
@@ -102,7 +100,8 @@ class Agent:
         if self._settings.broker.observer != "embedded":
             observer = self._observer()
             # What clients tell their own agent is for it alone; topics with $ never cross anyway.
-            staying = [name for name in observer.subscriptions() if not is_local_only(name)]
+            own = (*observer.subscriptions(), f"{self._settings.link.mqtt.prefix}/#")
+            staying = [name for name in own if not is_local_only(name)]
             guarantees = (self._safekeeping, self._subscription_log)
             connection = self._connecting("agent", self._lasting())
             return BrokerClient(connection, *told, staying, guarantees), observer
@@ -131,6 +130,11 @@ class Agent:
         if broker.pid_file:
             found.append(PrintedTree(Path(broker.pid_file), Path(broker.output_file)))
         return found
+
+    def _is_of_links(self, topic_filter: str) -> bool:
+        """Whether only links match it: those of neighbours that are clients of our broker."""
+        prefix = self._settings.link.mqtt.prefix
+        return split_share(topic_filter)[1].startswith(f"{prefix}/")
 
     def _client_id(self, role: str) -> str:
         base = self._settings.broker.client_id or f"hansa-{self.identity.node:016x}"
@@ -164,7 +168,7 @@ class Agent:
             "agent up node=%016x name=%r links=%s pages=http://%s",
             self.identity.node,
             self._settings.title,
-            self.link_address,
+            self.exchange.address,
             self.admin_address,
         )
         self.watcher.restore(self._state.interest())
@@ -172,10 +176,7 @@ class Agent:
         connecting = [asyncio.create_task(self.client.connection.run())]
         if self.watcher.observer.subscriptions():
             connecting.append(asyncio.create_task(self.watcher.connection.run()))
-        for text in self._settings.link.neighbours:
-            transport, address = parse_neighbour(text, self._settings.link.transport)
-            links = self.udp if transport == "udp" else self.tcp
-            links.dial(address, self._chronicle.dialling_failed)
+        self.exchange.dial(self._chronicle.dialling_failed)
         ending = asyncio.create_task(self._ending.wait())
         ended, _ = await asyncio.wait([ending, *connecting], return_when=asyncio.FIRST_COMPLETED)
         await self._stop(server, [ending, *connecting])
@@ -185,27 +186,22 @@ class Agent:
 
     async def _listen(self) -> asyncio.Server:
         """Open the port for links and the one for pages; return the latter's server."""
-        address = self.link_address
+        place, admin = self.exchange.address, self.admin_address
         try:
-            self.link_address = address = await self.tcp.listen(address)
-            if self._settings.link.transport == "udp":
-                await self.udp.listen(address)
-            address = self.admin_address
-            server = await serve(address.host, address.port, self._pages())
+            await self.exchange.listen(self._chronicle.dialling_failed)
+            place = str(admin)
+            server = await serve(admin.host, admin.port, self._pages())
         except (OSError, UnicodeError) as error:
-            await self._stop_links()
-            raise UsageError(f"cannot listen on {address}: {explain(error)}") from error
+            await self.exchange.stop()
+            raise UsageError(f"cannot listen on {place}: {explain(error)}") from error
         port: int = server.sockets[0].getsockname()[1]
-        self.admin_address = Address(address.host, port)
+        self.admin_address = Address(admin.host, port)
         return server
-
-    async def _stop_links(self) -> None:
-        await asyncio.gather(self.tcp.stop(), self.udp.stop())
 
     async def _stop(self, server: asyncio.Server, tasks: Sequence[asyncio.Task[Any]]) -> None:
         log.info("agent stops")
         server.close()
-        await self._stop_links()
+        await self.exchange.stop()
         self.driver.close_links("stopping")
         self.watcher.stop()
         clients = (self.client.connection, self.watcher.connection)
@@ -319,7 +315,7 @@ class Agent:
             "name": self._settings.title,
             "node": _hex(view.node),
             "incarnation": view.incarnation,
-            "link": str(self.link_address),
+            "link": self.exchange.address,
             "broker": {
                 "address": self._broker_address,
                 "connected": not self.client.connection.problem,
@@ -336,7 +332,7 @@ class Agent:
             "cores": {_hex(core): _core(way) for core, way in view.cores.items()},
             "groups": {group: _group(seen) for group, seen in view.groups.items()},
             "interest": {
-                "local": list(self.watcher.observer.wanted()),
+                "local": list(self.watcher.wanted()),
                 "installed": view.installed and self._telling is None,
                 "remote": {_hex(n): list(i.filters) for n, i in view.interest.items()},
                 "in_force": {_hex(n): list(stamp) for n, stamp in view.in_force.items()},
@@ -347,7 +343,7 @@ class Agent:
             "counters": dict(
                 Counter(view.counters)
                 + self.driver.counters
-                + self.udp.counters
+                + self.exchange.counters
                 + self.client.counters
                 + self._counters
                 + self._safekeeping.counts()

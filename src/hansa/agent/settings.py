@@ -7,7 +7,6 @@ error that suggests the nearest one; nothing is silently ignored.
 import difflib
 import math
 import os
-import ssl
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
@@ -15,25 +14,17 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from hansa.agent.brokers.access import check_access, tls_context
 from hansa.agent.brokers.connection import BrokerAddress
 from hansa.agent.custody.settings import DeliverySettings
-from hansa.agent.links.link import Address
-from hansa.agent.links.tcp import RECEIPT_BYTES, WINDOW_BYTES
+from hansa.agent.links.settings import BROKER_PORT, PORT_MAX, LinkSettings, check_link
 from hansa.errors import InvalidTopic, UsageError
 from hansa.protocol.settings import LABEL_BYTES_MAX, ProtocolSettings
 from hansa.protocol.topics import check_filter
 
-LINK_PORT = 10_500
-"""Where agents listen for each other unless told otherwise, as in Machado 2023."""
-
-PORT_MAX = 65_535
-WINDOW_BYTES_MIN = 4 * RECEIPT_BYTES
-"""A window that receipts keep open."""
-
 PREFIX = "HANSA_"
 NOT_SETTINGS = ("HANSA_LAUNCHER", "HANSA_TRACEBACK", "HANSA_CRASH_POINT")
 """Variables of the command line and of tests, which an agent may inherit."""
-TRANSPORTS = ("tcp", "udp")
 OBSERVERS = ("mosquitto", "beacon", "static", "embedded")
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
@@ -43,7 +34,7 @@ class BrokerSettings:
     """The broker that this agent stands beside."""
 
     host: str = "127.0.0.1"
-    port: int = 1883
+    port: int = BROKER_PORT
     username: str = ""
     password: str = field(default="", repr=False)
     tls: bool = False
@@ -65,25 +56,6 @@ class BrokerSettings:
     """How the ids of the agent's clients at the broker begin; `hansa-<node id>` if empty."""
     beacon_interval: float = 10.0
     """With observer beacon: seconds between two beacons of one topic."""
-
-
-@dataclass(frozen=True, slots=True)
-class LinkSettings:
-    """How neighbours are reached."""
-
-    host: str = "127.0.0.1"
-    """Where to listen. Links are not encrypted yet: keep them on networks you trust."""
-    port: int = LINK_PORT
-    """Where to listen; 0 takes a free port."""
-    neighbours: tuple[str, ...] = ()
-    """Whom to dial, as host:port, or udp://host:port or tcp://host:port where that differs from
-    transport. One side of a link is enough."""
-    transport: str = "tcp"
-    """How to dial: tcp or udp. With udp the agent also listens for datagrams; they carry control
-    and publications of up to 1 kB."""
-    window: int = WINDOW_BYTES
-    """Bytes that may be under way to a neighbour before its publications are dropped, and counted.
-    Window by round trip is the highest rate; more takes longer bursts and more memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,28 +146,7 @@ def _check(settings: AgentSettings) -> None:
     ):
         if not least <= port <= PORT_MAX:
             raise UsageError(f"[{place}] port must be from {least} to {PORT_MAX}, not {port}")
-    _check_link(settings.link)
-
-
-def _check_link(link: LinkSettings) -> None:
-    if link.transport not in TRANSPORTS:
-        choice = ", ".join(TRANSPORTS)
-        raise UsageError(f"[link] transport must be one of {choice}, not {link.transport!r}")
-    if link.window < WINDOW_BYTES_MIN:
-        raise UsageError(
-            f"[link] window must be at least {WINDOW_BYTES_MIN} bytes, not {link.window}"
-        )
-    for text in link.neighbours:
-        parse_neighbour(text, link.transport)
-
-
-def parse_neighbour(text: str, transport: str) -> tuple[str, Address]:
-    """Read an address with or without its transport; return both."""
-    scheme, mark, rest = text.rpartition("://")
-    if mark and scheme not in TRANSPORTS:
-        choice = ", ".join(TRANSPORTS)
-        raise UsageError(f"neighbour {text!r}: the transport must be one of {choice}")
-    return scheme or transport, parse_address(rest)
+    check_link(settings.link)
 
 
 def _check_broker(broker: BrokerSettings) -> None:
@@ -211,10 +162,7 @@ def _check_broker(broker: BrokerSettings) -> None:
             check_filter(topic_filter)
         except InvalidTopic as error:
             raise UsageError(f"[broker] filters: {error}") from error
-    if broker.password and not broker.username:
-        raise UsageError("[broker] password needs a username")
-    if broker.tls_ca and not broker.tls:
-        raise UsageError("[broker] tls_ca is for tls = true")
+    check_access("broker", broker)
     if bool(broker.pid_file) != bool(broker.output_file):
         raise UsageError("[broker] pid_file and output_file need each other")
     if broker.beacon_interval <= 0:
@@ -225,30 +173,13 @@ def _check_broker(broker: BrokerSettings) -> None:
 
 def broker_address(broker: BrokerSettings) -> BrokerAddress:
     """Return where the broker is and how to be let in; raise UsageError if tls_ca is of no use."""
-    tls = None
-    if broker.tls:
-        try:
-            tls = ssl.create_default_context(cafile=broker.tls_ca or None)
-        except OSError as error:  # an SSLError if the file is there and holds no certificates
-            reason = error.strerror or error
-            raise UsageError(f"[broker] tls_ca {broker.tls_ca}: {reason}") from error
     return BrokerAddress(
-        broker.host, broker.port, broker.username or None, broker.password or None, tls
+        broker.host,
+        broker.port,
+        broker.username or None,
+        broker.password or None,
+        tls_context("broker", broker),
     )
-
-
-def parse_address(text: str) -> Address:
-    """Read `host:port`, or `host` alone for the usual port; `[::1]:port` for addresses of IPv6."""
-    host, colon, port = text.rpartition(":")
-    if not colon or text.endswith("]"):
-        host, port = text, str(LINK_PORT)
-    if not host.strip("[]"):
-        raise UsageError(f"neighbour {text!r}: the host is missing")
-    if ":" in host and not host.startswith("["):
-        raise UsageError(f"neighbour {text!r}: write an address of IPv6 as [address]:port")
-    if not (port.isascii() and port.isdigit() and 0 < int(port) <= PORT_MAX):
-        raise UsageError(f"neighbour {text!r}: the port must be a number from 1 to {PORT_MAX}")
-    return Address(host.strip("[]"), int(port))
 
 
 def _fill(record: Any, values: Mapping[str, Any], place: str) -> Any:

@@ -29,11 +29,7 @@ class SocketTransport(asyncio.Transport):
         """Tell the protocol that the connection stands, and read from then on."""
         connected.setblocking(False)
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        try:
-            peer = connected.getpeername()
-        except OSError:
-            peer = ("unknown", 0)  # it is gone already, and the first read will say so
-        super().__init__({"socket": connected, "peername": peer})
+        super().__init__({"socket": connected})
         self._socket = connected
         self._protocol = protocol
         self._loop = asyncio.get_running_loop()

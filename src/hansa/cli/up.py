@@ -10,7 +10,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from hansa.agent.settings import TRANSPORTS
+from hansa.agent.links.settings import TRANSPORTS
 from hansa.cli.arguments import Parser, amount, one_of, path, seed, whole
 from hansa.cli.launcher import command
 from hansa.errors import UsageError
@@ -23,7 +23,8 @@ EXAMPLES = """\
   hansa up ring:3                                three brokers in a ring, on free ports
   hansa up grid:3x3 --ready-file up.json         the papers' grid; other programs read up.json
   hansa up line:5 --link-delay 20 --redundancy 1 every link takes 20 ms each way
-  hansa up ring:3 --transport udp --link-loss 0.1 links of datagrams, one in ten lost
+  hansa up ring:3 --link udp --link-loss 0.1     links of datagrams, one in ten lost
+  hansa up grid:3x3 --link mqtt                  links through the brokers, as in Spohn 2021
 """
 
 NODES_MAX = 100
@@ -41,7 +42,7 @@ def run(arguments: list[str]) -> int:
     if given.strategy is not None:
         settings["HANSA_PROTOCOL_STRATEGY"] = given.strategy
     if given.link_loss and given.transport != "udp":
-        raise UsageError("--link-loss needs --transport udp: a stream loses nothing")
+        raise UsageError("--link-loss needs --link udp: a stream loses nothing")
     topology = parse(given.topology, given.seed)
     if topology.nodes > NODES_MAX:
         raise UsageError(
@@ -81,11 +82,13 @@ def _parser() -> Parser:
         help="parents per mesh member (default 2)",
     )
     parser.add_argument(
+        "--link",
         "--transport",
+        dest="transport",
         type=one_of(TRANSPORTS),
         default="tcp",
         metavar="NAME",
-        help="what links are made of: tcp or udp (default tcp)",
+        help="what links are made of: tcp, udp, or mqtt, through the brokers (default tcp)",
     )
     parser.add_argument(
         "--link-loss",

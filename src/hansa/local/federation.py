@@ -132,7 +132,8 @@ class LocalFederation:
             if self._is_embedded
             else Mosquitto(directory / "broker", ports[0], is_persistent=self._is_persistent)
         )
-        return LocalNode(str(number), broker, ports[1], ports[2], directory)
+        link_port = ports[0] if self._cable.transport == "mqtt" else ports[1]
+        return LocalNode(str(number), broker, link_port, ports[2], directory)
 
     async def start(self) -> None:
         """Start brokers, then agents. If one fails, `stop` still has to be called."""

@@ -6,10 +6,11 @@ from typing import Generic, TypeVar
 from tests.agent.waiting import until
 
 from hansa.agent.links.link import Address, Link
+from hansa.agent.links.mqtt import MqttLinks
 from hansa.agent.links.tcp import TcpLinks
 from hansa.agent.links.udp import UdpLinks
 
-Links = TypeVar("Links", TcpLinks, UdpLinks)
+Links = TypeVar("Links", TcpLinks, UdpLinks, MqttLinks)
 
 
 class Ear:
@@ -44,10 +45,16 @@ class End(Generic[Links]):
         self.address = Address("127.0.0.1", 0)
 
     async def listen(self) -> None:
-        self.address = await self.links.listen(self.address)
+        if isinstance(self.links, MqttLinks):
+            self.links.listen(self.note_failure)
+        else:
+            self.address = await self.links.listen(self.address)
+
+    def note_failure(self, address: Address, reason: str) -> None:
+        self.failures.append(reason)
 
     def dial(self, address: Address) -> None:
-        self.links.dial(address, lambda _, reason: self.failures.append(reason))
+        self.links.dial(address, self.note_failure)
 
     async def stop(self) -> None:
         await self.links.stop()

@@ -5,15 +5,14 @@ import random
 from itertools import count
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from tests.agent.links.ear import End, join
+from tests.agent.links.test_stream import framed, receipt
 from tests.agent.waiting import until
 
-from hansa.agent.links import dialling, tcp
+from hansa.agent.links import dialling, stream, tcp
 from hansa.agent.links.link import Address
-from hansa.agent.links.tcp import RECEIPT, RECEIPT_BYTES, TcpLinks, split
-from hansa.errors import InvalidFrame
+from hansa.agent.links.stream import RECEIPT_BYTES
+from hansa.agent.links.tcp import TcpLinks
 from hansa.protocol.wire import FRAME_BYTES_MAX, PUBLICATION
 
 WINDOW = 4 * RECEIPT_BYTES
@@ -26,42 +25,11 @@ class Side(End[TcpLinks]):
         super().__init__(lambda ear: TcpLinks(ear, random.Random(1), count(1), WINDOW))
 
 
-def framed(*frames: bytes) -> bytes:
-    return b"".join(len(frame).to_bytes(4, "big") + frame for frame in frames)
-
-
-def receipt(count: int) -> bytes:
-    return (RECEIPT | count).to_bytes(4, "big")
-
-
 async def joined() -> tuple[Side, Side]:
     """Two sides with a link between them; the second one dialled."""
     server, client = Side(), Side()
     await join(server, client)
     return server, client
-
-
-@given(st.lists(st.binary(min_size=1, max_size=50), max_size=20), st.integers(0, 60))
-def test_splitting_returns_whole_frames_and_leaves_the_rest(frames, cut):
-    data = framed(*frames)
-    filled = max(0, len(data) - cut)
-    found, used, receipted = split(bytearray(data), filled)
-    assert receipted == 0
-    assert found == frames[: len(found)]
-    assert used == len(framed(*found))
-    rest = filled - used
-    assert rest < 4 or rest < 4 + int.from_bytes(data[used : used + 4], "big")
-
-
-@pytest.mark.parametrize("length", [0, FRAME_BYTES_MAX + 1, RECEIPT])
-def test_a_length_that_cannot_be_is_refused_before_its_bytes_come(length):
-    with pytest.raises(InvalidFrame, match=f"a frame of {length} bytes, the limit is"):
-        split(bytearray(length.to_bytes(4, "big")), 4)
-
-
-def test_receipts_among_frames_are_added_up():
-    data = receipt(5) + framed(b"a") + receipt(7) + receipt(1)[:3]
-    assert split(bytearray(data), len(data)) == ([b"a"], len(data) - 3, 12)
 
 
 def test_an_address_is_written_as_people_do():
@@ -161,8 +129,8 @@ def test_publications_for_a_neighbour_that_never_reads_are_dropped_once_its_wind
 
 
 def test_a_neighbour_that_does_not_even_take_control_frames_is_given_up(monkeypatch):
-    monkeypatch.setattr(tcp, "STUCK_BYTES_MAX", 1 << 20)
-    monkeypatch.setattr(tcp, "CLOSE_GRACE_S", 0.01)
+    monkeypatch.setattr(stream, "STUCK_BYTES_MAX", 1 << 20)
+    monkeypatch.setattr(stream, "CLOSE_GRACE_S", 0.01)
 
     async def run() -> Side:
         server, writer = await unread()

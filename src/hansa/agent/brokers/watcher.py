@@ -6,6 +6,7 @@ the node.
 """
 
 import asyncio
+import itertools
 from collections.abc import Callable, Iterable, Sequence
 
 from hansa.agent import tasks
@@ -43,14 +44,16 @@ class Watcher:
         feed: Callable[[InterestChanged], None],
         found: Callable[[Finding], None],
         histories: Sequence[History] = (),
+        is_private: Callable[[str], bool] = lambda topic_filter: False,
     ) -> None:
         """`found` is told what the operator should know; `histories` are asked in turn until one
-        makes the picture whole."""
+        makes the picture whole; private filters are those of agents, not of clients."""
         self.observer = observer
         self.connection = connection(self._told)
         self._feed = feed
         self._found = found
         self._histories = histories
+        self._is_private = is_private
         self._catching_up: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._has_told_node = False
@@ -72,6 +75,10 @@ class Watcher:
         if not self.observer.subscriptions():
             change = self.observer.reconnected(session_lost=True, now=self._now())
             self._apply([change], known=True)
+
+    def wanted(self) -> tuple[str, ...]:
+        """Return, sorted, what clients want now."""
+        return tuple(name for name in self.observer.wanted() if not self._is_private(name))
 
     def learned(self, change: Change) -> None:
         """The observer found out something by itself."""
@@ -172,7 +179,7 @@ class Watcher:
                 if isinstance(finding, Incomplete | Drifted):
                     self._catch_up(RESYNC_DELAY_S)
             for names, is_wanted in ((change.removed, False), (change.added, True)):
-                for name in names:
+                for name in itertools.filterfalse(self._is_private, names):
                     if net.pop(name, is_wanted) == is_wanted:
                         net[name] = is_wanted
         if net or (known and not self._has_told_node):

@@ -1,202 +1,15 @@
-"""Links over TCP: a length before each frame, one write per batch, a window of bytes under way.
+"""Links over TCP: one connection each, whoever dialled it."""
 
-Of frames this knows only which of them are publications. A neighbour that does not read costs
-itself only: what it has not handled yet is counted against its window; when that is full, its
-publications are dropped and told, and it is given up when even control frames pile up.
-
-What follows a length with its highest bit set is no frame: the other bits are a *receipt*, the
-bytes that the other side has handled since its last one. So the window spans everything between the
-two agents, buffers of both kernels included, and what is dropped is dropped before it is old.
-"""
-
-import asyncio
 import random
 import socket
-import struct
-from collections.abc import Iterator, Sequence
-from typing import cast
+from collections.abc import Iterator
 
 from hansa.agent import sockets
 from hansa.agent.links.dialling import Dialler, Failed
 from hansa.agent.links.link import LINKS_MAX, Address, Listener
+from hansa.agent.links.stream import WINDOW_BYTES, StreamLink
 from hansa.agent.sockets import SocketTransport
-from hansa.errors import InvalidFrame
 from hansa.protocol.vocabulary import LinkId
-from hansa.protocol.wire import FRAME_BYTES_MAX, PUBLICATION
-
-LENGTH = struct.Struct(">I")
-LENGTH_BYTES = LENGTH.size
-READ_BYTES = 1 << 18
-"""Bytes that one read takes at most; a frame that is longer makes the buffer grow to its size."""
-
-RECEIPT = 1 << 31
-"""The bit that makes a length a receipt."""
-
-RECEIPT_BYTES = 1 << 16
-"""Bytes that are handled until a receipt is given."""
-
-WINDOW_BYTES = 16 << 20
-"""Bytes that may be under way to a neighbour before its publications are dropped. Window by round
-trip is the highest rate: 160 MB/s at 100 ms. More takes longer bursts, and makes what arrives
-older."""
-
-STUCK_BYTES_MAX = 16 << 20
-"""Bytes beyond the window, control frames all of them, until the link is given up."""
-
-CLOSE_GRACE_S = 1.0
-"""Seconds that the last bytes have to leave when a link is closed."""
-
-
-class TcpLink(asyncio.BufferedProtocol):
-    """One connection."""
-
-    ordered = True
-
-    def __init__(
-        self, id_: LinkId, listener: Listener, window_bytes: int, dialled: Address | None
-    ) -> None:
-        """Prepare for a connection that is about to stand."""
-        self.id = id_
-        self.dialled = dialled
-        self.bytes_in = 0
-        self.bytes_out = 0
-        self.dropped = 0
-        self.remote = str(dialled) if dialled else "unknown"
-        self.closed = asyncio.Event()
-        self._listener = listener
-        self._window_bytes = window_bytes
-        self._receipted = 0  # of what was sent
-        self._owed = 0  # bytes handled here that no receipt covers yet
-        self._transport: asyncio.Transport | None = None
-        self._buffer = bytearray(READ_BYTES)
-        self._filled = 0
-        self._reason = ""
-
-    # ------------------------------------------------------------ called by the loop
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Tell the listener."""
-        self._transport = cast(asyncio.Transport, transport)
-        if self.dialled is None:
-            self.remote = str(Address(*transport.get_extra_info("peername")[:2]))
-        self._listener.link_opened(self)
-
-    def get_buffer(self, sizehint: int) -> memoryview:
-        """Return where the next bytes go."""
-        return memoryview(self._buffer)[self._filled :]
-
-    def buffer_updated(self, nbytes: int) -> None:
-        """Cut what arrived into frames."""
-        self.bytes_in += nbytes
-        self._filled += nbytes
-        if self._reason:
-            self._filled = 0  # it is being closed: what still comes means nothing
-            return
-        try:
-            frames, used, receipted = split(self._buffer, self._filled)
-            if receipted:
-                self._take_receipt(receipted)
-        except InvalidFrame as error:
-            self.close(f"this is no neighbour of ours: {error}")
-            self._filled = 0
-            return
-        rest = self._filled - used
-        self._buffer[:rest] = self._buffer[used : self._filled]
-        self._filled = rest
-        self._make_room()
-        if frames:
-            self._listener.frames_received(self, frames)
-        self._owed += used
-        if self._owed >= RECEIPT_BYTES:
-            self._give_receipt()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """Tell why, as far as it is known."""
-        self.closed.set()
-        reason = self._reason or (str(exc) if exc else "closed by the other side")
-        self._listener.link_closed(self, reason)
-
-    def _make_room(self) -> None:
-        """A frame larger than the buffer needs a larger one, for as long as it takes."""
-        needed = READ_BYTES
-        if self._filled >= LENGTH_BYTES:
-            needed = max(needed, LENGTH_BYTES + int.from_bytes(self._buffer[:LENGTH_BYTES], "big"))
-        if needed != len(self._buffer):
-            larger = bytearray(needed)
-            larger[: self._filled] = self._buffer[: self._filled]
-            self._buffer = larger
-
-    # ------------------------------------------------------------ called by the agent
-
-    @property
-    def outstanding(self) -> int:
-        """Bytes that were sent and not handled by the neighbour yet."""
-        return self.bytes_out - self._receipted
-
-    def send(self, frames: Sequence[bytes | bytearray]) -> None:
-        """Write frames with one call; publications only while the window is not full."""
-        if self._transport is None or self._transport.is_closing():
-            return
-        if self.outstanding > self._window_bytes:
-            frames = self._without_publications(frames)
-        pack = LENGTH.pack
-        self._write(b"".join([part for frame in frames for part in (pack(len(frame)), frame)]))
-        if self.outstanding > self._window_bytes + STUCK_BYTES_MAX:
-            self.close(f"the neighbour does not read: {self.outstanding} bytes wait")
-
-    def close(self, reason: str) -> None:
-        """Close once what was written has left; who does not read is not waited for."""
-        if self._transport is None or self._reason:
-            return
-        self._reason = reason
-        self._transport.close()
-        asyncio.get_running_loop().call_later(CLOSE_GRACE_S, self._transport.abort)
-
-    def _without_publications(
-        self, frames: Sequence[bytes | bytearray]
-    ) -> Sequence[bytes | bytearray]:
-        control = [frame for frame in frames if frame[0] != PUBLICATION]
-        count = len(frames) - len(control)
-        self.dropped += count
-        self._listener.publications_dropped(self, count, "the neighbour's window is full")
-        return control
-
-    def _take_receipt(self, count: int) -> None:
-        if count > self.outstanding:
-            raise InvalidFrame(f"a receipt for {count} bytes, {self.outstanding} were under way")
-        self._receipted += count
-
-    def _give_receipt(self) -> None:
-        if self._transport is not None and not self._transport.is_closing():
-            self._write(LENGTH.pack(RECEIPT | self._owed))
-            self._owed = 0
-
-    def _write(self, data: bytes) -> None:
-        assert self._transport is not None
-        self.bytes_out += len(data)
-        self._transport.write(data)
-
-
-def split(buffer: bytearray, filled: int) -> tuple[list[bytes], int, int]:
-    """Return the whole frames at the start of a buffer, how many bytes they took, and for how many
-    of ours there were receipts among them."""
-    frames: list[bytes] = []
-    at = receipted = 0
-    data = bytes(memoryview(buffer)[:filled])  # slices of bytes are faster than those of a view
-    while filled - at >= LENGTH_BYTES:
-        start = at + LENGTH_BYTES
-        (length,) = LENGTH.unpack_from(data, at)
-        if not 0 < length <= FRAME_BYTES_MAX:
-            if length > RECEIPT:
-                receipted += length - RECEIPT
-                at = start
-                continue
-            raise InvalidFrame(f"a frame of {length} bytes, the limit is {FRAME_BYTES_MAX}")
-        if filled - start < length:
-            break
-        at = start + length
-        frames.append(data[start:at])
-    return frames, at, receipted
 
 
 class TcpLinks:
@@ -214,7 +27,7 @@ class TcpLinks:
         self._ids = ids
         self._window_bytes = window_bytes
         self._dialler = Dialler(self._connect, chance)
-        self._open: set[TcpLink] = set()
+        self._open: set[StreamLink] = set()
         self._server: sockets.Server | None = None
 
     async def listen(self, address: Address) -> Address:
@@ -238,14 +51,20 @@ class TcpLinks:
         if len(self._open) >= LINKS_MAX:
             connected.close()
             return
-        link = self._new_link(None)
+        try:
+            remote = str(Address(*connected.getpeername()[:2]))
+        except OSError:  # it was gone before its turn came
+            connected.close()
+            return
+        link = self._new_link(remote)
         self._open.add(link)
         SocketTransport(connected, link)
 
-    def _new_link(self, dialled: Address | None) -> TcpLink:
-        return TcpLink(LinkId(next(self._ids)), self._listener, self._window_bytes, dialled)
+    def _new_link(self, remote: str, dialled: Address | None = None) -> StreamLink:
+        id_ = LinkId(next(self._ids))
+        return StreamLink(id_, self._listener, self._window_bytes, remote, dialled)
 
-    async def _connect(self, address: Address) -> TcpLink:
-        link = self._new_link(address)
+    async def _connect(self, address: Address) -> StreamLink:
+        link = self._new_link(str(address), address)
         SocketTransport(await sockets.connect(address.host, address.port), link)
         return link

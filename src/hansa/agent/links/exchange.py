@@ -1,0 +1,81 @@
+"""All links of one agent, of whatever kind: who listens where, who is dialled how."""
+
+import random
+from collections import Counter
+from itertools import count
+
+from hansa.agent.brokers.access import tls_context
+from hansa.agent.brokers.connection import BrokerAddress
+from hansa.agent.links.dialling import Failed
+from hansa.agent.links.link import Address, Listener
+from hansa.agent.links.mqtt import Access, MqttLinks
+from hansa.agent.links.settings import LinkSettings, parse_neighbour
+from hansa.agent.links.tcp import TcpLinks
+from hansa.agent.links.udp import UdpLinks
+
+
+def listening_at(settings: LinkSettings, own: BrokerAddress) -> str:
+    """Return where neighbours find us, as they would write it."""
+    if settings.transport == "mqtt":
+        return f"mqtt://{Address(own.host, own.port)}"
+    return str(Address(settings.host, settings.port))
+
+
+class Exchange:
+    """Opens links and lets others open them, for as long as it runs."""
+
+    def __init__(
+        self,
+        listener: Listener,
+        chance: random.Random,
+        settings: LinkSettings,
+        own: BrokerAddress,
+        client_id: str,
+    ) -> None:
+        """Prepare; raise UsageError if a setting is of no use. Client ids begin with the last."""
+        ids = count(1)
+        given = settings.mqtt
+        access = Access(
+            given.prefix,
+            own,
+            client_id,
+            given.username or None,
+            given.password or None,
+            tls_context("link.mqtt", given),
+        )
+        self._settings = settings
+        self._tcp = TcpLinks(listener, chance, ids, settings.window)
+        self._udp = UdpLinks(listener, chance, ids)
+        self._mqtt = MqttLinks(listener, chance, ids, access, settings.window)
+        self.address = listening_at(settings, own)
+        """Where neighbours find us."""
+
+    @property
+    def counters(self) -> Counter[str]:
+        """What happened that no link knows of."""
+        return self._udp.counters
+
+    async def listen(self, failed: Failed) -> None:
+        """Take links; raise OSError if there is no port, and tell `failed` what goes wrong later.
+
+        Links through brokers need no port of ours: none is opened for them.
+        """
+        if self._settings.transport == "mqtt":
+            self._mqtt.listen(failed)
+            return
+        address = await self._tcp.listen(Address(self._settings.host, self._settings.port))
+        if self._settings.transport == "udp":
+            await self._udp.listen(address)
+        self.address = str(address)
+
+    def dial(self, failed: Failed) -> None:
+        """Keep a link to every neighbour that is configured; `failed` is told what is in vain."""
+        dials = {"tcp": self._tcp.dial, "udp": self._udp.dial, "mqtt": self._mqtt.dial}
+        for text in self._settings.neighbours:
+            transport, address = parse_neighbour(text, self._settings.transport)
+            dials[transport](address, failed)
+
+    async def stop(self) -> None:
+        """Listen and dial no more. Links that stand are closed by their owner."""
+        for links in (self._tcp, self._udp, self._mqtt):
+            await links.stop()

@@ -1,0 +1,99 @@
+"""How neighbours are reached: the section `[link]` of an agent's settings."""
+
+from dataclasses import dataclass, field
+
+from hansa.agent.brokers.access import check_access
+from hansa.agent.links.link import Address
+from hansa.agent.links.stream import RECEIPT_BYTES, WINDOW_BYTES
+from hansa.errors import InvalidTopic, UsageError
+from hansa.protocol.topics import check_name
+
+LINK_PORT = 10_500
+"""Where agents listen for each other unless told otherwise, as in Machado 2023."""
+
+BROKER_PORT = 1883
+"""Where brokers listen unless told otherwise, and with them links through brokers."""
+
+PORT_MAX = 65_535
+WINDOW_BYTES_MIN = 4 * RECEIPT_BYTES
+"""A window that receipts keep open."""
+
+TRANSPORTS = ("tcp", "udp", "mqtt")
+
+
+@dataclass(frozen=True, slots=True)
+class MqttLinkSettings:
+    """Links through brokers: how to be let in at the neighbours'."""
+
+    prefix: str = "$hansa/link"
+    """Topics that belong to links, the same on both sides. They never cross; with a $ in front
+    other clients' wildcards do not match them either. Not every broker lets clients use those."""
+    username: str = ""
+    """The own broker's are in [broker]: its password is not shown to others."""
+    password: str = field(default="", repr=False)
+    tls: bool = False
+    """Whether to speak TLS to neighbours' brokers."""
+    tls_ca: str = ""
+    """File with the authorities to trust; the system's if empty."""
+
+
+@dataclass(frozen=True, slots=True)
+class LinkSettings:
+    """How neighbours are reached."""
+
+    host: str = "127.0.0.1"
+    """Where to listen. Links are not encrypted yet: keep them on networks you trust."""
+    port: int = LINK_PORT
+    """Where to listen; 0 takes a free port. With transport mqtt no port is opened."""
+    neighbours: tuple[str, ...] = ()
+    """Whom to dial, as host:port, or tcp://, udp:// or mqtt://host:port where that differs from
+    transport. One side of a link is enough."""
+    transport: str = "tcp"
+    """How to dial and to listen: tcp; udp, where the agent also listens for datagrams, which carry
+    control and publications of up to 1 kB; or mqtt, through brokers: dial a neighbour's broker."""
+    window: int = WINDOW_BYTES
+    """Bytes that may be under way to a neighbour before its publications are dropped, and counted.
+    Window by round trip is the highest rate; more takes longer bursts and more memory."""
+    mqtt: MqttLinkSettings = field(default_factory=MqttLinkSettings)
+
+
+def check_link(link: LinkSettings) -> None:
+    """Refuse what cannot work, naming the setting and what to change."""
+    if link.transport not in TRANSPORTS:
+        choice = ", ".join(TRANSPORTS)
+        raise UsageError(f"[link] transport must be one of {choice}, not {link.transport!r}")
+    if link.window < WINDOW_BYTES_MIN:
+        raise UsageError(
+            f"[link] window must be at least {WINDOW_BYTES_MIN} bytes, not {link.window}"
+        )
+    for text in link.neighbours:
+        parse_neighbour(text, link.transport)
+    check_access("link.mqtt", link.mqtt)
+    try:
+        check_name(link.mqtt.prefix)
+    except InvalidTopic as error:
+        raise UsageError(f"[link.mqtt] prefix: {error}") from error
+
+
+def parse_neighbour(text: str, transport: str) -> tuple[str, Address]:
+    """Read an address with or without its transport; return both."""
+    scheme, mark, rest = text.rpartition("://")
+    if mark and scheme not in TRANSPORTS:
+        choice = ", ".join(TRANSPORTS)
+        raise UsageError(f"neighbour {text!r}: the transport must be one of {choice}")
+    used = scheme or transport
+    return used, parse_address(rest, BROKER_PORT if used == "mqtt" else LINK_PORT)
+
+
+def parse_address(text: str, usual_port: int = LINK_PORT) -> Address:
+    """Read `host:port`, or `host` alone for the usual port; `[::1]:port` for addresses of IPv6."""
+    host, colon, port = text.rpartition(":")
+    if not colon or text.endswith("]"):
+        host, port = text, str(usual_port)
+    if not host.strip("[]"):
+        raise UsageError(f"neighbour {text!r}: the host is missing")
+    if ":" in host and not host.startswith("["):
+        raise UsageError(f"neighbour {text!r}: write an address of IPv6 as [address]:port")
+    if not (port.isascii() and port.isdigit() and 0 < int(port) <= PORT_MAX):
+        raise UsageError(f"neighbour {text!r}: the port must be a number from 1 to {PORT_MAX}")
+    return Address(host.strip("[]"), int(port))

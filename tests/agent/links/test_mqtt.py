@@ -1,0 +1,255 @@
+"""Links through a real broker."""
+
+import asyncio
+import random
+from collections.abc import Callable, Coroutine
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.agent.brokers.access_control import access_control
+from tests.agent.links.ear import End
+from tests.agent.waiting import until
+
+from hansa.agent.brokers.connection import BrokerAddress, Connection
+from hansa.agent.links import dialling, mqtt
+from hansa.agent.links.link import Address
+from hansa.agent.links.mqtt import Access, MqttLinks
+from hansa.agent.links.stream import RECEIPT_BYTES
+from hansa.local.mosquitto import Mosquitto, free_port
+from hansa.mqtt import effects, inputs, packets
+from hansa.mqtt.options import Options
+from hansa.protocol.wire import FRAME_BYTES_MAX, PUBLICATION
+
+WINDOW = 16 * RECEIPT_BYTES
+PREFIX = "$hansa/link"
+
+
+class Side(End[MqttLinks]):
+    """One end of links of this kind; the broker is the one that others dial."""
+
+    def __init__(self, port: int, name: str, prefix: str = PREFIX) -> None:
+        access = Access(prefix, BrokerAddress("127.0.0.1", port), f"{name}-")
+        super().__init__(lambda ear: MqttLinks(ear, random.Random(1), count(1), access, WINDOW))
+        self.address = Address("127.0.0.1", port)
+
+
+class Stage:
+    """A broker, and what two sides do through it."""
+
+    def __init__(self, broker: Mosquitto) -> None:
+        self.broker = broker
+        self.server = Side(broker.port, "server")
+        self.client = Side(broker.port, "client")
+
+    async def join(self) -> None:
+        await self.server.listen()
+        self.client.dial(self.server.address)
+        await until(lambda: self.server.ear.opened and self.client.ear.opened, "link up")
+
+    async def stop(self) -> None:
+        await asyncio.gather(self.client.stop(), self.server.stop())
+
+
+@pytest.fixture
+def run(mosquitto: str, tmp_path: Path) -> Callable[..., Stage]:
+    """Run something on a stage, with a broker of its own."""
+
+    def play(work: Callable[[Stage], Coroutine[Any, Any, None]], *extra: str) -> Stage:
+        async def whole() -> Stage:
+            broker = Mosquitto(tmp_path / "broker", free_port(), extra)
+            await broker.start()
+            stage = Stage(broker)
+            try:
+                await work(stage)
+                await stage.stop()
+            finally:
+                await broker.stop()
+            return stage
+
+        return asyncio.run(whole())
+
+    return play
+
+
+def test_frames_arrive_whole_and_in_order_whatever_their_size_both_ways(run):
+    frames = [b"a", b"b" * 300_000, b"c", b"d" * FRAME_BYTES_MAX, *[b"e"] * 1_000]
+
+    async def work(stage: Stage) -> None:
+        await stage.join()
+        for frame in frames:
+            stage.client.ear.opened[0].send([frame])
+            stage.server.ear.opened[0].send([frame])
+        arrived = [stage.server.ear.frames, stage.client.ear.frames]
+        await until(lambda: [*map(len, arrived)] == [len(frames)] * 2, "all frames, both ways")
+        assert arrived == [frames, frames]
+
+    stage = run(work)
+    assert stage.client.ear.opened[0].remote == str(stage.client.address)
+
+
+def test_a_broker_with_a_small_limit_gets_small_publications(run):
+    async def work(stage: Stage) -> None:
+        await stage.join()
+        stage.client.ear.opened[0].send([b"x" * 100_000])
+        await until(lambda: stage.server.ear.frames, "arrived")
+
+    run(work, "max_packet_size 2000")
+
+
+def test_the_window_holds_for_a_neighbour_that_is_slow_to_handle(run):
+    publication = bytes((PUBLICATION,)) * 10_000
+
+    async def work(stage: Stage) -> None:
+        await stage.join()
+        (link,) = stage.client.ear.opened
+        for _ in range(1_000):  # without a chance for the other side to take anything
+            link.send([publication])
+        assert link.outstanding < WINDOW + 2 * len(publication)
+        sent = 1_000 - link.dropped
+        await until(lambda: len(stage.server.ear.frames) == sent, "all that was not dropped")
+        await until(lambda: link.outstanding < 2 * RECEIPT_BYTES, "receipts for nearly everything")
+
+    stage = run(work)
+    assert {reason for _, reason in stage.client.ear.dropped} == {"the neighbour's window is full"}
+
+
+def test_a_lost_link_is_dialled_again(run):
+    async def work(stage: Stage) -> None:
+        await stage.join()
+        stage.server.ear.opened[0].close("cut")
+        await until(lambda: len(stage.client.ear.opened) == 2, "second link")
+
+    stage = run(work)
+    assert stage.server.ear.closed[0] == "cut"
+    assert stage.client.ear.closed[0] == "closed by the other side"
+
+
+def test_where_no_agent_listens_that_is_said(run, monkeypatch):
+    monkeypatch.setattr(mqtt, "ASK_AGAIN_S", 0.01)
+
+    async def work(stage: Stage) -> None:
+        stage.client.dial(stage.client.address)
+        await until(lambda: stage.client.failures, "a reason")
+
+    stage = run(work)
+    assert stage.client.failures[0].startswith(f"no agent takes links there, or {PREFIX}/up/")
+
+
+def test_a_broker_that_is_not_there_is_dialled_until_it_is(run, monkeypatch):
+    monkeypatch.setattr(dialling, "DIAL_MAX_S", 0.1)
+
+    async def work(stage: Stage) -> None:
+        await stage.broker.stop()
+        stage.client.dial(stage.client.address)
+        await until(lambda: len(stage.client.failures) >= 3, "three failures")
+        await stage.broker.start()
+        await stage.server.listen()
+        await until(lambda: stage.client.ear.opened, "link up")
+
+    stage = run(work)
+    place = f"broker 127.0.0.1:{stage.broker.port}"
+    assert stage.client.failures[:3] == [f"{place}: Connection refused"] * 3
+
+
+def test_when_the_broker_goes_both_ends_know_and_meet_again(run):
+    async def work(stage: Stage) -> None:
+        await stage.join()
+        await stage.broker.stop()
+        await until(lambda: stage.client.ear.closed and stage.server.ear.closed, "both told")
+        await stage.broker.start()
+        await until(lambda: len(stage.client.ear.opened) == 2, "second link")
+
+    run(work)
+
+
+async def kick(port: int, client_id: str) -> None:
+    """Take over a client's id: the broker ends its connection, and publishes its will."""
+    ousted = asyncio.Event()
+
+    def told(effect: effects.Effect) -> None:
+        if isinstance(effect, effects.Connected):
+            ousted.set()
+
+    options = Options(client_id=client_id, clean_start=True)
+    thief = Connection(BrokerAddress("127.0.0.1", port), options, told, random.Random(1))
+    thief.keep()
+    await ousted.wait()
+    await thief.stop()
+
+
+def test_the_death_of_the_agent_beside_the_broker_is_known_at_once(run):
+    async def work(stage: Stage) -> None:
+        await stage.join()
+        await kick(stage.broker.port, "server-links")
+        await until(lambda: stage.client.ear.closed, "told")
+
+    assert run(work).client.ear.closed[0] == "the neighbour's agent has gone"
+
+
+def publish(port: int, topic: str, *payloads: bytes) -> Coroutine[Any, Any, list[packets.Publish]]:
+    """As a stranger, publish and return what comes back below the prefix."""
+
+    async def work() -> list[packets.Publish]:
+        seen: list[packets.Publish] = []
+
+        def told(effect: effects.Effect) -> None:
+            match effect:
+                case effects.Connected():
+                    wish = packets.Subscription(topic.replace("/up/", "/down/"))
+                    stranger.order(inputs.Subscribe((wish,)))
+                case effects.Subscribed():
+                    stranger.order(inputs.Publish([(topic, each) for each in payloads]))
+                case effects.PublishReceived(batch):
+                    seen.extend(batch)
+
+        options = Options(client_id="stranger", clean_start=True)
+        address = BrokerAddress("127.0.0.1", port)
+        stranger = Connection(address, options, told, random.Random(1))
+        stranger.keep()
+        await until(lambda: seen, "an answer")
+        await stranger.stop()
+        return seen
+
+    return work()
+
+
+def test_strangers_are_told_that_their_link_is_not_known_and_harm_nobody(run):
+    async def work(stage: Stage) -> None:
+        await stage.join()
+        (answer,) = await publish(stage.broker.port, f"{PREFIX}/up/x", b"\x02\x00\x00\x00\x00hey")
+        assert answer.payload == b"\x04this link is not known here"
+        stage.client.ear.opened[0].send([b"end"])
+        await until(lambda: stage.server.ear.frames == [b"end"], "still there")
+
+    assert len(run(work).server.ear.opened) == 1
+
+
+def test_more_links_than_the_bound_are_turned_away(run, monkeypatch):
+    monkeypatch.setattr(mqtt, "LINKS_MAX", 1)
+
+    async def work(stage: Stage) -> None:
+        await stage.join()
+        other = Side(stage.broker.port, "other")
+        other.dial(stage.client.address)
+        await until(lambda: other.failures, "turned away")
+        await other.stop()
+        assert other.failures[0] == "closed by the other side: turned away"
+
+    assert len(run(work).server.ear.opened) == 1
+
+
+def test_a_broker_that_refuses_the_subscription_is_named(run, tmp_path):
+    async def work(stage: Stage) -> None:
+        port = stage.broker.port
+        server, client = Side(port, "s", "secret/link"), Side(port, "c", "secret/link")
+        await server.listen()
+        client.dial(client.address)
+        await until(lambda: server.failures and client.failures, "both told")
+        await asyncio.gather(server.stop(), client.stop())
+        said = "the broker does not let us subscribe to secret/link"
+        assert server.failures[0] == f"{said}/up/+"
+        assert client.failures[0].startswith(f"{said}/down/")
+
+    run(work, *access_control(tmp_path))

@@ -1,0 +1,184 @@
+"""Streams through a broker, here without one: two ends, and a wire that a test holds."""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hansa.agent.links import mqtt_stream
+from hansa.agent.links.mqtt_stream import (
+    CLOSE,
+    CONFIRM_COUNT,
+    DATA,
+    TAKEN,
+    UNDER_WAY_MAX,
+    MqttStream,
+    closing,
+)
+
+
+class Protocol(asyncio.BufferedProtocol):
+    """Keeps what came, in a buffer that is smaller than what comes."""
+
+    def __init__(self) -> None:
+        self.taken = b""
+        self.lost: list[str] = []
+        self._buffer = bytearray(7)
+
+    def get_buffer(self, sizehint: int) -> bytearray:
+        return self._buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self.taken += self._buffer[:nbytes]
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.lost.append(str(exc or "closed"))
+
+
+class End:
+    """One end, and what it has published."""
+
+    def __init__(self, chunk_bytes: int = 10) -> None:
+        self.protocol = Protocol()
+        self.wire: deque[bytes] = deque()
+        self.ended = 0
+        self.stream = MqttStream(self.protocol, self.wire.append, self._end, chunk_bytes)
+        self.stream.begin()
+
+    def _end(self) -> None:
+        self.ended += 1
+
+    def give(self, other: "End", count: int | None = None) -> None:
+        """Let the other end have what this one published."""
+        size = len(self.wire) if count is None else min(count, len(self.wire))
+        other.stream.receive([self.wire.popleft() for _ in range(size)])
+
+
+def play(work: Callable[[End, End], None]) -> tuple[End, End]:
+    """Do something with two ends, and let the loop tell what followed."""
+
+    async def run() -> tuple[End, End]:
+        ends = End(), End()
+        work(*ends)
+        await asyncio.sleep(0)
+        return ends
+
+    return asyncio.run(run())
+
+
+def number(kind: int, count: int) -> bytes:
+    return bytes((kind,)) + count.to_bytes(4, "big")
+
+
+@given(st.lists(st.binary(max_size=300), max_size=20), st.lists(st.integers(0, 30), max_size=20))
+def test_what_is_written_arrives_in_order_however_it_is_cut(writes, turns):
+    def work(one: End, two: End) -> None:
+        for data, turn in zip(writes, [*turns, *[0] * len(writes)], strict=False):
+            one.stream.write(data)
+            one.give(two, turn)
+            two.give(one)
+        while one.wire or two.wire:
+            one.give(two)
+            two.give(one)
+
+    one, two = play(work)
+    assert two.protocol.taken == b"".join(writes)
+    assert [one.stream.get_write_buffer_size(), one.ended, two.ended] == [0, 0, 0]
+
+
+def test_no_more_is_under_way_than_the_bound_and_what_waited_leaves_together():
+    def work(one: End, two: End) -> None:
+        for _ in range(UNDER_WAY_MAX + 9):
+            one.stream.write(b"x")
+        assert len(one.wire) == UNDER_WAY_MAX
+        assert one.stream.get_write_buffer_size() == 9
+        one.give(two, CONFIRM_COUNT - 1)
+        assert not two.wire
+        one.give(two, 1)
+        assert [*two.wire] == [number(TAKEN, CONFIRM_COUNT)]
+        two.give(one)
+        assert one.wire[-1] == number(DATA, UNDER_WAY_MAX) + b"x" * 9
+
+    play(work)
+
+
+def test_numbers_go_round(monkeypatch):
+    monkeypatch.setattr(mqtt_stream, "_NUMBERS", 100)
+
+    def work(one: End, two: End) -> None:
+        for _ in range(300):
+            one.stream.write(b"x")
+            one.give(two)
+            two.give(one)
+
+    assert play(work)[1].protocol.taken == b"x" * 300
+
+
+def test_a_publication_that_the_broker_lost_ends_both_ends():
+    def work(one: End, two: End) -> None:
+        for _ in range(4):
+            one.stream.write(b"x")
+        one.give(two, 1)
+        one.wire.popleft()
+        one.wire.popleft()
+        one.give(two)
+        two.give(one)
+
+    one, two = play(work)
+    reason = "the broker lost 2 publications of this link"
+    assert two.protocol.lost == [reason]
+    assert one.protocol.lost == [f"closed by the other side: {reason}"]
+    assert two.protocol.taken == b"x"
+    assert [one.ended, two.ended] == [1, 1]
+
+
+@pytest.mark.parametrize(
+    ("payload", "reason"),
+    [
+        (b"", "a publication of 0 bytes that is none of a link's"),
+        (b"\x02\x00", "a publication of 2 bytes that is none of a link's"),
+        (b"hello, broker", "a publication of 13 bytes that is none of a link's"),
+        (number(TAKEN, 1), "1 publications confirmed that were not under way"),
+    ],
+)
+def test_what_a_stranger_publishes_ends_the_stream(payload, reason):
+    one, _ = play(lambda one, two: one.stream.receive([payload]))
+    assert one.protocol.lost == [reason]
+    assert [*one.wire] == [closing(reason)]
+
+
+def test_asking_and_accepting_twice_means_nothing():
+    one, _ = play(lambda one, two: one.stream.receive([b"\x00", b"\x01", number(DATA, 0) + b"x"]))
+    assert (one.protocol.taken, one.protocol.lost) == (b"x", [])
+
+
+def test_closing_waits_until_everything_has_left():
+    def work(one: End, two: End) -> None:
+        one.stream.write(b"x" * 10 * (UNDER_WAY_MAX + 1))
+        one.stream.close()
+        one.stream.close()
+        one.stream.write(b"too late")
+        assert one.stream.is_closing()
+        assert one.ended == 0
+        one.give(two)
+        two.give(one)
+        assert one.ended == 1
+        one.give(two)
+
+    one, two = play(work)
+    assert two.protocol.taken == b"x" * 10 * (UNDER_WAY_MAX + 1)
+    assert [one.protocol.lost, two.protocol.lost] == [["closed"], ["closed by the other side"]]
+
+
+def test_the_end_is_told_once_and_nothing_follows():
+    def work(one: End, two: End) -> None:
+        one.stream.abort()
+        one.stream.abort()
+        one.stream.lose("again")
+
+    one, _ = play(work)
+    assert one.protocol.lost == ["closed"]
+    assert [one.ended, [*one.wire]] == [1, [bytes((CLOSE,))]]

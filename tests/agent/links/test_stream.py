@@ -1,0 +1,40 @@
+"""Frames and receipts in a stream of bytes; links on real streams are in test_tcp and test_mqtt."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hansa.agent.links.stream import RECEIPT, split
+from hansa.errors import InvalidFrame
+from hansa.protocol.wire import FRAME_BYTES_MAX
+
+
+def framed(*frames: bytes) -> bytes:
+    return b"".join(len(frame).to_bytes(4, "big") + frame for frame in frames)
+
+
+def receipt(count: int) -> bytes:
+    return (RECEIPT | count).to_bytes(4, "big")
+
+
+@given(st.lists(st.binary(min_size=1, max_size=50), max_size=20), st.integers(0, 60))
+def test_splitting_returns_whole_frames_and_leaves_the_rest(frames, cut):
+    data = framed(*frames)
+    filled = max(0, len(data) - cut)
+    found, used, receipted = split(bytearray(data), filled)
+    assert receipted == 0
+    assert found == frames[: len(found)]
+    assert used == len(framed(*found))
+    rest = filled - used
+    assert rest < 4 or rest < 4 + int.from_bytes(data[used : used + 4], "big")
+
+
+@pytest.mark.parametrize("length", [0, FRAME_BYTES_MAX + 1, RECEIPT])
+def test_a_length_that_cannot_be_is_refused_before_its_bytes_come(length):
+    with pytest.raises(InvalidFrame, match=f"a frame of {length} bytes, the limit is"):
+        split(bytearray(length.to_bytes(4, "big")), 4)
+
+
+def test_receipts_among_frames_are_added_up():
+    data = receipt(5) + framed(b"a") + receipt(7) + receipt(1)[:3]
+    assert split(bytearray(data), len(data)) == ([b"a"], len(data) - 3, 12)
