@@ -1,5 +1,8 @@
 """What all tests share: how hypothesis searches, what counts towards coverage, a real broker."""
 
+import os
+import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -29,3 +32,15 @@ def mosquitto() -> str:
         return find_mosquitto()
     except UsageError as error:
         pytest.skip(str(error))
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of its own with 256 KiB."""
+    path = tmp_path / "disk"
+    path.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(path)]
+    if os.geteuid() or subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("only root may mount a small disk")
+    yield path
+    subprocess.run(["umount", str(path)], check=True)

@@ -161,7 +161,7 @@ def test_an_agent_whose_state_cannot_be_kept_says_so_and_goes_on(scene, tmp_path
     (tmp_path / "state").rename(tmp_path / "elsewhere")
     scene.client(broker.port).subscribe("a/#")
     where = f"{tmp_path}/state/interest.json"
-    agent.says(f"state not kept, a restart will know less reason='cannot write {where}: No such")
+    agent.says(f"alarm state: not kept, a restart will know less: cannot write {where}: No such")
     assert json.loads(agent.page("/status")[1])["interest"]["local"] == ["a/#"]
     agent.process.terminate()
     assert agent.wait() == 0

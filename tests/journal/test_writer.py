@@ -266,18 +266,6 @@ def test_a_full_disk_loses_nothing_and_the_next_commit_tries_again(path, monkeyp
         assert numbers(path) == list(range(1, 31))
 
 
-@pytest.fixture
-def small_disk(tmp_path):
-    """A file system of its own with 256 KiB."""
-    path = tmp_path / "disk"
-    path.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(path)]
-    if os.geteuid() or subprocess.run(mount, capture_output=True, check=False).returncode:
-        pytest.skip("only root may mount a small disk")
-    yield path
-    subprocess.run(["umount", str(path)], check=True)
-
-
 def test_a_disk_that_is_really_full(small_disk):
     path = small_disk / "journal"
     ballast = small_disk / "ballast"

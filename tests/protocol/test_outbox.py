@@ -115,3 +115,21 @@ def test_what_was_kept_in_an_older_epoch_still_leaves():
     assert [item.payload for item in made.keep(1, 2, 0.0)] == [b"old"]
     assert made.settled == 0
     assert [item.payload for item in made.keep(5, 1, 0.0)] == [b"new"]
+
+
+def test_who_may_lack_something_before_a_position():
+    made = outbox(3)
+    assert made.unpaid(1) == []
+    assert made.unpaid(2) == [OTHER]
+    made.take(receipt(2), 1, 0.0)
+    assert (made.unpaid(3), made.unpaid(4)) == ([], [OTHER])
+    made.take(receipt(3), 1, 0.0)
+    assert made.unpaid(9) == []
+    made.capture(Published("t", b"", qos=1), (THIRD,))
+    made.capture(Published("t", b"", qos=1), (OTHER,))
+    assert (made.unpaid(5), made.unpaid(6)) == ([THIRD], [OTHER, THIRD])
+
+
+def test_of_a_former_life_nobody_knows_who_lacks_what():
+    made = Outbox(ME, ProtocolSettings(), next_seq=9, owed={OTHER: 7})
+    assert made.unpaid(2) == [OTHER]

@@ -1,6 +1,7 @@
 """What an operator has to look at: told once in the log, shown on /status until it is over."""
 
 import logging
+from collections import Counter
 from collections.abc import Callable
 from functools import partial
 
@@ -13,6 +14,7 @@ class Alarms:
     def __init__(self) -> None:
         """Start without any."""
         self.active: dict[str, str] = {}
+        self.counters: Counter[str] = Counter()
 
     def set(self, name: str, text: str) -> None:
         """Raise an alarm, or end it with an empty text."""
@@ -20,6 +22,7 @@ class Alarms:
             return
         if text:
             self.active[name] = text
+            self.counters[f"alarms: {name}"] += 1
             log.error("alarm %s: %s", name, text)
         else:
             del self.active[name]

@@ -24,6 +24,7 @@ from hansa.agent.brokers.static import StaticObserver
 from hansa.agent.brokers.subscription_log import SubscriptionLog
 from hansa.agent.brokers.watcher import Watcher
 from hansa.agent.chronicle import Chronicle
+from hansa.agent.clock import ClockWatch
 from hansa.agent.custody.safekeeping import Safekeeping
 from hansa.agent.driver import Driver
 from hansa.agent.links.exchange import Exchange, listening_at
@@ -35,7 +36,7 @@ from hansa.agent.state import SUBSCRIPTIONS, StateDirectory
 from hansa.errors import UsageError
 from hansa.mqtt import effects
 from hansa.mqtt.options import NEVER_EXPIRES, Options
-from hansa.protocol.effects import Effect, Gap, GivenUp, Halt, IncarnationRaised, Rekey, Repaired
+from hansa.protocol.effects import Effect, Halt, IncarnationRaised, Rekey
 from hansa.protocol.events import InterestChanged
 from hansa.protocol.inspection import CoreView, GroupView
 from hansa.protocol.node import Node
@@ -47,6 +48,8 @@ if TYPE_CHECKING:  # amqtt is not there unless asked for
     from hansa.agent.brokers.embedded import EmbeddedBroker
 
 log = logging.getLogger("hansa.agent")
+
+OUTRANKED = "and outranked: a copy of it runs elsewhere, or the clock was set back"
 
 
 class Agent:
@@ -65,7 +68,6 @@ class Agent:
         self._chronicle = Chronicle(self._name_of)
         self._alarms = Alarms()
         self._safekeeping = Safekeeping(state, self.identity, settings.delivery, self._alarms)
-        self._counters: Counter[str] = Counter()
         self.driver = Driver(
             Node(self.identity, settings.protocol, self._safekeeping.past()),
             news=self._note_news,
@@ -173,7 +175,9 @@ class Agent:
         )
         self.watcher.restore(self._state.interest())
         self.watcher.start()
+        clock = ClockWatch(self._state.clock_behind_s, self._alarms.named("clock"))
         connecting = [asyncio.create_task(self.client.connection.run())]
+        connecting.append(asyncio.create_task(clock.run()))
         if self.watcher.observer.subscriptions():
             connecting.append(asyncio.create_task(self.watcher.connection.run()))
         self.exchange.dial(self._chronicle.dialling_failed)
@@ -240,10 +244,12 @@ class Agent:
 
     def _keep(self, write: Callable[[], None]) -> None:
         """Write something to the state directory; a full disk is no reason to stop working."""
+        problem = ""
         try:
             write()
         except UsageError as error:
-            log.error("state not kept, a restart will know less reason=%r", str(error))
+            problem = f"not kept, a restart will know less: {error}"
+        self._alarms.set("state", problem)
 
     def _note_finding(self, finding: Finding) -> None:
         if isinstance(finding, PublicationWithheld):
@@ -253,19 +259,9 @@ class Agent:
     def _note_news(self, effect: Effect) -> None:
         if isinstance(effect, IncarnationRaised):
             incarnation = effect.incarnation
+            self._alarms.set("identity", f"another life of this node is known, {OUTRANKED}")
             self._keep(lambda: self._state.remember_incarnation(incarnation))
-        elif isinstance(effect, Gap):
-            self._counters["gaps"] += 1
-            first, last, reason = effect.first, effect.last, effect.reason
-            text = f"of what {effect.origin:016x} published, {first} to {last} is lost: {reason}"
-            self._alarms.set("gap", text)
-        elif isinstance(effect, GivenUp):
-            self._counters["given up"] += 1
-            first, last = effect.first, effect.last
-            text = f"{effect.node:016x} was away too long: {first} to {last} were not delivered"
-            self._alarms.set("given up", text)
-        elif isinstance(effect, Repaired):
-            self._counters["repaired"] += effect.count
+        self._safekeeping.told(effect)
         self._chronicle.news(effect)
 
     def _give_way(self, effect: Halt | Rekey) -> None:
@@ -345,7 +341,7 @@ class Agent:
                 + self.driver.counters
                 + self.exchange.counters
                 + self.client.counters
-                + self._counters
+                + self._alarms.counters
                 + self._safekeeping.counts()
             ),
         }

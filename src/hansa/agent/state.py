@@ -14,6 +14,7 @@ import fcntl
 import json
 import os
 import shutil
+import threading
 import time
 from pathlib import Path
 
@@ -53,6 +54,9 @@ class StateDirectory:
     def __init__(self, path: Path) -> None:
         """Open it, make it if need be, and lock it."""
         self.path = path
+        self._writing = threading.Lock()  # what is saved in the background may meet the last save
+        self.clock_behind_s = 0.0
+        """How far the clock is behind the beginning of the life before this one."""
         try:
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
             path.chmod(0o700)
@@ -146,19 +150,22 @@ class StateDirectory:
             before = int((self.path / "incarnation").read_text())
         except (OSError, ValueError):
             before = 0
-        incarnation = max(before + 1, time.time_ns() // 1_000_000)
+        now = time.time_ns() // 1_000_000
+        self.clock_behind_s = max(0, before - now) / 1_000
+        incarnation = max(before + 1, now)
         self.remember_incarnation(incarnation)
         return incarnation
 
     def _write(self, name: str, data: bytes) -> None:
         temporary = self.path / f"{name}.new"
         try:
-            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.replace(self.path / name)
-            sync_directory(self.path)
+            with self._writing:
+                descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+                with os.fdopen(descriptor, "wb") as file:
+                    file.write(data)
+                    file.flush()
+                    os.fsync(file.fileno())
+                temporary.replace(self.path / name)
+                sync_directory(self.path)
         except OSError as error:
             raise UsageError(f"cannot write {self.path / name}: {error.strerror}") from error

@@ -277,6 +277,7 @@ class Writer:
             self._waiting = unwritten + self._waiting
             if isinstance(error, SyncFailed) or error.errno not in _PASSES:
                 self._failure = f"{refused}; start the agent again"
+                return JournalUnusable(self._failure)
         return refused
 
 

@@ -31,10 +31,12 @@ EPOCH_MAX = 1 << 62
 class Debt:
     """What is owed to one receiver."""
 
-    __slots__ = ("acknowledged", "newest", "patience", "recalling", "remind_at", "safe")
+    __slots__ = ("acknowledged", "newest", "oldest", "patience", "recalling", "remind_at", "safe")
 
     def __init__(self, newest: int, patience: float) -> None:
         """Owe everything up to a position."""
+        self.oldest = 1
+        """Before this one it has all that it was owed."""
         self.newest = newest
         self.safe = newest
         """The newest of them that is safe in the journal."""
@@ -78,6 +80,14 @@ class Outbox:
         unpaid = (d.acknowledged for d in self.debts.values() if d.acknowledged < d.newest)
         return min(unpaid, default=self._safe)
 
+    def unpaid(self, position: int) -> list[NodeId]:
+        """Return who may not have all that it was owed before a position."""
+        return [
+            node
+            for node, debt in self.debts.items()
+            if debt.acknowledged < debt.newest and debt.oldest < position
+        ]
+
     # ------------------------------------------------------------ out
 
     def capture(self, event: Captured, receivers: Iterable[NodeId]) -> Publication:
@@ -90,6 +100,8 @@ class Outbox:
             if debt is None:
                 debt = self.debts[receiver] = Debt(0, self._settings.repair_patience)
             previous.append((receiver, debt.newest))
+            if debt.acknowledged == debt.newest:
+                debt.oldest = seq
             debt.newest = seq
         publication = Publication(
             origin=self._node,
@@ -134,6 +146,7 @@ class Outbox:
             return [self._reminder(receipt.node, debt)]
         if receipt.seq > debt.acknowledged:
             debt.acknowledged = receipt.seq
+            debt.oldest = receipt.seq + 1
             debt.patience = self._settings.repair_patience
         self._disarm(receipt.node)
         if debt.acknowledged < debt.safe:

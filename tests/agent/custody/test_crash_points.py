@@ -1,22 +1,21 @@
 """Agents that end at every step of a publication's way, at real Mosquittos. All payloads are equal:
 nothing but the journals can tell a publication from a copy of it."""
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
+from tests.agent.custody.star import ORIGIN, RECEIVER, Star
 from tests.agent.live import eventually
-from tests.agent.process import Process, Scene
+from tests.agent.process import Scene
 from tests.agent.sure import SureClient
 
 from hansa.agent.custody.points import Point
 from hansa.journal.crash import EXIT_CODE
-from hansa.local.mosquitto import free_port
 
 COUNT = 8
+TOPIC = "same"
 WINDOW = 4
 AT_ORIGIN = [point for point in Point if point < Point.BOUND_APPENDED]
 AT_RECEIVER = [point for point in Point if point >= Point.BOUND_APPENDED]
@@ -72,36 +71,22 @@ SLICE = [
 ALL = [*singles(1), *singles(3), *doubles()]
 
 
-class Federation:
-    """Origins that are neighbours of one receiver, each beside its broker."""
+class Federation(Star):
+    """Origins around one receiver; one of them, or the receiver, is the victim."""
 
     def __init__(self, scene: Scene, directory: Path, crash: Crash) -> None:
-        self._scene = scene
-        self._directory = directory
-        self._crash = crash
-        self.topic = "same"
-        self.brokers = [scene.broker() for _ in range(1 + crash.origins)]
-        self._links = [free_port() for _ in self.brokers]
+        super().__init__(scene, directory, TOPIC, crash.origins)
         at_origin = int(crash.points[0].split(":")[0]) < Point.BOUND_APPENDED
-        self.victim = 1 if at_origin else 0
+        self.victim = ORIGIN if at_origin else RECEIVER
         self.crashes = 0
         self._lives = iter(crash.points)
-        self.agents = [self._start(n, n == self.victim) for n in range(len(self.brokers))]
+        for number in range(len(self.brokers)):
+            self._live(number)
 
-    def _start(self, number: int, doomed: bool) -> Process:
-        settings: dict[str, object] = {
-            "broker_port": self.brokers[number].port,
-            "broker_observer": "static",
-            "broker_filters": "" if number else self.topic,
-            "link_port": self._links[number],
-            "link_neighbours": f"127.0.0.1:{self._links[0]}" if number else "",
-            "state": self._directory / f"state-{number}",
-            "delivery_window": WINDOW,
-        }
-        point = next(self._lives, None) if doomed else None
-        if point is not None:
-            settings["crash_point"] = point
-        return self._scene.agent(**settings)
+    def _live(self, number: int) -> None:
+        point = next(self._lives, None) if number == self.victim else None
+        doom = {} if point is None else {"crash_point": point}
+        self.start(number, delivery_window=WINDOW, **doom)
 
     def revive(self) -> None:
         """Start the victim again if it has ended as it should."""
@@ -109,46 +94,24 @@ class Federation:
         if code is not None:
             assert code == EXIT_CODE, self.agents[self.victim].log
             self.crashes += 1
-            self.agents[self.victim] = self._start(self.victim, doomed=True)
-
-    def status(self, number: int) -> Any:
-        code, text = self.agents[number].page("/status")
-        return json.loads(text) if code == 200 else None
-
-    def is_installed(self) -> bool:
-        status = self.status(0)
-        members = len(self.brokers)
-        return bool(
-            status and status["interest"]["installed"] and len(status["members"]) == members
-        )
-
-    def is_idle(self) -> bool:
-        """Whether nobody owes anybody anything."""
-        self.revive()
-        statuses = [self.status(number) for number in range(len(self.brokers))]
-        return all(
-            status
-            and not status["delivery"]["inbox"]
-            and not any(status["delivery"]["owed"].values())
-            and not status["delivery"]["unsynced_bytes"]
-            for status in statuses
-        )
+            self._live(self.victim)
 
 
 def deliver(scene: Scene, directory: Path, crash: Crash) -> list[bytes]:
     """Publish the same again and again while an agent crashes; return what arrives."""
     federation = Federation(scene, directory, crash)
-    eventually(federation.is_installed, "interest installed")
-    subscriber = SureClient(federation.brokers[0].port).subscribe_surely(federation.topic)
+    federation.wait_installed()
+    subscriber = SureClient(federation.brokers[0].port).subscribe_surely(TOPIC)
     publishers = [SureClient(broker.port) for broker in federation.brokers[1:]]
     for _ in range(COUNT):
         for publisher in publishers:
-            publisher.publish_surely(crash.qos, federation.topic, b"same")
+            publisher.publish_surely(crash.qos, TOPIC, b"same")
         federation.revive()
         subscriber.read_for(0.02)
     wanted = COUNT * crash.origins
 
     def all_came() -> bool:
+        federation.revive()
         subscriber.read_for(0.05)
         return federation.is_idle() and len(subscriber.received) >= wanted
 

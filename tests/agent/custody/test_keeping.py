@@ -151,3 +151,14 @@ def test_a_damaged_journal_is_given_up_for_a_new_epoch(tmp_path):
     assert "is damaged at offset" in again.damage
     assert (again.writer.epoch, again.owed, again.found) == (8, {}, [])
     again.writer.close()
+
+
+def test_a_damaged_header_costs_no_publication(tmp_path):
+    made = filled(tmp_path, 40, JournalSettings(segment_bytes=300))
+    files = sorted((tmp_path / f"{7:020d}").glob("*.log"))
+    damaged = bytearray(files[2].read_bytes())
+    damaged[20] ^= 1
+    files[2].write_bytes(damaged)
+    assert recall(made, 0, 40) == (list(range(2, 41, 2)), 40)
+    assert "its header is damaged" in made.damage
+    made.writer.close()

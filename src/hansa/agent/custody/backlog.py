@@ -64,6 +64,9 @@ class Backlog:
         except JournalDamaged as error:
             aside = path.with_name(f"{path.name}-damaged-{epoch}")
             self.damage = f"{error}; it is set aside as {aside.name}, publications may be lost"
+            # The broker may still hold packet ids of the lost ones, and would take the first of
+            # ours for them.
+            self._next_index = 1 + epoch % PACKET_IDS
             path.rename(aside)
             self.writer = Writer(path, node, epoch, settings)
         for record in self.writer.replay():

@@ -70,14 +70,18 @@ class Keeping:
         self.found: list[Seen] = []
         """What a former life left of that."""
         self.damage = ""
-        """Why a former journal could not be used."""
+        """What of this journal, or of a former one, is lost."""
+        self.unreadable = ""
+        """Why the journal could not be read when it was last tried."""
         epoch = max(_epochs(directory), default=new_epoch)
         try:
             self.writer = self._open(epoch)
             self._recover()
         except JournalDamaged as error:
-            self.damage = f"{error}; a new one begins, what was owed may be lost"
+            aside = directory / f"damaged-{epoch}"
+            self.damage = f"{error}; it is set aside as {aside.name}, what was owed may be lost"
             self.owed.clear()
+            self._path.rename(aside)
             self.writer = self._open(max(new_epoch, epoch + 1))
 
     def _open(self, epoch: int) -> Writer:
@@ -147,7 +151,9 @@ class Keeping:
         """Read what a node is owed; for a thread of its own."""
         try:
             found, upto = self._find(order)
-        except JournalUnusable:
+            self.unreadable = ""
+        except JournalUnusable as error:
+            self.unreadable = str(error)
             found, upto = [], order.after  # nothing is lost by it: the node will ask again
         return Recalled(order.to, order.epoch, order.after, upto, tuple(found))
 
@@ -169,7 +175,7 @@ class Keeping:
     def _records(self, first: int, last: int) -> Iterator[Captured | None]:
         """Yield the captured publications that can still be read, None where some cannot."""
         reader = Reader(self._path)
-        source: Iterator[tuple[int, Record]] = reader.captured(first, last)
+        source = self._source(reader, first, last)
         while True:
             try:
                 for _, record in source:
@@ -183,12 +189,21 @@ class Keeping:
                     return
                 source = reader.captured(left[0].number, last)
             except JournalDamaged as damaged:
+                self.damage = str(damaged)
                 yield None
                 if damaged.resume is None:
                     return
                 source = reader.read(damaged.resume)
             else:
                 return
+
+    def _source(self, reader: Reader, first: int, last: int) -> Iterator[tuple[int, Record]]:
+        try:
+            reader.headers()
+        except JournalDamaged as damaged:  # records can be found without, if more slowly
+            self.damage = str(damaged)
+            return reader.read()
+        return reader.captured(first, last)
 
     def _publication(self, record: Captured, epoch: int) -> Publication:
         return Publication(

@@ -20,14 +20,25 @@ from hansa.errors import UsageError
 from hansa.mqtt.limits import Limits
 from hansa.mqtt.packets import Handshake, Publish, PubRel
 from hansa.protocol.custody import Remembered
-from hansa.protocol.effects import EpochRenewed, Recall, Remember
-from hansa.protocol.events import Event, Restored
+from hansa.protocol.effects import (
+    Effect,
+    EpochRenewed,
+    Gap,
+    GivenUp,
+    Recall,
+    Remember,
+    Repaired,
+)
+from hansa.protocol.events import Event, Kept, Restored
 from hansa.protocol.node import Node
 from hansa.protocol.records import Record
 from hansa.protocol.vocabulary import Identity, NodeId, Publication
 
 RECALLS_MAX = 2
 """Threads that read the journal at a time: the rest of the pool is for commits."""
+
+NAMED_MAX = 3
+"""Nodes that an alarm names; of more it says how many."""
 
 
 class NodePort(Protocol):
@@ -66,6 +77,7 @@ class Safekeeping:
         )
         alarms.set("journal damaged", self._keeping.damage)
         alarms.set("inbox damaged", self._backlog.damage)
+        self._first = self._keeping.writer.first_number
         self._known = _known(state)
         self._recalls: set[asyncio.Task[None]] = set()
         self._recalling = asyncio.Semaphore(RECALLS_MAX)
@@ -85,7 +97,7 @@ class Safekeeping:
             self._keeping,
             start=driver.captured_surely,
             answer=broker.answer,
-            kept=driver.feed,
+            kept=self._kept,
             problem=self._alarms.named("journal"),
         )
         self.injection = Injection(
@@ -129,7 +141,24 @@ class Safekeeping:
                 text = f"it was an old copy; epoch {epoch} begins, publications may be lost"
                 self._alarms.set("journal restored", text)
                 self.counters["epochs renewed"] += 1
+                self._first = 1
                 self.capture.renew(epoch)
+
+    def told(self, news: Effect) -> None:
+        """Note what the node tells of guaranteed delivery."""
+        match news:
+            case Gap(origin, _, first, last, reason):
+                self.counters["gaps"] += 1
+                text = f"of what {origin:016x} published, {first} to {last} is lost: {reason}"
+                self._alarms.set("gap", text)
+            case GivenUp(node, _, first, last):
+                self.counters["given up"] += 1
+                text = f"{node:016x} was away too long: {first} to {last} were not delivered"
+                self._alarms.set("given up", text)
+            case Repaired(_, count):
+                self.counters["repaired"] += count
+            case _:
+                pass
 
     def deliver(self, publication: Publication) -> None:
         """Give a publication of QoS 1 or 2 to the broker, surely."""
@@ -138,7 +167,26 @@ class Safekeeping:
     async def _recall(self, order: Recall) -> None:
         async with self._recalling:
             recalled = await asyncio.to_thread(self._keeping.recall, order)
+        self._alarms.set("journal damaged", self._keeping.damage)
+        self._alarms.set("journal unreadable", self._keeping.unreadable)
         self._driver.feed(recalled)
+
+    def _kept(self, event: Kept) -> None:
+        self._driver.feed(event)
+        first = self._keeping.writer.first_number
+        if first > self._first:
+            self._note_dropped(first)
+
+    def _note_dropped(self, first: int) -> None:
+        """Retention has dropped what was before a position: some may not have been delivered."""
+        unpaid = self._driver.node.custody.outbox.unpaid(first)
+        if unpaid:
+            self.counters["dropped: retention, not acknowledged"] += first - self._first
+            names = ", ".join(f"{node:016x}" for node in unpaid[:NAMED_MAX])
+            more = f" and {len(unpaid) - NAMED_MAX} more" if len(unpaid) > NAMED_MAX else ""
+            text = f"positions before {first} are dropped, not acknowledged by {names}{more}"
+            self._alarms.set("retention", text)
+        self._first = first
 
     # ------------------------------------------------------------ what the broker's client tells
 

@@ -1,0 +1,264 @@
+"""Disks, clocks and copies that go wrong, at real agents: an alarm, a counter, no silent loss."""
+
+import os
+import re
+import resource
+import shutil
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+from tests.agent.custody.star import ORIGIN, RECEIVER, Star
+from tests.agent.live import eventually
+from tests.agent.process import Scene
+from tests.agent.sure import SureClient
+
+TOPIC = "kept"
+ROOM_BYTES = 24 << 10
+SIDES = pytest.mark.parametrize(
+    ("victim", "journal"),
+    [(ORIGIN, "journal"), (RECEIVER, "inbox")],
+    ids=["at the origin", "at the receiver"],
+)
+
+
+class Trouble(Star):
+    """One origin, one receiver, and a client at each."""
+
+    def __init__(self, scene: Scene, directory: Path) -> None:
+        super().__init__(scene, directory, TOPIC)
+        self._published = 0
+
+    def live(self, number: int, **settings: object) -> None:
+        """Start one agent after the other with what it needs."""
+        self.start(number, **settings)
+        if len(self.agents) == len(self.brokers):
+            self.wait_installed()
+            self.subscriber = SureClient(self.brokers[RECEIVER].port).subscribe_surely(TOPIC)
+            self.publisher = SureClient(self.brokers[ORIGIN].port)
+
+    def publish(self, count: int) -> None:
+        """Publish so many more, a kilobyte each and each another."""
+        numbers = range(self._published, self._published + count)
+        self._published += count
+        self.publisher.publish_surely(2, TOPIC, *(b"%01000d" % number for number in numbers))
+
+    def arrived(self, count: int) -> list[int]:
+        """Return the numbers of what has come, when it is so many."""
+        return [int(payload) for payload in self.subscriber.read_until(count)]
+
+    def gap(self) -> range:
+        """Return what the receiver says that it will never get."""
+        text = self.alarm(RECEIVER, "gap")
+        found = re.search(r"published, (\d+) to (\d+) is lost", text)
+        assert found, text
+        return range(int(found[1]) - 1, int(found[2]))
+
+    def inbox(self) -> object:
+        return self.status(RECEIVER)["delivery"]["inbox"]
+
+    def owes(self, count: int) -> bool:
+        """Whether the origin is owing so much."""
+        return list(self.status(ORIGIN)["delivery"]["owed"].values()) == [count]
+
+    def close(self) -> None:
+        self.subscriber.kill()
+        self.publisher.kill()
+
+
+@pytest.fixture
+def trouble(scene, tmp_path):
+    made = Trouble(scene, tmp_path)
+    yield made
+    made.close()
+
+
+def flip(file: Path, position: int) -> None:
+    data = bytearray(file.read_bytes())
+    data[position] ^= 1
+    file.write_bytes(data)
+
+
+def segments(directory: Path) -> list[Path]:
+    return sorted(directory.rglob("*.log"))
+
+
+@SIDES
+def test_a_full_disk_only_delays(small_disk, trouble, victim, journal):
+    trouble.states[victim] = small_disk / "state"
+    trouble.live(RECEIVER)
+    trouble.live(ORIGIN)
+    free = os.statvfs(small_disk)
+    ballast = small_disk / "ballast"
+    ballast.write_bytes(bytes(free.f_bavail * free.f_bsize - ROOM_BYTES))
+    trouble.publish(60)
+    assert trouble.alarm(victim, journal).endswith("No space left on device")
+    ballast.unlink()
+    assert trouble.arrived(60) == list(range(60))
+    trouble.wait_without_alarm(victim, journal)
+
+
+def test_a_state_directory_that_is_read_only_is_named(small_disk, scene):
+    (small_disk / "state").mkdir()
+    subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
+    agent = scene.agent(broker_port=1, state=small_disk / "state")
+    assert agent.wait() == 2
+    where = f"{small_disk}/state"
+    expected = f"hansa: cannot use the state directory {where}: Read-only file system\n"
+    assert agent.log == expected
+
+
+@SIDES
+def test_a_disk_that_fails_holds_everything_until_the_next_start(trouble, victim, journal):
+    trouble.live(RECEIVER)
+    trouble.live(ORIGIN)
+    limit = 16 << 10  # bytes of any file: beyond them, writing fails and does not recover
+    pid = trouble.agents[victim].process.pid
+    resource.prlimit(pid, resource.RLIMIT_FSIZE, (limit, limit))
+    trouble.publish(30)
+    text = trouble.alarm(victim, journal)
+    assert text.endswith("File too large; start the agent again"), text
+    trouble.publish(30)
+    trouble.kill(victim)
+    trouble.start(victim)
+    assert trouble.arrived(60) == list(range(60))
+    assert trouble.status(victim)["alarms"] == {}
+
+
+def test_what_a_damaged_segment_held_is_a_gap_and_the_rest_arrives(trouble):
+    trouble.live(RECEIVER)
+    trouble.live(ORIGIN, delivery_retention_bytes=200_000)
+    trouble.kill(RECEIVER)
+    trouble.publish(150)
+    eventually(lambda: trouble.owes(150), "all captured")
+    first, *later = segments(trouble.states[ORIGIN] / "journal")
+    assert later
+    flip(first, first.stat().st_size // 2)
+    trouble.start(RECEIVER)
+    gap = trouble.gap()
+    expected = [number for number in range(150) if number not in gap]
+    assert 100 < len(expected) < 150
+    assert trouble.arrived(len(expected)) == expected
+    assert trouble.status(RECEIVER)["counters"]["gaps"] == 1
+    assert f"{first} is damaged" in trouble.alarm(ORIGIN, "journal damaged")
+
+
+def test_a_journal_that_is_damaged_at_the_start_is_set_aside(trouble):
+    trouble.live(RECEIVER)
+    trouble.live(ORIGIN)
+    trouble.kill(RECEIVER)
+    trouble.publish(10)
+    eventually(lambda: trouble.owes(10), "all captured")
+    trouble.kill(ORIGIN)
+    (file,) = segments(trouble.states[ORIGIN] / "journal")
+    flip(file, 5_000)
+    trouble.start(ORIGIN)
+    trouble.start(RECEIVER)
+    assert "what was owed may be lost" in trouble.alarm(ORIGIN, "journal damaged")
+    assert list((trouble.states[ORIGIN] / "journal").glob("damaged-*"))
+    trouble.wait_installed()
+    trouble.publish(10)
+    assert trouble.arrived(10) == list(range(10, 20))
+
+
+def test_an_inbox_that_is_damaged_at_the_start_is_set_aside(trouble):
+    trouble.live(RECEIVER)
+    trouble.live(ORIGIN)
+    broker = trouble.brokers[RECEIVER].process
+    assert broker is not None
+    os.kill(broker.pid, signal.SIGSTOP)
+    try:
+        trouble.publish(10)
+        eventually(lambda: trouble.owes(0) and trouble.inbox() == 10, "all in the inbox, and told")
+        trouble.kill(RECEIVER)
+    finally:
+        os.kill(broker.pid, signal.SIGCONT)
+    (file,) = segments(trouble.states[RECEIVER] / "inbox")
+    flip(file, 5_000)
+    trouble.start(RECEIVER)
+    assert "publications may be lost" in trouble.alarm(RECEIVER, "inbox damaged")
+    trouble.wait_installed()
+    trouble.publish(10)
+    assert trouble.arrived(10) == list(range(10, 20))
+
+
+def test_what_retention_drops_is_told_at_both_ends(trouble):
+    trouble.live(RECEIVER)
+    trouble.live(ORIGIN, delivery_retention_bytes=40_000)
+    receiver = trouble.status(RECEIVER)["node"]
+    trouble.kill(RECEIVER)
+    trouble.publish(100)
+    eventually(lambda: trouble.owes(100), "all captured")
+    text = trouble.alarm(ORIGIN, "retention")
+    assert text.endswith(f"are dropped, not acknowledged by {receiver}")
+    dropped = trouble.status(ORIGIN)["delivery"]["first"] - 1
+    counters = trouble.status(ORIGIN)["counters"]
+    assert counters["dropped: retention, not acknowledged"] == dropped
+    trouble.start(RECEIVER)
+    assert trouble.gap() == range(dropped)
+    assert trouble.arrived(100 - dropped) == list(range(dropped, 100))
+
+
+SHIFTED = """
+import time
+from pathlib import Path
+real, real_ns = time.time, time.time_ns
+def back():
+    return 86_400 * Path({switch!r}).exists()
+time.time = lambda: real() - back()
+time.time_ns = lambda: real_ns() - back() * 1_000_000_000
+from hansa.cli.main import main
+raise SystemExit(main(["agent"]))
+"""
+
+
+def test_a_clock_that_is_set_back_is_told_and_loses_nothing(trouble, tmp_path):
+    switch = tmp_path / "clock is set back"
+    program = ("-c", SHIFTED.format(switch=str(switch)))
+    trouble.live(RECEIVER)
+    trouble.live(ORIGIN, program=program)
+    trouble.publish(5)
+    switch.touch()
+    assert trouble.alarm(ORIGIN, "clock").startswith("it was set back by 86400 s")
+    trouble.publish(5)
+    trouble.kill(ORIGIN)
+    trouble.publish(5)
+    trouble.start(ORIGIN, program=program)
+    assert trouble.alarm(ORIGIN, "clock").startswith("it was set back by 86")
+    trouble.publish(5)
+    assert trouble.arrived(20) == list(range(20))
+    switch.unlink()
+    trouble.wait_without_alarm(ORIGIN, "clock")
+
+
+def test_of_two_agents_with_copies_of_one_state_the_younger_stops(trouble, tmp_path):
+    trouble.live(RECEIVER)
+    trouble.live(ORIGIN)
+    trouble.publish(5)
+    copy = tmp_path / "copy"
+    shutil.copytree(trouble.states[ORIGIN], copy)
+    younger = trouble.twin(ORIGIN, copy)
+    assert younger.wait() == 1
+    assert "another node runs with this key and started earlier" in younger.log
+    assert "a copy of it runs elsewhere" in trouble.alarm(ORIGIN, "identity")
+    trouble.publish(5)
+    assert trouble.arrived(10) == list(range(10))
+
+
+def test_an_old_copy_of_the_state_begins_a_new_epoch(trouble, tmp_path):
+    trouble.live(RECEIVER)
+    trouble.live(ORIGIN)
+    trouble.publish(5)
+    assert trouble.arrived(5) == list(range(5))
+    old = tmp_path / "old"
+    shutil.copytree(trouble.states[ORIGIN], old)
+    trouble.publish(5)
+    assert trouble.arrived(10) == list(range(10))
+    trouble.kill(ORIGIN)
+    shutil.rmtree(trouble.states[ORIGIN])
+    old.rename(trouble.states[ORIGIN])
+    trouble.start(ORIGIN)
+    assert "it was an old copy" in trouble.alarm(ORIGIN, "journal restored")
+    trouble.publish(5)
+    assert trouble.arrived(15) == list(range(15))

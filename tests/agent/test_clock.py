@@ -1,0 +1,50 @@
+"""A clock that is set back is told once, and when it has caught up."""
+
+import pytest
+
+from hansa.agent.clock import ClockWatch
+
+SECOND = 1_000_000_000
+
+
+class Clocks:
+    """The machine's clock, and one that only goes forward."""
+
+    def __init__(self, behind_s: float = 0.0) -> None:
+        self.wall = 1_000 * SECOND
+        self.steady = 5 * SECOND
+        self.told: list[str] = []
+        self.watch = ClockWatch(
+            behind_s, self.told.append, wall_ns=lambda: self.wall, steady_ns=lambda: self.steady
+        )
+
+    def look(self, wall_s: float, steady_s: float) -> str:
+        """Let both go on by so much; return what was told last."""
+        self.wall += round(wall_s * SECOND)
+        self.steady += round(steady_s * SECOND)
+        self.watch.look()
+        return self.told[-1]
+
+
+@pytest.mark.parametrize(("wall_s", "steady_s"), [(1, 1), (100, 1), (0.5, 1)])
+def test_a_clock_that_goes_on_jumps_ahead_or_is_a_little_late_is_fine(wall_s, steady_s):
+    assert Clocks().look(wall_s, steady_s) == ""
+
+
+def test_a_clock_that_is_set_back_is_told_once_until_it_has_caught_up():
+    clocks = Clocks()
+    text = "it was set back by 61 s: what has an age stays for longer"
+    assert clocks.look(-60, 1) == text
+    assert clocks.look(1, 1) == text
+    assert len(clocks.told) == 1
+    assert clocks.look(62, 1) == ""
+
+
+def test_a_clock_behind_a_former_life_is_told_at_the_start():
+    assert Clocks(behind_s=30).look(0, 0).startswith("it was set back by 30 s")
+
+
+def test_a_jump_ahead_is_where_a_later_jump_back_counts_from():
+    clocks = Clocks()
+    assert clocks.look(101, 1) == ""
+    assert clocks.look(-50, 1).startswith("it was set back by 51 s")
