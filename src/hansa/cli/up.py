@@ -167,10 +167,14 @@ async def _watch(node: LocalNode, console: Console) -> None:
             ended, _ = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
             for task in ended:
                 code = task.result()
-                how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended: {code}"
+                how = (
+                    f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended: {code}"
+                )
                 part = running.pop(task)
                 log = node.log_file if part == "agent" else node.broker.log_file
-                console.print(f"the {part} of node {node.name} {how}; its log: {log}", soft_wrap=True)
+                console.print(
+                    f"the {part} of node {node.name} {how}; its log: {log}", soft_wrap=True
+                )
     finally:
         for task in running:
             task.cancel()
