@@ -16,7 +16,8 @@ SEEDS = {
     127: "a clone and the restarted original shared an incarnation, and neither gave way",
     551: "two parts refused each other's hello and closed before either read the other's goodbye;"
     " a node in the middle was refused membership of more groups than one node may want",
-    1788: "datagram links ended without a word, and a link to a halted clone passed for the right one",
+    1788: "datagram links ended without a word, and a link to a halted clone passed for the right"
+    " one",
 }
 
 
