@@ -5,6 +5,7 @@ recorders of all nodes of a simulation share one. Nothing that is told here is w
 disk cannot take in time is dropped and counted, and readers see it by the numbers that are missing.
 """
 
+import secrets
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -36,7 +37,8 @@ class Log:
         clock: Callable[[], int] = time.time_ns,
     ) -> None:
         """Open it, make it if need be; raise JournalUnusable or JournalDamaged if it cannot be."""
-        self._writer = Writer(path, _NO_NODE, _NO_NODE, settings, clock)
+        # A new log gets an epoch of its own, by which readers know it wherever it is moved.
+        self._writer = Writer(path, _NO_NODE, secrets.randbits(63), settings, clock)
         self.dropped = 0
         """Rows that were not written because the disk was behind."""
 

@@ -1,0 +1,179 @@
+"""`format("hansa")`: every recorded row once, whatever ends between two batches."""
+
+import json
+
+import pytest
+from tests.pipeline.recordings import START, captured, journal, many, recorded, telemetry
+
+from hansa.errors import JournalDamaged, JournalTrimmed, UsageError
+from hansa.journal.settings import JournalSettings
+from hansa.pipeline import rows
+from hansa.telemetry import schema
+from hansa.telemetry.reader import rows as telemetry_rows
+
+SMALL = JournalSettings(segment_bytes=20_000)
+SHORT = JournalSettings(segment_bytes=20_000, retention_bytes=40_000)
+
+
+def read(spark, path, **options):
+    return spark.read.format("hansa").options(**options).load(str(path))
+
+
+def follow(spark, path, lake, **options):
+    """What one run with `availableNow` adds to a table: the size of each batch."""
+    sizes = []
+
+    def keep(frame, number):
+        frame.write.mode("overwrite").parquet(str(lake / f"batch={number}"))
+        sizes.append(frame.count())
+
+    stream = spark.readStream.format("hansa").options(**options).load(str(path)).writeStream
+    stream = stream.option("checkpointLocation", str(lake / "checkpoint")).foreachBatch(keep)
+    stream.trigger(availableNow=True).start().awaitTermination()
+    return sizes
+
+
+def numbers(spark, lake):
+    return sorted(row.seq for row in spark.read.parquet(f"{lake}/batch=*").select("seq").collect())
+
+
+def test_a_message_is_a_row_with_its_name_payload_and_place(spark, tmp_path):
+    journal(tmp_path / "n" / "journal", 5, [captured(1), recorded(9)])
+    first, second = read(spark, tmp_path).orderBy("offset").collect()
+    assert first.asDict() == {
+        "origin": "0000000000000005",
+        "life": 7,
+        "seq": 1,
+        "qos": 1,
+        "topic": "a/b",
+        "payload": bytearray(b"21.5"),
+        "retain": False,
+        "properties": bytearray(b""),
+        "time_ns": START + 1_000_000,
+        "feed": "0000000000000005-7",
+        "offset": 52,
+        "time": first.time,
+    }
+    assert round(first.time.timestamp() * 1_000) * 1_000_000 == START + 1_000_000
+    assert (second.life, second.seq, second.qos, second.retain) == (3, 9, 0, True)
+
+
+def test_every_kind_of_telemetry_becomes_the_row_that_its_own_reader_gives(spark, tmp_path):
+    values = {"node": 6, "nodes": (7, 8), "integer": 4, "real": 0.5, "text": "t"}
+    records = [
+        kind(*(values[rows.FIELDS[name][0]] for name in kind.__struct_fields__))
+        for kind in schema.KINDS.values()
+    ]
+    telemetry(tmp_path / "log", 5, records)
+    got = {row.number: row.asDict() for row in read(spark, tmp_path, table="events").collect()}
+    for row in telemetry_rows(tmp_path / "log"):
+        place = {name: got[row.number].pop(name) for name in ("feed", "offset", "time")}
+        assert got[row.number] == row.columns()
+        assert place["offset"] == row.offset
+    assert len(got) == len(schema.KINDS)
+
+
+def test_a_stream_in_small_batches_has_every_row_once_and_goes_on_where_it_was(spark, tmp_path):
+    source, lake = tmp_path / "nodes", tmp_path / "lake"
+    for node in (1, 2):
+        journal(source / str(node), node, many(1, 1_000), SMALL)
+    sizes = follow(spark, source, lake, maxBytesPerBatch=40_000)
+    assert len(sizes) > 2
+    assert max(sizes) <= 40_000 // 40
+    assert numbers(spark, lake) == sorted([*range(1, 1_001)] * 2)
+    assert follow(spark, source, lake) == []
+
+    journal(source / "1", 1, many(1_001, 1_100), SMALL)
+    journal(source / "3", 3, many(1, 10))  # a node that joins later
+    assert sum(follow(spark, source, lake)) == 110
+    (source / "2").rename(source / "moved")
+    journal(source / "moved", 2, many(1_001, 1_005), SMALL)
+    assert sum(follow(spark, source, lake)) == 5
+
+
+def test_a_batch_that_is_done_again_has_the_same_rows(spark, tmp_path):
+    """A checkpoint without its last commit is what a kill in the middle of a batch leaves."""
+    source, lake = tmp_path / "nodes", tmp_path / "lake"
+    journal(source / "1", 1, many(1, 500), SMALL)
+    before = follow(spark, source, lake, maxBytesPerBatch=10_000)
+    journal(source / "1", 1, many(501, 600), SMALL)
+    commits = lake / "checkpoint" / "commits"
+    last = max(
+        (path for path in commits.iterdir() if path.name.isdecimal()), key=lambda p: int(p.name)
+    )
+    last.unlink()
+    again = follow(spark, source, lake, maxBytesPerBatch=10_000)
+    assert again[0] == before[-1]
+    assert numbers(spark, lake) == [*range(1, 601)]
+
+
+def test_two_copies_of_a_journal_are_read_as_one(spark, tmp_path):
+    journal(tmp_path / "here", 1, many(1, 5))
+    journal(tmp_path / "copy", 1, many(1, 3))
+    assert read(spark, tmp_path).count() == 5
+
+
+def reason(error):
+    """The line that a worker's error ends with, without the traceback that comes before it."""
+    return str(error.value)
+
+
+def test_what_retention_dropped_before_it_was_read_stops_the_stream(spark, tmp_path):
+    source, lake = tmp_path / "nodes", tmp_path / "lake"
+    journal(source / "1", 1, many(1, 100), SHORT)
+    assert sum(follow(spark, source, lake)) == 100
+    journal(source / "1", 1, many(101, 3_000), SHORT)
+    with pytest.raises(Exception, match="was dropped by retention before it was read") as error:
+        follow(spark, source, lake)
+    assert JournalTrimmed.__name__ in reason(error)
+    rest = follow(spark, source, lake, failOnLoss="false")
+    assert 0 < sum(rest) < 2_900
+
+
+def test_a_damaged_segment_is_said_with_its_place_or_passed_over(spark, tmp_path):
+    journal(tmp_path / "1", 1, many(1, 5_000))
+    (segment,) = (tmp_path / "1").glob("*.log")
+    data = bytearray(segment.read_bytes())
+    data[1_000] ^= 0xFF
+    segment.write_bytes(data)
+    with pytest.raises(Exception, match=r"is damaged at offset \d+") as error:
+        read(spark, tmp_path).count()
+    assert JournalDamaged.__name__ in reason(error)
+    assert 3_000 < read(spark, tmp_path, failOnLoss="false").count() < 5_000
+
+
+def test_what_a_newer_agent_adds_is_left_out(spark, tmp_path):
+    class Newer(schema.LinkUp, frozen=True, array_like=True, gc=False, tag=26):
+        extra: str = "?"
+
+    telemetry(tmp_path / "log", 5, [Newer(1, 2, "new"), schema.LinkUp(3, 4)])
+    found = read(spark, tmp_path, table="events").select("time_ns", "peer").collect()
+    assert sorted(map(tuple, found)) == [(1, f"{2:016x}"), (3, f"{4:016x}")]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"table": "mesages"}, "format hansa has no table 'mesages'; there are messages, events"),
+        ({"tables": "x"}, "format hansa has no option 'tables'"),
+        ({"maxBytesPerBatch": "-1"}, "maxBytesPerBatch is '-1', it must be a whole number above 0"),
+    ],
+)
+def test_bad_options_say_what_is_wrong(spark, tmp_path, options, said):
+    with pytest.raises(Exception, match=said) as error:
+        read(spark, tmp_path, **options).count()
+    assert UsageError.__name__ in reason(error)
+
+
+def test_a_missing_directory_is_said(spark, tmp_path):
+    with pytest.raises(Exception, match="there is no directory /nowhere/at/all to read from"):
+        read(spark, "/nowhere/at/all").count()
+
+
+def test_offsets_are_sorted_json(spark, tmp_path):
+    source, lake = tmp_path / "nodes", tmp_path / "lake"
+    for node in (2, 1):
+        journal(source / str(node), node, many(1, 2))
+    follow(spark, source, lake)
+    written = (lake / "checkpoint" / "offsets" / "0").read_text().splitlines()[-1]
+    assert list(json.loads(written)) == ["0000000000000001-7", "0000000000000002-7"]
