@@ -1,14 +1,15 @@
 """`format("hansa")`: every recorded row once, whatever ends between two batches."""
 
 import json
+from typing import Any
 
 import pytest
 from tests.pipeline.recordings import START, captured, journal, many, recorded, telemetry
 
 from hansa.errors import JournalDamaged, JournalTrimmed, UsageError
 from hansa.journal.settings import JournalSettings
-from hansa.pipeline import rows
 from hansa.telemetry import schema
+from hansa.telemetry.columns import FIELDS
 from hansa.telemetry.reader import rows as telemetry_rows
 
 SMALL = JournalSettings(segment_bytes=20_000)
@@ -59,9 +60,9 @@ def test_a_message_is_a_row_with_its_name_payload_and_place(spark, tmp_path):
 
 
 def test_every_kind_of_telemetry_becomes_the_row_that_its_own_reader_gives(spark, tmp_path):
-    values = {"node": 6, "nodes": (7, 8), "integer": 4, "real": 0.5, "text": "t"}
+    values: dict[str, Any] = {"node": 6, "nodes": (7, 8), "integer": 4, "real": 0.5, "text": "t"}
     records = [
-        kind(*(values[rows.FIELDS[name][0]] for name in kind.__struct_fields__))
+        kind(*(values[FIELDS[name][0]] for name in kind.__struct_fields__))
         for kind in schema.KINDS.values()
     ]
     telemetry(tmp_path / "log", 5, records)

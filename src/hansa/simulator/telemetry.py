@@ -4,6 +4,7 @@ One log for all nodes, in the order of the run: the same options give the same b
 how long each took to heal and the simulator's own counts are told by nobody in particular.
 """
 
+import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from hansa.protocol.effects import Effect, Send
 from hansa.protocol.events import Event
 from hansa.protocol.vocabulary import Publication
 from hansa.simulator.ledger import Entry
+from hansa.simulator.options import Options
 from hansa.simulator.result import Result
 from hansa.simulator.site import Site
 from hansa.simulator.watcher import Watcher
@@ -44,7 +46,7 @@ class Telemetry(Watcher):
         if path.exists() and (not path.is_dir() or any(path.iterdir())):
             raise UsageError(f"{path} is not empty; telemetry of a run needs its own directory")
         self._world = world
-        self._log = Log(path, _KEEP_ALL, self._now)
+        self._log = Log(path, _KEEP_ALL, self._now, _identity(world.options))
         self._recorders: dict[tuple[int, int], Recorder] = {}
         self._narrators: dict[int, Narrator] = {}
         self._observer = self._recorder(schema.OBSERVER, 1)
@@ -108,6 +110,11 @@ class Telemetry(Watcher):
         for recorder in self._recorders.values():
             recorder.flush()
         self._log.close()
+
+
+def _identity(options: Options) -> int:
+    """The same run is the same log, however often it is played."""
+    return int.from_bytes(hashlib.sha256(repr(options).encode()).digest()[:8]) >> 1
 
 
 def counters(result: Result) -> dict[str, float]:

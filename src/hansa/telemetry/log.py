@@ -35,10 +35,15 @@ class Log:
         path: Path,
         settings: JournalSettings | None = None,
         clock: Callable[[], int] = time.time_ns,
+        identity: int | None = None,
     ) -> None:
-        """Open it, make it if need be; raise JournalUnusable or JournalDamaged if it cannot be."""
-        # A new log gets an epoch of its own, by which readers know it wherever it is moved.
-        self._writer = Writer(path, _NO_NODE, secrets.randbits(63), settings, clock)
+        """Open it, make it if need be; raise JournalUnusable or JournalDamaged if it cannot be.
+
+        A new log has an identity, by which readers know it wherever it is moved: by chance, if
+        none of 63 bits is given.
+        """
+        epoch = secrets.randbits(63) if identity is None else identity
+        self._writer = Writer(path, _NO_NODE, epoch, settings, clock)
         self.dropped = 0
         """Rows that were not written because the disk was behind."""
 
