@@ -12,6 +12,7 @@ from pathlib import Path
 
 import msgspec
 
+from hansa.errors import JournalUnusable
 from hansa.journal.records import BODY_BYTES_MAX, Block
 from hansa.journal.settings import JournalSettings
 from hansa.journal.writer import Writer
@@ -49,7 +50,11 @@ class Log:
 
     def take(self, block: Block, count: int) -> None:
         """Write a block with so many rows; it can be read after the next commit."""
-        if not self._writer.offer(block):
+        try:
+            taken = self._writer.offer(block)
+        except JournalUnusable:  # commit says why; whoever is told about must not suffer
+            taken = False
+        if not taken:
             self.dropped += count
 
     @property

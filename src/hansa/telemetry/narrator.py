@@ -5,7 +5,6 @@ nothing here changes any of it. Who is behind a link is learned from the node's 
 publications only those are told that `chosen` names, on all nodes the same ones.
 """
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 from zlib import crc32
 
@@ -16,8 +15,11 @@ from hansa.protocol.vocabulary import LinkId, NodeId, Publication
 from hansa.protocol.wire import encode
 from hansa.telemetry import schema
 
-REPAIRED_MAX = 4_096
-"""Publications of which it is remembered that they came by repair until the broker has them."""
+UNDER_WAY_MAX = 65_536
+"""Publications of QoS 1 and 2 whose hops are remembered until the broker has them."""
+
+Name = tuple[int, int, int, int, str, int]
+"""Origin, life, number, QoS, topic and bytes of the payload: what is told of every publication."""
 
 Put = Callable[[schema.Any], None]
 
@@ -40,13 +42,12 @@ class Narrator:
         self.clock = clock
         self.sample = sample
         self.node, self._life = identity
-        self.ignored: Counter[str] = Counter()
-        """What was ignored of publications, by reason: too many to tell one by one."""
         self._peers: dict[LinkId, NodeId] = {}
         self._parents: dict[NodeId, tuple[NodeId, ...]] = {}
         self._beats: dict[LinkId, tuple[int, int]] = {}
         """The newest heartbeat that was sent, and when."""
-        self._repaired: dict[tuple[int, int, int], None] = {}
+        self._hops: dict[tuple[int, ...], int | None] = {}
+        """Of what is on its way into the broker; None for what came out of a journal."""
 
     def peer(self, link: LinkId) -> NodeId | None:
         """Return who is behind a link, None before that was agreed."""
@@ -66,15 +67,17 @@ class Narrator:
                 return
             case events.Received(link, Heartbeat(_, echo, held_us)):
                 self._measure(now, link, echo, held_us)
-            case events.Received(_, Resend() | Numbered(frame=Resend())):
-                self._mark_repaired(wanted)
             case events.InterestChanged(added, removed):
                 for name in added:
                     self.put(schema.Wanted(now, name))
                 for name in removed:
                     self.put(schema.Unwanted(now, name))
+        repaired = isinstance(event, events.Received) and _is_resend(event.frame)
         for effect in wanted:
-            self.told(now, effect)
+            if isinstance(effect, effects.Deliver):
+                self._take_in(effect.publication, None if repaired else effect.publication.hops + 1)
+            else:
+                self.told(now, effect)
 
     def sent(self, link: LinkId, frame: AnyFrame | Publication, frame_bytes: int) -> None:
         """A frame of so many bytes leaves over a link."""
@@ -82,7 +85,7 @@ class Narrator:
             if chosen(frame.number, self.sample):
                 hops = frame.hops + 1
                 place = (frame_bytes, hops, self._peers.get(link))
-                self.put(schema.Sent(self.clock(), *_names(frame), *place))
+                self.put(schema.Sent(self.clock(), *names_of(frame), *place))
             return
         now = self.clock()
         inner = frame.frame if isinstance(frame, Numbered) else frame
@@ -96,10 +99,17 @@ class Narrator:
 
     def delivered(self, publication: Publication) -> None:
         """The broker has got a publication of another node's client."""
-        if chosen(publication.number, self.sample):
-            repaired = self._repaired.pop(_key(publication), self) is None
-            hops = None if repaired else publication.hops + 1
-            self.put(schema.Delivered(self.clock(), *_names(publication), hops))
+        name = names_of(publication)
+        if publication.qos:
+            self.delivered_surely(name)
+        elif chosen(publication.number, self.sample):
+            self.put(schema.Delivered(self.clock(), *name, publication.hops + 1))
+
+    def delivered_surely(self, name: Name) -> None:
+        """The broker has got a publication of QoS 1 or 2, which was taken in some time ago."""
+        if chosen(name[2], self.sample):
+            hops = self._hops.pop(name[:3], None)
+            self.put(schema.Delivered(self.clock(), *name, hops))
 
     # ------------------------------------------------------------ publications
 
@@ -110,7 +120,7 @@ class Narrator:
         told = chosen(copy.number, self.sample)
         if told:
             place = (len(encode(copy)), copy.hops + 1, peer)
-            self.put(schema.Received(now, *_names(copy), *place))
+            self.put(schema.Received(now, *names_of(copy), *place))
         for effect in wanted:
             if isinstance(effect, effects.Duplicate):
                 if told:
@@ -118,7 +128,9 @@ class Narrator:
                     self.put(schema.Duplicate(now, *name, peer))
             elif isinstance(effect, effects.Dropped):
                 if told:
-                    self._drop(now, effect, copy.life, copy.qos)
+                    self.drop(now, effect, (copy.life, copy.qos))
+            elif isinstance(effect, effects.Deliver):
+                self._take_in(effect.publication, effect.publication.hops + 1)
             else:
                 self._tell_of_publication(now, effect)
 
@@ -135,31 +147,32 @@ class Narrator:
                     self.captured(now, publication)
                 case effects.Dropped():
                     if chosen(effect.number, self.sample):
-                        self._drop(now, effect, self._life, 0)
+                        self.drop(now, effect)
                 case _:
                     self._tell_of_publication(now, effect)
 
     def captured(self, now: int, publication: Publication) -> None:
         """A publication of a client here has its name."""
         if chosen(publication.number, self.sample):
-            self.put(schema.Captured(now, *_names(publication)))
+            self.put(schema.Captured(now, *names_of(publication)))
 
-    def _drop(self, now: int, effect: effects.Dropped, life: int, qos: int) -> None:
-        name = (effect.origin, life, effect.number, qos)
-        self.put(schema.Dropped(now, *name, effect.reason))
+    def drop(self, now: int, effect: effects.Dropped, kind: tuple[int, int] | None = None) -> None:
+        """Part of the way of a publication was given up; `kind` is its life and QoS, if it did not
+        just start here at QoS 0."""
+        life, qos = kind or (self._life, 0)
+        self.put(schema.Dropped(now, effect.origin, life, effect.number, qos, effect.reason))
 
     def _tell_of_publication(self, now: int, effect: effects.Effect) -> None:
-        if isinstance(effect, effects.Ignored):
-            self.ignored[effect.reason] += 1
-        else:
+        """What is ignored of publications may be very much: the node counts it."""
+        if not isinstance(effect, effects.Ignored):
             self.told(now, effect)
 
-    def _mark_repaired(self, wanted: Sequence[effects.Effect]) -> None:
-        for effect in wanted:
-            if isinstance(effect, effects.Deliver):
-                if len(self._repaired) >= REPAIRED_MAX:
-                    self._repaired.pop(next(iter(self._repaired)))
-                self._repaired[_key(effect.publication)] = None
+    def _take_in(self, publication: Publication, hops: int | None) -> None:
+        """A publication is on its way into the broker, which may take long at QoS 1 and 2."""
+        if publication.qos and chosen(publication.number, self.sample):
+            if len(self._hops) >= UNDER_WAY_MAX:
+                self._hops.pop(next(iter(self._hops)))
+            self._hops[names_of(publication)[:3]] = hops
 
     # ------------------------------------------------------------ everything else
 
@@ -210,7 +223,8 @@ class Narrator:
         self.put(schema.Parents(now, core, *place, parents, gained, lost))
 
 
-def _names(publication: Publication) -> tuple[int, int, int, int, str, int]:
+def names_of(publication: Publication) -> Name:
+    """Return the name of a publication."""
     return (
         publication.origin,
         publication.life,
@@ -221,8 +235,8 @@ def _names(publication: Publication) -> tuple[int, int, int, int, str, int]:
     )
 
 
-def _key(publication: Publication) -> tuple[int, int, int]:
-    return publication.origin, publication.life, publication.number
+def _is_resend(frame: object) -> bool:
+    return isinstance(frame.frame if isinstance(frame, Numbered) else frame, Resend)
 
 
 _PLAINLY: dict[type, Callable[..., schema.Any]] = {
