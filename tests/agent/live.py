@@ -51,13 +51,16 @@ class Client:
     """A client of one broker, as simple as can be."""
 
     def __init__(
-        self, port: int, name: str = "", version: Version = Version.V311, clean: bool = True
+        self,
+        port: int,
+        name: str = "",
+        version: Version = Version.V311,
+        clean: bool = True,
+        **more: Any,
     ) -> None:
         self.port = port
-        options = Options(
-            client_id=name or f"test-{id(self):x}", version=version, clean_start=clean
-        )
-        self._session = Session(options)
+        name = name or f"test-{id(self):x}"
+        self._session = Session(Options(client_id=name, version=version, clean_start=clean, **more))
         self._socket = socket.create_connection(("127.0.0.1", port), PATIENCE)
         self.received: list[packets.Publish] = []
         self._news: list[effects.Effect] = []

@@ -3,6 +3,7 @@
 import time
 from typing import Any
 
+from msgspec.structs import replace
 from tests.agent.live import PATIENCE, Client
 
 from hansa.mqtt import effects, inputs, packets
@@ -12,10 +13,10 @@ from hansa.mqtt.vocabulary import Version
 class SureClient(Client):
     """Publishes with handshakes, answers those of the broker."""
 
-    def __init__(self, port: int, name: str = "", version: Version = Version.V5) -> None:
+    def __init__(self, port: int, version: Version = Version.V5, **options: Any) -> None:
         self.accepted = 0
         self._next_id = 1
-        super().__init__(port, name, version)
+        super().__init__(port, version=version, **options)
 
     def _do(self, event: inputs.Input) -> None:
         if isinstance(event, inputs.Closed):
@@ -47,26 +48,37 @@ class SureClient(Client):
                 self.accepted += len(ids)
 
     def subscribe_surely(self, *filters: str) -> "SureClient":
-        self._do(inputs.Subscribe(tuple(packets.Subscription(name, 2) for name in filters)))
+        return self.subscribe_as(*(packets.Subscription(name, 2) for name in filters))
+
+    def subscribe_as(self, *wishes: packets.Subscription) -> "SureClient":
+        """Subscribe with options."""
+        self._do(inputs.Subscribe(wishes))
         self._wait(effects.Subscribed)
         return self
 
     def publish_surely(self, qos: int, topic: str, *payloads: bytes) -> None:
         """Publish, and wait until the broker has accepted all of it."""
-        wanted = self.accepted + len(payloads)
-        waiting = list(payloads)
+        self.publish_as(*(packets.Publish(topic, payload, qos) for payload in payloads))
+
+    def publish_as(self, *publications: packets.Publish) -> None:
+        """Publish whatever it is; wait until the broker has accepted what it has to."""
+        wanted = self.accepted + sum(each.qos > 0 for each in publications)
+        waiting = [self._numbered(each) for each in publications]
         deadline = time.monotonic() + PATIENCE
-        while self.accepted < wanted:
+        while waiting or self.accepted < wanted:
             assert time.monotonic() < deadline, f"{wanted - self.accepted} are not accepted"
             batch, waiting = waiting[: self._session.quota], waiting[self._session.quota :]
             if batch:
-                self._do(inputs.Publish([self._numbered(qos, topic, each) for each in batch]))
-            self._read(0.1)
+                self._do(inputs.Publish(batch))
+            if self.accepted < wanted:
+                self._read(0.1)
 
-    def _numbered(self, qos: int, topic: str, payload: bytes) -> packets.Publish:
+    def _numbered(self, publication: packets.Publish) -> packets.Publish:
+        if not publication.qos:
+            return publication
         packet_id = self._next_id
         self._next_id = 1 + packet_id % 60_000
-        return packets.Publish(topic, payload, qos, packet_id=packet_id)
+        return replace(publication, packet_id=packet_id)
 
     def read_for(self, seconds: float) -> None:
         """Read what comes until nothing does for so long."""

@@ -8,7 +8,17 @@ from tests.mqtt import strategies
 from hansa.errors import BrokerMisbehaved
 from hansa.mqtt.fields import Cursor, write_variable
 from hansa.mqtt.properties import Property as P
-from hansa.mqtt.properties import decode, encode, find, read, split, write
+from hansa.mqtt.properties import (
+    aged,
+    ageless,
+    decode,
+    encode,
+    expiry,
+    find,
+    read,
+    split,
+    write,
+)
 from hansa.mqtt.vocabulary import Kind
 
 
@@ -118,3 +128,21 @@ def test_find():
 def test_what_a_broker_would_refuse_is_not_written(pair):
     with pytest.raises(ValueError):
         write((pair,), Kind.CONNECT)
+
+
+def test_an_expiry_is_counted_down_to_nothing():
+    before = encode(
+        ((P.CONTENT_TYPE, "t"), (P.MESSAGE_EXPIRY_INTERVAL, 10), (P.USER_PROPERTY, ("a", "b")))
+    )
+    assert expiry(before) == 10
+    assert aged(before, 0) == before
+    assert [expiry(aged(before, waited)) for waited in (3, 10, 11)] == [7, 0, 0]
+    others = ((P.CONTENT_TYPE, "t"), (P.USER_PROPERTY, ("a", "b")))
+    assert decode(aged(before, 3))[1:] == others
+    assert ageless(before) == encode(others)
+
+
+def test_without_an_expiry_nothing_changes():
+    raw = encode(((P.USER_PROPERTY, ("\x02", "b")),))  # the expiry's number, but not an expiry
+    assert expiry(raw) is expiry(b"") is None
+    assert aged(raw, 5) == ageless(raw) == raw

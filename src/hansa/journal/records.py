@@ -78,6 +78,7 @@ class Bound(msgspec.Struct, frozen=True, array_like=True, gc=False):
     payload: bytes = b""
     retain: bool = False
     properties: bytes = b""
+    time_ns: int = 0
 
 
 class Accepted(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -183,6 +184,12 @@ Record = (
 
 KINDS: dict[int, type[Record]] = {kind.KIND: kind for kind in Record.__args__}
 """Every type of record by its number."""
+
+
+def waited_s(since_ns: int, now_ns: int) -> int:
+    """Return how many whole seconds passed since a record's time; none if it does not say."""
+    return max(0, now_ns - since_ns) // 1_000_000_000 if since_ns else 0
+
 
 _encode = msgspec.msgpack.Encoder().encode
 _decoders = {number: msgspec.msgpack.Decoder(kind) for number, kind in KINDS.items()}

@@ -275,6 +275,30 @@ def decode(raw: bytes) -> Properties:
     return tuple(found)
 
 
+def expiry(raw: bytes) -> int | None:
+    """Return after how many seconds a PUBLISH is of no use any more, None if it never is."""
+    if _P.MESSAGE_EXPIRY_INTERVAL not in raw:  # the usual case, and cheap to know
+        return None
+    value = find(decode(raw), _P.MESSAGE_EXPIRY_INTERVAL, None)
+    assert value is None or isinstance(value, int)
+    return value
+
+
+def aged(raw: bytes, seconds: int) -> bytes:
+    """Return a PUBLISH's properties after it has waited so long; its expiry ends at 0."""
+    left = expiry(raw) if seconds > 0 else None
+    if left is None:
+        return raw
+    return encode(((_P.MESSAGE_EXPIRY_INTERVAL, max(0, left - seconds)),)) + ageless(raw)
+
+
+def ageless(raw: bytes) -> bytes:
+    """Return a PUBLISH's properties without its expiry: what does not change while it waits."""
+    if expiry(raw) is None:
+        return raw
+    return encode(tuple(each for each in decode(raw) if each[0] is not _P.MESSAGE_EXPIRY_INTERVAL))
+
+
 # ---------------------------------------------------------------- writing
 
 

@@ -1,6 +1,7 @@
 """From the journal into the broker: the handshakes, and how a new life or session takes them up."""
 
 import asyncio
+import time
 from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from hansa.journal.settings import JournalSettings
 from hansa.journal.writer import Writer
 from hansa.mqtt.limits import Limits
 from hansa.mqtt.packets import Handshake, PubAck, PubComp, Publish, PubRec, PubRel
+from hansa.mqtt.properties import Property, encode, expiry
 from hansa.mqtt.vocabulary import Version
 from hansa.protocol.events import Stored
 from hansa.protocol.vocabulary import NodeId, Publication
@@ -131,6 +133,28 @@ def test_without_a_broker_publications_are_stored_and_wait(tmp_path):
         assert life.stored == [Stored(YOU, 8, 2), Stored(OTHER, 8, 1)]
         life.connect()
         await life.says(packet(1), packet(2), packet(3, b"1"))
+        await life.injection.stop()
+
+    run(work)
+
+
+def test_time_in_the_inbox_counts_towards_the_expiry(tmp_path, monkeypatch):
+    async def work() -> None:
+        life = Life(tmp_path)
+        now = time.time_ns()
+        for number, seconds in enumerate((4, 5, 60), start=1):
+            raw = encode(((Property.MESSAGE_EXPIRY_INTERVAL, seconds),))
+            life.injection.deliver(
+                Publication(YOU, 8, number, 1, "a", b"%d" % number, properties=raw)
+            )
+        await until(lambda: len(life.stored) == 1, "stored")
+        monkeypatch.setattr(time, "time_ns", lambda: now + 5_900_000_000)
+        life.connect()
+        await until(lambda: life.said, "published")
+        (said,) = [each for each in life.said if isinstance(each, Publish)]
+        assert (said.payload, expiry(said.properties)) == (b"3", 55)
+        assert life.injection.counters["dropped: expired"] == 2
+        assert len(life.backlog.entries) == 1
         await life.injection.stop()
 
     run(work)

@@ -1,12 +1,15 @@
 """The journal of what clients here published: where it goes on, what it remembers and recalls."""
 
+import time
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from hansa.agent.custody.keeping import Keeping, digest
 from hansa.journal.settings import JournalSettings
 from hansa.mqtt.packets import Publish
+from hansa.mqtt.properties import Property, encode, expiry
 from hansa.protocol.effects import Recall
 from hansa.protocol.events import Recalled
 from hansa.protocol.vocabulary import NodeId, Publication
@@ -62,6 +65,31 @@ def test_what_the_broker_may_send_again_is_found_with_its_content(tmp_path):
         (103, 2, 3): digest(Publish("a", b"3", 2)),
     }
     again.writer.close()
+
+
+def test_what_waited_at_the_broker_is_known_although_its_expiry_has_shrunk():
+    first, again, other = (
+        Publish(
+            "a", b"1", 2, properties=encode(((Property.MESSAGE_EXPIRY_INTERVAL, seconds), each))
+        )
+        for seconds, each in (
+            (60, (Property.CONTENT_TYPE, "a")),
+            (59, (Property.CONTENT_TYPE, "a")),
+            (60, (Property.CONTENT_TYPE, "b")),
+        )
+    )
+    assert digest(first) == digest(again) != digest(other)
+
+
+def test_time_in_the_journal_counts_towards_the_expiry(tmp_path, monkeypatch):
+    made, now = opened(tmp_path), time.time_ns()
+    raw = encode(((Property.MESSAGE_EXPIRY_INTERVAL, 60),))
+    made.keep(msgspec.structs.replace(publication(1), properties=raw), 1)
+    made.writer.commit()
+    monkeypatch.setattr(time, "time_ns", lambda: now + 10_500_000_000)
+    (recalled,) = made.recall(Recall(YOU, 7, 0, 1, 99)).publications
+    assert expiry(recalled.properties) == 50
+    made.writer.close()
 
 
 def test_what_the_broker_may_send_again_is_carried_into_every_segment(tmp_path):

@@ -14,6 +14,7 @@ from collections.abc import Iterable
 
 from hansa.errors import InvalidTopic
 from hansa.mqtt.packets import Publish
+from hansa.mqtt.properties import ageless
 from hansa.protocol.topics import FilterTrie, check_name
 
 TOPICS_MAX = 65_536
@@ -189,6 +190,7 @@ class Copies:
             first is not None
             and max(copy.subscriptions) <= self._newest
             and self._seen.isdisjoint(copy.subscriptions)
-            and (first.topic, first.payload, first.qos, first.retain, first.properties)
-            == (copy.topic, copy.payload, copy.qos, copy.retain, copy.properties)
+            and (first.topic, first.payload, first.qos, first.retain)
+            == (copy.topic, copy.payload, copy.qos, copy.retain)
+            and ageless(first.properties) == ageless(copy.properties)
         )

@@ -5,6 +5,7 @@ whole. After a restart the journal tells what was not completed, what the broker
 up to which position each origin's publications were taken.
 """
 
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,9 +13,10 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from hansa.errors import JournalDamaged
-from hansa.journal.records import Accepted, Bound, Completed, Progress, Record
+from hansa.journal.records import Accepted, Bound, Completed, Progress, Record, waited_s
 from hansa.journal.settings import JournalSettings
 from hansa.journal.writer import Writer
+from hansa.mqtt.properties import aged
 from hansa.protocol.vocabulary import NodeId, Publication
 
 PACKET_IDS = 64_999
@@ -40,6 +42,11 @@ class Entry:
     def packet_id(self) -> int:
         """Its packet id, which follows from its index."""
         return 1 + self.bound.index % PACKET_IDS
+
+    @property
+    def properties(self) -> bytes:
+        """Its MQTT 5 properties, older by the time that it has waited here."""
+        return aged(self.bound.properties, waited_s(self.bound.time_ns, time.time_ns()))
 
     @property
     def size(self) -> int:
@@ -113,6 +120,7 @@ class Backlog:
             publication.payload,
             publication.retain,
             publication.properties,
+            time.time_ns(),
         )
         entry = self._write(bound)
         self._take(publication.origin, publication.life, publication.number)

@@ -25,6 +25,7 @@ from hansa.errors import JournalUnusable
 from hansa.journal.crash import reached
 from hansa.mqtt.limits import Limits
 from hansa.mqtt.packets import Handshake, PubAck, PubComp, Publish, PubRec, PubRel
+from hansa.mqtt.properties import expiry
 from hansa.mqtt.vocabulary import describe
 from hansa.protocol.events import Stored
 from hansa.protocol.vocabulary import NodeId, Publication
@@ -169,6 +170,10 @@ class Injection:
             if entry.packet_id in self._sent:
                 break
             self._ready.popleft()
+            if not entry.was_sent and expiry(entry.properties) == 0:
+                self.backlog.complete(entry)
+                self.counters["dropped: expired"] += 1
+                continue
             assert entry.accepted_at is None and entry.offset < self.backlog.writer.durable
             batch.append(self._packet(entry, self._limits))
             if batch[-1].qos:
@@ -186,7 +191,7 @@ class Injection:
         is_again = entry.was_sent and qos > 0
         packet_id = entry.packet_id if qos else 0
         return Publish(
-            bound.topic, bound.payload, qos, bound.retain, is_again, packet_id, (), bound.properties
+            bound.topic, bound.payload, qos, bound.retain, is_again, packet_id, (), entry.properties
         )
 
     # ------------------------------------------------------------ what the broker says

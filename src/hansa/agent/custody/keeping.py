@@ -13,10 +13,11 @@ from pathlib import Path
 
 from hansa.errors import JournalDamaged, JournalTrimmed, JournalUnusable
 from hansa.journal.reader import Reader
-from hansa.journal.records import Captured, Chained, Record, Settled, Unsettled
+from hansa.journal.records import Captured, Chained, Record, Settled, Unsettled, waited_s
 from hansa.journal.settings import JournalSettings
 from hansa.journal.writer import Writer
 from hansa.mqtt.packets import Publish
+from hansa.mqtt.properties import aged, ageless
 from hansa.protocol.effects import Recall
 from hansa.protocol.events import Recalled
 from hansa.protocol.vocabulary import NodeId, Publication
@@ -27,12 +28,12 @@ have got that. More than can be under way; far less than it takes to use a packe
 
 
 def digest(publish: Publish | Captured) -> bytes:
-    """Return 16 bytes that tell publications apart."""
+    """Return 16 bytes that tell publications apart; one that waited at the broker is the same."""
     state = blake2b(publish.payload, digest_size=16)
     topic = publish.topic.encode()
     state.update(b"%d,%d,%d," % (publish.qos, publish.retain, len(topic)))
     state.update(topic)
-    state.update(publish.properties)
+    state.update(ageless(publish.properties))
     return state.digest()
 
 
@@ -215,7 +216,7 @@ class Keeping:
             payload=record.payload,
             retain=record.retain,
             previous=tuple((NodeId(node), number) for node, number in record.previous),
-            properties=record.properties,
+            properties=aged(record.properties, waited_s(record.time_ns, time.time_ns())),
         )
 
 

@@ -1,0 +1,59 @@
+"""Four brokers in a line with an agent each, and beside them one broker alone: the oracle."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from tests.agent.live import Live
+from tests.agent.sure import SureClient
+
+from hansa.local.federation import Cable, LocalFederation
+from hansa.local.mosquitto import Mosquitto, free_port
+from hansa.simulator.topologies import parse
+
+ORACLE = "alone"
+PLACES = {"same": 0, "one hop": 1, "three hops": 3}
+"""Where a subscriber is, as seen by a publisher at broker 0."""
+
+
+class SideBySide(Live):
+    """A federation, and one broker that none of its agents knows."""
+
+    def __init__(self, federation: LocalFederation, oracle: Mosquitto) -> None:
+        super().__init__(federation)
+        self.oracle = oracle
+
+    def start(self) -> None:
+        self.run(self.oracle.start())
+        super().start()
+
+    def at(self, place: str, **options: Any) -> SureClient:
+        """A client at a place of the line, or at the oracle."""
+        if place != ORACLE:
+            return self.client_of(SureClient, PLACES[place], **options)
+        made = SureClient(self.oracle.port, **options)
+        self._clients.append(made)
+        return made
+
+    def close(self) -> None:
+        self.run(self.oracle.stop())
+        super().close()
+
+
+@pytest.fixture(scope="session")
+def running_line(mosquitto: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SideBySide]:
+    oracle = Mosquitto(tmp_path_factory.mktemp("oracle"), free_port())
+    live = SideBySide(LocalFederation(parse("line:4", 1), {}, cable=Cable(can_cut=True)), oracle)
+    try:
+        live.start()
+        yield live
+    finally:
+        live.close()
+
+
+@pytest.fixture
+def line(running_line: SideBySide) -> Iterator[SideBySide]:
+    """The line, and the broker beside it; a test that breaks something leaves it healed."""
+    running_line.wait_converged()
+    yield running_line
+    running_line.hang_up()

@@ -1,0 +1,148 @@
+"""Whatever is published and however it is subscribed to, every place gets it as from one broker.
+
+QoS published and subscribed, MQTT 3.1.1 and 5 on both sides, retained or not, on the same broker,
+one hop and three hops away, heard live or read later: all of it at once, and each answer is
+compared with that of a single broker beside the federation.
+"""
+
+from collections.abc import Iterator
+from itertools import product
+from typing import NamedTuple
+
+import pytest
+from tests.agent.as_one.conftest import ORACLE, PLACES, SideBySide
+from tests.agent.sure import SureClient
+
+from hansa.mqtt import properties
+from hansa.mqtt.packets import Publish, Subscription
+from hansa.mqtt.properties import Property
+from hansa.mqtt.vocabulary import Version
+
+pytestmark = pytest.mark.xdist_group("as one broker")
+
+EXPIRY_S = 3_600
+EXPIRY_SLACK_S = 60
+"""Seconds that a message may be on its way in a test on busy cores; nothing is judged by it."""
+
+PROPERTIES = properties.encode(
+    (
+        (Property.PAYLOAD_FORMAT_INDICATOR, 1),
+        (Property.MESSAGE_EXPIRY_INTERVAL, EXPIRY_S),
+        (Property.CONTENT_TYPE, "text/plain"),
+        (Property.RESPONSE_TOPIC, "matrix/answers"),
+        (Property.CORRELATION_DATA, bytes(range(256))),
+        (Property.USER_PROPERTY, ("zebra", "1")),
+        (Property.USER_PROPERTY, ("ant", "2")),
+        (Property.USER_PROPERTY, ("zebra", "1")),
+    )
+)
+
+
+class Kind(NamedTuple):
+    """How a client subscribes."""
+
+    version: Version
+    qos: int
+    as_published: bool = False
+
+    def __str__(self) -> str:
+        flag = " as published" if self.as_published else ""
+        return f"{self.version.name} QoS {self.qos}{flag}"
+
+
+KINDS = [
+    *(Kind(version, qos) for version in Version for qos in range(3)),
+    *(Kind(Version.V5, qos, as_published=True) for qos in range(3)),
+]
+PUBLICATIONS = {
+    version: [
+        Publish(
+            f"matrix/{version.name}/{qos}/{'kept' if retain else 'passing'}",
+            f"{version.name} {qos} {retain}".encode(),
+            qos,
+            retain,
+            properties=PROPERTIES if version is Version.V5 else b"",
+        )
+        for qos, retain in product(range(3), (False, True))
+    ]
+    for version in Version
+}
+COUNT = sum(map(len, PUBLICATIONS.values()))
+KEPT = sum(each.retain for batch in PUBLICATIONS.values() for each in batch)
+
+Seen = dict[str, list[tuple[object, ...]]]
+"""Per topic all that came: payload, QoS, retain, DUP, properties in order."""
+
+
+def seen_by(client: SureClient) -> Seen:
+    found: Seen = {}
+    for each in client.received:
+        answer = (each.payload, each.qos, each.retain, each.dup, read(each.properties))
+        found.setdefault(each.topic, []).append(answer)
+    return found
+
+
+def read(raw: bytes) -> tuple[tuple[Property, object], ...]:
+    """Properties as they are, but for the seconds that were spent on the way."""
+    return tuple(
+        (name, EXPIRY_S if expires(name, value) else value)
+        for name, value in properties.decode(raw)
+    )
+
+
+def expires(name: Property, value: object) -> bool:
+    return name is Property.MESSAGE_EXPIRY_INTERVAL and (
+        isinstance(value, int) and EXPIRY_S - EXPIRY_SLACK_S <= value <= EXPIRY_S
+    )
+
+
+def subscribers(live: SideBySide, kept_only: bool) -> dict[tuple[str, Kind], SureClient]:
+    made = {
+        (place, kind): live.at(place, version=kind.version).subscribe_as(
+            Subscription("matrix/#", kind.qos, retain_as_published=kind.as_published)
+        )
+        for place in (*PLACES, ORACLE)
+        for kind in KINDS
+    }
+    if not kept_only:
+        for number in PLACES.values():
+            live.wait_installed(number, "matrix/#")
+    return made
+
+
+def collect(clients: dict[tuple[str, Kind], SureClient], count: int) -> dict[object, Seen]:
+    for client in clients.values():
+        client.read_until(count, pause=0.05)
+    return {who: seen_by(client) for who, client in clients.items()}
+
+
+@pytest.fixture(scope="module")
+def answers(running_line: SideBySide) -> Iterator[tuple[dict[object, Seen], dict[object, Seen]]]:
+    """What live subscribers saw, and what those saw who came later."""
+    live = running_line
+    live.wait_converged()
+    first = subscribers(live, kept_only=False)
+    for place in ("same", ORACLE):
+        for version, batch in PUBLICATIONS.items():
+            live.at(place, version=version).publish_as(*batch)
+    heard = collect(first, COUNT)
+    late = collect(subscribers(live, kept_only=True), KEPT)
+    yield heard, late
+    live.hang_up()
+
+
+CASES = [pytest.param(place, kind, id=f"{place}, {kind}") for place, kind in product(PLACES, KINDS)]
+
+
+@pytest.mark.parametrize(("place", "kind"), CASES)
+def test_live_as_from_a_single_broker(answers, place, kind):
+    heard, _ = answers
+    assert len(heard[ORACLE, kind]) == COUNT
+    assert heard[place, kind] == heard[ORACLE, kind]
+
+
+@pytest.mark.parametrize(("place", "kind"), CASES)
+def test_stored_as_at_a_single_broker(answers, place, kind):
+    _, late = answers
+    assert len(late[ORACLE, kind]) == KEPT
+    assert late[place, kind] == late[ORACLE, kind]
