@@ -1,4 +1,4 @@
-"""One live ring of three for all tests that do not break it."""
+"""One live ring of three for all tests that do not break it; with --long, one per strategy."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,12 +8,17 @@ from tests.agent.live import Live
 from tests.agent.process import Scene
 
 from hansa.local.federation import LocalFederation
+from hansa.protocol.settings import ProtocolSettings
+from hansa.protocol.strategies import STRATEGIES
 from hansa.simulator.topologies import parse
 
+DEFAULT = ProtocolSettings().strategy
+OTHERS = [pytest.param(name, marks=pytest.mark.long) for name in STRATEGIES if name != DEFAULT]
 
-@pytest.fixture(scope="session")
-def running_ring(mosquitto: str) -> Iterator[Live]:
-    live = Live(LocalFederation(parse("ring:3", 1), {}))
+
+@pytest.fixture(scope="session", params=[DEFAULT, *OTHERS])
+def running_ring(request: pytest.FixtureRequest, mosquitto: str) -> Iterator[Live]:
+    live = Live(LocalFederation(parse("ring:3", 1), {"HANSA_PROTOCOL_STRATEGY": request.param}))
     try:
         live.start()
         yield live

@@ -1,0 +1,97 @@
+"""Every strategy, live: what is wanted arrives once, also after a link or a node is lost.
+
+All that clients can see is tried with every strategy too, but takes longer: test_federation and
+test_clients with --long. The default strategy is tried there in every run.
+"""
+
+import os
+import signal
+from collections.abc import Iterator
+
+import pytest
+from tests.agent.live import Client, Live, eventually
+
+from hansa.local.federation import Cable, LocalFederation
+from hansa.local.mosquitto import free_port
+from hansa.protocol.strategies import STRATEGIES
+from hansa.simulator.topologies import Topology
+
+DIAMOND = Topology("diamond", 4, ((0, 1), (0, 2), (1, 3), (2, 3)))
+"""Two ways from 0 to 3, which share nothing."""
+
+
+@pytest.fixture(scope="module", params=STRATEGIES)
+def diamond(request: pytest.FixtureRequest, mosquitto: str) -> Iterator[Live]:
+    settings = {"HANSA_PROTOCOL_STRATEGY": request.param}
+    live = Live(LocalFederation(DIAMOND, settings, cable=Cable(can_cut=True)))
+    try:
+        live.start()
+        yield live
+    finally:
+        live.close()
+
+
+def assert_each_once(publisher: Client, subscribers: list[Client], name: bytes) -> None:
+    """What is published arrives everywhere, once and in order."""
+    payloads = [b"%s %d" % (name, number) for number in range(50)]
+    publisher.publish("t/a", *payloads)
+    for subscriber in subscribers:
+        assert subscriber.wait_for(payloads[-1]) == [("t/a", each) for each in payloads]
+
+
+def test_what_is_wanted_arrives_once_whatever_breaks(diamond):
+    """One story, because each step takes seconds: at rest, with a link cut, without a node."""
+    subscribers = [diamond.subscriber(number, "t/#") for number in (0, 3)]
+    for number in range(4):
+        publisher = diamond.client(number)
+        assert_each_once(publisher, subscribers, b"rest %d" % number)
+    publisher = diamond.client(0)
+
+    diamond.federation.cut(1, 3)
+    eventually(lambda: len(diamond.nodes[3].status()["neighbours"]) == 1, "the cut is noticed")
+    wait_for_a_way(publisher, subscribers)
+    assert_each_once(publisher, subscribers, b"cut")
+    diamond.federation.mend(1, 3)
+    diamond.wait_converged()
+
+    agent = diamond.nodes[2].agent
+    os.kill(agent.pid, signal.SIGKILL)
+    diamond.run(agent.wait())
+    eventually(lambda: len(diamond.nodes[3].status()["neighbours"]) == 1, "the death is noticed")
+    wait_for_a_way(publisher, subscribers)
+    assert_each_once(publisher, subscribers, b"death")
+    diamond.run(diamond.federation.start_agent(2))
+    diamond.wait_converged()
+    wait_for_a_way(publisher, subscribers)
+    assert_each_once(publisher, subscribers, b"healed")
+
+
+def wait_for_a_way(publisher: Client, subscribers: list[Client]) -> None:
+    """Publish until it arrives everywhere: at QoS 0 what is under way in a change may be lost."""
+
+    def all_hear() -> bool:
+        publisher.publish("t/a", b"probe")
+        return not any([each.silent(0.1) for each in subscribers])
+
+    eventually(all_hear, "a way")
+    publisher.publish("t/a", b"end of probes")
+    for subscriber in subscribers:
+        subscriber.wait_for(b"end of probes")
+
+
+def test_nodes_that_disagree_on_the_strategy_refuse_the_link_and_both_say_why(scene):
+    port = free_port()
+    one = scene.agent(
+        broker_port=scene.broker().port, link_port=port, protocol_strategy="paths", name="one"
+    )
+    two = scene.agent(
+        broker_port=scene.broker().port,
+        link_neighbours=f"127.0.0.1:{port}",
+        protocol_strategy="tree-flood",
+        name="two",
+    )
+    for agent in (one, two):
+        agent.says("strategy=paths ")
+        agent.says("strategy=tree-flood ")
+        assert "neighbour up" not in agent.log
+        assert agent.process.poll() is None
