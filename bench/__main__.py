@@ -23,6 +23,7 @@ from bench import (
     mqtt_codec,
     simulation_scale,
     steady_control,
+    sweep,
 )
 
 QUESTIONS: dict[str, Callable[[], dict[str, object]]] = {
@@ -32,6 +33,7 @@ QUESTIONS: dict[str, Callable[[], dict[str, object]]] = {
     "memory": memory.measure,
     "steady-control": steady_control.measure,
     "simulation-scale": simulation_scale.measure,
+    "sweep": sweep.measure,
     "live-throughput": live_throughput.measure,
     "live-delay": live_delay.measure,
     "live-fanout": live_fanout.measure,
@@ -42,7 +44,7 @@ QUESTIONS: dict[str, Callable[[], dict[str, object]]] = {
     "live-healing": live_healing.measure,
     "live-soak": live_soak.measure,
 }
-TAKES_LONG = ("live-papers", "live-healing", "live-soak")
+TAKES_LONG = ("sweep", "live-papers", "live-healing", "live-soak")
 """Questions that are only asked by name."""
 
 

@@ -36,7 +36,7 @@ def test_json_has_what_was_asked_for(capsys):
 @pytest.mark.parametrize(
     ("given", "problem"),
     [
-        ("compete", "argument experiment: there is no 'compete'; there are compare;"),
+        ("compete", "argument experiment: there is no 'compete'; there are compare, run;"),
         ("compare --trial x", "there is no trial 'x'; there are antonielli-tree-100,"),
         ("compare --strategy x", "argument --strategy: there is no 'x'; there are mesh,"),
         ("compare --redundancy 0", "argument --redundancy: 0 must be from 1 to 16 parents;"),

@@ -18,13 +18,14 @@ if TYPE_CHECKING:
     from hansa.simulator.trials import Trial
 
 DEFAULT_SEED = 1
-EXPERIMENTS = ("compare",)
+EXPERIMENTS = ("compare", "run")
 
 EXAMPLES = """\
   hansa experiment compare                                       all strategies, all trials
   hansa experiment compare --redundancy 1                        without a second way
   hansa experiment compare --trial random-25-faults --seed 7     one trial, other faults
   hansa experiment compare --strategy mesh --strategy paths --json
+  hansa experiment run sweep.toml --lake lake                    a grid of thousands, on Spark
 
 exit code: 0 all promises kept, 1 some broken, 2 bad input, 70 a fault of Hansa itself
 """
@@ -32,6 +33,10 @@ exit code: 0 all promises kept, 1 some broken, 2 bad input, 70 a fault of Hansa 
 
 def run(given: Sequence[str]) -> int:
     """Run the command with these arguments and return its exit code."""
+    if given and given[0] == "run":
+        from hansa.cli import sweep
+
+        return sweep.run(given[1:])
     args = _parser().parse_args(given)
     measured = list(_measure(args, _chosen(args)))
     if args.json:
@@ -45,10 +50,11 @@ def _parser() -> Parser:
     made = Parser(
         "hansa experiment",
         "compare: play every routing strategy on the papers' topologies and on larger random\n"
-        "ones, in the simulator with every promise checked, and say what each costs.",
+        "ones, in the simulator with every promise checked, and say what each costs.\n"
+        "run: play a grid of simulations over Spark (`hansa experiment run --help`).",
         EXAMPLES,
     )
-    made.add_argument("experiment", type=one_of(EXPERIMENTS), help="compare")
+    made.add_argument("experiment", type=one_of(EXPERIMENTS), help="compare or run")
     made.add_argument(
         "--trial", action="append", metavar="NAME",
         help="only this one; may be repeated (default: all, named in the output)",

@@ -29,7 +29,7 @@ COMMANDS = {
     "chaos": "break a live federation on purpose, and account for every publication",
     "demo": "watch real brokers carry a message once, lose an agent and a broker, and heal",
     "doctor": "check a broker, and print what its configuration lacks",
-    "experiment": "compare the routing strategies on the papers' topologies and larger ones",
+    "experiment": "compare the routing strategies; sweep thousands of simulations over Spark",
     "simulate": "run a federation on virtual time: the papers' scenarios, or any topology",
     "status": "show neighbours, members, topics with their core, interest, counters",
     "top": "the same, live",

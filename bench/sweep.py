@@ -1,0 +1,45 @@
+"""What Spark costs a sweep of small simulations, beside the same work in a pool of processes."""
+
+import multiprocessing
+import time
+from functools import partial
+from typing import Any
+
+from bench.console import say
+from hansa.cli.sweep import play
+from hansa.experiments.fan_out import fan_out
+from hansa.experiments.sweep import Case, make_sweep
+from hansa.pipeline.session import session
+
+VALUES = {"topology": ["ring:{size}", "random:{size},3"], "size": [5, 8], "seeds": 500}
+OPTIONS = ("topology",)
+
+
+def measure() -> dict[str, object]:
+    """Wall time of 2,000 simulations on Spark, as a ratio to multiprocessing (goal 1.2)."""
+    cases = make_sweep(VALUES, OPTIONS).cases
+    one = partial(play, "bench")
+    context = session().sparkContext
+    workers = context.defaultParallelism
+    _on_spark(context, cases[: 8 * workers], one)  # both sides start with their modules loaded
+    with multiprocessing.get_context("spawn").Pool(workers) as pool:
+        pool.map(one, cases[: 8 * workers])
+        began = time.perf_counter()
+        by_pool = list(pool.imap_unordered(one, cases, chunksize=8))
+        pool_s = time.perf_counter() - began
+    began = time.perf_counter()
+    by_spark = _on_spark(context, cases, one)
+    spark_s = time.perf_counter() - began
+    same = {row["case"]: row["fingerprint"] for row in by_pool} == {
+        row["case"]: row["fingerprint"] for row in by_spark
+    }
+    say(f"{len(cases)} simulations on {workers} cores", f"{pool_s:8.1f} s in a pool of processes")
+    say("the same on Spark", f"{spark_s:8.1f} s, {spark_s / pool_s:.2f} of that")
+    say("the same results", "yes" if same else "NO")
+    return {"pool_s": round(pool_s, 1), "spark_s": round(spark_s, 1), "same": same}
+
+
+def _on_spark(
+    context: Any, cases: tuple[Case, ...], one: "partial[dict[str, object]]"
+) -> list[dict[str, object]]:
+    return [row for rows in fan_out(context, cases, one) for row in rows]

@@ -1,0 +1,1 @@
+"""Many simulations as one experiment: a grid of options, fanned out over Spark, kept in a lake."""

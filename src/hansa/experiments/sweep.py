@@ -1,0 +1,134 @@
+"""A sweep file: which simulations an experiment is made of.
+
+    name = "redundancy"                      # the file's own name if left out
+    topology = ["ring:{size}", "random:{size},4"]
+    size = [10, 25]
+    strategy = ["mesh", "paths"]
+    faults = ["", "crashes=1", "cuts=2,crashes=1"]
+    publications = 50
+    seeds = 20
+
+Every key is an option of `hansa simulate`; a list is swept, anything else is the same for all. Two
+keys are of the sweep's own: `size` fills `{size}` in topologies, and `seeds` says how many seeds
+each combination gets, or which.
+"""
+
+import difflib
+import tomllib
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from hansa.errors import UsageError
+
+CASES_MAX = 1_000_000
+"""Simulations of one sweep: more is a slip of the pen."""
+
+NAME, SIZE, SEEDS, TOPOLOGY = "name", "size", "seeds", "topology"
+OWN = (NAME, SIZE, SEEDS)
+
+Value = str | int | float
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One simulation."""
+
+    parameters: tuple[tuple[str, str], ...]
+    """What it has in common with the same case of other seeds."""
+    seed: int
+
+    @property
+    def words(self) -> list[str]:
+        """The arguments of `hansa simulate` that play it; also what it is known by."""
+        given = [word for name, value in self.parameters for word in (f"--{name}", value)]
+        return [*given, "--seed", str(self.seed)]
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """All simulations of one experiment."""
+
+    name: str
+    swept: tuple[str, ...]
+    """The options that differ between cases, besides the seed."""
+    cases: tuple[Case, ...]
+
+
+def read_sweep(path: Path, options: Collection[str]) -> Sweep:
+    """Read a sweep file; `options` are the names that `hansa simulate` knows."""
+    try:
+        values = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(f"cannot read the sweep file {path}: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path} is no TOML: {error}") from error
+    try:
+        return make_sweep({NAME: path.stem, **values}, options)
+    except UsageError as error:
+        raise UsageError(f"{path}: {error}") from error
+
+
+def make_sweep(values: Mapping[str, object], options: Collection[str]) -> Sweep:
+    """Return the cases that a sweep file's values describe, seeds innermost."""
+    for name in values:
+        if name not in (*OWN, *options):
+            near = difflib.get_close_matches(name, [*OWN, *options], 1)
+            hint = f"did you mean {near[0]!r}?" if near else "see `hansa simulate --help`"
+            raise UsageError(f"there is no option {name!r}; {hint}")
+    choices = {name: _choices(name, values[name]) for name in values if name not in (NAME, SEEDS)}
+    _require_size_used(choices)
+    seeds = _seeds(values.get(SEEDS, 1))
+    count = len(seeds)
+    for several in choices.values():
+        count *= len(several)
+    if count > CASES_MAX:
+        raise UsageError(f"this makes {count} simulations; at most {CASES_MAX} are one sweep")
+    combinations = dict.fromkeys(
+        _parameters(dict(zip(choices, chosen, strict=True)))
+        for chosen in product(*choices.values())
+    )
+    return Sweep(
+        str(values.get(NAME, "sweep")),
+        tuple(name for name in choices if len({dict(each).get(name) for each in combinations}) > 1),
+        tuple(Case(parameters, seed) for parameters in combinations for seed in seeds),
+    )
+
+
+def _choices(name: str, value: object) -> list[Value]:
+    several: list[Any] = value if isinstance(value, list) else [value]
+    if not several:
+        raise UsageError(f"{name} is an empty list: there would be nothing to run")
+    for each in several:
+        if isinstance(each, bool) or not isinstance(each, Value):
+            raise UsageError(f"{name} = {each!r} is neither a text nor a number")
+    return several
+
+
+def _require_size_used(choices: Mapping[str, list[Value]]) -> None:
+    has_place = any("{size}" in str(word) for word in choices.get(TOPOLOGY, ()))
+    if has_place and SIZE not in choices:
+        raise UsageError("a topology has {size} in it; say which: size = [10, 20]")
+    if SIZE in choices and not has_place:
+        raise UsageError('size is given, and no topology uses it: topology = "ring:{size}"')
+
+
+def _seeds(value: object) -> list[int]:
+    if isinstance(value, int) and not isinstance(value, bool):
+        if not 1 <= value <= CASES_MAX:
+            raise UsageError(f"seeds = {value} must be from 1 to {CASES_MAX}")
+        return list(range(1, value + 1))
+    if not isinstance(value, list) or not value or not all(type(each) is int for each in value):
+        raise UsageError("seeds must be how many, such as 20, or which, such as [3, 7]")
+    return list(dict.fromkeys(value))
+
+
+def _parameters(chosen: dict[str, Value]) -> tuple[tuple[str, str], ...]:
+    """Return one combination as options; an empty text leaves the option out."""
+    size = str(chosen.pop(SIZE, ""))
+    texts = {name: str(value) for name, value in chosen.items()}
+    if TOPOLOGY in texts:
+        texts[TOPOLOGY] = texts[TOPOLOGY].replace("{size}", size)
+    return tuple((name, text) for name, text in texts.items() if text)

@@ -1,0 +1,71 @@
+"""The table of a lake in which every simulation of every sweep is one row."""
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from hansa.errors import UsageError
+from hansa.experiments.fan_out import Row
+from hansa.experiments.runs import COLUMNS, SCHEMA
+from hansa.experiments.sweep import Sweep
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+NAME = "experiments"
+
+MEASURES = {
+    "cases": "count(*)",
+    "converged_s": "avg(converged_s)",
+    "recovered_s": "max(recovered_s)",
+    "delay_ms": "avg(delay_mean_ms)",
+    "delay_p99_ms": "max(delay_p99_ms)",
+    "copies": "avg(copies_per_publication)",
+    "control_bytes_per_s": "avg(control_bytes / virtual_s)",
+    "lost": "sum(lost) / sum(expected)",
+    "broken": "sum(size(violations))",
+}
+"""What is said of all seeds of one combination, in Spark's words."""
+
+
+class Runs:
+    """All simulations that a lake remembers."""
+
+    def __init__(self, spark: "SparkSession", lake: str) -> None:
+        """Look into a lake; it need not be there yet."""
+        self._spark = spark
+        self._path = f"{lake.rstrip('/')}/{NAME}"
+
+    def known(self) -> set[str]:
+        """Return the cases that need not be played again."""
+        return {row["case"] for row in self.all().select("case").toLocalIterator()}
+
+    def add(self, rows: Sequence[Row]) -> None:
+        """Append rows: all of them or, if this is interrupted, none."""
+        if rows:
+            values = [tuple(row[name] for name in COLUMNS) for row in rows]
+            frame = self._spark.createDataFrame(values, SCHEMA)
+            frame.coalesce(1).write.mode("append").parquet(self._path)
+
+    def all(self) -> "DataFrame":
+        """Return every row, each case once: two drivers at the same time may both have played it.
+        A column that is newer than a row is null there."""
+        from pyspark.errors import AnalysisException
+
+        try:
+            found = self._spark.read.schema(SCHEMA).parquet(self._path)
+        except AnalysisException as error:
+            if error.getCondition() != "PATH_NOT_FOUND":
+                raise UsageError(f"{self._path} cannot be read: {error.getMessage()}") from error
+            found = self._spark.createDataFrame([], SCHEMA)
+        return found.dropDuplicates(["case"])
+
+    def summary(self, sweep: Sweep, cases: Iterable[str]) -> "list[Row]":
+        """Return one row per combination of what was swept: the seeds of each taken together."""
+        from pyspark.sql import functions as F
+
+        wanted = self._spark.createDataFrame([(case,) for case in cases], "`case` string")
+        by = [F.coalesce(F.col("parameters")[n], F.lit("")).alias(n) for n in sweep.swept]
+        measures = [F.expr(text).alias(name) for name, text in MEASURES.items()]
+        grouped = self.all().join(wanted, "case").groupBy(*by).agg(*measures)
+        rows = [row.asDict() for row in grouped.collect()]
+        return sorted(rows, key=lambda row: [row[name] for name in sweep.swept])

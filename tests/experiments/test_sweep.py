@@ -1,0 +1,82 @@
+"""Sweep files: which simulations they make, and one sentence for every mistake."""
+
+import pytest
+
+from hansa.errors import UsageError
+from hansa.experiments.sweep import CASES_MAX, Case, make_sweep, read_sweep
+
+OPTIONS = ("topology", "strategy", "faults", "redundancy", "loss")
+
+
+def test_lists_are_swept_and_all_else_is_the_same_for_all():
+    sweep = make_sweep(
+        {"topology": "ring:3", "redundancy": [1, 2], "loss": 0.1, "seeds": 2, "name": "few"},
+        OPTIONS,
+    )
+    assert (sweep.name, sweep.swept) == ("few", ("redundancy",))
+    common = [("topology", "ring:3")], [("loss", "0.1")]
+    assert sweep.cases == tuple(
+        Case((*common[0], ("redundancy", redundancy), *common[1]), seed)
+        for redundancy in ("1", "2")
+        for seed in (1, 2)
+    )
+
+
+def test_a_case_is_a_command_line():
+    (case,) = make_sweep({"topology": "ring:3", "faults": "cuts=1", "seeds": [7]}, OPTIONS).cases
+    assert case.words == ["--topology", "ring:3", "--faults", "cuts=1", "--seed", "7"]
+
+
+def test_sizes_fill_topologies_and_make_no_combination_twice():
+    sweep = make_sweep({"topology": ["ring:{size}", "grid:3x3"], "size": [4, 5]}, OPTIONS)
+    assert [dict(case.parameters)["topology"] for case in sweep.cases] == [
+        "ring:4",
+        "ring:5",
+        "grid:3x3",
+    ]
+    assert sweep.swept == ("topology",)
+
+
+def test_an_empty_text_leaves_the_option_out():
+    sweep = make_sweep({"faults": ["", "cuts=1"]}, OPTIONS)
+    assert [case.parameters for case in sweep.cases] == [(), (("faults", "cuts=1"),)]
+    assert sweep.swept == ("faults",)
+
+
+@pytest.mark.parametrize(
+    ("values", "problem"),
+    [
+        ({"topologie": "ring:3"}, "there is no option 'topologie'; did you mean 'topology'?"),
+        ({"xyz": 1}, "there is no option 'xyz'; see `hansa simulate --help`"),
+        ({"strategy": []}, "strategy is an empty list: there would be nothing to run"),
+        ({"loss": [0.1, True]}, "loss = True is neither a text nor a number"),
+        ({"loss": {"a": 1}}, "loss = {'a': 1} is neither a text nor a number"),
+        ({"topology": "ring:{size}"}, "a topology has {size} in it; say which: size = [10, 20]"),
+        ({"size": [3]}, 'size is given, and no topology uses it: topology = "ring:{size}"'),
+        ({"seeds": 0}, f"seeds = 0 must be from 1 to {CASES_MAX}"),
+        ({"seeds": []}, "seeds must be how many, such as 20, or which, such as [3, 7]"),
+        ({"seeds": True}, "seeds must be how many, such as 20, or which, such as [3, 7]"),
+        (
+            {"seeds": CASES_MAX, "redundancy": [1, 2]},
+            f"this makes {2 * CASES_MAX} simulations; at most {CASES_MAX} are one sweep",
+        ),
+    ],
+)
+def test_a_mistake_gets_one_sentence(values, problem):
+    with pytest.raises(UsageError) as caught:
+        make_sweep(values, OPTIONS)
+    assert str(caught.value) == problem
+
+
+def test_a_file_is_named_in_what_is_wrong_with_it(tmp_path):
+    path = tmp_path / "few.toml"
+    with pytest.raises(UsageError, match="cannot read the sweep file .*few.toml: No such file"):
+        read_sweep(path, OPTIONS)
+    path.write_text("topology = [")
+    with pytest.raises(UsageError, match="few.toml is no TOML: "):
+        read_sweep(path, OPTIONS)
+    path.write_text("size = 3")
+    with pytest.raises(UsageError, match="few.toml: size is given, and no topology uses it"):
+        read_sweep(path, OPTIONS)
+    path.write_text('topology = "ring:3"')
+    assert read_sweep(path, OPTIONS).name == "few"

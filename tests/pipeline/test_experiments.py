@@ -1,0 +1,103 @@
+"""`hansa experiment run` on a real Spark: all cases, once, the same as `hansa simulate` says."""
+
+import json
+from dataclasses import replace
+from functools import partial
+
+import pytest
+
+from hansa.cli import simulate
+from hansa.cli.main import main
+from hansa.cli.sweep import play
+from hansa.errors import UsageError
+from hansa.experiments.fan_out import fan_out
+from hansa.experiments.runs import key_of
+from hansa.experiments.sweep import make_sweep
+from hansa.experiments.table import Runs
+
+VALUES = {"topology": ["ring:3", "line:3"], "faults": ["", "crashes=1"], "seeds": 3, "duration": 2}
+SWEEP = make_sweep({**VALUES, "name": "small"}, list(VALUES))
+KEYS = {key_of(case) for case in SWEEP.cases}
+
+
+@pytest.fixture
+def sweep_file(tmp_path):
+    path = tmp_path / "small.toml"
+    path.write_text("".join(f"{name} = {json.dumps(value)}\n" for name, value in VALUES.items()))
+    return path
+
+
+def test_every_case_is_a_row_once_and_a_second_run_plays_nothing(
+    spark, capsys, tmp_path, sweep_file
+):
+    given = ["experiment", "run", str(sweep_file), "--lake", str(tmp_path / "lake")]
+    assert main([*given, "--json"]) == 0
+    out, err = capsys.readouterr()
+    assert err == "hansa: small: 12 simulations, 12 to play\n"
+    summary = json.loads(out)
+    assert [(row["topology"], row["faults"], row["cases"]) for row in summary] == [
+        ("line:3", "", 3),
+        ("line:3", "crashes=1", 3),
+        ("ring:3", "", 3),
+        ("ring:3", "crashes=1", 3),
+    ]
+    assert main(given) == 0
+    out, err = capsys.readouterr()
+    assert err == "hansa: small: 12 simulations, 0 to play\n"
+    assert "line:3" in out and "crashes=1" in out
+
+    rows = {row["case"]: row for row in Runs(spark, str(tmp_path / "lake")).all().collect()}
+    assert set(rows) == KEYS
+    for case in SWEEP.cases[::5]:
+        result = simulate.play(simulate.parser().parse_args(case.words), case.seed).result
+        row = rows[key_of(case)]
+        assert (row["fingerprint"], row["delivered"], row["nodes"]) == (
+            result.fingerprint,
+            result.delivered,
+            result.nodes,
+        )
+
+
+def test_what_was_played_before_an_interruption_is_not_played_again(spark, tmp_path, sweep_file):
+    lake = str(tmp_path / "lake")
+    some = fan_out(spark.sparkContext, SWEEP.cases, partial(play, "small"))
+    rows = next(some)
+    some.close()
+    Runs(spark, lake).add(rows)
+    known = Runs(spark, lake).known()
+    assert 0 < len(known) < len(SWEEP.cases)
+    assert main(["experiment", "run", str(sweep_file), "--lake", lake]) == 0
+    assert Runs(spark, lake).all().count() == len(SWEEP.cases)
+
+
+def test_a_case_that_two_drivers_played_counts_once(spark, tmp_path):
+    runs = Runs(spark, str(tmp_path))
+    row = play("small", SWEEP.cases[0])
+    runs.add([row])
+    runs.add([row])
+    (summed,) = runs.summary(replace(SWEEP, swept=()), KEYS)
+    assert (runs.all().count(), summed["cases"]) == (1, 1)
+
+
+def test_a_fault_names_the_command_that_shows_it(spark):
+    broken = replace(SWEEP.cases[0], parameters=(("topology", "file:/nowhere"),))
+    with pytest.raises(UsageError, match="nowhere"):
+        play("small", broken)
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ('topology = "ring:2"\n', "ring:2"),
+        ('topolgy = "ring:3"\n', "there is no option 'topolgy'; did you mean 'topology'?"),
+        ('topology = "ring:3"\nfaults = "crahes=1"\n', "crahes"),
+        ('topology = "ring:3"\nscenario = "random"\n', "there is no option 'scenario'"),
+    ],
+)
+def test_a_typo_is_found_before_spark_starts(capsys, tmp_path, text, problem):
+    (tmp_path / "bad.toml").write_text(text)
+    assert main(["experiment", "run", str(tmp_path / "bad.toml"), "--lake", "unused"]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert problem in err
+    assert len(err.splitlines()) == 1
