@@ -38,8 +38,9 @@ def test_the_example_loads_and_names_every_setting_of_an_agent():
         settings.link.mqtt,
         settings.admin,
         settings.delivery,
+        settings.telemetry,
     )
-    sections = {"broker", "link", "mqtt", "admin", "delivery", "protocol"}
+    sections = {"broker", "link", "mqtt", "admin", "delivery", "telemetry", "protocol"}
     for record in (settings, *parts):
         assert {item.name for item in fields(record)} - sections <= named
 

@@ -153,3 +153,8 @@ def test_a_port_that_is_taken_is_named_and_nothing_is_left_behind(tmp_path):
 def test_bad_arguments_are_refused(arguments, complaint):
     with pytest.raises(UsageError, match=complaint):
         up.run(arguments)
+
+
+def test_telemetry_without_a_place_that_stays_is_refused():
+    with pytest.raises(UsageError, match="--telemetry needs --keep DIR"):
+        up.run(["ring:3", "--telemetry", "all"])

@@ -11,6 +11,7 @@ from time import monotonic
 from typing import Protocol
 
 from hansa.agent.links.link import Link
+from hansa.agent.records.witness import Witness
 from hansa.errors import InvalidFrame
 from hansa.protocol.effects import (
     CloseLink,
@@ -77,6 +78,8 @@ class Driver:
         self.node = node
         self.broker: BrokerPort | None = None
         self.custody: CustodyPort | None = None
+        self.witness: Witness | None = None
+        """Sees everything, for telemetry; None if nobody wants any."""
         self.links: dict[LinkId, Link] = {}
         self.counters: Counter[str] = Counter()
         self._news = news
@@ -118,11 +121,14 @@ class Driver:
     def frames_received(self, link: Link, frames: list[bytes]) -> None:
         """A batch of frames arrived; what cannot be read is counted and dropped."""
         rest = iter(frames)
+        news: list[Effect] = []
+        if self.witness:
+            rest = self.witness.watch(link.id, rest, self._outgoing, self._deliveries, news)
         while True:
-            news: list[Effect] = []
             other = self.node.pass_on(link.id, rest, self._outgoing, self._deliveries, news)
             if news:
                 self._perform_all(news)
+                news.clear()
             if other is None:
                 break
             try:
@@ -133,7 +139,11 @@ class Driver:
 
     def captured(self, publications: Iterable[Captured]) -> None:
         """Clients of this broker published something that others want."""
-        self._perform_all(self.node.start(publications, self._outgoing))
+        marks = self.witness.marks(self._outgoing) if self.witness else {}
+        news = self.node.start(publications, self._outgoing)
+        if self.witness:
+            self.witness.started(news, marks, self._outgoing)
+        self._perform_all(news)
         self._flush()
 
     def captured_surely(self, publication: Captured) -> Publication | None:
@@ -143,6 +153,8 @@ class Driver:
         for effect in self.node.start((publication,), self._outgoing):
             if isinstance(effect, Keep):
                 kept = effect.publication
+                if self.witness:
+                    self.witness.captured(self.witness.clock(), kept)
             else:
                 self._perform(effect)
         return kept
@@ -170,8 +182,11 @@ class Driver:
         now = monotonic()
         try:
             while self._events:
-                for effect in self.node.handle(self._events.popleft(), now):
-                    self._perform(effect)
+                event = self._events.popleft()
+                effects = self.node.handle(event, now)
+                if self.witness:
+                    self.witness.handled(event, effects)
+                self._perform_all(effects)
         finally:
             self._busy = False
         self._rearm()
@@ -189,6 +204,8 @@ class Driver:
                     self.custody.deliver(publication)
                 else:
                     self._deliveries.append(publication)
+                    if self.witness:
+                        self.witness.delivered(publication)
             case Duplicate():
                 self.counters["duplicates"] += 1
             case CloseLink(link, reason):
@@ -225,7 +242,10 @@ class Driver:
                     raise  # a fault of ours; what a client published may be anything
                 self.counters["dropped: no frame can hold it"] += 1
                 return
-        self._outgoing[link].append(self._encoded[1])
+        data = self._encoded[1]
+        self._outgoing[link].append(data)
+        if self.witness:
+            self.witness.sent(link, frame, len(data))
 
     def _flush(self) -> None:
         for link in list(self._outgoing):

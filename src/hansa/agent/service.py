@@ -31,8 +31,9 @@ from hansa.agent.links.exchange import Exchange, listening_at
 from hansa.agent.links.link import Address, Link
 from hansa.agent.metrics import as_metrics
 from hansa.agent.reasons import explain
+from hansa.agent.records.telemetry import Telemetry
 from hansa.agent.settings import AgentSettings, broker_address
-from hansa.agent.state import SUBSCRIPTIONS, StateDirectory
+from hansa.agent.state import SUBSCRIPTIONS, TELEMETRY, StateDirectory
 from hansa.errors import UsageError
 from hansa.mqtt import effects
 from hansa.mqtt.options import NEVER_EXPIRES, Options
@@ -82,7 +83,10 @@ class Agent:
         self.client, observer = self._broker_side()
         self.driver.broker = self.client
         self.driver.custody = self._safekeeping
+        self._telemetry = self._told_of() if settings.telemetry.is_on else None
         self._safekeeping.attach(self.driver, self.client)
+        if self._telemetry:
+            self._safekeeping.injection.delivered = self._telemetry.witness.injected
         self.watcher = Watcher(
             observer,
             self._connecting("watcher"),
@@ -96,6 +100,14 @@ class Agent:
         self._untold: list[InterestChanged] = []
         self._telling: asyncio.Task[None] | None = None
         self.admin_address = Address(settings.admin.host, settings.admin.port)
+
+    def _told_of(self) -> Telemetry:
+        """Open the telemetry, and let it see everything."""
+        settings = self._settings.telemetry
+        path = Path(settings.directory or self._state.path / TELEMETRY)
+        telemetry = Telemetry(path, settings, self.identity, self._counts, self._alarms)
+        self.driver.witness = telemetry.witness
+        return telemetry
 
     def _broker_side(self) -> "tuple[BrokerClient | EmbeddedBroker, Observer]":
         told = (self.driver.feed, self.driver.captured, self._note_broker)
@@ -181,6 +193,8 @@ class Agent:
         if self.watcher.observer.subscriptions():
             connecting.append(asyncio.create_task(self.watcher.connection.run()))
         self.exchange.dial(self._chronicle.dialling_failed)
+        if self._telemetry:
+            self._telemetry.start()
         ending = asyncio.create_task(self._ending.wait())
         ended, _ = await asyncio.wait([ending, *connecting], return_when=asyncio.FIRST_COMPLETED)
         await self._stop(server, [ending, *connecting])
@@ -221,6 +235,8 @@ class Agent:
         if self._telling is not None:
             self._telling.cancel()
         self._save_interest(self.watcher.observer.snapshot())
+        if self._telemetry:
+            await self._telemetry.stop(self._end_reason)
 
     # ------------------------------------------------------------ what the parts tell
 
@@ -336,15 +352,20 @@ class Agent:
             "delivery": self._safekeeping.status(),
             "alarms": dict(self._alarms.active),
             "sizes": view.sizes,
-            "counters": dict(
-                Counter(view.counters)
-                + self.driver.counters
-                + self.exchange.counters
-                + self.client.counters
-                + self._alarms.counters
-                + self._safekeeping.counts()
-            ),
+            "counters": dict(self._counts()),
         }
+
+    def _counts(self) -> Counter[str]:
+        told = Counter({"telemetry dropped": self._telemetry.dropped if self._telemetry else 0})
+        return (
+            self.driver.node.counters
+            + self.driver.counters
+            + self.exchange.counters
+            + self.client.counters
+            + self._alarms.counters
+            + self._safekeeping.counts()
+            + told
+        )
 
 
 def _hex(node: NodeId) -> str:

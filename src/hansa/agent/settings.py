@@ -18,6 +18,7 @@ from hansa.agent.brokers.access import check_access, tls_context
 from hansa.agent.brokers.connection import BrokerAddress
 from hansa.agent.custody.settings import DeliverySettings
 from hansa.agent.links.settings import BROKER_PORT, PORT_MAX, LinkSettings, check_link
+from hansa.agent.records.settings import Sample, TelemetrySettings
 from hansa.errors import InvalidTopic, UsageError
 from hansa.protocol.settings import LABEL_BYTES_MAX, ProtocolSettings
 from hansa.protocol.topics import check_filter
@@ -88,6 +89,7 @@ class AgentSettings:
     link: LinkSettings = field(default_factory=LinkSettings)
     admin: AdminSettings = field(default_factory=AdminSettings)
     delivery: DeliverySettings = field(default_factory=DeliverySettings)
+    telemetry: TelemetrySettings = field(default_factory=TelemetrySettings)
     protocol: ProtocolSettings = field(default_factory=ProtocolSettings)
 
     @property
@@ -242,7 +244,7 @@ def _convert(record: Any, name: str, value: Any, place: str) -> Any:
             return _as_texts(value)
         if isinstance(current, bool):
             return _WORDS[str(value).lower()]
-        if isinstance(current, StrEnum):
+        if isinstance(current, StrEnum | Sample):
             return kind(value)
         if isinstance(current, str):
             return _as_text(value)
@@ -278,6 +280,8 @@ def _describe(current: Any) -> str:
             return "true or false"
         case StrEnum():
             return f"one of {', '.join(type(current))}"
+        case Sample():
+            return "off, none, all, or a number n for one in n"
         case str():
             return "a text"
         case int():

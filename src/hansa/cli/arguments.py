@@ -13,6 +13,9 @@ from typing import NoReturn
 from hansa.cli.launcher import command
 from hansa.errors import UsageError
 
+SAMPLE_MAX = 1_000_000_000
+"""Telemetry of one publication in so many is as good as none."""
+
 SEED_MAX = (1 << 63) - 1
 "The largest seed: what every tool that reads our JSON can hold."
 
@@ -91,6 +94,13 @@ def strategy(text: str) -> str:
     from hansa.protocol.strategies import STRATEGIES
 
     return one_of(STRATEGIES)(text)
+
+
+def sample(text: str) -> str:
+    """Return of which publications telemetry tells: none, all, or a number n for one in n."""
+    if text not in ("none", "all"):
+        whole(1, SAMPLE_MAX)(text)
+    return text
 
 
 def path(text: str) -> Path:

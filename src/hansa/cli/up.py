@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from hansa.agent.links.settings import TRANSPORTS
-from hansa.cli.arguments import Parser, amount, one_of, path, seed, whole
+from hansa.cli.arguments import Parser, amount, one_of, path, sample, seed, whole
 from hansa.cli.launcher import command
 from hansa.errors import UsageError
 from hansa.local.federation import Cable, LocalFederation, LocalNode
@@ -24,6 +24,7 @@ EXAMPLES = """\
   hansa up grid:3x3 --ready-file up.json         the papers' grid; other programs read up.json
   hansa up line:5 --link-delay 20 --redundancy 1 every link takes 20 ms each way
   hansa up ring:3 --link udp --link-loss 0.1     links of datagrams, one in ten lost
+  hansa up ring:3 --keep run-1 --telemetry all   what happens, as records in run-1
   hansa up grid:3x3 --link mqtt                  links through the brokers, as in Spohn 2021
 """
 
@@ -41,6 +42,10 @@ def run(arguments: list[str]) -> int:
         settings["HANSA_PROTOCOL_REDUNDANCY"] = str(given.redundancy)
     if given.strategy is not None:
         settings["HANSA_PROTOCOL_STRATEGY"] = given.strategy
+    if given.telemetry is not None:
+        settings["HANSA_TELEMETRY_SAMPLE"] = given.telemetry
+        if given.keep is None:
+            raise UsageError("--telemetry needs --keep DIR: without it nothing stays")
     if given.link_loss and given.transport != "udp":
         raise UsageError("--link-loss needs --link udp: a stream loses nothing")
     topology = parse(given.topology, given.seed)
@@ -52,9 +57,11 @@ def run(arguments: list[str]) -> int:
     if given.ready_file is not None:
         _prepare(given.ready_file)
     cable = Cable(given.transport, given.link_delay / 1000, given.link_loss)
-    return asyncio.run(
-        _run(lambda: LocalFederation(topology, settings, given.base_port, cable), given.ready_file)
-    )
+
+    def prepare() -> LocalFederation:
+        return LocalFederation(topology, settings, given.base_port, cable, directory=given.keep)
+
+    return asyncio.run(_run(prepare, given.ready_file))
 
 
 def _parser() -> Parser:
@@ -103,6 +110,18 @@ def _parser() -> Parser:
         default=0.0,
         metavar="MS",
         help="milliseconds that every link takes, each way (default 0)",
+    )
+    parser.add_argument(
+        "--keep",
+        type=path,
+        metavar="DIR",
+        help="keep everything in DIR, one directory per node: state, logs, journals, telemetry",
+    )
+    parser.add_argument(
+        "--telemetry",
+        type=sample,
+        metavar="none|all|N",
+        help="let all agents write what they do as records, of publications none, all or 1 in N",
     )
     parser.add_argument(
         "--ready-file",

@@ -105,9 +105,11 @@ class LocalFederation:
         base_port: int | None = None,
         cable: Cable = PLAIN,
         persistent: bool = False,
+        directory: Path | None = None,
     ) -> None:
         """Choose ports; `settings` are environment variables for all agents. Persistent brokers
-        keep what they hold when they are stopped gently."""
+        keep what they hold when they are stopped gently. A directory stays, with all state, logs,
+        journals and telemetry; without one nothing does."""
         self._is_persistent = persistent
         self._is_embedded = settings.get("HANSA_BROKER_OBSERVER") == "embedded"
         if not self._is_embedded:
@@ -117,7 +119,8 @@ class LocalFederation:
         self._cable = cable
         self._relays: dict[tuple[int, int], Relay | DatagramRelay] = {}
         self._dialled_ports: dict[tuple[int, int], int] = {}
-        self._directory = Path(tempfile.mkdtemp(prefix="hansa-"))
+        self._is_kept = directory is not None
+        self._directory = directory or Path(tempfile.mkdtemp(prefix="hansa-"))
         self.nodes = [self._node(number, base_port) for number in range(topology.nodes)]
 
     def _node(self, number: int, base_port: int | None) -> LocalNode:
@@ -236,12 +239,13 @@ class LocalFederation:
         return sum(self.nodes.index(node) in link for link in self.topology.links)
 
     async def stop(self) -> None:
-        """Stop everything and leave nothing behind."""
+        """Stop everything and leave nothing behind but what is to be kept."""
         agents = [node.agent for node in self.nodes if node.agent is not None]
         await asyncio.gather(*(end(agent) for agent in agents))
         await asyncio.gather(*(node.broker.stop() for node in self.nodes))
         await asyncio.gather(*(relay.stop() for relay in self._relays.values()))
-        shutil.rmtree(self._directory, ignore_errors=True)
+        if not self._is_kept:
+            shutil.rmtree(self._directory, ignore_errors=True)
 
 
 def _last_words(node: LocalNode) -> str:

@@ -84,7 +84,7 @@ class Node:
         self._interest_due: float | None = None
         self._strategy_due = self._strategy.next_deadline()
         self.confirmations = Confirmations(self.id, settings, self.remote.in_force, outbox)
-        self._counters: Counter[str] = Counter()
+        self.counters: Counter[str] = Counter()
 
     # ------------------------------------------------------------ input
 
@@ -164,7 +164,7 @@ class Node:
     def _count(self, effects: list[Effect]) -> list[Effect]:
         for effect in effects:
             if isinstance(effect, (Ignored, Dropped)):
-                self._counters[effect.reason] += 1
+                self.counters[effect.reason] += 1
         return effects
 
     # ------------------------------------------------------------ carrying news between the parts
@@ -391,7 +391,7 @@ class Node:
             in_force=self.remote.in_force,
             installed=self.confirmations.complete,
             sizes=self.sizes(),
-            counters=self._counters,
+            counters=self.counters,
         )
 
     def sizes(self) -> dict[str, int]:

@@ -23,6 +23,7 @@ from hansa.agent.custody.points import Point
 from hansa.agent.custody.settings import DeliverySettings
 from hansa.errors import JournalUnusable
 from hansa.journal.crash import reached
+from hansa.journal.records import Bound
 from hansa.mqtt.limits import Limits
 from hansa.mqtt.packets import Handshake, PubAck, PubComp, Publish, PubRec, PubRel
 from hansa.mqtt.properties import expiry
@@ -58,6 +59,8 @@ class Injection:
         """`stored` is told what is safe here, `problem` what is wrong with the disk."""
         self.backlog = backlog
         self.counters: Counter[str] = Counter()
+        self.delivered: Callable[[Bound], None] = lambda bound: None
+        """Told what the broker has."""
         self._settings = settings
         self._port = port
         self._stored = stored
@@ -181,6 +184,7 @@ class Injection:
                 self._sent[entry.packet_id] = entry
             else:
                 self.backlog.complete(entry)
+                self.delivered(entry.bound)
         if batch:
             self.counters["injected"] += len(batch)
             self._port.inject(batch)
@@ -259,6 +263,8 @@ class Injection:
         del self._sent[entry.packet_id]
         if step.refused and type(step) is not PubComp:
             self.counters[f"dropped: the broker refuses it ({describe(step.reason)})"] += 1
+        else:
+            self.delivered(entry.bound)
         offset = self.backlog.complete(entry)
         if type(step) is PubAck:
             self._completed.append(offset)
