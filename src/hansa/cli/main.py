@@ -30,6 +30,7 @@ COMMANDS = {
     "demo": "watch real brokers carry a message once, lose an agent and a broker, and heal",
     "doctor": "check a broker, and print what its configuration lacks",
     "experiment": "compare the routing strategies; sweep thousands of simulations over Spark",
+    "manager": "run the topology manager: nodes join, are watched, and get their links",
     "simulate": "run a federation on virtual time: the papers' scenarios, or any topology",
     "status": "show neighbours, members, topics with their core, interest, counters",
     "top": "the same, live",
@@ -51,6 +52,7 @@ Commands:
   top         {COMMANDS["top"]}
   simulate    {COMMANDS["simulate"]}
   experiment  {COMMANDS["experiment"]}
+  manager     {COMMANDS["manager"]}
   topology    {COMMANDS["topology"]}
   chaos       {COMMANDS["chaos"]}
 

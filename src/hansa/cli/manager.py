@@ -1,0 +1,82 @@
+"""`hansa manager`: the topology manager, an HTTP service."""
+
+import asyncio
+import logging
+import sys
+import time
+from collections.abc import Sequence
+
+from hansa.cli.arguments import Parser, amount, whole
+from hansa.errors import UsageError
+
+SCOPES = ("join", "read", "admin")
+
+EXAMPLES = """\
+  hansa manager                                    on 127.0.0.1:8080, with SQLite in this folder
+  hansa manager --database postgresql://hansa@db/hansa
+  HANSA_MANAGER_TOKEN=… hansa manager --host 0.0.0.0
+  hansa manager --add-token agents --scope join    print a new token, and end
+
+The paper's variables give the federation's settings: CORE_ANN_INTERVAL, BEACON_INTERVAL,
+FED_REDUNDANCY, TOP_MAX_REDUNDANCY. The API describes itself at /docs and /openapi.json.
+"""
+
+
+def run(given: Sequence[str]) -> int:
+    """Run until SIGTERM or Ctrl-C."""
+    args = _parser().parse_args(given)
+    try:
+        from hansa.manager.service import Manager, ManagerOptions
+    except ImportError as error:
+        raise UsageError(f"hansa manager needs more: pip install 'hansa[manager]' ({error})") from (
+            error
+        )
+    options = ManagerOptions(args.host, args.port, args.database, args.rate)
+    if args.add_token:
+        return _add_token(args.database, args.add_token, tuple(args.scope or ("join",)))
+    logging.basicConfig(
+        level="INFO", format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr
+    )
+    manager = Manager(options)
+    asyncio.run(manager.run())
+    return 0
+
+
+def _add_token(database: str, name: str, scopes: tuple[str, ...]) -> int:
+    from hansa.manager.access import Access
+    from hansa.manager.store import open_store
+
+    store = open_store(database)
+    print(Access(store).add(name, scopes, time.time_ns() / 1e9))
+    store.close()
+    return 0
+
+
+def _parser() -> Parser:
+    made = Parser(
+        "hansa manager",
+        "Let nodes join a federation, watch them, and plan their links.",
+        EXAMPLES,
+    )
+    made.add_argument(
+        "--host", default="127.0.0.1", metavar="ADDRESS",
+        help="where to listen (default 127.0.0.1); beyond this machine only with a token",
+    )  # fmt: skip
+    made.add_argument(
+        "--port", type=whole(0, 65_535), default=8080, metavar="PORT",
+        help="default 8080; 0 takes a free one and logs it",
+    )  # fmt: skip
+    made.add_argument(
+        "--database", default="sqlite:///hansa-manager.db", metavar="URL",
+        help="sqlite:///FILE or postgresql://… (default sqlite:///hansa-manager.db)",
+    )  # fmt: skip
+    made.add_argument(
+        "--rate", type=amount(1, 100_000), default=100.0, metavar="N",
+        help="requests per second of one client, twice as many at once (default 100)",
+    )  # fmt: skip
+    made.add_argument("--add-token", metavar="NAME", help="make a token, print it, and end")
+    made.add_argument(
+        "--scope", action="append", choices=SCOPES,
+        help="with --add-token: what it is for; may be repeated (default join)",
+    )  # fmt: skip
+    return made

@@ -1,0 +1,125 @@
+"""Who may do what: bearer tokens with scopes, and how often anybody may ask.
+
+A token is random and long, so its digest is all that is kept.
+"""
+
+import hashlib
+import ipaddress
+import secrets
+import threading
+from collections import OrderedDict
+from dataclasses import dataclass
+
+from hansa.errors import UsageError
+from hansa.manager.exchange import Refused
+from hansa.manager.rows import TokenRow
+from hansa.manager.store import Store
+
+SCOPES = ("join", "read", "admin")
+"""`join`: join, leave, report, be told. `read`: look at everything. `admin`: all, and change it."""
+
+ADMIN_NAME = "environment"
+"""What the audit log calls whoever holds the token of the environment."""
+
+CLIENTS_MAX = 4_096
+"""Clients whose rate is remembered; the one not seen for longest is forgotten first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Somebody who asks."""
+
+    name: str
+    scopes: tuple[str, ...]
+
+
+class Access:
+    """The tokens of one manager."""
+
+    def __init__(self, store: Store, admin_token: str = "") -> None:
+        """Let in who has a token of the store's, and who has this one. Without any, everybody."""
+        self._store = store
+        self._admin = digest(admin_token) if admin_token else ""
+        self._load()
+
+    def _load(self) -> None:
+        self._known = {row.digest: Caller(row.name, row.scopes) for row in self._store.tokens()}
+        if self._admin:
+            self._known[self._admin] = Caller(ADMIN_NAME, SCOPES)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether nobody needs a token."""
+        return not self._known
+
+    def identify(self, token: str | None) -> Caller:
+        """Return who holds a token; refuse who holds none that is known."""
+        if self.is_open:
+            return Caller("anybody", SCOPES)
+        if not token:
+            raise Refused(401, "a token is needed: Authorization: Bearer …")
+        found = self._known.get(digest(token))
+        if found is None:
+            raise Refused(401, "this token is not known")
+        return found
+
+    def add(self, name: str, scopes: tuple[str, ...], now: float) -> str:
+        """Make a token; return it, for it cannot be seen again."""
+        token = secrets.token_urlsafe(32)
+        self._store.save_token(TokenRow(name, scopes, digest(token), now))
+        self._load()
+        return token
+
+    def remove(self, name: str) -> None:
+        """Take a token back."""
+        if not self._store.drop_token(name):
+            raise Refused(404, f"there is no token {name!r}")
+        self._load()
+
+    def names(self) -> list[TokenRow]:
+        """Return who has a token, without it."""
+        return self._store.tokens()
+
+
+def digest(token: str) -> str:
+    """Return what is kept of a token."""
+    return hashlib.sha256(token.encode(errors="replace")).hexdigest()
+
+
+def check_exposure(host: str, access: Access) -> None:
+    """Refuse to be reachable from elsewhere while everybody may do everything."""
+    if access.is_open and not is_loopback(host):
+        raise UsageError(
+            f"--host {host} is reachable from elsewhere, and no token is set: set"
+            " HANSA_MANAGER_TOKEN, or add one with --add-token, or listen on 127.0.0.1"
+        )
+
+
+def is_loopback(host: str) -> bool:
+    """Whether an address leads to this machine only."""
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+class Pace:
+    """How often each client may ask: so many per second, and a burst of twice as many."""
+
+    def __init__(self, per_second: float) -> None:
+        """Start with nobody known."""
+        self._rate = per_second
+        self._burst = 2 * per_second
+        self._left: OrderedDict[str, tuple[float, float]] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def admits(self, client: str, now: float) -> bool:
+        """Whether a client may ask now; if so, that counts."""
+        with self._lock:
+            left, at = self._left.pop(client, (self._burst, now))
+            left = min(self._burst, left + (now - at) * self._rate)
+            admitted = left >= 1
+            self._left[client] = (left - 1 if admitted else left, now)
+            if len(self._left) > CLIENTS_MAX:
+                self._left.popitem(last=False)
+            return admitted

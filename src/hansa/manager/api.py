@@ -1,0 +1,275 @@
+"""The routes of the manager. Each takes a body apart, asks the federation, and answers.
+
+Handlers that touch the database are plain functions, which the server runs in threads.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, FastAPI, Header, Query, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse, StreamingResponse
+from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+from starlette.exceptions import HTTPException
+
+from hansa import __version__
+from hansa.errors import UsageError
+from hansa.manager import bodies
+from hansa.manager.access import Access, Caller
+from hansa.manager.exchange import Refused
+from hansa.manager.federation import Federation
+from hansa.manager.rows import NodeRow, State
+from hansa.manager.store import Store, StoreFailed
+from hansa.manager.streams import Streams
+
+NUMBER_MAX = (1 << 53) - 1
+
+After = Annotated[int, Query(ge=0, le=NUMBER_MAX, description="only what has a higher number")]
+Limit = Annotated[int, Query(ge=1, le=1000)]
+_BEARER = HTTPBearer(auto_error=False, description="see docs/manager.md for tokens and scopes")
+_PROBLEMS: dict[int | str, dict[str, Any]] = {
+    status: {"model": bodies.Problem} for status in (400, 401, 403, 404, 409, 413, 422, 429, 503)
+}
+
+
+def clock() -> float:
+    """Return the time of day in seconds: what is shown to people and compared across restarts."""
+    return time.time_ns() / 1e9
+
+
+def needs(scope: str) -> Any:
+    """Return what lets a route be used only by who has a scope; `admin` has all."""
+
+    def check(
+        request: Request,
+        given: Annotated[HTTPAuthorizationCredentials | None, Depends(_BEARER)],
+    ) -> Caller:
+        access: Access = request.app.state.access
+        caller = access.identify(given.credentials if given else None)
+        request.state.caller = caller.name
+        if scope not in caller.scopes and "admin" not in caller.scopes:
+            raise Refused(403, f"the token {caller.name!r} lacks the scope {scope}")
+        return caller
+
+    return Depends(check)
+
+
+def make_app(store: Store, federation: Federation, access: Access, streams: Streams) -> FastAPI:
+    """Put the routes together."""
+    app = FastAPI(
+        title="Hansa topology manager",
+        version=__version__,
+        description="Lets nodes join a federation, watches them and plans their links.",
+        responses=_PROBLEMS,
+        redoc_url=None,
+    )
+    app.state.access = access
+    routes = APIRouter(prefix="/api/v1")
+    _add_for_nodes(routes, federation)
+    _add_for_readers(routes, federation, store, streams)
+    _add_for_operators(routes, federation, store, access)
+    app.include_router(routes)
+    _add_refusals(app)
+    return app
+
+
+def _add_for_nodes(routes: APIRouter, federation: Federation) -> None:
+    may_join = [needs("join")]
+
+    @routes.post("/join", dependencies=may_join)
+    def join(body: bodies.Join) -> bodies.Told:
+        """Join, or join again: the answer is the node's id, its neighbours and all settings."""
+        return bodies.tell(federation.join(body.newcomer(), clock()))
+
+    @routes.post("/nodes/{number}/health", dependencies=may_join)
+    def report(number: int, body: bodies.Health) -> bodies.Told:
+        """Report health; the answer is whom to be linked to."""
+        return bodies.tell(federation.report(number, body.report(), clock()))
+
+    @routes.get("/nodes/{number}/topology", dependencies=may_join)
+    def topology(number: int) -> bodies.Told:
+        """Ask whom to be linked to."""
+        return bodies.tell(federation.topology(number))
+
+    @routes.post("/nodes/{number}/leave", dependencies=may_join, status_code=204)
+    def leave(number: int) -> None:
+        """Leave for good."""
+        federation.leave(number, clock())
+
+
+def _add_for_readers(
+    routes: APIRouter, federation: Federation, store: Store, streams: Streams
+) -> None:
+    may_read = [needs("read")]
+
+    @routes.get("/health", dependencies=may_read)
+    def health() -> bodies.Overview:
+        """Show how the federation is."""
+        states = [node.state for node in federation.nodes()]
+        links = federation.links()
+        return bodies.Overview(
+            up=states.count(State.UP),
+            gone=states.count(State.GONE),
+            left=states.count(State.LEFT),
+            doubted=len(federation.doubted(clock())),
+            links=len(links),
+            standing=sum(stands for _, stands, _ in links),
+            hanging=[bodies.Link(a=a, b=b) for a, b in federation.hanging()],
+            version=store.version,
+        )
+
+    @routes.get("/nodes", dependencies=may_read)
+    def nodes() -> list[bodies.NodeShown]:
+        """Show all nodes that ever joined."""
+        return _shown(federation)
+
+    @routes.get("/nodes/{number}", dependencies=may_read)
+    def node(number: int) -> bodies.NodeShown:
+        """Show one node."""
+        found = [each for each in _shown(federation) if each.id == number]
+        if not found:
+            raise Refused(404, f"there is no node {number}")
+        return found[0]
+
+    @routes.get("/links", dependencies=may_read)
+    def links() -> list[bodies.LinkShown]:
+        """Show the links that should be, and whether they stand."""
+        return [bodies.show_link(*each) for each in federation.links()]
+
+    @routes.get("/plan", dependencies=may_read)
+    def plan() -> list[bodies.ChangeShown]:
+        """Show what the planner would change now, and why."""
+        return [
+            bodies.ChangeShown(
+                kind=change.kind, a=int(change.link[0]), b=int(change.link[1]),
+                reason=change.reason,
+            )
+            for change in federation.plan()
+        ]  # fmt: skip
+
+    @routes.get("/settings", dependencies=may_read)
+    def settings() -> bodies.SettingsShown:
+        """Show the settings of the federation."""
+        return bodies.SettingsShown.model_validate(federation.settings, from_attributes=True)
+
+    @routes.get("/history", dependencies=may_read)
+    def history(after: After = 0, limit: Limit = 100) -> list[bodies.HistoryShown]:
+        """Show what changed, and why, the oldest first."""
+        return [
+            bodies.HistoryShown(
+                number=row.number, at=bodies.moment(row.at) or "", kind=row.kind,
+                nodes=list(row.nodes), reason=row.reason,
+            )
+            for row in store.history(after, limit)
+        ]  # fmt: skip
+
+    @routes.get("/events", dependencies=[needs("join")], response_class=StreamingResponse)
+    async def events(
+        after: Annotated[int | None, Query(ge=0, le=NUMBER_MAX)] = None,
+        last_event_id: Annotated[int | None, Header(ge=0, le=NUMBER_MAX)] = None,
+    ) -> StreamingResponse:
+        """Follow what changes, as server-sent events; they have the numbers of the history."""
+        stream = await streams.open(last_event_id if after is None else after)
+        return StreamingResponse(stream, media_type="text/event-stream")
+
+
+def _add_for_operators(
+    routes: APIRouter, federation: Federation, store: Store, access: Access
+) -> None:
+    may_change = [needs("admin")]
+
+    @routes.patch("/settings", dependencies=may_change)
+    def change_settings(body: bodies.Settings) -> bodies.SettingsShown:
+        """Change settings of the federation."""
+        changed = federation.change_settings(body.model_dump(exclude_none=True), clock())
+        return bodies.SettingsShown.model_validate(changed, from_attributes=True)
+
+    @routes.post("/links", dependencies=may_change, status_code=201)
+    def add_link(body: bodies.Link) -> bodies.LinkShown:
+        """Add a link that the planner must keep."""
+        return bodies.show_link(federation.add_link(body.a, body.b, clock()), False, None)
+
+    @routes.delete("/links/{a}/{b}", dependencies=may_change, status_code=204)
+    def remove_link(a: int, b: int) -> None:
+        """Remove a link; the planner adds it again only if nothing else connects."""
+        federation.remove_link(a, b, clock())
+
+    @routes.post("/nodes/{number}/drain", dependencies=may_change)
+    def drain(number: int, body: bodies.Drain) -> bodies.NodeShown:
+        """Plan around a node that is about to leave, or take that back."""
+        federation.drain(number, body.draining, clock())
+        return next(each for each in _shown(federation) if each.id == number)
+
+    @routes.get("/tokens", dependencies=may_change)
+    def tokens() -> list[bodies.TokenShown]:
+        """Show who has a token."""
+        return [
+            bodies.TokenShown(
+                name=row.name, scopes=list(row.scopes), created_at=bodies.moment(row.created_at)
+                or "",
+            )
+            for row in access.names()
+        ]  # fmt: skip
+
+    @routes.post("/tokens", dependencies=may_change, status_code=201)
+    def add_token(body: bodies.Token) -> bodies.TokenMade:
+        """Make a token. From the first one on, everybody needs one."""
+        return bodies.TokenMade(
+            name=body.name, token=access.add(body.name, tuple(body.scopes), clock())
+        )
+
+    @routes.delete("/tokens/{name}", dependencies=may_change, status_code=204)
+    def remove_token(name: str) -> None:
+        """Take a token back."""
+        access.remove(name)
+
+    @routes.get("/audit", dependencies=may_change)
+    def audit(after: After = 0, limit: Limit = 100) -> list[bodies.AuditShown]:
+        """Show who changed something, or tried to."""
+        return [
+            bodies.AuditShown(**asdict(row) | {"at": bodies.moment(row.at)})
+            for row in store.audit(after, limit)
+        ]
+
+
+def _shown(federation: Federation) -> list[bodies.NodeShown]:
+    nodes = {node.id: node for node in federation.nodes()}
+    near: dict[int, list[NodeRow]] = {number: [] for number in nodes}
+    for link, _, _ in federation.links():
+        near[link.a].append(nodes[link.b])
+        near[link.b].append(nodes[link.a])
+    doubted = federation.doubted(clock())
+    return [bodies.show_node(node, near[node.id], node.id in doubted) for node in nodes.values()]
+
+
+# ---------------------------------------------------------------- refusals
+
+
+def _add_refusals(app: FastAPI) -> None:
+    """Every refusal is one sentence, in the same shape."""
+
+    def add(kind: type[Exception], answer: Callable[[Any], tuple[int, str]]) -> None:
+        async def handle(_: Request, error: Exception) -> JSONResponse:
+            status, reason = answer(error)
+            headers = dict(getattr(error, "headers", None) or {})  # which methods are allowed
+            if status == 401:
+                headers["WWW-Authenticate"] = "Bearer"
+            return JSONResponse({"error": reason}, status, headers)
+
+        app.add_exception_handler(kind, handle)
+
+    add(Refused, lambda error: (error.status, str(error)))
+    add(UsageError, lambda error: (422, str(error)))
+    add(StoreFailed, lambda error: (503, f"the database does not answer: {error}"))
+    add(RequestValidationError, lambda error: (422, _sentence(error)))
+    add(HTTPException, lambda error: (error.status_code, f"{error.detail}"))
+
+
+def _sentence(error: RequestValidationError) -> str:
+    """Return what is wrong with a body: the first fault, with its place."""
+    first = error.errors()[0]
+    place = ".".join(str(step) for step in first["loc"][1:])
+    said = str(first["msg"]).removeprefix("Value error, ")
+    return f"{place}: {said}" if place else said

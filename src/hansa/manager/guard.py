@@ -1,0 +1,104 @@
+"""What stands before every route: how large a request may be, how often one may ask, the audit log.
+
+Plain ASGI, so that streams pass through it untouched.
+"""
+
+import asyncio
+import json
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from hansa.manager.access import Pace
+from hansa.manager.store import Store, StoreFailed
+
+log = logging.getLogger("hansa.manager")
+
+BODY_BYTES_MAX = 1 << 18
+"""4,096 members at 19 bytes each, with room."""
+
+Scope = dict[str, Any]
+Receive = Callable[[], Awaitable[dict[str, Any]]]
+Send = Callable[[dict[str, Any]], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+
+class Guard:
+    """Wraps the routes."""
+
+    def __init__(self, app: App, pace: Pace, store: Store) -> None:
+        """Stand before an application."""
+        self._app = app
+        self._pace = pace
+        self._store = store
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Let a request through, or answer it here."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        remote = scope["client"][0] if scope.get("client") else "-"
+        if not self._pace.admits(remote, time.monotonic()):
+            await _refuse(send, 429, "too many requests; wait a second")
+            return
+        scope.setdefault("state", {})
+        status = 500
+
+        async def watch(message: dict[str, Any]) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        try:
+            body = await _read(receive)
+            if body is None:
+                await _refuse(watch, 413, f"a body may have {BODY_BYTES_MAX} bytes at most")
+            else:
+                await self._app(scope, _replay(body, receive), watch)
+        finally:
+            if scope["method"] not in ("GET", "HEAD", "OPTIONS"):
+                await self._note(scope, remote, status)
+
+    async def _note(self, scope: Scope, remote: str, status: int) -> None:
+        who = scope["state"].get("caller", "-")
+        request = (scope["method"][:16], scope["path"][:255].replace("\0", "?"), status)
+        try:
+            await asyncio.to_thread(self._store.note, time.time_ns() / 1e9, who, remote, request)
+        except StoreFailed as error:
+            log.error("the audit log could not be written reason=%r", str(error))
+
+
+async def _read(receive: Receive) -> bytes | None:
+    """Return the body of a request, None if it is too large."""
+    body = bytearray()
+    while True:
+        message = await receive()
+        body += message.get("body", b"")
+        if len(body) > BODY_BYTES_MAX:
+            return None
+        if not message.get("more_body"):
+            return bytes(body)
+
+
+def _replay(body: bytes, receive: Receive) -> Receive:
+    """Return what hands the body over, and then what else happens to the connection."""
+    given = False
+
+    async def read() -> dict[str, Any]:
+        nonlocal given
+        if given:
+            return await receive()
+        given = True
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    return read
+
+
+async def _refuse(send: Send, status: int, reason: str) -> None:
+    body = json.dumps({"error": reason}).encode()
+    headers = [(b"content-type", b"application/json"), (b"retry-after", b"1")]
+    headers.append((b"content-length", str(len(body)).encode()))
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})

@@ -1,0 +1,123 @@
+"""The manager put together and run: store, federation, routes, and a look at everybody."""
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import uvicorn
+
+from hansa.errors import UsageError
+from hansa.manager.access import Access, Pace, check_exposure
+from hansa.manager.api import clock, make_app
+from hansa.manager.federation import Federation
+from hansa.manager.guard import Guard
+from hansa.manager.settings import from_environment
+from hansa.manager.store import Store, StoreFailed, open_store
+from hansa.manager.streams import Streams
+
+log = logging.getLogger("hansa.manager")
+
+TICK_S = 0.5
+GRACE_S = 2
+"""Seconds that requests have to end when the manager stops."""
+
+
+@dataclass(frozen=True, slots=True)
+class ManagerOptions:
+    """How one manager runs."""
+
+    host: str = "127.0.0.1"
+    port: int = 8080
+    """0 takes a free one."""
+    database: str = "sqlite:///hansa-manager.db"
+    rate: float = 100.0
+    """Requests per second of one client; twice as many at once."""
+
+
+class _Server(uvicorn.Server):
+    """Leaves signals to whoever runs it."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Capture none."""
+        yield
+
+
+class Manager:
+    """Everything that one manager consists of."""
+
+    def __init__(
+        self, options: ManagerOptions, environment: Mapping[str, str] = os.environ
+    ) -> None:
+        """Open the database and put the parts together."""
+        self._options = options
+        self.store: Store = open_store(options.database)
+        self.access = Access(self.store, environment.get("HANSA_MANAGER_TOKEN", ""))
+        check_exposure(options.host, self.access)
+        self._streams = Streams(self.store)
+        self.federation = Federation(self.store, self._streams.told)
+        if given := from_environment(environment):
+            self.federation.change_settings(given, clock())
+        app = make_app(self.store, self.federation, self.access, self._streams)
+        config = uvicorn.Config(
+            Guard(app, Pace(options.rate), self.store),  # type: ignore[arg-type]
+            log_config=None,
+            access_log=False,
+            timeout_graceful_shutdown=GRACE_S,
+            lifespan="off",
+        )
+        self._server = _Server(config)
+
+    async def run(self) -> None:
+        """Serve until SIGTERM or Ctrl-C."""
+        listening = self.listen()
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self.stop)
+        await self.serve(listening)
+
+    def listen(self) -> socket.socket:
+        """Take the port."""
+        family = socket.AF_INET6 if ":" in self._options.host else socket.AF_INET
+        made = socket.socket(family, socket.SOCK_STREAM)
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            made.bind((self._options.host.strip("[]"), self._options.port))
+            made.listen()  # from now on who calls is answered, if a little later
+        except OSError as error:
+            made.close()
+            place = f"{self._options.host}:{self._options.port}"
+            raise UsageError(f"cannot listen on {place}: {error.strerror or error}") from error
+        return made
+
+    async def serve(self, listening: socket.socket) -> None:
+        """Serve on a socket until told to stop."""
+        host, port = listening.getsockname()[:2]
+        place = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+        log.info("manager up api=%s/api/v1 docs=%s/docs", place, place)
+        looking = asyncio.create_task(self._look())
+        try:
+            await self._server.serve(sockets=[listening])
+        finally:
+            looking.cancel()
+            await asyncio.gather(looking, return_exceptions=True)
+            self.store.close()
+            log.info("manager stops")
+
+    def stop(self) -> None:
+        """Stop soon."""
+        self._streams.end()
+        self._server.should_exit = True
+
+    async def _look(self) -> None:
+        while True:
+            try:
+                await asyncio.to_thread(self.federation.tick, clock())
+            except StoreFailed as error:
+                log.error("the database does not answer reason=%r", str(error))
+            await asyncio.sleep(TICK_S)

@@ -1,0 +1,82 @@
+"""What the whole federation is told by its manager, and where the paper's variables go."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from hansa.errors import UsageError
+
+_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+@dataclass(frozen=True, slots=True)
+class FederationSettings:
+    """Settings of the federation, kept in the database; an operator may change them."""
+
+    announcement_interval: float = 2.0
+    """Seconds between core announcements (`CORE_ANN_INTERVAL`): for federators of the paper's kind.
+    Hansa's agents announce when something changes."""
+    beacon_interval: float = 2.0
+    """Seconds between two beacons of one topic (`BEACON_INTERVAL`)."""
+    redundancy: int = 2
+    """Parents per mesh member (`FED_REDUNDANCY`); the same on all nodes."""
+    degree_max: int = 5
+    """Neighbours of a node at most (`TOP_MAX_REDUNDANCY`)."""
+    health_interval: float = 5.0
+    """Seconds between two health reports of a node; it is doubted after two that did not come."""
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot work, naming the setting."""
+        for name in ("announcement_interval", "beacon_interval", "health_interval"):
+            if not 0.1 <= getattr(self, name) <= 3600:
+                raise UsageError(f"{name} must be from 0.1 to 3600 seconds")
+        if not 1 <= self.redundancy <= 16:
+            raise UsageError("redundancy must be from 1 to 16")
+        if not 3 <= self.degree_max <= 64:
+            raise UsageError("degree_max must be from 3 to 64")
+
+
+PAPER_VARIABLES = {
+    "CORE_ANN_INTERVAL": "announcement_interval",
+    "BEACON_INTERVAL": "beacon_interval",
+    "FED_REDUNDANCY": "redundancy",
+    "TOP_MAX_REDUNDANCY": "degree_max",
+    "HANSA_MANAGER_HEALTH_INTERVAL": "health_interval",
+}
+
+
+def from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
+    """Return the settings that the environment gives, under the paper's names."""
+    given: dict[str, Any] = {}
+    for variable, name in PAPER_VARIABLES.items():
+        if (text := environment.get(variable)) is not None:
+            given[name] = (
+                _number(variable, text) if name.endswith("interval") else _whole(variable, text)
+            )
+    return given
+
+
+def settings_of(values: Mapping[str, Any]) -> FederationSettings:
+    """Return the defaults with these values; names that are unknown by now do not count."""
+    known = {field.name for field in fields(FederationSettings)}
+    return replace(FederationSettings(), **{n: v for n, v in values.items() if n in known})
+
+
+def paper_duration(seconds: float) -> str:
+    """Return seconds as the paper writes them: `2s`, `1500ms`."""
+    return f"{seconds:.0f}s" if seconds == round(seconds) else f"{seconds * 1000:.0f}ms"
+
+
+def _number(variable: str, text: str) -> float:
+    """Read `2s` or `500ms`, as the paper writes, or plain seconds."""
+    found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h)?", text)
+    if not found:
+        raise UsageError(f"{variable} must be a time such as 2s or 500ms, not {text!r}")
+    return float(found[1]) * _UNITS[found[2] or "s"]
+
+
+def _whole(variable: str, text: str) -> int:
+    if not re.fullmatch(r"[0-9]{1,9}", text):
+        raise UsageError(f"{variable} must be a whole number, not {text!r}")
+    return int(text)

@@ -1,0 +1,259 @@
+"""The database: all SQL of the manager is here. SQLite by default, PostgreSQL by URL.
+
+Every call is one transaction. There is one manager per database, so numbers are counted here.
+"""
+
+import json
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from typing import Any
+
+from sqlalchemy import Connection, Engine, TextClause, create_engine, event, text
+from sqlalchemy.engine import make_url
+from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
+
+from hansa.errors import UsageError
+from hansa.manager.migrations import migrate
+from hansa.manager.rows import AuditRow, HistoryRow, LinkRow, NodeRow, Origin, State, TokenRow
+
+HISTORY_MAX = 100_000
+AUDIT_MAX = 100_000
+"""Rows that are kept; the oldest go first."""
+
+_NODE = "id node name ip link capacity tags state draining joined_at latency_ms checked_at".split()
+_SAVE_NODE = text(
+    f"insert into node ({', '.join(_NODE)}) values ({', '.join(':' + n for n in _NODE)})"
+    f" on conflict (id) do update set {', '.join(f'{n} = excluded.{n}' for n in _NODE[1:])}"
+)
+_SAVE_LINK = text(
+    "insert into link (a, b, origin, since) values (:a, :b, :origin, :since)"
+    " on conflict (a, b) do update set origin = excluded.origin, since = excluded.since"
+)
+_DROP_LINK = text("delete from link where a = :a and b = :b")
+_BAR = text("insert into barred (a, b) values (:a, :b) on conflict (a, b) do nothing")
+_UNBAR = text("delete from barred where a = :a and b = :b")
+_SAVE_SETTING = text(
+    "insert into setting (name, value) values (:name, :value)"
+    " on conflict (name) do update set value = excluded.value"
+)
+_SAVE_TOKEN = text(
+    "insert into token (name, scopes, digest, created_at)"
+    " values (:name, :scopes, :digest, :created_at) on conflict (name) do update set"
+    " scopes = excluded.scopes, digest = excluded.digest, created_at = excluded.created_at"
+)
+_ADD_HISTORY = text(
+    "insert into history (number, at, kind, nodes, reason)"
+    " values (:number, :at, :kind, :nodes, :reason)"
+)
+_ADD_AUDIT = text(
+    "insert into audit (number, at, who, remote, method, path, status)"
+    " values (:number, :at, :who, :remote, :method, :path, :status)"
+)
+
+
+class StoreFailed(Exception):
+    """The database did not do what it was asked."""
+
+
+def open_store(url: str) -> "Store":
+    """Open a database by its URL and bring it to the newest form."""
+    try:
+        address = make_url(url)
+        if address.get_backend_name() not in ("sqlite", "postgresql"):
+            raise UsageError(f"database {url!r}: it must be sqlite:///file or postgresql://…")
+        if address.drivername == "postgresql":
+            address = address.set(drivername="postgresql+psycopg")
+        engine = create_engine(address)
+        if address.get_backend_name() == "sqlite":
+            event.listen(engine, "connect", _prepare_sqlite)
+        try:
+            migrate(engine)
+        except (SQLAlchemyError, UsageError):
+            engine.dispose()
+            raise
+    except (ArgumentError, NoSuchModuleError) as error:
+        raise UsageError(f"database {url!r}: {error}") from error
+    except SQLAlchemyError as error:
+        shown = address.render_as_string(hide_password=True)
+        raise UsageError(f"database {shown}: {_first_line(error)}") from error
+    return Store(engine)
+
+
+def _prepare_sqlite(connection: Any, _: object) -> None:
+    connection.execute("pragma journal_mode = wal")
+    connection.execute("pragma synchronous = normal")
+    connection.execute("pragma busy_timeout = 5000")
+
+
+def _first_line(error: Exception) -> str:
+    return str(getattr(error, "orig", None) or error).strip().splitlines()[0]
+
+
+class Store:
+    """An open database."""
+
+    def __init__(self, engine: Engine) -> None:
+        """Use an engine whose database has been migrated."""
+        self._engine = engine
+        with engine.connect() as connection:
+            self._history = _last(connection, "history")
+            self._audit = _last(connection, "audit")
+
+    def close(self) -> None:
+        """Let go of all connections."""
+        self._engine.dispose()
+
+    @property
+    def version(self) -> int:
+        """The number of the newest change."""
+        return self._history
+
+    # ------------------------------------------------------------ nodes and links
+
+    def nodes(self) -> list[NodeRow]:
+        """Return all nodes that ever joined."""
+        rows = self._read(f"select {', '.join(_NODE)} from node order by id")
+        return [
+            NodeRow(
+                **row
+                | {
+                    "tags": tuple(json.loads(row["tags"])),
+                    "state": State(row["state"]),
+                    "draining": bool(row["draining"]),
+                }
+            )
+            for row in rows
+        ]
+
+    def links(self) -> list[LinkRow]:
+        """Return the links that should be."""
+        rows = self._read("select a, b, origin, since from link order by a, b")
+        return [LinkRow(**row | {"origin": Origin(row["origin"])}) for row in rows]
+
+    def barred(self) -> list[tuple[int, int]]:
+        """Return the links that an operator removed."""
+        return [(row["a"], row["b"]) for row in self._read("select a, b from barred order by a, b")]
+
+    def save(
+        self,
+        nodes: Iterable[NodeRow] = (),
+        links: Iterable[LinkRow] = (),
+        dropped: Iterable[tuple[int, int]] = (),
+        barred: Iterable[tuple[int, int]] = (),
+        history: Iterable[tuple[float, str, tuple[int, ...], str]] = (),
+    ) -> list[HistoryRow]:
+        """Write what has changed, all of it or nothing; return how the history tells it.
+
+        A barred link is also dropped, and one that is saved is barred no more.
+        """
+        told = [HistoryRow(self._history + n, *each) for n, each in enumerate(history, 1)]
+        with self._writing() as connection:
+            _many(connection, _SAVE_NODE, [_node_values(node) for node in nodes])
+            saved = [asdict(link) for link in links]
+            _many(connection, _SAVE_LINK, saved)
+            _many(connection, _UNBAR, [{"a": link["a"], "b": link["b"]} for link in saved])
+            _many(connection, _DROP_LINK, [{"a": a, "b": b} for a, b in (*dropped, *barred)])
+            _many(connection, _BAR, [{"a": a, "b": b} for a, b in barred])
+            _many(
+                connection,
+                _ADD_HISTORY,
+                [asdict(row) | {"nodes": json.dumps(row.nodes)} for row in told],
+            )
+            if told:
+                _trim(connection, "history", told[-1].number - HISTORY_MAX)
+        self._history += len(told)
+        return told
+
+    def history(self, after: int = 0, limit: int = 100) -> list[HistoryRow]:
+        """Return what changed after a number, the oldest first."""
+        rows = self._read(
+            "select number, at, kind, nodes, reason from history where number > :after"
+            " order by number limit :limit",
+            after=after,
+            limit=limit,
+        )
+        return [HistoryRow(**row | {"nodes": tuple(json.loads(row["nodes"]))}) for row in rows]
+
+    # ------------------------------------------------------------ settings, tokens, audit
+
+    def settings(self) -> dict[str, Any]:
+        """Return the settings of the federation that were saved."""
+        rows = self._read("select name, value from setting order by name")
+        return {row["name"]: json.loads(row["value"]) for row in rows}
+
+    def save_settings(self, values: dict[str, Any]) -> None:
+        """Keep some settings."""
+        with self._writing() as connection:
+            given = [{"name": name, "value": json.dumps(value)} for name, value in values.items()]
+            _many(connection, _SAVE_SETTING, given)
+
+    def tokens(self) -> list[TokenRow]:
+        """Return who may do what."""
+        rows = self._read("select name, scopes, digest, created_at from token order by name")
+        return [TokenRow(**row | {"scopes": tuple(row["scopes"].split(","))}) for row in rows]
+
+    def save_token(self, token: TokenRow) -> None:
+        """Add a token, or replace the one of that name."""
+        with self._writing() as connection:
+            values = asdict(token) | {"scopes": ",".join(token.scopes)}
+            connection.execute(_SAVE_TOKEN, values)
+
+    def drop_token(self, name: str) -> bool:
+        """Remove a token; whether there was one."""
+        with self._writing() as connection:
+            done = connection.execute(text("delete from token where name = :name"), {"name": name})
+            return done.rowcount > 0
+
+    def note(self, at: float, who: str, remote: str, request: tuple[str, str, int]) -> None:
+        """Note a request in the audit log."""
+        row = AuditRow(self._audit + 1, at, who, remote, *request)
+        with self._writing() as connection:
+            connection.execute(_ADD_AUDIT, asdict(row))
+            _trim(connection, "audit", row.number - AUDIT_MAX)
+        self._audit += 1
+
+    def audit(self, after: int = 0, limit: int = 100) -> list[AuditRow]:
+        """Return what was noted after a number, the oldest first."""
+        rows = self._read(
+            "select number, at, who, remote, method, path, status from audit"
+            " where number > :after order by number limit :limit",
+            after=after,
+            limit=limit,
+        )
+        return [AuditRow(**row) for row in rows]
+
+    # ------------------------------------------------------------ how
+
+    def _read(self, statement: str, **values: object) -> list[dict[str, Any]]:
+        try:
+            with self._engine.connect() as connection:
+                return [dict(row) for row in connection.execute(text(statement), values).mappings()]
+        except SQLAlchemyError as error:
+            raise StoreFailed(_first_line(error)) from error
+
+    @contextmanager
+    def _writing(self) -> Iterator[Connection]:
+        try:
+            with self._engine.begin() as connection:
+                yield connection
+        except SQLAlchemyError as error:
+            raise StoreFailed(_first_line(error)) from error
+
+
+def _node_values(node: NodeRow) -> dict[str, Any]:
+    return asdict(node) | {"tags": json.dumps(node.tags), "draining": int(node.draining)}
+
+
+def _many(connection: Connection, statement: TextClause, values: list[dict[str, Any]]) -> None:
+    if values:
+        connection.execute(statement, values)
+
+
+def _last(connection: Connection, table: str) -> int:
+    return int(connection.execute(text(f"select max(number) from {table}")).scalar() or 0)
+
+
+def _trim(connection: Connection, table: str, last: int) -> None:
+    if last > 0:
+        connection.execute(text(f"delete from {table} where number <= :last"), {"last": last})

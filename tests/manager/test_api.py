@@ -1,0 +1,219 @@
+import http.client
+import json
+import threading
+from typing import Any
+
+import pytest
+from tests.manager.serving import Served
+
+from hansa.errors import UsageError
+from hansa.manager.access import CLIENTS_MAX, Pace, is_loopback
+from hansa.manager.guard import BODY_BYTES_MAX
+
+
+@pytest.fixture
+def served(tmp_path):
+    running = Served(f"sqlite:///{tmp_path / 'm.db'}")
+    yield running
+    running.stop()
+
+
+def hexes(number: int) -> str:
+    return f"{number:016x}"
+
+
+def join(served: Served, number: int) -> Any:
+    body = {"link": f"127.0.0.1:{10500 + number}", "node": hexes(number), "name": f"n{number}"}
+    status, answer = served.ask("POST", "/api/v1/join", body)
+    assert status == 200
+    return answer
+
+
+def test_the_papers_body_and_the_papers_answer(served):
+    status, first = served.ask("POST", "/api/v1/join", {"ip": "tcp://127.0.0.1:1883"})
+    assert (status, first["id"], first["neighbors"]) == (200, 0, [])
+    _, second = served.ask("POST", "/api/v1/join", {"ip": "tcp://127.0.0.1:1884"})
+    assert second["id"] == 1
+    (neighbour,) = second["neighbors"]
+    assert (neighbour["id"], neighbour["ip"]) == (0, "tcp://127.0.0.1:1883")
+    assert second["neighborsAmount"] == 1
+    assert (second["coreAnnInterval"], second["redundancy"]) == ("2s", 2)
+    _, stored = served.ask("GET", "/api/v1/nodes/0")
+    assert {name: stored[name] for name in ("id", "ip", "neighbors", "neighborsAmount")} == {
+        "id": 0,
+        "ip": "tcp://127.0.0.1:1883",
+        "neighbors": [{"id": 1, "ip": "tcp://127.0.0.1:1884"}],
+        "neighborsAmount": 1,
+    }
+    assert stored["latestHealthCheck"].endswith("Z")
+
+
+def test_a_whole_life(served):
+    for number in range(4):
+        told = join(served, number)
+    assert [(n["id"], n["dial"]) for n in told["neighbors"]] == [(0, True), (1, True)]
+    report = {
+        "latency_ms": 0.4,
+        "neighbours": [{"node": hexes(0), "rtt_ms": 1.5}, {"node": hexes(1)}],
+        "members": [hexes(n) for n in range(4)],
+    }
+    status, told = served.ask("POST", "/api/v1/nodes/3/health", report)
+    assert status == 200
+    links = {(link["a"], link["b"]): link for link in served.ask("GET", "/api/v1/links")[1]}
+    assert (links[0, 3]["stands"], links[0, 3]["rtt_ms"], links[0, 3]["origin"]) == (
+        True, 1.5, "planned",
+    )  # fmt: skip
+    assert served.ask("GET", "/api/v1/nodes/3")[1]["latency"] == 0.4
+    assert served.ask("GET", "/api/v1/plan") == (200, [])
+    overview = served.ask("GET", "/api/v1/health")[1]
+    assert (overview["up"], overview["links"], overview["hanging"]) == (4, len(links), [])
+    assert served.ask("PATCH", "/api/v1/settings", {"degree_max": 4})[1]["degree_max"] == 4
+    assert served.ask("GET", "/api/v1/settings")[1]["degree_max"] == 4
+    assert served.ask("POST", "/api/v1/nodes/0/drain", {"draining": True})[1]["draining"]
+    assert served.ask("POST", "/api/v1/links", {"a": 2, "b": 3})[0] == 201
+    assert served.ask("DELETE", "/api/v1/links/3/2") == (204, None)
+    assert served.ask("POST", "/api/v1/nodes/1/leave") == (204, None)
+    assert served.ask("GET", "/api/v1/nodes/2/topology")[0] == 200
+    history = served.ask("GET", "/api/v1/history")[1]
+    assert [row["number"] for row in history] == list(range(1, len(history) + 1))
+    assert history[0]["reason"] == "0 (n0) joined"
+    assert served.ask("GET", "/api/v1/history?after=1&limit=1")[1] == [history[1]]
+    audit = served.ask("GET", "/api/v1/audit")[1]
+    assert [(row["method"], row["path"], row["status"]) for row in audit][-1] == (
+        "POST", "/api/v1/nodes/1/leave", 204,
+    )  # fmt: skip
+    assert {row["who"] for row in audit} == {"anybody"}
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "status", "said"),
+    [
+        ("POST", "/join", {}, 422, "ip or link is needed"),
+        ("POST", "/join", {"ip": "here"}, 422, "ip: String should match"),
+        ("POST", "/join", {"ip": "tcp://a:1", "colour": 1}, 422, "colour: Extra inputs"),
+        ("POST", "/join", {"link": "a:1", "node": "xyz"}, 422, "node: String should match"),
+        ("POST", "/join", {"ip": "tcp://a:1", "node": "0" * 16}, 422, "needs link"),
+        ("POST", "/join", {"ip": "a:1", "name": "a\0b"}, 422, "name: String should match"),
+        ("POST", "/nodes/7/health", {}, 404, "there is no node 7"),
+        ("GET", "/nodes/7", None, 404, "there is no node 7"),
+        ("GET", "/nodes/x", None, 422, "number: Input should be a valid integer"),
+        ("DELETE", "/links/0/1", None, 404, "there is no link 0-1"),
+        ("PATCH", "/settings", {"degree_max": 1}, 422, "degree_max: Input should be greater"),
+        ("GET", "/history?after=-1", None, 422, "after: Input should be greater"),
+        ("GET", "/nowhere", None, 404, "Not Found"),
+        ("PUT", "/join", {}, 405, "Method Not Allowed"),
+        ("DELETE", "/tokens/nobody", None, 404, "there is no token 'nobody'"),
+    ],
+)
+def test_bad_requests_get_a_sentence(served, method, path, body, status, said):
+    got, answer = served.ask(method, f"/api/v1{path}", body)
+    assert (got, said in answer["error"]) == (status, True), answer
+
+
+def test_what_is_no_json_and_what_is_too_large_get_a_sentence(served):
+    status, answer = served.ask("POST", "/api/v1/join", raw=b"{")
+    assert (status, "JSON" in answer["error"]) == (422, True)
+    status, answer = served.ask("POST", "/api/v1/join", raw=b" " * (BODY_BYTES_MAX + 1))
+    assert (status, answer["error"]) == (413, f"a body may have {BODY_BYTES_MAX} bytes at most")
+
+
+def test_tokens_open_only_what_their_scopes_say(tmp_path):
+    served = Served(f"sqlite:///{tmp_path / 'm.db'}", {"HANSA_MANAGER_TOKEN": "root"})
+    try:
+        for name in ("join", "read"):
+            status, made = served.ask(
+                "POST", "/api/v1/tokens", {"name": name, "scopes": [name]}, token="root"
+            )
+            assert status == 201
+            if name == "join":
+                joiner = made["token"]
+            else:
+                reader = made["token"]
+        body = {"ip": "tcp://127.0.0.1:1883"}
+        asked = [
+            ("POST", "/api/v1/join", body, "", 401),
+            ("POST", "/api/v1/join", body, "wrong", 401),
+            ("POST", "/api/v1/join", body, reader, 403),
+            ("POST", "/api/v1/join", body, joiner, 200),
+            ("GET", "/api/v1/nodes", None, joiner, 403),
+            ("GET", "/api/v1/nodes", None, reader, 200),
+            ("POST", "/api/v1/links", {"a": 0, "b": 1}, reader, 403),
+            ("GET", "/api/v1/audit", None, "root", 200),
+            ("GET", "/api/v1/tokens", None, reader, 403),
+        ]
+        for method, path, sent, token, status in asked:
+            assert served.ask(method, path, sent, token)[0] == status, (method, path, status)
+        audit = served.ask("GET", "/api/v1/audit", token="root")[1]
+        assert [(row["who"], row["status"]) for row in audit[2:]] == [
+            ("-", 401), ("-", 401), ("read", 403), ("join", 200), ("read", 403),
+        ]  # fmt: skip
+        shown = served.ask("GET", "/api/v1/tokens", token="root")[1]
+        assert [(row["name"], row["scopes"]) for row in shown] == [
+            ("join", ["join"]), ("read", ["read"]),
+        ]  # fmt: skip
+        assert served.ask("DELETE", "/api/v1/tokens/read", token="root")[0] == 204
+        assert served.ask("GET", "/api/v1/nodes", token=reader)[0] == 401
+    finally:
+        served.stop()
+
+
+def test_beyond_loopback_a_token_is_needed(tmp_path):
+    database = f"sqlite:///{tmp_path / 'm.db'}"
+    with pytest.raises(UsageError, match="no token is set"):
+        Served(database, host="0.0.0.0")
+    assert all(map(is_loopback, ("127.0.0.1", "::1", "[::1]", "localhost")))
+    assert not any(map(is_loopback, ("0.0.0.0", "::", "192.0.2.1", "example.org")))
+
+
+def test_who_asks_too_often_is_told_to_wait(tmp_path):
+    served = Served(f"sqlite:///{tmp_path / 'm.db'}", rate=1.0)
+    try:
+        answers = [served.ask("GET", "/api/v1/settings")[0] for _ in range(4)]
+        assert answers[:2] == [200, 200]
+        assert 429 in answers
+    finally:
+        served.stop()
+
+
+def test_a_pace_allows_a_burst_and_then_so_many_per_second_to_each():
+    pace = Pace(2.0)
+    assert [pace.admits("a", 0.0) for _ in range(5)] == [True] * 4 + [False]
+    assert pace.admits("b", 0.0)
+    assert [pace.admits("a", 1.0) for _ in range(3)] == [True, True, False]
+    for number in range(CLIENTS_MAX + 1):
+        pace.admits(str(number), 2.0)
+    assert pace.admits("a", 2.0)  # it was forgotten, and starts anew
+
+
+def test_the_stream_tells_what_changes_and_can_be_taken_up_again(served):
+    join(served, 0)
+    connection = http.client.HTTPConnection("127.0.0.1", served.port, timeout=20)
+    connection.request("GET", "/api/v1/events?after=0")
+    answer = connection.getresponse()
+    assert answer.headers["Content-Type"].startswith("text/event-stream")
+    seen: list[Any] = []
+
+    def read() -> None:
+        while len(seen) < 3:
+            line = answer.readline().decode().strip()
+            if line.startswith("data: "):
+                seen.append(json.loads(line.removeprefix("data: ")))
+
+    reading = threading.Thread(target=read)
+    reading.start()
+    join(served, 1)
+    reading.join(20)
+    connection.close()
+    assert [(event["kind"], event["nodes"]) for event in seen] == [
+        ("joined", [0]), ("joined", [1]), ("link added", [0, 1]),
+    ]  # fmt: skip
+
+
+def test_stopping_ends_streams_at_once(served):
+    connection = http.client.HTTPConnection("127.0.0.1", served.port, timeout=20)
+    connection.request("GET", "/api/v1/events")
+    answer = connection.getresponse()
+    assert answer.readline() == b": what changes\n"
+    served.stop()
+    assert answer.read() == b"\n"
+    connection.close()

@@ -1,0 +1,235 @@
+import pytest
+
+from hansa.errors import UsageError
+from hansa.manager.exchange import Newcomer, Refused, Report
+from hansa.manager.federation import Federation
+from hansa.manager.rows import State
+from hansa.manager.store import Store
+from hansa.topology.graph import graph_of, is_connected
+
+
+def agent(number: int) -> str:
+    return f"{number + 160:016x}"
+
+
+class Scene:
+    """A federation whose agents do what they are told, and report it."""
+
+    def __init__(self, store: Store, count: int = 0, **settings: object) -> None:
+        self.told: list[str] = []
+        self.federation = Federation(
+            store, lambda rows: self.told.extend(f"{row.kind} {row.nodes}" for row in rows)
+        )
+        if settings:
+            self.federation.change_settings(settings, 0.0)
+        self.now = 0.0
+        self.silent: set[int] = set()
+        self.dead: set[int] = set()
+        self.count = count
+        for number in range(count):
+            self.join(number)
+        self.run(10)
+
+    def join(self, number: int, **more):
+        who = Newcomer(link=f"h{number}:10500", node=agent(number), name=f"n{number}", **more)
+        return self.federation.join(who, self.now)
+
+    def links(self) -> set[tuple[int, int]]:
+        return {(link.a, link.b) for link, _, _ in self.federation.links()}
+
+    def run(self, seconds: float) -> None:
+        """Let time pass: every second a tick, every five a report of everybody who lives."""
+        end = self.now + seconds
+        while self.now < end:
+            self.now += 1
+            if self.now % 5 == 0:
+                self.report()
+            self.federation.tick(self.now)
+
+    def report(self) -> None:
+        alive = [n for n in range(self.count) if n not in self.dead]
+        links = {link for link in self.links() if self.dead.isdisjoint(link)}
+        graph = graph_of(map(str, alive), [(str(a), str(b)) for a, b in links])
+        for number in alive:
+            if number not in self.silent:
+                near: dict[str, float | None] = {
+                    agent(int(other)): 2.0 for other in graph[str(number)]
+                }
+                seen = frozenset(agent(n) for n in alive)
+                self.federation.report(number, Report(0.5, near, seen), self.now)
+
+    def states(self) -> list[State]:
+        return [node.state for node in self.federation.nodes()]
+
+    def degree(self, number: int) -> int:
+        return sum(number in link for link in self.links())
+
+
+def test_ids_count_up_and_neighbours_are_as_in_the_paper(store):
+    scene = Scene(store)
+    first = scene.join(0)
+    assert (first.node.id, first.neighbours) == (0, [])
+    second = scene.join(1)
+    assert (second.node.id, [n.node.id for n in second.neighbours]) == (1, [0])
+    third = scene.join(2)
+    assert (third.node.id, [n.node.id for n in third.neighbours]) == (2, [0, 1])
+    assert [n.dial for n in third.neighbours] == [True, True]  # the newer dials the older
+    assert [n.dial for n in scene.federation.topology(0).neighbours] == [False, False]
+    assert scene.told == [
+        "joined (0,)", "joined (1,)", "link added (0, 1)",
+        "joined (2,)", "link added (0, 2)", "link added (1, 2)",
+    ]  # fmt: skip
+
+
+def test_an_agent_that_joins_again_keeps_its_id(store):
+    scene = Scene(store, 3)
+    again = scene.join(1)
+    assert (again.node.id, len(scene.federation.nodes())) == (1, 3)
+    old_kind = scene.federation.join(Newcomer(ip="tcp://a:1883"), 1.0)
+    assert scene.federation.join(Newcomer(ip="tcp://a:1883"), 2.0).node.id == old_kind.node.id
+
+
+def test_what_is_known_survives_a_restart(database):
+    from hansa.manager.store import open_store
+
+    first = open_store(database)
+    scene = Scene(first, 4, degree_max=7)
+    links, version = scene.links(), scene.federation.topology(0).version
+    first.close()
+    second = open_store(database)
+    again = Federation(second)
+    assert {(link.a, link.b) for link, _, _ in again.links()} == links
+    assert again.topology(0).version == version
+    assert again.settings.degree_max == 7
+    second.close()
+
+
+def test_a_dead_node_is_gone_after_two_misses_and_the_rest_is_linked_again(store):
+    scene = Scene(store, 9)
+    scene.dead = {0, 7}
+    scene.run(9)
+    assert State.GONE not in scene.states()
+    scene.run(10)
+    assert [n for n, state in enumerate(scene.states()) if state is State.GONE] == [0, 7]
+    scene.run(10)
+    left = [str(n) for n in range(9) if n not in (0, 7)]
+    names = [(str(a), str(b)) for a, b in scene.links()]
+    assert is_connected(graph_of(left, names))
+    assert all("0" not in link and "7" not in link for link in names)
+    assert scene.federation.plan() == []
+
+
+def test_a_node_whose_reports_are_lost_but_whom_others_see_is_not_gone(store):
+    scene = Scene(store, 4)
+    scene.silent = {2}
+    scene.run(60)
+    assert scene.states() == [State.UP] * 4
+    assert scene.federation.doubted(scene.now) == {2}
+
+
+def test_a_manager_that_hears_nobody_declares_nobody_gone(store):
+    scene = Scene(store, 4)
+    links = scene.links()
+    scene.silent = {0, 1, 2, 3}
+    scene.run(600)
+    assert scene.states() == [State.UP] * 4
+    assert scene.links() == links
+
+
+def test_a_manager_that_was_away_gives_everybody_time_to_report(store):
+    scene = Scene(store, 4)
+    again = Federation(store)
+    again.tick(scene.now + 3600)
+    again.tick(scene.now + 3601)
+    assert [node.state for node in again.nodes()] == [State.UP] * 4
+
+
+def test_a_node_that_comes_back_is_linked_again(store):
+    scene = Scene(store, 5)
+    scene.dead = {2}
+    scene.run(30)
+    assert scene.states()[2] is State.GONE
+    assert scene.degree(2) == 0
+    scene.dead = set()
+    scene.run(10)
+    assert scene.states()[2] is State.UP
+    assert scene.degree(2) == 2
+    assert "returned (2,)" in scene.told
+
+
+def test_leaving_is_at_once_and_for_good(store):
+    scene = Scene(store, 4)
+    scene.federation.leave(3, scene.now)
+    scene.federation.leave(3, scene.now)
+    assert scene.degree(3) == 0
+    assert scene.told.count("left (3,)") == 1
+    with pytest.raises(Refused, match="node 3 has left"):
+        scene.federation.report(3, Report(), scene.now)
+    assert scene.join(3).node.id == 3
+
+
+def test_links_that_agents_made_by_themselves_count(store):
+    scene = Scene(store, 6)
+    free = next((a, b) for a in range(6) for b in range(a + 1, 6) if (a, b) not in scene.links())
+    report = Report(0.5, {agent(free[1]): 3.0}, frozenset(agent(n) for n in range(6)))
+    answer = scene.federation.report(free[0], report, scene.now)
+    assert free[1] in [neighbour.node.id for neighbour in answer.neighbours]
+
+
+def test_a_link_that_does_not_come_up_is_planned_elsewhere(store):
+    scene = Scene(store, 4)
+    scene.join(4)
+    scene.count = 5
+    never = {link for link in scene.links() if 4 in link}
+    real = scene.links
+    scene.links = lambda: real() - never  # type: ignore[method-assign]  # nobody can dial these
+    scene.run(40)
+    assert real() & never == set()
+    assert sum(4 in link for link in real()) >= 2
+
+
+def test_draining_links_the_others_first_and_then_leaves_one_link(store):
+    scene = Scene(store, 5)
+    scene.federation.drain(0, True, scene.now)
+    scene.run(60)
+    assert scene.degree(0) == 1
+    rest = graph_of("1234", [(str(a), str(b)) for a, b in scene.links()])
+    assert is_connected(rest)
+    scene.federation.drain(0, False, scene.now)
+    scene.run(30)
+    assert scene.degree(0) >= 2
+
+
+def test_an_operators_link_stays_and_one_that_was_removed_does_not_come_back(store):
+    scene = Scene(store, 6, degree_max=3)
+    free = [(a, b) for a in range(6) for b in range(a + 1, 6) if (a, b) not in scene.links()]
+    scene.federation.add_link(*free[0], scene.now)
+    scene.federation.add_link(free[1][1], free[1][0], scene.now)
+    old = sorted(scene.links() - set(free))[0]
+    scene.federation.remove_link(*old, scene.now)
+    scene.run(100)
+    assert set(free[:2]) <= scene.links()
+    assert old not in scene.links()
+
+
+@pytest.mark.parametrize(
+    ("wish", "said"),
+    [
+        (lambda f: f.leave(9, 0.0), "there is no node 9"),
+        (lambda f: f.topology(9), "there is no node 9"),
+        (lambda f: f.add_link(1, 1, 0.0), "cannot be linked to itself"),
+        (lambda f: f.add_link(0, 9, 0.0), "there is no node 9"),
+        (lambda f: f.remove_link(0, 9, 0.0), "there is no link 0-9"),
+    ],
+)
+def test_what_cannot_be_is_refused_with_a_sentence(store, wish, said):
+    scene = Scene(store, 2)
+    with pytest.raises(Refused, match=said):
+        wish(scene.federation)
+
+
+def test_settings_are_checked_before_they_count(store):
+    scene = Scene(store, 2)
+    with pytest.raises(UsageError, match="degree_max must be from 3 to 64"):
+        scene.federation.change_settings({"degree_max": 1}, 0.0)
+    assert scene.federation.settings.degree_max == 5

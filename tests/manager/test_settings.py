@@ -1,0 +1,46 @@
+import pytest
+
+from hansa.errors import UsageError
+from hansa.manager.settings import FederationSettings, from_environment, paper_duration, settings_of
+
+
+def test_the_papers_variables_are_read_as_the_paper_writes_them():
+    given = from_environment(
+        {
+            "CORE_ANN_INTERVAL": "500ms",
+            "BEACON_INTERVAL": "1m",
+            "FED_REDUNDANCY": "3",
+            "TOP_MAX_REDUNDANCY": "5",
+            "OTHER": "x",
+        }
+    )
+    assert settings_of(given) == FederationSettings(0.5, 60.0, 3, 5)
+    assert from_environment({}) == {}
+
+
+@pytest.mark.parametrize(
+    ("variable", "text", "said"),
+    [
+        ("CORE_ANN_INTERVAL", "soon", "must be a time such as 2s or 500ms"),
+        ("FED_REDUNDANCY", "two", "must be a whole number"),
+    ],
+)
+def test_what_is_no_value_is_said_with_its_name(variable, text, said):
+    with pytest.raises(UsageError, match=f"{variable} {said}"):
+        from_environment({variable: text})
+
+
+@pytest.mark.parametrize(
+    "bad", [{"redundancy": 0}, {"degree_max": 2}, {"health_interval": 0.0}, {"degree_max": 65}]
+)
+def test_what_cannot_work_is_refused(bad):
+    with pytest.raises(UsageError, match=next(iter(bad))):
+        settings_of(bad)
+
+
+def test_durations_are_written_as_the_paper_does():
+    assert [paper_duration(seconds) for seconds in (2.0, 0.5, 1.25)] == ["2s", "500ms", "1250ms"]
+
+
+def test_settings_of_another_version_do_not_hurt():
+    assert settings_of({"colour": "red"}) == FederationSettings()

@@ -1,0 +1,127 @@
+import pytest
+from sqlalchemy import create_engine, text
+
+from hansa.errors import UsageError
+from hansa.manager import store as module
+from hansa.manager.migrations import STEPS, migrate
+from hansa.manager.rows import (
+    AuditRow,
+    HistoryRow,
+    LinkRow,
+    NodeRow,
+    Origin,
+    State,
+    TokenRow,
+)
+from hansa.manager.store import Store, StoreFailed, open_store
+
+NODE = NodeRow(
+    0, "00000000000000aa", "ä ' \" node", "tcp://a:1883", "a:10500", 2.5, ("eu", "dc-1"),
+    State.UP, False, 100.0,
+)  # fmt: skip
+
+
+def test_what_is_saved_is_read_again_also_by_the_next_to_open_it(database):
+    first = open_store(database)
+    link = LinkRow(0, 1, Origin.PLANNED, 5.0)
+    later = NODE.changed(id=1, latency_ms=0.25, checked_at=101.5, draining=True, state=State.GONE)
+    told = first.save([NODE, later], [link], history=[(7.0, "joined", (0, 1), "because")])
+    assert told == [HistoryRow(1, 7.0, "joined", (0, 1), "because")]
+    first.close()
+    second = open_store(database)
+    assert second.nodes() == [NODE, later]
+    assert second.links() == [link]
+    assert second.history() == told
+    assert second.save(history=[(8.0, "left", (), "")])[0].number == 2
+    second.close()
+
+
+def test_saving_again_replaces(store: Store):
+    store.save([NODE], [LinkRow(0, 1, Origin.PLANNED, 1.0)])
+    store.save([NODE.changed(name="b")], [LinkRow(0, 1, Origin.OPERATOR, 2.0)])
+    assert [node.name for node in store.nodes()] == ["b"]
+    assert store.links() == [LinkRow(0, 1, Origin.OPERATOR, 2.0)]
+
+
+def test_a_barred_link_is_dropped_until_it_is_saved_again(store: Store):
+    store.save(links=[LinkRow(0, 1, Origin.PLANNED, 1.0), LinkRow(1, 2, Origin.PLANNED, 1.0)])
+    store.save(dropped=[(1, 2)], barred=[(0, 1)])
+    assert (store.links(), store.barred()) == ([], [(0, 1)])
+    store.save(links=[LinkRow(0, 1, Origin.OPERATOR, 3.0)])
+    assert (len(store.links()), store.barred()) == (1, [])
+
+
+def test_history_and_audit_are_read_in_pages_and_have_a_bound(store: Store, monkeypatch):
+    monkeypatch.setattr(module, "HISTORY_MAX", 3)
+    monkeypatch.setattr(module, "AUDIT_MAX", 3)
+    for number in range(1, 6):
+        store.save(history=[(float(number), "joined", (number,), "")])
+        store.note(float(number), "ops", "127.0.0.1", ("POST", "/api/v1/join", 200))
+    assert [row.number for row in store.history()] == [3, 4, 5]
+    assert [row.number for row in store.history(after=3, limit=1)] == [4]
+    assert store.audit(after=4) == [
+        AuditRow(5, 5.0, "ops", "127.0.0.1", "POST", "/api/v1/join", 200)
+    ]
+    assert [row.number for row in store.audit()] == [3, 4, 5]
+
+
+def test_settings_and_tokens(store: Store):
+    store.save_settings({"degree_max": 5, "redundancy": 2})
+    store.save_settings({"degree_max": 7})
+    assert store.settings() == {"degree_max": 7, "redundancy": 2}
+    token = TokenRow("agents", ("join", "read"), "aa", 1.0)
+    store.save_token(token)
+    assert store.tokens() == [token]
+    assert store.drop_token("agents")
+    assert not store.drop_token("agents")
+
+
+def test_a_failed_write_leaves_nothing_of_itself(store: Store):
+    store.save([NODE])
+    bad = NODE.changed(id=1, name=None)
+    with pytest.raises(StoreFailed):
+        store.save([NODE.changed(name="half"), bad], history=[(1.0, "joined", (), "")])
+    assert [node.name for node in store.nodes()] == [NODE.name]
+    assert store.history() == []
+    assert store.save(history=[(2.0, "joined", (), "")])[0].number == 1
+
+
+def test_migrations_are_applied_once_and_from_any_earlier_form(database):
+    address = database.replace("postgresql://", "postgresql+psycopg://")
+    engine = create_engine(address)
+    assert migrate(engine, STEPS[:1]) == 1
+    with engine.begin() as connection:
+        connection.execute(text("insert into setting (name, value) values ('kept', '1')"))
+    assert migrate(engine) == len(STEPS) - 1
+    assert migrate(engine) == 0
+    engine.dispose()
+    opened = open_store(database)
+    assert opened.settings() == {"kept": 1}
+    assert opened.tokens() == []
+    opened.close()
+
+
+def test_a_database_of_a_newer_version_is_refused(database):
+    opened = open_store(database)
+    opened.close()
+    engine = create_engine(database.replace("postgresql://", "postgresql+psycopg://"))
+    migrate(engine, (*STEPS, ("create table later (x bigint)",)))
+    engine.dispose()
+    with pytest.raises(UsageError, match="newer version"):
+        open_store(database)
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("nonsense", "database 'nonsense'"),
+        ("mysql://x/y", "it must be sqlite:///file or postgresql://"),
+        ("sqlite:////no/such/folder/x.db", "unable to open database file"),
+        ("postgresql://u:secret@127.0.0.1:1/x", "database postgresql"),
+    ],
+)
+def test_what_cannot_be_opened_is_said_in_one_line_without_the_password(url, said):
+    with pytest.raises(UsageError, match=said) as raised:
+        open_store(url)
+    assert "secret" not in str(raised.value)
+    assert "\n" not in str(raised.value)
