@@ -1,0 +1,1 @@
+"""What a recorded federation would better change, each with its effect: reckoned, then replayed."""

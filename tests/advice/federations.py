@@ -1,0 +1,43 @@
+"""Federations as a lake would tell of them, made by hand."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from hansa.advice.recorded import Flow, Publication, Recorded
+from hansa.protocol.settings import ProtocolSettings
+from hansa.simulator.topologies import parse
+
+RTT_MS = 20.0
+EVERY_S = 0.05
+
+
+def name(place: int) -> str:
+    return f"n{place:02d}"
+
+
+def federation(
+    word: str,
+    wants: Mapping[int, Sequence[str]],
+    flows: Sequence[tuple[int, str]],
+    cores: Mapping[str, int] | None = None,
+    publications: int = 40,
+) -> Recorded:
+    """A topology with equal links, on which every flow publishes as often as every other."""
+    topology = parse(word, 1)
+    return Recorded(
+        nodes=tuple(name(place) for place in range(topology.nodes)),
+        links={(name(a), name(b)): RTT_MS for a, b in topology.links},
+        wants={name(place): frozenset(filters) for place, filters in wants.items()},
+        flows=tuple(Flow(name(place), topic, publications, 100) for place, topic in flows),
+        cores={group: name(place) for group, place in (cores or {}).items()},
+        sample=tuple(
+            Publication(EVERY_S * turn + 0.001 * number, name(place), topic, 100)
+            for turn in range(publications)
+            for number, (place, topic) in enumerate(flows)
+        ),
+    )
+
+
+def with_protocol(recorded: Recorded, **changes: Any) -> Recorded:
+    return replace(recorded, protocol=replace(ProtocolSettings(), **changes))

@@ -1,0 +1,101 @@
+"""Advice on federations of which we know what is wrong with them, or that nothing is."""
+
+from dataclasses import replace
+
+import pytest
+from tests.advice.federations import federation, with_protocol
+
+from hansa.advice.adviser import advise
+from hansa.advice.proposals import Proposal, applied, proposals
+from hansa.advice.reckoning import Cost
+from hansa.advice.replay import replay
+
+TOLERANCE = 0.15
+
+MISSING_LINK = federation("line:8", {7: ["a/#"]}, [(0, "a/x")])
+BAD_CORE = with_protocol(
+    federation("ring:8", {0: ["a/#"], 4: ["a/#"]}, [(5, "a/x"), (5, "a/y")], {"a/#": 0}),
+    redundancy=1,
+)
+GOOD = federation("ring:5", {n: ["a/#"] for n in range(5)}, [(n, "a/x") for n in range(5)])
+MANY_FILTERS = federation(
+    "ring:4",
+    {node: [f"plant/{number}/state" for number in range(25)] for node in range(4)},
+    [(node, f"plant/{node}/state") for node in range(4)],
+)
+FAR_CLIENTS = federation("line:5", {4: ["a/#"]}, [(0, "a/x")])
+
+
+@pytest.mark.parametrize(
+    ("recorded", "degree_max", "first"),
+    [
+        (MISSING_LINK, 4, Proposal("add link", ("n00", "n07"))),
+        (BAD_CORE, 2, Proposal("move core", ("a/#", "n04"))),
+        (MANY_FILTERS, 2, Proposal("join filters", ("1",))),
+        (FAR_CLIENTS, 1, Proposal("move clients", ("a/#", "n04", "n00"))),
+    ],
+    ids=["missing link", "bad core", "many filters", "far clients"],
+)
+def test_the_first_advice_is_right_and_taking_it_does_what_it_says(recorded, degree_max, first):
+    advice = next(advise(recorded, degree_max, 1))
+    assert advice.proposal == first
+    before, after = replay(recorded), replay(applied(recorded, first))
+    assert advice.replayed == (before, after)
+    for name in ("delay_ms", "bytes", "copies"):
+        predicted, shown = (
+            advice.reckoned[0].change(advice.reckoned[1], name),
+            before.change(after, name),
+        )
+        assert predicted == pytest.approx(shown, abs=TOLERANCE), name
+
+
+def test_a_good_federation_gets_none():
+    assert list(advise(GOOD, 4, 5)) == []
+
+
+def test_each_advice_counts_on_those_before_it():
+    several = federation(
+        "line:9", {8: ["a/#"], 4: ["b/#"]}, [(0, "a/x"), (8, "b/x")], publications=10
+    )
+    first, second, *_ = advise(several, 3, 5)
+    assert second.reckoned[0] == first.reckoned[1]
+    assert second.replayed[0] == first.replayed[1]
+    assert second.reckoned[1].delay_ms < first.reckoned[1].delay_ms
+
+
+def test_degrees_are_kept_and_no_link_becomes_the_only_one():
+    ring = [p for p in proposals(GOOD, 2) if p.kind in ("add link", "drop link")]
+    assert ring == []
+    full = federation("full:4", {0: ["a"]}, [(1, "a")])
+    drops = {p.subject for p in proposals(full, 3) if p.kind == "drop link"}
+    assert len(drops) == 6
+
+
+def test_what_makes_something_else_worse_gains_nothing():
+    add = Proposal("add link", ("a", "b"))
+    join = Proposal("join filters", ("1",))
+    before = Cost(10, 100, 4, 30)
+    assert add.gain(before, Cost(5, 100, 4, 30)) == 0.5
+    assert add.gain(before, Cost(5, 120, 4, 30)) == 0
+    assert join.gain(before, Cost(10, 100, 4, 3)) == 0.9
+    assert join.gain(before, Cost(10, 130, 4, 3)) == 0
+
+
+def test_what_a_replay_does_not_confirm_is_not_said():
+    """Here what is replayed has other traffic than what was counted."""
+    lying = replace(MISSING_LINK, sample=GOOD.sample[:0])
+    assert list(advise(lying, 4, 5)) == []
+
+
+def test_it_can_be_read_by_programs_and_people():
+    advice = next(advise(MISSING_LINK, 4, 1))
+    values = advice.as_json()
+    assert (values["kind"], values["subject"]) == ("add link", ["n00", "n07"])
+    assert values["text"] == "link n00 with n07"
+    assert values["predicted"]["after"]["copies"] == 1
+    texts = {p.kind: p.text for case in (GOOD, MANY_FILTERS) for p in proposals(case, 4)}
+    assert texts["join filters"] == "set group_depth = 3 on all nodes"
+    assert "its clients should subscribe first" in texts["move core"]
+    far = [p.text for p in proposals(FAR_CLIENTS, 1) if p.kind == "move clients"]
+    assert far == ["let the subscribers of a/# at n04 connect to n00"]
+    assert Proposal("drop link", ("a", "b")).text == "remove the link between a and b"
