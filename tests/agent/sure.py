@@ -80,6 +80,11 @@ class SureClient(Client):
         self._next_id = 1 + packet_id % 60_000
         return replace(publication, packet_id=packet_id)
 
+    def forget(self) -> None:
+        """Start anew with nothing received."""
+        self.received.clear()
+        self._answered = 0
+
     def read_for(self, seconds: float) -> None:
         """Read what comes until nothing does for so long."""
         while self._read(seconds):

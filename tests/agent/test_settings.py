@@ -36,11 +36,12 @@ def test_the_example_loads_and_names_every_setting_of_an_agent():
         settings.broker,
         settings.link,
         settings.link.mqtt,
+        settings.mqtt_fed,
         settings.admin,
         settings.delivery,
         settings.telemetry,
     )
-    sections = {"broker", "link", "mqtt", "admin", "delivery", "telemetry", "protocol"}
+    sections = {"broker", "link", "mqtt", "mqtt_fed", "admin", "delivery", "telemetry", "protocol"}
     for record in (settings, *parts):
         assert {item.name for item in fields(record)} - sections <= named
 
@@ -144,6 +145,14 @@ def test_a_password_is_not_shown():
         ("[broker]\noutput_file = 'x'", "[broker] pid_file and output_file need each other"),
         ("[broker]\nbeacon_interval = 0", "beacon_interval must be above 0 seconds, not 0.0"),
         ("[link]\ntransport = 'x'", "[link] transport must be one of tcp, udp, mqtt, not 'x'"),
+        ("mode = 'x'", "mode must be one of hansa, mqtt-fed, not 'x'"),
+        ("mode = 'mqtt-fed'\n[broker]\nobserver = 'embedded'", "needs a broker with MQTT 5"),
+        ("[mqtt_fed]\nid = -1", "[mqtt_fed] id must be from 0 to 4294967295, not -1"),
+        ("[mqtt_fed]\nredundancy = 0", "[mqtt_fed] redundancy must be from 1 to 16, not 0"),
+        ("[mqtt_fed]\nannounce_interval = 0", "[mqtt_fed] announce_interval must be above 0"),
+        ("[mqtt_fed]\nneighbours = ['a:1']", "neighbour 'a:1': write it as id@host:port"),
+        ("[mqtt_fed]\nneighbours = ['1@a', '1@b']", "neighbour '1@b': the id 1 is there twice"),
+        ("[mqtt_fed]\nid = 1\nneighbours = ['1@a']", "neighbours: 1 is this node's own id"),
         ("[link.mqtt]\npassword = 'x'", "[link.mqtt] password needs a username"),
         ("[link.mqtt]\ntls_ca = 'x'", "[link.mqtt] tls_ca is for tls = true"),
         ("[link.mqtt]\nprefix = 'a/#'", "[link.mqtt] prefix: "),

@@ -7,20 +7,16 @@ import signal
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hansa import __version__
 from hansa.agent import tasks
 from hansa.agent.admin import Answer, Pages, as_json, serve
 from hansa.agent.alarms import Alarms
-from hansa.agent.brokers.beacon import BeaconObserver
+from hansa.agent.brokers.choice import choose_histories, choose_observer
 from hansa.agent.brokers.connection import Connection
-from hansa.agent.brokers.history import History, LogFile, PrintedTree
-from hansa.agent.brokers.mosquitto import MosquittoObserver
 from hansa.agent.brokers.observer import Finding, Observer, PublicationWithheld
 from hansa.agent.brokers.session import BrokerClient
-from hansa.agent.brokers.static import StaticObserver
 from hansa.agent.brokers.subscription_log import SubscriptionLog
 from hansa.agent.brokers.watcher import Watcher
 from hansa.agent.chronicle import Chronicle
@@ -32,7 +28,7 @@ from hansa.agent.links.link import Address, Link
 from hansa.agent.metrics import as_metrics
 from hansa.agent.reasons import explain
 from hansa.agent.records.telemetry import Telemetry
-from hansa.agent.settings import AgentSettings, broker_address
+from hansa.agent.settings import AgentSettings, broker_address, link_access
 from hansa.agent.state import SUBSCRIPTIONS, TELEMETRY, StateDirectory
 from hansa.errors import UsageError
 from hansa.mqtt import effects
@@ -63,8 +59,7 @@ class Agent:
         self._chance = random.Random()  # for back-off, not for secrets
         self._ending: asyncio.Event = asyncio.Event()
         self._end_reason = ""
-        broker = broker_address(settings.broker)
-        addresses = (listening_at(settings.link, broker),)
+        addresses = (listening_at(settings.link, broker_address(settings.broker)),)
         self.identity = state.identity(settings.title, addresses, settings.total_capacity)
         self._chronicle = Chronicle(self._name_of)
         self._alarms = Alarms()
@@ -75,8 +70,8 @@ class Agent:
             stop=self._give_way,
             closed=self._chronicle.link_closed,
         )
-        client_id = self._client_id("")
-        self.exchange = Exchange(self.driver, self._chance, settings.link, broker, client_id)
+        access = link_access(settings, self._client_id(""))
+        self.exchange = Exchange(self.driver, self._chance, settings.link, access)
         self._subscription_log = SubscriptionLog(
             state.path / SUBSCRIPTIONS, self._alarms.named("subscriptions")
         )
@@ -92,7 +87,7 @@ class Agent:
             self._connecting("watcher"),
             feed=self._interest_changed,
             found=self._note_finding,
-            histories=self._histories(),
+            histories=choose_histories(settings.broker),
             is_private=self._is_of_links,
         )
         if not isinstance(self.client, BrokerClient):
@@ -112,7 +107,7 @@ class Agent:
     def _broker_side(self) -> "tuple[BrokerClient | EmbeddedBroker, Observer]":
         told = (self.driver.feed, self.driver.captured, self._note_broker)
         if self._settings.broker.observer != "embedded":
-            observer = self._observer()
+            observer = choose_observer(self._settings.broker, self._client_id(""))
             # What clients tell their own agent is for it alone; topics with $ never cross anyway.
             own = (*observer.subscriptions(), f"{self._settings.link.mqtt.prefix}/#")
             staying = [name for name in own if not is_local_only(name)]
@@ -127,23 +122,6 @@ class Agent:
         broker = EmbeddedBroker(self._broker_address, *told)
         broker.guarantees = self._safekeeping
         return broker, broker.observer
-
-    def _observer(self) -> Observer:
-        broker = self._settings.broker
-        if broker.observer == "static":
-            return StaticObserver(broker.filters)
-        if broker.observer == "beacon":
-            return BeaconObserver(broker.beacon_interval)
-        return MosquittoObserver(own_prefix=self._client_id(""))
-
-    def _histories(self) -> list[History]:
-        broker = self._settings.broker
-        found: list[History] = []
-        if broker.log_file:
-            found.append(LogFile(Path(broker.log_file)))
-        if broker.pid_file:
-            found.append(PrintedTree(Path(broker.pid_file), Path(broker.output_file)))
-        return found
 
     def _is_of_links(self, topic_filter: str) -> bool:
         """Whether only links match it: those of neighbours that are clients of our broker."""

@@ -17,7 +17,9 @@ from typing import Any
 from hansa.agent.brokers.access import check_access, tls_context
 from hansa.agent.brokers.connection import BrokerAddress
 from hansa.agent.custody.settings import DeliverySettings
+from hansa.agent.links.mqtt import Access
 from hansa.agent.links.settings import BROKER_PORT, PORT_MAX, LinkSettings, check_link
+from hansa.agent.mqttfed.settings import MqttFedSettings, check_mqtt_fed
 from hansa.agent.records.settings import Sample, TelemetrySettings
 from hansa.errors import InvalidTopic, UsageError
 from hansa.protocol.settings import LABEL_BYTES_MAX, ProtocolSettings
@@ -27,6 +29,7 @@ PREFIX = "HANSA_"
 NOT_SETTINGS = ("HANSA_LAUNCHER", "HANSA_TRACEBACK", "HANSA_CRASH_POINT")
 """Variables of the command line and of tests, which an agent may inherit."""
 OBSERVERS = ("mosquitto", "beacon", "static", "embedded")
+MODES = ("hansa", "mqtt-fed")
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
 
@@ -83,11 +86,14 @@ class AgentSettings:
     """Added for every GiB of this machine's memory."""
     capacity_per_core: float = 0.0
     """Added for every core of this machine."""
+    mode: str = "hansa"
+    """hansa, or mqtt-fed: be a node of that federator instead, with what [mqtt_fed] says."""
     log: str = "info"
     """Least severity that is logged: debug, info, warning or error."""
     broker: BrokerSettings = field(default_factory=BrokerSettings)
     link: LinkSettings = field(default_factory=LinkSettings)
     admin: AdminSettings = field(default_factory=AdminSettings)
+    mqtt_fed: MqttFedSettings = field(default_factory=MqttFedSettings)
     delivery: DeliverySettings = field(default_factory=DeliverySettings)
     telemetry: TelemetrySettings = field(default_factory=TelemetrySettings)
     protocol: ProtocolSettings = field(default_factory=ProtocolSettings)
@@ -131,6 +137,10 @@ def load(path: Path | None, environment: Mapping[str, str] = os.environ) -> Agen
 
 def _check(settings: AgentSettings) -> None:
     """Refuse what cannot work, naming the setting and what to change."""
+    if settings.mode not in MODES:
+        raise UsageError(f"mode must be one of {', '.join(MODES)}, not {settings.mode!r}")
+    if settings.mode == "mqtt-fed" and settings.broker.observer == "embedded":
+        raise UsageError('mode = "mqtt-fed" needs a broker with MQTT 5, which embedded is not')
     if settings.log not in LOG_LEVELS:
         raise UsageError(f"log must be one of {', '.join(LOG_LEVELS)}, not {settings.log!r}")
     if len(settings.title.encode()) > LABEL_BYTES_MAX:
@@ -149,6 +159,7 @@ def _check(settings: AgentSettings) -> None:
         if not least <= port <= PORT_MAX:
             raise UsageError(f"[{place}] port must be from {least} to {PORT_MAX}, not {port}")
     check_link(settings.link)
+    check_mqtt_fed(settings.mqtt_fed)
 
 
 def _check_broker(broker: BrokerSettings) -> None:
@@ -181,6 +192,19 @@ def broker_address(broker: BrokerSettings) -> BrokerAddress:
         broker.username or None,
         broker.password or None,
         tls_context("broker", broker),
+    )
+
+
+def link_access(settings: AgentSettings, client_id: str) -> Access:
+    """Return how to be let in at neighbours' brokers; raise UsageError if tls_ca is of no use."""
+    given = settings.link.mqtt
+    return Access(
+        given.prefix,
+        broker_address(settings.broker),
+        client_id,
+        given.username or None,
+        given.password or None,
+        tls_context("link.mqtt", given),
     )
 
 

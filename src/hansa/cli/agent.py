@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from hansa.agent.mqttfed.service import FedAgent
 from hansa.agent.service import Agent
 from hansa.agent.settings import AgentSettings, load
 from hansa.agent.state import StateDirectory
@@ -66,6 +67,9 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 
 async def _run(settings: AgentSettings, state: StateDirectory) -> int:
+    if settings.mode == "mqtt-fed":
+        await FedAgent(settings).run()
+        return 0
     reason = await Agent(settings, state).run()
     if reason:
         print(f"hansa: {reason}", file=sys.stderr)

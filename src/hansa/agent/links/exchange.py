@@ -4,7 +4,6 @@ import random
 from collections import Counter
 from itertools import count
 
-from hansa.agent.brokers.access import tls_context
 from hansa.agent.brokers.connection import BrokerAddress
 from hansa.agent.links.dialling import Failed
 from hansa.agent.links.link import Address, Listener
@@ -29,25 +28,15 @@ class Exchange:
         listener: Listener,
         chance: random.Random,
         settings: LinkSettings,
-        own: BrokerAddress,
-        client_id: str,
+        access: Access,
     ) -> None:
-        """Prepare; raise UsageError if a setting is of no use. Client ids begin with the last."""
+        """Prepare; `access` is for links through brokers."""
         ids = count(1)
-        given = settings.mqtt
-        access = Access(
-            given.prefix,
-            own,
-            client_id,
-            given.username or None,
-            given.password or None,
-            tls_context("link.mqtt", given),
-        )
         self._settings = settings
         self._tcp = TcpLinks(listener, chance, ids, settings.window)
         self._udp = UdpLinks(listener, chance, ids)
         self._mqtt = MqttLinks(listener, chance, ids, access, settings.window)
-        self.address = listening_at(settings, own)
+        self.address = listening_at(settings, access.own)
         """Where neighbours find us."""
 
     @property

@@ -1,0 +1,54 @@
+"""The section `[mqtt_fed]` of an agent's settings: for mode = "mqtt-fed"."""
+
+from dataclasses import dataclass
+
+from hansa.agent.links.link import Address
+from hansa.agent.links.settings import BROKER_PORT, parse_address
+from hansa.errors import UsageError
+from hansa.mqttfed.messages import ID_MAX
+
+REDUNDANCY_MAX = 16
+
+
+@dataclass(frozen=True, slots=True)
+class MqttFedSettings:
+    """A node among those of mqtt-fed; beacon_interval is that of [broker]."""
+
+    id: int = 0
+    """This node's, unlike all others'; the smaller one of two cores wins."""
+    neighbours: tuple[str, ...] = ()
+    """Brokers to publish at, as id@host:port; their federators must name us too. How to be let in
+    is said in [link.mqtt]."""
+    redundancy: int = 2
+    """Parents at the same distance from the core that get every publication."""
+    announce_interval: float = 10.0
+    """Seconds between a core's announcements, core_ann_interval in mqtt-fed; lost after three."""
+
+
+def check_mqtt_fed(given: MqttFedSettings) -> None:
+    """Refuse what cannot work, naming the setting and what to change."""
+    if not 0 <= given.id <= ID_MAX:
+        raise UsageError(f"[mqtt_fed] id must be from 0 to {ID_MAX}, not {given.id}")
+    if not 1 <= given.redundancy <= REDUNDANCY_MAX:
+        raise UsageError(
+            f"[mqtt_fed] redundancy must be from 1 to {REDUNDANCY_MAX}, not {given.redundancy}"
+        )
+    if given.announce_interval <= 0:
+        raise UsageError(
+            f"[mqtt_fed] announce_interval must be above 0 seconds, not {given.announce_interval}"
+        )
+    if given.id in parse_neighbours(given):
+        raise UsageError(f"[mqtt_fed] neighbours: {given.id} is this node's own id")
+
+
+def parse_neighbours(given: MqttFedSettings) -> dict[int, Address]:
+    """Return where the broker of each neighbour is."""
+    found: dict[int, Address] = {}
+    for text in given.neighbours:
+        id_, mark, place = text.partition("@")
+        if not mark or not (id_.isascii() and id_.isdigit()) or int(id_) > ID_MAX:
+            raise UsageError(f"[mqtt_fed] neighbour {text!r}: write it as id@host:port")
+        if int(id_) in found:
+            raise UsageError(f"[mqtt_fed] neighbour {text!r}: the id {id_} is there twice")
+        found[int(id_)] = parse_address(place, BROKER_PORT)
+    return found

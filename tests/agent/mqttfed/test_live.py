@@ -1,0 +1,202 @@
+"""A Hansa agent among nodes of mqtt-fed, on real brokers: in each of the four places it can have.
+
+The others are `peer`, a second reading of the format. Intervals are short, as they are settings.
+"""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from tests.agent.live import eventually
+from tests.agent.mqttfed.peer import Peer
+from tests.agent.process import Process, Scene
+from tests.agent.sure import SureClient
+
+INTERVAL = 0.5
+
+
+class Fed:
+    """Brokers in a given graph; beside one of them Hansa's agent, beside the others peers."""
+
+    def __init__(self, scene: Scene, links: list[tuple[int, int]], hansa: int, **more: Any) -> None:
+        self.scene = scene
+        ids = sorted({id_ for link in links for id_ in link})
+        self.brokers = {id_: scene.broker() for id_ in ids}
+        self.hansa = hansa
+        near = {id_: [a + b - id_ for a, b in links if id_ in (a, b)] for id_ in ids}
+        places = ",".join(f"{n}@127.0.0.1:{self.brokers[n].port}" for n in near[hansa])
+        settings = {"broker_observer": "beacon", **more}
+        self.agent: Process = scene.agent(
+            mode="mqtt-fed",
+            mqtt_fed_id=hansa,
+            mqtt_fed_neighbours=places,
+            mqtt_fed_announce_interval=INTERVAL,
+            broker_beacon_interval=INTERVAL,
+            broker_port=self.brokers[hansa].port,
+            broker_log_file=self.brokers[hansa].log_file,
+            **settings,
+        )
+        self.peers = {
+            id_: Peer(
+                id_, self.brokers[id_].port, {n: self.brokers[n].port for n in near[id_]}, INTERVAL
+            )
+            for id_ in ids
+            if id_ != hansa
+        }
+        self.clients: list[SureClient] = []
+
+    def close(self) -> None:
+        for client in self.clients:
+            client.kill()
+        for peer in self.peers.values():
+            peer.close()
+
+    def client(self, id_: int) -> SureClient:
+        made = SureClient(self.brokers[id_].port)
+        self.clients.append(made)
+        return made
+
+    def status(self) -> dict[str, Any]:
+        code, page = self.agent.page("/status")
+        found: dict[str, Any] = json.loads(page) if code == 200 else {}
+        return found
+
+    def topic(self) -> dict[str, Any]:
+        found: dict[str, Any] = self.status().get("topics", {}).get("t", {})
+        return found
+
+
+@pytest.fixture
+def fed(scene: Scene) -> Iterator[Any]:
+    made: list[Fed] = []
+
+    def make(links: list[tuple[int, int]], hansa: int, **settings: Any) -> Fed:
+        made.append(Fed(scene, links, hansa, **settings))
+        return made[0]
+
+    yield make
+    for each in made:
+        each.close()
+
+
+def beaconing(client: SureClient, holds: Any) -> Any:
+    """What `eventually` waits for, with a beacon each time, as clients of mqtt-fed send."""
+
+    def look() -> Any:
+        client.publish("federator/beacon/t", b"")
+        return holds()
+
+    return look
+
+
+def assert_arrives_once(publisher: SureClient, subscribers: list[SureClient]) -> None:
+    payloads = [b"%d" % number for number in range(20)]
+    for subscriber in subscribers:  # none of their beacons may run out meanwhile
+        subscriber.publish("federator/beacon/t", b"")
+    publisher.publish_surely(2, "federated/t", *payloads)
+    for subscriber in subscribers:
+        assert subscriber.read_until(len(payloads)) == payloads
+
+
+def test_as_core_and_as_publisher_in_the_mesh(fed):
+    world = fed([(1, 2), (2, 3)], hansa=1)
+    one, three = world.client(1), world.client(3).subscribe_surely("federated/t")
+    one.subscribe_surely("federated/t")
+    eventually(beaconing(one, lambda: world.topic().get("core") == 1), "Hansa is core")
+    eventually(beaconing(three, lambda: world.topic().get("children") == [2]), "a child")
+    one.publish("federator/beacon/t", b"")
+    eventually(lambda: world.peers[3].core_of("t") == 1, "all know it")
+    assert_arrives_once(one, [three])
+    assert one.received[-1].payload == b"19"  # its own broker's copies
+    one.forget()
+    assert_arrives_once(three, [one])
+
+
+def test_as_member_with_two_parents(fed):
+    world = fed([(1, 2), (1, 3), (2, 4), (3, 4)], hansa=4)
+    one, four = world.client(1), world.client(4).subscribe_surely("federated/t")
+    eventually(beaconing(one, lambda: world.topic().get("core") == 1), "Hansa knows the core")
+    eventually(
+        beaconing(four, lambda: world.topic().get("parents") == [2, 3]), "both ways are as long"
+    )
+    eventually(
+        beaconing(four, lambda: all(4 in world.peers[n].children_of("t") for n in (2, 3))), "child"
+    )
+    one.publish("federator/beacon/t", b"")
+    assert_arrives_once(one, [four])
+    assert world.status()["counters"]["left aside: duplicate"] >= 20
+
+
+def test_as_publisher_outside_the_mesh(fed):
+    world = fed([(1, 2), (2, 3)], hansa=3)
+    one, three = world.client(1).subscribe_surely("federated/t"), world.client(3)
+    eventually(beaconing(one, lambda: world.topic().get("parents") == [2]), "a way to the core")
+    assert world.topic()["wanted"] is False
+    assert_arrives_once(three, [one])
+
+
+def test_as_interconnecting_node(fed):
+    world = fed([(1, 2), (2, 3)], hansa=2)
+    one, three = world.client(1), world.client(3).subscribe_surely("federated/t")
+    one.subscribe_surely("federated/t")
+    eventually(beaconing(one, lambda: world.peers[3].core_of("t") == 1), "announced through Hansa")
+    eventually(beaconing(three, lambda: world.topic().get("children") == [3]), "a child of Hansa")
+    eventually(beaconing(one, lambda: world.peers[1].children_of("t") == [2]), "Hansa a child")
+    three.publish("federator/beacon/t", b"")
+    assert_arrives_once(one, [three])
+    assert world.topic()["wanted"] is False
+    one.forget()
+    one.publish("federator/beacon/t", b"")
+    assert_arrives_once(three, [one])
+
+
+def test_with_an_observer_clients_need_no_beacons_and_wildcards_are_told(fed):
+    world = fed([(1, 2)], hansa=1, broker_observer="mosquitto")
+    subscriber = world.client(1).subscribe_surely("federated/t", "federated/+", "other/t")
+    eventually(lambda: world.topic().get("core") == 1, "wanted without a beacon")
+    world.agent.says("filter left out filter='federated/+' reason='mqtt-fed has no wildcards'")
+    assert [*world.status()["topics"]] == ["t"]
+    eventually(lambda: world.peers[2].core_of("t") == 1, "announced")
+    world.client(2).publish_surely(2, "federated/t", b"x")
+    subscriber.read_until(1)
+    assert {each.payload for each in subscriber.received} == {b"x"}
+    subscriber.kill()
+    eventually(lambda: world.status()["topics"] == {}, "no core any more")
+
+
+def test_a_restarted_agent_is_not_taken_for_its_earlier_life(fed, scene):
+    world = fed([(1, 2)], hansa=2)
+    one, two = world.client(1).subscribe_surely("federated/t"), world.client(2)
+    eventually(beaconing(one, lambda: world.topic().get("core") == 1), "a core is known")
+    assert_arrives_once(two, [one])
+    world.agent.close()
+    again = scene.agent(
+        mode="mqtt-fed",
+        mqtt_fed_id=2,
+        mqtt_fed_neighbours=f"1@127.0.0.1:{world.brokers[1].port}",
+        mqtt_fed_announce_interval=INTERVAL,
+        broker_beacon_interval=INTERVAL,
+        broker_observer="beacon",
+        broker_port=world.brokers[2].port,
+    )
+    world.agent = again
+    one.forget()
+    eventually(beaconing(one, lambda: world.topic().get("core") == 1), "a core is known")
+    assert_arrives_once(two, [one])  # numbers that start at 0 again would be cut as duplicates
+
+
+def test_a_neighbour_that_is_away_is_told_and_costs_nothing(scene):
+    agent = scene.agent(
+        mode="mqtt-fed",
+        mqtt_fed_id=1,
+        mqtt_fed_neighbours="2@127.0.0.1:1",
+        broker_observer="static",
+        broker_filters="federated/t",
+        broker_port=scene.broker().port,
+    )
+    agent.says("broker lost, still trying address=127.0.0.1:1 reason='Connection refused'")
+    agent.says("core changed topic='t' core=1")
+    agent.process.terminate()
+    assert agent.wait() == 0
+    assert "Traceback" not in agent.log

@@ -1,0 +1,190 @@
+"""The mesh of one topic, rule by rule."""
+
+import pytest
+
+from hansa.mqttfed.effects import CoreChanged, LeftAside, Send
+from hansa.mqttfed.mesh import DISTANCE_MAX, Following, Leading, TopicMesh
+from hansa.mqttfed.messages import CoreAnnouncement, Membership
+from hansa.mqttfed.settings import FedSettings
+
+SETTINGS = FedSettings(
+    node=5, neighbours=(1, 2, 3), redundancy=2, announce_interval=10.0, beacon_interval=5.0
+)
+
+
+def mesh(**changes: object) -> TopicMesh:
+    return TopicMesh("t", SETTINGS, epoch=1_000.0, **changes)  # type: ignore[arg-type]
+
+
+def to_all(message: CoreAnnouncement) -> list[Send]:
+    return [Send(each, "t", message) for each in (1, 2, 3)]
+
+
+def announced(core: int = 4, number: int = 7, distance: int = 2, sender: int = 1) -> object:
+    return CoreAnnouncement(core, number, distance, sender)
+
+
+def follower(**changes: object) -> TopicMesh:
+    """A node that has heard of a core, from neighbour 1."""
+    made = mesh(**changes)
+    made.hear(CoreAnnouncement(4, 7, 2, 1), now=0.0)
+    return made
+
+
+# ---------------------------------------------------------------- being core
+
+
+def test_the_first_beacon_makes_a_core_which_announces_itself_at_once():
+    node = mesh()
+    assert node.beacon(3.0) == [CoreChanged("t", 5), *to_all(CoreAnnouncement(5, 1_003, 0, 5))]
+    assert node.next_deadline() == 13.0
+
+
+def test_a_core_announces_itself_every_interval_with_a_greater_number():
+    node = mesh(is_wanted=True)
+    node.wake(0.0)
+    assert node.wake(9.9) == []
+    assert node.wake(10.0) == to_all(CoreAnnouncement(5, 1_010, 0, 5))
+    assert node.wake(20.5) == to_all(CoreAnnouncement(5, 1_020, 0, 5))
+
+
+def test_numbers_grow_even_if_announcements_come_faster_than_seconds():
+    node = mesh(is_wanted=True)
+    node.wake(0.0)
+    node.state = Leading(due=0.1)
+    assert node.wake(0.1) == to_all(CoreAnnouncement(5, 1_001, 0, 5))
+
+
+def test_beacons_are_valid_for_three_intervals_and_with_the_last_a_core_ends():
+    node = mesh()
+    node.beacon(0.0)
+    node.wake(10.0)
+    assert node.next_deadline() == 15.0
+    assert node.wake(14.9) == []
+    assert node.wake(15.0) == [CoreChanged("t", None)]
+    assert (node.is_idle, node.next_deadline()) == (True, None)
+
+
+def test_a_core_with_a_smaller_id_wins():
+    node = mesh(is_wanted=True)
+    node.wake(0.0)
+    node.children = {3: 99.0}
+    told = node.hear(CoreAnnouncement(4, 0, 0, 1), now=1.0)
+    assert told == [
+        CoreChanged("t", 4),
+        Send(1, "t", Membership(4, 0, 5)),
+        *[Send(each, "t", CoreAnnouncement(4, 0, 2, 5)) for each in (2, 3)],
+    ]
+    assert node.children == {}
+
+
+def test_a_core_with_a_greater_id_is_left_alone():
+    node = mesh(is_wanted=True)
+    node.wake(0.0)
+    assert node.hear(CoreAnnouncement(9, 0, 0, 1), now=1.0) == []
+    assert node.core == 5
+
+
+# ---------------------------------------------------------------- following
+
+
+def test_an_announcement_is_passed_on_with_the_distance_counted_at_both_ends():
+    node = mesh()
+    told = node.hear(CoreAnnouncement(4, 7, 2, 1), now=0.0)
+    onward = CoreAnnouncement(4, 7, 4, 5)
+    assert told == [CoreChanged("t", 4), Send(2, "t", onward), Send(3, "t", onward)]
+    assert node.state == Following(4, 7, distance=3, until=30.0, parents=(1,))
+
+
+@pytest.mark.parametrize(
+    ("said", "parents"),
+    [
+        (announced(number=6, sender=2), (1,)),
+        (announced(distance=3, sender=2), (1,)),
+        (announced(distance=2, sender=2), (1, 2)),
+        (announced(distance=1, sender=2), (2,)),
+        (announced(number=8, distance=9, sender=2), (2,)),
+        (announced(core=5, sender=2), (1,)),
+        (announced(sender=5), (1,)),
+    ],
+    ids=["older", "longer", "as long", "shorter", "newer", "of our own", "from ourselves"],
+)
+def test_which_announcement_counts(said, parents):
+    node = follower()
+    node.hear(said, now=1.0)
+    assert node.parents == parents
+
+
+def test_of_too_many_parents_those_with_the_smallest_ids_stay():
+    node = mesh()
+    for sender in (3, 2, 1):
+        node.hear(CoreAnnouncement(4, 7, 2, sender), now=0.0)
+    assert node.parents == (1, 2)
+
+
+def test_a_member_tells_each_parent_once_per_number():
+    node = follower(is_wanted=True)
+    assert node.hear(CoreAnnouncement(4, 7, 2, 2), now=0.0) == [Send(2, "t", Membership(4, 7, 5))]
+    assert node.beacon(1.0) == []
+    assert Send(1, "t", Membership(4, 8, 5)) in node.hear(CoreAnnouncement(4, 8, 2, 1), now=2.0)
+
+
+def test_interest_that_comes_later_is_told_to_all_parents():
+    node = follower()
+    node.hear(CoreAnnouncement(4, 7, 2, 2), now=0.0)
+    assert node.want(True, 1.0) == [Send(each, "t", Membership(4, 7, 5)) for each in (1, 2)]
+    assert node.want(False, 2.0) == []
+
+
+def test_a_core_that_is_silent_for_three_intervals_is_replaced_by_who_wants_the_topic():
+    node = follower(is_wanted=True)
+    assert node.next_deadline() == 30.0
+    assert node.wake(29.9) == []
+    assert node.wake(30.0) == [CoreChanged("t", 5), *to_all(CoreAnnouncement(5, 1_030, 0, 5))]
+
+
+def test_a_core_that_is_silent_is_forgotten_by_who_does_not():
+    node = follower()
+    assert node.wake(30.0) == [CoreChanged("t", None)]
+    assert node.is_idle
+
+
+def test_a_distance_that_no_federation_has_is_left_aside():
+    node = mesh()
+    said = CoreAnnouncement(4, 7, DISTANCE_MAX + 1, 1)
+    assert node.hear(said, now=0.0) == [LeftAside("invalid", f"a distance of {DISTANCE_MAX + 1}")]
+
+
+# ---------------------------------------------------------------- members
+
+
+def test_a_child_makes_a_node_that_wants_nothing_interconnect():
+    node = follower()
+    assert node.join(Membership(4, 7, 3), now=1.0) == [Send(1, "t", Membership(4, 7, 5))]
+    assert node.ways(None, now=2.0) == [1, 3]
+    assert node.ways(3, now=2.0) == [1]
+    assert node.ways(None, now=31.0) == [1]
+
+
+def test_a_second_parent_of_an_interconnecting_node_is_told_too():
+    node = follower()
+    node.join(Membership(4, 7, 3), now=1.0)
+    assert node.hear(CoreAnnouncement(4, 7, 2, 2), now=1.0) == [Send(2, "t", Membership(4, 7, 5))]
+
+
+@pytest.mark.parametrize(
+    "said", [Membership(9, 7, 3), Membership(4, 6, 3), Membership(4, 7, 5)], ids=str
+)
+def test_memberships_that_mean_another_mesh_are_left_aside(said):
+    node = follower()
+    assert node.join(said, now=1.0) == []
+    assert node.children == {}
+
+
+def test_children_of_a_core_are_forgotten_after_three_announcements():
+    node = mesh(is_wanted=True)
+    node.wake(0.0)
+    assert node.join(Membership(5, 1, 3), now=0.0) == []
+    assert node.children == {3: 30.0}
+    node.wake(30.0)
+    assert node.children == {}

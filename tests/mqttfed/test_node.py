@@ -1,0 +1,205 @@
+"""One node of mqtt-fed, and whole federations of them without brokers."""
+
+import random
+from collections import Counter
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hansa.mqttfed.effects import CoreChanged, Deliver, LeftAside, Send
+from hansa.mqttfed.messages import (
+    BEACON,
+    CORE_ANN,
+    FEDERATED,
+    PREFIXES,
+    CoreAnnouncement,
+    Membership,
+    Routed,
+    write,
+)
+from hansa.mqttfed.node import FedNode, InterestChanged, Received, TimerFired, TopicView
+from hansa.mqttfed.settings import FedSettings
+
+
+def node(**changes: int) -> FedNode:
+    return FedNode(FedSettings(node=5, neighbours=(1, 2), **changes), birth=1_000, now=0.0)
+
+
+def received(message: CoreAnnouncement | Membership | Routed) -> Received:
+    return Received(*write("t", message))
+
+
+ANNOUNCED = received(CoreAnnouncement(4, 7, 0, 1))
+
+
+def test_as_core():
+    core = node()
+    core.handle(Received(BEACON + "t", b""), 0.0)
+    core.handle(received(Membership(5, 1_000, 2)), 0.1)
+    assert core.view() == {"t": TopicView(5, (), (2,), wanted=True)}
+    first, second = Routed(5, 1_000_000, 5, b"x"), Routed(5, 1_000_001, 5, b"y")
+    assert core.handle(Received(FEDERATED + "t", b"x"), 0.2) == [Send(2, "t", first)]
+    assert core.handle(Received(FEDERATED + "t", b"y"), 0.2) == [Send(2, "t", second)]
+    assert core.handle(received(Routed(2, 9, 2, b"z")), 0.3) == [Deliver("t", b"z")]
+
+
+def test_as_member():
+    member = node()
+    member.handle(ANNOUNCED, 0.0)
+    assert member.handle(Received(BEACON + "t", b""), 0.1) == [Send(1, "t", Membership(4, 7, 5))]
+    assert member.handle(received(Routed(4, 0, 1, b"z")), 0.2) == [Deliver("t", b"z")]
+    assert member.handle(received(Routed(4, 0, 2, b"z")), 0.3) == [LeftAside("duplicate")]
+
+
+def test_as_publisher_outside_the_mesh():
+    outside = node()
+    outside.handle(ANNOUNCED, 0.0)
+    sent = Routed(5, 1_000_000, 5, b"x")
+    assert outside.handle(Received(FEDERATED + "t", b"x"), 0.1) == [Send(1, "t", sent)]
+    assert outside.handle(received(sent), 0.2) == [LeftAside("from no neighbour", "5")]
+    back = Routed(5, 1_000_000, 1, b"x")
+    assert outside.handle(received(back), 0.2) == [LeftAside("duplicate")]
+
+
+def test_as_interconnecting_node():
+    between = node()
+    between.handle(ANNOUNCED, 0.0)
+    assert between.handle(received(Membership(4, 7, 2)), 0.1) == [Send(1, "t", Membership(4, 7, 5))]
+    onward = Send(2, "t", Routed(4, 0, 5, b"x"))
+    assert between.handle(received(Routed(4, 0, 1, b"x")), 0.2) == [onward]
+    onward = Send(1, "t", Routed(9, 0, 5, b"x"))
+    assert between.handle(received(Routed(9, 0, 2, b"x")), 0.2) == [onward]
+
+
+def test_interest_that_no_beacon_tells_counts_as_much():
+    quiet = node()
+    told = quiet.handle(InterestChanged(added=("t",)), 0.0)
+    assert told[0] == CoreChanged("t", 5)
+    assert quiet.handle(InterestChanged(removed=("t",)), 1.0) == [CoreChanged("t", None)]
+    assert quiet.view() == {}
+
+
+@pytest.mark.parametrize(
+    ("event", "reason"),
+    [
+        (Received(FEDERATED + "t", b"x"), LeftAside("no core is known")),
+        (received(Routed(9, 0, 2, b"x")), LeftAside("no core is known")),
+        (received(Membership(4, 7, 2)), LeftAside("no mesh, or no room for one")),
+        (received(Membership(4, 7, 9)), LeftAside("from no neighbour", "9")),
+        (
+            Received(CORE_ANN + "t", b""),
+            LeftAside("invalid", "0 bytes are too few for federator/core_ann/"),
+        ),
+        (InterestChanged(removed=("t",)), LeftAside("no mesh, or no room for one")),
+    ],
+)
+def test_what_leads_to_nothing_says_why(event, reason):
+    assert node().handle(event, 0.0) == [reason]
+
+
+def test_topics_and_what_was_seen_are_bounded():
+    small = node(topics_max=1, seen_max=1)
+    small.handle(Received(BEACON + "t", b""), 0.0)
+    full = [LeftAside("no mesh, or no room for one")]
+    assert small.handle(Received(BEACON + "u", b""), 0.0) == full
+    assert small.handle(InterestChanged(added=("u",)), 0.0) == full
+    for number in (0, 1, 0):  # the first one has been forgotten when it comes again
+        assert small.handle(received(Routed(1, number, 1, b"")), 0.1) == [Deliver("t", b"")]
+
+
+def test_what_ended_before_a_message_came_is_not_used_for_it():
+    late = node()
+    late.handle(ANNOUNCED, 0.0)
+    told = late.handle(Received(FEDERATED + "t", b"x"), 30.0)
+    assert told == [CoreChanged("t", None), LeftAside("no core is known")]
+    assert (late.view(), late.next_deadline()) == ({}, None)
+
+
+@given(st.lists(st.tuples(st.sampled_from(PREFIXES), st.binary(max_size=40)), max_size=30))
+def test_nothing_that_anybody_publishes_makes_it_raise(said):
+    anybody = node()
+    for number, (prefix, payload) in enumerate(said):
+        anybody.handle(Received(prefix + "t", payload), float(number))
+        anybody.handle(TimerFired(), number + 0.5)
+        anybody.next_deadline()
+
+
+# ---------------------------------------------------------------- federations
+
+
+class Federation:
+    """Nodes whose messages arrive in a random order between neighbours that stays the same."""
+
+    def __init__(self, links: set[tuple[int, int]], redundancy: int, chance: random.Random) -> None:
+        near: dict[int, list[int]] = {}
+        for a, b in links:
+            near.setdefault(a, []).append(b)
+            near.setdefault(b, []).append(a)
+        self.chance = chance
+        self.now = 0.0
+        self.nodes = {
+            name: FedNode(FedSettings(name, tuple(sorted(others)), redundancy), 1_000, 0.0)
+            for name, others in near.items()
+        }
+        self.queues: dict[tuple[int, int], list[Received]] = {}
+        self.delivered: Counter[tuple[int, bytes]] = Counter()
+
+    def do(self, name: int, event: Received | TimerFired) -> None:
+        if name not in self.nodes:
+            return  # it is dead
+        for effect in self.nodes[name].handle(event, self.now):
+            if isinstance(effect, Send):
+                way = (name, effect.neighbour)
+                said = Received(*write(effect.topic, effect.message))
+                self.queues.setdefault(way, []).append(said)
+            elif isinstance(effect, Deliver):
+                self.delivered[name, effect.payload] += 1
+
+    def settle(self) -> None:
+        while waiting := sorted(way for way, queue in self.queues.items() if queue):
+            way = self.chance.choice(waiting)
+            self.do(way[1], self.queues[way].pop(0))
+
+    def pass_time(self, seconds: float, wanting: list[int]) -> None:
+        until = self.now + seconds
+        while self.now < until:
+            self.now += 1.0
+            for name in self.nodes:
+                self.do(name, TimerFired())
+                if name in wanting and self.now % 5 == 0:
+                    self.do(name, Received(BEACON + "t", b""))
+            self.settle()
+
+
+def connected(count: int, extra: int, chance: random.Random) -> set[tuple[int, int]]:
+    links = {(chance.randrange(number), number) for number in range(1, count)}
+    links |= {(a, b) for a, b in (sorted(chance.sample(range(count), 2)) for _ in range(extra))}
+    return links
+
+
+@settings(max_examples=60)
+@given(st.integers(0, 10**6), st.integers(2, 8), st.integers(1, 3))
+def test_every_subscriber_gets_what_anybody_publishes_once(seed, count, redundancy):
+    chance = random.Random(seed)
+    world = Federation(connected(count, count // 2, chance), redundancy, chance)
+    wanting = chance.sample(range(count), chance.randint(1, count))
+    world.pass_time(25.0, wanting)
+    cores = {view["t"].core for view in (node.view() for node in world.nodes.values())}
+    assert cores == {min(wanting)}
+    for name in world.nodes:
+        world.do(name, Received(FEDERATED + "t", b"%d" % name))
+        world.settle()
+    expected = {(s, b"%d" % name) for s in wanting for name in world.nodes if name != s}
+    assert world.delivered == dict.fromkeys(expected, 1)
+
+
+def test_when_the_core_dies_another_takes_over():
+    world = Federation({(0, 1), (1, 2), (2, 3), (0, 3)}, 2, random.Random(1))
+    world.pass_time(25.0, [0, 1, 3])
+    del world.nodes[0]
+    world.pass_time(60.0, [1, 3])
+    assert {node.view()["t"].core for node in world.nodes.values()} == {1}
+    world.do(2, Received(FEDERATED + "t", b"x"))
+    world.settle()
+    assert world.delivered == {(1, b"x"): 1, (3, b"x"): 1}
