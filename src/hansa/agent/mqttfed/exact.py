@@ -36,7 +36,8 @@ class ExactClient:
         self._filters = filters
         self._received = received
         self._waiting: deque[tuple[str, bytes]] = deque()
-        self._under_way: set[int] = set()
+        self._under_way: set[int] = set()  # packet ids that the broker has not accepted yet
+        self._accepted: set[int] = set()  # and those whose handshake has to end
         self._last_id = 0
         self._is_online = False
 
@@ -89,6 +90,7 @@ class ExactClient:
         self._is_online = False
         self._waiting.clear()
         self._under_way.clear()
+        self._accepted.clear()
         self._status(reason)
 
     def _send(self) -> None:
@@ -104,7 +106,7 @@ class ExactClient:
     def _free_id(self) -> int:
         while True:
             self._last_id = 1 + self._last_id % PACKET_IDS
-            if self._last_id not in self._under_way:
+            if not any(self._last_id in taken for taken in (self._under_way, self._accepted)):
                 self._under_way.add(self._last_id)
                 return self._last_id
 
@@ -120,12 +122,13 @@ class ExactClient:
         match steps[0]:
             case packets.PubRec():
                 self.counters["dropped: the broker refuses it"] += len(steps) - len(ids)
-                self._under_way -= {step.packet_id for step in steps if step.refused}
+                self._under_way -= {step.packet_id for step in steps}
+                self._accepted.update(ids)
                 if ids:
                     self.connection.order(inputs.Answer([packets.PubRel(each) for each in ids]))
             case packets.PubRel():
                 answers = [packets.PubComp(step.packet_id) for step in steps]
                 self.connection.order(inputs.Answer(answers))
             case _:
-                self._under_way -= {step.packet_id for step in steps}
+                self._accepted -= {step.packet_id for step in steps}
         self._send()
