@@ -22,7 +22,16 @@ from tests.journal.journals import (
 from hansa.errors import JournalUnusable
 from hansa.journal import disk
 from hansa.journal.reader import Reader
-from hansa.journal.records import Accepted, Bound, Completed, Progress, Record, Recorded, Trimmed
+from hansa.journal.records import (
+    Accepted,
+    Bound,
+    Completed,
+    Progress,
+    Record,
+    Recorded,
+    Settled,
+    Trimmed,
+)
 from hansa.journal.segment import FRAME_BYTES, HEADER_BYTES
 from hansa.journal.writer import Writer
 
@@ -146,6 +155,7 @@ def test_what_retention_drops_is_said_in_the_journal(path):
             writer.append(captured(number))
             writer.commit()
         first = writer.first_number
+        writer.append(Settled(1))  # says what the last commit dropped
     said = [record for record in read(path) if isinstance(record, Trimmed)]
     assert 1 < first < 101
     assert numbers(path) == list(range(first, 101))

@@ -85,6 +85,17 @@ def test_7_1_more_receivers_than_a_publication_can_name_are_counted():
     assert more == [Ignored("receivers_max")] * 2
 
 
+def test_7_1_what_nobody_is_owed_may_be_kept_and_does_not_leave():
+    """7.1 A shell may want it in the journal: it has a position, and stays. Although the group's
+    name covers it, nobody wants this topic."""
+    wire = settled("1-2", (2, "a/b"), group_depth=1)
+    kept = wire.nodes[1].custody.outbox.capture(Published("a/c", b"x", 1), ())
+    assert (kept.number, kept.previous) == (1, ())
+    wire.give(1, Kept(kept.life, kept.number))
+    wire.run(10.0)
+    assert wire.copies() == []
+
+
 def test_7_2_nothing_leaves_before_the_journal_is_safe():
     """7.2 `Keep`, then `Kept`, then it leaves."""
     wire = settled("1-2", (2, "a"))

@@ -11,6 +11,7 @@ from time import monotonic
 from typing import Protocol
 
 from hansa.agent.links.link import Link
+from hansa.agent.records.topics import Topics
 from hansa.agent.records.witness import Witness
 from hansa.errors import InvalidFrame
 from hansa.protocol.effects import (
@@ -78,6 +79,8 @@ class Driver:
         self.node = node
         self.broker: BrokerPort | None = None
         self.custody: CustodyPort | None = None
+        self.recorded = Topics()
+        """Topics whose publications of QoS 1 and 2 are kept even if nobody is owed them."""
         self.witness: Witness | None = None
         """Sees everything, for telemetry; None if nobody wants any."""
         self.links: dict[LinkId, Link] = {}
@@ -148,15 +151,17 @@ class Driver:
 
     def captured_surely(self, publication: Captured) -> Publication | None:
         """A client published at QoS 1 or 2; return it as it has to be kept before it leaves, None
-        if nobody is owed it."""
+        if it need not be kept."""
         kept: Publication | None = None
         for effect in self.node.start((publication,), self._outgoing):
             if isinstance(effect, Keep):
                 kept = effect.publication
-                if self.witness:
-                    self.witness.captured(self.witness.clock(), kept)
             else:
                 self._perform(effect)
+        if kept is None and publication.topic in self.recorded:
+            kept = self.node.custody.outbox.capture(publication, ())
+        if kept is not None and self.witness:
+            self.witness.captured(self.witness.clock(), kept)
         return kept
 
     def close_links(self, reason: str) -> None:

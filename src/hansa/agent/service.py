@@ -28,9 +28,10 @@ from hansa.agent.links.exchange import Exchange, listening_at
 from hansa.agent.links.link import Address, Link
 from hansa.agent.metrics import as_metrics
 from hansa.agent.reasons import explain
-from hansa.agent.records.telemetry import Telemetry
+from hansa.agent.records.bookkeeping import Bookkeeping
+from hansa.agent.records.topics import Topics
 from hansa.agent.settings import AgentSettings, broker_address, link_access
-from hansa.agent.state import SUBSCRIPTIONS, TELEMETRY, StateDirectory
+from hansa.agent.state import SUBSCRIPTIONS, StateDirectory
 from hansa.errors import UsageError
 from hansa.mqtt import effects
 from hansa.mqtt.options import NEVER_EXPIRES, Options
@@ -64,7 +65,10 @@ class Agent:
         self.identity = state.identity(settings.title, addresses, settings.total_capacity)
         self._chronicle = Chronicle(self._name_of)
         self._alarms = Alarms()
-        self._safekeeping = Safekeeping(state, self.identity, settings.delivery, self._alarms)
+        topics = Topics(settings.record)
+        self._safekeeping = Safekeeping(
+            state, self.identity, settings.delivery, self._alarms, topics
+        )
         self.driver = Driver(
             Node(self.identity, settings.protocol, self._safekeeping.past()),
             news=self._note_news,
@@ -73,16 +77,16 @@ class Agent:
         )
         access = link_access(settings, self._client_id(""))
         self.exchange = Exchange(self.driver, self._chance, settings.link, access)
+        self._books = Bookkeeping(self.driver, self.identity, topics)
         self._subscription_log = SubscriptionLog(
             state.path / SUBSCRIPTIONS, self._alarms.named("subscriptions")
         )
         self.client, observer = self._broker_side()
-        self.driver.broker = self.client
         self.driver.custody = self._safekeeping
-        self._telemetry = self._told_of() if settings.telemetry.is_on else None
+        self.driver.broker = self.client
+        self._books.tell(state.path, settings.telemetry, self._counts, self._alarms)
         self._safekeeping.attach(self.driver, self.client)
-        if self._telemetry:
-            self._safekeeping.injection.delivered = self._telemetry.witness.injected
+        self._books.attach(self.client, self._safekeeping)
         self.watcher = Watcher(
             observer,
             self._connecting("watcher"),
@@ -97,16 +101,8 @@ class Agent:
         self._telling: asyncio.Task[None] | None = None
         self.admin_address = Address(settings.admin.host, settings.admin.port)
 
-    def _told_of(self) -> Telemetry:
-        """Open the telemetry, and let it see everything."""
-        settings = self._settings.telemetry
-        path = Path(settings.directory or self._state.path / TELEMETRY)
-        telemetry = Telemetry(path, settings, self.identity, self._counts, self._alarms)
-        self.driver.witness = telemetry.witness
-        return telemetry
-
     def _broker_side(self) -> "tuple[BrokerClient | EmbeddedBroker, Observer]":
-        told = (self.driver.feed, self.driver.captured, self._note_broker)
+        told = (self._books.feed, self._books.captured, self._note_broker)
         if self._settings.broker.observer != "embedded":
             observer = choose_observer(self._settings.broker, self._client_id(""))
             # What clients tell their own agent is for it alone; topics with $ never cross anyway.
@@ -172,8 +168,7 @@ class Agent:
         if self.watcher.observer.subscriptions():
             connecting.append(asyncio.create_task(self.watcher.connection.run()))
         self.exchange.dial(self._chronicle.dialling_failed)
-        if self._telemetry:
-            self._telemetry.start()
+        self._books.start()
         ending = asyncio.create_task(self._ending.wait())
         ended, _ = await asyncio.wait([ending, *connecting], return_when=asyncio.FIRST_COMPLETED)
         await self._stop(server, [ending, *connecting])
@@ -209,13 +204,12 @@ class Agent:
         )
         for client in clients:
             client.cut()
+        await self._books.stop(self._end_reason)
         await self._safekeeping.stop()
         self._subscription_log.close()
         if self._telling is not None:
             self._telling.cancel()
         self._save_interest(self.watcher.observer.snapshot())
-        if self._telemetry:
-            await self._telemetry.stop(self._end_reason)
 
     # ------------------------------------------------------------ what the parts tell
 
@@ -335,7 +329,6 @@ class Agent:
         }
 
     def _counts(self) -> Counter[str]:
-        told = Counter({"telemetry dropped": self._telemetry.dropped if self._telemetry else 0})
         return (
             self.driver.node.counters
             + self.driver.counters
@@ -343,7 +336,7 @@ class Agent:
             + self.client.counters
             + self._alarms.counters
             + self._safekeeping.counts()
-            + told
+            + self._books.counters
         )
 
 

@@ -30,6 +30,8 @@ NOT_SETTINGS = ("HANSA_LAUNCHER", "HANSA_TRACEBACK", "HANSA_CRASH_POINT")
 """Variables of the command line and of tests, which an agent may inherit."""
 OBSERVERS = ("mosquitto", "beacon", "static", "embedded")
 MODES = ("hansa", "mqtt-fed")
+RECORD_MAX = 1_024
+"""Filters of `record`."""
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
 
@@ -88,6 +90,9 @@ class AgentSettings:
     """Added for every core of this machine."""
     mode: str = "hansa"
     """hansa, or mqtt-fed: be a node of that federator instead, with what [mqtt_fed] says."""
+    record: tuple[str, ...] = ()
+    """Filters: what clients here publish to matching topics is kept in the journal for the lake,
+    wanted elsewhere or not, payload and properties included, as long as [delivery] retention."""
     log: str = "info"
     """Least severity that is logged: debug, info, warning or error."""
     broker: BrokerSettings = field(default_factory=BrokerSettings)
@@ -150,6 +155,7 @@ def _check(settings: AgentSettings) -> None:
     for name in ("capacity", "capacity_per_gib", "capacity_per_core"):
         if getattr(settings, name) < 0:
             raise UsageError(f"{name} must not be below 0, not {getattr(settings, name)}")
+    _check_record(settings.record)
     _check_broker(settings.broker)
     for place, port, least in (
         ("broker", settings.broker.port, 1),
@@ -160,6 +166,18 @@ def _check(settings: AgentSettings) -> None:
             raise UsageError(f"[{place}] port must be from {least} to {PORT_MAX}, not {port}")
     check_link(settings.link)
     check_mqtt_fed(settings.mqtt_fed)
+
+
+def _check_record(filters: tuple[str, ...]) -> None:
+    if len(filters) > RECORD_MAX:
+        raise UsageError(f"record has {len(filters)} filters, the limit is {RECORD_MAX}")
+    for topic_filter in filters:
+        try:
+            check_filter(topic_filter)
+        except InvalidTopic as error:
+            raise UsageError(f"record: {error}") from error
+        if topic_filter.startswith("$"):
+            raise UsageError(f"record: {topic_filter!r}: topics with $ stay with their broker")
 
 
 def _check_broker(broker: BrokerSettings) -> None:

@@ -36,6 +36,8 @@ class Captured(msgspec.Struct, frozen=True, array_like=True, gc=False):
     packet_id: int
     """What the broker called it."""
     time_ns: int
+    recorded: bool = False
+    """Whether it was selected for recording, wanted elsewhere or not."""
 
 
 class Settled(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -103,7 +103,9 @@ class Plane:
         return effects + [Ignored("receivers_max")] * (len(plan.receivers) - len(receivers))
 
     def release(self, publication: Publication) -> list[Effect]:
-        """Send a publication that starts here on its way."""
+        """Send a publication that starts here on its way; one that nobody is owed was only kept."""
+        if publication.qos and not publication.previous:
+            return []
         copies, stuck = self._forwarder.first(publication)
         if publication.qos:
             stuck = []  # its receivers will ask for it

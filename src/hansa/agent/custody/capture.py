@@ -17,6 +17,7 @@ from hansa.agent.custody.keeping import RECENT, Keeping, Seen, digest
 from hansa.agent.custody.points import Point
 from hansa.errors import JournalUnusable
 from hansa.journal.crash import reached
+from hansa.journal.records import Recorded
 from hansa.mqtt.packets import Handshake, PubAck, PubComp, Publish, PubRec
 from hansa.protocol.events import Kept
 from hansa.protocol.vocabulary import Publication
@@ -93,6 +94,14 @@ class Capture:
     def disconnected(self) -> None:
         """What was not answered will come again."""
         self._waiting.clear()
+
+    def offer(self, record: Recorded) -> bool:
+        """Write down a publication of QoS 0, unless the disk is behind; nobody waits for it."""
+        return self.keeping.writer.offer(record)
+
+    def commit_soon(self) -> None:
+        """Make durable what was offered."""
+        self._commits.ask()
 
     async def stop(self) -> None:
         """Acknowledge nothing more, and close the journal."""

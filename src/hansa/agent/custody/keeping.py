@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
 
+from hansa.agent.records.topics import Topics
 from hansa.errors import JournalDamaged, JournalTrimmed, JournalUnusable
 from hansa.journal.reader import Reader
 from hansa.journal.records import Captured, Chained, Record, Settled, Unsettled, waited_s
@@ -25,6 +26,8 @@ from hansa.protocol.vocabulary import NodeId, Publication
 RECENT = 8_192
 """Publications of QoS 1 that are remembered although they were acknowledged: the broker may not
 have got that. More than can be under way; far less than it takes to use a packet id again."""
+
+NOTHING = Topics()
 
 
 def digest(publish: Publish | Captured) -> bytes:
@@ -59,9 +62,16 @@ class Keeping:
     """The journal of one node's own publications."""
 
     def __init__(
-        self, directory: Path, node: NodeId, new_epoch: int, settings: JournalSettings
+        self,
+        directory: Path,
+        node: NodeId,
+        new_epoch: int,
+        settings: JournalSettings,
+        recorded: Topics = NOTHING,
     ) -> None:
-        """Open the journal of the greatest epoch, or make one."""
+        """Open the journal of the greatest epoch, or make one. What is published to some topics is
+        recorded, for readers who take their time."""
+        self._recorded = recorded
         self._directory = directory
         self._node = node
         self._settings = settings
@@ -90,9 +100,17 @@ class Keeping:
         writer = Writer(self._path, self._node, epoch, self._settings)
         writer.carry = self._carry
         for other in _epochs(self._directory):
-            if other < epoch:  # nobody can ask for it any more
-                shutil.rmtree(self._directory / f"{other:020d}", ignore_errors=True)
+            former = self._directory / f"{other:020d}"
+            if other < epoch and not (self._recorded and self._is_young(former)):
+                shutil.rmtree(former, ignore_errors=True)  # no node can ask for it any more
         return writer
+
+    def _is_young(self, former: Path) -> bool:
+        """Whether the journal of an epoch that has ended is still kept for who reads what was
+        recorded."""
+        ends = [path.stat().st_mtime for path in former.glob("*.log")]
+        age_s = time.time_ns() / 1e9 - max(ends, default=0.0)
+        return age_s < self._settings.retention_seconds
 
     def _recover(self) -> None:
         seen: dict[int, Seen] = {}
@@ -132,6 +150,7 @@ class Keeping:
                 publication.previous,
                 packet_id,
                 time.time_ns(),
+                publication.topic in self._recorded,
             )
         )
         for receiver, _ in publication.previous:

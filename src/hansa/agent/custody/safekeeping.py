@@ -15,6 +15,7 @@ from hansa.agent.custody.capture import Capture
 from hansa.agent.custody.injection import Injection, InjectionPort
 from hansa.agent.custody.keeping import Keeping
 from hansa.agent.custody.settings import DeliverySettings
+from hansa.agent.records.topics import Topics
 from hansa.agent.state import INBOX, JOURNAL, NODES, StateDirectory
 from hansa.errors import UsageError
 from hansa.mqtt.limits import Limits
@@ -64,13 +65,14 @@ class Safekeeping:
         identity: Identity,
         settings: DeliverySettings,
         alarms: Alarms,
+        recorded: Topics,
     ) -> None:
-        """Open the journals of this agent."""
+        """Open the journals of this agent; publications to some topics are kept in any case."""
         self._state = state
         self._settings = settings
         self._alarms = alarms
         self._keeping = Keeping(
-            state.path / JOURNAL, identity.node, identity.incarnation, settings.journal()
+            state.path / JOURNAL, identity.node, identity.incarnation, settings.journal(), recorded
         )
         self._backlog = Backlog(
             state.path / INBOX, identity.node, identity.incarnation, settings.inbox()

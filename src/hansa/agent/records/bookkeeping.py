@@ -1,0 +1,85 @@
+"""All that an agent writes down for others, put together: telemetry and recorded messages."""
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from hansa.agent.alarms import Alarms
+from hansa.agent.custody.safekeeping import Safekeeping
+from hansa.agent.driver import BrokerPort, Driver
+from hansa.agent.records.recording import Recording
+from hansa.agent.records.settings import TelemetrySettings
+from hansa.agent.records.telemetry import Telemetry
+from hansa.agent.records.topics import Topics
+from hansa.agent.state import TELEMETRY
+from hansa.mqtt.packets import Publish
+from hansa.protocol.events import Event
+from hansa.protocol.vocabulary import Identity
+
+
+class Bookkeeping:
+    """What one agent writes down, in one life."""
+
+    def __init__(self, driver: Driver, identity: Identity, topics: Topics) -> None:
+        """Write nothing yet."""
+        self._driver = driver
+        self._identity = identity
+        self._topics = topics
+        self._recording: Recording | None = None
+        self._telemetry: Telemetry | None = None
+
+    # ------------------------------------------------------------ what the broker's client tells
+
+    def feed(self, *events: Event) -> None:
+        """Something happened."""
+        (self._recording or self._driver).feed(*events)
+
+    def captured(self, publications: Iterable[Publish]) -> None:
+        """Clients published at QoS 0."""
+        (self._recording or self._driver).captured(publications)
+
+    # ------------------------------------------------------------ its life
+
+    def tell(
+        self,
+        state: Path,
+        settings: TelemetrySettings,
+        counters: Callable[[], Counter[str]],
+        alarms: Alarms,
+    ) -> None:
+        """Let telemetry see everything, if it is wanted."""
+        if settings.is_on:
+            path = Path(settings.directory or state / TELEMETRY)
+            self._telemetry = Telemetry(path, settings, self._identity, counters, alarms)
+            self._driver.witness = self._telemetry.witness
+
+    def attach(self, client: BrokerPort, safekeeping: Safekeeping) -> None:
+        """Keep what clients publish to the topics; from now on the node orders through this."""
+        if self._telemetry:
+            safekeeping.injection.delivered = self._telemetry.witness.injected
+        if self._topics:
+            incarnation = self._identity.incarnation
+            recording = Recording(self._topics, self._driver, incarnation, safekeeping.capture)
+            self._recording = self._driver.broker = recording
+            self._driver.recorded = self._topics
+            recording.attach(client)
+
+    def start(self) -> None:
+        """Write from now on."""
+        if self._telemetry:
+            self._telemetry.start()
+
+    async def stop(self, reason: str) -> None:
+        """Write the last words."""
+        if self._recording:
+            self._recording.stop()
+        if self._telemetry:
+            await self._telemetry.stop(reason)
+
+    @property
+    def counters(self) -> Counter[str]:
+        """What was written, and what was not."""
+        counted = Counter(self._recording.counters if self._recording else {})
+        if self._telemetry:
+            counted["telemetry dropped"] = self._telemetry.dropped
+        return counted

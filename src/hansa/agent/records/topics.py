@@ -1,0 +1,33 @@
+"""Which topics are recorded."""
+
+from collections.abc import Sequence
+
+from hansa.protocol.topics import FilterTrie
+
+TOPICS_MAX = 65_536
+"""Topics of which it is remembered whether they are recorded; when full, all are looked up anew."""
+
+
+class Topics:
+    """The topics that some filters match."""
+
+    def __init__(self, filters: Sequence[str] = ()) -> None:
+        """Record what these match."""
+        self.filters = tuple(filters)
+        self._trie: FilterTrie[None] = FilterTrie()
+        for name in filters:
+            self._trie.put(name, None)
+        self._known: dict[str, bool] = {}
+
+    def __bool__(self) -> bool:
+        """Whether there is any."""
+        return bool(self.filters)
+
+    def __contains__(self, topic: str) -> bool:
+        """Whether publications to a topic are recorded."""
+        known = self._known.get(topic)
+        if known is None:
+            if len(self._known) >= TOPICS_MAX:
+                self._known.clear()
+            known = self._known[topic] = bool(self._trie.match(topic))
+        return known
