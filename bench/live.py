@@ -217,12 +217,14 @@ class CpuMeter:
 
 @asynccontextmanager
 async def federation(
-    topology: str | Topology, cable: Cable = PLAIN
+    topology: str | Topology, cable: Cable = PLAIN, persistent: bool = False
 ) -> AsyncIterator[LocalFederation]:
     """A federation that has converged."""
     if isinstance(topology, str):
         topology = parse(topology, seed=1)
-    running = LocalFederation(topology, {"HANSA_LOG": "warning"}, cable=cable)
+    running = LocalFederation(
+        topology, {"HANSA_LOG": "warning"}, cable=cable, persistent=persistent
+    )
     try:
         await running.start()
         await running.wait_until_converged()

@@ -1,18 +1,18 @@
 """Durable publications across one link: QoS 1 and 2 with journals at both ends, beside a bridge."""
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from bench.console import say
+from bench.live import CpuMeter, federation, pids_of
 from hansa.agent.brokers.connection import BrokerAddress
 from hansa.chaos.bridges import Pair
 from hansa.chaos.clients import Publisher, Subscriber
 from hansa.chaos.history import Event, Op
 from hansa.chaos.verdict import judge
 from hansa.cli.clients import until
-from hansa.local.federation import LocalFederation
-from hansa.simulator.topologies import parse
 
 ROUNDS = 3
 COUNT = 3_000
@@ -28,23 +28,30 @@ def measure() -> dict[str, object]:
 
 async def _measure() -> dict[str, object]:
     answers: dict[str, object] = {}
-    async with _hansa() as ours, _bridge() as theirs:
+    async with federation("line:2", persistent=True) as running, _bridge() as theirs:
+        near, far = running.nodes
+        ours = near.broker.port, far.broker.port
         for qos in (1, 2):
+            cpu: Counter[str] = Counter()
             rates: dict[str, list[float]] = {"bridge": [], "hansa": []}
             lost = dict.fromkeys(rates, 0)
             for number in range(ROUNDS):
                 for name, ports in (("bridge", theirs), ("hansa", ours)):
+                    meter = CpuMeter(pids_of(running) if name == "hansa" else {})
                     rate, missing = await _round(ports, qos, f"{name}{qos}{number}")
+                    cpu.update(meter.micros(COUNT * ROUNDS))
                     rates[name].append(rate)
                     lost[name] += missing
             ratio = max(rates["hansa"]) / max(rates["bridge"])
             for name, found in rates.items():
                 say(f"QoS {qos}, {name}", f"{max(found):10,.0f} /s  lost {lost[name]}")
             say(f"QoS {qos}, of a bridge", f"{ratio:13.2f}")
+            say(f"QoS {qos}, CPU", ", ".join(f"{each} {us:.0f} µs" for each, us in cpu.items()))
             answers[f"qos_{qos}"] = {
                 "ratio": round(ratio, 3),
                 **{f"{name}_per_s": round(max(found)) for name, found in rates.items()},
                 **{f"{name}_lost": count for name, count in lost.items()},
+                "cpu_us": {name: round(us, 1) for name, us in cpu.items()},
             }
     return answers
 
@@ -79,17 +86,6 @@ async def _round(ports: tuple[int, int], qos: int, name: str) -> tuple[float, in
     finally:
         await asyncio.gather(probe.stop(), publisher.stop(), subscriber.stop())
     return COUNT / seconds, judge(history, {f"sub-{name}": [topic]}).fates["lost"]
-
-
-@asynccontextmanager
-async def _hansa() -> AsyncIterator[tuple[int, int]]:
-    federation = LocalFederation(parse("line:2", 1), {}, persistent=True)
-    try:
-        await federation.start()
-        await federation.wait_until_converged()
-        yield federation.nodes[0].broker.port, federation.nodes[1].broker.port
-    finally:
-        await federation.stop()
 
 
 @asynccontextmanager

@@ -12,8 +12,7 @@ ME, ORIGIN, THIRD = NodeId(1), NodeId(2), NodeId(3)
 
 
 def inbox(**settings: object) -> Inbox:
-    made = Inbox(ME, ProtocolSettings(**settings), lambda topic: True)  # type: ignore[arg-type]
-    made.open(0.0)
+    made = Inbox(ME, ProtocolSettings(**settings))  # type: ignore[arg-type]
     return made
 
 
@@ -73,7 +72,21 @@ def test_an_answer_is_taken_as_far_as_there_is_room():
     assert made.next_deadline() == 0.02  # a receipt, no question
     made.store(ORIGIN, 1, 2, 1.0)
     (letter,) = made.fire(2.0)
-    assert letter == Receipt(ORIGIN, ME, 1, 2, 2, want=65_536)
+    assert letter == Receipt(ORIGIN, ME, 1, 2, 2, want=8 * 65_536)
+
+
+def test_what_came_early_follows_what_was_missing():
+    made = inbox()
+    assert delivered(made.take(owed(2, 1), 0.0)) == []
+    assert delivered(made.take(owed(1, 0), 0.0)) == [1, 2]
+
+
+def test_what_is_on_its_way_to_the_disk_has_a_bound_in_bytes():
+    made = inbox(undelivered_bytes_max=100)
+    came = [delivered(made.take(owed(n, n - 1, size=60), 0.0)) for n in range(1, 5)]
+    assert came == [[1], [2], [], []]
+    assert delivered(made.store(ORIGIN, 1, 1, 1.0)) == [3]
+    assert made.streams[ORIGIN].undelivered_bytes == 120
 
 
 def test_what_is_held_has_bounds():
@@ -100,7 +113,7 @@ def test_news_of_an_unknown_stream_or_an_ended_epoch_changes_nothing():
 
 
 def test_an_origin_that_fell_back_into_an_ended_epoch_is_told():
-    made = Inbox(ME, ProtocolSettings(), lambda topic: True, {ORIGIN: (7, 3)})
+    made = Inbox(ME, ProtocolSettings(), {ORIGIN: (7, 3)})
     made.remind(Owed(ME, ORIGIN, 6, 90), 0.0)
     assert made.fire(1.0) == [Receipt(ORIGIN, ME, 7, 3, 3)]
 
@@ -120,17 +133,6 @@ def test_an_answer_that_cannot_be_read_changes_nothing():
     answered = Resend(ME, ORIGIN, 1, 0, 8, 8, (encode(owed(8, 0)), b"\x00 no publication"))
     assert made.resend(answered, 0.0) == [Ignored("repair that cannot be read")]
     assert made.streams[ORIGIN].taken == 0
-
-
-def test_before_it_is_known_what_clients_want_everything_is_held():
-    made = Inbox(ME, ProtocolSettings(), lambda topic: True, {ORIGIN: (1, 1)})
-    assert made.take(owed(2, 1), 0.0) == []
-    assert made.take(owed(4, 3), 0.0) == []
-    assert delivered(made.resend(answer(owed(2, 1), owed(3, 2), after=1, upto=3), 0.0)) == []
-    assert made.next_deadline() is None
-    assert delivered(made.open(1.0)) == [2]
-    assert made.next_deadline() == 1.02
-    assert made.open(2.0) == []
 
 
 def test_origins_have_a_bound():

@@ -58,6 +58,7 @@ def test_a_view_shows_the_whole_node():
             "streams": 0,
             "unacknowledged": 0,
             "undelivered": 0,
+            "undelivered_bytes": 0,
             "windows": 1,
         },
         counters={"topic for this broker only": 1},

@@ -395,7 +395,7 @@ def test_publications_travel_as_bytes_as_well():
     (frame,) = outgoing.pop(here)
     deliveries: Deliveries = []
     news: list[Effect] = []
-    assert two.pass_on(there, iter([bytes(frame)] * 2), outgoing, deliveries, news) is None
+    assert two.pass_on(there, iter([bytes(frame)] * 2), outgoing, deliveries, news, 0.0) is None
     assert news == [Duplicate(NodeId(1), 1)]
     assert len(deliveries) == 1
     assert not outgoing
@@ -409,9 +409,9 @@ def test_bytes_without_a_neighbour_are_handed_back_and_ignored():
     copy = Publication(NodeId(9), 1, 5, 0, "g", b"x")
     for link in (LinkId(7), LinkId(8)):
         frames = iter([encode(copy)])
-        assert node.pass_on(link, frames, defaultdict(list), [], []) == encode(copy)
+        assert node.pass_on(link, frames, defaultdict(list), [], [], 0.0) == encode(copy)
         assert Ignored("publication without a neighbour") in node.handle(Received(link, copy), 0.0)
-        assert node.pass_on(link, frames, defaultdict(list), [], []) is None
+        assert node.pass_on(link, frames, defaultdict(list), [], [], 0.0) is None
 
 
 def test_frames_on_a_closed_link_are_ignored():

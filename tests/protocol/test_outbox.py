@@ -45,16 +45,17 @@ def test_a_receipt_of_an_epoch_that_nobody_can_have_is_ignored():
 
 def test_nobody_gets_more_at_a_time_than_the_settings_say():
     made = outbox(3)
-    assert made.take(receipt(0, want=1 << 60), 1, 0.0) == [Recall(OTHER, 1, 0, 3, 65_536)]
+    assert made.take(receipt(0, want=1 << 60), 1, 0.0) == [Recall(OTHER, 1, 0, 3, 8 * 65_536)]
 
 
-def test_an_answer_fits_one_frame_whatever_the_shell_has_read():
+def test_an_answer_fits_its_frames_whatever_the_shell_has_read():
     made = outbox()
-    made._settings = ProtocolSettings(repair_bytes=150)  # noqa: SLF001
+    made._settings = ProtocolSettings(repair_bytes=150, repair_frames=2)  # noqa: SLF001
     found = [made.capture(Published("t", b"x" * 20, qos=1), (OTHER,)) for _ in range(9)]
-    (letter,) = made.resend(Recalled(OTHER, 1, 0, 9, tuple(found)))
-    assert isinstance(letter, Resend)
-    assert (letter.after, letter.upto, letter.lost, len(letter.publications)) == (0, 2, 0, 2)
+    letters = made.resend(Recalled(OTHER, 1, 0, 9, tuple(found)))
+    shapes = [(each.after, each.upto, each.lost, len(each.publications)) for each in letters]
+    assert shapes == [(0, 2, 0, 2), (2, 4, 0, 2)]
+    assert [each.more for each in letters] == [True, False]
     large = made.capture(Published("t", b"x" * 500, qos=1), (OTHER,))
     (letter,) = made.resend(Recalled(OTHER, 1, 9, 10, (large,)))
     assert isinstance(letter, Resend)

@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 from msgspec.structs import replace as change
 
 from hansa.protocol import plane as plane_module
+from hansa.protocol.custody import Custody, Remembered
 from hansa.protocol.effects import Deliver, Dropped, Duplicate, Effect, Ignored, Send
 from hansa.protocol.events import Published
 from hansa.protocol.forwarding import Entry, Table
 from hansa.protocol.frames import Goodbye
-from hansa.protocol.outbox import Outbox
 from hansa.protocol.plane import SMALL_BYTES_MAX, Deliveries, Outgoing, Plane
 from hansa.protocol.settings import Outside, ProtocolSettings
 from hansa.protocol.topics import FilterTrie
@@ -35,7 +35,12 @@ def plane(*entries: Entry, wanted: tuple[str, ...] = (), outside: Outside = Outs
     settings = ProtocolSettings(outside=outside)
     table = Table(trie, settings.plans_max, list)
     made = Plane(
-        HERE, settings, table, Outbox(HERE, settings), lambda topic: (), (HERE, ELSEWHERE, THIRD)
+        HERE,
+        settings,
+        table,
+        Custody(HERE, settings, Remembered()),
+        lambda topic: (),
+        (HERE, ELSEWHERE, THIRD),
     )
     for entry in entries:
         made.table.put(entry)
@@ -60,7 +65,7 @@ def pass_on(tried: Plane, *copies: Publication) -> tuple[Outgoing, list[Plain], 
     outgoing: Outgoing = defaultdict(list)
     deliveries: Deliveries = []
     news: list[Effect] = []
-    assert tried.pass_on(L1, map(encode, copies), outgoing, deliveries, news) is None
+    assert tried.pass_on(L1, map(encode, copies), outgoing, deliveries, news, 0.0) is None
     return outgoing, [plain(each) for each in deliveries], news
 
 
@@ -69,7 +74,7 @@ def plain(delivery: Plain | Publication) -> Plain:
 
 
 def stopped_at(tried: Plane, *frames: bytes) -> bytes | None:
-    return tried.pass_on(L1, iter(frames), defaultdict(list), [], [])
+    return tried.pass_on(L1, iter(frames), defaultdict(list), [], [], 0.0)
 
 
 # ---------------------------------------------------------------- what starts here
@@ -222,9 +227,9 @@ def test_a_frame_that_is_no_publication_is_handed_back_and_the_rest_is_still_to_
     frames = iter([encode(copy(1)), control, encode(copy(2))])
     tried = plane(MEMBER)
     outgoing: Outgoing = defaultdict(list)
-    assert tried.pass_on(L1, frames, outgoing, [], []) == control
+    assert tried.pass_on(L1, frames, outgoing, [], [], 0.0) == control
     assert len(outgoing[L2]) == 1
-    assert tried.pass_on(L1, frames, outgoing, [], []) is None
+    assert tried.pass_on(L1, frames, outgoing, [], [], 0.0) is None
     assert len(outgoing[L2]) == 2
 
 
@@ -313,12 +318,16 @@ def test_a_named_copy_without_a_way_is_told_each_time():
 
 
 @pytest.mark.parametrize("qos", [1, 2])
-@pytest.mark.parametrize("retain", [False, True])
-def test_a_copy_of_qos_1_or_2_is_handed_back_for_the_inbox_to_see(qos, retain):
+def test_a_copy_of_qos_1_or_2_goes_on_and_what_is_delivered_of_it_is_news(qos):
     tried = plane(MEMBER, wanted=("a/b",))
-    sure = Publication(ELSEWHERE, 1, 2, qos, "a/b", b"x", retain)
-    for _ in range(2):  # also where the topic's way is known
-        assert stopped_at(tried, encode(copy(1)), encode(sure)) == encode(sure)
+    owed = [
+        Publication(ELSEWHERE, 1, number, qos, "a/b", b"x", previous=((HERE, number - 1),))
+        for number in (1, 2)
+    ]
+    outgoing, deliveries, news = pass_on(tried, copy(1), *owed, copy(2))
+    assert len(outgoing[L2]) == 4
+    assert deliveries == [("a/b", b"x")] * 2
+    assert news == [Deliver(each) for each in owed]
 
 
 arrivals = st.lists(
@@ -345,7 +354,7 @@ arrivals = st.lists(
 def test_whatever_arrives_both_ways_do_the_same(table, copies, outside, wanted):
     wishes = ("a/b",) if wanted else ()
     fast, slow = (plane(*table, wanted=wishes, outside=outside) for _ in range(2))
-    effects = [effect for link, each in copies for effect in slow.take(link, each)]
+    effects = [effect for link, each in copies for effect in slow.take(link, each, 0.0)]
     expected: Outgoing = defaultdict(list)
     for effect in effects:
         if isinstance(effect, Send):
@@ -354,11 +363,12 @@ def test_whatever_arrives_both_ways_do_the_same(table, copies, outside, wanted):
     deliveries: Deliveries = []
     news: list[Effect] = []
     for link, each in copies:
-        fast.pass_on(link, iter([encode(each)]), outgoing, deliveries, news)
+        fast.pass_on(link, iter([encode(each)]), outgoing, deliveries, news, 0.0)
     assert outgoing == expected
-    delivered = [effect.publication for effect in effects if isinstance(effect, Deliver)]
-    assert [plain(each) for each in deliveries] == [plain(each) for each in delivered]
-    assert news == [effect for effect in effects if not isinstance(effect, Send | Deliver)]
+    rest = [effect for effect in effects if not isinstance(effect, Send)]
+    delivered = [each for each in rest if isinstance(each, Deliver) and not each.publication.qos]
+    assert [plain(each) for each in deliveries] == [plain(each.publication) for each in delivered]
+    assert news == [effect for effect in rest if effect not in delivered]
 
 
 # ---------------------------------------------------------------- strangers
@@ -368,7 +378,7 @@ def test_what_a_stranger_too_many_published_is_ignored_on_both_ways():
     fast, slow = plane(MEMBER), plane(MEMBER)
     strangers = [replace_origin(copy(), NodeId(100 + n)) for n in range(STRANGERS_MAX + 1)]
     outgoing, _, news = pass_on(fast, copy(), *strangers, copy(2))
-    taken = [slow.take(L1, each) for each in (copy(), *strangers, copy(2))]
+    taken = [slow.take(L1, each, 0.0) for each in (copy(), *strangers, copy(2))]
     assert news == [Ignored("publication of an unknown node")]
     assert [effects for effects in taken if not isinstance(effects[0], Send)] == [news]
     assert len(outgoing[L2]) == STRANGERS_MAX + 2

@@ -60,8 +60,8 @@ class CustodyPort(Protocol):
     def perform(self, order: Recall | Remember | EpochRenewed) -> None:
         """Read, save or begin anew; answers will be fed."""
 
-    def deliver(self, publication: Publication) -> None:
-        """Take over a publication of QoS 1 or 2; `Stored` will be fed."""
+    def deliver(self, batch: Sequence[Publication]) -> None:
+        """Take over publications of QoS 1 and 2; `Stored` will be fed."""
 
 
 class Driver:
@@ -93,6 +93,7 @@ class Driver:
         self._due: float | None = None
         self._outgoing: Outgoing = defaultdict(list)
         self._deliveries: Deliveries = []
+        self._sure: list[Publication] = []
         self._encoded: tuple[object, bytes] = (None, b"")
         self._invalid: Counter[LinkId] = Counter()
         self._events: deque[Event] = deque()
@@ -128,7 +129,9 @@ class Driver:
         if self.witness:
             rest = self.witness.watch(link.id, rest, self._outgoing, self._deliveries, news)
         while True:
-            other = self.node.pass_on(link.id, rest, self._outgoing, self._deliveries, news)
+            other = self.node.pass_on(
+                link.id, rest, self._outgoing, self._deliveries, news, monotonic()
+            )
             if news:
                 self._perform_all(news)
                 news.clear()
@@ -138,6 +141,8 @@ class Driver:
                 self._handle((Received(link.id, decode(other)),))
             except InvalidFrame as error:
                 self._note_invalid(link, error)
+        if self.node.custody.next_deadline() is not None:
+            self._rearm()
         self._flush()
 
     def captured(self, publications: Iterable[Captured]) -> None:
@@ -206,7 +211,7 @@ class Driver:
                 self._send(link, frame)
             case Deliver(publication):
                 if publication.qos and self.custody:
-                    self.custody.deliver(publication)
+                    self._sure.append(publication)
                 else:
                     self._deliveries.append(publication)
                     if self.witness:
@@ -255,6 +260,9 @@ class Driver:
     def _flush(self) -> None:
         for link in list(self._outgoing):
             self._flush_link(link)
+        if self._sure and self.custody is not None:
+            sure, self._sure = self._sure, []
+            self.custody.deliver(sure)
         if self._deliveries and self.broker is not None:
             deliveries, self._deliveries = self._deliveries, []
             self.broker.publish(deliveries)

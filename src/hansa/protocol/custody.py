@@ -5,7 +5,7 @@ in between pass it on and forget (decision 0009). `outbox` and `inbox` never mee
 hands each its letters.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from msgspec.structs import replace
@@ -40,13 +40,12 @@ class Custody:
         self,
         node: NodeId,
         settings: ProtocolSettings,
-        wants: Callable[[str], bool],
         past: Remembered,
     ) -> None:
-        """Go on where the disk ends; `wants` says whether a client here wants a topic."""
+        """Go on where the disk ends."""
         self._node = node
         self.outbox = Outbox(node, settings, past.epoch, past.next_seq, past.owed)
-        self.inbox = Inbox(node, settings, wants, past.taken)
+        self.inbox = Inbox(node, settings, past.taken)
 
     def settle(
         self, event: Kept | Recalled | Stored, now: float
@@ -94,6 +93,7 @@ class Custody:
             "held_bytes": self.inbox.held_bytes,
             "streams": len(streams),
             "undelivered": max((len(stream.undelivered) for stream in streams), default=0),
+            "undelivered_bytes": max((stream.undelivered_bytes for stream in streams), default=0),
         }
 
     def next_deadline(self) -> float | None:

@@ -176,8 +176,10 @@ class Resend(Frame, frozen=True, array_like=True, tag=16):
     lost: Unsigned
     """Nothing up to here is kept any more; 0 if nothing is lost."""
     publications: tuple[bytes, ...]
-    """As `wire` writes publications, in order."""
+    """As `wire` writes publications, in order; only the receiver reads them."""
     hops: Unsigned = 0
+    more: bool = False
+    """Whether further frames of this answer follow."""
 
 
 Letter = Owed | Receipt | Resend

@@ -2,15 +2,14 @@
 
 An origin's publications have positions, and each names what this node was owed before it. So there
 is one number to know per origin: everything owed up to there was taken. What follows it without a
-hole is delivered; what comes early is held; what was taken before is a duplicate, for ever. A hole
-is asked for at the origin, whatever way the copies went. Until it is known what clients here want,
-everything is early.
+hole is delivered, wanted still or not; what comes early is held; what was taken before is a
+duplicate, for ever. A hole is asked for at the origin, whatever way the copies went.
 
 What is delivered counts when the shell has it on disk; then the origin gets a receipt.
 """
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from heapq import heappop, heappush
 
 from hansa.errors import InvalidFrame
@@ -35,6 +34,7 @@ class Stream:
         "receipt_at",
         "taken",
         "undelivered",
+        "undelivered_bytes",
     )
 
     def __init__(self, epoch: int, taken: int, patience: float) -> None:
@@ -45,15 +45,16 @@ class Stream:
         """What is known to be owed; above `taken` while something is missing."""
         self.held: dict[int, tuple[int, Publication]] = {}
         self.order: list[int] = []  # a heap of the numbers that are held
-        self.undelivered: deque[int] = deque()
+        self.undelivered: deque[tuple[int, int]] = deque()  # numbers, and their bytes
+        self.undelivered_bytes = 0
         self.ask_at: float | None = None
         self.receipt_at: float | None = None
         self.patience = patience
 
     @property
     def safe(self) -> int:
-        """All that was owed up to here is on disk, or was not wanted any more."""
-        return self.undelivered[0] - 1 if self.undelivered else self.taken
+        """All that was owed up to here is on disk."""
+        return self.undelivered[0][0] - 1 if self.undelivered else self.taken
 
 
 class Inbox:
@@ -63,54 +64,51 @@ class Inbox:
         self,
         node: NodeId,
         settings: ProtocolSettings,
-        wants: Callable[[str], bool],
         taken: Mapping[NodeId, tuple[int, int]] | None = None,
     ) -> None:
         """Start with what the disk holds: per origin the epoch and the position taken."""
         self._node = node
         self._settings = settings
-        self._wants = wants
         self.streams = {
             origin: Stream(epoch, seq, settings.repair_patience)
             for origin, (epoch, seq) in (taken or {}).items()
         }
         self._absent: dict[NodeId, None] = dict.fromkeys(self.streams)
         self._busy: dict[NodeId, None] = {}  # streams with something due
-        self._opened = False
         self.held_bytes = 0
-
-    def open(self, now: float) -> list[Effect]:
-        """It is known from now on what clients here want: take what has come already."""
-        effects: list[Effect] = []
-        if not self._opened:
-            self._opened = True
-            for origin, stream in self.streams.items():
-                effects += self._drain(stream)
-                self._plan_to_ask(origin, stream, now)
-        return effects
 
     # ------------------------------------------------------------ publications
 
     def take(self, publication: Publication, now: float) -> list[Effect]:
         """A copy arrived; deliver what is next, hold what is early."""
-        previous = next((seq for to, seq in publication.previous if to == self._node), None)
+        previous = self._previous(publication)
         if previous is None:
             return []  # not owed to this node: it passes through
-        origin, number = publication.origin, publication.number
-        effects = self._enter(origin, publication.life)
+        origin, number, effects = publication.origin, publication.number, []
         stream = self.streams.get(origin)
         if stream is None or stream.epoch != publication.life:
-            return effects
+            effects = self._enter(origin, publication.life)
+            stream = self.streams.get(origin)
+            if stream is None or stream.epoch != publication.life:
+                return effects
         if number <= stream.taken or number in stream.held:
             return effects
         stream.newest = max(stream.newest, number)
         if previous <= stream.taken and self._has_room(stream):
-            effects += self._accept(stream, publication)
-            effects += self._drain(stream)
+            effects.append(self._accept(stream, publication))
+            if stream.order:
+                effects += self._drain(stream)
         else:
             self._hold(stream, previous, publication)
-        self._plan_to_ask(origin, stream, now)
+        if stream.taken < stream.newest or stream.ask_at is not None:
+            self._plan_to_ask(origin, stream, now)
         return effects
+
+    def _previous(self, publication: Publication) -> int | None:
+        for receiver, number in publication.previous:
+            if receiver == self._node:
+                return number
+        return None
 
     def resend(self, frame: Resend, now: float) -> list[Effect]:
         """An origin answers with what it owes next, or with the news that it is gone."""
@@ -135,7 +133,7 @@ class Inbox:
                 continue
             if not self._has_room(stream):
                 break
-            effects += self._accept(stream, publication)
+            effects.append(self._accept(stream, publication))
             repaired += 1
         else:
             stream.taken = max(stream.taken, frame.upto)
@@ -143,9 +141,9 @@ class Inbox:
         if repaired:
             effects.append(Repaired(frame.node, repaired))
         if stream.taken > before:
-            stream.ask_at = None
             stream.patience = self._settings.repair_patience
-            self._plan_to_ask(frame.node, stream, now, delay=0.0)
+            stream.ask_at = None
+            self._plan_to_ask(frame.node, stream, now, stream.patience if frame.more else 0.0)
             self._plan_receipt(frame.node, stream, now)
         return effects
 
@@ -154,8 +152,8 @@ class Inbox:
         stream = self.streams.get(origin)
         if stream is None or stream.epoch != epoch:
             return []
-        while stream.undelivered and stream.undelivered[0] <= seq:
-            stream.undelivered.popleft()
+        while stream.undelivered and stream.undelivered[0][0] <= seq:
+            stream.undelivered_bytes -= stream.undelivered.popleft()[1]
         self._plan_receipt(origin, stream, now)
         effects = self._drain(stream)
         self._plan_to_ask(origin, stream, now)
@@ -192,14 +190,18 @@ class Inbox:
         return []
 
     def _has_room(self, stream: Stream) -> bool:
-        return self._opened and len(stream.undelivered) < self._settings.undelivered_max
+        settings = self._settings
+        return (
+            len(stream.undelivered) < settings.undelivered_max
+            and stream.undelivered_bytes < settings.undelivered_bytes_max
+        )
 
-    def _accept(self, stream: Stream, publication: Publication) -> list[Effect]:
+    def _accept(self, stream: Stream, publication: Publication) -> Deliver:
         stream.taken = publication.number
-        if not self._wants(publication.topic):
-            return []  # no client here wants it any more
-        stream.undelivered.append(publication.number)
-        return [Deliver(publication)]
+        size = len(publication.payload)
+        stream.undelivered.append((publication.number, size))
+        stream.undelivered_bytes += size
+        return Deliver(publication)
 
     def _hold(self, stream: Stream, previous: int, publication: Publication) -> None:
         size = len(publication.payload)
@@ -223,7 +225,7 @@ class Inbox:
             del stream.held[number]
             self.held_bytes -= len(publication.payload)
             if number > stream.taken:
-                effects += self._accept(stream, publication)
+                effects.append(self._accept(stream, publication))
         return effects
 
     # ------------------------------------------------------------ asking and telling
@@ -251,7 +253,7 @@ class Inbox:
             stream = self.streams[origin]
             ask = stream.ask_at is not None and stream.ask_at <= now
             if ask or (stream.receipt_at is not None and stream.receipt_at <= now):
-                want = self._settings.repair_bytes if ask else 0
+                want = self._settings.repair_bytes * self._settings.repair_frames if ask else 0
                 letters.append(
                     Receipt(origin, self._node, stream.epoch, stream.safe, stream.taken, want)
                 )

@@ -73,13 +73,11 @@ class Node:
         self._index = GroupIndex(settings.group_depth)
         self._strategy = make_strategy(surroundings_of(self._overlay, self._index, settings))
         forgetful = Remembered(epoch=identity.incarnation)  # a journal for each life
-        self.custody = Custody(
-            self.id, settings, lambda topic: self.table.plan(topic).deliver, past or forgetful
-        )
+        self.custody = Custody(self.id, settings, past or forgetful)
         self.table = Table(self._local.wanted, settings.plans_max, self._strategy.take_entries)
         outbox, nodes = self.custody.outbox, self._overlay.database.nodes
         self.plane = Plane(
-            self.id, settings, self.table, outbox, self.remote.receivers, known=nodes
+            self.id, settings, self.table, self.custody, self.remote.receivers, known=nodes
         )
         self._interest_due: float | None = None
         self._strategy_due = self._strategy.next_deadline()
@@ -270,7 +268,7 @@ class Node:
             self._interest_due = now + self._settings.change_delay
         unfit = len(event.added) - len(valid)
         reasons = ["filters_per_node_max"] * refused + ["filter out of bounds"] * unfit
-        return [*(Ignored(reason) for reason in reasons), *self.custody.inbox.open(now)]
+        return [Ignored(reason) for reason in reasons]
 
     def _announce_interest(self, now: float) -> list[Effect]:
         """Announce new filters when due, withdraw old ones when nothing depends on them."""
@@ -333,12 +331,13 @@ class Node:
         outgoing: Outgoing,
         deliveries: Deliveries,
         news: list[Effect],
+        now: float,
     ) -> bytes | None:
         """Handle `Received` for publications in bytes; return the first other frame, if any."""
         link = self._overlay.neighbours.links.get(link_id)
         if link is None or link.peer is None:
             return next(frames, None)  # one by one: it may be the hello
-        other = self.plane.pass_on(link_id, frames, outgoing, deliveries, news)
+        other = self.plane.pass_on(link_id, frames, outgoing, deliveries, news, now)
         self._count(news)
         return other
 
@@ -346,8 +345,7 @@ class Node:
         link = self._overlay.neighbours.links.get(link_id)
         if link is None or link.peer is None:
             return [Ignored("publication without a neighbour")]
-        effects = self.plane.take(link_id, copy)
-        return effects + self.custody.inbox.take(copy, now) if copy.qos else effects
+        return self.plane.take(link_id, copy, now)
 
     # ------------------------------------------------------------ the disk, and letters
 

@@ -156,10 +156,11 @@ class Outbox:
         debt.recalling = True
         # A receiver that has lost its memory does not get again what it had acknowledged.
         after = max(receipt.after, debt.acknowledged)
-        bytes_max = min(receipt.want, self._settings.repair_bytes)
+        most = self._settings.repair_bytes * self._settings.repair_frames
+        bytes_max = min(receipt.want, most)
         return [Recall(receipt.node, self._epoch, after, debt.safe, bytes_max)]
 
-    def resend(self, recalled: Recalled) -> list[Letter]:
+    def resend(self, recalled: Recalled) -> list[Resend]:
         """What was read from the journal goes to the one that asked."""
         debt = self.debts.get(recalled.to)
         if debt is not None:
@@ -167,23 +168,33 @@ class Outbox:
         if debt is None or recalled.epoch != self._epoch:
             return []
         after, upto, found = recalled.after, recalled.upto, recalled.publications
-        data = [encode(replace(item, previous=())) for item in found]
-        if (fit := self._fitting(data)) < len(data):
-            data, upto = data[:fit], found[fit - 1].number
+        blocks = self._blocks([encode(replace(item, previous=())) for item in found])
         # The last position asked for is owed, so it is lost if it was not found; and what the
         # first one found has before it is lost if that is not what the receiver has.
         before = dict(found[0].previous).get(recalled.to, after) if found else upto
         lost = before if before > after else 0
-        return [Resend(recalled.to, self._node, recalled.epoch, after, upto, lost, tuple(data))]
+        letters: list[Resend] = []
+        end = 0
+        for block in blocks[: self._settings.repair_frames]:
+            end += len(block)
+            last = upto if end == len(found) else found[end - 1].number
+            name = (recalled.to, self._node, recalled.epoch)
+            letters.append(Resend(*name, after, last, lost, tuple(block), more=True))
+            after, lost = last, 0
+        letters[-1] = replace(letters[-1], more=False)
+        return letters
 
-    def _fitting(self, data: list[bytes]) -> int:
-        """Return how many go into one frame: at least one, else as the settings say."""
-        room = self._settings.repair_bytes - len(data[0]) if data else 0
-        fit = 1
-        while fit < len(data) and len(data[fit]) <= room:
-            room -= len(data[fit])
-            fit += 1
-        return fit
+    def _blocks(self, items: list[bytes]) -> list[list[bytes]]:
+        """Return what goes into each frame: at least one, else as much as the settings say."""
+        blocks: list[list[bytes]] = [[]]
+        room = self._settings.repair_bytes
+        for item in items:
+            if blocks[-1] and len(item) > room:
+                blocks.append([])
+                room = self._settings.repair_bytes
+            blocks[-1].append(item)
+            room -= len(item)
+        return blocks
 
     def joined(self, node: NodeId, now: float) -> None:
         """A node came into reach: remind it at once, it may have missed much."""

@@ -3,7 +3,8 @@
 `publish` and `take` decide for one publication and return effects. `start` and `pass_on` do the
 same for the live agent, from bytes to bytes and without an object per message: what most
 publications look like (QoS 0, not retained, no properties) is read and written in place, and
-everything else goes the long way. That both ways agree is a test.
+everything else goes the long way. That both ways agree is a test. What is delivered at QoS 1 and 2
+is for the disk first, so it is among the news.
 
 A publication that starts here differs from the one before it on the same topic in its number and
 payload alone, so its frames are poured into a mould: made once per topic, kept with its plan.
@@ -16,16 +17,15 @@ by the bytes of its names and topic, and forgotten with the plans.
 from collections.abc import Callable, Container, Iterable, Iterator
 
 from hansa.errors import InvalidFrame
+from hansa.protocol.custody import Custody
 from hansa.protocol.effects import Deliver, Duplicate, Effect, Ignored, Keep, Send
 from hansa.protocol.forwarding import Forwarder, Plan, Table, as_drops, as_sends, shortcut
 from hansa.protocol.numbering import Captured, Numbering
-from hansa.protocol.outbox import Outbox
 from hansa.protocol.settings import Outside, ProtocolSettings
 from hansa.protocol.vocabulary import HOPS_MAX, RECEIVERS_MAX, LinkId, NodeId, Plain, Publication
 from hansa.protocol.windows import Windows
 from hansa.protocol.wire import (
     GROUP,
-    GUARANTEED,
     HEAD,
     HOPS_AT,
     ORIGIN,
@@ -63,7 +63,7 @@ class Plane:
         node: NodeId,
         settings: ProtocolSettings,
         table: Table,
-        outbox: Outbox,
+        custody: Custody,
         receivers: Callable[[str], tuple[NodeId, ...]],
         known: Container[NodeId],
     ) -> None:
@@ -73,7 +73,7 @@ class Plane:
         self.windows = Windows(settings.window, known)
         self.numbering = Numbering(node)
         self._node = node
-        self._outbox = outbox
+        self._custody = custody
         self._receivers = receivers
         self._forwarder = Forwarder(self.table, self.windows, settings.outside)
         self._outside = settings.outside
@@ -99,7 +99,7 @@ class Plane:
         receivers = plan.receivers[:RECEIVERS_MAX]
         if not receivers:
             return []
-        effects: list[Effect] = [Keep(self._outbox.capture(event, receivers))]
+        effects: list[Effect] = [Keep(self._custody.outbox.capture(event, receivers))]
         return effects + [Ignored("receivers_max")] * (len(plan.receivers) - len(receivers))
 
     def release(self, publication: Publication) -> list[Effect]:
@@ -111,7 +111,7 @@ class Plane:
             stuck = []  # its receivers will ask for it
         return [*as_sends(publication, copies, hops=0), *as_drops(publication, stuck)]
 
-    def take(self, link: LinkId, publication: Publication) -> list[Effect]:
+    def take(self, link: LinkId, publication: Publication, now: float) -> list[Effect]:
         """A neighbour sent a copy: deliver it, pass it on, or drop it."""
         if publication.origin == self._node:
             return [Duplicate(publication.origin, publication.number)]
@@ -119,7 +119,9 @@ class Plane:
         effects: list[Effect] = []
         if not new:
             effects.append(self._cut(publication))
-        if deliver and not publication.qos:  # else the inbox decides
+        if publication.qos:
+            effects += self._custody.inbox.take(publication, now)
+        elif deliver:
             effects.append(Deliver(publication))
         effects += as_sends(publication, copies, publication.hops + 1)
         return effects + as_drops(publication, stuck)
@@ -192,9 +194,10 @@ class Plane:
         outgoing: Outgoing,
         deliveries: Deliveries,
         news: list[Effect],
+        now: float,
     ) -> bytes | None:
         """Do `take` for copies; add what goes out, what is delivered and what is left to tell.
-        Stop at a frame that is no publication of QoS 0, or cannot be read, and return it."""
+        Stop at a frame that is no publication, or cannot be read, and return it."""
         find, unpack = self.table.shortcuts.setdefault(link, {}).get, HEAD.unpack_from
         by_origin = self.table.by_origin
         here, window, last_origin, last_life = self._node, None, None, None
@@ -233,34 +236,26 @@ class Plane:
                     if window is not None and not count:
                         news.append(Duplicate(origin, number))
                         continue
-                if opening in GUARANTEED:
-                    return data
             try:
-                self._pass_on_slowly(link, data, outgoing, deliveries, news)
+                effects = self._pass_on_slowly(link, data, now)
             except InvalidFrame:
                 return data
+            _emit(effects, outgoing)
+            for effect in effects:
+                if isinstance(effect, Deliver) and not effect.publication.qos:
+                    deliveries.append(effect.publication)
+                elif not isinstance(effect, Send):
+                    news.append(effect)
             last_origin, by_origin = None, self.table.by_origin
             find = self.table.shortcuts.setdefault(link, {}).get
         return None
 
-    def _pass_on_slowly(
-        self,
-        link: LinkId,
-        data: bytes,
-        outgoing: Outgoing,
-        deliveries: Deliveries,
-        news: list[Effect],
-    ) -> None:
+    def _pass_on_slowly(self, link: LinkId, data: bytes, now: float) -> list[Effect]:
         publication = decode_publication(data)
-        effects = self.take(link, publication)
-        _emit(effects, outgoing)
-        for effect in effects:
-            if isinstance(effect, Deliver):
-                deliveries.append(effect.publication)
-            elif not isinstance(effect, Send):
-                news.append(effect)
-        if not (publication.retain or publication.properties):
+        effects = self.take(link, publication, now)
+        if not (publication.qos or publication.retain or publication.properties):
             self._learn(link, publication)
+        return effects
 
     def _learn(self, link: LinkId, copy: Publication) -> None:
         """Remember what becomes of copies like this one, if it is always the same."""

@@ -104,13 +104,18 @@ class ProtocolSettings:
     receipt_delay: float = 0.02
     """Seconds that a receipt waits to speak for more."""
     repair_bytes: int = 65_536
-    """Bytes that are asked for at a time."""
-    held_max: int = 1_024
+    """Bytes of one frame of an answer."""
+    repair_frames: int = 8
+    """Frames that answer one question. More are faster over long ways, and further ahead of a disk
+    that is slow."""
+    held_max: int = 8_192
     """Publications of one origin that wait here for one before them; more will be asked for."""
     held_bytes_max: int = 16_777_216
     """Payload of all that waits for one before it."""
-    undelivered_max: int = 1_024
+    undelivered_max: int = 8_192
     """Publications of one origin on their way to this node's own disk; more will be asked for."""
+    undelivered_bytes_max: int = 16_777_216
+    """Their payload."""
 
     filters_per_node_max: int = 10_000
     """Filters that one node may announce; more are refused and counted."""
@@ -155,7 +160,9 @@ class ProtocolSettings:
         )
         for name in (
             "repair_bytes",
+            "repair_frames",
             "undelivered_max",
+            "undelivered_bytes_max",
             "filters_per_node_max",
             "nodes_max",
             "plans_max",

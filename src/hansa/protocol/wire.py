@@ -67,8 +67,6 @@ _OPENINGS = {
     _OPENING | qos | _RETAIN * retain | _MORE * more: (qos, retain, more)
     for qos, retain, more in product(range(_QOS_MAX + 1), (False, True), (False, True))
 }
-GUARANTEED = frozenset(first for first, (qos, _, _) in _OPENINGS.items() if qos)
-"""How publications of QoS 1 and 2 begin."""
 
 HEAD = struct.Struct(">HBHQQQH")
 """What every publication begins with: two bytes as one, hops, n, origin, life, number, t."""
@@ -132,9 +130,6 @@ def _decode_control(data: bytes | bytearray | memoryview) -> frames.Any:
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidFrame(f"control frame: {error}") from None
     check(frame)
-    if isinstance(frame, frames.Resend):
-        for item in frame.publications:
-            decode_publication(item)
     return frame
 
 

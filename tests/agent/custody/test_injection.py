@@ -71,7 +71,7 @@ class Life:
 
     def deliver(self, *numbers: int, qos: int = 2, origin: NodeId = YOU) -> None:
         for number in numbers:
-            self.injection.deliver(Publication(origin, 8, number, qos, "a", b"%d" % number))
+            self.injection.deliver([Publication(origin, 8, number, qos, "a", b"%d" % number)])
 
     async def says(self, *expected: Publish | Handshake) -> None:
         """Wait until exactly this was said, and forget it."""
@@ -145,7 +145,7 @@ def test_time_in_the_inbox_counts_towards_the_expiry(tmp_path, monkeypatch):
         for number, seconds in enumerate((4, 5, 60), start=1):
             raw = encode(((Property.MESSAGE_EXPIRY_INTERVAL, seconds),))
             life.injection.deliver(
-                Publication(YOU, 8, number, 1, "a", b"%d" % number, properties=raw)
+                [Publication(YOU, 8, number, 1, "a", b"%d" % number, properties=raw)]
             )
         await until(lambda: len(life.stored) == 1, "stored")
         monkeypatch.setattr(time, "time_ns", lambda: now + 5_900_000_000)
@@ -342,7 +342,7 @@ def test_what_stays_at_its_broker_is_taken_and_not_published(tmp_path):
     async def work() -> None:
         life = Life(tmp_path)
         life.connect()
-        life.injection.deliver(Publication(YOU, 8, 1, 1, "stays", b"x"))
+        life.injection.deliver([Publication(YOU, 8, 1, 1, "stays", b"x")])
         life.deliver(2)
         await life.says(packet(1, b"2"))
         assert life.stored == [Stored(YOU, 8, 2)]

@@ -15,7 +15,7 @@ from tests.agent.waiting import until
 from hansa.agent.links.link import Address
 from hansa.agent.records.witness import Witness
 from hansa.journal.records import Bound
-from hansa.protocol.effects import Dropped, Duplicate, Effect, NeighbourUp
+from hansa.protocol.effects import Deliver, Dropped, Duplicate, Effect, NeighbourUp
 from hansa.protocol.events import InterestChanged, Published
 from hansa.protocol.plane import Deliveries, Outgoing
 from hansa.protocol.settings import ProtocolSettings
@@ -127,6 +127,31 @@ def test_what_became_of_each_copy_is_read_from_the_lists_that_it_fills():
         schema.Received(5, *names[2], size, 1, 2),
         schema.Dropped(5, 9, 4, 3, 0, "hop limit"),
         schema.Received(5, *names[3], size, 1, 2),
+        schema.Received(5, 9, 4, 1, 1, "a/b", 4, size, 1, 2),
+    ]
+
+
+def test_what_is_taken_in_at_qos_1_and_2_is_delivered_with_its_hops_when_the_broker_has_it():
+    told: list[schema.Any] = []
+    witness = Witness(told.append, (1, 1), 1, lambda: 5)
+    link, other = LinkId(7), LinkId(8)
+    witness.told(0, NeighbourUp(NodeId(2), link))
+    told.clear()
+    copy = Publication(NodeId(9), 4, 7, 1, "a/b", b"21.5", hops=2)
+    unreadable = encode(copy)[:-6]
+    outgoing: Outgoing = {}
+    news: list[Effect] = []
+    watched = witness.watch(link, iter([encode(copy), unreadable]), outgoing, [], news)
+    next(watched)
+    news.append(Deliver(copy))
+    outgoing[other] = [encode(copy.onward(3, ()))]
+    assert list(watched) == [unreadable]
+    witness.injected(Bound(1, 9, 4, 7, 1, "a/b", b"21.5"))
+    name, size = (9, 4, 7, 1, "a/b", 4), len(encode(copy))
+    assert told == [
+        schema.Received(5, *name, size, 3, 2),
+        schema.Sent(5, *name, size, 4, None),
+        schema.Delivered(5, *name, 3),
     ]
 
 

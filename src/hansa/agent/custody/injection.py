@@ -92,9 +92,9 @@ class Injection:
 
     # ------------------------------------------------------------ from the node
 
-    def deliver(self, publication: Publication) -> None:
-        """Take a publication over, or let it wait until there is room."""
-        self._waiting.append(publication)
+    def deliver(self, batch: Sequence[Publication]) -> None:
+        """Take publications over, or let them wait until there is room."""
+        self._waiting.extend(batch)
         with self._disk():
             self._bind()
 

@@ -162,9 +162,9 @@ class Safekeeping:
             case _:
                 pass
 
-    def deliver(self, publication: Publication) -> None:
-        """Give a publication of QoS 1 or 2 to the broker, surely."""
-        self.injection.deliver(publication)
+    def deliver(self, batch: Sequence[Publication]) -> None:
+        """Give publications of QoS 1 and 2 to the broker, surely."""
+        self.injection.deliver(batch)
 
     async def _recall(self, order: Recall) -> None:
         async with self._recalling:

@@ -5,8 +5,10 @@ lists that it fills. Of a copy that is not chosen only the number is looked at.
 """
 
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from zlib import crc32
 
+from hansa.errors import InvalidFrame
 from hansa.journal.records import Bound
 from hansa.protocol import effects
 from hansa.protocol.effects import Effect
@@ -40,7 +42,7 @@ class Witness(Narrator):
         news: list[Effect],
     ) -> Iterator[bytes]:
         """Return the frames; whoever takes the next one has put what became of the one before into
-        these lists. Frames that are no publications of QoS 0 are told by `handled`."""
+        these lists. Frames that are no publications are told by `handled`."""
         if not self.sample:
             return frames
         return self._watch(link, frames, outgoing, deliveries, news)
@@ -56,12 +58,21 @@ class Witness(Narrator):
         sample = self.sample
         for data in frames:
             if (
-                (sample == 1 or crc32(data[_NUMBER]) % sample == 0)
-                and len(data) >= _HEAD_BYTES
-                and data[0] == PUBLICATION
-                and not data[1] & _QOS
-                and self.peer(link) is not None  # else the node takes them one by one
+                len(data) < _HEAD_BYTES
+                or data[0] != PUBLICATION
+                or self.peer(link) is None  # then the node takes them one by one
             ):
+                yield data
+            elif data[1] & _QOS:
+                marks, told = self.marks(outgoing), len(news)
+                yield data
+                with suppress(InvalidFrame):  # then it was none, and is counted
+                    copy = decode_publication(data)
+                    self._take(self.clock(), copy, link, news[told:])
+                    if chosen(copy.number, sample):
+                        name, hops = names_of(copy), copy.hops + 2
+                        self._tell_sent(self.clock(), name, hops, marks, outgoing)
+            elif sample == 1 or crc32(data[_NUMBER]) % sample == 0:
                 marks, delivered, told = self.marks(outgoing), len(deliveries), len(news)
                 yield data
                 name, hops = _read(data)
