@@ -7,6 +7,7 @@
     │       ├── JournalUnusable    disk full, no rights, another writer: what to change is said
     │       ├── JournalDamaged     what was durable there cannot be read any more
     │       └── JournalTrimmed     what is asked for was dropped by retention
+    ├── TableBroken         a table of the pipeline that breaks its own rules: exit code 1
     ├── InvalidFrame        bytes from a peer that mean nothing: counted, logged, dropped
     └── BrokerMisbehaved    MQTT that the standard forbids: the connection to that broker ends
 
@@ -52,6 +53,10 @@ class JournalTrimmed(JournalError):
         """Say the first offset or number, as was asked for, that is still there."""
         super().__init__(message)
         self.first = first
+
+
+class TableBroken(HansaError):
+    """A table that the pipeline made has rows that its key or its rules forbid; it is not shown."""
 
 
 class InvalidFrame(HansaError):

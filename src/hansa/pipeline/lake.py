@@ -1,0 +1,163 @@
+"""A lake is a directory. What is where in it, and how it changes without ever being half-changed.
+
+    lake.json                         which version of this layout it is
+    bronze/<table>/batch=<n>/day=…    one directory per micro-batch, never changed again
+    checkpoint/<table>/               Spark's: how far the stream has come
+    tables -> generations/<n>         silver and gold, all made from the same bronze
+    generations/<n>/<layer>/<table>/
+    staging/                          what is being written; of no use to anybody else
+
+A batch and a generation are written in `staging` and get their name by one rename; `tables` is a
+link that is replaced by one rename. So every other program, and Spark, sees whole tables that
+agree with one another, and what fails on the way changes nothing. All files are Parquet.
+"""
+
+import fcntl
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from hansa.errors import UsageError
+
+VERSION = 1
+GENERATIONS_KEPT = 2
+"""The one in use, and the one before it for those who are still reading that."""
+
+BRONZE = ("messages", "events")
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What a generation says of one of its tables."""
+
+    name: str
+    layer: str
+    grain: str
+    rows: int
+
+
+class Lake:
+    """A directory that holds tables."""
+
+    def __init__(self, path: Path) -> None:
+        """Open one that is there; raise UsageError if it is none, or of another version."""
+        self.path = path.absolute()
+        try:
+            version = json.loads((path / "lake.json").read_text(encoding="utf-8"))["version"]
+        except FileNotFoundError:
+            raise UsageError(
+                f"{path} is no lake; `hansa pipeline run --lake {path} SOURCE` makes one"
+            ) from None
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise UsageError(f"{path / 'lake.json'} cannot be read: {error}") from None
+        if version != VERSION:
+            raise UsageError(
+                f"{path} is a lake of version {version}, this Hansa has version {VERSION}: use the"
+                " Hansa that made it, or a new directory"
+            )
+
+    @classmethod
+    def made(cls, path: Path) -> "Lake":
+        """Open a lake; make one if there is nothing yet."""
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            if not any(path.iterdir()):
+                _write(path / "lake.json", json.dumps({"version": VERSION}))
+        except OSError as error:
+            raise UsageError(f"cannot make a lake at {path}: {error.strerror}") from error
+        return cls(path)
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """Be the only one who writes; clear away what a killed writer left."""
+        with (self.path / "lock").open("w") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise UsageError(
+                    f"another pipeline is writing to {self.path}; wait for it, or stop it"
+                ) from None
+            shutil.rmtree(self.path / "staging", ignore_errors=True)
+            for table in BRONZE:
+                (self.path / "bronze" / table).mkdir(parents=True, exist_ok=True)
+                self._whole(table)
+            yield
+
+    # ------------------------------------------------------------ bronze
+
+    def checkpoint(self, table: str) -> Path:
+        """Return where Spark keeps how far a stream has come."""
+        return self.path / "checkpoint" / table
+
+    def batch(self, table: str, number: int) -> Path:
+        """Return where a micro-batch is, or will be."""
+        return self.path / "bronze" / table / f"batch={number:08d}"
+
+    def batches(self, table: str) -> int:
+        """Return how many micro-batches there are."""
+        return len(list((self.path / "bronze" / table).glob("batch=*")))
+
+    def _whole(self, table: str) -> None:
+        """Bronze and checkpoint belong together: with one of them restored, rows would be lost."""
+        commits = self.checkpoint(table) / "commits"
+        names = os.listdir(commits) if commits.is_dir() else []
+        last = max((int(name) for name in names if name.isdecimal()), default=None)
+        have = self.batches(table)
+        if (last is None and have > 1) or (
+            last is not None and not self.batch(table, last).is_dir()
+        ):
+            raise UsageError(
+                f"{self.path}: bronze/{table} and checkpoint/{table} are not of the same time;"
+                " restore both together, or begin a new lake"
+            )
+
+    # ------------------------------------------------------------ silver and gold
+
+    def staging(self, name: str) -> Path:
+        """Return an empty place to write to."""
+        place = self.path / "staging" / name
+        shutil.rmtree(place, ignore_errors=True)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        return place
+
+    def publish(self, staged: Path, kept: list[Kept]) -> None:
+        """Make a written generation the one that is read."""
+        described = [
+            {"name": it.name, "layer": it.layer, "grain": it.grain, "rows": it.rows} for it in kept
+        ]
+        _write(staged / "tables.json", json.dumps({"tables": described}, indent=1))
+        generations = self.path / "generations"
+        generations.mkdir(exist_ok=True)
+        numbers = sorted(int(name) for name in os.listdir(generations) if name.isdecimal())
+        place = generations / f"{(numbers[-1] + 1 if numbers else 0):08d}"
+        staged.rename(place)
+        link = self.staging("tables")
+        link.symlink_to(place.relative_to(self.path))
+        link.replace(self.path / "tables")
+        for number in numbers[: -(GENERATIONS_KEPT - 1)]:
+            shutil.rmtree(generations / f"{number:08d}", ignore_errors=True)
+
+    def tables(self) -> list[Kept]:
+        """Return what can be read, in the order in which it was made."""
+        try:
+            text = (self.path / "tables" / "tables.json").read_text(encoding="utf-8")
+        except FileNotFoundError:
+            raise UsageError(
+                f"{self.path} has no tables yet; `hansa pipeline run` makes them"
+            ) from None
+        return [Kept(**described) for described in json.loads(text)["tables"]]
+
+    def table(self, kept: Kept) -> Path:
+        """Return where the files of a table are now."""
+        return (self.path / "tables").resolve() / kept.layer / kept.name
+
+
+def _write(path: Path, text: str) -> None:
+    """Whole or not at all."""
+    new = path.with_name(f"{path.name}.new")
+    new.write_text(text + "\n", encoding="utf-8")
+    new.replace(path)

@@ -1,0 +1,79 @@
+"""Payloads as columns: a small file of the user's says which topics hold which JSON.
+
+    [temperatures]                      # becomes a table of this name
+    filter = "plant/+/temp"
+    columns = "value double, unit string"
+
+A payload that is no such JSON leaves the columns empty; the bytes are in `messages` all the same.
+"""
+
+import difflib
+import re
+import tomllib
+from collections.abc import Iterable
+from pathlib import Path
+
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+
+from hansa.errors import UsageError
+from hansa.pipeline.tables import Table, declared
+from hansa.pipeline.topics import matches
+from hansa.protocol.topics import check_filter
+
+FIELDS = ("filter", "columns")
+KEY = ("origin", "life", "seq", "sure")
+OWN = (*KEY, "time", "topic")
+
+
+def tables(path: Path, taken: Iterable[str]) -> list[Table]:
+    """Return the tables that a file asks for; their names must not be `taken`."""
+    try:
+        wanted = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise UsageError(f"{path} cannot be read: {error}") from None
+    return [_table(path, name, entry, taken) for name, entry in wanted.items()]
+
+
+def _table(path: Path, name: str, entry: object, taken: Iterable[str]) -> Table:
+    if not re.fullmatch(r"[a-z][a-z0-9_]{0,62}", name) or name in taken:
+        raise UsageError(
+            f"{path}: {name!r} cannot be the name of a table: lower case letters, digits and _,"
+            " and none that there is already"
+        )
+    if not isinstance(entry, dict) or not all(isinstance(it, str) for it in entry.values()):
+        raise UsageError(f"{path}: [{name}] must have filter and columns, both texts")
+    for field in entry:
+        if field not in FIELDS:
+            near = difflib.get_close_matches(field, FIELDS, n=1) or FIELDS
+            raise UsageError(f"{path}: [{name}] has no field {field!r}; it has {near[0]!r}")
+    for field in FIELDS:
+        if field not in entry:
+            raise UsageError(f"{path}: [{name}] needs {field!r}")
+    topic_filter = check_filter(entry["filter"])
+    try:
+        columns = StructType.fromDDL(entry["columns"])
+    except PySparkException as error:
+        why = str(error).strip().splitlines()[0]
+        raise UsageError(f"{path}: [{name}] columns {entry['columns']!r}: {why}") from None
+    clash = [field for field in columns.names if field in OWN]
+    if clash:
+        raise UsageError(f"{path}: [{name}] has a column {clash[0]!r}, which every table has")
+    return _mapped(name, topic_filter, columns)
+
+
+def _mapped(name: str, topic_filter: str, columns: StructType) -> Table:
+    quoted = topic_filter.replace("\\", "\\\\").replace("'", "\\'")
+
+    def build(messages: DataFrame) -> DataFrame:
+        parsed = F.from_json(F.try_validate_utf8(F.col("payload").cast("string")), columns)
+        found = messages.where(matches(f"'{quoted}'", "topic")).withColumn("parsed", parsed)
+        return found.select(*OWN, *(F.col("parsed")[field].alias(field) for field in columns.names))
+
+    build.__name__ = name
+    build.__doc__ = (
+        f"One row per recorded publication that {topic_filter} matches. Key: {', '.join(KEY)}."
+    )
+    return declared("silver", build, ())

@@ -1,0 +1,316 @@
+"""Silver: what was recorded, typed, once each, by what it is about.
+
+`events` is bronze telemetry with a column `run`: the log of a simulation is a run of its own, all
+agents together are the run `live`. `sure` says that a publication is of QoS 1 or 2; with `origin`,
+`life` and `seq` it names it. `delay_ms` is by the clocks of two machines where agents are on two.
+"""
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F
+
+from hansa.pipeline.tables import Layer
+from hansa.pipeline.topics import matches
+
+LIVE = "live"
+OBSERVER = "f" * 16
+"""Stands for a node in what no node wrote; telemetry's OBSERVER as tables have it."""
+
+RECORD = ("run", "node", "incarnation", "number")
+PUBLICATION = ("run", "origin", "life", "seq", "sure")
+
+CONTROL_KINDS = (
+    *("core_elected", "core_lost", "parents", "mesh_joined", "mesh_left"),
+    *("member_joined", "member_lost", "wanted", "unwanted", "subscribed", "unsubscribed"),
+    *("installed", "life_raised", "epoch_renewed", "link_up", "link_down", "link_refused"),
+    *("started", "stopped"),
+)
+
+SILVER = Layer("silver")
+
+
+def with_run(bronze_events: DataFrame) -> DataFrame:
+    """Say of every record to which run it belongs."""
+    simulations = bronze_events.where("kind = 'run'").select("feed", F.lit(True).alias("simulated"))
+    known = F.broadcast(simulations.distinct())
+    return (
+        bronze_events.join(known, "feed", "left")
+        .withColumn("run", F.when(F.col("simulated"), F.col("feed")).otherwise(F.lit(LIVE)))
+        .withColumn("sure", F.col("qos") > 0)
+        .drop("simulated")
+    )
+
+
+def told(events: DataFrame, *kinds: str) -> DataFrame:
+    """Return the records of some kinds, each once, however often they were read."""
+    return events.where(F.col("kind").isin(*kinds)).dropDuplicates(RECORD)
+
+
+@SILVER.table("payload_bytes = length(payload)")
+def messages(bronze_messages: DataFrame) -> DataFrame:
+    """One row per recorded publication. Key: origin, life, seq, sure.
+
+    `json` is the payload where it is JSON, as a variant; the bytes are always there.
+    """
+    text = F.try_validate_utf8(F.col("payload").cast("string"))
+    return (
+        bronze_messages.withColumn("sure", F.col("qos") > 0)
+        .dropDuplicates(["origin", "life", "seq", "sure"])
+        .select(
+            *("origin", "life", "seq", "sure", "qos", "time", "time_ns", "topic"),
+            *("payload", "retain", "properties"),
+            F.length("payload").alias("payload_bytes"),
+            F.try_parse_json(text).alias("json"),
+            F.to_date("time").alias("day"),
+        )
+    )
+
+
+@SILVER.table("ended_ns >= began_ns")
+def runs(events: DataFrame) -> DataFrame:
+    """One row per run. Key: run."""
+    return events.groupBy("run").agg(
+        F.max(F.col("kind") == "run").alias("simulated"),
+        F.max("seed").alias("seed"),
+        F.max("topology").alias("topology"),
+        F.max("strategy").alias("strategy"),
+        F.countDistinct(F.when(F.col("node") != OBSERVER, F.col("node"))).alias("nodes"),
+        F.min("time_ns").alias("began_ns"),
+        F.max("time_ns").alias("ended_ns"),
+    )
+
+
+@SILVER.table("lives >= 1")
+def nodes(events: DataFrame) -> DataFrame:
+    """One row per run and node. Key: run, node."""
+    named = F.when(F.col("kind") == "started", F.col("name"))
+    return (
+        events.where(F.col("node") != OBSERVER)
+        .groupBy("run", "node")
+        .agg(
+            F.coalesce(F.max(named), F.col("node")).alias("name"),
+            F.countDistinct("incarnation").alias("lives"),
+            F.min("time_ns").alias("first_ns"),
+            F.max("time_ns").alias("last_ns"),
+        )
+    )
+
+
+@SILVER.table("payload_bytes >= 0", "qos between 0 and 2", "sure = (qos > 0)")
+def publications(events: DataFrame) -> DataFrame:
+    """One row per publication that began its way. Key: run, origin, life, seq, sure."""
+    return (
+        told(events, "captured")
+        .groupBy(*PUBLICATION)
+        .agg(
+            F.min("time").alias("time"),
+            F.min("time_ns").alias("time_ns"),
+            F.min("qos").alias("qos"),
+            F.min("topic").alias("topic"),
+            F.min("payload_bytes").alias("payload_bytes"),
+        )
+    )
+
+
+@SILVER.table("copies + arrived > 0", "bytes >= 0", "hop >= 1")
+def hops(events: DataFrame) -> DataFrame:
+    """One row per publication and direction of a link that it crossed. Key: run, origin, life, seq,
+    sure, sender, receiver.
+
+    `copies` were sent, `arrived` were received; both more than one where it was sent again.
+    """
+    sent = told(events, "sent").selectExpr(
+        *PUBLICATION,
+        "node as sender",
+        "peer as receiver",
+        "hops",
+        "frame_bytes",
+        "time_ns as sent_ns",
+    )
+    received = told(events, "received").selectExpr(
+        *PUBLICATION, "peer as sender", "node as receiver", "hops", "time_ns as received_ns"
+    )
+    return (
+        sent.unionByName(received, allowMissingColumns=True)
+        .groupBy(*PUBLICATION, "sender", "receiver")
+        .agg(
+            F.min("hops").alias("hop"),
+            F.count("sent_ns").alias("copies"),
+            F.coalesce(F.sum("frame_bytes"), F.lit(0)).alias("bytes"),
+            F.count("received_ns").alias("arrived"),
+            F.min("sent_ns").alias("sent_ns"),
+            F.min("received_ns").alias("received_ns"),
+        )
+    )
+
+
+@SILVER.table("times >= 1")
+def duplicates(events: DataFrame) -> DataFrame:
+    """One row per publication and direction of a link over which it came for nothing. Key: run,
+    origin, life, seq, sure, sender, receiver."""
+    return (
+        told(events, "duplicate")
+        .groupBy(*PUBLICATION, F.col("peer").alias("sender"), F.col("node").alias("receiver"))
+        .agg(F.count("*").alias("times"))
+    )
+
+
+@SILVER.table("times >= 1", "origin <> node")
+def deliveries(events: DataFrame, publications: DataFrame) -> DataFrame:
+    """One row per publication and node whose broker got it. Key: run, origin, life, seq, sure,
+    node.
+
+    `times` is above 1 where it was delivered again; the rest is of the first time.
+    """
+    first = (
+        told(events, "delivered")
+        .where("origin <> node")
+        .groupBy(*PUBLICATION, "node")
+        .agg(
+            F.count("*").alias("times"),
+            F.min("time_ns").alias("time_ns"),
+            F.min("hops").alias("hops"),
+            F.min("topic").alias("topic"),
+            F.min("payload_bytes").alias("payload_bytes"),
+        )
+    )
+    began = publications.select(*PUBLICATION, F.col("time_ns").alias("published_ns"))
+    delay = (F.col("time_ns") - F.col("published_ns")) / 1e6
+    return first.join(began, [*PUBLICATION], "left").withColumn("delay_ms", delay)
+
+
+@SILVER.table()
+def troubles(events: DataFrame) -> DataFrame:
+    """One row per publication, or range of them, that was given up or repaired. Key: run, node,
+    incarnation, number."""
+    return told(events, "dropped", "gap", "given_up", "repaired").select(
+        *RECORD,
+        "time_ns",
+        "kind",
+        "origin",
+        "life",
+        "seq",
+        "peer",
+        "first",
+        "last",
+        "count",
+        "reason",
+    )
+
+
+@SILVER.table("frame_bytes > 0")
+def control_frames(events: DataFrame) -> DataFrame:
+    """One row per control frame that was sent. Key: run, node, incarnation, number.
+
+    `receiver` is empty while a link does not know yet who is behind it.
+    """
+    return told(events, "control").select(
+        *RECORD,
+        "time_ns",
+        F.coalesce("peer", F.lit("")).alias("receiver"),
+        *("frame", "frame_bytes", "core", "seq", "distance"),
+    )
+
+
+@SILVER.table()
+def control_events(events: DataFrame) -> DataFrame:
+    """One row per thing that a node decided, or that happened to it. Key: run, node, incarnation,
+    number."""
+    return told(events, *CONTROL_KINDS).select(
+        *RECORD,
+        *("time_ns", "kind", "group", "core", "peer", "seq", "distance"),
+        *("parents", "gained", "lost", "reason", "name"),
+    )
+
+
+@SILVER.table("ups + downs + trips > 0", "rtt_ms >= 0", "a < b")
+def links(events: DataFrame) -> DataFrame:
+    """One row per run and link between two nodes. Key: run, a, b."""
+    about = told(events, "link_up", "link_down", "round_trip").where("peer is not null")
+    return about.groupBy(
+        "run", F.least("node", "peer").alias("a"), F.greatest("node", "peer").alias("b")
+    ).agg(
+        F.count_if(F.col("kind") == "link_up").alias("ups"),
+        F.count_if(F.col("kind") == "link_down").alias("downs"),
+        F.count_if(F.col("kind") == "round_trip").alias("trips"),
+        F.min("rtt_ms").alias("rtt_ms"),
+    )
+
+
+@SILVER.table("until_ns is null or until_ns >= since_ns")
+def memberships(events: DataFrame) -> DataFrame:
+    """One row per time that a node wanted a filter, or was in its mesh. Key: run, node,
+    incarnation, number.
+
+    `relation` is `wanted` (clients here want it), `subscribed` (the broker is asked for it, because
+    others want it) or `mesh`; `until_ns` is empty if it lasted to the end.
+    """
+    begins = {"wanted": "wanted", "subscribed": "subscribed", "mesh_joined": "mesh"}
+    ends = {"unwanted": "wanted", "unsubscribed": "subscribed", "mesh_left": "mesh"}
+    relation = _renamed(F.col("kind"), begins | ends)
+    changes = told(events, *begins, *ends).withColumn("relation", relation)
+    life = Window.partitionBy("run", "node", "incarnation", "relation", "group").orderBy("number")
+    lives = told(events, "started").groupBy("run", "node", "incarnation")
+    began = lives.agg(F.min("time_ns").alias("life_ns"))
+    following = Window.partitionBy("run", "node").orderBy("life_ns", "incarnation")
+    ended = began.withColumn("next_life_ns", F.lead("life_ns").over(following)).drop("life_ns")
+    return (
+        changes.withColumn("next_ns", F.lead("time_ns").over(life))
+        .where(F.col("kind").isin(*begins))
+        .join(ended, ["run", "node", "incarnation"], "left")
+        .select(
+            *RECORD,
+            "relation",
+            "group",
+            F.col("time_ns").alias("since_ns"),
+            F.coalesce("next_ns", "next_life_ns").alias("until_ns"),
+        )
+    )
+
+
+def _renamed(column: Column, names: dict[str, str]) -> Column:
+    return F.create_map(*(F.lit(word) for pair in names.items() for word in pair))[column]
+
+
+@SILVER.table()
+def interests(publications: DataFrame, memberships: DataFrame) -> DataFrame:
+    """One row per publication and other node that wanted it when it was published. Key: run,
+    origin, life, seq, sure, node."""
+    wanted = memberships.where("relation = 'wanted'").select(
+        "run", "node", "group", "since_ns", "until_ns"
+    )
+    topics = publications.select("run", "topic").distinct()
+    groups = wanted.select("run", "group").distinct()
+    fitting = topics.join(groups, "run").where(matches("`group`", "topic"))
+    then = "time_ns >= since_ns and (until_ns is null or time_ns < until_ns) and node <> origin"
+    return (
+        publications.join(fitting, ["run", "topic"])
+        .join(wanted, ["run", "group"])
+        .where(then)
+        .select(*PUBLICATION, "node", "topic")
+        .distinct()
+    )
+
+
+@SILVER.table()
+def faults(events: DataFrame) -> DataFrame:
+    """One row per thing that was done to the federation on purpose. Key: run, node, incarnation,
+    number."""
+    return told(events, "fault").select(*RECORD, "time_ns", "what", "target", "peer")
+
+
+@SILVER.table("seconds >= 0")
+def convergences(events: DataFrame) -> DataFrame:
+    """One row per disturbance of a simulation after which all agreed again. Key: run, node,
+    incarnation, number."""
+    return told(events, "converged").select(*RECORD, "time_ns", "what", "seconds")
+
+
+@SILVER.table()
+def counters(events: DataFrame) -> DataFrame:
+    """One row per counter of a life of a node, with what it said last. Key: run, node, incarnation,
+    name."""
+    return (
+        told(events, "counter")
+        .groupBy("run", "node", "incarnation", "name")
+        .agg(F.max_by("value", "number").alias("value"), F.max("time_ns").alias("time_ns"))
+    )
