@@ -9,7 +9,7 @@ import pytest
 
 from hansa.cli import status_page, status_tables
 from hansa.cli.main import main
-from hansa.cli.report import console
+from hansa.cli.results import console
 from hansa.cli.status_page import Page
 
 ALPHA, BETA, GAMMA = (f"{digits:0<16}" for digits in ("aa", "bb", "cc"))

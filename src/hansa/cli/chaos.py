@@ -11,7 +11,7 @@ from hansa.chaos.run import Outcome, Play, play
 from hansa.chaos.scenarios import SCENARIOS
 from hansa.chaos.verdict import Verdict
 from hansa.cli.arguments import Parser, amount, one_of, seed
-from hansa.cli.report import console, table
+from hansa.cli.results import console, table
 
 EXAMPLES = """\
   hansa chaos kills

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from hansa.cli import arguments, live_demo, simulated_demo
 from hansa.cli.arguments import Parser
-from hansa.cli.report import console
+from hansa.cli.results import console
 from hansa.cli.story import Story
 from hansa.errors import UsageError
 from hansa.local.embedded import has_embedded

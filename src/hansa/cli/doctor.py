@@ -17,7 +17,7 @@ from hansa.agent.settings import BrokerSettings, broker_address, load
 from hansa.cli.arguments import Parser
 from hansa.cli.broker_probe import Examination, examine
 from hansa.cli.delivery_probe import prove
-from hansa.cli.report import console
+from hansa.cli.results import console
 
 PASSWORD_VARIABLE = "HANSA_BROKER_PASSWORD"
 

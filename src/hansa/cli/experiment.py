@@ -114,7 +114,7 @@ def _measure(args: argparse.Namespace, trials: "list[Trial]") -> "Iterator[Measu
 
 
 def _show(measured: "list[Measured]", seed: int) -> None:
-    from hansa.cli.report import console, table
+    from hansa.cli.results import console, table
     from hansa.simulator.trials import trials
 
     titles = {trial.name: trial.title for trial in trials(seed)}

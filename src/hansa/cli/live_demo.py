@@ -13,7 +13,7 @@ from hansa.cli import bridge_ring
 from hansa.cli.clients import Client, Stream, until
 from hansa.cli.healing import Healing, measure
 from hansa.cli.launcher import command
-from hansa.cli.report import table
+from hansa.cli.results import table
 from hansa.cli.story import Story
 from hansa.errors import UsageError
 from hansa.local.embedded import EmbeddedBroker

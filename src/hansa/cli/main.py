@@ -31,6 +31,8 @@ COMMANDS = {
     "doctor": "check a broker, and print what its configuration lacks",
     "experiment": "compare the routing strategies; sweep thousands of simulations over Spark",
     "manager": "run the topology manager: nodes join, are watched, and get their links",
+    "pipeline": "make tables from what was recorded, with Spark, and ask them",
+    "report": "show what was recorded as one page with plots",
     "simulate": "run a federation on virtual time: the papers' scenarios, or any topology",
     "status": "show neighbours, members, topics with their core, interest, counters",
     "top": "the same, live",
@@ -55,6 +57,8 @@ Commands:
   manager     {COMMANDS["manager"]}
   topology    {COMMANDS["topology"]}
   chaos       {COMMANDS["chaos"]}
+  pipeline    {COMMANDS["pipeline"]}
+  report      {COMMANDS["report"]}
 
   -h, --help  this; `hansa COMMAND --help` explains a command and its options
   --version   print the version

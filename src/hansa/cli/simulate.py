@@ -241,7 +241,7 @@ def _refuse_contradictions(args: argparse.Namespace) -> None:
 
 
 def _run_one(args: argparse.Namespace, given: Sequence[str]) -> int:
-    from hansa.cli import report
+    from hansa.cli import results
 
     with ExitStack() as stack:
         listen = _listener(args.transcript, stack) if args.transcript else None
@@ -251,7 +251,7 @@ def _run_one(args: argparse.Namespace, given: Sequence[str]) -> int:
     if args.json:
         print(json.dumps(_values(args, played, given), indent=2))
     else:
-        report.show(args, played, replay(given, args.seed))
+        results.show(args, played, replay(given, args.seed))
     return 0 if played.result.ok else 1
 
 
@@ -269,7 +269,7 @@ def play(args: argparse.Namespace, seed: int, listen: "Listener | None" = None) 
 
 
 def _run_many(args: argparse.Namespace, given: Sequence[str]) -> int:
-    from hansa.cli import report
+    from hansa.cli import results
     from hansa.cli.seeds import first_failure
 
     seeds = range(args.seed, args.seed + args.runs)
@@ -279,7 +279,7 @@ def _run_many(args: argparse.Namespace, given: Sequence[str]) -> int:
         values = {"scenario": args.scenario, "seed": args.seed, "runs": args.runs}
         print(json.dumps({**values, "passed": tally.passed, "failed": failed}, indent=2))
     else:
-        report.show_tally(args, tally)
+        results.show_tally(args, tally)
     if tally.failed is None:
         return 0
     seed = tally.failed.result.seed
@@ -342,7 +342,7 @@ def _values(args: argparse.Namespace, played: "Played", given: Sequence[str]) ->
 
 
 def _list() -> int:
-    from hansa.cli import report
+    from hansa.cli import results
 
-    report.show_scenarios()
+    results.show_scenarios()
     return 0

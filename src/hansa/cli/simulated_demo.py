@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from hansa.cli import drawing
 from hansa.cli.launcher import command
-from hansa.cli.report import table
+from hansa.cli.results import table
 from hansa.cli.story import Story
 from hansa.protocol.effects import Duplicate
 from hansa.protocol.vocabulary import Group

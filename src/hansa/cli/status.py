@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from hansa.cli import status_page, status_tables
 from hansa.cli.arguments import Parser
-from hansa.cli.report import console
+from hansa.cli.results import console
 
 EXAMPLES = """\
   hansa status http://127.0.0.1:8080          one agent, by the address of its pages

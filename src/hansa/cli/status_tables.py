@@ -7,7 +7,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from hansa.cli.report import table
+from hansa.cli.results import table
 from hansa.cli.status_page import Page, Status
 
 ROWS_MAX = 60

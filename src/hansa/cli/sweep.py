@@ -163,7 +163,7 @@ def _tell(text: str) -> None:
 
 
 def _show(summary: list[Row]) -> None:
-    from hansa.cli.report import console, table
+    from hansa.cli.results import console, table
 
     if not summary:
         return

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from hansa.cli import status_page, status_tables
 from hansa.cli.arguments import Parser, amount
-from hansa.cli.report import console
+from hansa.cli.results import console
 from hansa.cli.status_page import Page
 from hansa.cli.status_tables import Rates
 from hansa.errors import UsageError

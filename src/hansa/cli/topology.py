@@ -8,7 +8,7 @@ from rich.table import Table
 
 from hansa.cli import arguments
 from hansa.cli.arguments import Parser, amount, one_of, whole
-from hansa.cli.report import console
+from hansa.cli.results import console
 from hansa.topology.comparison import Score, Trial, compare
 
 ACTIONS = ("compare",)

@@ -12,6 +12,9 @@ HOT_TOPICS_MAX = 100
 DATA = "publication"
 """In `link_bytes`: frames that carry publications."""
 
+UNREACHABLE = 4_294_967_295
+"""The distance in a frame that takes an announcement back."""
+
 SETTLING_KINDS = tuple(kind for kind in CONTROL_KINDS if kind not in ("started", "stopped"))
 
 GOLD = Layer("gold")
@@ -127,18 +130,36 @@ def link_bytes(hops: DataFrame, control_frames: DataFrame) -> DataFrame:
     )
 
 
-@GOLD.table("frames > 0")
-def announcements(control_frames: DataFrame, links: DataFrame) -> DataFrame:
-    """One row per run and announcement of a core. Key: run, core, seq.
+@GOLD.table("frames + later > 0")
+def announcements(
+    control_frames: DataFrame, control_events: DataFrame, links: DataFrame
+) -> DataFrame:
+    """One row per run and announcement of a core. Key: run, core, life, seq.
 
-    The papers bound the frames of one by 2·l, where l is the number of links; `share` is of that.
+    The papers bound the `frames` of one by 2·l, where l is the number of links; `share` is of that.
+    Links that came up while it was under way do not count, what they carry is `later`; nor does
+    what takes an announcement back.
     """
+    each = ["run", "core", "life", "seq"]
     lines = links.groupBy("run").agg(F.count("*").alias("links"))
+    told = control_frames.where(f"frame = 'Announce' and distance < {UNREACHABLE}")
+    born = told.groupBy(*each).agg(F.min("time_ns").alias("born_ns"))
+    ways = ["run", "node", "incarnation", "receiver"]
+    ups = control_events.where("kind = 'link_up'").selectExpr(
+        *ways[:3], "peer as receiver", "number", "time_ns as up_ns"
+    )
+    before = Window.partitionBy(*ways).orderBy("number")
+    since = F.last("up_ns", ignorenulls=True).over(before)
     return (
-        control_frames.where("frame = 'Announce'")
-        .groupBy("run", "core", "seq")
+        told.unionByName(ups, allowMissingColumns=True)
+        .withColumn("up_ns", since)
+        .where("frame is not null")
+        .join(born, each)
+        .withColumn("counts", F.expr("up_ns <= born_ns"))
+        .groupBy(*each)
         .agg(
-            F.count("*").alias("frames"),
+            F.count_if(F.col("counts")).alias("frames"),
+            F.count_if(~F.col("counts")).alias("later"),
             F.sum("frame_bytes").alias("bytes"),
             F.min("time_ns").alias("time_ns"),
         )

@@ -7,6 +7,7 @@ before anybody sees it.
 """
 
 import json
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -97,11 +98,13 @@ def ingest(spark: SparkSession, lake: Lake, job: Job, tell: Tell = silent) -> No
     for table in BRONZE:
         tell("bronze", table, None)
         query = follow(spark, lake, job, table)
-        count = 0
+        told = 0
         try:
             while not query.awaitTermination(0.5):
                 count = _count(query)
-                tell("bronze", table, count)
+                if count > told:
+                    tell("bronze", table, count)
+                    told = count
         except StreamingQueryException as error:
             raise plain(error) from error
         tell("bronze", table, _count(query))
@@ -146,6 +149,28 @@ def run_once(spark: SparkSession, lake: Lake, job: Job, tell: Tell = silent) -> 
     with lake.writing():
         ingest(spark, lake, job, tell)
         return build(spark, lake, job, tell)
+
+
+def run_on(spark: SparkSession, lake: Lake, job: Job, every_s: float, tell: Tell = silent) -> None:
+    """Follow what is recorded until interrupted; tables are made anew when there is more."""
+    with lake.writing():
+        queries = [follow(spark, lake, job, table, every_s) for table in BRONZE]
+        seen: list[int] = []
+        try:
+            while all(query.isActive for query in queries):
+                found = [lake.batches(table) for table in BRONZE]
+                if found != seen:
+                    build(spark, lake, job, tell)
+                    seen = found
+                else:
+                    time.sleep(every_s)
+            for query in queries:
+                query.awaitTermination(0)
+        except StreamingQueryException as error:
+            raise plain(error) from error
+        finally:
+            for query in queries:
+                query.stop()
 
 
 # ---------------------------------------------------------------- reading

@@ -5,6 +5,7 @@
     checkpoint/<table>/               Spark's: how far the stream has come
     tables -> generations/<n>         silver and gold, all made from the same bronze
     generations/<n>/<layer>/<table>/
+    experiments/                      a table of simulations; `hansa.experiments` keeps it
     staging/                          what is being written; of no use to anybody else
 
 A batch and a generation are written in `staging` and get their name by one rename; `tables` is a
@@ -28,6 +29,8 @@ GENERATIONS_KEPT = 2
 """The one in use, and the one before it for those who are still reading that."""
 
 BRONZE = ("messages", "events")
+EXPERIMENTS = "experiments"
+"""What `hansa experiment run` keeps in a lake, which may come before all else."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +68,7 @@ class Lake:
         """Open a lake; make one if there is nothing yet."""
         try:
             path.mkdir(parents=True, exist_ok=True)
-            if not any(path.iterdir()):
+            if not set(os.listdir(path)) - {EXPERIMENTS}:
                 _write(path / "lake.json", json.dumps({"version": VERSION}))
         except OSError as error:
             raise UsageError(f"cannot make a lake at {path}: {error.strerror}") from error

@@ -207,7 +207,7 @@ def control_frames(events: DataFrame) -> DataFrame:
         *RECORD,
         "time_ns",
         F.coalesce("peer", F.lit("")).alias("receiver"),
-        *("frame", "frame_bytes", "core", "seq", "distance"),
+        *("frame", "frame_bytes", "core", "life", "seq", "distance"),
     )
 
 
@@ -262,7 +262,10 @@ def memberships(events: DataFrame) -> DataFrame:
             "relation",
             "group",
             F.col("time_ns").alias("since_ns"),
-            F.coalesce("next_ns", "next_life_ns").alias("until_ns"),
+            # A clone begins its life while the other's goes on: then that is no end.
+            F.expr("coalesce(next_ns, if(next_life_ns >= time_ns, next_life_ns, null))").alias(
+                "until_ns"
+            ),
         )
     )
 

@@ -23,7 +23,8 @@ FIELDS: dict[str, tuple[Type, str]] = {
     "life": (
         "integer",
         "With `origin`, `seq` and whether `qos` is 0, the name of a publication: at QoS 0 the "
-        "origin's incarnation, at QoS 1 and 2 the epoch of its journal.",
+        "origin's incarnation, at QoS 1 and 2 the epoch of its journal. Of an announcement, the "
+        "core's incarnation.",
     ),
     "seq": ("integer", "Number of the publication in that life; of an announcement, its own."),
     "qos": ("integer", "Quality of service, 0 to 2."),

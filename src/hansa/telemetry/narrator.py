@@ -91,7 +91,7 @@ class Narrator:
         inner = frame.frame if isinstance(frame, Numbered) else frame
         about: tuple[int, ...] = ()
         if isinstance(inner, Announce):
-            about = (inner.core, inner.seq, inner.distance)
+            about = (inner.core, inner.seq, inner.distance, inner.incarnation)
         elif isinstance(inner, Heartbeat):
             self._beats[link] = (inner.number, now)
         peer = self._peers.get(link)

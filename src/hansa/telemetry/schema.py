@@ -112,8 +112,8 @@ class GivenUp(Record, frozen=True, array_like=True, gc=False, tag=9):
 
 
 class Control(Record, frozen=True, array_like=True, gc=False, tag=10):
-    """A control frame left over the link to `peer`. `core`, `seq` and `distance` are those of an
-    announcement."""
+    """A control frame left over the link to `peer`. `core` and its `life`, `seq` and `distance` are
+    those of an announcement."""
 
     frame: str
     frame_bytes: int
@@ -121,6 +121,7 @@ class Control(Record, frozen=True, array_like=True, gc=False, tag=10):
     core: int | None = None
     seq: int | None = None
     distance: int | None = None
+    life: int | None = None
 
 
 class CoreElected(Record, frozen=True, array_like=True, gc=False, tag=11):

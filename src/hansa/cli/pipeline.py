@@ -1,0 +1,175 @@
+"""`hansa pipeline`: what nodes recorded into tables, and questions to them."""
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hansa.cli import arguments
+from hansa.cli.arguments import Parser, amount, whole
+from hansa.cli.progress import Progress
+from hansa.errors import TableBroken
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from hansa.pipeline.job import Job
+    from hansa.pipeline.lake import Lake
+
+EXAMPLES = """\
+  hansa pipeline run --lake lake /var/lib/hansa          take in what there is now, and end
+  hansa pipeline run --lake lake --stream /var/lib/hansa    and go on until Ctrl-C
+  hansa pipeline run --lake lake --master spark://host:7077 /shared/hansa    on a cluster
+  hansa pipeline tables --lake lake
+  hansa pipeline query --lake lake "select * from delay_by_hops\""""
+
+ROWS_SHOWN_MAX = 1_000
+
+
+def run(given: Sequence[str]) -> int:
+    """Do what was asked and return the exit code."""
+    args = _parser().parse_intermixed_args(given)
+    steps = {"run": _run, "tables": _tables, "query": _query}
+    try:
+        return steps[args.step](args)
+    except TableBroken as broken:
+        print(f"hansa: {broken}; the tables are left as they were", file=sys.stderr)
+        return 1
+
+
+def _parser() -> Parser:
+    parser = Parser(
+        "hansa pipeline",
+        "Make tables from what agents and simulations recorded, with Spark, and ask them.\n"
+        "A lake is a directory of Parquet files: bronze as recorded, silver by subject, gold as\n"
+        "answers; docs/pipeline.md describes them.",
+        EXAMPLES,
+    )
+    parser.add_argument(
+        "step", type=arguments.one_of(("run", "tables", "query")), metavar="run|tables|query",
+        help="run: bring a lake up to date; tables: what is in it; query: ask it in SQL",
+    )  # fmt: skip
+    parser.add_argument(
+        "words", nargs="*", metavar="SOURCE|SQL",
+        help="run: directories with journals and telemetry, at any depth; query: one SELECT",
+    )  # fmt: skip
+    parser.add_argument(
+        "--lake", type=arguments.path, required=True, metavar="DIR", help="where the tables are"
+    )
+    parser.add_argument("--master", metavar="URL", help="a Spark cluster; without it, this machine")
+    how = parser.add_mutually_exclusive_group()
+    how.add_argument(
+        "--once", action="store_true", help="run: end when all is taken in (the default)"
+    )
+    how.add_argument("--stream", action="store_true", help="run: go on until Ctrl-C")
+    parser.add_argument(
+        "--every", type=amount(0.1, 86_400, "seconds"), default=10.0, metavar="SECONDS",
+        help="with --stream: how often to look for news (default 10)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--payloads", type=arguments.path, metavar="FILE",
+        help="run: which topics hold which JSON, as TOML; each becomes a table",
+    )  # fmt: skip
+    parser.add_argument(
+        "--batch-bytes", type=whole(1, 1 << 40, "bytes"), metavar="N",
+        help="run: of what was recorded, in one micro-batch (default 64 MiB)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--allow-loss", action="store_true",
+        help="run: go on where retention or a disk lost what was not read yet",
+    )  # fmt: skip
+    parser.add_argument("--json", action="store_true", help="query: print a JSON object per row")
+    return parser
+
+
+# ---------------------------------------------------------------- run
+
+
+def _run(args: argparse.Namespace) -> int:
+    from hansa.pipeline.session import session
+
+    if not args.words:
+        _parser().error("run needs a SOURCE, a directory to read from")
+    with Progress("starting Spark") as progress:
+        spark = session(args.master)
+        from hansa.pipeline import job, lake
+
+        work = job.Job(
+            [Path(word) for word in args.words],
+            allow_loss=args.allow_loss,
+            batch_bytes=args.batch_bytes,
+            payloads=args.payloads,
+        )
+        job.all_tables(args.payloads)  # a mistake in the file is told before the work begins
+        place = lake.Lake.made(args.lake)
+        if args.stream:
+            _stream(spark, place, work, args.every, progress)
+        else:
+            job.run_once(spark, place, work, progress.tell)
+    return 0
+
+
+def _stream(
+    spark: "SparkSession", lake: "Lake", work: "Job", every_s: float, progress: Progress
+) -> None:
+    from hansa.pipeline import job
+
+    progress.say("following; Ctrl-C ends it")
+    job.run_on(spark, lake, work, every_s, progress.tell)
+
+
+# ---------------------------------------------------------------- tables, query
+
+
+def _tables(args: argparse.Namespace) -> int:
+    from hansa.cli.results import console, table
+    from hansa.pipeline.lake import Lake
+
+    made = table("layer", "table", ">rows", "a row")
+    for kept in Lake(args.lake).tables():
+        made.add_row(kept.layer, kept.name, f"{kept.rows:,}", kept.grain)
+    console().print(made)
+    return 0
+
+
+def _query(args: argparse.Namespace) -> int:
+    if len(args.words) != 1:
+        _parser().error('query needs one SELECT, in quotes: "select * from delay"')
+    from hansa.pipeline.lake import Lake
+
+    lake = Lake(args.lake)
+    lake.tables()
+    with Progress("starting Spark"):
+        from hansa.pipeline.session import session
+
+        spark = session(args.master)
+        from hansa.pipeline import query
+
+        columns, rows = query.ask(spark, lake, args.words[0], ROWS_SHOWN_MAX + 1)
+    if args.json:
+        for row in rows:
+            print(json.dumps(dict(zip(columns, row, strict=True)), default=str))
+    else:
+        _show(columns, rows[:ROWS_SHOWN_MAX])
+    if len(rows) > ROWS_SHOWN_MAX:
+        print(
+            f"hansa: only the first {ROWS_SHOWN_MAX:,} rows are shown; add a LIMIT", file=sys.stderr
+        )
+    return 0
+
+
+def _show(columns: list[str], rows: list[tuple[object, ...]]) -> None:
+    from hansa.cli.results import console, table
+
+    made = table(*columns)
+    for row in rows:
+        made.add_row(*(_cell(value) for value in row))
+    console().print(made)
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:,.4g}"
+    return "" if value is None else str(value)

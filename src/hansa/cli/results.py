@@ -1,0 +1,192 @@
+"""A run as tables for people. Colours only on a terminal; nothing here computes a result."""
+
+import argparse
+from collections.abc import Callable, Iterable
+
+from rich import box
+from rich.console import Console
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from hansa.cli.plan import PRESET
+from hansa.cli.seeds import Tally
+from hansa.simulator.result import Delay, Guarantee, Result
+from hansa.simulator.scenario import Row, Scenario, duration, recoveries
+from hansa.simulator.scenarios import SCENARIOS, Played
+from hansa.simulator.topologies import parse
+
+NODES_SHOWN_MAX = 16
+RECOVERIES_SHOWN_MAX = 20
+VIOLATIONS_SHOWN_MAX = 10
+PLAIN_WIDTH = 120
+"""Columns when the output is no terminal: files and pipes need no wrapping at 80."""
+
+
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        """Leave it to `main`; rich would exit with code 1, which means a broken promise here."""
+        raise BrokenPipeError
+
+
+def console() -> Console:
+    """Return a console on stdout."""
+    made = _Console(highlight=False)
+    return made if made.is_terminal else _Console(highlight=False, width=PLAIN_WIDTH)
+
+
+def show(args: argparse.Namespace, played: Played, replay: str) -> None:
+    """Print one run."""
+    out, result = console(), played.result
+    scenario = _scenario(args)
+    if scenario:
+        out.print(f"[bold]{scenario.name}[/bold]: {scenario.title}")
+        out.print(scenario.claim, style="italic")
+    out.print(_heading(args, result))
+    if scenario:
+        out.print(_claims(played.rows))
+        for note in scenario.notes:
+            out.print(Padding(Text(note, style="dim"), (0, 2)))
+    if (scenario is None or scenario.drawn) and len(result.converged_s) > 1:
+        out.print(_convergence(result))
+    out.print(_numbers(result))
+    if 1 < len(result.delay_ms_by_node) <= NODES_SHOWN_MAX:
+        out.print(_delays(result, _labels(args)))
+    _verdict(out, result)
+    out.print(Text(f"seed {result.seed}, replay: {replay}", style="dim"), soft_wrap=True)
+
+
+def show_tally(args: argparse.Namespace, tally: Tally) -> None:
+    """Print what many runs have shown."""
+    out = console()
+    played = tally.failed or tally.last
+    if played is None:
+        return
+    if tally.failed:
+        if tally.passed:
+            kept = counted(tally.passed, "seed")
+            out.print(f"[green]{kept} kept all promises[/green], then this one did not:")
+        out.print(_heading(args, played.result))
+        _verdict(out, played.result)
+    else:
+        first, last = args.seed, args.seed + tally.passed - 1
+        out.print(f"[green]seeds {first} to {last}: {tally.passed} runs kept all promises[/green]")
+
+
+def show_scenarios() -> None:
+    """Print the scenarios by name."""
+    made = table("scenario", "what happens", "what is claimed")
+    for scenario in SCENARIOS.values():
+        made.add_row(scenario.name, scenario.title, scenario.claim)
+    console().print(made)
+
+
+def _heading(args: argparse.Namespace, result: Result) -> Text:
+    scenario = _scenario(args)
+    where = f"{result.topology}: " if scenario is None or scenario.drawn else ""
+    size = f"{counted(result.nodes, 'node')}, {counted(result.links, 'link')}"
+    preset = "" if args.preset in (None, PRESET) else f", preset {args.preset}"
+    times = f"{duration(result.virtual_s)} of virtual time in {duration(result.wall_s)}"
+    return Text(f"{where}{size}, seed {result.seed}{preset}; {times}")
+
+
+def counted(number: int, noun: str) -> str:
+    """Return `1 link`, `2 links`."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def _scenario(args: argparse.Namespace) -> Scenario | None:
+    return None if args.scenario is None else SCENARIOS[args.scenario]
+
+
+def table(*columns: str) -> Table:
+    """Return an empty table in the style of all; a column that starts with `>` is numbers."""
+    made = Table(box=box.SIMPLE_HEAD, show_header=any(columns), pad_edge=False)
+    for column in columns:
+        right = column.startswith(">")
+        made.add_column(column.lstrip(">"), justify="right" if right else "left", overflow="fold")
+    return made
+
+
+def _claims(rows: Iterable[Row]) -> Table:
+    made = table("", "claimed", "ours", "")
+    marks = {True: Text("✓", "green"), False: Text("✗", "red bold"), None: Text("")}
+    for row in rows:
+        made.add_row(Text(row.what), Text(row.claimed), Text(row.ours), marks[row.holds])
+    return made
+
+
+def _convergence(result: Result) -> Table:
+    made = table("disturbance", ">all right again after")
+    found = recoveries(result)
+    for recovery in found[:RECOVERIES_SHOWN_MAX]:
+        made.add_row(Text(recovery.after), recovery.took)
+    if len(found) > RECOVERIES_SHOWN_MAX:
+        made.add_row(f"… {len(found) - RECOVERIES_SHOWN_MAX} more; --json has all", "")
+    return made
+
+
+def _numbers(result: Result) -> Table:
+    made = table("", "")
+    for name, value in _facts(result):
+        made.add_row(name, Text(value))
+    return made
+
+
+def _facts(result: Result) -> list[tuple[str, str]]:
+    control = sum(result.control_frames.values())
+    kinds = ", ".join(f"{kind} {count}" for kind, count in result.control_frames.items())
+    delivered = f"{result.delivered} of {result.expected}, {result.lost} lost"
+    return [
+        ("converged after the start", recoveries(result)[0].took),
+        ("publications", str(result.publications)),
+        ("wanted elsewhere, delivered", delivered),
+        ("delivered twice", str(result.duplicates_delivered)),
+        ("duplicates cut on the way", str(result.duplicates_dropped)),
+        ("copies per publication", f"{result.copies_per_publication:.2f}"),
+        ("delay", _delay(result.delay_ms) if result.delay_ms else "nothing was delivered"),
+        ("frames per announcement", f"{result.frames_per_announcement_max} at most"),
+        ("control frames", f"{control} ({kinds})"),
+        ("control bytes, data bytes", f"{sum(result.control_bytes.values())}, {result.data_bytes}"),
+        *_guarantee(result.guaranteed),
+        ("fingerprint", result.fingerprint),
+    ]
+
+
+def _guarantee(got: Guarantee | None) -> list[tuple[str, str]]:
+    if got is None:
+        return []
+    came = f"{got.delivered} of {got.promised}, {got.reported} reported as gaps"
+    return [
+        ("promised at QoS 1 and 2, delivered", came),
+        ("repaired, lost before capture", f"{got.repaired}, {got.uncaptured}"),
+    ]
+
+
+def _delay(delay: Delay) -> str:
+    return f"mean {delay.mean:.2f} ms, median {delay.p50:.2f} ms, 99 % {delay.p99:.2f} ms"
+
+
+def _delays(result: Result, labels: Callable[[int], str]) -> Table:
+    made = table(">received at", ">publications", ">mean ms", ">median ms", ">99 % ms")
+    for node, delay in result.delay_ms_by_node.items():
+        values = (f"{value:.2f}" for value in (delay.mean, delay.p50, delay.p99))
+        made.add_row(labels(node), str(delay.count), *values)
+    return made
+
+
+def _labels(args: argparse.Namespace) -> Callable[[int], str]:
+    """Return what nodes are called: a file may give them names."""
+    return parse(args.topology, args.seed).label if args.topology is not None else str
+
+
+def _verdict(out: Console, result: Result) -> None:
+    if result.ok:
+        out.print("all promises kept", style="bold green")
+        return
+    count = len(result.violations)
+    out.print(f"{counted(count, 'promise')} broken", style="bold red")
+    for text in result.violations[:VIOLATIONS_SHOWN_MAX]:
+        out.print(Text(f"  {text}", style="red"))
+    if count > VIOLATIONS_SHOWN_MAX:
+        out.print(f"  … {count - VIOLATIONS_SHOWN_MAX} more; --json has all", style="red")

@@ -1,0 +1,25 @@
+"""Questions in SQL, which can only read."""
+
+from typing import TYPE_CHECKING
+
+from pyspark.errors import PySparkException
+
+from hansa.pipeline.job import views
+from hansa.pipeline.lake import Lake
+from hansa.pipeline.troubles import plain
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def ask(
+    spark: "SparkSession", lake: Lake, sql: str, most: int
+) -> tuple[list[str], list[tuple[object, ...]]]:
+    """Return the names of the columns and at most so many rows."""
+    views(spark, lake)
+    try:
+        # Inside parentheses only a query can stand: nothing that writes, drops or sets.
+        answer = spark.sql(f"SELECT * FROM (\n{sql.rstrip().rstrip(';')}\n)").limit(most)
+        return answer.columns, [tuple(row) for row in answer.collect()]
+    except PySparkException as error:
+        raise plain(error) from error

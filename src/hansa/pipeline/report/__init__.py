@@ -1,0 +1,1 @@
+"""A lake as one page: numbers, plots, tables; no script, nothing loaded from elsewhere."""

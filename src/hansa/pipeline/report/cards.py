@@ -1,0 +1,318 @@
+"""One card per question: a heading, the answer in a sentence, a plot, the numbers behind it."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from html import escape
+
+from hansa.pipeline.report import plots, topology
+from hansa.pipeline.report.facts import Facts
+from hansa.pipeline.report.plots import number, size
+
+TABLE_ROWS_MAX = 60
+
+
+def card(heading: str, answer: str, plot: str, table: str = "") -> str:
+    """Return a card."""
+    more = f"<details><summary>numbers</summary>{table}</details>" if table else ""
+    return (
+        f'<section class="card"><h3>{escape(heading)}</h3><p>{escape(answer)}</p>{plot}{more}'
+        "</section>"
+    )
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a plain table; beyond a bound it says how many rows there are more."""
+    listed = list(rows)
+    head = "".join(f"<th>{escape(column)}</th>" for column in columns)
+    body = "".join(
+        "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>"
+        for row in listed[:TABLE_ROWS_MAX]
+    )
+    rest = len(listed) - TABLE_ROWS_MAX
+    more = f"<p>and {rest:,} more: <code>hansa pipeline query</code></p>" if rest > 0 else ""
+    return (
+        f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>'
+        f"</div>{more}"
+    )
+
+
+def tiles(facts: Facts) -> str:
+    """Return the numbers that one wants first."""
+    wanted, came = facts.total("delivery", "wanted"), facts.total("delivery", "delivered")
+    received, cut = facts.total("redundancy", "received"), facts.total("redundancy", "duplicates")
+    shown = [
+        ("nodes", number(len(facts.tables["nodes"]))),
+        ("links", number(len(facts.tables["links"]))),
+        ("publications that left", number(facts.total("locality", "publications"))),
+        ("delivered of wanted", f"{number(came)} of {number(wanted)}"),
+        ("delivered twice", number(facts.total("delivery", "twice"))),
+        ("copies cut as duplicates", f"{100 * cut / received:.0f} %" if received else "–"),
+        ("control bytes per link and second", number(_per_link_second(facts))),
+    ]
+    return (
+        '<div class="tiles">'
+        + "".join(
+            f'<div class="tile"><b>{escape(value)}</b><span>{escape(name)}</span></div>'
+            for name, value in shown
+        )
+        + "</div>"
+    )
+
+
+def _per_link_second(facts: Facts) -> float:
+    return facts.total("control_overhead", "bytes_per_link_second")
+
+
+def all_of(facts: Facts) -> list[str]:
+    """Return the cards of one run; questions without an answer are left out."""
+    made = (
+        _delay_by_hops(facts),
+        _delay_by_pair(facts),
+        _delivery(facts),
+        _redundancy(facts),
+        _links(facts),
+        _announcements(facts),
+        _convergence(facts),
+        _traffic(facts),
+        _topics(facts),
+        _overhead(facts),
+    )
+    return [each for each in made if each]
+
+
+def _delay_by_hops(facts: Facts) -> str:
+    rows = sorted(
+        (row for row in facts.tables["delay_by_hops"] if row["measured"]),
+        key=lambda row: row["hops"],
+    )
+    if not rows:
+        return ""
+
+    def label(hops: int) -> str:
+        return "from a journal" if hops < 0 else "1 hop" if hops == 1 else f"{hops} hops"
+
+    columns = ("delay_ms_p50", "delay_ms_p95", "delay_ms_p99")
+    drawn = [(label(row["hops"]), *(row[column] for column in columns)) for row in rows]
+    answer = "Dot: the median; tick: 95 % were faster; end of the line: 99 % were."
+    numbers = table(
+        ("hops", "deliveries", "median ms", "95 %", "99 %", "longest"),
+        (
+            (
+                label(row["hops"]),
+                number(row["deliveries"]),
+                *(number(row[column]) for column in (*columns, "delay_ms_max")),
+            )
+            for row in rows
+        ),
+    )
+    plot = plots.ranges("Delay by number of hops", drawn, "ms")
+    return card("How long does a publication take?", answer, plot, numbers)
+
+
+def _by_pair(facts: Facts, rows: str, column: str) -> dict[tuple[str, str], float]:
+    return {
+        (facts.name(row["origin"]), facts.name(row["node"])): row[column]
+        for row in facts.tables[rows]
+        if row[column] is not None
+    }
+
+
+def _names(facts: Facts) -> list[str]:
+    return sorted(facts.names.values(), key=lambda name: (len(name), name))
+
+
+def _delay_by_pair(facts: Facts) -> str:
+    sums: dict[tuple[str, str], list[float]] = defaultdict(lambda: [0.0, 0.0])
+    for row in facts.tables["delay"]:
+        if row["measured"]:
+            both = sums[facts.name(row["origin"]), facts.name(row["node"])]
+            both[0] += row["delay_ms_mean"] * row["measured"]
+            both[1] += row["measured"]
+    means = {pair: total / count for pair, (total, count) in sums.items()}
+    if not means:
+        return ""
+    (one, other), worst = max(means.items(), key=lambda item: item[1])
+    answer = f"Mean delay; the longest is {number(worst, 'ms')}, from {one} to {other}."
+    plot = plots.heat("Mean delay by pair", _names(facts), means, "ms", ("from", "to"))
+    return card("Between whom does it take long?", answer, plot)
+
+
+def _delivery(facts: Facts) -> str:
+    by_node: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
+    for row in facts.tables["delivery"]:
+        both = by_node[facts.name(row["node"])]
+        both[0] += row["delivered"]
+        both[1] += row["lost"]
+    if not by_node:
+        return ""
+    rows = sorted(by_node.items(), key=lambda item: (-item[1][1], -item[1][0], item[0]))
+    lost = sum(both[1] for both in by_node.values())
+    answer = (
+        "All that was wanted when it was published was delivered."
+        if not lost
+        else f"{number(lost)} of what was wanted when it was published did not come (orange), "
+        "also while nodes were down or the interest was not known everywhere yet."
+    )
+    numbers = table(
+        ("from", "to", "wanted", "delivered", "lost", "twice"),
+        (
+            (
+                facts.name(row["origin"]),
+                facts.name(row["node"]),
+                *(number(row[column]) for column in ("wanted", "delivered", "lost", "twice")),
+            )
+            for row in sorted(facts.tables["delivery"], key=lambda row: -row["lost"])
+        ),
+    )
+    plot = plots.bars("Delivered and lost by receiver", rows, "publications")
+    return card("Does everything arrive?", answer, plot, numbers)
+
+
+def _redundancy(facts: Facts) -> str:
+    rows = sorted(
+        (
+            (facts.name(row["node"]), (row["received"] - row["duplicates"], row["duplicates"]))
+            for row in facts.tables["redundancy"]
+        ),
+        key=lambda row: -sum(row[1]),
+    )
+    if not rows:
+        return ""
+    received, cut = facts.total("redundancy", "received"), facts.total("redundancy", "duplicates")
+    paid = size(facts.total("redundancy", "duplicate_bytes"))
+    answer = (
+        f"{100 * cut / received:.0f} % of the copies were duplicates (orange), {paid}:"
+        " the price of a way that is there when another breaks."
+    )
+    plot = plots.bars("Copies received by node", rows, "copies")
+    return card("What does redundancy cost?", answer, plot)
+
+
+def _links(facts: Facts) -> str:
+    amounts: dict[tuple[str, str], float] = defaultdict(float)
+    for row in facts.tables["links"]:
+        amounts[_pair(facts, row["a"], row["b"])] += 0
+    for row in facts.tables["link_bytes"]:
+        if row["receiver"]:
+            amounts[_pair(facts, row["sender"], row["receiver"])] += row["bytes"]
+    if not amounts:
+        return ""
+    (one, other), most = max(amounts.items(), key=lambda item: item[1])
+    answer = (
+        f"Thickness is bytes, data and control; the busiest, {one} – {other}, had {size(most)}."
+    )
+    numbers = table(
+        ("link", "bytes"),
+        (
+            (f"{a} – {b}", size(amount))
+            for (a, b), amount in sorted(amounts.items(), key=lambda item: -item[1])
+        ),
+    )
+    return card(
+        "Which links work?", answer, topology.drawing("Links", _names(facts), amounts), numbers
+    )
+
+
+def _pair(facts: Facts, one: str, other: str) -> tuple[str, str]:
+    a, b = sorted((facts.name(one), facts.name(other)))
+    return a, b
+
+
+def _announcements(facts: Facts) -> str:
+    rows = sorted(facts.tables["announcements"], key=lambda row: row["time_ns"])
+    values = [
+        (
+            f"core {facts.name(row['core'])}, number {row['seq']}, {row['frames']} frames",
+            row["share"],
+        )
+        for row in rows
+        if row["share"] is not None
+    ]
+    if not values:
+        return ""
+    worst = max(value for _, value in values)
+    answer = (
+        f"Each column is one announcement of a core, as a share of the papers' bound of two frames"
+        f" per link; the most was {100 * worst:.0f} %."
+    )
+    return card(
+        "What does it cost to announce a core?",
+        answer,
+        plots.columns("Frames per announcement", values, 1.0, "2·l frames"),
+    )
+
+
+def _convergence(facts: Facts) -> str:
+    rows = sorted(facts.tables["convergence"], key=lambda row: (row["time_ns"], row["number"]))
+    if not rows:
+        return ""
+    began = min(row["began_ns"] for row in facts.tables["runs"])
+    events = [
+        (
+            (row["time_ns"] - began) / 1e9,
+            row["what"],
+            row["seconds"] if row["seconds"] is not None else row["settled_s"],
+        )
+        for row in rows
+    ]
+    known = [took for _, _, took in events if took is not None]
+    answer = (
+        "Time until all nodes agreed again (in a live federation: until the last change that any"
+        f" node told); the longest was {number(max(known), 's')}."
+        if known
+        else "Nothing moved after any of them."
+    )
+    return card("How fast does it heal?", answer, plots.timeline("Disturbances", events))
+
+
+def _traffic(facts: Facts) -> str:
+    counts = _by_pair(facts, "traffic_matrix", "publications")
+    if not counts:
+        return ""
+    answer = f"Publications delivered, from row to column; {number(sum(counts.values()))} in all."
+    plot = plots.heat("Traffic matrix", _names(facts), counts, "publications", ("from", "to"))
+    return card("Who talks to whom?", answer, plot)
+
+
+def _topics(facts: Facts) -> str:
+    rows = sorted(facts.tables["hot_topics"], key=lambda row: row["rank"])
+    if not rows:
+        return ""
+    drawn = [(row["topic"], [row["publications"]]) for row in rows[:12]]
+    numbers = table(
+        ("topic", "publications", "deliveries", "copies on links", "bytes on links"),
+        (
+            (
+                row["topic"],
+                *(number(row[column]) for column in ("publications", "deliveries", "copies")),
+                size(row["link_bytes"]),
+            )
+            for row in rows
+        ),
+    )
+    answer = f"The busiest is {rows[0]['topic']}, with {number(rows[0]['publications'])}."
+    return card(
+        "Which topics are hot?", answer, plots.bars("Hot topics", drawn, "publications"), numbers
+    )
+
+
+def _overhead(facts: Facts) -> str:
+    rows = sorted(
+        facts.tables["control_overhead"], key=lambda row: -(row["bytes_per_link_second"] or 0)
+    )
+    drawn = [(row["frame"], [row["bytes_per_link_second"] or 0]) for row in rows]
+    if not drawn:
+        return ""
+    data = sum(row["bytes"] for row in facts.tables["link_bytes"] if row["frame"] == "publication")
+    control = facts.total("control_overhead", "bytes")
+    answer = f"Control took {size(control)} in all, publications {size(data)}."
+    numbers = table(
+        ("frame", "frames", "bytes"),
+        ((row["frame"], number(row["frames"]), size(row["bytes"])) for row in rows),
+    )
+    return card(
+        "What is said between nodes?",
+        answer,
+        plots.bars("Control bytes per link and second", drawn, "bytes per link and second"),
+        numbers,
+    )

@@ -1,0 +1,129 @@
+"""The page itself: one file, readable offline, in the dark and on a phone."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+
+from hansa import __version__
+from hansa.pipeline.report import cards
+from hansa.pipeline.report.facts import Facts, Rows
+from hansa.pipeline.report.plots import number, size
+
+STYLE = """
+:root { --page:#f6f7f9; --card:#fff; --ink:#1c2330; --dim:#5b6574; --line:#e3e7ec; --one:#2f6fb2;
+  --two:#e0812b; --bad:#b3261e; --good:#1f7a45; --on:#fff }
+@media (prefers-color-scheme: dark) { :root { --page:#12161c; --card:#1b212a; --ink:#e8ebf0;
+  --dim:#9aa5b4; --line:#2c3440; --one:#5f9ee0; --two:#f0a050; --bad:#ff8a80; --good:#7ccf9b;
+  --on:#0c1118 } }
+* { box-sizing:border-box } body { margin:0; background:var(--page); color:var(--ink);
+  font:16px/1.45 system-ui, sans-serif }
+main { max-width:1080px; margin:0 auto; padding:24px 16px 64px }
+h1 { font-size:1.7rem; margin:.2em 0 } h2 { font-size:1.25rem; margin:2em 0 .6em }
+h3 { font-size:1.02rem; margin:0 } p { margin:.3em 0 .8em; color:var(--dim); font-size:.92rem }
+.tiles { display:grid; grid-template-columns:repeat(auto-fit,minmax(128px,1fr)); gap:12px }
+.tile { background:var(--card); border:1px solid var(--line); border-radius:10px; padding:12px }
+.tile b { display:block; font-size:1.3rem } .tile span { color:var(--dim); font-size:.8rem }
+.cards { display:grid; grid-template-columns:repeat(auto-fit,minmax(min(100%,440px),1fr)); gap:16px;
+  margin-top:16px; align-items:start }
+.card { background:var(--card); border:1px solid var(--line); border-radius:12px; padding:16px;
+  min-width:0 }
+svg { width:100%; height:auto; display:block } svg text { font-size:13px; fill:var(--ink) }
+svg .tick { fill:var(--dim); font-size:12px } svg .said { fill:var(--bad); font-size:12px }
+.grid { stroke:var(--line) } .part0 { fill:var(--one) } .part1 { fill:var(--two) }
+.range { stroke:var(--one); stroke-width:2.5 } .mark { stroke:var(--one); stroke-width:2.5 }
+.limit { stroke:var(--bad); stroke-dasharray:5 4 } .cell { fill:var(--one) }
+.none { fill:var(--line); fill-opacity:.35 } .link { stroke:var(--one); stroke-opacity:.55 }
+.node { fill:var(--ink) } svg .on { fill:var(--on); font-size:11px }
+svg .value { font-size:12px }
+details { margin-top:10px; font-size:.85rem } summary { cursor:pointer; color:var(--dim) }
+.wide { overflow-x:auto } table { border-collapse:collapse; width:100%; margin-top:6px }
+th,td { text-align:left; padding:4px 10px 4px 0; border-bottom:1px solid var(--line);
+  font-variant-numeric:tabular-nums } th { color:var(--dim); font-weight:600 }
+td.good { color:var(--good) } td.bad { color:var(--bad) }
+footer { color:var(--dim); font-size:.8rem; margin-top:32px }
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """One number of a paper beside ours."""
+
+    what: str
+    theirs: str
+    ours: str
+    kept: bool | None
+    """None where there is nothing to keep."""
+
+
+@dataclass(frozen=True, slots=True)
+class Paper:
+    """A paper's table, made again."""
+
+    title: str
+    claims: Sequence[Claim]
+
+
+def page(runs: Sequence[Facts], run_count: int, recorded: Rows, papers: Sequence[Paper]) -> str:
+    """Return the whole page."""
+    parts = [_papers(papers)] if papers else []
+    parts += [_run(facts) for facts in runs]
+    if recorded:
+        parts.append(_recorded(recorded))
+    if run_count > len(runs):
+        parts.append(
+            f"<p>{run_count - len(runs):,} more runs are in the lake and not on this page.</p>"
+        )
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>What the federation did</title><style>{STYLE}</style></head><body><main>"
+        "<h1>What the federation did</h1>"
+        + "".join(parts)
+        + f"<footer>Hansa {escape(__version__)}, from the gold tables of a lake; made with Spark."
+        "</footer></main></body></html>\n"
+    )
+
+
+def _run(facts: Facts) -> str:
+    return (
+        f"<h2>{escape(facts.title)}</h2>{cards.tiles(facts)}"
+        f'<div class="cards">{"".join(cards.all_of(facts))}</div>'
+    )
+
+
+def _recorded(rows: Rows) -> str:
+    made = cards.table(
+        ("topic", "messages", "bytes", "brokers", "first", "last"),
+        (
+            (
+                row["topic"],
+                number(row["messages"]),
+                size(row["bytes"]),
+                number(row["origins"]),
+                f"{row['first']:%Y-%m-%d %H:%M:%S}",
+                f"{row['last']:%Y-%m-%d %H:%M:%S}",
+            )
+            for row in rows
+        ),
+    )
+    return f'<h2>Recorded publications</h2><section class="card">{made}</section>'
+
+
+def _papers(papers: Sequence[Paper]) -> str:
+    made = []
+    for paper in papers:
+        rows = "".join(
+            f"<tr><td>{escape(claim.what)}</td><td>{escape(claim.theirs)}</td>"
+            f'<td class="{_verdict(claim.kept)}">{escape(claim.ours)}</td></tr>'
+            for claim in paper.claims
+        )
+        made.append(
+            f'<section class="card"><h3>{escape(paper.title)}</h3><div class="wide"><table><thead>'
+            "<tr><th></th><th>the paper</th><th>ours</th></tr></thead>"
+            f"<tbody>{rows}</tbody></table></div></section>"
+        )
+    return f'<h2>The papers, made again</h2><div class="cards">{"".join(made)}</div>'
+
+
+def _verdict(kept: bool | None) -> str:
+    return "" if kept is None else "good" if kept else "bad"

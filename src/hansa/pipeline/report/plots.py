@@ -1,0 +1,218 @@
+"""Plots as SVG text. Numbers in, text out: nothing here knows what they mean.
+
+All are drawn for a width of 480, which a phone shows at three quarters and a desktop beside
+another. Colours are the page's, by class name; every mark has a title for who points at it.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from html import escape
+
+WIDTH = 480
+ROW = 26
+LABEL = 108
+ROWS_MAX = 40
+"""Rows of one plot; the table below it has more."""
+
+
+def number(value: float | None, unit: str = "") -> str:
+    """Return a number as people read it: three digits that matter, thousands apart."""
+    if value is None:
+        return "–"
+    size = abs(value)
+    if size >= 100 or value == int(value):
+        text = f"{value:,.0f}"
+    else:
+        text = f"{value:.3g}"
+    return f"{text} {unit}".rstrip()
+
+
+def size(count: float | None) -> str:
+    """Return a number of bytes."""
+    if count is None:
+        return "–"
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1_000 or unit == "GB":
+            return number(count, unit)
+        count /= 1_000
+    raise AssertionError
+
+
+def _svg(height: float, title: str, body: Sequence[str]) -> str:
+    return (
+        f'<svg viewBox="0 0 {WIDTH} {height:.0f}" role="img" aria-label="{escape(title)}">'
+        + "".join(body)
+        + "</svg>"
+    )
+
+
+def _text(x: float, y: float, text: str, kind: str = "", anchor: str = "start") -> str:
+    return (
+        f'<text x="{x:.1f}" y="{y:.1f}" class="{kind}" text-anchor="{anchor}">{escape(text)}</text>'
+    )
+
+
+def _short(text: str, most: int = 15) -> str:
+    return text if len(text) <= most else text[: most - 1] + "…"
+
+
+def _steps(most: float) -> list[float]:
+    """Three to six round numbers from 0 to at least `most`."""
+    if most <= 0:
+        return [0.0, 1.0]
+    rough = most / 4
+    power = 10.0 ** math.floor(math.log10(rough))
+    step = next(power * factor for factor in (1, 2, 2.5, 5, 10) if power * factor >= rough)
+    return [step * count for count in range(math.ceil(most / step) + 1)]
+
+
+def _axis(steps: Sequence[float], bottom: float, unit: str, left: float = LABEL) -> list[str]:
+    reach = WIDTH - left - 24
+    drawn = []
+    for step in steps:
+        x = left + reach * step / steps[-1]
+        drawn.append(f'<line x1="{x:.1f}" y1="4" x2="{x:.1f}" y2="{bottom:.1f}" class="grid"/>')
+        drawn.append(_text(x, bottom + 16, number(step), "tick", "middle"))
+    drawn.append(_text(WIDTH - 2, bottom + 32, unit, "tick", "end"))
+    return drawn
+
+
+def bars(title: str, rows: Sequence[tuple[str, Sequence[float]]], unit: str) -> str:
+    """Rows of one bar each, of one or more parts beside each other."""
+    rows = rows[:ROWS_MAX]
+    bottom = 8 + ROW * len(rows)
+    steps = _steps(max((sum(parts) for _, parts in rows), default=0))
+    reach = WIDTH - LABEL - 24
+    body = _axis(steps, bottom, unit)
+    for place, (label, parts) in enumerate(rows):
+        y = 8 + ROW * place
+        body.append(_text(LABEL - 6, y + 15, _short(label), "label", "end"))
+        x = float(LABEL)
+        for part, value in enumerate(parts):
+            length = reach * value / steps[-1]
+            body.append(
+                f'<rect x="{x:.1f}" y="{y + 3}" width="{max(length, 0):.1f}" height="{ROW - 8}"'
+                f' rx="2" class="part{part}"><title>{escape(label)}: {number(value, unit)}'
+                "</title></rect>"
+            )
+            x += length
+    return _svg(bottom + 38, title, body)
+
+
+def ranges(title: str, rows: Sequence[tuple[str, float, float, float]], unit: str) -> str:
+    """Rows of three numbers: a dot for the median, a line through 95 % to 99 % of all."""
+    rows = rows[:ROWS_MAX]
+    bottom = 8 + ROW * len(rows)
+    steps = _steps(max((row[3] for row in rows), default=0))
+    reach = WIDTH - LABEL - 24
+    body = _axis(steps, bottom, unit)
+    for place, (label, *values) in enumerate(rows):
+        y = 8 + ROW * place + ROW / 2
+        half, most, all_but = (LABEL + reach * value / steps[-1] for value in values)
+        words = f"{label}: median {number(values[0], unit)}, 95 % {number(values[1], unit)}, "
+        body += [
+            _text(LABEL - 6, y + 4, _short(label), "label", "end"),
+            f"<g><title>{escape(words)}99 % {number(values[2], unit)}</title>"
+            f'<line x1="{half:.1f}" y1="{y:.1f}" x2="{all_but:.1f}" y2="{y:.1f}" class="range"/>'
+            f'<path d="M{most:.1f} {y - 6:.1f}v12" class="mark"/>'
+            f'<circle cx="{half:.1f}" cy="{y:.1f}" r="5" class="part0"/></g>',
+        ]
+    return _svg(bottom + 38, title, body)
+
+
+def heat(
+    title: str,
+    names: Sequence[str],
+    values: Mapping[tuple[str, str], float],
+    unit: str,
+    axes: tuple[str, str],
+) -> str:
+    """A square of cells, one per pair of names: the darker, the more."""
+    names = names[:ROWS_MAX]
+    count = max(1, len(names))
+    cell = min(40.0, (WIDTH - 100) / count)
+    left, top = 84.0, 34.0
+    most = max(values.values(), default=0) or 1
+    body = [_text(left, 12, f"{axes[1]} →", "tick"), _text(2, top - 6, f"{axes[0]} ↓", "tick")]
+    every = math.ceil(14 / cell)
+    for place, name in enumerate(names):
+        if place % every == 0:
+            middle = cell * (place + 0.5)
+            body.append(_text(left - 6, top + middle + 4, _short(name, 11), "label", "end"))
+            body.append(_text(left + middle, top - 6, _short(name, 4), "label", "middle"))
+    for row, one in enumerate(names):
+        for column, other in enumerate(names):
+            value = values.get((one, other))
+            shade = f"fill-opacity:{0.12 + 0.88 * value / most:.3f}" if value is not None else ""
+            words = f"{one} → {other}: {number(value, unit)}"
+            body.append(
+                f'<rect x="{left + cell * column + 1:.1f}" y="{top + cell * row + 1:.1f}"'
+                f' width="{cell - 2:.1f}" height="{cell - 2:.1f}" rx="2"'
+                f' class="{"cell" if value is not None else "none"}" style="{shade}">'
+                f"<title>{escape(words)}</title></rect>"
+            )
+            if value is not None and cell >= 34:
+                tone = "on" if value / most > 0.55 else "value"
+                x, y = left + cell * (column + 0.5), top + cell * (row + 0.5) + 4
+                body.append(_text(x, y, _tight(value), tone, "middle"))
+    return _svg(top + cell * count + 6, title, body)
+
+
+def _tight(value: float) -> str:
+    return f"{value / 1000:.0f}k" if value >= 1_000 else f"{value:.3g}"
+
+
+def columns(title: str, values: Sequence[tuple[str, float]], limit: float, said: str) -> str:
+    """Narrow columns side by side, and the line that they should stay below."""
+    values = values[:200]
+    height, bottom, left = 180.0, 160.0, 40.0
+    top = max(limit * 1.15, *(value for _, value in values)) if values else limit * 1.15
+    step = (WIDTH - left - 8) / max(1, len(values))
+    body = []
+    for tick in _steps(top)[:-1]:
+        y = bottom - (bottom - 10) * tick / top
+        body.append(f'<line x1="{left}" y1="{y:.1f}" x2="{WIDTH}" y2="{y:.1f}" class="grid"/>')
+        body.append(_text(left - 6, y + 4, number(tick), "tick", "end"))
+    wide = max(1.0, step - min(2.0, step / 3))
+    for place, (label, value) in enumerate(values):
+        tall = (bottom - 10) * value / top
+        over = "part1" if value > limit else "part0"
+        body.append(
+            f'<rect x="{left + step * place:.1f}" y="{bottom - tall:.1f}"'
+            f' width="{wide:.1f}" height="{tall:.1f}" class="{over}">'
+            f"<title>{escape(label)}: {number(value)}</title></rect>"
+        )
+    y = bottom - (bottom - 10) * limit / top
+    body.append(f'<line x1="{left}" y1="{y:.1f}" x2="{WIDTH}" y2="{y:.1f}" class="limit"/>')
+    body.append(_text(WIDTH - 4, y - 5, said, "said", "end"))
+    return _svg(height, title, body)
+
+
+def timeline(title: str, rows: Sequence[tuple[float, str, float | None]]) -> str:
+    """What happened when, from top to bottom, and how long each took to be over."""
+    rows = rows[:ROWS_MAX]
+    known = [took for _, _, took in rows if took is not None]
+    longest = max(known, default=0) or 1
+    left, reach = 218.0, WIDTH - 218.0 - 84
+    body = [f'<line x1="62" y1="6" x2="62" y2="{8 + ROW * len(rows)}" class="range"/>']
+    for place, (at, what, took) in enumerate(rows):
+        y = 8 + ROW * place + ROW / 2
+        body += [
+            _text(52, y + 4, f"{at:.1f} s", "tick", "end"),
+            f'<circle cx="62" cy="{y:.1f}" r="4" class="part1"/>',
+            _text(74, y + 4, _short(what, 22), "label"),
+        ]
+        if took is not None:
+            length = reach * took / longest
+            body += [
+                f'<rect x="{left}" y="{y - 8:.1f}" width="{max(1.5, length):.1f}" height="16"'
+                f' rx="2" class="part0"><title>{escape(what)}: {number(took, "s")}</title></rect>',
+                _text(left + length + 6, y + 4, _lasting(took), "value"),
+            ]
+        else:
+            body.append(_text(left, y + 4, "not told", "tick"))
+    return _svg(14 + ROW * len(rows), title, body)
+
+
+def _lasting(seconds: float) -> str:
+    return f"{seconds * 1000:.0f} ms" if seconds < 1 else f"{seconds:.2f} s"

@@ -1,0 +1,109 @@
+"""Every gold table against plain Python, and against what simulations counted by themselves."""
+
+from types import SimpleNamespace
+
+import pytest
+from tests.pipeline import slowly
+from tests.pipeline.recordings import journal, many, recorded
+
+from hansa.simulator.run import simulate
+from hansa.simulator.sampling import random_options
+from hansa.simulator.telemetry import counters
+from hansa.telemetry.reader import rows
+
+pytest.importorskip("pyspark", reason="Spark is not installed: `./run test` installs it")
+
+from hansa.pipeline import job
+from hansa.pipeline.feeds import find
+from hansa.pipeline.gold import GOLD
+from hansa.pipeline.lake import Lake
+
+SEEDS = (1, 4, 5, 6, 7, 9, 10, 12, 13, 14)
+"""Random topologies, traffic of all three qualities, faults; small ones."""
+
+
+@pytest.fixture(scope="module")
+def made(spark, tmp_path_factory):
+    """A lake of ten simulations and a journal: what went in, and the tables that came out."""
+    root = tmp_path_factory.mktemp("lake")
+    results, told = {}, []
+    for seed in SEEDS:
+        log = root / "source" / str(seed)
+        result = simulate(random_options(seed), telemetry=log)
+        (feed,) = find([log], telemetry=True)
+        results[feed] = result
+        told += [{**row.columns(), "run": feed} for row in rows(log)]
+    journal(root / "source" / "n5", 5, [*many(1, 20), *(recorded(n) for n in range(1, 8))])
+    lake = Lake.made(root / "lake")
+    kept = job.run_once(spark, lake, job.Job([root / "source"]))
+    tables = job.views(spark, lake)
+    return SimpleNamespace(results=results, told=told, kept=kept, tables=tables, lake=lake)
+
+
+def as_dictionary(frame, key):
+    names = [column for column in frame.columns if column not in key]
+    return {
+        tuple(row[column] for column in key): {column: row[column] for column in names}
+        for row in frame.collect()
+    }
+
+
+IN_TELEMETRY = [table for table in GOLD.tables if table.name != "recorded_topics"]
+
+
+@pytest.mark.parametrize("table", IN_TELEMETRY, ids=lambda table: table.name)
+def test_a_gold_table_is_what_plain_python_makes_of_the_same_records(made, table):
+    expected = getattr(slowly, table.name)(made.told)
+    found = as_dictionary(made.tables[table.name], table.key)
+    assert found.keys() == expected.keys()
+    assert found  # an empty table would agree with anything
+    for key, row in expected.items():
+        assert found[key] == pytest.approx(row, nan_ok=True), key
+
+
+def test_recorded_topics_are_counted_from_the_journal(made):
+    found = {
+        row.topic: (row.messages, row.bytes) for row in made.tables["recorded_topics"].collect()
+    }
+    assert found == {"a/b": (20, 80), "a/c": (7, 14)}
+
+
+def sums(frame, *columns):
+    return {row.run: row for row in frame.groupBy("run").sum(*columns).collect()}
+
+
+def test_what_simulations_counted_is_what_the_tables_add_up_to(made):
+    data = sums(made.tables["link_bytes"].where("frame = 'publication'"), "frames", "bytes")
+    cut = sums(made.tables["redundancy"], "duplicates")
+    twice = sums(made.tables["delivery"], "twice")
+    control = made.tables["control_overhead"].collect()
+    for run, result in made.results.items():
+        own = counters(result)
+        frames = {row.frame: row.frames for row in control if row.run == run}
+        sizes = {row.frame: row.bytes for row in control if row.run == run}
+        carried = (data[run]["sum(frames)"], data[run]["sum(bytes)"]) if run in data else (0, 0)
+        assert carried == (own["data_frames"], own["data_bytes"])
+        assert (cut[run]["sum(duplicates)"] if run in cut else 0) == own["duplicates_dropped"]
+        assert (twice[run]["sum(twice)"] if run in twice else 0) == own["duplicates_delivered"]
+        assert frames == {kind: n for kind, n in result.control_frames.items() if n}
+        assert sizes == {kind: n for kind, n in result.control_bytes.items() if n}
+
+
+def test_how_long_it_took_to_converge_is_what_simulations_measured(made):
+    told: dict[str, list[tuple[int, str, float]]] = {}
+    for row in made.tables["convergence"].where("seconds is not null").collect():
+        told.setdefault(row.run, []).append((row.time_ns, row.what, row.seconds))
+    for run, result in made.results.items():
+        own = [
+            (round(each.at_s * 1e9), each.after, each.converged_s)
+            for each in result.converged_s
+            if each.converged_s is not None
+        ]
+        assert sorted(told[run]) == sorted(own)
+
+
+def test_every_table_says_its_grain_and_was_counted(made):
+    assert [kept.name for kept in made.lake.tables()] == [kept.name for kept in made.kept]
+    for kept in made.kept:
+        assert kept.grain.startswith("One row per ")
+        assert made.tables[kept.name].count() == kept.rows
