@@ -120,7 +120,7 @@ def test_control_frames_are_told_with_what_they_announce():
     told.narrator.sent(LINK, Numbered(1, Announce(FAR, 1, 8, 2)), 30)
     told.narrator.sent(LinkId(99), Solicit(FAR, 1, 8, 0), 12)
     assert told.taken() == [
-        schema.Control(100, "Announce", 30, PEER, FAR, 8, 2),
+        schema.Control(100, "Announce", 30, PEER, FAR, 8, 2, 1),
         schema.Control(100, "Solicit", 12, None),
     ]
 
