@@ -12,8 +12,8 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from hansa.agent.brokers.connection import BrokerAddress
+from hansa.chaos.account import Account
 from hansa.chaos.clients import Publisher, Subscriber
-from hansa.chaos.history import Event
 from hansa.chaos.stage import TOPICS
 from hansa.chaos.verdict import Verdict, judge
 from hansa.local.mosquitto import Mosquitto, free_port
@@ -82,15 +82,15 @@ TROUBLES: dict[str, Callable[[Pair], Awaitable[None]]] = {
 async def play(trouble: Callable[[Pair], Awaitable[None]], rate: float) -> Verdict:
     """Publish, make trouble once, wait for what still comes, and judge."""
     pair = Pair()
-    history: list[Event] = []
+    account = Account({"sub": TOPICS})
     clients: list[Publisher | Subscriber] = []
     try:
         await pair.start()
         assert pair.near is not None
         near, far = (BrokerAddress("127.0.0.1", each.port) for each in (pair.near, pair.far))
-        subscriber = Subscriber(far, "sub", ("plant/#",), history.append)
+        subscriber = Subscriber(far, "sub", ("plant/#",), account.note)
         publishers = [
-            Publisher(near, f"pub{number}", TOPICS, rate, history.append)
+            Publisher(near, f"pub{number}", TOPICS, rate, account.note)
             for number in range(PUBLISHERS)
         ]
         clients = [subscriber, *publishers]
@@ -102,16 +102,16 @@ async def play(trouble: Callable[[Pair], Awaitable[None]], rate: float) -> Verdi
         await trouble(pair)
         await asyncio.sleep(BEFORE_S)
         await asyncio.gather(*(publisher.pause() for publisher in publishers))
-        await _drained(history)
+        await _drained(account)
     finally:
         await asyncio.gather(*(client.stop() for client in clients))
         await pair.stop()
-    return judge(history, {"sub": TOPICS})
+    return judge(account.history, {"sub": TOPICS})
 
 
-async def _drained(history: list[Event]) -> None:
+async def _drained(account: Account) -> None:
     """Wait until nothing is lost; in vain only for a while."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + DRAIN_S
-    while loop.time() < deadline and judge(history, {"sub": TOPICS}).fates["lost"]:
+    while loop.time() < deadline and account.missing:
         await asyncio.sleep(POLL_S)

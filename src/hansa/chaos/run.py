@@ -58,19 +58,23 @@ async def play(
     told("starting brokers and agents")
     stage = await set_up(parse(plan.topology, plan.seed), {})
     try:
-        publishers, subscribers = _cast(stage, chance)
+        publishers, subscribers = _cast(plan.scenario, stage, chance)
         await stage.populate(publishers, subscribers, plan.rate)
         drained_s = await _perform(plan, stage, chance, told)
     finally:
         await stage.close()
     if keep is not None:
-        history.write(stage.history, keep)
+        history.write(stage.account.history, keep)
     allowed = DUPLICATES_PER_CRASH if plan.scenario.crashes else 0
-    return Outcome(judge(stage.history, stage.wanted()), drained_s, allowed)
+    return Outcome(judge(stage.account.history, stage.wanted()), drained_s, allowed)
 
 
-def _cast(stage: Stage, chance: random.Random) -> tuple[list[int], list[int]]:
-    """Choose who publishes and who subscribes: a third each, and at least two."""
+def _cast(scenario: Scenario, stage: Stage, chance: random.Random) -> tuple[list[int], list[int]]:
+    """Choose who publishes and who subscribes: a third each, and at least two. Where there are two
+    sides, one each on either side."""
+    if scenario.sides:
+        pairs = [chance.sample(sorted(side), 2) for side in stage.sides]
+        return [publisher for publisher, _ in pairs], [subscriber for _, subscriber in pairs]
     count = max(2, len(stage.places) // 3)
     places = chance.sample(stage.places, min(len(stage.places), 2 * count))
     return places[:count], places[-count:]
@@ -100,6 +104,6 @@ async def _perform(
     while loop.time() - healed < plan.drain_s:
         await asyncio.sleep(POLL_S)
         quiet = all(publisher.is_quiet for publisher in stage.publishers)
-        if quiet and not judge(stage.history, stage.wanted()).fates["lost"]:
+        if quiet and not stage.account.missing:
             return loop.time() - healed
     return None

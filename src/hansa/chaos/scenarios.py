@@ -25,6 +25,8 @@ class Scenario:
     trouble: Trouble
     crashes: bool = False
     """Whether agents crash or lose their broker, so that QoS 1 may bring duplicates."""
+    sides: bool = False
+    """Whether there are two sides, with a publisher and a subscriber on each."""
 
 
 async def _calm(stage: Stage, chance: random.Random) -> None:
@@ -83,6 +85,12 @@ async def _halves(stage: Stage, chance: random.Random) -> None:
         await asyncio.sleep(chance.uniform(5.0, 10.0))
         stage.mend_all()
         await asyncio.sleep(chance.uniform(2.0, 4.0))
+
+
+async def _parted(stage: Stage, chance: random.Random) -> None:
+    """One partition, from the beginning to the end."""
+    stage.part(stage.sides[0])
+    await asyncio.Event().wait()
 
 
 async def _lonely(stage: Stage, chance: random.Random) -> None:
@@ -198,6 +206,7 @@ SCENARIOS = {
         Scenario("cuts", "links are cut without a word and mended (F5)", _cuts),
         Scenario("flaps", "a link comes and goes up to ten times a second (F5)", _flaps),
         Scenario("halves", "the federation is parted in halves again and again (F6)", _halves),
+        Scenario("parted", "two sides do not meet until the end (F6)", _parted, sides=True),
         Scenario("lonely", "one node is parted from all others (F6)", _lonely),
         Scenario("clogs", "links clog one by one, and clear in another order (F7)", _clogs),
         Scenario("cores", "the core of a group is killed (F14)", _cores, crashes=True),

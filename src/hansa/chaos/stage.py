@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from hansa.agent.brokers.connection import BrokerAddress
+from hansa.chaos.account import Account
 from hansa.chaos.clients import Publisher, Subscriber
 from hansa.chaos.history import Event
 from hansa.errors import UsageError
@@ -33,7 +34,7 @@ class Stage:
     federation: LocalFederation
     publishers: list[Publisher] = field(default_factory=list)
     subscribers: list[Subscriber] = field(default_factory=list)
-    history: list[Event] = field(default_factory=list)
+    account: Account = field(default_factory=lambda: Account({}))
     _dead: set[int] = field(default_factory=set)
     _hanging: set[int] = field(default_factory=set)
     _cut: set[tuple[int, int]] = field(default_factory=set)
@@ -59,7 +60,10 @@ class Stage:
 
     async def populate(self, publishers: list[int], subscribers: list[int], rate: float) -> None:
         """Connect clients, and wait until every subscription is installed everywhere."""
-        note = self.history.append
+
+        def note(event: Event) -> None:
+            self.account.note(event)
+
         self.subscribers += [
             Subscriber(self.address(place), f"sub{place}", (FILTERS[number % 2],), note)
             for number, place in enumerate(subscribers)
@@ -68,6 +72,7 @@ class Stage:
             Publisher(self.address(place), f"pub{place}", TOPICS, rate, note)
             for place in publishers
         ]
+        self.account = Account(self.wanted())
         await asyncio.gather(*(client.start() for client in self._clients))
         await self._installed(subscribers)
 
@@ -149,6 +154,12 @@ class Stage:
         """Undo `cut`."""
         self._cut.discard((a, b))
         self.federation.mend(a, b)
+
+    @property
+    def sides(self) -> tuple[set[int], set[int]]:
+        """The nodes in two parts, by number; in a grid each hangs together."""
+        half = len(self.places) // 2
+        return set(self.places[:half]), set(self.places[half:])
 
     def part(self, side: set[int]) -> None:
         """Cut all links between these nodes and the others."""
