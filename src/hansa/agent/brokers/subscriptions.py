@@ -118,7 +118,7 @@ class Subscriptions:
 
     def stays(self, topic: str) -> bool:
         """Whether publications to a topic concern this broker alone."""
-        return bool(self._staying.match(topic))
+        return bool(self._staying) and bool(self._staying.match(topic))
 
     def start_over(self) -> None:
         """A new connection without a session: the broker has none of them."""

@@ -46,7 +46,8 @@ class Entry:
     @property
     def properties(self) -> bytes:
         """Its MQTT 5 properties, older by the time that it has waited here."""
-        return aged(self.bound.properties, waited_s(self.bound.time_ns, time.time_ns()))
+        raw = self.bound.properties
+        return aged(raw, waited_s(self.bound.time_ns, time.time_ns())) if raw else raw
 
     @property
     def size(self) -> int:
