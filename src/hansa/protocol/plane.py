@@ -167,10 +167,12 @@ class Plane:
         self, item: Captured, incarnation: int, outgoing: Outgoing
     ) -> Iterable[Effect]:
         effects = self.publish(item, incarnation)
+        if item.qos:
+            return effects  # nothing leaves before it is kept
         frames = _emit(effects, outgoing)
         if frames is None:
             return [Ignored("no frame can hold it")]
-        plain = not (item.qos or item.retain or item.properties)
+        plain = not (item.retain or item.properties)
         if self._outside is not Outside.RANDOM and plain and len(frames) == len(effects):
             self._make_moulds(self.table.plan(item.topic), len(item.payload), effects, frames)
         return [effect for effect in effects if not isinstance(effect, Send)]
