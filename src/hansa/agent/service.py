@@ -28,9 +28,10 @@ from hansa.agent.links.link import Address, Link
 from hansa.agent.metrics import as_metrics
 from hansa.agent.reasons import explain
 from hansa.agent.records.bookkeeping import Bookkeeping
+from hansa.agent.records.pages import LogPages
 from hansa.agent.records.topics import Topics
 from hansa.agent.settings import AgentSettings, broker_address, link_access
-from hansa.agent.state import SUBSCRIPTIONS, StateDirectory
+from hansa.agent.state import JOURNAL, SUBSCRIPTIONS, StateDirectory
 from hansa.errors import UsageError
 from hansa.mqtt import effects
 from hansa.mqtt.options import NEVER_EXPIRES, Options
@@ -181,7 +182,7 @@ class Agent:
         try:
             await self.exchange.listen(self._chronicle.dialling_failed)
             place = str(admin)
-            server = await serve(admin.host, admin.port, self._pages())
+            server = await serve(admin.host, admin.port, self._pages(), self._logs().answer)
         except (OSError, UnicodeError) as error:
             await self.exchange.stop()
             raise UsageError(f"cannot listen on {place}: {explain(error)}") from error
@@ -282,6 +283,10 @@ class Agent:
             "/readyz": self._ready,
             "/metrics": lambda: Answer(as_metrics(self.status()), kind="text/plain; version=0.0.4"),
         }
+
+    def _logs(self) -> LogPages:
+        path, settings = self._state.path, self._settings
+        return LogPages(settings.admin.token, path / JOURNAL, settings.telemetry.path(path))
 
     def _ready(self) -> Answer:
         problem = self.client.connection.problem

@@ -71,6 +71,8 @@ class AdminSettings:
     host: str = "127.0.0.1"
     port: int = 0
     """0 takes a free port and logs it."""
+    token: str = field(default="", repr=False)
+    """Whoever has it may read journals and telemetry from /logs; without one nobody may."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,9 +41,6 @@ INBOX = "inbox"
 NODES = "nodes"
 """The file with what is known of other nodes."""
 
-TELEMETRY = "telemetry"
-"""The directory of what the agent tells of itself, if it is to."""
-
 SUBSCRIPTIONS = "subscriptions.log"
 """The file with what the broker's session of the agent is subscribed to."""
 

@@ -15,6 +15,7 @@ import msgspec
 from hansa.errors import JournalDamaged
 from hansa.journal.reader import Bounds, Reader
 from hansa.journal.records import Block
+from hansa.journal.remote import RemoteReader
 from hansa.telemetry import schema
 from hansa.telemetry.columns import COLUMNS
 
@@ -48,19 +49,23 @@ class Row:
         return {name: _as_shown(name, value) for name, value in values.items()}
 
 
-def bounds(path: Path) -> Bounds:
+Source = Path | RemoteReader
+"""A directory, or a log of an agent somewhere else."""
+
+
+def bounds(source: Source) -> Bounds:
     """Return the offsets between which a log can be read now."""
-    return Reader(path).bounds
+    return _reader(source).bounds
 
 
 def blocks(
-    path: Path, start: int | None = None, end: int | None = None
+    source: Source, start: int | None = None, end: int | None = None
 ) -> Iterator[tuple[int, Block]]:
     """Yield the blocks of a log with their offsets, from one offset up to another.
 
     Raises JournalTrimmed for what retention dropped, JournalDamaged for what cannot be read.
     """
-    for offset, record in Reader(path).read(start, end):
+    for offset, record in _reader(source).read(start, end):
         if isinstance(record, Block):
             yield offset, record
 
@@ -75,15 +80,19 @@ def records_of(block: Block) -> Iterator[tuple[int, schema.Any]]:
         yield from enumerate(known, block.first)
 
 
-def rows(path: Path, start: int | None = None, end: int | None = None) -> Iterator[Row]:
+def rows(source: Source, start: int | None = None, end: int | None = None) -> Iterator[Row]:
     """Yield every row of a log, from one offset up to another; see `blocks`."""
-    for offset, block in blocks(path, start, end):
+    for offset, block in blocks(source, start, end):
         try:
             for number, record in records_of(block):
                 yield Row(offset, block.node, block.incarnation, number, record)
         except ValueError as error:
-            text = f"{path}: the block at {offset} means nothing: {error}"
+            text = f"{source}: the block at {offset} means nothing: {error}"
             raise JournalDamaged(text, offset) from None
+
+
+def _reader(source: Source) -> Reader | RemoteReader:
+    return Reader(source) if isinstance(source, Path) else source
 
 
 def _known_ones(block: Block) -> Iterator[tuple[int, schema.Any]]:

@@ -10,7 +10,7 @@ import pytest
 from tests.agent.live import Live, eventually
 from tests.agent.sure import SureClient
 
-from hansa.agent.state import TELEMETRY
+from hansa.agent.records.settings import TELEMETRY
 from hansa.local.federation import LocalFederation
 from hansa.simulator.topologies import parse
 from hansa.telemetry import schema

@@ -11,7 +11,6 @@ from hansa.agent.records.recording import Recording
 from hansa.agent.records.settings import TelemetrySettings
 from hansa.agent.records.telemetry import Telemetry
 from hansa.agent.records.topics import Topics
-from hansa.agent.state import TELEMETRY
 from hansa.mqtt.packets import Publish
 from hansa.protocol.events import Event
 from hansa.protocol.vocabulary import Identity
@@ -49,7 +48,7 @@ class Bookkeeping:
     ) -> None:
         """Let telemetry see everything, if it is wanted."""
         if settings.is_on:
-            path = Path(settings.directory or state / TELEMETRY)
+            path = settings.path(state)
             self._telemetry = Telemetry(path, settings, self._identity, counters, alarms)
             self._driver.witness = self._telemetry.witness
 

@@ -1,9 +1,13 @@
 """The choices of what an agent writes down, with what each of them costs."""
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from hansa.errors import UsageError
 from hansa.journal.settings import JournalSettings
+
+TELEMETRY = "telemetry"
+"""The directory of telemetry in the state directory."""
 
 WORDS = {"off": 0, "none": 0, "all": 1}
 
@@ -46,6 +50,10 @@ class TelemetrySettings:
     def is_on(self) -> bool:
         """Whether anything is written."""
         return self.sample != "off"
+
+    def path(self, state: Path) -> Path:
+        """Return where the log is, given the state directory."""
+        return Path(self.directory) if self.directory else state / TELEMETRY
 
     def journal(self) -> JournalSettings:
         """Return how the log is kept."""

@@ -1,0 +1,136 @@
+"""Reading the journals and telemetry of an agent through its pages, where no directory is shared.
+
+A `RemoteReader` answers as `reader.Reader` does: the same offsets give the same records, and what
+was dropped or damaged is raised in the same way. docs/telemetry.md describes the pages.
+"""
+
+import json
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from hansa.errors import JournalDamaged, JournalTrimmed, JournalUnusable
+from hansa.journal.ranges import NEXT, RANGE_BYTES, unpack
+from hansa.journal.reader import Bounds
+from hansa.journal.records import Record, decode
+
+TIMEOUT_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A log that an agent serves."""
+
+    name: str
+    """How to ask for it, as `telemetry`."""
+    node: int
+    """As its segments say: 0 for telemetry, whose blocks say whose they are."""
+    epoch: int
+    start: int
+    end: int
+
+
+class Pages:
+    """The pages of one agent."""
+
+    def __init__(self, url: str, token: str) -> None:
+        """Ask there, as `http://host:port`; the token is the agent's `[admin] token`."""
+        self._url = url.rstrip("/")
+        self._token = token
+
+    def logs(self) -> list[Listed]:
+        """Return what there is to read now."""
+        body, _ = self.get("/logs", {})
+        try:
+            found = json.loads(body)["logs"]
+            return [
+                Listed(each["name"], int(each["node"], 16), *(int(each[name]) for name in _NUMBERS))
+                for each in found
+            ]
+        except (ValueError, KeyError, TypeError) as error:
+            raise JournalUnusable(f"{self._url}/logs is no list of logs: {error!r}") from None
+
+    def get(self, path: str, query: dict[str, int]) -> tuple[bytes, str]:
+        """Return the body of a page, and where the next range starts."""
+        url = f"{self._url}{path}?{urllib.parse.urlencode(query)}"
+        request = urllib.request.Request(url, headers={"Authorization": f"Bearer {self._token}"})
+        try:
+            with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:
+                return answer.read(), answer.headers.get(NEXT, "")
+        except urllib.error.HTTPError as error:
+            with error:
+                raise _as_told(url, error) from None
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "reason", error)
+            raise JournalUnusable(f"cannot read {url}: {reason}") from None
+
+
+_NUMBERS = ("epoch", "start", "end")
+
+
+class RemoteReader:
+    """One log of an agent, as it is at the moment of each call."""
+
+    def __init__(self, pages: Pages, name: str) -> None:
+        """Read the log that `Pages.logs` names so."""
+        self._pages = pages
+        self._name = name
+
+    def __str__(self) -> str:
+        """Return what to call it."""
+        return self._name
+
+    @property
+    def bounds(self) -> Bounds:
+        """The offsets between which there are durable records."""
+        for each in self._pages.logs():
+            if each.name == self._name:
+                return Bounds(each.start, each.end)
+        return Bounds(0, 0)
+
+    def entries(
+        self, start: int | None = None, end: int | None = None
+    ) -> Iterator[tuple[int, int, bytes]]:
+        """Yield offset, kind and body of every record; arguments as of `Reader.entries`."""
+        bounds = self.bounds
+        at = bounds.start if start is None else start
+        end = bounds.end if end is None else min(end, bounds.end)
+        path = f"/logs/{urllib.parse.quote(self._name)}"
+        while at < end:
+            query = {"start": at, "end": end, "bytes": RANGE_BYTES}
+            data, told = self._pages.get(path, query)
+            yield from unpack(data, path)
+            if not told.isdecimal() or int(told) <= at:
+                raise JournalUnusable(f"{path} does not say where its next range starts")
+            at = int(told)
+
+    def read(
+        self, start: int | None = None, end: int | None = None
+    ) -> Iterator[tuple[int, Record]]:
+        """Yield every record of a known kind with its offset."""
+        for offset, kind, body in self.entries(start, end):
+            try:
+                record = decode(kind, body)
+            except ValueError as error:
+                text = f"{self._name}: the record at offset {offset} means nothing: {error}"
+                raise JournalDamaged(text, offset) from None
+            if record is not None:
+                yield offset, record
+
+
+def _as_told(url: str, error: urllib.error.HTTPError) -> Exception:
+    """Return what an agent's refusal means."""
+    try:
+        told: Any = json.loads(error.read(1 << 16))
+    except ValueError:
+        told = {}
+    text = f"{url}: {told.get('error', error.reason)}"
+    match error.code, told:
+        case 410, {"first": int(first)}:
+            return JournalTrimmed(text, first)
+        case 500, {"offset": int(offset)}:
+            return JournalDamaged(text, offset, told.get("resume"))
+    return JournalUnusable(text)
