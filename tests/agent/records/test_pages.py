@@ -9,7 +9,8 @@ import pytest
 from tests.agent.live import LoopThread, eventually
 from tests.journal.journals import EPOCH, NODE, captured, open_writer, write
 
-from hansa.agent.admin import as_json, serve
+from hansa.agent.admin import Logs, as_json, serve
+from hansa.agent.admin import Pages as AdminPages
 from hansa.agent.records.pages import LogPages
 from hansa.agent.state import JOURNAL
 from hansa.errors import JournalDamaged, JournalTrimmed, JournalUnusable
@@ -26,21 +27,28 @@ NAME = f"journal/{EPOCH:020d}"
 
 
 @contextmanager
-def served(state: Path, token: str = TOKEN) -> Iterator[str]:
-    """An agent's pages about a state directory; yields where they are."""
+def listening(pages: AdminPages, logs: Logs | None = None) -> Iterator[str]:
+    """A server on a loop of its own; yields where it is."""
     thread = LoopThread()
 
-    async def start():
-        logs = LogPages(token, state / JOURNAL, state / "telemetry")
-        return await serve("127.0.0.1", 0, {"/healthz": lambda: as_json({})}, logs.answer)
+    async def stop() -> None:
+        server.close()
+        await server.wait_closed()
 
-    server = thread.run(start())
+    server = thread.run(serve("127.0.0.1", 0, pages, logs))
     try:
         yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
     finally:
-        server.close()
-        thread.run(server.wait_closed())
+        thread.run(stop())
         thread.close()
+
+
+@contextmanager
+def served(state: Path, token: str = TOKEN) -> Iterator[str]:
+    """An agent's pages about a state directory."""
+    logs = LogPages(token, state / JOURNAL, state / "telemetry")
+    with listening({"/healthz": lambda: as_json({})}, logs.answer) as url:
+        yield url
 
 
 @pytest.fixture
@@ -177,20 +185,9 @@ def test_an_agent_that_does_not_answer_is_one_clear_line():
 
 
 def test_what_is_no_agent_is_said():
-    with served_json({"hello": 1}) as url, pytest.raises(JournalUnusable, match="no list of logs"):
+    pages = {"/logs": lambda: as_json({"hello": 1})}
+    with listening(pages) as url, pytest.raises(JournalUnusable, match="no list of logs"):
         Pages(url, TOKEN).logs()
-
-
-@contextmanager
-def served_json(value: object) -> Iterator[str]:
-    thread = LoopThread()
-    server = thread.run(serve("127.0.0.1", 0, {"/logs": lambda: as_json(value)}))
-    try:
-        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-    finally:
-        server.close()
-        thread.run(server.wait_closed())
-        thread.close()
 
 
 def test_a_log_that_is_gone_has_no_bounds(state):
