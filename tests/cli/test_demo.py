@@ -32,7 +32,9 @@ def place(tmp_path, monkeypatch):
 @pytest.mark.usefixtures("mosquitto")
 @pytest.mark.timeout(60)
 def test_the_live_demo_carries_once_heals_compares_and_leaves_nothing(place):
-    end = subprocess.run([*HANSA, "demo", "--compare"], capture_output=True, text=True)
+    end = subprocess.run(
+        [*HANSA, "demo", "--compare", "--no-report"], capture_output=True, text=True
+    )
     assert (end.returncode, end.stderr) == (0, ""), end.stdout
     summary = end.stdout.partition("measured here, now")[2]
     duration = r"[\d.]+ m?s"
@@ -78,7 +80,7 @@ def no_mosquitto(monkeypatch):
 
 @pytest.mark.usefixtures("no_mosquitto")
 def test_without_mosquitto_it_says_what_to_install_and_has_brokers_of_its_own(place, capsys):
-    assert main(["demo"]) == 0
+    assert main(["demo", "--no-report"]) == 0
     first, second, *rest = capsys.readouterr().out.splitlines()
     assert first == "no mosquitto on this machine: apt-get install mosquitto."
     assert second == "Until then a small broker in Python, amqtt, inside each agent has to do."
@@ -96,7 +98,7 @@ def test_without_mosquitto_it_says_what_to_install_and_has_brokers_of_its_own(pl
 def test_without_any_broker_it_says_so_and_simulates(monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "amqtt", None)  # importing it fails
     monkeypatch.delitem(sys.modules, "amqtt.broker", raising=False)
-    assert main(["demo"]) == 0
+    assert main(["demo", "--no-report"]) == 0
     first, second, *rest = capsys.readouterr().out.splitlines()
     assert first == "no mosquitto on this machine: apt-get install mosquitto."
     assert second == "Without it, and without amqtt, this is the simulated demo."

@@ -104,6 +104,10 @@ def wanted(rows: list[Row]) -> list[Row]:
         of(rows, "started"), "run", "node", "incarnation"
     ).items():
         starts[run, node].append((min(row["time_ns"] for row in told), life))
+    last: dict[tuple[Any, ...], int] = defaultdict(int)
+    for row in rows:
+        life = (row["run"], row["node"], row["incarnation"])
+        last[life] = max(last[life], row["time_ns"])
     result = []
     changes = of(rows, "wanted", "unwanted")
     for (run, node, life, group), told in grouped(

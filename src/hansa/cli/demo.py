@@ -1,11 +1,15 @@
 """`hansa demo`: a federation carries a message once, loses an agent and a broker, and heals."""
 
+import argparse
 import asyncio
 import signal
+import tempfile
 from collections.abc import Sequence
+from pathlib import Path
 
-from hansa.cli import arguments, live_demo, simulated_demo
+from hansa.cli import arguments, demo_report, live_demo, simulated_demo
 from hansa.cli.arguments import Parser
+from hansa.cli.demo_report import Account
 from hansa.cli.results import console
 from hansa.cli.story import Story
 from hansa.errors import UsageError
@@ -36,8 +40,18 @@ def run(given: Sequence[str]) -> int:
         settings = {"HANSA_BROKER_OBSERVER": "embedded"}
     else:
         settings = {}
+    if args.no_report or args.keep:
+        return _run(settings, args, None)
+    with tempfile.TemporaryDirectory(prefix="hansa-") as directory:
+        account = Account(Path(directory))
+        code = _run({**settings, **demo_report.SETTINGS}, args, account)
+        agrees = demo_report.tell(Story(console()), account, args.report)
+    return code if agrees else 1
+
+
+def _run(settings: dict[str, str], args: argparse.Namespace, account: Account | None) -> int:
     try:
-        return asyncio.run(_live(settings, args.compare, args.keep))
+        return asyncio.run(_live(settings, args.compare, args.keep, account))
     except asyncio.CancelledError:
         raise KeyboardInterrupt from None
 
@@ -53,7 +67,14 @@ def _parser() -> Parser:
         "--compare", action="store_true", help="also show what plain bridges do in the same ring"
     )
     parser.add_argument(
-        "--keep", action="store_true", help="leave the federation running until Ctrl-C"
+        "--keep", action="store_true", help="leave the federation running until Ctrl-C; no report"
+    )
+    parser.add_argument(
+        "--report", type=arguments.path, default=Path("demo-report.html"), metavar="FILE",
+        help="the page that Spark makes of it (default demo-report.html)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--no-report", action="store_true", help="without that page, so without Spark"
     )
     parser.add_argument(
         "--simulated", action="store_true", help="simulate it, with more nodes and no broker"
@@ -68,11 +89,13 @@ def _parser() -> Parser:
     return parser
 
 
-async def _live(settings: dict[str, str], compare: bool, keep: bool) -> int:
+async def _live(
+    settings: dict[str, str], compare: bool, keep: bool, account: Account | None
+) -> int:
     """End in order whoever asks for it: cancelling stops brokers and agents on the way out."""
     telling = asyncio.current_task()
     assert telling is not None
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGHUP):
         loop.add_signal_handler(number, telling.cancel)
-    return await live_demo.tell(Story(console(), beat_s=0.0), settings, compare, keep)
+    return await live_demo.tell(Story(console(), beat_s=0.0), settings, compare, keep, account)

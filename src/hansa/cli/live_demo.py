@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from hansa.agent.brokers.connection import BrokerAddress
 from hansa.cli import bridge_ring
 from hansa.cli.clients import Client, Stream, until
+from hansa.cli.demo_report import Account
 from hansa.cli.healing import Healing, measure
 from hansa.cli.launcher import command
 from hansa.cli.results import table
@@ -48,6 +49,8 @@ class Scene:
     rows: list[tuple[str, str]] = field(default_factory=list)
     """The summary, as it grows."""
     is_good: bool = True
+    account: Account | None = None
+    """What the report is held against, if there will be one."""
 
     def address(self, number: int) -> BrokerAddress:
         """Where a broker is."""
@@ -69,9 +72,13 @@ class Scene:
         self.is_good = self.is_good and is_good
 
 
-async def tell(story: Story, settings: dict[str, str], compare: bool, keep: bool) -> int:
+async def tell(
+    story: Story, settings: dict[str, str], compare: bool, keep: bool, account: Account | None
+) -> int:
     """Tell the story and return the exit code: 0 if all was as it should be."""
-    scene = Scene(LocalFederation(parse("ring:3", 1), settings))
+    directory = account.directory if account else None
+    federation = LocalFederation(parse("ring:3", 1), settings, directory=directory)
+    scene = Scene(federation, account=account)
     try:
         await _begin(story, scene)
         await _exactly_once(story, scene)
@@ -144,7 +151,7 @@ async def _exactly_once(story: Story, scene: Scene) -> None:
     twice = sum(max(count - 1, 0) for count in counts)
     result = f"{sum(count > 0 for count in counts)} delivered, {twice} twice"
     scene.note("one publication in a ring of 3 brokers", result, set(counts) == {1})
-    _forget(scene)
+    _forget(scene, 0)
 
 
 async def _wildcard(story: Story, scene: Scene) -> None:
@@ -172,6 +179,7 @@ async def _wildcard(story: Story, scene: Scene) -> None:
         good = topics == Counter(SPEEDS) and taken == len(SPEEDS) and installed
         result = f"{len(topics)} of 2 topics, {sum(topics.values()) - len(topics)} twice"
         scene.note(f"{WILDCARD} at another broker", result, good)
+        _count(scene, 2, wild)
     finally:
         await wild.stop()
 
@@ -189,11 +197,13 @@ async def _kill_agent(story: Story, scene: Scene) -> None:
         f" publishes {1 / INTERVAL_S:.0f} times a second; the way to {sink} leads {path}."
     )
     loop = asyncio.get_running_loop()
+    node = str((await _status(scene, victim))["node"])
     stream = Stream(scene.publishers[source], TOPIC, INTERVAL_S)
     try:
         await asyncio.sleep(BEFORE_S)
         fault_at = loop.time()
         await _kill(scene.federation.nodes[victim].agent)
+        _disturb(scene, victim, f"kill agent {victim}", node)
         await _through(scene.subscribers[sink], fault_at)
         back_at = loop.time()
         await scene.federation.start_agent(victim)
@@ -209,7 +219,7 @@ async def _kill_agent(story: Story, scene: Scene) -> None:
     _report(story, scene, f"agent killed, {source} to {sink} again after", others)
     _report(story, scene, f"agent started, {source} to {victim} again after", own, is_brief=True)
     _meanwhile(story, scene, f"meanwhile {source} to {sink}", meanwhile)
-    _forget(scene)
+    _forget(scene, source)
 
 
 async def _kill_broker(story: Story, scene: Scene) -> None:
@@ -219,12 +229,14 @@ async def _kill_broker(story: Story, scene: Scene) -> None:
         " its agent come back by themselves. The sensor is at 0."
     )
     loop = asyncio.get_running_loop()
+    node = str((await _status(scene, 2))["node"])
     stream = Stream(scene.publishers[0], TOPIC, INTERVAL_S)
     broker = scene.federation.nodes[2].broker
     try:
         await asyncio.sleep(BEFORE_S)
         fault_at = loop.time()
         await _kill(broker.process)
+        _disturb(scene, 2, "kill broker 2", node)
         await broker.start()
         await _through(scene.subscribers[2], fault_at)
     finally:
@@ -234,7 +246,7 @@ async def _kill_broker(story: Story, scene: Scene) -> None:
     others = measure(stream.sent, scene.subscribers[1].arrivals, fault_at)
     _report(story, scene, "broker killed and started, 0 to 2 again after", own)
     _meanwhile(story, scene, "meanwhile 0 to 1", others)
-    _forget(scene)
+    _forget(scene, 0)
 
 
 async def _kill(process: asyncio.subprocess.Process | None) -> None:
@@ -352,8 +364,22 @@ def _number(counters: object, name: str) -> int:
     return int(counters.get(name, 0))
 
 
-def _forget(scene: Scene) -> None:
-    for client in scene.subscribers:
+def _disturb(scene: Scene, number: int, what: str, node: str) -> None:
+    if scene.account:
+        scene.account.disturb(str(number), what, node)
+
+
+def _count(scene: Scene, number: int, client: Client) -> None:
+    """Keep how much came from another broker."""
+    if scene.account:
+        scene.account.counted[str(number)] += client.arrival_count
+
+
+def _forget(scene: Scene, source: int) -> None:
+    """Begin anew, after what the sensor at `source` published has been counted."""
+    for number, client in enumerate(scene.subscribers):
+        if number != source:
+            _count(scene, number, client)
         client.arrivals.clear()
         client.arrival_count = 0
 

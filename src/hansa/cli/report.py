@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 EXAMPLES = """\
   hansa report --lake lake --out report.html           what the federation did, as a page
+  hansa report --lake lake /var/lib/hansa              take in what was recorded first
   hansa report --lake lake --papers --out report.html  and the papers' tables beside ours"""
 
 PAPERS_SEED = 1
@@ -21,26 +22,28 @@ PAPERS_SEED = 1
 
 def run(given: Sequence[str]) -> int:
     """Write a report and return the exit code."""
-    args = _parser().parse_args(given)
+    args = _parser().parse_intermixed_args(given)
+    from hansa.pipeline.lake import Lake
+    from hansa.pipeline.session import session
+
+    if not args.sources:
+        Lake(args.lake).tables()
     with Progress("starting Spark") as progress:
-        write(args.lake, args.out, args.master, _papers(progress) if args.papers else ())
+        spark = session(args.master)
+        from hansa.pipeline import job
+        from hansa.pipeline.report.facts import collect
+        from hansa.pipeline.report.page import page
+
+        if args.sources:
+            job.run_once(spark, Lake.made(args.lake), job.Job(args.sources), progress.tell)
+        papers = _papers(progress) if args.papers else ()
+        progress.say("drawing")
+        _write(args.out, page(*collect(spark, Lake(args.lake)), papers))
     print(f"{args.out}: open it in a browser")
     return 0
 
 
-def write(lake: Path, out: Path, master: str | None = None, papers: "Sequence[Paper]" = ()) -> None:
-    """Write the page of a lake to a file."""
-    from hansa.pipeline.lake import Lake
-
-    found = Lake(lake)
-    found.tables()
-    from hansa.pipeline.session import session
-
-    spark = session(master)
-    from hansa.pipeline.report.facts import collect
-    from hansa.pipeline.report.page import page
-
-    text = page(*collect(spark, found), papers)
+def _write(out: Path, text: str) -> None:
     try:
         out.write_text(text, encoding="utf-8")
     except OSError as error:
@@ -55,6 +58,10 @@ def _parser() -> Parser:
         "papers' bound, healing after each fault, who talks to whom, hot topics.",
         EXAMPLES,
     )
+    parser.add_argument(
+        "sources", nargs="*", type=arguments.path, metavar="SOURCE",
+        help="bring the lake up to what is recorded here first, as `hansa pipeline run` does",
+    )  # fmt: skip
     parser.add_argument(
         "--lake", type=arguments.path, required=True, metavar="DIR",
         help="where `hansa pipeline run` made tables",
@@ -73,9 +80,6 @@ def _parser() -> Parser:
 
 def _papers(progress: Progress) -> "list[Paper]":
     """Play what the papers measured; their numbers are in the scenarios."""
-    from hansa.pipeline.session import require_pyspark
-
-    require_pyspark()
     from hansa.pipeline.report.page import Claim, Paper
     from hansa.protocol.settings import ProtocolSettings
     from hansa.simulator.papers import bevilaqua, machado, spohn

@@ -64,9 +64,9 @@ def delivery(interests: DataFrame, deliveries: DataFrame) -> DataFrame:
     """One row per run and pair of nodes of which one wanted what the other published. Key: run,
     origin, node.
 
-    `wanted` counts what was wanted at the moment it was published, also what the federation could
-    not know yet; `delivered` how much of that came, `twice` how much came again, `unasked` what
-    came although it was not wanted then.
+    `wanted` counts what a node that ran wanted at the moment it was published, also what the others
+    could not know yet; `delivered` how much of that came, `twice` how much came again, `unasked`
+    what came although it was not wanted then.
     """
     wanted = interests.select(*PUBLICATION, "node", F.lit(1).alias("asked"))
     came = deliveries.select(*PUBLICATION, "node", "times")

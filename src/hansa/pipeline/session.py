@@ -61,7 +61,7 @@ def session(
     `settings` are Spark's own and win over ours; `log` is the file for what Spark says, one in
     the temporary directory if left out.
     """
-    require_pyspark()
+    _require_pyspark()
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
@@ -83,8 +83,7 @@ def session(
         raise UsageError(f"Spark did not start with master {master!r}: {why}; see {log}") from error
 
 
-def require_pyspark() -> None:
-    """Raise UsageError, saying how to get it, where the extra is not installed."""
+def _require_pyspark() -> None:
     for package in ("pyspark", "pyarrow", "pandas"):
         if importlib.util.find_spec(package) is None:
             raise UsageError(

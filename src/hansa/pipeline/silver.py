@@ -242,17 +242,20 @@ def memberships(events: DataFrame) -> DataFrame:
     incarnation, number.
 
     `relation` is `wanted` (clients here want it), `subscribed` (the broker is asked for it, because
-    others want it) or `mesh`; `until_ns` is empty if it lasted to the end.
+    others want it) or `mesh`; `until_ns` is empty if it lasted to the end. A life that another one
+    followed ended with its last record.
     """
     begins = {"wanted": "wanted", "subscribed": "subscribed", "mesh_joined": "mesh"}
     ends = {"unwanted": "wanted", "unsubscribed": "subscribed", "mesh_left": "mesh"}
     relation = _renamed(F.col("kind"), begins | ends)
     changes = told(events, *begins, *ends).withColumn("relation", relation)
     life = Window.partitionBy("run", "node", "incarnation", "relation", "group").orderBy("number")
-    lives = told(events, "started").groupBy("run", "node", "incarnation")
-    began = lives.agg(F.min("time_ns").alias("life_ns"))
-    following = Window.partitionBy("run", "node").orderBy("life_ns", "incarnation")
-    ended = began.withColumn("next_life_ns", F.lead("life_ns").over(following)).drop("life_ns")
+    lives = events.groupBy("run", "node", "incarnation").agg(
+        F.min(F.when(F.col("kind") == "started", F.col("time_ns"))).alias("began_ns"),
+        F.max("time_ns").alias("last_ns"),
+    )
+    following = Window.partitionBy("run", "node").orderBy("began_ns", "incarnation")
+    ended = lives.withColumn("next_life_ns", F.lead("began_ns").over(following)).drop("began_ns")
     return (
         changes.withColumn("next_ns", F.lead("time_ns").over(life))
         .where(F.col("kind").isin(*begins))
@@ -263,7 +266,7 @@ def memberships(events: DataFrame) -> DataFrame:
             "group",
             F.col("time_ns").alias("since_ns"),
             # A clone begins its life while the other's goes on: then that is no end.
-            F.expr("coalesce(next_ns, if(next_life_ns >= time_ns, next_life_ns, null))").alias(
+            F.expr("coalesce(next_ns, if(next_life_ns >= time_ns, last_ns, null))").alias(
                 "until_ns"
             ),
         )

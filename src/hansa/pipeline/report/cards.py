@@ -150,8 +150,8 @@ def _delivery(facts: Facts) -> str:
     answer = (
         "All that was wanted when it was published was delivered."
         if not lost
-        else f"{number(lost)} of what was wanted when it was published did not come (orange), "
-        "also while nodes were down or the interest was not known everywhere yet."
+        else f"{number(lost)} of what was wanted when it was published did not come (orange);"
+        " QoS 0 is lost where it meets a fault."
     )
     numbers = table(
         ("from", "to", "wanted", "delivered", "lost", "twice"),
