@@ -38,10 +38,12 @@ def test_the_example_loads_and_names_every_setting_of_an_agent():
         settings.link.mqtt,
         settings.mqtt_fed,
         settings.admin,
+        settings.topology,
         settings.delivery,
         settings.telemetry,
     )
-    sections = {"broker", "link", "mqtt", "mqtt_fed", "admin", "delivery", "telemetry", "protocol"}
+    sections = {"broker", "link", "mqtt", "mqtt_fed", "admin", "topology"}
+    sections |= {"delivery", "telemetry", "protocol"}
     for record in (settings, *parts):
         assert {item.name for item in fields(record)} - sections <= named
 

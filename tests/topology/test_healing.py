@@ -4,13 +4,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hansa.topology.graph import bridges, graph_of, is_connected, pair, parts
-from hansa.topology.healing import Surroundings, Wishes, heal
+from hansa.topology.healing import (
+    PAUSE_MAX_S,
+    Healer,
+    Surroundings,
+    Wishes,
+    heal,
+    name_of,
+    surroundings,
+)
 from hansa.topology.planner import Limits
 
 LIMITS = Limits(degree_max=5)
 
 
-def surroundings(me: str, links: str, absent: str = "") -> Surroundings:
+def surroundings_of(me: str, links: str, absent: str = "") -> Surroundings:
     pairs = frozenset(pair(*text.split("-")) for text in links.split())
     reach = tuple(sorted({me, *(name for link in pairs for name in link)}))
     return Surroundings(me, reach, tuple(absent), pairs)
@@ -23,26 +31,26 @@ def always() -> random.Random:
 
 
 def test_in_a_sound_federation_a_node_wishes_for_nothing():
-    assert heal(surroundings("a", "a-b b-c a-c"), frozenset(), LIMITS, always()) == Wishes()
+    assert heal(surroundings_of("a", "a-b b-c a-c"), frozenset(), LIMITS, always()) == Wishes()
 
 
 def test_alone_it_dials_as_many_of_those_it_knows_as_it_should_have():
-    wishes = heal(surroundings("a", "", "bcd"), frozenset(), LIMITS, random.Random(1))
+    wishes = heal(surroundings_of("a", "", "bcd"), frozenset(), LIMITS, random.Random(1))
     assert len(wishes.dial) == 2
     assert set(wishes.dial) <= set("bcd")
-    assert heal(surroundings("a", ""), frozenset(), LIMITS, random.Random(1)) == Wishes()
+    assert heal(surroundings_of("a", ""), frozenset(), LIMITS, random.Random(1)) == Wishes()
 
 
 def test_both_ends_of_a_line_close_the_ring_and_nobody_else_does():
     dialled = {
-        me: heal(surroundings(me, "a-b b-c c-d"), frozenset(), LIMITS, always()).dial
+        me: heal(surroundings_of(me, "a-b b-c c-d"), frozenset(), LIMITS, always()).dial
         for me in "abcd"
     }
     assert dialled == {"a": ("d",), "b": (), "c": (), "d": ("a",)}
 
 
 def test_who_is_out_of_reach_is_tried_now_and_then():
-    known = surroundings("a", "a-b b-c a-c", absent="x")
+    known = surroundings_of("a", "a-b b-c a-c", absent="x")
     chance = random.Random(7)
     tried = sum(heal(known, frozenset(), LIMITS, chance).dial == ("x",) for _ in range(900))
     assert 500 < tried < 700  # two of three nodes each time
@@ -50,15 +58,15 @@ def test_who_is_out_of_reach_is_tried_now_and_then():
 
 def test_with_too_many_neighbours_it_gives_up_only_links_of_its_own():
     links = " ".join(f"{a}-{b}" for a in "abcde" for b in "abcde" if a < b)
-    wishes = heal(surroundings("a", links), frozenset("cd"), Limits(degree_max=3), always())
+    wishes = heal(surroundings_of("a", links), frozenset("cd"), Limits(degree_max=3), always())
     assert wishes.dial == ()
     assert set(wishes.drop) <= set("cd")
-    others = heal(surroundings("a", links), frozenset(), Limits(degree_max=3), always())
+    others = heal(surroundings_of("a", links), frozenset(), Limits(degree_max=3), always())
     assert others == Wishes()
 
 
 def test_a_link_that_is_the_only_way_to_somebody_is_needed():
-    known = surroundings("a", "a-b b-c a-c a-d")
+    known = surroundings_of("a", "a-b b-c a-c a-d")
     assert [known.needs(name) for name in known.neighbours] == [False, False, True]
 
 
@@ -86,3 +94,43 @@ def test_nodes_that_know_each_other_find_together_whatever_links_they_have(count
     assert is_connected(end)
     if count > 2:
         assert bridges(end) == set()
+
+
+def test_what_a_plan_wants_is_done_when_the_next_look_still_wants_it():
+    healer = Healer(LIMITS, always())
+    line = surroundings_of("a", "a-b b-c c-d")
+    assert healer.look(line, frozenset(), 0.0) == Wishes()
+    assert healer.look(line, frozenset(), 1.0) == Wishes(dial=("d",))
+    assert healer.look(surroundings_of("a", "a-b b-c a-c"), frozenset(), 2.0) == Wishes()
+    assert healer.look(line, frozenset(), 3.0) == Wishes()
+
+
+def test_while_somebody_else_plans_only_the_lonely_and_the_absent_matter():
+    healer = Healer(LIMITS, always())
+    for now in (0.0, 1.0):
+        known = surroundings_of("a", "a-b b-c c-d")
+        assert healer.look(known, frozenset(), now, planning=False) == Wishes()
+    apart = surroundings_of("a", "a-b", absent="x")
+    assert healer.look(apart, frozenset(), 2.0, planning=False) == Wishes(dial=("x",))
+    alone = surroundings_of("a", "", absent="xy")
+    assert healer.look(alone, frozenset(), 3.0, planning=False).dial != ()
+
+
+def test_who_does_not_answer_is_tried_more_and_more_rarely():
+    healer = Healer(LIMITS, random.Random(3))
+    alone = surroundings_of("a", "", absent="x")
+    tries = [now for now in range(600) if healer.look(alone, frozenset(), float(now)).dial]
+    pauses = [later - earlier for earlier, later in zip(tries, tries[1:], strict=False)]
+    assert 12 <= len(tries) <= 30
+    assert max(pauses) <= PAUSE_MAX_S + 1
+    back = surroundings_of("a", "a-x")
+    healer.look(back, frozenset(), 600.0)
+    assert healer.look(alone, frozenset(), 601.0).dial == ("x",)  # it was there: it counts anew
+
+
+def test_surroundings_come_from_what_nodes_say_of_themselves():
+    links = {1: [(2, 3000)], 2: [(1, 3000), (3, 1)], 3: [], 9: [(1, 5)]}
+    known = surroundings(1, links, [1, 2, 3], [2, 3, 9])
+    a, b, c, z = (f"{number:016x}" for number in (1, 2, 3, 9))
+    assert known == Surroundings(a, (a, b, c), (z,), frozenset({(a, b)}), {(a, b): 3.0})
+    assert name_of(9) == z

@@ -5,12 +5,11 @@ import logging
 import random
 import signal
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from hansa import __version__
-from hansa.agent import tasks
+from hansa.agent import tasks, views
 from hansa.agent.admin import Answer, Pages, as_json, serve
 from hansa.agent.alarms import Alarms
 from hansa.agent.brokers.choice import choose_histories, choose_observer
@@ -24,7 +23,7 @@ from hansa.agent.clock import ClockWatch
 from hansa.agent.custody.safekeeping import Safekeeping
 from hansa.agent.driver import Driver
 from hansa.agent.links.exchange import Exchange, listening_at
-from hansa.agent.links.link import Address, Link
+from hansa.agent.links.link import Address
 from hansa.agent.metrics import as_metrics
 from hansa.agent.reasons import explain
 from hansa.agent.records.bookkeeping import Bookkeeping
@@ -32,12 +31,12 @@ from hansa.agent.records.pages import LogPages
 from hansa.agent.records.topics import Topics
 from hansa.agent.settings import AgentSettings, broker_address, link_access
 from hansa.agent.state import JOURNAL, SUBSCRIPTIONS, StateDirectory
+from hansa.agent.topology.guidance import Guidance
 from hansa.errors import UsageError
 from hansa.mqtt import effects
 from hansa.mqtt.options import NEVER_EXPIRES, Options
 from hansa.protocol.effects import Effect, Halt, IncarnationRaised, Rekey
 from hansa.protocol.events import InterestChanged
-from hansa.protocol.inspection import CoreView, GroupView
 from hansa.protocol.node import Node
 from hansa.protocol.records import NodeRecord
 from hansa.protocol.topics import is_local_only, split_share
@@ -61,7 +60,8 @@ class Agent:
         self._chance = random.Random()  # for back-off, not for secrets
         self._ending: asyncio.Event = asyncio.Event()
         self._end_reason = ""
-        addresses = (listening_at(settings.link, broker_address(settings.broker)),)
+        broker = broker_address(settings.broker)
+        addresses = (settings.topology.advertised_link or listening_at(settings.link, broker),)
         self.identity = state.identity(settings.title, addresses, settings.total_capacity)
         self._chronicle = Chronicle(self._name_of)
         self._alarms = Alarms()
@@ -97,6 +97,9 @@ class Agent:
         )
         if not isinstance(self.client, BrokerClient):
             self.client.learned = self.watcher.learned
+        self._guidance = Guidance(
+            settings, state, self.identity, self.driver, self.exchange, self._connecting("probe")
+        )
         self._untold: list[InterestChanged] = []
         self._telling: asyncio.Task[None] | None = None
         self.admin_address = Address(settings.admin.host, settings.admin.port)
@@ -169,9 +172,10 @@ class Agent:
             connecting.append(asyncio.create_task(self.watcher.connection.run()))
         self.exchange.dial(self._chronicle.dialling_failed)
         self._books.start()
+        guiding = tasks.start(self._guidance.run())
         ending = asyncio.create_task(self._ending.wait())
         ended, _ = await asyncio.wait([ending, *connecting], return_when=asyncio.FIRST_COMPLETED)
-        await self._stop(server, [ending, *connecting])
+        await self._stop(server, [ending, guiding, *connecting])
         for task in ended:
             task.result()  # without its broker's connection an agent is of no use: let it fail
         return self._end_reason
@@ -302,7 +306,7 @@ class Agent:
         return {
             "version": __version__,
             "name": self._settings.title,
-            "node": _hex(view.node),
+            "node": views.text(view.node),
             "incarnation": view.incarnation,
             "link": self.exchange.address,
             "broker": {
@@ -313,19 +317,23 @@ class Agent:
                 "unobserved": self.watcher.observer.reason,
             },
             "neighbours": {
-                _hex(node): {"rtt_ms": neighbour.rtt_ms, **_traffic(links.get(neighbour.link))}
+                views.text(node): {
+                    "rtt_ms": neighbour.rtt_ms,
+                    **views.traffic(links.get(neighbour.link)),
+                }
                 for node, neighbour in view.neighbours.items()
             },
-            "members": _hexes(view.reachable),
-            "names": {_hex(node): self._name_of(node) for node in view.reachable},
-            "cores": {_hex(core): _core(way) for core, way in view.cores.items()},
-            "groups": {group: _group(seen) for group, seen in view.groups.items()},
+            "members": views.texts(view.reachable),
+            "names": {views.text(node): self._name_of(node) for node in view.reachable},
+            "cores": {views.text(core): views.core(way) for core, way in view.cores.items()},
+            "groups": {group: views.group(seen) for group, seen in view.groups.items()},
             "interest": {
                 "local": list(self.watcher.wanted()),
                 "installed": view.installed and self._telling is None,
-                "remote": {_hex(n): list(i.filters) for n, i in view.interest.items()},
-                "in_force": {_hex(n): list(stamp) for n, stamp in view.in_force.items()},
+                "remote": {views.text(n): list(i.filters) for n, i in view.interest.items()},
+                "in_force": {views.text(n): list(stamp) for n, stamp in view.in_force.items()},
             },
+            "topology": self._guidance.status(),
             "delivery": self._safekeeping.status(),
             "alarms": dict(self._alarms.active),
             "sizes": view.sizes,
@@ -342,35 +350,3 @@ class Agent:
             + self._safekeeping.counts()
             + self._books.counters
         )
-
-
-def _hex(node: NodeId) -> str:
-    return f"{node:016x}"
-
-
-def _hexes(nodes: Iterable[NodeId]) -> list[str]:
-    return [_hex(node) for node in nodes]
-
-
-def _core(way: CoreView) -> dict[str, object]:
-    return {**asdict(way), "parents": _hexes(way.parents)}
-
-
-def _group(seen: GroupView) -> dict[str, object]:
-    return {
-        "core": None if seen.core is None else _hex(seen.core),
-        "member": seen.member,
-        "wanted_by": _hexes(seen.wanted_by),
-        "parents": _hexes(seen.parents),
-        "children": _hexes(seen.children),
-    }
-
-
-def _traffic(link: Link | None) -> dict[str, int]:
-    """What a link has carried; nothing if it is gone and the node does not believe it yet."""
-    return {
-        "bytes_in": link.bytes_in if link else 0,
-        "bytes_out": link.bytes_out if link else 0,
-        "outstanding_bytes": link.outstanding if link else 0,
-        "dropped": link.dropped if link else 0,
-    }

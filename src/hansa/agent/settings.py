@@ -21,13 +21,17 @@ from hansa.agent.links.mqtt import Access
 from hansa.agent.links.settings import BROKER_PORT, PORT_MAX, LinkSettings, check_link
 from hansa.agent.mqttfed.settings import MqttFedSettings, check_mqtt_fed
 from hansa.agent.records.settings import Sample, TelemetrySettings
+from hansa.agent.topology.settings import PAPER_VARIABLES, TopologySettings, check_topology
 from hansa.errors import InvalidTopic, UsageError
 from hansa.protocol.settings import LABEL_BYTES_MAX, ProtocolSettings
 from hansa.protocol.topics import check_filter
 
 PREFIX = "HANSA_"
-NOT_SETTINGS = ("HANSA_LAUNCHER", "HANSA_TRACEBACK", "HANSA_CRASH_POINT")
-"""Variables of the command line and of tests, which an agent may inherit."""
+NOT_SETTINGS = (
+    *("HANSA_LAUNCHER", "HANSA_TRACEBACK", "HANSA_CRASH_POINT"),
+    *("HANSA_MANAGER_TOKEN", "HANSA_MANAGER_HEALTH_INTERVAL"),
+)
+"""Variables of the command line, the manager and tests, which an agent may inherit."""
 OBSERVERS = ("mosquitto", "beacon", "static", "embedded")
 MODES = ("hansa", "mqtt-fed")
 RECORD_MAX = 1_024
@@ -101,6 +105,7 @@ class AgentSettings:
     link: LinkSettings = field(default_factory=LinkSettings)
     admin: AdminSettings = field(default_factory=AdminSettings)
     mqtt_fed: MqttFedSettings = field(default_factory=MqttFedSettings)
+    topology: TopologySettings = field(default_factory=TopologySettings)
     delivery: DeliverySettings = field(default_factory=DeliverySettings)
     telemetry: TelemetrySettings = field(default_factory=TelemetrySettings)
     protocol: ProtocolSettings = field(default_factory=ProtocolSettings)
@@ -133,6 +138,9 @@ def load(path: Path | None, environment: Mapping[str, str] = os.environ) -> Agen
         for name, text in environment.items()
         if name.startswith(PREFIX) and name not in NOT_SETTINGS
     }
+    for variable, name in PAPER_VARIABLES.items():
+        if variable in environment:
+            given.setdefault(name, environment[variable])
     settings = _override(_fill(AgentSettings(), values, str(path)), given, PREFIX)
     if given:
         known = [*_names(AgentSettings(), PREFIX)]
@@ -168,6 +176,7 @@ def _check(settings: AgentSettings) -> None:
             raise UsageError(f"[{place}] port must be from {least} to {PORT_MAX}, not {port}")
     check_link(settings.link)
     check_mqtt_fed(settings.mqtt_fed)
+    check_topology(settings.topology, settings.link)
 
 
 def _check_record(filters: tuple[str, ...]) -> None:

@@ -44,6 +44,10 @@ NODES = "nodes"
 SUBSCRIPTIONS = "subscriptions.log"
 """The file with what the broker's session of the agent is subscribed to."""
 
+TOPOLOGY = "topology.json"
+REDUNDANCY = "redundancy"
+"""The files with what the manager said last, and where other members are."""
+
 IDENTITY = "identity"
 """Where version 0.1 kept 32 bytes that it told everybody: no secret can be made of them."""
 
@@ -104,6 +108,29 @@ class StateDirectory:
     def remember_interest(self, snapshot: object) -> None:
         """Keep what the observer has learned."""
         self._write("interest.json", json.dumps(snapshot).encode())
+
+    def topology(self) -> bytes:
+        """Return whom the agent knew and was linked to, nothing if nothing is kept."""
+        return self._read_small(TOPOLOGY)
+
+    def remember_topology(self, data: bytes) -> None:
+        """Keep whom the agent knows and is linked to."""
+        self._write(TOPOLOGY, data)
+
+    def redundancy(self) -> int | None:
+        """Return the redundancy that the manager asked for last, None if it never did."""
+        text = self._read_small(REDUNDANCY)
+        return int(text) if text.isdigit() else None
+
+    def remember_redundancy(self, redundancy: int) -> None:
+        """Keep the redundancy that the manager asks for: all nodes must have the same."""
+        self._write(REDUNDANCY, str(redundancy).encode())
+
+    def _read_small(self, name: str) -> bytes:
+        try:
+            return (self.path / name).read_bytes()
+        except OSError:
+            return b""  # not there, or of no use: it is learned again
 
     def nodes(self) -> bytes:
         """Return what is known of other nodes, nothing if nothing is kept."""

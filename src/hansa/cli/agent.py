@@ -10,6 +10,7 @@ from hansa.agent.mqttfed.service import FedAgent
 from hansa.agent.service import Agent
 from hansa.agent.settings import AgentSettings, load
 from hansa.agent.state import StateDirectory
+from hansa.agent.topology.guidance import adopt
 from hansa.cli.arguments import Parser
 from hansa.errors import HansaError
 
@@ -70,7 +71,7 @@ async def _run(settings: AgentSettings, state: StateDirectory) -> int:
     if settings.mode == "mqtt-fed":
         await FedAgent(settings).run()
         return 0
-    reason = await Agent(settings, state).run()
+    reason = await Agent(await adopt(settings, state), state).run()
     if reason:
         print(f"hansa: {reason}", file=sys.stderr)
     return 1 if reason else 0

@@ -115,12 +115,12 @@ class LocalFederation:
         if not self._is_embedded:
             find_mosquitto()
         self.topology = topology
-        self._settings = settings
+        self.settings = settings
         self._cable = cable
         self._relays: dict[tuple[int, int], Relay | DatagramRelay] = {}
         self._dialled_ports: dict[tuple[int, int], int] = {}
         self._is_kept = directory is not None
-        self._directory = directory or Path(tempfile.mkdtemp(prefix="hansa-"))
+        self.directory = directory or Path(tempfile.mkdtemp(prefix="hansa-"))
         self.nodes = [self._node(number, base_port) for number in range(topology.nodes)]
 
     def _node(self, number: int, base_port: int | None) -> LocalNode:
@@ -129,7 +129,7 @@ class LocalFederation:
         else:
             first = base_port + PORTS_PER_NODE * number
             ports = list(range(first, first + PORTS_PER_NODE))
-        directory = self._directory / str(number)
+        directory = self.directory / str(number)
         broker: Mosquitto | EmbeddedBroker = (
             EmbeddedBroker(ports[0])
             if self._is_embedded
@@ -174,7 +174,7 @@ class LocalFederation:
         node = self.nodes[number]
         ports = [self._dialled_ports[link] for link in self.topology.links if link[1] == number]
         environment = {
-            **self._settings,
+            **self.settings,
             "HANSA_NAME": node.name,
             "HANSA_STATE": str(node.directory / "agent"),
             "HANSA_BROKER_PORT": str(node.broker.port),
@@ -220,7 +220,7 @@ class LocalFederation:
         except OSError:
             return f"agent {node.name} does not answer"
         members, interest, broker = status["members"], status["interest"], status["broker"]
-        neighbours, links = status["neighbours"], self._degree(node)
+        neighbours = status["neighbours"]
         assert isinstance(neighbours, dict)
         assert isinstance(members, list)
         assert isinstance(interest, dict)
@@ -229,11 +229,14 @@ class LocalFederation:
             return f"agent {node.name}: {broker['problem']}"
         if not broker["observed"]:
             return f"agent {node.name}: {broker['unobserved']}"
-        if len(neighbours) != links:
-            return f"agent {node.name} has {len(neighbours)} of {links} links"
+        if not self._has_links(node, len(neighbours)):
+            return f"agent {node.name} has {len(neighbours)} of {self._degree(node)} links"
         if len(members) != len(self.nodes):
             return f"agent {node.name} knows {len(members)} of {len(self.nodes)} nodes"
         return "" if interest["installed"] else f"agent {node.name}: interest not installed"
+
+    def _has_links(self, node: LocalNode, count: int) -> bool:
+        return count == self._degree(node)
 
     def _degree(self, node: LocalNode) -> int:
         return sum(self.nodes.index(node) in link for link in self.topology.links)
@@ -245,7 +248,7 @@ class LocalFederation:
         await asyncio.gather(*(node.broker.stop() for node in self.nodes))
         await asyncio.gather(*(relay.stop() for relay in self._relays.values()))
         if not self._is_kept:
-            shutil.rmtree(self._directory, ignore_errors=True)
+            shutil.rmtree(self.directory, ignore_errors=True)
 
 
 def _last_words(node: LocalNode) -> str:

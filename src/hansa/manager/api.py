@@ -39,8 +39,8 @@ def clock() -> float:
     return time.time_ns() / 1e9
 
 
-def needs(scope: str) -> Any:
-    """Return what lets a route be used only by who has a scope; `admin` has all."""
+def needs(*scopes: str) -> Any:
+    """Return what lets a route be used only by who has one of these scopes; `admin` has all."""
 
     def check(
         request: Request,
@@ -49,8 +49,8 @@ def needs(scope: str) -> Any:
         access: Access = request.app.state.access
         caller = access.identify(given.credentials if given else None)
         request.state.caller = caller.name
-        if scope not in caller.scopes and "admin" not in caller.scopes:
-            raise Refused(403, f"the token {caller.name!r} lacks the scope {scope}")
+        if not {*scopes, "admin"}.intersection(caller.scopes):
+            raise Refused(403, f"the token {caller.name!r} lacks the scope {scopes[0]}")
         return caller
 
     return Depends(check)
@@ -149,7 +149,7 @@ def _add_for_readers(
             for change in federation.plan()
         ]  # fmt: skip
 
-    @routes.get("/settings", dependencies=may_read)
+    @routes.get("/settings", dependencies=[needs("read", "join")])
     def settings() -> bodies.SettingsShown:
         """Show the settings of the federation."""
         return bodies.SettingsShown.model_validate(federation.settings, from_attributes=True)

@@ -3,6 +3,7 @@
 from collections.abc import Collection, Mapping
 
 from hansa.protocol.inspection import InterestView, NeighbourView, NodeView
+from hansa.protocol.neighbours import Link
 from hansa.protocol.overlay import Overlay
 from hansa.protocol.plane import Plane
 from hansa.protocol.records import Kind, NodeRecord, Stamp
@@ -28,9 +29,9 @@ class Chart:
         return self._overlay.graph.reachable
 
     @property
-    def neighbours(self) -> Collection[NodeId]:
-        """Return the nodes that this one has a link to."""
-        return self._overlay.neighbours.by_node.keys()
+    def neighbours(self) -> Mapping[NodeId, Link]:
+        """Return the links to the nodes that this one is linked to."""
+        return self._overlay.neighbours.by_node
 
 
 def sizes_of(overlay: Overlay, plane: Plane, filters: int) -> dict[str, int]:

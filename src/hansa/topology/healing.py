@@ -7,11 +7,15 @@ now and then, as one of those who can.
 """
 
 import random
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 
 from hansa.topology.graph import Name, Pair, bridges, graph_of, pair
 from hansa.topology.planner import Limits, Member, Situation, plan
+
+PAUSE_MIN_S = 1.0
+PAUSE_MAX_S = 60.0
+"""Seconds between two attempts to reach somebody who does not answer."""
 
 TRIES = 2.0
 """Nodes of a part, on average, that try to reach somebody outside it each time they all look."""
@@ -48,6 +52,36 @@ class Wishes:
     drop: tuple[Name, ...] = ()
 
 
+def surroundings(
+    me: int,
+    links: Mapping[int, Iterable[tuple[int, int]]],
+    reach: Collection[int],
+    addressed: Collection[int],
+) -> Surroundings:
+    """Return what a node knows: per known node its links with round trips in microseconds; who is
+    in reach; who has an address. A link counts if both ends say that it is there."""
+    near = {node: dict(links.get(node, ())) for node in reach}
+    rtt_ms = {
+        pair(name_of(a), name_of(b)): rtt / 1000
+        for a, others in near.items()
+        for b, rtt in others.items()
+        if a in near.get(b, ())
+    }
+    absent = [name_of(node) for node in addressed if node not in near]
+    return Surroundings(
+        name_of(me),
+        tuple(sorted(map(name_of, reach))),
+        tuple(sorted(absent)),
+        frozenset(rtt_ms),
+        rtt_ms,
+    )
+
+
+def name_of(node: int) -> Name:
+    """Return what the planner calls a node: its id as people see it."""
+    return f"{node:016x}"
+
+
 def heal(
     known: Surroundings, own: frozenset[Name], limits: Limits, chance: random.Random
 ) -> Wishes:
@@ -69,3 +103,34 @@ def heal(
     if known.absent and chance.random() < TRIES / len(known.reach):
         dial.append(chance.choice(known.absent))
     return Wishes(tuple(dial), tuple(drop))
+
+
+class Healer:
+    """Looks again and again: what a plan wants is done when the next look still wants it, and who
+    does not answer is tried more and more rarely."""
+
+    def __init__(self, limits: Limits, chance: random.Random) -> None:
+        """Start with nobody tried."""
+        self.limits = limits
+        self._chance = chance
+        self._wished: frozenset[Name] = frozenset()
+        self._tried: dict[Name, tuple[float, float]] = {}
+
+    def look(
+        self, known: Surroundings, own: frozenset[Name], now: float, planning: bool = True
+    ) -> Wishes:
+        """Return what to do now. Without `planning` somebody else plans: then only who is alone and
+        who is out of reach matters."""
+        self._tried = {name: at for name, at in self._tried.items() if name in known.absent}
+        due = tuple(name for name in known.absent if self._tried.get(name, (0, now))[1] <= now)
+        wishes = heal(replace(known, absent=due), own, self.limits, self._chance)
+        reach = set(known.reach)
+        inside = frozenset(name for name in wishes.dial if name in reach)
+        lasting = sorted(inside & self._wished) if planning else []
+        outside = [name for name in wishes.dial if name not in reach]
+        self._wished = inside
+        for name in outside:
+            pause, _ = self._tried.get(name, (PAUSE_MIN_S / 2, now))
+            pause = min(2 * pause, PAUSE_MAX_S)
+            self._tried[name] = (pause, now + pause * self._chance.uniform(0.5, 1.0))
+        return Wishes((*lasting, *outside), wishes.drop if planning else ())

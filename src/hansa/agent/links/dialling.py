@@ -22,34 +22,55 @@ Failed = Callable[[Address, str], None]
 
 
 class Dialler:
-    """Dials the neighbours that are configured, for as long as it runs."""
+    """Dials the neighbours that it is told to keep, for as long as it runs."""
 
     def __init__(self, connect: Connect, chance: random.Random) -> None:
         """Prepare; `chance` spreads the back-off, so that a restart is not a stampede."""
         self._connect = connect
         self._chance = chance
-        self._tasks: list[asyncio.Task[None]] = []
+        self._kept: dict[Address, asyncio.Task[None]] = {}
+        self._attempts: set[asyncio.Task[None]] = set()
 
     def dial(self, address: Address, failed: Failed) -> None:
         """Keep a link to a neighbour."""
-        self._tasks.append(tasks.start(self._keep(address, failed)))
+        if address not in self._kept:
+            self._kept[address] = tasks.start(self._keep(address, failed))
+
+    def forget(self, address: Address) -> None:
+        """Dial a neighbour no more. A link that stands is closed by its owner."""
+        if (task := self._kept.pop(address, None)) is not None:
+            task.cancel()
+
+    def attempt(self, address: Address, failed: Failed) -> None:
+        """Dial once."""
+        task = tasks.start(self._attempt(address, failed))
+        self._attempts.add(task)
+        task.add_done_callback(self._attempts.discard)
 
     async def stop(self) -> None:
         """Dial no more. Links that stand are closed by their owner."""
-        for task in self._tasks:
+        running = [*self._kept.values(), *self._attempts]
+        for task in running:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*running, return_exceptions=True)
+
+    async def _attempt(self, address: Address, failed: Failed) -> None:
+        await self._once(address, failed)
+
+    async def _once(self, address: Address, failed: Failed) -> Link | None:
+        try:
+            async with asyncio.timeout(DIAL_TIMEOUT_S):  # wait_for of 3.11 can miss our own end
+                return await self._connect(address)
+        except (OSError, UnicodeError) as error:  # the latter for what cannot be a host name
+            failed(address, explain(error))
+            return None
 
     async def _keep(self, address: Address, failed: Failed) -> None:
         pause = DIAL_MIN_S
         loop = asyncio.get_running_loop()
         while True:
-            try:
-                async with asyncio.timeout(DIAL_TIMEOUT_S):  # wait_for of 3.11 can miss our own end
-                    link = await self._connect(address)
-            except (OSError, UnicodeError) as error:  # the latter for what cannot be a host name
-                failed(address, explain(error))
-            else:
+            link = await self._once(address, failed)
+            if link is not None:
                 began = loop.time()
                 await link.closed.wait()
                 if loop.time() - began > DIAL_MAX_S:

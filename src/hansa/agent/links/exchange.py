@@ -5,7 +5,7 @@ from collections import Counter
 from itertools import count
 
 from hansa.agent.brokers.connection import BrokerAddress
-from hansa.agent.links.dialling import Failed
+from hansa.agent.links.dialling import Dialler, Failed
 from hansa.agent.links.link import Address, Listener
 from hansa.agent.links.mqtt import Access, MqttLinks
 from hansa.agent.links.settings import LinkSettings, parse_neighbour
@@ -59,10 +59,28 @@ class Exchange:
 
     def dial(self, failed: Failed) -> None:
         """Keep a link to every neighbour that is configured; `failed` is told what is in vain."""
-        dials = {"tcp": self._tcp.dial, "udp": self._udp.dial, "mqtt": self._mqtt.dial}
         for text in self._settings.neighbours:
-            transport, address = parse_neighbour(text, self._settings.transport)
-            dials[transport](address, failed)
+            self.keep(text, failed)
+
+    def keep(self, text: str, failed: Failed) -> None:
+        """Keep a link to an address; raise UsageError if it is none."""
+        dialler, address = self._dialler(text)
+        dialler.dial(address, failed)
+
+    def forget(self, text: str) -> None:
+        """Keep no link to an address any more; one that stands is closed by its owner."""
+        dialler, address = self._dialler(text)
+        dialler.forget(address)
+
+    def attempt(self, text: str, failed: Failed) -> None:
+        """Dial an address once; raise UsageError if it is none."""
+        dialler, address = self._dialler(text)
+        dialler.attempt(address, failed)
+
+    def _dialler(self, text: str) -> tuple[Dialler, Address]:
+        transport, address = parse_neighbour(text, self._settings.transport)
+        kinds = {"tcp": self._tcp.dialler, "udp": self._udp.dialler, "mqtt": self._mqtt.dialler}
+        return kinds[transport], address
 
     async def stop(self) -> None:
         """Listen and dial no more. Links that stand are closed by their owner."""

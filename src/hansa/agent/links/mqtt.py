@@ -92,7 +92,7 @@ class MqttLinks:
         self._ids = ids
         self._access = access
         self._window_bytes = window_bytes
-        self._dialler = Dialler(self._connect, chance)
+        self.dialler = Dialler(self._connect, chance)
         self._porter: _Porter | None = None
 
     def listen(self, failed: Failed) -> None:
@@ -101,11 +101,11 @@ class MqttLinks:
 
     def dial(self, address: Address, failed: Failed) -> None:
         """Keep a link to a neighbour; `failed` is told of every attempt in vain."""
-        self._dialler.dial(address, failed)
+        self.dialler.dial(address, failed)
 
     async def stop(self) -> None:
         """Dial no more, take no more links. Those that stand are closed by their owner."""
-        await self._dialler.stop()
+        await self.dialler.stop()
         if self._porter is not None:
             self._porter.stop()
 

@@ -26,7 +26,7 @@ class TcpLinks:
         self._listener = listener
         self._ids = ids
         self._window_bytes = window_bytes
-        self._dialler = Dialler(self._connect, chance)
+        self.dialler = Dialler(self._connect, chance)
         self._open: set[StreamLink] = set()
         self._server: sockets.Server | None = None
 
@@ -38,11 +38,11 @@ class TcpLinks:
 
     def dial(self, address: Address, failed: Failed) -> None:
         """Keep a link to a neighbour; `failed` is told of every attempt in vain."""
-        self._dialler.dial(address, failed)
+        self.dialler.dial(address, failed)
 
     async def stop(self) -> None:
         """Listen and dial no more. Links that stand are closed by their owner."""
-        await self._dialler.stop()
+        await self.dialler.stop()
         if self._server is not None:
             self._server.close()
 

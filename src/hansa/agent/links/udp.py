@@ -67,7 +67,7 @@ class UdpLinks:
         self.counters: Counter[str] = Counter()
         self._listener = listener
         self._ids = ids
-        self._dialler = Dialler(self._connect, chance)
+        self.dialler = Dialler(self._connect, chance)
         self._secret = secrets.token_bytes(32)
         self._accepting = True
         self._socket: socket.socket | None = None
@@ -88,11 +88,11 @@ class UdpLinks:
 
     def dial(self, address: Address, failed: Failed) -> None:
         """Keep a link to a neighbour; `failed` is told of every attempt in vain."""
-        self._dialler.dial(address, failed)
+        self.dialler.dial(address, failed)
 
     async def stop(self) -> None:
         """Dial no more, take no more links. Those that stand are closed by their owner."""
-        await self._dialler.stop()
+        await self.dialler.stop()
         self._accepting = False
         self._close_if_unused()
 

@@ -1,0 +1,188 @@
+"""An agent's talk with its topology manager: join, report, hear what changes; for ever."""
+
+import asyncio
+import json
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import msgspec
+
+from hansa.agent.topology.http import Http, ManagerRefused, ManagerSilent
+
+log = logging.getLogger("hansa.agent")
+
+_T = TypeVar("_T")
+
+RETRY_MIN_S = 0.5
+RETRY_MAX_S = 10.0
+SILENCE_S = 30.0
+"""Seconds without a word after which a stream counts as broken: the manager says something every
+ten."""
+
+CONTACT = 3.0
+"""Health intervals after the last answer until the manager counts as away."""
+
+
+class Neighbour(msgspec.Struct, frozen=True):
+    """Whom to be linked to."""
+
+    id: int
+    node: str
+    link: str
+    dial: bool
+
+
+class Federation(msgspec.Struct, frozen=True):
+    """What holds for all."""
+
+    redundancy: int
+    degree_max: int
+    beacon_interval: float
+    health_interval: float
+
+
+class Told(msgspec.Struct, frozen=True):
+    """What the manager says to a node."""
+
+    id: int
+    version: int
+    neighbors: tuple[Neighbour, ...]
+    settings: Federation
+
+
+@dataclass(frozen=True, slots=True)
+class Voice:
+    """What the client may ask the agent for, and whom it tells."""
+
+    introduce: Callable[[], dict[str, Any]]
+    report: Callable[[], Awaitable[dict[str, Any]]]
+    told: Callable[[Told], None]
+
+
+class ManagerClient:
+    """Keeps in touch with the manager."""
+
+    def __init__(self, url: str, token: str, voice: Voice) -> None:
+        """Prepare; nothing happens before `run`."""
+        self._http = Http(url, token)
+        self._voice = voice
+        self._number: int | None = None
+        self._interval = 5.0
+        self._answered_at: float | None = None
+        self._hurry = asyncio.Event()
+        self.problem = "not asked yet"
+        """Why there is no contact; empty while there is."""
+
+    @property
+    def in_contact(self) -> bool:
+        """Whether the manager has answered lately."""
+        if self._answered_at is None:
+            return False
+        return self._now() - self._answered_at < CONTACT * self._interval
+
+    async def settings(self) -> Federation:
+        """Ask what holds for all."""
+        return _convert(await self._http.ask("GET", "/api/v1/settings"), Federation)
+
+    async def run(self) -> None:
+        """Join, report and listen; whatever goes wrong is tried again."""
+        pause = RETRY_MIN_S
+        while True:
+            try:
+                await self._join()
+                pause = RETRY_MIN_S
+                await self._stay()
+            except (ManagerSilent, ManagerRefused) as error:
+                self._note(str(error))
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, RETRY_MAX_S)
+
+    async def leave(self) -> None:
+        """Tell the manager that this node will not come back."""
+        if self._number is not None:
+            await self._http.ask("POST", f"/api/v1/nodes/{self._number}/leave")
+
+    def report_soon(self) -> None:
+        """Something changed that the manager should know."""
+        self._hurry.set()
+
+    async def _join(self) -> None:
+        self._take(await self._http.ask("POST", "/api/v1/join", self._voice.introduce()))
+        log.info("joined through the manager as node %s", self._number)
+
+    async def _stay(self) -> None:
+        """Report and listen until one of them finds that this node has to join again."""
+        async with asyncio.TaskGroup() as group:
+            listening = group.create_task(self._listen())
+            try:
+                await self._report()
+            finally:
+                listening.cancel()
+
+    async def _report(self) -> None:
+        """Report until the manager says that it does not know us, or has been away."""
+        while True:
+            try:
+                answer = await self._http.ask(
+                    "POST", f"/api/v1/nodes/{self._number}/health", await self._voice.report()
+                )
+            except ManagerRefused as error:
+                if error.status in (404, 409):
+                    return  # it has forgotten us, or thinks we left: join again
+                self._note(str(error))
+            except ManagerSilent as error:
+                self._note(str(error))
+            else:
+                self._take(answer)
+            self._hurry.clear()
+            try:
+                async with asyncio.timeout(self._interval):
+                    await self._hurry.wait()
+            except TimeoutError:
+                pass
+
+    async def _listen(self) -> None:
+        """Follow what changes; whatever concerns this node is a reason to ask."""
+        while True:
+            try:
+                async for line in self._http.lines("/api/v1/events", SILENCE_S):
+                    if line.startswith("data: ") and self._concerns_us(line[6:]):
+                        path = f"/api/v1/nodes/{self._number}/topology"
+                        self._take(await self._http.ask("GET", path))
+            except (ManagerSilent, ManagerRefused) as error:
+                log.debug("the manager's stream ended reason=%r", str(error))
+            await asyncio.sleep(RETRY_MIN_S)
+
+    def _concerns_us(self, data: str) -> bool:
+        try:
+            event = json.loads(data)
+            return event["kind"] == "settings" or self._number in event["nodes"]
+        except (ValueError, TypeError, KeyError):
+            return False
+
+    def _take(self, answer: object) -> None:
+        told = _convert(answer, Told)
+        self._number = told.id
+        self._interval = max(0.1, told.settings.health_interval)
+        self._answered_at = self._now()
+        if self.problem:
+            log.info("the manager answers")
+        self.problem = ""
+        self._voice.told(told)
+
+    def _note(self, problem: str) -> None:
+        if problem != self.problem:  # once: a manager may be away for a day
+            log.warning("the manager does not help reason=%r", problem)
+        self.problem = problem
+
+    def _now(self) -> float:
+        return asyncio.get_running_loop().time()
+
+
+def _convert(value: object, kind: type[_T]) -> _T:
+    try:
+        return msgspec.convert(value, kind)
+    except msgspec.ValidationError as error:
+        raise ManagerSilent(f"the answer is not a manager's: {error}") from error

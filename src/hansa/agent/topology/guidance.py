@@ -1,0 +1,172 @@
+"""All that decides about an agent's links beyond its file, put together and run beside it."""
+
+import asyncio
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from hansa.agent.brokers.connection import Connection
+from hansa.agent.driver import Driver
+from hansa.agent.links.exchange import Exchange
+from hansa.agent.settings import AgentSettings
+from hansa.agent.state import StateDirectory
+from hansa.agent.topology.client import ManagerClient, Told, Voice
+from hansa.agent.topology.http import ManagerRefused, ManagerSilent
+from hansa.agent.topology.probe import BrokerProbe
+from hansa.agent.topology.steering import Steering
+from hansa.errors import UsageError
+from hansa.mqtt import effects
+from hansa.protocol.vocabulary import Identity, NodeId
+from hansa.topology.healing import name_of
+from hansa.topology.planner import Limits
+
+WATCH_S = 0.25
+"""Seconds between two looks at whether neighbours have changed: the manager hears of it at once."""
+
+SAVE_S = 5.0
+
+PROBE_TOPIC = "$hansa/probe"
+
+Connecting = Callable[[Callable[[effects.Effect], None]], Connection]
+
+
+async def adopt(settings: AgentSettings, state: StateDirectory) -> AgentSettings:
+    """Return the settings with what the manager says for all, or said last time."""
+    topology = settings.topology
+    if not topology.manager:
+        return settings
+    voice = Voice(dict, _nothing, lambda told: None)
+    try:
+        shared = await ManagerClient(topology.manager, topology.token, voice).settings()
+        redundancy = shared.redundancy
+        state.remember_redundancy(redundancy)
+    except (ManagerSilent, ManagerRefused, UsageError):
+        redundancy = state.redundancy() or settings.protocol.redundancy
+    return replace(settings, protocol=replace(settings.protocol, redundancy=redundancy))
+
+
+async def _nothing() -> dict[str, Any]:
+    return {}
+
+
+class Guidance:
+    """Runs beside an agent for as long as that runs; does nothing unless the settings say so."""
+
+    def __init__(
+        self,
+        settings: AgentSettings,
+        state: StateDirectory,
+        identity: Identity,
+        driver: Driver,
+        exchange: Exchange,
+        connecting: Connecting,
+    ) -> None:
+        """Put the parts together."""
+        self._settings = settings
+        self._state = state
+        self._identity = identity
+        self._driver = driver
+        self._exchange = exchange
+        self._chart = driver.node.chart
+        topology = settings.topology
+        self._steering = Steering(
+            self._chart,
+            identity.node,
+            exchange,
+            self._close,
+            Limits(degree_max=topology.degree_max),
+            random.Random(),  # for back-off, not for secrets
+        )
+        self._client: ManagerClient | None = None
+        self._probe: BrokerProbe | None = None
+        if topology.manager:
+            voice = Voice(self._introduce, self._report, self._told)
+            self._client = ManagerClient(topology.manager, topology.token, voice)
+            if settings.broker.observer != "embedded":
+                topic = f"{PROBE_TOPIC}/{name_of(identity.node)}"
+                self._probe = BrokerProbe(connecting, topic)
+
+    async def run(self) -> None:
+        """Keep in touch with the manager, look after links, remember."""
+        if not self._settings.topology.is_on:
+            return
+        self._steering.restore(self._state.topology())
+        if self._probe:
+            self._probe.connection.keep()
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._steering.run(self._is_planning))
+                group.create_task(self._save())
+                if self._client:
+                    group.create_task(self._client.run())
+                    group.create_task(self._watch(self._client))
+        finally:
+            if self._probe:
+                await self._probe.connection.stop()
+
+    def _is_planning(self) -> bool:
+        return self._client is None or not self._client.in_contact
+
+    async def _watch(self, client: ManagerClient) -> None:
+        before: set[NodeId] = set()
+        while True:
+            now = set(self._chart.neighbours)
+            if now != before:
+                client.report_soon()
+            before = now
+            await asyncio.sleep(WATCH_S)
+
+    async def _save(self) -> None:
+        before = b""
+        while True:
+            await asyncio.sleep(SAVE_S)
+            data = self._steering.remembered()
+            if data != before:
+                before = data
+                await asyncio.to_thread(self._remember, data)
+
+    def _remember(self, data: bytes) -> None:
+        try:
+            self._state.remember_topology(data)
+        except UsageError:
+            return  # a full disk has its alarm elsewhere; a restart will know less
+
+    # ------------------------------------------------------------ what the manager is told
+
+    def _introduce(self) -> dict[str, Any]:
+        settings, topology = self._settings, self._settings.topology
+        broker = f"tcp://{settings.broker.host}:{settings.broker.port}"
+        return {
+            "ip": topology.advertised_broker or broker,
+            "link": self._identity.addresses[0],
+            "node": name_of(self._identity.node),
+            "name": settings.title,
+            "capacity": self._identity.capacity,
+            "tags": list(topology.tags),
+        }
+
+    async def _report(self) -> dict[str, Any]:
+        latency = await self._probe.measure() if self._probe else None
+        near = [
+            {"node": name_of(node), "rtt_ms": None if link.rtt is None else link.rtt * 1000}
+            for node, link in self._chart.neighbours.items()
+        ]
+        members = [name_of(node) for node in self._chart.reachable]
+        return {"latency_ms": latency, "neighbours": near, "members": members}
+
+    def _told(self, told: Told) -> None:
+        self._steering.assign(told)
+
+    def _close(self, node: NodeId, reason: str) -> None:
+        link = self._chart.neighbours.get(node)
+        if link is not None and (connection := self._driver.links.get(link.id)) is not None:
+            connection.close(reason)
+
+    def status(self) -> dict[str, object]:
+        """Return what an operator may want to see."""
+        return {
+            "manager": self._settings.topology.manager,
+            "problem": self._client.problem if self._client else "",
+            **self._steering.status(),
+        }

@@ -1,0 +1,119 @@
+"""As much of HTTP as an agent needs to talk to its manager: JSON there and back, and a stream.
+
+Version 1.0 on purpose: then an answer ends with its connection, and nothing comes in chunks.
+"""
+
+import asyncio
+import json
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+from urllib.parse import urlsplit
+
+from hansa.errors import HansaError
+
+TIMEOUT_S = 5.0
+ANSWER_BYTES_MAX = 1 << 20
+LINE_BYTES_MAX = 1 << 16
+
+
+class ManagerSilent(HansaError):
+    """The manager does not answer, or not with what a manager answers."""
+
+
+class ManagerRefused(HansaError):
+    """The manager answers that it will not."""
+
+    def __init__(self, status: int, reason: str) -> None:
+        """Say why."""
+        super().__init__(f"{reason} ({status})")
+        self.status = status
+
+
+class Http:
+    """Asks one server."""
+
+    def __init__(self, url: str, token: str = "") -> None:
+        """`url` is where the server is; a path in it comes before all others."""
+        parts = urlsplit(url)
+        self._host = parts.hostname or ""
+        self._tls = ssl.create_default_context() if parts.scheme == "https" else None
+        self._port = parts.port or (443 if self._tls else 80)
+        self._base = parts.path.rstrip("/")
+        shown = f"[{self._host}]" if ":" in self._host else self._host
+        self._headers = f"Host: {shown}:{self._port}\r\nAccept: */*\r\n"
+        if token:
+            self._headers += f"Authorization: Bearer {token}\r\n"
+
+    async def ask(self, method: str, path: str, body: object = None) -> Any:
+        """Send a request; return what the answer's JSON says."""
+        data = b"" if body is None else json.dumps(body).encode()
+        try:
+            async with asyncio.timeout(TIMEOUT_S):
+                async with self._request(method, path, data) as (status, reader):
+                    answer = await _read_all(reader)
+        except (OSError, TimeoutError, ValueError, asyncio.IncompleteReadError) as error:
+            raise ManagerSilent(_reason(error)) from error
+        return _parse(status, answer)
+
+    async def lines(self, path: str, silence_s: float) -> AsyncIterator[str]:
+        """Yield the lines of an answer that goes on and on; raise when it ends or falls silent."""
+        try:
+            async with asyncio.timeout(TIMEOUT_S) as patience:
+                async with self._request("GET", path, b"") as (status, reader):
+                    if status != 200:
+                        _parse(status, await _read_all(reader))
+                    while True:
+                        patience.reschedule(asyncio.get_running_loop().time() + silence_s)
+                        line = await reader.readline()
+                        if not line:
+                            raise ManagerSilent("the stream has ended")
+                        yield line.decode(errors="replace").rstrip("\r\n")
+        except (OSError, TimeoutError, ValueError) as error:
+            raise ManagerSilent(_reason(error)) from error
+
+    @asynccontextmanager
+    async def _request(
+        self, method: str, path: str, data: bytes
+    ) -> AsyncIterator[tuple[int, asyncio.StreamReader]]:
+        reader, writer = await asyncio.open_connection(
+            self._host, self._port, ssl=self._tls, limit=LINE_BYTES_MAX
+        )
+        try:
+            head = f"{method} {self._base}{path} HTTP/1.0\r\n{self._headers}"
+            if data:
+                head += f"Content-Type: application/json\r\nContent-Length: {len(data)}\r\n"
+            writer.write(head.encode() + b"\r\n" + data)
+            words = (await reader.readline()).split()
+            if len(words) < 2 or not words[0].startswith(b"HTTP/"):
+                raise ValueError("this is no HTTP")
+            while (await reader.readline()).strip():
+                pass  # of the headers nothing matters here
+            yield int(words[1]), reader
+        finally:
+            writer.close()
+
+
+async def _read_all(reader: asyncio.StreamReader) -> bytes:
+    answer = bytearray()
+    while part := await reader.read(LINE_BYTES_MAX):
+        answer += part
+        if len(answer) > ANSWER_BYTES_MAX:
+            raise ValueError(f"an answer of more than {ANSWER_BYTES_MAX} bytes")
+    return bytes(answer)
+
+
+def _parse(status: int, answer: bytes) -> Any:
+    try:
+        value = json.loads(answer) if answer else None
+    except ValueError as error:
+        raise ManagerSilent("the answer is no JSON") from error
+    if not 200 <= status < 300:
+        said = value.get("error", "") if isinstance(value, dict) else ""
+        raise ManagerRefused(status, str(said))
+    return value
+
+
+def _reason(error: Exception) -> str:
+    return "no answer in time" if isinstance(error, TimeoutError) else str(error) or repr(error)

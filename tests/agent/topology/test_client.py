@@ -1,0 +1,103 @@
+"""An agent's client and a real manager."""
+
+import asyncio
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from tests.agent.waiting import until
+from tests.manager.serving import Served
+
+from hansa.agent.topology.client import ManagerClient, Told, Voice
+from hansa.agent.topology.http import ManagerSilent
+
+
+class Agent:
+    """Somebody who joins."""
+
+    def __init__(self, url: str, number: int = 1) -> None:
+        self.node = f"{number:016x}"
+        self.link = f"127.0.0.1:{10500 + number}"
+        self.told: list[Told] = []
+        self.reports = 0
+        self.client = ManagerClient(url, "", Voice(self.introduce, self.report, self.told.append))
+
+    def introduce(self) -> dict[str, Any]:
+        return {"link": self.link, "node": self.node}
+
+    async def report(self) -> dict[str, Any]:
+        self.reports += 1
+        return {"members": [self.node]}
+
+
+@pytest.fixture
+def served(tmp_path):
+    running = Served(f"sqlite:///{tmp_path / 'm.db'}", {"HANSA_MANAGER_HEALTH_INTERVAL": "0.2"})
+    yield running
+    running.stop()
+
+
+async def end(*tasks: "asyncio.Task[None]") -> None:
+    for task in tasks:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+
+
+def test_it_joins_reports_and_hears_at_once_what_concerns_it(served):
+    async def scene() -> None:
+        first, second = Agent(served.url, 1), Agent(served.url, 2)
+        tasks = [asyncio.create_task(first.client.run())]
+        await until(lambda: first.reports >= 2)
+        assert first.client.in_contact
+        assert not first.client.problem
+        assert first.told[-1].neighbors == ()
+        tasks.append(asyncio.create_task(second.client.run()))
+        await until(lambda: len(first.told[-1].neighbors) == 1)
+        assert [(n.node, n.link, n.dial) for n in second.told[-1].neighbors] == [
+            (first.node, first.link, True)
+        ]
+        await second.client.leave()
+        await end(tasks[1])
+        await until(lambda: len(first.told[-1].neighbors) == 0)
+        await end(tasks[0])
+
+    asyncio.run(scene())
+
+
+def test_a_manager_that_has_forgotten_it_is_joined_again(served):
+    async def scene() -> None:
+        agent = Agent(served.url)
+        task = asyncio.create_task(agent.client.run())
+        await until(lambda: agent.reports >= 1)
+        await agent.client.leave()  # as if an operator had done it
+        await until(lambda: served.ask("GET", "/api/v1/nodes")[1][0]["state"] == "up")
+        await end(task)
+
+    asyncio.run(scene())
+
+
+def test_a_manager_that_is_away_is_tried_again(tmp_path, served):
+    async def scene() -> None:
+        agent = Agent("http://127.0.0.1:1")
+        task = asyncio.create_task(agent.client.run())
+        await until(lambda: "not asked" not in agent.client.problem)
+        assert not agent.client.in_contact
+        await end(task)
+        with pytest.raises(ManagerSilent):
+            await agent.client.settings()
+        shared = await Agent(served.url).client.settings()
+        assert (shared.redundancy, shared.health_interval) == (2, 0.2)
+
+    asyncio.run(scene())
+
+
+def test_an_answer_that_is_no_managers_is_said(served):
+    async def scene() -> None:
+        agent = Agent(served.url + "/docs?")  # a page, not a manager
+        task = asyncio.create_task(agent.client.run())
+        await until(lambda: agent.client.problem != "not asked yet")
+        assert agent.told == []
+        await end(task)
+
+    asyncio.run(scene())

@@ -1,0 +1,106 @@
+import asyncio
+
+import pytest
+
+from hansa.agent.topology import http
+from hansa.agent.topology.http import Http, ManagerRefused, ManagerSilent
+
+
+async def serve(answer: bytes, hold: bool = False):
+    """A server that answers whatever it is asked; return it, and what it was asked."""
+    asked: list[bytes] = []
+
+    async def handle(reader, writer):
+        head = await reader.readuntil(b"\r\n\r\n")
+        lines = [line for line in head.split(b"\r\n") if line.lower().startswith(b"content-length")]
+        body = await reader.readexactly(int(lines[0].split(b":")[1])) if lines else b""
+        asked.append(head + body)
+        try:
+            writer.write(answer)
+            await writer.drain()
+            if hold:
+                await reader.read()
+        except ConnectionError:
+            pass  # it has heard enough
+        finally:
+            writer.close()
+
+    server = await asyncio.start_server(handle, "127.0.0.1", 0)
+    return server, f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", asked
+
+
+def test_json_there_and_back():
+    async def scene() -> None:
+        server, url, asked = await serve(b'HTTP/1.0 200 OK\r\nX: y\r\n\r\n{"a": 1}')
+        async with server:
+            assert await Http(url + "/base/", "secret").ask("POST", "/x", {"b": 2}) == {"a": 1}
+        assert asked[0].startswith(b"POST /base/x HTTP/1.0\r\n")
+        assert b"Authorization: Bearer secret\r\n" in asked[0]
+        assert asked[0].endswith(b'{"b": 2}')
+
+    asyncio.run(scene())
+
+
+@pytest.mark.parametrize(
+    ("answer", "kind", "said"),
+    [
+        (b'HTTP/1.0 404 No\r\n\r\n{"error": "no such"}', ManagerRefused, r"no such \(404\)"),
+        (b"HTTP/1.0 500 Oh\r\n\r\n[]", ManagerRefused, "500"),
+        (b"HTTP/1.0 200 OK\r\n\r\n{", ManagerSilent, "no JSON"),
+        (b"SSH-2.0\r\n\r\n", ManagerSilent, "this is no HTTP"),
+        (b"", ManagerSilent, "this is no HTTP"),
+        (b"HTTP/1.0 200 OK\r\n\r\n" + b" " * (1 << 20) + b"1", ManagerSilent, "more than"),
+        (b"HTTP/1.0 " + b"x" * 70_000, ManagerSilent, "."),
+    ],
+)
+def test_other_answers_are_told_apart(answer, kind, said):
+    async def scene() -> None:
+        server, url, _ = await serve(answer)
+        async with server:
+            with pytest.raises(kind, match=said):
+                await Http(url).ask("GET", "/")
+
+    asyncio.run(scene())
+
+
+def test_nobody_there_and_nobody_who_answers(monkeypatch):
+    monkeypatch.setattr(http, "TIMEOUT_S", 0.05)
+
+    async def scene() -> None:
+        with pytest.raises(ManagerSilent, match="Connect call failed|refused"):
+            await Http("http://127.0.0.1:1").ask("GET", "/")
+        server, url, _ = await serve(b"", hold=True)
+        async with server:
+            with pytest.raises(ManagerSilent, match="no answer in time"):
+                await Http(url).ask("GET", "/")
+
+    asyncio.run(scene())
+
+
+def test_a_stream_is_read_line_by_line_until_it_ends():
+    async def scene() -> None:
+        server, url, _ = await serve(b"HTTP/1.0 200 OK\r\n\r\n: hello\ndata: 1\n\n")
+        seen = []
+        async with server:
+            with pytest.raises(ManagerSilent, match="the stream has ended"):
+                async for line in Http(url).lines("/events", 5.0):
+                    seen.append(line)
+        assert seen == [": hello", "data: 1", ""]
+
+    asyncio.run(scene())
+
+
+def test_a_stream_that_falls_silent_or_is_refused_ends():
+    async def scene() -> None:
+        server, url, _ = await serve(b"HTTP/1.0 200 OK\r\n\r\n: hello\n", hold=True)
+        async with server:
+            with pytest.raises(ManagerSilent, match="no answer in time"):
+                async for _ in Http(url).lines("/events", 0.05):
+                    pass
+        server, url, _ = await serve(b'HTTP/1.0 403 No\r\n\r\n{"error": "lacks"}')
+        async with server:
+            with pytest.raises(ManagerRefused, match="lacks"):
+                async for _ in Http(url).lines("/events", 5.0):
+                    pass
+
+    asyncio.run(scene())

@@ -1,0 +1,224 @@
+"""Real brokers and agents that join through a real manager, lose neighbours, and lose it."""
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from tests.agent.live import Client, Live, eventually
+from tests.agent.process import Process
+from tests.agent.sure import SureClient
+
+from hansa.local.managed import ManagedFederation
+from hansa.local.mosquitto import Mosquitto, free_port
+
+TOPIC = "federated/data"
+INTERVAL_S = 1.0
+"""Between health reports: the default of 5 s would only make the tests wait."""
+
+
+class Managed(Live):
+    """A running federation with its manager."""
+
+    federation: ManagedFederation
+
+    def __init__(self, count: int, **settings: str) -> None:
+        manager = {"HANSA_MANAGER_HEALTH_INTERVAL": str(INTERVAL_S)}
+        super().__init__(ManagedFederation(count, settings, manager))
+        self.dead: set[int] = set()
+
+    def ask(self, path: str, method: str = "GET", body: object = None) -> Any:
+        return self.federation.ask_manager(path, method, body)
+
+    def status(self, number: int) -> Any:
+        return self.nodes[number].status()
+
+    def neighbours(self, number: int) -> list[int]:
+        """The neighbours of a node, as it sees them, by their places."""
+        status = self.status(number)
+        by_id = {self.status(n)["node"]: n for n in range(len(self.nodes)) if n not in self.dead}
+        return sorted(by_id[each] for each in status["neighbours"] if each in by_id)
+
+    def kill(self, *numbers: int) -> None:
+        for number in numbers:
+            agent = self.nodes[number].agent
+            assert agent is not None
+            agent.kill()
+        self.dead |= set(numbers)
+
+    def restore(self) -> None:
+        if self.federation.manager is None:
+            self.run(self.federation.start_manager())
+        for node in self.ask("/nodes"):
+            if node["draining"]:
+                self.ask(f"/nodes/{node['id']}/drain", "POST", {"draining": False})
+        self.revive()
+
+    def revive(self) -> None:
+        for number in sorted(self.dead):
+            self.run(self.federation.start_agent(number))
+        self.dead.clear()
+        self.wait_converged()
+
+    def wait_members(self, count: int) -> None:
+        eventually(
+            lambda: all(len(self.status(n)["members"]) == count for n in self.alive()),
+            f"{count} members everywhere",
+            60,
+        )
+
+    def alive(self) -> list[int]:
+        return [number for number in range(len(self.nodes)) if number not in self.dead]
+
+    def wait_whole(self) -> None:
+        """Wait until all that live know just each other, each with a second way."""
+
+        def holds() -> bool:
+            pages = [self.status(number) for number in self.alive()]
+            least = min(2, len(pages) - 1)
+            return all(
+                len(page["members"]) == len(pages) and len(page["neighbours"]) >= least
+                for page in pages
+            )
+
+        eventually(holds, "one federation of all that live", 60)
+
+
+@pytest.fixture(scope="module")
+def running_five(mosquitto: str) -> Iterator[Managed]:
+    yield from running(5)
+
+
+@pytest.fixture
+def five(running_five: Managed) -> Iterator[Managed]:
+    """The five, as they should be, whatever the test before did to them."""
+    running_five.restore()
+    yield running_five
+    running_five.hang_up()
+
+
+@pytest.fixture
+def nine(mosquitto: str) -> Iterator[Managed]:
+    yield from running(9)
+
+
+def running(count: int) -> Iterator[Managed]:
+    live = Managed(count)
+    try:
+        live.start()
+        yield live
+    finally:
+        live.close()
+
+
+def lose_its_neighbours(live: Managed, subscriber: Client, publisher: Client, last: int) -> None:
+    """The paper's availability test: both neighbours of one node stop, and it takes part again."""
+    publisher.publish(TOPIC, b"before")
+    subscriber.wait_for(b"before")
+    subscriber.received.clear()
+    live.kill(*[n for n in live.neighbours(last) if n != 0])
+    live.wait_whole()
+    live.wait_installed(last, TOPIC)
+    publisher.publish(TOPIC, b"after")
+    assert subscriber.wait_for(b"after") == [(TOPIC, b"after")]
+
+
+def availability(live: Managed) -> None:
+    last = len(live.nodes) - 1
+    subscriber = live.subscriber(last, TOPIC)
+    publisher = live.client(0)
+    lose_its_neighbours(live, subscriber, publisher, last)
+    live.revive()
+    live.run(live.federation.stop_manager())
+    lose_its_neighbours(live, subscriber, publisher, last)
+
+
+def test_a_node_without_neighbours_is_linked_again_with_the_manager_and_without_it(five):
+    availability(five)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(300)
+def test_the_papers_availability_test_with_nine(nine):
+    availability(nine)
+
+
+def test_without_the_manager_agents_start_from_what_they_knew(five):
+    eventually(
+        lambda: all((node.directory / "agent" / "topology.json").exists() for node in five.nodes),
+        "what is known is on disk",
+    )
+    five.run(five.federation.stop_manager())
+    five.kill(1, 2)
+    five.revive()
+    five.wait_whole()
+    assert five.status(1)["topology"]["problem"]
+
+
+def test_an_operator_drains_a_node_and_it_can_go_unnoticed(five):
+    number = five.ask("/nodes")[2]["id"]
+    name = five.ask("/nodes")[2]["name"]
+    five.ask(f"/nodes/{number}/drain", "POST", {"draining": True})
+    place = int(name)
+    eventually(lambda: len(five.neighbours(place)) == 1, "one link left", 60)
+    assert five.ask("/health")["up"] == 5
+
+
+class Publisher:
+    """Publishes so many a second at QoS 1 for as long as it runs."""
+
+    def __init__(self, client: SureClient, rate: float) -> None:
+        self.count = 0
+        self._client = client
+        self._rate = rate
+        self._ending = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self) -> None:
+        began = time.monotonic()
+        while not self._ending.is_set():
+            due = int((time.monotonic() - began) * self._rate) - self.count
+            if due > 0:
+                batch = [str(self.count + n).encode() for n in range(min(due, 100))]
+                self._client.publish_surely(1, TOPIC, *batch)
+                self.count += len(batch)
+            else:
+                self._ending.wait(0.005)
+
+    def stop(self) -> int:
+        self._ending.set()
+        self._thread.join(60)
+        return self.count
+
+
+def test_joins_and_new_links_under_load_lose_and_double_nothing(five, tmp_path):
+    subscriber = five.client_of(SureClient, 4).subscribe_surely(TOPIC)
+    five.wait_installed(4, TOPIC)
+    publisher = Publisher(five.client_of(SureClient, 0), rate=500.0)
+    broker = Mosquitto(tmp_path / "broker", free_port())
+    five.run(broker.start())
+    newcomer = Process(
+        tmp_path, topology_manager=five.federation.manager_url, broker_port=broker.port,
+        broker_log_file=broker.log_file, link_port=free_port(),
+    )  # fmt: skip
+    try:
+        five.wait_members(6)
+        eventually(lambda: publisher.count > 1000, "publications", 60)
+        # What carries the stream is taken away, once another way is there.
+        near = five.neighbours(4)
+        numbers = {int(n["name"]): n["id"] for n in five.ask("/nodes") if n["name"].isdigit()}
+        for other in near[:2]:
+            five.ask(f"/links/{numbers[4]}/{numbers[other]}", "DELETE")
+        eventually(lambda: not set(near[:2]) & set(five.neighbours(4)), "those links are gone", 60)
+        five.wait_members(6)
+    finally:
+        count = publisher.stop()
+        newcomer.process.terminate()
+        newcomer.process.wait(20)
+        five.run(broker.stop())
+    received = subscriber.wait_for(str(count - 1).encode(), 60, pause=0.5)
+    seen = Counter(int(payload) for _, payload in received)
+    assert (len(seen), max(seen.values()), count > 1000) == (count, 1, True)

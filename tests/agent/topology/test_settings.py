@@ -1,0 +1,43 @@
+import pytest
+
+from hansa.agent.settings import load
+from hansa.errors import UsageError
+
+
+def test_the_papers_variables_are_understood():
+    settings = load(
+        None,
+        {"TOPOLOGY_MANAGER_URL": "http://m:8080", "ADVERTISED_LISTENER": "tcp://b:1883"},
+    )
+    assert settings.topology.manager == "http://m:8080"
+    assert settings.topology.advertised_broker == "tcp://b:1883"
+    ours = {"HANSA_TOPOLOGY_MANAGER": "http://o:1", "TOPOLOGY_MANAGER_URL": "http://m:8080"}
+    assert load(None, ours).topology.manager == "http://o:1"
+
+
+def test_the_managers_own_variables_are_no_settings_of_an_agent():
+    load(None, {"HANSA_MANAGER_TOKEN": "x", "HANSA_MANAGER_HEALTH_INTERVAL": "1"})
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"HANSA_TOPOLOGY_MANAGER": "m:8080"}, "manager must be http://host:port"),
+        ({"HANSA_TOPOLOGY_MANAGER": "http://"}, "manager must be http://host:port"),
+        ({"HANSA_TOPOLOGY_DEGREE_MAX": "2"}, "degree_max must be from 3 to 64"),
+        ({"HANSA_TOPOLOGY_ADVERTISED_LINK": "a:x"}, "the port must be a number"),
+        (
+            {"HANSA_TOPOLOGY_HEAL": "true", "HANSA_LINK_HOST": "0.0.0.0"},
+            "advertised_link must say where others reach this agent",
+        ),
+        ({"HANSA_TOPOLOGY_HEAL": "true", "HANSA_LINK_PORT": "0"}, "advertised_link must say"),
+    ],
+)
+def test_what_cannot_work_is_refused_by_name(given, said):
+    with pytest.raises(UsageError, match=said):
+        load(None, given)
+
+
+def test_a_wildcard_is_fine_if_it_says_where_it_is():
+    given = {"HANSA_TOPOLOGY_HEAL": "yes", "HANSA_LINK_HOST": "0.0.0.0"}
+    load(None, given | {"HANSA_TOPOLOGY_ADVERTISED_LINK": "plant-1:10500"})

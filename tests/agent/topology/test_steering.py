@@ -1,0 +1,140 @@
+import random
+from types import MappingProxyType
+from typing import Any, cast
+
+from hansa.agent.topology.client import Federation, Neighbour, Told
+from hansa.agent.topology.steering import Steering
+from hansa.errors import UsageError
+from hansa.protocol.records import NodeRecord
+from hansa.protocol.viewing import Chart
+from hansa.protocol.vocabulary import NodeId
+from hansa.topology.healing import name_of
+from hansa.topology.planner import Limits
+
+SETTINGS = Federation(2, 5, 2.0, 5.0)
+
+
+class Scene:
+    """What one node, 1, sees; and what its steering does to its links."""
+
+    def __init__(self, links: str, known: int = 6) -> None:
+        self.done: list[str] = []
+        self.known: Any = MappingProxyType({})
+        self.neighbours: Any = {}
+        self.reachable: Any = ()
+        self.see(links, known)
+        me, seen = NodeId(1), cast(Chart, self)
+        self.steering = Steering(
+            seen, me, self, self._close, Limits(degree_max=5), random.Random(1)
+        )
+
+    def see(self, links: str, known: int = 6) -> None:
+        pairs = [tuple(map(int, text.split("-"))) for text in links.split()]
+        near: dict[int, list[tuple[int, int]]] = {node: [] for node in range(1, known + 1)}
+        for a, b in pairs:
+            near[a].append((b, 1000))
+            near[b].append((a, 1000))
+        reach, queue = {1}, [1]
+        for node in queue:
+            new = [b for b, _ in near[node] if b not in reach]
+            reach.update(new)
+            queue += new
+        self.reachable = reach
+        self.neighbours = {b: None for b, _ in near[1]}
+        self.known = {
+            node: NodeRecord(node, 1, 1, 1, b"", "", (f"h{node}:1",), 1.0, tuple(links))  # type: ignore[arg-type]
+            for node, links in near.items()
+        }
+
+    def keep(self, text: str, failed: object) -> None:
+        if text == "bad":
+            raise UsageError("no address")
+        self.done.append(f"keep {text}")
+
+    def forget(self, text: str) -> None:
+        self.done.append(f"forget {text}")
+
+    def attempt(self, text: str, failed: object) -> None:
+        self.done.append(f"try {text}")
+
+    def _close(self, node: int, reason: str) -> None:
+        self.done.append(f"close {node}")
+
+    def assign(self, *wanted: tuple[int, bool], **settings: object) -> None:
+        near = tuple(
+            Neighbour(number, name_of(number), f"h{number}:1", dial) for number, dial in wanted
+        )
+        self.steering.assign(Told(0, 1, near, SETTINGS))
+
+    def look(self, times: int = 1, planning: bool = False) -> list[str]:
+        self.done.clear()
+        for number in range(times):
+            self.steering.look(float(number), planning)
+        return list(self.done)
+
+
+RING = "1-2 2-3 3-4 1-4"
+
+
+def test_what_the_manager_wants_is_kept_by_who_shall_dial():
+    scene = Scene(RING, 4)
+    scene.assign((2, True), (4, False))
+    assert scene.done == ["keep h2:1"]
+    assert scene.look() == []
+
+
+def test_what_it_wants_no_more_is_closed_if_nobody_needs_it():
+    scene = Scene(RING + " 1-3", 4)
+    scene.assign((2, True), (3, True), (4, False))
+    scene.done.clear()
+    scene.assign((2, True), (4, False))
+    assert scene.done == ["forget h3:1", "keep h2:1"]
+    assert scene.look() == ["close 3"]
+
+
+def test_a_manager_that_is_wrong_does_not_cut_the_only_way_to_somebody():
+    scene = Scene("1-2 2-3 1-3 1-4", 4)
+    scene.assign((2, True), (3, True), (4, True))
+    scene.assign((2, True), (3, True))
+    assert scene.look() == []
+    scene.see("1-2 2-3 1-3 1-4 3-4", 4)  # there is another way now
+    assert scene.look() == ["close 4"]
+
+
+def test_links_are_closed_one_at_a_time():
+    scene = Scene(RING + " 1-3", 4)
+    scene.assign((2, True), (3, True), (4, True))
+    scene.assign()
+    assert scene.look() == ["close 2"]
+
+
+def test_alone_it_tries_those_it_knows_whoever_plans():
+    scene = Scene("", 4)
+    tried = scene.look()
+    assert len(tried) == 2
+    assert set(tried) < {"try h2:1", "try h3:1", "try h4:1"}
+    assert scene.steering.status()["healed_count"] == 2
+
+
+def test_with_the_manager_away_it_plans_by_itself_and_with_it_does_not():
+    scene = Scene("1-2 2-3 3-4", 4)
+    assert scene.look(3, planning=False) == []
+    assert scene.look(1, planning=True) == ["try h4:1"]
+
+
+def test_addresses_from_elsewhere_may_be_anything():
+    scene = Scene(RING, 4)
+    scene.steering.assign(Told(0, 1, (Neighbour(2, name_of(2), "bad", True),), SETTINGS))
+    assert scene.done == []
+
+
+def test_a_restart_starts_from_what_was_known():
+    scene = Scene(RING, 4)
+    scene.assign((2, True), (4, False))
+    kept = scene.steering.remembered()
+    again = Scene("", 1)
+    again.steering.restore(kept)
+    assert again.done == ["keep h2:1"]
+    assert len(again.look()) == 2  # nobody else is known to this life but from the file
+    for nonsense in (b"", b"{", b"[]", b'{"known": {"x": 1}}', b'{"neighbours": 1}'):
+        Scene("", 1).steering.restore(nonsense)
