@@ -10,6 +10,8 @@ from pathlib import Path
 from bench import (
     forwarding,
     journal,
+    live_antonielli,
+    live_bevilaqua,
     live_delay,
     live_durable,
     live_fanout,
@@ -41,10 +43,19 @@ QUESTIONS: dict[str, Callable[[], dict[str, object]]] = {
     "live-links": live_links.measure,
     "live-locality": live_locality.measure,
     "live-papers": live_papers.measure,
+    "live-antonielli": live_antonielli.measure,
+    "live-bevilaqua": live_bevilaqua.measure,
     "live-healing": live_healing.measure,
     "live-soak": live_soak.measure,
 }
-TAKES_LONG = ("sweep", "live-papers", "live-healing", "live-soak")
+TAKES_LONG = (
+    "sweep",
+    "live-papers",
+    "live-antonielli",
+    "live-bevilaqua",
+    "live-healing",
+    "live-soak",
+)
 """Questions that are only asked by name."""
 
 

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from hansa.cli.main import main
+from hansa.protocol.neighbours import Neighbours
 from hansa.protocol.strategies import STRATEGIES
 
 TRIAL = ("--trial", "antonielli-tree-0")
@@ -33,12 +34,34 @@ def test_json_has_what_was_asked_for(capsys):
     assert {(each["copies"], each["lost"], each["redundancy"]) for each in values} == {(3.0, 0, 1)}
 
 
+def test_plots_are_drawn_with_a_bar_for_every_strategy(capsys, tmp_path):
+    place = tmp_path / "new" / "pictures"
+    code, _, err = run(capsys, "compare", *TRIAL, "--plots", str(place))
+    assert (code, err) == (0, "")
+    assert sorted(path.name for path in place.iterdir()) == [
+        "control-frames.svg",
+        "copies.svg",
+        "delay.svg",
+    ]
+    picture = (place / "copies.svg").read_text()
+    assert all(f">{name}</text>" in picture for name in STRATEGIES)
+
+
+def test_a_broken_promise_is_shown_and_ends_with_exit_code_1(capsys, monkeypatch):
+    monkeypatch.setattr(Neighbours, "cost", lambda self, link: 2)  # counted twice per hop
+    given = ("--trial", "spohn-2021", "--strategy", "mesh")
+    code, out, err = run(capsys, "compare", *given)
+    assert (code, err) == (1, "")
+    assert "mesh: true distances: " in out
+
+
 @pytest.mark.parametrize(
     ("given", "problem"),
     [
         ("compete", "argument experiment: there is no 'compete'; there are compare, run;"),
         ("compare --trial x", "there is no trial 'x'; there are antonielli-tree-100,"),
         ("compare --strategy x", "argument --strategy: there is no 'x'; there are mesh,"),
+        ("compare --plots /dev/null/x", "--plots /dev/null/x: "),
         ("compare --redundancy 0", "argument --redundancy: 0 must be from 1 to 16 parents;"),
     ],
 )

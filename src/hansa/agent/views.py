@@ -39,6 +39,7 @@ def traffic(link: Link | None) -> dict[str, int]:
     return {
         "bytes_in": link.bytes_in if link else 0,
         "bytes_out": link.bytes_out if link else 0,
+        "frames_out": link.frames_out if link else 0,
         "outstanding_bytes": link.outstanding if link else 0,
         "dropped": link.dropped if link else 0,
     }

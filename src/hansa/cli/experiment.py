@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from itertools import groupby
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hansa.cli import arguments
@@ -25,6 +26,7 @@ EXAMPLES = """\
   hansa experiment compare --redundancy 1                        without a second way
   hansa experiment compare --trial random-25-faults --seed 7     one trial, other faults
   hansa experiment compare --strategy mesh --strategy paths --json
+  hansa experiment compare --plots pictures                      bars as SVG, too
   hansa experiment run sweep.toml --lake lake                    a grid of thousands, on Spark
 
 exit code: 0 all promises kept, 1 some broken, 2 bad input, 70 a fault of Hansa itself
@@ -38,7 +40,12 @@ def run(given: Sequence[str]) -> int:
 
         return sweep.run(given[1:])
     args = _parser().parse_args(given)
-    measured = list(_measure(args, _chosen(args)))
+    chosen = _chosen(args)
+    if args.plots is not None:
+        _prepare(args.plots)
+    measured = list(_measure(args, chosen))
+    if args.plots is not None:
+        _draw(measured, args.plots)
     if args.json:
         print(json.dumps([asdict(each) for each in measured], indent=2))
     else:
@@ -74,6 +81,10 @@ def _parser() -> Parser:
     made.add_argument(
         "--seed", type=arguments.seed, default=DEFAULT_SEED, metavar="N",
         help=f"draws topologies, clients and faults (default {DEFAULT_SEED})",
+    )  # fmt: skip
+    made.add_argument(
+        "--plots", type=arguments.path, metavar="DIR",
+        help="also draw copies, delay, control traffic and loss, as SVG files in this directory",
     )  # fmt: skip
     made.add_argument("--json", action="store_true", help="print JSON instead of tables")
     return made
@@ -135,6 +146,37 @@ def _show(measured: "list[Measured]", seed: int) -> None:
             for text in each.violations:
                 out.print(f"{each.strategy}: {text}", style="red", markup=False)
     out.print(f"redundancy {measured[0].redundancy}, seed {seed}", style="dim")
+
+
+PLOTS = {
+    "copies": "copies per publication, over all links",
+    "delay_ms": "mean delay, ms",
+    "control_frames": "control frames in the whole run, without heartbeats",
+    "lost": "deliveries lost at QoS 0, with faults",
+}
+"""What is drawn, by the field of what was measured."""
+
+
+def _prepare(directory: Path) -> None:
+    """Try the place now, and not when everything has been measured."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"--plots {directory}: {error.strerror}") from error
+
+
+def _draw(measured: "list[Measured]", directory: Path) -> None:
+    from hansa.cli.bars import draw
+
+    for name, title in PLOTS.items():
+        panels: dict[str, dict[str, float]] = {}
+        for each in measured:
+            value = getattr(each, name)
+            if value is not None and (name != "lost" or each.recovered_s is not None):
+                panels.setdefault(each.trial, {})[each.strategy] = value
+        if panels:
+            place = directory / f"{name.removesuffix('_ms').replace('_', '-')}.svg"
+            place.write_text(draw(title, panels), encoding="utf-8")
 
 
 _COLUMNS = (

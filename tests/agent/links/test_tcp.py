@@ -44,6 +44,7 @@ def test_frames_arrive_whole_and_in_order_whatever_their_size():
         client.ear.opened[0].send(frames[:2])
         client.ear.opened[0].send(frames[2:])
         await until(lambda: len(server.ear.frames) == len(frames), "all frames")
+        assert client.ear.opened[0].frames_out == len(frames)
         await asyncio.gather(client.stop(), server.stop())
         return server
 

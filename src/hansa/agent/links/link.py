@@ -35,6 +35,7 @@ class Link(Protocol):
     """Where the other side is: the address that was dialled, or the one that it came from."""
     bytes_in: int
     bytes_out: int
+    frames_out: int
     dropped: int
     """Publications that were not sent."""
     closed: asyncio.Event

@@ -62,6 +62,7 @@ class StreamLink(asyncio.BufferedProtocol):
         self.dialled = dialled
         self.bytes_in = 0
         self.bytes_out = 0
+        self.frames_out = 0
         self.dropped = 0
         self.remote = remote
         self.closed = asyncio.Event()
@@ -139,6 +140,7 @@ class StreamLink(asyncio.BufferedProtocol):
             return
         if self.outstanding > self._window_bytes:
             frames = self._without_publications(frames)
+        self.frames_out += len(frames)
         pack = LENGTH.pack
         self._write(b"".join([part for frame in frames for part in (pack(len(frame)), frame)]))
         if self.outstanding > self._window_bytes + STUCK_BYTES_MAX:

@@ -56,6 +56,7 @@ class UdpLink:
         self.remote = way.remote
         self.bytes_in = 0
         self.bytes_out = 0
+        self.frames_out = 0
         self.dropped = 0
         self.closed = asyncio.Event()
         self._session = session
@@ -96,6 +97,7 @@ class UdpLink:
 
     def send(self, frames: Sequence[bytes | bytearray]) -> None:
         """Send small frames at once and large control frames in pieces."""
+        self.frames_out += len(frames)
         small = [frame for frame in frames if len(frame) <= SMALL_BYTES_MAX]
         for body, publications in pack(small):
             if not self._transmit(DATA, body) and publications:

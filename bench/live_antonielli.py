@@ -1,0 +1,256 @@
+"""Antonielli 2020, live: five brokers in a tree, a star and a line, three localities, QoS 1.
+
+The paper's three ways of forwarding are ours by other names. A hundred publications a second, as
+there; bytes, CPU and delays are those of everything that runs: brokers, agents, control traffic.
+"""
+
+import asyncio
+import statistics
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from bench.console import say
+from bench.live import cpu_seconds, pids_of
+from bench.live_locality import LOCALITIES, TOPOLOGIES
+from hansa.agent.brokers.connection import BrokerAddress
+from hansa.chaos.clients import Publisher, Subscriber
+from hansa.chaos.history import Event, Op
+from hansa.cli.clients import Client, until
+from hansa.local.federation import LocalFederation
+from hansa.local.mosquitto import Mosquitto
+from hansa.simulator.topologies import graph
+
+STRATEGIES = {
+    "tree-subscriptions": "subscription table",
+    "tree-flood": "flooding",
+    "bridge-flood": "benchmark",
+}
+COUNTS = (50, 500, 1_500)
+PER_SECOND = 100.0
+PAPER_KB = {
+    "tree-subscriptions": {"100 %": 500, "0 %": 800, "n %": 1_700},
+    "tree-flood": {"100 %": 1_000, "0 %": 1_000, "n %": 1_700},
+    "bridge-flood": {"100 %": 1_600, "0 %": 1_500, "n %": 2_400},
+}
+"""Bytes that all brokers sent for 1,500 publications on the tree."""
+PAPER_LAST_S = {"tree-subscriptions": 16.8, "tree-flood": 17.1, "bridge-flood": 19.9}
+"""Seconds until the last of 500 publications arrived: star, 0 % locality."""
+
+SYS_S = 1.2
+"""Seconds after which a broker's own counters have been written anew."""
+SAMPLE_S = 0.5
+LAST_S = 30.0
+NEW_TOPICS = 20
+QUIET_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What so many publications took."""
+
+    link_kb: float
+    """What agents sent to each other."""
+    broker_kb: float
+    """What brokers sent: to clients, and to their agents."""
+    cpu_mean: float
+    """Percent of a core, all brokers and agents together."""
+    cpu_peak: float
+    delay_ms: float
+    delay_p95_ms: float
+    last_s: float
+    """From the first publication to the last arrival."""
+    missing: int
+
+
+def measure() -> dict[str, object]:
+    """Bytes, CPU, delay and time to the last arrival at QoS 1, beside the paper; 12 minutes."""
+    return asyncio.run(_measure())
+
+
+async def _measure() -> dict[str, object]:
+    answers: dict[str, object] = {}
+    for shape in TOPOLOGIES:
+        for strategy in STRATEGIES:
+            async with _federation(shape, strategy) as running:
+                for locality, (sources, targets) in LOCALITIES.items():
+                    for count in COUNTS:
+                        topic = f"{locality[0]}{count}"
+                        found = await _play(running, topic, sources, targets, count)
+                        name = f"{shape}, {STRATEGIES[strategy]}, {locality}, {count}"
+                        answers[name] = asdict(found)
+                        _show(shape, strategy, locality, count, found)
+                if shape == "tree":
+                    answers |= await _notices(running, strategy)
+    return answers
+
+
+def _show(shape: str, strategy: str, locality: str, count: int, found: Run) -> None:
+    paper = ""
+    if (shape, count) == ("tree", 1_500):
+        paper = f"   (paper: {PAPER_KB[strategy][locality]:,} kB)"
+    elif (shape, locality, count) == ("star", "0 %", 500):
+        paper = f"   (paper: {PAPER_LAST_S[strategy]} s)"
+    say(
+        f"{shape}, {strategy}, {locality}, {count:,}",
+        f"{found.link_kb:7,.0f} kB on links, {found.broker_kb:7,.0f} kB by brokers, CPU"
+        f" {found.cpu_mean:3.0f} % (peak {found.cpu_peak:3.0f}), {found.delay_ms:6.1f} ms"
+        f" (95 %: {found.delay_p95_ms:.1f}), last {found.last_s:5.2f} s,"
+        f" missing {found.missing}{paper}",
+    )
+
+
+@asynccontextmanager
+async def _federation(shape: str, strategy: str) -> AsyncIterator[LocalFederation]:
+    settings = {"HANSA_LOG": "warning", "HANSA_PROTOCOL_STRATEGY": strategy}
+    running = LocalFederation(graph(shape, 5, TOPOLOGIES[shape]), settings)
+    for node in running.nodes:
+        assert isinstance(node.broker, Mosquitto)
+        node.broker.extra = ("sys_interval 1",)
+    try:
+        await running.start()
+        await running.wait_until_converged()
+        yield running
+    finally:
+        await running.stop()
+
+
+async def _play(
+    running: LocalFederation, topic: str, sources: list[int], targets: list[int], count: int
+) -> Run:
+    """Publish, a share from each source, and wait for the last arrival everywhere."""
+    events: list[Event] = []
+    places = [BrokerAddress("127.0.0.1", node.broker.port) for node in running.nodes]
+    readers = [Subscriber(places[n], f"sub-{topic}-{n}", (topic,), events.append) for n in targets]
+    share = count // len(sources)
+    writers = [
+        Publisher(
+            places[n],
+            f"pub-{topic}-{n}",
+            {topic: 1},
+            PER_SECOND / len(sources),
+            events.append,
+            share,
+        )
+        for n in sources
+    ]
+    expected = share * len(sources) * len(targets)
+    await asyncio.gather(*(each.start() for each in (*readers, *writers)))
+    await installed(running, targets, topic)
+    before = await _sent(running)
+    meter = asyncio.create_task(_watch_cpu([*pids_of(running).values()]))
+    for writer in writers:
+        writer.go()
+    await until(
+        lambda: sum(each.arrivals for each in readers) >= expected, count / PER_SECOND + LAST_S
+    )
+    meter.cancel()
+    shares = (await asyncio.gather(meter, return_exceptions=True))[0]
+    await asyncio.sleep(SYS_S)
+    after = await _sent(running)
+    await asyncio.gather(*(each.stop() for each in (*readers, *writers)))
+    assert isinstance(shares, list)
+    return _sum_up(events, expected, [b - a for a, b in zip(before, after, strict=True)], shares)
+
+
+def _sum_up(
+    events: Sequence[Event], expected: int, sent: Sequence[int], cpu: Sequence[float]
+) -> Run:
+    published = {(e.stream, e.counter): e.at for e in events if e.op is Op.INVOKE}
+    arrived = [e for e in events if e.op is Op.DELIVER]
+    delays = sorted((e.at - published[e.stream, e.counter]) * 1_000 for e in arrived)
+    return Run(
+        link_kb=round(sent[0] / 1_000, 1),
+        broker_kb=round(sent[1] / 1_000, 1),
+        cpu_mean=round(statistics.mean(cpu), 1),
+        cpu_peak=round(max(cpu), 1),
+        delay_ms=round(statistics.mean(delays), 2),
+        delay_p95_ms=round(delays[int(0.95 * len(delays))], 2),
+        last_s=round(max(e.at for e in arrived) - min(published.values()), 3),
+        missing=expected - len(arrived),
+    )
+
+
+async def _watch_cpu(pids: list[int]) -> list[float]:
+    """Until cancelled, note what all of them take, in percent of a core."""
+    loop = asyncio.get_running_loop()
+    shares: list[float] = []
+    before, began = sum(map(cpu_seconds, pids)), loop.time()
+    try:
+        while True:
+            await asyncio.sleep(SAMPLE_S)
+            now, at = sum(map(cpu_seconds, pids)), loop.time()
+            shares.append(100 * (now - before) / (at - began))
+            before, began = now, at
+    except asyncio.CancelledError:
+        return shares or [100 * (sum(map(cpu_seconds, pids)) - before) / (loop.time() - began)]
+
+
+async def installed(running: LocalFederation, targets: list[int], topic: str) -> None:
+    """Wait until these nodes' interest in a topic is in force everywhere."""
+
+    def holds() -> bool:
+        pages: list[Any] = [running.nodes[number].status() for number in targets]
+        return all(topic in p["interest"]["local"] and p["interest"]["installed"] for p in pages)
+
+    while not await asyncio.to_thread(holds):
+        await asyncio.sleep(0.05)
+
+
+async def _sent(running: LocalFederation) -> tuple[int, int]:
+    """Return the bytes that agents sent to each other so far, and those that brokers sent."""
+    links, _ = await asyncio.to_thread(_links, running)
+    brokers = 0
+    for node in running.nodes:
+        place = BrokerAddress("127.0.0.1", node.broker.port)
+        reader = Client(place, "reads-sys", "$SYS/broker/bytes/sent")
+        await reader.start()
+        brokers += await _counter(reader)
+        await reader.stop()
+    return links, brokers
+
+
+async def _counter(reader: Client) -> int:
+    await until(lambda: bool(reader.arrivals), SYS_S + 1.0)
+    return int(reader.arrivals[-1].payload)
+
+
+def _links(running: LocalFederation) -> tuple[int, int]:
+    pages: list[Any] = [node.status() for node in running.nodes]
+    links = [link for page in pages for link in page["neighbours"].values()]
+    return sum(link["bytes_out"] for link in links), sum(link["frames_out"] for link in links)
+
+
+async def _notices(running: LocalFederation, strategy: str) -> dict[str, object]:
+    """Count the frames that a new topic causes, if one or all of the brokers want it."""
+    loop = asyncio.get_running_loop()
+    answers: dict[str, object] = {}
+    nodes = len(running.nodes)
+    for wanting in (1, nodes):
+        began, (_, first) = loop.time(), await asyncio.to_thread(_links, running)
+        await asyncio.sleep(QUIET_S)
+        _, before = await asyncio.to_thread(_links, running)
+        rate = (before - first) / (loop.time() - began)
+        began = loop.time()
+        places = [
+            BrokerAddress("127.0.0.1", running.nodes[number].broker.port)
+            for number in range(nodes - wanting, nodes)
+        ]
+        clients = [Client(place, f"wants-{wanting}") for place in places]
+        await asyncio.gather(*(client.start() for client in clients))
+        for number in range(NEW_TOPICS):
+            topic = f"new/{wanting}/{number}"
+            for client in clients:
+                client.subscribe(topic)
+            await installed(running, [*range(nodes - wanting, nodes)], topic)
+        _, after = await asyncio.to_thread(_links, running)
+        frames = (after - before - rate * (loop.time() - began)) / NEW_TOPICS
+        await asyncio.gather(*(client.stop() for client in clients))
+        theirs = wanting * (nodes - 1)
+        say(
+            f"{strategy}, frames for a topic that {wanting} of {nodes} want",
+            f"{frames:5.1f}   (paper: {theirs} notices)",
+        )
+        answers[f"frames per new topic, {strategy}, {wanting} of {nodes}"] = round(frames, 1)
+    return answers

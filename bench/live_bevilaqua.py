@@ -1,0 +1,72 @@
+"""Bevilaqua 2023, live: twelve federators, redundancy 3, delay over one hop and over three."""
+
+import asyncio
+import statistics
+
+from bench.console import say
+from bench.live_antonielli import installed
+from hansa.agent.brokers.connection import BrokerAddress
+from hansa.chaos.clients import Publisher, Subscriber
+from hansa.chaos.history import Event, Op
+from hansa.cli.clients import until
+from hansa.local.federation import LocalFederation
+from hansa.simulator.papers.bevilaqua import HOPS, INTERVAL_S, PAPER_MS, PUBLICATIONS, TWELVE
+
+SOURCE = 11
+LAST_S = 30.0
+
+
+def measure() -> dict[str, object]:
+    """Mean delay of 1,000 publications at QoS 1 from node 11 to 0 and 5, beside the paper."""
+    return asyncio.run(_measure())
+
+
+async def _measure() -> dict[str, object]:
+    events: list[Event] = []
+    settings = {"HANSA_LOG": "warning", "HANSA_PROTOCOL_REDUNDANCY": "3"}
+    running = LocalFederation(TWELVE, settings)
+    places = [BrokerAddress("127.0.0.1", node.broker.port) for node in running.nodes]
+    readers = {n: Subscriber(places[n], f"sub-{n}", ("data",), events.append) for n in HOPS}
+    rate = 1 / INTERVAL_S
+    writer = Publisher(places[SOURCE], "pub", {"data": 1}, rate, events.append, PUBLICATIONS)
+    try:
+        await running.start()
+        await running.wait_until_converged()
+        for number, reader in readers.items():  # the first one's node becomes the core
+            await reader.start()
+            await installed(running, [number], "data")
+        await writer.start()
+        writer.go()
+        await until(
+            lambda: all(each.arrivals >= PUBLICATIONS for each in readers.values()),
+            PUBLICATIONS * INTERVAL_S + LAST_S,
+        )
+        await asyncio.gather(*(each.stop() for each in (writer, *readers.values())))
+    finally:
+        await running.stop()
+    return _report(events)
+
+
+def _report(events: list[Event]) -> dict[str, object]:
+    answers: dict[str, object] = {}
+    published = {each.counter: each.at for each in events if each.op is Op.INVOKE}
+    for node, hops in HOPS.items():
+        delays = [
+            (each.at - published[each.counter]) * 1_000
+            for each in events
+            if each.op is Op.DELIVER and each.subscriber == f"sub-{node}"
+        ]
+        mean, middle = statistics.mean(delays), statistics.median(delays)
+        say(
+            f"node {node}, {hops} hop{'s' * (hops > 1)} away",
+            f"{mean:7.2f} ± {statistics.stdev(delays):.2f} ms, median {middle:.2f},"
+            f" {len(delays)} of {PUBLICATIONS} arrived   (paper: {PAPER_MS[node]} ms)",
+        )
+        answers[f"node {node}"] = {
+            "mean_ms": round(mean, 2),
+            "stdev_ms": round(statistics.stdev(delays), 2),
+            "median_ms": round(middle, 2),
+            "arrived": len(delays),
+            "paper_ms": PAPER_MS[node],
+        }
+    return answers
