@@ -212,6 +212,14 @@ def test_7_4_the_rest_of_an_answer_that_got_lost_is_asked_for_again():
     assert numbers(wire, 2) == [*range(1, 7)]
 
 
+def test_7_4_a_letter_of_others_that_finds_no_way_is_counted():
+    """7.4 Hop by hop; who wrote it will try again."""
+    wire = settled("1-2", (2, "a"))
+    link = next(link for place, link in wire.ends if place == 2)
+    letter = Receipt(THREE, ONE, 1, 5, 5)
+    assert wire.give(2, Received(link, letter)) == [Ignored("letter without a way")]
+
+
 def test_7_5_a_receipt_is_given_when_what_was_delivered_is_safe():
     """7.5 `Stored`, then `Receipt`."""
     wire = settled("1-2", (2, "a"))

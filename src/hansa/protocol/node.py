@@ -371,6 +371,8 @@ class Node:
                 effects.append(item)
             elif (hop := self._overlay.graph.next_hop(item.to)) is not None:
                 effects += self._overlay.tell(hop, item, now)
+            elif item.hops:  # not our own: those are for who is known to be away
+                effects.append(Ignored("letter without a way"))
         return effects
 
     # ------------------------------------------------------------ inspection

@@ -107,6 +107,35 @@ def test_filters_are_subscribed_to_with_rising_identifiers_and_answers_are_fed()
     assert scene.client.counters["subscriptions denied"] == 1
 
 
+def test_an_answer_counts_only_if_the_subscription_is_not_being_ended():
+    scene = Scene()
+    scene.client.subscribe(["a"])
+    scene.client.unsubscribe(["a"])
+    scene.client.subscribe(["a"])
+    scene.grant("a")
+    assert scene.events == []  # the broker will read the unsubscription after this
+    scene.ended("a")
+    assert scene.broker.take()[-1:] == subscribed(("a", 2))
+    scene.grant("a")
+    assert scene.events == [Granted(("a",))]
+
+
+def test_a_filter_that_was_given_up_for_a_moment_only_is_answered_once_more():
+    scene = Scene()
+    scene.client.subscribe(["a"])
+    scene.broker.requests_left = 0
+    scene.client.unsubscribe(["a"])
+    scene.grant("a")
+    assert scene.events == []
+    scene.client.subscribe(["a"])
+    scene.broker.take()
+    scene.broker.requests_left = 2
+    scene.grant("other")
+    assert scene.broker.take() == subscribed(("a", 1)) * 2
+    scene.grant("a")
+    assert scene.events == [Granted(("a",))]
+
+
 def test_without_a_connection_filters_wait_for_one():
     scene = Scene(connected=False)
     scene.client.subscribe(["a", "b"])

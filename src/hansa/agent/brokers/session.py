@@ -145,7 +145,7 @@ class BrokerClient:
         wanted, held = name in self.subscriptions, self.subscriptions.holds(name)
         doubtful = name in self._doubtful
         self._doubtful.discard(name)
-        if wanted and held and doubtful:
+        if wanted and held:  # doubtful, or given up for a moment, when its answer was ignored
             self._request(name, self.subscriptions.held[name])
         elif wanted and not held and not self.subscriptions.is_leaving(name):
             identifier = self.subscriptions.enter(name)
@@ -268,14 +268,15 @@ class BrokerClient:
         return expected
 
     def _note_answer(self, wishes: tuple[packets.Subscription, ...], reasons: bytes) -> None:
-        """Tell the node; an answer for a filter that was given up meanwhile means nothing."""
+        """Tell the node; an answer for a filter that was given up meanwhile means nothing, not even
+        if it is wanted again: its end is under way."""
         for wish, reason in zip(wishes, reasons, strict=True):
             name = wish.topic_filter
             if reason >= REFUSED:
                 self.counters["subscriptions denied"] += 1
                 self.subscriptions.exclude(name)
                 self._note(name, ENDED)
-            if name not in self.subscriptions:
+            if name not in self.subscriptions or self.subscriptions.is_leaving(name):
                 continue
             if reason >= REFUSED:
                 self._feed(Denied((name,), f"the broker refuses {name!r} (code {reason:#x})"))
