@@ -4,7 +4,7 @@ The others are `peer`, a second reading of the format. Intervals are short, as t
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -13,7 +13,7 @@ from tests.agent.mqttfed.peer import Peer
 from tests.agent.process import Process, Scene
 from tests.agent.sure import SureClient
 
-INTERVAL = 0.5
+INTERVAL = 1.0
 
 
 class Fed:
@@ -45,6 +45,7 @@ class Fed:
             if id_ != hansa
         }
         self.clients: list[SureClient] = []
+        self.wanting: list[SureClient] = []
 
     def close(self) -> None:
         for client in self.clients:
@@ -56,6 +57,22 @@ class Fed:
         made = SureClient(self.brokers[id_].port)
         self.clients.append(made)
         return made
+
+    def subscriber(self, id_: int) -> SureClient:
+        """A client that wants the topic, and says so with beacons."""
+        made = self.client(id_).subscribe_surely("federated/t")
+        self.wanting.append(made)
+        return made
+
+    def wait(self, holds: Callable[[], Any], what: str) -> None:
+        """Wait while all subscribers send beacons, as those of mqtt-fed do."""
+
+        def look() -> Any:
+            for each in self.wanting:
+                each.publish("federator/beacon/t", b"")
+            return holds()
+
+        eventually(look, what)
 
     def status(self) -> dict[str, Any]:
         code, page = self.agent.page("/status")
@@ -80,75 +97,55 @@ def fed(scene: Scene) -> Iterator[Any]:
         each.close()
 
 
-def beaconing(client: SureClient, holds: Any) -> Any:
-    """What `eventually` waits for, with a beacon each time, as clients of mqtt-fed send."""
-
-    def look() -> Any:
-        client.publish("federator/beacon/t", b"")
-        return holds()
-
-    return look
-
-
 def assert_arrives_once(publisher: SureClient, subscribers: list[SureClient]) -> None:
     payloads = [b"%d" % number for number in range(20)]
-    for subscriber in subscribers:  # none of their beacons may run out meanwhile
-        subscriber.publish("federator/beacon/t", b"")
     publisher.publish_surely(2, "federated/t", *payloads)
     for subscriber in subscribers:
         assert subscriber.read_until(len(payloads)) == payloads
+        subscriber.forget()
 
 
 def test_as_core_and_as_publisher_in_the_mesh(fed):
     world = fed([(1, 2), (2, 3)], hansa=1)
-    one, three = world.client(1), world.client(3).subscribe_surely("federated/t")
-    one.subscribe_surely("federated/t")
-    eventually(beaconing(one, lambda: world.topic().get("core") == 1), "Hansa is core")
-    eventually(beaconing(three, lambda: world.topic().get("children") == [2]), "a child")
-    one.publish("federator/beacon/t", b"")
-    eventually(lambda: world.peers[3].core_of("t") == 1, "all know it")
+    one, three = world.subscriber(1), world.subscriber(3)
+    world.wait(lambda: world.topic().get("core") == 1, "Hansa is core")
+    world.wait(lambda: world.topic()["children"] == [2], "it has a child")
+    world.wait(lambda: world.peers[2].children_of("t") == [3], "and that one, too")
     assert_arrives_once(one, [three])
-    assert one.received[-1].payload == b"19"  # its own broker's copies
+    assert one.read_until(20)[-1] == b"19"  # its own broker's copies
     one.forget()
     assert_arrives_once(three, [one])
 
 
 def test_as_member_with_two_parents(fed):
     world = fed([(1, 2), (1, 3), (2, 4), (3, 4)], hansa=4)
-    one, four = world.client(1), world.client(4).subscribe_surely("federated/t")
-    eventually(beaconing(one, lambda: world.topic().get("core") == 1), "Hansa knows the core")
-    eventually(
-        beaconing(four, lambda: world.topic().get("parents") == [2, 3]), "both ways are as long"
-    )
-    eventually(
-        beaconing(four, lambda: all(4 in world.peers[n].children_of("t") for n in (2, 3))), "child"
-    )
-    one.publish("federator/beacon/t", b"")
+    one, four = world.subscriber(1), world.subscriber(4)
+    world.wait(lambda: world.topic().get("parents") == [2, 3], "both ways are as long")
+    world.wait(lambda: all(4 in world.peers[n].children_of("t") for n in (2, 3)), "a child of both")
+    world.wait(lambda: world.peers[1].children_of("t") == [2, 3], "the mesh stands")
     assert_arrives_once(one, [four])
-    assert world.status()["counters"]["left aside: duplicate"] >= 20
+    world.wait(lambda: world.status()["counters"].get("left aside: duplicate") == 20, "cut")
 
 
 def test_as_publisher_outside_the_mesh(fed):
     world = fed([(1, 2), (2, 3)], hansa=3)
-    one, three = world.client(1).subscribe_surely("federated/t"), world.client(3)
-    eventually(beaconing(one, lambda: world.topic().get("parents") == [2]), "a way to the core")
+    one, three = world.subscriber(1), world.client(3)
+    world.wait(lambda: world.topic().get("parents") == [2], "a way to the core")
     assert world.topic()["wanted"] is False
     assert_arrives_once(three, [one])
 
 
 def test_as_interconnecting_node(fed):
     world = fed([(1, 2), (2, 3)], hansa=2)
-    one, three = world.client(1), world.client(3).subscribe_surely("federated/t")
-    one.subscribe_surely("federated/t")
-    eventually(beaconing(one, lambda: world.peers[3].core_of("t") == 1), "announced through Hansa")
-    eventually(beaconing(three, lambda: world.topic().get("children") == [3]), "a child of Hansa")
-    eventually(beaconing(one, lambda: world.peers[1].children_of("t") == [2]), "Hansa a child")
-    three.publish("federator/beacon/t", b"")
-    assert_arrives_once(one, [three])
+    one, three = world.subscriber(1), world.subscriber(3)
+    world.wait(lambda: world.peers[3].core_of("t") == 1, "announced through Hansa")
+    world.wait(lambda: world.topic().get("children") == [3], "Hansa has a child")
+    world.wait(lambda: world.peers[1].children_of("t") == [2], "and is one")
     assert world.topic()["wanted"] is False
-    one.forget()
-    one.publish("federator/beacon/t", b"")
     assert_arrives_once(three, [one])
+    assert three.read_until(20)[-1] == b"19"  # its own broker's copies
+    three.forget()
+    assert_arrives_once(one, [three])
 
 
 def test_with_an_observer_clients_need_no_beacons_and_wildcards_are_told(fed):
@@ -167,8 +164,8 @@ def test_with_an_observer_clients_need_no_beacons_and_wildcards_are_told(fed):
 
 def test_a_restarted_agent_is_not_taken_for_its_earlier_life(fed, scene):
     world = fed([(1, 2)], hansa=2)
-    one, two = world.client(1).subscribe_surely("federated/t"), world.client(2)
-    eventually(beaconing(one, lambda: world.topic().get("core") == 1), "a core is known")
+    one, two = world.subscriber(1), world.client(2)
+    world.wait(lambda: world.topic().get("core") == 1, "a core is known")
     assert_arrives_once(two, [one])
     world.agent.close()
     again = scene.agent(
@@ -181,8 +178,7 @@ def test_a_restarted_agent_is_not_taken_for_its_earlier_life(fed, scene):
         broker_port=world.brokers[2].port,
     )
     world.agent = again
-    one.forget()
-    eventually(beaconing(one, lambda: world.topic().get("core") == 1), "a core is known")
+    world.wait(lambda: world.topic().get("core") == 1, "a core is known")
     assert_arrives_once(two, [one])  # numbers that start at 0 again would be cut as duplicates
 
 
