@@ -1,5 +1,8 @@
 import json
 
+import pytest
+from tests.manager.serving import Served
+
 from hansa.cli.main import main
 
 
@@ -21,3 +24,54 @@ def test_compare_speaks_json_and_the_same_seed_says_the_same(capsys):
         said.append(capsys.readouterr().out)
     assert said[0] == said[1]
     assert [score["rule"] for score in json.loads(said[0])][0] == "paper"
+
+
+@pytest.fixture
+def served(tmp_path):
+    running = Served(f"sqlite:///{tmp_path / 'm.db'}")
+    for number in range(5):
+        body = {"link": f"127.0.0.1:{10500 + number}", "node": f"{number:016x}"}
+        assert running.ask("POST", "/api/v1/join", body)[0] == 200
+    yield running
+    running.stop()
+
+
+def test_the_graph_is_shown_and_changed(served, capsys, tmp_path):
+    assert main(["topology", "show", served.url]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split("  ")[0] for line in lines] == ["0", "1", "2", "3", "4"]
+    before = {(k["a"], k["b"]) for k in served.ask("GET", "/api/v1/links")[1]}
+    free = next((a, b) for a in range(5) for b in range(a + 1, 5) if (a, b) not in before)
+    assert main(["topology", "add", served.url, *map(str, free)]) == 0
+    links = {(k["a"], k["b"]): k for k in served.ask("GET", "/api/v1/links")[1]}
+    assert links[free]["origin"] == "operator"
+    assert main(["topology", "remove", served.url, *map(str, free)]) == 0
+    assert main(["topology", "drain", served.url, "3"]) == 0
+    assert served.ask("GET", "/api/v1/nodes/3")[1]["draining"]
+    assert main(["topology", "drain", served.url, "3", "--undo"]) == 0
+    assert not served.ask("GET", "/api/v1/nodes/3")[1]["draining"]
+    picture = tmp_path / "graph.svg"
+    assert main(["topology", "show", served.url, "--form", "svg", "--output", str(picture)]) == 0
+    assert picture.read_text().startswith("<svg")
+    assert main(["topology", "plan", served.url]) == 0
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (["show"], "needs the manager"),
+        (["show", "http://127.0.0.1:1"], "no manager answers at http://127.0.0.1:1"),
+        (["show", "ftp://x"], "is no address of a manager"),
+        (["add", "http://127.0.0.1:1", "3"], "needs two nodes"),
+        (["drain", "http://127.0.0.1:1"], "needs one node"),
+        (["dance"], "there is no 'dance'"),
+    ],
+)
+def test_what_cannot_be_is_said_in_one_line(capsys, given, said):
+    assert main(["topology", *given]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_what_the_manager_refuses_is_passed_on(served, capsys):
+    assert main(["topology", "remove", served.url, "0", "99"]) == 2
+    assert "the manager says: there is no link 0-99" in capsys.readouterr().err

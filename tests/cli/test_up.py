@@ -6,12 +6,13 @@ import signal
 import socket
 import subprocess
 import sys
+import urllib.request
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.agent.live import Client, eventually
+from tests.agent.live import PATIENCE, Client, eventually
 
 from hansa.cli import up
 from hansa.errors import UsageError
@@ -36,8 +37,8 @@ class Up:
             start_new_session=True,
         )
 
-    def nodes(self) -> list[Any]:
-        eventually(self.ready_file.exists, "ready file")
+    def nodes(self, patience: float = PATIENCE) -> list[Any]:
+        eventually(self.ready_file.exists, "ready file", patience)
         found: list[Any] = json.loads(self.ready_file.read_text())["nodes"]
         return found
 
@@ -158,3 +159,18 @@ def test_bad_arguments_are_refused(arguments, complaint):
 def test_telemetry_without_a_place_that_stays_is_refused():
     with pytest.raises(UsageError, match="--telemetry needs --keep DIR"):
         up.run(["ring:3", "--telemetry", "all"])
+
+
+def test_with_a_manager_the_links_are_its_business(tmp_path):
+    up_ = Up(tmp_path, "ring:3", "--manager")
+    try:
+        nodes = up_.nodes(patience=60)  # a manager takes its time to start
+        said = json.loads(up_.ready_file.read_text())
+        with urllib.request.urlopen(f"{said['manager']}/api/v1/links", timeout=20) as answer:
+            links = json.load(answer)
+        assert len(nodes) == len(links) == 3
+    finally:
+        up_.process.send_signal(signal.SIGTERM)
+        assert up_.wait()[0] == 0
+    with pytest.raises(UsageError, match="--manager makes its own links"):
+        up.run(["ring:3", "--manager", "--link-delay", "5"])

@@ -36,7 +36,7 @@ COMMANDS = {
     "simulate": "run a federation on virtual time: the papers' scenarios, or any topology",
     "status": "show neighbours, members, topics with their core, interest, counters",
     "top": "the same, live",
-    "topology": "the planner of links beside the rule of the topology manager's paper",
+    "topology": "show, export and change the graph that a manager keeps; compare rules for it",
     "up": "start a whole federation of real Mosquittos and agents on this machine",
 }
 

@@ -1,64 +1,138 @@
-"""`hansa topology`: the graph of a federation, and rules that make one."""
+"""`hansa topology`: look at the graph that a manager keeps, change it; and rules that make one."""
 
+import argparse
 import json
-from collections.abc import Sequence
+import os
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 
 from rich.table import Table
 
-from hansa.cli import arguments
-from hansa.cli.arguments import Parser, amount, one_of, whole
+from hansa.cli import arguments, topology_graph
+from hansa.cli.arguments import Parser, amount, one_of, path, whole
+from hansa.cli.manager_api import ManagerApi
 from hansa.cli.results import console
+from hansa.cli.topology_graph import FORMS, Graph
+from hansa.errors import UsageError
 from hansa.topology.comparison import Score, Trial, compare
 
-ACTIONS = ("compare",)
+NODE_MAX = 1 << 31
+TOKEN = "HANSA_MANAGER_TOKEN"
 
 EXAMPLES = """\
-  hansa topology compare                       the planner beside the rule of Bevilaqua 2023
-  hansa topology compare --nodes 100 --failed 0.3 --json
+  hansa topology show http://127.0.0.1:8080                 who is linked with whom
+  hansa topology show http://127.0.0.1:8080 --form svg --output graph.svg
+  hansa topology plan http://127.0.0.1:8080                 what the planner would change, and why
+  hansa topology add http://127.0.0.1:8080 3 7              a link that must stay
+  hansa topology remove http://127.0.0.1:8080 3 7           a link that must not come back
+  hansa topology drain http://127.0.0.1:8080 4              plan around a node that will leave
+  hansa topology compare --nodes 100 --failed 0.3           the planner beside the paper's rule
+
+A manager that wants a token gets HANSA_MANAGER_TOKEN.
 """
 
 
 def run(given: Sequence[str]) -> int:
     """Run the command with these arguments and return its exit code."""
     args = _parser().parse_args(given)
-    trial = Trial(args.nodes, args.degree_max, failed=args.failed, seed=args.seed)
+    if args.action == "compare":
+        return _compare(args)
+    if args.manager is None:
+        raise UsageError(f"hansa topology {args.action} needs the manager: http://host:8080")
+    api = ManagerApi(args.manager, os.environ.get(TOKEN, ""))
+    return ACTIONS[args.action](api, args)
+
+
+# ---------------------------------------------------------------- the actions
+
+
+def _show(api: ManagerApi, args: argparse.Namespace) -> int:
+    shown = FORMS[args.form](read_graph(api))
+    if args.output is None:
+        print(shown)
+        return 0
+    try:
+        args.output.write_text(shown + "\n", encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"--output {args.output}: {error.strerror}") from error
+    return 0
+
+
+def read_graph(api: ManagerApi) -> Graph:
+    """Ask a manager for the graph."""
+    try:
+        return Graph(
+            [
+                topology_graph.Node(n["id"], n["name"], n["state"], n["draining"], n["latency"])
+                for n in api.ask("/nodes")
+                if n["state"] != "left"
+            ],
+            [
+                topology_graph.Link(k["a"], k["b"], k["origin"], k["stands"], k["rtt_ms"])
+                for k in api.ask("/links")
+            ],
+        )
+    except (KeyError, TypeError) as error:
+        raise UsageError(f"what answers at {api.url} is no manager") from error
+
+
+def _plan(api: ManagerApi, args: argparse.Namespace) -> int:
+    changes = api.ask("/plan")
+    for change in changes:
+        print(f"{change['kind']} {change['a']}-{change['b']}: {change['reason']}")
+    if not changes:
+        print("nothing to change")
+    return 0
+
+
+def _add(api: ManagerApi, args: argparse.Namespace) -> int:
+    a, b = _two(args)
+    api.ask("/links", "POST", {"a": a, "b": b})
+    return 0
+
+
+def _remove(api: ManagerApi, args: argparse.Namespace) -> int:
+    a, b = _two(args)
+    api.ask(f"/links/{a}/{b}", "DELETE")
+    return 0
+
+
+def _drain(api: ManagerApi, args: argparse.Namespace) -> int:
+    if len(args.nodes) != 1:
+        raise UsageError("hansa topology drain needs one node")
+    api.ask(f"/nodes/{args.nodes[0]}/drain", "POST", {"draining": not args.undo})
+    return 0
+
+
+def _two(args: argparse.Namespace) -> tuple[int, int]:
+    if len(args.nodes) != 2:
+        raise UsageError(f"hansa topology {args.action} needs two nodes, such as 3 7")
+    return args.nodes[0], args.nodes[1]
+
+
+ACTIONS: dict[str, Callable[[ManagerApi, argparse.Namespace], int]] = {
+    "show": _show,
+    "plan": _plan,
+    "add": _add,
+    "remove": _remove,
+    "drain": _drain,
+}
+
+
+# ---------------------------------------------------------------- the rules side by side
+
+
+def _compare(args: argparse.Namespace) -> int:
+    trial = Trial(args.count, args.degree_max, failed=args.failed, seed=args.seed)
     scores = compare(trial)
     if args.json:
         print(json.dumps([asdict(score) for score in scores], indent=2))
     else:
-        _show(trial, scores)
+        _show_scores(trial, scores)
     return 0
 
 
-def _parser() -> Parser:
-    made = Parser(
-        "hansa topology",
-        "compare: let nodes join and fail under the planner and under the paper's rule.",
-        EXAMPLES,
-    )
-    made.add_argument("action", type=one_of(ACTIONS), help="compare")
-    made.add_argument(
-        "--nodes", type=whole(3, 200, "nodes"), default=30, metavar="N",
-        help="nodes that join one by one (default 30)",
-    )  # fmt: skip
-    made.add_argument(
-        "--degree-max", type=whole(3, 64, "neighbours"), default=5, metavar="N",
-        help="neighbours of a node at most (default 5)",
-    )  # fmt: skip
-    made.add_argument(
-        "--failed", type=amount(0.0, 0.9), default=0.2, metavar="PART",
-        help="part of the nodes that fail at once (default 0.2)",
-    )  # fmt: skip
-    made.add_argument(
-        "--seed", type=arguments.seed, default=1, metavar="N",
-        help="draws places and failures (default 1)",
-    )  # fmt: skip
-    made.add_argument("--json", action="store_true", help="print JSON instead of a table")
-    return made
-
-
-def _show(trial: Trial, scores: list[Score]) -> None:
+def _show_scores(trial: Trial, scores: list[Score]) -> None:
     out = console()
     out.print(
         f"{trial.nodes} nodes join one by one, {trial.federations} federations;"
@@ -80,3 +154,40 @@ def _show(trial: Trial, scores: list[Score]) -> None:
             f"{score.mended:.1%}",
         )
     out.print(table)
+
+
+def _parser() -> Parser:
+    made = Parser(
+        "hansa topology",
+        "Look at the graph that a manager keeps and change it; or compare rules that make one.",
+        EXAMPLES,
+    )
+    made.add_argument("action", type=one_of((*ACTIONS, "compare")), help="what to do: see below")
+    made.add_argument("manager", nargs="?", metavar="URL", help="where the manager is")
+    made.add_argument(
+        "nodes", nargs="*", type=whole(0, NODE_MAX), metavar="NODE", help="nodes, by their numbers"
+    )
+    made.add_argument(
+        "--form", type=one_of(FORMS), default="text", metavar="text|json|dot|svg",
+        help="show: how (default text)",
+    )  # fmt: skip
+    made.add_argument("--output", type=path, metavar="FILE", help="show: into a file")
+    made.add_argument("--undo", action="store_true", help="drain: take it back")
+    made.add_argument(
+        "--nodes", dest="count", type=whole(3, 200, "nodes"), default=30, metavar="N",
+        help="compare: nodes that join one by one (default 30)",
+    )  # fmt: skip
+    made.add_argument(
+        "--degree-max", type=whole(3, 64, "neighbours"), default=5, metavar="N",
+        help="compare: neighbours of a node at most (default 5)",
+    )  # fmt: skip
+    made.add_argument(
+        "--failed", type=amount(0.0, 0.9), default=0.2, metavar="PART",
+        help="compare: part of the nodes that fail at once (default 0.2)",
+    )  # fmt: skip
+    made.add_argument(
+        "--seed", type=arguments.seed, default=1, metavar="N",
+        help="compare: draws places and failures (default 1)",
+    )  # fmt: skip
+    made.add_argument("--json", action="store_true", help="compare: print JSON, not a table")
+    return made

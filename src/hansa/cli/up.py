@@ -1,5 +1,6 @@
 """`hansa up`: a whole federation of real brokers and agents on this machine."""
 
+import argparse
 import asyncio
 import json
 import os
@@ -15,6 +16,7 @@ from hansa.cli.arguments import Parser, amount, one_of, path, sample, seed, whol
 from hansa.cli.launcher import command
 from hansa.errors import UsageError
 from hansa.local.federation import Cable, LocalFederation, LocalNode
+from hansa.local.managed import ManagedFederation
 from hansa.protocol.strategies import STRATEGIES
 from hansa.simulator.topologies import EXAMPLES as TOPOLOGIES
 from hansa.simulator.topologies import parse
@@ -25,6 +27,7 @@ EXAMPLES = """\
   hansa up line:5 --link-delay 20 --redundancy 1 every link takes 20 ms each way
   hansa up ring:3 --link udp --link-loss 0.1     links of datagrams, one in ten lost
   hansa up ring:3 --keep run-1 --telemetry all   what happens, as records in run-1
+  hansa up ring:9 --manager                      nine that join through a topology manager
   hansa up grid:3x3 --link mqtt                  links through the brokers, as in Spohn 2021
 """
 
@@ -37,17 +40,7 @@ STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 def run(arguments: list[str]) -> int:
     """Start it, say where it is, and stop it with Ctrl-C or SIGTERM."""
     given = _parser().parse_args(arguments)
-    settings: dict[str, str] = {}
-    if given.redundancy is not None:
-        settings["HANSA_PROTOCOL_REDUNDANCY"] = str(given.redundancy)
-    if given.strategy is not None:
-        settings["HANSA_PROTOCOL_STRATEGY"] = given.strategy
-    if given.telemetry is not None:
-        settings["HANSA_TELEMETRY_SAMPLE"] = given.telemetry
-        if given.keep is None:
-            raise UsageError("--telemetry needs --keep DIR: without it nothing stays")
-    if given.link_loss and given.transport != "udp":
-        raise UsageError("--link-loss needs --link udp: a stream loses nothing")
+    settings = _settings(given)
     topology = parse(given.topology, given.seed)
     if topology.nodes > NODES_MAX:
         raise UsageError(
@@ -59,9 +52,30 @@ def run(arguments: list[str]) -> int:
     cable = Cable(given.transport, given.link_delay / 1000, given.link_loss)
 
     def prepare() -> LocalFederation:
+        if given.manager:
+            shared = {} if given.redundancy is None else {"FED_REDUNDANCY": str(given.redundancy)}
+            return ManagedFederation(topology.nodes, settings, shared, given.base_port, given.keep)
         return LocalFederation(topology, settings, given.base_port, cable, directory=given.keep)
 
     return asyncio.run(_run(prepare, given.ready_file))
+
+
+def _settings(given: argparse.Namespace) -> dict[str, str]:
+    """Return the variables of all agents; refuse what does not go together."""
+    settings: dict[str, str] = {}
+    if given.redundancy is not None:
+        settings["HANSA_PROTOCOL_REDUNDANCY"] = str(given.redundancy)
+    if given.strategy is not None:
+        settings["HANSA_PROTOCOL_STRATEGY"] = given.strategy
+    if given.telemetry is not None:
+        settings["HANSA_TELEMETRY_SAMPLE"] = given.telemetry
+        if given.keep is None:
+            raise UsageError("--telemetry needs --keep DIR: without it nothing stays")
+    if given.link_loss and given.transport != "udp":
+        raise UsageError("--link-loss needs --link udp: a stream loses nothing")
+    if given.manager and (given.transport != "tcp" or given.link_delay or given.link_loss):
+        raise UsageError("--manager makes its own links: without --link, --link-delay, --link-loss")
+    return settings
 
 
 def _parser() -> Parser:
@@ -75,6 +89,11 @@ def _parser() -> Parser:
         type=whole(1_024, 65_000),
         metavar="PORT",
         help="first of three ports per node (broker, link, pages); free ones if not given",
+    )
+    parser.add_argument(
+        "--manager",
+        action="store_true",
+        help="let a topology manager make the links; of the topology only its size counts",
     )
     parser.add_argument(
         "--strategy",
@@ -211,8 +230,7 @@ def _prepare(ready_file: Path) -> None:
 
 def _write(ready_file: Path, federation: LocalFederation) -> None:
     """Whoever waits for the file must never read half of it."""
-    nodes = [node.describe() for node in federation.nodes]
-    _temporary(ready_file).write_text(json.dumps({"nodes": nodes}, indent=1) + "\n")
+    _temporary(ready_file).write_text(json.dumps(federation.describe(), indent=1) + "\n")
     _temporary(ready_file).replace(ready_file)
 
 
@@ -223,12 +241,14 @@ def _temporary(ready_file: Path) -> Path:
 def _show(federation: LocalFederation, console: Console) -> None:
     table = Table("node", "broker", "pages", "links to", box=None, header_style="bold")
     for number, node in enumerate(federation.nodes):
-        near = [
-            str(b if a == number else a) for a, b in federation.topology.links if number in (a, b)
-        ]
-        table.add_row(node.name, f"127.0.0.1:{node.broker.port}", node.admin, " ".join(near))
+        near = " ".join(map(str, federation.neighbours_of(number)))
+        table.add_row(node.name, f"127.0.0.1:{node.broker.port}", node.admin, near)
     console.print(table)
     ports = [node.broker.port for node in federation.nodes]
+    if isinstance(federation, ManagedFederation):
+        console.print(f"\nThe manager: {federation.manager_url}/docs, or", highlight=False)
+        shown = command("topology", "show", federation.manager_url)
+        console.print(f"  {shown}", highlight=False, soft_wrap=True)
     console.print("\nTry, in two terminals:", highlight=False)
     console.print(f"  mosquitto_sub -p {ports[0]} -t 'plant/#' -v", highlight=False)
     console.print(f"  mosquitto_pub -p {ports[-1]} -t plant/temp -m 21.5", highlight=False)

@@ -161,6 +161,14 @@ class LocalFederation:
                 port = await relay.start()
             self._dialled_ports[near, far] = port
 
+    def describe(self) -> dict[str, object]:
+        """Return what a ready file says."""
+        return {"nodes": [node.describe() for node in self.nodes]}
+
+    def neighbours_of(self, number: int) -> list[int]:
+        """Return whom a node is linked to."""
+        return [b if a == number else a for a, b in self.topology.links if number in (a, b)]
+
     def cut(self, a: int, b: int) -> None:
         """Cut a link without telling its ends, as when a cable is pulled out."""
         self._relays[min(a, b), max(a, b)].cut()

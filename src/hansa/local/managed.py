@@ -100,6 +100,21 @@ class ManagedFederation(LocalFederation):
             text = answer.read()
             return json.loads(text) if text else None
 
+    def describe(self) -> dict[str, object]:
+        """Return what a ready file says."""
+        return {**super().describe(), "manager": self.manager_url}
+
+    def neighbours_of(self, number: int) -> list[int]:
+        """Return whom the manager wants a node to be linked to."""
+        nodes = self.ask_manager("/nodes")
+        places = {node["id"]: int(node["name"]) for node in nodes}
+        return sorted(
+            places[near["id"]]
+            for node in nodes
+            if places[node["id"]] == number
+            for near in node["neighbors"]
+        )
+
     def _has_links(self, node: LocalNode, count: int) -> bool:
         return count >= self._degree(node)
 

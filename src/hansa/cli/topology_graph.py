@@ -1,0 +1,125 @@
+"""The graph of a federation for people and programs: text, JSON, DOT, a picture."""
+
+import json
+import math
+from dataclasses import asdict, dataclass
+from html import escape
+
+SIZE = 640
+RADIUS = 250
+DOT_RADIUS = 18
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One node."""
+
+    id: int
+    name: str
+    state: str
+    draining: bool
+    latency_ms: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """One link."""
+
+    a: int
+    b: int
+    origin: str
+    stands: bool
+    rtt_ms: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """What there is."""
+
+    nodes: list[Node]
+    links: list[Link]
+
+    def neighbours(self, number: int) -> list[int]:
+        """Return whom a node is linked to."""
+        return sorted(link.a + link.b - number for link in self.links if number in (link.a, link.b))
+
+
+def as_json(graph: Graph) -> str:
+    """Return it for programs."""
+    return json.dumps(asdict(graph), indent=1)
+
+
+def as_text(graph: Graph) -> str:
+    """Return one line per node, with its neighbours."""
+    lines = []
+    for node in graph.nodes:
+        words = [str(node.id), node.name or "-", "draining" if node.draining else node.state]
+        if node.latency_ms is not None:
+            words.append(f"{node.latency_ms:.1f} ms")
+        near = " ".join(_near(graph, node.id))
+        lines.append("  ".join([*words, f"— {near}" if near else "— nobody"]))
+    return "\n".join(lines)
+
+
+def _near(graph: Graph, number: int) -> list[str]:
+    links = {link.a + link.b - number: link for link in graph.links if number in (link.a, link.b)}
+    return [f"{other}{'' if links[other].stands else '?'}" for other in graph.neighbours(number)]
+
+
+def as_dot(graph: Graph) -> str:
+    """Return it for Graphviz."""
+    lines = ["graph hansa {", "  node [shape=circle];"]
+    for node in graph.nodes:
+        label = json.dumps(f"{node.id} {node.name}".strip(), ensure_ascii=False)
+        style = "" if node.state == "up" else ", style=dashed"
+        lines.append(f"  {node.id} [label={label}{style}];")
+    for link in graph.links:
+        label = f"{link.rtt_ms:.1f} ms" if link.rtt_ms is not None else ""
+        style = "" if link.stands else ", style=dashed"
+        lines.append(f'  {link.a} -- {link.b} [label="{label}"{style}];')
+    return "\n".join([*lines, "}"])
+
+
+def as_svg(graph: Graph) -> str:
+    """Return a picture: nodes in a circle, links that do not stand dashed."""
+    place = _places(graph)
+    lines = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {SIZE} {SIZE}"'
+        f' width="{SIZE}" height="{SIZE}" font-family="sans-serif" font-size="13">',
+        f'<rect width="{SIZE}" height="{SIZE}" fill="white"/>',
+    ]
+    for link in graph.links:
+        (x1, y1), (x2, y2) = place[link.a], place[link.b]
+        dash = "" if link.stands else ' stroke-dasharray="6 4"'
+        title = f"{link.a}-{link.b} {link.origin}" + (
+            f" {link.rtt_ms:.1f} ms" if link.rtt_ms is not None else ""
+        )
+        lines.append(
+            f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" stroke="#567"{dash}>'
+            f"<title>{escape(title)}</title></line>"
+        )
+    for node in graph.nodes:
+        x, y = place[node.id]
+        fill = {"up": "#dfe", "gone": "#fcc"}.get(node.state, "#eee")
+        shown = "#fe9" if node.draining else fill
+        lines += [
+            f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{DOT_RADIUS}" fill="{shown}" stroke="#345"/>',
+            f'<text x="{x:.1f}" y="{y + 4:.1f}" text-anchor="middle">{node.id}'
+            f"<title>{escape(node.name)}</title></text>",
+        ]
+    return "\n".join([*lines, "</svg>"])
+
+
+def _places(graph: Graph) -> dict[int, tuple[float, float]]:
+    middle, count = SIZE / 2, max(1, len(graph.nodes))
+    return {
+        node.id: (
+            middle + RADIUS * math.sin(2 * math.pi * number / count),
+            middle - RADIUS * math.cos(2 * math.pi * number / count),
+        )
+        for number, node in enumerate(graph.nodes)
+    }
+
+
+FORMS = {"text": as_text, "json": as_json, "dot": as_dot, "svg": as_svg}
+"""How a graph can be shown."""

@@ -1,0 +1,39 @@
+import json
+import xml.etree.ElementTree as ET
+
+from hansa.cli.topology_graph import Graph, Link, Node, as_dot, as_json, as_svg, as_text
+
+GRAPH = Graph(
+    [
+        Node(0, "plant <1>", "up", False, 0.42),
+        Node(1, 'a "b"', "up", True, None),
+        Node(2, "", "gone", False, None),
+    ],
+    [Link(0, 1, "planned", True, 1.25), Link(1, 2, "operator", False, None)],
+)
+
+
+def test_text_has_a_line_per_node():
+    assert as_text(GRAPH) == (
+        '0  plant <1>  up  0.4 ms  — 1\n1  a "b"  draining  — 0 2?\n2  -  gone  — 1?'
+    )
+    assert as_text(Graph([Node(0, "", "up", False, None)], [])) == "0  -  up  — nobody"
+
+
+def test_json_and_dot_say_the_same():
+    shown = json.loads(as_json(GRAPH))
+    assert [link["a"] for link in shown["links"]] == [0, 1]
+    lines = as_dot(GRAPH).splitlines()
+    assert lines[0] == "graph hansa {"
+    assert '  1 [label="1 a \\"b\\""];' in lines
+    assert '  0 -- 1 [label="1.2 ms"];' in lines
+    assert '  1 -- 2 [label="", style=dashed];' in lines
+    assert lines[-1] == "}"
+
+
+def test_the_picture_is_sound_svg_with_all_nodes_and_links():
+    picture = ET.fromstring(as_svg(GRAPH))
+    space = "{http://www.w3.org/2000/svg}"
+    assert len(picture.findall(f"{space}circle")) == 3
+    assert len(picture.findall(f"{space}line")) == 2
+    assert [text.text for text in picture.findall(f"{space}text")] == ["0", "1", "2"]

@@ -1,0 +1,98 @@
+"""What is in deploy/ is what the programs understand. There is no Docker here to run it with."""
+
+import configparser
+import re
+import shlex
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml  # type: ignore[import-untyped]
+from tests.agent.live import Client
+
+from hansa.agent.settings import load
+from hansa.cli import agent, manager
+from hansa.errors import UsageError
+from hansa.local.mosquitto import free_port
+from hansa.manager.settings import from_environment, settings_of
+
+DEPLOY = Path(__file__).parents[2] / "deploy"
+UNITS = sorted(DEPLOY.glob("*.service"))
+VARIABLE = re.compile(r"\$\{(\w+)(?::?[-?]([^}]*))?\}")
+
+
+def compose() -> Any:
+    return yaml.safe_load((DEPLOY / "compose.yaml").read_text())
+
+
+def filled_in(environment: dict[str, str]) -> dict[str, str]:
+    """The environment as it is with nothing set but the token."""
+    return {
+        name: VARIABLE.sub(lambda m: "token" if "TOKEN" in m[1] else m[2] or "", str(text))
+        for name, text in environment.items()
+    }
+
+
+def parsed(command: str, arguments: list[str]) -> None:
+    """Let a command read its arguments, and nothing more."""
+    program = {"agent": agent, "manager": manager}[command]
+    with pytest.raises((SystemExit, UsageError)) as ended:
+        program.run([*arguments, "--help"])
+    assert isinstance(ended.value, SystemExit), ended.value
+
+
+def test_the_compose_file_says_what_the_programs_understand(capsys):
+    services = compose()["services"]
+    assert set(services) == {"manager", "broker", "agent"}
+    for name in ("manager", "agent"):
+        command, *arguments = services[name]["command"]
+        parsed(command, arguments)
+    settings = load(None, filled_in(services["agent"]["environment"]))
+    assert settings.topology.manager == "http://manager:8080"
+    assert settings.topology.advertised_broker == "tcp://broker:1883"
+    assert settings.topology.advertised_link == "agent:10500"
+    shared = settings_of(from_environment(filled_in(services["manager"]["environment"])))
+    assert (shared.redundancy, shared.degree_max) == (2, 5)
+    used = {volume.split(":")[0] for each in services.values() for volume in each["volumes"]}
+    assert used - {"./mosquitto.conf"} == set(compose()["volumes"])
+
+
+@pytest.mark.parametrize("unit", UNITS, ids=lambda path: path.name)
+def test_units_are_sound_and_start_what_there_is(unit, capsys):
+    text = configparser.RawConfigParser(strict=False)
+    text.optionxform = str  # type: ignore[assignment]
+    text.read(unit)
+    words = shlex.split(text["Service"]["ExecStart"])
+    if words[:2] == ["/usr/bin/env", "hansa"]:
+        parsed(words[2], words[3:])
+    if shutil.which("systemd-analyze") is None:
+        pytest.skip("there is no systemd-analyze here")
+    done = subprocess.run(
+        ["systemd-analyze", "verify", str(unit)], capture_output=True, text=True, timeout=60
+    )
+    complaints = [line for line in done.stderr.splitlines() if unit.name in line]
+    assert complaints == [line for line in complaints if "is not executable" in line]
+
+
+def test_the_brokers_configuration_is_one_that_mosquitto_takes(mosquitto, tmp_path):
+    port = free_port()
+    text = (DEPLOY / "mosquitto.conf").read_text()
+    text = text.replace("listener 1883", f"listener {port} 127.0.0.1")
+    text = text.replace("/mosquitto/data/", f"{tmp_path}/")
+    config = tmp_path / "deploy.conf"
+    config.write_text(text + "\nuser root\n")
+    broker = subprocess.Popen([mosquitto, "-c", str(config)], stderr=subprocess.DEVNULL,
+                              stdout=subprocess.DEVNULL)  # fmt: skip
+    try:
+        while True:
+            try:
+                client = Client(port)
+                break
+            except ConnectionRefusedError:
+                assert broker.poll() is None
+        client.subscribe("$SYS/broker/log/M/subscribe").close()
+    finally:
+        broker.terminate()
+        broker.wait(20)
