@@ -111,8 +111,10 @@ publications = st.builds(
     named=several(u64),
     previous=several(st.tuples(u64, u64)),
     properties=st.binary(max_size=20),
+    version=st.just(0) | u64,
 )
 
+versions = st.tuples(topic_names, u64)
 spans = st.lists(u64, min_size=2, max_size=2).map(sorted)
 
 ordered: dict[type, st.SearchStrategy[Any]] = {
@@ -136,6 +138,18 @@ ordered: dict[type, st.SearchStrategy[Any]] = {
         ),
         *(u64, u64, u64, spans, u64, several(publications), hops),
     ),
+    frames.Holdings: st.builds(
+        frames.Holdings,
+        u64,
+        u64,
+        st.lists(u64, min_size=frames.BUCKETS, max_size=frames.BUCKETS).map(tuple),
+        hops,
+    ),
+    frames.Ask: st.builds(
+        frames.Ask, u64, u64, several(st.integers(0, frames.BUCKETS - 1)), several(versions), hops
+    ),
+    frames.Listing: st.builds(frames.Listing, u64, u64, several(versions), hops),
+    frames.Values: st.builds(frames.Values, u64, u64, several(publications.map(encode)), hops),
     frames.Goodbye: st.builds(frames.Goodbye, texts, st.none() | node_records),
     frames.Summary: st.builds(frames.Summary, several(st.tuples(kinds, u64, u64, u64))),
     frames.Update: st.builds(frames.Update, several(any_record)),

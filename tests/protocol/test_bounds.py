@@ -11,9 +11,11 @@ from hansa.errors import InvalidFrame
 from hansa.protocol import bounds, frames
 from hansa.protocol.channel import MISSING_SPAN
 from hansa.protocol.frames import (
+    BUCKETS,
     UNREACHABLE,
     Acknowledge,
     Announce,
+    Ask,
     Confirm,
     Confirmation,
     Enquire,
@@ -21,6 +23,8 @@ from hansa.protocol.frames import (
     Goodbye,
     Heartbeat,
     Hello,
+    Holdings,
+    Listing,
     Membership,
     Numbered,
     Owed,
@@ -29,6 +33,7 @@ from hansa.protocol.frames import (
     Solicit,
     Summary,
     Update,
+    Values,
 )
 from hansa.protocol.records import ClaimsRecord, InterestRecord, Kind, NodeRecord, Record
 from hansa.protocol.settings import ProtocolSettings
@@ -69,6 +74,7 @@ def test_no_frame_and_no_record_is_forgotten():
     only_numbers = {Heartbeat}
     in_bounds = {Hello, Goodbye, Summary, Update, Fetch, Announce, Membership, Solicit}
     in_bounds |= {Confirm, Enquire, Owed, Receipt, Resend, Acknowledge, Numbered}
+    in_bounds |= {Holdings, Ask, Listing, Values}
     assert set(get_args(frames.Any)) == in_bounds | only_numbers
     assert set(get_args(Record)) == {NodeRecord, InterestRecord, ClaimsRecord}
 
@@ -95,6 +101,10 @@ def test_no_frame_and_no_record_is_forgotten():
         Owed(NodeId(1), NodeId(4), 1, 9, HOPS_MAX),
         Receipt(NodeId(1), NodeId(4), 1, 9, 9, 0, HOPS_MAX),
         replace(RESEND, upto=5, publications=(b"",) * bounds.RESEND_MAX, hops=HOPS_MAX),
+        Holdings(NodeId(1), NodeId(4), (0,) * BUCKETS, HOPS_MAX),
+        Ask(NodeId(1), NodeId(4), numbers(BUCKETS), (("a", 1),) * bounds.TOPICS_MAX, HOPS_MAX),
+        Listing(NodeId(1), NodeId(4), (("a", 1),) * bounds.TOPICS_MAX, HOPS_MAX),
+        Values(NodeId(1), NodeId(4), (b"",) * bounds.RESEND_MAX, HOPS_MAX),
         Heartbeat(0, 0, 0, 0),
         Acknowledge(0, numbers(bounds.MISSING_MAX)),
     ],
@@ -148,6 +158,26 @@ def test_what_just_keeps_a_bound_passes(frame):
         (
             replace(RESEND, publications=(b"",) * 16_385),
             "resend of 0000000000000004: publications: 16385 items, the limit is 16384",
+        ),
+        (
+            Holdings(NodeId(1), NodeId(4), (0,) * 63),
+            "holdings of 0000000000000004: digests: 63 items, there must be 64",
+        ),
+        (
+            Ask(NodeId(1), NodeId(4), (64,)),
+            "ask of 0000000000000004: buckets: 64, the limit is 63",
+        ),
+        (
+            Ask(NodeId(1), NodeId(4), (), (("a/+", 1),)),
+            "ask of 0000000000000004: topics: topic name 'a/+': '+' and '#' are for filters only",
+        ),
+        (
+            Listing(NodeId(1), NodeId(4), (("a", 1),) * 16_385),
+            "listing of 0000000000000004: entries: 16385 items, the limit is 16384",
+        ),
+        (
+            Values(NodeId(1), NodeId(4), (b"",) * 16_385),
+            "values of 0000000000000004: publications: 16385 items, the limit is 16384",
         ),
         (replace(RESEND, upto=4), "resend of 0000000000000004: goes from 5 to 4"),
         (Summary((ROW,) * 24_577), "summary: rows: 24577 items, the limit is 24576"),

@@ -10,7 +10,7 @@ ME, OTHER, THIRD = NodeId(1), NodeId(2), NodeId(3)
 
 
 def custody() -> Custody:
-    return Custody(ME, ProtocolSettings(), Remembered())
+    return Custody(ME, ProtocolSettings(), lambda topic: True, lambda topic: (), Remembered())
 
 
 def test_a_letter_for_another_node_goes_on():

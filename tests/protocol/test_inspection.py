@@ -55,6 +55,7 @@ def test_a_view_shows_the_whole_node():
             "held_bytes": 0,
             "nodes": 2,
             "plans": 1,
+            "retained": 0,
             "streams": 0,
             "unacknowledged": 0,
             "undelivered": 0,

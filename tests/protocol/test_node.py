@@ -389,7 +389,7 @@ def test_publications_travel_as_bytes_as_well():
         LinkId(node.view().neighbours[NodeId(n)].link) for node, n in ((one, 2), (two, 1))
     )
     outgoing: Outgoing = defaultdict(list)
-    assert one.start([Published("g", b"x"), Published("$g", b"y")], outgoing) == [
+    assert one.start([Published("g", b"x"), Published("$g", b"y")], outgoing, 1.0) == [
         Ignored("topic for this broker only")
     ]
     (frame,) = outgoing.pop(here)

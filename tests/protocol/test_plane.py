@@ -34,14 +34,8 @@ def plane(*entries: Entry, wanted: tuple[str, ...] = (), outside: Outside = Outs
         trie.put(topic_filter, 1)
     settings = ProtocolSettings(outside=outside)
     table = Table(trie, settings.plans_max, list)
-    made = Plane(
-        HERE,
-        settings,
-        table,
-        Custody(HERE, settings, Remembered()),
-        lambda topic: (),
-        (HERE, ELSEWHERE, THIRD),
-    )
+    custody = Custody(HERE, settings, table.delivers, lambda topic: (), Remembered())
+    made = Plane(HERE, settings, table, custody, lambda topic: (), (HERE, ELSEWHERE, THIRD))
     for entry in entries:
         made.table.put(entry)
     return made
@@ -57,7 +51,7 @@ def copy(number: int = 1, **fields: object) -> Publication:
 
 def start(tried: Plane, *events: Published, life: int = 1) -> tuple[Outgoing, list[object]]:
     outgoing: Outgoing = defaultdict(list)
-    return outgoing, list(tried.start(events, life, outgoing))
+    return outgoing, list(tried.start(events, life, outgoing, 0.0))
 
 
 def pass_on(tried: Plane, *copies: Publication) -> tuple[Outgoing, list[Plain], list[Effect]]:
@@ -168,6 +162,7 @@ outsides = st.sampled_from(list(Outside))
 @given(entries, events, outsides)
 def test_whatever_starts_here_both_ways_send_the_same(table, given_events, outside):
     fast, slow = plane(*table, outside=outside), plane(*table, outside=outside)
+    assert start(slow) == ({}, [])  # which tells it the time
     effects = [effect for event in given_events for effect in slow.publish(event, 1)]
     expected: Outgoing = defaultdict(list)
     for effect in effects:

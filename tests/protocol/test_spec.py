@@ -9,6 +9,7 @@
     6 interest and publications      test_spec_interest.py
     7 guaranteed delivery            test_spec_delivery.py
     8 strategies                     test_spec_strategies.py
+    9 retained messages              test_spec_retained.py
 
 A test is named after its rule (`test_4_5_…`) and its docstring opens with the number. Three of them
 stand for faults that federators before this one had: an announcement that costs many times 2·l
@@ -26,6 +27,7 @@ ROOT = Path(__file__).parent.parent.parent
 SPEC = (ROOT / "docs" / "protocol.md").read_text(encoding="utf-8")
 RULES = re.findall(r"^- \*\*(\d+\.\d+)\*\* ", SPEC, flags=re.MULTILINE)
 SECTIONS = ["names", "links", "map", "cores", "meshes", "interest", "delivery", "strategies"]
+SECTIONS += ["retained"]
 
 
 def proofs(section: str) -> list[ast.FunctionDef]:

@@ -18,10 +18,13 @@ from hansa.protocol.effects import (
     Deliver,
     Effect,
     Keep,
+    ReadStored,
     Recall,
     Remember,
     Send,
+    Store,
     Subscribe,
+    Survey,
 )
 from hansa.protocol.events import (
     Event,
@@ -35,11 +38,15 @@ from hansa.protocol.events import (
     Recalled,
     Received,
     Stored,
+    StoredRead,
+    Surveyed,
     TimerFired,
 )
 from hansa.protocol.frames import Any
 from hansa.protocol.node import Identity, Node
+from hansa.protocol.retained import digest
 from hansa.protocol.settings import ProtocolSettings
+from hansa.protocol.topics import matches
 from hansa.protocol.vocabulary import KEY_BYTES, LinkId, NodeId, Publication
 from hansa.protocol.wire import decode, encode
 
@@ -89,6 +96,8 @@ class Wire:
         self.journals: dict[int, list[Publication]] = {}
         """What each place has kept."""
         self.disk_works = True
+        self.stored: dict[int, dict[str, Published]] = {}
+        """The retained values that brokers hold; only places that are here are asked for them."""
         self._frozen: dict[int, list[Event]] = {}
         self._numbers = count(1)
         self._queue: list[tuple[float, int, int, Event]] = []
@@ -141,9 +150,25 @@ class Wire:
         """The last clients unsubscribe from filters."""
         self.give(place, InterestChanged(removed=filters))
 
-    def publish(self, place: int, topic: str, payload: bytes = b"", qos: int = 0) -> None:
+    def publish(
+        self, place: int, topic: str, payload: bytes = b"", qos: int = 0, retain: bool = False
+    ) -> None:
         """A client publishes."""
-        self.give(place, Published(topic, payload, qos))
+        event = Published(topic, payload, qos, retain)
+        self.store(place, event)
+        self.give(place, event)
+
+    def store(self, place: int, value: Published | Publication) -> None:
+        """A broker keeps what is retained, or forgets it."""
+        held = self.stored.get(place)
+        if value.retain and held is not None:
+            held.pop(value.topic, None)
+            if value.payload:
+                held[value.topic] = Published(value.topic, value.payload, value.qos, True)
+
+    def held(self, place: int) -> dict[str, bytes]:
+        """Return the retained values of a broker."""
+        return {topic: value.payload for topic, value in self.stored[place].items()}
 
     def freeze(self, place: int) -> None:
         """Suspend a node: what comes for it waits."""
@@ -198,6 +223,9 @@ class Wire:
             self._frozen[place].append(event)
             return []
         effects = self.nodes[place].handle(event, self.now)
+        for effect in effects:
+            if isinstance(effect, Deliver):
+                self.store(place, effect.publication)
         assert all(isinstance(effect, Effect) for effect in effects)
         self.log.append(Step(self.now, place, event, effects))
         for effect in effects:
@@ -223,8 +251,19 @@ class Wire:
                 self._close((place, link), reason)
             case Subscribe(filters):
                 self._post(place, Granted(filters), 0.0)
+            case Survey() | ReadStored() if place in self.stored:
+                self._post(place, self._read(place, effect), 0.0)
+            case Store(publication):
+                self.store(place, publication)
             case _ if self.disk_works:
                 self._use_disk(place, effect)
+
+    def _read(self, place: int, order: Survey | ReadStored) -> Event:
+        held = self.stored[place]
+        if isinstance(order, ReadStored):
+            return StoredRead(order.to, tuple(held[t] for t in order.topics if t in held))
+        found = [t for t in held if any(matches(name, t) for name in order.filters)]
+        return Surveyed(order.filters, tuple((t, digest(held[t].payload)) for t in found))
 
     def _use_disk(self, place: int, effect: Effect) -> None:
         match effect:

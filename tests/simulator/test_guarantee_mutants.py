@@ -161,8 +161,8 @@ def test_an_acknowledgement_before_the_journal_is_safe_loses_what_a_crash_takes(
 def test_copies_that_leave_before_the_journal_is_safe_share_positions_with_others(monkeypatch):
     keep = Plane._keep  # noqa: SLF001
 
-    def hasty(self, event, plan):
-        made = keep(self, event, plan)
+    def hasty(self, event, plan, version):
+        made = keep(self, event, plan, version)
         copies = [self.release(e.publication) for e in made if isinstance(e, effects.Keep)]
         return [*made, *(send for sends in copies for send in sends)]
 

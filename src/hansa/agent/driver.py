@@ -22,11 +22,15 @@ from hansa.protocol.effects import (
     EpochRenewed,
     Halt,
     Keep,
+    Memorise,
+    ReadStored,
     Recall,
     Rekey,
     Remember,
     Send,
+    Store,
     Subscribe,
+    Survey,
     Unsubscribe,
 )
 from hansa.protocol.events import Event, LinkClosed, LinkOpened, Received, TimerFired
@@ -64,6 +68,13 @@ class CustodyPort(Protocol):
         """Take over publications of QoS 1 and 2; `Stored` will be fed."""
 
 
+class StoredPort(Protocol):
+    """What the driver asks of who keeps retained values."""
+
+    def perform(self, order: Survey | ReadStored | Store | Memorise) -> None:
+        """Read or write what the broker holds, or save what is known; answers will be fed."""
+
+
 class Driver:
     """Feeds a node and performs what it wants."""
 
@@ -83,6 +94,7 @@ class Driver:
         """Topics whose publications of QoS 1 and 2 are kept even if nobody is owed them."""
         self.witness: Witness | None = None
         """Sees everything, for telemetry; None if nobody wants any."""
+        self.stored: StoredPort | None = None
         self.links: dict[LinkId, Link] = {}
         self.counters: Counter[str] = Counter()
         self._news = news
@@ -148,7 +160,7 @@ class Driver:
     def captured(self, publications: Iterable[Captured]) -> None:
         """Clients of this broker published something that others want."""
         marks = self.witness.marks(self._outgoing) if self.witness else {}
-        news = self.node.start(publications, self._outgoing)
+        news = self.node.start(publications, self._outgoing, monotonic())
         if self.witness:
             self.witness.started(news, marks, self._outgoing)
         self._perform_all(news)
@@ -158,7 +170,7 @@ class Driver:
         """A client published at QoS 1 or 2; return it as it has to be kept before it leaves, None
         if it need not be kept."""
         kept: Publication | None = None
-        for effect in self.node.start((publication,), self._outgoing):
+        for effect in self.node.start((publication,), self._outgoing, monotonic()):
             if isinstance(effect, Keep):
                 kept = effect.publication
             else:
@@ -236,6 +248,9 @@ class Driver:
                 self.broker.unsubscribe(filters)
             case Recall() | Remember() if self.custody:
                 self.custody.perform(effect)
+            case Survey() | ReadStored() | Store() | Memorise():
+                if self.stored:
+                    self.stored.perform(effect)
             case EpochRenewed() if self.custody:
                 self.custody.perform(effect)
                 self._news(effect)

@@ -6,6 +6,7 @@ import random
 import signal
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from hansa import __version__
@@ -29,12 +30,14 @@ from hansa.agent.reasons import explain
 from hansa.agent.records.bookkeeping import Bookkeeping
 from hansa.agent.records.pages import LogPages
 from hansa.agent.records.topics import Topics
+from hansa.agent.retained import RetainedValues, known
 from hansa.agent.settings import AgentSettings, broker_address, link_access
 from hansa.agent.state import JOURNAL, SUBSCRIPTIONS, StateDirectory
 from hansa.agent.topology.guidance import Guidance
 from hansa.errors import UsageError
 from hansa.mqtt import effects
 from hansa.mqtt.options import NEVER_EXPIRES, Options
+from hansa.protocol.custody import Remembered
 from hansa.protocol.effects import Effect, Halt, IncarnationRaised, Rekey
 from hansa.protocol.events import InterestChanged
 from hansa.protocol.node import Node
@@ -70,7 +73,7 @@ class Agent:
             state, self.identity, settings.delivery, self._alarms, topics
         )
         self.driver = Driver(
-            Node(self.identity, settings.protocol, self._safekeeping.past()),
+            Node(self.identity, settings.protocol, self._past()),
             news=self._note_news,
             stop=self._give_way,
             closed=self._chronicle.link_closed,
@@ -87,6 +90,9 @@ class Agent:
         self._books.tell(state.path, settings.telemetry, self._counts, self._alarms)
         self._safekeeping.attach(self.driver, self.client)
         self._books.attach(self.client, self._safekeeping)
+        reader = self._connecting("reader") if isinstance(self.client, BrokerClient) else None
+        self._retained = RetainedValues(state, self.driver, self._safekeeping, self.client, reader)
+        self.driver.stored = self._retained
         self.watcher = Watcher(
             observer,
             self._connecting("watcher"),
@@ -103,6 +109,9 @@ class Agent:
         self._untold: list[InterestChanged] = []
         self._telling: asyncio.Task[None] | None = None
         self.admin_address = Address(settings.admin.host, settings.admin.port)
+
+    def _past(self) -> Remembered:
+        return replace(self._safekeeping.past(), retained=known(self._state))
 
     def _broker_side(self) -> "tuple[BrokerClient | EmbeddedBroker, Observer]":
         told = (self._books.feed, self._books.captured, self._note_broker)
@@ -209,6 +218,7 @@ class Agent:
         for client in clients:
             client.cut()
         await self._books.stop(self._end_reason)
+        await self._retained.stop()
         await self._safekeeping.stop()
         self._subscription_log.close()
         if self._telling is not None:

@@ -41,6 +41,14 @@ INBOX = "inbox"
 NODES = "nodes"
 """The file with what is known of other nodes."""
 
+
+
+TELEMETRY = "telemetry"
+"""The directory of what the agent tells of itself, if it is to."""
+
+RETAINED = "retained"
+"""The file with the versions of the retained values that the broker holds."""
+
 SUBSCRIPTIONS = "subscriptions.log"
 """The file with what the broker's session of the agent is subscribed to."""
 
@@ -134,12 +142,23 @@ class StateDirectory:
 
     def nodes(self) -> bytes:
         """Return what is known of other nodes, nothing if nothing is kept."""
+        return self._read(NODES)
+
+    def retained(self) -> bytes:
+        """Return what is known of retained values, nothing if nothing is kept."""
+        return self._read(RETAINED)
+
+    def remember_retained(self, data: bytes) -> None:
+        """Keep what is known of retained values."""
+        self._write(RETAINED, data)
+
+    def _read(self, name: str) -> bytes:
         try:
-            return (self.path / NODES).read_bytes()
+            return (self.path / name).read_bytes()
         except FileNotFoundError:
             return b""
         except OSError as error:
-            raise UsageError(f"cannot read {self.path / NODES}: {error.strerror}") from error
+            raise UsageError(f"cannot read {self.path / name}: {error.strerror}") from error
 
     def remember_nodes(self, data: bytes) -> None:
         """Keep what is known of other nodes; return when it is durable."""

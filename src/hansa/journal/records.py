@@ -38,6 +38,8 @@ class Captured(msgspec.Struct, frozen=True, array_like=True, gc=False):
     time_ns: int
     recorded: bool = False
     """Whether it was selected for recording, wanted elsewhere or not."""
+    version: int = 0
+    """Of a retained value; see the protocol."""
 
 
 class Settled(msgspec.Struct, frozen=True, array_like=True, gc=False):

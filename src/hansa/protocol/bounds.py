@@ -15,7 +15,7 @@ from hansa.errors import InvalidFrame, InvalidTopic
 from hansa.protocol import frames, records
 from hansa.protocol.settings import LABEL_BYTES_MAX as LABEL_BYTES_MAX
 from hansa.protocol.settings import NODES_MAX as NODES_MAX
-from hansa.protocol.topics import check_filter
+from hansa.protocol.topics import check_filter, check_name
 from hansa.protocol.vocabulary import HOPS_MAX, KEY_BYTES, MANAGEMENT
 
 ROWS_MAX = len(records.Kind) * NODES_MAX
@@ -37,7 +37,10 @@ MISSING_MAX = 256
 """Missing frames that an acknowledgement names."""
 
 RESEND_MAX = 1 << 14
-"""Publications in one frame of a repair."""
+"""Publications in one frame of a repair, or of retained values."""
+
+TOPICS_MAX = 1 << 14
+"""Topics of retained values in one frame."""
 
 ADDRESSES_MAX = 16
 """Addresses of one node."""
@@ -149,6 +152,18 @@ def _set(record: records.SetRecord) -> None:
         raise InvalidFrame(f"a change has one part, not {record.parts}")
 
 
+def _exactly(count: int) -> Rule:
+    def rule(items: Sequence[Any]) -> None:
+        if len(items) != count:
+            raise InvalidFrame(f"{len(items)} items, there must be {count}")
+
+    return rule
+
+
+def _topic(entry: tuple[str, int]) -> None:
+    check_name(entry[0])
+
+
 def _resend(resend: frames.Resend) -> None:
     if not resend.after <= resend.upto:
         raise InvalidFrame(f"goes from {resend.after} to {resend.upto}")
@@ -205,6 +220,23 @@ _BOUNDS: dict[type, _Bounds] = {
     frames.Receipt: _Bounds("receipt", {"hops": _number(HOPS_MAX)}),
     frames.Resend: _Bounds(
         "resend", {"publications": _several(RESEND_MAX), "hops": _number(HOPS_MAX)}, _resend
+    ),
+    frames.Holdings: _Bounds(
+        "holdings", {"digests": _exactly(frames.BUCKETS), "hops": _number(HOPS_MAX)}
+    ),
+    frames.Ask: _Bounds(
+        "ask",
+        {
+            "buckets": _several(frames.BUCKETS, _number(frames.BUCKETS - 1)),
+            "topics": _several(TOPICS_MAX, _topic),
+            "hops": _number(HOPS_MAX),
+        },
+    ),
+    frames.Listing: _Bounds(
+        "listing", {"entries": _several(TOPICS_MAX, _topic), "hops": _number(HOPS_MAX)}
+    ),
+    frames.Values: _Bounds(
+        "values", {"publications": _several(RESEND_MAX), "hops": _number(HOPS_MAX)}
     ),
     frames.Numbered: _Bounds("numbered", {"frame": check}),
     records.NodeRecord: _Bounds(

@@ -5,17 +5,18 @@ in between pass it on and forget (decision 0009). `outbox` and `inbox` never mee
 hands each its letters.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
 from hansa.protocol.deadlines import earliest
 from hansa.protocol.effects import Effect, Ignored
-from hansa.protocol.events import Kept, Recalled, Stored
-from hansa.protocol.frames import Letter, Owed, Receipt
+from hansa.protocol.events import Kept, Recalled, Stored, StoredRead, Surveyed
+from hansa.protocol.frames import Letter, Owed, Receipt, Resend
 from hansa.protocol.inbox import Inbox
 from hansa.protocol.outbox import Outbox
+from hansa.protocol.retained import Retained, Value
 from hansa.protocol.settings import ProtocolSettings
 from hansa.protocol.vocabulary import HOPS_MAX, NodeId, Publication
 
@@ -31,6 +32,8 @@ class Remembered:
     """Per receiver, the newest position in the journal that it is owed."""
     taken: Mapping[NodeId, tuple[int, int]] = field(default_factory=dict)
     """Per origin, the epoch and the position up to which all that it owed is on disk here."""
+    retained: Mapping[str, Value] = field(default_factory=dict)
+    """Per topic, which retained value the broker was to hold."""
 
 
 class Custody:
@@ -40,21 +43,29 @@ class Custody:
         self,
         node: NodeId,
         settings: ProtocolSettings,
+        wants: Callable[[str], bool],
+        receivers: Callable[[str], tuple[NodeId, ...]],
         past: Remembered,
     ) -> None:
-        """Go on where the disk ends."""
+        """Go on where the disk ends; `wants` says whether a client here wants a topic, `receivers`
+        which other nodes do."""
         self._node = node
+        self.retained = Retained(node, settings, wants, receivers, past.retained)
         self.outbox = Outbox(node, settings, past.epoch, past.next_seq, past.owed)
-        self.inbox = Inbox(node, settings, past.taken)
+        self.inbox = Inbox(node, settings, past.taken, self.retained.judge)
 
     def settle(
-        self, event: Kept | Recalled | Stored, now: float
+        self, event: Kept | Recalled | Stored | Surveyed | StoredRead, now: float
     ) -> tuple[list[Publication], list[Effect | Letter]]:
         """The disk has done its work; return what may leave now, and what follows."""
         if isinstance(event, Kept):
             return self.outbox.keep(event.epoch, event.seq, now), []
         if isinstance(event, Recalled):
             return [], [*self.outbox.resend(event)]
+        if isinstance(event, Surveyed):
+            return [], self.retained.surveyed(event)
+        if isinstance(event, StoredRead):
+            return [], [*self.retained.read(event)]
         return [], [*self.inbox.store(event.origin, event.epoch, event.seq, now)]
 
     def receive(self, letter: Letter, incarnation: int, now: float) -> list[Effect | Letter]:
@@ -68,21 +79,24 @@ class Custody:
                 return [*self.inbox.remind(letter, now)]
             case Receipt():
                 return self.outbox.take(letter, incarnation, now)
-            case _:
+            case Resend():
                 return [*self.inbox.resend(letter, now)]
+            case _:
+                return self.retained.receive(letter)
 
     def joined(self, node: NodeId, now: float) -> None:
         """A node came into reach."""
         self.outbox.joined(node, now)
         self.inbox.joined(node, now)
+        self.retained.offer(node)
 
     def forget(self, node: NodeId) -> list[Effect]:
         """A node's lease has ended."""
         return [*self.outbox.forget(node), *self.inbox.forget(node)]
 
-    def fire(self, now: float) -> list[Letter]:
-        """Return the letters that are due."""
-        return [*self.outbox.fire(now), *self.inbox.fire(now)]
+    def fire(self, now: float) -> list[Effect | Letter]:
+        """Return the letters that are due, and what retained values need."""
+        return [*self.outbox.fire(now), *self.inbox.fire(now), *self.retained.fire()]
 
     def sizes(self) -> dict[str, int]:
         """Return how much there is of what has a bound."""
@@ -91,6 +105,7 @@ class Custody:
             "debts": len(self.outbox.debts),
             "held": max((len(stream.held) for stream in streams), default=0),
             "held_bytes": self.inbox.held_bytes,
+            "retained": len(self.retained.values),
             "streams": len(streams),
             "undelivered": max((len(stream.undelivered) for stream in streams), default=0),
             "undelivered_bytes": max((stream.undelivered_bytes for stream in streams), default=0),
@@ -98,4 +113,5 @@ class Custody:
 
     def next_deadline(self) -> float | None:
         """When `fire` is next due."""
-        return earliest(self.outbox.next_deadline(), self.inbox.next_deadline())
+        parts = (self.outbox, self.inbox, self.retained)
+        return earliest(*(part.next_deadline() for part in parts))

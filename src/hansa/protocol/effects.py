@@ -73,6 +73,33 @@ class Remember(msgspec.Struct, frozen=True):
     node: NodeId
 
 
+class Survey(msgspec.Struct, frozen=True):
+    """Read which retained values the broker holds for these filters, when all that was delivered
+    before has reached it; answer with Surveyed, if ever."""
+
+    filters: tuple[str, ...]
+
+
+class ReadStored(msgspec.Struct, frozen=True):
+    """Read the retained values of these topics at the broker, for a node that asks for them; answer
+    with StoredRead, if ever."""
+
+    to: NodeId
+    topics: tuple[str, ...]
+
+
+class Store(msgspec.Struct, frozen=True):
+    """Publish this retained value to the broker, at its QoS. It is no publication of a client: it
+    has no number, and nobody waits for it. An empty payload clears what the broker holds."""
+
+    publication: Publication
+
+
+class Memorise(msgspec.Struct, frozen=True):
+    """Save the versions of retained values (`Retained.values`); a life that does not know them
+    would ask for them once more."""
+
+
 class Rekey(msgspec.Struct, frozen=True):
     """Another node has this id with another key and was here first: start again with a new key."""
 
@@ -86,7 +113,20 @@ class Halt(msgspec.Struct, frozen=True):
 
 
 Order = (
-    Send | CloseLink | Subscribe | Unsubscribe | Deliver | Keep | Recall | Remember | Rekey | Halt
+    Send
+    | CloseLink
+    | Subscribe
+    | Unsubscribe
+    | Deliver
+    | Keep
+    | Recall
+    | Remember
+    | Survey
+    | ReadStored
+    | Store
+    | Memorise
+    | Rekey
+    | Halt
 )
 
 # ---------------------------------------------------------------- news

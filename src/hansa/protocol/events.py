@@ -107,7 +107,22 @@ class Stored(msgspec.Struct, frozen=True):
     seq: int
 
 
-FromDisk = Restored | Noted | Kept | Recalled | Stored
+class Surveyed(msgspec.Struct, frozen=True):
+    """The broker holds these retained values for some filters, and no others."""
+
+    filters: tuple[str, ...]
+    values: tuple[tuple[str, bytes], ...]
+    """Per topic the digest of its payload."""
+
+
+class StoredRead(msgspec.Struct, frozen=True):
+    """What the broker holds of the topics that a node asked for."""
+
+    to: NodeId
+    values: tuple[Published, ...]
+
+
+FromDisk = Restored | Noted | Kept | Recalled | Stored | Surveyed | StoredRead
 
 Event = (
     LinkOpened

@@ -175,6 +175,10 @@ class Table:
         self.plans[topic] = plan
         return plan
 
+    def delivers(self, topic: str) -> bool:
+        """Whether a client here wants a topic."""
+        return self.plan(topic).deliver
+
 
 Copies = list[tuple[LinkId, tuple[GroupId, ...]]]
 """Where copies go, each with the groups it still has to reach."""

@@ -182,9 +182,53 @@ class Resend(Frame, frozen=True, array_like=True, tag=16):
     """Whether further frames of this answer follow."""
 
 
-Letter = Owed | Receipt | Resend
+BUCKETS = 64
+"""Parts in which sets of retained values are compared."""
+
+
+class Holdings(Frame, frozen=True, array_like=True, tag=17):
+    """`node` tells `to` what values its clients have retained of what `to` wants: one digest for
+    each part of the topics, by their hash."""
+
+    to: NodeId
+    node: NodeId
+    digests: tuple[Unsigned, ...]
+    hops: Unsigned = 0
+
+
+class Ask(Frame, frozen=True, array_like=True, tag=18):
+    """`node` asks `to` which versions it owns of the topics in some buckets, or for the values of
+    some topics, of which it has these versions, 0 for none."""
+
+    to: NodeId
+    node: NodeId
+    buckets: tuple[Unsigned, ...]
+    topics: tuple[tuple[str, Unsigned], ...] = ()
+    hops: Unsigned = 0
+
+
+class Listing(Frame, frozen=True, array_like=True, tag=19):
+    """`node` tells `to` versions of retained values that it owns, deleted ones included."""
+
+    to: NodeId
+    node: NodeId
+    entries: tuple[tuple[str, Unsigned], ...]
+    hops: Unsigned = 0
+
+
+class Values(Frame, frozen=True, array_like=True, tag=20):
+    """`node` sends `to` retained values that it owns; an empty payload deletes."""
+
+    to: NodeId
+    node: NodeId
+    publications: tuple[bytes, ...]
+    """As `wire` writes publications."""
+    hops: Unsigned = 0
+
+
+Letter = Owed | Receipt | Resend | Holdings | Ask | Listing | Values
 """What two nodes that need not be neighbours tell each other, hop by hop. Letters may get lost."""
-LETTERS = (Owed, Receipt, Resend)
+LETTERS = (Owed, Receipt, Resend, Holdings, Ask, Listing, Values)
 """The same for `isinstance`, which is slow with a union."""
 
 Ordered = (

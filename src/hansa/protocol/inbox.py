@@ -9,7 +9,7 @@ What is delivered counts when the shell has it on disk; then the origin gets a r
 """
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from heapq import heappop, heappush
 
 from hansa.errors import InvalidFrame
@@ -65,10 +65,13 @@ class Inbox:
         node: NodeId,
         settings: ProtocolSettings,
         taken: Mapping[NodeId, tuple[int, int]] | None = None,
+        judge: Callable[[Publication], Publication] = lambda publication: publication,
     ) -> None:
-        """Start with what the disk holds: per origin the epoch and the position taken."""
+        """Start with what the disk holds: per origin the epoch and the position taken. `judge`
+        decides what is still to be retained."""
         self._node = node
         self._settings = settings
+        self._judge = judge
         self.streams = {
             origin: Stream(epoch, seq, settings.repair_patience)
             for origin, (epoch, seq) in (taken or {}).items()
@@ -201,7 +204,7 @@ class Inbox:
         size = len(publication.payload)
         stream.undelivered.append((publication.number, size))
         stream.undelivered_bytes += size
-        return Deliver(publication)
+        return Deliver(self._judge(publication))
 
     def _hold(self, stream: Stream, previous: int, publication: Publication) -> None:
         size = len(publication.payload)

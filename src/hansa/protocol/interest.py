@@ -161,15 +161,16 @@ class RemoteInterest:
         self._settle(node)
         return subscribe, unsubscribe
 
-    def grant(self, filters: Iterable[str]) -> None:
-        """The broker has granted these subscriptions."""
-        for name in filters:
-            if name in self.granted or name not in self.wanters:
-                continue
+    def grant(self, filters: Iterable[str]) -> list[str]:
+        """The broker has granted these subscriptions; return those that are new."""
+        asked = dict.fromkeys(filters)
+        new = [name for name in asked if name not in self.granted and name in self.wanters]
+        for name in new:
             self.granted[name] = None
             for node in self.wanters[name]:
                 self._waiting[node] -= 1
                 self._settle(node)
+        return new
 
     def doubt(self, node: NodeId) -> None:
         """What the disk remembers of a node is no longer true."""

@@ -72,13 +72,12 @@ class Node:
         self.remote = RemoteInterest(durable=past is not None)
         self._index = GroupIndex(settings.group_depth)
         self._strategy = make_strategy(surroundings_of(self._overlay, self._index, settings))
-        forgetful = Remembered(epoch=identity.incarnation)  # a journal for each life
-        self.custody = Custody(self.id, settings, past or forgetful)
+        past = past or Remembered(epoch=identity.incarnation)  # a journal for each life
+        receivers, nodes = self.remote.receivers, self._overlay.database.nodes
         self.table = Table(self._local.wanted, settings.plans_max, self._strategy.take_entries)
-        outbox, nodes = self.custody.outbox, self._overlay.database.nodes
-        self.plane = Plane(
-            self.id, settings, self.table, self.custody, self.remote.receivers, known=nodes
-        )
+        self.custody = Custody(self.id, settings, self.table.delivers, receivers, past)
+        outbox = self.custody.outbox
+        self.plane = Plane(self.id, settings, self.table, self.custody, receivers, known=nodes)
         self._interest_due: float | None = None
         self._strategy_due = self._strategy.next_deadline()
         self.confirmations = Confirmations(self.id, settings, self.remote.in_force, outbox)
@@ -89,6 +88,7 @@ class Node:
     def handle(self, event: Event, now: float) -> list[Effect]:
         """Apply one input; return orders and news, in order."""
         effects: list[Effect] = []
+        self.custody.retained.tell_time(self._overlay.incarnation, now)
         match event:
             case Received(link, frame):
                 if isinstance(frame, Publication):
@@ -105,7 +105,7 @@ class Node:
             case InterestChanged():
                 effects = self._change_interest(event, now)
             case Granted(filters):
-                self.remote.grant(filters)
+                effects = self.custody.retained.granted(self.remote.grant(filters))
             case Denied():
                 effects = [Ignored(f"subscription denied: {event.reason}") for _ in event.filters]
             case _:
@@ -153,6 +153,7 @@ class Node:
             effects += [Remember(number, node) for number, node in self.remote.take_unsaved()]
         for node in self.remote.take_settled() if self.remote.settled else ():
             self.confirmations.confirm(node, now)
+            self.custody.retained.offer(node)
         letters, dropped = self.confirmations.flush(self._overlay.graph.next_hop, now)
         for to, letter in letters:
             effects += self._overlay.tell(to, letter, now)
@@ -283,6 +284,7 @@ class Node:
         if not added and not removed:
             return []
         self._renew_installation(now)
+        self.custody.retained.left(removed)
         groups = self._index.change(self.id, added, removed)
         effects = self._translate(self._strategy.interest_changed(groups, now), now)
         return effects + self._check_installed(now)
@@ -292,6 +294,7 @@ class Node:
             change.node, change.added, change.removed, change.stamp
         )
         effects = subscriptions(subscribe, unsubscribe)
+        self.custody.retained.unwanted(unsubscribe)
         self.table.forget_plans()  # they know who wants what
         groups = self._index.change(change.node, change.added, change.removed)
         return effects + self._translate(self._strategy.interest_changed(groups, now), now)
@@ -320,9 +323,9 @@ class Node:
 
     # ------------------------------------------------------------ publications
 
-    def start(self, batch: Iterable[Captured], outgoing: Outgoing) -> list[Effect]:
+    def start(self, batch: Iterable[Captured], outgoing: Outgoing, now: float) -> list[Effect]:
         """Handle `Published` for many at once, in bytes; return what is not a frame."""
-        return self._count(self.plane.start(batch, self._overlay.incarnation, outgoing))
+        return self._count(self.plane.start(batch, self._overlay.incarnation, outgoing, now))
 
     def pass_on(
         self,

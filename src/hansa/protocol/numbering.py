@@ -43,8 +43,8 @@ class Numbering:
         self.next_number: Callable[[], int] = count(1).__next__
         """Takes the next number."""
 
-    def name(self, event: Captured, incarnation: int) -> Publication:
-        """Make the publication that carries an event."""
+    def name(self, event: Captured, incarnation: int, version: int = 0) -> Publication:
+        """Make the publication that carries an event; `version` if it is retained."""
         return Publication(
             origin=self._node,
             life=incarnation,
@@ -54,4 +54,5 @@ class Numbering:
             payload=event.payload,
             retain=event.retain,
             properties=event.properties,
+            version=version,
         )

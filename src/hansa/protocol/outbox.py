@@ -90,7 +90,9 @@ class Outbox:
 
     # ------------------------------------------------------------ out
 
-    def capture(self, event: Captured, receivers: Iterable[NodeId]) -> Publication:
+    def capture(
+        self, event: Captured, receivers: Iterable[NodeId], version: int = 0
+    ) -> Publication:
         """Give a publication its position, and note whom it is owed to: at most RECEIVERS_MAX."""
         seq = self._next_seq
         self._next_seq += 1
@@ -113,6 +115,7 @@ class Outbox:
             retain=event.retain,
             previous=tuple(previous),
             properties=event.properties,
+            version=version,
         )
         self._pending.append(publication)
         return publication

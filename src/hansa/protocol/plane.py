@@ -86,20 +86,22 @@ class Plane:
         if event.topic.startswith("$"):
             return [Ignored("topic for this broker only")]
         plan = self.table.plan(event.topic)
+        version = self._custody.retained.stamp(event) if event.retain else 0
         if event.qos:
-            return self._keep(event, plan)
+            return self._keep(event, plan, version)
         if not plan.spread and not plan.towards:
             return []
-        return self.release(self.numbering.name(event, incarnation))
+        return self.release(self.numbering.name(event, incarnation, version))
 
-    def _keep(self, event: Captured, plan: Plan) -> list[Effect]:
+    def _keep(self, event: Captured, plan: Plan, version: int) -> list[Effect]:
         """It goes to the journal first, if anybody is owed it, in reach or not."""
         if plan.receivers is None:
             plan.receivers = self._receivers(event.topic)
         receivers = plan.receivers[:RECEIVERS_MAX]
         if not receivers:
             return []
-        effects: list[Effect] = [Keep(self._custody.outbox.capture(event, receivers))]
+        kept = self._custody.outbox.capture(event, receivers, version)
+        effects: list[Effect] = [Keep(kept)]
         return effects + [Ignored("receivers_max")] * (len(plan.receivers) - len(receivers))
 
     def release(self, publication: Publication) -> list[Effect]:
@@ -122,7 +124,7 @@ class Plane:
         if publication.qos:
             effects += self._custody.inbox.take(publication, now)
         elif deliver:
-            effects.append(Deliver(publication))
+            effects.append(Deliver(self._custody.retained.judge(publication)))
         effects += as_sends(publication, copies, publication.hops + 1)
         return effects + as_drops(publication, stuck)
 
@@ -135,9 +137,10 @@ class Plane:
     # ------------------------------------------------------------ many at a time
 
     def start(
-        self, batch: Iterable[Captured], incarnation: int, outgoing: Outgoing
+        self, batch: Iterable[Captured], incarnation: int, outgoing: Outgoing, now: float
     ) -> list[Effect]:
         """Do `publish` for each, add the frames to what goes out; return what is left to tell."""
+        self._custody.retained.tell_time(incarnation, now)
         if incarnation != self._life:  # it is part of the moulds
             self._life = incarnation
             self.table.forget_plans()

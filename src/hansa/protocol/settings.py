@@ -117,6 +117,12 @@ class ProtocolSettings:
     undelivered_bytes_max: int = 16_777_216
     """Their payload."""
 
+    retained_settle: float = 1.0
+    """Seconds after which a retained value has reached the broker: only then what the broker holds
+    is compared with what it should. Versions are saved that often while they change."""
+    retained_max: int = 100_000
+    """Topics whose retained value a node keeps track of; others are passed on, and not compared."""
+
     filters_per_node_max: int = 10_000
     """Filters that one node may announce; more are refused and counted."""
     nodes_max: int = 4_096

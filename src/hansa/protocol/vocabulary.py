@@ -93,6 +93,8 @@ class Publication(msgspec.Struct, frozen=True, gc=False):
     before this, 0 for nothing. So a node sees its holes although it does not get every number."""
     properties: bytes = b""
     """MQTT 5 properties as they arrived, opaque to the protocol."""
+    version: int = 0
+    """Of a retained value: the greater one is the newer; see `retained`."""
 
     def onward(self, hops: int, named: tuple[GroupId, ...]) -> "Publication":
         """Return the copy that goes over the next link."""
@@ -108,4 +110,5 @@ class Publication(msgspec.Struct, frozen=True, gc=False):
             named,
             self.previous,
             self.properties,
+            self.version,
         )

@@ -16,7 +16,8 @@ Publications (type 1) are many, so their header is fixed. Integers are unsigned 
 
     offset     bytes    field
     0              1    version and type
-    1              1    flags: QoS in bits 0 and 1, retain in bit 2, `more` in bit 3, others 0
+    1              1    flags: QoS in bits 0 and 1, retain in bit 2, `more` in bit 3, `versioned`
+                        in bit 4, others 0
     2              1    hops
     3              2    n, the count of named groups
     5              8    origin
@@ -24,6 +25,7 @@ Publications (type 1) are many, so their header is fixed. Integers are unsigned 
     21             8    number
     29             2    t, the length of the topic
     31            8n    named groups
+                   8    version, only with the flag `versioned`, else it is 0
                    2    m, the count of previous entries      } these two only with the flag `more`,
                    4    p, the length of the properties       } else m and p are 0
                  16m    previous entries: receiver and number
@@ -59,13 +61,14 @@ _CONTROL = FORMAT_VERSION << 4
 PUBLICATION = FORMAT_VERSION << 4 | 1
 """The first byte of every publication."""
 
-_QOS_MAX, _RETAIN, _MORE = 2, 4, 8
+_QOS_MAX, _RETAIN, _MORE, _VERSIONED = 2, 4, 8, 16
 
 _OPENING = PUBLICATION << 8
-# The first two bytes of a publication, and what they say: QoS, retain, more.
+# The first two bytes of a publication, and what they say: QoS, retain, more, versioned.
 _OPENINGS = {
-    _OPENING | qos | _RETAIN * retain | _MORE * more: (qos, retain, more)
-    for qos, retain, more in product(range(_QOS_MAX + 1), (False, True), (False, True))
+    _OPENING | qos | _RETAIN * retain | _MORE * more | _VERSIONED * has: (qos, retain, more, has)
+    for qos in range(_QOS_MAX + 1)
+    for retain, more, has in product((False, True), repeat=3)
 }
 
 HEAD = struct.Struct(">HBHQQQH")
@@ -87,6 +90,7 @@ ORIGIN = slice(5, 13)
 _HEAD_BYTES = HEAD.size
 _COUNT_AT = 3
 _NUMBER_AT = 21
+_VERSION = struct.Struct(">Q")
 _EXTRA = struct.Struct(">HI")
 _ENTRY = struct.Struct(">QQ")
 _SMALL_BYTES = 8 * NAMED_MAX  # a frame of up to this size keeps every bound on size or count
@@ -157,6 +161,9 @@ def encode_publication(publication: Publication) -> bytes:
         if publication.previous or publication.properties:
             opening |= _MORE
             rest = _pack_more(publication, encoded)
+        if publication.version:
+            opening |= _VERSIONED
+            rest = _VERSION.pack(publication.version) + rest
         if named:
             rest = _integers(len(named)).pack(*named) + rest
         origin, life, number = publication.origin, publication.life, publication.number
@@ -183,15 +190,18 @@ def decode_publication(data: bytes | bytearray | memoryview) -> Publication:
     """Return the publication that these bytes are; raise InvalidFrame if they are none."""
     if type(data) is not bytes:
         data = bytes(data)  # its slices are so much faster than a view's that the copy pays
-    at, entry_count, properties_bytes = _HEAD_BYTES, 0, 0
+    at, version, entry_count, properties_bytes = _HEAD_BYTES, 0, 0, 0
     named: tuple[GroupId, ...] = ()
     previous: tuple[tuple[NodeId, int], ...] = ()
     try:
         opening, hops, count, origin, life, number, topic_bytes = HEAD.unpack_from(data)
-        qos, retain, more = _OPENINGS[opening]
+        qos, retain, more, versioned = _OPENINGS[opening]
         if count:
             named = _integers(count).unpack_from(data, at)
             at += 8 * count
+        if versioned:
+            (version,) = _VERSION.unpack_from(data, at)
+            at += _VERSION.size
         if more:
             entry_count, properties_bytes = _EXTRA.unpack_from(data, at)
             at += _EXTRA.size + 16 * entry_count
@@ -214,7 +224,18 @@ def decode_publication(data: bytes | bytearray | memoryview) -> Publication:
         _check_publication(topic, hops, max(count, entry_count), len(data) - at)
     properties = data[topic_end:end] if properties_bytes else b""
     return Publication(
-        origin, life, number, qos, topic, data[end:], retain, hops, named, previous, properties
+        origin,
+        life,
+        number,
+        qos,
+        topic,
+        data[end:],
+        retain,
+        hops,
+        named,
+        previous,
+        properties,
+        version,
     )
 
 

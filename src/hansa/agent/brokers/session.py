@@ -24,6 +24,10 @@ BUFFER_BYTES_MAX = 16 << 20
 """Bytes that may wait for the broker before publications are dropped."""
 
 
+WITHHELD_MAX = 1_024
+"""Retained values of QoS 0 that wait for the broker, the newest of each topic."""
+
+
 class Guarantees(Protocol):
     """Who sees to publications of QoS 1 and 2."""
 
@@ -74,6 +78,7 @@ class BrokerClient:
         """Filters of the session of which the broker has to confirm the state."""
         self._echoes: Echoes | None = None
         """What comes back of our own at a broker that only speaks MQTT 3.1.1."""
+        self._withheld: dict[str, Publication] = {}
         self._requests: deque[str] = deque()
         """Filters whose subscription may have to be made or ended, in this order. The session takes
         a few hundred requests at a time; what to do is decided when its turn comes."""
@@ -98,8 +103,11 @@ class BrokerClient:
         """Publish to the broker's clients, with one write."""
         reason = self._hindrance()
         if reason:
-            self.counters[f"dropped: {reason}"] += len(publications)
+            self.counters[f"dropped: {reason}"] += len(publications) - self._withhold(publications)
             return
+        if self._withheld:
+            withheld, self._withheld = self._withheld, {}
+            publications = [*withheld.values(), *publications]
         if self._staying:
             publications = self._foreign(publications)
         self.counters["injected"] += len(publications)
@@ -114,6 +122,16 @@ class BrokerClient:
             for p in publications
         ]
         self.connection.order(inputs.Publish(batch))
+
+    def _withhold(self, publications: Sequence[Plain | Publication]) -> int:
+        """Keep retained values until the broker takes them: it has to hold the newest."""
+        count = 0
+        for each in publications:
+            if not isinstance(each, tuple) and each.retain:
+                if each.topic in self._withheld or len(self._withheld) < WITHHELD_MAX:
+                    self._withheld[each.topic] = each
+                    count += 1
+        return count
 
     def _foreign(
         self, publications: Sequence[Plain | Publication]
@@ -249,6 +267,8 @@ class BrokerClient:
         ages = {name: age for age, name in enumerate(self.subscriptions.held)}
         self._requests = deque(sorted(names, key=lambda name: ages.get(name, len(ages))))
         self._send_requests()
+        if self._withheld:
+            self.publish(())
 
     def _recall_session(self, present: bool) -> bool:
         """Know the subscriptions that the broker still has; return whether there should be any."""

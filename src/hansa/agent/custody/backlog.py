@@ -169,6 +169,9 @@ class Backlog:
             self.bytes -= entry.size
 
     def _take(self, origin: int, epoch: int, number: int) -> None:
-        """Positions only grow; a publication that is bound again changes nothing."""
+        """Positions only grow; a publication that is bound again changes nothing, nor does a
+        retained value, which has no position."""
+        if not number:
+            return
         before = self.taken.get(NodeId(origin), (0, 0))
         self.taken[NodeId(origin)] = max(before, (epoch, number))

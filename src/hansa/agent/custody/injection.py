@@ -111,7 +111,7 @@ class Injection:
         bound = False
         while self._waiting and not self._is_full:
             publication = self._waiting[0]
-            receipt = Stored(publication.origin, publication.life, publication.number)
+            receipt = _receipt(publication)
             if self._port.stays(publication.topic):
                 self.counters["dropped: topic stays at its broker"] += 1
                 self._binding.append((self.backlog.skip(publication), None, receipt))
@@ -277,3 +277,10 @@ class Injection:
                 if entry is not None:
                     self.backlog.complete(entry)
                     self.counters[f"dropped: {reason}"] += 1
+
+
+def _receipt(publication: Publication) -> Stored | None:
+    """Return what its origin waits for; nobody waits for a retained value that was asked for."""
+    if not publication.number:
+        return None
+    return Stored(publication.origin, publication.life, publication.number)

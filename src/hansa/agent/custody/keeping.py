@@ -151,6 +151,7 @@ class Keeping:
                 packet_id,
                 time.time_ns(),
                 publication.topic in self._recorded,
+                publication.version,
             )
         )
         for receiver, _ in publication.previous:
@@ -236,6 +237,7 @@ class Keeping:
             retain=record.retain,
             previous=tuple((NodeId(node), number) for node, number in record.previous),
             properties=aged(record.properties, waited_s(record.time_ns, time.time_ns())),
+            version=record.version,
         )
 
 

@@ -162,6 +162,11 @@ class Safekeeping:
             case _:
                 pass
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether all that was delivered has reached the broker."""
+        return not self._backlog.entries and not self.injection.waiting
+
     def deliver(self, batch: Sequence[Publication]) -> None:
         """Give publications of QoS 1 and 2 to the broker, surely."""
         self.injection.deliver(batch)

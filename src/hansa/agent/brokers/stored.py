@@ -1,0 +1,99 @@
+"""What retained values a broker holds: read by a client of its own, that comes and goes.
+
+The agent's own client never asks for stored values: what it gets is news. This one subscribes,
+takes what the broker has stored, and leaves. Brokers answer in order, so an UNSUBACK that comes
+after everything was acknowledged, with nothing before it, says that there is no more.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from hansa.agent.brokers.connection import Connection
+from hansa.mqtt import effects, inputs, packets
+
+READ_TIMEOUT_S = 30.0
+FILTERS_MAX = 200
+"""Filters in one SUBSCRIBE."""
+
+FENCE = ("hansa/fence",)
+"""What is unsubscribed from, and never was subscribed to, to get an answer."""
+
+Connecting = Callable[[Callable[[effects.Effect], None]], Connection]
+Found = Callable[[packets.Publish], None]
+
+
+class _Reader:
+    """One visit."""
+
+    def __init__(self, connecting: Connecting, filters: Sequence[str], found: Found) -> None:
+        self.connection = connecting(self._told)
+        self.done = asyncio.Event()
+        self._filters = filters
+        self._found = found
+        self._open: set[int] = set()  # packets of QoS 2 that are not released yet
+        self._is_quiet = True
+
+    def _told(self, effect: effects.Effect) -> None:
+        match effect:
+            case effects.Connected():
+                self._subscribe()
+            case effects.PublishReceived(batch):
+                self._take(batch)
+            case effects.Answered(batch):
+                self._release([step for step in batch if isinstance(step, packets.PubRel)])
+            case effects.Subscribed():
+                self._fence()
+            case effects.Unsubscribed():
+                self._next()
+            case _:
+                pass
+
+    def _subscribe(self) -> None:
+        some, self._filters = self._filters[:FILTERS_MAX], self._filters[FILTERS_MAX:]
+        wishes = tuple(packets.Subscription(name, qos=2) for name in some)
+        self.connection.order(inputs.Subscribe(wishes))
+
+    def _take(self, batch: Sequence[packets.Publish]) -> None:
+        self._is_quiet = False
+        for each in batch:
+            if each.retain and each.packet_id not in self._open:
+                self._found(each)
+            if each.qos == 2:
+                self._open.add(each.packet_id)
+        for qos, kind in ((1, packets.PubAck), (2, packets.PubRec)):
+            answers = [kind(each.packet_id) for each in batch if each.qos == qos]
+            if answers:
+                self.connection.order(inputs.Answer(answers))
+
+    def _release(self, steps: Sequence[packets.PubRel]) -> None:
+        if steps:
+            self._is_quiet = False
+            self._open.difference_update(step.packet_id for step in steps)
+            self.connection.order(inputs.Answer([packets.PubComp(s.packet_id) for s in steps]))
+
+    def _fence(self) -> None:
+        self._is_quiet = True
+        self.connection.order(inputs.Unsubscribe(FENCE))
+
+    def _next(self) -> None:
+        if self._open or not self._is_quiet:
+            self._fence()
+        elif self._filters:
+            self._subscribe()
+        else:
+            self.done.set()
+
+
+async def read_stored(connecting: Connecting, filters: Sequence[str], found: Found) -> bool:
+    """Hand every value that the broker holds for these filters to `found`, some of them more than
+    once if filters overlap; return whether that is all of it."""
+    reader = _Reader(connecting, filters, found)
+    reader.connection.keep()
+    try:
+        async with asyncio.timeout(READ_TIMEOUT_S):
+            await reader.done.wait()
+    except TimeoutError:
+        return False
+    finally:
+        await reader.connection.stop()
+    return True

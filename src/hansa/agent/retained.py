@@ -1,0 +1,168 @@
+"""Retained values at one agent: what the node wants read, written or remembered of them is done."""
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Protocol
+
+import msgspec
+
+from hansa.agent import tasks
+from hansa.agent.brokers.stored import Connecting, read_stored
+from hansa.agent.state import RETAINED, StateDirectory
+from hansa.errors import UsageError
+from hansa.mqtt import packets
+from hansa.protocol.effects import Memorise, ReadStored, Store, Survey
+from hansa.protocol.events import Event, Published, StoredRead, Surveyed
+from hansa.protocol.node import Node
+from hansa.protocol.retained import Value, digest
+from hansa.protocol.vocabulary import Publication
+
+POLL_S = 0.05
+"""How often is looked whether the broker has got what was delivered before."""
+
+ORDERS_MAX = 10_000
+"""Orders to read that may wait; further ones are dropped, and their nodes will ask again when they
+come into reach."""
+
+_values = msgspec.msgpack.Decoder(dict[str, Value])
+_encode = msgspec.msgpack.Encoder().encode
+
+
+class NodePort(Protocol):
+    """What is asked of the loop around the node."""
+
+    @property
+    def node(self) -> Node:
+        """The node itself."""
+
+    def feed(self, *events: Event) -> None:
+        """Hand events to the node."""
+
+
+class SurePort(Protocol):
+    """What is asked of guaranteed delivery."""
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether all that was delivered has reached the broker."""
+
+    def deliver(self, batch: Sequence[Publication]) -> None:
+        """Give values of QoS 1 and 2 to the broker."""
+
+
+class Standing(Protocol):
+    """What is asked of a connection."""
+
+    @property
+    def problem(self) -> str:
+        """Why there is none; empty while there is one."""
+
+
+class BrokerPort(Protocol):
+    """What is asked of the broker's client."""
+
+    @property
+    def connection(self) -> Standing:
+        """Its connection."""
+
+    def publish(self, publications: Sequence[Publication]) -> None:
+        """Publish values of QoS 0."""
+
+
+def known(state: StateDirectory) -> dict[str, Value]:
+    """Return what a former life knew."""
+    data = state.retained()
+    try:
+        return _values.decode(data) if data else {}
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        path = state.path / RETAINED
+        raise UsageError(f"{path} cannot be read ({error}); remove it to start without") from None
+
+
+class RetainedValues:
+    """Reads one after the other, writes at once."""
+
+    def __init__(
+        self,
+        state: StateDirectory,
+        driver: NodePort,
+        sure: SurePort,
+        broker: BrokerPort,
+        connecting: Connecting | None,
+    ) -> None:
+        """`connecting` makes the client that reads; without one nothing is read."""
+        self._state = state
+        self._driver = driver
+        self._sure = sure
+        self._broker = broker
+        self._connecting = connecting
+        self._orders: asyncio.Queue[Survey | ReadStored] = asyncio.Queue(ORDERS_MAX)
+        self._saving: asyncio.Task[None] | None = None
+        self._reading: asyncio.Task[None] | None = None
+
+    def perform(self, order: Survey | ReadStored | Store | Memorise) -> None:
+        """Do it, now or in its turn."""
+        match order:
+            case Store(publication):
+                if publication.qos:
+                    self._sure.deliver((publication,))
+                else:
+                    self._broker.publish((publication,))
+            case Memorise():
+                if self._saving is None:
+                    self._saving = tasks.start(self._save())
+            case Survey() | ReadStored():
+                if self._connecting is None:
+                    return
+                with suppress(asyncio.QueueFull):
+                    self._orders.put_nowait(order)
+                if self._reading is None:
+                    self._reading = tasks.start(self._read_all(self._connecting))
+
+    async def stop(self) -> None:
+        """Read nothing more; save what is known."""
+        if self._reading is not None:
+            self._reading.cancel()
+            await asyncio.gather(self._reading, return_exceptions=True)
+        if self._saving is not None:
+            await self._saving
+        await self._save()
+
+    async def _save(self) -> None:
+        data = _encode(self._driver.node.custody.retained.values)
+        with suppress(UsageError):  # a full disk is told elsewhere; this can be asked for again
+            await asyncio.to_thread(self._state.remember_retained, data)
+        self._saving = None
+
+    async def _read_all(self, connecting: Connecting) -> None:
+        while not self._orders.empty():
+            order = self._orders.get_nowait()
+            while self._broker.connection.problem or not self._sure.is_idle:
+                await asyncio.sleep(POLL_S)
+            answer = await self._read(order, connecting)
+            if answer is not None:
+                self._driver.feed(answer)
+        self._reading = None
+
+    async def _read(
+        self, order: Survey | ReadStored, connecting: Connecting
+    ) -> Surveyed | StoredRead | None:
+        """Read what is asked for; None if the broker does not let it."""
+        if isinstance(order, Survey):
+            digests: dict[str, bytes] = {}
+
+            def note(found: packets.Publish) -> None:
+                digests[found.topic] = digest(found.payload)
+
+            is_all = await read_stored(connecting, order.filters, note)
+            return Surveyed(order.filters, tuple(digests.items())) if is_all else None
+        values: dict[str, Published] = {}
+
+        def keep(found: packets.Publish) -> None:
+            values[found.topic] = Published(
+                found.topic, found.payload, found.qos, True, found.properties
+            )
+
+        await read_stored(connecting, order.topics, keep)
+        return StoredRead(order.to, tuple(values.values()))

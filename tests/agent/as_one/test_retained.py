@@ -1,0 +1,160 @@
+"""Retained messages across brokers: who wants a topic holds its value, and all hold the same."""
+
+import random
+from typing import Any
+
+import pytest
+from tests.agent.as_one.conftest import SideBySide
+from tests.agent.live import eventually
+from tests.agent.sure import SureClient
+
+from hansa.mqtt import properties
+from hansa.mqtt.packets import Publish
+from hansa.mqtt.properties import Property
+
+pytestmark = pytest.mark.xdist_group("as one broker")
+
+NEAR, FAR = 1, 3
+SETTLED_S = 30.0
+
+
+def stored(live: SideBySide, number: int, topic_filter: str) -> dict[str, bytes]:
+    """What a broker holds, read by a client that comes for it alone; each value once."""
+    name = f"hansa-{live.nodes[number].status()['node']}-test"  # it is not wanted for that
+    reader = live.client_of(SureClient, number, name=name).subscribe_surely(topic_filter)
+    reader.read_for(0.1)
+    reader.close()
+    kept = [(each.topic, each.payload) for each in reader.received if each.retain]
+    assert len(dict(kept)) == len(kept)
+    return dict(kept)
+
+
+def kept(topic: str, payload: bytes, qos: int = 1, **told: Any) -> Publish:
+    return Publish(topic, payload, qos, retain=True, **told)
+
+
+def test_what_was_stored_before_reaches_a_later_subscriber_elsewhere(line):
+    told = properties.encode(((Property.CONTENT_TYPE, "text/plain"),))
+    values = {f"before/{qos}": b"value %d" % qos for qos in range(3)}
+    publisher = line.at("same")
+    publisher.publish_as(
+        *(kept(t, payload, int(t[-1]), properties=told) for t, payload in values.items())
+    )
+    first = line.at("three hops").subscribe_surely("before/+")
+    first.read_until(3)
+    assert {each.topic: each.payload for each in first.received} == values
+    later = line.at("three hops").subscribe_surely("before/+")
+    later.read_until(3)
+    assert {e.topic: (e.payload, e.qos, e.retain, e.properties) for e in later.received} == {
+        topic: (payload, int(topic[-1]), True, told) for topic, payload in values.items()
+    }
+    assert stored(line, 2, "before/+") == {}  # nobody wants it there
+
+
+def test_a_deleted_value_is_gone_everywhere(line):
+    subscribers = [line.at(place).subscribe_surely("gone/#") for place in ("one hop", "three hops")]
+    for number in (NEAR, FAR):
+        line.wait_installed(number, "gone/#")
+    line.at("same").publish_as(kept("gone/a", b"1"), kept("gone/b", b"2"))
+    for each in subscribers:
+        each.read_until(2)
+    line.at("three hops").publish_as(kept("gone/a", b""))
+    eventually(
+        lambda: [stored(line, n, "gone/#") for n in (NEAR, FAR)] == [{"gone/b": b"2"}] * 2,
+        "gone/a gone",
+    )
+
+
+def test_values_leave_with_the_last_who_wants_them(line):
+    line.at("same").publish_as(kept("leave/a", b"1"))
+    wanting = line.at("three hops").subscribe_surely("leave/a")
+    wanting.read_until(1)
+    assert stored(line, FAR, "leave/#") == {"leave/a": b"1"}
+    wanting.unsubscribe("leave/a")
+    eventually(lambda: stored(line, FAR, "leave/#") == {}, "cleared where nobody wants it")
+    assert stored(line, 0, "leave/#") == {"leave/a": b"1"}
+
+
+def test_a_value_that_a_client_here_wrote_meanwhile_stays(line):
+    line.at("same").publish_as(kept("own/a", b"theirs"))
+    wanting = line.at("three hops").subscribe_surely("own/a")
+    wanting.read_until(1)
+    line.at("three hops").publish_as(kept("own/a", b"ours", qos=0))
+    wanting.read_until(2)
+    wanting.unsubscribe("own/a")
+    fence = line.at("three hops")
+    eventually(lambda: "own/a" not in _wanted(line, FAR), "withdrawn")
+    fence.read_for(2.5)  # as long as the agent might look before it clears
+    assert stored(line, FAR, "own/#") == {"own/a": b"ours"}
+
+
+def _wanted(live: SideBySide, number: int) -> list[str]:
+    node = live.nodes[number].status()["node"]
+    interest: Any = live.nodes[0].status()["interest"]
+    wanted: list[str] = interest["remote"].get(node, [])
+    return wanted
+
+
+def test_reconnection_sends_nothing_again(line):
+    subscriber = line.at("three hops").subscribe_surely("calm/#")
+    line.wait_installed(FAR, "calm/#")
+    line.at("same").publish_as(*(kept(f"calm/{n}", b"%d" % n) for n in range(20)))
+    subscriber.read_until(20)
+    line.federation.cut(2, 3)
+    eventually(lambda: len(line.nodes[0].status()["members"]) == 3, "the partition seen")
+    line.federation.mend(2, 3)
+    line.wait_converged()
+    line.at("same").publish_as(kept("calm/fence", b"end"))
+    assert len(subscriber.read_until(21)) == 21
+
+
+@pytest.mark.parametrize("qos", [0, 1])
+def test_a_partition_ends_in_agreement(line, qos):
+    places = ("same", "one hop", "three hops")
+    subscribers = [line.at(place).subscribe_surely(f"part/{qos}/#") for place in places]
+    for number in (0, NEAR, FAR):
+        line.wait_installed(number, f"part/{qos}/#")
+    publishers = [line.at("same"), line.at("three hops")]
+    topics = [f"part/{qos}/{n}" for n in range(6)]
+    publishers[0].publish_as(*(kept(topic, b"old", qos) for topic in topics))
+    for each in subscribers:
+        each.read_until(len(topics))
+    line.federation.cut(1, 2)
+    eventually(lambda: len(line.nodes[0].status()["members"]) == 2, "the partition seen")
+    eventually(lambda: len(line.nodes[FAR].status()["members"]) == 2, "on both sides")
+    publishers[0].publish_as(
+        kept(topics[0], b"left", qos), kept(topics[1], b"", qos), kept(topics[3], b"left", qos)
+    )
+    publishers[1].publish_as(
+        kept(topics[0], b"right", qos), kept(topics[2], b"", qos), kept(topics[4], b"right", qos)
+    )
+    line.federation.mend(1, 2)
+    sure = {topics[3]: b"left", topics[4]: b"right", topics[5]: b"old"}
+
+    def agree() -> bool:
+        found = [stored(line, number, f"part/{qos}/#") for number in (0, NEAR, FAR)]
+        return found[0] == found[1] == found[2] and sure.items() <= found[0].items()
+
+    eventually(agree, "agreement", SETTLED_S)
+    assert stored(line, 0, topics[0])[topics[0]] in (b"left", b"right")
+    assert set(stored(line, 0, f"part/{qos}/#")) == {topics[0], *sure}
+
+
+def test_two_who_write_at_the_same_moment_end_in_agreement(line):
+    subscribers = [line.at(place).subscribe_surely("race/#") for place in ("same", "three hops")]
+    for number in (0, FAR):
+        line.wait_installed(number, "race/#")
+    chance = random.Random(7)
+    writers = [line.at("same"), line.at("three hops")]
+    for step in range(200):
+        writer = chance.choice(writers)
+        payload = b"" if chance.random() < 0.2 else b"%d" % step
+        writer.publish_as(kept(f"race/{chance.randrange(5)}", payload, chance.randrange(2)))
+
+    def agree() -> bool:
+        return stored(line, 0, "race/#") == stored(line, FAR, "race/#")
+
+    eventually(agree, "agreement", SETTLED_S)
+    first = stored(line, 0, "race/#")
+    subscribers[0].read_for(2.5)
+    assert stored(line, 0, "race/#") == stored(line, FAR, "race/#") == first

@@ -1,0 +1,202 @@
+"""Versions of retained values at one node; the rules are proved in test_spec_retained.py."""
+
+import pytest
+
+from hansa.protocol.effects import Ignored, ReadStored, Store, Survey
+from hansa.protocol.events import Published, StoredRead, Surveyed
+from hansa.protocol.frames import BUCKETS, Ask, Holdings, Listing, Values
+from hansa.protocol.retained import ASKED_MAX, LISTED_MAX, OLDEST, Retained, Value, digest
+from hansa.protocol.settings import ProtocolSettings
+from hansa.protocol.vocabulary import NodeId, Publication
+from hansa.protocol.wire import encode
+
+ME, YOU, OTHER = NodeId(2), NodeId(3), NodeId(1)
+ALL = tuple(range(BUCKETS))
+
+
+def retained(
+    known: dict[str, Value] | None = None,
+    wanted: tuple[str, ...] = ("a",),
+    receivers: tuple[NodeId, ...] = (YOU,),
+    **settings: object,
+) -> Retained:
+    made = Retained(
+        ME,
+        ProtocolSettings(**settings),  # type: ignore[arg-type]
+        lambda topic: topic in wanted,
+        lambda topic: receivers,
+        known or {},
+    )
+    made.tell_time(1_000, 0.0)
+    return made
+
+
+def value(version: int, owner: NodeId, payload: bytes = b"x") -> Value:
+    return Value(version, owner, digest(payload))
+
+
+def sent(version: int, payload: bytes = b"x", topic: str = "a", qos: int = 0) -> Publication:
+    return Publication(YOU, 0, 0, qos, topic, payload, True, version=version)
+
+
+def test_of_equal_versions_that_of_the_greater_node_is_newer():
+    made = retained({"a": value(5, ME)})
+    assert made.receive(Values(ME, YOU, (encode(sent(5, b"y")),))) == [Store(sent(5, b"y"))]
+    made = retained({"a": value(5, ME)})
+    assert made.receive(Values(ME, OTHER, (encode(sent(5, b"y")),))) == []
+
+
+def test_without_a_clock_versions_only_count():
+    made = Retained(ME, ProtocolSettings(), lambda topic: True, lambda topic: (), {})
+    assert [made.stamp(Published("a", b"x", retain=True)) for _ in range(2)] == [1, 2]
+
+
+def test_values_that_nobody_here_wants_or_that_cannot_be_read_are_left_alone():
+    made = retained()
+    letter = Values(ME, YOU, (encode(sent(5, topic="b")), encode(sent(6)), b"none"))
+    assert made.receive(letter) == [Store(sent(6)), Ignored("value that cannot be read")]
+
+
+def test_a_deletion_of_what_is_not_here_is_noted_and_not_published():
+    made = retained()
+    assert made.receive(Values(ME, YOU, (encode(sent(5, b"")),))) == []
+    assert made.values == {"a": Value(5, YOU)}
+
+
+def test_who_owns_nothing_offers_nothing():
+    made = retained({"a": value(5, YOU)})
+    made.offer(YOU)
+    assert made.next_deadline() is None
+    assert made.fire() == []
+
+
+def test_what_differs_is_listed_and_asked_for_in_parts():
+    owner = retained({f"{n}": value(n + 1, ME) for n in range(LISTED_MAX + 1)})
+    listings = owner.receive(Ask(ME, YOU, ALL))
+    assert [len(each.entries) for each in listings if isinstance(each, Listing)] == [LISTED_MAX, 1]
+    assert owner.receive(Ask(ME, YOU, ())) == []
+    topics = tuple(f"{n}" for n in range(ASKED_MAX + 1))
+    asking = retained(wanted=topics)
+    asked = asking.receive(Listing(ME, YOU, tuple((topic, 1) for topic in topics)))
+    assert [len(each.topics) for each in asked if isinstance(each, Ask)] == [ASKED_MAX, 1]
+
+
+def test_an_owner_that_knows_less_than_before_is_asked_and_takes_a_new_version():
+    asking = retained({"a": value(9, YOU)})
+    assert asking.receive(Listing(ME, YOU, (("a", 1), ("b", 1)))) == [Ask(YOU, ME, (), (("a", 9),))]
+    assert asking.receive(Listing(ME, OTHER, (("a", 1),))) == []
+    owner = retained({"a": value(1, ME), "b": value(1, YOU)})
+    order = owner.receive(Ask(ME, YOU, (), (("a", 9), ("b", 0), ("c", 0))))
+    assert order == [ReadStored(YOU, ("a",))]
+    assert owner.values["a"].version > 9
+
+
+def test_a_deletion_is_answered_at_once():
+    owner = retained({"a": Value(5, ME)})
+    gone = Publication(ME, 0, 0, 0, "a", b"", True, version=5)
+    assert owner.receive(Ask(ME, YOU, (), (("a", 0),))) == [Values(YOU, ME, (encode(gone),))]
+
+
+def test_what_changed_since_it_was_asked_for_is_not_sent():
+    owner = retained({"a": value(5, ME), "b": value(6, ME)})
+    read = StoredRead(
+        YOU,
+        (
+            Published("a", b"x", 1, True, b"\x01\x01"),
+            Published("b", b"newer", retain=True),
+            Published("c", b"x", retain=True),
+        ),
+    )
+    expected = Publication(ME, 0, 0, 1, "a", b"x", True, properties=b"\x01\x01", version=5)
+    assert owner.read(read) == [Values(YOU, ME, (encode(expected),))]
+
+
+def test_large_values_travel_apart():
+    payload = bytes(600)
+    owner = retained({t: value(5, ME, payload) for t in "abc"}, repair_bytes=1_500)
+    read = StoredRead(YOU, tuple(Published(t, payload, retain=True) for t in "abc"))
+    assert [len(each.publications) for each in owner.read(read) if isinstance(each, Values)] == [
+        2,
+        1,
+    ]
+
+
+def test_digests_that_agree_need_no_answer():
+    owner = retained({"a": value(5, ME)})
+    owner.offer(YOU)
+    (holdings,) = owner.fire()
+    assert isinstance(holdings, Holdings)
+    same = Retained(
+        YOU,
+        ProtocolSettings(),
+        lambda t: True,
+        lambda t: (),
+        {"a": value(5, ME), "b": value(1, YOU)},
+    )
+    assert same.receive(holdings) == []
+    other = Retained(YOU, ProtocolSettings(), lambda t: True, lambda t: (), {})
+    (ask,) = other.receive(holdings)
+    assert isinstance(ask, Ask)
+    assert len(ask.buckets) == 1
+
+
+@pytest.mark.parametrize(
+    ("known", "found", "left"),
+    [
+        (None, b"y", value(OLDEST, ME, b"y")),
+        (value(5, YOU), b"x", value(5, YOU)),
+        (value(5, YOU), b"", None),
+        (Value(5, YOU), b"", Value(5, YOU)),
+    ],
+    ids=["new", "as it should be", "lost", "deleted"],
+)
+def test_a_survey_settles_what_is_known(known, found, left):
+    made = retained({"a": known} if known else {})
+    seen = (("a", digest(found)),) if found else ()
+    assert made.surveyed(Surveyed(("a",), seen)) == []
+    assert made.values.get("a") == left
+
+
+def test_a_survey_of_too_many_topics_is_counted():
+    made = retained({"z": value(5, YOU)}, retained_max=1)
+    assert made.surveyed(Surveyed(("a",), (("a", b"y"),))) == [Ignored("retained_max")]
+
+
+def test_what_a_client_wrote_unseen_gets_a_new_version_and_is_offered():
+    made = retained({"a": value(5, YOU)})
+    assert made.surveyed(Surveyed(("#",), (("a", digest(b"y")),))) == []
+    assert made.values["a"].owner == ME
+    assert made.values["a"].version > 5
+    assert [type(each) for each in made.fire()] == [Holdings]
+
+
+def test_what_changed_a_moment_ago_is_looked_at_again():
+    made = retained()
+    made.judge(sent(5))
+    assert made.surveyed(Surveyed(("a",), ())) == []
+    assert made.values["a"] == value(5, YOU)
+    made.tell_time(1_000, 1.0)
+    assert Survey(("a",)) in made.fire()
+
+
+def test_a_deletion_that_nobody_wants_here_needs_no_clearing():
+    made = retained({"b": Value(5, YOU)})
+    assert made.surveyed(Surveyed(("b",), ())) == []
+    assert made.values == {}
+
+
+def test_only_what_is_not_wanted_ends():
+    made = retained({"a": value(5, YOU), "b": value(6, ME), "c": value(7, YOU)})
+    made.left(["c"])
+    made.unwanted(["x"])
+    made.tell_time(1_000, 1.0)
+    assert made.fire() == [Survey(("c",))]
+    assert list(made.values) == ["a", "b", "c"]
+
+
+def test_nothing_ends_where_nothing_was_withdrawn():
+    made = retained({"b": value(5, YOU), "a": value(6, ME)}, receivers=())
+    made.left([])
+    made.unwanted([])
+    assert (list(made.values), made.next_deadline()) == (["b", "a"], None)
+    assert made.granted([]) == []

@@ -1,0 +1,228 @@
+"""Section 9 of docs/protocol.md: retained messages."""
+
+from tests.protocol.wire_of_nodes import Wire
+
+from hansa.protocol.custody import Remembered
+from hansa.protocol.effects import Deliver, Memorise, Send, Store, Survey
+from hansa.protocol.events import InterestChanged, Published
+from hansa.protocol.frames import Ask, Holdings, Listing, Values
+from hansa.protocol.retained import OLDEST, TICKS, Value, digest
+from hansa.protocol.vocabulary import NodeId, Publication
+
+ONE, TWO, THREE = NodeId(1), NodeId(2), NodeId(3)
+LETTERS = (Holdings, Ask, Listing, Values)
+
+
+def settled(links: str, *wants: tuple[int, str], **settings: object) -> Wire:
+    """Nodes with brokers that store, who know each other and what they want."""
+    wire = Wire(links, **settings)
+    wire.stored = {place: {} for place in wire.nodes}
+    for place, name in wants:
+        wire.want(place, name)
+    wire.run(3.0)
+    wire.log.clear()
+    return wire
+
+
+def keep(wire: Wire, place: int, payload: bytes, topic: str = "a", qos: int = 0) -> None:
+    wire.publish(place, topic, payload, qos, retain=True)
+
+
+def values(wire: Wire, place: int) -> dict[str, Value]:
+    return wire.nodes[place].custody.retained.values
+
+
+def letters(wire: Wire) -> list[str]:
+    """What was said about retained values, in order."""
+    return [
+        type(effect.frame).__name__
+        for step in wire.log
+        for effect in step.effects
+        if isinstance(effect, Send) and isinstance(effect.frame, LETTERS)
+    ]
+
+
+def test_9_1_versions_follow_time_and_what_was_seen():
+    """9.1 At least the time in milliseconds, and above every version that was seen."""
+    wire = settled("1-2", (1, "a"), (2, "a"))
+    keep(wire, 1, b"x")
+    wire.run(0.1)
+    first = values(wire, 2)["a"]
+    assert first == values(wire, 1)["a"]
+    assert first.owner == ONE
+    assert first.version >= int(wire.now * 1000 - 200) * TICKS
+    ahead = wire.nodes[1].custody.retained
+    ahead.tell_time(1, wire.now + 100)  # a clock that is far ahead
+    keep(wire, 1, b"y")
+    wire.run(0.1)
+    keep(wire, 2, b"z")
+    wire.run(0.1)
+    assert wire.held(1) == wire.held(2) == {"a": b"z"}
+    assert values(wire, 1)["a"].owner == TWO
+
+
+def test_9_2_an_older_one_is_delivered_without_the_flag():
+    """9.2 Brokers agree whatever the order in which two values cross."""
+    wire = settled("1-2", (1, "a"), (2, "a"))
+    keep(wire, 1, b"x")
+    keep(wire, 2, b"y")  # neither has heard of the other's
+    wire.run(0.1)
+    flags = [
+        [(e.publication.payload, e.publication.retain) for e in wire.effects(place, Deliver)]
+        for place in (1, 2)
+    ]
+    assert flags == [[(b"y", True)], [(b"x", False)]]
+    assert wire.held(1) == wire.held(2) == {"a": b"y"}
+
+
+def test_9_2_the_same_is_delivered_as_retained_again():
+    """9.2 What a former life noted and did not get to deliver is still to be kept."""
+    value = Value(5 * TICKS, ONE, digest(b"x"))
+    wire = settled("1-2", (2, "a"))
+    wire.nodes[2].custody.retained.values["a"] = value
+    publication = Publication(ONE, 1, 1, 0, "a", b"x", True, version=value.version)
+    assert wire.nodes[2].custody.retained.judge(publication) == publication
+
+
+def test_9_3_who_newly_wants_a_topic_gets_its_value_and_nobody_else():
+    """9.3 Owners tell digests; what differs is listed, what is lacking is sent."""
+    wire = settled("1-2 2-3", (2, "a/#"))
+    for number in range(3):
+        keep(wire, 1, b"%d" % number, f"a/{number}", qos=number)
+    wire.run(3.0)
+    wire.log.clear()
+    wire.want(3, "a/1", "a/2")
+    wire.run(3.0)
+    assert wire.held(3) == {"a/1": b"1", "a/2": b"2"}
+    stored = {e.publication.topic: e.publication.qos for e in wire.effects(3, Store)}
+    assert stored == {"a/1": 1, "a/2": 2}
+    assert wire.effects(2, Store) == []
+
+
+def test_9_3_who_has_everything_is_sent_nothing():
+    """9.3 A link that is cut and joined again costs a digest."""
+    wire = settled("1-2", (2, "a"))
+    keep(wire, 1, b"x")
+    wire.run(3.0)
+    wire.log.clear()
+    wire.cut("1-2")
+    wire.run(1.0)
+    wire.join("1-2")
+    wire.run(3.0)
+    assert letters(wire) == ["Holdings"] * len(letters(wire)) != []
+    assert (wire.effects(2, Store), wire.effects(2, Deliver)) == ([], [])
+
+
+def test_9_3_what_a_partition_lost_is_made_up_for():
+    """9.3 Each side sends the other what it owns and the other lacks."""
+    wire = settled("1-2", (1, "a/+"), (2, "a/+"))
+    keep(wire, 1, b"old", "a/1")
+    wire.run(3.0)
+    wire.cut("1-2")
+    wire.run(1.0)
+    keep(wire, 1, b"new", "a/1")
+    keep(wire, 2, b"other", "a/2")
+    wire.join("1-2")
+    wire.run(3.0)
+    assert wire.held(1) == wire.held(2) == {"a/1": b"new", "a/2": b"other"}
+
+
+def test_9_4_what_was_stored_before_is_found_and_oldest():
+    """9.4 The broker is asked when others begin to want a filter."""
+    wire = settled("1-2")
+    wire.store(1, Published("a", b"x", 2, retain=True))
+    wire.want(2, "a")
+    wire.run(3.0)
+    assert wire.effects(1, Survey)[0] == Survey(("a",))
+    assert wire.held(2) == {"a": b"x"}
+    assert values(wire, 2) == {"a": Value(OLDEST, ONE, digest(b"x"))}
+    wire.unwant(2, "a")
+    wire.run(3.0)
+    assert values(wire, 1) == {}  # others want it no more: it is not watched
+
+
+def test_9_5_what_was_deleted_stays_deleted():
+    """9.5 A deletion wins over what it deleted, and is forgotten after the lease."""
+    wire = settled("1-2", (1, "a"), (2, "a"), interest_lease=60.0)
+    keep(wire, 1, b"x")
+    wire.run(3.0)
+    wire.cut("1-2")
+    wire.run(1.0)
+    keep(wire, 2, b"")
+    wire.join("1-2")
+    wire.run(3.0)
+    assert wire.held(1) == wire.held(2) == {}
+    assert values(wire, 1)["a"].digest == b""
+    wire.run(60.0)
+    keep(wire, 1, b"y", "b")  # the next save tidies up
+    wire.run(3.0)
+    assert "a" not in values(wire, 1)
+
+
+def test_9_6_after_two_writes_at_once_the_broker_is_asked():
+    """9.6 What it holds is the newest, whatever the node believed."""
+    wire = settled("1-2", (1, "a"), (2, "a"))
+    keep(wire, 2, b"theirs")
+    wire.run(0.05)
+    wire.give(1, Published("a", b"ours", retain=True))  # it came before theirs, and is told late
+    assert wire.held(1) == {"a": b"theirs"}
+    wire.run(5.0)
+    assert wire.held(1) == wire.held(2) == {"a": b"theirs"}
+    assert values(wire, 1)["a"].owner == ONE
+
+
+def test_9_6_what_the_broker_has_lost_is_not_deleted():
+    """9.6 A broker that has lost its values does not delete them elsewhere."""
+    wire = settled("1-2 2-3", (2, "a"))
+    keep(wire, 1, b"x")
+    wire.run(15.0)
+    wire.stored[1].clear()
+    wire.want(3, "a")
+    wire.give(1, InterestChanged())
+    retained = wire.nodes[1].custody.retained
+    assert retained.granted(["a"]) == [Survey(("a",))]
+    wire.give(1, wire._read(1, Survey(("a",))))  # noqa: SLF001
+    wire.run(3.0)
+    assert wire.held(2) == {"a": b"x"}
+    assert values(wire, 1) == {}
+
+
+def test_9_7_a_value_leaves_with_the_last_who_wants_it():
+    """9.7 Cleared where it is not wanted, unless a client there wrote another."""
+    wire = settled("1-2", (2, "a"), (2, "b"))
+    keep(wire, 1, b"x")
+    keep(wire, 1, b"x", "b")
+    wire.run(3.0)
+    wire.store(2, Published("b", b"own", retain=True))  # unseen: nobody elsewhere wants it
+    wire.unwant(2, "a", "b")
+    wire.run(3.0)
+    assert wire.held(2) == {"b": b"own"}
+    assert wire.held(1) == {"a": b"x", "b": b"x"}
+
+
+def test_9_8_a_new_life_asks_for_nothing_that_it_has():
+    """9.8 What was saved is known; digests agree."""
+    wire = settled("1-2", (2, "a"))
+    keep(wire, 1, b"x")
+    wire.run(3.0)
+    assert wire.effects(2, Memorise) != []
+    saved = dict(values(wire, 2))
+    wire.stop(2)
+    wire.run(1.0)
+    wire.log.clear()
+    wire.start(2, past=Remembered(epoch=9, retained=saved))
+    wire.want(2, "a")
+    wire.join("1-2")
+    wire.run(3.0)
+    assert set(letters(wire)) == {"Holdings"}
+    assert wire.effects(2, Store) == []
+
+
+def test_9_8_topics_beyond_the_bound_are_delivered_as_they_come():
+    """9.8 They are not compared, and counted where the broker was asked for them."""
+    wire = settled("1-2", (2, "a/+"), retained_max=1)
+    keep(wire, 1, b"x", "a/1")
+    keep(wire, 1, b"y", "a/2")
+    wire.run(3.0)
+    assert wire.held(2) == {"a/1": b"x", "a/2": b"y"}
+    assert list(values(wire, 2)) == ["a/1"]
