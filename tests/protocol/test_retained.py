@@ -5,8 +5,9 @@ import pytest
 from hansa.protocol.effects import Ignored, ReadStored, Store, Survey
 from hansa.protocol.events import Published, StoredRead, Surveyed
 from hansa.protocol.frames import BUCKETS, Ask, Holdings, Listing, Values
-from hansa.protocol.retained import ASKED_MAX, LISTED_MAX, OLDEST, Retained, Value, digest
+from hansa.protocol.retained import ASKED_MAX, LISTED_MAX, OLDEST, Retained
 from hansa.protocol.settings import ProtocolSettings
+from hansa.protocol.values import Value, digest
 from hansa.protocol.vocabulary import NodeId, Publication
 from hansa.protocol.wire import encode
 
@@ -168,6 +169,15 @@ def test_what_a_client_wrote_unseen_gets_a_new_version_and_is_offered():
     assert made.values["a"].owner == ME
     assert made.values["a"].version > 5
     assert [type(each) for each in made.fire()] == [Holdings]
+
+
+@pytest.mark.parametrize(("qos", "is_doubtful"), [((1, 1), False), ((0, 1), True), ((0, 0), False)])
+def test_a_client_that_writes_at_two_qualities_may_have_been_seen_out_of_order(qos, is_doubtful):
+    made = retained()
+    for each in qos:
+        made.stamp(Published("a", b"%d" % each, each, retain=True))
+    made.tell_time(1_000, 1.0)
+    assert (Survey(("a",)) in made.fire()) == is_doubtful
 
 
 def test_what_changed_a_moment_ago_is_looked_at_again():

@@ -6,7 +6,8 @@ from hansa.protocol.custody import Remembered
 from hansa.protocol.effects import Deliver, Memorise, Send, Store, Survey
 from hansa.protocol.events import InterestChanged, Published
 from hansa.protocol.frames import Ask, Holdings, Listing, Values
-from hansa.protocol.retained import OLDEST, TICKS, Value, digest
+from hansa.protocol.retained import OLDEST, TICKS
+from hansa.protocol.values import Value, digest
 from hansa.protocol.vocabulary import NodeId, Publication
 
 ONE, TWO, THREE = NodeId(1), NodeId(2), NodeId(3)
@@ -169,6 +170,16 @@ def test_9_6_after_two_writes_at_once_the_broker_is_asked():
     wire.run(5.0)
     assert wire.held(1) == wire.held(2) == {"a": b"theirs"}
     assert values(wire, 1)["a"].owner == ONE
+
+
+def test_9_6_a_deletion_that_came_last_is_the_newest():
+    """9.6 If the broker holds nothing after two writes at once, the deletion was the later one."""
+    wire = settled("1-2", (1, "a"), (2, "a"))
+    keep(wire, 2, b"")
+    wire.run(0.05)
+    wire.give(1, Published("a", b"ours", retain=True))
+    wire.run(5.0)
+    assert wire.held(1) == wire.held(2) == {}
 
 
 def test_9_6_what_the_broker_has_lost_is_not_deleted():

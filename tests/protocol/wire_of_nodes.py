@@ -44,9 +44,9 @@ from hansa.protocol.events import (
 )
 from hansa.protocol.frames import Any
 from hansa.protocol.node import Identity, Node
-from hansa.protocol.retained import digest
 from hansa.protocol.settings import ProtocolSettings
 from hansa.protocol.topics import matches
+from hansa.protocol.values import digest
 from hansa.protocol.vocabulary import KEY_BYTES, LinkId, NodeId, Publication
 from hansa.protocol.wire import decode, encode
 

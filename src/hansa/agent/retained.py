@@ -15,7 +15,7 @@ from hansa.mqtt import packets
 from hansa.protocol.effects import Memorise, ReadStored, Store, Survey
 from hansa.protocol.events import Event, Published, StoredRead, Surveyed
 from hansa.protocol.node import Node
-from hansa.protocol.retained import Value, digest
+from hansa.protocol.values import Value, digest
 from hansa.protocol.vocabulary import Publication
 
 POLL_S = 0.05

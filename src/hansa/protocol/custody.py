@@ -16,8 +16,9 @@ from hansa.protocol.events import Kept, Recalled, Stored, StoredRead, Surveyed
 from hansa.protocol.frames import Letter, Owed, Receipt, Resend
 from hansa.protocol.inbox import Inbox
 from hansa.protocol.outbox import Outbox
-from hansa.protocol.retained import Retained, Value
+from hansa.protocol.retained import Retained
 from hansa.protocol.settings import ProtocolSettings
+from hansa.protocol.values import Value
 from hansa.protocol.vocabulary import HOPS_MAX, NodeId, Publication
 
 

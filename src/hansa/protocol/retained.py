@@ -17,18 +17,17 @@ which of them the broker took last; and before a value is cleared that nobody he
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from hashlib import blake2b
 
-import msgspec
 from msgspec.structs import replace
 
 from hansa.errors import InvalidFrame
 from hansa.protocol.effects import Effect, Ignored, Memorise, ReadStored, Store, Survey
 from hansa.protocol.events import StoredRead, Surveyed
-from hansa.protocol.frames import BUCKETS, Ask, Holdings, Letter, Listing, Values
+from hansa.protocol.frames import Ask, Holdings, Letter, Listing, Values
 from hansa.protocol.numbering import Captured
 from hansa.protocol.settings import ProtocolSettings
 from hansa.protocol.topics import FilterTrie
+from hansa.protocol.values import Value, bucket, buckets_of, digest
 from hansa.protocol.vocabulary import NodeId, Publication
 from hansa.protocol.wire import decode_publication, encode
 
@@ -48,19 +47,6 @@ TICKS = 1 << 16
 """Versions in a millisecond."""
 
 Outcome = list[Effect | Letter]
-
-
-class Value(msgspec.Struct, frozen=True, array_like=True):
-    """What a topic holds; an empty digest if it was deleted."""
-
-    version: int
-    owner: NodeId
-    digest: bytes = b""
-
-
-def digest(payload: bytes) -> bytes:
-    """Return 8 bytes that tell payloads apart, none for no payload: that deletes."""
-    return blake2b(payload, digest_size=8).digest() if payload else b""
 
 
 class Retained:
@@ -84,8 +70,10 @@ class Retained:
         self._version = max((value.version for value in known.values()), default=0)
         self._origin: float | None = None  # of time
         self._now = 0.0
-        self._changed: dict[str, float] = {}  # when, of those that changed a moment ago
+        self._changed: dict[str, tuple[float, bool]] = {}
+        """Of those that changed a moment ago, when, and whether at QoS 1 or 2."""
         self._doubtful: dict[str, float] = {}  # when to look at what the broker holds
+        self._raced: dict[str, None] = {}  # those of them that were written twice at once
         self._offers: dict[NodeId, float] = {}  # when to tell whom
         self._save_at: float | None = None
 
@@ -106,13 +94,13 @@ class Retained:
         known = self.values.get(topic)
         return known is None or (value.version, value.owner) > (known.version, known.owner)
 
-    def _set(self, topic: str, value: Value) -> bool:
+    def _set(self, topic: str, value: Value, qos: int = 0) -> bool:
         """Note a value; say whether there was room."""
         self._version = max(self._version, value.version)
         if topic not in self.values and len(self.values) >= self._settings.retained_max:
             return False
         self.values[topic] = value
-        self._changed[topic] = self._now
+        self._changed[topic] = (self._now, qos > 0)
         self._plan_save()
         return True
 
@@ -125,19 +113,21 @@ class Retained:
             self._save_at = self._now + self._settings.retained_settle
 
     def _is_settled(self, topic: str, times: int = 1) -> bool:
-        since = self._changed.get(topic)
-        return since is None or self._now >= since + times * self._settings.retained_settle
+        changed = self._changed.get(topic)
+        return changed is None or self._now >= changed[0] + times * self._settings.retained_settle
 
     # ------------------------------------------------------------ live publications
 
     def stamp(self, event: Captured) -> int:
         """A client here published a retained message: return its version."""
         known = self.values.get(event.topic)
-        is_recent = not self._is_settled(event.topic, RECENT)
-        if known is not None and known.owner != self._node and is_recent:
-            self._doubt(event.topic)  # which of the two did the broker take last?
+        if known is not None and not self._is_settled(event.topic, RECENT):
+            _, sure = self._changed[event.topic]
+            if known.owner != self._node or sure != (event.qos > 0):
+                self._raced[event.topic] = None
+                self._doubt(event.topic)
         version = self._next_version()
-        self._set(event.topic, Value(version, self._node, digest(event.payload)))
+        self._set(event.topic, Value(version, self._node, digest(event.payload)), event.qos)
         return version
 
     def judge(self, publication: Publication) -> Publication:
@@ -149,7 +139,7 @@ class Retained:
             return publication  # of a former life, that did not get to deliver it
         if not self._is_newer(publication.topic, value):
             return replace(publication, retain=False)
-        self._set(publication.topic, value)
+        self._set(publication.topic, value, publication.qos)
         return publication
 
     def _doubt(self, topic: str) -> None:
@@ -208,13 +198,13 @@ class Retained:
 
     def _compare(self, topic: str, found: bytes) -> list[Effect]:
         """Make what is known of a topic what the broker holds."""
-        value = self.values.get(topic)
+        value, raced = self.values.get(topic), self._raced.pop(topic, "") is None
         if value is None:
             has_room = self._set(topic, Value(OLDEST, self._node, found))
             return [] if has_room else [Ignored("retained_max")]
         if value.digest == found:
             return self._clear(topic) if self._is_left(topic, value) else []
-        if found:  # a client wrote it unseen
+        if found or raced:  # a client wrote it unseen, or it came before another node's
             self._set(topic, Value(self._next_version(), self._node, found))
         else:  # the broker has lost it: that is no deletion
             self._drop(topic)
@@ -236,7 +226,7 @@ class Retained:
         """A letter arrived."""
         match letter:
             case Holdings(_, node, digests):
-                ours = _buckets(self._owned_by(node))
+                ours = buckets_of(self._owned_by(node))
                 differing = [n for n, d in enumerate(digests) if d != ours[n]]
                 return [Ask(node, self._node, tuple(differing))] if differing else []
             case Ask(_, node, buckets, topics):
@@ -254,13 +244,13 @@ class Retained:
         mine = self._owned_by(self._node)
         return {topic: value for topic, value in mine.items() if node in self._receivers(topic)}
 
-    def _list(self, node: NodeId, buckets: tuple[int, ...]) -> list[Letter]:
-        if not buckets:
+    def _list(self, node: NodeId, wanted: tuple[int, ...]) -> list[Letter]:
+        if not wanted:
             return []
         entries = [
             (topic, value.version)
             for topic, value in self._owned_for(node).items()
-            if _bucket(topic) in buckets
+            if bucket(topic) in wanted
         ]
         return [
             Listing(node, self._node, tuple(entries[at : at + LISTED_MAX]))
@@ -362,7 +352,7 @@ class Retained:
             outcome.append(Survey(due))
         offers, self._offers = self._offers, {}
         for node in offers:
-            outcome.append(Holdings(node, self._node, _buckets(self._owned_for(node))))
+            outcome.append(Holdings(node, self._node, buckets_of(self._owned_for(node))))
         if self._save_at is not None and self._save_at <= now:
             self._save_at = None
             self._tidy()
@@ -386,16 +376,3 @@ class Retained:
         if self._save_at is not None:
             times.append(self._save_at)
         return min(times, default=None)
-
-
-def _bucket(topic: str) -> int:
-    return blake2b(topic.encode(), digest_size=1).digest()[0] % BUCKETS
-
-
-def _buckets(values: Mapping[str, Value]) -> tuple[int, ...]:
-    """Return one number per bucket that tells sets of values apart, whatever their order."""
-    digests = [0] * BUCKETS
-    for topic, value in values.items():
-        text = b"%d %b" % (value.version, topic.encode())
-        digests[_bucket(topic)] ^= int.from_bytes(blake2b(text, digest_size=8).digest(), "big")
-    return tuple(digests)

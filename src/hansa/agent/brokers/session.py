@@ -7,6 +7,7 @@ handshakes, are the business of `hansa.agent.custody`. Nothing here knows who wa
 
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
+from itertools import groupby
 from time import monotonic
 from typing import Protocol
 
@@ -311,11 +312,14 @@ class BrokerClient:
         self._send_requests()
 
     def _capture(self, batch: Sequence[packets.Publish]) -> None:
-        if self._guarantees is not None and any([p.qos for p in batch]):
-            sure = [p for p in batch if p.qos]
-            batch = [p for p in batch if not p.qos]
-            self._guarantees.received(self._take_surely(sure))
-        self._captured(self._take(batch))
+        if self._guarantees is None or not any([p.qos for p in batch]):
+            self._captured(self._take(batch))
+            return
+        for is_sure, some in groupby(batch, lambda p: p.qos > 0):  # in order: values may replace
+            if is_sure:
+                self._guarantees.received(self._take_surely(list(some)))
+            else:
+                self._captured(self._take(list(some)))
 
     def _take_surely(self, batch: Sequence[packets.Publish]) -> list[tuple[packets.Publish, bool]]:
         """Say of each copy of QoS 1 and 2 whether it counts; all of them want an answer."""
