@@ -42,10 +42,6 @@ NODES = "nodes"
 """The file with what is known of other nodes."""
 
 
-
-TELEMETRY = "telemetry"
-"""The directory of what the agent tells of itself, if it is to."""
-
 RETAINED = "retained"
 """The file with the versions of the retained values that the broker holds."""
 
