@@ -1,8 +1,10 @@
 """Retained values at one agent: what the node wants read, written or remembered of them is done."""
 
 import asyncio
+from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
+from itertools import islice
 from typing import Protocol
 
 import msgspec
@@ -21,9 +23,11 @@ from hansa.protocol.vocabulary import Publication
 POLL_S = 0.05
 """How often is looked whether the broker has got what was delivered before."""
 
-ORDERS_MAX = 10_000
-"""Orders to read that may wait; further ones are dropped, and their nodes will ask again when they
-come into reach."""
+ASKED_MAX = 10_000
+"""Questions of other nodes that may wait; who asks more will do so again when it comes into reach."""
+
+SURVEYED_MAX = 1_000
+"""Filters that are looked at in one visit to the broker."""
 
 _values = msgspec.msgpack.Decoder(dict[str, Value])
 _encode = msgspec.msgpack.Encoder().encode
@@ -97,7 +101,8 @@ class RetainedValues:
         self._sure = sure
         self._broker = broker
         self._connecting = connecting
-        self._orders: asyncio.Queue[Survey | ReadStored] = asyncio.Queue(ORDERS_MAX)
+        self._unsurveyed: dict[str, None] = {}
+        self._asked: deque[ReadStored] = deque()
         self._saving: asyncio.Task[None] | None = None
         self._reading: asyncio.Task[None] | None = None
 
@@ -112,13 +117,17 @@ class RetainedValues:
             case Memorise():
                 if self._saving is None:
                     self._saving = tasks.start(self._save())
-            case Survey() | ReadStored():
-                if self._connecting is None:
-                    return
-                with suppress(asyncio.QueueFull):
-                    self._orders.put_nowait(order)
-                if self._reading is None:
-                    self._reading = tasks.start(self._read_all(self._connecting))
+            case Survey(filters):
+                self._unsurveyed.update(dict.fromkeys(filters))
+                self._read_soon()
+            case ReadStored():
+                if len(self._asked) < ASKED_MAX:
+                    self._asked.append(order)
+                self._read_soon()
+
+    def _read_soon(self) -> None:
+        if self._connecting is not None and self._reading is None:
+            self._reading = tasks.start(self._read_all(self._connecting))
 
     async def stop(self) -> None:
         """Read nothing more; save what is known."""
@@ -136,27 +145,29 @@ class RetainedValues:
         self._saving = None
 
     async def _read_all(self, connecting: Connecting) -> None:
-        while not self._orders.empty():
-            order = self._orders.get_nowait()
+        while self._unsurveyed or self._asked:
+            await asyncio.sleep(POLL_S)  # what comes together is read together
             while self._broker.connection.problem or not self._sure.is_idle:
                 await asyncio.sleep(POLL_S)
-            answer = await self._read(order, connecting)
-            if answer is not None:
-                self._driver.feed(answer)
+            if self._asked:
+                await self._read(self._asked.popleft(), connecting)
+            else:
+                filters = tuple(islice(self._unsurveyed, SURVEYED_MAX))
+                for name in filters:
+                    del self._unsurveyed[name]
+                await self._survey(filters, connecting)
         self._reading = None
 
-    async def _read(
-        self, order: Survey | ReadStored, connecting: Connecting
-    ) -> Surveyed | StoredRead | None:
-        """Read what is asked for; None if the broker does not let it."""
-        if isinstance(order, Survey):
-            digests: dict[str, bytes] = {}
+    async def _survey(self, filters: tuple[str, ...], connecting: Connecting) -> None:
+        digests: dict[str, bytes] = {}
 
-            def note(found: packets.Publish) -> None:
-                digests[found.topic] = digest(found.payload)
+        def note(found: packets.Publish) -> None:
+            digests[found.topic] = digest(found.payload)
 
-            is_all = await read_stored(connecting, order.filters, note)
-            return Surveyed(order.filters, tuple(digests.items())) if is_all else None
+        if await read_stored(connecting, filters, note):
+            self._driver.feed(Surveyed(filters, tuple(digests.items())))
+
+    async def _read(self, order: ReadStored, connecting: Connecting) -> None:
         values: dict[str, Published] = {}
 
         def keep(found: packets.Publish) -> None:
@@ -165,4 +176,4 @@ class RetainedValues:
             )
 
         await read_stored(connecting, order.topics, keep)
-        return StoredRead(order.to, tuple(values.values()))
+        self._driver.feed(StoredRead(order.to, tuple(values.values())))
