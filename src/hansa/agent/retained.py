@@ -24,7 +24,7 @@ POLL_S = 0.05
 """How often is looked whether the broker has got what was delivered before."""
 
 ASKED_MAX = 10_000
-"""Questions of other nodes that may wait; who asks more will do so again when it comes into reach."""
+"""Questions of other nodes that may wait; who asks more does so again when it is in reach."""
 
 SURVEYED_MAX = 1_000
 """Filters that are looked at in one visit to the broker."""

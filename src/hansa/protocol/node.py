@@ -73,14 +73,13 @@ class Node:
         self._index = GroupIndex(settings.group_depth)
         self._strategy = make_strategy(surroundings_of(self._overlay, self._index, settings))
         past = past or Remembered(epoch=identity.incarnation)  # a journal for each life
-        receivers, nodes = self.remote.receivers, self._overlay.database.nodes
+        remote, nodes = self.remote, self._overlay.database.nodes
         self.table = Table(self._local.wanted, settings.plans_max, self._strategy.take_entries)
-        self.custody = Custody(self.id, settings, self.table.delivers, receivers, past)
-        outbox = self.custody.outbox
-        self.plane = Plane(self.id, settings, self.table, self.custody, receivers, known=nodes)
+        self.custody = Custody(self.id, settings, self.table.delivers, remote.receivers, past)
+        self.plane = Plane(self.id, settings, self.table, self.custody, remote.receivers, nodes)
         self._interest_due: float | None = None
         self._strategy_due = self._strategy.next_deadline()
-        self.confirmations = Confirmations(self.id, settings, self.remote.in_force, outbox)
+        self.confirmations = Confirmations(self.id, settings, remote.in_force, self.custody.outbox)
         self.counters: Counter[str] = Counter()
 
     # ------------------------------------------------------------ input
@@ -388,13 +387,9 @@ class Node:
     def view(self) -> NodeView:
         """Return this node's state as plain values."""
         self.table.refresh()
+        installed, sizes = self.confirmations.complete, self.sizes()
         return view_of(
-            self._overlay,
-            self._strategy,
-            in_force=self.remote.in_force,
-            installed=self.confirmations.complete,
-            sizes=self.sizes(),
-            counters=self.counters,
+            self._overlay, self._strategy, self.remote.in_force, installed, sizes, self.counters
         )
 
     def sizes(self) -> dict[str, int]:

@@ -50,7 +50,6 @@ def sizes_of(overlay: Overlay, plane: Plane, filters: int) -> dict[str, int]:
 def view_of(
     overlay: Overlay,
     strategy: Strategy,
-    *,
     in_force: Mapping[NodeId, Stamp],
     installed: bool,
     sizes: dict[str, int],
