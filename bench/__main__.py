@@ -19,6 +19,7 @@ from bench import (
     live_links,
     live_locality,
     live_papers,
+    live_recording,
     live_soak,
     live_throughput,
     memory,
@@ -26,12 +27,14 @@ from bench import (
     simulation_scale,
     steady_control,
     sweep,
+    telemetry,
 )
 
 QUESTIONS: dict[str, Callable[[], dict[str, object]]] = {
     "forwarding": forwarding.measure,
     "mqtt-codec": mqtt_codec.measure,
     "journal": journal.measure,
+    "telemetry": telemetry.measure,
     "memory": memory.measure,
     "steady-control": steady_control.measure,
     "simulation-scale": simulation_scale.measure,
@@ -40,6 +43,7 @@ QUESTIONS: dict[str, Callable[[], dict[str, object]]] = {
     "live-delay": live_delay.measure,
     "live-fanout": live_fanout.measure,
     "live-durable": live_durable.measure,
+    "live-recording": live_recording.measure,
     "live-links": live_links.measure,
     "live-locality": live_locality.measure,
     "live-papers": live_papers.measure,

@@ -136,15 +136,17 @@ class Driver:
 
     def frames_received(self, link: Link, frames: list[bytes]) -> None:
         """A batch of frames arrived; what cannot be read is counted and dropped."""
-        rest = iter(frames)
         news: list[Effect] = []
+        rest = iter(frames)
         if self.witness:
-            rest = self.witness.watch(link.id, rest, self._outgoing, self._deliveries, news)
+            rest = self.witness.watch(link.id, frames, self._outgoing, self._deliveries, news)
         while True:
             other = self.node.pass_on(
                 link.id, rest, self._outgoing, self._deliveries, news, monotonic()
             )
             if news:
+                if self.witness:
+                    self.witness.noticed(news)
                 self._perform_all(news)
                 news.clear()
             if other is None:

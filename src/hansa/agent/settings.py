@@ -334,7 +334,7 @@ def _describe(current: Any) -> str:
         case StrEnum():
             return f"one of {', '.join(type(current))}"
         case Sample():
-            return "off, none, all, or a number n for one in n"
+            return "off, none, all, or a number n for one in n, up to 65536"
         case str():
             return "a text"
         case int():

@@ -13,8 +13,8 @@ from typing import NoReturn
 from hansa.cli.launcher import command
 from hansa.errors import UsageError
 
-SAMPLE_MAX = 1_000_000_000
-"""Telemetry of one publication in so many is as good as none."""
+SAMPLE_MAX = 65_536
+"""Telemetry tells of one publication in so many at least, or of none."""
 
 SEED_MAX = (1 << 63) - 1
 "The largest seed: what every tool that reads our JSON can hold."

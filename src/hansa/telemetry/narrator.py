@@ -27,8 +27,16 @@ Put = Callable[[schema.Any], None]
 def chosen(number: int, sample: int) -> bool:
     """Whether the publication with this number is told, if one in `sample` is; 0 is none.
 
-    Not every n-th: that would often be always the same topic."""
-    return sample == 1 or (sample > 1 and crc32(number.to_bytes(8, "big")) % sample == 0)
+    The last 16 bits of the number decide, so that it takes only a look at a frame. Not every n-th
+    is told: that would often be always the same topic."""
+    end = (number & 0xFFFF).to_bytes(2, "big")
+    return sample == 1 or (sample > 1 and crc32(end) % sample == 0)
+
+
+def chosen_ends(sample: int) -> frozenset[bytes]:
+    """Return the last two bytes of all numbers that are chosen, if not all are."""
+    ends = range(1 << 16) if sample > 1 else ()
+    return frozenset(end.to_bytes(2, "big") for end in ends if chosen(end, sample))
 
 
 class Narrator:

@@ -15,7 +15,7 @@ from tests.agent.waiting import until
 from hansa.agent.links.link import Address
 from hansa.agent.records.witness import Witness
 from hansa.journal.records import Bound
-from hansa.protocol.effects import Deliver, Dropped, Duplicate, Effect, NeighbourUp
+from hansa.protocol.effects import Deliver, Dropped, Duplicate, Effect, Gap, NeighbourUp
 from hansa.protocol.events import InterestChanged, Published
 from hansa.protocol.plane import Deliveries, Outgoing
 from hansa.protocol.settings import ProtocolSettings
@@ -106,7 +106,7 @@ def test_what_became_of_each_copy_is_read_from_the_lists_that_it_fills():
     deliveries: Deliveries = [("from", b"before")]
     news: list[Effect] = []
     frames = [encode(each) for each in (*copies, retained, sure)]
-    watched = witness.watch(link, iter([b"", *frames]), outgoing, deliveries, news)
+    watched = witness.watch(link, [b"", *frames], outgoing, deliveries, news)
     assert next(watched) == b""
     assert next(watched) == frames[0]
     deliveries.append(("a/b", b"21.5"))
@@ -141,11 +141,12 @@ def test_what_is_taken_in_at_qos_1_and_2_is_delivered_with_its_hops_when_the_bro
     unreadable = encode(copy)[:-6]
     outgoing: Outgoing = {}
     news: list[Effect] = []
-    watched = witness.watch(link, iter([encode(copy), unreadable]), outgoing, [], news)
+    watched = witness.watch(link, [encode(copy), unreadable], outgoing, [], news)
     next(watched)
     news.append(Deliver(copy))
     outgoing[other] = [encode(copy.onward(3, ()))]
     assert list(watched) == [unreadable]
+    witness.noticed(news)
     witness.injected(Bound(1, 9, 4, 7, 1, "a/b", b"21.5"))
     name, size = (9, 4, 7, 1, "a/b", 4), len(encode(copy))
     assert told == [
@@ -159,8 +160,15 @@ def test_frames_of_who_is_no_neighbour_are_left_to_the_node():
     told: list[schema.Any] = []
     witness = Witness(told.append, (1, 1), 1, lambda: 5)
     frame = encode(Publication(NodeId(9), 4, 1, 0, "a/b", b"21.5"))
-    assert list(witness.watch(LinkId(7), iter([frame]), {}, [], [])) == [frame]
+    assert list(witness.watch(LinkId(7), [frame], {}, [], [])) == [frame]
     assert told == []
+
+
+def test_what_is_no_copy_is_told_although_no_publication_is():
+    told: list[schema.Any] = []
+    witness = Witness(told.append, (1, 1), 0, lambda: 5)
+    witness.noticed([Duplicate(NodeId(9), 2), Gap(NodeId(9), 4, 1, 2, "new epoch")])
+    assert told == [schema.Gap(5, 9, 4, 1, 2, "new epoch")]
 
 
 def test_none_tells_of_links_and_control_and_of_no_publication():

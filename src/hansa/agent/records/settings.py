@@ -9,6 +9,9 @@ from hansa.journal.settings import JournalSettings
 TELEMETRY = "telemetry"
 """The directory of telemetry in the state directory."""
 
+ONE_IN_MAX = 65_536
+"""The last 16 bits of a publication's number decide whether telemetry tells of it."""
+
 WORDS = {"off": 0, "none": 0, "all": 1}
 
 
@@ -18,7 +21,8 @@ class Sample(str):
     def __new__(cls, value: object) -> "Sample":
         """Read a setting; raise ValueError if it is none."""
         text = str(value)
-        if text not in WORDS and not (text.isascii() and text.isdecimal() and int(text) > 0):
+        is_number = text.isascii() and text.isdecimal() and 0 < int(text) <= ONE_IN_MAX
+        if text not in WORDS and not is_number:
             raise ValueError(text)
         return super().__new__(cls, text)
 

@@ -4,9 +4,8 @@ The forwarding plane knows nothing of this: what became of a copy is read from w
 lists that it fills. Of a copy that is not chosen only the number is looked at.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from zlib import crc32
 
 from hansa.errors import InvalidFrame
 from hansa.journal.records import Bound
@@ -16,67 +15,66 @@ from hansa.protocol.plane import Deliveries, Outgoing
 from hansa.protocol.vocabulary import LinkId
 from hansa.protocol.wire import GROUP, HEAD, PLAIN, PUBLICATION, decode_publication
 from hansa.telemetry import schema
-from hansa.telemetry.narrator import Narrator, chosen, names_of
+from hansa.telemetry.narrator import Name, Narrator, Put, chosen, chosen_ends, names_of
 
 Marks = dict[LinkId, int]
 """How many frames waited for each link."""
 
-_NUMBER = slice(21, 29)
-_QOS = 3
+_END = slice(27, 29)
+"""The last two bytes of a publication's number, by which it is chosen."""
+_OF_COPIES = (effects.Duplicate, effects.Dropped, effects.Ignored)
 _HEAD_BYTES = HEAD.size
 _GROUP_BYTES = GROUP.size
-
-Name = tuple[int, int, int, int, str, int]
-"""Origin, life, number, QoS, topic and bytes of the payload."""
 
 
 class Witness(Narrator):
     """A narrator for the live agent."""
 
+    def __init__(
+        self, put: Put, identity: tuple[int, int], sample: int, clock: Callable[[], int]
+    ) -> None:
+        """As of a narrator."""
+        super().__init__(put, identity, sample, clock)
+        self._ends = chosen_ends(sample)
+
     def watch(
         self,
         link: LinkId,
-        frames: Iterator[bytes],
+        frames: list[bytes],
         outgoing: Outgoing,
         deliveries: Deliveries,
         news: list[Effect],
     ) -> Iterator[bytes]:
         """Return the frames; whoever takes the next one has put what became of the one before into
         these lists. Frames that are no publications are told by `handled`."""
-        if not self.sample:
-            return frames
-        return self._watch(link, frames, outgoing, deliveries, news)
+        ends, end = self._ends, _END
+        some = self.sample > 1 and [data for data in frames if data[end] in ends]
+        if some or self.sample == 1:
+            return self._watch(link, frames, outgoing, deliveries, news)
+        return iter(frames)
 
     def _watch(
         self,
         link: LinkId,
-        frames: Iterator[bytes],
+        frames: list[bytes],
         outgoing: Outgoing,
         deliveries: Deliveries,
         news: list[Effect],
     ) -> Iterator[bytes]:
-        sample = self.sample
+        every, ends, end = self.sample == 1, self._ends, _END
         for data in frames:
-            if (
-                len(data) < _HEAD_BYTES
-                or data[0] != PUBLICATION
-                or self.peer(link) is None  # then the node takes them one by one
-            ):
+            if not every and data[end] not in ends:
                 yield data
-            elif data[1] & _QOS:
-                marks, told = self.marks(outgoing), len(news)
-                yield data
-                with suppress(InvalidFrame):  # then it was none, and is counted
-                    copy = decode_publication(data)
-                    self._take(self.clock(), copy, link, news[told:])
-                    if chosen(copy.number, sample):
-                        name, hops = names_of(copy), copy.hops + 2
-                        self._tell_sent(self.clock(), name, hops, marks, outgoing)
-            elif sample == 1 or crc32(data[_NUMBER]) % sample == 0:
-                marks, delivered, told = self.marks(outgoing), len(deliveries), len(news)
-                yield data
+                continue
+            peer = self.peer(link)
+            if len(data) < _HEAD_BYTES or data[0] != PUBLICATION or peer is None:
+                yield data  # without a neighbour the node takes them one by one
+                continue
+            marks, delivered, told = self.marks(outgoing), len(deliveries), len(news)
+            yield data
+            with suppress(InvalidFrame):  # then it was none, and is counted
                 name, hops = _read(data)
-                now, put, peer = self.clock(), self.put, self.peer(link)
+                now, put = self.clock(), self.put
                 put(schema.Received(now, *name, len(data), hops, peer))
                 for effect in news[told:]:
                     if isinstance(effect, effects.Duplicate):
@@ -86,8 +84,15 @@ class Witness(Narrator):
                 if len(deliveries) > delivered:
                     put(schema.Delivered(now, *name, hops))
                 self._tell_sent(now, name, hops + 1, marks, outgoing)
-            else:
-                yield data
+
+    def noticed(self, news: Iterable[Effect]) -> None:
+        """What passed in bytes brought news. Of the copies themselves `watch` tells."""
+        now = self.clock()
+        for effect in news:
+            if isinstance(effect, effects.Deliver):
+                self._take_in(effect.publication, effect.publication.hops + 1)
+            elif not isinstance(effect, _OF_COPIES):
+                self.told(now, effect)
 
     def marks(self, outgoing: Outgoing) -> Marks:
         """Remember how much goes out."""
@@ -100,20 +105,20 @@ class Witness(Narrator):
 
     def started(self, news: Iterable[Effect], marks: Marks, outgoing: Outgoing) -> None:
         """Publications of QoS 0 that clients here made have been added to what goes out."""
-        sample = self.sample
-        if not sample:
+        if not self.sample:
             return
+        every, ends, end = self.sample == 1, self._ends, _END
         now, seen = self.clock(), set()
         for link, queue in outgoing.items():
             for data in queue[marks.get(link, 0) :]:
-                if sample == 1 or crc32(data[_NUMBER]) % sample == 0:
+                if every or data[end] in ends:
                     name, hops = _read(data)
                     if name[2] not in seen:
                         seen.add(name[2])
                         self.put(schema.Captured(now, *name))
                     self.put(schema.Sent(now, *name, len(data), hops, self.peer(link)))
         for effect in news:
-            if isinstance(effect, effects.Dropped) and chosen(effect.number, sample):
+            if isinstance(effect, effects.Dropped) and chosen(effect.number, self.sample):
                 self.drop(now, effect)
 
     def injected(self, bound: Bound) -> None:
