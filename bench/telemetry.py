@@ -40,7 +40,7 @@ class Line:
     """One end of a link: what is sent waits for the other end to take it."""
 
     ordered, remote = True, "next door"
-    bytes_in = bytes_out = dropped = outstanding = 0
+    bytes_in = bytes_out = frames_out = dropped = outstanding = 0
 
     def __init__(self, number: int, dialled: bool) -> None:
         self.id = LinkId(number)
