@@ -174,6 +174,7 @@ def _draw(measured: "list[Measured]", directory: Path) -> None:
             value = getattr(each, name)
             if value is not None and (name != "lost" or each.recovered_s is not None):
                 panels.setdefault(each.trial, {})[each.strategy] = value
+        panels = {trial: bars for trial, bars in panels.items() if any(bars.values())}
         if panels:
             place = directory / f"{name.removesuffix('_ms').replace('_', '-')}.svg"
             place.write_text(draw(title, panels), encoding="utf-8")
