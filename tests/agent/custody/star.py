@@ -10,6 +10,8 @@ from tests.agent.process import Process, Scene
 from hansa.local.mosquitto import free_port
 
 RECEIVER, ORIGIN = 0, 1
+PATIENCE = 60.0
+"""Seconds: several processes start at once, maybe on a busy machine."""
 
 
 class Star:
@@ -65,7 +67,8 @@ class Star:
         )
 
     def wait_installed(self) -> None:
-        eventually(self.is_installed, "what the receiver wants installed everywhere")
+        what = "what the receiver wants installed everywhere"
+        eventually(self.is_installed, what, PATIENCE)
 
     def alarm(self, number: int, name: str) -> str:
         """Wait for an alarm, and return its text; it counts, too."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from tests.agent.custody.star import ORIGIN, RECEIVER, Star
+from tests.agent.custody.star import ORIGIN, PATIENCE, RECEIVER, Star
 from tests.agent.live import eventually
 from tests.agent.process import Scene
 from tests.agent.sure import SureClient
@@ -115,7 +115,7 @@ def deliver(scene: Scene, directory: Path, crash: Crash) -> list[bytes]:
         subscriber.read_for(0.05)
         return federation.is_idle() and len(subscriber.received) >= wanted
 
-    eventually(all_came, f"all of it; {len(subscriber.received)} came")
+    eventually(all_came, "all of it", PATIENCE)
     came = subscriber.read_until(wanted)
     assert federation.crashes == len(crash.points)
     for client in (subscriber, *publishers):
