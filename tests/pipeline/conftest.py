@@ -14,12 +14,16 @@ if TYPE_CHECKING:
 
 HERE = Path(__file__).parent
 
+TIMEOUT_S = 600
+"""For a test that uses Spark: on a busy machine its start alone takes a minute."""
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Keep what needs Spark in one process of the test run."""
     for item in items:
         if item.path.is_relative_to(HERE) and "spark" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.xdist_group("spark"))
+            item.add_marker(pytest.mark.timeout(TIMEOUT_S))
 
 
 @pytest.fixture(scope="session")

@@ -25,6 +25,7 @@ TRACEBACK = "HANSA_TRACEBACK"
 """The variable that makes a fault of ours show its traceback."""
 
 COMMANDS = {
+    "advise": "say what a recorded federation would better change, and what that brings",
     "agent": "run one agent beside its broker",
     "chaos": "break a live federation on purpose, and account for every publication",
     "demo": "watch real brokers carry a message once, lose an agent and a broker, and heal",
@@ -59,6 +60,7 @@ Commands:
   chaos       {COMMANDS["chaos"]}
   pipeline    {COMMANDS["pipeline"]}
   report      {COMMANDS["report"]}
+  advise      {COMMANDS["advise"]}
 
   -h, --help  this; `hansa COMMAND --help` explains a command and its options
   --version   print the version

@@ -1,0 +1,130 @@
+"""Reads a recorded federation from the tables of a lake, on Spark."""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from hansa.advice.recorded import LINK_MS, Flow, Publication, Recorded
+from hansa.errors import UsageError
+from hansa.protocol.settings import ProtocolSettings
+from hansa.protocol.topics import split_share
+from hansa.topology.graph import pair
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+    from pyspark.sql import DataFrame, Row
+
+SAMPLE_MAX = 2_000
+"""Publications that are replayed at most: the newest."""
+FLOWS_MAX = 10_000
+"""Pairs of a broker and a topic that count at most: those with the most publications."""
+
+
+def load(
+    tables: "Mapping[str, DataFrame]", run: str | None, protocol: ProtocolSettings
+) -> Recorded:
+    """Return the federation of one run; without one, of the only run that there is."""
+    run = _run(tables["runs"], run, protocol)
+    of_run = {
+        name: table.where(table["run"] == run) for name, table in tables.items() if name in USED
+    }
+    named = {row["node"]: row["name"] for row in of_run["nodes"].collect()}
+    if len(set(named.values())) < len(named):
+        named = {node: node for node in named}
+    return Recorded(
+        nodes=tuple(named[node] for node in sorted(named)),
+        links=_links(of_run["links"], named),
+        wants=_wants(of_run["memberships"], named),
+        flows=_flows(of_run["publications"], named),
+        cores=_cores(of_run["control_events"], named),
+        sample=_sample(of_run["publications"], named),
+        protocol=protocol,
+    )
+
+
+USED = ("nodes", "links", "memberships", "publications", "control_events")
+
+
+def _run(runs: "DataFrame", run: str | None, protocol: ProtocolSettings) -> str:
+    found = {row["run"]: row for row in runs.collect()}
+    if not found:
+        raise UsageError("this lake has no telemetry: switch it on (docs/telemetry.md), and record")
+    if run is None and len(found) > 1:
+        raise UsageError(f"this lake has {len(found)} runs; say which: --run {min(found)}")
+    run = run or next(iter(found))
+    if run not in found:
+        raise UsageError(
+            f"there is no run {run!r} in this lake; there are {', '.join(sorted(found))}"
+        )
+    strategy = found[run]["strategy"] or protocol.strategy
+    if strategy != protocol.strategy:
+        raise UsageError(f"this run's strategy is {strategy}; advice is for {protocol.strategy}")
+    return run
+
+
+def _links(links: "DataFrame", named: Mapping[str, str]) -> dict[tuple[str, str], float]:
+    """Those that stood at the end, both ends having said so or not."""
+    return {
+        pair(named[row["a"]], named[row["b"]]): LINK_MS if row["rtt_ms"] is None else row["rtt_ms"]
+        for row in links.where("ups > downs").orderBy("a", "b").collect()
+        if row["a"] in named and row["b"] in named
+    }
+
+
+def _wants(memberships: "DataFrame", named: Mapping[str, str]) -> dict[str, frozenset[str]]:
+    """What clients wanted at the end. A shared subscription is taken for a plain one."""
+    wanted = memberships.where("relation = 'wanted' and until_ns is null")
+    found: dict[str, set[str]] = {}
+    for row in wanted.select("node", "group").distinct().collect():
+        found.setdefault(named[row["node"]], set()).add(split_share(row["group"])[1])
+    return {node: frozenset(filters) for node, filters in found.items()}
+
+
+def _flows(publications: "DataFrame", named: Mapping[str, str]) -> tuple[Flow, ...]:
+    from pyspark.sql import functions as F
+
+    grouped = (
+        publications.groupBy("origin", "topic")
+        .agg(F.count("*").alias("publications"), F.avg("payload_bytes").alias("payload_bytes"))
+        .orderBy("publications", "origin", "topic", ascending=[False, True, True])
+    )
+    return tuple(
+        Flow(named[row["origin"]], row["topic"], row["publications"], row["payload_bytes"])
+        for row in grouped.limit(FLOWS_MAX).collect()
+    )
+
+
+def _cores(control_events: "DataFrame", named: Mapping[str, str]) -> dict[str, str]:
+    from pyspark.sql import functions as F
+
+    elected = control_events.where("kind = 'core_elected' and `group` <> ''")
+    newest = elected.groupBy("group").agg(F.max_by("core", "time_ns").alias("core"))
+    return {row["group"]: named[row["core"]] for row in newest.collect() if row["core"] in named}
+
+
+def _sample(publications: "DataFrame", named: Mapping[str, str]) -> tuple[Publication, ...]:
+    newest = publications.orderBy("time_ns", "origin", "seq", ascending=False).limit(SAMPLE_MAX)
+    rows: list[Row] = newest.orderBy("time_ns", "origin", "seq").collect()
+    return tuple(
+        Publication(
+            (row["time_ns"] - rows[0]["time_ns"]) / 1e9,
+            named[row["origin"]],
+            row["topic"],
+            row["payload_bytes"],
+        )
+        for row in rows
+    )
+
+
+def on_executors(
+    context: "SparkContext",
+) -> Callable[[Callable[[Any], Any], list[Any]], Iterable[Any]]:
+    """Return what applies a function to many things on Spark's executors, in order."""
+
+    def spread(work: Callable[[Any], Any], items: list[Any]) -> Iterable[Any]:
+        if not items:
+            return []
+        slices = min(len(items), 4 * context.defaultParallelism)
+        done: list[Any] = context.parallelize(items, slices).map(work).collect()
+        return done
+
+    return spread

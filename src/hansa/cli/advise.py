@@ -1,0 +1,120 @@
+"""`hansa advise`: what a recorded federation would better change, and what that would bring."""
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+
+from hansa.advice.adviser import advise
+from hansa.advice.proposals import Advice
+from hansa.cli import arguments
+from hansa.cli.arguments import Parser, one_of, whole
+from hansa.protocol.settings import Metric, ProtocolSettings
+
+DEGREE_MAX = 5
+ADVICE_MAX = 5
+
+EXAMPLES = """\
+  hansa advise --lake lake                     of the live federation that was recorded
+  hansa advise --lake lake --degree 3          nobody may have more than three neighbours
+  hansa advise --lake lake --json              for the topology manager
+
+exit code: 0 also if there is nothing to say; 2 bad input, 70 a fault of Hansa itself
+"""
+
+
+def run(given: Sequence[str]) -> int:
+    """Run the command with these arguments and return its exit code."""
+    args = _parser().parse_args(given)
+
+    from hansa.advice.loading import load, on_executors
+    from hansa.pipeline.lake import Lake
+
+    lake = Lake(args.lake)
+    lake.tables()
+
+    from hansa.pipeline.job import views
+    from hansa.pipeline.session import session
+
+    spark = session(args.master)
+    settings = replace(
+        ProtocolSettings(),
+        redundancy=args.redundancy,
+        metric=Metric(args.metric),
+        group_depth=args.group_depth,
+    )
+    recorded = load(views(spark, lake), args.run, settings)
+    print(
+        f"hansa: {len(recorded.nodes)} nodes, {len(recorded.links)} links, traffic on"
+        f" {len(recorded.flows)} topics; {len(recorded.sample)} publications are replayed",
+        file=sys.stderr,
+    )
+    found = advise(recorded, args.degree, args.most, on_executors(spark.sparkContext))
+    if args.json:
+        print(json.dumps({"advice": [each.as_json() for each in found]}, indent=2))
+    else:
+        _show(list(found))
+    return 0
+
+
+def _parser() -> Parser:
+    made = Parser(
+        "hansa advise",
+        "From what was recorded (`hansa pipeline run` with telemetry): links to add or drop,\n"
+        "where cores should sit, filters to join, clients better connected elsewhere. Every\n"
+        "change is reckoned on Spark, the best replayed in the simulator before it is said.",
+        EXAMPLES,
+    )
+    made.add_argument(
+        "--lake", type=arguments.path, required=True, metavar="DIR", help="where the tables are"
+    )
+    made.add_argument("--master", metavar="URL", help="a Spark cluster; without it, this machine")
+    made.add_argument("--run", metavar="NAME", help="which run of the lake, if there are several")
+    made.add_argument(
+        "--degree", type=whole(1, 64, "neighbours"), default=DEGREE_MAX, metavar="N",
+        help=f"neighbours that a node may have at most (default {DEGREE_MAX})",
+    )  # fmt: skip
+    made.add_argument(
+        "--most", type=whole(1, 50, "pieces of advice"), default=ADVICE_MAX, metavar="N",
+        help=f"give so much advice at most (default {ADVICE_MAX}); each counts on those before it",
+    )  # fmt: skip
+    made.add_argument(
+        "--redundancy", type=whole(1, 16, "parents"), default=2, metavar="N",
+        help="as the federation has it (default 2)",
+    )  # fmt: skip
+    made.add_argument(
+        "--metric", type=one_of(Metric), default=Metric.HOPS, metavar="hops|rtt",
+        help="as the federation has it (default hops)",
+    )  # fmt: skip
+    made.add_argument(
+        "--group-depth", type=whole(0, 32, "levels"), default=0, metavar="N",
+        help="as the federation has it (default 0)",
+    )  # fmt: skip
+    made.add_argument("--json", action="store_true", help="print JSON instead of text")
+    return made
+
+
+def _show(found: list[Advice]) -> None:
+    from hansa.cli.results import console, table
+
+    out = console()
+    if not found:
+        out.print("nothing to advise: no change would save a fifth of delay, bytes or groups")
+        return
+    for number, advice in enumerate(found, 1):
+        out.print(f"[bold]{number}. {advice.proposal.text}[/bold]", soft_wrap=True)
+        made = table("", ">now", ">predicted", ">replayed")
+        for name, title in TITLES.items():
+            (_, predicted), (before, shown) = advice.reckoned, advice.replayed
+            change = advice.reckoned[0].change(predicted, name)
+            after = before.change(shown, name)
+            made.add_row(title, f"{getattr(before, name):.4g}", f"{change:+.0%}", f"{after:+.0%}")
+        out.print(made)
+
+
+TITLES = {
+    "delay_ms": "delay, ms",
+    "bytes": "bytes per publication",
+    "copies": "copies per publication",
+    "groups": "groups",
+}
