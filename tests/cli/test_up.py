@@ -157,8 +157,9 @@ def test_bad_arguments_are_refused(arguments, complaint):
 
 
 def test_telemetry_without_a_place_that_stays_is_refused():
-    with pytest.raises(UsageError, match="--telemetry needs --keep DIR"):
-        up.run(["ring:3", "--telemetry", "all"])
+    for given in (["--telemetry", "all"], ["--record", "plant/#"]):
+        with pytest.raises(UsageError, match="--telemetry and --record need --keep DIR"):
+            up.run(["ring:3", *given])
 
 
 def test_with_a_manager_the_links_are_its_business(tmp_path):

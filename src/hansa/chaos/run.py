@@ -29,6 +29,8 @@ class Play:
     """How long there is trouble."""
     rate: float = 100.0
     """Publications per second of each publisher."""
+    keep: Path | None = None
+    """Where to keep everything, with telemetry of agents and faults."""
     drain_s: float = 60.0
     """How long everything may take to arrive after the last trouble."""
 
@@ -56,7 +58,7 @@ async def play(
     """Play it on real brokers and agents; write the history to a file if asked to."""
     chance = random.Random(f"{plan.seed} {plan.scenario.name}")
     told("starting brokers and agents")
-    stage = await set_up(parse(plan.topology, plan.seed), {})
+    stage = await set_up(parse(plan.topology, plan.seed), plan.keep)
     try:
         publishers, subscribers = _cast(plan.scenario, stage, chance)
         await stage.populate(publishers, subscribers, plan.rate)

@@ -9,10 +9,12 @@ import os
 import signal
 from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from hansa.agent.brokers.connection import BrokerAddress
 from hansa.chaos.account import Account
 from hansa.chaos.clients import Publisher, Subscriber
+from hansa.chaos.faults import Faults
 from hansa.chaos.history import Event
 from hansa.errors import UsageError
 from hansa.local.federation import Cable, LocalFederation
@@ -32,6 +34,8 @@ class Stage:
     """All that a scenario can reach."""
 
     federation: LocalFederation
+    faults: Faults | None = None
+    """Writes down what is done, if somebody wants to read it."""
     publishers: list[Publisher] = field(default_factory=list)
     subscribers: list[Subscriber] = field(default_factory=list)
     account: Account = field(default_factory=lambda: Account({}))
@@ -102,11 +106,18 @@ class Stage:
         await asyncio.gather(*(publisher.pause() for publisher in self.publishers))
         await asyncio.gather(*(client.stop() for client in self._clients))
         await self.federation.stop()
+        if self.faults:
+            self.faults.close()
 
     # ------------------------------------------------------------ breaking and mending
 
+    def _note(self, what: str, *places: int) -> None:
+        if self.faults:
+            self.faults.note(what, *places)
+
     async def kill_agent(self, place: int) -> None:
         """Kill -9."""
+        self._note("crash", place)
         self._hanging.discard(place)
         self._dead.add(place)
         await self._signal(place, signal.SIGKILL)
@@ -114,18 +125,21 @@ class Stage:
     async def start_agent(self, place: int) -> None:
         """Start an agent that was killed."""
         if place in self._dead:
+            self._note("restart", place)
             self._dead.discard(place)
             await self.federation.start_agent(place)
 
     async def hang_agent(self, place: int) -> None:
         """SIGSTOP."""
         if place not in self._dead:
+            self._note("freeze", place)
             self._hanging.add(place)
             await self._signal(place, signal.SIGSTOP)
 
     async def wake_agent(self, place: int) -> None:
         """SIGCONT."""
         if place in self._hanging:
+            self._note("thaw", place)
             self._hanging.discard(place)
             await self._signal(place, signal.SIGCONT)
 
@@ -140,6 +154,7 @@ class Stage:
 
     async def restart_broker(self, place: int) -> None:
         """Stop a broker gently and start it again: it keeps its sessions."""
+        self._note("restart-broker", place)
         broker = self.federation.nodes[place].broker
         assert broker.process is not None
         await end(broker.process)
@@ -147,11 +162,13 @@ class Stage:
 
     def cut(self, a: int, b: int) -> None:
         """Let nothing pass between two neighbours, and tell nobody."""
+        self._note("silence", a, b)
         self._cut.add((a, b))
         self.federation.cut(a, b)
 
     def mend(self, a: int, b: int) -> None:
         """Undo `cut`."""
+        self._note("mend", a, b)
         self._cut.discard((a, b))
         self.federation.mend(a, b)
 
@@ -181,14 +198,20 @@ class Stage:
             await self.start_agent(place)
 
 
-async def set_up(topology: Topology, settings: dict[str, str]) -> Stage:
-    """Start a federation whose brokers keep what they hold when they are stopped gently."""
+async def set_up(topology: Topology, keep: Path | None = None) -> Stage:
+    """Start a federation whose brokers keep what they hold when they are stopped gently. With a
+    directory all of it is kept there, and agents and faults write telemetry."""
     cable = Cable(can_cut=True)
-    federation = LocalFederation(topology, settings, cable=cable, persistent=True)
+    settings = {"HANSA_TELEMETRY_SAMPLE": "all"} if keep else {}
+    federation = LocalFederation(topology, settings, cable=cable, persistent=True, directory=keep)
+    faults: Faults | None = None
     try:
         await federation.start()
         await federation.wait_until_converged()
+        if keep:
+            statuses = [await asyncio.to_thread(node.status) for node in federation.nodes]
+            faults = Faults(keep, [int(str(status["node"]), 16) for status in statuses])
     except (UsageError, asyncio.CancelledError):
         await federation.stop()
         raise
-    return Stage(federation)
+    return Stage(federation, faults)

@@ -10,7 +10,7 @@ from hansa.chaos import bridges
 from hansa.chaos.run import Outcome, Play, play
 from hansa.chaos.scenarios import SCENARIOS
 from hansa.chaos.verdict import Verdict
-from hansa.cli.arguments import Parser, amount, one_of, seed
+from hansa.cli.arguments import Parser, amount, one_of, path, seed
 from hansa.cli.results import console, table
 
 EXAMPLES = """\
@@ -25,7 +25,8 @@ def run(arguments: Sequence[str]) -> int:
     names = list(SCENARIOS) if "all" in given.scenarios else list(dict.fromkeys(given.scenarios))
     outcomes: dict[str, Outcome] = {}
     for name in names:
-        plan = Play(SCENARIOS[name], given.topology, given.seed, given.seconds, given.rate)
+        keep = given.keep / name if given.keep else None
+        plan = Play(SCENARIOS[name], given.topology, given.seed, given.seconds, given.rate, keep)
         outcomes[name] = _play(plan, given.history)
     if given.compare:
         for name, trouble in bridges.TROUBLES.items():
@@ -81,6 +82,12 @@ def _parser() -> Parser:
     )
     parser.add_argument(
         "--history", type=Path, metavar="FILE", help="keep what clients saw, as JSON lines"
+    )
+    parser.add_argument(
+        "--keep",
+        type=path,
+        metavar="DIR",
+        help="keep everything in DIR, by scenario and node, with telemetry of agents and faults",
     )
     parser.add_argument(
         "--compare", action="store_true", help="also let a pair of bridged Mosquittos try"

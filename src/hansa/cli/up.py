@@ -69,8 +69,10 @@ def _settings(given: argparse.Namespace) -> dict[str, str]:
         settings["HANSA_PROTOCOL_STRATEGY"] = given.strategy
     if given.telemetry is not None:
         settings["HANSA_TELEMETRY_SAMPLE"] = given.telemetry
-        if given.keep is None:
-            raise UsageError("--telemetry needs --keep DIR: without it nothing stays")
+    if given.record is not None:
+        settings["HANSA_RECORD"] = ",".join(given.record)
+    if given.keep is None and (given.telemetry or given.record):
+        raise UsageError("--telemetry and --record need --keep DIR: without it nothing stays")
     if given.link_loss and given.transport != "udp":
         raise UsageError("--link-loss needs --link udp: a stream loses nothing")
     if given.manager and (given.transport != "tcp" or given.link_delay or given.link_loss):
@@ -141,6 +143,12 @@ def _parser() -> Parser:
         type=sample,
         metavar="none|all|N",
         help="let all agents write what they do as records, of publications none, all or 1 in N",
+    )
+    parser.add_argument(
+        "--record",
+        action="append",
+        metavar="FILTER",
+        help="let all agents record what their clients publish there; may be repeated",
     )
     parser.add_argument(
         "--ready-file",

@@ -1,0 +1,52 @@
+"""Faults that are made on purpose are told as a simulation tells them."""
+
+import asyncio
+from pathlib import Path
+
+from hansa.chaos.faults import FOLDER, Faults
+from hansa.chaos.stage import set_up
+from hansa.simulator.topologies import parse
+from hansa.telemetry import schema
+from hansa.telemetry.reader import rows
+
+
+def told(path: Path) -> list[tuple[str, int | None, int | None]]:
+    records = [row.record for row in rows(path / FOLDER)]
+    return [(r.what, r.target, r.peer) for r in records if isinstance(r, schema.Fault)]
+
+
+def test_a_fault_names_what_was_done_and_to_whom(tmp_path):
+    faults = Faults(tmp_path, [70, 71])
+    faults.note("silence", 0, 1)
+    faults.note("crash", 1)
+    faults.close()
+    assert told(tmp_path) == [("silence 0-1", 70, 71), ("crash 1", 71, None)]
+    assert {row.node for row in rows(tmp_path / FOLDER)} == {schema.OBSERVER}
+
+
+def test_every_hand_that_breaks_something_is_told_beside_what_agents_tell(mosquitto, tmp_path):
+    async def play() -> None:
+        stage = await set_up(parse("line:2", 1), tmp_path / "kept")
+        try:
+            stage.cut(0, 1)
+            stage.mend(0, 1)
+            await stage.hang_agent(0)
+            await stage.wake_agent(0)
+            await stage.restart_broker(0)
+            await stage.kill_agent(1)
+            await stage.start_agent(1)
+        finally:
+            await stage.close()
+
+    asyncio.run(play())
+    agents = tmp_path / "kept"
+    nodes = [next(iter(rows(agents / place / "agent" / "telemetry"))).node for place in "01"]
+    assert told(agents) == [
+        ("silence 0-1", *nodes),
+        ("mend 0-1", *nodes),
+        ("freeze 0", nodes[0], None),
+        ("thaw 0", nodes[0], None),
+        ("restart-broker 0", nodes[0], None),
+        ("crash 1", nodes[1], None),
+        ("restart 1", nodes[1], None),
+    ]
