@@ -152,10 +152,7 @@ def load(path: Path | None, environment: Mapping[str, str] = os.environ) -> Agen
 
 def _check(settings: AgentSettings) -> None:
     """Refuse what cannot work, naming the setting and what to change."""
-    if settings.mode not in MODES:
-        raise UsageError(f"mode must be one of {', '.join(MODES)}, not {settings.mode!r}")
-    if settings.mode == "mqtt-fed" and settings.broker.observer == "embedded":
-        raise UsageError('mode = "mqtt-fed" needs a broker with MQTT 5, which embedded is not')
+    _check_mode(settings)
     if settings.log not in LOG_LEVELS:
         raise UsageError(f"log must be one of {', '.join(LOG_LEVELS)}, not {settings.log!r}")
     if len(settings.title.encode()) > LABEL_BYTES_MAX:
@@ -177,6 +174,15 @@ def _check(settings: AgentSettings) -> None:
     check_link(settings.link)
     check_mqtt_fed(settings.mqtt_fed)
     check_topology(settings.topology, settings.link)
+
+
+def _check_mode(settings: AgentSettings) -> None:
+    if settings.mode not in MODES:
+        raise UsageError(f"mode must be one of {', '.join(MODES)}, not {settings.mode!r}")
+    if settings.mode == "mqtt-fed" and settings.broker.observer == "embedded":
+        raise UsageError('mode = "mqtt-fed" needs a broker with MQTT 5, which embedded is not')
+    if settings.mode == "mqtt-fed" and (settings.record or settings.telemetry.is_on):
+        raise UsageError('mode = "mqtt-fed" keeps no journal: leave out record and [telemetry]')
 
 
 def _check_record(filters: tuple[str, ...]) -> None:

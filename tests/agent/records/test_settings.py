@@ -40,3 +40,9 @@ def test_segments_are_small_enough_for_retention_to_drop_some():
     assert (journal.segment_bytes, journal.retention_bytes) == (250_000, 1_000_000)
     with pytest.raises(UsageError, match="retention_bytes must be at least 1"):
         TelemetrySettings(retention_bytes=0)
+
+
+@pytest.mark.parametrize("given", [{"HANSA_RECORD": "a"}, {"HANSA_TELEMETRY_SAMPLE": "all"}])
+def test_who_keeps_no_journal_cannot_be_asked_to_write(given):
+    with pytest.raises(UsageError, match="leave out record and .telemetry."):
+        load(None, {"HANSA_MODE": "mqtt-fed", **given})
