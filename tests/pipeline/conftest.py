@@ -13,13 +13,11 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 HERE = Path(__file__).parent
-
-TIMEOUT_S = 600
-"""For a test that uses Spark: on a busy machine its start alone takes a minute."""
+TIMEOUT_S = 900
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep what needs Spark in one process of the test run."""
+    """Keep what needs Spark in one process of the test run; the first test waits for a JVM."""
     for item in items:
         if item.path.is_relative_to(HERE) and "spark" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.xdist_group("spark"))
