@@ -26,6 +26,16 @@ def test_compare_speaks_json_and_the_same_seed_says_the_same(capsys):
     assert [score["rule"] for score in json.loads(said[0])][0] == "paper"
 
 
+def test_churn_says_what_became_of_it(capsys):
+    given = ["topology", "churn", "--nodes", "5", "--minutes", "1", "--manager-is", "up"]
+    assert main(given) == 0
+    said = capsys.readouterr().out
+    assert "5 nodes, 1 minutes, manager up, seed 1" in said
+    assert "link changes per hour" in said
+    assert main([*given, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["violations"] == []
+
+
 @pytest.fixture
 def served(tmp_path):
     running = Served(f"sqlite:///{tmp_path / 'm.db'}")

@@ -96,8 +96,10 @@ def test_a_chart_shows_who_is_known_and_who_is_in_reach_as_it_is_now():
     chart = wire.nodes[1].chart
     assert sorted(chart.known) == sorted(chart.reachable) == [ONE, TWO]
     assert list(chart.neighbours) == [TWO]
+    before = chart.digest
     wire.cut("1-2")
     wire.run(0.5)
     assert sorted(chart.known) == [ONE, TWO]
     assert sorted(chart.reachable) == [ONE]
     assert list(chart.neighbours) == []
+    assert chart.digest != before

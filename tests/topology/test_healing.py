@@ -9,8 +9,9 @@ from hansa.topology.healing import (
     Healer,
     Surroundings,
     Wishes,
-    heal,
     name_of,
+    share_of_plan,
+    strangers,
     surroundings,
 )
 from hansa.topology.planner import Limits
@@ -31,38 +32,36 @@ def always() -> random.Random:
 
 
 def test_in_a_sound_federation_a_node_wishes_for_nothing():
-    assert heal(surroundings_of("a", "a-b b-c a-c"), frozenset(), LIMITS, always()) == Wishes()
+    assert share_of_plan(surroundings_of("a", "a-b b-c a-c"), LIMITS) == Wishes()
 
 
 def test_alone_it_dials_as_many_of_those_it_knows_as_it_should_have():
-    wishes = heal(surroundings_of("a", "", "bcd"), frozenset(), LIMITS, random.Random(1))
-    assert len(wishes.dial) == 2
-    assert set(wishes.dial) <= set("bcd")
-    assert heal(surroundings_of("a", ""), frozenset(), LIMITS, random.Random(1)) == Wishes()
+    alone = surroundings_of("a", "", "bcd")
+    dialled = strangers(alone, "bcd", LIMITS, random.Random(1))
+    assert len(dialled) == 2
+    assert set(dialled) <= set("bcd")
+    assert strangers(alone, "", LIMITS, random.Random(1)) == []
 
 
 def test_both_ends_of_a_line_close_the_ring_and_nobody_else_does():
-    dialled = {
-        me: heal(surroundings_of(me, "a-b b-c c-d"), frozenset(), LIMITS, always()).dial
-        for me in "abcd"
-    }
+    dialled = {me: share_of_plan(surroundings_of(me, "a-b b-c c-d"), LIMITS).dial for me in "abcd"}
     assert dialled == {"a": ("d",), "b": (), "c": (), "d": ("a",)}
 
 
 def test_who_is_out_of_reach_is_tried_now_and_then():
     known = surroundings_of("a", "a-b b-c a-c", absent="x")
     chance = random.Random(7)
-    tried = sum(heal(known, frozenset(), LIMITS, chance).dial == ("x",) for _ in range(900))
+    tried = sum(strangers(known, "x", LIMITS, chance) == ["x"] for _ in range(900))
     assert 500 < tried < 700  # two of three nodes each time
 
 
 def test_with_too_many_neighbours_it_gives_up_only_links_of_its_own():
     links = " ".join(f"{a}-{b}" for a in "abcde" for b in "abcde" if a < b)
-    wishes = heal(surroundings_of("a", links), frozenset("cd"), Limits(degree_max=3), always())
-    assert wishes.dial == ()
-    assert set(wishes.drop) <= set("cd")
-    others = heal(surroundings_of("a", links), frozenset(), Limits(degree_max=3), always())
-    assert others == Wishes()
+    known = surroundings_of("a", links)
+    healer = Healer(Limits(degree_max=3), always())
+    (drop,) = {healer.look(known, frozenset("bcde"), now).drop for now in (0.0, 1.0)}
+    assert drop == ("b", "c")
+    assert healer.look(known, frozenset("bcde") - set(drop), 2.0) == Wishes()
 
 
 def test_a_link_that_is_the_only_way_to_somebody_is_needed():
@@ -77,16 +76,15 @@ def test_nodes_that_know_each_other_find_together_whatever_links_they_have(count
     names = [f"n{number:02}" for number in range(count)]
     links = {pair(names[a], names[b]) for a, b in edges if a < b < count}
     chance = random.Random(data.draw(st.integers(0, 99)))
+    healers = {name: Healer(LIMITS, chance) for name in names}
     own: dict[str, set[str]] = {name: set() for name in names}
-    for _ in range(60):
+    for now in range(300):
         for me in names:
-            for part in parts(graph_of(names, links)):
-                if me in part:
-                    inside = frozenset(link for link in links if link[0] in part)
-                    absent = tuple(name for name in names if name not in part)
-                    known = Surroundings(me, tuple(part), absent, inside)
-                    break
-            wishes = heal(known, frozenset(own[me]), LIMITS, chance)
+            (part,) = [part for part in parts(graph_of(names, links)) if me in part]
+            inside = frozenset(link for link in links if link[0] in part)
+            absent = tuple(name for name in names if name not in part)
+            known = Surroundings(me, tuple(part), absent, inside)
+            wishes = healers[me].look(known, frozenset(own[me]), float(now))
             links |= {pair(me, other) for other in wishes.dial}
             links -= {pair(me, other) for other in wishes.drop}
             own[me] |= set(wishes.dial)

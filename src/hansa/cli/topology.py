@@ -27,6 +27,7 @@ EXAMPLES = """\
   hansa topology remove http://127.0.0.1:8080 3 7           a link that must not come back
   hansa topology drain http://127.0.0.1:8080 4              plan around a node that will leave
   hansa topology compare --nodes 100 --failed 0.3           the planner beside the paper's rule
+  hansa topology churn --nodes 20 --minutes 10              simulated: nodes come and go at random
 
 A manager that wants a token gets HANSA_MANAGER_TOKEN.
 """
@@ -35,8 +36,8 @@ A manager that wants a token gets HANSA_MANAGER_TOKEN.
 def run(given: Sequence[str]) -> int:
     """Run the command with these arguments and return its exit code."""
     args = _parser().parse_args(given)
-    if args.action == "compare":
-        return _compare(args)
+    if args.action in REHEARSALS:
+        return REHEARSALS[args.action](args)
     if args.manager is None:
         raise UsageError(f"hansa topology {args.action} needs the manager: http://host:8080")
     api = ManagerApi(args.manager, os.environ.get(TOKEN, ""))
@@ -132,6 +133,32 @@ def _compare(args: argparse.Namespace) -> int:
     return 0
 
 
+def _churn(args: argparse.Namespace) -> int:
+    from hansa.simulator.churn import ChurnOptions, churn
+    from hansa.simulator.steered import Mode
+
+    modes = tuple(Mode(mode) for mode in args.manager_is) or tuple(Mode)
+    result = churn(
+        ChurnOptions(
+            args.count, 60 * args.minutes, args.trouble, modes, args.degree_max, seed=args.seed
+        )
+    )
+    if args.json:
+        print(json.dumps(asdict(result), indent=2))
+    else:
+        print(
+            f"{args.count} nodes, {args.minutes:g} minutes, manager {', '.join(modes)},"
+            f" seed {args.seed}: {result.joined} joined, {result.failed} failed\n"
+            f"split {result.splits} times, {result.split_s_max:g} s at most;"
+            f" {result.parts_at_end} part at the end, {result.degree_max} neighbours at most\n"
+            f"QoS 1: {result.delivered} of {result.promised} promised deliveries\n"
+            f"{result.changes_per_hour:.0f} link changes per hour: {result.changes}"
+        )
+        for violation in result.violations:
+            print(f"broken: {violation}")
+    return 1 if result.violations or result.parts_at_end != 1 else 0
+
+
 def _show_scores(trial: Trial, scores: list[Score]) -> None:
     out = console()
     out.print(
@@ -156,13 +183,17 @@ def _show_scores(trial: Trial, scores: list[Score]) -> None:
     out.print(table)
 
 
+REHEARSALS = {"compare": _compare, "churn": _churn}
+"""What needs no manager."""
+
+
 def _parser() -> Parser:
     made = Parser(
         "hansa topology",
         "Look at the graph that a manager keeps and change it; or compare rules that make one.",
         EXAMPLES,
     )
-    made.add_argument("action", type=one_of((*ACTIONS, "compare")), help="what to do: see below")
+    made.add_argument("action", type=one_of((*ACTIONS, *REHEARSALS)), help="what to do: see below")
     made.add_argument("manager", nargs="?", metavar="URL", help="where the manager is")
     made.add_argument(
         "nodes", nargs="*", type=whole(0, NODE_MAX), metavar="NODE", help="nodes, by their numbers"
@@ -175,11 +206,11 @@ def _parser() -> Parser:
     made.add_argument("--undo", action="store_true", help="drain: take it back")
     made.add_argument(
         "--nodes", dest="count", type=whole(3, 200, "nodes"), default=30, metavar="N",
-        help="compare: nodes that join one by one (default 30)",
+        help="compare, churn: how many nodes (default 30)",
     )  # fmt: skip
     made.add_argument(
         "--degree-max", type=whole(3, 64, "neighbours"), default=5, metavar="N",
-        help="compare: neighbours of a node at most (default 5)",
+        help="compare, churn: neighbours of a node at most (default 5)",
     )  # fmt: skip
     made.add_argument(
         "--failed", type=amount(0.0, 0.9), default=0.2, metavar="PART",
@@ -187,7 +218,19 @@ def _parser() -> Parser:
     )  # fmt: skip
     made.add_argument(
         "--seed", type=arguments.seed, default=1, metavar="N",
-        help="compare: draws places and failures (default 1)",
+        help="compare, churn: draws places, failures, lies (default 1)",
     )  # fmt: skip
-    made.add_argument("--json", action="store_true", help="compare: print JSON, not a table")
+    made.add_argument(
+        "--minutes", type=amount(1, 1440, "minutes"), default=10.0, metavar="N",
+        help="churn: virtual minutes of trouble (default 10)",
+    )  # fmt: skip
+    made.add_argument(
+        "--trouble", type=amount(0.5, 3600, "s"), default=10.0, metavar="S",
+        help="churn: seconds between two troubles, on average (default 10)",
+    )  # fmt: skip
+    made.add_argument(
+        "--manager-is", action="append", default=[], type=one_of(("up", "away", "lying")),
+        metavar="up|away|lying", help="churn: what the manager is, in turn (default all three)",
+    )  # fmt: skip
+    made.add_argument("--json", action="store_true", help="compare, churn: print JSON")
     return made

@@ -29,6 +29,11 @@ class Chart:
         return self._overlay.graph.reachable
 
     @property
+    def digest(self) -> int:
+        """Return what differs when anything that nodes say of themselves does."""
+        return self._overlay.database.digest
+
+    @property
     def neighbours(self) -> Mapping[NodeId, Link]:
         """Return the links to the nodes that this one is linked to."""
         return self._overlay.neighbours.by_node

@@ -49,6 +49,7 @@ class Site:
     """One place of a world. The world moves it; it decides nothing."""
 
     __slots__ = (
+        "address",
         "backlog",
         "broker",
         "capacity",
@@ -74,6 +75,8 @@ class Site:
         self.place = place
         self.name = name
         self.capacity = capacity
+        self.address = ""
+        """Where others reach it, if links are made at run time."""
         self.broker = Broker()
         self.memory = memory
         self.generation = 0
@@ -122,6 +125,7 @@ class Site:
             key=memory.key,
             incarnation=memory.incarnation,
             name=self.name,
+            addresses=(self.address,) if self.address else (),
             capacity=self.capacity,
         )
         self.life += 1

@@ -7,8 +7,8 @@ now and then, as one of those who can.
 """
 
 import random
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from hansa.topology.graph import Name, Pair, bridges, graph_of, pair
 from hansa.topology.planner import Limits, Member, Situation, plan
@@ -82,27 +82,26 @@ def name_of(node: int) -> Name:
     return f"{node:016x}"
 
 
-def heal(
-    known: Surroundings, own: frozenset[Name], limits: Limits, chance: random.Random
-) -> Wishes:
-    """Return whom to dial, and which links to give up of those that this node dialled by its own
-    decision: `own`."""
-    if len(known.reach) == 1:
-        count = min(limits.neighbours, len(known.absent))
-        return Wishes(dial=tuple(sorted(chance.sample(known.absent, count))))
+def share_of_plan(known: Surroundings, limits: Limits) -> Wishes:
+    """Return what the planner would have this node do: whom to dial, which links to give up."""
     dial: list[Name] = []
     drop: list[Name] = []
     situation = Situation(tuple(Member(name) for name in known.reach), known.links, known.rtt_ms)
     for change in plan(situation, limits):
         if known.me in change.link:
             other = change.link[change.link[0] == known.me]
-            if change.kind == "add":
-                dial.append(other)
-            elif other in own:
-                drop.append(other)
-    if known.absent and chance.random() < TRIES / len(known.reach):
-        dial.append(chance.choice(known.absent))
+            (dial if change.kind == "add" else drop).append(other)
     return Wishes(tuple(dial), tuple(drop))
+
+
+def strangers(
+    known: Surroundings, due: Sequence[Name], limits: Limits, chance: random.Random
+) -> list[Name]:
+    """Return whom to dial of those out of reach that are due: enough neighbours if this node is
+    alone, else at most one, now and then."""
+    if len(known.reach) == 1:
+        return sorted(chance.sample(due, min(limits.neighbours, len(due))))
+    return [chance.choice(due)] if due and chance.random() < TRIES / len(known.reach) else []
 
 
 class Healer:
@@ -113,7 +112,8 @@ class Healer:
         """Start with nobody tried."""
         self.limits = limits
         self._chance = chance
-        self._wished: frozenset[Name] = frozenset()
+        self._before = Wishes()
+        self._planned: tuple[Surroundings, Limits, Wishes] | None = None
         self._tried: dict[Name, tuple[float, float]] = {}
 
     def look(
@@ -122,15 +122,22 @@ class Healer:
         """Return what to do now. Without `planning` somebody else plans: then only who is alone and
         who is out of reach matters."""
         self._tried = {name: at for name, at in self._tried.items() if name in known.absent}
-        due = tuple(name for name in known.absent if self._tried.get(name, (0, now))[1] <= now)
-        wishes = heal(replace(known, absent=due), own, self.limits, self._chance)
-        reach = set(known.reach)
-        inside = frozenset(name for name in wishes.dial if name in reach)
-        lasting = sorted(inside & self._wished) if planning else []
-        outside = [name for name in wishes.dial if name not in reach]
-        self._wished = inside
+        due = [name for name in known.absent if self._tried.get(name, (0, now))[1] <= now]
+        outside = strangers(known, due, self.limits, self._chance)
         for name in outside:
             pause, _ = self._tried.get(name, (PAUSE_MIN_S / 2, now))
             pause = min(2 * pause, PAUSE_MAX_S)
             self._tried[name] = (pause, now + pause * self._chance.uniform(0.5, 1.0))
-        return Wishes((*lasting, *outside), wishes.drop if planning else ())
+        if not planning:
+            self._before = Wishes()
+            return Wishes(tuple(outside))
+        share = self._share(known)
+        lasting = [name for name in share.dial if name in self._before.dial]
+        self._before = share
+        return Wishes((*lasting, *outside), tuple(name for name in share.drop if name in own))
+
+    def _share(self, known: Surroundings) -> Wishes:
+        """Plan, unless nothing has changed since the last time."""
+        if self._planned is None or self._planned[:2] != (known, self.limits):
+            self._planned = (known, self.limits, share_of_plan(known, self.limits))
+        return self._planned[2]

@@ -1,6 +1,7 @@
 """All that decides about an agent's links beyond its file, put together and run beside it."""
 
 import asyncio
+import logging
 import random
 from collections.abc import Callable
 from dataclasses import replace
@@ -9,17 +10,25 @@ from typing import Any
 from hansa.agent.brokers.connection import Connection
 from hansa.agent.driver import Driver
 from hansa.agent.links.exchange import Exchange
+from hansa.agent.links.link import Address
 from hansa.agent.settings import AgentSettings
 from hansa.agent.state import StateDirectory
 from hansa.agent.topology.client import ManagerClient, Told, Voice
 from hansa.agent.topology.http import ManagerRefused, ManagerSilent
 from hansa.agent.topology.probe import BrokerProbe
-from hansa.agent.topology.steering import Steering
 from hansa.errors import UsageError
 from hansa.mqtt import effects
+from hansa.protocol.viewing import Chart
 from hansa.protocol.vocabulary import Identity, NodeId
 from hansa.topology.healing import name_of
 from hansa.topology.planner import Limits
+from hansa.topology.steering import Steering
+
+log = logging.getLogger("hansa.agent")
+
+LOOK_S = 1.0
+LOOK_ALONE_S = 0.25
+"""Seconds between two looks, and while there is no neighbour at all."""
 
 WATCH_S = 0.25
 """Seconds between two looks at whether neighbours have changed: the manager hears of it at once."""
@@ -50,6 +59,33 @@ async def _nothing() -> dict[str, Any]:
     return {}
 
 
+class _Links:
+    """The agent's links, as its steering sees them."""
+
+    def __init__(self, chart: Chart, driver: Driver, exchange: Exchange) -> None:
+        self._chart = chart
+        self._driver = driver
+        self._exchange = exchange
+
+    def keep(self, address: str) -> None:
+        self._exchange.keep(address, _note_failure)
+
+    def forget(self, address: str) -> None:
+        self._exchange.forget(address)
+
+    def attempt(self, address: str) -> None:
+        self._exchange.attempt(address, _note_failure)
+
+    def close(self, node: NodeId, reason: str) -> None:
+        link = self._chart.neighbours.get(node)
+        if link is not None and (connection := self._driver.links.get(link.id)) is not None:
+            connection.close(reason)
+
+
+def _note_failure(address: Address, reason: str) -> None:
+    log.debug("not reached address=%s reason=%r", address, reason)
+
+
 class Guidance:
     """Runs beside an agent for as long as that runs; does nothing unless the settings say so."""
 
@@ -66,17 +102,15 @@ class Guidance:
         self._settings = settings
         self._state = state
         self._identity = identity
-        self._driver = driver
-        self._exchange = exchange
         self._chart = driver.node.chart
+        self._chance = random.Random()  # for back-off, not for secrets
         topology = settings.topology
         self._steering = Steering(
             self._chart,
             identity.node,
-            exchange,
-            self._close,
+            _Links(self._chart, driver, exchange),
             Limits(degree_max=topology.degree_max),
-            random.Random(),  # for back-off, not for secrets
+            self._chance,
         )
         self._client: ManagerClient | None = None
         self._probe: BrokerProbe | None = None
@@ -91,12 +125,13 @@ class Guidance:
         """Keep in touch with the manager, look after links, remember."""
         if not self._settings.topology.is_on:
             return
-        self._steering.restore(self._state.topology())
+        if not self._steering.restore(self._state.topology()):
+            log.warning("what was known of the topology cannot be read")
         if self._probe:
             self._probe.connection.keep()
         try:
             async with asyncio.TaskGroup() as group:
-                group.create_task(self._steering.run(self._is_planning))
+                group.create_task(self._look())
                 group.create_task(self._save())
                 if self._client:
                     group.create_task(self._client.run())
@@ -105,8 +140,15 @@ class Guidance:
             if self._probe:
                 await self._probe.connection.stop()
 
-    def _is_planning(self) -> bool:
-        return self._client is None or not self._client.in_contact
+    async def _look(self) -> None:
+        while True:
+            pause = LOOK_S if self._chart.neighbours else LOOK_ALONE_S
+            await asyncio.sleep(pause * self._chance.uniform(0.5, 1.0))
+            planning = self._client is None or not self._client.in_contact
+            before = self._steering.healed
+            self._steering.look(asyncio.get_running_loop().time(), planning)
+            if self._steering.healed > before:
+                log.info("dials by its own decision: %d so far", self._steering.healed)
 
     async def _watch(self, client: ManagerClient) -> None:
         before: set[NodeId] = set()
@@ -156,12 +198,12 @@ class Guidance:
         return {"latency_ms": latency, "neighbours": near, "members": members}
 
     def _told(self, told: Told) -> None:
-        self._steering.assign(told)
-
-    def _close(self, node: NodeId, reason: str) -> None:
-        link = self._chart.neighbours.get(node)
-        if link is not None and (connection := self._driver.links.get(link.id)) is not None:
-            connection.close(reason)
+        near = [each for each in told.neighbors if each.node]  # others are not of our kind
+        self._steering.assign(
+            {each.node: each.link if each.dial else "" for each in near},
+            {each.node: each.link for each in near if each.link},
+            told.settings.degree_max,
+        )
 
     def status(self) -> dict[str, object]:
         """Return what an operator may want to see."""

@@ -2,16 +2,13 @@ import random
 from types import MappingProxyType
 from typing import Any, cast
 
-from hansa.agent.topology.client import Federation, Neighbour, Told
-from hansa.agent.topology.steering import Steering
 from hansa.errors import UsageError
 from hansa.protocol.records import NodeRecord
 from hansa.protocol.viewing import Chart
 from hansa.protocol.vocabulary import NodeId
 from hansa.topology.healing import name_of
 from hansa.topology.planner import Limits
-
-SETTINGS = Federation(2, 5, 2.0, 5.0)
+from hansa.topology.steering import Steering
 
 
 class Scene:
@@ -24,9 +21,7 @@ class Scene:
         self.reachable: Any = ()
         self.see(links, known)
         me, seen = NodeId(1), cast(Chart, self)
-        self.steering = Steering(
-            seen, me, self, self._close, Limits(degree_max=5), random.Random(1)
-        )
+        self.steering = Steering(seen, me, self, Limits(degree_max=5), random.Random(1))
 
     def see(self, links: str, known: int = 6) -> None:
         pairs = [tuple(map(int, text.split("-"))) for text in links.split()]
@@ -40,31 +35,31 @@ class Scene:
             reach.update(new)
             queue += new
         self.reachable = reach
+        self.digest = hash(links)
         self.neighbours = {b: None for b, _ in near[1]}
         self.known = {
             node: NodeRecord(node, 1, 1, 1, b"", "", (f"h{node}:1",), 1.0, tuple(links))  # type: ignore[arg-type]
             for node, links in near.items()
         }
 
-    def keep(self, text: str, failed: object) -> None:
-        if text == "bad":
+    def keep(self, address: str) -> None:
+        if address == "bad":
             raise UsageError("no address")
-        self.done.append(f"keep {text}")
+        self.done.append(f"keep {address}")
 
-    def forget(self, text: str) -> None:
-        self.done.append(f"forget {text}")
+    def forget(self, address: str) -> None:
+        self.done.append(f"forget {address}")
 
-    def attempt(self, text: str, failed: object) -> None:
-        self.done.append(f"try {text}")
+    def attempt(self, address: str) -> None:
+        self.done.append(f"try {address}")
 
-    def _close(self, node: int, reason: str) -> None:
+    def close(self, node: NodeId, reason: str) -> None:
         self.done.append(f"close {node}")
 
-    def assign(self, *wanted: tuple[int, bool], **settings: object) -> None:
-        near = tuple(
-            Neighbour(number, name_of(number), f"h{number}:1", dial) for number, dial in wanted
-        )
-        self.steering.assign(Told(0, 1, near, SETTINGS))
+    def assign(self, *wanted: tuple[int, bool]) -> None:
+        known = {name_of(number): f"h{number}:1" for number, _ in wanted}
+        dialled = {name_of(number): f"h{number}:1" if dial else "" for number, dial in wanted}
+        self.steering.assign(dialled, known, degree_max=5)
 
     def look(self, times: int = 1, planning: bool = False) -> list[str]:
         self.done.clear()
@@ -124,7 +119,7 @@ def test_with_the_manager_away_it_plans_by_itself_and_with_it_does_not():
 
 def test_addresses_from_elsewhere_may_be_anything():
     scene = Scene(RING, 4)
-    scene.steering.assign(Told(0, 1, (Neighbour(2, name_of(2), "bad", True),), SETTINGS))
+    scene.steering.assign({name_of(2): "bad"}, {}, degree_max=5)
     assert scene.done == []
 
 
@@ -136,5 +131,6 @@ def test_a_restart_starts_from_what_was_known():
     again.steering.restore(kept)
     assert again.done == ["keep h2:1"]
     assert len(again.look()) == 2  # nobody else is known to this life but from the file
-    for nonsense in (b"", b"{", b"[]", b'{"known": {"x": 1}}', b'{"neighbours": 1}'):
-        Scene("", 1).steering.restore(nonsense)
+    for nonsense in (b"{", b"[]", b'{"known": {"x": 1}}', b'{"neighbours": 1}'):
+        assert not Scene("", 1).steering.restore(nonsense)
+    assert Scene("", 1).steering.restore(b"")
