@@ -114,7 +114,7 @@ def test_alone_it_tries_those_it_knows_whoever_plans():
 def test_with_the_manager_away_it_plans_by_itself_and_with_it_does_not():
     scene = Scene("1-2 2-3 3-4", 4)
     assert scene.look(3, planning=False) == []
-    assert scene.look(1, planning=True) == ["try h4:1"]
+    assert scene.look(2, planning=True) == ["try h4:1"]
 
 
 def test_addresses_from_elsewhere_may_be_anything():
