@@ -111,3 +111,13 @@ def test_a_damaged_log_is_set_aside_and_the_agent_runs(scene, tmp_path):
     again.says("agent up")
     eventually(lambda: list(rows(log)), "a new log")
     assert [path.name for path in state.glob("telemetry-damaged-*")]
+
+
+def test_a_place_that_cannot_be_written_costs_telemetry_and_not_the_agent(scene, tmp_path):
+    (tmp_path / "file").touch()
+    broker = scene.broker()
+    agent = scene.agent(
+        broker_port=broker.port, telemetry_sample="all", telemetry_directory=tmp_path / "file"
+    )
+    agent.says("alarm telemetry: cannot write the journal")
+    eventually(lambda: agent.page("/readyz")[0] == 200, "ready")

@@ -11,6 +11,7 @@ from hansa.agent.records.recording import Recording
 from hansa.agent.records.settings import TelemetrySettings
 from hansa.agent.records.telemetry import Telemetry
 from hansa.agent.records.topics import Topics
+from hansa.errors import JournalUnusable
 from hansa.mqtt.packets import Publish
 from hansa.protocol.events import Event
 from hansa.protocol.vocabulary import Identity
@@ -46,10 +47,15 @@ class Bookkeeping:
         counters: Callable[[], Counter[str]],
         alarms: Alarms,
     ) -> None:
-        """Let telemetry see everything, if it is wanted."""
-        if settings.is_on:
-            path = settings.path(state)
+        """Let telemetry see everything, if it is wanted. An agent works without it, too."""
+        if not settings.is_on:
+            return
+        path = settings.path(state)
+        try:
             self._telemetry = Telemetry(path, settings, self._identity, counters, alarms)
+        except JournalUnusable as error:
+            alarms.set("telemetry", f"{error}; there is none until the agent is started again")
+        else:
             self._driver.witness = self._telemetry.witness
 
     def attach(self, client: BrokerPort, safekeeping: Safekeeping) -> None:
