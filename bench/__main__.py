@@ -24,6 +24,7 @@ from bench import (
     live_throughput,
     memory,
     mqtt_codec,
+    pipeline,
     simulation_scale,
     steady_control,
     sweep,
@@ -38,6 +39,7 @@ QUESTIONS: dict[str, Callable[[], dict[str, object]]] = {
     "memory": memory.measure,
     "steady-control": steady_control.measure,
     "simulation-scale": simulation_scale.measure,
+    "pipeline": pipeline.measure,
     "sweep": sweep.measure,
     "live-throughput": live_throughput.measure,
     "live-delay": live_delay.measure,
@@ -53,6 +55,7 @@ QUESTIONS: dict[str, Callable[[], dict[str, object]]] = {
     "live-soak": live_soak.measure,
 }
 TAKES_LONG = (
+    "pipeline",
     "sweep",
     "live-papers",
     "live-antonielli",

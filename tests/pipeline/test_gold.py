@@ -30,12 +30,12 @@ def made(spark, tmp_path_factory):
     for seed in SEEDS:
         log = root / "source" / str(seed)
         result = simulate(random_options(seed), telemetry=log)
-        (feed,) = find([log], telemetry=True)
+        (feed,) = find([str(log)], telemetry=True)
         results[feed] = result
         told += [{**row.columns(), "run": feed} for row in rows(log)]
     journal(root / "source" / "n5", 5, [*many(1, 20), *(recorded(n) for n in range(1, 8))])
     lake = Lake.made(root / "lake")
-    kept = job.run_once(spark, lake, job.Job([root / "source"]))
+    kept = job.run_once(spark, lake, job.Job([str(root / "source")]))
     tables = job.views(spark, lake)
     return SimpleNamespace(results=results, told=told, kept=kept, tables=tables, lake=lake)
 

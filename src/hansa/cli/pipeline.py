@@ -2,9 +2,9 @@
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hansa.cli import arguments
@@ -26,6 +26,9 @@ EXAMPLES = """\
   hansa pipeline query --lake lake "select * from delay_by_hops\""""
 
 ROWS_SHOWN_MAX = 1_000
+
+TOKEN = "HANSA_ADMIN_TOKEN"
+"""The variable with the token of agents that are read from: a command line is seen by others."""
 
 
 def run(given: Sequence[str]) -> int:
@@ -53,7 +56,8 @@ def _parser() -> Parser:
     )  # fmt: skip
     parser.add_argument(
         "words", nargs="*", metavar="SOURCE|SQL",
-        help="run: directories with journals and telemetry, at any depth; query: one SELECT",
+        help="run: directories with journals and telemetry, at any depth, or addresses of agents,"
+        f" as http://host:port, with their token in {TOKEN}; query: one SELECT",
     )  # fmt: skip
     parser.add_argument(
         "--lake", type=arguments.path, required=True, metavar="DIR", help="where the tables are"
@@ -97,7 +101,8 @@ def _run(args: argparse.Namespace) -> int:
         from hansa.pipeline import job, lake
 
         work = job.Job(
-            [Path(word) for word in args.words],
+            args.words,
+            token=os.environ.get(TOKEN, ""),
             allow_loss=args.allow_loss,
             batch_bytes=args.batch_bytes,
             payloads=args.payloads,

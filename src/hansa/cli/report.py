@@ -1,11 +1,13 @@
 """`hansa report`: a lake as one page with plots."""
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hansa.cli import arguments
 from hansa.cli.arguments import Parser
+from hansa.cli.pipeline import TOKEN
 from hansa.cli.progress import Progress
 from hansa.errors import UsageError
 
@@ -35,7 +37,12 @@ def run(given: Sequence[str]) -> int:
         from hansa.pipeline.report.page import page
 
         if args.sources:
-            job.run_once(spark, Lake.made(args.lake), job.Job(args.sources), progress.tell)
+            job.run_once(
+                spark,
+                Lake.made(args.lake),
+                job.Job(args.sources, os.environ.get(TOKEN, "")),
+                progress.tell,
+            )
         papers = _papers(progress) if args.papers else ()
         progress.say("drawing")
         _write(args.out, page(*collect(spark, Lake(args.lake)), papers))
@@ -59,7 +66,7 @@ def _parser() -> Parser:
         EXAMPLES,
     )
     parser.add_argument(
-        "sources", nargs="*", type=arguments.path, metavar="SOURCE",
+        "sources", nargs="*", metavar="SOURCE",
         help="bring the lake up to what is recorded here first, as `hansa pipeline run` does",
     )  # fmt: skip
     parser.add_argument(

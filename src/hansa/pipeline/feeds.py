@@ -1,7 +1,7 @@
-"""What can be read under a directory: the journals and telemetry logs of many nodes.
+"""What can be read: the journals and telemetry logs of many nodes, in directories or from agents.
 
-A *feed* is one log with offsets, known by what its files say of themselves and not by where they
-are, so a moved directory goes on where it was. Knows nothing of Spark.
+A *feed* is one log with offsets, known by what it says of itself and not by where it is, so a moved
+directory, or an agent in its place, goes on where it was. Knows nothing of Spark.
 """
 
 import os
@@ -12,22 +12,28 @@ from pathlib import Path
 
 from hansa.errors import JournalDamaged, UsageError
 from hansa.journal import index
+from hansa.journal.ranges import RANGE_BYTES
 from hansa.journal.reader import Bounds, Reader
+from hansa.journal.remote import Pages, RemoteReader
 from hansa.journal.segment import Header, bases, read_header
 
 NO_NODE = 0
-"""In the header of a log of telemetry, whose blocks say whose they are."""
+"""What a log of telemetry says of its node: its blocks say whose they are."""
 
 
 @dataclass(frozen=True, slots=True)
 class Feed:
-    """One log, in one directory."""
+    """One log, in a directory."""
 
-    name: str
-    """The same wherever the directory is: node and epoch in hexadecimal digits."""
-    path: Path
     node: int
     epoch: int
+    place: str
+    """Its directory; for a log of an agent, the agent's address."""
+
+    @property
+    def name(self) -> str:
+        """The same wherever it is: node and epoch in hexadecimal digits."""
+        return f"{self.node:016x}-{self.epoch:x}"
 
     @property
     def telemetry(self) -> bool:
@@ -36,27 +42,18 @@ class Feed:
 
     def bounds(self) -> Bounds:
         """Return the offsets between which it can be read now."""
-        return Reader(self.path).bounds
+        return self._reader().bounds
 
     def entries(self, start: int, end: int) -> Iterator[tuple[int, int, bytes]]:
         """Yield offset, kind and body of what is between two offsets."""
-        return Reader(self.path).entries(start, end)
+        return self._reader().entries(start, end)
 
     def boundary(self, start: int, target: int, end: int) -> int:
         """Return where a record begins, at or before `target` if that is after `start`."""
         if target >= end:
             return end
         near = [place for place in self._marks(start, target) if self._begins(place)]
-        if near:
-            return near[-1]
-        last = start
-        for offset, _, _ in self.entries(start, end):
-            if offset > target and last > start:
-                return last
-            last = offset
-            if offset > target:
-                return offset
-        return end
+        return near[-1] if near else self._searched(start, target, end)
 
     def pieces(self, start: int, end: int, size: int) -> list[tuple[int, int]]:
         """Cut a range into pieces of about this many bytes, where that needs no reading."""
@@ -66,11 +63,22 @@ class Feed:
                 cuts.append(place)
         return list(pairwise([*cuts, end]))
 
+    def _reader(self) -> Reader | RemoteReader:
+        return Reader(Path(self.place))
+
+    def _searched(self, start: int, target: int, end: int) -> int:
+        last = start
+        for offset, _, _ in self.entries(start, end):
+            if offset > target:
+                return last if last > start else offset
+            last = offset
+        return end
+
     def _marks(self, start: int, end: int) -> list[int]:
         """Offsets between two others at which a record or a segment begins, says the index."""
-        found: list[int] = []
-        for base in bases(self.path):
-            found += [base, *(offset for _, offset in index.read(self.path, base))]
+        path, found = Path(self.place), []
+        for base in bases(path):
+            found += [base, *(offset for _, offset in index.read(path, base))]
         return [offset for offset in found if start < offset < end]
 
     def _begins(self, offset: int) -> bool:
@@ -81,10 +89,31 @@ class Feed:
             return False
 
 
-def find(roots: Iterable[Path], telemetry: bool) -> dict[str, Feed]:
-    """Return the feeds of one sort under some directories; of two copies the longer one."""
+@dataclass(frozen=True, slots=True)
+class RemoteFeed(Feed):
+    """One log that an agent serves."""
+
+    log: str
+    token: str
+
+    def _reader(self) -> RemoteReader:
+        return RemoteReader(Pages(self.place, self.token), self.log)
+
+    def _marks(self, start: int, end: int) -> list[int]:
+        return []
+
+    def _searched(self, start: int, target: int, end: int) -> int:
+        """One range of the agent's; it says where the next begins."""
+        size = min(target - start, RANGE_BYTES)
+        query = {"start": start, "end": end, "bytes": size}
+        _, following = Pages(self.place, self.token).get(f"/logs/{self.log}", query)
+        return int(following)
+
+
+def find(sources: Iterable[str], telemetry: bool, token: str = "") -> dict[str, Feed]:
+    """Return the feeds of one sort in directories and at agents; of two copies the longer one."""
     found: dict[str, Feed] = {}
-    for feed in (feed for root in roots for feed in _under(root)):
+    for feed in (feed for source in sources for feed in _at(source, token)):
         if feed.telemetry is telemetry:
             other = found.get(feed.name)
             if other is None or other.bounds().end < feed.bounds().end:
@@ -92,21 +121,22 @@ def find(roots: Iterable[Path], telemetry: bool) -> dict[str, Feed]:
     return dict(sorted(found.items()))
 
 
+def _at(source: str, token: str) -> Iterator[Feed]:
+    if source.startswith(("http://", "https://")):
+        for log in Pages(source, token).logs():
+            yield RemoteFeed(log.node, log.epoch, source, log.name, token)
+    else:
+        yield from _under(Path(source))
+
+
 def _under(root: Path) -> Iterator[Feed]:
     if not root.is_dir():
         raise UsageError(f"there is no directory {root} to read from")
     for folder, _, files in os.walk(root):
         if any(name.endswith(".log") for name in files):
-            feed = _feed(Path(folder))
-            if feed is not None:
-                yield feed
-
-
-def _feed(path: Path) -> Feed | None:
-    header = _header(path)
-    if header is None:
-        return None
-    return Feed(f"{header.node:016x}-{header.epoch:x}", path, header.node, header.epoch)
+            header = _header(Path(folder))
+            if header is not None:
+                yield Feed(header.node, header.epoch, folder)
 
 
 def _header(path: Path) -> Header | None:

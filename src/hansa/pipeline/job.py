@@ -25,6 +25,11 @@ from hansa.pipeline.silver import SILVER, with_run
 from hansa.pipeline.tables import Table
 from hansa.pipeline.troubles import plain
 
+ATTEMPTS = 5
+BUSY = "Python worker failed to connect back"
+"""What Spark says when a machine is too busy to start Python within ten seconds. A stream that is
+started again goes on where it was."""
+
 Tell = Callable[[str, str, int | None], None]
 """Hears of progress: layer, table, rows if they are known."""
 
@@ -37,7 +42,10 @@ def silent(_layer: str, _table: str, _count: int | None) -> None:
 class Job:
     """What one pipeline does."""
 
-    sources: Sequence[Path]
+    sources: Sequence[str]
+    """Directories, or addresses of agents."""
+    token: str = ""
+    """For agents."""
     allow_loss: bool = False
     """Go on where retention or a disk lost what was not read."""
     batch_bytes: int | None = None
@@ -61,7 +69,8 @@ def follow(
 ) -> StreamingQuery:
     """Start the stream into one bronze table: of what there is now, or for ever."""
     options = {
-        "paths": json.dumps([str(path) for path in job.sources]),
+        "paths": json.dumps([str(source) for source in job.sources]),
+        "token": job.token,
         "table": table,
         "failOnLoss": str(not job.allow_loss).lower(),
     }
@@ -97,17 +106,23 @@ def ingest(spark: SparkSession, lake: Lake, job: Job, tell: Tell = silent) -> No
     """Take into bronze what there is now."""
     for table in BRONZE:
         tell("bronze", table, None)
-        query = follow(spark, lake, job, table)
-        told = 0
-        try:
-            while not query.awaitTermination(0.5):
-                count = _count(query)
-                if count > told:
-                    tell("bronze", table, count)
-                    told = count
-        except StreamingQueryException as error:
-            raise plain(error) from error
-        tell("bronze", table, _count(query))
+        for attempt in range(1, ATTEMPTS + 1):
+            try:
+                _drain(follow(spark, lake, job, table), table, tell)
+                break
+            except StreamingQueryException as error:
+                if attempt == ATTEMPTS or BUSY not in str(error):
+                    raise plain(error) from error
+
+
+def _drain(query: StreamingQuery, table: str, tell: Tell) -> None:
+    told = 0
+    while not query.awaitTermination(0.5):
+        count = _count(query)
+        if count > told:
+            tell("bronze", table, count)
+            told = count
+    tell("bronze", table, _count(query))
 
 
 def _count(query: StreamingQuery) -> int:

@@ -6,7 +6,7 @@
     tables -> generations/<n>         silver and gold, all made from the same bronze
     generations/<n>/<layer>/<table>/
     experiments/                      a table of simulations; `hansa.experiments` keeps it
-    staging/                          what is being written; of no use to anybody else
+    staging/<writer>/                 what is being written; of no use to anybody else
 
 A batch and a generation are written in `staging` and get their name by one rename; `tables` is a
 link that is replaced by one rename. So every other program, and Spark, sees whole tables that
@@ -16,6 +16,7 @@ agree with one another, and what fails on the way changes nothing. All files are
 import fcntl
 import json
 import os
+import secrets
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -49,6 +50,8 @@ class Lake:
     def __init__(self, path: Path) -> None:
         """Open one that is there; raise UsageError if it is none, or of another version."""
         self.path = path.absolute()
+        # A killed pipeline's JVM may write on for a moment: never where another one writes.
+        self._staging = self.path / "staging" / secrets.token_hex(8)
         try:
             version = json.loads((path / "lake.json").read_text(encoding="utf-8"))["version"]
         except FileNotFoundError:
@@ -122,7 +125,7 @@ class Lake:
 
     def staging(self, name: str) -> Path:
         """Return an empty place to write to."""
-        place = self.path / "staging" / name
+        place = self._staging / name
         shutil.rmtree(place, ignore_errors=True)
         place.parent.mkdir(parents=True, exist_ok=True)
         return place

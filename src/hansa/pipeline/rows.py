@@ -164,7 +164,7 @@ def _decoded(feed: Feed, offset: int, kind: int, body: bytes) -> object:
 
 
 def _meaningless(feed: Feed, offset: int, error: ValueError) -> JournalDamaged:
-    return JournalDamaged(f"{feed.path}: the record at {offset} means nothing: {error}", offset)
+    return JournalDamaged(f"{feed.place}: the record at {offset} means nothing: {error}", offset)
 
 
 def _batch(columns: Columns, feed: Feed, arrow: pa.Schema) -> pa.RecordBatch:

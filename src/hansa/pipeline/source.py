@@ -3,7 +3,9 @@
 Reads journals and telemetry of many nodes by offset: a range of offsets gives the same rows for
 ever, so a stream that is replayed after a crash gives what it gave before. Options:
 
-    path, paths         where to look, any depth: the state directories of agents, or a copy
+    path, paths         directories, looked through at any depth: the state of agents, or a copy;
+                        or addresses of agents, as http://host:port
+    token               for agents: their `[admin] token`
     table               `messages` (default): publications, with payload; `events`: telemetry
     maxBytesPerBatch    of a feed's bytes in one micro-batch, 64 MiB; bounds what a batch holds
     failOnLoss          `true`: stop where retention dropped, or the disk lost, what was not read;
@@ -17,7 +19,6 @@ import gc
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -61,15 +62,16 @@ class Options:
     def __init__(self, given: Mapping[str, str]) -> None:
         """Read Spark's options, whose names are in lower case."""
         options = {name.lower(): value for name, value in given.items()}
-        known = {"path", "paths", "table", "maxbytesperbatch", "failonloss"}
+        known = {"path", "paths", "token", "table", "maxbytesperbatch", "failonloss"}
         unknown = sorted(options.keys() - known)
         if unknown:
             raise UsageError(
-                f"format hansa has no option {unknown[0]!r}; there are path, paths, table,"
-                " maxBytesPerBatch, failOnLoss"
+                f"format hansa has no option {unknown[0]!r}; there are path, paths, token,"
+                " table, maxBytesPerBatch, failOnLoss"
             )
-        self.roots = [Path(text) for text in _paths(options)]
-        if not self.roots:
+        self.sources = _paths(options)
+        self.token = options.get("token", "")
+        if not self.sources:
             raise UsageError('format hansa needs a directory: .load("path")')
         self.table = options.get("table", rows.MESSAGES)
         if self.table not in rows.TABLES:
@@ -84,7 +86,7 @@ class Options:
 
     def feeds(self) -> dict[str, Feed]:
         """Return what there is to read now."""
-        return feeds.find(self.roots, telemetry=self.table == rows.EVENTS)
+        return feeds.find(self.sources, self.table == rows.EVENTS, self.token)
 
 
 def _paths(options: Mapping[str, str]) -> list[str]:
@@ -205,7 +207,7 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
             if begin < bounds.start:
                 begin = self._after(
                     JournalTrimmed(
-                        f"{feed.path}: what was recorded between the offsets {begin} and "
+                        f"{feed.place}: what was recorded between the offsets {begin} and "
                         f"{bounds.start} was dropped by retention before it was read",
                         bounds.start,
                     )
@@ -223,10 +225,10 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
             if begin >= reach["next"]:
                 continue
             if name not in found:
-                places = ", ".join(str(root) for root in self.options.roots)
+                places = ", ".join(self.options.sources)
                 raise UsageError(
                     f"the feed {name} is to be read from offset {begin} on, but is no longer"
-                    f" under {places}"
+                    f" at {places}"
                 )
             pieces += self._cut(found[name], begin, reach["next"])
         return pieces

@@ -1,0 +1,87 @@
+"""A lake as a directory: what it refuses, and that it is never half-changed."""
+
+import json
+
+import pytest
+
+from hansa.errors import UsageError
+from hansa.pipeline.lake import Kept, Lake
+
+
+def staged(lake, text):
+    place = lake.staging("generation")
+    (place / "gold" / "delay").mkdir(parents=True)
+    (place / "gold" / "delay" / "part").write_text(text)
+    return place
+
+
+def test_what_is_no_lake_is_refused(tmp_path):
+    (tmp_path / "something").write_text("")
+    with pytest.raises(UsageError, match="is no lake; `hansa pipeline run --lake"):
+        Lake.made(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["something"]
+
+
+def test_experiments_may_be_there_before(tmp_path):
+    (tmp_path / "experiments").mkdir()
+    Lake.made(tmp_path)
+    Lake(tmp_path)
+
+
+def test_a_lake_of_another_version_is_refused_and_left_alone(tmp_path):
+    (tmp_path / "lake.json").write_text('{"version": 2}')
+    with pytest.raises(UsageError, match="is a lake of version 2, this Hansa has version 1"):
+        Lake.made(tmp_path)
+
+
+def test_a_lake_without_tables_says_how_to_make_them(tmp_path):
+    with pytest.raises(UsageError, match="has no tables yet; `hansa pipeline run` makes them"):
+        Lake.made(tmp_path).tables()
+
+
+def test_two_pipelines_do_not_write_at_once(tmp_path):
+    lake = Lake.made(tmp_path)
+    with (
+        lake.writing(),
+        pytest.raises(UsageError, match="another pipeline is writing"),
+        Lake(tmp_path).writing(),
+    ):
+        pass
+
+
+def test_a_generation_appears_whole_and_the_one_before_stays_for_its_readers(tmp_path):
+    lake = Lake.made(tmp_path)
+    kept = [Kept("delay", "gold", "One row per run.", 1)]
+    places = []
+    for text in "abc":
+        lake.publish(staged(lake, text), kept)
+        places.append(lake.table(kept[0]))
+    assert lake.tables() == kept
+    assert (tmp_path / "tables" / "gold" / "delay" / "part").read_text() == "c"
+    assert [place.exists() for place in places] == [False, True, True]
+
+
+def test_a_checkpoint_and_bronze_of_different_times_are_refused(tmp_path):
+    lake = Lake.made(tmp_path)
+    with lake.writing():
+        pass
+    for number in (0, 1):
+        lake.batch("events", number).mkdir()
+    with pytest.raises(UsageError, match="are not of the same time"), lake.writing():
+        pass
+    commits = lake.checkpoint("events") / "commits"
+    commits.mkdir(parents=True)
+    (commits / "1").write_text("v1")
+    with lake.writing():
+        pass
+    (commits / "2").write_text("v1")
+    with pytest.raises(UsageError, match="are not of the same time"), lake.writing():
+        pass
+
+
+def test_what_a_killed_writer_left_is_cleared_away(tmp_path):
+    lake = Lake.made(tmp_path)
+    staged(lake, "half")
+    with Lake(tmp_path).writing():
+        assert not (tmp_path / "staging").exists()
+    assert json.loads((tmp_path / "lake.json").read_text()) == {"version": 1}
