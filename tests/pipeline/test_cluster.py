@@ -17,7 +17,8 @@ pytest.importorskip("pyspark", reason="Spark is not installed: `./run test` inst
 def test_source_and_tables_on_two_workers_with_executors_of_their_own(tmp_path):
     for node in (1, 2, 3):
         journal(tmp_path / "nodes" / str(node) / "journal", node, many(1, 500))
-        told = [schema.Started(1, f"n{node}", "1"), schema.LinkUp(2, node % 3 + 1)]
+        told: list[schema.Any] = [schema.Started(1, f"n{node}", "1")]
+        told.append(schema.LinkUp(2, node % 3 + 1))
         telemetry(tmp_path / "nodes" / str(node) / "telemetry", node, told)
     command = [sys.executable, "-m", "hansa.cli", "pipeline", "run", "--lake", tmp_path / "lake"]
     master = ["--master", "local-cluster[2,1,1024]"]

@@ -1,12 +1,14 @@
 """`hansa pipeline` and `hansa report` as a user meets them, in the Spark of all tests."""
 
 import json
+import threading
+import time
 
 import pytest
 from tests.pipeline.recordings import captured, journal, telemetry
 
 from hansa.cli.main import main
-from hansa.errors import TableBroken
+from hansa.errors import TableBroken, UsageError
 from hansa.protocol import topics
 from hansa.simulator.options import Options, Phases
 from hansa.simulator.run import simulate
@@ -17,6 +19,8 @@ pytest.importorskip("pyspark", reason="Spark is not installed: `./run test` inst
 
 from pyspark.sql import functions as F
 
+from hansa.pipeline import job
+from hansa.pipeline.lake import Lake
 from hansa.pipeline.quality import count_checked
 from hansa.pipeline.tables import Layer
 from hansa.pipeline.topics import matches
@@ -135,6 +139,34 @@ def test_the_report_is_one_page_that_loads_nothing_and_escapes_what_it_shows(mad
     assert "<script" not in page
     assert "http" not in page
     assert "<a&b>" not in page
+
+
+def test_a_stream_goes_on_with_what_comes(spark, tmp_path):
+    journal(tmp_path / "source", 5, [captured(1)])
+    lake = Lake.made(tmp_path / "lake")
+
+    def messages():
+        try:
+            return {kept.name: kept.rows for kept in lake.tables()}["messages"]
+        except UsageError:
+            return 0
+
+    following = threading.Thread(
+        target=job.run_on, args=(spark, lake, job.Job([str(tmp_path / "source")]), 0.5)
+    )
+    following.start()
+    try:
+        for count in (1, 3):
+            journal(tmp_path / "source", 5, [captured(n) for n in range(2, count + 1)])
+            deadline = time.monotonic() + 100
+            while messages() < count:
+                assert following.is_alive()
+                assert time.monotonic() < deadline
+                time.sleep(0.1)
+    finally:
+        for query in spark.streams.active:
+            query.stop()
+        following.join()
 
 
 def test_a_table_that_breaks_its_key_or_a_rule_is_told(spark):

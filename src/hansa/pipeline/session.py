@@ -103,11 +103,15 @@ def _prepare(environment: "os._Environ[str]", master: str) -> None:
 
 
 def _for_size(master: str) -> dict[str, str]:
-    """A small machine needs no 200 shuffle partitions; a cluster keeps Spark's own."""
+    """A small machine needs neither 200 shuffle partitions nor plans that are made anew after every
+    stage: for few rows they cost more than they save. A cluster keeps Spark's own."""
     if not master.startswith("local"):
         return {}
-    cores = os.cpu_count() or 1
-    return {"spark.sql.shuffle.partitions": str(cores), "spark.driver.memory": "2g"}
+    return {
+        "spark.sql.shuffle.partitions": str(os.cpu_count() or 1),
+        "spark.sql.adaptive.enabled": "false",
+        "spark.driver.memory": "2g",
+    }
 
 
 @contextmanager

@@ -30,14 +30,11 @@ SILVER = Layer("silver")
 
 def with_run(bronze_events: DataFrame) -> DataFrame:
     """Say of every record to which run it belongs."""
-    simulations = bronze_events.where("kind = 'run'").select("feed", F.lit(True).alias("simulated"))
-    known = F.broadcast(simulations.distinct())
-    return (
-        bronze_events.join(known, "feed", "left")
-        .withColumn("run", F.when(F.col("simulated"), F.col("feed")).otherwise(F.lit(LIVE)))
-        .withColumn("sure", F.col("qos") > 0)
-        .drop("simulated")
-    )
+    simulations = bronze_events.where("kind = 'run'").select("feed").distinct().collect()
+    simulated = F.col("feed").isin([row.feed for row in simulations])
+    return bronze_events.withColumn(
+        "run", F.when(simulated, F.col("feed")).otherwise(F.lit(LIVE))
+    ).withColumn("sure", F.col("qos") > 0)
 
 
 def told(events: DataFrame, *kinds: str) -> DataFrame:

@@ -1,0 +1,80 @@
+"""Plots and page from numbers alone: well-formed, bounded, and honest at the edges."""
+
+import math
+import xml.etree.ElementTree as ET
+
+import pytest
+
+pytest.importorskip("pyspark", reason="Spark is not installed: `./run test` installs it")
+
+from hansa.pipeline.report import plots, topology
+from hansa.pipeline.report.page import Claim, Paper, page
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (None, "–"),
+        (0, "0"),
+        (1234567, "1,234,567"),
+        (0.012345, "0.0123"),
+        (99.96, "100"),
+        (3.0, "3"),
+    ],
+)
+def test_numbers_are_as_people_read_them(value, shown):
+    assert plots.number(value) == shown
+
+
+@pytest.mark.parametrize(
+    ("count", "shown"), [(0, "0 B"), (999, "999 B"), (1_500, "1.5 kB"), (2.5e12, "2,500 GB")]
+)
+def test_sizes_have_a_unit(count, shown):
+    assert plots.size(count) == shown
+
+
+NAMES = [f"<n&{number}>" for number in range(60)]
+
+
+@pytest.mark.parametrize("count", [0, 1, 60])
+def test_every_plot_is_well_formed_with_any_names_and_no_more_rows_than_can_be_seen(count):
+    names = NAMES[:count]
+    pairs = {(one, other): float(len(one)) for one in names for other in names[:3]}
+    drawn = [
+        plots.bars("t", [(name, [1.0, 0.0]) for name in names], "u"),
+        plots.ranges("t", [(name, 1.0, 2.0, 3.0) for name in names], "ms"),
+        plots.heat("t", names, pairs, "u", ("from", "to")),
+        plots.columns("t", [(name, 0.5) for name in names], 1.0, "limit"),
+        plots.timeline("t", [(1.0, name, None if i % 2 else 0.5) for i, name in enumerate(names)]),
+        topology.drawing("t", names, {(a, b): 1.0 for a, b in zip(names, names[1:], strict=False)}),
+    ]
+    for text in drawn:
+        assert ET.fromstring(text).tag == "svg"
+    assert drawn[0].count("<rect") <= 2 * plots.ROWS_MAX
+
+
+def test_neighbours_are_drawn_nearer_than_others():
+    """A grid of three by three keeps its shape: no two nodes nearer than two that are linked."""
+    nodes = [f"{x}{y}" for x in range(3) for y in range(3)]
+    links = [
+        (a, b)
+        for a in nodes
+        for b in nodes
+        if a < b and abs(int(a[0]) - int(b[0])) + abs(int(a[1]) - int(b[1])) == 1
+    ]
+    places = topology._placed(nodes, links)  # noqa: SLF001
+
+    def apart(a, b):
+        return math.dist(places[a], places[b])
+
+    longest = max(apart(a, b) for a, b in links)
+    others = [(a, b) for a in nodes for b in nodes if a < b and (a, b) not in links]
+    assert longest < min(apart(a, b) for a, b in others)
+
+
+def test_a_paper_stands_beside_ours_and_what_does_not_hold_is_marked():
+    claims = [Claim("frames", "<= 2·l", "14", True), Claim("time", "90 s", "1 < 2", False)]
+    text = page([], 0, [], [Paper("Spohn & Co", claims)])
+    assert "Spohn &amp; Co" in text
+    assert '<td class="good">14</td>' in text
+    assert '<td class="bad">1 &lt; 2</td>' in text
