@@ -118,7 +118,8 @@ def wanted(rows: list[Row]) -> list[Row]:
         told.sort(key=lambda row: row["number"])
         for row, following in zip(told, [*told[1:], None], strict=True):
             if row["kind"] == "wanted":
-                until = following["time_ns"] if following else after[0] if after else None
+                lasting = last[run, node, life] if after and after[0] >= row["time_ns"] else None
+                until = following["time_ns"] if following else lasting
                 result.append(
                     {
                         "run": run,
