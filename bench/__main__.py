@@ -18,6 +18,7 @@ from bench import (
     live_healing,
     live_links,
     live_locality,
+    live_manager,
     live_papers,
     live_recording,
     live_soak,
@@ -51,6 +52,7 @@ QUESTIONS: dict[str, Callable[[], dict[str, object]]] = {
     "live-papers": live_papers.measure,
     "live-antonielli": live_antonielli.measure,
     "live-bevilaqua": live_bevilaqua.measure,
+    "live-manager": live_manager.measure,
     "live-healing": live_healing.measure,
     "live-soak": live_soak.measure,
 }
@@ -60,6 +62,7 @@ TAKES_LONG = (
     "live-papers",
     "live-antonielli",
     "live-bevilaqua",
+    "live-manager",
     "live-healing",
     "live-soak",
 )

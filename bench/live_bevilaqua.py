@@ -22,51 +22,57 @@ def measure() -> dict[str, object]:
 
 
 async def _measure() -> dict[str, object]:
-    events: list[Event] = []
     settings = {"HANSA_LOG": "warning", "HANSA_PROTOCOL_REDUNDANCY": "3"}
     running = LocalFederation(TWELVE, settings)
-    places = [BrokerAddress("127.0.0.1", node.broker.port) for node in running.nodes]
-    readers = {n: Subscriber(places[n], f"sub-{n}", ("data",), events.append) for n in HOPS}
-    rate = 1 / INTERVAL_S
-    writer = Publisher(places[SOURCE], "pub", {"data": 1}, rate, events.append, PUBLICATIONS)
     try:
         await running.start()
         await running.wait_until_converged()
-        for number, reader in readers.items():  # the first one's node becomes the core
-            await reader.start()
-            await installed(running, [number], "data")
-        await writer.start()
-        writer.go()
-        await until(
-            lambda: all(each.arrivals >= PUBLICATIONS for each in readers.values()),
-            PUBLICATIONS * INTERVAL_S + LAST_S,
-        )
-        await asyncio.gather(*(each.stop() for each in (writer, *readers.values())))
+        return await delays(running, SOURCE, HOPS)
     finally:
         await running.stop()
-    return _report(events)
 
 
-def _report(events: list[Event]) -> dict[str, object]:
+async def delays(running: LocalFederation, source: int, hops: dict[int, int]) -> dict[str, object]:
+    """Publish at one node; say what passes until others have it, so many hops away each."""
+    events: list[Event] = []
+    places = [BrokerAddress("127.0.0.1", node.broker.port) for node in running.nodes]
+    readers = {n: Subscriber(places[n], f"sub-{n}", ("data",), events.append) for n in hops}
+    rate = 1 / INTERVAL_S
+    writer = Publisher(places[source], "pub", {"data": 1}, rate, events.append, PUBLICATIONS)
+    for number, reader in readers.items():  # the first one's node becomes the core
+        await reader.start()
+        await installed(running, [number], "data")
+    await writer.start()
+    writer.go()
+    await until(
+        lambda: all(each.arrivals >= PUBLICATIONS for each in readers.values()),
+        PUBLICATIONS * INTERVAL_S + LAST_S,
+    )
+    await asyncio.gather(*(each.stop() for each in (writer, *readers.values())))
+    return _report(events, hops)
+
+
+def _report(events: list[Event], hops_of: dict[int, int]) -> dict[str, object]:
     answers: dict[str, object] = {}
     published = {each.counter: each.at for each in events if each.op is Op.INVOKE}
-    for node, hops in HOPS.items():
-        delays = [
+    paper = {HOPS[node]: ms for node, ms in PAPER_MS.items()}
+    for node, hops in hops_of.items():
+        passed = [
             (each.at - published[each.counter]) * 1_000
             for each in events
             if each.op is Op.DELIVER and each.subscriber == f"sub-{node}"
         ]
-        mean, middle = statistics.mean(delays), statistics.median(delays)
+        mean, middle = statistics.mean(passed), statistics.median(passed)
         say(
             f"node {node}, {hops} hop{'s' * (hops > 1)} away",
-            f"{mean:7.2f} ± {statistics.stdev(delays):.2f} ms, median {middle:.2f},"
-            f" {len(delays)} of {PUBLICATIONS} arrived   (paper: {PAPER_MS[node]} ms)",
+            f"{mean:7.2f} ± {statistics.stdev(passed):.2f} ms, median {middle:.2f},"
+            f" {len(passed)} of {PUBLICATIONS} arrived   (paper: {paper[hops]} ms)",
         )
         answers[f"node {node}"] = {
             "mean_ms": round(mean, 2),
-            "stdev_ms": round(statistics.stdev(delays), 2),
+            "stdev_ms": round(statistics.stdev(passed), 2),
             "median_ms": round(middle, 2),
-            "arrived": len(delays),
-            "paper_ms": PAPER_MS[node],
+            "arrived": len(passed),
+            "paper_ms": paper[hops],
         }
     return answers

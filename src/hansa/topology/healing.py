@@ -9,6 +9,7 @@ now and then, as one of those who can.
 import random
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from hansa.topology.graph import Name, Pair, bridges, graph_of, pair
 from hansa.topology.planner import Limits, Member, Situation, plan
@@ -77,6 +78,7 @@ def surroundings(
     )
 
 
+@lru_cache(maxsize=1 << 13)
 def name_of(node: int) -> Name:
     """Return what the planner calls a node: its id as people see it."""
     return f"{node:016x}"

@@ -82,6 +82,8 @@ class Steering:
 
     def look(self, now: float, planning: bool) -> None:
         """Do what should be done now; `planning` says that nobody else plans."""
+        if not planning and self._is_content():
+            return
         known = self.surroundings()
         self._own &= set(known.neighbours)
         self._release(known)
@@ -94,6 +96,17 @@ class Steering:
         for name in wishes.drop:
             self._own.discard(name)
             self._links.close(_node_of(name), "more neighbours than it should have")
+
+    def _is_content(self) -> bool:
+        """Whether everybody who is known is in reach and no link has to go: most of the time, and
+        seen without a look at the whole map."""
+        chart = self._chart
+        self._known = {n: a for n, a in self._known.items() if _node_of(n) not in chart.known}
+        return (
+            bool(chart.neighbours)
+            and not (self._known or self._unwanted)
+            and len(chart.known) == len(chart.reachable)
+        )
 
     def surroundings(self) -> Surroundings:
         """Return what this node knows; the same object while that is the same."""
