@@ -1,4 +1,4 @@
-"""A second reading of mqtt-fed's format: a federator written from its description alone.
+"""A second writing of mqtt-fed's format: a federator of its own.
 
 It shares no code with Hansa's: paho-mqtt speaks MQTT, and the bytes are cut by hand. It is as
 simple as the description, with one lock around everything.
