@@ -163,6 +163,9 @@ def test_an_agent_whose_state_cannot_be_kept_says_so_and_goes_on(scene, tmp_path
     where = f"{tmp_path}/state/interest.json"
     agent.says(f"alarm state: not kept, a restart will know less: cannot write {where}: No such")
     assert json.loads(agent.page("/status")[1])["interest"]["local"] == ["a/#"]
+    (tmp_path / "elsewhere").rename(tmp_path / "state")
+    agent.says("alarm over state")
+    assert "a/#" in (tmp_path / "state" / "interest.json").read_text()
     agent.process.terminate()
     assert agent.wait() == 0
     assert "Traceback" not in agent.log

@@ -50,6 +50,9 @@ if TYPE_CHECKING:  # amqtt is not there unless asked for
 
 log = logging.getLogger("hansa.agent")
 
+RETRY_S = 1.0
+"""Seconds until the disk is tried again."""
+
 OUTRANKED = "and outranked: a copy of it runs elsewhere, or the clock was set back"
 
 
@@ -235,24 +238,29 @@ class Agent:
     async def _tell_interest(self) -> None:
         """Save what clients want, then let the node announce it: what it is owed for that reason
         must still be wanted after a restart."""
-        while self._untold:
+        is_saved = True
+        while self._untold or not is_saved:
             events, self._untold = self._untold, []
             snapshot = self.watcher.observer.snapshot()
-            await asyncio.to_thread(self._save_interest, snapshot)
+            is_saved = await asyncio.to_thread(self._save_interest, snapshot)
             self.driver.feed(*events)
+            if not is_saved:
+                await asyncio.sleep(RETRY_S)
         self._telling = None
 
-    def _save_interest(self, snapshot: object) -> None:
-        self._keep(lambda: self._state.remember_interest(snapshot))
+    def _save_interest(self, snapshot: object) -> bool:
+        return self._keep(lambda: self._state.remember_interest(snapshot))
 
-    def _keep(self, write: Callable[[], None]) -> None:
-        """Write something to the state directory; a full disk is no reason to stop working."""
+    def _keep(self, write: Callable[[], None]) -> bool:
+        """Write something to the state directory, and say whether that was possible; a full disk is
+        no reason to stop working."""
         problem = ""
         try:
             write()
         except UsageError as error:
             problem = f"not kept, a restart will know less: {error}"
         self._alarms.set("state", problem)
+        return not problem
 
     def _note_finding(self, finding: Finding) -> None:
         if isinstance(finding, PublicationWithheld):

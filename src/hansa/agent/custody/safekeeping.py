@@ -30,7 +30,7 @@ from hansa.protocol.effects import (
     Remember,
     Repaired,
 )
-from hansa.protocol.events import Event, Kept, Restored
+from hansa.protocol.events import Event, Restored
 from hansa.protocol.node import Node
 from hansa.protocol.records import Record
 from hansa.protocol.vocabulary import Identity, NodeId, Publication
@@ -99,8 +99,9 @@ class Safekeeping:
             self._keeping,
             start=driver.captured_surely,
             answer=broker.answer,
-            kept=self._kept,
+            kept=driver.feed,
             problem=self._alarms.named("journal"),
+            committed=self._note_dropped,
         )
         self.injection = Injection(
             self._backlog,
@@ -178,14 +179,11 @@ class Safekeeping:
         self._alarms.set("journal unreadable", self._keeping.unreadable)
         self._driver.feed(recalled)
 
-    def _kept(self, event: Kept) -> None:
-        self._driver.feed(event)
+    def _note_dropped(self) -> None:
+        """Retention may have dropped something: some of it may not have been delivered."""
         first = self._keeping.writer.first_number
-        if first > self._first:
-            self._note_dropped(first)
-
-    def _note_dropped(self, first: int) -> None:
-        """Retention has dropped what was before a position: some may not have been delivered."""
+        if first <= self._first:
+            return
         unpaid = self._driver.node.custody.outbox.unpaid(first)
         if unpaid:
             self.counters["dropped: retention, not acknowledged"] += first - self._first
