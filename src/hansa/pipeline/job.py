@@ -180,9 +180,9 @@ def run_on(spark: SparkSession, lake: Lake, job: Job, every_s: float, tell: Tell
                 else:
                     time.sleep(every_s)
             for query in queries:
-                query.awaitTermination(0)
-        except StreamingQueryException as error:
-            raise plain(error) from error
+                failed = query.exception()
+                if failed is not None:
+                    raise plain(failed) from failed
         finally:
             for query in queries:
                 query.stop()

@@ -64,6 +64,7 @@ def session(
     _require_pyspark()
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
+    from pyspark.logger import PySparkLogger
     from pyspark.sql import SparkSession
 
     running = SparkSession.getActiveSession()
@@ -75,6 +76,8 @@ def session(
     for name, value in {**SETTINGS, **_for_size(master), **(settings or {})}.items():
         builder = builder.config(name, value)
     log = log or Path(tempfile.gettempdir()) / f"hansa-spark-{os.getpid()}.log"
+    # What it would print about wrong SQL, the exception says too.
+    PySparkLogger.getLogger("SQLQueryContextLogger").disabled = True
     try:
         with _stderr_to(log):
             return builder.getOrCreate()

@@ -1,0 +1,178 @@
+"""`hansa pipeline` and `hansa report` as a user meets them, in the Spark of all tests."""
+
+import json
+
+import pytest
+from tests.pipeline.recordings import captured, journal, telemetry
+
+from hansa.cli.main import main
+from hansa.errors import TableBroken
+from hansa.protocol import topics
+from hansa.telemetry import schema
+
+pytest.importorskip("pyspark", reason="Spark is not installed: `./run test` installs it")
+
+from pyspark.sql import functions as F
+
+from hansa.pipeline.quality import count_checked
+from hansa.pipeline.tables import Layer
+from hansa.pipeline.topics import matches
+
+PAYLOADS = """
+[temperatures]
+filter = "plant/+/temp"
+columns = "value double, unit string"
+"""
+
+
+@pytest.fixture(scope="module")
+def made(spark, tmp_path_factory):
+    """A lake made by the command itself."""
+    root = tmp_path_factory.mktemp("pipeline")
+    simulated = str(root / "source" / "simulated")
+    traffic = ["--subscribe", "0:a/#", "--publish", "1:a/x", "--seed", "1"]
+    given = ["--topology", "ring:3", *traffic, "--telemetry", simulated]
+    assert main(["simulate", *given]) == 0
+    telemetry(root / "source" / "live", 1, [schema.Started(5, "<a&b>", "1"), schema.LinkUp(9, 2)])
+    payloads = [b'{"value": 21.5, "unit": "C"}', b"no JSON", b"\xff\xfe"]
+    journal(
+        root / "source" / "journal",
+        5,
+        [captured(n, "plant/1/temp", payload) for n, payload in enumerate(payloads, 1)],
+    )
+    (root / "payloads.toml").write_text(PAYLOADS)
+    given = ["--lake", str(root / "lake"), "--payloads", str(root / "payloads.toml")]
+    assert main(["pipeline", "run", *given, str(root / "source")]) == 0
+    return root
+
+
+def query(made, sql, *more):
+    return main(["pipeline", "query", "--lake", str(made / "lake"), sql, *more])
+
+
+def test_tables_are_listed_with_their_grain(made, capsys):
+    assert main(["pipeline", "tables", "--lake", str(made / "lake")]) == 0
+    shown = capsys.readouterr().out
+    assert "One row per run and number of hops." in shown
+    assert "One row per recorded publication that plant/+/temp matches." in shown
+
+
+def test_payloads_are_columns_where_they_are_what_was_said_and_bytes_always(made, capsys):
+    sql = "select seq, value, unit from temperatures order by seq"
+    assert query(made, sql, "--json") == 0
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert rows == [
+        {"seq": 1, "value": 21.5, "unit": "C"},
+        {"seq": 2, "value": None, "unit": None},
+        {"seq": 3, "value": None, "unit": None},
+    ]
+    sql = "select seq, json:value::double as value, hex(payload) as payload from messages"
+    assert query(made, sql + " order by seq", "--json") == 0
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [row["value"] for row in rows] == [21.5, None, None]
+    assert rows[2]["payload"] == "FFFE"
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "select nonsense from delay",
+        "selct 1",
+        "drop table delay",
+        "insert into delay select * from delay",
+        "select * from nowhere",
+    ],
+)
+def test_wrong_sql_and_all_that_writes_is_one_sentence_and_harms_nothing(made, capsys, sql):
+    before = sorted((made / "lake").rglob("*.parquet"))
+    assert query(made, sql) == 2
+    progress, said = capsys.readouterr().err.splitlines()
+    assert progress.endswith("starting Spark")
+    assert said.startswith("hansa: ")
+    assert sorted((made / "lake").rglob("*.parquet")) == before
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[t]\nfliter = 'a'\ncolumns = 'b int'", "[t] has no field 'fliter'; it has 'filter'"),
+        ("[t]\nfilter = 'a/#/b'\ncolumns = 'b int'", "'a/#/b'"),
+        ("[t]\nfilter = 'a'\ncolumns = 'b itn'", "[t] columns 'b itn'"),
+        ("[delay]\nfilter = 'a'\ncolumns = 'b int'", "'delay' cannot be the name of a table"),
+        ("[t", "cannot be read"),
+    ],
+)
+def test_a_mistake_in_the_payloads_is_one_sentence(made, tmp_path, capsys, text, said):
+    (tmp_path / "p.toml").write_text(text)
+    given = ["--lake", str(tmp_path / "new"), "--payloads", str(tmp_path / "p.toml")]
+    assert main(["pipeline", "run", *given, str(made / "source")]) == 2
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert said in error
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_missing_lake_and_a_missing_source_are_one_sentence(made, tmp_path, capsys):
+    assert main(["report", "--lake", str(tmp_path / "none")]) == 2
+    assert "is no lake" in capsys.readouterr().err
+    before = (made / "lake" / "tables").resolve()
+    assert main(["pipeline", "run", "--lake", str(made / "lake"), "/nowhere"]) == 2
+    said = capsys.readouterr().err.splitlines()
+    assert said[-1] == "hansa: there is no directory /nowhere to read from"
+    assert (made / "lake" / "tables").resolve() == before
+
+
+def test_the_report_is_one_page_that_loads_nothing_and_escapes_what_it_shows(made, capsys):
+    out = made / "report.html"
+    assert main(["report", "--lake", str(made / "lake"), "--out", str(out)]) == 0
+    page = out.read_text()
+    assert "Simulated: ring:3, mesh, seed 1" in page
+    for question in ("How long does", "Which links work?", "How fast does it heal?"):
+        assert question in page
+    assert "<script" not in page
+    assert "http" not in page
+    assert "<a&b>" not in page
+
+
+def test_a_table_that_breaks_its_key_or_a_rule_is_told(spark):
+    layer = Layer("silver")
+
+    @layer.table("value > 0")
+    def numbers(events):
+        """One row per name. Key: name."""
+        return events
+
+    (table,) = layer.tables
+
+    def frame(*rows):
+        return spark.createDataFrame(rows, "name string, value int")
+
+    assert count_checked(table, frame(("a", 1), ("b", None))) == 2
+    for rows, said in (
+        ([("a", 1), ("a", 2)], "silver.numbers: 1 rows have the same key (name) as another"),
+        ([("a", 1), (None, 2)], "silver.numbers: 1 rows without a key (name)"),
+        ([("a", 0), ("b", 2)], "silver.numbers: 1 of 2 rows break the rule `value > 0`"),
+    ):
+        with pytest.raises(TableBroken) as broken:
+            count_checked(table, frame(*rows))
+        assert str(broken.value) == said
+
+
+def test_a_table_without_grain_and_key_cannot_be_declared():
+    with pytest.raises(TypeError, match="its docstring must begin with grain and key"):
+
+        @Layer("gold").table()
+        def nameless(events):
+            """What it is is not said."""
+            return events
+
+
+def test_filters_match_in_spark_as_they_do_in_the_protocol(spark):
+    filters = ["a/b", "a/+", "a/#", "#", "+/+", "+", "a/+/c", "/+", "$SYS/#", "+/b/#", "a/b/#"]
+    names = ["a/b", "a", "a/", "/b", "a/b/c", "$SYS/x", "$SYS", "/", "b", "a//c"]
+    pairs = [(one, other) for one in filters for other in names]
+    frame = spark.createDataFrame(pairs, "filter string, topic string")
+    found = frame.select("filter", "topic", matches("filter", "topic").alias("fits")).collect()
+    assert {(row.filter, row.topic): row.fits for row in found} == {
+        (one, other): topics.matches(one, other) for one, other in pairs
+    }
+    assert frame.where(matches("'a/+'", "topic") & (F.col("topic") == "a/b")).count() > 0
