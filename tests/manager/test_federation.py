@@ -176,6 +176,24 @@ def test_links_that_agents_made_by_themselves_count(store):
     assert free[1] in [neighbour.node.id for neighbour in answer.neighbours]
 
 
+def test_a_link_that_was_just_taken_away_is_not_one_that_agents_made(store):
+    scene = Scene(store, 5)
+    before = {link for link in scene.links() if 0 in link}
+    scene.federation.drain(0, True, scene.now)
+    while not (gone := sorted(before - scene.links())):
+        scene.run(1)
+        assert scene.now < 100
+    everybody = frozenset(agent(n) for n in range(5))
+    still = Report(0.5, {agent(gone[0][1]): 3.0}, everybody)
+    scene.federation.drain(0, False, scene.now)
+    fresh = Scene(store)  # another manager, which did not take it away
+    scene.federation.report(0, still, scene.now)
+    taken = {link for link, _, _ in scene.federation.links() if link.origin == "healed"}
+    assert gone[0] not in {(link.a, link.b) for link in taken}
+    fresh.federation.report(0, still, scene.now)
+    assert gone[0] in fresh.links()
+
+
 def test_a_link_that_does_not_come_up_is_planned_elsewhere(store):
     scene = Scene(store, 4)
     scene.join(4)

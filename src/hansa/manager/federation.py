@@ -24,6 +24,9 @@ NODES_MAX = 4_096
 PATIENCE = 3.0
 """Health intervals that a link has to come up until another is planned for it."""
 
+CLOSING_S = 5.0
+"""Seconds more until a link that the manager took away, and that is still there, counts again."""
+
 FAILED_S = 600.0
 """Seconds that a link which did not come up is not planned again, unless nothing else connects."""
 
@@ -44,6 +47,7 @@ class Federation:
         self._lock = threading.RLock()
         self._heard: dict[int, _Heard] = {}
         self._failed: dict[tuple[int, int], float] = {}
+        self._dropped: dict[tuple[int, int], float] = {}
         self._began: float | None = None
         self._load()
 
@@ -111,14 +115,18 @@ class Federation:
             return self._assignment(number)
 
     def _adopted(self, node: NodeRow, now: float) -> list[LinkRow]:
-        """Return links that agents have made by themselves: they count from now on."""
+        """Return links that agents have made by themselves: they count from now on. One that was
+        just taken away only has not been closed yet."""
+        recent = now - PATIENCE * self.settings.health_interval - CLOSING_S
         by_agent = {each.node: each.id for each in self._up() if each.node}
         heard = self._heard[node.id].report.neighbours
         pairs = [_ids(node.id, by_agent[n]) for n in heard if by_agent.get(n, node.id) != node.id]
         return [
             LinkRow(*key, Origin.HEALED, now)
             for key in pairs
-            if key not in self._links and key not in self._barred
+            if key not in self._links
+            and key not in self._barred
+            and self._dropped.get(key, recent) <= recent
         ]
 
     def topology(self, number: int) -> Assignment:
@@ -247,6 +255,7 @@ class Federation:
     def _give_up_links(self, now: float) -> None:
         """Drop what was planned and does not come up although both ends are well."""
         self._failed = {key: until for key, until in self._failed.items() if until > now}
+        self._dropped = {key: at for key, at in self._dropped.items() if at > now - FAILED_S}
         patience = PATIENCE * self.settings.health_interval
         standing = self._round_trips()
         fresh = {n for n, heard in self._heard.items() if now - heard.at < patience}
@@ -350,6 +359,7 @@ class Federation:
         self._barred |= set(barred)
         for key in (*dropped, *barred):
             self._links.pop(key, None)
+            self._dropped[key] = now
         if rows:
             self._version = rows[-1].number
             self._told(rows)

@@ -25,7 +25,7 @@ class Managed(Live):
     federation: ManagedFederation
 
     def __init__(self, count: int, **settings: str) -> None:
-        manager = {"HANSA_MANAGER_HEALTH_INTERVAL": str(INTERVAL_S)}
+        manager = {"HANSA_MANAGER_HEALTH_INTERVAL": str(INTERVAL_S), "TOP_MAX_REDUNDANCY": "3"}
         super().__init__(ManagedFederation(count, settings, manager))
         self.dead: set[int] = set()
 
@@ -115,8 +115,11 @@ def running(count: int) -> Iterator[Managed]:
 
 def lose_its_neighbours(live: Managed, subscriber: Client, last: int) -> None:
     """The paper's availability test: all neighbours of one node stop, and it takes part again."""
-    near = live.neighbours(last)
-    publisher = live.client(next(n for n in range(last) if n not in near))
+    away = eventually(
+        lambda: sorted(set(range(last)) - set(live.neighbours(last))), f"no neighbour of {last}", 60
+    )
+    near = sorted(set(range(last)) - set(away))
+    publisher = live.client(away[0])
     publisher.publish(TOPIC, b"before")
     subscriber.wait_for(b"before")
     subscriber.received.clear()
