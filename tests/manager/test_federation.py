@@ -127,6 +127,13 @@ def test_a_node_whose_reports_are_lost_but_whom_others_see_is_not_gone(store):
     assert scene.federation.doubted(scene.now) == {2}
 
 
+def test_a_federator_that_never_reports_is_not_missed(store):
+    scene = Scene(store, 3)
+    scene.federation.join(Newcomer(ip="tcp://paper:1883"), scene.now)
+    scene.run(60)
+    assert scene.states() == [State.UP] * 4
+
+
 def test_a_manager_that_hears_nobody_declares_nobody_gone(store):
     scene = Scene(store, 4)
     links = scene.links()

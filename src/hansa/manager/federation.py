@@ -232,7 +232,8 @@ class Federation:
     def _is_late(self, node: NodeRow, now: float) -> bool:
         assert node.checked_at is not None
         since = max(node.checked_at, self._began or now)  # what was missed while we were away
-        return now - since > MISSES * self.settings.health_interval
+        reports = bool(node.node)  # a federator of the paper's kind says nothing of itself
+        return reports and now - since > MISSES * self.settings.health_interval
 
     def _is_gone(self, node: NodeRow, now: float) -> bool:
         """Whether a node has missed its reports and others, who did not, do not see it either.

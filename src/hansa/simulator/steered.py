@@ -49,7 +49,7 @@ class Steered(Watcher):
         self.mode = Mode.UP
         self.changes: Counter[str] = Counter()
         """Links added and removed, by who wanted it."""
-        self._limits = limits
+        self.limits = limits
         self._chance = random.Random(f"{seed} steering")
         self._steering: dict[int, Steering] = {}
         self._kept: dict[tuple[int, int], set[int]] = {}
@@ -68,7 +68,7 @@ class Steered(Watcher):
         assert site.node is not None
         chance = random.Random(f"{site.place} {site.life} {self._chance.random()}")
         links = _Links(self, site)
-        made = Steering(site.node.chart, site.memory.id, links, self._limits, chance)
+        made = Steering(site.node.chart, site.memory.id, links, self.limits, chance)
         self._steering[site.place] = made
         made.restore(self._remembered.get(site.place, b""))
         self.world.scheduler.after(chance.uniform(0, LOOK_S), self._look, site, site.life, chance)
@@ -157,7 +157,7 @@ class Steered(Watcher):
             return
         known = {self.name(other): f"n{other}" for other in others}
         dialled = {self.name(other): f"n{other}" if place > other else "" for other in others}
-        steering.assign(dialled, known, self._limits.degree_max)
+        steering.assign(dialled, known, self.limits.degree_max)
 
     def name(self, place: int) -> Name:
         """Return what the planner calls the node of a place."""
@@ -228,7 +228,7 @@ class _Manager:
         situation = Situation(
             tuple(Member(str(place)) for place in sorted(self._members)), frozenset(self._links)
         )
-        for change in plan(situation, self._steered._limits):  # noqa: SLF001
+        for change in plan(situation, self._steered.limits):
             (self._links.add if change.kind == "add" else self._links.discard)(change.link)
         self._old = [*self._old[-60:], set(self._links)]
         for place in sorted(self._members):
