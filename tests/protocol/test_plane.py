@@ -15,6 +15,7 @@ from hansa.protocol.forwarding import Entry, Table
 from hansa.protocol.frames import Goodbye
 from hansa.protocol.plane import SMALL_BYTES_MAX, Deliveries, Outgoing, Plane
 from hansa.protocol.settings import Outside, ProtocolSettings
+from hansa.protocol.sharing import Audience, Turns
 from hansa.protocol.topics import FilterTrie
 from hansa.protocol.vocabulary import HOPS_MAX, LinkId, NodeId, Plain, Publication, group_id
 from hansa.protocol.windows import STRANGERS_MAX
@@ -28,14 +29,24 @@ MEMBER = Entry("a/+", True, neighbours=(L1, L2))
 OUTSIDE = Entry("a/+", False, towards=(L1, L2))
 
 
-def plane(*entries: Entry, wanted: tuple[str, ...] = (), outside: Outside = Outside.ONE) -> Plane:
+def plane(
+    *entries: Entry,
+    wanted: tuple[str, ...] = (),
+    outside: Outside = Outside.ONE,
+    shares: dict[str, tuple[NodeId, ...]] | None = None,
+) -> Plane:
     trie: FilterTrie[int] = FilterTrie()
     for topic_filter in wanted:
         trie.put(topic_filter, 1)
     settings = ProtocolSettings(outside=outside)
     table = Table(trie, settings.plans_max, list)
     custody = Custody(HERE, settings, table.delivers, lambda topic: (), Remembered())
-    made = Plane(HERE, settings, table, custody, lambda topic: (), (HERE, ELSEWHERE, THIRD))
+    known = (HERE, ELSEWHERE, THIRD)
+    made = Plane(
+        *(HERE, settings, table, custody),
+        Turns(lambda topic: Audience((), shares or {}), lambda share: False, lambda: known),
+        known,
+    )
     for entry in entries:
         made.table.put(entry)
     return made

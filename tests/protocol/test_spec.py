@@ -10,6 +10,7 @@
     7 guaranteed delivery            test_spec_delivery.py
     8 strategies                     test_spec_strategies.py
     9 retained messages              test_spec_retained.py
+    10 shared subscriptions          test_spec_sharing.py
 
 A test is named after its rule (`test_4_5_…`) and its docstring opens with the number. Three of them
 stand for faults that federators before this one had: an announcement that costs many times 2·l
@@ -27,7 +28,7 @@ ROOT = Path(__file__).parent.parent.parent
 SPEC = (ROOT / "docs" / "protocol.md").read_text(encoding="utf-8")
 RULES = re.findall(r"^- \*\*(\d+\.\d+)\*\* ", SPEC, flags=re.MULTILINE)
 SECTIONS = ["names", "links", "map", "cores", "meshes", "interest", "delivery", "strategies"]
-SECTIONS += ["retained"]
+SECTIONS += ["retained", "sharing"]
 
 
 def proofs(section: str) -> list[ast.FunctionDef]:

@@ -20,6 +20,7 @@ from hansa.protocol.effects import (
 )
 from hansa.protocol.events import Kept, Noted, Published, Recalled, Received, Restored, Stored
 from hansa.protocol.frames import Confirm, Owed, Receipt, Resend
+from hansa.protocol.sharing import Audience
 from hansa.protocol.vocabulary import RECEIVERS_MAX, Identity, NodeId, Publication
 
 T = TypeVar("T")
@@ -78,7 +79,7 @@ def test_7_1_more_receivers_than_a_publication_can_name_are_counted():
     """7.1 At most 1,024 receivers."""
     wire = settled("1-2", (2, "a"))
     crowd = tuple(NodeId(number) for number in range(10, 12 + RECEIVERS_MAX))
-    wire.nodes[1].plane.table.plan("a").receivers = crowd
+    wire.nodes[1].plane.table.plan("a").audience = Audience(crowd)
     keep, *more = wire.give(1, Published("a", b"", qos=1))
     assert isinstance(keep, Keep)
     assert [to for to, _ in keep.publication.previous] == list(crowd[:RECEIVERS_MAX])

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 
 from hansa.protocol.effects import Dropped, Effect, Send
 from hansa.protocol.settings import Outside
+from hansa.protocol.sharing import Audience
 from hansa.protocol.topics import FilterTrie
 from hansa.protocol.vocabulary import (
     HOPS_MAX,
@@ -71,13 +72,13 @@ Mould = tuple[tuple[LinkId, ...], bytes, bytes]
 class Plan:
     """The way of one topic: where it spreads, which groups need a name, whether it stays here."""
 
-    __slots__ = ("deliver", "groups", "moulds", "receivers", "spread", "towards", "ways")
+    __slots__ = ("audience", "deliver", "groups", "moulds", "spread", "towards", "ways")
 
     def __init__(self, entries: list[Entry], deliver: bool) -> None:
         """Join the entries of all groups that match the topic."""
         self.deliver = deliver
-        self.receivers: tuple[NodeId, ...] | None = None
-        """The nodes that want it, once a publication of QoS 1 or 2 asked for them."""
+        self.audience: Audience | None = None
+        """The nodes that want it, once a publication asked for them."""
         self.moulds: tuple[Mould, ...] | None = None
         self.groups = tuple(entry.id for entry in entries)
         self.spread = tuple(

@@ -4,12 +4,14 @@
 its own broker, and knows from when on that is in force. Neither knows how the news travels.
 """
 
+from collections import Counter
 from collections.abc import Iterable
 
 from hansa.protocol.effects import Effect, Subscribe, Unsubscribe
 from hansa.protocol.records import Stamp
 from hansa.protocol.settings import ProtocolSettings
-from hansa.protocol.topics import FilterTrie, is_local_only, minimal, split_share
+from hansa.protocol.sharing import Audience
+from hansa.protocol.topics import FilterTrie, is_local_only, matches, minimal, split_share
 from hansa.protocol.vocabulary import NodeId
 
 
@@ -140,6 +142,8 @@ class RemoteInterest:
         self._saves = 0
         self.wanters: dict[str, dict[NodeId, int]] = {}
         """Per plain filter, the nodes that want it, each with how often."""
+        self.shares: dict[str, dict[NodeId, None]] = {}
+        """Per shared subscription, with its group, the nodes that have consumers of it."""
         self._by_topic: FilterTrie[dict[NodeId, int]] = FilterTrie()
         self._unsorted: dict[str, None] = {}  # not yet in the trie: nobody has asked since
         self.granted: dict[str, None] = {}
@@ -192,12 +196,26 @@ class RemoteInterest:
                 if node in self._stamps:
                     self._settle(node)
 
-    def receivers(self, topic: str) -> tuple[NodeId, ...]:
-        """Return the nodes that want a topic, in reach or not."""
+    def audience(self, topic: str) -> Audience:
+        """Return the nodes that want a topic, in reach or not, and its shares."""
         for name in self._unsorted:
             self._by_topic.put(name, self.wanters[name])
         self._unsorted.clear()
-        return tuple(dict.fromkeys(node for who in self._by_topic.match(topic) for node in who))
+        wishes: Counter[NodeId] = Counter()
+        for holders in self._by_topic.match(topic):
+            wishes.update(holders)
+        shares = {
+            name: tuple(nodes)
+            for name, nodes in self.shares.items()
+            if matches(split_share(name)[1], topic)
+        }
+        for nodes in shares.values():
+            wishes.subtract(nodes)
+        return Audience(tuple(node for node, count in wishes.items() if count), shares)
+
+    def receivers(self, topic: str) -> tuple[NodeId, ...]:
+        """Return the nodes that want all publications to a topic."""
+        return self.audience(topic).nodes
 
     def promised(self, topic: str) -> list[NodeId]:
         """Return those of them whose newest interest is in force."""
@@ -229,6 +247,8 @@ class RemoteInterest:
                 self._unsorted[plain] = None
                 subscribe.append(plain)
             holders = self.wanters[plain]
+            if plain != topic_filter:
+                self.shares.setdefault(topic_filter, {})[node] = None
             if node not in holders and plain not in self.granted:
                 self._waiting[node] = self._waiting.get(node, 0) + 1
             holders[node] = holders.get(node, 0) + 1
@@ -238,6 +258,8 @@ class RemoteInterest:
         unsubscribe: list[str] = []
         for topic_filter in filters:
             plain = split_share(topic_filter)[1]
+            if plain != topic_filter:
+                self._leave_share(node, topic_filter)
             holders = self.wanters[plain]
             holders[node] -= 1
             if holders[node]:
@@ -254,6 +276,11 @@ class RemoteInterest:
                 self.granted.pop(plain, None)
                 unsubscribe.append(plain)
         return unsubscribe
+
+    def _leave_share(self, node: NodeId, share: str) -> None:
+        del self.shares[share][node]
+        if not self.shares[share]:
+            del self.shares[share]
 
     def _settle(self, node: NodeId) -> None:
         if not self._waiting.get(node) and node not in self._unsaved:

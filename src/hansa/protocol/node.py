@@ -49,6 +49,7 @@ from hansa.protocol.overlay import Overlay
 from hansa.protocol.plane import Deliveries, Outgoing, Plane
 from hansa.protocol.records import Kind, Record
 from hansa.protocol.settings import ProtocolSettings
+from hansa.protocol.sharing import Turns
 from hansa.protocol.strategies import make_strategy
 from hansa.protocol.strategies.base import Tell, surroundings_of
 from hansa.protocol.topics import is_filter
@@ -76,7 +77,9 @@ class Node:
         remote, nodes = self.remote, self._overlay.database.nodes
         self.table = Table(self._local.wanted, settings.plans_max, self._strategy.take_entries)
         self.custody = Custody(self.id, settings, self.table.delivers, remote.receivers, past)
-        self.plane = Plane(self.id, settings, self.table, self.custody, remote.receivers, nodes)
+        has_share, graph = self._local.filters.__contains__, self._overlay.graph
+        turns = Turns(remote.audience, has_share, lambda: graph.reachable)
+        self.plane = Plane(self.id, settings, self.table, self.custody, turns, nodes)
         self._interest_due: float | None = None
         self._strategy_due = self._strategy.next_deadline()
         self.confirmations = Confirmations(self.id, settings, remote.in_force, self.custody.outbox)

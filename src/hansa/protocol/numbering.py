@@ -3,7 +3,7 @@
 Those of QoS 1 and 2 get theirs from the journal; see `outbox`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import count
 from typing import Protocol
 
@@ -43,8 +43,11 @@ class Numbering:
         self.next_number: Callable[[], int] = count(1).__next__
         """Takes the next number."""
 
-    def name(self, event: Captured, incarnation: int, version: int = 0) -> Publication:
-        """Make the publication that carries an event; `version` if it is retained."""
+    def name(
+        self, event: Captured, incarnation: int, version: int = 0, only: Iterable[NodeId] = ()
+    ) -> Publication:
+        """Make the publication that carries an event; `version` if it is retained. It is for all
+        who want it, or `only` for some."""
         return Publication(
             origin=self._node,
             life=incarnation,
@@ -55,4 +58,5 @@ class Numbering:
             retain=event.retain,
             properties=event.properties,
             version=version,
+            previous=tuple((node, 0) for node in only),
         )

@@ -14,7 +14,7 @@ what it holds, but not in what becomes of it if it is new: that is remembered as
 by the bytes of its names and topic, and forgotten with the plans.
 """
 
-from collections.abc import Callable, Container, Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 
 from hansa.errors import InvalidFrame
 from hansa.protocol.custody import Custody
@@ -22,6 +22,7 @@ from hansa.protocol.effects import Deliver, Duplicate, Effect, Ignored, Keep, Se
 from hansa.protocol.forwarding import Forwarder, Plan, Table, as_drops, as_sends, shortcut
 from hansa.protocol.numbering import Captured, Numbering
 from hansa.protocol.settings import Outside, ProtocolSettings
+from hansa.protocol.sharing import Audience, Turns
 from hansa.protocol.vocabulary import HOPS_MAX, RECEIVERS_MAX, LinkId, NodeId, Plain, Publication
 from hansa.protocol.windows import Windows
 from hansa.protocol.wire import (
@@ -64,17 +65,17 @@ class Plane:
         settings: ProtocolSettings,
         table: Table,
         custody: Custody,
-        receivers: Callable[[str], tuple[NodeId, ...]],
+        turns: Turns,
         known: Container[NodeId],
     ) -> None:
-        """Read ways from a table; `receivers` tells which other nodes want a topic, `known` are
-        those with a record here."""
+        """Read ways from a table; `turns` tells which other nodes want a topic, and chooses who
+        serves shared subscriptions; `known` are the nodes with a record here."""
         self.table = table
         self.windows = Windows(settings.window, known)
         self.numbering = Numbering(node)
         self._node = node
         self._custody = custody
-        self._receivers = receivers
+        self._turns = turns
         self._forwarder = Forwarder(self.table, self.windows, settings.outside)
         self._outside = settings.outside
         self._life = 0
@@ -91,18 +92,29 @@ class Plane:
             return self._keep(event, plan, version)
         if not plan.spread and not plan.towards:
             return []
-        return self.release(self.numbering.name(event, incarnation, version))
+        audience = self._audience_of(event.topic, plan)
+        if not audience.shares:
+            return self.release(self.numbering.name(event, incarnation, version))
+        only, overlaps = self._turns.choose(audience)
+        counted: list[Effect] = [Ignored("share_overlap")] * overlaps
+        if not only:
+            return counted
+        named = self.numbering.name(event, incarnation, version, only[:RECEIVERS_MAX])
+        return counted + self.release(named)
+
+    def _audience_of(self, topic: str, plan: Plan) -> Audience:
+        if plan.audience is None:
+            plan.audience = self._turns.audience(topic)
+        return plan.audience
 
     def _keep(self, event: Captured, plan: Plan, version: int) -> list[Effect]:
         """It goes to the journal first, if anybody is owed it, in reach or not."""
-        if plan.receivers is None:
-            plan.receivers = self._receivers(event.topic)
-        receivers = plan.receivers[:RECEIVERS_MAX]
-        if not receivers:
-            return []
-        kept = self._custody.outbox.capture(event, receivers, version)
-        effects: list[Effect] = [Keep(kept)]
-        return effects + [Ignored("receivers_max")] * (len(plan.receivers) - len(receivers))
+        chosen, overlaps = self._turns.choose(self._audience_of(event.topic, plan))
+        effects: list[Effect] = [Ignored("share_overlap")] * overlaps
+        receivers = chosen[:RECEIVERS_MAX]
+        if receivers:
+            effects.append(Keep(self._custody.outbox.capture(event, receivers, version)))
+        return effects + [Ignored("receivers_max")] * (len(chosen) - len(receivers))
 
     def release(self, publication: Publication) -> list[Effect]:
         """Send a publication that starts here on its way; one that nobody is owed was only kept."""
@@ -123,10 +135,15 @@ class Plane:
             effects.append(self._cut(publication))
         if publication.qos:
             effects += self._custody.inbox.take(publication, now)
-        elif deliver:
+        elif deliver and self._is_meant(publication):
             effects.append(Deliver(self._custody.retained.judge(publication)))
         effects += as_sends(publication, copies, publication.hops + 1)
         return effects + as_drops(publication, stuck)
+
+    def _is_meant(self, publication: Publication) -> bool:
+        """Whether a publication of QoS 0 is for this node: it names those that serve shares."""
+        meant = publication.previous
+        return not meant or any(node == self._node for node, _ in meant)
 
     def _cut(self, copy: Publication) -> Effect:
         """Say why a copy is not new."""
@@ -176,8 +193,15 @@ class Plane:
         if frames is None:
             return [Ignored("no frame can hold it")]
         plain = not (item.retain or item.properties)
-        if self._outside is not Outside.RANDOM and plain and len(frames) == len(effects):
-            self._make_moulds(self.table.plan(item.topic), len(item.payload), effects, frames)
+        plan = self.table.plan(item.topic)
+        is_shared = plan.audience is not None and plan.audience.shares
+        if (
+            self._outside is not Outside.RANDOM
+            and plain
+            and not is_shared
+            and len(frames) == len(effects)
+        ):
+            self._make_moulds(plan, len(item.payload), effects, frames)
         return [effect for effect in effects if not isinstance(effect, Send)]
 
     def _make_moulds(

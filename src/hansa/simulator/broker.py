@@ -64,7 +64,8 @@ class Broker:
         if self.clients[name] > 1:
             return False
         self.changes += 1
-        self._wanted.put(split_share(name)[1], None)
+        if split_share(name)[0] is None:
+            self._wanted.put(name, None)
         return True
 
     def unsubscribe(self, name: str) -> bool:
@@ -76,15 +77,15 @@ class Broker:
             return False
         del self.clients[name]
         self.changes += 1
-        plain = split_share(name)[1]
-        others = tuple({split_share(other)[1]: None for other in self.clients})
-        self.gone.append((plain, others))
-        if plain not in others:
-            self._wanted.remove(plain)
+        if split_share(name)[0] is None:
+            others = tuple(other for other in self.clients if split_share(other)[0] is None)
+            self.gone.append((name, others))
+            self._wanted.remove(name)
         return True
 
     def wants(self, topic: str) -> bool:
-        """Say whether some client subscribes to this topic."""
+        """Say whether some client subscribes to this topic, and not only in a share group, which
+        gets it at one broker or another."""
         return bool(self._wanted.match(topic))
 
     def lapses(self, topic: str) -> int:

@@ -5,6 +5,7 @@ from tests.simulator.checkers.stubs import publication
 from tests.simulator.worlds import Played
 
 from hansa.protocol.effects import EpochRenewed, Gap
+from hansa.protocol.sharing import Audience
 from hansa.protocol.vocabulary import NodeId
 from hansa.simulator.actions import Clone, Crash, Publish, Restart, Subscribe, Unsubscribe
 from hansa.simulator.options import DiskOptions
@@ -111,7 +112,7 @@ def test_a_node_counts_on_a_confirmation_even_if_the_other_forgets_it():
     played = play()
     played.world.sites[0].node.remote.in_force.clear()
     played.world.sites[0].node.remote.receivers = lambda topic: ()
-    played.world.sites[0].node.plane._receivers = lambda topic: ()  # noqa: SLF001
+    played.world.sites[0].node.plane._turns.audience = lambda topic: Audience(())  # noqa: SLF001
     assert len(finish(played)) == 1
 
 

@@ -193,9 +193,9 @@ def _in_force(site: Site, topic: str) -> set[NodeId]:
 
 
 def _wanted(records: Iterable[Record], topic: str) -> bool:
-    """Whether what is known of a node says that it wants a topic."""
+    """Whether what is known of a node says that it wants all that is published to a topic."""
     return any(
-        matches(split_share(name)[1], topic)
+        split_share(name)[0] is None and matches(name, topic)
         for record in records
         if isinstance(record, InterestRecord)
         for name in record.added
