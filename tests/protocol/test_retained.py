@@ -168,7 +168,7 @@ def test_what_a_client_wrote_unseen_gets_a_new_version_and_is_offered():
     assert made.surveyed(Surveyed(("#",), (("a", digest(b"y")),))) == []
     assert made.values["a"].owner == ME
     assert made.values["a"].version > 5
-    assert [type(each) for each in made.fire()] == [Holdings]
+    assert made.fire() == [Listing(YOU, ME, (("a", made.values["a"].version),))]
 
 
 @pytest.mark.parametrize(("qos", "is_doubtful"), [((1, 1), False), ((0, 1), True), ((0, 0), False)])
@@ -187,6 +187,22 @@ def test_what_changed_a_moment_ago_is_looked_at_again():
     assert made.values["a"] == value(5, YOU)
     made.tell_time(1_000, 1.0)
     assert Survey(("a",)) in made.fire()
+
+
+def test_what_was_published_at_qos_0_is_listed_once_it_has_settled():
+    made = retained()
+    made.stamp(Published("a", b"x", retain=True))
+    version = made.stamp(Published("a", b"y", retain=True))
+    made.stamp(Published("b", b"x", 1, retain=True))
+    made.stamp(Published("c", b"x", retain=True))
+    made.judge(sent(version + 10, topic="c"))
+    assert made.fire() == []
+    made.tell_time(1_000, 1.0)
+    assert Listing(YOU, ME, (("a", version),)) in made.fire()
+    made.stamp(Published("d", b"x", retain=True))
+    del made.values["d"]
+    made.tell_time(1_000, 2.0)
+    assert not any(isinstance(each, Listing) for each in made.fire())
 
 
 def test_a_deletion_that_nobody_wants_here_needs_no_clearing():

@@ -74,7 +74,8 @@ class Retained:
         """Of those that changed a moment ago, when, and whether at QoS 1 or 2."""
         self._doubtful: dict[str, float] = {}  # when to look at what the broker holds
         self._raced: dict[str, None] = {}  # those of them that were written twice at once
-        self._offers: dict[NodeId, float] = {}  # when to tell whom
+        self._offers: dict[NodeId, float] = {}  # when to tell whom what there is
+        self._unsure: dict[str, float] = {}  # when to tell all whose copies may have been lost
         self._save_at: float | None = None
 
     # ------------------------------------------------------------ versions
@@ -128,6 +129,8 @@ class Retained:
                 self._doubt(event.topic)
         version = self._next_version()
         self._set(event.topic, Value(version, self._node, digest(event.payload)), event.qos)
+        if not event.qos:
+            self._unsure.setdefault(event.topic, self._now + self._settings.retained_settle)
         return version
 
     def judge(self, publication: Publication) -> Publication:
@@ -175,17 +178,14 @@ class Retained:
         """The shell has read what the broker holds for some filters."""
         stored = dict(event.values)
         effects: Outcome = []
-        told: dict[NodeId, None] = {}
         for topic in self._concerned(event.filters, stored):
             if not self._is_settled(topic):
                 self._doubt(topic)
                 continue
+            before = self.values.get(topic)
             effects += self._compare(topic, stored.get(topic, b""))
-            value = self.values.get(topic)
-            if value is not None and value.owner == self._node:
-                told.update(dict.fromkeys(self._receivers(topic)))
-        for node in told:
-            self._offers[node] = self._now
+            if topic in self.values and self.values[topic] != before:
+                self._unsure[topic] = self._now
         return effects
 
     def _concerned(self, filters: Iterable[str], stored: Iterable[str]) -> list[str]:
@@ -252,10 +252,24 @@ class Retained:
             for topic, value in self._owned_for(node).items()
             if bucket(topic) in wanted
         ]
+        return self._listings(node, entries)
+
+    def _listings(self, node: NodeId, entries: list[tuple[str, int]]) -> list[Letter]:
         return [
             Listing(node, self._node, tuple(entries[at : at + LISTED_MAX]))
             for at in range(0, len(entries), LISTED_MAX)
         ]
+
+    def _list_unsure(self) -> list[Letter]:
+        """Tell who wants them the versions of values whose copies may have been lost."""
+        entries: dict[NodeId, list[tuple[str, int]]] = {}
+        for topic in [topic for topic, at in self._unsure.items() if at <= self._now]:
+            del self._unsure[topic]
+            value = self.values.get(topic)
+            if value is not None and value.owner == self._node:
+                for node in self._receivers(topic):
+                    entries.setdefault(node, []).append((topic, value.version))
+        return [each for node, some in entries.items() for each in self._listings(node, some)]
 
     def _ask(self, owner: NodeId, entries: Iterable[tuple[str, int]]) -> list[Letter]:
         """Ask an owner for what is newer than what is known here, or another value of its own."""
@@ -353,6 +367,7 @@ class Retained:
         offers, self._offers = self._offers, {}
         for node in offers:
             outcome.append(Holdings(node, self._node, buckets_of(self._owned_for(node))))
+        outcome += self._list_unsure()
         if self._save_at is not None and self._save_at <= now:
             self._save_at = None
             self._tidy()
@@ -372,7 +387,7 @@ class Retained:
 
     def next_deadline(self) -> float | None:
         """When `fire` is next due."""
-        times = [*self._doubtful.values(), *self._offers.values()]
+        times = [*self._doubtful.values(), *self._offers.values(), *self._unsure.values()]
         if self._save_at is not None:
             times.append(self._save_at)
         return min(times, default=None)

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from tests.agent.as_one.conftest import SideBySide
-from tests.agent.live import eventually
+from tests.agent.live import Live, eventually
 from tests.agent.sure import SureClient
 
 from hansa.mqtt import properties
@@ -18,7 +18,7 @@ NEAR, FAR = 1, 3
 SETTLED_S = 30.0
 
 
-def stored(live: SideBySide, number: int, topic_filter: str) -> dict[str, bytes]:
+def stored(live: Live, number: int, topic_filter: str) -> dict[str, bytes]:
     """What a broker holds, read by a client that comes for it alone; each value once."""
     name = f"hansa-{live.nodes[number].status()['node']}-test"  # it is not wanted for that
     reader = live.client_of(SureClient, number, name=name).subscribe_surely(topic_filter)

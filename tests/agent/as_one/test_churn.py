@@ -1,0 +1,77 @@
+"""Retained messages on five brokers, written, deleted, parted at random: all agree at the end."""
+
+import random
+from collections.abc import Iterator
+
+import pytest
+from tests.agent.as_one.test_retained import kept, stored
+from tests.agent.live import Live, eventually
+from tests.agent.sure import SureClient
+
+from hansa.local.federation import Cable, LocalFederation
+from hansa.simulator.topologies import parse
+
+BROKERS = 5
+TOPICS = [f"churn/{n}" for n in range(12)]
+SETTLED_S = 60.0
+
+
+@pytest.fixture
+def ring_of_five(mosquitto: str) -> Iterator[Live]:
+    live = Live(LocalFederation(parse(f"ring:{BROKERS}", 1), {}, cable=Cable(can_cut=True)))
+    try:
+        live.start()
+        yield live
+    finally:
+        live.close()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(3))
+def test_retained_churn_with_partitions_ends_in_agreement(ring_of_five, seed):
+    live, chance = ring_of_five, random.Random(seed)
+    subscribers = [
+        live.client_of(SureClient, number).subscribe_surely("churn/#") for number in range(BROKERS)
+    ]
+    for number in range(BROKERS):
+        live.wait_installed(number, "churn/#")
+    writers = [live.client_of(SureClient, number) for number in range(BROKERS)]
+    links = list(live.federation.topology.links)
+    for _ in range(3):
+        cut = chance.sample(links, 2)
+        for link in cut:
+            live.federation.cut(*link)
+        for step in range(60):
+            payload = b"" if chance.random() < 0.25 else b"%d" % step
+            writer = chance.choice(writers)
+            writer.publish_as(kept(chance.choice(TOPICS), payload, chance.randrange(3)))
+            for each in subscribers:
+                each.read_for(0)
+        for link in cut:
+            live.federation.mend(*link)
+        live.wait_converged()
+    # What was written last, and by one alone, is what all must hold; what was deleted is gone.
+    last = {topic: b"last" if number % 2 else b"" for number, topic in enumerate(TOPICS[:6])}
+    eventually(lambda: _agree(live), "agreement after the last partition", SETTLED_S)
+    for topic, payload in last.items():
+        writers[0].publish_as(kept(topic, payload))
+
+    def settled() -> bool:
+        found = _held(live)[0]
+        return _agree(live) and all(found.get(t, b"") == value for t, value in last.items())
+
+    eventually(settled, "the last words held everywhere", SETTLED_S)
+    held = _held(live)[0]
+    for number in range(BROKERS):
+        late = live.client_of(SureClient, number).subscribe_surely("churn/#")
+        late.read_until(len(held))
+        assert sorted((e.topic, e.payload) for e in late.received) == sorted(held.items())
+
+
+def _held(live: Live) -> list[dict[str, bytes]]:
+    return [stored(live, number, "churn/#") for number in range(BROKERS)]
+
+
+def _agree(live: Live) -> bool:
+    first, *others = _held(live)
+    return all(other == first for other in others)
