@@ -193,6 +193,18 @@ def test_9_6_a_deletion_that_came_last_is_the_newest():
     assert wire.held(1) == wire.held(2) == {}
 
 
+def test_9_6_a_value_that_an_older_one_overtook_is_asked_for_again():
+    """9.6 Copies of different QoS reach the broker in any order; the newest is stored at last."""
+    wire = settled("1-2", (2, "a"))
+    keep(wire, 1, b"old", qos=1)
+    wire.run(0.1)
+    keep(wire, 1, b"new")
+    wire.run(0.1)
+    wire.store(2, Published("a", b"old", retain=True))  # it took longer
+    wire.run(5.0)
+    assert wire.held(2) == {"a": b"new"}
+
+
 def test_9_6_what_the_broker_has_lost_is_not_deleted():
     """9.6 A broker that has lost its values does not delete them elsewhere."""
     wire = settled("1-2 2-3", (2, "a"))

@@ -8,8 +8,7 @@ is remembered for the lease, so that what was deleted stays deleted.
 
 The *owner* of a value is the node whose client published it. It tells whoever wants the topic, and
 comes into reach or newly wants it, a digest of what it owns (`Holdings`); where that differs, the
-other asks which versions there are (`Ask`, `Listing`), and for those that it lacks (`Ask`,
-`Values`). So nothing is sent again to those who have it.
+other asks which versions there are (`Ask`, `Listing`), and for what it lacks (`Ask`, `Values`).
 
 What a broker really holds is read by the shell (`Survey`): when others begin to want a filter here,
 for what was stored before; when a client and another node wrote one topic at the same moment, for
@@ -70,10 +69,11 @@ class Retained:
         self._version = max((value.version for value in known.values()), default=0)
         self._origin: float | None = None  # of time
         self._now = 0.0
-        self._changed: dict[str, tuple[float, bool]] = {}
-        """Of those that changed a moment ago, when, and whether at QoS 1 or 2."""
+        self._changed: dict[str, tuple[float, int]] = {}
+        """Of those that changed a moment ago, when, and at which QoS."""
         self._doubtful: dict[str, float] = {}  # when to look at what the broker holds
-        self._raced: dict[str, None] = {}  # those of them that were written twice at once
+        self._raced: dict[str, bool] = {}
+        """Those of them that were written twice at once; whether by a client here, too."""
         self._offers: dict[NodeId, float] = {}  # when to tell whom what there is
         self._unsure: dict[str, float] = {}  # when to tell all whose copies may have been lost
         self._save_at: float | None = None
@@ -101,7 +101,7 @@ class Retained:
         if topic not in self.values and len(self.values) >= self._settings.retained_max:
             return False
         self.values[topic] = value
-        self._changed[topic] = (self._now, qos > 0)
+        self._changed[topic] = (self._now, qos)
         self._plan_save()
         return True
 
@@ -123,9 +123,9 @@ class Retained:
         """A client here published a retained message: return its version."""
         known = self.values.get(event.topic)
         if known is not None and not self._is_settled(event.topic, RECENT):
-            _, sure = self._changed[event.topic]
-            if known.owner != self._node or sure != (event.qos > 0):
-                self._raced[event.topic] = None
+            _, qos = self._changed[event.topic]
+            if known.owner != self._node or (qos > 0) != (event.qos > 0):
+                self._raced[event.topic] = True
                 self._doubt(event.topic)
         version = self._next_version()
         self._set(event.topic, Value(version, self._node, digest(event.payload)), event.qos)
@@ -142,8 +142,15 @@ class Retained:
             return publication  # of a former life, that did not get to deliver it
         if not self._is_newer(publication.topic, value):
             return replace(publication, retain=False)
-        self._set(publication.topic, value, publication.qos)
+        self._replace(publication.topic, value, publication.qos)
         return publication
+
+    def _replace(self, topic: str, value: Value, qos: int) -> None:
+        """Another node's value is delivered; of another quality, it may overtake the one before."""
+        if not self._is_settled(topic, RECENT) and self._changed[topic][1] != qos:
+            self._raced.setdefault(topic, False)
+            self._doubt(topic)
+        self._set(topic, value, qos)
 
     def _doubt(self, topic: str) -> None:
         self._doubtful[topic] = self._now + self._settings.retained_settle
@@ -196,22 +203,23 @@ class Retained:
         known = [topic for topic in self.values if trie.match(topic)]
         return list(dict.fromkeys((*known, *stored)))
 
-    def _compare(self, topic: str, found: bytes) -> list[Effect]:
+    def _compare(self, topic: str, found: bytes) -> Outcome:
         """Make what is known of a topic what the broker holds."""
-        value, raced = self.values.get(topic), self._raced.pop(topic, "") is None
+        value, by_client = self.values.get(topic), self._raced.pop(topic, None)
         if value is None:
             has_room = self._set(topic, Value(OLDEST, self._node, found))
             return [] if has_room else [Ignored("retained_max")]
         if value.digest == found:
-            return self._clear(topic) if self._is_left(topic, value) else []
-        if found or raced:  # a client wrote it unseen, or it came before another node's
+            is_left = value.owner != self._node and not self._wants(topic)
+            return [*self._clear(topic)] if is_left else []
+        if by_client is False and value.owner != self._node:  # an older one came after it
+            self._drop(topic)
+            return [Ask(value.owner, self._node, (), ((topic, 0),))]
+        if found or by_client:  # a client wrote it unseen, or before another node's came
             self._set(topic, Value(self._next_version(), self._node, found))
         else:  # the broker has lost it: that is no deletion
             self._drop(topic)
         return []
-
-    def _is_left(self, topic: str, value: Value) -> bool:
-        return value.owner != self._node and not self._wants(topic)
 
     def _clear(self, topic: str) -> list[Effect]:
         value = self.values[topic]
@@ -348,7 +356,7 @@ class Retained:
             if not self._wants(publication.topic) or not self._is_newer(publication.topic, value):
                 continue
             known = self.values.get(publication.topic)
-            self._set(publication.topic, value)
+            self._replace(publication.topic, value, publication.qos)
             if value.digest or (known is not None and known.digest):
                 outcome.append(Store(publication))
         return outcome
@@ -358,12 +366,10 @@ class Retained:
     def fire(self) -> Outcome:
         """Do what is due."""
         now = self._now
-        outcome: Outcome = []
         due = tuple(topic for topic, at in self._doubtful.items() if at <= now)
-        if due:
-            for topic in due:
-                del self._doubtful[topic]
-            outcome.append(Survey(due))
+        for topic in due:
+            del self._doubtful[topic]
+        outcome: Outcome = [Survey(due)] if due else []
         offers, self._offers = self._offers, {}
         for node in offers:
             outcome.append(Holdings(node, self._node, buckets_of(self._owned_for(node))))
