@@ -267,9 +267,9 @@ def test_consecutive_numbers_per_filter_lose_what_changes_its_filter(monkeypatch
     """The 77 % case: what `a/b` misses when `a/#` takes its place, nobody asks for."""
     capture = Outbox.capture
 
-    def per_filter(self, event, receivers):
+    def per_filter(self, event, receivers, version):
         counts = self.__dict__.setdefault("counts", {})
-        publication = capture(self, event, receivers)
+        publication = capture(self, event, receivers, version)
         owner = self.__dict__["owner"]
         previous = tuple(
             (to, counts.get((to, owner(to, event.topic)), 0)) for to, _ in publication.previous

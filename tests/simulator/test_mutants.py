@@ -124,7 +124,7 @@ def test_a_distance_that_is_counted_twice_per_hop_is_not_true(monkeypatch):
 
 def test_ids_without_incarnation_lose_what_a_restarted_node_publishes(monkeypatch):
     name = Numbering.name
-    monkeypatch.setattr(Numbering, "name", lambda self, event, incarnation: name(self, event, 1))
+    monkeypatch.setattr(Numbering, "name", lambda self, event, *_: name(self, event, 1))
     assert "completeness" in caught("ring:4", RESTART)
 
 
