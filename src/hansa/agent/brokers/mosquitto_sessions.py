@@ -233,7 +233,8 @@ class Sessions:
                 else:
                     self._drop(session, name)
             self._close_if_idle(client)
-        unknown = [path for path in tree.shared if path not in known]
+        # A place that leads to another may have one, too: better one filter too many than deaf.
+        unknown = [path for path in (*tree.shared, *tree.perhaps_shared) if path not in known]
         for path in unknown:
             self.subscribe(ANYBODY, _ANY_GROUP + path, is_certain=False)
         if unknown:
