@@ -1,0 +1,82 @@
+"""The pipeline is killed with -9, again and again: bronze has every recorded message once."""
+
+import os
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from tests.pipeline.recordings import journal, many
+
+from hansa.journal.settings import JournalSettings
+
+pytest.importorskip("pyspark", reason="Spark is not installed: `./run test` installs it")
+
+PATIENCE_S = 240.0
+
+INGEST = """
+import sys
+from pathlib import Path
+from hansa.pipeline.session import session
+spark = session(log=Path(sys.argv[3]))
+from hansa.pipeline import job
+lake = Lake.made(Path(sys.argv[1]))
+with lake.writing():
+    job.ingest(spark, lake, job.Job([sys.argv[2]], batch_bytes=20_000))
+"""
+"""The part of `hansa pipeline run` that must not repeat itself; the rest is made anew anyway."""
+
+
+def without_java(tmp_path: Path) -> dict[str, str]:
+    """The environment of a machine that has no Java but the one from Python's packages."""
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    for folder in ("/usr/bin", "/bin"):
+        for program in Path(folder).iterdir():
+            place = tools / program.name
+            if not program.name.startswith("java") and not place.is_symlink():
+                place.symlink_to(program)
+    kept = {name: value for name, value in os.environ.items() if name != "JAVA_HOME"}
+    return {**kept, "PATH": str(tools), "XDG_CACHE_HOME": str(tmp_path / "cache")}
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.xdist_group("spark")
+def test_every_message_once_though_killed_and_without_java_on_the_machine(tmp_path):
+    source, path = tmp_path / "nodes", tmp_path / "lake"
+    small = JournalSettings(segment_bytes=50_000)
+    for node in (1, 2, 3):
+        journal(source / str(node), node, many(1, 2_000), small)
+    environment = without_java(tmp_path)
+    started = [sys.executable, "-c", INGEST, path, source, tmp_path / "spark.log"]
+    for kill in (1, 2):
+        process = subprocess.Popen(started, env=environment)
+        deadline = time.monotonic() + PATIENCE_S
+        before = batches(path)
+        while batches(path) < before + kill:  # it is in the middle of the next one, or behind it
+            assert process.poll() is None, (tmp_path / "spark.log").read_text()
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        process.kill()
+        process.wait()
+    subprocess.run(started, env=environment, check=True, timeout=PATIENCE_S)
+    assert list((tmp_path / "cache").glob("hansa-java-*"))  # it was that Java
+    expected = [(f"{node:016x}", number) for node in (1, 2, 3) for number in range(1, 2_001)]
+    assert counted(path) == Counter(expected)
+
+
+def batches(lake: Path) -> int:
+    return len(list(lake.glob("bronze/messages/batch=*")))
+
+
+def counted(lake: Path) -> Counter[tuple[str, int]]:
+    """What any reader of Parquet finds, one that knows nothing of Spark's own bookkeeping."""
+    from pyarrow.parquet import ParquetFile
+
+    found: Counter[tuple[str, int]] = Counter()
+    for path in lake.glob("bronze/messages/batch=*/day=*/*.parquet"):
+        rows = ParquetFile(path).read(columns=["origin", "seq"]).to_pylist()
+        found.update((row["origin"], row["seq"]) for row in rows)
+    return found
