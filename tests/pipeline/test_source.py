@@ -4,6 +4,7 @@ import json
 from typing import Any
 
 import pytest
+from tests.agent.records.test_pages import served
 from tests.pipeline.recordings import START, captured, journal, many, recorded, telemetry
 
 from hansa.errors import JournalDamaged, JournalTrimmed, UsageError
@@ -169,6 +170,27 @@ def test_bad_options_say_what_is_wrong(spark, tmp_path, options, said):
 def test_a_missing_directory_is_said(spark, tmp_path):
     with pytest.raises(Exception, match="there is no directory /nowhere/at/all to read from"):
         read(spark, "/nowhere/at/all").count()
+
+
+def test_agents_are_read_as_their_files_are(spark, tmp_path):
+    state = tmp_path / "state"
+    journal(state / "journal" / f"{7:020d}", 1, many(1, 300), SMALL)
+    telemetry(state / "telemetry", 1, [schema.LinkUp(5, 2)])
+    with served(state, "secret") as url:
+        sizes = follow(spark, url, tmp_path / "lake", token="secret", maxBytesPerBatch=10_000)
+        assert len(sizes) > 1
+        assert numbers(spark, tmp_path / "lake") == [*range(1, 301)]
+        (told,) = read(spark, url, table="events", token="secret").collect()
+        assert (told.kind, told.peer) == ("link_up", f"{2:016x}")
+        with pytest.raises(Exception, match="the token is missing or wrong"):
+            read(spark, url).count()
+    journal(state / "journal" / f"{7:020d}", 1, many(301, 310), SMALL)
+    assert sum(follow(spark, state, tmp_path / "lake")) == 10  # from the files, where it was
+
+
+def test_an_agent_that_does_not_answer_is_said(spark):
+    with pytest.raises(Exception, match=r"cannot read http://127.0.0.1:1/logs"):
+        read(spark, "http://127.0.0.1:1").count()
 
 
 def test_offsets_are_sorted_json(spark, tmp_path):
