@@ -64,7 +64,7 @@ def _record(path: Path) -> None:
             for number in range(1, MESSAGES // NODES + 1):
                 topic = f"plant/{number % TOPICS}/temp"
                 writer.append(
-                    Captured(number, 1, topic, PAYLOAD, False, b"", (), 1, number * 1_000_000)
+                    Captured(number, 1, topic, PAYLOAD, False, b"", (), 1, number * 1_000_000, True)
                 )
                 if number % BATCH_ROWS == 0:
                     writer.commit()

@@ -15,7 +15,7 @@ START = 1_700_000_000 * SECOND
 
 def captured(number: int, topic: str = "a/b", payload: bytes = b"21.5", qos: int = 1) -> Captured:
     time_ns = START + number * SECOND // 1_000
-    return Captured(number, qos, topic, payload, False, b"", (), 1, time_ns)
+    return Captured(number, qos, topic, payload, False, b"", (), 1, time_ns, True)
 
 
 def recorded(number: int, topic: str = "a/c", payload: bytes = b"on") -> Recorded:

@@ -81,7 +81,7 @@ def _messages(feed: Feed, start: int, end: int) -> Iterator[Columns]:
         if kind not in (Captured.KIND, Recorded.KIND):
             continue
         match _decoded(feed, offset, kind, body):
-            case Captured(number, qos, topic, payload, retain, properties, _, _, time_ns):
+            case Captured(number, qos, topic, payload, retain, properties, _, _, time_ns, True):
                 life = feed.epoch
             case Recorded(life, number, topic, payload, retain, properties, time_ns):
                 qos = 0
