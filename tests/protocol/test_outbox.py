@@ -37,6 +37,15 @@ def test_a_receipt_of_a_newer_epoch_begins_one_above_it():
     assert outbox(2).take(receipt(9, epoch=7), 1, 0.0) == [EpochRenewed(8)]
 
 
+def test_what_was_captured_in_the_epoch_before_is_not_owed_in_the_new_one():
+    made = outbox(2)
+    made.capture(Published("t", b"", qos=1), (OTHER,))  # on its way to the disk
+    assert made.take(receipt(9, epoch=7), 1, 0.0) == [EpochRenewed(8)]
+    assert [each.life for each in made.keep(1, 3, now=0.0)] == [1]
+    debt = made.debts[OTHER]
+    assert (debt.safe, debt.newest) == (0, 0)
+
+
 def test_a_receipt_of_an_epoch_that_nobody_can_have_is_ignored():
     made = outbox(2)
     assert made.take(receipt(1, epoch=EPOCH_MAX), 1, 0.0) == [Ignored("epoch out of bounds")]

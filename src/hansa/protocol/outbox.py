@@ -126,6 +126,8 @@ class Outbox:
         while self._pending and (self._pending[0].life, self._pending[0].number) <= (epoch, seq):
             publication = self._pending.popleft()
             ready.append(publication)
+            if publication.life != self._epoch:
+                continue  # debts are of the new epoch only: they began anew with it
             for receiver, _ in publication.previous:
                 if (debt := self.debts.get(receiver)) is not None:
                     debt.safe = publication.number

@@ -186,6 +186,22 @@ def test_after_pubrel_a_packet_id_is_free_and_pubcomp_says_so_when_that_is_durab
     run(work)
 
 
+def test_a_repeated_pubrel_waits_for_the_disk_like_the_first(tmp_path):
+    async def work() -> None:
+        life = Life(tmp_path)
+        life.receive(publish(1, qos=2))
+        await life.answered(1)
+        life.capture.released([1])
+        life.capture.disconnected()
+        life.capture.connected(session_present=True)
+        life.capture.released([1])
+        assert life.answers == [PubRec(1)]
+        assert (await life.answered(2))[1] == PubComp(1)
+        await life.capture.stop()
+
+    run(work)
+
+
 def test_pubrel_for_what_is_unknown_is_answered(tmp_path):
     async def work() -> None:
         life = Life(tmp_path)

@@ -288,6 +288,29 @@ def test_a_lost_session_makes_what_was_under_way_uncertain_and_sends_it_again(tm
     run(work)
 
 
+def test_a_lost_session_leaves_the_order_of_what_was_not_durable_yet(tmp_path):
+    async def work() -> None:
+        life = Life(tmp_path)
+        life.connect()
+        life.deliver(1)
+        await life.says(packet(1))
+        life.injection.disconnected()
+        life.deliver(2)  # bound, and not durable when the session turns out to be lost
+        life.connect(session_present=False)
+        await life.says(packet(3, b"1"), packet(4, b"2"))
+        life.injection.disconnected()
+        life.connect()
+        await life.says(packet(3, b"1", dup=True), packet(4, b"2", dup=True))
+        assert life.stored[-1].seq == 2
+        life.crash()
+        life = Life(tmp_path)
+        life.connect()
+        await life.says(packet(3, b"1", dup=True), packet(4, b"2", dup=True))
+        await life.injection.stop()
+
+    run(work)
+
+
 def test_who_prefers_no_duplicates_loses_what_is_uncertain(tmp_path):
     async def work() -> None:
         life = Life(tmp_path, prefer="no-dup")

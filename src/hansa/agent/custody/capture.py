@@ -63,6 +63,7 @@ class Capture:
         self._seen = {seen.packet_id: seen for seen in keeping.found}
         self._connection = 0
         self._receipts = 0
+        self._settled_at = DURABLE  # where the last settlement is
         self._began = 0
         self._waiting: deque[Receipt] = deque()
         self._unsafe: deque[tuple[int, Publication]] = deque()
@@ -134,7 +135,10 @@ class Capture:
         """PUBREL came: the broker has our PUBREC, and may use these ids again after PUBCOMP."""
         for packet_id in packet_ids:
             seen = self._seen.pop(packet_id, None)
-            offset = self._append_settled(seen.number) if seen and seen.number else DURABLE
+            if seen and seen.number:
+                self._settled_at = self._append_settled(seen.number)
+            # A PUBREL that is repeated waits like the first: its record may not be durable yet.
+            offset = self._settled_at
             self._waiting.append(Receipt(offset, PubComp(packet_id)))
         reached(Point.SETTLED_APPENDED)
         self._commits.ask()
@@ -231,6 +235,7 @@ class Capture:
         for seen in self._seen.values():
             seen.number, seen.offset = 0, DURABLE
         self._waiting = deque(each._replace(offset=DURABLE) for each in self._waiting)
+        self._settled_at = DURABLE
         last = self._unsafe[-1][1] if self._unsafe else None
         self._unsafe.clear()
         self._commits = Commits(self.keeping.writer, self._durable, self._problem)

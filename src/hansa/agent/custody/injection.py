@@ -228,10 +228,18 @@ class Injection:
             for entry in uncertain:
                 self.backlog.complete(entry)
         elif uncertain:
-            # All of them, or they would change their order; they were stored before.
-            anew = [self.backlog.rebind(entry) for entry in entries]
-            self._binding.extendleft([(each.offset, each, None) for each in reversed(anew)])
+            self._rebind_all()
             self._commits.ask()
+
+    def _rebind_all(self) -> None:
+        """Those that are not durable yet, too, or they would change their order."""
+        bound, fresh = self._bound(), self._binding
+        self._binding = deque()
+        offset = 0
+        for entry, receipt in [*((each, None) for each in bound), *(each[1:] for each in fresh)]:
+            again = self.backlog.rebind(entry) if entry else None
+            offset = again.offset if again else offset
+            self._binding.append((offset, again, receipt))
 
     def _bound(self) -> list[Entry]:
         """Return what is durably bound and not completed, in order."""

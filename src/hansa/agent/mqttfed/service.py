@@ -25,6 +25,7 @@ from hansa.agent.links.link import Address
 from hansa.agent.links.mqtt import Access
 from hansa.agent.mqttfed.exact import ExactClient
 from hansa.agent.mqttfed.settings import parse_neighbours
+from hansa.agent.mqttfed.wishes import Wishes
 from hansa.agent.reasons import explain
 from hansa.agent.settings import AgentSettings, broker_address, link_access
 from hansa.errors import UsageError
@@ -35,7 +36,6 @@ from hansa.mqttfed.messages import FEDERATED, PREFIXES, write
 from hansa.mqttfed.node import Event, FedNode, InterestChanged, Received, TimerFired
 from hansa.mqttfed.settings import FedSettings
 from hansa.protocol import events
-from hansa.protocol.topics import split_share
 
 log = logging.getLogger("hansa.agent")
 
@@ -51,6 +51,7 @@ class FedAgent:
         self._chance = random.Random()  # for back-off, not for secrets
         self._chronicle = Chronicle(lambda node: "")
         self._counters: Counter[str] = Counter()
+        self._wishes = Wishes()
         self._ending = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
         self._prefix = settings.broker.client_id or f"hansa-fed-{settings.mqtt_fed.id}"
@@ -165,23 +166,9 @@ class FedAgent:
             self._timer = asyncio.get_running_loop().call_at(due, self._feed, TimerFired())
 
     def _note_interest(self, event: events.InterestChanged) -> None:
-        added, removed = (
-            tuple(topic for name in names if (topic := self._topic_of(name)))
-            for names in (event.added, event.removed)
-        )
+        added, removed = self._wishes.change(event.added, event.removed)
+        self._counters[WILDCARDS] = self._wishes.wildcards
         self._feed(InterestChanged(added, removed))
-
-    def _topic_of(self, topic_filter: str) -> str:
-        """Return the federated topic that a filter names; empty if it names none, or many."""
-        _, plain = split_share(topic_filter)
-        topic = plain.removeprefix(FEDERATED)
-        if topic == plain:
-            return ""
-        if "#" in topic or "+" in topic:
-            self._counters[WILDCARDS] += 1
-            log.warning("filter left out filter=%r reason='mqtt-fed has no wildcards'", plain)
-            return ""
-        return topic
 
     def _note_broker(self, address: Address, problem: str) -> None:
         if not self._ending.is_set():
