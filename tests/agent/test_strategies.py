@@ -1,7 +1,6 @@
 """Every strategy, live: what is wanted arrives once, also after a link or a node is lost.
 
-All that clients can see is tried with every strategy too, but takes longer: test_federation and
-test_clients with --long. The default strategy is tried there in every run.
+More is tried with every strategy by test_federation with --long, and in every run with the default.
 """
 
 import os

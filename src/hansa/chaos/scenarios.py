@@ -2,7 +2,7 @@
 
 Each goes on for as long as it is let; chance comes from the seed. The letters are those of our list
 of faults: F1 agent killed, F2 agent hangs, F3 broker restarted, F5 links, F6 partitions, F7 clogs,
-F12 lost state, F14 cores, F15 churn, F16 slow readers, F19 scripted killers.
+F14 cores, F15 churn, F19 scripted killers.
 """
 
 import asyncio
