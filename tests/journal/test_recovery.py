@@ -73,9 +73,10 @@ def test_a_torn_tail_is_cut_and_counted_and_reserved_zeros_are_not(tmp_path):
     write(tmp_path, captured(1))
     file = tmp_path / log_name(0)
     whole = file.read_bytes()
-    file.write_bytes(whole + whole[HEADER_BYTES:-3] + bytes(3_000_000))
+    torn = whole[HEADER_BYTES:-3]
+    file.write_bytes(whole + torn + bytes(3_000_000))
     with open_writer(tmp_path) as writer:
-        assert writer.cut_bytes == len(whole) - HEADER_BYTES - 3
+        assert writer.cut_bytes == len(torn.rstrip(b"\0"))  # its own zeros look like reserved ones
     assert file.read_bytes() == whole
 
 

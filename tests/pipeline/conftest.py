@@ -16,6 +16,7 @@ HERE = Path(__file__).parent
 TIMEOUT_S = 900
 
 
+@pytest.hookimpl(tryfirst=True)  # before the groups are looked at
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Keep what needs Spark in one process of the test run; the first test waits for a JVM."""
     for item in items:

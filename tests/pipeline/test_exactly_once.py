@@ -22,6 +22,7 @@ from pathlib import Path
 from hansa.pipeline.session import session
 spark = session(log=Path(sys.argv[3]))
 from hansa.pipeline import job
+from hansa.pipeline.lake import Lake
 lake = Lake.made(Path(sys.argv[1]))
 with lake.writing():
     job.ingest(spark, lake, job.Job([sys.argv[2]], batch_bytes=20_000))

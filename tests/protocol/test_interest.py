@@ -277,6 +277,16 @@ def test_the_last_that_wanted_a_filter_makes_us_unsubscribe():
     assert remote.change(B, [], ["b"], (1, 2)) == ([], ["b"])
 
 
+def test_a_share_that_one_node_leaves_is_still_the_others():
+    remote = RemoteInterest()
+    remote.change(A, ["$share/g/a"], [], (1, 1))
+    remote.change(B, ["$share/g/a"], [], (1, 1))
+    assert remote.change(A, [], ["$share/g/a"], (1, 2)) == ([], [])
+    assert list(remote.shares["$share/g/a"]) == [B]
+    assert remote.change(B, [], ["$share/g/a"], (1, 2)) == ([], ["a"])
+    assert not remote.shares
+
+
 def test_a_share_is_subscribed_to_without_its_name_and_once():
     remote = RemoteInterest()
     assert remote.change(A, ["$share/g/a", "$share/h/a", "a"], [], (1, 1)) == (["a"], [])

@@ -274,7 +274,8 @@ def test_late_observer_learns_from_the_tree(start, has_shared):
         ann.wait(Unsubscribed)
     watch = Watch(broker)
     watch.resync(broker.printed_tree())
-    shared = {"s/1"} if has_shared else set()  # the tree does not say the group
+    # The tree says neither the group nor whether what lies on the way is shared, too.
+    shared = {"s", "s/1"} if has_shared else set()
     assert watch.wanted == {"a/+", "trail/", "b 1 c/#"} | shared
     assert watch.observer.complete is not has_shared
     assert watch.findings == ([] if has_shared else [Completed()])
