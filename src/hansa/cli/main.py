@@ -66,7 +66,7 @@ Commands:
   --version   print the version
 
 Examples:
-  hansa demo                                    half a minute that shows what Hansa does
+  hansa demo                                    a minute that shows what Hansa does
   hansa up ring:3 --ready-file up.json          three brokers and agents, until Ctrl-C
   hansa status up.json                          what they say of themselves
   hansa doctor localhost:1883                   is this broker ready for an agent?

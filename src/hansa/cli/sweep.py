@@ -31,7 +31,7 @@ NOT_SWEPT = ("help", "list", "seed", "runs", "json", "transcript", "scenario", "
 EXAMPLES = """\
   hansa experiment run sweep.toml --lake lake                 all cores of this machine
   hansa experiment run sweep.toml --lake lake                 again: only what is missing is played
-  hansa experiment run sweep.toml --lake s3a://b/lake --master spark://host:7077
+  hansa experiment run sweep.toml --lake /shared/lake --master spark://host:7077
 
 sweep.toml: every key is an option of `hansa simulate`, a list is swept
   topology = ["ring:{size}", "random:{size},4"]

@@ -7,11 +7,10 @@ from hansa.errors import UsageError
 from hansa.experiments.fan_out import Row
 from hansa.experiments.runs import COLUMNS, SCHEMA
 from hansa.experiments.sweep import Sweep
+from hansa.pipeline.lake import EXPERIMENTS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-NAME = "experiments"
 
 MEASURES = {
     "cases": "count(*)",
@@ -33,7 +32,7 @@ class Runs:
     def __init__(self, spark: "SparkSession", lake: str) -> None:
         """Look into a lake; it need not be there yet."""
         self._spark = spark
-        self._path = f"{lake.rstrip('/')}/{NAME}"
+        self._path = f"{lake.rstrip('/')}/{EXPERIMENTS}"
 
     def known(self) -> set[str]:
         """Return the cases that need not be played again."""
