@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 from hypothesis import settings
+from xdist.remote import Producer
+from xdist.scheduler import LoadScopeScheduling
 
 from hansa.errors import UsageError
 from hansa.local.mosquitto import find_mosquitto
@@ -15,7 +17,12 @@ from hansa.local.mosquitto import find_mosquitto
 settings.register_profile("hansa", deadline=None, print_blob=True)
 settings.load_profile("hansa")
 
-PROTOCOL_TESTS = Path(__file__).parent / "protocol"
+HERE = Path(__file__).parent
+PROTOCOL_TESTS = HERE / "protocol"
+LONGEST_FIRST = ("pipeline", "chaos", "agent", "manager", "cli", "simulator")
+"""Folders whose tests take longest: what comes last should be short, or one process waits."""
+
+SHARING = ("tests/agent/as_one/", "tests/pipeline/")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -23,6 +30,26 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if not item.path.is_relative_to(PROTOCOL_TESTS):
             item.add_marker("no_cover")
+    items.sort(key=_turn)
+
+
+def _turn(item: pytest.Item) -> int:
+    folder = item.path.relative_to(HERE).parts[0]
+    return LONGEST_FIRST.index(folder) if folder in LONGEST_FIRST else len(LONGEST_FIRST)
+
+
+class ByFile(LoadScopeScheduling):
+    """Keeps tests that share something in one process, so that it is made once: those of a file a
+    federation, those of some folders a broker to compare with, or a JVM."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        path = nodeid.split("::")[0]
+        return next((folder for folder in SHARING if path.startswith(folder)), path)
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> ByFile:
+    """Distribute tests like this."""
+    return ByFile(config, log)
 
 
 @pytest.fixture(scope="session")

@@ -5,7 +5,7 @@ import select
 import socket
 import threading
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Collection, Coroutine, Iterable
 from contextlib import suppress
 from typing import Any, TypeVar
 
@@ -112,9 +112,15 @@ class Client:
         self, payload: bytes, patience: float = PATIENCE, pause: float = 0.15
     ) -> list[tuple[str, bytes]]:
         """Read until a payload has come, and a little longer for what should not; return all."""
+        return self.wait_for_all([payload], patience, pause)
+
+    def wait_for_all(
+        self, payloads: Collection[bytes], patience: float = PATIENCE, pause: float = 0.15
+    ) -> list[tuple[str, bytes]]:
+        """Do the same for several, in whatever order they come."""
         deadline = time.monotonic() + patience
-        while all(each.payload != payload for each in self.received):
-            assert time.monotonic() < deadline, f"no {payload!r} among {len(self.received)}"
+        while missing := set(payloads).difference(each.payload for each in self.received):
+            assert time.monotonic() < deadline, f"no {missing} among {len(self.received)}"
             self._read(0.1)
         while self._read(pause):
             pass
@@ -134,6 +140,17 @@ class Client:
 
     def close(self) -> None:
         self._do(inputs.Disconnect())
+
+
+def assert_each_once(
+    publisher: Client, subscribers: Iterable[Client], topic: str, payloads: Collection[bytes]
+) -> None:
+    """What is published arrives everywhere, once. In whatever order: at QoS 0 it is kept while
+    the ways stand still, and those of new interest still grow."""
+    publisher.publish(topic, *payloads)
+    for subscriber in subscribers:
+        received = sorted(subscriber.wait_for_all(payloads))
+        assert received == sorted((topic, payload) for payload in payloads)
 
 
 _C = TypeVar("_C", bound=Client)

@@ -12,7 +12,6 @@ from hansa.local.federation import LocalFederation
 from hansa.simulator.topologies import parse
 
 # Each federation starts once: two workers would start each twice.
-pytestmark = pytest.mark.xdist_group("live clients")
 
 TOPIC = "plant/line1/temp"
 FILTERS = (TOPIC, "plant/+/temp", "plant/#", "+/line1/#")

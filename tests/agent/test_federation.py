@@ -6,7 +6,7 @@ import socket
 from typing import Any
 
 import pytest
-from tests.agent.live import eventually
+from tests.agent.live import assert_each_once, eventually
 
 from hansa.mqtt.vocabulary import Version
 
@@ -31,9 +31,7 @@ def test_every_subscriber_gets_every_publication_once(ring, filters, topic):
         ring.wait_installed(number, *filters)
     for number in range(3):
         payloads = [b"%d-%d" % (number, each) for each in range(20)]
-        ring.client(number).publish(topic, *payloads)
-        for subscriber in subscribers:
-            assert subscriber.wait_for(payloads[-1]) == [(topic, each) for each in payloads]
+        assert_each_once(ring.client(number), subscribers, topic, payloads)
 
 
 def test_overlapping_filters_at_different_brokers_are_told_apart(ring):

@@ -16,12 +16,10 @@ HERE = Path(__file__).parent
 TIMEOUT_S = 900
 
 
-@pytest.hookimpl(tryfirst=True)  # before the groups are looked at
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep what needs Spark in one process of the test run; the first test waits for a JVM."""
+    """Be patient: the first test waits for a JVM."""
     for item in items:
         if item.path.is_relative_to(HERE) and "spark" in getattr(item, "fixturenames", ()):
-            item.add_marker(pytest.mark.xdist_group("spark"))
             item.add_marker(pytest.mark.timeout(TIMEOUT_S))
 
 

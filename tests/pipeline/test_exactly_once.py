@@ -44,7 +44,6 @@ def without_java(tmp_path: Path) -> dict[str, str]:
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.xdist_group("spark")
 def test_every_message_once_though_killed_and_without_java_on_the_machine(tmp_path):
     source, path = tmp_path / "nodes", tmp_path / "lake"
     small = JournalSettings(segment_bytes=50_000)

@@ -50,17 +50,32 @@ def test_all_scenarios_are_tested():
     assert sorted(SCENARIOS) == sorted(QUICK + SLOW + TROUBLE)
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
-@pytest.mark.parametrize("name", QUICK)
-def test_a_scenario_holds(name, seed):
-    played = play(find(name), ProtocolSettings(), seed)
+def assert_holds(name, settings, seed):
+    played = play(find(name), settings, seed)
     assert (broken(played), played.result.violations) == ([], ())
 
 
-@pytest.mark.parametrize("name", TROUBLE)
-def test_a_scenario_of_guaranteed_delivery_holds(name):
-    played = play(find(name), ProtocolSettings(), seed=1)
-    assert (broken(played), played.result.violations) == ([], ())
+@pytest.mark.parametrize("name", (*QUICK, *TROUBLE, "machado-15"))
+def test_a_scenario_holds(name):
+    assert_holds(name, ProtocolSettings(), seed=1)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", [2, 3, 4])
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_a_scenario_holds_with_other_seeds(name, seed):
+    assert_holds(name, ProtocolSettings(), seed)
+
+
+SHORT = ("spohn-2020", "ring-3")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=() if n in SHORT else pytest.mark.long) for n in QUICK + SLOW],
+)
+def test_a_scenario_holds_with_the_timers_of_machado(name):
+    assert_holds(name, PRESETS["machado"], seed=1)
 
 
 @pytest.mark.parametrize(
@@ -78,40 +93,6 @@ def test_trouble_that_ends_otherwise_is_noticed(name, options, what):
     result = simulation.run()
     rows = find(name).judge(Final(tuple(simulation.views()), made, result))
     assert what in [row.what for row in rows if row.holds is False]
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("seed", [2, 3])
-@pytest.mark.parametrize("name", TROUBLE)
-def test_a_scenario_of_guaranteed_delivery_holds_again(name, seed):
-    played = play(find(name), ProtocolSettings(), seed)
-    assert (broken(played), played.result.violations) == ([], ())
-
-
-def test_a_larger_scenario_holds():
-    played = play(find("machado-15"), ProtocolSettings(), seed=1)
-    assert (broken(played), played.result.violations) == ([], ())
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("seed", [1, 2, 3])
-@pytest.mark.parametrize("name", SLOW)
-def test_a_large_scenario_holds(name, seed):
-    played = play(find(name), ProtocolSettings(), seed)
-    assert (broken(played), played.result.violations) == ([], ())
-
-
-@pytest.mark.parametrize("name", QUICK)
-def test_a_scenario_holds_with_the_timers_of_machado(name):
-    played = play(find(name), PRESETS["machado"], seed=1)
-    assert (broken(played), played.result.violations) == ([], ())
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("name", SLOW)
-def test_a_large_scenario_holds_with_the_timers_of_machado(name):
-    played = play(find(name), PRESETS["machado"], seed=1)
-    assert (broken(played), played.result.violations) == ([], ())
 
 
 def test_a_scenario_is_the_same_run_each_time():

@@ -10,8 +10,6 @@ from hansa.mqtt.packets import Publish, Subscription, Will
 from hansa.mqtt.properties import Property
 from hansa.mqtt.vocabulary import Version
 
-pytestmark = pytest.mark.xdist_group("as one broker")
-
 EXPIRED = "dropped: expired"
 WAIT_S = 2.2
 NEAR, FAR = 1, 3

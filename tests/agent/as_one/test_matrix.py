@@ -18,8 +18,6 @@ from hansa.mqtt.packets import Publish, Subscription
 from hansa.mqtt.properties import Property
 from hansa.mqtt.vocabulary import Version
 
-pytestmark = pytest.mark.xdist_group("as one broker")
-
 EXPIRY_S = 3_600
 EXPIRY_SLACK_S = 60
 """Seconds that a message may be on its way in a test on busy cores; nothing is judged by it."""

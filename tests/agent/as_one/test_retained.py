@@ -12,8 +12,6 @@ from hansa.mqtt import properties
 from hansa.mqtt.packets import Publish
 from hansa.mqtt.properties import Property
 
-pytestmark = pytest.mark.xdist_group("as one broker")
-
 NEAR, FAR = 1, 3
 SETTLED_S = 30.0
 

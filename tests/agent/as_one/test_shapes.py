@@ -6,8 +6,6 @@ import pytest
 
 from hansa.mqtt.packets import Publish
 
-pytestmark = pytest.mark.xdist_group("as one broker")
-
 FAR = 3
 ODD_TOPICS = [
     "/",

@@ -8,8 +8,6 @@ from tests.agent.as_one.conftest import SideBySide
 from tests.agent.live import eventually
 from tests.agent.sure import SureClient
 
-pytestmark = pytest.mark.xdist_group("as one broker")
-
 WITH_CONSUMERS = (0, 1, 3)
 WITHOUT = 2
 EACH = 60

@@ -4,14 +4,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from tests.agent.live import Live, eventually
+from tests.agent.live import Live, assert_each_once, eventually
 
 from hansa.agent.brokers.embedded import EmbeddedObserver
 from hansa.agent.brokers.observer import UNCHANGED, Change
 from hansa.local.federation import LocalFederation
 from hansa.simulator.topologies import parse
-
-pytestmark = pytest.mark.xdist_group("embedded brokers")
 
 # ---------------------------------------------------------------- the observer
 
@@ -59,9 +57,7 @@ def test_overlapping_filters_at_all_brokers_get_each_publication_once(live):
     subscribers = [live.subscriber(n, f) for n in range(3) for f in ("over/#", "over/+/b")]
     payloads = [b"%d" % number for number in range(20)]
     for number in range(3):
-        live.client(number).publish("over/a/b", *payloads)
-        for each in subscribers:
-            assert each.wait_for(payloads[-1]) == [("over/a/b", payload) for payload in payloads]
+        assert_each_once(live.client(number), subscribers, "over/a/b", payloads)
 
 
 def test_unsubscribing_and_vanishing_are_noticed(live):

@@ -72,6 +72,14 @@ class Managed(Live):
     def alive(self) -> list[int]:
         return [number for number in range(len(self.nodes)) if number not in self.dead]
 
+    def wait_apart(self, last: int) -> list[int]:
+        """Wait until some node is no neighbour of the last one; return all of these."""
+        return eventually(  # type: ignore[no-any-return]
+            lambda: sorted(set(range(last)) - set(self.neighbours(last))),
+            f"a node that is no neighbour of {last}",
+            60,
+        )
+
     def wait_whole(self) -> None:
         """Wait until all that live know just each other, each with a second way."""
 
@@ -115,9 +123,7 @@ def running(count: int) -> Iterator[Managed]:
 
 def lose_its_neighbours(live: Managed, subscriber: Client, last: int) -> None:
     """The paper's availability test: all neighbours of one node stop, and it takes part again."""
-    away = eventually(
-        lambda: sorted(set(range(last)) - set(live.neighbours(last))), f"no neighbour of {last}", 60
-    )
+    away = live.wait_apart(last)
     near = sorted(set(range(last)) - set(away))
     publisher = live.client(away[0])
     publisher.publish(TOPIC, b"before")
@@ -135,6 +141,7 @@ def availability(live: Managed) -> None:
     subscriber = live.subscriber(last, TOPIC)
     lose_its_neighbours(live, subscriber, last)
     live.revive()
+    live.wait_apart(last)  # those that come back may link to all: only the manager takes links away
     live.run(live.federation.stop_manager())
     lose_its_neighbours(live, subscriber, last)
 
