@@ -1,4 +1,4 @@
-"""One Spark for all tests of the pipeline: a JVM takes longer to start than most tests to run."""
+"""One Spark and one lake for all tests of the pipeline: both take longer to make than to ask."""
 
 import importlib.util
 from collections.abc import Iterator
@@ -6,14 +6,36 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.pipeline.recordings import Recording, captured, journal, recorded, simulated, telemetry
 
-from hansa.pipeline.session import session
+from hansa.cli.main import main
+from hansa.pipeline.session import SETTINGS, session
+from hansa.telemetry import schema
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 HERE = Path(__file__).parent
 TIMEOUT_S = 900
+
+QUICK = {
+    # A JVM that lives for a minute does not get back what it spends on compiling.
+    "spark.driver.extraJavaOptions": (
+        f"{SETTINGS['spark.driver.extraJavaOptions']} -XX:TieredStopAtLevel=1"
+    ),
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.shuffle.partitions": "1",
+}
+"""For tables of a few rows. Tests that start the command by itself have what users have."""
+
+PAYLOADS = """
+[temperatures]
+filter = "plant/+/temp"
+columns = "value double, unit string"
+"""
+SEEDS = (1, 4, 5)
+LINE = ("--topology", "line:8", "--subscribe", "7:a/#", "--publish", "0:a/x")
+RING = ("--topology", "ring:3", "--subscribe", "0:a/#", "--publish", "1:a/x")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -28,6 +50,30 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[SparkSession]":
     """The session; tests that need it are skipped where the extra is not installed."""
     if importlib.util.find_spec("pyspark") is None:
         pytest.skip("Spark is not installed: `./run test tests/pipeline` installs it")
-    started = session(log=tmp_path_factory.mktemp("spark") / "spark.log")
+    started = session(settings=QUICK, log=tmp_path_factory.mktemp("spark") / "spark.log")
     yield started
     started.stop()
+
+
+@pytest.fixture(scope="session")
+def recording(spark: "SparkSession", tmp_path_factory: pytest.TempPathFactory) -> Recording:
+    """A little of everything, and the lake that `hansa pipeline run` made of it. To be read only.
+
+    Random simulations, a line with a long way across, a ring that is good as it is, telemetry of
+    an agent and a journal with payloads of all sorts.
+    """
+    root = tmp_path_factory.mktemp("recording")
+    made = simulated(root, SEEDS)
+    for name, options in (("line", LINE), ("ring", RING)):
+        log = made.source / name
+        assert main(["simulate", *options, "--seed", "1", "--telemetry", str(log), "--json"]) == 0
+        made.take(name, log)
+    telemetry(made.source / "live", 1, [schema.Started(5, "<a&b>", "1"), schema.LinkUp(9, 2)])
+    made.take("live", made.source / "live", run="live")
+    payloads = [b'{"value": 21.5, "unit": "C"}', b"no JSON", b"\xff\xfe"]
+    wanted = [captured(n, "plant/1/temp", payload) for n, payload in enumerate(payloads, 1)]
+    journal(made.source / "n5", 5, [*wanted, *(recorded(n) for n in range(1, 8))])
+    (root / "payloads.toml").write_text(PAYLOADS)
+    given = ["--lake", str(made.lake), "--payloads", str(root / "payloads.toml")]
+    assert main(["pipeline", "run", *given, str(made.source)]) == 0
+    return made

@@ -1,13 +1,20 @@
 """Journals and telemetry as agents leave them, small and known."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from hansa.journal.records import Captured, Record, Recorded, Settled
 from hansa.journal.settings import JournalSettings
 from hansa.journal.writer import Writer
+from hansa.pipeline.feeds import find
+from hansa.simulator.result import Result
+from hansa.simulator.run import simulate
+from hansa.simulator.sampling import random_options
 from hansa.telemetry import schema
 from hansa.telemetry.log import Log, Recorder
+from hansa.telemetry.reader import rows
 
 SECOND = 1_000_000_000
 START = 1_700_000_000 * SECOND
@@ -51,3 +58,43 @@ def telemetry(path: Path, node: int, records: Iterable[schema.Any], incarnation:
         recorder.put(record)
     recorder.flush()
     log.close()
+
+
+@dataclass(slots=True)
+class Recording:
+    """What simulations and agents left behind, and what is known of it by other means."""
+
+    root: Path
+    results: dict[str, Result] = field(default_factory=dict)
+    """Of random simulations, by run: what each counted by itself."""
+    runs: dict[str, str] = field(default_factory=dict)
+    """Of other logs: which run of the tables they are."""
+    told: list[dict[str, Any]] = field(default_factory=list)
+    """Every record of telemetry, with its run."""
+
+    @property
+    def source(self) -> Path:
+        """Where the pipeline reads."""
+        return self.root / "source"
+
+    @property
+    def lake(self) -> Path:
+        """Where it writes."""
+        return self.root / "lake"
+
+    def take(self, name: str, log: Path, run: str = "") -> str:
+        """Remember what a log says; return its run."""
+        run = run or next(iter(find([str(log)], telemetry=True)))
+        self.runs[name] = run
+        self.told += [{**row.columns(), "run": run} for row in rows(log)]
+        return run
+
+
+def simulated(root: Path, seeds: Sequence[int]) -> Recording:
+    """Play and record random simulations."""
+    made = Recording(root)
+    for seed in seeds:
+        log = made.source / str(seed)
+        result = simulate(random_options(seed), telemetry=log)
+        made.results[made.take(str(seed), log)] = result
+    return made

@@ -9,64 +9,48 @@ from hansa.advice.loading import USED, load, on_executors
 from hansa.advice.proposals import Proposal
 from hansa.cli.main import main
 from hansa.errors import UsageError
+from hansa.pipeline.lake import Lake
 from hansa.protocol.settings import ProtocolSettings
-
-LINE = ("--topology", "line:8", "--subscribe", "7:a/#", "--publish", "0:a/x")
-RING = ("--topology", "ring:3", "--subscribe", "0:a/#", "--publish", "1:a/x")
-
-
-def record(directory, *options):
-    assert main(["simulate", *options, "--telemetry", str(directory), "--json"]) == 0
 
 
 @pytest.fixture(scope="module")
-def tables(spark, tmp_path_factory):
-    """The tables that advice is made from, of a line with a long way across."""
-    from hansa.pipeline.silver import SILVER, with_run
+def tables(spark, recording):
+    from hansa.pipeline.job import views
 
-    directory = tmp_path_factory.mktemp("line")
-    record(directory, *LINE)
-    events = spark.read.format("hansa").option("table", "events").load(str(directory))
-    made = {"events": with_run(events).cache()}
-    for table in SILVER.tables:
-        if table.name in (*USED, "runs"):
-            made[table.name] = table.made_from(made).cache()
-    return made
+    found = views(spark, Lake(recording.lake))
+    return {name: found[name].cache() for name in (*USED, "runs")}
 
 
-def test_a_federation_is_read_as_it_was_recorded(tables):
-    recorded = load(tables, None, ProtocolSettings())
-    assert len(recorded.nodes) == 8
-    assert len(recorded.links) == 7
-    assert all(rtt == pytest.approx(2.0, rel=0.1) for rtt in recorded.links.values())
-    last, first = recorded.nodes[7], recorded.nodes[0]
-    assert recorded.wants == {last: {"a/#"}}
-    assert recorded.cores == {"a/#": last}
-    (flow,) = recorded.flows
+def test_a_federation_is_read_as_it_was_recorded(recording, tables):
+    found = load(tables, recording.runs["line"], ProtocolSettings())
+    assert len(found.nodes) == 8
+    assert len(found.links) == 7
+    assert all(rtt == pytest.approx(2.0, rel=0.1) for rtt in found.links.values())
+    last, first = found.nodes[7], found.nodes[0]
+    assert found.wants == {last: {"a/#"}}
+    assert found.cores == {"a/#": last}
+    (flow,) = found.flows
     assert (flow.origin, flow.topic, flow.publications) == (first, "a/x", 10)
-    times = [each.at_s for each in recorded.sample]
+    times = [each.at_s for each in found.sample]
     assert (times[0], len(times), times) == (0.0, 10, sorted(times))
 
 
-def test_the_executors_find_the_missing_link(spark, tables):
-    recorded = load(tables, None, ProtocolSettings())
-    advice = next(advise(recorded, 5, 1, on_executors(spark.sparkContext)))
-    assert advice.proposal == Proposal("add link", (recorded.nodes[0], recorded.nodes[7]))
+def test_the_executors_find_the_missing_link(spark, recording, tables):
+    found = load(tables, recording.runs["line"], ProtocolSettings())
+    advice = next(advise(found, 5, 1, on_executors(spark.sparkContext)))
+    assert advice.proposal == Proposal("add link", (found.nodes[0], found.nodes[7]))
     assert (advice.replayed[0].copies, advice.replayed[1].copies) == (7, 1)
 
 
-def test_a_run_must_be_there_and_of_the_strategy_that_advice_knows(tables):
+def test_a_run_must_be_there_and_of_the_strategy_that_advice_knows(recording, tables):
     with pytest.raises(UsageError, match="there is no run 'nothing' in this lake; there are "):
         load(tables, "nothing", ProtocolSettings())
     with pytest.raises(UsageError, match="this lake has no telemetry: switch it on"):
         load({**tables, "runs": tables["runs"].limit(0)}, None, ProtocolSettings())
-    doubled = tables["runs"].union(
-        tables["runs"].selectExpr("'again'", *tables["runs"].columns[1:])
-    )
-    with pytest.raises(UsageError, match="this lake has 2 runs; say which: --run "):
-        load({**tables, "runs": doubled}, None, ProtocolSettings())
+    with pytest.raises(UsageError, match=r"this lake has \d runs; say which: --run "):
+        load(tables, None, ProtocolSettings())
     with pytest.raises(UsageError, match="strategy is mesh; advice is for paths"):
-        load(tables, None, ProtocolSettings(strategy="paths"))
+        load(tables, recording.runs["line"], ProtocolSettings(strategy="paths"))
 
 
 def test_without_a_lake_it_says_how_to_make_one(capsys, tmp_path):
@@ -75,19 +59,13 @@ def test_without_a_lake_it_says_how_to_make_one(capsys, tmp_path):
 
 
 @pytest.mark.long
-def test_from_a_recording_to_advice_and_to_none(spark, capsys, tmp_path):
-    said = {}
-    for name, options in (("line", LINE), ("ring", RING)):
-        record(tmp_path / name, *options)
-        lake = str(tmp_path / f"lake-{name}")
-        assert main(["pipeline", "run", "--lake", lake, str(tmp_path / name)]) == 0
-        capsys.readouterr()
-        assert main(["advise", "--lake", lake]) == 0
-        said[name] = capsys.readouterr().out
-        assert main(["advise", "--lake", lake, "--json"]) == 0
-        said[f"{name} json"] = json.loads(capsys.readouterr().out)["advice"]
-    assert said["line"].startswith("1. link ")
-    assert "bytes per publication" in said["line"]
-    assert said["line json"][0]["kind"] == "add link"
-    assert said["ring"].startswith("nothing to advise")
-    assert said["ring json"] == []
+def test_the_line_gets_advice_and_the_ring_gets_none(recording, capsys):
+    given = ["advise", "--lake", str(recording.lake), "--most", "1", "--run"]
+    assert main([*given, recording.runs["line"]]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith("1. link ")
+    assert "bytes per publication" in said
+    assert main([*given, recording.runs["ring"]]) == 0
+    assert capsys.readouterr().out.startswith("nothing to advise")
+    assert main([*given, recording.runs["ring"], "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"advice": []}

@@ -43,6 +43,7 @@ def without_java(tmp_path: Path) -> dict[str, str]:
     return {**kept, "PATH": str(tools), "XDG_CACHE_HOME": str(tmp_path / "cache")}
 
 
+@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_every_message_once_though_killed_and_without_java_on_the_machine(tmp_path):
     source, path = tmp_path / "nodes", tmp_path / "lake"

@@ -46,6 +46,12 @@ def test_every_case_is_a_row_once_and_a_second_run_plays_nothing(
     assert err == "hansa: small: 12 simulations, 0 to play\n"
     assert "line:3" in out and "crashes=1" in out
 
+    sql = "select count(distinct fingerprint) as n, max(nodes) as nodes from experiments"
+    assert main(["pipeline", "query", "--lake", str(tmp_path / "lake"), sql, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"n": 12, "nodes": 3}
+    assert main(["pipeline", "tables", "--lake", str(tmp_path / "lake")]) == 0
+    assert "One row per simulation of a sweep." in capsys.readouterr().out
+
     rows = {row["case"]: row for row in Runs(spark, str(tmp_path / "lake")).all().collect()}
     assert set(rows) == KEYS
     for case in SWEEP.cases[::5]:
@@ -58,6 +64,7 @@ def test_every_case_is_a_row_once_and_a_second_run_plays_nothing(
         )
 
 
+@pytest.mark.long
 def test_what_was_played_before_an_interruption_is_not_played_again(spark, tmp_path, sweep_file):
     lake = str(tmp_path / "lake")
     some = fan_out(spark.sparkContext, SWEEP.cases, partial(play, "small"))

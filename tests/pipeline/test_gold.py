@@ -1,20 +1,14 @@
 """Every gold table against plain Python, and against what simulations counted by themselves."""
 
-from types import SimpleNamespace
-
 import pytest
 from tests.pipeline import slowly
-from tests.pipeline.recordings import journal, many, recorded
+from tests.pipeline.recordings import journal, many, recorded, simulated
 
-from hansa.simulator.run import simulate
-from hansa.simulator.sampling import random_options
 from hansa.simulator.telemetry import counters
-from hansa.telemetry.reader import rows
 
 pytest.importorskip("pyspark", reason="Spark is not installed: `./run test` installs it")
 
 from hansa.pipeline import job
-from hansa.pipeline.feeds import find
 from hansa.pipeline.gold import GOLD
 from hansa.pipeline.lake import Lake
 
@@ -22,22 +16,22 @@ SEEDS = (1, 4, 5, 6, 7, 9, 10, 12, 13, 14)
 """Random topologies, traffic of all three qualities, faults; small ones."""
 
 
+@pytest.fixture(
+    scope="module", params=["the shared lake", pytest.param("ten seeds", marks=pytest.mark.long)]
+)
+def made(request, spark, recording, tmp_path_factory):
+    """What was recorded, whose tables these are."""
+    if request.param == "the shared lake":
+        return recording
+    ten = simulated(tmp_path_factory.mktemp("ten"), SEEDS)
+    journal(ten.source / "n5", 5, [*many(1, 20), *(recorded(n) for n in range(1, 8))])
+    job.run_once(spark, Lake.made(ten.lake), job.Job([str(ten.source)]))
+    return ten
+
+
 @pytest.fixture(scope="module")
-def made(spark, tmp_path_factory):
-    """A lake of ten simulations and a journal: what went in, and the tables that came out."""
-    root = tmp_path_factory.mktemp("lake")
-    results, told = {}, []
-    for seed in SEEDS:
-        log = root / "source" / str(seed)
-        result = simulate(random_options(seed), telemetry=log)
-        (feed,) = find([str(log)], telemetry=True)
-        results[feed] = result
-        told += [{**row.columns(), "run": feed} for row in rows(log)]
-    journal(root / "source" / "n5", 5, [*many(1, 20), *(recorded(n) for n in range(1, 8))])
-    lake = Lake.made(root / "lake")
-    kept = job.run_once(spark, lake, job.Job([str(root / "source")]))
-    tables = job.views(spark, lake)
-    return SimpleNamespace(results=results, told=told, kept=kept, tables=tables, lake=lake)
+def tables(spark, made):
+    return job.views(spark, Lake(made.lake))
 
 
 def as_dictionary(frame, key):
@@ -52,31 +46,30 @@ IN_TELEMETRY = [table for table in GOLD.tables if table.name != "recorded_topics
 
 
 @pytest.mark.parametrize("table", IN_TELEMETRY, ids=lambda table: table.name)
-def test_a_gold_table_is_what_plain_python_makes_of_the_same_records(made, table):
+def test_a_gold_table_is_what_plain_python_makes_of_the_same_records(made, tables, table):
     expected = getattr(slowly, table.name)(made.told)
-    found = as_dictionary(made.tables[table.name], table.key)
+    found = as_dictionary(tables[table.name], table.key)
     assert found.keys() == expected.keys()
     assert found  # an empty table would agree with anything
     for key, row in expected.items():
         assert found[key] == pytest.approx(row, nan_ok=True), key
 
 
-def test_recorded_topics_are_counted_from_the_journal(made):
-    found = {
-        row.topic: (row.messages, row.bytes) for row in made.tables["recorded_topics"].collect()
-    }
-    assert found == {"a/b": (20, 80), "a/c": (7, 14)}
+def test_recorded_topics_are_counted_from_the_journal(recording, spark):
+    tables = job.views(spark, Lake(recording.lake))
+    found = {row.topic: (row.messages, row.bytes) for row in tables["recorded_topics"].collect()}
+    assert found == {"plant/1/temp": (3, 37), "a/c": (7, 14)}
 
 
 def sums(frame, *columns):
     return {row.run: row for row in frame.groupBy("run").sum(*columns).collect()}
 
 
-def test_what_simulations_counted_is_what_the_tables_add_up_to(made):
-    data = sums(made.tables["link_bytes"].where("frame = 'publication'"), "frames", "bytes")
-    cut = sums(made.tables["redundancy"], "duplicates")
-    twice = sums(made.tables["delivery"], "twice")
-    control = made.tables["control_overhead"].collect()
+def test_what_simulations_counted_is_what_the_tables_add_up_to(made, tables):
+    data = sums(tables["link_bytes"].where("frame = 'publication'"), "frames", "bytes")
+    cut = sums(tables["redundancy"], "duplicates")
+    twice = sums(tables["delivery"], "twice")
+    control = tables["control_overhead"].collect()
     for run, result in made.results.items():
         own = counters(result)
         frames = {row.frame: row.frames for row in control if row.run == run}
@@ -89,9 +82,9 @@ def test_what_simulations_counted_is_what_the_tables_add_up_to(made):
         assert sizes == {kind: n for kind, n in result.control_bytes.items() if n}
 
 
-def test_how_long_it_took_to_converge_is_what_simulations_measured(made):
+def test_how_long_it_took_to_converge_is_what_simulations_measured(made, tables):
     told: dict[str, list[tuple[int, str, float]]] = {}
-    for row in made.tables["convergence"].where("seconds is not null").collect():
+    for row in tables["convergence"].where("seconds is not null").collect():
         told.setdefault(row.run, []).append((row.time_ns, row.what, row.seconds))
     for run, result in made.results.items():
         own = [
@@ -102,8 +95,11 @@ def test_how_long_it_took_to_converge_is_what_simulations_measured(made):
         assert sorted(told[run]) == sorted(own)
 
 
-def test_every_table_says_its_grain_and_was_counted(made):
-    assert [kept.name for kept in made.lake.tables()] == [kept.name for kept in made.kept]
-    for kept in made.kept:
+def test_every_table_says_its_grain_and_was_counted(recording):
+    from pyarrow.parquet import read_metadata
+
+    lake = Lake(recording.lake)
+    for kept in lake.tables():
         assert kept.grain.startswith("One row per ")
-        assert made.tables[kept.name].count() == kept.rows
+        files = lake.table(kept).glob("*.parquet")
+        assert sum(read_metadata(path).num_rows for path in files) == kept.rows

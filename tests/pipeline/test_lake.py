@@ -84,4 +84,13 @@ def test_what_a_killed_writer_left_is_cleared_away(tmp_path):
     staged(lake, "half")
     with Lake(tmp_path).writing():
         assert not (tmp_path / "staging").exists()
-    assert json.loads((tmp_path / "lake.json").read_text()) == {"version": 1}
+    assert json.loads((tmp_path / "lake.json").read_text()) == {"version": 1, "format": "parquet"}
+
+
+def test_a_lake_keeps_its_format(tmp_path):
+    assert Lake.made(tmp_path, "delta").format == "delta"
+    assert Lake.made(tmp_path).format == "delta"
+    with pytest.raises(UsageError, match="is a lake of format delta, not iceberg"):
+        Lake.made(tmp_path, "iceberg")
+    (tmp_path / "lake.json").write_text('{"version": 1}')  # made before there were formats
+    assert Lake(tmp_path).format == "parquet"

@@ -1,14 +1,20 @@
 """`hansa pipeline` and `hansa report` as a user meets them, in the Spark of all tests."""
 
+import html
 import json
+import signal
+import subprocess
+import sys
+import time
 
 import pytest
-from tests.pipeline.recordings import captured, journal, telemetry
+from tests.pipeline.recordings import captured, journal
 
 from hansa.cli.main import main
 from hansa.errors import TableBroken
+from hansa.pipeline.lake import Lake
 from hansa.protocol import topics
-from hansa.telemetry import schema
+from hansa.simulator.papers import bevilaqua, machado, spohn
 
 pytest.importorskip("pyspark", reason="Spark is not installed: `./run test` installs it")
 
@@ -18,48 +24,23 @@ from hansa.pipeline.quality import count_checked
 from hansa.pipeline.tables import Layer
 from hansa.pipeline.topics import matches
 
-PAYLOADS = """
-[temperatures]
-filter = "plant/+/temp"
-columns = "value double, unit string"
-"""
+PATIENCE_S = 240.0
 
 
-@pytest.fixture(scope="module")
-def made(spark, tmp_path_factory):
-    """A lake made by the command itself."""
-    root = tmp_path_factory.mktemp("pipeline")
-    simulated = str(root / "source" / "simulated")
-    traffic = ["--subscribe", "0:a/#", "--publish", "1:a/x", "--seed", "1"]
-    given = ["--topology", "ring:3", *traffic, "--telemetry", simulated]
-    assert main(["simulate", *given]) == 0
-    telemetry(root / "source" / "live", 1, [schema.Started(5, "<a&b>", "1"), schema.LinkUp(9, 2)])
-    payloads = [b'{"value": 21.5, "unit": "C"}', b"no JSON", b"\xff\xfe"]
-    journal(
-        root / "source" / "journal",
-        5,
-        [captured(n, "plant/1/temp", payload) for n, payload in enumerate(payloads, 1)],
-    )
-    (root / "payloads.toml").write_text(PAYLOADS)
-    given = ["--lake", str(root / "lake"), "--payloads", str(root / "payloads.toml")]
-    assert main(["pipeline", "run", *given, str(root / "source")]) == 0
-    return root
+def query(recording, sql, *more):
+    return main(["pipeline", "query", "--lake", str(recording.lake), sql, *more])
 
 
-def query(made, sql, *more):
-    return main(["pipeline", "query", "--lake", str(made / "lake"), sql, *more])
-
-
-def test_tables_are_listed_with_their_grain(made, capsys):
-    assert main(["pipeline", "tables", "--lake", str(made / "lake")]) == 0
+def test_tables_are_listed_with_their_grain(recording, capsys):
+    assert main(["pipeline", "tables", "--lake", str(recording.lake)]) == 0
     shown = capsys.readouterr().out
     assert "One row per run and number of hops." in shown
     assert "One row per recorded publication that plant/+/temp matches." in shown
 
 
-def test_payloads_are_columns_where_they_are_what_was_said_and_bytes_always(made, capsys):
+def test_payloads_are_columns_where_they_are_what_was_said_and_bytes_always(recording, capsys):
     sql = "select seq, value, unit from temperatures order by seq"
-    assert query(made, sql, "--json") == 0
+    assert query(recording, sql, "--json") == 0
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert rows == [
         {"seq": 1, "value": 21.5, "unit": "C"},
@@ -67,7 +48,7 @@ def test_payloads_are_columns_where_they_are_what_was_said_and_bytes_always(made
         {"seq": 3, "value": None, "unit": None},
     ]
     sql = "select seq, json:value::double as value, hex(payload) as payload from messages"
-    assert query(made, sql + " order by seq", "--json") == 0
+    assert query(recording, sql + " where sure order by seq", "--json") == 0
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [row["value"] for row in rows] == [21.5, None, None]
     assert rows[2]["payload"] == "FFFE"
@@ -83,13 +64,13 @@ def test_payloads_are_columns_where_they_are_what_was_said_and_bytes_always(made
         "select * from nowhere",
     ],
 )
-def test_wrong_sql_and_all_that_writes_is_one_sentence_and_harms_nothing(made, capsys, sql):
-    before = sorted((made / "lake").rglob("*.parquet"))
-    assert query(made, sql) == 2
+def test_wrong_sql_and_all_that_writes_is_one_sentence_and_harms_nothing(recording, capsys, sql):
+    before = sorted(recording.lake.rglob("*.parquet"))
+    assert query(recording, sql) == 2
     progress, said = capsys.readouterr().err.splitlines()
     assert progress.endswith("starting Spark")
     assert said.startswith("hansa: ")
-    assert sorted((made / "lake").rglob("*.parquet")) == before
+    assert sorted(recording.lake.rglob("*.parquet")) == before
 
 
 @pytest.mark.parametrize(
@@ -102,28 +83,30 @@ def test_wrong_sql_and_all_that_writes_is_one_sentence_and_harms_nothing(made, c
         ("[t", "cannot be read"),
     ],
 )
-def test_a_mistake_in_the_payloads_is_one_sentence(made, tmp_path, capsys, text, said):
+def test_a_mistake_in_the_payloads_is_one_sentence(recording, tmp_path, capsys, text, said):
     (tmp_path / "p.toml").write_text(text)
     given = ["--lake", str(tmp_path / "new"), "--payloads", str(tmp_path / "p.toml")]
-    assert main(["pipeline", "run", *given, str(made / "source")]) == 2
+    assert main(["pipeline", "run", *given, str(recording.source)]) == 2
     error = capsys.readouterr().err.splitlines()[-1]
     assert said in error
     assert not (tmp_path / "new").exists()
 
 
-def test_a_missing_lake_and_a_missing_source_are_one_sentence(made, tmp_path, capsys):
+def test_a_missing_lake_and_a_missing_source_are_one_sentence(recording, tmp_path, capsys):
     assert main(["report", "--lake", str(tmp_path / "none")]) == 2
     assert "is no lake" in capsys.readouterr().err
-    before = (made / "lake" / "tables").resolve()
-    assert main(["pipeline", "run", "--lake", str(made / "lake"), "/nowhere"]) == 2
+    before = (recording.lake / "tables").resolve()
+    assert main(["pipeline", "run", "--lake", str(recording.lake), "/nowhere"]) == 2
     said = capsys.readouterr().err.splitlines()
     assert said[-1] == "hansa: there is no directory /nowhere to read from"
-    assert (made / "lake" / "tables").resolve() == before
+    assert (recording.lake / "tables").resolve() == before
 
 
-def test_the_report_is_one_page_that_loads_nothing_and_escapes_what_it_shows(made, capsys):
-    out = made / "report.html"
-    assert main(["report", "--lake", str(made / "lake"), "--out", str(out)]) == 0
+def test_the_report_is_one_page_that_loads_nothing_and_escapes_what_it_shows(
+    recording, tmp_path, capsys
+):
+    out = tmp_path / "report.html"
+    assert main(["report", "--lake", str(recording.lake), "--out", str(out)]) == 0
     page = out.read_text()
     assert "Simulated: ring:3, mesh, seed 1" in page
     for question in ("How long does", "Which links work?", "How fast does it heal?"):
@@ -131,6 +114,48 @@ def test_the_report_is_one_page_that_loads_nothing_and_escapes_what_it_shows(mad
     assert "<script" not in page
     assert "http" not in page
     assert "<a&b>" not in page
+
+
+@pytest.mark.long
+def test_the_papers_stand_beside_ours_on_the_page(recording, tmp_path):
+    out = tmp_path / "report.html"
+    assert main(["report", "--lake", str(recording.lake), "--papers", "--out", str(out)]) == 0
+    page = out.read_text()
+    for scenario in (*spohn.SCENARIOS, *machado.SCENARIOS, *bevilaqua.SCENARIOS):
+        assert html.escape(scenario.title) in page
+    assert page.count('class="good"') > 20
+    assert 'class="bad"' not in page
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_a_stream_goes_on_with_what_comes_until_ctrl_c(tmp_path):
+    source, lake = tmp_path / "source", tmp_path / "lake"
+    journal(source, 5, [captured(1)])
+    command = [sys.executable, "-m", "hansa.cli", "pipeline", "run", "--lake", str(lake)]
+    stream = subprocess.Popen(
+        [*command, "--stream", "--every", "0.5", str(source)], stderr=subprocess.PIPE, text=True
+    )
+    try:
+        for count in (1, 3):
+            journal(source, 5, [captured(number) for number in range(2, count + 1)])
+            deadline = time.monotonic() + PATIENCE_S
+            while messages_in(lake) < count:
+                assert stream.poll() is None
+                assert time.monotonic() < deadline
+                time.sleep(0.1)
+        stream.send_signal(signal.SIGINT)
+        _, said = stream.communicate(timeout=PATIENCE_S)
+    finally:
+        stream.kill()
+    assert stream.returncode == 130, said
+    assert "Traceback" not in said
+
+
+def messages_in(lake):
+    if not (lake / "tables").exists():
+        return 0
+    return {kept.name: kept.rows for kept in Lake(lake).tables()}["messages"]
 
 
 def test_a_table_that_breaks_its_key_or_a_rule_is_told(spark):

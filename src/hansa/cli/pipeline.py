@@ -77,6 +77,11 @@ def _parser() -> Parser:
         help="run: which topics hold which JSON, as TOML; each becomes a table",
     )  # fmt: skip
     parser.add_argument(
+        "--format", type=arguments.one_of(("parquet", "delta", "iceberg")),
+        metavar="parquet|delta|iceberg",
+        help="run: what a new lake is to other readers (default parquet); the files are the same",
+    )  # fmt: skip
+    parser.add_argument(
         "--batch-bytes", type=whole(1, 1 << 40, "bytes"), metavar="N",
         help="run: of what was recorded, in one micro-batch (default 64 MiB)",
     )  # fmt: skip
@@ -92,23 +97,27 @@ def _parser() -> Parser:
 
 
 def _run(args: argparse.Namespace) -> int:
+    from hansa.pipeline import feeds, formats
     from hansa.pipeline.session import session
 
     if not args.words:
         _parser().error("run needs a SOURCE, a directory to read from")
+    formats.require(args.format or "parquet")
+    token = os.environ.get(TOKEN, "")
+    feeds.find(args.words, telemetry=False, token=token)  # what cannot be read is told at once
     with Progress("starting Spark") as progress:
         spark = session(args.master)
         from hansa.pipeline import job, lake
 
         work = job.Job(
             args.words,
-            token=os.environ.get(TOKEN, ""),
+            token=token,
             allow_loss=args.allow_loss,
             batch_bytes=args.batch_bytes,
             payloads=args.payloads,
         )
         job.all_tables(args.payloads)  # a mistake in the file is told before the work begins
-        place = lake.Lake.made(args.lake)
+        place = lake.Lake.made(args.lake, args.format)
         if args.stream:
             _stream(spark, place, work, args.every, progress)
         else:
@@ -130,11 +139,14 @@ def _stream(
 
 def _tables(args: argparse.Namespace) -> int:
     from hansa.cli.results import console, table
-    from hansa.pipeline.lake import Lake
+    from hansa.pipeline.lake import EXPERIMENTS, Lake
 
+    lake = Lake(args.lake)
     made = table("layer", "table", ">rows", "a row")
-    for kept in Lake(args.lake).tables():
+    for kept in [] if lake.is_only_experiments else lake.tables():
         made.add_row(kept.layer, kept.name, f"{kept.rows:,}", kept.grain)
+    if lake.experiments:
+        made.add_row("", EXPERIMENTS, "", "One row per simulation of a sweep.")
     console().print(made)
     return 0
 
@@ -145,7 +157,8 @@ def _query(args: argparse.Namespace) -> int:
     from hansa.pipeline.lake import Lake
 
     lake = Lake(args.lake)
-    lake.tables()
+    if not lake.is_only_experiments:
+        lake.tables()
     with Progress("starting Spark"):
         from hansa.pipeline.session import session
 

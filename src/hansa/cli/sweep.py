@@ -51,10 +51,12 @@ def run(given: Sequence[str]) -> int:
     _rehearse(sweep)
 
     from hansa.experiments.table import Runs
+    from hansa.pipeline.lake import Lake
     from hansa.pipeline.session import session
 
+    lake = Lake.made(args.lake)
     spark = session(args.master)
-    runs = Runs(spark, args.lake)
+    runs = Runs(spark, str(lake.path))
     known = runs.known()
     missing = [case for case in sweep.cases if key_of(case) not in known]
     _tell(f"{sweep.name}: {len(sweep.cases)} simulations, {len(missing)} to play")
@@ -75,7 +77,10 @@ def _parser() -> Parser:
         EXAMPLES,
     )
     made.add_argument("file", type=arguments.path, metavar="SWEEP.toml", help="which simulations")
-    made.add_argument("--lake", required=True, metavar="PATH", help="where the results are kept")
+    made.add_argument(
+        "--lake", type=arguments.path, required=True, metavar="DIR",
+        help="where the results are kept",
+    )  # fmt: skip
     made.add_argument(
         "--master", metavar="URL", help="a Spark cluster that has Hansa installed (default: here)"
     )

@@ -8,7 +8,8 @@ before anybody sees it.
 
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,10 +19,11 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
 from hansa.pipeline import payloads, rows
+from hansa.pipeline.formats import enter_batches, log_of
 from hansa.pipeline.gold import GOLD
-from hansa.pipeline.lake import BRONZE, Kept, Lake
+from hansa.pipeline.lake import BRONZE, EXPERIMENTS, Kept, Lake
 from hansa.pipeline.quality import count_checked
-from hansa.pipeline.silver import SILVER, with_run
+from hansa.pipeline.silver import MESSAGE, RECORD, SILVER, once, with_run, with_sure
 from hansa.pipeline.tables import Table
 from hansa.pipeline.troubles import plain
 
@@ -29,6 +31,9 @@ ATTEMPTS = 5
 BUSY = "Python worker failed to connect back"
 """What Spark says when a machine is too busy to start Python within ten seconds. A stream that is
 started again goes on where it was."""
+
+TABLES_AT_ONCE = 4
+"""A table of few rows is mostly plans and waiting: while one is planned another is written."""
 
 Tell = Callable[[str, str, int | None], None]
 """Hears of progress: layer, table, rows if they are known."""
@@ -103,16 +108,21 @@ def _keep(lake: Lake, table: str, frame: DataFrame, number: int) -> None:
 
 
 def ingest(spark: SparkSession, lake: Lake, job: Job, tell: Tell = silent) -> None:
-    """Take into bronze what there is now."""
-    for table in BRONZE:
-        tell("bronze", table, None)
-        for attempt in range(1, ATTEMPTS + 1):
-            try:
-                _drain(follow(spark, lake, job, table), table, tell)
-                break
-            except StreamingQueryException as error:
-                if attempt == ATTEMPTS or BUSY not in str(error):
-                    raise plain(error) from error
+    """Take into bronze what there is now, both tables at once."""
+    with ThreadPoolExecutor(len(BRONZE)) as pool:
+        for done in [pool.submit(_ingest, spark, lake, job, table, tell) for table in BRONZE]:
+            done.result()
+
+
+def _ingest(spark: SparkSession, lake: Lake, job: Job, table: str, tell: Tell) -> None:
+    tell("bronze", table, None)
+    for attempt in range(1, ATTEMPTS + 1):
+        try:
+            _drain(follow(spark, lake, job, table), table, tell)
+            return
+        except StreamingQueryException as error:
+            if attempt == ATTEMPTS or BUSY not in str(error):
+                raise plain(error) from error
 
 
 def _drain(query: StreamingQuery, table: str, tell: Tell) -> None:
@@ -132,7 +142,13 @@ def _count(query: StreamingQuery) -> int:
 def bronze(spark: SparkSession, lake: Lake, table: str) -> DataFrame:
     """Return a bronze table."""
     schema = f"{rows.ddl(table)}, batch int, day date"
-    return spark.read.schema(schema).parquet(str(lake.path / "bronze" / table))
+    found = spark.read.schema(schema).parquet(str(lake.path / "bronze" / table))
+    return found if lake.batches(table) else _empty(found)
+
+
+def _empty(frame: DataFrame) -> DataFrame:
+    """What is known to have no rows: then Spark plans hardly anything for what is made of it."""
+    return frame.limit(0)
 
 
 # ---------------------------------------------------------------- silver and gold
@@ -140,23 +156,68 @@ def bronze(spark: SparkSession, lake: Lake, table: str) -> DataFrame:
 
 def build(spark: SparkSession, lake: Lake, job: Job, tell: Tell = silent) -> list[Kept]:
     """Make silver and gold from all of bronze, check them, and let them be seen."""
-    frames = {
-        "bronze_messages": bronze(spark, lake, "messages"),
-        "events": with_run(bronze(spark, lake, "events")),
-    }
     staged = lake.staging("generation")
-    kept = []
-    for table in all_tables(job.payloads):
+    inputs = {
+        "bronze_messages": once(with_sure(bronze(spark, lake, "messages")), MESSAGE),
+        "events": once(with_run(with_sure(bronze(spark, lake, "events"))), RECORD),
+    }
+    made: dict[str, Future[Made]] = {}
+
+    def make(table: Table) -> Made:
+        """Wait for what it is made from: that was begun before, for tables are in order."""
+        frames = {
+            name: inputs[name] if name in inputs else made[name].result().frame
+            for name in table.inputs
+        }
         tell(table.layer, table.name, None)
-        place = str(staged / table.layer / table.name)
-        frame = table.made_from(frames)
-        frame.write.parquet(place)
-        frames[table.name] = spark.read.schema(frame.schema).parquet(place)
-        count = count_checked(table, frames[table.name])
-        kept.append(Kept(table.name, table.layer, table.grain, count))
-        tell(table.layer, table.name, count)
-    lake.publish(staged, kept)
+        finished = _make(spark, table, frames, staged)
+        tell(table.layer, table.name, finished.kept.rows)
+        return finished
+
+    with ThreadPoolExecutor(TABLES_AT_ONCE) as pool:
+        for table in all_tables(job.payloads):
+            made[table.name] = pool.submit(make, table)
+        try:
+            kept = [each.result().kept for each in made.values()]
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+    publish(lake, staged, kept)
     return kept
+
+
+def _make(
+    spark: SparkSession, table: Table, frames: Mapping[str, DataFrame], staged: Path
+) -> "Made":
+    place = str(staged / table.layer / table.name)
+    frame = table.made_from(frames)
+    frame.write.parquet(place)
+    written = spark.read.schema(frame.schema).parquet(place)
+    count = count_checked(table, written)
+    kept = Kept(table.name, table.layer, table.grain, count, frame.schema.toDDL())
+    return Made(written if count else _empty(written), kept)
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """A table that was written and checked."""
+
+    frame: DataFrame
+    kept: Kept
+
+
+def publish(lake: Lake, staged: Path, kept: list[Kept]) -> None:
+    """Let a generation be seen, by readers of the lake's format too."""
+    log = log_of(lake)
+    if log is None:
+        lake.publish(staged, kept)
+        return
+    enter_batches(lake, log)
+    for table in kept:
+        log.stage(staged / table.layer / table.name)
+    lake.publish(staged, kept)
+    for table in kept:
+        log.publish(table, lake.table(table))
 
 
 def run_once(spark: SparkSession, lake: Lake, job: Job, tell: Tell = silent) -> list[Kept]:
@@ -193,9 +254,23 @@ def run_on(spark: SparkSession, lake: Lake, job: Job, every_s: float, tell: Tell
 
 def views(spark: SparkSession, lake: Lake) -> dict[str, DataFrame]:
     """Return the tables of a lake, and make each a view of its name, for SQL."""
-    found = {kept.name: spark.read.parquet(str(lake.table(kept))) for kept in lake.tables()} | {
-        f"bronze_{table}": bronze(spark, lake, table) for table in BRONZE
-    }
+    found = {} if lake.is_only_experiments else _tables(spark, lake)
+    if lake.experiments:
+        simulations = spark.read.option("mergeSchema", "true").parquet(str(lake.experiments))
+        # Two drivers at the same time may both have played a case.
+        found[EXPERIMENTS] = simulations.dropDuplicates(["case"])
     for name, frame in found.items():
         frame.createOrReplaceTempView(name)
     return found
+
+
+def _tables(spark: SparkSession, lake: Lake) -> dict[str, DataFrame]:
+    return {kept.name: _read(spark, lake, kept) for kept in lake.tables()} | {
+        f"bronze_{table}": bronze(spark, lake, table) for table in BRONZE
+    }
+
+
+def _read(spark: SparkSession, lake: Lake, kept: Kept) -> DataFrame:
+    """With its columns known, nothing is read until somebody asks."""
+    reader = spark.read.schema(kept.columns) if kept.columns else spark.read
+    return reader.parquet(str(lake.table(kept)))

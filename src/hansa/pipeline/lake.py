@@ -1,6 +1,6 @@
 """A lake is a directory. What is where in it, and how it changes without ever being half-changed.
 
-    lake.json                         which version of this layout it is
+    lake.json                         which version of this layout it is, and its table format
     bronze/<table>/batch=<n>/day=…    one directory per micro-batch, never changed again
     checkpoint/<table>/               Spark's: how far the stream has come
     tables -> generations/<n>         silver and gold, all made from the same bronze
@@ -10,7 +10,8 @@
 
 A batch and a generation are written in `staging` and get their name by one rename; `tables` is a
 link that is replaced by one rename. So every other program, and Spark, sees whole tables that
-agree with one another, and what fails on the way changes nothing. All files are Parquet.
+agree with one another, and what fails on the way changes nothing. All files are Parquet, in every
+format.
 """
 
 import fcntl
@@ -20,12 +21,14 @@ import secrets
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from hansa.errors import UsageError
 
 VERSION = 1
+PARQUET = "parquet"
+"""The format that needs nothing else; `formats` knows the others."""
 GENERATIONS_KEPT = 2
 """The one in use, and the one before it for those who are still reading that."""
 
@@ -42,6 +45,8 @@ class Kept:
     layer: str
     grain: str
     rows: int
+    columns: str = ""
+    """Their names and types in Spark's words; earlier versions did not say."""
 
 
 class Lake:
@@ -53,7 +58,8 @@ class Lake:
         # A killed pipeline's JVM may write on for a moment: never where another one writes.
         self._staging = self.path / "staging" / secrets.token_hex(8)
         try:
-            version = json.loads((path / "lake.json").read_text(encoding="utf-8"))["version"]
+            said = json.loads((path / "lake.json").read_text(encoding="utf-8"))
+            version, self.format = said["version"], said.get("format", PARQUET)
         except FileNotFoundError:
             raise UsageError(
                 f"{path} is no lake; `hansa pipeline run --lake {path} SOURCE` makes one"
@@ -67,15 +73,22 @@ class Lake:
             )
 
     @classmethod
-    def made(cls, path: Path) -> "Lake":
-        """Open a lake; make one if there is nothing yet."""
+    def made(cls, path: Path, table_format: str | None = None) -> "Lake":
+        """Open a lake; make one if there is nothing yet. Its format is for ever."""
         try:
             path.mkdir(parents=True, exist_ok=True)
             if not set(os.listdir(path)) - {EXPERIMENTS}:
-                _write(path / "lake.json", json.dumps({"version": VERSION}))
+                said = {"version": VERSION, "format": table_format or PARQUET}
+                _write(path / "lake.json", json.dumps(said))
         except OSError as error:
             raise UsageError(f"cannot make a lake at {path}: {error.strerror}") from error
-        return cls(path)
+        lake = cls(path)
+        if table_format not in (None, lake.format):
+            raise UsageError(
+                f"{path} is a lake of format {lake.format}, not {table_format}: use it as it is, or"
+                " a new directory"
+            )
+        return lake
 
     @contextmanager
     def writing(self) -> Iterator[None]:
@@ -132,9 +145,7 @@ class Lake:
 
     def publish(self, staged: Path, kept: list[Kept]) -> None:
         """Make a written generation the one that is read."""
-        described = [
-            {"name": it.name, "layer": it.layer, "grain": it.grain, "rows": it.rows} for it in kept
-        ]
+        described = [asdict(table) for table in kept]
         _write(staged / "tables.json", json.dumps({"tables": described}, indent=1))
         generations = self.path / "generations"
         generations.mkdir(exist_ok=True)
@@ -156,6 +167,17 @@ class Lake:
                 f"{self.path} has no tables yet; `hansa pipeline run` makes them"
             ) from None
         return [Kept(**described) for described in json.loads(text)["tables"]]
+
+    @property
+    def experiments(self) -> Path | None:
+        """Where simulations of sweeps are, if there are any."""
+        place = self.path / EXPERIMENTS
+        return place if place.is_dir() else None
+
+    @property
+    def is_only_experiments(self) -> bool:
+        """Whether they are all that there is to read."""
+        return self.experiments is not None and not (self.path / "tables").exists()
 
     def table(self, kept: Kept) -> Path:
         """Return where the files of a table are now."""

@@ -42,6 +42,10 @@ SETTINGS: Mapping[str, str] = {
     "spark.sql.streaming.checkpointFileManagerClass": (
         f"{CHECKPOINTS}.FileSystemBasedCheckpointFileManager"
     ),
+    # Times as all readers of Parquet know them.
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    # Rows of a few days are written as they come, without sorting them by day before.
+    "spark.sql.maxConcurrentOutputFileWriters": "8",
     # Files of a table are listed by the driver: ours are few, and a job for it takes longer.
     "spark.sql.sources.parallelPartitionDiscovery.threshold": "1000",
     "spark.driver.extraJavaOptions": (

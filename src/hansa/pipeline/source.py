@@ -224,6 +224,8 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
             begin = max(reach["first"], start[name]["next"] if name in start else 0)
             if begin >= reach["next"]:
                 continue
+            if name not in found and not self.options.fail_on_loss:
+                continue
             if name not in found:
                 places = ", ".join(self.options.sources)
                 raise UsageError(

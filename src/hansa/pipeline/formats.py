@@ -1,0 +1,187 @@
+"""Lakes as Delta or Iceberg tables: the same Parquet files, and a log beside them.
+
+Spark writes the files as for a plain lake, and they are the truth; here they are entered into the
+log of a table format, by Python packages that need no Java. What a kill left out is entered by the
+next run, what is entered already is not entered again: the number of the last batch is in the log.
+
+    delta      `_delta_log` in every table's directory, bronze with all batches
+    iceberg    a catalog in `iceberg.db`, with the namespaces bronze, silver and gold
+"""
+
+import importlib
+import importlib.util
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Literal, Protocol, get_args
+
+from hansa.errors import UsageError
+from hansa.pipeline.lake import BRONZE, Kept, Lake
+
+Format = Literal["parquet", "delta", "iceberg"]
+FORMATS: tuple[Format, ...] = get_args(Format)
+PACKAGES = {"delta": "deltalake", "iceberg": "pyiceberg"}
+APPLICATION = "hansa"
+"""Who says in a Delta log how far it got."""
+BATCH = "hansa.batch"
+"""The same in Iceberg."""
+
+
+class Log(Protocol):
+    """What enters files into the log of a format."""
+
+    def append(self, table: str, root: Path, batch: int, files: list[Path]) -> None:
+        """Add a batch of a bronze table, if it is not there yet."""
+
+    def stage(self, root: Path) -> None:
+        """Prepare the directory of a silver or gold table before it gets its place."""
+
+    def publish(self, kept: Kept, root: Path) -> None:
+        """Make the files of a directory, now in its place, all that the table has."""
+
+
+def require(name: str) -> None:
+    """Raise UsageError if what a format needs is not installed."""
+    package = PACKAGES.get(name)
+    if package and importlib.util.find_spec(package) is None:
+        raise UsageError(
+            f"a lake of format {name} needs the package {package}: pip install 'hansa[{name}]'"
+        )
+
+
+def log_of(lake: Lake) -> Log | None:
+    """Return what keeps the log of a lake, None for plain Parquet."""
+    require(lake.format)
+    match lake.format:
+        case "delta":
+            return Delta()
+        case "iceberg":
+            return Iceberg(lake)
+    return None
+
+
+def enter_batches(lake: Lake, log: Log) -> None:
+    """Enter all of bronze that is not in the log yet."""
+    for table in BRONZE:
+        root = lake.path / "bronze" / table
+        for place in sorted(root.glob("batch=*")):
+            log.append(table, root, int(place.name.partition("=")[2]), files_under(place))
+
+
+def files_under(place: Path) -> list[Path]:
+    """Return a table's files, in order."""
+    return sorted(place.rglob("*.parquet"))
+
+
+def _footer(path: Path) -> Any:
+    return importlib.import_module("pyarrow.parquet").read_metadata(path)
+
+
+# ---------------------------------------------------------------- Delta
+
+
+class Delta:
+    """A log in the directory of each table."""
+
+    def append(self, table: str, root: Path, batch: int, files: list[Path]) -> None:
+        """The number of the batch is the version of our transaction: an older one is known."""
+        delta = importlib.import_module("deltalake")
+        exists = delta.DeltaTable.is_deltatable(str(root))
+        known = delta.DeltaTable(str(root)).transaction_version(APPLICATION) if exists else None
+        if known is None or known < batch:
+            self._commit(root, files, "append", ["batch", "day"], batch)
+
+    def stage(self, root: Path) -> None:
+        """A generation is new: so is its log."""
+        self._commit(root, files_under(root), "error", [], 0)
+
+    def publish(self, kept: Kept, root: Path) -> None:
+        """The log came with the directory."""
+
+    def _commit(
+        self, root: Path, files: list[Path], mode: str, partitions: list[str], version: int
+    ) -> None:
+        if not files:
+            return
+        delta = importlib.import_module("deltalake")
+        transaction = importlib.import_module("deltalake.transaction")
+        pa = importlib.import_module("pyarrow")
+        schema = _footer(files[0]).schema.to_arrow_schema().remove_metadata()
+        for name in partitions:
+            schema = schema.append(pa.field(name, pa.date32() if name == "day" else pa.int32()))
+        transaction.create_table_with_add_actions(
+            str(root),
+            delta.Schema.from_arrow(schema),
+            [self._action(transaction, root, path) for path in files],
+            mode=mode,
+            partition_by=partitions,
+            commit_properties=delta.CommitProperties(
+                app_transactions=[delta.Transaction(APPLICATION, version)]
+            ),
+        )
+
+    def _action(self, transaction: Any, root: Path, path: Path) -> Any:
+        found = path.stat()
+        relative = path.relative_to(root)
+        values = dict(part.split("=", 1) for part in relative.parts[:-1])
+        if "batch" in values:
+            values["batch"] = str(int(values["batch"]))
+        return transaction.AddAction(
+            path=str(relative),
+            size=found.st_size,
+            partition_values=values,
+            modification_time=int(found.st_mtime * 1_000),
+            data_change=True,
+            stats=json.dumps({"numRecords": _footer(path).num_rows}),
+        )
+
+
+# ---------------------------------------------------------------- Iceberg
+
+
+class Iceberg:
+    """Tables of a catalog in the lake. Its entries say where files are from the root on."""
+
+    def __init__(self, lake: Lake) -> None:
+        """Open the catalog, or make it."""
+        sql = importlib.import_module("pyiceberg.catalog.sql")
+        place = lake.path / "iceberg"
+        place.mkdir(exist_ok=True)
+        self._catalog = sql.SqlCatalog(
+            "hansa", uri=f"sqlite:///{lake.path / 'iceberg.db'}", warehouse=place.as_uri()
+        )
+        for layer in ("bronze", "silver", "gold"):
+            self._catalog.create_namespace_if_not_exists(layer)
+
+    def append(self, table: str, root: Path, batch: int, files: list[Path]) -> None:
+        """The number of the batch is a property of the snapshot that brought it."""
+        if not files:
+            return
+        made = self._table(f"bronze.{table}", files[0])
+        snapshot = made.current_snapshot()
+        known = int(snapshot.summary[BATCH]) if snapshot is not None else -1
+        if known < batch:
+            made.add_files(_urls(files), {BATCH: str(batch)})
+
+    def stage(self, root: Path) -> None:
+        """It would have to know where the files will be."""
+
+    def publish(self, kept: Kept, root: Path) -> None:
+        """In one transaction: who reads sees the one generation or the other."""
+        always = importlib.import_module("pyiceberg.expressions").AlwaysTrue()
+        files = files_under(root)
+        made = self._table(f"{kept.layer}.{kept.name}", files[0])
+        with made.transaction() as change:
+            change.delete(always)
+            change.add_files(_urls(files))
+
+    def _table(self, name: str, example: Path) -> Any:
+        schema = _footer(example).schema.to_arrow_schema().remove_metadata()
+        made = self._catalog.create_table_if_not_exists(name, schema)
+        with made.update_schema() as change:  # a newer Hansa adds columns
+            change.union_by_name(schema)
+        return made
+
+
+def _urls(files: Iterable[Path]) -> list[str]:
+    return [path.as_uri() for path in files]

@@ -1,0 +1,108 @@
+"""The same commands on a Spark of several processes: a master and two workers, as a cluster is.
+
+The package is on the executors as docs/pipeline.md says: installed where they run.
+"""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+from tests.pipeline.recordings import journal, many, telemetry
+
+from hansa.local.mosquitto import free_port
+from hansa.pipeline.java import java_home
+from hansa.pipeline.lake import Lake
+from hansa.telemetry import schema
+
+pyspark = pytest.importorskip("pyspark", reason="Spark is not installed: `./run test` installs it")
+
+START_S = 120.0
+SWEEP = """
+topology = ["ring:3", "line:3"]
+seeds = 4
+duration = 2
+"""
+
+
+@contextmanager
+def spark_class(log: Path, said: str, *words: str) -> Iterator[None]:
+    """One of Spark's own processes; ready when its log says so."""
+    environment = {
+        **os.environ,
+        "JAVA_HOME": str(java_home(os.environ)),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "SPARK_NO_DAEMONIZE": "1",
+    }
+    program = Path(pyspark.__file__).parent / "bin" / "spark-class"
+    with log.open("wb") as out:
+        process = subprocess.Popen([program, *words], env=environment, stdout=out, stderr=out)
+    try:
+        deadline = time.monotonic() + START_S
+        while not re.search(said, log.read_text()):
+            assert process.poll() is None, log.read_text()
+            assert time.monotonic() < deadline, log.read_text()
+            time.sleep(0.1)
+        yield
+    finally:
+        process.kill()
+        process.wait()
+
+
+@pytest.fixture
+def master(tmp_path):
+    """A master with two workers, each with one core for executors of their own."""
+    port = str(free_port())
+    deploy = "org.apache.spark.deploy"
+    url = f"spark://127.0.0.1:{port}"
+    with ExitStack() as cluster:
+        given = [f"{deploy}.master.Master", "--host", "127.0.0.1", "--port", port]
+        log = tmp_path / "master.log"
+        cluster.enter_context(spark_class(log, "New state: ALIVE", *given, "--webui-port", "0"))
+        for number in (1, 2):
+            given = [f"{deploy}.worker.Worker", url, "--cores", "1", "--memory", "1g"]
+            given += ["--host", "127.0.0.1", "--webui-port", "0"]
+            given += ["--work-dir", str(tmp_path / f"work-{number}")]
+            log = tmp_path / f"worker-{number}.log"
+            cluster.enter_context(spark_class(log, "Successfully registered with master", *given))
+        yield url
+
+
+def hansa(*words: object) -> str:
+    command = [sys.executable, "-m", "hansa.cli", *map(str, words)]
+    environment = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1"}
+    return subprocess.run(
+        command, check=True, env=environment, stdout=subprocess.PIPE
+    ).stdout.decode()
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1_200)
+def test_source_tables_and_a_sweep_on_two_workers(master, tmp_path):
+    source, lake = tmp_path / "nodes", tmp_path / "lake"
+    for node in (1, 2, 3):
+        journal(source / str(node) / "journal", node, many(1, 500))
+        told: list[schema.Any] = [schema.Started(1, f"n{node}", "1")]
+        told.append(schema.LinkUp(2, node % 3 + 1))
+        telemetry(source / str(node) / "telemetry", node, told)
+    hansa("pipeline", "run", "--lake", lake, "--master", master, source)
+    counts = {kept.name: kept.rows for kept in Lake(lake).tables()}
+    assert counts["messages"] == 1_500
+    assert (counts["nodes"], counts["links"], counts["runs"]) == (3, 3, 1)
+
+    (tmp_path / "sweep.toml").write_text(SWEEP)
+    sweep = ("experiment", "run", tmp_path / "sweep.toml", "--lake", lake, "--master", master)
+    played = json.loads(hansa(*sweep, "--json"))
+    assert [(row["topology"], row["cases"]) for row in played] == [("line:3", 4), ("ring:3", 4)]
+
+    sql = "select count(*) as n from messages"
+    asked = hansa("pipeline", "query", "--lake", lake, "--master", master, sql, "--json")
+    assert json.loads(asked) == {"n": 1_500}
+    for number in (1, 2):  # both workers had executors
+        assert list((tmp_path / f"work-{number}").glob("app-*"))

@@ -1,0 +1,62 @@
+"""Lakes that other programs read as Delta or as Iceberg: the same rows, however often it runs."""
+
+import pytest
+from tests.pipeline.recordings import captured, journal
+
+from hansa.errors import UsageError
+from hansa.pipeline import formats
+from hansa.pipeline.lake import Lake
+
+
+def test_a_format_whose_package_is_missing_says_how_to_get_it(monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    formats.require("parquet")
+    for name, package in (("delta", "deltalake"), ("iceberg", "pyiceberg")):
+        with pytest.raises(UsageError) as error:
+            formats.require(name)
+        assert str(error.value) == (
+            f"a lake of format {name} needs the package {package}: pip install 'hansa[{name}]'"
+        )
+
+
+def delta(lake, table):
+    from deltalake import DeltaTable
+
+    layer, _, name = table.partition(".")
+    root = lake.path / ("bronze" if layer == "bronze" else f"tables/{layer}") / name
+    return DeltaTable(str(root)).to_pyarrow_table()
+
+
+def iceberg(lake, table):
+    from pyiceberg.catalog.sql import SqlCatalog
+
+    catalog = SqlCatalog("hansa", uri=f"sqlite:///{lake.path / 'iceberg.db'}")
+    return catalog.load_table(table).scan().to_arrow()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("read", [delta, iceberg])
+def test_others_read_what_we_read_also_after_more_came(spark, tmp_path, read):
+    from hansa.pipeline import job
+
+    name = read.__name__
+    pytest.importorskip(formats.PACKAGES[name])
+    lake = Lake.made(tmp_path / "lake", name)
+    work = job.Job([str(tmp_path / "source")], batch_bytes=1_000)
+    for first, last in ((1, 30), (31, 50)):
+        records = [captured(number) for number in range(first, last + 1)]
+        journal(tmp_path / "source", 5, records)
+        job.run_once(spark, lake, work)
+        for table in ("bronze.messages", "silver.messages"):
+            rows = read(lake, table).select(["seq", "topic", "payload", "time"]).to_pylist()
+            assert sorted(row["seq"] for row in rows) == [*range(1, last + 1)]
+            assert {(row["topic"], row["payload"]) for row in rows} == {("a/b", b"21.5")}
+        (topic,) = read(lake, "gold.recorded_topics").to_pylist()
+        assert (topic["topic"], topic["messages"]) == ("a/b", last)
+        assert read(lake, "gold.delay").num_rows == 0
+    assert lake.batches("messages") > 2
+
+    log = formats.log_of(lake)
+    assert log is not None
+    formats.enter_batches(lake, log)  # as after a kill behind the last entry
+    assert read(lake, "bronze.messages").num_rows == 50

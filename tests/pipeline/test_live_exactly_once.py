@@ -1,0 +1,183 @@
+"""A live federation records a thousand messages a second; pipeline and agents are killed with -9.
+
+Afterwards bronze has every recorded message once, as counted in the journals and by the publishers,
+and the tables are those of one undisturbed run over the same input.
+"""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hansa.agent.brokers.connection import BrokerAddress
+from hansa.chaos.clients import Publisher, Subscriber
+from hansa.chaos.history import Event, Op, Stream, read_payload
+from hansa.cli.clients import until
+from hansa.journal.reader import Reader
+from hansa.journal.records import Captured
+from hansa.local.federation import LocalFederation
+from hansa.pipeline.lake import Lake
+from hansa.simulator.topologies import parse
+
+pytest.importorskip("pyspark", reason="Spark is not installed: `./run test` installs it")
+
+from hansa.pipeline.gold import GOLD
+from hansa.pipeline.tables import Table
+
+NODES = 3
+RATE = 1_000.0
+"""Publications a second, of all nodes together."""
+PATIENCE_S = 300.0
+RUN = [sys.executable, "-m", "hansa.cli", "pipeline", "run", "--lake"]
+SETTINGS = {"HANSA_RECORD": "load/#", "HANSA_TELEMETRY_SAMPLE": "all", "HANSA_LOG": "warning"}
+
+
+class Pipeline:
+    """`hansa pipeline run --stream` in a process of its own, again and again."""
+
+    def __init__(self, lake: Path, source: Path) -> None:
+        self.lake, self.source = lake, source
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        command = [*RUN, str(self.lake), "--stream", "--every", "1", str(self.source)]
+        self.process = subprocess.Popen(command, start_new_session=True)
+
+    async def kill(self, when: Callable[[], bool], with_java: bool) -> None:
+        """Kill it at a moment; without its Java that one writes on until it sees it is alone."""
+        assert self.process is not None
+        assert await until(lambda: when() or self.process.poll() is not None, PATIENCE_S)  # type: ignore[union-attr]
+        assert self.process.poll() is None, "the pipeline ended by itself"
+        if with_java:
+            os.killpg(self.process.pid, signal.SIGKILL)
+        else:
+            self.process.kill()
+        self.process.wait()
+
+    def batches(self) -> int:
+        return len(list(self.lake.glob("bronze/messages/batch=*")))
+
+    def is_making_tables(self) -> bool:
+        return any(self.lake.glob("staging/*/generation/silver/*"))
+
+
+async def kill_agent(running: LocalFederation, number: int) -> None:
+    agent = running.nodes[number].agent
+    assert agent is not None
+    agent.kill()
+    await agent.wait()
+    await running.start_agent(number)
+
+
+async def live(source: Path, lake: Path) -> Counter[tuple[Stream, int]]:
+    """Run and disturb it all; return what was published and acknowledged."""
+    acknowledged: Counter[tuple[Stream, int]] = Counter()
+
+    def note(event: Event) -> None:
+        if event.op is Op.OK:
+            acknowledged[event.stream, event.counter] += 1
+
+    running = LocalFederation(parse("line:3", 1), SETTINGS, persistent=True, directory=source)
+    pipeline = Pipeline(lake, source)
+    addresses = [BrokerAddress("127.0.0.1", node.broker.port) for node in running.nodes]
+    publishers = [
+        Publisher(address, f"pub{n}", {f"load/{n}": 1}, RATE / NODES, note)
+        for n, address in enumerate(addresses)
+    ]
+    subscriber = Subscriber(addresses[2], "sub", ("load/0",), lambda event: None)
+    try:
+        await running.start()
+        await asyncio.gather(subscriber.start(), *(each.start() for each in publishers))
+        await running.wait_until_converged()
+        for publisher in publishers:
+            publisher.go()
+        pipeline.start()
+        await pipeline.kill(lambda: pipeline.batches() > 0, with_java=True)
+        await kill_agent(running, 0)
+        pipeline.start()
+        await pipeline.kill(pipeline.is_making_tables, with_java=True)
+        await kill_agent(running, 1)
+        before = pipeline.batches()
+        pipeline.start()
+        await pipeline.kill(lambda: pipeline.batches() > before + 1, with_java=False)
+        for publisher in publishers:
+            await publisher.pause()
+        assert await until(lambda: all(each.is_quiet for each in publishers), PATIENCE_S)
+        expected = len(acknowledged)
+        assert await until(lambda: len(journalled(source)) >= expected, PATIENCE_S)
+    finally:
+        if pipeline.process is not None and pipeline.process.poll() is None:
+            os.killpg(pipeline.process.pid, signal.SIGKILL)
+        await asyncio.gather(subscriber.stop(), *(each.stop() for each in publishers))
+        await running.stop()
+    return acknowledged
+
+
+def journalled(source: Path) -> Counter[tuple[int, int, int, bytes]]:
+    """Every recorded message by origin, epoch and number, as the journals have it."""
+    found: Counter[tuple[int, int, int, bytes]] = Counter()
+    for path in source.glob("*/agent/journal/*"):
+        reader = Reader(path)
+        for header in reader.headers()[:1]:
+            for _, record in reader.read():
+                if isinstance(record, Captured) and record.recorded:
+                    found[header.node, header.epoch, record.number, record.payload] += 1
+    return found
+
+
+def in_bronze(lake: Path) -> Counter[tuple[int, int, int, bytes]]:
+    """The same as any reader of Parquet finds it."""
+    from pyarrow.parquet import ParquetFile
+
+    columns = ["origin", "life", "seq", "payload"]
+    found: Counter[tuple[int, int, int, bytes]] = Counter()
+    for path in lake.glob("bronze/messages/batch=*/day=*/*.parquet"):
+        values = [column.to_pylist() for column in ParquetFile(path).read(columns).columns]
+        found.update((int(origin, 16), *rest) for origin, *rest in zip(*values, strict=True))
+    return found
+
+
+def rows(lake: Path, made: Table) -> dict[tuple[Any, ...], dict[str, Any]]:
+    from pyarrow.parquet import read_table
+
+    found = read_table(lake / "tables" / made.layer / made.name).to_pylist()
+    return {tuple(row[name] for name in made.key): row for row in found}
+
+
+def counts(lake: Path) -> dict[str, int]:
+    return {kept.name: kept.rows for kept in Lake(lake).tables()}
+
+
+def once(lake: Path, source: Path) -> None:
+    subprocess.run([*RUN, str(lake), str(source)], check=True, timeout=2 * PATIENCE_S)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1_800)
+def test_every_recorded_message_once_though_pipeline_and_agents_are_killed(mosquitto, tmp_path):
+    source, lake, other = tmp_path / "nodes", tmp_path / "lake", tmp_path / "other"
+    source.mkdir()
+    acknowledged = asyncio.run(live(source, lake))
+    once(lake, source)
+    once(other, source)
+
+    recorded = journalled(source)
+    assert set(recorded.values()) == {1}
+    assert in_bronze(lake) == recorded
+    published = Counter(read_payload(payload) for _, _, _, payload in recorded)
+    assert published == acknowledged
+
+    assert counts(lake) == counts(other)
+    assert counts(lake)["messages"] == len(recorded)
+    for each in GOLD.tables:
+        ours, theirs = rows(lake, each), rows(other, each)
+        assert ours.keys() == theirs.keys()
+        for key, row in ours.items():
+            assert row == pytest.approx(theirs[key]), (each.name, key)
