@@ -6,9 +6,10 @@ import pytest
 
 from hansa.agent.brokers.connection import BrokerAddress
 from hansa.chaos.clients import Publisher, Subscriber
-from hansa.chaos.history import Event, Op
+from hansa.chaos.history import Event, Op, Stream
 from hansa.chaos.verdict import judge
 from hansa.local.mosquitto import Mosquitto, free_port
+from hansa.mqtt import packets
 
 TOPICS = {"a/0": 0, "a/1": 1, "a/2": 2}
 
@@ -19,7 +20,9 @@ async def wait_for(condition) -> None:
             await asyncio.sleep(0.01)
 
 
-@pytest.mark.usefixtures("mosquitto")
+pytestmark = pytest.mark.usefixtures("mosquitto")
+
+
 def test_what_one_broker_carries_is_all_there_also_after_its_restart(tmp_path):
     async def play() -> list[Event]:
         broker = Mosquitto(tmp_path, free_port(), is_persistent=True)
@@ -27,6 +30,7 @@ def test_what_one_broker_carries_is_all_there_also_after_its_restart(tmp_path):
         history: list[Event] = []
         subscriber = Subscriber(address, "sub", ("a/#",), history.append)
         publisher = Publisher(address, "pub", TOPICS, 300.0, history.append)
+        publisher.has_properties = True
         await broker.start()
         try:
             await subscriber.start()
@@ -49,4 +53,47 @@ def test_what_one_broker_carries_is_all_there_also_after_its_restart(tmp_path):
     history = asyncio.run(play())
     verdict = judge([event for event in history if event.counter >= 10], {"sub": TOPICS})
     assert {event.stream.qos for event in history if event.op is Op.DELIVER} == {0, 1, 2}
-    assert verdict.broken(duplicates_allowed=1_000) == []
+    assert verdict.broken({1: {"sub": 100}}) == []  # what was under way to it
+
+
+def test_what_a_broker_refuses_is_not_acknowledged(tmp_path):
+    async def play() -> list[Event]:
+        (tmp_path / "acl").write_text("topic write a/0\n")
+        broker = Mosquitto(tmp_path, free_port(), (f"acl_file {tmp_path}/acl",))
+        address = BrokerAddress("127.0.0.1", broker.port)
+        history: list[Event] = []
+        publisher = Publisher(address, "pub", TOPICS, 300.0, history.append, count=9)
+        await broker.start()
+        try:
+            await publisher.start()
+            publisher.go()
+            await wait_for(lambda: len(history) == 18)
+        finally:
+            await publisher.stop()
+            await broker.stop()
+        return history
+
+    answers = [(event.op, event.stream.qos) for event in asyncio.run(play())]
+    expected = {(Op.INVOKE, 0), (Op.INVOKE, 1), (Op.INVOKE, 2), (Op.OK, 0)}
+    assert set(answers) == expected | {(Op.REFUSED, 1), (Op.REFUSED, 2)}
+
+
+@pytest.mark.parametrize(
+    "strange",
+    [
+        packets.Publish("a/2", Stream("pub", "a/1", 1).payload(0)),
+        packets.Publish("a/1", Stream("pub", "a/1", 1).payload(0)[:-1]),
+        packets.Publish("a/1", Stream("pub", "a/1", 0).payload(0), retain=True),
+    ],
+    ids=["another topic", "another payload", "retained"],
+)
+def test_what_did_not_come_as_it_was_published_is_a_phantom(strange):
+    history: list[Event] = []
+
+    async def take() -> None:
+        subscriber = Subscriber(BrokerAddress("127.0.0.1", 1), "sub", ("a/#",), history.append)
+        subscriber.take([strange])
+
+    asyncio.run(take())
+    attempt = Event(0.0, Op.INVOKE, Stream("pub", "a/1", 1), 0, "", 1)
+    assert judge([attempt, *history], {"sub": TOPICS}).phantoms == 1

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from hansa.chaos.faults import FOLDER, Faults
 from hansa.chaos.stage import set_up
+from hansa.local.line import Direction, Line
 from hansa.simulator.topologies import parse
 from hansa.telemetry import schema
 from hansa.telemetry.reader import rows
@@ -28,13 +29,19 @@ def test_every_hand_that_breaks_something_is_told_beside_what_agents_tell(mosqui
     async def play() -> None:
         stage = await set_up(parse("line:2", 1), tmp_path / "kept")
         try:
-            stage.cut(0, 1)
-            stage.mend(0, 1)
-            await stage.hang_agent(0)
-            await stage.wake_agent(0)
-            await stage.restart_broker(0)
-            await stage.kill_agent(1)
-            await stage.start_agent(1)
+            stage.links.cut(0, 1)
+            stage.links.mend(0, 1)
+            stage.links.swallow(0, 1, [Direction.OUT])
+            stage.links.worsen(0, 1, Line(0.01, 0.01, 100_000.0))
+            stage.links.heal()
+            stage.links.reset(0, 1)
+            stage.links.strand(0, 1)
+            await stage.agents.hang(0)
+            await stage.agents.wake(0)
+            await stage.brokers.restart(0)
+            await stage.agents.kill(1)
+            await stage.agents.start(1)
+            await stage.federation.wait_until_converged()
         finally:
             await stage.close()
 
@@ -44,6 +51,12 @@ def test_every_hand_that_breaks_something_is_told_beside_what_agents_tell(mosqui
     assert told(agents) == [
         ("silence 0-1", *nodes),
         ("mend 0-1", *nodes),
+        ("black-hole 0-1", *nodes),
+        ("worsen 0-1", *nodes),
+        ("mend 0-1", *nodes),
+        ("restore 0-1", *nodes),
+        ("reset 0-1", *nodes),
+        ("half-open 0-1", *nodes),
         ("freeze 0", nodes[0], None),
         ("thaw 0", nodes[0], None),
         ("restart-broker 0", nodes[0], None),

@@ -9,7 +9,7 @@ import asyncio
 import pytest
 
 from hansa.chaos.run import Outcome, Play, play
-from hansa.chaos.scenarios import SCENARIOS
+from hansa.chaos.scenarios import MIXED, SCENARIOS
 
 pytestmark = [pytest.mark.usefixtures("mosquitto"), pytest.mark.timeout(600)]
 
@@ -24,6 +24,7 @@ def test_two_minutes_of_everything():
     assert outcome.broken == [], outcome.verdict.examples
     assert outcome.drained_s is not None
     assert outcome.verdict.fates["ok"] > 1_000
+    assert outcome.faults >= len(MIXED)
 
 
 @pytest.mark.long
@@ -41,3 +42,6 @@ def test_a_minute_of_partition_with_500_a_second_of_qos_1_and_as_many_of_qos_2_o
 def test_each_kind_of_trouble(name):
     outcome = played(name, seconds=60.0)
     assert outcome.broken == [], outcome.verdict.examples
+    assert outcome.drained_s is not None
+    assert outcome.verdict.fates["ok"] > 1_000
+    assert outcome.faults > 0 or name == "calm"

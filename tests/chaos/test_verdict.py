@@ -65,15 +65,39 @@ def test_at_qos_0_neither_loss_nor_disorder_breaks_anything():
 
 def test_duplicates_are_counted_by_quality():
     verdict = judged(published(A1, 0), published(A2, 0), got(A1, 0, 0), got(A2, 0, 0, 0))
-    assert verdict.duplicates == {1: 1, 2: 2}
-    assert verdict.broken() == ["2 twice at QoS 2", "1 twice at QoS 1"]
-    assert verdict.broken(duplicates_allowed=1) == ["2 twice at QoS 2"]
+    assert (verdict.twice(1), verdict.twice(2)) == (1, 2)
+    assert verdict.broken() == ["1 twice at QoS 1", "2 twice at QoS 2"]
+
+
+def test_duplicates_are_allowed_where_something_crashed():
+    verdict = judged(published(A1, 0), published(A2, 0), got(A1, 0, 0), got(A2, 0, 0, 0))
+    assert verdict.broken({1: {"bob": 1}}) == ["2 twice at QoS 2"]
+    assert verdict.broken({1: {"carol": 1}, 2: {"bob": 2}}) == ["1 twice at QoS 1"]
+
+
+def test_at_qos_0_nothing_comes_twice():
+    assert judged(published(A0, 0), got(A0, 0, 0)).broken() == ["1 twice at QoS 0"]
+
+
+def test_what_the_broker_refused_is_not_lost():
+    refused = Event(0.1, Op.REFUSED, A1, 0)
+    verdict = judged(published(A1, 0, ok=False), [refused])
+    assert verdict.fates == {"refused": 1}
+    assert verdict.acknowledged == 0
+
+
+@pytest.mark.parametrize("forgetful", ["alice", "bob"])
+def test_what_was_published_while_memory_was_lost_is_forfeited(forgetful):
+    events = published(A1, 0, at=1.0) + published(A2, 0, at=2.0)
+    verdict = judge(events, {"bob": ["a"]}, {forgetful: [(0.9, 1.1)]})
+    assert verdict.fates == {"forfeited": 1, "lost": 1}
+    assert judge(events, {"bob": ["a"]}, {"carol": [(0.0, 9.0)]}).fates == {"lost": 2}
 
 
 def test_a_first_arrival_after_a_later_one_is_out_of_order():
     verdict = judged(published(A1, 0, 1, 2), got(A1, 0, 2, 1, 2))
     assert verdict.inversions == 1
-    assert verdict.broken(duplicates_allowed=1) == ["1 out of order"]
+    assert verdict.broken({1: {"bob": 1}}) == ["1 out of order"]
 
 
 def test_what_nobody_published_is_a_phantom():
@@ -102,5 +126,12 @@ def test_a_history_can_be_written_and_judged_again(tmp_path):
 
 def test_a_payload_says_which_publication_it_is():
     assert read_payload(A2.payload(17)) == (A2, 17)
-    for strange in (b"", b"a:b", b"a:b:c:d", b"\xff"):
+    for strange in (b"", b"a:b", b"a:b:c:d", b"a:b:1:2:x", b"\xff"):
         assert read_payload(strange) is None
+
+
+def test_a_payload_or_a_property_that_was_changed_is_noticed():
+    payload = A2.payload(17, b"properties")
+    assert read_payload(payload, b"properties") == (A2, 17)
+    assert read_payload(payload, b"") is None
+    assert read_payload(payload.replace(b"17", b"18"), b"properties") is None

@@ -5,6 +5,7 @@ import socket
 import time
 
 from hansa.local.datagram_relay import DatagramRelay
+from hansa.local.line import Line
 
 
 async def echoed(count: int, delay_s: float, loss: float) -> tuple[int, float]:
@@ -86,3 +87,35 @@ def test_nothing_passes_a_cut():
             return passed, again
 
     assert asyncio.run(run()) == (False, True)
+
+
+def test_datagrams_come_twice_and_out_of_order_if_the_line_is_so():
+    async def run() -> list[bytes]:
+        loop = asyncio.get_running_loop()
+        with (
+            socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as target,
+            socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as client,
+        ):
+            target.bind(("127.0.0.1", 0))
+            arrived: list[bytes] = []
+            loop.add_reader(target, lambda: arrived.append(target.recv(100)))
+            relay = DatagramRelay(target.getsockname()[1], 0.0, 0.0)
+            client.connect(("127.0.0.1", await relay.start()))
+            async with asyncio.timeout(20):
+                while not arrived:
+                    client.send(b"open")
+                    await asyncio.sleep(0.01)
+                relay.line = Line(jitter_s=0.05, copies=1.0)
+                for number in range(50):
+                    client.send(b"%d" % number)
+                    await asyncio.sleep(0)
+                while sum(data != b"open" for data in arrived) < 100:
+                    await asyncio.sleep(0.01)
+            loop.remove_reader(target)
+            await relay.stop()
+            return [data for data in arrived if data != b"open"]
+
+    came = asyncio.run(run())
+    sent = [b"%d" % number for number in range(50)]
+    assert sorted(came) == sorted(sent * 2)
+    assert list(dict.fromkeys(came)) != sent

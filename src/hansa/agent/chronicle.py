@@ -83,6 +83,8 @@ class Chronicle:
             case observer.PublicationWithheld(size):
                 text = "publication left out bytes=%d: more than crosses, see the counters"
                 self._once("withheld", "", "", text, size)
+            case observer.PublicationsDropped():
+                pass  # an alarm says so
             case observer.ResyncFailed(reason):
                 log.warning("resync failed reason=%r", reason)
             case _:

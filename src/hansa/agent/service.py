@@ -15,7 +15,12 @@ from hansa.agent.admin import Answer, Pages, as_json, serve
 from hansa.agent.alarms import Alarms
 from hansa.agent.brokers.choice import choose_histories, choose_observer
 from hansa.agent.brokers.connection import Connection
-from hansa.agent.brokers.observer import Finding, Observer, PublicationWithheld
+from hansa.agent.brokers.observer import (
+    Finding,
+    Observer,
+    PublicationsDropped,
+    PublicationWithheld,
+)
 from hansa.agent.brokers.session import BrokerClient
 from hansa.agent.brokers.subscription_log import SubscriptionLog
 from hansa.agent.brokers.watcher import Watcher
@@ -263,8 +268,14 @@ class Agent:
         return not problem
 
     def _note_finding(self, finding: Finding) -> None:
-        if isinstance(finding, PublicationWithheld):
-            self.client.counters["dropped: larger than a packet may be"] += 1
+        match finding:
+            case PublicationWithheld():
+                self.client.counters["dropped: larger than a packet may be"] += 1
+            case PublicationsDropped(count, total):
+                self.client.counters["dropped: by the broker, its queue was full"] += count
+                text = f"it has dropped {total} messages for clients that did not take them: if the"
+                text += " agent is one of them, publications are lost; raise max_queued_messages"
+                self._alarms.set("broker queue", text)
         self._chronicle.finding(finding)
 
     def _note_news(self, effect: Effect) -> None:

@@ -67,9 +67,7 @@ class Pair:
     async def kill(self) -> None:
         """Kill -9 the broker that holds the bridge, and start it again."""
         assert self.near is not None
-        assert self.near.process is not None
-        self.near.process.kill()
-        await self.near.process.wait()
+        await self.near.kill()
         await self.near.start()
 
 

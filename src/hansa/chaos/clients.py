@@ -7,12 +7,16 @@ what its broker holds for it waits.
 
 import asyncio
 import random
+import socket
 from collections.abc import Callable, Sequence
 
+from hansa.agent import sockets
 from hansa.agent.brokers.connection import BrokerAddress, Connection
 from hansa.chaos.history import Event, Op, Stream, read_payload
 from hansa.mqtt import effects, inputs, packets
 from hansa.mqtt.options import Options
+from hansa.mqtt.properties import Property, encode
+from hansa.mqtt.session import Session
 
 SESSION_S = 3_600
 PACKET_IDS = 64_999
@@ -47,6 +51,9 @@ class _Client:
 
 class Publisher(_Client):
     """Publishes counters to some streams in turn, at a steady pace."""
+
+    has_properties = False
+    """Whether what it publishes has properties of MQTT 5."""
 
     def __init__(
         self,
@@ -107,8 +114,13 @@ class Publisher(_Client):
             packet_id, self._next_id = self._next_id, self._next_id % PACKET_IDS + 1
             self._under_way[packet_id] = (stream, counter)
         self._event(Op.INVOKE, stream, counter, "", stream.qos)
+        properties = _properties(counter) if self.has_properties else b""
         packet = packets.Publish(
-            stream.topic, stream.payload(counter), stream.qos, packet_id=packet_id
+            stream.topic,
+            stream.payload(counter, properties),
+            stream.qos,
+            packet_id=packet_id,
+            properties=properties,
         )
         self._connection.order(inputs.Publish([packet]))
         if not stream.qos:
@@ -117,21 +129,34 @@ class Publisher(_Client):
     def _told(self, effect: effects.Effect) -> None:
         match effect:
             case effects.Answered(batch):
-                releases = [
-                    packets.PubRel(answer.packet_id)
-                    for answer in batch
-                    if isinstance(answer, packets.PubRec)
-                ]
-                if releases:
-                    self._connection.order(inputs.Answer(releases))
-                for answer in batch:
-                    if isinstance(answer, packets.PubAck | packets.PubComp):
-                        stream, counter = self._under_way.pop(answer.packet_id)
-                        self._event(Op.OK, stream, counter, "", stream.qos)
+                self._take_answers(batch)
             case effects.Disconnected() | effects.ProtocolViolation() | effects.ConnectRefused():
                 self._under_way.clear()
             case _:
                 pass
+
+    def _take_answers(self, batch: Sequence[packets.Handshake]) -> None:
+        releases: list[packets.Handshake] = []
+        for answer in batch:
+            if isinstance(answer, packets.PubRec) and not answer.refused:
+                releases.append(packets.PubRel(answer.packet_id))
+                continue
+            stream, counter = self._under_way.pop(answer.packet_id)
+            op = Op.REFUSED if answer.refused else Op.OK
+            self._event(op, stream, counter, "", stream.qos)
+        if releases:
+            self._connection.order(inputs.Answer(releases))
+
+
+def _properties(counter: int) -> bytes:
+    return encode(
+        (
+            (Property.CONTENT_TYPE, "text/plain"),
+            (Property.RESPONSE_TOPIC, "plant/answers"),
+            (Property.CORRELATION_DATA, b"%d" % counter),
+            (Property.USER_PROPERTY, ("counter", str(counter))),
+        )
+    )
 
 
 class Subscriber(_Client):
@@ -145,18 +170,24 @@ class Subscriber(_Client):
         super().__init__(address, options, note)
         self.name = name
         self.arrivals = 0
+        self.is_subscribed = False
         self._filters = filters
         self._held: set[int] = set()
 
     def _told(self, effect: effects.Effect) -> None:
         match effect:
             case effects.Connected(session_present=present):
+                self.is_subscribed = present
                 if not present:
                     self._held.clear()
                 wishes = tuple(packets.Subscription(name, qos=2) for name in self._filters)
                 self._connection.order(inputs.Subscribe(wishes))
+            case effects.Subscribed():
+                self.is_subscribed = True
+            case effects.Disconnected() | effects.ProtocolViolation() | effects.ConnectRefused():
+                self.is_subscribed = False
             case effects.PublishReceived(batch):
-                self._take(batch)
+                self.take(batch)
             case effects.Answered(batch):
                 released = [each.packet_id for each in batch if isinstance(each, packets.PubRel)]
                 self._held.difference_update(released)
@@ -164,14 +195,17 @@ class Subscriber(_Client):
             case _:
                 pass
 
-    def _take(self, batch: Sequence[packets.Publish]) -> None:
+    def take(self, batch: Sequence[packets.Publish]) -> None:
+        """Note what came, and answer."""
         for packet in batch:
             if packet.qos == 2 and packet.packet_id in self._held:
                 continue  # the broker sends it again because it does not know that it came
-            found = read_payload(bytes(packet.payload))
+            found = read_payload(bytes(packet.payload), packet.properties)
             self.arrivals += 1
-            if found is not None:
-                self._event(Op.DELIVER, *found, self.name, packet.qos)
+            if found is None or found[0].topic != packet.topic or packet.retain:
+                # Nobody published this, not like this.
+                found = Stream("", packet.topic, packet.qos), self.arrivals
+            self._event(Op.DELIVER, *found, self.name, packet.qos)
         answers = [
             (packets.PubAck if packet.qos == 1 else packets.PubRec)(packet.packet_id)
             for packet in batch
@@ -182,3 +216,33 @@ class Subscriber(_Client):
             some = [answer for answer in answers if isinstance(answer, kind)]
             if some:
                 self._connection.order(inputs.Answer(some))
+
+
+class Sleeper:
+    """Subscribes to everything, and never reads what comes."""
+
+    def __init__(self, address: BrokerAddress, name: str) -> None:
+        """Prepare."""
+        self._address = address
+        self._options = Options(client_id=name, clean_start=True, keep_alive=0)
+        self._socket: socket.socket | None = None
+
+    async def start(self) -> None:
+        """Connect, subscribe, and fall asleep."""
+        loop = asyncio.get_running_loop()
+        session = Session(self._options)
+        self._socket = await sockets.connect(self._address.host, self._address.port)
+        self._socket.setblocking(False)
+        wish = inputs.Subscribe((packets.Subscription("#", qos=1),))
+        for event in (inputs.Opened(), wish):
+            for effect in session.handle(event, loop.time()):
+                if isinstance(effect, effects.Write):
+                    await loop.sock_sendall(self._socket, bytes(effect.data))
+            if event is not wish:
+                answer = await loop.sock_recv(self._socket, 1 << 10)
+                session.handle(inputs.Received(memoryview(answer)), loop.time())
+
+    def stop(self) -> None:
+        """Go without a word."""
+        if self._socket is not None:
+            self._socket.close()

@@ -2,9 +2,13 @@
 
 A publication is a stream and a counter: one stream per publisher, topic and QoS, so that order and
 holes show. The history is all that the verdict needs; written down, it can be judged again.
+
+A payload says which publication it is and ends with a checksum over that and the properties, so
+that a subscriber sees whether all of it came as it was sent.
 """
 
 import json
+import zlib
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from enum import StrEnum
@@ -18,6 +22,8 @@ class Op(StrEnum):
     """A client published."""
     OK = "ok"
     """Its broker acknowledged that."""
+    REFUSED = "refused"
+    """Its broker answered that it does not take it."""
     DELIVER = "deliver"
     """A subscriber got it."""
 
@@ -30,18 +36,23 @@ class Stream:
     topic: str
     qos: int
 
-    def payload(self, counter: int) -> bytes:
+    def payload(self, counter: int, properties: bytes = b"") -> bytes:
         """Return what is published."""
-        return f"{self.publisher}:{self.topic}:{self.qos}:{counter}".encode()
+        head = f"{self.publisher}:{self.topic}:{self.qos}:{counter}".encode()
+        return b"%b:%08x" % (head, zlib.crc32(properties, zlib.crc32(head)))
 
 
-def read_payload(payload: bytes) -> tuple[Stream, int] | None:
-    """Return which publication this is; None if it is none of ours."""
+def read_payload(payload: bytes, properties: bytes = b"") -> tuple[Stream, int] | None:
+    """Return which publication this is; None if it is none of ours, or not as it was sent."""
+    head, _, check = payload.rpartition(b":")
     try:
-        publisher, topic, qos, counter = payload.decode().split(":")
-        return Stream(publisher, topic, int(qos)), int(counter)
+        publisher, topic, qos, counter = head.decode().split(":")
+        stream, number = Stream(publisher, topic, int(qos)), int(counter)
+        if int(check, 16) != zlib.crc32(properties, zlib.crc32(head)):
+            return None
     except ValueError:
         return None
+    return stream, number
 
 
 @dataclass(frozen=True, slots=True)

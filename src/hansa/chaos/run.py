@@ -2,20 +2,19 @@
 
 import asyncio
 import random
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from hansa.chaos import history
 from hansa.chaos.scenarios import Scenario
 from hansa.chaos.stage import Stage, set_up
+from hansa.chaos.troubles import suffer
 from hansa.chaos.verdict import Verdict, judge
 from hansa.simulator.topologies import parse
 
 BEFORE_S = 1.0
 POLL_S = 0.25
-DUPLICATES_PER_CRASH = 1_000
-"""At QoS 1 what was under way to the broker in a crash may come again: at most the window."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,14 +41,19 @@ class Outcome:
     verdict: Verdict
     drained_s: float | None
     """From the end of the trouble until everything had arrived; None if it did not."""
-    duplicates_allowed: int
+    duplicates_allowed: Mapping[int, Mapping[str, int]] = field(default_factory=dict)
+    """By QoS and subscriber, what crashes may have cost."""
+    faults: int = 0
+    """How often something was done to it."""
+    ended: list[str] = field(default_factory=list)
+    """Agents that ended by themselves, with their last words."""
     is_rival: bool = False
     """Whether this was not Hansa, and only for comparison."""
 
     @property
     def broken(self) -> list[str]:
         """Return which promises were broken."""
-        return self.verdict.broken(self.duplicates_allowed)
+        return [*self.verdict.broken(self.duplicates_allowed), *self.ended]
 
 
 async def play(
@@ -58,17 +62,22 @@ async def play(
     """Play it on real brokers and agents; write the history to a file if asked to."""
     chance = random.Random(f"{plan.seed} {plan.scenario.name}")
     told("starting brokers and agents")
-    stage = await set_up(parse(plan.topology, plan.seed), plan.keep)
+    stage = await set_up(parse(plan.topology, plan.seed), plan.keep, plan.scenario.cable)
     try:
         publishers, subscribers = _cast(plan.scenario, stage, chance)
         await stage.populate(publishers, subscribers, plan.rate)
         drained_s = await _perform(plan, stage, chance, told)
+        ended = stage.agents.ended()
     finally:
         await stage.close()
     if keep is not None:
         history.write(stage.account.history, keep)
-    allowed = DUPLICATES_PER_CRASH if plan.scenario.crashes else 0
-    return Outcome(judge(stage.account.history, stage.wanted()), drained_s, allowed)
+    allowed, faults = stage.duplicates_allowed(), stage.harm.count
+    return Outcome(_judge(stage), drained_s, allowed, faults, ended)
+
+
+def _judge(stage: Stage) -> Verdict:
+    return judge(stage.account.history, stage.wanted(), stage.forfeits())
 
 
 def _cast(scenario: Scenario, stage: Stage, chance: random.Random) -> tuple[list[int], list[int]]:
@@ -86,26 +95,26 @@ async def _perform(
     plan: Play, stage: Stage, chance: random.Random, told: Callable[[str], None]
 ) -> float | None:
     loop = asyncio.get_running_loop()
-    for publisher in stage.publishers:
+    for publisher in stage.publishers.values():
         publisher.go()
     await asyncio.sleep(BEFORE_S)
     told(f"{plan.scenario.about}, for {plan.seconds:g} s")
-    trouble = asyncio.ensure_future(plan.scenario.trouble(stage, chance))
-    try:
-        await asyncio.wait([trouble], timeout=plan.seconds)
-    finally:
-        trouble.cancel()
-        (ended,) = await asyncio.gather(trouble, return_exceptions=True)
-    if isinstance(ended, Exception):
-        raise ended
-    await stage.heal()
+    await suffer(plan.scenario.trouble, stage, chance, plan.seconds)
     healed = loop.time()
     await asyncio.sleep(BEFORE_S)
-    await asyncio.gather(*(publisher.pause() for publisher in stage.publishers))
+    await stage.pause()
     told("waiting for the rest to arrive")
     while loop.time() - healed < plan.drain_s:
         await asyncio.sleep(POLL_S)
-        quiet = all(publisher.is_quiet for publisher in stage.publishers)
-        if quiet and not stage.account.missing:
+        if _is_drained(stage):
             return loop.time() - healed
     return None
+
+
+def _is_drained(stage: Stage) -> bool:
+    """Whether nothing is missing but what may be."""
+    if not all(publisher.is_quiet for publisher in stage.publishers.values()):
+        return False
+    if not stage.account.missing:
+        return True
+    return bool(stage.harm.spans) and not _judge(stage).fates["lost"]

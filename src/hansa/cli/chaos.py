@@ -31,7 +31,7 @@ def run(arguments: Sequence[str]) -> int:
     if given.compare:
         for name, trouble in bridges.TROUBLES.items():
             verdict = asyncio.run(bridges.play(trouble, given.rate))
-            outcomes[name] = Outcome(verdict, None, 0, is_rival=True)
+            outcomes[name] = Outcome(verdict, None, is_rival=True)
     _show(outcomes)
     if given.json is not None:
         rows = {name: _row(outcome) for name, outcome in outcomes.items()}
@@ -99,11 +99,14 @@ def _parser() -> Parser:
 def _show(outcomes: dict[str, Outcome]) -> None:
     rows = table(
         "scenario",
+        "faults",
         "published",
         "ok",
         "recovered",
         "unknown",
+        "forfeited",
         "lost",
+        "lost at 0",
         "twice (1, 2)",
         "disorder",
         "drained",
@@ -112,12 +115,15 @@ def _show(outcomes: dict[str, Outcome]) -> None:
         verdict = outcome.verdict
         rows.add_row(
             name,
+            str(outcome.faults),
             str(verdict.published),
             str(verdict.fates["ok"]),
             str(verdict.fates["recovered"]),
             str(verdict.fates["unknown"]),
+            str(verdict.fates["forfeited"]),
             str(verdict.fates["lost"]),
-            f"{verdict.duplicates[1]}, {verdict.duplicates[2]}",
+            str(verdict.fates["lost at QoS 0"]),
+            f"{verdict.twice(1)}, {verdict.twice(2)}",
             str(verdict.inversions),
             _drained(outcome),
         )
@@ -133,4 +139,5 @@ def _drained(outcome: Outcome) -> str:
 def _row(outcome: Outcome) -> dict[str, object]:
     # Not by asdict: it makes counters anew, and a counter made of pairs counts the pairs.
     verdict = {field.name: getattr(outcome.verdict, field.name) for field in fields(Verdict)}
-    return {**verdict, "drained_s": outcome.drained_s, "broken": outcome.broken}
+    rest = {"faults": outcome.faults, "drained_s": outcome.drained_s, "broken": outcome.broken}
+    return {**verdict, **rest}

@@ -2,8 +2,10 @@
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
+
+from hansa.local.line import BOTH, Direction, Line
 
 HELD_MAX = 4_096
 """Datagrams that are held back at a time; more are lost, as in any network."""
@@ -17,12 +19,11 @@ class DatagramRelay:
 
     def __init__(self, target_port: int, delay_s: float, loss: float) -> None:
         """Prepare; nothing happens before `start`."""
+        self.line = Line(delay_s, loss=loss)
         self._target = ("127.0.0.1", target_port)
-        self._delay_s = delay_s
-        self._loss = loss
         self._chance = random.Random(SEED)
         self._held = 0
-        self._is_cut = False
+        self._cut: frozenset[Direction] = frozenset()
         self._front: asyncio.DatagramTransport | None = None
         self._behind: dict[Any, asyncio.Task[asyncio.DatagramTransport]] = {}
 
@@ -43,13 +44,13 @@ class DatagramRelay:
             if not isinstance(opened, BaseException):
                 opened.close()
 
-    def cut(self) -> None:
+    def cut(self, directions: Iterable[Direction] = BOTH) -> None:
         """Let nothing pass, and tell nobody."""
-        self._is_cut = True
+        self._cut = frozenset(directions)
 
     def mend(self) -> None:
         """Let everything pass again; what was sent meanwhile is lost."""
-        self._is_cut = False
+        self._cut = frozenset()
 
     def _from_dialler(self, data: bytes, sender: Any) -> None:
         """Every dialler gets a port of its own towards the target, which tells them apart by it."""
@@ -57,12 +58,12 @@ class DatagramRelay:
             self._behind[sender] = asyncio.create_task(self._open(sender))
         opening = self._behind[sender]
         if opening.done():
-            self._carry(opening.result(), data, None)
+            self._carry(Direction.OUT, opening.result(), data, None)
 
     async def _open(self, dialler: Any) -> asyncio.DatagramTransport:
         def back(data: bytes, _: Any) -> None:
             if self._front is not None:
-                self._carry(self._front, data, dialler)
+                self._carry(Direction.BACK, self._front, data, dialler)
 
         loop = asyncio.get_running_loop()
         transport, _ = await loop.create_datagram_endpoint(
@@ -70,12 +71,19 @@ class DatagramRelay:
         )
         return transport
 
-    def _carry(self, port: asyncio.DatagramTransport, data: bytes, to: Any) -> None:
-        lost = self._chance.random() < self._loss
-        if lost or self._is_cut or self._held >= HELD_MAX:
+    def _carry(
+        self, direction: Direction, port: asyncio.DatagramTransport, data: bytes, to: Any
+    ) -> None:
+        line, chance = self.line, self._chance
+        lost = chance.random() < line.loss
+        if lost or direction in self._cut:
             return
-        self._held += 1
-        asyncio.get_running_loop().call_later(self._delay_s, self._release, port, data, to)
+        for _ in range(1 + (chance.random() < line.copies)):
+            if self._held < HELD_MAX:
+                self._held += 1
+                delay_s = line.delay_s + chance.uniform(0.0, line.jitter_s)
+                loop = asyncio.get_running_loop()
+                loop.call_later(delay_s, self._release, port, data, to)
 
     def _release(self, port: asyncio.DatagramTransport, data: bytes, to: Any) -> None:
         self._held -= 1

@@ -34,6 +34,8 @@ class Cable:
     """Probability that a datagram is lost; streams lose nothing."""
     can_cut: bool = False
     """Whether it can be cut although it is neither long nor lossy."""
+    to_brokers: bool = False
+    """Whether one leads from every agent to its broker, too, which can be cut."""
 
     @property
     def needs_relay(self) -> bool:
@@ -75,6 +77,11 @@ class LocalNode:
     def log_file(self) -> Path:
         """What the agent says, in all its lives."""
         return self.directory / "agent.log"
+
+    def last_words(self) -> str:
+        """Return the last line that the agent said."""
+        lines = self.log_file.read_text().strip().splitlines()
+        return lines[-1] if lines else "without a word"
 
     def status(self) -> dict[str, object]:
         """Read the agent's status page."""
@@ -119,6 +126,9 @@ class LocalFederation:
         self._cable = cable
         self._relays: dict[tuple[int, int], Relay | DatagramRelay] = {}
         self._dialled_ports: dict[tuple[int, int], int] = {}
+        self.gates: list[Relay] = []
+        """Relays between agents and their brokers, if the cable has them."""
+        self._gate_ports: list[int] = []
         self._is_kept = directory is not None
         self.directory = directory or Path(tempfile.mkdtemp(prefix="hansa-"))
         self.nodes = [self._node(number, base_port) for number in range(topology.nodes)]
@@ -160,6 +170,9 @@ class LocalFederation:
                 relay = self._relays[near, far] = self._cable.relay(port)
                 port = await relay.start()
             self._dialled_ports[near, far] = port
+        if self._cable.to_brokers:
+            self.gates = [Relay(node.broker.port, 0.0) for node in self.nodes]
+            self._gate_ports = [await gate.start() for gate in self.gates]
 
     def describe(self) -> dict[str, object]:
         """Return what a ready file says."""
@@ -169,32 +182,44 @@ class LocalFederation:
         """Return whom a node is linked to."""
         return [b if a == number else a for a, b in self.topology.links if number in (a, b)]
 
+    def relay(self, a: int, b: int) -> Relay | DatagramRelay:
+        """Return what stands between two neighbours: a link can be made worse there."""
+        return self._relays[min(a, b), max(a, b)]
+
     def cut(self, a: int, b: int) -> None:
         """Cut a link without telling its ends, as when a cable is pulled out."""
-        self._relays[min(a, b), max(a, b)].cut()
+        self.relay(a, b).cut()
 
     def mend(self, a: int, b: int) -> None:
         """Undo `cut`."""
-        self._relays[min(a, b), max(a, b)].mend()
+        self.relay(a, b).mend()
 
     async def start_agent(self, number: int) -> None:
-        """Start one agent; the smaller number of two neighbours is dialled by the larger."""
+        """Start one agent."""
+        node = self.nodes[number]
+        node.directory.mkdir(parents=True, exist_ok=True)
+        node.agent = await self.spawn_agent(number)
+
+    async def spawn_agent(self, number: int, **other: str) -> asyncio.subprocess.Process:
+        """Start an agent with the settings of this node, and maybe some others; the smaller number
+        of two neighbours is dialled by the larger."""
         node = self.nodes[number]
         ports = [self._dialled_ports[link] for link in self.topology.links if link[1] == number]
+        broker_port = self._gate_ports[number] if self.gates else node.broker.port
         environment = {
             **self.settings,
             "HANSA_NAME": node.name,
             "HANSA_STATE": str(node.directory / "agent"),
-            "HANSA_BROKER_PORT": str(node.broker.port),
+            "HANSA_BROKER_PORT": str(broker_port),
             "HANSA_BROKER_LOG_FILE": str(node.broker.log_file),
             "HANSA_LINK_PORT": str(node.link_port),
             "HANSA_LINK_TRANSPORT": self._cable.transport,
             "HANSA_LINK_NEIGHBOURS": ",".join(f"127.0.0.1:{port}" for port in ports),
             "HANSA_ADMIN_PORT": str(node.admin_port),
+            **other,
         }
-        node.directory.mkdir(parents=True, exist_ok=True)
         with node.log_file.open("ab") as out:
-            node.agent = await spawn(out, environment, sys.executable, "-m", "hansa.cli", "agent")
+            return await spawn(out, environment, sys.executable, "-m", "hansa.cli", "agent")
 
     async def wait_until_converged(
         self,
@@ -211,7 +236,7 @@ class LocalFederation:
             told(waiting)
             for node in self.nodes:
                 if node.agent is not None and node.agent.returncode is not None:
-                    raise UsageError(f"agent {node.name} ended: {_last_words(node)}")
+                    raise UsageError(f"agent {node.name} ended: {node.last_words()}")
             if loop.time() - began > timeout_s:
                 raise UsageError(f"not converged after {timeout_s:.0f} s: {'; '.join(waiting)}")
             await asyncio.sleep(POLL_S)
@@ -254,11 +279,7 @@ class LocalFederation:
         agents = [node.agent for node in self.nodes if node.agent is not None]
         await asyncio.gather(*(end(agent) for agent in agents))
         await asyncio.gather(*(node.broker.stop() for node in self.nodes))
-        await asyncio.gather(*(relay.stop() for relay in self._relays.values()))
+        relays = (*self._relays.values(), *self.gates)
+        await asyncio.gather(*(relay.stop() for relay in relays))
         if not self._is_kept:
             shutil.rmtree(self.directory, ignore_errors=True)
-
-
-def _last_words(node: LocalNode) -> str:
-    lines = node.log_file.read_text().strip().splitlines()
-    return lines[-1] if lines else "without a word"

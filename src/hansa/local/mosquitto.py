@@ -127,6 +127,12 @@ class Mosquitto:
         if self.process is not None:
             await end(self.process)
 
+    async def kill(self) -> None:
+        """Kill -9: it saves nothing."""
+        if self.process is not None:
+            _signal(self.process, signal.SIGKILL)
+            await self.process.wait()
+
 
 async def spawn(
     out: IO[bytes], environment: dict[str, str], *command: str

@@ -1,18 +1,45 @@
 """A TCP relay that holds everything back for a while: a link as long as one likes, on loopback.
 
 Not every kernel can delay packets, and the papers' delays have to come from somewhere. Bytes leave
-in the order they came, each `delay_s` after it came, in both directions. A relay can also be cut:
-then nothing passes and nobody is told, as when a cable is pulled out.
+in the order they came, each a delay after it came, in both directions. A relay can also be cut:
+then nothing passes and nobody is told, as when a cable is pulled out; in one direction alone, if
+one likes. It can break connections off, towards both ends or towards one.
 """
 
 import asyncio
+import math
+import random
+import socket
+import struct
 from collections import deque
+from collections.abc import Iterable
 from contextlib import suppress
+from dataclasses import dataclass, field
+
+from hansa.local.line import BOTH, Direction, Line
 
 HELD_BYTES_MAX = 4 << 20
 """Bytes that one direction holds back; then it stops reading, as a long cable does."""
 
 READ_BYTES = 1 << 16
+
+PIECE_BYTES = 1 << 10
+"""Bytes that a narrow line carries at a time."""
+
+AT_ONCE = struct.pack("ii", 1, 0)
+"""For SO_LINGER: close with RST, and forget what was not sent."""
+
+
+@dataclass(slots=True, eq=False)
+class Joint:
+    """One connection: both its ends, until something breaks it."""
+
+    near: asyncio.StreamWriter
+    """To who dialled."""
+    far: asyncio.StreamWriter
+    broken: asyncio.Event = field(default_factory=asyncio.Event)
+    is_stranded: bool = False
+    """Whether the far end is not told."""
 
 
 class Relay:
@@ -20,12 +47,14 @@ class Relay:
 
     def __init__(self, target_port: int, delay_s: float) -> None:
         """Prepare; nothing happens before `start`."""
+        self.line = Line(delay_s)
         self._target_port = target_port
-        self._delay_s = delay_s
+        self._chance = random.Random(target_port)
         self._server: asyncio.Server | None = None
         self._connections: set[asyncio.Task[None]] = set()
-        self._whole = asyncio.Event()
-        self._whole.set()
+        self._joints: set[Joint] = set()
+        self._open = {direction: asyncio.Event() for direction in Direction}
+        self.mend()
 
     async def start(self) -> int:
         """Listen; return the port."""
@@ -41,13 +70,44 @@ class Relay:
             task.cancel()
         await asyncio.gather(*self._connections, return_exceptions=True)
 
-    def cut(self) -> None:
-        """Let nothing pass: what is sent meanwhile is held back, who dials is refused."""
-        self._whole.clear()
+    def cut(self, directions: Iterable[Direction] = BOTH, refuses: bool = True) -> None:
+        """Let nothing pass: what is sent meanwhile is held back. Who dials is refused, or else
+        hears nothing."""
+        for direction in directions:
+            self._open[direction].clear()
+        self._refuses = refuses
 
     def mend(self) -> None:
         """Let everything pass again, first what was held back: TCP would send it once more."""
-        self._whole.set()
+        self._refuses = False
+        for direction in self._open.values():
+            direction.set()
+
+    def reset(self) -> None:
+        """Break every connection off; both ends are told at once."""
+        for joint in self._joints:
+            joint.broken.set()
+            _abort(joint.near)
+            _abort(joint.far)
+
+    def strand(self) -> None:
+        """Break every connection off towards who dialled; the other end believes that it stands."""
+        for joint in self._joints:
+            joint.is_stranded = True
+            joint.broken.set()
+            _abort(joint.near)
+
+    async def passes(self, direction: Direction) -> None:
+        """Wait until bytes may pass."""
+        await self._open[direction].wait()
+
+    def delay(self) -> float:
+        """Return how long the next bytes take."""
+        return self.line.delay_s + self._chance.uniform(0.0, self.line.jitter_s)
+
+    @property
+    def _is_whole(self) -> bool:
+        return all(direction.is_set() for direction in self._open.values())
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
@@ -62,20 +122,40 @@ class Relay:
             self._connections.discard(task)
 
     async def _join(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if not self._whole.is_set():
+        if self._refuses and not self._is_whole:
             return
+        for direction in Direction:
+            await self.passes(direction)
         far_reader, far_writer = await asyncio.open_connection("127.0.0.1", self._target_port)
-        ways = [
-            asyncio.create_task(Way(reader, far_writer, self._delay_s, self._whole).run()),
-            asyncio.create_task(Way(far_reader, writer, self._delay_s, self._whole).run()),
-        ]
+        joint = Joint(writer, far_writer)
+        self._joints.add(joint)
+        out = Way(self, Direction.OUT, reader, far_writer)
+        back = Way(self, Direction.BACK, far_reader, writer)
+        tasks = [asyncio.create_task(each) for each in (out.run(), back.run(), _end(joint))]
         try:
-            await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            if joint.is_stranded:
+                while await far_reader.read(READ_BYTES):
+                    pass  # until that end gives up by itself
         finally:
-            for way in ways:
-                way.cancel()
-            await asyncio.gather(*ways, return_exceptions=True)
+            self._joints.discard(joint)
+            for task in tasks:
+                task.cancel()
             far_writer.close()
+
+
+async def _end(joint: Joint) -> None:
+    await joint.broken.wait()
+
+
+def _abort(writer: asyncio.StreamWriter) -> None:
+    plug = writer.get_extra_info("socket")
+    with suppress(OSError):  # it may be closed already
+        plug.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, AT_ONCE)
+    writer.transport.abort()
 
 
 class Way:
@@ -83,16 +163,16 @@ class Way:
 
     def __init__(
         self,
+        relay: Relay,
+        direction: Direction,
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
-        delay_s: float,
-        whole: asyncio.Event,
     ) -> None:
-        """Prepare to carry from the reader to the writer, while the link is whole."""
+        """Prepare to carry from the reader to the writer, as the relay is at that time."""
+        self._relay = relay
+        self._direction = direction
         self._reader = reader
         self._writer = writer
-        self._delay_s = delay_s
-        self._whole = whole
         self._held: deque[tuple[float, bytes]] = deque()
         self._held_bytes = 0
         self._changed = asyncio.Condition()
@@ -109,13 +189,15 @@ class Way:
 
     async def _read(self) -> None:
         loop = asyncio.get_running_loop()
+        due = 0.0
         while True:
             try:
                 data = await self._reader.read(READ_BYTES)
             except ConnectionError:
                 data = b""
+            due = max(due, loop.time() + self._relay.delay())
             async with self._changed:
-                self._held.append((loop.time() + self._delay_s, data))
+                self._held.append((due, data))
                 self._held_bytes += len(data)
                 self._changed.notify_all()
                 if not data:
@@ -131,8 +213,19 @@ class Way:
                 self._held_bytes -= len(data)
                 self._changed.notify_all()
             await asyncio.sleep(max(0.0, due - loop.time()))
-            await self._whole.wait()
+            await self._relay.passes(self._direction)
             if not data:
                 return
-            self._writer.write(data)
+            await self._carry(data)
+
+    async def _carry(self, data: bytes) -> None:
+        at = 0
+        while at < len(data):
+            speed = self._relay.line.bytes_per_s
+            size = len(data) if speed == math.inf else PIECE_BYTES
+            piece = data[at : at + size]
+            if speed < math.inf:
+                await asyncio.sleep(len(piece) / speed)
+            self._writer.write(piece)
             await self._writer.drain()
+            at += size

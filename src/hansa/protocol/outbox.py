@@ -80,13 +80,13 @@ class Outbox:
         unpaid = (d.acknowledged for d in self.debts.values() if d.acknowledged < d.newest)
         return min(unpaid, default=self._safe)
 
-    def unpaid(self, position: int) -> list[NodeId]:
-        """Return who may not have all that it was owed before a position."""
-        return [
-            node
+    def unpaid(self, position: int) -> dict[NodeId, int]:
+        """Return who may not have all that it was owed before a position, and from which on."""
+        return {
+            node: debt.oldest
             for node, debt in self.debts.items()
             if debt.acknowledged < debt.newest and debt.oldest < position
-        ]
+        }
 
     # ------------------------------------------------------------ out
 
@@ -126,8 +126,6 @@ class Outbox:
         while self._pending and (self._pending[0].life, self._pending[0].number) <= (epoch, seq):
             publication = self._pending.popleft()
             ready.append(publication)
-            if publication.life != self._epoch:
-                continue  # debts are of the new epoch only: they began anew with it
             for receiver, _ in publication.previous:
                 if (debt := self.debts.get(receiver)) is not None:
                     debt.safe = publication.number
@@ -252,8 +250,10 @@ class Outbox:
             self._reminders.pop(node, None)
 
     def _renew(self, epoch: int, now: float) -> EpochRenewed:
-        """The journal is an old copy of itself: no position may be used twice."""
+        """The journal is an old copy of itself: no position may be used twice. What was on its way
+        into it has to be captured anew."""
         self._epoch = epoch
+        self._pending.clear()
         self._next_seq, self._safe = 1, 0
         for node, debt in self.debts.items():
             debt.newest = debt.safe = debt.acknowledged = 0

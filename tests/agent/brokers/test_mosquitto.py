@@ -26,6 +26,7 @@ from hansa.agent.brokers.observer import (
     FilterRefused,
     Incomplete,
     LineUnread,
+    PublicationsDropped,
     PublicationWithheld,
     ResyncFailed,
 )
@@ -97,6 +98,7 @@ def test_subscribes_to_lines_first_and_to_uptime_last():
         "$SYS/broker/log/E",
         "$SYS/broker/subscriptions/count",
         "$SYS/broker/shared_subscriptions/count",
+        "$SYS/broker/publish/messages/dropped",
         "$SYS/broker/version",
         "$SYS/broker/connection/+/state",
         "$SYS/broker/uptime",
@@ -209,6 +211,23 @@ def test_a_publication_that_the_broker_withheld_from_us_is_told(whole):
     line = "Dropping too large outgoing PUBLISH for {} (2097163 bytes)"
     assert whole.notice(line.format("bob")) == UNCHANGED
     assert whole.notice(line.format("hansa-a")).findings == (PublicationWithheld(2_097_163),)
+
+
+def test_what_the_broker_drops_is_told_also_what_it_dropped_before(whole):
+    dropped = "$SYS/broker/publish/messages/dropped"
+    assert whole.send(dropped, b"0") == UNCHANGED
+    assert whole.send(dropped, b"5").findings == (PublicationsDropped(5, 5),)
+    assert whole.send(dropped, b"5") == UNCHANGED
+    assert whole.send(dropped, b"7").findings == (PublicationsDropped(2, 7),)
+    assert whole.send(dropped, b"3").findings == (PublicationsDropped(3, 3),)  # it began anew
+    assert whole.send(dropped, b"many") == UNCHANGED
+
+
+def test_what_was_dropped_comes_between_the_counts_of_one_burst(whole):
+    whole.send(UPTIME, b"9 seconds")
+    assert whole.send("$SYS/broker/publish/messages/dropped", b"0") == UNCHANGED
+    assert whole.subscribe("alice 1 a").added == ("a",)
+    assert whole.count(OWN_COUNT + 1) == UNCHANGED
 
 
 def test_version_is_kept_and_other_topics_are_not(told):

@@ -1,6 +1,7 @@
 """A receiver and the origins around it, each an agent of its own beside its own broker."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +18,12 @@ PATIENCE = 60.0
 class Star:
     """Number 0 wants a topic, all others may publish it."""
 
-    def __init__(self, scene: Scene, directory: Path, topic: str, origins: int = 1) -> None:
+    def __init__(
+        self, scene: Scene, directory: Path, topic: str, origins: int = 1, lines: Sequence[str] = ()
+    ) -> None:
         self._scene = scene
         self._topic = topic
-        self.brokers = [scene.broker() for _ in range(1 + origins)]
+        self.brokers = [scene.broker(*lines) for _ in range(1 + origins)]
         self._links = [free_port() for _ in self.brokers]
         self.states = [directory / f"state-{number}" for number in range(len(self.brokers))]
         self.agents: dict[int, Process] = {}

@@ -30,6 +30,7 @@ class Life:
         self.problems: list[str] = []
         self.started: list[bytes] = []
         self.keeping = Keeping(path, ME, 7, JournalSettings())
+        self._epoch = self.keeping.writer.epoch
         self._number = self.keeping.writer.next_number
         self.capture = Capture(
             self.keeping, self._start, self._answer, self.kept.append, self.problems.append
@@ -43,8 +44,12 @@ class Life:
         number, self._number = self._number, self._number + 1
         previous = ((YOU, number - 1),)
         return Publication(
-            ME, 7, number, publish.qos, publish.topic, publish.payload, previous=previous
+            ME, self._epoch, number, publish.qos, publish.topic, publish.payload, previous=previous
         )
+
+    def renew(self, epoch: int) -> None:
+        self._epoch, self._number = epoch, 1
+        self.capture.renew(epoch)
 
     def _answer(self, batch: Sequence[Handshake]) -> None:
         self.answers += batch
@@ -265,17 +270,73 @@ def test_a_journal_that_cannot_be_written_leaves_publications_with_the_broker(
     run(work)
 
 
-def test_a_new_epoch_keeps_what_waits_for_an_answer(tmp_path):
+def test_a_new_epoch_holds_what_was_captured_in_this_life(tmp_path):
     async def work() -> None:
         life = Life(tmp_path)
-        life.receive(publish(1, qos=2))
-        life.capture.renew(9)
-        assert life.answers == [PubRec(1)]
-        assert life.kept == [Kept(7, 1)]
+        life.receive(publish(1, b"former"))
+        await life.answered(1)
+        life.crash()
+        life = Life(tmp_path)
+        life.receive(publish(2, b"known", qos=2), publish(3, b"waits", qos=2))
+        life.renew(9)
+        assert life.answers == [PubRec(2), PubRec(3)]
+        assert life.kept == [Kept(9, 2)]
+        assert life.started == [b"known", b"waits", b"known", b"waits"]
         life.capture.connected(session_present=True)
-        life.receive(publish(1, qos=2))
-        assert await life.answered(2) == [PubRec(1), PubRec(1)]
-        assert life.started == [b"x"]
+        life.receive(publish(3, b"waits", qos=2))
+        assert await life.answered(3) == [PubRec(2), PubRec(3), PubRec(3)]
+        assert life.started[4:] == []
+        await life.capture.stop()
+
+    run(work)
+
+
+def test_after_a_new_epoch_and_a_crash_nothing_is_captured_twice(tmp_path):
+    async def work() -> None:
+        life = Life(tmp_path)
+        life.receive(publish(1, b"former", qos=2), publish(2, b"over", qos=2))
+        await life.answered(2)
+        life.crash()
+        life = Life(tmp_path)
+        life.receive(publish(3, b"recent", qos=2), publish(4, b"settled", qos=2))
+        await life.answered(2)
+        life.capture.released([2, 4])
+        await life.answered(4)
+        life.renew(9)
+        life.crash()
+        life = Life(tmp_path)
+        life.receive(publish(1, b"former", qos=2), publish(3, b"recent", qos=2))
+        assert await life.answered(2) == [PubRec(1), PubRec(3)]
+        assert life.started == []
+        life.receive(publish(2, b"over", qos=2), publish(4, b"settled", qos=2))
+        assert life.started == [b"over", b"settled"]  # those ids were free again
+        life.capture.released([1, 3])
+        await life.answered(6)
+        life.crash()
+        life = Life(tmp_path)
+        life.receive(publish(1, b"former", qos=2), publish(3, b"recent", qos=2))
+        assert life.started == [b"former", b"recent"]  # and now these are
+        await life.capture.stop()
+
+    run(work)
+
+
+def test_a_new_epoch_that_the_disk_does_not_take_is_told_and_nothing_is_answered(
+    tmp_path, monkeypatch
+):
+    async def work() -> None:
+        life = Life(tmp_path)
+        life.receive(publish(1))
+
+        def fail() -> None:
+            raise JournalUnusable("broken")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(life.keeping.writer, "close", fail)
+            life.renew(9)
+        assert life.problems == ["broken"]
+        life.receive(publish(2))
+        assert (life.started, life.kept) == ([b"x"], [])
         await life.capture.stop()
 
     run(work)

@@ -311,6 +311,21 @@ def test_a_lost_session_leaves_the_order_of_what_was_not_durable_yet(tmp_path):
     run(work)
 
 
+def test_of_a_former_life_no_more_is_uncertain_than_the_broker_lets_be_under_way(tmp_path):
+    async def work() -> None:
+        life = Life(tmp_path, prefer="no-dup")
+        life.deliver(1, 2, 3, 4)
+        await until(lambda: Stored(YOU, 8, 4) in life.stored, "stored")
+        life.crash()
+        life = Life(tmp_path, prefer="no-dup")
+        life.connect(session_present=False, receive_maximum=2)
+        await life.says(packet(3, dup=True), packet(4, dup=True))
+        assert life.injection.counters["inject_uncertain"] == 2
+        await life.injection.stop()
+
+    run(work)
+
+
 def test_who_prefers_no_duplicates_loses_what_is_uncertain(tmp_path):
     async def work() -> None:
         life = Life(tmp_path, prefer="no-dup")

@@ -26,8 +26,8 @@ SIDES = pytest.mark.parametrize(
 class Trouble(Star):
     """One origin, one receiver, and a client at each."""
 
-    def __init__(self, scene: Scene, directory: Path) -> None:
-        super().__init__(scene, directory, TOPIC)
+    def __init__(self, scene: Scene, directory: Path, *lines: str) -> None:
+        super().__init__(scene, directory, TOPIC, lines=lines)
         self._published = 0
 
     def live(self, number: int, **settings: object) -> None:
@@ -199,6 +199,21 @@ def test_what_retention_drops_is_told_at_both_ends(trouble):
     assert trouble.arrived(100 - lost) == list(range(lost, 100))
     counters = trouble.status(ORIGIN)["counters"]
     assert counters["dropped: retention, not acknowledged"] >= lost
+
+
+def test_what_the_broker_drops_while_the_agent_is_away_is_told(scene, tmp_path):
+    trouble = Trouble(scene, tmp_path, "max_queued_messages 10", "sys_interval 1")
+    try:
+        trouble.live(RECEIVER)
+        trouble.live(ORIGIN, broker_observer="mosquitto", broker_filters="")
+        trouble.kill(ORIGIN)
+        trouble.publish(300)
+        trouble.start(ORIGIN, broker_observer="mosquitto", broker_filters="")
+        assert "messages for clients that did not take" in trouble.alarm(ORIGIN, "broker queue")
+        counters = trouble.status(ORIGIN)["counters"]
+        assert counters["dropped: by the broker, its queue was full"] >= 100
+    finally:
+        trouble.close()
 
 
 SHIFTED = """

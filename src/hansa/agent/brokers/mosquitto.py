@@ -27,6 +27,7 @@ from hansa.agent.brokers.observer import (
     Incomplete,
     LineUnread,
     Observer,
+    PublicationsDropped,
     PublicationWithheld,
     ResyncFailed,
     Snapshot,
@@ -52,6 +53,7 @@ _COUNTS = {
     "$SYS/broker/subscriptions/count": Kind.PLAIN,
     "$SYS/broker/shared_subscriptions/count": Kind.SHARED,
 }
+_DROPPED = "$SYS/broker/publish/messages/dropped"
 _VERSION = "$SYS/broker/version"
 _UPTIME = "$SYS/broker/uptime"
 _BRIDGES = "$SYS/broker/connection/+/state"
@@ -74,6 +76,7 @@ class MosquittoObserver(Observer):
         self._unlearn_connection()
         self.version = ""
         """What the broker says of itself, such as `mosquitto version 2.0.11`."""
+        self._dropped = 0
         self.unread_count = 0
         """Lines that could not be understood, wholly or in part."""
 
@@ -111,7 +114,7 @@ class MosquittoObserver(Observer):
         how lines begin. Uptime comes last, so that retained counts arrive before it. Never
         `log/I`: where the broker saves on every change, each line of it brings the next.
         """
-        return (*_CHANNELS, *_COUNTS, _VERSION, _BRIDGES, _UPTIME)
+        return (*_CHANNELS, *_COUNTS, _DROPPED, _VERSION, _BRIDGES, _UPTIME)
 
     def wanted(self) -> tuple[str, ...]:
         """Return, sorted, the filters that clients want now."""
@@ -130,6 +133,9 @@ class MosquittoObserver(Observer):
         kind = _COUNTS.get(topic)
         if kind is not None:
             self._take_count(kind, payload)
+            return self._change()
+        if topic == _DROPPED:  # in the same burst as the counts
+            self._take_dropped(payload)
             return self._change()
         self._end_burst()
         channel = _CHANNELS.get(topic)
@@ -308,6 +314,14 @@ class MosquittoObserver(Observer):
         self._counts[kind] = int(payload)
         if self._is_in_burst:
             self._sessions.settle(kind, self._counts[kind])
+
+    def _take_dropped(self, payload: bytes) -> None:
+        """It counts from the broker's start, and we may not have been here since."""
+        total = int(payload) if payload.isdigit() else 0
+        before = self._dropped if total >= self._dropped else 0
+        self._dropped = total
+        if total > before:
+            self._findings.append(PublicationsDropped(total - before, total))
 
     def _end_burst(self) -> None:
         """The first message after a burst: a count that was not in it holds for it all the same."""

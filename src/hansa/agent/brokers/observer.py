@@ -67,6 +67,15 @@ class PublicationWithheld:
 
 
 @dataclass(frozen=True, slots=True)
+class PublicationsDropped:
+    """The broker has dropped messages for clients that did not take them, maybe for the agent."""
+
+    count: int
+    total: int
+    """Since the broker was started."""
+
+
+@dataclass(frozen=True, slots=True)
 class ResyncFailed:
     """What was offered as the whole truth is not; nothing of it was taken."""
 
@@ -81,6 +90,7 @@ Finding = (
     | LineUnread
     | FilterRefused
     | PublicationWithheld
+    | PublicationsDropped
     | ResyncFailed
 )
 

@@ -3,18 +3,16 @@ before this node has met anybody."""
 
 import asyncio
 from collections.abc import Callable, Iterable
+from functools import partial
 
 import msgspec
 
 from hansa.agent import tasks
-from hansa.errors import UsageError
+from hansa.agent.custody.commits import written
 from hansa.protocol.effects import Remember
 from hansa.protocol.events import Noted
 from hansa.protocol.records import Record
 from hansa.protocol.vocabulary import NodeId
-
-RETRY_S = 1.0
-"""Seconds until the disk is tried again."""
 
 _encode = msgspec.msgpack.Encoder().encode
 _decoder = msgspec.msgpack.Decoder(dict[int, tuple[Record, ...]])
@@ -66,13 +64,7 @@ class Acquaintances:
         try:
             while done < self._number:
                 number, data = self._number, _encode(self._known)
-                try:
-                    await asyncio.to_thread(self._write, data)
-                except UsageError as error:
-                    self._problem(f"what other nodes want is not saved: {error}")
-                    await asyncio.sleep(RETRY_S)
-                else:
-                    self._problem("")
+                if await written(partial(self._write, data), self._problem):
                     done = number
                     self._noted(Noted(number))
         finally:

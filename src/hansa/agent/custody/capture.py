@@ -17,7 +17,7 @@ from hansa.agent.custody.keeping import RECENT, Keeping, Seen, digest
 from hansa.agent.custody.points import Point
 from hansa.errors import JournalUnusable
 from hansa.journal.crash import reached
-from hansa.journal.records import Recorded
+from hansa.journal.records import Captured, Recorded
 from hansa.mqtt.packets import Handshake, PubAck, PubComp, Publish, PubRec
 from hansa.protocol.events import Kept
 from hansa.protocol.vocabulary import Publication
@@ -89,7 +89,7 @@ class Capture:
         if session_present:
             self._seen = {seen.packet_id: seen for seen in self._remembered()}
             return
-        numbers = [seen.number for seen in self._seen.values() if seen.number]
+        numbers = [seen.number for seen in self._seen.values()]
         self._seen.clear()
         for number in numbers:
             self._append_settled(number)
@@ -135,7 +135,7 @@ class Capture:
         """PUBREL came: the broker has our PUBREC, and may use these ids again after PUBCOMP."""
         for packet_id in packet_ids:
             seen = self._seen.pop(packet_id, None)
-            if seen and seen.number:
+            if seen:
                 self._settled_at = self._append_settled(seen.number)
             # A PUBREL that is repeated waits like the first: its record may not be durable yet.
             offset = self._settled_at
@@ -165,8 +165,7 @@ class Capture:
         try:
             offset = self.keeping.keep(publication, publish.packet_id)
         except JournalUnusable as error:
-            self._broken = True
-            self._problem(str(error))
+            self._break(error)
             offset = self.keeping.writer.end  # never durable
         else:
             self._unsafe.append((offset, publication))
@@ -187,8 +186,7 @@ class Capture:
         try:
             return self.keeping.settle(number)
         except JournalUnusable as error:
-            self._broken = True
-            self._problem(str(error))
+            self._break(error)
             return self.keeping.writer.end
 
     def _forget_former(self) -> None:
@@ -230,15 +228,51 @@ class Capture:
             reached(Point.SETTLED_TOLD if settled else Point.CAPTURE_ACKNOWLEDGED)
 
     def renew(self, epoch: int) -> None:
-        """The journal begins anew, in another epoch; what waits is durable in the old one."""
-        self.keeping.renew(epoch)
-        for seen in self._seen.values():
-            seen.number, seen.offset = 0, DURABLE
-        self._waiting = deque(each._replace(offset=DURABLE) for each in self._waiting)
+        """The journal begins anew, in another epoch. What was captured in this life may be nowhere
+        else, so it is captured anew; what the broker may still send again stays known."""
+        try:
+            former = self.keeping.renew(epoch)
+            self._unsafe.clear()
+            self._commits = Commits(self.keeping.writer, self._durable, self._problem)
+            moved = {record.number: self._recapture(record) for record in former}
+            self._seen = {seen.packet_id: seen for seen in self._remembered()}
+            for seen in self._seen.values():
+                seen.number, seen.offset = moved.pop(seen.number, None) or (0, DURABLE)
+                if not seen.number:
+                    seen.number = -seen.packet_id
+                    self.keeping.carry_over(seen)
+            for place in moved.values():  # the broker will not send these again
+                if place is not None:
+                    self.keeping.settle(place[0])
+            self.keeping.writer.commit()
+            self.keeping.drop_former()
+        except JournalUnusable as error:
+            self._break(error)
+            return
         self._settled_at = DURABLE
-        last = self._unsafe[-1][1] if self._unsafe else None
-        self._unsafe.clear()
-        self._commits = Commits(self.keeping.writer, self._durable, self._problem)
-        self._acknowledge()
-        if last is not None:
-            self._kept(Kept(last.life, last.number))
+        self._waiting = deque(each._replace(offset=DURABLE) for each in self._waiting)
+        self._durable()
+
+    def _recapture(self, record: Captured) -> tuple[int, int] | None:
+        """Return the new position of what an ended epoch holds, and where it is in the journal."""
+        publication = self._start(
+            Publish(
+                record.topic,
+                record.payload,
+                record.qos,
+                record.retain,
+                packet_id=record.packet_id,
+                properties=record.properties,
+            )
+        )
+        if publication is None:
+            return None
+        offset = self.keeping.keep(publication, record.packet_id)
+        self._unsafe.append((offset, publication))
+        self.counters["kept"] += 1
+        return publication.number, offset
+
+    def _break(self, error: JournalUnusable) -> None:
+        """Take nothing more: only a new life knows what the journal holds."""
+        self._broken = True
+        self._problem(str(error))

@@ -4,11 +4,24 @@ import asyncio
 from collections.abc import Callable
 
 from hansa.agent import tasks
-from hansa.errors import JournalUnusable
+from hansa.errors import JournalUnusable, UsageError
 from hansa.journal.writer import Writer
 
 RETRY_S = 1.0
 """Seconds until the disk is tried again."""
+
+
+async def written(write: Callable[[], object], problem: Callable[[str], None]) -> bool:
+    """Let a thread write something, and return whether it could. If not, `problem` is told why, and
+    it is time to try again; if so, an empty text."""
+    try:
+        await asyncio.to_thread(write)
+    except UsageError as error:
+        problem(str(error))
+        await asyncio.sleep(RETRY_S)
+        return False
+    problem("")
+    return True
 
 
 class Commits:
@@ -34,13 +47,7 @@ class Commits:
     async def _run(self) -> None:
         try:
             while self._writer.durable < self._wanted:
-                try:
-                    await asyncio.to_thread(self._writer.commit)
-                except JournalUnusable as error:
-                    self._problem(str(error))
-                    await asyncio.sleep(RETRY_S)
-                else:
-                    self._problem("")
+                if await written(self._writer.commit, self._problem):
                     self._durable()
         finally:
             self._task = None

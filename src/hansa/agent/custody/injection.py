@@ -166,7 +166,7 @@ class Injection:
         """Publish what is ready, as far as the window lets it."""
         if self._limits is None:
             return
-        window = min(self._settings.window, self._limits.receive_maximum)
+        window = self._window(self._limits)
         batch: list[Publish] = []
         while self._ready and len(self._sent) + len(self._completed) < window:
             entry = self._ready[0]
@@ -206,7 +206,7 @@ class Injection:
         self._sent.clear()
         with self._disk():
             if not session_present:
-                self._judge_uncertain()
+                self._judge_uncertain(self._window(limits))
             known = self._bound()
             self._accepted = deque(each for each in known if each.accepted_at is not None)
             self._ready = deque(each for each in known if each.accepted_at is None)
@@ -218,11 +218,14 @@ class Injection:
         self._limits = None
         self._sent.clear()
 
-    def _judge_uncertain(self) -> None:
+    def _window(self, limits: Limits) -> int:
+        return min(self._settings.window, limits.receive_maximum)
+
+    def _judge_uncertain(self, window: int) -> None:
         """The session is gone: what the broker had accepted has to be published anew or given up,
-        and so has what it may have seen."""
-        window, entries = self._settings.window, self._bound()
-        uncertain = [each for each in entries if each.was_sent][:window]
+        and so has what it may have seen. Of a former life nobody knows what was sent; it was no
+        more than the window, the oldest first."""
+        uncertain = [each for each in self._bound() if each.was_sent][:window]
         self.counters["inject_uncertain"] += len(uncertain)
         if self._settings.prefer == "no-dup":
             for entry in uncertain:

@@ -48,7 +48,8 @@ class Seen:
     qos: int
     digest: bytes
     number: int
-    """Its position, 0 if that is of an epoch that has ended."""
+    """Its position. If that is of an epoch that has ended, its packet id, negative: it has to have
+    a number of its own by which it is settled."""
     offset: int = -1
     """Where it is in the journal; -1 if it was there when the journal was opened."""
     connection: int = 0
@@ -94,16 +95,21 @@ class Keeping:
             self.owed.clear()
             self._path.rename(aside)
             self.writer = self._open(max(new_epoch, epoch + 1))
+        self._first_of_life = self.writer.next_number
+        self.drop_former()
 
     def _open(self, epoch: int) -> Writer:
         self._path = self._directory / f"{epoch:020d}"
         writer = Writer(self._path, self._node, epoch, self._settings)
         writer.carry = self._carry
-        for other in _epochs(self._directory):
-            former = self._directory / f"{other:020d}"
-            if other < epoch and not (self._recorded and self._is_young(former)):
-                shutil.rmtree(former, ignore_errors=True)  # no node can ask for it any more
         return writer
+
+    def drop_former(self) -> None:
+        """Let the journals of epochs go that have ended: no node can ask for them any more."""
+        for epoch in _epochs(self._directory):
+            former = self._directory / f"{epoch:020d}"
+            if epoch < self.writer.epoch and not (self._recorded and self._is_young(former)):
+                shutil.rmtree(former, ignore_errors=True)
 
     def _is_young(self, former: Path) -> bool:
         """Whether the journal of an epoch that has ended is still kept for who reads what was
@@ -133,8 +139,11 @@ class Keeping:
     def _carry(self) -> Iterator[Record]:
         yield Chained(tuple(self.owed.items()))
         for seen in self.remembered():
-            if seen.number:
-                yield Unsettled(seen.number, seen.packet_id, seen.qos, seen.digest)
+            yield _unsettled(seen)
+
+    def carry_over(self, seen: Seen) -> None:
+        """Write that the broker may send a publication again that an ended epoch holds."""
+        self.writer.append(_unsettled(seen))
 
     def keep(self, publication: Publication, packet_id: int) -> int:
         """Write a publication; return its offset. It must not leave before that is durable."""
@@ -162,11 +171,14 @@ class Keeping:
         """Write that the broker will not send a publication again; return the offset."""
         return self.writer.append(Settled(number))
 
-    def renew(self, epoch: int) -> None:
-        """Begin a new epoch: this journal was an old copy."""
+    def renew(self, epoch: int) -> list[Captured]:
+        """Begin a new epoch: this journal was an old copy. Return what was written to it since."""
         self.writer.close()
+        found = list(self._records(self._first_of_life, self.writer.next_number - 1))
         self.owed.clear()
         self.writer = self._open(epoch)
+        self._first_of_life = 1
+        return [record for record in found if record is not None]
 
     def recall(self, order: Recall) -> Recalled:
         """Read what a node is owed; for a thread of its own."""
@@ -239,6 +251,10 @@ class Keeping:
             properties=aged(record.properties, waited_s(record.time_ns, time.time_ns())),
             version=record.version,
         )
+
+
+def _unsettled(seen: Seen) -> Unsettled:
+    return Unsettled(seen.number, seen.packet_id, seen.qos, seen.digest)
 
 
 def _epochs(directory: Path) -> list[int]:

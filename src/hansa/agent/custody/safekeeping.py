@@ -186,8 +186,9 @@ class Safekeeping:
             return
         unpaid = self._driver.node.custody.outbox.unpaid(first)
         if unpaid:
-            self.counters["dropped: retention, not acknowledged"] += first - self._first
-            names = ", ".join(f"{node:016x}" for node in unpaid[:NAMED_MAX])
+            oldest = max(self._first, min(unpaid.values()))
+            self.counters["dropped: retention, not acknowledged"] += first - oldest
+            names = ", ".join(f"{node:016x}" for node in list(unpaid)[:NAMED_MAX])
             more = f" and {len(unpaid) - NAMED_MAX} more" if len(unpaid) > NAMED_MAX else ""
             text = f"positions before {first} are dropped, not acknowledged by {names}{more}"
             self._alarms.set("retention", text)

@@ -1,0 +1,191 @@
+"""The hands that break brokers, their memory, and the way from an agent to its broker."""
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+
+from hansa.agent.brokers.connection import BrokerAddress, Connection
+from hansa.chaos.harm import Harm
+from hansa.errors import UsageError
+from hansa.local.federation import LocalFederation
+from hansa.local.line import Line
+from hansa.local.mosquitto import Mosquitto
+from hansa.local.relay import Relay
+from hansa.mqtt.options import Options
+
+POLL_S = 0.05
+TOLD_TIMEOUT_S = 60.0
+"""Seconds until an agent must have told that its broker has forgotten it."""
+
+STINGY = ("max_inflight_messages 1", "max_keepalive 10", "max_packet_size 2000")
+"""A broker that takes one publication at a time, and wants to hear from its clients often."""
+
+DATABASE = "mosquitto.db"
+
+
+class Brokers:
+    """All brokers of a federation."""
+
+    def __init__(
+        self,
+        federation: LocalFederation,
+        harm: Harm,
+        clients_back: Callable[[int], Awaitable[None]],
+    ) -> None:
+        """Break nothing yet; `clients_back` waits until the clients of a broker are there again."""
+        self._federation = federation
+        self._harm = harm
+        self._clients_back = clients_back
+        self._down: set[int] = set()
+        self._gates: set[int] = set()
+
+    def address(self, place: int) -> BrokerAddress:
+        """Where a broker is."""
+        return BrokerAddress("127.0.0.1", self._federation.nodes[place].broker.port)
+
+    async def restart(self, place: int) -> None:
+        """Stop a broker gently and start it again: it keeps its sessions."""
+        self._harm.note("restart-broker", place)
+        await self._stop(place)
+        await self._start(place)
+
+    async def _stop(self, place: int, kill: bool = False) -> None:
+        """It is down until it runs again: this may be cancelled anywhere. Its agent publishes again
+        what was under way, and so does the broker to its own clients."""
+        self._down.add(place)
+        self._harm.interruptions[place] += 2
+        broker = self._mosquitto(place)
+        await (broker.kill() if kill else broker.stop())
+
+    async def _start(self, place: int) -> None:
+        await self._mosquitto(place).start()
+        self._down.discard(place)
+
+    # ------------------------------------------------------------ memory
+
+    async def kill(self, place: int) -> None:
+        """Kill -9: what it had not saved, it forgets."""
+        self._harm.note("kill-broker", place)
+
+        async def kill() -> None:
+            await self._stop(place, kill=True)
+            await self._start(place)
+
+        await self._forgetting(place, kill)
+
+    async def empty(self, place: int) -> None:
+        """Stop a broker, throw away what it saved, start it again."""
+        self._harm.note("empty-broker", place)
+
+        async def empty() -> None:
+            await self._stop(place)
+            (self._mosquitto(place).directory / DATABASE).unlink(missing_ok=True)
+            await self._start(place)
+
+        await self._forgetting(place, empty)
+
+    async def take_over(self, place: int, seconds: float, forgetting: bool = False) -> None:
+        """Connect as the agent does, by its client id, again and again; each time the broker ends
+        the other connection. With `forgetting` it also ends the session."""
+        self._harm.note("take-over", place)
+        node = (await self._status(place))["node"]
+        options = Options(
+            client_id=f"hansa-{node}-agent", clean_start=forgetting, session_expiry=86_400
+        )
+
+        async def intrude() -> None:
+            intruder = Connection(
+                self.address(place), options, lambda _: None, random.Random(place)
+            )
+            intruder.keep()
+            try:
+                await asyncio.sleep(seconds)
+            finally:
+                await intruder.stop()
+                # They took turns; a connection lasts for a tenth of a second at least.
+                self._harm.interruptions[place] += 1 + int(seconds / 0.1)
+
+        if forgetting:
+            await self._forgetting(place, intrude)
+        else:
+            await intrude()
+
+    async def _forgetting(self, place: int, lose: Callable[[], Awaitable[None]]) -> None:
+        """Let a broker lose sessions: its agent has to tell, and what was published then may go. If
+        this is cancelled, that lasts until all is healed."""
+        loop = asyncio.get_running_loop()
+        before = await self._lost_sessions(place)
+        self._harm.forget(place, loop.time())
+        await lose()
+        await self._told(place, before)
+        await self._clients_back(place)
+        await self._federation.wait_until_converged()
+        self._harm.remember(place, loop.time())
+
+    async def _told(self, place: int, before: int) -> None:
+        try:
+            async with asyncio.timeout(TOLD_TIMEOUT_S):
+                while await self._lost_sessions(place) <= before:
+                    await asyncio.sleep(POLL_S)
+        except TimeoutError:
+            raise UsageError(f"agent {place} does not tell that its session was lost") from None
+
+    async def _lost_sessions(self, place: int) -> int:
+        counters = (await self._status(place))["counters"]
+        assert isinstance(counters, dict)
+        return int(counters.get("broker_session_lost", 0))
+
+    async def _status(self, place: int) -> dict[str, object]:
+        return await asyncio.to_thread(self._federation.nodes[place].status)
+
+    # ------------------------------------------------------------ manners
+
+    async def reconfigure(self, place: int, *lines: str) -> None:
+        """Start a broker again with other lines in its configuration."""
+        self._harm.note("reconfigure", place)
+        self._mosquitto(place).extra = lines
+        await self.restart(place)
+
+    def slow(self, place: int, delay_s: float) -> None:
+        """Let everything between an agent and its broker take its time, a new CONNACK first."""
+        self._harm.note("slow-broker", place)
+        self._gate(place).line = Line(delay_s)
+        self._break_off(place)
+
+    def refuse(self, place: int) -> None:
+        """Let the broker break off with its agent, and refuse it."""
+        self._harm.note("refuse", place)
+        self._gate(place).cut()
+        self._break_off(place)
+
+    def _break_off(self, place: int) -> None:
+        self._gate(place).reset()
+        self._harm.interruptions[place] += 1
+
+    def admit(self, place: int) -> None:
+        """Undo `slow` and `refuse`."""
+        self._harm.note("admit", place)
+        gate = self._gate(place)
+        gate.line = Line()
+        gate.mend()
+        self._gates.discard(place)
+
+    def _gate(self, place: int) -> Relay:
+        self._gates.add(place)
+        return self._federation.gates[place]
+
+    def _mosquitto(self, place: int) -> Mosquitto:
+        broker = self._federation.nodes[place].broker
+        assert isinstance(broker, Mosquitto)
+        return broker
+
+    async def heal(self) -> None:
+        """Let all of them run, as they were."""
+        for place in list(self._gates):
+            self.admit(place)
+        for place in list(self._down):
+            await self._mosquitto(place).stop()
+            await self._start(place)
+        for place in range(len(self._federation.nodes)):
+            if self._mosquitto(place).extra:
+                await self.reconfigure(place)
