@@ -14,15 +14,18 @@ from hansa.simulator.actions import (
     Cut,
     CutOneWay,
     CutSilently,
+    FailDisk,
     Flap,
     Freeze,
     Heal,
     Mend,
     Partition,
     Publish,
+    Refuse,
     RemoveLink,
     Restart,
     RestartBroker,
+    SetClock,
     Stall,
     Step,
     Subscribe,
@@ -40,6 +43,10 @@ SCRIPT: dict[str, Action] = {
     "vanish 3": Vanish(3),
     "freeze 3 2.5 s": Freeze(3, 2.5),
     "stall 3 2.5 s": Stall(3, 2.5),
+    "fail-disk 3": FailDisk(3),
+    "set-clock 3 -3600 s": SetClock(3, -3600.0),
+    "set-clock 3 5 s": SetClock(3, 5.0),
+    "refuse 3 2.5 s": Refuse(3, 2.5),
     "restart 3": Restart(3),
     "restart 3 without state": Restart(3, with_state=False),
     "restart-broker 3": RestartBroker(3),
@@ -131,8 +138,9 @@ def test_faults_are_kinds_with_counts():
         ("cuts=-1", "'-1' is not a count; write cuts=2"),
         ("partition=1", "there is no 'partition'; did you mean 'partitions'?"),
         ("outage-s=1", "there is no 'outage-s'; there are cuts, silent-cuts, one-way-cuts,"
-         " partitions, flaps, crashes, vanishings, freezes, stalls, lossy-restarts,"
-         " broker-restarts, link-changes, clones, collisions"),
+         " partitions, flaps, crashes, vanishings, freezes, stalls, disk-failures,"
+         " clock-jumps, refusals, lossy-restarts, broker-restarts,"
+         " link-changes, clones, collisions"),
     ],
 )  # fmt: skip
 def test_faults_that_cannot_be_are_refused(text, problem):

@@ -355,8 +355,9 @@ def test_the_failing_run_is_in_the_json(failing, capsys):
          " as in 3:plant/temp; see `hansa simulate --help`"),
         ("--filter ", "topic filter '': must not be empty"),
         ("--faults ", "faults '': there is no ''; there are cuts, silent-cuts, one-way-cuts,"
-         " partitions, flaps, crashes, vanishings, freezes, stalls, lossy-restarts,"
-         " broker-restarts, link-changes, clones, collisions"),
+         " partitions, flaps, crashes, vanishings, freezes, stalls, disk-failures,"
+         " clock-jumps, refusals, lossy-restarts, broker-restarts,"
+         " link-changes, clones, collisions"),
         ("--at ", "step '': write seconds and an action, as in '2 crash 3'"),
         ("--transcript ", "argument --transcript: name a file; see `hansa simulate --help`"),
         ("--scenario random --preset machado",
@@ -379,7 +380,7 @@ def test_the_failing_run_is_in_the_json(failing, capsys):
         ("--faults crashes --duration 0",
          "faults need time to strike; give --duration more than 0 seconds"),
         ("--faults stalls",
-         "a disk that stalls is only missed at QoS 1 and 2; give --qos 1 or 2"),
+         "a disk is only missed at QoS 1 and 2; give --qos 1 or 2"),
         ("--qos 3", "argument --qos: 3 must be from 0 to 2; see `hansa simulate --help`"),
         ("--at crash", "step 'crash': write seconds and an action, as in '2 crash 3'"),
         ("--scenario ring-3 --redundancy 3",

@@ -5,9 +5,10 @@ from hansa.protocol.effects import Recall
 from hansa.protocol.events import Recalled
 from hansa.protocol.records import InterestRecord
 from hansa.protocol.vocabulary import NodeId, Publication
-from hansa.simulator.disk import Disk, Kept, Known, Taken
+from hansa.simulator.disk import Accepted, Completed, Disk, Kept, Known, SessionLost, Taken
 
 ONE, TWO, THREE = NodeId(1), NodeId(2), NodeId(3)
+OTHERS = Publication(TWO, 5, 9, 2, "a", b"")
 WANTS = InterestRecord(TWO, 1, 1, 1, ("a",), ())
 
 
@@ -41,7 +42,7 @@ def test_a_sync_is_planned_once_for_all_that_is_written_before_it():
 def test_what_was_not_synced_is_lost_in_a_crash():
     disk = journal(2)
     disk.write(kept(3, TWO))
-    disk.write(Taken(Publication(TWO, 5, 9, 1, "a", b"")))
+    disk.write(Taken(OTHERS, 1))
     disk.write(Known(1, TWO, (WANTS,)))
     disk.crash()
     assert disk.sync() == []
@@ -51,7 +52,7 @@ def test_what_was_not_synced_is_lost_in_a_crash():
 
 def test_what_was_synced_is_where_the_next_life_begins():
     disk = journal(3)
-    disk.write(Taken(Publication(TWO, 5, 9, 1, "a", b"")))
+    disk.write(Taken(OTHERS, 1))
     disk.write(Known(1, TWO, (WANTS,)))
     disk.sync()
     disk.crash()
@@ -61,7 +62,7 @@ def test_what_was_synced_is_where_the_next_life_begins():
 
 def test_of_a_node_whose_lease_has_ended_only_what_it_published_is_remembered():
     disk = journal(3)
-    disk.write(Taken(Publication(TWO, 5, 9, 1, "a", b"")))
+    disk.write(Taken(OTHERS, 1))
     disk.write(Known(1, TWO, (WANTS,)))
     disk.write(Known(2, TWO, ()))
     disk.sync()
@@ -99,6 +100,48 @@ def test_a_new_epoch_owes_nothing_of_the_old_one():
     disk.sync()
     assert disk.past() == Remembered(9, 2, {TWO: 1}, {})
     assert found(disk.recall(Recall(TWO, 9, 0, 1, 1_000))) == [1]
+
+
+def test_some_of_what_was_not_synced_may_survive_a_crash():
+    disk = journal(1)
+    disk.write(kept(2, TWO))
+    disk.write(kept(3, TWO))
+    disk.crash(survives=0.5)
+    assert (disk.past().next_seq, list(disk.packets)) == (3, [101, 102])
+    assert [disk.has(packet) for packet in (102, 103)] == [True, False]
+
+
+def test_what_is_under_way_into_the_broker_is_known_by_its_place_until_it_is_completed():
+    disk = Disk()
+    for _ in range(2):
+        disk.write(disk.take(OTHERS))
+    disk.sync()
+    disk.write(Accepted(1))
+    disk.write(Completed(2))
+    assert (list(disk.bound), list(disk.accepted)) == ([1, 2], [])
+    disk.sync()
+    assert (list(disk.bound), list(disk.accepted)) == ([1], [1])
+    disk.write(SessionLost())
+    disk.sync()
+    assert (list(disk.bound), list(disk.accepted)) == ([1], [])
+    disk.finish(1)
+    disk.crash()
+    assert list(disk.bound) == [1]
+    disk.finish(1)
+    disk.sync()
+    assert list(disk.bound) == []
+    disk.write(Accepted(1))  # said twice, and the second time too late
+    disk.sync()
+    assert list(disk.accepted) == []
+
+
+def test_a_place_that_was_not_safe_is_given_again():
+    disk = Disk()
+    disk.write(disk.take(OTHERS))
+    disk.sync()
+    disk.write(disk.take(OTHERS))
+    disk.crash()
+    assert disk.take(OTHERS).place == 2
 
 
 def test_a_copy_is_equal_and_apart():

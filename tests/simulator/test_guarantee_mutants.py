@@ -30,6 +30,7 @@ from hansa.simulator.actions import (
     Unsubscribe,
 )
 from hansa.simulator.disk import Disk
+from hansa.simulator.injection import Injection
 from hansa.simulator.options import DiskOptions, LinkOptions, Phases
 from hansa.simulator.safekeeping import Safekeeping
 
@@ -121,7 +122,15 @@ ACKNOWLEDGEMENT_LOST = [
 ]
 """The origin dies when the journal is safe, and the broker does not know that yet."""
 
+RELEASED = [
+    (0.0, Subscribe(1, "a")),
+    *((3.0 + 2 * step, Publish(0, "a", qos=2)) for step in range(12)),
+    *((3.0 + 2 * step + 0.010 + 0.001 * step, Restart(1)) for step in range(12)),
+]
+"""The receiver dies a little later each time, from before PUBLISH until after PUBCOMP."""
+
 SCRIPTS = {
+    "released": RELEASED,
     "crash before sync": CRASH_BEFORE_SYNC,
     "crash after sending": CRASH_AFTER_SENDING,
     "receiver crashes": RECEIVER_CRASHES,
@@ -225,6 +234,12 @@ def test_a_small_memory_of_the_last_ids_delivers_twice(monkeypatch):
 
     monkeypatch.setattr(Inbox, "take", take_if_not_recent)
     assert "guaranteed" in broken(LATE_COPIES, "ring:8", links=SLOW_SIDE)
+
+
+def test_a_record_after_pubcomp_instead_of_before_pubrel_delivers_twice(monkeypatch):
+    """What clients usually do: the broker has released it, and nothing on disk says so."""
+    monkeypatch.setattr(Injection, "_hear_pubrec", Injection._send_release)  # noqa: SLF001
+    assert broken(RELEASED) == {"guaranteed"}
 
 
 def test_a_receipt_before_the_disk_is_safe_loses_what_a_crash_takes(monkeypatch):

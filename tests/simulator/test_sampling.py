@@ -62,6 +62,12 @@ def test_every_run_ends_with_time_enough_to_be_right():
     assert all(options.phases.final_s > 0 for options in SAMPLE)
 
 
+def test_disks_and_brokers_of_all_kinds_are_tried():
+    disks = [options.disk for options in SAMPLE if options.disk]
+    assert {disk.torn for disk in disks} == {True, False}
+    assert {disk.window for disk in disks} == {1, 20}
+
+
 @pytest.mark.parametrize("strategy", [name for name in STRATEGIES if name != "mesh"])
 @pytest.mark.parametrize("seed", [4, 6, 9])
 def test_every_strategy_keeps_its_promises_on_random_runs(seed, strategy):

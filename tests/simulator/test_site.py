@@ -43,7 +43,12 @@ def test_every_start_has_a_higher_incarnation_made_from_the_clock():
     for now in (0.0, 0.0, 5.0, 5.0):
         memory.begin_life(now)
         incarnations.append(memory.incarnation)
-    assert incarnations == [1, 2, 5000, 5001]
+    memory.clock_s = -3600.0
+    memory.begin_life(6.0)
+    memory.clock_s = 3600.0
+    memory.begin_life(6.0)
+    incarnations += [memory.incarnation - 1, memory.incarnation]
+    assert incarnations == [1, 2, 5000, 5001, 3_605_999, 3_606_000]
 
 
 def test_link_ids_are_never_used_twice():

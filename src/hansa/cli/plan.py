@@ -9,7 +9,7 @@ from hansa.cli.script import parse_faults, parse_script
 from hansa.errors import UsageError
 from hansa.protocol.settings import PRESETS, ManagementBy, Metric, Outside, ProtocolSettings
 from hansa.protocol.topics import check_filter, check_name
-from hansa.simulator.actions import Publish, Stall, Step, Subscribe
+from hansa.simulator.actions import FailDisk, Publish, Stall, Step, Subscribe
 from hansa.simulator.options import DiskOptions, Faults, LinkOptions, Options, Phases, Workload
 from hansa.simulator.scenario import pause_s
 from hansa.simulator.topologies import Topology, parse
@@ -59,8 +59,9 @@ def options(args: argparse.Namespace, seed: int) -> Options:
         raise UsageError("faults need time to strike; give --duration more than 0 seconds")
     faults = Faults() if args.faults is None else parse_faults(args.faults)
     script = parse_script(args.at or (), topology, phases.warm_up_s, phases.traffic_s)
-    if not args.qos and (faults.stalls or any(isinstance(step.action, Stall) for step in script)):
-        raise UsageError("a disk that stalls is only missed at QoS 1 and 2; give --qos 1 or 2")
+    on_disk = any(isinstance(step.action, Stall | FailDisk) for step in script)
+    if not args.qos and (faults.stalls or faults.disk_failures or on_disk):
+        raise UsageError("a disk is only missed at QoS 1 and 2; give --qos 1 or 2")
     return Options(
         topology,
         protocol,

@@ -19,6 +19,7 @@ from hansa.simulator.actions import (
     Heal,
     Mend,
     Partition,
+    Refuse,
     RemoveLink,
     Restart,
     RestartBroker,
@@ -126,8 +127,8 @@ class Rehearsal:
 
 def _lasts(action: Action) -> float:
     match action:
-        case Freeze(_, seconds) | Stall(_, seconds) | Flap(_, _, _, seconds):
-            return seconds
+        case Freeze(_, s) | Stall(_, s) | Refuse(_, s) | Flap(_, _, _, s):
+            return s
         case RestartBroker(_, float() as seconds):
             return seconds
     return 0.0

@@ -22,6 +22,9 @@ EXAMPLES = {
     "vanish": "vanish 3",
     "freeze": "freeze 3 2.5 s",
     "stall": "stall 3 2.5 s",
+    "fail-disk": "fail-disk 3",
+    "set-clock": "set-clock 3 -3600 s",
+    "refuse": "refuse 3 2.5 s",
     "restart": "restart 3",
     "restart-broker": "restart-broker 3 2 s",
     "clone": "clone 3 near 0",
@@ -50,10 +53,12 @@ _NODES: dict[str, Callable[[int], Action]] = {
     "vanish": actions.Vanish,
     "restart": actions.Restart,
     "restart-broker": actions.RestartBroker,
+    "fail-disk": actions.FailDisk,
 }
 _PAUSES: dict[str, Callable[[int, float], Action]] = {
     "freeze": actions.Freeze,
     "stall": actions.Stall,
+    "refuse": actions.Refuse,
 }
 _TWINS: dict[str, Callable[[int, int], Action]] = {
     "clone": actions.Clone,
@@ -114,6 +119,8 @@ def _on_nodes(verb: str, rest: list[str], topology: Topology) -> Action | None:
             return actions.RestartBroker(topology.node(node), seconds)
         case _, [node, *duration] if verb in _PAUSES and (seconds := _duration(duration)):
             return _PAUSES[verb](topology.node(node), seconds)
+        case "set-clock", [node, *jump] if (seconds := _jump(jump)) is not None:
+            return actions.SetClock(topology.node(node), seconds)
         case _, [node, "near", other] if verb in _TWINS:
             return _TWINS[verb](topology.node(node), topology.node(other))
         case _, [node, text] if verb in _CLIENTS:
@@ -151,6 +158,13 @@ def _duration(words: list[str]) -> float | None:
         case [number] | [number, "s"]:
             return _number(number, SECONDS_MAX) or None
     return None
+
+
+def _jump(words: list[str]) -> float | None:
+    """Return the seconds of `2.5 s` or `-2.5 s`; None if it is no time."""
+    back = bool(words) and words[0].startswith("-")
+    seconds = _duration([words[0][1:], *words[1:]] if back else words)
+    return -seconds if back and seconds else seconds
 
 
 def _number(text: str, most: float) -> float | None:

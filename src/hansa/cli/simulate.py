@@ -198,13 +198,16 @@ def _add_clients(made: Parser) -> None:
     group.add_argument(
         "--faults", metavar="KIND=N,...",
         help="random faults: cuts silent-cuts one-way-cuts partitions flaps crashes vanishings"
-        " freezes stalls lossy-restarts broker-restarts link-changes clones collisions",
+        " freezes stalls disk-failures clock-jumps refusals lossy-restarts broker-restarts"
+        " link-changes clones collisions",
     )  # fmt: skip
     group.add_argument(
         "--at", action="append", metavar="'S ACTION'",
         help="at second S of the duration, an action on nodes N, M: crash N, vanish N, restart N,"
-        " restart N without state, freeze N 2 s, stall N 2 s (its disk; with --qos), clone N near"
-        " M, collide N near M (same id, other key), restart-broker N, restart-broker N 2 s (clients"
+        " restart N without state, freeze N 2 s, stall N 2 s (its disk; with --qos), fail-disk N"
+        " (until it is restarted; with --qos), set-clock N -3600 s (back; it counts from the next"
+        " start), refuse N 2 s (its broker hangs up on it, and keeps its session), clone N near M,"
+        " collide N near M (same id, other key), restart-broker N, restart-broker N 2 s (clients"
         " are back after 2 s), cut N-M, silence N-M, silence N>M (one way), flap N-M 5 Hz 2 s,"
         " mend N-M, partition 0,1|2,3,"
         " heal, link N-M, unlink N-M, subscribe N FILTER, unsubscribe N FILTER, publish N TOPIC;"

@@ -152,6 +152,29 @@ class Stall(Action):
 
 
 @dataclass(frozen=True, slots=True)
+class FailDisk(Action):
+    """Let an agent's disk finish no sync any more, until the agent is started again."""
+
+    node: int
+
+
+@dataclass(frozen=True, slots=True)
+class SetClock(Action):
+    """Set a machine's clock forward, or back if it is below 0; agents read it when they start."""
+
+    node: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Refuse(Action):
+    """Let a broker hang up on its agent and refuse it for a while. It keeps the session."""
+
+    node: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
 class Restart(Action):
     """Start an agent again, killing it first if it runs.
 
@@ -215,6 +238,9 @@ _WORDS: dict[type[Action], str] = {
     Vanish: "vanish {node}",
     Freeze: "freeze {node} {seconds:g} s",
     Stall: "stall {node} {seconds:g} s",
+    FailDisk: "fail-disk {node}",
+    SetClock: "set-clock {node} {seconds:g} s",
+    Refuse: "refuse {node} {seconds:g} s",
     Clone: "clone {node} near {near}",
     Collide: "collide {node} near {near}",
 }

@@ -1,4 +1,4 @@
-"""A model broker: who subscribed, what its agent is subscribed to, what reaches the agent.
+"""A model broker: who subscribed, what its agent is subscribed to, what passes between the two.
 
 It does at once what it is told; the time between a broker and its agent is the world's business.
 Local clients get local publications whatever the agent does, so they are not modelled.
@@ -8,6 +8,7 @@ from collections.abc import Iterable
 
 from hansa.protocol.events import Published
 from hansa.protocol.topics import FilterTrie, is_local_only, matches, split_share
+from hansa.protocol.vocabulary import Publication
 
 QUEUE_MAX = 100_000
 
@@ -26,12 +27,17 @@ class Broker:
         "_wanted",
         "changes",
         "clients",
+        "connected",
+        "connections",
         "dropped",
         "gone",
         "granted",
+        "has_session",
+        "held",
         "lost_at",
         "packets",
         "queue_max",
+        "refuses_until",
         "session",
     )
 
@@ -50,8 +56,18 @@ class Broker:
         """What the agent's session holds until it is acknowledged, by packet, in order."""
         self.dropped = 0
         """Publications that found the agent's session full."""
+        self.held: dict[int, Publication] = {}
+        """What the agent has published at QoS 2 and not yet released, by packet."""
+        self.has_session = False
+        self.connected = False
+        """Whether the agent is."""
+        self.connections = 0
+        """Counts connections of the agent, and their ends by the broker: what belongs to an old
+        one is void."""
         self.lost_at = float("-inf")
         """When it last lost the agent's session."""
+        self.refuses_until = float("-inf")
+        """Until when it lets no agent in."""
         self.packets = 0
         self._wanted = FilterTrie[None]()
         self._granted = FilterTrie[None]()
@@ -108,6 +124,27 @@ class Broker:
         for name in filters:
             if self.granted.pop(name, False) is None:
                 self._granted.remove(name)
+
+    def connect(self) -> bool:
+        """Let the agent in; say whether its session is still there."""
+        self.connected = True
+        self.connections += 1
+        present, self.has_session = self.has_session, True
+        return present
+
+    def hang_up(self, now: float, refuse_s: float = 0.0) -> None:
+        """End the agent's connection, and let it in again after a while."""
+        self.connected = False
+        self.connections += 1
+        self.refuses_until = max(self.refuses_until, now + refuse_s)
+
+    def forget_agent(self, now: float) -> None:
+        """Lose the agent's session, with all that it holds."""
+        self.hang_up(now)
+        self.session.clear()
+        self.held.clear()
+        self.has_session = False
+        self.lost_at = now
 
     def queue(self, topic: str, payload: bytes, qos: int, retain: bool) -> Queued | None:
         """Put a publication into the agent's session; when that is full, brokers drop it."""

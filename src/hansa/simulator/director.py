@@ -13,15 +13,18 @@ from hansa.simulator.actions import (
     Cut,
     CutOneWay,
     CutSilently,
+    FailDisk,
     Flap,
     Freeze,
     Heal,
     Mend,
     Partition,
     Publish,
+    Refuse,
     RemoveLink,
     Restart,
     RestartBroker,
+    SetClock,
     Stall,
     Step,
     Subscribe,
@@ -33,9 +36,6 @@ from hansa.simulator.actions import (
 from hansa.simulator.network import Link
 from hansa.simulator.site import Memory, Site
 from hansa.simulator.world import World
-
-RESUBSCRIBE_S = 0.01
-"Seconds until the agent of a restarted broker has its own subscriptions again."
 
 
 class Director:
@@ -91,8 +91,8 @@ class Director:
                 return self._kill(self._world.sites[node], tell=isinstance(action, Crash))
             case Freeze(node, seconds):
                 return self._freeze(self._world.sites[node], seconds)
-            case Stall(node, seconds):
-                return self._stall(self._world.sites[node], seconds)
+            case Stall(node) | FailDisk(node) | SetClock(node) | Refuse(node):
+                return self._act_on_machine(action, self._world.sites[node])
             case Restart(node, with_state):
                 return self._restart(self._world.sites[node], with_state)
             case RestartBroker(node, return_s):
@@ -119,10 +119,28 @@ class Director:
         self._world.scheduler.after(seconds, self._world.thaw, site, site.life)
         return True
 
-    def _stall(self, site: Site, seconds: float) -> bool:
+    def _act_on_machine(self, action: Action, site: Site) -> bool:
         disk = site.memory.disk
-        disk.stalled_until = max(disk.stalled_until, self._world.now + seconds)
+        match action:
+            case Stall(_, seconds):
+                disk.stalled_until = max(disk.stalled_until, self._world.now + seconds)
+            case FailDisk():
+                disk.failed = site.node is not None
+            case SetClock(_, seconds):
+                site.memory.clock_s += seconds
+            case Refuse(_, seconds):
+                return self._refuse(site, seconds)
         return True
+
+    def _refuse(self, site: Site, seconds: float) -> bool:
+        world = self._world
+        site.broker.hang_up(world.now, seconds)
+        world.scheduler.at(site.broker.refuses_until, self._let_in, site)
+        return True
+
+    def _let_in(self, site: Site) -> None:
+        self._world.let_in(site)
+        self._world.disturb(f"n{site.place} is let in again", places=(site.place,))
 
     def _restart(self, site: Site, with_state: bool) -> bool:
         self._world.stop(site, tell=True)
@@ -138,14 +156,8 @@ class Director:
                 if return_s is not None:
                     world.scheduler.after(return_s, self.act, Subscribe(site.place, name))
         world.safekeeping.lose_session(site)
-        granted = list(site.broker.granted)
-        site.broker.withdraw(granted)
-        world.scheduler.after(RESUBSCRIBE_S, self._resubscribe, site, site.life, granted)
+        world.subscriptions.make_again(site, world.let_in)
         return True
-
-    def _resubscribe(self, site: Site, life: int, filters: list[str]) -> None:
-        if site.life == life and site.node is not None:  # else it will when it starts
-            site.broker.grant(filters)
 
     def _settle(self, memory: Memory, near: int) -> bool:
         """Start one more agent at a new place."""

@@ -1,7 +1,8 @@
-"""The disk of one agent: what was synced survives a crash, what was not does not.
+"""The disk of one agent: what was synced survives a crash; of what was not, nobody knows.
 
 It holds what a state directory holds: the journal of what clients here published, how far each
-origin's publications were taken, and what other nodes want.
+origin's publications were taken and which of them are under way into the broker, and what other
+nodes want.
 """
 
 from collections import deque
@@ -26,9 +27,30 @@ class Kept:
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """A publication of another node, on its way to the broker."""
+    """A publication of another node, on its way to the broker; its place in the journal is its
+    packet id there."""
 
     publication: Publication
+    place: int
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """The broker has a publication of QoS 2 and will not take it twice."""
+
+    place: int
+
+
+@dataclass(frozen=True, slots=True)
+class Completed:
+    """The broker has a publication for good."""
+
+    place: int
+
+
+@dataclass(frozen=True, slots=True)
+class SessionLost:
+    """The broker has forgotten the agent: what it had accepted has to be published anew."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,18 +62,25 @@ class Known:
     records: tuple[Record, ...]
 
 
-Write = Kept | Taken | Known
+Write = Kept | Taken | Accepted | Completed | SessionLost | Known
 
 
 class Disk:
     """One state directory."""
 
     __slots__ = (
+        "_bound_upto",
+        "_finished",
+        "_writing",
         "_written",
+        "accepted",
+        "bound",
         "dropped",
         "epoch",
+        "failed",
         "journal",
         "keep_max",
+        "next_place",
         "next_seq",
         "owed",
         "packets",
@@ -73,35 +102,87 @@ class Disk:
         self.records: dict[NodeId, tuple[Record, ...]] = {}
         self.packets: dict[int, None] = {}
         """Packets in the journal of which the broker may not know yet that they are."""
+        self.bound: dict[int, Publication] = {}
+        """What is under way into the broker, by place, in order."""
+        self.accepted: dict[int, None] = {}
+        """The places of those that the broker will not take twice."""
+        self.next_place = 1
+        self._bound_upto = 0
         self.stalled_until = 0.0
         """Until then no sync ends."""
+        self.failed = False
+        """Whether no sync ends any more in this life of the agent."""
         self._written: list[Write] = []
+        self._writing: dict[int, None] = {}  # packets that are written, and not synced
+        self._finished: list[int] = []  # completed, which need not be safe soon
+
+    def take(self, publication: Publication) -> Taken:
+        """Give a publication of another node its place."""
+        self.next_place += 1
+        return Taken(publication, self.next_place - 1)
+
+    def has(self, packet: int) -> bool:
+        """Whether a packet is in the journal, or being written there."""
+        return packet in self.packets or packet in self._writing
 
     def write(self, what: Write) -> bool:
         """Write, and say whether a sync has to be planned for it."""
+        if type(what) is Kept:
+            self._writing[what.packet] = None
         self._written.append(what)
         return len(self._written) == 1
+
+    def finish(self, place: int) -> None:
+        """Note with the next sync that the broker has a publication."""
+        self._finished.append(place)
 
     def sync(self) -> list[Write]:
         """Make safe what was written; return it."""
         written, self._written = self._written, []
+        finished, self._finished = self._finished, []
+        self._writing.clear()
         for what in written:
-            match what:
-                case Kept(publication, packet):
-                    self._keep(publication)
-                    self.packets[packet] = None
-                case Taken(publication):
-                    self.taken[publication.origin] = (publication.life, publication.number)
-                case Known(_, node, ()):  # its lease has ended
-                    self.records.pop(node, None)
-                    self.owed.pop(node, None)
-                case Known(_, node, records):
-                    self.records[node] = records
+            self._make_safe(what)
+        for place in finished:
+            self._make_safe(Completed(place))
         return written
 
-    def crash(self) -> None:
-        """Lose what was not synced."""
-        self._written = []
+    def _make_safe(self, what: Write) -> None:
+        match what:
+            case Kept(publication, packet):
+                self._keep(publication)
+                self.packets[packet] = None
+            case Taken(publication, place):
+                self.taken[publication.origin] = (publication.life, publication.number)
+                self.bound[place] = publication
+                self._bound_upto = place
+            case Accepted(place) if place in self.bound:
+                self.accepted[place] = None
+            case Completed(place):
+                self.bound.pop(place, None)
+                self.accepted.pop(place, None)
+            case SessionLost():
+                self.accepted.clear()
+            case Known(_, node, ()):  # its lease has ended
+                self.records.pop(node, None)
+                self.owed.pop(node, None)
+            case Known(_, node, records):
+                self.records[node] = records
+
+    def crash(self, survives: float = 0.0) -> None:
+        """Lose what was not synced, but for a part of it from 0 to 1: it may have reached the disk
+        even so."""
+        for what in self._written[: int(survives * (len(self._written) + 1))]:
+            self._make_safe(what)
+        self._written, self._finished = [], []
+        self._writing.clear()
+        self.next_place = self._bound_upto + 1
+        self.failed = False
+
+    def forget_bound(self) -> None:
+        """Keep nothing of what is under way into the broker: it was on no disk."""
+        self.bound.clear()
+        self.accepted.clear()
 
     def renew(self, epoch: int) -> None:
         """Begin a new epoch; what the journal holds belongs to an older one."""
@@ -148,4 +229,6 @@ class Disk:
         twin.epoch, twin.next_seq = self.epoch, self.next_seq
         twin.journal = deque(self.journal)
         twin.owed, twin.taken, twin.records = dict(self.owed), dict(self.taken), dict(self.records)
+        twin.bound, twin.accepted = dict(self.bound), dict(self.accepted)
+        twin.next_place, twin._bound_upto = self._bound_upto + 1, self._bound_upto
         return twin

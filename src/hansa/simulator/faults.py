@@ -16,14 +16,17 @@ from hansa.simulator.actions import (
     Cut,
     CutOneWay,
     CutSilently,
+    FailDisk,
     Flap,
     Freeze,
     Heal,
     Mend,
     Partition,
+    Refuse,
     RemoveLink,
     Restart,
     RestartBroker,
+    SetClock,
     Stall,
     Step,
     Vanish,
@@ -32,6 +35,7 @@ from hansa.simulator.options import Options
 
 FLAP_HZ = (1.0, 10.0)
 BROKER_RETURN_S = (0.1, 2.0)
+CLOCK_JUMP_S = 3_600.0
 
 
 def random_faults(options: Options) -> list[Step]:
@@ -47,6 +51,9 @@ def random_faults(options: Options) -> list[Step]:
         "vanishings": (faults.vanishings, _vanish),
         "freezes": (faults.freezes, _freeze),
         "stalls": (faults.stalls, _stall),
+        "disk failures": (faults.disk_failures, _fail_disk),
+        "clock jumps": (faults.clock_jumps, _set_clock),
+        "refusals": (faults.refusals, _refuse),
         "lossy restarts": (faults.lossy_restarts, _lossy_restart),
         "broker restarts": (faults.broker_restarts, _restart_broker),
         "link changes": (faults.link_changes, _change_links),
@@ -162,6 +169,26 @@ def _freeze(chance: _Chance) -> Iterator[Step]:
 def _stall(chance: _Chance) -> Iterator[Step]:
     start, end = chance.outage()
     yield Step(start, Stall(chance.node(), end - start))
+
+
+def _fail_disk(chance: _Chance) -> Iterator[Step]:
+    start, end = chance.outage()
+    node = chance.node()
+    yield Step(start, FailDisk(node))
+    yield Step(end, Restart(node))
+
+
+def _set_clock(chance: _Chance) -> Iterator[Step]:
+    """It counts when an agent starts, so its machine starts it again."""
+    start, end = chance.outage()
+    node = chance.node()
+    yield Step(start, SetClock(node, chance.random.uniform(-CLOCK_JUMP_S, CLOCK_JUMP_S)))
+    yield Step(end, Restart(node))
+
+
+def _refuse(chance: _Chance) -> Iterator[Step]:
+    start, end = chance.outage()
+    yield Step(start, Refuse(chance.node(), end - start))
 
 
 def _restart_broker(chance: _Chance) -> Iterator[Step]:

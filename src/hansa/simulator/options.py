@@ -68,12 +68,17 @@ class DiskOptions:
     """Publications that a journal keeps."""
     queue_max: int = 100_000
     """Publications that a broker keeps for its agent; more are dropped, as brokers do."""
+    window: int = 20
+    """Publications that a broker lets its agent have under way into it at once."""
+    torn: bool = False
+    """Whether a crash leaves some of what was not safe yet, and not always nothing."""
 
     def __post_init__(self) -> None:
         """Refuse disks that nobody has."""
         _require(self.sync_ms >= 0, "sync_ms must not be negative")
         _require(self.keep_max >= 1, "keep_max must be at least 1")
         _require(self.queue_max >= 1, "queue_max must be at least 1")
+        _require(self.window >= 1, "window must be at least 1")
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +95,12 @@ class Faults:
     freezes: int = 0
     stalls: int = 0
     """Disks that finish no sync for a while."""
+    disk_failures: int = 0
+    """Disks that finish none until their agent is started again."""
+    clock_jumps: int = 0
+    """Clocks of machines that are set up to an hour forward or back."""
+    refusals: int = 0
+    """Brokers that hang up on their agent, and let it in again after a while."""
     lossy_restarts: int = 0
     """Crashes after which the agent comes back without its state."""
     broker_restarts: int = 0
@@ -205,6 +216,11 @@ class Options:
     def capacity(self, place: int) -> float:
         """Return the capacity of the node at a place."""
         return self.capacities[place] if place < len(self.capacities) else 1.0
+
+    @property
+    def torn(self) -> bool:
+        """Whether a crash may leave some of what was not safe yet."""
+        return self.disk is not None and self.disk.torn
 
     @property
     def end_s(self) -> float:

@@ -1,12 +1,12 @@
-"""What an agent's shell does for publications of QoS 1 and 2: disk, broker session, injection.
+"""What an agent's shell does for publications of QoS 1 and 2: the broker's session, and the disk.
 
 The broker keeps the agent's session: what it shows the agent stays queued until it is
 acknowledged, and comes again when the agent does. Publications are acknowledged when they are safe
-in the journal, and injected when it is safe that they were taken. The handshake by which that
-happens only once is proved against real brokers, and not modelled.
+in the journal, and injected when it is safe that they were taken (see `injection`).
 """
 
 from collections.abc import Callable
+from functools import partial
 
 from hansa.protocol import effects as orders
 from hansa.protocol import events
@@ -14,12 +14,13 @@ from hansa.protocol.effects import Effect
 from hansa.protocol.vocabulary import NodeId, Publication
 from hansa.simulator.broker import Queued
 from hansa.simulator.disk import Kept, Known, Taken, Write
+from hansa.simulator.injection import Injection, Release
 from hansa.simulator.ledger import Ledger, number_in
+from hansa.simulator.options import DiskOptions
 from hansa.simulator.scheduler import Scheduler
 from hansa.simulator.site import Site
 
 Post = Callable[[Site, events.Event], None]
-Inject = Callable[[Site, Publication], None]
 
 
 class Safekeeping:
@@ -29,16 +30,19 @@ class Safekeeping:
         self,
         scheduler: Scheduler,
         ledger: Ledger,
-        times_s: tuple[float, float],
+        disk: DiskOptions | None,
+        broker_s: float,
         post: Post,
-        inject: Inject,
+        release: Release,
     ) -> None:
-        """`times_s`: how long a sync takes, and the way to the broker."""
+        """`broker_s`: the way to a broker; `post` tells a node, `release` a broker's clients."""
         self._scheduler = scheduler
         self._ledger = ledger
-        self._sync_s, self._broker_s = times_s
+        self._sync_s = disk.sync_ms / 1000 if disk else 0.0
+        self._broker_s = broker_s
         self._post = post
-        self._inject = inject
+        window = (disk or DiskOptions()).window
+        self._injection = Injection(scheduler, broker_s, window, self._write, release)
         self._packet = 0
         self.orders: dict[type, Callable[[Site, Effect], None]] = {
             orders.Keep: self._keep,
@@ -50,16 +54,19 @@ class Safekeeping:
 
     def capture(self, site: Site, event: Queued) -> None:
         """The broker shows the agent a publication; what need not be kept is acknowledged."""
-        if event.packet in site.memory.disk.packets:  # came again: it is safe already
-            self._acknowledge(site, event.packet)
+        disk = site.memory.disk
+        if disk.has(event.packet):  # it came again
+            if event.packet in disk.packets:
+                self._acknowledge(site, event.packet)
             return
         self._packet = event.packet
         self._post(site, event)
         if self._packet:
             self._acknowledge(site, event.packet)
 
-    def resume(self, site: Site) -> None:
-        """The agent is back: all that it has not acknowledged comes again."""
+    def connect(self, site: Site) -> None:
+        """The agent meets its broker: all that it has not acknowledged comes again."""
+        self._injection.connect(site)
         for event in list(site.broker.session.values()):
             self.show(site, event)
 
@@ -69,26 +76,32 @@ class Safekeeping:
         for event in broker.session.values():
             if event.packet not in disk.packets:
                 self._ledger.entries[number_in(event.payload)].captured = False
-        broker.session.clear()
-        broker.lost_at = self._scheduler.now
+        broker.forget_agent(self._scheduler.now)
 
     def show(self, site: Site, event: Queued) -> None:
         """Send the agent a publication, if it is there; else it waits in the session."""
-        if site.node is not None:
-            self._scheduler.after(self._broker_s, self._arrive, site, site.life, event)
+        if site.broker.connected:
+            connection = site.broker.connections
+            self._scheduler.after(self._broker_s, self._arrive, site, connection, event)
 
-    def _arrive(self, site: Site, life: int, event: Queued) -> None:
-        if site.life == life and event.packet in site.broker.session:
-            if site.frozen:
-                site.backlog.append(event)
-            else:
-                self.capture(site, event)
+    def _arrive(self, site: Site, connection: int, event: Queued) -> None:
+        if not self._is_same(site, connection) or event.packet not in site.broker.session:
+            return
+        if site.frozen:
+            site.backlog.append(partial(self._arrive, site, connection, event))
+        else:
+            self.capture(site, event)
+
+    def _is_same(self, site: Site, connection: int) -> bool:
+        """Whether agent and broker are connected as they were."""
+        return site.broker.connected and site.broker.connections == connection
 
     def _acknowledge(self, site: Site, packet: int) -> None:
-        self._scheduler.after(self._broker_s, self._acknowledged, site, site.life, packet)
+        connection = site.broker.connections
+        self._scheduler.after(self._broker_s, self._acknowledged, site, connection, packet)
 
-    def _acknowledged(self, site: Site, life: int, packet: int) -> None:
-        if site.life == life:  # else it was lost with the connection
+    def _acknowledged(self, site: Site, connection: int, packet: int) -> None:
+        if self._is_same(site, connection):  # else it was lost with the connection
             site.broker.session.pop(packet, None)
             site.memory.disk.packets.pop(packet, None)
 
@@ -111,7 +124,7 @@ class Safekeeping:
 
     def deliver(self, site: Site, publication: Publication) -> None:
         """Take a publication of another node."""
-        self._write(site, Taken(publication))
+        self._write(site, site.memory.disk.take(publication))
 
     def _recall(self, site: Site, effect: Effect) -> None:
         assert type(effect) is orders.Recall
@@ -124,22 +137,20 @@ class Safekeeping:
 
     def _sync(self, site: Site, life: int) -> None:
         """What was written is safe; then and only then the world hears of it."""
-        if site.life != life:
-            return
-        if self._scheduler.now < (later := site.memory.disk.stalled_until):
-            self._scheduler.at(later, self._sync, site, life)
+        if site.life != life or site.memory.disk.failed or self._is_late(site, life):
             return
         kept: Publication | None = None
         stored: dict[NodeId, Publication] = {}
         noted = 0
-        for what in site.memory.disk.sync():
+        writes = site.memory.disk.sync()
+        self._injection.saved(site, writes)
+        for what in writes:
             match what:
                 case Kept(publication, packet):
                     kept = publication
                     self._acknowledge(site, packet)
                 case Taken(publication):
                     stored[publication.origin] = publication
-                    self._inject(site, publication)
                 case Known(number):
                     noted = number
         if kept is not None:
@@ -148,6 +159,15 @@ class Safekeeping:
             self._feed(site, life, events.Stored(item.origin, item.life, item.number))
         if noted:
             self._feed(site, life, events.Noted(noted))
+
+    def _is_late(self, site: Site, life: int) -> bool:
+        """Put a sync off while the agent is suspended, or its disk stalls."""
+        stalled_until = site.memory.disk.stalled_until
+        if site.frozen:
+            site.backlog.append(partial(self._sync, site, life))
+        elif self._scheduler.now < stalled_until:
+            self._scheduler.at(stalled_until, self._sync, site, life)
+        return site.frozen or self._scheduler.now < stalled_until
 
     def _feed(self, site: Site, life: int, event: events.Event) -> None:
         if site.life == life:

@@ -60,15 +60,16 @@ TOPICS = (
 )
 
 
-def random_options(seed: int, strategy: str = "mesh") -> Options:
+def random_options(seed: int, strategy: str | None = None) -> Options:
     """Return the run that belongs to a seed, with a strategy that is not drawn: so that one seed
     is the same trial for all."""
+    default = ProtocolSettings().strategy
     chance = random.Random(f"{seed} options")
     topology = _topology(chance, seed)
     links = _links(chance, topology)
     options = Options(
         topology=topology,
-        protocol=replace(_protocol(chance, links), strategy=strategy),
+        protocol=replace(_protocol(chance, links), strategy=strategy or default),
         seed=seed,
         links=links,
         workload=(workload := _workload(chance, topology)),
@@ -80,6 +81,7 @@ def random_options(seed: int, strategy: str = "mesh") -> Options:
         wire=chance.random() < 0.1,
     )
     options = _with_disk_faults(replace(options, phases=_phases(chance, options)))
+    options = _with_machine_faults(options)
     return _tighten(options) if random.Random(f"{seed} bounds").random() < TIGHT else options
 
 
@@ -199,6 +201,24 @@ def _with_disk_faults(options: Options) -> Options:
     faults = replace(options.faults, stalls=chance.choice((0, 0, 0, 1, 3)))
     links = replace(options.links, observe_ms=chance.choice((0.1, 0.1, 0.1, 300.0)))
     return replace(options, faults=faults, links=links) if options.disk else options
+
+
+def _with_machine_faults(options: Options) -> Options:
+    """Let clocks jump, brokers refuse their agents and disks fail, in some runs; and in half of
+    those with disks a crash leaves some of what was not safe."""
+    chance = random.Random(f"{options.seed} machine faults")
+    faults = replace(
+        options.faults,
+        clock_jumps=chance.choice((0, 0, 0, 2)),
+        refusals=chance.choice((0, 0, 0, 1, 3)),
+    )
+    if options.disk is None:
+        return replace(options, faults=faults)
+    faults = replace(faults, disk_failures=chance.choice((0, 0, 0, 2)))
+    disk = replace(
+        options.disk, window=chance.choice((1, 20, 20)), torn=chance.choice((False, True))
+    )
+    return replace(options, faults=faults, disk=disk)
 
 
 def _phases(chance: random.Random, options: Options) -> Phases:

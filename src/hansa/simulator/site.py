@@ -2,9 +2,8 @@
 
 import hashlib
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from hansa.protocol.events import Event
 from hansa.protocol.node import Identity, Node
 from hansa.protocol.settings import ProtocolSettings
 from hansa.protocol.vocabulary import KEY_BYTES, LinkId, NodeId
@@ -19,7 +18,7 @@ NEVER = float("inf")
 class Memory:
     """What survives a crash of the agent: its state directory."""
 
-    __slots__ = ("disk", "id", "incarnation", "key")
+    __slots__ = ("clock_s", "disk", "id", "incarnation", "key")
 
     def __init__(
         self, node: NodeId, key: bytes, incarnation: int = 0, disk: Disk | None = None
@@ -29,6 +28,8 @@ class Memory:
         self.key = key
         self.incarnation = incarnation
         self.disk = disk or Disk()
+        self.clock_s = 0.0
+        """How far the machine's clock is ahead of the true time."""
 
     @classmethod
     def new(cls, node: NodeId, key: bytes, disk: DiskOptions | None) -> "Memory":
@@ -37,8 +38,8 @@ class Memory:
 
     def begin_life(self, now: float) -> None:
         """Take the incarnation of a new start from the clock, as a live agent does, so that two
-        starts with one state directory never share it."""
-        self.incarnation = max(self.incarnation + 1, round(now * 1000))
+        starts with one state directory never share it; a clock that was set back does not count."""
+        self.incarnation = max(self.incarnation + 1, round((now + self.clock_s) * 1000))
 
     def copy(self) -> "Memory":
         """Return what a copied state directory holds."""
@@ -90,8 +91,8 @@ class Site:
         """Whether the agent knows what its broker's clients want."""
         self.powered = True
         self.frozen = False
-        self.backlog: list[Event] = []
-        """What arrived while the agent was suspended."""
+        self.backlog: list[Callable[[], None]] = []
+        """What the agent will do about what came while it was suspended."""
         self.ends: dict[LinkId, End] = {}
         self.links = 0
         self.deadline: float | None = None
@@ -105,6 +106,11 @@ class Site:
     def listening(self) -> bool:
         """Whether an agent runs here, if only suspended."""
         return self.node is not None
+
+    @property
+    def served(self) -> bool:
+        """Whether an agent is at work here, for clients of its broker."""
+        return self.active and self.broker.connected
 
     @property
     def active(self) -> bool:
@@ -134,17 +140,22 @@ class Site:
         memory.disk.epoch = memory.disk.epoch or memory.incarnation
         self.node = Node(identity, settings, memory.disk.past() if durable else None)
 
-    def stop(self) -> None:
-        """End a life; only the memory stays."""
+    def stop(self, survives: float = 0.0) -> None:
+        """End a life; only the memory stays, with a part of what was not safe yet."""
         self.life += 1
+        self.broker.connected = False
         self.node = None
         self.observed = self.frozen = False
         self.backlog = []
         self.timer_at = NEVER
-        self.memory.disk.crash()
+        disk, broker = self.memory.disk, self.broker
+        disk.crash(survives)
         if not self.durable:  # else the broker keeps the agent's session
-            self.broker.withdraw(list(self.broker.granted))
-            self.broker.session.clear()
+            disk.forget_bound()
+            broker.withdraw(list(broker.granted))
+            broker.session.clear()
+            broker.held.clear()
+            broker.has_session = False
 
 
 class Naming:

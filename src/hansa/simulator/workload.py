@@ -68,7 +68,7 @@ def _publication(options: Options, node: int, chance: random.Random) -> Publish:
 
 
 def _final(options: Options) -> Iterator[Step]:
-    """Every node publishes once to every topic."""
+    """Every node publishes once to every topic, and with disks to one of them at QoS 1 or 2."""
     phases, topics = options.phases, options.workload.topics
     if not options.workload.final or not phases.final_s:
         return
@@ -77,3 +77,6 @@ def _final(options: Options) -> Iterator[Step]:
         node, topic = number % options.topology.nodes, topics[number // options.topology.nodes]
         at = phases.end_s - phases.final_s + FINAL_SPREAD * phases.final_s * number / count
         yield Step(at, Publish(node, topic, options.workload.payload_bytes))
+        if options.disk and topic == topics[node % len(topics)]:
+            qos = 1 + number % 2
+            yield Step(at, Publish(node, topic, options.workload.payload_bytes, qos=qos))

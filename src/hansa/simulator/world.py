@@ -4,7 +4,9 @@
 world is in `director`, what is watched in `watcher`; nothing here judges.
 """
 
+import random
 from collections.abc import Callable, Iterable
+from functools import partial
 
 from hansa.protocol import effects as orders
 from hansa.protocol import events, wire
@@ -12,13 +14,13 @@ from hansa.protocol.effects import Effect
 from hansa.protocol.frames import Acknowledge, Announce, Heartbeat, Numbered
 from hansa.protocol.topics import is_local_only
 from hansa.protocol.vocabulary import Publication
-from hansa.simulator.broker import Queued
 from hansa.simulator.ledger import Entry, Ledger
 from hansa.simulator.network import End, LinkEvent, Machine, Network
 from hansa.simulator.options import Options
 from hansa.simulator.safekeeping import Safekeeping
 from hansa.simulator.scheduler import Scheduler
 from hansa.simulator.site import NEVER, Memory, Naming, Site
+from hansa.simulator.subscriptions import Subscriptions
 from hansa.simulator.traffic import Traffic
 from hansa.simulator.transcript import ClientPublished, ClientsReceived, Listener, Transcript
 from hansa.simulator.watcher import Watcher, Watchers
@@ -54,16 +56,21 @@ class World:
         self._observe_s = options.links.observe_ms / 1000
         self._wanting: dict[str, tuple[int, ...]] = {}
         self._timers = (0.0, 0)
-        disk_s = options.disk.sync_ms / 1000 if options.disk else 0.0
+        self._torn = random.Random(f"{options.seed} torn") if options.torn else None
         self.safekeeping = Safekeeping(
-            self.scheduler, self.ledger, (disk_s, self._broker_delay), self.post, self._inject
+            self.scheduler,
+            self.ledger,
+            options.disk,
+            self._broker_delay,
+            self.post,
+            self._release,
         )
+        self.subscriptions = Subscriptions(self.scheduler, self._broker_delay, self._hear)
         self._perform: dict[type, Callable[[Site, Effect], None]] = {
             **self.safekeeping.orders,
             orders.Send: self._send,
             orders.CloseLink: self._close,
-            orders.Subscribe: self._subscribe,
-            orders.Unsubscribe: self._unsubscribe,
+            **self.subscriptions.orders,
             orders.Deliver: self._deliver,
             orders.Rekey: self._rekey,
             orders.Halt: self._halt,
@@ -114,14 +121,20 @@ class World:
         self.scheduler.after(self._observe_s, self._report, site, site.life)
         if site.durable:
             self.post(site, events.Restored(site.memory.disk.known()))
-            self.safekeeping.resume(site)
+        self.let_in(site)
         self._rearm(site)
+
+    def let_in(self, site: Site) -> None:
+        """Connect an agent with its broker, if both are there and the broker does not refuse."""
+        broker = site.broker
+        if site.node is not None and not broker.connected and self.now >= broker.refuses_until:
+            self.safekeeping.connect(site)
 
     def stop(self, site: Site, tell: bool) -> None:
         """End an agent. If `tell`, its kernel closes its connections."""
         if site.node is None:
             return
-        site.stop()
+        site.stop(self._torn.random() if self._torn else 0.0)
         self.shape += 1
         self.network.hang_up(site, tell)
         for call in self.watchers.stopped:
@@ -134,16 +147,10 @@ class World:
         site.frozen = False
         self.disturb(f"thaw {site.place}", places=(site.place,))
         backlog, site.backlog = site.backlog, []
-        for event in backlog:
+        for react in backlog:
             if site.life == life:
-                self._post_late(site, event)
+                react()
         self._rearm(site)
-
-    def _post_late(self, site: Site, event: events.Event) -> None:
-        if isinstance(event, Queued):
-            self.safekeeping.capture(site, event)
-        else:
-            self.post(site, event)
 
     def start_again(self, site: Site, life: int, with_state: bool) -> None:
         """Start an agent that was stopped in that life, unless somebody else did."""
@@ -163,7 +170,7 @@ class World:
         if node is None:
             return
         if site.frozen:
-            site.backlog.append(event)
+            site.backlog.append(partial(self.post, site, event))
             return
         self.events += 1
         perform = self._perform
@@ -267,25 +274,6 @@ class World:
         if end is not None:
             self.network.close(end)
 
-    def _subscribe(self, site: Site, effect: Effect) -> None:
-        assert type(effect) is orders.Subscribe
-        self.scheduler.after(self._broker_delay, self._grant, site, site.life, effect.filters)
-
-    def _grant(self, site: Site, life: int, filters: tuple[str, ...]) -> None:
-        if site.life == life:
-            site.broker.grant(filters)
-            self.scheduler.after(
-                self._broker_delay, self._hear, site, life, events.Granted(filters)
-            )
-
-    def _unsubscribe(self, site: Site, effect: Effect) -> None:
-        assert type(effect) is orders.Unsubscribe
-        self.scheduler.after(self._broker_delay, self._withdraw, site, site.life, effect.filters)
-
-    def _withdraw(self, site: Site, life: int, filters: tuple[str, ...]) -> None:
-        if site.life == life:
-            site.broker.withdraw(filters)
-
     def _hear(self, site: Site, life: int, event: events.Event) -> None:
         """Something comes from the broker, for the agent that ran when it left."""
         if site.life == life:
@@ -297,15 +285,19 @@ class World:
         assert type(effect) is orders.Deliver
         if effect.publication.qos:
             self.safekeeping.deliver(site, effect.publication)
-        else:
-            self._inject(site, effect.publication)
+        elif site.broker.connected:
+            self._hand_over(site, effect.publication, self.now + self._broker_delay)
 
-    def _inject(self, site: Site, publication: Publication) -> None:
+    def _release(self, site: Site, publication: Publication) -> None:
+        """A broker gives clients what its agent has published at QoS 1 or 2."""
+        self._hand_over(site, publication, self.now)
+
+    def _hand_over(self, site: Site, publication: Publication, at: float) -> None:
         entry = self.ledger.find(publication)
         for call in self.watchers.delivered:
             call(site, publication, entry)
         if entry is not None:
-            self.ledger.deliver(entry, site.place, self.now + self._broker_delay)
+            self.ledger.deliver(entry, site.place, at)
             what = ClientsReceived(entry.number, publication.topic, publication.hops)
             self.transcript.note(self.now, site.place, what)
 
@@ -383,7 +375,7 @@ class World:
             if queued is not None:
                 entry.captured = True
                 self.safekeeping.show(site, queued)
-        elif site.node is not None:
+        elif site.broker.connected:
             entry.captured = True
             event = events.Published(topic, payload, qos, retain)
             self.scheduler.after(self._broker_delay, self._hear, site, site.life, event)

@@ -25,6 +25,21 @@ def test_ways_that_do_not_fit_are_drawn_anew(monkeypatch):
         assert publish(wire, 2) == {3: [b"x"], 5: [b"x"]}
 
 
+def test_trees_that_do_not_fit_are_drawn_anew(monkeypatch):
+    monkeypatch.setattr(paths, "TREE_NODES_MAX", 8)
+    wire = settled(RING, (3, "g"), strategy="paths", redundancy=1)
+    for _ in range(2):
+        assert [publish(wire, place) for place in (1, 2, 4)] == [{3: [b"x"]}] * 3
+
+
+def test_entries_that_lead_the_same_ways_are_the_same():
+    wire = settled(RING, (3, "g"), strategy="paths")
+    strategy = wire.nodes[1]._strategy  # noqa: SLF001
+    one, other, wider = (strategy._entry("g", nodes) for nodes in ([3], [3], [3, 4]))  # noqa: SLF001
+    assert one.same_as(other)
+    assert not one.same_as(wider)
+
+
 def test_both_ways_around_a_ring_are_taken():
     wire = settled(RING, (3, "g"), strategy="paths", redundancy=2)
     assert publish(wire, 1) == {3: [b"x"]}

@@ -126,17 +126,42 @@ def test_an_agent_that_is_not_subscribed_is_seen():
     assert finish(played) == [expected]
 
 
-def test_deliveries_out_of_order_and_twice_are_seen():
-    played = play((6.0, Publish(0, "a/b", qos=1)))
-    played.run(7.0)
+def delivered(qos, *numbers, between=lambda broker: None, window=20):
+    """Let node 1 deliver publications in this order, something happen, and the first once more."""
+    publish = (6.0, Publish(0, "z", qos=qos, count=5, interval_s=0.1))
+    played = play(publish, disk=DiskOptions(window=window), until=7.0)
     receiver, entries = played.world.sites[1], played.world.ledger.entries
-    checker = guaranteed(played)
-    checker.delivered(receiver, publication(qos=1), entries[1])
-    checker.delivered(receiver, publication(qos=1), entries[0])
-    texts = [text.partition(" (")[0] for text in played.simulation.violations]
-    assert texts == [
-        "guaranteed: n1 delivers publication 1 after 1",
-        "guaranteed: n1 delivers publication 0 after 1",
+    for number in numbers:
+        guaranteed(played).delivered(receiver, publication(qos=qos), entries[number])
+    between(receiver.broker)
+    for number in sorted({*numbers}):
+        guaranteed(played).delivered(receiver, publication(qos=qos), entries[number])
+    return [text.partition(" (")[0] for text in played.simulation.violations]
+
+
+def test_deliveries_out_of_order_and_twice_are_seen():
+    assert delivered(1, 2, 1) == [
+        "guaranteed: n1 delivers publication 1 after 2",
+        "guaranteed: n1 delivers publication 1 again",
+        "guaranteed: n1 delivers publication 2 again",
+    ]
+
+
+def reconnect(broker):
+    broker.hang_up(7.0)
+    broker.connect()
+
+
+def test_only_a_new_connection_excuses_a_copy_at_qos_1_and_a_lost_session_one_at_qos_2():
+    assert delivered(1, 1, between=reconnect) == []
+    assert delivered(2, 1, between=reconnect) == ["guaranteed: n1 delivers publication 1 again"]
+    assert delivered(2, 1, between=lambda broker: broker.forget_agent(7.0)) == []
+
+
+def test_no_more_copies_are_excused_than_were_under_way():
+    assert delivered(1, 1, 2, between=reconnect, window=2) == []
+    assert delivered(1, 1, 2, 3, between=reconnect, window=2) == [
+        "guaranteed: n1 delivers more than 2 publications again"
     ]
 
 
@@ -148,6 +173,27 @@ def test_a_journal_that_goes_back_is_seen_unless_somebody_has_a_copy_of_it():
     played.run(6.0)
     guaranteed(played).told(played.world.sites[0], EpochRenewed(9))
     assert finish(played) == []
+
+
+def promised_after_a_clone(seconds):
+    """Publish at the original so long after a copy of it has started, and was told to halt."""
+    publish = (6.0 + seconds, Publish(0, "a/b", qos=1))
+    played = play((6.0, Clone(0, near=1)), publish)
+    assert finish(played, until=40.0) == []
+    return guaranteed(played).summary().promised
+
+
+def test_nothing_is_promised_while_two_nodes_have_one_id_and_all_again_when_that_is_settled():
+    assert promised_after_a_clone(1.0) == 0
+    assert promised_after_a_clone(20.0) == 1
+
+
+def test_a_new_epoch_owes_what_is_published_in_it():
+    publish = [(at, Publish(0, "a/b", qos=1)) for at in (26.0, 28.0)]
+    played = play((6.0, Clone(0, near=1)), *publish, until=27.0)
+    guaranteed(played).told(played.world.sites[0], EpochRenewed(9))
+    assert finish(played, until=40.0) == []
+    assert guaranteed(played).summary().promised == 1
 
 
 @pytest.mark.parametrize("options", [{"disk": None}, {}])

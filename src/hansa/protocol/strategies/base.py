@@ -91,6 +91,7 @@ class Fact(StrEnum):
     REDUNDANCY_FILLED = "as many parents as the redundancy says, where so many lead to the core"
     TABLES_AGREE = "a parent has as children those that have it as parent"
     MINIMAL = "a member has a reason: clients, a child, or being the core"
+    OWN_WAYS = "copies take the shortest ways from their own origin to all who want them, no others"
     FOLLOWS_DATABASE = "all ways follow from the database: they are right when all hold the same"
 
 

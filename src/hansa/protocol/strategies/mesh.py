@@ -34,7 +34,7 @@ GROUPS_PER_FRAME_MAX = 200
 class Mesh:
     """One node's part in the meshes of all groups."""
 
-    facts: ClassVar[frozenset[Fact]] = frozenset(Fact) - {Fact.FOLLOWS_DATABASE}
+    facts: ClassVar[frozenset[Fact]] = frozenset(Fact) - {Fact.FOLLOWS_DATABASE, Fact.OWN_WAYS}
 
     def __init__(self, around: Surroundings) -> None:
         """Start alone."""

@@ -5,10 +5,12 @@ each receiver is used as well, that shares no link with the first where the map 
 loss of any one link loses nothing, not even for a moment.
 """
 
-from functools import partial
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar
 
 from hansa.protocol.forwarding import Entry
-from hansa.protocol.strategies.base import Surroundings
+from hansa.protocol.strategies.base import Fact, Surroundings
 from hansa.protocol.strategies.from_map import FromMap
 from hansa.protocol.vocabulary import Group, LinkId, NodeId
 from hansa.protocol.ways import Tree, shortest_ways, two_ways
@@ -16,9 +18,28 @@ from hansa.protocol.ways import Tree, shortest_ways, two_ways
 PAIRS_MAX = 65_536
 """Pairs of origin and receiver whose ways are remembered; when full, all are drawn anew."""
 
+TREE_NODES_MAX = 1_000_000
+"""Nodes of all trees that are remembered, about 100 MB; when full, all are drawn anew."""
+
+
+@dataclass(frozen=True, slots=True)
+class WaysTo:
+    """From an origin to the links over which its copies go on to these nodes. Equal ones lead the
+    same ways."""
+
+    look_up: Callable[[tuple[NodeId, ...], NodeId], tuple[LinkId, ...]]
+    wanters: tuple[NodeId, ...]
+    drawing: int
+
+    def __call__(self, origin: NodeId) -> tuple[LinkId, ...]:
+        """Look them up, or draw them."""
+        return self.look_up(self.wanters, origin)
+
 
 class Paths(FromMap):
     """One node's part in the ways of all origins."""
+
+    facts: ClassVar[frozenset[Fact]] = FromMap.facts | {Fact.OWN_WAYS}
 
     def __init__(self, around: Surroundings) -> None:
         """Start alone."""
@@ -28,20 +49,25 @@ class Paths(FromMap):
         """Per origin its tree, and what is below this node there."""
         self._hops: dict[tuple[NodeId, NodeId], tuple[NodeId, ...]] = {}
         """Per origin and receiver, where this node sends a copy; only for two ways."""
+        self._drawing = 0
 
     def _draw(self) -> None:
+        self._drawing += 1
         self._trees.clear()
         self._hops.clear()
 
     def _entry(self, group: Group, wanters: list[NodeId]) -> Entry:
-        ways = partial(self._links_to, wanters)
+        ways = WaysTo(self._links_to, tuple(wanters), self._drawing)
         return Entry(group, True, neighbours=ways(self._self), ways=ways)
 
-    def _links_to(self, wanters: list[NodeId], origin: NodeId) -> tuple[LinkId, ...]:
+    def _links_to(self, wanters: tuple[NodeId, ...], origin: NodeId) -> tuple[LinkId, ...]:
         """Return the links over which a copy goes on to these nodes."""
-        if origin not in self._around.graph.reachable:
+        reachable = self._around.graph.reachable
+        if origin not in reachable:
             return ()  # it is gone, and so are its ways
         if origin not in self._trees:
+            if (len(self._trees) + 1) * len(reachable) > TREE_NODES_MAX:
+                self._trees.clear()
             tree = shortest_ways(self._around.graph, origin)
             self._trees[origin] = tree, tree.below(self._self)
         hops: dict[NodeId, None] = {}

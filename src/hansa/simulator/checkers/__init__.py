@@ -5,12 +5,15 @@ loop, parents nearer, bounded, cost. The others hold when the federation has had
 rest.
 """
 
+from hansa.protocol.strategies import strategy_of
+from hansa.protocol.strategies.base import Fact
 from hansa.simulator.checkers.announcements import Cost, ParentsNearer
 from hansa.simulator.checkers.base import Checker
 from hansa.simulator.checkers.bounded import Bounded
 from hansa.simulator.checkers.guarantees import Guaranteed
 from hansa.simulator.checkers.publications import AtMostOnce, Completeness, NoLoop, NoPhantom
 from hansa.simulator.checkers.rest import AtRest
+from hansa.simulator.checkers.ways import OwnWays
 from hansa.simulator.convergence import Tracker
 from hansa.simulator.structure import Structure
 from hansa.simulator.world import World
@@ -25,6 +28,7 @@ __all__ = [
     "Guaranteed",
     "NoLoop",
     "NoPhantom",
+    "OwnWays",
     "ParentsNearer",
     "all_checkers",
 ]
@@ -33,7 +37,10 @@ __all__ = [
 def all_checkers(
     world: World, violations: list[str], tracker: Tracker, structure: Structure
 ) -> list[Checker]:
-    """Return one of each but those that are measurements, too: the cost and the guarantee."""
+    """Return one of each that the strategy promises, but those that are measurements, too: the cost
+    and the guarantee."""
+    facts = strategy_of(world.options.protocol.strategy).facts
+    own_ways = [OwnWays(world, violations, tracker)] if Fact.OWN_WAYS in facts else []
     return [
         NoPhantom(world, violations),
         AtMostOnce(world, violations),
@@ -42,4 +49,5 @@ def all_checkers(
         Completeness(world, violations, tracker),
         AtRest(world, violations, tracker, structure),
         Bounded(world, violations),
+        *own_ways,
     ]

@@ -4,18 +4,22 @@ It holds for what is published after the publisher's node has confirmed the rece
 as long as clients there want it, whatever their filters are meanwhile; as long as the disks of both
 survive, the broker keeps the agent's session, and nobody runs with a copy of either's identity.
 What a bounded journal had to drop is reported, and only that.
+
+Once means: QoS 2 comes a second time only after the broker has lost the agent's session, QoS 1 only
+after the two had to connect anew, and not more of them than were under way. Order is that of first
+deliveries, at each QoS: a broker holds QoS 2 back until it is released, and may let QoS 1 pass.
 """
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from hansa.protocol.effects import EpochRenewed, Gap, Halt, Rekey, Repaired
+from hansa.protocol.effects import EpochRenewed, Gap, Repaired
 from hansa.protocol.node import Node
 from hansa.protocol.records import InterestRecord, Record
 from hansa.protocol.topics import matches, split_share
 from hansa.protocol.vocabulary import NodeId, Publication
 from hansa.simulator.checkers.base import Checker
-from hansa.simulator.convergence import Tracker
+from hansa.simulator.convergence import Tracker, allowance
 from hansa.simulator.ledger import Entry
 from hansa.simulator.result import Guarantee
 from hansa.simulator.site import Site
@@ -52,9 +56,11 @@ class Guaranteed(Checker):
         super().__init__(world, violations)
         self._tracker = tracker
         self._promises: list[Promise] = []
-        self._doubtful: set[NodeId] = set()
-        self._twins: set[NodeId] = set()
-        self._newest: dict[tuple[int, NodeId, NodeId], int] = {}
+        self._doubt_until: dict[NodeId, float] = {}
+        self._settling = allowance(world.options)
+        self._newest: dict[tuple[int, NodeId, NodeId, int], int] = {}
+        self._seen: dict[tuple[int, int], tuple[int, float]] = {}
+        self._copies: dict[tuple[int, int], int] = {}
         self._counting: dict[tuple[NodeId, NodeId, str], int] = {}  # lapses when it began
         self._gaps: dict[tuple[NodeId, NodeId], list[Gap]] = {}
         self._started: dict[int, float] = {}
@@ -63,15 +69,29 @@ class Guaranteed(Checker):
     def started(self, site: Site) -> None:
         """It has to subscribe anew; and there may be another with its id."""
         self._started[site.place] = self.world.now
+        self._doubt_twins(site)
+
+    def stopped(self, site: Site) -> None:
+        """If it was one of two, the other may have the id for itself now."""
+        self._doubt_twins(site)
+
+    def _doubt_twins(self, site: Site) -> None:
+        """While two nodes have one id, and until all have settled for one of them, nothing is
+        promised to or by either: each has taken or published what the other does not know of."""
         if any(other.memory.id == site.memory.id for other in self.world.sites if other != site):
-            self._twins.add(site.memory.id)
+            self._doubt_until[site.memory.id] = self.world.now + self._settling
+
+    def _in_doubt(self, at: float, *nodes: NodeId) -> bool:
+        """Whether what was published then, by or to one of these, may have suffered from that."""
+        return any(at <= self._doubt_until.get(node, -1.0) for node in nodes)
 
     def told(self, site: Site, news: object) -> None:
-        """With two nodes of one id, nothing is promised to or by either."""
-        if isinstance(news, Rekey | Halt | EpochRenewed):
-            self._doubtful.add(site.memory.id)
-            if isinstance(news, EpochRenewed) and site.memory.id not in self._twins:
+        """Who finds that its journal was a copy owes nothing of that, and all that comes after."""
+        if isinstance(news, EpochRenewed):
+            if site.memory.id not in self._doubt_until:
                 self.fail(f"n{site.place} has lost a part of its journal")
+            settled = self._doubt_until.get(site.memory.id, 0.0)
+            self._doubt_until[site.memory.id] = max(settled, self.world.now)
         elif isinstance(news, Repaired):
             self._repaired += news.count
         elif isinstance(news, Gap):
@@ -81,7 +101,7 @@ class Guaranteed(Checker):
     def _judge(self, site: Site, gap: Gap) -> None:
         """Only what retention dropped may be missing, unless somebody's past is in doubt."""
         origins = [other for other in self.world.sites if other.memory.id == gap.origin]
-        if {site.memory.id, gap.origin} & self._doubtful or not origins:
+        if {site.memory.id, gap.origin} & self._doubt_until.keys() or not origins:
             return
         if gap.reason == "retention" and not any(other.memory.disk.dropped for other in origins):
             self.fail(f"n{site.place} misses what n{origins[0].place} has: {gap}")
@@ -114,9 +134,9 @@ class Guaranteed(Checker):
 
     def _judge_subscription(self, site: Site, other: Site, entry: Entry) -> None:
         """Complain if an agent is not subscribed to what another node counts on."""
-        since = max(site.broker.lost_at, self._started.get(site.place, 0.0))
-        ids = {site.memory.id, other.memory.id}
-        doubtful = ids & (self._doubtful | self._twins)
+        broker = site.broker
+        since = max(broker.lost_at, broker.refuses_until, self._started.get(site.place, 0.0))
+        doubtful = self._in_doubt(entry.at, site.memory.id, other.memory.id)
         if site.active and self.world.now > since + SUBSCRIBE_S and not doubtful:
             what = f"what n{other.place} counts on"
             self.fail(f"n{site.place} is not subscribed to {entry.topic}, {what}")
@@ -125,13 +145,30 @@ class Guaranteed(Checker):
         """Nothing comes twice, and nothing before what its origin published earlier."""
         if publication.qos == 0 or entry is None or self.world.options.disk is None:
             return
-        stream = (site.place, site.memory.id, publication.origin)
-        newest = self._newest.get(stream, -1)
-        if {site.memory.id, publication.origin} & self._doubtful:
+        seen = self._seen.get((site.place, entry.number))
+        self._seen[site.place, entry.number] = (site.broker.connections, site.broker.lost_at)
+        if self._in_doubt(entry.at, site.memory.id, publication.origin):
             return
+        if seen is not None:
+            self._judge_copy(site, entry, *seen)
+            return
+        stream = (site.place, site.memory.id, publication.origin, publication.qos)
+        newest = self._newest.get(stream, -1)
         if entry.number <= newest:
             self.fail(f"n{site.place} delivers publication {entry.number} after {newest}")
         self._newest[stream] = entry.number
+
+    def _judge_copy(self, site: Site, entry: Entry, connections: int, lost_at: float) -> None:
+        """Complain about what comes again without a reason, or too often for its reason."""
+        broker, disk = site.broker, self.world.options.disk
+        assert disk is not None
+        excused = broker.lost_at > lost_at if entry.qos == 2 else broker.connections > connections
+        meeting = (site.place, broker.connections)
+        self._copies[meeting] = self._copies.get(meeting, 0) + 1
+        if not excused:
+            self.fail(f"n{site.place} delivers publication {entry.number} again")
+        elif self._copies[meeting] > disk.window:
+            self.fail(f"n{site.place} delivers more than {disk.window} publications again")
 
     def finished(self) -> None:
         """All that was promised has come, where it still can be wanted."""
@@ -163,7 +200,7 @@ class Guaranteed(Checker):
         return (
             promise.entry.captured
             and ids == (promise.origin, promise.receiver)
-            and not self._doubtful.intersection(ids)
+            and not self._in_doubt(promise.entry.at, *ids)
             and receiver.broker.lapses(promise.entry.topic) == promise.lapses
             and part is not None
             and receiver in part.sites

@@ -7,6 +7,7 @@ from hansa.simulator.convergence import Tracker
 from hansa.simulator.ledger import Entry
 from hansa.simulator.network import REORDER_FACTOR, End
 from hansa.simulator.site import Site
+from hansa.simulator.truth import Component
 from hansa.simulator.world import World
 
 
@@ -30,7 +31,8 @@ class NoPhantom(Checker):
 
 
 class AtMostOnce(Checker):
-    """A broker gets a publication at most once. An agent's crash ends what it can remember."""
+    """A broker gets a publication at most once. An agent's crash ends what it can remember, unless
+    it has a disk: then QoS 1 and 2 have a promise of their own (see `guarantees`)."""
 
     name = "at most once"
 
@@ -41,6 +43,8 @@ class AtMostOnce(Checker):
 
     def delivered(self, site: Site, publication: Publication, entry: Entry | None) -> None:
         """Look whether this life of the agent has delivered it before."""
+        if publication.qos and self.world.options.disk:
+            return
         seen = self._seen.setdefault((site.place, site.life), set())
         if entry is not None and entry.number in seen:
             self.fail(f"n{site.place} delivers publication {entry.number} again")
@@ -73,14 +77,10 @@ class NoLoop(Checker):
             self.fail(f"publication {name} travels {publication.hops} hops at {link}")
 
 
-class Completeness(Checker):
-    """What is published at QoS 0 while all is right, and nothing happens until it could have
-    arrived, reaches every broker that wants it. (QoS 1 and 2: see `guarantees`.)
-
-    Where ways follow from the database, a change of that (a round-trip time) is something, too.
-    """
-
-    name = "completeness"
+class Undisturbed(Checker):
+    """Looks at what is published at QoS 0 while all is right, if nothing happens until it could
+    have arrived. Where ways follow from the database, a change of that (a round-trip time) is
+    something, too."""
 
     def __init__(self, world: World, violations: list[str], tracker: Tracker) -> None:
         """Ask the tracker whether all is right."""
@@ -93,13 +93,16 @@ class Completeness(Checker):
         self._lossless = links.loss == 0
         self.checked = 0
 
+    def judge(self, entry: Entry, part: Component, wanted: tuple[int, ...]) -> None:
+        """It must have arrived at these places."""
+
     def published(self, entry: Entry) -> None:
         """Look again when it must have arrived."""
         if (
             self._lossless
             and not entry.qos
             and self._tracker.holds
-            and self.world.sites[entry.place].active
+            and self.world.sites[entry.place].served
         ):
             self.world.scheduler.after(self._transit, self._verify, entry, self._moment())
 
@@ -107,12 +110,23 @@ class Completeness(Checker):
         return self._tracker.disturbances, self._tracker.ways_mark()
 
     def _verify(self, entry: Entry, moment: object) -> None:
-        if self._moment() != moment:
+        part = self._tracker.truth.component_of(self.world.sites[entry.place])
+        if self._moment() != moment or part is None:
             return
         self.checked += 1
-        part = self._tracker.truth.component_of(self.world.sites[entry.place])
-        within = {site.place for site in part.sites} if part else set()
-        missing = [p for p in entry.wanted if p in within and p not in entry.arrivals]
+        served = {site.place for site in part.sites if site.served}
+        self.judge(entry, part, tuple(place for place in entry.wanted if place in served))
+
+
+class Completeness(Undisturbed):
+    """What is published undisturbed reaches every broker that wants it. (QoS 1 and 2: see
+    `guarantees`.)"""
+
+    name = "completeness"
+
+    def judge(self, entry: Entry, part: Component, wanted: tuple[int, ...]) -> None:
+        """Look who misses it."""
+        missing = [place for place in wanted if place not in entry.arrivals]
         if missing:
             places = ", ".join(f"n{place}" for place in missing)
             what = f"publication {entry.number} on {entry.topic} from n{entry.place}"

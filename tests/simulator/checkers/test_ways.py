@@ -1,0 +1,61 @@
+"""Ways that are not the promised ones, made by hand: each kind must be noticed."""
+
+import pytest
+from tests.simulator.worlds import Played
+
+from hansa.protocol.settings import Metric, ProtocolSettings
+from hansa.simulator.actions import Publish, Subscribe
+from hansa.simulator.checkers import OwnWays
+
+WANTED = [(0.0, Subscribe(2, "a")), (5.0, Publish(0, "a"))]
+
+
+def judged(*arcs, **settings):
+    """Let a publication of node 0 in a ring of six, wanted by node 2, go over these arcs; return
+    the complaints without time and seed."""
+    played = Played("ring:6", WANTED, protocol=ProtocolSettings(strategy="paths", **settings))
+    played.run(5.9)
+    assert played.simulation.violations == []
+    complaints: list[str] = []
+    checker = OwnWays(played.world, complaints, played.simulation.tracker)
+    entry = played.world.ledger.entries[0]
+    part = played.simulation.tracker.truth.component_of(played.world.sites[0])
+    checker._arcs[0] = dict.fromkeys(arcs)  # noqa: SLF001
+    checker.judge(entry, part, entry.wanted)
+    return [text.partition(" from n0 ")[2].rpartition(" (")[0] for text in complaints]
+
+
+SHORT, LONG = [(0, 1), (1, 2)], [(0, 5), (5, 4), (4, 3), (3, 2)]
+
+
+@pytest.mark.parametrize(
+    ("arcs", "problem"),
+    [
+        (SHORT, []),
+        (LONG, ["takes 4 hops to n2, it is 2 away"]),
+        ([*SHORT, (2, 3)], ["ends at n3, where nobody wants it"]),
+        ([*SHORT, *LONG], [f"reaches a node by two ways: {sorted([*SHORT, *LONG])}"]),
+    ],
+)
+def test_one_way_is_the_shortest_and_there_is_no_other(arcs, problem):
+    assert judged(*arcs, redundancy=1) == problem
+
+
+def test_by_round_trips_only_the_shape_can_be_judged():
+    assert judged(*LONG, redundancy=1, metric=Metric.RTT) == []
+
+
+def test_two_ways_bear_the_loss_of_any_link():
+    assert judged(*SHORT, *LONG, redundancy=2) == []
+    assert judged(*SHORT, redundancy=2) == ["would miss n2 without the link n0-n1"]
+
+
+def test_where_filters_share_a_group_others_get_it_too():
+    assert judged(*SHORT, (2, 3), redundancy=1, group_depth=1) == []
+
+
+def test_a_strategy_that_promises_no_ways_of_its_own_is_not_judged_by_them():
+    for strategy, judges in (("paths", True), ("tree-flood", False)):
+        played = Played("ring:6", protocol=ProtocolSettings(strategy=strategy))
+        watchers = played.world.watchers.forwarded
+        assert any(isinstance(call.__self__, OwnWays) for call in watchers) == judges
