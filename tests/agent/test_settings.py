@@ -151,7 +151,7 @@ def test_a_password_is_not_shown():
         ("mode = 'mqtt-fed'\n[broker]\nobserver = 'embedded'", "needs a broker with MQTT 5"),
         ("[mqtt_fed]\nid = -1", "[mqtt_fed] id must be from 0 to 4294967295, not -1"),
         ("[mqtt_fed]\nredundancy = 0", "[mqtt_fed] redundancy must be from 1 to 16, not 0"),
-        ("[mqtt_fed]\nannounce_interval = 0", "[mqtt_fed] announce_interval must be above 0"),
+        ("[mqtt_fed]\nannounce_interval = 0", "[mqtt_fed] announce_interval must be at least 1 second"),
         ("[mqtt_fed]\nneighbours = ['a:1']", "neighbour 'a:1': write it as id@host:port"),
         ("[mqtt_fed]\nneighbours = ['1@a', '1@b']", "neighbour '1@b': the id 1 is there twice"),
         ("[mqtt_fed]\nid = 1\nneighbours = ['1@a']", "neighbours: 1 is this node's own id"),

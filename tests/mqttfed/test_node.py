@@ -37,7 +37,8 @@ def test_as_core():
     core = node()
     core.handle(Received(BEACON + "t", b""), 0.0)
     core.handle(received(Membership(5, 1_000, 2)), 0.1)
-    assert core.view() == {"t": TopicView(5, (), (2,), wanted=True)}
+    assert core.view(0.1) == {"t": TopicView(5, (), (2,), wanted=True)}
+    assert core.view(30.2) == {"t": TopicView(5, (), (), wanted=True)}  # it was heard no more
     first, second = Routed(5, 1_000_000, 5, b"x"), Routed(5, 1_000_001, 5, b"y")
     assert core.handle(Received(FEDERATED + "t", b"x"), 0.2) == [Send(2, "t", first)]
     assert core.handle(Received(FEDERATED + "t", b"y"), 0.2) == [Send(2, "t", second)]
@@ -77,7 +78,7 @@ def test_interest_that_no_beacon_tells_counts_as_much():
     told = quiet.handle(InterestChanged(added=("t",)), 0.0)
     assert told[0] == CoreChanged("t", 5)
     assert quiet.handle(InterestChanged(removed=("t",)), 1.0) == [CoreChanged("t", None)]
-    assert quiet.view() == {}
+    assert quiet.view(1.0) == {}
 
 
 @pytest.mark.parametrize(
@@ -113,7 +114,7 @@ def test_what_ended_before_a_message_came_is_not_used_for_it():
     late.handle(ANNOUNCED, 0.0)
     told = late.handle(Received(FEDERATED + "t", b"x"), 30.0)
     assert told == [CoreChanged("t", None), LeftAside("no core is known")]
-    assert (late.view(), late.next_deadline()) == ({}, None)
+    assert (late.view(30.0), late.next_deadline()) == ({}, None)
 
 
 @given(st.lists(st.tuples(st.sampled_from(PREFIXES), st.binary(max_size=40)), max_size=30))
@@ -185,7 +186,7 @@ def test_every_subscriber_gets_what_anybody_publishes_once(seed, count, redundan
     world = Federation(connected(count, count // 2, chance), redundancy, chance)
     wanting = chance.sample(range(count), chance.randint(1, count))
     world.pass_time(25.0, wanting)
-    cores = {view["t"].core for view in (node.view() for node in world.nodes.values())}
+    cores = {view["t"].core for view in (node.view(world.now) for node in world.nodes.values())}
     assert cores == {min(wanting)}
     for name in world.nodes:
         world.do(name, Received(FEDERATED + "t", b"%d" % name))
@@ -199,7 +200,7 @@ def test_when_the_core_dies_another_takes_over():
     world.pass_time(25.0, [0, 1, 3])
     del world.nodes[0]
     world.pass_time(60.0, [1, 3])
-    assert {node.view()["t"].core for node in world.nodes.values()} == {1}
+    assert {node.view(world.now)["t"].core for node in world.nodes.values()} == {1}
     world.do(2, Received(FEDERATED + "t", b"x"))
     world.settle()
     assert world.delivered == {(1, b"x"): 1, (3, b"x"): 1}

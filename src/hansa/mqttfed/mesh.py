@@ -80,10 +80,14 @@ class TopicMesh:
         """The ways to the core."""
         return self.state.parents if isinstance(self.state, Following) else ()
 
+    def children_now(self, now: float) -> tuple[int, ...]:
+        """The members behind us, ascending."""
+        return tuple(sorted(child for child, until in self.children.items() if now < until))
+
     def ways(self, sender: int | None, now: float) -> list[int]:
         """Where a publication goes from here: to all parents and children but its sender."""
-        children = [child for child, until in self.children.items() if now < until]
-        return [way for way in sorted({*self.parents, *children}) if way != sender]
+        ways = {*self.parents, *self.children_now(now)}
+        return [way for way in sorted(ways) if way != sender]
 
     # ------------------------------------------------------------ what happens
 

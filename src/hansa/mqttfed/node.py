@@ -98,12 +98,10 @@ class FedNode:
             self._is_stale = False
         return self._deadline
 
-    def view(self) -> dict[str, TopicView]:
+    def view(self, now: float) -> dict[str, TopicView]:
         """Return what is known of every topic."""
         return {
-            topic: TopicView(
-                mesh.core, mesh.parents, tuple(sorted(mesh.children)), mesh.has_interest
-            )
+            topic: TopicView(mesh.core, mesh.parents, mesh.children_now(now), mesh.has_interest)
             for topic, mesh in sorted(self._meshes.items())
         }
 

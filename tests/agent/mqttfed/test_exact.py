@@ -105,3 +105,14 @@ def test_what_is_too_large_for_the_broker_is_counted_and_the_next_one_arrives(ru
 
     counted = +run(work, "max_packet_size 2000").one.counters
     assert counted == {"dropped: the broker cannot take it": 1}
+
+
+def test_what_cannot_be_sent_makes_room_for_what_waits(run, monkeypatch):
+    monkeypatch.setattr(exact, "UNDER_WAY_MAX", 1)
+
+    async def work(pair: Pair) -> None:
+        for payload in (bytes(3_000), bytes(3_000), b"end"):
+            pair.one.publish("t/a", payload)
+        await until(lambda: pair.received == [b"end"], "the last one")
+
+    run(work, "max_packet_size 2000")

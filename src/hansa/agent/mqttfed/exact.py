@@ -32,6 +32,8 @@ class ExactClient:
         `status` why there is no connection, and an empty text when there is one."""
         self.counters: Counter[str] = Counter()
         self.connection = connection(self._told)
+        self.problem = "not connected yet"
+        """Why it is of no use now; empty if it is."""
         self._status = status
         self._filters = filters
         self._received = received
@@ -62,21 +64,22 @@ class ExactClient:
             case effects.Subscribed(subscriptions=asked, reasons=reasons):
                 for wish, reason in zip(asked, reasons, strict=True):
                     if reason >= REFUSED:
-                        self._status(f"the broker refuses {wish.topic_filter!r}")
+                        self._say(f"the broker refuses {wish.topic_filter!r}")
             case effects.ConnectRefused() | effects.Disconnected() | effects.ProtocolViolation():
                 self._part(effect.text)
             case effects.NotSent(batch=unsent, reason=reason):
                 self.counters["dropped: the broker cannot take it"] += len(unsent)
                 self._under_way -= {p.packet_id for p in unsent if not isinstance(p, tuple)}
+                self._send()  # there is room for others
             case _:
                 pass
 
     def _greet(self, version: Version) -> None:
         if self._filters and version is not Version.V5:
-            self._status("mqtt-fed needs a broker with MQTT 5: without No Local echoes would loop")
+            self._say("mqtt-fed needs a broker with MQTT 5: without No Local echoes would loop")
             return
         self._is_online = True
-        self._status("")
+        self._say("")
         if self._filters:
             wishes = tuple(
                 packets.Subscription(name, qos=2, no_local=True, retain_handling=2)
@@ -91,7 +94,11 @@ class ExactClient:
         self._waiting.clear()
         self._under_way.clear()
         self._accepted.clear()
-        self._status(reason)
+        self._say(reason)
+
+    def _say(self, problem: str) -> None:
+        self.problem = problem
+        self._status(problem)
 
     def _send(self) -> None:
         session = self.connection.session

@@ -184,7 +184,7 @@ class FedAgent:
         }
 
     def _ready(self) -> Answer:
-        problem = self._own.connection.problem
+        problem = self._own.problem
         return as_json({"ready": not problem, "problem": problem}, 503 if problem else 200)
 
     def status(self) -> dict[str, object]:
@@ -195,7 +195,7 @@ class FedAgent:
             "version": __version__,
             "mode": "mqtt-fed",
             "node": self._settings.mqtt_fed.id,
-            "brokers": {name: client.connection.problem for name, client in clients.items()},
-            "topics": {topic: asdict(view) for topic, view in self._node.view().items()},
+            "brokers": {name: client.problem for name, client in clients.items()},
+            "topics": {topic: asdict(view) for topic, view in self._node.view(self._now()).items()},
             "counters": dict(counters),
         }

@@ -33,9 +33,10 @@ def check_mqtt_fed(given: MqttFedSettings) -> None:
         raise UsageError(
             f"[mqtt_fed] redundancy must be from 1 to {REDUNDANCY_MAX}, not {given.redundancy}"
         )
-    if given.announce_interval <= 0:
+    if given.announce_interval < 1:  # else the numbers of a life would outrun those of the next
         raise UsageError(
-            f"[mqtt_fed] announce_interval must be above 0 seconds, not {given.announce_interval}"
+            "[mqtt_fed] announce_interval must be at least 1 second, by which announcements are"
+            f" numbered, not {given.announce_interval}"
         )
     if given.id in parse_neighbours(given):
         raise UsageError(f"[mqtt_fed] neighbours: {given.id} is this node's own id")
