@@ -61,6 +61,8 @@ class LocalNode:
     link_port: int
     admin_port: int
     directory: Path
+    settings: dict[str, str] = field(default_factory=dict)
+    """Environment variables for its agent alone."""
     agent: asyncio.subprocess.Process | None = field(default=None, init=False)
 
     @property
@@ -208,6 +210,7 @@ class LocalFederation:
         broker_port = self._gate_ports[number] if self.gates else node.broker.port
         environment = {
             **self.settings,
+            **node.settings,
             "HANSA_NAME": node.name,
             "HANSA_STATE": str(node.directory / "agent"),
             "HANSA_BROKER_PORT": str(broker_port),
