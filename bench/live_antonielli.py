@@ -157,9 +157,8 @@ async def _play(
     meter = asyncio.create_task(_watch_cpu([*pids_of(running).values()]))
     for writer in writers:
         writer.go()
-    await until(
-        lambda: sum(each.arrivals for each in readers) >= expected, count / PER_SECOND[count] + LAST_S
-    )
+    patience = count / PER_SECOND[count] + LAST_S
+    await until(lambda: sum(each.arrivals for each in readers) >= expected, patience)
     meter.cancel()
     shares = (await asyncio.gather(meter, return_exceptions=True))[0]
     await asyncio.sleep(SYS_S)

@@ -125,3 +125,25 @@ def test_the_death_of_either_agent_is_noticed_at_once_and_healed(scene):
     eventually(lambda: is_installed(again), "linked again")
     first.close()
     again.says('reason="the neighbour\'s agent has gone"')
+
+
+def test_a_broker_that_takes_only_small_publications_is_named_and_given_smaller_ones(scene):
+    """Mosquitto drops larger ones without a word, and tells no limit."""
+    one, two = scene.broker("message_size_limit 4000"), scene.broker()
+    first = beside(scene, one)
+    second = beside(scene, two, one)
+    eventually(lambda: is_installed(first) and is_installed(second), "linked")
+    subscriber = scene.client(one.port).subscribe("large/#")
+    eventually(lambda: is_installed(first, "large/#"), "installed")
+    publisher = scene.client(two.port)
+    publisher.publish("large/a", b"x" * 3_900, b"y" * 3_900, b"z" * 3_900)  # together too large
+    for agent in (first, second):
+        agent.says("message_size_limit is below [link.mqtt] chunk_bytes")
+    first.close()
+    second.close()
+    first = beside(scene, one, link_mqtt_chunk_bytes=2_000)
+    second = beside(scene, two, one, link_mqtt_chunk_bytes=2_000)
+    eventually(lambda: is_installed(first, "large/#") and is_installed(second), "linked again")
+    publisher.publish("large/a", b"x" * 3_900, b"y" * 3_900, b"end")
+    received = [payload[:1] for _, payload in subscriber.wait_for(b"end")]
+    assert received[-3:] == [b"x", b"y", b"e"]

@@ -240,6 +240,7 @@ def link_access(settings: AgentSettings, client_id: str) -> Access:
         given.username or None,
         given.password or None,
         tls_context("link.mqtt", given),
+        given.chunk_bytes,
     )
 
 

@@ -128,7 +128,10 @@ def test_a_publication_that_the_broker_lost_ends_both_ends():
         two.give(one)
 
     one, two = play(work)
-    reason = "the broker lost 2 publications of this link"
+    reason = (
+        "the broker lost 2 publications of this link: its max_queued_messages is too small, or its"
+        " message_size_limit is below [link.mqtt] chunk_bytes"
+    )
     assert two.protocol.lost == [reason]
     assert one.protocol.lost == [f"closed by the other side: {reason}"]
     assert two.protocol.taken == b"x"

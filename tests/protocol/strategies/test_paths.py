@@ -1,5 +1,7 @@
 """Paths: what is remembered is bounded, and an origin that is gone has no ways."""
 
+from typing import Any
+
 from tests.protocol.federation import RING, SQUARE, link_of, publish, settled
 
 from hansa.protocol.effects import Send
@@ -34,7 +36,7 @@ def test_trees_that_do_not_fit_are_drawn_anew(monkeypatch):
 
 def test_entries_that_lead_the_same_ways_are_the_same():
     wire = settled(RING, (3, "g"), strategy="paths")
-    strategy = wire.nodes[1]._strategy  # noqa: SLF001
+    strategy: Any = wire.nodes[1]._strategy  # noqa: SLF001
     one, other, wider = (strategy._entry("g", nodes) for nodes in ([3], [3], [3, 4]))  # noqa: SLF001
     assert one.same_as(other)
     assert not one.same_as(wider)

@@ -20,6 +20,7 @@ def judged(*arcs, **settings):
     checker = OwnWays(played.world, complaints, played.simulation.tracker)
     entry = played.world.ledger.entries[0]
     part = played.simulation.tracker.truth.component_of(played.world.sites[0])
+    assert part is not None
     checker._arcs[0] = dict.fromkeys(arcs)  # noqa: SLF001
     checker.judge(entry, part, entry.wanted)
     return [text.partition(" from n0 ")[2].rpartition(" (")[0] for text in complaints]
@@ -57,5 +58,5 @@ def test_where_filters_share_a_group_others_get_it_too():
 def test_a_strategy_that_promises_no_ways_of_its_own_is_not_judged_by_them():
     for strategy, judges in (("paths", True), ("tree-flood", False)):
         played = Played("ring:6", protocol=ProtocolSettings(strategy=strategy))
-        watchers = played.world.watchers.forwarded
-        assert any(isinstance(call.__self__, OwnWays) for call in watchers) == judges
+        calls = played.world.watchers.forwarded
+        assert any("OwnWays" in repr(call) for call in calls) == judges

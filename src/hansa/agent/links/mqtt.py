@@ -24,13 +24,13 @@ from hansa.agent.links.dialling import Dialler, Failed
 from hansa.agent.links.link import LINKS_MAX, Address, Listener
 from hansa.agent.links.mqtt_stream import (
     ACCEPT,
-    CHUNK_BYTES,
     CLOSE,
     OPEN,
     MqttStream,
     closed_because,
     closing,
 )
+from hansa.agent.links.settings import CHUNK_BYTES_MAX
 from hansa.agent.links.stream import WINDOW_BYTES, StreamLink
 from hansa.mqtt import effects, inputs, packets
 from hansa.mqtt.limits import Limits
@@ -64,6 +64,8 @@ class Access:
     """At the neighbours' brokers; the following as well."""
     password: str | None = field(default=None, repr=False)
     tls: ssl.SSLContext | None = None
+    chunk_bytes: int = CHUNK_BYTES_MAX
+    """Bytes of a link in one publication, at most."""
 
     def options(self, name: str, will: packets.Will) -> Options:
         """Return how one client of ours introduces itself."""
@@ -73,6 +75,10 @@ class Access:
     def broker_at(self, address: Address) -> BrokerAddress:
         """Return a neighbour's broker."""
         return BrokerAddress(address.host, address.port, self.username, self.password, self.tls)
+
+    def chunk_bytes_at(self, limits: Limits) -> int:
+        """Return the bytes of a link in one publication that a broker takes."""
+        return max(1, min(self.chunk_bytes, limits.packet_bytes_max - ENVELOPE_BYTES))
 
 
 class MqttLinks:
@@ -132,12 +138,13 @@ class _Call:
         """Call at once."""
         self.answer: asyncio.Future[StreamLink] = asyncio.get_running_loop().create_future()
         self._links = links
+        self._access = access
         self._address = address
         name, prefix = secrets.token_hex(8), access.prefix
         self._up, self._down = f"{prefix}/up/{name}", f"{prefix}/down/{name}"
         self._gone = f"{prefix}/gone"
         self._stream: MqttStream | None = None
-        self._chunk_bytes = CHUNK_BYTES
+        self._chunk_bytes = access.chunk_bytes
         self._asking: asyncio.TimerHandle | None = None
         self._ended = False
         options = access.options(f"link-{name}", packets.Will(self._up, closing("gone")))
@@ -160,7 +167,7 @@ class _Call:
             case effects.PublishReceived(batch):
                 self._receive(batch)
             case effects.Connected(limits=limits):
-                self._chunk_bytes = _chunk_bytes(limits)
+                self._chunk_bytes = self._access.chunk_bytes_at(limits)
                 wishes = (packets.Subscription(self._down), packets.Subscription(self._gone))
                 self._connection.order(inputs.Subscribe(wishes))
             case effects.Subscribed(reasons=reasons):
@@ -227,7 +234,7 @@ class _Porter:
         self._access = access
         self._failed = failed
         self._streams: dict[str, MqttStream] = {}
-        self._chunk_bytes = CHUNK_BYTES
+        self._chunk_bytes = access.chunk_bytes
         self._accepting = True
         will = packets.Will(f"{access.prefix}/gone", closing("gone"))
         options = access.options("links", will)
@@ -248,7 +255,7 @@ class _Porter:
             case effects.PublishReceived(batch):
                 self._receive(batch)
             case effects.Connected(limits=limits):
-                self._chunk_bytes = _chunk_bytes(limits)
+                self._chunk_bytes = self._access.chunk_bytes_at(limits)
                 wish = packets.Subscription(f"{self._access.prefix}/up/+")
                 self._connection.order(inputs.Subscribe((wish,)))
             case effects.Subscribed(subscriptions=wishes, reasons=reasons):
@@ -304,10 +311,6 @@ class _Porter:
     def _publish(self, name: str, payload: bytes) -> None:
         topic = f"{self._access.prefix}/down/{name}"
         self._connection.order(inputs.Publish([(topic, payload)]))
-
-
-def _chunk_bytes(limits: Limits) -> int:
-    return max(1, min(CHUNK_BYTES, limits.packet_bytes_max - ENVELOPE_BYTES))
 
 
 async def _leave(connection: Connection) -> None:

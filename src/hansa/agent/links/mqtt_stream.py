@@ -24,9 +24,6 @@ OPEN, ACCEPT, DATA, TAKEN, CLOSE = range(5)
 _NUMBER = struct.Struct(">BI")
 _NUMBERS = 1 << 32
 
-CHUNK_BYTES = 1 << 16
-"""Bytes of a stream in one publication, at most."""
-
 UNDER_WAY_MAX = 64
 """Publications that may be unconfirmed. Mosquitto queues 1,000 for a client unless told otherwise:
 enough for 15 neighbours that all fill theirs."""
@@ -56,9 +53,10 @@ class MqttStream(asyncio.Transport):
         protocol: asyncio.BufferedProtocol,
         publish: Callable[[bytes], None],
         ended: Callable[[], None],
-        chunk_bytes: int = CHUNK_BYTES,
+        chunk_bytes: int,
     ) -> None:
-        """Prepare; `ended` is called when the stream stands no more."""
+        """Prepare; `ended` is called when the stream stands no more. One publication has so many
+        bytes of it at most."""
         super().__init__()
         self._protocol = protocol
         self._publish = publish
@@ -110,7 +108,10 @@ class MqttStream(asyncio.Transport):
             return None
         if number != self._received % _NUMBERS:
             missing = (number - self._received) % _NUMBERS
-            raise InvalidFrame(f"the broker lost {missing} publications of this link")
+            raise InvalidFrame(
+                f"the broker lost {missing} publications of this link: its max_queued_messages is"
+                " too small, or its message_size_limit is below [link.mqtt] chunk_bytes"
+            )
         self._received += 1
         data.append(payload[_NUMBER.size :])
         return None

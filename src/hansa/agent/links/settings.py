@@ -20,6 +20,9 @@ WINDOW_BYTES_MIN = 4 * RECEIPT_BYTES
 
 TRANSPORTS = ("tcp", "udp", "mqtt")
 
+CHUNK_BYTES_MIN = 1_024
+CHUNK_BYTES_MAX = 65_536
+
 
 @dataclass(frozen=True, slots=True)
 class MqttLinkSettings:
@@ -35,6 +38,9 @@ class MqttLinkSettings:
     """Whether to speak TLS to neighbours' brokers."""
     tls_ca: str = ""
     """File with the authorities to trust; the system's if empty."""
+    chunk_bytes: int = CHUNK_BYTES_MAX
+    """Bytes in one publication, at most: less than message_size_limit of either broker, which a
+    broker does not tell; what it tells (its largest packet) is respected anyway."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +75,11 @@ def check_link(link: LinkSettings) -> None:
     for text in link.neighbours:
         parse_neighbour(text, link.transport)
     check_access("link.mqtt", link.mqtt)
+    if not CHUNK_BYTES_MIN <= link.mqtt.chunk_bytes <= CHUNK_BYTES_MAX:
+        raise UsageError(
+            f"[link.mqtt] chunk_bytes must be from {CHUNK_BYTES_MIN} to {CHUNK_BYTES_MAX} bytes,"
+            f" not {link.mqtt.chunk_bytes}"
+        )
     try:
         check_name(link.mqtt.prefix)
     except InvalidTopic as error:
