@@ -1,5 +1,7 @@
 """The model disk: what was synced is there after a crash, and nothing else."""
 
+from dataclasses import replace
+
 from hansa.protocol.custody import Remembered
 from hansa.protocol.effects import Recall
 from hansa.protocol.events import Recalled
@@ -94,8 +96,11 @@ def test_a_full_journal_drops_what_is_oldest_and_counts_it():
 
 def test_a_new_epoch_owes_nothing_of_the_old_one():
     disk = journal(3)
+    disk.past()  # a new life begins
     disk.write(kept(4, TWO))
-    disk.renew(9)
+    disk.sync()
+    disk.write(kept(5, TWO))
+    assert disk.renew(9) == [replace(kept(4, TWO), packet=0), kept(5, TWO)]
     disk.write(kept(1, TWO, epoch=9))
     disk.sync()
     assert disk.past() == Remembered(9, 2, {TWO: 1}, {})

@@ -19,7 +19,8 @@ KEEP_MAX = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """A publication in the journal, with the packet by which the broker brought it."""
+    """A publication in the journal, with the packet by which the broker brought it; 0 if the broker
+    knows already that it is safe."""
 
     publication: Publication
     packet: int
@@ -71,6 +72,7 @@ class Disk:
     __slots__ = (
         "_bound_upto",
         "_finished",
+        "_first_of_life",
         "_writing",
         "_written",
         "accepted",
@@ -94,6 +96,7 @@ class Disk:
         self.keep_max = keep_max
         self.epoch = 0  # until the first life
         self.next_seq = 1
+        self._first_of_life = 1
         self.journal: deque[Publication] = deque()
         self.dropped = 0
         """Publications that retention took from the journal."""
@@ -151,7 +154,8 @@ class Disk:
         match what:
             case Kept(publication, packet):
                 self._keep(publication)
-                self.packets[packet] = None
+                if packet:
+                    self.packets[packet] = None
             case Taken(publication, place):
                 self.taken[publication.origin] = (publication.life, publication.number)
                 self.bound[place] = publication
@@ -184,14 +188,19 @@ class Disk:
         self.bound.clear()
         self.accepted.clear()
 
-    def renew(self, epoch: int) -> None:
-        """Begin a new epoch; what the journal holds belongs to an older one."""
-        self.epoch, self.next_seq = epoch, 1
+    def renew(self, epoch: int) -> list[Kept]:
+        """Begin a new epoch: the journal was an old copy. Return what was written to it in this
+        life, safe or not, which may be nowhere else."""
+        own = [item for item in self.journal if item.number >= self._first_of_life]
+        written = [what for what in self._written if type(what) is Kept]
+        self._written = [what for what in self._written if type(what) is not Kept]
+        self._writing.clear()
+        self.epoch, self.next_seq, self._first_of_life = epoch, 1, 1
+        self.journal.clear()
         self.owed.clear()
+        return [*(Kept(item, packet=0) for item in own), *written]
 
     def _keep(self, publication: Publication) -> None:
-        if publication.life != self.epoch:
-            return  # its epoch ended while it was written
         self.next_seq = publication.number + 1
         self.owed.update({to: publication.number for to, _ in publication.previous})
         self.journal.append(publication)
@@ -200,7 +209,8 @@ class Disk:
             self.dropped += 1
 
     def past(self) -> Remembered:
-        """Return what a node starts with."""
+        """Return what a node starts with; what is kept from now on is of this life."""
+        self._first_of_life = self.next_seq
         return Remembered(self.epoch, self.next_seq, dict(self.owed), dict(self.taken))
 
     def known(self) -> tuple[Record, ...]:

@@ -97,6 +97,8 @@ class Safekeeping:
         return site.broker.connected and site.broker.connections == connection
 
     def _acknowledge(self, site: Site, packet: int) -> None:
+        if not packet:
+            return
         connection = site.broker.connections
         self._scheduler.after(self._broker_s, self._acknowledged, site, connection, packet)
 
@@ -104,6 +106,19 @@ class Safekeeping:
         if self._is_same(site, connection):  # else it was lost with the connection
             site.broker.session.pop(packet, None)
             site.memory.disk.packets.pop(packet, None)
+
+    def renew(self, site: Site, epoch: int) -> None:
+        """The journal begins anew: what was captured in this life is captured once more."""
+        for kept in site.memory.disk.renew(epoch):
+            item = kept.publication
+            again = Queued(item.topic, item.payload, item.qos, item.retain, packet=kept.packet)
+            self._scheduler.after(0.0, self._capture_again, site, site.life, again)
+
+    def _capture_again(self, site: Site, life: int, event: Queued) -> None:
+        if site.life == life and site.frozen:
+            site.backlog.append(partial(self.capture, site, event))
+        elif site.life == life:
+            self.capture(site, event)
 
     # ------------------------------------------------------------ the disk
 

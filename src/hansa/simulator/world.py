@@ -320,7 +320,7 @@ class World:
         if type(effect) is orders.IncarnationRaised:
             site.memory.incarnation = effect.incarnation
         elif type(effect) is orders.EpochRenewed:
-            site.memory.disk.renew(effect.epoch)
+            self.safekeeping.renew(site, effect.epoch)
         self._tell(site, effect)
 
     def _tell(self, site: Site, effect: Effect) -> None:

@@ -77,9 +77,13 @@ class Guaranteed(Checker):
 
     def _doubt_twins(self, site: Site) -> None:
         """While two nodes have one id, and until all have settled for one of them, nothing is
-        promised to or by either: each has taken or published what the other does not know of."""
-        if any(other.memory.id == site.memory.id for other in self.world.sites if other != site):
-            self._doubt_until[site.memory.id] = self.world.now + self._settling
+        promised to or by either: each has taken or published what the other does not know of. In
+        two parts that never meet, that is for ever."""
+        twins = [each for each in self.world.sites if each.memory.id == site.memory.id]
+        if len(twins) > 1:
+            running = sum(each.node is not None for each in twins)
+            end = self.world.now + self._settling if running < 2 else float("inf")
+            self._doubt_until[site.memory.id] = end
 
     def _in_doubt(self, at: float, *nodes: NodeId) -> bool:
         """Whether what was published then, by or to one of these, may have suffered from that."""
