@@ -6,19 +6,15 @@ from pathlib import Path
 import pytest
 from tests.agent.live import Live
 from tests.agent.process import Scene
+from tests.agent.strategies import EVERY, SETTING
 
 from hansa.local.federation import LocalFederation
-from hansa.protocol.settings import ProtocolSettings
-from hansa.protocol.strategies import STRATEGIES
 from hansa.simulator.topologies import parse
 
-DEFAULT = ProtocolSettings().strategy
-OTHERS = [pytest.param(name, marks=pytest.mark.long) for name in STRATEGIES if name != DEFAULT]
 
-
-@pytest.fixture(scope="session", params=[DEFAULT, *OTHERS])
+@pytest.fixture(scope="session", params=EVERY)
 def running_ring(request: pytest.FixtureRequest, mosquitto: str) -> Iterator[Live]:
-    live = Live(LocalFederation(parse("ring:3", 1), {"HANSA_PROTOCOL_STRATEGY": request.param}))
+    live = Live(LocalFederation(parse("ring:3", 1), {SETTING: request.param}))
     try:
         live.start()
         yield live

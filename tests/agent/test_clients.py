@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from tests.agent.kinds import Kind, Subscriber, all_kinds, wait_for
 from tests.agent.live import Live, LoopThread, eventually
+from tests.agent.strategies import DEFAULT, OTHERS, SETTING
 
 from hansa.local.federation import LocalFederation
 from hansa.simulator.topologies import parse
@@ -18,9 +19,16 @@ FILTERS = (TOPIC, "plant/+/temp", "plant/#", "+/line1/#")
 """All match the topic, so every subscriber overlaps with all others."""
 
 
-@pytest.fixture(scope="module", params=["ring:3", "grid:3x3", "random:10,3"])
+FEDERATIONS = [
+    *((word, DEFAULT) for word in ("ring:3", "grid:3x3", "random:10,3")),
+    *(pytest.param(("grid:3x3", name), marks=pytest.mark.long) for name in OTHERS),
+]
+
+
+@pytest.fixture(scope="module", params=FEDERATIONS, ids=str)
 def live(request: pytest.FixtureRequest, mosquitto: str) -> Iterator[Live]:
-    running = Live(LocalFederation(parse(request.param, seed=1), {}))
+    word, strategy = request.param
+    running = Live(LocalFederation(parse(word, seed=1), {SETTING: strategy}))
     try:
         running.start()
         yield running
@@ -133,7 +141,7 @@ def test_topics_of_a_broker_stay_there(live, kinds, subscribers):
     assert not [seen for each in subscribers for seen in each.seen if seen[1] == b"no"]
 
 
-@pytest.mark.parametrize("live", ["grid:3x3"], indirect=True)
+@pytest.mark.parametrize("live", [("grid:3x3", DEFAULT)], indirect=True)
 def test_the_papers_grid_has_the_papers_mesh(live, kinds, subscribers):
     """Spohn 2021: subscribers at 2 and 7, core 2, publisher at 6 outside the mesh."""
     topic = "papers/grid"

@@ -7,6 +7,7 @@ the seed, and `hansa chaos NAME --seed N` plays the same again, as far as a live
 import asyncio
 
 import pytest
+from tests.agent.strategies import OTHERS, SETTING
 
 from hansa.chaos.run import Outcome, Play, play
 from hansa.chaos.scenarios import MIXED, SCENARIOS
@@ -35,6 +36,16 @@ def test_a_minute_of_partition_with_500_a_second_of_qos_1_and_as_many_of_qos_2_o
     assert outcome.broken == [], outcome.verdict.examples
     assert outcome.drained_s is not None
     assert outcome.verdict.fates["recovered"] > 10_000
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("strategy", OTHERS)
+def test_a_minute_of_everything_with_every_other_strategy(strategy, monkeypatch):
+    monkeypatch.setenv(SETTING, strategy)
+    outcome = played("everything", seconds=60.0)
+    assert outcome.broken == [], outcome.verdict.examples
+    assert outcome.drained_s is not None
+    assert outcome.verdict.fates["ok"] > 1_000
 
 
 @pytest.mark.long

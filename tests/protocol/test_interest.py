@@ -466,6 +466,15 @@ def test_on_a_disk_interest_counts_when_it_is_remembered():
     assert remote.receivers("a") == (1,)
 
 
+def test_who_is_remembered_last_has_the_newest_change():
+    """Or a disk that has saved all would say that it has saved the older one."""
+    remote = RemoteInterest(durable=True)
+    remote.change(NodeId(2), ("a",), (), (1, 1))
+    remote.change(NodeId(1), ("a",), (), (1, 1))
+    remote.change(NodeId(2), ("b",), (), (1, 2))
+    assert remote.take_unsaved() == [(2, 1), (3, 2)]
+
+
 def test_who_wants_a_topic_is_right_whether_or_not_it_was_asked_in_between():
     remote = RemoteInterest()
     remote.change(NodeId(1), ["a", "b"], [], (1, 1))

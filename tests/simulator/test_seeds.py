@@ -22,6 +22,17 @@ SEEDS = {
 }
 
 
+WITH_STRATEGY = {
+    (1554, "paths"): "of nodes to be remembered the newest change was not the last that was"
+    " written, so that their interest was never in force",
+}
+
+
+@pytest.mark.parametrize(("seed", "strategy"), WITH_STRATEGY)
+def test_a_seed_that_once_failed_with_another_strategy(seed: int, strategy: str) -> None:
+    assert simulate(random_options(seed, strategy)).violations == ()
+
+
 @pytest.mark.parametrize("seed", SEEDS, ids=str)
 def test_a_seed_that_once_failed(seed: int) -> None:
     assert simulate(random_options(seed)).violations == ()

@@ -184,9 +184,10 @@ class RemoteInterest:
             self.unsaved[node] = self._saves
 
     def take_unsaved(self) -> list[tuple[int, NodeId]]:
-        """Return the nodes to remember anew, each with the number of the change."""
+        """Return the nodes to remember anew, each with the number of the change: the newest last,
+        for whoever has saved that one has saved them all."""
         unsaved, self.unsaved = self.unsaved, {}
-        return [(number, node) for node, number in unsaved.items()]
+        return sorted((number, node) for node, number in unsaved.items())
 
     def note(self, number: int) -> None:
         """The disk has everything up to this change."""

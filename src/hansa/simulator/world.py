@@ -156,7 +156,9 @@ class World:
         """Start an agent that was stopped in that life, unless somebody else did."""
         if site.node is not None or site.life != life:
             return
-        if not with_state:
+        if not with_state:  # it has another name at its broker, too
+            self.safekeeping.lose_session(site)
+            site.broker.withdraw(list(site.broker.granted))
             site.generation += 1
             key = self.naming.key(site.place, site.generation)
             site.memory = Memory.new(self.naming.new_id(), key, self.options.disk)

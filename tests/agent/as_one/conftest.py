@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from tests.agent.live import Live
+from tests.agent.strategies import EVERY, SETTING
 from tests.agent.sure import SureClient
 
 from hansa.local.federation import Cable, LocalFederation
@@ -40,10 +41,14 @@ class SideBySide(Live):
         super().close()
 
 
-@pytest.fixture(scope="session")
-def running_line(mosquitto: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SideBySide]:
+@pytest.fixture(scope="session", params=EVERY)
+def running_line(
+    request: pytest.FixtureRequest, mosquitto: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[SideBySide]:
+    settings = {SETTING: request.param}
     oracle = Mosquitto(tmp_path_factory.mktemp("oracle"), free_port())
-    live = SideBySide(LocalFederation(parse("line:4", 1), {}, cable=Cable(can_cut=True)), oracle)
+    federation = LocalFederation(parse("line:4", 1), settings, cable=Cable(can_cut=True))
+    live = SideBySide(federation, oracle)
     try:
         live.start()
         yield live
