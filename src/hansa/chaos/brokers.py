@@ -11,6 +11,7 @@ from hansa.local.federation import LocalFederation
 from hansa.local.line import Line
 from hansa.local.mosquitto import Mosquitto
 from hansa.local.relay import Relay
+from hansa.mqtt import effects
 from hansa.mqtt.options import Options
 
 POLL_S = 0.05
@@ -21,6 +22,7 @@ STINGY = ("max_inflight_messages 1", "max_keepalive 10", "max_packet_size 2000")
 """A broker that takes one publication at a time, and wants to hear from its clients often."""
 
 DATABASE = "mosquitto.db"
+SESSION_S = 86_400
 
 
 class Brokers:
@@ -84,31 +86,49 @@ class Brokers:
 
         await self._forgetting(place, empty)
 
-    async def take_over(self, place: int, seconds: float, forgetting: bool = False) -> None:
-        """Connect as the agent does, by its client id, again and again; each time the broker ends
-        the other connection. With `forgetting` it also ends the session."""
-        self._harm.note("take-over", place)
-        node = (await self._status(place))["node"]
-        options = Options(
-            client_id=f"hansa-{node}-agent", clean_start=forgetting, session_expiry=86_400
-        )
+    async def expel(self, place: int) -> None:
+        """End the agent's session: connect by its client id, and leave without one."""
+        self._harm.note("expel", place)
 
-        async def intrude() -> None:
-            intruder = Connection(
-                self.address(place), options, lambda _: None, random.Random(place)
-            )
-            intruder.keep()
+        async def expel() -> None:
+            arrived = asyncio.Event()
+
+            def told(effect: effects.Effect) -> None:
+                if isinstance(effect, effects.Connected):
+                    arrived.set()
+
+            intruder = await self._intruder(place, told, keeps_session=False)
             try:
-                await asyncio.sleep(seconds)
+                await arrived.wait()
             finally:
                 await intruder.stop()
-                # They took turns; a connection lasts for a tenth of a second at least.
-                self._harm.interruptions[place] += 1 + int(seconds / 0.1)
 
-        if forgetting:
-            await self._forgetting(place, intrude)
-        else:
-            await intrude()
+        await self._forgetting(place, expel)
+
+    async def take_over(self, place: int, seconds: float) -> None:
+        """Connect by the agent's client id, again and again: each time the broker ends the other
+        connection. The session goes on."""
+        self._harm.note("take-over", place)
+        # They take turns; a connection lasts for a twentieth of a second at least.
+        self._harm.interruptions[place] += 1 + int(20 * seconds)
+        intruder = await self._intruder(place, lambda _: None, keeps_session=True)
+        try:
+            await asyncio.sleep(seconds)
+        finally:
+            await intruder.stop()
+
+    async def _intruder(
+        self, place: int, told: Callable[[effects.Effect], None], keeps_session: bool
+    ) -> Connection:
+        node = (await self._status(place))["node"]
+        options = Options(
+            client_id=f"hansa-{node}-agent",
+            clean_start=not keeps_session,
+            session_expiry=SESSION_S if keeps_session else 0,
+        )
+        intruder = Connection(self.address(place), options, told, random.Random(place))
+        intruder.keep()
+        return intruder
 
     async def _forgetting(self, place: int, lose: Callable[[], Awaitable[None]]) -> None:
         """Let a broker lose sessions: its agent has to tell, and what was published then may go. If

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 
 from hansa.agent import sockets
 from hansa.agent.brokers.connection import BrokerAddress, Connection
+from hansa.agent.custody.backlog import REDELIVERED
 from hansa.chaos.history import Event, Op, Stream, read_payload
 from hansa.mqtt import effects, inputs, packets
 from hansa.mqtt.options import Options
@@ -163,10 +164,15 @@ class Subscriber(_Client):
     """Takes everything that its filters bring, once as far as it can tell."""
 
     def __init__(
-        self, address: BrokerAddress, name: str, filters: tuple[str, ...], note: Note
+        self,
+        address: BrokerAddress,
+        name: str,
+        filters: tuple[str, ...],
+        note: Note,
+        session_s: int = SESSION_S,
     ) -> None:
-        """Subscribe at QoS 2 in a session that its broker keeps."""
-        options = Options(client_id=name, session_expiry=SESSION_S)
+        """Subscribe at QoS 2 in a session that its broker keeps for so long."""
+        options = Options(client_id=name, session_expiry=session_s)
         super().__init__(address, options, note)
         self.name = name
         self.arrivals = 0
@@ -200,7 +206,8 @@ class Subscriber(_Client):
         for packet in batch:
             if packet.qos == 2 and packet.packet_id in self._held:
                 continue  # the broker sends it again because it does not know that it came
-            found = read_payload(bytes(packet.payload), packet.properties)
+            properties = packet.properties.removesuffix(REDELIVERED)
+            found = read_payload(bytes(packet.payload), properties)
             self.arrivals += 1
             if found is None or found[0].topic != packet.topic or packet.retain:
                 # Nobody published this, not like this.

@@ -21,7 +21,7 @@ class Faults:
 
     def note(self, what: str, *places: int) -> None:
         """Something was done to one node, or between two: `cut 0-1`."""
-        text = f"{what} {'-'.join(map(str, places))}"
+        text = f"{what} {'-'.join(map(str, places))}".strip()
         nodes = [self._nodes[place] for place in places]
         self._recorder.put(schema.Fault(time.time_ns(), text, *nodes))
 

@@ -15,6 +15,9 @@ from hansa.local.line import Direction, Line
 
 Trouble = Callable[[Stage, random.Random], Awaitable[None]]
 
+VISITORS = 8
+"""Clients that come and go together."""
+
 NARROW = 8_000.0
 """Bytes per second: 64 kbit/s."""
 
@@ -161,7 +164,7 @@ async def forgets(stage: Stage, chance: random.Random) -> None:
             case 1:
                 await stage.brokers.empty(place)
             case _:
-                await stage.brokers.take_over(place, 0.3, forgetting=True)
+                await stage.brokers.expel(place)
 
 
 async def takeovers(stage: Stage, chance: random.Random) -> None:
@@ -194,12 +197,22 @@ async def churn(stage: Stage, chance: random.Random) -> None:
     """F15: other clients come and go with filters that cover those of the subscribers."""
     filters = ("plant/#", "plant/line1/#", "+/+/temp", "plant/line2/temp", "#")
     while True:
-        address = stage.brokers.address(chance.choice(stage.places))
-        name = f"visitor{chance.randrange(1_000_000)}"
-        visitor = Subscriber(address, name, (chance.choice(filters),), lambda _: None)
-        await visitor.start()
-        await asyncio.sleep(chance.uniform(0.05, 0.5))
-        await visitor.stop()
+        stage.harm.note("visitors")
+        visitors = [
+            Subscriber(
+                stage.brokers.address(chance.choice(stage.places)),
+                f"visitor{chance.randrange(1_000_000)}",
+                (chance.choice(filters),),
+                lambda _: None,
+                session_s=0,
+            )
+            for _ in range(VISITORS)
+        ]
+        try:
+            await asyncio.gather(*(visitor.start() for visitor in visitors))
+            await asyncio.sleep(chance.uniform(0.05, 0.5))
+        finally:
+            await asyncio.gather(*(visitor.stop() for visitor in visitors))
 
 
 async def sleepers(stage: Stage, chance: random.Random) -> None:

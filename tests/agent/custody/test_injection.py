@@ -10,7 +10,7 @@ import pytest
 from tests.agent.custody.crashing import crash
 from tests.agent.waiting import until
 
-from hansa.agent.custody.backlog import PACKET_IDS, Backlog
+from hansa.agent.custody.backlog import PACKET_IDS, REDELIVERED, Backlog
 from hansa.agent.custody.injection import Injection
 from hansa.agent.custody.settings import DeliverySettings
 from hansa.errors import JournalUnusable
@@ -84,9 +84,12 @@ class Life:
         crash(self._path, self.backlog.writer)
 
 
-def packet(index: int, payload: bytes = b"", qos: int = 2, dup: bool = False) -> Publish:
+def packet(
+    index: int, payload: bytes = b"", qos: int = 2, dup: bool = False, marked: bool = False
+) -> Publish:
     """What is injected at an index; its payload is the index unless told otherwise."""
-    return Publish("a", payload or b"%d" % index, qos, False, dup, 1 + index)
+    properties = REDELIVERED if marked else b""
+    return Publish("a", payload or b"%d" % index, qos, False, dup, 1 + index, (), properties)
 
 
 def run(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
@@ -210,7 +213,7 @@ def test_a_connection_lost_between_acceptance_and_release_resumes_with_the_relea
         life.injection.answered([PubRec(2)])
         life.injection.disconnected()
         life.connect()
-        await until(lambda: len(life.said) == 2, "both")
+        await until(lambda: life.said, "the value")
         assert set(life.said) == {PubRel(2), packet(2, dup=True)}
         await life.injection.stop()
 
@@ -276,12 +279,13 @@ def test_a_lost_session_makes_what_was_under_way_uncertain_and_sends_it_again(tm
         life.deliver(3)
         await until(lambda: len(life.stored) == 2, "stored")
         life.connect(session_present=False)
-        await life.says(*(packet(3 + n, b"%d" % n) for n in (1, 2, 3)))
+        await life.says(*(packet(3 + n, b"%d" % n, marked=n < 3) for n in (1, 2, 3)))
         assert life.injection.counters["inject_uncertain"] == 2
         life.crash()
         life = Life(tmp_path)
         life.connect()
-        await life.says(*(packet(3 + n, b"%d" % n, dup=True) for n in (1, 2, 3)))
+        again = [packet(3 + n, b"%d" % n, dup=True, marked=n < 3) for n in (1, 2, 3)]
+        await life.says(*again)
         assert life.backlog.taken == {YOU: (8, 3)}
         await life.injection.stop()
 
@@ -297,15 +301,35 @@ def test_a_lost_session_leaves_the_order_of_what_was_not_durable_yet(tmp_path):
         life.injection.disconnected()
         life.deliver(2)  # bound, and not durable when the session turns out to be lost
         life.connect(session_present=False)
-        await life.says(packet(3, b"1"), packet(4, b"2"))
+        await life.says(packet(3, b"1", marked=True), packet(4, b"2"))
         life.injection.disconnected()
         life.connect()
-        await life.says(packet(3, b"1", dup=True), packet(4, b"2", dup=True))
+        await life.says(packet(3, b"1", dup=True, marked=True), packet(4, b"2", dup=True))
         assert life.stored[-1].seq == 2
         life.crash()
         life = Life(tmp_path)
         life.connect()
-        await life.says(packet(3, b"1", dup=True), packet(4, b"2", dup=True))
+        await life.says(packet(3, b"1", dup=True, marked=True), packet(4, b"2", dup=True))
+        await life.injection.stop()
+
+    run(work)
+
+
+def test_what_is_sent_again_twice_is_marked_once_and_a_stored_value_not_at_all(tmp_path):
+    async def work() -> None:
+        life = Life(tmp_path)
+        life.connect()
+        life.deliver(1)
+        await life.says(packet(1))
+        life.injection.deliver([Publication(YOU, 8, 2, 2, "a", b"2", retain=True)])
+        await until(lambda: life.said, "the value")
+        for _ in range(2):
+            life.injection.disconnected()
+            life.said.clear()
+            life.connect(session_present=False)
+            await until(lambda: len(life.said) == 2, "both again")
+        properties = [each.properties for each in life.said if isinstance(each, Publish)]
+        assert properties == [REDELIVERED, b""]
         await life.injection.stop()
 
     run(work)

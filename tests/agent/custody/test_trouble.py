@@ -109,6 +109,28 @@ def test_a_state_directory_that_is_read_only_is_named(small_disk, scene):
     assert agent.log == expected
 
 
+def test_a_state_directory_that_becomes_read_only_holds_everything_until_the_next_start(
+    small_disk, trouble
+):
+    trouble.states[ORIGIN] = small_disk / "state"
+    trouble.live(RECEIVER)
+    trouble.live(ORIGIN, delivery_retention_bytes=100_000)
+    trouble.publish(5)
+    where = str(trouble.states[ORIGIN])
+    subprocess.run(["mount", "--bind", where, where], check=True)
+    try:
+        subprocess.run(["mount", "-o", "remount,bind,ro", where], check=True)
+        trouble.publish(95)  # more than the file takes that is open: a new one is needed
+        text = trouble.alarm(ORIGIN, "journal")
+        assert text.endswith("Read-only file system; start the agent again"), text
+        trouble.kill(ORIGIN)
+    finally:
+        subprocess.run(["umount", where], check=True)
+    trouble.start(ORIGIN)
+    assert trouble.arrived(100) == list(range(100))
+    assert trouble.status(ORIGIN)["alarms"] == {}
+
+
 @SIDES
 def test_a_disk_that_fails_holds_everything_until_the_next_start(trouble, victim, journal):
     trouble.live(RECEIVER)
@@ -220,10 +242,10 @@ SHIFTED = """
 import time
 from pathlib import Path
 real, real_ns = time.time, time.time_ns
-def back():
-    return 86_400 * Path({switch!r}).exists()
-time.time = lambda: real() - back()
-time.time_ns = lambda: real_ns() - back() * 1_000_000_000
+def ahead():
+    return {seconds} * Path({switch!r}).exists()
+time.time = lambda: real() + ahead()
+time.time_ns = lambda: real_ns() + ahead() * 1_000_000_000
 from hansa.cli.main import main
 raise SystemExit(main(["agent"]))
 """
@@ -231,7 +253,7 @@ raise SystemExit(main(["agent"]))
 
 def test_a_clock_that_is_set_back_is_told_and_loses_nothing(trouble, tmp_path):
     switch = tmp_path / "clock is set back"
-    program = ("-c", SHIFTED.format(switch=str(switch)))
+    program = ("-c", SHIFTED.format(switch=str(switch), seconds=-86_400))
     trouble.live(RECEIVER)
     trouble.live(ORIGIN, program=program)
     trouble.publish(5)
@@ -246,6 +268,24 @@ def test_a_clock_that_is_set_back_is_told_and_loses_nothing(trouble, tmp_path):
     assert trouble.arrived(20) == list(range(20))
     switch.unlink()
     trouble.wait_without_alarm(ORIGIN, "clock")
+
+
+def test_a_clock_that_is_set_ahead_drops_what_looks_old_and_tells(trouble, tmp_path):
+    switch = tmp_path / "clock is set ahead"
+    program = ("-c", SHIFTED.format(switch=str(switch), seconds=8 * 86_400))
+    trouble.live(RECEIVER)
+    trouble.live(ORIGIN, program=program, delivery_retention_bytes=80_000)
+    trouble.kill(RECEIVER)
+    trouble.publish(50)
+    eventually(lambda: trouble.owes(50), "all captured, in several segments")
+    switch.touch()
+    trouble.publish(5)
+    eventually(lambda: trouble.owes(55), "all captured")
+    assert "are dropped, not acknowledged by" in trouble.alarm(ORIGIN, "retention")
+    trouble.start(RECEIVER)
+    lost = len(trouble.gap())
+    assert trouble.arrived(55 - lost) == list(range(lost, 55))
+    assert trouble.status(ORIGIN)["counters"]["dropped: retention, not acknowledged"] == lost > 0
 
 
 def test_of_two_agents_with_copies_of_one_state_the_younger_stops(trouble, tmp_path):

@@ -158,28 +158,38 @@ class BrokerClient:
             self._requests.clear()  # `_greet` starts from all that is wanted
             return
         while self._requests and session is not None and session.requests_left:
-            self._decide(self._requests.popleft())
+            changes: list[tuple[str, int]] = []
+            orders: list[inputs.Subscribe | inputs.Unsubscribe] = []
+            while self._requests and len(orders) < session.requests_left:
+                orders += self._decide(self._requests.popleft(), changes)
+            self._note(changes)  # before the broker hears of them
+            for order in orders:
+                self.connection.order(order)
 
-    def _decide(self, name: str) -> None:
+    def _decide(
+        self, name: str, changes: list[tuple[str, int]]
+    ) -> list[inputs.Subscribe | inputs.Unsubscribe]:
+        """Return what to ask of the broker, and add what that changes."""
         wanted, held = name in self.subscriptions, self.subscriptions.holds(name)
         doubtful = name in self._doubtful
         self._doubtful.discard(name)
         if wanted and held:  # doubtful, or given up for a moment, when its answer was ignored
-            self._request(name, self.subscriptions.held[name])
-        elif wanted and not held and not self.subscriptions.is_leaving(name):
+            return [self._request(name, self.subscriptions.held[name])]
+        if wanted and not self.subscriptions.is_leaving(name):
             identifier = self.subscriptions.enter(name)
-            self._note(name, identifier)
-            self._request(name, identifier)
-        elif not wanted and (held or doubtful):
+            changes.append((name, identifier))
+            return [self._request(name, identifier)]
+        if not wanted and (held or doubtful):
             self.subscriptions.part(name)
-            self._note(name, LEAVING)
-            self.connection.order(inputs.Unsubscribe((name,)))
+            changes.append((name, LEAVING))
+            return [inputs.Unsubscribe((name,))]
+        return []
 
-    def _note(self, name: str, identifier: int) -> None:
-        if self._log is not None:
-            self._log.write([(name, identifier)])
+    def _note(self, changes: Sequence[tuple[str, int]]) -> None:
+        if self._log is not None and changes:
+            self._log.write(changes)
 
-    def _request(self, name: str, identifier: int) -> None:
+    def _request(self, name: str, identifier: int) -> inputs.Subscribe:
         # Retained values travel in their own way: a replay must not look like news.
         is_old = self._echoes is not None  # 3.1.1 has none of these options
         wish = packets.Subscription(
@@ -189,7 +199,7 @@ class BrokerClient:
             retain_as_published=not is_old,
             retain_handling=0 if is_old else 2,
         )
-        self.connection.order(inputs.Subscribe((wish,), identifier if self._identified else None))
+        return inputs.Subscribe((wish,), identifier if self._identified else None)
 
     # ------------------------------------------------------------ what guaranteed delivery orders
 
@@ -296,7 +306,7 @@ class BrokerClient:
             if reason >= REFUSED:
                 self.counters["subscriptions denied"] += 1
                 self.subscriptions.exclude(name)
-                self._note(name, ENDED)
+                self._note([(name, ENDED)])
             if name not in self.subscriptions or self.subscriptions.is_leaving(name):
                 continue
             if reason >= REFUSED:
@@ -306,8 +316,7 @@ class BrokerClient:
         self._send_requests()
 
     def _note_end(self, filters: tuple[str, ...]) -> None:
-        for name in filters:
-            self._note(name, ENDED)
+        self._note([(name, ENDED) for name in filters])
         self._requests.extend(name for name in filters if self.subscriptions.leave(name))
         self._send_requests()
 

@@ -2,9 +2,9 @@
 
 What the broker queued for the agent names subscriptions by their identifiers, so a new life must
 know them, and their order, or it could not tell copies apart. A line per change: a filter with its
-identifier when it is entered, with -1 when its end is asked for, with 0 when it has ended. Lines
-are written at once but not synced: they have to survive the agent, and what fails the whole machine
-fails the broker beside it.
+identifier when it is entered, with -1 when its end is asked for, with 0 when it has ended. Filters
+that are entered are synced, or after a power failure their identifiers could be given to others;
+the end of a filter need not be: it is then asked for again.
 """
 
 import contextlib
@@ -12,6 +12,8 @@ import json
 import os
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+
+from hansa.journal.disk import sync_directory
 
 LEAVING = -1
 ENDED = 0
@@ -40,16 +42,18 @@ class SubscriptionLog:
 
     def write(self, changes: Iterable[tuple[str, int]]) -> None:
         """Note filters that were entered, are leaving or have ended."""
-        lines = []
-        for name, identifier in changes:
+        noted = tuple(changes)
+        for name, identifier in noted:
             self._apply(name, identifier)
-            lines.append(json.dumps((name, identifier)) + "\n")
+        lines = [json.dumps(change) + "\n" for change in noted]
         self._lines += len(lines)
         if self._file < 0 or self._lines > 2 * len(self.held) + LINES_SPARE:
             self._rewrite()
             return
         try:
             os.write(self._file, "".join(lines).encode())
+            if any(identifier > 0 for _, identifier in noted):
+                os.fdatasync(self._file)
         except OSError as error:
             self._fail(error)
 
@@ -77,8 +81,10 @@ class SubscriptionLog:
         try:
             temporary.write_text(_lines(self.held))
             temporary.chmod(0o600)
+            self._file = os.open(temporary, os.O_WRONLY | os.O_APPEND)
+            os.fsync(self._file)
             temporary.replace(self._path)
-            self._file = os.open(self._path, os.O_WRONLY | os.O_APPEND)
+            sync_directory(self._path.parent)
         except OSError as error:
             self._fail(error)
         else:

@@ -16,11 +16,14 @@ from hansa.errors import JournalDamaged
 from hansa.journal.records import Accepted, Bound, Completed, Progress, Record, waited_s
 from hansa.journal.settings import JournalSettings
 from hansa.journal.writer import Writer
-from hansa.mqtt.properties import aged
+from hansa.mqtt.properties import Property, aged, encode
 from hansa.protocol.vocabulary import NodeId, Publication
 
 PACKET_IDS = 64_999
 """Ids for publications: 1 up to this one. Those above it are for subscriptions."""
+
+REDELIVERED = encode(((Property.USER_PROPERTY, ("hansa-redelivered", "1")),))
+"""What is added to the properties of a publication that its broker may have had before."""
 
 ENTRY_BYTES = 200
 """What an entry costs in memory besides what it holds."""
@@ -127,9 +130,14 @@ class Backlog:
         self._take(publication.origin, publication.life, publication.number)
         return entry
 
-    def rebind(self, entry: Entry) -> Entry:
-        """Give a publication another index: the broker has forgotten what it was told of it."""
-        again = self._write(replace(entry.bound, index=self._next_index))
+    def rebind(self, entry: Entry, is_uncertain: bool) -> Entry:
+        """Give a publication another index: the broker has forgotten what it was told of it. One
+        that it may have passed on is marked; a value that it stores is not, it is the same."""
+        properties = entry.bound.properties
+        if is_uncertain and not entry.bound.retain:
+            properties = properties.removesuffix(REDELIVERED) + REDELIVERED
+        bound = replace(entry.bound, index=self._next_index, properties=properties)
+        again = self._write(bound)
         self.complete(entry)
         return again
 

@@ -231,16 +231,17 @@ class Injection:
             for entry in uncertain:
                 self.backlog.complete(entry)
         elif uncertain:
-            self._rebind_all()
+            self._rebind_all(uncertain)
             self._commits.ask()
 
-    def _rebind_all(self) -> None:
+    def _rebind_all(self, uncertain: Sequence[Entry]) -> None:
         """Those that are not durable yet, too, or they would change their order."""
+        doubts = {id(entry) for entry in uncertain}
         bound, fresh = self._bound(), self._binding
         self._binding = deque()
         offset = 0
         for entry, receipt in [*((each, None) for each in bound), *(each[1:] for each in fresh)]:
-            again = self.backlog.rebind(entry) if entry else None
+            again = self.backlog.rebind(entry, id(entry) in doubts) if entry else None
             offset = again.offset if again else offset
             self._binding.append((offset, again, receipt))
 
