@@ -175,3 +175,44 @@ def test_with_a_manager_the_links_are_its_business(tmp_path):
         assert up_.wait()[0] == 0
     with pytest.raises(UsageError, match="--manager makes its own links"):
         up.run(["ring:3", "--manager", "--link-delay", "5"])
+
+
+def listens(pid: int) -> set[int]:
+    """The TCP ports on which a process listens."""
+    sockets = set()
+    for link in Path(f"/proc/{pid}/fd").iterdir():
+        with suppress(OSError):  # closed meanwhile
+            sockets.add(os.readlink(link))
+    rows = [line.split() for line in Path(f"/proc/{pid}/net/tcp").read_text().splitlines()[1:]]
+    return {
+        int(row[1].partition(":")[2], 16)
+        for row in rows
+        if row[3] == "0A" and f"socket:[{row[9]}]" in sockets
+    }
+
+
+@pytest.mark.long
+def test_a_grid_linked_through_its_brokers_opens_no_other_port_between_nodes(tmp_path):
+    """Agents listen for their pages only; what is published at one corner arrives at the other."""
+    up = Up(tmp_path, "grid:3x3", "--link", "mqtt")
+    try:
+        nodes = up.nodes(patience=120.0)
+        brokers = [int(node["broker"].rpartition(":")[2]) for node in nodes]
+        for node, port in zip(nodes, brokers, strict=True):
+            assert listens(node["agent_pid"]) == {int(node["admin"].rpartition(":")[2])}
+            assert listens(node["broker_pid"]) == {port}
+            assert node["link"] == node["broker"]
+        subscriber, publisher = Client(brokers[8]).subscribe("t/#"), Client(brokers[0])
+
+        def installed() -> bool:
+            with urllib.request.urlopen(nodes[8]["admin"] + "/status") as answer:
+                interest = json.load(answer)["interest"]
+            return interest["installed"] and "t/#" in interest["local"]
+
+        eventually(installed, "installed", 60.0)
+        publisher.publish("t/a", b"end")
+        assert subscriber.wait_for(b"end", 60.0) == [("t/a", b"end")]
+    finally:
+        up.process.send_signal(signal.SIGTERM)
+        code, said = up.wait()
+    assert (code, up.left_behind()) == (0, []), said

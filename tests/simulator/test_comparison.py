@@ -4,10 +4,12 @@ import pytest
 
 from hansa.protocol.settings import ProtocolSettings
 from hansa.protocol.strategies import STRATEGIES
+from hansa.simulator.actions import Cut, Mend
 from hansa.simulator.comparison import measure
+from hansa.simulator.faults import random_faults
 from hansa.simulator.options import Faults
 from hansa.simulator.topologies import parse
-from hansa.simulator.trials import Trial, trials
+from hansa.simulator.trials import INTERVAL_S, PUBLICATIONS, Trial, trials
 
 SETTINGS = ProtocolSettings(redundancy=1)
 RING = Trial("ring", "", parse("ring:6", 1), subscribers=(2,), publishers=(4,))
@@ -45,8 +47,22 @@ def test_heartbeats_are_no_difference_and_not_counted():
 
 
 def test_after_faults_it_says_how_long_and_what_was_lost():
-    trial = Trial("faulty", "", parse("ring:6", 1), (2,), (4,), faults=Faults(cuts=2))
+    """Two nodes whose only link is cut now and then: lost is what is published while it is, and
+    until it was dialled again, which takes a second at most."""
+    cuts = Faults(cuts=20, outage_s=(1.0, 2.0))
+    trial = Trial("faulty", "", parse("line:2", 1), (1,), (0,), faults=cuts)
     ours = measure(trial, SETTINGS, "tree-subscriptions", seed=1)
+    options = trial.options(SETTINGS, seed=1)
+    steps = random_faults(options)
+    starts = [step.at_s for step in steps if isinstance(step.action, Cut)]
+    ends = [step.at_s for step in steps if isinstance(step.action, Mend)]
+    made = [options.phases.warm_up_s + number * INTERVAL_S for number in range(PUBLICATIONS)]
+
+    def within(more_s: float) -> int:
+        outages = [(a, b + more_s) for a, b in zip(starts, ends, strict=True)]
+        return sum(any(a < at < b for a, b in outages) for at in made)
+
+    assert (ours.expected, ours.stretch) == (PUBLICATIONS, None)
+    assert 0 < within(0.0) <= ours.lost <= within(1.1) < PUBLICATIONS
     assert ours.recovered_s is not None
-    assert ours.stretch is None
-    assert 0 <= ours.lost < ours.expected
+    assert 0 < ours.recovered_s < 1.2

@@ -36,7 +36,7 @@ EXAMPLES = """\
 sweep.toml: every key is an option of `hansa simulate`, a list is swept
   topology = ["ring:{size}", "random:{size},4"]
   size = [10, 25]
-  strategy = ["mesh", "paths"]
+  redundancy = [1, 2]
   faults = ["", "crashes=1"]
   seeds = 20
 

@@ -3,7 +3,7 @@
     name = "redundancy"                      # the file's own name if left out
     topology = ["ring:{size}", "random:{size},4"]
     size = [10, 25]
-    strategy = ["mesh", "paths"]
+    redundancy = [1, 2]
     faults = ["", "crashes=1", "cuts=2,crashes=1"]
     publications = 50
     seeds = 20

@@ -1,5 +1,6 @@
 """Strategies are found by the name that the settings give."""
 
+import re
 import shutil
 import subprocess
 import sys
@@ -52,20 +53,23 @@ def test_an_unknown_name_is_answered_with_the_known_ones():
 
 PLAY = """
 from hansa.protocol.settings import ProtocolSettings
+from hansa.protocol.strategies import STRATEGIES
 from hansa.simulator.actions import Publish, Step, Subscribe
 from hansa.simulator.options import Options, Phases
 from hansa.simulator.run import simulate
 from hansa.simulator.topologies import parse
 
 steps = Step(0.0, Subscribe(2, "a/#")), Step(4.0, Publish(0, "a/b"))
-settings = ProtocolSettings(strategy={other!r})
-result = simulate(Options(parse("ring:5", 1), settings, schedule=steps))
-assert (result.delivered, result.violations) == (1, ())
+for other in STRATEGIES:
+    settings = ProtocolSettings(strategy=other)
+    result = simulate(Options(parse("ring:5", 1), settings, schedule=steps))
+    assert (result.delivered, result.violations) == (1, ())
+print(*STRATEGIES)
 """
 
 
 @pytest.mark.parametrize("name", STRATEGIES)
-def test_without_its_file_and_its_registration_the_others_still_work(name, tmp_path):
+def test_without_its_file_and_its_registration_all_others_still_work(name, tmp_path):
     strategy = STRATEGIES[name]
     source = Path(hansa.__file__).parent
     copy = shutil.copytree(source, tmp_path / "hansa", ignore=shutil.ignore_patterns("__pycache__"))
@@ -73,10 +77,23 @@ def test_without_its_file_and_its_registration_the_others_still_work(name, tmp_p
     registry = copy / "protocol" / "strategies" / "__init__.py"
     lines = registry.read_text(encoding="utf-8").splitlines()
     registry.write_text("\n".join(line for line in lines if f" {strategy.__name__}" not in line))
-    other = next(other for other in STRATEGIES if other != name)
-    command = [sys.executable, "-P", "-c", PLAY.format(other=other)]
+    command = [sys.executable, "-P", "-c", PLAY]
     answer = subprocess.run(
         command, env={"PYTHONPATH": str(tmp_path)}, capture_output=True, text=True, check=False
     )
-    assert answer.stderr == ""
-    assert answer.returncode == 0
+    assert (answer.stderr, answer.returncode) == ("", 0)
+    assert answer.stdout.split() == [other for other in STRATEGIES if other != name]
+
+
+def test_nothing_else_knows_a_strategy_by_name_but_the_settings_know_the_default():
+    source = Path(hansa.__file__).parent
+    named = re.compile("|".join(f"strategy.*[\"']{name}[\"']" for name in STRATEGIES))
+    knowing = {
+        str(module.relative_to(source)): line.strip()
+        for module in source.rglob("*.py")
+        if module.parent.name != "strategies"
+        for line in module.read_text(encoding="utf-8").splitlines()
+        if named.search(line)
+    }
+    default = ProtocolSettings().strategy
+    assert knowing == {"protocol/settings.py": f'strategy: str = "{default}"'}
