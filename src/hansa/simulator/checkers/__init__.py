@@ -13,6 +13,7 @@ from hansa.simulator.checkers.bounded import Bounded
 from hansa.simulator.checkers.guarantees import Guaranteed
 from hansa.simulator.checkers.publications import AtMostOnce, Completeness, NoLoop, NoPhantom
 from hansa.simulator.checkers.rest import AtRest
+from hansa.simulator.checkers.shares import SharesServed
 from hansa.simulator.checkers.ways import OwnWays
 from hansa.simulator.convergence import Tracker
 from hansa.simulator.structure import Structure
@@ -30,6 +31,7 @@ __all__ = [
     "NoPhantom",
     "OwnWays",
     "ParentsNearer",
+    "SharesServed",
     "all_checkers",
 ]
 
@@ -49,5 +51,6 @@ def all_checkers(
         Completeness(world, violations, tracker),
         AtRest(world, violations, tracker, structure),
         Bounded(world, violations),
+        SharesServed(world, violations, tracker),
         *own_ways,
     ]

@@ -1,0 +1,61 @@
+"""Shares that nobody serves, or too many, made by hand: each kind must be noticed."""
+
+import pytest
+from tests.simulator.worlds import Played
+
+from hansa.simulator.actions import Crash, Publish, Subscribe
+from hansa.simulator.checkers import SharesServed
+
+SHARE = "$share/g/a"
+
+
+def judged(*served, consumers=(2, 3), plain=(), origin=0):
+    """Let a publication arrive at these places of a ring of five; return the complaints about it,
+    without time and seed."""
+    wanted = [(0.0, Subscribe(place, SHARE)) for place in consumers]
+    wanted += [(0.0, Subscribe(place, "a")) for place in plain]
+    played = Played("ring:5", [*wanted, (5.0, Publish(origin, "a"))]).run(6.0)
+    assert played.simulation.violations == []
+    complaints: list[str] = []
+    checker = SharesServed(played.world, complaints, played.simulation.tracker)
+    entry = played.world.ledger.entries[0]
+    entry.arrivals = dict.fromkeys(served, 5.1)
+    part = played.simulation.tracker.truth.component_of(played.world.sites[origin])
+    assert part is not None
+    checker.judge(entry, part, entry.wanted)
+    return [text.partition(SHARE)[2].rpartition(" (")[0] for text in complaints]
+
+
+@pytest.mark.parametrize("served", [(2,), (3,)])
+def test_one_consumer_elsewhere_is_right(served):
+    assert judged(*served) == []
+
+
+def test_none_and_two_are_seen():
+    assert judged() == [" at nowhere, of [2, 3]"]
+    assert judged(2, 3) == [" at n2, n3, of [2, 3]"]
+
+
+def test_a_consumer_at_the_publishers_own_broker_is_the_only_one():
+    assert judged(consumers=(0, 2)) == []
+    assert judged(2, consumers=(0, 2)) == [" at n0, n2, of [0, 2]"]
+
+
+def test_where_it_goes_anyway_it_is_served_and_nowhere_else():
+    assert judged(2, plain=(2,)) == []
+    assert judged(2, 3, plain=(2,)) == [" at n2, n3, of [2, 3]"]
+    assert judged(2, 3, plain=(2, 3)) == []  # nobody can stop either
+
+
+def test_while_a_broker_lets_no_agent_in_nothing_is_judged():
+    played = Played("ring:5", [(0.0, Subscribe(2, SHARE)), (4.0, Crash(3)), (5.0, Publish(0, "a"))])
+    played.run(6.0)
+    complaints: list[str] = []
+    checker = SharesServed(played.world, complaints, played.simulation.tracker)
+    part = played.simulation.tracker.truth.component_of(played.world.sites[0])
+    assert part is not None
+    entry = played.world.ledger.entries[0]
+    entry.arrivals = {}
+    played.world.sites[1].broker.hang_up(6.0)
+    checker.judge(entry, part, entry.wanted)
+    assert complaints == []
