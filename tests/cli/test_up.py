@@ -212,6 +212,8 @@ def test_a_grid_linked_through_its_brokers_opens_no_other_port_between_nodes(tmp
         eventually(installed, "installed", 60.0)
         publisher.publish("t/a", b"end")
         assert subscriber.wait_for(b"end", 60.0) == [("t/a", b"end")]
+        subscriber.close()
+        publisher.close()
     finally:
         up.process.send_signal(signal.SIGTERM)
         code, said = up.wait()
