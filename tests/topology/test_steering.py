@@ -1,5 +1,5 @@
 import random
-from types import MappingProxyType
+from types import MappingProxyType, SimpleNamespace
 from typing import Any, cast
 
 from hansa.errors import UsageError
@@ -8,7 +8,7 @@ from hansa.protocol.viewing import Chart
 from hansa.protocol.vocabulary import NodeId
 from hansa.topology.healing import name_of
 from hansa.topology.planner import Limits
-from hansa.topology.steering import Steering
+from hansa.topology.steering import PATIENT_LOOKS, Steering
 
 
 class Scene:
@@ -16,6 +16,8 @@ class Scene:
 
     def __init__(self, links: str, known: int = 6) -> None:
         self.done: list[str] = []
+        self.callers: set[int] = set()
+        """Neighbours that dialled us."""
         self.known: Any = MappingProxyType({})
         self.neighbours: Any = {}
         self.reachable: Any = ()
@@ -36,7 +38,7 @@ class Scene:
             queue += new
         self.reachable = reach
         self.digest = hash(links)
-        self.neighbours = {b: None for b, _ in near[1]}
+        self.neighbours = {b: SimpleNamespace(dialled=b not in self.callers) for b, _ in near[1]}
         self.known = {
             node: NodeRecord(node, 1, 1, 1, b"", "", (f"h{node}:1",), 1.0, tuple(links))  # type: ignore[arg-type]
             for node, links in near.items()
@@ -83,7 +85,7 @@ def test_what_it_wants_no_more_is_closed_if_nobody_needs_it():
     scene.assign((2, True), (3, True), (4, False))
     scene.done.clear()
     scene.assign((2, True), (4, False))
-    assert scene.done == ["forget h3:1", "keep h2:1"]
+    assert scene.done == ["forget h3:1"]
     assert scene.look() == ["close 3"]
 
 
@@ -134,3 +136,68 @@ def test_a_restart_starts_from_what_was_known():
     for nonsense in (b"{", b"[]", b'{"known": {"x": 1}}', b'{"neighbours": 1}'):
         assert not Scene("", 1).steering.restore(nonsense)
     assert Scene("", 1).steering.restore(b"")
+
+
+def test_what_was_no_address_is_forgotten_without_a_word():
+    scene = Scene(RING, 4)
+    scene.steering.assign({name_of(3): "bad"}, {}, degree_max=5)
+    scene.steering.assign({}, {}, degree_max=5)
+    assert scene.done == []
+
+
+def test_who_did_not_dial_an_unwanted_link_closes_it_only_if_the_other_end_does_not():
+    scene = Scene(RING + " 1-3", 4)
+    scene.callers = {3}
+    scene.see(RING + " 1-3", 4)
+    scene.assign((2, True), (3, False), (4, False))
+    scene.assign((2, True), (4, False))
+    assert scene.look(PATIENT_LOOKS) == []
+    assert scene.look() == ["close 3"]
+    assert scene.look(5) == []  # whoever dials it now has a reason
+
+
+def test_an_unwanted_link_that_was_just_coming_up_is_closed_too():
+    scene = Scene(RING, 4)
+    scene.assign((2, True), (3, True), (4, False))
+    scene.assign((2, True), (4, False))
+    scene.look()
+    scene.see(RING + " 1-3", 4)
+    assert scene.look() == ["close 3"]
+
+
+def test_who_is_full_is_not_dialled_until_there_is_room():
+    scene = Scene("1-3 3-4 3-5 2-3 2-4 2-5 2-6 2-7 2-8 1-4", 8)
+    scene.done.clear()
+    scene.assign((2, True))
+    assert scene.done == scene.look() == []
+    scene.see("1-3 3-4 3-5 2-3 2-4 2-5 2-6 2-7 7-8 1-4", 8)
+    assert scene.look() == ["keep h2:1"]
+    scene.see("1-3 3-4 3-5 2-3 2-4 2-5 2-6 2-7 2-8 1-4", 8)  # others were quicker
+    assert scene.look() == ["forget h2:1"]
+
+
+def test_who_is_full_is_dialled_if_that_is_the_only_way():
+    scene = Scene("2-3 2-4 2-5 2-6 2-7 2-8", 8)
+    scene.done.clear()
+    scene.assign((2, True))
+    assert scene.done == ["keep h2:1"]
+
+
+def test_far_too_many_neighbours_are_given_up_whatever_the_manager_wants():
+    ring = "2-3 3-4 4-5 5-6 6-7 7-8 2-8"
+    spokes = " ".join(f"1-{n}" for n in range(2, 9))
+    scene = Scene(f"{ring} {spokes}", 8)
+    scene.assign(*((n, False) for n in range(2, 9)))
+    assert [done.split()[0] for done in scene.look()] == ["close"]
+    scene.see(f"{ring} {spokes.replace('1-8', '')}", 8)
+    assert scene.look() == []  # one more than allowed may be what a plan needs for a while
+
+
+def test_a_neighbour_that_has_dialled_us_is_not_dialled_too():
+    scene = Scene(RING, 4)
+    scene.callers = {2}
+    scene.see(RING, 4)
+    scene.assign((2, True), (4, False))
+    assert scene.done == []
+    scene.see("1-4 3-4 2-3", 4)
+    assert scene.look() == ["keep h2:1"]

@@ -28,8 +28,9 @@ REPORT_S = 5.0
 DEAD_S = 3.0
 """Seconds that a link which nobody keeps may be down until it is forgotten."""
 
-LIE = 0.1
-"""Part of the nodes that a lying manager tells nonsense each time."""
+LIES = 1.0
+"""Nodes that a lying manager tells nonsense each time, on average: every one of them changes some
+eight links."""
 
 
 class Mode(StrEnum):
@@ -237,7 +238,7 @@ class _Manager:
     def _lie(self) -> None:
         places = sorted(self._members)
         for place in places:
-            if self._chance.random() >= LIE:
+            if self._chance.random() >= LIES / len(places):
                 continue
             match self._chance.randrange(3):
                 case 0 if self._old:

@@ -8,15 +8,19 @@ now and then, as one of those who can.
 
 import random
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 from hansa.topology.graph import Name, Pair, bridges, graph_of, pair
-from hansa.topology.planner import Limits, Member, Situation, plan
+from hansa.topology.planner import Change, Limits, Member, Situation, plan
 
 PAUSE_MIN_S = 1.0
 PAUSE_MAX_S = 60.0
 """Seconds between two attempts to reach somebody who does not answer."""
+
+SLACK = 1
+"""Neighbours more than allowed that a node has while somebody else plans: what is added stands
+before what it replaces is removed."""
 
 TRIES = 2.0
 """Nodes of a part, on average, that try to reach somebody outside it each time they all look."""
@@ -60,13 +64,14 @@ def surroundings(
     addressed: Collection[int],
 ) -> Surroundings:
     """Return what a node knows: per known node its links with round trips in microseconds; who is
-    in reach; who has an address. A link counts if both ends say that it is there."""
+    in reach; who has an address. A link counts if both ends say that it is there, and its cost is
+    what the more hopeful of them says: the same, whoever looks."""
     near = {node: dict(links.get(node, ())) for node in reach}
     rtt_ms = {
-        pair(name_of(a), name_of(b)): rtt / 1000
+        (name_of(a), name_of(b)): min(rtt, near[b][a]) / 1000
         for a, others in near.items()
         for b, rtt in others.items()
-        if a in near.get(b, ())
+        if a < b and a in near.get(b, ())
     }
     absent = [name_of(node) for node in addressed if node not in near]
     return Surroundings(
@@ -88,12 +93,23 @@ def share_of_plan(known: Surroundings, limits: Limits) -> Wishes:
     """Return what the planner would have this node do: whom to dial, which links to give up."""
     dial: list[Name] = []
     drop: list[Name] = []
-    situation = Situation(tuple(Member(name) for name in known.reach), known.links, known.rtt_ms)
-    for change in plan(situation, limits):
+    costs = frozenset(known.rtt_ms.items())
+    for change in _planned(known.reach, known.links, costs, limits):
         if known.me in change.link:
             other = change.link[change.link[0] == known.me]
             (dial if change.kind == "add" else drop).append(other)
     return Wishes(tuple(dial), tuple(drop))
+
+
+@lru_cache(maxsize=16)
+def _planned(
+    reach: tuple[Name, ...],
+    links: frozenset[Pair],
+    costs: frozenset[tuple[Pair, float]],
+    limits: Limits,
+) -> list[Change]:
+    """Plan. In a simulation all nodes see the same: one of them does it for all."""
+    return plan(Situation(tuple(map(Member, reach)), links, dict(costs)), limits)
 
 
 def strangers(
@@ -121,8 +137,8 @@ class Healer:
     def look(
         self, known: Surroundings, own: frozenset[Name], now: float, planning: bool = True
     ) -> Wishes:
-        """Return what to do now. Without `planning` somebody else plans: then only who is alone and
-        who is out of reach matters."""
+        """Return what to do now. Without `planning` somebody else plans: then only who is alone,
+        who is out of reach and who has far too many neighbours matters."""
         self._tried = {name: at for name, at in self._tried.items() if name in known.absent}
         due = [name for name in known.absent if self._tried.get(name, (0, now))[1] <= now]
         outside = strangers(known, due, self.limits, self._chance)
@@ -132,11 +148,18 @@ class Healer:
             self._tried[name] = (pause, now + pause * self._chance.uniform(0.5, 1.0))
         if not planning:
             self._before = Wishes()
-            return Wishes(tuple(outside))
+            return Wishes(tuple(outside), self._surplus(known))
         share = self._share(known)
         lasting = [name for name in share.dial if name in self._before.dial]
         self._before = share
         return Wishes((*lasting, *outside), tuple(name for name in share.drop if name in own))
+
+    def _surplus(self, known: Surroundings) -> tuple[Name, ...]:
+        """Return links to give up although somebody else plans: the planner would, too."""
+        most = self.limits.degree_max + SLACK
+        if not known.links or len(known.neighbours) <= most:
+            return ()
+        return share_of_plan(known, replace(self.limits, degree_max=most)).drop
 
     def _share(self, known: Surroundings) -> Wishes:
         """Plan, unless nothing has changed since the last time."""

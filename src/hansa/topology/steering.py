@@ -2,21 +2,27 @@
 
 What the manager wants is kept; what it does not want any more is closed once nobody is reached by
 that link alone. When neighbours are lost, or the federation is in parts, the node heals: with the
-planner while the manager is away, and always if it is alone or somebody is out of reach. The live
-agent and the simulator run this very class.
+planner while the manager is away, and always if it is alone or somebody is out of reach. Whatever
+the manager says, nobody in reach gets many more neighbours than allowed. The live agent and the
+simulator run this very class.
 """
 
 import json
 import random
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Protocol
 
 from hansa.errors import UsageError
 from hansa.protocol.viewing import Chart
 from hansa.protocol.vocabulary import NodeId
 from hansa.topology.graph import Name
-from hansa.topology.healing import Healer, Surroundings, name_of, surroundings
+from hansa.topology.healing import SLACK, Healer, Surroundings, name_of, surroundings
 from hansa.topology.planner import Limits
+
+PATIENT_LOOKS = 3
+"""Looks until a link that is not wanted any more is closed by the end that did not dial it: the
+other one must have heard of it too, or it would only dial again."""
 
 
 class Links(Protocol):
@@ -49,7 +55,10 @@ class Steering:
         self._healer = Healer(limits, chance)
         self._assigned: dict[Name, str] = {}
         """Neighbours that the manager wants, and the address to dial, if it is we who dial."""
-        self._unwanted: set[Name] = set()
+        self._kept: set[str] = set()
+        """The addresses among them that are being dialled."""
+        self._unwanted: dict[Name, int] = {}
+        """Neighbours that it does not want any more, and how many looks have passed since."""
         self._own: set[Name] = set()
         self._known: dict[Name, str] = {}
         """Addresses of a former life, for those whose record is not here yet."""
@@ -66,17 +75,38 @@ class Steering:
         the address of those to dial, nothing for the others; `known` has all addresses."""
         for name, address in self._assigned.items():
             if address and wanted.get(name) != address:
-                self._links.forget(address)
-        self._unwanted |= (self._assigned.keys() | self._own) - wanted.keys()
-        self._unwanted -= wanted.keys()
+                self._forget(address)
+        for name in (self._assigned.keys() | self._own) - wanted.keys():
+            self._unwanted.setdefault(name, 0)
+        for name in wanted:
+            self._unwanted.pop(name, None)
         self._own -= wanted.keys()
         self._assigned = dict(wanted)
         self._known |= known
-        for address in wanted.values():
-            if address:
-                self._keep(address)
+        self._dial_assigned()
         if degree_max != self._healer.limits.degree_max:
             self._healer.limits = Limits(degree_max=max(3, degree_max))
+
+    def _dial_assigned(self) -> None:
+        """Dial whom the manager wants us to dial, unless there is a link or no room for one."""
+        for name, address in self._assigned.items():
+            if address and self._should_dial(_node_of(name)):
+                self._keep(address)
+            elif address:
+                self._forget(address)
+
+    def _should_dial(self, node: NodeId) -> bool:
+        """Whether to keep dialling: the link that is there is ours, or there is none, and it would
+        lead to somebody out of reach or neither end has more neighbours than allowed."""
+        chart = self._chart
+        link = chart.neighbours.get(node)
+        if link is not None:
+            return link.dialled  # of two, one would be refused again and again
+        if node not in chart.reachable:
+            return True
+        record = chart.known.get(node)
+        most = max(len(chart.neighbours), len(record.links) if record else 0)
+        return most <= self._healer.limits.degree_max
 
     # ------------------------------------------------------------ looking
 
@@ -84,55 +114,72 @@ class Steering:
         """Do what should be done now; `planning` says that nobody else plans."""
         if not planning and self._is_content():
             return
-        known = self.surroundings()
-        self._own &= set(known.neighbours)
+        near = self._chart.neighbours
+        crowded = len(near) > self._healer.limits.degree_max + SLACK
+        known = self.surroundings(whole=planning or crowded or bool(self._unwanted))
+        self._own &= set(map(name_of, near))
         self._release(known)
+        self._dial_assigned()
         wishes = self._healer.look(known, frozenset(self._own), now, planning)
         for name in wishes.dial:
             address = self._address_of(name)
             if address and self._attempt(address):
                 self._own.add(name)
+                self._unwanted.pop(name, None)
                 self.healed += 1
         for name in wishes.drop:
             self._own.discard(name)
             self._links.close(_node_of(name), "more neighbours than it should have")
 
     def _is_content(self) -> bool:
-        """Whether everybody who is known is in reach and no link has to go: most of the time, and
-        seen without a look at the whole map."""
+        """Whether everybody who is known is in reach and no link has to come or go: most of the
+        time, and seen without a look at the whole map."""
         chart = self._chart
+        near = chart.neighbours
         self._known = {n: a for n, a in self._known.items() if _node_of(n) not in chart.known}
         return (
-            bool(chart.neighbours)
+            0 < len(near) <= self._healer.limits.degree_max + SLACK
             and not (self._known or self._unwanted)
             and len(chart.known) == len(chart.reachable)
+            and all(_node_of(name) in near for name, to in self._assigned.items() if to)
         )
 
-    def surroundings(self) -> Surroundings:
-        """Return what this node knows; the same object while that is the same."""
+    def surroundings(self, whole: bool) -> Surroundings:
+        """Return what this node knows, the `whole` with all links; the same object while that is
+        the same."""
         chart = self._chart
-        mark = (chart.digest, tuple(chart.neighbours), len(chart.reachable), len(self._known))
+        seen = (tuple(chart.neighbours), len(chart.reachable), len(self._known))
+        mark = (whole, chart.digest, *seen)
         if self._seen is None or self._seen[0] != mark:
-            self._seen = (mark, self._look_around())
+            self._seen = (mark, self._look_around(whole))
         return self._seen[1]
 
-    def _look_around(self) -> Surroundings:
+    def _look_around(self, whole: bool) -> Surroundings:
         known = self._chart.known
-        links: dict[int, Sequence[tuple[int, int]]] = {n: r.links for n, r in known.items()}
+        links: dict[int, Sequence[tuple[int, int]]] = {}
+        if whole:
+            links = {node: record.links for node, record in known.items()}
         addressed = {node for node, record in known.items() if record.addresses}
         addressed |= {_node_of(name) for name in self._known}
         return surroundings(self._me, links, self._chart.reachable, addressed - {self._me})
 
     def _release(self, known: Surroundings) -> None:
-        """Close links that the manager does not want, unless somebody is reached by them alone:
-        the manager may be wrong."""
-        for name in sorted(self._unwanted & set(known.neighbours)):
-            if not known.needs(name):
-                self._unwanted.discard(name)
+        """Close a link that the manager does not want, unless somebody is reached by it alone: the
+        manager may be wrong. One at a time: the next may be needed then."""
+        closed = False
+        for name, looks in sorted(self._unwanted.items()):
+            self._unwanted[name] = looks + 1
+            link = self._chart.neighbours.get(_node_of(name))
+            is_ours = link is not None and link.dialled
+            if looks < PATIENT_LOOKS and not is_ours:
+                continue
+            if link is None:
+                del self._unwanted[name]
+            elif not closed and not known.needs(name):
+                closed = True
+                del self._unwanted[name]
                 self._own.discard(name)
                 self._links.close(_node_of(name), "the manager does not want this link any more")
-                return  # one at a time: the next may be needed now
-        self._unwanted &= set(known.neighbours)
 
     def _address_of(self, name: Name) -> str:
         record = self._chart.known.get(_node_of(name))
@@ -140,10 +187,15 @@ class Steering:
         return addresses[0] if addresses else self._known.get(name, "")
 
     def _keep(self, address: str) -> None:
-        try:
-            self._links.keep(address)
-        except UsageError:
-            return  # the manager was told nonsense; this node does what it can by itself
+        if address not in self._kept:
+            with suppress(UsageError):  # the manager was told nonsense: we do what we can without
+                self._links.keep(address)
+                self._kept.add(address)
+
+    def _forget(self, address: str) -> None:
+        if address in self._kept:
+            self._kept.discard(address)
+            self._links.forget(address)
 
     def _attempt(self, address: str) -> bool:
         try:
