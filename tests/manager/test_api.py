@@ -37,7 +37,16 @@ def test_the_papers_body_and_the_papers_answer(served):
     (neighbour,) = second["neighbors"]
     assert (neighbour["id"], neighbour["ip"]) == (0, "tcp://127.0.0.1:1883")
     assert second["neighborsAmount"] == 1
-    assert (second["coreAnnInterval"], second["redundancy"]) == ("2s", 2)
+    # What its federator reads: an envelope, and times in nanoseconds.
+    assert (second["status"], second["code"], second["description"]) == ("success", 200, "")
+    assert second["data"] == {
+        "id": 1,
+        "ip": "tcp://127.0.0.1:1884",
+        "neighbors": [{"id": 0, "ip": "tcp://127.0.0.1:1883"}],
+        "redundancy": 2,
+        "coreAnnInterval": 2_000_000_000,
+        "beaconInterval": 2_000_000_000,
+    }
     _, stored = served.ask("GET", "/api/v1/nodes/0")
     assert {name: stored[name] for name in ("id", "ip", "neighbors", "neighborsAmount")} == {
         "id": 0,
@@ -89,19 +98,24 @@ def test_a_whole_life(served):
     ("method", "path", "body", "status", "said"),
     [
         ("POST", "/join", {}, 422, "ip or link is needed"),
-        ("POST", "/join", {"ip": "here"}, 422, "ip: String should match"),
+        ("POST", "/join", {"ip": "here"}, 422, "ip: it should be tcp://host:port"),
+        ("POST", "/join", {"ip": "tcp://a:65536"}, 422, "ip: it should be tcp://host:port"),
+        ("POST", "/join", {"link": "http://a:1"}, 422, "link: it should be host:port"),
+        ("POST", "/join", {"link": "a:1", "announcements": True}, 422, "announcements need ip"),
         ("POST", "/join", {"ip": "tcp://a:1", "colour": 1}, 422, "colour: Extra inputs"),
-        ("POST", "/join", {"link": "a:1", "node": "xyz"}, 422, "node: String should match"),
+        ("POST", "/join", {"link": "a:1", "node": "xyz"}, 422, "node: it should be 16 of"),
         ("POST", "/join", {"ip": "tcp://a:1", "node": "0" * 16}, 422, "needs link"),
-        ("POST", "/join", {"ip": "a:1", "name": "a\0b"}, 422, "name: String should match"),
+        ("POST", "/join", {"ip": "a:1", "name": "a\0b"}, 422, "name: it should be text without"),
+        ("POST", "/join", [], 422, "the body should be a JSON object"),
+        ("POST", "/join", None, 422, "the body should be a JSON object"),
         ("POST", "/nodes/7/health", {}, 404, "there is no node 7"),
         ("GET", "/nodes/7", None, 404, "there is no node 7"),
         ("GET", "/nodes/x", None, 422, "number: Input should be a valid integer"),
         ("DELETE", "/links/0/1", None, 404, "there is no link 0-1"),
         ("PATCH", "/settings", {"degree_max": 1}, 422, "degree_max: Input should be greater"),
         ("GET", "/history?after=-1", None, 422, "after: Input should be greater"),
-        ("GET", "/nowhere", None, 404, "Not Found"),
-        ("PUT", "/join", {}, 405, "Method Not Allowed"),
+        ("GET", "/nowhere", None, 404, "there is nothing at this path"),
+        ("PUT", "/join", {}, 405, "this path knows other methods"),
         ("DELETE", "/tokens/nobody", None, 404, "there is no token 'nobody'"),
     ],
 )

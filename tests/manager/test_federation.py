@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 
 from hansa.errors import UsageError
@@ -127,11 +129,33 @@ def test_a_node_whose_reports_are_lost_but_whom_others_see_is_not_gone(store):
     assert scene.federation.doubted(scene.now) == {2}
 
 
-def test_a_federator_that_never_reports_is_not_missed(store):
+def test_a_federator_whose_broker_does_not_answer_is_gone(store):
+    """It says nothing of itself: who checks its broker reports for it."""
     scene = Scene(store, 3)
-    scene.federation.join(Newcomer(ip="tcp://paper:1883"), scene.now)
-    scene.run(60)
+    number = scene.federation.join(Newcomer(ip="tcp://paper:1883"), scene.now).node.id
+    for _ in range(12):
+        scene.run(5)
+        scene.federation.report(number, Report(0.5), scene.now)
     assert scene.states() == [State.UP] * 4
+    assert scene.degree(number) == 2  # nobody says that these links stand, or that they do not
+    scene.run(15)
+    assert scene.states() == [State.UP] * 3 + [State.GONE]
+    scene.federation.report(number, Report(0.5), scene.now)
+    assert scene.states() == [State.UP] * 4
+
+
+def test_a_secret_binds_a_node_and_an_operator_is_trusted(store):
+    federation = Scene(store).federation
+    who = Newcomer(link="h:1", node=agent(0), secret="digest")
+    assert federation.join(who, 0.0, trusted=False).node.id == 0
+    federation.join(who, 1.0, trusted=False)
+    for secret in ("", "other"):
+        with pytest.raises(Refused, match="joined with a secret"):
+            federation.join(replace(who, secret=secret), 2.0, trusted=False)
+    federation.join(replace(who, secret=""), 3.0)  # an operator, and the node keeps its secret
+    federation.require_owner(0, "digest")
+    with pytest.raises(Refused, match="joined with a secret"):
+        federation.require_owner(0, "")
 
 
 def test_a_manager_that_hears_nobody_declares_nobody_gone(store):
@@ -223,6 +247,14 @@ def test_draining_links_the_others_first_and_then_leaves_one_link(store):
     scene.federation.drain(0, False, scene.now)
     scene.run(30)
     assert scene.degree(0) >= 2
+
+
+def test_a_draining_node_that_joins_again_is_still_draining_unless_it_had_left(store):
+    scene = Scene(store, 5)
+    scene.federation.drain(0, True, scene.now)
+    assert scene.join(0).node.draining
+    scene.federation.leave(0, scene.now)
+    assert not scene.join(0).node.draining
 
 
 def test_an_operators_link_stays_and_one_that_was_removed_does_not_come_back(store):

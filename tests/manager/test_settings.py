@@ -1,7 +1,7 @@
 import pytest
 
 from hansa.errors import UsageError
-from hansa.manager.settings import FederationSettings, from_environment, paper_duration, settings_of
+from hansa.manager.settings import FederationSettings, from_environment, settings_of
 
 
 def test_the_papers_variables_are_read_as_the_paper_writes_them():
@@ -36,10 +36,6 @@ def test_what_is_no_value_is_said_with_its_name(variable, text, said):
 def test_what_cannot_work_is_refused(bad):
     with pytest.raises(UsageError, match=next(iter(bad))):
         settings_of(bad)
-
-
-def test_durations_are_written_as_the_paper_does():
-    assert [paper_duration(seconds) for seconds in (2.0, 0.5, 1.25)] == ["2s", "500ms", "1250ms"]
 
 
 def test_settings_of_another_version_do_not_hurt():

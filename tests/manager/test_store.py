@@ -1,3 +1,5 @@
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 from sqlalchemy import create_engine, text
 
@@ -63,6 +65,15 @@ def test_history_and_audit_are_read_in_pages_and_have_a_bound(store: Store, monk
         AuditRow(5, 5.0, "ops", "127.0.0.1", "POST", "/api/v1/join", 200)
     ]
     assert [row.number for row in store.audit()] == [3, 4, 5]
+
+
+def test_what_is_noted_at_once_by_many_is_all_noted(store: Store):
+    def note(number: int) -> None:
+        store.note(1.0, "ops", "127.0.0.1", ("POST", f"/{number}", 200))
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(note, range(40)))
+    assert [row.number for row in store.audit()] == list(range(1, 41))
 
 
 def test_settings_and_tokens(store: Store):

@@ -181,6 +181,10 @@ def _check_mode(settings: AgentSettings) -> None:
         raise UsageError(f"mode must be one of {', '.join(MODES)}, not {settings.mode!r}")
     if settings.mode == "mqtt-fed" and settings.broker.observer == "embedded":
         raise UsageError('mode = "mqtt-fed" needs a broker with MQTT 5, which embedded is not')
+    if settings.topology.announcements and settings.broker.observer == "embedded":
+        raise UsageError(
+            "[topology] announcements need a broker that the manager reaches: embedded is none"
+        )
     if settings.mode == "mqtt-fed" and (settings.record or settings.telemetry.is_on):
         raise UsageError('mode = "mqtt-fed" keeps no journal: leave out record and [telemetry]')
 

@@ -11,6 +11,7 @@ whoever sees the public half can claim to be this node.
 """
 
 import fcntl
+import hashlib
 import json
 import os
 import shutil
@@ -89,6 +90,13 @@ class StateDirectory:
         key = self._private_key().public_key().public_bytes_raw()
         incarnation = self._next_incarnation()
         return Identity(node_id(key), key, incarnation, name, addresses, capacity)
+
+    def manager_secret(self) -> str:
+        """Return what this agent, and no other, shows its manager: it follows from the private key,
+        and the key does not follow from it."""
+        return hashlib.sha256(
+            b"hansa manager" + self._private_key().private_bytes_raw()
+        ).hexdigest()
 
     def remember_incarnation(self, incarnation: int) -> None:
         """Keep an incarnation that was raised while running."""

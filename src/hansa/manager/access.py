@@ -32,6 +32,11 @@ class Caller:
     name: str
     scopes: tuple[str, ...]
 
+    @property
+    def is_admin(self) -> bool:
+        """Whether it may do everything."""
+        return "admin" in self.scopes
+
 
 class Access:
     """The tokens of one manager."""

@@ -17,9 +17,10 @@ from starlette.exceptions import HTTPException
 from hansa import __version__
 from hansa.errors import UsageError
 from hansa.manager import bodies
-from hansa.manager.access import Access, Caller
+from hansa.manager.access import Access, Caller, digest
 from hansa.manager.exchange import Refused
 from hansa.manager.federation import Federation
+from hansa.manager.federators import Federators
 from hansa.manager.rows import NodeRow, State
 from hansa.manager.store import Store, StoreFailed
 from hansa.manager.streams import Streams
@@ -49,14 +50,20 @@ def needs(*scopes: str) -> Any:
         access: Access = request.app.state.access
         caller = access.identify(given.credentials if given else None)
         request.state.caller = caller.name
-        if not {*scopes, "admin"}.intersection(caller.scopes):
+        if not caller.is_admin and not set(scopes).intersection(caller.scopes):
             raise Refused(403, f"the token {caller.name!r} lacks the scope {scopes[0]}")
         return caller
 
     return Depends(check)
 
 
-def make_app(store: Store, federation: Federation, access: Access, streams: Streams) -> FastAPI:
+def make_app(
+    store: Store,
+    federation: Federation,
+    access: Access,
+    streams: Streams,
+    federators: Federators,
+) -> FastAPI:
     """Put the routes together."""
     app = FastAPI(
         title="Hansa topology manager",
@@ -67,7 +74,7 @@ def make_app(store: Store, federation: Federation, access: Access, streams: Stre
     )
     app.state.access = access
     routes = APIRouter(prefix="/api/v1")
-    _add_for_nodes(routes, federation)
+    _add_for_nodes(routes, federation, federators)
     _add_for_readers(routes, federation, store, streams)
     _add_for_operators(routes, federation, store, access)
     app.include_router(routes)
@@ -75,27 +82,48 @@ def make_app(store: Store, federation: Federation, access: Access, streams: Stre
     return app
 
 
-def _add_for_nodes(routes: APIRouter, federation: Federation) -> None:
-    may_join = [needs("join")]
+Joiner = Annotated[Caller, needs("join")]
+Secret = Annotated[
+    str,
+    Header(
+        alias="Hansa-Node-Secret",
+        max_length=255,
+        description="what the node joined with; only it, or an admin, may speak for it",
+    ),
+]
 
-    @routes.post("/join", dependencies=may_join)
-    def join(body: bodies.Join) -> bodies.Told:
+
+def _add_for_nodes(routes: APIRouter, federation: Federation, federators: Federators) -> None:
+    def check(number: int, caller: Caller, secret: str) -> None:
+        if not caller.is_admin:
+            federation.require_owner(number, digest(secret))
+
+    @routes.post("/join")
+    def join(body: bodies.Join, caller: Joiner, secret: Secret = "") -> bodies.Joined:
         """Join, or join again: the answer is the node's id, its neighbours and all settings."""
-        return bodies.tell(federation.join(body.newcomer(), clock()))
+        who = body.newcomer(digest(secret) if secret else "")
+        given = federation.join(who, clock(), trusted=caller.is_admin)
+        federators.joined(given)
+        return bodies.welcome(given)
 
-    @routes.post("/nodes/{number}/health", dependencies=may_join)
-    def report(number: int, body: bodies.Health) -> bodies.Told:
+    @routes.post("/nodes/{number}/health")
+    def report(
+        number: int, body: bodies.Health, caller: Joiner, secret: Secret = ""
+    ) -> bodies.Told:
         """Report health; the answer is whom to be linked to."""
+        check(number, caller, secret)
         return bodies.tell(federation.report(number, body.report(), clock()))
 
-    @routes.get("/nodes/{number}/topology", dependencies=may_join)
-    def topology(number: int) -> bodies.Told:
+    @routes.get("/nodes/{number}/topology")
+    def topology(number: int, caller: Joiner, secret: Secret = "") -> bodies.Told:
         """Ask whom to be linked to."""
+        check(number, caller, secret)
         return bodies.tell(federation.topology(number))
 
-    @routes.post("/nodes/{number}/leave", dependencies=may_join, status_code=204)
-    def leave(number: int) -> None:
+    @routes.post("/nodes/{number}/leave", status_code=204)
+    def leave(number: int, caller: Joiner, secret: Secret = "") -> None:
         """Leave for good."""
+        check(number, caller, secret)
         federation.leave(number, clock())
 
 
@@ -264,12 +292,24 @@ def _add_refusals(app: FastAPI) -> None:
     add(UsageError, lambda error: (422, str(error)))
     add(StoreFailed, lambda error: (503, f"the database does not answer: {error}"))
     add(RequestValidationError, lambda error: (422, _sentence(error)))
-    add(HTTPException, lambda error: (error.status_code, f"{error.detail}"))
+    add(
+        HTTPException, lambda error: (error.status_code, _EXPLAINED.get(error.detail, error.detail))
+    )
+
+
+_EXPLAINED = {
+    "Not Found": "there is nothing at this path; /docs lists what there is",
+    "Method Not Allowed": "this path knows other methods; /docs lists them",
+}
 
 
 def _sentence(error: RequestValidationError) -> str:
     """Return what is wrong with a body: the first fault, with its place."""
     first = error.errors()[0]
+    if first["loc"] == ("body",) and first["type"] != "value_error":
+        return "the body should be a JSON object, sent with Content-Type: application/json"
     place = ".".join(str(step) for step in first["loc"][1:])
     said = str(first["msg"]).removeprefix("Value error, ")
+    if meaning := bodies.MEANING.get(first.get("ctx", {}).get("pattern", "")):
+        said = f"it should be {meaning}"
     return f"{place}: {said}" if place else said

@@ -7,17 +7,29 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_vali
 
 from hansa.manager.exchange import Assignment, Newcomer, Report
 from hansa.manager.rows import LinkRow, NodeRow
-from hansa.manager.settings import paper_duration
 
 PRINTABLE = r"^[^\x00-\x1f\x7f]*$"
+HEX = r"^[0-9a-f]{16}$"
+PLACE = (
+    r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):([1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}"
+    r"|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])$"
+)
+LINK = r"^((tcp|udp|mqtt)://)?" + PLACE
+BROKER = r"^((tcp|mqtt|ssl|tls|mqtts)://)?" + PLACE
+TOKEN_NAME = r"^[A-Za-z0-9._-]{1,64}$"
+MEANING = {
+    PRINTABLE: "text without control characters",
+    HEX: "16 of the digits 0-9a-f",
+    LINK: "host:port, or tcp://, udp:// or mqtt:// before it",
+    BROKER: "tcp://host:port, or ssl:// before a port with TLS",
+    TOKEN_NAME: "1 to 64 of A-Z a-z 0-9 . _ -",
+}
+"""What the patterns mean, for who is refused."""
+
 Label = Annotated[str, StringConstraints(max_length=255, pattern=PRINTABLE)]
-Hex = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{16}$")]
-Address = Annotated[
-    str,
-    StringConstraints(
-        max_length=255, pattern=r"^([a-z]{1,8}://)?(\[[0-9a-f:.]+\]|[A-Za-z0-9._-]+):[0-9]{1,5}$"
-    ),
-]
+Hex = Annotated[str, StringConstraints(pattern=HEX)]
+LinkAddress = Annotated[str, StringConstraints(max_length=255, pattern=LINK)]
+BrokerUrl = Annotated[str, StringConstraints(max_length=255, pattern=BROKER)]
 Milliseconds = Annotated[float, Field(ge=0, le=3_600_000, allow_inf_nan=False)]
 
 
@@ -36,12 +48,19 @@ class Problem(BaseModel):
 class Join(Body):
     """Who wants to join. A federator of Bevilaqua 2023 sends `ip` alone."""
 
-    ip: Address | None = Field(None, description="where the broker is, as tcp://host:port")
-    link: Address | None = Field(None, description="where other agents reach this one, host:port")
+    ip: BrokerUrl | None = Field(None, description="where the broker is, as tcp://host:port")
+    link: LinkAddress | None = Field(
+        None, description="where other agents reach this one, host:port"
+    )
     node: Hex | None = Field(None, description="the agent's own id")
     name: Label = ""
     capacity: Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)] = 1.0
     tags: Annotated[list[Label], Field(max_length=16)] = []
+    announcements: bool = Field(
+        False,
+        description="publish changes at this node's broker (ip); a federator without node gets them"
+        " in any case",
+    )
 
     @model_validator(mode="after")
     def _is_reachable(self) -> "Join":
@@ -49,13 +68,15 @@ class Join(Body):
             raise ValueError("ip or link is needed: where is this node?")
         if self.node and not self.link:
             raise ValueError("an agent (node) needs link: where do others reach it?")
+        if self.announcements and not self.ip:
+            raise ValueError("announcements need ip: where is the broker?")
         return self
 
-    def newcomer(self) -> Newcomer:
-        """Return it as the federation knows it."""
+    def newcomer(self, secret: str) -> Newcomer:
+        """Return it as the federation knows it, with the digest of its secret."""
         return Newcomer(
             self.ip or "", self.link or "", self.node or "", self.name, self.capacity,
-            tuple(self.tags),
+            tuple(self.tags), self.announcements, secret,
         )  # fmt: skip
 
 
@@ -109,7 +130,7 @@ class Settings(Body):
 class Token(Body):
     """A token to make."""
 
-    name: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._-]{1,64}$")]
+    name: Annotated[str, StringConstraints(pattern=TOKEN_NAME)]
     scopes: Annotated[list[Literal["join", "read", "admin"]], Field(min_length=1, max_length=3)]
 
 
@@ -166,11 +187,36 @@ class Told(BaseModel):
     neighborsAmount: int
     latency: float | None
     latestHealthCheck: str | None
-    coreAnnInterval: str
-    beaconInterval: str
-    redundancy: int
     version: int
     settings: SettingsShown
+
+
+class PaperNeighbour(BaseModel):
+    """A neighbour as the paper's federator reads it."""
+
+    id: int
+    ip: str
+
+
+class PaperConfiguration(BaseModel):
+    """What the paper's federator reads; times are in nanoseconds."""
+
+    id: int
+    ip: str
+    neighbors: list[PaperNeighbour]
+    redundancy: int
+    coreAnnInterval: int
+    beaconInterval: int
+
+
+class Joined(Told):
+    """What a newcomer is told; `status`, `code`, `data` and `description` are for the paper's
+    federator."""
+
+    status: str
+    code: int
+    description: str
+    data: PaperConfiguration
 
 
 class LinkShown(BaseModel):
@@ -282,6 +328,22 @@ def show_link(link: LinkRow, stands: bool, rtt_ms: float | None) -> LinkShown:
     )  # fmt: skip
 
 
+def welcome(given: Assignment) -> Joined:
+    """Return what a newcomer is told."""
+    settings = given.settings
+    near = [PaperNeighbour(id=each.node.id, ip=each.node.ip) for each in given.neighbours]
+    data = PaperConfiguration(
+        id=given.node.id,
+        ip=given.node.ip,
+        neighbors=near,
+        redundancy=settings.redundancy,
+        coreAnnInterval=round(settings.announcement_interval * 1e9),
+        beaconInterval=round(settings.beacon_interval * 1e9),
+    )
+    told = tell(given).model_dump()
+    return Joined(**told, status="success", code=200, description="", data=data)
+
+
 def tell(given: Assignment) -> Told:
     """Return what a node is told."""
     near = [
@@ -299,9 +361,6 @@ def tell(given: Assignment) -> Told:
         neighborsAmount=len(near),
         latency=given.node.latency_ms,
         latestHealthCheck=moment(given.node.checked_at),
-        coreAnnInterval=paper_duration(settings.announcement_interval),
-        beaconInterval=paper_duration(settings.beacon_interval),
-        redundancy=settings.redundancy,
         version=given.version,
         settings=SettingsShown.model_validate(settings, from_attributes=True),
     )

@@ -25,6 +25,9 @@ class Newcomer:
     name: str = ""
     capacity: float = 1.0
     tags: tuple[str, ...] = ()
+    announced: bool = False
+    secret: str = ""
+    """The digest of what it will prove itself with."""
 
 
 @dataclass(frozen=True, slots=True)

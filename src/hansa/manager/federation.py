@@ -60,17 +60,22 @@ class Federation:
 
     # ------------------------------------------------------------ what nodes ask
 
-    def join(self, who: Newcomer, now: float) -> Assignment:
-        """Take a node in, or back in: the same agent or the same broker keeps its id."""
+    def join(self, who: Newcomer, now: float, trusted: bool = True) -> Assignment:
+        """Take a node in, or back in: the same agent or the same broker keeps its id, but who is
+        not trusted must know the secret that it joined with before."""
         with self._lock:
             known = self._find(who)
+            if known and not trusted:
+                self.require_owner(known.id, who.secret)
             if known is None and len(self._nodes) >= NODES_MAX:
                 raise Refused(409, f"this manager knows {NODES_MAX} nodes, and takes no more")
             number = known.id if known else len(self._nodes)
             node = NodeRow(
                 number, who.node, who.name, who.ip, who.link, who.capacity, who.tags,
-                State.UP, draining=False, joined_at=now, checked_at=now,
+                State.UP, draining=bool(known and known.draining), joined_at=now, checked_at=now,
                 latency_ms=known.latency_ms if known else None,
+                secret=who.secret or (known.secret if known else ""),
+                announced=who.announced or not who.node,
             )  # fmt: skip
             self._heard.pop(number, None)
             if known is None or known.state is not State.UP:
@@ -87,6 +92,12 @@ class Federation:
             ):
                 return node
         return None
+
+    def require_owner(self, number: int, secret: str) -> None:
+        """Refuse who does not know the secret that a node joined with."""
+        node = self._require(number)
+        if node.secret and node.secret != secret:
+            raise Refused(403, f"node {number} joined with a secret, and this is not it")
 
     def leave(self, number: int, now: float) -> None:
         """A node leaves for good: it is planned around at once."""
@@ -232,8 +243,7 @@ class Federation:
     def _is_late(self, node: NodeRow, now: float) -> bool:
         assert node.checked_at is not None
         since = max(node.checked_at, self._began or now)  # what was missed while we were away
-        reports = bool(node.node)  # a federator of the paper's kind says nothing of itself
-        return reports and now - since > MISSES * self.settings.health_interval
+        return now - since > MISSES * self.settings.health_interval
 
     def _is_gone(self, node: NodeRow, now: float) -> bool:
         """Whether a node has missed its reports and others, who did not, do not see it either.
@@ -313,9 +323,13 @@ class Federation:
         return Limits(degree_max=self.settings.degree_max)
 
     def _round_trips(self) -> dict[tuple[int, int], float | None]:
-        """Return the links that stand, as far as one of their ends has said."""
+        """Return the links that stand, as far as one of their ends has said; those of federators
+        of the paper's kind, of which nobody says it, are taken to stand."""
         by_agent = {node.node: node.id for node in self._up() if node.node}
-        found: dict[tuple[int, int], float | None] = {}
+        silent = {node.id for node in self._up() if node.is_silent}
+        found: dict[tuple[int, int], float | None] = {
+            key: None for key in self._links if not silent.isdisjoint(key)
+        }
         for number, heard in self._heard.items():
             for agent, rtt in heard.report.neighbours.items():
                 if agent in by_agent and by_agent[agent] != number:

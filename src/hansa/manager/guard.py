@@ -43,23 +43,17 @@ class Guard:
             await _refuse(send, 429, "too many requests; wait a second")
             return
         scope.setdefault("state", {})
-        status = 500
 
         async def watch(message: dict[str, Any]) -> None:
-            nonlocal status
-            if message["type"] == "http.response.start":
-                status = message["status"]
+            if message["type"] == "http.response.start" and _is_noted(scope, message["status"]):
+                await self._note(scope, remote, message["status"])
             await send(message)
 
-        try:
-            body = await _read(receive)
-            if body is None:
-                await _refuse(watch, 413, f"a body may have {BODY_BYTES_MAX} bytes at most")
-            else:
-                await self._app(scope, _replay(body, receive), watch)
-        finally:
-            if scope["method"] not in ("GET", "HEAD", "OPTIONS"):
-                await self._note(scope, remote, status)
+        body = await _read(receive)
+        if body is None:
+            await _refuse(watch, 413, f"a body may have {BODY_BYTES_MAX} bytes at most")
+        else:
+            await self._app(scope, _replay(body, receive), watch)
 
     async def _note(self, scope: Scope, remote: str, status: int) -> None:
         who = scope["state"].get("caller", "-")
@@ -68,6 +62,13 @@ class Guard:
             await asyncio.to_thread(self._store.note, time.time_ns() / 1e9, who, remote, request)
         except StoreFailed as error:
             log.error("the audit log could not be written reason=%r", str(error))
+
+
+def _is_noted(scope: Scope, status: int) -> bool:
+    """Whether a request belongs into the audit log: it changes something, or tried to. The health
+    reports that every node sends every few seconds would leave no room for anything else."""
+    is_report = scope["path"].endswith("/health") and status == 200
+    return scope["method"] not in ("GET", "HEAD", "OPTIONS") and not is_report
 
 
 async def _read(receive: Receive) -> bytes | None:

@@ -33,6 +33,10 @@ STEPS: tuple[tuple[str, ...], ...] = (
             remote text not null, method text not null, path text not null,
             status bigint not null)""",
     ),
+    (
+        "alter table node add column secret text not null default ''",
+        "alter table node add column announced bigint not null default 0",
+    ),
 )
 
 

@@ -41,6 +41,15 @@ class NodeRow:
     """From a publication at its broker until that comes back, as last measured."""
     checked_at: float | None = None
     """When it was last heard of."""
+    secret: str = ""
+    """The digest of what it proves itself with; empty if it joined without."""
+    announced: bool = False
+    """Whether changes are published at its broker."""
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether it is a federator of the paper's kind, which reports nothing."""
+        return not self.node
 
     def changed(self, **values: object) -> "NodeRow":
         """Return it with other values."""

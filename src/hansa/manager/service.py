@@ -15,7 +15,9 @@ from hansa.errors import UsageError
 from hansa.manager.access import Access, Pace, check_exposure
 from hansa.manager.api import clock, make_app
 from hansa.manager.federation import Federation
+from hansa.manager.federators import Federators
 from hansa.manager.guard import Guard
+from hansa.manager.rows import HistoryRow
 from hansa.manager.settings import from_environment
 from hansa.manager.store import Store, StoreFailed, open_store
 from hansa.manager.streams import Streams
@@ -60,10 +62,16 @@ class Manager:
         self.access = Access(self.store, environment.get("HANSA_MANAGER_TOKEN", ""))
         check_exposure(options.host, self.access)
         self._streams = Streams(self.store)
-        self.federation = Federation(self.store, self._streams.told)
+        self.federation = Federation(self.store, self._told)
+        self._federators = Federators(
+            self.federation,
+            clock,
+            environment.get("HANSA_MANAGER_BROKER_USERNAME"),
+            environment.get("HANSA_MANAGER_BROKER_PASSWORD"),
+        )
         if given := from_environment(environment):
             self.federation.change_settings(given, clock())
-        app = make_app(self.store, self.federation, self.access, self._streams)
+        app = make_app(self.store, self.federation, self.access, self._streams, self._federators)
         config = uvicorn.Config(
             Guard(app, Pace(options.rate), self.store),  # type: ignore[arg-type]
             log_config=None,
@@ -72,6 +80,10 @@ class Manager:
             lifespan="off",
         )
         self._server = _Server(config)
+
+    def _told(self, rows: list[HistoryRow]) -> None:
+        self._streams.told(rows)
+        self._federators.changed()
 
     async def run(self) -> None:
         """Serve until SIGTERM or Ctrl-C."""
@@ -100,12 +112,16 @@ class Manager:
         host, port = listening.getsockname()[:2]
         place = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
         log.info("manager up api=%s/api/v1 docs=%s/docs", place, place)
-        looking = asyncio.create_task(self._look())
+        beside = [
+            asyncio.create_task(self._look()),
+            asyncio.create_task(self._federators.run()),
+        ]
         try:
             await self._server.serve(sockets=[listening])
         finally:
-            looking.cancel()
-            await asyncio.gather(looking, return_exceptions=True)
+            for task in beside:
+                task.cancel()
+            await asyncio.gather(*beside, return_exceptions=True)
             self.store.close()
             log.info("manager stops")
 

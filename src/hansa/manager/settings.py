@@ -63,11 +63,6 @@ def settings_of(values: Mapping[str, Any]) -> FederationSettings:
     return replace(FederationSettings(), **{n: v for n, v in values.items() if n in known})
 
 
-def paper_duration(seconds: float) -> str:
-    """Return seconds as the paper writes them: `2s`, `1500ms`."""
-    return f"{seconds:.0f}s" if seconds == round(seconds) else f"{seconds * 1000:.0f}ms"
-
-
 def _number(variable: str, text: str) -> float:
     """Read `2s` or `500ms`, as the paper writes, or plain seconds."""
     found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h)?", text)

@@ -4,6 +4,7 @@ Every call is one transaction. There is one manager per database, so numbers are
 """
 
 import json
+import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -21,7 +22,10 @@ HISTORY_MAX = 100_000
 AUDIT_MAX = 100_000
 """Rows that are kept; the oldest go first."""
 
-_NODE = "id node name ip link capacity tags state draining joined_at latency_ms checked_at".split()
+_NODE = (
+    "id node name ip link capacity tags state draining joined_at latency_ms checked_at secret"
+    " announced"
+).split()
 _SAVE_NODE = text(
     f"insert into node ({', '.join(_NODE)}) values ({', '.join(':' + n for n in _NODE)})"
     f" on conflict (id) do update set {', '.join(f'{n} = excluded.{n}' for n in _NODE[1:])}"
@@ -96,6 +100,7 @@ class Store:
     def __init__(self, engine: Engine) -> None:
         """Use an engine whose database has been migrated."""
         self._engine = engine
+        self._noting = threading.Lock()
         with engine.connect() as connection:
             self._history = _last(connection, "history")
             self._audit = _last(connection, "audit")
@@ -121,6 +126,7 @@ class Store:
                     "tags": tuple(json.loads(row["tags"])),
                     "state": State(row["state"]),
                     "draining": bool(row["draining"]),
+                    "announced": bool(row["announced"]),
                 }
             )
             for row in rows
@@ -207,11 +213,12 @@ class Store:
 
     def note(self, at: float, who: str, remote: str, request: tuple[str, str, int]) -> None:
         """Note a request in the audit log."""
-        row = AuditRow(self._audit + 1, at, who, remote, *request)
-        with self._writing() as connection:
-            connection.execute(_ADD_AUDIT, asdict(row))
-            _trim(connection, "audit", row.number - AUDIT_MAX)
-        self._audit += 1
+        with self._noting:  # requests end in threads, and no two may have the same number
+            row = AuditRow(self._audit + 1, at, who, remote, *request)
+            with self._writing() as connection:
+                connection.execute(_ADD_AUDIT, asdict(row))
+                _trim(connection, "audit", row.number - AUDIT_MAX)
+            self._audit += 1
 
     def audit(self, after: int = 0, limit: int = 100) -> list[AuditRow]:
         """Return what was noted after a number, the oldest first."""
@@ -242,7 +249,8 @@ class Store:
 
 
 def _node_values(node: NodeRow) -> dict[str, Any]:
-    return asdict(node) | {"tags": json.dumps(node.tags), "draining": int(node.draining)}
+    flags = {"draining": int(node.draining), "announced": int(node.announced)}
+    return asdict(node) | flags | {"tags": json.dumps(node.tags)}
 
 
 def _many(connection: Connection, statement: TextClause, values: list[dict[str, Any]]) -> None:

@@ -8,19 +8,22 @@ import pytest
 from tests.agent.waiting import until
 from tests.manager.serving import Served
 
-from hansa.agent.topology.client import ManagerClient, Told, Voice
+from hansa.agent.topology.client import ManagerAddress, ManagerClient, Told, Voice, convert
 from hansa.agent.topology.http import ManagerSilent
 
 
 class Agent:
     """Somebody who joins."""
 
-    def __init__(self, url: str, number: int = 1) -> None:
+    def __init__(
+        self, url: str, number: int = 1, *, token: str = "", secret: str = "", listens: bool = True
+    ) -> None:
         self.node = f"{number:016x}"
         self.link = f"127.0.0.1:{10500 + number}"
         self.told: list[Told] = []
         self.reports = 0
-        self.client = ManagerClient(url, "", Voice(self.introduce, self.report, self.told.append))
+        voice = Voice(self.introduce, self.report, self.told.append, listens)
+        self.client = ManagerClient(ManagerAddress(url, token, secret), voice)
 
     def introduce(self) -> dict[str, Any]:
         return {"link": self.link, "node": self.node}
@@ -53,7 +56,7 @@ def test_it_joins_reports_and_hears_at_once_what_concerns_it(served):
         assert not first.client.problem
         assert first.told[-1].neighbors == ()
         tasks.append(asyncio.create_task(second.client.run()))
-        await until(lambda: len(first.told[-1].neighbors) == 1)
+        await until(lambda: second.told and len(first.told[-1].neighbors) == 1)
         assert [(n.node, n.link, n.dial) for n in second.told[-1].neighbors] == [
             (first.node, first.link, True)
         ]
@@ -101,3 +104,41 @@ def test_an_answer_that_is_no_managers_is_said(served):
         await end(task)
 
     asyncio.run(scene())
+
+
+def test_only_the_agent_that_joined_may_speak_for_its_node(tmp_path):
+    served = Served(f"sqlite:///{tmp_path / 'm.db'}", {"HANSA_MANAGER_TOKEN": "root"})
+
+    async def scene(token: str) -> None:
+        agent = Agent(served.url, token=token, secret="mine")
+        task = asyncio.create_task(agent.client.run())
+        await until(lambda: agent.reports >= 1)
+        assert not agent.client.problem
+        other = Agent(served.url, token=token, secret="yours")
+        trying = asyncio.create_task(other.client.run())
+        await until(lambda: "not asked" not in other.client.problem)
+        assert "node 0 joined with a secret, and this is not it (403)" in other.client.problem
+        assert other.told == []
+        await end(task, trying)
+
+    try:
+        body = {"name": "agents", "scopes": ["join"]}
+        token = served.ask("POST", "/api/v1/tokens", body, "root")[1]["token"]
+        asyncio.run(scene(token))
+        # The token alone is not enough.
+        assert served.ask("POST", "/api/v1/nodes/0/health", {}, token)[0] == 403
+        assert served.ask("POST", "/api/v1/nodes/0/leave", None, token)[0] == 403
+        assert served.ask("GET", "/api/v1/nodes/0/topology", None, token)[0] == 403
+        assert served.ask("POST", "/api/v1/nodes/0/leave", None, "root")[0] == 204
+    finally:
+        served.stop()
+
+
+@pytest.mark.parametrize("node", ["zz", "1", "0" * 17])
+def test_a_neighbour_that_cannot_be_makes_it_no_managers_answer(node):
+    told = {
+        "id": 1, "version": 1, "settings": {"redundancy": 2, "degree_max": 5, "beacon_interval": 2,
+        "health_interval": 5}, "neighbors": [{"id": 2, "node": node, "link": "", "dial": True}],
+    }  # fmt: skip
+    with pytest.raises(ManagerSilent, match="not a manager's"):
+        convert(told, Told)

@@ -33,7 +33,8 @@ def test_json_there_and_back():
     async def scene() -> None:
         server, url, asked = await serve(b'HTTP/1.0 200 OK\r\nX: y\r\n\r\n{"a": 1}')
         async with server:
-            assert await Http(url + "/base/", "secret").ask("POST", "/x", {"b": 2}) == {"a": 1}
+            http = Http(url + "/base/", {"Authorization": "Bearer secret"})
+            assert await http.ask("POST", "/x", {"b": 2}) == {"a": 1}
         assert asked[0].startswith(b"POST /base/x HTTP/1.0\r\n")
         assert b"Authorization: Bearer secret\r\n" in asked[0]
         assert asked[0].endswith(b'{"b": 2}')

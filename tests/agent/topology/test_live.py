@@ -3,7 +3,7 @@
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -62,22 +62,53 @@ class Managed(Live):
         self.dead.clear()
         self.wait_converged()
 
+    def wait(self, holds: Callable[[], object], what: str) -> Any:
+        """Wait until something holds; if it never does, say how everybody sees it."""
+        try:
+            return eventually(holds, what, 60)
+        except AssertionError as error:
+            views = [f"{n}: {self.status(n)['topology']}\n{self.log(n)}" for n in self.alive()]
+            views += [f"unsettled: {self.run(self.federation.unsettled())}"]
+            if self.federation.manager is not None:
+                views += [f"{path}: {self.ask(path)}" for path in ("/nodes", "/links", "/plan")]
+                views += map(str, self.ask("/history?limit=1000")[-40:])
+            raise AssertionError("\n".join([str(error), *views])) from error
+
+    def wait_converged(self) -> None:
+        self.wait(lambda: not self.run(self.federation.unsettled()), "converged")
+
     def wait_members(self, count: int) -> None:
-        eventually(
+        self.wait(
             lambda: all(len(self.status(n)["members"]) == count for n in self.alive()),
             f"{count} members everywhere",
-            60,
         )
+
+    def wait_settled(self) -> None:
+        """Wait until the manager wants no more changes, and what it wants is what there is."""
+
+        def holds() -> bool:
+            numbers = {node["node"]: node["id"] for node in self.ask("/nodes")}
+            pages = [self.status(n) for n in self.alive()]
+            there = {
+                frozenset((numbers[page["node"]], numbers[other]))
+                for page in pages
+                for other in page["neighbours"]
+            }
+            links = self.ask("/links")
+            wanted = {frozenset((link["a"], link["b"])) for link in links}
+            stands = all(link["stands"] for link in links)
+            return stands and there == wanted and not self.ask("/plan")
+
+        self.wait(holds, "what the manager wants is what there is")
 
     def alive(self) -> list[int]:
         return [number for number in range(len(self.nodes)) if number not in self.dead]
 
     def wait_apart(self, last: int) -> list[int]:
         """Wait until some node is no neighbour of the last one; return all of these."""
-        return eventually(  # type: ignore[no-any-return]
+        return self.wait(  # type: ignore[no-any-return]
             lambda: sorted(set(range(last)) - set(self.neighbours(last))),
             f"a node that is no neighbour of {last}",
-            60,
         )
 
     def wait_whole(self) -> None:
@@ -91,7 +122,7 @@ class Managed(Live):
                 for page in pages
             )
 
-        eventually(holds, "one federation of all that live", 60)
+        self.wait(holds, "one federation of all that live")
 
 
 @pytest.fixture(scope="module")
@@ -173,7 +204,7 @@ def test_an_operator_drains_a_node_and_it_can_go_unnoticed(five):
     name = five.ask("/nodes")[2]["name"]
     five.ask(f"/nodes/{number}/drain", "POST", {"draining": True})
     place = int(name)
-    eventually(lambda: len(five.neighbours(place)) == 1, "one link left", 60)
+    five.wait(lambda: len(five.neighbours(place)) == 1, "one link left")
     assert five.ask("/health")["up"] == 5
 
 
@@ -217,13 +248,14 @@ def test_joins_and_new_links_under_load_lose_and_double_nothing(five, tmp_path):
     )  # fmt: skip
     try:
         five.wait_members(6)
-        eventually(lambda: publisher.count > 1000, "publications", 60)
+        five.wait_settled()
+        five.wait(lambda: publisher.count > 1000, "publications")
         # What carries the stream is taken away, once another way is there.
         near = five.neighbours(4)
         numbers = {int(n["name"]): n["id"] for n in five.ask("/nodes") if n["name"].isdigit()}
         for other in near[:2]:
             five.ask(f"/links/{numbers[4]}/{numbers[other]}", "DELETE")
-        eventually(lambda: not set(near[:2]) & set(five.neighbours(4)), "those links are gone", 60)
+        five.wait(lambda: not set(near[:2]) & set(five.neighbours(4)), "those links are gone")
         five.wait_members(6)
     finally:
         count = publisher.stop()

@@ -31,6 +31,10 @@ def test_the_managers_own_variables_are_no_settings_of_an_agent():
             "advertised_link must say where others reach this agent",
         ),
         ({"HANSA_TOPOLOGY_HEAL": "true", "HANSA_LINK_PORT": "0"}, "advertised_link must say"),
+        (
+            {"HANSA_TOPOLOGY_ANNOUNCEMENTS": "true", "HANSA_BROKER_OBSERVER": "embedded"},
+            "announcements need a broker",
+        ),
     ],
 )
 def test_what_cannot_work_is_refused_by_name(given, said):

@@ -4,8 +4,9 @@ import asyncio
 import json
 import logging
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 
@@ -21,6 +22,9 @@ SILENCE_S = 30.0
 """Seconds without a word after which a stream counts as broken: the manager says something every
 ten."""
 
+PAUSE_S = 0.1
+"""Seconds between two reports at least: whoever may publish at the broker can ask for one."""
+
 CONTACT = 3.0
 """Health intervals after the last answer until the manager counts as away."""
 
@@ -29,7 +33,7 @@ class Neighbour(msgspec.Struct, frozen=True):
     """Whom to be linked to."""
 
     id: int
-    node: str
+    node: Annotated[str, msgspec.Meta(pattern="^([0-9a-f]{16})?$")]
     link: str
     dial: bool
 
@@ -53,20 +57,37 @@ class Told(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True, slots=True)
+class ManagerAddress:
+    """Where the manager is, and how to be let in."""
+
+    url: str
+    token: str = field(default="", repr=False)
+    secret: str = field(default="", repr=False)
+    """What shows that it is this agent that reports."""
+
+    def headers(self) -> dict[str, str]:
+        """Return what goes with every request."""
+        given = {"Authorization": f"Bearer {self.token}"} if self.token else {}
+        return given | ({"Hansa-Node-Secret": self.secret} if self.secret else {})
+
+
+@dataclass(frozen=True, slots=True)
 class Voice:
     """What the client may ask the agent for, and whom it tells."""
 
     introduce: Callable[[], dict[str, Any]]
     report: Callable[[], Awaitable[dict[str, Any]]]
     told: Callable[[Told], None]
+    listens: bool = True
+    """Whether to follow the manager's stream; otherwise somebody else says when to report."""
 
 
 class ManagerClient:
     """Keeps in touch with the manager."""
 
-    def __init__(self, url: str, token: str, voice: Voice) -> None:
+    def __init__(self, manager: ManagerAddress, voice: Voice) -> None:
         """Prepare; nothing happens before `run`."""
-        self._http = Http(url, token)
+        self._http = Http(manager.url, manager.headers())
         self._voice = voice
         self._number: int | None = None
         self._interval = 5.0
@@ -84,7 +105,7 @@ class ManagerClient:
 
     async def settings(self) -> Federation:
         """Ask what holds for all."""
-        return _convert(await self._http.ask("GET", "/api/v1/settings"), Federation)
+        return convert(await self._http.ask("GET", "/api/v1/settings"), Federation)
 
     async def run(self) -> None:
         """Join, report and listen; whatever goes wrong is tried again."""
@@ -115,11 +136,12 @@ class ManagerClient:
     async def _stay(self) -> None:
         """Report and listen until one of them finds that this node has to join again."""
         async with asyncio.TaskGroup() as group:
-            listening = group.create_task(self._listen())
+            listening = group.create_task(self._listen()) if self._voice.listens else None
             try:
                 await self._report()
             finally:
-                listening.cancel()
+                if listening is not None:
+                    listening.cancel()
 
     async def _report(self) -> None:
         """Report until the manager says that it does not know us, or has been away."""
@@ -136,12 +158,11 @@ class ManagerClient:
                 self._note(str(error))
             else:
                 self._take(answer)
-            self._hurry.clear()
-            try:
+            await asyncio.sleep(PAUSE_S)
+            with suppress(TimeoutError):
                 async with asyncio.timeout(self._interval):
                     await self._hurry.wait()
-            except TimeoutError:
-                pass
+            self._hurry.clear()
 
     async def _listen(self) -> None:
         """Follow what changes; whatever concerns this node is a reason to ask."""
@@ -163,7 +184,7 @@ class ManagerClient:
             return False
 
     def _take(self, answer: object) -> None:
-        told = _convert(answer, Told)
+        told = convert(answer, Told)
         self._number = told.id
         self._interval = max(0.1, told.settings.health_interval)
         self._answered_at = self._now()
@@ -181,7 +202,8 @@ class ManagerClient:
         return asyncio.get_running_loop().time()
 
 
-def _convert(value: object, kind: type[_T]) -> _T:
+def convert(value: object, kind: type[_T]) -> _T:
+    """Return what the manager said as what it should be."""
     try:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError as error:

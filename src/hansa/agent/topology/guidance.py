@@ -13,7 +13,7 @@ from hansa.agent.links.exchange import Exchange
 from hansa.agent.links.link import Address
 from hansa.agent.settings import AgentSettings
 from hansa.agent.state import StateDirectory
-from hansa.agent.topology.client import ManagerClient, Told, Voice
+from hansa.agent.topology.client import ManagerAddress, ManagerClient, Told, Voice
 from hansa.agent.topology.http import ManagerRefused, ManagerSilent
 from hansa.agent.topology.probe import BrokerProbe
 from hansa.errors import UsageError
@@ -37,6 +37,10 @@ SAVE_S = 5.0
 
 PROBE_TOPIC = "$hansa/probe"
 
+ANNOUNCEMENTS = "federated_topology_ann"
+"""Where the manager says, as in the paper, that something has changed. Anybody may publish there:
+so it is a reason to ask the manager, and no more."""
+
 Connecting = Callable[[Callable[[effects.Effect], None]], Connection]
 
 
@@ -47,7 +51,8 @@ async def adopt(settings: AgentSettings, state: StateDirectory) -> AgentSettings
         return settings
     voice = Voice(dict, _nothing, lambda told: None)
     try:
-        shared = await ManagerClient(topology.manager, topology.token, voice).settings()
+        manager = ManagerAddress(topology.manager, topology.token)
+        shared = await ManagerClient(manager, voice).settings()
         redundancy = shared.redundancy
         state.remember_redundancy(redundancy)
     except (ManagerSilent, ManagerRefused, UsageError):
@@ -115,11 +120,15 @@ class Guidance:
         self._client: ManagerClient | None = None
         self._probe: BrokerProbe | None = None
         if topology.manager:
-            voice = Voice(self._introduce, self._report, self._told)
-            self._client = ManagerClient(topology.manager, topology.token, voice)
+            listens = not topology.announcements
+            voice = Voice(self._introduce, self._report, self._told, listens)
+            manager = ManagerAddress(topology.manager, topology.token, state.manager_secret())
+            self._client = ManagerClient(manager, voice)
             if settings.broker.observer != "embedded":
                 topic = f"{PROBE_TOPIC}/{name_of(identity.node)}"
                 self._probe = BrokerProbe(connecting, topic)
+                if topology.announcements:
+                    self._probe.heard[ANNOUNCEMENTS] = self._client.report_soon
 
     async def run(self) -> None:
         """Keep in touch with the manager, look after links, remember."""
@@ -178,7 +187,7 @@ class Guidance:
 
     def _introduce(self) -> dict[str, Any]:
         settings, topology = self._settings, self._settings.topology
-        broker = f"tcp://{settings.broker.host}:{settings.broker.port}"
+        broker = f"tcp://{Address(settings.broker.host, settings.broker.port)}"
         return {
             "ip": topology.advertised_broker or broker,
             "link": self._identity.addresses[0],
@@ -186,6 +195,7 @@ class Guidance:
             "name": settings.title,
             "capacity": self._identity.capacity,
             "tags": list(topology.tags),
+            "announcements": topology.announcements,
         }
 
     async def _report(self) -> dict[str, Any]:

@@ -6,7 +6,7 @@ Version 1.0 on purpose: then an answer ends with its connection, and nothing com
 import asyncio
 import json
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 from urllib.parse import urlsplit
@@ -34,7 +34,7 @@ class ManagerRefused(HansaError):
 class Http:
     """Asks one server."""
 
-    def __init__(self, url: str, token: str = "") -> None:
+    def __init__(self, url: str, headers: Mapping[str, str] | None = None) -> None:
         """`url` is where the server is; a path in it comes before all others."""
         parts = urlsplit(url)
         self._host = parts.hostname or ""
@@ -43,8 +43,8 @@ class Http:
         self._base = parts.path.rstrip("/")
         shown = f"[{self._host}]" if ":" in self._host else self._host
         self._headers = f"Host: {shown}:{self._port}\r\nAccept: */*\r\n"
-        if token:
-            self._headers += f"Authorization: Bearer {token}\r\n"
+        for name, value in (headers or {}).items():
+            self._headers += f"{name}: {value}\r\n"
 
     async def ask(self, method: str, path: str, body: object = None) -> Any:
         """Send a request; return what the answer's JSON says."""

@@ -20,6 +20,8 @@ class BrokerProbe:
         """Prepare; a topic with $ in front is nobody else's."""
         self.connection = connection(self._told)
         self._topic = topic
+        self.heard: dict[str, Callable[[], None]] = {}
+        """What to call when something is published to other topics."""
         self._numbers = itertools.count(1)
         self._waiting: dict[bytes, asyncio.Event] = {}
         self._subscribed = asyncio.Event()
@@ -43,7 +45,7 @@ class BrokerProbe:
     def _told(self, effect: effects.Effect) -> None:
         match effect:
             case effects.Connected():
-                wish = (packets.Subscription(self._topic),)
+                wish = tuple(map(packets.Subscription, (self._topic, *self.heard)))
                 self.connection.order(inputs.Subscribe(wish))
             case effects.Subscribed():
                 self._subscribed.set()
@@ -51,7 +53,9 @@ class BrokerProbe:
                 self._subscribed.clear()
             case effects.PublishReceived(batch):
                 for each in batch:
-                    if (waiting := self._waiting.get(bytes(each.payload))) is not None:
+                    if each.topic in self.heard:
+                        self.heard[each.topic]()
+                    elif (waiting := self._waiting.get(bytes(each.payload))) is not None:
                         waiting.set()
             case _:
                 pass

@@ -33,6 +33,9 @@ class TopologySettings:
     """Where other agents reach this one, if that is not [link] host and port."""
     advertised_broker: str = ""
     """Where the broker is for others, as tcp://host:1883; only told to the manager."""
+    announcements: bool = False
+    """Whether to hear of changes at the broker (federated_topology_ann, as in the paper) instead of
+    from the manager's stream. The manager must reach advertised_broker."""
     tags: tuple[str, ...] = ()
     """Where this is, for the manager: nodes with a tag in common are near."""
 
