@@ -12,10 +12,11 @@ import socket
 import tempfile
 import threading
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 from hansa.local.federation import PLAIN, Cable, LocalFederation
 from hansa.local.mosquitto import Mosquitto, free_port
@@ -217,13 +218,16 @@ class CpuMeter:
 
 @asynccontextmanager
 async def federation(
-    topology: str | Topology, cable: Cable = PLAIN, persistent: bool = False
+    topology: str | Topology,
+    cable: Cable = PLAIN,
+    persistent: bool = False,
+    settings: Mapping[str, str] = MappingProxyType({}),
 ) -> AsyncIterator[LocalFederation]:
-    """A federation that has converged."""
+    """A federation that has converged; `settings` are environment variables for all agents."""
     if isinstance(topology, str):
         topology = parse(topology, seed=1)
     running = LocalFederation(
-        topology, {"HANSA_LOG": "warning"}, cable=cable, persistent=persistent
+        topology, {"HANSA_LOG": "warning", **settings}, cable=cable, persistent=persistent
     )
     try:
         await running.start()

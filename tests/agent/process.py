@@ -7,11 +7,13 @@ import urllib.error
 import urllib.request
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from tests.agent.live import Client, LoopThread, eventually
 
 from hansa.local.mosquitto import Mosquitto, free_port
+
+_C = TypeVar("_C", bound=Client)
 
 
 class Process:
@@ -73,7 +75,7 @@ class Scene:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._thread = LoopThread()
-        self._agents: list[Process] = []
+        self.agents: list[Process] = []
         self._brokers: list[Mosquitto] = []
         self._clients: list[Client] = []
 
@@ -86,18 +88,21 @@ class Scene:
 
     def agent(self, **settings: Any) -> Process:
         made = Process(self._directory, **settings)
-        self._agents.append(made)
+        self.agents.append(made)
         return made
 
     def client(self, port: int, name: str = "", **options: Any) -> Client:
-        made = Client(port, name, **options)
+        return self.client_of(Client, port, name=name, **options)
+
+    def client_of(self, kind: type[_C], port: int, **options: Any) -> _C:
+        made = kind(port, **options)
         self._clients.append(made)
         return made
 
     def close(self) -> None:
         for client in self._clients:
             client.kill()
-        for agent in self._agents:
+        for agent in self.agents:
             agent.close()
         for broker in self._brokers:
             self._thread.run(broker.stop())

@@ -10,7 +10,7 @@ from tests.agent.waiting import until
 from hansa.agent import driver as driver_module
 from hansa.agent.driver import Driver
 from hansa.agent.links.link import Address
-from hansa.agent.links.stream import RECEIPT_BYTES
+from hansa.agent.links.stream import RECEIPT_BYTES, LinkLimits
 from hansa.agent.links.tcp import TcpLinks
 from hansa.protocol.effects import Effect, NeighbourUp
 from hansa.protocol.events import Granted, InterestChanged, Published
@@ -58,7 +58,7 @@ class Side:
         )
         self.broker = ListBroker(self.driver)
         self.driver.broker = self.broker
-        self.links = TcpLinks(self.driver, random.Random(number), count(1), WINDOW)
+        self.links = TcpLinks(self.driver, random.Random(number), count(1), LinkLimits(WINDOW))
 
     @property
     def is_up(self) -> bool:

@@ -1,37 +1,22 @@
 """What a broker does when clients break off, found out at real brokers."""
 
 import asyncio
-import socket
-import subprocess
-import sys
-import time
+from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from tests.agent.brokers.test_classes import MOSQUITTO
+from tests.agent.others.brokers import Other
 
 from hansa.agent.brokers.classes import DeliveryClass, Proof, classify
 from hansa.agent.brokers.connection import BrokerAddress
 from hansa.cli.delivery_probe import Life, prove
 from hansa.errors import UsageError
-from hansa.local.mosquitto import free_port
 from hansa.mqtt.options import Options
 from hansa.mqtt.vocabulary import Version
 
 EXACT = replace(MOSQUITTO, queued=1_200)
-AMQTT = """
-import asyncio, sys
-from amqtt.broker import Broker
-
-async def serve():
-    plugin = "amqtt.plugins.authentication.AnonymousAuthPlugin"
-    listener = {"type": "tcp", "bind": sys.argv[1]}
-    config = {"listeners": {"default": listener}, "plugins": {plugin: {"allow_anonymous": True}}}
-    await Broker(config).start()
-    await asyncio.Event().wait()
-
-asyncio.run(serve())
-"""
 BREAKING_OFF = "a client that breaks off"
 
 
@@ -70,22 +55,11 @@ def test_who_may_not_publish_finds_nothing_out(broker, tmp_path):
 
 
 @pytest.fixture
-def amqtt():
+def amqtt(tmp_path: Path) -> Iterator[BrokerAddress]:
     """A broker of another kind, in a process of its own: it leaves things to the collector."""
-    port = free_port()
-    process = subprocess.Popen(
-        [sys.executable, "-c", AMQTT, f"127.0.0.1:{port}"], stderr=subprocess.DEVNULL
-    )
-    while True:
-        try:
-            socket.create_connection(("127.0.0.1", port)).close()
-            break
-        except ConnectionRefusedError:
-            assert process.poll() is None, "amqtt does not start"
-            time.sleep(0.05)
-    yield BrokerAddress("127.0.0.1", port)
-    process.kill()
-    process.wait()
+    made = Other("amqtt", tmp_path)
+    yield BrokerAddress("127.0.0.1", made.port)
+    made.close()
 
 
 def test_amqtt_says_that_it_resumes_and_keeps_nothing(amqtt):

@@ -52,8 +52,8 @@ def test_a_body_that_is_none_is_an_error(body):
 
 
 def test_the_largest_packet_fits_and_no_reader_has_to_take_more():
-    assert records.encode(captured(1, bytes(1 << 20), previous=((2**64 - 1, 2**64 - 1),) * 1024))
-    with pytest.raises(ValueError, match="Captured: 2097.* bytes, limit 2097152"):
+    assert records.encode(captured(1, bytes(65 << 20), previous=((2**64 - 1, 2**64 - 1),) * 1024))
+    with pytest.raises(ValueError, match="Captured: 6920.* bytes, limit 69206016"):
         records.encode(captured(1, bytes(records.BODY_BYTES_MAX)))
 
 

@@ -116,7 +116,10 @@ def test_broker_that_says_nothing_is_given_up():
     peer.do(Opened())
     assert peer.session.next_deadline() == 4.0
     assert peer.wait(3.9) == []
-    assert peer.wait(4.0) == [ConnectRefused(None, "no CONNACK within 4 seconds", False), Close()]
+    assert peer.wait(4.0) == [
+        ConnectRefused(None, "no CONNACK within 4 seconds", True, True),
+        Close(),
+    ]
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,7 @@
 """What others owe a node; the rules are proved in test_spec_delivery.py."""
 
+from msgspec.structs import replace
+
 from hansa.protocol.effects import Deliver, Effect, Gap, Ignored
 from hansa.protocol.frames import Owed, Receipt, Resend
 from hansa.protocol.inbox import Inbox
@@ -161,3 +163,15 @@ def test_of_too_many_origins_the_one_forgotten_first_makes_room():
     made.joined(ORIGIN, 0.0)
     assert delivered(made.take(owed(1, 0, fourth), 0.0)) == [1]
     assert list(made.streams) == [ORIGIN, fourth]
+
+
+def test_an_answer_of_which_a_frame_was_lost_counts_up_to_there():
+    """Or what was in it would be taken for taken."""
+    made = inbox()
+    made.take(owed(9, 6), 0.0)
+    lost, second = answer(owed(3, 0), upto=3), answer(owed(6, 3), after=3, upto=6)
+    assert made.resend(replace(second, follows=True), 0.0) == [
+        Ignored("repair without what comes before it")
+    ]
+    assert delivered(made.resend(lost, 0.0)) == [3]
+    assert delivered(made.resend(replace(second, follows=True), 0.0)) == [6, 9]

@@ -63,12 +63,12 @@ def test_an_answer_fits_its_frames_whatever_the_shell_has_read():
     made = outbox()
     made._settings = ProtocolSettings(repair_bytes=150, repair_frames=2)  # noqa: SLF001
     found = [made.capture(Published("t", b"x" * 20, qos=1), (OTHER,)) for _ in range(9)]
-    letters = made.resend(Recalled(OTHER, 1, 0, 9, tuple(found)))
+    letters = made.resend(Recalled(OTHER, 1, 0, 9, tuple(found)), now=0.0)
     shapes = [(each.after, each.upto, each.lost, len(each.publications)) for each in letters]
     assert shapes == [(0, 2, 0, 2), (2, 4, 0, 2)]
     assert [each.more for each in letters] == [True, False]
     large = made.capture(Published("t", b"x" * 500, qos=1), (OTHER,))
-    (letter,) = made.resend(Recalled(OTHER, 1, 9, 10, (large,)))
+    (letter,) = made.resend(Recalled(OTHER, 1, 9, 10, (large,)), now=0.0)
     assert isinstance(letter, Resend)
     assert (letter.after, letter.upto, len(letter.publications)) == (9, 10, 1)
 
@@ -134,3 +134,41 @@ def test_who_may_lack_something_before_a_position():
 def test_of_a_former_life_nobody_knows_who_lacks_what():
     made = Outbox(ME, ProtocolSettings(), next_seq=9, owed={OTHER: 7})
     assert made.unpaid(2) == {OTHER: 1}
+
+
+# ---------------------------------------------------------------- what is large takes its time
+
+MEGABYTES = 4
+
+
+def large_one() -> tuple[Outbox, Recalled]:
+    """Owe one that is large; return also what the shell reads when it is asked for."""
+    made = Outbox(ME, ProtocolSettings())
+    kept = made.capture(Published("t", bytes(MEGABYTES << 20), qos=1), (OTHER,))
+    made.keep(1, 1, now=0.0)
+    return made, Recalled(OTHER, 1, 0, 1, (kept,))
+
+
+def test_a_large_publication_is_given_a_second_more_for_every_megabyte():
+    made, _ = large_one()
+    assert made.fire(1.0) == []
+    assert made.next_deadline() == MEGABYTES
+    assert made.fire(MEGABYTES) == [Owed(OTHER, ME, 1, 1)]
+
+
+def test_a_large_answer_is_not_given_again_while_it_is_on_its_way():
+    made, recalled = large_one()
+    asked = receipt(0, want=100)
+    assert made.take(asked, 1, 1.0) == [Recall(OTHER, 1, 0, 1, 100)]
+    assert len(made.resend(recalled, 1.0)) == 1
+    assert made.take(asked, 1, 2.0) == []
+    assert made.take(asked, 1, MEGABYTES + 1.0) == [Recall(OTHER, 1, 0, 1, 100)]
+
+
+def test_whoever_comes_back_need_not_wait_for_what_was_on_its_way():
+    made, recalled = large_one()
+    made.take(receipt(0, want=100), 1, 1.0)
+    made.resend(recalled, 1.0)
+    made.joined(OTHER, 2.0)
+    assert made.fire(2.0) == [Owed(OTHER, ME, 1, 1)]
+    assert made.take(receipt(0, want=100), 1, 2.0) == [Recall(OTHER, 1, 0, 1, 100)]

@@ -19,7 +19,7 @@ from hansa.protocol.sharing import Audience, Turns
 from hansa.protocol.topics import FilterTrie
 from hansa.protocol.vocabulary import HOPS_MAX, LinkId, NodeId, Plain, Publication, group_id
 from hansa.protocol.windows import STRANGERS_MAX
-from hansa.protocol.wire import PACKET_BYTES_MAX, decode_publication, encode
+from hansa.protocol.wire import decode_publication, encode
 
 HERE, ELSEWHERE, THIRD = NodeId(1), NodeId(9), NodeId(8)
 L1, L2, L3 = LinkId(1), LinkId(2), LinkId(3)
@@ -134,10 +134,18 @@ def test_what_nobody_wants_takes_no_number():
     assert decode_publication(outgoing[L1][0]).number == 1
 
 
-def test_what_no_frame_can_hold_is_told():
-    outgoing, news = start(plane(MEMBER), published(bytes(PACKET_BYTES_MAX + 1)), published())
-    assert news == [Ignored("no frame can hold it")]
+@pytest.mark.parametrize("qos", [0, 1])
+def test_what_is_larger_than_the_federation_allows_is_told(qos):
+    limit = ProtocolSettings().packet_bytes_max
+    outgoing, news = start(plane(MEMBER), published(bytes(limit), qos=qos), published())
+    assert news == [Ignored("larger than a packet may be")]
     assert len(outgoing[L1]) == len(outgoing[L2]) == 1
+
+
+def test_what_no_frame_can_hold_is_told():
+    outgoing, news = start(plane(Entry("#", True, (L1,))), published(topic="/" * 200), published())
+    assert news == [Ignored("no frame can hold it")]
+    assert len(outgoing[L1]) == 1
 
 
 payloads = st.sampled_from([b"", b"x", bytes(SMALL_BYTES_MAX), bytes(SMALL_BYTES_MAX + 1)])

@@ -2,11 +2,13 @@
 
 import pytest
 
+from hansa.protocol import retained as retained_module
 from hansa.protocol.effects import Ignored, ReadStored, Store, Survey
 from hansa.protocol.events import Published, StoredRead, Surveyed
 from hansa.protocol.frames import BUCKETS, Ask, Holdings, Listing, Values
-from hansa.protocol.retained import ASKED_MAX, LISTED_MAX, OLDEST, Retained
+from hansa.protocol.retained import ASKED_MAX, OLDEST, Retained
 from hansa.protocol.settings import ProtocolSettings
+from hansa.protocol.telling import LISTED_MAX
 from hansa.protocol.values import Value, digest
 from hansa.protocol.vocabulary import NodeId, Publication
 from hansa.protocol.wire import encode
@@ -213,8 +215,8 @@ def test_a_deletion_that_nobody_wants_here_needs_no_clearing():
 
 def test_only_what_is_not_wanted_ends():
     made = retained({"a": value(5, YOU), "b": value(6, ME), "c": value(7, YOU)})
-    made.left(["c"])
-    made.unwanted(["x"])
+    made.left(["#"])
+    made.unwanted(["$share/g/+"])
     made.tell_time(1_000, 1.0)
     assert made.fire() == [Survey(("c",))]
     assert list(made.values) == ["a", "b", "c"]
@@ -226,3 +228,14 @@ def test_nothing_ends_where_nothing_was_withdrawn():
     made.unwanted([])
     assert (list(made.values), made.next_deadline()) == (["b", "a"], None)
     assert made.granted([]) == []
+
+
+def test_very_many_copies_that_may_be_lost_are_listed_some_at_a_time(monkeypatch):
+    monkeypatch.setattr(retained_module, "SLICE", 2)
+    made = retained()
+    for number in range(5):
+        made.stamp(Published(f"t/{number}", b"x", retain=True))
+    made.tell_time(1, 2.0)
+    told = [made.fire() for _ in range(3)]
+    listed = [[len(e.entries) for e in step if isinstance(e, Listing)] for step in told]
+    assert listed == [[2], [2], [1]]

@@ -63,7 +63,8 @@ def test_a_neighbour_may_miss_one_heartbeat():
 
 
 @pytest.mark.parametrize(
-    ("name", "lowest", "highest"), [("redundancy", 1, 16), ("group_depth", 0, 32)]
+    ("name", "lowest", "highest"),
+    [("redundancy", 1, 16), ("group_depth", 0, 32), ("packet_bytes_max", 8_192, 65 << 20)],
 )
 def test_numbers_stay_in_their_range(name, lowest, highest):
     for value in (lowest, highest):
@@ -114,6 +115,7 @@ def test_more_nodes_than_a_frame_can_name_are_refused():
 def test_the_agreement_can_be_read():
     assert DEFAULTS.agreement() == (
         "strategy=mesh redundancy=2 metric=hops management_by=id group_depth=0"
+        " packet_bytes_max=1048576"
     )
 
 

@@ -20,6 +20,8 @@ from hansa.protocol.effects import (
 )
 from hansa.protocol.events import Kept, Noted, Published, Recalled, Received, Restored, Stored
 from hansa.protocol.frames import Confirm, Owed, Receipt, Resend
+from hansa.protocol.outbox import Outbox
+from hansa.protocol.settings import ProtocolSettings
 from hansa.protocol.sharing import Audience
 from hansa.protocol.vocabulary import RECEIVERS_MAX, Identity, NodeId, Publication
 
@@ -435,3 +437,20 @@ def test_7_10_with_the_lease_what_is_owed_ends():
     assert wire.nodes[1].custody.outbox.debts == {}
     assert wire.give(1, Published("a", b"", qos=1)) == []
     assert wire.give(1, Recalled(TWO, 1, 0, 1, ())) == []
+
+
+def test_7_11_what_is_large_is_not_missed_too_soon():
+    """7.11 A second more for every MiB until a reminder, and until the same answer is given."""
+    settings = ProtocolSettings(packet_bytes_max=8 << 20)
+    outbox = Outbox(ONE, settings)
+    kept = outbox.capture(Published("a", bytes(4 << 20), qos=1), (TWO,))
+    outbox.keep(1, 1, now=0.0)
+    assert outbox.fire(3.9) == []
+    assert outbox.fire(4.0) == [Owed(TWO, ONE, 1, 1)]
+    asked = Receipt(TWO, TWO, 1, 0, 0, want=100)
+    recall = [Recall(TWO, 1, 0, 1, 100)]
+    assert outbox.take(asked, 1, 5.0) == recall
+    outbox.resend(Recalled(TWO, 1, 0, 1, (kept,)), now=5.0)
+    assert outbox.take(asked, 1, 8.0) == []
+    outbox.joined(TWO, 8.0)
+    assert outbox.take(asked, 1, 8.0) == recall

@@ -1,18 +1,21 @@
 """Section 1 of docs/protocol.md, rule by rule: names and bounds."""
 
+from dataclasses import replace
+
 import pytest
 from tests.protocol.federation import SQUARE, link_of, publish, restart, settled, views
 from tests.protocol.wire_of_nodes import Wire, key
 
 from hansa.errors import InvalidFrame, InvalidTopic
-from hansa.protocol.events import Received
-from hansa.protocol.frames import UNREACHABLE, Announce, Hello, Membership
+from hansa.protocol.effects import Ignored, Send
+from hansa.protocol.events import Published, Received
+from hansa.protocol.frames import UNREACHABLE, Announce, Hello, Membership, Resend, Values
 from hansa.protocol.node import Node
 from hansa.protocol.settings import Outside
 from hansa.protocol.topics import check_filter, matches
 from hansa.protocol.vocabulary import Identity, NodeId, Publication, node_id
 from hansa.protocol.windows import STRANGERS_MAX
-from hansa.protocol.wire import FORMAT_VERSION, decode, encode
+from hansa.protocol.wire import FORMAT_VERSION, decode, encode, strand
 
 
 def test_1_1_the_later_of_two_starts_is_believed():
@@ -119,3 +122,28 @@ def test_1_5_the_same_inputs_at_the_same_times_give_the_same_outputs():
         steps = [step for step in wire.log if step.place == place]
         assert [twin.handle(step.event, step.at) for step in steps] == [s.effects for s in steps]
         assert twin.view() == wire.nodes[place].view()
+
+
+def test_1_6_what_is_larger_than_all_agreed_on_stays():
+    """1.6 All nodes agree on the largest publication; a larger one stays and is counted."""
+    wire = settled("1-2", (2, "a"), packet_bytes_max=10_000)
+    other = replace(wire.settings, packet_bytes_max=20_000).agreement()
+    assert other != wire.settings.agreement()
+    assert isinstance(wire.give(1, Published("a", bytes(9_999)))[0], Send)
+    for qos in (0, 1):
+        large = Published("a", bytes(10_000), qos)
+        assert wire.give(1, large) == [Ignored("larger than a packet may be")]
+
+
+def test_1_6_frames_of_one_strand_keep_their_order():
+    """1.6 QoS 1 and 2 of one origin, QoS 0 of one origin and topic, answers."""
+
+    def of(origin: int, qos: int, topic: str) -> bytes:
+        return strand(encode(Publication(NodeId(origin), 1, 1, qos, topic, b"")))
+
+    assert of(1, 1, "a") == of(1, 2, "b") != of(2, 1, "a")
+    assert of(1, 0, "a") != of(1, 0, "b")
+    assert len({of(1, 0, "a"), of(2, 0, "a"), of(1, 1, "a")}) == 3
+    one, two = NodeId(1), NodeId(2)
+    answers = (Resend(one, two, 1, 0, 1, 0, ()), Values(two, one, ()))
+    assert {strand(encode(answer)) for answer in answers} == {b""}

@@ -25,14 +25,19 @@ from hansa.protocol.frames import (
     Hello,
     Membership,
     Numbered,
+    Resend,
     Solicit,
     Summary,
     Update,
+    Values,
 )
 from hansa.protocol.records import ClaimsRecord, InterestRecord, Kind, NodeRecord
 from hansa.protocol.topics import TOPIC_LEVELS_MAX
 from hansa.protocol.vocabulary import HOPS_MAX, NAMED_MAX, GroupId, NodeId, Publication
 from hansa.protocol.wire import (
+    ANSWER,
+    CONTROL,
+    CONTROL_BYTES_MAX,
     FORMAT_VERSION,
     FRAME_BYTES_MAX,
     HOPS_AT,
@@ -44,6 +49,7 @@ from hansa.protocol.wire import (
     encode,
     encode_publication,
     mould,
+    strand,
 )
 
 ONE, TWO = NodeId(1), NodeId(2)
@@ -207,7 +213,8 @@ def test_what_fits_a_frame_still_fits_with_more_groups_named():
         ("00", f"frame: format version 0, this node reads {FORMAT_VERSION}"),
         ("21 00", f"frame: format version 2, this node reads {FORMAT_VERSION}"),
         ("f0 00", f"frame: format version 15, this node reads {FORMAT_VERSION}"),
-        ("12 00", "frame: type 2, the types are 0 and 1"),
+        ("13 00", "frame: type 3, the types are 0, 1 and 2"),
+        ("12", "control frame: Input data was truncated"),
         ("10", "control frame: Input data was truncated"),
         ("10 92 02", "control frame: Input data was truncated"),
         ("10 92 63 a0", "control frame: Invalid value 99 - at `$[0]`"),
@@ -272,7 +279,7 @@ def test_a_publication_out_of_bounds_is_refused():
     with pytest.raises(InvalidFrame, match="publication: 1025 groups, the limit is 1024"):
         decode(named)
     large = encode(PUBLICATION) + bytes(PACKET_BYTES_MAX - 4)
-    with pytest.raises(InvalidFrame, match="1048577 bytes of topic, .* the limit is 1048576"):
+    with pytest.raises(InvalidFrame, match="68157441 bytes of topic, .* the limit is 68157440"):
         decode(large)
     deep = head[:29] + b"\0\xc8" + b"/" * TOPIC_LEVELS_MAX
     with pytest.raises(InvalidFrame, match="201 levels, the limit is 200"):
@@ -280,11 +287,34 @@ def test_a_publication_out_of_bounds_is_refused():
 
 
 def test_a_control_frame_that_is_too_large_is_refused():
-    unknown = FRAME_BYTES_MAX - 10  # bytes of a field that a later version may add
+    unknown = CONTROL_BYTES_MAX - 10  # bytes of a field that a later version may add
     goodbye = b"\x10\x94\x02\xa0\xc0\xc6" + unknown.to_bytes(4, "big") + bytes(unknown)
     assert decode(goodbye) == Goodbye("")
     with pytest.raises(InvalidFrame, match="frame: 1114113 bytes, the limit is 1114112"):
         decode(goodbye + b"\0")
+
+
+def test_an_answer_may_be_as_large_as_what_it_holds():
+    held = encode(replace(PUBLICATION, payload=bytes(CONTROL_BYTES_MAX)))
+    answer = Resend(NodeId(1), NodeId(2), 1, 0, 1, 0, (held,))
+    data = encode(answer)
+    assert data[0] == ANSWER
+    assert decode(data) == answer
+    with pytest.raises(InvalidFrame, match="frame: .* bytes, the limit is 1114112"):
+        decode(bytes((CONTROL,)) + data[1:])
+
+
+@given(publications, publications)
+def test_what_must_not_overtake_is_of_one_strand(one, two):
+    def shared(publication: Publication) -> tuple[object, ...]:
+        return publication.origin, publication.qos > 0, "" if publication.qos else publication.topic
+
+    assert (strand(encode(one)) == strand(encode(two))) == (shared(one) == shared(two))
+
+
+def test_answers_are_one_strand():
+    answers = (Resend(NodeId(1), NodeId(2), 1, 0, 1, 0, ()), Values(NodeId(3), NodeId(4), ()))
+    assert {strand(encode(answer)) for answer in answers} == {b""}
 
 
 # ---------------------------------------------------------------- whatever comes
@@ -386,7 +416,7 @@ COUNT = MANY.to_bytes(4, "big")
         b"\x10\x92\x06\xdd" + COUNT + b"\x92\x01\x01" * MANY,
         b"\x10\x98\x07\x01\x01\x01\x01\xdd" + COUNT + b"\xcd\x01\x01" * MANY + b"\xc0\x90",
         b"\x10\x93\x02\xa0" + b"\x91" * MANY,
-        encode(replace(PUBLICATION, payload=bytes(PACKET_BYTES_MAX - 3))),
+        encode(replace(PUBLICATION, payload=bytes(1 << 20))),
         encode(replace(PUBLICATION, named=(GroupId(U64_MAX),) * NAMED_MAX)),
         encode(replace(PUBLICATION, previous=((GroupId(U64_MAX), U64_MAX),) * NAMED_MAX)),
     ],
@@ -422,11 +452,11 @@ def test_decoding_damaged_frames_takes_a_small_multiple_too(data):
         (replace(PUBLICATION, topic="a" * 65_536), "publication: "),
         (
             replace(PUBLICATION, payload=bytes(PACKET_BYTES_MAX - 2)),
-            "publication: 1048577 bytes of topic, properties and payload, the limit is 1048576",
+            "publication: 68157441 bytes of topic, properties and payload, the limit is 68157440",
         ),
         (
             replace(PUBLICATION, properties=bytes(PACKET_BYTES_MAX)),
-            "publication: 1048581 bytes of topic, properties and payload, the limit is 1048576",
+            "publication: 68157445 bytes of topic, properties and payload, the limit is 68157440",
         ),
         (replace(PUBLICATION, named=(GroupId(-1),)), "publication: "),
         (
@@ -513,4 +543,4 @@ def test_the_largest_lists_fit_a_frame():
         Confirm((confirmation,) * NODES_MAX),
         Announce(ids[0], 1, 1, 1, (), claims, tuple(GroupId(node) for node in ids)),
     ):
-        assert len(encode(frame)) <= FRAME_BYTES_MAX
+        assert len(encode(frame)) <= CONTROL_BYTES_MAX

@@ -49,6 +49,7 @@ from hansa.protocol.node import Node
 from hansa.protocol.records import NodeRecord
 from hansa.protocol.topics import is_local_only, split_share
 from hansa.protocol.vocabulary import NodeId
+from hansa.protocol.wire import HEADER_BYTES_MAX
 
 if TYPE_CHECKING:  # amqtt is not there unless asked for
     from hansa.agent.brokers.embedded import EmbeddedBroker
@@ -87,7 +88,8 @@ class Agent:
             closed=self._chronicle.link_closed,
         )
         access = link_access(settings, self._client_id(""))
-        self.exchange = Exchange(self.driver, self._chance, settings.link, access)
+        frame_bytes_max = settings.protocol.packet_bytes_max + HEADER_BYTES_MAX
+        self.exchange = Exchange(self.driver, self._chance, settings.link, access, frame_bytes_max)
         self._books = Bookkeeping(self.driver, self.identity, topics)
         self._subscription_log = SubscriptionLog(
             state.path / SUBSCRIPTIONS, self._alarms.named("subscriptions")
@@ -98,7 +100,7 @@ class Agent:
         self._books.tell(state.path, settings.telemetry, self._counts, self._alarms)
         self._safekeeping.attach(self.driver, self.client)
         self._books.attach(self.client, self._safekeeping)
-        reader = self._connecting("reader") if isinstance(self.client, BrokerClient) else None
+        reader = self._reading if isinstance(self.client, BrokerClient) else None
         self._retained = RetainedValues(state, self.driver, self._safekeeping, self.client, reader)
         self.driver.stored = self._retained
         self.watcher = Watcher(
@@ -130,7 +132,9 @@ class Agent:
             staying = [name for name in own if not is_local_only(name)]
             guarantees = (self._safekeeping, self._subscription_log)
             connection = self._connecting("agent", self._lasting())
-            return BrokerClient(connection, *told, staying, guarantees), observer
+            client = BrokerClient(connection, *told, staying, guarantees)
+            client.sends_each = self._settings.broker.overlapping == "each"
+            return client, observer
         try:
             from hansa.agent.brokers.embedded import EmbeddedBroker
         except ImportError as error:
@@ -156,6 +160,7 @@ class Agent:
             clean_start=False,
             session_expiry=min(round(self._settings.protocol.interest_lease), NEVER_EXPIRES),
             receive_maximum=self._settings.delivery.window,
+            packet_bytes_max=self._settings.protocol.packet_bytes_max,
         )
 
     def _connecting(
@@ -164,6 +169,17 @@ class Agent:
         address = broker_address(self._settings.broker)
         options = options or Options(client_id=self._client_id(role), clean_start=True)
         return lambda told: Connection(address, options, told, self._chance)
+
+    def _reading(self, told: Callable[[effects.Effect], None]) -> Connection:
+        """Return a client that reads what is stored, in the version that is known to be spoken."""
+        assert isinstance(self.client, BrokerClient)
+        options = Options(
+            client_id=self._client_id("reader"),
+            version=self.client.connection.version,
+            clean_start=True,
+            packet_bytes_max=self._settings.protocol.packet_bytes_max,
+        )
+        return self._connecting("reader", options)(told)
 
     # ------------------------------------------------------------ running
 

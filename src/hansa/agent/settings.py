@@ -33,6 +33,7 @@ NOT_SETTINGS = (
 )
 """Variables of the command line, the manager and tests, which an agent may inherit."""
 OBSERVERS = ("mosquitto", "beacon", "static", "embedded")
+OVERLAPPING = ("each", "once")
 MODES = ("hansa", "mqtt-fed")
 RECORD_MAX = 1_024
 """Filters of `record`."""
@@ -66,6 +67,9 @@ class BrokerSettings:
     """How the ids of the agent's clients at the broker begin; `hansa-<node id>` if empty."""
     beacon_interval: float = 10.0
     """With observer beacon: seconds between two beacons of one topic."""
+    overlapping: str = "each"
+    """What a broker that only speaks MQTT 3.1.1 sends of a publication that several filters of the
+    agent's match: each, a copy for each of them, or once. `hansa doctor` finds out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +175,7 @@ def _check(settings: AgentSettings) -> None:
     ):
         if not least <= port <= PORT_MAX:
             raise UsageError(f"[{place}] port must be from {least} to {PORT_MAX}, not {port}")
-    check_link(settings.link)
+    check_link(settings.link, settings.protocol.packet_bytes_max)
     check_mqtt_fed(settings.mqtt_fed)
     check_topology(settings.topology, settings.link)
 
@@ -207,6 +211,8 @@ def _check_broker(broker: BrokerSettings) -> None:
         raise UsageError(f"[broker] observer must be one of {choice}, not {broker.observer!r}")
     if not broker.host:
         raise UsageError("[broker] host is missing")
+    if broker.overlapping not in OVERLAPPING:
+        raise UsageError(f"[broker] overlapping must be each or once, not {broker.overlapping!r}")
     if broker.filters and broker.observer != "static":
         raise UsageError('[broker] filters is for observer = "static"')
     for topic_filter in broker.filters:

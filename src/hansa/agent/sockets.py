@@ -74,6 +74,8 @@ class SocketTransport(asyncio.Transport):
             self._loop.remove_writer(self._socket)
             if self._closing:
                 self._lose(None)
+            else:
+                self._protocol.resume_writing()
 
     # ------------------------------------------------------------ called by the protocol
 

@@ -16,9 +16,13 @@ from hansa.agent.brokers.connection import BrokerAddress
 from hansa.agent.brokers.history import LogFile
 from hansa.cli.clients import Arrival, Client, until
 from hansa.errors import UsageError
+from hansa.mqtt.vocabulary import Version
 
 LINE_TIMEOUT_S = 2.0
 """How long a line of the log may take: a broker that logs to topics does it at once."""
+
+SILENCE_S = 3.0
+"""How long a broker may take to answer a greeting in MQTT 5 before it gets one in 3.1.1."""
 
 SUBSCRIBE = "$SYS/broker/log/M/subscribe"
 UNSUBSCRIBE = "$SYS/broker/log/M/unsubscribe"
@@ -46,15 +50,31 @@ class Examination:
     """Whether what one client published reached the other."""
 
 
-async def examine(address: BrokerAddress, log_file: Path | None = None) -> Examination:
+async def spoken_version(address: BrokerAddress) -> Version:
+    """Return how to talk to a broker, which may leave MQTT 5 without an answer, as amqtt does;
+    raise UsageError if it does not let a client in."""
+    name = f"hansa-doctor-{secrets.token_hex(4)}"
+    client = Client(address, name, answer_timeout=SILENCE_S)
+    try:
+        await client.start()
+        assert client.limits is not None
+        return client.limits.version
+    finally:
+        await client.stop()
+
+
+async def examine(
+    address: BrokerAddress, log_file: Path | None = None, version: Version = Version.V5
+) -> Examination:
     """Examine a broker; raise UsageError if it does not let a client in.
 
     `log_file` is where the agent would read what was subscribed before it came.
     """
     name = f"hansa-doctor-{secrets.token_hex(4)}"
     topic = f"hansa/doctor/{name}"
-    watcher = Client(address, f"{name}-watcher", *WATCHED, topic)
-    probes = [Client(address, f"{name}-probe") for _ in range(2)]
+    lap = f"hansa/+/{name}"  # matches it as well
+    watcher = Client(address, f"{name}-watcher", *WATCHED, topic, lap, version=version)
+    probes = [Client(address, f"{name}-probe", version=version) for _ in range(2)]
     probe, rival = probes
     try:
         await watcher.start()
@@ -67,7 +87,9 @@ async def examine(address: BrokerAddress, log_file: Path | None = None) -> Exami
         await rival.start()  # takes the session over; of the two, the first would come back
         await probe.stop()
         await until(lambda: _has_takeover(watcher.arrivals, rival.client_id), LINE_TIMEOUT_S)
-        watcher.unsubscribe(topic)  # or an agent beside the broker takes it for wanted for a while
+        watcher.unsubscribe(
+            topic, lap
+        )  # or an agent beside the broker takes it for wanted for a while
         has_history = None if log_file is None else await _reaches_back(log_file)
         return _conclude(watcher, probe, topic, has_history)
     finally:
@@ -100,6 +122,7 @@ def _conclude(watcher: Client, probe: Client, topic: str, has_history: bool | No
         publishes_counts=COUNT in last,
         has_history=has_history,
         dropped_count=int(dropped) if dropped.isdigit() else None,
+        copies=sum(arrival.topic == topic for arrival in arrivals),
         bridges=tuple(
             sorted(
                 name.split("/")[-2]

@@ -41,6 +41,7 @@ class Client:
         client_id: str,
         *filters: str,
         version: Version = Version.V5,
+        answer_timeout: float = 10.0,
     ) -> None:
         """Prepare; `start` connects."""
         self.client_id = client_id
@@ -53,7 +54,12 @@ class Client:
         """Why there is no connection."""
         self.granted: dict[str, bool] = {}
         """Per filter whether the broker accepted it."""
-        options = Options(client_id=client_id, clean_start=True, version=version)
+        options = Options(
+            client_id=client_id,
+            clean_start=True,
+            version=version,
+            answer_timeout=answer_timeout,
+        )
         self._address = address
         self._connection = Connection(address, options, self._told, random.Random())
 

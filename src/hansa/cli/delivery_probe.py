@@ -36,6 +36,9 @@ QUEUE_TIMEOUT_S = 2.0
 """How long they may take to the broker, and back again; a broker far away gets fewer."""
 
 MARK_INTERVAL_S = 0.05
+QUIET_S = 0.3
+"""How long nothing more of what was kept may come until that was all."""
+
 SESSION_EXPIRY_S = 60
 """What ends the sessions of a doctor that was killed."""
 
@@ -110,6 +113,11 @@ class Life:
         """How many publications with this payload came."""
         return sum(publish.payload == payload for publish in self.arrived)
 
+    def queued(self, tried: int) -> int:
+        """How many came of so many that were published while it was away."""
+        payloads = self.ids_by_payload()
+        return sum(b"%b %d" % (QUEUED, number) in payloads for number in range(1, tried + 1))
+
     def ids_by_payload(self) -> dict[bytes, int]:
         """Return what came, with its packet ids."""
         return {publish.payload: publish.packet_id for publish in self.arrived}
@@ -169,8 +177,8 @@ async def prove(
 ) -> Proof:
     """Try a broker, and leave nothing at it; raise UsageError if it does not let a client in.
 
-    `tell` is told what is being tried. A broker that answers MQTT 5 with silence, as amqtt does, is
-    tried with 3.1.1 only if that is given; one that says no is tried with it anyway.
+    `tell` is told what is being tried. A broker that answers MQTT 5 with silence is tried with
+    3.1.1 only if that is given; one that says no is tried with it anyway.
     """
     trial = _Trial(address, version)
     try:
@@ -304,10 +312,17 @@ class _Trial:
         tried = await self._fill_queue(sender)
         keeper = await self._begin("keeper")
         is_whole = await self._mark_end(sender, keeper)
-        payloads = keeper.ids_by_payload()
-        queued = sum(b"%b %d" % (QUEUED, number) in payloads for number in range(1, tried + 1))
+        while is_whole and await self._gets_more(keeper, tried):
+            pass
+        queued = keeper.queued(tried)
         is_known = is_whole or not queued
         return replace(proof, queued=queued if is_known else None, queue_tried=tried)
+
+    async def _gets_more(self, keeper: Life, tried: int) -> bool:
+        """Whether the keeper gets more although the mark has come: some brokers send what was kept
+        beside what is new."""
+        before = keeper.queued(tried)
+        return before < tried and await until(lambda: keeper.queued(tried) > before, QUIET_S)
 
     async def _mark_end(self, sender: Life, keeper: Life) -> bool:
         """Publish behind what was kept until that arrives: a full queue drops a mark as well.

@@ -10,12 +10,12 @@ from pathlib import Path
 from rich.console import Console
 from rich.markup import escape
 
-from hansa.agent.brokers.advice import Advice, Severity, advise, missing_lines
+from hansa.agent.brokers.advice import Advice, Learned, Severity, advise, missing_lines
 from hansa.agent.brokers.classes import DeliveryClass, Proof, classify
 from hansa.agent.brokers.connection import BrokerAddress
-from hansa.agent.settings import BrokerSettings, broker_address, load
+from hansa.agent.settings import OBSERVERS, BrokerSettings, broker_address, load
 from hansa.cli.arguments import Parser
-from hansa.cli.broker_probe import Examination, examine
+from hansa.cli.broker_probe import Examination, examine, spoken_version
 from hansa.cli.delivery_probe import prove
 from hansa.cli.results import console
 
@@ -24,6 +24,7 @@ PASSWORD_VARIABLE = "HANSA_BROKER_PASSWORD"
 EXAMPLES = """\
   hansa doctor localhost:1883
   hansa doctor --config node.toml
+  hansa doctor localhost:1884 --observer static          a broker that is no Mosquitto
   hansa doctor broker.example:1883 --username hansa      password in HANSA_BROKER_PASSWORD"""
 
 MARKS = {
@@ -39,7 +40,7 @@ def run(given: Sequence[str]) -> int:
         "hansa doctor",
         "Check a broker: reachable, version, what its log tells, limits, bridges; how it delivers\n"
         "QoS 1 and 2 when clients break off, tried on a topic of its own below hansa/doctor/.\n"
-        "Print the lines that its configuration lacks.",
+        "Print the lines that a Mosquitto's configuration lacks; of others what they cannot do.",
         EXAMPLES,
     )
     parser.add_argument(
@@ -47,6 +48,12 @@ def run(given: Sequence[str]) -> int:
     )
     parser.add_argument(
         "--config", type=Path, metavar="FILE", help="take all from an agent's settings instead"
+    )
+    parser.add_argument(
+        "--observer",
+        default="mosquitto",
+        choices=[name for name in OBSERVERS if name != "embedded"],
+        help="how the agent will learn who subscribes (%(default)s); others need no log",
     )
     parser.add_argument("--username", default="", metavar="NAME", help="as the agent will connect")
     parser.add_argument(
@@ -62,16 +69,18 @@ def run(given: Sequence[str]) -> int:
     settings = _settings(args) if args.config is None else load(args.config).broker
     address = broker_address(settings)
     examination = asyncio.run(_examine(address, _history(settings, args.config)))
-    advices = judge(examination)
-    _show(console(), address, examination, advices)
+    advices = judge(examination, settings.observer)
+    _show(console(), address, examination, advices, settings.observer == "mosquitto")
     return 1 if any(advice.severity is Severity.ERROR for advice in advices) else 0
 
 
 async def _examine(address: BrokerAddress, log_file: Path | None) -> Examination:
     """Find out all at the same time; say on a terminal what is being tried."""
     with Console(stderr=True).status(f"asking {address}") as status:
+        version = await spoken_version(address)
         examination, proof = await asyncio.gather(
-            examine(address, log_file), prove(address, lambda text: status.update(f"trying {text}"))
+            examine(address, log_file, version),
+            prove(address, lambda text: status.update(f"trying {text}"), version),
         )
     return replace(examination, learned=replace(examination.learned, proof=proof))
 
@@ -86,6 +95,7 @@ def _settings(args: argparse.Namespace) -> BrokerSettings:
         password=password if args.username else "",
         tls=args.tls or bool(args.tls_ca),
         tls_ca=args.tls_ca,
+        observer=args.observer,
     )
 
 
@@ -94,20 +104,24 @@ def _history(settings: BrokerSettings, config: Path | None) -> Path | None:
     return None if config is None else Path(settings.log_file or os.devnull)
 
 
-def judge(examination: Examination) -> tuple[Advice, ...]:
+def judge(examination: Examination, observer: str = "mosquitto") -> tuple[Advice, ...]:
     """Return what to change, the worst first."""
     found: list[Advice] = []
     if not examination.delivers:
         problem = "a publication of one client did not reach another: an access list forbids it"
         found.append(Advice(Severity.ERROR, problem))
-    if examination.refused:
+    if examination.refused and observer == "mosquitto":
         problem = f"this user may not subscribe to {', '.join(examination.refused)}"
         found.append(Advice(Severity.ERROR, problem))
-    return (*found, *advise(examination.learned))
+    return (*found, *advise(examination.learned, observer))
 
 
 def _show(
-    out: Console, address: BrokerAddress, examination: Examination, advices: Sequence[Advice]
+    out: Console,
+    address: BrokerAddress,
+    examination: Examination,
+    advices: Sequence[Advice],
+    has_log: bool,
 ) -> None:
     learned, limits = examination.learned, examination.learned.limits
     version = learned.version or "a broker that does not say which"
@@ -115,6 +129,22 @@ def _show(
     if limits is not None:
         spoken = "MQTT 5" if limits.version == 5 else "MQTT 3.1.1"
         out.print(f"[green]✓[/green] {spoken}, receive maximum {limits.receive_maximum}")
+    if has_log:
+        _show_log(out, learned)
+    if learned.proof is not None:
+        _show_class(out, learned.proof)
+    for advice in advices:
+        out.print(f"{MARKS[advice.severity]} {escape(advice.problem)}")
+    wanted = [advice for advice in advices if advice.severity is not Severity.NOTE]
+    _show_lines(out, "Add to mosquitto.conf:", missing_lines(tuple(wanted)))
+    notes = missing_lines(tuple(a for a in advices if a.severity is Severity.NOTE))
+    _show_lines(out, "Worth adding, if it is not there:", notes)
+    if not any(advice.severity is Severity.ERROR for advice in advices):
+        but = ", with what is said above" if wanted else ""
+        out.print(f"\nAn agent can work here{but}.")
+
+
+def _show_log(out: Console, learned: Learned) -> None:
     lines = {
         "subscribe": learned.logs_subscribe,
         "unsubscribe": learned.logs_unsubscribe,
@@ -124,16 +154,6 @@ def _show(
     seen = [word for word, is_seen in lines.items() if is_seen]
     mark = "[green]✓[/green]" if len(seen) == len(lines) else "[red]✗[/red]"
     out.print(f"{mark} lines of the log that arrived: {', '.join(seen) or 'none'}")
-    if learned.proof is not None:
-        _show_class(out, learned.proof)
-    for advice in advices:
-        out.print(f"{MARKS[advice.severity]} {escape(advice.problem)}")
-    wanted = [advice for advice in advices if advice.severity is not Severity.NOTE]
-    _show_lines(out, "Add to mosquitto.conf:", missing_lines(tuple(wanted)))
-    notes = missing_lines(tuple(a for a in advices if a.severity is Severity.NOTE))
-    _show_lines(out, "Worth adding, if it is not there:", notes)
-    if not wanted:
-        out.print("\nAn agent can work here.")
 
 
 def _show_class(out: Console, proof: Proof) -> None:

@@ -13,8 +13,8 @@ from typing import ClassVar
 
 import msgspec
 
-BODY_BYTES_MAX = 1 << 21
-"""Bytes of one record's body: a packet of 1 MiB and its `previous` entries, with room to spare. A
+BODY_BYTES_MAX = 66 << 20
+"""Bytes of one record's body: a packet of 65 MiB and its `previous` entries, with room to spare. A
 reader takes a greater length for damage, so that it never allocates more than this."""
 
 

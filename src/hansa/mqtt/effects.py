@@ -43,7 +43,9 @@ class ConnectRefused(msgspec.Struct, frozen=True):
     text: str
     version_refused: bool
     """Whether an older version (or 3.1.1 without the bridge bit) is worth a try. Some brokers close
-    the connection without a word instead of saying so; that counts too."""
+    the connection without a word instead of saying so, or leave it open; that counts too."""
+    timed_out: bool = False
+    """Whether the connection stood and no answer came."""
 
 
 class Disconnected(msgspec.Struct, frozen=True):

@@ -199,7 +199,8 @@ class Session:
         if now < due:
             return []
         text = f"no CONNACK within {self._options.answer_timeout:g} seconds"
-        return self._end(effects.ConnectRefused(None, text, version_refused=False))
+        is_suspect = self._options.version is Version.V5
+        return self._end(effects.ConnectRefused(None, text, is_suspect, timed_out=True))
 
     def _refusal(self, reason: int | None, text: str) -> effects.ConnectRefused:
         """Tell whether it may be our version that is refused, if there is another to try."""

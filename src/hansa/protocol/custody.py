@@ -62,7 +62,7 @@ class Custody:
         if isinstance(event, Kept):
             return self.outbox.keep(event.epoch, event.seq, now), []
         if isinstance(event, Recalled):
-            return [], [*self.outbox.resend(event)]
+            return [], [*self.outbox.resend(event, now)]
         if isinstance(event, Surveyed):
             return [], self.retained.surveyed(event)
         if isinstance(event, StoredRead):

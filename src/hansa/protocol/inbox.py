@@ -115,15 +115,10 @@ class Inbox:
 
     def resend(self, frame: Resend, now: float) -> list[Effect]:
         """An origin answers with what it owes next, or with the news that it is gone."""
-        stream = self.streams.get(frame.node)
-        if stream is None or frame.epoch != stream.epoch:
-            return [Ignored("repair that nobody asked for")]
         try:
-            publications = [decode_publication(data) for data in frame.publications]
-        except InvalidFrame:
-            return [Ignored("repair that cannot be read")]
-        if any((item.origin, item.life) != (frame.node, frame.epoch) for item in publications):
-            return [Ignored("repair with publications of another node")]
+            stream, publications = self._read(frame)
+        except InvalidFrame as error:
+            return [Ignored(str(error))]
         effects: list[Effect] = []
         before = stream.taken
         stream.taken = max(stream.taken, frame.after)  # a former life took it and said so
@@ -149,6 +144,22 @@ class Inbox:
             self._plan_to_ask(frame.node, stream, now, stream.patience if frame.more else 0.0)
             self._plan_receipt(frame.node, stream, now)
         return effects
+
+    def _read(self, frame: Resend) -> tuple[Stream, list[Publication]]:
+        """Return what a frame of an answer brings, and where it belongs; raise InvalidFrame if that
+        is of no use here."""
+        stream = self.streams.get(frame.node)
+        if stream is None or frame.epoch != stream.epoch:
+            raise InvalidFrame("repair that nobody asked for")
+        if frame.follows and frame.after > stream.taken:
+            raise InvalidFrame("repair without what comes before it")
+        try:
+            publications = [decode_publication(data) for data in frame.publications]
+        except InvalidFrame:
+            raise InvalidFrame("repair that cannot be read") from None
+        if any((item.origin, item.life) != (frame.node, frame.epoch) for item in publications):
+            raise InvalidFrame("repair with publications of another node")
+        return stream, publications
 
     def store(self, origin: NodeId, epoch: int, seq: int, now: float) -> list[Effect]:
         """What was delivered up to here is on disk."""

@@ -24,6 +24,9 @@ from hansa.protocol.wire import encode
 
 PATIENCE_FACTOR_MAX = 8
 
+BYTES_PER_S = 1 << 20
+"""How fast a way is at least: what is large is given that much longer until it counts as missed."""
+
 EPOCH_MAX = 1 << 62
 """Epochs are times in milliseconds or a little more; nobody honest names one above this."""
 
@@ -31,7 +34,18 @@ EPOCH_MAX = 1 << 62
 class Debt:
     """What is owed to one receiver."""
 
-    __slots__ = ("acknowledged", "newest", "oldest", "patience", "recalling", "remind_at", "safe")
+    __slots__ = (
+        "acknowledged",
+        "answered",
+        "answered_until",
+        "newest",
+        "oldest",
+        "patience",
+        "quiet_until",
+        "recalling",
+        "remind_at",
+        "safe",
+    )
 
     def __init__(self, newest: int, patience: float) -> None:
         """Owe everything up to a position."""
@@ -43,7 +57,12 @@ class Debt:
         self.acknowledged = 0
         self.patience = patience
         self.remind_at: float | None = None
+        self.quiet_until = 0.0
+        """Until then a large publication may be on its way."""
         self.recalling = False
+        self.answered = 0
+        self.answered_until = 0.0
+        """Until then a large answer, up to that position, may be on its way."""
 
 
 class Outbox:
@@ -129,6 +148,8 @@ class Outbox:
             for receiver, _ in publication.previous:
                 if (debt := self.debts.get(receiver)) is not None:
                     debt.safe = publication.number
+                    due = now + len(publication.payload) / BYTES_PER_S
+                    debt.quiet_until = max(debt.quiet_until, due)
                     self._arm(receiver, now + self._settings.repair_patience)
         if epoch == self._epoch:
             self._safe = max(self._safe, seq)
@@ -156,6 +177,8 @@ class Outbox:
             self._arm(receipt.node, now + debt.patience)
         if not receipt.want or debt.recalling or debt.safe <= receipt.after:
             return []
+        if receipt.after < debt.answered and now < debt.answered_until:
+            return []
         debt.recalling = True
         # A receiver that has lost its memory does not get again what it had acknowledged.
         after = max(receipt.after, debt.acknowledged)
@@ -163,7 +186,7 @@ class Outbox:
         bytes_max = min(receipt.want, most)
         return [Recall(receipt.node, self._epoch, after, debt.safe, bytes_max)]
 
-    def resend(self, recalled: Recalled) -> list[Resend]:
+    def resend(self, recalled: Recalled, now: float) -> list[Resend]:
         """What was read from the journal goes to the one that asked."""
         debt = self.debts.get(recalled.to)
         if debt is not None:
@@ -182,9 +205,15 @@ class Outbox:
             end += len(block)
             last = upto if end == len(found) else found[end - 1].number
             name = (recalled.to, self._node, recalled.epoch)
-            letters.append(Resend(*name, after, last, lost, tuple(block), more=True))
+            follows = bool(letters)
+            letters.append(
+                Resend(*name, after, last, lost, tuple(block), more=True, follows=follows)
+            )
             after, lost = last, 0
         letters[-1] = replace(letters[-1], more=False)
+        size = sum(len(item.payload) for item in found[:end])
+        usual = self._settings.repair_bytes * self._settings.repair_frames
+        debt.answered, debt.answered_until = after, now + max(0, size - usual) / BYTES_PER_S
         return letters
 
     def _blocks(self, items: list[bytes]) -> list[list[bytes]]:
@@ -204,6 +233,7 @@ class Outbox:
         debt = self.debts.get(node)
         if debt is not None and debt.acknowledged < debt.safe:
             debt.patience = self._settings.repair_patience
+            debt.quiet_until = debt.answered_until = 0.0  # what was on its way may be lost
             self._disarm(node)
             self._arm(node, now)
 
@@ -221,7 +251,9 @@ class Outbox:
         for node in list(self._reminders):
             debt = self.debts[node]
             assert debt.remind_at is not None
-            if debt.remind_at <= now:
+            if debt.remind_at <= now < debt.quiet_until:
+                debt.remind_at = debt.quiet_until
+            elif debt.remind_at <= now:
                 letters.append(self._reminder(node, debt))
                 longest = PATIENCE_FACTOR_MAX * self._settings.repair_patience
                 debt.patience = min(2 * debt.patience, longest)

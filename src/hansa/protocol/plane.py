@@ -78,6 +78,7 @@ class Plane:
         self._turns = turns
         self._forwarder = Forwarder(self.table, self.windows, settings.outside)
         self._outside = settings.outside
+        self._packet_bytes_max = settings.packet_bytes_max
         self._life = 0
 
     # ------------------------------------------------------------ one by one
@@ -86,6 +87,8 @@ class Plane:
         """A client here published: number it and send it on its way, if anybody elsewhere cares."""
         if event.topic.startswith("$"):
             return [Ignored("topic for this broker only")]
+        if self._is_too_large(event):
+            return [Ignored("larger than a packet may be")]
         plan = self.table.plan(event.topic)
         version = self._custody.retained.stamp(event) if event.retain else 0
         if event.qos:
@@ -101,6 +104,10 @@ class Plane:
             return counted
         named = self.numbering.name(event, incarnation, version, only[:RECEIVERS_MAX])
         return counted + self.release(named)
+
+    def _is_too_large(self, event: Captured) -> bool:
+        rest = self._packet_bytes_max - len(event.payload) - len(event.properties)
+        return len(event.topic) > rest or len(event.topic.encode()) > rest
 
     def _audience_of(self, topic: str, plan: Plan) -> Audience:
         if plan.audience is None:

@@ -15,7 +15,9 @@ for what was stored before; when a client and another node wrote one topic at th
 which of them the broker took last; and before a value is cleared that nobody here wants any more.
 """
 
+import math
 from collections.abc import Callable, Iterable, Mapping
+from itertools import islice
 
 from msgspec.structs import replace
 
@@ -25,16 +27,14 @@ from hansa.protocol.events import StoredRead, Surveyed
 from hansa.protocol.frames import Ask, Holdings, Letter, Listing, Values
 from hansa.protocol.numbering import Captured
 from hansa.protocol.settings import ProtocolSettings
-from hansa.protocol.topics import FilterTrie
-from hansa.protocol.values import Value, bucket, buckets_of, digest
+from hansa.protocol.telling import SLICE, Teller
+from hansa.protocol.topics import FilterTrie, split_share
+from hansa.protocol.values import Value, buckets_of, digest
 from hansa.protocol.vocabulary import NodeId, Publication
 from hansa.protocol.wire import decode_publication, encode
 
 OLDEST = 1
 """The version of what was stored before anybody asked: older than any live publication."""
-
-LISTED_MAX = 1_000
-"""Topics in one listing."""
 
 ASKED_MAX = 100
 """Topics that are asked for at a time."""
@@ -74,9 +74,11 @@ class Retained:
         self._doubtful: dict[str, float] = {}  # when to look at what the broker holds
         self._raced: dict[str, bool] = {}
         """Those of them that were written twice at once; whether by a client here, too."""
-        self._offers: dict[NodeId, float] = {}  # when to tell whom what there is
+        self._teller = Teller(node, self.values, receivers)
         self._unsure: dict[str, float] = {}  # when to tell all whose copies may have been lost
         self._save_at: float | None = None
+        self._due = math.inf
+        """Not after the first time in the two tables above; maybe before it."""
 
     # ------------------------------------------------------------ versions
 
@@ -129,8 +131,8 @@ class Retained:
                 self._doubt(event.topic)
         version = self._next_version()
         self._set(event.topic, Value(version, self._node, digest(event.payload)), event.qos)
-        if not event.qos:
-            self._unsure.setdefault(event.topic, self._now + self._settings.retained_settle)
+        if not event.qos and event.topic not in self._unsure:
+            self._list_at(event.topic, self._now + self._settings.retained_settle)
         return version
 
     def judge(self, publication: Publication) -> Publication:
@@ -153,7 +155,12 @@ class Retained:
         self._set(topic, value, qos)
 
     def _doubt(self, topic: str) -> None:
-        self._doubtful[topic] = self._now + self._settings.retained_settle
+        at = self._doubtful[topic] = self._now + self._settings.retained_settle
+        self._due = min(self._due, at)
+
+    def _list_at(self, topic: str, at: float) -> None:
+        self._unsure[topic] = at
+        self._due = min(self._due, at)
 
     # ------------------------------------------------------------ what is wanted, and by whom
 
@@ -165,19 +172,26 @@ class Retained:
     def offer(self, node: NodeId) -> None:
         """A node came into reach, or its interest into force: tell it what there is."""
         if any(value.owner == self._node for value in self.values.values()):
-            self._offers[node] = self._now
+            self._teller.offer(node)
 
     def unwanted(self, filters: list[str]) -> None:
         """Others want less of this node: what it no longer sees, it does not know."""
-        for topic, value in list(self.values.items()) if filters else ():
-            if value.owner == self._node and not self._receivers(topic):
+        for topic in self._known_of(filters):
+            if self.values[topic].owner == self._node and not self._receivers(topic):
                 self._drop(topic)
 
     def left(self, filters: list[str]) -> None:
         """Clients here want less: what was only kept for them has to go."""
-        for topic, value in self.values.items() if filters else ():
-            if value.owner != self._node and not self._wants(topic):
+        for topic in self._known_of(filters):
+            if self.values[topic].owner != self._node and not self._wants(topic):
                 self._doubt(topic)
+
+    def _known_of(self, filters: Iterable[str]) -> list[str]:
+        """Return the topics that some of these filters match."""
+        trie: FilterTrie[None] = FilterTrie()
+        for name in filters:
+            trie.put(split_share(name)[1], None)
+        return [topic for topic in self.values if trie.match(topic)] if len(trie) else []
 
     # ------------------------------------------------------------ what the broker holds
 
@@ -185,23 +199,15 @@ class Retained:
         """The shell has read what the broker holds for some filters."""
         stored = dict(event.values)
         effects: Outcome = []
-        for topic in self._concerned(event.filters, stored):
+        for topic in dict.fromkeys((*self._known_of(event.filters), *stored)):
             if not self._is_settled(topic):
                 self._doubt(topic)
                 continue
             before = self.values.get(topic)
             effects += self._compare(topic, stored.get(topic, b""))
             if topic in self.values and self.values[topic] != before:
-                self._unsure[topic] = self._now
+                self._list_at(topic, self._now)
         return effects
-
-    def _concerned(self, filters: Iterable[str], stored: Iterable[str]) -> list[str]:
-        """Return the topics that a survey tells something about."""
-        trie: FilterTrie[None] = FilterTrie()
-        for name in filters:
-            trie.put(name, None)
-        known = [topic for topic in self.values if trie.match(topic)]
-        return list(dict.fromkeys((*known, *stored)))
 
     def _compare(self, topic: str, found: bytes) -> Outcome:
         """Make what is known of a topic what the broker holds."""
@@ -247,37 +253,26 @@ class Retained:
     def _owned_by(self, node: NodeId) -> dict[str, Value]:
         return {t: value for t, value in self.values.items() if value.owner == node}
 
-    def _owned_for(self, node: NodeId) -> dict[str, Value]:
-        """Return what this node owns and another one wants."""
-        mine = self._owned_by(self._node)
-        return {topic: value for topic, value in mine.items() if node in self._receivers(topic)}
-
     def _list(self, node: NodeId, wanted: tuple[int, ...]) -> list[Letter]:
         if not wanted:
             return []
-        entries = [
-            (topic, value.version)
-            for topic, value in self._owned_for(node).items()
-            if bucket(topic) in wanted
-        ]
-        return self._listings(node, entries)
-
-    def _listings(self, node: NodeId, entries: list[tuple[str, int]]) -> list[Letter]:
-        return [
-            Listing(node, self._node, tuple(entries[at : at + LISTED_MAX]))
-            for at in range(0, len(entries), LISTED_MAX)
-        ]
+        self._teller.ask(node, wanted)
+        return self._teller.proceed()
 
     def _list_unsure(self) -> list[Letter]:
-        """Tell who wants them the versions of values whose copies may have been lost."""
+        """Tell who wants them the versions of values whose copies may have been lost; so many at a
+        time."""
         entries: dict[NodeId, list[tuple[str, int]]] = {}
-        for topic in [topic for topic, at in self._unsure.items() if at <= self._now]:
+        due = (topic for topic, at in self._unsure.items() if at <= self._now)
+        for topic in list(islice(due, SLICE)):
             del self._unsure[topic]
             value = self.values.get(topic)
             if value is not None and value.owner == self._node:
                 for node in self._receivers(topic):
                     entries.setdefault(node, []).append((topic, value.version))
-        return [each for node, some in entries.items() for each in self._listings(node, some)]
+        return [
+            each for node, some in entries.items() for each in self._teller.listings(node, some)
+        ]
 
     def _ask(self, owner: NodeId, entries: Iterable[tuple[str, int]]) -> list[Letter]:
         """Ask an owner for what is newer than what is known here, or another value of its own."""
@@ -366,14 +361,16 @@ class Retained:
     def fire(self) -> Outcome:
         """Do what is due."""
         now = self._now
-        due = tuple(topic for topic, at in self._doubtful.items() if at <= now)
-        for topic in due:
-            del self._doubtful[topic]
-        outcome: Outcome = [Survey(due)] if due else []
-        offers, self._offers = self._offers, {}
-        for node in offers:
-            outcome.append(Holdings(node, self._node, buckets_of(self._owned_for(node))))
-        outcome += self._list_unsure()
+        outcome: Outcome = []
+        if self._due <= now:
+            due = tuple(topic for topic, at in self._doubtful.items() if at <= now)
+            for topic in due:
+                del self._doubtful[topic]
+            outcome += [Survey(due)] if due else []
+            outcome += self._list_unsure()
+            self._due = min((*self._doubtful.values(), *self._unsure.values()), default=math.inf)
+        if self._teller.is_busy:
+            outcome += self._teller.proceed()
         if self._save_at is not None and self._save_at <= now:
             self._save_at = None
             self._tidy()
@@ -393,7 +390,7 @@ class Retained:
 
     def next_deadline(self) -> float | None:
         """When `fire` is next due."""
-        times = [*self._doubtful.values(), *self._offers.values(), *self._unsure.values()]
-        if self._save_at is not None:
-            times.append(self._save_at)
-        return min(times, default=None)
+        if self._teller.is_busy:
+            return self._now
+        due = self._due if self._save_at is None else min(self._due, self._save_at)
+        return None if due == math.inf else due

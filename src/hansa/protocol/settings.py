@@ -12,6 +12,11 @@ from hansa.errors import UsageError
 NODES_MAX = 8_192
 """Links of one node, confirmations in a frame: twice the nodes that a node knows by default."""
 
+PACKET_BYTES_MIN, PACKET_BYTES_MAX = 8_192, 65 << 20
+"""Between these is what the largest publication of a federation may have: topic, properties and
+payload together, the latter up to 64 MiB. What changes on its way (hops and named groups) does not
+count, so that whatever came in can also go out."""
+
 LABEL_BYTES_MAX = 255
 """Bytes of the name of a node or of a federation, of an address or of a capability."""
 
@@ -61,6 +66,9 @@ class ProtocolSettings:
     group_depth: int = 0
     """Shared. 0: one group per filter. n: filters that agree in their first n levels share a group,
     which saves state and costs copies that nobody behind the receiving agent wants."""
+    packet_bytes_max: int = 1_048_576
+    """Shared. Bytes of the largest publication that crosses, with its topic and properties; at most
+    65 MiB. Every agent on its way holds a few copies of one."""
 
     heartbeat_interval: float = 1.0
     """Seconds between heartbeats on a link. Lower finds silent deaths sooner, costs more frames."""
@@ -164,6 +172,11 @@ class ProtocolSettings:
             "window must be a power of two, at least 64",
             self.window,
         )
+        _require(
+            PACKET_BYTES_MIN <= self.packet_bytes_max <= PACKET_BYTES_MAX,
+            f"packet_bytes_max must be from {PACKET_BYTES_MIN} to {PACKET_BYTES_MAX}",
+            self.packet_bytes_max,
+        )
         for name in (
             "repair_bytes",
             "repair_frames",
@@ -186,9 +199,11 @@ class ProtocolSettings:
 
     def agreement(self) -> str:
         """Return what two neighbours must have in common, as text that a refusal can show."""
-        shared = (self.strategy, self.redundancy, self.metric, self.management_by, self.group_depth)
-        names = ("strategy", "redundancy", "metric", "management_by", "group_depth")
-        return " ".join(f"{name}={value}" for name, value in zip(names, shared, strict=True))
+        names = (
+            *("strategy", "redundancy", "metric", "management_by"),
+            *("group_depth", "packet_bytes_max"),
+        )
+        return " ".join(f"{name}={getattr(self, name)}" for name in names)
 
 
 def _require(holds: bool, rule: str, value: object) -> None:

@@ -27,10 +27,15 @@ def bucket(topic: str) -> int:
     return blake2b(topic.encode(), digest_size=1).digest()[0] % BUCKETS
 
 
+def term(topic: str, value: Value) -> int:
+    """Return what a value adds, by exclusive or, to the digest of its bucket."""
+    text = b"%d %b" % (value.version, topic.encode())
+    return int.from_bytes(blake2b(text, digest_size=8).digest(), "big")
+
+
 def buckets_of(values: Mapping[str, Value]) -> tuple[int, ...]:
     """Return one number per bucket that tells sets of values apart, whatever their order."""
     digests = [0] * BUCKETS
     for topic, value in values.items():
-        text = b"%d %b" % (value.version, topic.encode())
-        digests[bucket(topic)] ^= int.from_bytes(blake2b(text, digest_size=8).digest(), "big")
+        digests[bucket(topic)] ^= term(topic, value)
     return tuple(digests)

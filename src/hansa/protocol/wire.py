@@ -10,7 +10,9 @@ type of frame in its lower four. It is not the protocol's version, which is in t
 protocol can still be read, and refused by name.
 
 Control frames (type 0) are MessagePack: an array of the frame's tag and its fields. What a later
-version adds at the end is skipped.
+version adds at the end is skipped. Answers (type 2) are control frames that hold publications:
+those of a repair, and retained values. They may be as large as these, and need no order beyond
+their own, so a link lets other control frames pass them.
 
 Publications (type 1) are many, so their header is fixed. Integers are unsigned and big-endian:
 
@@ -43,23 +45,27 @@ import msgspec
 from hansa.errors import InvalidFrame, InvalidTopic
 from hansa.protocol import frames
 from hansa.protocol.bounds import at_most, check
+from hansa.protocol.settings import PACKET_BYTES_MAX as PACKET_BYTES_MAX
 from hansa.protocol.topics import TOPIC_LEVELS_MAX, check_name
 from hansa.protocol.vocabulary import HOPS_MAX, NAMED_MAX, GroupId, NodeId, Publication
 
 FORMAT_VERSION = 1
 """Of the bytes, not of the protocol. Four bits, so at most 15."""
 
-PACKET_BYTES_MAX = 1 << 20
-"""Topic, properties and payload of a publication, together. What changes on its way (hops and
-named groups) does not count, so that whatever came in can also go out."""
+HEADER_BYTES_MAX = 1 << 16
+"""What a frame may hold besides a packet: more than any header does."""
 
-FRAME_BYTES_MAX = PACKET_BYTES_MAX + (1 << 16)
-"""Bytes of a frame: a packet and the largest header, which is below 64 KiB."""
+FRAME_BYTES_MAX = PACKET_BYTES_MAX + HEADER_BYTES_MAX
+"""Bytes of a publication or an answer, in any federation."""
+
+CONTROL_BYTES_MAX = (1 << 20) + HEADER_BYTES_MAX
+"""Bytes of any other control frame."""
 
 
-_CONTROL = FORMAT_VERSION << 4
+CONTROL = FORMAT_VERSION << 4
 PUBLICATION = FORMAT_VERSION << 4 | 1
-"""The first byte of every publication."""
+ANSWER = FORMAT_VERSION << 4 | 2
+"""The first byte of every frame, by its type."""
 
 _QOS_MAX, _RETAIN, _MORE, _VERSIONED = 2, 4, 8, 16
 
@@ -95,6 +101,8 @@ _EXTRA = struct.Struct(">HI")
 _ENTRY = struct.Struct(">QQ")
 _SMALL_BYTES = 8 * NAMED_MAX  # a frame of up to this size keeps every bound on size or count
 
+_ANSWERS = (frames.Resend, frames.Values)
+
 _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[frames.Any] = msgspec.msgpack.Decoder(frames.Any)
 
@@ -104,7 +112,8 @@ def encode(frame: frames.Any | Publication) -> bytes:
     if isinstance(frame, Publication):
         return encode_publication(frame)
     try:
-        data = b"%c%b" % (_CONTROL, _encoder.encode(frame))
+        kind = ANSWER if isinstance(frame, _ANSWERS) else CONTROL
+        data = b"%c%b" % (kind, _encoder.encode(frame))
     except OverflowError as error:
         raise ValueError(f"control frame: {error}") from None
     _require_readable(data)
@@ -116,19 +125,21 @@ def decode(data: bytes | bytearray | memoryview) -> frames.Any | Publication:
     first = data[0] if len(data) else None
     if first == PUBLICATION:
         return decode_publication(data)
-    if first == _CONTROL:
-        return _decode_control(data)
+    if first == CONTROL:
+        return _decode_control(data, CONTROL_BYTES_MAX)
+    if first == ANSWER:
+        return _decode_control(data, FRAME_BYTES_MAX)
     if first is None:
         raise InvalidFrame("frame: no bytes")
     version, kind = divmod(first, 16)
     if version != FORMAT_VERSION:
         raise InvalidFrame(f"frame: format version {version}, this node reads {FORMAT_VERSION}")
-    raise InvalidFrame(f"frame: type {kind}, the types are 0 and 1")
+    raise InvalidFrame(f"frame: type {kind}, the types are 0, 1 and 2")
 
 
-def _decode_control(data: bytes | bytearray | memoryview) -> frames.Any:
-    if len(data) > FRAME_BYTES_MAX:
-        raise InvalidFrame(f"frame: {len(data)} bytes, the limit is {FRAME_BYTES_MAX}")
+def _decode_control(data: bytes | bytearray | memoryview, bytes_max: int) -> frames.Any:
+    if len(data) > bytes_max:
+        raise InvalidFrame(f"frame: {len(data)} bytes, the limit is {bytes_max}")
     try:
         frame = _decoder.decode(memoryview(data)[1:])
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
@@ -249,6 +260,23 @@ def mould(data: bytes, payload_bytes: int) -> tuple[bytes, bytes]:
     """Return what stands before and after the number in a publication's bytes, without its payload:
     with another number between them and another payload behind, they are the next publication."""
     return data[:_NUMBER_AT], data[_NUMBER_AT + 8 : len(data) - payload_bytes]
+
+
+def strand(frame: bytes | bytearray) -> bytes:
+    """Return what frames have in common that must not overtake each other: of publications the
+    origin, for QoS 0 the topic as well; of answers nothing. The frame is a whole one of either."""
+    if frame[0] == ANSWER:
+        return b""
+    origin = bytes(frame[ORIGIN])
+    opening, _, count, *_, topic_bytes = HEAD.unpack_from(frame)
+    qos, _, more, versioned = _OPENINGS[opening]
+    if qos:
+        return origin
+    at = _HEAD_BYTES + GROUP.size * count + _VERSION.size * versioned
+    if more:
+        entry_count, _ = _EXTRA.unpack_from(frame, at)
+        at += _EXTRA.size + _ENTRY.size * entry_count
+    return origin + frame[at : at + topic_bytes]
 
 
 def _pack_more(publication: Publication, topic: bytes) -> bytes:

@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 from hansa.errors import JournalUnusable
-from hansa.journal.records import BODY_BYTES_MAX, Block
+from hansa.journal.records import Block
 from hansa.journal.settings import JournalSettings
 from hansa.journal.writer import Writer
 from hansa.telemetry import schema
@@ -21,7 +21,7 @@ from hansa.telemetry import schema
 BLOCK_ROWS = 1_024
 """Rows that are gathered before they are encoded."""
 
-_ROWS_BYTES_MAX = BODY_BYTES_MAX - 64
+_ROWS_BYTES_MAX = 1 << 21
 _NO_NODE = 0
 """What the segments say: the blocks know whose they are, and a node may get a new id."""
 

@@ -10,6 +10,7 @@ from tests.agent.sure import SureClient
 
 from hansa.local.federation import Cable, LocalFederation
 from hansa.local.mosquitto import Mosquitto, free_port
+from hansa.protocol.settings import PACKET_BYTES_MAX
 from hansa.simulator.topologies import parse
 
 ORACLE = "alone"
@@ -45,7 +46,8 @@ class SideBySide(Live):
 def running_line(
     request: pytest.FixtureRequest, mosquitto: str, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[SideBySide]:
-    settings = {SETTING: request.param}
+    large = {"HANSA_PROTOCOL_PACKET_BYTES_MAX": str(PACKET_BYTES_MAX)}
+    settings = {SETTING: request.param, **large}
     oracle = Mosquitto(tmp_path_factory.mktemp("oracle"), free_port())
     federation = LocalFederation(parse("line:4", 1), settings, cable=Cable(can_cut=True))
     live = SideBySide(federation, oracle)

@@ -5,8 +5,10 @@ import random
 import pytest
 
 from hansa.mqtt.packets import Publish
+from hansa.mqtt.vocabulary import PACKET_BYTES_MAX
 
 FAR = 3
+TOO_DEEP = "dropped: topic with too many levels"
 ODD_TOPICS = [
     "/",
     "//",
@@ -14,7 +16,7 @@ ODD_TOPICS = [
     "odd//empty",
     "odd/",
     "odd/ with spaces ",
-    "odd/" + "/".join("x" * 196),
+    "odd/" + "/".join("x" * 199),
     "odd/" + "y" * 65_531,
     "odd/\u00e9\U0001f600\u4e2d\ufdcf\U0010fffd\u200d\ufeff",
     "odd/$inside",
@@ -33,6 +35,36 @@ def test_odd_topics_arrive_as_they_are(line):
     assert [each.topic for each in subscriber.received] == ODD_TOPICS
 
 
+def is_allowed(code: int) -> bool:
+    """Whether Mosquitto takes a character in a topic: MQTT lets a broker refuse the others."""
+    is_control = code < 0x20 or 0x7F <= code < 0xA0
+    is_surrogate = 0xD800 <= code < 0xE000
+    is_none = code & 0xFFFE == 0xFFFE or 0xFDD0 <= code < 0xFDF0
+    return not (is_control or is_surrogate or is_none) and chr(code) not in "+#/"
+
+
+def test_every_character_that_a_topic_may_have_arrives(line):
+    characters = "".join(chr(code) for code in range(0x110000) if is_allowed(code))
+    topics = [f"all/{characters[at : at + 16_000]}" for at in range(0, len(characters), 16_000)]
+    subscriber = line.at("three hops").subscribe_surely("all/+")
+    line.wait_installed(FAR, "all/+")
+    line.at("same").publish_as(*(Publish(topic, b"", 1) for topic in topics))
+    subscriber.read_until(len(topics))
+    assert [each.topic for each in subscriber.received] == topics
+
+
+@pytest.mark.parametrize("qos", [0, 1])
+def test_topics_of_more_than_200_levels_stay_at_their_broker_and_are_counted(line, qos):
+    subscriber = line.at("three hops").subscribe_surely(f"deep/{qos}/#")
+    line.wait_installed(FAR, f"deep/{qos}/#")
+    before = line.counter(0, TOO_DEEP)
+    publisher = line.at("same")
+    publisher.publish_surely(qos, f"deep/{qos}" + "/x" * 199, b"201 levels")
+    publisher.publish_surely(qos, f"deep/{qos}" + "/x" * 198, b"200 levels")
+    assert subscriber.read_until(1) == [b"200 levels"]
+    assert line.counter(0, TOO_DEEP) == before + 1
+
+
 @pytest.mark.parametrize("qos", [0, 1, 2])
 def test_payloads_from_nothing_to_the_limit(line, qos):
     topic = f"size/{qos}"
@@ -45,3 +77,20 @@ def test_payloads_from_nothing_to_the_limit(line, qos):
     line.at("same").publish_surely(qos, topic, *payloads)
     subscriber.read_until(len(payloads))
     assert [each.payload for each in subscriber.received] == payloads
+
+
+LONG = [pytest.param(64, qos, marks=pytest.mark.long) for qos in range(3)]
+
+
+@pytest.mark.parametrize(("mebibytes", "qos"), [(8, 1), *LONG])
+def test_large_payloads_cross_where_the_settings_let_them(line, mebibytes, qos):
+    topic = f"large/{mebibytes}/{qos}"
+    subscriber = line.at("three hops", packet_bytes_max=PACKET_BYTES_MAX).subscribe_surely(topic)
+    line.wait_installed(FAR, topic)
+    payload = random.Random(qos).randbytes(mebibytes << 20)
+    line.at("same").publish_surely(qos, topic, payload, b"end")
+    subscriber.read_until(2, patience=60.0)
+    assert [(each.payload == payload, each.qos) for each in subscriber.received] == [
+        (True, qos),
+        (False, qos),
+    ]

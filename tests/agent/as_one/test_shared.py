@@ -68,6 +68,12 @@ def test_consumers_come_and_go(line):
         group[place] = line.client_of(SureClient, WITH_CONSUMERS[place % 3])
         group[place].subscribe_surely(share)
     assert drain([*group, *gone], len(payloads)) == Counter(payloads)
+    # Brokers stay as even as they were: each has its own publisher's, and a third of the fourth's.
+    shares = Counter({line.nodes[number].broker.port: 0 for number in WITH_CONSUMERS})
+    for each in (*group, *gone):
+        shares[each.port] += len(each.received)
+    fair = len(payloads) / len(WITH_CONSUMERS)
+    assert [abs(count - fair) <= 2 for count in shares.values()] == [True] * len(WITH_CONSUMERS)
 
 
 def test_several_groups_and_a_plain_subscriber_each_get_all(line):

@@ -24,9 +24,10 @@ def level(connect: bytes) -> int:
 
 
 class Scene:
-    """A broker that answers each CONNECT by its level, and the connection to it."""
+    """A broker that answers each CONNECT by its level, and the connection to it. It closes one that
+    gets no bytes, and leaves one open that gets None."""
 
-    def __init__(self, answer: Callable[[int], bytes]) -> None:
+    def __init__(self, answer: Callable[[int], bytes | None]) -> None:
         self.levels: list[int] = []
         self.told: list[effects.Effect] = []
         self.writers: list[asyncio.StreamWriter] = []
@@ -40,8 +41,8 @@ class Scene:
             return
         self.levels.append(level(connect))
         answer = self._answer(self.levels[-1])
-        writer.write(answer)
-        if not answer:
+        writer.write(answer or b"")
+        if answer == b"":
             writer.close()
 
 
@@ -58,7 +59,8 @@ def run(monkeypatch: Any, scene: Scene, work: Callable[[Connection], Any]) -> No
     async def inside() -> None:
         server = await asyncio.start_server(scene.serve, "127.0.0.1", 0)
         address = BrokerAddress("127.0.0.1", server.sockets[0].getsockname()[1])
-        made = Connection(address, Options(client_id="x"), scene.told.append, random.Random(1))
+        options = Options(client_id="x", answer_timeout=0.05)
+        made = Connection(address, options, scene.told.append, random.Random(1))
         task = asyncio.create_task(made.run())
         try:
             await work(made)
@@ -96,6 +98,36 @@ def test_a_broker_that_closes_without_a_word_is_doubted_only_after_a_few_times(m
     scene = Scene(lambda level: b"" if level == 5 else V311_ACCEPTED)
     run(monkeypatch, scene, connected)
     assert scene.levels == [5] * connection_module.SILENT_REFUSALS_MAX + [4]
+
+
+def test_a_broker_that_does_not_answer_mqtt_5_gets_3_1_1(monkeypatch):
+    scene = Scene(lambda level: None if level == 5 else V311_ACCEPTED)
+    run(monkeypatch, scene, connected)
+    assert scene.levels == [5, 4]
+
+
+def test_a_broker_that_has_a_session_of_ours_is_not_easily_believed_to_be_old(monkeypatch):
+    scene = Scene(lambda level: None if level == 5 else V311_ACCEPTED)
+
+    async def work(made: Connection) -> None:
+        made.expect_session()
+        await connected(made)
+
+    run(monkeypatch, scene, work)
+    assert scene.levels == [5] * connection_module.SILENT_REFUSALS_MAX + [4]
+
+
+def test_a_broker_that_spoke_mqtt_5_and_hangs_is_not_believed_to_be_old(monkeypatch):
+    """A session of 3.1.1 would be a clean one, and end the one that it keeps for us."""
+    scene = Scene(lambda level: V5_ACCEPTED if len(scene.levels) == 1 else None)
+
+    async def work(made: Connection) -> None:
+        await connected(made)
+        scene.writers[0].close()
+        await until(lambda: len(scene.levels) >= 6, "five attempts")
+
+    run(monkeypatch, scene, work)
+    assert set(scene.levels) == {5}
 
 
 def test_a_refusal_is_told_once_and_tried_again(monkeypatch):

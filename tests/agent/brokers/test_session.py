@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from hansa.agent.brokers import echoes
 from hansa.agent.brokers.session import BUFFER_BYTES_MAX, BrokerClient
@@ -23,11 +24,16 @@ class FakeConnection:
         self.told = told
         self.orders: list[inputs.Input] = []
         self.waiting_bytes = 0
+        self.packet_bytes_max = 1_000
         self.requests_left = 500
+        self.is_trusted = False
 
     @property
     def session(self) -> "FakeConnection":
         return self
+
+    def expect_session(self) -> None:
+        self.is_trusted = True
 
     def order(self, event: inputs.Input) -> None:
         self.orders.append(event)
@@ -282,11 +288,26 @@ def test_what_clients_tell_their_own_agent_is_not_injected():
     assert scene.client.counters["dropped: topic stays at its broker"] == 2
 
 
+def test_retained_values_wait_for_the_broker_as_far_as_there_is_room():
+    scene = Scene(connected=False)
+    half = bytes(BUFFER_BYTES_MAX // 2 + 1)
+
+    def value(topic: str, payload: bytes) -> Publication:
+        return replace(publication(topic), payload=payload, retain=True)
+
+    scene.client.publish([value("a", half), value("b", half), value("a", b"new")])
+    scene.client.publish([value("c", half)])
+    assert scene.client.counters == {"dropped: broker away": 1}
+    scene.connect()
+    (order,) = scene.broker.take()
+    assert [(each.topic, len(each.payload)) for each in order.batch] == [("a", 3), ("c", len(half))]
+
+
 def test_what_cannot_be_injected_is_counted_with_the_reason():
     scene = Scene(connected=False)
     scene.client.publish([publication("a")])
     scene.connect()
-    scene.broker.waiting_bytes = BUFFER_BYTES_MAX + 1
+    scene.broker.waiting_bytes = BUFFER_BYTES_MAX + scene.broker.packet_bytes_max + 1
     scene.client.publish([publication("a")])
     scene.broker.told(effects.NotSent([packets.Publish("a", b"")], "too large"))
     oversized = packets.Oversized(topic="a", qos=0, dup=False, packet_id=0, size=9)
@@ -435,9 +456,29 @@ def test_qualities_of_service_go_their_ways_and_every_copy_wants_an_answer(life)
     ]
 
 
-def test_a_broker_of_3_1_1_is_asked_for_qos_0(life):
+def test_a_broker_of_3_1_1_sends_what_others_published_and_nothing_else_is_taken(life):
     scene = life()
     scene.client.subscribe(["a"])
     scene.connect(version=Version.V311)
     (order,) = scene.broker.take()
-    assert order.subscriptions[0].qos == 0
+    assert order.subscriptions[0].qos == 2
+    scene.client.inject([packets.Publish("a", b"own", 1, packet_id=7)])
+    echo = packets.Publish("a", b"own", 1, packet_id=1)
+    news = packets.Publish("a", b"news", 1, packet_id=2)
+    stored = packets.Publish("a", b"old", 1, retain=True, packet_id=3)
+    scene.broker.told(effects.PublishReceived([echo, news, stored]))
+    assert scene.keeper.told[1:] == [(1, False), (2, True), (3, False)]
+    assert scene.client.counters["own echoes"] == 1
+    assert scene.client.counters["stored values left out"] == 1
+
+
+@pytest.mark.parametrize(("sends_each", "copies"), [(True, 2), (False, 1)])
+def test_of_copies_that_a_broker_of_3_1_1_sends_one_counts(life, sends_each, copies):
+    scene = life()
+    scene.client.sends_each = sends_each
+    scene.client.subscribe(["a/#", "+/b"])
+    scene.connect(version=Version.V311)
+    copy = packets.Publish("a/b", b"x", 1)
+    for _ in range(3):
+        scene.broker.told(effects.PublishReceived([copy] * copies))
+    assert scene.client.counters["captured"] == 3

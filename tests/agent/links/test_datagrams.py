@@ -18,7 +18,7 @@ from hansa.agent.links.datagrams import (
     unpack,
 )
 from hansa.errors import InvalidFrame
-from hansa.protocol.wire import FRAME_BYTES_MAX, PUBLICATION
+from hansa.protocol.wire import CONTROL_BYTES_MAX, PUBLICATION
 
 
 def noise(size: int, seed: int = 1) -> bytes:
@@ -48,7 +48,7 @@ def test_any_bytes_are_frames_or_refused(body):
         assert "a frame of " in str(error)
 
 
-@pytest.mark.parametrize("size", [1, PIECE_BYTES, PIECE_BYTES + 1, FRAME_BYTES_MAX])
+@pytest.mark.parametrize("size", [1, PIECE_BYTES, PIECE_BYTES + 1, CONTROL_BYTES_MAX])
 def test_a_frame_comes_together_whatever_the_order_of_its_pieces(size):
     frame, assembly = noise(size), Assembly()
     pieces = cut(frame)
@@ -72,7 +72,7 @@ def test_pieces_that_come_again_complete_what_came_before():
 
 def test_unfinished_frames_are_forgotten_the_oldest_first():
     assembly = Assembly()
-    frames = [noise(FRAME_BYTES_MAX, seed) for seed in range(4)]
+    frames = [noise(CONTROL_BYTES_MAX, seed) for seed in range(4)]
     for frame in frames:
         for piece in cut(frame)[1:]:
             assert assembly.add(piece) is None

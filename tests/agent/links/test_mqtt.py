@@ -16,12 +16,14 @@ from hansa.agent.brokers.connection import BrokerAddress, Connection
 from hansa.agent.links import dialling, mqtt
 from hansa.agent.links.link import Address
 from hansa.agent.links.mqtt import Access, MqttLinks
-from hansa.agent.links.stream import RECEIPT_BYTES
+from hansa.agent.links.stream import RECEIPT_BYTES, LinkLimits
 from hansa.local.mosquitto import Mosquitto, free_port
 from hansa.mqtt import effects, inputs, packets
 from hansa.mqtt.options import Options
-from hansa.protocol.wire import FRAME_BYTES_MAX, PUBLICATION
+from hansa.protocol import wire
+from hansa.protocol.wire import CONTROL_BYTES_MAX, PUBLICATION
 
+CONTROL = bytes((wire.CONTROL,))
 WINDOW = 16 * RECEIPT_BYTES
 PREFIX = "$hansa/link"
 
@@ -31,7 +33,9 @@ class Side(End[MqttLinks]):
 
     def __init__(self, port: int, name: str, prefix: str = PREFIX) -> None:
         access = Access(prefix, BrokerAddress("127.0.0.1", port), f"{name}-")
-        super().__init__(lambda ear: MqttLinks(ear, random.Random(1), count(1), access, WINDOW))
+        super().__init__(
+            lambda ear: MqttLinks(ear, random.Random(1), count(1), access, LinkLimits(WINDOW))
+        )
         self.address = Address("127.0.0.1", port)
 
 
@@ -74,7 +78,7 @@ def run(mosquitto: str, tmp_path: Path) -> Callable[..., Stage]:
 
 
 def test_frames_arrive_whole_and_in_order_whatever_their_size_both_ways(run):
-    frames = [b"a", b"b" * 300_000, b"c", b"d" * FRAME_BYTES_MAX, *[b"e"] * 1_000]
+    frames = [b"a", CONTROL * 300_000, b"c", CONTROL * CONTROL_BYTES_MAX, *[b"e"] * 1_000]
 
     async def work(stage: Stage) -> None:
         await stage.join()
@@ -92,7 +96,7 @@ def test_frames_arrive_whole_and_in_order_whatever_their_size_both_ways(run):
 def test_a_broker_with_a_small_limit_gets_small_publications(run):
     async def work(stage: Stage) -> None:
         await stage.join()
-        stage.client.ear.opened[0].send([b"x" * 100_000])
+        stage.client.ear.opened[0].send([CONTROL * 100_000])
         await until(lambda: stage.server.ear.frames, "arrived")
 
     run(work, "max_packet_size 2000")

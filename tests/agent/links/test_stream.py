@@ -4,9 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hansa.agent.links.stream import RECEIPT, split
+from hansa.agent.links.pieces import PIECE_BYTES, TOTAL_BYTES, Assembly
+from hansa.agent.links.stream import PIECE, RECEIPT, split
 from hansa.errors import InvalidFrame
-from hansa.protocol.wire import FRAME_BYTES_MAX
+from hansa.protocol.wire import CONTROL_BYTES_MAX
 
 
 def framed(*frames: bytes) -> bytes:
@@ -21,7 +22,7 @@ def receipt(count: int) -> bytes:
 def test_splitting_returns_whole_frames_and_leaves_the_rest(frames, cut):
     data = framed(*frames)
     filled = max(0, len(data) - cut)
-    found, used, receipted = split(bytearray(data), filled)
+    found, used, receipted = split(bytearray(data), filled, Assembly(0))
     assert receipted == 0
     assert found == frames[: len(found)]
     assert used == len(framed(*found))
@@ -29,12 +30,14 @@ def test_splitting_returns_whole_frames_and_leaves_the_rest(frames, cut):
     assert rest < 4 or rest < 4 + int.from_bytes(data[used : used + 4], "big")
 
 
-@pytest.mark.parametrize("length", [0, FRAME_BYTES_MAX + 1, RECEIPT])
+@pytest.mark.parametrize(
+    "length", [0, CONTROL_BYTES_MAX + 1, PIECE, PIECE + TOTAL_BYTES + PIECE_BYTES + 1, RECEIPT]
+)
 def test_a_length_that_cannot_be_is_refused_before_its_bytes_come(length):
     with pytest.raises(InvalidFrame, match=f"a frame of {length} bytes, the limit is"):
-        split(bytearray(length.to_bytes(4, "big")), 4)
+        split(bytearray(length.to_bytes(4, "big")), 4, Assembly(0))
 
 
 def test_receipts_among_frames_are_added_up():
     data = receipt(5) + framed(b"a") + receipt(7) + receipt(1)[:3]
-    assert split(bytearray(data), len(data)) == ([b"a"], len(data) - 3, 12)
+    assert split(bytearray(data), len(data), Assembly(0)) == ([b"a"], len(data) - 3, 12)

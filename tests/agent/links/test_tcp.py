@@ -11,18 +11,22 @@ from tests.agent.waiting import until
 
 from hansa.agent.links import dialling, stream, tcp
 from hansa.agent.links.link import Address
-from hansa.agent.links.stream import RECEIPT_BYTES
+from hansa.agent.links.stream import RECEIPT_BYTES, LinkLimits
 from hansa.agent.links.tcp import TcpLinks
-from hansa.protocol.wire import FRAME_BYTES_MAX, PUBLICATION
+from hansa.protocol import wire
+from hansa.protocol.vocabulary import NodeId, Publication
+from hansa.protocol.wire import CONTROL_BYTES_MAX, PUBLICATION, encode
 
+CONTROL = bytes((wire.CONTROL,))
 WINDOW = 4 * RECEIPT_BYTES
+LIMITS = LinkLimits(WINDOW, 16 << 20)
 
 
 class Side(End[TcpLinks]):
     """One end of links of this kind."""
 
     def __init__(self) -> None:
-        super().__init__(lambda ear: TcpLinks(ear, random.Random(1), count(1), WINDOW))
+        super().__init__(lambda ear: TcpLinks(ear, random.Random(1), count(1), LIMITS))
 
 
 async def joined() -> tuple[Side, Side]:
@@ -37,7 +41,7 @@ def test_an_address_is_written_as_people_do():
 
 
 def test_frames_arrive_whole_and_in_order_whatever_their_size():
-    frames = [b"a", b"b" * 300_000, b"c", b"d" * FRAME_BYTES_MAX, b"e"]
+    frames = [b"a", CONTROL * 300_000, b"c", CONTROL * CONTROL_BYTES_MAX, b"e"]
 
     async def run() -> Side:
         server, client = await joined()
@@ -107,7 +111,7 @@ async def unread() -> tuple[Side, asyncio.StreamWriter]:
 
 
 def test_publications_for_a_neighbour_that_never_reads_are_dropped_once_its_window_is_full():
-    publication, control = bytes((PUBLICATION,)) * 10_000, b"\x10" * 10_000
+    publication, control = bytes((PUBLICATION,)) * 10_000, CONTROL * 10_000
 
     async def run() -> Side:
         server, writer = await unread()
@@ -136,7 +140,7 @@ def test_a_neighbour_that_does_not_even_take_control_frames_is_given_up(monkeypa
     async def run() -> Side:
         server, writer = await unread()
         for _ in range(1_000):
-            server.ear.opened[0].send([b"x" * 100_000])
+            server.ear.opened[0].send([CONTROL * 100_000])
         await until(lambda: server.ear.closed, "given up, without waiting until it reads")
         writer.transport.abort()
         await server.stop()
@@ -163,6 +167,72 @@ def test_receipts_keep_the_window_open():
     server, client = asyncio.run(run())
     assert len(server.ear.frames) == 1_000
     assert client.ear.dropped == []
+
+
+def test_small_publications_pass_a_large_one_that_waits():
+    large = encode(Publication(NodeId(1), 1, 1, 0, "large", bytes(8 << 20)))
+    small = encode(Publication(NodeId(1), 1, 2, 0, "small", b""))
+
+    async def run() -> Side:
+        server, client = await joined()
+        (link,) = client.ear.opened
+        link.send([large])
+        link.send([small])
+        await until(lambda: len(server.ear.frames) == 2, "both")
+        await asyncio.gather(client.stop(), server.stop())
+        return server
+
+    server = asyncio.run(run())
+    assert server.ear.frames == [small, large]
+
+
+def test_a_large_publication_has_its_part_of_a_busy_link():
+    large = encode(Publication(NodeId(1), 1, 1, 0, "large", bytes(1 << 20)))
+    small = encode(Publication(NodeId(1), 1, 2, 0, "small", bytes(1 << 14)))
+
+    async def run() -> Side:
+        server, client = await joined()
+        (link,) = client.ear.opened
+        link.send([large])
+        while large not in server.ear.frames:
+            if link.outstanding < WINDOW:
+                link.send([small] * 4)  # always more than the link takes at once
+            await asyncio.sleep(0)
+        await asyncio.gather(client.stop(), server.stop())
+        return server
+
+    assert large in asyncio.run(run()).ear.frames
+
+
+def test_large_publications_fill_half_of_the_window_and_what_cannot_wait_is_dropped():
+    large = encode(Publication(NodeId(1), 1, 1, 0, "large", bytes(2 * WINDOW)))
+
+    async def run() -> Side:
+        server, writer = await unread()
+        (link,) = server.ear.opened
+        link.send([large] * 3)
+        assert link.outstanding <= WINDOW // 2 + RECEIPT_BYTES
+        writer.transport.abort()
+        await server.stop()
+        return server
+
+    assert asyncio.run(run()).ear.dropped == [(2, "the neighbour's window is full")]
+
+
+@pytest.mark.parametrize("total", [1, 1 << 30])
+def test_pieces_that_make_no_frame_end_the_link(total):
+    async def run() -> Side:
+        server = Side()
+        await server.listen()
+        _, writer = await asyncio.open_connection("127.0.0.1", server.address.port)
+        writer.write((stream.PIECE | 5).to_bytes(4, "big") + total.to_bytes(4, "big") + b"x")
+        await until(lambda: server.ear.closed, "closed")
+        writer.close()
+        await server.stop()
+        return server
+
+    reason = f"this is no neighbour of ours: a frame of {total} bytes in pieces, the limit is"
+    assert asyncio.run(run()).ear.closed[0].startswith(reason)
 
 
 def test_more_connections_than_the_bound_are_turned_away(monkeypatch):

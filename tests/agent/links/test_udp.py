@@ -18,7 +18,7 @@ from hansa.agent.links.link import Address
 from hansa.agent.links.udp import UdpLinks
 from hansa.agent.links.udp_link import QUEUED_BYTES_MAX
 from hansa.local.datagram_relay import DatagramRelay
-from hansa.protocol.wire import FRAME_BYTES_MAX, PUBLICATION
+from hansa.protocol.wire import CONTROL_BYTES_MAX, PUBLICATION
 
 CONTROL = b"\x10"
 
@@ -57,7 +57,7 @@ def run(
 
 @pytest.mark.parametrize("loop", LOOPS)
 def test_small_frames_share_datagrams_and_large_control_frames_come_in_pieces(loop):
-    small, large = [b"a", PUBLICATION.to_bytes() + b"b", b"c"], CONTROL * FRAME_BYTES_MAX
+    small, large = [b"a", PUBLICATION.to_bytes() + b"b", b"c"], CONTROL * CONTROL_BYTES_MAX
 
     async def work(server: Side, client: Side) -> None:
         (link,) = client.ear.opened
@@ -71,7 +71,7 @@ def test_small_frames_share_datagrams_and_large_control_frames_come_in_pieces(lo
     server, client = run(work, loop)
     assert sorted(server.ear.frames, key=len) == [b"a", b"c", small[1], large]
     assert client.ear.frames == [b"back"]
-    assert server.ear.opened[0].bytes_in > FRAME_BYTES_MAX
+    assert server.ear.opened[0].bytes_in > CONTROL_BYTES_MAX
 
 
 def test_a_publication_that_fits_no_datagram_is_dropped_and_told():

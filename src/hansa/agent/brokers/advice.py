@@ -1,12 +1,13 @@
-"""What a Mosquitto's configuration lacks for an agent beside it: the judgement of `hansa doctor`.
+"""What a broker lacks for an agent beside it: the judgement of `hansa doctor`.
 
 The shell finds out (it connects a probe that subscribes, unsubscribes and is taken over, and sees
 which lines arrive); here is what follows from that, with the exact lines to add; those about the
-log take effect at SIGHUP. What could not be found out is None, and no reason to complain.
+log take effect at SIGHUP. What could not be found out is None, and no reason to complain. Of a
+broker that the agent does not observe by its log, what it can do is all that matters.
 """
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from hansa.agent.brokers.classes import Proof
@@ -87,10 +88,12 @@ class Learned:
     """How it treated clients that broke off."""
     bridges: tuple[str, ...] = ()
     """Bridges that the observer noticed."""
+    copies: int | None = None
+    """What came of one publication that two filters of one client matched."""
 
 
-def advise(learned: Learned) -> tuple[Advice, ...]:
-    """Return what to change, the worst first."""
+def advise(learned: Learned, observer: str = "mosquitto") -> tuple[Advice, ...]:
+    """Return what to change, the worst first; how is only known of Mosquitto."""
     found = [
         *_version(learned),
         *_logs(learned),
@@ -99,7 +102,13 @@ def advise(learned: Learned) -> tuple[Advice, ...]:
         *_persistence(learned),
         *_queue(learned),
         *_limits(learned.limits),
+        *_copies(learned),
     ]
+    if observer != "mosquitto":
+        found = [
+            replace(advice, lines=())
+            for advice in (*_queue(learned), *_limits(learned.limits), *_copies(learned))
+        ]
     order = list(Severity)
     return tuple(sorted(found, key=lambda advice: order.index(advice.severity)))
 
@@ -113,12 +122,16 @@ def _version(learned: Learned) -> list[Advice]:
     if learned.version is None:
         return []
     if not learned.version:
-        problem = "no $SYS topics: sys_interval is 0, or an access list hides them from the agent"
+        problem = (
+            "no $SYS topics: sys_interval is 0, or an access list hides them from the agent; or it"
+            " is no Mosquitto, then try again with --observer beacon or static"
+        )
         return [Advice(Severity.WARNING, problem, ("sys_interval 10",))]
     found = _VERSION.fullmatch(learned.version)
     if found is None:
         problem = (
-            f"{learned.version!r} is no Mosquitto: use the observer for it, or beacon or static"
+            f"{learned.version!r} is no Mosquitto: use the observer beacon or static, and try again"
+            " with --observer"
         )
         return [Advice(Severity.ERROR, problem)]
     if (int(found[1]), int(found[2])) < (2, 0):
@@ -223,7 +236,11 @@ def _limits(limits: Limits | None) -> list[Advice]:
         return []
     found: list[Advice] = []
     if limits.version is not Version.V5:
-        problem = "the broker speaks no MQTT 5: properties and the retain flag do not cross"
+        problem = (
+            "the broker speaks no MQTT 5: properties and the retain flag of what is published here"
+            " do not cross; what is published while the agent is away is lost, and when it comes"
+            " back after a crash some may come twice"
+        )
         found.append(Advice(Severity.WARNING, problem))
     elif limits.receive_maximum < IN_FLIGHT_WANTED:
         problem = f"only {limits.receive_maximum} messages of QoS 1 and 2 may be under way to it"
@@ -240,3 +257,15 @@ def _limits(limits: Limits | None) -> list[Advice]:
         lines = (f"max_packet_size {PACKET_BYTES_WANTED}",)
         found.append(Advice(Severity.WARNING, problem, lines))
     return found
+
+
+def _copies(learned: Learned) -> list[Advice]:
+    """MQTT 5 tells copies apart; before it, how many there are has to be known."""
+    limits = learned.limits
+    if limits is None or limits.version is Version.V5 or learned.copies != 1:
+        return []
+    problem = (
+        "of a publication that two filters of one client match it sends one copy: write"
+        ' overlapping = "once" in [broker] of the agent\'s settings'
+    )
+    return [Advice(Severity.WARNING, problem)]

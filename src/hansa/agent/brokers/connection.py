@@ -37,7 +37,8 @@ QUICK_ACK: int | None = getattr(socket, "TCP_QUICKACK", None)
 
 SILENT_REFUSALS_MAX = 3
 """Connections in a row that the broker closes without a word until its version is doubted: one may
-just have met a broker that stops."""
+just have met a broker that stops. If it leaves them open without an answer, as amqtt does, the
+first is enough, unless it is known to speak MQTT 5: then it only hangs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +79,8 @@ class Connection(asyncio.BufferedProtocol):
         )
         self._options = self._preferred
         self._silent_refusals = 0
+        self._has_spoken_5 = False
+        self._has_session = False
         self._pause = RETRY_MIN_S
         self._told = told
         self._chance = chance
@@ -101,6 +104,10 @@ class Connection(asyncio.BufferedProtocol):
             await asyncio.sleep(self._pause * self._chance.uniform(0.5, 1.0))
             self._pause = min(2 * self._pause, RETRY_MAX_S)
 
+    def expect_session(self) -> None:
+        """The broker has kept a session of ours, so it is not easily believed to be an old one."""
+        self._has_session = True
+
     def order(self, event: inputs.Input) -> None:
         """Hand an order to the session; without a connection there is nothing to order."""
         if self._session is not None:
@@ -110,6 +117,16 @@ class Connection(asyncio.BufferedProtocol):
     def session(self) -> Session | None:
         """The session of the present connection."""
         return self._session
+
+    @property
+    def version(self) -> Version:
+        """The version of MQTT that is spoken, or tried."""
+        return self._options.version
+
+    @property
+    def packet_bytes_max(self) -> int:
+        """Bytes of the largest packet that we take."""
+        return self._preferred.packet_bytes_max
 
     @property
     def waiting_bytes(self) -> int:
@@ -213,9 +230,10 @@ class Connection(asyncio.BufferedProtocol):
             case effects.Close():
                 if self._transport is not None:
                     self._transport.close()
-            case effects.Connected():
+            case effects.Connected(limits=limits):
                 self.problem = ""
                 self._silent_refusals = 0
+                self._has_spoken_5 = limits.version is Version.V5
                 self._told(effect)
             case effects.ConnectRefused(version_refused=True) if self._fall_back(effect):
                 pass
@@ -234,9 +252,12 @@ class Connection(asyncio.BufferedProtocol):
         A new connection after a lost one starts with the newest version again: the broker may have
         been replaced.
         """
+        if refusal.timed_out and self._has_spoken_5:
+            return False
         if refusal.reason is None:
             self._silent_refusals += 1
-            if self._silent_refusals < SILENT_REFUSALS_MAX:
+            is_doubted = refusal.timed_out and not self._has_session
+            if self._silent_refusals < (1 if is_doubted else SILENT_REFUSALS_MAX):
                 return False
         if self._options.version is Version.V5:
             # What 3.1.1 would queue for us it cannot tell apart when it comes.

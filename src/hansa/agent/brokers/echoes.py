@@ -6,6 +6,9 @@ that arrive, as many are ours as copies are due; the others are somebody's. When
 the very same at the same time nobody can say which one is the echo, and nobody needs to: the right
 number crosses, and they are equal.
 
+So are the other copies of a client's publication that several subscriptions of ours match: 3.1.1
+does not tell them apart, and their number is known.
+
 An echo can fail to come, because a broker drops what a slow client does not read. So it is expected
 for a while only; then a client's equal publication is taken for its own again.
 """
@@ -43,7 +46,7 @@ class Echoes:
 
     def expect(self, topic: str, payload: bytes, copies: int) -> None:
         """Something was published that comes back so many times."""
-        if copies:
+        if copies > 0:
             self._age()
             self._young[_key(topic, payload)] += copies
 

@@ -22,11 +22,13 @@ from hansa.protocol.events import Denied, Event, Granted
 from hansa.protocol.vocabulary import Plain, Publication
 
 BUFFER_BYTES_MAX = 16 << 20
-"""Bytes that may wait for the broker before publications are dropped."""
+"""Bytes that may wait for the broker, besides one publication of the largest, before others are
+dropped."""
 
 
 WITHHELD_MAX = 1_024
-"""Retained values of QoS 0 that wait for the broker, the newest of each topic."""
+"""Retained values of QoS 0 that wait for the broker, the newest of each topic; their payload has at
+most BUFFER_BYTES_MAX."""
 
 
 class Guarantees(Protocol):
@@ -67,11 +69,15 @@ class BrokerClient:
         self._staying = tuple(staying)
         self.subscriptions = Subscriptions(self._staying)
         self.counters: Counter[str] = Counter()
+        self.sends_each = True
+        """Whether a broker of 3.1.1 sends a copy for each subscription that matches."""
         self._feed = feed
         self._captured = captured
         self._status = status
         self._guarantees: Guarantees | None = guarantees[0] if guarantees else None
         self._log: SubscriptionLog | None = guarantees[1] if guarantees else None
+        if self._log is not None and self._log.held:
+            self.connection.expect_session()
         self._connected = False
         self._identified = False
         self._copies = Copies(self.subscriptions)
@@ -80,6 +86,7 @@ class BrokerClient:
         self._echoes: Echoes | None = None
         """What comes back of our own at a broker that only speaks MQTT 3.1.1."""
         self._withheld: dict[str, Publication] = {}
+        self._withheld_bytes = 0
         self._requests: deque[str] = deque()
         """Filters whose subscription may have to be made or ended, in this order. The session takes
         a few hundred requests at a time; what to do is decided when its turn comes."""
@@ -107,7 +114,7 @@ class BrokerClient:
             self.counters[f"dropped: {reason}"] += len(publications) - self._withhold(publications)
             return
         if self._withheld:
-            withheld, self._withheld = self._withheld, {}
+            withheld, self._withheld, self._withheld_bytes = self._withheld, {}, 0
             publications = [*withheld.values(), *publications]
         if self._staying:
             publications = self._foreign(publications)
@@ -115,7 +122,7 @@ class BrokerClient:
         if self._echoes is not None:
             for each in publications:
                 topic, payload = each if isinstance(each, tuple) else (each.topic, each.payload)
-                self._echoes.expect(topic, payload, self.subscriptions.count(topic))
+                self._echoes.expect(topic, payload, self._copies_of(topic))
         batch = [
             p
             if isinstance(p, tuple)
@@ -128,10 +135,15 @@ class BrokerClient:
         """Keep retained values until the broker takes them: it has to hold the newest."""
         count = 0
         for each in publications:
-            if not isinstance(each, tuple) and each.retain:
-                if each.topic in self._withheld or len(self._withheld) < WITHHELD_MAX:
-                    self._withheld[each.topic] = each
-                    count += 1
+            if isinstance(each, tuple) or not each.retain:
+                continue
+            before = self._withheld.get(each.topic)
+            size = self._withheld_bytes + len(each.payload) - (len(before.payload) if before else 0)
+            is_known = before is not None or len(self._withheld) < WITHHELD_MAX
+            if is_known and size <= BUFFER_BYTES_MAX:
+                self._withheld[each.topic] = each
+                self._withheld_bytes = size
+                count += 1
         return count
 
     def _foreign(
@@ -150,7 +162,8 @@ class BrokerClient:
         return "broker slow" if is_behind or self._is_clogged() else ""
 
     def _is_clogged(self) -> bool:
-        return self.connection.waiting_bytes > BUFFER_BYTES_MAX
+        room = BUFFER_BYTES_MAX + self.connection.packet_bytes_max
+        return self.connection.waiting_bytes > room
 
     def _send_requests(self) -> None:
         session = self.connection.session
@@ -194,7 +207,7 @@ class BrokerClient:
         is_old = self._echoes is not None  # 3.1.1 has none of these options
         wish = packets.Subscription(
             name,
-            qos=2 if self._guarantees and not is_old else 0,
+            qos=2 if self._guarantees else 0,
             no_local=not is_old,
             retain_as_published=not is_old,
             retain_handling=0 if is_old else 2,
@@ -207,8 +220,7 @@ class BrokerClient:
         """Publish at QoS 1 and 2, with the packet ids that are given."""
         if self._echoes is not None:
             for each in batch:
-                copies = self.subscriptions.count(each.topic)
-                self._echoes.expect(each.topic, each.payload, copies)
+                self._echoes.expect(each.topic, each.payload, self._copies_of(each.topic))
         self.connection.order(inputs.Publish(batch))
 
     def answer(self, batch: Sequence[packets.Handshake]) -> None:
@@ -332,16 +344,21 @@ class BrokerClient:
 
     def _take_surely(self, batch: Sequence[packets.Publish]) -> list[tuple[packets.Publish, bool]]:
         """Say of each copy of QoS 1 and 2 whether it counts; all of them want an answer."""
-        decided = [(p, self._copies.counts(p)) for p in batch]
-        taken = sum(is_taken for _, is_taken in decided)
-        self.counters["captured"] += taken
-        self.counters["other copies"] += len(batch) - taken
+        decided: list[tuple[packets.Publish, bool]] = []
+        for copy in batch:
+            is_news = self._echoes is None or self._is_news(self._echoes, copy)
+            is_taken = is_news and self._copies.counts(copy)
+            is_unfit = is_news and self.subscriptions.oldest(copy.topic) == UNFIT
+            self.counters["captured"] += is_taken
+            self.counters["dropped: topic with too many levels"] += is_unfit
+            self.counters["other copies"] += is_news and not is_taken and not is_unfit
+            decided.append((copy, is_taken))
         return decided
 
     def _take(self, batch: Sequence[packets.Publish]) -> list[packets.Publish]:
         """Leave out copies that do not count."""
         if self._echoes is not None:
-            batch = self._news(self._echoes, batch)
+            batch = [p for p in batch if self._is_news(self._echoes, p)]
         oldest = self.subscriptions.oldest
         taken = [
             p
@@ -355,12 +372,20 @@ class BrokerClient:
             self.counters["other copies"] += len(batch) - len(taken) - unfit
         return taken
 
-    def _news(self, echoes: Echoes, batch: Sequence[packets.Publish]) -> list[packets.Publish]:
-        """Leave out what MQTT 3.1.1 sends besides news: stored values, which only there have the
+    def _is_news(self, echoes: Echoes, copy: packets.Publish) -> bool:
+        """Tell news from what MQTT 3.1.1 sends besides: stored values, which only there have the
         flag, and what we published ourselves."""
-        live = [p for p in batch if not p.retain]
-        news = [p for p in live if not echoes.take(p.topic, p.payload)]
-        self.counters["stored values left out"] += len(batch) - len(live)
-        self.counters["own echoes"] += len(live) - len(news)
+        if copy.retain:
+            self.counters["stored values left out"] += 1
+            return False
+        is_echo = echoes.take(copy.topic, copy.payload)
+        self.counters["own echoes"] += is_echo
         self.counters["own echoes that did not come"] = echoes.missed
-        return news
+        if not is_echo:  # then its other copies are none, either
+            echoes.expect(copy.topic, copy.payload, self._copies_of(copy.topic) - 1)
+        return not is_echo
+
+    def _copies_of(self, topic: str) -> int:
+        """Return how many copies a broker of 3.1.1 sends of what is published."""
+        count = self.subscriptions.count(topic)
+        return count if self.sends_each else min(count, 1)

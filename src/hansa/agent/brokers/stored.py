@@ -2,7 +2,9 @@
 
 The agent's own client never asks for stored values: what it gets is news. This one subscribes,
 takes what the broker has stored, and leaves. Brokers answer in order, so an UNSUBACK that comes
-after everything was acknowledged, with nothing before it, says that there is no more.
+after everything was acknowledged, with nothing before it, says that there is no more. Not all
+brokers do: some that only speak MQTT 3.1.1 send what they have stored when they get to it. From
+those, nothing must come for a while, either.
 """
 
 import asyncio
@@ -10,10 +12,14 @@ from collections.abc import Callable, Sequence
 
 from hansa.agent.brokers.connection import Connection
 from hansa.mqtt import effects, inputs, packets
+from hansa.mqtt.vocabulary import Version
 
 READ_TIMEOUT_S = 30.0
 FILTERS_MAX = 200
 """Filters in one SUBSCRIBE."""
+
+LATE_S = 0.3
+"""How long nothing may come from a broker of 3.1.1 until that was all."""
 
 FENCE = ("hansa/fence",)
 """What is unsubscribed from, and never was subscribed to, to get an answer."""
@@ -32,10 +38,13 @@ class _Reader:
         self._found = found
         self._open: set[int] = set()  # packets of QoS 2 that are not released yet
         self._is_quiet = True
+        self._is_old = False
+        self._has_to_wait = False
 
     def _told(self, effect: effects.Effect) -> None:
         match effect:
-            case effects.Connected():
+            case effects.Connected(limits=limits):
+                self._is_old = limits.version is Version.V311
                 self._subscribe()
             case effects.PublishReceived(batch):
                 self._take(batch)
@@ -50,11 +59,13 @@ class _Reader:
 
     def _subscribe(self) -> None:
         some, self._filters = self._filters[:FILTERS_MAX], self._filters[FILTERS_MAX:]
+        self._has_to_wait = self._is_old
         wishes = tuple(packets.Subscription(name, qos=2) for name in some)
         self.connection.order(inputs.Subscribe(wishes))
 
     def _take(self, batch: Sequence[packets.Publish]) -> None:
         self._is_quiet = False
+        self._has_to_wait = self._is_old
         for each in batch:
             if each.retain and each.packet_id not in self._open:
                 self._found(each)
@@ -78,6 +89,9 @@ class _Reader:
     def _next(self) -> None:
         if self._open or not self._is_quiet:
             self._fence()
+        elif self._has_to_wait:
+            self._has_to_wait = False
+            asyncio.get_running_loop().call_later(LATE_S, self._fence)
         elif self._filters:
             self._subscribe()
         else:

@@ -13,7 +13,7 @@ import struct
 from collections.abc import Iterable, Iterator
 
 from hansa.errors import InvalidFrame
-from hansa.protocol.wire import FRAME_BYTES_MAX, PUBLICATION
+from hansa.protocol.wire import CONTROL_BYTES_MAX, PUBLICATION
 
 OPEN, OFFER, CONFIRM, ACCEPT, DATA, PIECE, CLOSE = (bytes((0xA0 + kind,)) for kind in range(7))
 """How a datagram begins; `udp` says what each means."""
@@ -32,7 +32,7 @@ SMALL_BYTES_MAX = BODY_BYTES_MAX - _LENGTH.size
 """The largest frame that fits a datagram."""
 
 PIECE_BYTES = BODY_BYTES_MAX - _PIECE.size
-PIECES_MAX = -(-FRAME_BYTES_MAX // PIECE_BYTES)
+PIECES_MAX = -(-CONTROL_BYTES_MAX // PIECE_BYTES)
 
 PIECES_HELD_MAX = 2 * PIECES_MAX
 """Pieces of unfinished frames that a link holds; beyond that it forgets the oldest frame's."""

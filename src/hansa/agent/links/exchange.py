@@ -9,6 +9,7 @@ from hansa.agent.links.dialling import Dialler, Failed
 from hansa.agent.links.link import Address, Listener
 from hansa.agent.links.mqtt import Access, MqttLinks
 from hansa.agent.links.settings import LinkSettings, parse_neighbour
+from hansa.agent.links.stream import USUAL, LinkLimits
 from hansa.agent.links.tcp import TcpLinks
 from hansa.agent.links.udp import UdpLinks
 
@@ -29,13 +30,15 @@ class Exchange:
         chance: random.Random,
         settings: LinkSettings,
         access: Access,
+        frame_bytes_max: int = USUAL.frame_bytes,
     ) -> None:
         """Prepare; `access` is for links through brokers."""
         ids = count(1)
+        limits = LinkLimits(settings.window, frame_bytes_max)
         self._settings = settings
-        self._tcp = TcpLinks(listener, chance, ids, settings.window)
+        self._tcp = TcpLinks(listener, chance, ids, limits)
         self._udp = UdpLinks(listener, chance, ids)
-        self._mqtt = MqttLinks(listener, chance, ids, access, settings.window)
+        self._mqtt = MqttLinks(listener, chance, ids, access, limits)
         self.address = listening_at(settings, access.own)
         """Where neighbours find us."""
 

@@ -31,7 +31,7 @@ from hansa.agent.links.mqtt_stream import (
     closing,
 )
 from hansa.agent.links.settings import CHUNK_BYTES_MAX
-from hansa.agent.links.stream import WINDOW_BYTES, StreamLink
+from hansa.agent.links.stream import USUAL, LinkLimits, StreamLink
 from hansa.mqtt import effects, inputs, packets
 from hansa.mqtt.limits import Limits
 from hansa.mqtt.options import Options
@@ -90,14 +90,14 @@ class MqttLinks:
         chance: random.Random,
         ids: Iterator[int],
         access: Access,
-        window_bytes: int = WINDOW_BYTES,
+        limits: LinkLimits = USUAL,
     ) -> None:
         """Prepare; `ids` are shared with links of other kinds."""
         self._listener = listener
         self._chance = chance
         self._ids = ids
         self._access = access
-        self._window_bytes = window_bytes
+        self._limits = limits
         self.dialler = Dialler(self._connect, chance)
         self._porter: _Porter | None = None
 
@@ -118,7 +118,7 @@ class MqttLinks:
     def new_link(self, remote: str, dialled: Address | None = None) -> StreamLink:
         """Return a link whose stream is about to begin."""
         id_ = LinkId(next(self._ids))
-        return StreamLink(id_, self._listener, self._window_bytes, remote, dialled)
+        return StreamLink(id_, self._listener, self._limits, remote, dialled)
 
     async def _connect(self, address: Address) -> StreamLink:
         call = _Call(self, self._access, address, self._chance)

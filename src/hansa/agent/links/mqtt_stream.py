@@ -122,6 +122,8 @@ class MqttStream(asyncio.Transport):
             raise InvalidFrame(f"{count} publications confirmed that were not under way")
         self._confirmed += count
         self._send()
+        if not self._unsent and not self._closing:
+            self._protocol.resume_writing()
 
     def _hand_on(self, data: bytes) -> None:
         view = memoryview(data)

@@ -18,6 +18,9 @@ PORT_MAX = 65_535
 WINDOW_BYTES_MIN = 4 * RECEIPT_BYTES
 """A window that receipts keep open."""
 
+DATAGRAM_PACKET_BYTES_MAX = 1 << 20
+"""What a repair can bring over links of datagrams, in a thousand of them."""
+
 TRANSPORTS = ("tcp", "udp", "mqtt")
 
 CHUNK_BYTES_MIN = 1_024
@@ -63,7 +66,7 @@ class LinkSettings:
     mqtt: MqttLinkSettings = field(default_factory=MqttLinkSettings)
 
 
-def check_link(link: LinkSettings) -> None:
+def check_link(link: LinkSettings, packet_bytes_max: int) -> None:
     """Refuse what cannot work, naming the setting and what to change."""
     if link.transport not in TRANSPORTS:
         choice = ", ".join(TRANSPORTS)
@@ -72,8 +75,12 @@ def check_link(link: LinkSettings) -> None:
         raise UsageError(
             f"[link] window must be at least {WINDOW_BYTES_MIN} bytes, not {link.window}"
         )
-    for text in link.neighbours:
-        parse_neighbour(text, link.transport)
+    used = {link.transport, *(parse_neighbour(n, link.transport)[0] for n in link.neighbours)}
+    if "udp" in used and packet_bytes_max > DATAGRAM_PACKET_BYTES_MAX:
+        raise UsageError(
+            f"[protocol] packet_bytes_max must be at most {DATAGRAM_PACKET_BYTES_MAX} with udp, not"
+            f" {packet_bytes_max}: use tcp or mqtt for more"
+        )
     check_access("link.mqtt", link.mqtt)
     if not CHUNK_BYTES_MIN <= link.mqtt.chunk_bytes <= CHUNK_BYTES_MAX:
         raise UsageError(

@@ -2,24 +2,29 @@
 
 What carries the stream, a socket or a broker, is the transport's business.
 
-Of frames this knows only which of them are publications. A neighbour that does not read costs
-itself only: what it has not handled yet is counted against its window; when that is full, its
-publications are dropped and told, and it is given up when even control frames pile up.
+Of frames this knows only their type. A neighbour that does not read costs itself only: what it has
+not handled yet is counted against its window; when that is full, its publications are dropped and
+told, and it is given up when even control frames pile up.
 
 What follows a length with its highest bit set is no frame: the other bits are a *receipt*, the
 bytes that the other side has handled since its last one. So the window spans everything between the
 two agents, buffers of both kernels included, and what is dropped is dropped before it is old.
+
+What follows a length with its second bit set is a *piece* of a large frame (`pieces`). The next one
+is written when what was written before has left, or when as much as a piece has passed it; so large
+frames fill the link when it is idle, and have half of it when it is not.
 """
 
 import asyncio
 import struct
 from collections.abc import Sequence
-from typing import cast
+from typing import NamedTuple, cast
 
 from hansa.agent.links.link import Address, Listener
+from hansa.agent.links.pieces import PIECE_BYTES, TOTAL_BYTES, Assembly, Bulk
 from hansa.errors import InvalidFrame
 from hansa.protocol.vocabulary import LinkId
-from hansa.protocol.wire import FRAME_BYTES_MAX, PUBLICATION
+from hansa.protocol.wire import CONTROL_BYTES_MAX, PUBLICATION
 
 LENGTH = struct.Struct(">I")
 LENGTH_BYTES = LENGTH.size
@@ -28,6 +33,9 @@ READ_BYTES = 1 << 18
 
 RECEIPT = 1 << 31
 """The bit that makes a length a receipt."""
+
+PIECE = 1 << 30
+"""The bit that makes it the length of a piece."""
 
 RECEIPT_BYTES = 1 << 16
 """Bytes that are handled until a receipt is given."""
@@ -44,6 +52,17 @@ CLOSE_GRACE_S = 1.0
 """Seconds that the last bytes have to leave when a link is closed."""
 
 
+class LinkLimits(NamedTuple):
+    """What may be on a link."""
+
+    window_bytes: int = WINDOW_BYTES
+    frame_bytes: int = CONTROL_BYTES_MAX
+    """Of the largest frame that comes in pieces."""
+
+
+USUAL = LinkLimits()
+
+
 class StreamLink(asyncio.BufferedProtocol):
     """One connection."""
 
@@ -53,7 +72,7 @@ class StreamLink(asyncio.BufferedProtocol):
         self,
         id_: LinkId,
         listener: Listener,
-        window_bytes: int,
+        limits: LinkLimits,
         remote: str,
         dialled: Address | None = None,
     ) -> None:
@@ -67,7 +86,10 @@ class StreamLink(asyncio.BufferedProtocol):
         self.remote = remote
         self.closed = asyncio.Event()
         self._listener = listener
-        self._window_bytes = window_bytes
+        self._window_bytes = limits.window_bytes
+        self._bulk = Bulk(limits.window_bytes)
+        self._passed = 0  # bytes since the last piece
+        self._assembly = Assembly(limits.frame_bytes)
         self._receipted = 0  # of what was sent
         self._owed = 0  # bytes handled here that no receipt covers yet
         self._transport: asyncio.Transport | None = None
@@ -94,9 +116,10 @@ class StreamLink(asyncio.BufferedProtocol):
             self._filled = 0  # it is being closed: what still comes means nothing
             return
         try:
-            frames, used, receipted = split(self._buffer, self._filled)
+            frames, used, receipted = split(self._buffer, self._filled, self._assembly)
             if receipted:
                 self._take_receipt(receipted)
+                self._send_pieces()
         except InvalidFrame as error:
             self.close(f"this is no neighbour of ours: {error}")
             self._filled = 0
@@ -111,6 +134,10 @@ class StreamLink(asyncio.BufferedProtocol):
         if self._owed >= RECEIPT_BYTES:
             self._give_receipt()
 
+    def resume_writing(self) -> None:
+        """What was written has left."""
+        self._send_pieces()
+
     def connection_lost(self, exc: Exception | None) -> None:
         """Tell why, as far as it is known."""
         self.closed.set()
@@ -121,7 +148,9 @@ class StreamLink(asyncio.BufferedProtocol):
         """A frame larger than the buffer needs a larger one, for as long as it takes."""
         needed = READ_BYTES
         if self._filled >= LENGTH_BYTES:
-            needed = max(needed, LENGTH_BYTES + int.from_bytes(self._buffer[:LENGTH_BYTES], "big"))
+            length = int.from_bytes(self._buffer[:LENGTH_BYTES], "big")
+            if length < PIECE:
+                needed = max(needed, LENGTH_BYTES + length)
         if needed != len(self._buffer):
             larger = bytearray(needed)
             larger[: self._filled] = self._buffer[: self._filled]
@@ -140,9 +169,19 @@ class StreamLink(asyncio.BufferedProtocol):
             return
         if self.outstanding > self._window_bytes:
             frames = self._without_publications(frames)
+        if self._bulk or any(len(frame) > PIECE_BYTES for frame in frames):
+            frames, refused = self._bulk.sift(frames)
+            self._note_dropped(refused)
         self.frames_out += len(frames)
         pack = LENGTH.pack
-        self._write(b"".join([part for frame in frames for part in (pack(len(frame)), frame)]))
+        data = b"".join([part for frame in frames for part in (pack(len(frame)), frame)])
+        if data:
+            self._write(data)
+        if self._bulk:
+            self._passed += len(data)
+            if self._passed >= PIECE_BYTES:
+                self._send_piece()
+            self._send_pieces()
         if self.outstanding > self._window_bytes + STUCK_BYTES_MAX:
             self.close(f"the neighbour does not read: {self.outstanding} bytes wait")
 
@@ -158,10 +197,31 @@ class StreamLink(asyncio.BufferedProtocol):
         self, frames: Sequence[bytes | bytearray]
     ) -> Sequence[bytes | bytearray]:
         control = [frame for frame in frames if frame[0] != PUBLICATION]
-        count = len(frames) - len(control)
-        self.dropped += count
-        self._listener.publications_dropped(self, count, "the neighbour's window is full")
+        self._note_dropped(len(frames) - len(control))
         return control
+
+    def _note_dropped(self, count: int) -> None:
+        if count:
+            self.dropped += count
+            self._listener.publications_dropped(self, count, "the neighbour's window is full")
+
+    def _send_pieces(self) -> None:
+        """Write what waits, as long as it leaves at once; half of the window is for the others."""
+        transport = self._transport
+        while (
+            self._bulk
+            and transport is not None
+            and not transport.is_closing()
+            and not transport.get_write_buffer_size()
+            and self.outstanding <= self._window_bytes // 2
+        ):
+            self._send_piece()
+
+    def _send_piece(self) -> None:
+        self._passed = 0
+        data, is_piece, is_whole = self._bulk.next()
+        self.frames_out += is_whole
+        self._write(LENGTH.pack(len(data) | PIECE * is_piece) + data)
 
     def _take_receipt(self, count: int) -> None:
         if count > self.outstanding:
@@ -179,7 +239,7 @@ class StreamLink(asyncio.BufferedProtocol):
         self._transport.write(data)
 
 
-def split(buffer: bytearray, filled: int) -> tuple[list[bytes], int, int]:
+def split(buffer: bytearray, filled: int, assembly: Assembly) -> tuple[list[bytes], int, int]:
     """Return the whole frames at the start of a buffer, how many bytes they took, and for how many
     of ours there were receipts among them."""
     frames: list[bytes] = []
@@ -188,14 +248,21 @@ def split(buffer: bytearray, filled: int) -> tuple[list[bytes], int, int]:
     while filled - at >= LENGTH_BYTES:
         start = at + LENGTH_BYTES
         (length,) = LENGTH.unpack_from(data, at)
-        if not 0 < length <= FRAME_BYTES_MAX:
-            if length > RECEIPT:
-                receipted += length - RECEIPT
-                at = start
-                continue
-            raise InvalidFrame(f"a frame of {length} bytes, the limit is {FRAME_BYTES_MAX}")
-        if filled - start < length:
-            break
-        at = start + length
-        frames.append(data[start:at])
+        if 0 < length <= CONTROL_BYTES_MAX:
+            if filled - start < length:
+                break
+            at = start + length
+            frames.append(data[start:at])
+        elif length > RECEIPT:
+            receipted += length - RECEIPT
+            at = start
+        elif PIECE < length <= PIECE + TOTAL_BYTES + PIECE_BYTES:
+            if filled - start < length - PIECE:
+                break
+            at = start + length - PIECE
+            frame = assembly.add(data[start:at])
+            if frame is not None:
+                frames.append(frame)
+        else:
+            raise InvalidFrame(f"a frame of {length} bytes, the limit is {CONTROL_BYTES_MAX}")
     return frames, at, receipted

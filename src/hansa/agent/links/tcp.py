@@ -7,9 +7,15 @@ from collections.abc import Iterator
 from hansa.agent import sockets
 from hansa.agent.links.dialling import Dialler, Failed
 from hansa.agent.links.link import LINKS_MAX, Address, Listener
-from hansa.agent.links.stream import WINDOW_BYTES, StreamLink
+from hansa.agent.links.stream import USUAL, LinkLimits, StreamLink
 from hansa.agent.sockets import SocketTransport
 from hansa.protocol.vocabulary import LinkId
+
+UNSENT_BYTES = 1 << 17
+"""Bytes that the kernel takes before the network does, where it lets us say so: what is urgent
+waits behind them. Linux and macOS do."""
+
+_UNSENT: int | None = getattr(socket, "TCP_NOTSENT_LOWAT", None)
 
 
 class TcpLinks:
@@ -20,12 +26,12 @@ class TcpLinks:
         listener: Listener,
         chance: random.Random,
         ids: Iterator[int],
-        window_bytes: int = WINDOW_BYTES,
+        limits: LinkLimits = USUAL,
     ) -> None:
         """Prepare; `ids` are shared with links of other kinds."""
         self._listener = listener
         self._ids = ids
-        self._window_bytes = window_bytes
+        self._limits = limits
         self.dialler = Dialler(self._connect, chance)
         self._open: set[StreamLink] = set()
         self._server: sockets.Server | None = None
@@ -58,13 +64,19 @@ class TcpLinks:
             return
         link = self._new_link(remote)
         self._open.add(link)
-        SocketTransport(connected, link)
+        _attach(connected, link)
 
     def _new_link(self, remote: str, dialled: Address | None = None) -> StreamLink:
         id_ = LinkId(next(self._ids))
-        return StreamLink(id_, self._listener, self._window_bytes, remote, dialled)
+        return StreamLink(id_, self._listener, self._limits, remote, dialled)
 
     async def _connect(self, address: Address) -> StreamLink:
         link = self._new_link(str(address), address)
-        SocketTransport(await sockets.connect(address.host, address.port), link)
+        _attach(await sockets.connect(address.host, address.port), link)
         return link
+
+
+def _attach(connected: socket.socket, link: StreamLink) -> None:
+    if _UNSENT is not None:
+        connected.setsockopt(socket.IPPROTO_TCP, _UNSENT, UNSENT_BYTES)
+    SocketTransport(connected, link)

@@ -2,7 +2,6 @@
 
 from hansa.protocol.vocabulary import Publication
 from hansa.protocol.windows import STRANGERS_MAX
-from hansa.protocol.wire import PACKET_BYTES_MAX
 from hansa.simulator.checkers.base import Checker
 from hansa.simulator.ledger import Entry
 from hansa.simulator.network import End
@@ -29,7 +28,7 @@ class Bounded(Checker):
             "streams": settings.nodes_max,
             "unacknowledged": 2 * settings.unacknowledged_max,
             "undelivered": settings.undelivered_max,
-            "undelivered_bytes": settings.undelivered_bytes_max + PACKET_BYTES_MAX,
+            "undelivered_bytes": (settings.undelivered_bytes_max + settings.packet_bytes_max),
             "windows": 4 * (settings.nodes_max + STRANGERS_MAX),
         }
 
