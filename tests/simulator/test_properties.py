@@ -1,11 +1,13 @@
 """Random federations under random faults: every promise, for every seed.
 
-The quick slice takes the small federations among the first seeds; the long one takes all of 2,000.
-A seed that fails is replayed by its number: `./run hansa simulate --scenario random --seed N`.
+The quick slice takes the small federations among the first seeds; the long one takes all of 2,000,
+with every strategy. A seed that fails is replayed by its number:
+`./run hansa simulate --scenario random --seed N --strategy NAME`.
 """
 
 import pytest
 
+from hansa.protocol.strategies import STRATEGIES
 from hansa.simulator.run import simulate
 from hansa.simulator.sampling import random_options
 
@@ -14,17 +16,14 @@ QUICK = [seed for seed in range(120) if random_options(seed).topology.nodes <= Q
 LONG = range(2_000)
 
 
-def check(seed: int) -> None:
-    assert simulate(random_options(seed)).violations == ()
-
-
 @pytest.mark.parametrize("seed", QUICK)
 def test_small_federations_keep_every_promise(seed):
-    check(seed)
+    assert simulate(random_options(seed)).violations == ()
 
 
 @pytest.mark.long
 @pytest.mark.timeout(600)
+@pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("seed", LONG)
-def test_federations_of_up_to_fifty_nodes_keep_every_promise(seed):
-    check(seed)
+def test_federations_of_up_to_fifty_nodes_keep_every_promise(seed, strategy):
+    assert simulate(random_options(seed, strategy)).violations == ()
