@@ -13,8 +13,10 @@ from hansa.agent.brokers.connection import BrokerAddress, Connection
 from hansa.agent.mqttfed import exact
 from hansa.agent.mqttfed.exact import ExactClient
 from hansa.local.mosquitto import Mosquitto, free_port
-from hansa.mqtt import packets
+from hansa.mqtt import effects, packets
+from hansa.mqtt.limits import Limits
 from hansa.mqtt.options import Options
+from hansa.mqtt.vocabulary import Version
 
 
 class Pair:
@@ -116,3 +118,15 @@ def test_what_cannot_be_sent_makes_room_for_what_waits(run, monkeypatch):
         await until(lambda: pair.received == [b"end"], "the last one")
 
     run(work, "max_packet_size 2000")
+
+
+def test_a_broker_of_no_use_is_a_problem_though_it_lets_us_in(run):
+    async def work(pair: Pair) -> None:
+        assert [pair.one.problem, pair.two.problem] == ["", ""]
+        told = pair.two._told  # noqa: SLF001
+        told(effects.Subscribed((packets.Subscription("t/#"),), bytes([0x87])))
+        assert pair.two.problem == "the broker refuses 't/#'"
+        told(effects.Connected(False, Limits(Version.V311, "two", 60, 0)))
+        assert pair.two.problem.startswith("mqtt-fed needs a broker with MQTT 5")
+
+    run(work)
