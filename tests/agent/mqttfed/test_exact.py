@@ -126,7 +126,8 @@ def test_a_broker_of_no_use_is_a_problem_though_it_lets_us_in(run):
         told = pair.two._told  # noqa: SLF001
         told(effects.Subscribed((packets.Subscription("t/#"),), bytes([0x87])))
         assert pair.two.problem == "the broker refuses 't/#'"
-        told(effects.Connected(False, Limits(Version.V311, "two", 60, 0)))
+        old = Limits(version=Version.V311, client_id="two", keep_alive=60, session_expiry=0)
+        told(effects.Connected(False, old))
         assert pair.two.problem.startswith("mqtt-fed needs a broker with MQTT 5")
 
     run(work)
