@@ -1,10 +1,9 @@
 """Agents as processes of their own, each with whatever broker a test gives it."""
 
+import http.client
 import os
 import subprocess
 import sys
-import urllib.error
-import urllib.request
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -48,14 +47,15 @@ class Process:
 
     def page(self, path: str) -> tuple[int, Any]:
         """A page's status and content; 0 if there is none yet."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.admin_port)
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.admin_port}{path}") as answer:
-                return answer.status, answer.read().decode()
-        except urllib.error.HTTPError as error:
-            with error:
-                return error.code, error.read().decode()
-        except OSError:
+            connection.request("GET", path)
+            answer = connection.getresponse()
+            return answer.status, answer.read().decode()
+        except (OSError, http.client.HTTPException):
             return 0, ""
+        finally:
+            connection.close()  # also of an agent that ends while it answers
 
     def says(self, text: str) -> None:
         eventually(lambda: text in self.log, f"{text!r} in the log, which is:\n{self.log}")

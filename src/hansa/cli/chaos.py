@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
@@ -44,9 +45,16 @@ def _play(plan: Play, history: Path | None) -> Outcome:
     with out.status(f"{name}: ") as progress:
         outcome = asyncio.run(play(plan, lambda what: progress.update(f"{name}: {what}"), history))
     out.print(f"{name}: {', '.join(outcome.broken) or 'every promise kept'}")
-    for example in outcome.verdict.examples if outcome.broken else ():
+    verdict = outcome.verdict
+    if verdict.lost_where:
+        out.print(f"  lost: {_counts(verdict.lost_where)}; at {_counts(verdict.lost_at)}")
+    for example in verdict.examples if outcome.broken else ():
         out.print(f"  {example}")
     return outcome
+
+
+def _counts(counter: Counter[str]) -> str:
+    return ", ".join(f"{count} {name}" for name, count in counter.most_common())
 
 
 def _parser() -> Parser:
