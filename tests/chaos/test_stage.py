@@ -12,13 +12,13 @@ from hansa.simulator.topologies import parse
 
 
 def test_what_is_stopped_in_the_middle_is_mended(mosquitto):
-    """Each step is cancelled at its first, second, third … pause, until it ends by itself."""
+    """Each step is cancelled early and later."""
 
     async def play() -> tuple[int, list[str]]:
         stage = await set_up(parse("line:2", 1))
         cancelled = 0
         try:
-            for turns in (1, 2, 4, 16):
+            for turns in (1, 4):
                 for step in (stage.brokers.restart(0), _kill_and_start(stage)):
                     task = asyncio.ensure_future(step)
                     for _ in range(turns):
@@ -32,7 +32,7 @@ def test_what_is_stopped_in_the_middle_is_mended(mosquitto):
         finally:
             await stage.close()
 
-    assert asyncio.run(play()) == (8, [])
+    assert asyncio.run(play()) == (4, [])
 
 
 async def _kill_and_start(stage: Stage) -> None:

@@ -109,6 +109,7 @@ def test_a_state_directory_that_is_read_only_is_named(small_disk, scene):
     assert agent.log == expected
 
 
+@pytest.mark.long
 def test_a_state_directory_that_becomes_read_only_holds_everything_until_the_next_start(
     small_disk, trouble
 ):
@@ -270,6 +271,7 @@ def test_a_clock_that_is_set_back_is_told_and_loses_nothing(trouble, tmp_path):
     trouble.wait_without_alarm(ORIGIN, "clock")
 
 
+@pytest.mark.long
 def test_a_clock_that_is_set_ahead_drops_what_looks_old_and_tells(trouble, tmp_path):
     switch = tmp_path / "clock is set ahead"
     program = ("-c", SHIFTED.format(switch=str(switch), seconds=8 * 86_400))
