@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import pytest
 from tests.agent.live import eventually
-from tests.agent.others.brokers import KINDS, Other
+from tests.agent.others.brokers import INSTALL_TIMEOUT_S, KINDS, Other
 from tests.agent.process import Process, Scene
 from tests.agent.sure import SureClient
 from tests.agent.test_brokers import is_installed, status
@@ -19,7 +19,11 @@ from hansa.local.mosquitto import Mosquitto, free_port
 from hansa.mqtt.packets import Publish
 from hansa.mqtt.vocabulary import Version
 
-pytestmark = [pytest.mark.long, pytest.mark.xdist_group("other brokers")]
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.xdist_group("other brokers"),
+    pytest.mark.timeout(INSTALL_TIMEOUT_S + 120),
+]
 
 PATIENCE_S = 60.0
 """One of them lets the first attempt to connect wait for ten seconds."""
