@@ -95,6 +95,19 @@ def test_old_websocket_that_closes_late_does_not_end_the_new_session():
     assert wanted(books) == ()
 
 
+def test_old_websocket_that_closes_after_a_life_does_not_end_the_next_session():
+    books = sessions(bob=CLEAN)
+    books.take_over("bob")
+    books.connect("bob", *CLEAN, "bob:2")
+    books.end("bob", None, is_sure=True)  # its own, but nobody can know
+    books.connect("bob", *CLEAN, "bob:3")
+    books.subscribe("bob", "y")
+    books.end("bob", None, is_sure=True)  # that of the first connection
+    assert (wanted(books), tally(books)) == (("y",), (0, 1))
+    books.end("bob", None, is_sure=True)
+    assert wanted(books) == ()
+
+
 def test_expired_session_is_gone():
     books = sessions(bob=LASTING)
     books.end("bob", None, is_sure=True)

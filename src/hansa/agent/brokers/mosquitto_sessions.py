@@ -41,17 +41,25 @@ class Kind(Enum):
     SHARED = "shared subscriptions"
 
 
+class Shadow(Enum):
+    """Whether the end of a connection that was taken over may still be logged as the session's."""
+
+    NONE = "no"
+    CAST = "yes"
+    SEEN = "one end was logged, the other's or its own"
+    OF_FORMER_LIFE = "yes: the one that was logged was its own, for it has connected again"
+
+
 class _Session:
     """One client's session."""
 
-    __slots__ = ("address", "filters", "is_online", "is_own", "is_shadowed", "mode")
+    __slots__ = ("address", "filters", "is_online", "is_own", "mode", "shadow")
 
     def __init__(self, is_own: bool) -> None:
         self.is_own = is_own
         self.filters: dict[str, bool] = {}
         """Each with whether it is certain."""
-        self.is_shadowed = False
-        """Whether the end of a connection that it took over may still be logged as its own."""
+        self.shadow = Shadow.NONE
         self.unlearn()
 
     def unlearn(self) -> None:
@@ -119,6 +127,8 @@ class Sessions:
             self._clear(session)
         elif session.mode is not Mode.LASTING:
             self._doubt(session)
+        if session.shadow is Shadow.SEEN:
+            session.shadow = Shadow.OF_FORMER_LIFE
         session.mode, session.address, session.is_online = mode, address, True
 
     def subscribe(self, client: str, topic_filter: str, is_certain: bool = True) -> None:
@@ -155,16 +165,16 @@ class Sessions:
         more when the old socket closes, which is after the new connection.
         """
         if client in self._sessions:
-            self._sessions[client].is_shadowed = True
+            self._sessions[client].shadow = Shadow.CAST
 
     def end(self, client: str, address: str | None, is_sure: bool) -> None:
         """A connection ended. Its filters go with it only if both are certain."""
         session = self._sessions.get(client)
         if session is None or (address and session.address and address != session.address):
             return  # another's: of one who was turned away, or of an earlier connection
-        if address is None and session.is_shadowed:
+        if address is None and session.shadow in (Shadow.CAST, Shadow.OF_FORMER_LIFE):
             is_sure = False
-        session.is_shadowed = False
+        session.shadow = Shadow.SEEN if session.shadow is Shadow.CAST else Shadow.NONE
         session.is_online = session.is_online and not is_sure
         if session.mode is Mode.CLEAN and is_sure:
             self._clear(session)
