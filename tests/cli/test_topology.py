@@ -60,6 +60,8 @@ def test_the_graph_is_shown_and_changed(served, capsys, tmp_path):
     assert served.ask("GET", "/api/v1/nodes/3")[1]["draining"]
     assert main(["topology", "drain", served.url, "3", "--undo"]) == 0
     assert not served.ask("GET", "/api/v1/nodes/3")[1]["draining"]
+    assert main(["topology", "leave", served.url, "3"]) == 0
+    assert served.ask("GET", "/api/v1/nodes/3")[1]["state"] == "left"
     picture = tmp_path / "graph.svg"
     assert main(["topology", "show", served.url, "--form", "svg", "--output", str(picture)]) == 0
     assert picture.read_text().startswith("<svg")

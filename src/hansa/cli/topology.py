@@ -26,6 +26,7 @@ EXAMPLES = """\
   hansa topology add http://127.0.0.1:8080 3 7              a link that must stay
   hansa topology remove http://127.0.0.1:8080 3 7           a link that must not come back
   hansa topology drain http://127.0.0.1:8080 4              plan around a node that will leave
+  hansa topology leave http://127.0.0.1:8080 4              it has been stopped for good
   hansa topology compare --nodes 100 --failed 0.3           the planner beside the paper's rule
   hansa topology churn --nodes 20 --minutes 10              simulated: nodes come and go at random
 
@@ -99,10 +100,19 @@ def _remove(api: ManagerApi, args: argparse.Namespace) -> int:
 
 
 def _drain(api: ManagerApi, args: argparse.Namespace) -> int:
-    if len(args.nodes) != 1:
-        raise UsageError("hansa topology drain needs one node")
-    api.ask(f"/nodes/{args.nodes[0]}/drain", "POST", {"draining": not args.undo})
+    api.ask(f"/nodes/{_one(args)}/drain", "POST", {"draining": not args.undo})
     return 0
+
+
+def _leave(api: ManagerApi, args: argparse.Namespace) -> int:
+    api.ask(f"/nodes/{_one(args)}/leave", "POST")
+    return 0
+
+
+def _one(args: argparse.Namespace) -> int:
+    if len(args.nodes) != 1:
+        raise UsageError(f"hansa topology {args.action} needs one node")
+    return int(args.nodes[0])
 
 
 def _two(args: argparse.Namespace) -> tuple[int, int]:
@@ -117,6 +127,7 @@ ACTIONS: dict[str, Callable[[ManagerApi, argparse.Namespace], int]] = {
     "add": _add,
     "remove": _remove,
     "drain": _drain,
+    "leave": _leave,
 }
 
 

@@ -60,8 +60,8 @@ def test_it_joins_reports_and_hears_at_once_what_concerns_it(served):
         assert [(n.node, n.link, n.dial) for n in second.told[-1].neighbors] == [
             (first.node, first.link, True)
         ]
-        await second.client.leave()
         await end(tasks[1])
+        served.ask("POST", f"/api/v1/nodes/{second.told[-1].id}/leave")
         await until(lambda: len(first.told[-1].neighbors) == 0)
         await end(tasks[0])
 
@@ -73,7 +73,7 @@ def test_a_manager_that_has_forgotten_it_is_joined_again(served):
         agent = Agent(served.url)
         task = asyncio.create_task(agent.client.run())
         await until(lambda: agent.reports >= 1)
-        await agent.client.leave()  # as if an operator had done it
+        served.ask("POST", f"/api/v1/nodes/{agent.told[-1].id}/leave")
         await until(lambda: served.ask("GET", "/api/v1/nodes")[1][0]["state"] == "up")
         await end(task)
 

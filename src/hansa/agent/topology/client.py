@@ -120,11 +120,6 @@ class ManagerClient:
             await asyncio.sleep(pause)
             pause = min(2 * pause, RETRY_MAX_S)
 
-    async def leave(self) -> None:
-        """Tell the manager that this node will not come back."""
-        if self._number is not None:
-            await self._http.ask("POST", f"/api/v1/nodes/{self._number}/leave")
-
     def report_soon(self) -> None:
         """Something changed that the manager should know."""
         self._hurry.set()
