@@ -127,6 +127,7 @@ def test_the_death_of_either_agent_is_noticed_at_once_and_healed(scene):
     again.says('reason="the neighbour\'s agent has gone"')
 
 
+@pytest.mark.long
 def test_a_broker_that_takes_only_small_publications_is_named_and_given_smaller_ones(scene):
     """Mosquitto drops larger ones without a word, and tells no limit."""
     one, two = scene.broker("message_size_limit 4000"), scene.broker()
