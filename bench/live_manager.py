@@ -60,9 +60,8 @@ def _broker(running: ManagedFederation, number: int) -> BrokerAddress:
 async def _lose_neighbours(running: ManagedFederation, reader: Client) -> tuple[list[int], float]:
     """Stop all neighbours of the last node while another publishes; return them, and the longest
     time without a publication from then on."""
-    page: Any = await asyncio.to_thread(running.nodes[-1].status)
-    stopped = sorted(int(page["names"][node]) for node in page["neighbours"])
-    source = next(number for number in range(NINE - 1) if number not in stopped)
+    near = await _neighbours(running)
+    source = next(number for number in range(NINE - 1) if number not in near)
     writer = Client(_broker(running, source), "writer")
     await writer.start()
     stream = Stream(writer, TOPIC, INTERVAL_S)
@@ -70,6 +69,9 @@ async def _lose_neighbours(running: ManagedFederation, reader: Client) -> tuple[
     if not await until(lambda: len(reader.arrivals) > before, TIMEOUT_S):
         raise RuntimeError("no publication arrives")
     loop = asyncio.get_running_loop()
+    stopped = await _neighbours(running)  # nodes may have linked to it since, by their own decision
+    if source in stopped:
+        raise RuntimeError("the publisher's node has become a neighbour")
     for number in stopped:
         agent = running.nodes[number].agent
         assert agent is not None
@@ -82,6 +84,11 @@ async def _lose_neighbours(running: ManagedFederation, reader: Client) -> tuple[
     await writer.stop()
     times = [began, *(each.at for each in reader.arrivals if each.at > began)]
     return stopped, max(later - earlier for earlier, later in zip(times, times[1:], strict=False))
+
+
+async def _neighbours(running: ManagedFederation) -> list[int]:
+    page: Any = await asyncio.to_thread(running.nodes[-1].status)
+    return sorted(int(page["names"][node]) for node in page["neighbours"])
 
 
 # ---------------------------------------------------------------- delay
