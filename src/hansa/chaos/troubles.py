@@ -77,10 +77,12 @@ async def rejoins(stage: Stage, chance: random.Random) -> None:
 
 
 async def clones(stage: Stage, chance: random.Random) -> None:
-    """F12: two nodes with one identity."""
+    """F12: two nodes with one identity. Of two neighbours the one with the larger number dials, and
+    a copy that dials nobody would meet nobody."""
+    dialling = sorted({max(link) for link in stage.links.all})
     while True:
         await asyncio.sleep(chance.uniform(0.5, 2.0))
-        await stage.agents.clone(chance.choice(stage.places))
+        await stage.agents.clone(chance.choice(dialling))
 
 
 async def cores(stage: Stage, chance: random.Random) -> None:

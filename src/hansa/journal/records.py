@@ -55,6 +55,7 @@ class Unsettled(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     KIND: ClassVar[int] = 3
     number: int
+    """Of one that an epoch before this one holds: its packet id, negative."""
     packet_id: int
     qos: int = 2
     digest: bytes = b""
