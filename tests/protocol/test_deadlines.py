@@ -1,8 +1,10 @@
-"""The earliest of several deadlines."""
+"""The earliest of several deadlines, and tables of them."""
+
+import math
 
 import pytest
 
-from hansa.protocol.deadlines import earliest
+from hansa.protocol.deadlines import Timetable, earliest
 
 
 @pytest.mark.parametrize(
@@ -18,3 +20,17 @@ from hansa.protocol.deadlines import earliest
 )
 def test_the_earliest_is_found_among_those_that_are_there(dues, first):
     assert earliest(*dues) == first
+
+
+def test_a_timetable_gives_what_is_due_once_so_many_at_a_time():
+    table: Timetable[str] = Timetable()
+    assert (table.due, table.take(9.0)) == (math.inf, [])
+    for key, at in (("a", 1.0), ("b", 2.0), ("c", 3.0)):
+        table.put(key, at)
+    assert (table.due, table.take(0.5), "a" in table) == (1.0, [], True)
+    assert table.take(2.0, most=1) == ["a"]
+    assert ("a" in table, table.due) == (False, 2.0)
+    table.put("b", 5.0)
+    assert table.take(3.0) == ["c"]
+    assert table.take(5.0) == ["b"]
+    assert table.due == math.inf

@@ -1,6 +1,7 @@
 """Versions of retained values at one node; the rules are proved in test_spec_retained.py."""
 
 import pytest
+from msgspec.structs import replace
 
 from hansa.protocol import retained as retained_module
 from hansa.protocol.effects import Ignored, ReadStored, Store, Survey
@@ -10,6 +11,7 @@ from hansa.protocol.retained import ASKED_MAX, OLDEST, Retained
 from hansa.protocol.settings import ProtocolSettings
 from hansa.protocol.telling import LISTED_MAX
 from hansa.protocol.values import Value, digest
+from hansa.protocol.versions import AHEAD_MAX_S, TICKS
 from hansa.protocol.vocabulary import NodeId, Publication
 from hansa.protocol.wire import encode
 
@@ -69,7 +71,6 @@ def test_a_deletion_of_what_is_not_here_is_noted_and_not_published():
 def test_who_owns_nothing_offers_nothing():
     made = retained({"a": value(5, YOU)})
     made.offer(YOU)
-    assert made.next_deadline() is None
     assert made.fire() == []
 
 
@@ -88,6 +89,7 @@ def test_an_owner_that_knows_less_than_before_is_asked_and_takes_a_new_version()
     asking = retained({"a": value(9, YOU)})
     assert asking.receive(Listing(ME, YOU, (("a", 1), ("b", 1)))) == [Ask(YOU, ME, (), (("a", 9),))]
     assert asking.receive(Listing(ME, OTHER, (("a", 1),))) == []
+    assert asking.fire() == [Listing(OTHER, YOU, (("a", 9),))]  # it may set its broker right
     owner = retained({"a": value(1, ME), "b": value(1, YOU)})
     order = owner.receive(Ask(ME, YOU, (), (("a", 9), ("b", 0), ("c", 0))))
     assert order == [ReadStored(YOU, ("a",))]
@@ -156,7 +158,9 @@ def test_digests_that_agree_need_no_answer():
 def test_a_survey_settles_what_is_known(known, found, left):
     made = retained({"a": known} if known else {})
     seen = (("a", digest(found)),) if found else ()
-    assert made.surveyed(Surveyed(("a",), seen)) == []
+    asked = made.surveyed(Surveyed(("a",), seen))
+    is_lost = known is not None and known.owner == YOU and left is None
+    assert asked == ([Ask(YOU, ME, (), (("a", 0),))] if is_lost else [])
     assert made.values.get("a") == left
 
 
@@ -168,9 +172,8 @@ def test_a_survey_of_too_many_topics_is_counted():
 def test_what_a_client_wrote_unseen_gets_a_new_version_and_is_offered():
     made = retained({"a": value(5, YOU)})
     assert made.surveyed(Surveyed(("#",), (("a", digest(b"y")),))) == []
-    assert made.values["a"].owner == ME
-    assert made.values["a"].version > 5
-    assert made.fire() == [Listing(YOU, ME, (("a", made.values["a"].version),))]
+    assert made.values["a"] == Value(6, ME, digest(b"y"))  # and nobody's who wrote since
+    assert made.fire() == [Listing(YOU, ME, (("a", 6),))]
 
 
 @pytest.mark.parametrize(("qos", "is_doubtful"), [((1, 1), False), ((0, 1), True), ((0, 0), False)])
@@ -192,7 +195,7 @@ def test_what_changed_a_moment_ago_is_looked_at_again():
 
 
 def test_what_was_published_at_qos_0_is_listed_once_it_has_settled():
-    made = retained()
+    made = retained(wanted=("a", "c"))
     made.stamp(Published("a", b"x", retain=True))
     version = made.stamp(Published("a", b"y", retain=True))
     made.stamp(Published("b", b"x", 1, retain=True))
@@ -226,7 +229,8 @@ def test_nothing_ends_where_nothing_was_withdrawn():
     made = retained({"b": value(5, YOU), "a": value(6, ME)}, receivers=())
     made.left([])
     made.unwanted([])
-    assert (list(made.values), made.next_deadline()) == (["b", "a"], None)
+    made.tell_time(1_000, 1.0)
+    assert (list(made.values), made.fire()) == (["b", "a"], [])
     assert made.granted([]) == []
 
 
@@ -239,3 +243,53 @@ def test_very_many_copies_that_may_be_lost_are_listed_some_at_a_time(monkeypatch
     told = [made.fire() for _ in range(3)]
     listed = [[len(e.entries) for e in step if isinstance(e, Listing)] for step in told]
     assert listed == [[2], [2], [1]]
+
+
+def test_an_owner_that_nobody_here_asked_for_is_asked_for_what_is_newer_than_ours():
+    made = retained({"b": value(5, ME)})
+    assert made.receive(Listing(ME, YOU, (("b", 6), ("c", 6)))) == [Ask(YOU, ME, (), (("b", 5),))]
+    newer = sent(6, b"y", topic="b")
+    assert made.receive(Values(ME, YOU, (encode(newer),))) == [Store(newer)]
+
+
+def test_who_takes_over_a_value_makes_its_former_owner_know():
+    made = retained({"a": value(5, OTHER)})
+    made.judge(sent(6, b"y"))
+    made.judge(sent(7, b"z"))
+    assert made.next_deadline() == 0.0
+    assert made.fire() == [Listing(OTHER, YOU, (("a", 6),))]
+
+
+def test_what_is_only_wanted_by_shares_is_not_kept():
+    made = retained(wanted=())
+    assert made.judge(sent(5)) == replace(sent(5), retain=False)
+    assert made.values == {}
+
+
+def test_a_version_from_far_ahead_is_not_kept_and_counted():
+    made = retained()
+    ahead = int((1.0 + AHEAD_MAX_S) * 1000) * TICKS + 1
+    assert made.judge(sent(ahead)) == replace(sent(ahead), retain=False)
+    assert made.next_deadline() == 0.0
+    assert made.fire() == [Ignored("retained version ahead of time")]
+    assert made.receive(Values(ME, YOU, (encode(sent(ahead)),))) == []
+    assert made.receive(Listing(ME, YOU, (("a", ahead),))) == []
+    assert made.values == {}
+    owner = retained({"a": value(1, ME)})
+    owner.receive(Ask(ME, YOU, (), (("a", ahead),)))
+    assert owner.values["a"].version == 1
+
+
+def test_what_a_former_life_did_not_get_to_clear_is_looked_at():
+    made = retained({"a": value(5, YOU), "b": value(6, YOU), "c": value(7, ME)})
+    made.tell_time(1_000, 10.0)
+    assert made.fire() == []
+    made.tell_time(1_000, 11.0)
+    assert made.fire() == [Survey(("b",))]
+
+
+def test_what_others_want_no_more_is_forgotten_only_where_it_is_much():
+    for most, left in ((4, ["a", "b"]), (3, ["a"])):
+        made = retained({"a": value(5, YOU), "b": value(6, ME)}, receivers=(), retained_max=most)
+        made.unwanted(["#"])
+        assert list(made.values) == left

@@ -6,8 +6,9 @@ from hansa.protocol.custody import Remembered
 from hansa.protocol.effects import Deliver, Memorise, Send, Store, Survey
 from hansa.protocol.events import InterestChanged, Published
 from hansa.protocol.frames import Ask, Holdings, Listing, Values
-from hansa.protocol.retained import OLDEST, TICKS
+from hansa.protocol.retained import OLDEST
 from hansa.protocol.values import Value, digest
+from hansa.protocol.versions import TICKS
 from hansa.protocol.vocabulary import NodeId, Publication
 
 ONE, TWO, THREE = NodeId(1), NodeId(2), NodeId(3)
@@ -150,7 +151,56 @@ def test_9_4_what_was_stored_before_is_found_and_oldest():
     assert values(wire, 2) == {"a": Value(OLDEST, ONE, digest(b"x"))}
     wire.unwant(2, "a")
     wire.run(3.0)
-    assert values(wire, 1) == {}  # others want it no more: it is not watched
+    wire.store(1, Published("a", b"y", 2, retain=True))  # not watched: others want it no more
+    wire.want(2, "a")
+    wire.run(3.0)
+    assert wire.held(2) == {"a": b"y"}
+    assert values(wire, 2) == {"a": Value(OLDEST + 1, ONE, digest(b"y"))}
+
+
+def test_9_3_a_lost_letter_is_made_up_for():
+    """9.3 An offer is repeated some times."""
+    for kind in (Ask, Listing, Values):  # a listing tells as much as `Holdings`
+        wire = settled("1-2")
+        wire.store(1, Published("a", b"x", 1, retain=True))
+        wire.is_lost = lambda _from, _to, frame, kind=kind: isinstance(frame, kind)
+        wire.want(2, "a")
+        wire.run(3.0)
+        assert wire.held(2) == {}
+        wire.is_lost = lambda *_: False
+        wire.run(30.0)
+        assert wire.held(2) == {"a": b"x"}, kind
+
+
+def test_9_5_what_was_deleted_or_overwritten_stays_so_while_nobody_wants_it():
+    """9.5 Owners remember versions, and hear whose value took the place of theirs."""
+    for last in (b"", b"new"):
+        wire = settled("1-2 2-3", (2, "a"))
+        keep(wire, 1, b"x", qos=1)
+        wire.run(3.0)
+        keep(wire, 3, last, qos=1)
+        wire.run(3.0)
+        held = {"a": last} if last else {}
+        assert wire.held(1) == wire.held(2) == held  # nobody at 1 wants it
+        wire.unwant(2, "a")
+        wire.run(20.0)
+        wire.want(2, "a")
+        wire.run(5.0)
+        assert wire.held(2) == held
+
+
+def test_9_5_an_owner_that_was_away_hears_of_it_when_it_is_back():
+    """9.5 It offers what it has, and is corrected."""
+    wire = settled("1-2 2-3", (2, "a"))
+    keep(wire, 1, b"x", qos=1)
+    wire.run(3.0)
+    wire.cut("1-2")
+    wire.run(1.0)
+    keep(wire, 3, b"", qos=1)
+    wire.run(3.0)
+    wire.join("1-2")
+    wire.run(5.0)
+    assert wire.held(1) == wire.held(2) == {}
 
 
 def test_9_5_what_was_deleted_stays_deleted():
@@ -169,6 +219,26 @@ def test_9_5_what_was_deleted_stays_deleted():
     keep(wire, 1, b"y", "b")  # the next save tidies up
     wire.run(3.0)
     assert "a" not in values(wire, 1)
+
+
+def test_9_6_what_a_broker_got_unseen_is_older_than_what_came_since():
+    """9.6 A life that ended before it could save what it delivered does not take it for its own."""
+    wire = settled("1-2", (1, "a"), (2, "a"))
+    keep(wire, 1, b"first", qos=1)
+    wire.run(15.0)
+    saved = dict(values(wire, 2))
+    keep(wire, 1, b"second", qos=1)
+    wire.run(0.2)
+    wire.stop(2)
+    wire.run(2.0)
+    keep(wire, 1, b"third", qos=1)
+    wire.run(2.0)
+    past = Remembered(epoch=9, retained=saved, taken={ONE: (1, 2)})
+    wire.start(2, past=past)
+    wire.want(2, "a")
+    wire.join("1-2")
+    wire.run(10.0)
+    assert wire.held(1) == wire.held(2) == {"a": b"third"}
 
 
 def test_9_6_after_two_writes_at_once_the_broker_is_asked():

@@ -1,10 +1,12 @@
 """What an owner of retained values tells others, slice by slice."""
 
+import math
+
 import pytest
 
 from hansa.protocol import telling
 from hansa.protocol.frames import BUCKETS, Holdings, Letter, Listing
-from hansa.protocol.telling import Teller
+from hansa.protocol.telling import OFFERS_S, Teller
 from hansa.protocol.values import Value, buckets_of
 from hansa.protocol.vocabulary import NodeId
 
@@ -31,15 +33,15 @@ def steps(made: Teller) -> list[list[Letter]]:
     """What is told in each step, until there is no more."""
     told: list[list[Letter]] = []
     while made.is_busy:
-        told.append(made.proceed())
+        told.append(made.proceed(0.0))
     return told
 
 
 @pytest.mark.parametrize(("count", "slices"), [(0, 1), (1, 1), (3, 1), (4, 2), (9, 3)])
 def test_a_digest_is_told_after_the_last_slice(count, slices):
     made = teller(count)
-    made.offer(YOU)
-    made.offer(OTHER)
+    made.offer(YOU, 0.0)
+    made.offer(OTHER, 0.0)
     mine = owned(count)
     del mine["theirs"]
     digests = buckets_of(mine)
@@ -58,7 +60,7 @@ def test_versions_are_told_slice_by_slice_to_who_wants_them():
 
 def test_questions_come_before_offers_and_are_answered_one_after_the_other():
     made = teller(4)
-    made.offer(YOU)
+    made.offer(YOU, 0.0)
     made.ask(OTHER, ALL[:1])
     made.ask(YOU, ALL)
     made.ask(OTHER, ALL[1:])
@@ -83,3 +85,33 @@ def test_only_what_belongs_to_the_buckets_is_listed():
 
 def test_with_nothing_to_tell_nothing_happens():
     assert steps(teller(2)) == []
+    assert teller(2).proceed(0.0) == []
+
+
+def test_an_offer_is_repeated_some_times_and_no_more():
+    made = teller(1)
+    made.offer(YOU, 100.0)
+    steps(made)
+    told: list[float] = []
+    while made.due < math.inf:
+        now = made.due
+        told += [now for letter in made.proceed(now) if isinstance(letter, Holdings)]
+    assert told == [100.0 + after for after in OFFERS_S]
+
+
+def test_who_was_told_something_new_is_offered_it_once_later():
+    made = teller(1)
+    made.offer_later(YOU, 100.0)
+    made.offer_later(YOU, 101.0)
+    assert (made.due, made.is_busy) == (100.0 + OFFERS_S[0], False)
+    assert [type(letter) for letter in made.proceed(made.due)] == [Holdings]
+    assert made.due == math.inf
+
+
+def test_a_former_owner_hears_whose_value_is_newer():
+    made = teller(0)
+    made.correct(YOU, OTHER, "a", 5)
+    made.correct(YOU, OTHER, "b", 6)
+    assert made.is_busy
+    assert made.proceed(0.0) == [Listing(YOU, OTHER, (("a", 5), ("b", 6)))]
+    assert not made.is_busy

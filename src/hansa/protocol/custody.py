@@ -48,8 +48,8 @@ class Custody:
         receivers: Callable[[str], tuple[NodeId, ...]],
         past: Remembered,
     ) -> None:
-        """Go on where the disk ends; `wants` says whether a client here wants a topic, `receivers`
-        which other nodes do."""
+        """Go on where the disk ends; `wants` says whether a client here wants a topic for itself,
+        `receivers` which other nodes do."""
         self._node = node
         self.retained = Retained(node, settings, wants, receivers, past.retained)
         self.outbox = Outbox(node, settings, past.epoch, past.next_seq, past.owed)

@@ -52,6 +52,10 @@ class LocalInterest:
                 self._remove(topic_filter, now)
         return refused
 
+    def wants_plainly(self, topic: str) -> bool:
+        """Whether a client wants a topic for itself, not only as one of a share."""
+        return bool(self._plain.match(topic))
+
     def due(self, installed: bool, now: float) -> tuple[list[str], list[str]]:
         """Return which filters to announce and which to withdraw now, and take them as told."""
         added = list(self._to_add)

@@ -102,6 +102,7 @@ class Plane:
         counted: list[Effect] = [Ignored("share_overlap")] * overlaps
         if not only:
             return counted
+        counted += [Ignored("receivers_max")] * (len(only) - RECEIVERS_MAX)
         named = self.numbering.name(event, incarnation, version, only[:RECEIVERS_MAX])
         return counted + self.release(named)
 

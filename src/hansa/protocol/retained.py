@@ -17,21 +17,22 @@ which of them the broker took last; and before a value is cleared that nobody he
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from itertools import islice
 
 from msgspec.structs import replace
 
 from hansa.errors import InvalidFrame
+from hansa.protocol.deadlines import Timetable
 from hansa.protocol.effects import Effect, Ignored, Memorise, ReadStored, Store, Survey
 from hansa.protocol.events import StoredRead, Surveyed
 from hansa.protocol.frames import Ask, Holdings, Letter, Listing, Values
 from hansa.protocol.numbering import Captured
 from hansa.protocol.settings import ProtocolSettings
-from hansa.protocol.telling import SLICE, Teller
+from hansa.protocol.telling import SLICE, Teller, listings, parcels
 from hansa.protocol.topics import FilterTrie, split_share
 from hansa.protocol.values import Value, buckets_of, digest
+from hansa.protocol.versions import Versions
 from hansa.protocol.vocabulary import NodeId, Publication
-from hansa.protocol.wire import decode_publication, encode
+from hansa.protocol.wire import decode_publication
 
 OLDEST = 1
 """The version of what was stored before anybody asked: older than any live publication."""
@@ -41,9 +42,6 @@ ASKED_MAX = 100
 
 RECENT = 10
 """After so many times the settling time a value has reached the broker, whatever disks do."""
-
-TICKS = 1 << 16
-"""Versions in a millisecond."""
 
 Outcome = list[Effect | Letter]
 
@@ -66,32 +64,28 @@ class Retained:
         self._wants = wants
         self._receivers = receivers
         self.values = dict(known)
-        self._version = max((value.version for value in known.values()), default=0)
-        self._origin: float | None = None  # of time
-        self._now = 0.0
+        self._versions = Versions(max((value.version for value in known.values()), default=0))
         self._changed: dict[str, tuple[float, int]] = {}
         """Of those that changed a moment ago, when, and at which QoS."""
-        self._doubtful: dict[str, float] = {}  # when to look at what the broker holds
+        self._doubtful: Timetable[str] = Timetable()  # when to look at what the broker holds
         self._raced: dict[str, bool] = {}
         """Those of them that were written twice at once; whether by a client here, too."""
         self._teller = Teller(node, self.values, receivers)
-        self._unsure: dict[str, float] = {}  # when to tell all whose copies may have been lost
-        self._save_at: float | None = None
-        self._due = math.inf
-        """Not after the first time in the two tables above; maybe before it."""
+        self._unsure: Timetable[str] = Timetable()  # when to tell all that copies may be lost
+        self._refused = 0
+        self._look_back_at = math.inf
+        self._save_at = math.inf
 
     # ------------------------------------------------------------ versions
 
     def tell_time(self, incarnation: int, now: float) -> None:
         """It is `now`; an incarnation is a time in milliseconds."""
-        if self._origin is None:
-            self._origin = incarnation / 1000 - now
-        self._now = now
+        if self._versions.tell_time(incarnation, now) and self.values:
+            self._look_back_at = now + RECENT * self._settings.retained_settle
 
-    def _next_version(self) -> int:
-        origin = self._origin or 0.0
-        self._version = max(self._version + 1, int((origin + self._now) * 1000) * TICKS)
-        return self._version
+    @property
+    def _now(self) -> float:
+        return self._versions.now
 
     def _is_newer(self, topic: str, value: Value) -> bool:
         known = self.values.get(topic)
@@ -99,7 +93,7 @@ class Retained:
 
     def _set(self, topic: str, value: Value, qos: int = 0) -> bool:
         """Note a value; say whether there was room."""
-        self._version = max(self._version, value.version)
+        self._versions.see(value.version)
         if topic not in self.values and len(self.values) >= self._settings.retained_max:
             return False
         self.values[topic] = value
@@ -112,8 +106,7 @@ class Retained:
         self._plan_save()
 
     def _plan_save(self) -> None:
-        if self._save_at is None:
-            self._save_at = self._now + self._settings.retained_settle
+        self._save_at = min(self._save_at, self._now + self._settings.retained_settle)
 
     def _is_settled(self, topic: str, times: int = 1) -> bool:
         changed = self._changed.get(topic)
@@ -129,10 +122,10 @@ class Retained:
             if known.owner != self._node or (qos > 0) != (event.qos > 0):
                 self._raced[event.topic] = True
                 self._doubt(event.topic)
-        version = self._next_version()
+        version = self._versions.next()
         self._set(event.topic, Value(version, self._node, digest(event.payload)), event.qos)
         if not event.qos and event.topic not in self._unsure:
-            self._list_at(event.topic, self._now + self._settings.retained_settle)
+            self._unsure.put(event.topic, self._now + self._settings.retained_settle)
         return version
 
     def judge(self, publication: Publication) -> Publication:
@@ -142,25 +135,27 @@ class Retained:
         value = Value(publication.version, publication.origin, digest(publication.payload))
         if self.values.get(publication.topic) == value:
             return publication  # of a former life, that did not get to deliver it
-        if not self._is_newer(publication.topic, value):
+        is_sound = self._versions.is_sound(value.version)
+        if not is_sound:
+            self._refused += 1
+        is_wanted = is_sound and self._wants(publication.topic)  # not only by a share
+        if not is_wanted or not self._is_newer(publication.topic, value):
             return replace(publication, retain=False)
         self._replace(publication.topic, value, publication.qos)
         return publication
 
     def _replace(self, topic: str, value: Value, qos: int) -> None:
         """Another node's value is delivered; of another quality, it may overtake the one before."""
+        known = self.values.get(topic)
+        if known is not None and known.owner not in (self._node, value.owner):
+            self._teller.correct(known.owner, value.owner, topic, value.version)
         if not self._is_settled(topic, RECENT) and self._changed[topic][1] != qos:
             self._raced.setdefault(topic, False)
             self._doubt(topic)
         self._set(topic, value, qos)
 
     def _doubt(self, topic: str) -> None:
-        at = self._doubtful[topic] = self._now + self._settings.retained_settle
-        self._due = min(self._due, at)
-
-    def _list_at(self, topic: str, at: float) -> None:
-        self._unsure[topic] = at
-        self._due = min(self._due, at)
+        self._doubtful.put(topic, self._now + self._settings.retained_settle)
 
     # ------------------------------------------------------------ what is wanted, and by whom
 
@@ -172,11 +167,13 @@ class Retained:
     def offer(self, node: NodeId) -> None:
         """A node came into reach, or its interest into force: tell it what there is."""
         if any(value.owner == self._node for value in self.values.values()):
-            self._teller.offer(node)
+            self._teller.offer(node, self._now)
 
     def unwanted(self, filters: list[str]) -> None:
-        """Others want less of this node: what it no longer sees, it does not know."""
-        for topic in self._known_of(filters):
+        """Others want less of this node, which sees no more of it. What it knew counts when they
+        come back, or old values would return; where that is too much, it is forgotten."""
+        is_much = len(self.values) > self._settings.retained_max // 2
+        for topic in self._known_of(filters) if is_much else ():
             if self.values[topic].owner == self._node and not self._receivers(topic):
                 self._drop(topic)
 
@@ -206,7 +203,7 @@ class Retained:
             before = self.values.get(topic)
             effects += self._compare(topic, stored.get(topic, b""))
             if topic in self.values and self.values[topic] != before:
-                self._list_at(topic, self._now)
+                self._unsure.put(topic, self._now)
         return effects
 
     def _compare(self, topic: str, found: bytes) -> Outcome:
@@ -218,13 +215,15 @@ class Retained:
         if value.digest == found:
             is_left = value.owner != self._node and not self._wants(topic)
             return [*self._clear(topic)] if is_left else []
-        if by_client is False and value.owner != self._node:  # an older one came after it
+        if by_client:  # before another node's came
+            self._set(topic, Value(self._versions.next(), self._node, found))
+        elif found and (by_client is None or value.owner == self._node):
+            # Written unseen: after what was known, and before all that others have published since.
+            self._set(topic, Value(value.version + 1, self._node, found))
+        else:  # the broker has lost it, or an older one came after it: that is no deletion
             self._drop(topic)
-            return [Ask(value.owner, self._node, (), ((topic, 0),))]
-        if found or by_client:  # a client wrote it unseen, or before another node's came
-            self._set(topic, Value(self._next_version(), self._node, found))
-        else:  # the broker has lost it: that is no deletion
-            self._drop(topic)
+            if value.owner != self._node and self._wants(topic):
+                return [Ask(value.owner, self._node, (), ((topic, 0),))]
         return []
 
     def _clear(self, topic: str) -> list[Effect]:
@@ -257,35 +256,37 @@ class Retained:
         if not wanted:
             return []
         self._teller.ask(node, wanted)
-        return self._teller.proceed()
+        return self._teller.proceed(self._now)
 
     def _list_unsure(self) -> list[Letter]:
         """Tell who wants them the versions of values whose copies may have been lost; so many at a
         time."""
         entries: dict[NodeId, list[tuple[str, int]]] = {}
-        due = (topic for topic, at in self._unsure.items() if at <= self._now)
-        for topic in list(islice(due, SLICE)):
-            del self._unsure[topic]
+        for topic in self._unsure.take(self._now, SLICE):
             value = self.values.get(topic)
             if value is not None and value.owner == self._node:
                 for node in self._receivers(topic):
+                    self._teller.offer_later(node, self._now)
                     entries.setdefault(node, []).append((topic, value.version))
-        return [
-            each for node, some in entries.items() for each in self._teller.listings(node, some)
-        ]
+        return [each for node, some in entries.items() for each in listings(node, self._node, some)]
 
     def _ask(self, owner: NodeId, entries: Iterable[tuple[str, int]]) -> list[Letter]:
-        """Ask an owner for what is newer than what is known here, or another value of its own."""
-        lacking = [
-            (topic, known.version if known else 0)
-            for topic, version in entries
-            if self._wants(topic)
-            and (
-                (known := self.values.get(topic)) is None
-                or (version, owner) > (known.version, known.owner)
-                or (known.owner == owner and known.version != version)
-            )
-        ]
+        """Ask an owner for what is newer than what is known here, or another value of its own;
+        tell it of what is older: its broker holds it still."""
+        lacking: list[tuple[str, int]] = []
+        for topic, version in entries:
+            known = self.values.get(topic)
+            if known is None:
+                is_lacking = self._wants(topic)
+            elif known.owner == owner:
+                is_lacking = known.version != version and self._wants(topic)
+            elif (version, owner) > (known.version, known.owner):
+                is_lacking = known.owner == self._node or self._wants(topic)
+            else:
+                is_lacking = False
+                self._teller.correct(owner, known.owner, topic, known.version)
+            if is_lacking and self._versions.is_sound(version):
+                lacking.append((topic, known.version if known else 0))
         return [
             Ask(owner, self._node, (), tuple(lacking[at : at + ASKED_MAX]))
             for at in range(0, len(lacking), ASKED_MAX)
@@ -299,15 +300,16 @@ class Retained:
             value = self.values.get(topic)
             if value is None or value.owner != self._node:
                 continue
-            if known > value.version:  # a former life knew better
-                self._version = max(self._version, known)
-                value = replace(value, version=self._next_version())
+            if value.version < known and self._versions.is_sound(known):
+                # A former life knew better.
+                self._versions.see(known)
+                value = replace(value, version=self._versions.next())
                 self._set(topic, value)
             if value.digest:
                 wanted.append(topic)
             else:
                 deleted.append(self._publication(topic, b"", 0, b"", value.version))
-        outcome: Outcome = [*self._send(node, deleted)]
+        outcome: Outcome = [*self._letters(node, deleted)]
         return [*outcome, ReadStored(node, tuple(wanted))] if wanted else outcome
 
     def read(self, event: StoredRead) -> list[Letter]:
@@ -318,7 +320,7 @@ class Retained:
             if (known := self.values.get(v.topic)) is not None
             and (known.owner, known.digest) == (self._node, digest(v.payload))
         ]
-        return self._send(event.to, publications)
+        return self._letters(event.to, publications)
 
     def _publication(
         self, topic: str, payload: bytes, qos: int, properties: bytes, version: int
@@ -327,18 +329,8 @@ class Retained:
             self._node, 0, 0, qos, topic, payload, True, properties=properties, version=version
         )
 
-    def _send(self, node: NodeId, publications: list[Publication]) -> list[Letter]:
-        """Return letters, each with as many as are asked for in a repair, but at least one."""
-        letters: list[Letter] = []
-        batch: list[bytes] = []
-        room = self._settings.repair_bytes
-        for data in map(encode, publications):
-            if batch and len(data) > room:
-                letters.append(Values(node, self._node, tuple(batch)))
-                batch, room = [], self._settings.repair_bytes
-            batch.append(data)
-            room -= len(data)
-        return [*letters, Values(node, self._node, tuple(batch))] if batch else letters
+    def _letters(self, to: NodeId, publications: list[Publication]) -> list[Letter]:
+        return parcels(to, self._node, publications, self._settings.repair_bytes)
 
     def _take(self, letter: Values) -> Outcome:
         outcome: Outcome = []
@@ -348,9 +340,14 @@ class Retained:
             except InvalidFrame:
                 return [*outcome, Ignored("value that cannot be read")]
             value = Value(publication.version, letter.node, digest(publication.payload))
-            if not self._wants(publication.topic) or not self._is_newer(publication.topic, value):
-                continue
             known = self.values.get(publication.topic)
+            is_ours = known is not None and known.owner == self._node
+            if not (is_ours or self._wants(publication.topic)):
+                continue
+            if not self._versions.is_sound(value.version):
+                continue
+            if not self._is_newer(publication.topic, value):
+                continue
             self._replace(publication.topic, value, publication.qos)
             if value.digest or (known is not None and known.digest):
                 outcome.append(Store(publication))
@@ -361,27 +358,30 @@ class Retained:
     def fire(self) -> Outcome:
         """Do what is due."""
         now = self._now
-        outcome: Outcome = []
-        if self._due <= now:
-            due = tuple(topic for topic, at in self._doubtful.items() if at <= now)
-            for topic in due:
-                del self._doubtful[topic]
-            outcome += [Survey(due)] if due else []
-            outcome += self._list_unsure()
-            self._due = min((*self._doubtful.values(), *self._unsure.values()), default=math.inf)
-        if self._teller.is_busy:
-            outcome += self._teller.proceed()
-        if self._save_at is not None and self._save_at <= now:
-            self._save_at = None
+        due = tuple(self._doubtful.take(now))
+        outcome: Outcome = [Survey(due)] if due else []
+        outcome += self._list_unsure()
+        outcome += [Ignored("retained version ahead of time")] * self._refused
+        self._refused = 0
+        self._look_back()
+        outcome += self._teller.proceed(now)
+        if self._save_at <= now:
+            self._save_at = math.inf
             self._tidy()
             outcome.append(Memorise())
         return outcome
 
+    def _look_back(self) -> None:
+        """A former life may have ended before it cleared what nobody here wants any more."""
+        if self._look_back_at <= self._now:
+            self._look_back_at = math.inf
+            for topic, value in self.values.items():
+                if value.owner != self._node and not self._wants(topic):
+                    self._doubt(topic)
+
     def _tidy(self) -> None:
         """Forget deletions that are older than the lease, and when settled values changed."""
-        lease_ms = self._settings.interest_lease * 1000
-        origin = (self._origin or 0.0) + self._now
-        oldest = int((origin * 1000 - lease_ms) * TICKS)
+        oldest = self._versions.at(-self._settings.interest_lease)
         for topic, value in list(self.values.items()):
             if not value.digest and value.version < oldest:
                 del self.values[topic]
@@ -390,7 +390,8 @@ class Retained:
 
     def next_deadline(self) -> float | None:
         """When `fire` is next due."""
-        if self._teller.is_busy:
+        if self._teller.is_busy or self._refused:
             return self._now
-        due = self._due if self._save_at is None else min(self._due, self._save_at)
+        tables = (self._doubtful, self._unsure, self._teller)
+        due = min(self._look_back_at, self._save_at, *(table.due for table in tables))
         return None if due == math.inf else due

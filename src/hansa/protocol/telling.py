@@ -7,9 +7,11 @@ waits for the answer waits a little longer, and nobody takes the node for dead m
 from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 
-from hansa.protocol.frames import BUCKETS, Holdings, Letter, Listing
+from hansa.protocol.deadlines import Timetable
+from hansa.protocol.frames import BUCKETS, Holdings, Letter, Listing, Values
 from hansa.protocol.values import Value, bucket, term
-from hansa.protocol.vocabulary import NodeId
+from hansa.protocol.vocabulary import NodeId, Publication
+from hansa.protocol.wire import encode
 
 SLICE = 2_000
 """Topics that are looked at in one go."""
@@ -17,11 +19,38 @@ SLICE = 2_000
 LISTED_MAX = 1_000
 """Topics in one listing."""
 
+OFFERS_S = (5.0, 30.0, 120.0)
+"""When a node is told once more what there is: nobody misses a letter that was lost."""
+
 _Slice = tuple[list[tuple[str, Value]], bool]
 """Some topics with their values, and whether they are the last."""
 
 _Step = tuple[list[Letter], bool]
 """What to send after a slice, and whether it was the last."""
+
+
+def listings(to: NodeId, owner: NodeId, entries: list[tuple[str, int]]) -> list[Letter]:
+    """Return the letters that tell a node these versions of an owner's values."""
+    return [
+        Listing(to, owner, tuple(entries[at : at + LISTED_MAX]))
+        for at in range(0, len(entries), LISTED_MAX)
+    ]
+
+
+def parcels(
+    to: NodeId, owner: NodeId, publications: list[Publication], bytes_max: int
+) -> list[Letter]:
+    """Return letters with these values, each with as many as fit, but at least one."""
+    letters: list[Letter] = []
+    batch: list[bytes] = []
+    room = bytes_max
+    for data in map(encode, publications):
+        if batch and len(data) > room:
+            letters.append(Values(to, owner, tuple(batch)))
+            batch, room = [], bytes_max
+        batch.append(data)
+        room -= len(data)
+    return [*letters, Values(to, owner, tuple(batch))] if batch else letters
 
 
 class Teller:
@@ -38,37 +67,60 @@ class Teller:
         self._values = values
         self._receivers = receivers
         self._offered: dict[NodeId, None] = {}
+        self._repeats: Timetable[tuple[NodeId, float]] = Timetable()
+        self._corrections: dict[tuple[NodeId, NodeId], list[tuple[str, int]]] = {}
         self._asked: dict[NodeId, set[int]] = {}
         self._work: Iterator[_Step] | None = None
 
     @property
     def is_busy(self) -> bool:
         """Whether there is something left to tell."""
-        return bool(self._work or self._asked or self._offered)
+        return bool(self._work or self._asked or self._offered or self._corrections)
 
-    def offer(self, node: NodeId) -> None:
-        """Tell a node, in its turn, a digest of what is owned here and wanted there."""
+    @property
+    def due(self) -> float:
+        """When there is something to tell once more."""
+        return self._repeats.due
+
+    def offer(self, node: NodeId, now: float) -> None:
+        """Tell a node, in its turn, a digest of what is owned here and wanted there; and again."""
         self._offered[node] = None
+        for after in OFFERS_S:
+            self._repeats.put((node, after), now + after)
+
+    def offer_later(self, node: NodeId, now: float) -> None:
+        """Tell a node a digest some time after it was told what is new."""
+        key = (node, OFFERS_S[0])
+        if key not in self._repeats:
+            self._repeats.put(key, now + OFFERS_S[0])
+
+    def correct(self, former: NodeId, owner: NodeId, topic: str, version: int) -> None:
+        """Tell a former owner that another node's value is newer: it will ask for it, and its
+        broker hold the same as all."""
+        self._corrections.setdefault((former, owner), []).append((topic, version))
 
     def ask(self, node: NodeId, buckets: tuple[int, ...]) -> None:
         """Tell a node, in its turn, which versions there are in some buckets."""
         self._asked.setdefault(node, set()).update(buckets)
 
-    def proceed(self) -> list[Letter]:
+    def proceed(self, now: float) -> list[Letter]:
         """Look at the next slice; return what is to be sent."""
+        for node, _ in self._repeats.take(now):
+            self._offered[node] = None
+        corrections, self._corrections = self._corrections, {}
+        letters = [
+            letter
+            for (former, owner), entries in corrections.items()
+            for letter in listings(former, owner, entries)
+        ]
+        if not self.is_busy:
+            return letters
         if self._work is None:
             self._work = self._next_work()
-        letters, is_done = next(self._work, ([], True))
+        more, is_done = next(self._work, ([], True))
         if is_done:
             self._work = None
-        return letters
-
-    def listings(self, node: NodeId, entries: list[tuple[str, int]]) -> list[Letter]:
-        """Return the letters that tell a node these versions."""
-        return [
-            Listing(node, self._node, tuple(entries[at : at + LISTED_MAX]))
-            for at in range(0, len(entries), LISTED_MAX)
-        ]
+        return letters + more
 
     def _next_work(self) -> Iterator[_Step]:
         if self._asked:
@@ -85,7 +137,7 @@ class Teller:
                 for topic, value in slice_
                 if bucket(topic) in buckets and node in self._receivers(topic)
             ]
-            return self.listings(node, entries), is_last
+            return listings(node, self._node, entries), is_last
 
         return map(step, self._slices())
 
