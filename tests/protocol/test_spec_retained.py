@@ -1,5 +1,7 @@
 """Section 9 of docs/protocol.md: retained messages."""
 
+from functools import partial
+
 from tests.protocol.wire_of_nodes import Wire
 
 from hansa.protocol.custody import Remembered
@@ -158,12 +160,16 @@ def test_9_4_what_was_stored_before_is_found_and_oldest():
     assert values(wire, 2) == {"a": Value(OLDEST + 1, ONE, digest(b"y"))}
 
 
+def is_of(kind: type, _from: int, _to: int, frame: object) -> bool:
+    return isinstance(frame, kind)
+
+
 def test_9_3_a_lost_letter_is_made_up_for():
     """9.3 An offer is repeated some times."""
     for kind in (Ask, Listing, Values):  # a listing tells as much as `Holdings`
         wire = settled("1-2")
         wire.store(1, Published("a", b"x", 1, retain=True))
-        wire.is_lost = lambda _from, _to, frame, kind=kind: isinstance(frame, kind)
+        wire.is_lost = partial(is_of, kind)
         wire.want(2, "a")
         wire.run(3.0)
         assert wire.held(2) == {}

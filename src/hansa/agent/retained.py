@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from itertools import islice
 from typing import Protocol
@@ -25,6 +25,9 @@ POLL_S = 0.05
 
 ASKED_MAX = 10_000
 """Questions of other nodes that may wait; who asks more does so again when it is in reach."""
+
+RETRY_S = 5.0
+"""Seconds until the broker is visited again after a visit that led to nothing."""
 
 SURVEYED_MAX = 1_000
 """Filters that are looked at in one visit to the broker."""
@@ -94,13 +97,16 @@ class RetainedValues:
         sure: SurePort,
         broker: BrokerPort,
         connecting: Connecting | None,
+        problem: Callable[[str], None],
     ) -> None:
-        """`connecting` makes the client that reads; without one nothing is read."""
+        """`connecting` makes the client that reads; without one nothing is read. `problem` is told
+        what the broker does not let it see, and an empty text when it does."""
         self._state = state
         self._driver = driver
         self._sure = sure
         self._broker = broker
         self._connecting = connecting
+        self._problem = problem
         self._unsurveyed: dict[str, None] = {}
         self._asked: deque[ReadStored] = deque()
         self._saving: asyncio.Task[None] | None = None
@@ -125,6 +131,13 @@ class RetainedValues:
                     self._asked.append(order)
                 self._read_soon()
 
+    def look_again(self) -> None:
+        """The broker has forgotten its sessions, and maybe what it held: see what is left."""
+        values = self._driver.node.custody.retained.values
+        topics = [topic for topic, value in values.items() if value.digest]
+        if topics:
+            self.perform(Survey(tuple(topics)))
+
     def _read_soon(self) -> None:
         if self._connecting is not None and self._reading is None:
             self._reading = tasks.start(self._read_all(self._connecting))
@@ -145,29 +158,42 @@ class RetainedValues:
         self._saving = None
 
     async def _read_all(self, connecting: Connecting) -> None:
-        while self._unsurveyed or self._asked:
-            await asyncio.sleep(POLL_S)  # what comes together is read together
-            while self._broker.connection.problem or not self._sure.is_idle:
-                await asyncio.sleep(POLL_S)
-            if self._asked:
-                await self._read(self._asked.popleft(), connecting)
-            else:
-                filters = tuple(islice(self._unsurveyed, SURVEYED_MAX))
-                for name in filters:
-                    del self._unsurveyed[name]
-                await self._survey(filters, connecting)
-        self._reading = None
+        try:
+            while self._unsurveyed or self._asked:
+                await asyncio.sleep(POLL_S)  # what comes together is read together
+                while self._broker.connection.problem or not self._sure.is_idle:
+                    await asyncio.sleep(POLL_S)
+                if self._asked:
+                    is_done = await self._read(self._asked[0], connecting)
+                else:
+                    is_done = await self._survey(connecting)
+                if not is_done:
+                    self._problem("the broker does not tell in time what it has stored")
+                    await asyncio.sleep(RETRY_S)
+        finally:
+            self._reading = None
 
-    async def _survey(self, filters: tuple[str, ...], connecting: Connecting) -> None:
+    async def _survey(self, connecting: Connecting) -> bool:
+        filters = tuple(islice(self._unsurveyed, SURVEYED_MAX))
+        for name in filters:  # before the visit: who asks meanwhile wants another one
+            del self._unsurveyed[name]
         digests: dict[str, bytes] = {}
 
         def note(found: packets.Publish) -> None:
             digests[found.topic] = digest(found.payload)
 
-        if await read_stored(connecting, filters, note):
-            self._driver.feed(Surveyed(filters, tuple(digests.items())))
+        answered = await read_stored(connecting, filters, note)
+        if answered is None:
+            self._unsurveyed.update(dict.fromkeys(filters))
+            return False
+        refused = [name for name in filters if name not in answered]
+        text = f"the broker refuses to show what it has stored for {refused[0]}" if refused else ""
+        self._problem(text)
+        # Nothing is known of what it refuses, not even that there is none.
+        self._driver.feed(Surveyed(answered, tuple(digests.items())))
+        return True
 
-    async def _read(self, order: ReadStored, connecting: Connecting) -> None:
+    async def _read(self, order: ReadStored, connecting: Connecting) -> bool:
         values: dict[str, Published] = {}
 
         def keep(found: packets.Publish) -> None:
@@ -175,5 +201,8 @@ class RetainedValues:
                 found.topic, found.payload, found.qos, True, found.properties
             )
 
-        await read_stored(connecting, order.topics, keep)
+        if await read_stored(connecting, order.topics, keep) is None:
+            return False
+        self._asked.popleft()
         self._driver.feed(StoredRead(order.to, tuple(values.values())))
+        return True

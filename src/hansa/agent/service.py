@@ -101,7 +101,8 @@ class Agent:
         self._safekeeping.attach(self.driver, self.client)
         self._books.attach(self.client, self._safekeeping)
         reader = self._reading if isinstance(self.client, BrokerClient) else None
-        self._retained = RetainedValues(state, self.driver, self._safekeeping, self.client, reader)
+        parts = (self.driver, self._safekeeping, self.client, reader)
+        self._retained = RetainedValues(state, *parts, self._alarms.named("retained"))
         self.driver.stored = self._retained
         self.watcher = Watcher(
             observer,
@@ -111,7 +112,9 @@ class Agent:
             histories=choose_histories(settings.broker),
             is_private=self._is_of_links,
         )
-        if not isinstance(self.client, BrokerClient):
+        if isinstance(self.client, BrokerClient):
+            self.client.forgotten = self._retained.look_again
+        else:
             self.client.learned = self.watcher.learned
         self._guidance = Guidance(
             settings, state, self.identity, self.driver, self.exchange, self._connecting("probe")

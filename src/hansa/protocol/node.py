@@ -76,8 +76,7 @@ class Node:
         past = past or Remembered(epoch=identity.incarnation)  # a journal for each life
         remote, nodes = self.remote, self._overlay.database.nodes
         self.table = Table(self._local.wanted, settings.plans_max, self._strategy.take_entries)
-        wants = self._local.wants_plainly
-        self.custody = Custody(self.id, settings, wants, remote.receivers, past)
+        self.custody = Custody(self.id, settings, self._local.wants_plainly, remote.receivers, past)
         has_share, graph = self._local.filters.__contains__, self._overlay.graph
         turns = Turns(remote.audience, has_share, lambda: graph.reachable)
         self.plane = Plane(self.id, settings, self.table, self.custody, turns, nodes)

@@ -57,10 +57,28 @@ def test_a_deleted_value_is_gone_everywhere(line):
     for each in subscribers:
         each.read_until(2)
     line.at("three hops").publish_as(kept("gone/a", b""))
+    everywhere = (0, NEAR, FAR)  # where it was published, too, though nobody there wants it
     eventually(
-        lambda: [stored(line, n, "gone/#") for n in (NEAR, FAR)] == [{"gone/b": b"2"}] * 2,
+        lambda: [stored(line, n, "gone/#") for n in everywhere] == [{"gone/b": b"2"}] * 3,
         "gone/a gone",
     )
+    for each in subscribers:
+        each.unsubscribe("gone/#")
+    eventually(lambda: not _wanted(line, FAR), "withdrawn")
+    back = line.at("three hops").subscribe_surely("gone/#")
+    back.read_until(1)
+    assert [(each.topic, each.payload) for each in back.received] == [("gone/b", b"2")]
+
+
+def test_a_broker_that_lost_what_it_held_gets_it_again(line):
+    line.at("same").publish_as(kept("lost/a", b"1"))
+    line.at("three hops").subscribe_surely("lost/#").read_until(1)
+    broker = line.nodes[FAR].broker
+    line.run(broker.stop())
+    line.run(broker.start())
+    late = line.at("three hops").subscribe_surely("lost/#")
+    assert late.read_until(1) == [b"1"]
+    eventually(lambda: stored(line, FAR, "lost/#") == {"lost/a": b"1"}, "held again")
 
 
 def test_values_leave_with_the_last_who_wants_them(line):

@@ -68,6 +68,8 @@ class BrokerClient:
         self.connection = connection(self._told)
         self._staying = tuple(staying)
         self.subscriptions = Subscriptions(self._staying)
+        self.forgotten: Callable[[], None] | None = None
+        """Is told that the broker has no session of before."""
         self.counters: Counter[str] = Counter()
         self.sends_each = True
         """Whether a broker of 3.1.1 sends a copy for each subscription that matches."""
@@ -292,6 +294,8 @@ class BrokerClient:
         self._send_requests()
         if self._withheld:
             self.publish(())
+        if self.forgotten and not effect.session_present:
+            self.forgotten()
 
     def _recall_session(self, present: bool) -> bool:
         """Know the subscriptions that the broker still has; return whether there should be any."""

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 from hansa.agent.brokers.connection import Connection
 from hansa.mqtt import effects, inputs, packets
-from hansa.mqtt.vocabulary import Version
+from hansa.mqtt.vocabulary import REFUSED, Version
 
 READ_TIMEOUT_S = 30.0
 FILTERS_MAX = 200
@@ -36,6 +36,7 @@ class _Reader:
         self.done = asyncio.Event()
         self._filters = filters
         self._found = found
+        self.refused: set[str] = set()
         self._open: set[int] = set()  # packets of QoS 2 that are not released yet
         self._is_quiet = True
         self._is_old = False
@@ -50,7 +51,9 @@ class _Reader:
                 self._take(batch)
             case effects.Answered(batch):
                 self._release([step for step in batch if isinstance(step, packets.PubRel)])
-            case effects.Subscribed():
+            case effects.Subscribed(subscriptions=asked, reasons=reasons):
+                answers = zip(asked, reasons, strict=True)
+                self.refused |= {wish.topic_filter for wish, code in answers if code >= REFUSED}
                 self._fence()
             case effects.Unsubscribed():
                 self._next()
@@ -98,16 +101,18 @@ class _Reader:
             self.done.set()
 
 
-async def read_stored(connecting: Connecting, filters: Sequence[str], found: Found) -> bool:
+async def read_stored(
+    connecting: Connecting, filters: Sequence[str], found: Found
+) -> tuple[str, ...] | None:
     """Hand every value that the broker holds for these filters to `found`, some of them more than
-    once if filters overlap; return whether that is all of it."""
+    once if filters overlap; return the filters of which that is all, None if it took too long."""
     reader = _Reader(connecting, filters, found)
     reader.connection.keep()
     try:
         async with asyncio.timeout(READ_TIMEOUT_S):
             await reader.done.wait()
     except TimeoutError:
-        return False
+        return None
     finally:
         await reader.connection.stop()
-    return True
+    return tuple(name for name in filters if name not in reader.refused)
