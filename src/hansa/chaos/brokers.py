@@ -156,7 +156,15 @@ class Brokers:
         return int(counters.get("broker_session_lost", 0))
 
     async def _status(self, place: int) -> dict[str, object]:
-        return await asyncio.to_thread(self._federation.nodes[place].status)
+        """Ask an agent, which may just have been started."""
+        deadline = asyncio.get_running_loop().time() + TOLD_TIMEOUT_S
+        while True:
+            try:
+                return await asyncio.to_thread(self._federation.nodes[place].status)
+            except OSError as error:
+                if asyncio.get_running_loop().time() > deadline:
+                    raise UsageError(f"agent {place} does not answer: {error}") from error
+                await asyncio.sleep(POLL_S)
 
     # ------------------------------------------------------------ manners
 
