@@ -156,6 +156,16 @@ def test_a_large_publication_is_given_a_second_more_for_every_megabyte():
     assert made.fire(MEGABYTES) == [Owed(OTHER, ME, 1, 1)]
 
 
+def test_what_follows_a_large_publication_that_has_arrived_is_missed_as_soon_as_ever():
+    made, _ = large_one()
+    for number in (2, 3):
+        made.capture(Published("t", b"", qos=1), (OTHER,))
+        made.keep(1, number, now=0.5)
+    assert made.fire(1.0) == []
+    made.take(receipt(1), 1, now=1.0)
+    assert made.fire(2.0) == [Owed(OTHER, ME, 1, 3)]
+
+
 def test_a_large_answer_is_not_given_again_while_it_is_on_its_way():
     made, recalled = large_one()
     asked = receipt(0, want=100)

@@ -42,6 +42,7 @@ class Debt:
         "oldest",
         "patience",
         "quiet_until",
+        "quiet_upto",
         "recalling",
         "remind_at",
         "safe",
@@ -58,7 +59,9 @@ class Debt:
         self.patience = patience
         self.remind_at: float | None = None
         self.quiet_until = 0.0
-        """Until then a large publication may be on its way."""
+        """Until then a large publication may be on its way …"""
+        self.quiet_upto = 0
+        """… with this position."""
         self.recalling = False
         self.answered = 0
         self.answered_until = 0.0
@@ -149,7 +152,8 @@ class Outbox:
                 if (debt := self.debts.get(receiver)) is not None:
                     debt.safe = publication.number
                     due = now + len(publication.payload) / BYTES_PER_S
-                    debt.quiet_until = max(debt.quiet_until, due)
+                    if due >= debt.quiet_until:
+                        debt.quiet_until, debt.quiet_upto = due, publication.number
                     self._arm(receiver, now + self._settings.repair_patience)
         if epoch == self._epoch:
             self._safe = max(self._safe, seq)
@@ -172,6 +176,8 @@ class Outbox:
             debt.acknowledged = receipt.seq
             debt.oldest = receipt.seq + 1
             debt.patience = self._settings.repair_patience
+            if receipt.seq >= debt.quiet_upto:
+                debt.quiet_until = 0.0
         self._disarm(receipt.node)
         if debt.acknowledged < debt.safe:
             self._arm(receipt.node, now + debt.patience)

@@ -97,6 +97,13 @@ def test_more_than_there_is_room_for_is_refused_and_answers_come_last():
     assert drained(bulk) == [LARGE, LARGE, answer]
 
 
+def test_there_is_room_for_small_ones_behind_a_large_one():
+    small = publication(ONE, "large")
+    bulk = Bulk(len(small))
+    assert bulk.sift([LARGE, LARGE, small, small, small]) == ([], 2)
+    assert drained(bulk) == [LARGE, small, small]
+
+
 def total(count: int) -> bytes:
     return count.to_bytes(TOTAL_BYTES, "big")
 

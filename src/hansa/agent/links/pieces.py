@@ -23,12 +23,13 @@ class Bulk:
     """What waits to leave piece by piece."""
 
     def __init__(self, bytes_max: int) -> None:
-        """Let so many bytes of publications wait, and one more publication; with answers, which
-        were asked for, twice as many."""
+        """Let so many bytes of large publications wait, and one more; as many of small ones behind
+        them; and of answers, which were asked for, twice as many."""
         self._room = {PUBLICATION: bytes_max, ANSWER: 2 * bytes_max}
         self._queue: deque[bytes | bytearray] = deque()
         self._strands: Counter[bytes] = Counter()
         self._sent = 0  # bytes of the first one
+        self._small = 0  # bytes of small ones
         self.bytes = 0
         """Bytes that wait."""
 
@@ -44,13 +45,17 @@ class Bulk:
         for frame in frames:
             if not self._has_to_wait(frame):
                 direct.append(frame)
-            elif self.bytes > self._room[frame[0]]:
+            elif self._waiting_like(frame) > self._room[frame[0]]:
                 refused += 1
             else:
                 self._queue.append(frame)
                 self._strands[strand(frame)] += 1
                 self.bytes += len(frame)
+                self._small += len(frame) if len(frame) <= PIECE_BYTES else 0
         return direct, refused
+
+    def _waiting_like(self, frame: bytes | bytearray) -> int:
+        return self._small if len(frame) <= PIECE_BYTES else self.bytes - self._small
 
     def _has_to_wait(self, frame: bytes | bytearray) -> bool:
         return frame[0] in self._room and (
@@ -62,6 +67,7 @@ class Bulk:
         whether their frame is whole with them."""
         frame = self._queue[0]
         if len(frame) <= PIECE_BYTES:
+            self._small -= len(frame)
             self._pass()
             return bytes(frame), False, True
         total = b"" if self._sent else len(frame).to_bytes(TOTAL_BYTES, "big")
