@@ -1,6 +1,6 @@
 """A status as Prometheus reads it."""
 
-from hansa.agent.metrics import as_metrics
+from hansa.agent.metrics import as_metrics, fed_as_metrics
 
 STATUS = {
     "broker": {"connected": True},
@@ -50,4 +50,26 @@ def test_all_lines():
         'hansa_link_outstanding_bytes{neighbour="8"} 0',
         "# TYPE hansa_link_rtt_seconds gauge",
         'hansa_link_rtt_seconds{neighbour="7"} 0.002',
+    ]
+
+
+def test_all_lines_of_a_node_of_mqtt_fed():
+    status = {
+        "brokers": {"own": "", "2": "", "3": "Connection refused"},
+        "topics": {"t": {}},
+        "left_out": ["federated/#"],
+        "counters": {"delivered": 4},
+    }
+    assert fed_as_metrics(status).splitlines() == [
+        "# TYPE hansa_broker_connected gauge",
+        "hansa_broker_connected 1",
+        "# TYPE hansa_neighbour_broker_connected gauge",
+        'hansa_neighbour_broker_connected{neighbour="2"} 1',
+        'hansa_neighbour_broker_connected{neighbour="3"} 0',
+        "# TYPE hansa_topics gauge",
+        "hansa_topics 1",
+        "# TYPE hansa_filters_left_out gauge",
+        "hansa_filters_left_out 1",
+        "# TYPE hansa_events_total counter",
+        'hansa_events_total{event="delivered"} 4',
     ]

@@ -2,10 +2,27 @@
 
 from collections.abc import Iterator, Mapping
 
+METRICS_KIND = "text/plain; version=0.0.4"
+
 
 def as_metrics(status: Mapping[str, object]) -> str:
     """Return the lines that Prometheus reads."""
     return "\n".join([*_lines(status), ""])
+
+
+def fed_as_metrics(status: Mapping[str, object]) -> str:
+    """Return the same of a node of `mqtt-fed`."""
+    brokers, topics, filters = status["brokers"], status["topics"], status["left_out"]
+    assert isinstance(brokers, dict) and isinstance(topics, dict) and isinstance(filters, list)
+    connected = {name: int(not problem) for name, problem in brokers.items()}
+    lines = (
+        *_one("hansa_broker_connected", "gauge", {}, connected.pop("own")),
+        *_many("hansa_neighbour_broker_connected", "gauge", "neighbour", connected),
+        *_one("hansa_topics", "gauge", {}, len(topics)),
+        *_one("hansa_filters_left_out", "gauge", {}, len(filters)),
+        *_many("hansa_events_total", "counter", "event", status["counters"]),
+    )
+    return "\n".join([*lines, ""])
 
 
 def _lines(status: Mapping[str, object]) -> Iterator[str]:

@@ -30,7 +30,7 @@ from hansa.agent.custody.safekeeping import Safekeeping
 from hansa.agent.driver import Driver
 from hansa.agent.links.exchange import Exchange, listening_at
 from hansa.agent.links.link import Address
-from hansa.agent.metrics import as_metrics
+from hansa.agent.metrics import METRICS_KIND, as_metrics
 from hansa.agent.reasons import explain
 from hansa.agent.records.bookkeeping import Bookkeeping
 from hansa.agent.records.pages import LogPages
@@ -333,7 +333,7 @@ class Agent:
             "/status": lambda: as_json(self.status()),
             "/healthz": lambda: as_json({"ok": True}),
             "/readyz": self._ready,
-            "/metrics": lambda: Answer(as_metrics(self.status()), kind="text/plain; version=0.0.4"),
+            "/metrics": lambda: Answer(as_metrics(self.status()), kind=METRICS_KIND),
         }
 
     def _logs(self) -> LogPages:

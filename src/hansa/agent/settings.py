@@ -19,7 +19,7 @@ from hansa.agent.brokers.connection import BrokerAddress
 from hansa.agent.custody.settings import DeliverySettings
 from hansa.agent.links.mqtt import Access
 from hansa.agent.links.settings import BROKER_PORT, PORT_MAX, LinkSettings, check_link
-from hansa.agent.mqttfed.settings import MqttFedSettings, check_mqtt_fed
+from hansa.agent.mqttfed.settings import NO_ID, MqttFedSettings, check_mqtt_fed
 from hansa.agent.records.settings import Sample, TelemetrySettings
 from hansa.agent.topology.settings import PAPER_VARIABLES, TopologySettings, check_topology
 from hansa.errors import InvalidTopic, UsageError
@@ -166,6 +166,8 @@ def _check(settings: AgentSettings) -> None:
     for name in ("capacity", "capacity_per_gib", "capacity_per_core"):
         if getattr(settings, name) < 0:
             raise UsageError(f"{name} must not be below 0, not {getattr(settings, name)}")
+    if not math.isfinite(settings.total_capacity):
+        raise UsageError("capacity, with what this machine adds to it, is too large to compare")
     _check_record(settings.record)
     _check_broker(settings.broker)
     for place, port, least in (
@@ -185,6 +187,13 @@ def _check_mode(settings: AgentSettings) -> None:
         raise UsageError(f"mode must be one of {', '.join(MODES)}, not {settings.mode!r}")
     if settings.mode == "mqtt-fed" and settings.broker.observer == "embedded":
         raise UsageError('mode = "mqtt-fed" needs a broker with MQTT 5, which embedded is not')
+    if settings.mode == "mqtt-fed" and settings.mqtt_fed.id == NO_ID:
+        raise UsageError('mode = "mqtt-fed" needs [mqtt_fed] id, a number that no other node has')
+    if settings.link.transport == "mqtt" and settings.broker.observer == "embedded":
+        raise UsageError(
+            '[link] transport = "mqtt" needs a broker that carries links, which embedded does not:'
+            " use tcp or udp"
+        )
     if settings.topology.announcements and settings.broker.observer == "embedded":
         raise UsageError(
             "[topology] announcements need a broker that the manager reaches: embedded is none"

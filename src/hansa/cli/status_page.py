@@ -138,7 +138,10 @@ def _read(url: str) -> Page:
     try:
         with _OPENER.open(f"{url}/status", timeout=ANSWER_TIMEOUT_S) as answer:
             body = answer.read(PAGE_BYTES_MAX).decode()
-        return Page(url, body, msgspec.convert(json.loads(body), Status, strict=False))
+        told = json.loads(body)
+        if isinstance(told, dict) and told.get("mode") == "mqtt-fed":
+            return Page(url, problem=f'mode = "mqtt-fed": no tables for it, see {url}/status')
+        return Page(url, body, msgspec.convert(told, Status, strict=False))
     except (ValueError, msgspec.ValidationError, HTTPException):
         return Page(url, problem="this is not the status page of an agent")
     except urllib.error.HTTPError as error:

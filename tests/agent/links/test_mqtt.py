@@ -244,6 +244,23 @@ def test_more_links_than_the_bound_are_turned_away(run, monkeypatch):
     assert len(run(work).server.ear.opened) == 1
 
 
+def test_whoever_cannot_take_links_at_its_broker_says_why(run):
+    async def work(stage: Stage) -> None:
+        nowhere = Side(free_port(), "s")
+        await nowhere.listen()
+        await until(lambda: nowhere.failures, "told")
+        await nowhere.stop()
+        assert nowhere.failures[0] == "no links are taken at our broker: Connection refused"
+        refused = len(nowhere.failures)
+        await stage.join()
+        await stage.broker.stop()
+        await until(lambda: stage.server.failures, "told of the loss, too")
+        assert len(nowhere.failures) == refused  # what has stopped says nothing more
+
+    said = run(work).server.failures[0]
+    assert said.startswith("no links are taken at our broker: ")
+
+
 def test_a_broker_that_refuses_the_subscription_is_named(run, tmp_path):
     async def work(stage: Stage) -> None:
         port = stage.broker.port

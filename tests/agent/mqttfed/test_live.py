@@ -13,6 +13,8 @@ from tests.agent.mqttfed.peer import Peer
 from tests.agent.process import Process, Scene
 from tests.agent.sure import SureClient
 
+from hansa.cli.main import main
+
 INTERVAL = 1.0
 
 
@@ -153,6 +155,7 @@ def test_with_an_observer_clients_need_no_beacons_and_wildcards_are_told(fed):
     eventually(lambda: world.topic().get("core") == 1, "wanted without a beacon")
     world.agent.says("filter left out filter='federated/+' reason='mqtt-fed has no wildcards'")
     assert [*world.status()["topics"]] == ["t"]
+    assert world.status()["left_out"] == ["federated/+"]
     eventually(lambda: world.peers[2].core_of("t") == 1, "announced")
     world.client(2).publish_surely(2, "federated/t", b"x")
     subscriber.read_until(1)
@@ -181,7 +184,7 @@ def test_a_restarted_agent_is_not_taken_for_its_earlier_life(fed, scene):
     assert_arrives_once(two, [one])  # numbers that start at 0 again would be cut as duplicates
 
 
-def test_a_neighbour_that_is_away_is_told_and_costs_nothing(scene):
+def test_a_neighbour_that_is_away_is_told_and_costs_nothing(scene, capsys):
     agent = scene.agent(
         mode="mqtt-fed",
         mqtt_fed_id=1,
@@ -192,6 +195,9 @@ def test_a_neighbour_that_is_away_is_told_and_costs_nothing(scene):
     )
     agent.says("broker lost, still trying address=127.0.0.1:1 reason='Connection refused'")
     agent.says("core changed topic='t' core=1")
+    assert 'hansa_neighbour_broker_connected{neighbour="2"} 0' in agent.page("/metrics")[1]
+    assert main(["status", f"127.0.0.1:{agent.admin_port}"]) == 2
+    assert 'mode = "mqtt-fed": no tables for it, see http://' in capsys.readouterr().err
     agent.process.terminate()
     assert agent.wait() == 0
     assert "Traceback" not in agent.log

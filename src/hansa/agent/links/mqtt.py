@@ -265,6 +265,8 @@ class _Porter:
             case effects.ConnectRefused() | effects.Disconnected() | effects.ProtocolViolation():
                 for stream in list(self._streams.values()):
                     stream.lose(f"our broker: {effect.text}")
+                if self._accepting:
+                    self._tell(f"no links are taken at our broker: {effect.text}")
             case effects.NotSent(reason=reason):
                 self._tell(f"the broker does not take what a link sends: {reason}")
             case _:

@@ -23,6 +23,7 @@ from hansa.agent.brokers.watcher import Watcher
 from hansa.agent.chronicle import Chronicle
 from hansa.agent.links.link import Address
 from hansa.agent.links.mqtt import Access
+from hansa.agent.metrics import METRICS_KIND, fed_as_metrics
 from hansa.agent.mqttfed.exact import ExactClient
 from hansa.agent.mqttfed.settings import parse_neighbours
 from hansa.agent.mqttfed.wishes import Wishes
@@ -38,8 +39,6 @@ from hansa.mqttfed.settings import FedSettings
 from hansa.protocol import events
 
 log = logging.getLogger("hansa.agent")
-
-WILDCARDS = "filters with wildcards, which mqtt-fed cannot carry"
 
 
 class FedAgent:
@@ -167,7 +166,6 @@ class FedAgent:
 
     def _note_interest(self, event: events.InterestChanged) -> None:
         added, removed = self._wishes.change(event.added, event.removed)
-        self._counters[WILDCARDS] = self._wishes.wildcards
         self._feed(InterestChanged(added, removed))
 
     def _note_broker(self, address: Address, problem: str) -> None:
@@ -181,6 +179,7 @@ class FedAgent:
             "/status": lambda: as_json(self.status()),
             "/healthz": lambda: as_json({"ok": True}),
             "/readyz": self._ready,
+            "/metrics": lambda: Answer(fed_as_metrics(self.status()), kind=METRICS_KIND),
         }
 
     def _ready(self) -> Answer:
@@ -197,5 +196,6 @@ class FedAgent:
             "node": self._settings.mqtt_fed.id,
             "brokers": {name: client.problem for name, client in clients.items()},
             "topics": {topic: asdict(view) for topic, view in self._node.view(self._now()).items()},
+            "left_out": sorted(self._wishes.left_out),
             "counters": dict(counters),
         }

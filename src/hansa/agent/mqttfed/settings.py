@@ -7,6 +7,7 @@ from hansa.agent.links.settings import BROKER_PORT, parse_address
 from hansa.errors import UsageError
 from hansa.mqttfed.messages import ID_MAX
 
+NO_ID = -1
 REDUNDANCY_MAX = 16
 
 
@@ -14,8 +15,8 @@ REDUNDANCY_MAX = 16
 class MqttFedSettings:
     """A node among those of mqtt-fed; beacon_interval is that of [broker]."""
 
-    id: int = 0
-    """This node's, unlike all others'; the smaller one of two cores wins."""
+    id: int = NO_ID
+    """This node's, unlike all others'; the smaller one of two cores wins. Must be given."""
     neighbours: tuple[str, ...] = ()
     """Brokers to publish at, as id@host:port; their federators must name us too. How to be let in
     is said in [link.mqtt]."""
@@ -27,7 +28,7 @@ class MqttFedSettings:
 
 def check_mqtt_fed(given: MqttFedSettings) -> None:
     """Refuse what cannot work, naming the setting and what to change."""
-    if not 0 <= given.id <= ID_MAX:
+    if given.id != NO_ID and not 0 <= given.id <= ID_MAX:
         raise UsageError(f"[mqtt_fed] id must be from 0 to {ID_MAX}, not {given.id}")
     if not 1 <= given.redundancy <= REDUNDANCY_MAX:
         raise UsageError(
