@@ -71,9 +71,10 @@ class Run:
     cpu_mean: float
     """Percent of a core, all brokers and agents together."""
     cpu_peak: float
-    delay_ms: float
-    delay_p95_ms: float
-    last_s: float
+    delay_ms: float | None
+    """None, as the following, if nothing arrived."""
+    delay_p95_ms: float | None
+    last_s: float | None
     """From the first publication to the last arrival."""
     missing: int
 
@@ -106,11 +107,15 @@ def _show(shape: str, strategy: str, locality: str, count: int, found: Run) -> N
         paper = f"   (paper: {PAPER_KB[strategy][locality]:,} kB)"
     elif theirs := PAPER_LAST_S.get((count, shape, locality)):
         paper = f"   (paper: {theirs[list(STRATEGIES).index(strategy)]} s)"
+    arrivals = "nothing arrived"
+    if found.last_s is not None:
+        arrivals = (
+            f"{found.delay_ms:6.1f} ms (95 %: {found.delay_p95_ms:.1f}), last {found.last_s:5.2f} s"
+        )
     say(
         f"{shape}, {strategy}, {locality}, {count:,}",
         f"{found.link_kb:7,.0f} kB on links, {found.broker_kb:7,.0f} kB by brokers, CPU"
-        f" {found.cpu_mean:3.0f} % (peak {found.cpu_peak:3.0f}), {found.delay_ms:6.1f} ms"
-        f" (95 %: {found.delay_p95_ms:.1f}), last {found.last_s:5.2f} s,"
+        f" {found.cpu_mean:3.0f} % (peak {found.cpu_peak:3.0f}), {arrivals},"
         f" missing {found.missing}{paper}",
     )
 
@@ -179,9 +184,9 @@ def _sum_up(
         broker_kb=round(sent[1] / 1_000, 1),
         cpu_mean=round(statistics.mean(cpu), 1),
         cpu_peak=round(max(cpu), 1),
-        delay_ms=round(statistics.mean(delays), 2),
-        delay_p95_ms=round(delays[int(0.95 * len(delays))], 2),
-        last_s=round(max(e.at for e in arrived) - min(published.values()), 3),
+        delay_ms=round(statistics.mean(delays), 2) if delays else None,
+        delay_p95_ms=round(delays[int(0.95 * len(delays))], 2) if delays else None,
+        last_s=round(max(e.at for e in arrived) - min(published.values()), 3) if arrived else None,
         missing=expected - len(arrived),
     )
 

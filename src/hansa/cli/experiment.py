@@ -45,7 +45,7 @@ def run(given: Sequence[str]) -> int:
         _prepare(args.plots)
     measured = list(_measure(args, chosen))
     if args.plots is not None:
-        _draw(measured, args.plots)
+        _draw(measured, {trial.name for trial in chosen if trial.faulty}, args.plots)
     if args.json:
         print(json.dumps([asdict(each) for each in measured], indent=2))
     else:
@@ -165,14 +165,15 @@ def _prepare(directory: Path) -> None:
         raise UsageError(f"--plots {directory}: {error.strerror}") from error
 
 
-def _draw(measured: "list[Measured]", directory: Path) -> None:
+def _draw(measured: "list[Measured]", faulty: set[str], directory: Path) -> None:
+    """Draw what there is; losses only of trials with faults, for all strategies of those."""
     from hansa.cli.bars import draw
 
     for name, title in PLOTS.items():
         panels: dict[str, dict[str, float]] = {}
         for each in measured:
             value = getattr(each, name)
-            if value is not None and (name != "lost" or each.recovered_s is not None):
+            if value is not None and (name != "lost" or each.trial in faulty):
                 panels.setdefault(each.trial, {})[each.strategy] = value
         panels = {trial: bars for trial, bars in panels.items() if any(bars.values())}
         if panels:
