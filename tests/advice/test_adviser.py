@@ -6,7 +6,7 @@ import pytest
 from tests.advice.federations import federation, with_protocol
 
 from hansa.advice.adviser import advise
-from hansa.advice.proposals import Proposal, applied, proposals
+from hansa.advice.proposals import BY, ORDER, Proposal, applied, proposals
 from hansa.advice.reckoning import Cost
 from hansa.advice.replay import replay
 
@@ -91,6 +91,8 @@ def test_it_can_be_read_by_programs_and_people():
     advice = next(advise(MISSING_LINK, 4, 1))
     values = advice.as_json()
     assert (values["kind"], values["subject"]) == ("add link", ["n00", "n07"])
+    assert values["by"] == "manager"
+    assert set(BY) == set(ORDER)
     assert values["text"] == "link n00 with n07"
     assert values["predicted"]["after"]["copies"] == 1
     texts = {p.kind: p.text for case in (GOOD, MANY_FILTERS) for p in proposals(case, 4)}

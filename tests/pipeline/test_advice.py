@@ -1,16 +1,25 @@
 """`hansa advise`: a federation is read from tables as it was recorded, and spoken about."""
 
 import json
+from dataclasses import dataclass
 
 import pytest
+from tests.advice.test_adviser import BAD_CORE, GOOD, MISSING_LINK
+from tests.pipeline.recordings import Recording
 
 from hansa.advice.adviser import advise
 from hansa.advice.loading import USED, load, on_executors
-from hansa.advice.proposals import Proposal
+from hansa.advice.proposals import Proposal, applied
+from hansa.advice.replay import options_of
 from hansa.cli.main import main
 from hansa.errors import UsageError
 from hansa.pipeline.lake import Lake
 from hansa.protocol.settings import ProtocolSettings
+from hansa.simulator.run import simulate
+
+pytest.importorskip("pyspark", reason="Spark is not installed: `./run test` installs it")
+
+from pyspark.sql import functions as F
 
 
 @pytest.fixture(scope="module")
@@ -69,3 +78,67 @@ def test_the_line_gets_advice_and_the_ring_gets_none(recording, capsys):
     assert capsys.readouterr().out.startswith("nothing to advise")
     assert main([*given, recording.runs["ring"], "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == {"advice": []}
+
+
+@dataclass(frozen=True)
+class Tried:
+    """What gold says of a run: milliseconds per delivery, bytes on links per publication."""
+
+    delay_ms: float
+    bytes: float
+
+    @classmethod
+    def of(cls, tables, run, publications):
+        delays = tables["delay"].where(F.col("run") == run).collect()
+        links = tables["link_bytes"].where(
+            (F.col("run") == run) & (F.col("frame") == "publication")
+        )
+        total = sum(row.delay_ms_mean * row.measured for row in delays)
+        sizes = sum(row.bytes for row in links.collect())
+        return cls(total / sum(row.measured for row in delays), sizes / publications)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_advice_on_three_recordings_is_right_and_taking_it_does_what_was_predicted(spark, tmp_path):
+    """From what was recorded to tables to advice; taken, recorded again, and back to tables."""
+    from hansa.pipeline import job
+
+    made = Recording(tmp_path)
+    given = {
+        "missing link": (MISSING_LINK, 4, ("add link", (0, 7))),
+        "bad core": (BAD_CORE, 2, ("move core", (4,))),
+        "good": (GOOD, 4, None),
+    }
+
+    def recorded(name, federation):
+        log = made.source / name
+        simulate(options_of(federation), telemetry=log)
+        return made.take(name, log)
+
+    def tables():
+        lake = Lake.made(made.lake)
+        job.run_once(spark, lake, job.Job([str(made.source)]))
+        return job.views(spark, lake)
+
+    runs = {name: recorded(name, federation) for name, (federation, _, _) in given.items()}
+    before, taken = tables(), {}
+    for name, (federation, degree, right) in given.items():
+        found = load(before, runs[name], federation.protocol)
+        first = next(advise(found, degree, 1, on_executors(spark.sparkContext)), None)
+        if right is None:
+            assert first is None
+            continue
+        assert first is not None
+        kind, places = right
+        assert first.proposal.kind == kind
+        assert first.proposal.subject[-len(places) :] == tuple(found.nodes[n] for n in places)
+        taken[name] = (first, recorded(f"{name} taken", applied(found, first.proposal)))
+    after = tables()
+    for name, (first, run) in taken.items():
+        count = len(given[name][0].sample)
+        old, new = Tried.of(before, runs[name], count), Tried.of(after, run, count)
+        for measure in ("delay_ms", "bytes"):
+            predicted = first.reckoned[0].change(first.reckoned[1], measure)
+            shown = getattr(new, measure) / getattr(old, measure) - 1
+            assert shown == pytest.approx(predicted, abs=0.15), (name, measure)

@@ -101,5 +101,5 @@ def test_every_table_says_its_grain_and_was_counted(recording):
     lake = Lake(recording.lake)
     for kept in lake.tables():
         assert kept.grain.startswith("One row per ")
-        files = lake.table(kept).glob("*.parquet")
+        files = lake.table(kept).rglob("*.parquet")
         assert sum(read_metadata(path).num_rows for path in files) == kept.rows

@@ -2,13 +2,16 @@
 
 import html
 import json
+import os
+import re
+import shutil
 import signal
 import subprocess
 import sys
 import time
 
 import pytest
-from tests.pipeline.recordings import captured, journal
+from tests.pipeline.recordings import captured, journal, many
 
 from hansa.cli.main import main
 from hansa.errors import TableBroken
@@ -99,7 +102,27 @@ def test_a_missing_lake_and_a_missing_source_are_one_sentence(recording, tmp_pat
     assert main(["pipeline", "run", "--lake", str(recording.lake), "/nowhere"]) == 2
     said = capsys.readouterr().err.splitlines()
     assert said[-1] == "hansa: there is no directory /nowhere to read from"
+    assert main(["pipeline", "run", "--lake", str(recording.lake), "http://127.0.0.1:1"]) == 2
+    (said,) = capsys.readouterr().err.splitlines()
+    assert said.startswith("hansa: cannot read http://127.0.0.1:1/logs")
     assert (recording.lake / "tables").resolve() == before
+
+
+@pytest.mark.long
+def test_a_half_written_segment_is_one_sentence_and_can_be_passed_over(recording, tmp_path, capsys):
+    lake, torn = tmp_path / "lake", tmp_path / "torn"
+    shutil.copytree(recording.lake, lake, symlinks=True)
+    before, messages = (lake / "tables").resolve(), messages_in(lake)
+    journal(torn, 9, many(1, 2_000))
+    (segment,) = torn.glob("*.log")
+    os.truncate(segment, segment.stat().st_size // 2)
+    run = ["pipeline", "run", "--lake", str(lake), str(recording.source), str(torn)]
+    assert main(run) == 2
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert re.fullmatch(rf"hansa: {segment} is damaged at offset \d+; the next .*", said)
+    assert ((lake / "tables").resolve(), messages_in(lake)) == (before, messages)
+    assert main([*run, "--allow-loss"]) == 0
+    assert messages < messages_in(lake) < messages + 2_000
 
 
 def test_the_report_is_one_page_that_loads_nothing_and_escapes_what_it_shows(

@@ -141,6 +141,19 @@ def test_a_heartbeat_that_comes_back_tells_the_round_trip():
     assert told.handled(Received(LINK, Heartbeat(1, 3, 1_000, 0))) == []
 
 
+def test_an_echo_may_cross_the_next_heartbeat():
+    """As it does where both ends send at the same moment."""
+    told = Told()
+    for number, at in ((3, 1_000_000), (4, 2_000_000)):
+        told.now = at
+        told.narrator.sent(LINK, Heartbeat(number, 0, 0, 0), 20)
+    told.taken()
+    told.now = 3_000_000
+    assert told.handled(Received(LINK, Heartbeat(1, 3, 500, 0))) == [
+        schema.RoundTrip(3_000_000, PEER, 1.5)
+    ]
+
+
 def test_parents_are_told_with_those_gained_and_lost():
     told = Told()
 

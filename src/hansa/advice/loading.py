@@ -1,6 +1,7 @@
 """Reads a recorded federation from the tables of a lake, on Spark."""
 
 from collections.abc import Callable, Iterable, Mapping
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from hansa.advice.recorded import LINK_MS, Flow, Publication, Recorded
@@ -62,12 +63,16 @@ def _run(runs: "DataFrame", run: str | None, protocol: ProtocolSettings) -> str:
 
 
 def _links(links: "DataFrame", named: Mapping[str, str]) -> dict[tuple[str, str], float]:
-    """Those that stood at the end, both ends having said so or not."""
-    return {
-        pair(named[row["a"]], named[row["b"]]): LINK_MS if row["rtt_ms"] is None else row["rtt_ms"]
+    """Those that stood at the end, both ends having said so or not. One that nobody has measured is
+    taken to be as long as the others are."""
+    found = [
+        (pair(named[row["a"]], named[row["b"]]), row["rtt_ms"])
         for row in links.where("ups > downs").orderBy("a", "b").collect()
         if row["a"] in named and row["b"] in named
-    }
+    ]
+    measured = [rtt for _, rtt in found if rtt is not None]
+    other = median(measured) if measured else LINK_MS
+    return {link: other if rtt is None else rtt for link, rtt in found}
 
 
 def _wants(memberships: "DataFrame", named: Mapping[str, str]) -> dict[str, frozenset[str]]:

@@ -27,6 +27,15 @@ FAR = 3
 Kind = Literal["add link", "drop link", "move core", "join filters", "move clients"]
 ORDER: tuple[Kind, ...] = ("add link", "drop link", "move core", "join filters", "move clients")
 """What is easier to do comes first: links are ours, clients are other people's."""
+BY: dict[Kind, str] = {
+    "add link": "manager",
+    "drop link": "manager",
+    "move core": "clients",
+    "join filters": "settings",
+    "move clients": "clients",
+}
+"""Who can do it: the topology manager, whoever writes agents' settings, or only the clients: no
+setting makes a node the core, the first to subscribe is it."""
 FELT = ("delay_ms", "bytes")
 """What users feel. All proposals are for less of it, but those to join filters."""
 
@@ -79,7 +88,8 @@ class Advice:
             for name, costs in (("predicted", self.reckoned), ("replayed", self.replayed))
         }
         what = self.proposal
-        return {"kind": what.kind, "subject": list(what.subject), "text": what.text, **pairs}
+        named = {"kind": what.kind, "by": BY[what.kind], "subject": list(what.subject)}
+        return {**named, "text": what.text, **pairs}
 
 
 def proposals(recorded: Recorded, degree_max: int) -> Iterator[Proposal]:

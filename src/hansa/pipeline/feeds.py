@@ -52,8 +52,9 @@ class Feed:
         """Return where a record begins, at or before `target` if that is after `start`."""
         if target >= end:
             return end
-        near = [place for place in self._marks(start, target) if self._begins(place)]
-        return near[-1] if near else self._searched(start, target, end)
+        nearest_first = reversed(self._marks(start, target))
+        near = next((place for place in nearest_first if self._begins(place)), None)
+        return near if near is not None else self._searched(start, target, end)
 
     def pieces(self, start: int, end: int, size: int) -> list[tuple[int, int]]:
         """Cut a range into pieces of about this many bytes, where that needs no reading."""

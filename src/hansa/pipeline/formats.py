@@ -11,6 +11,8 @@ next run, what is entered already is not entered again: the number of the last b
 import importlib
 import importlib.util
 import json
+import logging
+import warnings
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Literal, Protocol, get_args
@@ -85,55 +87,61 @@ class Delta:
 
     def append(self, table: str, root: Path, batch: int, files: list[Path]) -> None:
         """The number of the batch is the version of our transaction: an older one is known."""
-        delta = importlib.import_module("deltalake")
-        exists = delta.DeltaTable.is_deltatable(str(root))
-        known = delta.DeltaTable(str(root)).transaction_version(APPLICATION) if exists else None
-        if known is None or known < batch:
-            self._commit(root, files, "append", ["batch", "day"], batch)
+        tables = importlib.import_module("deltalake").DeltaTable
+        made = tables(str(root)) if tables.is_deltatable(str(root)) else None
+        known = made.transaction_version(APPLICATION) if made else None
+        if files and (known is None or known < batch):
+            self._commit(made, root, files, batch)
 
     def stage(self, root: Path) -> None:
         """A generation is new: so is its log."""
-        self._commit(root, files_under(root), "error", [], 0)
+        files = files_under(root)
+        if files:
+            self._commit(None, root, files, 0)
 
     def publish(self, kept: Kept, root: Path) -> None:
         """The log came with the directory."""
 
-    def _commit(
-        self, root: Path, files: list[Path], mode: str, partitions: list[str], version: int
-    ) -> None:
-        if not files:
-            return
+    def _commit(self, made: Any, root: Path, files: list[Path], version: int) -> None:
+        """Enter files into a log, which begins with them if there is none."""
         delta = importlib.import_module("deltalake")
         transaction = importlib.import_module("deltalake.transaction")
         pa = importlib.import_module("pyarrow")
-        schema = _footer(files[0]).schema.to_arrow_schema().remove_metadata()
+        types = {"batch": pa.int32(), "day": pa.date32()}
+        partitions = [*_partition(root, files[0])]
+        arrow = _footer(files[0]).schema.to_arrow_schema().remove_metadata()
         for name in partitions:
-            schema = schema.append(pa.field(name, pa.date32() if name == "day" else pa.int32()))
-        transaction.create_table_with_add_actions(
-            str(root),
-            delta.Schema.from_arrow(schema),
-            [self._action(transaction, root, path) for path in files],
-            mode=mode,
-            partition_by=partitions,
-            commit_properties=delta.CommitProperties(
-                app_transactions=[delta.Transaction(APPLICATION, version)]
-            ),
-        )
+            arrow = arrow.append(pa.field(name, types[name]))
+        schema = delta.Schema.from_arrow(arrow)
+        actions = [self._action(transaction, root, path) for path in files]
+        ours = delta.CommitProperties(app_transactions=[delta.Transaction(APPLICATION, version)])
+        if made:
+            made.create_write_transaction(
+                actions, "append", schema, partitions, commit_properties=ours
+            )
+        else:
+            transaction.create_table_with_add_actions(
+                str(root), schema, actions, partition_by=partitions, commit_properties=ours
+            )
 
     def _action(self, transaction: Any, root: Path, path: Path) -> Any:
         found = path.stat()
-        relative = path.relative_to(root)
-        values = dict(part.split("=", 1) for part in relative.parts[:-1])
-        if "batch" in values:
-            values["batch"] = str(int(values["batch"]))
         return transaction.AddAction(
-            path=str(relative),
+            path=str(path.relative_to(root)),
             size=found.st_size,
-            partition_values=values,
+            partition_values=_partition(root, path),
             modification_time=int(found.st_mtime * 1_000),
             data_change=True,
             stats=json.dumps({"numRecords": _footer(path).num_rows}),
         )
+
+
+def _partition(root: Path, path: Path) -> dict[str, str]:
+    """Return what the directories of a file say of its rows."""
+    values = dict(part.split("=", 1) for part in path.relative_to(root).parts[:-1])
+    if "batch" in values:
+        values["batch"] = str(int(values["batch"]))
+    return values
 
 
 # ---------------------------------------------------------------- Iceberg
@@ -144,6 +152,7 @@ class Iceberg:
 
     def __init__(self, lake: Lake) -> None:
         """Open the catalog, or make it."""
+        logging.getLogger("pyiceberg").setLevel(logging.ERROR)  # empty files have no statistics
         sql = importlib.import_module("pyiceberg.catalog.sql")
         place = lake.path / "iceberg"
         place.mkdir(exist_ok=True)
@@ -170,8 +179,11 @@ class Iceberg:
         """In one transaction: who reads sees the one generation or the other."""
         always = importlib.import_module("pyiceberg.expressions").AlwaysTrue()
         files = files_under(root)
+        if not files:  # a table with partitions, and no rows
+            return
         made = self._table(f"{kept.layer}.{kept.name}", files[0])
-        with made.transaction() as change:
+        with warnings.catch_warnings(), made.transaction() as change:
+            warnings.simplefilter("ignore", UserWarning)  # that there was nothing to delete
             change.delete(always)
             change.add_files(_urls(files))
 
@@ -184,4 +196,5 @@ class Iceberg:
 
 
 def _urls(files: Iterable[Path]) -> list[str]:
-    return [path.as_uri() for path in files]
+    """Not `as_uri`, which would write `=` in another way: Iceberg takes a path to the letter."""
+    return [f"file://{path}" for path in files]

@@ -143,7 +143,7 @@ def bronze(spark: SparkSession, lake: Lake, table: str) -> DataFrame:
     """Return a bronze table."""
     schema = f"{rows.ddl(table)}, batch int, day date"
     found = spark.read.schema(schema).parquet(str(lake.path / "bronze" / table))
-    return found if lake.batches(table) else _empty(found)
+    return found if lake.has_rows(table) else _empty(found)
 
 
 def _empty(frame: DataFrame) -> DataFrame:
@@ -191,7 +191,7 @@ def _make(
 ) -> "Made":
     place = str(staged / table.layer / table.name)
     frame = table.made_from(frames)
-    frame.write.parquet(place)
+    frame.write.partitionBy(*table.partitions).parquet(place)
     written = spark.read.schema(frame.schema).parquet(place)
     count = count_checked(table, written)
     kept = Kept(table.name, table.layer, table.grain, count, frame.schema.toDDL())
@@ -230,23 +230,30 @@ def run_once(spark: SparkSession, lake: Lake, job: Job, tell: Tell = silent) -> 
 def run_on(spark: SparkSession, lake: Lake, job: Job, every_s: float, tell: Tell = silent) -> None:
     """Follow what is recorded until interrupted; tables are made anew when there is more."""
     with lake.writing():
-        queries = [follow(spark, lake, job, table, every_s) for table in BRONZE]
+        queries = {table: follow(spark, lake, job, table, every_s) for table in BRONZE}
         seen: list[int] = []
         try:
-            while all(query.isActive for query in queries):
+            while all(query.isActive or _was_busy(query) for query in queries.values()):
+                for table, query in queries.items():
+                    if not query.isActive:
+                        queries[table] = follow(spark, lake, job, table, every_s)
                 found = [lake.batches(table) for table in BRONZE]
                 if found != seen:
                     build(spark, lake, job, tell)
                     seen = found
                 else:
                     time.sleep(every_s)
-            for query in queries:
+            for query in queries.values():
                 failed = query.exception()
                 if failed is not None:
                     raise plain(failed) from failed
         finally:
-            for query in queries:
+            for query in queries.values():
                 query.stop()
+
+
+def _was_busy(query: StreamingQuery) -> bool:
+    return BUSY in str(query.exception())
 
 
 # ---------------------------------------------------------------- reading

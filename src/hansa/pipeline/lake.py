@@ -120,6 +120,11 @@ class Lake:
         """Return how many micro-batches there are."""
         return len(list((self.path / "bronze" / table).glob("batch=*")))
 
+    def has_rows(self, table: str) -> bool:
+        """Return whether a batch of a table ever had any: a stream begins with one that has not."""
+        place = self.path / "bronze" / table
+        return next(place.glob("batch=*/day=*/*.parquet"), None) is not None
+
     def _whole(self, table: str) -> None:
         """Bronze and checkpoint belong together: with one of them restored, rows would be lost."""
         commits = self.checkpoint(table) / "commits"

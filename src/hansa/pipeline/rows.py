@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from hansa.errors import JournalDamaged
+from hansa.errors import JournalDamaged, JournalTrimmed
 from hansa.journal.records import Block, Captured, Recorded, decode
 from hansa.pipeline.feeds import Feed
 from hansa.telemetry import schema
@@ -83,7 +83,8 @@ def _messages(feed: Feed, start: int, end: int) -> Iterator[Columns]:
     gathered: dict[int, tuple[list[object], list[Any]]] = {
         kind.KIND: ([], []) for kind in (Captured, Recorded)
     }
-    for offset, kind, body in feed.entries(start, end):
+    entries = _Readable(feed, start, end)
+    for offset, kind, body in entries:
         if kind not in gathered:
             continue
         try:
@@ -101,6 +102,7 @@ def _messages(feed: Feed, start: int, end: int) -> Iterator[Columns]:
     for kind, (offsets, records) in gathered.items():
         if records:
             yield _message_columns(feed, kind, offsets, records)
+    entries.end()
 
 
 def _message_columns(feed: Feed, kind: int, offsets: list[object], records: list[Any]) -> Columns:
@@ -134,7 +136,8 @@ def _events(feed: Feed, start: int, end: int) -> Iterator[Columns]:
     """Rows of one kind go together: what a kind does not have is then empty for a whole batch."""
     gathered: Gathered = defaultdict(list)
     count = 0
-    for offset, number, body in feed.entries(start, end):
+    entries = _Readable(feed, start, end)
+    for offset, number, body in entries:
         block = _decoded(feed, offset, number, body) if number == Block.KIND else None
         if not isinstance(block, Block):
             continue
@@ -149,6 +152,7 @@ def _events(feed: Feed, start: int, end: int) -> Iterator[Columns]:
             gathered.clear()
             count = 0
     yield from _event_columns(gathered)
+    entries.end()
 
 
 def _event_columns(gathered: Gathered) -> Iterator[Columns]:
@@ -175,6 +179,24 @@ def _shown(kind: Type, values: list[object]) -> list[object]:
 
 
 # ---------------------------------------------------------------- both
+
+
+class _Readable:
+    """What a feed has up to where something is lost: that is told only after the rows before it."""
+
+    def __init__(self, feed: Feed, start: int, end: int) -> None:
+        self._entries = feed.entries(start, end)
+        self._loss: JournalDamaged | JournalTrimmed | None = None
+
+    def __iter__(self) -> Iterator[tuple[int, int, bytes]]:
+        try:
+            yield from self._entries
+        except (JournalDamaged, JournalTrimmed) as loss:
+            self._loss = loss
+
+    def end(self) -> None:
+        if self._loss is not None:
+            raise self._loss
 
 
 def _decoded(feed: Feed, offset: int, kind: int, body: bytes) -> object:

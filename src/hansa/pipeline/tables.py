@@ -33,6 +33,8 @@ class Table:
     rules: tuple[str, ...]
     inputs: tuple[str, ...]
     build: Build
+    partitions: tuple[str, ...] = ()
+    """Columns by whose values its files are in directories of their own."""
 
     def made_from(self, tables: "Mapping[str, DataFrame]") -> "DataFrame":
         """Return the table, made from others."""
@@ -47,17 +49,19 @@ class Layer:
         self.name = name
         self.tables: list[Table] = []
 
-    def table(self, *rules: str) -> Callable[[Build], Build]:
+    def table(self, *rules: str, partitions: tuple[str, ...] = ()) -> Callable[[Build], Build]:
         """Declare the function below as a table, whose rows keep these rules."""
 
         def declare(build: Build) -> Build:
-            self.tables.append(declared(self.name, build, rules))
+            self.tables.append(declared(self.name, build, rules, partitions))
             return build
 
         return declare
 
 
-def declared(layer: str, build: Build, rules: tuple[str, ...]) -> Table:
+def declared(
+    layer: str, build: Build, rules: tuple[str, ...], partitions: tuple[str, ...] = ()
+) -> Table:
     """Read what a function says of its table."""
     text = " ".join((build.__doc__ or "").split())
     found = re.match(r"(One row per .*?\.) Key: (.*?)\.", text)
@@ -71,4 +75,5 @@ def declared(layer: str, build: Build, rules: tuple[str, ...]) -> Table:
         rules,
         tuple(inspect.signature(build).parameters),
         build,
+        partitions,
     )

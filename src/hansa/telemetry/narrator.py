@@ -15,6 +15,8 @@ from hansa.protocol.vocabulary import LinkId, NodeId, Publication
 from hansa.protocol.wire import encode
 from hansa.telemetry import schema
 
+BEATS_MAX = 2
+"""Heartbeats of one link whose echo is waited for."""
 UNDER_WAY_MAX = 65_536
 """Publications of QoS 1 and 2 whose hops are remembered until the broker has them."""
 
@@ -52,8 +54,8 @@ class Narrator:
         self.node, self._life = identity
         self._peers: dict[LinkId, NodeId] = {}
         self._parents: dict[NodeId, tuple[NodeId, ...]] = {}
-        self._beats: dict[LinkId, tuple[int, int]] = {}
-        """The newest heartbeat that was sent, and when."""
+        self._beats: dict[LinkId, dict[int, int]] = {}
+        """The newest heartbeats that were sent, and when: the echo of one may cross the next."""
         self._hops: dict[tuple[int, ...], int | None] = {}
         """Of what is on its way into the broker; None for what came out of a journal."""
 
@@ -101,7 +103,10 @@ class Narrator:
         if isinstance(inner, Announce):
             about = (inner.core, inner.seq, inner.distance, inner.incarnation)
         elif isinstance(inner, Heartbeat):
-            self._beats[link] = (inner.number, now)
+            beats = self._beats.setdefault(link, {})
+            beats[inner.number] = now
+            if len(beats) > BEATS_MAX:
+                del beats[next(iter(beats))]
         peer = self._peers.get(link)
         self.put(schema.Control(now, type(inner).__name__, frame_bytes, peer, *about))
 
@@ -186,8 +191,8 @@ class Narrator:
 
     def _measure(self, now: int, link: LinkId, echo: int, held_us: int) -> None:
         peer = self._peers.get(link)
-        number, sent_at = self._beats.get(link, (0, 0))
-        if echo and echo == number and peer is not None:
+        sent_at = self._beats.get(link, {}).get(echo)
+        if sent_at is not None and peer is not None:
             self.put(schema.RoundTrip(now, peer, max(0.0, (now - sent_at) / 1e6 - held_us / 1e3)))
 
     def told(self, now: int, effect: effects.Effect) -> None:
