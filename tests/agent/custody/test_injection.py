@@ -213,7 +213,7 @@ def test_a_connection_lost_between_acceptance_and_release_resumes_with_the_relea
         life.injection.answered([PubRec(2)])
         life.injection.disconnected()
         life.connect()
-        await until(lambda: life.said, "the value")
+        await until(lambda: len(life.said) == 2, "both")
         assert set(life.said) == {PubRel(2), packet(2, dup=True)}
         await life.injection.stop()
 
