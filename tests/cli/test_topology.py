@@ -1,9 +1,12 @@
 import json
+import socket
+import threading
 
 import pytest
 from tests.manager.serving import Served
 
 from hansa.cli.main import main
+from hansa.cli.topology import read_graph
 
 
 def test_compare_shows_one_line_per_rule(capsys):
@@ -73,6 +76,7 @@ def test_the_graph_is_shown_and_changed(served, capsys, tmp_path):
     [
         (["show"], "needs the manager"),
         (["show", "http://127.0.0.1:1"], "no manager answers at http://127.0.0.1:1"),
+        (["show", "http://h:abc"], "no manager answers at http://h:abc"),
         (["show", "ftp://x"], "is no address of a manager"),
         (["add", "http://127.0.0.1:1", "3"], "needs two nodes"),
         (["drain", "http://127.0.0.1:1"], "needs one node"),
@@ -87,3 +91,33 @@ def test_what_cannot_be_is_said_in_one_line(capsys, given, said):
 def test_what_the_manager_refuses_is_passed_on(served, capsys):
     assert main(["topology", "remove", served.url, "0", "99"]) == 2
     assert "the manager says: there is no link 0-99" in capsys.readouterr().err
+
+
+def test_what_speaks_no_http_is_no_manager(capsys):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        url = f"http://127.0.0.1:{server.getsockname()[1]}"
+
+        def greet() -> None:
+            caller, _ = server.accept()
+            with caller:
+                caller.sendall(b"220 hello\r\n")
+                caller.recv(1 << 16)
+
+        greeting = threading.Thread(target=greet)
+        greeting.start()
+        assert main(["topology", "show", url]) == 2
+        greeting.join()
+    assert f"no manager answers at {url}" in capsys.readouterr().err
+
+
+def test_a_link_of_a_node_that_has_joined_meanwhile_is_not_shown():
+    class Api:
+        url = ""
+
+        def ask(self, path: str) -> list[dict[str, object]]:
+            node = {"id": 0, "name": "", "state": "up", "draining": False, "latency": None}
+            link = {"a": 0, "b": 1, "origin": "planned", "stands": True, "rtt_ms": None}
+            return [node] if path == "/nodes" else [link]
+
+    graph = read_graph(Api())  # type: ignore[arg-type]
+    assert ([node.id for node in graph.nodes], graph.links) == ([0], [])

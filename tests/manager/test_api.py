@@ -1,14 +1,18 @@
+import asyncio
 import http.client
 import json
 import threading
+import time
 from typing import Any
 
 import pytest
 from tests.manager.serving import Served
 
 from hansa.errors import UsageError
-from hansa.manager.access import CLIENTS_MAX, Pace, is_loopback
-from hansa.manager.guard import BODY_BYTES_MAX
+from hansa.manager.access import CLIENTS_MAX, Access, Pace, is_loopback
+from hansa.manager.exchange import Refused
+from hansa.manager.guard import ANONYMOUS_PER_S, BODY_BYTES_MAX
+from hansa.manager.service import Manager, ManagerOptions
 
 
 @pytest.fixture
@@ -231,3 +235,41 @@ def test_stopping_ends_streams_at_once(served):
     served.stop()
     assert answer.read() == b"\n"
     connection.close()
+
+
+def test_who_is_exposed_keeps_the_last_token(store):
+    exposed = Access(store, is_exposed=True)
+    for name in ("ops", "agents"):
+        exposed.add(name, ("admin",), 0.0)
+    exposed.remove("agents")
+    with pytest.raises(Refused, match="'ops' is the last token"):
+        exposed.remove("ops")
+    assert not exposed.is_open
+    Access(store).remove("ops")  # on loopback it may be open again
+
+
+def test_who_shows_no_token_does_not_fill_the_audit_log(tmp_path):
+    served = Served(f"sqlite:///{tmp_path / 'm.db'}", {"HANSA_MANAGER_TOKEN": "root"}, rate=1000)
+    try:
+        began = time.monotonic()
+        for _ in range(20):
+            assert served.ask("POST", "/api/v1/join", {})[0] == 401
+        for _ in range(20):
+            served.ask("POST", "/api/v1/nodes/9/leave", token="root")
+        rows = served.ask("GET", "/api/v1/audit", token="root")[1]
+        anonymous = sum(row["who"] == "-" for row in rows)
+        assert 1 <= anonymous <= 2 + ANONYMOUS_PER_S * (time.monotonic() - began)
+        assert len(rows) - anonymous == 20
+    finally:
+        served.stop()
+
+
+def test_a_manager_that_cannot_look_any_more_ends_with_the_reason(tmp_path, monkeypatch):
+    manager = Manager(ManagerOptions(port=0, database=f"sqlite:///{tmp_path / 'm.db'}"), {})
+
+    def fail(now: float) -> None:
+        raise RuntimeError("a fault")
+
+    monkeypatch.setattr(manager.federation, "tick", fail)
+    with pytest.raises(RuntimeError, match="a fault"):
+        asyncio.run(manager.serve(manager.listen()))

@@ -89,6 +89,9 @@ def test_an_agent_that_joins_again_keeps_its_id(store):
     assert (again.node.id, len(scene.federation.nodes())) == (1, 3)
     old_kind = scene.federation.join(Newcomer(ip="tcp://a:1883"), 1.0)
     assert scene.federation.join(Newcomer(ip="tcp://a:1883"), 2.0).node.id == old_kind.node.id
+    by_link = scene.federation.join(Newcomer(link="a:10500"), 3.0)
+    assert scene.federation.join(Newcomer(link="a:10500"), 4.0).node.id == by_link.node.id
+    assert len(scene.federation.nodes()) == 5
 
 
 def test_what_is_known_survives_a_restart(database):
@@ -132,16 +135,19 @@ def test_a_node_whose_reports_are_lost_but_whom_others_see_is_not_gone(store):
 def test_a_federator_whose_broker_does_not_answer_is_gone(store):
     """It says nothing of itself: who checks its broker reports for it."""
     scene = Scene(store, 3)
-    number = scene.federation.join(Newcomer(ip="tcp://paper:1883"), scene.now).node.id
+    papers = [f"tcp://paper-{n}:1883" for n in range(3)]
+    numbers = [scene.federation.join(Newcomer(ip=ip), scene.now).node.id for ip in papers]
     for _ in range(12):
         scene.run(5)
-        scene.federation.report(number, Report(0.5), scene.now)
-    assert scene.states() == [State.UP] * 4
-    assert scene.degree(number) == 2  # nobody says that these links stand, or that they do not
+        for number in numbers:
+            scene.federation.report(number, Report(0.5), scene.now)
+    assert scene.states() == [State.UP] * 6
+    # Nobody says that these links stand, or that they do not.
+    assert [scene.degree(number) for number in numbers] == [2, 2, 2]
     scene.run(15)
-    assert scene.states() == [State.UP] * 3 + [State.GONE]
-    scene.federation.report(number, Report(0.5), scene.now)
-    assert scene.states() == [State.UP] * 4
+    assert scene.states() == [State.UP] * 3 + [State.GONE] * 3
+    scene.federation.report(numbers[0], Report(0.5), scene.now)
+    assert scene.states() == [State.UP] * 4 + [State.GONE] * 2
 
 
 def test_a_secret_binds_a_node_and_an_operator_is_trusted(store):
@@ -290,3 +296,64 @@ def test_settings_are_checked_before_they_count(store):
     with pytest.raises(UsageError, match="degree_max must be from 3 to 64"):
         scene.federation.change_settings({"degree_max": 1}, 0.0)
     assert scene.federation.settings.degree_max == 5
+
+
+def test_agents_and_the_papers_federators_are_planned_each_by_themselves(store):
+    federation = Scene(store).federation
+    for number in range(5):
+        federation.join(Newcomer(link=f"h{number}:1", node=agent(number)), 0.0)
+        federation.join(Newcomer(ip=f"tcp://paper-{number}:1883"), 0.0)
+    links = [(str(link.a), str(link.b)) for link, _, _ in federation.links()]
+    assert all(int(a) % 2 == int(b) % 2 for a, b in links)
+    assert is_connected(graph_of("02468", links))
+    assert is_connected(graph_of("13579", links))
+    with pytest.raises(Refused, match="only one of 0 and 1 is an agent"):
+        federation.add_link(0, 1, 0.0)
+
+
+def test_an_operators_link_waits_for_an_end_that_is_gone(store):
+    scene = Scene(store, 6)
+    free = [(a, b) for a in range(6) for b in range(a + 1, 6) if (a, b) not in scene.links()]
+    scene.federation.add_link(*free[0], scene.now)
+    scene.run(10)
+    scene.dead = {free[0][0]}
+    scene.run(30)
+    assert {link for link in scene.links() if free[0][0] in link} == {free[0]}
+    near = scene.federation.topology(free[0][1]).neighbours
+    assert free[0][0] not in [each.node.id for each in near]
+    scene.dead = set()
+    scene.run(10)
+    near = scene.federation.topology(free[0][1]).neighbours
+    assert free[0][0] in [each.node.id for each in near]
+    scene.federation.leave(free[0][0], scene.now)
+    assert free[0] not in scene.links()
+
+
+def test_links_on_the_other_side_of_a_split_are_there_when_it_ends(store):
+    scene = Scene(store, 8)
+    far = {2, 3, 4, 5, 6, 7}
+    beyond = {link for link in scene.links() if far.issuperset(link)}
+    scene.dead = far
+    scene.run(30)
+    assert scene.states() == [State.UP] * 2 + [State.GONE] * 6
+    assert beyond <= scene.links()
+    members = frozenset(map(agent, far))
+    scene.federation.report(2, Report(0.5, {}, members), scene.now)  # it sees the others there
+    assert scene.states() == [State.UP] * 8
+    assert beyond <= scene.links()
+
+
+def test_a_broker_that_does_not_answer_is_not_the_fastest(store):
+    scene = Scene(store, 3)
+    scene.federation.report(1, Report(None), scene.now)
+    assert [node.latency_ms for node in scene.federation.nodes()] == [0.5, None, 0.5]
+    scene.join(3)
+    assert {link for link in scene.links() if 3 in link} == {(0, 3), (2, 3)}
+
+
+def test_a_round_trip_that_one_end_does_not_know_is_the_others(store):
+    scene = Scene(store, 2)
+    everybody = frozenset({agent(0), agent(1)})
+    scene.federation.report(0, Report(0.5, {agent(1): None}, everybody), scene.now)
+    scene.federation.report(1, Report(0.5, {agent(0): 7.0}, everybody), scene.now)
+    assert [rtt for _, _, rtt in scene.federation.links()] == [7.0]

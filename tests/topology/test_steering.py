@@ -1,3 +1,4 @@
+import json
 import random
 from types import MappingProxyType, SimpleNamespace
 from typing import Any, cast
@@ -8,7 +9,7 @@ from hansa.protocol.viewing import Chart
 from hansa.protocol.vocabulary import NodeId
 from hansa.topology.healing import name_of
 from hansa.topology.planner import Limits
-from hansa.topology.steering import PATIENT_LOOKS, Steering
+from hansa.topology.steering import FORMER_MAX, FORMER_S, PATIENT_LOOKS, Steering
 
 
 class Scene:
@@ -133,7 +134,13 @@ def test_a_restart_starts_from_what_was_known():
     again.steering.restore(kept)
     assert again.done == ["keep h2:1"]
     assert len(again.look()) == 2  # nobody else is known to this life but from the file
-    for nonsense in (b"{", b"[]", b'{"known": {"x": 1}}', b'{"neighbours": 1}'):
+    for nonsense in (
+        b"{",
+        b"[]",
+        b'{"known": {"x": 1}}',
+        b'{"neighbours": 1}',
+        b'{"minutes": {"1": []}}',
+    ):
         assert not Scene("", 1).steering.restore(nonsense)
     assert Scene("", 1).steering.restore(b"")
 
@@ -201,3 +208,32 @@ def test_a_neighbour_that_has_dialled_us_is_not_dialled_too():
     assert scene.done == []
     scene.see("1-4 3-4 2-3", 4)
     assert scene.look() == ["keep h2:1"]
+
+
+def test_who_does_not_come_back_is_forgotten_in_the_end_whatever_restarts_lie_between():
+    kept = b'{"known": {"9": "h9:1"}}'
+    for _ in range(2):  # each life is a little more than half of the time
+        scene = Scene("", 1)
+        assert scene.steering.restore(kept)
+        assert b"h9:1" in scene.steering.remembered()
+        scene.steering.look(0.0, planning=False)
+        scene.steering.look(FORMER_S / 2 + 60, planning=False)
+        kept = scene.steering.remembered()
+    assert b"h9:1" not in kept
+
+
+def test_whom_the_manager_names_again_is_young_again():
+    scene = Scene("", 1)
+    for now in (0.0, FORMER_S - 1, FORMER_S + 1):
+        scene.assign((9, True))
+        scene.steering.look(now, planning=False)
+    assert b"h9:1" in scene.steering.remembered()
+
+
+def test_former_nodes_have_a_bound():
+    scene = Scene("", 1)
+    known = {name_of(number): "h:1" for number in range(2, FORMER_MAX + 10)}
+    scene.steering.assign({}, known, degree_max=5)
+    assert scene.steering.remembered().count(b"h:1") == FORMER_MAX
+    assert scene.steering.restore(json.dumps({"known": known}).encode())
+    assert scene.steering.remembered().count(b"h:1") == FORMER_MAX

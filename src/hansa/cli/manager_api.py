@@ -3,6 +3,7 @@
 import json
 import urllib.error
 import urllib.request
+from http.client import HTTPException
 from typing import Any
 
 from hansa.errors import UsageError
@@ -34,7 +35,7 @@ class ManagerApi:
         except urllib.error.HTTPError as error:
             with error:
                 raise UsageError(f"the manager says: {_sentence(error.read())}") from error
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, HTTPException) as error:
             raise UsageError(f"no manager answers at {self.url}: {_reason(error)}") from error
         try:
             return json.loads(text) if text else None

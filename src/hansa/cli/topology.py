@@ -63,15 +63,18 @@ def _show(api: ManagerApi, args: argparse.Namespace) -> int:
 def read_graph(api: ManagerApi) -> Graph:
     """Ask a manager for the graph."""
     try:
+        nodes = [
+            topology_graph.Node(n["id"], n["name"], n["state"], n["draining"], n["latency"])
+            for n in api.ask("/nodes")
+            if n["state"] != "left"
+        ]
+        shown = {node.id for node in nodes}
         return Graph(
-            [
-                topology_graph.Node(n["id"], n["name"], n["state"], n["draining"], n["latency"])
-                for n in api.ask("/nodes")
-                if n["state"] != "left"
-            ],
+            nodes,
             [
                 topology_graph.Link(k["a"], k["b"], k["origin"], k["stands"], k["rtt_ms"])
                 for k in api.ask("/links")
+                if shown.issuperset((k["a"], k["b"]))  # others have joined since the question
             ],
         )
     except (KeyError, TypeError) as error:

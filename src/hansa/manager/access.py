@@ -41,9 +41,11 @@ class Caller:
 class Access:
     """The tokens of one manager."""
 
-    def __init__(self, store: Store, admin_token: str = "") -> None:
-        """Let in who has a token of the store's, and who has this one. Without any, everybody."""
+    def __init__(self, store: Store, admin_token: str = "", *, is_exposed: bool = False) -> None:
+        """Let in who has a token of the store's, and who has this one. Without any, everybody;
+        who is exposed to other machines keeps the last."""
         self._store = store
+        self._is_exposed = is_exposed
         self._admin = digest(admin_token) if admin_token else ""
         self._load()
 
@@ -77,6 +79,9 @@ class Access:
 
     def remove(self, name: str) -> None:
         """Take a token back."""
+        known = [caller.name for caller in self._known.values()]
+        if self._is_exposed and known == [name]:
+            raise Refused(409, f"{name!r} is the last token: without any, everybody may do all")
         if not self._store.drop_token(name):
             raise Refused(404, f"there is no token {name!r}")
         self._load()

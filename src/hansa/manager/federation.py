@@ -9,11 +9,12 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from hansa.manager.exchange import Assignment, Neighbour, Newcomer, Refused, Report
+from hansa.manager.planning import changes
 from hansa.manager.rows import HistoryRow, LinkRow, NodeRow, Origin, State
 from hansa.manager.settings import FederationSettings, settings_of
 from hansa.manager.store import Store
-from hansa.topology.graph import Pair, bridges, graph_of, pair
-from hansa.topology.planner import Change, Limits, Member, Situation, plan
+from hansa.topology.graph import bridges, graph_of, pair
+from hansa.topology.planner import Change
 
 MISSES = 2
 """Health reports in a row that do not come until a node is doubted, as in the paper."""
@@ -87,9 +88,11 @@ class Federation:
 
     def _find(self, who: Newcomer) -> NodeRow | None:
         for node in self._nodes.values():
-            if (who.node and node.node == who.node) or (
-                not who.node and not node.node and who.ip and node.ip == who.ip
-            ):
+            if who.node or node.node:
+                same = who.node == node.node
+            else:
+                same = node.ip == who.ip if who.ip else node.link == who.link
+            if same:
                 return node
         return None
 
@@ -115,12 +118,15 @@ class Federation:
             if node.state is State.LEFT:
                 raise Refused(409, f"node {number} has left; it may join again")
             self._heard[number] = _Heard(now, report)
-            told = []
-            if node.state is State.GONE:
-                told.append(("returned", (number,), f"{node.title} is back"))
-            latency = node.latency_ms if report.latency_ms is None else report.latency_ms
-            node = node.changed(state=State.UP, latency_ms=latency, checked_at=now)
-            self._save([node], self._adopted(node, now), told=told, now=now)
+            seen = [
+                each.changed(state=State.UP, checked_at=now)
+                for each in self._nodes.values()
+                if each.state is State.GONE and (each is node or each.node in report.members)
+            ]
+            told = [("returned", (each.id,), f"{each.title} is back") for each in seen]
+            self._save(seen, told=told, now=now)
+            node = node.changed(state=State.UP, latency_ms=report.latency_ms, checked_at=now)
+            self._save([node], self._adopted(node, now), now=now)
             if told:
                 self._repair(now)
             return self._assignment(number)
@@ -148,7 +154,7 @@ class Federation:
 
     def _assignment(self, number: int) -> Assignment:
         me = self._nodes[number]
-        others = sorted(a + b - number for a, b in self._links if number in (a, b))
+        others = sorted(k.a + k.b - number for k in self._counting() if number in (k.a, k.b))
         near = [
             Neighbour(other, bool(other.link) and (number > other.id or not me.link))
             for other in (self._nodes[each] for each in others)
@@ -202,6 +208,8 @@ class Federation:
             for number in (a, b):
                 if self._require(number).state is not State.UP:
                     raise Refused(409, f"node {number} is not up")
+            if self._nodes[a].is_silent != self._nodes[b].is_silent:
+                raise Refused(409, f"only one of {a} and {b} is an agent: they cannot be linked")
             if a == b:
                 raise Refused(409, f"node {a} cannot be linked to itself")
             link = LinkRow(*_ids(a, b), Origin.OPERATOR, now)
@@ -223,7 +231,7 @@ class Federation:
     def plan(self) -> list[Change]:
         """Return what would be changed now, and why."""
         with self._lock:
-            return plan(self._situation(), self._limits())
+            return self._changes()
 
     # ------------------------------------------------------------ time
 
@@ -270,7 +278,8 @@ class Federation:
         patience = PATIENCE * self.settings.health_interval
         standing = self._round_trips()
         fresh = {n for n, heard in self._heard.items() if now - heard.at < patience}
-        for key, link in list(self._links.items()):
+        for link in self._counting():
+            key = (link.a, link.b)
             late = now - link.since > patience and key not in standing
             if late and fresh.issuperset(key) and link.origin is not Origin.OPERATOR:
                 told = [("link removed", key, "it does not come up")]
@@ -279,10 +288,9 @@ class Federation:
 
     def _repair(self, now: float) -> None:
         """Plan and do it. While something new has yet to stand, nothing that stands is removed."""
-        changes = plan(self._situation(), self._limits())
         pending = self._pending(now)
         added, dropped, told = [], [], []
-        for change in changes:
+        for change in self._changes():
             key = _ids(*map(int, change.link))
             if change.kind == "add":
                 added.append(LinkRow(*key, Origin.PLANNED, now))
@@ -304,23 +312,19 @@ class Federation:
 
     # ------------------------------------------------------------ what the planner is told
 
-    def _situation(self) -> Situation:
-        members = tuple(
-            Member(str(node.id), node.latency_ms or 0.0, node.tags, node.draining)
-            for node in self._up()
-        )
-        rtts = {_names(key): rtt for key, rtt in self._round_trips().items() if rtt is not None}
-        operators = (k for k, link in self._links.items() if link.origin is Origin.OPERATOR)
-        return Situation(
-            members,
-            frozenset(map(_names, self._links)),
-            rtts,
-            pinned=frozenset(map(_names, operators)),
-            barred=frozenset(map(_names, self._barred | self._failed.keys())),
+    def _changes(self) -> list[Change]:
+        return changes(
+            self._nodes.values(),
+            self._counting(),
+            self._round_trips(),
+            self._barred | self._failed.keys(),
+            self.settings.degree_max,
         )
 
-    def _limits(self) -> Limits:
-        return Limits(degree_max=self.settings.degree_max)
+    def _counting(self) -> list[LinkRow]:
+        """Return the links without those that wait for somebody who is gone."""
+        states = {number: node.state for number, node in self._nodes.items()}
+        return [link for link in self._links.values() if not link.waits(states)]
 
     def _round_trips(self) -> dict[tuple[int, int], float | None]:
         """Return the links that stand, as far as one of their ends has said; those of federators
@@ -333,14 +337,15 @@ class Federation:
         for number, heard in self._heard.items():
             for agent, rtt in heard.report.neighbours.items():
                 if agent in by_agent and by_agent[agent] != number:
-                    found.setdefault(_ids(number, by_agent[agent]), rtt)
+                    key = _ids(number, by_agent[agent])
+                    found[key] = rtt if found.get(key) is None else found[key]
         return found
 
     def hanging(self) -> list[tuple[int, int]]:
         """Return the links whose loss would split the federation."""
         with self._lock:
             names = [str(node.id) for node in self._up()]
-            found = bridges(graph_of(names, map(_names, self._links)))
+            found = bridges(graph_of(names, [pair(str(k.a), str(k.b)) for k in self._counting()]))
             return sorted(_ids(int(a), int(b)) for a, b in found)
 
     # ------------------------------------------------------------ how
@@ -382,7 +387,3 @@ class Federation:
 
 def _ids(a: int, b: int) -> tuple[int, int]:
     return (a, b) if a < b else (b, a)
-
-
-def _names(key: tuple[int, int]) -> Pair:
-    return pair(str(key[0]), str(key[1]))

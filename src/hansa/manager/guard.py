@@ -18,6 +18,9 @@ log = logging.getLogger("hansa.manager")
 BODY_BYTES_MAX = 1 << 18
 """4,096 members at 19 bytes each, with room."""
 
+ANONYMOUS_PER_S = 1.0
+"""Requests in the audit log of those who show no token: they must not push out the others."""
+
 Scope = dict[str, Any]
 Receive = Callable[[], Awaitable[dict[str, Any]]]
 Send = Callable[[dict[str, Any]], Awaitable[None]]
@@ -31,6 +34,7 @@ class Guard:
         """Stand before an application."""
         self._app = app
         self._pace = pace
+        self._anonymous = Pace(ANONYMOUS_PER_S)
         self._store = store
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -57,6 +61,8 @@ class Guard:
 
     async def _note(self, scope: Scope, remote: str, status: int) -> None:
         who = scope["state"].get("caller", "-")
+        if who == "-" and not self._anonymous.admits(who, time.monotonic()):
+            return
         request = (scope["method"][:16], scope["path"][:255].replace("\0", "?"), status)
         try:
             await asyncio.to_thread(self._store.note, time.time_ns() / 1e9, who, remote, request)

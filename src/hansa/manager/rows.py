@@ -1,5 +1,6 @@
 """What the manager keeps: plain records, as they are in the database."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -69,6 +70,14 @@ class LinkRow:
     b: int
     origin: Origin
     since: float
+
+    def waits(self, states: Mapping[int, State]) -> bool:
+        """Whether it waits for an end that is gone: an operator wants it, or both are gone, perhaps
+        only to the other side of a split."""
+        ends = (states[self.a], states[self.b])
+        if State.GONE not in ends or State.LEFT in ends:
+            return False
+        return self.origin is Origin.OPERATOR or State.UP not in ends
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import uvicorn
 
 from hansa.errors import UsageError
-from hansa.manager.access import Access, Pace, check_exposure
+from hansa.manager.access import Access, Pace, check_exposure, is_loopback
 from hansa.manager.api import clock, make_app
 from hansa.manager.federation import Federation
 from hansa.manager.federators import Federators
@@ -59,7 +59,11 @@ class Manager:
         """Open the database and put the parts together."""
         self._options = options
         self.store: Store = open_store(options.database)
-        self.access = Access(self.store, environment.get("HANSA_MANAGER_TOKEN", ""))
+        self.access = Access(
+            self.store,
+            environment.get("HANSA_MANAGER_TOKEN", ""),
+            is_exposed=not is_loopback(options.host),
+        )
         check_exposure(options.host, self.access)
         self._streams = Streams(self.store)
         self.federation = Federation(self.store, self._told)
@@ -116,6 +120,8 @@ class Manager:
             asyncio.create_task(self._look()),
             asyncio.create_task(self._federators.run()),
         ]
+        for task in beside:  # without them a manager is of no use: let it fail
+            task.add_done_callback(lambda _: self.stop())
         try:
             await self._server.serve(sockets=[listening])
         finally:
@@ -124,6 +130,9 @@ class Manager:
             await asyncio.gather(*beside, return_exceptions=True)
             self.store.close()
             log.info("manager stops")
+        for task in beside:
+            if not task.cancelled():
+                task.result()
 
     def stop(self) -> None:
         """Stop soon."""

@@ -171,11 +171,17 @@ class _Draft:
                 self._budget -= 1
 
     def release_draining(self) -> None:
-        """What stays hangs together without those that leave: let them go, but by their last link
-        they remain until they have left."""
-        for name in sorted(set(self._members) - set(self._staying)):
-            for link in self._links_of(name)[1:]:
-                if self._budget > 0 and link not in self._situation.pinned:
+        """What stays hangs together without those that leave: let them go, but by one link to
+        somebody who stays, or who has such a link, they remain until they have left."""
+        leaving = set(self._members) - set(self._staying)
+        anchors = {name: found[0] for name in leaving if (found := self._anchors(name))}
+        for name in sorted(anchors):
+            needed = {
+                link for link in self._links_of(name) if (leaving - anchors.keys()) & set(link)
+            }
+            kept = {anchors[name], *needed, *self._situation.pinned}
+            for link in self._links_of(name):
+                if self._budget > 0 and link not in kept:
                     self._change("remove", link, f"{name} is draining")
                     self._budget -= 1
 
@@ -231,6 +237,7 @@ class _Draft:
             if (
                 link not in cut | self._situation.pinned
                 and all(len(rest[name]) >= least for name in link if name in rest)
+                and all(self._anchors(name) != [link] for name in link)
                 and len(bridges(rest)) <= len(cut)
             ):
                 yield link
@@ -271,6 +278,11 @@ class _Draft:
 
     def _graph(self) -> Graph:
         return graph_of(self._staying, self._links)
+
+    def _anchors(self, name: Name) -> list[Pair]:
+        """Return the links of a node to those who stay."""
+        staying = set(self._staying)
+        return [link for link in self._links_of(name) if staying & set(link) - {name}]
 
     def _links_of(self, name: Name) -> list[Pair]:
         return sorted(link for link in self._links if name in link)

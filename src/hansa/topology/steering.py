@@ -24,6 +24,12 @@ PATIENT_LOOKS = 3
 """Looks until a link that is not wanted any more is closed by the end that did not dial it: the
 other one must have heard of it too, or it would only dial again."""
 
+FORMER_S = 86_400.0
+"""Seconds that an address is tried whose node neither the map nor the manager has named since."""
+
+FORMER_MAX = 4_096
+"""Such addresses at most; the oldest go first."""
+
 
 class Links(Protocol):
     """What is asked of a node's links. Addresses come from elsewhere: one that is none raises
@@ -62,6 +68,9 @@ class Steering:
         self._own: set[Name] = set()
         self._known: dict[Name, str] = {}
         """Addresses of a former life, for those whose record is not here yet."""
+        self._ages: dict[Name, float] = {}
+        """Seconds for which they have been looked for, in this life and former ones."""
+        self._looked_at: float | None = None
         self._seen: tuple[object, Surroundings] | None = None
         self.healed = 0
         """Links dialled by this node's own decision."""
@@ -82,7 +91,8 @@ class Steering:
             self._unwanted.pop(name, None)
         self._own -= wanted.keys()
         self._assigned = dict(wanted)
-        self._known |= known
+        self._known = dict([*(self._known | dict(known)).items()][-FORMER_MAX:])
+        self._ages = {name: age for name, age in self._ages.items() if name not in known}
         self._dial_assigned()
         if degree_max != self._healer.limits.degree_max:
             self._healer.limits = Limits(degree_max=max(3, degree_max))
@@ -112,6 +122,7 @@ class Steering:
 
     def look(self, now: float, planning: bool) -> None:
         """Do what should be done now; `planning` says that nobody else plans."""
+        self._forget_former(now)
         if not planning and self._is_content():
             return
         near = self._chart.neighbours
@@ -130,6 +141,14 @@ class Steering:
         for name in wishes.drop:
             self._own.discard(name)
             self._links.close(_node_of(name), "more neighbours than it should have")
+
+    def _forget_former(self, now: float) -> None:
+        """Who has been looked for in vain for so long will not come back."""
+        passed = 0.0 if self._looked_at is None else now - self._looked_at
+        self._looked_at = now
+        if self._known:
+            self._ages = {name: self._ages.get(name, 0.0) + passed for name in self._known}
+            self._known = {n: a for n, a in self._known.items() if self._ages[n] < FORMER_S}
 
     def _is_content(self) -> bool:
         """Whether everybody who is known is in reach and no link has to come or go: most of the
@@ -213,7 +232,9 @@ class Steering:
             if record.addresses and node != self._me:
                 addresses[name_of(node)] = record.addresses[0]
         wanted = {name: address for name, address in self._assigned.items() if address}
-        return json.dumps({"neighbours": wanted, "known": addresses}, sort_keys=True).encode()
+        minutes = {name: int(self._ages.get(name, 0) // 60) for name in self._known}
+        kept = {"neighbours": wanted, "known": addresses, "minutes": minutes}
+        return json.dumps(kept, sort_keys=True).encode()
 
     def restore(self, data: bytes) -> bool:
         """Start from what a former life knew, until the manager says otherwise; whether it could
@@ -222,9 +243,11 @@ class Steering:
             kept: Any = json.loads(data) if data else {}
             wanted = {_checked(n): str(a) for n, a in kept.get("neighbours", {}).items()}
             known = {_checked(n): str(a) for n, a in kept.get("known", {}).items()}
-        except (ValueError, AttributeError):
+            ages = {_checked(n): 60.0 * int(m) for n, m in kept.get("minutes", {}).items()}
+        except (ValueError, TypeError, AttributeError):
             return False
-        self._assigned, self._known = wanted, known
+        self._assigned, self._ages = wanted, ages
+        self._known = dict([*known.items()][:FORMER_MAX])
         for address in wanted.values():
             self._keep(address)
         return True

@@ -142,3 +142,53 @@ def test_a_neighbour_that_cannot_be_makes_it_no_managers_answer(node):
     }  # fmt: skip
     with pytest.raises(ManagerSilent, match="not a manager's"):
         convert(told, Told)
+
+
+SETTINGS = {"redundancy": 2, "degree_max": 5, "beacon_interval": 2, "health_interval": 0.1}
+TOLD = {"id": 0, "version": 1, "neighbors": [], "settings": SETTINGS}
+
+
+class Scripted:
+    """A manager that answers as it is told; the last answer is given again and again."""
+
+    def __init__(self, *answers: object) -> None:
+        self.answers = list(answers)
+
+    async def ask(self, method: str, path: str, body: object = None) -> object:
+        return self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+
+
+def test_an_answer_to_a_report_that_is_no_managers_is_outlived(monkeypatch):
+    async def scene() -> None:
+        agent = Agent("http://127.0.0.1:1", listens=False)
+        scripted = Scripted(TOLD, {"hello": "I am a proxy"}, TOLD)
+        monkeypatch.setattr(agent.client, "_http", scripted)
+        task = asyncio.create_task(agent.client.run())
+        await until(lambda: len(agent.told) == 1 and "not a manager's" in agent.client.problem)
+        await until(lambda: len(agent.told) > 1)
+        assert not agent.client.problem
+        assert not task.done()
+        await end(task)
+
+    asyncio.run(scene())
+
+
+class Hasty(Agent):
+    """Something changes while it gives its first report."""
+
+    async def report(self) -> dict[str, Any]:
+        if self.reports == 0:
+            self.client.report_soon()
+        return await super().report()
+
+
+def test_what_happens_during_a_report_is_reported_at_once(monkeypatch):
+    async def scene() -> None:
+        agent = Hasty("http://127.0.0.1:1", listens=False)
+        slow = TOLD | {"settings": SETTINGS | {"health_interval": 3600}}
+        monkeypatch.setattr(agent.client, "_http", Scripted(slow))
+        task = asyncio.create_task(agent.client.run())
+        await until(lambda: agent.reports == 2)
+        await end(task)
+
+    asyncio.run(scene())

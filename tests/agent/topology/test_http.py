@@ -105,3 +105,17 @@ def test_a_stream_that_falls_silent_or_is_refused_ends():
                     pass
 
     asyncio.run(scene())
+
+
+def test_a_stream_does_not_end_because_its_reader_takes_time():
+    async def scene() -> None:
+        server, url, _ = await serve(b"HTTP/1.0 200 OK\r\n\r\n: hello\ndata: 1\n")
+        seen = []
+        async with server:
+            with pytest.raises(ManagerSilent, match="the stream has ended"):
+                async for line in Http(url).lines("/events", 0.05):
+                    seen.append(line)
+                    await asyncio.sleep(0.1)  # longer than the server may be silent
+        assert seen == [": hello", "data: 1"]
+
+    asyncio.run(scene())

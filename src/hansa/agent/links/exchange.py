@@ -36,6 +36,7 @@ class Exchange:
         ids = count(1)
         limits = LinkLimits(settings.window, frame_bytes_max)
         self._settings = settings
+        self._configured = {parse_neighbour(n, settings.transport) for n in settings.neighbours}
         self._tcp = TcpLinks(listener, chance, ids, limits)
         self._udp = UdpLinks(listener, chance, ids)
         self._mqtt = MqttLinks(listener, chance, ids, access, limits)
@@ -71,9 +72,11 @@ class Exchange:
         dialler.dial(address, failed)
 
     def forget(self, text: str) -> None:
-        """Keep no link to an address any more; one that stands is closed by its owner."""
-        dialler, address = self._dialler(text)
-        dialler.forget(address)
+        """Keep no link to an address any more, unless it is configured; one that stands is closed
+        by its owner."""
+        if parse_neighbour(text, self._settings.transport) not in self._configured:
+            dialler, address = self._dialler(text)
+            dialler.forget(address)
 
     def attempt(self, text: str, failed: Failed) -> None:
         """Dial an address once; raise UsageError if it is none."""

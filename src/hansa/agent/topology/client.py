@@ -4,7 +4,7 @@ import asyncio
 import json
 import logging
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from typing import Annotated, Any, TypeVar
 
@@ -141,35 +141,36 @@ class ManagerClient:
     async def _report(self) -> None:
         """Report until the manager says that it does not know us, or has been away."""
         while True:
+            self._hurry.clear()  # what happens from now on may not be in this report
             try:
-                answer = await self._http.ask(
-                    "POST", f"/api/v1/nodes/{self._number}/health", await self._voice.report()
-                )
+                path = f"/api/v1/nodes/{self._number}/health"
+                self._take(await self._http.ask("POST", path, await self._voice.report()))
             except ManagerRefused as error:
                 if error.status in (404, 409):
                     return  # it has forgotten us, or thinks we left: join again
                 self._note(str(error))
             except ManagerSilent as error:
                 self._note(str(error))
-            else:
-                self._take(answer)
             await asyncio.sleep(PAUSE_S)
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._interval):
                     await self._hurry.wait()
-            self._hurry.clear()
 
     async def _listen(self) -> None:
         """Follow what changes; whatever concerns this node is a reason to ask."""
+        pause = RETRY_MIN_S
         while True:
             try:
-                async for line in self._http.lines("/api/v1/events", SILENCE_S):
-                    if line.startswith("data: ") and self._concerns_us(line[6:]):
-                        path = f"/api/v1/nodes/{self._number}/topology"
-                        self._take(await self._http.ask("GET", path))
+                async with aclosing(self._http.lines("/api/v1/events", SILENCE_S)) as lines:
+                    async for line in lines:
+                        pause = RETRY_MIN_S
+                        if line.startswith("data: ") and self._concerns_us(line[6:]):
+                            path = f"/api/v1/nodes/{self._number}/topology"
+                            self._take(await self._http.ask("GET", path))
             except (ManagerSilent, ManagerRefused) as error:
                 log.debug("the manager's stream ended reason=%r", str(error))
-            await asyncio.sleep(RETRY_MIN_S)
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, RETRY_MAX_S)
 
     def _concerns_us(self, data: str) -> bool:
         try:

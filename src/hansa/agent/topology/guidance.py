@@ -117,6 +117,7 @@ class Guidance:
             Limits(degree_max=topology.degree_max),
             self._chance,
         )
+        self._has_ended = False
         self._client: ManagerClient | None = None
         self._probe: BrokerProbe | None = None
         if topology.manager:
@@ -146,6 +147,7 @@ class Guidance:
                     group.create_task(self._client.run())
                     group.create_task(self._watch(self._client))
         finally:
+            self._has_ended = True
             if self._probe:
                 await self._probe.connection.stop()
 
@@ -217,8 +219,9 @@ class Guidance:
 
     def status(self) -> dict[str, object]:
         """Return what an operator may want to see."""
+        problem = self._client.problem if self._client else ""
         return {
             "manager": self._settings.topology.manager,
-            "problem": self._client.problem if self._client else "",
+            "problem": "ended by a fault, see the log" if self._has_ended else problem,
             **self._steering.status(),
         }

@@ -6,8 +6,8 @@ Version 1.0 on purpose: then an answer ends with its connection, and nothing com
 import asyncio
 import json
 import ssl
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -57,19 +57,21 @@ class Http:
             raise ManagerSilent(_reason(error)) from error
         return _parse(status, answer)
 
-    async def lines(self, path: str, silence_s: float) -> AsyncIterator[str]:
+    async def lines(self, path: str, silence_s: float) -> AsyncGenerator[str, None]:
         """Yield the lines of an answer that goes on and on; raise when it ends or falls silent."""
         try:
-            async with asyncio.timeout(TIMEOUT_S) as patience:
-                async with self._request("GET", path, b"") as (status, reader):
+            async with AsyncExitStack() as stack:
+                async with asyncio.timeout(TIMEOUT_S):
+                    request = self._request("GET", path, b"")
+                    status, reader = await stack.enter_async_context(request)
                     if status != 200:
                         _parse(status, await _read_all(reader))
-                    while True:
-                        patience.reschedule(asyncio.get_running_loop().time() + silence_s)
+                while True:
+                    async with asyncio.timeout(silence_s):  # not while somebody acts on a line
                         line = await reader.readline()
-                        if not line:
-                            raise ManagerSilent("the stream has ended")
-                        yield line.decode(errors="replace").rstrip("\r\n")
+                    if not line:
+                        raise ManagerSilent("the stream has ended")
+                    yield line.decode(errors="replace").rstrip("\r\n")
         except (OSError, TimeoutError, ValueError) as error:
             raise ManagerSilent(_reason(error)) from error
 

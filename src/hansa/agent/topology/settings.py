@@ -48,8 +48,7 @@ class TopologySettings:
 def check_topology(topology: TopologySettings, link: LinkSettings) -> None:
     """Refuse what cannot work, naming the setting and what to change."""
     if topology.manager:
-        parts = urlsplit(topology.manager)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
+        if not _is_web_address(topology.manager):
             raise UsageError(
                 f"[topology] manager must be http://host:port, not {topology.manager!r}"
             )
@@ -62,3 +61,11 @@ def check_topology(topology: TopologySettings, link: LinkSettings) -> None:
             "[topology] advertised_link must say where others reach this agent:"
             f" {link.host}:{link.port} does not"
         )
+
+
+def _is_web_address(text: str) -> bool:
+    try:
+        parts = urlsplit(text)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # of a port that cannot be, or half an address of IPv6
+        return False
