@@ -201,6 +201,21 @@ def test_8_8_with_a_redundancy_of_two_any_one_link_may_be_lost():
             assert publish(wire, origin) == expected
 
 
+@pytest.mark.parametrize("link", grid(3).split()[::3])
+def test_8_8_nothing_is_lost_while_the_map_changes_either(link):
+    """8.8 Nodes that know of the loss already and those that do not yet agree on one way at least."""
+    wire = settled(grid(3), (0, "g"), (5, "g"), (8, "g"), strategy="paths", redundancy=2)
+    wire.cut(link)
+    payloads = [bytes([number]) for number in range(20)]
+    for payload in payloads:
+        wire.publish(6, "g", payload)
+        wire.run(DELAY / 4)
+    wire.run(0.2)
+    assert {node: sorted(got) for node, got in wire.deliveries().items()} == dict.fromkeys(
+        (0, 5, 8), payloads
+    )
+
+
 def test_8_8_links_that_every_way_must_use_are_used():
     """8.8 Behind a bridge the ways part again."""
     wire = settled("1-2 2-3 3-4 4-5 5-6 6-3", (5, "g"), strategy="paths", redundancy=2)

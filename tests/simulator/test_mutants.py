@@ -19,6 +19,8 @@ from hansa.protocol.neighbours import Neighbours
 from hansa.protocol.numbering import Numbering
 from hansa.protocol.routes import CoreRoutes
 from hansa.protocol.settings import ProtocolSettings
+from hansa.protocol.strategies.paths import Paths
+from hansa.protocol.strategies.tree_subscriptions import TreeSubscriptions
 from hansa.protocol.vocabulary import Publication
 from hansa.protocol.windows import Window
 from hansa.simulator.actions import (
@@ -212,6 +214,59 @@ def test_parents_that_are_never_told_of_a_leave_keep_too_many_members(monkeypatc
     script = [(0.0, Subscribe(2, "a")), (1.0, Subscribe(4, "a")), (5.0, Unsubscribe(4, "a"))]
     broken = caught("ring:6", script)
     assert broken & {"tables agree", "meshes minimal"}
+
+
+# ---------------------------------------------------------------- faults of other strategies
+
+
+def caught_with(strategy: str, **settings) -> set[str]:
+    """Play on a grid with a strategy."""
+    return caught("grid:3x3", GRID, protocol=ProtocolSettings(strategy=strategy, **settings))
+
+
+@pytest.mark.parametrize("strategy", ["paths", "tree-subscriptions"])
+def test_other_strategies_keep_every_promise_without_mutants(strategy):
+    assert caught_with(strategy) == set()
+
+
+def test_a_subscription_table_without_one_branch_loses_what_is_wanted_there(monkeypatch):
+    """Its view is right, only what it does is not."""
+    entry = TreeSubscriptions._entry  # noqa: SLF001  # the seam is where the rule is
+
+    def forget_one(self, group, wanters):
+        made = entry(self, group, wanters)
+        made.neighbours = made.neighbours[1:]
+        return made
+
+    monkeypatch.setattr(TreeSubscriptions, "_entry", forget_one)
+    assert "completeness" in caught_with("tree-subscriptions")
+
+
+def test_a_subscription_table_with_every_branch_takes_too_many(monkeypatch):
+    def take_all(self, group, wanters):
+        return dict.fromkeys(self._branches.values())
+
+    monkeypatch.setattr(TreeSubscriptions, "_takes", take_all)
+    assert caught_with("tree-subscriptions") & {"tables agree", "meshes minimal"}
+
+
+def test_paths_that_leave_the_shortest_ways_are_noticed(monkeypatch):
+    def flood(self, origin, wanter):
+        return tuple(self._around.graph.lengths(self._self))
+
+    monkeypatch.setattr(Paths, "_next_hops", flood)
+    assert "own ways" in caught_with("paths", redundancy=1)
+
+
+def test_paths_that_all_lead_over_one_link_are_no_redundancy(monkeypatch):
+    init = Paths.__init__
+
+    def only_once(self, around):
+        init(self, around)
+        self._twice = False
+
+    monkeypatch.setattr(Paths, "__init__", only_once)
+    assert "own ways" in caught_with("paths", redundancy=2)
 
 
 HASH_ORDER = """

@@ -4,8 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from hansa.protocol.settings import ProtocolSettings
+from hansa.protocol.settings import Metric, ProtocolSettings
 from hansa.simulator.actions import Publish, Subscribe
+from hansa.simulator.comparison import measure
 from hansa.simulator.trials import PUBLICATIONS, trials
 
 TRIALS = {trial.name: trial for trial in trials(seed=1)}
@@ -28,6 +29,17 @@ def test_there_is_something_to_measure(trial):
     options = trial.options(ProtocolSettings(), seed=3)
     said = sum(step.action.count for step in options.schedule if isinstance(step.action, Publish))
     assert said == PUBLICATIONS or options.workload.publishers
+
+
+def test_unequal_links_make_shorter_ways_by_time_than_by_hops():
+    trial = TRIALS["random-25-unequal"]
+    by_hops, by_time = (
+        measure(trial, ProtocolSettings(redundancy=1, metric=metric), "paths", seed=1)
+        for metric in Metric
+    )
+    assert (by_hops.violations, by_time.violations) == ((), ())
+    assert by_hops.stretch == 1.0 < by_time.stretch
+    assert by_time.delay_ms < by_hops.delay_ms
 
 
 def test_the_localities_are_the_papers():

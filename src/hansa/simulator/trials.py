@@ -4,11 +4,12 @@ A trial leaves the settings open; the same trial is the same clients and the sam
 """
 
 from dataclasses import dataclass
+from random import Random
 
 from hansa.protocol.settings import ProtocolSettings
 from hansa.simulator.actions import Publish, Step, Subscribe
 from hansa.simulator.convergence import allowance
-from hansa.simulator.options import Faults, Options, Phases, Workload
+from hansa.simulator.options import Faults, LinkOptions, Options, Phases, Workload
 from hansa.simulator.papers.bevilaqua import TWELVE
 from hansa.simulator.papers.machado import TWENTY_FIVE
 from hansa.simulator.papers.spohn import GRID, SIX
@@ -38,13 +39,14 @@ class Trial:
     root: int = 0
     """The place with the most capacity."""
     faults: Faults = Faults()
+    links: LinkOptions = LinkOptions()
 
     def options(self, settings: ProtocolSettings, seed: int) -> Options:
         """Return the run with these settings."""
         workload = Workload(final=False) if self.publishers else self._random_clients()
         wants = [Step(0.0, Subscribe(place, TOPIC)) for place in self.subscribers]
         count = PUBLICATIONS // len(self.publishers) if self.publishers else 0
-        warm_up_s = allowance(Options(self.topology, settings)) + 1
+        warm_up_s = allowance(Options(self.topology, settings, links=self.links)) + 1
         says = [
             Step(warm_up_s, Publish(place, TOPIC, count=count, interval_s=INTERVAL_S))
             for place in self.publishers
@@ -54,6 +56,7 @@ class Trial:
             self.topology,
             settings,
             seed,
+            links=self.links,
             workload=workload,
             faults=self.faults,
             schedule=(*wants, *says),
@@ -107,6 +110,14 @@ def _antonielli() -> list[Trial]:
     ]
 
 
+def _unequal(topology: Topology, seed: int) -> LinkOptions:
+    """Links so unlike each other that the nearest by hops is often not the nearest by time."""
+    chance = Random(seed)
+    return LinkOptions(
+        delays_ms=tuple((a, b, round(chance.uniform(1, 40), 1)) for a, b in topology.links)
+    )
+
+
 def trials(seed: int) -> list[Trial]:
     """Return all trials; the seed draws the random topologies."""
     sparse, wide = parse("random:25,4", seed), parse("random:50,4", seed)
@@ -117,6 +128,12 @@ def trials(seed: int) -> list[Trial]:
         Trial("machado-25", "Machado 2023, 25 brokers, random clients", TWENTY_FIVE),
         Trial("random-25", "25 brokers of degree 4, random clients", sparse),
         Trial("random-50", "50 brokers of degree 4, random clients", wide),
+        Trial(
+            "random-25-unequal",
+            "the same 25, links of 1 to 40 ms: compare --metric hops and rtt",
+            sparse,
+            links=_unequal(sparse, seed),
+        ),
         Trial("machado-25-faults", "the same 25 with 24 faults", TWENTY_FIVE, faults=FAULTS),
         Trial("random-25-faults", "25 of degree 4 with 24 faults", sparse, faults=FAULTS),
     ]
