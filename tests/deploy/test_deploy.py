@@ -38,9 +38,8 @@ def filled_in(environment: dict[str, str]) -> dict[str, str]:
 def parsed(command: str, arguments: list[str]) -> None:
     """Let a command read its arguments, and nothing more."""
     program = {"agent": agent, "manager": manager}[command]
-    with pytest.raises((SystemExit, UsageError)) as ended:
-        program.run([*arguments, "--help"])
-    assert isinstance(ended.value, SystemExit), ended.value
+    with pytest.raises(UsageError, match="^unrecognized arguments: --and-no-more;"):
+        program.run([*arguments, "--and-no-more"])
 
 
 def test_the_compose_file_says_what_the_programs_understand(capsys):
@@ -80,11 +79,10 @@ def test_the_brokers_configuration_is_one_that_mosquitto_takes(mosquitto, tmp_pa
     port = free_port()
     text = (DEPLOY / "mosquitto.conf").read_text()
     text = text.replace("listener 1883", f"listener {port} 127.0.0.1")
-    text = text.replace("/mosquitto/data/", f"{tmp_path}/")
     config = tmp_path / "deploy.conf"
     config.write_text(text + "\nuser root\n")
     broker = subprocess.Popen([mosquitto, "-c", str(config)], stderr=subprocess.DEVNULL,
-                              stdout=subprocess.DEVNULL)  # fmt: skip
+                              stdout=subprocess.DEVNULL, cwd=tmp_path)  # fmt: skip
     try:
         while True:
             try:
@@ -96,3 +94,4 @@ def test_the_brokers_configuration_is_one_that_mosquitto_takes(mosquitto, tmp_pa
     finally:
         broker.terminate()
         broker.wait(20)
+    assert (tmp_path / "mosquitto.db").exists()  # where it was started, as unit and Compose say

@@ -10,7 +10,10 @@ from tests.manager.serving import Served
 
 from hansa.errors import UsageError
 from hansa.manager.access import CLIENTS_MAX, Access, Pace, is_loopback
-from hansa.manager.exchange import Refused
+from hansa.manager.bodies import Join
+from hansa.manager.exchange import Newcomer, Refused
+from hansa.manager.federation import Federation
+from hansa.manager.federators import Federators
 from hansa.manager.guard import ANONYMOUS_PER_S, BODY_BYTES_MAX
 from hansa.manager.service import Manager, ManagerOptions
 
@@ -273,3 +276,25 @@ def test_a_manager_that_cannot_look_any_more_ends_with_the_reason(tmp_path, monk
     monkeypatch.setattr(manager.federation, "tick", fail)
     with pytest.raises(RuntimeError, match="a fault"):
         asyncio.run(manager.serve(manager.listen()))
+
+
+def test_a_token_that_another_process_has_made_counts_at_once(store):
+    running = Access(store, "root")
+    made = Access(store).add("agents", ("join",), 0.0)
+    assert running.identify(made).name == "agents"
+    with pytest.raises(Refused, match="not known"):
+        running.identify("other")
+
+
+@pytest.mark.parametrize("ip", ["[0]:1", "tcp://[::::]:1", "a..b:1", f"{'a' * 70}:1"])
+def test_a_broker_that_cannot_be_does_not_end_the_look_at_all_brokers(store, ip):
+    assert Join.model_validate({"ip": ip}).ip == ip
+    federation = Federation(store)
+    federation.join(Newcomer(ip=ip), 0.0)
+
+    async def look() -> None:
+        async with asyncio.timeout(0.3):
+            await Federators(federation, time.monotonic).run()
+
+    with pytest.raises(TimeoutError):  # and nothing else
+        asyncio.run(look())

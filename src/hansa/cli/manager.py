@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import re
 import sys
 import time
 from collections.abc import Sequence
@@ -44,8 +45,11 @@ def run(given: Sequence[str]) -> int:
 
 def _add_token(database: str, name: str, scopes: tuple[str, ...]) -> int:
     from hansa.manager.access import Access
+    from hansa.manager.bodies import MEANING, TOKEN_NAME
     from hansa.manager.store import open_store
 
+    if not re.fullmatch(TOKEN_NAME, name):
+        raise UsageError(f"--add-token {name!r}: it should be {MEANING[TOKEN_NAME]}")
     store = open_store(database)
     print(Access(store).add(name, scopes, time.time_ns() / 1e9))
     store.close()

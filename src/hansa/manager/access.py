@@ -65,7 +65,10 @@ class Access:
             return Caller("anybody", SCOPES)
         if not token:
             raise Refused(401, "a token is needed: Authorization: Bearer …")
-        found = self._known.get(digest(token))
+        wanted = digest(token)
+        if wanted not in self._known:
+            self._load()  # `hansa manager --add-token` may have made it since
+        found = self._known.get(wanted)
         if found is None:
             raise Refused(401, "this token is not known")
         return found

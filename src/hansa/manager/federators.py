@@ -13,7 +13,6 @@ import random
 import ssl
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from urllib.parse import urlsplit
 
 from hansa.agent.brokers.connection import BrokerAddress, Connection
 from hansa.agent.topology.probe import BrokerProbe
@@ -175,11 +174,11 @@ class Federators:
                 )
 
     def _address(self, ip: str) -> BrokerAddress:
-        parts = urlsplit(ip if "://" in ip else f"tcp://{ip}")
-        tls = ssl.create_default_context() if parts.scheme in TLS_SCHEMES else None
-        return BrokerAddress(
-            parts.hostname or "", parts.port or 0, self._username, self._password, tls
-        )
+        """Read what `bodies.BrokerUrl` lets through; whether there is such a host, others find."""
+        scheme, _, place = ip.rpartition("://")
+        host, _, port = place.rpartition(":")
+        tls = ssl.create_default_context() if scheme in TLS_SCHEMES else None
+        return BrokerAddress(host.strip("[]"), int(port), self._username, self._password, tls)
 
 
 def _neighbours(given: Assignment) -> Neighbours:
