@@ -203,7 +203,7 @@ def test_8_8_with_a_redundancy_of_two_any_one_link_may_be_lost():
 
 @pytest.mark.parametrize("link", ["3-4", "6-7", "3-6"])  # with one way each would lose some
 def test_8_8_nothing_is_lost_while_the_map_changes_either(link):
-    """8.8 Nodes that know of the loss already and those that do not yet agree on one way at least."""
+    """8.8 Nodes that know of the loss and those that do not yet agree on one way at least."""
     wire = settled(grid(3), (0, "g"), (5, "g"), (8, "g"), strategy="paths", redundancy=2)
     wire.cut(link)
     payloads = [bytes([number]) for number in range(20)]

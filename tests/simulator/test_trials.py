@@ -38,7 +38,11 @@ def test_unequal_links_make_shorter_ways_by_time_than_by_hops():
         for metric in Metric
     )
     assert (by_hops.violations, by_time.violations) == ((), ())
+    assert by_hops.stretch is not None
+    assert by_time.stretch is not None
     assert by_hops.stretch == 1.0 < by_time.stretch
+    assert by_hops.delay_ms is not None
+    assert by_time.delay_ms is not None
     assert by_time.delay_ms < by_hops.delay_ms
 
 
