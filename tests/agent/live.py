@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Coroutine, Iterable
 from contextlib import suppress
+from itertools import count
 from typing import Any, TypeVar
 
 from hansa.local.federation import LocalFederation, LocalNode
@@ -134,6 +135,13 @@ class Client:
                 return False
         return not self.received
 
+    def hears(self, payload: bytes) -> bool:
+        """Whether a payload comes before a moment of silence; what came is forgotten."""
+        while self._read(0.3):
+            pass
+        heard, self.received = self.received, []
+        return any(each.payload == payload for each in heard)
+
     def kill(self) -> None:
         """Vanish without a goodbye."""
         self._socket.close()
@@ -151,6 +159,18 @@ def assert_each_once(
     for subscriber in subscribers:
         received = sorted(subscriber.wait_for_all(payloads))
         assert received == sorted((topic, payload) for payload in payloads)
+
+
+def wait_for_a_way(publisher: Client, subscribers: Collection[Client], topic: str) -> None:
+    """Publish until it arrives everywhere: at QoS 0 what is under way in a change may be lost."""
+    numbers = count()
+
+    def all_hear() -> bool:
+        probe = b"probe %d" % next(numbers)
+        publisher.publish(topic, probe)
+        return all([each.hears(probe) for each in subscribers])
+
+    eventually(all_hear, "a way", 60)
 
 
 _C = TypeVar("_C", bound=Client)

@@ -9,7 +9,7 @@ import signal
 from collections.abc import Iterator
 
 import pytest
-from tests.agent.live import Client, Live, assert_each_once, eventually
+from tests.agent.live import Client, Live, assert_each_once, eventually, wait_for_a_way
 from tests.agent.strategies import SETTING
 from tests.agent.sure import SureClient
 
@@ -49,7 +49,7 @@ def test_what_is_wanted_arrives_once_whatever_breaks(diamond):
 
     diamond.federation.cut(1, 3)
     eventually(lambda: len(diamond.nodes[3].status()["neighbours"]) == 1, "the cut is noticed")
-    wait_for_a_way(publisher, subscribers)
+    wait_for_a_way(publisher, subscribers, "t/a")
     fifty_arrive(publisher, subscribers, b"cut")
     diamond.federation.mend(1, 3)
     diamond.wait_converged()
@@ -60,7 +60,7 @@ def test_what_is_wanted_arrives_once_whatever_breaks(diamond):
     os.kill(agent.pid, signal.SIGKILL)
     diamond.run(agent.wait())
     eventually(lambda: len(diamond.nodes[3].status()["neighbours"]) == 1, "the death is noticed")
-    wait_for_a_way(publisher, subscribers)
+    wait_for_a_way(publisher, subscribers, "t/a")
     fifty_arrive(publisher, subscribers, b"death")
     expected = publish_surely(diamond)
     diamond.run(diamond.federation.start_agent(2))
@@ -68,7 +68,7 @@ def test_what_is_wanted_arrives_once_whatever_breaks(diamond):
     late = diamond.client_of(SureClient, 2).subscribe_surely("sure/1")
     assert late.read_until(1) == [b"1: value"]
     diamond.wait_converged()
-    wait_for_a_way(publisher, subscribers)
+    wait_for_a_way(publisher, subscribers, "t/a")
     fifty_arrive(publisher, subscribers, b"healed")
 
 
@@ -89,19 +89,6 @@ def assert_all_have_come(subscriber: SureClient, expected: dict[int, list[bytes]
         received = subscriber.read_until(len(received) + 1)
     assert list(dict.fromkeys(each for each in received if each[:1] == b"1")) == expected[1]
     assert [each for each in received if each[:1] == b"2"] == expected[2]
-
-
-def wait_for_a_way(publisher: Client, subscribers: list[Client]) -> None:
-    """Publish until it arrives everywhere: at QoS 0 what is under way in a change may be lost."""
-
-    def all_hear() -> bool:
-        publisher.publish("t/a", b"probe")
-        return not any([each.silent(0.1) for each in subscribers])
-
-    eventually(all_hear, "a way")
-    publisher.publish("t/a", b"end of probes")
-    for subscriber in subscribers:
-        subscriber.wait_for(b"end of probes")
 
 
 def test_nodes_that_disagree_on_the_strategy_refuse_the_link_and_both_say_why(scene):

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from tests.agent.live import Client, Live, eventually
+from tests.agent.live import Client, Live, eventually, wait_for_a_way
 from tests.agent.process import Process
 from tests.agent.sure import SureClient
 
@@ -157,14 +157,10 @@ def lose_its_neighbours(live: Managed, subscriber: Client, last: int) -> None:
     away = live.wait_apart(last)
     near = sorted(set(range(last)) - set(away))
     publisher = live.client(away[0])
-    publisher.publish(TOPIC, b"before")
-    subscriber.wait_for(b"before")
-    subscriber.received.clear()
+    wait_for_a_way(publisher, [subscriber], TOPIC)
     live.kill(*near)
     live.wait_whole()
-    live.wait_installed(last, TOPIC)
-    publisher.publish(TOPIC, b"after")
-    assert subscriber.wait_for(b"after") == [(TOPIC, b"after")]
+    wait_for_a_way(publisher, [subscriber], TOPIC)
 
 
 def availability(live: Managed) -> None:
