@@ -136,3 +136,15 @@ def test_what_cannot_be_opened_is_said_in_one_line_without_the_password(url, sai
         open_store(url)
     assert "secret" not in str(raised.value)
     assert "\n" not in str(raised.value)
+
+
+def test_one_manager_at_a_time_has_a_database(database):
+    first, second = open_store(database), open_store(database)
+    first.claim()
+    with pytest.raises(UsageError, match="another manager uses this database"):
+        second.claim()
+    first.close()
+    second.close()
+    third = open_store(database)
+    third.claim()
+    third.close()

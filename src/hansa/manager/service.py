@@ -98,7 +98,7 @@ class Manager:
         await self.serve(listening)
 
     def listen(self) -> socket.socket:
-        """Take the port."""
+        """Take the port, and the database for this manager alone."""
         family = socket.AF_INET6 if ":" in self._options.host else socket.AF_INET
         made = socket.socket(family, socket.SOCK_STREAM)
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -109,6 +109,11 @@ class Manager:
             made.close()
             place = f"{self._options.host}:{self._options.port}"
             raise UsageError(f"cannot listen on {place}: {error.strerror or error}") from error
+        try:
+            self.store.claim()
+        except UsageError:
+            made.close()
+            raise
         return made
 
     async def serve(self, listening: socket.socket) -> None:

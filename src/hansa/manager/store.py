@@ -3,10 +3,11 @@
 Every call is one transaction. There is one manager per database, so numbers are counted here.
 """
 
+import fcntl
 import json
 import threading
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from typing import Any
 
@@ -19,6 +20,9 @@ from hansa.manager.migrations import migrate
 from hansa.manager.rows import AuditRow, HistoryRow, LinkRow, NodeRow, Origin, State, TokenRow
 
 HISTORY_MAX = 100_000
+CLAIM_KEY = 0x48414E5341
+"""What a manager locks in PostgreSQL: one number per database, and no table has it."""
+
 AUDIT_MAX = 100_000
 """Rows that are kept; the oldest go first."""
 
@@ -101,13 +105,35 @@ class Store:
         """Use an engine whose database has been migrated."""
         self._engine = engine
         self._noting = threading.Lock()
+        self._claimed = ExitStack()
         with engine.connect() as connection:
             self._history = _last(connection, "history")
             self._audit = _last(connection, "audit")
 
     def close(self) -> None:
         """Let go of all connections."""
+        self._claimed.close()
         self._engine.dispose()
+
+    def claim(self) -> None:
+        """Be the only manager of this database until it is closed, however this process ends."""
+        if not self._take_lock():
+            self._claimed.close()
+            raise UsageError("another manager uses this database: stop it, or give another")
+
+    def _take_lock(self) -> bool:
+        if self._engine.url.get_backend_name() == "sqlite":
+            file = self._claimed.enter_context(open(f"{self._engine.url.database}.lock", "w"))
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return False
+            return True
+        connection = self._claimed.enter_context(self._engine.connect())
+        asked = text("select pg_try_advisory_lock(:key)")  # the server frees it with the connection
+        taken = bool(connection.execute(asked, {"key": CLAIM_KEY}).scalar())
+        connection.commit()
+        return taken
 
     @property
     def version(self) -> int:
