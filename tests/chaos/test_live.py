@@ -30,7 +30,7 @@ def test_two_minutes_of_everything():
 
 @pytest.mark.long
 def test_a_minute_of_partition_with_500_a_second_of_qos_1_and_as_many_of_qos_2_on_both_sides():
-    """How long it takes to drain is in docs/delivery.md; a busy machine publishes less."""
+    """How long it takes to drain is in docs/chaos.md; a busy machine publishes less."""
     plan = Play(SCENARIOS["parted"], seconds=60.0, rate=1_500.0, drain_s=300.0)
     outcome = asyncio.run(play(plan))
     assert outcome.broken == [], outcome.verdict.examples

@@ -66,8 +66,10 @@ class Life:
         crash(self._path, self.keeping.writer)
 
 
-def publish(packet_id: int, payload: bytes = b"x", qos: int = 1, topic: str = "a") -> Publish:
-    return Publish(topic, payload, qos, packet_id=packet_id)
+def publish(
+    packet_id: int, payload: bytes = b"x", qos: int = 1, topic: str = "a", dup: bool = False
+) -> Publish:
+    return Publish(topic, payload, qos, dup=dup, packet_id=packet_id)
 
 
 def run(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
@@ -104,7 +106,7 @@ def test_what_comes_again_after_a_crash_is_acknowledged_and_not_kept(tmp_path):
         life.crash()
         for _ in range(2):  # a second crash does not change it
             life = Life(tmp_path)
-            life.receive(publish(1), publish(2, qos=2), publish(3, b"another"))
+            life.receive(publish(1, dup=True), publish(2, qos=2), publish(3, b"another", dup=True))
             assert await life.answered(3) == [PubAck(1), PubRec(2), PubAck(3)]
             assert life.started == [b"another"][: len(life.started)]
             life.crash()
@@ -146,9 +148,47 @@ def test_on_the_next_connection_it_is_the_same_publication(tmp_path):
         life.receive(publish(1))
         life.capture.disconnected()
         life.capture.connected(session_present=True)
-        life.receive(publish(1))
+        life.receive(publish(1, dup=True))
         assert await life.answered(1) == [PubAck(1)]
         assert life.started == [b"x"]
+        await life.capture.stop()
+
+    run(work)
+
+
+def test_a_packet_id_that_is_used_again_is_another_publication(tmp_path):
+    """At QoS 1 a broker uses ids again without a word; only what it says to repeat is a repeat."""
+
+    async def work() -> None:
+        life = Life(tmp_path)
+        life.receive(publish(1), publish(2))
+        await life.answered(2)
+        life.receive(publish(1, qos=2))  # the id of what was acknowledged, used again
+        await life.answered(3)
+        life.crash()
+        life = Life(tmp_path)
+        life.receive(publish(2), publish(1, qos=2, dup=True))
+        await life.answered(2)
+        assert life.started == [b"x"]  # the first; the second is what was captured last
+        await life.capture.stop()
+
+    run(work)
+
+
+def test_what_a_lost_session_settled_is_settled_for_a_later_life(tmp_path):
+    async def work() -> None:
+        life = Life(tmp_path)
+        life.receive(publish(1, qos=2))
+        await life.answered(1)
+        life.capture.disconnected()
+        life.capture.connected(session_present=False)
+        end = life.keeping.writer.end
+        await until(lambda: life.keeping.writer.durable >= end, "settled on disk")
+        life.crash()
+        life = Life(tmp_path)
+        life.receive(publish(1, qos=2))
+        await life.answered(1)
+        assert life.started == [b"x"]  # the new session's first publication, not the old one's
         await life.capture.stop()
 
     run(work)

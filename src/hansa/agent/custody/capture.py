@@ -93,6 +93,8 @@ class Capture:
         self._seen.clear()
         for number in numbers:
             self._append_settled(number)
+        if numbers:  # or a crash would bring them back, to be taken for what the new session sends
+            self._commits.ask()
 
     def disconnected(self) -> None:
         """What was not answered will come again."""
@@ -145,11 +147,14 @@ class Capture:
         self._acknowledge()
 
     def _recognise(self, publish: Publish) -> Seen | None:
+        """Return what was captured before, if this is it again. At QoS 1 the broker has to say so,
+        for it uses packet ids again without a word: rather twice than never."""
         seen = self._seen.get(publish.packet_id)
         if (
             seen is None
             or seen.connection == self._connection
             or seen.qos != publish.qos
+            or (publish.qos == 1 and not publish.dup)
             or seen.digest != digest(publish)
         ):
             return None
@@ -230,6 +235,8 @@ class Capture:
     def renew(self, epoch: int) -> None:
         """The journal begins anew, in another epoch. What was captured in this life may be nowhere
         else, so it is captured anew; what the broker may still send again stays known."""
+        if self._broken:
+            return  # what waits is on no disk, and must not be acknowledged
         try:
             former = self.keeping.renew(epoch)
             self._unsafe.clear()

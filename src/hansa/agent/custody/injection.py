@@ -225,13 +225,17 @@ class Injection:
         """The session is gone: what the broker had accepted has to be published anew or given up,
         and so has what it may have seen. Of a former life nobody knows what was sent; it was no
         more than the window, the oldest first."""
-        uncertain = [each for each in self._bound() if each.was_sent][:window]
+        bound = self._bound()
+        maybe = [each for each in bound if each.was_sent and each.accepted_at is None][:window]
+        doubts = {id(each) for each in maybe}
+        uncertain = [each for each in bound if each.accepted_at is not None or id(each) in doubts]
         self.counters["inject_uncertain"] += len(uncertain)
         if self._settings.prefer == "no-dup":
             for entry in uncertain:
                 self.backlog.complete(entry)
         elif uncertain:
             self._rebind_all(uncertain)
+        if uncertain:
             self._commits.ask()
 
     def _rebind_all(self, uncertain: Sequence[Entry]) -> None:

@@ -119,18 +119,24 @@ class Keeping:
         return age_s < self._settings.retention_seconds
 
     def _recover(self) -> None:
-        seen: dict[int, Seen] = {}
+        seen: dict[int, Seen] = {}  # a packet id that is used again is no longer the former one's
+        packet_ids: dict[int, int] = {}
         for record in self.writer.replay():
             match record:
                 case Chained(last):
                     self.owed.update({NodeId(node): number for node, number in last})
                 case Captured(number=number, qos=qos, previous=previous, packet_id=packet_id):
                     self.owed.update({NodeId(node): number for node, _ in previous})
-                    seen[number] = Seen(packet_id, qos, digest(record), number)
+                    seen.pop(packet_id, None)
+                    seen[packet_id] = Seen(packet_id, qos, digest(record), number)
+                    packet_ids[number] = packet_id
                 case Unsettled(number, packet_id, qos, kept):
-                    seen[number] = Seen(packet_id, qos, kept, number)
+                    seen[packet_id] = Seen(packet_id, qos, kept, number)
+                    packet_ids[number] = packet_id
                 case Settled(number):
-                    seen.pop(number, None)
+                    packet_id = packet_ids.pop(number, 0)
+                    if packet_id in seen and seen[packet_id].number == number:
+                        del seen[packet_id]
                 case _:
                     pass
         once = [each for each in seen.values() if each.qos == 1][-RECENT:]
@@ -185,7 +191,7 @@ class Keeping:
         try:
             found, upto = self._find(order)
             self.unreadable = ""
-        except JournalUnusable as error:
+        except (JournalUnusable, OSError) as error:
             self.unreadable = str(error)
             found, upto = [], order.after  # nothing is lost by it: the node will ask again
         return Recalled(order.to, order.epoch, order.after, upto, tuple(found))
@@ -217,6 +223,7 @@ class Keeping:
                             return
                         yield record
             except JournalTrimmed:
+                yield None
                 left = reader.headers()
                 if not left:
                     return
