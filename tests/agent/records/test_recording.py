@@ -257,6 +257,7 @@ def kept(path: Path, epoch: int, topics: Topics) -> Keeping:
     made.keep(Publication(NodeId(1), 7, made.writer.next_number, 1, "a", b""), 1)
     made.writer.commit()
     made.renew(epoch)
+    made.drop_former()
     made.writer.close()
     return made
 

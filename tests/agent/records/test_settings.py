@@ -45,4 +45,4 @@ def test_segments_are_small_enough_for_retention_to_drop_some():
 @pytest.mark.parametrize("given", [{"HANSA_RECORD": "a"}, {"HANSA_TELEMETRY_SAMPLE": "all"}])
 def test_who_keeps_no_journal_cannot_be_asked_to_write(given):
     with pytest.raises(UsageError, match="leave out record and .telemetry."):
-        load(None, {"HANSA_MODE": "mqtt-fed", **given})
+        load(None, {"HANSA_MODE": "mqtt-fed", "HANSA_MQTT_FED_ID": "1", **given})
