@@ -21,7 +21,7 @@ raise SystemExit(main(["agent"]))
 
 
 def status(agent: Process) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(agent.page("/status")[1] or "{}")
+    found: dict[str, Any] = json.loads(eventually(lambda: agent.page("/status")[1], "a page"))
     return found
 
 
