@@ -252,6 +252,7 @@ def test_a_lasting_session_is_known_after_a_restart_of_the_agent(scene, tmp_path
     bob.kill()
     again = scene.agent(**settings)
     again.says("broker connected")
+    eventually(lambda: status(again), "a page")
     assert local(again) >= {"lasting/#"}
     assert status(again)["broker"]["observed"] is False
 
