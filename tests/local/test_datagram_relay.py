@@ -3,6 +3,8 @@
 import asyncio
 import socket
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 from hansa.local.datagram_relay import DatagramRelay
 from hansa.local.line import Line
@@ -57,18 +59,29 @@ def test_some_are_lost_each_way():
     assert 100 < count < 300  # 196 are expected
 
 
+@asynccontextmanager
+async def relayed() -> AsyncIterator[tuple[socket.socket, DatagramRelay, list[bytes]]]:
+    """A client whose datagrams go through a relay, and what arrives behind it."""
+    loop = asyncio.get_running_loop()
+    with (
+        socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as target,
+        socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as client,
+    ):
+        target.bind(("127.0.0.1", 0))
+        arrived: list[bytes] = []
+        loop.add_reader(target, lambda: arrived.append(target.recv(100)))
+        relay = DatagramRelay(target.getsockname()[1], 0.0, 0.0)
+        client.connect(("127.0.0.1", await relay.start()))
+        try:
+            yield client, relay, arrived
+        finally:
+            loop.remove_reader(target)
+            await relay.stop()
+
+
 def test_nothing_passes_a_cut():
     async def run() -> tuple[bool, bool]:
-        loop = asyncio.get_running_loop()
-        with (
-            socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as target,
-            socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as client,
-        ):
-            target.bind(("127.0.0.1", 0))
-            arrived: list[bytes] = []
-            loop.add_reader(target, lambda: arrived.append(target.recv(100)))
-            relay = DatagramRelay(target.getsockname()[1], 0.0, 0.0)
-            client.connect(("127.0.0.1", await relay.start()))
+        async with relayed() as (client, relay, arrived):
 
             async def sent(data: bytes, patience: float) -> bool:
                 deadline = time.monotonic() + patience
@@ -82,8 +95,6 @@ def test_nothing_passes_a_cut():
             passed = await sent(b"cut", 0.2)
             relay.mend()
             again = await sent(b"after", 10)
-            loop.remove_reader(target)
-            await relay.stop()
             return passed, again
 
     assert asyncio.run(run()) == (False, True)
@@ -91,16 +102,7 @@ def test_nothing_passes_a_cut():
 
 def test_datagrams_come_twice_and_out_of_order_if_the_line_is_so():
     async def run() -> list[bytes]:
-        loop = asyncio.get_running_loop()
-        with (
-            socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as target,
-            socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as client,
-        ):
-            target.bind(("127.0.0.1", 0))
-            arrived: list[bytes] = []
-            loop.add_reader(target, lambda: arrived.append(target.recv(100)))
-            relay = DatagramRelay(target.getsockname()[1], 0.0, 0.0)
-            client.connect(("127.0.0.1", await relay.start()))
+        async with relayed() as (client, relay, arrived):
             async with asyncio.timeout(20):
                 while not arrived:
                     client.send(b"open")
@@ -111,8 +113,6 @@ def test_datagrams_come_twice_and_out_of_order_if_the_line_is_so():
                     await asyncio.sleep(0)
                 while sum(data != b"open" for data in arrived) < 100:
                     await asyncio.sleep(0.01)
-            loop.remove_reader(target)
-            await relay.stop()
             return [data for data in arrived if data != b"open"]
 
     came = asyncio.run(run())
