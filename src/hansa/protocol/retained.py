@@ -179,9 +179,15 @@ class Retained:
 
     def left(self, filters: list[str]) -> None:
         """Clients here want less: what was only kept for them has to go."""
-        for topic in self._known_of(filters):
-            if self.values[topic].owner != self._node and not self._wants(topic):
-                self._doubt(topic)
+        self._doubt_left(self._known_of(filters))
+
+    def _doubt_left(self, topics: Iterable[str]) -> None:
+        for topic in filter(self._is_left, topics):
+            self._doubt(topic)
+
+    def _is_left(self, topic: str) -> bool:
+        """Whether a value is another node's, and nobody here wants it."""
+        return self.values[topic].owner != self._node and not self._wants(topic)
 
     def _known_of(self, filters: Iterable[str]) -> list[str]:
         """Return the topics that some of these filters match."""
@@ -213,8 +219,7 @@ class Retained:
             has_room = self._set(topic, Value(OLDEST, self._node, found))
             return [] if has_room else [Ignored("retained_max")]
         if value.digest == found:
-            is_left = value.owner != self._node and not self._wants(topic)
-            return [*self._clear(topic)] if is_left else []
+            return [*self._clear(topic)] if self._is_left(topic) else []
         if by_client:  # before another node's came
             self._set(topic, Value(self._versions.next(), self._node, found))
         elif found and (by_client is None or value.owner == self._node):
@@ -375,9 +380,7 @@ class Retained:
         """A former life may have ended before it cleared what nobody here wants any more."""
         if self._look_back_at <= self._now:
             self._look_back_at = math.inf
-            for topic, value in self.values.items():
-                if value.owner != self._node and not self._wants(topic):
-                    self._doubt(topic)
+            self._doubt_left(self.values)
 
     def _tidy(self) -> None:
         """Forget deletions that are older than the lease, and when settled values changed."""
