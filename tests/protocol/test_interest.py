@@ -93,10 +93,12 @@ def test_the_next_deadline_is_that_of_the_oldest_withdrawal():
     assert interest.next_deadline(installed=True) == 1.5
 
 
-def test_a_share_is_withdrawn_after_a_linger():
+@pytest.mark.parametrize("installed", [True, False])
+def test_a_share_without_a_consumer_is_withdrawn_at_once(installed):
     interest = local("$share/g/a")
     interest.change([], ["$share/g/a"], now=1.0)
-    assert interest.due(installed=True, now=1.5) == ([], ["$share/g/a"])
+    assert interest.next_deadline(installed) == 1.0
+    assert interest.due(installed, now=1.0) == ([], ["$share/g/a"])
 
 
 def test_a_filter_that_comes_back_in_time_is_not_touched():

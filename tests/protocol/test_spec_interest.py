@@ -76,6 +76,17 @@ def test_6_4_a_filter_is_withdrawn_after_what_takes_its_place_stands():
     assert wire.effects(1, Unsubscribe) == [Unsubscribe(("a/#",))]
 
 
+def test_6_4_a_share_is_withdrawn_at_once():
+    """6.4 Who has no consumer left has no turn any more, and the other consumers get it all."""
+    wire = settled("1-2 2-3", (2, "$share/g/a"), (3, "$share/g/a"))
+    wire.unwant(3, "$share/g/a")
+    wire.run(wire.settings.linger / 2)
+    for number in range(4):
+        wire.publish(1, "a", b"%d" % number)
+    wire.run(1.0)
+    assert wire.deliveries() == {2: [b"0", b"1", b"2", b"3"]}
+
+
 def test_6_5_publications_are_named_by_life_or_by_journal():
     """6.5 (origin, incarnation, number); at QoS 1 and 2 (origin, epoch, position), `previous`."""
     wire = settled("1-2", (2, "a"), (2, "b"))

@@ -19,12 +19,14 @@ SEEDS = {
     1202: "two nodes of one id in parts that never meet were taken for settled",
     1788: "datagram links ended without a word, and a link to a halted clone passed for the right"
     " one",
+    1891: "a share that nobody consumed any more lingered, and had its turn in vain",
 }
 
 
 WITH_STRATEGY = {
     (1554, "paths"): "of nodes to be remembered the newest change was not the last that was"
     " written, so that their interest was never in force",
+    (723, "paths"): "the run ended before what was lost could be asked for a third time",
 }
 
 

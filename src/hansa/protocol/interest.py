@@ -20,7 +20,8 @@ class LocalInterest:
 
     A filter is announced at once. It is withdrawn only after a linger, and not before everything
     announced since has been installed everywhere: a filter that takes its place must stand first.
-    Only when more would be announced than one node may, the oldest of these go at once.
+    When more would be announced than one node may, the oldest of these go at once. So does a share:
+    while it stands it has its turn, and what comes then is missed by its consumers elsewhere.
     """
 
     def __init__(self, settings: ProtocolSettings) -> None:
@@ -66,7 +67,7 @@ class LocalInterest:
         removed = [
             name
             for place, (name, since) in enumerate(self.leaving.items())
-            if place < excess or now >= self._end(since, settled)
+            if place < excess or now >= self._end(name, since, settled)
         ]
         for name in removed:
             del self.leaving[name]
@@ -77,9 +78,11 @@ class LocalInterest:
         """When a withdrawal is due."""
         if not self.leaving:
             return None
-        return min(self._end(since, installed) for since in self.leaving.values())
+        return min(self._end(name, since, installed) for name, since in self.leaving.items())
 
-    def _end(self, since: float, settled: bool) -> float:
+    def _end(self, name: str, since: float, settled: bool) -> float:
+        if split_share(name)[0] is not None:
+            return since
         linger = self._settings.linger
         return since + (linger if settled else max(linger, self._settings.withdraw_patience))
 

@@ -222,11 +222,13 @@ def _with_machine_faults(options: Options) -> Options:
 
 
 def _phases(chance: random.Random, options: Options) -> Phases:
+    """Where frames are lost, so are some requests for what is missing, and each next one comes
+    later than the last."""
     return Phases(
         warm_up_s=chance.choice((0.5, 3.0)),
         traffic_s=chance.choice((5.0, 10.0)),
         settle_s=allowance(options) + 0.5,
-        final_s=5.0,
+        final_s=15.0 if options.links.loss else 5.0,
     )
 
 

@@ -258,6 +258,9 @@ def _knows_its_surroundings(site: Site, view: NodeView, part: Component) -> Prob
     for wanted in site.broker.clients:
         if not is_local_only(wanted) and not _is_announced(wanted, announced):
             return f"its clients want {wanted}, it announces {announced}"
+    for name in announced:
+        if split_share(name)[0] is not None and name not in site.broker.clients:
+            return f"it announces {name}, which no client wants"
     return None
 
 
