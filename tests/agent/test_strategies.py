@@ -12,6 +12,7 @@ import pytest
 from tests.agent.live import Client, Live, assert_each_once, eventually, wait_for_a_way
 from tests.agent.strategies import SETTING
 from tests.agent.sure import SureClient
+from tests.agent.test_brokers import status
 
 from hansa.local.federation import Cable, LocalFederation
 from hansa.local.mosquitto import free_port
@@ -102,8 +103,12 @@ def test_nodes_that_disagree_on_the_strategy_refuse_the_link_and_both_say_why(sc
         protocol_strategy="tree-flood",
         name="two",
     )
-    for agent in (one, two):
-        agent.says("strategy=paths ")
-        agent.says("strategy=tree-flood ")
+    for agent, ours, theirs in (
+        (one, "strategy=paths of one", "strategy=tree-flood of two"),
+        (two, "strategy=tree-flood of two", "strategy=paths of one"),
+    ):
+        reason = f"settings differ: {theirs} meets {ours}"
+        agent.says(f"link refused reason='{reason}'")
+        eventually(lambda: status(agent)["refused"] == [reason], "the page says so, too")  # noqa: B023
         assert "neighbour up" not in agent.log
         assert agent.process.poll() is None

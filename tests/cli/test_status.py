@@ -84,6 +84,9 @@ def test_trouble_is_shown():
     assert "alpha aa0000 b:1 2 in force everywhere broker: Connection refused" in lines
     assert "beta bb0000 b:1 2 in force everywhere filters may be missing: no log" in lines
     assert "? http://c: x" in lines
+    parted = page(refused=["of a meets of b"], alarms={"clock": "behind"})
+    (told,) = (at for at, line in enumerate(drawn(parted)) if "link refused: of a meets" in line)
+    assert drawn(parted)[told + 1] == "clock: behind"
 
 
 def test_a_topic_without_members_among_the_pages_is_shown_once():

@@ -116,6 +116,7 @@ def test_a_hello_that_disagrees_is_turned_away_with_the_reason():
         ({"version": 9}, f"protocol version 9 of n meets {PROTOCOL_VERSION} of m"),
         ({"federation": "b"}, "federation 'b' of n meets 'hansa' of m"),
         ({"agreement": "redundancy=3"}, "settings differ: redundancy=3 of n meets agreed of m"),
+        ({"agreement": "agreed on=x"}, "settings differ: on=x of n meets agreed of m"),
     ],
 )
 def test_two_nodes_disagree_about_version_federation_or_settings(change, reason):

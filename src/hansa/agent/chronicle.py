@@ -6,6 +6,7 @@ lines.
 """
 
 import logging
+import time
 from collections.abc import Callable
 
 from hansa.agent.brokers import observer
@@ -19,22 +20,36 @@ log = logging.getLogger("hansa.agent")
 REPEATS_MAX = 1_024
 """Things that are remembered as told; when full, all are told anew."""
 
+REFUSAL_S = 10.0
+"""Seconds for which a refusal is shown: whoever dials comes again within two."""
+
+REFUSALS_MAX = 16
+
 
 class Chronicle:
     """Writes the log of one agent."""
 
-    def __init__(self, name_of: Callable[[NodeId], str]) -> None:
+    def __init__(
+        self, name_of: Callable[[NodeId], str], clock: Callable[[], float] = time.monotonic
+    ) -> None:
         """Start with nothing told; `name_of` knows what people call a node."""
+        self._clock = clock
         self._name_of = name_of
         self._told: dict[tuple[str, str], None] = {}
+        self._refused: dict[str, float] = {}
 
     def news(self, effect: effects.Effect) -> None:
         """Write what the node tells: nodes and neighbours always, groups only in detail."""
         match effect:
             case effects.LinkRefused(_, reason):
                 self._once("refused", "", reason, "link refused reason=%r", reason)
+                self._refused.pop(reason, None)
+                self._refused[reason] = self._clock()
+                if len(self._refused) > REFUSALS_MAX:
+                    del self._refused[next(iter(self._refused))]
             case effects.NeighbourUp(node):
                 self._told.clear()  # what was in the way is gone; if it comes back, it is news
+                self._refused.clear()
                 log.info("neighbour up %s", self._named(node))
             case effects.NeighbourDown(node, reason):
                 log.warning("neighbour down %s reason=%r", self._named(node), reason)
@@ -48,6 +63,11 @@ class Chronicle:
                 log.warning("%s", reason)
             case _:
                 log.debug("%s", effect)
+
+    def refusals(self) -> list[str]:
+        """Return why links have been refused lately, the newest last."""
+        since = self._clock() - REFUSAL_S
+        return [reason for reason, at in self._refused.items() if at > since]
 
     def link_closed(self, link: Link, reason: str) -> None:
         """Write why a link is gone; for a neighbour's the node says so, too."""

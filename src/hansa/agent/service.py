@@ -350,7 +350,6 @@ class Agent:
         Ids of nodes are texts, as in the log: to many readers of JSON so large a number is another.
         """
         view = self.driver.node.view()
-        links = self.driver.links
         return {
             "version": __version__,
             "name": self._settings.title,
@@ -367,10 +366,11 @@ class Agent:
             "neighbours": {
                 views.text(node): {
                     "rtt_ms": neighbour.rtt_ms,
-                    **views.traffic(links.get(neighbour.link)),
+                    **views.traffic(self.driver.links.get(neighbour.link)),
                 }
                 for node, neighbour in view.neighbours.items()
             },
+            "refused": self._chronicle.refusals(),
             "members": views.texts(view.reachable),
             "names": {views.text(node): self._name_of(node) for node in view.reachable},
             "cores": {views.text(core): views.core(way) for core, way in view.cores.items()},

@@ -83,6 +83,9 @@ class Status(msgspec.Struct, frozen=True):
     names: dict[str, str] = {}
     """What members are called, those included whose page is not read."""
     version: str = ""
+    refused: tuple[str, ...] = ()
+    """Why links were refused lately."""
+    alarms: dict[str, str] = {}
 
 
 class Page(msgspec.Struct, frozen=True):

@@ -1,7 +1,7 @@
 """The console of Machado 2023 as tables: federation, neighbours, topics with their core. Pure."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -52,7 +52,7 @@ def _nodes(pages: Sequence[Page], names: Mapping[str, str]) -> Table:
             status.broker.address,
             str(len(status.members)),
             "in force everywhere" if status.interest.installed else "on its way",
-            Text(_trouble(status), "red"),
+            Text("\n".join(_troubles(status)), "red"),
         )
     statuses = [page.status for page in pages if page.status is not None]
     members = {member for status in statuses for member in status.members}
@@ -63,12 +63,13 @@ def _nodes(pages: Sequence[Page], names: Mapping[str, str]) -> Table:
     return made
 
 
-def _trouble(status: Status) -> str:
+def _troubles(status: Status) -> Iterator[str]:
     if not status.broker.connected:
-        return f"broker: {status.broker.problem or 'not connected'}"
-    if not status.broker.observed:
-        return f"filters may be missing: {status.broker.unobserved}"
-    return ""
+        yield f"broker: {status.broker.problem or 'not connected'}"
+    elif not status.broker.observed:
+        yield f"filters may be missing: {status.broker.unobserved}"
+    yield from (f"link refused: {reason}" for reason in status.refused)
+    yield from (f"{name}: {text}" for name, text in status.alarms.items())
 
 
 def _links(statuses: Sequence[Status], names: Mapping[str, str]) -> Table:

@@ -287,8 +287,16 @@ def disagreement(ours: Hello, theirs: Hello) -> str | None:
     if theirs.federation != ours.federation:
         return f"federation {theirs.federation!r} of {they} meets {ours.federation!r} of {we}"
     if theirs.agreement != ours.agreement:
-        return f"settings differ: {theirs.agreement} of {they} meets {ours.agreement} of {we}"
+        they_have = _beyond(theirs.agreement, ours.agreement)
+        we_have = _beyond(ours.agreement, theirs.agreement)
+        return f"settings differ: {they_have} of {they} meets {we_have} of {we}"
     return None
+
+
+def _beyond(one: str, other: str) -> str:
+    """Return the words of an agreement that another lacks; all, if they are only in disorder."""
+    known = other.split()
+    return " ".join(word for word in one.split() if word not in known) or one
 
 
 def _name(hello: Hello) -> str:
