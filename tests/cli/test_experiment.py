@@ -44,6 +44,7 @@ def test_plots_are_drawn_with_a_bar_for_every_strategy(capsys, tmp_path):
     code, _, err = run(capsys, "compare", *TRIAL, "--plots", str(place))
     assert (code, err) == (0, "")
     assert sorted(path.name for path in place.iterdir()) == [
+        "busiest.svg",
         "control-frames.svg",
         "copies.svg",
         "delay.svg",

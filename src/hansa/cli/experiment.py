@@ -84,7 +84,7 @@ def _parser() -> Parser:
     )  # fmt: skip
     made.add_argument(
         "--plots", type=arguments.path, metavar="DIR",
-        help="also draw copies, delay, control traffic and loss, as SVG files in this directory",
+        help="also draw copies, load, delay, control traffic and loss, as SVG files in this directory",
     )  # fmt: skip
     made.add_argument("--json", action="store_true", help="print JSON instead of tables")
     return made
@@ -150,6 +150,7 @@ def _show(measured: "list[Measured]", seed: int) -> None:
 
 PLOTS = {
     "copies": "copies per publication, over all links",
+    "busiest": "copies per publication that the busiest node sends",
     "delay_ms": "mean delay, ms",
     "control_frames": "control frames in the whole run, without heartbeats",
     "lost": "deliveries lost at QoS 0, with faults",
