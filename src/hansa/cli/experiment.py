@@ -84,7 +84,7 @@ def _parser() -> Parser:
     )  # fmt: skip
     made.add_argument(
         "--plots", type=arguments.path, metavar="DIR",
-        help="also draw copies, load, delay, control traffic and loss, as SVG files in this directory",
+        help="also draw copies, load, delay, control traffic and loss, as SVG files in there",
     )  # fmt: skip
     made.add_argument("--json", action="store_true", help="print JSON instead of tables")
     return made
