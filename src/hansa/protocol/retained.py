@@ -393,8 +393,9 @@ class Retained:
 
     def next_deadline(self) -> float | None:
         """When `fire` is next due."""
-        if self._teller.is_busy or self._refused:
+        teller = self._teller
+        if teller.is_busy or self._refused:
             return self._now
-        tables = (self._doubtful, self._unsure, self._teller)
-        due = min(self._look_back_at, self._save_at, *(table.due for table in tables))
+        doubtful, unsure = self._doubtful.due, self._unsure.due
+        due = min(self._look_back_at, self._save_at, doubtful, unsure, teller.due)
         return None if due == math.inf else due

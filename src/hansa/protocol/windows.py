@@ -93,7 +93,7 @@ class Windows:
 
     def __len__(self) -> int:
         """Return how many windows there are."""
-        return sum(len(lives) for lives in self._windows.values())
+        return sum(map(len, self._windows.values()))
 
     def get(self, origin: NodeId, life: int, journalled: bool) -> Window | None:
         """Return the window of one life of an origin; None if the life is too old to be known, or
