@@ -393,9 +393,8 @@ class Retained:
 
     def next_deadline(self) -> float | None:
         """When `fire` is next due."""
-        teller = self._teller
-        if teller.is_busy or self._refused:
+        if self._teller.is_busy or self._refused:
             return self._now
-        doubtful, unsure = self._doubtful.due, self._unsure.due
-        due = min(self._look_back_at, self._save_at, doubtful, unsure, teller.due)
+        tables = self._doubtful.due, self._unsure.due, self._teller.due
+        due = min(self._look_back_at, self._save_at, *tables)
         return None if due == math.inf else due
