@@ -1,9 +1,9 @@
 """What a node owes others; the rules are proved in test_spec_delivery.py."""
 
 from hansa.protocol.effects import EpochRenewed, GivenUp, Ignored, Recall
-from hansa.protocol.events import Published, Recalled
+from hansa.protocol.events import Published, Recalled, Reopened
 from hansa.protocol.frames import Owed, Receipt, Resend
-from hansa.protocol.outbox import EPOCH_MAX, Outbox
+from hansa.protocol.outbox import EPOCH_MAX, RENEWAL_PAUSE_S, Outbox
 from hansa.protocol.settings import ProtocolSettings
 from hansa.protocol.vocabulary import NodeId
 
@@ -37,15 +37,32 @@ def test_a_receipt_of_a_newer_epoch_begins_one_above_it():
     assert outbox(2).take(receipt(9, epoch=7), 1, 0.0) == [EpochRenewed(8)]
 
 
-def test_what_was_captured_in_the_epoch_before_does_not_leave_in_the_new_one():
+def test_a_new_epoch_begins_when_its_journal_is_there():
     made = outbox(2)
     made.capture(Published("t", b"", qos=1), (OTHER,))  # on its way to the disk
+    assert made.take(receipt(1), 1, 0.0) == []
+    assert made.acknowledged == {OTHER: 1}
     assert made.take(receipt(9, epoch=7), 1, 0.0) == [EpochRenewed(8)]
-    assert made.keep(1, 3, now=0.0) == []
-    debt = made.debts[OTHER]
-    assert (debt.safe, debt.newest, made.settled) == (0, 0, 0)
+    assert made.keep(1, 3, now=0.0) == [], "it does not leave at a position that was used before"
+    assert made.take(receipt(9, epoch=7), 1, 0.0) == []
+    assert made.next_deadline() is None
+    made.reopen(Reopened(8, 3, ((OTHER, 2), (THIRD, 1))), now=1.0)
+    assert made.keep(1, 9, now=1.0) == [], "that was the old journal"
+    assert (made.position, made.acknowledged, list(made.debts)) == ((8, 3), {}, [OTHER])
+    assert made.fire(1.0) == [Owed(OTHER, ME, 8, 2)]
     made.capture(Published("t", b"anew", qos=1), (OTHER,))
-    assert [(each.life, each.payload) for each in made.keep(8, 1, 0.0)] == [(8, b"anew")]
+    (anew,) = made.keep(8, 3, 0.0)
+    assert (anew.life, anew.number, anew.previous) == (8, 3, ((OTHER, 2),))
+
+
+def test_no_receipt_makes_a_new_epoch_begin_soon_after_another():
+    made = outbox(2)
+    made.take(receipt(9, epoch=7), 1, 0.0)
+    made.reopen(Reopened(8, 1, ()), now=1.0)
+    ahead = receipt(9, epoch=8)
+    soon = [Ignored("receipt ahead of a journal that was renewed just before")]
+    assert made.take(ahead, 1, RENEWAL_PAUSE_S) == soon
+    assert made.take(ahead, 1, 1.0 + RENEWAL_PAUSE_S) == [EpochRenewed(9)]
 
 
 def test_a_receipt_of_an_epoch_that_nobody_can_have_is_ignored():

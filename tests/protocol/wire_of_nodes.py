@@ -17,6 +17,7 @@ from hansa.protocol.effects import (
     CloseLink,
     Deliver,
     Effect,
+    EpochRenewed,
     Keep,
     ReadStored,
     Recall,
@@ -37,6 +38,7 @@ from hansa.protocol.events import (
     Published,
     Recalled,
     Received,
+    Reopened,
     Stored,
     StoredRead,
     Surveyed,
@@ -284,6 +286,8 @@ class Wire:
                 self._post(place, Stored(origin, epoch, seq), 0.0)
             case Remember(number):
                 self._post(place, Noted(number), 0.0)
+            case EpochRenewed(epoch):
+                self._post(place, Reopened(epoch, 1, ()), 0.0)
 
     def _close(self, end: End, reason: str) -> None:
         """One side has closed a link: the other side hears of it."""

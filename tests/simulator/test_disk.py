@@ -1,7 +1,5 @@
 """The model disk: what was synced is there after a crash, and nothing else."""
 
-from dataclasses import replace
-
 from hansa.protocol.custody import Remembered
 from hansa.protocol.effects import Recall
 from hansa.protocol.events import Recalled
@@ -94,17 +92,19 @@ def test_a_full_journal_drops_what_is_oldest_and_counts_it():
     assert disk.past().owed == {TWO: 6, THREE: 6}
 
 
-def test_a_new_epoch_owes_nothing_of_the_old_one():
+def test_a_new_epoch_owes_what_was_not_acknowledged():
     disk = journal(3)
-    disk.past()  # a new life begins
     disk.write(kept(4, TWO))
-    disk.sync()
-    disk.write(kept(5, TWO))
-    assert disk.renew(9) == [replace(kept(4, TWO), packet=0), kept(5, TWO)]
-    disk.write(kept(1, TWO, epoch=9))
-    disk.sync()
-    assert disk.past() == Remembered(9, 2, {TWO: 1}, {})
-    assert found(disk.recall(Recall(TWO, 9, 0, 1, 1_000))) == [1]
+    moved = disk.renew(9, {TWO: 2, THREE: 3})
+    assert [(each.publication.number, each.publication.previous) for each in moved] == [
+        (1, ()),
+        (2, ()),
+        (3, ((TWO, 0),)),
+        (4, ((TWO, 3),)),
+    ]
+    assert [each.packet for each in moved] == [0, 0, 0, kept(4, TWO).packet]
+    assert disk.past() == Remembered(9, 5, {TWO: 4}, {})
+    assert found(disk.recall(Recall(TWO, 9, 0, 4, 1_000))) == [3, 4]
 
 
 def test_some_of_what_was_not_synced_may_survive_a_crash():

@@ -114,7 +114,8 @@ class Progress(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Custody(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """`node` has taken over what this agent captured for `group`, up to `number`."""
+    """`node` has what this agent captured for it, up to `number`. May be late: then a new epoch
+    begins with more than it has to. `group` is 0."""
 
     KIND: ClassVar[int] = 9
     node: int

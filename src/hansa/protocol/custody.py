@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from hansa.protocol.deadlines import earliest
 from hansa.protocol.effects import Effect, Ignored
-from hansa.protocol.events import Kept, Recalled, Stored, StoredRead, Surveyed
+from hansa.protocol.events import Kept, Recalled, Reopened, Stored, StoredRead, Surveyed
 from hansa.protocol.frames import Letter, Owed, Receipt, Resend
 from hansa.protocol.inbox import Inbox
 from hansa.protocol.outbox import Outbox
@@ -56,13 +56,16 @@ class Custody:
         self.inbox = Inbox(node, settings, past.taken, self.retained.judge)
 
     def settle(
-        self, event: Kept | Recalled | Stored | Surveyed | StoredRead, now: float
+        self, event: Kept | Recalled | Reopened | Stored | Surveyed | StoredRead, now: float
     ) -> tuple[list[Publication], list[Effect | Letter]]:
         """The disk has done its work; return what may leave now, and what follows."""
         if isinstance(event, Kept):
             return self.outbox.keep(event.epoch, event.seq, now), []
         if isinstance(event, Recalled):
             return [], [*self.outbox.resend(event, now)]
+        if isinstance(event, Reopened):
+            self.outbox.reopen(event, now)
+            return [], []
         if isinstance(event, Surveyed):
             return [], self.retained.surveyed(event)
         if isinstance(event, StoredRead):

@@ -256,9 +256,9 @@ class Repaired(msgspec.Struct, frozen=True):
 
 
 class EpochRenewed(msgspec.Struct, frozen=True):
-    """A receiver knows positions that this node's journal does not: it is an old copy. What follows
-    has a new epoch, which the shell must remember; what was published since the copy was put in
-    place may be lost."""
+    """A receiver knows positions that this node's journal does not: it is an old copy. The shell
+    must make one of a new epoch, with all that receivers have not acknowledged, and answer with
+    Reopened."""
 
     epoch: int
 

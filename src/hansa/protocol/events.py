@@ -99,6 +99,15 @@ class Recalled(msgspec.Struct, frozen=True):
     publications: tuple[Publication, ...]
 
 
+class Reopened(msgspec.Struct, frozen=True):
+    """The journal of a new epoch is in place of the old one. It holds what receivers had not
+    acknowledged, up to these positions, and goes on at `next_seq`."""
+
+    epoch: int
+    next_seq: int
+    owed: tuple[tuple[NodeId, int], ...]
+
+
 class Stored(msgspec.Struct, frozen=True):
     """What `origin` published up to this position is safe here, on its way to the broker."""
 
@@ -122,7 +131,7 @@ class StoredRead(msgspec.Struct, frozen=True):
     values: tuple[Published, ...]
 
 
-FromDisk = Restored | Noted | Kept | Recalled | Stored | Surveyed | StoredRead
+FromDisk = Restored | Noted | Kept | Recalled | Reopened | Stored | Surveyed | StoredRead
 
 Event = (
     LinkOpened

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 from msgspec.structs import replace
 
 from hansa.protocol.effects import Effect, EpochRenewed, GivenUp, Ignored, Recall
-from hansa.protocol.events import Recalled
+from hansa.protocol.events import Recalled, Reopened
 from hansa.protocol.frames import Letter, Owed, Receipt, Resend
 from hansa.protocol.numbering import Captured
 from hansa.protocol.settings import ProtocolSettings
@@ -26,6 +26,9 @@ PATIENCE_FACTOR_MAX = 8
 
 BYTES_PER_S = 1 << 20
 """How fast a way is at least: what is large is given that much longer until it counts as missed."""
+
+RENEWAL_PAUSE_S = 60.0
+"""Seconds after a new epoch in which no other begins: each costs a copy of all that is owed."""
 
 EPOCH_MAX = 1 << 62
 """Epochs are times in milliseconds or a little more; nobody honest names one above this."""
@@ -90,6 +93,8 @@ class Outbox:
             receiver: Debt(seq, settings.repair_patience) for receiver, seq in (owed or {}).items()
         }
         self._reminders: dict[NodeId, None] = {}  # those with a time to be reminded
+        self._renewing = False
+        self._renewable_at = 0.0
 
     @property
     def position(self) -> tuple[int, int]:
@@ -101,6 +106,11 @@ class Outbox:
         """All receivers have everything up to this position of the present epoch."""
         unpaid = (d.acknowledged for d in self.debts.values() if d.acknowledged < d.newest)
         return min(unpaid, default=self._safe)
+
+    @property
+    def acknowledged(self) -> dict[NodeId, int]:
+        """Up to where each receiver has said in this life that it has all it was owed."""
+        return {node: debt.acknowledged for node, debt in self.debts.items() if debt.acknowledged}
 
     def unpaid(self, position: int) -> dict[NodeId, int]:
         """Return who may not have all that it was owed before a position, and from which on."""
@@ -168,6 +178,8 @@ class Outbox:
             return [Ignored("receipt from a node that is owed nothing")]
         if receipt.epoch >= EPOCH_MAX:
             return [Ignored("epoch out of bounds")]
+        if self._renewing:
+            return []  # it will be reminded
         if (receipt.epoch, receipt.seq) >= self.position:
             return [self._renew(max(receipt.epoch + 1, incarnation), now)]
         if receipt.epoch != self._epoch:
@@ -181,6 +193,10 @@ class Outbox:
         self._disarm(receipt.node)
         if debt.acknowledged < debt.safe:
             self._arm(receipt.node, now + debt.patience)
+        return self._answer(receipt, debt, now)
+
+    def _answer(self, receipt: Receipt, debt: Debt, now: float) -> list[Effect | Letter]:
+        """Read what a receiver asks for, unless that was done just now."""
         if not receipt.want or debt.recalling or debt.safe <= receipt.after:
             return []
         if receipt.after < debt.answered and now < debt.answered_until:
@@ -287,13 +303,26 @@ class Outbox:
             debt.remind_at = None
             self._reminders.pop(node, None)
 
-    def _renew(self, epoch: int, now: float) -> EpochRenewed:
-        """The journal is an old copy of itself: no position may be used twice. What was on its way
-        into it has to be captured anew."""
-        self._epoch = epoch
+    def _renew(self, epoch: int, now: float) -> Effect:
+        """The journal is an old copy of itself: no position may be used twice. Nothing leaves, and
+        nobody is answered, until a journal of a new epoch is in its place."""
+        if now < self._renewable_at:
+            return Ignored("receipt ahead of a journal that was renewed just before")
+        self._renewing = True
         self._pending.clear()
-        self._next_seq, self._safe = 1, 0
-        for node, debt in self.debts.items():
-            debt.newest = debt.safe = debt.acknowledged = 0
+        for node in list(self._reminders):
+            self._disarm(node)
+        return EpochRenewed(epoch)
+
+    def reopen(self, reopened: Reopened, now: float) -> None:
+        """The new journal is there: it begins with what was not acknowledged in the old one."""
+        self._renewing = False
+        self._renewable_at = now + RENEWAL_PAUSE_S
+        self._epoch, self._next_seq = reopened.epoch, reopened.next_seq
+        self._safe = self._next_seq - 1
+        self._pending.clear()
+        owed = dict(reopened.owed)
+        for node in self.debts:
+            self._disarm(node)
+            self.debts[node] = Debt(owed.get(node, 0), self._settings.repair_patience)
             self._arm(node, now)
-        return EpochRenewed(self._epoch)

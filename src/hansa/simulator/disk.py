@@ -6,7 +6,10 @@ nodes want.
 """
 
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass
+
+from msgspec.structs import replace
 
 from hansa.protocol.custody import Remembered
 from hansa.protocol.effects import Recall
@@ -72,7 +75,6 @@ class Disk:
     __slots__ = (
         "_bound_upto",
         "_finished",
-        "_first_of_life",
         "_writing",
         "_written",
         "accepted",
@@ -96,7 +98,6 @@ class Disk:
         self.keep_max = keep_max
         self.epoch = 0  # until the first life
         self.next_seq = 1
-        self._first_of_life = 1
         self.journal: deque[Publication] = deque()
         self.dropped = 0
         """Publications that retention took from the journal."""
@@ -188,17 +189,26 @@ class Disk:
         self.bound.clear()
         self.accepted.clear()
 
-    def renew(self, epoch: int) -> list[Kept]:
-        """Begin a new epoch: the journal was an old copy. Return what was written to it in this
-        life, safe or not, which may be nowhere else."""
-        own = [item for item in self.journal if item.number >= self._first_of_life]
-        written = [what for what in self._written if type(what) is Kept]
+    def renew(self, epoch: int, acknowledged: Mapping[NodeId, int]) -> list[Kept]:
+        """Begin a new epoch: the journal was an old copy. What was written to it, safe or not, and
+        not acknowledged by all, goes into the new one. Return that, with the packets of which the
+        broker does not know yet that they are safe."""
+        found = [Kept(item, packet=0) for item in self.journal]
+        found += [what for what in self._written if type(what) is Kept]
         self._written = [what for what in self._written if type(what) is not Kept]
         self._writing.clear()
-        self.epoch, self.next_seq, self._first_of_life = epoch, 1, 1
+        self.epoch, self.next_seq = epoch, 1
         self.journal.clear()
         self.owed.clear()
-        return [*(Kept(item, packet=0) for item in own), *written]
+        moved: list[Kept] = []
+        for kept in found:
+            item = kept.publication
+            unpaid = [to for to, _ in item.previous if item.number > acknowledged.get(to, 0)]
+            previous = tuple((to, self.owed.get(to, 0)) for to in unpaid)
+            again = replace(item, life=epoch, number=self.next_seq, previous=previous)
+            moved.append(Kept(again, kept.packet))
+            self._make_safe(moved[-1])
+        return moved
 
     def _keep(self, publication: Publication) -> None:
         self.next_seq = publication.number + 1
@@ -209,8 +219,7 @@ class Disk:
             self.dropped += 1
 
     def past(self) -> Remembered:
-        """Return what a node starts with; what is kept from now on is of this life."""
-        self._first_of_life = self.next_seq
+        """Return what a node starts with."""
         return Remembered(self.epoch, self.next_seq, dict(self.owed), dict(self.taken))
 
     def known(self) -> tuple[Record, ...]:

@@ -108,28 +108,26 @@ class Safekeeping:
             site.memory.disk.packets.pop(packet, None)
 
     def renew(self, site: Site, epoch: int) -> None:
-        """The journal begins anew: what was captured in this life is captured once more."""
-        for kept in site.memory.disk.renew(epoch):
-            item = kept.publication
-            again = Queued(item.topic, item.payload, item.qos, item.retain, packet=kept.packet)
-            self._scheduler.after(0.0, self._capture_again, site, site.life, again)
-
-    def _capture_again(self, site: Site, life: int, event: Queued) -> None:
-        if site.life == life and site.frozen:
-            site.backlog.append(partial(self.capture, site, event))
-        elif site.life == life:
-            self.capture(site, event)
+        """The journal begins anew, with all that was not acknowledged."""
+        assert site.node is not None
+        disk = site.memory.disk
+        for kept in disk.renew(epoch, site.node.custody.outbox.acknowledged):
+            self._note_position(kept.publication)
+            self._acknowledge(site, kept.packet)
+        self._post(site, events.Reopened(epoch, disk.next_seq, tuple(disk.owed.items())))
 
     # ------------------------------------------------------------ the disk
 
     def _keep(self, site: Site, effect: Effect) -> None:
         assert type(effect) is orders.Keep
-        publication = effect.publication
+        self._note_position(effect.publication)
+        self._write(site, Kept(effect.publication, self._packet))
+        self._packet = 0
+
+    def _note_position(self, publication: Publication) -> None:
         entry = self._ledger.find(publication)
         assert entry is not None
         entry.position = (publication.life, publication.number)
-        self._write(site, Kept(effect.publication, self._packet))
-        self._packet = 0
 
     def _remember(self, site: Site, effect: Effect) -> None:
         assert type(effect) is orders.Remember

@@ -12,8 +12,10 @@ from hansa.agent.custody.capture import AROUND, Capture
 from hansa.agent.custody.keeping import Keeping
 from hansa.errors import JournalUnusable
 from hansa.journal.settings import JournalSettings
+from hansa.journal.writer import Writer
 from hansa.mqtt.packets import Handshake, PubAck, PubComp, Publish, PubRec
-from hansa.protocol.events import Kept
+from hansa.protocol.effects import Recall
+from hansa.protocol.events import Kept, Reopened
 from hansa.protocol.vocabulary import NodeId, Publication
 
 ME, YOU = NodeId(1), NodeId(2)
@@ -27,13 +29,14 @@ class Life:
         self._path = path
         self.answers: list[Handshake] = []
         self.kept: list[Kept] = []
+        self.reopened: list[Reopened] = []
         self.problems: list[str] = []
         self.started: list[bytes] = []
         self.keeping = Keeping(path, ME, 7, JournalSettings())
         self._epoch = self.keeping.writer.epoch
         self._number = self.keeping.writer.next_number
         self.capture = Capture(
-            self.keeping, self._start, self._answer, self.kept.append, self.problems.append
+            self.keeping, self._start, self._answer, self._tell, self.problems.append
         )
         self.capture.connected(session_present)
 
@@ -47,15 +50,29 @@ class Life:
             ME, self._epoch, number, publish.qos, publish.topic, publish.payload, previous=previous
         )
 
-    def renew(self, epoch: int) -> None:
-        self._epoch, self._number = epoch, 1
+    def _tell(self, news: Kept | Reopened) -> None:
+        if isinstance(news, Kept):
+            self.kept.append(news)
+        else:
+            self._epoch, self._number = news.epoch, news.next_seq
+            self.reopened.append(news)
+
+    async def renew(self, epoch: int) -> None:
+        """Begin a new epoch, and wait until it has begun and nothing of the old one is left."""
         self.capture.renew(epoch)
+        await until(lambda: len(self.reopened) > 0, "a new epoch")
+        former = self._path / f"{7:020d}"
+        await until(lambda: not former.exists(), "the end of the old one")
 
     def _answer(self, batch: Sequence[Handshake]) -> None:
         self.answers += batch
 
     def receive(self, *batch: Publish) -> None:
         self.capture.receive([(publish, True) for publish in batch])
+
+    @property
+    def unsynced(self) -> int:
+        return self.keeping.writer.end - self.keeping.writer.durable
 
     async def answered(self, count: int) -> list[Handshake]:
         await until(lambda: len(self.answers) >= count, f"{count} answers")
@@ -310,22 +327,34 @@ def test_a_journal_that_cannot_be_written_leaves_publications_with_the_broker(
     run(work)
 
 
-def test_a_new_epoch_holds_what_was_captured_in_this_life(tmp_path):
+def test_a_new_epoch_holds_what_nobody_has_acknowledged(tmp_path):
     async def work() -> None:
         life = Life(tmp_path)
-        life.receive(publish(1, b"former"))
-        await life.answered(1)
+        life.receive(publish(1, b"acknowledged"), publish(2, b"former"))
+        await life.answered(2)
+        life.capture.acknowledged({YOU: 1})
+        await until(lambda: not life.unsynced, "the note")
         life.crash()
         life = Life(tmp_path)
-        life.receive(publish(2, b"known", qos=2), publish(3, b"waits", qos=2))
-        life.renew(9)
-        assert life.answers == [PubRec(2), PubRec(3)]
-        assert life.kept == [Kept(9, 2)]
-        assert life.started == [b"known", b"waits", b"known", b"waits"]
+        life.receive(publish(3, b"known", qos=2), publish(4, b"waits", qos=2))
+        life.capture.renew(9)
+        life.receive(publish(5, b"held", qos=2))
+        life.capture.released([3])
+        assert await life.answered(4) == [PubRec(3), PubRec(4), PubRec(5), PubComp(3)]
+        assert life.reopened == [Reopened(9, 4, ((YOU, 3),))]
+        assert life.kept[-1] == Kept(9, 4)
+        recalled = life.keeping.recall(Recall(YOU, 9, 0, 4, 1_000))
+        assert [(each.number, each.payload, each.previous) for each in recalled.publications] == [
+            (1, b"former", ((YOU, 0),)),
+            (2, b"known", ((YOU, 1),)),
+            (3, b"waits", ((YOU, 2),)),
+            (4, b"held", ((YOU, 3),)),
+        ]
+        assert life.started == [b"known", b"waits", b"held"]
         life.capture.connected(session_present=True)
-        life.receive(publish(3, b"waits", qos=2))
-        assert await life.answered(3) == [PubRec(2), PubRec(3), PubRec(3)]
-        assert life.started[4:] == []
+        life.receive(publish(4, b"waits", qos=2))
+        assert (await life.answered(5))[-1] == PubRec(4)
+        assert life.started[3:] == []
         await life.capture.stop()
 
     run(work)
@@ -336,13 +365,12 @@ def test_after_a_new_epoch_and_a_crash_nothing_is_captured_twice(tmp_path):
         life = Life(tmp_path)
         life.receive(publish(1, b"former", qos=2), publish(2, b"over", qos=2))
         await life.answered(2)
-        life.crash()
-        life = Life(tmp_path)
+        life.capture.acknowledged({YOU: 1})
         life.receive(publish(3, b"recent", qos=2), publish(4, b"settled", qos=2))
-        await life.answered(2)
-        life.capture.released([2, 4])
         await life.answered(4)
-        life.renew(9)
+        life.capture.released([2, 4])
+        await life.answered(6)
+        await life.renew(9)
         life.crash()
         life = Life(tmp_path)
         life.receive(publish(1, b"former", qos=2), publish(3, b"recent", qos=2))
@@ -361,22 +389,64 @@ def test_after_a_new_epoch_and_a_crash_nothing_is_captured_twice(tmp_path):
     run(work)
 
 
-def test_a_new_epoch_that_the_disk_does_not_take_is_told_and_nothing_is_answered(
+def test_a_session_that_is_lost_while_a_new_epoch_begins_is_forgotten_in_it(tmp_path):
+    async def work() -> None:
+        life = Life(tmp_path)
+        life.receive(publish(1, b"same", qos=2))
+        await life.answered(1)
+        life.capture.renew(9)
+        life.capture.connected(session_present=False)
+        await life.renew(9)
+        await until(lambda: not life.unsynced, "what was forgotten")
+        life.crash()
+        life = Life(tmp_path)
+        life.receive(publish(1, b"same", qos=2))
+        assert life.started == [b"same"], "the new session's, not the same again"
+        await life.capture.stop()
+
+    run(work)
+
+
+def test_a_new_epoch_waits_for_the_disk_and_what_the_broker_sends_waits_for_it(
     tmp_path, monkeypatch
 ):
     async def work() -> None:
         life = Life(tmp_path)
         life.receive(publish(1))
+        await life.answered(1)
+        full = True
 
-        def fail() -> None:
-            raise JournalUnusable("broken")
+        def commit(writer: Writer) -> int:
+            if full:
+                raise JournalUnusable("full")
+            return real(writer)
 
-        with monkeypatch.context() as patched:
-            patched.setattr(life.keeping.writer, "close", fail)
-            life.renew(9)
-        assert life.problems == ["broken"]
+        real = Writer.commit
+        monkeypatch.setattr(Writer, "commit", commit)
+        monkeypatch.setattr("hansa.agent.custody.commits.RETRY_S", 0.01)
+        life.capture.renew(9)
         life.receive(publish(2))
-        assert (life.started, life.kept) == ([b"x"], [])
+        await until(lambda: len(life.problems) > 1, "another attempt")
+        assert (life.started, life.reopened) == ([b"x"], [])
+        full = False
+        assert await life.answered(2) == [PubAck(1), PubAck(2)]
+        assert life.problems[-1] == ""
+        assert life.reopened == [Reopened(9, 2, ((YOU, 1),))]
         await life.capture.stop()
 
     run(work)
+
+
+def test_an_agent_that_stops_before_its_new_epoch_begins_keeps_the_old_one(tmp_path):
+    async def work() -> None:
+        life = Life(tmp_path)
+        life.receive(publish(1))
+        await life.answered(1)
+        life.capture.renew(9)
+        await life.capture.stop()
+        assert life.reopened == []
+
+    run(work)
+    again = Keeping(tmp_path, ME, 7, JournalSettings())
+    assert (again.writer.epoch, again.writer.next_number) in {(7, 2), (9, 2)}
+    again.writer.close()

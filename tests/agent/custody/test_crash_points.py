@@ -19,7 +19,7 @@ COUNT_MAX = 1_000
 TOPIC = "same"
 WINDOW = 4
 AT_ORIGIN = [point for point in Point if point < Point.BOUND_APPENDED]
-AT_RECEIVER = [point for point in Point if point >= Point.BOUND_APPENDED]
+AT_RECEIVER = [point for point in Point if Point.BOUND_APPENDED <= point <= Point.COMPLETED]
 ONLY_QOS_2 = (
     Point.SETTLED_APPENDED,
     Point.SETTLED_DURABLE,
@@ -48,7 +48,7 @@ def fits(point: Point, qos: int) -> bool:
 
 def singles(times: int) -> Iterator[Crash]:
     for qos in (1, 2):
-        for point in Point:
+        for point in (*AT_ORIGIN, *AT_RECEIVER):
             if fits(point, qos):
                 yield Crash(qos, (f"{int(point)}:{times}",))
 

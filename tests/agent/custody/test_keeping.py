@@ -1,12 +1,13 @@
 """The journal of what clients here published: where it goes on, what it remembers and recalls."""
 
+import shutil
 import time
 from pathlib import Path
 
 import msgspec
 import pytest
 
-from hansa.agent.custody.keeping import Keeping, digest
+from hansa.agent.custody.keeping import Keeping, Seen, digest
 from hansa.journal.settings import JournalSettings
 from hansa.mqtt.packets import Publish
 from hansa.mqtt.properties import Property, encode, expiry
@@ -159,14 +160,84 @@ def test_a_journal_that_cannot_be_read_gives_nothing_away_as_lost(tmp_path):
     assert recall(made, 0, 4) == ([], 0)
 
 
-def test_a_new_epoch_begins_at_one_and_the_old_one_goes(tmp_path):
-    made = filled(tmp_path, 4)
-    made.renew(9)
-    assert (made.writer.epoch, made.writer.next_number, made.owed) == (9, 1, {})
+def renewed(made: Keeping, epoch: int = 9) -> Keeping:
+    renewal = made.renewal(epoch)
+    former, writer = made.writer, made.renew(renewal)
+    made.adopt(renewal, writer)
+    former.close()
+    made.drop_former()
+    return made
+
+
+@pytest.mark.parametrize("settings", [LARGE, SMALL], ids=["one segment", "many"])
+def test_a_new_epoch_owes_what_was_not_acknowledged_and_the_old_one_goes(tmp_path, settings):
+    made = filled(tmp_path, 8, settings)
+    made.acknowledge({YOU: 4, OTHER: 7})
+    renewed(made)
+    assert (made.writer.epoch, made.writer.next_number) == (9, 3)
+    assert (made.owed, made.acknowledged) == ({YOU: 2}, {})
     made.writer.close()
-    again = opened(tmp_path)
-    assert again.writer.epoch == 9
+    again = opened(tmp_path, settings)
+    assert (again.writer.epoch, again.owed, again.found) == (9, {YOU: 2}, [])
+    found = again.recall(Recall(YOU, 9, 0, 2, 1_000)).publications
+    assert [(each.payload, each.previous) for each in found] == [
+        (b"6", ((YOU, 0),)),
+        (b"8", ((YOU, 1),)),
+    ]
     assert [path.name for path in tmp_path.iterdir()] == [f"{9:020d}"]
+    again.writer.close()
+
+
+def test_a_new_epoch_is_copied_in_pieces_and_carries_what_the_broker_may_send(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr("hansa.agent.custody.renewal.PIECE_BYTES", 100)
+    settings = JournalSettings(segment_bytes=300)
+    made = filled(tmp_path, 40, settings)
+    repeatable = [Seen(n, 1, b"digest", n) for n in (3, 39)]
+    made.remembered = lambda: repeatable
+    renewed(made).writer.close()
+    again = opened(tmp_path, settings)
+    assert {(seen.packet_id, seen.number) for seen in again.found} == {(3, 3), (39, 39)}
+    assert again.owed == {YOU: 40, OTHER: 39}
+    again.writer.close()
+
+
+def test_what_a_crash_left_of_a_new_epoch_is_no_journal(tmp_path):
+    filled(tmp_path, 4).writer.close()
+    opened(tmp_path / "other").writer.close()
+    (tmp_path / "other" / f"{7:020d}").rename(tmp_path / f"{9:020d}.new")
+    (tmp_path / "other").rmdir()
+    again = opened(tmp_path)
+    assert (again.writer.epoch, again.writer.next_number) == (7, 5)
+    assert [path.name for path in tmp_path.iterdir()] == [f"{7:020d}"]
+    again.writer.close()
+
+
+def test_a_copy_is_known_from_the_original_and_what_was_moved_is_no_copy(tmp_path):
+    filled(tmp_path / "first", 4).writer.close()
+    moved = (tmp_path / "first").rename(tmp_path / "moved")
+    shutil.copytree(moved, tmp_path / "copy")
+    original, copy = opened(moved), opened(tmp_path / "copy")
+    assert (original.is_copy, copy.is_copy) == (False, True)
+    renewed(copy).writer.close()
+    original.writer.close()
+    again = opened(tmp_path / "copy")
+    assert not again.is_copy
+    again.writer.close()
+
+
+def test_what_is_acknowledged_is_known_in_the_next_life(tmp_path):
+    made = filled(tmp_path, 20, SMALL)
+    assert made.acknowledge({YOU: 4, OTHER: 3})
+    assert not made.acknowledge({YOU: 4})
+    made.forget(OTHER)
+    for number in range(21, 40):
+        made.keep(publication(number, YOU, number - 1), number)
+        made.writer.commit()
+    made.writer.close()
+    again = opened(tmp_path, SMALL)
+    assert again.acknowledged == {YOU: 4}
     again.writer.close()
 
 

@@ -256,9 +256,12 @@ def kept(path: Path, epoch: int, topics: Topics) -> Keeping:
     made = Keeping(path, NodeId(1), 7, settings, topics)
     made.keep(Publication(NodeId(1), 7, made.writer.next_number, 1, "a", b""), 1)
     made.writer.commit()
-    made.renew(epoch)
+    renewal = made.renewal(epoch)
+    former, writer = made.writer, made.renew(renewal)
+    made.adopt(renewal, writer)
+    former.close()
     made.drop_former()
-    made.writer.close()
+    writer.close()
     return made
 
 

@@ -1,11 +1,12 @@
 """The journal of what other nodes owe this one: taken over, and on its way into the broker.
 
 Each publication has an index, by which it gets its packet id; the record that binds it holds it
-whole. After a restart the journal tells what was not completed, what the broker had accepted, and
-up to which position each origin's publications were taken.
+whole. After a restart the journal tells what was not completed, what the broker had accepted, up to
+which position each origin's publications were taken, and which of them will never come.
 """
 
 import time
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +14,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from hansa.errors import JournalDamaged
-from hansa.journal.records import Accepted, Bound, Completed, Progress, Record, waited_s
+from hansa.journal.records import Accepted, Bound, Completed, Gap, Progress, Record, waited_s
 from hansa.journal.settings import JournalSettings
 from hansa.journal.writer import Writer
 from hansa.mqtt.properties import Property, aged, encode
@@ -24,6 +25,9 @@ PACKET_IDS = 64_999
 
 REDELIVERED = encode(((Property.USER_PROPERTY, ("hansa-redelivered", "1")),))
 """What is added to the properties of a publication that its broker may have had before."""
+
+GAPS_MAX = 64
+"""Gaps that are remembered, the last ones."""
 
 ENTRY_BYTES = 200
 """What an entry costs in memory besides what it holds."""
@@ -67,6 +71,8 @@ class Backlog:
         self.entries: dict[int, Entry] = {}
         self.bytes = 0
         self.taken: dict[NodeId, tuple[int, int]] = {}
+        self.gaps: deque[Gap] = deque(maxlen=GAPS_MAX)
+        """What was owed here and will never come."""
         self.damage = ""
         """Why a former journal could not be used."""
         self._next_index = 1
@@ -96,14 +102,17 @@ class Backlog:
                     self.entries[index].accepted_at = -1
             case Completed(index):
                 self._remove(index)
+            case Gap():
+                self._note_gap(record)
             case _:
                 return
-        if not isinstance(record, Progress):
+        if not isinstance(record, Progress | Gap):
             self._next_index = max(self._next_index, record.index + 1)
 
     def _carry(self) -> Iterator[Record]:
         for origin, (epoch, number) in self.taken.items():
             yield Progress(origin, epoch, 0, number)
+        yield from self.gaps
         yield Completed(self._next_index - 1)
         for entry in self.entries.values():
             yield entry.bound
@@ -147,6 +156,17 @@ class Backlog:
         offset = self.writer.append(Progress(origin, epoch, 0, number))
         self._take(origin, epoch, number)
         return offset
+
+    def lose(self, origin: NodeId, epoch: int, first: int, last: int, reason: str) -> None:
+        """Write that some of an origin's publications will never come; the next life will not ask
+        for them again."""
+        gap = Gap(origin, epoch, first, last, reason, time.time_ns())
+        self.writer.append(gap)
+        self._note_gap(gap)
+
+    def _note_gap(self, gap: Gap) -> None:
+        self.gaps.append(gap)
+        self._take(gap.origin, gap.epoch, gap.last)
 
     def accept(self, entry: Entry) -> int:
         """The broker has a publication of QoS 2; it may be released when this is durable."""

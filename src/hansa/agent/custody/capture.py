@@ -8,19 +8,24 @@ broker did not get our answer, is recognised by its packet id and content: ackno
     QoS 2   PUBLISH → Captured durable → PUBREC → PUBREL → Settled durable → PUBCOMP
 """
 
+import asyncio
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import NamedTuple
 
-from hansa.agent.custody.commits import Commits
+from hansa.agent import tasks
+from hansa.agent.custody.commits import Commits, written
 from hansa.agent.custody.keeping import RECENT, Keeping, Seen, digest
 from hansa.agent.custody.points import Point
+from hansa.agent.custody.renewal import Renewal
 from hansa.errors import JournalUnusable
 from hansa.journal.crash import reached
-from hansa.journal.records import Captured, Recorded
+from hansa.journal.records import Recorded
+from hansa.journal.writer import Writer
 from hansa.mqtt.packets import Handshake, PubAck, PubComp, Publish, PubRec
-from hansa.protocol.events import Kept
-from hansa.protocol.vocabulary import Publication
+from hansa.protocol.events import Kept, Reopened
+from hansa.protocol.vocabulary import NodeId, Publication
 
 AROUND = 32_768
 """Half of all packet ids. A broker that counts them upwards cannot have come around to one by then,
@@ -46,19 +51,27 @@ class Capture:
         keeping: Keeping,
         start: Callable[[Publish], Publication | None],
         answer: Callable[[Sequence[Handshake]], None],
-        kept: Callable[[Kept], None],
+        tell: Callable[[Kept | Reopened], None],
         problem: Callable[[str], None],
         committed: Callable[[], None] = lambda: None,
     ) -> None:
         """`start` gives a publication its position, None if nobody is owed it; `answer` writes to
-        the broker; `problem` is told what is wrong with the disk, `committed` of every commit."""
+        the broker; `tell` tells the node what the journal has; `problem` is told what is wrong with
+        the disk, `committed` of every commit."""
         self.keeping = keeping
         self.counters: Counter[str] = Counter()
         self._start = start
         self._answer = answer
-        self._kept = kept
+        self._tell = tell
         self._problem = problem
         self._committed = committed
+        self._wanted = 0
+        """The epoch that is to begin next."""
+        self._renewing: asyncio.Task[None] | None = None
+        self._renewal: Renewal | None = None
+        self._holds = False
+        self._held: list[Callable[[], None]] = []
+        """What the broker sends until then: no more than the window."""
         self._broken = False
         self._seen = {seen.packet_id: seen for seen in keeping.found}
         self._connection = 0
@@ -83,6 +96,7 @@ class Capture:
 
     def connected(self, session_present: bool) -> None:
         """The broker is there; if it has forgotten us, nothing comes again."""
+        self._held.clear()
         self._connection += 1
         self._began = self._receipts
         self._waiting.clear()
@@ -99,6 +113,7 @@ class Capture:
     def disconnected(self) -> None:
         """What was not answered will come again."""
         self._waiting.clear()
+        self._held.clear()
 
     def offer(self, record: Recorded) -> bool:
         """Write down a publication of QoS 0, unless the disk is behind; nobody waits for it."""
@@ -110,12 +125,20 @@ class Capture:
 
     async def stop(self) -> None:
         """Acknowledge nothing more, and close the journal."""
+        if self._renewal is not None:
+            self._renewal.is_abandoned = True
+        if self._renewing is not None:
+            self._renewing.cancel()
+            await asyncio.gather(self._renewing, return_exceptions=True)
         await self._commits.stop()
 
     # ------------------------------------------------------------ what the broker sends
 
     def receive(self, batch: Iterable[tuple[Publish, bool]]) -> None:
         """Publications came, in order; of each, whether it is one to take and not another copy."""
+        if self._holds:
+            self._held.append(partial(self.receive, list(batch)))
+            return
         for publish, is_taken in batch:
             self._receipts += 1
             seen = self._recognise(publish)
@@ -135,6 +158,9 @@ class Capture:
 
     def released(self, packet_ids: Iterable[int]) -> None:
         """PUBREL came: the broker has our PUBREC, and may use these ids again after PUBCOMP."""
+        if self._holds:
+            self._held.append(partial(self.released, list(packet_ids)))
+            return
         for packet_id in packet_ids:
             seen = self._seen.pop(packet_id, None)
             if seen:
@@ -213,7 +239,7 @@ class Capture:
             _, last = self._unsafe.popleft()
         self._acknowledge()
         if last is not None:
-            self._kept(Kept(last.life, last.number))
+            self._tell(Kept(last.life, last.number))
         self._committed()
 
     def _acknowledge(self) -> None:
@@ -232,52 +258,61 @@ class Capture:
             self._answer(answers)
             reached(Point.SETTLED_TOLD if settled else Point.CAPTURE_ACKNOWLEDGED)
 
-    def renew(self, epoch: int) -> None:
-        """The journal begins anew, in another epoch. What was captured in this life may be nowhere
-        else, so it is captured anew; what the broker may still send again stays known."""
-        if self._broken:
-            return  # what waits is on no disk, and must not be acknowledged
+    # ------------------------------------------------------------ another epoch
+
+    def acknowledged(self, by: Mapping[NodeId, int]) -> None:
+        """Note up to where receivers have what they were owed; nobody waits for it."""
+        if self._broken or self._renewal is not None:
+            return
         try:
-            former = self.keeping.renew(epoch)
-            self._unsafe.clear()
-            self._commits = Commits(self.keeping.writer, self._durable, self._problem)
-            moved = {record.number: self._recapture(record) for record in former}
-            self._seen = {seen.packet_id: seen for seen in self._remembered()}
-            for seen in self._seen.values():
-                seen.number, seen.offset = moved.pop(seen.number, None) or (0, DURABLE)
-                if not seen.number:
-                    seen.number = -seen.packet_id
-                    self.keeping.carry_over(seen)
-            for place in moved.values():  # the broker will not send these again
-                if place is not None:
-                    self.keeping.settle(place[0])
-            self.keeping.writer.commit()
-            self.keeping.drop_former()
+            if self.keeping.acknowledge(by):
+                self._commits.ask()
         except JournalUnusable as error:
             self._break(error)
-            return
+
+    def renew(self, epoch: int, delay_s: float = 0.0) -> None:
+        """Begin a new epoch with what is not acknowledged; what the broker sends waits for it."""
+        self._wanted = max(self._wanted, epoch)
+        if not self._holds and not self._broken:
+            self._holds = True
+            self._renewing = tasks.start(self._renew(delay_s))
+
+    async def _renew(self, delay_s: float) -> None:
+        await asyncio.sleep(delay_s)
+        renewal = self._renewal = self.keeping.renewal(self._wanted)
+        made: list[Writer] = []
+        while not await written(lambda: made.append(self.keeping.renew(renewal)), self._problem):
+            pass
+        former = self._commits
+        self._adopt(renewal, made[0])
+        await former.stop()
+        await asyncio.to_thread(self.keeping.drop_former)
+        reached(Point.RENEWAL_OVER)
+
+    def _adopt(self, renewal: Renewal, writer: Writer) -> None:
+        """Go on with the new journal, which holds all that was appended to the old one."""
+        self._renewal, self._holds = None, False
+        self.keeping.adopt(renewal, writer)
+        self._commits = Commits(writer, self._durable, self._problem)
+        self._unsafe.clear()
         self._settled_at = DURABLE
         self._waiting = deque(each._replace(offset=DURABLE) for each in self._waiting)
-        self._durable()
-
-    def _recapture(self, record: Captured) -> tuple[int, int] | None:
-        """Return the new position of what an ended epoch holds, and where it is in the journal."""
-        publication = self._start(
-            Publish(
-                record.topic,
-                record.payload,
-                record.qos,
-                record.retain,
-                packet_id=record.packet_id,
-                properties=record.properties,
-            )
-        )
-        if publication is None:
-            return None
-        offset = self.keeping.keep(publication, record.packet_id)
-        self._unsafe.append((offset, publication))
-        self.counters["kept"] += 1
-        return publication.number, offset
+        known = {seen.number: seen for seen in self._seen.values()}
+        self._seen = {}
+        for position, unsettled in renewal.repeatable.items():
+            number = renewal.moved.get(position, -unsettled.packet_id)
+            seen = known.get(position)
+            if seen is None:  # the session is lost meanwhile
+                self._append_settled(number)
+            else:
+                seen.number, seen.offset = number, DURABLE
+                self._seen[seen.packet_id] = seen
+        self._commits.ask()
+        self._tell(Reopened(writer.epoch, writer.next_number, tuple(renewal.owed.items())))
+        self._acknowledge()
+        held, self._held = self._held, []
+        for step in held:
+            step()
 
     def _break(self, error: JournalUnusable) -> None:
         """Take nothing more: only a new life knows what the journal holds."""

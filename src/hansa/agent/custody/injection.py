@@ -28,6 +28,7 @@ from hansa.mqtt.limits import Limits
 from hansa.mqtt.packets import Handshake, PubAck, PubComp, Publish, PubRec, PubRel
 from hansa.mqtt.properties import expiry
 from hansa.mqtt.vocabulary import describe
+from hansa.protocol.effects import Gap
 from hansa.protocol.events import Stored
 from hansa.protocol.vocabulary import NodeId, Publication
 
@@ -97,6 +98,12 @@ class Injection:
         self._waiting.extend(batch)
         with self._disk():
             self._bind()
+
+    def lose(self, gap: Gap) -> None:
+        """Note what will never come."""
+        with self._disk():
+            self.backlog.lose(gap.origin, gap.epoch, gap.first, gap.last, gap.reason)
+            self._commits.ask()
 
     @contextmanager
     def _disk(self) -> Iterator[None]:

@@ -1,20 +1,23 @@
 """The journal of what clients here published at QoS 1 and 2: what others are owed.
 
 One directory per epoch, the greatest is the present one. After a restart it tells where the
-positions go on, what each receiver is owed, and which packets the broker may send again.
+positions go on, what each receiver is owed, and which packets the broker may send again. A copy
+that was put back begins a new epoch.
 """
 
 import shutil
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
 
+from hansa.agent.custody import originality
+from hansa.agent.custody.renewal import Renewal, remove_remains
 from hansa.agent.records.topics import Topics
-from hansa.errors import JournalDamaged, JournalTrimmed, JournalUnusable
+from hansa.errors import JournalDamaged, JournalError, JournalTrimmed
 from hansa.journal.reader import Reader
-from hansa.journal.records import Captured, Chained, Record, Settled, Unsettled, waited_s
+from hansa.journal.records import Captured, Chained, Custody, Record, Settled, Unsettled, waited_s
 from hansa.journal.settings import JournalSettings
 from hansa.journal.writer import Writer
 from hansa.mqtt.packets import Publish
@@ -77,6 +80,8 @@ class Keeping:
         self._node = node
         self._settings = settings
         self.owed: dict[NodeId, int] = {}
+        self.acknowledged: dict[NodeId, int] = {}
+        """Per receiver, up to where it has all that it was owed, as far as the journal says."""
         self.remembered: Callable[[], Iterable[Seen]] = tuple
         """Returns what the broker may send again, to be carried into new segments."""
         self.found: list[Seen] = []
@@ -85,6 +90,7 @@ class Keeping:
         """What of this journal, or of a former one, is lost."""
         self.unreadable = ""
         """Why the journal could not be read when it was last tried."""
+        remove_remains(directory)
         epoch = max(_epochs(directory), default=new_epoch)
         try:
             self.writer = self._open(epoch)
@@ -93,21 +99,26 @@ class Keeping:
             aside = directory / f"damaged-{epoch}"
             self.damage = f"{error}; it is set aside as {aside.name}, what was owed may be lost"
             self.owed.clear()
-            self._path.rename(aside)
-            self.writer = self._open(max(new_epoch, epoch + 1))
-        self._first_of_life = self.writer.next_number
+            self.acknowledged.clear()
+            self._path_of(epoch).rename(aside)
+            epoch = max(new_epoch, epoch + 1)
+            self.writer = self._open(epoch)
+        self.is_copy = originality.is_copy(self._path_of(epoch))
+        """Whether a copy of a journal was put back, and the original may have gone on."""
         self.drop_former()
 
+    def _path_of(self, epoch: int) -> Path:
+        return self._directory / f"{epoch:020d}"
+
     def _open(self, epoch: int) -> Writer:
-        self._path = self._directory / f"{epoch:020d}"
-        writer = Writer(self._path, self._node, epoch, self._settings)
+        writer = Writer(self._path_of(epoch), self._node, epoch, self._settings)
         writer.carry = self._carry
         return writer
 
     def drop_former(self) -> None:
         """Let the journals of epochs go that have ended: no node can ask for them any more."""
         for epoch in _epochs(self._directory):
-            former = self._directory / f"{epoch:020d}"
+            former = self._path_of(epoch)
             if epoch < self.writer.epoch and not (self._recorded and self._is_young(former)):
                 shutil.rmtree(former, ignore_errors=True)
 
@@ -125,6 +136,8 @@ class Keeping:
             match record:
                 case Chained(last):
                     self.owed.update({NodeId(node): number for node, number in last})
+                case Custody(node, _, number):
+                    self.acknowledged[NodeId(node)] = number
                 case Captured(number=number, qos=qos, previous=previous, packet_id=packet_id):
                     self.owed.update({NodeId(node): number for node, _ in previous})
                     seen.pop(packet_id, None)
@@ -144,12 +157,10 @@ class Keeping:
 
     def _carry(self) -> Iterator[Record]:
         yield Chained(tuple(self.owed.items()))
+        for node, number in self.acknowledged.items():
+            yield Custody(node, 0, number)
         for seen in self.remembered():
-            yield _unsettled(seen)
-
-    def carry_over(self, seen: Seen) -> None:
-        """Write that the broker may send a publication again that an ended epoch holds."""
-        self.writer.append(_unsettled(seen))
+            yield unsettled(seen)
 
     def keep(self, publication: Publication, packet_id: int) -> int:
         """Write a publication; return its offset. It must not leave before that is durable."""
@@ -177,21 +188,51 @@ class Keeping:
         """Write that the broker will not send a publication again; return the offset."""
         return self.writer.append(Settled(number))
 
-    def renew(self, epoch: int) -> list[Captured]:
-        """Begin a new epoch: this journal was an old copy. Return what was written to it since."""
-        self.writer.close()
-        found = list(self._records(self._first_of_life, self.writer.next_number - 1))
-        self.owed.clear()
-        self.writer = self._open(epoch)
-        self._first_of_life = 1
-        return [record for record in found if record is not None]
+    def acknowledge(self, acknowledged: Mapping[NodeId, int]) -> bool:
+        """Write up to where receivers have what they were owed; return whether that is news."""
+        news = {
+            node: number
+            for node, number in acknowledged.items()
+            if number > self.acknowledged.get(node, 0)
+        }
+        for node, number in news.items():
+            self.writer.append(Custody(node, 0, number))
+        self.acknowledged.update(news)
+        return bool(news)
+
+    def forget(self, node: NodeId) -> None:
+        """Owe a node nothing any more."""
+        self.owed.pop(node, None)
+        self.acknowledged.pop(node, None)
+
+    def renewal(self, epoch: int) -> Renewal:
+        """Return what a new epoch begins with: this journal was an old copy."""
+        assert epoch > self.writer.epoch
+        repeatable = {seen.number: unsettled(seen) for seen in self.remembered()}
+        return Renewal(epoch, dict(self.owed), dict(self.acknowledged), repeatable)
+
+    def renew(self, renewal: Renewal) -> Writer:
+        """Make the journal of a new epoch, and return its writer; for a thread of its own. Nothing
+        may be captured until it is adopted."""
+        self.writer.commit()
+        records = self._records(renewal.first, self.writer.next_number - 1)
+        unpaid = (record for record in records if record is not None)
+        renewal.build(self._path_of(renewal.epoch), self._node, self._settings, unpaid)
+        return self._open(renewal.epoch)
+
+    def adopt(self, renewal: Renewal, writer: Writer) -> None:
+        """Go on with the journal of a new epoch."""
+        self.writer = writer
+        self.owed = dict(renewal.owed)
+        self.acknowledged.clear()
+        self.is_copy = False
 
     def recall(self, order: Recall) -> Recalled:
         """Read what a node is owed; for a thread of its own."""
         try:
             found, upto = self._find(order)
             self.unreadable = ""
-        except (JournalUnusable, OSError) as error:
+        except (JournalError, OSError) as error:
             self.unreadable = str(error)
             found, upto = [], order.after  # nothing is lost by it: the node will ask again
         return Recalled(order.to, order.epoch, order.after, upto, tuple(found))
@@ -213,7 +254,7 @@ class Keeping:
 
     def _records(self, first: int, last: int) -> Iterator[Captured | None]:
         """Yield the captured publications that can still be read, None where some cannot."""
-        reader = Reader(self._path)
+        reader = Reader(self._path_of(self.writer.epoch))
         source = self._source(reader, first, last)
         while True:
             try:
@@ -260,7 +301,8 @@ class Keeping:
         )
 
 
-def _unsettled(seen: Seen) -> Unsettled:
+def unsettled(seen: Seen) -> Unsettled:
+    """Return what the journal says of it."""
     return Unsettled(seen.number, seen.packet_id, seen.qos, seen.digest)
 
 

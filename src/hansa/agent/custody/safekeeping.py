@@ -4,6 +4,7 @@ to capture, injection, the journals and the file of acquaintances."""
 import asyncio
 from collections import Counter
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import Protocol
 
 from hansa.agent import tasks
@@ -18,25 +19,33 @@ from hansa.agent.custody.settings import DeliverySettings
 from hansa.agent.records.topics import Topics
 from hansa.agent.state import INBOX, JOURNAL, NODES, StateDirectory
 from hansa.errors import UsageError
+from hansa.journal.records import Gap
 from hansa.mqtt.limits import Limits
 from hansa.mqtt.packets import Handshake, Publish, PubRel
+from hansa.protocol import effects
 from hansa.protocol.custody import Remembered
 from hansa.protocol.effects import (
     Effect,
     EpochRenewed,
-    Gap,
     GivenUp,
     Recall,
     Remember,
     Repaired,
 )
-from hansa.protocol.events import Event, Restored
+from hansa.protocol.events import Event, Kept, Recalled, Reopened, Restored
 from hansa.protocol.node import Node
 from hansa.protocol.records import Record
 from hansa.protocol.vocabulary import Identity, NodeId, Publication
 
 RECALLS_MAX = 2
 """Threads that read the journal at a time: the rest of the pool is for commits."""
+
+ACKNOWLEDGED_S = 0.2
+"""Seconds between two notes of what others have."""
+
+COPY_S = 3.0
+"""Seconds until an agent whose journal is a copy begins a new epoch: if the original runs, this one
+hears of it in time, and stops before it has sent anything."""
 
 NAMED_MAX = 3
 """Nodes that an alarm names; of more it says how many."""
@@ -69,6 +78,7 @@ class Safekeeping:
     ) -> None:
         """Open the journals of this agent; publications to some topics are kept in any case."""
         self._state = state
+        self._identity = identity
         self._settings = settings
         self._alarms = alarms
         self._keeping = Keeping(
@@ -77,13 +87,13 @@ class Safekeeping:
         self._backlog = Backlog(
             state.path / INBOX, identity.node, identity.incarnation, settings.inbox()
         )
+        self.counters: Counter[str] = Counter()
         alarms.set("journal damaged", self._keeping.damage)
         alarms.set("inbox damaged", self._backlog.damage)
         self._first = self._keeping.writer.first_number
         self._known = _known(state)
         self._recalls: set[asyncio.Task[None]] = set()
         self._recalling = asyncio.Semaphore(RECALLS_MAX)
-        self.counters: Counter[str] = Counter()
 
     def past(self) -> Remembered:
         """Return what the node starts with."""
@@ -99,7 +109,7 @@ class Safekeeping:
             self._keeping,
             start=driver.captured_surely,
             answer=broker.answer,
-            kept=driver.feed,
+            tell=self._captured,
             problem=self._alarms.named("journal"),
             committed=self._note_dropped,
         )
@@ -116,12 +126,18 @@ class Safekeeping:
             noted=driver.feed,
             problem=self._alarms.named("acquaintances"),
         )
+        if self._keeping.is_copy:
+            epoch = max(self._identity.incarnation, self._keeping.writer.epoch + 1)
+            self._alarm_renewal(epoch)
+            self.capture.renew(epoch, COPY_S)
+        self._noting = tasks.start(self._note_acknowledged())
         driver.feed(Restored(tuple(each for known in self._known.values() for each in known)))
 
     async def stop(self) -> None:
         """Write what is left, and let the files go."""
-        for task in self._recalls:
+        for task in (*self._recalls, self._noting):
             task.cancel()
+        self.capture.acknowledged(self._driver.node.custody.outbox.acknowledged)
         await self._acquaintances.stop()
         await self.capture.stop()
         await self.injection.stop()
@@ -138,22 +154,25 @@ class Safekeeping:
             case Remember(_, node):
                 records = self._driver.node.records_of(node)
                 if not records:
-                    self._keeping.owed.pop(node, None)
+                    self._keeping.forget(node)
                 self._acquaintances.remember(order, records)
             case EpochRenewed(epoch):
-                text = f"it was an old copy; epoch {epoch} begins, publications may be lost"
-                self._alarms.set("journal restored", text)
-                self.counters["epochs renewed"] += 1
-                self._first = 1
+                self._alarm_renewal(epoch)
+                self.capture.acknowledged(self._driver.node.custody.outbox.acknowledged)
                 self.capture.renew(epoch)
+
+    def _alarm_renewal(self, epoch: int) -> None:
+        text = f"it was an old copy; epoch {epoch} begins, publications may be lost"
+        self._alarms.set("journal restored", text)
 
     def told(self, news: Effect) -> None:
         """Note what the node tells of guaranteed delivery."""
         match news:
-            case Gap(origin, _, first, last, reason):
+            case effects.Gap(origin, _, first, last, reason):
                 self.counters["gaps"] += 1
                 text = f"of what {origin:016x} published, {first} to {last} is lost: {reason}"
                 self._alarms.set("gap", text)
+                self.injection.lose(news)
             case GivenUp(node, _, first, last):
                 self.counters["given up"] += 1
                 text = f"{node:016x} was away too long: {first} to {last} were not delivered"
@@ -173,11 +192,26 @@ class Safekeeping:
         self.injection.deliver(batch)
 
     async def _recall(self, order: Recall) -> None:
-        async with self._recalling:
-            recalled = await asyncio.to_thread(self._keeping.recall, order)
-        self._alarms.set("journal damaged", self._keeping.damage)
-        self._alarms.set("journal unreadable", self._keeping.unreadable)
-        self._driver.feed(recalled)
+        recalled = Recalled(order.to, order.epoch, order.after, order.after, ())
+        try:
+            async with self._recalling:
+                recalled = await asyncio.to_thread(self._keeping.recall, order)
+            self._alarms.set("journal damaged", self._keeping.damage)
+            self._alarms.set("journal unreadable", self._keeping.unreadable)
+        finally:  # whatever happens: without an answer the node would never read for it again
+            self._driver.feed(recalled)
+
+    def _captured(self, news: Kept | Reopened) -> None:
+        if isinstance(news, Reopened):
+            self.counters["epochs renewed"] += 1
+            self._first = 1
+        self._driver.feed(news)
+
+    async def _note_acknowledged(self) -> None:
+        """Write down now and then what others have: less is copied should a new epoch begin."""
+        while True:
+            await asyncio.sleep(ACKNOWLEDGED_S)
+            self.capture.acknowledged(self._driver.node.custody.outbox.acknowledged)
 
     def _note_dropped(self) -> None:
         """Retention may have dropped something: some of it may not have been delivered."""
@@ -242,11 +276,23 @@ class Safekeeping:
             "inbox": len(self._backlog.entries),
             "inbox_bytes": self._backlog.bytes,
             "inbox_waiting": self.injection.waiting,
+            "gaps": [_gap(each) for each in self._backlog.gaps],
         }
 
     def counts(self) -> Counter[str]:
         """Return all counters."""
         return self.counters + self.capture.counters + self.injection.counters
+
+
+def _gap(gap: Gap) -> dict[str, object]:
+    return {
+        "origin": f"{gap.origin:016x}",
+        "epoch": gap.epoch,
+        "first": gap.first,
+        "last": gap.last,
+        "reason": gap.reason,
+        "time": datetime.fromtimestamp(gap.time_ns // 1_000_000_000, UTC).isoformat(),
+    }
 
 
 def _known(state: StateDirectory) -> dict[NodeId, tuple[Record, ...]]:

@@ -1,0 +1,55 @@
+"""Tells a journal from a copy of it: a list holds the numbers that the file system gave to a few
+empty files in it, and in a copy they have others. Numbers are used again, the lowest first, so
+these are drawn from many: a copy that takes the original's place does not get the same ones.
+
+A snapshot of a whole disk keeps the numbers; that is noticed when a receiver knows more than the
+journal does.
+"""
+
+import os
+from pathlib import Path
+from random import SystemRandom
+
+from hansa.errors import JournalUnusable
+from hansa.journal.disk import sync_directory
+
+LIST = "inodes"
+NAMES = ("inode-1", "inode-2", "inode-3", "inode-4")
+DRAWN_FROM = 32
+
+
+def sign(directory: Path) -> None:
+    """Say that this is the original; return when that is durable."""
+    (directory / LIST).unlink(missing_ok=True)
+    drawn = [directory / f"inode-{number}.drawn" for number in range(DRAWN_FROM)]
+    for path in drawn:
+        path.touch(mode=0o600)
+    for path, name in zip(SystemRandom().sample(drawn, len(NAMES)), NAMES, strict=True):
+        path.replace(directory / name)
+    for path in drawn:
+        path.unlink(missing_ok=True)
+    descriptor = os.open(directory / LIST, os.O_WRONLY | os.O_CREAT, 0o600)
+    try:
+        os.write(descriptor, _numbers(directory))
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    sync_directory(directory)
+
+
+def is_copy(directory: Path) -> bool:
+    """Whether it is one; what is not signed yet is signed."""
+    try:
+        said = (directory / LIST).read_bytes() if (directory / LIST).exists() else b""
+        if said.endswith(b"\n"):
+            return not all((directory / name).exists() for name in NAMES) or (
+                said != _numbers(directory)
+            )
+        sign(directory)
+    except OSError as error:
+        raise JournalUnusable(f"cannot use {directory}: {error.strerror}") from error
+    return False
+
+
+def _numbers(directory: Path) -> bytes:
+    return b"%d %d %d %d\n" % tuple((directory / name).stat().st_ino for name in NAMES)
