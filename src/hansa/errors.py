@@ -36,6 +36,10 @@ class JournalUnusable(JournalError):
     """The system refuses: disk full, no rights, another writer. Nothing durable is lost by it."""
 
 
+class AgentUnreachable(JournalUnusable):
+    """An agent whose journal is to be read does not answer; it may later."""
+
+
 class JournalDamaged(JournalError):
     """A record or header that was durable is not what was written."""
 

@@ -1,6 +1,7 @@
 """`format("hansa")`: every recorded row once, whatever ends between two batches."""
 
 import json
+import shutil
 from typing import Any
 
 import pytest
@@ -8,12 +9,21 @@ from msgspec.structs import replace
 from tests.agent.records.test_pages import served
 from tests.pipeline.recordings import START, captured, journal, many, recorded, telemetry
 
-from hansa.errors import JournalDamaged, JournalTrimmed, UsageError
+from hansa.errors import AgentUnreachable, JournalDamaged, JournalTrimmed, UsageError
 from hansa.journal.settings import JournalSettings
+from hansa.pipeline.feeds import find, silent
 from hansa.telemetry import schema
 from hansa.telemetry.columns import FIELDS
 from hansa.telemetry.reader import rows as telemetry_rows
 
+pytest.importorskip("pyspark", reason="Spark is not installed: `./run test` installs it")
+
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+from pyspark.sql.types import StructType
+
+from hansa.pipeline.source import Options, StreamReader
+
+NOBODY = "http://127.0.0.1:1"
 SMALL = JournalSettings(segment_bytes=20_000)
 SHORT = JournalSettings(segment_bytes=20_000, retention_bytes=40_000)
 
@@ -150,6 +160,68 @@ def test_a_damaged_segment_is_said_with_its_place_or_passed_over(spark, tmp_path
     assert 3_700 < read(spark, tmp_path, failOnLoss="false").count() < 5_000
 
 
+def test_a_copy_that_is_shorter_than_what_was_planned_is_no_silent_end(spark, tmp_path):
+    """As after a kill in the middle of a batch, and a restart where less has been copied."""
+    source, lake = tmp_path / "nodes", tmp_path / "lake"
+    journal(source / "1", 1, many(1, 200), SMALL)
+    shutil.copytree(source, tmp_path / "copy")
+    journal(source / "1", 1, many(201, 400), SMALL)
+    assert sum(follow(spark, source, lake)) == 400
+    (lake / "checkpoint" / "commits" / "0").unlink()
+    with pytest.raises(Exception, match=r"is to be read up to offset \d+, but reaches only \d+"):
+        follow(spark, tmp_path / "copy", lake)
+    assert sum(follow(spark, tmp_path / "copy", lake, failOnLoss="false")) == 200
+
+
+def test_another_log_in_the_place_of_a_feed_is_not_read_for_it(tmp_path):
+    journal(tmp_path / "n", 1, many(1, 10))
+    (feed,) = find([str(tmp_path)], telemetry=False).values()
+    assert feed.reach() == feed.bounds().end
+    shutil.rmtree(tmp_path / "n")
+    assert feed.reach() == 0
+    journal(tmp_path / "n", 2, many(1, 10))
+    assert feed.reach() == 0
+
+
+def test_a_batch_that_would_end_in_damage_ends_behind_it(tmp_path):
+    telemetry(tmp_path / "1", 1, [schema.LinkUp(1, 2)] * 20_000)
+    (segment,) = (tmp_path / "1").glob("*.log")
+    data = bytearray(segment.read_bytes())
+    data[len(data) // 4] ^= 0xFF
+    segment.write_bytes(data)
+    (feed,) = find([str(tmp_path)], telemetry=True).values()
+    bounds = feed.bounds()
+    assert feed.boundary(bounds.start, bounds.end // 2, bounds.end) == bounds.end
+
+
+def test_while_a_stream_goes_on_an_agent_that_does_not_answer_has_no_news(tmp_path):
+    journal(tmp_path / "1", 1, many(1, 10))
+    paths = json.dumps([str(tmp_path), NOBODY])
+    reader = StreamReader(Options({"paths": paths}), StructType())
+    (feed,) = find([str(tmp_path)], telemetry=False).values()
+    offsets = reader.latestOffset({}, ReadAllAvailable())
+    assert offsets == {feed.name: {"first": 0, "next": feed.bounds().end}}
+    assert len(reader.partitions({}, offsets)) == 1
+    its_own = {"0000000000000009-7": {"first": 0, "next": 10}}  # planned, and only the agent has it
+    with pytest.raises(AgentUnreachable):
+        reader.partitions({}, its_own)
+    with pytest.raises(AgentUnreachable):  # what there is now has to be known
+        reader.prepareForTriggerAvailableNow()
+    assert silent([str(tmp_path), NOBODY], "") == {NOBODY}
+
+
+def test_rows_can_be_files_that_no_row_passes_through_spark_for(spark, tmp_path):
+    late = replace(captured(3), time_ns=START + 86_400 * 1_000_000_000)
+    journal(tmp_path / "1", 1, [captured(1), captured(2), late])
+    told = read(spark, tmp_path / "1", into=str(tmp_path / "files")).collect()
+    assert [(str(row.day), row.rows) for row in told] == [("2023-11-14", 2), ("2023-11-15", 1)]
+    written = spark.read.parquet(*(row.path for row in told))
+    as_read = read(spark, tmp_path / "1")
+    assert written.schema == as_read.schema
+    assert sorted(written.collect()) == sorted(as_read.collect())
+    assert len(list((tmp_path / "files").iterdir())) == 2
+
+
 def test_what_a_newer_agent_adds_is_left_out(spark, tmp_path):
     class Newer(schema.LinkUp, frozen=True, array_like=True, gc=False, tag=26):
         extra: str = "?"
@@ -171,6 +243,13 @@ def test_bad_options_say_what_is_wrong(spark, tmp_path, options, said):
     with pytest.raises(Exception, match=said) as error:
         read(spark, tmp_path, **options).count()
     assert UsageError.__name__ in reason(error)
+
+
+def test_paths_are_a_list_in_json():
+    assert Options({"paths": '["a", "b"]'}).sources == ["a", "b"]
+    for wrong in ("a,b", '"a"', "[1]"):
+        with pytest.raises(UsageError, match="it must be a list of texts in JSON"):
+            Options({"paths": wrong})
 
 
 def test_a_missing_directory_is_said(spark, tmp_path):

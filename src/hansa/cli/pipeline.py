@@ -83,7 +83,7 @@ def _parser() -> Parser:
     )  # fmt: skip
     parser.add_argument(
         "--batch-bytes", type=whole(1, 1 << 40, "bytes"), metavar="N",
-        help="run: of what was recorded, in one micro-batch (default 64 MiB)",
+        help="run: of what was recorded, in one micro-batch (default 256 MiB)",
     )  # fmt: skip
     parser.add_argument(
         "--allow-loss", action="store_true",
@@ -131,7 +131,7 @@ def _stream(
     from hansa.pipeline import job
 
     progress.say("following; Ctrl-C ends it")
-    job.run_on(spark, lake, work, every_s, progress.tell)
+    job.run_on(spark, lake, work, every_s, progress.tell, progress.warn)
 
 
 # ---------------------------------------------------------------- tables, query

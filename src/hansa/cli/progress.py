@@ -45,6 +45,10 @@ class Progress:
             seconds = time.monotonic() - self._began
             self._console.print(f"{seconds:6.1f} s  {text}", soft_wrap=True)
 
+    def warn(self, text: str) -> None:
+        """Say what is to be seen later, too."""
+        self._console.print(text, soft_wrap=True, markup=False)
+
     def tell(self, layer: str, table: str, count: int | None) -> None:
         """Say how far a table is; on a terminal also that it has begun."""
         if count is not None:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from hansa.errors import JournalDamaged, JournalTrimmed, JournalUnusable
+from hansa.errors import AgentUnreachable, JournalDamaged, JournalTrimmed, JournalUnusable
 from hansa.journal.ranges import NEXT, RANGE_BYTES, unpack
 from hansa.journal.reader import Bounds
 from hansa.journal.records import Record, decode
@@ -65,7 +65,7 @@ class Pages:
                 raise _as_told(url, error) from None
         except (OSError, ValueError) as error:
             reason = getattr(error, "reason", error)
-            raise JournalUnusable(f"cannot read {url}: {reason}") from None
+            raise AgentUnreachable(f"cannot read {url}: {reason}") from None
 
 
 _NUMBERS = ("epoch", "start", "end")

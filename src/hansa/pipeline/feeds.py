@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
-from hansa.errors import JournalDamaged, UsageError
+from hansa.errors import AgentUnreachable, JournalDamaged, JournalTrimmed, UsageError
 from hansa.journal import index
 from hansa.journal.ranges import RANGE_BYTES
 from hansa.journal.reader import Bounds, Reader
@@ -44,17 +44,31 @@ class Feed:
         """Return the offsets between which it can be read now."""
         return self._reader().bounds
 
+    def reach(self) -> int:
+        """Return where it ends now; 0 if another log, or none, is in its place."""
+        path = Path(self.place)
+        header = _header(path) if path.is_dir() else None
+        ours = header is not None and (header.node, header.epoch) == (self.node, self.epoch)
+        return self.bounds().end if ours else 0
+
     def entries(self, start: int, end: int) -> Iterator[tuple[int, int, bytes]]:
         """Yield offset, kind and body of what is between two offsets."""
         return self._reader().entries(start, end)
 
     def boundary(self, start: int, target: int, end: int) -> int:
-        """Return where a record begins, at or before `target` if that is after `start`."""
+        """Return where a record begins, at or before `target` if that is after `start`; what cannot
+        be read on the way is left to whoever reads it, so it is behind that."""
         if target >= end:
             return end
         nearest_first = reversed(self._marks(start, target))
         near = next((place for place in nearest_first if self._begins(place)), None)
-        return near if near is not None else self._searched(start, target, end)
+        if near is not None:
+            return near
+        try:
+            return self._searched(start, target, end)
+        except (JournalDamaged, JournalTrimmed) as loss:
+            resume = resumed(loss)
+            return end if resume is None else min(resume, end)
 
     def pieces(self, start: int, end: int, size: int) -> list[tuple[int, int]]:
         """Cut a range into pieces of about this many bytes, where that needs no reading."""
@@ -97,6 +111,12 @@ class RemoteFeed(Feed):
     log: str
     token: str
 
+    def reach(self) -> int:
+        """As the agent says."""
+        ours = (self.log, self.node, self.epoch)
+        logs = Pages(self.place, self.token).logs()
+        return next((log.end for log in logs if (log.name, log.node, log.epoch) == ours), 0)
+
     def _reader(self) -> RemoteReader:
         return RemoteReader(Pages(self.place, self.token), self.log)
 
@@ -111,19 +131,53 @@ class RemoteFeed(Feed):
         return int(following)
 
 
-def find(sources: Iterable[str], telemetry: bool, token: str = "") -> dict[str, Feed]:
-    """Return the feeds of one sort in directories and at agents; of two copies the longer one."""
+def resumed(loss: JournalDamaged | JournalTrimmed) -> int | None:
+    """Return from which offset on one can read again, if that is known."""
+    return loss.resume if isinstance(loss, JournalDamaged) else loss.first
+
+
+def find(
+    sources: Iterable[str], telemetry: bool, token: str = "", patient: bool = False
+) -> dict[str, Feed]:
+    """Return the feeds of one sort in directories and at agents; of two copies the longer one.
+
+    Whoever is patient gets what others have while an agent does not answer."""
     found: dict[str, Feed] = {}
-    for feed in (feed for source in sources for feed in _at(source, token)):
+    for source in sources:
+        try:
+            _add(found, source, telemetry, token)
+        except AgentUnreachable:
+            if not patient:
+                raise
+    return dict(sorted(found.items()))
+
+
+def _add(found: dict[str, Feed], source: str, telemetry: bool, token: str) -> None:
+    for feed in _at(source, token):
         if feed.telemetry is telemetry:
             other = found.get(feed.name)
             if other is None or other.bounds().end < feed.bounds().end:
                 found[feed.name] = feed
-    return dict(sorted(found.items()))
+
+
+def silent(sources: Iterable[str], token: str) -> set[str]:
+    """Return the agents among the sources that do not answer now."""
+    found = set()
+    for source in sources:
+        try:
+            if _is_agent(source):
+                Pages(source, token).logs()
+        except AgentUnreachable:
+            found.add(source)
+    return found
+
+
+def _is_agent(source: str) -> bool:
+    return source.startswith(("http://", "https://"))
 
 
 def _at(source: str, token: str) -> Iterator[Feed]:
-    if source.startswith(("http://", "https://")):
+    if _is_agent(source):
         for log in Pages(source, token).logs():
             yield RemoteFeed(log.node, log.epoch, source, log.name, token)
     else:

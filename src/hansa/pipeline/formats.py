@@ -32,8 +32,11 @@ BATCH = "hansa.batch"
 class Log(Protocol):
     """What enters files into the log of a format."""
 
+    def entered(self, table: str, root: Path) -> int:
+        """Return the last batch of a bronze table that is in the log, -1 if there is none."""
+
     def append(self, table: str, root: Path, batch: int, files: list[Path]) -> None:
-        """Add a batch of a bronze table, if it is not there yet."""
+        """Add a batch of a bronze table."""
 
     def stage(self, root: Path) -> None:
         """Prepare the directory of a silver or gold table before it gets its place."""
@@ -66,8 +69,12 @@ def enter_batches(lake: Lake, log: Log) -> None:
     """Enter all of bronze that is not in the log yet."""
     for table in BRONZE:
         root = lake.path / "bronze" / table
+        last = log.entered(table, root)
         for place in sorted(root.glob("batch=*")):
-            log.append(table, root, int(place.name.partition("=")[2]), files_under(place))
+            batch = int(place.name.partition("=")[2])
+            files = files_under(place) if batch > last else []
+            if files:
+                log.append(table, root, batch, files)
 
 
 def files_under(place: Path) -> list[Path]:
@@ -85,13 +92,15 @@ def _footer(path: Path) -> Any:
 class Delta:
     """A log in the directory of each table."""
 
-    def append(self, table: str, root: Path, batch: int, files: list[Path]) -> None:
-        """The number of the batch is the version of our transaction: an older one is known."""
-        tables = importlib.import_module("deltalake").DeltaTable
-        made = tables(str(root)) if tables.is_deltatable(str(root)) else None
+    def entered(self, table: str, root: Path) -> int:
+        """The number of the batch is the version of our transaction."""
+        made = self._made(root)
         known = made.transaction_version(APPLICATION) if made else None
-        if files and (known is None or known < batch):
-            self._commit(made, root, files, batch)
+        return -1 if known is None else int(known)
+
+    def append(self, table: str, root: Path, batch: int, files: list[Path]) -> None:
+        """One transaction is one batch."""
+        self._commit(self._made(root), root, files, batch)
 
     def stage(self, root: Path) -> None:
         """A generation is new: so is its log."""
@@ -101,6 +110,10 @@ class Delta:
 
     def publish(self, kept: Kept, root: Path) -> None:
         """The log came with the directory."""
+
+    def _made(self, root: Path) -> Any:
+        tables = importlib.import_module("deltalake").DeltaTable
+        return tables(str(root)) if tables.is_deltatable(str(root)) else None
 
     def _commit(self, made: Any, root: Path, files: list[Path], version: int) -> None:
         """Enter files into a log, which begins with them if there is none."""
@@ -162,15 +175,17 @@ class Iceberg:
         for layer in ("bronze", "silver", "gold"):
             self._catalog.create_namespace_if_not_exists(layer)
 
-    def append(self, table: str, root: Path, batch: int, files: list[Path]) -> None:
+    def entered(self, table: str, root: Path) -> int:
         """The number of the batch is a property of the snapshot that brought it."""
-        if not files:
-            return
+        name = f"bronze.{table}"
+        made = self._catalog.load_table(name) if self._catalog.table_exists(name) else None
+        snapshot = made.current_snapshot() if made else None
+        return int(snapshot.summary[BATCH]) if snapshot else -1
+
+    def append(self, table: str, root: Path, batch: int, files: list[Path]) -> None:
+        """One snapshot is one batch."""
         made = self._table(f"bronze.{table}", files[0])
-        snapshot = made.current_snapshot()
-        known = int(snapshot.summary[BATCH]) if snapshot is not None else -1
-        if known < batch:
-            made.add_files(_urls(files), {BATCH: str(batch)})
+        made.add_files(_urls(files), {BATCH: str(batch)})
 
     def stage(self, root: Path) -> None:
         """It would have to know where the files will be."""

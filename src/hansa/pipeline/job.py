@@ -15,10 +15,10 @@ from pathlib import Path
 
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
-from hansa.pipeline import payloads, rows
+from hansa.errors import AgentUnreachable
+from hansa.pipeline import feeds, payloads, rows
 from hansa.pipeline.formats import enter_batches, log_of
 from hansa.pipeline.gold import GOLD
 from hansa.pipeline.lake import BRONZE, EXPERIMENTS, Kept, Lake
@@ -34,6 +34,12 @@ started again goes on where it was."""
 
 TABLES_AT_ONCE = 4
 """A table of few rows is mostly plans and waiting: while one is planned another is written."""
+
+PASSING = (BUSY, AgentUnreachable.__name__)
+"""What a stream may end with that goes on for ever: it is started again."""
+
+Warn = Callable[[str], None]
+"""Hears of what does not go well but goes on."""
 
 Tell = Callable[[str, str, int | None], None]
 """Hears of progress: layer, table, rows if they are known."""
@@ -70,14 +76,27 @@ def all_tables(mapping: Path | None = None) -> list[Table]:
 
 
 def follow(
-    spark: SparkSession, lake: Lake, job: Job, table: str, every_s: float | None = None
+    spark: SparkSession,
+    lake: Lake,
+    job: Job,
+    table: str,
+    tell: Tell = silent,
+    every_s: float | None = None,
 ) -> StreamingQuery:
     """Start the stream into one bronze table: of what there is now, or for ever."""
+    kept = 0
+
+    def keep(frame: DataFrame, number: int) -> None:
+        nonlocal kept
+        kept += _keep(lake, table, frame, number)
+        tell("bronze", table, kept)
+
     options = {
         "paths": json.dumps([str(source) for source in job.sources]),
         "token": job.token,
         "table": table,
         "failOnLoss": str(not job.allow_loss).lower(),
+        "into": str(lake.staging(f"{table}-files")),
     }
     if job.batch_bytes is not None:
         options["maxBytesPerBatch"] = str(job.batch_bytes)
@@ -88,23 +107,30 @@ def follow(
         spark.readStream.format("hansa")
         .options(**options)
         .load()
-        .withColumn("day", F.to_date("time"))
         .writeStream.queryName(table)
         .option("checkpointLocation", str(lake.checkpoint(table)))
-        .foreachBatch(lambda frame, number: _keep(lake, table, frame, number))
+        .foreachBatch(keep)
         .trigger(**trigger)
         .start()
     )
 
 
-def _keep(lake: Lake, table: str, frame: DataFrame, number: int) -> None:
-    """A batch with its name was whole when it got it, and the same offsets are the same rows."""
+def _keep(lake: Lake, table: str, frame: DataFrame, number: int) -> int:
+    """A batch with its name was whole when it got it, and the same offsets are the same rows.
+
+    Its files are written when Spark asks which there are; return how many rows they have."""
     place = lake.batch(table, number)
     if place.exists():
-        return
+        return 0
     staged = lake.staging(f"{table}-{number}")
-    frame.write.partitionBy("day").parquet(str(staged))
+    staged.mkdir()
+    files = frame.collect()
+    for file in files:
+        folder = staged / f"day={file.day}"
+        folder.mkdir(exist_ok=True)
+        Path(file.path).rename(folder / Path(file.path).name)
     staged.rename(place)
+    return sum(file.rows for file in files)
 
 
 def ingest(spark: SparkSession, lake: Lake, job: Job, tell: Tell = silent) -> None:
@@ -115,28 +141,20 @@ def ingest(spark: SparkSession, lake: Lake, job: Job, tell: Tell = silent) -> No
 
 
 def _ingest(spark: SparkSession, lake: Lake, job: Job, table: str, tell: Tell) -> None:
+    if not lake.checkpoint(table).exists() and not _has(job, table):
+        return  # to start a stream for nothing takes seconds
     tell("bronze", table, None)
     for attempt in range(1, ATTEMPTS + 1):
         try:
-            _drain(follow(spark, lake, job, table), table, tell)
+            follow(spark, lake, job, table, tell).awaitTermination()
             return
         except StreamingQueryException as error:
             if attempt == ATTEMPTS or BUSY not in str(error):
                 raise plain(error) from error
 
 
-def _drain(query: StreamingQuery, table: str, tell: Tell) -> None:
-    told = 0
-    while not query.awaitTermination(0.5):
-        count = _count(query)
-        if count > told:
-            tell("bronze", table, count)
-            told = count
-    tell("bronze", table, _count(query))
-
-
-def _count(query: StreamingQuery) -> int:
-    return sum(progress.numInputRows for progress in query.recentProgress)
+def _has(job: Job, table: str) -> bool:
+    return bool(feeds.find(job.sources, table == rows.EVENTS, job.token))
 
 
 def bronze(spark: SparkSession, lake: Lake, table: str) -> DataFrame:
@@ -227,16 +245,20 @@ def run_once(spark: SparkSession, lake: Lake, job: Job, tell: Tell = silent) -> 
         return build(spark, lake, job, tell)
 
 
-def run_on(spark: SparkSession, lake: Lake, job: Job, every_s: float, tell: Tell = silent) -> None:
+def run_on(
+    spark: SparkSession, lake: Lake, job: Job, every_s: float, tell: Tell, warn: Warn
+) -> None:
     """Follow what is recorded until interrupted; tables are made anew when there is more."""
     with lake.writing():
-        queries = {table: follow(spark, lake, job, table, every_s) for table in BRONZE}
+        queries = {table: follow(spark, lake, job, table, every_s=every_s) for table in BRONZE}
         seen: list[int] = []
+        silent_ones: set[str] = set()
         try:
-            while all(query.isActive or _was_busy(query) for query in queries.values()):
+            while all(query.isActive or _will_pass(query) for query in queries.values()):
+                silent_ones = _warned(job, silent_ones, warn)
                 for table, query in queries.items():
                     if not query.isActive:
-                        queries[table] = follow(spark, lake, job, table, every_s)
+                        queries[table] = follow(spark, lake, job, table, every_s=every_s)
                 found = [lake.batches(table) for table in BRONZE]
                 if found != seen:
                     build(spark, lake, job, tell)
@@ -252,8 +274,16 @@ def run_on(spark: SparkSession, lake: Lake, job: Job, every_s: float, tell: Tell
                 query.stop()
 
 
-def _was_busy(query: StreamingQuery) -> bool:
-    return BUSY in str(query.exception())
+def _will_pass(query: StreamingQuery) -> bool:
+    return any(word in str(query.exception()) for word in PASSING)
+
+
+def _warned(job: Job, before: set[str], warn: Warn) -> set[str]:
+    """Return which agents do not answer now, and tell of those that did before."""
+    now = feeds.silent(job.sources, job.token)
+    for agent in sorted(now - before):
+        warn(f"{agent} does not answer; its news are taken in when it does")
+    return now
 
 
 # ---------------------------------------------------------------- reading

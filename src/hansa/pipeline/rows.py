@@ -56,6 +56,22 @@ def ddl(table: str) -> str:
     return ", ".join(f"`{name}` {kind}" for name, kind in TABLES[table].items())
 
 
+_ARROW_TYPES = {
+    "string": pa.string(),
+    "array<string>": pa.list_(pa.string()),
+    "bigint": pa.int64(),
+    "double": pa.float64(),
+    "binary": pa.binary(),
+    "boolean": pa.bool_(),
+    "timestamp": pa.timestamp("us", "UTC"),
+}
+
+
+def arrow(table: str) -> pa.Schema:
+    """Return the same in Arrow's."""
+    return pa.schema([(name, _ARROW_TYPES[kind]) for name, kind in TABLES[table].items()])
+
+
 @lru_cache(maxsize=65_536)
 def node_text(node: int) -> str:
     """Return a node's id as tables have it."""

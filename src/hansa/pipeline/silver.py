@@ -331,3 +331,22 @@ def counters(events: DataFrame) -> DataFrame:
         .groupBy("run", "node", "incarnation", "name")
         .agg(F.max_by("value", "number").alias("value"), F.max("time_ns").alias("time_ns"))
     )
+
+
+@SILVER.table("missing >= 0")
+def lives(events: DataFrame) -> DataFrame:
+    """One row per life of a node. Key: run, node, incarnation.
+
+    `missing` of its records were told and are not here: retention or a slow disk dropped them, or
+    a newer version wrote kinds that this one does not know. What they were about is in no table.
+    """
+    return (
+        events.where(F.col("node") != OBSERVER)
+        .groupBy("run", "node", "incarnation")
+        .agg(
+            F.count("*").alias("records"),
+            (F.max("number") - F.count("*")).alias("missing"),
+            F.min("time_ns").alias("first_ns"),
+            F.max("time_ns").alias("last_ns"),
+        )
+    )

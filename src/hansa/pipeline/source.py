@@ -3,13 +3,16 @@
 Reads journals and telemetry of many nodes by offset: a range of offsets gives the same rows for
 ever, so a stream that is replayed after a crash gives what it gave before. Options:
 
-    path, paths         directories, looked through at any depth: the state of agents, or a copy;
-                        or addresses of agents, as http://host:port
+    path                a directory, looked through at any depth: the state of agents, or a copy;
+                        or the address of an agent, as http://host:port
+    paths               several of them, as a list in JSON
     token               for agents: their `[admin] token`
     table               `messages` (default): publications, with payload; `events`: telemetry
-    maxBytesPerBatch    of a feed's bytes in one micro-batch, 64 MiB; bounds what a batch holds
+    maxBytesPerBatch    of all feeds in one micro-batch, 256 MiB; bounds what a crash has to do again
     failOnLoss          `true`: stop where retention dropped, or the disk lost, what was not read;
                         `false`: go on after it
+    into                a directory: whoever reads rows writes them there as Parquet files, and
+                        returns a row per file in their place; how bronze is made
 
 An offset of the stream is JSON: per feed the first offset that the stream ever read there, and
 the next one that it will read.
@@ -19,6 +22,7 @@ import gc
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -37,10 +41,10 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from hansa.errors import JournalDamaged, JournalTrimmed, UsageError
-from hansa.pipeline import feeds, rows
+from hansa.pipeline import feeds, files, rows
 from hansa.pipeline.feeds import Feed
 
-BATCH_BYTES = 64 << 20
+BATCH_BYTES = 256 << 20
 PIECE_BYTES = 8 << 20
 """What one task reads: several per core, so that none waits long for the last."""
 
@@ -55,6 +59,11 @@ class Piece(InputPartition):
     start: int
     end: int
 
+    @property
+    def name(self) -> str:
+        """One that no other piece has."""
+        return f"{self.feed.name}-{self.start}-{self.end}"
+
 
 class Options:
     """What the user asked for, checked."""
@@ -62,12 +71,12 @@ class Options:
     def __init__(self, given: Mapping[str, str]) -> None:
         """Read Spark's options, whose names are in lower case."""
         options = {name.lower(): value for name, value in given.items()}
-        known = {"path", "paths", "token", "table", "maxbytesperbatch", "failonloss"}
+        known = {"path", "paths", "token", "table", "maxbytesperbatch", "failonloss", "into"}
         unknown = sorted(options.keys() - known)
         if unknown:
             raise UsageError(
                 f"format hansa has no option {unknown[0]!r}; there are path, paths, token,"
-                " table, maxBytesPerBatch, failOnLoss"
+                " table, maxBytesPerBatch, failOnLoss, into"
             )
         self.sources = _paths(options)
         self.token = options.get("token", "")
@@ -83,14 +92,21 @@ class Options:
             raise UsageError(f"maxBytesPerBatch is {size!r}, it must be a whole number above 0")
         self.batch_bytes = int(size)
         self.fail_on_loss = options.get("failonloss", "true").lower() != "false"
+        self.into = Path(options["into"]) if "into" in options else None
 
-    def feeds(self) -> dict[str, Feed]:
+    def feeds(self, patient: bool = False) -> dict[str, Feed]:
         """Return what there is to read now."""
-        return feeds.find(self.sources, self.table == rows.EVENTS, self.token)
+        return feeds.find(self.sources, self.table == rows.EVENTS, self.token, patient)
 
 
 def _paths(options: Mapping[str, str]) -> list[str]:
-    several = json.loads(options["paths"]) if "paths" in options else []
+    text = options.get("paths", "[]")
+    try:
+        several = json.loads(text)
+    except ValueError:
+        several = None
+    if not isinstance(several, list) or not all(isinstance(each, str) for each in several):
+        raise UsageError(f'paths is {text!r}, it must be a list of texts in JSON, as ["a", "b"]')
     return [*several, *([options["path"]] if "path" in options else [])]
 
 
@@ -104,7 +120,8 @@ class HansaSource(DataSource):
 
     def schema(self) -> str:
         """Return the columns of the table that was asked for."""
-        return rows.ddl(Options(self.options).table)
+        options = Options(self.options)
+        return files.DDL if options.into else rows.ddl(options.table)
 
     def reader(self, schema: StructType) -> "BatchReader":
         """Return what reads everything there is now."""
@@ -120,25 +137,38 @@ class _Reading:
 
     def __init__(self, options: Options, schema: StructType) -> None:
         self.options = options
-        self.arrow: pa.Schema = to_arrow_schema(schema, timezone="UTC")
+        self.arrow: pa.Schema = (
+            rows.arrow(options.table) if options.into else to_arrow_schema(schema, timezone="UTC")
+        )
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a piece."""
+        """Yield the rows of a piece, or what files they are in."""
         if not isinstance(partition, Piece):  # Spark's way to say that there is none
             return
         gc.freeze()  # Spark's worker collects garbage after every task; the imports are none
-        start = partition.start
-        while start < partition.end:
+        found = self._rows(partition)
+        into = self.options.into
+        yield from files.written(found, into, partition.name) if into else found
+
+    def _rows(self, piece: Piece) -> Iterator[pa.RecordBatch]:
+        start, reach = piece.start, piece.feed.reach()
+        if reach < piece.end and self.options.fail_on_loss:
+            raise JournalDamaged(
+                f"{piece.feed.place}: the feed {piece.feed.name} is to be read up to offset"
+                f" {piece.end}, but reaches only {reach} there",
+                reach,
+            )
+        while start < min(piece.end, reach):
             try:
                 yield from rows.batches(
-                    partition.feed, start, partition.end, self.options.table, self.arrow
+                    piece.feed, start, piece.end, self.options.table, self.arrow
                 )
                 return
             except (JournalDamaged, JournalTrimmed) as loss:
                 start = self._after(loss)
 
     def _after(self, loss: JournalDamaged | JournalTrimmed) -> int:
-        resume = loss.resume if isinstance(loss, JournalDamaged) else loss.first
+        resume = feeds.resumed(loss)
         if self.options.fail_on_loss or resume is None:
             raise loss
         return resume
@@ -200,7 +230,8 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
     def _waiting(self, start: Offsets) -> dict[str, tuple[Feed, int, int]]:
         """Return the feeds that have something new, with where it begins and ends."""
         found = {}
-        for name, feed in self.options.feeds().items():
+        # While a stream goes on, an agent that does not answer has no news.
+        for name, feed in self.options.feeds(patient=self._target is None).items():
             bounds = feed.bounds()
             begin = start[name]["next"] if name in start else bounds.start
             end = bounds.end if self._target is None else self._target.get(name, begin)
@@ -218,19 +249,22 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
 
     def partitions(self, start: Offsets, end: Offsets) -> Sequence[InputPartition]:
         """Return the ranges of a batch; the same offsets give the same rows."""
-        found = self.options.feeds()
-        pieces: list[InputPartition] = []
+        wanted = {}
         for name, reach in sorted(end.items()):
             begin = max(reach["first"], start[name]["next"] if name in start else 0)
-            if begin >= reach["next"]:
-                continue
-            if name not in found and not self.options.fail_on_loss:
-                continue
-            if name not in found:
+            if begin < reach["next"]:
+                wanted[name] = begin, reach["next"]
+        found = self.options.feeds(patient=True)
+        if wanted.keys() - found.keys():
+            found = self.options.feeds()  # what is at an agent that does not answer is not lost
+        pieces: list[InputPartition] = []
+        for name, (begin, stop) in wanted.items():
+            if name in found:
+                pieces += self._cut(found[name], begin, stop)
+            elif self.options.fail_on_loss:
                 places = ", ".join(self.options.sources)
                 raise UsageError(
                     f"the feed {name} is to be read from offset {begin} on, but is no longer"
                     f" at {places}"
                 )
-            pieces += self._cut(found[name], begin, reach["next"])
         return pieces
