@@ -86,6 +86,11 @@ class Scene:
         self._thread.run(made.start())
         return made
 
+    def forget(self, broker: Mosquitto) -> None:
+        """Kill a broker, and start it again without a memory."""
+        self._thread.run(broker.kill())
+        self._thread.run(broker.start())
+
     def agent(self, **settings: Any) -> Process:
         made = Process(self._directory, **settings)
         self.agents.append(made)

@@ -133,9 +133,9 @@ class Agent:
             # What clients tell their own agent is for it alone; topics with $ never cross anyway.
             own = (*observer.subscriptions(), f"{self._settings.link.mqtt.prefix}/#")
             staying = [name for name in own if not is_local_only(name)]
-            guarantees = (self._safekeeping, self._subscription_log)
-            connection = self._connecting("agent", self._lasting())
-            client = BrokerClient(connection, *told, staying, guarantees)
+            lasting, sure = self._lasting(), (self._safekeeping, self._subscription_log)
+            client = BrokerClient(self._connecting("agent", lasting), *told, staying, sure)
+            client.connection.greeting = self._safekeeping.greeting
             client.sends_each = self._settings.broker.overlapping == "each"
             return client, observer
         try:

@@ -49,6 +49,9 @@ RETAINED = "retained"
 SUBSCRIPTIONS = "subscriptions.log"
 """The file with what the broker's session of the agent is subscribed to."""
 
+GREETING = "greeting"
+"""The file that is there while the agent connects to its broker."""
+
 TOPOLOGY = "topology.json"
 REDUNDANCY = "redundancy"
 """The files with what the manager said last, and where other members are."""

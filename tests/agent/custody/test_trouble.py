@@ -12,6 +12,9 @@ from tests.agent.custody.star import ORIGIN, RECEIVER
 from tests.agent.custody.trouble import Trouble, fill
 from tests.agent.live import eventually
 
+from hansa.agent.custody.points import Point
+from hansa.journal.crash import EXIT_CODE
+
 SIDES = pytest.mark.parametrize(
     ("victim", "journal"),
     [(ORIGIN, "journal"), (RECEIVER, "inbox")],
@@ -251,3 +254,26 @@ def test_of_two_agents_with_copies_of_one_state_the_younger_stops(trouble, tmp_p
     assert "a copy of it runs elsewhere" in trouble.alarm(ORIGIN, "identity")
     trouble.publish(5)
     assert trouble.arrived(10) == list(range(10))
+
+
+@pytest.mark.parametrize(
+    "point", [Point.SESSION_LOST, Point.SESSION_FORGOTTEN], ids=lambda p: p.name
+)
+@pytest.mark.long
+def test_a_session_that_is_lost_just_before_a_crash_is_told_as_a_doubt(trouble, point):
+    trouble.live(RECEIVER, crash_point=f"{int(point)}:2")  # the first start finds no session either
+    trouble.live(ORIGIN)
+    trouble.publish(5)
+    assert trouble.arrived(5) == list(range(5))
+    trouble.lose_session()
+    assert trouble.agents[RECEIVER].wait() == EXIT_CODE
+    trouble.start(RECEIVER)
+    assert "connecting was interrupted" in trouble.alarm(RECEIVER, "broker session unsure")
+    assert trouble.status(RECEIVER)["counters"]["broker_session_unsure"] == 1
+    trouble.wait_installed()
+    trouble.publish(5)
+    assert trouble.arrived(5) == list(range(5, 10))
+    trouble.kill(RECEIVER)
+    trouble.start(RECEIVER)
+    trouble.wait_installed()
+    assert trouble.status(RECEIVER)["alarms"] == {}

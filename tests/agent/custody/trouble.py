@@ -35,6 +35,12 @@ class Trouble(Star):
             self.subscriber = SureClient(self.brokers[RECEIVER].port).subscribe_surely(TOPIC)
             self.publisher = SureClient(self.brokers[ORIGIN].port)
 
+    def lose_session(self) -> None:
+        """Let the receiver's broker forget everything."""
+        self.subscriber.kill()
+        self._scene.forget(self.brokers[RECEIVER])
+        self.subscriber = SureClient(self.brokers[RECEIVER].port).subscribe_surely(TOPIC)
+
     def publish(self, count: int) -> None:
         """Publish so many more, a kilobyte each and each another."""
         numbers = range(self._published, self._published + count)

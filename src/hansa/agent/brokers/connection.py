@@ -11,7 +11,7 @@ import ssl
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import cast
+from typing import Protocol, cast
 
 from hansa.agent import sockets
 from hansa.agent.reasons import explain
@@ -56,6 +56,16 @@ class BrokerAddress:
         return f"{self.host}:{self.port}"
 
 
+class Greeted(Protocol):
+    """Who has to know when the broker hears of us."""
+
+    def begin(self) -> None:
+        """CONNECT leaves next."""
+
+    def refused(self) -> None:
+        """The broker has refused it."""
+
+
 class Connection(asyncio.BufferedProtocol):
     """Reconnects for as long as `run` runs; hands every effect that is news to its owner."""
 
@@ -90,6 +100,7 @@ class Connection(asyncio.BufferedProtocol):
         self._ended = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
         self._running: asyncio.Task[None] | None = None
+        self.greeting: Greeted | None = None
         self.problem = "not connected yet"
         """Why there is no connection; empty while there is one."""
 
@@ -178,6 +189,8 @@ class Connection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Start the session."""
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by descent
+        if self.greeting is not None:
+            self.greeting.begin()
         self._handle(inputs.Opened())
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -223,6 +236,8 @@ class Connection(asyncio.BufferedProtocol):
         self._handle(inputs.TimerFired())
 
     def _perform(self, effect: effects.Effect) -> None:
+        if type(effect) is effects.ConnectRefused and effect.reason is not None and self.greeting:
+            self.greeting.refused()
         match effect:
             case effects.Write(data):
                 if self._transport is not None:

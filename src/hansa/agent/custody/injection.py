@@ -9,7 +9,8 @@ recognises if it had come before. PUBLISH never follows PUBREL. What was bound i
 origin gets a receipt before the broker has it.
 
 When the broker has lost the session, nobody knows what became of those under way: `no-loss` sends
-them again, `no-dup` does not; both count them.
+them again, `no-dup` does not; both count them. What is completed is made durable soon, although
+only such a loss needs it: or the last ones, however long ago, would count as under way.
 """
 
 from collections import Counter, deque
@@ -270,8 +271,7 @@ class Injection:
                 if entry is not None:
                     self._take_step(entry, step)
             reached(Point.ACCEPTED_APPENDED if kind is PubRec else Point.COMPLETED)
-            if kind is not PubComp:
-                self._commits.ask()
+            self._commits.ask()
             self._bind()
             self._publish()
 

@@ -13,12 +13,15 @@ from hansa.agent.custody import acquaintances
 from hansa.agent.custody.acquaintances import Acquaintances
 from hansa.agent.custody.backlog import Backlog
 from hansa.agent.custody.capture import Capture
+from hansa.agent.custody.greeting import Greeting
 from hansa.agent.custody.injection import Injection, InjectionPort
 from hansa.agent.custody.keeping import Keeping
+from hansa.agent.custody.points import Point
 from hansa.agent.custody.settings import DeliverySettings
 from hansa.agent.records.topics import Topics
-from hansa.agent.state import INBOX, JOURNAL, NODES, StateDirectory
+from hansa.agent.state import GREETING, INBOX, JOURNAL, NODES, StateDirectory
 from hansa.errors import UsageError
+from hansa.journal.crash import reached
 from hansa.journal.records import Gap
 from hansa.mqtt.limits import Limits
 from hansa.mqtt.packets import Handshake, Publish, PubRel
@@ -46,6 +49,14 @@ ACKNOWLEDGED_S = 0.2
 COPY_S = 3.0
 """Seconds until an agent whose journal is a copy begins a new epoch: if the original runs, this one
 hears of it in time, and stops before it has sent anything."""
+
+FORGETTING_S = 0.01
+"""Seconds between two looks whether the loss of a session is durable."""
+
+UNSURE = (
+    "connecting was interrupted: if the broker forgot the agent's session just then, publications "
+    "under way may be lost or come twice"
+)
 
 NAMED_MAX = 3
 """Nodes that an alarm names; of more it says how many."""
@@ -90,6 +101,8 @@ class Safekeeping:
         self.counters: Counter[str] = Counter()
         alarms.set("journal damaged", self._keeping.damage)
         alarms.set("inbox damaged", self._backlog.damage)
+        self.greeting = Greeting(state.path / GREETING, alarms.named("greeting"))
+        self._forgetting: asyncio.Task[None] | None = None
         self._first = self._keeping.writer.first_number
         self._known = _known(state)
         self._recalls: set[asyncio.Task[None]] = set()
@@ -135,8 +148,9 @@ class Safekeeping:
 
     async def stop(self) -> None:
         """Write what is left, and let the files go."""
-        for task in (*self._recalls, self._noting):
-            task.cancel()
+        for task in (*self._recalls, self._noting, self._forgetting):
+            if task is not None:
+                task.cancel()
         self.capture.acknowledged(self._driver.node.custody.outbox.acknowledged)
         await self._acquaintances.stop()
         await self.capture.stop()
@@ -232,12 +246,28 @@ class Safekeeping:
 
     def connected(self, session_present: bool, session_expected: bool, limits: Limits) -> None:
         """The broker is there, and perhaps has forgotten the agent's session."""
+        unsure = session_present and self.greeting.in_doubt
+        self.counters["broker_session_unsure"] += unsure
+        self._alarms.set("broker session unsure", UNSURE if unsure else "")
         if session_expected and not session_present:
             self.counters["broker_session_lost"] += 1
             text = "the broker has forgotten the agent's session: publications may be lost"
             self._alarms.set("broker session lost", text)
         self.capture.connected(session_present)
         self.injection.connected(session_present, limits)
+        if session_present:
+            self.greeting.end()
+        else:
+            reached(Point.SESSION_LOST)
+            self._forgetting = tasks.start(self._forget_session())
+
+    async def _forget_session(self) -> None:
+        """Until it is durable that the session is lost, a crash would leave that in doubt."""
+        ends = [(writer, writer.end) for writer in (self._keeping.writer, self._backlog.writer)]
+        while any(writer.durable < end for writer, end in ends):
+            await asyncio.sleep(FORGETTING_S)
+        reached(Point.SESSION_FORGOTTEN)
+        self.greeting.end()
 
     def disconnected(self) -> None:
         """The broker is gone."""

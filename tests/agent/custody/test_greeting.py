@@ -1,0 +1,55 @@
+"""Whether the session at the broker is surely the one of before."""
+
+from pathlib import Path
+
+from hansa.agent.custody.greeting import Greeting
+
+
+def greeting(directory: Path, problems: list[str] | None = None) -> Greeting:
+    return Greeting(directory / "greeting", (problems if problems is not None else []).append)
+
+
+def doubts(made: Greeting) -> bool:
+    return made.in_doubt
+
+
+def test_a_life_that_ended_while_it_connected_leaves_a_doubt(tmp_path):
+    first = greeting(tmp_path)
+    assert not doubts(first)
+    first.begin()
+    assert not doubts(first)
+    second = greeting(tmp_path)
+    assert doubts(second)
+    second.begin()
+    second.end()
+    assert not doubts(second)
+    assert not doubts(greeting(tmp_path))
+
+
+def test_an_answer_that_never_came_leaves_a_doubt_and_a_refusal_does_not(tmp_path):
+    made = greeting(tmp_path)
+    made.begin()
+    made.refused()
+    made.begin()
+    assert not doubts(made)
+    made.begin()
+    assert doubts(made)
+    made.refused()
+    assert doubts(made), "that of before is still unknown"
+    assert doubts(greeting(tmp_path))
+    made.end()
+    assert not doubts(made)
+
+
+def test_a_disk_that_does_not_take_it_is_told(tmp_path):
+    problems: list[str] = []
+    made = greeting(tmp_path / "gone", problems)
+    made.begin()
+    assert problems == [f"cannot write {tmp_path}/gone/greeting: No such file or directory"]
+    (tmp_path / "gone").mkdir()
+    made.begin()
+    assert problems[1:] == [""]
+    (tmp_path / "gone" / "greeting").unlink()
+    (tmp_path / "gone" / "greeting").mkdir()
+    made.end()
+    assert problems[2].startswith("cannot remove")
