@@ -8,7 +8,7 @@ ever, so a stream that is replayed after a crash gives what it gave before. Opti
     paths               several of them, as a list in JSON
     token               for agents: their `[admin] token`
     table               `messages` (default): publications, with payload; `events`: telemetry
-    maxBytesPerBatch    of all feeds in one micro-batch, 256 MiB; bounds what a crash has to do again
+    maxBytesPerBatch    of all feeds in one micro-batch, 256 MiB: what a crash has to do again
     failOnLoss          `true`: stop where retention dropped, or the disk lost, what was not read;
                         `false`: go on after it
     into                a directory: whoever reads rows writes them there as Parquet files, and

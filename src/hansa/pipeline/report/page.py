@@ -22,11 +22,11 @@ h1 { font-size:1.7rem; margin:.2em 0 } h2 { font-size:1.25rem; margin:2em 0 .6em
 h3 { font-size:1.02rem; margin:0 } p { margin:.3em 0 .8em; color:var(--dim); font-size:.92rem }
 .tiles { display:grid; grid-template-columns:repeat(auto-fit,minmax(128px,1fr)); gap:12px }
 .tile { background:var(--card); border:1px solid var(--line); border-radius:10px; padding:12px }
-.tile b { display:block; font-size:1.3rem } .tile span { color:var(--dim); font-size:.8rem }
-.cards { display:grid; grid-template-columns:repeat(auto-fit,minmax(min(100%,440px),1fr)); gap:16px;
-  margin-top:16px; align-items:start }
+.tile b { display:block; font-size:1.3rem; overflow-wrap:anywhere }
+.tile span { color:var(--dim); font-size:.8rem }
+.cards { columns:440px 2; column-gap:16px; margin-top:16px }
 .card { background:var(--card); border:1px solid var(--line); border-radius:12px; padding:16px;
-  min-width:0 }
+  margin-bottom:16px; break-inside:avoid }
 svg { width:100%; height:auto; display:block } svg text { font-size:13px; fill:var(--ink) }
 svg .tick { fill:var(--dim); font-size:12px } svg .said { fill:var(--bad); font-size:12px }
 .grid { stroke:var(--line) } .part0 { fill:var(--one) } .part1 { fill:var(--two) }

@@ -72,9 +72,13 @@ def _axis(steps: Sequence[float], bottom: float, unit: str, left: float = LABEL)
     for step in steps:
         x = left + reach * step / steps[-1]
         drawn.append(f'<line x1="{x:.1f}" y1="4" x2="{x:.1f}" y2="{bottom:.1f}" class="grid"/>')
-        drawn.append(_text(x, bottom + 16, number(step), "tick", "middle"))
+        drawn.append(_text(x, bottom + 16, _tick(step), "tick", "middle"))
     drawn.append(_text(WIDTH - 2, bottom + 32, unit, "tick", "end"))
     return drawn
+
+
+def _tick(step: float) -> str:
+    return number(step) if step < 100_000 else _tight(step)
 
 
 def bars(title: str, rows: Sequence[tuple[str, Sequence[float]]], unit: str) -> str:
@@ -159,7 +163,12 @@ def heat(
 
 
 def _tight(value: float) -> str:
-    return f"{value / 1000:.0f}k" if value >= 1_000 else f"{value:.3g}"
+    """A number in the room of a cell or between two lines: 1.5k, 20M."""
+    for unit in ("", "k", "M"):
+        if value < 999.5:
+            return f"{value:.3g}{unit}"
+        value /= 1_000
+    return f"{value:.3g}G"
 
 
 def columns(title: str, values: Sequence[tuple[str, float]], limit: float, said: str) -> str:
