@@ -1,13 +1,11 @@
 """What exactly once costs: a million recorded messages into a lake, beside plain Parquet."""
 
-import os
 import tempfile
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bench.console import say
+from bench.cost import Cost, cost_of
 from hansa.journal.records import Captured
 from hansa.journal.writer import Writer
 
@@ -25,9 +23,6 @@ TITLES = {
     "bronze": "bronze",
     "whole": "bronze, silver and gold",
 }
-
-Cost = tuple[float, float]
-"""Seconds that passed, and seconds of CPU: the second is the same on a busy machine."""
 
 
 def measure() -> dict[str, object]:
@@ -69,11 +64,11 @@ def _costs(spark: "SparkSession", path: Path, messages: int) -> list[Cost]:
     work = job.Job([str(path / "source")])
     lake = Lake.made(path / "lake")
     with lake.writing():
-        bronze = _cost(lambda: job.ingest(spark, lake, work))
-        tables = _cost(lambda: job.build(spark, lake, work))
+        bronze = cost_of(lambda: job.ingest(spark, lake, work))
+        tables = cost_of(lambda: job.build(spark, lake, work))
     found = job.bronze(spark, lake, "messages").count()
     assert found == messages, found
-    return [bronze, tables, _cost(lambda: _plain(spark, path))]
+    return [bronze, tables, cost_of(lambda: _plain(spark, path))]
 
 
 def _record(path: Path, messages: int) -> None:
@@ -102,25 +97,3 @@ def _plain(spark: "SparkSession", path: Path) -> None:
         .start()
         .awaitTermination()
     )
-
-
-def _cost(work: Callable[[], object]) -> Cost:
-    began, cpu = time.perf_counter(), _cpu_s()
-    work()
-    return time.perf_counter() - began, _cpu_s() - cpu
-
-
-def _cpu_s() -> float:
-    """What this process and all below it, Java and Python's workers, have used so far."""
-    used, parents = {}, {}
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = stat.read_text().rpartition(")")[2].split()
-        except OSError:  # it has just ended; its parent has its time
-            continue
-        pid = int(stat.parent.name)
-        parents[pid], used[pid] = int(fields[1]), sum(map(int, fields[11:15]))
-    ours = {os.getpid()}
-    while more := {pid for pid, parent in parents.items() if parent in ours} - ours:
-        ours |= more
-    return sum(used[pid] for pid in ours) / os.sysconf("SC_CLK_TCK")

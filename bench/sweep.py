@@ -1,11 +1,11 @@
 """What Spark costs a sweep of small simulations, beside the same work in a pool of processes."""
 
 import multiprocessing
-import time
 from functools import partial
 from typing import Any
 
 from bench.console import say
+from bench.cost import cost_of
 from hansa.cli.sweep import play
 from hansa.experiments.fan_out import fan_out
 from hansa.experiments.sweep import Case, make_sweep
@@ -24,19 +24,32 @@ def measure() -> dict[str, object]:
     _on_spark(context, cases[: 8 * workers], one)  # both sides start with their modules loaded
     with multiprocessing.get_context("spawn").Pool(workers) as pool:
         pool.map(one, cases[: 8 * workers])
-        began = time.perf_counter()
-        by_pool = list(pool.imap_unordered(one, cases, chunksize=8))
-        pool_s = time.perf_counter() - began
-    began = time.perf_counter()
-    by_spark = _on_spark(context, cases, one)
-    spark_s = time.perf_counter() - began
+        by_pool: list[dict[str, object]] = []
+        pool_s, pool_cpu_s = cost_of(
+            lambda: by_pool.extend(pool.imap_unordered(one, cases, chunksize=8))
+        )
+    by_spark: list[dict[str, object]] = []
+    spark_s, spark_cpu_s = cost_of(lambda: by_spark.extend(_on_spark(context, cases, one)))
     same = {row["case"]: row["fingerprint"] for row in by_pool} == {
         row["case"]: row["fingerprint"] for row in by_spark
     }
-    say(f"{len(cases)} simulations on {workers} cores", f"{pool_s:8.1f} s in a pool of processes")
-    say("the same on Spark", f"{spark_s:8.1f} s, {spark_s / pool_s:.2f} of that")
+    say(
+        f"{len(cases)} simulations on {workers} cores",
+        f"{pool_s:8.1f} s in a pool of processes, CPU {pool_cpu_s:.1f} s",
+    )
+    say(
+        "the same on Spark",
+        f"{spark_s:8.1f} s, {spark_s / pool_s:.2f} of that, CPU {spark_cpu_s:.1f} s,"
+        f" {spark_cpu_s / pool_cpu_s:.2f}",
+    )
     say("the same results", "yes" if same else "NO")
-    return {"pool_s": round(pool_s, 1), "spark_s": round(spark_s, 1), "same": same}
+    return {
+        "pool_s": round(pool_s, 1),
+        "pool_cpu_s": round(pool_cpu_s, 1),
+        "spark_s": round(spark_s, 1),
+        "spark_cpu_s": round(spark_cpu_s, 1),
+        "same": same,
+    }
 
 
 def _on_spark(

@@ -9,12 +9,15 @@ before anybody sees it.
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Event
 
+from pyarrow import parquet
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.query import StreamingQuery
 
 from hansa.errors import AgentUnreachable
@@ -179,6 +182,7 @@ def build(spark: SparkSession, lake: Lake, job: Job, tell: Tell = silent) -> lis
         "bronze_messages": once(with_sure(bronze(spark, lake, "messages")), MESSAGE),
         "events": once(with_run(with_sure(bronze(spark, lake, "events"))), RECORD),
     }
+    empty = {name for name in inputs if not lake.has_rows(name.removeprefix("bronze_"))}
     made: dict[str, Future[Made]] = {}
 
     def make(table: Table) -> Made:
@@ -188,7 +192,13 @@ def build(spark: SparkSession, lake: Lake, job: Job, tell: Tell = silent) -> lis
             for name in table.inputs
         }
         tell(table.layer, table.name, None)
-        finished = _make(spark, table, frames, staged)
+        place = staged / table.layer / table.name
+        if empty.issuperset(table.inputs):
+            finished = _made_of_nothing(spark, table, frames, place)
+        else:
+            finished = _make(spark, table, frames, place)
+        if not finished.kept.rows:
+            empty.add(table.name)
         tell(table.layer, table.name, finished.kept.rows)
         return finished
 
@@ -205,15 +215,28 @@ def build(spark: SparkSession, lake: Lake, job: Job, tell: Tell = silent) -> lis
 
 
 def _make(
-    spark: SparkSession, table: Table, frames: Mapping[str, DataFrame], staged: Path
+    spark: SparkSession, table: Table, frames: Mapping[str, DataFrame], place: Path
 ) -> "Made":
-    place = str(staged / table.layer / table.name)
     frame = table.made_from(frames)
-    frame.write.partitionBy(*table.partitions).parquet(place)
-    written = spark.read.schema(frame.schema).parquet(place)
+    frame.write.partitionBy(*table.partitions).parquet(str(place))
+    written = spark.read.schema(frame.schema).parquet(str(place))
     count = count_checked(table, written)
     kept = Kept(table.name, table.layer, table.grain, count, frame.schema.toDDL())
     return Made(written if count else _empty(written), kept)
+
+
+def _made_of_nothing(
+    spark: SparkSession, table: Table, frames: Mapping[str, DataFrame], place: Path
+) -> "Made":
+    """Tables without rows make one without rows: that needs no jobs of Spark, which take seconds
+    where it is asked of thirty tables."""
+    schema = table.made_from(frames).schema
+    place.mkdir(parents=True)
+    if not table.partitions:  # those have no files without rows
+        nothing = to_arrow_schema(schema, timezone="UTC").empty_table()
+        parquet.write_table(nothing, place / "part-0.parquet")
+    kept = Kept(table.name, table.layer, table.grain, 0, schema.toDDL())
+    return Made(_empty(spark.read.schema(schema).parquet(str(place))), kept)
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,33 +272,42 @@ def run_on(
     spark: SparkSession, lake: Lake, job: Job, every_s: float, tell: Tell, warn: Warn
 ) -> None:
     """Follow what is recorded until interrupted; tables are made anew when there is more."""
-    with lake.writing():
-        queries = {table: follow(spark, lake, job, table, every_s=every_s) for table in BRONZE}
+    with lake.writing(), ThreadPoolExecutor(len(BRONZE)) as pool:
+        ended = Event()
+        streams = [
+            pool.submit(_follow_on, spark, lake, job, table, every_s, ended) for table in BRONZE
+        ]
         seen: list[int] = []
         silent_ones: set[str] = set()
         try:
-            while all(query.isActive or _will_pass(query) for query in queries.values()):
+            while not any(stream.done() for stream in streams):
                 silent_ones = _warned(job, silent_ones, warn)
-                for table, query in queries.items():
-                    if not query.isActive:
-                        queries[table] = follow(spark, lake, job, table, every_s=every_s)
                 found = [lake.batches(table) for table in BRONZE]
                 if found != seen:
                     build(spark, lake, job, tell)
                     seen = found
                 else:
                     time.sleep(every_s)
-            for query in queries.values():
-                failed = query.exception()
-                if failed is not None:
-                    raise plain(failed) from failed
         finally:
-            for query in queries.values():
-                query.stop()
+            ended.set()
+            while wait(streams, timeout=0.1).not_done:
+                for query in spark.streams.active:
+                    query.stop()
+        for stream in streams:
+            stream.result()
 
 
-def _will_pass(query: StreamingQuery) -> bool:
-    return any(word in str(query.exception()) for word in PASSING)
+def _follow_on(
+    spark: SparkSession, lake: Lake, job: Job, table: str, every_s: float, ended: Event
+) -> None:
+    """Keep a stream going, also while tables are made."""
+    while not ended.is_set():
+        try:
+            follow(spark, lake, job, table, every_s=every_s).awaitTermination()
+        except StreamingQueryException as error:
+            if not any(word in str(error) for word in PASSING):
+                raise plain(error) from error
+            ended.wait(every_s)
 
 
 def _warned(job: Job, before: set[str], warn: Warn) -> set[str]:
