@@ -65,7 +65,7 @@ def _costs(spark: "SparkSession", path: Path, messages: int) -> list[Cost]:
     lake = Lake.made(path / "lake")
     with lake.writing():
         bronze = cost_of(lambda: job.ingest(spark, lake, work))
-        tables = cost_of(lambda: job.build(spark, lake, work))
+        tables = cost_of(lambda: job.build(spark, lake))
     found = job.bronze(spark, lake, "messages").count()
     assert found == messages, found
     return [bronze, tables, cost_of(lambda: _plain(spark, path))]

@@ -7,7 +7,8 @@ import sys
 
 import pytest
 
-from hansa.cli.demo_report import difference
+from hansa.cli.demo_report import Account, difference
+from hansa.telemetry.reader import rows
 
 
 @pytest.mark.parametrize(
@@ -17,6 +18,7 @@ from hansa.cli.demo_report import difference
         (5, 4, "kill agent 1", "the 1 missing were its last before kill -9, not written down yet"),
         (5, 7, "kill broker 2", "the 2 more were handed to the broker as it was killed"),
         (5, 4, "", None),
+        (1_002, 1, "kill agent 1", None),
         (5, 7, "kill agent 1", None),
         (5, 4, "kill broker 2", None),
     ],
@@ -38,3 +40,14 @@ def test_the_demo_ends_with_a_report_that_agrees_with_its_clients(tmp_path):
     assert [row[0] for row in rows] == ["0", "1", "2"], done.stdout
     assert "the same" in [row[3] for row in rows]  # to one of the three nothing was done
     assert "How long does" in page.read_text()
+
+
+def test_every_fault_stands_in_the_records_for_itself(tmp_path):
+    account = Account(tmp_path)
+    for what in ("kill agent", "kill broker"):  # both at the broker whose agent is the core
+        account.disturb("2", what, "0" * 15 + "2")
+    told = [row.columns() for row in rows(tmp_path / "faults")]
+    assert [(row["what"], row["incarnation"]) for row in told] == [
+        ("kill agent", 1),
+        ("kill broker", 2),
+    ]

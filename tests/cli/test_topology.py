@@ -49,6 +49,53 @@ def served(tmp_path):
     running.stop()
 
 
+def advice(tmp_path, *pieces):
+    place = tmp_path / "advice.json"
+    named = [dict(zip(("kind", "by", "subject", "text"), piece, strict=True)) for piece in pieces]
+    place.write_text(json.dumps({"advice": named}))
+    return str(place)
+
+
+def test_advice_is_taken_as_far_as_the_manager_can(served, capsys, tmp_path):
+    links = {(k["a"], k["b"]) for k in served.ask("GET", "/api/v1/links")[1]}
+    free = next((a, b) for a in range(5) for b in range(a + 1, 5) if (a, b) not in links)
+    old = min(links)
+    file = advice(
+        tmp_path,
+        ("add link", "manager", [f"{number:016x}" for number in free], "link them"),
+        ("drop link", "manager", [f"{number:016x}" for number in old], "part them"),
+        ("move core", "clients", ["a", "x"], "let x lead a"),
+    )
+    assert main(["topology", "take", served.url, "--advice", file]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "done: link them",
+        "done: part them",
+        "left to clients: let x lead a",
+    ]
+    now = {(k["a"], k["b"]) for k in served.ask("GET", "/api/v1/links")[1]}
+    assert free in now and old not in now
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("nothing", "is not what `hansa advise --json` prints"),
+        ("[]", "is not what `hansa advise --json` prints"),
+        (
+            '{"advice": [{"kind": "add link", "by": "manager", "subject": ["x"], "text": ""}]}',
+            "the manager has 0 nodes named 'x'",
+        ),
+    ],
+)
+def test_advice_that_cannot_be_taken_is_one_sentence(served, capsys, tmp_path, text, said):
+    (tmp_path / "advice.json").write_text(text)
+    given = ["topology", "take", served.url, "--advice", str(tmp_path / "advice.json")]
+    assert main(given) == 2
+    assert said in capsys.readouterr().err
+    assert main(["topology", "take", served.url]) == 2
+    assert "needs --advice FILE" in capsys.readouterr().err
+
+
 def test_the_graph_is_shown_and_changed(served, capsys, tmp_path):
     assert main(["topology", "show", served.url]) == 0
     lines = capsys.readouterr().out.splitlines()

@@ -33,6 +33,14 @@ PAYLOADS = """
 filter = "plant/+/temp"
 columns = "value double, unit string"
 """
+LIVE: list[schema.Any] = [
+    schema.Started(5, "<a&b>", "1"),
+    schema.LinkUp(9, 2),
+    # A link that came up before the first record, and a clock that is set back.
+    schema.Control(20, "Announce", 30, 3, core=3, seq=1, distance=0, life=1),
+    schema.Wanted(30, "[red]x[/y]"),
+    schema.Unwanted(10, "[red]x[/y]"),
+]
 SEEDS = (1, 4, 5)
 LINE = ("--topology", "line:8", "--subscribe", "7:a/#", "--publish", "0:a/x")
 RING = ("--topology", "ring:3", "--subscribe", "0:a/#", "--publish", "1:a/x")
@@ -68,7 +76,7 @@ def recording(spark: "SparkSession", tmp_path_factory: pytest.TempPathFactory) -
         log = made.source / name
         assert main(["simulate", *options, "--seed", "1", "--telemetry", str(log), "--json"]) == 0
         made.take(name, log)
-    telemetry(made.source / "live", 1, [schema.Started(5, "<a&b>", "1"), schema.LinkUp(9, 2)])
+    telemetry(made.source / "live", 1, LIVE)
     made.take("live", made.source / "live", run="live")
     payloads = [b'{"value": 21.5, "unit": "C"}', b"no JSON", b"\xff\xfe"]
     wanted = [captured(n, "plant/1/temp", payload) for n, payload in enumerate(payloads, 1)]

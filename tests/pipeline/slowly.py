@@ -216,7 +216,7 @@ def announcements(rows: list[Row]) -> Table:
             way = (row["run"], row["node"], row["incarnation"], row["peer"])
             before = [up for up in ups.get(way, []) if up["number"] < row["number"]]
             up = max(before, key=lambda up: up["number"], default=None)
-            counts += up is not None and up["time_ns"] <= born
+            counts += up is None or up["time_ns"] <= born
             later += up is not None and up["time_ns"] > born
         result[key] = {
             "frames": counts,

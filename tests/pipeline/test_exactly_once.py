@@ -11,6 +11,7 @@ import pytest
 from tests.pipeline.recordings import journal, many
 
 from hansa.journal.settings import JournalSettings
+from hansa.pipeline.lake import Lake
 
 pytest.importorskip("pyspark", reason="Spark is not installed: `./run test` installs it")
 
@@ -27,7 +28,8 @@ lake = Lake.made(Path(sys.argv[1]))
 with lake.writing():
     job.ingest(spark, lake, job.Job([sys.argv[2]], batch_bytes=20_000))
 """
-"""The part of `hansa pipeline run` that must not repeat itself; the rest is made anew anyway."""
+"""The part of `hansa pipeline run` that must not repeat itself, in small batches: so there is a
+middle in which to kill it. The rest is made anew anyway; the last run is the command itself."""
 
 
 def without_java(tmp_path: Path) -> dict[str, str]:
@@ -62,10 +64,12 @@ def test_every_message_once_though_killed_and_without_java_on_the_machine(tmp_pa
             time.sleep(0.01)
         process.kill()
         process.wait()
-    subprocess.run(started, env=environment, check=True, timeout=PATIENCE_S)
+    whole = [sys.executable, "-m", "hansa.cli", "pipeline", "run", "--lake", path, source]
+    subprocess.run(whole, env=environment, check=True, timeout=PATIENCE_S)
     assert list((tmp_path / "cache").glob("hansa-java-*"))  # it was that Java
     expected = [(f"{node:016x}", number) for node in (1, 2, 3) for number in range(1, 2_001)]
     assert counted(path) == Counter(expected)
+    assert {kept.name: kept.rows for kept in Lake(path).tables()}["messages"] == len(expected)
 
 
 def batches(lake: Path) -> int:

@@ -52,6 +52,12 @@ def test_every_case_is_a_row_once_and_a_second_run_plays_nothing(
     assert main(["pipeline", "tables", "--lake", str(tmp_path / "lake")]) == 0
     assert "One row per simulation of a sweep." in capsys.readouterr().out
 
+    page = tmp_path / "report.html"
+    assert main(["report", "--lake", str(tmp_path / "lake"), "--out", str(page)]) == 0
+    assert "Sweep small: 12 simulations" in page.read_text()
+    assert "line crashes=1" in page.read_text()
+    capsys.readouterr()
+
     rows = {row["case"]: row for row in Runs(spark, str(tmp_path / "lake")).all().collect()}
     assert set(rows) == KEYS
     for case in SWEEP.cases[::5]:

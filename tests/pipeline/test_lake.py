@@ -17,7 +17,7 @@ def staged(lake, text):
 
 def test_what_is_no_lake_is_refused(tmp_path):
     (tmp_path / "something").write_text("")
-    with pytest.raises(UsageError, match="is no lake; `hansa pipeline run --lake"):
+    with pytest.raises(UsageError, match="is no lake; name a new directory"):
         Lake.made(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["something"]
 
@@ -94,3 +94,30 @@ def test_a_lake_keeps_its_format(tmp_path):
         Lake.made(tmp_path, "iceberg")
     (tmp_path / "lake.json").write_text('{"version": 1}')  # made before there were formats
     assert Lake(tmp_path).format == "parquet"
+
+
+@pytest.mark.parametrize("text", ["", '{"tables": [{"name": "x"}]}', '{"tables": [1]}', "[]"])
+def test_damaged_words_about_tables_are_one_sentence(tmp_path, text):
+    lake = Lake.made(tmp_path)
+    lake.publish(staged(lake, "a"), [])
+    (tmp_path / "tables" / "tables.json").write_text(text)
+    with pytest.raises(UsageError, match=r"tables\.json is damaged; `hansa pipeline run` makes"):
+        lake.tables()
+
+
+def test_what_a_newer_hansa_says_of_a_table_is_passed_over(tmp_path):
+    lake = Lake.made(tmp_path)
+    kept = [Kept("delay", "gold", "One row per run.", 1)]
+    lake.publish(staged(lake, "a"), kept)
+    place = tmp_path / "tables" / "tables.json"
+    place.write_text(place.read_text().replace('"rows"', '"colour": "red", "rows"'))
+    assert lake.tables() == kept
+
+
+def test_a_file_about_payloads_is_remembered(tmp_path):
+    lake = Lake.made(tmp_path / "lake")
+    assert lake.payloads is None
+    (tmp_path / "mine").write_text("[t]")
+    lake.keep_payloads(tmp_path / "mine")
+    assert (kept := Lake(tmp_path / "lake").payloads) is not None
+    assert kept.read_text() == "[t]\n"

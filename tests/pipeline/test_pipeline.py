@@ -23,6 +23,7 @@ pytest.importorskip("pyspark", reason="Spark is not installed: `./run test` inst
 
 from pyspark.sql import functions as F
 
+from hansa.pipeline import job
 from hansa.pipeline.quality import count_checked
 from hansa.pipeline.tables import Layer
 from hansa.pipeline.topics import matches
@@ -83,6 +84,9 @@ def test_wrong_sql_and_all_that_writes_is_one_sentence_and_harms_nothing(recordi
         ("[t]\nfilter = 'a/#/b'\ncolumns = 'b int'", "'a/#/b'"),
         ("[t]\nfilter = 'a'\ncolumns = 'b itn'", "[t] columns 'b itn'"),
         ("[delay]\nfilter = 'a'\ncolumns = 'b int'", "'delay' cannot be the name of a table"),
+        ("[t]\nfilter = 'a'\ncolumns = 'Time int'", "column 'Time' twice, or every table has it"),
+        ("[t]\nfilter = 'a'\ncolumns = 'b int, B int'", "column 'B' twice"),
+        ("[events]\nfilter = 'a'\ncolumns = 'b int'", "'events' cannot be the name of a table"),
         ("[t", "cannot be read"),
     ],
 )
@@ -93,6 +97,39 @@ def test_a_mistake_in_the_payloads_is_one_sentence(recording, tmp_path, capsys, 
     error = capsys.readouterr().err.splitlines()[-1]
     assert said in error
     assert not (tmp_path / "new").exists()
+
+
+def test_what_is_shown_is_what_was_recorded(recording, capsys):
+    sql = "select distinct `group` as topic, X'ff00' as raw from memberships where run = 'live'"
+    assert query(recording, sql) == 0
+    assert re.search(r"\[red\]x\[/y\] +X'FF00'", capsys.readouterr().out)
+    assert query(recording, sql, "--json") == 0
+    assert json.loads(capsys.readouterr().out) == {"topic": "[red]x[/y]", "raw": "X'FF00'"}
+
+
+def test_where_nothing_is_recorded_it_says_so_and_makes_no_lake(tmp_path, capsys):
+    (tmp_path / "source").mkdir()
+    for command in (["pipeline", "run"], ["report"]):
+        given = [*command, "--lake", str(tmp_path / "new"), str(tmp_path / "source")]
+        assert main(given) == 2
+        (said,) = capsys.readouterr().err.splitlines()
+        assert said.startswith(f"hansa: nothing is recorded at {tmp_path / 'source'}: name the")
+        assert not (tmp_path / "new").exists()
+
+
+def test_a_page_that_cannot_be_written_is_told_before_the_work(recording, tmp_path, capsys):
+    given = ["report", "--lake", str(recording.lake), "--out"]
+    for out, said in ((tmp_path, "it is a directory"), (tmp_path / "no" / "x", "no directory")):
+        assert main([*given, str(out)]) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert line.startswith(f"hansa: cannot write {out}: ") and said in line
+
+
+def test_payload_tables_stay_when_the_file_is_not_given_again(recording, tmp_path, spark):
+    lake = tmp_path / "lake"
+    shutil.copytree(recording.lake, lake, symlinks=True)
+    job.build(spark, Lake(lake))
+    assert "temperatures" in [kept.name for kept in Lake(lake).tables()]
 
 
 def test_a_missing_lake_and_a_missing_source_are_one_sentence(recording, tmp_path, capsys):

@@ -8,7 +8,9 @@ import pytest
 pytest.importorskip("pyspark", reason="Spark is not installed: `./run test` installs it")
 
 from hansa.pipeline.report import plots, topology
+from hansa.pipeline.report.facts import ROWS, TABLES, Facts, Rows, Told
 from hansa.pipeline.report.page import Claim, Paper, page
+from hansa.pipeline.report.sweeps import MEASURES, Sweep
 
 
 @pytest.mark.parametrize(
@@ -45,6 +47,7 @@ def test_every_plot_is_well_formed_with_any_names_and_no_more_rows_than_can_be_s
         plots.ranges("t", [(name, 1.0, 2.0, 3.0) for name in names], "ms"),
         plots.heat("t", names, pairs, "u", ("from", "to")),
         plots.columns("t", [(name, 0.5) for name in names], 1.0, "limit"),
+        plots.lines("t", {name: [(1.0, 2.0), (5.0, 0.0)] for name in names}, "nodes"),
         plots.timeline("t", [(1.0, name, None if i % 2 else 0.5) for i, name in enumerate(names)]),
         topology.drawing("t", names, {(a, b): 1.0 for a, b in zip(names, names[1:], strict=False)}),
     ]
@@ -74,7 +77,28 @@ def test_neighbours_are_drawn_nearer_than_others():
 
 def test_a_paper_stands_beside_ours_and_what_does_not_hold_is_marked():
     claims = [Claim("frames", "<= 2·l", "14", True), Claim("time", "90 s", "1 < 2", False)]
-    text = page([], 0, [], [Paper("Spohn & Co", claims)])
+    text = page(Told([], 0, [], []), [Paper("Spohn & Co", claims)])
     assert "Spohn &amp; Co" in text
     assert '<td class="good">14</td>' in text
     assert '<td class="bad">1 &lt; 2</td>' in text
+
+
+def test_a_run_with_too_many_rows_is_summed_as_a_whole_and_says_what_is_drawn():
+    rows = [{"wanted": 5, "delivered": 5, "lost": 0, "twice": 0, "origin": "a", "node": "b"}]
+    tables: dict[str, Rows] = {name: [] for name in TABLES} | {"delivery": rows}
+    whole = {"delivery": {ROWS: 30_000, "wanted": 90_000, "delivered": 80_000, "twice": None}}
+    facts = Facts("live", "Live", tables, {}, whole)
+    assert facts.total("delivery", "wanted") == 90_000
+    assert facts.total("delivery", "twice") == 0
+    text = page(Told([facts], 1, [], []), [])
+    assert "80,000 of 90,000" in text
+    assert "Of 30,000 rows of the table delivery the 1 largest are drawn." in text
+
+
+def test_a_sweep_is_lines_where_sizes_differ_and_bars_where_not():
+    grown = Sweep("big", 40, {name: {"mesh": [(5, 1.0), (10, 2.0)]} for name in MEASURES})
+    flat = Sweep("flat", 2, {name: {"mesh": [(5, 1.0)], "paths": [(5, 0.0)]} for name in MEASURES})
+    text = page(Told([], 0, [], [grown, flat]), [])
+    assert "Sweep big: 40 simulations" in text
+    assert text.count("<polyline") == len(MEASURES)
+    assert text.count("in federations of 5 nodes") == len(MEASURES)

@@ -22,7 +22,7 @@ Spread = Callable[[Callable[[Any], Any], list[Any]], Iterable[Any]]
 def advise(
     recorded: Recorded, degree_max: int, advice_max: int, spread: Spread = map
 ) -> Iterator[Advice]:
-    """Yield advice, the best first; each is meant to be taken after those before it.
+    """Yield advice, what is easier to do first; each is meant to be taken after those before it.
 
     `spread` does the work: `map` here, or Spark's executors.
     """
@@ -40,7 +40,8 @@ def advise(
 def _best(
     recorded: Recorded, before: tuple[Cost, Cost], degree_max: int, spread: Spread
 ) -> tuple[Proposal, Advice] | None:
-    """Return the proposal that promises most and keeps it."""
+    """Return, of the easiest kind that is worth it, the proposal that promises most and keeps
+    it."""
     possible = list(proposals(recorded, degree_max))
     costs = spread(partial(_reckon_after, replace(recorded, sample=())), possible)
     worth = [

@@ -63,11 +63,15 @@ def _run(runs: "DataFrame", run: str | None, protocol: ProtocolSettings) -> str:
 
 
 def _links(links: "DataFrame", named: Mapping[str, str]) -> dict[tuple[str, str], float]:
-    """Those that stood at the end, both ends having said so or not. One that nobody has measured is
-    taken to be as long as the others are."""
+    """Those that stood at the end. One that nobody measured is taken to be as long as others."""
+    if "stands" not in links.columns:
+        raise UsageError(
+            "the tables of this lake were made by an earlier version; `hansa pipeline run` makes"
+            " them anew"
+        )
     found = [
         (pair(named[row["a"]], named[row["b"]]), row["rtt_ms"])
-        for row in links.where("ups > downs").orderBy("a", "b").collect()
+        for row in links.where("stands").orderBy("a", "b").collect()
         if row["a"] in named and row["b"] in named
     ]
     measured = [rtt for _, rtt in found if rtt is not None]

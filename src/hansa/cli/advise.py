@@ -5,6 +5,8 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 
+from rich.text import Text
+
 from hansa.advice.adviser import advise
 from hansa.advice.proposals import Advice
 from hansa.cli import arguments
@@ -102,7 +104,7 @@ def _show(found: list[Advice]) -> None:
         out.print("nothing to advise: no change would save a fifth of delay, bytes or groups")
         return
     for number, advice in enumerate(found, 1):
-        out.print(f"[bold]{number}. {advice.proposal.text}[/bold]", soft_wrap=True)
+        out.print(Text(f"{number}. {advice.proposal.text}", style="bold"), soft_wrap=True)
         made = table("", ">now", ">predicted", ">replayed")
         for name, title in TITLES.items():
             (_, predicted), (before, shown) = advice.reckoned, advice.replayed

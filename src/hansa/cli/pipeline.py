@@ -7,10 +7,12 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from rich.text import Text
+
 from hansa.cli import arguments
 from hansa.cli.arguments import Parser, amount, whole
 from hansa.cli.progress import Progress
-from hansa.errors import TableBroken
+from hansa.errors import TableBroken, UsageError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -74,7 +76,7 @@ def _parser() -> Parser:
     )  # fmt: skip
     parser.add_argument(
         "--payloads", type=arguments.path, metavar="FILE",
-        help="run: which topics hold which JSON, as TOML; each becomes a table",
+        help="run: which topics hold which JSON, as TOML; each becomes a table, from now on",
     )  # fmt: skip
     parser.add_argument(
         "--format", type=arguments.one_of(("parquet", "delta", "iceberg")),
@@ -97,14 +99,13 @@ def _parser() -> Parser:
 
 
 def _run(args: argparse.Namespace) -> int:
-    from hansa.pipeline import feeds, formats
+    from hansa.pipeline import formats
     from hansa.pipeline.session import session
 
     if not args.words:
         _parser().error("run needs a SOURCE, a directory to read from")
     formats.require(args.format or "parquet")
-    token = os.environ.get(TOKEN, "")
-    feeds.find(args.words, telemetry=False, token=token)  # what cannot be read is told at once
+    token = look_at(args.words, may_be_empty=args.stream)
     with Progress("starting Spark") as progress:
         spark = session(args.master)
         from hansa.pipeline import job, lake
@@ -123,6 +124,22 @@ def _run(args: argparse.Namespace) -> int:
         else:
             job.run_once(spark, place, work, progress.tell)
     return 0
+
+
+def look_at(sources: Sequence[str], may_be_empty: bool) -> str:
+    """Tell at once, before Spark is started, what cannot be read; return the token for agents."""
+    from hansa.pipeline import feeds
+
+    token = os.environ.get(TOKEN, "")
+    if not any(feeds.find(sources, telemetry, token) for telemetry in (False, True)):
+        nothing = (
+            f"nothing is recorded at {', '.join(sources)}: name the state directories of agents"
+            " that have `record` or telemetry (docs/telemetry.md)"
+        )
+        if not may_be_empty:
+            raise UsageError(nothing)
+        print(f"hansa: {nothing}; waiting", file=sys.stderr)
+    return token
 
 
 def _stream(
@@ -144,7 +161,7 @@ def _tables(args: argparse.Namespace) -> int:
     lake = Lake(args.lake)
     made = table("layer", "table", ">rows", "a row")
     for kept in [] if lake.is_only_experiments else lake.tables():
-        made.add_row(kept.layer, kept.name, f"{kept.rows:,}", kept.grain)
+        made.add_row(kept.layer, kept.name, f"{kept.rows:,}", Text(kept.grain))
     if lake.experiments:
         made.add_row("", EXPERIMENTS, "", "One row per simulation of a sweep.")
     console().print(made)
@@ -167,8 +184,8 @@ def _query(args: argparse.Namespace) -> int:
 
         columns, rows = query.ask(spark, lake, args.words[0], ROWS_SHOWN_MAX + 1)
     if args.json:
-        for row in rows:
-            print(json.dumps(dict(zip(columns, row, strict=True)), default=str))
+        for row in rows[:ROWS_SHOWN_MAX]:
+            print(json.dumps(dict(zip(columns, row, strict=True)), default=_text))
     else:
         _show(columns, rows[:ROWS_SHOWN_MAX])
     if len(rows) > ROWS_SHOWN_MAX:
@@ -187,7 +204,12 @@ def _show(columns: list[str], rows: list[tuple[object, ...]]) -> None:
     console().print(made)
 
 
-def _cell(value: object) -> str:
+def _cell(value: object) -> Text:
     if isinstance(value, float):
-        return f"{value:,.4g}"
-    return "" if value is None else str(value)
+        return Text(f"{value:,.4g}")
+    return Text("" if value is None else _text(value))
+
+
+def _text(value: object) -> str:
+    """Bytes are shown as SQL writes them."""
+    return f"X'{value.hex().upper()}'" if isinstance(value, bytes | bytearray) else str(value)

@@ -1,13 +1,12 @@
 """`hansa report`: a lake as one page with plots."""
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hansa.cli import arguments
 from hansa.cli.arguments import Parser
-from hansa.cli.pipeline import TOKEN
+from hansa.cli.pipeline import look_at
 from hansa.cli.progress import Progress
 from hansa.errors import UsageError
 
@@ -28,7 +27,9 @@ def run(given: Sequence[str]) -> int:
     from hansa.pipeline.lake import Lake
     from hansa.pipeline.session import session
 
-    if not args.sources:
+    _look_at(args.out)
+    token = look_at(args.sources, may_be_empty=False) if args.sources else ""
+    if not args.sources and not Lake(args.lake).is_only_experiments:
         Lake(args.lake).tables()
     with Progress("starting Spark") as progress:
         spark = session(args.master)
@@ -40,14 +41,22 @@ def run(given: Sequence[str]) -> int:
             job.run_once(
                 spark,
                 Lake.made(args.lake),
-                job.Job(args.sources, os.environ.get(TOKEN, "")),
+                job.Job(args.sources, token),
                 progress.tell,
             )
         papers = _papers(progress) if args.papers else ()
         progress.say("drawing")
-        _write(args.out, page(*collect(spark, Lake(args.lake)), papers))
+        _write(args.out, page(collect(spark, Lake(args.lake)), papers))
     print(f"{args.out}: open it in a browser")
     return 0
+
+
+def _look_at(out: Path) -> None:
+    """Tell at once that no page can be written there."""
+    if out.is_dir():
+        raise UsageError(f"cannot write {out}: it is a directory; say --out {out / 'report.html'}")
+    if not out.parent.is_dir():
+        raise UsageError(f"cannot write {out}: there is no directory {out.parent}")
 
 
 def _write(out: Path, text: str) -> None:
@@ -62,7 +71,8 @@ def _parser() -> Parser:
         "hansa report",
         "Write one page, with plots, about what a federation did: delay by hops and by pair,\n"
         "delivery and loss, what redundancy costs, bytes by link, announcements against the\n"
-        "papers' bound, healing after each fault, who talks to whom, hot topics.",
+        "papers' bound, healing after each fault, who talks to whom, hot topics; and how the\n"
+        "combinations of `hansa experiment run` compare and scale.",
         EXAMPLES,
     )
     parser.add_argument(

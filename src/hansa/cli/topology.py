@@ -27,6 +27,7 @@ EXAMPLES = """\
   hansa topology remove http://127.0.0.1:8080 3 7           a link that must not come back
   hansa topology drain http://127.0.0.1:8080 4              plan around a node that will leave
   hansa topology leave http://127.0.0.1:8080 4              it has been stopped for good
+  hansa topology take http://127.0.0.1:8080 --advice FILE   the links that `hansa advise` says
   hansa topology compare --nodes 100 --failed 0.3           the planner beside the paper's rule
   hansa topology churn --nodes 20 --minutes 10              simulated: nodes come and go at random
 
@@ -91,15 +92,21 @@ def _plan(api: ManagerApi, args: argparse.Namespace) -> int:
 
 
 def _add(api: ManagerApi, args: argparse.Namespace) -> int:
-    a, b = _two(args)
-    api.ask("/links", "POST", {"a": a, "b": b})
+    _link(api, *_two(args))
     return 0
+
+
+def _link(api: ManagerApi, a: int, b: int) -> None:
+    api.ask("/links", "POST", {"a": a, "b": b})
 
 
 def _remove(api: ManagerApi, args: argparse.Namespace) -> int:
-    a, b = _two(args)
-    api.ask(f"/links/{a}/{b}", "DELETE")
+    _unlink(api, *_two(args))
     return 0
+
+
+def _unlink(api: ManagerApi, a: int, b: int) -> None:
+    api.ask(f"/links/{a}/{b}", "DELETE")
 
 
 def _drain(api: ManagerApi, args: argparse.Namespace) -> int:
@@ -110,6 +117,40 @@ def _drain(api: ManagerApi, args: argparse.Namespace) -> int:
 def _leave(api: ManagerApi, args: argparse.Namespace) -> int:
     api.ask(f"/nodes/{_one(args)}/leave", "POST")
     return 0
+
+
+def _take(api: ManagerApi, args: argparse.Namespace) -> int:
+    """Do what of some advice the manager can do, and say what is left to others."""
+    if args.advice is None:
+        raise UsageError("hansa topology take needs --advice FILE, from `hansa advise --json`")
+    try:
+        said = json.loads(args.advice.read_text(encoding="utf-8"))["advice"]
+        pieces = [(piece["kind"], piece["subject"], piece["by"], piece["text"]) for piece in said]
+    except OSError as error:
+        raise UsageError(f"--advice {args.advice}: {error.strerror}") from error
+    except (ValueError, KeyError, TypeError):
+        raise UsageError(f"{args.advice} is not what `hansa advise --json` prints") from None
+    numbers = _numbers(api)
+    links = [subject for _, subject, by, _ in pieces if by == "manager"]
+    for name in (name for subject in links for name in subject):
+        if len(numbers.get(name, ())) != 1:
+            raise UsageError(f"the manager has {len(numbers.get(name, ()))} nodes named {name!r}")
+    for kind, subject, by, text in pieces:
+        if by == "manager":
+            a, b = (numbers[name][0] for name in subject)
+            _link(api, a, b) if kind == "add link" else _unlink(api, a, b)
+        print(f"{'done' if by == 'manager' else f'left to {by}'}: {text}")
+    return 0
+
+
+def _numbers(api: ManagerApi) -> dict[str, list[int]]:
+    """Return the manager's numbers of nodes, by what they are called and by their own ids."""
+    found: dict[str, list[int]] = {}
+    for node in api.ask("/nodes"):
+        if node["state"] != "left":
+            for name in {node["name"], node["node"]} - {""}:
+                found.setdefault(name, []).append(node["id"])
+    return found
 
 
 def _one(args: argparse.Namespace) -> int:
@@ -131,6 +172,7 @@ ACTIONS: dict[str, Callable[[ManagerApi, argparse.Namespace], int]] = {
     "remove": _remove,
     "drain": _drain,
     "leave": _leave,
+    "take": _take,
 }
 
 
@@ -217,6 +259,9 @@ def _parser() -> Parser:
         help="show: how (default text)",
     )  # fmt: skip
     made.add_argument("--output", type=path, metavar="FILE", help="show: into a file")
+    made.add_argument(
+        "--advice", type=path, metavar="FILE", help="take: what `hansa advise --json` printed"
+    )
     made.add_argument("--undo", action="store_true", help="drain: take it back")
     made.add_argument(
         "--nodes", dest="count", type=whole(3, 200, "nodes"), default=30, metavar="N",

@@ -1,6 +1,7 @@
 """One simulation as a row: what a sweep measures.
 
-Grain: one simulation. Key: `case`, the arguments of `hansa simulate` that play it again.
+Grain: one simulation. Key: `case`, the arguments of `hansa simulate` that play it again, and
+`hansa`, the version that played it.
 """
 
 import shlex
@@ -43,6 +44,8 @@ COLUMNS = {
     "wall_s": "double",
 }
 """Names and Spark types, in order. Columns are only ever added."""
+
+KEY = ("case", "hansa")
 
 SCHEMA = ", ".join(f"`{name}` {kind}" for name, kind in COLUMNS.items())
 

@@ -3,9 +3,10 @@
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from hansa import __version__
 from hansa.errors import UsageError
 from hansa.experiments.fan_out import Row
-from hansa.experiments.runs import COLUMNS, SCHEMA
+from hansa.experiments.runs import COLUMNS, KEY, SCHEMA
 from hansa.experiments.sweep import Sweep
 from hansa.pipeline.lake import EXPERIMENTS
 
@@ -35,8 +36,9 @@ class Runs:
         self._path = f"{lake.rstrip('/')}/{EXPERIMENTS}"
 
     def known(self) -> set[str]:
-        """Return the cases that need not be played again."""
-        return {row["case"] for row in self.all().select("case").toLocalIterator()}
+        """Return the cases that need not be played again: another version may play them
+        otherwise."""
+        return {row["case"] for row in self._ours().select("case").toLocalIterator()}
 
     def add(self, rows: Sequence[Row]) -> None:
         """Append rows: all of them or, if this is interrupted, none."""
@@ -46,8 +48,8 @@ class Runs:
             frame.coalesce(1).write.mode("append").parquet(self._path)
 
     def all(self) -> "DataFrame":
-        """Return every row, each case once: two drivers at the same time may both have played it.
-        A column that is newer than a row is null there."""
+        """Return every row, each case of a version once: two drivers at the same time may both have
+        played it. A column that is newer than a row is null there."""
         from pyspark.errors import AnalysisException
 
         try:
@@ -56,7 +58,10 @@ class Runs:
             if error.getCondition() != "PATH_NOT_FOUND":
                 raise UsageError(f"{self._path} cannot be read: {error.getMessage()}") from error
             found = self._spark.createDataFrame([], SCHEMA)
-        return found.dropDuplicates(["case"])
+        return found.dropDuplicates([*KEY])
+
+    def _ours(self) -> "DataFrame":
+        return self.all().where(f"hansa = '{__version__}'")
 
     def summary(self, sweep: Sweep, cases: Iterable[str]) -> "list[Row]":
         """Return one row per combination of what was swept: the seeds of each taken together."""
@@ -65,6 +70,6 @@ class Runs:
         wanted = self._spark.createDataFrame([(case,) for case in cases], "`case` string")
         by = [F.coalesce(F.col("parameters")[n], F.lit("")).alias(n) for n in sweep.swept]
         measures = [F.expr(text).alias(name) for name, text in MEASURES.items()]
-        grouped = self.all().join(wanted, "case").groupBy(*by).agg(*measures)
+        grouped = self._ours().join(wanted, "case").groupBy(*by).agg(*measures)
         rows = [row.asDict() for row in grouped.collect()]
         return sorted(rows, key=lambda row: [row[name] for name in sweep.swept])

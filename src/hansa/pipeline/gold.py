@@ -155,7 +155,8 @@ def announcements(
         .withColumn("up_ns", since)
         .where("frame is not null")
         .join(born, each)
-        .withColumn("counts", F.expr("up_ns <= born_ns"))
+        # A link that came up before the records begin is an old one.
+        .withColumn("counts", F.expr("coalesce(up_ns <= born_ns, true)"))
         .groupBy(*each)
         .agg(
             F.count_if(F.col("counts")).alias("frames"),

@@ -8,14 +8,15 @@ before anybody sees it.
 
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Event
 
 from pyarrow import parquet
-from pyspark.errors import StreamingQueryException
+from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.query import StreamingQuery
@@ -34,6 +35,11 @@ ATTEMPTS = 5
 BUSY = "Python worker failed to connect back"
 """What Spark says when a machine is too busy to start Python within ten seconds. A stream that is
 started again goes on where it was."""
+
+INPUTS = ("bronze_messages", "events")
+"""What silver is made from."""
+NAMED_OTHERWISE = (*(f"bronze_{table}" for table in BRONZE), EXPERIMENTS)
+"""What SQL knows besides silver and gold."""
 
 TABLES_AT_ONCE = 4
 """A table of few rows is mostly plans and waiting: while one is planned another is written."""
@@ -65,13 +71,13 @@ class Job:
     batch_bytes: int | None = None
     """Of what was recorded, in one micro-batch; the source's own bound if left out."""
     payloads: Path | None = None
-    """The user's file that says which payloads become columns."""
+    """The user's file that says which payloads become columns; without one, the last given."""
 
 
 def all_tables(mapping: Path | None = None) -> list[Table]:
     """Return every table in the order in which they are made."""
-    own = [*SILVER.tables, *GOLD.tables]
-    mapped = payloads.tables(mapping, {table.name for table in own}) if mapping else []
+    own = {table.name for table in (*SILVER.tables, *GOLD.tables)}
+    mapped = payloads.tables(mapping, own | {*INPUTS, *NAMED_OTHERWISE}) if mapping else []
     return [*SILVER.tables, *mapped, *GOLD.tables]
 
 
@@ -175,13 +181,21 @@ def _empty(frame: DataFrame) -> DataFrame:
 # ---------------------------------------------------------------- silver and gold
 
 
-def build(spark: SparkSession, lake: Lake, job: Job, tell: Tell = silent) -> list[Kept]:
+def build(spark: SparkSession, lake: Lake, tell: Tell = silent) -> list[Kept]:
     """Make silver and gold from all of bronze, check them, and let them be seen."""
+    try:
+        return _build(spark, lake, tell)
+    except PySparkException as error:
+        raise plain(error) from error
+
+
+def _build(spark: SparkSession, lake: Lake, tell: Tell) -> list[Kept]:
     staged = lake.staging("generation")
-    inputs = {
-        "bronze_messages": once(with_sure(bronze(spark, lake, "messages")), MESSAGE),
-        "events": once(with_run(with_sure(bronze(spark, lake, "events"))), RECORD),
-    }
+    recorded = (
+        once(with_sure(bronze(spark, lake, "messages")), MESSAGE),
+        once(with_run(with_sure(bronze(spark, lake, "events"))), RECORD),
+    )
+    inputs = dict(zip(INPUTS, recorded, strict=True))
     empty = {name for name in inputs if not lake.has_rows(name.removeprefix("bronze_"))}
     made: dict[str, Future[Made]] = {}
 
@@ -203,7 +217,7 @@ def build(spark: SparkSession, lake: Lake, job: Job, tell: Tell = silent) -> lis
         return finished
 
     with ThreadPoolExecutor(TABLES_AT_ONCE) as pool:
-        for table in all_tables(job.payloads):
+        for table in all_tables(lake.payloads):
             made[table.name] = pool.submit(make, table)
         try:
             kept = [each.result().kept for each in made.values()]
@@ -261,18 +275,26 @@ def publish(lake: Lake, staged: Path, kept: list[Kept]) -> None:
         log.publish(table, lake.table(table))
 
 
+@contextmanager
+def _writing(lake: Lake, job: Job) -> Iterator[None]:
+    with lake.writing():
+        if job.payloads:
+            lake.keep_payloads(job.payloads)
+        yield
+
+
 def run_once(spark: SparkSession, lake: Lake, job: Job, tell: Tell = silent) -> list[Kept]:
     """Bring a lake up to what there is now."""
-    with lake.writing():
+    with _writing(lake, job):
         ingest(spark, lake, job, tell)
-        return build(spark, lake, job, tell)
+        return build(spark, lake, tell)
 
 
 def run_on(
     spark: SparkSession, lake: Lake, job: Job, every_s: float, tell: Tell, warn: Warn
 ) -> None:
     """Follow what is recorded until interrupted; tables are made anew when there is more."""
-    with lake.writing(), ThreadPoolExecutor(len(BRONZE)) as pool:
+    with _writing(lake, job), ThreadPoolExecutor(len(BRONZE)) as pool:
         ended = Event()
         streams = [
             pool.submit(_follow_on, spark, lake, job, table, every_s, ended) for table in BRONZE
@@ -284,7 +306,7 @@ def run_on(
                 silent_ones = _warned(job, silent_ones, warn)
                 found = [lake.batches(table) for table in BRONZE]
                 if found != seen:
-                    build(spark, lake, job, tell)
+                    build(spark, lake, tell)
                     seen = found
                 else:
                     time.sleep(every_s)
@@ -327,7 +349,7 @@ def views(spark: SparkSession, lake: Lake) -> dict[str, DataFrame]:
     if lake.experiments:
         simulations = spark.read.option("mergeSchema", "true").parquet(str(lake.experiments))
         # Two drivers at the same time may both have played a case.
-        found[EXPERIMENTS] = simulations.dropDuplicates(["case"])
+        found[EXPERIMENTS] = simulations.dropDuplicates(["case", "hansa"])
     for name, frame in found.items():
         frame.createOrReplaceTempView(name)
     return found

@@ -1,6 +1,7 @@
 """A lake is a directory. What is where in it, and how it changes without ever being half-changed.
 
     lake.json                         which version of this layout it is, and its table format
+    payloads.toml                     the user's file that says which payloads become columns
     bronze/<table>/batch=<n>/day=…    one directory per micro-batch, never changed again
     checkpoint/<table>/               Spark's: how far the stream has come
     tables -> generations/<n>         silver and gold, all made from the same bronze
@@ -21,7 +22,7 @@ import secrets
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 from hansa.errors import UsageError
@@ -31,6 +32,8 @@ PARQUET = "parquet"
 """The format that needs nothing else; `formats` knows the others."""
 GENERATIONS_KEPT = 2
 """The one in use, and the one before it for those who are still reading that."""
+
+NEW = "`hansa pipeline run --lake {} SOURCE` makes one"
 
 BRONZE = ("messages", "events")
 EXPERIMENTS = "experiments"
@@ -61,9 +64,9 @@ class Lake:
             said = json.loads((path / "lake.json").read_text(encoding="utf-8"))
             version, self.format = said["version"], said.get("format", PARQUET)
         except FileNotFoundError:
-            raise UsageError(
-                f"{path} is no lake; `hansa pipeline run --lake {path} SOURCE` makes one"
-            ) from None
+            full = path.is_dir() and any(path.iterdir())
+            how = "name a new directory for one" if full else NEW.format(path)
+            raise UsageError(f"{path} is no lake; {how}") from None
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise UsageError(f"{path / 'lake.json'} cannot be read: {error}") from None
         if version != VERSION:
@@ -163,6 +166,17 @@ class Lake:
         for number in numbers[: -(GENERATIONS_KEPT - 1)]:
             shutil.rmtree(generations / f"{number:08d}", ignore_errors=True)
 
+    @property
+    def payloads(self) -> Path | None:
+        """The file that was last given, if there was one: whoever brings the lake up to date makes
+        the same tables."""
+        place = self.path / "payloads.toml"
+        return place if place.exists() else None
+
+    def keep_payloads(self, given: Path) -> None:
+        """Remember a file that was found good."""
+        _write(self.path / "payloads.toml", given.read_text(encoding="utf-8").rstrip("\n"))
+
     def tables(self) -> list[Kept]:
         """Return what can be read, in the order in which it was made."""
         try:
@@ -171,7 +185,17 @@ class Lake:
             raise UsageError(
                 f"{self.path} has no tables yet; `hansa pipeline run` makes them"
             ) from None
-        return [Kept(**described) for described in json.loads(text)["tables"]]
+        known = {field.name for field in fields(Kept)}  # a newer Hansa may say more
+        try:
+            return [
+                Kept(**{name: said for name, said in described.items() if name in known})
+                for described in json.loads(text)["tables"]
+            ]
+        except (ValueError, KeyError, TypeError, AttributeError):
+            raise UsageError(
+                f"{self.path / 'tables' / 'tables.json'} is damaged; `hansa pipeline run` makes the"
+                " tables anew"
+            ) from None
 
     @property
     def experiments(self) -> Path | None:

@@ -58,9 +58,13 @@ def _table(path: Path, name: str, entry: object, taken: Iterable[str]) -> Table:
     except PySparkException as error:
         why = str(error).strip().splitlines()[0]
         raise UsageError(f"{path}: [{name}] columns {entry['columns']!r}: {why}") from None
-    clash = [field for field in columns.names if field in OWN]
-    if clash:
-        raise UsageError(f"{path}: [{name}] has a column {clash[0]!r}, which every table has")
+    there = list(OWN)
+    for field in columns.names:
+        if field.lower() in there:  # Spark does not tell upper from lower case
+            raise UsageError(
+                f"{path}: [{name}] has a column {field!r} twice, or every table has it"
+            )
+        there.append(field.lower())
     return _mapped(name, topic_filter, columns)
 
 

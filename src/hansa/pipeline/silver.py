@@ -32,6 +32,9 @@ CONTROL_KINDS = (
     *("started", "stopped"),
 )
 
+ENDING_NS = 2_000_000_000
+"""Who tells nothing any more after so long has ended: agents write something every second."""
+
 SILVER = Layer("silver")
 
 
@@ -235,15 +238,46 @@ def control_events(events: DataFrame) -> DataFrame:
 
 @SILVER.table("ups + downs + trips > 0", "rtt_ms >= 0", "a < b")
 def links(events: DataFrame) -> DataFrame:
-    """One row per run and link between two nodes. Key: run, a, b."""
+    """One row per run and link between two nodes. Key: run, a, b.
+
+    It `stands` if it did at the end: by what the two say in their newest lives, for who is killed
+    cannot say that it is down; one that went down because a node ended was there to the end.
+    """
     about = told(events, "link_up", "link_down", "round_trip").where("peer is not null")
-    return about.groupBy(
-        "run", F.least("node", "peer").alias("a"), F.greatest("node", "peer").alias("b")
-    ).agg(
+    lives = F.broadcast(
+        events.groupBy("run", "node").agg(
+            F.max("incarnation").alias("newest"), F.max("time_ns").alias("last_ns")
+        )
+    )
+    peers = lives.selectExpr("run", "node as peer", "last_ns as peer_last_ns")
+    moment = F.when(F.col("kind") != "round_trip", F.struct("incarnation", "number"))
+    ends = about.groupBy("run", "node", "peer").agg(
         F.count_if(F.col("kind") == "link_up").alias("ups"),
         F.count_if(F.col("kind") == "link_down").alias("downs"),
         F.count_if(F.col("kind") == "round_trip").alias("trips"),
         F.min("rtt_ms").alias("rtt_ms"),
+        F.max_by("kind", moment).alias("said"),
+        F.max_by("time_ns", moment).alias("said_ns"),
+        F.max(moment)["incarnation"].alias("said_in"),
+    )
+    is_end = F.expr(f"coalesce(least(last_ns, peer_last_ns), 0) < said_ns + {ENDING_NS}")
+    said_now = F.when(
+        (F.col("said_in") == F.col("newest")) & ~((F.col("said") == "link_down") & is_end),
+        F.col("said"),
+    )
+    return (
+        ends.join(lives, ["run", "node"])
+        .join(peers, ["run", "peer"], "left")
+        .withColumn("said_now", said_now)
+        .groupBy("run", F.least("node", "peer").alias("a"), F.greatest("node", "peer").alias("b"))
+        .agg(
+            F.sum("ups").alias("ups"),
+            F.sum("downs").alias("downs"),
+            F.sum("trips").alias("trips"),
+            F.min("rtt_ms").alias("rtt_ms"),
+            # `link_down` comes before `link_up`: neither says so.
+            F.coalesce(F.min("said_now") == "link_up", F.lit(False)).alias("stands"),
+        )
     )
 
 
@@ -281,6 +315,8 @@ def memberships(events: DataFrame) -> DataFrame:
                 "until_ns"
             ),
         )
+        # A clock that was set back ends nothing before it began.
+        .withColumn("until_ns", F.expr("if(until_ns < since_ns, since_ns, until_ns)"))
     )
 
 

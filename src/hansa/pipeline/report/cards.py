@@ -7,6 +7,7 @@ from html import escape
 from hansa.pipeline.report import plots, topology
 from hansa.pipeline.report.facts import Facts
 from hansa.pipeline.report.plots import number, size
+from hansa.pipeline.report.sweeps import MEASURES, Sweep
 
 TABLE_ROWS_MAX = 60
 
@@ -316,3 +317,31 @@ def _overhead(facts: Facts) -> str:
         plots.bars("Control bytes per link and second", drawn, "bytes per link and second"),
         numbers,
     )
+
+
+def of_sweep(sweep: Sweep) -> list[str]:
+    """Return a card per measure: lines where sizes differ, else a bar for each combination."""
+    made = []
+    for measure, (question, unit, _) in MEASURES.items():
+        found = sweep.series[measure]
+        if not any(value for points in found.values() for _, value in points):
+            continue
+        sizes = {nodes for points in found.values() for nodes, _ in points}
+        numbers = table(
+            ("combination", "nodes", unit),
+            (
+                (label, number(nodes), number(value))
+                for label, points in found.items()
+                for nodes, value in points
+            ),
+        )
+        if len(sizes) > 1:
+            answer = f"{unit[0].upper()}{unit[1:]}, by the number of nodes."
+            plot = plots.lines(unit, found, "nodes")
+        else:
+            answer = f"{unit[0].upper()}{unit[1:]}, in federations of {number(min(sizes))} nodes."
+            plot = plots.bars(
+                unit, [(label, [points[0][1]]) for label, points in found.items()], unit
+            )
+        made.append(card(question, answer, plot, numbers))
+    return made

@@ -5,27 +5,43 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from pyspark.sql import Window
 from pyspark.sql import functions as F
 
 from hansa.errors import UsageError
 from hansa.pipeline.job import views
-from hansa.pipeline.lake import Lake
+from hansa.pipeline.lake import EXPERIMENTS, Lake
+from hansa.pipeline.report import sweeps
+from hansa.pipeline.report.sweeps import Sweep
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 RUNS_MAX = 6
 """Runs on one page."""
+ROWS = "rows of all"
 ROWS_MAX = 20_000
-"""Rows of one table that a page is made from."""
+"""Rows of one table that a page draws of each run."""
 
 Rows = list[dict[str, Any]]
 
-TABLES = (
-    *("runs", "nodes", "links", "delay", "delay_by_hops", "delivery", "redundancy"),
-    *("link_bytes", "announcements", "control_overhead", "convergence", "traffic_matrix"),
-    *("locality", "hot_topics"),
-)
+TABLES = {
+    "runs": "nodes",
+    "nodes": "lives",
+    "links": "trips",
+    "delay": "deliveries",
+    "delay_by_hops": "deliveries",
+    "delivery": "wanted",
+    "redundancy": "received",
+    "link_bytes": "bytes",
+    "announcements": "frames",
+    "control_overhead": "bytes",
+    "convergence": "changes",
+    "traffic_matrix": "publications",
+    "locality": "publications",
+    "hot_topics": "publications",
+}
+"""What is read, and which column says what is large: that is drawn if not all can be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +52,8 @@ class Facts:
     title: str
     tables: Mapping[str, Rows]
     names: Mapping[str, str]
+    whole: Mapping[str, Mapping[str, float | None]]
+    """Of tables that have more rows than are drawn: how many, and the sums of their columns."""
 
     def name(self, node: str | None) -> str:
         """Return what people call a node."""
@@ -43,12 +61,36 @@ class Facts:
 
     def total(self, table: str, column: str) -> float:
         """Return the sum of a column."""
+        if table in self.whole:
+            return self.whole[table][column] or 0
         return sum(row[column] or 0 for row in self.tables[table])
 
+    def left_out(self) -> dict[str, tuple[int, int]]:
+        """Return how many rows are drawn, and how many there are, where that differs."""
+        counts = {
+            name: (len(self.tables[name]), int(all_[ROWS] or 0))
+            for name, all_ in self.whole.items()
+        }
+        return {name: (drawn, there) for name, (drawn, there) in counts.items() if drawn < there}
 
-def collect(spark: "SparkSession", lake: Lake) -> tuple[list[Facts], int, Rows]:
-    """Return the runs that a page shows, how many there are, and the recorded topics."""
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """All that a page says."""
+
+    runs: list[Facts]
+    run_count: int
+    """How many there are, shown or not."""
+    recorded: Rows
+    sweeps: list[Sweep]
+
+
+def collect(spark: "SparkSession", lake: Lake) -> Told:
+    """Return what a page shows of a lake."""
     tables = views(spark, lake)
+    swept = sweeps.collect(tables[EXPERIMENTS]) if EXPERIMENTS in tables else []
+    if lake.is_only_experiments:
+        return Told([], 0, [], swept)
     missing = [name for name in TABLES if name not in tables]
     if missing:
         raise UsageError(
@@ -58,18 +100,39 @@ def collect(spark: "SparkSession", lake: Lake) -> tuple[list[Facts], int, Rows]:
     known = [row.asDict() for row in tables["runs"].orderBy("run").collect()]
     known.sort(key=lambda row: (row["simulated"], row["topology"] or "", row["seed"] or 0))
     shown = known[:RUNS_MAX]
-    wanted = [row["run"] for row in shown]
-    by_run: dict[str, dict[str, Rows]] = {run: defaultdict(list) for run in wanted}
-    for name in TABLES:
-        some = tables[name].where(F.col("run").isin(wanted)).limit(ROWS_MAX)
-        for row in some.collect():
-            by_run[row["run"]][name].append(row.asDict())
     recorded = tables["recorded_topics"].orderBy(F.desc("messages"), "topic").limit(100).collect()
-    facts = [_facts(row, by_run[row["run"]]) for row in shown]
-    return facts, len(known), [row.asDict() for row in recorded]
+    sizes = {kept.name: kept.rows for kept in lake.tables()}
+    runs = _runs(shown, tables, sizes)
+    return Told(runs, len(known), [row.asDict() for row in recorded], swept)
 
 
-def _facts(run: dict[str, Any], tables: Mapping[str, Rows]) -> Facts:
+def _runs(shown: Rows, tables: "Mapping[str, DataFrame]", sizes: Mapping[str, int]) -> list[Facts]:
+    wanted = [row["run"] for row in shown]
+    drawn: dict[str, dict[str, Rows]] = {run: defaultdict(list) for run in wanted}
+    whole: dict[str, dict[str, dict[str, float | None]]] = {run: {} for run in wanted}
+    for name, largest in TABLES.items():
+        some = tables[name].where(F.col("run").isin(wanted))
+        if sizes[name] > ROWS_MAX:
+            for row in _summed(some).collect():
+                whole[row["run"]][name] = row.asDict()
+            order = Window.partitionBy("run").orderBy(F.desc(largest))
+            some = some.withColumn("place", F.row_number().over(order))
+            some = some.where(F.col("place") <= ROWS_MAX).drop("place")
+        for row in some.collect():
+            drawn[row["run"]][name].append(row.asDict())
+    return [_facts(row, drawn[row["run"]], whole[row["run"]]) for row in shown]
+
+
+def _summed(table: "DataFrame") -> "DataFrame":
+    numbers = [name for name, kind in table.dtypes if kind in ("bigint", "int", "double")]
+    return table.groupBy("run").agg(
+        F.count("*").alias(ROWS), *(F.sum(name).alias(name) for name in numbers)
+    )
+
+
+def _facts(
+    run: dict[str, Any], tables: Mapping[str, Rows], whole: Mapping[str, Mapping[str, float | None]]
+) -> Facts:
     if run["simulated"]:
         title = f"Simulated: {run['topology']}, {run['strategy']}, seed {run['seed']}"
     else:
@@ -77,4 +140,4 @@ def _facts(run: dict[str, Any], tables: Mapping[str, Rows]) -> Facts:
     names = {row["node"]: row["name"] for row in tables["nodes"]}
     if len(set(names.values())) < len(names):  # two of one name could not be told apart
         names = {node: f"{name} {node[-4:]}" for node, name in names.items()}
-    return Facts(run["run"], title, tables, names)
+    return Facts(run["run"], title, tables, names, whole)

@@ -6,8 +6,9 @@ from html import escape
 
 from hansa import __version__
 from hansa.pipeline.report import cards
-from hansa.pipeline.report.facts import Facts, Rows
+from hansa.pipeline.report.facts import Facts, Rows, Told
 from hansa.pipeline.report.plots import number, size
+from hansa.pipeline.report.sweeps import Sweep
 
 STYLE = """
 :root { --page:#f6f7f9; --card:#fff; --ink:#1c2330; --dim:#5b6574; --line:#e3e7ec; --one:#2f6fb2;
@@ -34,7 +35,12 @@ svg .tick { fill:var(--dim); font-size:12px } svg .said { fill:var(--bad); font-
 .limit { stroke:var(--bad); stroke-dasharray:5 4 } .cell { fill:var(--one) }
 .none { fill:var(--line); fill-opacity:.35 } .link { stroke:var(--one); stroke-opacity:.55 }
 .node { fill:var(--ink) } svg .on { fill:var(--on); font-size:11px }
-svg .value { font-size:12px }
+svg .value { font-size:12px } .line { fill:none; stroke-width:2.5 }
+.line0 { stroke:var(--one) } .dot0 { fill:var(--one) } .line1 { stroke:var(--two) }
+.dot1 { fill:var(--two) } .line2 { stroke:#3f9b57 } .dot2 { fill:#3f9b57 }
+.line3 { stroke:#b64b4b } .dot3 { fill:#b64b4b } .line4 { stroke:#8d6fc0 } .dot4 { fill:#8d6fc0 }
+.line5 { stroke:#2aa3a3 } .dot5 { fill:#2aa3a3 } .line6 { stroke:#a0783c } .dot6 { fill:#a0783c }
+.line7 { stroke:#7f8794 } .dot7 { fill:#7f8794 }
 details { margin-top:10px; font-size:.85rem } summary { cursor:pointer; color:var(--dim) }
 .wide { overflow-x:auto } table { border-collapse:collapse; width:100%; margin-top:6px }
 th,td { text-align:left; padding:4px 10px 4px 0; border-bottom:1px solid var(--line);
@@ -63,16 +69,16 @@ class Paper:
     claims: Sequence[Claim]
 
 
-def page(runs: Sequence[Facts], run_count: int, recorded: Rows, papers: Sequence[Paper]) -> str:
+def page(told: Told, papers: Sequence[Paper]) -> str:
     """Return the whole page."""
     parts = [_papers(papers)] if papers else []
-    parts += [_run(facts) for facts in runs]
-    if recorded:
-        parts.append(_recorded(recorded))
-    if run_count > len(runs):
-        parts.append(
-            f"<p>{run_count - len(runs):,} more runs are in the lake and not on this page.</p>"
-        )
+    parts += [_run(facts) for facts in told.runs]
+    if told.recorded:
+        parts.append(_recorded(told.recorded))
+    if told.run_count > len(told.runs):
+        rest = told.run_count - len(told.runs)
+        parts.append(f"<p>{rest:,} more runs are in the lake and not on this page.</p>")
+    parts += [_sweep(sweep) for sweep in told.sweeps]
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
@@ -84,9 +90,19 @@ def page(runs: Sequence[Facts], run_count: int, recorded: Rows, papers: Sequence
     )
 
 
+def _sweep(sweep: Sweep) -> str:
+    title = f"Sweep {sweep.name}: {number(sweep.simulations)} simulations"
+    drawn = "".join(cards.of_sweep(sweep))
+    return f'<h2>{escape(title)}</h2><div class="cards">{drawn}</div>'
+
+
 def _run(facts: Facts) -> str:
+    left_out = "".join(
+        f"<p>Of {there:,} rows of the table {escape(name)} the {drawn:,} largest are drawn.</p>"
+        for name, (drawn, there) in facts.left_out().items()
+    )
     return (
-        f"<h2>{escape(facts.title)}</h2>{cards.tiles(facts)}"
+        f"<h2>{escape(facts.title)}</h2>{cards.tiles(facts)}{left_out}"
         f'<div class="cards">{"".join(cards.all_of(facts))}</div>'
     )
 

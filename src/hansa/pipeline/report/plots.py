@@ -11,6 +11,8 @@ from html import escape
 WIDTH = 480
 ROW = 26
 LABEL = 108
+LINES_MAX = 8
+"""Lines of one plot; the table below it has more."""
 ROWS_MAX = 40
 """Rows of one plot; the table below it has more."""
 
@@ -195,6 +197,41 @@ def columns(title: str, values: Sequence[tuple[str, float]], limit: float, said:
     body.append(f'<line x1="{left}" y1="{y:.1f}" x2="{WIDTH}" y2="{y:.1f}" class="limit"/>')
     body.append(_text(WIDTH - 4, y - 5, said, "said", "end"))
     return _svg(height, title, body)
+
+
+def lines(title: str, series: Mapping[str, Sequence[tuple[float, float]]], across: str) -> str:
+    """A line per series, through its points, with a legend below."""
+    shown = dict(list(series.items())[:LINES_MAX])
+    points = [point for line in shown.values() for point in line]
+    steps_x = _steps(max((x for x, _ in points), default=0))
+    steps_y = _steps(max((y for _, y in points), default=0))
+    left, right, top, bottom = 46.0, WIDTH - 12.0, 10.0, 200.0
+    body = []
+    for step in steps_y:
+        y = bottom - (bottom - top) * step / steps_y[-1]
+        body.append(f'<line x1="{left}" y1="{y:.1f}" x2="{right}" y2="{y:.1f}" class="grid"/>')
+        body.append(_text(left - 6, y + 4, number(step), "tick", "end"))
+    for step in steps_x:
+        x = left + (right - left) * step / steps_x[-1]
+        body.append(_text(x, bottom + 16, number(step), "tick", "middle"))
+    body.append(_text(right, bottom + 32, across, "tick", "end"))
+    for place, (label, line) in enumerate(shown.items()):
+        at = [
+            (left + (right - left) * x / steps_x[-1], bottom - (bottom - top) * y / steps_y[-1])
+            for x, y in line
+        ]
+        way = " ".join(f"{x:.1f},{y:.1f}" for x, y in at)
+        body.append(f'<polyline points="{way}" class="line line{place}"/>')
+        for (x, y), (across_value, value) in zip(at, line, strict=True):
+            words = f"{label}, {number(across_value, across)}: {number(value)}"
+            body.append(
+                f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4" class="dot{place}">'
+                f"<title>{escape(words)}</title></circle>"
+            )
+        x, y = 8 + (WIDTH / 2) * (place % 2), bottom + 48 + 20 * (place // 2)
+        body.append(f'<rect x="{x}" y="{y - 9}" width="14" height="8" class="dot{place}"/>')
+        body.append(_text(x + 20, y, _short(label, 30), "label"))
+    return _svg(bottom + 48 + 20 * ((len(shown) + 1) // 2), title, body)
 
 
 def timeline(title: str, rows: Sequence[tuple[float, str, float | None]]) -> str:
