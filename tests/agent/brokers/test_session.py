@@ -1,13 +1,15 @@
 """The agent's client: subscribing, giving up, capturing, injecting; with a broker made of lists."""
 
+import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
+from tests.agent.waiting import until
 
-from hansa.agent.brokers import echoes
+from hansa.agent.brokers import echoes, session
 from hansa.agent.brokers.session import BUFFER_BYTES_MAX, BrokerClient
 from hansa.agent.brokers.subscription_log import SubscriptionLog
 from hansa.mqtt import effects, inputs, packets
@@ -344,6 +346,9 @@ class Keeper:
     def not_sent(self, batch: Sequence[packets.Publish], reason: str) -> None:
         self.told += [(publish.packet_id, reason) for publish in batch]
 
+    def was_last(self, publish: packets.Publish) -> bool:
+        return False
+
 
 class SureScene(Scene):
     """A client with guarantees, in one of its lives."""
@@ -418,6 +423,26 @@ def test_a_new_life_tells_copies_apart_that_were_queued_for_the_former_one(life)
     scene.broker.told(effects.PublishReceived(copies))
     assert scene.keeper.told == [(True, True), (2, True), (3, False)]
     assert sorted(scene.wishes()) == [("a/#", 2), ("a/b", 3), ("x", None)]
+
+
+def test_a_copy_alone_is_taken_after_a_while_unless_the_connection_ends(life, monkeypatch):
+    monkeypatch.setattr(session, "COPY_PATIENCE_S", 0.0)
+    copy = packets.Publish("a/b", b"x", 1, packet_id=5, subscriptions=(2,))
+
+    async def play() -> None:
+        scene = life()
+        scene.client.subscribe(["a/#", "a/b"])
+        scene.connect()
+        scene.broker.told(effects.PublishReceived([copy]))
+        scene.broker.told(effects.Disconnected(None, "gone", by_broker=False))
+        scene.connect()
+        told = [(False, False), "gone", (True, True)]
+        await asyncio.sleep(0.01)
+        assert scene.keeper.told == told
+        scene.broker.told(effects.PublishReceived([copy]))
+        await until(lambda: scene.keeper.told == [*told, (5, True)], "it is taken")
+
+    asyncio.run(play())
 
 
 def test_a_session_that_the_broker_forgot_starts_over(life):

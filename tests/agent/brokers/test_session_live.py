@@ -56,6 +56,9 @@ class Keeper:
     def not_sent(self, batch: Sequence[packets.Publish], reason: str) -> None:
         pass
 
+    def was_last(self, publish: packets.Publish) -> bool:
+        return False
+
 
 class Scene:
     """A broker, the agent's client and somebody who publishes numbers."""

@@ -95,30 +95,33 @@ def test_a_filter_that_is_being_ended_does_not_count():
 # ---------------------------------------------------------------- copies that waited in a queue
 
 
-def sure(*identifiers: int, payload: bytes = b"same", topic: str = "a/b") -> Publish:
-    return Publish(topic, payload, 1, subscriptions=identifiers)
+def sure(
+    *identifiers: int, payload: bytes = b"same", topic: str = "a/b", dup: bool = False
+) -> Publish:
+    return Publish(topic, payload, 1, dup=dup, subscriptions=identifiers)
+
+
+def taken(copies: Copies, *came: Publish) -> list[tuple[int, ...]]:
+    """Which copies count, by their identifiers; every other one is decided, too, in its turn."""
+    decided = [each for copy in came for each in copies.sort(copy)]
+    decided += copies.settle()
+    assert [copy for copy, _ in decided] == list(came)
+    return [copy.subscriptions for copy, counts in decided if counts]
 
 
 def test_of_each_publication_one_copy_counts_also_if_all_are_equal():
     copies = Copies(holding("a/#", "a/b"))
-    assert [copies.counts(sure(n)) for n in (1, 2, 2, 1, 1, 2)] == [
-        True,
-        False,
-        False,
-        True,
-        True,
-        False,
-    ]
+    assert taken(copies, *map(sure, (1, 2, 2, 1, 1, 2))) == [(1,), (1,), (1,)]
 
 
 @pytest.mark.parametrize("order", [(1, 2), (2, 1)])
 def test_a_filter_s_end_between_two_copies_of_one_publication_changes_nothing_for_it(order):
     made = holding("a/#", "a/b")
     copies = Copies(made)
-    taken = [copies.counts(sure(order[0]))]
+    decided = copies.sort(sure(order[0]))
     end(made, "a/#")
-    taken.append(copies.counts(sure(order[1])))
-    assert sorted(taken) == [False, True]
+    decided += copies.sort(sure(order[1]))
+    assert sorted(counts for _, counts in decided) == [False, True]
 
 
 def end(made: Subscriptions, name: str) -> None:
@@ -132,32 +135,63 @@ def test_of_late_copies_one_of_each_publication_counts(order):
     made = holding("a/#", "a/b")
     copies = Copies(made)
     end(made, "a/#")
-    assert [copies.counts(sure(n)) for n in order * 3] == [True, False] * 3
+    assert taken(copies, *map(sure, order * 3)) == [(order[0],)] * 3
 
 
 def test_a_late_copy_counts_if_there_was_no_other_filter_then():
     made = holding("a/#", "a/b")
     copies = Copies(made)
     end(made, "a/#")
-    assert [copies.counts(sure(n)) for n in (1, 1, 2)] == [True, True, False]
-    assert [copies.counts(sure(n)) for n in (2, 2)] == [True, True]
+    assert taken(copies, *map(sure, (1, 1, 2))) == [(1,), (1,)]
+    assert taken(copies, *map(sure, (2, 2))) == [(2,), (2,)]
 
 
 def test_what_a_younger_filter_brings_is_another_publication():
     made = holding("a/#")
     copies = Copies(made)
-    assert copies.counts(sure(1))
+    assert taken(copies, sure(1)) == [(1,)]
     made.want("a/b")
     made.enter("a/b")
     end(made, "a/#")
-    assert copies.counts(sure(2))
+    assert taken(copies, sure(2)) == [(2,)]
 
 
 def test_another_publication_begins_with_other_content():
     copies = Copies(holding("a/#", "a/b"))
-    assert copies.counts(sure(1, payload=b"x"))
-    assert not copies.counts(sure(2, payload=b"y"))  # its first copy is yet to come
-    assert copies.counts(sure(1, payload=b"y"))
+    came = [sure(1, payload=b"x"), sure(2, payload=b"y"), sure(1, payload=b"y")]
+    assert taken(copies, *came) == [(1,), (1,)]
+
+
+def test_a_copy_waits_for_the_one_that_decides_and_counts_if_that_does_not_come():
+    copies = Copies(holding("a/#", "a/b", "a/+"))
+    assert copies.sort(sure(2)) == []
+    assert copies.sort(sure(3)) == []
+    assert copies.are_waiting
+    assert copies.settle() == [(sure(2), True), (sure(3), False)]
+    assert copies.settle() == []
+    assert copies.sort(sure(1)) == [(sure(1), False)], "it comes after all"
+    first, second = sure(2, payload=b"x"), sure(2, payload=b"y")
+    assert taken(copies, first, second, sure(1, payload=b"y")) == [(2,), (1,)]
+
+
+def test_a_copy_that_is_sent_again_alone_does_not_count():
+    """The broker had the answer to the copy that decided."""
+    copies = Copies(holding("a/#", "a/b"))
+    assert taken(copies, sure(2, dup=True)) == []
+    assert taken(copies, sure(2, dup=True), sure(1)) == [(1,)]
+
+
+def test_a_copy_that_was_next_when_the_connection_ended_does_not_count():
+    copies = Copies(holding("a/#", "a/b"), lambda copy: copy.payload == b"last")
+    again, rest = sure(2, payload=b"x", dup=True), sure(2, payload=b"last")
+    assert taken(copies, again, rest) == []
+    assert taken(copies, sure(2, payload=b"other"), rest) == [(2,), (2,)], "it was not next"
+
+
+def test_without_identifiers_what_waits_is_decided_first():
+    copies = Copies(holding("a/#", "a/b"))
+    assert copies.sort(sure(2)) == []
+    assert copies.sort(sure(payload=b"x")) == [(sure(2), True), (sure(payload=b"x"), True)]
 
 
 def test_what_stays_at_its_broker_or_cannot_travel_never_counts():
@@ -165,10 +199,9 @@ def test_what_stays_at_its_broker_or_cannot_travel_never_counts():
     copies = Copies(made)
     made.enter("#")
     far = "/".join("x" * 300)
-    assert [copies.counts(sure(n, topic=t)) for t in ("stay/a", far) for n in (1, 9)] == [False] * 4
+    assert taken(copies, *(sure(n, topic=t) for t in ("stay/a", far) for n in (1, 9))) == []
 
 
 def test_copies_without_identifiers_all_count():
     copies = Copies(holding("a/#"))
-    assert [copies.counts(sure()), copies.counts(sure())] == [True, True]
-    assert not copies.counts(sure(topic="other"))
+    assert taken(copies, sure(), sure(), sure(topic="other")) == [(), ()]

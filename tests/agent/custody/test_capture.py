@@ -105,6 +105,25 @@ def test_what_is_durable_is_acknowledged_in_order_and_then_may_leave(tmp_path):
     run(work)
 
 
+def test_it_knows_what_was_the_last_before_a_connection(tmp_path):
+    async def work() -> None:
+        life = Life(tmp_path)
+        one, two = publish(1, b"one", qos=2), publish(2, b"two", qos=2)
+        life.receive(one)
+        assert not life.capture.was_last(one)  # it came on this one
+        await life.answered(1)
+        life.capture.connected(True)
+        life.receive(two)
+        await life.answered(2)
+        assert [life.capture.was_last(each) for each in (one, two)] == [True, False]
+        life.crash()
+        life = Life(tmp_path)
+        assert [life.capture.was_last(each) for each in (one, two)] == [False, True]
+        await life.capture.stop()
+
+    run(work)
+
+
 def test_what_nobody_is_owed_waits_for_nothing(tmp_path):
     async def work() -> None:
         life = Life(tmp_path)

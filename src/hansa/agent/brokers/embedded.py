@@ -15,8 +15,8 @@ from amqtt.broker import Broker, BrokerContext
 from amqtt.errors import AMQTTError
 from amqtt.plugins.base import BasePlugin
 
+from hansa.agent.brokers.guarantees import Guarantees
 from hansa.agent.brokers.observer import Change, Interest, Observer
-from hansa.agent.brokers.session import Guarantees
 from hansa.agent.brokers.subscriptions import Subscriptions
 from hansa.errors import InvalidTopic
 from hansa.mqtt import packets

@@ -5,18 +5,18 @@ taken (`subscriptions`). Publications of QoS 0 go straight through; those of QoS
 handshakes, are the business of `hansa.agent.custody`. Nothing here knows who wants what, or why.
 """
 
+import asyncio
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
 from time import monotonic
-from typing import Protocol
 
 from hansa.agent.brokers.connection import Connection
 from hansa.agent.brokers.echoes import Echoes
+from hansa.agent.brokers.guarantees import Guarantees
 from hansa.agent.brokers.subscription_log import ENDED, LEAVING, SubscriptionLog
-from hansa.agent.brokers.subscriptions import UNFIT, Copies, Subscriptions
+from hansa.agent.brokers.subscriptions import UNFIT, Copies, Decided, Subscriptions
 from hansa.mqtt import effects, inputs, packets
-from hansa.mqtt.limits import Limits
 from hansa.mqtt.vocabulary import REFUSED, Version
 from hansa.protocol.events import Denied, Event, Granted
 from hansa.protocol.vocabulary import Plain, Publication
@@ -30,24 +30,8 @@ WITHHELD_MAX = 1_024
 """Retained values of QoS 0 that wait for the broker, the newest of each topic; their payload has at
 most BUFFER_BYTES_MAX."""
 
-
-class Guarantees(Protocol):
-    """Who sees to publications of QoS 1 and 2."""
-
-    def connected(self, session_present: bool, session_expected: bool, limits: Limits) -> None:
-        """The broker is there."""
-
-    def disconnected(self) -> None:
-        """The broker is gone."""
-
-    def received(self, batch: Sequence[tuple[packets.Publish, bool]]) -> None:
-        """Publications came, in order; of each, whether it is to be taken. All want an answer."""
-
-    def answered(self, batch: Sequence[packets.Handshake]) -> None:
-        """Steps of handshakes came, of one kind."""
-
-    def not_sent(self, batch: Sequence[packets.Publish], reason: str) -> None:
-        """These cannot be published at this broker."""
+COPY_PATIENCE_S = 1.0
+"""Seconds that a copy waits for the one that decides about it."""
 
 
 class BrokerClient:
@@ -83,6 +67,7 @@ class BrokerClient:
         self._connected = False
         self._identified = False
         self._copies = Copies(self.subscriptions)
+        self._settling: asyncio.TimerHandle | None = None
         self._doubtful: set[str] = set()
         """Filters of the session of which the broker has to confirm the state."""
         self._echoes: Echoes | None = None
@@ -259,6 +244,9 @@ class BrokerClient:
 
     def _part(self, reason: str) -> None:
         self._connected = False
+        if self._settling is not None:
+            self._settling.cancel()
+            self._settling = None
         if self._guarantees:
             self._guarantees.disconnected()
         self._status(reason)
@@ -284,7 +272,8 @@ class BrokerClient:
         self._identified = effect.limits.identifiers_available
         self._echoes = None if effect.limits.version is Version.V5 else Echoes(monotonic)
         self._status("")
-        self._copies = Copies(self.subscriptions)
+        if self._guarantees:
+            self._copies = Copies(self.subscriptions, self._guarantees.was_last)
         expected = self._recall_session(effect.session_present)
         if self._guarantees:
             self._guarantees.connected(effect.session_present, expected, effect.limits)
@@ -345,18 +334,30 @@ class BrokerClient:
                 self._guarantees.received(self._take_surely(list(some)))
             else:
                 self._captured(self._take(list(some)))
+        if self._copies.are_waiting and self._settling is None:
+            loop = asyncio.get_running_loop()
+            self._settling = loop.call_later(COPY_PATIENCE_S, self._settle, self._guarantees)
 
-    def _take_surely(self, batch: Sequence[packets.Publish]) -> list[tuple[packets.Publish, bool]]:
+    def _settle(self, guarantees: Guarantees) -> None:
+        self._settling = None
+        guarantees.received(self._counted(self._copies.settle()))
+
+    def _take_surely(self, batch: Sequence[packets.Publish]) -> Decided:
         """Say of each copy of QoS 1 and 2 whether it counts; all of them want an answer."""
-        decided: list[tuple[packets.Publish, bool]] = []
+        decided: Decided = []
         for copy in batch:
-            is_news = self._echoes is None or self._is_news(self._echoes, copy)
-            is_taken = is_news and self._copies.counts(copy)
-            is_unfit = is_news and self.subscriptions.oldest(copy.topic) == UNFIT
+            if self._echoes is None or self._is_news(self._echoes, copy):
+                decided += self._counted(self._copies.sort(copy))
+            else:
+                decided.append((copy, False))
+        return decided
+
+    def _counted(self, decided: Decided) -> Decided:
+        for copy, is_taken in decided:
+            is_unfit = self.subscriptions.oldest(copy.topic) == UNFIT
             self.counters["captured"] += is_taken
             self.counters["dropped: topic with too many levels"] += is_unfit
-            self.counters["other copies"] += is_news and not is_taken and not is_unfit
-            decided.append((copy, is_taken))
+            self.counters["other copies"] += not is_taken and not is_unfit
         return decided
 
     def _take(self, batch: Sequence[packets.Publish]) -> list[packets.Publish]:

@@ -74,6 +74,7 @@ class Capture:
         """What the broker sends until then: no more than the window."""
         self._broken = False
         self._seen = {seen.packet_id: seen for seen in keeping.found}
+        self._last = self._last_before = keeping.last
         self._connection = 0
         self._receipts = 0
         self._settled_at = DURABLE  # where the last settlement is
@@ -97,6 +98,7 @@ class Capture:
     def connected(self, session_present: bool) -> None:
         """The broker is there; if it has forgotten us, nothing comes again."""
         self._held.clear()
+        self._last_before = self._last
         self._connection += 1
         self._began = self._receipts
         self._waiting.clear()
@@ -114,6 +116,10 @@ class Capture:
         """What was not answered will come again."""
         self._waiting.clear()
         self._held.clear()
+
+    def was_last(self, publish: Publish) -> bool:
+        """Whether the last that was captured before this connection has the same content."""
+        return digest(publish) == self._last_before
 
     def offer(self, record: Recorded) -> bool:
         """Write down a publication of QoS 0, unless the disk is behind; nobody waits for it."""
@@ -211,6 +217,7 @@ class Capture:
             self._receipts,
         )
         self._seen[publish.packet_id] = seen
+        self._last = seen.digest
         return seen
 
     def _append_settled(self, number: int) -> int:

@@ -86,6 +86,8 @@ class Keeping:
         """Returns what the broker may send again, to be carried into new segments."""
         self.found: list[Seen] = []
         """What a former life left of that."""
+        self.last = b""
+        """The digest of the last one that a former life captured."""
         self.damage = ""
         """What of this journal, or of a former one, is lost."""
         self.unreadable = ""
@@ -141,7 +143,8 @@ class Keeping:
                 case Captured(number=number, qos=qos, previous=previous, packet_id=packet_id):
                     self.owed.update({NodeId(node): number for node, _ in previous})
                     seen.pop(packet_id, None)
-                    seen[packet_id] = Seen(packet_id, qos, digest(record), number)
+                    self.last = digest(record)
+                    seen[packet_id] = Seen(packet_id, qos, self.last, number)
                     packet_ids[number] = packet_id
                 case Unsettled(number, packet_id, qos, kept):
                     seen[packet_id] = Seen(packet_id, qos, kept, number)

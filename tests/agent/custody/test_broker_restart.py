@@ -1,0 +1,58 @@
+"""A broker that stops gently keeps what it has acknowledged, also while its agent is away."""
+
+import os
+import signal
+from collections.abc import Iterator
+
+import pytest
+from tests.agent.live import Live
+from tests.agent.sure import SureClient
+
+from hansa.local.federation import LocalFederation
+from hansa.simulator.topologies import parse
+
+
+@pytest.fixture
+def line(mosquitto: str) -> Iterator[Live]:
+    live = Live(LocalFederation(parse("line:3", 1), {}, persistent=True))
+    try:
+        live.start()
+        yield live
+    finally:
+        live.close()
+
+
+def test_what_two_filters_match_arrives_once_if_it_came_before_the_agent_was_back(line):
+    """Mosquitto then has one copy only, and not that of the agent's older subscription."""
+    everything = line.client_of(SureClient, 1).subscribe_surely("plant/#")
+    line.wait_installed(1, "plant/#")
+    some = line.client_of(SureClient, 2).subscribe_surely("plant/+/temp")
+    line.wait_installed(2, "plant/+/temp")
+    broker, agent = line.nodes[0].broker, line.nodes[0].agent
+    names = [b"%d" % number for number in range(40)]
+    publish(line.client_of(SureClient, 0), names[:10])
+    for subscriber in (everything, some):
+        assert_in_order(subscriber, names[:10])
+
+    os.kill(agent.pid, signal.SIGSTOP)
+    publish(line.client_of(SureClient, 0), names[10:20])
+    line.run(broker.stop())
+    line.run(broker.start())
+    publisher = line.client_of(SureClient, 0)
+    publish(publisher, names[20:30])
+    os.kill(agent.pid, signal.SIGCONT)
+    line.wait_converged()
+    publish(publisher, names[30:])
+    for subscriber in (everything, some):
+        assert_in_order(subscriber, names)
+
+
+def publish(publisher: SureClient, names: list[bytes]) -> None:
+    for name in names:
+        publisher.publish_surely(1 + int(name) % 2, "plant/line/temp", name)
+
+
+def assert_in_order(subscriber: SureClient, names: list[bytes]) -> None:
+    """Each has come once, and those of each QoS in their order."""
+    received = subscriber.read_until(len(names))
+    assert sorted(received, key=lambda name: int(name) % 2) == names[::2] + names[1::2]
