@@ -11,6 +11,7 @@ broker did not get our answer, is recognised by its packet id and content: ackno
 import asyncio
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import NamedTuple
 
@@ -67,6 +68,7 @@ class Capture:
         self._committed = committed
         self._wanted = 0
         """The epoch that is to begin next."""
+        self._hurry = asyncio.Event()
         self._renewing: asyncio.Task[None] | None = None
         self._renewal: Renewal | None = None
         self._holds = False
@@ -280,12 +282,16 @@ class Capture:
     def renew(self, epoch: int, delay_s: float = 0.0) -> None:
         """Begin a new epoch with what is not acknowledged; what the broker sends waits for it."""
         self._wanted = max(self._wanted, epoch)
+        if not delay_s:
+            self._hurry.set()
         if not self._holds and not self._broken:
             self._holds = True
             self._renewing = tasks.start(self._renew(delay_s))
 
     async def _renew(self, delay_s: float) -> None:
-        await asyncio.sleep(delay_s)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(delay_s):
+                await self._hurry.wait()
         renewal = self._renewal = self.keeping.renewal(self._wanted)
         made: list[Writer] = []
         while not await written(lambda: made.append(self.keeping.renew(renewal)), self._problem):

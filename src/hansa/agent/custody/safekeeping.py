@@ -46,9 +46,9 @@ RECALLS_MAX = 2
 ACKNOWLEDGED_S = 0.2
 """Seconds between two notes of what others have."""
 
-COPY_S = 3.0
-"""Seconds until an agent whose journal is a copy begins a new epoch: if the original runs, this one
-hears of it in time, and stops before it has sent anything."""
+COPY_S = 5.0
+"""Seconds until an agent whose journal is a copy begins a new epoch, unless a receiver knows more
+than it: if the original runs, this one hears of it in time, and stops before it sends anything."""
 
 FORGETTING_S = 0.01
 """Seconds between two looks whether the loss of a session is durable."""
