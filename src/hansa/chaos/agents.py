@@ -6,12 +6,17 @@ import shutil
 import signal
 from contextlib import suppress
 
+from hansa.agent.state import StateDirectory
 from hansa.chaos.harm import Harm
 from hansa.errors import UsageError
+from hansa.journal.crash import EXIT_CODE
 from hansa.local.federation import LocalFederation, LocalNode
 from hansa.local.mosquitto import end, free_port
 
 TWIN_TIMEOUT_S = 30.0
+DOOM_TIMEOUT_S = 30.0
+LOWEST = "lowest"
+"""The directory of a node that comes late."""
 
 
 class Agents:
@@ -38,6 +43,25 @@ class Agents:
             self._harm.note("restart", place)
             await self._federation.start_agent(place)
             self._dead.discard(place)
+
+    async def doom(self, place: int, crash_point: str) -> None:
+        """Let an agent live until it has passed a step of its work so often, and no longer."""
+        await self.kill(place)
+        self._harm.note("doom", place)
+        self._harm.interruptions[place] += 1
+        await self._federation.start_agent(place, HANSA_CRASH_POINT=crash_point)
+        agent = self._federation.nodes[place].agent
+        assert agent is not None
+        try:
+            async with asyncio.timeout(DOOM_TIMEOUT_S):
+                code = await agent.wait()
+        except TimeoutError:
+            raise UsageError(f"agent {place} never passes step {crash_point}") from None
+        finally:
+            await self._signal(place, signal.SIGKILL)
+        if code != EXIT_CODE:
+            raise UsageError(f"agent {place} ended with {code}, not at step {crash_point}")
+        await self.start(place)
 
     async def hang(self, place: int) -> None:
         """SIGSTOP."""
@@ -78,6 +102,13 @@ class Agents:
     async def come_back_empty(self, place: int) -> None:
         """Let an agent come back without any state: as a new node."""
         await self._come_back(place, "rejoin-empty")
+
+    async def come_back_lowest(self, place: int) -> None:
+        """Let an agent come back as a new node whose id is the lowest of all."""
+        nodes = self._federation.nodes
+        ids = [str((await asyncio.to_thread(node.status))["node"]) for node in nodes]
+        await asyncio.to_thread(_make_key, nodes[place], min(ids))
+        await self._come_back(place, "rejoin-lowest", LOWEST)
 
     async def _come_back(self, place: int, what: str, copy: str = "") -> None:
         """If this is cancelled, it is not back before all is healed."""
@@ -132,6 +163,16 @@ class Agents:
             await self.wake(place)
         for place in list(self._dead):
             await self.start(place)
+
+
+def _make_key(node: LocalNode, lowest: str) -> None:
+    """Make a state directory for a node whose id is below another."""
+    path = node.directory / LOWEST
+    shutil.rmtree(path, ignore_errors=True)
+    state = StateDirectory(path)
+    while f"{state.identity('', (), 1.0).node:016x}" >= lowest:
+        state.rekey()
+    state.close()
 
 
 def _copy(node: LocalNode, name: str) -> None:

@@ -8,6 +8,7 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable
 
+from hansa.agent.custody.points import Point
 from hansa.chaos.brokers import STINGY
 from hansa.chaos.clients import Subscriber
 from hansa.chaos.stage import Stage
@@ -85,6 +86,13 @@ async def clones(stage: Stage, chance: random.Random) -> None:
         await stage.agents.clone(chance.choice(dialling))
 
 
+async def latecomers(stage: Stage, chance: random.Random) -> None:
+    """F14: a node joins whose id is lower than all others, so that every election ends anew."""
+    while True:
+        await asyncio.sleep(chance.uniform(0.5, 2.0))
+        await stage.agents.come_back_lowest(chance.choice(stage.places))
+
+
 async def cores(stage: Stage, chance: random.Random) -> None:
     """F14: a core crashes, or pauses for so long that another is chosen, and returns."""
     while True:
@@ -131,6 +139,30 @@ async def part_kill(stage: Stage, chance: random.Random) -> None:
         stage.links.part({alone}, bridge=other)
         await asyncio.sleep(4.0)
         stage.links.heal()
+
+
+async def only_copy(stage: Stage, chance: random.Random) -> None:
+    """F19: a core is the only way between two sides, and dies with what it was passing on."""
+    while True:
+        core = chance.choice(await _cores_now(stage) or list(stage.places))
+        others = [place for place in stage.places if place != core]
+        stage.links.part(set(chance.sample(others, len(others) // 2)), bridge=core)
+        await asyncio.sleep(chance.uniform(1.0, 3.0))
+        await stage.agents.kill(core)
+        await asyncio.sleep(1.0)
+        stage.links.heal()
+        await stage.agents.start(core)
+        await asyncio.sleep(1.0)
+
+
+async def capture_kill(stage: Stage, chance: random.Random) -> None:
+    """F19: an origin crashes right after it captured something, before or after it said so to its
+    broker."""
+    points = (Point.CAPTURE_DURABLE, Point.CAPTURE_ACKNOWLEDGED)
+    while True:
+        place = chance.choice(sorted(stage.publishers))
+        await stage.agents.doom(place, f"{int(chance.choice(points))}:{chance.randint(1, 20)}")
+        await asyncio.sleep(chance.uniform(0.5, 1.5))
 
 
 async def pause_kill(stage: Stage, chance: random.Random) -> None:

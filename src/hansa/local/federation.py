@@ -196,11 +196,11 @@ class LocalFederation:
         """Undo `cut`."""
         self.relay(a, b).mend()
 
-    async def start_agent(self, number: int) -> None:
-        """Start one agent."""
+    async def start_agent(self, number: int, **other: str) -> None:
+        """Start one agent, maybe with some other settings."""
         node = self.nodes[number]
         node.directory.mkdir(parents=True, exist_ok=True)
-        node.agent = await self.spawn_agent(number)
+        node.agent = await self.spawn_agent(number, **other)
 
     async def spawn_agent(self, number: int, **other: str) -> asyncio.subprocess.Process:
         """Start an agent with the settings of this node, and maybe some others; the smaller number

@@ -109,8 +109,8 @@ def check_copied(trouble: Trouble, directory: Path, point: Point) -> None:
     eventually(lambda: trouble.owes(SINCE), "all captured")
     put_back(trouble, copied(trouble, KNOWN, directory))
     trouble.start(ORIGIN, crash_point=int(point))
-    crash(trouble, point)
     trouble.start(RECEIVER)
+    crash(trouble, point)
     assert trouble.arrived(KNOWN + SINCE) == list(range(KNOWN + SINCE))
 
 

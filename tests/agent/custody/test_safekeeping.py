@@ -1,6 +1,7 @@
 """Guaranteed delivery put together: what the node hears of the disk, whatever happens there."""
 
 import asyncio
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,11 @@ from hansa.agent.custody.safekeeping import Safekeeping
 from hansa.agent.custody.settings import DeliverySettings
 from hansa.agent.records.topics import Topics
 from hansa.agent.state import StateDirectory
-from hansa.protocol.effects import Recall
-from hansa.protocol.events import Event, Recalled
+from hansa.protocol.effects import MemberJoined, Recall
+from hansa.protocol.events import Event, Recalled, Stored
 from hansa.protocol.node import Node
 from hansa.protocol.settings import ProtocolSettings
-from hansa.protocol.vocabulary import NodeId
+from hansa.protocol.vocabulary import NodeId, Publication
 
 
 class Driver:
@@ -45,27 +46,58 @@ class Broker:
         return False
 
 
+class Scene:
+    """Guaranteed delivery with a state directory, and nobody around it."""
+
+    def __init__(self, path: Path) -> None:
+        self.state = StateDirectory(path)
+        self.identity = self.state.identity("n", (), 1.0)
+        made = Safekeeping(self.state, self.identity, DeliverySettings(), Alarms(), Topics())
+        self.driver = Driver(Node(self.identity, ProtocolSettings(), made.past()))
+        made.attach(self.driver, Broker())
+        self.made = made
+
+    async def close(self) -> None:
+        await self.made.stop()
+        self.state.close()
+
+
+def test_a_copy_takes_nothing_until_its_new_epoch_has_begun(tmp_path, monkeypatch):
+    monkeypatch.setattr("hansa.agent.custody.safekeeping.COPY_S", 0.0)
+    other = NodeId(9)
+    publication = Publication(other, 7, 1, 1, "a", b"x")
+
+    async def work() -> None:
+        await Scene(tmp_path / "original").close()
+        shutil.copytree(tmp_path / "original", tmp_path / "copy")
+        scene = Scene(tmp_path / "copy")
+        scene.made.deliver([publication])
+        assert (scene.made.status()["inbox"], scene.made.is_idle) == (0, False)
+        scene.made.told(MemberJoined(other))
+        await until(lambda: Stored(other, 7, 1) in scene.driver.told, "what came early")
+        assert scene.made.status()["inbox"] == 1
+        assert scene.made.counts()["epochs renewed"] == 1
+        await scene.close()
+
+    asyncio.run(work())
+
+
 def test_a_fault_in_reading_the_journal_is_answered_so_that_the_node_reads_again(
     tmp_path: Path, monkeypatch: Any
 ) -> None:
     async def work() -> None:
-        state = StateDirectory(tmp_path)
-        identity = state.identity("n", (), 1.0)
-        alarms = Alarms()
-        made = Safekeeping(state, identity, DeliverySettings(), alarms, Topics())
-        driver = Driver(Node(identity, ProtocolSettings(), made.past()))
-        made.attach(driver, Broker())
+        scene = Scene(tmp_path)
+        epoch = scene.identity.incarnation
         faults: list[object] = []
         asyncio.get_running_loop().set_exception_handler(lambda _, said: faults.append(said))
 
         def fail(order: Recall) -> Recalled:
             raise RuntimeError("a fault")
 
-        monkeypatch.setattr(made.capture.keeping, "recall", fail)
-        made.perform(Recall(NodeId(2), identity.incarnation, 3, 9, 1_000))
+        monkeypatch.setattr(scene.made.capture.keeping, "recall", fail)
+        scene.made.perform(Recall(NodeId(2), epoch, 3, 9, 1_000))
         await until(lambda: len(faults) == 1, "the fault to be told")
-        assert driver.told[-1] == Recalled(NodeId(2), identity.incarnation, 3, 3, ())
-        await made.stop()
-        state.close()
+        assert scene.driver.told[-1] == Recalled(NodeId(2), epoch, 3, 3, ())
+        await scene.close()
 
     asyncio.run(work())

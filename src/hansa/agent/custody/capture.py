@@ -11,7 +11,6 @@ broker did not get our answer, is recognised by its packet id and content: ackno
 import asyncio
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from functools import partial
 from typing import NamedTuple
 
@@ -31,6 +30,9 @@ from hansa.protocol.vocabulary import NodeId, Publication
 AROUND = 32_768
 """Half of all packet ids. A broker that counts them upwards cannot have come around to one by then,
 and what it sends again it sends first."""
+
+PATIENCE_S = 0.1
+"""Seconds between two looks whether a new epoch may begin."""
 
 DURABLE = -1
 """The offset of what need not be waited for."""
@@ -68,7 +70,7 @@ class Capture:
         self._committed = committed
         self._wanted = 0
         """The epoch that is to begin next."""
-        self._hurry = asyncio.Event()
+        self._due = 0.0
         self._renewing: asyncio.Task[None] | None = None
         self._renewal: Renewal | None = None
         self._holds = False
@@ -282,16 +284,15 @@ class Capture:
     def renew(self, epoch: int, delay_s: float = 0.0) -> None:
         """Begin a new epoch with what is not acknowledged; what the broker sends waits for it."""
         self._wanted = max(self._wanted, epoch)
-        if not delay_s:
-            self._hurry.set()
+        due = asyncio.get_running_loop().time() + delay_s
+        self._due = min(self._due, due) if self._holds else due
         if not self._holds and not self._broken:
             self._holds = True
-            self._renewing = tasks.start(self._renew(delay_s))
+            self._renewing = tasks.start(self._renew())
 
-    async def _renew(self, delay_s: float) -> None:
-        with suppress(TimeoutError):
-            async with asyncio.timeout(delay_s):
-                await self._hurry.wait()
+    async def _renew(self) -> None:
+        while (left_s := self._due - asyncio.get_running_loop().time()) > 0:
+            await asyncio.sleep(min(left_s, PATIENCE_S))  # it may be wanted sooner meanwhile
         renewal = self._renewal = self.keeping.renewal(self._wanted)
         made: list[Writer] = []
         while not await written(lambda: made.append(self.keeping.renew(renewal)), self._problem):

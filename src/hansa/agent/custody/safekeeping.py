@@ -31,6 +31,7 @@ from hansa.protocol.effects import (
     Effect,
     EpochRenewed,
     GivenUp,
+    MemberJoined,
     Recall,
     Remember,
     Repaired,
@@ -47,8 +48,11 @@ ACKNOWLEDGED_S = 0.2
 """Seconds between two notes of what others have."""
 
 COPY_S = 5.0
-"""Seconds until an agent whose journal is a copy begins a new epoch, unless a receiver knows more
-than it: if the original runs, this one hears of it in time, and stops before it sends anything."""
+"""Seconds from the first meeting with another node until an agent whose journal is a copy begins a
+new epoch: if the original runs, this one hears of it by then, and stops before it sends a thing."""
+
+COPY_ALONE_S = 30.0
+"""The same from the start, if there is nobody to meet."""
 
 FORGETTING_S = 0.01
 """Seconds between two looks whether the loss of a session is durable."""
@@ -102,6 +106,8 @@ class Safekeeping:
         alarms.set("journal damaged", self._keeping.damage)
         alarms.set("inbox damaged", self._backlog.damage)
         self.greeting = Greeting(state.path / GREETING, alarms.named("greeting"))
+        self._early: list[Publication] = []
+        """What came before a new epoch began; the node sends no more than it may hold."""
         self._forgetting: asyncio.Task[None] | None = None
         self._first = self._keeping.writer.first_number
         self._known = _known(state)
@@ -140,9 +146,7 @@ class Safekeeping:
             problem=self._alarms.named("acquaintances"),
         )
         if self._keeping.is_copy:
-            epoch = max(self._identity.incarnation, self._keeping.writer.epoch + 1)
-            self._alarm_renewal(epoch)
-            self.capture.renew(epoch, COPY_S)
+            self._renew(self._identity.incarnation, COPY_ALONE_S)
         self._noting = tasks.start(self._note_acknowledged())
         driver.feed(Restored(tuple(each for known in self._known.values() for each in known)))
 
@@ -171,11 +175,12 @@ class Safekeeping:
                     self._keeping.forget(node)
                 self._acquaintances.remember(order, records)
             case EpochRenewed(epoch):
-                self._alarm_renewal(epoch)
-                self.capture.acknowledged(self._driver.node.custody.outbox.acknowledged)
-                self.capture.renew(epoch)
+                self._renew(epoch, COPY_S if self._keeping.is_copy else 0.0)
 
-    def _alarm_renewal(self, epoch: int) -> None:
+    def _renew(self, epoch: int, delay_s: float) -> None:
+        epoch = max(epoch, self._keeping.writer.epoch + 1)
+        self.capture.acknowledged(self._driver.node.custody.outbox.acknowledged)
+        self.capture.renew(epoch, delay_s)
         text = f"it was an old copy; epoch {epoch} begins, publications may be lost"
         self._alarms.set("journal restored", text)
 
@@ -191,6 +196,8 @@ class Safekeeping:
                 self.counters["given up"] += 1
                 text = f"{node:016x} was away too long: {first} to {last} were not delivered"
                 self._alarms.set("given up", text)
+            case MemberJoined() if self._keeping.is_copy:
+                self._renew(self._identity.incarnation, COPY_S)
             case Repaired(_, count):
                 self.counters["repaired"] += count
             case _:
@@ -199,11 +206,15 @@ class Safekeeping:
     @property
     def is_idle(self) -> bool:
         """Whether all that was delivered has reached the broker."""
-        return not self._backlog.entries and not self.injection.waiting
+        return not self._backlog.entries and not self.injection.waiting and not self._early
 
     def deliver(self, batch: Sequence[Publication]) -> None:
-        """Give publications of QoS 1 and 2 to the broker, surely."""
-        self.injection.deliver(batch)
+        """Give publications of QoS 1 and 2 to the broker, surely. A copy takes nothing before it is
+        clear that its original is gone, which is owed all of it."""
+        if self._keeping.is_copy:
+            self._early += batch
+        else:
+            self.injection.deliver(batch)
 
     async def _recall(self, order: Recall) -> None:
         recalled = Recalled(order.to, order.epoch, order.after, order.after, ())
@@ -219,6 +230,8 @@ class Safekeeping:
         if isinstance(news, Reopened):
             self.counters["epochs renewed"] += 1
             self._first = 1
+            early, self._early = self._early, []
+            self.deliver(early)
         self._driver.feed(news)
 
     async def _note_acknowledged(self) -> None:
