@@ -156,6 +156,18 @@ def _reset(theirs: socket.socket) -> None:
     theirs.close()
 
 
+def test_a_break_right_behind_the_last_words_is_told(joined):
+    async def work(transport: SocketTransport, ear: Ear, theirs: socket.socket) -> None:
+        await asyncio.sleep(0)  # the loop looks at the socket by now
+        theirs.send(b"last words")
+        _reset(theirs)  # both have come when the loop looks again
+        await until(lambda: ear.lost, "lost")
+
+    ear = joined(work)
+    assert bytes(ear.received) == b"last words"
+    assert [type(each) for each in ear.lost] == [ConnectionResetError]
+
+
 @pytest.mark.parametrize("data", [b"", b"x", MUCH], ids=["reading", "writing", "waiting"])
 def test_a_broken_connection_is_told_with_its_reason(joined, data):
     async def work(transport: SocketTransport, ear: Ear, theirs: socket.socket) -> None:

@@ -6,6 +6,7 @@ use this one. It needs nothing but readiness and runs on either loop.
 """
 
 import asyncio
+import os
 import socket
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -59,6 +60,9 @@ class SocketTransport(asyncio.Transport):
         except BaseException:
             self.abort()  # what it has half read cannot be told from the rest any more
             raise
+        # If the connection broke right behind that, uvloop has called us for the last time.
+        if number := self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
+            self._lose(OSError(number, os.strerror(number)))
 
     def _write_rest(self) -> None:
         try:
