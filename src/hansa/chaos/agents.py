@@ -53,10 +53,8 @@ class Agents:
         agent = self._federation.nodes[place].agent
         assert agent is not None
         try:
-            async with asyncio.timeout(DOOM_TIMEOUT_S):
-                code = await agent.wait()
-        except TimeoutError:
-            raise UsageError(f"agent {place} never passes step {crash_point}") from None
+            late = f"agent {place} never passes step {crash_point}"
+            code = await _end_of(agent, DOOM_TIMEOUT_S, late)
         finally:
             await self._signal(place, signal.SIGKILL)
         if code != EXIT_CODE:
@@ -138,10 +136,8 @@ class Agents:
             HANSA_ADMIN_PORT="0",
         )
         try:
-            async with asyncio.timeout(TWIN_TIMEOUT_S):
-                code = await twin.wait()
-        except TimeoutError:
-            raise UsageError(f"a copy of agent {node.name} does not stop") from None
+            late = f"a copy of agent {node.name} does not stop"
+            code = await _end_of(twin, TWIN_TIMEOUT_S, late)
         finally:
             await end(twin)
         if code != 1:
@@ -163,6 +159,15 @@ class Agents:
             await self.wake(place)
         for place in list(self._dead):
             await self.start(place)
+
+
+async def _end_of(agent: asyncio.subprocess.Process, seconds: float, late: str) -> int:
+    """Wait for the end of an agent and return its code; complain if it does not end in time."""
+    try:
+        async with asyncio.timeout(seconds):
+            return await agent.wait()
+    except TimeoutError:
+        raise UsageError(late) from None
 
 
 def _make_key(node: LocalNode, lowest: str) -> None:

@@ -385,6 +385,30 @@ def test_what_the_broker_refuses_is_counted_and_done_with(tmp_path):
     run(work)
 
 
+def test_what_the_broker_has_no_room_for_is_published_again_after_a_while(tmp_path, monkeypatch):
+    monkeypatch.setattr("hansa.agent.custody.injection.PAUSE_S", 0.05)
+
+    async def work() -> None:
+        life = Life(tmp_path)
+        life.connect(receive_maximum=3)
+        life.deliver(1, 2, qos=2)
+        life.deliver(3, 4, qos=1)
+        await life.says(packet(1), packet(2), packet(3, qos=1))
+        life.injection.answered([PubRec(2, 0x97), PubRec(3, 0x97)])
+        life.injection.answered([PubAck(4)])
+        await life.says(packet(1), packet(2), packet(4, qos=1))
+        assert life.injection.counters["put off: the broker's quota is exceeded"] == 2
+        life.injection.answered([PubRec(2), PubRec(3, 0x97)])
+        await life.says(PubRel(2))
+        life.injection.disconnected()
+        life.connect()
+        await life.says(PubRel(2))
+        await life.says(packet(2), packet(4, qos=1, dup=True))
+        await life.injection.stop()
+
+    run(work)
+
+
 def test_a_broker_that_knows_only_qos_0_or_1_gets_that(tmp_path):
     async def work() -> None:
         life = Life(tmp_path)

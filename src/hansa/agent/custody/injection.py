@@ -13,6 +13,7 @@ them again, `no-dup` does not; both count them. What is completed is made durabl
 only such a loss needs it: or the last ones, however long ago, would count as under way.
 """
 
+import asyncio
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -28,10 +29,13 @@ from hansa.journal.records import Bound
 from hansa.mqtt.limits import Limits
 from hansa.mqtt.packets import Handshake, PubAck, PubComp, Publish, PubRec, PubRel
 from hansa.mqtt.properties import expiry
-from hansa.mqtt.vocabulary import describe
+from hansa.mqtt.vocabulary import Reason, describe
 from hansa.protocol.effects import Gap
 from hansa.protocol.events import Stored
 from hansa.protocol.vocabulary import NodeId, Publication
+
+PAUSE_S = 1.0
+"""Seconds until a broker that had no room is tried again."""
 
 
 class InjectionPort(Protocol):
@@ -74,6 +78,9 @@ class Injection:
         self._ready: deque[Entry] = deque(backlog.entries.values())
         self._sent: dict[int, Entry] = {}
         self._accepted: deque[Entry] = deque()
+        self._refused: list[Entry] = []
+        """What the broker had no room for."""
+        self._pause: asyncio.TimerHandle | None = None
         self._completed: deque[int] = deque()
         """Offsets of completions of QoS 1 that are not durable; they still count as under way, so
         that a crash makes no more duplicates than the window."""
@@ -90,6 +97,8 @@ class Injection:
 
     async def stop(self) -> None:
         """Publish nothing more, and close the journal."""
+        if self._pause is not None:
+            self._pause.cancel()
         await self._commits.stop()
 
     # ------------------------------------------------------------ from the node
@@ -172,7 +181,7 @@ class Injection:
 
     def _publish(self) -> None:
         """Publish what is ready, as far as the window lets it."""
-        if self._limits is None:
+        if self._limits is None or self._pause is not None:
             return
         window = self._window(self._limits)
         batch: list[Publish] = []
@@ -215,6 +224,7 @@ class Injection:
         with self._disk():
             if not session_present:
                 self._judge_uncertain(self._window(limits))
+            self._refused.clear()
             known = self._bound()
             self._accepted = deque(each for each in known if each.accepted_at is not None)
             self._ready = deque(each for each in known if each.accepted_at is None)
@@ -284,6 +294,9 @@ class Injection:
 
     def _complete(self, entry: Entry, step: Handshake) -> None:
         del self._sent[entry.packet_id]
+        if step.reason == Reason.QUOTA_EXCEEDED and type(step) is not PubComp:
+            self._put_off(entry)
+            return
         if step.refused and type(step) is not PubComp:
             self.counters[f"dropped: the broker refuses it ({describe(step.reason)})"] += 1
         else:
@@ -291,6 +304,21 @@ class Injection:
         offset = self.backlog.complete(entry)
         if type(step) is PubAck:
             self._completed.append(offset)
+
+    def _put_off(self, entry: Entry) -> None:
+        """The broker has no room for it now, nor for others: try all again after a while."""
+        self.counters["put off: the broker's quota is exceeded"] += 1
+        entry.was_sent = False
+        self._refused.append(entry)
+        if self._pause is None:
+            self._pause = asyncio.get_running_loop().call_later(PAUSE_S, self._go_on)
+
+    def _go_on(self) -> None:
+        self._pause = None
+        refused, self._refused = self._refused, []
+        self._ready = deque(sorted([*refused, *self._ready], key=lambda each: each.bound.index))
+        with self._disk():
+            self._publish()
 
     def not_sent(self, batch: Sequence[Publish], reason: str) -> None:
         """These cannot be published at this broker, now or ever."""
