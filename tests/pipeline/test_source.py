@@ -9,9 +9,11 @@ from msgspec.structs import replace
 from tests.agent.records.test_pages import served
 from tests.pipeline.recordings import START, captured, journal, many, recorded, telemetry
 
+from hansa.agent import state
 from hansa.errors import AgentUnreachable, JournalDamaged, JournalTrimmed, UsageError
+from hansa.journal.records import Bound
 from hansa.journal.settings import JournalSettings
-from hansa.pipeline.feeds import find, silent
+from hansa.pipeline.feeds import INBOX, find, silent
 from hansa.telemetry import schema
 from hansa.telemetry.columns import FIELDS
 from hansa.telemetry.reader import rows as telemetry_rows
@@ -127,6 +129,14 @@ def test_two_copies_of_a_journal_are_read_as_one(spark, tmp_path):
     journal(tmp_path / "here", 1, many(1, 5))
     journal(tmp_path / "copy", 1, many(1, 3))
     assert read(spark, tmp_path).count() == 5
+
+
+def test_an_inbox_is_no_copy_of_the_journal_although_it_says_the_same_node_and_epoch(tmp_path):
+    journal(tmp_path / "journal" / "7", 1, many(1, 5))
+    journal(tmp_path / INBOX, 1, [Bound(n, 2, 3, n, 1, "a/b", b"x" * 100) for n in range(1, 50)])
+    (feed,) = find([str(tmp_path)], telemetry=False).values()
+    assert feed.place == str(tmp_path / "journal" / "7")
+    assert INBOX == state.INBOX
 
 
 def reason(error):

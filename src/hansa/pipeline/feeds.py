@@ -17,6 +17,10 @@ from hansa.journal.reader import Bounds, Reader
 from hansa.journal.remote import Pages, RemoteReader
 from hansa.journal.segment import Header, bases, read_header
 
+INBOX = "inbox"
+"""The directory of an agent's log of what others published. It says the same node and epoch as the
+journal, and is no record of this node's clients."""
+
 NO_NODE = 0
 """What a log of telemetry says of its node: its blocks say whose they are."""
 
@@ -188,7 +192,7 @@ def _under(root: Path) -> Iterator[Feed]:
     if not root.is_dir():
         raise UsageError(f"there is no directory {root} to read from")
     for folder, _, files in os.walk(root):
-        if any(name.endswith(".log") for name in files):
+        if Path(folder).name != INBOX and any(name.endswith(".log") for name in files):
             header = _header(Path(folder))
             if header is not None:
                 yield Feed(header.node, header.epoch, folder)
