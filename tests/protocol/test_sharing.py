@@ -28,18 +28,26 @@ def turns(*here: str, reach: tuple[NodeId, ...] = (A, B, C)) -> Turns:
     ],
 )
 def test_each_share_is_served_once_where_that_can_be(audience, here, expected):
-    assert turns(*here).choose(audience) == expected
+    assert turns(*here).choose(audience, kept=True) == expected
 
 
 def test_who_is_away_is_chosen_only_if_all_are():
     audience = Audience((), {"g": (A, B)})
-    assert {turns(reach=(B,)).choose(audience)[0] for _ in range(3)} == {(B,)}
+    assert {turns(reach=(B,)).choose(audience, kept=True)[0] for _ in range(3)} == {(B,)}
     far = turns(reach=())
-    assert {far.choose(audience)[0] for _ in range(3)} == {(A,), (B,)}
+    assert {far.choose(audience, kept=True)[0] for _ in range(3)} == {(A,), (B,)}
 
 
 def test_turns_of_too_many_shares_begin_anew(monkeypatch):
     monkeypatch.setattr(sharing, "SHARES_MAX", 1)
     made = turns()
-    chosen = [made.choose(Audience((), {name: (A, B)}))[0] for name in ("g", "h", "g", "g")]
+    chosen = [
+        made.choose(Audience((), {name: (A, B)}), kept=True)[0] for name in ("g", "h", "g", "g")
+    ]
     assert chosen == [(B,), (B,), (B,), (A,)]
+
+
+@pytest.mark.parametrize(("kept", "chosen"), [(True, (A,)), (False, (A, B))])
+def test_who_is_away_serves_nobody_with_what_is_not_kept(kept, chosen):
+    audience = Audience((A,), {"g": (A, B)})
+    assert turns(reach=(B,)).choose(audience, kept) == (chosen, 0)

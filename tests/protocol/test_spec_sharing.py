@@ -64,6 +64,15 @@ def test_10_2_who_is_in_reach_comes_first():
     assert served(wire, 1, 1) == {2: COUNT}
 
 
+@pytest.mark.parametrize(("qos", "places"), [(0, {2: COUNT}), (1, {})])
+def test_10_2_who_is_away_serves_no_qos_0(qos, places):
+    """10.2 What goes to a node that is away serves its consumers later, or never at QoS 0."""
+    wire = settled("1-2 1-3", (2, SHARE), (3, SHARE), (3, "a"))
+    wire.cut("1-3")
+    wire.run(1.0)
+    assert served(wire, 1, qos) == places
+
+
 @pytest.mark.parametrize("qos", [0, 1])
 def test_10_2_several_shares_of_one_topic_are_each_served_once(qos):
     """10.2 At one node that has consumers of both, or at two that have one of each."""

@@ -16,6 +16,7 @@ SEEDS = {
     127: "a clone and the restarted original shared an incarnation, and neither gave way",
     551: "two parts refused each other's hello and closed before either read the other's goodbye;"
     " a node in the middle was refused membership of more groups than one node may want",
+    734: "what was published at QoS 0 was left to consumers of a share that were out of reach",
     1202: "two nodes of one id in parts that never meet were taken for settled",
     1788: "datagram links ended without a word, and a link to a halted clone passed for the right"
     " one",

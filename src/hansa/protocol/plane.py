@@ -98,7 +98,7 @@ class Plane:
         audience = self._audience_of(event.topic, plan)
         if not audience.shares:
             return self.release(self.numbering.name(event, incarnation, version))
-        only, overlaps = self._turns.choose(audience)
+        only, overlaps = self._turns.choose(audience, kept=False)
         counted: list[Effect] = [Ignored("share_overlap")] * overlaps
         if not only:
             return counted
@@ -117,7 +117,7 @@ class Plane:
 
     def _keep(self, event: Captured, plan: Plan, version: int) -> list[Effect]:
         """It goes to the journal first, if anybody is owed it, in reach or not."""
-        chosen, overlaps = self._turns.choose(self._audience_of(event.topic, plan))
+        chosen, overlaps = self._turns.choose(self._audience_of(event.topic, plan), kept=True)
         effects: list[Effect] = [Ignored("share_overlap")] * overlaps
         receivers = chosen[:RECEIVERS_MAX]
         if receivers:

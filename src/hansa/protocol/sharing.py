@@ -43,13 +43,15 @@ class Turns:
         self._in_reach = in_reach
         self._turns: Counter[str] = Counter()
 
-    def choose(self, audience: Audience) -> tuple[tuple[NodeId, ...], int]:
+    def choose(self, audience: Audience, kept: bool) -> tuple[tuple[NodeId, ...], int]:
         """Return the nodes that get the next publication, and how often a share is served by one
-        broker too many."""
+        broker too many. Only what is `kept` reaches a node that is away now."""
         chosen = list(audience.nodes)
         served = Counter({share: 1 for share in audience.shares if self._has_share(share)})
+        in_reach = self._in_reach()
         for node in chosen:
-            served.update(_shares_of(node, audience))
+            if kept or node in in_reach:
+                served.update(_shares_of(node, audience))
         for share, members in audience.shares.items():
             if served[share]:
                 continue
