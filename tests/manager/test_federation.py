@@ -243,6 +243,24 @@ def test_a_link_that_does_not_come_up_is_planned_elsewhere(store):
     assert sum(4 in link for link in real()) >= 2
 
 
+def test_a_link_has_its_time_again_when_an_end_joins_again_or_the_manager_was_away(store):
+    scene = Scene(store, 4)
+    before = scene.links()
+    scene.join(0)  # it was killed, and its links come up again soon
+    none: dict[str, float | None] = {}
+    for number in range(4):
+        seen = frozenset(agent(n) for n in range(4))
+        scene.federation.report(number, Report(0.5, none, seen), scene.now)
+    scene.federation.tick(scene.now + 1)
+    assert {link for link in before if 0 in link} <= scene.links()
+
+    later = Federation(store)
+    for number in range(4):
+        later.report(number, Report(0.5, none, frozenset()), scene.now + 100)
+    later.tick(scene.now + 100)
+    assert {(link.a, link.b) for link, _, _ in later.links()} == scene.links()
+
+
 def test_draining_links_the_others_first_and_then_leaves_one_link(store):
     scene = Scene(store, 5)
     scene.federation.drain(0, True, scene.now)

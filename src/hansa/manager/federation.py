@@ -280,7 +280,7 @@ class Federation:
         fresh = {n for n, heard in self._heard.items() if now - heard.at < patience}
         for link in self._counting():
             key = (link.a, link.b)
-            late = now - link.since > patience and key not in standing
+            late = now - self._awaited_since(link) > patience and key not in standing
             if late and fresh.issuperset(key) and link.origin is not Origin.OPERATOR:
                 told = [("link removed", key, "it does not come up")]
                 self._save(dropped=[key], told=told, now=now)
@@ -306,9 +306,14 @@ class Federation:
         standing = self._round_trips()
         patience = PATIENCE * self.settings.health_interval
         return any(
-            key not in standing and now - link.since <= patience
+            key not in standing and now - self._awaited_since(link) <= patience
             for key, link in self._links.items()
         )
+
+    def _awaited_since(self, link: LinkRow) -> float:
+        """Since when a link could have come up: both ends have joined, and we have been here."""
+        joined = (self._nodes[number].joined_at for number in (link.a, link.b))
+        return max(link.since, self._began or link.since, *joined)
 
     # ------------------------------------------------------------ what the planner is told
 
