@@ -36,7 +36,7 @@ RATE = 1_000.0
 """Publications a second, of all nodes together."""
 PATIENCE_S = 600.0
 RUN = [sys.executable, "-m", "hansa.cli", "pipeline", "run", "--lake"]
-SETTINGS = {"HANSA_RECORD": "load/#", "HANSA_TELEMETRY_SAMPLE": "10", "HANSA_LOG": "warning"}
+SETTINGS = {"HANSA_RECORD": "load/#", "HANSA_TELEMETRY_SAMPLE": "all", "HANSA_LOG": "warning"}
 
 
 class Pipeline:

@@ -32,9 +32,10 @@ from hansa.pipeline.tables import Table
 from hansa.pipeline.troubles import plain
 
 ATTEMPTS = 5
-BUSY = "Python worker failed to connect back"
-"""What Spark says when a machine is too busy to start Python within ten seconds. A stream that is
-started again goes on where it was."""
+SPARKS_OWN = ("Python worker failed to connect back", "of collection, expected ")
+"""What Spark says when a machine is too busy to start Python within ten seconds, and when it sends
+a map to its workers while the plan of another stream changes that. A stream that is started again
+goes on where it was."""
 
 INPUTS = ("bronze_messages", "events")
 """What silver is made from."""
@@ -44,7 +45,7 @@ NAMED_OTHERWISE = (*(f"bronze_{table}" for table in BRONZE), EXPERIMENTS)
 TABLES_AT_ONCE = 4
 """A table of few rows is mostly plans and waiting: while one is planned another is written."""
 
-PASSING = (BUSY, AgentUnreachable.__name__)
+PASSING = (*SPARKS_OWN, AgentUnreachable.__name__)
 """What a stream may end with that goes on for ever: it is started again."""
 
 Warn = Callable[[str], None]
@@ -158,7 +159,7 @@ def _ingest(spark: SparkSession, lake: Lake, job: Job, table: str, tell: Tell) -
             follow(spark, lake, job, table, tell).awaitTermination()
             return
         except StreamingQueryException as error:
-            if attempt == ATTEMPTS or BUSY not in str(error):
+            if attempt == ATTEMPTS or not any(text in str(error) for text in SPARKS_OWN):
                 raise plain(error) from error
 
 
