@@ -227,7 +227,9 @@ def test_late_answer_is_ignored():
 def test_late_publication_is_told_as_not_sent():
     peer = online()
     peer.do(Closed("reset"))
-    assert peer.do(Publish([Message("a", b"x")])) == [NotSent([Message("a", b"x")], "reset")]
+    assert peer.do(Publish([Message("a", b"x")])) == [
+        NotSent([Message("a", b"x")], "reset", is_over=True)
+    ]
 
 
 # ---------------------------------------------------------------- time

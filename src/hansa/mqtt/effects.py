@@ -103,6 +103,8 @@ class NotSent(msgspec.Struct, frozen=True):
 
     batch: Sequence[packets.Publish | packets.Plain]
     reason: str
+    is_over: bool = False
+    """Whether that is because the session has ended: nothing is wrong with these."""
 
 
 class Subscribed(msgspec.Struct, frozen=True):

@@ -135,7 +135,7 @@ class Session:
             case ((inputs.Received() | inputs.Closed() | inputs.TimerFired()), _Ended()):
                 return []  # whoever ended it knows
             case inputs.Publish(batch), _Ended(reason):
-                return [effects.NotSent(batch, reason)]
+                return [effects.NotSent(batch, reason, is_over=True)]
             case _, _Ended(reason) if not isinstance(event, inputs.Opened):
                 return [effects.Ignored(f"{type(event).__name__}: {reason}")]
         raise ValueError(f"{type(event).__name__} when the session is {state}")

@@ -479,6 +479,9 @@ def test_qualities_of_service_go_their_ways_and_every_copy_wants_an_answer(life)
         packets.PubRel(8),
         (5, "too large"),
     ]
+    over = effects.NotSent([packets.Publish("a", b"", 2, packet_id=6)], "bye", is_over=True)
+    scene.broker.told(over)  # as behind an answer that came together with DISCONNECT
+    assert len(scene.keeper.told) == 5
 
 
 def test_a_broker_of_3_1_1_sends_what_others_published_and_nothing_else_is_taken(life):

@@ -30,7 +30,7 @@ WITHHELD_MAX = 1_024
 """Retained values of QoS 0 that wait for the broker, the newest of each topic; their payload has at
 most BUFFER_BYTES_MAX."""
 
-COPY_PATIENCE_S = 1.0
+COPY_PATIENCE_S = 0.1
 """Seconds that a copy waits for the one that decides about it."""
 
 
@@ -235,8 +235,8 @@ class BrokerClient:
                 self._guarantees.answered(steps)
             case effects.ConnectRefused() | effects.Disconnected() | effects.ProtocolViolation():
                 self._part(effect.text)
-            case effects.NotSent(unsent, reason):
-                self._note_unsent(unsent, reason)
+            case effects.NotSent():
+                self._note_unsent(effect)
             case effects.OversizedReceived(publication):
                 self._note_oversized(publication)
             case _:
@@ -258,11 +258,14 @@ class BrokerClient:
             rest = packets.Publish("", b"", publication.qos, packet_id=publication.packet_id)
             self._guarantees.received([(rest, False)])
 
-    def _note_unsent(self, batch: Sequence[packets.Publish | Plain], reason: str) -> None:
+    def _note_unsent(self, effect: effects.NotSent) -> None:
+        """QoS 1 and 2 wait for the next session, if it is only that this one is over: we hear so
+        after what came with the broker's last words."""
+        batch, reason = effect.batch, effect.reason
         numbered = [p for p in batch if not isinstance(p, tuple) and p.qos]
         if len(numbered) < len(batch):
             self.counters[f"dropped: {reason}"] += len(batch) - len(numbered)
-        if numbered and self._guarantees and self._connected:
+        if numbered and self._guarantees and not effect.is_over:
             self._guarantees.not_sent(numbered, reason)
 
     def _greet(self, effect: effects.Connected) -> None:

@@ -328,6 +328,7 @@ class Injection:
                 if entry is not None:
                     self.backlog.complete(entry)
                     self.counters[f"dropped: {reason}"] += 1
+            self._commits.ask()  # then those behind them get their turn
 
 
 def _receipt(publication: Publication) -> Stored | None:
