@@ -46,6 +46,8 @@ class Turns:
     def choose(self, audience: Audience, kept: bool) -> tuple[tuple[NodeId, ...], int]:
         """Return the nodes that get the next publication, and how often a share is served by one
         broker too many. Only what is `kept` reaches a node that is away now."""
+        if not audience.shares:
+            return audience.nodes, 0
         chosen = list(audience.nodes)
         served = Counter({share: 1 for share in audience.shares if self._has_share(share)})
         in_reach = self._in_reach()
@@ -55,17 +57,16 @@ class Turns:
         for share, members in audience.shares.items():
             if served[share]:
                 continue
-            node = self._next(share, members, audience, served)
+            near = [node for node in members if node in in_reach] or list(members)
+            node = self._next(share, near, audience, served)
             chosen.append(node)
             served.update(_shares_of(node, audience))
         return tuple(chosen), sum(count - 1 for count in served.values())
 
     def _next(
-        self, share: str, members: tuple[NodeId, ...], audience: Audience, served: Counter[str]
+        self, share: str, near: list[NodeId], audience: Audience, served: Counter[str]
     ) -> NodeId:
-        """Return the node whose turn it is: of those in reach, and that serve nobody twice."""
-        in_reach = self._in_reach()
-        near = [node for node in members if node in in_reach] or list(members)
+        """Return the node whose turn it is: rather one that serves nobody twice."""
         apart = [n for n in near if not any(served[s] for s in _shares_of(n, audience))] or near
         if share not in self._turns and len(self._turns) >= SHARES_MAX:
             self._turns.clear()
