@@ -346,7 +346,7 @@ class Keeper:
     def not_sent(self, batch: Sequence[packets.Publish], reason: str) -> None:
         self.told += [(publish.packet_id, reason) for publish in batch]
 
-    def was_last(self, publish: packets.Publish) -> bool:
+    def is_rest(self, publish: packets.Publish) -> bool:
         return False
 
 

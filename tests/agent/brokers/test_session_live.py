@@ -56,7 +56,7 @@ class Keeper:
     def not_sent(self, batch: Sequence[packets.Publish], reason: str) -> None:
         pass
 
-    def was_last(self, publish: packets.Publish) -> bool:
+    def is_rest(self, publish: packets.Publish) -> bool:
         return False
 
 

@@ -9,6 +9,7 @@ from tests.agent.live import Live
 from tests.agent.sure import SureClient
 
 from hansa.local.federation import LocalFederation
+from hansa.mqtt.vocabulary import Version
 from hansa.simulator.topologies import parse
 
 
@@ -43,6 +44,33 @@ def test_what_two_filters_match_arrives_once_if_it_came_before_the_agent_was_bac
     os.kill(agent.pid, signal.SIGCONT)
     line.wait_converged()
     publish(publisher, names[30:])
+    for subscriber in (everything, some):
+        assert_in_order(subscriber, names)
+
+
+def test_so_does_what_the_broker_had_sent_to_an_agent_that_died_over_it(line):
+    """Its one copy is marked then as sent again."""
+    everything = line.client_of(SureClient, 1).subscribe_surely("plant/#")
+    line.wait_installed(1, "plant/#")
+    some = line.client_of(SureClient, 2).subscribe_surely("plant/+/temp")
+    line.wait_installed(2, "plant/+/temp")
+    broker, agent = line.nodes[0].broker, line.nodes[0].agent
+    names = [b"%d" % number for number in range(20)]
+    publish(line.client_of(SureClient, 0), names[:10])
+    for subscriber in (everything, some):
+        assert_in_order(subscriber, names[:10])
+
+    client_id = f"hansa-{line.nodes[0].status()['node']}-agent"
+    agent.kill()
+    line.run(agent.wait())
+    line.run(broker.stop())
+    line.run(broker.start())
+    publish(line.client_of(SureClient, 0), names[10:])
+    deaf = line.client(0, name=client_id, version=Version.V5, clean=False, session_expiry=3600)
+    deaf.wait_for_all(names[10:])
+    deaf.kill()
+    line.run(line.federation.start_agent(0))
+    line.wait_converged()
     for subscriber in (everything, some):
         assert_in_order(subscriber, names)
 

@@ -8,8 +8,9 @@ from typing import Any
 from tests.agent.custody.crashing import crash
 from tests.agent.waiting import until
 
-from hansa.agent.custody.capture import AROUND, Capture
+from hansa.agent.custody.capture import Capture
 from hansa.agent.custody.keeping import Keeping
+from hansa.agent.custody.repeats import AROUND
 from hansa.errors import JournalUnusable
 from hansa.journal.settings import JournalSettings
 from hansa.journal.writer import Writer
@@ -105,20 +106,57 @@ def test_what_is_durable_is_acknowledged_in_order_and_then_may_leave(tmp_path):
     run(work)
 
 
-def test_it_knows_what_was_the_last_before_a_connection(tmp_path):
+def test_another_copy_is_known_again_on_the_next_connection(tmp_path):
     async def work() -> None:
         life = Life(tmp_path)
-        one, two = publish(1, b"one", qos=2), publish(2, b"two", qos=2)
-        life.receive(one)
-        assert not life.capture.was_last(one)  # it came on this one
-        await life.answered(1)
-        life.capture.connected(True)
-        life.receive(two)
+        life.capture.receive([(publish(1), True), (publish(2), False)])
         await life.answered(2)
-        assert [life.capture.was_last(each) for each in (one, two)] == [True, False]
+        life.capture.connected(True)
+        life.receive(publish(2, dup=True), publish(2, b"another", dup=True), publish(2))
+        await life.answered(5)
+        assert life.started == [b"x", b"another", b"x"]
+        await life.capture.stop()
+
+    run(work)
+
+
+def test_a_rest_is_known_in_the_next_life_if_nothing_says_that_it_is_new(tmp_path):
+    """Other copies of one and two were captured; what the broker says of them is lost."""
+
+    async def work() -> None:
+        life = Life(tmp_path)
+        life.receive(publish(1, b"one", qos=2), publish(2, b"two", qos=2), publish(3, b"three"))
+        await life.answered(3)
         life.crash()
         life = Life(tmp_path)
-        assert [life.capture.was_last(each) for each in (one, two)] == [False, True]
+        rests = [publish(9, name, qos=2, dup=True) for name in (b"one", b"two", b"three")]
+        assert [life.capture.is_rest(each) for each in rests] == [True, True, False]
+        assert not life.capture.is_rest(publish(9, b"three", dup=True)), "rather twice"
+        unsent = [publish(9, name, qos=2) for name in (b"one", b"two")]
+        assert [life.capture.is_rest(each) for each in unsent] == [False, False]
+        life.capture.released([2])
+        assert [life.capture.is_rest(each) for each in unsent] == [False, True]
+        assert life.capture.counters["copies of what was captured before"] == 3
+        await life.capture.stop()
+
+    run(work)
+
+
+def test_a_rest_in_the_same_life_is_one_of_the_last_before_the_connection(tmp_path):
+    async def work() -> None:
+        life = Life(tmp_path)
+        life.receive(publish(1, b"one", qos=2), publish(2, b"two", qos=2))
+        await life.answered(2)
+        assert not life.capture.is_rest(publish(9, b"two", qos=2, dup=True)), "on this connection"
+        life.capture.connected(True)
+        copies = [publish(9, name, qos=2, dup=True) for name in (b"one", b"two")]
+        assert [life.capture.is_rest(each) for each in copies] == [False, True]
+        unsent = publish(9, b"two", qos=2)
+        assert not life.capture.is_rest(unsent)
+        life.capture.released([2])
+        assert life.capture.is_rest(unsent)
+        life.capture.connected(False)
+        assert not life.capture.is_rest(copies[1])
         await life.capture.stop()
 
     run(work)

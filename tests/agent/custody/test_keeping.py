@@ -7,7 +7,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from hansa.agent.custody.keeping import Keeping, Seen, digest
+from hansa.agent.custody.keeping import Keeping
+from hansa.agent.custody.repeats import Seen, digest
 from hansa.journal.settings import JournalSettings
 from hansa.mqtt.packets import Publish
 from hansa.mqtt.properties import Property, encode, expiry

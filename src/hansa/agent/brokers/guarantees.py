@@ -25,5 +25,5 @@ class Guarantees(Protocol):
     def not_sent(self, batch: Sequence[packets.Publish], reason: str) -> None:
         """These cannot be published at this broker."""
 
-    def was_last(self, publish: packets.Publish) -> bool:
-        """Whether the last that was taken before this connection has the same content."""
+    def is_rest(self, publish: packets.Publish) -> bool:
+        """Whether another copy of what comes first on this connection was taken before it."""

@@ -12,10 +12,11 @@ from itertools import groupby
 from time import monotonic
 
 from hansa.agent.brokers.connection import Connection
+from hansa.agent.brokers.copies import Copies, Decided
 from hansa.agent.brokers.echoes import Echoes
 from hansa.agent.brokers.guarantees import Guarantees
 from hansa.agent.brokers.subscription_log import ENDED, LEAVING, SubscriptionLog
-from hansa.agent.brokers.subscriptions import UNFIT, Copies, Decided, Subscriptions
+from hansa.agent.brokers.subscriptions import UNFIT, Subscriptions
 from hansa.mqtt import effects, inputs, packets
 from hansa.mqtt.vocabulary import REFUSED, Version
 from hansa.protocol.events import Denied, Event, Granted
@@ -24,7 +25,6 @@ from hansa.protocol.vocabulary import Plain, Publication
 BUFFER_BYTES_MAX = 16 << 20
 """Bytes that may wait for the broker, besides one publication of the largest, before others are
 dropped."""
-
 
 WITHHELD_MAX = 1_024
 """Retained values of QoS 0 that wait for the broker, the newest of each topic; their payload has at
@@ -66,7 +66,9 @@ class BrokerClient:
             self.connection.expect_session()
         self._connected = False
         self._identified = False
-        self._copies = Copies(self.subscriptions)
+        self._copies = Copies(
+            self.subscriptions, guarantees[0].is_rest if guarantees else lambda _: False
+        )
         self._settling: asyncio.TimerHandle | None = None
         self._doubtful: set[str] = set()
         """Filters of the session of which the broker has to confirm the state."""
@@ -246,7 +248,6 @@ class BrokerClient:
         self._connected = False
         if self._settling is not None:
             self._settling.cancel()
-            self._settling = None
         if self._guarantees:
             self._guarantees.disconnected()
         self._status(reason)
@@ -275,8 +276,7 @@ class BrokerClient:
         self._identified = effect.limits.identifiers_available
         self._echoes = None if effect.limits.version is Version.V5 else Echoes(monotonic)
         self._status("")
-        if self._guarantees:
-            self._copies = Copies(self.subscriptions, self._guarantees.was_last)
+        self._copies.connected(effect.session_present)
         expected = self._recall_session(effect.session_present)
         if self._guarantees:
             self._guarantees.connected(effect.session_present, expected, effect.limits)
@@ -337,12 +337,13 @@ class BrokerClient:
                 self._guarantees.received(self._take_surely(list(some)))
             else:
                 self._captured(self._take(list(some)))
-        if self._copies.are_waiting and self._settling is None:
+        if self._settling is not None:
+            self._settling.cancel()
+        if self._copies.are_waiting:
             loop = asyncio.get_running_loop()
             self._settling = loop.call_later(COPY_PATIENCE_S, self._settle, self._guarantees)
 
     def _settle(self, guarantees: Guarantees) -> None:
-        self._settling = None
         guarantees.received(self._counted(self._copies.settle()))
 
     def _take_surely(self, batch: Sequence[packets.Publish]) -> Decided:

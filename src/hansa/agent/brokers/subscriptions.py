@@ -6,15 +6,13 @@ others are dropped. That stays right while the set changes, because
 - a new filter gets the highest identifier: it decides only where no other filter matches;
 - a filter that is given up decides until the broker has confirmed its end. The broker answers in
   order, so copies of QoS 0 from before the end come before the confirmation, and none come after
-  it; those of QoS 1 and 2 wait in queues, see `Copies`;
+  it; those of QoS 1 and 2 wait in queues, see `copies`;
 - a filter that the broker refuses decides nothing: no copy would ever carry its identifier.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 from hansa.errors import InvalidTopic
-from hansa.mqtt.packets import Publish
-from hansa.mqtt.properties import ageless
 from hansa.protocol.topics import FilterTrie, check_name
 
 TOPICS_MAX = 65_536
@@ -148,93 +146,3 @@ class Subscriptions:
         except InvalidTopic:
             return UNFIT
         return 0 if self.stays(topic) else min(self._trie.match(topic), default=0)
-
-
-Decided = list[tuple[Publish, bool]]
-"""Copies in the order in which they came, and of each whether it counts."""
-
-
-class Copies:
-    """Tells which copies of QoS 1 and 2 count, publication by publication.
-
-    A broker queues them, so copies from before a filter's end come after its confirmation: late
-    ones, from a subscription that is no more. The copies of one publication follow each other, so
-    a late one counts unless another one of its publication did. What a filter brings again, or one
-    that is younger than the first copy, belongs to the next publication.
-
-    Mosquitto that has been started again queues one copy only of what is published before we are
-    back, and that may be any. So a copy that does not decide waits for the one that does; if that
-    does not come, it counts itself. It does not if the other one was here on a former connection:
-    then this one is sent again, or was next when that connection ended.
-    """
-
-    def __init__(
-        self, subscriptions: Subscriptions, was_last: Callable[[Publish], bool] = lambda _: False
-    ) -> None:
-        """Start a connection; `was_last` tells whether a publication of this content was the last
-        that counted before it."""
-        self._subscriptions = subscriptions
-        self._was_last = was_last
-        self._waiting: list[Publish] = []
-        self._first: Publish | None = None
-        self._seen: set[int] = set()
-        self._newest = 0
-        self._taken = False
-        self._has_news = False
-        self._may_be_rest = False
-
-    @property
-    def are_waiting(self) -> bool:
-        """Whether the copy that decides about others has not come yet."""
-        return bool(self._waiting)
-
-    def sort(self, copy: Publish) -> Decided:
-        """Take the copy that comes next; return those that are decided now."""
-        subscriptions, identifiers = self._subscriptions, copy.subscriptions
-        oldest = subscriptions.oldest(copy.topic)
-        if not identifiers:
-            return [*self.settle(), (copy, oldest > 0)]
-        decided = [] if self._continues(copy) else self._begin(copy)
-        self._seen.update(identifiers)
-        is_late = not any(map(subscriptions.is_held, identifiers))
-        if self._taken or oldest == UNFIT or subscriptions.stays(copy.topic):
-            decided.append((copy, False))
-        elif is_late or oldest in identifiers:
-            self._taken = True
-            decided += [(other, False) for other in self._waiting]
-            decided.append((copy, True))
-            self._waiting = []
-        else:
-            self._waiting.append(copy)
-        return decided
-
-    def settle(self) -> Decided:
-        """The copy that decides does not come: decide about those that wait for it."""
-        waiting, self._waiting = self._waiting, []
-        if not waiting:
-            return []
-        self._taken = True
-        first, *others = waiting
-        is_rest = first.dup or (self._may_be_rest and self._was_last(first))
-        return [(first, not is_rest), *((other, False) for other in others)]
-
-    def _begin(self, copy: Publish) -> Decided:
-        """Another publication begins."""
-        decided = self.settle()
-        self._first, self._seen = copy, set()
-        self._newest, self._taken = self._subscriptions.newest, False
-        self._may_be_rest = not self._has_news
-        self._has_news = self._has_news or not copy.dup
-        return decided
-
-    def _continues(self, copy: Publish) -> bool:
-        """Whether this is another copy of the publication before it."""
-        first = self._first
-        return (
-            first is not None
-            and max(copy.subscriptions) <= self._newest
-            and self._seen.isdisjoint(copy.subscriptions)
-            and (first.topic, first.payload, first.qos, first.retain)
-            == (copy.topic, copy.payload, copy.qos, copy.retain)
-            and ageless(first.properties) == ageless(copy.properties)
-        )

@@ -16,9 +16,10 @@ from typing import NamedTuple
 
 from hansa.agent import tasks
 from hansa.agent.custody.commits import Commits, written
-from hansa.agent.custody.keeping import RECENT, Keeping, Seen, digest
+from hansa.agent.custody.keeping import Keeping
 from hansa.agent.custody.points import Point
 from hansa.agent.custody.renewal import Renewal
+from hansa.agent.custody.repeats import DURABLE, Repeats, Seen
 from hansa.errors import JournalUnusable
 from hansa.journal.crash import reached
 from hansa.journal.records import Recorded
@@ -27,15 +28,8 @@ from hansa.mqtt.packets import Handshake, PubAck, PubComp, Publish, PubRec
 from hansa.protocol.events import Kept, Reopened
 from hansa.protocol.vocabulary import NodeId, Publication
 
-AROUND = 32_768
-"""Half of all packet ids. A broker that counts them upwards cannot have come around to one by then,
-and what it sends again it sends first."""
-
 PATIENCE_S = 0.1
 """Seconds between two looks whether a new epoch may begin."""
-
-DURABLE = -1
-"""The offset of what need not be waited for."""
 
 
 class Receipt(NamedTuple):
@@ -77,43 +71,23 @@ class Capture:
         self._held: list[Callable[[], None]] = []
         """What the broker sends until then: no more than the window."""
         self._broken = False
-        self._seen = {seen.packet_id: seen for seen in keeping.found}
-        self._last = self._last_before = keeping.last
-        self._connection = 0
-        self._receipts = 0
+        self._repeats = Repeats(keeping.found, keeping.former)
         self._settled_at = DURABLE  # where the last settlement is
-        self._began = 0
         self._waiting: deque[Receipt] = deque()
         self._unsafe: deque[tuple[int, Publication]] = deque()
-        keeping.remembered = self._remembered
+        keeping.remembered = self._repeats.remembered
         self._commits = Commits(keeping.writer, self._durable, problem)
-
-    def _remembered(self) -> Iterable[Seen]:
-        """Return what the broker may send again, as far as can be known."""
-        oldest = self._receipts - RECENT
-        return [
-            seen
-            for seen in self._seen.values()
-            if seen.qos > 1 or not seen.acknowledged or seen.receipt > oldest
-        ]
 
     # ------------------------------------------------------------ the connection
 
     def connected(self, session_present: bool) -> None:
         """The broker is there; if it has forgotten us, nothing comes again."""
         self._held.clear()
-        self._last_before = self._last
-        self._connection += 1
-        self._began = self._receipts
         self._waiting.clear()
-        if session_present:
-            self._seen = {seen.packet_id: seen for seen in self._remembered()}
-            return
-        numbers = [seen.number for seen in self._seen.values()]
-        self._seen.clear()
-        for number in numbers:
-            self._append_settled(number)
-        if numbers:  # or a crash would bring them back, to be taken for what the new session sends
+        gone = self._repeats.connected(session_present)
+        for seen in gone:
+            self._append_settled(seen.number)
+        if gone:  # or a crash would bring them back, to be taken for what the new session sends
             self._commits.ask()
 
     def disconnected(self) -> None:
@@ -121,9 +95,11 @@ class Capture:
         self._waiting.clear()
         self._held.clear()
 
-    def was_last(self, publish: Publish) -> bool:
-        """Whether the last that was captured before this connection has the same content."""
-        return digest(publish) == self._last_before
+    def is_rest(self, publish: Publish) -> bool:
+        """Whether another copy of what comes first on this connection was captured before it."""
+        is_rest = self._repeats.is_rest(publish)
+        self.counters["copies of what was captured before"] += is_rest
+        return is_rest
 
     def offer(self, record: Recorded) -> bool:
         """Write down a publication of QoS 0, unless the disk is behind; nobody waits for it."""
@@ -150,29 +126,32 @@ class Capture:
             self._held.append(partial(self.receive, list(batch)))
             return
         for publish, is_taken in batch:
-            self._receipts += 1
-            seen = self._recognise(publish)
-            if seen is None and is_taken:
-                if self._broken:
-                    continue  # without an answer it stays with the broker, and comes again
+            seen = self._repeats.recognise(publish)
+            if seen is not None:
+                self.counters["captured before"] += 1
+            elif not is_taken or self._repeats.was_left_out(publish):
+                self._repeats.leave_out(publish)
+            elif self._broken:
+                continue  # without an answer it stays with the broker, and comes again
+            else:
                 seen = self._capture(publish)
             kind = PubAck if publish.qos == 1 else PubRec
             offset = seen.offset if seen else DURABLE
             self._waiting.append(Receipt(offset, kind(publish.packet_id), seen))
         reached(Point.CAPTURE_APPENDED)
-        if self._receipts - self._began >= AROUND:
-            self._forget_former()
         if self._unsafe:
             self._commits.ask()
         self._acknowledge()
 
     def released(self, packet_ids: Iterable[int]) -> None:
         """PUBREL came: the broker has our PUBREC, and may use these ids again after PUBCOMP."""
+        released = list(packet_ids)
+        self._repeats.resume(released)
         if self._holds:
-            self._held.append(partial(self.released, list(packet_ids)))
+            self._held.append(partial(self.released, released))
             return
-        for packet_id in packet_ids:
-            seen = self._seen.pop(packet_id, None)
+        for packet_id in released:
+            seen = self._repeats.release(packet_id)
             if seen:
                 self._settled_at = self._append_settled(seen.number)
             # A PUBREL that is repeated waits like the first: its record may not be durable yet.
@@ -181,23 +160,6 @@ class Capture:
         reached(Point.SETTLED_APPENDED)
         self._commits.ask()
         self._acknowledge()
-
-    def _recognise(self, publish: Publish) -> Seen | None:
-        """Return what was captured before, if this is it again. At QoS 1 the broker has to say so,
-        for it uses packet ids again without a word: rather twice than never."""
-        seen = self._seen.get(publish.packet_id)
-        if (
-            seen is None
-            or seen.connection == self._connection
-            or seen.qos != publish.qos
-            or (publish.qos == 1 and not publish.dup)
-            or seen.digest != digest(publish)
-        ):
-            return None
-        seen.connection, seen.receipt = self._connection, self._receipts
-        seen.acknowledged = False
-        self.counters["captured before"] += 1
-        return seen
 
     def _capture(self, publish: Publish) -> Seen | None:
         publication = self._start(publish)
@@ -211,18 +173,7 @@ class Capture:
         else:
             self._unsafe.append((offset, publication))
             self.counters["kept"] += 1
-        seen = Seen(
-            publish.packet_id,
-            publish.qos,
-            digest(publish),
-            publication.number,
-            offset,
-            self._connection,
-            self._receipts,
-        )
-        self._seen[publish.packet_id] = seen
-        self._last = seen.digest
-        return seen
+        return self._repeats.keep(publish, publication.number, offset)
 
     def _append_settled(self, number: int) -> int:
         try:
@@ -230,15 +181,6 @@ class Capture:
         except JournalUnusable as error:
             self._break(error)
             return self.keeping.writer.end
-
-    def _forget_former(self) -> None:
-        """What a former connection brought and this one did not bring again was acknowledged."""
-        self._began = self._receipts
-        self._seen = {
-            packet_id: seen
-            for packet_id, seen in self._seen.items()
-            if seen.qos > 1 or seen.connection == self._connection
-        }
 
     # ------------------------------------------------------------ what the disk has
 
@@ -311,16 +253,12 @@ class Capture:
         self._unsafe.clear()
         self._settled_at = DURABLE
         self._waiting = deque(each._replace(offset=DURABLE) for each in self._waiting)
-        known = {seen.number: seen for seen in self._seen.values()}
-        self._seen = {}
-        for position, unsettled in renewal.repeatable.items():
-            number = renewal.moved.get(position, -unsettled.packet_id)
-            seen = known.get(position)
-            if seen is None:  # the session is lost meanwhile
-                self._append_settled(number)
-            else:
-                seen.number, seen.offset = number, DURABLE
-                self._seen[seen.packet_id] = seen
+        numbers = {
+            position: renewal.moved.get(position, -unsettled.packet_id)
+            for position, unsettled in renewal.repeatable.items()
+        }
+        for number in self._repeats.renumber(numbers):  # whose session is lost meanwhile
+            self._append_settled(number)
         self._commits.ask()
         self._tell(Reopened(writer.epoch, writer.next_number, tuple(renewal.owed.items())))
         self._acknowledge()

@@ -8,58 +8,23 @@ that was put back begins a new epoch.
 import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from hashlib import blake2b
 from pathlib import Path
 
 from hansa.agent.custody import originality
 from hansa.agent.custody.renewal import Renewal, remove_remains
+from hansa.agent.custody.repeats import RECENT, Seen, digest
 from hansa.agent.records.topics import Topics
 from hansa.errors import JournalDamaged, JournalError, JournalTrimmed
 from hansa.journal.reader import Reader
 from hansa.journal.records import Captured, Chained, Custody, Record, Settled, Unsettled, waited_s
 from hansa.journal.settings import JournalSettings
 from hansa.journal.writer import Writer
-from hansa.mqtt.packets import Publish
-from hansa.mqtt.properties import aged, ageless
+from hansa.mqtt.properties import aged
 from hansa.protocol.effects import Recall
 from hansa.protocol.events import Recalled
 from hansa.protocol.vocabulary import NodeId, Publication
 
-RECENT = 8_192
-"""Publications of QoS 1 that are remembered although they were acknowledged: the broker may not
-have got that. More than can be under way; far less than it takes to use a packet id again."""
-
 NOTHING = Topics()
-
-
-def digest(publish: Publish | Captured) -> bytes:
-    """Return 16 bytes that tell publications apart; one that waited at the broker is the same."""
-    state = blake2b(publish.payload, digest_size=16)
-    topic = publish.topic.encode()
-    state.update(b"%d,%d,%d," % (publish.qos, publish.retain, len(topic)))
-    state.update(topic)
-    state.update(ageless(publish.properties))
-    return state.digest()
-
-
-@dataclass(slots=True)
-class Seen:
-    """A captured publication that the broker may send again."""
-
-    packet_id: int
-    qos: int
-    digest: bytes
-    number: int
-    """Its position. If that is of an epoch that has ended, its packet id, negative: it has to have
-    a number of its own by which it is settled."""
-    offset: int = -1
-    """Where it is in the journal; -1 if it was there when the journal was opened."""
-    connection: int = 0
-    """On which connection it came last; 0 for one of a former life."""
-    receipt: int = 0
-    """How many came before it in this life."""
-    acknowledged: bool = False
 
 
 class Keeping:
@@ -86,8 +51,8 @@ class Keeping:
         """Returns what the broker may send again, to be carried into new segments."""
         self.found: list[Seen] = []
         """What a former life left of that."""
-        self.last = b""
-        """The digest of the last one that a former life captured."""
+        self.former: dict[bytes, int] = {}
+        """The last that a former life captured, by digest, in order: their packet ids."""
         self.damage = ""
         """What of this journal, or of a former one, is lost."""
         self.unreadable = ""
@@ -143,11 +108,12 @@ class Keeping:
                 case Captured(number=number, qos=qos, previous=previous, packet_id=packet_id):
                     self.owed.update({NodeId(node): number for node, _ in previous})
                     seen.pop(packet_id, None)
-                    self.last = digest(record)
-                    seen[packet_id] = Seen(packet_id, qos, self.last, number)
+                    seen[packet_id] = Seen(packet_id, qos, digest(record), number)
+                    self._note_former(seen[packet_id])
                     packet_ids[number] = packet_id
                 case Unsettled(number, packet_id, qos, kept):
                     seen[packet_id] = Seen(packet_id, qos, kept, number)
+                    self._note_former(seen[packet_id])
                     packet_ids[number] = packet_id
                 case Settled(number):
                     packet_id = packet_ids.pop(number, 0)
@@ -158,12 +124,18 @@ class Keeping:
         once = [each for each in seen.values() if each.qos == 1][-RECENT:]
         self.found = [each for each in seen.values() if each.qos > 1] + once
 
+    def _note_former(self, seen: Seen) -> None:
+        self.former.pop(seen.digest, None)
+        self.former[seen.digest] = seen.packet_id
+        if len(self.former) > RECENT:
+            del self.former[next(iter(self.former))]
+
     def _carry(self) -> Iterator[Record]:
         yield Chained(tuple(self.owed.items()))
         for node, number in self.acknowledged.items():
             yield Custody(node, 0, number)
         for seen in self.remembered():
-            yield unsettled(seen)
+            yield seen.unsettled()
 
     def keep(self, publication: Publication, packet_id: int) -> int:
         """Write a publication; return its offset. It must not leave before that is durable."""
@@ -211,7 +183,7 @@ class Keeping:
     def renewal(self, epoch: int) -> Renewal:
         """Return what a new epoch begins with: this journal was an old copy."""
         assert epoch > self.writer.epoch
-        repeatable = {seen.number: unsettled(seen) for seen in self.remembered()}
+        repeatable = {seen.number: seen.unsettled() for seen in self.remembered()}
         return Renewal(epoch, dict(self.owed), dict(self.acknowledged), repeatable)
 
     def renew(self, renewal: Renewal) -> Writer:
@@ -302,11 +274,6 @@ class Keeping:
             properties=aged(record.properties, waited_s(record.time_ns, time.time_ns())),
             version=record.version,
         )
-
-
-def unsettled(seen: Seen) -> Unsettled:
-    """Return what the journal says of it."""
-    return Unsettled(seen.number, seen.packet_id, seen.qos, seen.digest)
 
 
 def _epochs(directory: Path) -> list[int]:

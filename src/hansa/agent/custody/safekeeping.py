@@ -287,9 +287,9 @@ class Safekeeping:
         self.capture.disconnected()
         self.injection.disconnected()
 
-    def was_last(self, publish: Publish) -> bool:
-        """Whether the last that was captured before this connection has the same content."""
-        return self.capture.was_last(publish)
+    def is_rest(self, publish: Publish) -> bool:
+        """Whether another copy of what comes first on this connection was captured before it."""
+        return self.capture.is_rest(publish)
 
     def received(self, batch: Sequence[tuple[Publish, bool]]) -> None:
         """Publications of QoS 1 and 2 came; of each, whether it is to be taken."""
