@@ -20,6 +20,7 @@ from hansa.protocol.effects import (
     Duplicate,
     Effect,
     EpochRenewed,
+    Gap,
     Halt,
     Keep,
     Memorise,
@@ -64,8 +65,9 @@ class CustodyPort(Protocol):
     def perform(self, order: Recall | Remember | EpochRenewed) -> None:
         """Read, save or begin anew; answers will be fed."""
 
-    def deliver(self, batch: Sequence[Publication]) -> None:
-        """Take over publications of QoS 1 and 2; `Stored` will be fed."""
+    def deliver(self, batch: Sequence[Publication | Gap]) -> None:
+        """Take over publications of QoS 1 and 2, and note which will not come, in this order;
+        `Stored` will be fed."""
 
 
 class StoredPort(Protocol):
@@ -105,7 +107,7 @@ class Driver:
         self._due: float | None = None
         self._outgoing: Outgoing = defaultdict(list)
         self._deliveries: Deliveries = []
-        self._sure: list[Publication] = []
+        self._sure: list[Publication | Gap] = []
         self._encoded: tuple[object, bytes] = (None, b"")
         self._invalid: Counter[LinkId] = Counter()
         self._events: deque[Event] = deque()
@@ -253,6 +255,9 @@ class Driver:
             case Survey() | ReadStored() | Store() | Memorise():
                 if self.stored:
                     self.stored.perform(effect)
+            case Gap() if self.custody:
+                self._sure.append(effect)
+                self._news(effect)
             case EpochRenewed() if self.custody:
                 self.custody.perform(effect)
                 self._news(effect)

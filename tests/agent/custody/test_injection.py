@@ -21,6 +21,7 @@ from hansa.mqtt.limits import Limits
 from hansa.mqtt.packets import Handshake, PubAck, PubComp, Publish, PubRec, PubRel
 from hansa.mqtt.properties import Property, encode, expiry
 from hansa.mqtt.vocabulary import Version
+from hansa.protocol.effects import Gap
 from hansa.protocol.events import Stored
 from hansa.protocol.vocabulary import NodeId, Publication
 
@@ -262,6 +263,32 @@ def test_beyond_its_bound_the_inbox_gives_no_receipts(tmp_path):
         life.injection.answered([PubAck(2)])
         await life.says(packet(3, qos=1))
         assert life.stored[-1] == Stored(YOU, 8, 3)
+        await life.injection.stop()
+
+    run(work)
+
+
+def test_what_will_never_come_is_noted_after_what_waits_before_it(tmp_path):
+    """Or the next life would not ask for that either."""
+
+    async def work() -> None:
+        life = Life(tmp_path, inbox_bytes=300)
+        life.deliver(1, 2, 3, qos=1)
+        life.injection.deliver([Gap(YOU, 8, 4, 6, "retention")])
+        await until(lambda: life.stored, "stored")
+        life.crash()
+        life = Life(tmp_path, inbox_bytes=300)
+        assert (life.backlog.taken, list(life.backlog.gaps)) == ({YOU: (8, 2)}, [])
+        life.injection.deliver([Gap(OTHER, 8, 1, 2, "retention")])
+        life.deliver(3, qos=1)
+        life.injection.deliver([Gap(YOU, 8, 4, 6, "retention")])
+        life.connect()
+        life.injection.answered([PubAck(2), PubAck(3)])
+        await until(lambda: Stored(YOU, 8, 3) in life.stored, "room")
+        await life.injection.stop()
+        life = Life(tmp_path)
+        assert life.backlog.taken == {YOU: (8, 6), OTHER: (8, 2)}
+        assert [(each.first, each.last) for each in life.backlog.gaps] == [(1, 2), (4, 6)]
         await life.injection.stop()
 
     run(work)

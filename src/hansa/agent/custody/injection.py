@@ -73,7 +73,7 @@ class Injection:
         self._problem = problem
         self._commits = Commits(backlog.writer, self._durable, problem)
         self._limits: Limits | None = None
-        self._waiting: deque[Publication] = deque()
+        self._waiting: deque[Publication | Gap] = deque()
         self._binding: deque[tuple[int, Entry | None, Stored | None]] = deque()
         self._ready: deque[Entry] = deque(backlog.entries.values())
         self._sent: dict[int, Entry] = {}
@@ -103,17 +103,12 @@ class Injection:
 
     # ------------------------------------------------------------ from the node
 
-    def deliver(self, batch: Sequence[Publication]) -> None:
-        """Take publications over, or let them wait until there is room."""
+    def deliver(self, batch: Sequence[Publication | Gap]) -> None:
+        """Take publications over, or let them wait until there is room. What will never come waits
+        behind them: once it is noted, nothing before it is asked for again."""
         self._waiting.extend(batch)
         with self._disk():
             self._bind()
-
-    def lose(self, gap: Gap) -> None:
-        """Note what will never come."""
-        with self._disk():
-            self.backlog.lose(gap.origin, gap.epoch, gap.first, gap.last, gap.reason)
-            self._commits.ask()
 
     @contextmanager
     def _disk(self) -> Iterator[None]:
@@ -127,14 +122,15 @@ class Injection:
     def _bind(self) -> None:
         bound = False
         while self._waiting and not self._is_full:
-            publication = self._waiting[0]
-            receipt = _receipt(publication)
-            if self._port.stays(publication.topic):
+            first = self._waiting[0]
+            if isinstance(first, Gap):
+                self.backlog.lose(first.origin, first.epoch, first.first, first.last, first.reason)
+            elif self._port.stays(first.topic):
                 self.counters["dropped: topic stays at its broker"] += 1
-                self._binding.append((self.backlog.skip(publication), None, receipt))
+                self._binding.append((self.backlog.skip(first), None, _receipt(first)))
             else:
-                entry = self.backlog.bind(publication)
-                self._binding.append((entry.offset, entry, receipt))
+                entry = self.backlog.bind(first)
+                self._binding.append((entry.offset, entry, _receipt(first)))
             self._waiting.popleft()
             bound = True
         if bound:

@@ -106,7 +106,7 @@ class Safekeeping:
         alarms.set("journal damaged", self._keeping.damage)
         alarms.set("inbox damaged", self._backlog.damage)
         self.greeting = Greeting(state.path / GREETING, alarms.named("greeting"))
-        self._early: list[Publication] = []
+        self._early: list[Publication | effects.Gap] = []
         """What came before a new epoch began; the node sends no more than it may hold."""
         self._forgetting: asyncio.Task[None] | None = None
         self._first = self._keeping.writer.first_number
@@ -191,7 +191,6 @@ class Safekeeping:
                 self.counters["gaps"] += 1
                 text = f"of what {origin:016x} published, {first} to {last} is lost: {reason}"
                 self._alarms.set("gap", text)
-                self.injection.lose(news)
             case GivenUp(node, _, first, last):
                 self.counters["given up"] += 1
                 text = f"{node:016x} was away too long: {first} to {last} were not delivered"
@@ -208,8 +207,9 @@ class Safekeeping:
         """Whether all that was delivered has reached the broker."""
         return not self._backlog.entries and not self.injection.waiting and not self._early
 
-    def deliver(self, batch: Sequence[Publication]) -> None:
-        """Give publications of QoS 1 and 2 to the broker, surely. A copy takes nothing before it is
+    def deliver(self, batch: Sequence[Publication | effects.Gap]) -> None:
+        """Give publications of QoS 1 and 2 to the broker, surely, and keep in mind which of them
+        will never come. A copy takes nothing before it is
         clear that its original is gone, which is owed all of it."""
         if self._keeping.is_copy:
             self._early += batch
