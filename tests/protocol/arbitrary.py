@@ -133,10 +133,10 @@ ordered: dict[type, st.SearchStrategy[Any]] = {
     frames.Owed: st.builds(frames.Owed, u64, u64, u64, u64, hops),
     frames.Receipt: st.builds(frames.Receipt, u64, u64, u64, u64, u64, u64, hops),
     frames.Resend: st.builds(
-        lambda to, node, epoch, span, lost, items, hops: frames.Resend(
-            to, node, epoch, span[0], span[1], lost, tuple(map(encode, items)), hops
+        lambda to, node, epoch, span, lost, items, hops, more, safe: frames.Resend(
+            to, node, epoch, span[0], span[1], lost, tuple(map(encode, items)), hops, more, safe
         ),
-        *(u64, u64, u64, spans, u64, several(publications), hops),
+        *(u64, u64, u64, spans, u64, several(publications), hops, st.booleans(), u64),
     ),
     frames.Holdings: st.builds(
         frames.Holdings,

@@ -215,6 +215,32 @@ def test_7_4_the_rest_of_an_answer_that_got_lost_is_asked_for_again():
     assert numbers(wire, 2) == [*range(1, 7)]
 
 
+def test_7_4_what_a_former_life_had_only_taken_comes_again_whatever_that_life_asked():
+    """7.4 An answer counts only behind what was taken or acknowledged."""
+    wire = settled("1-2", (2, "a"))
+    wire.publish(1, "a", b"1", qos=2)
+    wire.run(0.5)
+    wire.disk_works = False
+    for payload in (b"2", b"3", b"4"):
+        wire.is_lost = is_copy if payload == b"3" else lambda *_: False
+        wire.publish(1, "a", payload, qos=2)
+        wire.give(1, Kept(1, int(payload)))
+    wire.run(0.5)
+    assert wire.effects(1, Recall) == [Recall(TWO, 1, 2, 4, 8 * 65_536)]
+    wire.stop(2)
+    wire.start(2, Identity(TWO, key(2), incarnation=2), past=Remembered(taken={ONE: (1, 1)}))
+    wire.want(2, "a")
+    wire.join("1-2")
+    wire.run(0.5)
+    kept = {effect.publication.number: effect.publication for effect in wire.effects(1, Keep)}
+    wire.journals[1] = [kept[number] for number in sorted(kept)]
+    wire.disk_works = True
+    wire.give(1, Recalled(TWO, 1, 2, 4, (kept[3], kept[4])))
+    wire.run(10.0)
+    assert wire.deliveries() == {2: [b"1", b"2", b"2", b"3", b"4"]}
+    assert Ignored("repair without what comes before it") in wire.effects(2, Ignored)
+
+
 def test_7_4_a_letter_of_others_that_finds_no_way_is_counted():
     """7.4 Hop by hop; who wrote it will try again."""
     wire = settled("1-2", (2, "a"))

@@ -180,8 +180,8 @@ class Resend(Frame, frozen=True, array_like=True, tag=16):
     hops: Unsigned = 0
     more: bool = False
     """Whether further frames of this answer follow."""
-    follows: bool = False
-    """Whether a frame of this answer came before it, that ended at `after`."""
+    acknowledged: Unsigned = 0
+    """Up to here `to` has said that it holds all, safe from a crash."""
 
 
 BUCKETS = 64

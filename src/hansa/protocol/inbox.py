@@ -121,7 +121,9 @@ class Inbox:
             return [Ignored(str(error))]
         effects: list[Effect] = []
         before = stream.taken
-        stream.taken = max(stream.taken, frame.after)  # a former life took it and said so
+        # A former life had it on disk. What such a life only took may be in the question that this
+        # answers, and was lost with it.
+        stream.taken = max(stream.taken, frame.acknowledged)
         if frame.lost > stream.taken:
             effects.append(Gap(frame.node, stream.epoch, stream.taken + 1, frame.lost, "retention"))
             stream.taken = frame.lost
@@ -151,7 +153,7 @@ class Inbox:
         stream = self.streams.get(frame.node)
         if stream is None or frame.epoch != stream.epoch:
             raise InvalidFrame("repair that nobody asked for")
-        if frame.follows and frame.after > stream.taken:
+        if frame.after > max(stream.taken, frame.acknowledged):
             raise InvalidFrame("repair without what comes before it")
         try:
             publications = [decode_publication(data) for data in frame.publications]

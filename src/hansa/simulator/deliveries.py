@@ -12,8 +12,10 @@ from hansa.simulator.actions import (
     Action,
     AddLink,
     Crash,
+    Cut,
     Freeze,
     Heal,
+    Mend,
     Partition,
     Publish,
     Restart,
@@ -191,6 +193,23 @@ RETENTION = Trouble(
     disk=DiskOptions(keep_max=10),
 )
 
+FORMER_QUESTION = Trouble(
+    "line:3",
+    [(2, "plant/#")],
+    [
+        (0.0, Publish(0, "plant/temp", qos=2)),
+        (5.0, Stall(2, 10.0)),
+        (5.0, Publish(0, "plant/temp", qos=2, count=5, interval_s=0.01)),  # taken, not on disk
+        (5.2, Publish(0, "plant/temp", qos=2)),
+        (6.15, Cut(1, 2)),  # lost there
+        (6.3, Mend(1, 2)),
+        (7.0, Publish(0, "plant/temp", qos=2)),  # shows the hole
+        (9.0, Restart(2)),  # while the answer is on its way
+        (30.0, Publish(0, "plant/temp", qos=2)),
+    ],
+    LinkOptions(delays_ms=((0, 1, 1000.0),)),
+)
+
 SESSION = Trouble(
     "line:2",
     [(1, "plant/#")],
@@ -297,6 +316,13 @@ SCENARIOS = (
         "the origin dies right after capture, with nobody in reach",
         "What the broker acknowledged to its clients is in the journal or still in its session.",
         CAPTURED,
+        _all_repaired,
+    ),
+    _scenario(
+        "former-question",
+        "a receiver asks, dies with what it had taken, and its next life gets the answer",
+        "What counts is what was on disk, whatever a former life said it had.",
+        FORMER_QUESTION,
         _all_repaired,
     ),
     _scenario(
