@@ -40,6 +40,8 @@ class Captured(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Whether it was selected for recording, wanted elsewhere or not."""
     version: int = 0
     """Of a retained value; see the protocol."""
+    subscription: int = 0
+    """The identifier of the agent's subscription that brought it; 0 if the broker named none."""
 
 
 class Settled(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -60,6 +62,7 @@ class Unsettled(msgspec.Struct, frozen=True, array_like=True, gc=False):
     qos: int = 2
     digest: bytes = b""
     """Of what was published: another publication may come with the same packet id."""
+    subscription: int = 0
 
 
 class Chained(msgspec.Struct, frozen=True, array_like=True, gc=False):

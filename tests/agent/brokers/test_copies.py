@@ -107,14 +107,24 @@ def test_a_rest_does_not_count_if_it_comes_first_on_a_connection():
 def test_a_copy_like_the_last_one_is_no_rest_if_that_one_had_come_from_the_same_filter():
     made = holding("a/#", "a/b")
     copies = Copies(made, rests(b"same"))
-    assert taken(copies, sure(1), sure(2)) == [(1,)]
+    assert taken(copies, sure(1, payload=b"before"), sure(1), sure(2)) == [(1,), (1,)]
     copies.connected(session_present=True)
     assert taken(copies, sure(2)) == [(2,)]
-    copies.connected(session_present=True)
-    assert taken(copies, sure(1)) == [(1,)]
     made.enter("a/+")
     copies.connected(session_present=True)
     assert taken(copies, sure(3)) == [(3,)], "the last one was before this filter"
+
+
+@pytest.mark.parametrize("rest", [1, 2])
+def test_a_rest_does_not_count_even_if_it_would_decide(rest):
+    """The filter of the other copy has ended meanwhile, or it was the only one that had come."""
+    made = holding("a/#", "a/b")
+    copies = Copies(made, rests(b"same"))
+    assert taken(copies, sure(1, payload=b"before"), sure(3 - rest)) == [(1,), (3 - rest,)]
+    if rest == 2:
+        end(made, "a/#")
+    copies.connected(session_present=True)
+    assert taken(copies, sure(rest, dup=True), sure(rest)) == [(rest,)]
 
 
 def test_what_waited_when_a_connection_ended_waits_again():

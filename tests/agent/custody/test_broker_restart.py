@@ -5,9 +5,10 @@ import signal
 from collections.abc import Iterator
 
 import pytest
-from tests.agent.live import Live
+from tests.agent.live import Live, eventually
 from tests.agent.sure import SureClient
 
+from hansa.agent.custody.repeats import RISES_TRUSTED
 from hansa.local.federation import LocalFederation
 from hansa.mqtt.vocabulary import Version
 from hansa.simulator.topologies import parse
@@ -73,6 +74,28 @@ def test_so_does_what_the_broker_had_sent_to_an_agent_that_died_over_it(line):
     line.wait_converged()
     for subscriber in (everything, some):
         assert_in_order(subscriber, names)
+
+
+def test_a_broker_that_was_killed_and_goes_on_from_an_earlier_state_is_told(line):
+    """Its session is there, so it does not count as lost; but its packet ids go back."""
+    subscriber = line.client_of(SureClient, 1).subscribe_surely("plant/#")
+    line.wait_installed(1, "plant/#")
+    broker = line.nodes[0].broker
+    names = [b"%d" % number for number in range(2 * RISES_TRUSTED)]
+    publish(line.client_of(SureClient, 0), names[:-20])
+    assert_in_order(subscriber, names[:-20])
+    os.kill(broker.process.pid, signal.SIGUSR1)
+    eventually((broker.directory / "mosquitto.db").exists, "what it saves")
+    publish(line.client_of(SureClient, 0), names[-20:])
+    assert_in_order(subscriber, names)
+    line.run(broker.kill())
+    line.run(broker.start())
+    line.wait_converged()
+    assert "broker went back" not in line.nodes[0].status()["alarms"]
+    line.client_of(SureClient, 0).publish_surely(1, "plant/line/temp", b"new")
+    eventually(lambda: "broker went back" in line.nodes[0].status()["alarms"], "the alarm")
+    assert "broker session lost" not in line.nodes[0].status()["alarms"]
+    assert line.counter(0, "alarms: broker went back") == 1
 
 
 def publish(publisher: SureClient, names: list[bytes]) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any
 
+from msgspec.structs import replace
 from tests.agent.custody.crashing import crash
 from tests.agent.waiting import until
 
@@ -125,12 +126,15 @@ def test_a_rest_is_known_in_the_next_life_if_nothing_says_that_it_is_new(tmp_pat
 
     async def work() -> None:
         life = Life(tmp_path)
-        life.receive(publish(1, b"one", qos=2), publish(2, b"two", qos=2), publish(3, b"three"))
+        first = replace(publish(1, b"one", qos=2), subscriptions=(7,))
+        life.receive(first, publish(2, b"two", qos=2), publish(3, b"three"))
         await life.answered(3)
         life.crash()
         life = Life(tmp_path)
         rests = [publish(9, name, qos=2, dup=True) for name in (b"one", b"two", b"three")]
         assert [life.capture.is_rest(each) for each in rests] == [True, True, False]
+        again = replace(rests[0], subscriptions=(7,))
+        assert not life.capture.is_rest(again), "the same filter cannot bring another copy"
         assert not life.capture.is_rest(publish(9, b"three", dup=True)), "rather twice"
         unsent = [publish(9, name, qos=2) for name in (b"one", b"two")]
         assert [life.capture.is_rest(each) for each in unsent] == [False, False]
@@ -331,16 +335,65 @@ def test_pubrel_for_what_is_unknown_is_answered(tmp_path):
     run(work)
 
 
-def test_half_of_all_packet_ids_later_nothing_of_before_comes_again(tmp_path):
+def test_half_of_all_packet_ids_later_nothing_of_before_comes_again_at_qos_1(tmp_path):
+    """However many connections that took, and whoever captured it."""
+
     async def work() -> None:
         life = Life(tmp_path)
         life.receive(publish(1), publish(2, qos=2))
         await life.answered(2)
-        life.capture.connected(session_present=True)
-        life.capture.receive([(publish(3, topic="no"), False)] * AROUND)
-        life.receive(publish(1), publish(2, qos=2))
-        await until(lambda: life.answers[-1] == PubRec(2), "the last answer")
-        assert life.started == [b"x", b"x", b"x"]  # QoS 1 is taken for another, QoS 2 never
+        life.crash()
+        life = Life(tmp_path)
+        for start in range(3, AROUND, 4_000):
+            life.capture.receive(
+                [(publish(start + each, topic="no"), False) for each in range(4_000)]
+            )
+            life.capture.connected(session_present=True)
+        life.receive(publish(1, dup=True), publish(2, qos=2, dup=True))
+        await until(lambda: life.answers[-1:] == [PubRec(2)], "the last answer")
+        assert life.started == [b"x"]
+        await life.capture.stop()
+
+    run(work)
+
+
+def test_a_broker_that_uses_free_packet_ids_again_repeats_nothing_at_qos_1(tmp_path):
+    async def work() -> None:
+        life = Life(tmp_path)
+        for _ in range(4):
+            life.receive(publish(1), publish(2, qos=2))
+            await life.answered(2)
+            life.answers.clear()
+            life.capture.released([2])
+            await life.answered(1)
+            life.answers.clear()
+        life.receive(publish(2, qos=2))
+        life.crash()
+        life = Life(tmp_path)
+        life.receive(publish(1, dup=True))
+        await life.answered(1)
+        assert life.started == [b"x"]
+        await life.capture.stop()
+
+    run(work)
+
+
+def test_a_broker_that_goes_back_is_distrusted(tmp_path):
+    async def work() -> None:
+        life = Life(tmp_path)
+        life.receive(*(publish(packet_id) for packet_id in range(1, 150)))
+        life.receive(publish(150, b"on", qos=2))
+        await life.answered(150)
+        life.crash()
+        life = Life(tmp_path)
+        told: list[str] = []
+        life.capture.distrust = told.append
+        life.receive(publish(149, dup=True))
+        assert not told
+        life.receive(publish(120, b"new"), publish(150, b"on", qos=2))
+        await life.answered(3)
+        assert life.started == [b"new", b"on"]
+        assert told[0].startswith("it has gone back")
         await life.capture.stop()
 
     run(work)

@@ -7,8 +7,10 @@ than the first copy, belongs to the next publication.
 
 Mosquitto that has been started again queues one copy only of what is published before we are back,
 and that may be any. So a copy that does not decide waits for the one that does; if that does not
-come, it counts itself. It does not if the other one was captured on a former connection: then this
-one is a rest, the first that comes on the new one.
+come, it counts itself.
+
+A copy does not count if another one was captured on a former connection: then this one is a rest,
+the first that comes on the new one.
 """
 
 from collections.abc import Callable
@@ -65,9 +67,8 @@ class Copies:
         if self._taken or oldest == UNFIT or subscriptions.stays(copy.topic):
             decided.append((copy, False))
         elif is_late or oldest in identifiers:
-            self._count()
             decided += [(other, False) for other in self._waiting]
-            decided.append((copy, True))
+            decided.append((copy, self._decide(copy)))
             self._waiting = []
         else:
             self._waiting.append(copy)
@@ -79,11 +80,15 @@ class Copies:
         if not waiting:
             return []
         first, *others = waiting
-        counts = not (self._may_be_rest(first) and self._is_rest(first))
-        if counts:
-            self._count()
+        return [(first, self._decide(first)), *((other, False) for other in others)]
+
+    def _decide(self, copy: Publish) -> bool:
+        """Whether a copy counts, of which the others of its publication do not."""
         self._taken = True
-        return [(first, counts), *((other, False) for other in others)]
+        if self._may_be_rest(copy) and self._is_rest(copy):
+            return False
+        self._last = self._seen, self._newest
+        return True
 
     def _may_be_rest(self, copy: Publish) -> bool:
         """Whether it comes first on this connection, and has not come with the last before it."""
@@ -91,10 +96,6 @@ class Copies:
             return self._is_first
         brought, newest = self._last
         return brought.isdisjoint(copy.subscriptions) and max(copy.subscriptions) <= newest
-
-    def _count(self) -> None:
-        self._taken = True
-        self._last = self._seen, self._newest
 
     def _begin(self, copy: Publish) -> Decided:
         """Another publication begins."""

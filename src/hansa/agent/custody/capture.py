@@ -19,7 +19,7 @@ from hansa.agent.custody.commits import Commits, written
 from hansa.agent.custody.keeping import Keeping
 from hansa.agent.custody.points import Point
 from hansa.agent.custody.renewal import Renewal
-from hansa.agent.custody.repeats import DURABLE, Repeats, Seen
+from hansa.agent.custody.repeats import DURABLE, Repeats, Seen, subscription
 from hansa.errors import JournalUnusable
 from hansa.journal.crash import reached
 from hansa.journal.records import Recorded
@@ -30,6 +30,11 @@ from hansa.protocol.vocabulary import NodeId, Publication
 
 PATIENCE_S = 0.1
 """Seconds between two looks whether a new epoch may begin."""
+
+GONE_BACK = (
+    "it has gone back to a state that it saved before it was killed: publications that it had "
+    "acknowledged may be lost"
+)
 
 
 class Receipt(NamedTuple):
@@ -57,6 +62,8 @@ class Capture:
         the disk, `committed` of every commit."""
         self.keeping = keeping
         self.counters: Counter[str] = Counter()
+        self.distrust: Callable[[str], None] = lambda text: None
+        """Told what is wrong with the broker."""
         self._start = start
         self._answer = answer
         self._tell = tell
@@ -138,6 +145,8 @@ class Capture:
             kind = PubAck if publish.qos == 1 else PubRec
             offset = seen.offset if seen else DURABLE
             self._waiting.append(Receipt(offset, kind(publish.packet_id), seen))
+        if self._repeats.has_gone_back:
+            self.distrust(GONE_BACK)
         reached(Point.CAPTURE_APPENDED)
         if self._unsafe:
             self._commits.ask()
@@ -166,7 +175,7 @@ class Capture:
         if publication is None:
             return None
         try:
-            offset = self.keeping.keep(publication, publish.packet_id)
+            offset = self.keeping.keep(publication, publish.packet_id, subscription(publish))
         except JournalUnusable as error:
             self._break(error)
             offset = self.keeping.writer.end  # never durable

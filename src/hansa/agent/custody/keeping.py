@@ -12,7 +12,7 @@ from pathlib import Path
 
 from hansa.agent.custody import originality
 from hansa.agent.custody.renewal import Renewal, remove_remains
-from hansa.agent.custody.repeats import RECENT, Seen, digest
+from hansa.agent.custody.repeats import RECENT, Former, Seen, digest
 from hansa.agent.records.topics import Topics
 from hansa.errors import JournalDamaged, JournalError, JournalTrimmed
 from hansa.journal.reader import Reader
@@ -51,8 +51,7 @@ class Keeping:
         """Returns what the broker may send again, to be carried into new segments."""
         self.found: list[Seen] = []
         """What a former life left of that."""
-        self.former: dict[bytes, int] = {}
-        """The last that a former life captured, by digest, in order: their packet ids."""
+        self.former = Former()
         self.damage = ""
         """What of this journal, or of a former one, is lost."""
         self.unreadable = ""
@@ -105,15 +104,22 @@ class Keeping:
                     self.owed.update({NodeId(node): number for node, number in last})
                 case Custody(node, _, number):
                     self.acknowledged[NodeId(node)] = number
-                case Captured(number=number, qos=qos, previous=previous, packet_id=packet_id):
-                    self.owed.update({NodeId(node): number for node, _ in previous})
+                case Captured(number=number, packet_id=packet_id):
+                    self.owed.update({NodeId(node): number for node, _ in record.previous})
                     seen.pop(packet_id, None)
-                    seen[packet_id] = Seen(packet_id, qos, digest(record), number)
-                    self._note_former(seen[packet_id])
+                    seen[packet_id] = Seen(
+                        packet_id,
+                        record.qos,
+                        digest(record),
+                        number,
+                        subscription=record.subscription,
+                    )
+                    self.former.note(seen[packet_id])
+                    self.former.ids.note(packet_id)
                     packet_ids[number] = packet_id
-                case Unsettled(number, packet_id, qos, kept):
-                    seen[packet_id] = Seen(packet_id, qos, kept, number)
-                    self._note_former(seen[packet_id])
+                case Unsettled(number, packet_id, qos, kept, subscription):
+                    seen[packet_id] = Seen(packet_id, qos, kept, number, subscription=subscription)
+                    self.former.note(seen[packet_id])
                     packet_ids[number] = packet_id
                 case Settled(number):
                     packet_id = packet_ids.pop(number, 0)
@@ -124,12 +130,6 @@ class Keeping:
         once = [each for each in seen.values() if each.qos == 1][-RECENT:]
         self.found = [each for each in seen.values() if each.qos > 1] + once
 
-    def _note_former(self, seen: Seen) -> None:
-        self.former.pop(seen.digest, None)
-        self.former[seen.digest] = seen.packet_id
-        if len(self.former) > RECENT:
-            del self.former[next(iter(self.former))]
-
     def _carry(self) -> Iterator[Record]:
         yield Chained(tuple(self.owed.items()))
         for node, number in self.acknowledged.items():
@@ -137,7 +137,7 @@ class Keeping:
         for seen in self.remembered():
             yield seen.unsettled()
 
-    def keep(self, publication: Publication, packet_id: int) -> int:
+    def keep(self, publication: Publication, packet_id: int, subscription: int = 0) -> int:
         """Write a publication; return its offset. It must not leave before that is durable."""
         assert all(before < publication.number for _, before in publication.previous)
         offset = self.writer.append(
@@ -153,6 +153,7 @@ class Keeping:
                 time.time_ns(),
                 publication.topic in self._recorded,
                 publication.version,
+                subscription,
             )
         )
         for receiver, _ in publication.previous:

@@ -1,10 +1,12 @@
 """What the broker may send again, because it did not get our answer.
 
 A captured publication is known again by its packet id and content. So is another copy of it, from a
-filter that overlaps, which was acknowledged and not kept. Of such copies one more can be a rest:
-answers reach the broker in order, so of what it sends on a new connection only the first can belong
-to a publication whose other copy it knows to be captured. It had sent that one before; or not yet,
-for want of room beside handshakes of QoS 2, with which it goes on first.
+filter that overlaps, which was acknowledged and not kept.
+
+On a new connection the broker first goes on with what was under way, in order. So of the copies
+that it sends only the first can be a rest, of a publication whose other copy it knows to be
+captured. It had sent that one before; or not yet, for want of room beside handshakes of QoS 2, with
+which it goes on first.
 """
 
 from collections.abc import Iterable, Mapping
@@ -22,9 +24,15 @@ have got that. More than can be under way; far less than it takes to use a packe
 DURABLE = -1
 """The offset of what need not be waited for."""
 
-AROUND = 32_768
-"""Half of all packet ids. A broker that counts them upwards cannot have come around to one by then,
-and what it sends again it sends first."""
+PACKET_IDS = 65_535
+AROUND = PACKET_IDS // 2
+"""A broker that counts packet ids upwards cannot have come around to one by then."""
+
+RISES_TRUSTED = 100
+"""Packet ids in order until a broker is trusted to count them upwards."""
+
+SETBACKS_MAX = 2
+"""Packet ids out of order until it is not trusted any more: one that gives out free ids anew."""
 
 
 def digest(publish: Publish | Captured) -> bytes:
@@ -54,22 +62,73 @@ class Seen:
     receipt: int = 0
     """How many came before it in this life."""
     acknowledged: bool = False
+    subscription: int = 0
+    """The identifier of the filter that brought it; 0 if that is unknown."""
 
     def unsettled(self) -> Unsettled:
         """Return what the journal says of it."""
-        return Unsettled(self.number, self.packet_id, self.qos, self.digest)
+        return Unsettled(self.number, self.packet_id, self.qos, self.digest, self.subscription)
+
+
+class PacketIds:
+    """How a broker numbers what it sends for the first time."""
+
+    def __init__(self) -> None:
+        """Know nothing yet."""
+        self._newest = 0
+        self._rises = 0
+        self._setbacks = 0
+
+    def note(self, packet_id: int) -> bool:
+        """Take the next one; return whether the broker, against its habit, has gone back."""
+        is_rise = not self._newest or 0 < (packet_id - self._newest) % PACKET_IDS < AROUND
+        self._newest = packet_id
+        self._rises += is_rise
+        self._setbacks += not is_rise
+        return not is_rise and self._rises >= RISES_TRUSTED and self.are_in_order
+
+    @property
+    def are_in_order(self) -> bool:
+        """Whether an id comes again only when all others were used."""
+        return self._setbacks <= SETBACKS_MAX
+
+    def start_over(self) -> None:
+        """Another session begins."""
+        self._newest = 0
+
+
+class Former:
+    """What the journal tells of the life before."""
+
+    def __init__(self) -> None:
+        """Know nothing yet."""
+        self.ids = PacketIds()
+        self.captured: dict[bytes, Seen] = {}
+        """The last that it captured, by content, also what is settled."""
+
+    def note(self, seen: Seen) -> None:
+        """Take the next that it captured."""
+        self.captured.pop(seen.digest, None)
+        self.captured[seen.digest] = seen
+        if len(self.captured) > RECENT:
+            del self.captured[next(iter(self.captured))]
+
+
+def subscription(publish: Publish) -> int:
+    """Return the identifier of the filter that brought it, 0 if the broker named none."""
+    return publish.subscriptions[0] if publish.subscriptions else 0
 
 
 class Repeats:
     """The memory of one life, with what the journal tells of the former one."""
 
-    def __init__(self, found: Iterable[Seen], former: dict[bytes, int]) -> None:
-        """`found` is what a former life left; `former` names the last that it captured, in order,
-        by content: their packet ids."""
+    def __init__(self, found: Iterable[Seen], former: Former) -> None:
+        """`found` is what a former life left to come again."""
         self._seen = {seen.packet_id: seen for seen in found}
         self._others: dict[int, tuple[bytes, int]] = {}
         """Copies that were not kept because others were, by packet id: content and receipt."""
-        self._former = former
+        self._ids = former.ids
+        self._former = former.captured
         self._last: Seen | None = None
         self._last_before: Seen | None = None
         """The last that was captured before this connection, if that was in this life."""
@@ -77,22 +136,26 @@ class Repeats:
         """Handshakes of QoS 2 with which the broker went on before it sent anything."""
         self._connection = 0
         self._receipts = 0
-        self._began = 0
+        self._cleaned = 0
         self._has_begun = False
+        self._has_news = False
+        self.has_gone_back = False
+        """Whether this connection's first new packet shows that the broker goes on from an earlier
+        state."""
 
     def remembered(self) -> list[Seen]:
         """Return the publications that may come again, as far as can be known."""
-        oldest = self._receipts - RECENT
+        oldest, recent = self._receipts - AROUND, self._receipts - RECENT
         return [
             seen
             for seen in self._seen.values()
-            if seen.qos > 1 or not seen.acknowledged or seen.receipt > oldest
+            if seen.qos > 1 or seen.receipt > (recent if seen.acknowledged else oldest)
         ]
 
     def connected(self, session_present: bool) -> list[Seen]:
         """A connection begins; return what can no longer come again."""
         self._connection += 1
-        self._began, self._has_begun = self._receipts, False
+        self._has_begun, self._has_news = False, not session_present
         self._last_before = self._last
         self._resumed.clear()
         if session_present:
@@ -102,45 +165,54 @@ class Repeats:
         self._seen.clear()
         self._others.clear()
         self._former, self._last_before = {}, None
+        self._ids.start_over()
         return gone
 
     def recognise(self, publish: Publish) -> Seen | None:
-        """Count what comes; return what was captured before, if this is it again. At QoS 1 the
-        broker has to say so, for it uses packet ids again without a word: rather twice than
-        never."""
+        """Count what comes; return what was captured before, if this is it again. The broker has to
+        say so; at QoS 2 it need not as long as nothing new has come. If it uses packet ids again
+        without a word, QoS 1 is never known again: rather twice than never."""
         self._has_begun = True
         self._receipts += 1
-        if self._receipts - self._began >= AROUND:
-            self._forget_former()
         seen = self._seen.get(publish.packet_id)
         if (
             seen is None
             or seen.connection == self._connection
             or seen.qos != publish.qos
-            or (publish.qos == 1 and not publish.dup)
+            or not (publish.dup if publish.qos == 1 else publish.dup or not self._has_news)
+            or (publish.qos == 1 and not self._ids.are_in_order)
             or seen.digest != digest(publish)
         ):
+            if not publish.dup:
+                self._note_news(publish.packet_id)
             return None
         seen.connection, seen.receipt = self._connection, self._receipts
         seen.acknowledged = False
         return seen
 
-    def _forget_former(self) -> None:
-        """What a former connection brought and this one did not bring again was acknowledged."""
-        self._began = self._receipts
-        self._seen = {
-            packet_id: seen
-            for packet_id, seen in self._seen.items()
-            if seen.qos > 1 or seen.connection == self._connection
-        }
+    def _note_news(self, packet_id: int) -> None:
+        is_setback = self._ids.note(packet_id)
+        if not self._has_news:
+            self._has_news = True
+            self.has_gone_back = is_setback
 
     def keep(self, publish: Publish, number: int, offset: int) -> Seen:
         """It is captured."""
-        packet_id, receipt = publish.packet_id, self._receipts
-        content, connection = digest(publish), self._connection
-        seen = Seen(packet_id, publish.qos, content, number, offset, connection, receipt)
-        self._seen[packet_id] = self._last = seen
+        seen = Seen(
+            publish.packet_id,
+            publish.qos,
+            digest(publish),
+            number,
+            offset,
+            self._connection,
+            self._receipts,
+            subscription=subscription(publish),
+        )
+        self._seen[publish.packet_id] = self._last = seen
         self._former = {}
+        if self._receipts - self._cleaned >= RECENT:
+            self._cleaned = self._receipts
+            self._seen = {each.packet_id: each for each in self.remembered()}
         return seen
 
     def release(self, packet_id: int) -> Seen | None:
@@ -179,10 +251,14 @@ class Repeats:
     def is_rest(self, publish: Publish) -> bool:
         """Whether another copy of what comes first on this connection was captured before it. What
         a former life captured is captured again at QoS 1: rather twice than never."""
-        content, last = digest(publish), self._last_before
-        if last is not None:
-            was_sent = publish.dup or last.packet_id in self._resumed
-            return was_sent and content == last.digest
-        if publish.qos == 1 or content not in self._former:
-            return False
-        return publish.dup or self._former[content] in self._resumed
+        content = digest(publish)
+        if self._last_before is None:
+            captured = self._former.get(content) if publish.qos == 2 else None
+        else:
+            captured = self._last_before
+        return (
+            captured is not None
+            and captured.digest == content
+            and captured.subscription not in publish.subscriptions
+            and (publish.dup or captured.packet_id in self._resumed)
+        )
