@@ -456,6 +456,22 @@ def test_a_session_that_the_broker_forgot_starts_over(life):
     assert scene.wishes() == [("a", 1)]
 
 
+def test_a_session_is_missed_also_if_the_broker_now_speaks_3_1_1_only_where_none_lasts(life):
+    scene = life()
+    scene.client.subscribe(["a"])
+    scene.connect()
+    scene = life()
+    scene.client.subscribe(["a"])
+    scene.connect(version=Version.V311)
+    assert scene.keeper.told == [(False, True)]
+    assert scene.wishes() == [("a", 1)]
+    scene = life()
+    assert not scene.broker.is_trusted  # or a broker that is silent to MQTT 5 were never connected
+    scene.client.subscribe(["a"])
+    scene.connect(version=Version.V311)
+    assert scene.keeper.told == [(False, False)]
+
+
 def test_qualities_of_service_go_their_ways_and_every_copy_wants_an_answer(life):
     scene = life()
     scene.client.subscribe(["a", "+"])

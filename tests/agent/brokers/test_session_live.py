@@ -5,18 +5,21 @@ import itertools
 import random
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from tests.agent.brokers.access_control import access_control
 from tests.agent.waiting import until
 
-from hansa.agent.brokers.connection import BrokerAddress, Connection
+from hansa.agent.brokers import connection as connection_module
+from hansa.agent.brokers.connection import SILENT_REFUSALS_MAX, BrokerAddress, Connection
 from hansa.agent.brokers.session import BrokerClient
 from hansa.agent.brokers.subscription_log import SubscriptionLog
 from hansa.local.mosquitto import Mosquitto, free_port
+from hansa.local.relay import Relay
 from hansa.mqtt import effects, inputs, packets
 from hansa.mqtt.limits import Limits
 from hansa.mqtt.options import Options
@@ -30,6 +33,8 @@ FILTERS = ("t/#", "t/+", "+/x", "t/x", "+/+", "+/#")
 CHANGES = 100
 PER_TICK = 20
 
+CONNECTIONS_MAX = 2
+
 
 class Keeper:
     """Stands for guaranteed delivery: takes what counts, and answers so late that the broker's
@@ -37,10 +42,12 @@ class Keeper:
 
     def __init__(self, captured: list[tuple[str, bytes]]) -> None:
         self.captured = captured
+        self.sessions: list[bool] = []
+        """Of each connection, whether the broker still had the session."""
         self.client: BrokerClient
 
     def connected(self, session_present: bool, session_expected: bool, limits: Limits) -> None:
-        pass
+        self.sessions.append(session_present)
 
     def disconnected(self) -> None:
         pass
@@ -60,21 +67,36 @@ class Keeper:
         return False
 
 
+class Counted(Connection):
+    """Counts how often a connection has ended."""
+
+    ends = 0
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.ends += 1
+        super().connection_lost(exc)
+
+
 class Scene:
     """A broker, the agent's client and somebody who publishes numbers."""
 
-    def __init__(self, mosquitto: Mosquitto, qos: int = 0, **options: Any) -> None:
+    def __init__(
+        self, mosquitto: Mosquitto, port: int, front: Relay, qos: int = 0, **options: Any
+    ) -> None:
+        """The agent's client goes to this port: the broker's, or that of a front."""
         self.mosquitto = mosquitto
+        self.front = front
         address = BrokerAddress("127.0.0.1", mosquitto.port)
+        place = BrokerAddress("127.0.0.1", port)
         self.events: list[Event] = []
         self.captured: list[tuple[str, bytes]] = []
-        keeper = Keeper(self.captured)
+        self.keeper = keeper = Keeper(self.captured)
         log = SubscriptionLog(mosquitto.directory / "log", lambda problem: None)
         self.log = log
         self.qos = qos
         self.client = BrokerClient(
-            lambda told: Connection(
-                address, Options(client_id="agent", **options), told, random.Random(1)
+            lambda told: Counted(
+                place, Options(client_id="agent", **options), told, random.Random(1)
             ),
             feed=self.events.append,
             captured=lambda batch: self.captured.extend((p.topic, bytes(p.payload)) for p in batch),
@@ -129,24 +151,26 @@ def run(
     directory: Path,
     work: Callable[[Scene], Awaitable[None]],
     extra: tuple[str, ...] = (),
+    has_front: bool = False,
     **options: Any,
 ) -> None:
     async def inside() -> None:
         mosquitto = Mosquitto(directory, free_port(), extra)
         await mosquitto.start()
-        scene = Scene(mosquitto, **options)
+        front = Relay(mosquitto.port, 0.0)
+        port = await front.start()
+        scene = Scene(mosquitto, port if has_front else mosquitto.port, front, **options)
         connections = (scene.client.connection, scene.publisher)
-        tasks = [asyncio.create_task(each.run()) for each in connections]
         try:
+            for each in connections:
+                each.keep()
             await until(lambda: not any(each.problem for each in connections), "connected")
             await work(scene)
         finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
             for each in connections:
-                each.cut()
+                await each.stop()
             scene.log.close()
+            await front.stop()
             await mosquitto.stop()
 
     asyncio.run(inside())
@@ -250,3 +274,57 @@ def test_a_filter_that_the_broker_refuses_is_named_and_the_others_work(mosquitto
         assert scene.client.connection.problem == ""
 
     run(tmp_path, work, access_control(tmp_path))
+
+
+# ---------------------------------------------------------------- while the broker lets nobody in
+
+
+@asynccontextmanager
+async def closed_front(scene: Scene) -> AsyncIterator[None]:
+    """Something takes the broker's connections while it is away, and closes them."""
+    scene.front.cut()
+    yield
+    scene.front.mend()
+
+
+@asynccontextmanager
+async def full_broker(scene: Scene) -> AsyncIterator[None]:
+    """The broker has as many clients as it may, whichever it counts."""
+    address = BrokerAddress("127.0.0.1", scene.mosquitto.port)
+    told: list[effects.Effect] = []
+    others = [
+        Connection(address, Options(client_id=f"other-{n}"), told.append, random.Random(n))
+        for n in range(CONNECTIONS_MAX + 1)
+    ]
+    for other in others:
+        other.keep()
+    refused = effects.ConnectRefused
+    await until(lambda: any(isinstance(each, refused) for each in told), "the broker is full")
+    yield
+    for other in others:
+        await other.stop()
+
+
+@pytest.mark.parametrize("hindrance", [closed_front, full_broker])
+def test_a_broker_that_closes_connections_without_a_word_does_not_lose_the_session(
+    mosquitto, tmp_path, monkeypatch, hindrance
+):
+    """The next attempt would be one in MQTT 3.1.1, and end the session with all that it queues."""
+    monkeypatch.setattr(connection_module, "RETRY_MIN_S", 0.02)
+
+    async def work(scene: Scene) -> None:
+        agent = cast(Counted, scene.client.connection)
+        scene.client.subscribe(["t/#"])
+        await scene.granted("t/#")
+        await agent.stop()
+        async with hindrance(scene):
+            scene.publish("t/x", b"meanwhile")
+            agent.ends = 0
+            agent.keep()
+            await until(lambda: agent.ends >= SILENT_REFUSALS_MAX, "refused")
+        await until(lambda: len(scene.keeper.sessions) == 2, "connected again")
+        assert scene.keeper.sessions == [False, True]
+        await until(lambda: scene.captured == [("t/x", b"meanwhile")], "what was queued")
+
+    options = {"clean_start": False, "session_expiry": 60}
+    run(tmp_path, work, (f"max_connections {CONNECTIONS_MAX}",), qos=1, has_front=True, **options)

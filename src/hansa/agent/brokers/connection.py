@@ -38,7 +38,8 @@ QUICK_ACK: int | None = getattr(socket, "TCP_QUICKACK", None)
 SILENT_REFUSALS_MAX = 3
 """Connections in a row that the broker closes without a word until its version is doubted: one may
 just have met a broker that stops. If it leaves them open without an answer, as amqtt does, the
-first is enough, unless it is known to speak MQTT 5: then it only hangs."""
+first is enough. One that is known to speak MQTT 5 is not doubted unless it says so: it hangs, is
+full, or something in front of it takes its connections while it is away."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +90,7 @@ class Connection(asyncio.BufferedProtocol):
         )
         self._options = self._preferred
         self._silent_refusals = 0
-        self._has_spoken_5 = False
-        self._has_session = False
+        self._is_known_to_speak_5 = False
         self._pause = RETRY_MIN_S
         self._told = told
         self._chance = chance
@@ -116,8 +116,8 @@ class Connection(asyncio.BufferedProtocol):
             self._pause = min(2 * self._pause, RETRY_MAX_S)
 
     def expect_session(self) -> None:
-        """The broker has kept a session of ours, so it is not easily believed to be an old one."""
-        self._has_session = True
+        """The broker keeps a session of ours, so it speaks MQTT 5."""
+        self._is_known_to_speak_5 = True
 
     def order(self, event: inputs.Input) -> None:
         """Hand an order to the session; without a connection there is nothing to order."""
@@ -248,7 +248,7 @@ class Connection(asyncio.BufferedProtocol):
             case effects.Connected(limits=limits):
                 self.problem = ""
                 self._silent_refusals = 0
-                self._has_spoken_5 = limits.version is Version.V5
+                self._is_known_to_speak_5 = limits.version is Version.V5
                 self._told(effect)
             case effects.ConnectRefused(version_refused=True) if self._fall_back(effect):
                 pass
@@ -265,14 +265,13 @@ class Connection(asyncio.BufferedProtocol):
         """Try an older version next time, if there is one; whether the refusal is thereby settled.
 
         A new connection after a lost one starts with the newest version again: the broker may have
-        been replaced.
+        been replaced. A session of 3.1.1 ends the one that a broker keeps for us in MQTT 5, with
+        all that is queued there.
         """
-        if refusal.timed_out and self._has_spoken_5:
-            return False
         if refusal.reason is None:
             self._silent_refusals += 1
-            is_doubted = refusal.timed_out and not self._has_session
-            if self._silent_refusals < (1 if is_doubted else SILENT_REFUSALS_MAX):
+            enough = 1 if refusal.timed_out else SILENT_REFUSALS_MAX
+            if self._is_known_to_speak_5 or self._silent_refusals < enough:
                 return False
         if self._options.version is Version.V5:
             # What 3.1.1 would queue for us it cannot tell apart when it comes.

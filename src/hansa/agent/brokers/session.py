@@ -188,7 +188,7 @@ class BrokerClient:
         return []
 
     def _note(self, changes: Sequence[tuple[str, int]]) -> None:
-        if self._log is not None and changes:
+        if self._log is not None and changes and self._echoes is None:  # none of 3.1.1 lasts
             self._log.write(changes)
 
     def _request(self, name: str, identifier: int) -> inputs.Subscribe:
@@ -292,7 +292,7 @@ class BrokerClient:
     def _recall_session(self, present: bool) -> bool:
         """Know the subscriptions that the broker still has; return whether there should be any."""
         held = self._log.held if self._log is not None else {}
-        expected = bool(held) and self._echoes is None  # with 3.1.1 no session lasts
+        expected = bool(held)
         if not present:
             self.subscriptions.start_over()
             if self._log is not None:
