@@ -85,10 +85,10 @@ def test_bytes_are_a_bound_but_the_first_always_fits():
     assert disk.recall(Recall(TWO, 1, 6, 6, 25)) == Recalled(TWO, 1, 6, 6, ())
 
 
-def test_a_full_journal_drops_what_is_oldest_and_counts_it():
+def test_a_full_journal_drops_what_is_oldest_and_says_so():
     disk = journal(6, keep_max=4)
     assert found(disk.recall(Recall(TWO, 1, 0, 6, 1_000))) == [3, 4, 5, 6]
-    assert disk.dropped == 2
+    assert disk.dropped == (1, 2)
     assert disk.past().owed == {TWO: 6, THREE: 6}
 
 

@@ -114,6 +114,18 @@ OWING_RESTART = [
 ]
 """The origin starts again while it owes something to a node out of reach."""
 
+LATE_S = 12.0
+DROPPED_BEFORE = [
+    (0.0, Subscribe(1, "a")),
+    (5.0, Cut(0, 1)),
+    (6.0, Publish(0, "a", qos=1, count=5)),
+    (8.0, Mend(0, 1)),
+    (LATE_S, Cut(0, 1)),
+    (LATE_S + 1, Publish(0, "a", qos=1)),
+    (LATE_S + 2, Mend(0, 1)),
+]
+"""A small journal drops something that is owed; what is owed later it still has."""
+
 ACKNOWLEDGEMENT_LOST = [
     (0.0, Subscribe(1, "a")),
     (5.0, Publish(0, "a", qos=1)),
@@ -252,6 +264,21 @@ def test_a_receipt_before_the_disk_is_safe_loses_what_a_crash_takes(monkeypatch)
 
     monkeypatch.setattr(Inbox, "_accept", accept_and_tell)
     assert "guaranteed" in broken(RECEIVER_CRASHES)
+
+
+@pytest.mark.parametrize("reason", ["retention", "new epoch", "end of lease", "nodes_max"])
+def test_a_receiver_that_gives_up_what_it_is_reminded_of_says_why_in_vain(monkeypatch, reason):
+    """Whatever it says; also at an origin whose journal once had to drop something else."""
+    remind = Inbox.remind
+
+    def lazy(self, owed, now):
+        effects = remind(self, owed, now)
+        return [*effects, *self._give_up(owed.node, reason)] if now > LATE_S else effects
+
+    small = DiskOptions(sync_ms=5.0, keep_max=2)
+    assert broken(DROPPED_BEFORE, disk=small) == set()
+    monkeypatch.setattr(Inbox, "remind", lazy)
+    assert broken(DROPPED_BEFORE, disk=small) == {"guaranteed"}
 
 
 def test_interest_that_is_not_yet_known_is_not_no_interest(monkeypatch):

@@ -47,14 +47,17 @@ class Trouble:
     script: Script
     links: LinkOptions = LinkOptions()
     disk: DiskOptions = DiskOptions()
+    lease_s: float | None = None
 
     def options(self, settings: ProtocolSettings, seed: int) -> Options:
         """Return the run: everybody subscribes, all comes to rest, then there is trouble."""
         topology = parse(self.word, seed=0)
         if self.links.loss:  # many heartbeats in a row must be lost before a neighbour is given up
             settings = replace(settings, heartbeat_interval=0.5, heartbeat_limit=5.0)
-        start = 2 * self._pause(topology, settings)
         pace = settings.heartbeat_limit / ProtocolSettings().heartbeat_limit
+        if self.lease_s is not None:
+            settings = replace(settings, interest_lease=pace * self.lease_s)
+        start = 2 * self._pause(topology, settings)
         steps = [Step(0.0, Subscribe(node, name)) for node, name in self.wants]
         steps += [Step(start + pace * at, _slowed(what, pace)) for at, what in self.script]
         last = max(step.at_s + _lasts(step.action) for step in steps)
@@ -210,6 +213,22 @@ FORMER_QUESTION = Trouble(
     LinkOptions(delays_ms=((0, 1, 1000.0),)),
 )
 
+LEASE = Trouble(
+    "line:3",
+    [(1, "plant/#"), (2, "plant/#")],
+    [
+        (0.0, _stream(0, "plant/temp", 80, per_s=5, qos=2)),
+        (5.0, Partition(((0,), (1, 2)))),
+        (10.0, Heal()),
+        (20.0, Partition(((0,), (1, 2)))),
+        (30.0, Crash(0)),
+        (31.0, Restart(0)),
+        (60.0, Heal()),
+        (70.0, Restart(0)),
+    ],
+    lease_s=15.0,
+)
+
 SESSION = Trouble(
     "line:2",
     [(1, "plant/#")],
@@ -242,6 +261,18 @@ def _all_repaired(final: Final) -> list[Row]:
     """As before, and it took repair."""
     *rows, repaired = _all_came(final)
     return [*rows, Row(repaired.what, "some", repaired.ours, repaired.ours != "0")]
+
+
+def _given_up(final: Final) -> list[Row]:
+    """What was promised has come, or was given up when the lease had ended."""
+    got = final.result.guaranteed
+    assert got is not None
+    ours = f"{got.delivered} and {got.reported} of {got.promised}"
+    kept = got.delivered > 0 < got.reported == got.promised - got.delivered
+    return [
+        Row("publications promised to nodes, delivered or given up", "all", ours, kept),
+        same("delivered twice", "0", str(final.result.duplicates_delivered)),
+    ]
 
 
 def _numbers(delivered: int, reported: int, uncaptured: int) -> Callable[[Final], list[Row]]:
@@ -331,6 +362,14 @@ SCENARIOS = (
         "What the journal had to drop is reported, to the last one; the rest comes.",
         RETENTION,
         _numbers(delivered=10, reported=20, uncaptured=0),
+    ),
+    _scenario(
+        "lease-ended",
+        "a partition outlasts the lease, and the origin starts again in it and after it",
+        "What a node is owed when its lease ends is given up, and told; what is published before and"
+        " after comes.",
+        LEASE,
+        _given_up,
     ),
     _scenario(
         "session-lost",

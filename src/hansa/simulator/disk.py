@@ -99,8 +99,8 @@ class Disk:
         self.epoch = 0  # until the first life
         self.next_seq = 1
         self.journal: deque[Publication] = deque()
-        self.dropped = 0
-        """Publications that retention took from the journal."""
+        self.dropped = (0, 0)
+        """Epoch and position of the newest that retention took from the journal."""
         self.owed: dict[NodeId, int] = {}
         self.taken: dict[NodeId, tuple[int, int]] = {}
         self.records: dict[NodeId, tuple[Record, ...]] = {}
@@ -215,8 +215,8 @@ class Disk:
         self.owed.update({to: publication.number for to, _ in publication.previous})
         self.journal.append(publication)
         if len(self.journal) > self.keep_max:
-            self.journal.popleft()
-            self.dropped += 1
+            oldest = self.journal.popleft()
+            self.dropped = (oldest.life, oldest.number)
 
     def past(self) -> Remembered:
         """Return what a node starts with."""

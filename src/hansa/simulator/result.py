@@ -40,7 +40,7 @@ class Guarantee:
     delivered: int
     """Of these, those that came."""
     reported: int
-    """Of these, those that did not come, and the receiver said so."""
+    """Of these, those that did not come, and the receiver or the origin said so, with reason."""
     uncaptured: int
     """Not promised: the publisher's broker lost them before its agent had them safe."""
     gaps: int

@@ -4,7 +4,7 @@ import pytest
 from tests.simulator.checkers.stubs import publication
 from tests.simulator.worlds import Played
 
-from hansa.protocol.effects import EpochRenewed, Gap
+from hansa.protocol.effects import EpochRenewed, Gap, GivenUp
 from hansa.protocol.sharing import Audience
 from hansa.protocol.vocabulary import NodeId
 from hansa.simulator.actions import Clone, Crash, Publish, Restart, Subscribe, Unsubscribe
@@ -52,7 +52,7 @@ def test_what_the_receiver_has_reported_is_no_silent_loss():
     played = play()
     played.run(5.0004)
     site = played.world.sites[0]
-    site.memory.disk.dropped = 1
+    site.memory.disk.dropped = (1, 1)
     guaranteed(played).told(played.world.sites[1], Gap(site.memory.id, 1, 1, 1, "retention"))
     played.world.ledger.entries[0].position = (1, 1)
     site.broker.session.clear()
@@ -61,11 +61,18 @@ def test_what_the_receiver_has_reported_is_no_silent_loss():
     assert guaranteed(played).summary() == Guarantee(1, 0, 1, 0, 1, 0)
 
 
-@pytest.mark.parametrize("reason", ["retention", "new epoch"])
+@pytest.mark.parametrize("reason", ["retention", "new epoch", "end of lease", "nodes_max"])
 def test_a_gap_without_a_reason_is_seen(reason):
     played = play()
-    guaranteed(played).told(played.world.sites[1], Gap(NodeId(0), 1, 1, 1, reason))
-    assert len(finish(played)) == (reason == "retention")
+    played.world.sites[0].memory.disk.dropped = (1, 1)
+    guaranteed(played).told(played.world.sites[1], Gap(NodeId(0), 1, 1, 2, reason))
+    assert len(finish(played)) == 1
+
+
+def test_what_is_given_up_without_a_reason_is_seen():
+    played = play()
+    guaranteed(played).told(played.world.sites[0], GivenUp(NodeId(1), 1, 1, 1))
+    assert len(finish(played)) == 1
 
 
 def test_a_gap_of_an_origin_that_is_gone_is_nobodys_fault():

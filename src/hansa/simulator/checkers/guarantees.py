@@ -3,7 +3,8 @@
 It holds for what is published after the publisher's node has confirmed the receiver's interest, for
 as long as clients there want it, whatever their filters are meanwhile; as long as the disks of both
 survive, the broker keeps the agent's session, and nobody runs with a copy of either's identity.
-What a bounded journal had to drop is reported, and only that.
+What a bounded journal had to drop is reported, and what was given up when two had been out of each
+other's reach for a lease; only that.
 
 Once means: QoS 2 comes a second time only after the broker has lost the agent's session, QoS 1 only
 after the two had to connect anew, and not more of them than were under way. Order is that of first
@@ -13,12 +14,13 @@ deliveries, at each QoS: a broker holds QoS 2 back until it is released, and may
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from hansa.protocol.effects import EpochRenewed, Gap, Repaired
+from hansa.protocol.effects import EpochRenewed, Gap, GivenUp, Repaired
 from hansa.protocol.node import Node
 from hansa.protocol.records import InterestRecord, Record
 from hansa.protocol.topics import matches, split_share
 from hansa.protocol.vocabulary import NodeId, Publication
 from hansa.simulator.checkers.base import Checker
+from hansa.simulator.checkers.partings import Partings
 from hansa.simulator.convergence import Tracker, allowance
 from hansa.simulator.ledger import Entry
 from hansa.simulator.result import Guarantee
@@ -62,7 +64,11 @@ class Guaranteed(Checker):
         self._seen: dict[tuple[int, int], tuple[int, float]] = {}
         self._copies: dict[tuple[int, int], int] = {}
         self._counting: dict[tuple[NodeId, NodeId, str], int] = {}  # lapses when it began
-        self._gaps: dict[tuple[NodeId, NodeId], list[Gap]] = {}
+        self._lease = world.options.protocol.interest_lease
+        self._may_leases_end = world.options.disk and self._lease < world.options.end_s
+        self._partings = Partings(world, tracker.truth, self._settling)
+        self._gaps = 0
+        self._excused: dict[tuple[NodeId, NodeId], list[Gap | GivenUp]] = {}
         self._started: dict[int, float] = {}
         self._repaired = 0
 
@@ -70,10 +76,21 @@ class Guaranteed(Checker):
         """It has to subscribe anew; and there may be another with its id."""
         self._started[site.place] = self.world.now
         self._doubt_twins(site)
+        self._look_who_is_apart()
 
     def stopped(self, site: Site) -> None:
         """If it was one of two, the other may have the id for itself now."""
         self._doubt_twins(site)
+        self._look_who_is_apart()
+
+    def disturbed(self, what: str, fault: bool, places: tuple[int, ...]) -> None:
+        """Others may be in reach now."""
+        if fault:
+            self._look_who_is_apart()
+
+    def _look_who_is_apart(self) -> None:
+        if self._may_leases_end:
+            self._partings.look()
 
     def _doubt_twins(self, site: Site) -> None:
         """While two nodes have one id, and until all have settled for one of them, nothing is
@@ -99,16 +116,27 @@ class Guaranteed(Checker):
         elif isinstance(news, Repaired):
             self._repaired += news.count
         elif isinstance(news, Gap):
-            self._gaps.setdefault((site.memory.id, news.origin), []).append(news)
-            self._judge(site, news)
+            self._gaps += 1
+            self._judge(news, origin=news.origin, receiver=site.memory.id)
+        elif isinstance(news, GivenUp):
+            self._judge(news, origin=site.memory.id, receiver=news.node)
 
-    def _judge(self, site: Site, gap: Gap) -> None:
-        """Only what retention dropped may be missing, unless somebody's past is in doubt."""
-        origins = [other for other in self.world.sites if other.memory.id == gap.origin]
-        if {site.memory.id, gap.origin} & self._doubt_until.keys() or not origins:
+    def _judge(self, gap: Gap | GivenUp, origin: NodeId, receiver: NodeId) -> None:
+        """Only what retention dropped may be missing, or what a lease has ended for, unless
+        somebody's past is in doubt."""
+        sites = {site.memory.id: site for site in self.world.sites}
+        if origin not in sites or receiver not in sites:
             return
-        if gap.reason == "retention" and not any(other.memory.disk.dropped for other in origins):
-            self.fail(f"n{site.place} misses what n{origins[0].place} has: {gap}")
+        if isinstance(gap, Gap) and gap.reason == "retention":
+            is_excused = (gap.epoch, gap.last) <= sites[origin].memory.disk.dropped
+        else:
+            is_lease = isinstance(gap, GivenUp) or gap.reason == "end of lease"
+            is_excused = is_lease and self._partings.outlast(origin, receiver, self._lease)
+        if is_excused:
+            self._excused.setdefault((receiver, origin), []).append(gap)
+        elif not {origin, receiver} & self._doubt_until.keys():
+            what = f"n{sites[receiver].place} misses what n{sites[origin].place} owes it"
+            self.fail(f"{what}, for no good reason: {gap}")
 
     def published(self, entry: Entry) -> None:
         """Note to whom it is promised."""
@@ -132,7 +160,9 @@ class Guaranteed(Checker):
         """Whether a node can count on another, because that once confirmed its interest and it was
         never given up since."""
         names = (site.memory.id, other.memory.id, topic)
-        if other.node is not None and _confirmed(other.node, site.memory.id, topic):
+        if self._partings.outlast(*names[:2], self._lease):
+            self._counting.pop(names, None)
+        elif other.node is not None and _confirmed(other.node, site.memory.id, topic):
             self._counting[names] = lapses
         return self._counting.get(names) == lapses
 
@@ -191,7 +221,7 @@ class Guaranteed(Checker):
             delivered=len(held) - len(missing),
             reported=sum(self._reported(promise) for promise in missing),
             uncaptured=sum(not promise.entry.captured for promise in self._promises),
-            gaps=sum(len(gaps) for gaps in self._gaps.values()),
+            gaps=self._gaps,
             repaired=self._repaired,
         )
 
@@ -211,9 +241,9 @@ class Guaranteed(Checker):
         )
 
     def _reported(self, promise: Promise) -> bool:
-        """Whether the receiver has said that it will never get it."""
+        """Whether one of the two has said, with a good reason, that it will never come."""
         epoch, seq = promise.entry.position
-        gaps = self._gaps.get((promise.receiver, promise.origin), ())
+        gaps = self._excused.get((promise.receiver, promise.origin), ())
         return any(gap.epoch == epoch and gap.first <= seq <= gap.last for gap in gaps)
 
 
