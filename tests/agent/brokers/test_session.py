@@ -407,8 +407,25 @@ def test_a_resumed_session_is_told_again_what_it_should_have_under_the_same_iden
     scene.client.unsubscribe(["a/#"])
     scene.client.subscribe(["c"])
     scene.connect()
-    assert scene.wishes() == [("a/#", None), ("a/b", 2), ("c", 3)]
+    assert scene.wishes() == [("a/b", 2), ("c", 3), ("a/#", None)]
     assert scene.keeper.told == [(False, False), "gone", (True, True)]
+
+
+def test_a_filter_that_takes_anothers_place_in_a_resumed_session_is_there_before_that_leaves(life):
+    """Nothing that is published between the two is missed, and the older one decides until then."""
+    scene = life()
+    scene.client.subscribe(["x", "a/b"])
+    scene.connect()
+    scene = life(session_present=True)
+    scene.client.subscribe(["a/#", "x"])
+    scene.connect()
+    assert scene.wishes() == [("x", 1), ("a/#", 3), ("a/b", None)]
+    copies = [packets.Publish("a/b", b"x", 1, packet_id=n, subscriptions=(n,)) for n in (2, 3)]
+    scene.broker.told(effects.PublishReceived(copies))
+    scene.ended("a/b")
+    news = packets.Publish("a/b", b"y", 1, packet_id=4, subscriptions=(3,))
+    scene.broker.told(effects.PublishReceived([news]))
+    assert scene.keeper.told == [(True, True), (2, True), (3, False), (4, True)]
 
 
 def test_a_new_life_tells_copies_apart_that_were_queued_for_the_former_one(life):

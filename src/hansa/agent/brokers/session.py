@@ -270,8 +270,8 @@ class BrokerClient:
             self._guarantees.not_sent(numbered, reason)
 
     def _greet(self, effect: effects.Connected) -> None:
-        """Subscribe to everything, oldest first. In a session of before, the broker may not have
-        got the last changes: it is told again what it should have, and what not."""
+        """Subscribe to everything, oldest first. A broker with a session of before is told again
+        what it should have, then what not: between two filters of one topic nothing is missed."""
         self._connected = True
         self._identified = effect.limits.identifiers_available
         self._echoes = None if effect.limits.version is Version.V5 else Echoes(monotonic)
@@ -280,9 +280,9 @@ class BrokerClient:
         expected = self._recall_session(effect.session_present)
         if self._guarantees:
             self._guarantees.connected(effect.session_present, expected, effect.limits)
-        names = dict.fromkeys([*self._doubtful, *self.subscriptions.wanted])
-        ages = {name: age for age, name in enumerate(self.subscriptions.held)}
-        self._requests = deque(sorted(names, key=lambda name: ages.get(name, len(ages))))
+        held, new = self.subscriptions.held, self.subscriptions.newest + 1
+        wanted = sorted(self.subscriptions.wanted, key=lambda name: held.get(name, new))
+        self._requests = deque(dict.fromkeys([*wanted, *sorted(self._doubtful)]))
         self._send_requests()
         if self._withheld:
             self.publish(())
@@ -292,7 +292,7 @@ class BrokerClient:
     def _recall_session(self, present: bool) -> bool:
         """Know the subscriptions that the broker still has; return whether there should be any."""
         held = self._log.held if self._log is not None else {}
-        expected = bool(held)
+        expected = bool(held)  # whatever version is spoken now
         if not present:
             self.subscriptions.start_over()
             if self._log is not None:
