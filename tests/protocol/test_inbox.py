@@ -21,9 +21,7 @@ def owed(number: int, previous: int, origin: NodeId = ORIGIN, size: int = 0) -> 
     return Publication(origin, 1, number, 1, "t", payload, previous=((ME, previous),))
 
 
-def answer(
-    *items: Publication, after: int = 0, upto: int = 9, acknowledged: int = 0
-) -> Resend:
+def answer(*items: Publication, after: int = 0, upto: int = 9, acknowledged: int = 0) -> Resend:
     encoded = tuple(map(encode, items))
     return Resend(ME, ORIGIN, 1, after, upto, 0, encoded, acknowledged=acknowledged)
 
@@ -179,8 +177,6 @@ def test_an_answer_of_which_a_frame_was_lost_counts_up_to_there():
     made = inbox()
     made.take(owed(9, 6), 0.0)
     lost, second = answer(owed(3, 0), upto=3), answer(owed(6, 3), after=3, upto=6)
-    assert made.resend(second, 0.0) == [
-        Ignored("repair without what comes before it")
-    ]
+    assert made.resend(second, 0.0) == [Ignored("repair without what comes before it")]
     assert delivered(made.resend(lost, 0.0)) == [3]
     assert delivered(made.resend(second, 0.0)) == [6, 9]

@@ -21,7 +21,7 @@ def test_a_life_that_ended_while_it_connected_leaves_a_doubt(tmp_path):
     second = greeting(tmp_path)
     assert doubts(second)
     second.begin()
-    second.end()
+    second.kept()
     assert not doubts(second)
     assert not doubts(greeting(tmp_path))
 
@@ -37,7 +37,7 @@ def test_an_answer_that_never_came_leaves_a_doubt_and_a_refusal_does_not(tmp_pat
     made.refused()
     assert doubts(made), "that of before is still unknown"
     assert doubts(greeting(tmp_path))
-    made.end()
+    made.kept()
     assert not doubts(made)
 
 
@@ -51,5 +51,20 @@ def test_a_disk_that_does_not_take_it_is_told(tmp_path):
     assert problems[1:] == [""]
     (tmp_path / "gone" / "greeting").unlink()
     (tmp_path / "gone" / "greeting").mkdir()
-    made.end()
+    made.kept()
     assert problems[2].startswith("cannot remove")
+
+
+def test_a_loss_that_is_not_noted_leaves_a_doubt_to_the_next_life_alone(tmp_path):
+    made = greeting(tmp_path)
+    made.begin()
+    made.lost()
+    made.begin()
+    assert not doubts(made), "it was told"
+    made.kept()
+    assert doubts(greeting(tmp_path))
+    made.begin()
+    made.noted()
+    assert doubts(greeting(tmp_path)), "the last question has no answer yet"
+    made.kept()
+    assert not doubts(greeting(tmp_path))

@@ -44,6 +44,8 @@ class Entry:
     """Where the journal says that the broker has accepted it; then it is never published again."""
     was_sent: bool = False
     """Whether the broker may have seen it."""
+    was_found: bool = False
+    """Whether a former life left it, and since then nothing is known of it."""
 
     @property
     def packet_id(self) -> int:
@@ -96,7 +98,7 @@ class Backlog:
                 self._take(origin, epoch, number)
             case Bound(index, origin, epoch, number):
                 self._take(origin, epoch, number)
-                self._add(Entry(record, -1, was_sent=True))
+                self._add(Entry(record, -1, was_sent=True, was_found=True))
             case Accepted(index):
                 if index in self.entries:
                     self.entries[index].accepted_at = -1
@@ -147,6 +149,13 @@ class Backlog:
             properties = properties.removesuffix(REDELIVERED) + REDELIVERED
         bound = replace(entry.bound, index=self._next_index, properties=properties)
         again = self._write(bound)
+        self.complete(entry)
+        return again
+
+    def demote(self, entry: Entry) -> Entry:
+        """Give a retained value another index, as one that is not to be stored: the broker has a
+        newer one."""
+        again = self._write(replace(entry.bound, index=self._next_index, retain=False))
         self.complete(entry)
         return again
 

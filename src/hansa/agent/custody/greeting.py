@@ -20,12 +20,13 @@ class Greeting:
         self._problem = problem
         self.in_doubt = path.exists()
         """Whether the session that the broker says it has may be another than it was."""
-        self._stands = False
+        self._is_asked = False
+        self._losses = 0
 
     def begin(self) -> None:
         """CONNECT leaves next."""
-        self.in_doubt |= self._stands
-        self._stands = True
+        self.in_doubt |= self._is_asked
+        self._is_asked = True
         try:
             self._path.touch(mode=0o600)
             sync_directory(self._path.parent)
@@ -36,14 +37,29 @@ class Greeting:
 
     def refused(self) -> None:
         """The broker has refused it, so there is no new session."""
-        self._stands = False
-        if not self.in_doubt:
-            self.end()
+        self._is_asked = False
+        self._end()
 
-    def end(self) -> None:
-        """Everything is known, and durable. If the file comes back with a power failure, the doubt
-        is needless."""
-        self.in_doubt = self._stands = False
+    def kept(self) -> None:
+        """The broker has kept the session."""
+        self._is_asked = self.in_doubt = False
+        self._end()
+
+    def lost(self) -> None:
+        """The broker has forgotten the session; `noted` is called when that is durable."""
+        self._is_asked = self.in_doubt = False
+        self._losses += 1
+
+    def noted(self) -> None:
+        """One loss is durable."""
+        self._losses -= 1
+        self._end()
+
+    def _end(self) -> None:
+        """If everything is known and durable, let the file go. If it comes back with a power
+        failure, the doubt is needless."""
+        if self._is_asked or self.in_doubt or self._losses:
+            return
         try:
             self._path.unlink(missing_ok=True)
         except OSError as error:

@@ -13,7 +13,6 @@ them again, `no-dup` does not; both count them. What is completed is made durabl
 only such a loss needs it: or the last ones, however long ago, would count as under way.
 """
 
-import asyncio
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -21,6 +20,7 @@ from typing import Protocol
 
 from hansa.agent.custody.backlog import PACKET_IDS, Backlog, Entry
 from hansa.agent.custody.commits import Commits
+from hansa.agent.custody.crowding import Crowding
 from hansa.agent.custody.points import Point
 from hansa.agent.custody.settings import DeliverySettings
 from hansa.errors import JournalUnusable
@@ -33,9 +33,6 @@ from hansa.mqtt.vocabulary import Reason, describe
 from hansa.protocol.effects import Gap
 from hansa.protocol.events import Stored
 from hansa.protocol.vocabulary import NodeId, Publication
-
-PAUSE_S = 1.0
-"""Seconds until a broker that had no room is tried again."""
 
 
 class InjectionPort(Protocol):
@@ -78,9 +75,7 @@ class Injection:
         self._ready: deque[Entry] = deque(backlog.entries.values())
         self._sent: dict[int, Entry] = {}
         self._accepted: deque[Entry] = deque()
-        self._refused: list[Entry] = []
-        """What the broker had no room for."""
-        self._pause: asyncio.TimerHandle | None = None
+        self.crowding = Crowding(backlog, self._try_again)
         self._completed: deque[int] = deque()
         """Offsets of completions of QoS 1 that are not durable; they still count as under way, so
         that a crash makes no more duplicates than the window."""
@@ -97,9 +92,12 @@ class Injection:
 
     async def stop(self) -> None:
         """Publish nothing more, and close the journal."""
-        if self._pause is not None:
-            self._pause.cancel()
+        self.crowding.forget()
         await self._commits.stop()
+
+    def commit_soon(self) -> None:
+        """Make durable what is noted."""
+        self._commits.ask()
 
     # ------------------------------------------------------------ from the node
 
@@ -177,9 +175,11 @@ class Injection:
 
     def _publish(self) -> None:
         """Publish what is ready, as far as the window lets it."""
-        if self._limits is None or self._pause is not None:
+        if self._limits is None:
             return
         window = self._window(self._limits)
+        if self.crowding.room is not None:
+            window = min(window, self.crowding.room)
         batch: list[Publish] = []
         while self._ready and len(self._sent) + len(self._completed) < window:
             entry = self._ready[0]
@@ -191,9 +191,10 @@ class Injection:
                 self.counters["dropped: expired"] += 1
                 continue
             assert entry.accepted_at is None and entry.offset < self.backlog.writer.durable
+            self.crowding.surpass(entry.bound)
             batch.append(self._packet(entry, self._limits))
             if batch[-1].qos:
-                entry.was_sent = True
+                entry.was_sent, entry.was_found = True, False
                 self._sent[entry.packet_id] = entry
             else:
                 self.backlog.complete(entry)
@@ -220,7 +221,7 @@ class Injection:
         with self._disk():
             if not session_present:
                 self._judge_uncertain(self._window(limits))
-            self._refused.clear()
+            self.crowding.forget()
             known = self._bound()
             self._accepted = deque(each for each in known if each.accepted_at is not None)
             self._ready = deque(each for each in known if each.accepted_at is None)
@@ -237,11 +238,12 @@ class Injection:
 
     def _judge_uncertain(self, window: int) -> None:
         """The session is gone: what the broker had accepted has to be published anew or given up,
-        and so has what it may have seen. Of a former life nobody knows what was sent; it was no
-        more than the window, the oldest first."""
+        and so has what it may have seen. What a former life sent is unknown; it was no more than
+        the window, the oldest first."""
         bound = self._bound()
-        maybe = [each for each in bound if each.was_sent and each.accepted_at is None][:window]
-        doubts = {id(each) for each in maybe}
+        found = [each for each in bound if each.was_found and each.accepted_at is None]
+        sent = [each for each in bound if each.was_sent and not each.was_found]
+        doubts = {id(each) for each in (*found[:window], *sent)}
         uncertain = [each for each in bound if each.accepted_at is not None or id(each) in doubts]
         self.counters["inject_uncertain"] += len(uncertain)
         if self._settings.prefer == "no-dup":
@@ -283,6 +285,7 @@ class Injection:
 
     def _take_step(self, entry: Entry, step: Handshake) -> None:
         if type(step) is PubRec and not step.refused:
+            self.crowding.accept(entry)
             self.backlog.accept(entry)
             self._accepted.append(entry)
         else:
@@ -291,8 +294,10 @@ class Injection:
     def _complete(self, entry: Entry, step: Handshake) -> None:
         del self._sent[entry.packet_id]
         if step.reason == Reason.QUOTA_EXCEEDED and type(step) is not PubComp:
-            self._put_off(entry)
+            self.counters["put off: the broker's quota is exceeded"] += 1
+            self.crowding.refuse(entry, (*self._sent.values(), *self._accepted))
             return
+        self.crowding.accept(entry)
         if step.refused and type(step) is not PubComp:
             self.counters[f"dropped: the broker refuses it ({describe(step.reason)})"] += 1
         else:
@@ -301,18 +306,9 @@ class Injection:
         if type(step) is PubAck:
             self._completed.append(offset)
 
-    def _put_off(self, entry: Entry) -> None:
-        """The broker has no room for it now, nor for others: try all again after a while."""
-        self.counters["put off: the broker's quota is exceeded"] += 1
-        entry.was_sent = False
-        self._refused.append(entry)
-        if self._pause is None:
-            self._pause = asyncio.get_running_loop().call_later(PAUSE_S, self._go_on)
-
-    def _go_on(self) -> None:
-        self._pause = None
-        refused, self._refused = self._refused, []
-        self._ready = deque(sorted([*refused, *self._ready], key=lambda each: each.bound.index))
+    def _try_again(self, entry: Entry) -> None:
+        """Give the broker what it had no room for."""
+        self._ready.appendleft(entry)
         with self._disk():
             self._publish()
 

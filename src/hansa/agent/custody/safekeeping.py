@@ -3,9 +3,9 @@ to capture, injection, the journals and the file of acquaintances."""
 
 import asyncio
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from datetime import UTC, datetime
-from typing import Protocol
+from typing import Any, Protocol
 
 from hansa.agent import tasks
 from hansa.agent.alarms import Alarms
@@ -108,7 +108,7 @@ class Safekeeping:
         self.greeting = Greeting(state.path / GREETING, alarms.named("greeting"))
         self._early: list[Publication | effects.Gap] = []
         """What came before a new epoch began; the node sends no more than it may hold."""
-        self._forgetting: asyncio.Task[None] | None = None
+        self._forgetting: set[asyncio.Task[None]] = set()
         self._first = self._keeping.writer.first_number
         self._known = _known(state)
         self._recalls: set[asyncio.Task[None]] = set()
@@ -140,6 +140,7 @@ class Safekeeping:
             problem=self._alarms.named("inbox"),
             settings=self._settings,
         )
+        self.injection.crowding.told = self._alarms.named("broker quota")
         self._acquaintances = Acquaintances(
             self._known,
             write=self._state.remember_nodes,
@@ -153,9 +154,8 @@ class Safekeeping:
 
     async def stop(self) -> None:
         """Write what is left, and let the files go."""
-        for task in (*self._recalls, self._noting, self._forgetting):
-            if task is not None:
-                task.cancel()
+        for task in (*self._recalls, *self._forgetting, self._noting):
+            task.cancel()
         self.capture.acknowledged(self._driver.node.custody.outbox.acknowledged)
         await self._acquaintances.stop()
         await self.capture.stop()
@@ -167,9 +167,7 @@ class Safekeeping:
         """Do what the node wants of the disk."""
         match order:
             case Recall():
-                task = tasks.start(self._recall(order))
-                self._recalls.add(task)
-                task.add_done_callback(self._recalls.discard)
+                _start(self._recall(order), self._recalls)
             case Remember(_, node):
                 records = self._driver.node.records_of(node)
                 if not records:
@@ -230,6 +228,7 @@ class Safekeeping:
     def _captured(self, news: Kept | Reopened) -> None:
         if isinstance(news, Reopened):
             self.counters["epochs renewed"] += 1
+            self._alarms.set("journal damaged", self._keeping.damage)
             self._first = 1
             early, self._early = self._early, []
             self.deliver(early)
@@ -270,18 +269,21 @@ class Safekeeping:
         self.capture.connected(session_present)
         self.injection.connected(session_present, limits)
         if session_present:
-            self.greeting.end()
+            self.greeting.kept()
         else:
             reached(Point.SESSION_LOST)
-            self._forgetting = tasks.start(self._forget_session())
+            self.greeting.lost()
+            _start(self._forget_session(), self._forgetting)
 
     async def _forget_session(self) -> None:
         """Until it is durable that the session is lost, a crash would leave that in doubt."""
         ends = [(writer, writer.end) for writer in (self._keeping.writer, self._backlog.writer)]
+        self.capture.commit_soon()
+        self.injection.commit_soon()
         while any(writer.durable < end for writer, end in ends):
             await asyncio.sleep(FORGETTING_S)
         reached(Point.SESSION_FORGOTTEN)
-        self.greeting.end()
+        self.greeting.noted()
 
     def disconnected(self) -> None:
         """The broker is gone."""
@@ -330,6 +332,12 @@ class Safekeeping:
     def counts(self) -> Counter[str]:
         """Return all counters."""
         return self.counters + self.capture.counters + self.injection.counters
+
+
+def _start(work: Coroutine[Any, Any, None], running: set[asyncio.Task[None]]) -> None:
+    task = tasks.start(work)
+    running.add(task)
+    task.add_done_callback(running.discard)
 
 
 def _gap(gap: Gap) -> dict[str, object]:
