@@ -4,7 +4,7 @@ from hansa.protocol.custody import Custody, Remembered
 from hansa.protocol.effects import Ignored
 from hansa.protocol.frames import Owed, Receipt
 from hansa.protocol.settings import ProtocolSettings
-from hansa.protocol.vocabulary import HOPS_MAX, NodeId
+from hansa.protocol.vocabulary import HOPS_MAX, NodeId, Publication
 
 ME, OTHER, THIRD = NodeId(1), NodeId(2), NodeId(3)
 
@@ -28,3 +28,18 @@ def test_with_nothing_owed_there_is_no_deadline():
     made.joined(OTHER, 0.0)
     assert made.fire(100.0) == []
     assert made.next_deadline() is None
+
+
+def test_sizes_are_those_of_the_largest_stream():
+    made = custody()
+    for origin, count in ((OTHER, 1), (THIRD, 3)):
+        for number in range(1, count + 1):
+            made.inbox.take(_owed(origin, number, number - 1), 0.0)
+        made.inbox.take(_owed(origin, 9, 8), 0.0)
+    sizes = made.sizes()
+    assert (sizes["streams"], sizes["undelivered"], sizes["undelivered_bytes"]) == (2, 3, 6)
+    assert (sizes["held"], sizes["held_bytes"]) == (1, 4)
+
+
+def _owed(origin: NodeId, number: int, previous: int) -> Publication:
+    return Publication(origin, 1, number, 1, "t", b"xx", previous=((ME, previous),))

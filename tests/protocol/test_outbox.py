@@ -71,6 +71,24 @@ def test_a_receipt_of_an_epoch_that_nobody_can_have_is_ignored():
     assert made.position == (1, 3)
 
 
+def test_what_was_acknowledged_in_a_former_life_is_paid():
+    owed, paid = {OTHER: 7, THIRD: 8}, {OTHER: 4, THIRD: 8}
+    made = Outbox(ME, ProtocolSettings(), 1, 9, owed, paid)
+    assert (made.settled, made.unpaid(9), made.acknowledged) == (4, {OTHER: 5}, paid)
+    assert made.forget(OTHER) == [GivenUp(OTHER, 1, 5, 7)]
+    assert made.forget(THIRD) == []
+
+
+def test_who_has_everything_is_asked_once_a_life_whether_that_is_so():
+    made = Outbox(ME, ProtocolSettings(), 1, 8, {OTHER: 7}, {OTHER: 7})
+    assert made.next_deadline() is None
+    made.joined(OTHER, 1.0)
+    assert made.fire(1.0) == [Owed(OTHER, ME, 1, 7)]
+    assert made.take(receipt(7), 1, 1.1) == []
+    made.joined(OTHER, 2.0)
+    assert made.next_deadline() is None
+
+
 def test_nobody_gets_more_at_a_time_than_the_settings_say():
     made = outbox(3)
     assert made.take(receipt(0, want=1 << 60), 1, 0.0) == [Recall(OTHER, 1, 0, 3, 8 * 65_536)]

@@ -2,6 +2,7 @@
 
 from typing import TypeVar
 
+import pytest
 from tests.protocol.wire_of_nodes import DELAY, Wire, key
 
 from hansa.protocol.custody import Remembered
@@ -391,7 +392,8 @@ def test_7_8_a_newer_epoch_ends_the_older_one():
     assert copy(1, 6, 5) == [Ignored("publication of an ended epoch")]
 
 
-def test_7_8_an_old_copy_of_the_journal_begins_a_new_epoch():
+@pytest.mark.parametrize("acknowledged", [{}, {TWO: 2}], ids=["unpaid", "paid"])
+def test_7_8_an_old_copy_of_the_journal_begins_a_new_epoch(acknowledged):
     """7.8 A receipt for a position that the journal does not have."""
     wire = settled("1-2", (2, "a"))
     for _ in range(5):
@@ -401,7 +403,7 @@ def test_7_8_an_old_copy_of_the_journal_begins_a_new_epoch():
     wire.stop(1)
     wire.run(0.5)
     wire.log.clear()
-    past = Remembered(epoch=1, next_seq=3, owed={TWO: 2})
+    past = Remembered(epoch=1, next_seq=3, owed={TWO: 2}, acknowledged=acknowledged)
     wire.start(1, Identity(ONE, key(1), 9), past=past)
     wire.give(1, Restored(records))
     wire.join("1-2")

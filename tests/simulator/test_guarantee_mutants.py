@@ -5,13 +5,13 @@ Each has a small script of its own, which a right protocol plays without a word.
 
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
-from msgspec.structs import replace
+from msgspec import structs
 from tests.simulator.test_mutants import caught
 
 from hansa.protocol import effects
-from hansa.protocol.custody import Remembered
 from hansa.protocol.inbox import Inbox, Stream
 from hansa.protocol.interest import RemoteInterest
 from hansa.protocol.node import Node
@@ -196,7 +196,7 @@ def test_an_origin_that_forgets_what_it_owed_skips_it(monkeypatch):
 
     def forgetful(self):
         known = past(self)
-        return Remembered(known.epoch, known.next_seq, {}, known.taken)
+        return replace(known, owed={})
 
     monkeypatch.setattr(Disk, "past", forgetful)
     assert "guaranteed" in broken(OWING_RESTART)
@@ -318,7 +318,7 @@ def test_consecutive_numbers_per_filter_lose_what_changes_its_filter(monkeypatch
         )
         for to, _ in previous:
             counts[to, owner(to, event.topic)] = publication.number
-        self._pending[-1] = replace(publication, previous=previous)
+        self._pending[-1] = structs.replace(publication, previous=previous)
         return self._pending[-1]
 
     init = Node.__init__

@@ -46,6 +46,14 @@ def test_a_crash_before_the_sync_loses_nothing():
     assert session(world) == []
 
 
+def test_what_was_acknowledged_is_known_after_a_restart():
+    script = [(5.0, Publish(0, "a", qos=1)), (7.0, Publish(0, "a", qos=1)), (9.0, Restart(0))]
+    world = played(*script).run(9.01)
+    assert world.world.sites[0].node.custody.outbox.acknowledged == {1: 1}
+    world.run(12.0)
+    assert world.world.sites[0].node.custody.outbox.acknowledged == {1: 2}
+
+
 def test_a_packet_that_comes_again_is_acknowledged_and_not_captured_again():
     world = played((5.0, Publish(0, "a", qos=1)), (5.10015, Crash(0)), (6.0, Restart(0)))
     disk = world.run(5.5).world.sites[0].memory.disk

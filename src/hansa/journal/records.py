@@ -66,7 +66,8 @@ class Unsettled(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Chained(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Carried: per receiver, the number of the last publication that it is owed."""
+    """Per receiver, the number of the last publication that it is owed; others are owed nothing.
+    Carried, and written when a receiver is forgotten."""
 
     KIND: ClassVar[int] = 4
     last: tuple[tuple[int, int], ...]

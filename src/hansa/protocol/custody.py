@@ -33,6 +33,8 @@ class Remembered:
     """Per receiver, the newest position in the journal that it is owed."""
     taken: Mapping[NodeId, tuple[int, int]] = field(default_factory=dict)
     """Per origin, the epoch and the position up to which all that it owed is on disk here."""
+    acknowledged: Mapping[NodeId, int] = field(default_factory=dict)
+    """Per receiver, up to where it has said that it has all that it was owed; may be late."""
     retained: Mapping[str, Value] = field(default_factory=dict)
     """Per topic, which retained value the broker was to hold."""
 
@@ -52,7 +54,9 @@ class Custody:
         `receivers` which other nodes do."""
         self._node = node
         self.retained = Retained(node, settings, wants, receivers, past.retained)
-        self.outbox = Outbox(node, settings, past.epoch, past.next_seq, past.owed)
+        self.outbox = Outbox(
+            node, settings, past.epoch, past.next_seq, past.owed, past.acknowledged
+        )
         self.inbox = Inbox(node, settings, past.taken, self.retained.judge)
 
     def settle(

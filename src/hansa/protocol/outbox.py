@@ -41,6 +41,7 @@ class Debt:
         "acknowledged",
         "answered",
         "answered_until",
+        "heard",
         "newest",
         "oldest",
         "patience",
@@ -51,14 +52,16 @@ class Debt:
         "safe",
     )
 
-    def __init__(self, newest: int, patience: float) -> None:
-        """Owe everything up to a position."""
-        self.oldest = 1
+    def __init__(self, newest: int, patience: float, acknowledged: int = 0) -> None:
+        """Owe everything up to a position, but for what was acknowledged."""
+        self.oldest = acknowledged + 1
         """Before this one it has all that it was owed."""
         self.newest = newest
         self.safe = newest
         """The newest of them that is safe in the journal."""
-        self.acknowledged = 0
+        self.acknowledged = acknowledged
+        self.heard = not acknowledged
+        """Whether the receiver itself has said so in this life."""
         self.patience = patience
         self.remind_at: float | None = None
         self.quiet_until = 0.0
@@ -81,8 +84,10 @@ class Outbox:
         epoch: int = 1,
         next_seq: int = 1,
         owed: Mapping[NodeId, int] | None = None,
+        acknowledged: Mapping[NodeId, int] | None = None,
     ) -> None:
-        """Go on where the journal ends: `owed` are the newest positions per receiver."""
+        """Go on where the journal ends: `owed` are the newest positions per receiver, and
+        `acknowledged` up to where each has all of them."""
         self._node = node
         self._settings = settings
         self._epoch = epoch
@@ -90,7 +95,8 @@ class Outbox:
         self._safe = next_seq - 1
         self._pending: deque[Publication] = deque()
         self.debts = {
-            receiver: Debt(seq, settings.repair_patience) for receiver, seq in (owed or {}).items()
+            receiver: Debt(seq, settings.repair_patience, (acknowledged or {}).get(receiver, 0))
+            for receiver, seq in (owed or {}).items()
         }
         self._reminders: dict[NodeId, None] = {}  # those with a time to be reminded
         self._renewing = False
@@ -109,7 +115,7 @@ class Outbox:
 
     @property
     def acknowledged(self) -> dict[NodeId, int]:
-        """Up to where each receiver has said in this life that it has all it was owed."""
+        """Up to where each receiver has said that it has all it was owed."""
         return {node: debt.acknowledged for node, debt in self.debts.items() if debt.acknowledged}
 
     def unpaid(self, position: int) -> dict[NodeId, int]:
@@ -184,6 +190,7 @@ class Outbox:
             return [self._renew(max(receipt.epoch + 1, incarnation), now)]
         if receipt.epoch != self._epoch:
             return [self._reminder(receipt.node, debt)]
+        debt.heard = True
         if receipt.seq > debt.acknowledged:
             debt.acknowledged = receipt.seq
             debt.oldest = receipt.seq + 1
@@ -249,9 +256,10 @@ class Outbox:
         return blocks
 
     def joined(self, node: NodeId, now: float) -> None:
-        """A node came into reach: remind it at once, it may have missed much."""
+        """A node came into reach: remind it at once, it may have missed much. And who has not
+        answered in this life may know more than a journal that is an old copy."""
         debt = self.debts.get(node)
-        if debt is not None and debt.acknowledged < debt.safe:
+        if debt is not None and (debt.acknowledged < debt.safe or not debt.heard):
             debt.patience = self._settings.repair_patience
             debt.quiet_until = debt.answered_until = 0.0  # what was on its way may be lost
             self._disarm(node)

@@ -78,6 +78,7 @@ class Disk:
         "_writing",
         "_written",
         "accepted",
+        "acknowledged",
         "bound",
         "dropped",
         "epoch",
@@ -102,6 +103,7 @@ class Disk:
         self.dropped = (0, 0)
         """Epoch and position of the newest that retention took from the journal."""
         self.owed: dict[NodeId, int] = {}
+        self.acknowledged: dict[NodeId, int] = {}
         self.taken: dict[NodeId, tuple[int, int]] = {}
         self.records: dict[NodeId, tuple[Record, ...]] = {}
         self.packets: dict[int, None] = {}
@@ -200,6 +202,7 @@ class Disk:
         self.epoch, self.next_seq = epoch, 1
         self.journal.clear()
         self.owed.clear()
+        self.acknowledged.clear()
         moved: list[Kept] = []
         for kept in found:
             item = kept.publication
@@ -220,7 +223,8 @@ class Disk:
 
     def past(self) -> Remembered:
         """Return what a node starts with."""
-        return Remembered(self.epoch, self.next_seq, dict(self.owed), dict(self.taken))
+        known = (dict(each) for each in (self.owed, self.taken, self.acknowledged))
+        return Remembered(self.epoch, self.next_seq, *known)
 
     def known(self) -> tuple[Record, ...]:
         """Return what is remembered of other nodes."""
@@ -248,6 +252,7 @@ class Disk:
         twin.epoch, twin.next_seq = self.epoch, self.next_seq
         twin.journal = deque(self.journal)
         twin.owed, twin.taken, twin.records = dict(self.owed), dict(self.taken), dict(self.records)
+        twin.acknowledged = dict(self.acknowledged)
         twin.bound, twin.accepted = dict(self.bound), dict(self.accepted)
         twin.next_place, twin._bound_upto = self._bound_upto + 1, self._bound_upto
         return twin

@@ -155,6 +155,8 @@ class Safekeeping:
         kept: Publication | None = None
         stored: dict[NodeId, Publication] = {}
         noted = 0
+        assert site.node is not None
+        site.memory.disk.acknowledged = site.node.custody.outbox.acknowledged
         writes = site.memory.disk.sync()
         self._injection.saved(site, writes)
         for what in writes:

@@ -242,6 +242,21 @@ def test_what_is_acknowledged_is_known_in_the_next_life(tmp_path):
     again.writer.close()
 
 
+def test_who_was_forgotten_is_owed_nothing_in_later_lives(tmp_path):
+    made = filled(tmp_path, 4)
+    owed = dict(made.owed)
+    made.acknowledge({OTHER: 3})
+    assert made.forget(OTHER)
+    assert not made.forget(OTHER)
+    made.writer.commit()
+    made.writer.close()
+    for _ in range(2):
+        again = opened(tmp_path)
+        assert again.owed == {node: number for node, number in owed.items() if node != OTHER}
+        assert again.acknowledged == {}
+        again.writer.close()
+
+
 def test_a_damaged_journal_is_given_up_for_a_new_epoch(tmp_path):
     made = filled(tmp_path, 4)
     made.writer.close()

@@ -224,10 +224,18 @@ class Capture:
 
     def acknowledged(self, by: Mapping[NodeId, int]) -> None:
         """Note up to where receivers have what they were owed; nobody waits for it."""
+        self._note(partial(self.keeping.acknowledge, by))
+
+    def forget(self, node: NodeId) -> None:
+        """Note that a node is owed nothing any more; nobody waits for it."""
+        self._note(partial(self.keeping.forget, node))
+
+    def _note(self, write: Callable[[], bool]) -> None:
+        """Write what may be missing in the next life without harm."""
         if self._broken or self._renewal is not None:
             return
         try:
-            if self.keeping.acknowledge(by):
+            if write():
                 self._commits.ask()
         except JournalUnusable as error:
             self._break(error)

@@ -101,7 +101,9 @@ class Keeping:
         for record in self.writer.replay():
             match record:
                 case Chained(last):
-                    self.owed.update({NodeId(node): number for node, number in last})
+                    self.owed = {NodeId(node): number for node, number in last}
+                    for node in self.acknowledged.keys() - self.owed.keys():
+                        del self.acknowledged[node]
                 case Custody(node, _, number):
                     self.acknowledged[NodeId(node)] = number
                 case Captured(number=number, packet_id=packet_id):
@@ -176,10 +178,13 @@ class Keeping:
         self.acknowledged.update(news)
         return bool(news)
 
-    def forget(self, node: NodeId) -> None:
-        """Owe a node nothing any more."""
-        self.owed.pop(node, None)
+    def forget(self, node: NodeId) -> bool:
+        """Write that a node is owed nothing any more; return whether it was owed something."""
         self.acknowledged.pop(node, None)
+        if self.owed.pop(node, None) is None:
+            return False
+        self.writer.append(Chained(tuple(self.owed.items())))
+        return True
 
     def renewal(self, epoch: int) -> Renewal:
         """Return what a new epoch begins with: this journal was an old copy."""

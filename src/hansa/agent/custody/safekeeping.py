@@ -116,9 +116,13 @@ class Safekeeping:
 
     def past(self) -> Remembered:
         """Return what the node starts with."""
-        writer = self._keeping.writer
+        keeping, writer = self._keeping, self._keeping.writer
         return Remembered(
-            writer.epoch, writer.next_number, dict(self._keeping.owed), dict(self._backlog.taken)
+            writer.epoch,
+            writer.next_number,
+            owed=dict(keeping.owed),
+            acknowledged=dict(keeping.acknowledged),
+            taken=dict(self._backlog.taken),
         )
 
     def attach(self, driver: NodePort, broker: InjectionPort) -> None:
@@ -171,7 +175,7 @@ class Safekeeping:
             case Remember(_, node):
                 records = self._driver.node.records_of(node)
                 if not records:
-                    self._keeping.forget(node)
+                    self.capture.forget(node)
                 self._acquaintances.remember(order, records)
             case EpochRenewed(epoch):
                 self._renew(epoch, COPY_S if self._keeping.is_copy else 0.0)
