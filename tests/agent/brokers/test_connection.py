@@ -6,10 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from tests.agent.waiting import until
+from tests.agent.waiting import PATIENCE, until
 
 from hansa.agent.brokers import connection as connection_module
-from hansa.agent.brokers.connection import BrokerAddress, Connection
+from hansa.agent.brokers.connection import SILENT_REFUSALS_MAX, BrokerAddress, Connection
 from hansa.mqtt import effects
 from hansa.mqtt.options import Options
 
@@ -17,6 +17,9 @@ V5_ACCEPTED = b"\x20\x03\x00\x00\x00"
 V5_REFUSED = b"\x20\x03\x00\x87\x00"
 V311_ACCEPTED = b"\x20\x02\x00\x00"
 V311_UNKNOWN_VERSION = b"\x20\x02\x00\x01"
+
+SHORT_S = 0.2
+"""Seconds that an answer is waited for where none comes."""
 
 
 def level(connect: bytes) -> int:
@@ -53,14 +56,19 @@ async def rounds() -> None:
         await asyncio.sleep(0)
 
 
-def run(monkeypatch: Any, scene: Scene, work: Callable[[Connection], Any]) -> None:
+def run(
+    monkeypatch: Any,
+    scene: Scene,
+    work: Callable[[Connection], Any],
+    answer_timeout: float = PATIENCE,
+) -> None:
     monkeypatch.setattr(connection_module, "RETRY_MIN_S", 0.001)
     monkeypatch.setattr(connection_module, "RETRY_MAX_S", 0.01)
 
     async def inside() -> None:
         server = await asyncio.start_server(scene.serve, "127.0.0.1", 0)
         address = BrokerAddress("127.0.0.1", server.sockets[0].getsockname()[1])
-        options = Options(client_id="x", answer_timeout=0.05)
+        options = Options(client_id="x", answer_timeout=answer_timeout)
         made = Connection(address, options, scene.told.append, random.Random(1))
         task = asyncio.create_task(made.run())
         try:
@@ -98,12 +106,12 @@ def test_a_broker_that_does_not_know_it_gets_3_1_1(monkeypatch):
 def test_a_broker_that_closes_without_a_word_is_doubted_only_after_a_few_times(monkeypatch):
     scene = Scene(lambda level: b"" if level == 5 else V311_ACCEPTED)
     run(monkeypatch, scene, connected)
-    assert scene.levels == [5] * connection_module.SILENT_REFUSALS_MAX + [4]
+    assert scene.levels == [5] * SILENT_REFUSALS_MAX + [4]
 
 
 def test_a_broker_that_does_not_answer_mqtt_5_gets_3_1_1(monkeypatch):
     scene = Scene(lambda level: None if level == 5 else V311_ACCEPTED)
-    run(monkeypatch, scene, connected)
+    run(monkeypatch, scene, connected, SHORT_S)
     assert scene.levels == [5, 4]
 
 
@@ -114,9 +122,9 @@ def test_a_broker_that_has_a_session_of_ours_is_not_believed_to_be_old(monkeypat
 
     async def work(made: Connection) -> None:
         made.expect_session()
-        await until(lambda: len(scene.levels) >= 6, "six attempts")
+        await until(lambda: len(scene.levels) > SILENT_REFUSALS_MAX + 1, "attempts")
 
-    run(monkeypatch, scene, work)
+    run(monkeypatch, scene, work, SHORT_S)
     assert set(scene.levels) == {5}
 
 
@@ -127,9 +135,9 @@ def test_a_broker_that_spoke_mqtt_5_is_not_believed_to_be_old(monkeypatch, silen
     async def work(made: Connection) -> None:
         await connected(made)
         scene.writers[0].close()
-        await until(lambda: len(scene.levels) >= 7, "six attempts")
+        await until(lambda: len(scene.levels) > SILENT_REFUSALS_MAX + 2, "attempts")
 
-    run(monkeypatch, scene, work)
+    run(monkeypatch, scene, work, SHORT_S)
     assert set(scene.levels) == {5}
 
 
