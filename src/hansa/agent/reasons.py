@@ -5,12 +5,13 @@ import ssl
 
 
 def explain(error: Exception) -> str:
-    """Return the reason alone."""
+    """Return the reason alone; there always is one."""
     if isinstance(error, TimeoutError) and error.errno is None:
         return "no answer in time"
     if isinstance(error, OSError) and not isinstance(error, ssl.SSLError):
         number = error.errno
         if number is not None and number > 0:  # the resolver's are negative and have a text
             return os.strerror(number)
-        return error.strerror or str(error)
-    return str(error)
+        if error.strerror:
+            return error.strerror
+    return str(error) or type(error).__name__

@@ -183,6 +183,19 @@ def test_a_lost_connection_is_made_again_at_once(monkeypatch):
     assert [type(each).__name__ for each in scene.told[:4]] == ["Connected", "Disconnected"] * 2
 
 
+@pytest.mark.parametrize("fault", [ConnectionResetError(), RuntimeError()], ids=repr)
+def test_an_end_is_told_also_if_its_fault_has_no_text(monkeypatch, fault):
+    scene = Scene(lambda level: V5_ACCEPTED)
+
+    async def work(made: Connection) -> None:
+        await connected(made)
+        made.connection_lost(fault)
+        assert made.problem == type(fault).__name__
+
+    run(monkeypatch, scene, work)
+    assert scene.told[1] == effects.Disconnected(None, type(fault).__name__, by_broker=False)
+
+
 def test_what_mqtt_forbids_is_told_and_the_broker_is_not_stormed(monkeypatch):
     scene = Scene(lambda level: V5_ACCEPTED + b"\xff\xff")
     pauses: list[float] = []

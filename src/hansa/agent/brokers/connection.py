@@ -206,7 +206,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """End the session."""
-        self._handle(inputs.Closed(str(exc) if exc else "closed by the broker"))
+        self._handle(inputs.Closed(explain(exc) if exc else "closed by the broker"))
         self._transport = None
         self._session = None
         if self._timer is not None:
