@@ -247,7 +247,7 @@ class Agent:
         await self._books.stop(self._end_reason)
         await self._retained.stop()
         await self._safekeeping.stop()
-        self._subscription_log.close()
+        await self._subscription_log.stop()
         if self._telling is not None:
             self._telling.cancel()
         self._save_interest(self.watcher.observer.snapshot())

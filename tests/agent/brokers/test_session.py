@@ -1,15 +1,17 @@
 """The agent's client: subscribing, giving up, capturing, injecting; with a broker made of lists."""
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+import threading
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from functools import wraps
 from pathlib import Path
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from tests.agent.waiting import until
+from tests.agent.waiting import PATIENCE, until
 
-from hansa.agent.brokers import echoes, session
+from hansa.agent.brokers import echoes, session, subscription_log
 from hansa.agent.brokers.session import BUFFER_BYTES_MAX, BrokerClient
 from hansa.agent.brokers.subscription_log import SubscriptionLog
 from hansa.mqtt import effects, inputs, packets
@@ -372,8 +374,13 @@ class SureScene(Scene):
         self.broker.told(effects.Connected(self._present, limits))
         self._present = True
 
-    def wishes(self) -> list[tuple[str, int | None]]:
+    async def written(self) -> None:
+        """Wait until nothing waits for the disk."""
+        await until(lambda: self.client._subscriber._writing is None, "written")  # noqa: SLF001
+
+    async def wishes(self) -> list[tuple[str, int | None]]:
         """The filters that the broker was told, with identifiers; None for an end."""
+        await self.written()
         found: list[tuple[str, int | None]] = []
         for order in self.broker.take():
             if isinstance(order, inputs.Subscribe):
@@ -385,41 +392,57 @@ class SureScene(Scene):
 
 
 @pytest.fixture
-def life(tmp_path: Path) -> Iterator[Callable[..., SureScene]]:
+def life(tmp_path: Path) -> Iterator[Callable[..., Awaitable[SureScene]]]:
     """Starts one life after the other, with the same file."""
     scenes: list[SureScene] = []
 
-    def start(**options: bool) -> SureScene:
+    async def start(**options: bool) -> SureScene:
+        if scenes:
+            await scenes[-1].written()
         scenes.append(SureScene(tmp_path / "log", **options))
         return scenes[-1]
 
     yield start
     for scene in scenes:
-        scene.log.close()
+        asyncio.run(scene.log.stop())
 
 
-def test_a_resumed_session_is_told_again_what_it_should_have_under_the_same_identifiers(life):
-    scene = life()
+def in_loop(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
+    """Let a test use what the agent's loop is needed for."""
+
+    @wraps(test)
+    def play(*args: Any, **kwargs: Any) -> None:
+        asyncio.run(test(*args, **kwargs))  # type: ignore[arg-type]
+
+    return play
+
+
+@in_loop
+async def test_a_resumed_session_is_told_again_what_it_should_have_under_the_same_identifiers(life):
+    scene = await life()
     scene.client.subscribe(["a/#", "a/b"])
     scene.connect()
-    assert scene.wishes() == [("a/#", 1), ("a/b", 2)]
+    assert await scene.wishes() == [("a/#", 1), ("a/b", 2)]
     scene.broker.told(effects.Disconnected(None, "gone", by_broker=False))
     scene.client.unsubscribe(["a/#"])
     scene.client.subscribe(["c"])
     scene.connect()
-    assert scene.wishes() == [("a/b", 2), ("c", 3), ("a/#", None)]
+    assert await scene.wishes() == [("a/b", 2), ("c", 3), ("a/#", None)]
     assert scene.keeper.told == [(False, False), "gone", (True, True)]
 
 
-def test_a_filter_that_takes_anothers_place_in_a_resumed_session_is_there_before_that_leaves(life):
+@in_loop
+async def test_a_filter_that_takes_anothers_place_in_a_resumed_session_is_there_before_that_leaves(
+    life,
+):
     """Nothing that is published between the two is missed, and the older one decides until then."""
-    scene = life()
+    scene = await life()
     scene.client.subscribe(["x", "a/b"])
     scene.connect()
-    scene = life(session_present=True)
+    scene = await life(session_present=True)
     scene.client.subscribe(["a/#", "x"])
     scene.connect()
-    assert scene.wishes() == [("x", 1), ("a/#", 3), ("a/b", None)]
+    assert await scene.wishes() == [("x", 1), ("a/#", 3), ("a/b", None)]
     copies = [packets.Publish("a/b", b"x", 1, packet_id=n, subscriptions=(n,)) for n in (2, 3)]
     scene.broker.told(effects.PublishReceived(copies))
     scene.ended("a/b")
@@ -428,69 +451,96 @@ def test_a_filter_that_takes_anothers_place_in_a_resumed_session_is_there_before
     assert scene.keeper.told == [(True, True), (2, True), (3, False), (4, True)]
 
 
-def test_a_new_life_tells_copies_apart_that_were_queued_for_the_former_one(life):
-    scene = life()
+@in_loop
+async def test_a_new_life_tells_copies_apart_that_were_queued_for_the_former_one(life):
+    scene = await life()
     scene.client.subscribe(["x", "a/#", "a/b"])
     scene.connect()
     scene.client.unsubscribe(["x"])
-    scene = life(session_present=True)
+    scene = await life(session_present=True)
     scene.client.subscribe(["a/b", "a/#"])  # in another order
     scene.connect()
     copies = [packets.Publish("a/b", b"x", 1, packet_id=n, subscriptions=(n,)) for n in (2, 3)]
     scene.broker.told(effects.PublishReceived(copies))
     assert scene.keeper.told == [(True, True), (2, True), (3, False)]
-    assert sorted(scene.wishes()) == [("a/#", 2), ("a/b", 3), ("x", None)]
+    assert sorted(await scene.wishes()) == [("a/#", 2), ("a/b", 3), ("x", None)]
 
 
-def test_a_copy_alone_is_taken_after_a_while_unless_the_connection_ends(life, monkeypatch):
+@in_loop
+async def test_a_copy_alone_is_taken_after_a_while_unless_the_connection_ends(life, monkeypatch):
     monkeypatch.setattr(session, "COPY_PATIENCE_S", 0.0)
     copy = packets.Publish("a/b", b"x", 1, packet_id=5, subscriptions=(2,))
 
-    async def play() -> None:
-        scene = life()
-        scene.client.subscribe(["a/#", "a/b"])
-        scene.connect()
-        scene.broker.told(effects.PublishReceived([copy]))
-        scene.broker.told(effects.Disconnected(None, "gone", by_broker=False))
-        scene.connect()
-        told = [(False, False), "gone", (True, True)]
-        await asyncio.sleep(0.01)
-        assert scene.keeper.told == told
-        scene.broker.told(effects.PublishReceived([copy]))
-        await until(lambda: scene.keeper.told == [*told, (5, True)], "it is taken")
-
-    asyncio.run(play())
+    scene = await life()
+    scene.client.subscribe(["a/#", "a/b"])
+    scene.connect()
+    scene.broker.told(effects.PublishReceived([copy]))
+    scene.broker.told(effects.Disconnected(None, "gone", by_broker=False))
+    scene.connect()
+    told = [(False, False), "gone", (True, True)]
+    await asyncio.sleep(0.01)
+    assert scene.keeper.told == told
+    scene.broker.told(effects.PublishReceived([copy]))
+    await until(lambda: scene.keeper.told == [*told, (5, True)], "it is taken")
 
 
-def test_a_session_that_the_broker_forgot_starts_over(life):
-    scene = life()
+@in_loop
+async def test_a_subscription_waits_for_the_disk_and_nothing_else_does(life, monkeypatch):
+    """Requests stay in their order, and what is decided for a connection that is gone is dropped."""
+    may_sync = threading.Event()
+    monkeypatch.setattr(subscription_log, "sync", lambda file: may_sync.wait(PATIENCE))
+    scene = await life()
+    scene.client.subscribe(["a", "b"])
+    scene.connect()
+    scene.client.unsubscribe(["a"])
+    scene.client.publish([publication("x")])
+    scene.broker.told(effects.PublishReceived([packets.Publish("b", b"0", subscriptions=(2,))]))
+    assert [type(order) for order in scene.broker.take()] == [inputs.Publish]
+    assert scene.captured == [("b", b"0")]
+    may_sync.set()
+    assert await scene.wishes() == [("a", 1), ("b", 2), ("a", None)]
+    may_sync.clear()
+    scene.client.subscribe(["c"])
+    scene.broker.told(effects.Disconnected(None, "gone", by_broker=False))
+    scene.connect()
+    scene.client.unsubscribe(["c"])
+    assert scene.broker.take() == []
+    may_sync.set()
+    assert await scene.wishes() == [("b", 2), ("c", None), ("a", None)]
+
+
+@in_loop
+async def test_a_session_that_the_broker_forgot_starts_over(life):
+    scene = await life()
     scene.client.subscribe(["b", "a"])
     scene.connect()
-    scene = life()
+    scene = await life()
     scene.client.subscribe(["a"])
     scene.connect()
     assert scene.keeper.told == [(False, True)]
-    assert scene.wishes() == [("a", 1)]
+    assert await scene.wishes() == [("a", 1)]
 
 
-def test_a_session_is_missed_also_if_the_broker_now_speaks_3_1_1_only_where_none_lasts(life):
-    scene = life()
+@in_loop
+async def test_a_session_is_missed_also_if_the_broker_now_speaks_3_1_1_only_where_none_lasts(life):
+    scene = await life()
     scene.client.subscribe(["a"])
     scene.connect()
-    scene = life()
+    scene = await life()
     scene.client.subscribe(["a"])
     scene.connect(version=Version.V311)
     assert scene.keeper.told == [(False, True)]
-    assert scene.wishes() == [("a", 1)]
-    scene = life()
+    assert await scene.wishes() == [("a", 1)]
+    scene = await life()
     assert not scene.broker.is_trusted  # or a broker that is silent to MQTT 5 were never connected
     scene.client.subscribe(["a"])
     scene.connect(version=Version.V311)
     assert scene.keeper.told == [(False, False)]
 
 
-def test_qualities_of_service_go_their_ways_and_every_copy_wants_an_answer(life):
-    scene = life()
+@in_loop
+async def test_qualities_of_service_go_their_ways_and_every_copy_wants_an_answer(life):
+    scene = await life()
     scene.client.subscribe(["a", "+"])
     scene.connect()
     batch = [
@@ -517,8 +567,9 @@ def test_qualities_of_service_go_their_ways_and_every_copy_wants_an_answer(life)
     assert len(scene.keeper.told) == 5
 
 
-def test_a_broker_of_3_1_1_sends_what_others_published_and_nothing_else_is_taken(life):
-    scene = life()
+@in_loop
+async def test_a_broker_of_3_1_1_sends_what_others_published_and_nothing_else_is_taken(life):
+    scene = await life()
     scene.client.subscribe(["a"])
     scene.connect(version=Version.V311)
     (order,) = scene.broker.take()
@@ -534,8 +585,9 @@ def test_a_broker_of_3_1_1_sends_what_others_published_and_nothing_else_is_taken
 
 
 @pytest.mark.parametrize(("sends_each", "copies"), [(True, 2), (False, 1)])
-def test_of_copies_that_a_broker_of_3_1_1_sends_one_counts(life, sends_each, copies):
-    scene = life()
+@in_loop
+async def test_of_copies_that_a_broker_of_3_1_1_sends_one_counts(life, sends_each, copies):
+    scene = await life()
     scene.client.sends_each = sends_each
     scene.client.subscribe(["a/#", "+/b"])
     scene.connect(version=Version.V311)

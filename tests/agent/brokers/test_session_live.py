@@ -169,7 +169,7 @@ def run(
         finally:
             for each in connections:
                 await each.stop()
-            scene.log.close()
+            await scene.log.stop()
             await front.stop()
             await mosquitto.stop()
 

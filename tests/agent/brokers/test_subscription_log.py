@@ -1,68 +1,113 @@
 """What the agent's session is subscribed to, across lives."""
 
+import asyncio
+import os
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from hansa.agent.brokers import subscription_log
 from hansa.agent.brokers.subscription_log import ENDED, LEAVING, SubscriptionLog
 
+Changes = list[tuple[str, int]]
 
-def opened(directory: Path) -> SubscriptionLog:
-    return SubscriptionLog(directory / "log", lambda problem: None)
+
+class Life:
+    """One life of the agent, as far as its log."""
+
+    def __init__(self, directory: Path) -> None:
+        self.problems: list[str] = []
+        self.path = directory / "log"
+        self.log = SubscriptionLog(self.path, self.problems.append)
+
+    def write(self, changes: Changes) -> None:
+        for name, identifier in changes:
+            self.log.note(name, identifier)
+        assert self.log.is_behind
+        asyncio.run(self.log.write())
+        assert not self.log.is_behind
+
+    def end(self) -> None:
+        asyncio.run(self.log.stop())
 
 
 def test_a_new_life_knows_filters_in_their_order(tmp_path):
-    log = opened(tmp_path)
-    log.write([("a/#", 1), ("b", 2), ("c", 3)])
-    log.write([("b", LEAVING), ("a/#", ENDED)])
-    again = opened(tmp_path)
-    assert list(again.held.items()) == [("b", LEAVING), ("c", 3)]
-    log.close()
-    again.close()
+    life = Life(tmp_path)
+    life.write([("a/#", 1), ("b", 2), ("c", 3)])
+    life.write([("b", LEAVING), ("a/#", ENDED)])
+    again = Life(tmp_path)
+    assert list(again.log.held.items()) == [("b", LEAVING), ("c", 3)]
+    life.end()
+    again.end()
 
 
-def test_a_torn_line_is_left_out(tmp_path):
-    path = tmp_path / "log"
-    path.write_text('["a", 1]\n["b", ')
-    log = opened(tmp_path)
-    assert log.held == {"a": 1}
-    log.write([("c", 2)])
-    assert path.read_text() == '["a", 1]\n["c", 2]\n'
-    log.close()
+@pytest.mark.parametrize("torn", [b'["b", ', b'["b", "2"]', b"2", b'["\xff'])
+def test_a_torn_line_is_left_out(tmp_path, torn):
+    (tmp_path / "log").write_bytes(b'["a", 1]\n' + torn)
+    life = Life(tmp_path)
+    assert life.log.held == {"a": 1}
+    life.write([("c", 2)])
+    assert life.path.read_text() == '["a", 1]\n["c", 2]\n'
+    life.end()
 
 
 def test_a_session_that_is_lost_leaves_nothing(tmp_path):
-    log = opened(tmp_path)
-    log.write([("a", 1)])
-    log.start_over()
-    log.write([("b", 1)])
-    log.close()
-    again = opened(tmp_path)
-    assert again.held == {"b": 1}
-    again.close()
+    life = Life(tmp_path)
+    life.write([("a", 1)])
+    life.log.note("c", 2)
+    life.log.start_over()
+    life.write([("b", 1)])
+    life.end()
+    assert life.path.read_text() == '["b", 1]\n'
+
+
+def test_what_is_noted_last_is_written_at_the_end(tmp_path):
+    life = Life(tmp_path)
+    life.write([("a", 1)])
+    life.log.note("a", ENDED)
+    life.end()
+    assert Life(tmp_path).log.held == {}
 
 
 def test_the_file_does_not_grow_with_changes(tmp_path, monkeypatch):
     monkeypatch.setattr(subscription_log, "LINES_SPARE", 10)
-    log = opened(tmp_path)
+    life = Life(tmp_path)
     for number in range(1, 101):
-        log.write([("a", number), ("a", ENDED)])
-    log.write([("b", 101)])
-    assert len((tmp_path / "log").read_text().splitlines()) <= 13
-    log.close()
+        life.write([("a", number), ("a", ENDED)])
+    life.write([("b", 101)])
+    assert len(life.path.read_text().splitlines()) <= 13
+    life.end()
 
 
 def test_what_cannot_be_written_is_told_and_written_with_the_next_change(tmp_path):
-    problems: list[str] = []
     directory = tmp_path / "state"
     directory.mkdir()
-    log = SubscriptionLog(directory / "log", problems.append)
-    (directory / "log").unlink()
+    life = Life(directory)
+    life.write([("x", 1)])
+    life.path.unlink()
     directory.rmdir()
-    log.start_over()
-    assert problems == ["", f"cannot write {directory / 'log'}: No such file or directory"]
-    log.write([("a", 1)])
+    life.log.start_over()
+    life.write([("a", 1)])
+    told = f"cannot write {life.path}: No such file or directory"
+    assert life.problems == ["", told]
     directory.mkdir()
-    log.write([("b", 2)])
-    assert problems[-1] == ""
-    assert (directory / "log").read_text() == '["a", 1]\n["b", 2]\n'
-    log.close()
+    life.write([("b", 2)])
+    assert life.problems == ["", told, ""]
+    assert life.path.read_text() == '["a", 1]\n["b", 2]\n'
+    life.end()
+
+
+def test_what_the_system_takes_in_parts_is_written_whole(tmp_path, monkeypatch):
+    life = Life(tmp_path)
+    life.write([("a", 1)])
+    write = os.write
+
+    def write_little(file: int, data: Any) -> int:
+        return write(file, data[:3])
+
+    monkeypatch.setattr(os, "write", write_little)
+    life.write([("b", 2)])
+    life.write([("c", 3)])
+    life.end()
+    assert Life(tmp_path).log.held == {"a": 1, "b": 2, "c": 3}

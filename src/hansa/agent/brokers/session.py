@@ -6,7 +6,7 @@ handshakes, are the business of `hansa.agent.custody`. Nothing here knows who wa
 """
 
 import asyncio
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
 from time import monotonic
@@ -15,11 +15,12 @@ from hansa.agent.brokers.connection import Connection
 from hansa.agent.brokers.copies import Copies, Decided
 from hansa.agent.brokers.echoes import Echoes
 from hansa.agent.brokers.guarantees import Guarantees
-from hansa.agent.brokers.subscription_log import ENDED, LEAVING, SubscriptionLog
+from hansa.agent.brokers.subscriber import Subscriber
+from hansa.agent.brokers.subscription_log import SubscriptionLog
 from hansa.agent.brokers.subscriptions import UNFIT, Subscriptions
 from hansa.mqtt import effects, inputs, packets
-from hansa.mqtt.vocabulary import REFUSED, Version
-from hansa.protocol.events import Denied, Event, Granted
+from hansa.mqtt.vocabulary import Version
+from hansa.protocol.events import Event
 from hansa.protocol.vocabulary import Plain, Publication
 
 BUFFER_BYTES_MAX = 16 << 20
@@ -57,28 +58,25 @@ class BrokerClient:
         self.counters: Counter[str] = Counter()
         self.sends_each = True
         """Whether a broker of 3.1.1 sends a copy for each subscription that matches."""
-        self._feed = feed
         self._captured = captured
         self._status = status
         self._guarantees: Guarantees | None = guarantees[0] if guarantees else None
-        self._log: SubscriptionLog | None = guarantees[1] if guarantees else None
-        if self._log is not None and self._log.held:
-            self.connection.expect_session()
+        self._subscriber = Subscriber(
+            self.connection,
+            self.subscriptions,
+            feed,
+            self.counters,
+            guarantees[1] if guarantees else None,
+        )
         self._connected = False
-        self._identified = False
         self._copies = Copies(
             self.subscriptions, guarantees[0].is_rest if guarantees else lambda _: False
         )
         self._settling: asyncio.TimerHandle | None = None
-        self._doubtful: set[str] = set()
-        """Filters of the session of which the broker has to confirm the state."""
         self._echoes: Echoes | None = None
         """What comes back of our own at a broker that only speaks MQTT 3.1.1."""
         self._withheld: dict[str, Publication] = {}
         self._withheld_bytes = 0
-        self._requests: deque[str] = deque()
-        """Filters whose subscription may have to be made or ended, in this order. The session takes
-        a few hundred requests at a time; what to do is decided when its turn comes."""
 
     # ------------------------------------------------------------ what the node orders
 
@@ -86,15 +84,13 @@ class BrokerClient:
         """Subscribe, now or when the broker is back; `Granted` or `Denied` will be fed."""
         for name in filters:
             self.subscriptions.want(name)
-        self._requests.extend(filters)
-        self._send_requests()
+        self._subscriber.ask(filters)
 
     def unsubscribe(self, filters: Sequence[str]) -> None:
         """Give filters up."""
         for name in filters:
             self.subscriptions.drop(name)
-        self._requests.extend(filters)
-        self._send_requests()
+        self._subscriber.ask(filters)
 
     def publish(self, publications: Sequence[Plain | Publication]) -> None:
         """Publish to the broker's clients, with one write."""
@@ -154,55 +150,6 @@ class BrokerClient:
         room = BUFFER_BYTES_MAX + self.connection.packet_bytes_max
         return self.connection.waiting_bytes > room
 
-    def _send_requests(self) -> None:
-        session = self.connection.session
-        if not self._connected:
-            self._requests.clear()  # `_greet` starts from all that is wanted
-            return
-        while self._requests and session is not None and session.requests_left:
-            changes: list[tuple[str, int]] = []
-            orders: list[inputs.Subscribe | inputs.Unsubscribe] = []
-            while self._requests and len(orders) < session.requests_left:
-                orders += self._decide(self._requests.popleft(), changes)
-            self._note(changes)  # before the broker hears of them
-            for order in orders:
-                self.connection.order(order)
-
-    def _decide(
-        self, name: str, changes: list[tuple[str, int]]
-    ) -> list[inputs.Subscribe | inputs.Unsubscribe]:
-        """Return what to ask of the broker, and add what that changes."""
-        wanted, held = name in self.subscriptions, self.subscriptions.holds(name)
-        doubtful = name in self._doubtful
-        self._doubtful.discard(name)
-        if wanted and held:  # doubtful, or given up for a moment, when its answer was ignored
-            return [self._request(name, self.subscriptions.held[name])]
-        if wanted and not self.subscriptions.is_leaving(name):
-            identifier = self.subscriptions.enter(name)
-            changes.append((name, identifier))
-            return [self._request(name, identifier)]
-        if not wanted and (held or doubtful):
-            self.subscriptions.part(name)
-            changes.append((name, LEAVING))
-            return [inputs.Unsubscribe((name,))]
-        return []
-
-    def _note(self, changes: Sequence[tuple[str, int]]) -> None:
-        if self._log is not None and changes and self._echoes is None:  # none of 3.1.1 lasts
-            self._log.write(changes)
-
-    def _request(self, name: str, identifier: int) -> inputs.Subscribe:
-        # Retained values travel in their own way: a replay must not look like news.
-        is_old = self._echoes is not None  # 3.1.1 has none of these options
-        wish = packets.Subscription(
-            name,
-            qos=2 if self._guarantees else 0,
-            no_local=not is_old,
-            retain_as_published=not is_old,
-            retain_handling=0 if is_old else 2,
-        )
-        return inputs.Subscribe((wish,), identifier if self._identified else None)
-
     # ------------------------------------------------------------ what guaranteed delivery orders
 
     def inject(self, batch: Sequence[packets.Publish]) -> None:
@@ -229,10 +176,10 @@ class BrokerClient:
                 self._capture(batch)
             case effects.Connected():
                 self._greet(effect)
-            case effects.Subscribed(subscriptions=asked, reasons=reasons):
-                self._note_answer(asked, reasons)
+            case effects.Subscribed():
+                self._subscriber.answered(effect)
             case effects.Unsubscribed(filters=filters):
-                self._note_end(filters)
+                self._subscriber.ended(filters)
             case effects.Answered(steps) if self._guarantees:
                 self._guarantees.answered(steps)
             case effects.ConnectRefused() | effects.Disconnected() | effects.ProtocolViolation():
@@ -246,6 +193,7 @@ class BrokerClient:
 
     def _part(self, reason: str) -> None:
         self._connected = False
+        self._subscriber.disconnected()
         if self._settling is not None:
             self._settling.cancel()
         if self._guarantees:
@@ -270,63 +218,18 @@ class BrokerClient:
             self._guarantees.not_sent(numbered, reason)
 
     def _greet(self, effect: effects.Connected) -> None:
-        """Subscribe to everything, oldest first. A broker with a session of before is told again
-        what it should have, then what not: between two filters of one topic nothing is missed."""
         self._connected = True
-        self._identified = effect.limits.identifiers_available
         self._echoes = None if effect.limits.version is Version.V5 else Echoes(monotonic)
         self._status("")
         self._copies.connected(effect.session_present)
-        expected = self._recall_session(effect.session_present)
+        expected = self._subscriber.connected(effect.session_present, effect.limits)
         if self._guarantees:
             self._guarantees.connected(effect.session_present, expected, effect.limits)
-        held, new = self.subscriptions.held, self.subscriptions.newest + 1
-        wanted = sorted(self.subscriptions.wanted, key=lambda name: held.get(name, new))
-        self._requests = deque(dict.fromkeys([*wanted, *sorted(self._doubtful)]))
-        self._send_requests()
+        self._subscriber.begin()
         if self._withheld:
             self.publish(())
         if self.forgotten and not effect.session_present:
             self.forgotten()
-
-    def _recall_session(self, present: bool) -> bool:
-        """Know the subscriptions that the broker still has; return whether there should be any."""
-        held = self._log.held if self._log is not None else {}
-        expected = bool(held)  # whatever version is spoken now
-        if not present:
-            self.subscriptions.start_over()
-            if self._log is not None:
-                self._log.start_over()
-            self._doubtful = set()
-            return expected
-        self.subscriptions.resume()
-        for name, identifier in held.items():
-            if identifier != LEAVING and name not in self.subscriptions.held:
-                self.subscriptions.restore(name, identifier)
-        self._doubtful = set(held) | set(self.subscriptions.held)
-        return expected
-
-    def _note_answer(self, wishes: tuple[packets.Subscription, ...], reasons: bytes) -> None:
-        """Tell the node; an answer for a filter that was given up meanwhile means nothing, not even
-        if it is wanted again: its end is under way."""
-        for wish, reason in zip(wishes, reasons, strict=True):
-            name = wish.topic_filter
-            if reason >= REFUSED:
-                self.counters["subscriptions denied"] += 1
-                self.subscriptions.exclude(name)
-                self._note([(name, ENDED)])
-            if name not in self.subscriptions or self.subscriptions.is_leaving(name):
-                continue
-            if reason >= REFUSED:
-                self._feed(Denied((name,), f"the broker refuses {name!r} (code {reason:#x})"))
-            else:
-                self._feed(Granted((name,)))
-        self._send_requests()
-
-    def _note_end(self, filters: tuple[str, ...]) -> None:
-        self._note([(name, ENDED) for name in filters])
-        self._requests.extend(name for name in filters if self.subscriptions.leave(name))
-        self._send_requests()
 
     def _capture(self, batch: Sequence[packets.Publish]) -> None:
         if self._guarantees is None or not any([p.qos for p in batch]):

@@ -7,13 +7,16 @@ that are entered are synced, or after a power failure their identifiers could be
 the end of a filter need not be: it is then asked for again.
 """
 
-import contextlib
+import asyncio
 import json
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
 
-from hansa.journal.disk import sync_directory
+import msgspec
+
+from hansa.journal.disk import sync, sync_directory
 
 LEAVING = -1
 ENDED = 0
@@ -21,9 +24,12 @@ ENDED = 0
 LINES_SPARE = 1_000
 """Lines beyond the twofold of what is held, until the file is written anew."""
 
+_decoder = msgspec.json.Decoder(tuple[str, int])
+
 
 class SubscriptionLog:
-    """The file of one agent."""
+    """The file of one agent. A change is noted at once, and written by a thread: of what passes
+    through the agent nothing waits for the disk."""
 
     def __init__(self, path: Path, problem: Callable[[str], None]) -> None:
         """Read what a former life left. `problem` is told why something cannot be written: work
@@ -31,42 +37,56 @@ class SubscriptionLog:
         self._path = path
         self._problem = problem
         self._file = -1
+        self._lines = 0
+        self._is_stale = True
+        """Whether the file has to be written anew."""
+        self._noted: list[tuple[str, int]] = []
+        self._writing = asyncio.Lock()
+        self.is_behind = True
+        """Whether something is not on disk. At first, what a former life wrote may not be."""
         self.held: dict[str, int] = {}
         """Filters with their identifiers, or LEAVING; in the order in which they came."""
-        with contextlib.suppress(FileNotFoundError):
-            for line in path.read_text().splitlines():
-                with contextlib.suppress(ValueError):  # the last line may be torn
-                    name, identifier = json.loads(line)
-                    self._apply(name, identifier)
-        self._rewrite()
+        with suppress(FileNotFoundError):
+            for line in path.read_bytes().splitlines():
+                with suppress(msgspec.DecodeError):  # the last line may be torn
+                    self._apply(*_decoder.decode(line))
 
-    def write(self, changes: Iterable[tuple[str, int]]) -> None:
-        """Note filters that were entered, are leaving or have ended."""
-        noted = tuple(changes)
-        for name, identifier in noted:
-            self._apply(name, identifier)
-        lines = [json.dumps(change) + "\n" for change in noted]
-        self._lines += len(lines)
-        if self._file < 0 or self._lines > 2 * len(self.held) + LINES_SPARE:
-            self._rewrite()
-            return
-        try:
-            os.write(self._file, "".join(lines).encode())
-            if any(identifier > 0 for _, identifier in noted):
-                os.fdatasync(self._file)
-        except OSError as error:
-            self._fail(error)
+    def note(self, name: str, identifier: int) -> None:
+        """A filter was entered, or it is LEAVING or has ENDED."""
+        self._apply(name, identifier)
+        self._noted.append((name, identifier))
+        self.is_behind = True
 
     def start_over(self) -> None:
         """The broker has none of them."""
         self.held.clear()
-        self._rewrite()
+        self._noted = []
+        self._is_stale = self.is_behind = True
 
-    def close(self) -> None:
-        """Let the file go."""
-        if self._file >= 0:
-            os.close(self._file)
-            self._file = -1
+    async def write(self) -> None:
+        """Return when everything that was noted before is on disk, or cannot be."""
+        async with self._writing:
+            noted, self._noted, self.is_behind = self._noted, [], False
+            self._lines += len(noted)
+            is_anew = self._is_stale or self._lines > 2 * len(self.held) + LINES_SPARE
+            self._is_stale = False
+            try:
+                if is_anew:
+                    self._lines = len(self.held)
+                    await asyncio.to_thread(self._replace, _encode(self.held.items()))
+                else:
+                    has_new = any(identifier > 0 for _, identifier in noted)
+                    await asyncio.to_thread(self._append, _encode(noted), has_new)
+            except OSError as error:
+                self._is_stale = True  # what of it is on disk is unknown
+                self._problem(f"cannot write {self._path}: {error.strerror}")
+            else:
+                self._problem("")
+
+    async def stop(self) -> None:
+        """Write what is noted, and let the file go."""
+        await self.write()
+        self._close()
 
     def _apply(self, name: str, identifier: int) -> None:
         if identifier == ENDED:
@@ -74,27 +94,33 @@ class SubscriptionLog:
         else:
             self.held[name] = identifier
 
-    def _rewrite(self) -> None:
-        self.close()
+    def _append(self, data: bytes, is_synced: bool) -> None:
+        _write(self._file, data)
+        if is_synced:
+            sync(self._file)
+
+    def _replace(self, data: bytes) -> None:
+        self._close()
         temporary = self._path.with_suffix(".new")
-        self._lines = len(self.held)
-        try:
-            temporary.write_text(_lines(self.held))
-            temporary.chmod(0o600)
-            self._file = os.open(temporary, os.O_WRONLY | os.O_APPEND)
-            os.fsync(self._file)
-            temporary.replace(self._path)
-            sync_directory(self._path.parent)
-        except OSError as error:
-            self._fail(error)
-        else:
-            self._problem("")
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+        self._file = os.open(temporary, flags, 0o600)
+        _write(self._file, data)
+        sync(self._file)
+        temporary.replace(self._path)
+        sync_directory(self._path.parent)
 
-    def _fail(self, error: OSError) -> None:
-        """Begin anew with the next change: what of this one is on disk is unknown."""
-        self.close()
-        self._problem(f"cannot write {self._path}: {error.strerror}")
+    def _close(self) -> None:
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
 
 
-def _lines(held: Mapping[str, int]) -> str:
-    return "".join(json.dumps(item) + "\n" for item in held.items())
+def _encode(changes: Iterable[tuple[str, int]]) -> bytes:
+    return "".join(json.dumps(change) + "\n" for change in changes).encode()
+
+
+def _write(file: int, data: bytes) -> None:
+    """Write all of it: the system may take a part, as when the disk is nearly full."""
+    view = memoryview(data)
+    while view:
+        view = view[os.write(file, view) :]
