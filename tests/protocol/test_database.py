@@ -322,16 +322,32 @@ def test_claims_are_not_flooded_because_announcements_carry_them():
 
 def test_a_large_change_is_cut_and_what_goes_makes_room_first():
     database = Database()
-    assert database.change_set(Kind.INTEREST, A, 1, (LONG[:3], [])) == [
-        InterestRecord(A, 1, 1, 0, tuple(LONG[:2])),
-        InterestRecord(A, 1, 2, 1, tuple(LONG[2:3])),
+    database.change_set(Kind.INTEREST, A, 1, (["b"], []))
+    assert database.change_set(Kind.INTEREST, A, 1, (LONG[:3], ["b"])) == [
+        InterestRecord(A, 1, 2, 1, (), ("b",)),
+        InterestRecord(A, 1, 3, 2, tuple(LONG[:2])),
+        InterestRecord(A, 1, 4, 3, tuple(LONG[2:3])),
     ]
     assert database.change_set(Kind.INTEREST, A, 1, (["a"], LONG[:3])) == [
-        InterestRecord(A, 1, 3, 2, (), tuple(LONG[:2])),
-        InterestRecord(A, 1, 4, 3, (), tuple(LONG[2:3])),
-        InterestRecord(A, 1, 5, 4, ("a",)),
+        InterestRecord(A, 1, 5, 4, (), tuple(LONG[:2])),
+        InterestRecord(A, 1, 6, 5, (), tuple(LONG[2:3])),
+        InterestRecord(A, 1, 7, 6, ("a",)),
     ]
     assert interest(database) == ["a"]
+
+
+def test_a_large_first_set_takes_the_place_of_a_former_lifes_at_once():
+    others = holding(whole(*LONG[:3], version=7))
+    database = Database()
+    first, second = database.change_set(Kind.INTEREST, A, 2, (LONG[1:4], []))
+    flooded = [update.records for _, update in database.flush([LEFT])]
+    assert flooded == [(first,), (second,)]
+    assert others.merge(first, LEFT) is None
+    assert interest(others) == LONG[:3]
+    assert others.merge(second, LEFT) == SetChange(
+        Kind.INTEREST, A, (2, 1), (LONG[3],), (LONG[0],)
+    )
+    assert interest(others) == interest(database) == LONG[1:4]
 
 
 def test_a_set_can_be_raised_to_a_new_incarnation():

@@ -156,6 +156,23 @@ def test_3_7_interest_stands_until_the_new_one_is_announced():
         assert wire.nodes[2].view().interest[NodeId(1)].filters == filters
 
 
+def test_3_7_a_large_interest_that_stands_is_not_given_up_for_a_moment():
+    """3.7 It takes the place of the former one when all of it is here."""
+    filters = [f"{number}/{'x' * 1_000}" for number in range(100)]
+    wire = settled("1-2 2-3")
+    wire.want(1, *filters)
+    wire.run(1.0)
+    wire.stop(1)
+    restart(wire, 1, "1-2")
+    wire.run(1.0)
+    wire.log.clear()
+    wire.want(1, *filters)
+    wire.run(1.0)
+    assert [wire.effects(place, Unsubscribe) for place in (2, 3)] == [[], []]
+    interest = wire.nodes[3].view().interest[NodeId(1)]
+    assert sorted(interest.filters) == sorted(filters)
+
+
 def test_3_7_a_former_core_that_starts_anew_unseats_nobody():
     """3.7 A new incarnation voids what the former life claimed."""
     wire = settled("1-2 2-3", (1, "g"), (3, "g"))

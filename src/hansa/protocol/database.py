@@ -193,16 +193,20 @@ class Database:
 
     def change_set(
         self, kind: Kind, node: NodeId, incarnation: int, change: tuple[list[str], list[str]]
-    ) -> list[InterestRecord | ClaimsRecord]:
+    ) -> list[Record]:
         """Change this node's own set; return the records that tell of it, cut to a fitting size."""
         make = InterestRecord if kind is Kind.INTEREST else ClaimsRecord
         added, removed = (in_parts(names, PART_BYTES) for names in change)
+        version = self.stamp(kind, node)[1]
+        if kind is Kind.INTEREST and not version and len(added) > 1:
+            # Whole, not piece by piece: until all of it is there, a former life's set stands.
+            self.sets[kind][node] = NameSet(dict.fromkeys(change[0]))
+            return self.raise_set(kind, node, incarnation)
         pieces: list[tuple[tuple[str, ...], tuple[str, ...]]] = [(added[0], removed[0])]
         if len(added) > 1 or len(removed) > 1:
             # What goes makes room for what comes: others refuse a set that is too large.
             pieces = [((), part) for part in removed] + [(part, ()) for part in added]
-        made: list[InterestRecord | ClaimsRecord] = []
-        version = self.stamp(kind, node)[1]
+        made: list[Record] = []
         for more, fewer in pieces:
             if not more and not fewer:
                 continue
@@ -212,13 +216,16 @@ class Database:
             version += 1
         return made
 
-    def raise_set(self, kind: Kind, node: NodeId, incarnation: int) -> None:
-        """Take up this node's own set, unchanged, under a new incarnation, and tell everybody."""
+    def raise_set(self, kind: Kind, node: NodeId, incarnation: int) -> list[Record]:
+        """Take up this node's own set, unchanged, under a new incarnation, and tell everybody;
+        return the records that tell of it."""
         row = (kind, node)
         self.sets[kind].setdefault(node, NameSet())
         self._restamp(row, (incarnation, self.stamp(kind, node)[1] + 1))
-        for record in self.whole(row):
+        records = self.whole(row)
+        for record in records:
             self._enqueue(row, record)
+        return records
 
     def forget(self, node: NodeId) -> None:
         """Drop all rows of a node whose lease has ended."""

@@ -95,7 +95,7 @@ class Overlay:
             kind, self.identity.node, self.incarnation, (added, removed)
         )
         self._flush_soon(now)
-        return [*records]
+        return records
 
     def know_interest(self, now: float) -> None:
         """What clients want is announced, be it nothing: a former life's interest may go."""
