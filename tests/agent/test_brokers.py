@@ -206,6 +206,36 @@ def test_two_brokers_of_3_1_1_exchange_each_publication_once(scene, tmp_path):
         thread.close()
 
 
+# ---------------------------------------------------------------- two clients with one id
+
+
+async def displacing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """A broker of MQTT 5 at which the agent's client is displaced as soon as it is there."""
+    connect = await reader.read(1 << 16)
+    writer.write(b"\x20\x03\x00\x00\x00")
+    if b"-agent" in connect:
+        writer.write(b"\xe0\x01\x8e")
+    while await reader.read(1 << 16):
+        pass
+    writer.close()
+
+
+def test_a_client_with_the_agents_id_raises_an_alarm(scene):
+    """Mosquitto 2.0.11 does not say that it was this which ended the connection."""
+    thread = LoopThread()
+    port = free_port()
+    server = thread.run(asyncio.start_server(displacing, "127.0.0.1", port))
+    try:
+        agent = scene.agent(broker_port=port, broker_observer="static", broker_client_id="twice")
+        agent.says("alarm broker session taken over: another client has the agent's client id")
+        assert "'twice-agent'" in status(agent)["alarms"]["broker session taken over"]
+        assert status(agent)["counters"]["alarms: broker session taken over"] == 1
+        agent.close()
+    finally:
+        server.close()
+        thread.close()
+
+
 # ---------------------------------------------------------------- beacons
 
 

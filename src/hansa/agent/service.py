@@ -114,6 +114,7 @@ class Agent:
         )
         if isinstance(self.client, BrokerClient):
             self.client.forgotten = self._retained.look_again
+            self.client.displaced = self._note_displaced
         else:
             self.client.learned = self.watcher.learned
         self._guidance = Guidance(
@@ -316,6 +317,12 @@ class Agent:
     def _note_broker(self, problem: str) -> None:
         if not self._ending.is_set():  # then it is we who leave
             self._chronicle.broker(self._broker_address, problem)
+
+    def _note_displaced(self) -> None:
+        name = self._client_id("agent")
+        text = f"another client has the agent's client id {name!r}, and took its session over:"
+        text += " publications may be lost; every client needs an id of its own"
+        self._alarms.set("broker session taken over", text)
 
     def _name_of(self, node: NodeId) -> str:
         """Return what a node is called; empty until its record is there."""

@@ -486,7 +486,7 @@ async def test_a_copy_alone_is_taken_after_a_while_unless_the_connection_ends(li
 
 @in_loop
 async def test_a_subscription_waits_for_the_disk_and_nothing_else_does(life, monkeypatch):
-    """Requests stay in their order, and what is decided for a connection that is gone is dropped."""
+    """Requests stay in their order; what was decided for a connection that is gone is dropped."""
     may_sync = threading.Event()
     monkeypatch.setattr(subscription_log, "sync", lambda file: may_sync.wait(PATIENCE))
     scene = await life()

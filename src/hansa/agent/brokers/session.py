@@ -19,7 +19,7 @@ from hansa.agent.brokers.subscriber import Subscriber
 from hansa.agent.brokers.subscription_log import SubscriptionLog
 from hansa.agent.brokers.subscriptions import UNFIT, Subscriptions
 from hansa.mqtt import effects, inputs, packets
-from hansa.mqtt.vocabulary import Version
+from hansa.mqtt.vocabulary import Reason, Version
 from hansa.protocol.events import Event
 from hansa.protocol.vocabulary import Plain, Publication
 
@@ -55,6 +55,8 @@ class BrokerClient:
         self.subscriptions = Subscriptions(self._staying)
         self.forgotten: Callable[[], None] | None = None
         """Is told that the broker has no session of before."""
+        self.displaced: Callable[[], None] | None = None
+        """Is told that another client has taken the session over, with the same client id."""
         self.counters: Counter[str] = Counter()
         self.sends_each = True
         """Whether a broker of 3.1.1 sends a copy for each subscription that matches."""
@@ -184,6 +186,8 @@ class BrokerClient:
                 self._guarantees.answered(steps)
             case effects.ConnectRefused() | effects.Disconnected() | effects.ProtocolViolation():
                 self._part(effect.text)
+                if self.displaced and effect.reason == Reason.SESSION_TAKEN_OVER:
+                    self.displaced()
             case effects.NotSent():
                 self._note_unsent(effect)
             case effects.OversizedReceived(publication):
