@@ -8,6 +8,7 @@
     │       ├── JournalDamaged     what was durable there cannot be read any more
     │       └── JournalTrimmed     what is asked for was dropped by retention
     ├── TableBroken         a table of the pipeline that breaks its own rules: exit code 1
+    ├── PromiseBroken       a federation under test did what it never should: exit code 1
     ├── InvalidFrame        bytes from a peer that mean nothing: counted, logged, dropped
     └── BrokerMisbehaved    MQTT that the standard forbids: the connection to that broker ends
 
@@ -61,6 +62,10 @@ class JournalTrimmed(JournalError):
 
 class TableBroken(HansaError):
     """A table that the pipeline made has rows that its key or its rules forbid; it is not shown."""
+
+
+class PromiseBroken(HansaError):
+    """A federation that is broken on purpose did what it should not, whatever is done to it."""
 
 
 class InvalidFrame(HansaError):

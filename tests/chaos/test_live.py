@@ -12,6 +12,14 @@ from tests.agent.strategies import OTHERS, SETTING
 from hansa.chaos.run import Outcome, Play, play
 from hansa.chaos.scenarios import MIXED, SCENARIOS
 
+KINDS = {"crash", "freeze", "clone", "restart-broker", "take-over", "visitors", "sleeper"} | {
+    "silence",
+    "reset",
+    "black-hole",
+    "worsen",
+}
+"""What all of MIXED does, by kind."""
+
 pytestmark = [pytest.mark.usefixtures("mosquitto"), pytest.mark.timeout(600)]
 
 
@@ -25,7 +33,8 @@ def test_two_minutes_of_everything():
     assert outcome.broken == [], outcome.verdict.examples
     assert outcome.drained_s is not None
     assert outcome.verdict.fates["ok"] > 1_000
-    assert outcome.faults >= len(MIXED)
+    assert {trouble.__name__ for trouble in MIXED} <= set(outcome.troubles)
+    assert set(outcome.faults) >= KINDS
 
 
 @pytest.mark.long
@@ -35,7 +44,11 @@ def test_a_minute_of_partition_with_500_a_second_of_qos_1_and_as_many_of_qos_2_o
     outcome = asyncio.run(play(plan))
     assert outcome.broken == [], outcome.verdict.examples
     assert outcome.drained_s is not None
-    assert outcome.verdict.fates["recovered"] > 10_000
+    reached = outcome.verdict.published / (2 * 1_500 * 62.0)
+    if reached < 0.9:
+        pytest.skip(f"too busy: nothing was lost, but at {reached:.0%} of the rate")
+    # All of a minute but for its last two seconds comes late, at QoS 1 and 2, on both sides.
+    assert outcome.verdict.fates["recovered"] > 0.8 * 2 * 1_000 * 58.0
 
 
 @pytest.mark.long
@@ -55,4 +68,5 @@ def test_each_kind_of_trouble(name):
     assert outcome.broken == [], outcome.verdict.examples
     assert outcome.drained_s is not None
     assert outcome.verdict.fates["ok"] > 1_000
-    assert outcome.faults > 0 or name == "calm"
+    assert outcome.faults or name == "calm"
+    assert outcome.verdict.excusable <= outcome.verdict.promised / 3

@@ -2,12 +2,15 @@
 
 import asyncio
 import random
+import signal
 
 import pytest
 
-from hansa.chaos.harm import GRACE_S, WINDOW, Harm
+from hansa.chaos.harm import WINDOW, Harm, Loss, Memory
 from hansa.chaos.stage import Stage, set_up
-from hansa.chaos.troubles import suffer
+from hansa.chaos.troubles import clogs, delays, suffer
+from hansa.chaos.verdict import Excuse, Hit
+from hansa.errors import PromiseBroken
 from hansa.simulator.topologies import parse
 
 
@@ -55,19 +58,81 @@ def test_a_trouble_that_fails_is_not_hidden_by_the_next(mosquitto):
         asyncio.run(play())
 
 
-def test_each_crash_may_cost_the_window_where_it_was():
+def test_what_a_trouble_does_and_finds_is_kept_for_the_end(mosquitto):
+    """One link is enough to harm, an agent that ended by itself is told though it is killed then,
+    and nothing stays though somebody gets impatient."""
+
+    async def abort(stage: Stage, chance: random.Random) -> None:
+        agent = stage.federation.nodes[1].agent
+        assert agent is not None
+        agent.send_signal(signal.SIGABRT)
+        await agent.wait()
+        await _kill_and_start(stage)
+        raise PromiseBroken("a copy does not stop")
+
+    async def play() -> Stage:
+        stage = await set_up(parse("line:2", 1))
+        try:
+            for trouble in (clogs, delays, abort):
+                await suffer(trouble, stage, random.Random(1), 0.1 if trouble != abort else 60.0)
+            await stage.agents.leave(0)
+            assert stage.agents.ended() == []
+        finally:
+            closing = asyncio.ensure_future(stage.close())
+            for _ in range(20):
+                await asyncio.sleep(0)
+                closing.cancel()
+            await asyncio.gather(closing, return_exceptions=True)
+            assert closing.cancelled()
+        return stage
+
+    stage = asyncio.run(asyncio.wait_for(play(), 90))
+    problems = [text.partition(":")[0] for text in stage.harm.problems]
+    assert problems == ["agent 1 ended with -6", "a copy does not stop"]
+    assert stage.harm.done == {"silence": 1, "worsen": 1, "crash": 1, "leave": 1}
+    assert stage.harm.troubles == {"clogs": 1, "delays": 1, "abort": 1}
+    nodes = stage.federation.nodes
+    processes = [each for node in nodes for each in (node.agent, node.broker.process)]
+    assert [each.returncode is None for each in processes if each is not None] == [False] * 4
+    assert not stage.federation.directory.exists()
+
+
+def test_each_interruption_may_cost_the_window_where_it_was():
     harm = Harm()
-    harm.interruptions[3] += 2
-    harm.forget(4, 10.0)
-    assert harm.duplicates_allowed(3) == {1: 2 * WINDOW, 2: 0}
-    assert harm.duplicates_allowed(4) == {1: WINDOW, 2: WINDOW}
-    assert harm.duplicates_allowed(5) == {1: 0, 2: 0}
+    harm.interrupt(3, 1.0)
+    harm.forget(4, Memory.SESSION, 10.0)
+    found = harm.circumstances({}, {3: "sub3", 4: "sub4", 5: "sub5"})
+    assert found.hits == {
+        "sub3": (Hit(1.0, 1, WINDOW),),
+        "sub4": (Hit(10.0, 2, WINDOW),),
+        "sub5": (),
+    }
 
 
 def test_memory_that_is_lost_is_lost_until_all_is_back():
     harm = Harm()
-    harm.forget(4, 10.0)
-    harm.forget(4, 12.0)
+    harm.forget(4, Memory.BROKER, 10.0)
+    harm.forget(4, Memory.SESSION, 12.0)
+    assert harm.losses == []
     harm.remember(4, 20.0)
-    assert harm.spans == [(4, 10.0 - GRACE_S, 20.0 + GRACE_S)]
+    assert harm.losses == [Loss(Memory.BROKER, 4, 10.0, 20.0)]
     assert harm.forgetful == {}
+
+
+@pytest.mark.parametrize(
+    ("memory", "publishing", "subscribing"),
+    [
+        (Memory.SESSION, (Excuse(10.0, 20.0, ("sub5",)),), None),
+        (Memory.BROKER, (Excuse(10.0, 20.0, ("sub5",)),), (Excuse(10.0, 20.0),)),
+        (Memory.STATE, (Excuse(10.0, 20.0),), (Excuse(10.0, 20.0),)),
+    ],
+)
+def test_what_may_be_lost_depends_on_whose_memory_it_was(memory, publishing, subscribing):
+    harm = Harm()
+    harm.forget(4, memory, 10.0)
+    harm.remember(4, 20.0)
+    found = harm.circumstances({4: "pub4", 5: "pub5"}, {4: "sub4", 5: "sub5"}).excuses
+    assert found.get("pub4") == publishing
+    assert found.get("sub4") == subscribing
+    assert "pub5" not in found
+    assert "sub5" not in found

@@ -1,22 +1,63 @@
-"""`hansa chaos`: a short play, its table and its file; refusals in one line."""
+"""`hansa chaos`: short plays, their table and their files; refusals in one line; nothing stays."""
 
 import json
+import os
+import signal
+import subprocess
+import sys
+import time
 
 import pytest
+from tests.cli.test_demo import left_behind
 
 from hansa.cli.main import main
 
 
 @pytest.mark.usefixtures("mosquitto")
-def test_a_play_ends_with_a_table_and_a_file(tmp_path, capsys):
-    results = tmp_path / "results.json"
-    given = ["chaos", "calm", "--topology", "ring:3", "--seconds", "1", "--json", str(results)]
-    assert main(given) == 0
+def test_plays_end_with_a_table_and_files_that_can_be_judged_again(tmp_path, capsys):
+    results, seen = tmp_path / "results.json", tmp_path / "seen"
+    where = ["--topology", "line:2", "--json", str(results), "--history", str(seen)]
+    assert main(["chaos", "calm", "flaps", "--seconds", "1", *where]) == 0
     assert "calm: every promise kept" in capsys.readouterr().out
-    calm = json.loads(results.read_text())["calm"]
-    assert calm["broken"] == []
-    assert calm["fates"]["ok"] > 0
-    assert calm["published"] > 0
+    found = json.loads(results.read_text())
+    assert [row["broken"] for row in found.values()] == [[], []]
+    assert found["calm"]["fates"]["ok"] > 0
+    assert found["calm"]["faults"] == {}
+    assert set(found["flaps"]["faults"]) == {"silence", "reset"}
+    for name, row in found.items():
+        again = tmp_path / "again.json"
+        assert main(["chaos", "--judge", str(seen / f"{name}.jsonl"), "--json", str(again)]) == 0
+        assert json.loads(again.read_text())[name]["fates"] == row["fates"]
+
+
+@pytest.mark.usefixtures("mosquitto")
+def test_a_play_that_is_stopped_leaves_nothing_but_what_was_played_before(tmp_path, monkeypatch):
+    place = tmp_path / "place"
+    place.mkdir()
+    monkeypatch.setenv("TMPDIR", str(place))
+    results = tmp_path / "results.json"
+    process = subprocess.Popen(
+        [sys.executable, "-m", "hansa.cli", "chaos", "calm", "kills"]
+        + ["--topology", "line:2", "--seconds", "1", "--json", str(results)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+    )
+    assert process.stdout is not None
+    for line in process.stdout:
+        if line.startswith("calm: "):
+            break
+    while not any(place.iterdir()):
+        assert process.poll() is None
+        time.sleep(0.01)
+    process.send_signal(signal.SIGTERM)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (130, "hansa: stopped\n")
+    assert "calm" in out
+    assert list(json.loads(results.read_text())) == ["calm"]
+    assert left_behind(place) == []
 
 
 @pytest.mark.parametrize(
@@ -26,10 +67,24 @@ def test_a_play_ends_with_a_table_and_a_file(tmp_path, capsys):
         ([], "SCENARIO"),
         (["calm", "--topology", "moebius:3"], "moebius"),
         (["calm", "--rate", "0"], "--rate"),
+        (["calm", "parted", "--topology", "line:3"], "parted needs 4 nodes"),
+        (["clones", "--topology", "line:1"], "clones needs 2 nodes"),
+        (["calm", "--json", ""], "--json"),
+        (["calm", "--json", "/nowhere/results.json"], "--json /nowhere"),
+        (["calm", "--history", "/proc/x"], "--history /proc/x"),
+        (["calm", "--keep", "/proc/x"], "--keep /proc/x"),
+        (["calm", "--judge", "/nowhere"], "--judge"),
+        (["--judge", "/nowhere"], "/nowhere cannot be read"),
     ],
 )
 def test_what_cannot_be_played_is_one_line(given, problem, capsys):
     assert main(["chaos", *given]) == 2
     said = capsys.readouterr().err.strip()
     assert problem in said
-    assert "Traceback" not in said
+    assert "\n" not in said
+
+
+def test_what_an_earlier_play_has_kept_is_not_used_again(tmp_path, capsys):
+    (tmp_path / "calm" / "0").mkdir(parents=True)
+    assert main(["chaos", "calm", "--keep", str(tmp_path)]) == 2
+    assert "is not empty" in capsys.readouterr().err

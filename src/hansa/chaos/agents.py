@@ -7,14 +7,16 @@ import signal
 from contextlib import suppress
 
 from hansa.agent.state import StateDirectory
-from hansa.chaos.harm import Harm
-from hansa.errors import UsageError
+from hansa.chaos.harm import Harm, Memory
+from hansa.errors import PromiseBroken
 from hansa.journal.crash import EXIT_CODE
+from hansa.local.ending import to_the_end
 from hansa.local.federation import LocalFederation, LocalNode
 from hansa.local.mosquitto import end, free_port
 
 TWIN_TIMEOUT_S = 30.0
 DOOM_TIMEOUT_S = 30.0
+LEAVE_TIMEOUT_S = 30.0
 LOWEST = "lowest"
 """The directory of a node that comes late."""
 
@@ -30,17 +32,31 @@ class Agents:
         self._hanging: set[int] = set()
 
     async def kill(self, place: int) -> None:
-        """Kill -9."""
+        """Kill -9. If it had ended by itself, that is not forgotten."""
+        self._harm.problems += self._ended(place)
         self._harm.note("crash", place)
-        self._harm.interruptions[place] += 1
         self._hanging.discard(place)
         self._dead.add(place)
         await self._signal(place, signal.SIGKILL)
 
+    async def leave(self, place: int) -> None:
+        """SIGTERM: it takes its leave, and must do so in time and without a complaint."""
+        self._harm.problems += self._ended(place)
+        self._harm.note("leave", place)
+        self._dead.add(place)
+        await self._signal(place, signal.SIGTERM)
+        agent = self._federation.nodes[place].agent
+        assert agent is not None
+        code = await _end_of(agent, LEAVE_TIMEOUT_S, f"agent {place} does not leave")
+        if code:
+            raise PromiseBroken(f"agent {place} left with {code}: {self._last_words(place)}")
+
     async def start(self, place: int) -> None:
         """Start an agent that was killed. It is dead until it runs: this may be cancelled."""
         if place in self._dead:
-            self._harm.note("restart", place)
+            await self._signal(place, signal.SIGKILL)  # it may still be about to leave
+            self._harm.mended("restart", place)
+            self._interrupted(place)
             await self._federation.start_agent(place)
             self._dead.discard(place)
 
@@ -48,7 +64,7 @@ class Agents:
         """Let an agent live until it has passed a step of its work so often, and no longer."""
         await self.kill(place)
         self._harm.note("doom", place)
-        self._harm.interruptions[place] += 1
+        self._interrupted(place)
         await self._federation.start_agent(place, HANSA_CRASH_POINT=crash_point)
         agent = self._federation.nodes[place].agent
         assert agent is not None
@@ -58,8 +74,12 @@ class Agents:
         finally:
             await self._signal(place, signal.SIGKILL)
         if code != EXIT_CODE:
-            raise UsageError(f"agent {place} ended with {code}, not at step {crash_point}")
+            raise PromiseBroken(f"agent {place} ended with {code}, not at step {crash_point}")
         await self.start(place)
+
+    def _interrupted(self, place: int) -> None:
+        """It begins a new life, and with what was under way in the last."""
+        self._harm.interrupt(place, asyncio.get_running_loop().time())
 
     async def hang(self, place: int) -> None:
         """SIGSTOP."""
@@ -71,7 +91,7 @@ class Agents:
     async def wake(self, place: int) -> None:
         """SIGCONT."""
         if place in self._hanging:
-            self._harm.note("thaw", place)
+            self._harm.mended("thaw", place)
             self._hanging.discard(place)
             await self._signal(place, signal.SIGCONT)
 
@@ -94,33 +114,47 @@ class Agents:
         await asyncio.to_thread(_copy, node, "backup")
 
     async def put_back(self, place: int) -> None:
-        """Let an agent come back with the state of its backup."""
-        await self._come_back(place, "rejoin-old", "backup")
+        """Let an agent come back with the state of its backup: what others still owe it, and what
+        it has not yet captured, is not lost by that. But all may get again what nobody had
+        acknowledged when it was backed up."""
+        self._forget("rejoin-old", place)
+        await self.kill(place)
+        now = asyncio.get_running_loop().time()
+        self._harm.remember(place, now)
+        for each in range(len(self._federation.nodes)):
+            self._harm.interrupt(each, now, qos=2)
+        await self._begin_with(place, "backup")
 
     async def come_back_empty(self, place: int) -> None:
         """Let an agent come back without any state: as a new node."""
-        await self._come_back(place, "rejoin-empty")
+        await self._come_back_new("rejoin-empty", place)
 
     async def come_back_lowest(self, place: int) -> None:
         """Let an agent come back as a new node whose id is the lowest of all."""
         nodes = self._federation.nodes
         ids = [str((await asyncio.to_thread(node.status))["node"]) for node in nodes]
         await asyncio.to_thread(_make_key, nodes[place], min(ids))
-        await self._come_back(place, "rejoin-lowest", LOWEST)
+        await self._come_back_new("rejoin-lowest", place, LOWEST)
 
-    async def _come_back(self, place: int, what: str, copy: str = "") -> None:
+    async def _come_back_new(self, what: str, place: int, state: str = "") -> None:
         """If this is cancelled, it is not back before all is healed."""
-        loop = asyncio.get_running_loop()
-        node = self._federation.nodes[place]
-        self._harm.note(what, place)
-        self._harm.forget(place, loop.time())
+        self._forget(what, place)
         await self.kill(place)
+        await self._begin_with(place, state)
+        self._harm.remember(place, asyncio.get_running_loop().time())
+
+    def _forget(self, what: str, place: int) -> None:
+        self._harm.note(what, place)
+        self._harm.forget(place, Memory.STATE, asyncio.get_running_loop().time())
+
+    async def _begin_with(self, place: int, state: str) -> None:
+        """Start an agent that was killed, with another state directory or none."""
+        node = self._federation.nodes[place]
         shutil.rmtree(node.directory / "agent")
-        if copy:
-            (node.directory / copy).rename(node.directory / "agent")
+        if state:
+            (node.directory / state).rename(node.directory / "agent")
         await self.start(place)
         await self._federation.wait_until_converged()
-        self._harm.remember(place, loop.time())
 
     async def clone(self, place: int) -> None:
         """Start a second agent with a copy of an agent's state: it has to notice, and stop."""
@@ -139,19 +173,26 @@ class Agents:
             late = f"a copy of agent {node.name} does not stop"
             code = await _end_of(twin, TWIN_TIMEOUT_S, late)
         finally:
-            await end(twin)
+            await to_the_end(end(twin))
         if code != 1:
-            raise UsageError(f"a copy of agent {node.name} ended with {code}: {node.last_words()}")
+            raise PromiseBroken(
+                f"a copy of agent {node.name} ended with {code}: {node.last_words()}"
+            )
 
     # ------------------------------------------------------------ all of them
 
     def ended(self) -> list[str]:
-        """Return which agents have ended though nobody killed them, with their last words."""
-        return [
-            f"agent {node.name} ended: {node.last_words()}"
-            for place, node in enumerate(self._federation.nodes)
-            if place not in self._dead and node.agent and node.agent.returncode is not None
-        ]
+        """Return which agents have ended though nobody ended them, with their last words."""
+        return [text for place in range(len(self._federation.nodes)) for text in self._ended(place)]
+
+    def _ended(self, place: int) -> list[str]:
+        agent = self._federation.nodes[place].agent
+        if place in self._dead or agent is None or agent.returncode is None:
+            return []
+        return [f"agent {place} ended with {agent.returncode}: {self._last_words(place)}"]
+
+    def _last_words(self, place: int) -> str:
+        return self._federation.nodes[place].last_words()
 
     async def heal(self) -> None:
         """Let all of them run."""
@@ -167,7 +208,7 @@ async def _end_of(agent: asyncio.subprocess.Process, seconds: float, late: str) 
         async with asyncio.timeout(seconds):
             return await agent.wait()
     except TimeoutError:
-        raise UsageError(late) from None
+        raise PromiseBroken(late) from None
 
 
 def _make_key(node: LocalNode, lowest: str) -> None:

@@ -16,6 +16,7 @@ from hansa.chaos.account import Account
 from hansa.chaos.clients import Publisher, Subscriber
 from hansa.chaos.stage import TOPICS
 from hansa.chaos.verdict import Verdict, judge
+from hansa.local.ending import to_the_end
 from hansa.local.mosquitto import Mosquitto, free_port
 from hansa.local.relay import Relay
 
@@ -102,9 +103,13 @@ async def play(trouble: Callable[[Pair], Awaitable[None]], rate: float) -> Verdi
         await asyncio.gather(*(publisher.pause() for publisher in publishers))
         await _drained(account)
     finally:
-        await asyncio.gather(*(client.stop() for client in clients))
-        await pair.stop()
+        await to_the_end(_stop(pair, clients))
     return judge(account.history, {"sub": TOPICS})
+
+
+async def _stop(pair: Pair, clients: list[Publisher | Subscriber]) -> None:
+    await asyncio.gather(*(client.stop() for client in clients))
+    await pair.stop()
 
 
 async def _drained(account: Account) -> None:

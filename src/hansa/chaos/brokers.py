@@ -5,8 +5,9 @@ import random
 from collections.abc import Awaitable, Callable
 
 from hansa.agent.brokers.connection import BrokerAddress, Connection
-from hansa.chaos.harm import Harm
-from hansa.errors import UsageError
+from hansa.chaos.harm import Harm, Memory
+from hansa.errors import PromiseBroken
+from hansa.local.ending import to_the_end
 from hansa.local.federation import LocalFederation
 from hansa.local.line import Line
 from hansa.local.mosquitto import Mosquitto
@@ -52,14 +53,15 @@ class Brokers:
         await self._start(place)
 
     async def _stop(self, place: int, kill: bool = False) -> None:
-        """It is down until it runs again: this may be cancelled anywhere. Its agent publishes again
-        what was under way, and so does the broker to its own clients."""
+        """It is down until it runs again: this may be cancelled anywhere. Then its agent publishes
+        again what was under way, and so does the broker to its own clients."""
         self._down.add(place)
-        self._harm.interruptions[place] += 2
         broker = self._mosquitto(place)
         await (broker.kill() if kill else broker.stop())
 
     async def _start(self, place: int) -> None:
+        for _ in ("agent", "broker"):
+            self._interrupted(place)
         await self._mosquitto(place).start()
         self._down.discard(place)
 
@@ -73,7 +75,7 @@ class Brokers:
             await self._stop(place, kill=True)
             await self._start(place)
 
-        await self._forgetting(place, kill)
+        await self._forgetting(place, Memory.BROKER, kill)
 
     async def empty(self, place: int) -> None:
         """Stop a broker, throw away what it saved, start it again."""
@@ -84,7 +86,7 @@ class Brokers:
             (self._mosquitto(place).directory / DATABASE).unlink(missing_ok=True)
             await self._start(place)
 
-        await self._forgetting(place, empty)
+        await self._forgetting(place, Memory.BROKER, empty)
 
     async def expel(self, place: int) -> None:
         """End the agent's session: connect by its client id, and leave without one."""
@@ -101,21 +103,24 @@ class Brokers:
             try:
                 await arrived.wait()
             finally:
-                await intruder.stop()
+                await to_the_end(intruder.stop())
 
-        await self._forgetting(place, expel)
+        await self._forgetting(place, Memory.SESSION, expel)
 
     async def take_over(self, place: int, seconds: float) -> None:
         """Connect by the agent's client id, again and again: each time the broker ends the other
         connection. The session goes on."""
         self._harm.note("take-over", place)
-        # They take turns; a connection lasts for a twentieth of a second at least.
-        self._harm.interruptions[place] += 1 + int(20 * seconds)
-        intruder = await self._intruder(place, lambda _: None, keeps_session=True)
+
+        def told(effect: effects.Effect) -> None:
+            if isinstance(effect, effects.Connected):
+                self._interrupted(place)
+
+        intruder = await self._intruder(place, told, keeps_session=True)
         try:
             await asyncio.sleep(seconds)
         finally:
-            await intruder.stop()
+            await to_the_end(intruder.stop())
 
     async def _intruder(
         self, place: int, told: Callable[[effects.Effect], None], keeps_session: bool
@@ -130,12 +135,14 @@ class Brokers:
         intruder.keep()
         return intruder
 
-    async def _forgetting(self, place: int, lose: Callable[[], Awaitable[None]]) -> None:
+    async def _forgetting(
+        self, place: int, memory: Memory, lose: Callable[[], Awaitable[None]]
+    ) -> None:
         """Let a broker lose sessions: its agent has to tell, and what was published then may go. If
         this is cancelled, that lasts until all is healed."""
         loop = asyncio.get_running_loop()
         before = await self._lost_sessions(place)
-        self._harm.forget(place, loop.time())
+        self._harm.forget(place, memory, loop.time())
         await lose()
         await self._told(place, before)
         await self._clients_back(place)
@@ -148,7 +155,7 @@ class Brokers:
                 while await self._lost_sessions(place) <= before:
                     await asyncio.sleep(POLL_S)
         except TimeoutError:
-            raise UsageError(f"agent {place} does not tell that its session was lost") from None
+            raise PromiseBroken(f"agent {place} does not tell that its session was lost") from None
 
     async def _lost_sessions(self, place: int) -> int:
         counters = (await self._status(place))["counters"]
@@ -163,7 +170,7 @@ class Brokers:
                 return await asyncio.to_thread(self._federation.nodes[place].status)
             except OSError as error:
                 if asyncio.get_running_loop().time() > deadline:
-                    raise UsageError(f"agent {place} does not answer: {error}") from error
+                    raise PromiseBroken(f"agent {place} does not answer: {error}") from error
                 await asyncio.sleep(POLL_S)
 
     # ------------------------------------------------------------ manners
@@ -188,11 +195,14 @@ class Brokers:
 
     def _break_off(self, place: int) -> None:
         self._gate(place).reset()
-        self._harm.interruptions[place] += 1
+        self._interrupted(place)
+
+    def _interrupted(self, place: int) -> None:
+        self._harm.interrupt(place, asyncio.get_running_loop().time())
 
     def admit(self, place: int) -> None:
         """Undo `slow` and `refuse`."""
-        self._harm.note("admit", place)
+        self._harm.mended("admit", place)
         gate = self._gate(place)
         gate.line = Line()
         gate.mend()

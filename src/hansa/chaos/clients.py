@@ -55,6 +55,8 @@ class Publisher(_Client):
 
     has_properties = False
     """Whether what it publishes has properties of MQTT 5."""
+    payload_bytes = 0
+    """How long payloads are at least."""
 
     def __init__(
         self,
@@ -66,6 +68,7 @@ class Publisher(_Client):
         count: int | None = None,
     ) -> None:
         """Publish to these topics, each at its QoS, so often a second and so many in all."""
+        self.name = name
         self._count = count
         super().__init__(address, Options(client_id=name, clean_start=True), note)
         self._streams = [Stream(name, topic, qos) for topic, qos in topics.items()]
@@ -118,7 +121,7 @@ class Publisher(_Client):
         properties = _properties(counter) if self.has_properties else b""
         packet = packets.Publish(
             stream.topic,
-            stream.payload(counter, properties),
+            stream.payload(counter, properties, self.payload_bytes),
             stream.qos,
             packet_id=packet_id,
             properties=properties,

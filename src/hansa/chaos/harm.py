@@ -1,23 +1,45 @@
 """What was done to a federation, and what that may cost by the promise.
 
 At each broker an agent that crashes, or loses the connection to its broker, may publish again what
-was under way at QoS 1: at most the window, each time. Where a broker forgets its sessions, or an
-agent its state directory, that holds for QoS 2 as well, and what was published just then may never
-come: this is written down as a span of time, so that nothing else passes for it.
+was under way at QoS 1: at most the window, each time, and soon. Where a broker forgets the agent's
+session, or an agent its state directory, that holds for QoS 2 as well, and something may never
+come. What, and in which direction, depends on whose memory it was: it is written down with the time
+when it was lost and the time when all was back, so that nothing else passes for it.
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import Enum
 
 from hansa.agent.brokers.advice import IN_FLIGHT_WANTED
 from hansa.agent.custody.settings import DeliverySettings
 from hansa.chaos.faults import Faults
+from hansa.chaos.verdict import Circumstances, Excuse, Hit
 
 WINDOW = min(DeliverySettings().window, IN_FLIGHT_WANTED)
 """Publications under way between an agent and a broker as `hansa.local.mosquitto` configures it."""
 
-GRACE_S = 3.0
-"""Seconds that a publication may be on its way."""
+
+class Memory(Enum):
+    """What was lost."""
+
+    SESSION = "session"
+    """The agent's session at its broker: with it goes what the agent had not captured."""
+    BROKER = "broker"
+    """All sessions of a broker: with them goes also what waits there for its subscribers."""
+    STATE = "state"
+    """An agent's state directory: with it goes what it owes others, and what others owe it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """Memory that was lost somewhere, and when."""
+
+    memory: Memory
+    place: int
+    since: float
+    until: float = 0.0
 
 
 @dataclass(slots=True)
@@ -26,34 +48,56 @@ class Harm:
 
     faults: Faults | None = None
     """Writes down what is done, if somebody wants to read it."""
-    count: int = 0
-    """How often something was done."""
-    interruptions: Counter[int] = field(default_factory=Counter)
-    """How often something under way at QoS 1 may have been published again."""
-    amnesias: Counter[int] = field(default_factory=Counter)
-    """How often that was so at QoS 2, too."""
-    forgetful: dict[int, float] = field(default_factory=dict)
-    """Where memory is lost and not everything is back yet, and since when."""
-    spans: list[tuple[int, float, float]] = field(default_factory=list)
-    """Where, and from when to when, what was published may be lost."""
+    done: Counter[str] = field(default_factory=Counter)
+    """What was done, and how often; to mend something is no harm."""
+    troubles: Counter[str] = field(default_factory=Counter)
+    """How much of it each kind of trouble did."""
+    problems: list[str] = field(default_factory=list)
+    """What should not have happened whatever was done."""
+    hits: defaultdict[int, list[Hit]] = field(default_factory=lambda: defaultdict(list))
+    """When something under way may have been published again."""
+    forgetful: dict[int, Loss] = field(default_factory=dict)
+    """Where memory is lost and not everything is back yet."""
+    losses: list[Loss] = field(default_factory=list)
+    """Where everything is back."""
 
     def note(self, what: str, *places: int) -> None:
         """Write down what is done to one node, or between two."""
-        self.count += 1
+        self.done[what] += 1
+        self.mended(what, *places)
+
+    def mended(self, what: str, *places: int) -> None:
+        """Write down what ends a harm, and does none."""
         if self.faults:
             self.faults.note(what, *places)
 
-    def forget(self, place: int, now: float) -> None:
-        """Memory is lost there: what is published there, or for there, may be lost or come twice
-        until `remember`. It may have been on its way for a while."""
-        self.amnesias[place] += 1
-        self.forgetful.setdefault(place, now - GRACE_S)
+    def interrupt(self, place: int, now: float, qos: int = 1) -> None:
+        """From now on what was under way may be published again there, up to a quality."""
+        self.hits[place].append(Hit(now, qos, WINDOW))
+
+    def forget(self, place: int, memory: Memory, now: float) -> None:
+        """Memory is lost there, until `remember`."""
+        self.interrupt(place, now, qos=2)
+        self.forgetful.setdefault(place, Loss(memory, place, now))
 
     def remember(self, place: int, now: float) -> None:
-        """Everything is as it was."""
-        self.spans.append((place, self.forgetful.pop(place), now + GRACE_S))
+        """What is published from now on is promised again."""
+        loss = self.forgetful.pop(place)
+        self.losses.append(Loss(loss.memory, place, loss.since, now))
 
-    def duplicates_allowed(self, place: int) -> dict[int, int]:
-        """Return how many may come twice there, by QoS."""
-        twice = WINDOW * self.amnesias[place]
-        return {1: WINDOW * self.interruptions[place] + twice, 2: twice}
+    def circumstances(
+        self, publishers: Mapping[int, str], subscribers: Mapping[int, str]
+    ) -> Circumstances:
+        """Return what it may have cost these clients; by place, as they are named."""
+        excuses: defaultdict[str, list[Excuse]] = defaultdict(list)
+        for loss in self.losses:
+            place, span = loss.place, (loss.since, loss.until)
+            if place in publishers:
+                elsewhere = [name for where, name in subscribers.items() if where != place]
+                # What came anywhere else had been captured, and that is on disk.
+                witnesses = () if loss.memory is Memory.STATE else tuple(elsewhere)
+                excuses[publishers[place]].append(Excuse(*span, witnesses))
+            if place in subscribers and loss.memory is not Memory.SESSION:
+                excuses[subscribers[place]].append(Excuse(*span))
+        hits = {name: tuple(self.hits[place]) for place, name in subscribers.items()}
+        return Circumstances({name: tuple(some) for name, some in excuses.items()}, hits)

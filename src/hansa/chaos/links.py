@@ -55,12 +55,12 @@ class Links:
 
     def restore(self, a: int, b: int) -> None:
         """Undo `worsen`."""
-        self._harm.note("restore", a, b)
+        self._harm.mended("restore", a, b)
         self._federation.relay(a, b).line = self._lines.pop((a, b))
 
     def mend(self, a: int, b: int) -> None:
         """Undo `cut` and `swallow`."""
-        self._harm.note("mend", a, b)
+        self._harm.mended("mend", a, b)
         self._broken.discard((a, b))
         self._federation.mend(a, b)
 

@@ -2,15 +2,16 @@
 
 import asyncio
 import random
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from hansa.chaos import history
 from hansa.chaos.scenarios import Scenario
 from hansa.chaos.stage import Stage, set_up
-from hansa.chaos.troubles import suffer
-from hansa.chaos.verdict import Verdict, judge
+from hansa.chaos.troubles import calm, suffer
+from hansa.chaos.verdict import Verdict
+from hansa.errors import HansaError, UsageError
 from hansa.simulator.topologies import parse
 
 BEFORE_S = 1.0
@@ -33,6 +34,15 @@ class Play:
     drain_s: float = 60.0
     """How long everything may take to arrive after the last trouble."""
 
+    def check(self) -> None:
+        """Refuse what cannot be played, before anything is started."""
+        nodes = parse(self.topology, self.seed).nodes
+        if nodes < self.scenario.nodes_min:
+            raise UsageError(
+                f"{self.scenario.name} needs {self.scenario.nodes_min} nodes at least,"
+                f" and {self.topology} has {nodes}"
+            )
+
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
@@ -41,43 +51,46 @@ class Outcome:
     verdict: Verdict
     drained_s: float | None
     """From the end of the trouble until everything had arrived; None if it did not."""
-    duplicates_allowed: Mapping[int, Mapping[str, int]] = field(default_factory=dict)
-    """By QoS and subscriber, what crashes may have cost."""
-    faults: int = 0
-    """How often something was done to it."""
-    ended: list[str] = field(default_factory=list)
-    """Agents that ended by themselves, with their last words."""
+    faults: Counter[str] = field(default_factory=Counter)
+    """What was done to it, and how often."""
+    troubles: Counter[str] = field(default_factory=Counter)
+    """How much of it each kind of trouble did."""
+    problems: list[str] = field(default_factory=list)
+    """Agents that ended by themselves, and what else should not have happened."""
     is_rival: bool = False
     """Whether this was not Hansa, and only for comparison."""
 
     @property
     def broken(self) -> list[str]:
         """Return which promises were broken."""
-        return [*self.verdict.broken(self.duplicates_allowed), *self.ended]
+        return [*self.problems, *self.verdict.broken]
 
 
 async def play(
-    plan: Play, told: Callable[[str], None] = lambda what: None, keep: Path | None = None
+    plan: Play, told: Callable[[str], None] = lambda what: None, history: Path | None = None
 ) -> Outcome:
     """Play it on real brokers and agents; write the history to a file if asked to."""
+    plan.check()
     chance = random.Random(f"{plan.seed} {plan.scenario.name}")
     told("starting brokers and agents")
     stage = await set_up(parse(plan.topology, plan.seed), plan.keep, plan.scenario.cable)
+    harm, drained_s = stage.harm, None
     try:
         publishers, subscribers = _cast(plan.scenario, stage, chance)
-        await stage.populate(publishers, subscribers, plan.rate)
-        drained_s = await _perform(plan, stage, chance, told)
-        ended = stage.agents.ended()
+        await stage.populate(publishers, subscribers, plan.rate, plan.scenario.payload_bytes)
+        try:
+            drained_s = await _perform(plan, stage, chance, told)
+        except HansaError as problem:  # of the federation: the user's part is long done
+            harm.problems.append(str(problem))
+        harm.problems += stage.agents.ended()
     finally:
         await stage.close()
-    if keep is not None:
-        history.write(stage.account.history, keep)
-    allowed, faults = stage.duplicates_allowed(), stage.harm.count
-    return Outcome(_judge(stage), drained_s, allowed, faults, ended)
-
-
-def _judge(stage: Stage) -> Verdict:
-    return judge(stage.account.history, stage.wanted(), stage.forfeits())
+    if not harm.done and plan.scenario.trouble is not calm:
+        harm.problems.append("nothing was harmed, which proves nothing: play it for longer")
+    evidence = stage.evidence()
+    if history is not None:
+        evidence.write(history)
+    return Outcome(evidence.verdict(), drained_s, harm.done, harm.troubles, harm.problems)
 
 
 def _cast(scenario: Scenario, stage: Stage, chance: random.Random) -> tuple[list[int], list[int]]:
@@ -117,4 +130,4 @@ def _is_drained(stage: Stage) -> bool:
         return False
     if not stage.account.missing:
         return True
-    return bool(stage.harm.spans) and not _judge(stage).fates["lost"]
+    return bool(stage.harm.losses) and not stage.evidence().verdict().fates["lost"]

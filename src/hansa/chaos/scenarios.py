@@ -12,8 +12,9 @@ from hansa.chaos.stage import CABLE, Stage
 from hansa.chaos.troubles import Trouble, suffer
 from hansa.local.federation import Cable
 
-SPELL_S = 5.0
-PEACE_S = 5.0 / 3
+SPELL_S = 4.5
+"""Two minutes are enough for one of each."""
+PEACE_S = SPELL_S / 3
 """A quarter of the time."""
 
 
@@ -26,7 +27,14 @@ class Scenario:
     trouble: Trouble
     sides: bool = False
     """Whether there are two sides, with a publisher and a subscriber on each."""
+    payload_bytes: int = 0
+    """How long payloads are at least."""
     cable: Cable = CABLE
+
+    @property
+    def nodes_min(self) -> int:
+        """How many nodes it takes."""
+        return 4 if self.sides else 2
 
 
 MIXED = (
@@ -62,6 +70,8 @@ async def _everything(stage: Stage, chance: random.Random) -> None:
 
 GATED = Cable(can_cut=True, to_brokers=True)
 DATAGRAMS = Cable("udp", can_cut=True)
+LARGE = 1_800
+"""Bytes of a payload that a stingy broker just takes, with topic and properties."""
 
 SCENARIOS = {
     scenario.name: scenario
@@ -79,6 +89,7 @@ SCENARIOS = {
             "brokers answer late, refuse, take one at a time (F4)",
             troubles.manners,
             cable=GATED,
+            payload_bytes=LARGE,
         ),
         Scenario("cuts", "links are cut without a word and mended (F5)", troubles.cuts),
         Scenario("resets", "links break off, towards both ends or one (F5)", troubles.resets),
@@ -92,11 +103,15 @@ SCENARIOS = {
         Scenario(
             "losses", "datagrams are lost, late, twice (F8)", troubles.losses, cable=DATAGRAMS
         ),
+        Scenario("leaves", "agents are stopped gently and started again (F12)", troubles.leaves),
         Scenario("rejoins", "agents return with old state, or none (F12)", troubles.rejoins),
         Scenario("clones", "a copy of an agent is started (F12)", troubles.clones),
         Scenario("cores", "the core of a group is killed, or pauses (F14)", troubles.cores),
         Scenario("latecomers", "nodes with the lowest id join late (F14)", troubles.latecomers),
         Scenario("churn", "clients with covering filters come and go (F15)", troubles.churn),
+        Scenario(
+            "parted-churn", "the same while two sides part and meet (F15)", troubles.parted_churn
+        ),
         Scenario("sleepers", "clients never read, neighbours hardly (F16)", troubles.sleepers),
         Scenario(
             "part-kill",

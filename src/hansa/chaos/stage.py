@@ -5,17 +5,20 @@ of it can be mended: also when a hand was stopped in the middle of what it did.
 """
 
 import asyncio
+import secrets
 from pathlib import Path
 
 from hansa.chaos.account import Account
 from hansa.chaos.agents import Agents
 from hansa.chaos.brokers import Brokers
 from hansa.chaos.clients import Publisher, Sleeper, Subscriber
+from hansa.chaos.evidence import Evidence, Preface
 from hansa.chaos.faults import Faults
 from hansa.chaos.harm import Harm
 from hansa.chaos.history import Event
 from hansa.chaos.links import Links
-from hansa.chaos.verdict import Spans
+from hansa.errors import PromiseBroken
+from hansa.local.ending import to_the_end
 from hansa.local.federation import Cable, LocalFederation
 from hansa.simulator.topologies import Topology
 
@@ -34,6 +37,8 @@ class Stage:
 
     def __init__(self, federation: LocalFederation) -> None:
         """Stand around a federation that runs."""
+        self.run = secrets.token_hex(3)
+        """Part of every publication: what is left of another run is not taken for one of this."""
         self.federation = federation
         self.harm = Harm()
         self.agents = Agents(federation, self.harm)
@@ -57,27 +62,19 @@ class Stage:
             for number, client in enumerate(self.subscribers.values())
         }
 
-    def forfeits(self) -> Spans:
-        """Return for each client when its broker or agent had no memory."""
-        found: dict[str, list[tuple[float, float]]] = {}
-        for place, since, until in self.harm.spans:
-            for name in (f"pub{place}", f"sub{place}"):
-                found.setdefault(name, []).append((since, until))
-        return found
-
-    def duplicates_allowed(self) -> dict[int, dict[str, int]]:
-        """Return how many may come twice by what was done, by QoS and subscriber."""
-        return {
-            qos: {
-                client.name: self.harm.duplicates_allowed(place)[qos]
-                for place, client in self.subscribers.items()
-            }
-            for qos in (1, 2)
-        }
+    def evidence(self) -> Evidence:
+        """Return what clients saw until now, and what was done to each of them."""
+        publishers = {place: client.name for place, client in self.publishers.items()}
+        subscribers = {place: client.name for place, client in self.subscribers.items()}
+        circumstances = self.harm.circumstances(publishers, subscribers)
+        preface = Preface(self.wanted(), circumstances, self.harm.problems)
+        return Evidence(preface, self.account.history)
 
     # ------------------------------------------------------------ clients
 
-    async def populate(self, publishers: list[int], subscribers: list[int], rate: float) -> None:
+    async def populate(
+        self, publishers: list[int], subscribers: list[int], rate: float, payload_bytes: int = 0
+    ) -> None:
         """Connect clients, and wait until every subscription is installed everywhere."""
 
         def note(event: Event) -> None:
@@ -88,8 +85,10 @@ class Stage:
             client = Subscriber(self.brokers.address(place), f"sub{place}", filters, note)
             self.subscribers[place] = client
         for place in publishers:
-            publisher = Publisher(self.brokers.address(place), f"pub{place}", TOPICS, rate, note)
+            name = f"pub{place}-{self.run}"
+            publisher = Publisher(self.brokers.address(place), name, TOPICS, rate, note)
             publisher.has_properties = True
+            publisher.payload_bytes = payload_bytes
             self.publishers[place] = publisher
         self.account = Account(self.wanted())
         await asyncio.gather(*(client.start() for client in self._clients))
@@ -102,9 +101,12 @@ class Stage:
     async def _clients_back(self, place: int) -> None:
         """Wait until the subscriber of a broker is subscribed there again."""
         client = self.subscribers.get(place)
-        async with asyncio.timeout(INSTALL_TIMEOUT_S):
-            while client is not None and not client.is_subscribed:
-                await asyncio.sleep(POLL_S)
+        try:
+            async with asyncio.timeout(INSTALL_TIMEOUT_S):
+                while client is not None and not client.is_subscribed:
+                    await asyncio.sleep(POLL_S)
+        except TimeoutError:
+            raise PromiseBroken(f"the subscriber at broker {place} does not get back") from None
 
     async def _installed(self, subscribers: list[int]) -> None:
         async with asyncio.timeout(INSTALL_TIMEOUT_S):
@@ -120,7 +122,10 @@ class Stage:
         return bool(set(FILTERS).intersection(interest["local"]))
 
     async def close(self) -> None:
-        """End everything."""
+        """End everything, also if somebody gets impatient."""
+        await to_the_end(self._close())
+
+    async def _close(self) -> None:
         await self.pause()
         self.wake_sleepers()
         await asyncio.gather(*(client.stop() for client in self._clients))

@@ -6,15 +6,24 @@ and links is in the hands of the stage, which can mend it at any time.
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable
+from typing import Protocol
 
 from hansa.agent.custody.points import Point
 from hansa.chaos.brokers import STINGY
 from hansa.chaos.clients import Subscriber
 from hansa.chaos.stage import Stage
+from hansa.errors import HansaError
 from hansa.local.line import Direction, Line
 
-Trouble = Callable[[Stage, random.Random], Awaitable[None]]
+
+class Trouble(Protocol):
+    """Harms for as long as it is let."""
+
+    __name__: str
+
+    async def __call__(self, stage: Stage, chance: random.Random, /) -> None:
+        """Whom it hits is chance."""
+
 
 VISITORS = 8
 """Clients that come and go together."""
@@ -25,14 +34,18 @@ NARROW = 8_000.0
 
 async def suffer(trouble: Trouble, stage: Stage, chance: random.Random, seconds: float) -> None:
     """Let a trouble go on for so long, then mend everything. If it fails by itself, so does this:
-    a federation that nobody harmed proves nothing."""
+    a federation that nobody harmed proves nothing. What it finds broken is kept for the end."""
+    before = stage.harm.done.total()
     task = asyncio.ensure_future(trouble(stage, chance))
     try:
         await asyncio.wait([task], timeout=seconds)
     finally:
         task.cancel()
         (ended,) = await asyncio.gather(task, return_exceptions=True)
-    if isinstance(ended, Exception):
+        stage.harm.troubles[trouble.__name__] += stage.harm.done.total() - before
+    if isinstance(ended, HansaError):
+        stage.harm.problems.append(str(ended))
+    elif isinstance(ended, Exception):
         raise ended
     await stage.heal()
 
@@ -63,6 +76,16 @@ async def hangs(stage: Stage, chance: random.Random) -> None:
         await stage.agents.hang(place)
         await asyncio.sleep(chance.choice((1.0, 2.0, 6.0)))
         await stage.agents.wake(place)
+
+
+async def leaves(stage: Stage, chance: random.Random) -> None:
+    """F12: agents take their leave, and come back."""
+    while True:
+        await asyncio.sleep(chance.uniform(0.5, 2.0))
+        place = chance.choice(stage.places)
+        await stage.agents.leave(place)
+        await asyncio.sleep(chance.uniform(0.1, 4.0))
+        await stage.agents.start(place)
 
 
 async def rejoins(stage: Stage, chance: random.Random) -> None:
@@ -249,10 +272,17 @@ async def churn(stage: Stage, chance: random.Random) -> None:
             await asyncio.gather(*(visitor.stop() for visitor in visitors))
 
 
+async def parted_churn(stage: Stage, chance: random.Random) -> None:
+    """F15: the same while the federation falls in two, again and again."""
+    async with asyncio.TaskGroup() as both:
+        both.create_task(halves(stage, chance))
+        both.create_task(churn(stage, chance))
+
+
 async def sleepers(stage: Stage, chance: random.Random) -> None:
     """F16: clients that never read, and neighbours that hardly do."""
     while True:
-        for place in chance.sample(stage.places, 3):
+        for place in chance.sample(stage.places, min(3, len(stage.places))):
             await stage.put_to_sleep(place)
         slow = chance.choice(stage.places)
         links = [link for link in stage.links.all if slow in link]
@@ -339,10 +369,15 @@ async def lonely(stage: Stage, chance: random.Random) -> None:
         await asyncio.sleep(chance.uniform(1.0, 3.0))
 
 
+def _half_of_the_links(stage: Stage, chance: random.Random) -> list[tuple[int, int]]:
+    """Half of them, and at least one."""
+    return chance.sample(stage.links.all, max(1, len(stage.links.all) // 2))
+
+
 async def clogs(stage: Stage, chance: random.Random) -> None:
     """F7: links clog one by one, and clear in another order."""
     while True:
-        links = chance.sample(stage.links.all, len(stage.links.all) // 2)
+        links = _half_of_the_links(stage, chance)
         for link in links:
             stage.links.cut(*link)
             await asyncio.sleep(0.5)
@@ -355,7 +390,7 @@ async def clogs(stage: Stage, chance: random.Random) -> None:
 async def delays(stage: Stage, chance: random.Random) -> None:
     """F8: links are long, uneven, or narrow."""
     while True:
-        links = chance.sample(stage.links.all, len(stage.links.all) // 2)
+        links = _half_of_the_links(stage, chance)
         for link in links:
             line = Line(chance.uniform(0.0, 2.0), chance.uniform(0.0, 0.5))
             narrow = Line(chance.uniform(0.0, 0.2), bytes_per_s=NARROW)

@@ -1,56 +1,115 @@
 """`hansa chaos`: break a live federation on purpose, and see whether it kept its promise."""
 
-import asyncio
+import argparse
 import json
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
 
-from hansa.chaos import bridges
+from hansa.chaos import bridges, evidence
 from hansa.chaos.run import Outcome, Play, play
 from hansa.chaos.scenarios import SCENARIOS
 from hansa.chaos.verdict import Verdict
 from hansa.cli.arguments import Parser, amount, one_of, path, seed
 from hansa.cli.results import console, table
+from hansa.cli.stopping import run_until_stopped
+from hansa.errors import UsageError
 
 EXAMPLES = """\
   hansa chaos kills
   hansa chaos kills halves cores --seconds 120 --topology grid:3x3 --rate 200
-  hansa chaos all --seed 7 --json results.json"""
+  hansa chaos all --seed 7 --json results.json
+  hansa chaos kills --history seen && hansa chaos --judge seen/kills.jsonl"""
 
 
 def run(arguments: Sequence[str]) -> int:
     """Play scenarios, print what became of every publication; 1 if a promise was broken."""
     given = _parser().parse_args(arguments)
-    names = list(SCENARIOS) if "all" in given.scenarios else list(dict.fromkeys(given.scenarios))
     outcomes: dict[str, Outcome] = {}
-    for name in names:
-        keep = given.keep / name if given.keep else None
-        plan = Play(SCENARIOS[name], given.topology, given.seed, given.seconds, given.rate, keep)
-        outcomes[name] = _play(plan, given.history)
-    if given.compare:
-        for name, trouble in bridges.TROUBLES.items():
-            verdict = asyncio.run(bridges.play(trouble, given.rate))
-            outcomes[name] = Outcome(verdict, None, is_rival=True)
-    _show(outcomes)
-    if given.json is not None:
-        rows = {name: _row(outcome) for name, outcome in outcomes.items()}
-        given.json.write_text(json.dumps(rows, indent=1) + "\n")
+    plans = _plans(given)
+    if bool(plans) == bool(given.judge):
+        raise UsageError("name a SCENARIO to play, or a file to --judge; see `hansa chaos --help`")
+    _prepare(given, plans)
+    try:
+        if given.judge is not None:
+            outcomes[given.judge.stem] = _judge(given.judge)
+        for plan in plans:
+            outcomes[plan.scenario.name] = _play(plan, given.history)
+            _save(outcomes, given.json)
+        if given.compare:
+            for name, trouble in bridges.TROUBLES.items():
+                verdict = run_until_stopped(bridges.play(trouble, given.rate))
+                outcomes[name] = Outcome(verdict, None, is_rival=True)
+                _tell(name, outcomes[name])
+    finally:  # also if somebody has seen enough
+        _save(outcomes, given.json)
+        _show(outcomes)
     return 1 if any(each.broken and not each.is_rival for each in outcomes.values()) else 0
 
 
+def _plans(given: argparse.Namespace) -> list[Play]:
+    names = SCENARIOS if "all" in given.scenarios else dict.fromkeys(given.scenarios)
+    return [
+        Play(
+            SCENARIOS[name],
+            given.topology,
+            given.seed,
+            given.seconds,
+            given.rate,
+            given.keep / name if given.keep else None,
+        )
+        for name in names
+    ]
+
+
+def _prepare(given: argparse.Namespace, plans: list[Play]) -> None:
+    """Complain now about what would fail only when everything has been played."""
+    for plan in plans:
+        plan.check()
+        if plan.keep:
+            _make(plan.keep, "--keep")
+            if any(plan.keep.iterdir()):
+                raise UsageError(f"--keep {given.keep}: {plan.keep} is not empty; name another")
+    if given.history:
+        _make(given.history, "--history")
+    try:
+        _save({}, given.json)
+    except OSError as error:
+        raise UsageError(f"--json {given.json}: {error.strerror}") from error
+
+
+def _make(directory: Path, option: str) -> None:
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"{option} {directory}: {error.strerror}") from error
+
+
 def _play(plan: Play, history: Path | None) -> Outcome:
-    out, name = console(), plan.scenario.name
-    with out.status(f"{name}: ") as progress:
-        outcome = asyncio.run(play(plan, lambda what: progress.update(f"{name}: {what}"), history))
+    name = plan.scenario.name
+    file = history / f"{name}.jsonl" if history else None
+    with console().status(f"{name}: ") as progress:
+        playing = play(plan, lambda what: progress.update(f"{name}: {what}"), file)
+        outcome = run_until_stopped(playing)
+    _tell(name, outcome)
+    return outcome
+
+
+def _judge(file: Path) -> Outcome:
+    found = evidence.read(file)
+    outcome = Outcome(found.verdict(), None, problems=found.preface.problems)
+    _tell(file.stem, outcome)
+    return outcome
+
+
+def _tell(name: str, outcome: Outcome) -> None:
+    out, verdict = console(), outcome.verdict
     out.print(f"{name}: {', '.join(outcome.broken) or 'every promise kept'}")
-    verdict = outcome.verdict
     if verdict.lost_where:
         out.print(f"  lost: {_counts(verdict.lost_where)}; at {_counts(verdict.lost_at)}")
-    for example in verdict.examples if outcome.broken else ():
+    for example in verdict.examples if outcome.broken and not outcome.is_rival else ():
         out.print(f"  {example}")
-    return outcome
 
 
 def _counts(counter: Counter[str]) -> str:
@@ -66,7 +125,7 @@ def _parser() -> Parser:
         EXAMPLES,
     )
     parser.add_argument(
-        "scenarios", nargs="+", type=one_of([*SCENARIOS, "all"]), metavar="SCENARIO"
+        "scenarios", nargs="*", type=one_of([*SCENARIOS, "all"]), metavar="SCENARIO"
     )
     parser.add_argument(
         "--topology", default="grid:3x3", metavar="WORD", help="as for `hansa up` (grid:3x3)"
@@ -89,59 +148,73 @@ def _parser() -> Parser:
         help="publications per second of each publisher (100)",
     )
     parser.add_argument(
-        "--history", type=Path, metavar="FILE", help="keep what clients saw, as JSON lines"
+        "--history",
+        type=path,
+        metavar="DIR",
+        help="keep what clients saw in DIR, as lines of JSON in SCENARIO.jsonl",
+    )
+    parser.add_argument(
+        "--judge", type=path, metavar="FILE", help="judge such a file again, and play nothing"
     )
     parser.add_argument(
         "--keep",
         type=path,
         metavar="DIR",
-        help="keep everything in DIR, by scenario and node, with telemetry of agents and faults",
+        help="keep everything in DIR, by scenario and node, with telemetry of agents and faults;"
+        " only what is empty is used",
     )
     parser.add_argument(
         "--compare", action="store_true", help="also let a pair of bridged Mosquittos try"
     )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the results")
+    parser.add_argument("--json", type=path, metavar="FILE", help="write the results")
     return parser
 
 
 def _show(outcomes: dict[str, Outcome]) -> None:
     rows = table(
         "scenario",
-        "faults",
-        "published",
-        "ok",
-        "recovered",
-        "unknown",
-        "forfeited",
-        "lost",
-        "lost at 0",
-        "twice (1, 2)",
-        "disorder",
-        "drained",
+        ">faults",
+        ">sent",
+        ">ok",
+        ">late",
+        ">unknown",
+        ">refused",
+        ">forfeited",
+        ">lost",
+        ">at QoS 0",
+        ">twice 0/1/2",
+        ">disorder",
+        ">phantoms",
+        ">drained",
     )
+    rows.padding = 0  # with more room between them they would not fit
     for name, outcome in outcomes.items():
-        verdict = outcome.verdict
+        verdict, fates = outcome.verdict, outcome.verdict.fates
+        words = ("ok", "recovered", "unknown", "refused", "forfeited", "lost", "lost at QoS 0")
         rows.add_row(
             name,
-            str(outcome.faults),
+            str(outcome.faults.total()),
             str(verdict.published),
-            str(verdict.fates["ok"]),
-            str(verdict.fates["recovered"]),
-            str(verdict.fates["unknown"]),
-            str(verdict.fates["forfeited"]),
-            str(verdict.fates["lost"]),
-            str(verdict.fates["lost at QoS 0"]),
-            f"{verdict.twice(1)}, {verdict.twice(2)}",
+            *(str(fates[word]) for word in words),
+            "/".join(str(verdict.twice(qos)) for qos in (0, 1, 2)),
             str(verdict.inversions),
+            str(verdict.phantoms),
             _drained(outcome),
         )
-    console().print(rows)
+    if outcomes:
+        console().print(rows)
 
 
 def _drained(outcome: Outcome) -> str:
-    if outcome.is_rival:
-        return ""
-    return "not" if outcome.drained_s is None else f"{outcome.drained_s:.1f} s"
+    if outcome.drained_s is None:
+        return "not" if outcome.faults else ""
+    return f"{outcome.drained_s:.1f} s"
+
+
+def _save(outcomes: dict[str, Outcome], file: Path | None) -> None:
+    if file is not None:
+        rows = {name: _row(outcome) for name, outcome in outcomes.items()}
+        file.write_text(json.dumps(rows, indent=1) + "\n")
 
 
 def _row(outcome: Outcome) -> dict[str, object]:

@@ -1,8 +1,6 @@
 """`hansa demo`: a federation carries a message once, loses an agent and a broker, and heals."""
 
 import argparse
-import asyncio
-import signal
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,6 +9,7 @@ from hansa.cli import arguments, demo_report, live_demo, simulated_demo
 from hansa.cli.arguments import Parser
 from hansa.cli.demo_report import Account
 from hansa.cli.results import console
+from hansa.cli.stopping import run_until_stopped
 from hansa.cli.story import Story
 from hansa.errors import UsageError
 from hansa.local.embedded import has_embedded
@@ -50,10 +49,8 @@ def run(given: Sequence[str]) -> int:
 
 
 def _run(settings: dict[str, str], args: argparse.Namespace, account: Account | None) -> int:
-    try:
-        return asyncio.run(_live(settings, args.compare, args.keep, account))
-    except asyncio.CancelledError:
-        raise KeyboardInterrupt from None
+    story = Story(console(), beat_s=0.0)
+    return run_until_stopped(live_demo.tell(story, settings, args.compare, args.keep, account))
 
 
 def _parser() -> Parser:
@@ -87,15 +84,3 @@ def _parser() -> Parser:
         help="with --simulated: decides all that is random (default 1)",
     )
     return parser
-
-
-async def _live(
-    settings: dict[str, str], compare: bool, keep: bool, account: Account | None
-) -> int:
-    """End in order whoever asks for it: cancelling stops brokers and agents on the way out."""
-    telling = asyncio.current_task()
-    assert telling is not None
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        loop.add_signal_handler(number, telling.cancel)
-    return await live_demo.tell(Story(console(), beat_s=0.0), settings, compare, keep, account)

@@ -14,6 +14,7 @@ from rich.table import Table
 from hansa.agent.links.settings import TRANSPORTS
 from hansa.cli.arguments import Parser, amount, one_of, path, sample, seed, whole
 from hansa.cli.launcher import command
+from hansa.cli.stopping import STOP_SIGNALS
 from hansa.errors import UsageError
 from hansa.local.federation import Cable, LocalFederation, LocalNode
 from hansa.local.managed import ManagedFederation
@@ -33,8 +34,6 @@ EXAMPLES = """\
 
 NODES_MAX = 100
 """Nodes that are started at most: an agent takes some 30 MB and a broker's start a core."""
-
-STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 def run(arguments: list[str]) -> int:

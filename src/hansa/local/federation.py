@@ -13,6 +13,7 @@ from pathlib import Path
 from hansa.errors import UsageError
 from hansa.local.datagram_relay import DatagramRelay
 from hansa.local.embedded import EmbeddedBroker
+from hansa.local.ending import to_the_end
 from hansa.local.mosquitto import Mosquitto, end, find_mosquitto, free_port, require_free, spawn
 from hansa.local.relay import Relay
 from hansa.simulator.topologies import Topology
@@ -279,6 +280,9 @@ class LocalFederation:
 
     async def stop(self) -> None:
         """Stop everything and leave nothing behind but what is to be kept."""
+        await to_the_end(self._stop())
+
+    async def _stop(self) -> None:
         agents = [node.agent for node in self.nodes if node.agent is not None]
         await asyncio.gather(*(end(agent) for agent in agents))
         await asyncio.gather(*(node.broker.stop() for node in self.nodes))

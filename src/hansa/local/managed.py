@@ -121,8 +121,7 @@ class ManagedFederation(LocalFederation):
     def _degree(self, node: LocalNode) -> int:
         return min(NEIGHBOURS, len(self.nodes) - 1)
 
-    async def stop(self) -> None:
-        """Stop everything and leave nothing behind."""
+    async def _stop(self) -> None:
         if self.manager is not None:
             await end(self.manager)
-        await super().stop()
+        await super()._stop()

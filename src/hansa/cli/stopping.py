@@ -1,0 +1,26 @@
+"""Runs what must be taken down again, and lets Ctrl-C and SIGTERM end it in order."""
+
+import asyncio
+import signal
+from collections.abc import Coroutine
+from typing import TypeVar
+
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+T = TypeVar("T")
+
+
+def run_until_stopped(work: Coroutine[object, object, T]) -> T:
+    """Run it; a signal cancels it, and raises KeyboardInterrupt once it has cleared away."""
+    try:
+        return asyncio.run(_stoppable(work))
+    except asyncio.CancelledError:
+        raise KeyboardInterrupt from None
+
+
+async def _stoppable(work: Coroutine[object, object, T]) -> T:
+    running = asyncio.current_task()
+    assert running is not None
+    for number in STOP_SIGNALS:
+        asyncio.get_running_loop().add_signal_handler(number, running.cancel)
+    return await work
