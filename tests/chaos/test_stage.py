@@ -7,8 +7,9 @@ import signal
 import pytest
 
 from hansa.chaos.harm import WINDOW, Harm, Loss, Memory
+from hansa.chaos.link_troubles import clogs, delays
 from hansa.chaos.stage import Stage, set_up
-from hansa.chaos.troubles import clogs, delays, suffer
+from hansa.chaos.troubles import suffer
 from hansa.chaos.verdict import Excuse, Hit
 from hansa.errors import PromiseBroken
 from hansa.simulator.topologies import parse

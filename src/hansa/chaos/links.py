@@ -8,6 +8,9 @@ from hansa.local.federation import LocalFederation
 from hansa.local.line import BOTH, Direction, Line
 from hansa.local.relay import Relay
 
+NARROW = 8_000.0
+"""Bytes per second: 64 kbit/s."""
+
 
 class Links:
     """All links of a federation; each goes through a relay."""

@@ -7,6 +7,7 @@ import itertools
 import random
 from dataclasses import dataclass
 
+from hansa.chaos import link_troubles as links
 from hansa.chaos import troubles
 from hansa.chaos.stage import CABLE, Stage
 from hansa.chaos.troubles import Trouble, suffer
@@ -48,14 +49,14 @@ MIXED = (
     troubles.takeovers,
     troubles.churn,
     troubles.sleepers,
-    troubles.cuts,
-    troubles.resets,
-    troubles.one_way,
-    troubles.flaps,
-    troubles.halves,
-    troubles.lonely,
-    troubles.clogs,
-    troubles.delays,
+    links.cuts,
+    links.resets,
+    links.one_way,
+    links.flaps,
+    links.halves,
+    links.lonely,
+    links.clogs,
+    links.delays,
 )
 """All that lasts for a moment only, and costs nothing by the promise."""
 
@@ -91,18 +92,16 @@ SCENARIOS = {
             cable=GATED,
             payload_bytes=LARGE,
         ),
-        Scenario("cuts", "links are cut without a word and mended (F5)", troubles.cuts),
-        Scenario("resets", "links break off, towards both ends or one (F5)", troubles.resets),
-        Scenario("one-way", "links carry one way only, or swallow all (F5)", troubles.one_way),
-        Scenario("flaps", "a link comes and goes up to ten times a second (F5)", troubles.flaps),
-        Scenario("halves", "two sides, at times with one bridge (F6)", troubles.halves),
-        Scenario("parted", "two sides do not meet until the end (F6)", troubles.parted, sides=True),
-        Scenario("lonely", "one node is parted from all others (F6)", troubles.lonely),
-        Scenario("clogs", "links clog one by one, and clear in another order (F7)", troubles.clogs),
-        Scenario("delays", "links up to 2 s long, uneven, or of 64 kbit/s (F8)", troubles.delays),
-        Scenario(
-            "losses", "datagrams are lost, late, twice (F8)", troubles.losses, cable=DATAGRAMS
-        ),
+        Scenario("cuts", "links are cut without a word and mended (F5)", links.cuts),
+        Scenario("resets", "links break off, towards both ends or one (F5)", links.resets),
+        Scenario("one-way", "links carry one way only, or swallow all (F5)", links.one_way),
+        Scenario("flaps", "a link comes and goes up to ten times a second (F5)", links.flaps),
+        Scenario("halves", "two sides, at times with one bridge (F6)", links.halves),
+        Scenario("parted", "two sides do not meet until the end (F6)", links.parted, sides=True),
+        Scenario("lonely", "one node is parted from all others (F6)", links.lonely),
+        Scenario("clogs", "links clog one by one, and clear in another order (F7)", links.clogs),
+        Scenario("delays", "links up to 2 s long, uneven, or of 64 kbit/s (F8)", links.delays),
+        Scenario("losses", "datagrams are lost, late, twice (F8)", links.losses, cable=DATAGRAMS),
         Scenario("leaves", "agents are stopped gently and started again (F12)", troubles.leaves),
         Scenario("rejoins", "agents return with old state, or none (F12)", troubles.rejoins),
         Scenario("clones", "a copy of an agent is started (F12)", troubles.clones),
@@ -110,7 +109,9 @@ SCENARIOS = {
         Scenario("latecomers", "nodes with the lowest id join late (F14)", troubles.latecomers),
         Scenario("churn", "clients with covering filters come and go (F15)", troubles.churn),
         Scenario(
-            "parted-churn", "the same while two sides part and meet (F15)", troubles.parted_churn
+            "parted-churn",
+            "the same while two sides part and meet (F15)",
+            links.parted_churn,
         ),
         Scenario("sleepers", "clients never read, neighbours hardly (F16)", troubles.sleepers),
         Scenario(

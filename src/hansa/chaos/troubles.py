@@ -1,4 +1,4 @@
-"""What is done to a federation while clients publish: one small function per kind of trouble.
+"""What is done to agents and brokers while clients publish: one small function per kind of trouble.
 
 Each goes on for as long as it is let; chance comes from the seed. What it needs of brokers, agents
 and links is in the hands of the stage, which can mend it at any time.
@@ -11,9 +11,10 @@ from typing import Protocol
 from hansa.agent.custody.points import Point
 from hansa.chaos.brokers import STINGY
 from hansa.chaos.clients import Subscriber
+from hansa.chaos.links import NARROW
 from hansa.chaos.stage import Stage
 from hansa.errors import HansaError
-from hansa.local.line import Direction, Line
+from hansa.local.line import Line
 
 
 class Trouble(Protocol):
@@ -27,9 +28,6 @@ class Trouble(Protocol):
 
 VISITORS = 8
 """Clients that come and go together."""
-
-NARROW = 8_000.0
-"""Bytes per second: 64 kbit/s."""
 
 
 async def suffer(trouble: Trouble, stage: Stage, chance: random.Random, seconds: float) -> None:
@@ -120,7 +118,7 @@ async def cores(stage: Stage, chance: random.Random) -> None:
     """F14: a core crashes, or pauses for so long that another is chosen, and returns."""
     while True:
         await asyncio.sleep(chance.uniform(1.0, 3.0))
-        place = chance.choice(await _cores_now(stage) or list(stage.places))
+        place = chance.choice(await cores_now(stage) or list(stage.places))
         if chance.random() < 0.5:
             await stage.agents.kill(place)
             await asyncio.sleep(chance.uniform(0.5, 4.0))
@@ -131,7 +129,7 @@ async def cores(stage: Stage, chance: random.Random) -> None:
             await stage.agents.wake(place)
 
 
-async def _cores_now(stage: Stage) -> list[int]:
+async def cores_now(stage: Stage) -> list[int]:
     """The nodes that lead a group, as far as they answer."""
     ids: dict[str, int] = {}
     found: set[str] = set()
@@ -167,7 +165,7 @@ async def part_kill(stage: Stage, chance: random.Random) -> None:
 async def only_copy(stage: Stage, chance: random.Random) -> None:
     """F19: a core is the only way between two sides, and dies with what it was passing on."""
     while True:
-        core = chance.choice(await _cores_now(stage) or list(stage.places))
+        core = chance.choice(await cores_now(stage) or list(stage.places))
         others = [place for place in stage.places if place != core]
         stage.links.part(set(chance.sample(others, len(others) // 2)), bridge=core)
         await asyncio.sleep(chance.uniform(1.0, 3.0))
@@ -272,13 +270,6 @@ async def churn(stage: Stage, chance: random.Random) -> None:
             await asyncio.gather(*(visitor.stop() for visitor in visitors))
 
 
-async def parted_churn(stage: Stage, chance: random.Random) -> None:
-    """F15: the same while the federation falls in two, again and again."""
-    async with asyncio.TaskGroup() as both:
-        both.create_task(halves(stage, chance))
-        both.create_task(churn(stage, chance))
-
-
 async def sleepers(stage: Stage, chance: random.Random) -> None:
     """F16: clients that never read, and neighbours that hardly do."""
     while True:
@@ -292,120 +283,3 @@ async def sleepers(stage: Stage, chance: random.Random) -> None:
         for link in links:
             stage.links.restore(*link)
         stage.wake_sleepers()
-
-
-# ---------------------------------------------------------------- links
-
-
-async def cuts(stage: Stage, chance: random.Random) -> None:
-    """F5: nothing passes, and nobody is told."""
-    while True:
-        await asyncio.sleep(chance.uniform(0.2, 1.0))
-        link = chance.choice(stage.links.all)
-        stage.links.cut(*link)
-        await asyncio.sleep(chance.choice((0.1, 1.0, 5.0)))
-        stage.links.mend(*link)
-
-
-async def resets(stage: Stage, chance: random.Random) -> None:
-    """F5: connections break off, towards both ends or towards one."""
-    while True:
-        await asyncio.sleep(chance.uniform(0.1, 1.0))
-        link = chance.choice(stage.links.all)
-        if chance.random() < 0.5:
-            stage.links.reset(*link)
-        else:
-            stage.links.strand(*link)
-
-
-async def one_way(stage: Stage, chance: random.Random) -> None:
-    """F5: bytes pass in one direction only, or in none, and who dials hears nothing."""
-    while True:
-        await asyncio.sleep(chance.uniform(0.2, 1.0))
-        link = chance.choice(stage.links.all)
-        ways = chance.choice(((Direction.OUT,), (Direction.BACK,), tuple(Direction)))
-        stage.links.swallow(*link, ways)
-        await asyncio.sleep(chance.choice((0.5, 2.0, 6.0)))
-        stage.links.mend(*link)
-
-
-async def flaps(stage: Stage, chance: random.Random) -> None:
-    """F5: a link comes and goes."""
-    while True:
-        link = chance.choice(stage.links.all)
-        hz = chance.uniform(1.0, 10.0)
-        for _ in range(int(3 * hz)):
-            stage.links.cut(*link)
-            stage.links.reset(*link)
-            await asyncio.sleep(0.5 / hz)
-            stage.links.mend(*link)
-            await asyncio.sleep(0.5 / hz)
-
-
-async def halves(stage: Stage, chance: random.Random) -> None:
-    """F6: two sides, now and then with one node that still reaches both."""
-    while True:
-        side = set(chance.sample(stage.places, len(stage.places) // 2))
-        bridge = chance.choice((None, chance.choice(stage.places)))
-        stage.links.part(side, bridge)
-        await asyncio.sleep(chance.uniform(5.0, 10.0))
-        stage.links.heal()
-        await asyncio.sleep(chance.uniform(2.0, 4.0))
-
-
-async def parted(stage: Stage, chance: random.Random) -> None:
-    """F6: one partition, from the beginning to the end."""
-    stage.links.part(stage.sides[0])
-    await asyncio.Event().wait()
-
-
-async def lonely(stage: Stage, chance: random.Random) -> None:
-    """F6: one node is parted from all others, every other time a core."""
-    while True:
-        leading = await _cores_now(stage) if chance.random() < 0.5 else []
-        stage.links.part({chance.choice(leading or list(stage.places))})
-        await asyncio.sleep(chance.uniform(4.0, 8.0))
-        stage.links.heal()
-        await asyncio.sleep(chance.uniform(1.0, 3.0))
-
-
-def _half_of_the_links(stage: Stage, chance: random.Random) -> list[tuple[int, int]]:
-    """Half of them, and at least one."""
-    return chance.sample(stage.links.all, max(1, len(stage.links.all) // 2))
-
-
-async def clogs(stage: Stage, chance: random.Random) -> None:
-    """F7: links clog one by one, and clear in another order."""
-    while True:
-        links = _half_of_the_links(stage, chance)
-        for link in links:
-            stage.links.cut(*link)
-            await asyncio.sleep(0.5)
-        chance.shuffle(links)
-        for link in links:
-            stage.links.mend(*link)
-            await asyncio.sleep(0.5)
-
-
-async def delays(stage: Stage, chance: random.Random) -> None:
-    """F8: links are long, uneven, or narrow."""
-    while True:
-        links = _half_of_the_links(stage, chance)
-        for link in links:
-            line = Line(chance.uniform(0.0, 2.0), chance.uniform(0.0, 0.5))
-            narrow = Line(chance.uniform(0.0, 0.2), bytes_per_s=NARROW)
-            stage.links.worsen(*link, chance.choice((line, narrow)))
-        await asyncio.sleep(chance.uniform(3.0, 8.0))
-        for link in links:
-            stage.links.restore(*link)
-        await asyncio.sleep(chance.uniform(0.5, 2.0))
-
-
-async def losses(stage: Stage, chance: random.Random) -> None:
-    """F8 with datagrams: some are lost, come late, out of order or twice."""
-    while True:
-        for link in stage.links.all:
-            loss, copies = chance.uniform(0.0, 0.3), chance.uniform(0.0, 0.1)
-            line = Line(0.0, chance.uniform(0.0, 0.05), loss=loss, copies=copies)
-            stage.links.worsen(*link, line)
-        await asyncio.sleep(chance.uniform(3.0, 6.0))
