@@ -51,6 +51,14 @@ def test_some_runs_have_bounds_that_just_fit():
     assert all(options.protocol.nodes_max >= options.topology.nodes for options in tight)
 
 
+def test_some_runs_make_deliveries_hard():
+    hard = [options for options in SAMPLE if options.protocol.undelivered_max < 100]
+    assert {options.protocol.held_max for options in hard} == {0, 2, 8_192}
+    assert {options.protocol.repair_frames for options in hard} == {1, 3, 8}
+    longest = [delay for options in hard for _, _, delay in options.links.delays_ms]
+    assert max(longest) > 500
+
+
 def test_faults_of_all_kinds_are_tried():
     for field in fields(Faults):
         if field.name != "outage_s":

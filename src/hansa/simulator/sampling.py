@@ -21,6 +21,14 @@ SIZES = (2, *(3, 4, 5, 6, 8, 10, 12) * 3, *(16, 20, 25) * 2, NODES_MAX)
 TIGHT = 0.25
 """The share of runs whose bounds are as small as can be."""
 
+HARD = 0.2
+"""The share of small runs with disks in which deliveries have little room or a long way."""
+
+HARD_NODES_MAX = 12
+HARD_SETTLE_S = 120.0
+"""Such runs are small, and get this much more time: what was missed may come by threes, with seconds
+between them."""
+
 FILTERS = (
     "#",
     "+/temp",
@@ -81,7 +89,7 @@ def random_options(seed: int, strategy: str | None = None) -> Options:
         wire=chance.random() < 0.1,
     )
     options = _with_disk_faults(replace(options, phases=_phases(chance, options)))
-    options = _with_machine_faults(options)
+    options = _with_hard_deliveries(_with_machine_faults(options))
     return _tighten(options) if random.Random(f"{seed} bounds").random() < TIGHT else options
 
 
@@ -219,6 +227,44 @@ def _with_machine_faults(options: Options) -> Options:
         options.disk, window=chance.choice((1, 20, 20)), torn=chance.choice((False, True))
     )
     return replace(options, faults=faults, disk=disk)
+
+
+def _with_hard_deliveries(options: Options) -> Options:
+    """Let receivers have little room and answers be small, in some runs with disks; and let one
+    link be so long that what is under way outlives who asked for it. Clients stay, so that much is
+    promised, and agents die while their disks hang."""
+    chance = random.Random(f"{options.seed} hard deliveries")
+    small = options.disk is not None and options.topology.nodes <= HARD_NODES_MAX
+    if not small or chance.random() >= HARD:
+        return options
+    protocol = replace(
+        options.protocol,
+        undelivered_max=chance.choice((3, 30, 8_192)),
+        held_max=chance.choice((0, 2, 8_192)),
+        repair_bytes=chance.choice((500, 2_000, 65_536)),
+        repair_frames=chance.choice((1, 3, 8)),
+    )
+    links, long_link = options.links, chance.choice(options.topology.links)
+    if links.ordered and chance.random() < 0.7:
+        links = replace(links, delays_ms=((*long_link, chance.uniform(200.0, 1_000.0)),))
+    faults = replace(
+        options.faults,
+        cuts=chance.randint(1, 4),
+        crashes=chance.randint(2, 6),
+        stalls=chance.randint(1, 3),
+        clones=0,
+        collisions=0,
+    )
+    workload = replace(
+        options.workload,
+        filters=("#", "+/#", "plant/#"),
+        rate=chance.choice((2.0, 10.0)),
+        qos=(0.0, 1.0, 1.0),
+        churn=0.0,
+    )
+    hard = replace(options, protocol=protocol, links=links, faults=faults, workload=workload)
+    settled_s = allowance(hard)
+    return replace(hard, phases=Phases(settled_s, 15.0, settled_s + HARD_SETTLE_S, 15.0))
 
 
 def _phases(chance: random.Random, options: Options) -> Phases:
