@@ -23,13 +23,14 @@ from hansa.simulator.actions import (
     Cut,
     Mend,
     Publish,
+    Refuse,
     Restart,
     RestartBroker,
     Stall,
     Subscribe,
     Unsubscribe,
 )
-from hansa.simulator.disk import Disk
+from hansa.simulator.disk import Disk, Missed
 from hansa.simulator.injection import Injection
 from hansa.simulator.options import DiskOptions, LinkOptions, Phases
 from hansa.simulator.safekeeping import Safekeeping
@@ -113,6 +114,17 @@ OWING_RESTART = [
     (12.0, Publish(0, "a", qos=1)),
 ]
 """The origin starts again while it owes something to a node out of reach."""
+
+GAP_BEHIND_OTHERS = [
+    (0.0, Subscribe(1, "a")),
+    (5.0, Refuse(1, 10.0)),
+    (6.0, Publish(0, "a", qos=1, count=5)),
+    (8.0, Cut(0, 1)),
+    (8.5, Publish(0, "a", qos=1, count=20)),
+    (10.0, Mend(0, 1)),
+    (13.0, Restart(1)),
+]
+"""The receiver's broker is away and its inbox full, when the origin drops what comes next."""
 
 LATE_S = 12.0
 DROPPED_BEFORE = [
@@ -264,6 +276,17 @@ def test_a_receipt_before_the_disk_is_safe_loses_what_a_crash_takes(monkeypatch)
 
     monkeypatch.setattr(Inbox, "_accept", accept_and_tell)
     assert "guaranteed" in broken(RECEIVER_CRASHES)
+
+
+def test_a_gap_that_overtakes_what_waits_for_the_inbox_loses_it(monkeypatch):
+    small = DiskOptions(sync_ms=5.0, keep_max=10, inbox_max=2)
+    assert broken(GAP_BEHIND_OTHERS, disk=small) == set()
+
+    def hasty(self, site, gap):
+        self._write(site, Missed(gap.origin, gap.epoch, gap.last))
+
+    monkeypatch.setattr(Safekeeping, "miss", hasty)
+    assert broken(GAP_BEHIND_OTHERS, disk=small) == {"guaranteed"}
 
 
 @pytest.mark.parametrize("reason", ["retention", "new epoch", "end of lease", "nodes_max"])

@@ -3,7 +3,18 @@
 from tests.simulator.worlds import Played
 
 from hansa.protocol.effects import Gap
-from hansa.simulator.actions import Crash, Freeze, Publish, Restart, RestartBroker, Stall, Subscribe
+from hansa.simulator.actions import (
+    Crash,
+    Cut,
+    Freeze,
+    Mend,
+    Publish,
+    Refuse,
+    Restart,
+    RestartBroker,
+    Stall,
+    Subscribe,
+)
 from hansa.simulator.options import DiskOptions
 
 WANTED = (0.0, Subscribe(1, "a"))
@@ -105,3 +116,31 @@ def test_a_small_journal_makes_a_gap():
     assert world.received(1) == [3, 4]
     (gap,) = world.news(Gap, 1)
     assert (gap.first, gap.last, gap.reason) == (1, 3, "retention")
+
+
+def test_what_does_not_fit_the_inbox_waits_and_is_not_safe():
+    refused = (4.0, Refuse(1, 4.0))
+    world = played(refused, (5.0, Publish(0, "a", qos=2, count=5)), inbox_max=2).run(7.9)
+    site = world.world.sites[1]
+    assert (site.memory.disk.taken, len(site.arriving)) == ({0: (site_epoch(world), 2)}, 3)
+    assert world.run(15.0).received(1) == [0, 1, 2, 3, 4]
+    assert len(site.arriving) == 0
+
+
+def test_a_gap_is_known_after_a_restart():
+    script = [(5.0, Cut(0, 1)), (6.0, Publish(0, "a", qos=1, count=5)), (8.0, Mend(0, 1))]
+    world = played(*script, (12.0, Restart(1)), (13.0, Restart(0)), keep_max=2).run(20.0)
+    (gap,) = world.news(Gap, 1)
+    assert (gap.first, gap.last) == (1, 3)
+    assert world.received(1) == [3, 4]
+
+
+def test_a_stalled_disk_is_not_read_either():
+    script = [(5.0, Cut(0, 1)), (6.0, Publish(0, "a", qos=1)), (8.0, Mend(0, 1))]
+    world = played(*script, (7.0, Stall(0, 6.0)), sync_ms=5.0).run(12.9)
+    assert world.received(1) == []
+    assert world.run(14.0).received(1) == [0]
+
+
+def site_epoch(world, place=0):
+    return world.world.sites[place].memory.disk.epoch

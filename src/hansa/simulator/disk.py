@@ -39,6 +39,15 @@ class Taken:
 
 
 @dataclass(frozen=True, slots=True)
+class Missed:
+    """What an origin owed up to a position will never come; what came of it is before this."""
+
+    origin: NodeId
+    epoch: int
+    upto: int
+
+
+@dataclass(frozen=True, slots=True)
 class Accepted:
     """The broker has a publication of QoS 2 and will not take it twice."""
 
@@ -66,7 +75,7 @@ class Known:
     records: tuple[Record, ...]
 
 
-Write = Kept | Taken | Accepted | Completed | SessionLost | Known
+Write = Kept | Taken | Missed | Accepted | Completed | SessionLost | Known
 
 
 class Disk:
@@ -127,6 +136,12 @@ class Disk:
         self.next_place += 1
         return Taken(publication, self.next_place - 1)
 
+    @property
+    def under_way(self) -> int:
+        """How many publications of other nodes are on their way to the broker, safe or not."""
+        first_unsafe = self._bound_upto + 1
+        return len(self.bound) - len(self._finished) + self.next_place - first_unsafe
+
     def has(self, packet: int) -> bool:
         """Whether a packet is in the journal, or being written there."""
         return packet in self.packets or packet in self._writing
@@ -163,6 +178,8 @@ class Disk:
                 self.taken[publication.origin] = (publication.life, publication.number)
                 self.bound[place] = publication
                 self._bound_upto = place
+            case Missed(origin, epoch, upto):
+                self.taken[origin] = (epoch, upto)
             case Accepted(place) if place in self.bound:
                 self.accepted[place] = None
             case Completed(place):

@@ -47,15 +47,23 @@ class Injection:
     """The handshakes of all agents, and the brokers' part in them."""
 
     def __init__(
-        self, scheduler: Scheduler, broker_s: float, window: int, save: Save, release: Release
+        self,
+        scheduler: Scheduler,
+        broker_s: float,
+        window: int,
+        save: Save,
+        release: Release,
+        finished: Callable[[Site], None],
     ) -> None:
         """`broker_s`: one way; `window`: how many may be under way into one broker; `save` writes
-        to an agent's disk, `release` hands a publication to the clients of a broker."""
+        to an agent's disk, `release` hands a publication to the clients of a broker; `finished`
+        is told when a broker has something for good."""
         self._scheduler = scheduler
         self._broker_s = broker_s
         self._window = window
         self._save = save
         self._release = release
+        self._finished = finished
         self._agents: dict[int, Handshakes] = {}
 
     # ------------------------------------------------------------ the agent
@@ -132,6 +140,7 @@ class Injection:
             agent.sent.pop(place, None)
             site.memory.disk.finish(place)
         self._publish(site, agent)
+        self._finished(site)
 
     # ------------------------------------------------------------ the broker
 

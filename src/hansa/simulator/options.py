@@ -68,6 +68,8 @@ class DiskOptions:
     """Publications that a journal keeps."""
     queue_max: int = 100_000
     """Publications that a broker keeps for its agent; more are dropped, as brokers do."""
+    inbox_max: int = 100_000
+    """Publications of others that an agent keeps for its broker; more wait, and are not safe."""
     window: int = 20
     """Publications that a broker lets its agent have under way into it at once."""
     torn: bool = False
@@ -78,6 +80,7 @@ class DiskOptions:
         _require(self.sync_ms >= 0, "sync_ms must not be negative")
         _require(self.keep_max >= 1, "keep_max must be at least 1")
         _require(self.queue_max >= 1, "queue_max must be at least 1")
+        _require(self.inbox_max >= 1, "inbox_max must be at least 1")
         _require(self.window >= 1, "window must be at least 1")
 
 

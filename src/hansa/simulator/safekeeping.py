@@ -13,7 +13,7 @@ from hansa.protocol import events
 from hansa.protocol.effects import Effect
 from hansa.protocol.vocabulary import NodeId, Publication
 from hansa.simulator.broker import Queued
-from hansa.simulator.disk import Kept, Known, Taken, Write
+from hansa.simulator.disk import Kept, Known, Missed, Taken, Write
 from hansa.simulator.injection import Injection, Release
 from hansa.simulator.ledger import Ledger, number_in
 from hansa.simulator.options import DiskOptions
@@ -41,8 +41,11 @@ class Safekeeping:
         self._sync_s = disk.sync_ms / 1000 if disk else 0.0
         self._broker_s = broker_s
         self._post = post
+        self._inbox_max = (disk or DiskOptions()).inbox_max
         window = (disk or DiskOptions()).window
-        self._injection = Injection(scheduler, broker_s, window, self._write, release)
+        self._injection = Injection(
+            scheduler, broker_s, window, self._write, release, self._take_next
+        )
         self._packet = 0
         self.orders: dict[type, Callable[[Site, Effect], None]] = {
             orders.Keep: self._keep,
@@ -136,13 +139,32 @@ class Safekeeping:
         self._write(site, Known(effect.number, effect.node, records))
 
     def deliver(self, site: Site, publication: Publication) -> None:
-        """Take a publication of another node."""
-        self._write(site, site.memory.disk.take(publication))
+        """Take a publication of another node, when there is room."""
+        site.arriving.append(publication)
+        self._take_next(site)
+
+    def miss(self, site: Site, gap: orders.Gap) -> None:
+        """Note what will never come, behind all that came before it."""
+        site.arriving.append(gap)
+        self._take_next(site)
+
+    def _take_next(self, site: Site) -> None:
+        disk = site.memory.disk
+        while site.arriving:
+            match site.arriving[0]:
+                case orders.Gap(origin, epoch, _, last):
+                    self._write(site, Missed(origin, epoch, last))
+                case publication if disk.under_way < self._inbox_max:
+                    self._write(site, disk.take(publication))
+                case _:
+                    return
+            site.arriving.popleft()
 
     def _recall(self, site: Site, effect: Effect) -> None:
         assert type(effect) is orders.Recall
-        recalled = site.memory.disk.recall(effect)
-        self._scheduler.after(self._sync_s, self._feed, site, site.life, recalled)
+        disk, now = site.memory.disk, self._scheduler.now
+        done = max(now + self._sync_s, disk.stalled_until)
+        self._scheduler.at(done, self._feed, site, site.life, disk.recall(effect))
 
     def _write(self, site: Site, what: Write) -> None:
         if site.memory.disk.write(what):
@@ -159,6 +181,7 @@ class Safekeeping:
         site.memory.disk.acknowledged = site.node.custody.outbox.acknowledged
         writes = site.memory.disk.sync()
         self._injection.saved(site, writes)
+        self._take_next(site)
         for what in writes:
             match what:
                 case Kept(publication, packet):

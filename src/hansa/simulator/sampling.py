@@ -234,8 +234,8 @@ def _with_hard_deliveries(options: Options) -> Options:
     link be so long that what is under way outlives who asked for it. Clients stay, so that much is
     promised, and agents die while their disks hang."""
     chance = random.Random(f"{options.seed} hard deliveries")
-    small = options.disk is not None and options.topology.nodes <= HARD_NODES_MAX
-    if not small or chance.random() >= HARD:
+    is_small = options.topology.nodes <= HARD_NODES_MAX
+    if options.disk is None or not is_small or chance.random() >= HARD:
         return options
     protocol = replace(
         options.protocol,
@@ -262,7 +262,10 @@ def _with_hard_deliveries(options: Options) -> Options:
         qos=(0.0, 1.0, 1.0),
         churn=0.0,
     )
-    hard = replace(options, protocol=protocol, links=links, faults=faults, workload=workload)
+    disk = replace(options.disk, inbox_max=chance.choice((5, 100_000)))
+    hard = replace(
+        options, protocol=protocol, links=links, faults=faults, workload=workload, disk=disk
+    )
     settled_s = allowance(hard)
     return replace(hard, phases=Phases(settled_s, 15.0, settled_s + HARD_SETTLE_S, 15.0))
 

@@ -2,11 +2,13 @@
 
 import hashlib
 import random
+from collections import deque
 from collections.abc import Callable, Sequence
 
+from hansa.protocol.effects import Gap
 from hansa.protocol.node import Identity, Node
 from hansa.protocol.settings import ProtocolSettings
-from hansa.protocol.vocabulary import KEY_BYTES, LinkId, NodeId
+from hansa.protocol.vocabulary import KEY_BYTES, LinkId, NodeId, Publication
 from hansa.simulator.broker import Broker
 from hansa.simulator.disk import Disk
 from hansa.simulator.network import End
@@ -51,6 +53,7 @@ class Site:
 
     __slots__ = (
         "address",
+        "arriving",
         "backlog",
         "broker",
         "capacity",
@@ -93,6 +96,8 @@ class Site:
         self.frozen = False
         self.backlog: list[Callable[[], None]] = []
         """What the agent will do about what came while it was suspended."""
+        self.arriving: deque[Publication | Gap] = deque()
+        """What the agent has taken of other nodes, and missed, and not written yet."""
         self.ends: dict[LinkId, End] = {}
         self.links = 0
         self.deadline: float | None = None
@@ -147,6 +152,7 @@ class Site:
         self.node = None
         self.observed = self.frozen = False
         self.backlog = []
+        self.arriving.clear()
         self.timer_at = NEVER
         disk, broker = self.memory.disk, self.broker
         disk.crash(survives)

@@ -72,6 +72,7 @@ class World:
             orders.CloseLink: self._close,
             **self.subscriptions.orders,
             orders.Deliver: self._deliver,
+            orders.Gap: self._miss,
             orders.Rekey: self._rekey,
             orders.Halt: self._halt,
             orders.Duplicate: self._duplicate,
@@ -289,6 +290,11 @@ class World:
             self.safekeeping.deliver(site, effect.publication)
         elif site.broker.connected:
             self._hand_over(site, effect.publication, self.now + self._broker_delay)
+
+    def _miss(self, site: Site, effect: Effect) -> None:
+        assert type(effect) is orders.Gap
+        self.safekeeping.miss(site, effect)
+        self._tell(site, effect)
 
     def _release(self, site: Site, publication: Publication) -> None:
         """A broker gives clients what its agent has published at QoS 1 or 2."""
