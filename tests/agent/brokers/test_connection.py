@@ -9,7 +9,7 @@ import pytest
 from tests.agent.waiting import PATIENCE, until
 
 from hansa.agent.brokers import connection as connection_module
-from hansa.agent.brokers.connection import SILENT_REFUSALS_MAX, BrokerAddress, Connection
+from hansa.agent.brokers.connection import BrokerAddress, Connection
 from hansa.mqtt import effects
 from hansa.mqtt.options import Options
 
@@ -17,6 +17,9 @@ V5_ACCEPTED = b"\x20\x03\x00\x00\x00"
 V5_REFUSED = b"\x20\x03\x00\x87\x00"
 V311_ACCEPTED = b"\x20\x02\x00\x00"
 V311_UNKNOWN_VERSION = b"\x20\x02\x00\x01"
+
+REFUSALS = 3
+"""Connections in a row that are closed without a word until the version is doubted."""
 
 SHORT_S = 0.2
 """Seconds that an answer is waited for where none comes."""
@@ -62,6 +65,7 @@ def run(
     work: Callable[[Connection], Any],
     answer_timeout: float = PATIENCE,
 ) -> None:
+    monkeypatch.setattr(connection_module, "SILENT_REFUSALS_MAX", REFUSALS)
     monkeypatch.setattr(connection_module, "RETRY_MIN_S", 0.001)
     monkeypatch.setattr(connection_module, "RETRY_MAX_S", 0.01)
 
@@ -106,7 +110,7 @@ def test_a_broker_that_does_not_know_it_gets_3_1_1(monkeypatch):
 def test_a_broker_that_closes_without_a_word_is_doubted_only_after_a_few_times(monkeypatch):
     scene = Scene(lambda level: b"" if level == 5 else V311_ACCEPTED)
     run(monkeypatch, scene, connected)
-    assert scene.levels == [5] * SILENT_REFUSALS_MAX + [4]
+    assert scene.levels == [5] * REFUSALS + [4]
 
 
 def test_a_broker_that_does_not_answer_mqtt_5_gets_3_1_1(monkeypatch):
@@ -122,7 +126,7 @@ def test_a_broker_that_has_a_session_of_ours_is_not_believed_to_be_old(monkeypat
 
     async def work(made: Connection) -> None:
         made.expect_session()
-        await until(lambda: len(scene.levels) > SILENT_REFUSALS_MAX + 1, "attempts")
+        await until(lambda: len(scene.levels) > REFUSALS + 1, "attempts")
 
     run(monkeypatch, scene, work, SHORT_S)
     assert set(scene.levels) == {5}
@@ -135,7 +139,7 @@ def test_a_broker_that_spoke_mqtt_5_is_not_believed_to_be_old(monkeypatch, silen
     async def work(made: Connection) -> None:
         await connected(made)
         scene.writers[0].close()
-        await until(lambda: len(scene.levels) > SILENT_REFUSALS_MAX + 2, "attempts")
+        await until(lambda: len(scene.levels) > REFUSALS + 2, "attempts")
 
     run(monkeypatch, scene, work, SHORT_S)
     assert set(scene.levels) == {5}

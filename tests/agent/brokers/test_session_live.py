@@ -15,7 +15,7 @@ from tests.agent.brokers.access_control import access_control
 from tests.agent.waiting import until
 
 from hansa.agent.brokers import connection as connection_module
-from hansa.agent.brokers.connection import SILENT_REFUSALS_MAX, BrokerAddress, Connection
+from hansa.agent.brokers.connection import BrokerAddress, Connection
 from hansa.agent.brokers.session import BrokerClient
 from hansa.agent.brokers.subscription_log import SubscriptionLog
 from hansa.local.mosquitto import Mosquitto, free_port
@@ -34,6 +34,9 @@ CHANGES = 100
 PER_TICK = 20
 
 CONNECTIONS_MAX = 2
+
+REFUSALS = 3
+"""Connections in a row that are closed without a word until the version is doubted."""
 
 
 class Keeper:
@@ -310,6 +313,7 @@ def test_a_broker_that_closes_connections_without_a_word_does_not_lose_the_sessi
     mosquitto, tmp_path, monkeypatch, hindrance
 ):
     """The next attempt would be one in MQTT 3.1.1, and end the session with all that it queues."""
+    monkeypatch.setattr(connection_module, "SILENT_REFUSALS_MAX", REFUSALS)
     monkeypatch.setattr(connection_module, "RETRY_MIN_S", 0.02)
 
     async def work(scene: Scene) -> None:
@@ -321,7 +325,7 @@ def test_a_broker_that_closes_connections_without_a_word_does_not_lose_the_sessi
             scene.publish("t/x", b"meanwhile")
             agent.ends = 0
             agent.keep()
-            await until(lambda: agent.ends >= SILENT_REFUSALS_MAX, "refused")
+            await until(lambda: agent.ends >= REFUSALS, "refused")
         await until(lambda: len(scene.keeper.sessions) == 2, "connected again")
         assert scene.keeper.sessions == [False, True]
         await until(lambda: scene.captured == [("t/x", b"meanwhile")], "what was queued")

@@ -20,6 +20,7 @@ class Life:
         self.problems: list[str] = []
         self.path = directory / "log"
         self.log = SubscriptionLog(self.path, self.problems.append)
+        self.had_session, self.log.has_session = self.log.has_session, True
 
     def write(self, changes: Changes) -> None:
         for name, identifier in changes:
@@ -60,6 +61,18 @@ def test_a_session_that_is_lost_leaves_nothing(tmp_path):
     life.write([("b", 1)])
     life.end()
     assert life.path.read_text() == '["b", 1]\n'
+
+
+def test_there_is_a_file_while_there_is_a_session(tmp_path):
+    life = Life(tmp_path)
+    assert not life.had_session
+    life.write([])
+    again = Life(tmp_path)
+    assert again.had_session
+    again.log.has_session = False
+    again.end()
+    assert not Life(tmp_path).had_session
+    life.end()
 
 
 def test_what_is_noted_last_is_written_at_the_end(tmp_path):

@@ -35,11 +35,11 @@ READ_BYTES = 1 << 18
 QUICK_ACK: int | None = getattr(socket, "TCP_QUICKACK", None)
 """Linux has it; others do without."""
 
-SILENT_REFUSALS_MAX = 3
-"""Connections in a row that the broker closes without a word until its version is doubted: one may
-just have met a broker that stops. If it leaves them open without an answer, as amqtt does, the
-first is enough. One that is known to speak MQTT 5 is not doubted unless it says so: it hangs, is
-full, or something in front of it takes its connections while it is away."""
+SILENT_REFUSALS_MAX = 8
+"""Connections in a row that the broker closes without a word until its version is doubted: it may
+stop just now, or start behind something that takes its connections. With the pauses between them it
+has about 10 s; if it leaves one open for so long, as amqtt does, that is enough. One that is known
+to speak MQTT 5 is not doubted unless it says so: it hangs, is full, or is away behind a front."""
 
 
 @dataclass(frozen=True, slots=True)

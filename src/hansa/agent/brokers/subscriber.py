@@ -36,7 +36,7 @@ class Subscriber:
         self._feed = feed
         self._counters = counters
         self._log = log
-        if log is not None and log.held:
+        if log is not None and log.has_session:
             connection.expect_session()
         self._limits: Limits | None = None
         """What the broker grants; None while it is away."""
@@ -73,6 +73,8 @@ class Subscriber:
             if log is not None:
                 log.start_over()
             self._doubtful = set()
+        if log is not None:
+            log.has_session = not self._is_old
         return is_expected
 
     def begin(self) -> None:

@@ -4,7 +4,8 @@ What the broker queued for the agent names subscriptions by their identifiers, s
 know them, and their order, or it could not tell copies apart. A line per change: a filter with its
 identifier when it is entered, with -1 when its end is asked for, with 0 when it has ended. Filters
 that are entered are synced, or after a power failure their identifiers could be given to others;
-the end of a filter need not be: it is then asked for again.
+the end of a filter need not be: it is then asked for again. There is a file, and be it empty, while
+the broker keeps a session.
 """
 
 import asyncio
@@ -44,6 +45,8 @@ class SubscriptionLog:
         self._writing = asyncio.Lock()
         self.is_behind = True
         """Whether something is not on disk. At first, what a former life wrote may not be."""
+        self.has_session = path.exists()
+        """Whether the broker keeps a session of the agent's, and so speaks MQTT 5."""
         self.held: dict[str, int] = {}
         """Filters with their identifiers, or LEAVING; in the order in which they came."""
         with suppress(FileNotFoundError):
@@ -71,7 +74,9 @@ class SubscriptionLog:
             is_anew = self._is_stale or self._lines > 2 * len(self.held) + LINES_SPARE
             self._is_stale = False
             try:
-                if is_anew:
+                if not self.has_session:
+                    await asyncio.to_thread(self._remove)
+                elif is_anew:
                     self._lines = len(self.held)
                     await asyncio.to_thread(self._replace, _encode(self.held.items()))
                 else:
@@ -107,6 +112,11 @@ class SubscriptionLog:
         _write(self._file, data)
         sync(self._file)
         temporary.replace(self._path)
+        sync_directory(self._path.parent)
+
+    def _remove(self) -> None:
+        self._close()
+        self._path.unlink(missing_ok=True)
         sync_directory(self._path.parent)
 
     def _close(self) -> None:
