@@ -344,9 +344,7 @@ def test_a_large_first_set_takes_the_place_of_a_former_lifes_at_once():
     assert flooded == [(first,), (second,)]
     assert others.merge(first, LEFT) is None
     assert interest(others) == LONG[:3]
-    assert others.merge(second, LEFT) == SetChange(
-        Kind.INTEREST, A, (2, 1), (LONG[3],), (LONG[0],)
-    )
+    assert others.merge(second, LEFT) == SetChange(Kind.INTEREST, A, (2, 1), (LONG[3],), (LONG[0],))
     assert interest(others) == interest(database) == LONG[1:4]
 
 

@@ -234,8 +234,8 @@ class Outbox:
             end += len(block)
             last = upto if end == len(found) else found[end - 1].number
             name = (recalled.to, self._node, recalled.epoch)
-            part = (after, last, lost, tuple(block))
-            letters.append(Resend(*name, *part, more=True, acknowledged=debt.acknowledged))
+            letter = Resend(*name, after, last, lost, tuple(block), more=True)
+            letters.append(replace(letter, acknowledged=debt.acknowledged))
             after, lost = last, 0
         letters[-1] = replace(letters[-1], more=False)
         size = sum(len(item.payload) for item in found[:end])

@@ -366,8 +366,8 @@ SCENARIOS = (
     _scenario(
         "lease-ended",
         "a partition outlasts the lease, and the origin starts again in it and after it",
-        "What a node is owed when its lease ends is given up, and told; what is published before and"
-        " after comes.",
+        "What a node is owed when its lease ends is given up, and told; what is published before"
+        " and after comes.",
         LEASE,
         _given_up,
     ),

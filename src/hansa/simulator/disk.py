@@ -240,8 +240,8 @@ class Disk:
 
     def past(self) -> Remembered:
         """Return what a node starts with."""
-        known = (dict(each) for each in (self.owed, self.taken, self.acknowledged))
-        return Remembered(self.epoch, self.next_seq, *known)
+        owed, taken, acknowledged = dict(self.owed), dict(self.taken), dict(self.acknowledged)
+        return Remembered(self.epoch, self.next_seq, owed, taken, acknowledged)
 
     def known(self) -> tuple[Record, ...]:
         """Return what is remembered of other nodes."""

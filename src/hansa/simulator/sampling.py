@@ -26,8 +26,8 @@ HARD = 0.2
 
 HARD_NODES_MAX = 12
 HARD_SETTLE_S = 120.0
-"""Such runs are small, and get this much more time: what was missed may come by threes, with seconds
-between them."""
+"""Such runs are small, and get this much more time: what was missed may come by threes, with
+seconds between them."""
 
 FILTERS = (
     "#",
