@@ -226,9 +226,9 @@ def test_a_client_with_the_agents_id_raises_an_alarm(scene):
     port = free_port()
     server = thread.run(asyncio.start_server(displacing, "127.0.0.1", port))
     try:
-        agent = scene.agent(broker_port=port, broker_observer="static", broker_client_id="twice")
+        agent = scene.agent(broker_port=port, broker_observer="static")
         agent.says("alarm broker session taken over: another client has the agent's client id")
-        assert "'twice-agent'" in status(agent)["alarms"]["broker session taken over"]
+        assert "broker session taken over" in status(agent)["alarms"]
         assert status(agent)["counters"]["alarms: broker session taken over"] == 1
         agent.close()
     finally:

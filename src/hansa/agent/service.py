@@ -114,7 +114,7 @@ class Agent:
         )
         if isinstance(self.client, BrokerClient):
             self.client.forgotten = self._retained.look_again
-            self.client.displaced = self._note_displaced
+            self.client.displaced = self._alarms.named("broker session taken over")
         else:
             self.client.learned = self.watcher.learned
         self._guidance = Guidance(
@@ -240,9 +240,8 @@ class Agent:
         clients = (self.client.connection, self.watcher.connection)
         for task in tasks:
             task.cancel()
-        await asyncio.gather(
-            *tasks, *(client.leave() for client in clients), return_exceptions=True
-        )
+        leaving = [client.leave() for client in clients]
+        await asyncio.gather(*tasks, *leaving, return_exceptions=True)
         for client in clients:
             client.cut()
         await self._books.stop(self._end_reason)
@@ -317,12 +316,6 @@ class Agent:
     def _note_broker(self, problem: str) -> None:
         if not self._ending.is_set():  # then it is we who leave
             self._chronicle.broker(self._broker_address, problem)
-
-    def _note_displaced(self) -> None:
-        name = self._client_id("agent")
-        text = f"another client has the agent's client id {name!r}, and took its session over:"
-        text += " publications may be lost; every client needs an id of its own"
-        self._alarms.set("broker session taken over", text)
 
     def _name_of(self, node: NodeId) -> str:
         """Return what a node is called; empty until its record is there."""

@@ -34,6 +34,11 @@ most BUFFER_BYTES_MAX."""
 COPY_PATIENCE_S = 0.1
 """Seconds that a copy waits for the one that decides about it."""
 
+TAKEN_OVER = (
+    "another client has the agent's client id, and may have got publications that are now lost: "
+    "every client needs an id of its own"
+)
+
 
 class BrokerClient:
     """Subscribes, captures and injects through one connection."""
@@ -55,8 +60,8 @@ class BrokerClient:
         self.subscriptions = Subscriptions(self._staying)
         self.forgotten: Callable[[], None] | None = None
         """Is told that the broker has no session of before."""
-        self.displaced: Callable[[], None] | None = None
-        """Is told that another client has taken the session over, with the same client id."""
+        self.displaced: Callable[[str], None] | None = None
+        """Is told that another client has taken the session over."""
         self.counters: Counter[str] = Counter()
         self.sends_each = True
         """Whether a broker of 3.1.1 sends a copy for each subscription that matches."""
@@ -187,7 +192,7 @@ class BrokerClient:
             case effects.ConnectRefused() | effects.Disconnected() | effects.ProtocolViolation():
                 self._part(effect.text)
                 if self.displaced and effect.reason == Reason.SESSION_TAKEN_OVER:
-                    self.displaced()
+                    self.displaced(TAKEN_OVER)
             case effects.NotSent():
                 self._note_unsent(effect)
             case effects.OversizedReceived(publication):
