@@ -1,6 +1,8 @@
 """What a node owes others; the rules are proved in test_spec_delivery.py."""
 
-from hansa.protocol.effects import EpochRenewed, GivenUp, Ignored, Recall
+from msgspec.structs import replace
+
+from hansa.protocol.effects import EpochRenewed, GivenUp, Hear, Ignored, Recall
 from hansa.protocol.events import Published, Recalled, Reopened
 from hansa.protocol.frames import Owed, Receipt, Resend
 from hansa.protocol.outbox import EPOCH_MAX, RENEWAL_PAUSE_S, Outbox
@@ -73,20 +75,11 @@ def test_a_receipt_of_an_epoch_that_nobody_can_have_is_ignored():
 
 def test_what_was_acknowledged_in_a_former_life_is_paid():
     owed, paid = {OTHER: 7, THIRD: 8}, {OTHER: 4, THIRD: 8}
-    made = Outbox(ME, ProtocolSettings(), 1, 9, owed, paid)
+    made = Outbox(ME, ProtocolSettings(), 1, 9)
+    made.resume(owed, paid, {})
     assert (made.settled, made.unpaid(9), made.acknowledged) == (4, {OTHER: 5}, paid)
     assert made.forget(OTHER) == [GivenUp(OTHER, 1, 5, 7)]
     assert made.forget(THIRD) == []
-
-
-def test_who_has_everything_is_asked_once_a_life_whether_that_is_so():
-    made = Outbox(ME, ProtocolSettings(), 1, 8, {OTHER: 7}, {OTHER: 7})
-    assert made.next_deadline() is None
-    made.joined(OTHER, 1.0)
-    assert made.fire(1.0) == [Owed(OTHER, ME, 1, 7)]
-    assert made.take(receipt(7), 1, 1.1) == []
-    made.joined(OTHER, 2.0)
-    assert made.next_deadline() is None
 
 
 def test_nobody_gets_more_at_a_time_than_the_settings_say():
@@ -167,7 +160,8 @@ def test_who_may_lack_something_before_a_position():
 
 
 def test_of_a_former_life_nobody_knows_who_lacks_what():
-    made = Outbox(ME, ProtocolSettings(), next_seq=9, owed={OTHER: 7})
+    made = Outbox(ME, ProtocolSettings(), next_seq=9)
+    made.resume({OTHER: 7}, {}, {})
     assert made.unpaid(2) == {OTHER: 1}
 
 
@@ -217,3 +211,64 @@ def test_whoever_comes_back_need_not_wait_for_what_was_on_its_way():
     made.joined(OTHER, 2.0)
     assert made.fire(2.0) == [Owed(OTHER, ME, 1, 1)]
     assert made.take(receipt(0, want=100), 1, 2.0) == [Recall(OTHER, 1, 0, 1, 100)]
+
+
+# ---------------------------------------------------------------- the journal of a former life
+
+
+def resumed(paid: int = 0, unheard_since: int = 5) -> Outbox:
+    """The journal of a former life has four, all owed to the other node."""
+    made = Outbox(ME, ProtocolSettings(repair_patience=1.0), 1, 5)
+    made.resume({OTHER: 4}, {OTHER: paid}, {OTHER: unheard_since})
+    return made
+
+
+def capture(made: Outbox, *receivers: NodeId) -> int:
+    """Capture another one for these; return how many receivers it leaves for."""
+    publication = made.capture(Published("t", b"", qos=1), receivers)
+    (ready,) = made.keep(1, publication.number, now=0.0)
+    assert ready.number == publication.number
+    return len(ready.previous)
+
+
+def test_a_receiver_says_what_it_has_before_anything_leaves_for_it():
+    made = resumed()
+    assert capture(made, OTHER, THIRD) == 0
+    assert made.fire(0.0) == [Owed(OTHER, ME, 1, 5), Owed(THIRD, ME, 1, 5)]
+    assert made.take(receipt(3, want=9), 1, 0.0) == [Hear(OTHER)]
+    assert made.take(receipt(4, want=9), 1, 0.0) == [], "that is being written"
+    assert capture(made, OTHER) == 0
+    assert made.hear(OTHER, 0.0) == [Recall(OTHER, 1, 4, 6, 9)]
+    assert capture(made, OTHER, THIRD) == 1
+    assert made.take(replace(receipt(0), node=THIRD), 1, 0.0) == [Hear(THIRD)]
+    assert made.hear(THIRD, 0.0) == []
+    assert capture(made, OTHER, THIRD) == 2
+    assert made.hear(THIRD, 0.0) == made.hear(NodeId(9), 0.0) == []
+
+
+def test_a_receiver_that_has_more_than_was_sent_to_it_had_it_from_another_life():
+    made = resumed()
+    for _ in range(9):
+        assert capture(made, OTHER) == 0
+    assert made.take(receipt(7, want=9), 6, 0.0) == [EpochRenewed(6)]
+    assert made.acknowledged == {}, "what it has at these positions is something else"
+    made.reopen(Reopened(6, 10, ((OTHER, 9),)), now=1.0)
+    made.capture(Published("t", b"", qos=1), (OTHER,))
+    (ready,) = made.keep(6, 10, now=1.0)
+    assert ready.previous == ((OTHER, 9),), "nobody can have anything of the new epoch"
+
+
+def test_lives_that_did_not_hear_of_a_receiver_sent_it_nothing():
+    made = resumed(unheard_since=3)
+    assert made.take(receipt(3, want=9), 6, 0.0) == [EpochRenewed(6)]
+
+
+def test_a_receiver_that_comes_into_reach_is_asked_even_if_it_seems_to_have_all():
+    made = resumed(paid=4)
+    assert made.next_deadline() is None
+    made.joined(OTHER, 0.0)
+    assert made.fire(0.0) == [Owed(OTHER, ME, 1, 4)]
+    assert made.take(receipt(4), 1, 0.0) == [Hear(OTHER)]
+    assert made.hear(OTHER, 0.0) == []
+    made.joined(OTHER, 0.0)
+    assert made.next_deadline() is None

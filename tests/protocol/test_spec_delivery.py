@@ -11,6 +11,7 @@ from hansa.protocol.effects import (
     EpochRenewed,
     Gap,
     GivenUp,
+    Hear,
     Ignored,
     InterestInstalled,
     Keep,
@@ -482,3 +483,42 @@ def test_7_11_what_is_large_is_not_missed_too_soon():
     assert outbox.take(asked, 1, 8.0) == []
     outbox.joined(TWO, 8.0)
     assert outbox.take(asked, 1, 8.0) == recall
+
+
+def test_7_12_a_receiver_that_has_positions_of_this_life_shows_an_old_copy():
+    """7.12 However many were captured before they met, at the positions of those that it has."""
+    wire = settled("1-2", (2, "a"))
+    for _ in range(3):
+        wire.publish(1, "a", b"before", qos=2)
+    wire.run(0.5)
+    records = tuple(wire.nodes[1].records_of(TWO))
+    wire.stop(1)
+    wire.run(0.5)
+    wire.log.clear()
+    wire.start(1, Identity(ONE, key(1), 9), past=Remembered(epoch=1, next_seq=2, owed={TWO: 1}))
+    wire.give(1, Restored(records))
+    for _ in range(5):
+        wire.publish(1, "a", b"after", qos=2)
+    wire.join("1-2")
+    wire.run(1.0)
+    assert wire.effects(1, EpochRenewed) == [EpochRenewed(9)]
+    assert wire.nodes[1].custody.outbox.acknowledged == {}, "none of them counts as taken"
+
+
+def test_7_12_nothing_leaves_for_a_receiver_that_was_not_heard_in_this_life():
+    """7.12 It is written down when it was, and gets the rest from the journal."""
+    wire = settled("1-2", (2, "a"))
+    wire.start(3, past=Remembered(epoch=1, next_seq=9))
+    wire.join("3-2")
+    wire.run(0.5)
+    wire.log.clear()
+    for payload in (b"1", b"2"):
+        wire.publish(3, "a", payload, qos=1)
+    wire.run(0.5)
+    assert wire.effects(3, Hear) == [Hear(TWO)]
+    assert wire.deliveries()[2] == [b"1", b"2"]
+    assert len(letters(wire, 3, Resend)) == 1
+    wire.publish(3, "a", b"3", qos=1)
+    wire.run(0.5)
+    assert wire.deliveries()[2] == [b"1", b"2", b"3"]
+    assert len(letters(wire, 3, Resend)) == 1

@@ -93,6 +93,8 @@ def test_6_5_publications_are_named_by_life_or_by_journal():
     wire.start(3, Identity(NodeId(3), key(3), 7), past=Remembered(epoch=4, next_seq=100))
     wire.join("3-2")
     wire.run(0.5)
+    wire.publish(3, "a", qos=1)  # the first of a life is asked for (7.12)
+    wire.run(0.5)
     wire.log.clear()
     for topic, qos in (("a", 0), ("a", 1), ("b", 2), ("a", 0), ("a", 1)):
         wire.publish(3, topic, qos=qos)
@@ -100,9 +102,9 @@ def test_6_5_publications_are_named_by_life_or_by_journal():
     delivered = [effect.publication for effect in wire.effects(2, Deliver)]
     node = NodeId(2)
     assert sorted((p.origin, p.life, p.number, p.previous) for p in delivered) == [
-        (3, 4, 100, ((node, 0),)),
         (3, 4, 101, ((node, 100),)),
         (3, 4, 102, ((node, 101),)),
+        (3, 4, 103, ((node, 102),)),
         (3, 7, 1, ()),
         (3, 7, 2, ()),
     ]

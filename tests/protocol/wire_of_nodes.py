@@ -18,6 +18,7 @@ from hansa.protocol.effects import (
     Deliver,
     Effect,
     EpochRenewed,
+    Hear,
     Keep,
     ReadStored,
     Recall,
@@ -30,6 +31,7 @@ from hansa.protocol.effects import (
 from hansa.protocol.events import (
     Event,
     Granted,
+    Heard,
     InterestChanged,
     Kept,
     LinkClosed,
@@ -286,6 +288,8 @@ class Wire:
                 self._post(place, Stored(origin, epoch, seq), 0.0)
             case Remember(number):
                 self._post(place, Noted(number), 0.0)
+            case Hear(node):
+                self._post(place, Heard(node), 0.0)
             case EpochRenewed(epoch):
                 self._post(place, Reopened(epoch, 1, ()), 0.0)
 

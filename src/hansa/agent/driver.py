@@ -22,6 +22,7 @@ from hansa.protocol.effects import (
     EpochRenewed,
     Gap,
     Halt,
+    Hear,
     Keep,
     Memorise,
     ReadStored,
@@ -62,7 +63,7 @@ class BrokerPort(Protocol):
 class CustodyPort(Protocol):
     """What the driver asks of the disk."""
 
-    def perform(self, order: Recall | Remember | EpochRenewed) -> None:
+    def perform(self, order: Recall | Remember | Hear | EpochRenewed) -> None:
         """Read, save or begin anew; answers will be fed."""
 
     def deliver(self, batch: Sequence[Publication | Gap]) -> None:
@@ -250,7 +251,7 @@ class Driver:
                 self.broker.subscribe(filters)
             case Unsubscribe(filters) if self.broker:
                 self.broker.unsubscribe(filters)
-            case Recall() | Remember() if self.custody:
+            case Recall() | Remember() | Hear() if self.custody:
                 self.custody.perform(effect)
             case Survey() | ReadStored() | Store() | Memorise():
                 if self.stored:

@@ -176,6 +176,15 @@ class Block(msgspec.Struct, frozen=True, array_like=True):
     rows: msgspec.Raw
 
 
+class Unheard(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Nothing from `number` on was sent to `node`: a life of this agent began there, and has not
+    heard yet what the node has. 0 when it has; durable before anything is sent to it then."""
+
+    KIND: ClassVar[int] = 14
+    node: int
+    number: int
+
+
 Record = (
     Captured
     | Settled
@@ -190,6 +199,7 @@ Record = (
     | Trimmed
     | Recorded
     | Block
+    | Unheard
 )
 
 KINDS: dict[int, type[Record]] = {kind.KIND: kind for kind in Record.__args__}

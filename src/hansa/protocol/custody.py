@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from hansa.protocol.deadlines import earliest
 from hansa.protocol.effects import Effect, Ignored
-from hansa.protocol.events import Kept, Recalled, Reopened, Stored, StoredRead, Surveyed
+from hansa.protocol.events import Heard, Kept, Recalled, Reopened, Stored, StoredRead, Surveyed
 from hansa.protocol.frames import Letter, Owed, Receipt, Resend
 from hansa.protocol.inbox import Inbox
 from hansa.protocol.outbox import Outbox
@@ -35,6 +35,9 @@ class Remembered:
     """Per origin, the epoch and the position up to which all that it owed is on disk here."""
     acknowledged: Mapping[NodeId, int] = field(default_factory=dict)
     """Per receiver, up to where it has said that it has all that it was owed; may be late."""
+    unheard: Mapping[NodeId, int] = field(default_factory=dict)
+    """Per receiver that has not said what it has since then, the first position that it cannot
+    have: a life began with it, and sent it nothing."""
     retained: Mapping[str, Value] = field(default_factory=dict)
     """Per topic, which retained value the broker was to hold."""
 
@@ -54,13 +57,12 @@ class Custody:
         `receivers` which other nodes do."""
         self._node = node
         self.retained = Retained(node, settings, wants, receivers, past.retained)
-        self.outbox = Outbox(
-            node, settings, past.epoch, past.next_seq, past.owed, past.acknowledged
-        )
+        self.outbox = Outbox(node, settings, past.epoch, past.next_seq)
+        self.outbox.resume(past.owed, past.acknowledged, past.unheard)
         self.inbox = Inbox(node, settings, past.taken, self.retained.judge)
 
     def settle(
-        self, event: Kept | Recalled | Reopened | Stored | Surveyed | StoredRead, now: float
+        self, event: Kept | Recalled | Reopened | Heard | Stored | Surveyed | StoredRead, now: float
     ) -> tuple[list[Publication], list[Effect | Letter]]:
         """The disk has done its work; return what may leave now, and what follows."""
         if isinstance(event, Kept):
@@ -70,6 +72,8 @@ class Custody:
         if isinstance(event, Reopened):
             self.outbox.reopen(event, now)
             return [], []
+        if isinstance(event, Heard):
+            return [], self.outbox.hear(event.node, now)
         if isinstance(event, Surveyed):
             return [], self.retained.surveyed(event)
         if isinstance(event, StoredRead):

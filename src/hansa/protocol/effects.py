@@ -64,6 +64,13 @@ class Recall(msgspec.Struct, frozen=True):
     bytes_max: int
 
 
+class Hear(msgspec.Struct, frozen=True):
+    """Write down that a node has said in this life what it has. Answer with Heard when that is
+    safe: from then on publications leave for it."""
+
+    node: NodeId
+
+
 class Remember(msgspec.Struct, frozen=True):
     """Save what is known of a node (`Node.records_of`; if nothing is, forget it and what it was
     owed): publications are owed to it even if this node starts anew before it meets anybody. Answer
@@ -120,6 +127,7 @@ Order = (
     | Deliver
     | Keep
     | Recall
+    | Hear
     | Remember
     | Survey
     | ReadStored

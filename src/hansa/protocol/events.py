@@ -108,6 +108,12 @@ class Reopened(msgspec.Struct, frozen=True):
     owed: tuple[tuple[NodeId, int], ...]
 
 
+class Heard(msgspec.Struct, frozen=True):
+    """It is safe that a node has said in this life what it has."""
+
+    node: NodeId
+
+
 class Stored(msgspec.Struct, frozen=True):
     """What `origin` published up to this position is safe here, on its way to the broker."""
 
@@ -131,7 +137,7 @@ class StoredRead(msgspec.Struct, frozen=True):
     values: tuple[Published, ...]
 
 
-FromDisk = Restored | Noted | Kept | Recalled | Reopened | Stored | Surveyed | StoredRead
+FromDisk = Restored | Noted | Kept | Recalled | Reopened | Heard | Stored | Surveyed | StoredRead
 
 Event = (
     LinkOpened

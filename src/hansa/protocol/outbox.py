@@ -7,6 +7,10 @@ and go meanwhile. Nothing leaves before it is safe in the journal.
 
 A receiver that stays silent is reminded. One that misses something gets it from the journal. What
 all have is settled, and the journal may forget it.
+
+A life that goes on with the journal of a former one first hears of each receiver what it has. If
+that is more than was ever sent to it, the journal is an old copy, and the positions that it gives
+out were used before. Until then nothing leaves for that receiver; it gets it from the journal.
 """
 
 from collections import deque
@@ -14,7 +18,7 @@ from collections.abc import Iterable, Mapping
 
 from msgspec.structs import replace
 
-from hansa.protocol.effects import Effect, EpochRenewed, GivenUp, Ignored, Recall
+from hansa.protocol.effects import Effect, EpochRenewed, GivenUp, Hear, Ignored, Recall
 from hansa.protocol.events import Recalled, Reopened
 from hansa.protocol.frames import Letter, Owed, Receipt, Resend
 from hansa.protocol.numbering import Captured
@@ -41,7 +45,7 @@ class Debt:
         "acknowledged",
         "answered",
         "answered_until",
-        "heard",
+        "first_receipt",
         "newest",
         "oldest",
         "patience",
@@ -50,18 +54,23 @@ class Debt:
         "recalling",
         "remind_at",
         "safe",
+        "unheard_since",
     )
 
-    def __init__(self, newest: int, patience: float, acknowledged: int = 0) -> None:
+    def __init__(
+        self, newest: int, patience: float, acknowledged: int = 0, unheard_since: int = 0
+    ) -> None:
         """Owe everything up to a position, but for what was acknowledged."""
+        self.unheard_since = unheard_since
+        """The first position that it cannot have; 0 if it has said what it has."""
+        self.first_receipt: Receipt | None = None
+        """By which it said so, until that is safe."""
         self.oldest = acknowledged + 1
         """Before this one it has all that it was owed."""
         self.newest = newest
         self.safe = newest
         """The newest of them that is safe in the journal."""
         self.acknowledged = acknowledged
-        self.heard = not acknowledged
-        """Whether the receiver itself has said so in this life."""
         self.patience = patience
         self.remind_at: float | None = None
         self.quiet_until = 0.0
@@ -83,24 +92,33 @@ class Outbox:
         settings: ProtocolSettings,
         epoch: int = 1,
         next_seq: int = 1,
-        owed: Mapping[NodeId, int] | None = None,
-        acknowledged: Mapping[NodeId, int] | None = None,
     ) -> None:
-        """Go on where the journal ends: `owed` are the newest positions per receiver, and
-        `acknowledged` up to where each has all of them."""
+        """Go on where the journal ends."""
         self._node = node
         self._settings = settings
         self._epoch = epoch
         self._next_seq = next_seq
         self._safe = next_seq - 1
+        self._unheard_since = next_seq if next_seq > 1 else 0
+        """The same as in `Debt`, for who was owed nothing before this life."""
         self._pending: deque[Publication] = deque()
-        self.debts = {
-            receiver: Debt(seq, settings.repair_patience, (acknowledged or {}).get(receiver, 0))
-            for receiver, seq in (owed or {}).items()
-        }
+        self.debts: dict[NodeId, Debt] = {}
         self._reminders: dict[NodeId, None] = {}  # those with a time to be reminded
         self._renewing = False
         self._renewable_at = 0.0
+
+    def resume(
+        self,
+        owed: Mapping[NodeId, int],
+        acknowledged: Mapping[NodeId, int],
+        unheard: Mapping[NodeId, int],
+    ) -> None:
+        """Take up what the journal says of each receiver: the newest position that it is owed, up
+        to where it has all, and since which position it was not heard of."""
+        patience = self._settings.repair_patience
+        for node, newest in owed.items():
+            since = unheard.get(node, self._unheard_since)
+            self.debts[node] = Debt(newest, patience, acknowledged.get(node, 0), since)
 
     @property
     def position(self) -> tuple[int, int]:
@@ -138,7 +156,7 @@ class Outbox:
         for receiver in receivers:
             debt = self.debts.get(receiver)
             if debt is None:
-                debt = self.debts[receiver] = Debt(0, self._settings.repair_patience)
+                debt = self.debts[receiver] = self._new_debt()
             previous.append((receiver, debt.newest))
             if debt.acknowledged == debt.newest:
                 debt.oldest = seq
@@ -163,14 +181,20 @@ class Outbox:
         ready: list[Publication] = []
         while self._pending and (self._pending[0].life, self._pending[0].number) <= (epoch, seq):
             publication = self._pending.popleft()
-            ready.append(publication)
+            unheard: list[NodeId] = []
             for receiver, _ in publication.previous:
-                if (debt := self.debts.get(receiver)) is not None:
-                    debt.safe = publication.number
-                    due = now + len(publication.payload) / BYTES_PER_S
-                    if due >= debt.quiet_until:
-                        debt.quiet_until, debt.quiet_upto = due, publication.number
-                    self._arm(receiver, now + self._settings.repair_patience)
+                if (debt := self.debts.get(receiver)) is None:
+                    continue
+                debt.safe = publication.number
+                if debt.unheard_since:
+                    unheard.append(receiver)
+                    self._arm(receiver, now)
+                    continue
+                due = now + len(publication.payload) / BYTES_PER_S
+                if due >= debt.quiet_until:
+                    debt.quiet_until, debt.quiet_upto = due, publication.number
+                self._arm(receiver, now + self._settings.repair_patience)
+            ready.append(_without(publication, unheard) if unheard else publication)
         if epoch == self._epoch:
             self._safe = max(self._safe, seq)
         return ready
@@ -190,7 +214,22 @@ class Outbox:
             return [self._renew(max(receipt.epoch + 1, incarnation), now)]
         if receipt.epoch != self._epoch:
             return [self._reminder(receipt.node, debt)]
-        debt.heard = True
+        if debt.unheard_since:
+            if receipt.seq >= debt.unheard_since:
+                return [self._renew(max(receipt.epoch + 1, incarnation), now)]
+            is_first, debt.first_receipt = debt.first_receipt is None, receipt
+            return [Hear(receipt.node)] if is_first else []
+        return self._note(receipt, debt, now)
+
+    def hear(self, node: NodeId, now: float) -> list[Effect | Letter]:
+        """It is safe that a receiver has said what it has: go on with that."""
+        debt = self.debts.get(node)
+        if debt is None or debt.first_receipt is None:
+            return []
+        receipt, debt.first_receipt, debt.unheard_since = debt.first_receipt, None, 0
+        return self._note(receipt, debt, now)
+
+    def _note(self, receipt: Receipt, debt: Debt, now: float) -> list[Effect | Letter]:
         if receipt.seq > debt.acknowledged:
             debt.acknowledged = receipt.seq
             debt.oldest = receipt.seq + 1
@@ -233,9 +272,19 @@ class Outbox:
         for block in blocks[: self._settings.repair_frames]:
             end += len(block)
             last = upto if end == len(found) else found[end - 1].number
-            name = (recalled.to, self._node, recalled.epoch)
-            letter = Resend(*name, after, last, lost, tuple(block), more=True)
-            letters.append(replace(letter, acknowledged=debt.acknowledged))
+            letters.append(
+                Resend(
+                    recalled.to,
+                    self._node,
+                    recalled.epoch,
+                    after,
+                    last,
+                    lost,
+                    tuple(block),
+                    more=True,
+                    acknowledged=debt.acknowledged,
+                )
+            )
             after, lost = last, 0
         letters[-1] = replace(letters[-1], more=False)
         size = sum(len(item.payload) for item in found[:end])
@@ -259,7 +308,7 @@ class Outbox:
         """A node came into reach: remind it at once, it may have missed much. And who has not
         answered in this life may know more than a journal that is an old copy."""
         debt = self.debts.get(node)
-        if debt is not None and (debt.acknowledged < debt.safe or not debt.heard):
+        if debt is not None and (debt.acknowledged < debt.safe or debt.unheard_since):
             debt.patience = self._settings.repair_patience
             debt.quiet_until = debt.answered_until = 0.0  # what was on its way may be lost
             self._disarm(node)
@@ -326,9 +375,20 @@ class Outbox:
         self._renewable_at = now + RENEWAL_PAUSE_S
         self._epoch, self._next_seq = reopened.epoch, reopened.next_seq
         self._safe = self._next_seq - 1
+        self._unheard_since = 0  # nobody can have anything of this epoch
         self._pending.clear()
         owed = dict(reopened.owed)
         for node in self.debts:
             self._disarm(node)
-            self.debts[node] = Debt(owed.get(node, 0), self._settings.repair_patience)
+            self.debts[node] = self._new_debt(owed.get(node, 0))
             self._arm(node, now)
+
+    def _new_debt(self, newest: int = 0) -> Debt:
+        patience = self._settings.repair_patience
+        return Debt(newest, patience, unheard_since=self._unheard_since)
+
+
+def _without(publication: Publication, some: list[NodeId]) -> Publication:
+    """Return what goes to the other receivers."""
+    previous = tuple(entry for entry in publication.previous if entry[0] not in some)
+    return replace(publication, previous=previous)

@@ -75,7 +75,14 @@ class Known:
     records: tuple[Record, ...]
 
 
-Write = Kept | Taken | Missed | Accepted | Completed | SessionLost | Known
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """A receiver has said in this life what it has."""
+
+    node: NodeId
+
+
+Write = Kept | Taken | Missed | Accepted | Completed | SessionLost | Known | Heard
 
 
 class Disk:
@@ -101,6 +108,7 @@ class Disk:
         "records",
         "stalled_until",
         "taken",
+        "unheard",
     )
 
     def __init__(self, keep_max: int = KEEP_MAX) -> None:
@@ -113,6 +121,9 @@ class Disk:
         """Epoch and position of the newest that retention took from the journal."""
         self.owed: dict[NodeId, int] = {}
         self.acknowledged: dict[NodeId, int] = {}
+        self.unheard: dict[NodeId, int] = {}
+        """Per receiver that has not said since what it has, the position with which a life
+        began."""
         self.taken: dict[NodeId, tuple[int, int]] = {}
         self.records: dict[NodeId, tuple[Record, ...]] = {}
         self.packets: dict[int, None] = {}
@@ -190,6 +201,9 @@ class Disk:
             case Known(_, node, ()):  # its lease has ended
                 self.records.pop(node, None)
                 self.owed.pop(node, None)
+                self.unheard.pop(node, None)
+            case Heard(node):
+                self.unheard.pop(node, None)
             case Known(_, node, records):
                 self.records[node] = records
 
@@ -220,6 +234,7 @@ class Disk:
         self.journal.clear()
         self.owed.clear()
         self.acknowledged.clear()
+        self.unheard.clear()
         moved: list[Kept] = []
         for kept in found:
             item = kept.publication
@@ -239,9 +254,17 @@ class Disk:
             self.dropped = (oldest.life, oldest.number)
 
     def past(self) -> Remembered:
-        """Return what a node starts with."""
-        owed, taken, acknowledged = dict(self.owed), dict(self.taken), dict(self.acknowledged)
-        return Remembered(self.epoch, self.next_seq, owed, taken, acknowledged)
+        """Return what a life starts with."""
+        for node in self.owed:
+            self.unheard.setdefault(node, self.next_seq)
+        return Remembered(
+            self.epoch,
+            self.next_seq,
+            dict(self.owed),
+            dict(self.taken),
+            dict(self.acknowledged),
+            dict(self.unheard),
+        )
 
     def known(self) -> tuple[Record, ...]:
         """Return what is remembered of other nodes."""
@@ -269,7 +292,7 @@ class Disk:
         twin.epoch, twin.next_seq = self.epoch, self.next_seq
         twin.journal = deque(self.journal)
         twin.owed, twin.taken, twin.records = dict(self.owed), dict(self.taken), dict(self.records)
-        twin.acknowledged = dict(self.acknowledged)
+        twin.acknowledged, twin.unheard = dict(self.acknowledged), dict(self.unheard)
         twin.bound, twin.accepted = dict(self.bound), dict(self.accepted)
         twin.next_place, twin._bound_upto = self._bound_upto + 1, self._bound_upto
         return twin

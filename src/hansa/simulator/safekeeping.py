@@ -11,9 +11,9 @@ from functools import partial
 from hansa.protocol import effects as orders
 from hansa.protocol import events
 from hansa.protocol.effects import Effect
-from hansa.protocol.vocabulary import NodeId, Publication
+from hansa.protocol.vocabulary import Publication
 from hansa.simulator.broker import Queued
-from hansa.simulator.disk import Kept, Known, Missed, Taken, Write
+from hansa.simulator.disk import Heard, Kept, Known, Missed, Taken, Write
 from hansa.simulator.injection import Injection, Release
 from hansa.simulator.ledger import Ledger, number_in
 from hansa.simulator.options import DiskOptions
@@ -51,6 +51,7 @@ class Safekeeping:
             orders.Keep: self._keep,
             orders.Recall: self._recall,
             orders.Remember: self._remember,
+            orders.Hear: self._hear,
         }
 
     # ------------------------------------------------------------ the broker's session
@@ -138,6 +139,10 @@ class Safekeeping:
         records = tuple(site.node.records_of(effect.node))
         self._write(site, Known(effect.number, effect.node, records))
 
+    def _hear(self, site: Site, effect: Effect) -> None:
+        assert type(effect) is orders.Hear
+        self._write(site, Heard(effect.node))
+
     def deliver(self, site: Site, publication: Publication) -> None:
         """Take a publication of another node, when there is room."""
         site.arriving.append(publication)
@@ -174,9 +179,7 @@ class Safekeeping:
         """What was written is safe; then and only then the world hears of it."""
         if site.life != life or site.memory.disk.failed or self._is_late(site, life):
             return
-        kept: Publication | None = None
-        stored: dict[NodeId, Publication] = {}
-        noted = 0
+        told: dict[tuple[int, int], events.Event] = {}  # in this order; the last of a key counts
         assert site.node is not None
         site.memory.disk.acknowledged = site.node.custody.outbox.acknowledged
         writes = site.memory.disk.sync()
@@ -184,19 +187,17 @@ class Safekeeping:
         self._take_next(site)
         for what in writes:
             match what:
-                case Kept(publication, packet):
-                    kept = publication
+                case Kept(item, packet):
+                    told[0, 0] = events.Kept(item.life, item.number)
                     self._acknowledge(site, packet)
-                case Taken(publication):
-                    stored[publication.origin] = publication
+                case Heard(node):
+                    told[1, node] = events.Heard(node)
+                case Taken(item):
+                    told[2, item.origin] = events.Stored(item.origin, item.life, item.number)
                 case Known(number):
-                    noted = number
-        if kept is not None:
-            self._feed(site, life, events.Kept(kept.life, kept.number))
-        for item in stored.values():
-            self._feed(site, life, events.Stored(item.origin, item.life, item.number))
-        if noted:
-            self._feed(site, life, events.Noted(noted))
+                    told[3, 0] = events.Noted(number)
+        for _, event in sorted(told.items(), key=lambda entry: entry[0][0]):
+            self._feed(site, life, event)
 
     def _is_late(self, site: Site, life: int) -> bool:
         """Put a sync off while the agent is suspended, or its disk stalls."""

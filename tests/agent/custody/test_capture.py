@@ -17,7 +17,7 @@ from hansa.journal.settings import JournalSettings
 from hansa.journal.writer import Writer
 from hansa.mqtt.packets import Handshake, PubAck, PubComp, Publish, PubRec
 from hansa.protocol.effects import Recall
-from hansa.protocol.events import Kept, Reopened
+from hansa.protocol.events import Heard, Kept, Reopened
 from hansa.protocol.vocabulary import NodeId, Publication
 
 ME, YOU = NodeId(1), NodeId(2)
@@ -31,6 +31,7 @@ class Life:
         self._path = path
         self.answers: list[Handshake] = []
         self.kept: list[Kept] = []
+        self.heard: list[NodeId] = []
         self.reopened: list[Reopened] = []
         self.problems: list[str] = []
         self.started: list[bytes] = []
@@ -52,9 +53,11 @@ class Life:
             ME, self._epoch, number, publish.qos, publish.topic, publish.payload, previous=previous
         )
 
-    def _tell(self, news: Kept | Reopened) -> None:
+    def _tell(self, news: Kept | Heard | Reopened) -> None:
         if isinstance(news, Kept):
             self.kept.append(news)
+        elif isinstance(news, Heard):
+            self.heard.append(news.node)
         else:
             self._epoch, self._number = news.epoch, news.next_seq
             self.reopened.append(news)
@@ -103,6 +106,34 @@ def test_what_is_durable_is_acknowledged_in_order_and_then_may_leave(tmp_path):
         assert await life.answered(4) == [PubAck(1), PubRec(2), PubAck(3), PubAck(4)]
         assert life.kept[-1] == Kept(7, 3)
         await life.capture.stop()
+
+    run(work)
+
+
+def test_who_was_heard_is_told_when_it_is_durable(tmp_path):
+    """A life knows from which position on the former ones sent somebody nothing."""
+
+    async def work() -> None:
+        life = Life(tmp_path)
+        life.receive(publish(1), publish(2))
+        await life.answered(2)
+        life.crash()
+        life = Life(tmp_path)
+        assert life.keeping.unheard == {YOU: 3}
+        life.receive(publish(3))
+        await life.answered(1)
+        life.crash()
+        life = Life(tmp_path)
+        assert life.keeping.unheard == {YOU: 3}
+        life.capture.hear(YOU)
+        assert life.heard == []
+        await until(lambda: life.heard == [YOU], "heard")
+        life.crash()
+        life = Life(tmp_path)
+        assert life.keeping.unheard == {YOU: 4}
+        life.capture.forget(YOU)
+        await life.capture.stop()
+        assert Keeping(tmp_path, ME, 7, JournalSettings()).unheard == {}
 
     run(work)
 

@@ -18,9 +18,9 @@ from hansa.journal.records import Custody
 POINTS = [point for point in Point if point >= Point.RENEWAL_BEGUN]
 FEW = [point for point in POINTS if point != Point.RENEWAL_COPIED]
 """Those that are passed when nearly everything has arrived before the new epoch begins."""
-KNOWN, NEWER, SINCE = 5, 310, 300
+KNOWN, NEWER, SINCE = 5, 300, 310
 """Publications before the copy was made, those of which it does not know, those that it captures
-itself: fewer, and more than are copied at once."""
+itself: more than are copied at once, and it uses all the positions again that the others had."""
 
 
 def journal(state: Path) -> Path:

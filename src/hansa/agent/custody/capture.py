@@ -25,7 +25,7 @@ from hansa.journal.crash import reached
 from hansa.journal.records import Recorded
 from hansa.journal.writer import Writer
 from hansa.mqtt.packets import Handshake, PubAck, PubComp, Publish, PubRec
-from hansa.protocol.events import Kept, Reopened
+from hansa.protocol.events import Heard, Kept, Reopened
 from hansa.protocol.vocabulary import NodeId, Publication
 
 PATIENCE_S = 0.1
@@ -53,7 +53,7 @@ class Capture:
         keeping: Keeping,
         start: Callable[[Publish], Publication | None],
         answer: Callable[[Sequence[Handshake]], None],
-        tell: Callable[[Kept | Reopened], None],
+        tell: Callable[[Kept | Heard | Reopened], None],
         problem: Callable[[str], None],
         committed: Callable[[], None] = lambda: None,
     ) -> None:
@@ -82,6 +82,7 @@ class Capture:
         self._settled_at = DURABLE  # where the last settlement is
         self._waiting: deque[Receipt] = deque()
         self._unsafe: deque[tuple[int, Publication]] = deque()
+        self._heard: deque[tuple[int, NodeId]] = deque()
         keeping.remembered = self._repeats.remembered
         self._commits = Commits(keeping.writer, self._durable, problem)
 
@@ -202,6 +203,8 @@ class Capture:
         self._acknowledge()
         if last is not None:
             self._tell(Kept(last.life, last.number))
+        while self._heard and self._heard[0][0] < durable:
+            self._tell(Heard(self._heard.popleft()[1]))
         self._committed()
 
     def _acknowledge(self) -> None:
@@ -226,12 +229,21 @@ class Capture:
         """Note up to where receivers have what they were owed; nobody waits for it."""
         self._note(partial(self.keeping.acknowledge, by))
 
+    def hear(self, node: NodeId) -> None:
+        """Note that a receiver has said in this life what it has; `Heard` is told then."""
+
+        def write() -> bool:
+            self._heard.append((self.keeping.hear(node), node))
+            return True
+
+        self._note(write)
+
     def forget(self, node: NodeId) -> None:
         """Note that a node is owed nothing any more; nobody waits for it."""
         self._note(partial(self.keeping.forget, node))
 
     def _note(self, write: Callable[[], bool]) -> None:
-        """Write what may be missing in the next life without harm."""
+        """Write what nobody waits for, or only while this journal lasts."""
         if self._broken or self._renewal is not None:
             return
         try:
@@ -268,6 +280,7 @@ class Capture:
         self.keeping.adopt(renewal, writer)
         self._commits = Commits(writer, self._durable, self._problem)
         self._unsafe.clear()
+        self._heard.clear()
         self._settled_at = DURABLE
         self._waiting = deque(each._replace(offset=DURABLE) for each in self._waiting)
         numbers = {

@@ -16,7 +16,16 @@ from hansa.agent.custody.repeats import RECENT, Former, Seen, digest
 from hansa.agent.records.topics import Topics
 from hansa.errors import JournalDamaged, JournalError, JournalTrimmed
 from hansa.journal.reader import Reader
-from hansa.journal.records import Captured, Chained, Custody, Record, Settled, Unsettled, waited_s
+from hansa.journal.records import (
+    Captured,
+    Chained,
+    Custody,
+    Record,
+    Settled,
+    Unheard,
+    Unsettled,
+    waited_s,
+)
 from hansa.journal.settings import JournalSettings
 from hansa.journal.writer import Writer
 from hansa.mqtt.properties import aged
@@ -47,6 +56,9 @@ class Keeping:
         self.owed: dict[NodeId, int] = {}
         self.acknowledged: dict[NodeId, int] = {}
         """Per receiver, up to where it has all that it was owed, as far as the journal says."""
+        self.unheard: dict[NodeId, int] = {}
+        """Per receiver that has not said since what it has, the position with which a life began:
+        the first that it cannot have."""
         self.remembered: Callable[[], Iterable[Seen]] = tuple
         """Returns what the broker may send again, to be carried into new segments."""
         self.found: list[Seen] = []
@@ -61,11 +73,13 @@ class Keeping:
         try:
             self.writer = self._open(epoch)
             self._recover()
+            self._begin()
         except JournalDamaged as error:
             aside = directory / f"damaged-{epoch}"
             self.damage = f"{error}; it is set aside as {aside.name}, what was owed may be lost"
             self.owed.clear()
             self.acknowledged.clear()
+            self.unheard.clear()
             self._path_of(epoch).rename(aside)
             epoch = max(new_epoch, epoch + 1)
             self.writer = self._open(epoch)
@@ -100,12 +114,8 @@ class Keeping:
         packet_ids: dict[int, int] = {}
         for record in self.writer.replay():
             match record:
-                case Chained(last):
-                    self.owed = {NodeId(node): number for node, number in last}
-                    for node in self.acknowledged.keys() - self.owed.keys():
-                        del self.acknowledged[node]
-                case Custody(node, _, number):
-                    self.acknowledged[NodeId(node)] = number
+                case Chained() | Custody() | Unheard():
+                    self._recover_debts(record)
                 case Captured(number=number, packet_id=packet_id):
                     self.owed.update({NodeId(node): number for node, _ in record.previous})
                     seen.pop(packet_id, None)
@@ -132,10 +142,36 @@ class Keeping:
         once = [each for each in seen.values() if each.qos == 1][-RECENT:]
         self.found = [each for each in seen.values() if each.qos > 1] + once
 
+    def _recover_debts(self, record: Chained | Custody | Unheard) -> None:
+        match record:
+            case Custody(node, _, number):
+                self.acknowledged[NodeId(node)] = number
+            case Unheard(node, number):
+                self.unheard[NodeId(node)] = number
+            case Chained(last):
+                self.owed = {NodeId(node): number for node, number in last}
+                for known in (self.acknowledged, self.unheard):
+                    for node in known.keys() - self.owed.keys():
+                        del known[node]
+
+    def _begin(self) -> None:
+        """What this life captures, nobody has; before it is sent, its receiver has to be heard."""
+        for node in self.owed:
+            if not self.unheard.get(node):
+                self.unheard[node] = self.writer.next_number
+                self.writer.append(Unheard(node, self.unheard[node]))
+
+    def hear(self, node: NodeId) -> int:
+        """Write that a receiver has said what it has; return the offset."""
+        self.unheard.pop(node, None)
+        return self.writer.append(Unheard(node, 0))
+
     def _carry(self) -> Iterator[Record]:
         yield Chained(tuple(self.owed.items()))
         for node, number in self.acknowledged.items():
             yield Custody(node, 0, number)
+        for node, number in self.unheard.items():
+            yield Unheard(node, number)
         for seen in self.remembered():
             yield seen.unsettled()
 
@@ -181,6 +217,7 @@ class Keeping:
     def forget(self, node: NodeId) -> bool:
         """Write that a node is owed nothing any more; return whether it was owed something."""
         self.acknowledged.pop(node, None)
+        self.unheard.pop(node, None)
         if self.owed.pop(node, None) is None:
             return False
         self.writer.append(Chained(tuple(self.owed.items())))
@@ -206,6 +243,7 @@ class Keeping:
         self.writer = writer
         self.owed = dict(renewal.owed)
         self.acknowledged.clear()
+        self.unheard.clear()
         self.is_copy = False
 
     def recall(self, order: Recall) -> Recalled:

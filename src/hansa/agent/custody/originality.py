@@ -3,7 +3,7 @@ empty files in it, and in a copy they have others. Numbers are used again, the l
 these are drawn from many: a copy that takes the original's place does not get the same ones.
 
 A snapshot of a whole disk keeps the numbers; that is noticed when a receiver knows more than the
-journal does.
+journal began with.
 """
 
 import os

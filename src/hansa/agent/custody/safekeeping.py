@@ -31,12 +31,13 @@ from hansa.protocol.effects import (
     Effect,
     EpochRenewed,
     GivenUp,
+    Hear,
     MemberJoined,
     Recall,
     Remember,
     Repaired,
 )
-from hansa.protocol.events import Event, Kept, Recalled, Reopened, Restored
+from hansa.protocol.events import Event, Heard, Kept, Recalled, Reopened, Restored
 from hansa.protocol.node import Node
 from hansa.protocol.records import Record
 from hansa.protocol.vocabulary import Identity, NodeId, Publication
@@ -122,6 +123,7 @@ class Safekeeping:
             writer.next_number,
             owed=dict(keeping.owed),
             acknowledged=dict(keeping.acknowledged),
+            unheard=dict(keeping.unheard),
             taken=dict(self._backlog.taken),
         )
 
@@ -167,7 +169,7 @@ class Safekeeping:
 
     # ------------------------------------------------------------ what the node orders
 
-    def perform(self, order: Recall | Remember | EpochRenewed) -> None:
+    def perform(self, order: Recall | Remember | Hear | EpochRenewed) -> None:
         """Do what the node wants of the disk."""
         match order:
             case Recall():
@@ -177,6 +179,8 @@ class Safekeeping:
                 if not records:
                     self.capture.forget(node)
                 self._acquaintances.remember(order, records)
+            case Hear(node):
+                self.capture.hear(node)
             case EpochRenewed(epoch):
                 self._renew(epoch, COPY_S if self._keeping.is_copy else 0.0)
 
@@ -229,7 +233,7 @@ class Safekeeping:
         finally:  # whatever happens: without an answer the node would never read for it again
             self._driver.feed(recalled)
 
-    def _captured(self, news: Kept | Reopened) -> None:
+    def _captured(self, news: Kept | Heard | Reopened) -> None:
         if isinstance(news, Reopened):
             self.counters["epochs renewed"] += 1
             self._alarms.set("journal damaged", self._keeping.damage)
