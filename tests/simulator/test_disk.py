@@ -46,7 +46,7 @@ def test_what_was_not_synced_is_lost_in_a_crash():
     disk.write(Known(1, TWO, (WANTS,)))
     disk.crash()
     assert disk.sync() == []
-    assert disk.past() == Remembered(1, 3, {TWO: 2, THREE: 2}, {})
+    assert disk.past() == Remembered(1, 3, {TWO: 2, THREE: 2}, unheard={TWO: 3, THREE: 3})
     assert (disk.known(), list(disk.packets)) == ((), [101, 102])
 
 
@@ -56,7 +56,9 @@ def test_what_was_synced_is_where_the_next_life_begins():
     disk.write(Known(1, TWO, (WANTS,)))
     disk.sync()
     disk.crash()
-    assert disk.past() == Remembered(1, 4, {TWO: 3, THREE: 2}, {TWO: (5, 9)})
+    assert disk.past() == Remembered(
+        1, 4, {TWO: 3, THREE: 2}, {TWO: (5, 9)}, unheard={TWO: 4, THREE: 4}
+    )
     assert disk.known() == (WANTS,)
 
 
@@ -66,7 +68,7 @@ def test_of_a_node_whose_lease_has_ended_only_what_it_published_is_remembered():
     disk.write(Known(1, TWO, (WANTS,)))
     disk.write(Known(2, TWO, ()))
     disk.sync()
-    assert disk.past() == Remembered(1, 4, {THREE: 2}, {TWO: (5, 9)})
+    assert disk.past() == Remembered(1, 4, {THREE: 2}, {TWO: (5, 9)}, unheard={THREE: 4})
     assert disk.known() == ()
 
 
@@ -103,7 +105,7 @@ def test_a_new_epoch_owes_what_was_not_acknowledged():
         (4, ((TWO, 3),)),
     ]
     assert [each.packet for each in moved] == [0, 0, 0, kept(4, TWO).packet]
-    assert disk.past() == Remembered(9, 5, {TWO: 4}, {})
+    assert disk.past() == Remembered(9, 5, {TWO: 4}, unheard={TWO: 5})
     assert found(disk.recall(Recall(TWO, 9, 0, 4, 1_000))) == [3, 4]
 
 

@@ -111,9 +111,8 @@ OWING_RESTART = [
     (6.5, Publish(0, "a", qos=1, count=3)),
     (8.0, Restart(0)),
     (10.0, Mend(0, 1)),
-    (12.0, Publish(0, "a", qos=1)),
 ]
-"""The origin starts again while it owes something to a node out of reach."""
+"""The origin starts again while it owes something to a node out of reach, and nothing follows."""
 
 GAP_BEHIND_OTHERS = [
     (0.0, Subscribe(1, "a")),

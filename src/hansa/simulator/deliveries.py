@@ -221,8 +221,6 @@ LEASE = Trouble(
         (5.0, Partition(((0,), (1, 2)))),
         (10.0, Heal()),
         (20.0, Partition(((0,), (1, 2)))),
-        (30.0, Crash(0)),
-        (31.0, Restart(0)),
         (60.0, Heal()),
         (70.0, Restart(0)),
     ],
@@ -365,7 +363,7 @@ SCENARIOS = (
     ),
     _scenario(
         "lease-ended",
-        "a partition outlasts the lease, and the origin starts again in it and after it",
+        "a partition outlasts the lease, and the origin starts again after it",
         "What a node is owed when its lease ends is given up, and told; what is published before"
         " and after comes.",
         LEASE,

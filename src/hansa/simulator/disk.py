@@ -198,12 +198,16 @@ class Disk:
                 self.accepted.pop(place, None)
             case SessionLost():
                 self.accepted.clear()
-            case Known(_, node, ()):  # its lease has ended
-                self.records.pop(node, None)
-                self.owed.pop(node, None)
-                self.unheard.pop(node, None)
+            case Known() | Heard():
+                self._note(what)
+
+    def _note(self, what: Known | Heard) -> None:
+        match what:
             case Heard(node):
                 self.unheard.pop(node, None)
+            case Known(_, node, ()):  # its lease has ended
+                for known in (self.records, self.owed, self.unheard):
+                    known.pop(node, None)
             case Known(_, node, records):
                 self.records[node] = records
 
