@@ -349,7 +349,8 @@ def test_the_failing_run_is_in_the_json(failing, capsys):
          " random:50,4 geometric:100,0.15 file:links.json"),
         ("--scenario ", "there is no scenario ''; there are spohn-2020, spohn-2021, machado-6,"
          " machado-15, machado-25, bevilaqua-9, bevilaqua-12, ring-3, overlap,"
-         " changing-filters, passing-groups, late-joiners, split-minute, part-kill, only-copy,"
+         " changing-filters, passing-groups, late-joiners, split-minute, part-kill, pause-kill,"
+         " swizzle-clog, only-copy,"
          " crash-after-capture, former-question, retention, lease-ended,"
          " session-lost, random"),
         ("--subscribe ", "argument --subscribe: '' must be a node, a colon and a topic or filter,"

@@ -4,15 +4,13 @@ They are our own. Each is judged by how many publications were promised to a nod
 `checkers/guarantees`), how many of them came, and what was said of the others.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable
 
-from hansa.protocol.settings import ProtocolSettings
 from hansa.simulator.actions import (
-    Action,
     AddLink,
     Crash,
     Cut,
+    CutSilently,
     Freeze,
     Heal,
     Mend,
@@ -21,76 +19,16 @@ from hansa.simulator.actions import (
     Restart,
     RestartBroker,
     Stall,
-    Step,
     Subscribe,
     Unsubscribe,
 )
-from hansa.simulator.options import DiskOptions, LinkOptions, Options, Phases
-from hansa.simulator.scenario import Final, Row, Scenario, pause_s, same
-from hansa.simulator.topologies import Topology, parse
-
-Script = list[tuple[float, Action]]
-"""Seconds after everything has come to rest, and what is done then."""
+from hansa.simulator.options import DiskOptions, LinkOptions
+from hansa.simulator.scenario import Final, Row, Scenario, same
+from hansa.simulator.trouble import Trouble
 
 LOSSY = LinkOptions(loss=0.1, reorder=0.05)
 LATE_LOSSY = LinkOptions(loss=0.3)
 MINUTE = 60.0
-
-
-@dataclass(frozen=True, slots=True)
-class Trouble:
-    """What a scenario consists of."""
-
-    word: str
-    wants: Sequence[tuple[int, str]]
-    """Who subscribes to what before anything else happens."""
-    script: Script
-    links: LinkOptions = LinkOptions()
-    disk: DiskOptions = DiskOptions()
-    lease_s: float | None = None
-
-    def options(self, settings: ProtocolSettings, seed: int) -> Options:
-        """Return the run: everybody subscribes, all comes to rest, then there is trouble."""
-        topology = parse(self.word, seed=0)
-        if self.links.loss:  # many heartbeats in a row must be lost before a neighbour is given up
-            settings = replace(settings, heartbeat_interval=0.5, heartbeat_limit=5.0)
-        pace = settings.heartbeat_limit / ProtocolSettings().heartbeat_limit
-        if self.lease_s is not None:
-            settings = replace(settings, interest_lease=pace * self.lease_s)
-        start = 2 * self._pause(topology, settings)
-        steps = [Step(0.0, Subscribe(node, name)) for node, name in self.wants]
-        steps += [Step(start + pace * at, _slowed(what, pace)) for at, what in self.script]
-        last = max(step.at_s + _lasts(step.action) for step in steps)
-        patience = 20 * settings.repair_patience
-        phases = Phases(last + 2 * self._pause(topology, settings) + patience)
-        return Options(
-            topology,
-            settings,
-            seed,
-            self.links,
-            schedule=tuple(steps),
-            phases=phases,
-            disk=self.disk,
-        )
-
-    def _pause(self, topology: Topology, settings: ProtocolSettings) -> float:
-        return pause_s(topology, settings, self.links)
-
-
-def _slowed(action: Action, pace: float) -> Action:
-    """Let an action last longer where neighbours are missed later."""
-    match action:
-        case Publish():
-            return replace(action, interval_s=pace * action.interval_s)
-        case Freeze(node, seconds):
-            return Freeze(node, pace * seconds)
-        case Stall(node, seconds):
-            return Stall(node, pace * seconds)
-    return action
-
-
-def _lasts(action: Action) -> float:
-    return action.count * action.interval_s if isinstance(action, Publish) else 0.0
 
 
 def _stream(node: int, topic: str, seconds: float, per_s: float = 20.0, qos: int = 1) -> Publish:
@@ -158,6 +96,32 @@ PART_KILL = Trouble(
         (22.0, Heal()),
         (22.0, Partition(((0,), (2,)))),
         (23.0, Restart(1)),
+    ],
+)
+
+PAUSE_KILL = Trouble(
+    "line:3",
+    [(1, "plant/#"), (2, "plant/#")],
+    [
+        (0.0, _stream(0, "plant/temp", 40, per_s=10, qos=2)),
+        *(
+            (5.0 + 10 * turn + after, action)
+            for turn, node in enumerate((2, 0, 1))
+            for after, action in ((0, Freeze(node, 8.0)), (1, Crash(node)), (3, Restart(node)))
+        ),
+    ],
+)
+
+CLOGGED = ((0, 1), (4, 5), (3, 4), (7, 8), (1, 4), (5, 8), (0, 3))
+UNCLOGGED = ((7, 8), (0, 1), (1, 4), (5, 8), (0, 3), (4, 5), (3, 4))
+SWIZZLE = Trouble(
+    "grid:3x3",
+    [(2, "plant/#"), (4, "plant/#"), (8, "plant/#")],
+    [
+        (0.0, _stream(0, "plant/a", 40, per_s=5)),
+        (0.0, _stream(6, "plant/b", 40, per_s=5, qos=2)),
+        *((2.0 + 2 * turn, CutSilently(*link)) for turn, link in enumerate(CLOGGED)),
+        *((20.0 + 2 * turn, Mend(*link)) for turn, link in enumerate(UNCLOGGED)),
     ],
 )
 
@@ -331,6 +295,20 @@ SCENARIOS = (
         "the origin is cut off, a receiver is killed, and then is the only bridge",
         "It does not matter who is left to pass it on, nor who was there when it was published.",
         PART_KILL,
+        _all_repaired,
+    ),
+    _scenario(
+        "pause-kill",
+        "a receiver, the origin and the node between them are suspended, and killed before they wake",
+        "Who is suspended knows nothing that would be missed when it is killed.",
+        PAUSE_KILL,
+        _all_repaired,
+    ),
+    _scenario(
+        "swizzle-clog",
+        "links fall silent one by one, and come back in another order",
+        "Whatever ways there are meanwhile, everything comes once and in order.",
+        SWIZZLE,
         _all_repaired,
     ),
     _scenario(

@@ -1,6 +1,7 @@
 """Broken guarantees, made by hand: each kind must be noticed, and nothing else."""
 
 import pytest
+from msgspec.structs import replace
 from tests.simulator.checkers.stubs import publication
 from tests.simulator.worlds import Played
 
@@ -67,6 +68,20 @@ def test_a_gap_without_a_reason_is_seen(reason):
     played.world.sites[0].memory.disk.dropped = (1, 1)
     guaranteed(played).told(played.world.sites[1], Gap(NodeId(0), 1, 1, 2, reason))
     assert len(finish(played)) == 1
+
+
+def test_a_publication_with_two_positions_is_seen():
+    played = play(until=10.0)
+    journal = played.world.sites[0].memory.disk.journal
+    journal.append(replace(journal[0], number=2))
+    assert finish(played) == ["guaranteed: n0 has captured a publication twice"]
+
+
+def test_a_position_of_two_publications_is_seen():
+    played = play((6.0, Publish(0, "a/b", qos=2)), until=10.0)
+    journal = played.world.sites[0].memory.disk.journal
+    journal[1] = replace(journal[1], number=1)
+    assert finish(played) == ["guaranteed: n0 has given a position twice"]
 
 
 def test_what_is_given_up_without_a_reason_is_seen():

@@ -3,7 +3,7 @@
 It holds for what is published after the publisher's node has confirmed the receiver's interest, for
 as long as clients there want it, whatever their filters are meanwhile; as long as the disks of both
 survive, the broker keeps the agent's session, and nobody runs with a copy of either's identity.
-What a bounded journal had to drop is reported, and what was given up when two had been out of each
+Each is captured once, at a position of its own. What a bounded journal had to drop is reported, and what was given up when two had been out of each
 other's reach for a lease; only that.
 
 Once means: QoS 2 comes a second time only after the broker has lost the agent's session, QoS 1 only
@@ -22,7 +22,7 @@ from hansa.protocol.vocabulary import NodeId, Publication
 from hansa.simulator.checkers.base import Checker
 from hansa.simulator.checkers.partings import Partings
 from hansa.simulator.convergence import Tracker, allowance
-from hansa.simulator.ledger import Entry
+from hansa.simulator.ledger import Entry, number_in
 from hansa.simulator.result import Guarantee
 from hansa.simulator.site import Site
 from hansa.simulator.world import World
@@ -205,7 +205,15 @@ class Guaranteed(Checker):
             self.fail(f"n{site.place} delivers more than {disk.window} publications again")
 
     def finished(self) -> None:
-        """All that was promised has come, where it still can be wanted."""
+        """All that was promised has come, where it still can be wanted; and a journal has given
+        each publication one position, and each position to one."""
+        for site in self.world.sites:
+            journal = site.memory.disk.journal
+            positions = [(item.life, item.number) for item in journal]
+            if positions != sorted({*positions}):
+                self.fail(f"n{site.place} has given a position twice")
+            if len({number_in(item.payload) for item in journal}) < len(journal):
+                self.fail(f"n{site.place} has captured a publication twice")
         for promise in self._promises:
             if self._holds(promise) and not promise.kept and not self._reported(promise):
                 entry = promise.entry
