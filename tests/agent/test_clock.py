@@ -40,6 +40,14 @@ def test_a_clock_that_is_set_back_is_told_once_until_it_has_caught_up():
     assert clocks.look(62, 1) == ""
 
 
+def test_a_clock_that_is_set_back_once_more_is_told_again():
+    clocks = Clocks()
+    assert clocks.look(-60, 1).startswith("it was set back by 61 s")
+    assert clocks.look(31, 1).startswith("it was set back by 61 s")
+    assert clocks.look(-19, 1).startswith("it was set back by 51 s")
+    assert len(clocks.told) == 2
+
+
 def test_a_clock_behind_a_former_life_is_told_at_the_start():
     assert Clocks(behind_s=30).look(0, 0).startswith("it was set back by 30 s")
 

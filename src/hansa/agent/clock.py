@@ -32,7 +32,7 @@ class ClockWatch:
         self._wall_ns = wall_ns
         self._steady_ns = steady_ns
         self._ahead_s = self._now_ahead_s() + behind_s
-        self._told = False
+        self._told_s = 0.0
 
     def _now_ahead_s(self) -> float:
         return (self._wall_ns() - self._steady_ns()) / 1e9
@@ -41,12 +41,14 @@ class ClockWatch:
         """Compare now."""
         ahead = self._now_ahead_s()
         behind = self._ahead_s - ahead
-        if behind > TOLERANCE_S and not self._told:
-            self._told = True
-            self._problem(f"it was set back by {behind:.0f} s: what has an age stays for longer")
-        elif behind <= TOLERANCE_S:
-            self._told = False
+        if behind <= TOLERANCE_S:
+            self._told_s = 0.0
             self._problem("")
+        elif behind > self._told_s + TOLERANCE_S:  # also if it was set back once more
+            self._told_s = behind
+            self._problem(f"it was set back by {behind:.0f} s: what has an age stays for longer")
+        else:
+            self._told_s = min(self._told_s, behind)
         self._ahead_s = max(self._ahead_s, ahead)
 
     async def run(self) -> None:

@@ -1,4 +1,5 @@
-"""The same workload over a pair of Mosquittos joined by Mosquitto's own bridge, for comparison.
+"""The same workload, with some of the same troubles, over a pair of Mosquittos joined by
+Mosquitto's own bridge, for comparison.
 
 Publishers are at one broker, a subscriber at the other, and the bridge carries everything at QoS 2.
 Both brokers are configured as well as those of a federation: long queues, and what they hold is
@@ -6,22 +7,23 @@ kept when they are stopped gently.
 """
 
 import asyncio
+import random
 import shutil
 import tempfile
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from pathlib import Path
 
 from hansa.agent.brokers.connection import BrokerAddress
 from hansa.chaos.account import Account
 from hansa.chaos.clients import Publisher, Subscriber
 from hansa.chaos.stage import TOPICS
-from hansa.chaos.verdict import Verdict, judge
+from hansa.chaos.verdict import Circumstances, Excuse, Verdict, judge
 from hansa.local.ending import to_the_end
 from hansa.local.mosquitto import Mosquitto, free_port
 from hansa.local.relay import Relay
 
 BEFORE_S = 2.0
-CUT_S = 10.0
 DRAIN_S = 30.0
 POLL_S = 0.25
 PUBLISHERS = 3
@@ -36,6 +38,10 @@ class Pair:
         self.far = Mosquitto(self._directory / "far", free_port(), is_persistent=True)
         self.relay = Relay(self.far.port, 0.0)
         self.near: Mosquitto | None = None
+        self.losses: list[tuple[Mosquitto, Excuse]] = []
+        """Which broker lost its memory, and when."""
+        self.is_back: Callable[[], bool] = lambda: True
+        """Whether the subscriber is."""
 
     async def start(self) -> None:
         """Start the far broker first, so that the bridge finds it."""
@@ -46,6 +52,7 @@ class Pair:
             "topic # out 2",
             "cleansession false",
             "restart_timeout 1",
+            "bridge_protocol_version mqttv50",
             "keepalive_interval 5",
         )
         self.near = Mosquitto(self._directory / "near", free_port(), lines, is_persistent=True)
@@ -59,52 +66,107 @@ class Pair:
         await self.relay.stop()
         shutil.rmtree(self._directory, ignore_errors=True)
 
-    async def cut(self) -> None:
-        """Pull the cable for a while."""
+    async def cuts(self, chance: random.Random) -> None:
+        """Pull the cable, and plug it in again, as in `cuts`."""
+        while True:
+            await asyncio.sleep(chance.uniform(0.2, 1.0))
+            self.relay.cut()
+            await asyncio.sleep(chance.choice((0.1, 1.0, 5.0)))
+            self.relay.mend()
+
+    async def parted(self, chance: random.Random) -> None:
+        """Pull the cable, as in `parted`."""
         self.relay.cut()
-        await asyncio.sleep(CUT_S)
+        await asyncio.Event().wait()
+
+    async def restarts(self, chance: random.Random) -> None:
+        """Stop a broker gently and start it again, as in `brokers`."""
+        while True:
+            await asyncio.sleep(chance.uniform(1.0, 4.0))
+            broker = chance.choice(self.brokers)
+            await broker.stop()
+            await broker.start()
+
+    async def kills(self, chance: random.Random) -> None:
+        """Kill a broker and start it again, as in `forgets`; what it takes with it is forfeited as
+        there."""
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(chance.uniform(1.0, 3.0))
+            broker = chance.choice(self.brokers)
+            since = loop.time()
+            await broker.kill()
+            await broker.start()
+            while not self.is_back():
+                await asyncio.sleep(POLL_S)
+            self.losses.append((broker, Excuse(since, loop.time())))
+
+    async def heal(self) -> None:
+        """Undo everything."""
         self.relay.mend()
+        for broker in self.brokers:
+            await broker.stop()
+            await broker.start()
 
-    async def kill(self) -> None:
-        """Kill -9 the broker that holds the bridge, and start it again."""
+    @property
+    def brokers(self) -> tuple[Mosquitto, Mosquitto]:
+        """Both."""
         assert self.near is not None
-        await self.near.kill()
-        await self.near.start()
+        return self.near, self.far
 
 
-TROUBLES: dict[str, Callable[[Pair], Awaitable[None]]] = {
-    f"bridge: link cut for {CUT_S:g} s": Pair.cut,
-    "bridge: its broker killed": Pair.kill,
+Trouble = Callable[[Pair, random.Random], Awaitable[None]]
+
+TROUBLES: dict[str, Trouble] = {
+    "bridge: cuts": Pair.cuts,
+    "bridge: parted": Pair.parted,
+    "bridge: brokers": Pair.restarts,
+    "bridge: killed": Pair.kills,
 }
 
 
-async def play(trouble: Callable[[Pair], Awaitable[None]], rate: float) -> Verdict:
-    """Publish, make trouble once, wait for what still comes, and judge."""
+async def play(trouble: Trouble, seed: int, seconds: float, rate: float) -> Verdict:
+    """Publish, make trouble for so long, wait for what still comes, and judge."""
     pair = Pair()
     account = Account({"sub": TOPICS})
     clients: list[Publisher | Subscriber] = []
     try:
         await pair.start()
-        assert pair.near is not None
-        near, far = (BrokerAddress("127.0.0.1", each.port) for each in (pair.near, pair.far))
+        near, far = (BrokerAddress("127.0.0.1", each.port) for each in pair.brokers)
         subscriber = Subscriber(far, "sub", ("plant/#",), account.note)
         publishers = [
             Publisher(near, f"pub{number}", TOPICS, rate, account.note)
             for number in range(PUBLISHERS)
         ]
+        pair.is_back = lambda: subscriber.is_subscribed
         clients = [subscriber, *publishers]
         await asyncio.gather(*(client.start() for client in clients))
         await asyncio.sleep(BEFORE_S)  # a bridge does not say when it is ready
         for publisher in publishers:
+            publisher.has_properties = True
             publisher.go()
         await asyncio.sleep(BEFORE_S)
-        await trouble(pair)
+        await _suffer(trouble(pair, random.Random(seed)), seconds)
+        await pair.heal()
         await asyncio.sleep(BEFORE_S)
         await asyncio.gather(*(publisher.pause() for publisher in publishers))
         await _drained(account)
     finally:
         await to_the_end(_stop(pair, clients))
-    return judge(account.history, {"sub": TOPICS})
+    excuses = {
+        client.name: tuple(
+            excuse
+            for broker, excuse in pair.losses
+            if (broker is pair.far) == (client is subscriber)
+        )
+        for client in clients
+    }
+    return judge(account.history, {"sub": TOPICS}, Circumstances(excuses))
+
+
+async def _suffer(trouble: Awaitable[None], seconds: float) -> None:
+    with suppress(TimeoutError):
+        await asyncio.wait_for(trouble, seconds)
 
 
 async def _stop(pair: Pair, clients: list[Publisher | Subscriber]) -> None:

@@ -39,7 +39,8 @@ def run(arguments: Sequence[str]) -> int:
             _save(outcomes, given.json)
         if given.compare:
             for name, trouble in bridges.TROUBLES.items():
-                verdict = run_until_stopped(bridges.play(trouble, given.rate))
+                playing = bridges.play(trouble, given.seed, given.seconds, given.rate)
+                verdict = run_until_stopped(playing)
                 outcomes[name] = Outcome(verdict, None, is_rival=True)
                 _tell(name, outcomes[name])
     finally:  # also if somebody has seen enough
