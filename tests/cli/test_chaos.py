@@ -1,14 +1,11 @@
 """`hansa chaos`: short plays, their table and their files; refusals in one line; nothing stays."""
 
 import json
-import os
 import signal
-import subprocess
-import sys
 import time
 
 import pytest
-from tests.cli.test_demo import left_behind
+from tests.cli.test_demo import left_behind, started
 
 from hansa.cli.main import main
 
@@ -36,18 +33,8 @@ def test_a_play_that_is_stopped_leaves_nothing_but_what_was_played_before(tmp_pa
     place.mkdir()
     monkeypatch.setenv("TMPDIR", str(place))
     results = tmp_path / "results.json"
-    process = subprocess.Popen(
-        [sys.executable, "-m", "hansa.cli", "chaos", "calm", "kills"]
-        + ["--topology", "line:2", "--seconds", "1", "--json", str(results)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "PYTHONUNBUFFERED": "1"},
-    )
-    assert process.stdout is not None
-    for line in process.stdout:
-        if line.startswith("calm: "):
-            break
+    given = ["chaos", "calm", "kills", "--topology", "line:2", "--seconds", "1"]
+    process = started(*given, "--json", str(results), until="calm: ")
     while not any(place.iterdir()):
         assert process.poll() is None
         time.sleep(0.01)

@@ -22,6 +22,20 @@ def left_behind(directory: Path) -> list[str]:
     return [*found.stdout.split(), *(path.name for path in directory.iterdir())]
 
 
+def started(*arguments: str, until: str) -> subprocess.Popen[str]:
+    """Start a command, and return when it has said a line that begins like this."""
+    process = subprocess.Popen(
+        [*HANSA, *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+    )
+    assert process.stdout is not None
+    assert any(line.startswith(until) for line in process.stdout), process.communicate()
+    return process
+
+
 @pytest.fixture
 def place(tmp_path, monkeypatch):
     """Where this test's federations put their files."""
@@ -53,17 +67,7 @@ def test_the_live_demo_carries_once_heals_compares_and_leaves_nothing(place):
 @pytest.mark.usefixtures("mosquitto")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_demo_that_is_stopped_leaves_nothing(number, place):
-    process = subprocess.Popen(
-        [*HANSA, "demo", "--keep"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "PYTHONUNBUFFERED": "1"},
-    )
-    assert process.stdout is not None
-    for line in process.stdout:
-        if line.startswith("1. One publication"):
-            break
+    process = started("demo", "--keep", until="1. One publication")
     process.send_signal(number)
     _, err = process.communicate(timeout=30)
     assert (process.returncode, err) == (130, "hansa: stopped\n")
