@@ -19,7 +19,7 @@ from hansa.agent.custody.commits import Commits, written
 from hansa.agent.custody.keeping import Keeping
 from hansa.agent.custody.points import Point
 from hansa.agent.custody.renewal import Renewal
-from hansa.agent.custody.repeats import DURABLE, Repeats, Seen, subscription
+from hansa.agent.custody.repeats import DURABLE, Repeats, Seen
 from hansa.errors import JournalUnusable
 from hansa.journal.crash import reached
 from hansa.journal.records import Recorded
@@ -175,15 +175,16 @@ class Capture:
         publication = self._start(publish)
         if publication is None:
             return None
+        subscription = publish.subscriptions[0] if publish.subscriptions else 0
         try:
-            offset = self.keeping.keep(publication, publish.packet_id, subscription(publish))
+            offset = self.keeping.keep(publication, publish.packet_id, subscription)
         except JournalUnusable as error:
             self._break(error)
             offset = self.keeping.writer.end  # never durable
         else:
             self._unsafe.append((offset, publication))
             self.counters["kept"] += 1
-        return self._repeats.keep(publish, publication.number, offset)
+        return self._repeats.keep(publish, publication.number, offset, subscription)
 
     def _append_settled(self, number: int) -> int:
         try:

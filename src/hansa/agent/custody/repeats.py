@@ -9,6 +9,7 @@ captured. It had sent that one before; or not yet, for want of room beside hands
 which it goes on first.
 """
 
+from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -81,6 +82,10 @@ class PacketIds:
 
     def note(self, packet_id: int) -> bool:
         """Take the next one; return whether the broker, against its habit, has gone back."""
+        if packet_id == self._newest + 1:  # as nearly always
+            self._newest = packet_id
+            self._rises += 1
+            return False
         is_rise = not self._newest or 0 < (packet_id - self._newest) % PACKET_IDS < AROUND
         self._newest = packet_id
         self._rises += is_rise
@@ -103,20 +108,21 @@ class Former:
     def __init__(self) -> None:
         """Know nothing yet."""
         self.ids = PacketIds()
-        self.captured: dict[bytes, Seen] = {}
+        self.captured: OrderedDict[bytes, Seen] = OrderedDict()
         """The last that it captured, by content, also what is settled."""
 
     def note(self, seen: Seen) -> None:
         """Take the next that it captured."""
-        self.captured.pop(seen.digest, None)
         self.captured[seen.digest] = seen
+        self.captured.move_to_end(seen.digest)
         if len(self.captured) > RECENT:
-            del self.captured[next(iter(self.captured))]
+            self.captured.popitem(last=False)
 
 
-def subscription(publish: Publish) -> int:
-    """Return the identifier of the filter that brought it, 0 if the broker named none."""
-    return publish.subscriptions[0] if publish.subscriptions else 0
+def _content(publish: Publish) -> int:
+    """Return what tells publications apart in this life: cheaper than a digest."""
+    properties = ageless(publish.properties) if publish.properties else b""
+    return hash((publish.topic, publish.payload, publish.qos, publish.retain, properties))
 
 
 class Repeats:
@@ -125,10 +131,10 @@ class Repeats:
     def __init__(self, found: Iterable[Seen], former: Former) -> None:
         """`found` is what a former life left to come again."""
         self._seen = {seen.packet_id: seen for seen in found}
-        self._others: dict[int, tuple[bytes, int]] = {}
+        self._others: OrderedDict[int, tuple[int, int]] = OrderedDict()
         """Copies that were not kept because others were, by packet id: content and receipt."""
         self._ids = former.ids
-        self._former = former.captured
+        self._former: Mapping[bytes, Seen] = former.captured
         self._last: Seen | None = None
         self._last_before: Seen | None = None
         """The last that was captured before this connection, if that was in this life."""
@@ -184,20 +190,16 @@ class Repeats:
             or seen.digest != digest(publish)
         ):
             if not publish.dup:
-                self._note_news(publish.packet_id)
+                has_gone_back = self._ids.note(publish.packet_id)
+                if not self._has_news:
+                    self._has_news, self.has_gone_back = True, has_gone_back
             return None
         seen.connection, seen.receipt = self._connection, self._receipts
         seen.acknowledged = False
         return seen
 
-    def _note_news(self, packet_id: int) -> None:
-        is_setback = self._ids.note(packet_id)
-        if not self._has_news:
-            self._has_news = True
-            self.has_gone_back = is_setback
-
-    def keep(self, publish: Publish, number: int, offset: int) -> Seen:
-        """It is captured."""
+    def keep(self, publish: Publish, number: int, offset: int, subscription: int) -> Seen:
+        """It is captured, from the filter with this identifier."""
         seen = Seen(
             publish.packet_id,
             publish.qos,
@@ -206,7 +208,8 @@ class Repeats:
             offset,
             self._connection,
             self._receipts,
-            subscription=subscription(publish),
+            False,
+            subscription,
         )
         self._seen[publish.packet_id] = self._last = seen
         self._former = {}
@@ -236,17 +239,17 @@ class Repeats:
 
     def leave_out(self, publish: Publish) -> None:
         """It is not kept, because another copy of it was."""
-        self._others.pop(publish.packet_id, None)
-        self._others[publish.packet_id] = (digest(publish), self._receipts)
+        self._others[publish.packet_id] = (_content(publish), self._receipts)
+        self._others.move_to_end(publish.packet_id)
         if len(self._others) > RECENT:
-            del self._others[next(iter(self._others))]
+            self._others.popitem(last=False)
 
     def was_left_out(self, publish: Publish) -> bool:
         """Whether it came before, and was not kept because another copy was."""
         if not publish.dup or publish.packet_id not in self._others:
             return False
         content, receipt = self._others[publish.packet_id]
-        return receipt > self._receipts - RECENT and content == digest(publish)
+        return receipt > self._receipts - RECENT and content == _content(publish)
 
     def is_rest(self, publish: Publish) -> bool:
         """Whether another copy of what comes first on this connection was captured before it. What
