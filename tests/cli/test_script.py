@@ -8,6 +8,7 @@ from hansa.simulator import actions
 from hansa.simulator.actions import (
     Action,
     AddLink,
+    BackUp,
     Clone,
     Collide,
     Crash,
@@ -25,6 +26,7 @@ from hansa.simulator.actions import (
     RemoveLink,
     Restart,
     RestartBroker,
+    RollBack,
     SetClock,
     Stall,
     Step,
@@ -44,6 +46,8 @@ SCRIPT: dict[str, Action] = {
     "freeze 3 2.5 s": Freeze(3, 2.5),
     "stall 3 2.5 s": Stall(3, 2.5),
     "fail-disk 3": FailDisk(3),
+    "back-up 3": BackUp(3),
+    "roll-back 3": RollBack(3),
     "set-clock 3 -3600 s": SetClock(3, -3600.0),
     "set-clock 3 5 s": SetClock(3, 5.0),
     "refuse 3 2.5 s": Refuse(3, 2.5),
@@ -68,9 +72,18 @@ SCRIPT: dict[str, Action] = {
 }
 
 
+def test_what_was_backed_up_can_be_put_back():
+    steps = parse_script(["1 back-up 3", "2 crash 3", "3 roll-back 3", "4 crash 3"], GRID, 0.0, 5.0)
+    assert steps[2] == Step(3.0, RollBack(3))
+    with pytest.raises(UsageError, match="nothing of node 3 is backed up then; 'back-up 3' first"):
+        parse_script(["1 roll-back 3", "2 back-up 3"], GRID, 0.0, 5.0)
+
+
 @pytest.mark.parametrize("text", SCRIPT)
 def test_a_step_is_seconds_and_an_action(text):
-    first, *more = parse_script([f"2.5 {text}"], GRID, start_s=10.0, length_s=5.0)
+    before = ["1 back-up 3"] if text.startswith("roll-back") else []
+    steps = parse_script([*before, f"2.5 {text}"], GRID, start_s=10.0, length_s=5.0)
+    first, *more = steps[len(before) :]
     assert first == Step(12.5, SCRIPT[text])
     assert more == ([Step(14.5, Mend(0, 1))] if text.startswith("flap") else [])
 

@@ -4,6 +4,7 @@ import pytest
 
 from hansa.simulator.actions import (
     AddLink,
+    BackUp,
     Clone,
     Crash,
     Cut,
@@ -15,6 +16,7 @@ from hansa.simulator.actions import (
     Partition,
     Restart,
     RestartBroker,
+    RollBack,
     Subscribe,
     describe,
 )
@@ -36,6 +38,8 @@ from hansa.simulator.actions import (
         (Restart(3, with_state=False), "restart 3 without state"),
         (RestartBroker(2), "restart-broker 2"),
         (RestartBroker(2, return_s=1.5), "restart-broker 2 1.5 s"),
+        (BackUp(1), "back-up 1"),
+        (RollBack(1), "roll-back 1"),
         (Clone(1, near=2), "clone 1 near 2"),
         (Subscribe(1, "a/#"), "subscribe 1 a/#"),
     ],

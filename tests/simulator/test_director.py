@@ -6,6 +6,7 @@ from tests.simulator.worlds import Played
 from hansa.protocol.effects import Halt, NeighbourDown, NeighbourUp, Rekey
 from hansa.simulator.actions import (
     AddLink,
+    BackUp,
     Clone,
     Collide,
     Crash,
@@ -21,10 +22,12 @@ from hansa.simulator.actions import (
     RemoveLink,
     Restart,
     RestartBroker,
+    RollBack,
     Subscribe,
     Unsubscribe,
     Vanish,
 )
+from hansa.simulator.options import DiskOptions
 
 
 def downs(played, place):
@@ -180,6 +183,18 @@ def test_the_agent_of_a_restarted_broker_subscribes_again():
     assert Played("line:2", script).run(4.0).received(1) == [0]
 
 
+def test_a_state_that_is_put_back_knows_nothing_newer():
+    publish, disk = Publish(0, "a", qos=1), DiskOptions()
+    script = [(0.0, Subscribe(1, "a")), (3.0, publish), (4.0, BackUp(0)), (5.0, publish)]
+    played = Played("line:2", [*script, (6.0, Cut(0, 1)), (7.0, RollBack(0))], disk=disk).run(6.5)
+    before = played.world.sites[0].memory
+    assert before.disk.next_seq == 3
+    played.run(8.0)
+    after = played.world.sites[0].memory
+    assert (after.id, after.disk.next_seq, after.put_back_at) == (before.id, 2, 7.0)
+    assert after.incarnation > before.incarnation
+
+
 def test_a_clone_stops_when_it_meets_the_first():
     played = Played("line:3", [(1.0, Clone(0, near=2))]).run(5.0)
     assert [type(what) for at, place, what in played.heard if place == 3][-1] is Halt
@@ -196,7 +211,8 @@ def test_of_two_nodes_with_one_id_one_takes_another():
 
 
 @pytest.mark.parametrize(
-    "action", [Mend(0, 2), Cut(0, 2), CutOneWay(2, 0), Vanish(1), Crash(1), Freeze(1, 1.0)]
+    "action",
+    [Mend(0, 2), Cut(0, 2), CutOneWay(2, 0), Vanish(1), Crash(1), Freeze(1, 1.0), RollBack(1)],
 )
 def test_what_cannot_be_done_is_left_undone(action):
     played = Played("line:3", [(1.0, Crash(1)), (2.0, action)]).run(3.0)

@@ -19,6 +19,7 @@ from hansa.protocol.outbox import Outbox
 from hansa.protocol.plane import Plane
 from hansa.simulator.actions import (
     Action,
+    BackUp,
     Crash,
     Cut,
     Mend,
@@ -26,6 +27,7 @@ from hansa.simulator.actions import (
     Refuse,
     Restart,
     RestartBroker,
+    RollBack,
     Stall,
     Subscribe,
     Unsubscribe,
@@ -114,6 +116,18 @@ OWING_RESTART = [
 ]
 """The origin starts again while it owes something to a node out of reach, and nothing follows."""
 
+ROLLED_BACK = [
+    (0.0, Subscribe(1, "a")),
+    (4.0, Publish(0, "a", qos=1)),
+    (5.0, BackUp(0)),
+    (6.0, Publish(0, "a", qos=1, count=3)),
+    (8.0, Cut(0, 1)),
+    (9.0, RollBack(0)),
+    (10.0, Publish(0, "a", qos=1, count=5)),
+    (12.0, Mend(0, 1)),
+]
+"""The origin goes back to a time before positions that it gives out again, alone."""
+
 GAP_BEHIND_OTHERS = [
     (0.0, Subscribe(1, "a")),
     (5.0, Refuse(1, 10.0)),
@@ -153,6 +167,7 @@ RELEASED = [
 """The receiver dies a little later each time, from before PUBLISH until after PUBCOMP."""
 
 SCRIPTS = {
+    "rolled back": ROLLED_BACK,
     "released": RELEASED,
     "crash before sync": CRASH_BEFORE_SYNC,
     "crash after sending": CRASH_AFTER_SENDING,
@@ -211,6 +226,17 @@ def test_an_origin_that_forgets_what_it_owed_skips_it(monkeypatch):
 
     monkeypatch.setattr(Disk, "past", forgetful)
     assert "guaranteed" in broken(OWING_RESTART)
+
+
+def test_an_origin_that_sends_before_it_has_heard_what_others_have_may_lose_it(monkeypatch):
+    """Its positions were given out before by a state that is lost."""
+    resume = Outbox.resume
+
+    def trusting(self, owed, acknowledged, unheard):
+        resume(self, owed, acknowledged, dict.fromkeys(owed, 0))
+
+    monkeypatch.setattr(Outbox, "resume", trusting)
+    assert "guaranteed" in broken(ROLLED_BACK)
 
 
 def test_packets_that_are_not_remembered_are_captured_twice(monkeypatch):

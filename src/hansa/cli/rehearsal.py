@@ -10,6 +10,7 @@ from hansa.errors import UsageError
 from hansa.simulator.actions import (
     Action,
     AddLink,
+    BackUp,
     Crash,
     Cut,
     CutOneWay,
@@ -23,6 +24,7 @@ from hansa.simulator.actions import (
     RemoveLink,
     Restart,
     RestartBroker,
+    RollBack,
     Stall,
     Vanish,
 )
@@ -39,6 +41,7 @@ class Rehearsal:
         self._steps: list[tuple[float, str, Action]] = []
         self._links = set(topology.links)
         self._down: set[int] = set()
+        self._backed_up: set[int] = set()
         self._frozen_until: dict[int, float] = {}
 
     def add(self, text: str, seconds: float, action: Action) -> None:
@@ -64,7 +67,12 @@ class Rehearsal:
                 return f"node {name} is not running then; restart it first"
             case Crash(node) | Vanish(node):
                 self._down.add(node)
-            case Restart(node):
+            case BackUp(node):
+                self._backed_up.add(node)
+            case RollBack(node) if node not in self._backed_up:
+                name = self._topology.label(node)
+                return f"nothing of node {name} is backed up then; 'back-up {name}' first"
+            case Restart(node) | RollBack(node):
                 self._down.discard(node)
                 self._frozen_until.pop(node, None)
             case Freeze(node, lasts):

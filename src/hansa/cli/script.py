@@ -23,6 +23,8 @@ EXAMPLES = {
     "freeze": "freeze 3 2.5 s",
     "stall": "stall 3 2.5 s",
     "fail-disk": "fail-disk 3",
+    "back-up": "back-up 3",
+    "roll-back": "roll-back 3",
     "set-clock": "set-clock 3 -3600 s",
     "refuse": "refuse 3 2.5 s",
     "restart": "restart 3",
@@ -54,6 +56,8 @@ _NODES: dict[str, Callable[[int], Action]] = {
     "restart": actions.Restart,
     "restart-broker": actions.RestartBroker,
     "fail-disk": actions.FailDisk,
+    "back-up": actions.BackUp,
+    "roll-back": actions.RollBack,
 }
 _PAUSES: dict[str, Callable[[int, float], Action]] = {
     "freeze": actions.Freeze,

@@ -187,6 +187,21 @@ class Restart(Action):
 
 
 @dataclass(frozen=True, slots=True)
+class BackUp(Action):
+    """Copy an agent's state, to be put back later."""
+
+    node: int
+
+
+@dataclass(frozen=True, slots=True)
+class RollBack(Action):
+    """Kill an agent, put the last copy of its state in the place of what it has, and start it. It
+    cannot see that this is a copy."""
+
+    node: int
+
+
+@dataclass(frozen=True, slots=True)
 class RestartBroker(Action):
     """Restart a broker that keeps nothing: the clients' subscriptions are lost, the agent's own
     are made again by its shell."""
@@ -241,6 +256,8 @@ _WORDS: dict[type[Action], str] = {
     FailDisk: "fail-disk {node}",
     SetClock: "set-clock {node} {seconds:g} s",
     Refuse: "refuse {node} {seconds:g} s",
+    BackUp: "back-up {node}",
+    RollBack: "roll-back {node}",
     Clone: "clone {node} near {near}",
     Collide: "collide {node} near {near}",
 }

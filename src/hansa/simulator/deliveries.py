@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from hansa.simulator.actions import (
     AddLink,
+    BackUp,
     Crash,
     Cut,
     CutSilently,
@@ -18,6 +19,7 @@ from hansa.simulator.actions import (
     Publish,
     Restart,
     RestartBroker,
+    RollBack,
     Stall,
     Subscribe,
     Unsubscribe,
@@ -146,6 +148,20 @@ CAPTURED = Trouble(
         (11.0, Publish(0, "plant/temp", qos=1, count=5)),
         (20.0, Heal()),
         (20.0, Restart(0)),
+    ],
+)
+
+ROLLED_BACK = Trouble(
+    "line:3",
+    [(1, "plant/#"), (2, "plant/#")],
+    [
+        (0.0, _stream(0, "plant/temp", 50, per_s=5, qos=2)),
+        (5.0, BackUp(0)),
+        (15.0, RollBack(0)),  # others are there, and know more
+        (25.0, BackUp(0)),
+        (27.0, Partition(((0,), (1, 2)))),
+        (29.0, RollBack(0)),  # it captures more alone than it has lost
+        (45.0, Heal()),
     ],
 )
 
@@ -299,7 +315,7 @@ SCENARIOS = (
     ),
     _scenario(
         "pause-kill",
-        "a receiver, the origin and the node between them are suspended, and killed before they wake",
+        "a receiver, the origin and the node between them are killed while they are suspended",
         "Who is suspended knows nothing that would be missed when it is killed.",
         PAUSE_KILL,
         _all_repaired,
@@ -324,6 +340,13 @@ SCENARIOS = (
         "What the broker acknowledged to its clients is in the journal or still in its session.",
         CAPTURED,
         _all_repaired,
+    ),
+    _scenario(
+        "rolled-back",
+        "an old copy of the origin's state is put back, in reach of others and alone",
+        "What is published from then on comes once, though its positions were used before.",
+        ROLLED_BACK,
+        lambda final: _all_came(final)[:1],  # of what came before some comes twice, or is a gap
     ),
     _scenario(
         "former-question",

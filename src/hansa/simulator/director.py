@@ -7,6 +7,7 @@ that random schedules need not know how earlier steps ended.
 from hansa.simulator.actions import (
     Action,
     AddLink,
+    BackUp,
     Clone,
     Collide,
     Crash,
@@ -24,6 +25,7 @@ from hansa.simulator.actions import (
     RemoveLink,
     Restart,
     RestartBroker,
+    RollBack,
     SetClock,
     Stall,
     Step,
@@ -97,6 +99,10 @@ class Director:
                 return self._restart(self._world.sites[node], with_state)
             case RestartBroker(node, return_s):
                 return self._restart_broker(self._world.sites[node], return_s)
+            case BackUp(node):
+                return self._world.sites[node].back_up()
+            case RollBack(node):
+                return self._roll_back(self._world.sites[node])
             case Clone(node, near):
                 return self._settle(self._world.sites[node].memory.copy(), near)
             case Collide(node, near):
@@ -145,6 +151,14 @@ class Director:
     def _restart(self, site: Site, with_state: bool) -> bool:
         self._world.stop(site, tell=True)
         self._world.start_again(site, site.life, with_state)
+        return True
+
+    def _roll_back(self, site: Site) -> bool:
+        if site.backup is None:
+            return False
+        self._world.stop(site, tell=True)
+        site.put_back(self._world.now)
+        self._world.start_again(site, site.life, with_state=True)
         return True
 
     def _restart_broker(self, site: Site, return_s: float | None) -> bool:

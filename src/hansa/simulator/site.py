@@ -20,7 +20,7 @@ NEVER = float("inf")
 class Memory:
     """What survives a crash of the agent: its state directory."""
 
-    __slots__ = ("clock_s", "disk", "id", "incarnation", "key")
+    __slots__ = ("clock_s", "disk", "id", "incarnation", "key", "put_back_at")
 
     def __init__(
         self, node: NodeId, key: bytes, incarnation: int = 0, disk: Disk | None = None
@@ -32,6 +32,8 @@ class Memory:
         self.disk = disk or Disk()
         self.clock_s = 0.0
         """How far the machine's clock is ahead of the true time."""
+        self.put_back_at: float | None = None
+        """When this old state took the place of a newer one, if it did."""
 
     @classmethod
     def new(cls, node: NodeId, key: bytes, disk: DiskOptions | None) -> "Memory":
@@ -55,6 +57,7 @@ class Site:
         "address",
         "arriving",
         "backlog",
+        "backup",
         "broker",
         "capacity",
         "deadline",
@@ -83,6 +86,8 @@ class Site:
         """Where others reach it, if links are made at run time."""
         self.broker = Broker()
         self.memory = memory
+        self.backup: Memory | None = None
+        """A copy of its memory, made earlier."""
         self.generation = 0
         """How often the agent lost its memory."""
         self.node: Node | None = None
@@ -144,6 +149,19 @@ class Site:
         self.durable = durable
         memory.disk.epoch = memory.disk.epoch or memory.incarnation
         self.node = Node(identity, settings, memory.disk.past() if durable else None)
+
+    def back_up(self) -> bool:
+        """Copy the memory as it is on disk now."""
+        self.backup = self.memory.copy()
+        self.backup.disk.packets = dict(self.memory.disk.packets)  # of the same broker
+        return True
+
+    def put_back(self, now: float) -> None:
+        """Take the copy for the memory."""
+        assert self.backup is not None
+        self.memory = self.backup
+        self.memory.put_back_at = now
+        self.back_up()
 
     def stop(self, survives: float = 0.0) -> None:
         """End a life; only the memory stays, with a part of what was not safe yet."""

@@ -3,8 +3,8 @@
 It holds for what is published after the publisher's node has confirmed the receiver's interest, for
 as long as clients there want it, whatever their filters are meanwhile; as long as the disks of both
 survive, the broker keeps the agent's session, and nobody runs with a copy of either's identity.
-Each is captured once, at a position of its own. What a bounded journal had to drop is reported, and what was given up when two had been out of each
-other's reach for a lease; only that.
+Each is captured once, at a position of its own. What a bounded journal had to drop is reported, and
+what was given up when two had been out of each other's reach for a lease; only that.
 
 Once means: QoS 2 comes a second time only after the broker has lost the agent's session, QoS 1 only
 after the two had to connect anew, and not more of them than were under way. Order is that of first
@@ -59,6 +59,7 @@ class Guaranteed(Checker):
         self._tracker = tracker
         self._promises: list[Promise] = []
         self._doubt_until: dict[NodeId, float] = {}
+        self._put_back: set[NodeId] = set()
         self._settling = allowance(world.options)
         self._newest: dict[tuple[int, NodeId, NodeId, int], int] = {}
         self._seen: dict[tuple[int, int], tuple[int, float]] = {}
@@ -76,6 +77,9 @@ class Guaranteed(Checker):
         """It has to subscribe anew; and there may be another with its id."""
         self._started[site.place] = self.world.now
         self._doubt_twins(site)
+        if site.memory.put_back_at == self.world.now:
+            self._doubt_until[site.memory.id] = self.world.now
+            self._put_back.add(site.memory.id)
         self._look_who_is_apart()
 
     def stopped(self, site: Site) -> None:
@@ -107,12 +111,14 @@ class Guaranteed(Checker):
         return any(at <= self._doubt_until.get(node, -1.0) for node in nodes)
 
     def told(self, site: Site, news: object) -> None:
-        """Who finds that its journal was a copy owes nothing of that, and all that comes after."""
+        """Who finds that its journal was a copy owes nothing of that, and all that comes after. If
+        it was put back, that is all that was published since, found or not."""
         if isinstance(news, EpochRenewed):
             if site.memory.id not in self._doubt_until:
                 self.fail(f"n{site.place} has lost a part of its journal")
-            settled = self._doubt_until.get(site.memory.id, 0.0)
-            self._doubt_until[site.memory.id] = max(settled, self.world.now)
+            elif site.memory.id not in self._put_back:
+                settled = self._doubt_until[site.memory.id]
+                self._doubt_until[site.memory.id] = max(settled, self.world.now)
         elif isinstance(news, Repaired):
             self._repaired += news.count
         elif isinstance(news, Gap):
