@@ -258,6 +258,16 @@ def test_a_receiver_that_has_more_than_was_sent_to_it_had_it_from_another_life()
     assert ready.previous == ((OTHER, 9),), "nobody can have anything of the new epoch"
 
 
+def test_who_comes_back_after_its_lease_may_have_what_it_was_sent_before():
+    made = resumed()
+    assert capture(made, OTHER) == 0
+    assert made.take(receipt(4), 1, 0.0) == [Hear(OTHER)]
+    assert made.hear(OTHER, 0.0) == []
+    assert made.forget(OTHER) == [GivenUp(OTHER, 1, 5, 5)]
+    assert capture(made, OTHER) == 0
+    assert made.take(receipt(5), 1, 0.0) == [Hear(OTHER)]
+
+
 def test_lives_that_did_not_hear_of_a_receiver_sent_it_nothing():
     made = resumed(unheard_since=3)
     assert made.take(receipt(3, want=9), 6, 0.0) == [EpochRenewed(6)]

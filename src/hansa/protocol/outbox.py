@@ -99,8 +99,8 @@ class Outbox:
         self._epoch = epoch
         self._next_seq = next_seq
         self._safe = next_seq - 1
-        self._unheard_since = next_seq if next_seq > 1 else 0
-        """The same as in `Debt`, for who was owed nothing before this life."""
+        self._goes_on = next_seq > 1
+        """Whether former lives captured something in this epoch."""
         self._pending: deque[Publication] = deque()
         self.debts: dict[NodeId, Debt] = {}
         self._reminders: dict[NodeId, None] = {}  # those with a time to be reminded
@@ -117,7 +117,7 @@ class Outbox:
         to where it has all, and since which position it was not heard of."""
         patience = self._settings.repair_patience
         for node, newest in owed.items():
-            since = unheard.get(node, self._unheard_since)
+            since = unheard.get(node, self._next_seq if self._goes_on else 0)
             self.debts[node] = Debt(newest, patience, acknowledged.get(node, 0), since)
 
     @property
@@ -156,7 +156,7 @@ class Outbox:
         for receiver in receivers:
             debt = self.debts.get(receiver)
             if debt is None:
-                debt = self.debts[receiver] = self._new_debt()
+                debt = self.debts[receiver] = self._new_debt(seq)
             previous.append((receiver, debt.newest))
             if debt.acknowledged == debt.newest:
                 debt.oldest = seq
@@ -375,17 +375,18 @@ class Outbox:
         self._renewable_at = now + RENEWAL_PAUSE_S
         self._epoch, self._next_seq = reopened.epoch, reopened.next_seq
         self._safe = self._next_seq - 1
-        self._unheard_since = 0  # nobody can have anything of this epoch
+        self._goes_on = False  # nobody can have anything of this epoch
         self._pending.clear()
         owed = dict(reopened.owed)
         for node in self.debts:
             self._disarm(node)
-            self.debts[node] = self._new_debt(owed.get(node, 0))
+            self.debts[node] = Debt(owed.get(node, 0), self._settings.repair_patience)
             self._arm(node, now)
 
-    def _new_debt(self, newest: int = 0) -> Debt:
-        patience = self._settings.repair_patience
-        return Debt(newest, patience, unheard_since=self._unheard_since)
+    def _new_debt(self, first: int) -> Debt:
+        """Owe something to who was owed nothing before."""
+        since = first if self._goes_on else 0
+        return Debt(0, self._settings.repair_patience, unheard_since=since)
 
 
 def _without(publication: Publication, some: list[NodeId]) -> Publication:

@@ -91,6 +91,7 @@ class Disk:
     __slots__ = (
         "_bound_upto",
         "_finished",
+        "_goes_on",
         "_writing",
         "_written",
         "accepted",
@@ -134,6 +135,7 @@ class Disk:
         """The places of those that the broker will not take twice."""
         self.next_place = 1
         self._bound_upto = 0
+        self._goes_on = False  # whether former lives wrote to the journal
         self.stalled_until = 0.0
         """Until then no sync ends."""
         self.failed = False
@@ -239,6 +241,7 @@ class Disk:
         self.owed.clear()
         self.acknowledged.clear()
         self.unheard.clear()
+        self._goes_on = False
         moved: list[Kept] = []
         for kept in found:
             item = kept.publication
@@ -251,6 +254,9 @@ class Disk:
 
     def _keep(self, publication: Publication) -> None:
         self.next_seq = publication.number + 1
+        if self._goes_on:
+            new = (to for to, _ in publication.previous if to not in self.owed)
+            self.unheard.update(dict.fromkeys(new, publication.number))
         self.owed.update({to: publication.number for to, _ in publication.previous})
         self.journal.append(publication)
         if len(self.journal) > self.keep_max:
@@ -259,6 +265,7 @@ class Disk:
 
     def past(self) -> Remembered:
         """Return what a life starts with."""
+        self._goes_on = self.next_seq > 1
         for node in self.owed:
             self.unheard.setdefault(node, self.next_seq)
         return Remembered(

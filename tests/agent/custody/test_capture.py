@@ -132,6 +132,12 @@ def test_who_was_heard_is_told_when_it_is_durable(tmp_path):
         life = Life(tmp_path)
         assert life.keeping.unheard == {YOU: 4}
         life.capture.forget(YOU)
+        life.receive(publish(4))
+        await life.answered(1)
+        life.crash()
+        life = Life(tmp_path)
+        assert life.keeping.unheard == {YOU: 4}, "that was the first for a new receiver"
+        life.capture.forget(YOU)
         await life.capture.stop()
         assert Keeping(tmp_path, ME, 7, JournalSettings()).unheard == {}
 

@@ -59,6 +59,8 @@ class Keeping:
         self.unheard: dict[NodeId, int] = {}
         """Per receiver that has not said since what it has, the position with which a life began:
         the first that it cannot have."""
+        self._goes_on = False
+        """Whether former lives captured something in this epoch."""
         self.remembered: Callable[[], Iterable[Seen]] = tuple
         """Returns what the broker may send again, to be carried into new segments."""
         self.found: list[Seen] = []
@@ -156,10 +158,14 @@ class Keeping:
 
     def _begin(self) -> None:
         """What this life captures, nobody has; before it is sent, its receiver has to be heard."""
+        self._goes_on = self.writer.next_number > 1
         for node in self.owed:
             if not self.unheard.get(node):
-                self.unheard[node] = self.writer.next_number
-                self.writer.append(Unheard(node, self.unheard[node]))
+                self._miss(node, self.writer.next_number)
+
+    def _miss(self, node: NodeId, number: int) -> None:
+        self.unheard[node] = number
+        self.writer.append(Unheard(node, number))
 
     def hear(self, node: NodeId) -> int:
         """Write that a receiver has said what it has; return the offset."""
@@ -178,6 +184,10 @@ class Keeping:
     def keep(self, publication: Publication, packet_id: int, subscription: int = 0) -> int:
         """Write a publication; return its offset. It must not leave before that is durable."""
         assert all(before < publication.number for _, before in publication.previous)
+        if self._goes_on:
+            for receiver, _ in publication.previous:
+                if receiver not in self.owed:
+                    self._miss(receiver, publication.number)
         offset = self.writer.append(
             Captured(
                 publication.number,
@@ -244,6 +254,7 @@ class Keeping:
         self.owed = dict(renewal.owed)
         self.acknowledged.clear()
         self.unheard.clear()
+        self._goes_on = False
         self.is_copy = False
 
     def recall(self, order: Recall) -> Recalled:
