@@ -12,6 +12,7 @@ SEEDS = {
     9: "a retired core took its own announcement, back around a loop, for another's",
     15: "the first record of a new life wiped the claims of that very life",
     27: "a node's changed capacity did not bring on a new election of the management core",
+    70: "an answer to a question of a former life passed over what that life had not on disk yet",
     82: "frames released together were merged before the first of them was carried on",
     127: "a clone and the restarted original shared an incarnation, and neither gave way",
     551: "two parts refused each other's hello and closed before either read the other's goodbye;"
