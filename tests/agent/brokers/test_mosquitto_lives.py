@@ -4,7 +4,7 @@ What must always hold: what clients want is wanted, if the observer was there fr
 says that it knows all. What must hold when nothing is in doubt: nothing else is wanted.
 """
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests.agent.brokers.model import OWN, VERSIONS, Model
 
@@ -142,6 +142,21 @@ def test_after_any_absence_what_is_called_complete_is_complete(version, restarts
                     assert broker.wanted() == set(observer.wanted())
 
 
+@example(
+    version="2.0",
+    from_tree=True,
+    restarts=False,
+    before=[
+        ("connect", "c c", (3, True, False)),
+        ("subscribe", "ann", (3, False, False), "x", 0),
+    ],
+    after=[
+        ("connect", "ann", (3, False, False)),
+        ("connect", "ann", (5, False, False)),
+        ("subscribe", "c c", (3, True, False), "b 0 x", 0),
+        ("connect", "c c", (3, False, False)),
+    ],
+).via("what was learned of a session later decided what an earlier line said of it")
 @many
 @given(ANY_VERSION, FLAG, FLAG, lives(PLAIN_NAMES), lives(PLAIN_NAMES))
 def test_late_observer_learns_all_from_the_log_file_or_from_the_tree(

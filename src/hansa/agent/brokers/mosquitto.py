@@ -73,6 +73,8 @@ class MosquittoObserver(Observer):
         self._was_complete = False
         self._bridges: dict[str, bool] = {}
         self._remembered: list[tuple[Channel, bytes]] | None = None
+        self._repeated: set[str] | None = None
+        """While lines are applied once more, whose connections they have told of."""
         self._unlearn_connection()
         self.version = ""
         """What the broker says of itself, such as `mosquitto version 2.0.11`."""
@@ -166,7 +168,8 @@ class MosquittoObserver(Observer):
         """Correct everything from a tree of subscriptions or from the log since the broker's start.
 
         What arrived since `begin_resync` is applied once more on top. It may be in the text as
-        well: of each filter only the last line counts, so to apply a line twice does no harm.
+        well: of each filter only the last line counts, so to apply a line twice does no harm. How
+        a client was connected before its first line is not what is known of it after its last.
         """
         remembered, self._remembered = self._remembered, None
         if remembered is None:
@@ -180,8 +183,10 @@ class MosquittoObserver(Observer):
             self._read_history(text)
         else:
             return self._fail("the text is empty")
+        self._repeated = set()
         for channel, payload in remembered:
             self._take_line(channel, payload)
+        self._repeated = None
         return self._change()
 
     def snapshot(self) -> Snapshot:
@@ -260,6 +265,9 @@ class MosquittoObserver(Observer):
                 self._apply_life(event)
 
     def _apply_life(self, event: log.Life) -> None:
+        if self._repeated is not None and event.client not in self._repeated:
+            self._repeated.add(event.client)
+            self._sessions.unlearn(event.client)
         match event:
             case log.Connected(client, mode, is_clean, address, is_bridge):
                 self._sessions.connect(client, mode, is_clean, address)

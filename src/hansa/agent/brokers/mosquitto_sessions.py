@@ -188,6 +188,11 @@ class Sessions:
         if session is not None:
             self._clear(session)
 
+    def unlearn(self, client: str) -> None:
+        """Forget how a client is connected."""
+        if client in self._sessions:
+            self._sessions[client].unlearn()
+
     def declare(self, client: str, filters: Iterable[str]) -> None:
         """Take it for certain that a session holds these plain filters, and no others."""
         names = dict.fromkeys(filters)
