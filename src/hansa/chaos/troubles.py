@@ -84,6 +84,8 @@ async def leaves(stage: Stage, chance: random.Random) -> None:
         await stage.agents.leave(place)
         await asyncio.sleep(chance.uniform(0.1, 4.0))
         await stage.agents.start(place)
+        # Only who is up can take leave: before that SIGTERM ends it as SIGKILL does.
+        await stage.federation.wait_until_converged()
 
 
 async def rejoins(stage: Stage, chance: random.Random) -> None:
