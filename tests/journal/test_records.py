@@ -29,6 +29,7 @@ def test_every_kind_has_its_own_number_and_none_changes():
         12: "Recorded",
         13: "Block",
         14: "Unheard",
+        15: "SessionBegun",
     }
 
 

@@ -73,7 +73,7 @@ def test_a_torn_tail_is_cut_and_counted_and_reserved_zeros_are_not(tmp_path):
     write(tmp_path, captured(1))
     file = tmp_path / log_name(0)
     whole = file.read_bytes()
-    torn = whole[HEADER_BYTES:-3]
+    torn = whole[HEADER_BYTES:-9]
     file.write_bytes(whole + torn + bytes(3_000_000))
     with open_writer(tmp_path) as writer:
         assert writer.cut_bytes == len(torn.rstrip(b"\0"))  # its own zeros look like reserved ones

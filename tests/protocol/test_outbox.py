@@ -241,7 +241,7 @@ def test_a_receiver_says_what_it_has_before_anything_leaves_for_it():
     assert made.hear(OTHER, 0.0) == [Recall(OTHER, 1, 4, 6, 9)]
     assert capture(made, OTHER, THIRD) == 1
     assert made.take(replace(receipt(0), node=THIRD), 1, 0.0) == [Hear(THIRD)]
-    assert made.hear(THIRD, 0.0) == []
+    assert made.hear(THIRD, 0.0) == [Owed(THIRD, ME, 1, 7)], "it did not know of this one"
     assert capture(made, OTHER, THIRD) == 2
     assert made.hear(THIRD, 0.0) == made.hear(NodeId(9), 0.0) == []
 
@@ -262,7 +262,7 @@ def test_who_comes_back_after_its_lease_may_have_what_it_was_sent_before():
     made = resumed()
     assert capture(made, OTHER) == 0
     assert made.take(receipt(4), 1, 0.0) == [Hear(OTHER)]
-    assert made.hear(OTHER, 0.0) == []
+    assert made.hear(OTHER, 0.0) == [Owed(OTHER, ME, 1, 5)]
     assert made.forget(OTHER) == [GivenUp(OTHER, 1, 5, 5)]
     assert capture(made, OTHER) == 0
     assert made.take(receipt(5), 1, 0.0) == [Hear(OTHER)]

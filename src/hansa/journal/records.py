@@ -42,6 +42,8 @@ class Captured(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Of a retained value; see the protocol."""
     subscription: int = 0
     """The identifier of the agent's subscription that brought it; 0 if the broker named none."""
+    newest: int = 0
+    """The identifier that the agent had given last: younger ones cannot have brought a copy."""
 
 
 class Settled(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -63,6 +65,7 @@ class Unsettled(msgspec.Struct, frozen=True, array_like=True, gc=False):
     digest: bytes = b""
     """Of what was published: another publication may come with the same packet id."""
     subscription: int = 0
+    newest: int = 0
 
 
 class Chained(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -185,6 +188,14 @@ class Unheard(msgspec.Struct, frozen=True, array_like=True, gc=False):
     number: int
 
 
+class SessionBegun(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The broker has begun another session with the agent: nothing of before comes again, and
+    packet ids and subscriptions are numbered anew."""
+
+    KIND: ClassVar[int] = 15
+    time_ns: int
+
+
 Record = (
     Captured
     | Settled
@@ -200,6 +211,7 @@ Record = (
     | Recorded
     | Block
     | Unheard
+    | SessionBegun
 )
 
 KINDS: dict[int, type[Record]] = {kind.KIND: kind for kind in Record.__args__}

@@ -227,7 +227,11 @@ class Outbox:
         if debt is None or debt.first_receipt is None:
             return []
         receipt, debt.first_receipt, debt.unheard_since = debt.first_receipt, None, 0
-        return self._note(receipt, debt, now)
+        debt.patience = self._settings.repair_patience
+        answer = self._note(receipt, debt, now)
+        if answer or debt.acknowledged >= debt.safe:
+            return answer
+        return [self._reminder(node, debt)]
 
     def _note(self, receipt: Receipt, debt: Debt, now: float) -> list[Effect | Letter]:
         if receipt.seq > debt.acknowledged:

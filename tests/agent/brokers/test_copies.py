@@ -72,6 +72,17 @@ def test_what_a_younger_filter_brings_is_another_publication():
     assert taken(copies, sure(2)) == [(2,)]
 
 
+def test_what_a_filter_brings_that_was_entered_again_is_another_publication():
+    made = holding("a/#", "a/b")
+    copies = Copies(made)
+    end(made, "a/#")
+    made.want("a/#")
+    made.enter("a/#")
+    assert taken(copies, *map(sure, (1, 2, 2, 3))) == [(1,), (2,)]
+    end(made, "a/b")
+    assert taken(Copies(made), *map(sure, (1, 3))) == [(1,), (3,)]
+
+
 def test_another_publication_begins_with_other_content():
     copies = Copies(holding("a/#", "a/b"))
     came = [sure(1, payload=b"x"), sure(2, payload=b"y"), sure(1, payload=b"y")]

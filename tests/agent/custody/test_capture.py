@@ -158,26 +158,43 @@ def test_another_copy_is_known_again_on_the_next_connection(tmp_path):
     run(work)
 
 
-def test_a_rest_is_known_in_the_next_life_if_nothing_says_that_it_is_new(tmp_path):
-    """Other copies of one and two were captured; what the broker says of them is lost."""
+def copy(packet_id: int, payload: bytes, by: int, qos: int = 2, dup: bool = True) -> Publish:
+    """What the subscription with that identifier brings."""
+    return replace(publish(packet_id, payload, qos, dup=dup), subscriptions=(by,))
+
+
+def test_a_rest_is_known_in_the_next_life(tmp_path):
+    """Two subscriptions bring everything; the copies of the second come when the agent is back."""
 
     async def work() -> None:
         life = Life(tmp_path)
-        first = replace(publish(1, b"one", qos=2), subscriptions=(7,))
-        life.receive(first, publish(2, b"two", qos=2), publish(3, b"three"))
+        life.capture.newest_subscription = lambda: 2
+        names = (b"one", b"two", b"three")
+        life.receive(*(copy(n, name, 1, dup=False) for n, name in enumerate(names, 1)))
         await life.answered(3)
         life.crash()
+
+        def rests(*copies: Publish) -> list[bool]:
+            return [life.capture.is_rest(each) for each in copies]
+
         life = Life(tmp_path)
-        rests = [publish(9, name, qos=2, dup=True) for name in (b"one", b"two", b"three")]
-        assert [life.capture.is_rest(each) for each in rests] == [True, True, False]
-        again = replace(rests[0], subscriptions=(7,))
-        assert not life.capture.is_rest(again), "the same filter cannot bring another copy"
-        assert not life.capture.is_rest(publish(9, b"three", dup=True)), "rather twice"
-        unsent = [publish(9, name, qos=2) for name in (b"one", b"two")]
-        assert [life.capture.is_rest(each) for each in unsent] == [False, False]
+        second = [copy(9, name, 2) for name in names]
+        assert rests(*second) == [False, False, True], "it would go on with the others first"
         life.capture.released([2])
-        assert [life.capture.is_rest(each) for each in unsent] == [False, True]
-        assert life.capture.counters["copies of what was captured before"] == 3
+        assert rests(*second) == [False, True, True]
+        assert rests(copy(9, b"two", 2, dup=False), copy(9, b"three", 2, dup=False)) == [
+            True,
+            False,
+        ]
+        assert rests(copy(9, b"two", 1)) == [False], "the same filter brings no other copy"
+        assert rests(copy(9, b"two", 3)) == [False], "nor does one that was not there yet"
+        assert rests(copy(9, b"three", 2, qos=1)) == [False], "rather twice than never"
+        assert life.capture.counters["copies of what was captured before"] == 4
+        life.capture.connected(session_present=False)
+        await until(lambda: not life.unsynced, "that it is another session")
+        life.crash()
+        life = Life(tmp_path)
+        assert rests(*second) == [False] * 3
         await life.capture.stop()
 
     run(work)
@@ -410,6 +427,25 @@ def test_a_broker_that_uses_free_packet_ids_again_repeats_nothing_at_qos_1(tmp_p
         life.receive(publish(1, dup=True))
         await life.answered(1)
         assert life.started == [b"x"]
+        await life.capture.stop()
+
+    run(work)
+
+
+def test_another_session_numbers_packets_anew(tmp_path):
+    async def work() -> None:
+        life = Life(tmp_path)
+        life.receive(*(publish(packet_id) for packet_id in range(1, 150)))
+        await life.answered(149)
+        life.capture.connected(session_present=False)
+        await until(lambda: not life.unsynced, "that it is another session")
+        life.crash()
+        life = Life(tmp_path)
+        told: list[str] = []
+        life.capture.distrust = told.append
+        life.receive(publish(1))
+        await life.answered(1)
+        assert not told
         await life.capture.stop()
 
     run(work)

@@ -69,6 +69,8 @@ class Life:
     def stays(self, topic: str) -> bool:
         return topic == "stays"
 
+    newest_subscription = 0
+
     def connect(self, session_present: bool = True, **granted: int) -> None:
         self.injection.connected(session_present, limits(**granted))
 
@@ -467,6 +469,11 @@ def test_a_broker_that_has_room_again_gets_all_at_once(tmp_path, monkeypatch):
         assert told == [CROWDED, CROWDED, ""]
         life.deliver(2, 3, qos=1)
         await life.says(packet(2, qos=1), packet(3, qos=1))
+        life.injection.answered([PubAck(3, 0x97)])
+        life.injection.not_sent([packet(3, qos=1)], "too large")
+        await life.says(packet(2, qos=1))
+        life.injection.not_sent([packet(2, qos=1)], "too large")
+        assert told[3:] == [CROWDED, ""], "what is dropped does not keep the alarm"
         await life.injection.stop()
 
     run(work)

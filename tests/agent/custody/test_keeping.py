@@ -277,3 +277,15 @@ def test_a_damaged_header_costs_no_publication(tmp_path):
     assert recall(made, 0, 40) == (list(range(2, 41, 2)), 40)
     assert "its header is damaged" in made.damage
     made.writer.close()
+
+
+def test_a_journal_that_is_opened_late_carries_what_may_come_again(tmp_path):
+    """The note with which a life begins may need a new segment."""
+    settings = JournalSettings(segment_seconds=1e-9)
+    made = Keeping(tmp_path, ME, 7, JournalSettings())
+    made.keep(publication(1, qos=2), 5)
+    made.writer.close()
+    for _ in range(2):
+        made = Keeping(tmp_path, ME, 7, settings)
+        assert [seen.packet_id for seen in made.found] == [5]
+        made.writer.close()

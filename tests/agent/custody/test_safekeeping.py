@@ -45,6 +45,8 @@ class Broker:
     def stays(self, topic: str) -> bool:
         return False
 
+    newest_subscription = 0
+
 
 class Scene:
     """Guaranteed delivery with a state directory, and nobody around it."""

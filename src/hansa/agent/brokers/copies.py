@@ -102,7 +102,7 @@ class Copies:
         decided = self.settle()
         self._is_first = self._first is None
         self._first, self._seen = copy, set()
-        self._newest, self._taken = self._subscriptions.newest, False
+        self._newest, self._taken = self._subscriptions.newest_beside(copy.subscriptions), False
         return decided
 
     def _continues(self, copy: Publish) -> bool:

@@ -167,6 +167,11 @@ class EmbeddedBroker:
         """Nothing stays."""
         return False
 
+    @property
+    def newest_subscription(self) -> int:
+        """Subscriptions have no identifiers."""
+        return 0
+
     # ------------------------------------------------------------ what the broker tells
 
     def take(self, publication: packets.Publish) -> None:

@@ -175,6 +175,11 @@ class BrokerClient:
         """Whether publications to a topic never enter."""
         return bool(self._staying) and self.subscriptions.stays(topic)
 
+    @property
+    def newest_subscription(self) -> int:
+        """The last identifier that was given to a subscription."""
+        return self.subscriptions.newest
+
     # ------------------------------------------------------------ what the broker says
 
     def _told(self, effect: effects.Effect) -> None:

@@ -10,6 +10,7 @@ others are dropped. That stays right while the set changes, because
 - a filter that the broker refuses decides nothing: no copy would ever carry its identifier.
 """
 
+from collections import OrderedDict
 from collections.abc import Iterable
 
 from hansa.errors import InvalidTopic
@@ -18,6 +19,9 @@ from hansa.protocol.topics import FilterTrie, check_name
 TOPICS_MAX = 65_536
 """Topics whose oldest subscription is remembered; when full, all are learned anew."""
 
+
+ENDS_MAX = 4_096
+"""Ended filters of which copies may still come."""
 
 UNFIT = -1
 """Stands for the identifier of a topic that cannot travel: one with too many levels."""
@@ -38,6 +42,8 @@ class Subscriptions:
         self._leaving: set[str] = set()
         self._held: dict[str, int] = {}
         self._identifiers: set[int] = set()
+        self._ends: OrderedDict[int, int] = OrderedDict()
+        """The last identifier that had been given when another one's filter ended."""
 
     def __contains__(self, topic_filter: str) -> bool:
         """Whether a filter is wanted."""
@@ -56,6 +62,10 @@ class Subscriptions:
     def newest(self) -> int:
         """The identifier that was given last."""
         return self._last
+
+    def newest_beside(self, identifiers: Iterable[int]) -> int:
+        """Return the last identifier whose filter can have brought a copy of what these brought."""
+        return min((self._ends.get(each, self._last) for each in identifiers), default=self._last)
 
     def is_held(self, identifier: int) -> bool:
         """Whether a filter that decides has this identifier."""
@@ -98,7 +108,11 @@ class Subscriptions:
     def exclude(self, topic_filter: str) -> None:
         """The broker has refused a filter; it stays wanted, for another connection may bring it."""
         self._trie.remove(topic_filter)
-        self._identifiers.discard(self._held.pop(topic_filter, 0))
+        identifier = self._held.pop(topic_filter, 0)
+        self._identifiers.discard(identifier)
+        self._ends[identifier] = self._last
+        if len(self._ends) > ENDS_MAX:
+            self._ends.popitem(last=False)
         self._oldest.clear()
 
     def holds(self, topic_filter: str) -> bool:
@@ -122,6 +136,7 @@ class Subscriptions:
         """A new connection without a session: the broker has none of them."""
         self._trie = FilterTrie()
         self._held.clear()
+        self._ends.clear()
         self._identifiers.clear()
         self._oldest.clear()
         self._leaving.clear()

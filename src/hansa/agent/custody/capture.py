@@ -62,6 +62,8 @@ class Capture:
         the disk, `committed` of every commit."""
         self.keeping = keeping
         self.counters: Counter[str] = Counter()
+        self.newest_subscription: Callable[[], int] = lambda: 0
+        """Returns the last identifier that was given to a subscription."""
         self.distrust: Callable[[str], None] = lambda text: None
         """Told what is wrong with the broker."""
         self._start = start
@@ -92,11 +94,9 @@ class Capture:
         """The broker is there; if it has forgotten us, nothing comes again."""
         self._held.clear()
         self._waiting.clear()
-        gone = self._repeats.connected(session_present)
-        for seen in gone:
-            self._append_settled(seen.number)
-        if gone:  # or a crash would bring them back, to be taken for what the new session sends
-            self._commits.ask()
+        self._repeats.connected(session_present)
+        if not session_present:  # or what the new one sends would be taken for what is known
+            self._note(self.keeping.begin_session)
 
     def disconnected(self) -> None:
         """What was not answered will come again."""
@@ -175,16 +175,16 @@ class Capture:
         publication = self._start(publish)
         if publication is None:
             return None
-        subscription = publish.subscriptions[0] if publish.subscriptions else 0
+        by = (publish.subscriptions[0] if publish.subscriptions else 0, self.newest_subscription())
         try:
-            offset = self.keeping.keep(publication, publish.packet_id, subscription)
+            offset = self.keeping.keep(publication, publish.packet_id, by)
         except JournalUnusable as error:
             self._break(error)
             offset = self.keeping.writer.end  # never durable
         else:
             self._unsafe.append((offset, publication))
             self.counters["kept"] += 1
-        return self._repeats.keep(publish, publication.number, offset, subscription)
+        return self._repeats.keep(publish, publication.number, offset, by)
 
     def _append_settled(self, number: int) -> int:
         try:

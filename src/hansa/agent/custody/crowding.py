@@ -7,7 +7,7 @@ time for twice as long, and the others go on: one at a time first, and more with
 import asyncio
 from collections.abc import Callable, Iterable
 
-from hansa.agent.custody.backlog import Backlog, Entry
+from hansa.agent.custody.backlog import PACKET_IDS, Backlog, Entry
 from hansa.journal.records import Bound
 
 PAUSE_S = 1.0
@@ -57,7 +57,11 @@ class Crowding:
     def accept(self, entry: Entry) -> None:
         """There was room for one."""
         if self.room is not None:
-            self.room *= 2
+            self.room = min(2 * self.room, PACKET_IDS)
+        self.drop(entry)
+
+    def drop(self, entry: Entry) -> None:
+        """One is not tried again."""
         if self._pauses.pop(entry, None) is not None and not self._pauses:
             self.forget()
 

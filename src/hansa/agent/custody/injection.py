@@ -47,6 +47,10 @@ class InjectionPort(Protocol):
     def stays(self, topic: str) -> bool:
         """Whether publications to a topic never enter."""
 
+    @property
+    def newest_subscription(self) -> int:
+        """The last identifier that was given to a subscription of the agent's."""
+
 
 class Injection:
     """Other nodes' publications on their way into the broker here."""
@@ -187,6 +191,7 @@ class Injection:
                 break
             self._ready.popleft()
             if not entry.was_sent and expiry(entry.properties) == 0:
+                self.crowding.drop(entry)
                 self.backlog.complete(entry)
                 self.counters["dropped: expired"] += 1
                 continue
@@ -318,6 +323,7 @@ class Injection:
             for publish in batch:
                 entry = self._sent.pop(publish.packet_id, None)
                 if entry is not None:
+                    self.crowding.drop(entry)
                     self.backlog.complete(entry)
                     self.counters[f"dropped: {reason}"] += 1
             self._commits.ask()  # then those behind them get their turn

@@ -21,6 +21,7 @@ from hansa.journal.records import (
     Chained,
     Custody,
     Record,
+    SessionBegun,
     Settled,
     Unheard,
     Unsettled,
@@ -61,7 +62,7 @@ class Keeping:
         the first that it cannot have."""
         self._goes_on = False
         """Whether former lives captured something in this epoch."""
-        self.remembered: Callable[[], Iterable[Seen]] = tuple
+        self.remembered: Callable[[], Iterable[Seen]] = lambda: self.found
         """Returns what the broker may send again, to be carried into new segments."""
         self.found: list[Seen] = []
         """What a former life left of that."""
@@ -127,14 +128,24 @@ class Keeping:
                         digest(record),
                         number,
                         subscription=record.subscription,
+                        newest=record.newest,
                     )
                     self.former.note(seen[packet_id])
                     self.former.ids.note(packet_id)
                     packet_ids[number] = packet_id
-                case Unsettled(number, packet_id, qos, kept, subscription):
-                    seen[packet_id] = Seen(packet_id, qos, kept, number, subscription=subscription)
+                case Unsettled(number, packet_id):
+                    seen[packet_id] = Seen(
+                        packet_id,
+                        record.qos,
+                        record.digest,
+                        number,
+                        subscription=record.subscription,
+                        newest=record.newest,
+                    )
                     self.former.note(seen[packet_id])
                     packet_ids[number] = packet_id
+                case SessionBegun():
+                    seen, packet_ids, self.former = {}, {}, Former()
                 case Settled(number):
                     packet_id = packet_ids.pop(number, 0)
                     if packet_id in seen and seen[packet_id].number == number:
@@ -181,32 +192,38 @@ class Keeping:
         for seen in self.remembered():
             yield seen.unsettled()
 
-    def keep(self, publication: Publication, packet_id: int, subscription: int = 0) -> int:
-        """Write a publication; return its offset. It must not leave before that is durable."""
+    def keep(self, publication: Publication, packet_id: int, by: tuple[int, int] = (0, 0)) -> int:
+        """Write a publication; return its offset. It must not leave before that is durable. `by`
+        names the subscription that brought it, and the newest one."""
         assert all(before < publication.number for _, before in publication.previous)
         if self._goes_on:
             for receiver, _ in publication.previous:
                 if receiver not in self.owed:
                     self._miss(receiver, publication.number)
-        offset = self.writer.append(
-            Captured(
-                publication.number,
-                publication.qos,
-                publication.topic,
-                publication.payload,
-                publication.retain,
-                publication.properties,
-                publication.previous,
-                packet_id,
-                time.time_ns(),
-                publication.topic in self._recorded,
-                publication.version,
-                subscription,
-            )
+        record = Captured(
+            publication.number,
+            publication.qos,
+            publication.topic,
+            publication.payload,
+            publication.retain,
+            publication.properties,
+            publication.previous,
+            packet_id,
+            time.time_ns(),
+            publication.topic in self._recorded,
+            publication.version,
+            *by,
         )
+        offset = self.writer.append(record)
         for receiver, _ in publication.previous:
             self.owed[receiver] = publication.number
         return offset
+
+    def begin_session(self) -> bool:
+        """Write that nothing of before comes again; return whether there was a before."""
+        if self.writer.next_number > 1:
+            self.writer.append(SessionBegun(time.time_ns()))
+        return self.writer.next_number > 1
 
     def settle(self, number: int) -> int:
         """Write that the broker will not send a publication again; return the offset."""

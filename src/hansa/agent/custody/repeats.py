@@ -65,10 +65,14 @@ class Seen:
     acknowledged: bool = False
     subscription: int = 0
     """The identifier of the filter that brought it; 0 if that is unknown."""
+    newest: int = 0
+    """The last identifier that had been given then."""
 
     def unsettled(self) -> Unsettled:
         """Return what the journal says of it."""
-        return Unsettled(self.number, self.packet_id, self.qos, self.digest, self.subscription)
+        return Unsettled(
+            self.number, self.packet_id, self.qos, self.digest, self.subscription, self.newest
+        )
 
 
 class PacketIds:
@@ -111,8 +115,11 @@ class Former:
         self.captured: OrderedDict[bytes, Seen] = OrderedDict()
         """The last that it captured, by content, also what is settled."""
 
+        self.last: Seen | None = None
+
     def note(self, seen: Seen) -> None:
         """Take the next that it captured."""
+        self.last = seen
         self.captured[seen.digest] = seen
         self.captured.move_to_end(seen.digest)
         if len(self.captured) > RECENT:
@@ -134,7 +141,7 @@ class Repeats:
         self._others: OrderedDict[int, tuple[int, int]] = OrderedDict()
         """Copies that were not kept because others were, by packet id: content and receipt."""
         self._ids = former.ids
-        self._former: Mapping[bytes, Seen] = former.captured
+        self._former = former
         self._last: Seen | None = None
         self._last_before: Seen | None = None
         """The last that was captured before this connection, if that was in this life."""
@@ -158,21 +165,19 @@ class Repeats:
             if seen.qos > 1 or seen.receipt > (recent if seen.acknowledged else oldest)
         ]
 
-    def connected(self, session_present: bool) -> list[Seen]:
-        """A connection begins; return what can no longer come again."""
+    def connected(self, session_present: bool) -> None:
+        """A connection begins; without the session of before nothing comes again."""
         self._connection += 1
         self._has_begun, self._has_news = False, not session_present
         self._last_before = self._last
         self._resumed.clear()
         if session_present:
             self._seen = {seen.packet_id: seen for seen in self.remembered()}
-            return []
-        gone = list(self._seen.values())
+            return
         self._seen.clear()
         self._others.clear()
-        self._former, self._last_before = {}, None
+        self._former, self._last_before = Former(), None
         self._ids.start_over()
-        return gone
 
     def recognise(self, publish: Publish) -> Seen | None:
         """Count what comes; return what was captured before, if this is it again. The broker has to
@@ -198,8 +203,8 @@ class Repeats:
         seen.acknowledged = False
         return seen
 
-    def keep(self, publish: Publish, number: int, offset: int, subscription: int) -> Seen:
-        """It is captured, from the filter with this identifier."""
+    def keep(self, publish: Publish, number: int, offset: int, by: tuple[int, int]) -> Seen:
+        """It is captured; `by` names the subscription that brought it, and the newest one."""
         seen = Seen(
             publish.packet_id,
             publish.qos,
@@ -209,10 +214,11 @@ class Repeats:
             self._connection,
             self._receipts,
             False,
-            subscription,
+            *by,
         )
         self._seen[publish.packet_id] = self._last = seen
-        self._former = {}
+        if self._former.last is not None:
+            self._former = Former()
         if self._receipts - self._cleaned >= RECENT:
             self._cleaned = self._receipts
             self._seen = {each.packet_id: each for each in self.remembered()}
@@ -254,14 +260,15 @@ class Repeats:
     def is_rest(self, publish: Publish) -> bool:
         """Whether another copy of what comes first on this connection was captured before it. What
         a former life captured is captured again at QoS 1: rather twice than never."""
-        content = digest(publish)
+        content, last = digest(publish), self._last_before or self._former.last
         if self._last_before is None:
-            captured = self._former.get(content) if publish.qos == 2 else None
+            captured = self._former.captured.get(content) if publish.qos == 2 else None
         else:
             captured = self._last_before
         return (
             captured is not None
             and captured.digest == content
             and captured.subscription not in publish.subscriptions
-            and (publish.dup or captured.packet_id in self._resumed)
+            and max(publish.subscriptions, default=0) <= captured.newest
+            and (captured.packet_id in self._resumed or (publish.dup and captured is last))
         )

@@ -138,6 +138,7 @@ class Safekeeping:
             problem=self._alarms.named("journal"),
             committed=self._note_dropped,
         )
+        self.capture.newest_subscription = lambda: broker.newest_subscription
         self.capture.distrust = self._alarms.named("broker went back")
         self.injection = Injection(
             self._backlog,
