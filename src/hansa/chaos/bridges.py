@@ -40,6 +40,8 @@ class Pair:
         self.near: Mosquitto | None = None
         self.losses: list[tuple[Mosquitto, Excuse]] = []
         """Which broker lost its memory, and when."""
+        self._down: set[int] = set()
+        """The ports of brokers that do not run."""
         self.is_back: Callable[[], bool] = lambda: True
         """Whether the subscriber is."""
 
@@ -83,9 +85,7 @@ class Pair:
         """Stop a broker gently and start it again, as in `brokers`."""
         while True:
             await asyncio.sleep(chance.uniform(1.0, 4.0))
-            broker = chance.choice(self.brokers)
-            await broker.stop()
-            await broker.start()
+            await self._restart(chance.choice(self.brokers))
 
     async def kills(self, chance: random.Random) -> None:
         """Kill a broker and start it again, as in `forgets`; what it takes with it is forfeited as
@@ -95,8 +95,9 @@ class Pair:
             await asyncio.sleep(chance.uniform(1.0, 3.0))
             broker = chance.choice(self.brokers)
             since = loop.time()
+            self._down.add(broker.port)
             await broker.kill()
-            await broker.start()
+            await self._restart(broker)
             while not self.is_back():
                 await asyncio.sleep(POLL_S)
             self.losses.append((broker, Excuse(since, loop.time())))
@@ -105,8 +106,15 @@ class Pair:
         """Undo everything."""
         self.relay.mend()
         for broker in self.brokers:
-            await broker.stop()
-            await broker.start()
+            if broker.port in self._down:
+                await self._restart(broker)
+
+    async def _restart(self, broker: Mosquitto) -> None:
+        """It is down until it runs again: this may be cancelled anywhere."""
+        self._down.add(broker.port)
+        await broker.stop()
+        await broker.start()
+        self._down.discard(broker.port)
 
     @property
     def brokers(self) -> tuple[Mosquitto, Mosquitto]:
