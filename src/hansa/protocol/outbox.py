@@ -348,7 +348,9 @@ class Outbox:
         return min(self.debts[node].remind_at or 0.0 for node in self._reminders)
 
     def _reminder(self, node: NodeId, debt: Debt) -> Owed:
-        return Owed(node, self._node, self._epoch, debt.safe)
+        """Name what it is owed; to who was not heard yet, only what it may have."""
+        safe = min(debt.safe, debt.unheard_since - 1) if debt.unheard_since else debt.safe
+        return Owed(node, self._node, self._epoch, safe)
 
     def _arm(self, node: NodeId, due: float) -> None:
         debt = self.debts.get(node)

@@ -81,6 +81,10 @@ def test_what_a_filter_brings_that_was_entered_again_is_another_publication():
     assert taken(copies, *map(sure, (1, 2, 2, 3))) == [(1,), (2,)]
     end(made, "a/b")
     assert taken(Copies(made), *map(sure, (1, 3))) == [(1,), (3,)]
+    again = Subscriptions()
+    again.restore("a/#", 3)
+    again.recall(3, {1: 2, 2: 3})
+    assert taken(Copies(again), *map(sure, (1, 3))) == [(1,), (3,)], "in a new life, too"
 
 
 def test_another_publication_begins_with_other_content():

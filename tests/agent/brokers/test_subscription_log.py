@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from hansa.agent.brokers import subscription_log
+from hansa.agent.brokers import subscription_log, subscriptions
 from hansa.agent.brokers.subscription_log import ENDED, LEAVING, SubscriptionLog
 
 Changes = list[tuple[str, int]]
@@ -22,12 +22,12 @@ class Life:
         self.log = SubscriptionLog(self.path, self.problems.append)
         self.had_session, self.log.has_session = self.log.has_session, True
 
-    def write(self, changes: Changes) -> None:
+    def write(self, changes: Changes, is_possible: bool = True) -> None:
         for name, identifier in changes:
             self.log.note(name, identifier)
         assert self.log.is_behind
-        asyncio.run(self.log.write())
-        assert not self.log.is_behind
+        assert asyncio.run(self.log.write()) is is_possible
+        assert self.log.is_behind is not is_possible
 
     def end(self) -> None:
         asyncio.run(self.log.stop())
@@ -49,7 +49,7 @@ def test_a_torn_line_is_left_out(tmp_path, torn):
     life = Life(tmp_path)
     assert life.log.held == {"a": 1}
     life.write([("c", 2)])
-    assert life.path.read_text() == '["a", 1]\n["c", 2]\n'
+    assert Life(tmp_path).log.held == {"a": 1, "c": 2}
     life.end()
 
 
@@ -60,7 +60,29 @@ def test_a_session_that_is_lost_leaves_nothing(tmp_path):
     life.log.start_over()
     life.write([("b", 1)])
     life.end()
-    assert life.path.read_text() == '["b", 1]\n'
+    again = Life(tmp_path).log
+    assert (again.held, again.last, again.ends) == ({"b": 1}, 1, {})
+
+
+@pytest.mark.parametrize("spare", [0, 1_000])
+def test_a_new_life_knows_which_identifiers_were_given_and_when_filters_ended(
+    tmp_path, monkeypatch, spare
+):
+    monkeypatch.setattr(subscription_log, "LINES_SPARE", spare)
+    life = Life(tmp_path)
+    life.write([("a", 1), ("b", 2), ("a", LEAVING)])
+    for _ in range(2):
+        life.end()
+        life = Life(tmp_path)
+        life.write([("c", 3)])
+    life.write([("a", ENDED), ("a", 4), ("c", ENDED), ("d", 5), ("d", ENDED)])
+    for _ in range(2):
+        life.end()
+        life = Life(tmp_path)
+        life.write([])
+    assert (life.log.last, life.log.ends) == (5, {1: 3, 3: 4, 5: 5})
+    assert life.log.held == {"b": 2, "a": 4}
+    life.end()
 
 
 def test_there_is_a_file_while_there_is_a_session(tmp_path):
@@ -85,11 +107,12 @@ def test_what_is_noted_last_is_written_at_the_end(tmp_path):
 
 def test_the_file_does_not_grow_with_changes(tmp_path, monkeypatch):
     monkeypatch.setattr(subscription_log, "LINES_SPARE", 10)
+    monkeypatch.setattr(subscriptions, "ENDS_MAX", 5)
     life = Life(tmp_path)
     for number in range(1, 101):
         life.write([("a", number), ("a", ENDED)])
     life.write([("b", 101)])
-    assert len(life.path.read_text().splitlines()) <= 13
+    assert len(life.path.read_text().splitlines()) <= 25
     life.end()
 
 
@@ -101,13 +124,13 @@ def test_what_cannot_be_written_is_told_and_written_with_the_next_change(tmp_pat
     life.path.unlink()
     directory.rmdir()
     life.log.start_over()
-    life.write([("a", 1)])
+    life.write([("a", 1)], is_possible=False)
     told = f"cannot write {life.path}: No such file or directory"
     assert life.problems == ["", told]
     directory.mkdir()
     life.write([("b", 2)])
     assert life.problems == ["", told, ""]
-    assert life.path.read_text() == '["a", 1]\n["b", 2]\n'
+    assert Life(directory).log.held == {"a": 1, "b": 2}
     life.end()
 
 

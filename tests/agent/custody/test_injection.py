@@ -504,10 +504,33 @@ def test_a_value_that_had_to_wait_does_not_replace_a_newer_one(
             await life.says(new)
         life.injection.answered([PubAck(3)])
         await life.says(late)
+        writer = life.backlog.writer
+        await until(lambda: writer.durable == writer.end, "that the newer one is there")
         life.crash()
         life = Life(tmp_path)
         life.connect()
         await life.says(replace(late, dup=True))
+        await life.injection.stop()
+
+    run(work)
+
+
+def test_a_value_that_was_written_anew_waits_for_the_disk(tmp_path, monkeypatch):
+    """Also if the broker goes and comes back meanwhile."""
+
+    async def work() -> None:
+        life = Life(tmp_path)
+        life.connect()
+        life.injection.deliver([Publication(YOU, 8, 1, 1, "a", b"1", retain=True)])
+        await until(lambda: life.said, "the first")
+        life.injection.answered([PubAck(2, 0x97)])
+        life.injection.deliver([Publication(YOU, 8, 2, 1, "a", b"2", retain=True)])
+        await until(lambda: len(life.said) == 2, "the second")
+        life.injection.disconnected()
+        life.said.clear()
+        life.connect()
+        assert Publish("a", b"1", 1, packet_id=4) not in life.said
+        await until(lambda: Publish("a", b"1", 1, packet_id=4) in life.said, "the first again")
         await life.injection.stop()
 
     run(work)

@@ -289,3 +289,30 @@ def test_a_journal_that_is_opened_late_carries_what_may_come_again(tmp_path):
         made = Keeping(tmp_path, ME, 7, settings)
         assert [seen.packet_id for seen in made.found] == [5]
         made.writer.close()
+
+
+def test_the_last_that_was_captured_is_known_in_a_new_segment_though_it_is_settled(tmp_path):
+    made = Keeping(tmp_path, ME, 7, JournalSettings())
+    made.keep(publication(1, qos=2), 5, (1, 2))
+    made.settle(1)
+    made.writer.close()
+    for _ in range(2):
+        made = Keeping(tmp_path, ME, 7, JournalSettings(segment_seconds=1e-9))
+        last = made.former.last
+        assert last is not None and (last.packet_id, last.subscription, last.newest) == (5, 1, 2)
+        assert made.found == []
+        made.writer.close()
+
+
+def test_what_a_new_epoch_holds_of_former_sessions_does_not_come_again(tmp_path):
+    made = Keeping(tmp_path, ME, 7, JournalSettings())
+    made.keep(publication(1, qos=2), 5)
+    made.begin_session()
+    made.keep(publication(2, qos=2, before=1), 6)
+    made.writer.close()
+    made = Keeping(tmp_path, ME, 7, JournalSettings())
+    renewal = made.renewal(9)
+    made.adopt(renewal, made.renew(renewal))
+    made.begin_session()
+    made.writer.close()
+    assert Keeping(tmp_path, ME, 9, JournalSettings()).found == []

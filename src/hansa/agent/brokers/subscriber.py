@@ -18,6 +18,9 @@ from hansa.mqtt.limits import Limits
 from hansa.mqtt.vocabulary import REFUSED, Version
 from hansa.protocol.events import Denied, Event, Granted
 
+RETRY_S = 1.0
+"""Seconds until the disk is tried again."""
+
 
 class Subscriber:
     """Brings the broker's subscriptions in line with what is wanted."""
@@ -64,10 +67,13 @@ class Subscriber:
         is_expected = bool(held)  # whatever version is spoken now
         if session_present:
             subscriptions.resume()
+            known = subscriptions.held
             for name, identifier in held.items():
-                if identifier != LEAVING and name not in subscriptions.held:
+                if identifier != LEAVING and name not in known:
                     subscriptions.restore(name, identifier)
-            self._doubtful = set(held) | set(subscriptions.held)
+            if log is not None:
+                subscriptions.recall(log.last, log.ends)
+            self._doubtful = set(held) | set(known)
         else:
             subscriptions.start_over()
             if log is not None:
@@ -137,11 +143,14 @@ class Subscriber:
 
     async def _write(self, log: SubscriptionLog) -> None:
         try:
-            await log.write()
+            is_written = await log.write()
         finally:
             self._writing = None
         self._send()
-        self._go_on()
+        if is_written:
+            self._go_on()
+        else:
+            asyncio.get_running_loop().call_later(RETRY_S, self._go_on)
 
     def _send(self) -> None:
         decided, self._decided = self._decided, []
@@ -155,7 +164,7 @@ class Subscriber:
         doubtful = name in self._doubtful
         self._doubtful.discard(name)
         if wanted and held:  # doubtful, or given up for a moment, when its answer was ignored
-            return [self._request(name, subscriptions.held[name])]
+            return [self._request(name, subscriptions.identifier(name))]
         if wanted and not subscriptions.is_leaving(name):
             identifier = subscriptions.enter(name)
             self._note(name, identifier)

@@ -9,14 +9,15 @@ the broker keeps a session.
 """
 
 import asyncio
-import json
 import os
+from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 
 import msgspec
 
+from hansa.agent.brokers.subscriptions import note_end
 from hansa.journal.disk import sync, sync_directory
 
 LEAVING = -1
@@ -25,7 +26,21 @@ ENDED = 0
 LINES_SPARE = 1_000
 """Lines beyond the twofold of what is held, until the file is written anew."""
 
-_decoder = msgspec.json.Decoder(tuple[str, int])
+END = ""
+"""Stands for the name of a filter that has ended, with its identifier and the last that had been
+given then; with 0, the last one of all."""
+
+
+class Line(msgspec.Struct, array_like=True, omit_defaults=True):
+    """One change."""
+
+    name: str
+    identifier: int
+    last: int = 0
+
+
+_decoder = msgspec.json.Decoder(Line)
+_encoder = msgspec.json.Encoder()
 
 
 class SubscriptionLog:
@@ -41,7 +56,7 @@ class SubscriptionLog:
         self._lines = 0
         self._is_stale = True
         """Whether the file has to be written anew."""
-        self._noted: list[tuple[str, int]] = []
+        self._noted: list[Line] = []
         self._writing = asyncio.Lock()
         self.is_behind = True
         """Whether something is not on disk. At first, what a former life wrote may not be."""
@@ -49,55 +64,85 @@ class SubscriptionLog:
         """Whether the broker keeps a session of the agent's, and so speaks MQTT 5."""
         self.held: dict[str, int] = {}
         """Filters with their identifiers, or LEAVING; in the order in which they came."""
+        self.last = 0
+        """The last identifier that was given."""
+        self.ends: OrderedDict[int, int] = OrderedDict()
+        """The last identifier that had been given when another one's filter ended."""
+        self._given: dict[str, int] = {}
+        """Identifiers also of those that are leaving."""
         with suppress(FileNotFoundError):
             for line in path.read_bytes().splitlines():
                 with suppress(msgspec.DecodeError):  # the last line may be torn
-                    self._apply(*_decoder.decode(line))
+                    self._apply(_decoder.decode(line))
 
     def note(self, name: str, identifier: int) -> None:
         """A filter was entered, or it is LEAVING or has ENDED."""
-        self._apply(name, identifier)
-        self._noted.append((name, identifier))
+        change = Line(name, identifier)
+        self._apply(change)
+        self._noted.append(change)
         self.is_behind = True
 
     def start_over(self) -> None:
         """The broker has none of them."""
         self.held.clear()
+        self.ends.clear()
+        self._given.clear()
+        self.last = 0
         self._noted = []
         self._is_stale = self.is_behind = True
 
-    async def write(self) -> None:
-        """Return when everything that was noted before is on disk, or cannot be."""
+    async def write(self) -> bool:
+        """Write everything that was noted before; return whether it is on disk."""
         async with self._writing:
             noted, self._noted, self.is_behind = self._noted, [], False
             self._lines += len(noted)
-            is_anew = self._is_stale or self._lines > 2 * len(self.held) + LINES_SPARE
+            needed = len(self.held) + len(self.ends)
+            is_anew = self._is_stale or self._lines > 2 * needed + LINES_SPARE
             self._is_stale = False
             try:
                 if not self.has_session:
                     await asyncio.to_thread(self._remove)
                 elif is_anew:
-                    self._lines = len(self.held)
-                    await asyncio.to_thread(self._replace, _encode(self.held.items()))
+                    lines = self._summary()
+                    self._lines = len(lines)
+                    await asyncio.to_thread(self._replace, _encode(lines))
                 else:
-                    has_new = any(identifier > 0 for _, identifier in noted)
+                    has_new = any(change.identifier > 0 for change in noted)
                     await asyncio.to_thread(self._append, _encode(noted), has_new)
             except OSError as error:
-                self._is_stale = True  # what of it is on disk is unknown
+                self._is_stale = self.is_behind = True  # what of it is on disk is unknown
                 self._problem(f"cannot write {self._path}: {error.strerror}")
-            else:
-                self._problem("")
+                return False
+            self._problem("")
+            return True
 
     async def stop(self) -> None:
         """Write what is noted, and let the file go."""
         await self.write()
         self._close()
 
-    def _apply(self, name: str, identifier: int) -> None:
-        if identifier == ENDED:
+    def _summary(self) -> list[Line]:
+        leaving = [name for name, identifier in self.held.items() if identifier == LEAVING]
+        return [
+            *(Line(name, self._given[name]) for name in leaving if name in self._given),
+            *(Line(name, identifier) for name, identifier in self.held.items()),
+            *(Line(END, identifier, last) for identifier, last in self.ends.items()),
+            Line(END, 0, self.last),
+        ]
+
+    def _apply(self, change: Line) -> None:
+        name, identifier, last = change.name, change.identifier, change.last
+        self.last = max(self.last, identifier, last)
+        if name == END:
+            if identifier:
+                note_end(self.ends, identifier, last)
+        elif identifier == ENDED:
             self.held.pop(name, None)
+            note_end(self.ends, self._given.pop(name, 0), self.last)
         else:
             self.held[name] = identifier
+            if identifier > 0:
+                self._given[name] = identifier
 
     def _append(self, data: bytes, is_synced: bool) -> None:
         _write(self._file, data)
@@ -125,8 +170,8 @@ class SubscriptionLog:
             self._file = -1
 
 
-def _encode(changes: Iterable[tuple[str, int]]) -> bytes:
-    return "".join(json.dumps(change) + "\n" for change in changes).encode()
+def _encode(changes: Iterable[Line]) -> bytes:
+    return b"".join(_encoder.encode(change) + b"\n" for change in changes)
 
 
 def _write(file: int, data: bytes) -> None:

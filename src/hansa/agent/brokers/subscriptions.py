@@ -11,7 +11,7 @@ others are dropped. That stays right while the set changes, because
 """
 
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from hansa.errors import InvalidTopic
 from hansa.protocol.topics import FilterTrie, check_name
@@ -25,6 +25,13 @@ ENDS_MAX = 4_096
 
 UNFIT = -1
 """Stands for the identifier of a topic that cannot travel: one with too many levels."""
+
+
+def note_end(ends: OrderedDict[int, int], identifier: int, last: int) -> None:
+    """A filter ended; note with its identifier the last one that had been given."""
+    ends[identifier] = last
+    if len(ends) > ENDS_MAX:
+        ends.popitem(last=False)
 
 
 class Subscriptions:
@@ -90,6 +97,15 @@ class Subscriptions:
         self._trie.put(topic_filter, identifier)
         self._oldest.clear()
 
+    def recall(self, last: int, ends: Mapping[int, int]) -> None:
+        """A former life gave identifiers up to this one, and saw filters end."""
+        self._last = max(self._last, last)
+        self._ends.update(ends)
+
+    def identifier(self, topic_filter: str) -> int:
+        """Return the identifier of a filter that decides."""
+        return self._held[topic_filter]
+
     @property
     def held(self) -> dict[str, int]:
         """The filters that decide, with their identifiers."""
@@ -106,13 +122,12 @@ class Subscriptions:
         return topic_filter in self._wanted
 
     def exclude(self, topic_filter: str) -> None:
-        """The broker has refused a filter; it stays wanted, for another connection may bring it."""
+        """A filter decides no more. If the broker has refused it, it stays wanted: another
+        connection may bring it."""
         self._trie.remove(topic_filter)
         identifier = self._held.pop(topic_filter, 0)
         self._identifiers.discard(identifier)
-        self._ends[identifier] = self._last
-        if len(self._ends) > ENDS_MAX:
-            self._ends.popitem(last=False)
+        note_end(self._ends, identifier, self._last)
         self._oldest.clear()
 
     def holds(self, topic_filter: str) -> bool:

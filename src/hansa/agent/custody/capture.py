@@ -76,6 +76,8 @@ class Capture:
         self._due = 0.0
         self._renewing: asyncio.Task[None] | None = None
         self._renewal: Renewal | None = None
+        self._is_new_session = False
+        """Whether the broker has begun another session since then."""
         self._holds = False
         self._held: list[Callable[[], None]] = []
         """What the broker sends until then: no more than the window."""
@@ -85,7 +87,7 @@ class Capture:
         self._waiting: deque[Receipt] = deque()
         self._unsafe: deque[tuple[int, Publication]] = deque()
         self._heard: deque[tuple[int, NodeId]] = deque()
-        keeping.remembered = self._repeats.remembered
+        keeping.remembered, keeping.last = self._repeats.remembered, self._repeats.last
         self._commits = Commits(keeping.writer, self._durable, problem)
 
     # ------------------------------------------------------------ the connection
@@ -95,8 +97,19 @@ class Capture:
         self._held.clear()
         self._waiting.clear()
         self._repeats.connected(session_present)
-        if not session_present:  # or what the new one sends would be taken for what is known
-            self._note(self.keeping.begin_session)
+        if not session_present:
+            self._begin_session()
+
+    def _begin_session(self) -> None:
+        """Or a later life would take what the new session sends for what is known."""
+        if self._broken:
+            return
+        self._is_new_session = self._renewal is not None
+        try:
+            self.keeping.begin_session()
+            self._commits.ask()
+        except JournalUnusable as error:
+            self._break(error)
 
     def disconnected(self) -> None:
         """What was not answered will come again."""
@@ -290,6 +303,8 @@ class Capture:
         }
         for number in self._repeats.renumber(numbers):  # whose session is lost meanwhile
             self._append_settled(number)
+        if self._is_new_session:
+            self._begin_session()
         self._commits.ask()
         self._tell(Reopened(writer.epoch, writer.next_number, tuple(renewal.owed.items())))
         self._acknowledge()

@@ -20,22 +20,26 @@ CROWDED = "it has no room for some publications (quota exceeded), which are trie
 class Crowding:
     """What one broker had no room for since it was connected."""
 
-    def __init__(self, backlog: Backlog, retry: Callable[[Entry], None]) -> None:
-        """`retry` is given what has rested."""
+    def __init__(
+        self, backlog: Backlog, retry: Callable[[Entry], None], bound: Callable[[Entry], None]
+    ) -> None:
+        """`retry` is given what has rested, `bound` what was written anew."""
         self.told: Callable[[str], None] = lambda text: None
         """Told that the broker has no room, and an empty text when it has."""
         self.room: int | None = None
         """How many may be under way because of that; None if there is no bound."""
         self._backlog = backlog
         self._retry = retry
+        self._bound = bound
         self._pauses: dict[Entry, float] = {}
         self._resting: dict[Entry, asyncio.TimerHandle] = {}
 
     def refuse(self, entry: Entry, under_way: Iterable[Entry]) -> None:
         """There was no room for one; `under_way` are those that the broker may have."""
         entry.was_sent = False
-        self._pauses[entry] = min(2 * self._pauses.get(entry, PAUSE_S / 2), PAUSE_MAX_S)
-        self._let_rest(entry, self._pauses[entry])
+        pause_s = self._pauses[entry] = min(2 * self._pauses.get(entry, PAUSE_S / 2), PAUSE_MAX_S)
+        loop = asyncio.get_running_loop()
+        self._resting[entry] = loop.call_later(pause_s, self._wake, entry)
         for other in under_way:
             self.surpass(other.bound)
         self.room = 1
@@ -52,7 +56,7 @@ class Crowding:
                 del self._resting[entry]
                 again = self._backlog.demote(entry)
                 self._pauses[again] = self._pauses.pop(entry)
-                self._let_rest(again, self._pauses[again])
+                self._bound(again)
 
     def accept(self, entry: Entry) -> None:
         """There was room for one."""
@@ -74,13 +78,6 @@ class Crowding:
         self.room = None
         self.told("")
 
-    def _let_rest(self, entry: Entry, pause_s: float) -> None:
-        loop = asyncio.get_running_loop()
-        self._resting[entry] = loop.call_later(pause_s, self._wake, entry)
-
     def _wake(self, entry: Entry) -> None:
-        if entry.offset >= self._backlog.writer.durable:  # a slow disk
-            self._let_rest(entry, PAUSE_S)
-            return
         del self._resting[entry]
         self._retry(entry)

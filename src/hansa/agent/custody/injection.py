@@ -79,7 +79,7 @@ class Injection:
         self._ready: deque[Entry] = deque(backlog.entries.values())
         self._sent: dict[int, Entry] = {}
         self._accepted: deque[Entry] = deque()
-        self.crowding = Crowding(backlog, self._try_again)
+        self.crowding = Crowding(backlog, self._try_again, self._wait_for_disk)
         self._completed: deque[int] = deque()
         """Offsets of completions of QoS 1 that are not durable; they still count as under way, so
         that a crash makes no more duplicates than the window."""
@@ -310,6 +310,11 @@ class Injection:
         offset = self.backlog.complete(entry)
         if type(step) is PubAck:
             self._completed.append(offset)
+
+    def _wait_for_disk(self, entry: Entry) -> None:
+        """Publish what was bound anew when that is durable."""
+        self._binding.append((entry.offset, entry, None))
+        self._commits.ask()
 
     def _try_again(self, entry: Entry) -> None:
         """Give the broker what it had no room for."""

@@ -40,6 +40,9 @@ NOTHING = Topics()
 class Keeping:
     """The journal of one node's own publications."""
 
+    _goes_on = False
+    """Whether former lives captured something in this epoch."""
+
     def __init__(
         self,
         directory: Path,
@@ -60,10 +63,10 @@ class Keeping:
         self.unheard: dict[NodeId, int] = {}
         """Per receiver that has not said since what it has, the position with which a life began:
         the first that it cannot have."""
-        self._goes_on = False
-        """Whether former lives captured something in this epoch."""
         self.remembered: Callable[[], Iterable[Seen]] = lambda: self.found
         """Returns what the broker may send again, to be carried into new segments."""
+        self.last: Callable[[], Seen | None] = lambda: self.former.last
+        """Returns the last that was captured in the present session, also if it is settled."""
         self.found: list[Seen] = []
         """What a former life left of that."""
         self.former = Former()
@@ -189,6 +192,9 @@ class Keeping:
             yield Custody(node, 0, number)
         for node, number in self.unheard.items():
             yield Unheard(node, number)
+        if (last := self.last()) is not None:
+            yield last.unsettled()
+            yield Settled(last.number)
         for seen in self.remembered():
             yield seen.unsettled()
 
@@ -219,11 +225,9 @@ class Keeping:
             self.owed[receiver] = publication.number
         return offset
 
-    def begin_session(self) -> bool:
-        """Write that nothing of before comes again; return whether there was a before."""
-        if self.writer.next_number > 1:
-            self.writer.append(SessionBegun(time.time_ns()))
-        return self.writer.next_number > 1
+    def begin_session(self) -> None:
+        """Write that nothing of before comes again."""
+        self.writer.append(SessionBegun(time.time_ns()))
 
     def settle(self, number: int) -> int:
         """Write that the broker will not send a publication again; return the offset."""

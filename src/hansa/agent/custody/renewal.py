@@ -9,6 +9,7 @@ a crash leaves one or the other, whole.
 
 import os
 import shutil
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,7 +21,7 @@ from hansa.agent.custody.points import Point
 from hansa.errors import JournalUnusable
 from hansa.journal.crash import reached
 from hansa.journal.disk import sync_directory
-from hansa.journal.records import Captured, Chained, Record, Settled, Unsettled
+from hansa.journal.records import Captured, Chained, Record, SessionBegun, Settled, Unsettled
 from hansa.journal.settings import JournalSettings
 from hansa.journal.writer import Writer
 from hansa.protocol.vocabulary import NodeId
@@ -100,9 +101,11 @@ class Renewal:
             if writer.end - writer.durable >= PIECE_BYTES:
                 writer.commit()
                 reached(Point.RENEWAL_COPIED)
+        # What was copied may be of former sessions: only this may come again.
+        writer.append(SessionBegun(time.time_ns()))
         for position, unsettled in self.repeatable.items():
-            if position not in self.moved:
-                writer.append(elsewhere(unsettled))
+            number = self.moved.get(position, -unsettled.packet_id)
+            writer.append(replace(unsettled, number=number))
         writer.commit()
 
     def _copy_one(self, record: Captured, writer: Writer) -> None:
@@ -126,11 +129,6 @@ class Renewal:
         yield Chained(tuple(self.owed.items()))
         for position, number in self.moved.items():
             yield replace(self.repeatable[position], number=number)
-
-
-def elsewhere(unsettled: Unsettled) -> Unsettled:
-    """Return the same of a publication that an ended epoch holds."""
-    return replace(unsettled, number=-unsettled.packet_id)
 
 
 def remove_remains(directory: Path) -> None:

@@ -116,6 +116,7 @@ class Former:
         """The last that it captured, by content, also what is settled."""
 
         self.last: Seen | None = None
+        """The very last of them."""
 
     def note(self, seen: Seen) -> None:
         """Take the next that it captured."""
@@ -165,6 +166,10 @@ class Repeats:
             if seen.qos > 1 or seen.receipt > (recent if seen.acknowledged else oldest)
         ]
 
+    def last(self) -> Seen | None:
+        """Return the last that was captured in the present session."""
+        return self._last or self._former.last
+
     def connected(self, session_present: bool) -> None:
         """A connection begins; without the session of before nothing comes again."""
         self._connection += 1
@@ -176,7 +181,7 @@ class Repeats:
             return
         self._seen.clear()
         self._others.clear()
-        self._former, self._last_before = Former(), None
+        self._former, self._last, self._last_before = Former(), None, None
         self._ids.start_over()
 
     def recognise(self, publish: Publish) -> Seen | None:
