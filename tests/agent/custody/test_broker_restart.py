@@ -24,16 +24,22 @@ def line(mosquitto: str) -> Iterator[Live]:
         live.close()
 
 
-def test_what_two_filters_match_arrives_once_if_it_came_before_the_agent_was_back(line):
-    """Mosquitto then has one copy only, and not that of the agent's older subscription."""
+def overlapping(line: Live) -> tuple[SureClient, SureClient]:
+    """Return two subscribers whose filters match the same."""
     everything = line.client_of(SureClient, 1).subscribe_surely("plant/#")
     line.wait_installed(1, "plant/#")
     some = line.client_of(SureClient, 2).subscribe_surely("plant/+/temp")
     line.wait_installed(2, "plant/+/temp")
+    return everything, some
+
+
+def test_what_two_filters_match_arrives_once_if_it_came_before_the_agent_was_back(line):
+    """Mosquitto then has one copy only, and not that of the agent's older subscription."""
+    subscribers = overlapping(line)
     broker, agent = line.nodes[0].broker, line.nodes[0].agent
     names = [b"%d" % number for number in range(40)]
     publish(line.client_of(SureClient, 0), names[:10])
-    for subscriber in (everything, some):
+    for subscriber in subscribers:
         assert_in_order(subscriber, names[:10])
 
     os.kill(agent.pid, signal.SIGSTOP)
@@ -45,20 +51,17 @@ def test_what_two_filters_match_arrives_once_if_it_came_before_the_agent_was_bac
     os.kill(agent.pid, signal.SIGCONT)
     line.wait_converged()
     publish(publisher, names[30:])
-    for subscriber in (everything, some):
+    for subscriber in subscribers:
         assert_in_order(subscriber, names)
 
 
 def test_so_does_what_the_broker_had_sent_to_an_agent_that_died_over_it(line):
     """Its one copy is marked then as sent again."""
-    everything = line.client_of(SureClient, 1).subscribe_surely("plant/#")
-    line.wait_installed(1, "plant/#")
-    some = line.client_of(SureClient, 2).subscribe_surely("plant/+/temp")
-    line.wait_installed(2, "plant/+/temp")
+    subscribers = overlapping(line)
     broker, agent = line.nodes[0].broker, line.nodes[0].agent
     names = [b"%d" % number for number in range(20)]
     publish(line.client_of(SureClient, 0), names[:10])
-    for subscriber in (everything, some):
+    for subscriber in subscribers:
         assert_in_order(subscriber, names[:10])
 
     client_id = f"hansa-{line.nodes[0].status()['node']}-agent"
@@ -72,7 +75,7 @@ def test_so_does_what_the_broker_had_sent_to_an_agent_that_died_over_it(line):
     deaf.kill()
     line.run(line.federation.start_agent(0))
     line.wait_converged()
-    for subscriber in (everything, some):
+    for subscriber in subscribers:
         assert_in_order(subscriber, names)
 
 

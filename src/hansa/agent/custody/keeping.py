@@ -12,7 +12,7 @@ from pathlib import Path
 
 from hansa.agent.custody import originality
 from hansa.agent.custody.renewal import Renewal, remove_remains
-from hansa.agent.custody.repeats import RECENT, Former, Seen, digest
+from hansa.agent.custody.repeats import RECENT, Former, Seen, digest, found
 from hansa.agent.records.topics import Topics
 from hansa.errors import JournalDamaged, JournalError, JournalTrimmed
 from hansa.journal.reader import Reader
@@ -125,26 +125,12 @@ class Keeping:
                 case Captured(number=number, packet_id=packet_id):
                     self.owed.update({NodeId(node): number for node, _ in record.previous})
                     seen.pop(packet_id, None)
-                    seen[packet_id] = Seen(
-                        packet_id,
-                        record.qos,
-                        digest(record),
-                        number,
-                        subscription=record.subscription,
-                        newest=record.newest,
-                    )
+                    seen[packet_id] = found(record, digest(record))
                     self.former.note(seen[packet_id])
                     self.former.ids.note(packet_id)
                     packet_ids[number] = packet_id
                 case Unsettled(number, packet_id):
-                    seen[packet_id] = Seen(
-                        packet_id,
-                        record.qos,
-                        record.digest,
-                        number,
-                        subscription=record.subscription,
-                        newest=record.newest,
-                    )
+                    seen[packet_id] = found(record, record.digest)
                     self.former.note(seen[packet_id])
                     packet_ids[number] = packet_id
                 case SessionBegun():

@@ -75,6 +75,14 @@ class Seen:
         )
 
 
+def found(record: Captured | Unsettled, content: bytes) -> Seen:
+    """Return what the journal says of one that a former life captured."""
+    number, packet_id, qos = record.number, record.packet_id, record.qos
+    return Seen(
+        packet_id, qos, content, number, subscription=record.subscription, newest=record.newest
+    )
+
+
 class PacketIds:
     """How a broker numbers what it sends for the first time."""
 
