@@ -210,10 +210,11 @@ class Capture:
 
     def _durable(self) -> None:
         durable = self.keeping.writer.durable
-        reached(Point.CAPTURE_DURABLE)
         last: Publication | None = None
         while self._unsafe and self._unsafe[0][0] < durable:
             _, last = self._unsafe.popleft()
+        if last is not None:
+            reached(Point.CAPTURE_DURABLE)
         self._acknowledge()
         if last is not None:
             self._tell(Kept(last.life, last.number))
