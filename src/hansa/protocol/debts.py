@@ -10,7 +10,7 @@ class Debt:
         "acknowledged",
         "answered",
         "answered_until",
-        "first_receipt",
+        "last_receipt",
         "newest",
         "oldest",
         "patience",
@@ -28,7 +28,7 @@ class Debt:
         """Owe everything up to a position, but for what was acknowledged."""
         self.unheard_since = unheard_since
         """The first position that it cannot have; 0 if it has said what it has."""
-        self.first_receipt: Receipt | None = None
+        self.last_receipt: Receipt | None = None
         """By which it said so, until that is safe."""
         self.oldest = acknowledged + 1
         """Before this one it has all that it was owed."""

@@ -173,16 +173,16 @@ class Outbox:
         if debt.unheard_since:
             if receipt.seq >= debt.unheard_since:
                 return [self._renew(max(receipt.epoch + 1, incarnation), now)]
-            is_first, debt.first_receipt = debt.first_receipt is None, receipt
+            is_first, debt.last_receipt = debt.last_receipt is None, receipt
             return [Hear(receipt.node)] if is_first else []
         return self._note(receipt, debt, now)
 
     def hear(self, node: NodeId, now: float) -> list[Effect | Letter]:
         """It is safe that a receiver has said what it has: go on with that."""
         debt = self.debts.get(node)
-        if debt is None or debt.first_receipt is None:
+        if debt is None or debt.last_receipt is None:
             return []
-        receipt, debt.first_receipt, debt.unheard_since = debt.first_receipt, None, 0
+        receipt, debt.last_receipt, debt.unheard_since = debt.last_receipt, None, 0
         debt.patience = self._settings.repair_patience
         answer = self._note(receipt, debt, now)
         if answer or debt.acknowledged >= debt.safe:

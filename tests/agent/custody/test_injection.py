@@ -69,8 +69,6 @@ class Life:
     def stays(self, topic: str) -> bool:
         return topic == "stays"
 
-    newest_subscription = 0
-
     def connect(self, session_present: bool = True, **granted: int) -> None:
         self.injection.connected(session_present, limits(**granted))
 

@@ -47,10 +47,6 @@ class InjectionPort(Protocol):
     def stays(self, topic: str) -> bool:
         """Whether publications to a topic never enter."""
 
-    @property
-    def newest_subscription(self) -> int:
-        """The last identifier that was given to a subscription of the agent's."""
-
 
 class Injection:
     """Other nodes' publications on their way into the broker here."""

@@ -81,6 +81,14 @@ class NodePort(Protocol):
         """Give a publication of QoS 1 or 2 its position, None if nobody is owed it."""
 
 
+class ClientPort(InjectionPort, Protocol):
+    """What guaranteed delivery asks of the broker's client."""
+
+    @property
+    def newest_subscription(self) -> int:
+        """The last identifier that was given to a subscription of the agent's."""
+
+
 class Safekeeping:
     """Everything that is behind QoS 1 and 2."""
 
@@ -127,7 +135,7 @@ class Safekeeping:
             taken=dict(self._backlog.taken),
         )
 
-    def attach(self, driver: NodePort, broker: InjectionPort) -> None:
+    def attach(self, driver: NodePort, broker: ClientPort) -> None:
         """Meet the node and the broker's client; the node learns what was known."""
         self._driver = driver
         self.capture = Capture(
