@@ -102,14 +102,8 @@ class Capture:
 
     def _begin_session(self) -> None:
         """Or a later life would take what the new session sends for what is known."""
-        if self._broken:
-            return
         self._is_new_session = self._renewal is not None
-        try:
-            self.keeping.begin_session()
-            self._commits.ask()
-        except JournalUnusable as error:
-            self._break(error)
+        self._write(self.keeping.begin_session)
 
     def disconnected(self) -> None:
         """What was not answered will come again."""
@@ -247,22 +241,23 @@ class Capture:
     def hear(self, node: NodeId) -> None:
         """Note that a receiver has said in this life what it has; `Heard` is told then."""
 
-        def write() -> bool:
-            self._heard.append((self.keeping.hear(node), node))
-            return True
-
-        self._note(write)
+        self._note(lambda: self._heard.append((self.keeping.hear(node), node)))
 
     def forget(self, node: NodeId) -> None:
         """Note that a node is owed nothing any more; nobody waits for it."""
         self._note(partial(self.keeping.forget, node))
 
-    def _note(self, write: Callable[[], bool]) -> None:
+    def _note(self, write: Callable[[], bool | None]) -> None:
         """Write what nobody waits for, or only while this journal lasts."""
-        if self._broken or self._renewal is not None:
+        if self._renewal is None:
+            self._write(write)
+
+    def _write(self, write: Callable[[], bool | None]) -> None:
+        """Write and commit, unless it turns out that there is nothing to write."""
+        if self._broken:
             return
         try:
-            if write():
+            if write() is not False:
                 self._commits.ask()
         except JournalUnusable as error:
             self._break(error)
