@@ -178,10 +178,10 @@ def test_a_history_can_be_written_and_judged_again(tmp_path):
     assert again.verdict().fates == {"ok": 1, "forfeited": 1}
 
 
-@pytest.mark.parametrize("text", [None, "", "{}", '{"subscribers": 1}', "[1"])
+@pytest.mark.parametrize("text", [None, b"", b"{}", b'{"subscribers": 1}', b"[1", b'"\xff"'])
 def test_what_is_no_history_is_refused_in_one_line(text, tmp_path):
     if text is not None:
-        (tmp_path / "file").write_text(text)
+        (tmp_path / "file").write_bytes(text)
     with pytest.raises(UsageError, match="file"):
         read(tmp_path / "file")
 

@@ -48,5 +48,5 @@ def read(path: Path) -> Evidence:
             return Evidence(preface, [event.decode(line) for line in lines])
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}") from error
-    except msgspec.MsgspecError as error:
+    except ValueError as error:  # of msgspec, or no text
         raise UsageError(f"{path} is not what `--history` writes: {error}") from error

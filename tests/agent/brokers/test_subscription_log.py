@@ -9,6 +9,7 @@ import pytest
 
 from hansa.agent.brokers import subscription_log, subscriptions
 from hansa.agent.brokers.subscription_log import ENDED, LEAVING, SubscriptionLog
+from hansa.errors import UsageError
 
 Changes = list[tuple[str, int]]
 
@@ -50,7 +51,28 @@ def test_a_torn_line_is_left_out(tmp_path, torn):
     assert life.log.held == {"a": 1}
     life.write([("c", 2)])
     assert Life(tmp_path).log.held == {"a": 1, "c": 2}
+    assert life.problems == [""]
     life.end()
+
+
+def test_a_line_that_cannot_be_read_is_told_as_long_as_this_life_lasts(tmp_path):
+    (tmp_path / "log").write_bytes(b'["a", 1]\n["b\xff", 2]\n["c", 3]\n')
+    life = Life(tmp_path)
+    assert life.log.held == {"a": 1, "c": 3}
+    life.write([("d", 4)])
+    assert len(life.problems) == 2
+    assert all("1 of 3 lines" in problem for problem in life.problems)
+    life.end()
+    again = Life(tmp_path)
+    again.write([])
+    assert again.problems == [""]
+    again.end()
+
+
+def test_a_file_that_cannot_be_read_is_refused(tmp_path):
+    (tmp_path / "log").mkdir()
+    with pytest.raises(UsageError, match="cannot read .*log: Is a directory"):
+        Life(tmp_path)
 
 
 def test_a_session_that_is_lost_leaves_nothing(tmp_path):

@@ -12,12 +12,12 @@ import asyncio
 import os
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from pathlib import Path
 
 import msgspec
 
 from hansa.agent.brokers.subscriptions import note_end
+from hansa.errors import UsageError
 from hansa.journal.disk import sync, sync_directory
 
 LEAVING = -1
@@ -70,10 +70,13 @@ class SubscriptionLog:
         """The last identifier that had been given when another one's filter ended."""
         self._given: dict[str, int] = {}
         """Identifiers also of those that are leaving."""
-        with suppress(FileNotFoundError):
-            for line in path.read_bytes().splitlines():
-                with suppress(msgspec.DecodeError):  # the last line may be torn
-                    self._apply(_decoder.decode(line))
+        self._damage = ""
+        try:
+            self._read(path.read_bytes())
+        except FileNotFoundError:
+            pass  # the first life, or one without a session
+        except OSError as error:
+            raise UsageError(f"cannot read {path}: {error.strerror}") from error
 
     def note(self, name: str, identifier: int) -> None:
         """A filter was entered, or it is LEAVING or has ENDED."""
@@ -113,13 +116,28 @@ class SubscriptionLog:
                 self._is_stale = self.is_behind = True  # what of it is on disk is unknown
                 self._problem(f"cannot write {self._path}: {error.strerror}")
                 return False
-            self._problem("")
+            self._problem(self._damage)
             return True
 
     async def stop(self) -> None:
         """Write what is noted, and let the file go."""
         await self.write()
         self._close()
+
+    def _read(self, data: bytes) -> None:
+        *whole, _ = data.split(b"\n")  # the last line may be torn
+        unreadable = 0
+        for line in whole:
+            try:
+                self._apply(_decoder.decode(line))
+            except ValueError:  # of msgspec, or no text
+                unreadable += 1
+        if unreadable:
+            self._damage = (
+                f"{unreadable} of {len(whole)} lines of {self._path} cannot be read: of what the "
+                "broker queued meanwhile, copies may be taken for one another"
+            )
+            self._problem(self._damage)
 
     def _summary(self) -> list[Line]:
         leaving = [name for name, identifier in self.held.items() if identifier == LEAVING]
