@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from tests.agent.live import Client, LoopThread, eventually
+from tests.agent.live import PATIENCE, Client, LoopThread, eventually
 
 from hansa.local.mosquitto import Mosquitto, free_port
 
@@ -61,7 +61,7 @@ class Process:
         eventually(lambda: text in self.log, f"{text!r} in the log, which is:\n{self.log}")
 
     def wait(self) -> int:
-        return self.process.wait(20)
+        return self.process.wait(PATIENCE)
 
     def close(self) -> None:
         if self.process.poll() is None:

@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections.abc import Callable
 
-PATIENCE = 20.0
+PATIENCE = 60.0
 """Seconds until a test gives up; two busy cores can be slow."""
 
 

@@ -15,7 +15,7 @@ TOPICS = {"a/0": 0, "a/1": 1, "a/2": 2}
 
 
 async def wait_for(condition) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not condition():
             await asyncio.sleep(0.01)
 

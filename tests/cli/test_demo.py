@@ -44,7 +44,6 @@ def place(tmp_path, monkeypatch):
 
 
 @pytest.mark.usefixtures("mosquitto")
-@pytest.mark.timeout(60)
 def test_the_live_demo_carries_once_heals_compares_and_leaves_nothing(place):
     end = subprocess.run(
         [*HANSA, "demo", "--compare", "--no-report"], capture_output=True, text=True
@@ -69,7 +68,7 @@ def test_the_live_demo_carries_once_heals_compares_and_leaves_nothing(place):
 def test_a_demo_that_is_stopped_leaves_nothing(number, place):
     process = started("demo", "--keep", until="1. One publication")
     process.send_signal(number)
-    _, err = process.communicate(timeout=30)
+    _, err = process.communicate(timeout=60)
     assert (process.returncode, err) == (130, "hansa: stopped\n")
     assert left_behind(place) == []
 

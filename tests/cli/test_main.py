@@ -155,5 +155,5 @@ def test_ctrl_c_stops_a_run_without_a_traceback(more, tmp_path):
     )
     with path.open("w"):  # blocks until the run has opened it for reading
         os.killpg(process.pid, signal.SIGINT)
-        out, err = process.communicate(timeout=30)
+        out, err = process.communicate(timeout=60)
     assert (process.returncode, out, err) == (130, b"", b"hansa: stopped\n")

@@ -23,7 +23,7 @@ def test_it_runs_until_told_to_stop_and_keeps_what_it_knows(tmp_path):
         with urllib.request.urlopen(asked, timeout=20) as answer:
             assert json.load(answer)["id"] == 0
         process.send_signal(signal.SIGTERM)
-        assert process.wait(20) == 0
+        assert process.wait(60) == 0
         process.stderr.close()
 
 

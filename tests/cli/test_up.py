@@ -46,7 +46,7 @@ class Up:
         return Path(self._out.name).read_text()
 
     def wait(self) -> tuple[int, str]:
-        code = self.process.wait(20)
+        code = self.process.wait(PATIENCE)
         self._out.close()
         return code, self.said()
 
@@ -165,7 +165,7 @@ def test_telemetry_without_a_place_that_stays_is_refused():
 def test_with_a_manager_the_links_are_its_business(tmp_path):
     up_ = Up(tmp_path, "ring:3", "--manager")
     try:
-        nodes = up_.nodes(patience=60)  # a manager takes its time to start
+        nodes = up_.nodes()
         said = json.loads(up_.ready_file.read_text())
         with urllib.request.urlopen(f"{said['manager']}/api/v1/links", timeout=20) as answer:
             links = json.load(answer)

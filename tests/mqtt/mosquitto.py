@@ -12,7 +12,7 @@ from hansa.mqtt.effects import Effect
 from hansa.mqtt.options import Options
 from hansa.mqtt.session import Session
 
-PATIENCE = 20.0
+PATIENCE = 60.0
 """Seconds until a test that waits for the broker gives up."""
 
 _News = TypeVar("_News")

@@ -85,8 +85,7 @@ LONG = [pytest.param(64, qos, marks=pytest.mark.long) for qos in range(3)]
 @pytest.mark.parametrize(("mebibytes", "qos"), [(8, 1), *LONG])
 def test_large_payloads_cross_where_the_settings_let_them(line, mebibytes, qos):
     topic = f"large/{mebibytes}/{qos}"
-    options = {"packet_bytes_max": PACKET_BYTES_MAX, "keep_alive": 0}  # it sends no pings
-    subscriber = line.at("three hops", **options).subscribe_surely(topic)
+    subscriber = line.at("three hops", packet_bytes_max=PACKET_BYTES_MAX).subscribe_surely(topic)
     line.wait_installed(FAR, topic)
     payload = random.Random(qos).randbytes(mebibytes << 20)
     line.at("same").publish_surely(qos, topic, payload, b"end")
