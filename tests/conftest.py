@@ -1,6 +1,8 @@
 """What all tests share: how hypothesis searches, what counts towards coverage, a real broker."""
 
+import itertools
 import os
+import random
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +13,8 @@ from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
 from hansa.errors import UsageError
-from hansa.local.mosquitto import find_mosquitto
+from hansa.local import mosquitto as local_mosquitto
+from hansa.local.mosquitto import PORTS, find_mosquitto
 
 # Two busy cores make any deadline a lottery; pytest's timeout catches what hangs.
 settings.register_profile("hansa", deadline=None, print_blob=True)
@@ -23,6 +26,14 @@ LONGEST_FIRST = ("pipeline", "chaos", "agent", "manager", "cli", "simulator")
 """Folders whose tests take longest: what comes last should be short, or one process waits."""
 
 SHARING = ("tests/agent/as_one/", "tests/pipeline/")
+
+
+def pytest_configure() -> None:
+    """Give each process of a run ports of its own: one that is free stays so until it is used."""
+    number = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    ports = PORTS[number :: int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))]
+    chosen = itertools.cycle(random.sample(ports, len(ports)))
+    local_mosquitto._next_ports = chosen  # noqa: SLF001  as in its own tests
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
