@@ -17,13 +17,20 @@ LOGS = (
     "log_type notice",
     "log_type error",
 )
+LONG_S = 20.0
+SHORT_S = 0.5
 ROOM = ("max_inflight_messages 100", "max_queued_messages 100000")
 
 
 @pytest.fixture(autouse=True)
-def _impatient(monkeypatch):
-    """What a local broker does not log at once it does not log."""
-    monkeypatch.setattr(broker_probe, "LINE_TIMEOUT_S", 0.5)
+def wait_for_lines(monkeypatch):
+    """Says how many seconds a line of the log is waited for: long, where it comes for sure."""
+
+    def wait(seconds: float) -> None:
+        monkeypatch.setattr(broker_probe, "LINE_TIMEOUT_S", seconds)
+
+    wait(LONG_S)
+    return wait
 
 
 def test_a_well_configured_broker_passes(broker, capsys):
@@ -51,7 +58,8 @@ def test_it_leaves_nothing_wanted_behind(broker, tmp_path, capsys):
     assert subscribed <= unsubscribed
 
 
-def test_a_broker_without_log_topics_gets_the_lines_that_it_lacks(broker, capsys):
+def test_a_broker_without_log_topics_gets_the_lines_that_it_lacks(broker, capsys, wait_for_lines):
+    wait_for_lines(SHORT_S)
     assert main(["doctor", broker("allow_anonymous true")]) == 1
     out = capsys.readouterr().out
     assert "✗ lines of the log that arrived: none\n" in out
@@ -71,10 +79,12 @@ def test_a_broker_without_log_topics_gets_the_lines_that_it_lacks(broker, capsys
     ],
     ids=lambda logs: ", ".join(logs) or "nothing",
 )
-def test_the_lines_that_it_prints_are_enough(logs, broker, capsys):
+def test_the_lines_that_it_prints_are_enough(logs, broker, capsys, wait_for_lines):
+    wait_for_lines(SHORT_S)
     assert main(["doctor", broker("allow_anonymous true", *logs)]) == 1
     wanted = capsys.readouterr().out.partition("Add to mosquitto.conf:\n")[2].partition("\n\n")[0]
     lines = [line.strip() for line in wanted.splitlines()]
+    wait_for_lines(LONG_S)
     assert main(["doctor", broker("allow_anonymous true", *logs, *lines)]) == 0
     assert "Add to mosquitto.conf" not in capsys.readouterr().out
 
@@ -154,7 +164,8 @@ def test_a_bridge_is_noticed(broker, capsys):
     )
 
 
-def test_an_access_list_that_hides_the_log_is_noticed(broker, tmp_path, capsys):
+def test_an_access_list_that_hides_the_log_is_noticed(broker, tmp_path, capsys, wait_for_lines):
+    wait_for_lines(SHORT_S)
     rules = tmp_path / "acl"
     rules.write_text("topic readwrite hansa/#\n")
     assert main(["doctor", broker("allow_anonymous true", f"acl_file {rules}", *LOGS)]) == 1

@@ -29,19 +29,24 @@ async def echoed(count: int, delay_s: float, loss: float) -> tuple[int, float]:
             client.send(b"open")
             await asyncio.wait([first], timeout=0.2)
         came: list[float] = []
+        ended = asyncio.Event()
 
         def note() -> None:
-            if client.recv(100) == b"x":
-                came.append(time.monotonic())
+            match client.recv(100):
+                case b"x":
+                    came.append(time.monotonic())
+                case b"end":  # all are as long on their way: what has not come by now is lost
+                    ended.set()
 
         loop.add_reader(client, note)
         began = time.monotonic()
         for _ in range(count):
             client.send(b"x")
             await asyncio.sleep(0.0005)
-        sent = time.monotonic()
-        while time.monotonic() < sent + 4 * delay_s + 0.2 and len(came) < count:
-            await asyncio.sleep(0.01)
+        async with asyncio.timeout(20):
+            while not ended.is_set():
+                client.send(b"end")
+                await asyncio.sleep(0.01)
         loop.remove_reader(client)
         loop.remove_reader(echo)
         await relay.stop()

@@ -65,12 +65,11 @@ def test_other_answers_are_told_apart(answer, kind, said):
 
 
 def test_nobody_there_and_nobody_who_answers(monkeypatch):
-    monkeypatch.setattr(http, "TIMEOUT_S", 0.05)
-
     async def scene() -> None:
         with pytest.raises(ManagerSilent, match="Connect call failed|refused"):
             await Http("http://127.0.0.1:1").ask("GET", "/")
         server, url, _ = await serve(b"", hold=True)
+        monkeypatch.setattr(http, "TIMEOUT_S", 0.05)
         async with server:
             with pytest.raises(ManagerSilent, match="no answer in time"):
                 await Http(url).ask("GET", "/")
@@ -113,9 +112,9 @@ def test_a_stream_does_not_end_because_its_reader_takes_time():
         seen = []
         async with server:
             with pytest.raises(ManagerSilent, match="the stream has ended"):
-                async for line in Http(url).lines("/events", 0.05):
+                async for line in Http(url).lines("/events", 0.5):
                     seen.append(line)
-                    await asyncio.sleep(0.1)  # longer than the server may be silent
+                    await asyncio.sleep(0.6)  # longer than the server may be silent
         assert seen == [": hello", "data: 1"]
 
     asyncio.run(scene())
