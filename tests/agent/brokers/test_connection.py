@@ -21,8 +21,8 @@ V311_UNKNOWN_VERSION = b"\x20\x02\x00\x01"
 REFUSALS = 3
 """Connections in a row that are closed without a word until the version is doubted."""
 
-SHORT_S = 0.2
-"""Seconds that an answer is waited for where none comes."""
+SHORT_S = 0.5
+"""Seconds that an answer is waited for where none comes; others must come in that time."""
 
 
 def level(connect: bytes) -> int:
@@ -168,10 +168,10 @@ def test_a_refusal_is_told_once_and_tried_again(monkeypatch):
     async def work(made: Connection) -> None:
         await until(lambda: len(scene.levels) >= 4, "four attempts")
         assert made.problem
+        (told,) = scene.told  # by now: an attempt that the end of the test breaks off is told, too
+        assert isinstance(told, effects.ConnectRefused)
 
     run(monkeypatch, scene, work)
-    assert len(scene.told) == 1
-    assert isinstance(scene.told[0], effects.ConnectRefused)
 
 
 def test_a_lost_connection_is_made_again_at_once(monkeypatch):
