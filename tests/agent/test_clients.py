@@ -102,7 +102,7 @@ def test_unsubscribing_stops_the_traffic_on_all_links(live, kinds, subscribers):
         before = _link_bytes(live)
         kind.publish(_port(live, 0), topic, [b"y" * 1_000] * 100 + [b"stays"])
         wait_for([witness], b"stays")
-        assert _link_bytes(live) - before < 50_000  # the control of a few heartbeats
+        assert _link_bytes(live) - before < 100_000  # control alone: of that, time makes more
 
 
 def _wait_withdrawn(live: Live, node: str, name: str) -> None:
@@ -132,8 +132,11 @@ def test_a_client_that_disconnects_without_unsubscribing_is_noticed_everywhere(l
 
 
 def test_topics_of_a_broker_stay_there(live, kinds, subscribers):
-    subscribers += [kind.subscribe(_port(live, 0), "#", "$own/#", "$SYS/#") for kind in kinds]
-    live.wait_installed(0, "#")
+    # All want the same, so each has a filter besides that shows when it is there.
+    signs = [f"sign/{turn}" for turn in range(len(kinds))]
+    for kind, sign in zip(kinds, signs, strict=True):
+        subscribers.append(kind.subscribe(_port(live, 0), "#", "$own/#", "$SYS/#", sign))
+    live.wait_installed(0, "#", *signs)
     for kind in kinds:
         kind.publish(_port(live, 1), "$own/secret", [b"no"])
     kinds[0].publish(_port(live, 1), "fence", [b"end"])

@@ -176,7 +176,7 @@ def test_garbage_on_the_link_port_harms_nobody(ring, garbage):
 def test_ten_thousand_filters_of_one_client(ring):
     filters = [f"many/{number}" for number in range(9_900)]
     subscriber = ring.client(1).subscribe(*filters)
-    ring.wait_installed(1, filters[0], filters[-1], patience=60)
+    ring.wait_installed(1, filters[0], filters[-1], patience=120)
     publisher = ring.client(0)
     for topic in (filters[0], filters[5_000], filters[-1]):
         publisher.publish(topic, b"end " + topic.encode())
@@ -187,7 +187,7 @@ def test_ten_thousand_filters_of_one_client(ring):
         interest: Any = ring.nodes[1].status()["interest"]
         return not [name for name in interest["local"] if name.startswith("many/")]
 
-    eventually(gone, "all filters withdrawn", patience=60)
+    eventually(gone, "all filters withdrawn", patience=120)
 
 
 # ---------------------------------------------------------------- healing

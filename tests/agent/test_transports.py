@@ -79,8 +79,10 @@ def test_round_trips_are_as_long_as_the_link(ring):
         return [seen for number in range(3) for seen in neighbours(live, number)]
 
     eventually(lambda: all(seen["rtt_ms"] for seen in all_seen()), "every link is measured")
-    for seen in all_seen():
-        assert 2_000 * cable.delay_s < seen["rtt_ms"] < 2_000 * cable.delay_s + 1_000
+    least = 2_000 * cable.delay_s
+    assert all(seen["rtt_ms"] > least for seen in all_seen())
+    # On busy cores one may take long by chance, but not all of them.
+    eventually(lambda: all(seen["rtt_ms"] < least + 1_000 for seen in all_seen()), "no more")
 
 
 def test_a_publication_too_large_for_a_datagram_is_counted(ring):

@@ -6,6 +6,7 @@ import subprocess
 
 import msgspec
 import pytest
+from tests.agent.live import eventually
 
 from hansa.cli import status_page, status_tables
 from hansa.cli.main import main
@@ -199,12 +200,13 @@ def test_what_a_client_wants_is_shown(nodes, capsys):
         client = subprocess.Popen(["mosquitto_sub", "-p", port, "-t", "status/test/#"])
     except FileNotFoundError:
         pytest.skip("no mosquitto_sub on this machine: apt-get install mosquitto-clients")
+
+    def is_shown() -> bool:
+        main(["status", nodes[1]["admin"]])
+        return "status/test/#" in capsys.readouterr().out
+
     try:
-        for _ in range(100):
-            main(["status", nodes[1]["admin"]])
-            if "status/test/#" in (out := capsys.readouterr().out):
-                break
+        eventually(is_shown, "what the client wants")
     finally:
         client.terminate()
         client.wait()
-    assert "status/test/#" in out

@@ -20,6 +20,7 @@ def stored(live: Live, number: int, topic_filter: str) -> dict[str, bytes]:
     """What a broker holds, read by a client that comes for it alone; each value once."""
     name = f"hansa-{live.nodes[number].status()['node']}-test"  # it is not wanted for that
     reader = live.client_of(SureClient, number, name=name).subscribe_surely(topic_filter)
+    reader.unsubscribe(topic_filter)  # what the broker answers when it has sent all that it holds
     reader.read_for(0.1)
     reader.close()
     kept = [(each.topic, each.payload) for each in reader.received if each.retain]

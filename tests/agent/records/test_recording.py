@@ -50,12 +50,21 @@ def recorded(state: Path) -> list[tuple[int, str, bytes]]:
 # ---------------------------------------------------------------- live
 
 
+RECORDED = ("plant/#", "mill/+/temp")
+
+
 @pytest.fixture
 def pair(mosquitto: str, tmp_path: Path) -> Iterator[Live]:
-    settings = {"HANSA_RECORD": "plant/#,mill/+/temp"}
+    settings = {"HANSA_RECORD": ",".join(RECORDED)}
     live = Live(LocalFederation(parse("line:2", 1), settings, directory=tmp_path / "kept"))
+
+    def all_record() -> bool:
+        logs = [Path(node.broker.log_file).read_text() for node in live.nodes]
+        return all(f" {name}\n" in log for log in logs for name in RECORDED)
+
     try:
         live.start()
+        eventually(all_record, "both agents subscribed to what they record")
         yield live
     finally:
         live.close()

@@ -83,7 +83,10 @@ def test_a_killed_agent_writes_on_in_its_next_life_and_an_ended_one_says_so(told
     )
     assert read(told, 1)[: len(first)] == first
     assert of(schema.Stopped, read(told, 1)) == []
-    told.run(told.federation.stop())
+    agent = told.nodes[1].agent
+    assert agent is not None
+    agent.terminate()
+    told.run(agent.wait())  # the federation would have no more than some seconds of patience
     assert len(of(schema.Stopped, read(told, 1))) == 1
     lives: dict[int, list[int]] = {}
     for row in read(told, 1):
