@@ -10,7 +10,7 @@ from tests.agent.waiting import PATIENCE, until
 
 from hansa.agent.brokers import connection as connection_module
 from hansa.agent.brokers.connection import BrokerAddress, Connection
-from hansa.mqtt import effects
+from hansa.mqtt import effects, inputs, packets
 from hansa.mqtt.options import Options
 
 V5_ACCEPTED = b"\x20\x03\x00\x00\x00"
@@ -23,6 +23,9 @@ REFUSALS = 3
 
 SHORT_S = 0.5
 """Seconds that an answer is waited for where none comes; others must come in that time."""
+
+MUCH_BYTES = 1 << 20
+"""More, a few times, than waits between two sockets."""
 
 
 def level(connect: bytes) -> int:
@@ -64,6 +67,7 @@ def run(
     scene: Scene,
     work: Callable[[Connection], Any],
     answer_timeout: float = PATIENCE,
+    keep_alive: int = 30,
 ) -> None:
     monkeypatch.setattr(connection_module, "SILENT_REFUSALS_MAX", REFUSALS)
     monkeypatch.setattr(connection_module, "RETRY_MIN_S", 0.001)
@@ -72,7 +76,7 @@ def run(
     async def inside() -> None:
         server = await asyncio.start_server(scene.serve, "127.0.0.1", 0)
         address = BrokerAddress("127.0.0.1", server.sockets[0].getsockname()[1])
-        options = Options(client_id="x", answer_timeout=answer_timeout)
+        options = Options(client_id="x", answer_timeout=answer_timeout, keep_alive=keep_alive)
         made = Connection(address, options, scene.told.append, random.Random(1))
         task = asyncio.create_task(made.run())
         try:
@@ -185,6 +189,21 @@ def test_a_lost_connection_is_made_again_at_once(monkeypatch):
 
     run(monkeypatch, scene, work)
     assert [type(each).__name__ for each in scene.told[:4]] == ["Connected", "Disconnected"] * 2
+
+
+def test_a_broker_that_stops_reading_is_left_although_bytes_wait_for_it(monkeypatch):
+    scene = Scene(lambda level: V5_ACCEPTED)
+    monkeypatch.setattr(connection_module, "CLOSE_GRACE_S", SHORT_S)
+
+    async def work(made: Connection) -> None:
+        await connected(made)
+        much = packets.Publish("a", bytes(MUCH_BYTES), 0)
+        made.order(inputs.Publish([much] * 12))
+        assert made.waiting_bytes
+        count = len(scene.levels)
+        await until(lambda: len(scene.levels) > count, "connected again")
+
+    run(monkeypatch, scene, work, answer_timeout=1.0, keep_alive=1)
 
 
 @pytest.mark.parametrize("fault", [ConnectionResetError(), RuntimeError()], ids=repr)

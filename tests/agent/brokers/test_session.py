@@ -522,6 +522,19 @@ async def test_a_session_that_the_broker_forgot_starts_over(life):
 
 
 @in_loop
+async def test_a_session_is_missed_also_if_nothing_was_subscribed_to(life):
+    """What others published was on its way into the broker, perhaps."""
+    scene = await life()
+    scene.connect()
+    scene._present = False  # noqa: SLF001
+    scene.connect()
+    assert scene.keeper.told == [(False, False), (False, True)]
+    scene = await life()
+    scene.connect()
+    assert scene.keeper.told == [(False, True)]
+
+
+@in_loop
 async def test_a_session_is_missed_also_if_the_broker_now_speaks_3_1_1_only_where_none_lasts(life):
     scene = await life()
     scene.connect()

@@ -26,6 +26,9 @@ RETRY_MAX_S = 10.0
 CONNECT_TIMEOUT_S = 5.0
 LEAVE_TIMEOUT_S = 1.0
 
+CLOSE_GRACE_S = 1.0
+"""Seconds that the last bytes have to leave when a connection is closed."""
+
 STABLE_S = 1.0
 """Seconds after which a connection counts as a success: a broker that accepts us and then breaks
 off at once is retried as slowly as one that refuses."""
@@ -243,8 +246,7 @@ class Connection(asyncio.BufferedProtocol):
                 if self._transport is not None:
                     self._transport.write(data)
             case effects.Close():
-                if self._transport is not None:
-                    self._transport.close()
+                self._close()
             case effects.Connected(limits=limits):
                 self.problem = ""
                 self._silent_refusals = 0
@@ -260,6 +262,12 @@ class Connection(asyncio.BufferedProtocol):
                     self._told(effect)
             case _:
                 self._told(effect)
+
+    def _close(self) -> None:
+        """Close once what was written has left; a broker that does not read is not waited for."""
+        if self._transport is not None:
+            self._transport.close()
+            asyncio.get_running_loop().call_later(CLOSE_GRACE_S, self._transport.abort)
 
     def _fall_back(self, refusal: effects.ConnectRefused) -> bool:
         """Try an older version next time, if there is one; whether the refusal is thereby settled.

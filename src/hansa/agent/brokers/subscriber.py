@@ -64,7 +64,8 @@ class Subscriber:
         self._is_old = limits.version is Version.V311
         log, subscriptions = self._log, self._subscriptions
         held = log.held if log is not None else {}
-        is_expected = bool(held)  # whatever version is spoken now
+        # Whatever version is spoken now, and without a filter, too: handshakes may be under way.
+        is_expected = log is not None and log.has_session
         if session_present:
             subscriptions.resume()
             known = subscriptions.held
