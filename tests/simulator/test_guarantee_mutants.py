@@ -166,6 +166,28 @@ RELEASED = [
 ]
 """The receiver dies a little later each time, from before PUBLISH until after PUBCOMP."""
 
+WANTED_AGAIN = [
+    (0.0, Subscribe(1, "a")),
+    (8.0, Unsubscribe(1, "a")),
+    (9.0, Publish(0, "a", qos=1)),  # comes when nobody wants it
+    (9.6, Subscribe(1, "a")),
+    (9.7, Publish(0, "a", qos=1)),
+    (10.9, Restart(0)),  # before its broker knows that the first is done with
+    (20.0, Publish(0, "a", qos=1)),
+]
+"""Brokers are a second away. What is let pass because nobody wants it is shown again, and by then
+wanted: it comes behind what was published later."""
+
+OUTDATED = [
+    (0.0, Subscribe(1, "a/#")),
+    (8.0, Unsubscribe(1, "a/#")),
+    (8.7, Subscribe(1, "a/b")),
+    (8.7, Publish(0, "a/b", qos=1)),  # comes when nobody wants it
+    (20.0, Publish(0, "a/b", qos=1)),
+]
+"""Brokers are a second away. What a receiver has confirmed belongs to a subscription that is gone,
+and it has not heard of that yet."""
+
 SCRIPTS = {
     "rolled back": ROLLED_BACK,
     "released": RELEASED,
@@ -185,6 +207,11 @@ def test_without_mutants_every_promise_is_kept(name):
 
 def test_without_mutants_filters_may_come_and_go():
     assert broken(COVERED, links=LOSSY) == set()
+
+
+@pytest.mark.parametrize("script", [WANTED_AGAIN, OUTDATED], ids=["wanted again", "outdated"])
+def test_nothing_is_promised_to_a_subscription_of_which_its_agent_has_not_heard(script):
+    assert broken(script, links=LinkOptions(broker_ms=1_000.0)) == set()
 
 
 def test_without_mutants_late_copies_are_duplicates():

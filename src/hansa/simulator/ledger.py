@@ -27,6 +27,9 @@ class Entry:
     """Whether the agent beside the broker saw it."""
     position: tuple[int, int] = (0, 0)
     """Epoch and position in the journal of the agent beside the broker, if it was kept there."""
+    let_pass: bool = False
+    """Whether the agent beside the broker once acknowledged it unkept, because nobody wanted it.
+    The broker may show it again, if that is lost; by then somebody may."""
     arrivals: dict[int, float] = field(default_factory=dict)
     """Per place, when its broker first got it."""
 

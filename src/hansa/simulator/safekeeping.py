@@ -66,6 +66,7 @@ class Safekeeping:
         self._packet = event.packet
         self._post(site, event)
         if self._packet:
+            self._ledger.entries[number_in(event.payload)].let_pass = True
             self._acknowledge(site, event.packet)
 
     def connect(self, site: Site) -> None:

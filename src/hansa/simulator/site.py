@@ -74,6 +74,7 @@ class Site:
         "place",
         "powered",
         "timer_at",
+        "told_at",
         "version",
     )
 
@@ -97,6 +98,8 @@ class Site:
         """Whether the agent uses its disk, and its broker keeps its session."""
         self.observed = False
         """Whether the agent knows what its broker's clients want."""
+        self.told_at = 0.0
+        """When the agent has heard of, or will hear of, the last change of that."""
         self.powered = True
         self.frozen = False
         self.backlog: list[Callable[[], None]] = []

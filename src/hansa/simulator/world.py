@@ -362,6 +362,7 @@ class World:
     def _observe(self, site: Site, added: tuple[str, ...], removed: tuple[str, ...]) -> None:
         """The agent's observer sees what clients want now, if an agent runs."""
         if site.observed:
+            site.told_at = self.now + self._broker_delay
             event = events.InterestChanged(added, removed)
             self.scheduler.after(self._broker_delay, self._hear, site, site.life, event)
 

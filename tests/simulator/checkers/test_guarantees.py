@@ -169,6 +169,15 @@ def test_deliveries_out_of_order_and_twice_are_seen():
     ]
 
 
+def test_only_what_was_let_pass_may_come_behind_later_ones():
+    played = play((6.0, Publish(0, "z", qos=1, count=5, interval_s=0.1)), until=7.0)
+    entries = played.world.ledger.entries
+    entries[2].let_pass = True
+    for number in (4, 2, 3):
+        guaranteed(played).delivered(played.world.sites[1], publication(qos=1), entries[number])
+    assert finish(played) == ["guaranteed: n1 delivers publication 3 after 4"]
+
+
 def reconnect(broker):
     broker.hang_up(7.0)
     broker.connect()

@@ -9,6 +9,7 @@ what was given up when two had been out of each other's reach for a lease; only 
 Once means: QoS 2 comes a second time only after the broker has lost the agent's session, QoS 1 only
 after the two had to connect anew, and not more of them than were under way. Order is that of first
 deliveries, at each QoS: a broker holds QoS 2 back until it is released, and may let QoS 1 pass.
+What an agent let pass because nobody wanted it, and its broker shows again, comes when it comes.
 """
 
 from collections.abc import Iterable
@@ -155,20 +156,22 @@ class Guaranteed(Checker):
             if other is site or not other.broker.wants(entry.topic):
                 continue
             lapses = other.broker.lapses(entry.topic)
-            counts = self._counts(site, other, entry.topic, lapses)
+            is_told = self.world.now >= other.told_at
+            counts = self._counts(site, other, entry.topic, lapses, is_told)
             if counts and not shown:
                 self._judge_subscription(site, other, entry)
-            elif counts or other.memory.id in in_force:
+            elif counts or (is_told and other.memory.id in in_force):
                 ids = (site.memory.id, other.memory.id)
                 self._promises.append(Promise(entry, *ids, other.place, lapses))
 
-    def _counts(self, site: Site, other: Site, topic: str, lapses: int) -> bool:
+    def _counts(self, site: Site, other: Site, topic: str, lapses: int, is_told: bool) -> bool:
         """Whether a node can count on another, because that once confirmed its interest and it was
-        never given up since."""
+        never given up since. Until an agent is told of what its clients changed, what it has
+        confirmed may be for a subscription that is gone."""
         names = (site.memory.id, other.memory.id, topic)
         if self._partings.outlast(*names[:2], self._lease):
             self._counting.pop(names, None)
-        elif other.node is not None and _confirmed(other.node, site.memory.id, topic):
+        elif is_told and other.node is not None and _confirmed(other.node, site.memory.id, topic):
             self._counting[names] = lapses
         return self._counting.get(names) == lapses
 
@@ -194,9 +197,9 @@ class Guaranteed(Checker):
             return
         stream = (site.place, site.memory.id, publication.origin, publication.qos)
         newest = self._newest.get(stream, -1)
-        if entry.number <= newest:
+        if entry.number <= newest and not entry.let_pass:
             self.fail(f"n{site.place} delivers publication {entry.number} after {newest}")
-        self._newest[stream] = entry.number
+        self._newest[stream] = max(newest, entry.number)
 
     def _judge_copy(self, site: Site, entry: Entry, connections: int, lost_at: float) -> None:
         """Complain about what comes again without a reason, or too often for its reason."""
