@@ -5,9 +5,19 @@ import shutil
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.journal.journals import captured, journals, logs, numbers, open_writer, read, write
+from tests.journal.journals import (
+    EPOCH,
+    captured,
+    journals,
+    logs,
+    numbers,
+    open_writer,
+    read,
+    write,
+)
 
 from hansa.errors import JournalDamaged
+from hansa.journal.reader import Reader
 from hansa.journal.records import Settled
 from hansa.journal.segment import HEADER_BYTES, index_name, log_name
 
@@ -123,6 +133,32 @@ def test_damage_in_an_ended_segment_does_not_stop_the_writer(tmp_path):
         assert writer.next_number == 41
     with pytest.raises(JournalDamaged):
         read(tmp_path)
+
+
+@pytest.mark.parametrize("lost", [0, 2], ids=["the first", "a later one"])
+@pytest.mark.parametrize("more", [0, 20], ids=["header", "header and record"])
+def test_a_damaged_header_in_an_ended_segment_does_not_stop_the_writer(tmp_path, lost, more):
+    write(tmp_path, *(captured(n) for n in range(1, 41)), segment_bytes=400)
+    headers = Reader(tmp_path).headers()
+    file, following = logs(tmp_path)[lost], headers[lost + 1]
+    with file.open("r+b") as opened:
+        opened.seek(20)
+        opened.write(bytes((255,)) * (HEADER_BYTES - 20 + more))
+    with open_writer(tmp_path) as writer:
+        assert writer.damage.startswith(f"{file}: its header is damaged")
+        assert (writer.epoch, writer.next_number) == (EPOCH, 41)
+        first = following.number if more else headers[lost].number
+        assert writer.first_number == (1 if lost else first)
+        assert list(writer.replay())
+
+
+def test_a_damaged_header_of_the_last_segment_is_refused(tmp_path):
+    write(tmp_path, *(captured(n) for n in range(1, 41)), segment_bytes=400)
+    with logs(tmp_path)[-1].open("r+b") as opened:
+        opened.seek(20)
+        opened.write(bytes((255,)))
+    with pytest.raises(JournalDamaged, match="its header is damaged"):
+        open_writer(tmp_path)
 
 
 def test_what_a_crash_left_behind_is_removed(tmp_path):

@@ -266,14 +266,29 @@ def test_a_full_disk_loses_nothing_and_the_next_commit_tries_again(path, monkeyp
         for number in range(2, 30):
             writer.append(captured(number))
         monkeypatch.setattr(os, "pwrite", full)
-        for _ in range(2):
+        for number in range(30, 60):
             with pytest.raises(JournalUnusable, match="No space left on device"):
                 writer.commit()
+            writer.append(captured(number))
         assert numbers(path) == [1]
         monkeypatch.setattr(os, "pwrite", real)
-        writer.append(captured(30))
+        writer.append(captured(60))
         writer.commit()
-        assert numbers(path) == list(range(1, 31))
+        assert numbers(path) == list(range(1, 61))
+
+
+def test_a_disk_that_stays_full_costs_no_more_with_every_attempt(path, monkeypatch):
+    def full(descriptor, data, position):
+        raise OSError(28, "No space left on device")
+
+    with open_writer(path) as writer, monkeypatch.context() as broken:
+        broken.setattr(os, "pwrite", full)
+        writer.append(captured(1))
+        for _ in range(10):
+            with pytest.raises(JournalUnusable):
+                writer.commit()
+        assert len(writer._waiting) == 1  # noqa: SLF001
+        broken.undo()
 
 
 def test_a_disk_that_is_really_full(small_disk):

@@ -2,16 +2,19 @@
 
 A crash can leave one thing undone: the last write to the last segment. Its first record that is
 not whole, and everything behind it, was never durable and is cut. Bytes before the mark were
-durable: if they cannot be read, the disk has lost them, and that is said, not mended.
+durable: if they cannot be read, the disk has lost them, and that is said, not mended. Of a segment
+before the last, a header is no more than a hint, and costs nothing but its time.
 """
 
 import os
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from hansa.errors import JournalDamaged
 from hansa.journal import mark
 from hansa.journal.index import Entry, Spacing
+from hansa.journal.reader import Reader
 from hansa.journal.records import Captured
 from hansa.journal.segment import HEADER_BYTES, Header, Torn, bases, log_name, read_header, scan
 
@@ -20,7 +23,9 @@ from hansa.journal.segment import HEADER_BYTES, Header, Torn, bases, log_name, r
 class Found:
     """What is there."""
 
-    headers: list[Header]
+    headers: list[Header] = field(default_factory=list)
+    damage: str = ""
+    """Why a header was made anew; empty if all are whole."""
     end: int = 0
     """The offset behind the last whole record."""
     next_number: int = 1
@@ -32,11 +37,28 @@ class Found:
 
 def find(path: Path) -> Found:
     """Read a journal's headers and its last segment; raise JournalDamaged for what is lost."""
-    headers = [read_header(path, base) for base in bases(path)]
-    found = Found(headers)
-    if headers:
-        _read_last(path, headers[-1], found)
+    found = Found()
+    for base in reversed(bases(path)):
+        try:
+            header = read_header(path, base)
+        except JournalDamaged as error:
+            if not found.headers:
+                raise
+            found.damage = f"{error}, its records are read without it"
+            header = _estimate(path, base, found.headers[0])
+        found.headers.insert(0, header)
+    if found.headers:
+        _read_last(path, found.headers[-1], found)
     return found
+
+
+def _estimate(path: Path, base: int, following: Header) -> Header:
+    """Return what a header that is lost has said, as far as the records and the next one know."""
+    number = following.number
+    with suppress(JournalDamaged):  # then those at the segment's beginning are lost, too
+        records = (record for _, record in Reader(path).read(base, following.base))
+        number = next((each.number for each in records if isinstance(each, Captured)), number)
+    return replace(following, base=base, number=number)
 
 
 def _read_last(path: Path, header: Header, found: Found) -> None:

@@ -70,6 +70,8 @@ class Writer:
         """Records that `offer` refused."""
         self.cut_bytes = 0
         """Bytes of records, never durable, that opening cut."""
+        self.damage = ""
+        """What opening found damaged, although no record is lost by it."""
         self._path = path
         self._settings = settings or JournalSettings()
         self._clock = clock
@@ -108,7 +110,7 @@ class Writer:
             found.headers.append(last)
             found.end = HEADER_BYTES
             self._tail.begin(last, b"", [])
-        self.cut_bytes = found.cut_bytes
+        self.cut_bytes, self.damage = found.cut_bytes, found.damage
         self._headers = found.headers
         self._next_number = found.next_number
         self._end = self.durable = found.end
@@ -274,7 +276,11 @@ class Writer:
     def _failed(self, error: OSError, unwritten: list[_Stretch]) -> JournalUnusable:
         refused = _refused(self._path, error)
         with self._appending:
-            self._waiting = unwritten + self._waiting
+            # What was appended since goes on in the same segment: no stretch more for each attempt.
+            since, *begun = self._waiting
+            unwritten[-1].chunks += since.chunks
+            unwritten[-1].entries += since.entries
+            self._waiting = unwritten + begun
             if isinstance(error, SyncFailed) or error.errno not in _PASSES:
                 self._failure = f"{refused}; start the agent again"
                 return JournalUnusable(self._failure)

@@ -274,8 +274,13 @@ def test_a_damaged_header_costs_no_publication(tmp_path):
     damaged = bytearray(files[2].read_bytes())
     damaged[20] ^= 1
     files[2].write_bytes(damaged)
-    assert recall(made, 0, 40) == (list(range(2, 41, 2)), 40)
-    assert "its header is damaged" in made.damage
+    for _ in range(2):
+        assert recall(made, 0, 40) == (list(range(2, 41, 2)), 40)
+        assert "its header is damaged" in made.damage
+        made.writer.close()
+        made = opened(tmp_path)
+        assert "its header is damaged" in made.damage
+        assert (made.writer.epoch, made.owed[YOU]) == (7, 40)
     made.writer.close()
 
 

@@ -78,6 +78,7 @@ class Keeping:
         epoch = max(_epochs(directory), default=new_epoch)
         try:
             self.writer = self._open(epoch)
+            self.damage = self.writer.damage
             self._recover()
             self._begin()
         except JournalDamaged as error:
