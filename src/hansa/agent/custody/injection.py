@@ -166,7 +166,6 @@ class Injection:
             if entry.accepted_at >= durable:
                 break
             self._accepted.popleft()
-            self._sent[entry.packet_id] = entry
             steps.append(PubRel(entry.packet_id))
         if steps:
             reached(Point.ACCEPTED_DURABLE)
@@ -218,13 +217,14 @@ class Injection:
     def connected(self, session_present: bool, limits: Limits) -> None:
         """The broker is there: end what was begun, begin again what it may not have."""
         self._limits = limits
-        self._sent.clear()
         with self._disk():
             if not session_present:
                 self._judge_uncertain(self._window(limits))
             self.crowding.forget()
             known = self._bound()
             self._accepted = deque(each for each in known if each.accepted_at is not None)
+            # Mosquitto counts what it has of an earlier connection, and refuses what is too much.
+            self._sent = {each.packet_id: each for each in self._accepted}
             self._ready = deque(each for each in known if each.accepted_at is None)
             self._release()
             self._publish()
