@@ -171,7 +171,7 @@ ordered: dict[type, st.SearchStrategy[Any]] = {
     frames.Confirm: st.builds(
         frames.Confirm, several(st.builds(frames.Confirmation, u64, u64, u64, u64, u64, u64, hops))
     ),
-    frames.Enquire: st.builds(frames.Enquire, u64, u64, hops),
+    frames.Enquire: st.builds(frames.Enquire, u64, u64, hops, u64, u64),
 }
 
 every_frame: dict[type, st.SearchStrategy[Any]] = ordered | {

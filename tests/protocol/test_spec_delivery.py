@@ -468,6 +468,27 @@ def test_7_10_with_the_lease_what_is_owed_ends():
     assert wire.give(1, Recalled(TWO, 1, 0, 1, ())) == []
 
 
+def test_7_10_what_is_published_after_the_return_of_a_node_comes():
+    """7.10 Its lease had ended, on both sides; it is owed what is published from now on."""
+    wire = settled("1-2 2-3", (1, "a"), (3, "a"), interest_lease=5.0)
+    for place in (1, 3):
+        wire.publish(place, "a", b"before", qos=2)
+    wire.run(0.5)
+    wire.cut("1-2")
+    wire.run(1.0)
+    for place in (1, 3):
+        wire.publish(place, "a", b"given up", qos=2)
+    wire.run(10.0)
+    assert wire.effects(1, GivenUp) == [GivenUp(THREE, 1, 2, 2)]
+    assert wire.effects(3, GivenUp) == [GivenUp(ONE, 1, 2, 2)]
+    wire.join("1-2")
+    wire.run(5.0)
+    for place in (1, 3):
+        wire.publish(place, "a", b"after", qos=2)
+    wire.run(1.0)
+    assert wire.deliveries() == {1: [b"before", b"after"], 3: [b"before", b"after"]}
+
+
 def test_7_11_what_is_large_is_not_missed_too_soon():
     """7.11 A second more for every MiB until a reminder, and until the same answer is given."""
     settings = ProtocolSettings(packet_bytes_max=8 << 20)

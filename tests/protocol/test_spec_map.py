@@ -1,5 +1,7 @@
 """Section 3 of docs/protocol.md, rule by rule: the database and the map."""
 
+from dataclasses import replace
+
 import pytest
 from tests.protocol.federation import (
     LINE,
@@ -7,6 +9,7 @@ from tests.protocol.federation import (
     SQUARE,
     cores,
     link_of,
+    publish,
     restart,
     sent,
     settled,
@@ -122,6 +125,88 @@ def test_3_6_rows_stay_for_the_lease_and_then_nothing_remains():
     for place, view in views(wire).items():
         assert (view.interest, view.in_force, view.sizes["nodes"]) == ({}, {}, 3)
         assert wire.effects(place, Unsubscribe) == [Unsubscribe(("g",))]
+
+
+@pytest.mark.parametrize(
+    ("links", "cut"),
+    [
+        ("1-2 2-3", "1-2"),
+        ("1-2 2-3", "2-3"),
+        ("1-2 2-3 3-4 4-5 5-6", "3-4"),
+        ("1-2 2-3 3-4 4-5 5-6", "2-3 4-5"),
+        ("1-2 2-3 3-1 3-4 2-4 4-5 5-6 6-4", "3-4 2-4"),
+    ],
+)
+def test_3_6_who_returns_after_its_lease_is_known_again_wherever_it_is(links, cut):
+    """3.6 Who is alive is asked for a newer record: not only the nodes at the cut return."""
+    last = max(NodeId(int(digit)) for digit in links if digit.isdecimal())
+    wire = settled(links, (1, "g"), (last, "g"), interest_lease=20.0)
+    wire.cut(cut)
+    wire.run(30.0)
+    assert last not in wire.nodes[1].view().interest
+    wire.join(cut)
+    wire.run(5.0)
+    assert {tuple(sorted(view.reachable)) for view in views(wire).values()} == {
+        tuple(sorted(wire.nodes))
+    }
+    assert len({view.digest for view in views(wire).values()}) == 1
+    assert publish(wire, 1) == {last: [b"x"]}
+    assert publish(wire, last) == {1: [b"x"]}
+
+
+@pytest.mark.parametrize("patient", [1, 3])
+def test_3_6_who_returns_need_not_have_forgotten_anybody_itself(patient):
+    """3.6 Leases end at different times, here even in different years."""
+    wire = Wire(interest_lease=20.0)
+    for place in (1, 2, 3):
+        long = replace(wire.settings, interest_lease=1e9)
+        wire.start(place, settings=long if place == patient else None)
+        wire.want(place, "g")
+    wire.join("1-2 2-3")
+    wire.run(1.0)
+    wire.cut("1-2")
+    wire.run(30.0)
+    wire.join("1-2")
+    wire.run(5.0)
+    assert [sorted(view.reachable) for view in views(wire).values()] == [[1, 2, 3]] * 3
+    assert publish(wire, 1) == {2: [b"x"], 3: [b"x"]}
+    assert publish(wire, 3) == {1: [b"x"], 2: [b"x"]}
+
+
+def test_3_6_who_is_asked_writes_one_record_however_many_ask():
+    """3.6 A question names the record that is not enough; a newer one answers all of them."""
+    wire = settled("1-2 2-3 3-4 4-5 5-1", interest_lease=20.0)
+    wire.cut("1-2 5-1")
+    wire.run(30.0)
+    wire.log.clear()
+    wire.join("1-2 5-1")
+    wire.run(1.0)
+    asked = [frame.to for source, _, frame in sent(wire, Enquire) if source == 1 and frame.version]
+    assert sorted(asked) == [3, 3, 4, 4]
+    written = [
+        record.version
+        for source, _, frame in sent(wire, Update)
+        for record in frame.records
+        if source == record.node == 3
+    ]
+    assert len(set(written)) == 1
+
+
+def test_3_6_the_dead_stay_forgotten_whoever_still_knows_them():
+    """3.6 Nobody answers for them, so they are not handed round for ever."""
+    wire = Wire(interest_lease=20.0)
+    for place in (1, 2, 3):
+        short = replace(wire.settings, interest_lease=5.0)
+        wire.start(place, settings=short if place == 1 else None)
+    wire.join("1-2 2-3")
+    wire.run(1.0)
+    wire.stop(3)
+    wire.run(15.0)
+    known = [NodeId(3) in wire.nodes[place].chart.known for place in (1, 2)]
+    assert known == [False, True]
+    wire.run(10.0)
+    assert [view.sizes["nodes"] for view in views(wire).values()] == [2, 2]
+    assert views(wire)[1].counters["record of a node whose lease has ended"] > 0
 
 
 def test_3_7_a_new_life_voids_claims_but_interest_stands_until_it_is_known():

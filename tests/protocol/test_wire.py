@@ -129,7 +129,7 @@ GOLDEN = {
     Solicit(ONE, 7, 9, 64): "10 95 09 01 07 09 40",
     Acknowledge(17, (18, 300)): "10 93 0a 11 9212cd012c",
     Confirm((Confirmation(ONE, 7, 4, TWO, 6, 300, 2),)): "10 92 0c 91 97 01 07 04 02 06 cd012c 02",
-    Enquire(ONE, TWO, 2): "10 94 0d 01 02 02",
+    Enquire(ONE, TWO, 2, 7, 3): "10 96 0d 01 02 02 07 03",
     Numbered(16, Goodbye("bye")): "10 93 0b 10 9302a3627965c0",
     PUBLICATION: (
         "11 00 00 0000 0000000000000001 0000000000000002 0000000000000003 0003 612f62 6869"
@@ -155,6 +155,7 @@ def test_a_later_version_may_add_fields_at_the_end():
 
 def test_an_earlier_version_may_leave_out_what_has_a_default():
     assert decode(bytes.fromhex("10 92 02 a3627965")) == Goodbye("bye")
+    assert decode(bytes.fromhex("10 94 0d 01 02 02")) == Enquire(ONE, TWO, 2)
 
 
 # ---------------------------------------------------------------- relaying

@@ -134,11 +134,14 @@ class Confirm(Frame, frozen=True, array_like=True, tag=12):
 
 
 class Enquire(Frame, frozen=True, array_like=True, tag=13):
-    """`node` asks `to` to confirm its interest."""
+    """`node` asks `to` to confirm its interest; or, with a stamp, to write a newer record of itself
+    than that one, which `node` has forgotten."""
 
     to: NodeId
     node: NodeId
     hops: Unsigned
+    incarnation: Unsigned = 0
+    version: Unsigned = 0
 
 
 class Owed(Frame, frozen=True, array_like=True, tag=14):

@@ -21,6 +21,7 @@ from hansa.protocol.effects import (
 from hansa.protocol.events import LinkOpened
 from hansa.protocol.frames import (
     PROTOCOL_VERSION,
+    Enquire,
     Fetch,
     Goodbye,
     Heartbeat,
@@ -33,7 +34,7 @@ from hansa.protocol.frames import Any as AnyFrame
 from hansa.protocol.graph import Graph
 from hansa.protocol.leases import Leases
 from hansa.protocol.neighbours import MISMATCHES_MAX, Link, Neighbours
-from hansa.protocol.records import KIND_OF, Kind, NodeRecord, Record, begins_a_life
+from hansa.protocol.records import KIND_OF, Kind, NodeRecord, Record, begins_a_life, record_of
 from hansa.protocol.rivalry import Verdict, give_way, judge, outranks
 from hansa.protocol.settings import ProtocolSettings
 from hansa.protocol.vocabulary import Identity, LinkId, NodeId
@@ -174,14 +175,12 @@ class Overlay:
                 return self._answer(link, wanted, now)
             case _:
                 assert link.peer is not None
+                if isinstance(frame, Enquire):
+                    self._speak_up(frame, now)
                 return [Passed(link.peer.node, frame)]  # type: ignore[arg-type]
 
     def _answer(self, link: Link, records: list[Record], now: float) -> Outcome:
-        return [
-            effect
-            for update in updates(records)
-            for effect in self.neighbours.send(link, update, now)
-        ]
+        return [e for update in updates(records) for e in self.neighbours.send(link, update, now)]
 
     def _take_hello(self, link: Link, theirs: Hello, now: float) -> Outcome:
         ours = self._hello()
@@ -248,6 +247,11 @@ class Overlay:
         before = self.database.nodes.get(record.node)
         if refusal := self._refusal(record, before):
             return [Ignored(refusal)]
+        stamp = (record.incarnation, record.version)
+        if before is None and not self.leases.admits(record.node, stamp):
+            ask = Enquire(record.node, self.identity.node, 0, *stamp)  # the dead do not answer
+            asked = self.neighbours.send(link, ask, now) if link else []
+            return [Ignored("record of a node whose lease has ended"), *asked]
         change = self.database.merge(record, link.id if link else None, flood)
         if change is None:
             return []
@@ -282,17 +286,12 @@ class Overlay:
 
     def _refusal(self, record: Record, before: NodeRecord | None) -> str | None:
         if isinstance(record, NodeRecord):
-            return None if before else self._refusal_of_node(record)
+            full = before is None and len(self.database.nodes) >= self._settings.nodes_max
+            return "nodes_max" if full else None
         if before is None:
             return "record of an unknown node"
         full = self.database.size_after(record) > self._settings.filters_per_node_max
         return "filters_per_node_max" if full else None
-
-    def _refusal_of_node(self, record: NodeRecord) -> str | None:
-        if len(self.database.nodes) >= self._settings.nodes_max:
-            return "nodes_max"
-        known = self.leases.admits(record.node, (record.incarnation, record.version))
-        return None if known else "record of a node whose lease has ended"
 
     def _note_record(self, change: RecordChange, before: NodeRecord | None, now: float) -> Outcome:
         record, node = change.record, change.record.node
@@ -330,8 +329,7 @@ class Overlay:
         links = dict(self._links())
         if links == self.graph.links:
             return []
-        if self._record_due is None:
-            self._record_due = now + self._settings.change_delay
+        self._write_soon(now)
         return self._moved(*self.graph.put(self.identity.node, links), now)
 
     # ------------------------------------------------------------ this node itself
@@ -358,20 +356,21 @@ class Overlay:
             if link.peer is not None and record.incarnation >= link.peer.incarnation
         ]
 
+    def _speak_up(self, enquiry: Enquire, now: float) -> None:
+        """Who has forgotten this node needs a newer record of it than the one that it names."""
+        me = self.identity.node
+        named = (enquiry.incarnation, enquiry.version)
+        if enquiry.to == me and named == self.database.stamp(Kind.NODE, me):
+            self._write_soon(now)
+
+    def _write_soon(self, now: float) -> None:
+        if self._record_due is None:
+            self._record_due = now + self._settings.change_delay
+
     def _write_record(self) -> None:
         self._record_due = None
-        me = self.identity
-        record = NodeRecord(
-            node=me.node,
-            incarnation=self.incarnation,
-            version=self.database.stamp(Kind.NODE, me.node)[1] + 1,
-            born=me.incarnation,
-            key=me.key,
-            name=me.name,
-            addresses=me.addresses,
-            capacity=me.capacity,
-            links=tuple(self._links()),
-        )
+        version = self.database.stamp(Kind.NODE, self.identity.node)[1] + 1
+        record = record_of(self.identity, self.incarnation, version, self._links())
         self.database.merge(record, None)
 
     def _meet_self(self, link: Link, now: float) -> Outcome:

@@ -10,7 +10,7 @@ from functools import lru_cache
 
 import msgspec
 
-from hansa.protocol.vocabulary import NodeId, Unsigned
+from hansa.protocol.vocabulary import Identity, NodeId, Unsigned
 
 
 class Kind(IntEnum):
@@ -80,6 +80,23 @@ def begins_a_life(record: Record, known: NodeRecord | None) -> bool:
     if not isinstance(record, NodeRecord):
         return False
     return known is None or known.incarnation < record.incarnation
+
+
+def record_of(
+    me: Identity, incarnation: int, version: int, links: Iterable[tuple[NodeId, int]]
+) -> NodeRecord:
+    """Return what a node tells of itself."""
+    return NodeRecord(
+        node=me.node,
+        incarnation=incarnation,
+        version=version,
+        born=me.incarnation,
+        key=me.key,
+        name=me.name,
+        addresses=me.addresses,
+        capacity=me.capacity,
+        links=tuple(links),
+    )
 
 
 @lru_cache(maxsize=1 << 12)  # a row is stamped anew by taking out what it was
