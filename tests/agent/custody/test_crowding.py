@@ -1,5 +1,7 @@
 """A broker that has no room: what it refused is published again, in order, and replaces nothing."""
 
+import asyncio
+
 import pytest
 from msgspec.structs import replace
 from tests.agent.custody.life import YOU, Life, packet, run
@@ -46,6 +48,26 @@ def test_what_the_broker_has_no_room_for_is_published_again_after_a_while(tmp_pa
     run(work)
 
 
+def test_what_was_put_off_keeps_its_order(tmp_path, monkeypatch):
+    monkeypatch.setattr("hansa.agent.custody.crowding.PAUSE_S", 0.01)
+
+    async def work() -> None:
+        life = Life(tmp_path)
+        life.connect(receive_maximum=3)
+        life.deliver(1, 2, 3, 4, 5, 6, qos=1)
+        await life.says(*(packet(n, qos=1) for n in (1, 2, 3)))
+        life.injection.answered([PubAck(2, 0x97), PubAck(3, 0x97), PubAck(4, 0x97)])
+        await life.says(packet(4, qos=1))
+        await asyncio.sleep(0.02)  # the loop wakes all that has rested for less before this
+        life.injection.answered([PubAck(5)])
+        await life.says(packet(1, qos=1), packet(2, qos=1))
+        life.injection.answered([PubAck(2), PubAck(3)])
+        await life.says(*(packet(n, qos=1) for n in (3, 5, 6)))
+        await life.injection.stop()
+
+    run(work)
+
+
 def test_a_broker_that_has_room_again_gets_all_at_once(tmp_path, monkeypatch):
     monkeypatch.setattr("hansa.agent.custody.crowding.PAUSE_S", 0.01)
 
@@ -85,7 +107,7 @@ def test_a_value_that_had_to_wait_does_not_replace_a_newer_one(
         life = Life(tmp_path)
         life.connect()
         old, new = (Publish("a", b"%d" % n, 1, True, packet_id=1 + n) for n in (1, 2))
-        late = Publish("a", b"1", 1, packet_id=4)
+        late = Publish("a", b"1", 1, packet_id=2)
         life.injection.deliver(values[:1])
         await life.says(old)
         if is_sent_before:
@@ -122,7 +144,7 @@ def test_a_value_that_was_written_anew_waits_for_the_disk(tmp_path):
         await until(lambda: len(life.said) == 2, "the second")
         life.injection.disconnected()
         life.connect()
-        again = Publish("a", b"1", 1, packet_id=4)
+        again = Publish("a", b"1", 1, packet_id=2)
         await until(lambda: again in life.said, "the first again")
         await life.injection.stop()
 

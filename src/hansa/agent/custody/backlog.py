@@ -141,23 +141,26 @@ class Backlog:
         self._take(publication.origin, publication.life, publication.number)
         return entry
 
-    def rebind(self, entry: Entry, is_uncertain: bool) -> Entry:
-        """Give a publication another index: the broker has forgotten what it was told of it. One
-        that it may have passed on is marked; a value that it stores is not, it is the same."""
+    def rebind(self, entry: Entry) -> None:
+        """The broker has forgotten what it was told of a publication, and may have passed it on:
+        mark it. A value that the broker stores is not marked, it is the same."""
         properties = entry.bound.properties
-        if is_uncertain and not entry.bound.retain:
+        if not entry.bound.retain:
             properties = properties.removesuffix(REDELIVERED) + REDELIVERED
-        bound = replace(entry.bound, index=self._next_index, properties=properties)
-        again = self._write(bound)
-        self.complete(entry)
-        return again
+        self._rewrite(entry, replace(entry.bound, properties=properties))
 
-    def demote(self, entry: Entry) -> Entry:
-        """Give a retained value another index, as one that is not to be stored: the broker has a
-        newer one."""
-        again = self._write(replace(entry.bound, index=self._next_index, retain=False))
-        self.complete(entry)
-        return again
+    def demote(self, entry: Entry) -> None:
+        """Let a retained value be one that is not to be stored: the broker has a newer one."""
+        self._rewrite(entry, replace(entry.bound, retain=False))
+
+    def _rewrite(self, entry: Entry, bound: Bound) -> None:
+        """Write a publication anew, as one that the broker does not have. It keeps its index, so
+        that each record stands for itself: wherever a crash cuts them off, the next life finds
+        every publication once and in its place."""
+        entry.offset = self.writer.append(bound)
+        self.bytes -= entry.size
+        entry.bound, entry.accepted_at, entry.was_sent, entry.was_found = bound, None, False, False
+        self.bytes += entry.size
 
     def skip(self, publication: Publication) -> int:
         """Take a publication over that must not be published here; return the offset."""
@@ -196,9 +199,10 @@ class Backlog:
         return entry
 
     def _add(self, entry: Entry) -> None:
-        self._remove(entry.bound.index)  # a carried record may say again what follows it
+        """One that is written anew stays in its place."""
+        before = self.entries.get(entry.bound.index)
         self.entries[entry.bound.index] = entry
-        self.bytes += entry.size
+        self.bytes += entry.size - (before.size if before else 0)
 
     def _remove(self, index: int) -> None:
         entry = self.entries.pop(index, None)

@@ -21,16 +21,16 @@ class Crowding:
     """What one broker had no room for since it was connected."""
 
     def __init__(
-        self, backlog: Backlog, retry: Callable[[Entry], None], bound: Callable[[Entry], None]
+        self, backlog: Backlog, retry: Callable[[Entry], None], rewritten: Callable[[Entry], None]
     ) -> None:
-        """`retry` is given what has rested, `bound` what was written anew."""
+        """`retry` is given what has rested, `rewritten` what was written anew."""
         self.told: Callable[[str], None] = lambda text: None
         """Told that the broker has no room, and an empty text when it has."""
         self.room: int | None = None
         """How many may be under way because of that; None if there is no bound."""
         self._backlog = backlog
         self._retry = retry
-        self._bound = bound
+        self._rewritten = rewritten
         self._pauses: dict[Entry, float] = {}
         self._resting: dict[Entry, asyncio.TimerHandle] = {}
 
@@ -54,9 +54,8 @@ class Crowding:
             if older.retain and older.topic == newer.topic and older.index < newer.index:
                 timer.cancel()
                 del self._resting[entry]
-                again = self._backlog.demote(entry)
-                self._pauses[again] = self._pauses.pop(entry)
-                self._bound(again)
+                self._backlog.demote(entry)
+                self._rewritten(entry)
 
     def accept(self, entry: Entry) -> None:
         """There was room for one."""

@@ -13,6 +13,7 @@ them again, `no-dup` does not; both count them. What is completed is made durabl
 only such a loss needs it: or the last ones, however long ago, would count as under way.
 """
 
+from bisect import insort
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -145,7 +146,7 @@ class Injection:
             if receipt is not None:
                 stored[receipt.origin] = receipt
             if entry is not None:
-                self._ready.append(entry)
+                self._line_up(entry)
         if stored:
             reached(Point.BOUND_DURABLE)
         while self._completed and self._completed[0] < durable:
@@ -155,6 +156,13 @@ class Injection:
             self._publish()
         for receipt in stored.values():
             self._stored(receipt)
+
+    def _line_up(self, entry: Entry) -> None:
+        """Let one be published in its turn, which is not the last one if it had to wait."""
+        if not self._ready or self._ready[-1].bound.index < entry.bound.index:
+            self._ready.append(entry)
+        else:
+            insort(self._ready, entry, key=lambda each: each.bound.index)
 
     def _release(self) -> None:
         """Send PUBREL for what is durably accepted, in order."""
@@ -243,28 +251,22 @@ class Injection:
         the window, the oldest first."""
         bound = self._bound()
         found = [each for each in bound if each.was_found and each.accepted_at is None]
-        sent = [each for each in bound if each.was_sent and not each.was_found]
-        doubts = {id(each) for each in (*found[:window], *sent)}
-        uncertain = [each for each in bound if each.accepted_at is not None or id(each) in doubts]
+        for entry in found[window:]:
+            entry.was_sent = entry.was_found = False
+        uncertain = [each for each in bound if each.was_sent]
         self.counters["inject_uncertain"] += len(uncertain)
+        if not uncertain:
+            return
         if self._settings.prefer == "no-dup":
             for entry in uncertain:
                 self.backlog.complete(entry)
-        elif uncertain:
-            self._rebind_all(uncertain)
-        if uncertain:
-            self._commits.ask()
-
-    def _rebind_all(self, uncertain: Sequence[Entry]) -> None:
-        """Those that are not durable yet, too, or they would change their order."""
-        doubts = {id(entry) for entry in uncertain}
-        bound, fresh = self._bound(), self._binding
-        self._binding = deque()
-        offset = 0
-        for entry, receipt in [*((each, None) for each in bound), *(each[1:] for each in fresh)]:
-            again = self.backlog.rebind(entry, id(entry) in doubts) if entry else None
-            offset = again.offset if again else offset
-            self._binding.append((offset, again, receipt))
+        else:
+            for entry in uncertain:
+                self.backlog.rebind(entry)
+            # Until that is durable the others wait behind them, or they would change their order.
+            waiting = [(each.offset, each, None) for each in bound]
+            self._binding = deque([*waiting, *self._binding])
+        self._commits.ask()
 
     def _bound(self) -> list[Entry]:
         """Return what is durably bound and not completed, in order."""
@@ -308,13 +310,13 @@ class Injection:
             self._completed.append(offset)
 
     def _wait_for_disk(self, entry: Entry) -> None:
-        """Publish what was bound anew when that is durable."""
+        """Publish what was written anew when that is durable."""
         self._binding.append((entry.offset, entry, None))
         self._commits.ask()
 
     def _try_again(self, entry: Entry) -> None:
         """Give the broker what it had no room for."""
-        self._ready.appendleft(entry)
+        self._line_up(entry)
         with self._disk():
             self._publish()
 

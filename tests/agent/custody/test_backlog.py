@@ -1,0 +1,71 @@
+"""What is on its way into the broker, as the next life finds it wherever a crash cuts it off."""
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from tests.agent.custody.life import ME, YOU, Life, packet, run
+from tests.agent.waiting import until
+
+from hansa.agent.custody.backlog import Backlog
+from hansa.journal.records import Record
+from hansa.journal.settings import JournalSettings
+from hansa.mqtt.packets import PubAck, PubRec
+from hansa.protocol.vocabulary import Publication
+
+
+@contextmanager
+def cut_off(path: Path, backlog: Backlog) -> Iterator[list[list[int]]]:
+    """Tell, of each record that is written meanwhile, which publications a life would find that
+    begins just after it."""
+    found: list[list[int]] = []
+    append = backlog.writer.append
+
+    def append_and_look(record: Record) -> int:
+        offset = append(record)
+        backlog.writer.commit()
+        copy = path.with_name("copy")
+        shutil.copytree(path, copy)
+        next_life = Backlog(copy, ME, 6, JournalSettings())
+        found.append([each.bound.number for each in next_life.entries.values()])
+        next_life.writer.close()
+        shutil.rmtree(copy)
+        return offset
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(backlog.writer, "append", append_and_look)
+        yield found
+
+
+def test_a_lost_session_leaves_all_once_and_in_order(tmp_path):
+    async def work() -> None:
+        life = Life(tmp_path / "inbox")
+        life.connect(receive_maximum=3)
+        life.deliver(1, 2, 3, 4, 5)
+        await life.says(packet(1), packet(2), packet(3))
+        life.injection.answered([PubRec(2)])
+        life.injection.disconnected()
+        with cut_off(tmp_path / "inbox", life.backlog) as found:
+            life.connect(session_present=False)
+        assert found == [[1, 2, 3, 4, 5]] * 3
+        await life.injection.stop()
+
+    run(work)
+
+
+def test_so_does_a_value_that_is_not_to_be_stored_any_more(tmp_path):
+    async def work() -> None:
+        life = Life(tmp_path / "inbox")
+        life.connect()
+        life.injection.deliver(
+            [Publication(YOU, 8, n, 1, "a", b"%d" % n, retain=True) for n in (1, 2)]
+        )
+        await until(lambda: len(life.said) == 2, "both")
+        with cut_off(tmp_path / "inbox", life.backlog) as found:
+            life.injection.answered([PubAck(2, 0x97)])
+        assert found == [[1, 2]]
+        await life.injection.stop()
+
+    run(work)
