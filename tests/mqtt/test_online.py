@@ -217,6 +217,14 @@ def test_refused_publication_is_over(refusal):
     assert (refusal.refused, peer.session.quota) == (True, 1)
 
 
+def test_a_packet_id_that_the_broker_held_before_can_be_released():
+    peer = online(present=True)
+    peer.do(Publish([message(2, 7)]))
+    peer.hear(PubRec(7, 0x91))
+    assert peer.do(Answer([PubRel(7)])) == [PubRel(7)]
+    assert peer.hear(PubComp(7)) == [Answered([PubComp(7)])]
+
+
 def test_unknown_release_is_answered_with_not_found_and_that_is_the_end():
     peer = online(present=True)
     peer.do(Answer([PubRel(7)]))

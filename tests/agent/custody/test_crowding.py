@@ -68,6 +68,29 @@ def test_what_was_put_off_keeps_its_order(tmp_path, monkeypatch):
     run(work)
 
 
+def test_what_a_broker_may_have_had_before_it_had_no_room_is_still_sent_as_such(
+    tmp_path, monkeypatch
+):
+    """EMQX refuses all if it holds too many, also those that it holds."""
+    monkeypatch.setattr("hansa.agent.custody.crowding.PAUSE_S", 0.01)
+
+    async def work() -> None:
+        life = Life(tmp_path)
+        life.connect()
+        life.deliver(1)
+        await life.says(packet(1))
+        life.injection.disconnected()
+        life.connect()
+        await life.says(packet(1, dup=True))
+        life.injection.answered([PubRec(2, 0x93)])
+        await life.says(packet(1, dup=True))
+        life.injection.answered([PubRec(2, 0x91)])
+        await life.says(PubRel(2))
+        await life.injection.stop()
+
+    run(work)
+
+
 def test_a_broker_that_has_room_again_gets_all_at_once(tmp_path, monkeypatch):
     monkeypatch.setattr("hansa.agent.custody.crowding.PAUSE_S", 0.01)
 

@@ -334,6 +334,31 @@ def test_what_the_broker_refuses_is_counted_and_done_with(tmp_path):
     run(work)
 
 
+def test_a_packet_id_in_use_is_that_of_an_earlier_connection_or_a_refusal(tmp_path):
+    """EMQX says so of what it had before, and takes the id for free only after PUBREL."""
+
+    async def work() -> None:
+        life = Life(tmp_path)
+        life.connect()
+        life.deliver(1)
+        await life.says(packet(1))
+        life.crash()
+        life = Life(tmp_path)
+        life.connect()
+        await life.says(packet(1, dup=True))
+        life.deliver(2)
+        await life.says(packet(2))
+        life.injection.answered([PubRec(2, 0x91), PubRec(3, 0x91)])
+        await life.says(PubRel(2))
+        life.injection.answered([PubComp(2)])
+        assert life.backlog.entries == {}
+        refused = "dropped: the broker refuses it (0x91 packet identifier in use)"
+        assert life.injection.counters[refused] == 1
+        await life.injection.stop()
+
+    run(work)
+
+
 def test_all_that_was_under_way_is_uncertain_whatever_the_broker_takes_now(tmp_path):
     async def work() -> None:
         life = Life(tmp_path)

@@ -46,6 +46,8 @@ class Entry:
     """Whether the broker may have seen it."""
     was_found: bool = False
     """Whether a former life left it, and since then nothing is known of it."""
+    was_repeated: bool = False
+    """Whether the broker may have had it before it was last published."""
 
     @property
     def packet_id(self) -> int:

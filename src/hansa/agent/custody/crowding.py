@@ -36,7 +36,7 @@ class Crowding:
 
     def refuse(self, entry: Entry, under_way: Iterable[Entry]) -> None:
         """There was no room for one; `under_way` are those that the broker may have."""
-        entry.was_sent = False
+        entry.was_sent = entry.was_repeated
         pause_s = self._pauses[entry] = min(2 * self._pauses.get(entry, PAUSE_S / 2), PAUSE_MAX_S)
         loop = asyncio.get_running_loop()
         self._resting[entry] = loop.call_later(pause_s, self._wake, entry)

@@ -35,6 +35,10 @@ from hansa.protocol.effects import Gap
 from hansa.protocol.events import Stored
 from hansa.protocol.vocabulary import NodeId, Publication
 
+NO_ROOM = (Reason.QUOTA_EXCEEDED, Reason.RECEIVE_MAXIMUM_EXCEEDED)
+"""Why a broker does not take a publication now. The latter is EMQX's, when it holds as many of
+QoS 2 as it can (`max_awaiting_rel`)."""
+
 
 class InjectionPort(Protocol):
     """What injection asks of the broker's client."""
@@ -202,7 +206,7 @@ class Injection:
             self.crowding.surpass(entry.bound)
             batch.append(self._packet(entry, self._limits))
             if batch[-1].qos:
-                entry.was_sent, entry.was_found = True, False
+                entry.was_repeated, entry.was_sent, entry.was_found = batch[-1].dup, True, False
                 self._sent[entry.packet_id] = entry
             else:
                 self.backlog.complete(entry)
@@ -287,7 +291,7 @@ class Injection:
             self._publish()
 
     def _take_step(self, entry: Entry, step: Handshake) -> None:
-        if type(step) is PubRec and not step.refused:
+        if type(step) is PubRec and _has(entry, step):
             self.crowding.accept(entry)
             self.backlog.accept(entry)
             self._accepted.append(entry)
@@ -296,7 +300,7 @@ class Injection:
 
     def _complete(self, entry: Entry, step: Handshake) -> None:
         del self._sent[entry.packet_id]
-        if step.reason == Reason.QUOTA_EXCEEDED and type(step) is not PubComp:
+        if step.reason in NO_ROOM and type(step) is not PubComp:
             self.counters["put off: the broker's quota is exceeded"] += 1
             self.crowding.refuse(entry, (*self._sent.values(), *self._accepted))
             return
@@ -330,6 +334,13 @@ class Injection:
                     self.backlog.complete(entry)
                     self.counters[f"dropped: {reason}"] += 1
             self._commits.ask()  # then those behind them get their turn
+
+
+def _has(entry: Entry, answer: PubRec) -> bool:
+    """Whether the broker has a publication of QoS 2. EMQX refuses one that it had before, as its
+    packet id is taken."""
+    is_taken = answer.reason == Reason.PACKET_IDENTIFIER_IN_USE
+    return not answer.refused or (is_taken and entry.was_repeated)
 
 
 def _receipt(publication: Publication) -> Stored | None:
