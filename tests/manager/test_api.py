@@ -189,9 +189,10 @@ def test_beyond_loopback_a_token_is_needed(tmp_path):
 def test_who_asks_too_often_is_told_to_wait(tmp_path):
     served = Served(f"sqlite:///{tmp_path / 'm.db'}", rate=1.0)
     try:
-        answers = [served.ask("GET", "/api/v1/settings")[0] for _ in range(4)]
-        assert answers[:2] == [200, 200]
-        assert 429 in answers
+        answers = [served.ask("GET", "/api/v1/settings")[0] for _ in range(2)]
+        assert answers == [200, 200]
+        # Whoever asks slowly gets one more each second.
+        assert any(served.ask("GET", "/api/v1/settings")[0] == 429 for _ in range(50))
     finally:
         served.stop()
 
