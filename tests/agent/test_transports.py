@@ -80,9 +80,13 @@ def test_round_trips_are_as_long_as_the_link(ring):
 
     eventually(lambda: all(seen["rtt_ms"] for seen in all_seen()), "every link is measured")
     least = 2_000 * cable.delay_s
-    assert all(seen["rtt_ms"] > least for seen in all_seen())
-    # On busy cores one may take long by chance, but not all of them.
-    eventually(lambda: all(seen["rtt_ms"] < least + 1_000 for seen in all_seen()), "no more")
+    measured = [seen["rtt_ms"] for seen in all_seen() if seen["rtt_ms"]]  # a lossy one may be new
+    assert min(measured) > least
+
+    def all_short() -> bool:
+        return all(0 < (seen["rtt_ms"] or 0) < least + 1_000 for seen in all_seen())
+
+    eventually(all_short, "no more: on busy cores one may take long by chance, but not each time")
 
 
 def test_a_publication_too_large_for_a_datagram_is_counted(ring):
