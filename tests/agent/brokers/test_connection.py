@@ -2,7 +2,9 @@
 
 import asyncio
 import random
+import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +12,7 @@ from tests.agent.waiting import PATIENCE, until
 
 from hansa.agent.brokers import connection as connection_module
 from hansa.agent.brokers.connection import BrokerAddress, Connection
+from hansa.agent.custody import greeting
 from hansa.mqtt import effects, inputs, packets
 from hansa.mqtt.options import Options
 
@@ -204,6 +207,52 @@ def test_a_broker_that_stops_reading_is_left_although_bytes_wait_for_it(monkeypa
         await until(lambda: len(scene.levels) > count, "connected again")
 
     run(monkeypatch, scene, work, answer_timeout=1.0, keep_alive=1)
+
+
+class SlowDisk:
+    """Syncs when it is told to."""
+
+    def __init__(self, monkeypatch: Any) -> None:
+        self.is_asked, self.syncs = threading.Event(), threading.Event()
+        monkeypatch.setattr(greeting, "sync_directory", self._sync)
+
+    def _sync(self, path: Path) -> None:
+        self.is_asked.set()
+        assert self.syncs.wait(PATIENCE), "the loop waits for the disk"
+
+
+def test_connect_waits_for_the_disk_and_the_loop_does_not(monkeypatch, tmp_path):
+    scene, disk = Scene(lambda level: V5_ACCEPTED), SlowDisk(monkeypatch)
+
+    async def work(made: Connection) -> None:
+        made.greeting = greeting.Greeting(tmp_path / "greeting", lambda problem: None)
+        await until(disk.is_asked.is_set, "the mark on disk")
+        await rounds()
+        assert (len(scene.writers), scene.levels) == (1, [])
+        disk.syncs.set()
+        await connected(made)
+
+    run(monkeypatch, scene, work)
+    assert scene.levels == [5]
+
+
+def test_a_connection_that_ends_before_connect_leaves_is_told_and_leaves_no_doubt(
+    monkeypatch, tmp_path
+):
+    scene, disk = Scene(lambda level: V5_ACCEPTED), SlowDisk(monkeypatch)
+
+    async def work(made: Connection) -> None:
+        made.greeting = met = greeting.Greeting(tmp_path / "greeting", lambda problem: None)
+        await until(lambda: scene.writers and disk.is_asked.is_set(), "the mark on disk")
+        scene.writers[0].close()
+        await until(lambda: made.problem == "closed by the broker", "the end")
+        assert not scene.levels
+        disk.syncs.set()
+        await connected(made)
+        assert not met.in_doubt
+
+    run(monkeypatch, scene, work)
+    assert [type(each) for each in scene.told[:2]] == [effects.ConnectRefused, effects.Connected]
 
 
 @pytest.mark.parametrize("fault", [ConnectionResetError(), RuntimeError()], ids=repr)

@@ -1,5 +1,6 @@
 """Whether the session at the broker is surely the one of before."""
 
+import asyncio
 from pathlib import Path
 
 from hansa.agent.custody.greeting import Greeting
@@ -13,14 +14,18 @@ def doubts(made: Greeting) -> bool:
     return made.in_doubt
 
 
+def begin(made: Greeting) -> None:
+    asyncio.run(made.begin())
+
+
 def test_a_life_that_ended_while_it_connected_leaves_a_doubt(tmp_path):
     first = greeting(tmp_path)
     assert not doubts(first)
-    first.begin()
+    begin(first)
     assert not doubts(first)
     second = greeting(tmp_path)
     assert doubts(second)
-    second.begin()
+    begin(second)
     second.kept()
     assert not doubts(second)
     assert not doubts(greeting(tmp_path))
@@ -28,11 +33,11 @@ def test_a_life_that_ended_while_it_connected_leaves_a_doubt(tmp_path):
 
 def test_an_answer_that_never_came_leaves_a_doubt_and_a_refusal_does_not(tmp_path):
     made = greeting(tmp_path)
-    made.begin()
+    begin(made)
     made.refused()
-    made.begin()
+    begin(made)
     assert not doubts(made)
-    made.begin()
+    begin(made)
     assert doubts(made)
     made.refused()
     assert doubts(made), "that of before is still unknown"
@@ -44,10 +49,10 @@ def test_an_answer_that_never_came_leaves_a_doubt_and_a_refusal_does_not(tmp_pat
 def test_a_disk_that_does_not_take_it_is_told(tmp_path):
     problems: list[str] = []
     made = greeting(tmp_path / "gone", problems)
-    made.begin()
+    begin(made)
     assert problems == [f"cannot write {tmp_path}/gone/greeting: No such file or directory"]
     (tmp_path / "gone").mkdir()
-    made.begin()
+    begin(made)
     assert problems[1:] == [""]
     (tmp_path / "gone" / "greeting").unlink()
     (tmp_path / "gone" / "greeting").mkdir()
@@ -57,13 +62,13 @@ def test_a_disk_that_does_not_take_it_is_told(tmp_path):
 
 def test_a_loss_that_is_not_noted_leaves_a_doubt_to_the_next_life_alone(tmp_path):
     made = greeting(tmp_path)
-    made.begin()
+    begin(made)
     made.lost()
-    made.begin()
+    begin(made)
     assert not doubts(made), "it was told"
     made.kept()
     assert doubts(greeting(tmp_path))
-    made.begin()
+    begin(made)
     made.noted()
     assert doubts(greeting(tmp_path)), "the last question has no answer yet"
     made.kept()

@@ -1,6 +1,8 @@
 """Guaranteed delivery put together: what the node hears of the disk, whatever happens there."""
 
 import asyncio
+import errno
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,8 @@ from hansa.agent.custody.safekeeping import Safekeeping
 from hansa.agent.custody.settings import DeliverySettings
 from hansa.agent.records.topics import Topics
 from hansa.agent.state import StateDirectory
+from hansa.mqtt.limits import Limits
+from hansa.mqtt.vocabulary import Version
 from hansa.protocol.effects import MemberJoined, Recall
 from hansa.protocol.events import Event, Recalled, Stored
 from hansa.protocol.node import Node
@@ -54,7 +58,8 @@ class Scene:
     def __init__(self, path: Path) -> None:
         self.state = StateDirectory(path)
         self.identity = self.state.identity("n", (), 1.0)
-        made = Safekeeping(self.state, self.identity, DeliverySettings(), Alarms(), Topics())
+        self.alarms = Alarms()
+        made = Safekeeping(self.state, self.identity, DeliverySettings(), self.alarms, Topics())
         self.driver = Driver(Node(self.identity, ProtocolSettings(), made.past()))
         made.attach(self.driver, Broker())
         self.made = made
@@ -82,6 +87,33 @@ def test_a_copy_takes_nothing_until_its_new_epoch_has_begun(tmp_path, monkeypatc
         await scene.close()
 
     asyncio.run(work())
+
+
+def test_sessions_that_are_lost_while_the_disk_is_full_are_noted_when_there_is_room(
+    tmp_path, monkeypatch
+):
+    limits = Limits(version=Version.V5, client_id="x", keep_alive=30, session_expiry=0)
+
+    async def work() -> None:
+        scene = Scene(tmp_path)
+        greeting, mark = scene.made.greeting, tmp_path / "greeting"
+        with monkeypatch.context() as broken:
+            broken.setattr(os, "pwrite", full)
+            for _ in range(3):
+                await greeting.begin()
+                scene.made.connected(False, True, limits)
+                scene.made.disconnected()
+            await until(lambda: "journal" in scene.alarms.active, "the alarm")
+            await until(lambda: len(scene.made._forgetting) == 1, "one that waits")  # noqa: SLF001
+            assert mark.exists()
+        await until(lambda: not mark.exists(), "all noted")
+        await scene.close()
+
+    asyncio.run(work())
+
+
+def full(*_: object) -> int:
+    raise OSError(errno.ENOSPC, "No space left on device")
 
 
 def test_a_fault_in_reading_the_journal_is_answered_so_that_the_node_reads_again(

@@ -63,11 +63,11 @@ class BrokerAddress:
 class Greeted(Protocol):
     """Who has to know when the broker hears of us."""
 
-    def begin(self) -> None:
-        """CONNECT leaves next."""
+    async def begin(self) -> None:
+        """CONNECT leaves when this returns."""
 
     def refused(self) -> None:
-        """The broker has refused it."""
+        """The broker has refused it, or it did not leave."""
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -172,7 +172,6 @@ class Connection(asyncio.BufferedProtocol):
 
     async def _connect(self) -> bool:
         loop = asyncio.get_running_loop()
-        self._session = Session(self._options)
         self._ended.clear()
         host, port, tls = self._address.host, self._address.port, self._address.tls
         try:
@@ -182,19 +181,23 @@ class Connection(asyncio.BufferedProtocol):
                 else:
                     await loop.create_connection(lambda: self, host, port, ssl=tls)
         except (OSError, UnicodeError) as error:  # the latter for a host name that cannot be one
-            self._session = None
             self._perform(effects.ConnectRefused(None, explain(error), version_refused=False))
             return False
+        if self.greeting is not None:
+            await self.greeting.begin()
+            if self._transport is None:
+                self.greeting.refused()
+        if self._transport is None:  # it is lost already
+            return False
+        self._session = Session(self._options)
+        self._handle(inputs.Opened())
         return True
 
     # ------------------------------------------------------------ called by the loop
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Start the session."""
+        """The session starts when its owner is ready."""
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by descent
-        if self.greeting is not None:
-            self.greeting.begin()
-        self._handle(inputs.Opened())
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Return where the next bytes go."""
@@ -208,8 +211,11 @@ class Connection(asyncio.BufferedProtocol):
         self._handle(inputs.Received(memoryview(self._buffer)[:nbytes]))
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """End the session."""
-        self._handle(inputs.Closed(explain(exc) if exc else "closed by the broker"))
+        """End the session, if it has begun."""
+        text = explain(exc) if exc else "closed by the broker"
+        if self._session is None:
+            self._perform(effects.ConnectRefused(None, text, version_refused=False))
+        self._handle(inputs.Closed(text))
         self._transport = None
         self._session = None
         if self._timer is not None:

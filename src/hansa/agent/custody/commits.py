@@ -58,6 +58,6 @@ class Commits:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
         try:
-            self._writer.close()
+            await asyncio.to_thread(self._writer.close)
         except JournalUnusable as error:
             self._problem(str(error))

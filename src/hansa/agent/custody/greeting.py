@@ -2,9 +2,11 @@
 
 A broker that has forgotten the agent's session says so once, in its answer to CONNECT. If that
 answer is lost, or the agent ends before all that follows from it is durable, the next answer speaks
-of the new session as if it were the old one. A file stands for as long as that can happen.
+of the new session as if it were the old one. A file stands for as long as that can happen: CONNECT
+waits until it is durable, and nothing else does.
 """
 
+import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
@@ -21,22 +23,25 @@ class Greeting:
         self.in_doubt = path.exists()
         """Whether the session that the broker says it has may be another than it was."""
         self._is_asked = False
-        self._losses = 0
+        self._is_lost = False
 
-    def begin(self) -> None:
-        """CONNECT leaves next."""
+    async def begin(self) -> None:
+        """CONNECT leaves when this returns."""
         self.in_doubt |= self._is_asked
         self._is_asked = True
         try:
-            self._path.touch(mode=0o600)
-            sync_directory(self._path.parent)
+            await asyncio.to_thread(self._mark)
         except OSError as error:
             self._problem(f"cannot write {self._path}: {error.strerror}")
         else:
             self._problem("")
 
+    def _mark(self) -> None:
+        self._path.touch(mode=0o600)
+        sync_directory(self._path.parent)
+
     def refused(self) -> None:
-        """The broker has refused it, so there is no new session."""
+        """The broker has refused it, or it did not leave: there is no new session."""
         self._is_asked = False
         self._end()
 
@@ -48,17 +53,17 @@ class Greeting:
     def lost(self) -> None:
         """The broker has forgotten the session; `noted` is called when that is durable."""
         self._is_asked = self.in_doubt = False
-        self._losses += 1
+        self._is_lost = True
 
     def noted(self) -> None:
-        """One loss is durable."""
-        self._losses -= 1
+        """All losses are durable."""
+        self._is_lost = False
         self._end()
 
     def _end(self) -> None:
         """If everything is known and durable, let the file go. If it comes back with a power
         failure, the doubt is needless."""
-        if self._is_asked or self.in_doubt or self._losses:
+        if self._is_asked or self.in_doubt or self._is_lost:
             return
         try:
             self._path.unlink(missing_ok=True)

@@ -13,6 +13,7 @@ from hansa.agent.custody import acquaintances
 from hansa.agent.custody.acquaintances import Acquaintances
 from hansa.agent.custody.backlog import Backlog
 from hansa.agent.custody.capture import Capture
+from hansa.agent.custody.commits import RETRY_S
 from hansa.agent.custody.greeting import Greeting
 from hansa.agent.custody.injection import Injection, InjectionPort
 from hansa.agent.custody.keeping import Keeping
@@ -56,7 +57,8 @@ COPY_ALONE_S = 30.0
 """The same from the start, if there is nobody to meet."""
 
 FORGETTING_S = 0.01
-"""Seconds between two looks whether the loss of a session is durable."""
+"""Seconds until it is first looked whether the loss of a session is durable, then twice as long
+each time; while the disk is full, as often as that is tried."""
 
 UNSURE = (
     "connecting was interrupted: if the broker forgot the agent's session just then, publications "
@@ -290,6 +292,8 @@ class Safekeeping:
         else:
             reached(Point.SESSION_LOST)
             self.greeting.lost()
+            for former in self._forgetting:
+                former.cancel()  # what it waits for is durable before what this one waits for
             _start(self._forget_session(), self._forgetting)
 
     async def _forget_session(self) -> None:
@@ -297,8 +301,10 @@ class Safekeeping:
         ends = [(writer, writer.end) for writer in (self._keeping.writer, self._backlog.writer)]
         self.capture.commit_soon()
         self.injection.commit_soon()
+        pause_s = FORGETTING_S
         while any(writer.durable < end for writer, end in ends):
-            await asyncio.sleep(FORGETTING_S)
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, RETRY_S)
         reached(Point.SESSION_FORGOTTEN)
         self.greeting.noted()
 
