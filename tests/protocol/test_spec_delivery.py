@@ -543,3 +543,21 @@ def test_7_12_nothing_leaves_for_a_receiver_that_was_not_heard_in_this_life():
     wire.run(0.5)
     assert wire.deliveries()[2] == [b"1", b"2", b"3"]
     assert len(letters(wire, 3, Resend)) == 1
+
+
+def test_7_12_an_epoch_that_begins_with_a_life_need_not_hear_anybody():
+    """7.12 Nobody can have anything of it: not even who knows the same positions of another."""
+    wire = settled("1-2", (2, "a"))
+    for payload in (b"1", b"2"):
+        wire.publish(1, "a", payload, qos=2)
+    wire.run(0.5)
+    records = tuple(wire.nodes[1].records_of(TWO))
+    wire.stop(1)
+    wire.run(0.5)
+    wire.start(1, Identity(ONE, key(1), 9), past=Remembered(epoch=9))
+    wire.give(1, Restored(records))
+    wire.join("1-2")
+    wire.publish(1, "a", b"3", qos=2)
+    wire.run(1.0)
+    assert wire.effects(1, Hear) == []
+    assert wire.deliveries()[2] == [b"1", b"2", b"3"]

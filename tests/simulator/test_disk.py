@@ -46,7 +46,7 @@ def test_what_was_not_synced_is_lost_in_a_crash():
     disk.write(Known(1, TWO, (WANTS,)))
     disk.crash()
     assert disk.sync() == []
-    assert disk.past() == Remembered(1, 3, {TWO: 2, THREE: 2}, unheard={TWO: 3, THREE: 3})
+    assert disk.past(2) == Remembered(1, 3, {TWO: 2, THREE: 2}, unheard={TWO: 3, THREE: 3})
     assert (disk.known(), list(disk.packets)) == ((), [101, 102])
 
 
@@ -56,7 +56,7 @@ def test_what_was_synced_is_where_the_next_life_begins():
     disk.write(Known(1, TWO, (WANTS,)))
     disk.sync()
     disk.crash()
-    assert disk.past() == Remembered(
+    assert disk.past(2) == Remembered(
         1, 4, {TWO: 3, THREE: 2}, {TWO: (5, 9)}, unheard={TWO: 4, THREE: 4}
     )
     assert disk.known() == (WANTS,)
@@ -68,7 +68,7 @@ def test_of_a_node_whose_lease_has_ended_only_what_it_published_is_remembered():
     disk.write(Known(1, TWO, (WANTS,)))
     disk.write(Known(2, TWO, ()))
     disk.sync()
-    assert disk.past() == Remembered(1, 4, {THREE: 2}, {TWO: (5, 9)}, unheard={THREE: 4})
+    assert disk.past(2) == Remembered(1, 4, {THREE: 2}, {TWO: (5, 9)}, unheard={THREE: 4})
     assert disk.known() == ()
 
 
@@ -91,7 +91,7 @@ def test_a_full_journal_drops_what_is_oldest_and_says_so():
     disk = journal(6, keep_max=4)
     assert found(disk.recall(Recall(TWO, 1, 0, 6, 1_000))) == [3, 4, 5, 6]
     assert disk.dropped == (1, 2)
-    assert disk.past().owed == {TWO: 6, THREE: 6}
+    assert disk.past(2).owed == {TWO: 6, THREE: 6}
 
 
 def test_a_new_epoch_owes_what_was_not_acknowledged():
@@ -105,7 +105,7 @@ def test_a_new_epoch_owes_what_was_not_acknowledged():
         (4, ((TWO, 3),)),
     ]
     assert [each.packet for each in moved] == [0, 0, 0, kept(4, TWO).packet]
-    assert disk.past() == Remembered(9, 5, {TWO: 4}, unheard={TWO: 5})
+    assert disk.past(2) == Remembered(9, 5, {TWO: 4}, unheard={TWO: 5})
     assert found(disk.recall(Recall(TWO, 9, 0, 4, 1_000))) == [3, 4]
 
 
@@ -114,7 +114,7 @@ def test_some_of_what_was_not_synced_may_survive_a_crash():
     disk.write(kept(2, TWO))
     disk.write(kept(3, TWO))
     disk.crash(survives=0.5)
-    assert (disk.past().next_seq, list(disk.packets)) == (3, [101, 102])
+    assert (disk.past(2).next_seq, list(disk.packets)) == (3, [101, 102])
     assert [disk.has(packet) for packet in (102, 103)] == [True, False]
 
 
@@ -154,8 +154,18 @@ def test_a_place_that_was_not_safe_is_given_again():
 def test_a_copy_is_equal_and_apart():
     disk = journal(3)
     twin = disk.copy()
-    assert twin.past() == disk.past()
+    assert twin.past(2) == disk.past(2)
     disk.write(kept(4, TWO))
     disk.sync()
-    assert twin.past().next_seq == 4
+    assert twin.past(2).next_seq == 4
     assert found(twin.recall(Recall(TWO, 1, 0, 9, 1_000))) == [1, 2, 3]
+
+
+def test_an_empty_journal_begins_a_new_epoch_with_every_life():
+    disk = Disk()
+    assert disk.past(40) == Remembered(40)
+    assert disk.copy().past(50) == Remembered(50)
+    assert disk.past(3) == Remembered(41)
+    disk.write(kept(1, TWO, epoch=41))
+    disk.sync()
+    assert disk.past(60).epoch == 41

@@ -60,6 +60,7 @@ CRASH_BEFORE_SYNC = [
 
 CRASH_AFTER_SENDING = [
     (0.0, Subscribe(1, "a")),
+    (4.0, Publish(0, "a", qos=1)),  # or the next life begins a new epoch
     (5.0, Stall(0, 1.0)),
     (5.0, Publish(0, "a", qos=1)),
     (5.5, Crash(0)),
@@ -247,8 +248,8 @@ def test_copies_that_leave_before_the_journal_is_safe_share_positions_with_other
 def test_an_origin_that_forgets_what_it_owed_skips_it(monkeypatch):
     past = Disk.past
 
-    def forgetful(self):
-        known = past(self)
+    def forgetful(self, incarnation):
+        known = past(self, incarnation)
         return replace(known, owed={})
 
     monkeypatch.setattr(Disk, "past", forgetful)

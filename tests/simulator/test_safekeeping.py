@@ -4,6 +4,7 @@ from tests.simulator.worlds import Played
 
 from hansa.protocol.effects import Gap
 from hansa.simulator.actions import (
+    BackUp,
     Crash,
     Cut,
     Freeze,
@@ -12,6 +13,7 @@ from hansa.simulator.actions import (
     Refuse,
     Restart,
     RestartBroker,
+    RollBack,
     Stall,
     Subscribe,
 )
@@ -140,6 +142,12 @@ def test_a_stalled_disk_is_not_read_either():
     world = played(*script, (7.0, Stall(0, 6.0)), sync_ms=5.0).run(12.9)
     assert world.received(1) == []
     assert world.run(14.0).received(1) == [0]
+
+
+def test_a_state_from_before_the_first_capture_gives_no_position_out_again():
+    before = [(4.0, BackUp(0)), (5.0, Publish(0, "a", qos=2, count=3)), (6.0, Cut(0, 1))]
+    after = [(7.0, RollBack(0)), (8.0, Publish(0, "a", qos=2, count=5)), (10.0, Mend(0, 1))]
+    assert played(*before, *after).run(15.0).received(1) == [*range(8)]
 
 
 def site_epoch(world, place=0):

@@ -263,9 +263,12 @@ class Disk:
             oldest = self.journal.popleft()
             self.dropped = (oldest.life, oldest.number)
 
-    def past(self) -> Remembered:
-        """Return what a life starts with."""
+    def past(self, incarnation: int) -> Remembered:
+        """Return what a life starts with. An empty journal may be an old copy of one that is not,
+        so it begins a new epoch."""
         self._goes_on = self.next_seq > 1
+        if not self._goes_on:
+            self.epoch = max(self.epoch + 1, incarnation)
         for node in self.owed:
             self.unheard.setdefault(node, self.next_seq)
         return Remembered(

@@ -150,8 +150,8 @@ class Site:
         self.life += 1
         self.powered = True
         self.durable = durable
-        memory.disk.epoch = memory.disk.epoch or memory.incarnation
-        self.node = Node(identity, settings, memory.disk.past() if durable else None)
+        past = memory.disk.past(memory.incarnation) if durable else None
+        self.node = Node(identity, settings, past)
 
     def back_up(self) -> bool:
         """Copy the memory as it is on disk now."""

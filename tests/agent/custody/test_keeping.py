@@ -9,6 +9,7 @@ import pytest
 
 from hansa.agent.custody.keeping import Keeping
 from hansa.agent.custody.repeats import Seen, digest
+from hansa.agent.records.topics import Topics
 from hansa.journal.settings import JournalSettings
 from hansa.mqtt.packets import Publish
 from hansa.mqtt.properties import Property, encode, expiry
@@ -321,3 +322,45 @@ def test_what_a_new_epoch_holds_of_former_sessions_does_not_come_again(tmp_path)
     made.begin_session()
     made.writer.close()
     assert Keeping(tmp_path, ME, 9, JournalSettings()).found == []
+
+
+def test_an_empty_journal_gives_way_to_a_new_epoch(tmp_path):
+    """It may be an old copy of one that is not empty: nothing in it would show that. Lives that
+    capture nothing leave nothing behind, also if readers may take their time."""
+    for incarnation in (7, 8, 9):
+        made = Keeping(tmp_path, ME, incarnation, JournalSettings(), Topics(("#",)))
+        assert (made.writer.epoch, made.writer.next_number) == (incarnation, 1)
+        made.begin_session()
+        made.writer.close()
+        assert [path.name for path in tmp_path.iterdir()] == [f"{incarnation:020d}"]
+    made = Keeping(tmp_path, ME, 3, JournalSettings())
+    assert made.writer.epoch == 10, "also if the clock was set back"
+    made.keep(publication(1), 5)
+    made.writer.close()
+    made = Keeping(tmp_path, ME, 99, JournalSettings())
+    assert (made.writer.epoch, made.writer.next_number) == (10, 2)
+    made.writer.close()
+
+
+def test_what_may_come_again_outlives_the_epochs_in_which_nothing_was_captured(tmp_path):
+    made = Keeping(tmp_path, ME, 7, JournalSettings())
+    made.keep(publication(1, qos=2), 5)
+    made.acknowledge({YOU: 1})
+    made.writer.close()
+    made = opened(tmp_path)
+    renewal = made.renewal(8)
+    made.adopt(renewal, made.renew(renewal))
+    assert made.writer.next_number == 1
+    made.writer.close()
+    for incarnation in (9, 10):
+        made = Keeping(tmp_path, ME, incarnation, JournalSettings())
+        assert [(seen.packet_id, seen.number) for seen in made.found] == [(5, -5)]
+        made.writer.close()
+
+
+def test_an_empty_journal_that_is_a_copy_stays_until_its_original_is_gone(tmp_path):
+    opened(tmp_path / "one").writer.close()
+    shutil.copytree(tmp_path / "one", tmp_path / "two")
+    made = Keeping(tmp_path / "two", ME, 9, JournalSettings())
+    assert (made.writer.epoch, made.is_copy) == (7, True)
+    made.writer.close()

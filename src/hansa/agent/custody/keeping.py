@@ -80,7 +80,7 @@ class Keeping:
             self.writer = self._open(epoch)
             self.damage = self.writer.damage
             self._recover()
-            self._begin()
+            self._begin(new_epoch)
         except JournalDamaged as error:
             aside = directory / f"damaged-{epoch}"
             self.damage = f"{error}; it is set aside as {aside.name}, what was owed may be lost"
@@ -88,9 +88,8 @@ class Keeping:
             self.acknowledged.clear()
             self.unheard.clear()
             self._path_of(epoch).rename(aside)
-            epoch = max(new_epoch, epoch + 1)
-            self.writer = self._open(epoch)
-        self.is_copy = originality.is_copy(self._path_of(epoch))
+            self.writer = self._open(max(new_epoch, epoch + 1))
+        self.is_copy = originality.is_copy(self._path_of(self.writer.epoch))
         """Whether a copy of a journal was put back, and the original may have gone on."""
         self.drop_former()
 
@@ -157,12 +156,24 @@ class Keeping:
                     for node in known.keys() - self.owed.keys():
                         del known[node]
 
-    def _begin(self) -> None:
+    def _begin(self, new_epoch: int) -> None:
         """What this life captures, nobody has; before it is sent, its receiver has to be heard."""
+        epoch = self.writer.epoch
         self._goes_on = self.writer.next_number > 1
+        is_new = epoch == new_epoch
+        if not self._goes_on and not is_new and not originality.is_copy(self._path_of(epoch)):
+            self._replace_empty(max(new_epoch, epoch + 1))
         for node in self.owed:
             if not self.unheard.get(node):
                 self._miss(node, self.writer.next_number)
+
+    def _replace_empty(self, epoch: int) -> None:
+        """A snapshot from before the first capture shows nothing of the positions that were given
+        out since. A new epoch has its own, and costs nothing: from an empty one nothing is owed."""
+        empty, renewal = self.writer, self.renewal(epoch)
+        self.adopt(renewal, self.renew(renewal))
+        empty.close()
+        shutil.rmtree(self._path_of(empty.epoch), ignore_errors=True)
 
     def _miss(self, node: NodeId, number: int) -> None:
         self.unheard[node] = number
