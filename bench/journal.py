@@ -5,12 +5,13 @@ import os
 import sqlite3
 import tempfile
 import time
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 
 from bench.console import say
-from hansa.journal.group_commit import GroupCommit
+from hansa.agent.custody.commits import Commits
 from hansa.journal.reader import Reader
 from hansa.journal.records import Captured, Recorded, encode
 from hansa.journal.segment import frame
@@ -139,22 +140,34 @@ class _Sqlite(_Way):
         return batch
 
 
+def _told(problem: str) -> None:
+    if problem:
+        say("problem", problem)
+
+
 def _capture(writer: Writer) -> float:
-    """As an agent does: append what arrived, wait until it is durable, take as much again."""
+    """As an agent does: append what arrives, answer what is durable, and get as much again."""
 
     async def run() -> float:
-        commits = GroupCommit(writer)
+        under_way: deque[int] = deque()
         done, began = 0, time.perf_counter()
 
-        async def part() -> None:
-            nonlocal done
-            while time.perf_counter() - began < ROUNDS * ROUND_SECONDS:
-                for _ in range(WINDOW // 10):
-                    offset = writer.append(_captured(writer.next_number))
-                await commits.durable(offset)
-                done += WINDOW // 10
+        def receive(count: int) -> None:
+            under_way.extend(writer.append(_captured(writer.next_number)) for _ in range(count))
+            commits.ask()
 
-        await asyncio.gather(*(part() for _ in range(10)))
+        def durable() -> None:
+            nonlocal done
+            answered = 0
+            while under_way and under_way[0] < writer.durable:
+                under_way.popleft()
+                answered += 1
+            done += answered
+            receive(answered)
+
+        commits = Commits(writer, durable, _told)
+        receive(WINDOW)  # what is under way at the end is left to the writer's own
+        await asyncio.sleep(ROUNDS * ROUND_SECONDS)
         return done / (time.perf_counter() - began)
 
     return asyncio.run(run())
@@ -164,16 +177,13 @@ def _unwaited(writer: Writer) -> float:
     """Offer records without end; count those that were not refused."""
 
     async def run() -> float:
-        commits = GroupCommit(writer)
+        commits = Commits(writer, lambda: None, _told)
         record = Recorded(1, 1, "site/line/sensor", PAYLOAD, False, b"", 1)
         taken, began = 0, time.perf_counter()
-        committing = asyncio.create_task(commits.durable(writer.append(record)))
         while time.perf_counter() - began < ROUND_SECONDS * ROUNDS:
             taken += sum(writer.offer(record) for _ in range(1_000))
+            commits.ask()
             await asyncio.sleep(0)
-            if committing.done():
-                committing = asyncio.create_task(commits.durable(writer.end - 1))
-        await committing
         return taken / (time.perf_counter() - began)
 
     return asyncio.run(run())

@@ -2,7 +2,7 @@
 
 `append` touches no disk, so a stream that nobody waits for never waits either. `commit` writes and
 syncs everything at once (group commit) and may run in another thread while appends go on; two
-commits wait for one another. `group_commit` does that for asyncio.
+commits wait for one another.
 
 A segment ends by size or age, which `append` notices. The next one begins with what `carry`
 returns, all state that must outlive the old segments: so the last segment alone tells what a

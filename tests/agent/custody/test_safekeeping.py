@@ -116,6 +116,23 @@ def full(*_: object) -> int:
     raise OSError(errno.ENOSPC, "No space left on device")
 
 
+def test_an_unfinished_write_is_told_and_counted(tmp_path, caplog):
+    async def work() -> None:
+        await Scene(tmp_path).close()
+        for name, torn in (("journal/*", b"\1\2\3"), ("inbox", b"\1\2")):
+            (file,) = tmp_path.glob(f"{name}/*.log")
+            file.write_bytes(file.read_bytes() + torn)
+        with caplog.at_level("INFO"):
+            scene = Scene(tmp_path)
+        assert "torn end cut from the journal bytes=3" in caplog.messages
+        assert scene.made.counts()["torn bytes cut from the journal"] == 3
+        assert scene.made.counts()["torn bytes cut from the inbox"] == 2
+        assert not scene.alarms.active
+        await scene.close()
+
+    asyncio.run(work())
+
+
 def test_a_fault_in_reading_the_journal_is_answered_so_that_the_node_reads_again(
     tmp_path: Path, monkeypatch: Any
 ) -> None:

@@ -2,6 +2,7 @@
 to capture, injection, the journals and the file of acquaintances."""
 
 import asyncio
+import logging
 from collections import Counter
 from collections.abc import Coroutine, Sequence
 from datetime import UTC, datetime
@@ -42,6 +43,8 @@ from hansa.protocol.events import Event, Heard, Kept, Recalled, Reopened, Restor
 from hansa.protocol.node import Node
 from hansa.protocol.records import Record
 from hansa.protocol.vocabulary import Identity, NodeId, Publication
+
+log = logging.getLogger("hansa.agent")
 
 RECALLS_MAX = 2
 """Threads that read the journal at a time: the rest of the pool is for commits."""
@@ -116,6 +119,8 @@ class Safekeeping:
         self.counters: Counter[str] = Counter()
         alarms.set("journal damaged", self._keeping.damage)
         alarms.set("inbox damaged", self._backlog.damage)
+        self._note_cut(JOURNAL, self._keeping.writer.cut_bytes)
+        self._note_cut(INBOX, self._backlog.writer.cut_bytes)
         self.greeting = Greeting(state.path / GREETING, alarms.named("greeting"))
         self._early: list[Publication | effects.Gap] = []
         """What came before a new epoch began; the node sends no more than it may hold."""
@@ -124,6 +129,11 @@ class Safekeeping:
         self._known = _known(state)
         self._recalls: set[asyncio.Task[None]] = set()
         self._recalling = asyncio.Semaphore(RECALLS_MAX)
+
+    def _note_cut(self, name: str, count: int) -> None:
+        if count:
+            log.info("torn end cut from the %s bytes=%d", name, count)
+            self.counters[f"torn bytes cut from the {name}"] += count
 
     def past(self) -> Remembered:
         """Return what the node starts with."""
