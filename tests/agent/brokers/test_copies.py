@@ -72,12 +72,36 @@ def test_what_a_younger_filter_brings_is_another_publication():
     assert taken(copies, sure(2)) == [(2,)]
 
 
+def test_what_came_before_a_filter_was_confirmed_has_no_copy_from_it():
+    made = holding("a/b")
+    copies = Copies(made)
+    made.want("a/#")
+    made.enter("a/#")
+    decided = copies.sort(sure(1))
+    made.confirm("a/#")
+    end(made, "a/b")
+    decided += copies.sort(sure(2))
+    assert [counts for _, counts in decided] == [True, True], "two that say the same"
+
+
+def test_a_rest_is_not_taken_for_a_copy_of_what_follows_it():
+    """Of three that say the same the second was captured when the connection ended."""
+    made = holding("a/#", "a/b")
+    copies = Copies(made, rests(b"same"))
+    assert taken(copies, sure(1, payload=b"x"), *map(sure, (1, 2, 1))) == [(1,)] * 3
+    copies.connected(session_present=True)
+    assert taken(copies, *map(sure, (2, 1, 2))) == [(1,)]
+    again = Copies(made, rests(b"same"))
+    assert taken(again, *map(sure, (2, 1, 2))) == [(1,)], "in a new life, too"
+
+
 def test_what_a_filter_brings_that_was_entered_again_is_another_publication():
     made = holding("a/#", "a/b")
     copies = Copies(made)
     end(made, "a/#")
     made.want("a/#")
     made.enter("a/#")
+    made.confirm("a/#")
     assert taken(copies, *map(sure, (1, 2, 2, 3))) == [(1,), (2,)]
     end(made, "a/b")
     assert taken(Copies(made), *map(sure, (1, 3))) == [(1,), (3,)]
@@ -105,9 +129,9 @@ def test_a_copy_waits_for_the_one_that_decides_and_counts_if_that_does_not_come(
     assert taken(copies, first, second, sure(1, payload=b"y")) == [(2,), (1,)]
 
 
-def rests(*payloads: bytes) -> Callable[[Publish], bool]:
-    """Another copy of these was captured before."""
-    return lambda copy: copy.payload in payloads
+def rests(*payloads: bytes, by: int = 1) -> Callable[[Publish], int]:
+    """Another copy of these, which that subscription brought, was captured before."""
+    return lambda copy: by if copy.payload in payloads else 0
 
 
 def test_a_rest_does_not_count_if_it_comes_first_on_a_connection():

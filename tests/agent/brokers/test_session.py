@@ -348,8 +348,8 @@ class Keeper:
     def not_sent(self, batch: Sequence[packets.Publish], reason: str) -> None:
         self.told += [(publish.packet_id, reason) for publish in batch]
 
-    def is_rest(self, publish: packets.Publish) -> bool:
-        return False
+    def rest_of(self, publish: packets.Publish) -> int:
+        return 0
 
 
 class SureScene(Scene):
@@ -423,12 +423,29 @@ async def test_a_resumed_session_is_told_again_what_it_should_have_under_the_sam
     scene.client.subscribe(["a/#", "a/b"])
     scene.connect()
     assert await scene.wishes() == [("a/#", 1), ("a/b", 2)]
+    scene.grant("a/#")
+    scene.grant("a/b")
     scene.broker.told(effects.Disconnected(None, "gone", by_broker=False))
     scene.client.unsubscribe(["a/#"])
     scene.client.subscribe(["c"])
     scene.connect()
     assert await scene.wishes() == [("a/b", 2), ("c", 3), ("a/#", None)]
     assert scene.keeper.told == [(False, False), "gone", (True, True)]
+
+
+@in_loop
+async def test_what_was_not_confirmed_is_entered_anew_in_a_resumed_session(life):
+    """Or what it brings now were taken for copies of what came before it was there."""
+    scene = await life()
+    scene.client.subscribe(["a/#", "a/b"])
+    scene.connect()
+    assert await scene.wishes() == [("a/#", 1), ("a/b", 2)]
+    scene.grant("a/#")
+    scene.broker.told(effects.Disconnected(None, "gone", by_broker=False))
+    scene.connect()
+    assert await scene.wishes() == [("a/#", 1), ("a/b", 3)]
+    again = await life(session_present=True)
+    assert (again.log.held, dict(again.log.ends)) == ({"a/#": 1, "a/b": 3}, {2: 2})
 
 
 @in_loop
@@ -443,6 +460,7 @@ async def test_a_filter_that_takes_anothers_place_in_a_resumed_session_is_there_
     scene.client.subscribe(["a/#", "x"])
     scene.connect()
     assert await scene.wishes() == [("x", 1), ("a/#", 3), ("a/b", None)]
+    scene.grant("a/#")
     copies = [packets.Publish("a/b", b"x", 1, packet_id=n, subscriptions=(n,)) for n in (2, 3)]
     scene.broker.told(effects.PublishReceived(copies))
     scene.ended("a/b")
@@ -499,6 +517,7 @@ async def test_a_subscription_waits_for_the_disk_and_nothing_else_does(life, mon
     assert scene.captured == [("b", b"0")]
     may_sync.set()
     assert await scene.wishes() == [("a", 1), ("b", 2), ("a", None)]
+    scene.grant("b")
     may_sync.clear()
     scene.client.subscribe(["c"])
     scene.broker.told(effects.Disconnected(None, "gone", by_broker=False))
@@ -559,6 +578,9 @@ async def test_qualities_of_service_go_their_ways_and_every_copy_wants_an_answer
     scene = await life()
     scene.client.subscribe(["a", "+"])
     scene.connect()
+    await scene.written()
+    scene.grant("a")
+    scene.grant("+")
     batch = [
         packets.Publish("a", b"0", subscriptions=(1,)),
         packets.Publish("a", b"1", 1, packet_id=7, subscriptions=(1,)),

@@ -66,8 +66,8 @@ class Keeper:
     def not_sent(self, batch: Sequence[packets.Publish], reason: str) -> None:
         pass
 
-    def is_rest(self, publish: packets.Publish) -> bool:
-        return False
+    def rest_of(self, publish: packets.Publish) -> int:
+        return 0
 
 
 class Counted(Connection):

@@ -9,6 +9,7 @@ def holding(*filters: str) -> Subscriptions:
     for name in filters:
         made.want(name)
         made.enter(name)
+        made.confirm(name)
     return made
 
 

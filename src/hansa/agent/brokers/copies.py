@@ -27,19 +27,17 @@ class Copies:
     """Tells which copies count, publication by publication."""
 
     def __init__(
-        self, subscriptions: Subscriptions, is_rest: Callable[[Publish], bool] = lambda _: False
+        self, subscriptions: Subscriptions, rest_of: Callable[[Publish], int] = lambda _: 0
     ) -> None:
-        """`is_rest` tells of what comes first on a connection, alone, whether another copy of it
-        was captured before."""
+        """`rest_of` tells of what comes first on a connection which subscription brought another
+        copy of it that was captured before; 0 if none did."""
         self._subscriptions = subscriptions
-        self._is_rest = is_rest
+        self._rest_of = rest_of
         self._waiting: list[Publish] = []
         self._first: Publish | None = None
         self._seen: set[int] = set()
         self._newest = 0
         self._taken = False
-        self._is_first = False
-        """Whether the present publication is the first on this connection."""
         self._last: tuple[set[int], int] | None = None
         """Which filters brought the last one that counted, and which could have, at most."""
 
@@ -68,8 +66,9 @@ class Copies:
             decided.append((copy, False))
         elif is_late or oldest in identifiers:
             decided += [(other, False) for other in self._waiting]
-            decided.append((copy, self._decide(copy)))
+            decided.append((copy, True))
             self._waiting = []
+            self._take()
         else:
             self._waiting.append(copy)
         return decided
@@ -79,31 +78,34 @@ class Copies:
         waiting, self._waiting = self._waiting, []
         if not waiting:
             return []
+        self._take()
         first, *others = waiting
-        return [(first, self._decide(first)), *((other, False) for other in others)]
+        return [(first, True), *((other, False) for other in others)]
 
-    def _decide(self, copy: Publish) -> bool:
-        """Whether a copy counts, of which the others of its publication do not."""
+    def _take(self) -> None:
+        """A copy of the present publication counts, so the others do not."""
         self._taken = True
-        if self._may_be_rest(copy) and self._is_rest(copy):
-            return False
         self._last = self._seen, self._newest
-        return True
-
-    def _may_be_rest(self, copy: Publish) -> bool:
-        """Whether it comes first on this connection, and has not come with the last before it."""
-        if not self._is_first or self._last is None:
-            return self._is_first
-        brought, newest = self._last
-        return brought.isdisjoint(copy.subscriptions) and max(copy.subscriptions) <= newest
 
     def _begin(self, copy: Publish) -> Decided:
-        """Another publication begins."""
+        """Another publication begins, or on a new connection the last before it goes on."""
         decided = self.settle()
-        self._is_first = self._first is None
+        is_first = self._first is None
         self._first, self._seen = copy, set()
-        self._newest, self._taken = self._subscriptions.newest_beside(copy.subscriptions), False
+        self._newest = self._subscriptions.newest_beside(copy.subscriptions)
+        other = self._rest_of(copy) if is_first and self._may_be_rest(copy) else 0
+        self._taken = other > 0
+        if self._taken:
+            self._seen, self._newest = self._last or (self._seen, self._newest)
+            self._seen.add(other)
         return decided
+
+    def _may_be_rest(self, copy: Publish) -> bool:
+        """Whether it has not come with the last before this connection, and can have."""
+        if self._last is None:
+            return True
+        brought, newest = self._last
+        return brought.isdisjoint(copy.subscriptions) and max(copy.subscriptions) <= newest
 
     def _continues(self, copy: Publish) -> bool:
         """Whether this is another copy of the publication before it."""

@@ -25,5 +25,6 @@ class Guarantees(Protocol):
     def not_sent(self, batch: Sequence[packets.Publish], reason: str) -> None:
         """These cannot be published at this broker."""
 
-    def is_rest(self, publish: packets.Publish) -> bool:
-        """Whether another copy of what comes first on this connection was taken before it."""
+    def rest_of(self, publish: packets.Publish) -> int:
+        """Return which subscription brought another copy, which was taken before, of what comes
+        first on this connection; 0 if none did."""

@@ -77,7 +77,7 @@ class BrokerClient:
         )
         self._connected = False
         self._copies = Copies(
-            self.subscriptions, guarantees[0].is_rest if guarantees else lambda _: False
+            self.subscriptions, guarantees[0].rest_of if guarantees else lambda _: 0
         )
         self._settling: asyncio.TimerHandle | None = None
         self._echoes: Echoes | None = None
@@ -177,8 +177,8 @@ class BrokerClient:
 
     @property
     def newest_subscription(self) -> int:
-        """The last identifier that was given to a subscription."""
-        return self.subscriptions.newest
+        """The last identifier of a subscription that can have brought something."""
+        return self.subscriptions.confirmed
 
     # ------------------------------------------------------------ what the broker says
 

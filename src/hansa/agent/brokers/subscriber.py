@@ -39,8 +39,13 @@ class Subscriber:
         self._feed = feed
         self._counters = counters
         self._log = log
-        if log is not None and log.has_session:
-            connection.expect_session()
+        if log is not None:
+            if log.has_session:
+                connection.expect_session()
+            for name, identifier in log.held.items():
+                if identifier != LEAVING:
+                    subscriptions.restore(name, identifier)
+            subscriptions.recall(log.last, log.ends)
         self._limits: Limits | None = None
         """What the broker grants; None while it is away."""
         self._is_old = False
@@ -67,14 +72,8 @@ class Subscriber:
         # Whatever version is spoken now, and without a filter, too: handshakes may be under way.
         is_expected = log is not None and log.has_session
         if session_present:
+            self._doubtful = set(held) | set(subscriptions.held)
             subscriptions.resume()
-            known = subscriptions.held
-            for name, identifier in held.items():
-                if identifier != LEAVING and name not in known:
-                    subscriptions.restore(name, identifier)
-            if log is not None:
-                subscriptions.recall(log.last, log.ends)
-            self._doubtful = set(held) | set(known)
         else:
             subscriptions.start_over()
             if log is not None:
@@ -104,6 +103,7 @@ class Subscriber:
         subscriptions = self._subscriptions
         for wish, reason in zip(told.subscriptions, told.reasons, strict=True):
             name = wish.topic_filter
+            subscriptions.confirm(name)
             if reason >= REFUSED:
                 self._counters["subscriptions denied"] += 1
                 subscriptions.exclude(name)

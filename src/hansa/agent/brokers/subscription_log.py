@@ -160,6 +160,9 @@ class SubscriptionLog:
         else:
             self.held[name] = identifier
             if identifier > 0:
+                former = self._given.get(name, identifier)
+                if former != identifier:  # it was in doubt, and is entered anew
+                    note_end(self.ends, former, identifier - 1)
                 self._given[name] = identifier
 
     def _append(self, data: bytes, is_synced: bool) -> None:

@@ -44,6 +44,7 @@ class Subscriptions:
             self._staying.put(topic_filter, None)
         self._trie: FilterTrie[int] = FilterTrie()
         self._last = 0
+        self._confirmed = 0
         self._oldest: dict[str, int] = {}
         self._wanted: dict[str, None] = {}
         self._leaving: set[str] = set()
@@ -70,9 +71,16 @@ class Subscriptions:
         """The identifier that was given last."""
         return self._last
 
+    @property
+    def confirmed(self) -> int:
+        """The last identifier whose filter can have brought something that has come: the broker
+        sends its answer to a subscription before the first copy."""
+        return self._confirmed
+
     def newest_beside(self, identifiers: Iterable[int]) -> int:
         """Return the last identifier whose filter can have brought a copy of what these brought."""
-        return min((self._ends.get(each, self._last) for each in identifiers), default=self._last)
+        newest = self._confirmed
+        return min(newest, *(self._ends.get(each, newest) for each in identifiers))
 
     def is_held(self, identifier: int) -> bool:
         """Whether a filter that decides has this identifier."""
@@ -88,6 +96,10 @@ class Subscriptions:
         self.restore(topic_filter, self._last)
         return self._last
 
+    def confirm(self, topic_filter: str) -> None:
+        """The broker has answered to a subscription."""
+        self._confirmed = max(self._confirmed, self._held.get(topic_filter, 0))
+
     def restore(self, topic_filter: str, identifier: int) -> None:
         """The broker has a filter, under this identifier, from an earlier connection."""
         self._last = max(self._last, identifier)
@@ -99,7 +111,7 @@ class Subscriptions:
 
     def recall(self, last: int, ends: Mapping[int, int]) -> None:
         """A former life gave identifiers up to this one, and saw filters end."""
-        self._last = max(self._last, last)
+        self._last = self._confirmed = max(self._last, last)
         self._ends.update(ends)
 
     def identifier(self, topic_filter: str) -> int:
@@ -155,11 +167,15 @@ class Subscriptions:
         self._identifiers.clear()
         self._oldest.clear()
         self._leaving.clear()
-        self._last = 0
+        self._last = self._confirmed = 0
 
     def resume(self) -> None:
-        """A new connection with the session of before: ends that were asked for are in doubt."""
+        """A new connection with the session of before: what was not confirmed is in doubt. Filters
+        are entered anew, or those that come now could be taken for ones that were there before."""
         self._leaving.clear()
+        for name in [each for each, number in self._held.items() if number > self._confirmed]:
+            self.exclude(name)
+        self._confirmed = self._last
 
     def oldest(self, topic: str) -> int:
         """Return the identifier whose copy of a publication counts, 0 or UNFIT if none does."""

@@ -63,7 +63,7 @@ class Capture:
         self.keeping = keeping
         self.counters: Counter[str] = Counter()
         self.newest_subscription: Callable[[], int] = lambda: 0
-        """Returns the last identifier that was given to a subscription."""
+        """Returns the last identifier of a subscription that can have brought something."""
         self.distrust: Callable[[str], None] = lambda text: None
         """Told what is wrong with the broker."""
         self._start = start
@@ -110,11 +110,12 @@ class Capture:
         self._waiting.clear()
         self._held.clear()
 
-    def is_rest(self, publish: Publish) -> bool:
-        """Whether another copy of what comes first on this connection was captured before it."""
-        is_rest = self._repeats.is_rest(publish)
-        self.counters["copies of what was captured before"] += is_rest
-        return is_rest
+    def rest_of(self, publish: Publish) -> int:
+        """Return which subscription brought a copy, which was captured before, of what comes first
+        on this connection; 0 if none did."""
+        other = self._repeats.rest_of(publish)
+        self.counters["copies of what was captured before"] += other > 0
+        return other
 
     def offer(self, record: Recorded) -> bool:
         """Write down a publication of QoS 0, unless the disk is behind; nobody waits for it."""

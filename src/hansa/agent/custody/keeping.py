@@ -138,7 +138,7 @@ class Keeping:
                 case Settled(number):
                     packet_id = packet_ids.pop(number, 0)
                     if packet_id in seen and seen[packet_id].number == number:
-                        del seen[packet_id]
+                        self.former.settle(seen.pop(packet_id))
                 case _:
                     pass
         once = [each for each in seen.values() if each.qos == 1][-RECENT:]

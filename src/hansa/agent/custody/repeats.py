@@ -6,7 +6,8 @@ filter that overlaps, which was acknowledged and not kept.
 On a new connection the broker first goes on with what was under way, in order. So of the copies
 that it sends only the first can be a rest, of a publication whose other copy it knows to be
 captured. It had sent that one before; or not yet, for want of room beside handshakes of QoS 2, with
-which it goes on first.
+which it goes on first. No other copy of a publication can be a rest if the broker has gone on with
+one that was captured later.
 """
 
 from collections import OrderedDict
@@ -121,7 +122,8 @@ class Former:
         """Know nothing yet."""
         self.ids = PacketIds()
         self.captured: OrderedDict[bytes, Seen] = OrderedDict()
-        """The last that it captured, by content, also what is settled."""
+        """The last that it captured, by content, back to the last that is settled: the broker had
+        got all answers before that one's."""
 
         self.last: Seen | None = None
         """The very last of them."""
@@ -132,6 +134,12 @@ class Former:
         self.captured[seen.digest] = seen
         self.captured.move_to_end(seen.digest)
         if len(self.captured) > RECENT:
+            self.captured.popitem(last=False)
+
+    def settle(self, seen: Seen) -> None:
+        """The broker has gone on with one of them."""
+        seen.acknowledged = True
+        while self.captured and next(iter(self.captured.values())).number < seen.number:
             self.captured.popitem(last=False)
 
 
@@ -155,7 +163,8 @@ class Repeats:
         self._last_before: Seen | None = None
         """The last that was captured before this connection, if that was in this life."""
         self._resumed: set[int] = set()
-        """Handshakes of QoS 2 with which the broker went on before it sent anything."""
+        """Handshakes of QoS 2 with which the broker went on before it sent anything, maybe on more
+        than one connection."""
         self._connection = 0
         self._receipts = 0
         self._cleaned = 0
@@ -181,14 +190,16 @@ class Repeats:
     def connected(self, session_present: bool) -> None:
         """A connection begins; without the session of before nothing comes again."""
         self._connection += 1
+        if self._has_begun:
+            self._resumed.clear()
         self._has_begun, self._has_news = False, not session_present
         self._last_before = self._last
-        self._resumed.clear()
         if session_present:
             self._seen = {seen.packet_id: seen for seen in self.remembered()}
             return
         self._seen.clear()
         self._others.clear()
+        self._resumed.clear()
         self._former, self._last, self._last_before = Former(), None, None
         self._ids.start_over()
 
@@ -270,18 +281,34 @@ class Repeats:
         content, receipt = self._others[publish.packet_id]
         return receipt > self._receipts - RECENT and content == _content(publish)
 
-    def is_rest(self, publish: Publish) -> bool:
-        """Whether another copy of what comes first on this connection was captured before it. What
-        a former life captured is captured again at QoS 1: rather twice than never."""
-        content, last = digest(publish), self._last_before or self._former.last
-        if self._last_before is None:
-            captured = self._former.captured.get(content) if publish.qos == 2 else None
-        else:
-            captured = self._last_before
-        return (
+    def rest_of(self, publish: Publish) -> int:
+        """Return which subscription brought a copy, which was captured before, of what comes first
+        on this connection; 0 if none did. What a former life captured is captured again at QoS 1:
+        rather twice than never."""
+        content, captured = digest(publish), self._last_before
+        if captured is None and publish.qos == 2:
+            captured = self._former.captured.get(content)
+        is_rest = (
             captured is not None
             and captured.digest == content
             and captured.subscription not in publish.subscriptions
             and max(publish.subscriptions, default=0) <= captured.newest
-            and (captured.packet_id in self._resumed or (publish.dup and captured is last))
+            and self._is_next(publish, captured)
         )
+        return captured.subscription if is_rest and captured is not None else 0
+
+    def _is_next(self, publish: Publish, captured: Seen) -> bool:
+        """Whether what the broker sends first can come next after what was captured."""
+        last, resumed = self._last_before or self._former.last, self._resumed
+        if captured.packet_id in resumed:
+            return True
+        if publish.dup:
+            return captured is last or captured.acknowledged
+        return captured is last and self._has_resumed_other(publish)
+
+    def _has_resumed_other(self, publish: Publish) -> bool:
+        """Whether the broker went on with another copy of it, which was not kept."""
+        if self._last_before is None:  # then it is one that the journal does not know
+            return not self._resumed <= {each.packet_id for each in self._former.captured.values()}
+        others = (self._others[each][0] for each in self._resumed if each in self._others)
+        return _content(publish) in others

@@ -91,7 +91,7 @@ class ClientPort(InjectionPort, Protocol):
 
     @property
     def newest_subscription(self) -> int:
-        """The last identifier that was given to a subscription of the agent's."""
+        """The last identifier of a subscription of the agent's that can have brought something."""
 
 
 class Safekeeping:
@@ -323,9 +323,10 @@ class Safekeeping:
         self.capture.disconnected()
         self.injection.disconnected()
 
-    def is_rest(self, publish: Publish) -> bool:
-        """Whether another copy of what comes first on this connection was captured before it."""
-        return self.capture.is_rest(publish)
+    def rest_of(self, publish: Publish) -> int:
+        """Return which subscription brought a copy, which was captured before, of what comes first
+        on this connection; 0 if none did."""
+        return self.capture.rest_of(publish)
 
     def received(self, batch: Sequence[tuple[Publish, bool]]) -> None:
         """Publications of QoS 1 and 2 came; of each, whether it is to be taken."""
