@@ -118,7 +118,10 @@ def full(*_: object) -> int:
 
 def test_an_unfinished_write_is_told_and_counted(tmp_path, caplog):
     async def work() -> None:
-        await Scene(tmp_path).close()
+        former = Scene(tmp_path)
+        me, epoch = former.identity.node, former.identity.incarnation
+        former.made.capture.keeping.keep(Publication(me, epoch, 1, 1, "a", b"x"), packet_id=1)
+        await former.close()
         for name, torn in (("journal/*", b"\1\2\3"), ("inbox", b"\1\2")):
             (file,) = tmp_path.glob(f"{name}/*.log")
             file.write_bytes(file.read_bytes() + torn)
