@@ -29,9 +29,10 @@ def local(agent: Process) -> set[str]:
 
 
 def is_installed(agent: Process, *filters: str) -> bool:
-    found = status(agent)
+    found = status(agent)  # one page: on the next there may be filters that are not installed yet
     has_peers = len(found.get("members", ())) > 1
-    return has_peers and found["interest"]["installed"] and set(filters) <= local(agent)
+    interest = found.get("interest", {})
+    return has_peers and interest["installed"] and set(filters) <= set(interest["local"])
 
 
 def pair(scene: Scene, one: Mosquitto, two: Mosquitto, **settings: object) -> list[Process]:
