@@ -3,6 +3,7 @@
 from hansa.protocol.custody import Custody, Remembered
 from hansa.protocol.effects import Ignored
 from hansa.protocol.frames import Owed, Receipt
+from hansa.protocol.records import NodeRecord
 from hansa.protocol.settings import ProtocolSettings
 from hansa.protocol.vocabulary import HOPS_MAX, NodeId, Publication
 
@@ -10,7 +11,10 @@ ME, OTHER, THIRD = NodeId(1), NodeId(2), NodeId(3)
 
 
 def custody() -> Custody:
-    return Custody(ME, ProtocolSettings(), lambda topic: True, lambda topic: (), Remembered())
+    nodes = {n: NodeRecord(n, 1, 1, 1, b"", "", (), 1.0, ()) for n in (OTHER, THIRD)}
+    return Custody(
+        ME, ProtocolSettings(), lambda topic: True, lambda topic: (), Remembered(), nodes
+    )
 
 
 def test_a_letter_for_another_node_goes_on():

@@ -1,9 +1,12 @@
 """What others owe a node; the rules are proved in test_spec_delivery.py."""
 
+from collections.abc import Mapping
+
 from hansa.protocol.effects import Deliver, Effect, Gap, Ignored
 from hansa.protocol.frames import Owed, Receipt, Resend
 from hansa.protocol.inbox import Inbox
-from hansa.protocol.outbox import EPOCH_MAX
+from hansa.protocol.outbox import EPOCH_AHEAD_MAX, EPOCH_MAX, newest_epoch
+from hansa.protocol.records import NodeRecord
 from hansa.protocol.settings import ProtocolSettings
 from hansa.protocol.vocabulary import NodeId, Publication
 from hansa.protocol.wire import encode
@@ -11,9 +14,11 @@ from hansa.protocol.wire import encode
 ME, ORIGIN, THIRD = NodeId(1), NodeId(2), NodeId(3)
 
 
-def inbox(**settings: object) -> Inbox:
-    made = Inbox(ME, ProtocolSettings(**settings))  # type: ignore[arg-type]
-    return made
+def inbox(taken: Mapping[NodeId, tuple[int, int]] | None = None, **settings: object) -> Inbox:
+    """The inbox of a node that knows three others."""
+    records = (NodeRecord(NodeId(n), 1, 1, 1, b"", "", (), 1.0, ()) for n in range(2, 5))
+    nodes = {record.node: record for record in records}
+    return Inbox(ME, ProtocolSettings(**settings), taken or {}, lambda item: item, nodes)  # type: ignore[arg-type]
 
 
 def owed(number: int, previous: int, origin: NodeId = ORIGIN, size: int = 0) -> Publication:
@@ -48,7 +53,7 @@ def test_what_a_former_life_acknowledged_does_not_come_again():
 
 def test_an_answer_to_a_former_life_does_not_count_for_what_that_only_took():
     """It had asked for what comes after 6, with 2 to 6 on their way to the disk."""
-    made = Inbox(ME, ProtocolSettings(), {ORIGIN: (1, 1)})
+    made = inbox({ORIGIN: (1, 1)})
     effects = made.resend(answer(owed(7, 6), after=6, upto=8, acknowledged=1), 0.0)
     assert effects == [Ignored("repair without what comes before it")]
     assert made.streams[ORIGIN].taken == 1
@@ -122,18 +127,34 @@ def test_news_of_an_unknown_stream_or_an_ended_epoch_changes_nothing():
 
 
 def test_an_origin_that_fell_back_into_an_ended_epoch_is_told():
-    made = Inbox(ME, ProtocolSettings(), {ORIGIN: (7, 3)})
+    made = inbox({ORIGIN: (7, 3)})
     made.remind(Owed(ME, ORIGIN, 6, 90), 0.0)
     assert made.fire(1.0) == [Receipt(ORIGIN, ME, 7, 3, 3)]
 
 
 def test_an_epoch_that_nobody_can_have_changes_nothing():
     made = inbox()
-    far = EPOCH_MAX + 1
+    far = 1 + EPOCH_AHEAD_MAX + 1
     copy = Publication(ORIGIN, far, 1, 1, "t", b"", previous=((ME, 0),))
     assert made.take(copy, 0.0) == [Ignored("epoch out of bounds")]
     assert made.remind(Owed(ME, ORIGIN, far, 1), 0.0) == [Ignored("epoch out of bounds")]
     assert made.streams == {}
+
+
+def test_an_epoch_fits_every_table_whatever_the_incarnation():
+    assert newest_epoch(1) == 1 + EPOCH_AHEAD_MAX
+    assert newest_epoch((1 << 64) - 1) == EPOCH_MAX
+
+
+def test_made_up_origins_get_no_stream():
+    made = inbox(nodes_max=2)
+    for number in range(100, 110):
+        stranger = NodeId(number)
+        refusal = [Ignored("publication of an unknown node")]
+        assert made.remind(Owed(ME, stranger, 1, 0), 0.0) == refusal
+        assert made.take(owed(1, 0, stranger), 0.0) == refusal
+    assert made.streams == {}
+    assert delivered(made.take(owed(1, 0), 0.0)) == [1]
 
 
 def test_an_answer_that_cannot_be_read_changes_nothing():
@@ -155,8 +176,11 @@ def test_what_was_taken_is_a_duplicate_even_after_the_lease_of_its_origin():
     made = inbox()
     made.take(owed(1, 0), 0.0)
     made.take(owed(9, 8), 0.0)
-    assert made.forget(ORIGIN) == [Gap(ORIGIN, 1, 2, 9, "end of lease")]
-    assert made.forget(ORIGIN) == []
+    made.remind(Owed(ME, ORIGIN, 1, 10), 0.0)
+    gap, *held, last = made.forget(ORIGIN)
+    assert (gap, delivered(held)) == (Gap(ORIGIN, 1, 2, 8, "end of lease"), [9])
+    assert last == Gap(ORIGIN, 1, 10, 10, "end of lease")
+    assert made.forget(ORIGIN) == made.forget(THIRD) == []
     assert delivered(made.take(owed(9, 1), 0.0)) == []
     assert delivered(made.take(owed(12, 9), 0.0)) == [12]
 
@@ -180,3 +204,30 @@ def test_an_answer_of_which_a_frame_was_lost_counts_up_to_there():
     assert made.resend(second, 0.0) == [Ignored("repair without what comes before it")]
     assert delivered(made.resend(lost, 0.0)) == [3]
     assert delivered(made.resend(second, 0.0)) == [6, 9]
+
+
+def test_what_is_held_of_what_is_lost_is_delivered_as_far_as_there_is_room():
+    made = inbox(undelivered_max=2)
+    made.take(owed(1, 0), 0.0)
+    for number, previous in ((3, 2), (5, 4), (6, 5)):
+        made.take(owed(number, previous), 0.0)
+    gone = Resend(ME, ORIGIN, 1, 1, 8, 8, ())
+    gap, *rest = made.resend(gone, 0.0)
+    assert (gap, delivered(rest)) == (Gap(ORIGIN, 1, 2, 2, "retention"), [3])
+    assert made.resend(gone, 0.0) == []
+    assert made.streams[ORIGIN].taken == 3
+    made.store(ORIGIN, 1, 3, 1.0)
+    gap, *rest, last = made.resend(Resend(ME, ORIGIN, 1, 3, 8, 8, ()), 1.0)
+    assert (gap, delivered(rest)) == (Gap(ORIGIN, 1, 4, 4, "retention"), [5, 6])
+    assert last == Gap(ORIGIN, 1, 7, 8, "retention")
+
+
+def test_at_the_end_of_a_lease_what_does_not_fit_is_part_of_the_gap():
+    made = inbox(undelivered_max=2)
+    made.take(owed(1, 0), 0.0)
+    for number, previous in ((3, 2), (5, 4)):
+        made.take(owed(number, previous), 0.0)
+    gap, *rest, last = made.forget(ORIGIN)
+    assert (gap, delivered(rest)) == (Gap(ORIGIN, 1, 2, 2, "end of lease"), [3])
+    assert last == Gap(ORIGIN, 1, 4, 5, "end of lease")
+    assert made.held_bytes == 0

@@ -5,7 +5,7 @@ from msgspec.structs import replace
 from hansa.protocol.effects import EpochRenewed, GivenUp, Hear, Ignored, Recall
 from hansa.protocol.events import Published, Recalled, Reopened
 from hansa.protocol.frames import Owed, Receipt, Resend
-from hansa.protocol.outbox import EPOCH_MAX, RENEWAL_PAUSE_S, Outbox
+from hansa.protocol.outbox import EPOCH_AHEAD_MAX, RENEWAL_PAUSE_S, Outbox
 from hansa.protocol.settings import ProtocolSettings
 from hansa.protocol.vocabulary import NodeId
 
@@ -69,8 +69,10 @@ def test_no_receipt_makes_a_new_epoch_begin_soon_after_another():
 
 def test_a_receipt_of_an_epoch_that_nobody_can_have_is_ignored():
     made = outbox(2)
-    assert made.take(receipt(1, epoch=EPOCH_MAX), 1, 0.0) == [Ignored("epoch out of bounds")]
+    last = EPOCH_AHEAD_MAX
+    assert made.take(receipt(1, epoch=1 + last), 1, 0.0) == [Ignored("epoch out of bounds")]
     assert made.position == (1, 3)
+    assert made.take(receipt(1, epoch=last), 1, 0.0) == [EpochRenewed(1 + last)]
 
 
 def test_what_was_acknowledged_in_a_former_life_is_paid():

@@ -14,6 +14,7 @@ from hansa.protocol.events import Published
 from hansa.protocol.forwarding import Entry, Table
 from hansa.protocol.frames import Goodbye
 from hansa.protocol.plane import SMALL_BYTES_MAX, Deliveries, Outgoing, Plane
+from hansa.protocol.records import NodeRecord
 from hansa.protocol.settings import Outside, ProtocolSettings
 from hansa.protocol.sharing import Audience, Turns
 from hansa.protocol.topics import FilterTrie
@@ -40,8 +41,9 @@ def plane(
         trie.put(topic_filter, 1)
     settings = ProtocolSettings(outside=outside)
     table = Table(trie, settings.plans_max, list)
-    custody = Custody(HERE, settings, table.delivers, lambda topic: (), Remembered())
-    known = (HERE, ELSEWHERE, THIRD)
+    ids = (HERE, ELSEWHERE, THIRD)
+    known = {node: NodeRecord(node, 1, 1, 1, b"", "", (), 1.0, ()) for node in ids}
+    custody = Custody(HERE, settings, table.delivers, lambda topic: (), Remembered(), known)
     made = Plane(
         *(HERE, settings, table, custody),
         Turns(lambda topic: Audience((), shares or {}), lambda share: False, lambda: known),

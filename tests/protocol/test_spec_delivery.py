@@ -22,10 +22,10 @@ from hansa.protocol.effects import (
 )
 from hansa.protocol.events import Kept, Noted, Published, Recalled, Received, Restored, Stored
 from hansa.protocol.frames import Confirm, Owed, Receipt, Resend
-from hansa.protocol.outbox import Outbox
+from hansa.protocol.outbox import EPOCH_AHEAD_MAX, Outbox
 from hansa.protocol.settings import ProtocolSettings
 from hansa.protocol.sharing import Audience
-from hansa.protocol.vocabulary import RECEIVERS_MAX, Identity, NodeId, Publication
+from hansa.protocol.vocabulary import RECEIVERS_MAX, Identity, LinkId, NodeId, Publication
 
 T = TypeVar("T")
 ONE, TWO, THREE = NodeId(1), NodeId(2), NodeId(3)
@@ -52,6 +52,10 @@ def lose(wire: Wire, place: int, *qualities: int) -> None:
         wire.publish(place, "a", qos=qos)
     wire.run(0.0)
     wire.is_lost = lambda *_: False
+
+
+def link_to(wire: Wire, place: int, neighbour: int) -> LinkId:
+    return wire.nodes[place].view().neighbours[NodeId(neighbour)].link
 
 
 def numbers(wire: Wire, place: int) -> list[int]:
@@ -329,6 +333,22 @@ def test_7_6_if_nothing_is_left_all_of_it_is_a_gap():
     assert numbers(wire, 2) == [3]
 
 
+def test_7_6_what_is_held_of_what_is_lost_is_delivered():
+    """7.6 A gap is what is missing, and nothing that came."""
+    wire = settled("1-2", (2, "a"))
+    wire.is_lost = lambda source, target, frame: (
+        isinstance(frame, Receipt) or (isinstance(frame, Publication) and frame.number in (1, 4))
+    )
+    for number in range(1, 6):
+        wire.publish(1, "a", b"%d" % number, qos=2)
+    wire.run(0.1)
+    del wire.journals[1][:4]
+    wire.is_lost = lambda *_: False
+    wire.run(10.0)
+    assert wire.effects(2, Gap) == [Gap(ONE, 1, n, n, "retention") for n in (1, 4)]
+    assert numbers(wire, 2) == [2, 3, 5]
+
+
 def test_7_7_interest_is_remembered_before_it_is_confirmed():
     """7.7 `Remember` before 6.3."""
     wire = Wire()
@@ -378,7 +398,7 @@ def test_7_7_a_node_that_starts_anew_owes_and_takes_where_its_disk_ended():
 
 def test_7_8_a_newer_epoch_ends_the_older_one():
     """7.8 What was known to be missing there is a gap; what is older is refused."""
-    wire = settled("1-2", (2, "a"))
+    wire = settled("1-2 2-3", (2, "a"))
     link = next(link for place, link in wire.ends if place == 2)
 
     def copy(epoch: int, number: int, previous: int) -> list[object]:
@@ -434,6 +454,70 @@ def test_7_8_a_journal_older_than_the_epoch_begins_a_newer_one():
     assert wire.deliveries() == {2: [b"after"]}
 
 
+LAST = 1 + EPOCH_AHEAD_MAX
+"""The newest epoch that a node of incarnation 1 may have."""
+
+
+@pytest.mark.parametrize("epoch", [LAST, LAST + 1, (1 << 64) - 1])
+def test_7_8_a_receipt_of_an_epoch_that_nobody_can_have_costs_nothing(epoch):
+    """7.8 No epoch is 35 years above the incarnation of its node."""
+    wire = settled("1-2 1-3", (2, "a"), (3, "a"))
+    wire.publish(1, "a", b"before", qos=2)
+    wire.run(0.5)
+    lie = Receipt(ONE, THREE, epoch, 1, 1)
+    assert wire.give(1, Received(link_to(wire, 1, 3), lie)) == [Ignored("epoch out of bounds")]
+    lose(wire, 1, 2)
+    wire.run(20.0)
+    assert (numbers(wire, 2), numbers(wire, 3)) == ([1, 2], [1, 2])
+    assert wire.nodes[1].custody.outbox.settled == 2
+
+
+@pytest.mark.parametrize("epoch", [LAST - 1, LAST, LAST + 1])
+def test_7_8_a_publication_of_an_epoch_that_its_origin_never_had_is_got_over(epoch):
+    """7.8 By a newer one; if there can be none, after the origin was started again."""
+    wire = settled("1-2 2-3", (2, "a"))
+    wire.publish(1, "a", b"before", qos=2)
+    wire.run(0.5)
+    lie = Publication(ONE, epoch, 1, 1, "a", b"lie", previous=((TWO, 0),))
+    refused = wire.give(2, Received(link_to(wire, 2, 3), lie)) == [Ignored("epoch out of bounds")]
+    assert refused is (epoch > LAST)
+    wire.publish(1, "a", b"now", qos=2)
+    wire.run(20.0)
+    if epoch == LAST:
+        records = tuple(wire.nodes[1].records_of(TWO))
+        wire.stop(1)
+        wire.start(
+            1,
+            Identity(ONE, key(1), incarnation=2),
+            past=Remembered(next_seq=3, owed={TWO: 2}, acknowledged={TWO: 1}),
+        )
+        wire.give(1, Restored(records))
+        wire.join("1-2")
+        wire.run(20.0)
+    wire.publish(1, "a", b"after", qos=2)
+    wire.run(20.0)
+    assert wire.deliveries()[2][-1] == b"after"
+    assert bool(wire.effects(1, EpochRenewed)) is not refused
+
+
+def test_7_3_what_has_overtaken_the_record_of_its_origin_comes_again():
+    """7.3 Made-up origins cost nothing; a real one reminds this node."""
+    wire = settled("1-2", (2, "a"))
+    link = next(link for place, link in wire.ends if place == 2)
+    for number in range(100, 120):
+        wire.give(2, Received(link, Owed(TWO, NodeId(number), 1, 0)))
+    copy = Publication(THREE, 1, 1, 1, "a", b"early", previous=((TWO, 0),))
+    wire.start(3)
+    kept = wire.nodes[3].custody.outbox.capture(Published("a", b"early", 1), (TWO,))
+    wire.journals[3] = [kept]
+    assert wire.give(2, Received(link, copy)) == [Ignored("publication of an unknown node")]
+    assert wire.nodes[2].sizes()["streams"] == 0
+    wire.join("3-2")
+    wire.give(3, Kept(1, 1))
+    wire.run(5.0)
+    assert wire.deliveries() == {2: [b"early"]}
+
+
 def test_7_9_with_too_much_on_its_way_to_the_disk_nothing_more_is_taken():
     """7.9 It asks when there is room."""
     wire = settled("1-2", (2, "a"), undelivered_max=2)
@@ -461,7 +545,8 @@ def test_7_10_with_the_lease_what_is_owed_ends():
     wire.run(0.2)
     wire.cut("1-2")
     wire.run(6.0)
-    assert wire.effects(2, Gap) == [Gap(ONE, 1, 1, 2, "end of lease")]
+    assert wire.effects(2, Gap) == [Gap(ONE, 1, 1, 1, "end of lease")]
+    assert numbers(wire, 2) == [2], "what came is no part of the gap"
     assert wire.effects(1, GivenUp) == [GivenUp(TWO, 1, 1, 2)]
     assert wire.nodes[1].custody.outbox.debts == {}
     assert wire.give(1, Published("a", b"", qos=1)) == []

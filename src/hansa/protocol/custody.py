@@ -16,6 +16,7 @@ from hansa.protocol.events import Heard, Kept, Recalled, Reopened, Stored, Store
 from hansa.protocol.frames import Letter, Owed, Receipt, Resend
 from hansa.protocol.inbox import Inbox
 from hansa.protocol.outbox import Outbox
+from hansa.protocol.records import NodeRecord
 from hansa.protocol.retained import Retained
 from hansa.protocol.settings import ProtocolSettings
 from hansa.protocol.values import Value
@@ -52,14 +53,15 @@ class Custody:
         wants: Callable[[str], bool],
         receivers: Callable[[str], tuple[NodeId, ...]],
         past: Remembered,
+        nodes: Mapping[NodeId, NodeRecord],
     ) -> None:
         """Go on where the disk ends; `wants` says whether a client here wants a topic for itself,
-        `receivers` which other nodes do."""
+        `receivers` which other nodes do; `nodes` are the records that are here."""
         self._node = node
         self.retained = Retained(node, settings, wants, receivers, past.retained)
         self.outbox = Outbox(node, settings, past.epoch, past.next_seq)
         self.outbox.resume(past.owed, past.acknowledged, past.unheard)
-        self.inbox = Inbox(node, settings, past.taken, self.retained.judge)
+        self.inbox = Inbox(node, settings, past.taken, self.retained.judge, nodes)
 
     def settle(
         self, event: Kept | Recalled | Reopened | Heard | Stored | Surveyed | StoredRead, now: float

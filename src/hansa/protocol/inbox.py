@@ -15,7 +15,8 @@ from heapq import heappop, heappush
 from hansa.errors import InvalidFrame
 from hansa.protocol.effects import Deliver, Effect, Gap, Ignored, Repaired
 from hansa.protocol.frames import Letter, Owed, Receipt, Resend
-from hansa.protocol.outbox import EPOCH_MAX, PATIENCE_FACTOR_MAX
+from hansa.protocol.outbox import PATIENCE_FACTOR_MAX, newest_epoch
+from hansa.protocol.records import NodeRecord
 from hansa.protocol.settings import ProtocolSettings
 from hansa.protocol.vocabulary import NodeId, Publication
 from hansa.protocol.wire import decode_publication
@@ -64,17 +65,19 @@ class Inbox:
         self,
         node: NodeId,
         settings: ProtocolSettings,
-        taken: Mapping[NodeId, tuple[int, int]] | None = None,
-        judge: Callable[[Publication], Publication] = lambda publication: publication,
+        taken: Mapping[NodeId, tuple[int, int]],
+        judge: Callable[[Publication], Publication],
+        nodes: Mapping[NodeId, NodeRecord],
     ) -> None:
         """Start with what the disk holds: per origin the epoch and the position taken. `judge`
-        decides what is still to be retained."""
+        decides what is still to be retained; `nodes` are the records that are here."""
         self._node = node
         self._settings = settings
         self._judge = judge
+        self._nodes = nodes
         self.streams = {
             origin: Stream(epoch, seq, settings.repair_patience)
-            for origin, (epoch, seq) in (taken or {}).items()
+            for origin, (epoch, seq) in taken.items()
         }
         self._absent: dict[NodeId, None] = dict.fromkeys(self.streams)
         self._busy: dict[NodeId, None] = {}  # streams with something due
@@ -124,28 +127,33 @@ class Inbox:
         # A former life had it on disk. What such a life only took may be in the question that this
         # answers, and was lost with it.
         stream.taken = max(stream.taken, frame.acknowledged)
-        if frame.lost > stream.taken:
-            effects.append(Gap(frame.node, stream.epoch, stream.taken + 1, frame.lost, "retention"))
-            stream.taken = frame.lost
-        repaired = 0
-        for publication in publications:
-            if publication.number <= stream.taken:
-                continue
-            if not self._has_room(stream):
-                break
-            effects.append(self._accept(stream, publication))
-            repaired += 1
-        else:
-            stream.taken = max(stream.taken, frame.upto)
-        effects += self._drain(stream)
+        effects += self._skip(frame.node, stream, frame.lost, "retention")
+        repaired = self._take_answer(stream, frame, publications)
+        effects += [*repaired, *self._drain(stream)]
         if repaired:
-            effects.append(Repaired(frame.node, repaired))
+            effects.append(Repaired(frame.node, len(repaired)))
         if stream.taken > before:
             stream.patience = self._settings.repair_patience
             stream.ask_at = None
             self._plan_to_ask(frame.node, stream, now, stream.patience if frame.more else 0.0)
             self._plan_receipt(frame.node, stream, now)
         return effects
+
+    def _take_answer(
+        self, stream: Stream, frame: Resend, publications: list[Publication]
+    ) -> list[Deliver]:
+        """Deliver what an answer brings, as far as there is room."""
+        repaired: list[Deliver] = []
+        if stream.taken < frame.lost:
+            return repaired
+        for publication in publications:
+            if publication.number <= stream.taken:
+                continue
+            if not self._has_room(stream):
+                return repaired
+            repaired.append(self._accept(stream, publication))
+        stream.taken = max(stream.taken, frame.upto)
+        return repaired
 
     def _read(self, frame: Resend) -> tuple[Stream, list[Publication]]:
         """Return what a frame of an answer brings, and where it belongs; raise InvalidFrame if that
@@ -191,19 +199,21 @@ class Inbox:
     def _enter(self, origin: NodeId, epoch: int) -> list[Effect]:
         """Make sure that there is a stream; a newer epoch ends the one before it."""
         stream = self.streams.get(origin)
-        if epoch > EPOCH_MAX:
+        if stream is not None and epoch <= stream.epoch:
+            return [Ignored("publication of an ended epoch")] if epoch < stream.epoch else []
+        record = self._nodes.get(origin)
+        if record is None:  # maybe this has overtaken it: the origin will remind this node
+            return [Ignored("publication of an unknown node")]
+        if epoch > newest_epoch(record.incarnation):
             return [Ignored("epoch out of bounds")]
-        if stream is not None and epoch < stream.epoch:
-            return [Ignored("publication of an ended epoch")]
-        if stream is None or epoch > stream.epoch:
-            effects = self._give_up(origin, "new epoch")
-            if stream is None and len(self.streams) >= self._settings.nodes_max:
-                if not self._absent:
-                    return [Ignored("nodes_max")]
-                effects += self._evict(next(iter(self._absent)))
-            self.streams[origin] = Stream(epoch, 0, self._settings.repair_patience)
-            return effects
-        return []
+        # What is held of an epoch that ends was not acknowledged: it comes again in the new one.
+        effects = self._give_up(origin, "new epoch")
+        if stream is None and len(self.streams) >= self._settings.nodes_max:
+            if not self._absent:
+                return [Ignored("nodes_max")]
+            effects += self._evict(next(iter(self._absent)))
+        self.streams[origin] = Stream(epoch, 0, self._settings.repair_patience)
+        return effects
 
     def _has_room(self, stream: Stream) -> bool:
         settings = self._settings
@@ -244,14 +254,31 @@ class Inbox:
                 effects.append(self._accept(stream, publication))
         return effects
 
+    def _skip(self, origin: NodeId, stream: Stream, upto: int, reason: str) -> list[Effect]:
+        """What is missing up to a position will not come any more; what is held of it is delivered,
+        as far as there is room."""
+        effects = self._drain(stream)
+        while stream.taken < upto:
+            first = stream.order[0] if stream.order else upto + 1
+            if first <= upto and not self._has_room(stream):
+                break
+            before = stream.held[first][0] if first <= upto else upto
+            effects.append(Gap(origin, stream.epoch, stream.taken + 1, before, reason))
+            stream.taken = before
+            effects += self._drain(stream)
+        return effects
+
     # ------------------------------------------------------------ asking and telling
 
     def forget(self, origin: NodeId) -> list[Effect]:
         """An origin's lease has ended. What was taken of it is a duplicate even so, should it come
         back; only if there are too many origins, the one that was forgotten first has to go."""
-        if origin in self.streams:
-            self._absent[origin] = None
-        return self._give_up(origin, "end of lease")
+        stream = self.streams.get(origin)
+        if stream is None:
+            return []
+        self._absent[origin] = None
+        effects = self._skip(origin, stream, stream.newest, "end of lease")
+        return effects + self._give_up(origin, "end of lease")
 
     def joined(self, origin: NodeId, now: float) -> None:
         """An origin came into reach: ask at once for what is missing."""

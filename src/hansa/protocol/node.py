@@ -74,9 +74,9 @@ class Node:
         self._index = GroupIndex(settings.group_depth)
         self._strategy = make_strategy(surroundings_of(self._overlay, self._index, settings))
         past = past or Remembered(epoch=identity.incarnation)  # a journal for each life
-        remote, nodes = self.remote, self._overlay.database.nodes
+        remote, nodes, wants = self.remote, self._overlay.database.nodes, self._local.wants_plainly
         self.table = Table(self._local.wanted, settings.plans_max, self._strategy.take_entries)
-        self.custody = Custody(self.id, settings, self._local.wants_plainly, remote.receivers, past)
+        self.custody = Custody(self.id, settings, wants, remote.receivers, past, nodes)
         has_share, graph = self._local.filters.__contains__, self._overlay.graph
         turns = Turns(remote.audience, has_share, lambda: graph.reachable)
         self.plane = Plane(self.id, settings, self.table, self.custody, turns, nodes)

@@ -35,8 +35,12 @@ BYTES_PER_S = 1 << 20
 RENEWAL_PAUSE_S = 60.0
 """Seconds after a new epoch in which no other begins: each costs a copy of all that is owed."""
 
-EPOCH_MAX = 1 << 62
-"""Epochs are times in milliseconds or a little more; nobody honest names one above this."""
+EPOCH_AHEAD_MAX = 1 << 40
+"""How far an epoch may be above the incarnation of its node. Both are times in milliseconds, so
+this is 35 years: more than a clock is ever wrong."""
+
+EPOCH_MAX = (1 << 63) - 1
+"""What fits every table."""
 
 
 class Outbox:
@@ -162,17 +166,15 @@ class Outbox:
         debt = self.debts.get(receipt.node)
         if debt is None:
             return [Ignored("receipt from a node that is owed nothing")]
-        if receipt.epoch >= EPOCH_MAX:
-            return [Ignored("epoch out of bounds")]
         if self._renewing:
             return []  # it will be reminded
         if (receipt.epoch, receipt.seq) >= self.position:
-            return [self._renew(max(receipt.epoch + 1, incarnation), now)]
+            return [self._renew(receipt, incarnation, now)]
         if receipt.epoch != self._epoch:
             return [self._reminder(receipt.node, debt)]
         if debt.unheard_since:
             if receipt.seq >= debt.unheard_since:
-                return [self._renew(max(receipt.epoch + 1, incarnation), now)]
+                return [self._renew(receipt, incarnation, now)]
             is_first, debt.last_receipt = debt.last_receipt is None, receipt
             return [Hear(receipt.node)] if is_first else []
         return self._note(receipt, debt, now)
@@ -320,9 +322,12 @@ class Outbox:
             debt.remind_at = None
             self._reminders.pop(node, None)
 
-    def _renew(self, epoch: int, now: float) -> Effect:
+    def _renew(self, receipt: Receipt, incarnation: int, now: float) -> Effect:
         """The journal is an old copy of itself: no position may be used twice. Nothing leaves, and
         nobody is answered, until a journal of a new epoch is in its place."""
+        epoch = max(receipt.epoch + 1, incarnation)
+        if epoch > newest_epoch(incarnation):
+            return Ignored("epoch out of bounds")
         if now < self._renewable_at:
             return Ignored("receipt ahead of a journal that was renewed just before")
         self._renewing = True
@@ -349,6 +354,11 @@ class Outbox:
         """Owe something to who was owed nothing before."""
         since = first if self._goes_on else 0
         return Debt(0, self._settings.repair_patience, unheard_since=since)
+
+
+def newest_epoch(incarnation: int) -> int:
+    """Return the newest epoch that a node may have: nobody honest names a later one."""
+    return min(incarnation + EPOCH_AHEAD_MAX, EPOCH_MAX)
 
 
 def _without(publication: Publication, some: list[NodeId]) -> Publication:
