@@ -3,6 +3,7 @@
 from hansa.protocol.custody import Custody, Remembered
 from hansa.protocol.effects import Ignored
 from hansa.protocol.frames import Owed, Receipt
+from hansa.protocol.inbox import footprint
 from hansa.protocol.records import NodeRecord
 from hansa.protocol.settings import ProtocolSettings
 from hansa.protocol.vocabulary import HOPS_MAX, NodeId, Publication
@@ -34,15 +35,16 @@ def test_with_nothing_owed_there_is_no_deadline():
     assert made.next_deadline() is None
 
 
-def test_sizes_are_those_of_the_largest_stream():
+def test_sizes_are_those_of_the_largest_stream_and_bytes_those_of_all():
     made = custody()
     for origin, count in ((OTHER, 1), (THIRD, 3)):
         for number in range(1, count + 1):
             made.inbox.take(_owed(origin, number, number - 1), 0.0)
         made.inbox.take(_owed(origin, 9, 8), 0.0)
     sizes = made.sizes()
-    assert (sizes["streams"], sizes["undelivered"], sizes["undelivered_bytes"]) == (2, 3, 6)
-    assert (sizes["held"], sizes["held_bytes"]) == (1, 4)
+    each = footprint(_owed(OTHER, 1, 0))
+    assert (sizes["streams"], sizes["undelivered"], sizes["undelivered_bytes"]) == (2, 3, 4 * each)
+    assert (sizes["held"], sizes["held_bytes"]) == (1, 2 * each)
 
 
 def _owed(origin: NodeId, number: int, previous: int) -> Publication:

@@ -2,16 +2,18 @@
 
 from collections.abc import Mapping
 
+from msgspec.structs import replace
+
 from hansa.protocol.effects import Deliver, Effect, Gap, Ignored
 from hansa.protocol.frames import Owed, Receipt, Resend
-from hansa.protocol.inbox import Inbox
+from hansa.protocol.inbox import FOOTPRINT_BYTES, Inbox, footprint
 from hansa.protocol.outbox import EPOCH_AHEAD_MAX, EPOCH_MAX, newest_epoch
 from hansa.protocol.records import NodeRecord
 from hansa.protocol.settings import ProtocolSettings
 from hansa.protocol.vocabulary import NodeId, Publication
 from hansa.protocol.wire import encode
 
-ME, ORIGIN, THIRD = NodeId(1), NodeId(2), NodeId(3)
+ME, ORIGIN, THIRD, FOURTH = (NodeId(number) for number in range(1, 5))
 
 
 def inbox(taken: Mapping[NodeId, tuple[int, int]] | None = None, **settings: object) -> Inbox:
@@ -96,11 +98,58 @@ def test_what_came_early_follows_what_was_missing():
 
 
 def test_what_is_on_its_way_to_the_disk_has_a_bound_in_bytes():
-    made = inbox(undelivered_bytes_max=100)
+    each = footprint(owed(1, 0, size=60))
+    made = inbox(undelivered_bytes_max=2 * each)
     came = [delivered(made.take(owed(n, n - 1, size=60), 0.0)) for n in range(1, 5)]
     assert came == [[1], [2], [], []]
     assert delivered(made.store(ORIGIN, 1, 1, 1.0)) == [3]
-    assert made.streams[ORIGIN].undelivered_bytes == 120
+    assert made.undelivered_bytes == 2 * each
+
+
+def test_all_that_a_publication_carries_counts_and_what_it_takes_itself():
+    plain = Publication(ORIGIN, 1, 1, 1, "t", b"")
+    full = replace(plain, topic="t" * 3, properties=b"p" * 5, payload=b"x" * 7)
+    assert footprint(full) == footprint(plain) + 2 + 5 + 7
+    assert footprint(plain) > FOOTPRINT_BYTES
+
+
+def test_that_bound_is_one_for_all_origins_and_who_waited_longest_comes_first():
+    each = footprint(owed(1, 0))
+    made = inbox(undelivered_bytes_max=each)
+    assert delivered(made.take(owed(1, 0), 0.0)) == [1]
+    for origin in (THIRD, FOURTH):
+        assert delivered(made.take(owed(1, 0, origin), 0.0)) == []
+    assert made.next_deadline() is None, "nothing is asked for"
+    (deliver,) = made.store(ORIGIN, 1, 1, 1.0)
+    assert isinstance(deliver, Deliver) and deliver.publication.origin == THIRD
+    (deliver,) = made.store(THIRD, 1, 1, 2.0)
+    assert isinstance(deliver, Deliver) and deliver.publication.origin == FOURTH
+    assert made.store(FOURTH, 1, 1, 3.0) == []
+    assert made.undelivered_bytes == 0
+
+
+def test_what_of_an_ended_epoch_is_not_on_disk_yet_still_counts():
+    each = footprint(owed(1, 0))
+    made = inbox(undelivered_bytes_max=each)
+    made.take(owed(1, 0), 0.0)
+    newer = replace(owed(1, 0), life=2)
+    assert delivered(made.take(newer, 0.0)) == []
+    assert delivered(made.store(ORIGIN, 1, 1, 1.0)) == [1]
+    assert made.streams[ORIGIN].safe == 0
+
+
+def test_who_waits_for_room_may_be_evicted_for_another():
+    made = inbox(nodes_max=2, undelivered_bytes_max=1)
+    made.take(owed(1, 0), 0.0)
+    made.forget(THIRD)
+    made.take(owed(2, 1, THIRD), 0.0)
+    made.forget(THIRD)
+    made.remind(Owed(ME, THIRD, 1, 9), 0.0)
+    made.take(owed(1, 0, FOURTH), 0.0)
+    assert list(made.streams) == [ORIGIN, FOURTH]
+    assert [
+        e.publication.origin for e in made.store(ORIGIN, 1, 1, 1.0) if isinstance(e, Deliver)
+    ] == [FOURTH]
 
 
 def test_what_is_held_has_bounds():
@@ -108,7 +157,7 @@ def test_what_is_held_has_bounds():
     for number in range(5, 10):
         made.take(owed(number, number - 1), 0.0)
     assert list(made.streams[ORIGIN].held) == [5, 6]
-    made = inbox(held_bytes_max=100)
+    made = inbox(held_bytes_max=2 * footprint(owed(5, 4, size=40)))
     for number in range(5, 10):
         made.take(owed(number, number - 1, size=40), 0.0)
     assert list(made.streams[ORIGIN].held) == [5, 6]
@@ -187,13 +236,12 @@ def test_what_was_taken_is_a_duplicate_even_after_the_lease_of_its_origin():
 
 def test_of_too_many_origins_the_one_forgotten_first_makes_room():
     made = inbox(nodes_max=2)
-    fourth = NodeId(4)
     for origin in (ORIGIN, THIRD):
         made.take(owed(1, 0, origin), 0.0)
         assert made.forget(origin) == []
     made.joined(ORIGIN, 0.0)
-    assert delivered(made.take(owed(1, 0, fourth), 0.0)) == [1]
-    assert list(made.streams) == [ORIGIN, fourth]
+    assert delivered(made.take(owed(1, 0, FOURTH), 0.0)) == [1]
+    assert list(made.streams) == [ORIGIN, FOURTH]
 
 
 def test_an_answer_of_which_a_frame_was_lost_counts_up_to_there():

@@ -58,6 +58,11 @@ def link_to(wire: Wire, place: int, neighbour: int) -> LinkId:
     return wire.nodes[place].view().neighbours[NodeId(neighbour)].link
 
 
+def taken(wire: Wire, place: int) -> list[tuple[int, int]]:
+    delivered = (effect.publication for effect in wire.effects(place, Deliver))
+    return [(item.origin, item.number) for item in delivered]
+
+
 def numbers(wire: Wire, place: int) -> list[int]:
     return [effect.publication.number for effect in wire.effects(place, Deliver)]
 
@@ -532,6 +537,26 @@ def test_7_9_with_too_much_on_its_way_to_the_disk_nothing_more_is_taken():
     assert numbers(wire, 2) == [1, 2, 3, 4]
     wire.give(2, Stored(ONE, 1, 4))
     assert numbers(wire, 2) == [1, 2, 3, 4, 5]
+
+
+def test_7_9_the_bound_in_bytes_is_one_for_all_origins():
+    """7.9 Whatever hangs, the disk or the broker, memory does not grow with the federation."""
+    wire = settled("1-2 2-3", (2, "a"), undelivered_bytes_max=3_000)
+    wire.disk_works = False
+    for number in range(1, 9):
+        for place in (1, 3):
+            wire.publish(place, "a", bytes(500), qos=1)
+            wire.give(place, Kept(1, number))
+    wire.run(5.0)
+    assert 3_000 <= wire.nodes[2].sizes()["undelivered_bytes"] < 3_000 + 1_100
+    wire.disk_works = True
+    for origin in (ONE, THREE):
+        kept = (effect.publication for effect in wire.effects(origin, Keep))
+        wire.journals[origin] = list(kept)
+        last = max((n for n in range(9) if (origin, n) in taken(wire, 2)), default=0)
+        wire.give(2, Stored(origin, 1, last))
+    wire.run(30.0)
+    assert sorted(taken(wire, 2)) == [(origin, n) for origin in (1, 3) for n in range(1, 9)]
 
 
 def test_7_10_with_the_lease_what_is_owed_ends():

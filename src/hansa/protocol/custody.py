@@ -115,11 +115,10 @@ class Custody:
     def sizes(self) -> dict[str, int]:
         """Return how much there is of what has a bound."""
         streams = self.inbox.streams.values()
-        held = undelivered = undelivered_bytes = 0
+        held = undelivered = 0
         for stream in streams:  # plainly: checkers ask after every input
             held = max(held, len(stream.held))
             undelivered = max(undelivered, len(stream.undelivered))
-            undelivered_bytes = max(undelivered_bytes, stream.undelivered_bytes)
         return {
             "debts": len(self.outbox.debts),
             "held": held,
@@ -127,7 +126,7 @@ class Custody:
             "retained": len(self.retained.values),
             "streams": len(streams),
             "undelivered": undelivered,
-            "undelivered_bytes": undelivered_bytes,
+            "undelivered_bytes": self.inbox.undelivered_bytes,
         }
 
     def next_deadline(self) -> float | None:

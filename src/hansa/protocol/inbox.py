@@ -21,6 +21,15 @@ from hansa.protocol.settings import ProtocolSettings
 from hansa.protocol.vocabulary import NodeId, Publication
 from hansa.protocol.wire import decode_publication
 
+FOOTPRINT_BYTES = 512
+"""About what a publication takes in memory beside what it carries."""
+
+
+def footprint(publication: Publication) -> int:
+    """Return about how much memory a publication takes."""
+    carried = len(publication.topic) + len(publication.properties) + len(publication.payload)
+    return FOOTPRINT_BYTES + carried
+
 
 class Stream:
     """What one origin owes this node."""
@@ -35,7 +44,6 @@ class Stream:
         "receipt_at",
         "taken",
         "undelivered",
-        "undelivered_bytes",
     )
 
     def __init__(self, epoch: int, taken: int, patience: float) -> None:
@@ -47,7 +55,6 @@ class Stream:
         self.held: dict[int, tuple[int, Publication]] = {}
         self.order: list[int] = []  # a heap of the numbers that are held
         self.undelivered: deque[tuple[int, int]] = deque()  # numbers, and their bytes
-        self.undelivered_bytes = 0
         self.ask_at: float | None = None
         self.receipt_at: float | None = None
         self.patience = patience
@@ -82,6 +89,9 @@ class Inbox:
         self._absent: dict[NodeId, None] = dict.fromkeys(self.streams)
         self._busy: dict[NodeId, None] = {}  # streams with something due
         self.held_bytes = 0
+        self.undelivered_bytes = 0
+        self._undelivered: dict[tuple[NodeId, int], deque[tuple[int, int]]] = {}
+        self._waiting: dict[NodeId, None] = {}  # streams that would go on if there were room
 
     # ------------------------------------------------------------ publications
 
@@ -173,14 +183,26 @@ class Inbox:
 
     def store(self, origin: NodeId, epoch: int, seq: int, now: float) -> list[Effect]:
         """What was delivered up to here is on disk."""
+        undelivered = self._undelivered.get((origin, epoch))
+        while undelivered and undelivered[0][0] <= seq:
+            self.undelivered_bytes -= undelivered.popleft()[1]
+        if not undelivered:
+            self._undelivered.pop((origin, epoch), None)
         stream = self.streams.get(origin)
-        if stream is None or stream.epoch != epoch:
-            return []
-        while stream.undelivered and stream.undelivered[0][0] <= seq:
-            stream.undelivered_bytes -= stream.undelivered.popleft()[1]
-        self._plan_receipt(origin, stream, now)
-        effects = self._drain(stream)
-        self._plan_to_ask(origin, stream, now)
+        if stream is not None and stream.epoch == epoch:
+            self._plan_receipt(origin, stream, now)
+        return self._go_on(now)
+
+    def _go_on(self, now: float) -> list[Effect]:
+        """There is room again: let those have it that waited, the longest first."""
+        effects: list[Effect] = []
+        for origin in list(self._waiting):
+            if self.undelivered_bytes >= self._settings.undelivered_bytes_max:
+                break
+            del self._waiting[origin]
+            stream = self.streams[origin]
+            effects += self._drain(stream)
+            self._plan_to_ask(origin, stream, now)
         return effects
 
     def remind(self, owed: Owed, now: float) -> list[Effect]:
@@ -219,18 +241,19 @@ class Inbox:
         settings = self._settings
         return (
             len(stream.undelivered) < settings.undelivered_max
-            and stream.undelivered_bytes < settings.undelivered_bytes_max
+            and self.undelivered_bytes < settings.undelivered_bytes_max
         )
 
     def _accept(self, stream: Stream, publication: Publication) -> Deliver:
         stream.taken = publication.number
-        size = len(publication.payload)
+        size = footprint(publication)
         stream.undelivered.append((publication.number, size))
-        stream.undelivered_bytes += size
+        self._undelivered[publication.origin, publication.life] = stream.undelivered
+        self.undelivered_bytes += size
         return Deliver(self._judge(publication))
 
     def _hold(self, stream: Stream, previous: int, publication: Publication) -> None:
-        size = len(publication.payload)
+        size = footprint(publication)
         settings = self._settings
         if len(stream.held) < settings.held_max and (
             self.held_bytes + size <= settings.held_bytes_max
@@ -249,7 +272,7 @@ class Inbox:
                 break
             heappop(stream.order)
             del stream.held[number]
-            self.held_bytes -= len(publication.payload)
+            self.held_bytes -= footprint(publication)
             if number > stream.taken:
                 effects.append(self._accept(stream, publication))
         return effects
@@ -325,6 +348,8 @@ class Inbox:
         missing = stream.taken < stream.newest
         if not missing or not self._has_room(stream):
             stream.ask_at = None
+            if missing:
+                self._waiting[origin] = None
         elif stream.ask_at is None:
             stream.ask_at = now + (self._settings.repair_delay if delay is None else delay)
         self._settle(origin, stream)
@@ -343,6 +368,7 @@ class Inbox:
     def _evict(self, origin: NodeId) -> list[Effect]:
         effects = self._give_up(origin, "nodes_max")
         del self.streams[origin], self._absent[origin]
+        self._waiting.pop(origin, None)
         return effects
 
     def _give_up(self, origin: NodeId, reason: str) -> list[Effect]:
@@ -350,7 +376,7 @@ class Inbox:
         stream = self.streams.get(origin)
         if stream is None:
             return []
-        self.held_bytes -= sum(len(held.payload) for _, held in stream.held.values())
+        self.held_bytes -= sum(footprint(held) for _, held in stream.held.values())
         stream.held.clear()
         stream.order.clear()
         stream.ask_at = stream.receipt_at = None

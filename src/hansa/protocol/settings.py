@@ -119,11 +119,11 @@ class ProtocolSettings:
     held_max: int = 8_192
     """Publications of one origin that wait here for one before them; more will be asked for."""
     held_bytes_max: int = 16_777_216
-    """Payload of all that waits for one before it."""
+    """Memory for all that waits for one before it, of whatever origin."""
     undelivered_max: int = 8_192
     """Publications of one origin on their way to this node's own disk; more will be asked for."""
     undelivered_bytes_max: int = 16_777_216
-    """Their payload."""
+    """Memory for all of them, of whatever origin."""
 
     retained_settle: float = 1.0
     """Seconds after which a retained value has reached the broker: only then what the broker holds

@@ -1,5 +1,6 @@
 """The promise that nothing grows beyond its bound."""
 
+from hansa.protocol.inbox import FOOTPRINT_BYTES
 from hansa.protocol.vocabulary import Publication
 from hansa.protocol.windows import STRANGERS_MAX
 from hansa.simulator.checkers.base import Checker
@@ -18,6 +19,7 @@ class Bounded(Checker):
         """Take the limits from the settings."""
         super().__init__(world, violations)
         settings = world.options.protocol
+        largest = settings.packet_bytes_max + FOOTPRINT_BYTES
         self._limits = {
             "debts": settings.nodes_max,
             "filters": settings.filters_per_node_max,
@@ -28,7 +30,7 @@ class Bounded(Checker):
             "streams": settings.nodes_max,
             "unacknowledged": 2 * settings.unacknowledged_max,
             "undelivered": settings.undelivered_max,
-            "undelivered_bytes": (settings.undelivered_bytes_max + settings.packet_bytes_max),
+            "undelivered_bytes": settings.undelivered_bytes_max + largest,
             "windows": 4 * (settings.nodes_max + STRANGERS_MAX),
         }
 
