@@ -280,8 +280,8 @@ def test_a_former_epoch_stays_for_readers_of_what_was_recorded_until_it_is_old(t
     assert [getattr(record, "recorded", None) for _, record in Reader(former).read()] == [True]
     for path in former.glob("*.log"):
         os.utime(path, (0, 0))
-    kept(tmp_path, 9, Topics(["a"]))
-    assert sorted(path.name for path in tmp_path.iterdir()) == [f"{8:020d}", f"{9:020d}"]
+    kept(tmp_path, 10, Topics(["a"]))  # in an epoch 9, because 8 was empty
+    assert sorted(path.name for path in tmp_path.iterdir()) == [f"{9:020d}", f"{10:020d}"]
 
 
 def test_without_recording_nobody_needs_a_former_epoch(tmp_path):
