@@ -12,9 +12,13 @@ from hansa.mqtt.packets import Publish
 
 
 def sure(
-    *identifiers: int, payload: bytes = b"same", topic: str = "a/b", dup: bool = False
+    *identifiers: int,
+    payload: bytes = b"same",
+    topic: str = "a/b",
+    dup: bool = False,
+    packet_id: int = 0,
 ) -> Publish:
-    return Publish(topic, payload, 1, dup=dup, subscriptions=identifiers)
+    return Publish(topic, payload, 1, dup=dup, packet_id=packet_id, subscriptions=identifiers)
 
 
 def taken(copies: Copies, *came: Publish) -> list[tuple[int, ...]]:
@@ -164,6 +168,24 @@ def test_a_rest_does_not_count_even_if_it_would_decide(rest):
         end(made, "a/#")
     copies.connected(session_present=True)
     assert taken(copies, sure(rest, dup=True), sure(rest)) == [(rest,)]
+
+
+def test_a_copy_that_did_not_count_is_known_when_it_comes_again(monkeypatch):
+    monkeypatch.setattr("hansa.agent.brokers.copies.REMEMBERED", 3)
+    made = holding("a/#", "a/b")
+    copies = Copies(made)
+    assert taken(copies, sure(1, packet_id=1), sure(2, packet_id=2)) == [(1,)]
+    copies.connected(session_present=True)
+    assert taken(copies, sure(2, packet_id=2, dup=True), sure(1), sure(2)) == [(1,)]
+    copies.connected(session_present=True)
+    assert taken(copies, sure(2, packet_id=2)) == [(2,)], "it is not the same"
+    copies.connected(session_present=True)
+    assert taken(copies, sure(2, packet_id=2, dup=True, payload=b"x")) == [(2,)], "nor this one"
+    copies.connected(session_present=True)
+    assert taken(copies, sure(2, packet_id=2, dup=True)) == [(2,)], "so much later it cannot be"
+    assert taken(copies, sure(2, payload=b"y", packet_id=8), sure(1, payload=b"y")) == [(1,)]
+    copies.connected(session_present=False)
+    assert taken(copies, sure(2, payload=b"y", packet_id=8, dup=True)) == [(2,)], "another session"
 
 
 def test_what_waited_when_a_connection_ended_waits_again():

@@ -144,20 +144,6 @@ def test_who_was_heard_is_told_when_it_is_durable(tmp_path):
     run(work)
 
 
-def test_another_copy_is_known_again_on_the_next_connection(tmp_path):
-    async def work() -> None:
-        life = Life(tmp_path)
-        life.capture.receive([(publish(1), True), (publish(2), False)])
-        await life.answered(2)
-        life.capture.connected(True)
-        life.receive(publish(2, dup=True), publish(2, b"another", dup=True), publish(2))
-        await life.answered(5)
-        assert life.started == [b"x", b"another", b"x"]
-        await life.capture.stop()
-
-    run(work)
-
-
 def copy(packet_id: int, payload: bytes, by: int, qos: int = 2, dup: bool = True) -> Publish:
     """What the subscription with that identifier brings."""
     return replace(publish(packet_id, payload, qos, dup=dup), subscriptions=(by,))

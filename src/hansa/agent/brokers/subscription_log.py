@@ -16,7 +16,7 @@ from pathlib import Path
 
 import msgspec
 
-from hansa.agent.brokers.subscriptions import note_end
+from hansa.agent.brokers.subscriptions import note
 from hansa.errors import UsageError
 from hansa.journal.disk import sync, sync_directory
 
@@ -153,16 +153,13 @@ class SubscriptionLog:
         self.last = max(self.last, identifier, last)
         if name == END:
             if identifier:
-                note_end(self.ends, identifier, last)
+                note(self.ends, identifier, last)
         elif identifier == ENDED:
             self.held.pop(name, None)
-            note_end(self.ends, self._given.pop(name, 0), self.last)
+            note(self.ends, self._given.pop(name, 0), self.last)
         else:
             self.held[name] = identifier
             if identifier > 0:
-                former = self._given.get(name, identifier)
-                if former != identifier:  # it was in doubt, and is entered anew
-                    note_end(self.ends, former, identifier - 1)
                 self._given[name] = identifier
 
     def _append(self, data: bytes, is_synced: bool) -> None:

@@ -27,11 +27,12 @@ UNFIT = -1
 """Stands for the identifier of a topic that cannot travel: one with too many levels."""
 
 
-def note_end(ends: OrderedDict[int, int], identifier: int, last: int) -> None:
-    """A filter ended; note with its identifier the last one that had been given."""
-    ends[identifier] = last
-    if len(ends) > ENDS_MAX:
-        ends.popitem(last=False)
+def note(notes: OrderedDict[int, int], identifier: int, other: int) -> None:
+    """Note something of an identifier; as when its filter ended, the last one that had been given.
+    The oldest notes are forgotten."""
+    notes[identifier] = other
+    if len(notes) > ENDS_MAX:
+        notes.popitem(last=False)
 
 
 class Subscriptions:
@@ -50,6 +51,10 @@ class Subscriptions:
         self._leaving: set[str] = set()
         self._held: dict[str, int] = {}
         self._identifiers: set[int] = set()
+        self._doubted: dict[str, int] = {}
+        """Filters with the identifiers under which the broker may have them."""
+        self._former: OrderedDict[int, int] = OrderedDict()
+        """Identifiers of filters that were entered anew for that, with the ones before."""
         self._ends: OrderedDict[int, int] = OrderedDict()
         """The last identifier that had been given when another one's filter ended."""
 
@@ -80,7 +85,9 @@ class Subscriptions:
     def newest_beside(self, identifiers: Iterable[int]) -> int:
         """Return the last identifier whose filter can have brought a copy of what these brought."""
         newest = self._confirmed
-        return min(newest, *(self._ends.get(each, newest) for each in identifiers))
+        for identifier in identifiers:
+            newest = min(newest, self._ends.get(identifier, newest))
+        return newest
 
     def is_held(self, identifier: int) -> bool:
         """Whether a filter that decides has this identifier."""
@@ -94,7 +101,19 @@ class Subscriptions:
         """A filter is being subscribed to; return its identifier, above all others."""
         self._last += 1
         self.restore(topic_filter, self._last)
+        former = self._doubted.pop(topic_filter, 0)
+        if former:
+            note(self._former, self._last, former)
         return self._last
+
+    def brought_by(self, identifiers: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the filters that brought a copy, each by the first of its identifiers."""
+        return tuple(map(self._first_of, identifiers)) if self._former else identifiers
+
+    def _first_of(self, identifier: int) -> int:
+        while identifier in self._former:
+            identifier = self._former[identifier]
+        return identifier
 
     def confirm(self, topic_filter: str) -> None:
         """The broker has answered to a subscription."""
@@ -136,11 +155,14 @@ class Subscriptions:
     def exclude(self, topic_filter: str) -> None:
         """A filter decides no more. If the broker has refused it, it stays wanted: another
         connection may bring it."""
+        note(self._ends, self._remove(topic_filter), self._last)
+
+    def _remove(self, topic_filter: str) -> int:
         self._trie.remove(topic_filter)
         identifier = self._held.pop(topic_filter, 0)
         self._identifiers.discard(identifier)
-        note_end(self._ends, identifier, self._last)
         self._oldest.clear()
+        return identifier
 
     def holds(self, topic_filter: str) -> bool:
         """Whether the broker has, or is about to have, a subscription that is not being ended."""
@@ -164,6 +186,8 @@ class Subscriptions:
         self._trie = FilterTrie()
         self._held.clear()
         self._ends.clear()
+        self._doubted.clear()
+        self._former.clear()
         self._identifiers.clear()
         self._oldest.clear()
         self._leaving.clear()
@@ -174,7 +198,7 @@ class Subscriptions:
         are entered anew, or those that come now could be taken for ones that were there before."""
         self._leaving.clear()
         for name in [each for each, number in self._held.items() if number > self._confirmed]:
-            self.exclude(name)
+            self._doubted[name] = self._remove(name)
         self._confirmed = self._last
 
     def oldest(self, topic: str) -> int:

@@ -145,7 +145,7 @@ class Capture:
             seen = self._repeats.recognise(publish)
             if seen is not None:
                 self.counters["captured before"] += 1
-            elif not is_taken or self._repeats.was_left_out(publish):
+            elif not is_taken:
                 self._repeats.leave_out(publish)
             elif self._broken:
                 continue  # without an answer it stays with the broker, and comes again

@@ -1,7 +1,6 @@
 """What the broker may send again, because it did not get our answer.
 
-A captured publication is known again by its packet id and content. So is another copy of it, from a
-filter that overlaps, which was acknowledged and not kept.
+A captured publication is known again by its packet id and content.
 
 On a new connection the broker first goes on with what was under way, in order. So of the copies
 that it sends only the first can be a rest, of a publication whose other copy it knows to be
@@ -15,6 +14,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from hashlib import blake2b
 
+from hansa.agent.brokers.copies import content_of
 from hansa.journal.records import Captured, Unsettled
 from hansa.mqtt.packets import Publish
 from hansa.mqtt.properties import ageless
@@ -143,20 +143,14 @@ class Former:
             self.captured.popitem(last=False)
 
 
-def _content(publish: Publish) -> int:
-    """Return what tells publications apart in this life: cheaper than a digest."""
-    properties = ageless(publish.properties) if publish.properties else b""
-    return hash((publish.topic, publish.payload, publish.qos, publish.retain, properties))
-
-
 class Repeats:
     """The memory of one life, with what the journal tells of the former one."""
 
     def __init__(self, found: Iterable[Seen], former: Former) -> None:
         """`found` is what a former life left to come again."""
         self._seen = {seen.packet_id: seen for seen in found}
-        self._others: OrderedDict[int, tuple[int, int]] = OrderedDict()
-        """Copies that were not kept because others were, by packet id: content and receipt."""
+        self._others: OrderedDict[int, int] = OrderedDict()
+        """Copies that were not kept because others were: content by packet id."""
         self._ids = former.ids
         self._former = former
         self._last: Seen | None = None
@@ -269,17 +263,10 @@ class Repeats:
 
     def leave_out(self, publish: Publish) -> None:
         """It is not kept, because another copy of it was."""
-        self._others[publish.packet_id] = (_content(publish), self._receipts)
+        self._others[publish.packet_id] = content_of(publish)
         self._others.move_to_end(publish.packet_id)
         if len(self._others) > RECENT:
             self._others.popitem(last=False)
-
-    def was_left_out(self, publish: Publish) -> bool:
-        """Whether it came before, and was not kept because another copy was."""
-        if not publish.dup or publish.packet_id not in self._others:
-            return False
-        content, receipt = self._others[publish.packet_id]
-        return receipt > self._receipts - RECENT and content == _content(publish)
 
     def rest_of(self, publish: Publish) -> int:
         """Return which subscription brought a copy, which was captured before, of what comes first
@@ -310,5 +297,5 @@ class Repeats:
         """Whether the broker went on with another copy of it, which was not kept."""
         if self._last_before is None:  # then it is one that the journal does not know
             return not self._resumed <= {each.packet_id for each in self._former.captured.values()}
-        others = (self._others[each][0] for each in self._resumed if each in self._others)
-        return _content(publish) in others
+        others = (self._others[each] for each in self._resumed if each in self._others)
+        return content_of(publish) in others
