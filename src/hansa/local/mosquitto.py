@@ -24,7 +24,8 @@ PORTS = range(10_000, 32_768)
 one of those could be there first."""
 
 START_TIMEOUT_S = 10.0
-STOP_TIMEOUT_S = 3.0
+STOP_TIMEOUT_S = 10.0
+"""Seconds until a process that was asked to stop is killed: a broker has to save what it holds."""
 
 
 def find_mosquitto() -> str:
