@@ -153,7 +153,7 @@ def test_faults_are_kinds_with_counts():
         ("outage-s=1", "there is no 'outage-s'; there are cuts, silent-cuts, one-way-cuts,"
          " partitions, flaps, crashes, vanishings, freezes, stalls, disk-failures,"
          " clock-jumps, refusals, lossy-restarts, broker-restarts,"
-         " link-changes, clones, collisions"),
+         " link-changes, clones, collisions, roll-backs"),
     ],
 )  # fmt: skip
 def test_faults_that_cannot_be_are_refused(text, problem):

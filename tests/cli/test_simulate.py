@@ -359,7 +359,7 @@ def test_the_failing_run_is_in_the_json(failing, capsys):
         ("--faults ", "faults '': there is no ''; there are cuts, silent-cuts, one-way-cuts,"
          " partitions, flaps, crashes, vanishings, freezes, stalls, disk-failures,"
          " clock-jumps, refusals, lossy-restarts, broker-restarts,"
-         " link-changes, clones, collisions"),
+         " link-changes, clones, collisions, roll-backs"),
         ("--at ", "step '': write seconds and an action, as in '2 crash 3'"),
         ("--transcript ", "argument --transcript: name a file; see `hansa simulate --help`"),
         ("--scenario random --preset machado",

@@ -5,7 +5,15 @@ from dataclasses import fields, replace
 
 import pytest
 
-from hansa.simulator.actions import Crash, Heal, Partition, Restart, Vanish
+from hansa.simulator.actions import (
+    BackUp,
+    Crash,
+    Heal,
+    Partition,
+    Restart,
+    RollBack,
+    Vanish,
+)
 from hansa.simulator.faults import random_faults
 from hansa.simulator.options import Faults, Options, Phases
 from hansa.simulator.topologies import parse
@@ -27,7 +35,7 @@ def test_without_faults_there_is_nothing_to_do_nor_to_heal():
 def test_every_kind_strikes_within_the_traffic_phase_and_is_healed_at_its_end(kind):
     made = steps(**{kind: 5})
     assert len(made) >= 6
-    assert all(2.0 <= step.at_s <= 10.0 for step in made)
+    assert all(2.0 <= s.at_s <= 10.0 for s in made if not isinstance(s.action, BackUp))
     assert made[-1].at_s == 10.0
     assert made[-1].action == Heal()
 
@@ -48,6 +56,16 @@ def test_whoever_dies_is_started_again():
     dead = Counter(action.node for action in made if isinstance(action, Crash | Vanish))
     back = Counter(action.node for action in made if isinstance(action, Restart))
     assert dead == back
+
+
+def test_what_is_put_back_was_copied_before_often_before_anything_was_published():
+    made = steps(roll_backs=20)[:-1]
+    assert {type(step.action) for step in made[::2]} == {BackUp}
+    assert {type(step.action) for step in made[1::2]} == {RollBack}
+    for copied, put_back in zip(made[::2], made[1::2], strict=True):
+        assert 0.0 <= copied.at_s <= put_back.at_s
+        assert copied.action.node == put_back.action.node
+    assert 5 < sum(step.at_s < PHASES.warm_up_s for step in made) < 18
 
 
 def test_a_partition_has_two_sides_with_everybody_on_one():

@@ -16,7 +16,9 @@ from hansa.protocol.inbox import Inbox, Stream
 from hansa.protocol.interest import RemoteInterest
 from hansa.protocol.node import Node
 from hansa.protocol.outbox import Outbox
+from hansa.protocol.overlay import Overlay
 from hansa.protocol.plane import Plane
+from hansa.protocol.settings import ProtocolSettings
 from hansa.simulator.actions import (
     Action,
     BackUp,
@@ -129,6 +131,23 @@ ROLLED_BACK = [
 ]
 """The origin goes back to a time before positions that it gives out again, alone."""
 
+ROLLED_BACK_TO_NOTHING = [
+    (0.0, Subscribe(1, "a")),
+    (4.0, BackUp(0)),
+    (6.0, Publish(0, "a", qos=2, count=5)),
+    (9.0, RollBack(0)),
+    (10.0, Publish(0, "a", qos=2, count=9)),
+]
+"""The origin goes back to a time before its first publication."""
+
+FORGOTTEN = [
+    (0.0, Subscribe(2, "a")),
+    (5.0, Cut(0, 1)),
+    (15.0, Mend(0, 1)),
+    (28.0, Publish(0, "a", qos=2)),
+]
+"""A node behind the one that was cut off is away for longer than the lease."""
+
 GAP_BEHIND_OTHERS = [
     (0.0, Subscribe(1, "a")),
     (5.0, Refuse(1, 10.0)),
@@ -191,6 +210,7 @@ and it has not heard of that yet."""
 
 SCRIPTS = {
     "rolled back": ROLLED_BACK,
+    "rolled back to nothing": ROLLED_BACK_TO_NOTHING,
     "released": RELEASED,
     "crash before sync": CRASH_BEFORE_SYNC,
     "crash after sending": CRASH_AFTER_SENDING,
@@ -265,6 +285,27 @@ def test_an_origin_that_sends_before_it_has_heard_what_others_have_may_lose_it(m
 
     monkeypatch.setattr(Outbox, "resume", trusting)
     assert "guaranteed" in broken(ROLLED_BACK)
+
+
+def test_an_empty_journal_that_goes_on_may_lose_what_it_captures(monkeypatch):
+    """Nothing shows that it is an old copy, and its positions were given out before."""
+    past = Disk.past
+
+    def trusting(self, incarnation):
+        epoch, known = self.epoch, past(self, incarnation)
+        self.epoch = epoch or known.epoch
+        return replace(known, epoch=self.epoch)
+
+    monkeypatch.setattr(Disk, "past", trusting)
+    assert broken(ROLLED_BACK_TO_NOTHING) == {"guaranteed"}
+
+
+def test_who_was_forgotten_and_does_not_say_so_gets_nothing_more(monkeypatch):
+    """It has nothing new to tell, and what it told before is refused."""
+    short = ProtocolSettings(interest_lease=5.0)
+    assert broken(FORGOTTEN, "line:3", protocol=short) == set()
+    monkeypatch.setattr(Overlay, "_speak_up", lambda self, enquiry, now: None)
+    assert broken(FORGOTTEN, "line:3", protocol=short) == {"convergence", "guaranteed"}
 
 
 def test_packets_that_are_not_remembered_are_captured_twice(monkeypatch):
@@ -381,8 +422,9 @@ def test_interest_that_is_not_yet_known_is_not_no_interest(monkeypatch):
     assert "guaranteed" in broken(script, links=slow)
 
 
-def test_consecutive_numbers_per_filter_lose_what_changes_its_filter(monkeypatch):
-    """The 77 % case: what `a/b` misses when `a/#` takes its place, nobody asks for."""
+def test_a_chain_per_filter_loses_what_changes_its_filter(monkeypatch):
+    """`previous` is the last position of the same filter, as with consecutive numbers per filter
+    (the 77 % case): what `a/b` misses when `a/#` takes its place, nobody asks for."""
     capture = Outbox.capture
 
     def per_filter(self, event, receivers, version):

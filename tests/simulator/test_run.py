@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from hansa.simulator.actions import Publish, Step, Subscribe
+from hansa.simulator.actions import Publish, Restart, Step, Subscribe
 from hansa.simulator.options import Options, Phases
 from hansa.simulator.run import Simulation, simulate
 from hansa.simulator.sampling import random_options
@@ -57,6 +57,17 @@ def test_a_listener_and_checkers_change_nothing():
     assert told
     assert watched == simulate(small_options(0))
     assert watched.fingerprint == simulate(replace(small_options(0), check=False)).fingerprint
+
+
+def test_who_is_late_starts_for_the_first_time_when_the_schedule_says_so():
+    start = Step(5.0, Restart(1))
+    late = replace(small_options(0), schedule=(start,), late=(1, 2), phases=Phases(warm_up_s=9.0))
+    simulation = Simulation(late)
+    simulation.run_until(4.9)
+    assert [view is None for view in simulation.views()] == [False, True, True, False]
+    simulation.run_until(9.0)
+    assert [view is None for view in simulation.views()] == [False, False, True, False]
+    assert simulation.world.sites[1].memory.incarnation == 5_000
 
 
 def test_a_result_tells_what_happened():

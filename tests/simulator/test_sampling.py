@@ -60,6 +60,20 @@ def test_some_runs_make_deliveries_hard():
     assert max(longest) > 500
 
 
+def test_some_runs_lose_nearly_every_third_datagram():
+    assert {options.links.loss for options in SAMPLE} == {0.0, 0.01, 0.1, 0.2, 0.3}
+
+
+def test_in_some_runs_partitions_may_outlast_leases():
+    short = [options for options in SAMPLE if options.protocol.interest_lease < 60]
+    assert len(short) > 15
+    for options in short:
+        assert options.faults.partitions
+        assert options.faults.outage_s[1] > options.protocol.interest_lease
+        assert options.phases.traffic_s > options.faults.outage_s[1] / 2
+        assert options.disk
+
+
 def test_faults_of_all_kinds_are_tried():
     for field in fields(Faults):
         if field.name != "outage_s":

@@ -85,6 +85,7 @@ def test_a_scenario_holds_with_the_timers_of_machado(name):
         ("session-lost", {"schedule": ()}, "delivered"),
         ("part-kill", {"schedule": ()}, "publications promised to nodes, delivered"),
         ("split-minute", {"schedule": ()}, "repaired from the origins' journals"),
+        ("passing-groups", {"links": LinkOptions()}, "repaired from the origins' journals"),
     ],
 )
 def test_trouble_that_ends_otherwise_is_noticed(name, options, what):

@@ -199,7 +199,7 @@ def _add_clients(made: Parser) -> None:
         "--faults", metavar="KIND=N,...",
         help="random faults: cuts silent-cuts one-way-cuts partitions flaps crashes vanishings"
         " freezes stalls disk-failures clock-jumps refusals lossy-restarts broker-restarts"
-        " link-changes clones collisions",
+        " link-changes roll-backs clones collisions",
     )  # fmt: skip
     group.add_argument(
         "--at", action="append", metavar="'S ACTION'",

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from hansa.simulator.actions import (
     Action,
     AddLink,
+    BackUp,
     Clone,
     Collide,
     Crash,
@@ -26,6 +27,7 @@ from hansa.simulator.actions import (
     RemoveLink,
     Restart,
     RestartBroker,
+    RollBack,
     SetClock,
     Stall,
     Step,
@@ -59,6 +61,7 @@ def random_faults(options: Options) -> list[Step]:
         "link changes": (faults.link_changes, _change_links),
         "clones": (faults.clones, _clone),
         "collisions": (faults.collisions, _collide),
+        "roll-backs": (faults.roll_backs, _roll_back),
     }
     steps: list[Step] = []
     for name, (count, make) in kinds.items():
@@ -78,12 +81,12 @@ class _Chance:
         self.random = random.Random(f"{options.seed} faults {name}")
         self.topology = options.topology
         self._outage_s = options.faults.outage_s
-        self._start = options.phases.warm_up_s
-        self._end = self._start + options.phases.traffic_s
+        self.start = options.phases.warm_up_s
+        self._end = self.start + options.phases.traffic_s
 
     def time(self) -> float:
         """Return a moment in the traffic phase."""
-        return self.random.uniform(self._start, self._end)
+        return self.random.uniform(self.start, self._end)
 
     def outage(self) -> tuple[float, float]:
         """Return beginning and end of an outage within the traffic phase."""
@@ -212,3 +215,11 @@ def _clone(chance: _Chance) -> Iterator[Step]:
 
 def _collide(chance: _Chance) -> Iterator[Step]:
     yield Step(chance.time(), Collide(chance.node(), chance.node()))
+
+
+def _roll_back(chance: _Chance) -> Iterator[Step]:
+    """Every other copy is from before the first publication."""
+    node, put_back = chance.node(), chance.time()
+    newest = put_back if chance.random.random() < 0.5 else chance.start
+    yield Step(chance.random.uniform(0.0, newest), BackUp(node))
+    yield Step(put_back, RollBack(node))

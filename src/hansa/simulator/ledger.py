@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from hansa.protocol.vocabulary import Publication
+from hansa.protocol.vocabulary import NodeId, Publication
 from hansa.simulator.result import Delay, delay_of
 
 NUMBER_BYTES = 8
@@ -27,6 +27,8 @@ class Entry:
     """Whether the agent beside the broker saw it."""
     position: tuple[int, int] = (0, 0)
     """Epoch and position in the journal of the agent beside the broker, if it was kept there."""
+    owed: frozenset[NodeId] = frozenset()
+    """The nodes to which it is owed from there."""
     let_pass: bool = False
     """Whether the agent beside the broker once acknowledged it unkept, because nobody wanted it.
     The broker may show it again, if that is lost; by then somebody may."""

@@ -111,6 +111,8 @@ class Faults:
     """Links added or removed for good."""
     clones: int = 0
     collisions: int = 0
+    roll_backs: int = 0
+    """Agents in the place of whose state an older copy of it is put."""
     outage_s: tuple[float, float] = (0.2, 4.0)
     """Least and longest time until a cut is mended, a dead agent restarted, a frozen one thawed."""
 
@@ -204,6 +206,8 @@ class Options:
     """Capacity of each node, 1 for those that are not named."""
     start_spread_s: float = 0.0
     """Nodes start at random times from 0 to this."""
+    late: tuple[int, ...] = ()
+    """Nodes that do not start then, but when a step of the schedule says so, for the first time."""
     wire: bool = False
     """Whether every frame is encoded and decoded on its way. Slower; finds what objects hide."""
     disk: DiskOptions | None = None

@@ -66,7 +66,9 @@ class Simulation:
         chance = random.Random(f"{options.seed} start")
         world.scheduler.at(0.0, world.disturb, "start")
         for site in world.sites:
-            world.scheduler.at(chance.uniform(0.0, options.start_spread_s), self._start, site)
+            starts_at = chance.uniform(0.0, options.start_spread_s)
+            if site.place not in options.late:
+                world.scheduler.at(starts_at, self._start, site)
         for step in steps:
             if step.at_s > 0:
                 self.director.plan(step)

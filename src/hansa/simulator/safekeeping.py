@@ -133,6 +133,7 @@ class Safekeeping:
         entry = self._ledger.find(publication)
         assert entry is not None
         entry.position = (publication.life, publication.number)
+        entry.owed = frozenset(node for node, _ in publication.previous)
 
     def _remember(self, site: Site, effect: Effect) -> None:
         assert type(effect) is orders.Remember

@@ -24,7 +24,10 @@ TIGHT = 0.25
 HARD = 0.2
 """The share of small runs with disks in which deliveries have little room or a long way."""
 
-HARD_NODES_MAX = 12
+SHORT_LEASES = 0.2
+"""The share of small runs with disks in which partitions outlast leases."""
+
+SMALL_NODES_MAX = 12
 HARD_SETTLE_S = 120.0
 """Such runs are small, and get this much more time: what was missed may come by threes, with
 seconds between them."""
@@ -74,7 +77,7 @@ def random_options(seed: int, strategy: str | None = None) -> Options:
     default = ProtocolSettings().strategy
     chance = random.Random(f"{seed} options")
     topology = _topology(chance, seed)
-    links = _links(chance, topology)
+    links = _with_more_loss(seed, _links(chance, topology))
     options = Options(
         topology=topology,
         protocol=replace(_protocol(chance, links), strategy=strategy or default),
@@ -90,6 +93,7 @@ def random_options(seed: int, strategy: str | None = None) -> Options:
     )
     options = _with_disk_faults(replace(options, phases=_phases(chance, options)))
     options = _with_hard_deliveries(_with_machine_faults(options))
+    options = _with_short_leases(_with_old_copies(options))
     return _tighten(options) if random.Random(f"{seed} bounds").random() < TIGHT else options
 
 
@@ -153,6 +157,12 @@ def _links(chance: random.Random, topology: Topology) -> LinkOptions:
             reorder=chance.choice((0.01, 0.1)),
         )
     return links
+
+
+def _with_more_loss(seed: int, links: LinkOptions) -> LinkOptions:
+    """Let nearly every third datagram be lost, in half of the runs that lose every fifth."""
+    chance = random.Random(f"{seed} 30 % loss")
+    return replace(links, loss=0.3) if links.loss == 0.2 and chance.random() < 0.5 else links
 
 
 def _faults(chance: random.Random) -> Faults:
@@ -234,7 +244,7 @@ def _with_hard_deliveries(options: Options) -> Options:
     link be so long that what is under way outlives who asked for it. Clients stay, so that much is
     promised, and agents die while their disks hang."""
     chance = random.Random(f"{options.seed} hard deliveries")
-    is_small = options.topology.nodes <= HARD_NODES_MAX
+    is_small = options.topology.nodes <= SMALL_NODES_MAX
     if options.disk is None or not is_small or chance.random() >= HARD:
         return options
     protocol = replace(
@@ -255,19 +265,56 @@ def _with_hard_deliveries(options: Options) -> Options:
         clones=0,
         collisions=0,
     )
-    workload = replace(
-        options.workload,
-        filters=("#", "+/#", "plant/#"),
-        rate=chance.choice((2.0, 10.0)),
-        qos=(0.0, 1.0, 1.0),
-        churn=0.0,
-    )
+    workload = _with_much_promised(options.workload, rate=chance.choice((2.0, 10.0)))
     disk = replace(options.disk, inbox_max=chance.choice((5, 100_000)))
     hard = replace(
         options, protocol=protocol, links=links, faults=faults, workload=workload, disk=disk
     )
     settled_s = allowance(hard)
     return replace(hard, phases=Phases(settled_s, 15.0, settled_s + HARD_SETTLE_S, 15.0))
+
+
+def _with_old_copies(options: Options) -> Options:
+    """Let old copies of state directories be put back, in some runs with disks. In small ones all
+    nodes are likely to publish, and others to want it."""
+    chance = random.Random(f"{options.seed} old states")
+    roll_backs = chance.choice((0, 0, 0, 1)) * chance.randint(1, 2)
+    if options.disk is None or not roll_backs:
+        return options
+    workload, nodes = options.workload, options.topology.nodes
+    if nodes <= SMALL_NODES_MAX:
+        workload = replace(_with_much_promised(workload, rate=2.0), publishers=2 * nodes)
+    faults = replace(options.faults, roll_backs=roll_backs)
+    return replace(options, faults=faults, workload=workload)
+
+
+def _with_much_promised(workload: Workload, rate: float) -> Workload:
+    """Let clients want nearly everything, and stay."""
+    return replace(
+        workload, filters=("#", "+/#", "plant/#"), rate=rate, qos=(0.0, 1.0, 1.0), churn=0.0
+    )
+
+
+def _with_short_leases(options: Options) -> Options:
+    """Let some of what is cut off or dead stay so for longer than a lease, in some small runs. A
+    broker that was away as long must get what it missed before the end."""
+    chance = random.Random(f"{options.seed} leases")
+    is_small = options.topology.nodes <= SMALL_NODES_MAX
+    if options.disk is None or not is_small or chance.random() >= SHORT_LEASES:
+        return options
+    lease_s = chance.choice((1.5, 3.0)) * options.protocol.heartbeat_limit
+    return replace(
+        options,
+        protocol=replace(options.protocol, interest_lease=lease_s),
+        faults=replace(
+            options.faults,
+            partitions=chance.randint(1, 3),
+            outage_s=(0.05, chance.choice((1.5, 3.0)) * lease_s),
+        ),
+        phases=replace(options.phases, traffic_s=chance.choice((3.0, 5.0)) * lease_s),
+        workload=replace(options.workload, rate=2.0),
+        disk=replace(options.disk, window=20),
+    )
 
 
 def _phases(chance: random.Random, options: Options) -> Phases:

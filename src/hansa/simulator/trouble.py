@@ -27,6 +27,8 @@ class Trouble:
     links: LinkOptions = LinkOptions()
     disk: DiskOptions = DiskOptions()
     lease_s: float | None = None
+    late: tuple[int, ...] = ()
+    """Who starts when the script says `restart`, and not before."""
 
     def options(self, settings: ProtocolSettings, seed: int) -> Options:
         """Return the run: everybody subscribes, all comes to rest, then there is trouble."""
@@ -50,6 +52,7 @@ class Trouble:
             schedule=tuple(steps),
             phases=phases,
             disk=self.disk,
+            late=self.late,
         )
 
     def _pause(self, topology: Topology, settings: ProtocolSettings) -> float:

@@ -6,9 +6,22 @@ from tests.simulator.checkers.stubs import publication
 from tests.simulator.worlds import Played
 
 from hansa.protocol.effects import EpochRenewed, Gap, GivenUp
+from hansa.protocol.settings import ProtocolSettings
 from hansa.protocol.sharing import Audience
 from hansa.protocol.vocabulary import NodeId
-from hansa.simulator.actions import Clone, Crash, Publish, Restart, Subscribe, Unsubscribe
+from hansa.simulator.actions import (
+    BackUp,
+    Clone,
+    Crash,
+    Cut,
+    Mend,
+    Publish,
+    Refuse,
+    Restart,
+    RollBack,
+    Subscribe,
+    Unsubscribe,
+)
 from hansa.simulator.options import DiskOptions
 from hansa.simulator.result import Guarantee
 
@@ -136,6 +149,82 @@ def test_a_node_counts_on_a_confirmation_even_if_the_other_forgets_it():
     played.world.sites[0].node.remote.receivers = lambda topic: ()
     played.world.sites[0].node.plane._turns.audience = lambda topic: Audience(())  # noqa: SLF001
     assert len(finish(played)) == 1
+
+
+def wants_nothing(played, place):
+    """Let a node take no other's interest for one that is in force, whoever asks."""
+    site = played.world.sites[place]
+    site.node.remote.promised = lambda topic: ()
+    site.node.remote.receivers = lambda topic: ()
+    site.node.plane._turns.audience = lambda topic: Audience(())  # noqa: SLF001
+
+
+def test_what_nobody_confirmed_is_promised_when_all_must_have_come_to_rest():
+    late = (30.0, Publish(0, "a/b", qos=1))
+    played = play(late, until=1.0)
+    wants_nothing(played, 0)
+    played.world.sites[1].node.confirmations.confirmed.clear()
+    assert finish(played, until=29.0) == []
+    assert len(finish(played, until=40.0)) == 1
+
+
+def test_what_never_leaves_a_broker_is_promised_to_nobody():
+    script = [(0.0, Subscribe(1, "$SYS/#")), (20.0, Publish(0, "$SYS/uptime", qos=1))]
+    played = Played("line:2", script, disk=DiskOptions())
+    assert finish(played, until=30.0) == []
+
+
+def test_an_old_copy_owes_nothing_to_an_interest_that_only_the_newer_state_knew():
+    """Its broker shows it what is published before it has met anybody."""
+    script = [
+        (1.0, BackUp(0)),
+        (3.0, Subscribe(1, "a/b")),
+        (8.0, Cut(0, 1)),
+        (9.0, RollBack(0)),
+        (10.0, Publish(0, "a/b", qos=1)),
+        (11.0, Mend(0, 1)),
+        (30.0, Publish(0, "a/b", qos=1)),
+    ]
+    played = Played("line:2", script, disk=DiskOptions())
+    assert finish(played, until=40.0) == []
+    assert played.received(1) == [1]
+    assert guaranteed(played).summary().promised == 1
+
+
+def test_a_broker_may_take_as_many_of_qos_2_as_it_holds_for_those_of_the_newer_state():
+    publish = [(6.0, Publish(0, "a/b", qos=2)), (30.0, Publish(0, "a/b", qos=2, count=3))]
+    played = play((5.5, BackUp(1)), *publish, (6.5, RollBack(1)), until=6.4)
+    played.world.sites[1].broker.held[99] = publication(qos=2)
+    entries = played.run(29.0).world.ledger.entries
+    played.run(31.0)
+    del entries[2].arrivals[1]
+    assert finish(played, until=40.0) == []
+    del entries[3].arrivals[1]
+    assert len(finish(played, until=41.0)) == 1
+
+
+def test_what_was_published_before_a_new_epoch_may_come_in_both():
+    played = play((6.0, RollBack(0)), (5.5, BackUp(0)), (7.0, Publish(0, "z", qos=2)), until=8.0)
+    receiver, entry = played.world.sites[1], played.world.ledger.entries[1]
+    copy = publication(qos=2)
+    guaranteed(played).delivered(receiver, copy, entry)
+    guaranteed(played).told(played.world.sites[0], EpochRenewed(9))
+    guaranteed(played).delivered(receiver, copy, entry)
+    assert finish(played) == []
+
+
+def test_a_lease_that_ends_before_a_broker_shows_what_was_published_ends_the_promise():
+    script = [
+        (5.5, Cut(0, 1)),
+        (9.0, Refuse(0, 5.0)),
+        (9.5, Publish(0, "a/b", qos=1)),
+        (13.9, Mend(0, 1)),
+        (40.0, Publish(0, "a/b", qos=1)),
+    ]
+    lease = ProtocolSettings(interest_lease=5.0)
+    played = play(*script, protocol=lease)
+    assert finish(played, until=50.0) == []
+    assert played.received(1) == [0, 2]
 
 
 def test_an_agent_that_is_not_subscribed_is_seen():

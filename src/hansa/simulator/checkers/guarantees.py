@@ -1,8 +1,9 @@
 """The promise of QoS 1 and 2: nothing lost, nothing twice, nothing out of order.
 
-It holds for what is published after the publisher's node has confirmed the receiver's interest, for
-as long as clients there want it, whatever their filters are meanwhile; as long as the disks of both
-survive, the broker keeps the agent's session, and nobody runs with a copy of either's identity.
+It holds for what is published after the publisher's node has confirmed the receiver's interest, or
+should have, as nothing has happened for the time that the protocol may take; for as long as clients
+there want it, whatever their filters are meanwhile; as long as the disks of both survive, the
+broker keeps the agent's session, and nobody runs with a copy of either's identity.
 Each is captured once, at a position of its own. What a bounded journal had to drop is reported, and
 what was given up when two had been out of each other's reach for a lease; only that.
 
@@ -18,7 +19,7 @@ from dataclasses import dataclass
 from hansa.protocol.effects import EpochRenewed, Gap, GivenUp, Repaired
 from hansa.protocol.node import Node
 from hansa.protocol.records import InterestRecord, Record
-from hansa.protocol.topics import matches, split_share
+from hansa.protocol.topics import is_local_only, matches, split_share
 from hansa.protocol.vocabulary import NodeId, Publication
 from hansa.simulator.checkers.base import Checker
 from hansa.simulator.checkers.partings import Partings
@@ -60,15 +61,19 @@ class Guaranteed(Checker):
         self._tracker = tracker
         self._promises: list[Promise] = []
         self._doubt_until: dict[NodeId, float] = {}
-        self._put_back: set[NodeId] = set()
+        self._put_back: dict[NodeId, int] = {}
+        """Nodes in the place of whose state an older one was put; and how many later publications
+        their brokers may take for what they hold of the newer one."""
+        self._renewed_at: dict[NodeId, float] = {}
         self._settling = allowance(world.options)
+        self._disturbed_at = 0.0
         self._newest: dict[tuple[int, NodeId, NodeId, int], int] = {}
         self._seen: dict[tuple[int, int], tuple[int, float]] = {}
         self._copies: dict[tuple[int, int], int] = {}
         self._counting: dict[tuple[NodeId, NodeId, str], int] = {}  # lapses when it began
-        self._lease = world.options.protocol.interest_lease
-        self._may_leases_end = world.options.disk and self._lease < world.options.end_s
-        self._partings = Partings(world, tracker.truth, self._settling)
+        lease_s = world.options.protocol.interest_lease
+        self._may_leases_end = world.options.disk and lease_s < world.options.end_s
+        self._partings = Partings(world, tracker.truth, lease_s, self._settling)
         self._gaps = 0
         self._excused: dict[tuple[NodeId, NodeId], list[Gap | GivenUp]] = {}
         self._started: dict[int, float] = {}
@@ -79,9 +84,14 @@ class Guaranteed(Checker):
         self._started[site.place] = self.world.now
         self._doubt_twins(site)
         if site.memory.put_back_at == self.world.now:
-            self._doubt_until[site.memory.id] = self.world.now
-            self._put_back.add(site.memory.id)
+            self._note_old_copy(site)
         self._look_who_is_apart()
+
+    def _note_old_copy(self, site: Site) -> None:
+        """What was before is in doubt; and the packet ids of the newer state are used again."""
+        node = site.memory.id
+        self._doubt_until[node] = max(self.world.now, self._doubt_until.get(node, 0.0))
+        self._put_back[node] = self._put_back.get(node, 0) + len(site.broker.held)
 
     def stopped(self, site: Site) -> None:
         """If it was one of two, the other may have the id for itself now."""
@@ -90,6 +100,7 @@ class Guaranteed(Checker):
 
     def disturbed(self, what: str, fault: bool, places: tuple[int, ...]) -> None:
         """Others may be in reach now."""
+        self._disturbed_at = self.world.now
         if fault:
             self._look_who_is_apart()
 
@@ -115,6 +126,7 @@ class Guaranteed(Checker):
         """Who finds that its journal was a copy owes nothing of that, and all that comes after. If
         it was put back, that is all that was published since, found or not."""
         if isinstance(news, EpochRenewed):
+            self._renewed_at[site.memory.id] = self.world.now
             if site.memory.id not in self._doubt_until:
                 self.fail(f"n{site.place} has lost a part of its journal")
             elif site.memory.id not in self._put_back:
@@ -138,7 +150,7 @@ class Guaranteed(Checker):
             is_excused = (gap.epoch, gap.last) <= sites[origin].memory.disk.dropped
         else:
             is_lease = isinstance(gap, GivenUp) or gap.reason == "end of lease"
-            is_excused = is_lease and self._partings.outlast(origin, receiver, self._lease)
+            is_excused = is_lease and self._partings.outlast_lease(origin, receiver)
         if is_excused:
             self._excused.setdefault((receiver, origin), []).append(gap)
         elif not {origin, receiver} & self._doubt_until.keys():
@@ -148,7 +160,7 @@ class Guaranteed(Checker):
     def published(self, entry: Entry) -> None:
         """Note to whom it is promised."""
         site = self.world.sites[entry.place]
-        if entry.qos == 0 or self.world.options.disk is None:
+        if not entry.qos or self.world.options.disk is None or is_local_only(entry.topic):
             return
         shown = site.broker.shows(entry.topic)
         in_force = _in_force(site, entry.topic) if shown else set()
@@ -157,7 +169,10 @@ class Guaranteed(Checker):
                 continue
             lapses = other.broker.lapses(entry.topic)
             is_told = self.world.now >= other.told_at
-            counts = self._counts(site, other, entry.topic, lapses, is_told)
+            counts = site.memory.id not in self._put_back and self._counts(
+                site, other, entry.topic, lapses, is_told
+            )  # an old copy does not know what its node has confirmed since
+            counts = counts or self._must_have_settled(site, other)
             if counts and not shown:
                 self._judge_subscription(site, other, entry)
             elif counts or (is_told and other.memory.id in in_force):
@@ -169,11 +184,18 @@ class Guaranteed(Checker):
         never given up since. Until an agent is told of what its clients changed, what it has
         confirmed may be for a subscription that is gone."""
         names = (site.memory.id, other.memory.id, topic)
-        if self._partings.outlast(*names[:2], self._lease):
+        if self._partings.outlast_lease(*names[:2]):
             self._counting.pop(names, None)
         elif is_told and other.node is not None and _confirmed(other.node, site.memory.id, topic):
             self._counting[names] = lapses
         return self._counting.get(names) == lapses
+
+    def _must_have_settled(self, site: Site, other: Site) -> bool:
+        """Whether all interest of these two must be in force, confirmed or not."""
+        if self.world.now <= self._disturbed_at + self._settling:
+            return False
+        part = self._tracker.truth.component_of(site)
+        return part is not None and other in part.sites
 
     def _judge_subscription(self, site: Site, other: Site, entry: Entry) -> None:
         """Complain if an agent is not subscribed to what another node counts on."""
@@ -193,8 +215,9 @@ class Guaranteed(Checker):
         if self._in_doubt(entry.at, site.memory.id, publication.origin):
             return
         if seen is not None:
-            self._judge_copy(site, entry, *seen)
-            return
+            if entry.at > self._renewed_at.get(publication.origin, -1.0):
+                self._judge_copy(site, entry, *seen)
+            return  # else it may have come in both epochs, if it was not known to have come
         stream = (site.place, site.memory.id, publication.origin, publication.qos)
         newest = self._newest.get(stream, -1)
         if entry.number <= newest and not entry.let_pass:
@@ -223,9 +246,13 @@ class Guaranteed(Checker):
                 self.fail(f"n{site.place} has given a position twice")
             if len({number_in(item.payload) for item in journal}) < len(journal):
                 self.fail(f"n{site.place} has captured a publication twice")
+        swallowed = dict(self._put_back)
         for promise in self._promises:
             if self._holds(promise) and not promise.kept and not self._reported(promise):
                 entry = promise.entry
+                if entry.qos == 2 and swallowed.get(promise.receiver):
+                    swallowed[promise.receiver] -= 1
+                    continue
                 what = f"publication {entry.number} on {entry.topic} at {entry.at:.3f} s"
                 self.fail(f"{what} from n{entry.place} never reached n{promise.place}")
 
@@ -243,7 +270,8 @@ class Guaranteed(Checker):
         )
 
     def _holds(self, promise: Promise) -> bool:
-        """Whether what the promise needs was there to the end."""
+        """Whether what the promise needs was there to the end. If a lease has ended before the
+        origin's agent was shown what was published, it owes nothing to whom it has forgotten."""
         origin = self.world.sites[promise.entry.place]
         receiver = self.world.sites[promise.place]
         ids = (origin.memory.id, receiver.memory.id)
@@ -252,6 +280,10 @@ class Guaranteed(Checker):
             promise.entry.captured
             and ids == (promise.origin, promise.receiver)
             and not self._in_doubt(promise.entry.at, *ids)
+            and (
+                promise.receiver in promise.entry.owed
+                or not self._partings.has_outlasted(*ids, promise.entry.at)
+            )
             and receiver.broker.lapses(promise.entry.topic) == promise.lapses
             and part is not None
             and receiver in part.sites
