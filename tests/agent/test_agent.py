@@ -4,8 +4,10 @@ import json
 import signal
 import socket
 import subprocess
+from typing import Any
 
 import pytest
+from tests.agent.live import eventually
 
 from hansa.local.mosquitto import free_port
 
@@ -150,6 +152,38 @@ def test_a_fault_of_ours_ends_the_agent_with_its_traceback_in_the_log(scene):
     assert (
         "this is a fault of Hansa, not yours: ZeroDivisionError: a fault to be found" in agent.log
     )
+
+
+FAULTY_ONCE = """
+from hansa.agent.driver import Driver
+from hansa.cli.main import main
+feed = Driver.feed
+def feed_or_fail(self, *events):
+    if any("unlucky" in getattr(event, "added", ()) for event in events):
+        raise ZeroDivisionError("a fault to be found")
+    feed(self, *events)
+Driver.feed = feed_or_fail
+raise SystemExit(main(["agent"]))
+"""
+
+
+def test_a_fault_in_the_background_is_an_alarm_and_later_interest_is_announced(scene):
+    broker = scene.broker()
+    settings = {"broker_port": broker.port, "broker_log_file": broker.log_file}
+    agent = scene.agent(program=("-c", FAULTY_ONCE), **settings)
+    agent.says("observer complete")
+    client = scene.client(broker.port).subscribe("unlucky")
+    agent.says("alarm fault: a fault of Hansa: ZeroDivisionError('a fault to be found')")
+    assert "Traceback" in agent.log
+    client.subscribe("lucky")
+
+    def status() -> Any:
+        return json.loads(agent.page("/status")[1])
+
+    eventually(lambda: "lucky" in status()["interest"]["local"], "seen")
+    eventually(lambda: status()["interest"]["installed"], "announced")
+    assert list(status()["alarms"]) == ["fault"]
+    assert 'hansa_alarm{name="fault"} 1\n' in agent.page("/metrics")[1]
 
 
 def test_an_agent_whose_state_cannot_be_kept_says_so_and_goes_on(scene, tmp_path):

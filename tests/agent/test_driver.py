@@ -4,12 +4,13 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable, Sequence
 from itertools import count
+from typing import Any
 
 from tests.agent.waiting import until
 
 from hansa.agent import driver as driver_module
 from hansa.agent.driver import Driver
-from hansa.agent.links.link import Address
+from hansa.agent.links.link import Address, Link
 from hansa.agent.links.stream import RECEIPT_BYTES, LinkLimits
 from hansa.agent.links.tcp import TcpLinks
 from hansa.protocol.effects import Effect, NeighbourUp
@@ -40,6 +41,19 @@ class ListBroker:
         self.injected += [
             each if isinstance(each, tuple) else (each.topic, each.payload) for each in publications
         ]
+
+
+class FaultyLink:
+    """A link that cannot send."""
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._link, name)
+
+    def send(self, frames: Sequence[bytes | bytearray]) -> None:
+        raise ZeroDivisionError("by zero")
 
 
 class Side:
@@ -134,6 +148,25 @@ def test_frames_that_cannot_be_read_are_counted_and_then_end_the_link():
     one, _ = joined(work)
     assert one.driver.counters["invalid frames"] == driver_module.INVALID_MAX
     assert one.closed[0].startswith("too many invalid frames, the last one: frame: ")
+
+
+def test_a_link_that_cannot_send_for_a_fault_is_closed_and_nobody_else_is_stopped():
+    faults: list[object] = []
+
+    async def work(one: Side, two: Side) -> None:
+        asyncio.get_running_loop().set_exception_handler(
+            lambda _, said: faults.append(repr(said["exception"]))
+        )
+        await until(lambda: one.is_up and two.is_up, "neighbours")
+        link = one.driver.links.popitem()[1]
+        one.driver.links[link.id] = FaultyLink(link)
+        one.driver.feed(InterestChanged(("a/#",)))
+        await until(lambda: one.closed, "closed")
+        await until(lambda: "a/#" in two.broker.filters, "told over the next link")
+
+    one, _ = joined(work)
+    assert faults == ["ZeroDivisionError('by zero')"]
+    assert one.closed[0] == "a fault of Hansa: ZeroDivisionError('by zero')"
 
 
 def test_publications_beyond_the_window_are_dropped_and_control_goes_on():

@@ -1,9 +1,11 @@
 """What an operator has to look at: told once in the log, shown on /status until it is over."""
 
+import asyncio
 import logging
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 log = logging.getLogger("hansa.agent")
 
@@ -31,3 +33,10 @@ class Alarms:
     def named(self, name: str) -> Callable[[str], None]:
         """Return what raises and ends one of them."""
         return partial(self.set, name)
+
+    def note_fault(self, loop: asyncio.AbstractEventLoop, said: dict[str, Any]) -> None:
+        """Raise the alarm that something met a fault of ours and ended; handles the exceptions of
+        a loop. What was to follow will not, and nothing else may say so."""
+        loop.default_exception_handler(said)
+        text = f"{said['message']}: {said.get('exception')!r}; the log says where."
+        self.set("fault", f"{text} Report it, and start the agent again")

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from time import monotonic
 from typing import Protocol
 
+from hansa.agent import tasks
 from hansa.agent.links.link import Link
 from hansa.agent.records.topics import Topics
 from hansa.agent.records.witness import Witness
@@ -294,7 +295,11 @@ class Driver:
         frames = self._outgoing.pop(link_id, [])
         link = self.links.get(link_id)
         if link is not None and frames:
-            link.send(frames)
+            try:
+                link.send(frames)
+            except Exception as fault:  # noqa: BLE001  # who caused them has no part in it
+                tasks.tell(fault)
+                link.close(f"a fault of Hansa: {fault!r}")
 
     def _note_invalid(self, link: Link, error: InvalidFrame) -> None:
         self.counters["invalid frames"] += 1

@@ -121,7 +121,7 @@ class RetainedValues:
                 else:
                     self._broker.publish((publication,))
             case Memorise():
-                if self._saving is None:
+                if not tasks.is_running(self._saving):
                     self._saving = tasks.start(self._save())
             case Survey(filters):
                 self._unsurveyed.update(dict.fromkeys(filters))
@@ -139,7 +139,7 @@ class RetainedValues:
             self.perform(Survey(tuple(topics)))
 
     def _read_soon(self) -> None:
-        if self._connecting is not None and self._reading is None:
+        if self._connecting is not None and not tasks.is_running(self._reading):
             self._reading = tasks.start(self._read_all(self._connecting))
 
     async def stop(self) -> None:
@@ -148,30 +148,26 @@ class RetainedValues:
             self._reading.cancel()
             await asyncio.gather(self._reading, return_exceptions=True)
         if self._saving is not None:
-            await self._saving
+            await asyncio.gather(self._saving, return_exceptions=True)
         await self._save()
 
     async def _save(self) -> None:
         data = _encode(self._driver.node.custody.retained.values)
         with suppress(UsageError):  # a full disk is told elsewhere; this can be asked for again
             await asyncio.to_thread(self._state.remember_retained, data)
-        self._saving = None
 
     async def _read_all(self, connecting: Connecting) -> None:
-        try:
-            while self._unsurveyed or self._asked:
-                await asyncio.sleep(POLL_S)  # what comes together is read together
-                while self._broker.connection.problem or not self._sure.is_idle:
-                    await asyncio.sleep(POLL_S)
-                if self._asked:
-                    is_done = await self._read(self._asked[0], connecting)
-                else:
-                    is_done = await self._survey(connecting)
-                if not is_done:
-                    self._problem("the broker does not tell in time what it has stored")
-                    await asyncio.sleep(RETRY_S)
-        finally:
-            self._reading = None
+        while self._unsurveyed or self._asked:
+            await asyncio.sleep(POLL_S)  # what comes together is read together
+            while self._broker.connection.problem or not self._sure.is_idle:
+                await asyncio.sleep(POLL_S)
+            if self._asked:
+                is_done = await self._read(self._asked[0], connecting)
+            else:
+                is_done = await self._survey(connecting)
+            if not is_done:
+                self._problem("the broker does not tell in time what it has stored")
+                await asyncio.sleep(RETRY_S)
 
     async def _survey(self, connecting: Connecting) -> bool:
         filters = tuple(islice(self._unsurveyed, SURVEYED_MAX))

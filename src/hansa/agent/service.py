@@ -192,6 +192,7 @@ class Agent:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._ending.set)
+        loop.set_exception_handler(self._alarms.note_fault)
         server = await self._listen()
         log.info(
             "agent up node=%016x name=%r links=%s pages=http://%s",
@@ -256,7 +257,7 @@ class Agent:
 
     def _interest_changed(self, event: InterestChanged) -> None:
         self._untold.append(event)
-        if self._telling is None:
+        if not tasks.is_running(self._telling):
             self._telling = tasks.start(self._tell_interest())
 
     async def _tell_interest(self) -> None:
@@ -270,7 +271,6 @@ class Agent:
             self.driver.feed(*events)
             if not is_saved:
                 await asyncio.sleep(RETRY_S)
-        self._telling = None
 
     def _save_interest(self, snapshot: object) -> bool:
         return self._keep(lambda: self._state.remember_interest(snapshot))
@@ -377,7 +377,7 @@ class Agent:
             "groups": {group: views.group(seen) for group, seen in view.groups.items()},
             "interest": {
                 "local": list(self.watcher.wanted()),
-                "installed": view.installed and self._telling is None,
+                "installed": view.installed and not tasks.is_running(self._telling),
                 "remote": {views.text(n): list(i.filters) for n, i in view.interest.items()},
                 "in_force": {views.text(n): list(stamp) for n, stamp in view.in_force.items()},
             },

@@ -56,6 +56,8 @@ class ListObserver(Observer):
         self.calls.append("begin")
 
     def resync(self, text: str, now: float) -> Change:
+        if text == "fault":
+            raise ZeroDivisionError("by zero")
         self.calls.append(text)
         return Change(("r",), (), (Completed(),))
 
@@ -168,6 +170,24 @@ def test_a_sign_that_something_was_missed_has_the_history_read_again(monkeypatch
 
     run(work)
     assert scene.observer.calls == ["begin", "first", "begin", "second"]
+
+
+def test_a_fault_is_told_and_the_next_sign_has_the_history_read_again(monkeypatch):
+    monkeypatch.setattr(watcher_module, "RESYNC_DELAY_S", 0.01)
+    scene = Scene(LOG, histories=[Told("fault", "second")])
+    faults: list[object] = []
+
+    async def work() -> None:
+        asyncio.get_running_loop().set_exception_handler(
+            lambda _, said: faults.append(repr(said["exception"]))
+        )
+        scene.connect()
+        await until(lambda: faults, "the fault")
+        scene.receive(b"?lost")
+        await until(lambda: "second" in scene.observer.calls, "again")
+
+    run(work)
+    assert faults == ["ZeroDivisionError('by zero')"]
 
 
 def test_without_a_log_file_the_node_is_told_that_nothing_is_wanted_yet():

@@ -132,7 +132,8 @@ def test_a_listener_that_forgot_the_session_ends_it():
     assert client.ear.closed[0] == "closed by the other side"
 
 
-def test_nobody_there_is_noticed_at_once():
+@pytest.mark.parametrize("frame", [b"anybody?", CONTROL * 1_500], ids=["small", "two pieces"])
+def test_nobody_there_is_noticed_at_once(frame):
     async def work(server: Side, client: Side) -> None:
         await server.links.stop()
         server.links._sessions.clear()  # noqa: SLF001
@@ -141,7 +142,7 @@ def test_nobody_there_is_noticed_at_once():
         (link,) = client.ear.opened
 
         def noticed() -> bool:
-            link.send([b"anybody?"])
+            link.send([frame])
             return bool(client.ear.closed)
 
         await until(noticed, "closed")

@@ -145,7 +145,7 @@ class Watcher:
 
     def _catch_up(self, delay_s: float) -> None:
         """Learn what went by unseen, unless that is under way."""
-        if self._histories and self._catching_up is None:
+        if self._histories and not tasks.is_running(self._catching_up):
             self._catching_up = tasks.start(self._read_histories(delay_s))
 
     def _end_catching_up(self) -> None:
@@ -167,7 +167,6 @@ class Watcher:
             self._apply([change], known=self.observer.complete)
             if self.observer.complete:
                 break
-        self._catching_up = None
         self._apply([], known=True)
 
     def _apply(self, changes: Iterable[Change], known: bool = False) -> None:

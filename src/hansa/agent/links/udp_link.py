@@ -133,7 +133,7 @@ class UdpLink:
             name, pieces = next(iter(self._queue.items()))
             self._transmit(PIECE, pieces.pop())
             if not pieces:
-                del self._queue[name]
+                self._queue.pop(name, None)  # it is gone if the link has just ended
         self._pacing = asyncio.get_running_loop().call_later(PACE_S, self._send_pieces)
 
     def _transmit(self, kind: bytes, body: bytes) -> bool:
