@@ -292,19 +292,48 @@ def test_what_clients_tell_their_own_agent_is_not_injected():
     assert scene.client.counters["dropped: topic stays at its broker"] == 2
 
 
+def value(topic: str, payload: bytes) -> Publication:
+    return replace(publication(topic), payload=payload, retain=True)
+
+
 def test_retained_values_wait_for_the_broker_as_far_as_there_is_room():
     scene = Scene(connected=False)
     half = bytes(BUFFER_BYTES_MAX // 2 + 1)
-
-    def value(topic: str, payload: bytes) -> Publication:
-        return replace(publication(topic), payload=payload, retain=True)
-
     scene.client.publish([value("a", half), value("b", half), value("a", b"new")])
     scene.client.publish([value("c", half)])
     assert scene.client.counters == {"dropped: broker away": 1}
     scene.connect()
     (order,) = scene.broker.take()
     assert [(each.topic, len(each.payload)) for each in order.batch] == [("a", 3), ("c", len(half))]
+
+
+def test_a_value_that_waits_is_forgotten_when_a_newer_one_comes_at_another_qos():
+    scene = Scene(connected=False)
+    large = bytes(BUFFER_BYTES_MAX)
+    scene.client.publish([value("a", large)])
+    scene.client.supersede(["a", "b"])
+    scene.client.publish([value("b", large)])  # there is room again
+    scene.connect()
+    (order,) = scene.broker.take()
+    assert [each.topic for each in order.batch] == ["b"]
+
+
+def test_a_value_that_waits_because_the_broker_is_slow_is_sent_when_it_is_not(monkeypatch):
+    monkeypatch.setattr(session, "SLOW_S", 0.01)
+
+    async def work() -> None:
+        scene = Scene()
+        scene.broker.waiting_bytes = BUFFER_BYTES_MAX + scene.broker.packet_bytes_max + 1
+        scene.client.publish([value("a", b"1")])
+        first = scene.client._offering  # noqa: SLF001
+        await until(lambda: scene.client._offering is not first, "offered in vain")  # noqa: SLF001
+        scene.client.publish([value("a", b"2")])
+        assert scene.broker.take() == []
+        scene.broker.waiting_bytes = 0
+        await until(lambda: scene.broker.orders, "sent")
+        assert scene.broker.take() == [inputs.Publish([packets.Publish("a", b"2", retain=True)])]
+
+    asyncio.run(work())
 
 
 def test_what_cannot_be_injected_is_counted_with_the_reason():

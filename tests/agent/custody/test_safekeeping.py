@@ -4,6 +4,7 @@ import asyncio
 import errno
 import os
 import shutil
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from hansa.agent.records.topics import Topics
 from hansa.agent.state import StateDirectory
 from hansa.mqtt.limits import Limits
 from hansa.mqtt.vocabulary import Version
-from hansa.protocol.effects import MemberJoined, Recall
+from hansa.protocol.effects import Gap, MemberJoined, Recall
 from hansa.protocol.events import Event, Recalled, Stored
 from hansa.protocol.node import Node
 from hansa.protocol.settings import ProtocolSettings
@@ -40,6 +41,9 @@ class Driver:
 class Broker:
     """One that is never there."""
 
+    def __init__(self) -> None:
+        self.superseded: list[str] = []
+
     def inject(self, batch: Any) -> None:
         raise AssertionError("nothing is injected")
 
@@ -48,6 +52,9 @@ class Broker:
 
     def stays(self, topic: str) -> bool:
         return False
+
+    def supersede(self, topics: Iterable[str]) -> None:
+        self.superseded += topics
 
     newest_subscription = 0
 
@@ -61,7 +68,8 @@ class Scene:
         self.alarms = Alarms()
         made = Safekeeping(self.state, self.identity, DeliverySettings(), self.alarms, Topics())
         self.driver = Driver(Node(self.identity, ProtocolSettings(), made.past()))
-        made.attach(self.driver, Broker())
+        self.broker = Broker()
+        made.attach(self.driver, self.broker)
         self.made = made
 
     async def close(self) -> None:
@@ -84,6 +92,18 @@ def test_a_copy_takes_nothing_until_its_new_epoch_has_begun(tmp_path, monkeypatc
         await until(lambda: Stored(other, 7, 1) in scene.driver.told, "what came early")
         assert scene.made.status()["inbox"] == 1
         assert scene.made.counts()["epochs renewed"] == 1
+        await scene.close()
+
+    asyncio.run(work())
+
+
+def test_a_value_supersedes_those_that_wait_for_the_broker_from_when_it_comes(tmp_path):
+    async def work() -> None:
+        scene = Scene(tmp_path)
+        value = Publication(NodeId(9), 7, 1, 1, "value", b"x", retain=True)
+        gap = Gap(NodeId(9), 7, 2, 2, "test")
+        scene.made.deliver([value, gap, Publication(NodeId(9), 7, 3, 1, "a", b"x")])
+        assert scene.broker.superseded == ["value"]
         await scene.close()
 
     asyncio.run(work())

@@ -31,6 +31,9 @@ WITHHELD_MAX = 1_024
 """Retained values of QoS 0 that wait for the broker, the newest of each topic; their payload has at
 most BUFFER_BYTES_MAX."""
 
+SLOW_S = 1.0
+"""Seconds until a broker that was slow is offered again what was withheld from it."""
+
 COPY_PATIENCE_S = 0.1
 """Seconds that a copy waits for the one that decides about it."""
 
@@ -84,6 +87,7 @@ class BrokerClient:
         """What comes back of our own at a broker that only speaks MQTT 3.1.1."""
         self._withheld: dict[str, Publication] = {}
         self._withheld_bytes = 0
+        self._offering: asyncio.TimerHandle | None = None
 
     # ------------------------------------------------------------ what the node orders
 
@@ -104,6 +108,8 @@ class BrokerClient:
         reason = self._hindrance()
         if reason:
             self.counters[f"dropped: {reason}"] += len(publications) - self._withhold(publications)
+            if self._withheld and self._connected and self._offering is None:
+                self._offering = asyncio.get_running_loop().call_later(SLOW_S, self._offer)
             return
         if self._withheld:
             withheld, self._withheld, self._withheld_bytes = self._withheld, {}, 0
@@ -138,6 +144,11 @@ class BrokerClient:
                 count += 1
         return count
 
+    def _offer(self) -> None:
+        self._offering = None
+        if self._withheld:
+            self.publish(())
+
     def _foreign(
         self, publications: Sequence[Plain | Publication]
     ) -> Sequence[Plain | Publication]:
@@ -165,6 +176,13 @@ class BrokerClient:
             for each in batch:
                 self._echoes.expect(each.topic, each.payload, self._copies_of(each.topic))
         self.connection.order(inputs.Publish(batch))
+
+    def supersede(self, topics: Iterable[str]) -> None:
+        """Newer values of these topics have come at QoS 1 or 2: older ones that wait must not
+        follow them."""
+        for topic in topics:
+            if (older := self._withheld.pop(topic, None)) is not None:
+                self._withheld_bytes -= len(older.payload)
 
     def answer(self, batch: Sequence[packets.Handshake]) -> None:
         """Write steps of handshakes."""
@@ -240,8 +258,7 @@ class BrokerClient:
         if self._guarantees:
             self._guarantees.connected(effect.session_present, expected, effect.limits)
         self._subscriber.begin()
-        if self._withheld:
-            self.publish(())
+        self._offer()
         if self.forgotten and not effect.session_present:
             self.forgotten()
 

@@ -4,7 +4,7 @@ to capture, injection, the journals and the file of acquaintances."""
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
@@ -93,6 +93,9 @@ class ClientPort(InjectionPort, Protocol):
     def newest_subscription(self) -> int:
         """The last identifier of a subscription of the agent's that can have brought something."""
 
+    def supersede(self, topics: Iterable[str]) -> None:
+        """Newer values of these topics have come at QoS 1 or 2."""
+
 
 class Safekeeping:
     """Everything that is behind QoS 1 and 2."""
@@ -149,7 +152,7 @@ class Safekeeping:
 
     def attach(self, driver: NodePort, broker: ClientPort) -> None:
         """Meet the node and the broker's client; the node learns what was known."""
-        self._driver = driver
+        self._driver, self._client = driver, broker
         self.capture = Capture(
             self._keeping,
             start=driver.captured_surely,
@@ -237,8 +240,9 @@ class Safekeeping:
 
     def deliver(self, batch: Sequence[Publication | effects.Gap]) -> None:
         """Give publications of QoS 1 and 2 to the broker, surely, and keep in mind which of them
-        will never come. A copy takes nothing before it is
-        clear that its original is gone, which is owed all of it."""
+        will never come. A copy takes nothing before it is clear that its original is gone, which is
+        owed all of it."""
+        self._client.supersede(p.topic for p in batch if isinstance(p, Publication) and p.retain)
         if self._keeping.is_copy:
             self._early += batch
         else:
@@ -260,7 +264,7 @@ class Safekeeping:
             self._alarms.set("journal damaged", self._keeping.damage)
             self._first = 1
             early, self._early = self._early, []
-            self.deliver(early)
+            self.injection.deliver(early)
         self._driver.feed(news)
 
     async def _note_acknowledged(self) -> None:
