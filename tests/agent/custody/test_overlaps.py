@@ -406,7 +406,9 @@ def play(steps: Sequence[Step], broker: Broker, wanted: Sequence[str]) -> None:
         asyncio.run(run(Path(directory)))
 
 
-seeds = pytest.mark.parametrize("seed", range(SEEDS))
+def seeds(*found: int) -> pytest.MarkDecorator:
+    """Some, and those that have found a fault."""
+    return pytest.mark.parametrize("seed", (*range(SEEDS), *found))
 
 
 def first_id(seed: int) -> int:
@@ -414,26 +416,26 @@ def first_id(seed: int) -> int:
     return PACKET_IDS - 5 if seed % 2 else 0
 
 
-@seeds
+@seeds(173, 191, 398)
 def test_whatever_happens_it_is_captured_once(seed):
     steps = schedule(seed, 0.0, TROUBLE + CHANGE)
     play(steps, Broker(3, first_id(seed)), FILTERS[:1])
 
 
-@seeds
+@seeds(254, 383)
 def test_twins_are_told_apart_over_connections(seed):
     steps = schedule(seed, 0.5, ("part", "settle", "restart"))
     play(steps, Broker(1 + seed % 4, first_id(seed)), FILTERS[: 1 + seed % 3])
 
 
-@seeds
+@seeds(128)
 def test_twins_are_told_apart_over_lives(seed):
     steps = schedule(seed, 0.5, ("settle",))
     steps.insert(seed * 7 % STEPS, ("crash",))
     play(steps, Broker(1 + seed % 4, first_id(seed)), FILTERS[: 1 + seed % 3])
 
 
-@seeds
+@seeds()
 def test_twins_are_told_apart_while_filters_change(seed):
     """As long as nothing waits at the broker: what it queues comes after its answers."""
     play(schedule(seed, 0.5, CHANGE), Broker(STEPS, first_id(seed)), FILTERS[:1])
