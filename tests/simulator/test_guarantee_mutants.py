@@ -372,6 +372,15 @@ def test_a_receipt_before_the_disk_is_safe_loses_what_a_crash_takes(monkeypatch)
     assert "guaranteed" in broken(RECEIVER_CRASHES)
 
 
+def test_what_a_full_link_drops_is_reminded_of_and_asked_for(monkeypatch):
+    """A burst that no later publication follows: without reminders nobody would miss its end."""
+    script = [(0.0, Subscribe(1, "a")), (9.0, Publish(0, "a", qos=1, count=30, interval_s=0.001))]
+    narrow = LinkOptions(delay_ms=500.0, window=5)
+    assert broken(script, links=narrow) == set()
+    monkeypatch.setattr(Inbox, "remind", lambda self, owed, now: [])
+    assert broken(script, links=narrow) == {"guaranteed"}
+
+
 def test_a_gap_that_overtakes_what_waits_for_the_inbox_loses_it(monkeypatch):
     small = DiskOptions(sync_ms=5.0, keep_max=10, inbox_max=2)
     assert broken(GAP_BEHIND_OTHERS, disk=small) == set()

@@ -16,6 +16,7 @@ from hansa.simulator.topologies import parse
         (lambda: LinkOptions(loss=1.0), "loss"),
         (lambda: LinkOptions(duplicate=-0.1), "duplicate"),
         (lambda: LinkOptions(delay_ms=-1), "delay_ms"),
+        (lambda: LinkOptions(window=-1), "window"),
         (lambda: LinkOptions(redial_s=(1.0, 0.1)), "redial_s"),
         (lambda: Faults(crashes=-1), "crashes"),
         (lambda: Faults(outage_s=(0.0, 1.0)), "outage_s"),

@@ -64,6 +64,12 @@ def test_some_runs_lose_nearly_every_third_datagram():
     assert {options.links.loss for options in SAMPLE} == {0.0, 0.01, 0.1, 0.2, 0.3}
 
 
+def test_some_runs_have_links_on_which_publications_are_dropped():
+    narrow = [options for options in SAMPLE if options.links.window]
+    assert {options.links.window for options in narrow} == {5, 20}
+    assert all(options.links.ordered and options.disk for options in narrow)
+
+
 def test_in_some_runs_partitions_may_outlast_leases():
     short = [options for options in SAMPLE if options.protocol.interest_lease < 60]
     assert len(short) > 15

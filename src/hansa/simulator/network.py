@@ -264,6 +264,10 @@ class Network:
 
     # ------------------------------------------------------------ frames
 
+    def is_full(self, end: End) -> bool:
+        """Whether so much is under way on a stream that an agent sends no publications there."""
+        return 0 < self._options.window <= len(end.queue)
+
     def _push(self, end: End, item: object) -> None:
         """Put something on a stream: it arrives after all that was put there before."""
         arrival = self._scheduler.now + end.pipe.delay

@@ -36,6 +36,8 @@ class LinkOptions:
     """(a, b, one-way delay) for links that differ from `delay_ms`."""
     close_delay_ms: float = 0.0
     """How long the kernel of either end takes to report a closed connection."""
+    window: int = 0
+    """Frames under way on a stream, one way, beyond which publications are dropped; 0 for any."""
     redial_s: tuple[float, float] = (0.1, 1.0)
     """Least and longest wait before a link that is down is dialled again."""
     broker_ms: float = 0.1
@@ -54,6 +56,7 @@ class LinkOptions:
             _require(0 <= getattr(self, name) < 1, f"{name} must be from 0 to below 1")
         for name in ("delay_ms", "jitter_ms", "close_delay_ms", "broker_ms", "observe_ms"):
             _require(getattr(self, name) >= 0, f"{name} must not be negative")
+        _require(self.window >= 0, "window must not be negative")
         low, high = self.redial_s
         _require(0 < low <= high, "redial_s must be two times above 0, the shorter first")
 

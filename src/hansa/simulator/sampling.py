@@ -93,7 +93,7 @@ def random_options(seed: int, strategy: str | None = None) -> Options:
     )
     options = _with_disk_faults(replace(options, phases=_phases(chance, options)))
     options = _with_hard_deliveries(_with_machine_faults(options))
-    options = _with_short_leases(_with_old_copies(options))
+    options = _with_narrow_links(_with_short_leases(_with_old_copies(options)))
     return _tighten(options) if random.Random(f"{seed} bounds").random() < TIGHT else options
 
 
@@ -286,6 +286,25 @@ def _with_old_copies(options: Options) -> Options:
         workload = replace(_with_much_promised(workload, rate=2.0), publishers=2 * nodes)
     faults = replace(options.faults, roll_backs=roll_backs)
     return replace(options, faults=faults, workload=workload)
+
+
+def _with_narrow_links(options: Options) -> Options:
+    """Let few frames be under way on a link at once, in some small runs with disks; and let one
+    link be so slow that more would be."""
+    chance = random.Random(f"{options.seed} narrow links")
+    window = chance.choice((0, 0, 0, 5, 20))
+    is_small = options.topology.nodes <= SMALL_NODES_MAX
+    if not (window and is_small and options.disk and options.links.ordered):
+        return options
+    slow = (*chance.choice(options.topology.links), chance.uniform(100.0, 500.0))
+    delays_ms = (*options.links.delays_ms, slow)
+    narrow = replace(
+        options,
+        links=replace(options.links, window=window, delays_ms=delays_ms),
+        workload=_with_much_promised(options.workload, min(10.0, options.workload.rate)),
+    )
+    settle_s = max(options.phases.settle_s, allowance(narrow) + 0.5)
+    return replace(narrow, phases=replace(options.phases, settle_s=settle_s))
 
 
 def _with_much_promised(workload: Workload, rate: float) -> Workload:

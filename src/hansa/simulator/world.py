@@ -246,6 +246,9 @@ class World:
         if end is None:
             return  # it ended meanwhile; the news of that is on its way to the node
         frame = effect.frame
+        if type(frame) is Publication and self.network.is_full(end):
+            self._tell(site, orders.Dropped(frame.origin, frame.number, "link window"))
+            return
         size, checksum = self.traffic.count(frame)
         ends = (site.place, end.other.machine.place)
         self.transcript.frame(self.scheduler.now, ends, size, checksum)

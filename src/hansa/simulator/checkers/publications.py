@@ -90,7 +90,7 @@ class Undisturbed(Checker):
         slowest = max([links.delay_ms, *(delay for _, _, delay in links.delays_ms)])
         hop = (slowest + links.jitter_ms) / 1000 * (REORDER_FACTOR if links.reorder else 1)
         self._transit = (len(world.sites) + 2) * hop + 4 * links.broker_ms / 1000
-        self._lossless = links.loss == 0
+        self._lossless = not (links.loss or links.window)
         self.checked = 0
 
     def judge(self, entry: Entry, part: Component, wanted: tuple[int, ...]) -> None:
