@@ -32,6 +32,9 @@ RETRY_S = 5.0
 SURVEYED_MAX = 1_000
 """Filters that are looked at in one visit to the broker."""
 
+UNTOLD = "the broker does not tell what it has stored, or not in time"
+REFUSED = "the broker refuses to show what it has stored for"
+
 _values = msgspec.msgpack.Decoder(dict[str, Value])
 _encode = msgspec.msgpack.Encoder().encode
 
@@ -107,6 +110,7 @@ class RetainedValues:
         self._broker = broker
         self._connecting = connecting
         self._problem = problem
+        self._refusal = ""
         self._unsurveyed: dict[str, None] = {}
         self._asked: deque[ReadStored] = deque()
         self._saving: asyncio.Task[None] | None = None
@@ -165,8 +169,8 @@ class RetainedValues:
                 is_done = await self._read(self._asked[0], connecting)
             else:
                 is_done = await self._survey(connecting)
+            self._problem(self._refusal if is_done else UNTOLD)
             if not is_done:
-                self._problem("the broker does not tell in time what it has stored")
                 await asyncio.sleep(RETRY_S)
 
     async def _survey(self, connecting: Connecting) -> bool:
@@ -183,8 +187,7 @@ class RetainedValues:
             self._unsurveyed.update(dict.fromkeys(filters))
             return False
         refused = [name for name in filters if name not in answered]
-        text = f"the broker refuses to show what it has stored for {refused[0]}" if refused else ""
-        self._problem(text)
+        self._refusal = f"{REFUSED} {refused[0]}" if refused else ""
         # Nothing is known of what it refuses, not even that there is none.
         self._driver.feed(Surveyed(answered, tuple(digests.items())))
         return True

@@ -34,6 +34,7 @@ class _Reader:
     def __init__(self, connecting: Connecting, filters: Sequence[str], found: Found) -> None:
         self.connection = connecting(self._told)
         self.done = asyncio.Event()
+        self.is_whole = False
         self._filters = filters
         self._found = found
         self.refused: set[str] = set()
@@ -57,6 +58,8 @@ class _Reader:
                 self._fence()
             case effects.Unsubscribed():
                 self._next()
+            case effects.Disconnected() | effects.ProtocolViolation():
+                self.done.set()  # nobody knows what was still to come
             case _:
                 pass
 
@@ -98,6 +101,7 @@ class _Reader:
         elif self._filters:
             self._subscribe()
         else:
+            self.is_whole = True
             self.done.set()
 
 
@@ -105,14 +109,17 @@ async def read_stored(
     connecting: Connecting, filters: Sequence[str], found: Found
 ) -> tuple[str, ...] | None:
     """Hand every value that the broker holds for these filters to `found`, some of them more than
-    once if filters overlap; return the filters of which that is all, None if it took too long."""
+    once if filters overlap; return the filters of which that is all, None if it took too long or
+    broke off."""
     reader = _Reader(connecting, filters, found)
     reader.connection.keep()
     try:
         async with asyncio.timeout(READ_TIMEOUT_S):
             await reader.done.wait()
     except TimeoutError:
-        return None
+        pass
     finally:
         await reader.connection.stop()
+    if not reader.is_whole:
+        return None
     return tuple(name for name in filters if name not in reader.refused)
