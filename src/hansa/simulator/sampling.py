@@ -290,7 +290,7 @@ def _with_old_copies(options: Options) -> Options:
 
 def _with_narrow_links(options: Options) -> Options:
     """Let few frames be under way on a link at once, in some small runs with disks; and let one
-    link be so slow that more would be."""
+    link be so slow that more would be. What is dropped again is asked for ever later."""
     chance = random.Random(f"{options.seed} narrow links")
     window = chance.choice((0, 0, 0, 5, 20))
     is_small = options.topology.nodes <= SMALL_NODES_MAX
@@ -304,7 +304,7 @@ def _with_narrow_links(options: Options) -> Options:
         workload=_with_much_promised(options.workload, min(10.0, options.workload.rate)),
     )
     settle_s = max(options.phases.settle_s, allowance(narrow) + 0.5)
-    return replace(narrow, phases=replace(options.phases, settle_s=settle_s))
+    return replace(narrow, phases=replace(options.phases, settle_s=settle_s, final_s=40.0))
 
 
 def _with_much_promised(workload: Workload, rate: float) -> Workload:
