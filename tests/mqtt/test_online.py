@@ -294,9 +294,9 @@ def test_what_this_broker_cannot_take_is_told_and_the_rest_is_sent():
     assert peer.do(Publish([exact, kept, large, wrong, odd, fine, plain])) == [
         NotSent((exact,), "QoS 2, the broker's limit is 1"),
         NotSent((kept,), "retained, which the broker does not do"),
-        NotSent((large,), "a packet of 108 bytes, the limit is 100"),
-        NotSent((wrong,), "PUBLISH: '#' is no topic name"),
-        NotSent((odd,), "PUBLISH: QoS -1 with dup False"),
+        NotSent((large,), "larger than the broker takes"),
+        NotSent((wrong,), "no topic name"),
+        NotSent((odd,), "no QoS, or sent again without one"),
         fine,
         Message(*plain),
     ]

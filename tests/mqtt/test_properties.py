@@ -146,3 +146,9 @@ def test_without_an_expiry_nothing_changes():
     raw = encode(((P.USER_PROPERTY, ("\x02", "b")),))  # the expiry's number, but not an expiry
     assert expiry(raw) is expiry(b"") is None
     assert aged(raw, 5) == ageless(raw) == raw
+
+
+def test_what_cannot_be_read_has_no_expiry():
+    for raw in (b"\x02", b"\x7f\x02", b"\x26\x00\x02a"):
+        assert expiry(raw) is None
+        assert aged(raw, 5) == ageless(raw) == raw

@@ -64,6 +64,10 @@ def test_answer_needs_a_packet_id(packet_id):
         Writer(V5).answer([PubAck(packet_id)])
 
 
+def user(name: str, value: str) -> bytes:
+    return encode(((P.USER_PROPERTY, (name, value)),))
+
+
 BAD = {
     "qos 3": Publish("a", b"", qos=3, packet_id=1),
     "negative qos": Publish("a", b"", qos=-1, packet_id=1),
@@ -77,6 +81,13 @@ BAD = {
     "unknown property": Publish("a", b"", properties=b"\x7f"),
     "half a property": Publish("a", b"", properties=b"\x02\x00"),
     "topic alias": Publish("a", b"", properties=bytes.fromhex("230001")),
+    "newline in topic": Publish("a\nb", b""),
+    "control character in topic": Publish("a\x9f", b""),
+    "non-character in topic": Publish("a\ufdd0", b""),
+    "non-character of a far plane": Publish("a\U0010ffff", b""),
+    "newline in a user property": Publish("a", b"", properties=user("k", "one\ntwo")),
+    "newline in the name of one": Publish("a", b"", properties=user("\n", "")),
+    "newline in the content type": Publish("a", b"", properties=encode(((P.CONTENT_TYPE, "\n"),))),
     "hidden identifier": Publish("a", b"", properties=bytes.fromhex("0b01")),
     "identifier": Publish("a", b"", subscriptions=(1,)),
     "too large": Publish("a", bytes(1_000)),
@@ -101,7 +112,18 @@ def test_short_publication_may_be_too_large():
     writer.limit(20)
     data, refused = writer.publish([small, large, small, large])
     assert data == 2 * writer.encode(small)
-    assert refused == 2 * [(large, "a packet of 21 bytes, the limit is 20")]
+    assert refused == 2 * [(large, "larger than the broker takes")]
+
+
+def test_text_that_is_only_unusual_is_sent():
+    odd = Publish("\xa0\ufdcf\ufdf0\ufeff\ufffd\U0001f600", b"", properties=user("~", "\xa0"))
+    data, refused = Writer(V5).publish([odd])
+    assert (data, refused) == (Writer(V5).encode(odd), [])
+
+
+def test_correlation_data_is_no_text():
+    raw = encode(((P.CORRELATION_DATA, b"\n\x00"),))
+    assert Writer(V5).publish([Publish("a", b"", properties=raw)])[1] == []
 
 
 def test_properties_are_left_out_in_311():

@@ -205,6 +205,13 @@ def test_a_copy_is_delivered_and_passed_on_to_all_but_its_sender():
     assert not news
 
 
+def test_a_copy_to_a_topic_of_one_broker_is_not_delivered_even_to_who_wants_all():
+    tried = plane(Entry("#", True, neighbours=(L1,)), wanted=("#", "+/broker"))
+    for number in (1, 2):
+        sent = change(copy(number), topic="$SYS/broker")
+        assert pass_on(tried, sent, change(sent, number=number + 2, retain=True))[1] == []
+
+
 def test_a_copy_for_nobody_goes_nowhere_and_is_known_when_it_comes_again():
     tried = plane(Entry("a/+", True, neighbours=(L1,)))
     assert pass_on(tried, copy(1), copy(2)) == ({}, [], [])

@@ -4,6 +4,8 @@
 and raise ValueError, because what cannot be written is our own mistake.
 """
 
+import re
+
 from hansa.errors import BrokerMisbehaved
 from hansa.mqtt.vocabulary import PACKET_IDS_MAX, Reason
 
@@ -12,6 +14,15 @@ VARIABLE_MAX = 268_435_455
 
 FIELD_BYTES_MAX = 65_535
 """Bytes of a text or of binary data: what two bytes of length can say [1.5.4, 1.5.6]."""
+
+_LAST_TWO = "".join(chr(plane << 16 | 0xFFFE) + chr(plane << 16 | 0xFFFF) for plane in range(17))
+_REFUSABLE = re.compile(f"[\x01-\x1f\x7f-\x9f\ufdd0-\ufdef{_LAST_TWO}]")
+
+
+def may_be_refused(text: str) -> bool:
+    """Whether a receiver may end the connection over a text: it has control characters or what
+    Unicode calls non-characters [1.5.4]. Mosquitto does, others do not."""
+    return _REFUSABLE.search(text) is not None
 
 
 class Cursor:

@@ -276,10 +276,14 @@ def decode(raw: bytes) -> Properties:
 
 
 def expiry(raw: bytes) -> int | None:
-    """Return after how many seconds a PUBLISH is of no use any more, None if it never is."""
+    """Return after how many seconds a PUBLISH is of no use any more, None if it never is. What
+    cannot be read has no expiry: it is refused when it is written."""
     if _P.MESSAGE_EXPIRY_INTERVAL not in raw:  # the usual case, and cheap to know
         return None
-    value = find(decode(raw), _P.MESSAGE_EXPIRY_INTERVAL, None)
+    try:
+        value = find(decode(raw), _P.MESSAGE_EXPIRY_INTERVAL, None)
+    except BrokerMisbehaved:
+        return None
     assert value is None or isinstance(value, int)
     return value
 

@@ -10,7 +10,13 @@ from collections.abc import Iterable
 
 from hansa.errors import BrokerMisbehaved
 from hansa.mqtt import bodies, forms, packets, properties
-from hansa.mqtt.fields import Cursor, write_packet_id, write_text, write_variable
+from hansa.mqtt.fields import (
+    Cursor,
+    may_be_refused,
+    write_packet_id,
+    write_text,
+    write_variable,
+)
 from hansa.mqtt.packets import Plain, Publish
 from hansa.mqtt.properties import Property
 from hansa.mqtt.reader import (
@@ -28,6 +34,7 @@ _ONE_BYTE_MAX = 127  # the largest length that one byte says
 _HEADS = tuple(bytes((_PUBLISH, length)) for length in range(_ONE_BYTE_MAX + 1))
 _QOS_MAX = 2
 _BARE_ANSWER = struct.Struct(">HH")
+_HOP_BY_HOP = (Property.SUBSCRIPTION_IDENTIFIER, Property.TOPIC_ALIAS)
 _OPENINGS = {answer: opening(kind) << 8 | 2 for kind, answer in bodies.ANSWERS.items()}
 
 
@@ -90,7 +97,8 @@ class Writer:
     # ------------------------------------------------------------ publications: the fast path
 
     def publish(self, batch: Iterable[Publish | Plain]) -> tuple[bytes, list[tuple[Publish, str]]]:
-        """Return the bytes of a batch, and those that the other side would refuse, with reasons."""
+        """Return the bytes of a batch, and those that the other side would refuse, with reasons.
+        These are few and fixed, whatever is in a publication: they are counted by."""
         pieces: list[bytes] = []
         refused: list[tuple[Publish, str]] = []
         topics, short_max = self._topics, self._short_max
@@ -111,6 +119,8 @@ class Writer:
             whole = Publish(text, payload) if isinstance(publish, tuple) else publish
             try:
                 pieces += self._pieces(whole)
+            except TooLarge:
+                refused.append((whole, "larger than the broker takes"))
             except ValueError as error:
                 refused.append((whole, str(error)))
         return b"".join(pieces), refused
@@ -118,7 +128,7 @@ class Writer:
     def _pieces(self, publish: Publish) -> tuple[bytes, ...]:
         qos, payload = publish.qos, publish.payload
         if not 0 <= qos <= _QOS_MAX or (publish.dup and not qos):  # [MQTT-3.3.1-2], [MQTT-3.3.1-4]
-            raise ValueError(f"PUBLISH: QoS {qos} with dup {publish.dup}")
+            raise ValueError("no QoS, or sent again without one")
         topic = self._topics.get(publish.topic) or self._new_topic(publish.topic)
         middle = self._empty
         if publish.properties or publish.subscriptions:
@@ -140,14 +150,19 @@ class Writer:
         topic = write_text(text)
         try:
             Cursor(topic, 0, len(topic), "PUBLISH").topic()
-        except BrokerMisbehaved as error:
-            raise ValueError(str(error)) from None
+        except BrokerMisbehaved:
+            raise ValueError("no topic name") from None
+        self._require_welcome(text)
         topic += self._empty
         if len(topic) <= TOPIC_BYTES_MAX:
             if len(self._topics) >= TOPICS_MAX:
                 self._topics.clear()
             self._topics[text] = topic
         return topic
+
+    def _require_welcome(self, text: str) -> None:
+        if self._sender is Side.CLIENT and may_be_refused(text):
+            raise ValueError("a text that a broker may refuse")
 
     def _properties(self, publish: Publish) -> bytes:
         """Return the properties behind their length.
@@ -169,11 +184,15 @@ class Writer:
     def _new_block(self, raw: bytes) -> bytes:
         """Check properties and remember them."""
         try:
-            identifiers, _ = properties.split(raw)
-        except BrokerMisbehaved as error:
-            raise ValueError(str(error)) from None
-        if identifiers:
-            raise ValueError("PUBLISH: a subscription identifier among the other properties")
+            found = properties.decode(raw)
+        except BrokerMisbehaved:
+            raise ValueError("malformed properties") from None
+        for name, value in found:
+            if name in _HOP_BY_HOP:
+                raise ValueError("malformed properties")
+            for each in value if isinstance(value, tuple) else (value,):
+                if isinstance(each, str):
+                    self._require_welcome(each)
         block = write_variable(len(raw)) + raw
         if len(raw) <= BLOCK_BYTES_MAX:
             if len(self._blocks) >= BLOCKS_MAX:

@@ -198,6 +198,16 @@ def test_a_filter_wanted_again_waits_until_its_end_is_confirmed():
     assert scene.broker.take() == subscribed(("a", 2))
 
 
+def test_a_filter_over_which_a_broker_may_end_the_connection_is_denied_without_asking():
+    scene = Scene()
+    scene.client.subscribe(["line\nbreak", "a"])
+    assert scene.events == [
+        Denied(("line\nbreak",), "a broker may refuse the characters of 'line\\nbreak'")
+    ]
+    (order,) = scene.broker.take()
+    assert [each.topic_filter for each in order.subscriptions] == ["a"]
+
+
 def test_a_refused_filter_does_not_hide_another_one_s_copies():
     scene = Scene()
     scene.client.subscribe(["t/#", "t/1"])

@@ -1,4 +1,4 @@
-"""What takes publications into a broker, at a real Mosquitto that allows few at once."""
+"""What takes publications into a broker, at a real Mosquitto."""
 
 import asyncio
 import random
@@ -14,35 +14,26 @@ from hansa.agent.brokers.connection import BrokerAddress, Connection
 from hansa.mqtt import effects, inputs
 from hansa.mqtt.options import Options
 from hansa.mqtt.packets import Handshake, Publish
+from hansa.mqtt.properties import Property
+from hansa.mqtt.properties import encode as encode_properties
 from hansa.protocol.events import Stored
+from hansa.protocol.vocabulary import Publication
+from hansa.protocol.wire import decode, encode
 
 COUNT = 100
 AT_ONCE = 20
 
 
-class StuckLife(Life):
-    """A life with a real broker, and a disk that stands still from the broker's first answer on."""
+class LiveLife(Life):
+    """A life with a real broker."""
 
     def __init__(self, path: Path, port: int) -> None:
         super().__init__(path)
         self.sessions: list[bool] = []
         """Of each connection, whether the broker still had the session."""
-        self.disk = threading.Event()
-        self.disk.set()
-        self._commit = self.backlog.writer.commit
-        self.backlog.writer.commit = self._commit_later  # type: ignore[method-assign]
         options = Options(client_id="agent", session_expiry=1_000)
         address = BrokerAddress("127.0.0.1", port)
         self.connection = Connection(address, options, self._told, random.Random(1))
-
-    def _commit_later(self) -> int:
-        assert self.disk.wait(PATIENCE)
-        return self._commit()
-
-    @property
-    def accepted(self) -> int:
-        """How many the broker holds and was not told to release."""
-        return sum(each.accepted_at is not None for each in self.backlog.entries.values())
 
     def inject(self, batch: Sequence[Publish]) -> None:
         self.connection.order(inputs.Publish(batch))
@@ -56,11 +47,81 @@ class StuckLife(Life):
                 self.sessions.append(present)
                 self.injection.connected(present, limits)
             case effects.Answered(batch):
-                if len(self.sessions) == 1:
-                    self.disk.clear()
                 self.injection.answered(batch)
+            case effects.NotSent(batch, reason):
+                self.injection.not_sent([p for p in batch if isinstance(p, Publish)], reason)
             case effects.Disconnected():
                 self.injection.disconnected()
+
+    async def stop(self) -> None:
+        await self.connection.stop()
+        await self.injection.stop()
+
+
+class StuckLife(LiveLife):
+    """One whose disk stands still from the broker's first answer on."""
+
+    def __init__(self, path: Path, port: int) -> None:
+        super().__init__(path, port)
+        self.disk = threading.Event()
+        self.disk.set()
+        self._commit = self.backlog.writer.commit
+        self.backlog.writer.commit = self._commit_later  # type: ignore[method-assign]
+
+    def _commit_later(self) -> int:
+        assert self.disk.wait(PATIENCE)
+        return self._commit()
+
+    @property
+    def accepted(self) -> int:
+        """How many the broker holds and was not told to release."""
+        return sum(each.accepted_at is not None for each in self.backlog.entries.values())
+
+    def _told(self, effect: effects.Effect) -> None:
+        if isinstance(effect, effects.Answered) and len(self.sessions) == 1:
+            self.disk.clear()
+        super()._told(effect)
+
+
+def from_the_wire(number: int, topic: str, properties: bytes = b"") -> Publication:
+    """What a neighbour may send, whatever its broker would say to it."""
+    sent = Publication(YOU, 8, number, 1, topic, b"%d" % number, properties=properties)
+    got = decode(encode(sent))
+    assert got == sent
+    return sent
+
+
+def test_nothing_that_a_neighbour_sends_ends_the_connection_or_commands_the_broker(scene, tmp_path):
+    broker = scene.broker()
+    subscriber = scene.client_of(SureClient, broker.port).subscribe_surely("#")
+    user = ((Property.USER_PROPERTY, ("key", "one\ntwo")),)
+    bad = {
+        "malformed properties": [("a", b"\x02"), ("a", b"\x7f"), ("a", b"\x0b\x01")],
+        "a text that a broker may refuse": [
+            ("line\nbreak", b""),
+            ("a\ufdd0", b""),
+            ("a", encode_properties(user)),
+        ],
+        "topic stays at its broker": [("$CONTROL/dynamic-security/v1", b""), ("$share/g/a", b"")],
+    }
+    batch = [from_the_wire(1, "a")]
+    for topic, properties in (each for some in bad.values() for each in some):
+        batch.append(from_the_wire(len(batch) + 1, topic, properties))
+    batch.append(from_the_wire(len(batch) + 1, "a"))
+
+    async def work() -> None:
+        life = LiveLife(tmp_path / "inbox", broker.port)
+        life.injection.deliver(batch)
+        await until(lambda: life.stored, "stored")  # as a former version may have left them
+        life.connection.keep()
+        await until(lambda: not life.backlog.entries, "all of them")
+        assert life.sessions == [False]
+        for reason, some in bad.items():
+            assert life.injection.counters[f"dropped: {reason}"] == len(some)
+        await life.stop()
+
+    asyncio.run(work())
+    assert subscriber.read_until(2) == [b"1", b"%d" % len(batch)]
 
 
 def test_a_disk_that_is_slower_than_the_broker_comes_back_leaves_the_order(scene, tmp_path):
@@ -81,8 +142,7 @@ def test_a_disk_that_is_slower_than_the_broker_comes_back_leaves_the_order(scene
         life.disk.set()
         await until(lambda: not life.backlog.entries, "all of them")
         assert life.injection.counters["injected"] == COUNT
-        await life.connection.stop()
-        await life.injection.stop()
+        await life.stop()
 
     asyncio.run(work())
     assert subscriber.read_until(COUNT) == [b"%d" % number for number in numbers]

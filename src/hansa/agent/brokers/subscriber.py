@@ -14,6 +14,7 @@ from hansa.agent.brokers.connection import Connection
 from hansa.agent.brokers.subscription_log import ENDED, LEAVING, SubscriptionLog
 from hansa.agent.brokers.subscriptions import Subscriptions
 from hansa.mqtt import effects, inputs, packets
+from hansa.mqtt.fields import may_be_refused
 from hansa.mqtt.limits import Limits
 from hansa.mqtt.vocabulary import REFUSED, Version
 from hansa.protocol.events import Denied, Event, Granted
@@ -166,6 +167,10 @@ class Subscriber:
         self._doubtful.discard(name)
         if wanted and held:  # doubtful, or given up for a moment, when its answer was ignored
             return [self._request(name, subscriptions.identifier(name))]
+        if wanted and may_be_refused(name):  # the broker might end the connection instead
+            self._counters["subscriptions denied"] += 1
+            self._feed(Denied((name,), f"a broker may refuse the characters of {name!r}"))
+            return []
         if wanted and not subscriptions.is_leaving(name):
             identifier = subscriptions.enter(name)
             self._note(name, identifier)

@@ -128,7 +128,7 @@ class Injection:
             first = self._waiting[0]
             if isinstance(first, Gap):
                 self.backlog.lose(first.origin, first.epoch, first.first, first.last, first.reason)
-            elif self._port.stays(first.topic):
+            elif first.topic.startswith("$") or self._port.stays(first.topic):
                 self.counters["dropped: topic stays at its broker"] += 1
                 self._binding.append((self.backlog.skip(first), None, _receipt(first)))
             else:
