@@ -348,7 +348,7 @@ SCENARIOS = (
     _scenario(
         "rolled-back",
         "an old copy of the origin's state is put back, in reach of others and alone",
-        "What is published from then on comes once, though its positions were used before.",
+        "What is published from then on comes, though its positions were used before.",
         ROLLED_BACK,
         lambda final: _all_came(final)[:1],  # of what came before some comes twice, or is a gap
     ),
