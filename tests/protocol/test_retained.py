@@ -7,7 +7,7 @@ from hansa.protocol import retained as retained_module
 from hansa.protocol.effects import Ignored, ReadStored, Store, Survey
 from hansa.protocol.events import Published, StoredRead, Surveyed
 from hansa.protocol.frames import BUCKETS, Ask, Holdings, Listing, Values
-from hansa.protocol.retained import ASKED_MAX, OLDEST, Retained
+from hansa.protocol.retained import ASKED_MAX, OLDEST, RECENT, Retained
 from hansa.protocol.settings import ProtocolSettings
 from hansa.protocol.telling import LISTED_MAX
 from hansa.protocol.values import Value, digest
@@ -192,6 +192,24 @@ def test_what_changed_a_moment_ago_is_looked_at_again():
     assert made.values["a"] == value(5, YOU)
     made.tell_time(1_000, 1.0)
     assert Survey(("a",)) in made.fire()
+
+
+def test_what_changed_when_the_broker_may_not_have_had_it_is_looked_at_again():
+    made = retained()
+    made.judge(sent(5))
+    made.tell_time(1_000, 4.0)
+    late = Surveyed(("a",), (("a", digest(b"older")),), age=3.5)
+    assert made.surveyed(late) == []
+    assert made.values["a"] == value(5, YOU)
+    made.tell_time(1_000, 5.0)
+    assert Survey(("a",)) in made.fire()
+
+
+def test_a_survey_that_took_longer_than_changes_are_known_is_made_again():
+    made = retained({"a": value(5, YOU)})
+    older = (("a", digest(b"older")),)
+    assert made.surveyed(Surveyed(("a",), older, RECENT)) == [Survey(("a",))]
+    assert made.values["a"] == value(5, YOU)
 
 
 def test_what_was_published_at_qos_0_is_listed_once_it_has_settled():

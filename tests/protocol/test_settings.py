@@ -51,9 +51,15 @@ def test_no_time_is_negative(name, value):
     assert refusal(**{name: value}) == f"{name} must not be negative, not {value}"
 
 
-@pytest.mark.parametrize("name", sorted(set(SECONDS) - set(ABOVE_ZERO)))
+@pytest.mark.parametrize("name", sorted(set(SECONDS) - {*ABOVE_ZERO, "retained_settle"}))
 def test_a_wait_may_be_none_at_all(name):
     assert changed(**{name: 0}) == {**asdict(DEFAULTS), name: 0}
+
+
+def test_a_broker_has_some_time_to_say_what_it_holds():
+    rule = "retained_settle must be at least 0.1 seconds"
+    assert refusal(retained_settle=0.09).startswith(rule)
+    assert ProtocolSettings(retained_settle=0.1).retained_settle == 0.1
 
 
 def test_a_neighbour_may_miss_one_heartbeat():

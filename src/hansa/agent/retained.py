@@ -5,6 +5,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from itertools import islice
+from time import monotonic
 from typing import Protocol
 
 import msgspec
@@ -54,8 +55,11 @@ class SurePort(Protocol):
     """What is asked of guaranteed delivery."""
 
     @property
-    def is_idle(self) -> bool:
-        """Whether all that was delivered has reached the broker."""
+    def mark(self) -> int:
+        """What stands for all that was delivered so far."""
+
+    def has_passed(self, mark: int) -> bool:
+        """Whether all that was delivered before a mark has reached the broker."""
 
     def deliver(self, batch: Sequence[Publication]) -> None:
         """Give values of QoS 1 and 2 to the broker."""
@@ -111,6 +115,9 @@ class RetainedValues:
         self._connecting = connecting
         self._problem = problem
         self._refusal = ""
+        self._mark: tuple[float, int] | None = None
+        """Since when a survey waits, and what for. What others ask for waits for nothing: it is of
+        clients here, and in the broker."""
         self._unsurveyed: dict[str, None] = {}
         self._asked: deque[ReadStored] = deque()
         self._saving: asyncio.Task[None] | None = None
@@ -163,8 +170,8 @@ class RetainedValues:
     async def _read_all(self, connecting: Connecting) -> None:
         while self._unsurveyed or self._asked:
             await asyncio.sleep(POLL_S)  # what comes together is read together
-            while self._broker.connection.problem or not self._sure.is_idle:
-                await asyncio.sleep(POLL_S)
+            if self._broker.connection.problem or not (self._asked or self._has_settled()):
+                continue
             if self._asked:
                 is_done = await self._read(self._asked[0], connecting)
             else:
@@ -173,7 +180,16 @@ class RetainedValues:
             if not is_done:
                 await asyncio.sleep(RETRY_S)
 
+    def _has_settled(self) -> bool:
+        """Whether the broker has what had been delivered when a survey was first possible. More
+        may come all the time: the node is told since when."""
+        if self._mark is None:
+            self._mark = monotonic(), self._sure.mark
+        return self._sure.has_passed(self._mark[1])
+
     async def _survey(self, connecting: Connecting) -> bool:
+        assert self._mark is not None
+        since, self._mark = self._mark[0], None
         filters = tuple(islice(self._unsurveyed, SURVEYED_MAX))
         for name in filters:  # before the visit: who asks meanwhile wants another one
             del self._unsurveyed[name]
@@ -189,7 +205,7 @@ class RetainedValues:
         refused = [name for name in filters if name not in answered]
         self._refusal = f"{REFUSED} {refused[0]}" if refused else ""
         # Nothing is known of what it refuses, not even that there is none.
-        self._driver.feed(Surveyed(answered, tuple(digests.items())))
+        self._driver.feed(Surveyed(answered, tuple(digests.items()), monotonic() - since))
         return True
 
     async def _read(self, order: ReadStored, connecting: Connecting) -> bool:

@@ -82,7 +82,7 @@ class Remember(msgspec.Struct, frozen=True):
 
 class Survey(msgspec.Struct, frozen=True):
     """Read which retained values the broker holds for these filters, when all that was delivered
-    before has reached it; answer with Surveyed, if ever."""
+    until a moment before has reached it; answer with Surveyed, if ever."""
 
     filters: tuple[str, ...]
 

@@ -128,6 +128,8 @@ class Surveyed(msgspec.Struct, frozen=True):
     filters: tuple[str, ...]
     values: tuple[tuple[str, bytes], ...]
     """Per topic the digest of its payload."""
+    age: float = 0.0
+    """Seconds since when what was delivered may not have been there yet."""
 
 
 class StoredRead(msgspec.Struct, frozen=True):

@@ -108,7 +108,7 @@ class Retained:
     def _plan_save(self) -> None:
         self._save_at = min(self._save_at, self._now + self._settings.retained_settle)
 
-    def _is_settled(self, topic: str, times: int = 1) -> bool:
+    def _is_settled(self, topic: str, times: float = 1) -> bool:
         changed = self._changed.get(topic)
         return changed is None or self._now >= changed[0] + times * self._settings.retained_settle
 
@@ -136,8 +136,7 @@ class Retained:
         if self.values.get(publication.topic) == value:
             return publication  # of a former life, that did not get to deliver it
         is_sound = self._versions.is_sound(value.version)
-        if not is_sound:
-            self._refused += 1
+        self._refused += not is_sound
         is_wanted = is_sound and self._wants(publication.topic)  # not only by a share
         if not is_wanted or not self._is_newer(publication.topic, value):
             return replace(publication, retain=False)
@@ -200,10 +199,13 @@ class Retained:
 
     def surveyed(self, event: Surveyed) -> Outcome:
         """The shell has read what the broker holds for some filters."""
+        times = 1 + event.age / self._settings.retained_settle
+        if times > RECENT:  # what has changed since is forgotten
+            return [Survey(event.filters)]
         stored = dict(event.values)
         effects: Outcome = []
         for topic in dict.fromkeys((*self._known_of(event.filters), *stored)):
-            if not self._is_settled(topic):
+            if not self._is_settled(topic, times):
                 self._doubt(topic)
                 continue
             before = self.values.get(topic)
@@ -305,8 +307,7 @@ class Retained:
             value = self.values.get(topic)
             if value is None or value.owner != self._node:
                 continue
-            if value.version < known and self._versions.is_sound(known):
-                # A former life knew better.
+            if value.version < known and self._versions.is_sound(known):  # known to a former life
                 self._versions.see(known)
                 value = replace(value, version=self._versions.next())
                 self._set(topic, value)
@@ -347,9 +348,8 @@ class Retained:
             value = Value(publication.version, letter.node, digest(publication.payload))
             known = self.values.get(publication.topic)
             is_ours = known is not None and known.owner == self._node
-            if not (is_ours or self._wants(publication.topic)):
-                continue
-            if not self._versions.is_sound(value.version):
+            is_kept = is_ours or self._wants(publication.topic)
+            if not is_kept or not self._versions.is_sound(value.version):
                 continue
             if not self._is_newer(publication.topic, value):
                 continue

@@ -127,7 +127,7 @@ class ProtocolSettings:
 
     retained_settle: float = 1.0
     """Seconds after which a retained value has reached the broker: only then what the broker holds
-    is compared with what it should. Versions are saved that often while they change."""
+    is compared with what it should. Versions are saved that often. At least 0.1."""
     retained_max: int = 100_000
     """Topics whose retained value a node keeps track of; others are passed on, and not compared."""
 
@@ -164,6 +164,11 @@ class ProtocolSettings:
             self.heartbeat_limit >= 2 * self.heartbeat_interval,
             f"heartbeat_limit must be at least twice the interval of {self.heartbeat_interval}",
             self.heartbeat_limit,
+        )
+        _require(
+            self.retained_settle >= 0.1,
+            "retained_settle must be at least 0.1 seconds: asking a broker takes some time",
+            self.retained_settle,
         )
         _require(1 <= self.redundancy <= 16, "redundancy must be from 1 to 16", self.redundancy)
         _require(0 <= self.group_depth <= 32, "group_depth must be from 0 to 32", self.group_depth)

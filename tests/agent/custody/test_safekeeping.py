@@ -87,11 +87,31 @@ def test_a_copy_takes_nothing_until_its_new_epoch_has_begun(tmp_path, monkeypatc
         shutil.copytree(tmp_path / "original", tmp_path / "copy")
         scene = Scene(tmp_path / "copy")
         scene.made.deliver([publication])
-        assert (scene.made.status()["inbox"], scene.made.is_idle) == (0, False)
+        mark = scene.made.mark
+        assert (scene.made.status()["inbox"], scene.made.has_passed(mark)) == (0, False)
         scene.made.told(MemberJoined(other))
         await until(lambda: Stored(other, 7, 1) in scene.driver.told, "what came early")
         assert scene.made.status()["inbox"] == 1
         assert scene.made.counts()["epochs renewed"] == 1
+        await scene.close()
+
+    asyncio.run(work())
+
+
+def test_a_mark_is_passed_when_all_before_it_has_reached_the_broker_whatever_comes_after(tmp_path):
+    async def work() -> None:
+        scene = Scene(tmp_path)
+        made, backlog = scene.made, scene.made.injection.backlog
+        assert made.has_passed(made.mark)
+        made.deliver([Publication(NodeId(9), 7, number, 1, "a", b"x") for number in (1, 2)])
+        mark = made.mark
+        made.deliver([Publication(NodeId(9), 7, 3, 1, "a", b"x")])
+        first, second, _ = backlog.entries.values()
+        backlog.complete(second)
+        assert not made.has_passed(mark)
+        backlog.complete(first)
+        assert made.has_passed(mark)
+        assert not made.has_passed(made.mark)
         await scene.close()
 
     asyncio.run(work())

@@ -9,6 +9,8 @@ import msgspec
 
 from hansa.agent import tasks
 from hansa.agent.custody.commits import written
+from hansa.agent.state import NODES, StateDirectory
+from hansa.errors import UsageError
 from hansa.protocol.effects import Remember
 from hansa.protocol.events import Noted
 from hansa.protocol.records import Record
@@ -21,6 +23,16 @@ _decoder = msgspec.msgpack.Decoder(dict[int, tuple[Record, ...]])
 def decode(data: bytes) -> dict[NodeId, tuple[Record, ...]]:
     """Return what a file says; raise ValueError if it is none."""
     return {NodeId(node): records for node, records in _decoder.decode(data).items()}
+
+
+def known(state: StateDirectory) -> dict[NodeId, tuple[Record, ...]]:
+    """Return what a former life knew."""
+    data = state.nodes()
+    try:
+        return decode(data) if data else {}
+    except ValueError as error:
+        path = state.path / NODES
+        raise UsageError(f"{path} cannot be read ({error}); remove it to start without") from None
 
 
 class Acquaintances:

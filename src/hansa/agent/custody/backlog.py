@@ -79,7 +79,8 @@ class Backlog:
         """What was owed here and will never come."""
         self.damage = ""
         """Why a former journal could not be used."""
-        self._next_index = 1
+        self.next_index = 1
+        """The place of the next one."""
         try:
             self.writer = Writer(path, node, epoch, settings)
         except JournalDamaged as error:
@@ -87,7 +88,7 @@ class Backlog:
             self.damage = f"{error}; it is set aside as {aside.name}, publications may be lost"
             # The broker may still hold packet ids of the lost ones, and would take the first of
             # ours for them.
-            self._next_index = 1 + epoch % PACKET_IDS
+            self.next_index = 1 + epoch % PACKET_IDS
             path.rename(aside)
             self.writer = Writer(path, node, epoch, settings)
         for record in self.writer.replay():
@@ -111,13 +112,13 @@ class Backlog:
             case _:
                 return
         if not isinstance(record, Progress | Gap):
-            self._next_index = max(self._next_index, record.index + 1)
+            self.next_index = max(self.next_index, record.index + 1)
 
     def _carry(self) -> Iterator[Record]:
         for origin, (epoch, number) in self.taken.items():
             yield Progress(origin, epoch, 0, number)
         yield from self.gaps
-        yield Completed(self._next_index - 1)
+        yield Completed(self.next_index - 1)
         for entry in self.entries.values():
             yield entry.bound
             if entry.accepted_at is not None:
@@ -128,7 +129,7 @@ class Backlog:
     def bind(self, publication: Publication) -> Entry:
         """Take a publication over; it may be published when this is durable."""
         bound = Bound(
-            self._next_index,
+            self.next_index,
             publication.origin,
             publication.life,
             publication.number,
@@ -196,7 +197,7 @@ class Backlog:
 
     def _write(self, bound: Bound) -> Entry:
         entry = Entry(bound, self.writer.append(bound))
-        self._next_index += 1
+        self.next_index += 1
         self._add(entry)
         return entry
 

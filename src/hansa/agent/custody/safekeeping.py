@@ -21,8 +21,7 @@ from hansa.agent.custody.keeping import Keeping
 from hansa.agent.custody.points import Point
 from hansa.agent.custody.settings import DeliverySettings
 from hansa.agent.records.topics import Topics
-from hansa.agent.state import GREETING, INBOX, JOURNAL, NODES, StateDirectory
-from hansa.errors import UsageError
+from hansa.agent.state import GREETING, INBOX, JOURNAL, StateDirectory
 from hansa.journal.crash import reached
 from hansa.journal.records import Gap
 from hansa.mqtt.limits import Limits
@@ -41,8 +40,7 @@ from hansa.protocol.effects import (
 )
 from hansa.protocol.events import Event, Heard, Kept, Recalled, Reopened, Restored
 from hansa.protocol.node import Node
-from hansa.protocol.records import Record
-from hansa.protocol.vocabulary import Identity, NodeId, Publication
+from hansa.protocol.vocabulary import Identity, Publication
 
 log = logging.getLogger("hansa.agent")
 
@@ -129,7 +127,7 @@ class Safekeeping:
         """What came before a new epoch began; the node sends no more than it may hold."""
         self._forgetting: set[asyncio.Task[None]] = set()
         self._first = self._keeping.writer.first_number
-        self._known = _known(state)
+        self._known = acquaintances.known(state)
         self._recalls: set[asyncio.Task[None]] = set()
         self._recalling = asyncio.Semaphore(RECALLS_MAX)
 
@@ -234,9 +232,14 @@ class Safekeeping:
                 pass
 
     @property
-    def is_idle(self) -> bool:
-        """Whether all that was delivered has reached the broker."""
-        return not self._backlog.entries and not self.injection.waiting and not self._early
+    def mark(self) -> int:
+        """What stands for all that was delivered so far: the place of the next one, at most."""
+        return self._backlog.next_index + self.injection.waiting + len(self._early)
+
+    def has_passed(self, mark: int) -> bool:
+        """Whether all that was delivered before a mark has reached the broker."""
+        oldest = next(iter(self._backlog.entries), self._backlog.next_index)
+        return oldest >= min(mark, self.mark)
 
     def deliver(self, batch: Sequence[Publication | effects.Gap]) -> None:
         """Give publications of QoS 1 and 2 to the broker, surely, and keep in mind which of them
@@ -387,14 +390,3 @@ def _gap(gap: Gap) -> dict[str, object]:
         "reason": gap.reason,
         "time": datetime.fromtimestamp(gap.time_ns // 1_000_000_000, UTC).isoformat(),
     }
-
-
-def _known(state: StateDirectory) -> dict[NodeId, tuple[Record, ...]]:
-    data = state.nodes()
-    if not data:
-        return {}
-    try:
-        return acquaintances.decode(data)
-    except ValueError as error:
-        path = state.path / NODES
-        raise UsageError(f"{path} cannot be read ({error}); remove it to start without") from None
