@@ -186,6 +186,25 @@ def test_a_fault_in_the_background_is_an_alarm_and_later_interest_is_announced(s
     assert 'hansa_alarm{name="fault"} 1\n' in agent.page("/metrics")[1]
 
 
+REPLACED = """
+from hansa.agent.service import Agent
+from hansa.cli.main import main
+from hansa.protocol.effects import Rekey
+Agent._note_broker = lambda self, problem: self._give_way(Rekey("another has this id"))
+raise SystemExit(main(["agent"]))
+"""
+
+
+def test_nothing_is_left_of_an_identity_that_another_node_has(scene, tmp_path):
+    state = tmp_path / "state"
+    agent = scene.agent(broker_port=scene.broker().port, state=state, program=("-c", REPLACED))
+    assert agent.wait() == 1
+    assert "another has this id; start again to run with a new identity" in agent.log
+    left = {each.name for each in state.iterdir()}
+    assert "incarnation" in left
+    assert not left & {"key.pem", "journal", "inbox", "retained"}
+
+
 def test_an_agent_whose_state_cannot_be_kept_says_so_and_goes_on(scene, tmp_path):
     broker = scene.broker()
     agent = scene.agent(

@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.serialization import (
     PrivateFormat,
 )
 
-from hansa.agent.state import StateDirectory
+from hansa.agent.state import INBOX, JOURNAL, StateDirectory
 from hansa.errors import UsageError
 
 
@@ -127,9 +127,22 @@ def test_the_identity_of_a_version_without_keys_is_refused(path):
 def test_a_new_identity_after_a_rekey(path):
     before = lives(path)[0]
     state = StateDirectory(path)
+    state.remember_retained(b"of the old one")
+    (path / JOURNAL).mkdir()
     state.rekey()
+    assert (state.retained(), (path / JOURNAL).exists()) == (b"", False)
     state.close()
     assert lives(path)[0].node != before.node
+
+
+def test_a_rekey_that_is_not_possible_is_told(path):
+    before = lives(path)[0]
+    state = StateDirectory(path)
+    (path / INBOX).write_text("no directory")
+    with pytest.raises(UsageError, match=f"new identity: remove {path} by hand"):
+        state.rekey()
+    state.close()
+    assert lives(path)[0].node == before.node  # it would meet the other one again
 
 
 def test_a_damaged_incarnation_starts_from_the_clock(path):

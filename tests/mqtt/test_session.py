@@ -269,6 +269,11 @@ def test_broker_may_choose_the_keep_alive():
     assert peer.session.next_deadline() == 2.0
 
 
+def test_a_broker_that_wants_no_sign_of_life_is_asked_for_one():
+    peer = online(keep_alive=20, granted=((P.SERVER_KEEP_ALIVE, 0),))
+    assert peer.session.next_deadline() == 10.0
+
+
 def test_asks_when_told():
     peer = online(keep_alive=0)
     assert peer.session.next_deadline() is None

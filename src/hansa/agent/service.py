@@ -71,7 +71,7 @@ class Agent:
         self._state = state
         self._chance = random.Random()  # for back-off, not for secrets
         self._ending: asyncio.Event = asyncio.Event()
-        self._end_reason = ""
+        self._end_reason, self._rekeys = "", False
         broker = broker_address(settings.broker)
         addresses = (settings.topology.advertised_link or listening_at(settings.link, broker),)
         self.identity = state.identity(settings.title, addresses, settings.total_capacity)
@@ -150,8 +150,7 @@ class Agent:
 
     def _is_of_links(self, topic_filter: str) -> bool:
         """Whether only links match it: those of neighbours that are clients of our broker."""
-        prefix = self._settings.link.mqtt.prefix
-        return split_share(topic_filter)[1].startswith(f"{prefix}/")
+        return split_share(topic_filter)[1].startswith(f"{self._settings.link.mqtt.prefix}/")
 
     def _client_id(self, role: str) -> str:
         base = self._settings.broker.client_id or f"hansa-{self.identity.node:016x}"
@@ -204,8 +203,7 @@ class Agent:
         self.watcher.restore(self._state.interest())
         self.watcher.start()
         clock = ClockWatch(self._state.clock_behind_s, self._alarms.named("clock"))
-        connecting = [asyncio.create_task(self.client.connection.run())]
-        connecting.append(asyncio.create_task(clock.run()))
+        connecting = [asyncio.create_task(w) for w in (self.client.connection.run(), clock.run())]
         if self.watcher.observer.subscriptions():
             connecting.append(asyncio.create_task(self.watcher.connection.run()))
         self.exchange.dial(self._chronicle.dialling_failed)
@@ -252,6 +250,8 @@ class Agent:
         if self._telling is not None:
             self._telling.cancel()
         self._save_interest(self.watcher.observer.snapshot())
+        if self._rekeys:
+            self._state.rekey()
 
     # ------------------------------------------------------------ what the parts tell
 
@@ -308,7 +308,7 @@ class Agent:
     def _give_way(self, effect: Halt | Rekey) -> None:
         self._end_reason = effect.reason
         if isinstance(effect, Rekey):
-            self._state.rekey()
+            self._rekeys = True  # in the end: until then the parts save what they know
             self._end_reason += "; start again to run with a new identity"
         log.error("%s", self._end_reason)
         self._ending.set()

@@ -107,10 +107,16 @@ class StateDirectory:
 
     def rekey(self) -> None:
         """Take a new identity at the next start: another node has this id. What this one owed and
-        was owed ends with it."""
-        (self.path / KEY).unlink(missing_ok=True)
-        for name in (JOURNAL, INBOX):
-            shutil.rmtree(self.path / name, ignore_errors=True)
+        was owed ends with it, and so does what it owned."""
+        try:
+            for name in (JOURNAL, INBOX):
+                if (self.path / name).exists():
+                    shutil.rmtree(self.path / name)
+            for name in (RETAINED, KEY):
+                (self.path / name).unlink(missing_ok=True)
+        except OSError as error:
+            text = f"cannot take a new identity: remove {self.path} by hand"
+            raise UsageError(f"{text} ({error.strerror})") from error
 
     def interest(self) -> object:
         """Return what the observer had learned, None if nothing is kept."""

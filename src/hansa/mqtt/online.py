@@ -47,7 +47,9 @@ class Online:
         self._requests = Requests()
         self._limits = limits
         self._writer = writer
-        self.keep_alive = KeepAlive(limits.keep_alive, options.answer_timeout, now)
+        # A broker that wants no sign of life (0) gives one all the same.
+        keep_alive = limits.keep_alive or options.keep_alive
+        self.keep_alive = KeepAlive(keep_alive, options.answer_timeout, now)
 
     @property
     def quota(self) -> int:

@@ -194,6 +194,25 @@ def test_a_lost_connection_is_made_again_at_once(monkeypatch):
     assert [type(each).__name__ for each in scene.told[:4]] == ["Connected", "Disconnected"] * 2
 
 
+def test_a_connection_is_made_again_also_if_its_owner_fails_at_the_end(monkeypatch):
+    scene = Scene(lambda level: V5_ACCEPTED)
+
+    class Failing(list[effects.Effect]):
+        def append(self, effect: effects.Effect) -> None:
+            super().append(effect)
+            if isinstance(effect, effects.Disconnected):
+                raise ZeroDivisionError("by zero")
+
+    async def work(connection: Connection) -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, said: None)
+        await until(lambda: not connection.problem, "connected")
+        scene.writers[0].close()
+        await until(lambda: len(scene.levels) == 2, "connected again")
+
+    scene.told = Failing()
+    run(monkeypatch, scene, work)
+
+
 def test_a_broker_that_stops_reading_is_left_although_bytes_wait_for_it(monkeypatch):
     scene = Scene(lambda level: V5_ACCEPTED)
     monkeypatch.setattr(connection_module, "CLOSE_GRACE_S", SHORT_S)

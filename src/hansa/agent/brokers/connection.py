@@ -213,15 +213,17 @@ class Connection(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """End the session, if it has begun."""
         text = explain(exc) if exc else "closed by the broker"
-        if self._session is None:
-            self._perform(effects.ConnectRefused(None, text, version_refused=False))
-        self._handle(inputs.Closed(text))
-        self._transport = None
-        self._session = None
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        self._ended.set()
+        try:
+            if self._session is None:
+                self._perform(effects.ConnectRefused(None, text, version_refused=False))
+            self._handle(inputs.Closed(text))
+        finally:  # it is over, whatever its owner makes of it
+            self._transport = None
+            self._session = None
+            if self._timer is not None:
+                self._timer.cancel()
+                self._timer = None
+            self._ended.set()
 
     def _handle(self, event: inputs.Input) -> None:
         if self._session is None:
