@@ -38,5 +38,7 @@ class Alarms:
         """Raise the alarm that something met a fault of ours and ended; handles the exceptions of
         a loop. What was to follow will not, and nothing else may say so."""
         loop.default_exception_handler(said)
+        if "transport" in said and isinstance(said.get("exception"), OSError):
+            return  # only a connection that broke; who has it is told
         text = f"{said['message']}: {said.get('exception')!r}; the log says where."
         self.set("fault", f"{text} Report it, and start the agent again")
