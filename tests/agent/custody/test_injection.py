@@ -462,3 +462,22 @@ def test_a_damaged_inbox_is_set_aside(tmp_path):
     assert "it is set aside as inbox-damaged-6" in again.damage
     assert (again.entries, again.taken) == ({}, {})
     again.writer.close()
+
+
+def test_after_a_fault_of_the_journal_nothing_is_published_again(tmp_path, monkeypatch):
+    async def work() -> None:
+        life = Life(tmp_path)
+        life.connect()
+        life.deliver(1, qos=1)
+        await life.says(packet(1, qos=1))
+
+        def fail(record: object) -> int:
+            raise JournalUnusable("broken")
+
+        monkeypatch.setattr(life.backlog.writer, "append", fail)
+        life.injection.answered([PubAck(2)])
+        life.injection.disconnected()
+        life.connect()
+        assert life.said == []
+
+    run(work)

@@ -11,11 +11,13 @@ from tests.agent.sure import SureClient
 from tests.agent.waiting import PATIENCE, until
 
 from hansa.agent.brokers.connection import BrokerAddress, Connection
+from hansa.agent.custody import suspicion
 from hansa.mqtt import effects, inputs
 from hansa.mqtt.options import Options
 from hansa.mqtt.packets import Handshake, Publish
 from hansa.mqtt.properties import Property
 from hansa.mqtt.properties import encode as encode_properties
+from hansa.mqtt.vocabulary import Version
 from hansa.protocol.events import Stored
 from hansa.protocol.vocabulary import Publication
 from hansa.protocol.wire import decode, encode
@@ -27,11 +29,11 @@ AT_ONCE = 20
 class LiveLife(Life):
     """A life with a real broker."""
 
-    def __init__(self, path: Path, port: int) -> None:
+    def __init__(self, path: Path, port: int, version: Version = Version.V5) -> None:
         super().__init__(path)
         self.sessions: list[bool] = []
         """Of each connection, whether the broker still had the session."""
-        options = Options(client_id="agent", session_expiry=1_000)
+        options = Options(client_id="agent", session_expiry=1_000, version=version)
         address = BrokerAddress("127.0.0.1", port)
         self.connection = Connection(address, options, self._told, random.Random(1))
 
@@ -122,6 +124,33 @@ def test_nothing_that_a_neighbour_sends_ends_the_connection_or_commands_the_brok
 
     asyncio.run(work())
     assert subscriber.read_until(2) == [b"1", b"%d" % len(batch)]
+
+
+def test_a_publication_at_which_the_broker_ends_the_connection_does_not_hold_up_others(
+    scene, tmp_path, monkeypatch
+):
+    """MQTT 3.1.1 has no other way to refuse a publication, nor a way to say how large it may be."""
+    monkeypatch.setattr(suspicion, "ENDINGS_MAX", 3)
+    broker = scene.broker("max_packet_size 500")
+    subscriber = scene.client_of(SureClient, broker.port).subscribe_surely("a")
+    large = Publication(YOU, 8, 1, 1, "a", bytes(1_000))
+
+    async def work() -> None:
+        alarms: list[str] = []
+        life = LiveLife(tmp_path / "inbox", broker.port, Version.V311)
+        life.injection.suspicion.told = alarms.append
+        life.injection.deliver([large])
+        life.deliver(2, 3, qos=2)
+        await until(lambda: Stored(YOU, 8, 3) in life.stored, "stored")
+        life.connection.keep()
+        await until(lambda: len(life.backlog.entries) == 1, "the others")
+        assert [each.bound.number for each in life.backlog.entries.values()] == [1]
+        assert life.injection.counters["put off: the broker ends the connection"] == 1
+        assert "a publication to 'a'" in alarms[-1]
+        await life.stop()
+
+    asyncio.run(work())
+    assert subscriber.read_until(2) == [b"2", b"3"]
 
 
 def test_a_disk_that_is_slower_than_the_broker_comes_back_leaves_the_order(scene, tmp_path):

@@ -13,6 +13,7 @@ from tests.agent.waiting import until
 from hansa.agent.alarms import Alarms
 from hansa.agent.custody.safekeeping import Safekeeping
 from hansa.agent.custody.settings import DeliverySettings
+from hansa.agent.custody.suspicion import ENDINGS_MAX
 from hansa.agent.records.topics import Topics
 from hansa.agent.state import StateDirectory
 from hansa.mqtt.limits import Limits
@@ -112,6 +113,9 @@ def test_a_mark_is_passed_when_all_before_it_has_reached_the_broker_whatever_com
         backlog.complete(first)
         assert made.has_passed(mark)
         assert not made.has_passed(made.mark)
+        for _ in range(ENDINGS_MAX):
+            made.injection.suspicion.note_ending([*backlog.entries.values()])
+        assert made.has_passed(made.mark)  # it is set aside, and nobody waits for it
         await scene.close()
 
     asyncio.run(work())

@@ -24,6 +24,7 @@ from hansa.agent.custody.commits import Commits
 from hansa.agent.custody.crowding import Crowding
 from hansa.agent.custody.points import Point
 from hansa.agent.custody.settings import DeliverySettings
+from hansa.agent.custody.suspicion import Suspicion
 from hansa.errors import JournalUnusable
 from hansa.journal.crash import reached
 from hansa.journal.records import Bound
@@ -75,12 +76,14 @@ class Injection:
         self._problem = problem
         self._commits = Commits(backlog.writer, self._durable, problem)
         self._limits: Limits | None = None
+        self._is_over = False
         self._waiting: deque[Publication | Gap] = deque()
         self._binding: deque[tuple[int, Entry | None, Stored | None]] = deque()
         self._ready: deque[Entry] = deque(backlog.entries.values())
         self._sent: dict[int, Entry] = {}
         self._accepted: deque[Entry] = deque()
         self.crowding = Crowding(backlog, self._try_again, self._wait_for_disk)
+        self.suspicion = Suspicion(self._give_chance)
         self._completed: deque[int] = deque()
         """Offsets of completions of QoS 1 that are not durable; they still count as under way, so
         that a crash makes no more duplicates than the window."""
@@ -98,6 +101,7 @@ class Injection:
     async def stop(self) -> None:
         """Publish nothing more, and close the journal."""
         self.crowding.forget()
+        self.suspicion.stop()
         await self._commits.stop()
 
     def commit_soon(self) -> None:
@@ -115,11 +119,12 @@ class Injection:
 
     @contextmanager
     def _disk(self) -> Iterator[None]:
-        """Stop if the journal can no longer be written: only a new life knows what it holds."""
+        """Stop for good if the journal can no longer be written: only a new life knows what it
+        holds, and here nothing can be noted that the broker acknowledges."""
         try:
             yield
         except JournalUnusable as error:
-            self._limits = None
+            self._limits, self._is_over = None, True
             self._problem(str(error))
 
     def _bind(self) -> None:
@@ -198,9 +203,7 @@ class Injection:
                 break
             self._ready.popleft()
             if not entry.was_sent and expiry(entry.properties) == 0:
-                self.crowding.drop(entry)
-                self.backlog.complete(entry)
-                self.counters["dropped: expired"] += 1
+                self._drop(entry, "expired")
                 continue
             assert entry.accepted_at is None and entry.offset < self.backlog.writer.durable
             self.crowding.surpass(entry.bound)
@@ -228,12 +231,16 @@ class Injection:
 
     def connected(self, session_present: bool, limits: Limits) -> None:
         """The broker is there: end what was begun, begin again what it may not have."""
+        if self._is_over:
+            return
         self._limits = limits
         with self._disk():
             if not session_present:
                 self._judge_uncertain(self._window(limits))
             self.crowding.forget()
-            known = self._bound()
+            if self.suspicion.is_alert:
+                self.crowding.room = 1
+            known = [each for each in self._bound() if each not in self.suspicion]
             self._accepted = deque(each for each in known if each.accepted_at is not None)
             # Mosquitto counts what it has of an earlier connection, and refuses what is too much.
             self._sent = {each.packet_id: each for each in self._accepted}
@@ -244,7 +251,19 @@ class Injection:
     def disconnected(self) -> None:
         """What is under way will be resumed."""
         self._limits = None
+        unanswered = [each for each in self._sent.values() if each.accepted_at is None]
+        if unanswered and self.suspicion.note_ending(unanswered):
+            self._set_aside(unanswered[0])
         self._sent.clear()
+
+    def _set_aside(self, entry: Entry) -> None:
+        """Let the others pass. A value must not replace a newer one when it comes after all, not
+        even in another life."""
+        self.counters["put off: the broker ends the connection"] += 1
+        if entry.bound.retain:
+            with self._disk():
+                self.backlog.demote(entry)
+                self._commits.ask()
 
     def _window(self, limits: Limits) -> int:
         return min(self._settings.window, limits.receive_maximum)
@@ -263,12 +282,13 @@ class Injection:
             return
         if self._settings.prefer == "no-dup":
             for entry in uncertain:
+                self.suspicion.clear(entry)
                 self.backlog.complete(entry)
         else:
             for entry in uncertain:
                 self.backlog.rebind(entry)
             # Until that is durable the others wait behind them, or they would change their order.
-            waiting = [(each.offset, each, None) for each in bound]
+            waiting = [(each.offset, each, None) for each in bound if each not in self.suspicion]
             self._binding = deque([*waiting, *self._binding])
         self._commits.ask()
 
@@ -291,6 +311,7 @@ class Injection:
             self._publish()
 
     def _take_step(self, entry: Entry, step: Handshake) -> None:
+        self.suspicion.clear(entry)
         if type(step) is PubRec and _has(entry, step):
             self.crowding.accept(entry)
             self.backlog.accept(entry)
@@ -324,15 +345,26 @@ class Injection:
         with self._disk():
             self._publish()
 
+    def _give_chance(self, entry: Entry) -> None:
+        """Try what was set aside."""
+        if entry.offset < self.backlog.writer.durable:
+            self._try_again(entry)
+        else:  # it was written anew
+            self._wait_for_disk(entry)
+
+    def _drop(self, entry: Entry, reason: str) -> None:
+        self.crowding.drop(entry)
+        self.suspicion.clear(entry)
+        self.backlog.complete(entry)
+        self.counters[f"dropped: {reason}"] += 1
+
     def not_sent(self, batch: Sequence[Publish], reason: str) -> None:
         """These cannot be published at this broker, now or ever."""
         with self._disk():
             for publish in batch:
                 entry = self._sent.pop(publish.packet_id, None)
                 if entry is not None:
-                    self.crowding.drop(entry)
-                    self.backlog.complete(entry)
-                    self.counters[f"dropped: {reason}"] += 1
+                    self._drop(entry, reason)
             self._commits.ask()  # then those behind them get their turn
 
 

@@ -169,6 +169,7 @@ class Safekeeping:
             settings=self._settings,
         )
         self.injection.crowding.told = self._alarms.named("broker quota")
+        self.injection.suspicion.told = self._alarms.named("broker ends connections")
         self._acquaintances = Acquaintances(
             self._known,
             write=self._state.remember_nodes,
@@ -237,8 +238,10 @@ class Safekeeping:
         return self._backlog.next_index + self.injection.waiting + len(self._early)
 
     def has_passed(self, mark: int) -> bool:
-        """Whether all that was delivered before a mark has reached the broker."""
-        oldest = next(iter(self._backlog.entries), self._backlog.next_index)
+        """Whether all that was delivered before a mark has reached the broker, or is set aside."""
+        entries, aside = self._backlog.entries, self.injection.suspicion
+        under_way = (index for index, each in entries.items() if each not in aside)
+        oldest = next(under_way, self._backlog.next_index)
         return oldest >= min(mark, self.mark)
 
     def deliver(self, batch: Sequence[Publication | effects.Gap]) -> None:
