@@ -86,14 +86,18 @@ def test_one_that_was_answered_is_no_longer_suspected(tmp_path):
     run(work)
 
 
+async def a_value_is_set_aside(life: Life) -> None:
+    life.injection.deliver([Publication(YOU, 8, 1, 1, "a", b"1", retain=True)])
+    await until(lambda: life.stored, "stored")
+    for _ in range(ENDINGS_MAX):
+        life.connect()
+        life.injection.disconnected()
+
+
 def test_a_value_that_was_set_aside_is_not_stored_when_it_comes_after_a_newer_one(tmp_path):
     async def work() -> None:
         life = Life(tmp_path)
-        life.injection.deliver([Publication(YOU, 8, 1, 1, "a", b"1", retain=True)])
-        await until(lambda: life.stored, "stored")
-        for _ in range(ENDINGS_MAX):
-            life.connect()
-            life.injection.disconnected()
+        await a_value_is_set_aside(life)
         assert len(life.injection.suspicion) == 1
         life.backlog.writer.commit()
         life.crash()
@@ -111,11 +115,7 @@ def test_one_that_was_set_aside_waits_until_it_is_written(tmp_path, monkeypatch)
 
     async def work() -> None:
         life = Life(tmp_path)
-        life.injection.deliver([Publication(YOU, 8, 1, 1, "a", b"1", retain=True)])
-        await until(lambda: life.stored, "stored")
-        for _ in range(ENDINGS_MAX):
-            life.connect()
-            life.injection.disconnected()
+        await a_value_is_set_aside(life)
         life.said.clear()
         life.connect()
         assert life.said == []  # it is not durable that it is no value any more
