@@ -2,7 +2,6 @@
 
 from hansa.protocol.custody import Remembered
 from hansa.protocol.effects import Recall
-from hansa.protocol.events import Recalled
 from hansa.protocol.records import InterestRecord
 from hansa.protocol.vocabulary import NodeId, Publication
 from hansa.simulator.disk import Accepted, Completed, Disk, Kept, Known, SessionLost, Taken
@@ -77,14 +76,6 @@ def test_a_node_gets_what_it_is_owed_after_what_it_has():
     assert found(disk.recall(Recall(TWO, 1, 2, 5, 1_000))) == [3, 4, 5]
     assert found(disk.recall(Recall(THREE, 1, 2, 6, 1_000))) == [4, 6]
     assert found(disk.recall(Recall(TWO, 7, 0, 6, 1_000))) == []
-
-
-def test_bytes_are_a_bound_but_the_first_always_fits():
-    disk = journal(6)
-    answer = disk.recall(Recall(TWO, 1, 0, 6, 25))
-    assert (found(answer), answer.upto) == ([1, 2], 2)
-    assert found(disk.recall(Recall(TWO, 1, 0, 6, 1))) == [1]
-    assert disk.recall(Recall(TWO, 1, 6, 6, 25)) == Recalled(TWO, 1, 6, 6, ())
 
 
 def test_a_full_journal_drops_what_is_oldest_and_says_so():

@@ -89,8 +89,8 @@ class Kept(msgspec.Struct, frozen=True):
 
 
 class Recalled(msgspec.Struct, frozen=True):
-    """What the journal still holds for a node after `after`: all of it up to `upto`, which is less
-    than the node asked for only if the bytes did not suffice."""
+    """What the journal still holds for a node after `after`: all of it up to `upto`, which is the
+    last of it, or what the node asked for if there is nothing."""
 
     to: NodeId
     epoch: int

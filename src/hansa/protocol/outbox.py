@@ -224,14 +224,14 @@ class Outbox:
         if debt is None or recalled.epoch != self._epoch:
             return []
         after, upto, found = recalled.after, recalled.upto, recalled.publications
-        blocks = self._blocks([encode(replace(item, previous=())) for item in found])
+        blocks = self._blocks(found)
         # The last position asked for is owed, so it is lost if it was not found; and what the
         # first one found has before it is lost if that is not what the receiver has.
         before = dict(found[0].previous).get(recalled.to, after) if found else upto
         lost = before if before > after else 0
         letters: list[Resend] = []
         end = 0
-        for block in blocks[: self._settings.repair_frames]:
+        for block in blocks:
             end += len(block)
             last = upto if end == len(found) else found[end - 1].number
             letters.append(
@@ -254,12 +254,16 @@ class Outbox:
         debt.answered, debt.answered_until = after, now + max(0, size - usual) / BYTES_PER_S
         return letters
 
-    def _blocks(self, items: list[bytes]) -> list[list[bytes]]:
-        """Return what goes into each frame: at least one, else as much as the settings say."""
+    def _blocks(self, found: Iterable[Publication]) -> list[list[bytes]]:
+        """Return what goes into each frame, of as many as the settings allow: at least one, else as
+        much as they say."""
         blocks: list[list[bytes]] = [[]]
         room = self._settings.repair_bytes
-        for item in items:
+        for publication in found:
+            item = encode(replace(publication, previous=()))
             if blocks[-1] and len(item) > room:
+                if len(blocks) == self._settings.repair_frames:
+                    break
                 blocks.append([])
                 room = self._settings.repair_bytes
             blocks[-1].append(item)

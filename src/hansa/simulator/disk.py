@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
+from hansa.protocol.answers import answer
 from hansa.protocol.custody import Remembered
 from hansa.protocol.effects import Recall
 from hansa.protocol.events import Recalled
@@ -286,19 +287,15 @@ class Disk:
 
     def recall(self, order: Recall) -> Recalled:
         """Read what is owed to a node."""
-        found: list[Publication] = []
-        room = order.bytes_max
-        for item in self.journal:
-            if item.life != order.epoch or not order.after < item.number <= order.upto:
-                continue
-            if all(to != order.to for to, _ in item.previous):
-                continue
-            room -= len(item.payload)
-            if found and room < 0:
-                upto = found[-1].number
-                return Recalled(order.to, order.epoch, order.after, upto, tuple(found))
-            found.append(item)
-        return Recalled(order.to, order.epoch, order.after, order.upto, tuple(found))
+        return answer(
+            order,
+            (
+                item
+                for item in self.journal
+                if item.life == order.epoch and order.after < item.number <= order.upto
+                if any(to == order.to for to, _ in item.previous)
+            ),
+        )
 
     def copy(self) -> "Disk":
         """Return what a copied state directory holds."""

@@ -30,6 +30,7 @@ from hansa.journal.records import (
 from hansa.journal.settings import JournalSettings
 from hansa.journal.writer import Writer
 from hansa.mqtt.properties import aged
+from hansa.protocol.answers import answer
 from hansa.protocol.effects import Recall
 from hansa.protocol.events import Recalled
 from hansa.protocol.vocabulary import NodeId, Publication
@@ -279,27 +280,20 @@ class Keeping:
     def recall(self, order: Recall) -> Recalled:
         """Read what a node is owed; for a thread of its own."""
         try:
-            found, upto = self._find(order)
+            recalled = answer(order, self._owed_to(order))
             self.unreadable = ""
         except (JournalError, OSError) as error:
             self.unreadable = str(error)
-            found, upto = [], order.after  # nothing is lost by it: the node will ask again
-        return Recalled(order.to, order.epoch, order.after, upto, tuple(found))
+            # Nothing is lost by it: the node will ask again.
+            recalled = Recalled(order.to, order.epoch, order.after, order.after, ())
+        return recalled
 
-    def _find(self, order: Recall) -> tuple[list[Publication], int]:
-        """Return what there is, and up to where that is all."""
-        found: list[Publication] = []
-        room = order.bytes_max
+    def _owed_to(self, order: Recall) -> Iterator[Publication | None]:
         for record in self._records(order.after + 1, order.upto):
             if record is None:
-                if found:  # the next answer will begin with what is lost here
-                    return found, found[-1].number
+                yield None
             elif any(to == order.to for to, _ in record.previous):
-                room -= len(record.payload)
-                if found and room < 0:
-                    return found, found[-1].number
-                found.append(self._publication(record, order.epoch))
-        return found, order.upto
+                yield self._publication(record, order.epoch)
 
     def _records(self, first: int, last: int) -> Iterator[Captured | None]:
         """Yield the captured publications that can still be read, None where some cannot."""
