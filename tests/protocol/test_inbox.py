@@ -61,6 +61,13 @@ def test_an_answer_to_a_former_life_does_not_count_for_what_that_only_took():
     assert made.streams[ORIGIN].taken == 1
 
 
+def test_what_this_state_did_not_have_and_another_acknowledged_is_counted():
+    made = inbox({ORIGIN: (1, 2)})
+    (news,) = made.resend(answer(after=5, upto=5, acknowledged=5), 0.0)
+    assert news == Ignored("what a state that is gone had acknowledged does not come again")
+    assert made.resend(answer(after=5, upto=5, acknowledged=5), 0.0) == []
+
+
 def test_an_answer_with_publications_of_another_node_is_ignored():
     made = inbox()
     made.take(owed(9, 8), 0.0)
@@ -136,6 +143,14 @@ def test_what_of_an_ended_epoch_is_not_on_disk_yet_still_counts():
     assert delivered(made.take(newer, 0.0)) == []
     assert delivered(made.store(ORIGIN, 1, 1, 1.0)) == [1]
     assert made.streams[ORIGIN].safe == 0
+
+
+def test_two_epochs_that_reach_the_disk_at_once_need_no_more_than_one_word():
+    made = inbox()
+    made.take(owed(1, 0), 0.0)
+    made.take(replace(owed(1, 0), life=2), 0.0)
+    made.store(ORIGIN, 2, 1, 1.0)
+    assert (made.undelivered_bytes, made.streams[ORIGIN].safe) == (0, 1)
 
 
 def test_who_waits_for_room_may_be_evicted_for_another():

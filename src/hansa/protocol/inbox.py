@@ -13,16 +13,18 @@ from collections.abc import Callable, Mapping
 from heapq import heappop, heappush
 
 from hansa.errors import InvalidFrame
+from hansa.protocol.answers import read
 from hansa.protocol.effects import Deliver, Effect, Gap, Ignored, Repaired
 from hansa.protocol.frames import Letter, Owed, Receipt, Resend
 from hansa.protocol.outbox import PATIENCE_FACTOR_MAX, newest_epoch
 from hansa.protocol.records import NodeRecord
 from hansa.protocol.settings import ProtocolSettings
 from hansa.protocol.vocabulary import NodeId, Publication
-from hansa.protocol.wire import decode_publication
 
 FOOTPRINT_BYTES = 512
 """About what a publication takes in memory beside what it carries."""
+
+PASSED_OVER = "what a state that is gone had acknowledged does not come again"
 
 
 def footprint(publication: Publication) -> int:
@@ -46,15 +48,18 @@ class Stream:
         "undelivered",
     )
 
-    def __init__(self, epoch: int, taken: int, patience: float) -> None:
-        """Start where the disk ends."""
+    def __init__(
+        self, epoch: int, taken: int, patience: float, undelivered: deque[tuple[int, int, int]]
+    ) -> None:
+        """Start where the disk ends; what was delivered and is not there yet may be of an epoch
+        before."""
         self.epoch = epoch
         self.taken = taken
         self.newest = taken
         """What is known to be owed; above `taken` while something is missing."""
         self.held: dict[int, tuple[int, Publication]] = {}
         self.order: list[int] = []  # a heap of the numbers that are held
-        self.undelivered: deque[tuple[int, int]] = deque()  # numbers, and their bytes
+        self.undelivered = undelivered  # epochs, numbers, and their bytes
         self.ask_at: float | None = None
         self.receipt_at: float | None = None
         self.patience = patience
@@ -62,7 +67,10 @@ class Stream:
     @property
     def safe(self) -> int:
         """All that was owed up to here is on disk."""
-        return self.undelivered[0][0] - 1 if self.undelivered else self.taken
+        if not self.undelivered:
+            return self.taken
+        epoch, number, _ = self.undelivered[0]
+        return number - 1 if epoch == self.epoch else 0
 
 
 class Inbox:
@@ -83,14 +91,14 @@ class Inbox:
         self._judge = judge
         self._nodes = nodes
         self.streams = {
-            origin: Stream(epoch, seq, settings.repair_patience)
+            origin: Stream(epoch, seq, settings.repair_patience, deque())
             for origin, (epoch, seq) in taken.items()
         }
         self._absent: dict[NodeId, None] = dict.fromkeys(self.streams)
         self._busy: dict[NodeId, None] = {}  # streams with something due
         self.held_bytes = 0
         self.undelivered_bytes = 0
-        self._undelivered: dict[tuple[NodeId, int], deque[tuple[int, int]]] = {}
+        self._undelivered: dict[NodeId, deque[tuple[int, int, int]]] = {}
         self._waiting: dict[NodeId, None] = {}  # streams that would go on if there were room
 
     # ------------------------------------------------------------ publications
@@ -134,9 +142,11 @@ class Inbox:
             return [Ignored(str(error))]
         effects: list[Effect] = []
         before = stream.taken
-        # A former life had it on disk. What such a life only took may be in the question that this
-        # answers, and was lost with it.
-        stream.taken = max(stream.taken, frame.acknowledged)
+        # A former life had it on disk, so it is there, unless that disk is gone. What such a life
+        # only took may be in the question that this answers, and was lost with it.
+        if stream.taken < frame.acknowledged:
+            stream.taken = frame.acknowledged
+            effects.append(Ignored(PASSED_OVER))
         effects += self._skip(frame.node, stream, frame.lost, "retention")
         repaired = self._take_answer(stream, frame, publications)
         effects += [*repaired, *self._drain(stream)]
@@ -173,21 +183,15 @@ class Inbox:
             raise InvalidFrame("repair that nobody asked for")
         if frame.after > max(stream.taken, frame.acknowledged):
             raise InvalidFrame("repair without what comes before it")
-        try:
-            publications = [decode_publication(data) for data in frame.publications]
-        except InvalidFrame:
-            raise InvalidFrame("repair that cannot be read") from None
-        if any((item.origin, item.life) != (frame.node, frame.epoch) for item in publications):
-            raise InvalidFrame("repair with publications of another node")
-        return stream, publications
+        return stream, read(frame)
 
     def store(self, origin: NodeId, epoch: int, seq: int, now: float) -> list[Effect]:
-        """What was delivered up to here is on disk."""
-        undelivered = self._undelivered.get((origin, epoch))
-        while undelivered and undelivered[0][0] <= seq:
-            self.undelivered_bytes -= undelivered.popleft()[1]
+        """What was delivered up to here is on disk, and so is all of the epochs before."""
+        undelivered = self._undelivered.get(origin)
+        while undelivered and undelivered[0][:2] <= (epoch, seq):
+            self.undelivered_bytes -= undelivered.popleft()[2]
         if not undelivered:
-            self._undelivered.pop((origin, epoch), None)
+            self._undelivered.pop(origin, None)
         stream = self.streams.get(origin)
         if stream is not None and stream.epoch == epoch:
             self._plan_receipt(origin, stream, now)
@@ -234,7 +238,8 @@ class Inbox:
             if not self._absent:
                 return [Ignored("nodes_max")]
             effects += self._evict(next(iter(self._absent)))
-        self.streams[origin] = Stream(epoch, 0, self._settings.repair_patience)
+        undelivered = self._undelivered.get(origin, deque())
+        self.streams[origin] = Stream(epoch, 0, self._settings.repair_patience, undelivered)
         return effects
 
     def _has_room(self, stream: Stream) -> bool:
@@ -247,8 +252,8 @@ class Inbox:
     def _accept(self, stream: Stream, publication: Publication) -> Deliver:
         stream.taken = publication.number
         size = footprint(publication)
-        stream.undelivered.append((publication.number, size))
-        self._undelivered[publication.origin, publication.life] = stream.undelivered
+        stream.undelivered.append((publication.life, publication.number, size))
+        self._undelivered[publication.origin] = stream.undelivered
         self.undelivered_bytes += size
         return Deliver(self._judge(publication))
 
