@@ -233,8 +233,9 @@ class Disk:
         """Begin a new epoch: the journal was an old copy. What was written to it, safe or not, and
         not acknowledged by all, goes into the new one. Return that, with the packets of which the
         broker does not know yet that they are safe."""
-        found = [Kept(item, packet=0) for item in self.journal]
-        found += [what for what in self._written if type(what) is Kept]
+        found = [what for what in self._written if type(what) is Kept]
+        owed = {*self.owed, *(to for what in found for to, _ in what.publication.previous)}
+        found = [*(Kept(item, packet=0) for item in self.journal), *found]
         self._written = [what for what in self._written if type(what) is not Kept]
         self._writing.clear()
         self.epoch, self.next_seq = epoch, 1
@@ -246,7 +247,11 @@ class Disk:
         moved: list[Kept] = []
         for kept in found:
             item = kept.publication
-            unpaid = [to for to, _ in item.previous if item.number > acknowledged.get(to, 0)]
+            unpaid = [
+                to
+                for to, _ in item.previous
+                if to in owed and item.number > acknowledged.get(to, 0)
+            ]
             previous = tuple((to, self.owed.get(to, 0)) for to in unpaid)
             again = replace(item, life=epoch, number=self.next_seq, previous=previous)
             moved.append(Kept(again, kept.packet))

@@ -613,6 +613,23 @@ def test_a_new_epoch_waits_for_the_disk_and_what_the_broker_sends_waits_for_it(
     run(work)
 
 
+def test_who_is_forgotten_while_a_new_epoch_begins_is_owed_nothing_in_it(tmp_path):
+    async def work() -> None:
+        life = Life(tmp_path)
+        life.receive(publish(1))
+        await life.answered(1)
+        life.capture.renew(9)
+        await until(lambda: life.capture._renewal is not None, "its beginning")  # noqa: SLF001
+        life.capture.forget(YOU)
+        await until(lambda: len(life.reopened) > 0, "a new epoch")
+        await until(lambda: not life.unsynced, "the note")
+        assert life.keeping.owed == {}
+        life.crash()
+        assert Life(tmp_path).keeping.owed == {}
+
+    run(work)
+
+
 def test_an_agent_that_stops_before_its_new_epoch_begins_keeps_the_old_one(tmp_path):
     async def work() -> None:
         life = Life(tmp_path)

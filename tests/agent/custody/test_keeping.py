@@ -189,6 +189,13 @@ def test_a_new_epoch_owes_what_was_not_acknowledged_and_the_old_one_goes(tmp_pat
     again.writer.close()
 
 
+def test_a_new_epoch_owes_nothing_to_who_was_forgotten(tmp_path):
+    made = filled(tmp_path, 4)
+    made.forget(YOU)
+    assert renewed(made).owed == {OTHER: 2}
+    made.writer.close()
+
+
 def test_a_new_epoch_is_copied_in_pieces_and_carries_what_the_broker_may_send(
     tmp_path, monkeypatch
 ):

@@ -78,6 +78,8 @@ class Capture:
         self._renewal: Renewal | None = None
         self._is_new_session = False
         """Whether the broker has begun another session since then."""
+        self._forgotten: list[NodeId] = []
+        """Who was forgotten since then."""
         self._holds = False
         self._held: list[Callable[[], None]] = []
         """What the broker sends until then: no more than the window."""
@@ -246,7 +248,10 @@ class Capture:
 
     def forget(self, node: NodeId) -> None:
         """Note that a node is owed nothing any more; nobody waits for it."""
-        self._note(partial(self.keeping.forget, node))
+        if self._renewal is None:
+            self._write(partial(self.keeping.forget, node))
+        else:
+            self._forgotten.append(node)
 
     def _note(self, write: Callable[[], bool | None]) -> None:
         """Write what nobody waits for, or only while this journal lasts."""
@@ -302,6 +307,8 @@ class Capture:
             self._append_settled(number)
         if self._is_new_session:
             self._begin_session()
+        while self._forgotten:
+            self.forget(self._forgotten.pop())
         self._commits.ask()
         self._tell(Reopened(writer.epoch, writer.next_number, tuple(renewal.owed.items())))
         self._acknowledge()

@@ -112,6 +112,7 @@ class Renewal:
         unpaid = [
             NodeId(node)
             for node, _ in record.previous
+            if NodeId(node) in self.owed_before  # else its lease has ended
             if record.number > self.acknowledged.get(NodeId(node), 0)
         ]
         if not unpaid:
