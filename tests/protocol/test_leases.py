@@ -1,9 +1,10 @@
 """How long a node out of reach keeps its place, and that it stays forgotten."""
 
-from hansa.protocol.leases import Leases
+from hansa.protocol.events import Restored
+from hansa.protocol.leases import RESUMED_MAX, Leases
 from hansa.protocol.vocabulary import NodeId
 
-A, B = NodeId(1), NodeId(2)
+A, B, C = NodeId(1), NodeId(2), NodeId(3)
 
 
 def test_nobody_is_absent_at_first():
@@ -56,3 +57,30 @@ def test_the_memory_of_forgotten_nodes_is_bounded():
     leases.forget(B, (3, 5))
     assert leases.admits(A, (3, 5))
     assert not leases.admits(B, (3, 5))
+
+
+def test_a_lease_runs_on_in_the_next_life():
+    before = Leases(60.0, 8)
+    before.begin(A, 1.0)
+    before.begin(B, 21.0)
+    before.forget(C, (3, 5))
+    after = Leases(60.0, 8)
+    after.resume(Restored((), before.absences(31.0), dict(before.forgotten)), [], 1_000.0)
+    after.begin(A, 1_001.0)
+    assert after.absences(1_000.0) == {A: 30.0, B: 10.0}
+    assert after.next_deadline() == 1_030.0
+    assert not after.admits(C, (3, 5))
+
+
+def test_who_was_away_for_nearly_a_lease_has_time_to_be_met_again():
+    leases = Leases(60.0, 8)
+    leases.resume(Restored((), {A: 5.0, B: 59.9, C: 9_999.0}), [], 100.0)
+    assert leases.expired(100.0 + (1 - RESUMED_MAX) * 60.0 - 0.1) == []
+    assert leases.expired(100.0 + (1 - RESUMED_MAX) * 60.0 + 0.1) == [C, B]
+    assert leases.expired(155.0) == [A]
+
+
+def test_who_is_owed_something_has_a_lease_also_without_a_record():
+    leases = Leases(60.0, 8)
+    leases.resume(Restored((), {A: 20.0}), [A, B], 100.0)
+    assert leases.absences(100.0) == {A: 20.0, B: 0.0}

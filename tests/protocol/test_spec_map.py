@@ -18,14 +18,15 @@ from tests.protocol.federation import (
 )
 from tests.protocol.wire_of_nodes import DELAY, Wire, key
 
+from hansa.protocol.custody import Remembered
 from hansa.protocol.effects import CoreElected, MemberLost, Unsubscribe
-from hansa.protocol.events import InterestChanged, Received
+from hansa.protocol.events import InterestChanged, Received, Restored
 from hansa.protocol.frames import Confirm, Enquire, Fetch, Frame, Heartbeat, Summary, Update
 from hansa.protocol.graph import Graph
 from hansa.protocol.inspection import InterestView
 from hansa.protocol.records import InterestRecord, Kind, NodeRecord
 from hansa.protocol.settings import Metric
-from hansa.protocol.vocabulary import HOPS_MAX, MANAGEMENT, NodeId
+from hansa.protocol.vocabulary import HOPS_MAX, MANAGEMENT, Identity, NodeId
 
 
 def test_3_1_every_node_holds_every_record_and_the_higher_stamp_replaces():
@@ -171,6 +172,55 @@ def test_3_6_who_returns_need_not_have_forgotten_anybody_itself(patient):
     assert [sorted(view.reachable) for view in views(wire).values()] == [[1, 2, 3]] * 3
     assert publish(wire, 1) == {2: [b"x"], 3: [b"x"]}
     assert publish(wire, 3) == {1: [b"x"], 2: [b"x"]}
+
+
+def test_3_6_a_lease_runs_on_over_restarts():
+    """3.6 Only the time in which a node runs counts; who starts gives all a tenth of a lease."""
+    wire = Wire(interest_lease=20.0)
+    for place in (1, 2, 3):
+        wire.start(place, past=Remembered())
+    wire.join("1-2 2-3")
+    wire.want(3, "g")
+    wire.run(1.0)
+    wire.stop(3)
+    for life in range(2, 4):
+        wire.run(9.0)
+        for place in (1, 2):
+            start_anew(wire, place, life)
+        wire.join("1-2")
+    wire.run(1.9)
+    assert [NodeId(3) in view.interest for view in views(wire).values()] == [True, True]
+    wire.run(0.2)
+    assert [NodeId(3) in view.interest for view in views(wire).values()] == [False, False]
+
+
+def test_3_6_who_was_forgotten_stays_so_after_a_restart():
+    """3.6 A node that still knows a dead one does not bring it back."""
+    wire = Wire(interest_lease=20.0)
+    for place in (1, 2, 3):
+        patient = replace(wire.settings, interest_lease=1e9)
+        wire.start(place, settings=patient if place == 2 else None)
+    wire.join("1-2 2-3")
+    wire.run(1.0)
+    wire.stop(3)
+    wire.run(21.0)
+    start_anew(wire, 1, 2)
+    wire.join("1-2")
+    wire.run(5.0)
+    assert [NodeId(3) in wire.nodes[place].chart.known for place in (1, 2)] == [False, True]
+
+
+def start_anew(wire: Wire, place: int, incarnation: int) -> None:
+    """Start a node anew with what its disk holds of others."""
+    chart = wire.nodes[place].chart
+    others = [node for node in chart.known if node != place]
+    records = tuple(each for node in others for each in wire.nodes[place].records_of(node))
+    leases = chart.leases
+    past = Restored(records, leases.absences(wire.now), dict(leases.forgotten))
+    wire.stop(place)
+    identity = Identity(NodeId(place), key(place), incarnation)
+    wire.start(place, identity, past=Remembered())
+    wire.give(place, past)
 
 
 def test_3_6_who_is_asked_writes_one_record_however_many_ask():

@@ -46,7 +46,7 @@ def test_what_was_not_synced_is_lost_in_a_crash():
     disk.crash()
     assert disk.sync() == []
     assert disk.past(2) == Remembered(1, 3, {TWO: 2, THREE: 2}, unheard={TWO: 3, THREE: 3})
-    assert (disk.known(), list(disk.packets)) == ((), [101, 102])
+    assert (disk.restored().records, list(disk.packets)) == ((), [101, 102])
 
 
 def test_what_was_synced_is_where_the_next_life_begins():
@@ -58,7 +58,7 @@ def test_what_was_synced_is_where_the_next_life_begins():
     assert disk.past(2) == Remembered(
         1, 4, {TWO: 3, THREE: 2}, {TWO: (5, 9)}, unheard={TWO: 4, THREE: 4}
     )
-    assert disk.known() == (WANTS,)
+    assert disk.restored().records == (WANTS,)
 
 
 def test_of_a_node_whose_lease_has_ended_only_what_it_published_is_remembered():
@@ -68,7 +68,7 @@ def test_of_a_node_whose_lease_has_ended_only_what_it_published_is_remembered():
     disk.write(Known(2, TWO, ()))
     disk.sync()
     assert disk.past(2) == Remembered(1, 4, {THREE: 2}, {TWO: (5, 9)}, unheard={THREE: 4})
-    assert disk.known() == ()
+    assert disk.restored().records == ()
 
 
 def test_a_node_gets_what_it_is_owed_after_what_it_has():

@@ -42,6 +42,8 @@ INBOX = "inbox"
 NODES = "nodes"
 """The file with what is known of other nodes."""
 
+LEASES = "leases"
+"""The file with how long others have been out of reach, and who was forgotten."""
 
 RETAINED = "retained"
 """The file with the versions of the retained values that the broker holds."""
@@ -156,6 +158,14 @@ class StateDirectory:
     def nodes(self) -> bytes:
         """Return what is known of other nodes, nothing if nothing is kept."""
         return self._read(NODES)
+
+    def leases(self) -> bytes:
+        """Return how long others had been out of reach, nothing if nothing is kept."""
+        return self._read_small(LEASES)
+
+    def remember_leases(self, data: bytes) -> None:
+        """Keep how long others have been out of reach."""
+        self._write(LEASES, data)
 
     def retained(self) -> bytes:
         """Return what is known of retained values, nothing if nothing is kept."""

@@ -6,7 +6,7 @@ A shell makes these from sockets, brokers and clocks; the simulator makes them f
 import msgspec
 
 from hansa.protocol.frames import Any
-from hansa.protocol.records import Record
+from hansa.protocol.records import Record, Stamp
 from hansa.protocol.vocabulary import LinkId, NodeId, Publication
 
 
@@ -73,6 +73,10 @@ class Restored(msgspec.Struct, frozen=True):
     """What the disk remembers of other nodes, whole records: the first event of a life."""
 
     records: tuple[Record, ...]
+    absent: dict[NodeId, float] = msgspec.field(default_factory=dict)
+    """For how many seconds nodes had been out of reach."""
+    forgotten: dict[NodeId, Stamp] = msgspec.field(default_factory=dict)
+    """Which records must not come back."""
 
 
 class Noted(msgspec.Struct, frozen=True):

@@ -267,8 +267,7 @@ class Node:
         valid = tuple(name for name in event.added if is_filter(name))
         refused = self._local.change(valid, event.removed, now)
         self.table.forget_plans()
-        if self._interest_due is None:
-            self._interest_due = now + self._settings.change_delay
+        self._interest_due = earliest(self._interest_due, now + self._settings.change_delay)
         unfit = len(event.added) - len(valid)
         reasons = ["filters_per_node_max"] * refused + ["filter out of bounds"] * unfit
         return [Ignored(reason) for reason in reasons]
@@ -358,6 +357,7 @@ class Node:
         """The disk has done something."""
         match event:
             case Restored(records):
+                self._overlay.leases.resume(event, self.custody.outbox.debts, now)
                 outcomes = (self._overlay.take_record(None, r, now, False) for r in records)
                 return [effect for outcome in outcomes for effect in self._carry(outcome, now)]
             case Noted(number):

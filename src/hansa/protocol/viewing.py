@@ -3,6 +3,7 @@
 from collections.abc import Collection, Mapping
 
 from hansa.protocol.inspection import InterestView, NeighbourView, NodeView
+from hansa.protocol.leases import Leases
 from hansa.protocol.neighbours import Link
 from hansa.protocol.overlay import Overlay
 from hansa.protocol.plane import Plane
@@ -27,6 +28,11 @@ class Chart:
     def reachable(self) -> Collection[NodeId]:
         """Return the nodes in reach, this one included."""
         return self._overlay.graph.reachable
+
+    @property
+    def leases(self) -> Leases:
+        """Return who is out of reach, and who was forgotten."""
+        return self._overlay.leases
 
     @property
     def digest(self) -> int:

@@ -14,8 +14,9 @@ from msgspec.structs import replace
 from hansa.protocol.answers import answer
 from hansa.protocol.custody import Remembered
 from hansa.protocol.effects import Recall
-from hansa.protocol.events import Recalled
-from hansa.protocol.records import Record
+from hansa.protocol.events import Recalled, Restored
+from hansa.protocol.leases import Leases
+from hansa.protocol.records import Record, Stamp
 from hansa.protocol.vocabulary import NodeId, Publication
 
 KEEP_MAX = 1_000_000
@@ -95,12 +96,14 @@ class Disk:
         "_goes_on",
         "_writing",
         "_written",
+        "absent",
         "accepted",
         "acknowledged",
         "bound",
         "dropped",
         "epoch",
         "failed",
+        "forgotten",
         "journal",
         "keep_max",
         "next_place",
@@ -128,6 +131,9 @@ class Disk:
         began."""
         self.taken: dict[NodeId, tuple[int, int]] = {}
         self.records: dict[NodeId, tuple[Record, ...]] = {}
+        self.absent: dict[NodeId, float] = {}
+        self.forgotten: dict[NodeId, Stamp] = {}
+        """How leases stood when the agent ended; a copy of a disk begins them anew."""
         self.packets: dict[int, None] = {}
         """Packets in the journal of which the broker may not know yet that they are."""
         self.bound: dict[int, Publication] = {}
@@ -286,9 +292,14 @@ class Disk:
             dict(self.unheard),
         )
 
-    def known(self) -> tuple[Record, ...]:
+    def restored(self) -> Restored:
         """Return what is remembered of other nodes."""
-        return tuple(record for records in self.records.values() for record in records)
+        records = tuple(record for records in self.records.values() for record in records)
+        return Restored(records, self.absent, self.forgotten)
+
+    def note_leases(self, leases: Leases, now: float) -> None:
+        """Remember how leases stand."""
+        self.absent, self.forgotten = leases.absences(now), dict(leases.forgotten)
 
     def recall(self, order: Recall) -> Recalled:
         """Read what is owed to a node."""

@@ -166,8 +166,10 @@ class Site:
         self.memory.put_back_at = now
         self.back_up()
 
-    def stop(self, survives: float = 0.0) -> None:
+    def stop(self, now: float, survives: float = 0.0) -> None:
         """End a life; only the memory stays, with a part of what was not safe yet."""
+        assert self.node is not None
+        self.memory.disk.note_leases(self.node.chart.leases, now)
         self.life += 1
         self.broker.connected = False
         self.node = None

@@ -121,7 +121,7 @@ class World:
                 self.network.dial(link)
         self.scheduler.after(self._observe_s, self._report, site, site.life)
         if site.durable:
-            self.post(site, events.Restored(site.memory.disk.known()))
+            self.post(site, site.memory.disk.restored())
         self.let_in(site)
         self._rearm(site)
 
@@ -135,7 +135,7 @@ class World:
         """End an agent. If `tell`, its kernel closes its connections."""
         if site.node is None:
             return
-        site.stop(self._torn.random() if self._torn else 0.0)
+        site.stop(self.now, self._torn.random() if self._torn else 0.0)
         self.shape += 1
         self.network.hang_up(site, tell)
         for call in self.watchers.stopped:

@@ -9,6 +9,7 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -219,3 +220,15 @@ class Backlog:
             return
         before = self.taken.get(NodeId(origin), (0, 0))
         self.taken[NodeId(origin)] = max(before, (epoch, number))
+
+
+def gap_page(gap: Gap) -> dict[str, object]:
+    """Return what `/status` says of a gap."""
+    return {
+        "origin": f"{gap.origin:016x}",
+        "epoch": gap.epoch,
+        "first": gap.first,
+        "last": gap.last,
+        "reason": gap.reason,
+        "time": datetime.fromtimestamp(gap.time_ns // 1_000_000_000, UTC).isoformat(),
+    }

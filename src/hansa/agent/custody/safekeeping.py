@@ -5,14 +5,15 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Coroutine, Iterable, Sequence
-from datetime import UTC, datetime
+from itertools import chain
 from typing import Any, Protocol
 
 from hansa.agent import tasks
 from hansa.agent.alarms import Alarms
 from hansa.agent.custody import acquaintances
+from hansa.agent.custody.absences import Absences
 from hansa.agent.custody.acquaintances import Acquaintances
-from hansa.agent.custody.backlog import Backlog
+from hansa.agent.custody.backlog import Backlog, gap_page
 from hansa.agent.custody.capture import Capture
 from hansa.agent.custody.commits import RETRY_S
 from hansa.agent.custody.greeting import Greeting
@@ -23,7 +24,6 @@ from hansa.agent.custody.settings import DeliverySettings
 from hansa.agent.records.topics import Topics
 from hansa.agent.state import GREETING, INBOX, JOURNAL, StateDirectory
 from hansa.journal.crash import reached
-from hansa.journal.records import Gap
 from hansa.mqtt.limits import Limits
 from hansa.mqtt.packets import Handshake, Publish, PubRel
 from hansa.protocol import effects
@@ -38,7 +38,7 @@ from hansa.protocol.effects import (
     Remember,
     Repaired,
 )
-from hansa.protocol.events import Event, Heard, Kept, Recalled, Reopened, Restored
+from hansa.protocol.events import Event, Heard, Kept, Recalled, Reopened
 from hansa.protocol.node import Node
 from hansa.protocol.vocabulary import Identity, Publication
 
@@ -179,7 +179,14 @@ class Safekeeping:
         if self._keeping.is_copy:
             self._renew(self._identity.incarnation, COPY_ALONE_S)
         self._noting = tasks.start(self._note_acknowledged())
-        driver.feed(Restored(tuple(each for known in self._known.values() for each in known)))
+        saved = b"" if self._keeping.is_copy else self._state.leases()
+        self._absences = Absences(
+            saved,
+            driver.node.chart.leases,
+            write=self._state.remember_leases,
+            problem=self._alarms.named("leases"),
+        )
+        driver.feed(self._absences.past(chain.from_iterable(self._known.values())))
 
     async def stop(self) -> None:
         """Write what is left, and let the files go."""
@@ -187,6 +194,7 @@ class Safekeeping:
             task.cancel()
         self.capture.acknowledged(self._driver.node.custody.outbox.acknowledged)
         await self._acquaintances.stop()
+        await self._absences.stop()
         await self.capture.stop()
         await self.injection.stop()
 
@@ -225,8 +233,10 @@ class Safekeeping:
                 self.counters["given up"] += 1
                 text = f"{node:016x} was away too long: {first} to {last} were not delivered"
                 self._alarms.set("given up", text)
-            case MemberJoined() if self._keeping.is_copy:
-                self._renew(self._identity.incarnation, COPY_S)
+            case MemberJoined(node):
+                self._absences.returned(node)
+                if self._keeping.is_copy:
+                    self._renew(self._identity.incarnation, COPY_S)
             case Repaired(_, count):
                 self.counters["repaired"] += count
             case _:
@@ -370,7 +380,7 @@ class Safekeeping:
             "inbox": len(self._backlog.entries),
             "inbox_bytes": self._backlog.bytes,
             "inbox_waiting": self.injection.waiting,
-            "gaps": [_gap(each) for each in self._backlog.gaps],
+            "gaps": [gap_page(each) for each in self._backlog.gaps],
         }
 
     def counts(self) -> Counter[str]:
@@ -382,14 +392,3 @@ def _start(work: Coroutine[Any, Any, None], running: set[asyncio.Task[None]]) ->
     task = tasks.start(work)
     running.add(task)
     task.add_done_callback(running.discard)
-
-
-def _gap(gap: Gap) -> dict[str, object]:
-    return {
-        "origin": f"{gap.origin:016x}",
-        "epoch": gap.epoch,
-        "first": gap.first,
-        "last": gap.last,
-        "reason": gap.reason,
-        "time": datetime.fromtimestamp(gap.time_ns // 1_000_000_000, UTC).isoformat(),
-    }
