@@ -289,7 +289,7 @@ class Agent:
     def _note_finding(self, finding: Finding) -> None:
         match finding:
             case PublicationWithheld():
-                self.client.counters["dropped: larger than a packet may be"] += 1
+                self._safekeeping.dropped("larger than a packet may be")
             case PublicationsDropped(count, total):
                 self.client.counters["dropped: by the broker, its queue was full"] += count
                 text = f"it has dropped {total} messages for clients that did not take them: if the"

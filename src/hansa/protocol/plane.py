@@ -44,6 +44,9 @@ SHORTCUTS_MAX = 65_536
 SMALL_BYTES_MAX = 4_096
 """Payloads up to this size need no look at the bound on a frame."""
 
+TOO_LARGE = "larger than a packet may be"
+"""Why some of what clients here publish stays at its broker."""
+
 Outgoing = dict[LinkId, list[bytes | bytearray]]
 """Frames per link, in order."""
 
@@ -88,7 +91,7 @@ class Plane:
         if event.topic.startswith("$"):
             return [Ignored("topic for this broker only")]
         if self._is_too_large(event):
-            return [Ignored("larger than a packet may be")]
+            return [Ignored(TOO_LARGE)]
         plan = self.table.plan(event.topic)
         version = self._custody.retained.stamp(event) if event.retain else 0
         if event.qos:

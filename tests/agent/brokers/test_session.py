@@ -384,6 +384,9 @@ class Keeper:
     def answered(self, batch: Sequence[packets.Handshake]) -> None:
         self.told += batch
 
+    def dropped(self, reason: str) -> None:
+        self.told.append(reason)
+
     def not_sent(self, batch: Sequence[packets.Publish], reason: str) -> None:
         self.told += [(publish.packet_id, reason) for publish in batch]
 
@@ -635,13 +638,14 @@ async def test_qualities_of_service_go_their_ways_and_every_copy_wants_an_answer
     assert scene.keeper.told == [
         (7, True),
         (8, False),
+        "larger than a packet may be",
         (9, False),
         packets.PubRel(8),
         (5, "too large"),
     ]
     over = effects.NotSent([packets.Publish("a", b"", 2, packet_id=6)], "bye", is_over=True)
     scene.broker.told(over)  # as behind an answer that came together with DISCONNECT
-    assert len(scene.keeper.told) == 5
+    assert len(scene.keeper.told) == 6
 
 
 @in_loop

@@ -63,6 +63,9 @@ class Keeper:
     def answered(self, batch: Sequence[packets.Handshake]) -> None:
         pass
 
+    def dropped(self, reason: str) -> None:
+        raise AssertionError(reason)
+
     def not_sent(self, batch: Sequence[packets.Publish], reason: str) -> None:
         pass
 

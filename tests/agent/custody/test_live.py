@@ -3,6 +3,7 @@
 import os
 import signal
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from tests.agent.live import Live, eventually
@@ -57,6 +58,26 @@ def test_each_publication_comes_once_in_order_and_with_its_quality(live, qos):
     publisher.publish_surely(qos, topic, *numbers(0, COUNT))
     assert subscriber.read_until(COUNT) == numbers(0, COUNT)
     assert {each.qos for each in subscriber.received} == {qos}
+
+
+@pytest.mark.parametrize(
+    ("rest", "size", "reason"),
+    [
+        ("a", 2 << 20, "larger than a packet may be"),
+        ("b", 1 << 20, "larger than a packet may be"),
+        ("/" * 199, 1, "topic with too many levels"),
+    ],
+    ids=["more than the agent reads", "a little more than it carries", "too deep"],
+)
+def test_what_an_agent_does_not_carry_is_told_as_an_alarm(live, rest, size, reason):
+    publisher, subscriber = clients(live, "much/#")
+    before = live.counter(ORIGIN, f"dropped: {reason}")
+    publisher.publish_surely(1, f"much/{rest}", bytes(size))
+    publisher.publish_surely(1, "much/a", b"end")
+    assert subscriber.read_until(1) == [b"end"]
+    eventually(lambda: live.counter(ORIGIN, f"dropped: {reason}") == before + 1, "counted")
+    alarms: Any = live.nodes[ORIGIN].status()["alarms"]
+    assert reason in alarms["dropped"]
 
 
 def test_a_subscriber_at_every_broker_gets_all_of_two_origins(live):

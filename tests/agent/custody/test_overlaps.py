@@ -243,6 +243,9 @@ class Life:
     def answered(self, batch: Sequence[Handshake]) -> None:
         self.capture.released(step.packet_id for step in batch)
 
+    def dropped(self, reason: str) -> None:
+        raise AssertionError(reason)
+
     def not_sent(self, batch: Sequence[Publish], reason: str) -> None:
         raise AssertionError(reason)
 

@@ -22,6 +22,9 @@ class Guarantees(Protocol):
     def answered(self, batch: Sequence[packets.Handshake]) -> None:
         """Steps of handshakes came, of one kind."""
 
+    def dropped(self, reason: str) -> None:
+        """One is not passed on, now or ever."""
+
     def not_sent(self, batch: Sequence[packets.Publish], reason: str) -> None:
         """These cannot be published at this broker."""
 

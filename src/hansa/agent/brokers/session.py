@@ -21,6 +21,7 @@ from hansa.agent.brokers.subscriptions import UNFIT, Subscriptions
 from hansa.mqtt import effects, inputs, packets
 from hansa.mqtt.vocabulary import Reason, Version
 from hansa.protocol.events import Event
+from hansa.protocol.plane import TOO_LARGE
 from hansa.protocol.vocabulary import Plain, Publication
 
 BUFFER_BYTES_MAX = 16 << 20
@@ -33,6 +34,9 @@ most BUFFER_BYTES_MAX."""
 
 SLOW_S = 1.0
 """Seconds until a broker that was slow is offered again what was withheld from it."""
+
+TOO_DEEP = "topic with too many levels"
+"""Why some publications stay at their broker."""
 
 COPY_PATIENCE_S = 0.1
 """Seconds that a copy waits for the one that decides about it."""
@@ -234,8 +238,10 @@ class BrokerClient:
 
     def _note_oversized(self, publication: packets.Oversized) -> None:
         """It is lost, and acknowledged: it would come again after every reconnection."""
-        self.counters["dropped: larger than a packet may be"] += 1
-        if publication.qos and self._guarantees:
+        if not (publication.qos and self._guarantees):
+            self.counters[f"dropped: {TOO_LARGE}"] += 1
+        else:
+            self._guarantees.dropped(TOO_LARGE)
             rest = packets.Publish("", b"", publication.qos, packet_id=publication.packet_id)
             self._guarantees.received([(rest, False)])
 
@@ -294,7 +300,8 @@ class BrokerClient:
         for copy, is_taken in decided:
             is_unfit = self.subscriptions.oldest(copy.topic) == UNFIT
             self.counters["captured"] += is_taken
-            self.counters["dropped: topic with too many levels"] += is_unfit
+            if is_unfit and self._guarantees:
+                self._guarantees.dropped(TOO_DEEP)
             self.counters["other copies"] += not is_taken and not is_unfit
         return decided
 
@@ -311,7 +318,7 @@ class BrokerClient:
         self.counters["captured"] += len(taken)
         if len(taken) < len(batch):
             unfit = sum(oldest(p.topic) == UNFIT for p in batch)
-            self.counters["dropped: topic with too many levels"] += unfit
+            self.counters[f"dropped: {TOO_DEEP}"] += unfit
             self.counters["other copies"] += len(batch) - len(taken) - unfit
         return taken
 

@@ -12,6 +12,11 @@ from pathlib import Path
 
 from hansa.journal.disk import sync_directory
 
+UNSURE = (
+    "connecting was interrupted: if the broker forgot the agent's session just then, publications "
+    "under way may be lost or come twice"
+)
+
 
 class Greeting:
     """From CONNECT until everything is durable that its answer means."""

@@ -70,6 +70,8 @@ class Injection:
         self.counters: Counter[str] = Counter()
         self.delivered: Callable[[Bound], None] = lambda bound: None
         """Told what the broker has."""
+        self.dropped: Callable[[str], None] = self._count_dropped
+        """Told why the broker will never have something."""
         self._settings = settings
         self._port = port
         self._stored = stored
@@ -203,7 +205,8 @@ class Injection:
                 break
             self._ready.popleft()
             if not entry.was_sent and expiry(entry.properties) == 0:
-                self._drop(entry, "expired")
+                self._drop(entry)
+                self.counters["dropped: expired"] += 1  # as its publisher wanted
                 continue
             assert entry.accepted_at is None and entry.offset < self.backlog.writer.durable
             self.crowding.surpass(entry.bound)
@@ -327,7 +330,7 @@ class Injection:
             return
         self.crowding.accept(entry)
         if step.refused and type(step) is not PubComp:
-            self.counters[f"dropped: the broker refuses it ({describe(step.reason)})"] += 1
+            self.dropped(f"the broker refuses it ({describe(step.reason)})")
         else:
             self.delivered(entry.bound)
         offset = self.backlog.complete(entry)
@@ -352,10 +355,12 @@ class Injection:
         else:  # it was written anew
             self._wait_for_disk(entry)
 
-    def _drop(self, entry: Entry, reason: str) -> None:
+    def _drop(self, entry: Entry) -> None:
         self.crowding.drop(entry)
         self.suspicion.clear(entry)
         self.backlog.complete(entry)
+
+    def _count_dropped(self, reason: str) -> None:
         self.counters[f"dropped: {reason}"] += 1
 
     def not_sent(self, batch: Sequence[Publish], reason: str) -> None:
@@ -364,7 +369,8 @@ class Injection:
             for publish in batch:
                 entry = self._sent.pop(publish.packet_id, None)
                 if entry is not None:
-                    self._drop(entry, reason)
+                    self._drop(entry)
+                    self.dropped(reason)
             self._commits.ask()  # then those behind them get their turn
 
 

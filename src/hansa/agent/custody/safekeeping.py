@@ -10,13 +10,12 @@ from typing import Any, Protocol
 
 from hansa.agent import tasks
 from hansa.agent.alarms import Alarms
-from hansa.agent.custody import acquaintances
 from hansa.agent.custody.absences import Absences
-from hansa.agent.custody.acquaintances import Acquaintances
+from hansa.agent.custody.acquaintances import Acquaintances, known
 from hansa.agent.custody.backlog import Backlog, gap_page
 from hansa.agent.custody.capture import Capture
 from hansa.agent.custody.commits import RETRY_S
-from hansa.agent.custody.greeting import Greeting
+from hansa.agent.custody.greeting import UNSURE, Greeting
 from hansa.agent.custody.injection import Injection, InjectionPort
 from hansa.agent.custody.keeping import Keeping
 from hansa.agent.custody.points import Point
@@ -40,6 +39,7 @@ from hansa.protocol.effects import (
 )
 from hansa.protocol.events import Event, Heard, Kept, Recalled, Reopened
 from hansa.protocol.node import Node
+from hansa.protocol.plane import TOO_LARGE
 from hansa.protocol.vocabulary import Identity, Publication
 
 log = logging.getLogger("hansa.agent")
@@ -60,11 +60,6 @@ COPY_ALONE_S = 30.0
 FORGETTING_S = 0.01
 """Seconds until it is first looked whether the loss of a session is durable, then twice as long
 each time; while the disk is full, as often as that is tried."""
-
-UNSURE = (
-    "connecting was interrupted: if the broker forgot the agent's session just then, publications "
-    "under way may be lost or come twice"
-)
 
 NAMED_MAX = 3
 """Nodes that an alarm names; of more it says how many."""
@@ -127,7 +122,7 @@ class Safekeeping:
         """What came before a new epoch began; the node sends no more than it may hold."""
         self._forgetting: set[asyncio.Task[None]] = set()
         self._first = self._keeping.writer.first_number
-        self._known = acquaintances.known(state)
+        self._known = known(state)
         self._recalls: set[asyncio.Task[None]] = set()
         self._recalling = asyncio.Semaphore(RECALLS_MAX)
 
@@ -170,6 +165,7 @@ class Safekeeping:
         )
         self.injection.crowding.told = self._alarms.named("broker quota")
         self.injection.suspicion.told = self._alarms.named("broker ends connections")
+        self.injection.dropped = self.dropped
         self._acquaintances = Acquaintances(
             self._known,
             write=self._state.remember_nodes,
@@ -179,9 +175,8 @@ class Safekeeping:
         if self._keeping.is_copy:
             self._renew(self._identity.incarnation, COPY_ALONE_S)
         self._noting = tasks.start(self._note_acknowledged())
-        saved = b"" if self._keeping.is_copy else self._state.leases()
         self._absences = Absences(
-            saved,
+            b"" if self._keeping.is_copy else self._state.leases(),
             driver.node.chart.leases,
             write=self._state.remember_leases,
             problem=self._alarms.named("leases"),
@@ -237,6 +232,8 @@ class Safekeeping:
                 self._absences.returned(node)
                 if self._keeping.is_copy:
                     self._renew(self._identity.incarnation, COPY_S)
+            case effects.Ignored(reason) if reason == TOO_LARGE:
+                self._tell_dropped(reason)
             case Repaired(_, count):
                 self.counters["repaired"] += count
             case _:
@@ -358,6 +355,14 @@ class Safekeeping:
             self.capture.released(step.packet_id for step in batch)
         else:
             self.injection.answered(batch)
+
+    def dropped(self, reason: str) -> None:
+        """What may be of QoS 1 or 2 is not passed on, now or ever."""
+        self.counters[f"dropped: {reason}"] += 1
+        self._tell_dropped(reason)
+
+    def _tell_dropped(self, reason: str) -> None:
+        self._alarms.set("dropped", f"a publication was not passed on: {reason}")
 
     def not_sent(self, batch: Sequence[Publish], reason: str) -> None:
         """These cannot be published at this broker."""
