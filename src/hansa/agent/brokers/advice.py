@@ -159,8 +159,9 @@ def _logs(learned: Learned) -> list[Advice]:
     lacking = [(severity, problem) for is_told, severity, problem in rows if is_told is False]
     if len(lacking) == len(rows):
         problem = (
-            "nothing of the log arrives: it does not go to topics, or an access list hides it"
-            " (the agent's user needs `topic read $SYS/broker/log/#`)"
+            "nothing of the log arrives: it does not go to topics, an access list hides it"
+            " (the agent's user needs `topic read $SYS/broker/log/#`), or the broker could not"
+            " open its `log_dest file`, and logs nowhere then"
         )
         return [Advice(Severity.ERROR, problem, LOG_LINES)]
     return [Advice(severity, problem, LOG_LINES) for severity, problem in lacking]
