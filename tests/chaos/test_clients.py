@@ -63,7 +63,7 @@ def test_what_a_broker_refuses_is_not_acknowledged(tmp_path):
         broker = Mosquitto(tmp_path, free_port(), (f"acl_file {tmp_path}/acl",))
         address = BrokerAddress("127.0.0.1", broker.port)
         history: list[Event] = []
-        publisher = Publisher(address, "pub", TOPICS, 300.0, history.append, count=9)
+        publisher = Publisher(address, "pub", TOPICS, 300.0, history.append, count_max=9)
         await broker.start()
         try:
             await publisher.start()

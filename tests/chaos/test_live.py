@@ -45,6 +45,8 @@ def test_two_minutes_of_everything():
     assert outcome.broken == [], outcome.verdict.examples
     assert outcome.drained_s is not None
     assert outcome.verdict.fates["ok"] > 1_000
+    # To mend takes time, too, and brokers are away for moments only.
+    assert outcome.verdict.published > 2 * 50.0 * len(MIXED) * SPELL_S
     assert {trouble.__name__ for trouble in MIXED} <= set(outcome.troubles)
     assert set(outcome.faults) >= KINDS
 
@@ -80,5 +82,6 @@ def test_each_kind_of_trouble(name):
     assert outcome.broken == [], outcome.verdict.examples
     assert outcome.drained_s is not None
     assert outcome.verdict.fates["ok"] > 1_000
+    assert outcome.verdict.published > 2 * 50.0 * 60.0 / 2
     assert outcome.faults or name == "calm"
     assert outcome.verdict.excusable <= outcome.verdict.promised / 3

@@ -65,11 +65,11 @@ class Publisher(_Client):
         topics: dict[str, int],
         rate: float,
         note: Note,
-        count: int | None = None,
+        count_max: int | None = None,
     ) -> None:
         """Publish to these topics, each at its QoS, so often a second and so many in all."""
         self.name = name
-        self._count = count
+        self._count_max = count_max
         super().__init__(address, Options(client_id=name, clean_start=True), note)
         self._streams = [Stream(name, topic, qos) for topic, qos in topics.items()]
         self._counters = dict.fromkeys(self._streams, 0)
@@ -83,10 +83,18 @@ class Publisher(_Client):
         self._publishing = asyncio.create_task(self._publish_all())
 
     async def pause(self) -> None:
-        """Publish no more."""
-        if self._publishing is not None:
-            self._publishing.cancel()
-            await asyncio.gather(self._publishing, return_exceptions=True)
+        """Publish no more. If it had stopped by itself, this raises why, once."""
+        publishing, self._publishing = self._publishing, None
+        if publishing is not None:
+            publishing.cancel()
+            await asyncio.wait([publishing])
+            if not publishing.cancelled():
+                publishing.result()
+
+    @property
+    def count(self) -> int:
+        """How much it has published."""
+        return sum(self._counters.values())
 
     @property
     def is_quiet(self) -> bool:
@@ -97,7 +105,7 @@ class Publisher(_Client):
         loop = asyncio.get_running_loop()
         due = loop.time()
         turn = 0
-        while self._count is None or turn < self._count:
+        while self._count_max is None or turn < self._count_max:
             session = self._connection.session
             if loop.time() < due or session is None or session.quota == 0:
                 await asyncio.sleep(PAUSE_S)

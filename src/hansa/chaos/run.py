@@ -16,6 +16,9 @@ from hansa.simulator.topologies import parse
 
 BEFORE_S = 1.0
 POLL_S = 0.25
+SHARE_MIN = 0.1
+"""Of the rate: a publisher that reaches less proves little. Brokers are away for moments, and a
+busy machine is slow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +82,7 @@ async def play(
         publishers, subscribers = _cast(plan.scenario, stage, chance)
         await stage.populate(publishers, subscribers, plan.rate, plan.scenario.payload_bytes)
         try:
-            drained_s = await _perform(plan, stage, chance, told)
+            drained_s = await perform(plan, stage, chance, told)
         except HansaError as problem:  # of the federation: the user's part is long done
             harm.problems.append(str(problem))
         harm.problems += stage.agents.ended()
@@ -104,10 +107,12 @@ def _cast(scenario: Scenario, stage: Stage, chance: random.Random) -> tuple[list
     return places[:count], places[-count:]
 
 
-async def _perform(
+async def perform(
     plan: Play, stage: Stage, chance: random.Random, told: Callable[[str], None]
 ) -> float | None:
+    """Let clients publish and trouble come; return how long everything then took to arrive."""
     loop = asyncio.get_running_loop()
+    began = loop.time()
     for publisher in stage.publishers.values():
         publisher.go()
     await asyncio.sleep(BEFORE_S)
@@ -116,12 +121,22 @@ async def _perform(
     healed = loop.time()
     await asyncio.sleep(BEFORE_S)
     await stage.pause()
+    stage.harm.problems += _idle(stage, plan.rate * (loop.time() - began))
     told("waiting for the rest to arrive")
     while loop.time() - healed < plan.drain_s:
         await asyncio.sleep(POLL_S)
         if _is_drained(stage):
             return loop.time() - healed
     return None
+
+
+def _idle(stage: Stage, wanted: float) -> list[str]:
+    """Return which publishers published far less than each should have."""
+    return [
+        f"{publisher.name} published {publisher.count} of {wanted:.0f}, which proves little"
+        for publisher in stage.publishers.values()
+        if publisher.count < SHARE_MIN * wanted
+    ]
 
 
 def _is_drained(stage: Stage) -> bool:

@@ -134,8 +134,10 @@ class Stage:
             self.harm.faults.close()
 
     async def pause(self) -> None:
-        """Let nobody publish any more."""
-        await asyncio.gather(*(publisher.pause() for publisher in self.publishers.values()))
+        """Let nobody publish any more. Who had stopped before has published too little."""
+        pauses = (publisher.pause() for publisher in self.publishers.values())
+        ended = await asyncio.gather(*pauses, return_exceptions=True)
+        self.harm.problems += [f"a publisher stopped: {each!r}" for each in ended if each]
 
     async def put_to_sleep(self, place: int) -> None:
         """Connect a client there that subscribes to everything and never reads."""
