@@ -9,7 +9,9 @@ import pytest
 
 from hansa.agent.brokers.connection import BrokerAddress
 from hansa.chaos import run
+from hansa.chaos.account import Account
 from hansa.chaos.clients import Publisher
+from hansa.chaos.history import Event, Op, Stream
 from hansa.chaos.run import Play
 from hansa.chaos.scenarios import SCENARIOS
 from hansa.chaos.stage import TOPICS, Stage
@@ -31,26 +33,52 @@ class Alone(Publisher):
         await asyncio.Event().wait()
 
 
-async def performed(*publishers: Publisher) -> Stage:
+def empty_stage(*publishers: Publisher) -> Stage:
     federation: Any = SimpleNamespace(nodes=[])
     stage = Stage(federation)
     stage.publishers = dict(enumerate(publishers))
-    plan = Play(SCENARIOS["calm"], seconds=0.01)
-    await run.perform(plan, stage, random.Random(1), lambda _: None)
     return stage
+
+
+async def perform(stage: Stage) -> float | None:
+    plan = Play(SCENARIOS["calm"], seconds=0.01)
+    return await run.perform(plan, stage, random.Random(1), lambda _: None)
 
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch):
     monkeypatch.setattr(run, "BEFORE_S", 0.01)
     monkeypatch.setattr(run, "POLL_S", 0.01)
+    monkeypatch.setattr(run, "LISTEN_S", 0.3)
 
 
 def test_a_publisher_that_stopped_by_itself_is_a_problem():
-    stage = asyncio.run(performed(Alone("pub0", ValueError("no more"))))
+    stage = empty_stage(Alone("pub0", ValueError("no more")))
+    asyncio.run(perform(stage))
     assert "a publisher stopped: ValueError('no more')" in stage.harm.problems
 
 
 def test_a_publisher_that_publishes_hardly_anything_is_a_problem():
-    problems = asyncio.run(performed(Alone("pub0"))).harm.problems
-    assert [text.partition(" of ")[0] for text in problems] == ["pub0 published 0"]
+    stage = empty_stage(Alone("pub0"))
+    asyncio.run(perform(stage))
+    problems = [text.partition(" of ")[0] for text in stage.harm.problems]
+    assert problems == ["pub0 published 0"]
+
+
+def test_who_has_everything_is_listened_to_for_longer():
+    """Nothing is missing from the start; a copy comes when that has long been clear."""
+    stage = empty_stage()
+    copy = Event(0.0, Op.DELIVER, Stream("pub0", "a", 2), 0, "sub", 2)
+    stage.account = Account({"sub": ["a"]})
+
+    async def play() -> tuple[float, float | None]:
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        loop.call_later(0.2, stage.account.note, copy)
+        drained_s = await perform(stage)
+        return loop.time() - began, drained_s
+
+    took_s, drained_s = asyncio.run(play())
+    assert stage.account.history == [copy]
+    assert drained_s is not None
+    assert took_s >= drained_s + run.LISTEN_S

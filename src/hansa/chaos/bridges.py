@@ -17,6 +17,7 @@ from pathlib import Path
 from hansa.agent.brokers.connection import BrokerAddress
 from hansa.chaos.account import Account
 from hansa.chaos.clients import Publisher, Subscriber
+from hansa.chaos.run import LISTEN_S
 from hansa.chaos.stage import TOPICS
 from hansa.chaos.verdict import Circumstances, Excuse, Verdict, judge
 from hansa.local.ending import to_the_end
@@ -188,3 +189,4 @@ async def _drained(account: Account) -> None:
     deadline = loop.time() + DRAIN_S
     while loop.time() < deadline and account.missing:
         await asyncio.sleep(POLL_S)
+    await asyncio.sleep(LISTEN_S)

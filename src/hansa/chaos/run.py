@@ -16,6 +16,8 @@ from hansa.simulator.topologies import parse
 
 BEFORE_S = 1.0
 POLL_S = 0.25
+LISTEN_S = 3.0
+"""When everything has arrived: a second copy comes after the first."""
 SHARE_MIN = 0.1
 """Of the rate: a publisher that reaches less proves little. Brokers are away for moments, and a
 busy machine is slow."""
@@ -123,7 +125,14 @@ async def perform(
     await stage.pause()
     stage.harm.problems += _idle(stage, plan.rate * (loop.time() - began))
     told("waiting for the rest to arrive")
-    while loop.time() - healed < plan.drain_s:
+    drained_s = await _drained(stage, healed, plan.drain_s)
+    await asyncio.sleep(LISTEN_S)
+    return drained_s
+
+
+async def _drained(stage: Stage, healed: float, drain_s: float) -> float | None:
+    loop = asyncio.get_running_loop()
+    while loop.time() - healed < drain_s:
         await asyncio.sleep(POLL_S)
         if _is_drained(stage):
             return loop.time() - healed
