@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from hansa.chaos.aftermath import settled
 from hansa.chaos.scenarios import Scenario
 from hansa.chaos.stage import Stage, set_up
 from hansa.chaos.troubles import calm, suffer
@@ -127,6 +128,7 @@ async def perform(
     told("waiting for the rest to arrive")
     drained_s = await _drained(stage, healed, plan.drain_s)
     await asyncio.sleep(LISTEN_S)
+    stage.harm.problems += await settled(stage.federation, stage.harm)
     return drained_s
 
 
