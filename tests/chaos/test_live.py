@@ -16,7 +16,16 @@ from hansa.chaos.scenarios import MIXED, PEACE_S, SCENARIOS, SPELL_S
 from hansa.chaos.stage import Stage
 from hansa.chaos.troubles import suffer
 
-KINDS = {"crash", "freeze", "clone", "restart-broker", "take-over", "visitors", "sleeper"} | {
+KINDS = {
+    "crash",
+    "freeze",
+    "clone",
+    "doom",
+    "restart-broker",
+    "take-over",
+    "visitors",
+    "sleeper",
+} | {
     "silence",
     "reset",
     "black-hole",

@@ -3,13 +3,16 @@
 import asyncio
 import random
 import signal
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from hansa.chaos.agents import Agents
 from hansa.chaos.harm import WINDOW, Harm, Loss, Memory
 from hansa.chaos.link_troubles import clogs, delays
 from hansa.chaos.stage import Stage, set_up
-from hansa.chaos.troubles import suffer
+from hansa.chaos.troubles import at_once, suffer
 from hansa.chaos.verdict import Excuse, Hit
 from hansa.errors import PromiseBroken
 from hansa.simulator.topologies import parse
@@ -96,6 +99,46 @@ def test_what_a_trouble_does_and_finds_is_kept_for_the_end(mosquitto):
     processes = [each for node in nodes for each in (node.agent, node.broker.process)]
     assert [each.returncode is None for each in processes if each is not None] == [False] * 4
     assert not stage.federation.directory.exists()
+
+
+def test_of_troubles_at_once_one_that_fails_ends_the_others_in_order():
+    ended = []
+
+    async def go_on(stage: Stage, chance: random.Random) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0)
+            ended.append("in order")
+
+    async def fail(stage: Stage, chance: random.Random) -> None:
+        raise PromiseBroken("an agent does not leave")
+
+    nothing: Any = None
+    with pytest.raises(PromiseBroken, match="does not leave"):
+        asyncio.run(at_once(nothing, nothing, go_on, fail))
+    assert ended == ["in order"]
+
+
+def test_an_agent_that_is_killed_while_another_starts_it_did_not_end_by_itself():
+    node = SimpleNamespace(agent=None, last_words=lambda: "")
+
+    async def start_agent(place: int) -> None:
+        node.agent = await asyncio.create_subprocess_exec("sleep", "60")
+        await asyncio.sleep(0.1)
+
+    async def play() -> list[str]:
+        federation: Any = SimpleNamespace(nodes=[node], start_agent=start_agent)
+        agents = Agents(federation, Harm())
+        await agents.kill(0)
+        starting = asyncio.create_task(agents.start(0))
+        while node.agent is None:
+            await asyncio.sleep(0)
+        await agents.kill(0)
+        await starting
+        return agents.ended()
+
+    assert asyncio.run(play()) == []
 
 
 def test_each_interruption_may_cost_the_window_where_it_was():

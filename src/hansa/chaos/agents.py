@@ -4,6 +4,7 @@ import asyncio
 import os
 import shutil
 import signal
+from collections import defaultdict
 from contextlib import suppress
 
 from hansa.agent.state import StateDirectory
@@ -30,14 +31,17 @@ class Agents:
         self._harm = harm
         self._dead: set[int] = set()
         self._hanging: set[int] = set()
+        self._locks: defaultdict[int, asyncio.Lock] = defaultdict(asyncio.Lock)
+        """An agent that one starts, another does not kill before it is known to run."""
 
     async def kill(self, place: int) -> None:
         """Kill -9. If it had ended by itself, that is not forgotten."""
-        self._harm.problems += self._ended(place)
-        self._harm.note("crash", place)
-        self._hanging.discard(place)
-        self._dead.add(place)
-        await self._signal(place, signal.SIGKILL)
+        async with self._locks[place]:
+            self._harm.problems += self._ended(place)
+            self._harm.note("crash", place)
+            self._hanging.discard(place)
+            self._dead.add(place)
+            await self._signal(place, signal.SIGKILL)
 
     async def leave(self, place: int) -> None:
         """SIGTERM: it takes its leave, and must do so in time and without a complaint."""
@@ -53,7 +57,9 @@ class Agents:
 
     async def start(self, place: int) -> None:
         """Start an agent that was killed. It is dead until it runs: this may be cancelled."""
-        if place in self._dead:
+        async with self._locks[place]:
+            if place not in self._dead:
+                return
             await self._signal(place, signal.SIGKILL)  # it may still be about to leave
             self._harm.mended("restart", place)
             self._interrupted(place)

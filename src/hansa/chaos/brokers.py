@@ -1,6 +1,7 @@
 """The hands that break brokers, their memory, and the way from an agent to its broker."""
 
 import asyncio
+import http.client
 import random
 from collections.abc import Awaitable, Callable
 
@@ -168,7 +169,7 @@ class Brokers:
         while True:
             try:
                 return await asyncio.to_thread(self._federation.nodes[place].status)
-            except OSError as error:
+            except (OSError, http.client.HTTPException) as error:
                 if asyncio.get_running_loop().time() > deadline:
                     raise PromiseBroken(f"agent {place} does not answer: {error}") from error
                 await asyncio.sleep(POLL_S)

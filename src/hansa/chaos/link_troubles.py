@@ -6,7 +6,7 @@ import random
 
 from hansa.chaos.links import NARROW
 from hansa.chaos.stage import Stage
-from hansa.chaos.troubles import churn, cores_now
+from hansa.chaos.troubles import at_once, churn, cores_now
 from hansa.local.line import Direction, Line
 
 
@@ -74,9 +74,7 @@ async def parted(stage: Stage, chance: random.Random) -> None:
 
 async def parted_churn(stage: Stage, chance: random.Random) -> None:
     """F15: clients come and go while the federation falls in two, again and again."""
-    async with asyncio.TaskGroup() as both:
-        both.create_task(halves(stage, chance))
-        both.create_task(churn(stage, chance))
+    await at_once(stage, chance, halves, churn)
 
 
 async def lonely(stage: Stage, chance: random.Random) -> None:

@@ -57,9 +57,10 @@ class Links:
         relay.line = line
 
     def restore(self, a: int, b: int) -> None:
-        """Undo `worsen`."""
-        self._harm.mended("restore", a, b)
-        self._federation.relay(a, b).line = self._lines.pop((a, b))
+        """Undo `worsen`, if nobody has."""
+        if (a, b) in self._lines:
+            self._harm.mended("restore", a, b)
+            self._federation.relay(a, b).line = self._lines.pop((a, b))
 
     def mend(self, a: int, b: int) -> None:
         """Undo `cut` and `swallow`."""

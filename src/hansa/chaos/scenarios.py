@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from hansa.chaos import link_troubles as links
 from hansa.chaos import troubles
 from hansa.chaos.stage import CABLE, Stage
-from hansa.chaos.troubles import Trouble, suffer
+from hansa.chaos.troubles import Trouble, at_once, suffer
 from hansa.local.federation import Cable
 
-SPELL_S = 4.5
+SPELL_S = 4.2
 """Two minutes are enough for one of each."""
 PEACE_S = SPELL_S / 3
 """A quarter of the time."""
@@ -41,10 +41,13 @@ class Scenario:
 MIXED = (
     troubles.kills,
     troubles.hangs,
+    troubles.leaves,
     troubles.clones,
     troubles.cores,
     troubles.pause_kill,
+    troubles.part_kill,
     troubles.only_copy,
+    troubles.capture_kill,
     troubles.restarts,
     troubles.takeovers,
     troubles.churn,
@@ -60,6 +63,25 @@ MIXED = (
 )
 """All that lasts for a moment only, and costs nothing by the promise."""
 
+ON_AGENTS = frozenset(
+    (
+        troubles.kills,
+        troubles.hangs,
+        troubles.cores,
+        troubles.pause_kill,
+        troubles.part_kill,
+        troubles.only_copy,
+    )
+)
+ALONE = frozenset((troubles.leaves, troubles.clones, troubles.capture_kill))
+"""They expect an agent to end as they say: nobody else may end it meanwhile."""
+PAIRS = [
+    pair
+    for pair in itertools.combinations(MIXED, 2)
+    if not ALONE.intersection(pair) or len((ALONE | ON_AGENTS).intersection(pair)) < len(pair)
+]
+"""Any two of them that do not disturb each other."""
+
 
 async def _everything(stage: Stage, chance: random.Random) -> None:
     """One trouble after another, each once before any comes again, with a quarter of the time in
@@ -67,6 +89,21 @@ async def _everything(stage: Stage, chance: random.Random) -> None:
     for spell in itertools.cycle(chance.sample(MIXED, len(MIXED))):
         await suffer(spell, stage, chance, SPELL_S)
         await asyncio.sleep(PEACE_S)
+
+
+async def _together(stage: Stage, chance: random.Random) -> None:
+    """Two troubles at once, and then another two."""
+    while True:
+        await suffer(_both(*chance.choice(PAIRS)), stage, chance, SPELL_S)
+        await asyncio.sleep(PEACE_S)
+
+
+def _both(one: Trouble, other: Trouble) -> Trouble:
+    async def both(stage: Stage, chance: random.Random) -> None:
+        await at_once(stage, chance, one, other)
+
+    both.__name__ = f"{one.__name__}+{other.__name__}"
+    return both
 
 
 GATED = Cable(can_cut=True, to_brokers=True)
@@ -130,6 +167,7 @@ SCENARIOS = {
             troubles.capture_kill,
         ),
         Scenario("pause-kill", "agents hang and are then killed (F19)", troubles.pause_kill),
+        Scenario("together", "two troubles at once, and then another two", _together),
         Scenario("everything", "one trouble after another", _everything),
     )
 }

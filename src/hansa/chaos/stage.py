@@ -6,6 +6,7 @@ of it can be mended: also when a hand was stopped in the middle of what it did.
 
 import asyncio
 import secrets
+from contextlib import suppress
 from pathlib import Path
 
 from hansa.chaos.account import Account
@@ -144,7 +145,8 @@ class Stage:
         self.harm.note("sleeper", place)
         sleeper = Sleeper(self.brokers.address(place), f"sleeper{len(self.sleepers)}-{place}")
         self.sleepers.append(sleeper)
-        await sleeper.start()
+        with suppress(OSError):  # its broker may just be away
+            await sleeper.start()
 
     def wake_sleepers(self) -> None:
         """Let them go."""

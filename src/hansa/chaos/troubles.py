@@ -5,6 +5,7 @@ and links is in the hands of the stage, which can mend it at any time.
 """
 
 import asyncio
+import http.client
 import random
 from typing import Protocol
 
@@ -48,6 +49,20 @@ async def suffer(trouble: Trouble, stage: Stage, chance: random.Random, seconds:
     await stage.heal()
 
 
+async def at_once(stage: Stage, chance: random.Random, *some: Trouble) -> None:
+    """Let several troubles go on; if one fails, so does this, and none goes on."""
+    tasks = [asyncio.ensure_future(trouble(stage, chance)) for trouble in some]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+    finally:
+        for task in tasks:
+            task.cancel()
+        ended = await asyncio.gather(*tasks, return_exceptions=True)
+    for each in ended:
+        if isinstance(each, Exception):
+            raise each
+
+
 async def calm(stage: Stage, chance: random.Random) -> None:
     """Nothing happens."""
     await asyncio.Event().wait()
@@ -80,12 +95,12 @@ async def leaves(stage: Stage, chance: random.Random) -> None:
     """F12: agents take their leave, and come back."""
     while True:
         await asyncio.sleep(chance.uniform(0.5, 2.0))
+        # Only who is up can take leave: before that SIGTERM ends it as SIGKILL does.
+        await stage.federation.wait_until_converged()
         place = chance.choice(stage.places)
         await stage.agents.leave(place)
         await asyncio.sleep(chance.uniform(0.1, 4.0))
         await stage.agents.start(place)
-        # Only who is up can take leave: before that SIGTERM ends it as SIGKILL does.
-        await stage.federation.wait_until_converged()
 
 
 async def rejoins(stage: Stage, chance: random.Random) -> None:
@@ -138,7 +153,7 @@ async def cores_now(stage: Stage) -> list[int]:
     for place in stage.places:
         try:
             status = await asyncio.to_thread(stage.federation.nodes[place].status)
-        except OSError:
+        except (OSError, http.client.HTTPException):
             continue
         groups = status["groups"]
         assert isinstance(groups, dict)
