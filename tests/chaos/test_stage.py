@@ -141,6 +141,22 @@ def test_an_agent_that_is_killed_while_another_starts_it_did_not_end_by_itself()
     assert asyncio.run(play()) == []
 
 
+@pytest.mark.long
+def test_an_old_copy_is_put_back_when_it_has_begun_a_new_epoch(mosquitto):
+    async def play() -> object:
+        stage = await set_up(parse("line:2", 1))
+        try:
+            await stage.agents.back_up(1)
+            await stage.agents.put_back(1)
+            counters = stage.federation.nodes[1].status()["counters"]
+            assert isinstance(counters, dict)
+            return counters.get("epochs renewed")
+        finally:
+            await stage.close()
+
+    assert asyncio.run(play()) == 1
+
+
 def test_each_interruption_may_cost_the_window_where_it_was():
     harm = Harm()
     harm.interrupt(3, 1.0)

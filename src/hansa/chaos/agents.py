@@ -18,6 +18,9 @@ from hansa.local.mosquitto import end, free_port
 TWIN_TIMEOUT_S = 30.0
 DOOM_TIMEOUT_S = 30.0
 LEAVE_TIMEOUT_S = 30.0
+RENEWAL_TIMEOUT_S = 60.0
+"""Seconds until an agent with an old state must have begun a new epoch."""
+POLL_S = 0.25
 LOWEST = "lowest"
 """The directory of a node that comes late."""
 
@@ -130,6 +133,24 @@ class Agents:
         for each in range(len(self._federation.nodes)):
             self._harm.interrupt(each, now, qos=2)
         await self._begin_with(place, "backup")
+        await self._renewed(place)
+
+    async def _renewed(self, place: int) -> None:
+        """Wait until a copy has begun its epoch. Until then all that is published there waits at
+        its broker, and would go with the agent if that came back as another node."""
+        try:
+            async with asyncio.timeout(RENEWAL_TIMEOUT_S):
+                while True:
+                    status = await asyncio.to_thread(self._federation.nodes[place].status)
+                    counters, alarms = status["counters"], status["alarms"]
+                    assert isinstance(counters, dict)
+                    assert isinstance(alarms, dict)
+                    # A copy that is torn begins with a new one at once.
+                    if counters.get("epochs renewed") or "journal damaged" in alarms:
+                        return
+                    await asyncio.sleep(POLL_S)
+        except TimeoutError:
+            raise PromiseBroken(f"agent {place} does not tell that it was put back") from None
 
     async def come_back_empty(self, place: int) -> None:
         """Let an agent come back without any state: as a new node."""
