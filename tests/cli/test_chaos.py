@@ -7,11 +7,14 @@ import time
 import pytest
 from tests.cli.test_demo import left_behind, started
 
+from hansa.chaos import run
+from hansa.chaos.scenarios import SCENARIOS
 from hansa.cli.main import main
 
 
 @pytest.mark.usefixtures("mosquitto")
-def test_plays_end_with_a_table_and_files_that_can_be_judged_again(tmp_path, capsys):
+def test_plays_end_with_a_table_and_files_that_can_be_judged_again(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(run, "LISTEN_S", 0.1)
     results, seen = tmp_path / "results.json", tmp_path / "seen"
     where = ["--topology", "line:2", "--json", str(results), "--history", str(seen)]
     assert main(["chaos", "calm", "flaps", "--seconds", "1", *where]) == 0
@@ -45,6 +48,15 @@ def test_a_play_that_is_stopped_leaves_nothing_but_what_was_played_before(tmp_pa
     assert "calm" in out
     assert list(json.loads(results.read_text())) == ["calm"]
     assert left_behind(place) == []
+
+
+def test_help_sets_every_name_apart_from_what_it_is_about(capsys):
+    with pytest.raises(SystemExit):
+        main(["chaos", "--help"])
+    lines = capsys.readouterr().out.splitlines()
+    for each in SCENARIOS.values():
+        (line,) = [line for line in lines if line.endswith(f"  {each.about}")]
+        assert line.split()[0] == each.name
 
 
 @pytest.mark.parametrize(

@@ -118,11 +118,12 @@ def _counts(counter: Counter[str]) -> str:
 
 
 def _parser() -> Parser:
+    width = max(map(len, SCENARIOS))
     parser = Parser(
         "hansa chaos",
         "Start real brokers and agents, publish at QoS 0, 1 and 2, break what can be broken, heal\n"
         "it, and account for every publication. Scenarios:\n\n"
-        + "\n".join(f"  {each.name:<12}{each.about}" for each in SCENARIOS.values()),
+        + "\n".join(f"  {each.name:<{width}}  {each.about}" for each in SCENARIOS.values()),
         EXAMPLES,
     )
     parser.add_argument(
