@@ -161,8 +161,9 @@ def test_each_interruption_may_cost_the_window_where_it_was():
     harm = Harm()
     harm.interrupt(3, 1.0)
     harm.forget(4, Memory.SESSION, 10.0)
-    found = harm.circumstances({}, {3: "sub3", 4: "sub4", 5: "sub5"})
+    found = harm.circumstances({3: "pub3"}, {3: "sub3", 4: "sub4", 5: "sub5"})
     assert found.hits == {
+        "pub3": (Hit(1.0, 1, WINDOW),),
         "sub3": (Hit(1.0, 1, WINDOW),),
         "sub4": (Hit(10.0, 2, WINDOW),),
         "sub5": (),

@@ -93,12 +93,18 @@ def test_duplicates_are_allowed_after_a_crash_by_quality_and_number():
     assert judged(*events, hits=(Hit(0.0, 2, 2),)).broken == []
 
 
+def test_a_crash_where_it_was_published_explains_a_duplicate_at_qos_1_and_no_other():
+    events = [*published(A1, 0), *published(A2, 0), *got(A1, 0, 0), *got(A2, 0, 0)]
+    circumstances = Circumstances(hits={"alice": (Hit(0.0, 2, 1),), "carol": (Hit(0.0, 2, 9),)})
+    assert judge(events, {"bob": ["a"]}, circumstances).broken == ["1 twice at QoS 2"]
+
+
 def test_duplicates_are_allowed_only_soon_after_a_crash():
     hits = [Hit(10.0, 1, 2), Hit(20.0, 1, 1)]
-    assert unexplained([9.9], hits) == 1
-    assert unexplained([10.0, 10.0, 10.0], hits) == 1
-    assert unexplained([10.0, 20.0, 20.0], hits) == 0
-    assert unexplained([20.0 + REPEAT_S, 20.1 + REPEAT_S], hits) == 1
+    assert unexplained([9.9], hits) == [9.9]
+    assert unexplained([10.0, 10.0, 10.0], hits) == [10.0]
+    assert unexplained([10.0, 20.0, 20.0], hits) == []
+    assert unexplained([20.0 + REPEAT_S, 20.1 + REPEAT_S], hits) == [20.1 + REPEAT_S]
 
 
 def test_at_qos_0_no_crash_is_an_excuse_for_a_duplicate():

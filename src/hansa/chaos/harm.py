@@ -1,10 +1,11 @@
 """What was done to a federation, and what that may cost by the promise.
 
-At each broker an agent that crashes, or loses the connection to its broker, may publish again what
-was under way at QoS 1: at most the window, each time, and soon. Where a broker forgets the agent's
-session, or an agent its state directory, that holds for QoS 2 as well, and something may never
-come. What, and in which direction, depends on whose memory it was: it is written down with the time
-when it was lost and the time when all was back, so that nothing else passes for it.
+An agent that crashes, or loses the connection to its broker, may capture or publish again what was
+under way at QoS 1: at most the window, each time, and soon. Where a broker forgets the agent's
+session, or an agent its state directory, what was under way to that broker may be published again
+at QoS 2 as well, and something may never come. What, and in which direction, depends on whose
+memory it was: it is written down with the time when it was lost and the time when all was back, so
+that nothing else passes for it.
 """
 
 from collections import Counter, defaultdict
@@ -99,5 +100,6 @@ class Harm:
                 excuses[publishers[place]].append(Excuse(*span, witnesses))
             if place in subscribers and loss.memory is not Memory.SESSION:
                 excuses[subscribers[place]].append(Excuse(*span))
-        hits = {name: tuple(self.hits[place]) for place, name in subscribers.items()}
+        clients = (*publishers.items(), *subscribers.items())
+        hits = {name: tuple(self.hits[place]) for place, name in clients}
         return Circumstances({name: tuple(some) for name, some in excuses.items()}, hits)

@@ -52,7 +52,7 @@ class Circumstances:
     excuses: Mapping[str, Sequence[Excuse]] = field(default_factory=dict)
     """Per client: of a publisher for what it published, of a subscriber for what it was to get."""
     hits: Mapping[str, Sequence[Hit]] = field(default_factory=dict)
-    """Per subscriber."""
+    """Per client, as excuses."""
 
 
 NONE = Circumstances()
@@ -135,13 +135,13 @@ def judge(
         for stream in published
         if stream.topic in set(topics)
     ]
-    repeats: dict[tuple[str, int], list[float]] = {}
+    repeats: dict[tuple[str, int], dict[str, list[float]]] = {}
     firsts = {
         (who, stream): _arrivals(
             verdict,
             published[stream],
             arrivals.pop((who, stream), []),
-            repeats.setdefault((who, stream.qos), []),
+            repeats.setdefault((who, stream.qos), {}).setdefault(stream.publisher, []),
         )
         for who, stream in wanted
     }
@@ -153,21 +153,34 @@ def judge(
             for excuse in circumstances.excuses.get(client, ())
         ]
         _judge_stream(verdict, (who, stream), fates, excuses)
-    for (who, qos), times in repeats.items():
-        hits = [hit for hit in circumstances.hits.get(who, ()) if hit.qos >= qos > 0]
-        verdict.duplicates[qos][who] += len(times)
-        verdict.unexplained[qos] += unexplained(times, hits)
+    for (who, qos), by_publisher in repeats.items():
+        verdict.duplicates[qos][who] += sum(map(len, by_publisher.values()))
+        verdict.unexplained[qos] += len(_unexplained(who, qos, by_publisher, circumstances.hits))
     for (who, stream), strays in arrivals.items():
         verdict.phantoms += len(strays)
         _note(verdict, f"{who} got {stream}, which nobody published for it like this")
     return verdict
 
 
-def unexplained(repeats: Iterable[float], hits: Iterable[Hit]) -> int:
-    """Return how many second arrivals came too late after each hit, or are too many for it."""
+def _unexplained(
+    who: str,
+    qos: int,
+    by_publisher: Mapping[str, Iterable[float]],
+    hits: Mapping[str, Sequence[Hit]],
+) -> list[float]:
+    """Return which second arrivals nothing explains. One of QoS 1 may have been captured twice
+    where it was published, or published twice where it arrived; one of QoS 2 only that."""
+    rest: list[float] = []
+    for publisher, times in by_publisher.items():
+        rest += unexplained(times, hits.get(publisher, ()) if qos == 1 else ())
+    return unexplained(rest, [hit for hit in hits.get(who, ()) if hit.qos >= qos > 0])
+
+
+def unexplained(repeats: Iterable[float], hits: Iterable[Hit]) -> list[float]:
+    """Return which second arrivals came too late after each hit, or are too many for it."""
     coming = sorted(hits, key=lambda hit: hit.at)
     room: list[list[float]] = []  # the hits before the present, each with how many it still allows
-    found = 0
+    found: list[float] = []
     for at in sorted(repeats):
         while coming and coming[0].at <= at:
             hit = coming.pop(0)
@@ -176,7 +189,7 @@ def unexplained(repeats: Iterable[float], hits: Iterable[Hit]) -> int:
         if room:
             room[0][1] -= 1
         else:
-            found += 1
+            found.append(at)
     return found
 
 
