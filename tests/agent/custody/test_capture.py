@@ -5,6 +5,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
 from msgspec.structs import replace
 from tests.agent.custody.crashing import crash
 from tests.agent.waiting import until
@@ -21,13 +22,18 @@ from hansa.protocol.events import Heard, Kept, Reopened
 from hansa.protocol.vocabulary import NodeId, Publication
 
 ME, YOU = NodeId(1), NodeId(2)
+LARGE = JournalSettings()
+ONE_EACH = JournalSettings(segment_bytes=1)
+"""Every record has a segment of its own."""
 
 
 class Life:
     """One life of an agent, between a broker and a node made of lists. Whoever publishes to `no`
     reaches nobody."""
 
-    def __init__(self, path: Path, session_present: bool = True) -> None:
+    def __init__(
+        self, path: Path, session_present: bool = True, settings: JournalSettings = LARGE
+    ) -> None:
         self._path = path
         self.answers: list[Handshake] = []
         self.kept: list[Kept] = []
@@ -35,7 +41,7 @@ class Life:
         self.reopened: list[Reopened] = []
         self.problems: list[str] = []
         self.started: list[bytes] = []
-        self.keeping = Keeping(path, ME, 7, JournalSettings())
+        self.keeping = Keeping(path, ME, 7, settings)
         self._epoch = self.keeping.writer.epoch
         self._number = self.keeping.writer.next_number
         self.capture = Capture(
@@ -181,6 +187,35 @@ def test_a_rest_is_known_in_the_next_life(tmp_path):
         life.crash()
         life = Life(tmp_path)
         assert rests(*second) == [False] * 3
+        await life.capture.stop()
+
+    run(work)
+
+
+@pytest.mark.parametrize("settings", [LARGE, ONE_EACH])
+def test_a_rest_of_what_is_settled_is_known_in_the_next_life(tmp_path, settings):
+    """Also if others that were captured before or after it may come again, at QoS 1."""
+
+    async def work() -> None:
+        life = Life(tmp_path, settings=settings)
+        life.capture.newest_subscription = lambda: 2
+        life.receive(copy(1, b"one", 1, qos=1, dup=False), copy(2, b"two", 1, dup=False))
+        await life.answered(2)
+        life.capture.released([2])
+        await life.answered(3)
+        life.crash()
+
+        life = Life(tmp_path, settings=settings)
+        life.capture.newest_subscription = lambda: 2
+        life.capture.released([3])
+        assert life.capture.rest_of(copy(4, b"two", 2, dup=False)) == 1, "another copy was gone on"
+        later = [copy(n, b"%d" % n, 1, qos=1, dup=False) for n in (5, 6)]
+        life.receive(*later)
+        await life.answered(3)
+        life.crash()
+
+        life = Life(tmp_path, settings=settings)
+        assert life.capture.rest_of(copy(4, b"two", 2)) == 1
         await life.capture.stop()
 
     run(work)

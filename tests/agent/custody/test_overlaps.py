@@ -42,6 +42,8 @@ TOPIC = "a/b"
 FILTERS = ("a/b", "a/#", "+/b")
 STEPS = 150
 SEEDS = 20
+LONG, SHORT = 32 << 20, 100
+"""Bytes of a segment of the journal: one holds everything, or a record or two."""
 USUAL = ("publish", "hear", "answer", "commit", "connect")
 
 
@@ -180,9 +182,11 @@ class Link:
 class Life:
     """One life of an agent: its client, and what captures for it."""
 
-    def __init__(self, directory: Path, broker: Broker, wanted: Sequence[str]) -> None:
+    def __init__(
+        self, directory: Path, broker: Broker, wanted: Sequence[str], settings: JournalSettings
+    ) -> None:
         self._journal = directory / "journal"
-        self.keeping = Keeping(self._journal, ME, 7, JournalSettings())
+        self.keeping = Keeping(self._journal, ME, 7, settings)
         self._number = self.keeping.writer.next_number
         self.log = SubscriptionLog(directory / "log", _no_problem)
         self.client = BrokerClient(
@@ -256,14 +260,20 @@ class Life:
 class Play:
     """The agent's lives beside one broker."""
 
-    def __init__(self, directory: Path, broker: Broker, wanted: Sequence[str]) -> None:
+    def __init__(
+        self, directory: Path, broker: Broker, wanted: Sequence[str], segment_bytes: int
+    ) -> None:
         self._directory = directory
         self.broker = broker
         self._wanted = dict.fromkeys(wanted)
         self._has_session = False
-        self._life = Life(directory, broker, wanted)
+        self._settings = JournalSettings(segment_bytes=segment_bytes)
+        self._life = self._begin_life()
         self.published: list[tuple[bytes, int]] = []
         self._is_alone = False
+
+    def _begin_life(self) -> Life:
+        return Life(self._directory, self.broker, tuple(self._wanted), self._settings)
 
     # ------------------------------------------------------------ steps
 
@@ -330,7 +340,7 @@ class Play:
     async def crash(self) -> None:
         self.broker.disconnect()
         self._life.crash()
-        self._life = Life(self._directory, self.broker, tuple(self._wanted))
+        self._life = self._begin_life()
 
     async def want(self, name: str) -> None:
         self._wanted[name] = None
@@ -393,9 +403,11 @@ def schedule(seed: int, twins: float, rare: Sequence[str]) -> list[Step]:
     return [(word, *details.get(word, tuple)()) for word in words]
 
 
-def play(steps: Sequence[Step], broker: Broker, wanted: Sequence[str]) -> None:
+def play(
+    steps: Sequence[Step], broker: Broker, wanted: Sequence[str], segment_bytes: int = LONG
+) -> None:
     async def run(directory: Path) -> None:
-        scene = Play(directory, broker, wanted)
+        scene = Play(directory, broker, wanted, segment_bytes)
         try:
             for word, *rest in steps:
                 await getattr(scene, word)(*rest)
@@ -414,15 +426,19 @@ def seeds(*found: int) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("seed", (*range(SEEDS), *found))
 
 
+SEGMENTS = pytest.mark.parametrize("segment_bytes", [LONG, SHORT])
+
+
 def first_id(seed: int) -> int:
     """Where packet ids begin: sometimes shortly before they come around."""
     return PACKET_IDS - 5 if seed % 2 else 0
 
 
+@SEGMENTS
 @seeds(173, 191, 398)
-def test_whatever_happens_it_is_captured_once(seed):
+def test_whatever_happens_it_is_captured_once(seed, segment_bytes):
     steps = schedule(seed, 0.0, TROUBLE + CHANGE)
-    play(steps, Broker(3, first_id(seed)), FILTERS[:1])
+    play(steps, Broker(3, first_id(seed)), FILTERS[:1], segment_bytes)
 
 
 @seeds(254, 383)
@@ -431,11 +447,13 @@ def test_twins_are_told_apart_over_connections(seed):
     play(steps, Broker(1 + seed % 4, first_id(seed)), FILTERS[: 1 + seed % 3])
 
 
+@SEGMENTS
 @seeds(128)
-def test_twins_are_told_apart_over_lives(seed):
+def test_twins_are_told_apart_over_lives(seed, segment_bytes):
     steps = schedule(seed, 0.5, ("settle",))
     steps.insert(seed * 7 % STEPS, ("crash",))
-    play(steps, Broker(1 + seed % 4, first_id(seed)), FILTERS[: 1 + seed % 3])
+    filters = FILTERS[: 1 + seed % 3]
+    play(steps, Broker(1 + seed % 4, first_id(seed)), filters, segment_bytes)
 
 
 @seeds()

@@ -89,7 +89,7 @@ class Capture:
         self._waiting: deque[Receipt] = deque()
         self._unsafe: deque[tuple[int, Publication]] = deque()
         self._heard: deque[tuple[int, NodeId]] = deque()
-        keeping.remembered, keeping.last = self._repeats.remembered, self._repeats.last
+        keeping.remembered, keeping.carried = self._repeats.remembered, self._repeats.carried
         self._commits = Commits(keeping.writer, self._durable, problem)
 
     # ------------------------------------------------------------ the connection

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from hansa.agent.custody import originality
 from hansa.agent.custody.renewal import Renewal, remove_remains
-from hansa.agent.custody.repeats import RECENT, Former, Seen, digest, found
+from hansa.agent.custody.repeats import RECENT, Former, Seen, carried, digest, found
 from hansa.agent.records.topics import Topics
 from hansa.errors import JournalDamaged, JournalError, JournalTrimmed
 from hansa.journal.reader import Reader
@@ -65,9 +65,9 @@ class Keeping:
         """Per receiver that has not said since what it has, the position with which a life began:
         the first that it cannot have."""
         self.remembered: Callable[[], Iterable[Seen]] = lambda: self.found
-        """Returns what the broker may send again, to be carried into new segments."""
-        self.last: Callable[[], Seen | None] = lambda: self.former.last
-        """Returns the last that was captured in the present session, also if it is settled."""
+        """Returns what the broker may send again."""
+        self.carried: Callable[[], Iterable[Record]] = self._carried
+        """Returns what new segments begin with for the next life to know that, and more."""
         self.found: list[Seen] = []
         """What a former life left of that."""
         self.former = Former()
@@ -142,8 +142,9 @@ class Keeping:
                         self.former.settle(seen.pop(packet_id))
                 case _:
                     pass
-        once = [each for each in seen.values() if each.qos == 1][-RECENT:]
-        self.found = [each for each in seen.values() if each.qos > 1] + once
+        for packet_id in [each.packet_id for each in seen.values() if each.qos == 1][:-RECENT]:
+            del seen[packet_id]
+        self.found = list(seen.values())
 
     def _recover_debts(self, record: Chained | Custody | Unheard) -> None:
         match record:
@@ -185,17 +186,16 @@ class Keeping:
         self.unheard.pop(node, None)
         return self.writer.append(Unheard(node, 0))
 
+    def _carried(self) -> Iterator[Record]:
+        return carried(self.found, self.former.last, self.former.settled)
+
     def _carry(self) -> Iterator[Record]:
         yield Chained(tuple(self.owed.items()))
         for node, number in self.acknowledged.items():
             yield Custody(node, 0, number)
         for node, number in self.unheard.items():
             yield Unheard(node, number)
-        if (last := self.last()) is not None:
-            yield last.unsettled()
-            yield Settled(last.number)
-        for seen in self.remembered():
-            yield seen.unsettled()
+        yield from self.carried()
 
     def keep(self, publication: Publication, packet_id: int, by: tuple[int, int] = (0, 0)) -> int:
         """Write a publication; return its offset. It must not leave before that is durable. `by`

@@ -10,12 +10,12 @@ one that was captured later.
 """
 
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 
 from hansa.agent.brokers.copies import content_of
-from hansa.journal.records import Captured, Unsettled
+from hansa.journal.records import Captured, Settled, Unsettled
 from hansa.mqtt.packets import Publish
 from hansa.mqtt.properties import ageless
 
@@ -127,6 +127,8 @@ class Former:
 
         self.last: Seen | None = None
         """The very last of them."""
+        self.settled: Seen | None = None
+        """The last that is settled."""
 
     def note(self, seen: Seen) -> None:
         """Take the next that it captured."""
@@ -139,8 +141,23 @@ class Former:
     def settle(self, seen: Seen) -> None:
         """The broker has gone on with one of them."""
         seen.acknowledged = True
+        self.settled = seen
         while self.captured and next(iter(self.captured.values())).number < seen.number:
             self.captured.popitem(last=False)
+
+
+def carried(
+    remembered: Sequence[Seen], last: Seen | None, settled: Seen | None
+) -> Iterator[Unsettled | Settled]:
+    """Yield what a segment begins with, for the next life: what may come again, the last that was
+    captured and the last that is settled. In the order of capture: the last that it reads is the
+    last for it."""
+    if settled is not None and settled is not last:
+        yield from (settled.unsettled(), Settled(settled.number))
+    for seen in remembered:
+        yield seen.unsettled()
+    if last is not None and (not remembered or remembered[-1] is not last):
+        yield from (last.unsettled(), Settled(last.number))
 
 
 class Repeats:
@@ -149,10 +166,12 @@ class Repeats:
     def __init__(self, found: Iterable[Seen], former: Former) -> None:
         """`found` is what a former life left to come again."""
         self._seen = {seen.packet_id: seen for seen in found}
+        """In the order of capture."""
         self._others: OrderedDict[int, int] = OrderedDict()
         """Copies that were not kept because others were: content by packet id."""
         self._ids = former.ids
         self._former = former
+        self._settled = former.settled
         self._last: Seen | None = None
         self._last_before: Seen | None = None
         """The last that was captured before this connection, if that was in this life."""
@@ -177,9 +196,12 @@ class Repeats:
             if seen.qos > 1 or seen.receipt > (recent if seen.acknowledged else oldest)
         ]
 
-    def last(self) -> Seen | None:
-        """Return the last that was captured in the present session."""
-        return self._last or self._former.last
+    def carried(self) -> Iterator[Unsettled | Settled]:
+        """Yield what a new segment begins with."""
+        settled = self._settled
+        if settled is not None and settled.receipt <= self._receipts - RECENT:
+            settled = None
+        return carried(self.remembered(), self._last or self._former.last, settled)
 
     def connected(self, session_present: bool) -> None:
         """A connection begins; without the session of before nothing comes again."""
@@ -195,6 +217,7 @@ class Repeats:
         self._others.clear()
         self._resumed.clear()
         self._former, self._last, self._last_before = Former(), None, None
+        self._settled = None
         self._ids.start_over()
 
     def recognise(self, publish: Publish) -> Seen | None:
@@ -234,6 +257,7 @@ class Repeats:
             False,
             *by,
         )
+        self._seen.pop(publish.packet_id, None)
         self._seen[publish.packet_id] = self._last = seen
         if self._former.last is not None:
             self._former = Former()
@@ -244,7 +268,9 @@ class Repeats:
 
     def release(self, packet_id: int) -> Seen | None:
         """The broker goes on with a handshake of QoS 2: what it belongs to does not come again."""
-        return self._seen.pop(packet_id, None)
+        seen = self._seen.pop(packet_id, None)
+        self._settled = seen or self._settled
+        return seen
 
     def resume(self, packet_ids: Iterable[int]) -> None:
         """The broker goes on with these handshakes, maybe from before this connection."""
@@ -255,6 +281,9 @@ class Repeats:
         """Positions have changed, and all is durable; return those of what is not known here."""
         known = {seen.number: seen for seen in self._seen.values() if seen.number in numbers}
         self._seen = {seen.packet_id: seen for seen in known.values()}
+        for ended in (self._last or self._former.last, self._settled):
+            if ended is not None:
+                ended.number = -ended.packet_id
         for position, seen in known.items():
             seen.number, seen.offset = numbers[position], DURABLE
         return [number for position, number in numbers.items() if position not in known]
