@@ -6,7 +6,7 @@ import pytest
 from tests.agent.custody.life import ME, OTHER, YOU, Life, packet, run
 from tests.agent.waiting import until
 
-from hansa.agent.custody.backlog import PACKET_IDS, REDELIVERED, Backlog
+from hansa.agent.custody.backlog import PUBLISH_IDS, REDELIVERED, Backlog
 from hansa.errors import JournalUnusable
 from hansa.journal.records import Completed
 from hansa.journal.settings import JournalSettings
@@ -162,11 +162,11 @@ def test_the_window_is_the_smaller_of_ours_and_the_broker_s(tmp_path):
 def test_packet_ids_come_around(tmp_path):
     async def work() -> None:
         with Writer(tmp_path, ME, 5) as writer:
-            writer.append(Completed(PACKET_IDS - 2))
+            writer.append(Completed(PUBLISH_IDS - 2))
         life = Life(tmp_path)
         life.connect()
         life.deliver(1, 2, qos=1)
-        expected = [Publish("a", b"%d" % n, 1, packet_id=p) for n, p in ((1, PACKET_IDS), (2, 1))]
+        expected = [Publish("a", b"%d" % n, 1, packet_id=p) for n, p in ((1, PUBLISH_IDS), (2, 1))]
         await life.says(*expected)
         await life.injection.stop()
 

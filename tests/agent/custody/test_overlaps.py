@@ -26,7 +26,6 @@ from hansa.agent.brokers.subscription_log import SubscriptionLog
 from hansa.agent.custody import capture
 from hansa.agent.custody.capture import Capture
 from hansa.agent.custody.keeping import Keeping
-from hansa.agent.custody.repeats import PACKET_IDS
 from hansa.journal.reader import Reader
 from hansa.journal.records import Captured
 from hansa.journal.settings import JournalSettings
@@ -34,7 +33,7 @@ from hansa.journal.writer import Writer
 from hansa.mqtt import effects, inputs
 from hansa.mqtt.limits import Limits
 from hansa.mqtt.packets import Handshake, PubAck, PubComp, Publish, PubRec, PubRel
-from hansa.mqtt.vocabulary import Version
+from hansa.mqtt.vocabulary import PACKET_IDS_MAX, Version
 from hansa.protocol.vocabulary import NodeId, Publication
 
 ME, YOU = NodeId(1), NodeId(2)
@@ -118,7 +117,7 @@ class Broker:
     def _go_on(self) -> None:
         while self.is_there and self.queue and len(self.under_way) < self.window:
             copy = self.queue.popleft()
-            self.newest_id = copy.packet_id = self.newest_id % PACKET_IDS + 1
+            self.newest_id = copy.packet_id = self.newest_id % PACKET_IDS_MAX + 1
             self.under_way.append(copy)
             self._send(copy)
 
@@ -431,7 +430,7 @@ SEGMENTS = pytest.mark.parametrize("segment_bytes", [LONG, SHORT])
 
 def first_id(seed: int) -> int:
     """Where packet ids begin: sometimes shortly before they come around."""
-    return PACKET_IDS - 5 if seed % 2 else 0
+    return PACKET_IDS_MAX - 5 if seed % 2 else 0
 
 
 @SEGMENTS

@@ -21,7 +21,7 @@ from hansa.journal.writer import Writer
 from hansa.mqtt.properties import Property, aged, encode
 from hansa.protocol.vocabulary import NodeId, Publication
 
-PACKET_IDS = 64_999
+PUBLISH_IDS = 64_999
 """Ids for publications: 1 up to this one. Those above it are for subscriptions."""
 
 REDELIVERED = encode(((Property.USER_PROPERTY, ("hansa-redelivered", "1")),))
@@ -53,7 +53,7 @@ class Entry:
     @property
     def packet_id(self) -> int:
         """Its packet id, which follows from its index."""
-        return 1 + self.bound.index % PACKET_IDS
+        return 1 + self.bound.index % PUBLISH_IDS
 
     @property
     def properties(self) -> bytes:
@@ -89,7 +89,7 @@ class Backlog:
             self.damage = f"{error}; it is set aside as {aside.name}, publications may be lost"
             # The broker may still hold packet ids of the lost ones, and would take the first of
             # ours for them.
-            self.next_index = 1 + epoch % PACKET_IDS
+            self.next_index = 1 + epoch % PUBLISH_IDS
             path.rename(aside)
             self.writer = Writer(path, node, epoch, settings)
         for record in self.writer.replay():

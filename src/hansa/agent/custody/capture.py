@@ -20,6 +20,7 @@ from hansa.agent.custody.keeping import Keeping
 from hansa.agent.custody.points import Point
 from hansa.agent.custody.renewal import Renewal
 from hansa.agent.custody.repeats import DURABLE, Repeats, Seen
+from hansa.agent.custody.rests import Rests
 from hansa.errors import JournalUnusable
 from hansa.journal.crash import reached
 from hansa.journal.records import Recorded
@@ -84,12 +85,14 @@ class Capture:
         self._held: list[Callable[[], None]] = []
         """What the broker sends until then: no more than the window."""
         self._broken = False
-        self._repeats = Repeats(keeping.found, keeping.former)
+        self._repeats = Repeats(keeping.found, keeping.packet_ids)
+        self._rests = Rests(keeping.former)
         self._settled_at = DURABLE  # where the last settlement is
         self._waiting: deque[Receipt] = deque()
         self._unsafe: deque[tuple[int, Publication]] = deque()
         self._heard: deque[tuple[int, NodeId]] = deque()
-        keeping.remembered, keeping.carried = self._repeats.remembered, self._repeats.carried
+        keeping.remembered = self._repeats.remembered
+        keeping.carried = lambda: self._rests.carried(self._repeats.remembered())
         self._commits = Commits(keeping.writer, self._durable, problem)
 
     # ------------------------------------------------------------ the connection
@@ -99,6 +102,7 @@ class Capture:
         self._held.clear()
         self._waiting.clear()
         self._repeats.connected(session_present)
+        self._rests.connected(session_present)
         if not session_present:
             self._begin_session()
 
@@ -115,7 +119,7 @@ class Capture:
     def rest_of(self, publish: Publish) -> int:
         """Return which subscription brought a copy, which was captured before, of what comes first
         on this connection; 0 if none did."""
-        other = self._repeats.rest_of(publish)
+        other = self._rests.rest_of(publish)
         self.counters["copies of what was captured before"] += other > 0
         return other
 
@@ -144,11 +148,12 @@ class Capture:
             self._held.append(partial(self.receive, list(batch)))
             return
         for publish, is_taken in batch:
+            self._rests.begin()
             seen = self._repeats.recognise(publish)
             if seen is not None:
                 self.counters["captured before"] += 1
             elif not is_taken:
-                self._repeats.leave_out(publish)
+                self._rests.leave_out(publish)
             elif self._broken:
                 continue  # without an answer it stays with the broker, and comes again
             else:
@@ -166,13 +171,14 @@ class Capture:
     def released(self, packet_ids: Iterable[int]) -> None:
         """PUBREL came: the broker has our PUBREC, and may use these ids again after PUBCOMP."""
         released = list(packet_ids)
-        self._repeats.resume(released)
+        self._rests.resume(released)
         if self._holds:
             self._held.append(partial(self.released, released))
             return
         for packet_id in released:
             seen = self._repeats.release(packet_id)
             if seen:
+                self._rests.settle(seen)
                 self._settled_at = self._append_settled(seen.number)
             # A PUBREL that is repeated waits like the first: its record may not be durable yet.
             offset = self._settled_at
@@ -194,7 +200,9 @@ class Capture:
         else:
             self._unsafe.append((offset, publication))
             self.counters["kept"] += 1
-        return self._repeats.keep(publish, publication.number, offset, by)
+        seen = self._repeats.keep(publish, publication.number, offset, by)
+        self._rests.keep(seen)
+        return seen
 
     def _append_settled(self, number: int) -> int:
         try:
@@ -303,6 +311,7 @@ class Capture:
             position: renewal.moved.get(position, -unsettled.packet_id)
             for position, unsettled in renewal.repeatable.items()
         }
+        self._rests.renumber(numbers)
         for number in self._repeats.renumber(numbers):  # whose session is lost meanwhile
             self._append_settled(number)
         if self._is_new_session:

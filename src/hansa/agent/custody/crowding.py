@@ -7,7 +7,7 @@ time for twice as long, and the others go on: one at a time first, and more with
 import asyncio
 from collections.abc import Callable, Iterable
 
-from hansa.agent.custody.backlog import PACKET_IDS, Backlog, Entry
+from hansa.agent.custody.backlog import PUBLISH_IDS, Backlog, Entry
 from hansa.journal.records import Bound
 
 PAUSE_S = 1.0
@@ -60,7 +60,7 @@ class Crowding:
     def accept(self, entry: Entry) -> None:
         """There was room for one."""
         if self.room is not None:
-            self.room = min(2 * self.room, PACKET_IDS)
+            self.room = min(2 * self.room, PUBLISH_IDS)
         self.drop(entry)
 
     def drop(self, entry: Entry) -> None:

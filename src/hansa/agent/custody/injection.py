@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Protocol
 
-from hansa.agent.custody.backlog import PACKET_IDS, Backlog, Entry
+from hansa.agent.custody.backlog import PUBLISH_IDS, Backlog, Entry
 from hansa.agent.custody.commits import Commits
 from hansa.agent.custody.crowding import Crowding
 from hansa.agent.custody.points import Point
@@ -98,7 +98,7 @@ class Injection:
     @property
     def _is_full(self) -> bool:
         backlog = self.backlog
-        return backlog.bytes > self._settings.inbox_bytes or len(backlog.entries) >= PACKET_IDS
+        return backlog.bytes > self._settings.inbox_bytes or len(backlog.entries) >= PUBLISH_IDS
 
     async def stop(self) -> None:
         """Publish nothing more, and close the journal."""

@@ -12,7 +12,8 @@ from pathlib import Path
 
 from hansa.agent.custody import originality
 from hansa.agent.custody.renewal import Renewal, remove_remains
-from hansa.agent.custody.repeats import RECENT, Former, Seen, carried, digest, found
+from hansa.agent.custody.repeats import RECENT, PacketIds, Seen, digest, found
+from hansa.agent.custody.rests import Former, Rests
 from hansa.agent.records.topics import Topics
 from hansa.errors import JournalDamaged, JournalError, JournalTrimmed
 from hansa.journal.reader import Reader
@@ -71,6 +72,7 @@ class Keeping:
         self.found: list[Seen] = []
         """What a former life left of that."""
         self.former = Former()
+        self.packet_ids = PacketIds()
         self.damage = ""
         """What of this journal, or of a former one, is lost."""
         self.unreadable = ""
@@ -128,14 +130,15 @@ class Keeping:
                     seen.pop(packet_id, None)
                     seen[packet_id] = found(record, digest(record))
                     self.former.note(seen[packet_id])
-                    self.former.ids.note(packet_id)
+                    self.packet_ids.note(packet_id)
                     packet_ids[number] = packet_id
                 case Unsettled(number, packet_id):
                     seen[packet_id] = found(record, record.digest)
                     self.former.note(seen[packet_id])
                     packet_ids[number] = packet_id
                 case SessionBegun():
-                    seen, packet_ids, self.former = {}, {}, Former()
+                    seen, packet_ids = {}, {}
+                    self.former, self.packet_ids = Former(), PacketIds()
                 case Settled(number):
                     packet_id = packet_ids.pop(number, 0)
                     if packet_id in seen and seen[packet_id].number == number:
@@ -187,7 +190,7 @@ class Keeping:
         return self.writer.append(Unheard(node, 0))
 
     def _carried(self) -> Iterator[Record]:
-        return carried(self.found, self.former.last, self.former.settled)
+        return Rests(self.former).carried(self.found)
 
     def _carry(self) -> Iterator[Record]:
         yield Chained(tuple(self.owed.items()))
