@@ -15,6 +15,7 @@ from hansa.agent.brokers import echoes, session, subscription_log
 from hansa.agent.brokers.session import BUFFER_BYTES_MAX, BrokerClient
 from hansa.agent.brokers.subscription_log import SubscriptionLog
 from hansa.mqtt import effects, inputs, packets
+from hansa.mqtt.fields import VARIABLE_MAX
 from hansa.mqtt.limits import Limits
 from hansa.mqtt.vocabulary import Version
 from hansa.protocol.events import Denied, Granted
@@ -206,6 +207,17 @@ def test_a_filter_over_which_a_broker_may_end_the_connection_is_denied_without_a
     ]
     (order,) = scene.broker.take()
     assert [each.topic_filter for each in order.subscriptions] == ["a"]
+
+
+def test_without_an_identifier_left_a_filter_is_denied_until_another_session_begins():
+    scene = Scene()
+    scene.client.subscriptions.recall(VARIABLE_MAX - 1, {})
+    scene.client.subscribe(["a", "b"])
+    reason = "all subscription identifiers were given; only a new session at the broker helps"
+    assert scene.events == [Denied(("b",), reason)]
+    assert scene.broker.take() == subscribed(("a", VARIABLE_MAX))
+    scene.connect()
+    assert scene.broker.take() == subscribed(("a", 1), ("b", 2))
 
 
 def test_a_refused_filter_does_not_hide_another_one_s_copies():

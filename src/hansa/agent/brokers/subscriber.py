@@ -14,7 +14,7 @@ from hansa.agent.brokers.connection import Connection
 from hansa.agent.brokers.subscription_log import ENDED, LEAVING, SubscriptionLog
 from hansa.agent.brokers.subscriptions import Subscriptions
 from hansa.mqtt import effects, inputs, packets
-from hansa.mqtt.fields import may_be_refused
+from hansa.mqtt.fields import VARIABLE_MAX, may_be_refused
 from hansa.mqtt.limits import Limits
 from hansa.mqtt.vocabulary import REFUSED, Version
 from hansa.protocol.events import Denied, Event, Granted
@@ -167,9 +167,9 @@ class Subscriber:
         self._doubtful.discard(name)
         if wanted and held:  # doubtful, or given up for a moment, when its answer was ignored
             return [self._request(name, subscriptions.identifier(name))]
-        if wanted and may_be_refused(name):  # the broker might end the connection instead
+        if wanted and (reason := self._hindrance(name)):
             self._counters["subscriptions denied"] += 1
-            self._feed(Denied((name,), f"a broker may refuse the characters of {name!r}"))
+            self._feed(Denied((name,), reason))
             return []
         if wanted and not subscriptions.is_leaving(name):
             identifier = subscriptions.enter(name)
@@ -180,6 +180,15 @@ class Subscriber:
             self._note(name, LEAVING)
             return [inputs.Unsubscribe((name,))]
         return []
+
+    def _hindrance(self, name: str) -> str:
+        """Return why the broker is not asked for a new filter; empty if it is."""
+        if may_be_refused(name):  # the broker might end the connection instead
+            return f"a broker may refuse the characters of {name!r}"
+        if self._subscriptions.newest >= VARIABLE_MAX:
+            # Their order tells copies apart, so none is given again while the session lasts.
+            return "all subscription identifiers were given; only a new session at the broker helps"
+        return ""
 
     def _note(self, name: str, identifier: int) -> None:
         if self._log is not None and not self._is_old:
