@@ -62,6 +62,21 @@ def test_a_new_session_starts_from_nothing():
     assert made.enter("a/b") == 1
 
 
+def test_a_filter_in_doubt_that_is_given_up_has_ended_like_any_other():
+    made = holding("a/#")
+    made.want("a/b")
+    made.enter("a/b")
+    made.resume()
+    made.drop("a/b")
+    made.part("a/b")
+    assert made.leave("a/b") is False
+    made.want("a/b")
+    assert made.enter("a/b") == 3
+    made.confirm("a/b")
+    assert made.newest_beside((2,)) == 2, "its copies are from before the next one"
+    assert made.brought_by((2, 3)) == (2, 3)
+
+
 def test_a_topic_that_no_frame_can_hold_is_unfit():
     made = holding("#")
     assert made.oldest("/".join("x" * 200)) == 1

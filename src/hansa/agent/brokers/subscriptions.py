@@ -159,7 +159,8 @@ class Subscriptions:
 
     def _remove(self, topic_filter: str) -> int:
         self._trie.remove(topic_filter)
-        identifier = self._held.pop(topic_filter, 0)
+        doubted = self._doubted.pop(topic_filter, 0)
+        identifier = self._held.pop(topic_filter, doubted)
         self._identifiers.discard(identifier)
         self._oldest.clear()
         return identifier
