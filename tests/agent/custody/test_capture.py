@@ -221,6 +221,25 @@ def test_a_rest_of_what_is_settled_is_known_in_the_next_life(tmp_path, settings)
     run(work)
 
 
+def test_a_rest_of_what_is_settled_is_known_after_a_new_epoch(tmp_path):
+    async def work() -> None:
+        life = Life(tmp_path)
+        life.capture.newest_subscription = lambda: 2
+        life.receive(copy(1, b"one", 1, qos=1, dup=False), copy(2, b"two", 1, dup=False))
+        await life.answered(2)
+        life.capture.released([2])
+        await life.answered(3)
+        await life.renew(9)
+        await until(lambda: not life.unsynced, "what the next life has to know")
+        life.crash()
+        life = Life(tmp_path)
+        assert life.capture.rest_of(copy(4, b"two", 2)) == 1
+        assert [seen.packet_id for seen in life.keeping.found] == [1]
+        await life.capture.stop()
+
+    run(work)
+
+
 def test_a_rest_in_the_same_life_is_one_of_the_last_before_the_connection(tmp_path):
     async def work() -> None:
         life = Life(tmp_path)

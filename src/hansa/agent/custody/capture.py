@@ -314,6 +314,7 @@ class Capture:
         self._rests.renumber(numbers)
         for number in self._repeats.renumber(numbers):  # whose session is lost meanwhile
             self._append_settled(number)
+        self._write(self.keeping.carry_on)
         if self._is_new_session:
             self._begin_session()
         while self._forgotten:

@@ -200,6 +200,11 @@ class Keeping:
             yield Unheard(node, number)
         yield from self.carried()
 
+    def carry_on(self) -> None:
+        """Write, where a new epoch began, what else the next life has to know."""
+        for record in self.carried():
+            self.writer.append(record)
+
     def keep(self, publication: Publication, packet_id: int, by: tuple[int, int] = (0, 0)) -> int:
         """Write a publication; return its offset. It must not leave before that is durable. `by`
         names the subscription that brought it, and the newest one."""
