@@ -440,6 +440,13 @@ def test_whatever_happens_it_is_captured_once(seed, segment_bytes):
     play(steps, Broker(3, first_id(seed)), FILTERS[:1], segment_bytes)
 
 
+@seeds(35, 119)
+def test_whatever_ends_what_all_filters_bring_is_captured_once(seed):
+    """A life, a connection, a segment: the last segment tells what is settled, and what is last."""
+    steps = schedule(seed, 0.0, TROUBLE)
+    play(steps, Broker(1 + seed % 4, first_id(seed)), FILTERS, SHORT)
+
+
 @seeds(254, 383)
 def test_twins_are_told_apart_over_connections(seed):
     steps = schedule(seed, 0.5, ("part", "settle", "restart"))
