@@ -69,3 +69,19 @@ def test_so_does_a_value_that_is_not_to_be_stored_any_more(tmp_path):
         await life.injection.stop()
 
     run(work)
+
+
+def test_who_waits_for_long_shares_its_packet_id_with_nobody(tmp_path, monkeypatch):
+    monkeypatch.setattr("hansa.agent.custody.backlog.PUBLISH_IDS", 3)
+    backlog = Backlog(tmp_path, ME, 5, JournalSettings())
+    waits = backlog.bind(Publication(YOU, 1, 1, 2, "a", b""))
+    ids = []
+    for number in range(2, 8):
+        entry = backlog.bind(Publication(YOU, 1, number, 2, "a", b""))
+        ids.append(entry.packet_id)
+        backlog.complete(entry)
+    assert waits.packet_id == 2
+    assert ids == [3, 1, 3, 1, 3, 1]
+    backlog.complete(waits)
+    assert [backlog.bind(Publication(YOU, 1, 8, 2, "a", b"")).packet_id] == [2]
+    backlog.writer.close()

@@ -53,7 +53,7 @@ class Entry:
     @property
     def packet_id(self) -> int:
         """Its packet id, which follows from its index."""
-        return 1 + self.bound.index % PUBLISH_IDS
+        return _packet_id(self.bound.index)
 
     @property
     def properties(self) -> bytes:
@@ -74,6 +74,8 @@ class Backlog:
     def __init__(self, path: Path, node: NodeId, epoch: int, settings: JournalSettings) -> None:
         """Open the journal, or make one."""
         self.entries: dict[int, Entry] = {}
+        self._packet_ids: set[int] = set()
+        """Theirs: one that waits for long must not share its own with a later one."""
         self.bytes = 0
         self.taken: dict[NodeId, tuple[int, int]] = {}
         self.gaps: deque[Gap] = deque(maxlen=GAPS_MAX)
@@ -128,7 +130,10 @@ class Backlog:
     # ------------------------------------------------------------ writing
 
     def bind(self, publication: Publication) -> Entry:
-        """Take a publication over; it may be published when this is durable."""
+        """Take a publication over; it may be published when this is durable. There has to be room:
+        fewer entries than packet ids."""
+        while _packet_id(self.next_index) in self._packet_ids:
+            self.next_index += 1
         bound = Bound(
             self.next_index,
             publication.origin,
@@ -206,11 +211,13 @@ class Backlog:
         """One that is written anew stays in its place."""
         before = self.entries.get(entry.bound.index)
         self.entries[entry.bound.index] = entry
+        self._packet_ids.add(entry.packet_id)
         self.bytes += entry.size - (before.size if before else 0)
 
     def _remove(self, index: int) -> None:
         entry = self.entries.pop(index, None)
         if entry is not None:
+            self._packet_ids.discard(entry.packet_id)
             self.bytes -= entry.size
 
     def _take(self, origin: int, epoch: int, number: int) -> None:
@@ -220,6 +227,10 @@ class Backlog:
             return
         before = self.taken.get(NodeId(origin), (0, 0))
         self.taken[NodeId(origin)] = max(before, (epoch, number))
+
+
+def _packet_id(index: int) -> int:
+    return 1 + index % PUBLISH_IDS
 
 
 def gap_page(gap: Gap) -> dict[str, object]:
