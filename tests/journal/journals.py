@@ -1,10 +1,13 @@
 """What the journal's tests share: records to write, and journals to write them to."""
 
+import errno
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import pytest
 from hypothesis import strategies as st
 
 from hansa.journal import records
@@ -53,6 +56,18 @@ def numbers(path: Path) -> list[int]:
 
 def logs(path: Path) -> list[Path]:
     return sorted(path.glob("*.log"))
+
+
+def spoil(monkeypatch: pytest.MonkeyPatch, file: Path, first: int, last: int) -> None:
+    """Let the disk be unable to read some bytes of a file."""
+    real, bad = os.pread, file.stat().st_ino
+
+    def pread(descriptor: int, size: int, position: int) -> bytes:
+        if os.fstat(descriptor).st_ino == bad and position <= last and position + size > first:
+            raise OSError(errno.EIO, "Input/output error")
+        return real(descriptor, size, position)
+
+    monkeypatch.setattr(os, "pread", pread)
 
 
 # ---------------------------------------------------------------- as hypothesis draws them

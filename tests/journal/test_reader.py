@@ -1,5 +1,6 @@
 """Reading a journal: ranges, numbers, other processes, damage, what was dropped."""
 
+import errno
 import os
 import subprocess
 import sys
@@ -7,7 +8,7 @@ import sys
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.journal.journals import captured, logs, numbers, open_writer, read, write
+from tests.journal.journals import captured, logs, numbers, open_writer, read, spoil, write
 
 from hansa.errors import JournalDamaged, JournalError, JournalTrimmed, JournalUnusable
 from hansa.journal import index
@@ -215,6 +216,37 @@ def test_damage_in_the_middle_is_said_and_one_can_read_on_behind_it(tmp_path):
     assert good == sorted(good)
     assert lost == list(range(501, 501 + len(lost)))
     assert len(lost) <= index.EVERY_BYTES // 300
+
+
+def test_a_sector_that_cannot_be_read_is_damage_and_costs_no_more_than_other_damage(
+    tmp_path, monkeypatch
+):
+    count = 2_000
+    with open_writer(tmp_path, segment_bytes=500_000) as writer:
+        offsets = [writer.append(captured(n, b"x" * 300)) for n in range(1, count + 1)]
+    spoil(monkeypatch, logs(tmp_path)[0], offsets[500] + 100, offsets[500] + 611)
+    good, damages = salvaged(tmp_path)
+    lost = sorted(set(range(1, count + 1)) - set(good))
+    assert damages == [offsets[500]]
+    assert lost == list(range(501, 501 + len(lost)))
+    assert len(lost) <= index.EVERY_BYTES // 300
+
+
+def test_a_header_that_cannot_be_read_is_damage(tmp_path, monkeypatch):
+    write(tmp_path, *(captured(n) for n in range(1, 21)), segment_bytes=400)
+    spoil(monkeypatch, logs(tmp_path)[0], 0, 20)
+    with pytest.raises(JournalDamaged, match="its header is damaged"):
+        Reader(tmp_path).headers()
+
+
+def test_trouble_that_passes_is_no_damage(tmp_path, monkeypatch):
+    def pread(*_):
+        raise OSError(errno.ENOMEM, "Cannot allocate memory")
+
+    write(tmp_path, captured(1))
+    monkeypatch.setattr(os, "pread", pread)
+    with pytest.raises(JournalUnusable, match="cannot read the journal .*: Cannot allocate"):
+        read(tmp_path)
 
 
 def test_a_segment_that_was_deleted_is_said(tmp_path):

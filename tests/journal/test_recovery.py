@@ -13,6 +13,7 @@ from tests.journal.journals import (
     numbers,
     open_writer,
     read,
+    spoil,
     write,
 )
 
@@ -122,6 +123,25 @@ def test_durable_bytes_that_are_lost_are_said_and_nothing_is_cut(tmp_path, chang
         open_writer(tmp_path)
     assert damage.value.offset == offsets[6]
     assert file.read_bytes() == data
+
+
+@pytest.mark.parametrize("where", ["durable", "reserved"])
+def test_a_sector_that_cannot_be_read_is_damage_only_where_something_durable_was(
+    tmp_path, monkeypatch, where
+):
+    with open_writer(tmp_path) as writer:
+        offsets = [writer.append(captured(n)) for n in range(1, 11)]
+    file = tmp_path / log_name(0)
+    end = file.stat().st_size
+    file.write_bytes(file.read_bytes() + bytes(3_000_000))
+    bad = offsets[6] + 20 if where == "durable" else end
+    spoil(monkeypatch, file, bad, bad + 511)
+    if where == "durable":
+        with pytest.raises(JournalDamaged, match=f"is damaged at offset {offsets[6]}, and"):
+            open_writer(tmp_path)
+    else:
+        open_writer(tmp_path).close()
+        assert file.stat().st_size == end
 
 
 def test_damage_in_an_ended_segment_does_not_stop_the_writer(tmp_path):

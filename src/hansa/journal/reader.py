@@ -133,6 +133,8 @@ class Reader:
                 yield base + at, kind, body
         except Torn as torn:
             raise self._damaged(base, base + torn.position, segment_end) from None
+        except OSError as error:
+            raise self._unreadable(error) from error
         finally:
             os.close(descriptor)
 

@@ -16,7 +16,16 @@ from hansa.journal import mark
 from hansa.journal.index import Entry, Spacing
 from hansa.journal.reader import Reader
 from hansa.journal.records import Captured
-from hansa.journal.segment import HEADER_BYTES, Header, Torn, bases, log_name, read_header, scan
+from hansa.journal.segment import (
+    HEADER_BYTES,
+    Header,
+    Torn,
+    bases,
+    log_name,
+    read_header,
+    readable,
+    scan,
+)
 
 
 @dataclass(slots=True)
@@ -96,7 +105,7 @@ def _written(descriptor: int, position: int, size: int) -> int:
     """Bytes from a position on, without the zeros at the end that were only reserved."""
     last = position
     for at in range(position, size, 1 << 20):
-        block = os.pread(descriptor, 1 << 20, at).rstrip(b"\0")
+        block = readable(descriptor, at, 1 << 20, 1).rstrip(b"\0")
         if block:
             last = at + len(block)
     return last - position

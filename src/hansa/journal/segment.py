@@ -16,6 +16,7 @@ big-endian:
         4  CRC-32 of all before
 """
 
+import errno
 import os
 import struct
 from collections.abc import Iterator
@@ -71,7 +72,7 @@ class Header:
 def read_header(path: Path, base: int) -> Header:
     """Return the header of the segment that begins at an offset."""
     with (path / log_name(base)).open("rb") as file:
-        data = file.read(HEADER_BYTES)
+        data = readable(file.fileno(), 0, HEADER_BYTES, HEADER_BYTES)
     if len(data) < HEADER_BYTES or crc32(data[: -_CRC.size]) != _CRC.unpack(data[-_CRC.size :])[0]:
         raise JournalDamaged(f"{path / log_name(base)}: its header is damaged", base)
     magic, *fields, _ = _HEADER.unpack(data)
@@ -108,16 +109,29 @@ def frame(kind: int, body: bytes) -> bytes:
     return _FRAME.pack(crc32(body, crc32(_SIZE_AND_KIND.pack(size, kind))), size, kind) + body
 
 
+def readable(descriptor: int, position: int, wanted: int, needed: int) -> bytes:
+    """Return the bytes from a position on, all that are wanted or, where the disk cannot read one
+    of those, as many as are needed; none if it is one of these."""
+    for size in (wanted, needed):
+        try:
+            return os.pread(descriptor, size, position)
+        except OSError as error:
+            if error.errno != errno.EIO:  # it passes, and says nothing about what is on disk
+                raise
+    return b""
+
+
 def scan(descriptor: int, position: int, end: int) -> Iterator[tuple[int, int, bytes]]:
     """Yield position, kind and body of the records of a file, from one position up to another.
 
-    Raises Torn where a record is not whole. Zeros are no record, so a file may be longer than
-    what was written to it.
+    Raises Torn where a record is not whole, or cannot be read any more. Zeros are no record, so a
+    file may be longer than what was written to it.
     """
     buffer, at = b"", 0
     while position < end:
         if len(buffer) - at < FRAME_BYTES:
-            buffer, at = os.pread(descriptor, min(CHUNK_BYTES, end - position), position), 0
+            wanted = min(CHUNK_BYTES, end - position)
+            buffer, at = readable(descriptor, position, wanted, FRAME_BYTES), 0
             if len(buffer) < FRAME_BYTES:
                 raise Torn(position)
         crc, size, kind = _FRAME.unpack_from(buffer, at)
@@ -126,7 +140,7 @@ def scan(descriptor: int, position: int, end: int) -> Iterator[tuple[int, int, b
             raise Torn(position)
         if len(buffer) - at < length:
             wanted = min(max(CHUNK_BYTES, length), end - position)
-            buffer, at = os.pread(descriptor, wanted, position), 0
+            buffer, at = readable(descriptor, position, wanted, length), 0
             if len(buffer) < length:
                 raise Torn(position)
         stop = at + length

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from tests.journal.journals import spoil
 
 from hansa.agent.custody.keeping import Keeping
 from hansa.agent.custody.repeats import Seen, digest
@@ -150,6 +151,31 @@ def test_damage_ends_an_answer_and_begins_the_next(tmp_path):
     assert end == 40
     assert more[0] > upto + 2, "something is missing between the two answers"
     assert more == [n for n in range(more[0], 41) if n % 2 == 0]
+    made.writer.close()
+
+
+def test_a_sector_that_cannot_be_read_is_passed_and_ends_no_epoch_but_in_the_newest_segment(
+    tmp_path, monkeypatch
+):
+    settings = JournalSettings(segment_bytes=300)
+    made = filled(tmp_path, 40, settings)
+    files = sorted((tmp_path / f"{7:020d}").glob("*.log"))
+    spoil(monkeypatch, files[2], 200, 711)
+    numbers, upto = recall(made, 0, 40)
+    assert numbers[-1] == upto < 40
+    more, end = recall(made, upto, 40)
+    assert (more[-1], end) == (40, 40)
+    assert more[0] > upto + 2, "something is missing between the two answers"
+    assert (made.unreadable, "is damaged at offset" in made.damage) == ("", True)
+    made.writer.close()
+    made = opened(tmp_path, settings)
+    assert made.writer.epoch == 7
+    made.writer.close()
+    newest = max((tmp_path / f"{7:020d}").glob("*.log"))
+    spoil(monkeypatch, newest, 0, 511)
+    made = opened(tmp_path, settings)
+    assert made.writer.epoch == 8
+    assert "set aside as damaged-7" in made.damage
     made.writer.close()
 
 
