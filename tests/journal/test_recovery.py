@@ -144,6 +144,15 @@ def test_a_sector_that_cannot_be_read_is_damage_only_where_something_durable_was
         assert file.stat().st_size == end
 
 
+def test_a_journal_whose_segments_are_gone_is_not_a_new_one(tmp_path):
+    write(tmp_path, captured(1))
+    end = Reader(tmp_path).bounds.end
+    (tmp_path / log_name(0)).unlink()
+    for attempt in (lambda: open_writer(tmp_path), lambda: read(tmp_path)):
+        with pytest.raises(JournalDamaged, match=f"segments are gone, .* offset {end}"):
+            attempt()
+
+
 def test_damage_in_an_ended_segment_does_not_stop_the_writer(tmp_path):
     write(tmp_path, *(captured(n) for n in range(1, 41)), segment_bytes=400)
     with logs(tmp_path)[0].open("r+b") as file:

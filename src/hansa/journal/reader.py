@@ -28,6 +28,11 @@ class Bounds:
     end: int
 
 
+def all_gone(path: Path, durable: int) -> JournalDamaged:
+    """Return what to raise where there is a mark and nothing that it could be the mark of."""
+    return JournalDamaged(f"{path}: its segments are gone, which reached up to offset {durable}", 0)
+
+
 class Reader:
     """A journal as it is at the moment of each call."""
 
@@ -115,6 +120,8 @@ class Reader:
             found = bases(self._path)
         except OSError as error:
             raise self._unreadable(error) from error
+        if durable and not found:
+            raise all_gone(self._path, durable)
         # All segments but the last are durable, whatever has become of the mark.
         return found, max(durable, found[-1]) if found else 0
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from hansa.errors import JournalDamaged
 from hansa.journal import mark
 from hansa.journal.index import Entry, Spacing
-from hansa.journal.reader import Reader
+from hansa.journal.reader import Reader, all_gone
 from hansa.journal.records import Captured
 from hansa.journal.segment import (
     HEADER_BYTES,
@@ -58,6 +58,8 @@ def find(path: Path) -> Found:
         found.headers.insert(0, header)
     if found.headers:
         _read_last(path, found.headers[-1], found)
+    elif durable := mark.read(path):
+        raise all_gone(path, durable)
     return found
 
 

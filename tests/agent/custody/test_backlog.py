@@ -55,6 +55,20 @@ def test_a_lost_session_leaves_all_once_and_in_order(tmp_path):
     run(work)
 
 
+def test_an_inbox_whose_segments_are_gone_is_set_aside_and_no_packet_id_is_used_again(tmp_path):
+    path = tmp_path / "inbox"
+    backlog = Backlog(path, ME, 6, JournalSettings())
+    backlog.bind(Publication(YOU, 8, 1, 2, "a", b"1"))
+    backlog.writer.close()
+    for file in path.glob("*.log"):
+        file.unlink()
+    backlog = Backlog(path, ME, 9, JournalSettings())
+    assert "its segments are gone" in backlog.damage
+    assert (backlog.next_index, backlog.entries) == (10, {})
+    assert (tmp_path / "inbox-damaged-9" / "durable").exists()
+    backlog.writer.close()
+
+
 def test_so_does_a_value_that_is_not_to_be_stored_any_more(tmp_path):
     async def work() -> None:
         life = Life(tmp_path / "inbox")

@@ -301,6 +301,16 @@ def test_a_damaged_journal_is_given_up_for_a_new_epoch(tmp_path):
     again.writer.close()
 
 
+def test_a_journal_whose_segments_are_gone_is_given_up_for_a_new_epoch(tmp_path):
+    filled(tmp_path, 4).writer.close()
+    (file,) = (tmp_path / f"{7:020d}").glob("*.log")
+    file.unlink()
+    again = opened(tmp_path)
+    assert "its segments are gone" in again.damage
+    assert again.writer.epoch == 8
+    again.writer.close()
+
+
 def test_a_damaged_header_costs_no_publication(tmp_path):
     made = filled(tmp_path, 40, JournalSettings(segment_bytes=300))
     files = sorted((tmp_path / f"{7:020d}").glob("*.log"))
