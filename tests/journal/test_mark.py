@@ -2,7 +2,9 @@
 
 import pytest
 
+from hansa.errors import JournalDamaged
 from hansa.journal import mark
+from hansa.journal.segment import log_name
 
 
 def test_the_last_word_counts(tmp_path):
@@ -23,11 +25,21 @@ def test_it_stays_when_it_is_opened_again(tmp_path):
     assert mark.read(tmp_path) == 52
 
 
-@pytest.mark.parametrize("content", [None, b"", b"\0" * 12, b"\0" * 8 + b"\1" * 4, b"x" * 13])
+@pytest.mark.parametrize("content", [None, b"", b"\0" * 12])
 def test_what_says_nothing_promises_nothing(tmp_path, content):
     if content is not None:
         (tmp_path / mark.NAME).write_bytes(content)
+        (tmp_path / log_name(0)).touch()
     assert mark.read(tmp_path) == 0
+
+
+@pytest.mark.parametrize("content", [None, b"\0" * 8 + b"\1" * 4, b"x" * 13])
+def test_one_that_is_not_what_was_written_is_damaged(tmp_path, content):
+    (tmp_path / log_name(0)).touch()
+    if content is not None:
+        (tmp_path / mark.NAME).write_bytes(content)
+    with pytest.raises(JournalDamaged, match="durable is (missing|damaged): how far"):
+        mark.read(tmp_path)
 
 
 def test_a_reader_that_meets_a_half_written_one_reads_again(tmp_path, monkeypatch):

@@ -154,16 +154,28 @@ def test_what_is_not_yet_durable_is_not_returned_even_if_it_is_there(tmp_path):
         assert Reader(tmp_path).bounds == Bounds(0, end)
 
 
-@pytest.mark.parametrize("content", [None, b"", b"short", b"x" * 12])
-def test_without_a_mark_only_ended_segments_are_known_to_be_durable(tmp_path, content):
+def test_without_a_mark_only_ended_segments_are_known_to_be_durable(tmp_path):
+    """As after a power failure: the mark is not synced."""
+    write(tmp_path, *(captured(n) for n in range(1, 21)), segment_bytes=400)
+    (tmp_path / "durable").write_bytes(b"")
+    last = Reader(tmp_path).headers()[-1].number
+    assert numbers(tmp_path) == list(range(1, last))
+    with open_writer(tmp_path) as writer:
+        assert writer.damage == ""
+    assert numbers(tmp_path) == list(range(1, 21))
+
+
+@pytest.mark.parametrize("content", [None, b"short", b"x" * 12])
+def test_a_damaged_mark_is_said_and_the_next_writer_makes_it_anew(tmp_path, content):
     write(tmp_path, *(captured(n) for n in range(1, 21)), segment_bytes=400)
     if content is None:
         (tmp_path / "durable").unlink()
     else:
         (tmp_path / "durable").write_bytes(content)
-    last = Reader(tmp_path).headers()[-1].number
-    assert numbers(tmp_path) == list(range(1, last))
-    open_writer(tmp_path).close()
+    with pytest.raises(JournalDamaged, match="how far the last segment is durable is not known"):
+        read(tmp_path)
+    with open_writer(tmp_path) as writer:
+        assert "durable is" in writer.damage
     assert numbers(tmp_path) == list(range(1, 21))
 
 

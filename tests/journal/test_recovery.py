@@ -88,7 +88,25 @@ def test_a_torn_tail_is_cut_and_counted_and_reserved_zeros_are_not(tmp_path):
     file.write_bytes(whole + torn + bytes(3_000_000))
     with open_writer(tmp_path) as writer:
         assert writer.cut_bytes == len(torn.rstrip(b"\0"))  # its own zeros look like reserved ones
+        assert writer.damage == ""
     assert file.read_bytes() == whole
+
+
+def test_a_whole_record_behind_a_torn_one_is_told(tmp_path):
+    """The mark is older than both, as after a power failure: who knows which were durable."""
+    with open_writer(tmp_path) as writer:
+        offsets = [writer.append(captured(n)) for n in range(1, 4)]
+    (tmp_path / "durable").write_bytes(b"")
+    file = tmp_path / log_name(0)
+    data = bytearray(file.read_bytes())
+    data[offsets[1] + 20] ^= 1
+    file.write_bytes(data)
+    with open_writer(tmp_path) as writer:
+        assert writer.damage == (
+            f"{file} is damaged at offset {offsets[1]}, and cut there although a whole record"
+            " follows: what was durable may be lost"
+        )
+    assert numbers(tmp_path) == [1]
 
 
 def test_what_was_behind_a_torn_record_does_not_come_back(tmp_path):

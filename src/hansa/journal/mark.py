@@ -1,14 +1,18 @@
 """How far a journal is durable, for readers in other processes: one small file beside it.
 
 The writer overwrites it after every sync, so it never promises too much; it is not synced itself,
-so after a power failure it may promise too little until the journal is opened for writing again.
-Eight bytes of offset and their CRC-32: a reader that meets a half-written one reads again.
+so after a power failure it may promise too little, or be empty, until the journal is opened for
+writing again. Eight bytes of offset and their CRC-32: a reader that meets a half-written one reads
+again.
 """
 
 import os
 import struct
 from pathlib import Path
 from zlib import crc32
+
+from hansa.errors import JournalDamaged
+from hansa.journal.segment import bases
 
 NAME = "durable"
 ATTEMPTS = 100
@@ -35,14 +39,26 @@ class Mark:
 
 
 def read(path: Path) -> int:
-    """Return the offset before which everything is durable, 0 if nothing says so."""
+    """Return the offset before which everything is durable, 0 if nothing says so. Raises
+    JournalDamaged if there is no telling: it is neither whole nor empty, or is gone."""
+    problem = ""
     for _ in range(ATTEMPTS):
         try:
             data = (path / NAME).read_bytes()
         except FileNotFoundError:
-            break
+            if not bases(path):  # it is made before the first segment
+                return 0
+            problem = "is missing"
+            continue
         if len(data) == _MARK.size:
             offset, crc = _MARK.unpack(data)
             if crc == crc32(_OFFSET.pack(offset)):
                 return int(offset)
+        problem = "is damaged" if data.strip(b"\0") else ""
+    if problem:
+        raise JournalDamaged(
+            f"{path / NAME} {problem}: how far the last segment is durable is not known until the"
+            " journal is opened for writing again",
+            0,
+        )
     return 0

@@ -11,7 +11,7 @@ from zlib import crc32
 from hansa.errors import JournalDamaged
 from hansa.journal.reader import Reader
 from hansa.journal.records import BODY_BYTES_MAX
-from hansa.journal.segment import FRAME_BYTES, frame
+from hansa.journal.segment import FRAME, FRAME_BYTES, frame
 
 RANGE_BYTES = 4 << 20
 """Bytes of one range; a single record may exceed it."""
@@ -20,7 +20,6 @@ NEXT = "Hansa-Next"
 """The header of an answer with the offset that the next range starts at."""
 
 _OFFSET = struct.Struct(">Q")
-_FRAME = struct.Struct(">IIB")
 
 
 def pack(reader: Reader, start: int, end: int, bytes_max: int) -> tuple[bytes, int]:
@@ -49,7 +48,7 @@ def unpack(data: bytes, place: str) -> Iterator[tuple[int, int, bytes]]:
         if begin + FRAME_BYTES > len(data):
             raise JournalDamaged(f"{place}: the answer is cut short", 0)
         (offset,) = _OFFSET.unpack_from(data, at)
-        crc, size, kind = _FRAME.unpack_from(data, begin)
+        crc, size, kind = FRAME.unpack_from(data, begin)
         at = begin + FRAME_BYTES + size
         if size > BODY_BYTES_MAX or at > len(data) or crc32(data[begin + 4 : at]) != crc:
             raise JournalDamaged(f"{place}: the record at offset {offset} is damaged", offset)

@@ -36,9 +36,11 @@ def all_gone(path: Path, durable: int) -> JournalDamaged:
 class Reader:
     """A journal as it is at the moment of each call."""
 
-    def __init__(self, path: Path) -> None:
-        """Read the journal in this directory."""
+    def __init__(self, path: Path, durable: int | None = None) -> None:
+        """Read the journal in this directory; its writer knows what is durable, others go by
+        the mark."""
         self._path = path
+        self._durable = durable
         self._known: dict[int, Header] = {}
 
     @property
@@ -116,7 +118,7 @@ class Reader:
         """Return where the segments begin, and where what is durable ends."""
         try:
             # The mark first: the segment it points into is there before it points.
-            durable = mark.read(self._path)
+            durable = mark.read(self._path) if self._durable is None else self._durable
             found = bases(self._path)
         except OSError as error:
             raise self._unreadable(error) from error

@@ -2,8 +2,9 @@
 
 A crash can leave one thing undone: the last write to the last segment. Its first record that is
 not whole, and everything behind it, was never durable and is cut. Bytes before the mark were
-durable: if they cannot be read, the disk has lost them, and that is said, not mended. Of a segment
-before the last, a header is no more than a hint, and costs nothing but its time.
+durable: if they cannot be read, the disk has lost them, and that is said, not mended. The mark may
+be older than what was durable, so it is also said if a whole record follows the torn one. Of a
+segment before the last, a header is no more than a hint, and costs nothing but its time.
 """
 
 import os
@@ -17,6 +18,8 @@ from hansa.journal.index import Entry, Spacing
 from hansa.journal.reader import Reader, all_gone
 from hansa.journal.records import Captured
 from hansa.journal.segment import (
+    FRAME,
+    FRAME_BYTES,
     HEADER_BYTES,
     Header,
     Torn,
@@ -34,7 +37,7 @@ class Found:
 
     headers: list[Header] = field(default_factory=list)
     damage: str = ""
-    """Why a header was made anew; empty if all are whole."""
+    """What is damaged, although no record is known to be lost; empty if all is whole."""
     end: int = 0
     """The offset behind the last whole record."""
     next_number: int = 1
@@ -42,6 +45,10 @@ class Found:
     """The index of the last segment, made anew."""
     cut_bytes: int = 0
     """Bytes behind `end` that were written and never durable."""
+
+    def tell(self, damage: str) -> None:
+        """Add to what is damaged."""
+        self.damage = f"{self.damage}; {damage}" if self.damage else damage
 
 
 def find(path: Path) -> Found:
@@ -53,7 +60,7 @@ def find(path: Path) -> Found:
         except JournalDamaged as error:
             if not found.headers:
                 raise
-            found.damage = f"{error}, its records are read without it"
+            found.tell(f"{error}, its records are read without it")
             header = _estimate(path, base, found.headers[0])
         found.headers.insert(0, header)
     if found.headers:
@@ -67,7 +74,7 @@ def _estimate(path: Path, base: int, following: Header) -> Header:
     """Return what a header that is lost has said, as far as the records and the next one know."""
     number = following.number
     with suppress(JournalDamaged):  # then those at the segment's beginning are lost, too
-        records = (record for _, record in Reader(path).read(base, following.base))
+        records = (record for _, record in Reader(path, base).read(base, following.base))
         number = next((each.number for each in records if isinstance(each, Captured)), number)
     return replace(following, base=base, number=number)
 
@@ -82,9 +89,18 @@ def _read_last(path: Path, header: Header, found: Found) -> None:
         except Torn as torn:
             found.cut_bytes = _written(descriptor, torn.position, size)
             found.end = header.base + torn.position
+            if _goes_on(descriptor, torn.position, size):
+                found.tell(
+                    f"{file} is damaged at offset {found.end}, and cut there although a whole"
+                    " record follows: what was durable may be lost"
+                )
     finally:
         os.close(descriptor)
-    durable = mark.read(path)
+    try:
+        durable = mark.read(path)
+    except JournalDamaged as error:  # then what is whole is all that can be known
+        found.tell(str(error))
+        return
     if found.end < durable:
         raise JournalDamaged(
             f"{file} is damaged at offset {found.end}, and {durable - found.end} durable bytes from"
@@ -101,6 +117,17 @@ def _collect(descriptor: int, size: int, header: Header, found: Found) -> None:
         if kind == Captured.KIND:  # numbered without holes, so counting them is enough
             spacing.note(found.entries, found.next_number, header.base + position)
             found.next_number += 1
+
+
+def _goes_on(descriptor: int, position: int, size: int) -> bool:
+    """Whether there is a whole record where one that is not whole says that it ends."""
+    head = readable(descriptor, position, FRAME_BYTES, FRAME_BYTES)
+    if len(head) < FRAME_BYTES:
+        return False
+    _, body_bytes, _ = FRAME.unpack(head)
+    with suppress(Torn):
+        return next(scan(descriptor, position + FRAME_BYTES + body_bytes, size), None) is not None
+    return False
 
 
 def _written(descriptor: int, position: int, size: int) -> int:

@@ -34,8 +34,8 @@ _HEADER = struct.Struct(">8sQQQQQI")
 HEADER_BYTES = _HEADER.size
 _CRC = struct.Struct(">I")
 _SIZE_AND_KIND = struct.Struct(">IB")
-_FRAME = struct.Struct(">IIB")
-FRAME_BYTES = _FRAME.size
+FRAME = struct.Struct(">IIB")
+FRAME_BYTES = FRAME.size
 """Bytes of a record before its body."""
 
 CHUNK_BYTES = 1 << 18
@@ -106,7 +106,7 @@ def bases(path: Path) -> list[int]:
 def frame(kind: int, body: bytes) -> bytes:
     """Return a record's bytes."""
     size = len(body)
-    return _FRAME.pack(crc32(body, crc32(_SIZE_AND_KIND.pack(size, kind))), size, kind) + body
+    return FRAME.pack(crc32(body, crc32(_SIZE_AND_KIND.pack(size, kind))), size, kind) + body
 
 
 def readable(descriptor: int, position: int, wanted: int, needed: int) -> bytes:
@@ -134,7 +134,7 @@ def scan(descriptor: int, position: int, end: int) -> Iterator[tuple[int, int, b
             buffer, at = readable(descriptor, position, wanted, FRAME_BYTES), 0
             if len(buffer) < FRAME_BYTES:
                 raise Torn(position)
-        crc, size, kind = _FRAME.unpack_from(buffer, at)
+        crc, size, kind = FRAME.unpack_from(buffer, at)
         length = FRAME_BYTES + size
         if size > BODY_BYTES_MAX or position + length > end:
             raise Torn(position)

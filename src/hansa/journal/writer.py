@@ -71,7 +71,7 @@ class Writer:
         self.cut_bytes = 0
         """Bytes of records, never durable, that opening cut."""
         self.damage = ""
-        """What opening found damaged, although no record is lost by it."""
+        """What opening found damaged, although no record is known to be lost by it."""
         self._path = path
         self._settings = settings or JournalSettings()
         self._clock = clock
@@ -147,7 +147,7 @@ class Writer:
 
     def replay(self) -> Iterator[Record]:
         """Yield what the last segment said when it was opened: the state of the life before."""
-        reader = Reader(self._path)
+        reader = Reader(self._path, self.durable)
         for _, record in reader.read(*self._recovered):
             yield record
 

@@ -1,5 +1,7 @@
 """The journal of what clients here published: where it goes on, what it remembers and recalls."""
 
+import errno
+import os
 import shutil
 import time
 from pathlib import Path
@@ -179,12 +181,36 @@ def test_a_sector_that_cannot_be_read_is_passed_and_ends_no_epoch_but_in_the_new
     made.writer.close()
 
 
-def test_a_journal_that_cannot_be_read_gives_nothing_away_as_lost(tmp_path):
-    made = filled(tmp_path, 4)
+def test_what_is_not_there_ends_an_answer_and_is_lost_by_the_next(tmp_path):
+    made = filled(tmp_path, 10)
+    assert recall(made, 0, 12) == ([2, 4, 6, 8, 10], 10)
+    assert recall(made, 10, 12) == ([], 12)
     made.writer.close()
-    (tmp_path / f"{7:020d}" / "durable").unlink()
-    (tmp_path / f"{7:020d}" / "durable").mkdir()
-    assert recall(made, 0, 4) == ([], 0)
+
+
+@pytest.mark.parametrize("change", ["deleted", "damaged"])
+def test_an_agent_needs_no_mark_to_know_what_is_durable(tmp_path, change):
+    made = filled(tmp_path, 10)
+    mark = tmp_path / f"{7:020d}" / "durable"
+    if change == "deleted":
+        mark.unlink()
+    else:
+        mark.write_bytes(b"\xff" + mark.read_bytes()[1:])
+    assert recall(made, 0, 10) == ([2, 4, 6, 8, 10], 10)
+    assert (made.damage, made.unreadable) == ("", "")
+    made.writer.close()
+
+
+def test_a_journal_that_cannot_be_read_gives_nothing_away_as_lost(tmp_path, monkeypatch):
+    def refuse(*_: object) -> int:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    made = filled(tmp_path, 4)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", refuse)
+        assert recall(made, 0, 4) == ([], 0)
+    assert "Too many open files" in made.unreadable
+    made.writer.close()
 
 
 def renewed(made: Keeping, epoch: int = 9) -> Keeping:

@@ -305,7 +305,8 @@ class Keeping:
 
     def _records(self, first: int, last: int) -> Iterator[Captured | None]:
         """Yield the captured publications that can still be read, None where some cannot."""
-        reader = Reader(self._path_of(self.writer.epoch))
+        writer = self.writer
+        reader = Reader(self._path_of(writer.epoch), writer.durable)
         source = self._source(reader, first, last)
         while True:
             try:
