@@ -10,7 +10,8 @@ from tests.agent.custody.life import ME, YOU, Life, packet, run
 from tests.agent.waiting import until
 
 from hansa.agent.custody.backlog import Backlog
-from hansa.journal.records import Record
+from hansa.journal.records import Bound, Record
+from hansa.journal.segment import frame
 from hansa.journal.settings import JournalSettings
 from hansa.mqtt.packets import PubAck, PubRec
 from hansa.protocol.vocabulary import Publication
@@ -66,6 +67,30 @@ def test_an_inbox_whose_segments_are_gone_is_set_aside_and_no_packet_id_is_used_
     assert "its segments are gone" in backlog.damage
     assert (backlog.next_index, backlog.entries) == (10, {})
     assert (tmp_path / "inbox-damaged-9" / "durable").exists()
+    backlog.writer.close()
+
+
+def test_an_inbox_with_a_record_that_means_nothing_is_set_aside(tmp_path):
+    path = tmp_path / "inbox"
+    backlog = Backlog(path, ME, 6, JournalSettings())
+    backlog.bind(Publication(YOU, 8, 1, 2, "a", b"1", previous=((ME, 0),)))
+    backlog.lose(YOU, 8, 2, 3, "retention")
+    backlog.writer.close()
+    with next(path.glob("*.log")).open("ab") as file:
+        file.write(frame(Bound.KIND, b"nonsense"))
+    backlog = Backlog(path, ME, 9, JournalSettings())
+    assert "means nothing" in backlog.damage
+    assert (backlog.next_index, backlog.entries, backlog.bytes) == (10, {}, 0)
+    assert (backlog.taken, list(backlog.gaps)) == ({}, [])
+    assert (tmp_path / "inbox-damaged-9").is_dir()
+    backlog.writer.close()
+
+
+def test_what_opening_an_inbox_found_damaged_is_told(tmp_path):
+    Backlog(tmp_path, ME, 6, JournalSettings()).writer.close()
+    (tmp_path / "durable").write_bytes(b"nonsense")
+    backlog = Backlog(tmp_path, ME, 9, JournalSettings())
+    assert "durable is damaged" in backlog.damage
     backlog.writer.close()
 
 

@@ -81,21 +81,26 @@ class Backlog:
         self.gaps: deque[Gap] = deque(maxlen=GAPS_MAX)
         """What was owed here and will never come."""
         self.damage = ""
-        """Why a former journal could not be used."""
+        """What of this journal, or of a former one, is lost."""
         self.next_index = 1
         """The place of the next one."""
         try:
             self.writer = Writer(path, node, epoch, settings)
+            self.damage = self.writer.damage
+            for record in self.writer.replay():
+                self._recover(record)
         except JournalDamaged as error:
             aside = path.with_name(f"{path.name}-damaged-{epoch}")
             self.damage = f"{error}; it is set aside as {aside.name}, publications may be lost"
             # The broker may still hold packet ids of the lost ones, and would take the first of
             # ours for them.
             self.next_index = 1 + epoch % PUBLISH_IDS
+            self.entries, self.bytes = {}, 0
+            self._packet_ids.clear()
+            self.taken.clear()
+            self.gaps.clear()
             path.rename(aside)
             self.writer = Writer(path, node, epoch, settings)
-        for record in self.writer.replay():
-            self._recover(record)
         self.writer.carry = self._carry
 
     def _recover(self, record: Record) -> None:
