@@ -273,10 +273,14 @@ def test_a_segment_that_was_deleted_is_said(tmp_path):
 def test_a_body_that_means_nothing_is_said(tmp_path):
     write(tmp_path)
     with (tmp_path / log_name(0)).open("ab") as file:
-        file.write(frame(Settled.KIND, b"nonsense"))
+        file.write(frame(Settled.KIND, b"nonsense") + frame(Settled.KIND, b"\x91\x01"))
     open_writer(tmp_path).close()
-    with pytest.raises(JournalDamaged, match=f"the record at offset {HEADER_BYTES} means nothing"):
+    with pytest.raises(
+        JournalDamaged, match=f"the record at offset {HEADER_BYTES} means nothing"
+    ) as damage:
         read(tmp_path)
+    behind = Reader(tmp_path).read(damage.value.resume)
+    assert [record for _, record in behind] == [Settled(1)]
 
 
 def test_what_retention_dropped_is_said(tmp_path):

@@ -17,7 +17,16 @@ from pathlib import Path
 from hansa.errors import JournalDamaged, JournalTrimmed, JournalUnusable
 from hansa.journal import index, mark
 from hansa.journal.records import Captured, Record, decode
-from hansa.journal.segment import HEADER_BYTES, Header, Torn, bases, log_name, read_header, scan
+from hansa.journal.segment import (
+    FRAME_BYTES,
+    HEADER_BYTES,
+    Header,
+    Torn,
+    bases,
+    log_name,
+    read_header,
+    scan,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +161,9 @@ class Reader:
             return decode(kind, body)
         except ValueError as error:
             raise JournalDamaged(
-                f"{self._path}: the record at offset {offset} means nothing: {error}", offset
+                f"{self._path}: the record at offset {offset} means nothing: {error}",
+                offset,
+                offset + FRAME_BYTES + len(body),
             ) from None
 
     def _seek(self, header: Header, number: int) -> int:
