@@ -1,8 +1,11 @@
 """The end of a journal on disk: each step leaves what the next needs, and can be done again."""
 
+import os
+
 import pytest
 
-from hansa.journal import index, mark
+from hansa.journal import disk, index, mark
+from hansa.journal import tail as tails
 from hansa.journal.disk import RESERVE_BYTES
 from hansa.journal.segment import HEADER_BYTES, Header, index_name, log_name, read_header
 from hansa.journal.tail import Tail
@@ -56,9 +59,33 @@ def test_every_step_can_be_done_again(tmp_path, tail):
 def test_who_resumes_cuts_what_follows_and_makes_the_index_anew(tmp_path, tail):
     (tmp_path / log_name(0)).write_bytes(FIRST.pack() + b"abctorn")
     (tmp_path / index_name(0)).write_bytes(b"old" * 100)
-    tail.resume(0, HEADER_BYTES + 3, [(1, HEADER_BYTES)])
+    tail.resume(0, 0, HEADER_BYTES + 3, [(1, HEADER_BYTES)])
     assert content(tmp_path, 0) == FIRST.pack() + b"abc"
     assert (tmp_path / index_name(0)).read_bytes() == index.pack([(1, HEADER_BYTES)])
     assert mark.read(tmp_path) == HEADER_BYTES + 3
     tail.write(HEADER_BYTES + 3, b"d", [(2, HEADER_BYTES + 3)])
     assert index.read(tmp_path, 0) == [(1, HEADER_BYTES), (2, HEADER_BYTES + 3)]
+
+
+@pytest.mark.parametrize("durable", [0, HEADER_BYTES + 1, HEADER_BYTES + 7])
+def test_who_resumes_writes_anew_what_is_not_known_to_be_durable(
+    tmp_path, tail, monkeypatch, durable
+):
+    """After a sync that failed the system may give back what never got to the disk."""
+    whole = FIRST.pack() + b"abcdefg"
+    (tmp_path / log_name(0)).write_bytes(whole + b"torn")
+    done: list[object] = []
+    real = os.pwrite
+
+    def pwrite(descriptor, data, position):
+        done.append((position, bytes(data)))
+        return real(descriptor, data, position)
+
+    monkeypatch.setattr(tails, "PIECE_BYTES", 4)
+    monkeypatch.setattr(os, "pwrite", pwrite)
+    monkeypatch.setattr(disk, "_sync_data", lambda _: done.append("sync"))
+    monkeypatch.setattr(tails, "sync_directory", lambda _: done.append("sync names"))
+    tail.resume(0, durable, len(whole), [])
+    pieces = [(at, whole[at : at + 4]) for at in range(durable, len(whole), 4)]
+    assert done[: len(pieces) + 2] == [*pieces, "sync", "sync names"]
+    assert content(tmp_path, 0) == whole

@@ -40,6 +40,8 @@ class Found:
     """What is damaged, although no record is known to be lost; empty if all is whole."""
     end: int = 0
     """The offset behind the last whole record."""
+    durable: int = 0
+    """What the mark says; 0 if it says nothing."""
     next_number: int = 1
     entries: list[Entry] = field(default_factory=list)
     """The index of the last segment, made anew."""
@@ -97,14 +99,15 @@ def _read_last(path: Path, header: Header, found: Found) -> None:
     finally:
         os.close(descriptor)
     try:
-        durable = mark.read(path)
+        found.durable = mark.read(path)
     except JournalDamaged as error:  # then what is whole is all that can be known
         found.tell(str(error))
         return
-    if found.end < durable:
+    if found.end < found.durable:
         raise JournalDamaged(
-            f"{file} is damaged at offset {found.end}, and {durable - found.end} durable bytes from"
-            f" there on are lost; move {path} away and start anew, its rest stays readable",
+            f"{file} is damaged at offset {found.end}, and {found.durable - found.end} durable"
+            f" bytes from there on are lost; move {path} away and start anew, its rest stays"
+            " readable",
             found.end,
         )
 

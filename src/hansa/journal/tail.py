@@ -15,6 +15,9 @@ from hansa.journal.index import Entry
 from hansa.journal.mark import Mark
 from hansa.journal.segment import Header, index_name, log_name
 
+PIECE_BYTES = 1 << 20
+"""Read and written at once of what is written anew."""
+
 
 class Tail:
     """The open files. A new journal has no segment until `begin`."""
@@ -30,11 +33,14 @@ class Tail:
         self._end = 0
         self._reserved = 0
 
-    def resume(self, base: int, end: int, entries: list[Entry]) -> None:
-        """Go on in a segment that is known to be good up to `end`; cut what follows."""
+    def resume(self, base: int, durable: int, end: int, entries: list[Entry]) -> None:
+        """Go on in a segment that is known to be good up to `end`, and to be on disk up to
+        `durable`; cut what follows."""
         self._open(base, end)
         os.ftruncate(self._log, end - base)
+        self._write_anew(max(durable - base, 0))
         sync(self._log)
+        sync_directory(self._path)  # the life before may have ended just after a rename
         reached(Point.TAIL_CUT)
         self._mark.set(end)
         os.ftruncate(self._index, 0)
@@ -81,6 +87,13 @@ class Tail:
         self._close_files()
         self._mark.close()
 
+    def _write_anew(self, position: int) -> None:
+        """Write what is there from a position on. Where a sync has failed, the system may give back
+        what never got to the disk, and a sync only writes what was written since."""
+        end = self._end - self._base
+        for at in range(position, end, PIECE_BYTES):
+            write_at(self._log, os.pread(self._log, min(PIECE_BYTES, end - at), at), at)
+
     def _prepare(self, path: Path, data: bytes) -> None:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         try:
@@ -97,7 +110,7 @@ class Tail:
             sync(self._index)
 
     def _open(self, base: int, end: int) -> None:
-        flags = os.O_WRONLY | os.O_CREAT
+        flags = os.O_RDWR | os.O_CREAT
         self._index = os.open(self._path / index_name(base), flags, 0o600)
         self._log = os.open(self._path / log_name(base), flags, 0o600)
         self._base, self._end, self._index_bytes, self._reserved = base, end, 0, 0

@@ -104,7 +104,7 @@ class Writer:
     def _open(self, found: recovery.Found, new: Header) -> None:
         if found.headers:
             last = found.headers[-1]
-            self._tail.resume(last.base, found.end, found.entries)
+            self._tail.resume(last.base, found.durable, found.end, found.entries)
         else:
             last = new
             found.headers.append(last)
