@@ -314,6 +314,34 @@ def test_a_segment_that_is_dropped_while_it_is_read_is_read_to_its_end_and_the_n
     assert trimmed.value.first == headers[2].base
 
 
+@pytest.mark.parametrize("begun", [False, True], ids=["before it is read", "while it is read"])
+def test_what_is_dropped_since_a_number_was_looked_up_is_said_by_number(
+    tmp_path, monkeypatch, begun
+):
+    write(tmp_path, *(captured(n) for n in range(1, 41)), segment_bytes=400)
+    headers = Reader(tmp_path).headers()
+    seen = []
+
+    def drop():
+        for file in logs(tmp_path)[:2]:
+            file.unlink()
+
+    def look(*_):
+        monkeypatch.undo()
+        if not begun:
+            drop()
+        return []
+
+    monkeypatch.setattr(index, "read", look)
+    with pytest.raises(JournalTrimmed, match=f"the first is {headers[2].number}") as trimmed:
+        for _, record in Reader(tmp_path).captured(1, 40):
+            seen.append(record.number)
+            if record.number == 1:
+                drop()
+    assert trimmed.value.first == headers[2].number
+    assert seen == (list(range(1, headers[1].number)) if begun else [])
+
+
 def reopened(path):
     open_writer(path).close()
     return read(path)

@@ -115,11 +115,15 @@ class Reader:
             )
         place = bisect_right(headers, first, key=lambda header: header.number) - 1
         # Of segments that begin with the same number, only the last can have it.
-        for offset, record in self.read(self._seek(headers[place], first)):
-            if isinstance(record, Captured) and record.number >= first:
-                if record.number > last:
-                    return
-                yield offset, record
+        try:
+            for offset, record in self.read(self._seek(headers[place], first)):
+                if isinstance(record, Captured) and record.number >= first:
+                    if record.number > last:
+                        return
+                    yield offset, record
+                    first = record.number + 1
+        except JournalTrimmed:  # since then, and by offset: say it by number
+            yield from self.captured(first, last)
 
     # ------------------------------------------------------------ inside
 
