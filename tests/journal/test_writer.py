@@ -149,6 +149,22 @@ def test_a_state_larger_than_a_segment_does_not_make_every_record_a_segment(path
     assert len(logs(path)) < 10
 
 
+def test_nor_does_it_make_every_life_a_segment(path):
+    state = [Progress(1, 2, 3, number) for number in range(100)]
+    with open_writer(path, **SMALL) as writer:
+        writer.carry = lambda: state
+        while len(logs(path)) < 2:
+            writer.append(Settled(1))
+            writer.commit()
+    for lives in range(1, 100):
+        with open_writer(path, **SMALL) as writer:
+            writer.carry = lambda: state
+            writer.append(captured(lives))
+        if len(logs(path)) > 2:
+            break
+    assert 3 < lives < 20, "it ends when as much is new as in one life"
+
+
 def test_what_retention_drops_is_said_in_the_journal(path):
     with open_writer(path, segment_bytes=400, retention_bytes=1500) as writer:
         for number in range(1, 101):

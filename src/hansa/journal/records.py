@@ -109,8 +109,8 @@ class Completed(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Progress(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """All of an origin's publications of a group up to `number` were injected here, and those in
-    the ranges `beyond`, both ends included."""
+    """All of an origin's publications up to `number` were injected here, and those in the ranges
+    `beyond`, both ends included. `group` is 0 and `beyond` empty: the format has them."""
 
     KIND: ClassVar[int] = 8
     origin: int
@@ -122,7 +122,7 @@ class Progress(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 class Custody(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """`node` has what this agent captured for it, up to `number`. May be late: then a new epoch
-    begins with more than it has to. `group` is 0."""
+    begins with more than it has to. `group` is 0: the format has it."""
 
     KIND: ClassVar[int] = 9
     node: int

@@ -102,6 +102,7 @@ class Writer:
         return found
 
     def _open(self, found: recovery.Found, new: Header) -> None:
+        self._is_found = bool(found.headers)
         if found.headers:
             last = found.headers[-1]
             self._tail.resume(last.base, found.durable, found.end, found.entries)
@@ -162,7 +163,7 @@ class Writer:
             number = record.number if isinstance(record, Captured) else None
             if number is not None and number != self._next_number:
                 raise ValueError(f"number {number}, the next one is {self._next_number}")
-            if self._end >= self._full_at or self._clock() >= self._old_at_ns:
+            if self._is_due():
                 self._roll()
             if self._trimmed:
                 self._say_trimmed()
@@ -220,7 +221,9 @@ class Writer:
     # ------------------------------------------------------------ inside: appending
 
     def _put(self, record: Record) -> None:
-        data = frame(record.KIND, encode(record))
+        self._put_bytes(frame(record.KIND, encode(record)))
+
+    def _put_bytes(self, data: bytes) -> None:
         self._waiting[-1].chunks.append(data)
         self._end += len(data)
 
@@ -236,18 +239,27 @@ class Writer:
         age_ns = round(self._settings.segment_seconds * retention.SECOND_NS)
         self._old_at_ns = last.created_ns + age_ns
 
+    def _is_due(self) -> bool:
+        return self._end >= self._full_at or self._clock() >= self._old_at_ns
+
     def _roll(self) -> None:
         if self._end == self._checkpoint:  # nothing new in it, so it may stay
             return
+        carried = b"".join(frame(record.KIND, encode(record)) for record in self.carry())
+        if self._is_found:
+            # What a former life began it with is not known: about what the next would begin with.
+            self._is_found = False
+            self._checkpoint += len(carried)
+            self._plan()
+            if not self._is_due():
+                return
         last = self._headers[-1]
         header = Header(last.node, last.epoch, self._end, self._next_number, self._clock())
-        carried = list(self.carry())
         self._headers = [*self._headers, header]
         self._waiting.append(_Stretch(self._end, header))
         self._spacing = Spacing(self._end)
         self._end += HEADER_BYTES
-        for record in carried:
-            self._put(record)
+        self._put_bytes(carried)
         self._checkpoint = self._end
         self._plan()
 
