@@ -28,3 +28,11 @@ def test_a_fault_is_an_alarm_and_a_connection_that_broke_is_none():
     asyncio.run(work())
     text = "a fault: OSError('full'); the log says where. Report it, and start the agent again"
     assert alarms.active == {"fault": text}
+
+
+def test_an_alarm_says_each_thing_once():
+    alarms = Alarms()
+    for text in ("too large", "too deep", "too large", "too deep"):
+        alarms.add("dropped", text)
+    assert alarms.active == {"dropped": "too large; too deep"}
+    assert alarms.counters == {"alarms: dropped": 2}

@@ -44,12 +44,19 @@ def test_who_is_well_has_empty_queues_and_no_alarm(shown, wrong):
     assert complaints([shown, page("b")], Harm()) == wrong
 
 
-@pytest.mark.parametrize("memory", Memory)
-def test_lost_memory_explains_every_alarm_there_but_a_fault(memory):
+@pytest.mark.parametrize(
+    ("memory", "explained"),
+    [
+        (Memory.SESSION, ["broker session lost"]),
+        (Memory.BROKER, ["broker session lost"]),
+        (Memory.STATE, ["journal damaged", "broker session lost"]),
+    ],
+)
+def test_lost_memory_explains_the_alarms_that_tell_of_it_there_and_no_other(memory, explained):
     alarms = {"journal damaged": "torn", "broker session lost": "all of it", **FAULT}
-    assert complaints([page("a", alarms)], forgot(0, memory)) == [
-        "agent 0: alarm fault: a task ended"
-    ]
+    rest = [name for name in alarms if name not in explained]
+    found = complaints([page("a", alarms)], forgot(0, memory))
+    assert found == [f"agent 0: alarm {name}: {alarms[name]}" for name in rest]
     assert len(complaints([page("a", alarms)], forgot(1, memory))) == 3
 
 

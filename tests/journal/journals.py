@@ -58,16 +58,19 @@ def logs(path: Path) -> list[Path]:
     return sorted(path.glob("*.log"))
 
 
-def spoil(monkeypatch: pytest.MonkeyPatch, file: Path, first: int, last: int) -> None:
-    """Let the disk be unable to read some bytes of a file."""
+def spoil(monkeypatch: pytest.MonkeyPatch, file: Path, first: int, last: int) -> list[int]:
+    """Let the disk be unable to read some bytes of a file; return where that is tried."""
     real, bad = os.pread, file.stat().st_ino
+    failures: list[int] = []
 
     def pread(descriptor: int, size: int, position: int) -> bytes:
         if os.fstat(descriptor).st_ino == bad and position <= last and position + size > first:
+            failures.append(position)
             raise OSError(errno.EIO, "Input/output error")
         return real(descriptor, size, position)
 
     monkeypatch.setattr(os, "pread", pread)
+    return failures
 
 
 # ---------------------------------------------------------------- as hypothesis draws them

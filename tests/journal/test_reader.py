@@ -244,6 +244,14 @@ def test_a_sector_that_cannot_be_read_is_damage_and_costs_no_more_than_other_dam
     assert len(lost) <= index.EVERY_BYTES // 300
 
 
+def test_a_sector_that_cannot_be_read_is_asked_for_a_few_times_only(tmp_path, monkeypatch):
+    with open_writer(tmp_path) as writer:
+        offsets = [writer.append(captured(n, b"x" * 50)) for n in range(1, 4_001)]
+    failures = spoil(monkeypatch, logs(tmp_path)[0], offsets[3_000], offsets[3_000] + 511)
+    salvaged(tmp_path)
+    assert 0 < len(failures) < 100
+
+
 def test_a_header_that_cannot_be_read_is_damage(tmp_path, monkeypatch):
     write(tmp_path, *(captured(n) for n in range(1, 21)), segment_bytes=400)
     spoil(monkeypatch, logs(tmp_path)[0], 0, 20)

@@ -84,3 +84,10 @@ def test_who_is_owed_something_has_a_lease_also_without_a_record():
     leases = Leases(60.0, 8)
     leases.resume(Restored((), {A: 20.0}), [A, B], 100.0)
     assert leases.absences(100.0) == {A: 20.0, B: 0.0}
+
+
+def test_who_is_forgotten_again_without_a_record_stays_forgotten():
+    leases = Leases(60.0, 8)
+    leases.forget(A, (3, 5))
+    leases.forget(A, (0, 0))
+    assert not leases.admits(A, (3, 5))

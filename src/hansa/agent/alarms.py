@@ -30,6 +30,12 @@ class Alarms:
             del self.active[name]
             log.info("alarm over %s", name)
 
+    def add(self, name: str, text: str) -> None:
+        """Raise an alarm, or let it say one thing more."""
+        said = self.active.get(name, "")
+        if text not in said:
+            self.set(name, f"{said}; {text}" if said else text)
+
     def named(self, name: str) -> Callable[[str], None]:
         """Return what raises and ends one of them."""
         return partial(self.set, name)

@@ -30,6 +30,10 @@ ON_PURPOSE = frozenset(
 """Alarms that tell of what was done from outside, by us or by the machine, and of no loss. What one
 of them holds back is in the inbox."""
 
+SESSION_LOST = frozenset(("broker session lost", "broker went back"))
+STATE_LOST = SESSION_LOST | {"journal restored", "journal damaged", "inbox damaged"}
+"""Alarms that tell of a memory where it was lost."""
+
 Page = Mapping[str, Any]
 
 
@@ -75,7 +79,7 @@ def complaints(pages: Sequence[Page | None], harm: Harm) -> list[str]:
         ]
         wrong = (
             *_queues(delivery, gone),
-            *_alarms(page["alarms"], place in forgetful),
+            *_alarms(page["alarms"], _explained(place in forgetful, place in reborn)),
             *(f"gap {each['first']} to {each['last']} of {each['origin']}" for each in gaps),
         )
         found += [f"agent {place}: {text}" for text in wrong]
@@ -91,9 +95,13 @@ def _queues(delivery: Page, gone: Set[str]) -> Iterator[str]:
             yield f"{delivery[name]} in {name}"
 
 
-def _alarms(alarms: Mapping[str, str], is_forgetful: bool) -> Iterator[str]:
-    """Gaps are judged one by one; nothing explains a fault of ours."""
+def _explained(is_forgetful: bool, is_reborn: bool) -> Set[str]:
+    """Return which alarms may be; gaps are judged one by one."""
+    lost = STATE_LOST if is_reborn else SESSION_LOST if is_forgetful else frozenset[str]()
+    return ON_PURPOSE | lost | {"gap"}
+
+
+def _alarms(alarms: Mapping[str, str], explained: Set[str]) -> Iterator[str]:
     for name, text in alarms.items():
-        is_explained = is_forgetful or name in ON_PURPOSE or name == "gap"
-        if name == "fault" or not is_explained:
+        if name not in explained:
             yield f"alarm {name}: {text}"

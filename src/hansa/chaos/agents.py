@@ -1,6 +1,7 @@
 """The hands that break agents: killed, hung, robbed of their memory, copied."""
 
 import asyncio
+import http.client
 import os
 import shutil
 import signal
@@ -140,17 +141,21 @@ class Agents:
         its broker, and would go with the agent if that came back as another node."""
         try:
             async with asyncio.timeout(RENEWAL_TIMEOUT_S):
-                while True:
-                    status = await asyncio.to_thread(self._federation.nodes[place].status)
-                    counters, alarms = status["counters"], status["alarms"]
-                    assert isinstance(counters, dict)
-                    assert isinstance(alarms, dict)
-                    # A copy that is torn begins with a new one at once.
-                    if counters.get("epochs renewed") or "journal damaged" in alarms:
-                        return
+                while not await asyncio.to_thread(self._has_renewed, place):
                     await asyncio.sleep(POLL_S)
         except TimeoutError:
             raise PromiseBroken(f"agent {place} does not tell that it was put back") from None
+
+    def _has_renewed(self, place: int) -> bool:
+        """Whether it says so; one that is torn begins with a new epoch at once."""
+        try:
+            status = self._federation.nodes[place].status()
+        except (OSError, http.client.HTTPException):  # it may be busy
+            return False
+        counters, alarms = status["counters"], status["alarms"]
+        assert isinstance(counters, dict)
+        assert isinstance(alarms, dict)
+        return bool(counters.get("epochs renewed")) or "journal damaged" in alarms
 
     async def come_back_empty(self, place: int) -> None:
         """Let an agent come back without any state: as a new node."""

@@ -111,14 +111,18 @@ def frame(kind: int, body: bytes) -> bytes:
 
 def readable(descriptor: int, position: int, wanted: int, needed: int) -> bytes:
     """Return the bytes from a position on, all that are wanted or, where the disk cannot read one
-    of those, as many as are needed; none if it is one of these."""
-    for size in (wanted, needed):
+    of those, as many as can be, but all that are needed; none if it is one of these."""
+    size = wanted
+    while True:
         try:
             return os.pread(descriptor, size, position)
         except OSError as error:
             if error.errno != errno.EIO:  # it passes, and says nothing about what is on disk
                 raise
-    return b""
+            if size <= needed:
+                return b""
+            # By halves, as each attempt may take a disk seconds: so it comes near in a few steps.
+            size = max(size // 2, needed)
 
 
 def scan(descriptor: int, position: int, end: int) -> Iterator[tuple[int, int, bytes]]:

@@ -66,7 +66,7 @@ class Leases:
 
     def forget(self, node: NodeId, stamp: Stamp) -> None:
         """Remember which record of a node must not come back."""
-        self._forgotten[node] = stamp
+        self._forgotten[node] = max(stamp, self._forgotten.get(node, stamp))
         if len(self._forgotten) > self._forgotten_max:
             del self._forgotten[next(iter(self._forgotten))]
 

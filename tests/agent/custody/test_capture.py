@@ -1,6 +1,7 @@
 """From the broker into the journal: what is acknowledged when, and what is known again."""
 
 import asyncio
+import threading
 from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from tests.agent.waiting import until
 
 from hansa.agent.custody.capture import Capture
 from hansa.agent.custody.keeping import Keeping
+from hansa.agent.custody.renewal import Renewal
 from hansa.agent.custody.repeats import AROUND
 from hansa.errors import JournalUnusable
 from hansa.journal.settings import JournalSettings
@@ -667,14 +669,24 @@ def test_a_new_epoch_waits_for_the_disk_and_what_the_broker_sends_waits_for_it(
     run(work)
 
 
-def test_who_is_forgotten_while_a_new_epoch_begins_is_owed_nothing_in_it(tmp_path):
+def test_who_is_forgotten_while_a_new_epoch_begins_is_owed_nothing_in_it(tmp_path, monkeypatch):
     async def work() -> None:
         life = Life(tmp_path)
         life.receive(publish(1))
         await life.answered(1)
+        has_begun, is_forgotten = threading.Event(), threading.Event()
+        renew = life.keeping.renew
+
+        def renew_late(renewal: Renewal) -> Writer:
+            has_begun.set()
+            is_forgotten.wait(60)
+            return renew(renewal)
+
+        monkeypatch.setattr(life.keeping, "renew", renew_late)
         life.capture.renew(9)
-        await until(lambda: life.capture._renewal is not None, "its beginning")  # noqa: SLF001
+        await until(has_begun.is_set, "its beginning")
         life.capture.forget(YOU)
+        is_forgotten.set()
         await until(lambda: len(life.reopened) > 0, "a new epoch")
         await until(lambda: not life.unsynced, "the note")
         assert life.keeping.owed == {}

@@ -13,6 +13,8 @@ from tests.journal.journals import spoil
 from hansa.agent.custody.keeping import Keeping
 from hansa.agent.custody.repeats import Seen, digest
 from hansa.agent.records.topics import Topics
+from hansa.journal.records import Captured
+from hansa.journal.segment import frame
 from hansa.journal.settings import JournalSettings
 from hansa.mqtt.packets import Publish
 from hansa.mqtt.properties import Property, encode, expiry
@@ -179,6 +181,18 @@ def test_a_sector_that_cannot_be_read_is_passed_and_ends_no_epoch_but_in_the_new
     assert made.writer.epoch == 8
     assert "set aside as damaged-7" in made.damage
     made.writer.close()
+
+
+def test_of_a_journal_with_a_record_that_means_nothing_nothing_is_taken_for_known(tmp_path):
+    made = opened(tmp_path)
+    made.keep(publication(1, qos=2), 101)
+    made.writer.close()
+    with next((tmp_path / f"{7:020d}").glob("*.log")).open("ab") as file:
+        file.write(frame(Captured.KIND, b"nonsense"))
+    again = opened(tmp_path)
+    assert "means nothing" in again.damage
+    assert (again.owed, again.found, again.former.last) == ({}, [], None)
+    again.writer.close()
 
 
 def test_what_is_not_there_ends_an_answer_and_is_lost_by_the_next(tmp_path):

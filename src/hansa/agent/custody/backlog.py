@@ -132,6 +132,11 @@ class Backlog:
             if entry.accepted_at is not None:
                 yield Accepted(entry.bound.index)
 
+    def index_after(self, count: int) -> int:
+        """Return the place of the next one after so many more, at most: those whose packet ids are
+        in use are passed over."""
+        return self.next_index + (count + len(self._packet_ids) if count else 0)
+
     # ------------------------------------------------------------ writing
 
     def bind(self, publication: Publication) -> Entry:

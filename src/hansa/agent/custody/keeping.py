@@ -85,16 +85,20 @@ class Keeping:
             self._recover()
             self._begin(new_epoch)
         except JournalDamaged as error:
-            aside = directory / f"damaged-{epoch}"
-            self.damage = f"{error}; it is set aside as {aside.name}, what was owed may be lost"
-            self.owed.clear()
-            self.acknowledged.clear()
-            self.unheard.clear()
-            self._path_of(epoch).rename(aside)
+            self._set_aside(epoch, error)
             self.writer = self._open(max(new_epoch, epoch + 1))
         self.is_copy = originality.is_copy(self._path_of(self.writer.epoch))
         """Whether a copy of a journal was put back, and the original may have gone on."""
         self.drop_former()
+
+    def _set_aside(self, epoch: int, error: JournalDamaged) -> None:
+        """Keep a journal that cannot be used out of the way, and nothing of what it said."""
+        aside = self._directory / f"damaged-{epoch}"
+        self.damage = f"{error}; it is set aside as {aside.name}, what was owed may be lost"
+        for known in (self.owed, self.acknowledged, self.unheard):
+            known.clear()
+        self.former, self.packet_ids = Former(), PacketIds()
+        self._path_of(epoch).rename(aside)
 
     def _path_of(self, epoch: int) -> Path:
         return self._directory / f"{epoch:020d}"

@@ -242,7 +242,8 @@ class Safekeeping:
     @property
     def mark(self) -> int:
         """What stands for all that was delivered so far: the place of the next one, at most."""
-        return self._backlog.next_index + self.injection.waiting + len(self._early)
+        waiting = self.injection.waiting + len(self._early)
+        return self._backlog.index_after(waiting)
 
     def has_passed(self, mark: int) -> bool:
         """Whether all that was delivered before a mark has reached the broker, or is set aside."""
@@ -362,7 +363,7 @@ class Safekeeping:
         self._tell_dropped(reason)
 
     def _tell_dropped(self, reason: str) -> None:
-        self._alarms.set("dropped", f"a publication was not passed on: {reason}")
+        self._alarms.add("dropped", reason)
 
     def not_sent(self, batch: Sequence[Publish], reason: str) -> None:
         """These cannot be published at this broker."""
