@@ -238,12 +238,12 @@ class BrokerClient:
 
     def _note_oversized(self, publication: packets.Oversized) -> None:
         """It is lost, and acknowledged: it would come again after every reconnection."""
-        if not (publication.qos and self._guarantees):
-            self.counters[f"dropped: {TOO_LARGE}"] += 1
-        else:
+        if publication.qos and self._guarantees:
             self._guarantees.dropped(TOO_LARGE)
             rest = packets.Publish("", b"", publication.qos, packet_id=publication.packet_id)
             self._guarantees.received([(rest, False)])
+        else:
+            self.counters[f"dropped: {TOO_LARGE}"] += 1
 
     def _note_unsent(self, effect: effects.NotSent) -> None:
         """QoS 1 and 2 wait for the next session, if it is only that this one is over: we hear so
