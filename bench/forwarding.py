@@ -4,11 +4,13 @@ import time
 from collections.abc import Callable
 
 from bench.console import say
-from hansa.protocol.forwarding import Entry, Forwarder, Table
+from hansa.protocol.clock import WallClock
+from hansa.protocol.forwarding.dedup import Windows
+from hansa.protocol.forwarding.table import Entry, Forwarder, Table
+from hansa.protocol.membership.records import NodeRecord
+from hansa.protocol.model import LinkId, NodeId, Publication
 from hansa.protocol.settings import Outside
 from hansa.protocol.topics import FilterTrie
-from hansa.protocol.vocabulary import LinkId, NodeId, Publication
-from hansa.protocol.windows import Windows
 
 SECONDS = 0.5
 SENDER = LinkId(1)
@@ -45,9 +47,13 @@ def _filter(number: int) -> str:
     return f"site/{number % 100}/line/{number // 100 % 100}/sensor/{number}"
 
 
+def _records(node: NodeId) -> dict[NodeId, NodeRecord]:
+    return {node: NodeRecord(node, 1, 1, 1, b"", "", (), 1.0, ())}
+
+
 def _decisions(table: Table, topics: int, forget: bool = False) -> float:
     """Decide for copies that arrive from a neighbour, each new, over so many topics."""
-    forwarder = Forwarder(table, Windows(4096, known=(NodeId(7),)), Outside.ONE)
+    forwarder = Forwarder(table, Windows(4096, _records(NodeId(7)), WallClock(1)), Outside.ONE)
     copies = [_copy(1 + n, _filter(n % topics)) for n in range(20_000)]
 
     def decide() -> int:

@@ -11,7 +11,7 @@ from pathlib import Path
 from statistics import median
 
 from bench.console import say
-from hansa.agent.custody.commits import Commits
+from hansa.agent.delivery.group_commit import Commits
 from hansa.journal.reader import Reader
 from hansa.journal.records import Captured, Recorded, encode
 from hansa.journal.segment import frame

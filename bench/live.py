@@ -18,12 +18,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
-from hansa.local.federation import PLAIN, Cable, LocalFederation
-from hansa.local.mosquitto import Mosquitto, free_port
 from hansa.mqtt import packets
-from hansa.mqtt.vocabulary import Version
+from hansa.mqtt.types import Version
 from hansa.mqtt.writer import Writer
 from hansa.simulator.topologies import Topology, parse
+from hansa.testbed.federation import PLAIN, Cable, LocalFederation
+from hansa.testbed.mosquitto import Mosquitto, free_port
 
 TOPIC = "bench/live"
 PAYLOAD_BYTES = 64

@@ -15,13 +15,13 @@ from typing import Any
 from bench.console import say
 from bench.live import cpu_seconds, pids_of
 from bench.live_locality import LOCALITIES, TOPOLOGIES, C
-from hansa.agent.brokers.connection import BrokerAddress
-from hansa.chaos.clients import Publisher, Subscriber
-from hansa.chaos.history import Event, Op
-from hansa.cli.clients import Client, until
-from hansa.local.federation import LocalFederation
-from hansa.local.mosquitto import Mosquitto
+from hansa.agent.broker.connection import BrokerAddress
 from hansa.simulator.topologies import graph
+from hansa.testbed.chaos.clients import Publisher, Subscriber
+from hansa.testbed.chaos.history import Event, Op
+from hansa.testbed.clients import Client, until
+from hansa.testbed.federation import LocalFederation
+from hansa.testbed.mosquitto import Mosquitto
 
 STRATEGIES = {
     "tree-subscriptions": "subscription table",

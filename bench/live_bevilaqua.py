@@ -5,12 +5,12 @@ import statistics
 
 from bench.console import say
 from bench.live_antonielli import installed
-from hansa.agent.brokers.connection import BrokerAddress
-from hansa.chaos.clients import Publisher, Subscriber
-from hansa.chaos.history import Event, Op
-from hansa.cli.clients import until
-from hansa.local.federation import LocalFederation
+from hansa.agent.broker.connection import BrokerAddress
 from hansa.simulator.papers.bevilaqua import HOPS, INTERVAL_S, PAPER_MS, PUBLICATIONS, TWELVE
+from hansa.testbed.chaos.clients import Publisher, Subscriber
+from hansa.testbed.chaos.history import Event, Op
+from hansa.testbed.clients import until
+from hansa.testbed.federation import LocalFederation
 
 SOURCE = 11
 LAST_S = 30.0

@@ -7,12 +7,12 @@ from contextlib import asynccontextmanager
 
 from bench.console import say
 from bench.live import CpuMeter, federation, pids_of
-from hansa.agent.brokers.connection import BrokerAddress
-from hansa.chaos.bridges import Pair
-from hansa.chaos.clients import Publisher, Subscriber
-from hansa.chaos.history import Event, Op
-from hansa.chaos.verdict import judge
-from hansa.cli.clients import until
+from hansa.agent.broker.connection import BrokerAddress
+from hansa.testbed.chaos.bridges import Pair
+from hansa.testbed.chaos.clients import Publisher, Subscriber
+from hansa.testbed.chaos.history import Event, Op
+from hansa.testbed.chaos.verdict import judge
+from hansa.testbed.clients import until
 
 ROUNDS = 3
 COUNT = 3_000

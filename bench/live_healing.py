@@ -16,12 +16,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bench.console import say
-from hansa.agent.brokers.connection import BrokerAddress
-from hansa.cli.clients import Client, Stream, until
-from hansa.cli.healing import Healing
-from hansa.cli.healing import measure as measure_healing
-from hansa.local.federation import Cable, LocalFederation
+from hansa.agent.broker.connection import BrokerAddress
 from hansa.simulator.topologies import parse
+from hansa.testbed.clients import Client, Stream, until
+from hansa.testbed.demo.healing import Healing
+from hansa.testbed.demo.healing import measure as measure_healing
+from hansa.testbed.federation import Cable, LocalFederation
 
 TOPIC = "plant/line1/temp"
 SOURCE = 6
@@ -96,7 +96,8 @@ class Scene:
             fault_at = loop.time()
             await fault()
             await until(lambda: _flows(stream, client, loop.time(), fault_at), TIMEOUT_S)
-        healing = measure_healing(stream.sent, client.arrivals, fault_at)
+        arrivals = [(int(arrival.payload), arrival.at) for arrival in client.arrivals]
+        healing = measure_healing(stream.sent, arrivals, fault_at)
         runs = self.found.setdefault(what, [])
         runs.append(healing)
         say(f"  {what}, run {len(runs)}", _fate(healing))
@@ -271,7 +272,7 @@ async def _begin() -> Scene:
 
 
 def _answer(what: str, healings: list[Healing]) -> dict[str, object]:
-    times = [healing.healed_ms for healing in healings if healing.healed_ms is not None]
+    times = [1000 * healing.resumed_s for healing in healings if healing.resumed_s is not None]
     unhealed = len(healings) - len(times)
     lost = [healing.lost for healing in healings]
     twice = sum(healing.twice for healing in healings)
@@ -292,5 +293,6 @@ def _answer(what: str, healings: list[Healing]) -> dict[str, object]:
 
 
 def _fate(healing: Healing) -> str:
-    when = "not healed" if healing.healed_ms is None else f"{healing.healed_ms:.0f} ms"
+    seconds = healing.resumed_s
+    when = "not healed" if seconds is None else f"{1000 * seconds:.0f} ms"
     return f"{when}; {healing.lost} of {healing.published} lost, {healing.twice} twice"

@@ -6,7 +6,7 @@ import statistics
 from bench.console import say
 from bench.live import CpuMeter, federation, pids_of, way
 from bench.live_delay import median_delay
-from hansa.local.federation import Cable
+from hansa.testbed.federation import Cable
 
 ROUNDS = 4
 SECONDS = 0.8

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 from bench.console import say
 from bench.live import PAYLOAD_BYTES, QUIET_S, TOPIC, Client, federation, publication
-from hansa.local.federation import LocalFederation
 from hansa.simulator.topologies import Topology, graph
+from hansa.testbed.federation import LocalFederation
 
 COUNT = 1_500
 SETTLE_S = 1.0

@@ -6,9 +6,9 @@ from typing import Any
 
 from bench.console import say
 from bench.live_bevilaqua import delays
-from hansa.agent.brokers.connection import BrokerAddress
-from hansa.cli.clients import Client, Stream, until
-from hansa.local.managed import ManagedFederation
+from hansa.agent.broker.connection import BrokerAddress
+from hansa.testbed.clients import Client, Stream, until
+from hansa.testbed.managed_federation import ManagedFederation
 from hansa.topology.graph import graph_of, hops_from
 
 NINE, TWELVE = 9, 12

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from bench.console import say
 from bench.live import TOPIC, Client, federation, pids_of, way
-from hansa.local.mosquitto import Mosquitto, free_port
+from hansa.testbed.mosquitto import Mosquitto, free_port
 
 ROUNDS = 5
 PER_SECOND = 400

@@ -18,12 +18,12 @@ from pathlib import Path
 from typing import Any
 
 from bench.console import say
-from hansa.agent.brokers.connection import BrokerAddress
-from hansa.cli.clients import Client
-from hansa.local.federation import Cable, LocalFederation
-from hansa.local.mosquitto import Mosquitto, free_port
-from hansa.local.relay import Relay
+from hansa.agent.broker.connection import BrokerAddress
 from hansa.simulator.topologies import distances, parse
+from hansa.testbed.clients import Client
+from hansa.testbed.federation import Cable, LocalFederation
+from hansa.testbed.mosquitto import Mosquitto, free_port
+from hansa.testbed.relay import Relay
 
 TOPIC = "papers/grid"
 GRID = parse("grid:3x3", seed=1)

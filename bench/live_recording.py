@@ -6,13 +6,13 @@ from pathlib import Path
 
 from bench.console import say
 from bench.live import CpuMeter, pids_of
-from hansa.agent.brokers.connection import BrokerAddress
-from hansa.chaos.clients import Publisher
-from hansa.cli.clients import until
+from hansa.agent.broker.connection import BrokerAddress
 from hansa.journal.reader import Reader
 from hansa.journal.records import Captured
-from hansa.local.federation import LocalFederation
 from hansa.simulator.topologies import parse
+from hansa.testbed.chaos.clients import Publisher
+from hansa.testbed.clients import until
+from hansa.testbed.federation import LocalFederation
 
 RATES = {"1,000 a second": (1_000.0, 10_000), "as fast as it goes": (100_000.0, 20_000)}
 TIMEOUT_S = 60.0

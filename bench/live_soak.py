@@ -11,9 +11,9 @@ from pathlib import Path
 
 from bench.console import say
 from bench.live import federation, pids_of
-from hansa.agent.brokers.connection import BrokerAddress
-from hansa.cli.clients import Client
-from hansa.local.federation import LocalFederation
+from hansa.agent.broker.connection import BrokerAddress
+from hansa.testbed.clients import Client
+from hansa.testbed.federation import LocalFederation
 
 TICK_S = 0.02
 PER_TICK = 20

@@ -6,11 +6,11 @@ import sys
 
 from bench.console import say
 from hansa.protocol.events import Granted, LinkOpened, Received
-from hansa.protocol.frames import PROTOCOL_VERSION, Hello, Update
+from hansa.protocol.membership.records import InterestRecord, NodeRecord, Record
+from hansa.protocol.model import LinkId, NodeId
 from hansa.protocol.node import Identity, Node
-from hansa.protocol.records import InterestRecord, NodeRecord, Record
 from hansa.protocol.settings import ProtocolSettings
-from hansa.protocol.vocabulary import LinkId, NodeId
+from hansa.protocol.wire.frames import PROTOCOL_VERSION, Hello, Update
 
 NODES = 10
 FILTERS_PER_NODE = 10_000
@@ -30,7 +30,7 @@ def measure() -> dict[str, object]:
 
 def weigh() -> None:
     """Print the resident memory before and after, in a process of its own."""
-    settings = ProtocolSettings()
+    settings = ProtocolSettings(filters_per_neighbour_max=NODES * FILTERS_PER_NODE)
     node = Node(Identity(NodeId(1), bytes(32), 1), settings)
     before = _resident_mb()
     hello = Hello(

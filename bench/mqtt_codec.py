@@ -12,7 +12,7 @@ from bench.console import say
 from hansa.mqtt import packets
 from hansa.mqtt.packets import Publish
 from hansa.mqtt.reader import Reader
-from hansa.mqtt.vocabulary import Side, Version
+from hansa.mqtt.types import Side, Version
 from hansa.mqtt.writer import Writer
 
 CHUNK_BYTES = 65_536

@@ -57,16 +57,16 @@ def _measure(path: Path) -> dict[str, object]:
 
 def _costs(spark: "SparkSession", path: Path, messages: int) -> list[Cost]:
     """Return what bronze, all tables after it, and plain Parquet take."""
-    from hansa.pipeline import job
+    from hansa.pipeline import runner
     from hansa.pipeline.lake import Lake
 
     _record(path / "source", messages)
-    work = job.Job([str(path / "source")])
+    work = runner.Job([str(path / "source")])
     lake = Lake.made(path / "lake")
     with lake.writing():
-        bronze = cost_of(lambda: job.ingest(spark, lake, work))
-        tables = cost_of(lambda: job.build(spark, lake))
-    found = job.bronze(spark, lake, "messages").count()
+        bronze = cost_of(lambda: runner.ingest(spark, lake, work))
+        tables = cost_of(lambda: runner.build(spark, lake))
+    found = runner.bronze(spark, lake, "messages").count()
     assert found == messages, found
     return [bronze, tables, cost_of(lambda: _plain(spark, path))]
 

@@ -14,11 +14,11 @@ from statistics import median
 from bench.console import say
 from hansa.agent.driver import Driver
 from hansa.agent.links.link import Address
-from hansa.agent.records.witness import Witness
+from hansa.agent.telemetry.sampler import Witness
 from hansa.protocol.events import Granted, InterestChanged
+from hansa.protocol.model import KEY_BYTES, Identity, LinkId, NodeId, Plain, Publication, node_id
 from hansa.protocol.node import Node
 from hansa.protocol.settings import ProtocolSettings
-from hansa.protocol.vocabulary import KEY_BYTES, Identity, LinkId, Plain, Publication, node_id
 from hansa.telemetry.log import Log, Recorder
 
 BATCH, BATCHES, ROUNDS = 100, 100, 21
@@ -39,7 +39,8 @@ class Message:
 class Line:
     """One end of a link: what is sent waits for the other end to take it."""
 
-    ordered, remote = True, "next door"
+    ordered, remote, admitted = True, "next door", True
+    named: NodeId | None = None
     bytes_in = bytes_out = frames_out = dropped = outstanding = 0
 
     def __init__(self, number: int, dialled: bool) -> None:
@@ -51,6 +52,12 @@ class Line:
     def send(self, frames: Sequence[bytes | bytearray]) -> None:
         """Let the other end take them."""
         self.waiting += map(bytes, frames)
+
+    def admit(self) -> None:
+        """Nothing limits it."""
+
+    def refuse(self) -> None:
+        """Nobody refuses it."""
 
     def close(self, reason: str) -> None:
         """Nobody closes it."""
@@ -66,7 +73,6 @@ class Place:
         self.driver = Driver(
             Node(self.identity, ProtocolSettings()),
             news=lambda effect: None,
-            stop=lambda effect: None,
             closed=lambda link, reason: None,
         )
         self.driver.broker = self

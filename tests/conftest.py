@@ -3,6 +3,8 @@
 import itertools
 import os
 import random
+import signal
+import socket
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,8 +15,8 @@ from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
 from hansa.errors import UsageError
-from hansa.local import mosquitto as local_mosquitto
-from hansa.local.mosquitto import PORTS, find_mosquitto
+from hansa.testbed import mosquitto as local_mosquitto
+from hansa.testbed.mosquitto import PORTS, find_mosquitto, free_port
 
 # Two busy cores make any deadline a lottery; pytest's timeout catches what hangs.
 settings.register_profile("hansa", deadline=None, print_blob=True)
@@ -22,7 +24,7 @@ settings.load_profile("hansa")
 
 HERE = Path(__file__).parent
 PROTOCOL_TESTS = HERE / "protocol"
-LONGEST_FIRST = ("pipeline", "chaos", "agent", "manager", "cli", "simulator")
+LONGEST_FIRST = ("pipeline", "testbed", "agent", "manager", "cli", "simulator")
 """Folders whose tests take longest: what comes last should be short, or one process waits."""
 
 SHARING = ("tests/agent/as_one/", "tests/pipeline/")
@@ -82,3 +84,71 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         pytest.skip("only root may mount a small disk")
     yield path
     subprocess.run(["umount", str(path)], check=True)
+
+
+class Brokers:
+    """Mosquittos with some lines of configuration; `broker(*lines)` starts one."""
+
+    def __init__(self, mosquitto: str, directory: Path) -> None:
+        self._mosquitto = mosquitto
+        self._directory = directory
+        self._running: dict[str, subprocess.Popen[bytes]] = {}
+
+    def __call__(self, *lines: str) -> str:
+        """Start one; return its address."""
+        port = free_port()
+        config = self._directory / f"{port}.conf"
+        # The doctor waits for the next sample of the counters.
+        text = (f"listener {port} 127.0.0.1", "user root", "sys_interval 1", *lines)
+        config.write_text("\n".join(text) + "\n")
+        process = subprocess.Popen(
+            [self._mosquitto, "-c", config], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        address = f"127.0.0.1:{port}"
+        self._running[address] = process
+        self._wait(port)
+        return address
+
+    def _wait(self, port: int) -> None:
+        while True:
+            try:
+                socket.create_connection(("127.0.0.1", port)).close()
+                return
+            except ConnectionRefusedError:
+                process = self._running[f"127.0.0.1:{port}"]
+                assert process.poll() is None, "mosquitto does not start"
+
+    def reload(self, address: str, *lines: str) -> None:
+        """Add lines to the configuration of one, and have it read them."""
+        config = self._directory / f"{address.rpartition(':')[2]}.conf"
+        config.write_text(config.read_text() + "\n".join(lines) + "\n")
+        self._running[address].send_signal(signal.SIGHUP)
+
+    def restart(self, address: str) -> None:
+        """Stop one in order, and start it again."""
+        process = self._running[address]
+        process.terminate()
+        process.wait()
+        port = int(address.rpartition(":")[2])
+        config = self._directory / f"{port}.conf"
+        self._running[address] = subprocess.Popen([self._mosquitto, "-c", config])
+        self._wait(port)
+
+    def stop(self, address: str) -> None:
+        """Stop one."""
+        process = self._running.pop(address)
+        process.kill()
+        process.wait()
+
+    def stop_all(self) -> None:
+        """Stop the others."""
+        for address in tuple(self._running):
+            self.stop(address)
+
+
+@pytest.fixture
+def broker(mosquitto, tmp_path):
+    """What starts brokers; they stop with the test."""
+    brokers = Brokers(mosquitto, tmp_path)
+    yield brokers
+    brokers.stop_all()

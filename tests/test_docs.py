@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from hansa.agent.metrics import AGENT_METRICS, FEDERATOR_METRICS, Metric
 from hansa.cli import simulate
 from hansa.cli.main import COMMANDS, HELP, main
 from hansa.protocol.settings import PRESETS, ProtocolSettings
@@ -157,6 +158,26 @@ def test_the_reference_of_records_is_current():
     assert agrees(DOCS / "reference" / "records.md", "\n".join(records_page()) + "\n")
 
 
+def metrics_page() -> Iterator[str]:
+    def table(metrics: tuple[Metric, ...]) -> Iterator[str]:
+        yield "| metric | type | labels | meaning |\n|---|---|---|---|"
+        for metric in metrics:
+            labels = ", ".join(f"`{label}`" for label in metric.labels) or "–"
+            yield f"| `{metric.name}` | {metric.kind} | {labels} | {metric.help} |"
+
+    yield f"# Metrics\n\n{GENERATED} From `src/hansa/agent/metrics.py`.\n"
+    yield "Every sample also has the labels `node` (16 hexadecimal digits) and `node_name` of its"
+    yield "agent. A metric without samples is left out of the page. Counters start at 0 with each"
+    yield "start of the agent, those of a link with each new connection.\n"
+    yield from table(AGENT_METRICS)
+    yield '\n## An agent with `mode = "mqtt-fed"`\n'
+    yield from table(FEDERATOR_METRICS)
+
+
+def test_the_reference_of_metrics_is_current():
+    assert agrees(DOCS / "reference" / "metrics.md", "\n".join(metrics_page()) + "\n")
+
+
 # ---------------------------------------------------------------- links and names
 
 
@@ -279,7 +300,7 @@ WALK = CODE.findall(read(DOCS / "walk-of-a-message.md"))
 
 def test_the_walk_of_a_message_names_functions_that_exist():
     """`node.handle` may stand for node.Node.handle: parts can be left out, but not the last."""
-    parts_of_it = ("protocol", "agent", "journal")
+    parts_of_it = ("protocol", "agent", "journal", "mqtt")
     known = [path for part in parts_of_it for path in definitions(PACKAGE / part)]
     words = [text.split(".") for text in WALK if re.fullmatch(r"[A-Za-z_][\w.]*", text)]
     names = [parts for parts in words if parts[-1] not in ("py", "txt", "md")]
@@ -292,6 +313,6 @@ def test_the_walk_of_a_message_names_functions_that_exist():
 def test_the_walk_of_a_message_names_files_that_exist():
     files = [text for text in WALK if re.fullmatch(r"[\w/-]+\.(py|txt|md)", text)]
     transcripts = ROOT / "tests" / "protocol" / "transcripts"
-    places = [PACKAGE / "protocol", PACKAGE / "agent", ROOT, transcripts]
+    places = [PACKAGE, PACKAGE / "protocol", ROOT, transcripts]
     assert files
     assert [file for file in files if not any((place / file).exists() for place in places)] == []

@@ -79,3 +79,11 @@ class BrokerMisbehaved(HansaError):
         """Say what was wrong; `reason` is the MQTT 5 reason code to leave with."""
         super().__init__(message)
         self.reason = reason
+
+
+def install_extra(extra: str) -> str:
+    """Return how to add what an extra of the package brings. Hansa is on no package index yet."""
+    return (
+        f"pip install '.[{extra}]' in a checkout of Hansa, or with its wheel, pip install"
+        f" './hansa-VERSION-py3-none-any.whl[{extra}]'"
+    )

@@ -8,8 +8,8 @@ from tests.agent.live import Live
 from tests.agent.process import Scene
 from tests.agent.strategies import EVERY, SETTING
 
-from hansa.local.federation import LocalFederation
 from hansa.simulator.topologies import parse
+from hansa.testbed.federation import LocalFederation
 
 
 @pytest.fixture(scope="session", params=EVERY)

@@ -10,11 +10,11 @@ from contextlib import suppress
 from itertools import count
 from typing import Any, TypeVar
 
-from hansa.local.federation import LocalFederation, LocalNode
 from hansa.mqtt import effects, inputs, packets
 from hansa.mqtt.options import Options
 from hansa.mqtt.session import Session
-from hansa.mqtt.vocabulary import Version
+from hansa.mqtt.types import Version
+from hansa.testbed.federation import LocalFederation, LocalNode
 
 PATIENCE = 60.0
 """Seconds until a test gives up: what takes two on idle cores may take twenty on busy ones."""
@@ -134,6 +134,13 @@ class Client:
             pass
         seen, self.received = self.received, []
         return [(each.topic, each.payload) for each in seen]
+
+    def wait_for_any(self) -> None:
+        """Read until a publication arrives."""
+        deadline = time.monotonic() + PATIENCE
+        while not self.received:
+            assert time.monotonic() < deadline, "nothing has come"
+            self._read(0.1)
 
     def silent(self, seconds: float = 0.3) -> bool:
         """Whether nothing comes for a while."""

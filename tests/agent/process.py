@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from tests.agent.live import PATIENCE, Client, LoopThread, eventually
 
-from hansa.local.mosquitto import Mosquitto, free_port
+from hansa.testbed.mosquitto import Mosquitto, free_port
 
 _C = TypeVar("_C", bound=Client)
 

@@ -2,8 +2,8 @@
 
 import pytest
 
+from hansa.protocol.routing import STRATEGIES
 from hansa.protocol.settings import ProtocolSettings
-from hansa.protocol.strategies import STRATEGIES
 
 DEFAULT = ProtocolSettings().strategy
 OTHERS = [name for name in STRATEGIES if name != DEFAULT]

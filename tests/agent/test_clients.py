@@ -9,8 +9,8 @@ from tests.agent.kinds import Kind, Subscriber, all_kinds, wait_for
 from tests.agent.live import Live, LoopThread, eventually
 from tests.agent.strategies import DEFAULT, OTHERS, SETTING
 
-from hansa.local.federation import LocalFederation
 from hansa.simulator.topologies import parse
+from hansa.testbed.federation import LocalFederation
 
 # Each federation starts once: two workers would start each twice.
 

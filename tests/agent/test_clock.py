@@ -14,8 +14,13 @@ class Clocks:
         self.wall = 1_000 * SECOND
         self.steady = 5 * SECOND
         self.told: list[str] = []
+        self.read: list[int] = []
         self.watch = ClockWatch(
-            behind_s, self.told.append, wall_ns=lambda: self.wall, steady_ns=lambda: self.steady
+            behind_s,
+            self.told.append,
+            self.read.append,
+            wall_ns=lambda: self.wall,
+            steady_ns=lambda: self.steady,
         )
 
     def look(self, wall_s: float, steady_s: float) -> str:
@@ -56,3 +61,10 @@ def test_a_jump_ahead_is_where_a_later_jump_back_counts_from():
     clocks = Clocks()
     assert clocks.look(101, 1) == ""
     assert clocks.look(-50, 1).startswith("it was set back by 51 s")
+
+
+def test_clock_that_no_longer_follows_the_steady_one_is_read_again():
+    clocks = Clocks()
+    for wall_s, steady_s in ((1, 1), (61, 1), (1, 1), (-9, 1)):
+        clocks.look(wall_s, steady_s)
+    assert clocks.read == [1_062_000, 1_054_000]

@@ -15,9 +15,9 @@ from hansa.agent.links.stream import RECEIPT_BYTES, LinkLimits
 from hansa.agent.links.tcp import TcpLinks
 from hansa.protocol.effects import Effect, NeighbourUp
 from hansa.protocol.events import Granted, InterestChanged, Published
+from hansa.protocol.model import KEY_BYTES, Identity, Plain, Publication, node_id
 from hansa.protocol.node import Node
 from hansa.protocol.settings import ProtocolSettings
-from hansa.protocol.vocabulary import KEY_BYTES, Identity, Plain, Publication, node_id
 
 WINDOW = 4 * RECEIPT_BYTES
 
@@ -67,7 +67,6 @@ class Side:
         self.driver = Driver(
             Node(identity, settings),
             news=self.news.append,
-            stop=self.news.append,
             closed=lambda _, reason: self.closed.append(reason),
         )
         self.broker = ListBroker(self.driver)
@@ -166,7 +165,7 @@ def test_a_link_that_cannot_send_for_a_fault_is_closed_and_nobody_else_is_stoppe
 
     one, _ = joined(work)
     assert faults == ["ZeroDivisionError('by zero')"]
-    assert one.closed[0] == "a fault of Hansa: ZeroDivisionError('by zero')"
+    assert one.closed[0] == "a fault of Hansa: ZeroDivisionError: by zero"
 
 
 def test_publications_beyond_the_window_are_dropped_and_control_goes_on():

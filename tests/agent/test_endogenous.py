@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from tests.agent.live import eventually
 from tests.agent.process import Process, Scene
-from tests.agent.test_brokers import certificates, is_installed, local, status
+from tests.agent.test_broker import certificates, is_installed, local, status
 
-from hansa.local.mosquitto import Mosquitto, free_port
+from hansa.testbed.mosquitto import Mosquitto, free_port
 
 __all__ = ["certificates"]  # a fixture
 
@@ -89,17 +89,17 @@ def test_topics_of_links_never_cross_even_where_everything_is_wanted(scene):
     eventually(lambda: all(is_installed(agent) for agent in agents), "linked")
     beside_dialler, beside_listener = scene.client(two.port), scene.client(one.port)
     beside_listener.subscribe("#")
-    beside_dialler.subscribe("#", "links/#", "links/of/agents/up/+")
+    beside_dialler.subscribe("#", "links/#", "links/of/agents/up/+/+")
     eventually(lambda: is_installed(agents[0], "#"), "installed")
     eventually(lambda: is_installed(agents[1], "#"), "installed")
     publisher = scene.client(one.port)
-    publisher.publish("links/of/agents/up/x", b"no link")
+    publisher.publish("links/of/agents/up/0123456789abcdef/x", b"no link")
     publisher.publish("links/of/others", b"end")
     beyond = beside_dialler.wait_for(b"end")
     assert set(beyond) == {("links/of/others", b"end")}
     # At its own broker everybody can see them: that is what the $ in the default is for.
     seen = {topic for topic, _ in beside_listener.wait_for(b"end")}
-    assert any(re.fullmatch("links/of/agents/down/[0-9a-f]{16}", topic) for topic in seen)
+    assert any(re.fullmatch("links/of/agents/down(/[0-9a-f]{16}){2}", topic) for topic in seen)
     for agent in agents:
         assert not [name for name in local(agent) if name.startswith("links/of/agents")]
 

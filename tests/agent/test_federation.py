@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tests.agent.live import assert_each_once, eventually
 
-from hansa.mqtt.vocabulary import Version
+from hansa.mqtt.types import Version
 
 TOO_LARGE = "dropped: larger than a packet may be"
 

@@ -1,75 +1,120 @@
-"""A status as Prometheus reads it."""
+"""A status as Prometheus text; a real Prometheus that scrapes agents is in test_prometheus."""
 
-from hansa.agent.metrics import as_metrics, fed_as_metrics
+from typing import Any
 
-STATUS = {
-    "broker": {"connected": True},
+from hansa.agent.metrics import AGENT_METRICS, FEDERATOR_METRICS, as_metrics, fed_as_metrics
+
+TRAFFIC = {"bytes_in": 10, "bytes_out": 20, "frames_out": 2, "outstanding_bytes": 3, "dropped": 1}
+IDLE = dict.fromkeys(TRAFFIC, 0)
+
+STATUS: dict[str, Any] = {
+    "version": "1.2",
+    "node": "0a",
+    "name": "north",
+    "names": {"0a": "north", "07": 'a "b"\\\n\ud800', "09": "away"},
+    "broker": {"connected": True, "observed": False},
     "interest": {"installed": False},
-    "members": [1, 2],
-    "delivery": {"position": 5, "inbox": 6, "owed": {"7": 2}},
+    "members": ["0a", "07"],
+    "delivery": {
+        "epoch": 1,
+        "position": 5,
+        "first": 2,
+        "settled": 3,
+        "owed": {"09": 2},
+        "unsynced_bytes": 4,
+        "inbox": 6,
+        "inbox_bytes": 7,
+        "inbox_waiting": 8,
+        "gaps": [{"first": 1}, {"first": 2}],
+    },
     "alarms": {"gap": "lost"},
     "sizes": {"groups": 3},
-    "counters": {'a "reason"\\\n': 4},
-    "neighbours": {
-        "7": {"rtt_ms": 2.0, "bytes_in": 10, "bytes_out": 20, "outstanding_bytes": 3, "dropped": 1},
-        "8": {"rtt_ms": None, "bytes_in": 0, "bytes_out": 5, "outstanding_bytes": 0, "dropped": 0},
-    },
+    "counters": {"captured": 1, "dropped: expired": 4, "alarms: gap": 5, "gaps": 2},
+    "neighbours": {"07": {"rtt_ms": 2.0, **TRAFFIC}, "08": {"rtt_ms": None, **IDLE}},
 }
 
 
-def test_all_lines():
-    assert as_metrics(STATUS).splitlines() == [
-        "# TYPE hansa_broker_connected gauge",
-        "hansa_broker_connected 1",
-        "# TYPE hansa_interest_installed gauge",
-        "hansa_interest_installed 0",
-        "# TYPE hansa_members gauge",
-        "hansa_members 2",
-        "# TYPE hansa_size gauge",
-        'hansa_size{of="groups"} 3',
-        "# TYPE hansa_owed gauge",
-        'hansa_owed{receiver="7"} 2',
-        "# TYPE hansa_delivery gauge",
-        'hansa_delivery{of="inbox"} 6',
-        'hansa_delivery{of="position"} 5',
-        "# TYPE hansa_alarm gauge",
-        'hansa_alarm{name="gap"} 1',
-        "# TYPE hansa_events_total counter",
-        'hansa_events_total{event="a \\"reason\\"\\\\\\n"} 4',
-        "# TYPE hansa_link_bytes_in_total counter",
-        'hansa_link_bytes_in_total{neighbour="7"} 10',
-        'hansa_link_bytes_in_total{neighbour="8"} 0',
-        "# TYPE hansa_link_bytes_out_total counter",
-        'hansa_link_bytes_out_total{neighbour="7"} 20',
-        'hansa_link_bytes_out_total{neighbour="8"} 5',
-        "# TYPE hansa_link_dropped_total counter",
-        'hansa_link_dropped_total{neighbour="7"} 1',
-        'hansa_link_dropped_total{neighbour="8"} 0',
-        "# TYPE hansa_link_outstanding_bytes gauge",
-        'hansa_link_outstanding_bytes{neighbour="7"} 3',
-        'hansa_link_outstanding_bytes{neighbour="8"} 0',
-        "# TYPE hansa_link_rtt_seconds gauge",
-        'hansa_link_rtt_seconds{neighbour="7"} 0.002',
+def samples(page: str) -> list[str]:
+    return [line for line in page.splitlines() if not line.startswith("#")]
+
+
+def test_samples_of_an_agent():
+    node = 'node="0a",node_name="north"'
+    first = rf'{node},neighbour="07",neighbour_name="a \"b\"\\\n?"'
+    second = f'{node},neighbour="08",neighbour_name=""'
+    assert samples(as_metrics(STATUS)) == [
+        f'hansa_agent_info{{{node},version="1.2"}} 1',
+        f"hansa_broker_connected{{{node}}} 1",
+        f"hansa_broker_observed{{{node}}} 0",
+        f"hansa_interest_installed{{{node}}} 0",
+        f"hansa_reachable_nodes{{{node}}} 2",
+        f"hansa_neighbours{{{node}}} 2",
+        f'hansa_table_entries{{{node},table="groups"}} 3',
+        f'hansa_alarm_active{{{node},alarm="gap"}} 1',
+        f'hansa_alarms_total{{{node},alarm="gap"}} 5',
+        f"hansa_captured_publications_total{{{node}}} 1",
+        f"hansa_injected_publications_total{{{node}}} 0",
+        f'hansa_dropped_publications_total{{{node},reason="expired"}} 4',
+        f'hansa_events_total{{{node},event="gaps"}} 2',
+        f'hansa_pending_positions{{{node},receiver="09",receiver_name="away"}} 2',
+        f"hansa_journal_epoch{{{node}}} 1",
+        f"hansa_journal_position{{{node}}} 5",
+        f"hansa_journal_first_position{{{node}}} 2",
+        f"hansa_journal_settled_position{{{node}}} 3",
+        f"hansa_journal_unsynced_bytes{{{node}}} 4",
+        f"hansa_inbox_publications{{{node}}} 6",
+        f"hansa_inbox_bytes{{{node}}} 7",
+        f"hansa_inbox_waiting_publications{{{node}}} 8",
+        f"hansa_recorded_gaps{{{node}}} 2",
+        f"hansa_link_received_bytes_total{{{first}}} 10",
+        f"hansa_link_received_bytes_total{{{second}}} 0",
+        f"hansa_link_sent_bytes_total{{{first}}} 20",
+        f"hansa_link_sent_bytes_total{{{second}}} 0",
+        f"hansa_link_sent_frames_total{{{first}}} 2",
+        f"hansa_link_sent_frames_total{{{second}}} 0",
+        f"hansa_link_dropped_publications_total{{{first}}} 1",
+        f"hansa_link_dropped_publications_total{{{second}}} 0",
+        f"hansa_link_outstanding_bytes{{{first}}} 3",
+        f"hansa_link_outstanding_bytes{{{second}}} 0",
+        f"hansa_link_round_trip_seconds{{{first}}} 0.002",
     ]
 
 
-def test_all_lines_of_a_node_of_mqtt_fed():
+def test_every_metric_has_its_help_and_type_once_and_in_order():
+    headers = [line for line in as_metrics(STATUS).splitlines() if line.startswith("#")]
+    assert headers == [
+        line
+        for metric in AGENT_METRICS
+        for line in (f"# HELP {metric.name} {metric.help}", f"# TYPE {metric.name} {metric.kind}")
+    ]
+
+
+def test_a_metric_without_samples_is_left_out():
+    page = as_metrics({**STATUS, "alarms": {}})
+    assert "hansa_alarm_active" not in page
+
+
+def test_a_node_of_mqtt_fed():
     status = {
+        "version": "1.2",
+        "node": 1,
         "brokers": {"own": "", "2": "", "3": "Connection refused"},
         "topics": {"t": {}},
         "left_out": ["federated/#"],
-        "counters": {"delivered": 4},
+        "counters": {"delivered": 4, "dropped: broker away": 2},
     }
-    assert fed_as_metrics(status).splitlines() == [
-        "# TYPE hansa_broker_connected gauge",
-        "hansa_broker_connected 1",
-        "# TYPE hansa_neighbour_broker_connected gauge",
-        'hansa_neighbour_broker_connected{neighbour="2"} 1',
-        'hansa_neighbour_broker_connected{neighbour="3"} 0',
-        "# TYPE hansa_topics gauge",
-        "hansa_topics 1",
-        "# TYPE hansa_filters_left_out gauge",
-        "hansa_filters_left_out 1",
-        "# TYPE hansa_events_total counter",
-        'hansa_events_total{event="delivered"} 4',
+    node = 'node="1",node_name=""'
+    page = fed_as_metrics(status)
+    assert samples(page) == [
+        f'hansa_agent_info{{{node},version="1.2"}} 1',
+        f"hansa_broker_connected{{{node}}} 1",
+        f'hansa_neighbour_broker_connected{{{node},neighbour="2"}} 1',
+        f'hansa_neighbour_broker_connected{{{node},neighbour="3"}} 0',
+        f"hansa_topics{{{node}}} 1",
+        f"hansa_filters_left_out{{{node}}} 1",
+        f'hansa_dropped_publications_total{{{node},reason="broker away"}} 2',
+        f'hansa_events_total{{{node},event="delivered"}} 4',
+    ]
+    assert [line.split()[2] for line in page.splitlines() if line.startswith("# TYPE")] == [
+        metric.name for metric in FEDERATOR_METRICS
     ]

@@ -2,17 +2,19 @@
 
 import os
 import re
-from dataclasses import fields
+import tomllib
+from dataclasses import fields, replace
+from operator import attrgetter
 from pathlib import Path
 
 import pytest
 
 from hansa.agent.links.link import Address
 from hansa.agent.links.settings import parse_address, parse_neighbour
-from hansa.agent.settings import AgentSettings, load
-from hansa.cli.launcher import LAUNCHER
+from hansa.agent.settings import AgentSettings, default_state, load
 from hansa.cli.main import TRACEBACK
 from hansa.errors import UsageError
+from hansa.launcher import LAUNCHER
 from hansa.protocol.settings import Metric
 
 EXAMPLE = Path(__file__).parents[2] / "docs" / "node.toml"
@@ -46,6 +48,53 @@ def test_the_example_loads_and_names_every_setting_of_an_agent():
     sections |= {"delivery", "telemetry", "protocol"}
     for record in (settings, *parts):
         assert {item.name for item in fields(record)} - sections <= named
+
+
+EXAMPLES = {
+    *("name", "broker.tls_ca", "broker.log_file", "link.host", "link.insecure"),
+    *("link.neighbours", "link.mqtt.tls_ca", "mqtt_fed.id", "mqtt_fed.neighbours"),
+    "topology.advertised_link",
+}
+"""Settings whose value in docs/node.toml is an example; all others are shown with their default."""
+
+
+def test_the_example_shows_the_defaults(monkeypatch):
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    shown: dict[str, object] = {}
+    section = ""
+    for line in EXAMPLE.read_text().splitlines():
+        if found := re.match(r"\[([\w.]+)\]", line):
+            section = f"{found[1]}."
+        elif found := re.match(r"(?:# )?(\w+) = (.*)", line):
+            shown[f"{section}{found[1]}"] = tomllib.loads(f"value = {found[2]}")["value"]
+    default = replace(AgentSettings(), state=str(default_state()))
+    differing = {
+        name
+        for name, value in shown.items()
+        if value != (list(v) if isinstance(v := attrgetter(name)(default), tuple) else v)
+        and value != str(v)
+    }
+    assert differing == EXAMPLES
+
+
+def test_pages_are_at_port_8080_of_loopback_by_default():
+    admin = AgentSettings().admin
+    assert (admin.host, admin.port) == ("127.0.0.1", 8080)
+
+
+@pytest.mark.parametrize(
+    ("user", "environment", "expected"),
+    [
+        (0, {"XDG_STATE_HOME": "/s"}, "/var/lib/hansa/agent"),
+        (1000, {"XDG_STATE_HOME": "/s"}, "/s/hansa/agent"),
+        (1000, {"XDG_STATE_HOME": "relative"}, "/home/x/.local/state/hansa/agent"),
+        (1000, {}, "/home/x/.local/state/hansa/agent"),
+    ],
+)
+def test_state_directory_by_default(monkeypatch, user, environment, expected):
+    monkeypatch.setattr(os, "geteuid", lambda: user)
+    monkeypatch.setenv("HOME", "/home/x")
+    assert str(default_state(environment)) == expected
 
 
 def test_a_file_sets_what_it_names(tmp_path):
@@ -134,7 +183,6 @@ def test_a_password_is_not_shown():
             "[broker] observer must be one of mosquitto, beacon, static, embedded, not 'x'",
         ),
         (f"name = '{256 * 'x'}'", "name must have at most 255 bytes"),
-        ("state = ''", "state must name a directory of the agent's own"),
         ("capacity = -1", "capacity must not be below 0, not -1.0"),
         ("capacity_per_core = -1", "capacity_per_core must not be below 0, not -1.0"),
         ("[broker]\nhost = ''", "[broker] host is missing"),
@@ -142,6 +190,14 @@ def test_a_password_is_not_shown():
         (
             "[broker]\nobserver = 'static'\nfilters = ['a/#/b']",
             "[broker] filters: topic filter 'a/#/b': '#' must be the last level",
+        ),
+        (
+            "[broker]\nfilters_when_unknown = ['a/#/b']",
+            "[broker] filters_when_unknown: topic filter 'a/#/b': '#' must be the last level",
+        ),
+        (
+            "[broker]\nfilters_when_unknown = ['$share/g/a']",
+            "[broker] filters_when_unknown: '$share/g/a': topics with $ stay with their broker",
         ),
         ("[broker]\npassword = 'x'", "[broker] password needs a username"),
         ("[broker]\ntls_ca = 'x'", "[broker] tls_ca is for tls = true"),
@@ -165,6 +221,8 @@ def test_a_password_is_not_shown():
         ("[link.mqtt]\npassword = 'x'", "[link.mqtt] password needs a username"),
         ("[link.mqtt]\ntls_ca = 'x'", "[link.mqtt] tls_ca is for tls = true"),
         ("[link.mqtt]\nprefix = 'a/#'", "[link.mqtt] prefix: "),
+        ("[link.mqtt]\naccept = ['x']", "[link.mqtt] accept: 'x' is no node id of 16 hexadecimal"),
+        ("[link.mqtt]\ntrusted = ['a:x']", "neighbour 'a:x': the port must be a number from 1 to"),
         ("[link.mqtt]\nchunk_bytes = 99", "[link.mqtt] chunk_bytes must be from 1024 to 65536"),
         ("[link]\nneighbours = ['x://a:1']", "neighbour 'x://a:1': the transport must be one of"),
         ("[link]\nneighbours = ['udp://a:x']", "neighbour 'a:x': the port must be a number"),

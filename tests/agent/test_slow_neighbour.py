@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from tests.agent.live import Live, eventually
 
-from hansa.local.federation import LocalFederation
 from hansa.simulator.topologies import parse
+from hansa.testbed.federation import LocalFederation
 
 WINDOW = 1 << 20
 PAYLOAD = b"x" * 10_000

@@ -9,16 +9,16 @@ import signal
 from collections.abc import Iterator
 
 import pytest
+from tests.agent.guaranteed import SureClient
 from tests.agent.live import Client, Live, assert_each_once, eventually, wait_for_a_way
 from tests.agent.strategies import SETTING
-from tests.agent.sure import SureClient
-from tests.agent.test_brokers import status
+from tests.agent.test_broker import status
 
-from hansa.local.federation import Cable, LocalFederation
-from hansa.local.mosquitto import free_port
 from hansa.mqtt import packets
-from hansa.protocol.strategies import STRATEGIES
+from hansa.protocol.routing import STRATEGIES
 from hansa.simulator.topologies import Topology
+from hansa.testbed.federation import Cable, LocalFederation
+from hansa.testbed.mosquitto import free_port
 
 DIAMOND = Topology("diamond", 4, ((0, 1), (0, 2), (1, 3), (2, 3)))
 """Two ways from 0 to 3, which share nothing."""

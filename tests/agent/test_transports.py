@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from tests.agent.live import Live, eventually
 
-from hansa.local.federation import Cable, LocalFederation
 from hansa.simulator.topologies import parse
+from hansa.testbed.federation import Cable, LocalFederation
 
 CABLES = {
     "udp": Cable("udp"),

@@ -7,9 +7,9 @@ import time
 import pytest
 from tests.cli.test_demo import left_behind, started
 
-from hansa.chaos import run
-from hansa.chaos.scenarios import SCENARIOS
 from hansa.cli.main import main
+from hansa.testbed.chaos import run
+from hansa.testbed.chaos.scenarios import SCENARIOS
 
 
 @pytest.mark.usefixtures("mosquitto")

@@ -1,14 +1,17 @@
 """`hansa doctor` against brokers that are configured well, badly, or not there."""
 
 import asyncio
+import re
 import socket
+from pathlib import Path
 
 import pytest
+from tests.agent.live import Client as Subscriber
 
-from hansa.agent.brokers.connection import BrokerAddress
-from hansa.cli import broker_probe
-from hansa.cli.clients import Client, until
+from hansa.agent.broker.connection import BrokerAddress
 from hansa.cli.main import main
+from hansa.testbed.clients import Client, until
+from hansa.testbed.probes import examination
 
 LOGS = (
     "log_dest topic",
@@ -27,7 +30,7 @@ def wait_for_lines(monkeypatch):
     """Says how many seconds a line of the log is waited for: long, where it comes for sure."""
 
     def wait(seconds: float) -> None:
-        monkeypatch.setattr(broker_probe, "LINE_TIMEOUT_S", seconds)
+        monkeypatch.setattr(examination, "LINE_TIMEOUT_S", seconds)
 
     wait(LONG_S)
     return wait
@@ -35,7 +38,7 @@ def wait_for_lines(monkeypatch):
 
 def test_a_well_configured_broker_passes(broker, capsys):
     address = broker("allow_anonymous true", *ROOM, *LOGS)
-    assert main(["doctor", address]) == 0
+    assert main(["doctor", address, "--queue"]) == 0
     out = capsys.readouterr().out
     assert out.startswith(f"✓ {address}: mosquitto version ")
     assert "✓ MQTT 5, receive maximum 100\n" in out
@@ -89,8 +92,18 @@ def test_the_lines_that_it_prints_are_enough(logs, broker, capsys, wait_for_line
     assert "Add to mosquitto.conf" not in capsys.readouterr().out
 
 
+def test_a_short_queue_does_not_overflow_unless_that_is_asked_for(broker, capsys):
+    short = ("max_queued_messages 50", "max_inflight_messages 20")
+    address = broker("allow_anonymous true", *short, *LOGS)
+    kept = "all of 20 publications for a client that was away were kept; --queue tries more"
+    assert main(["doctor", address]) == 0
+    assert kept in " ".join(capsys.readouterr().out.split())
+    assert main(["doctor", address, "--queue"]) == 0
+    assert "the broker kept 50, and dropped the rest" in " ".join(capsys.readouterr().out.split())
+
+
 def test_a_queue_that_is_too_short_is_measured(broker, capsys):
-    assert main(["doctor", broker("allow_anonymous true", *LOGS)]) == 0
+    assert main(["doctor", broker("allow_anonymous true", *LOGS), "--queue"]) == 0
     out = " ".join(capsys.readouterr().out.split())
     assert "while no more than 1000 publications wait for one" in out
     assert (
@@ -151,7 +164,7 @@ def test_a_bridge_is_noticed(broker, capsys):
     async def until_joined() -> None:
         host, _, port = address.partition(":")
         where = BrokerAddress(host, int(port))
-        client = Client(where, "onlooker", broker_probe.BRIDGES)
+        client = Client(where, "onlooker", examination.BRIDGES)
         await client.start()
         joined = lambda: any(a.payload == b"1" for a in client.arrivals)  # noqa: E731
         assert await until(joined, 20)
@@ -187,7 +200,10 @@ def test_who_is_not_let_in_is_told_so_in_one_line(broker, capsys):
     out, err = capsys.readouterr()
     assert (out, err.count("\n")) == ("", 1)
     assert err.startswith(f"hansa: broker {address}: ")
-    assert "not authorized" in err.lower()
+    assert err.endswith(
+        "login refused by the broker (0x87 not authorized), tried with the user name 'hansa': "
+        "check --username and HANSA_BROKER_PASSWORD\n"
+    )
 
 
 def test_nobody_there_is_one_line(capsys):
@@ -206,3 +222,136 @@ def test_an_address_is_host_and_port(text, capsys):
         f"hansa: argument HOST:PORT: {text!r} must be HOST:PORT, as in localhost:1883;"
         " see `hansa doctor --help`\n",
     )
+
+
+# ---------------------------------------------------------------- what was subscribed before
+
+ALL_LOGS = ("allow_anonymous true", *ROOM, *LOGS, "log_type warning", "log_type information")
+DEPLOYED = Path(__file__).parents[2] / "deploy" / "mosquitto.conf"
+
+
+@pytest.fixture
+def subscriber():
+    """What connects a client to a broker; it leaves with the test."""
+    made: list[Subscriber] = []
+
+    def connect(address: str, name: str = "", *, clean: bool = True) -> Subscriber:
+        made.append(Subscriber(int(address.rpartition(":")[2]), name, clean=clean))
+        return made[-1]
+
+    yield connect
+    for client in made:
+        client.kill()
+
+
+def words(capsys) -> str:
+    return " ".join(capsys.readouterr().out.split())
+
+
+def test_one_subscription_that_nothing_shows_is_noticed(broker, subscriber, capsys):
+    address = broker("allow_anonymous true", *ROOM)
+    subscriber(address).subscribe("early/1")
+    broker.reload(address, *LOGS)
+    assert main(["doctor", address]) == 0
+    out = words(capsys)
+    assert "! the broker had 1 subscriptions before this check." in out
+    assert "SIGHUP does not help: Mosquitto logs only new subscriptions." in out
+    assert out.endswith("An agent can work here, with what is said above.")
+
+
+def test_the_doctors_own_subscriptions_do_not_count(broker, subscriber, capsys, wait_for_lines):
+    wait_for_lines(SHORT_S)
+    address = broker("allow_anonymous true", *ROOM)
+    early = subscriber(address).subscribe("early/1")
+    assert main(["doctor", address]) == 1
+    assert "! the broker had 1 subscriptions before this check." in words(capsys)
+    early.close()
+    assert main(["doctor", address]) == 1
+    out = words(capsys)
+    assert "before this check" not in out
+    assert "Log settings take effect at SIGHUP" in out
+
+
+def test_a_log_file_that_shows_everything_is_confirmed_by_the_counters(
+    broker, subscriber, tmp_path, capsys
+):
+    log_file = tmp_path / "log"
+    address = broker(*ALL_LOGS, f"log_dest file {log_file}")
+    subscriber(address).subscribe("early/1", "$share/g/early")
+    assert main(["doctor", address, "--log-file", str(log_file)]) == 0
+    out = words(capsys)
+    assert re.search(r"✓ all \d+ subscriptions are known, as the broker's counters confirm", out)
+    assert "!" not in out
+
+
+def test_a_log_file_that_sighup_switched_on_is_faulted(broker, subscriber, tmp_path, capsys):
+    log_file = tmp_path / "log"
+    address = broker("allow_anonymous true", *ROOM, f"log_dest file {log_file}")
+    early = subscriber(address, "early").subscribe("early/1")
+    broker.reload(address, *LOGS, "log_type information")
+    assert main(["doctor", address, "--log-file", str(log_file)]) == 0
+    out = words(capsys)
+    assert "! an agent would not know every subscription: the log of subscriptions may have" in out
+    assert "Let the clients that are connected reconnect, or restart the broker" in out
+    early.close()
+    subscriber(address, "early").subscribe("early/1")
+    assert main(["doctor", address, "--log-file", str(log_file)]) == 0
+    assert "subscriptions are known, as the broker's counters confirm" in words(capsys)
+
+
+def test_for_restored_sessions_no_restart_is_advised(broker, subscriber, tmp_path, capsys):
+    log_file, kept = tmp_path / "log", ("persistence true", f"persistence_location {tmp_path}/")
+    address = broker(*ALL_LOGS, *kept, f"log_dest file {log_file}")
+    subscriber(address, "away", clean=False).subscribe("away/1").close()
+    broker.restart(address)
+    assert main(["doctor", address, "--log-file", str(log_file)]) == 0
+    out = words(capsys)
+    assert "the broker may have restored sessions from disk at its start" in out
+    assert "neither SIGHUP nor a restart helps for persistent sessions" in out
+
+
+def test_a_log_file_that_cannot_be_read_is_told(broker, tmp_path, capsys):
+    address = broker(*ALL_LOGS)
+    assert main(["doctor", address, "--log-file", str(tmp_path / "none")]) == 0
+    assert "what was subscribed before the agent came is unknown" in words(capsys)
+
+
+def test_without_counters_the_log_file_decides(broker, tmp_path, capsys):
+    log_file = tmp_path / "log"
+    address = broker(*ALL_LOGS, "sys_interval 0", f"log_dest file {log_file}")
+    assert main(["doctor", address, "--log-file", str(log_file)]) == 0
+    out = words(capsys)
+    assert "subscriptions are known" in out
+    assert "no $SYS topics: sys_interval is 0" in out
+
+
+def test_nothing_is_wrong_with_the_deployed_configuration(broker, tmp_path, capsys):
+    assert main(["doctor", "--config", str(DEPLOYED)]) == 0
+    assert capsys.readouterr().out == (
+        f"✓ {DEPLOYED}: an agent would know every subscription since the broker's start\n\n"
+        "An agent can work here.\n"
+    )
+    log_file = tmp_path / "mosquitto.log"
+    text = DEPLOYED.read_text().replace("listener 1883\n", "").replace("./", f"{tmp_path}/")
+    text = text.replace("/var/log/mosquitto/mosquitto.log", str(log_file))
+    lines = [line for line in text.splitlines() if line != "sys_interval 10"]
+    address = broker(*lines)
+    for more in ([], ["--log-file", str(log_file)]):
+        assert main(["doctor", address, *more]) == 0
+        out = words(capsys)
+        assert "!" not in out
+        assert "✓ lines of the log that arrived: subscribe, unsubscribe, connect, takeover" in out
+        assert out.endswith("An agent can work here.")
+
+
+def test_a_configuration_is_judged_without_a_broker(tmp_path, capsys):
+    config = tmp_path / "mosquitto.conf"
+    config.write_text("# a comment\nlistener 1883\nlog_dest topic\nconnection other\n")
+    assert main(["doctor", "--config", str(config)]) == 1
+    out = capsys.readouterr().out
+    assert "✗ who subscribes is not told\n" in out
+    assert "bridge 'other'" in out
+    added = out.partition("Add to mosquitto.conf:\n")[2].partition("\n\n")[0].split("\n")
+    assert {"  log_type subscribe", "  persistence true"} <= set(added)
+    assert main(["doctor", "--config", str(tmp_path / "none.conf")]) == 2
+    assert capsys.readouterr().err.startswith(f"hansa: cannot read {tmp_path}/none.conf: ")

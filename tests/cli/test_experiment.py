@@ -7,11 +7,11 @@ import pytest
 
 from hansa.cli.experiment import _draw
 from hansa.cli.main import main
-from hansa.protocol.neighbours import Neighbours
+from hansa.protocol.links.neighbours import Neighbours
+from hansa.protocol.routing import STRATEGIES
 from hansa.protocol.settings import ProtocolSettings
-from hansa.protocol.strategies import STRATEGIES
-from hansa.simulator.comparison import measure
-from hansa.simulator.trials import trials
+from hansa.simulator.scenarios.comparison import measure
+from hansa.simulator.scenarios.trials import trials
 
 TRIAL = ("--trial", "antonielli-tree-0")
 

@@ -30,7 +30,9 @@ def test_it_runs_until_told_to_stop_and_keeps_what_it_knows(tmp_path):
 def test_a_token_is_printed_once_and_kept_as_a_digest(tmp_path, capsys):
     database = tmp_path / "m.db"
     assert main(["manager", "--database", f"sqlite:///{database}", "--add-token", "agents"]) == 0
-    token = capsys.readouterr().out.strip()
+    printed = capsys.readouterr()
+    token = printed.out.strip()
+    assert printed.err.startswith("added the token 'agents' with scope join")
     assert len(token) > 40
     kept = b"".join(path.read_bytes() for path in tmp_path.iterdir())
     assert token.encode() not in kept
@@ -51,5 +53,7 @@ def test_without_the_extra_it_says_what_to_install(tmp_path):
         env=os.environ | {"PYTHONPATH": str(tmp_path)}, capture_output=True, text=True,
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (
-        2, "hansa: hansa manager needs more: pip install 'hansa[manager]' (not here)\n",
+        2,
+        "hansa: hansa manager needs more: pip install '.[manager]' in a checkout of Hansa, or with"
+        " its wheel, pip install './hansa-VERSION-py3-none-any.whl[manager]' (not here)\n",
     )  # fmt: skip

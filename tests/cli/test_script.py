@@ -10,7 +10,6 @@ from hansa.simulator.actions import (
     AddLink,
     BackUp,
     Clone,
-    Collide,
     Crash,
     Cut,
     CutOneWay,
@@ -56,7 +55,6 @@ SCRIPT: dict[str, Action] = {
     "restart-broker 3": RestartBroker(3),
     "restart-broker 3 2 s": RestartBroker(3, 2.0),
     "clone 3 near 0": Clone(3, 0),
-    "collide 3 near 0": Collide(3, 0),
     "cut 0-1": Cut(0, 1),
     "silence 0-1": CutSilently(0, 1),
     "silence 1>0": CutOneWay(1, 0),
@@ -153,7 +151,7 @@ def test_faults_are_kinds_with_counts():
         ("outage-s=1", "there is no 'outage-s'; there are cuts, silent-cuts, one-way-cuts,"
          " partitions, flaps, crashes, vanishings, freezes, stalls, disk-failures,"
          " clock-jumps, refusals, lossy-restarts, broker-restarts,"
-         " link-changes, clones, collisions, roll-backs"),
+         " link-changes, clones, roll-backs"),
     ],
 )  # fmt: skip
 def test_faults_that_cannot_be_are_refused(text, problem):

@@ -9,7 +9,7 @@ from hansa.cli.seeds import first_failure
 from hansa.errors import UsageError
 from hansa.simulator.options import Options
 from hansa.simulator.run import simulate
-from hansa.simulator.scenarios import Played
+from hansa.simulator.scenarios.catalogue import Played
 from hansa.simulator.topologies import parse
 
 

@@ -13,8 +13,8 @@ from hansa.cli.seeds import Tally
 from hansa.simulator.options import Faults
 from hansa.simulator.result import Result
 from hansa.simulator.run import simulate as simulate_options
-from hansa.simulator.sampling import random_options
-from hansa.simulator.scenarios import SCENARIOS, Played
+from hansa.simulator.scenarios.catalogue import SCENARIOS, Played
+from hansa.simulator.scenarios.sampling import random_options
 
 
 def run(capsys, *given):
@@ -200,7 +200,7 @@ def test_a_fault_that_comes_too_soon_is_told(capsys):
     "step",
     [
         *("1 restart 4 without state", "1 restart-broker 4", "1 restart-broker 4 2 s"),
-        *("1 clone 4 near 0", "1 collide 4 near 0", "1 silence 4>5", "1 flap 4-5 3 Hz 2.5 s"),
+        *("1 clone 4 near 0", "1 silence 4>5", "1 flap 4-5 3 Hz 2.5 s"),
     ],
 )
 def test_every_fault_can_be_scripted(step, capsys):
@@ -359,7 +359,7 @@ def test_the_failing_run_is_in_the_json(failing, capsys):
         ("--faults ", "faults '': there is no ''; there are cuts, silent-cuts, one-way-cuts,"
          " partitions, flaps, crashes, vanishings, freezes, stalls, disk-failures,"
          " clock-jumps, refusals, lossy-restarts, broker-restarts,"
-         " link-changes, clones, collisions, roll-backs"),
+         " link-changes, clones, roll-backs"),
         ("--at ", "step '': write seconds and an action, as in '2 crash 3'"),
         ("--transcript ", "argument --transcript: name a file; see `hansa simulate --help`"),
         ("--scenario random --preset machado",

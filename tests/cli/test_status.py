@@ -8,10 +8,10 @@ import msgspec
 import pytest
 from tests.agent.live import eventually
 
-from hansa.cli import status_page, status_tables
+from hansa.cli import status_client, status_tables
 from hansa.cli.main import main
-from hansa.cli.results import console
-from hansa.cli.status_page import Page
+from hansa.cli.status_client import Page
+from hansa.terminal import console
 
 ALPHA, BETA, GAMMA = (f"{digits:0<16}" for digits in ("aa", "bb", "cc"))
 
@@ -39,7 +39,7 @@ def page(name="alpha", node=ALPHA, **changes):
         "counters": {"captured": 3, "dropped: broker away": 1},
         **changes,
     }
-    status = msgspec.convert(told, status_page.Status, strict=False)
+    status = msgspec.convert(told, status_client.Status, strict=False)
     return Page(f"http://{name}", json.dumps(told), status)
 
 
@@ -83,11 +83,20 @@ def test_trouble_is_shown():
         page(broker=away), page("beta", BETA, broker=blind), Page("http://c", problem="x")
     )
     assert "alpha aa0000 b:1 2 in force everywhere broker: Connection refused" in lines
-    assert "beta bb0000 b:1 2 in force everywhere filters may be missing: no log" in lines
+    assert "beta bb0000 b:1 2 in force everywhere observer incomplete: no log" in lines
     assert "? http://c: x" in lines
     parted = page(refused=["of a meets of b"], alarms={"clock": "behind"})
     (told,) = (at for at, line in enumerate(drawn(parted)) if "link refused: of a meets" in line)
     assert drawn(parted)[told + 1] == "clock: behind"
+
+
+def test_an_incomplete_observer_is_shown_once_with_what_the_agent_asks_for():
+    broker = {"address": "b:1", "connected": True, "observed": False, "unobserved": "no log"}
+    interest = {"local": ["plant/#"], "installed": True, "wide": ["#"]}
+    alarms = {"observer incomplete": "no log; meanwhile the agent asks other brokers for #"}
+    lines = drawn(page(broker=broker, interest=interest, alarms=alarms))
+    assert sum("observer incomplete" in line for line in lines) == 1
+    assert "alpha 1 plant/#; others may be unknown: asks for # yes" in lines
 
 
 def test_a_topic_without_members_among_the_pages_is_shown_once():
@@ -114,7 +123,7 @@ def test_markup_in_a_filter_is_text():
     ["http://h:1", "h:1", "http://h:1/", "http://h:1/status"],
 )
 def test_an_address_may_be_written_in_several_ways(target):
-    assert status_page.addresses(target) == ("http://h:1",)
+    assert status_client.addresses(target) == ("http://h:1",)
 
 
 @pytest.mark.parametrize("target", ["up.json", "ftp://h:1", "http://h", "h:x", "h:99999", ""])

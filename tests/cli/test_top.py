@@ -12,7 +12,7 @@ from tests.cli.test_status import page
 
 from hansa.cli import top
 from hansa.cli.main import main
-from hansa.cli.status_page import Page
+from hansa.cli.status_client import Page
 
 
 def test_counters_have_rates():

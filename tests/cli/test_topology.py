@@ -43,7 +43,8 @@ def test_churn_says_what_became_of_it(capsys):
 def served(tmp_path):
     running = Served(f"sqlite:///{tmp_path / 'm.db'}")
     for number in range(5):
-        body = {"link": f"127.0.0.1:{10500 + number}", "node": f"{number:016x}"}
+        link = f"127.0.0.1:{10500 + number}"
+        body = {"link": link, "node": f"{number:016x}", "name": f"n{number}"}
         assert running.ask("POST", "/api/v1/join", body)[0] == 200
     yield running
     running.stop()
@@ -83,7 +84,7 @@ def test_advice_is_taken_as_far_as_the_manager_can(served, capsys, tmp_path):
         ("[]", "is not what `hansa advise --json` prints"),
         (
             '{"advice": [{"kind": "add link", "by": "manager", "subject": ["x"], "text": ""}]}',
-            "the manager has 0 nodes named 'x'",
+            "the manager knows no node 'x'",
         ),
     ],
 )
@@ -102,15 +103,33 @@ def test_the_graph_is_shown_and_changed(served, capsys, tmp_path):
     assert [line.split("  ")[0] for line in lines] == ["0", "1", "2", "3", "4"]
     before = {(k["a"], k["b"]) for k in served.ask("GET", "/api/v1/links")[1]}
     free = next((a, b) for a in range(5) for b in range(a + 1, 5) if (a, b) not in before)
+    capsys.readouterr()
     assert main(["topology", "add", served.url, *map(str, free)]) == 0
+    assert capsys.readouterr().out == (
+        f"added the link between {free[0]} (n{free[0]}) and {free[1]} (n{free[1]});"
+        " the planner keeps it\n"
+    )
     links = {(k["a"], k["b"]): k for k in served.ask("GET", "/api/v1/links")[1]}
     assert links[free]["origin"] == "operator"
-    assert main(["topology", "remove", served.url, *map(str, free)]) == 0
-    assert main(["topology", "drain", served.url, "3"]) == 0
+    history = served.ask("GET", "/api/v1/history")[1]
+    assert main(["topology", "add", served.url, *map(str, free)]) == 0
+    assert capsys.readouterr().out.startswith("nothing changed: the link between")
+    assert served.ask("GET", "/api/v1/history")[1] == history
+    planned = next(key for key, link in links.items() if link["origin"] == "planned")
+    assert main(["topology", "add", served.url, *map(str, planned)]) == 0
+    assert "exists; from now on the planner keeps it" in capsys.readouterr().out
+    names = [f"n{number}" for number in free]
+    assert main(["topology", "remove", served.url, *names]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith(f"removed the link between {free[0]} ({names[0]}) and {free[1]}")
+    assert main(["topology", "drain", served.url, "n3"]) == 0
+    assert capsys.readouterr().out.startswith("3 (n3) is draining")
     assert served.ask("GET", "/api/v1/nodes/3")[1]["draining"]
     assert main(["topology", "drain", served.url, "3", "--undo"]) == 0
+    assert capsys.readouterr().out == "3 (n3) stays: the planner gives it links again\n"
     assert not served.ask("GET", "/api/v1/nodes/3")[1]["draining"]
-    assert main(["topology", "leave", served.url, "3"]) == 0
+    assert main(["topology", "leave", served.url, f"{3:016x}"]) == 0
+    assert capsys.readouterr().out.startswith("3 (n3) has left")
     assert served.ask("GET", "/api/v1/nodes/3")[1]["state"] == "left"
     picture = tmp_path / "graph.svg"
     assert main(["topology", "show", served.url, "--form", "svg", "--output", str(picture)]) == 0
@@ -137,7 +156,25 @@ def test_what_cannot_be_is_said_in_one_line(capsys, given, said):
 
 def test_what_the_manager_refuses_is_passed_on(served, capsys):
     assert main(["topology", "remove", served.url, "0", "99"]) == 2
-    assert "the manager says: there is no link 0-99" in capsys.readouterr().err
+    assert "the manager knows no node '99'; it knows 0 (n0), 1 (n1), 2" in capsys.readouterr().err
+    assert main(["topology", "add", served.url, "0", "n0"]) == 2
+    assert "the manager says: node 0 (n0) cannot be linked to itself" in capsys.readouterr().err
+
+
+def test_name_that_is_the_number_of_another_node_must_be_qualified(served, capsys):
+    body = {"link": "127.0.0.1:10600", "node": f"{160:016x}", "name": "1"}
+    assert served.ask("POST", "/api/v1/join", body)[1]["id"] == 5
+    assert main(["topology", "drain", served.url, "1"]) == 2
+    said = "1 is the number of 1 (n1) and the name of 5 (1): write id:1 or name:1"
+    assert said in capsys.readouterr().err
+    assert main(["topology", "drain", served.url, "name:1"]) == 0
+    assert capsys.readouterr().out.startswith("5 (1) is draining")
+    assert main(["topology", "drain", served.url, "id:1"]) == 0
+    assert capsys.readouterr().out.startswith("1 (n1) is draining")
+    body = {"link": "127.0.0.1:10601", "node": f"{161:016x}", "name": "n2"}
+    assert served.ask("POST", "/api/v1/join", body)[1]["id"] == 6
+    assert main(["topology", "drain", served.url, "n2"]) == 2
+    assert "'n2' is ambiguous: it names 2 (n2), 6 (n2)" in capsys.readouterr().err
 
 
 def test_what_speaks_no_http_is_no_manager(capsys):

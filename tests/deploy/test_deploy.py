@@ -1,6 +1,7 @@
 """What is in deploy/ is what the programs understand. There is no Docker here to run it with."""
 
 import configparser
+import os
 import re
 import shlex
 import shutil
@@ -12,13 +13,14 @@ import pytest
 import yaml  # type: ignore[import-untyped]
 from tests.agent.live import Client
 
-from hansa.agent.settings import load
+from hansa.agent.settings import default_state, load
 from hansa.cli import agent, manager
 from hansa.errors import UsageError
-from hansa.local.mosquitto import free_port
 from hansa.manager.settings import from_environment, settings_of
+from hansa.testbed.mosquitto import free_port
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
+DOCS = DEPLOY.parent / "docs"
 UNITS = sorted(DEPLOY.glob("*.service"))
 VARIABLE = re.compile(r"\$\{(\w+)(?::?[-?]([^}]*))?\}")
 
@@ -58,14 +60,51 @@ def test_the_compose_file_says_what_the_programs_understand(capsys):
     assert used - {"./mosquitto.conf"} == set(compose()["volumes"])
 
 
+def installed_to(document: str) -> str:
+    """The virtual environment that the install commands of a document create and use."""
+    text = (DOCS / document).read_text()
+    made = re.findall(r"^python3 -m venv (\S+)$", text, re.M)
+    assert len(made) == 1
+    assert re.search(rf"^{made[0]}/bin/pip install '?\.", text, re.M)
+    assert re.search(rf"^ln -s {made[0]}/bin/hansa /usr/local/bin/", text, re.M)
+    return str(made[0])
+
+
+def test_documents_install_where_the_units_start():
+    assert installed_to("operating.md") == installed_to("manager.md")
+    units = {unit.name: unit.read_text() for unit in UNITS}
+    assert "/usr/bin/env" not in "".join(units.values())
+
+
+@pytest.mark.parametrize("name", ["agent", "manager"])
+def test_wrong_settings_do_not_restart_a_unit_again_and_again(name):
+    assert "\nRestartPreventExitStatus=2\n" in (DEPLOY / f"hansa-{name}.service").read_text()
+
+
+def test_agent_unit_keeps_the_state_where_the_default_is(monkeypatch):
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    unit = (DEPLOY / "hansa-agent.service").read_text()
+    assert f"Environment=HANSA_STATE={default_state()}\n" in unit
+    assert f"/var/lib/{re.findall('^StateDirectory=(.*)', unit, re.M)[0]}" == str(default_state())
+
+
+def test_nobody_is_told_to_install_from_an_index_that_has_no_hansa():
+    root = DOCS.parent
+    places = [*root.glob("src/**/*.py"), *root.glob("docs/**/*.md"), *DEPLOY.iterdir()]
+    told = re.compile(r"pip install [^\n`]*\bhansa(\[|['\"\s`]|$)")
+    wrong = [str(place) for place in places if told.search(place.read_text())]
+    assert wrong == []
+
+
 @pytest.mark.parametrize("unit", UNITS, ids=lambda path: path.name)
 def test_units_are_sound_and_start_what_there_is(unit, capsys):
     text = configparser.RawConfigParser(strict=False)
     text.optionxform = str  # type: ignore[assignment]
     text.read(unit)
     words = shlex.split(text["Service"]["ExecStart"])
-    if words[:2] == ["/usr/bin/env", "hansa"]:
-        parsed(words[2], words[3:])
+    if Path(words[0]).name == "hansa":
+        assert words[0] == f"{installed_to('manager.md')}/bin/hansa"
+        parsed(words[1], words[2:])
     if shutil.which("systemd-analyze") is None:
         pytest.skip("there is no systemd-analyze here")
     done = subprocess.run(
@@ -79,6 +118,7 @@ def test_the_brokers_configuration_is_one_that_mosquitto_takes(mosquitto, tmp_pa
     port = free_port()
     text = (DEPLOY / "mosquitto.conf").read_text()
     text = text.replace("listener 1883", f"listener {port} 127.0.0.1")
+    text = text.replace("/var/log/mosquitto/", f"{tmp_path}/")
     config = tmp_path / "deploy.conf"
     config.write_text(text + "\nuser root\n")
     broker = subprocess.Popen([mosquitto, "-c", str(config)], stderr=subprocess.DEVNULL,

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from hansa.local.mosquitto import free_port
 from hansa.manager.store import Store, open_store
+from hansa.testbed.mosquitto import free_port
 
 START_TIMEOUT_S = 60.0
 

@@ -1,15 +1,19 @@
 import asyncio
 import http.client
 import json
+import re
 import threading
 import time
+import urllib.request
+from html.parser import HTMLParser
 from typing import Any
 
 import pytest
 from tests.manager.serving import Served
 
+from hansa.agent.exposure import is_loopback
 from hansa.errors import UsageError
-from hansa.manager.access import CLIENTS_MAX, Access, Pace, is_loopback
+from hansa.manager.access import CLIENTS_MAX, Access, Pace
 from hansa.manager.bodies import Join
 from hansa.manager.exchange import Newcomer, Refused
 from hansa.manager.federation import Federation
@@ -117,8 +121,8 @@ def test_a_whole_life(served):
         ("POST", "/join", None, 422, "the body should be a JSON object"),
         ("POST", "/nodes/7/health", {}, 404, "there is no node 7"),
         ("GET", "/nodes/7", None, 404, "there is no node 7"),
-        ("GET", "/nodes/x", None, 422, "number: Input should be a valid integer"),
-        ("DELETE", "/links/0/1", None, 404, "there is no link 0-1"),
+        ("GET", "/nodes/x", None, 404, "there is no node 'x'"),
+        ("DELETE", "/links/0/1", None, 404, "there is no node 0"),
         ("PATCH", "/settings", {"degree_max": 1}, 422, "degree_max: Input should be greater"),
         ("GET", "/history?after=-1", None, 422, "after: Input should be greater"),
         ("GET", "/nowhere", None, 404, "there is nothing at this path"),
@@ -299,3 +303,79 @@ def test_a_broker_that_cannot_be_does_not_end_the_look_at_all_brokers(store, ip)
 
     with pytest.raises(TimeoutError):  # and nothing else
         asyncio.run(look())
+
+
+def test_nodes_are_accepted_by_name_and_agent_id(served):
+    for number in range(4):
+        join(served, number)
+    assert served.ask("GET", "/api/v1/nodes/n2")[1]["id"] == 2
+    assert served.ask("GET", f"/api/v1/nodes/{hexes(3)}")[1]["id"] == 3
+    links = {(k["a"], k["b"]) for k in served.ask("GET", "/api/v1/links")[1]}
+    a, b = next((a, b) for a in range(4) for b in range(a + 1, 4) if (a, b) not in links)
+    status, link = served.ask("POST", "/api/v1/links", {"a": f"n{a}", "b": hexes(b)})
+    assert (status, link["a"], link["b"]) == (201, a, b)
+    assert served.ask("DELETE", f"/api/v1/links/n{a}/n{b}") == (204, None)
+    status, answer = served.ask("DELETE", f"/api/v1/links/n{a}/n{b}")
+    assert (status, answer["error"]) == (404, f"there is no link between {a} (n{a}) and {b} (n{b})")
+    status, node = served.ask("POST", "/api/v1/nodes/n1/drain", {"draining": True})
+    assert (status, node["id"], node["draining"]) == (200, 1, True)
+    assert served.ask("POST", "/api/v1/nodes/n1/leave") == (204, None)
+    assert served.ask("GET", "/api/v1/nodes/n1")[1]["state"] == "left"
+
+
+def test_unknown_and_ambiguous_names_list_the_candidates(served):
+    for number, name in enumerate(("press", "mixer", "press")):
+        body = {"link": f"127.0.0.1:{10500 + number}", "node": hexes(number), "name": name}
+        assert served.ask("POST", "/api/v1/join", body)[0] == 200
+    status, answer = served.ask("GET", "/api/v1/nodes/pres")
+    listed = "there is no node 'pres'; there are 0 (press), 1 (mixer), 2 (press)"
+    assert (status, answer["error"]) == (404, listed)
+    status, answer = served.ask("POST", "/api/v1/links", {"a": "press", "b": "mixer"})
+    assert (status, answer["error"]) == (409, "'press' is ambiguous: it names 0 (press), 2 (press)")
+    assert served.ask("POST", "/api/v1/nodes/2/leave")[0] == 204
+    assert served.ask("GET", "/api/v1/nodes/press")[1]["id"] == 0  # the other one has left
+
+
+def test_refusal_shows_no_names_to_whoever_may_only_join(tmp_path):
+    running = Served(f"sqlite:///{tmp_path / 'm.db'}", {"HANSA_MANAGER_TOKEN": "admin"})
+    try:
+        body = {"link": "127.0.0.1:1", "node": hexes(1), "name": "press"}
+        assert running.ask("POST", "/api/v1/join", body, token="admin")[0] == 200
+        made = {"name": "agents", "scopes": ["join"]}
+        token = running.ask("POST", "/api/v1/tokens", made, token="admin")[1]["token"]
+        status, answer = running.ask("POST", "/api/v1/nodes/x/leave", token=token)
+        assert (status, answer["error"]) == (404, "there is no node 'x'")
+    finally:
+        running.stop()
+
+
+class Loaded(HTMLParser):
+    """What a browser would load for a page, and the fragments that it can jump to."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: set[str] = set()
+        self.addresses: list[str] = []
+        self.ids: set[str] = set()
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+        found = {name: value or "" for name, value in attrs}
+        self.addresses += [found[name] for name in ("src", "href", "action") if name in found]
+        self.ids.add(found.get("id", ""))
+
+
+def test_docs_page_shows_every_request_and_loads_nothing_from_elsewhere(served):
+    with urllib.request.urlopen(f"{served.url}/docs", timeout=20) as answer:
+        text, headers = answer.read().decode(), answer.headers
+    page = Loaded(text)
+    assert headers["Content-Security-Policy"].startswith("default-src 'none'")
+    assert page.tags.isdisjoint({"script", "link", "img", "iframe", "form"})
+    assert not re.search(r"@import|url\(", text)
+    inside = {address for address in page.addresses if address.startswith("#")}
+    assert set(page.addresses) - inside == {"openapi.json"}
+    assert {address.removeprefix("#") for address in inside} <= page.ids
+    paths = served.ask("GET", "/openapi.json")[1]["paths"]
+    requests = {f"{method}-{path}" for path, methods in paths.items() for method in methods}
+    assert requests <= page.ids

@@ -300,7 +300,7 @@ def test_an_operators_link_stays_and_one_that_was_removed_does_not_come_back(sto
         (lambda f: f.topology(9), "there is no node 9"),
         (lambda f: f.add_link(1, 1, 0.0), "cannot be linked to itself"),
         (lambda f: f.add_link(0, 9, 0.0), "there is no node 9"),
-        (lambda f: f.remove_link(0, 9, 0.0), "there is no link 0-9"),
+        (lambda f: f.remove_link(0, 9, 0.0), "there is no node 9"),
     ],
 )
 def test_what_cannot_be_is_refused_with_a_sentence(store, wish, said):
@@ -375,3 +375,58 @@ def test_a_round_trip_that_one_end_does_not_know_is_the_others(store):
     scene.federation.report(0, Report(0.5, {agent(1): None}, everybody), scene.now)
     scene.federation.report(1, Report(0.5, {agent(0): 7.0}, everybody), scene.now)
     assert [rtt for _, _, rtt in scene.federation.links()] == [7.0]
+
+
+def reinstall(scene: Scene, number: int) -> int:
+    """Node `number` dies; a new agent joins at its address. Return its id."""
+    scene.dead.add(number)
+    link = f"h{number}:10500"
+    who = Newcomer(link=link, node=agent(scene.count), name=f"n{number}")
+    scene.count += 1
+    return scene.federation.join(who, scene.now).node.id
+
+
+def test_reinstalled_agent_replaces_the_gone_node_at_its_address(store):
+    scene = Scene(store, 4)
+    scene.federation.add_link(0, 1, scene.now)
+    new = reinstall(scene, 1)
+    scene.run(20)
+    assert scene.states() == [State.UP, State.LEFT, State.UP, State.UP, State.UP]
+    assert not [link for link in scene.links() if 1 in link]
+    assert (0, new) in scene.links()  # the operator's link goes to the new node
+    told = [row.reason for row in store.history(limit=1000) if row.kind == "left"]
+    assert told == [f"{new} (n1) replaced 1 (n1) at h1:10500"]
+
+
+def test_reinstalled_agent_takes_over_the_links_that_the_operator_removed(store, caplog):
+    caplog.set_level("INFO", "hansa.manager")
+    scene = Scene(store, 4)
+    scene.federation.add_link(0, 1, scene.now)
+    scene.federation.remove_link(0, 1, scene.now)
+    new = reinstall(scene, 1)
+    scene.run(20)
+    assert scene.states()[1] is State.LEFT
+    assert (0, new) not in scene.links()
+    assert (0, new) in store.barred()
+    assert f"node replaced old=1 new={new} name='n1' address=h1:10500" in caplog.text
+    told = [(row.kind, row.nodes) for row in store.history(limit=1000) if "replaced" in row.reason]
+    assert told[0] == ("left", (1,))
+
+
+def test_what_the_operator_wants_of_the_new_node_counts_more_than_of_the_old(store):
+    scene = Scene(store, 4)
+    scene.federation.add_link(0, 1, scene.now)
+    scene.federation.remove_link(0, 1, scene.now)
+    new = reinstall(scene, 1)
+    scene.federation.add_link(0, new, scene.now)
+    scene.run(20)
+    assert (0, new) in scene.links()
+    assert (0, new) not in store.barred()
+
+
+def test_two_live_agents_at_one_address_are_both_kept(store):
+    scene = Scene(store, 4)
+    reinstall(scene, 1)
+    scene.dead.clear()
+    scene.run(60)
+    assert scene.states() == [State.UP] * 5

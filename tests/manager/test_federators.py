@@ -7,8 +7,8 @@ import pytest
 from tests.agent.live import Client, LoopThread, eventually
 from tests.manager.serving import Served
 
-from hansa.local.mosquitto import Mosquitto, free_port
 from hansa.manager.federators import TOPICS
+from hansa.testbed.mosquitto import Mosquitto, free_port
 
 
 class Paper:

@@ -1,4 +1,7 @@
+import os
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 from sqlalchemy import create_engine, text
@@ -127,8 +130,16 @@ def test_a_database_of_a_newer_version_is_refused(database):
     [
         ("nonsense", "database 'nonsense'"),
         ("mysql://x/y", "it must be sqlite:///file or postgresql://"),
-        ("sqlite:////no/such/folder/x.db", "unable to open database file"),
+        ("sqlite:////no/such/folder/x.db", "x.db: No such file or directory"),
         ("postgresql://u:secret@127.0.0.1:1/x", "database postgresql"),
+        ("mysql://u:secret@h/d", "database 'mysql://.*@h/d': it must be sqlite"),
+        ("mysql://u:x@secret@h/d", "database 'mysql://.*@h/d': it must be sqlite"),
+        ("unheard://u:secret@h/d", "database 'unheard://.*@h/d'"),
+        ("postgresql+unheard://u:secret@h/d", "database 'postgresql.unheard://.*@h/d'"),
+        ("u:secret@h/d", "database 'u:.*@h/d'"),
+        ("postgresql://u:secret@h:port/d", "database 'postgresql://.*@h:port/d'"),
+        ("postgresql://127.0.0.1:1/d?password=secret", "database postgresql://127.0.0.1:1/d"),
+        ("sqlite://u:secret@h/d", "Invalid SQLite URL"),
     ],
 )
 def test_what_cannot_be_opened_is_said_in_one_line_without_the_password(url, said):
@@ -148,3 +159,32 @@ def test_one_manager_at_a_time_has_a_database(database):
     third = open_store(database)
     third.claim()
     third.close()
+
+
+@pytest.fixture
+def open_umask() -> Iterator[None]:
+    before = os.umask(0)
+    yield
+    os.umask(before)
+
+
+def modes(folder: Path) -> dict[str, int]:
+    return {path.name: path.stat().st_mode & 0o777 for path in folder.iterdir()}
+
+
+@pytest.mark.usefixtures("open_umask")
+def test_database_files_are_readable_by_their_owner_only(tmp_path):
+    place = tmp_path / "m.db"
+    files = ("m.db", "m.db-wal", "m.db-shm", "m.db.lock")
+    store = open_store(f"sqlite:///{place}")
+    store.claim()
+    store.save_settings({"redundancy": 3})
+    assert modes(tmp_path) == dict.fromkeys(files, 0o600)
+    store.close()
+    for path in tmp_path.iterdir():  # as an earlier version left them
+        path.chmod(0o644)
+    store = open_store(f"sqlite:///{place}")
+    store.claim()
+    store.save_settings({"redundancy": 2})
+    assert modes(tmp_path) == dict.fromkeys(files, 0o600)
+    store.close()

@@ -11,7 +11,7 @@ from hansa.mqtt.options import Options
 from hansa.mqtt.packets import Publish, PubRel, Subscription
 from hansa.mqtt.reader import Reader
 from hansa.mqtt.session import Session
-from hansa.mqtt.vocabulary import Side, Version
+from hansa.mqtt.types import Side, Version
 
 BYTES_MAX = 4_096
 ACCEPTED = {Version.V311: bytes.fromhex("20020000"), Version.V5: bytes.fromhex("2003000000")}

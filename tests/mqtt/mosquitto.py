@@ -6,11 +6,11 @@ import time
 from pathlib import Path
 from typing import TypeVar
 
-from hansa.local.mosquitto import free_port
 from hansa.mqtt import effects, inputs
 from hansa.mqtt.effects import Effect
 from hansa.mqtt.options import Options
 from hansa.mqtt.session import Session
+from hansa.testbed.mosquitto import free_port
 
 PATIENCE = 60.0
 """Seconds until a test that waits for the broker gives up."""

@@ -7,7 +7,7 @@ from hansa.mqtt.packets import ConnAck, Publish
 from hansa.mqtt.properties import Properties
 from hansa.mqtt.reader import Reader
 from hansa.mqtt.session import Session
-from hansa.mqtt.vocabulary import Side, Version
+from hansa.mqtt.types import Side, Version
 from hansa.mqtt.writer import Writer
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hansa.mqtt import packets
 from hansa.mqtt.properties import Property as P
 from hansa.mqtt.properties import encode
-from hansa.mqtt.vocabulary import Side, Version
+from hansa.mqtt.types import Side, Version
 
 # One to four bytes of UTF-8, a control character, and the mark that must not be skipped.
 LETTERS = "ab/ $\x01é€\ufeff😀"

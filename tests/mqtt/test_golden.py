@@ -27,7 +27,7 @@ from hansa.mqtt.packets import (
 from hansa.mqtt.properties import Property as P
 from hansa.mqtt.properties import encode
 from hansa.mqtt.reader import Reader
-from hansa.mqtt.vocabulary import Side, Version
+from hansa.mqtt.types import Side, Version
 from hansa.mqtt.writer import Writer
 
 V4, V5 = Version.V311, Version.V5

@@ -7,7 +7,7 @@ from hansa.mqtt.limits import Limits, read
 from hansa.mqtt.options import Options
 from hansa.mqtt.packets import ConnAck
 from hansa.mqtt.properties import Property as P
-from hansa.mqtt.vocabulary import Version
+from hansa.mqtt.types import Version
 
 V4, V5 = Version.V311, Version.V5
 

@@ -24,7 +24,7 @@ from hansa.mqtt.options import Options
 from hansa.mqtt.packets import PubAck, PubComp, Publish, PubRec, PubRel, Subscription
 from hansa.mqtt.properties import Property as P
 from hansa.mqtt.properties import encode
-from hansa.mqtt.vocabulary import Version
+from hansa.mqtt.types import Version
 
 V4, V5 = Version.V311, Version.V5
 both_versions = pytest.mark.parametrize("version", Version)

@@ -21,7 +21,7 @@ from hansa.mqtt.packets import PubAck, PubComp, PubRec, PubRel, SubAck, Subscrip
 from hansa.mqtt.packets import Publish as Message
 from hansa.mqtt.properties import Property as P
 from hansa.mqtt.requests import REQUESTS_MAX
-from hansa.mqtt.vocabulary import Version
+from hansa.mqtt.types import Version
 
 V4, V5 = Version.V311, Version.V5
 both_versions = pytest.mark.parametrize("version", Version)

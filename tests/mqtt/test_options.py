@@ -3,7 +3,7 @@
 from hansa.mqtt.options import Options
 from hansa.mqtt.packets import Connect, Will
 from hansa.mqtt.properties import Property as P
-from hansa.mqtt.vocabulary import Version
+from hansa.mqtt.types import Version
 
 
 def test_connect_says_it_all():

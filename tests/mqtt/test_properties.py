@@ -19,7 +19,7 @@ from hansa.mqtt.properties import (
     split,
     write,
 )
-from hansa.mqtt.vocabulary import Kind
+from hansa.mqtt.types import Kind
 
 
 def read_back(raw: bytes, owner: Kind):

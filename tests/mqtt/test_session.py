@@ -34,7 +34,7 @@ from hansa.mqtt.packets import ConnAck, PubAck, PubComp, PubRec, PubRel
 from hansa.mqtt.packets import Publish as Message
 from hansa.mqtt.properties import Property as P
 from hansa.mqtt.session import Session
-from hansa.mqtt.vocabulary import Version
+from hansa.mqtt.types import Version
 
 V4, V5 = Version.V311, Version.V5
 both_versions = pytest.mark.parametrize("version", Version)

@@ -8,10 +8,10 @@ from typing import Any
 from hansa.journal.records import Captured, Record, Recorded, Settled
 from hansa.journal.settings import JournalSettings
 from hansa.journal.writer import Writer
-from hansa.pipeline.feeds import find
+from hansa.pipeline.inputs import find
 from hansa.simulator.result import Result
 from hansa.simulator.run import simulate
-from hansa.simulator.sampling import random_options
+from hansa.simulator.scenarios.sampling import random_options
 from hansa.telemetry import schema
 from hansa.telemetry.log import Log, Recorder
 from hansa.telemetry.reader import rows

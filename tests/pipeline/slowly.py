@@ -260,7 +260,11 @@ def convergence(rows: list[Row]) -> Table:
         )
         for fault, following in zip(faults, [*faults[1:], None], strict=True):
             end = following["time_ns"] if following else float("inf")
-            during = [at for at in moves if fault["time_ns"] <= at < end]
+            during: list[int] = []
+            for moved in sorted(at for at in moves if fault["time_ns"] <= at < end):
+                if during and moved - during[-1] > 1_000_000_000:
+                    break
+                during.append(moved)
             at = fault["time_ns"]
             result[run, fault["node"], fault["incarnation"], fault["number"]] = {
                 "time_ns": at,

@@ -1,21 +1,31 @@
 """`hansa advise`: a federation is read from tables as it was recorded, and spoken about."""
 
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 from tests.advice.test_adviser import BAD_CORE, GOOD, MISSING_LINK
+from tests.agent.live import Live, eventually
 from tests.pipeline.recordings import Recording
 
 from hansa.advice.adviser import advise
 from hansa.advice.loading import USED, load, on_executors
 from hansa.advice.proposals import Proposal, applied
 from hansa.advice.replay import options_of
+from hansa.agent.telemetry.settings import TELEMETRY
 from hansa.cli.main import main
 from hansa.errors import UsageError
 from hansa.pipeline.lake import Lake
 from hansa.protocol.settings import ProtocolSettings
+from hansa.simulator.actions import Crash, Step, Subscribe
+from hansa.simulator.options import Options, Phases
 from hansa.simulator.run import simulate
+from hansa.simulator.topologies import parse
+from hansa.telemetry import schema
+from hansa.telemetry.reader import rows
+from hansa.testbed.federation import LocalFederation
 
 pytest.importorskip("pyspark", reason="Spark is not installed: `./run test` installs it")
 
@@ -24,7 +34,7 @@ from pyspark.sql import functions as F
 
 @pytest.fixture(scope="module")
 def tables(spark, recording):
-    from hansa.pipeline.job import views
+    from hansa.pipeline.runner import views
 
     found = views(spark, Lake(recording.lake))
     return {name: found[name].cache() for name in (*USED, "runs")}
@@ -80,6 +90,62 @@ def test_the_line_gets_advice_and_the_ring_gets_none(recording, capsys):
     assert json.loads(capsys.readouterr().out) == {"advice": []}
 
 
+@pytest.fixture
+def live_ring(mosquitto: str, tmp_path: Path) -> Iterator[Live]:
+    settings = {"HANSA_TELEMETRY_SAMPLE": "all"}
+    live = Live(LocalFederation(parse("ring:3", 1), settings, directory=tmp_path / "kept"))
+    try:
+        live.start()
+        yield live
+    finally:
+        live.close()
+
+
+def reported_peers(live: Live, number: int) -> set[int]:
+    """Whom the telemetry on disk of a node reports a link to."""
+    log = live.nodes[number].directory / "agent" / TELEMETRY
+    return {row.record.peer for row in rows(log) if isinstance(row.record, schema.LinkUp)}
+
+
+def test_advice_knows_what_stood_after_a_killed_agent_and_a_clean_stop(spark, live_ring, tmp_path):
+    """Agent 1 is killed with -9; then all others are stopped, as by Ctrl-C of `hansa up`."""
+    from hansa.pipeline import runner
+
+    live = live_ring
+    live.client(2).subscribe("plant/#")
+    live.wait_installed(2, "plant/#")
+    eventually(lambda: len(reported_peers(live, 1)) == 2, "both links of node 1 are on disk")
+    killed = live.nodes[1].agent
+    assert killed is not None
+    killed.kill()
+    live.run(killed.wait())
+    eventually(lambda: len(live.nodes[0].status()["members"]) == 2, "node 0 notices the loss")
+    live.client(0).publish("plant/temp", b"21.5")
+    live.run(live.federation.stop())
+
+    lake = Lake.made(tmp_path / "lake")
+    runner.run_once(spark, lake, runner.Job([str(tmp_path / "kept")]))
+    found = load(runner.views(spark, lake), None, ProtocolSettings())
+    assert set(found.nodes) == {"0", "2"}
+    assert set(found.links) == {("0", "2")}
+    assert found.wants == {"2": {"plant/#"}}
+
+
+def test_advice_knows_what_stood_after_a_simulated_crash(spark, tmp_path):
+    from hansa.pipeline import runner
+
+    script = (Step(2.0, Subscribe(2, "a/#")), Step(4.0, Crash(1)))
+    simulate(
+        Options(parse("ring:4", 1), seed=1, schedule=script, phases=Phases(warm_up_s=12.0)),
+        telemetry=tmp_path / "log",
+    )
+    lake = Lake.made(tmp_path / "lake")
+    runner.run_once(spark, lake, runner.Job([str(tmp_path / "log")]))
+    found = load(runner.views(spark, lake), None, ProtocolSettings())
+    assert found.nodes == ("n0", "n2", "n3")
+    assert set(found.links) == {("n0", "n3"), ("n2", "n3")}
+
+
 @dataclass(frozen=True)
 class Tried:
     """What gold says of a run: milliseconds per delivery, bytes on links per publication."""
@@ -102,7 +168,7 @@ class Tried:
 @pytest.mark.timeout(900)
 def test_advice_on_three_recordings_is_right_and_taking_it_does_what_was_predicted(spark, tmp_path):
     """From what was recorded to tables to advice; taken, recorded again, and back to tables."""
-    from hansa.pipeline import job
+    from hansa.pipeline import runner
 
     made = Recording(tmp_path)
     given = {
@@ -118,8 +184,8 @@ def test_advice_on_three_recordings_is_right_and_taking_it_does_what_was_predict
 
     def tables():
         lake = Lake.made(made.lake)
-        job.run_once(spark, lake, job.Job([str(made.source)]))
-        return job.views(spark, lake)
+        runner.run_once(spark, lake, runner.Job([str(made.source)]))
+        return runner.views(spark, lake)
 
     runs = {name: recorded(name, federation) for name, (federation, _, _) in given.items()}
     before, taken = tables(), {}

@@ -16,10 +16,10 @@ from pathlib import Path
 import pytest
 from tests.pipeline.recordings import journal, many, telemetry
 
-from hansa.local.mosquitto import free_port
 from hansa.pipeline.java import java_home
 from hansa.pipeline.lake import Lake
 from hansa.telemetry import schema
+from hansa.testbed.mosquitto import free_port
 
 pyspark = pytest.importorskip("pyspark", reason="Spark is not installed: `./run test` installs it")
 

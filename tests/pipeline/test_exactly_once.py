@@ -22,7 +22,7 @@ import sys
 from pathlib import Path
 from hansa.pipeline.session import session
 spark = session(log=Path(sys.argv[3]))
-from hansa.pipeline import job
+from hansa.pipeline import runner as job
 from hansa.pipeline.lake import Lake
 lake = Lake.made(Path(sys.argv[1]))
 with lake.writing():

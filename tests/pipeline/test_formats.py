@@ -3,7 +3,7 @@
 import pytest
 from tests.pipeline.recordings import captured, journal
 
-from hansa.errors import UsageError
+from hansa.errors import UsageError, install_extra
 from hansa.pipeline import formats
 from hansa.pipeline.lake import Lake
 
@@ -15,7 +15,7 @@ def test_a_format_whose_package_is_missing_says_how_to_get_it(monkeypatch):
         with pytest.raises(UsageError) as error:
             formats.require(name)
         assert str(error.value) == (
-            f"a lake of format {name} needs the package {package}: pip install 'hansa[{name}]'"
+            f"a lake of format {name} needs the package {package}: {install_extra(name)}"
         )
 
 
@@ -37,16 +37,16 @@ def iceberg(lake, table):
 @pytest.mark.long
 @pytest.mark.parametrize("read", [delta, iceberg])
 def test_others_read_what_we_read_also_after_more_came(spark, tmp_path, read):
-    from hansa.pipeline import job
+    from hansa.pipeline import runner
 
     name = read.__name__
     pytest.importorskip(formats.PACKAGES[name])
     lake = Lake.made(tmp_path / "lake", name)
-    work = job.Job([str(tmp_path / "source")], batch_bytes=1_000)
+    work = runner.Job([str(tmp_path / "source")], batch_bytes=1_000)
     for first, last in ((1, 30), (31, 50)):
         records = [captured(number) for number in range(first, last + 1)]
         journal(tmp_path / "source", 5, records)
-        job.run_once(spark, lake, work)
+        runner.run_once(spark, lake, work)
         for table in ("bronze.messages", "silver.messages"):
             rows = read(lake, table).select(["seq", "topic", "payload", "time"]).to_pylist()
             assert sorted(row["seq"] for row in rows) == [*range(1, last + 1)]

@@ -4,11 +4,11 @@ import pytest
 from tests.pipeline import slowly
 from tests.pipeline.recordings import journal, many, recorded, simulated
 
-from hansa.simulator.telemetry import counters
+from hansa.simulator.analysis.telemetry import counters
 
 pytest.importorskip("pyspark", reason="Spark is not installed: `./run test` installs it")
 
-from hansa.pipeline import job
+from hansa.pipeline import gold, runner
 from hansa.pipeline.gold import GOLD
 from hansa.pipeline.lake import Lake
 
@@ -25,13 +25,13 @@ def made(request, spark, recording, tmp_path_factory):
         return recording
     ten = simulated(tmp_path_factory.mktemp("ten"), SEEDS)
     journal(ten.source / "n5", 5, [*many(1, 20), *(recorded(n) for n in range(1, 8))])
-    job.run_once(spark, Lake.made(ten.lake), job.Job([str(ten.source)]))
+    runner.run_once(spark, Lake.made(ten.lake), runner.Job([str(ten.source)]))
     return ten
 
 
 @pytest.fixture(scope="module")
 def tables(spark, made):
-    return job.views(spark, Lake(made.lake))
+    return runner.views(spark, Lake(made.lake))
 
 
 def as_dictionary(frame, key):
@@ -56,7 +56,7 @@ def test_a_gold_table_is_what_plain_python_makes_of_the_same_records(made, table
 
 
 def test_recorded_topics_are_counted_from_the_journal(recording, spark):
-    tables = job.views(spark, Lake(recording.lake))
+    tables = runner.views(spark, Lake(recording.lake))
     found = {row.topic: (row.messages, row.bytes) for row in tables["recorded_topics"].collect()}
     assert found == {"plant/1/temp": (3, 37), "a/c": (7, 14)}
 
@@ -99,6 +99,31 @@ def test_how_long_it_took_to_converge_is_what_simulations_measured(made, tables)
             if each.converged_s is not None
         ]
         assert sorted(told[run]) == sorted(own)
+
+
+def test_nodes_have_settled_when_a_second_passes_without_a_change(spark):
+    """Later changes, as clients that leave, do not belong to the fault."""
+    second = 1_000_000_000
+    key = ("live", "f", 1)
+    fault = spark.createDataFrame(
+        [(*key, 1, 10 * second, "kill", "a", None)],
+        "run string, node string, incarnation long, number long, time_ns long, what string,"
+        " target string, peer string",
+    )
+    known = spark.createDataFrame([], "run string, time_ns long, what string, seconds double")
+    moves = [
+        9.9,
+        13.0,
+        13.4,
+        14.3,
+        15.4,
+    ]  # the first is before, a second of silence before the last
+    events = spark.createDataFrame(
+        [("live", int(at * second), "link_up") for at in moves],
+        "run string, time_ns long, kind string",
+    )
+    (row,) = gold.convergence(fault, known, events).collect()
+    assert (row.settled_s, row.changes, row.seconds) == (4.3, 3, None)
 
 
 def test_every_table_says_its_grain_and_was_counted(recording):

@@ -16,15 +16,15 @@ from typing import Any
 
 import pytest
 
-from hansa.agent.brokers.connection import BrokerAddress
-from hansa.chaos.clients import Publisher, Subscriber
-from hansa.chaos.history import Event, Op, Stream, read_payload
-from hansa.cli.clients import until
+from hansa.agent.broker.connection import BrokerAddress
 from hansa.journal.reader import Reader
 from hansa.journal.records import Captured
-from hansa.local.federation import LocalFederation
 from hansa.pipeline.lake import Lake
 from hansa.simulator.topologies import parse
+from hansa.testbed.chaos.clients import Publisher, Subscriber
+from hansa.testbed.chaos.history import Event, Op, Stream, read_payload
+from hansa.testbed.clients import until
+from hansa.testbed.federation import LocalFederation
 
 pytest.importorskip("pyspark", reason="Spark is not installed: `./run test` installs it")
 

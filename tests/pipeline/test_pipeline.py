@@ -23,7 +23,7 @@ pytest.importorskip("pyspark", reason="Spark is not installed: `./run test` inst
 
 from pyspark.sql import functions as F
 
-from hansa.pipeline import job
+from hansa.pipeline import runner
 from hansa.pipeline.quality import count_checked
 from hansa.pipeline.tables import Layer
 from hansa.pipeline.topics import matches
@@ -128,7 +128,7 @@ def test_a_page_that_cannot_be_written_is_told_before_the_work(recording, tmp_pa
 def test_payload_tables_stay_when_the_file_is_not_given_again(recording, tmp_path, spark):
     lake = tmp_path / "lake"
     shutil.copytree(recording.lake, lake, symlinks=True)
-    job.build(spark, Lake(lake))
+    runner.build(spark, Lake(lake))
     assert "temperatures" in [kept.name for kept in Lake(lake).tables()]
 
 
@@ -169,7 +169,11 @@ def test_the_report_is_one_page_that_loads_nothing_and_escapes_what_it_shows(
     assert main(["report", "--lake", str(recording.lake), "--out", str(out)]) == 0
     page = out.read_text()
     assert "Simulated: ring:3, mesh, seed 1" in page
-    for question in ("How long does", "Which links work?", "How fast does it heal?"):
+    for question in (
+        "How long does",
+        "Which links work?",
+        "How long do nodes take to agree again?",
+    ):
         assert question in page
     assert "<script" not in page
     assert "http" not in page

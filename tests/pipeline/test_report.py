@@ -95,6 +95,36 @@ def test_a_run_with_too_many_rows_is_summed_as_a_whole_and_says_what_is_drawn():
     assert "Of 30,000 rows of the table delivery the 1 largest are drawn." in text
 
 
+def test_observations_of_clients_are_shown_with_their_own_counts_and_durations():
+    second = 1_000_000_000
+    key = {"incarnation": 1, "origin": "b", "duplicates": 0}
+    killed = {**key, "what": "kill agent a", "time_ns": 3 * second, "published": 241}
+    observations: Rows = [
+        {**key, "number": 1, "what": "no fault", "time_ns": second, "target": "c"}
+        | {"published": 50, "arrived": 50, "lost": 0, "interruption_s": None},
+        {**killed, "number": 2, "target": "c", "arrived": 239, "lost": 2, "interruption_s": 0.058},
+        {**killed, "number": 3, "target": "a", "arrived": 0, "lost": 241, "interruption_s": None},
+        {**killed, "number": 4, "target": "b", "arrived": 241, "lost": 0, "interruption_s": 0.0},
+    ]
+    fault = {"what": "kill agent a", "time_ns": 3 * second, "number": 1, "changes": 4}
+    tables: dict[str, Rows] = {name: [] for name in TABLES} | {
+        "observations": observations,
+        "convergence": [{**fault, "seconds": None, "settled_s": 2.5}],
+        "runs": [{"began_ns": second}],
+    }
+    text = page(Told([Facts("live", "Live", tables, {}, {})], 1, [], []), [])
+    assert "<b>530 of 773</b><span>arrived at clients of other brokers</span>" in text
+    for row in (
+        ("no fault", "b → c", "50", "50", "0", "0", ""),
+        ("kill agent a", "b → c", "241", "239", "2", "0", "58 ms"),
+        ("kill agent a", "b → a", "241", "0", "241", "0", "until the next event"),
+        ("kill agent a", "b → b", "241", "241", "0", "0", "none"),
+    ):
+        assert "".join(f"<td>{cell}</td>" for cell in row) in text
+    settled = text.partition("How long do nodes take to agree again?")[2]
+    assert "Deliveries do not wait for that; the longest was 2.50 s." in settled
+
+
 def test_a_sweep_is_lines_where_sizes_differ_and_bars_where_not():
     grown = Sweep("big", 40, {name: {"mesh": [(5, 1.0), (10, 2.0)]} for name in MEASURES})
     flat = Sweep("flat", 2, {name: {"mesh": [(5, 1.0)], "paths": [(5, 0.0)]} for name in MEASURES})

@@ -28,5 +28,7 @@ def test_without_the_extra_it_says_how_to_get_it(monkeypatch):
     with pytest.raises(UsageError) as error:
         module.session()
     assert str(error.value) == (
-        "this needs Spark, and the package pyspark is not installed: pip install 'hansa[spark]'"
+        "this needs Spark, and the package pyspark is not installed: pip install '.[spark]' in a"
+        " checkout of Hansa, or with its wheel, pip install"
+        " './hansa-VERSION-py3-none-any.whl[spark]'"
     )

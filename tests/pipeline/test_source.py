@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from tests.agent.records.test_pages import served
+from tests.agent.telemetry.test_endpoints import served
 from tests.pipeline.recordings import START, captured, journal, many, recorded, telemetry
 
 from hansa.agent import state
 from hansa.errors import AgentUnreachable, JournalDamaged, JournalTrimmed, UsageError
 from hansa.journal.records import Bound
 from hansa.journal.settings import JournalSettings
-from hansa.pipeline.feeds import INBOX, find, silent
+from hansa.pipeline.inputs import INBOX, find, silent
 from hansa.telemetry import schema
 from hansa.telemetry.columns import FIELDS
 from hansa.telemetry.reader import rows as telemetry_rows

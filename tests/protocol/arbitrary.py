@@ -4,11 +4,12 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from hansa.protocol import frames, records
-from hansa.protocol.records import Kind
+from hansa.protocol.membership import records
+from hansa.protocol.membership.records import Kind
+from hansa.protocol.model import HOPS_MAX, KEY_BYTES, MANAGEMENT, Publication
 from hansa.protocol.topics import is_filter
-from hansa.protocol.vocabulary import HOPS_MAX, KEY_BYTES, MANAGEMENT, Publication
-from hansa.protocol.wire import encode
+from hansa.protocol.wire import frames
+from hansa.protocol.wire.codec import encode
 
 FEW = 4
 """Items in a list: enough for every order and repetition that matters, small enough to be quick."""
@@ -67,7 +68,7 @@ def wholes(make: Any, names: st.SearchStrategy[str]) -> st.SearchStrategy[Any]:
     places = st.lists(st.integers(0, 1_000), min_size=2, max_size=2, unique=True).map(sorted)
     return st.builds(
         lambda node, incarnation, version, added, place: make(
-            node, incarnation, version, version, added, (), *place
+            node, incarnation, version, version, added, (), *(place if added else (0, 1))
         ),
         *(u64, u64, u64, distinct(names), places),
     )
@@ -150,7 +151,7 @@ ordered: dict[type, st.SearchStrategy[Any]] = {
     ),
     frames.Listing: st.builds(frames.Listing, u64, u64, several(versions), hops),
     frames.Values: st.builds(frames.Values, u64, u64, several(publications.map(encode)), hops),
-    frames.Goodbye: st.builds(frames.Goodbye, texts, st.none() | node_records),
+    frames.Goodbye: st.builds(frames.Goodbye, texts),
     frames.Summary: st.builds(frames.Summary, several(st.tuples(kinds, u64, u64, u64))),
     frames.Update: st.builds(frames.Update, several(any_record)),
     frames.Fetch: st.builds(frames.Fetch, several(st.tuples(kinds, u64))),

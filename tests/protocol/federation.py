@@ -8,9 +8,9 @@ from typing import TypeVar
 from tests.protocol.wire_of_nodes import Wire, key
 
 from hansa.protocol.effects import Send
-from hansa.protocol.frames import Frame
-from hansa.protocol.inspection import NodeView
-from hansa.protocol.vocabulary import MANAGEMENT, Group, Identity, LinkId, NodeId
+from hansa.protocol.model import MANAGEMENT, Group, Identity, LinkId, NodeId
+from hansa.protocol.status import NodeView
+from hansa.protocol.wire.frames import Frame
 
 F = TypeVar("F", bound=Frame)
 
@@ -44,10 +44,10 @@ def restart(wire: Wire, place: int, links: str, incarnation: int = 2) -> None:
     wire.join(links)
 
 
-def publish(wire: Wire, place: int, topic: str = "g") -> dict[int, list[bytes]]:
+def publish(wire: Wire, place: int, topic: str = "g", qos: int = 0) -> dict[int, list[bytes]]:
     """Publish `x` and return who delivered it, and how often."""
     wire.log.clear()
-    wire.publish(place, topic, b"x")
+    wire.publish(place, topic, b"x", qos)
     wire.run(0.2)
     return wire.deliveries()
 

@@ -8,7 +8,7 @@ import pytest
 
 from hansa.protocol import events
 from hansa.protocol.events import Event, InterestChanged, LinkClosed, LinkOpened, Published
-from hansa.protocol.vocabulary import LinkId
+from hansa.protocol.model import LinkId
 
 DEFINED = [
     item

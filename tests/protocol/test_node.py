@@ -5,9 +5,11 @@ from typing import TypeVar
 
 import pytest
 from msgspec.structs import replace as change
+from tests.protocol.federation import link_of
 from tests.protocol.wire_of_nodes import DELAY, Wire, key
 
-from hansa.protocol.custody import Remembered
+from hansa.protocol.clock import AHEAD
+from hansa.protocol.delivery.state import Remembered
 from hansa.protocol.effects import (
     CloseLink,
     CoreLost,
@@ -15,7 +17,6 @@ from hansa.protocol.effects import (
     Dropped,
     Duplicate,
     Effect,
-    Halt,
     Ignored,
     IncarnationRaised,
     InterestInstalled,
@@ -24,7 +25,6 @@ from hansa.protocol.effects import (
     NeighbourDown,
     NeighbourUp,
     ParentsChanged,
-    Rekey,
     Send,
     Subscribe,
     Unsubscribe,
@@ -38,7 +38,13 @@ from hansa.protocol.events import (
     Received,
     TimerFired,
 )
-from hansa.protocol.frames import (
+from hansa.protocol.forwarding.engine import Deliveries, Outgoing
+from hansa.protocol.membership.records import InterestRecord
+from hansa.protocol.model import MANAGEMENT, LinkId, NodeId, Publication, group_id
+from hansa.protocol.node import Identity, Node
+from hansa.protocol.settings import ManagementBy, Metric, Outside, ProtocolSettings
+from hansa.protocol.wire.codec import encode
+from hansa.protocol.wire.frames import (
     PROTOCOL_VERSION,
     UNREACHABLE,
     Acknowledge,
@@ -49,15 +55,10 @@ from hansa.protocol.frames import (
     Heartbeat,
     Hello,
     Numbered,
+    Receipt,
     Solicit,
     Update,
 )
-from hansa.protocol.node import Identity, Node
-from hansa.protocol.plane import Deliveries, Outgoing
-from hansa.protocol.records import InterestRecord
-from hansa.protocol.settings import ManagementBy, Metric, Outside, ProtocolSettings
-from hansa.protocol.vocabulary import MANAGEMENT, LinkId, NodeId, Publication, group_id
-from hansa.protocol.wire import encode
 
 T = TypeVar("T")
 
@@ -187,8 +188,10 @@ def test_an_interest_that_the_broker_refuses_is_never_in_force():
     wire = wanting("1-2")
     wire.want(2, "g")
     wire.is_lost = lambda source, target, frame: True
-    wire.nodes[1].handle(Denied(("g",), "not authorised"), wire.now)
-    assert wire.nodes[1].view().counters == {"subscription denied: not authorised": 1}
+    for reason in ("not authorised", "not authorised either"):
+        effects = wire.nodes[1].handle(Denied(("g",), reason), wire.now)
+        assert Ignored(f"subscription denied: {reason}") in effects
+    assert wire.nodes[1].view().counters == {"subscription denied": 2}
 
 
 def test_news_of_one_moment_shares_a_frame():
@@ -745,9 +748,12 @@ def test_after_a_goodbye_nothing_counts_that_came_with_it():
     wire = Wire()
     wire.start(1)
     wire.give(1, LinkOpened(LinkId(7), dialled=True, ordered=False))
-    wire.give(1, Received(LinkId(7), Numbered(2, Solicit(NodeId(1), 1, 1, 0))))
-    assert wire.give(1, Received(LinkId(7), Numbered(1, Goodbye("enough")))) == [
-        Send(LinkId(7), Acknowledge(3)),
+    hello = Hello(PROTOCOL_VERSION, "hansa", NodeId(2), key(2), 1, "", wire.settings.agreement(), 0)
+    wire.give(1, Received(LinkId(7), Numbered(1, hello)))
+    wire.give(1, Received(LinkId(7), Numbered(3, Solicit(NodeId(1), 1, 1, 0))))
+    assert wire.give(1, Received(LinkId(7), Numbered(2, Goodbye("enough")))) == [
+        Send(LinkId(7), Acknowledge(4)),
+        NeighbourDown(NodeId(2), "enough"),
         CloseLink(LinkId(7), "enough"),
     ]
 
@@ -808,20 +814,9 @@ def test_what_the_new_life_claims_counts_although_it_overtakes_the_record_of_tha
     assert cores(wire, "h") == {1: 3, 2: 3, 3: 3}
 
 
-def test_of_two_nodes_with_one_id_the_later_takes_another_key():
-    wire = wanting("1-2 2-3", (3, "g"))
-    wire.start(9, Identity(NodeId(1), key(9), incarnation=2))
-    wire.join("9-3")
-    wire.run(1.0)
-    assert wire.effects(9, Rekey) == [Rekey("another node with this id started earlier")]
-    assert (wire.effects(1, Rekey), wire.effects(1, Halt)) == ([], [])
-    assert wire.effects(1, IncarnationRaised) == [IncarnationRaised(3)]
-    assert wire.nodes[1].view().incarnation == 3
-
-
-def test_the_survivor_goes_on_with_its_interest_installed():
+def test_node_goes_on_with_its_interest_installed_after_its_copy_was_stopped():
     wire = wanting("1-2 2-3", (1, "g"))
-    wire.start(9, Identity(NodeId(1), key(9), incarnation=2))
+    wire.start(9, Identity(NodeId(1), key(1), incarnation=2))
     wire.join("9-3")
     wire.run(0.5)
     wire.stop(9)
@@ -830,23 +825,45 @@ def test_the_survivor_goes_on_with_its_interest_installed():
     assert publish(wire, 3) == {1: [b"x"]}
 
 
-def test_of_a_node_and_its_clone_the_later_stops():
-    wire = wanting("1-2 2-3")
+def test_copy_that_started_later_acknowledges_nothing_while_the_first_has_the_id():
+    wire = wanting("1-2 2-3", (1, "g"))
     wire.start(9, Identity(NodeId(1), key(1), incarnation=2))
+    wire.want(9, "g")
     wire.join("9-3")
+    wire.run(0.5)
+    wire.log.clear()
+    wire.publish(3, "g", b"x", qos=1)
+    copy = Publication(NodeId(3), 1, 1, 1, "g", b"x", previous=((NodeId(1), 0),))
+    wire.give(9, Received(link_of(wire, 9, 3), copy))
+    wire.run(5.0)
+    assert wire.deliveries() == {1: [b"x"], 9: [b"x"]}
+    assert {source for source, _ in sent(wire, Receipt)} == {1, 2}
+    assert wire.nodes[3].custody.outbox.acknowledged == {NodeId(1): 1}
+
+
+def test_announcement_of_this_node_that_it_did_not_make_is_outranked():
+    wire = wanting("1-2", (1, "g"))
+    link = link_of(wire, 1, 2)
+    before = wire.nodes[1].view().cores[NodeId(1)]
+    forged = Announce(NodeId(1), before.incarnation, before.seq + 100, 0)
+    wire.give(1, Received(link, forged))
     wire.run(1.0)
-    assert wire.effects(9, Halt) == [Halt("another node runs with this key and started earlier")]
-    assert wire.effects(1, Halt) == []
+    assert wire.nodes[2].view().cores[NodeId(1)].seq == before.seq + 101
+    newer = Announce(NodeId(1), before.incarnation + 7, 1, 0)
+    wire.give(1, Received(link, newer))
+    wire.run(2.0)
+    assert wire.effects(1, IncarnationRaised) == [IncarnationRaised(before.incarnation + 8)]
+    assert wire.nodes[2].view().cores[NodeId(1)].incarnation == before.incarnation + 8
 
 
-def test_two_nodes_with_one_id_that_meet_directly_need_nobody_to_tell_them():
-    wire = Wire()
-    wire.start(1)
-    wire.start(9, Identity(NodeId(1), key(9), incarnation=2))
-    wire.join("1-9")
-    wire.run(0.1)
-    assert wire.effects(9, Rekey) == [Rekey("another node with this id started earlier")]
-    assert wire.effects(1, Rekey) == []
+@pytest.mark.parametrize(
+    ("incarnation", "seq", "reason"),
+    [(1 << 62, 1, AHEAD), (1, 1 << 62, "announcement number out of bounds")],
+)
+def test_announcement_that_nobody_can_have_made_is_refused(incarnation, seq, reason):
+    wire = wanting("1-2")
+    forged = Announce(NodeId(2), incarnation, seq, 0)
+    assert wire.give(1, Received(link_of(wire, 1, 2), forged)) == [Ignored(reason)]
 
 
 # ---------------------------------------------------------------- leases

@@ -21,11 +21,11 @@ from tests.protocol.wire_of_nodes import DELAY, Wire, key, pairs
 
 from hansa.protocol.effects import CoreLost, MemberJoined, ParentsChanged
 from hansa.protocol.events import Received
-from hansa.protocol.frames import UNREACHABLE, Announce, Solicit
-from hansa.protocol.records import ClaimsRecord
-from hansa.protocol.routes import CoreRoutes
+from hansa.protocol.membership.records import ClaimsRecord, NodeRecord
+from hansa.protocol.model import Identity, NodeId
+from hansa.protocol.routing.mesh.routes import CoreRoutes
 from hansa.protocol.settings import ManagementBy, Metric
-from hansa.protocol.vocabulary import Identity, NodeId
+from hansa.protocol.wire.frames import UNREACHABLE, Announce, Solicit, Update
 
 CORE = NodeId(1)
 
@@ -299,3 +299,13 @@ def test_4_11_feasible_distances_outlive_the_core():
     assert wire.nodes[2].view().cores[NodeId(4)] == before
     wire.run(1.5)
     assert all(NodeId(4) not in view.cores for view in views(wire).values())
+
+
+def test_4_6_announcement_waits_for_the_record_of_its_core():
+    """4.6 What is announced of a node that is not known has no effect until its record is here."""
+    wire = settled("1-2")
+    link, before = link_of(wire, 1, 2), views(wire)[1].cores
+    wire.give(1, Received(link, Announce(NodeId(9), 1, 1, 1)))
+    assert views(wire)[1].cores == before
+    wire.give(1, Received(link, Update((NodeRecord(NodeId(9), 1, 1, 1, key(9), "", (), 1.0, ()),))))
+    assert views(wire)[1].cores.keys() == {*before, NodeId(9)}

@@ -3,10 +3,10 @@
 from tests.protocol.federation import LINE, sent, settled
 from tests.protocol.wire_of_nodes import Wire, key
 
-from hansa.protocol.custody import Remembered
+from hansa.protocol.delivery.state import Remembered
 from hansa.protocol.effects import Deliver, InterestInstalled, Subscribe, Unsubscribe
-from hansa.protocol.frames import Confirm, Confirmation, Enquire
-from hansa.protocol.vocabulary import Identity, NodeId
+from hansa.protocol.model import Identity, NodeId
+from hansa.protocol.wire.frames import Confirm, Confirmation, Enquire
 
 
 def test_6_1_covered_filters_are_not_announced():

@@ -3,22 +3,22 @@
 from itertools import count, cycle
 
 import pytest
-from tests.protocol.federation import link_of, restart, sent, settled, timed, views
+from msgspec.structs import replace
+from tests.protocol.federation import link_of, publish, restart, sent, settled, timed, views
 from tests.protocol.wire_of_nodes import DELAY, Wire, key
 
 from hansa.protocol.effects import (
     CloseLink,
-    Halt,
+    Ignored,
     IncarnationRaised,
     NeighbourDown,
-    Rekey,
     Send,
     Subscribe,
 )
 from hansa.protocol.events import LinkOpened, Received, TimerFired
-from hansa.protocol.frames import Acknowledge, Frame, Goodbye, Heartbeat, Hello
+from hansa.protocol.model import Identity, LinkId, NodeId
 from hansa.protocol.settings import ProtocolSettings
-from hansa.protocol.vocabulary import Identity, NodeId
+from hansa.protocol.wire.frames import Acknowledge, Frame, Goodbye, Heartbeat, Hello, Update
 
 
 def kept(wire: Wire) -> set[int]:
@@ -51,6 +51,16 @@ def test_2_1_who_disagrees_parts_with_the_reason_on_both_sides():
         assert wire.effects(place, Send)[-1].frame == Goodbye(reason)
         assert [effect.reason for effect in wire.effects(place, CloseLink)] == [reason]
     assert [view.neighbours for view in views(wire).values()] == [{}, {}]
+
+
+def test_2_1_nothing_counts_before_hello():
+    """2.1 Neither a goodbye nor a record."""
+    wire = settled("1-2")
+    wire.give(1, LinkOpened(LinkId(99), dialled=False))
+    record = wire.nodes[1].chart.known[NodeId(2)]
+    for frame in (Goodbye("no"), Update((replace(record, incarnation=9),))):
+        reason = f"{type(frame).__name__} before hello"
+        assert wire.give(1, Received(LinkId(99), frame)) == [Ignored(reason)]
 
 
 def test_2_2_of_two_links_both_sides_keep_the_same():
@@ -141,13 +151,41 @@ def test_2_6_datagram_links_keep_control_frames_whole_and_in_order():
     assert wire.effects(2, CloseLink) == [stuck]
 
 
-def test_2_7_of_two_nodes_with_one_id_the_later_gives_way():
-    """2.7 The later one takes a new key, or stops; the earlier raises its incarnation."""
-    for its_key, order in ((key(9), Rekey), (key(1), Halt)):
-        wire = settled("1-2 2-3")
-        wire.start(9, Identity(NodeId(1), its_key, incarnation=5))
-        wire.join("9-3")
-        wire.run(1.0)
-        assert [type(effect) for effect in wire.effects(9, order)] == [order]
-        assert wire.effects(1, Rekey) + wire.effects(1, Halt) == []
-        assert wire.effects(1, IncarnationRaised) == [IncarnationRaised(6)]
+def test_2_7_nobody_ends_because_of_another_record_with_its_id():
+    """2.7 The first of two copies raises its incarnation at once, the later one after 10 s, and
+    then after 1 s."""
+    wire = settled("1-2 2-3")
+    wire.start(9, Identity(NodeId(1), key(1), incarnation=5))
+    wire.join("9-3")
+    wire.run(5.0)
+    assert wire.effects(1, IncarnationRaised) == [IncarnationRaised(6)]
+    assert wire.effects(9, IncarnationRaised) == []
+    assert wire.nodes[2].chart.known[NodeId(1)].incarnation == 6
+    assert wire.nodes[1].view().counters["record of this node that it did not write"] > 0
+    wire.run(5.5)
+    assert wire.effects(9, IncarnationRaised) == [IncarnationRaised(7)]
+    assert wire.effects(1, IncarnationRaised) == [IncarnationRaised(6), IncarnationRaised(8)]
+    wire.run(1.0)
+    assert wire.effects(9, IncarnationRaised)[1:] == [IncarnationRaised(9)]
+    assert wire.nodes.keys() == {1, 2, 3, 9}
+
+
+@pytest.mark.parametrize("strategy", ["mesh", "paths"])
+def test_2_7_a_forged_record_costs_a_node_nothing(strategy):
+    """2.7 Whatever was forged, the node is known again soon, and gets what it wants."""
+    wire = settled("1-2 2-3", (1, "g"), strategy=strategy)
+    victim = wire.nodes[2].chart.known[NodeId(1)]
+    for forged in (
+        replace(victim, incarnation=50_000, links=()),
+        replace(victim, version=1_000, links=(), born=0),
+    ):
+        wire.give(2, Received(link_of(wire, 2, 3), Update((forged,))))
+        wire.run(12.0)
+        assert NodeId(1) in wire.nodes[3].chart.reachable
+        assert publish(wire, 3) == {1: [b"x"]}
+        victim = wire.nodes[2].chart.known[NodeId(1)]
+    idle = replace(wire.nodes[2].chart.known[NodeId(3)], version=1_000, links=())
+    wire.give(2, Received(link_of(wire, 2, 1), Update((idle,))))
+    wire.run(12.0)
+    assert publish(wire, 3) == {1: [b"x"]}
+    assert wire.nodes.keys() == {1, 2, 3}

@@ -18,15 +18,30 @@ from tests.protocol.federation import (
 )
 from tests.protocol.wire_of_nodes import DELAY, Wire, key
 
-from hansa.protocol.custody import Remembered
-from hansa.protocol.effects import CoreElected, MemberLost, Unsubscribe
+from hansa.protocol.delivery.state import Remembered
+from hansa.protocol.effects import CoreElected, Ignored, MemberLost, Send, Unsubscribe
 from hansa.protocol.events import InterestChanged, Received, Restored
-from hansa.protocol.frames import Confirm, Enquire, Fetch, Frame, Heartbeat, Summary, Update
-from hansa.protocol.graph import Graph
-from hansa.protocol.inspection import InterestView
-from hansa.protocol.records import InterestRecord, Kind, NodeRecord
+from hansa.protocol.membership.graph import Graph
+from hansa.protocol.membership.records import InterestRecord, Kind, NodeRecord
+from hansa.protocol.model import HOPS_MAX, MANAGEMENT, Identity, NodeId, Publication
 from hansa.protocol.settings import Metric
-from hansa.protocol.vocabulary import HOPS_MAX, MANAGEMENT, Identity, NodeId
+from hansa.protocol.status import InterestView
+from hansa.protocol.wire.codec import encode
+from hansa.protocol.wire.frames import Any as AnyFrame
+from hansa.protocol.wire.frames import (
+    Confirm,
+    Confirmation,
+    Enquire,
+    Fetch,
+    Frame,
+    Heartbeat,
+    Owed,
+    Receipt,
+    Resend,
+    Summary,
+    Update,
+    Values,
+)
 
 
 def test_3_1_every_node_holds_every_record_and_the_higher_stamp_replaces():
@@ -77,6 +92,21 @@ def test_3_3_a_new_link_brings_what_each_side_lacks():
     wire.run(0.2)
     assert sent(wire, Fetch) == [(2, 1, Fetch(((Kind.INTEREST, NodeId(1)),)))]
     assert wire.nodes[4].view().interest[NodeId(1)].filters == ("a", "missed", "c")
+
+
+def test_3_3_rows_are_sent_once_and_not_without_end():
+    """3.3 16 MiB at once, 1 MiB a second in the long run."""
+    wire = settled("1-2")
+    wire.want(1, *(f"{number}/" + "x" * 1_000 for number in range(9_000)))
+    wire.run(30.0)
+    link, row = link_of(wire, 1, 2), (Kind.INTEREST, NodeId(1))
+    sizes = [
+        sum(len(encode(send.frame)) for send in effects if isinstance(send, Send))
+        for effects in (wire.give(1, Received(link, Fetch((row,) * 200))) for _ in range(20))
+    ]
+    assert 9_000_000 < sizes[0] < 9_500_000
+    assert sum(sizes) < 16 << 20
+    assert views(wire)[1].counters["records asked for beyond the allowance of a link"] == 19
 
 
 def test_3_4_heartbeats_find_what_went_missing_and_are_all_there_is_in_peace():
@@ -348,3 +378,48 @@ def test_3_8_frames_to_a_distant_node_take_the_shortest_path():
         wire.run(0.1)
     assert max(frame.hops for _, _, frame in sent(wire, Enquire)) == HOPS_MAX - 1
     assert views(wire)[2].counters == {"letter past the hop limit": 2}
+
+
+def test_3_9_a_neighbour_speaks_only_for_nodes_behind_it():
+    """3.9 A node with a single link cannot forge what others publish, acknowledge or confirm."""
+    wire = settled("1-2 2-3 2-4", (2, "g"), (3, "g"))
+    one, two, three = NodeId(1), NodeId(2), NodeId(3)
+    link = link_of(wire, 2, 4)
+    forged: list[AnyFrame | Publication] = [
+        Publication(one, 1, 1, 0, "g", b"forged"),
+        Publication(one, 1, 1, 1, "g", b"forged", previous=((two, 0), (three, 0))),
+        Receipt(one, three, 1, 1, 1),
+        Owed(three, one, 1, 1),
+        Resend(two, one, 1, 0, 1, 0, ()),
+        Values(two, one, (encode(Publication(one, 0, 0, 0, "g", b"f", True, version=1)),)),
+        Confirm((Confirmation(one, 1, 1, three, 1, 1, 0),)),
+    ]
+    for frame in forged:
+        assert wire.give(2, Received(link, frame)) == [
+            Ignored("origin not behind this neighbour")
+        ], frame
+    assert wire.deliveries() == {}
+    assert sent(wire, Receipt) + sent(wire, Owed) + sent(wire, Confirm) == []
+    assert publish(wire, 1) == {2: [b"x"], 3: [b"x"]}
+
+
+def test_3_9_what_is_behind_a_neighbour_follows_the_map():
+    """3.9 In a ring everybody is behind both neighbours, until it is cut."""
+    wire = settled("1-2 2-3 3-1", (1, "g"))
+    copy = Publication(NodeId(3), 1, 1, 0, "g", b"round")
+    assert len(wire.give(1, Received(link_of(wire, 1, 2), copy))) > 0
+    assert wire.deliveries() == {1: [b"round"]}
+    wire.cut("2-3")
+    wire.run(0.5)
+    late = Publication(NodeId(3), 1, 2, 0, "g", b"late")
+    refused = [Ignored("origin not behind this neighbour")]
+    assert wire.give(1, Received(link_of(wire, 1, 2), late)) == refused
+
+
+def test_3_9_unicast_frames_do_not_overtake_records():
+    """3.9 Records that wait to share a frame leave before a unicast frame does."""
+    wire = settled("1-2 3-4", (1, "g"), relay_delay=0.5)
+    wire.join("2-3")
+    wire.run(5.0)
+    assert wire.nodes[1].view().installed
+    assert all(view.counters == {} for view in views(wire).values())

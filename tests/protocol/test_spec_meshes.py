@@ -20,9 +20,9 @@ from tests.protocol.wire_of_nodes import DELAY, Wire
 
 from hansa.protocol.effects import Deliver, Dropped, Duplicate, Effect, Send
 from hansa.protocol.events import Published, Received
-from hansa.protocol.frames import Announce, Membership
+from hansa.protocol.model import HOPS_MAX, NodeId, Publication, group_id
 from hansa.protocol.settings import Outside
-from hansa.protocol.vocabulary import HOPS_MAX, NodeId, Publication, group_id
+from hansa.protocol.wire.frames import Announce, Membership
 
 G = group_id("g")
 

@@ -8,14 +8,24 @@ from tests.protocol.wire_of_nodes import Wire, key
 
 from hansa.errors import InvalidFrame, InvalidTopic
 from hansa.protocol.effects import Ignored, Send
-from hansa.protocol.events import Published, Received
-from hansa.protocol.frames import UNREACHABLE, Announce, Hello, Membership, Resend, Values
+from hansa.protocol.events import ClockRead, Published, Received, Restored
+from hansa.protocol.forwarding.dedup import STRANGERS_MAX
+from hansa.protocol.membership.records import InterestRecord, NodeRecord
+from hansa.protocol.model import Identity, NodeId, Publication, node_id
 from hansa.protocol.node import Node
 from hansa.protocol.settings import Outside
 from hansa.protocol.topics import check_filter, matches
-from hansa.protocol.vocabulary import Identity, NodeId, Publication, node_id
-from hansa.protocol.windows import STRANGERS_MAX
-from hansa.protocol.wire import FORMAT_VERSION, decode, encode, strand
+from hansa.protocol.wire.codec import FORMAT_VERSION, decode, encode, strand
+from hansa.protocol.wire.frames import (
+    UNREACHABLE,
+    Announce,
+    Hello,
+    Membership,
+    Owed,
+    Resend,
+    Update,
+    Values,
+)
 
 
 def test_1_1_the_later_of_two_starts_is_believed():
@@ -31,6 +41,23 @@ def test_1_1_the_later_of_two_starts_is_believed():
     assert (known.stamp[0], known.filters) == (2, ("new",))
 
 
+def test_1_1_an_id_that_does_not_follow_from_its_key_is_refused():
+    """1.1 In hellos, in records and on this node's own disk."""
+    wire = Wire()
+    derived = {place: node_id(key(place)) for place in (1, 2)}
+    for place, node in derived.items():
+        wire.start(place, Identity(node, key(place), 1))
+    wire.start(3)  # its id is its place
+    wire.join("1-2 1-3")
+    wire.run(0.5)
+    assert sorted(wire.nodes[1].view().neighbours) == [derived[2]]
+    forged = NodeRecord(NodeId(7), 1, 1, 1, key(7), "", (), 1.0, ())
+    refused = Ignored("node id that does not follow from its key")
+    assert wire.give(1, Received(link_of(wire, 1, derived[2]), Update((forged,)))) == [refused]
+    assert wire.give(1, Restored((forged,))) == [refused]
+    assert wire.nodes[1].view().counters[refused.reason] == 3
+
+
 def test_1_2_topics_follow_mqtt_and_what_belongs_to_one_broker_stays_there():
     """1.2 Topics follow MQTT; `$` never crosses; `$share/g/f` counts as `f`."""
     assert matches("+/b", "a/b")
@@ -44,6 +71,15 @@ def test_1_2_topics_follow_mqtt_and_what_belongs_to_one_broker_stays_there():
     assert wire.nodes[1].view().interest[NodeId(2)].filters == ("$share/workers/a/+",)
     assert publish(wire, 1, "a/b") == {2: [b"x"]}
     assert publish(wire, 1, "$SYS/uptime") == {}
+
+
+@pytest.mark.parametrize("name", ["$SYS/#", "$share/g/$SYS/#"])
+def test_1_2_a_record_with_a_filter_for_one_broker_is_refused(name):
+    """1.2 Otherwise every agent would forward what its broker says of itself."""
+    wire = settled("1-2")
+    wish = InterestRecord(NodeId(2), 1, 1, 0, (name,))
+    refused = wire.give(1, Received(link_of(wire, 1, 2), Update((wish,))))
+    assert refused == [Ignored("interest in topics of one broker")]
 
 
 def test_1_3_a_frame_is_valid_or_refused_with_one_named_error():
@@ -75,14 +111,44 @@ def test_1_4_what_is_refused_for_a_bound_is_counted():
     assert views(wire)[2].counters["filters_per_node_max"] == 2
 
 
-def test_1_4_ways_to_cores_that_nobody_knows_are_bounded():
+def test_1_4_nodes_and_filters_of_one_neighbour_leave_room_for_others():
+    """1.4 What is first heard of over one neighbour has a bound of its own."""
+    bounds = {"nodes_max": 20, "nodes_per_neighbour_max": 5, "filters_per_neighbour_max": 6}
+    wire = settled("1-3 2-1", **bounds)
+    made_up = [NodeRecord(NodeId(n), 1, 1, 1, key(n), "", (), 1.0, ()) for n in range(10, 20)]
+    wishes = [InterestRecord(NodeId(n), 1, 1, 0, (f"{n}/a", f"{n}/b")) for n in range(10, 20)]
+    wire.give(1, Received(link_of(wire, 1, 2), Update((*made_up, *wishes))))
+    counters = views(wire)[1].counters
+    assert counters["nodes_per_neighbour_max"] == 6
+    assert counters["filters_per_neighbour_max"] == 1
+    wire.start(4)
+    wire.join("4-3")
+    wire.want(4, "real/#")
+    wire.run(1.0)
+    assert publish(wire, 1, "real/1") == {4: [b"x"]}
+
+
+def test_1_4_node_at_the_edge_hears_all_filters_over_one_neighbour():
+    """1.4 The longest-linked neighbour and dialled ones may bring all filters that fit."""
+    wire = settled("1-2 2-3 4-3", filters_per_neighbour_max=3)
+    for place in (1, 2, 3, 4):
+        wire.want(place, f"{place}/a", f"{place}/b")
+        wire.run(1.0)
+    for place, last in ((1, 4), (4, 1)):
+        assert not views(wire)[place].counters
+        assert publish(wire, place, f"{last}/b", qos=1) == {last: [b"x"]}
+    assert all(view.installed for view in views(wire).values())
+
+
+def test_1_4_ways_to_cores_that_nobody_knows_are_not_kept():
     """1.4 Whatever can grow has a bound; what is refused for it is counted with the reason."""
     wire = settled("1-2", nodes_max=10)
+    cores = views(wire)[1].cores
     for core in range(100, 200):
         wire.give(1, Received(link_of(wire, 1, 2), Announce(NodeId(core), 1, 1, distance=1)))
     view = views(wire)[1]
-    assert len(view.cores) <= 10
-    assert sum(view.counters.values()) >= 90
+    assert view.cores == cores
+    assert view.counters == {"announcement of an unknown core": 90}
 
 
 def test_1_4_memberships_of_groups_that_nobody_wants_are_bounded():
@@ -147,3 +213,53 @@ def test_1_6_frames_of_one_strand_keep_their_order():
     one, two = NodeId(1), NodeId(2)
     answers = (Resend(one, two, 1, 0, 1, 0, ()), Values(two, one, ()))
     assert {strand(encode(answer)) for answer in answers} == {b""}
+
+
+DAY_MS = 86_400_000
+
+
+def test_1_7_what_is_ahead_of_the_clock_is_refused():
+    """1.7 Incarnations in hellos, records and announcements by 24 hours at most."""
+    wire = settled("1-2")
+    link, two = link_of(wire, 1, 2), NodeId(2)
+    wire.give(1, ClockRead(5 * DAY_MS))
+    refused = Ignored("incarnation ahead of the clock")
+    later = NodeRecord(two, 6 * DAY_MS + 1, 1, 1, key(2), "", (), 1.0, ())
+    assert wire.give(1, Received(link, Update((later,)))) == [refused]
+    assert wire.give(1, Received(link, Announce(two, 6 * DAY_MS + 1, 1, 0))) == [refused]
+    wire.run(0.001)
+    assert refused not in wire.give(1, Received(link, Update((later,))))
+
+
+def test_1_7_until_the_time_is_known_it_is_that_of_the_own_incarnation():
+    """1.7 Incarnations are times in milliseconds."""
+    wire = Wire()
+    wire.start(1, Identity(NodeId(1), key(1), DAY_MS))
+    wire.start(2, Identity(NodeId(2), key(2), 2 * DAY_MS))
+    wire.start(3, Identity(NodeId(3), key(3), 2 * DAY_MS + 1_000))
+    wire.join("1-2 1-3")
+    wire.run(0.5)
+    assert sorted(wire.nodes[1].view().neighbours) == [2]
+    wire.run(1.0)
+    wire.join("1-3")
+    wire.run(0.5)
+    assert sorted(wire.nodes[1].view().neighbours) == [2, 3]
+
+
+def test_1_7_no_node_makes_more_than_a_million_changes_a_second():
+    """1.7 Versions and numbers are bounded by the time since the incarnation began."""
+    wire = settled("1-2", (1, "g"))
+    link, two, most = link_of(wire, 1, 2), NodeId(2), 2 * (DAY_MS + 10_000) * 1_000
+    record = NodeRecord(two, 1, most, 1, key(2), "", (), 1.0, ())
+    assert wire.give(1, Received(link, Update((record,)))) == [Ignored("version out of bounds")]
+    announce = Announce(two, 1, most, 0)
+    reason = "announcement number out of bounds"
+    assert wire.give(1, Received(link, announce)) == [Ignored(reason)]
+    for qos in (0, 1):
+        copy = Publication(two, 1, most, qos, "g", b"", previous=((NodeId(1), 0),))
+        reason = "publication number out of bounds"
+        assert wire.give(1, Received(link, copy)) == [Ignored(reason)]
+    reason = "pending notice with a number out of bounds"
+    owed = Owed(NodeId(1), two, 1, most)
+    assert wire.give(1, Received(link, owed)) == [Ignored(reason)]
+    assert publish(wire, 2) == {1: [b"x"]}

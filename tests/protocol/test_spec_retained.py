@@ -4,14 +4,15 @@ from functools import partial
 
 from tests.protocol.wire_of_nodes import Wire
 
-from hansa.protocol.custody import Remembered
-from hansa.protocol.effects import Deliver, Memorise, Send, Store, Survey
-from hansa.protocol.events import InterestChanged, Published
-from hansa.protocol.frames import Ask, Holdings, Listing, Values
-from hansa.protocol.retained import OLDEST
-from hansa.protocol.values import Value, digest
-from hansa.protocol.versions import TICKS
-from hansa.protocol.vocabulary import NodeId, Publication
+from hansa.protocol.delivery.state import Remembered
+from hansa.protocol.effects import Deliver, Ignored, Memorise, Send, Store, Survey
+from hansa.protocol.events import ClockRead, InterestChanged, Published, StoreUncertain
+from hansa.protocol.model import NodeId, Publication
+from hansa.protocol.retained.checks import CHECK_S, FORMER_S, SAMPLE_MAX
+from hansa.protocol.retained.clock import TICKS
+from hansa.protocol.retained.digest import Value, digest
+from hansa.protocol.retained.values import OLDEST, REPAIRS_MAX
+from hansa.protocol.wire.frames import Ask, Holdings, Listing, Values
 
 ONE, TWO, THREE = NodeId(1), NodeId(2), NodeId(3)
 LETTERS = (Holdings, Ask, Listing, Values)
@@ -55,8 +56,7 @@ def test_9_1_versions_follow_time_and_what_was_seen():
     assert first == values(wire, 1)["a"]
     assert first.owner == ONE
     assert first.version >= int(wire.now * 1000 - 200) * TICKS
-    ahead = wire.nodes[1].custody.retained
-    ahead.tell_time(1, wire.now + 100)  # a clock that is far ahead
+    wire.give(1, ClockRead(round(wire.now * 1000) + 100_000))  # a clock that is ahead
     keep(wire, 1, b"y")
     wire.run(0.1)
     keep(wire, 2, b"z")
@@ -336,3 +336,175 @@ def test_9_8_topics_beyond_the_bound_are_delivered_as_they_come():
     wire.run(3.0)
     assert wire.held(2) == {"a/1": b"x", "a/2": b"y"}
     assert list(values(wire, 2)) == ["a/1"]
+
+
+def hold_former(wire: Wire, last: bytes, qos: int = 1) -> None:
+    """Write a topic twice at one QoS; the receiver's broker ends with the first value."""
+    keep(wire, 1, b"old", qos=qos)
+    wire.run(0.1)
+    keep(wire, 1, last, qos=qos)
+    wire.run(0.1)
+    wire.store(2, Published("a", b"old", qos, retain=True))
+
+
+def test_9_9_a_replaced_value_is_found_by_a_sample_and_set_right():
+    """9.9 Whatever made the broker store it; the shell has reported nothing."""
+    for last in (b"new", b""):
+        wire = settled("1-2", (2, "a"))
+        hold_former(wire, last)
+        wire.run(CHECK_S + 1.0)
+        assert wire.held(1) == wire.held(2) == ({"a": last} if last else {})
+        assert values(wire, 1) == values(wire, 2)
+        stored = [each.publication.payload for each in wire.effects(2, Store)]
+        assert stored == [last]
+
+
+def test_9_9_a_sample_is_bounded_and_taken_once_per_write():
+    """9.9 Of many writes the oldest are read first; those that were read rest."""
+    wire = settled("1-2", (2, "#"))
+    for number in range(SAMPLE_MAX + 1):
+        keep(wire, 1, b"x", f"t/{number}", qos=1)
+    wire.run(60.0)
+    read = [len(each.filters) for each in wire.effects(2, Survey)]
+    assert read == [SAMPLE_MAX, 1]
+
+
+def test_9_9_a_value_that_a_client_wrote_again_later_stays():
+    """9.9 If the broker stores a replaced value after 20 s, a client wrote it."""
+    wire = settled("1-2", (2, "a"))
+    hold_former(wire, b"new")
+    wire.store(2, Published("a", b"new", 1, retain=True))  # as it should be
+    wire.run(FORMER_S + 1.0)
+    wire.store(2, Published("a", b"old", 1, retain=True))  # unseen: nobody else wants it
+    wire.give(2, wire._read(2, Survey(("a",))))  # noqa: SLF001
+    wire.run(5.0)
+    assert wire.held(2) == {"a": b"old"}
+    assert values(wire, 2)["a"].owner == TWO
+
+
+def test_9_9_topics_that_the_shell_reports_are_read_after_the_settling_time():
+    """9.9 What the broker stores instead is no news, but to be set right; so is nothing."""
+    for found in (b"older", b""):
+        wire = settled("1-2", (2, "a"))
+        keep(wire, 1, b"x", qos=1)
+        wire.run(30.0)
+        wire.store(2, Published("a", found, 1, retain=True))
+        wire.log.clear()
+        wire.give(2, StoreUncertain(("a", "unknown")))
+        wire.run(2.0)
+        assert wire.effects(2, Survey) == [Survey(("a",))]
+        assert wire.held(1) == wire.held(2) == {"a": b"x"}
+
+
+def test_9_9_recent_writes_are_read_after_the_connection_was_interrupted():
+    """9.9 The broker may have lost a write of QoS 0 of the last seconds, of whichever owner. The
+    node does not read an own value that was written earlier."""
+    wire = settled("1-2", (1, "#"), (2, "#"))
+    keep(wire, 2, b"x", "older")
+    wire.run(60.0)
+    keep(wire, 1, b"x")
+    wire.run(0.1)
+    wire.stored[2].pop("a")
+    wire.log.clear()
+    wire.give(2, StoreUncertain((), reconnected=True))
+    wire.run(2.0)
+    assert wire.effects(2, Survey) == [Survey(("a",))]
+    assert wire.held(2) == {"a": b"x", "older": b"x"}
+
+
+def test_9_9_a_write_that_was_lost_before_the_agent_was_restarted_is_repaired():
+    """9.9 The version was saved, the write has not reached the broker; another node then begins to
+    want the topics, so that the broker is read before the comparison."""
+    for wants_first in (False, True):
+        wire = settled("1-2", (2, "#"))
+        for topic in ("deleted", "replaced"):
+            keep(wire, 1, b"old", topic, qos=1)
+        wire.run(30.0)
+        before = dict(wire.stored[2])
+        keep(wire, 1, b"", "deleted")
+        keep(wire, 1, b"new", "replaced")
+        wire.run(4.0)
+        saved = dict(values(wire, 2))
+        wire.stop(2)
+        wire.stored[2] = before
+        wire.start(2, past=Remembered(epoch=9, retained=saved))
+        wire.want(2, "#")
+        if wants_first:
+            wire.want(1, "#")
+        else:
+            wire.give(2, StoreUncertain((), reconnected=True))
+        wire.join("1-2")
+        wire.run(20.0)
+        assert wire.held(1) == wire.held(2) == {"replaced": b"new"}
+        assert {each.owner for each in values(wire, 1).values()} == {ONE}
+        wire.unwant(1, "#")
+        wire.run(20.0)
+        assert wire.held(1) == {"replaced": b"new"}
+
+
+def test_9_9_a_broker_that_went_back_to_an_older_state_is_repaired():
+    """9.9 However long ago the values were written; its session may be there."""
+    wire = settled("1-2", (2, "#"))
+    for topic in ("deleted", "replaced", "same"):
+        keep(wire, 1, b"old", topic, qos=1)
+    wire.run(30.0)
+    before = dict(wire.stored[2])
+    keep(wire, 1, b"", "deleted", qos=1)
+    keep(wire, 1, b"new", "replaced", qos=1)
+    wire.run(120.0)
+    wire.stored[2] = before
+    wire.log.clear()
+    wire.give(2, StoreUncertain((), reconnected=True))
+    wire.run(5.0)
+    assert wire.held(1) == wire.held(2) == {"replaced": b"new", "same": b"old"}
+    assert len(wire.effects(2, Store)) == 2
+    assert {each.owner for each in values(wire, 2).values()} == {ONE}
+
+
+def test_9_9_a_deletion_of_an_unknown_topic_is_checked():
+    """9.9 An earlier incarnation may have stored a value without saving its version."""
+    wire = settled("1-2", (2, "a"))
+    keep(wire, 1, b"x", qos=1)
+    keep(wire, 1, b"", qos=1)
+    wire.run(2.0)
+    wire.stop(2)
+    wire.stored[2] = {"a": Published("a", b"x", 1, True)}
+    wire.start(2, past=Remembered(epoch=9, taken={ONE: (1, 2)}))
+    wire.want(2, "a")
+    wire.join("1-2")
+    wire.run(10.0)
+    assert wire.held(2) == {}
+
+
+def test_9_9_a_value_that_a_client_deleted_unseen_does_not_return():
+    """9.9 Node 2 has no subscription for a topic that only its own clients are interested in."""
+    wire = settled("1-2", (2, "a"))
+    keep(wire, 1, b"x", qos=1)
+    wire.run(3.0)
+    wire.stored[2].pop("a")
+    wire.run(120.0)
+    assert wire.held(2) == {}
+    reason = "retained value that is missing at the broker"
+    assert Ignored(reason) in wire.effects(2, Ignored)
+
+
+def test_9_9_a_broker_that_never_stores_a_value_is_not_given_it_for_ever():
+    """9.9 Three times for one version; a newer one is tried again."""
+    wire = settled("1-2", (2, "a"))
+    wire.stored[2] = Forgetful()
+    for count in (1, 2):
+        keep(wire, 1, b"%d" % count, qos=1)
+        for _ in range(REPAIRS_MAX + 1):
+            wire.run(20.0)
+            wire.give(2, StoreUncertain(("a",)))
+        wire.run(20.0)
+        assert len(wire.effects(2, Store)) == REPAIRS_MAX * count
+        reason = "retained value that the broker does not store"
+        assert wire.effects(2, Ignored).count(Ignored(reason)) == count
+
+
+class Forgetful(dict[str, Published]):
+    """A broker that stores nothing."""
+
+    def __setitem__(self, topic: str, value: Published) -> None:
+        pass

@@ -20,10 +20,10 @@ from tests.protocol.federation import (
 from tests.protocol.wire_of_nodes import DELAY, Wire, key, pairs
 
 from hansa.protocol.effects import Duplicate, LinkRefused, NeighbourUp, Send
-from hansa.protocol.frames import Announce, Goodbye, Membership, Solicit
+from hansa.protocol.model import Identity, NodeId, Publication
+from hansa.protocol.routing import STRATEGIES
 from hansa.protocol.settings import Metric, ProtocolSettings
-from hansa.protocol.strategies import STRATEGIES
-from hansa.protocol.vocabulary import Identity, NodeId, Publication
+from hansa.protocol.wire.frames import Announce, Goodbye, Membership, Solicit
 
 OTHERS = [name for name in STRATEGIES if name != "mesh"]
 

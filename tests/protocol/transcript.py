@@ -22,9 +22,9 @@ from hansa.protocol.events import (
     Published,
     Received,
 )
-from hansa.protocol.frames import UNREACHABLE, Heartbeat, Hello, Summary
-from hansa.protocol.records import ClaimsRecord, NodeRecord, SetRecord
-from hansa.protocol.vocabulary import MANAGEMENT, Publication, group_id
+from hansa.protocol.membership.records import ClaimsRecord, NodeRecord, SetRecord
+from hansa.protocol.model import MANAGEMENT, Publication, group_id
+from hansa.protocol.wire.frames import UNREACHABLE, Heartbeat, Hello, Summary
 
 GROUP = "plant/+"
 NUMBERS = {UNREACHABLE: "nowhere", group_id(GROUP): GROUP, group_id(MANAGEMENT): "management"}

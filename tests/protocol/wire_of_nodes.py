@@ -12,7 +12,7 @@ from itertools import count
 from math import inf
 from typing import TypeVar
 
-from hansa.protocol.custody import Remembered
+from hansa.protocol.delivery.state import Remembered
 from hansa.protocol.effects import (
     CloseLink,
     Deliver,
@@ -46,13 +46,13 @@ from hansa.protocol.events import (
     Surveyed,
     TimerFired,
 )
-from hansa.protocol.frames import Any
+from hansa.protocol.model import KEY_BYTES, LinkId, NodeId, Publication
 from hansa.protocol.node import Identity, Node
+from hansa.protocol.retained.digest import digest
 from hansa.protocol.settings import ProtocolSettings
 from hansa.protocol.topics import matches
-from hansa.protocol.values import digest
-from hansa.protocol.vocabulary import KEY_BYTES, LinkId, NodeId, Publication
-from hansa.protocol.wire import decode, encode
+from hansa.protocol.wire.codec import decode, encode
+from hansa.protocol.wire.frames import Any
 
 DELAY = 0.01
 """Seconds that a frame takes, and also the news that a connection was closed."""

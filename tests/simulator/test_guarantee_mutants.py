@@ -12,12 +12,12 @@ from msgspec import structs
 from tests.simulator.test_mutants import caught
 
 from hansa.protocol import effects
-from hansa.protocol.inbox import Inbox, Stream
-from hansa.protocol.interest import RemoteInterest
+from hansa.protocol.delivery.inbox import Inbox, Stream
+from hansa.protocol.delivery.outbox import Outbox
+from hansa.protocol.forwarding.engine import Plane
+from hansa.protocol.interest.filters import RemoteInterest
+from hansa.protocol.membership.overlay import Overlay
 from hansa.protocol.node import Node
-from hansa.protocol.outbox import Outbox
-from hansa.protocol.overlay import Overlay
-from hansa.protocol.plane import Plane
 from hansa.protocol.settings import ProtocolSettings
 from hansa.simulator.actions import (
     Action,
@@ -34,10 +34,10 @@ from hansa.simulator.actions import (
     Subscribe,
     Unsubscribe,
 )
-from hansa.simulator.disk import Disk, Missed
-from hansa.simulator.injection import Injection
 from hansa.simulator.options import DiskOptions, LinkOptions, Phases
-from hansa.simulator.safekeeping import Safekeeping
+from hansa.simulator.world.delivery import Safekeeping
+from hansa.simulator.world.disk import Disk, Missed
+from hansa.simulator.world.injection import Injection
 
 Script = Sequence[tuple[float, Action]]
 

@@ -12,17 +12,17 @@ from collections.abc import Sequence
 
 import pytest
 
-from hansa.protocol.election import Election
-from hansa.protocol.forwarding import Plan, Table
-from hansa.protocol.membership import Membership
-from hansa.protocol.neighbours import Neighbours
-from hansa.protocol.numbering import Numbering
-from hansa.protocol.routes import CoreRoutes
+from hansa.protocol.forwarding.dedup import Window
+from hansa.protocol.forwarding.numbering import Numbering
+from hansa.protocol.forwarding.table import Plan, Table
+from hansa.protocol.links.neighbours import Neighbours
+from hansa.protocol.model import Publication
+from hansa.protocol.routing.mesh.election import Election
+from hansa.protocol.routing.mesh.members import Membership
+from hansa.protocol.routing.mesh.routes import CoreRoutes
+from hansa.protocol.routing.paths import Paths
+from hansa.protocol.routing.tree_subscriptions import TreeSubscriptions
 from hansa.protocol.settings import ProtocolSettings
-from hansa.protocol.strategies.paths import Paths
-from hansa.protocol.strategies.tree_subscriptions import TreeSubscriptions
-from hansa.protocol.vocabulary import Publication
-from hansa.protocol.windows import Window
 from hansa.simulator.actions import (
     Action,
     Crash,
@@ -152,7 +152,7 @@ def test_a_small_memory_of_the_last_ids_lets_duplicates_through(monkeypatch):
                 seen.popitem(last=False)
             return new
 
-    monkeypatch.setattr("hansa.protocol.windows.Window", Recent)
+    monkeypatch.setattr("hansa.protocol.forwarding.dedup.Window", Recent)
     assert isinstance(Window(64), Window)  # the module's own name is what was replaced
     slow_side = LinkOptions(delays_ms=((0, 1, 30.0),))
     assert "at most once" in caught("ring:8", BURST, links=slow_side)
@@ -270,7 +270,7 @@ def test_paths_that_all_lead_over_one_link_are_no_redundancy(monkeypatch):
 
 
 HASH_ORDER = """
-from hansa.protocol.interest import LocalInterest
+from hansa.protocol.interest.filters import LocalInterest
 from hansa.simulator.actions import Step, Subscribe
 from hansa.simulator.options import Options, Phases
 from hansa.simulator.run import simulate

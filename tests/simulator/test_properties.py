@@ -7,9 +7,9 @@ with every strategy. A seed that fails is replayed by its number:
 
 import pytest
 
-from hansa.protocol.strategies import STRATEGIES
+from hansa.protocol.routing import STRATEGIES
 from hansa.simulator.run import simulate
-from hansa.simulator.sampling import random_options
+from hansa.simulator.scenarios.sampling import random_options
 
 QUICK_NODES_MAX = 8
 QUICK = [seed for seed in range(120) if random_options(seed).topology.nodes <= QUICK_NODES_MAX]

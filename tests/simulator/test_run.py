@@ -10,13 +10,13 @@ import pytest
 from hansa.simulator.actions import Publish, Restart, Step, Subscribe
 from hansa.simulator.options import Options, Phases
 from hansa.simulator.run import Simulation, simulate
-from hansa.simulator.sampling import random_options
+from hansa.simulator.scenarios.sampling import random_options
 from hansa.simulator.topologies import parse
 
 SCRIPT = """
 import sys
 from hansa.simulator.run import simulate
-from hansa.simulator.sampling import random_options
+from hansa.simulator.scenarios.sampling import random_options
 print(simulate(random_options(int(sys.argv[1]))).to_json())
 """
 

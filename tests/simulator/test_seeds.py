@@ -3,18 +3,17 @@
 import pytest
 
 from hansa.simulator.run import simulate
-from hansa.simulator.sampling import random_options
+from hansa.simulator.scenarios.sampling import random_options
 
 SEEDS = {
     0: "a deadline that rounding kept one step away from its own test made the timer spin",
     3: "a dropped route forgot its feasible distance, and parents formed a loop",
-    5: "a collision of ids next to the holder was refused for ever instead of being settled",
     9: "a retired core took its own announcement, back around a loop, for another's",
     15: "the first record of a new life wiped the claims of that very life",
     27: "a node's changed capacity did not bring on a new election of the management core",
     70: "an answer to a question of a former life passed over what that life had not on disk yet",
     82: "frames released together were merged before the first of them was carried on",
-    127: "a clone and the restarted original shared an incarnation, and neither gave way",
+    127: "a clone and the restarted original shared an incarnation, and the id stayed contested",
     551: "two parts refused each other's hello and closed before either read the other's goodbye;"
     " a node in the middle was refused membership of more groups than one node may want",
     734: "what was published at QoS 0 was left to consumers of a share that were out of reach",

@@ -25,7 +25,7 @@ def test_kinds_have_numbers_and_none_changes():
             core_elected core_lost parents mesh_joined mesh_left member_joined member_lost wanted
             unwanted subscribed unsubscribed installed ignored life_raised epoch_renewed link_up
             link_down link_refused round_trip counter started stopped fault converged
-            run""".split(),
+            run observed""".split(),
             start=1,
         )
     )

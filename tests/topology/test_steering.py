@@ -4,9 +4,9 @@ from types import MappingProxyType, SimpleNamespace
 from typing import Any, cast
 
 from hansa.errors import UsageError
-from hansa.protocol.records import NodeRecord
-from hansa.protocol.viewing import Chart
-from hansa.protocol.vocabulary import NodeId
+from hansa.protocol.membership.records import NodeRecord
+from hansa.protocol.model import NodeId
+from hansa.protocol.status_snapshot import Chart
 from hansa.topology.healing import name_of
 from hansa.topology.planner import Limits
 from hansa.topology.steering import FORMER_MAX, FORMER_S, PATIENT_LOOKS, Steering
@@ -133,7 +133,7 @@ def test_a_restart_starts_from_what_was_known():
     again = Scene("", 1)
     again.steering.restore(kept)
     assert again.done == ["keep h2:1"]
-    assert len(again.look()) == 2  # nobody else is known to this life but from the file
+    assert again.look() == ["try h4:1"]  # known from the file only; h2 is being dialled already
     for nonsense in (
         b"{",
         b"[]",
@@ -237,3 +237,45 @@ def test_former_nodes_have_a_bound():
     assert scene.steering.remembered().count(b"h:1") == FORMER_MAX
     assert scene.steering.restore(json.dumps({"known": known}).encode())
     assert scene.steering.remembered().count(b"h:1") == FORMER_MAX
+
+
+def reinstalled(scene: Scene, old: int, new: int) -> None:
+    """The agent at the address of node `old` has lost its state and is node `new` now."""
+    record = scene.known[new]
+    scene.known[new] = NodeRecord(
+        record.node, 2, 1, 2, b"", "", scene.known[old].addresses, 1.0, record.links
+    )
+
+
+def test_address_of_a_reinstalled_agent_is_not_dialled_for_its_former_id():
+    scene = Scene("1-3 3-5 1-5", 5)  # 2 and 4 are out of reach
+    scene.callers = {3}
+    scene.see("1-3 3-5 1-5", 5)
+    reinstalled(scene, old=2, new=3)
+    scene.assign((2, True), (5, True))
+    assert scene.done == ["keep h5:1"]
+    tries = {attempt for _ in range(50) for attempt in scene.look()}
+    assert tries == {"try h4:1"}
+
+
+def test_address_assigned_for_two_ids_is_kept_for_its_present_owner():
+    scene = Scene("1-3 3-5 1-5 3-4", 5)
+    reinstalled(scene, old=2, new=3)
+    scene.steering.assign({name_of(3): "h2:1", name_of(2): "h2:1"}, {}, degree_max=5)
+    assert scene.done == ["keep h2:1"]
+    assert scene.look() == []
+    scene.steering.assign({name_of(2): "h2:1"}, {}, degree_max=5)
+    assert scene.done == ["forget h2:1"]
+
+
+def test_own_address_is_not_dialled_for_the_id_of_a_former_installation():
+    scene = Scene("1-3", 3)
+    reinstalled(scene, old=2, new=1)
+    assert [scene.look() for _ in range(50)] == [[]] * 50
+
+
+def test_of_two_absent_nodes_at_one_address_only_the_newer_is_dialled():
+    scene = Scene("", 3)
+    reinstalled(scene, old=2, new=3)
+    assert scene.look() == ["try h2:1"]
+    assert scene.steering.status()["healed"] == [name_of(3)]

@@ -23,12 +23,14 @@ FLOWS_MAX = 10_000
 def load(
     tables: "Mapping[str, DataFrame]", run: str | None, protocol: ProtocolSettings
 ) -> Recorded:
-    """Return the federation of one run; without one, of the only run that there is."""
+    """Return the federation of one run as it was when the recording ended; without a run, of the
+    only one that there is. Nodes that were lost or had left, and what they published, are left out.
+    """
     run = _run(tables["runs"], run, protocol)
     of_run = {
         name: table.where(table["run"] == run) for name, table in tables.items() if name in USED
     }
-    named = {row["node"]: row["name"] for row in of_run["nodes"].collect()}
+    named = _names(of_run["nodes"])
     if len(set(named.values())) < len(named):
         named = {node: node for node in named}
     return Recorded(
@@ -62,13 +64,18 @@ def _run(runs: "DataFrame", run: str | None, protocol: ProtocolSettings) -> str:
     return run
 
 
-def _links(links: "DataFrame", named: Mapping[str, str]) -> dict[tuple[str, str], float]:
-    """Those that stood at the end. One that nobody measured is taken to be as long as others."""
-    if "stands" not in links.columns:
+def _names(nodes: "DataFrame") -> dict[str, str]:
+    """The nodes that were present when the recording ended, by their ids."""
+    if "present_at_end" not in nodes.columns:
         raise UsageError(
             "the tables of this lake were made by an earlier version; `hansa pipeline run` makes"
             " them anew"
         )
+    return {row["node"]: row["name"] for row in nodes.where("present_at_end").collect()}
+
+
+def _links(links: "DataFrame", named: Mapping[str, str]) -> dict[tuple[str, str], float]:
+    """Return the links that stood at the end; one without a measurement gets the median."""
     found = [
         (pair(named[row["a"]], named[row["b"]]), row["rtt_ms"])
         for row in links.where("stands").orderBy("a", "b").collect()
@@ -84,6 +91,8 @@ def _wants(memberships: "DataFrame", named: Mapping[str, str]) -> dict[str, froz
     wanted = memberships.where("relation = 'wanted' and until_ns is null")
     found: dict[str, set[str]] = {}
     for row in wanted.select("node", "group").distinct().collect():
+        if row["node"] not in named:
+            continue
         found.setdefault(named[row["node"]], set()).add(split_share(row["group"])[1])
     return {node: frozenset(filters) for node, filters in found.items()}
 
@@ -92,7 +101,8 @@ def _flows(publications: "DataFrame", named: Mapping[str, str]) -> tuple[Flow, .
     from pyspark.sql import functions as F
 
     grouped = (
-        publications.groupBy("origin", "topic")
+        publications.where(F.col("origin").isin([*named]))
+        .groupBy("origin", "topic")
         .agg(F.count("*").alias("publications"), F.avg("payload_bytes").alias("payload_bytes"))
         .orderBy("publications", "origin", "topic", ascending=[False, True, True])
     )
@@ -111,7 +121,10 @@ def _cores(control_events: "DataFrame", named: Mapping[str, str]) -> dict[str, s
 
 
 def _sample(publications: "DataFrame", named: Mapping[str, str]) -> tuple[Publication, ...]:
-    newest = publications.orderBy("time_ns", "origin", "seq", ascending=False).limit(SAMPLE_MAX)
+    from pyspark.sql import functions as F
+
+    ours = publications.where(F.col("origin").isin([*named]))
+    newest = ours.orderBy("time_ns", "origin", "seq", ascending=False).limit(SAMPLE_MAX)
     rows: list[Row] = newest.orderBy("time_ns", "origin", "seq").collect()
     return tuple(
         Publication(

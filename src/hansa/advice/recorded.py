@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from statistics import median
 
-from hansa.protocol.groups import group_of
+from hansa.protocol.interest.groups import group_of
 from hansa.protocol.settings import ProtocolSettings
 from hansa.protocol.topics import matches, minimal
 from hansa.topology.graph import Graph, Name, Pair, graph_of

@@ -2,7 +2,7 @@
 
 from hansa.advice.reckoning import Cost
 from hansa.advice.recorded import Recorded
-from hansa.protocol.groups import group_of
+from hansa.protocol.interest.groups import group_of
 from hansa.protocol.topics import minimal
 from hansa.simulator.actions import Publish, Step, Subscribe
 from hansa.simulator.options import LinkOptions, Options, Phases

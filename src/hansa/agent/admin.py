@@ -7,8 +7,10 @@ here can change the agent.
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+
+from hansa.agent.exposure import HostRule
 
 REQUEST_BYTES_MAX = 8_192
 REQUEST_TIMEOUT_S = 5.0
@@ -50,13 +52,18 @@ def as_json(value: object, status: int = 200) -> Answer:
     return Answer(json.dumps(value, indent=1, sort_keys=True) + "\n", status)
 
 
-async def serve(host: str, port: int, pages: Pages, logs: Logs | None = None) -> asyncio.Server:
-    """Listen; the server's first socket knows the port."""
+async def serve(
+    host: str, port: int, pages: Pages, logs: Logs | None = None, names: Sequence[str] = ()
+) -> asyncio.Server:
+    """Listen; the server's first socket knows the port. `names` are other hosts than this machine
+    that requests may name."""
+    rule = HostRule(host, names)
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            request = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), REQUEST_TIMEOUT_S)
-            page = await _find(request, pages, logs)
+            async with asyncio.timeout(REQUEST_TIMEOUT_S):
+                request = await reader.readuntil(b"\r\n\r\n")
+            page = await _find(request, pages, logs, rule)
         except (asyncio.IncompleteReadError, asyncio.LimitOverrunError, TimeoutError):
             page = as_json({"error": "this is HTTP, with small requests"}, 400)
         except ConnectionError:
@@ -77,7 +84,7 @@ async def serve(host: str, port: int, pages: Pages, logs: Logs | None = None) ->
     return await asyncio.start_server(answer, host, port, limit=REQUEST_BYTES_MAX)
 
 
-async def _find(request: bytes, pages: Pages, logs: Logs | None) -> Answer:
+async def _find(request: bytes, pages: Pages, logs: Logs | None, rule: HostRule) -> Answer:
     first, *rest = request.split(b"\r\n")
     words = first.split(b" ")
     if len(words) != 3:
@@ -85,9 +92,12 @@ async def _find(request: bytes, pages: Pages, logs: Logs | None) -> Answer:
     if words[0] != b"GET":
         return as_json({"error": "these pages are only read"}, 405)
     path, _, query = words[1].decode("latin-1").partition("?")
+    pairs = (line.decode("latin-1").partition(":") for line in rest)
+    headers = {name.lower(): text.strip() for name, _, text in pairs}
+    if not rule.accepts(headers.get("host")):
+        return as_json({"error": "this host name is not in [admin] names"}, 403)
     if logs is not None and (path == LOGS or path.startswith(f"{LOGS}/")):
-        pairs = (line.decode("latin-1").partition(":") for line in rest)
-        return await logs(path, query, {name.lower(): text.strip() for name, _, text in pairs})
+        return await logs(path, query, headers)
     page = pages.get(path)
     if page is None:
         return as_json({"error": f"no page {path}", "pages": sorted(pages)}, 404)

@@ -7,7 +7,17 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from hansa.agent.error_text import describe_fault, quoted
+from hansa.mqtt.types import Reason, describe
+
 log = logging.getLogger("hansa.agent")
+
+
+TOPICS_MAX = 3
+"""Topics that the alarm `dropped` names for each reason."""
+
+NOT_AUTHORIZED = describe(Reason.NOT_AUTHORIZED)
+ADVICE = " (allow the agent's user to publish to them, in the broker's access list)"
 
 
 class Alarms:
@@ -17,24 +27,36 @@ class Alarms:
         """Start without any."""
         self.active: dict[str, str] = {}
         self.counters: Counter[str] = Counter()
+        self._dropped: dict[str, dict[str, None]] = {}
+        """For each reason, the topics that the alarm `dropped` names."""
 
     def set(self, name: str, text: str) -> None:
-        """Raise an alarm, or end it with an empty text."""
+        """Raise an alarm, change its text, or end it with an empty text."""
         if text == self.active.get(name, ""):
             return
         if text:
+            if name not in self.active:
+                self.counters[f"alarms: {name}"] += 1
             self.active[name] = text
-            self.counters[f"alarms: {name}"] += 1
             log.error("alarm %s: %s", name, text)
         else:
             del self.active[name]
             log.info("alarm over %s", name)
 
-    def add(self, name: str, text: str) -> None:
-        """Raise an alarm, or let it say one thing more."""
-        said = self.active.get(name, "")
-        if text not in said:
-            self.set(name, f"{said}; {text}" if said else text)
+    def add_dropped(self, reason: str, topic: str, qos: int) -> None:
+        """Raise the alarm `dropped`, or add a reason to it, or a topic to a reason. Its text, and
+        so the lines in the log, are bounded: further topics are only `other topics`."""
+        topics = self._dropped.setdefault(reason, {})
+        if topic:
+            if len(topics) < TOPICS_MAX:
+                topics[f"{quoted(topic)} at QoS {qos}"] = None
+            elif f"{quoted(topic)} at QoS {qos}" not in topics:
+                topics["other topics"] = None
+        texts = [
+            (f"{why}: {', '.join(on)}" if on else why) + (ADVICE if NOT_AUTHORIZED in why else "")
+            for why, on in self._dropped.items()
+        ]
+        self.set("dropped", "; ".join(texts))
 
     def named(self, name: str) -> Callable[[str], None]:
         """Return what raises and ends one of them."""
@@ -46,5 +68,5 @@ class Alarms:
         loop.default_exception_handler(said)
         if "transport" in said and isinstance(said.get("exception"), OSError):
             return  # only a connection that broke; who has it is told
-        text = f"{said['message']}: {said.get('exception')!r}; the log says where."
+        text = f"{said['message']}: {describe_fault(said.get('exception'))}; the log says where."
         self.set("fault", f"{text} Report it, and start the agent again")

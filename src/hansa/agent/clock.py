@@ -1,8 +1,9 @@
-"""Notices that the machine's clock was set back.
+"""Watches the machine's wall clock: whether it was set back, and whether it was set at all.
 
-Nothing in the protocol reads that clock; lives and epochs are numbered by it when they begin, and
-never downwards. But the age of journals is counted by it, so they stay for longer until it has
-caught up, and whoever reads logs or telemetry should know that their times repeat.
+Incarnations and epochs come from that clock when they begin, and never go down. The age of journals
+is counted by it, so they are kept longer after it was set back, and times in logs and telemetry
+repeat. The protocol refuses what is too far ahead of it, so it is told whenever the wall clock no
+longer follows the steady one: it was set, or the machine was suspended.
 """
 
 import asyncio
@@ -23,15 +24,19 @@ class ClockWatch:
         self,
         behind_s: float,
         problem: Callable[[str], None],
+        was_set: Callable[[int], None] = lambda _: None,
         wall_ns: Callable[[], int] = time.time_ns,
         steady_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
         """Start with how far it is behind what a former life saw; `problem` is told that it was
-        set back, and an empty text when it has caught up."""
+        set back, and an empty text when it has caught up; `was_set` is told its milliseconds when
+        it no longer follows the steady clock."""
         self._problem = problem
+        self._was_set = was_set
         self._wall_ns = wall_ns
         self._steady_ns = steady_ns
-        self._ahead_s = self._now_ahead_s() + behind_s
+        self._offset_s = self._now_ahead_s()
+        self._ahead_s = self._offset_s + behind_s
         self._told_s = 0.0
 
     def _now_ahead_s(self) -> float:
@@ -40,6 +45,9 @@ class ClockWatch:
     def look(self) -> None:
         """Compare now."""
         ahead = self._now_ahead_s()
+        if abs(ahead - self._offset_s) > TOLERANCE_S:
+            self._offset_s = ahead
+            self._was_set(self._wall_ns() // 1_000_000)
         behind = self._ahead_s - ahead
         if behind <= TOLERANCE_S:
             self._told_s = 0.0

@@ -11,9 +11,10 @@ from time import monotonic
 from typing import Protocol
 
 from hansa.agent import tasks
+from hansa.agent.error_text import describe_fault
 from hansa.agent.links.link import Link
-from hansa.agent.records.topics import Topics
-from hansa.agent.records.witness import Witness
+from hansa.agent.telemetry.recorded_topics import Topics
+from hansa.agent.telemetry.sampler import Witness
 from hansa.errors import InvalidFrame
 from hansa.protocol.effects import (
     CloseLink,
@@ -22,13 +23,13 @@ from hansa.protocol.effects import (
     Effect,
     EpochRenewed,
     Gap,
-    Halt,
     Hear,
     Keep,
+    LinkRefused,
     Memorise,
+    NeighbourUp,
     ReadStored,
     Recall,
-    Rekey,
     Remember,
     Send,
     Store,
@@ -37,12 +38,13 @@ from hansa.protocol.effects import (
     Unsubscribe,
 )
 from hansa.protocol.events import Event, LinkClosed, LinkOpened, Received, TimerFired
-from hansa.protocol.frames import Any as AnyFrame
+from hansa.protocol.forwarding.engine import Deliveries, Outgoing
+from hansa.protocol.forwarding.numbering import Captured
+from hansa.protocol.model import LinkId, Plain, Publication
 from hansa.protocol.node import Node
-from hansa.protocol.numbering import Captured
-from hansa.protocol.plane import Deliveries, Outgoing
-from hansa.protocol.vocabulary import LinkId, Plain, Publication
-from hansa.protocol.wire import decode, encode
+from hansa.protocol.wire.codec import decode, encode
+from hansa.protocol.wire.frames import Any as AnyFrame
+from hansa.protocol.wire.frames import Hello
 
 INVALID_MAX = 3
 """Frames that cannot be read until the link is closed."""
@@ -86,11 +88,9 @@ class Driver:
         self,
         node: Node,
         news: Callable[[Effect], None],
-        stop: Callable[[Halt | Rekey], None],
         closed: Callable[[Link, str], None],
     ) -> None:
-        """`news` is told what the node tells, `stop` that it must not go on with this identity,
-        `closed` why a link is gone."""
+        """`news` is told what the node tells, `closed` why a link is gone."""
         self.node = node
         self.broker: BrokerPort | None = None
         self.custody: CustodyPort | None = None
@@ -102,7 +102,6 @@ class Driver:
         self.links: dict[LinkId, Link] = {}
         self.counters: Counter[str] = Counter()
         self._news = news
-        self._stop = stop
         self._closed = closed
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
@@ -156,7 +155,9 @@ class Driver:
             if other is None:
                 break
             try:
-                self._handle((Received(link.id, decode(other)),))
+                frame = decode(other)
+                if link.admitted or not self._is_impostor(link, frame):
+                    self._handle((Received(link.id, frame),))
             except InvalidFrame as error:
                 self._note_invalid(link, error)
         if self.node.custody.next_deadline() is not None:
@@ -239,9 +240,7 @@ class Driver:
             case CloseLink(link, reason):
                 self._flush_link(link)
                 if link in self.links:
-                    self.links[link].close(reason)
-            case Halt() | Rekey():
-                self._stop(effect)
+                    self._close(self.links[link], reason)
             case _:
                 self._ask_others(effect)
 
@@ -263,8 +262,31 @@ class Driver:
             case EpochRenewed() if self.custody:
                 self.custody.perform(effect)
                 self._news(effect)
+            case NeighbourUp(link=link) | LinkRefused(link=link):
+                self._settle_admission(link, isinstance(effect, NeighbourUp))
+                self._news(effect)
             case _:
                 self._news(effect)
+
+    def _close(self, link: Link, reason: str) -> None:
+        """Close a link; the reason may quote the peer, so it is no name for a counter."""
+        if not link.admitted and link.dialled is None:
+            self.counters["refused: silent or refused before the hellos agreed"] += 1
+        link.close(reason)
+
+    def _is_impostor(self, link: Link, frame: AnyFrame | Publication) -> bool:
+        """Whether a hello names another node than the link's transport does; then close it."""
+        if link.named is None or not isinstance(frame, Hello) or frame.node == link.named:
+            return False
+        self._close(link, f"its hello says {frame.node:016x}, its topic says {link.named:016x}")
+        return True
+
+    def _settle_admission(self, link_id: LinkId, is_neighbour: bool) -> None:
+        link = self.links.get(link_id)
+        if link is not None and is_neighbour:
+            link.admit()
+        elif link is not None:
+            link.refuse()
 
     def _send(self, link: LinkId, frame: AnyFrame | Publication) -> None:
         """Encode once what goes to several neighbours: they follow each other."""
@@ -299,7 +321,7 @@ class Driver:
                 link.send(frames)
             except Exception as fault:  # noqa: BLE001  # who caused them has no part in it
                 tasks.tell(fault)
-                link.close(f"a fault of Hansa: {fault!r}")
+                link.close(f"a fault of Hansa: {describe_fault(fault)}")
 
     def _note_invalid(self, link: Link, error: InvalidFrame) -> None:
         self.counters["invalid frames"] += 1

@@ -1,73 +1,234 @@
-"""An agent's status as Prometheus text: counters with their reasons, links with their bytes."""
+"""An agent's status in the Prometheus text format 0.0.4.
 
-from collections.abc import Iterator, Mapping
+The tables below are the metrics: name, type, help, labels. Every sample also has the labels `node`
+and `node_name` of the agent. docs/reference/metrics.md is generated from the tables.
+
+Decision 0018 says why the agent writes this format without a library.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
 
 METRICS_KIND = "text/plain; version=0.0.4"
 
+DROPPED = "dropped: "
+"""How the names of counters of dropped publications begin."""
 
-def as_metrics(status: Mapping[str, object]) -> str:
-    """Return the lines that Prometheus reads."""
-    return "\n".join([*_lines(status), ""])
+ALARMS = "alarms: "
+"""How the names of counters of raised alarms begin."""
 
 
-def fed_as_metrics(status: Mapping[str, object]) -> str:
-    """Return the same of a node of `mqtt-fed`."""
-    brokers, topics, filters = status["brokers"], status["topics"], status["left_out"]
-    assert isinstance(brokers, dict) and isinstance(topics, dict) and isinstance(filters, list)
-    connected = {name: int(not problem) for name, problem in brokers.items()}
-    lines = (
-        *_one("hansa_broker_connected", "gauge", {}, connected.pop("own")),
-        *_many("hansa_neighbour_broker_connected", "gauge", "neighbour", connected),
-        *_one("hansa_topics", "gauge", {}, len(topics)),
-        *_one("hansa_filters_left_out", "gauge", {}, len(filters)),
-        *_many("hansa_events_total", "counter", "event", status["counters"]),
-    )
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One metric family."""
+
+    name: str
+    kind: str
+    """`gauge` or `counter`."""
+    help: str
+    labels: tuple[str, ...] = ()
+
+
+def _gauge(name: str, text: str, *labels: str) -> Metric:
+    return Metric(name, "gauge", text, labels)
+
+
+def _counter(name: str, text: str, *labels: str) -> Metric:
+    return Metric(name, "counter", text, labels)
+
+
+_LINK = ("neighbour", "neighbour_name")
+
+AGENT_METRICS = (
+    _gauge("hansa_agent_info", "Version of the agent; the value is always 1.", "version"),
+    _gauge("hansa_broker_connected", "1 if the agent is connected to its broker."),
+    _gauge("hansa_broker_observed", "1 if the agent knows every subscription at its broker."),
+    _gauge("hansa_interest_installed", "1 if every reachable node acts on this node's interest."),
+    _gauge("hansa_reachable_nodes", "Nodes that can be reached, this one included."),
+    _gauge("hansa_neighbours", "Nodes that this one has a link to."),
+    _gauge("hansa_table_entries", "Entries in bounded tables of the protocol.", "table"),
+    _gauge("hansa_alarm_active", "1 for each alarm that is active.", "alarm"),
+    _counter("hansa_alarms_total", "How often each alarm was raised.", "alarm"),
+    _counter(
+        "hansa_captured_publications_total",
+        "Publications that the agent took from its broker for other nodes.",
+    ),
+    _counter(
+        "hansa_injected_publications_total",
+        "Publications of other nodes that the agent gave to its broker.",
+    ),
+    _counter("hansa_dropped_publications_total", "Publications that were not passed on.", "reason"),
+    _counter("hansa_events_total", "All other counters of /status, by name.", "event"),
+    _gauge(
+        "hansa_pending_positions",
+        "How far a receiver is behind, in positions of the journal.",
+        "receiver",
+        "receiver_name",
+    ),
+    _gauge("hansa_journal_epoch", "Epoch of the journal."),
+    _gauge("hansa_journal_position", "Position of the newest publication in the journal."),
+    _gauge("hansa_journal_first_position", "Oldest position that the journal still holds."),
+    _gauge("hansa_journal_settled_position", "Position up to which all receivers have everything."),
+    _gauge("hansa_journal_unsynced_bytes", "Bytes in the journal that are not durable yet."),
+    _gauge("hansa_inbox_publications", "Publications of other nodes that wait for the broker."),
+    _gauge("hansa_inbox_bytes", "Bytes of the publications that wait for the broker."),
+    _gauge(
+        "hansa_inbox_waiting_publications",
+        "Publications beyond the limit of the inbox; they wait at their origins, too.",
+    ),
+    _gauge("hansa_recorded_gaps", "Gaps that /status lists, at most 64, including past runs."),
+    _counter("hansa_link_received_bytes_total", "Bytes received on the link.", *_LINK),
+    _counter("hansa_link_sent_bytes_total", "Bytes sent on the link.", *_LINK),
+    _counter("hansa_link_sent_frames_total", "Frames sent on the link.", *_LINK),
+    _counter(
+        "hansa_link_dropped_publications_total",
+        "Publications dropped because the link could not take them.",
+        *_LINK,
+    ),
+    _gauge(
+        "hansa_link_outstanding_bytes",
+        "Bytes sent that the neighbour has not confirmed, or, over UDP, that wait to be sent.",
+        *_LINK,
+    ),
+    _gauge("hansa_link_round_trip_seconds", "Last measured round-trip time of the link.", *_LINK),
+)
+
+FEDERATOR_METRICS = (
+    _gauge("hansa_agent_info", "Version of the agent; the value is always 1.", "version"),
+    _gauge("hansa_broker_connected", "1 if the agent is connected to its broker."),
+    _gauge(
+        "hansa_neighbour_broker_connected",
+        "1 if the agent is connected to a neighbour's broker.",
+        "neighbour",
+    ),
+    _gauge("hansa_topics", "Topics that have a mesh."),
+    _gauge("hansa_filters_left_out", "Filters of clients that mqtt-fed cannot express."),
+    _counter("hansa_dropped_publications_total", "Publications that were not passed on.", "reason"),
+    _counter("hansa_events_total", "All other counters of /status, by name.", "event"),
+)
+"""Metrics of an agent that takes the place of a node of `mqtt-fed`."""
+
+_DELIVERY = {
+    "hansa_journal_epoch": "epoch",
+    "hansa_journal_position": "position",
+    "hansa_journal_first_position": "first",
+    "hansa_journal_settled_position": "settled",
+    "hansa_journal_unsynced_bytes": "unsynced_bytes",
+    "hansa_inbox_publications": "inbox",
+    "hansa_inbox_bytes": "inbox_bytes",
+    "hansa_inbox_waiting_publications": "inbox_waiting",
+}
+"""Which field of `delivery` on /status each of these metrics shows."""
+
+_LINK_FIELDS = {
+    "hansa_link_received_bytes_total": "bytes_in",
+    "hansa_link_sent_bytes_total": "bytes_out",
+    "hansa_link_sent_frames_total": "frames_out",
+    "hansa_link_dropped_publications_total": "dropped",
+    "hansa_link_outstanding_bytes": "outstanding_bytes",
+}
+"""Which field of a neighbour on /status each of these metrics shows."""
+
+Values = Mapping[tuple[str, ...], float]
+"""Samples of one metric: a value for each combination of its labels."""
+
+
+def as_metrics(status: Mapping[str, Any]) -> str:
+    """Return the page that Prometheus scrapes, from what /status shows."""
+    counters, delivery = status["counters"], status["delivery"]
+    neighbours, names = status["neighbours"], status["names"]
+    named = {node: (node, names.get(node, "")) for node in [*neighbours, *delivery["owed"]]}
+    round_trips = {n: seen["rtt_ms"] for n, seen in neighbours.items()}
+    samples: dict[str, Values | float] = {
+        "hansa_agent_info": {(status["version"],): 1},
+        "hansa_broker_connected": int(status["broker"]["connected"]),
+        "hansa_broker_observed": int(status["broker"]["observed"]),
+        "hansa_interest_installed": int(status["interest"]["installed"]),
+        "hansa_reachable_nodes": len(status["members"]),
+        "hansa_neighbours": len(neighbours),
+        "hansa_table_entries": _by_one_label(status["sizes"]),
+        "hansa_alarm_active": {(alarm,): 1 for alarm in status["alarms"]},
+        "hansa_alarms_total": _with_prefix(counters, ALARMS),
+        "hansa_captured_publications_total": counters.get("captured", 0),
+        "hansa_injected_publications_total": counters.get("injected", 0),
+        "hansa_dropped_publications_total": _with_prefix(counters, DROPPED),
+        "hansa_events_total": _others(counters),
+        "hansa_pending_positions": {named[n]: count for n, count in delivery["owed"].items()},
+        "hansa_recorded_gaps": len(delivery["gaps"]),
+        "hansa_link_round_trip_seconds": {
+            named[n]: milliseconds / 1000
+            for n, milliseconds in round_trips.items()
+            if milliseconds is not None
+        },
+    }
+    for metric, field in _DELIVERY.items():
+        samples[metric] = delivery[field]
+    for metric, field in _LINK_FIELDS.items():
+        samples[metric] = {named[n]: seen[field] for n, seen in neighbours.items()}
+    return _page(AGENT_METRICS, (status["node"], status["name"]), samples)
+
+
+def fed_as_metrics(status: Mapping[str, Any]) -> str:
+    """Return the same for a node of `mqtt-fed`."""
+    connected = {name: int(not problem) for name, problem in status["brokers"].items()}
+    samples: dict[str, Values | float] = {
+        "hansa_agent_info": {(status["version"],): 1},
+        "hansa_broker_connected": connected.pop("own"),
+        "hansa_neighbour_broker_connected": _by_one_label(connected),
+        "hansa_topics": len(status["topics"]),
+        "hansa_filters_left_out": len(status["left_out"]),
+        "hansa_dropped_publications_total": _with_prefix(status["counters"], DROPPED),
+        "hansa_events_total": _others(status["counters"]),
+    }
+    return _page(FEDERATOR_METRICS, (str(status["node"]), ""), samples)
+
+
+def _by_one_label(values: Mapping[str, float]) -> Values:
+    return {(key,): value for key, value in values.items()}
+
+
+def _with_prefix(counters: Mapping[str, int], prefix: str) -> Values:
+    found = ((name, count) for name, count in counters.items() if name.startswith(prefix))
+    return {(name.removeprefix(prefix),): count for name, count in found}
+
+
+def _others(counters: Mapping[str, int]) -> Values:
+    """Return the counters that have no metric of their own."""
+    own = ("captured", "injected")
+    return {
+        (name,): count
+        for name, count in counters.items()
+        if name not in own and not name.startswith((DROPPED, ALARMS))
+    }
+
+
+# ------------------------------------------------------------ the text format
+
+
+def _page(
+    metrics: Iterable[Metric], node: tuple[str, str], samples: Mapping[str, Values | float]
+) -> str:
+    lines = [line for metric in metrics for line in _family(metric, node, samples[metric.name])]
     return "\n".join([*lines, ""])
 
 
-def _lines(status: Mapping[str, object]) -> Iterator[str]:
-    broker, interest = status["broker"], status["interest"]
-    assert isinstance(broker, dict) and isinstance(interest, dict)
-    yield from _one("hansa_broker_connected", "gauge", {}, int(bool(broker["connected"])))
-    yield from _one("hansa_interest_installed", "gauge", {}, int(bool(interest["installed"])))
-    members = status["members"]
-    assert isinstance(members, list)
-    yield from _one("hansa_members", "gauge", {}, len(members))
-    yield from _many("hansa_size", "gauge", "of", status["sizes"])
-    delivery, alarms = status["delivery"], status["alarms"]
-    assert isinstance(delivery, dict) and isinstance(alarms, dict)
-    yield from _many("hansa_owed", "gauge", "receiver", delivery["owed"])
-    rest = {name: value for name, value in delivery.items() if name != "owed"}
-    yield from _many("hansa_delivery", "gauge", "of", rest)
-    yield from _many("hansa_alarm", "gauge", "name", dict.fromkeys(alarms, 1))
-    yield from _many("hansa_events_total", "counter", "event", status["counters"])
-    neighbours = status["neighbours"]
-    assert isinstance(neighbours, dict)
-    for field in ("bytes_in", "bytes_out", "dropped"):
-        rates = {node: seen[field] for node, seen in neighbours.items()}
-        yield from _many(f"hansa_link_{field}_total", "counter", "neighbour", rates)
-    waiting = {node: seen["outstanding_bytes"] for node, seen in neighbours.items()}
-    yield from _many("hansa_link_outstanding_bytes", "gauge", "neighbour", waiting)
-    trips = {n: s["rtt_ms"] / 1000 for n, s in neighbours.items() if s["rtt_ms"] is not None}
-    yield from _many("hansa_link_rtt_seconds", "gauge", "neighbour", trips)
-
-
-def _one(name: str, kind: str, labels: Mapping[str, str], value: float) -> Iterator[str]:
-    yield f"# TYPE {name} {kind}"
-    yield _line(name, labels, value)
-
-
-def _many(name: str, kind: str, label: str, values: object) -> Iterator[str]:
-    assert isinstance(values, dict)
-    yield f"# TYPE {name} {kind}"
-    for key, value in sorted(values.items()):
-        yield _line(name, {label: str(key)}, value)
-
-
-def _line(name: str, labels: Mapping[str, str], value: float) -> str:
-    text = ",".join(f'{key}="{_escape(word)}"' for key, word in labels.items())
-    return f"{name}{{{text}}} {value}" if text else f"{name} {value}"
+def _family(metric: Metric, node: tuple[str, str], values: Values | float) -> Iterator[str]:
+    """Return the lines of one metric; one without samples is left out, header included."""
+    if not isinstance(values, Mapping):
+        values = {(): values}
+    if not values:
+        return
+    yield f"# HELP {metric.name} {metric.help}"
+    yield f"# TYPE {metric.name} {metric.kind}"
+    names = ("node", "node_name", *metric.labels)
+    for labels, value in sorted(values.items()):
+        pairs = zip(names, (*node, *labels), strict=True)
+        text = ",".join(f'{name}="{_escape(label)}"' for name, label in pairs)
+        yield f"{metric.name}{{{text}}} {value}"
 
 
 def _escape(text: str) -> str:
+    """Return a label's value as the format wants it; what UTF-8 cannot hold is replaced."""
+    text = text.encode("utf-8", "replace").decode("utf-8")
     return text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")

@@ -3,63 +3,74 @@
 import asyncio
 import logging
 import random
-import signal
+import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from hansa import __version__
-from hansa.agent import tasks, views
+from hansa.agent import status, tasks
 from hansa.agent.admin import Answer, Pages, as_json, serve
 from hansa.agent.alarms import Alarms
-from hansa.agent.brokers.choice import choose_histories, choose_observer
-from hansa.agent.brokers.connection import Connection
-from hansa.agent.brokers.observer import (
-    Finding,
-    Observer,
-    PublicationsDropped,
-    PublicationWithheld,
-)
-from hansa.agent.brokers.session import BrokerClient
-from hansa.agent.brokers.subscription_log import SubscriptionLog
-from hansa.agent.brokers.watcher import Watcher
-from hansa.agent.chronicle import Chronicle
+from hansa.agent.broker.client import BrokerClient
+from hansa.agent.broker.connection import LOGIN_REFUSED, Connection
+from hansa.agent.broker.observer_choice import choose_histories, choose_observer
+from hansa.agent.broker.observer_client import Watcher
+from hansa.agent.broker.subscription_log import SubscriptionLog
 from hansa.agent.clock import ClockWatch
-from hansa.agent.custody.safekeeping import Safekeeping
+from hansa.agent.delivery.service import Safekeeping
 from hansa.agent.driver import Driver
-from hansa.agent.links.exchange import Exchange, listening_at
+from hansa.agent.error_text import cannot_listen
+from hansa.agent.event_log import Chronicle
 from hansa.agent.links.link import Address
+from hansa.agent.links.link_manager import Exchange, listening_at
 from hansa.agent.metrics import METRICS_KIND, as_metrics
-from hansa.agent.reasons import explain
-from hansa.agent.records.bookkeeping import Bookkeeping
-from hansa.agent.records.pages import LogPages
-from hansa.agent.records.topics import Topics
-from hansa.agent.retained import RetainedValues, known
+from hansa.agent.retained_store import RetainedValues, known
 from hansa.agent.settings import AgentSettings, broker_address, link_access
 from hansa.agent.state import JOURNAL, SUBSCRIPTIONS, StateDirectory
-from hansa.agent.topology.guidance import Guidance
-from hansa.errors import UsageError
+from hansa.agent.stopping import Stopping
+from hansa.agent.telemetry.endpoints import LogPages
+from hansa.agent.telemetry.recorded_topics import Topics
+from hansa.agent.telemetry.service import Bookkeeping
+from hansa.agent.topology.service import Guidance
+from hansa.errors import UsageError, install_extra
 from hansa.mqtt import effects
 from hansa.mqtt.options import NEVER_EXPIRES, Options
-from hansa.protocol.custody import Remembered
-from hansa.protocol.effects import Effect, Halt, IncarnationRaised, Rekey
-from hansa.protocol.events import InterestChanged
+from hansa.observers.contract import Finding, Observer, PublicationsDropped, PublicationWithheld
+from hansa.protocol.delivery.state import Remembered
+from hansa.protocol.effects import Effect, Ignored, IncarnationRaised
+from hansa.protocol.events import ClockRead, InterestChanged
+from hansa.protocol.model import NodeId
 from hansa.protocol.node import Node
-from hansa.protocol.records import NodeRecord
 from hansa.protocol.topics import is_local_only, split_share
-from hansa.protocol.vocabulary import NodeId
-from hansa.protocol.wire import HEADER_BYTES_MAX
+from hansa.protocol.wire.codec import HEADER_BYTES_MAX
 
 if TYPE_CHECKING:  # amqtt is not there unless asked for
-    from hansa.agent.brokers.embedded import EmbeddedBroker
+    from hansa.agent.broker.embedded import EmbeddedBroker
 
 log = logging.getLogger("hansa.agent")
 
 RETRY_S = 1.0
 """Seconds until the disk is tried again."""
 
-OUTRANKED = "and outranked: a copy of it runs elsewhere, or the clock was set back"
+FAULT_EXIT_CODE = 70
+"""Exit code of a process that ends by a fault of Hansa."""
+
+CONTESTED = (
+    "another record with this node's id was met and outranked: a copy of this agent runs elsewhere"
+    " and must be stopped, somebody forged the record, or the clock was set back"
+)
+
+FILTERS_REFUSED = {
+    "filters_max": "of all other nodes together",
+    "filters_per_neighbour_max": "of the nodes behind a neighbour that dialled this agent",
+    "filters_per_node_max": "of one node",
+}
+"""Reasons for which filters are refused: the setting, and what it bounds."""
+
+INCOMPLETE = "observer incomplete"
+"""The alarm while subscriptions at the broker may be unknown."""
 
 
 class Agent:
@@ -71,12 +82,13 @@ class Agent:
         self._state = state
         self._chance = random.Random()  # for back-off, not for secrets
         self._ending: asyncio.Event = asyncio.Event()
-        self._end_reason, self._rekeys = "", False
+        self._stopping = Stopping()
         broker = broker_address(settings.broker)
         addresses = (settings.topology.advertised_link or listening_at(settings.link, broker),)
         self.identity = state.identity(settings.title, addresses, settings.total_capacity)
         self._chronicle = Chronicle(self._name_of)
         self._alarms = Alarms()
+        self._filters_refused: dict[str, None] = {}  # the bounds that the alarm names
         topics = Topics(settings.record)
         self._safekeeping = Safekeeping(
             state, self.identity, settings.delivery, self._alarms, topics
@@ -84,10 +96,9 @@ class Agent:
         self.driver = Driver(
             Node(self.identity, settings.protocol, self._past()),
             news=self._note_news,
-            stop=self._give_way,
             closed=self._chronicle.link_closed,
         )
-        access = link_access(settings, self._client_id(""))
+        access = link_access(settings, self._client_id(""), self.identity.node)
         frame_bytes_max = settings.protocol.packet_bytes_max + HEADER_BYTES_MAX
         self.exchange = Exchange(self.driver, self._chance, settings.link, access, frame_bytes_max)
         self._books = Bookkeeping(self.driver, self.identity, topics)
@@ -104,14 +115,7 @@ class Agent:
         parts = (self.driver, self._safekeeping, self.client, reader)
         self._retained = RetainedValues(state, *parts, self._alarms.named("retained"))
         self.driver.stored = self._retained
-        self.watcher = Watcher(
-            observer,
-            self._connecting("watcher"),
-            feed=self._interest_changed,
-            found=self._note_finding,
-            histories=choose_histories(settings.broker),
-            is_private=self._is_of_links,
-        )
+        self.watcher = self._make_watcher(observer)
         if isinstance(self.client, BrokerClient):
             self.client.forgotten = self._retained.look_again
             self.client.displaced = self._alarms.named("broker session taken over")
@@ -140,13 +144,26 @@ class Agent:
             client.sends_each = self._settings.broker.overlapping == "each"
             return client, observer
         try:
-            from hansa.agent.brokers.embedded import EmbeddedBroker
+            from hansa.agent.broker.embedded import EmbeddedBroker
         except ImportError as error:
-            wanted = "the embedded broker is amqtt: pip install 'hansa[embedded]'"
+            wanted = f"the embedded broker is amqtt: {install_extra('embedded')}"
             raise UsageError(f'[broker] observer = "embedded": {wanted}') from error
         broker = EmbeddedBroker(self._broker_address, *told)
         broker.guarantees = self._safekeeping
         return broker, broker.observer
+
+    def _make_watcher(self, observer: Observer) -> Watcher:
+        made = Watcher(
+            observer,
+            self._connecting("watcher"),
+            feed=self._interest_changed,
+            found=self._note_finding,
+            histories=choose_histories(self._settings.broker),
+            is_private=self._is_of_links,
+        )
+        made.filters_when_unknown = self._settings.broker.filters_when_unknown
+        made.incomplete = self._note_incomplete
+        return made
 
     def _is_of_links(self, topic_filter: str) -> bool:
         """Whether only links match it: those of neighbours that are clients of our broker."""
@@ -186,13 +203,14 @@ class Agent:
 
     # ------------------------------------------------------------ running
 
-    async def run(self) -> str:
-        """Run until told to stop; return why it ended if that was not a wish of the operator's."""
+    async def run(self) -> None:
+        """Run until told to stop."""
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._ending.set)
+        self._stopping.handle_signals(self._begin_to_end)
         loop.set_exception_handler(self._alarms.note_fault)
+        self._tell_clock(time.time_ns() // 1_000_000)
         server = await self._listen()
+        self._alarms.set("insecure", self._settings.exposed)
         log.info(
             "agent up node=%016x name=%r links=%s pages=http://%s",
             self.identity.node,
@@ -202,7 +220,9 @@ class Agent:
         )
         self.watcher.restore(self._state.interest())
         self.watcher.start()
-        clock = ClockWatch(self._state.clock_behind_s, self._alarms.named("clock"))
+        clock = ClockWatch(
+            self._state.clock_behind_s, self._alarms.named("clock"), self._tell_clock
+        )
         connecting = [asyncio.create_task(w) for w in (self.client.connection.run(), clock.run())]
         if self.watcher.observer.subscriptions():
             connecting.append(asyncio.create_task(self.watcher.connection.run()))
@@ -214,44 +234,52 @@ class Agent:
         await self._stop(server, [ending, guiding, *connecting])
         for task in ended:
             task.result()  # without its broker's connection an agent is of no use: let it fail
-        return self._end_reason
 
     async def _listen(self) -> asyncio.Server:
         """Open the port for links and the one for pages; return the latter's server."""
-        place, admin = self.exchange.address, self.admin_address
+        place, admin, section = self.exchange.address, self.admin_address, "link"
         try:
             await self.exchange.listen(self._chronicle.dialling_failed)
-            place = str(admin)
-            server = await serve(admin.host, admin.port, self._pages(), self._logs().answer)
+            place, section = str(admin), "admin"
+            names = self._settings.admin.names
+            logs = self._logs().answer
+            server = await serve(admin.host, admin.port, self._pages(), logs, names)
         except (OSError, UnicodeError) as error:
             await self.exchange.stop()
-            raise UsageError(f"cannot listen on {place}: {explain(error)}") from error
+            raise UsageError(cannot_listen(place, section, error)) from error
         port: int = server.sockets[0].getsockname()[1]
         self.admin_address = Address(admin.host, port)
         return server
 
+    def _begin_to_end(self, exit_code: int = 0) -> None:
+        self._stopping.begin(exit_code)
+        self._ending.set()
+
     async def _stop(self, server: asyncio.Server, tasks: Sequence[asyncio.Task[Any]]) -> None:
+        """Stop all parts, each within its time limit."""
+        self._begin_to_end(FAULT_EXIT_CODE)  # if nobody has asked for it, a part has failed
         log.info("agent stops")
+        part = self._stopping.part
         server.close()
-        await self.exchange.stop()
+        await part("links", self.exchange.stop())
         self.driver.close_links("stopping")
         self.watcher.stop()
         clients = (self.client.connection, self.watcher.connection)
         for task in tasks:
             task.cancel()
         leaving = [client.leave() for client in clients]
-        await asyncio.gather(*tasks, *leaving, return_exceptions=True)
+        await part("broker", asyncio.gather(*tasks, *leaving, return_exceptions=True))
         for client in clients:
             client.cut()
-        await self._books.stop(self._end_reason)
-        await self._retained.stop()
-        await self._safekeeping.stop()
-        await self._subscription_log.stop()
+        await part("telemetry", self._books.stop())
+        await part("retained values", self._retained.stop())
+        await part("delivery", self._safekeeping.stop())
+        await part("subscriptions", self._subscription_log.stop())
         if self._telling is not None:
             self._telling.cancel()
-        self._save_interest(self.watcher.observer.snapshot())
-        if self._rekeys:
-            self._state.rekey()
+        snapshot = self.watcher.snapshot()
+        await part("interest", asyncio.to_thread(self._save_interest, snapshot))
+        self._stopping.end()
 
     # ------------------------------------------------------------ what the parts tell
 
@@ -266,7 +294,7 @@ class Agent:
         is_saved = True
         while self._untold or not is_saved:
             events, self._untold = self._untold, []
-            snapshot = self.watcher.observer.snapshot()
+            snapshot = self.watcher.snapshot()
             is_saved = await asyncio.to_thread(self._save_interest, snapshot)
             self.driver.feed(*events)
             if not is_saved:
@@ -286,6 +314,16 @@ class Agent:
         self._alarms.set("state", problem)
         return not problem
 
+    def _note_incomplete(self, reason: str) -> None:
+        """Raise the alarm while subscriptions may be unknown, and say what is done about it."""
+        filters = ", ".join(self._settings.broker.filters_when_unknown)
+        remedy = (
+            f"asks other brokers for {filters}"
+            if filters
+            else "asks for nothing, and clients may miss messages"
+        )
+        self._alarms.set(INCOMPLETE, f"{reason}; meanwhile the agent {remedy}" if reason else "")
+
     def _note_finding(self, finding: Finding) -> None:
         match finding:
             case PublicationWithheld():
@@ -300,27 +338,36 @@ class Agent:
     def _note_news(self, effect: Effect) -> None:
         if isinstance(effect, IncarnationRaised):
             incarnation = effect.incarnation
-            self._alarms.set("identity", f"another life of this node is known, {OUTRANKED}")
+            self._alarms.set("identity", CONTESTED)
             self._keep(lambda: self._state.remember_incarnation(incarnation))
+        elif isinstance(effect, Ignored) and effect.reason in FILTERS_REFUSED:
+            self._note_refused_filters(effect.reason)
         self._safekeeping.told(effect)
         self._chronicle.news(effect)
 
-    def _give_way(self, effect: Halt | Rekey) -> None:
-        self._end_reason = effect.reason
-        if isinstance(effect, Rekey):
-            self._rekeys = True  # in the end: until then the parts save what they know
-            self._end_reason += "; start again to run with a new identity"
-        log.error("%s", self._end_reason)
-        self._ending.set()
+    def _note_refused_filters(self, reason: str) -> None:
+        self._filters_refused[reason] = None
+        bounds = [f"{each} ({FILTERS_REFUSED[each]})" for each in sorted(self._filters_refused)]
+        text = f"filters beyond {', '.join(bounds)} were refused: what they match is not carried;"
+        text += " raise the setting, or find the node that announces so many"
+        self._alarms.set("filters refused", text)
+
+    def _tell_clock(self, wall_ms: int) -> None:
+        self.driver.feed(ClockRead(wall_ms))
 
     def _note_broker(self, problem: str) -> None:
         if not self._ending.is_set():  # then it is we who leave
             self._chronicle.broker(self._broker_address, problem)
+            if not problem or problem.startswith(LOGIN_REFUSED):
+                self._alarms.set("broker login", problem)
 
     def _name_of(self, node: NodeId) -> str:
-        """Return what a node is called; empty until its record is there."""
-        records = self.driver.node.records_of(node)
-        return next((each.name for each in records if isinstance(each, NodeRecord)), "")
+        return status.name_of(self.driver.node, node)
+
+    def _names(self, reachable: Iterable[NodeId]) -> dict[str, str]:
+        """Return the names of nodes in reach and of those that publications are pending for."""
+        pending = self.driver.node.custody.outbox.debts
+        return {status.text(node): self._name_of(node) for node in (*reachable, *pending)}
 
     @property
     def _broker_address(self) -> str:
@@ -342,6 +389,8 @@ class Agent:
 
     def _ready(self) -> Answer:
         problem = self.client.connection.problem
+        if not problem and not self.watcher.complete:
+            problem = f"{INCOMPLETE}: {self.watcher.reason}"
         return as_json({"ready": not problem, "problem": problem}, 503 if problem else 200)
 
     def status(self) -> dict[str, object]:
@@ -353,33 +402,34 @@ class Agent:
         return {
             "version": __version__,
             "name": self._settings.title,
-            "node": views.text(view.node),
+            "node": status.text(view.node),
             "incarnation": view.incarnation,
             "link": self.exchange.address,
             "broker": {
                 "address": self._broker_address,
                 "connected": not self.client.connection.problem,
                 "problem": self.client.connection.problem,
-                "observed": self.watcher.observer.complete,
-                "unobserved": self.watcher.observer.reason,
+                "observed": self.watcher.complete,
+                "unobserved": self.watcher.reason,
             },
             "neighbours": {
-                views.text(node): {
+                status.text(node): {
                     "rtt_ms": neighbour.rtt_ms,
-                    **views.traffic(self.driver.links.get(neighbour.link)),
+                    **status.traffic(self.driver.links.get(neighbour.link)),
                 }
                 for node, neighbour in view.neighbours.items()
             },
             "refused": self._chronicle.refusals(),
-            "members": views.texts(view.reachable),
-            "names": {views.text(node): self._name_of(node) for node in view.reachable},
-            "cores": {views.text(core): views.core(way) for core, way in view.cores.items()},
-            "groups": {group: views.group(seen) for group, seen in view.groups.items()},
+            "members": status.texts(view.reachable),
+            "names": self._names(view.reachable),
+            "cores": {status.text(core): status.core(way) for core, way in view.cores.items()},
+            "groups": {group: status.group(seen) for group, seen in view.groups.items()},
             "interest": {
                 "local": list(self.watcher.wanted()),
+                "wide": list(self.watcher.wide),
                 "installed": view.installed and not tasks.is_running(self._telling),
-                "remote": {views.text(n): list(i.filters) for n, i in view.interest.items()},
-                "in_force": {views.text(n): list(stamp) for n, stamp in view.in_force.items()},
+                "remote": {status.text(n): list(i.filters) for n, i in view.interest.items()},
+                "in_force": {status.text(n): list(stamp) for n, stamp in view.in_force.items()},
             },
             "topology": self._guidance.status(),
             "delivery": self._safekeeping.status(),

@@ -14,25 +14,35 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from hansa.agent.brokers.access import check_access, tls_context
-from hansa.agent.brokers.connection import BrokerAddress
-from hansa.agent.custody.settings import DeliverySettings
+from hansa.agent.broker.access import check_access, tls_context
+from hansa.agent.broker.connection import BrokerAddress
+from hansa.agent.delivery.settings import DeliverySettings
+from hansa.agent.exposure import check_admin_exposure, is_loopback
 from hansa.agent.links.mqtt import Access
-from hansa.agent.links.settings import BROKER_PORT, PORT_MAX, LinkSettings, check_link
+from hansa.agent.links.settings import (
+    BROKER_PORT,
+    PORT_MAX,
+    LinkSettings,
+    check_link,
+    trusted_brokers,
+)
 from hansa.agent.mqttfed.settings import NO_ID, MqttFedSettings, check_mqtt_fed
-from hansa.agent.records.settings import Sample, TelemetrySettings
+from hansa.agent.telemetry.settings import Sample, TelemetrySettings
 from hansa.agent.topology.settings import PAPER_VARIABLES, TopologySettings, check_topology
 from hansa.errors import InvalidTopic, UsageError
+from hansa.protocol.model import NodeId
 from hansa.protocol.settings import LABEL_BYTES_MAX, ProtocolSettings
 from hansa.protocol.topics import check_filter
 
 PREFIX = "HANSA_"
 NOT_SETTINGS = (
     *("HANSA_LAUNCHER", "HANSA_TRACEBACK", "HANSA_CRASH_POINT"),
-    *("HANSA_MANAGER_TOKEN", "HANSA_MANAGER_HEALTH_INTERVAL"),
+    *("HANSA_MANAGER_TOKEN", "HANSA_MANAGER_HEALTH_INTERVAL", "HANSA_MANAGER_BROKERS"),
+    *("HANSA_MANAGER_BROKER_USERNAME", "HANSA_MANAGER_BROKER_PASSWORD"),
 )
 """Variables of the command line, the manager and tests, which an agent may inherit."""
 OBSERVERS = ("mosquitto", "beacon", "static", "embedded")
+ADMIN_PORT = 8_080
 OVERLAPPING = ("each", "once")
 MODES = ("hansa", "mqtt-fed")
 RECORD_MAX = 1_024
@@ -57,6 +67,10 @@ class BrokerSettings:
     agent's own for trying things out, which listens on this host and port."""
     filters: tuple[str, ...] = ()
     """With observer static: the filters that clients here want."""
+    filters_when_unknown: tuple[str, ...] = ("#",)
+    """Filters to ask other brokers for while the agent does not know every subscription here, so
+    that no client misses a message. Fewer filters save bandwidth; an empty list asks for nothing,
+    and clients whose subscriptions are unknown get nothing."""
     log_file: str = ""
     """The broker's `log_dest file`, if the agent may read it: what was subscribed before."""
     pid_file: str = ""
@@ -77,10 +91,17 @@ class AdminSettings:
     """The agent's own pages."""
 
     host: str = "127.0.0.1"
-    port: int = 0
+    """Where to listen. Beyond loopback only with insecure."""
+    port: int = ADMIN_PORT
     """0 takes a free port and logs it."""
     token: str = field(default="", repr=False)
     """Whoever has it may read journals and telemetry from /logs; without one nobody may."""
+    insecure: bool = False
+    """Whether to listen beyond loopback although /status and /metrics ask for no password. Only for
+    networks that you trust; raises the alarm insecure."""
+    names: tuple[str, ...] = ()
+    """Host names, beside those of loopback, by which requests may ask for the pages: that of a
+    proxy in front of them. Other names get 403, so that web pages cannot read the status."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +110,11 @@ class AgentSettings:
 
     name: str = ""
     """What people call this node; the broker's host if empty."""
-    state: str = "hansa-state"
-    """Directory for the identity, the incarnation and what was learned; one per agent."""
+    state: str = ""
+    """Directory for the identity, the incarnation and what was learned; one per agent. If empty:
+    /var/lib/hansa/agent for root, $XDG_STATE_HOME/hansa/agent (usually
+    ~/.local/state/hansa/agent) for other users. It does not depend on the name: an agent that gets
+    another name must not get another identity."""
     capacity: float = 1.0
     """How much this node can do, beside others: decides the root of a tree, and the management core
     with management_by = "capacity". The γ of Antonielli 2020; what follows are its α and β."""
@@ -122,9 +146,36 @@ class AgentSettings:
         return self.capacity + machine
 
     @property
+    def exposed(self) -> str:
+        """Return what other machines reach without a password, as an alarm says it."""
+        served = []
+        if self.mode == "hansa" and self.link.transport != "mqtt":
+            if not is_loopback(self.link.host):
+                served.append(f"links on {self.link.host}")
+        if not is_loopback(self.admin.host):
+            served.append(f"status pages on {self.admin.host}")
+        if not served:
+            return ""
+        text = " and ".join(served)
+        return f"{text}: reachable from other machines, neither authenticated nor encrypted"
+
+    @property
     def title(self) -> str:
         """Return the name to show."""
         return self.name or f"{self.broker.host}:{self.broker.port}"
+
+
+def default_state(environment: Mapping[str, str] = os.environ) -> Path:
+    """Return the state directory of an agent whose settings name none."""
+    if os.geteuid() == 0:
+        return Path("/var/lib/hansa/agent")
+    given = Path(environment.get("XDG_STATE_HOME", ""))
+    if given.is_absolute():  # the specification: ignore it otherwise
+        return given / "hansa" / "agent"
+    try:
+        return Path.home() / ".local" / "state" / "hansa" / "agent"
+    except RuntimeError as error:
+        raise UsageError("this user has no home directory: set state, or HANSA_STATE") from error
 
 
 def load(path: Path | None, environment: Mapping[str, str] = os.environ) -> AgentSettings:
@@ -161,8 +212,6 @@ def _check(settings: AgentSettings) -> None:
         raise UsageError(f"log must be one of {', '.join(LOG_LEVELS)}, not {settings.log!r}")
     if len(settings.title.encode()) > LABEL_BYTES_MAX:
         raise UsageError(f"name must have at most {LABEL_BYTES_MAX} bytes")
-    if not settings.state:
-        raise UsageError("state must name a directory of the agent's own")
     for name in ("capacity", "capacity_per_gib", "capacity_per_core"):
         if getattr(settings, name) < 0:
             raise UsageError(f"{name} must not be below 0, not {getattr(settings, name)}")
@@ -177,6 +226,7 @@ def _check(settings: AgentSettings) -> None:
     ):
         if not least <= port <= PORT_MAX:
             raise UsageError(f"[{place}] port must be from {least} to {PORT_MAX}, not {port}")
+    check_admin_exposure(settings.admin.host, settings.admin.insecure)
     check_link(settings.link, settings.protocol.packet_bytes_max)
     check_mqtt_fed(settings.mqtt_fed)
     check_topology(settings.topology, settings.link)
@@ -229,6 +279,7 @@ def _check_broker(broker: BrokerSettings) -> None:
             check_filter(topic_filter)
         except InvalidTopic as error:
             raise UsageError(f"[broker] filters: {error}") from error
+    _check_filters_when_unknown(broker.filters_when_unknown)
     check_access("broker", broker)
     if bool(broker.pid_file) != bool(broker.output_file):
         raise UsageError("[broker] pid_file and output_file need each other")
@@ -236,6 +287,19 @@ def _check_broker(broker: BrokerSettings) -> None:
         raise UsageError(
             f"[broker] beacon_interval must be above 0 seconds, not {broker.beacon_interval}"
         )
+
+
+def _check_filters_when_unknown(filters: tuple[str, ...]) -> None:
+    for topic_filter in filters:
+        try:
+            check_filter(topic_filter)
+        except InvalidTopic as error:
+            raise UsageError(f"[broker] filters_when_unknown: {error}") from error
+        if topic_filter.startswith("$"):
+            raise UsageError(
+                f"[broker] filters_when_unknown: {topic_filter!r}: topics with $ stay with their"
+                " broker, and a shared subscription would take messages from its group"
+            )
 
 
 def broker_address(broker: BrokerSettings) -> BrokerAddress:
@@ -246,10 +310,11 @@ def broker_address(broker: BrokerSettings) -> BrokerAddress:
         broker.username or None,
         broker.password or None,
         tls_context("broker", broker),
+        "username and password in [broker]",
     )
 
 
-def link_access(settings: AgentSettings, client_id: str) -> Access:
+def link_access(settings: AgentSettings, client_id: str, node: NodeId) -> Access:
     """Return how to be let in at neighbours' brokers; raise UsageError if tls_ca is of no use."""
     given = settings.link.mqtt
     return Access(
@@ -260,6 +325,9 @@ def link_access(settings: AgentSettings, client_id: str) -> Access:
         given.password or None,
         tls_context("link.mqtt", given),
         given.chunk_bytes,
+        f"{node:016x}",
+        trusted_brokers(settings.link),
+        frozenset(given.accept),
     )
 
 

@@ -11,7 +11,10 @@ import socket
 from collections.abc import Callable, Sequence
 from typing import Any
 
-ACCEPT_BACKLOG = 128
+ACCEPT_BACKLOG = 1_024
+"""Connections that wait to be accepted. The kernel drops those beyond it, and the client
+tries again only after a second; accepting takes a fraction of a millisecond each."""
+
 ACCEPT_PAUSE_S = 1.0
 """Seconds until the next attempt when a connection cannot be accepted: there are too many files."""
 

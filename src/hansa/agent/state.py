@@ -14,7 +14,6 @@ import fcntl
 import hashlib
 import json
 import os
-import shutil
 import threading
 import time
 from pathlib import Path
@@ -30,7 +29,8 @@ from cryptography.hazmat.primitives.serialization import (
 
 from hansa.errors import UsageError
 from hansa.journal.disk import sync_directory
-from hansa.protocol.vocabulary import Identity, node_id
+from hansa.protocol.clock import AHEAD_MAX_MS
+from hansa.protocol.model import Identity, node_id
 
 KEY = "key.pem"
 """The file with the private key, from which the public one follows."""
@@ -77,7 +77,10 @@ class StateDirectory:
             descriptor = os.open(path / "lock", os.O_WRONLY | os.O_CREAT, 0o600)
             self._lock = os.fdopen(descriptor, "w")
         except OSError as error:
-            raise UsageError(f"cannot use the state directory {path}: {error.strerror}") from error
+            raise UsageError(
+                f"cannot use the state directory {path}: {error.strerror}; another one is chosen"
+                " with state in the settings, or HANSA_STATE"
+            ) from error
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -106,19 +109,6 @@ class StateDirectory:
     def remember_incarnation(self, incarnation: int) -> None:
         """Keep an incarnation that was raised while running."""
         self._write("incarnation", str(incarnation).encode())
-
-    def rekey(self) -> None:
-        """Take a new identity at the next start: another node has this id. What this one owed and
-        was owed ends with it, and so does what it owned."""
-        try:
-            for name in (JOURNAL, INBOX):
-                if (self.path / name).exists():
-                    shutil.rmtree(self.path / name)
-            for name in (RETAINED, KEY):
-                (self.path / name).unlink(missing_ok=True)
-        except OSError as error:
-            text = f"cannot take a new identity: remove {self.path} by hand"
-            raise UsageError(f"{text} ({error.strerror})") from error
 
     def interest(self) -> object:
         """Return what the observer had learned, None if nothing is kept."""
@@ -214,13 +204,16 @@ class StateDirectory:
         return key
 
     def _next_incarnation(self) -> int:
-        """Take it from the clock, and never go back with it."""
+        """Take it from the clock, and never go back with it. One that is so far ahead of the clock
+        that every other node refuses it came from a clock that was wrong: it is not used again."""
         try:
             before = int((self.path / "incarnation").read_text())
         except (OSError, ValueError):
             before = 0
         now = time.time_ns() // 1_000_000
         self.clock_behind_s = max(0, before - now) / 1_000
+        if before >= now + AHEAD_MAX_MS:
+            before = 0
         incarnation = max(before + 1, now)
         self.remember_incarnation(incarnation)
         return incarnation

@@ -11,6 +11,7 @@ from hansa.advice.adviser import advise
 from hansa.advice.proposals import Advice
 from hansa.cli import arguments
 from hansa.cli.arguments import Parser, one_of, whole
+from hansa.printable import printable
 from hansa.protocol.settings import Metric, ProtocolSettings
 
 DEGREE_MAX = 5
@@ -35,7 +36,7 @@ def run(given: Sequence[str]) -> int:
     lake = Lake(args.lake)
     lake.tables()
 
-    from hansa.pipeline.job import views
+    from hansa.pipeline.runner import views
     from hansa.pipeline.session import session
 
     spark = session(args.master)
@@ -97,14 +98,16 @@ def _parser() -> Parser:
 
 
 def _show(found: list[Advice]) -> None:
-    from hansa.cli.results import console, table
+    from hansa.terminal import console, table
 
     out = console()
     if not found:
         out.print("nothing to advise: no change would save a fifth of delay, bytes or groups")
         return
     for number, advice in enumerate(found, 1):
-        out.print(Text(f"{number}. {advice.proposal.text}", style="bold"), soft_wrap=True)
+        out.print(
+            Text(f"{number}. {printable(advice.proposal.text)}", style="bold"), soft_wrap=True
+        )
         made = table("", ">now", ">predicted", ">replayed")
         for name, title in TITLES.items():
             (_, predicted), (before, shown) = advice.reckoned, advice.replayed

@@ -2,17 +2,17 @@
 
 import asyncio
 import logging
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 from hansa.agent.mqttfed.service import FedAgent
 from hansa.agent.service import Agent
-from hansa.agent.settings import AgentSettings, load
+from hansa.agent.settings import AgentSettings, default_state, load
 from hansa.agent.state import StateDirectory
-from hansa.agent.topology.guidance import adopt
+from hansa.agent.topology.service import adopt
 from hansa.cli.arguments import Parser
 from hansa.errors import HansaError
+from hansa.printable import log_to_stderr
 
 log = logging.getLogger("hansa.agent")
 
@@ -28,7 +28,8 @@ The environment wins. A file for one of two neighbours (docs/operating.md explai
   [broker]
   port = 1883
   [link]
-  host = "0.0.0.0"
+  host = "0.0.0.0"      # beyond loopback only with insecure: links are not encrypted yet,
+  insecure = true       # so this is for networks that you trust
   neighbours = ["plant-2.example:10500"]
 """
 
@@ -39,12 +40,8 @@ def run(arguments: list[str]) -> int:
     parser.add_argument("--config", type=Path, metavar="FILE", help="settings, a TOML file")
     given = parser.parse_args(arguments)
     settings = load(given.config)
-    logging.basicConfig(
-        level=settings.log.upper(),
-        format="%(asctime)s %(levelname)s %(message)s",
-        stream=sys.stderr,
-    )
-    state = StateDirectory(Path(settings.state))
+    log_to_stderr(settings.log.upper())
+    state = StateDirectory(Path(settings.state) if settings.state else default_state())
     try:
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
             return runner.run(_run(settings, state))
@@ -71,7 +68,5 @@ async def _run(settings: AgentSettings, state: StateDirectory) -> int:
     if settings.mode == "mqtt-fed":
         await FedAgent(settings).run()
         return 0
-    reason = await Agent(await adopt(settings, state), state).run()
-    if reason:
-        print(f"hansa: {reason}", file=sys.stderr)
-    return 1 if reason else 0
+    await Agent(await adopt(settings, state), state).run()
+    return 0

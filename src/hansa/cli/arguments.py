@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import NoReturn
 
-from hansa.cli.launcher import command
 from hansa.errors import UsageError
+from hansa.launcher import command
 
 SAMPLE_MAX = 65_536
 """Telemetry tells of one publication in so many at least, or of none."""
@@ -91,7 +91,7 @@ def seed(text: str) -> int:
 
 def strategy(text: str) -> str:
     """Return the name of a routing strategy; they are imported only to look one up."""
-    from hansa.protocol.strategies import STRATEGIES
+    from hansa.protocol.routing import STRATEGIES
 
     return one_of(STRATEGIES)(text)
 

@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
 
-from hansa.chaos import bridges, evidence
-from hansa.chaos.run import Outcome, Play, play
-from hansa.chaos.scenarios import SCENARIOS
-from hansa.chaos.verdict import Verdict
 from hansa.cli.arguments import Parser, amount, one_of, path, seed
-from hansa.cli.results import console, table
-from hansa.cli.stopping import run_until_stopped
 from hansa.errors import UsageError
+from hansa.terminal import console, table
+from hansa.testbed.chaos import bridges, evidence
+from hansa.testbed.chaos.run import Outcome, Play, play
+from hansa.testbed.chaos.scenarios import SCENARIOS
+from hansa.testbed.chaos.verdict import Verdict
+from hansa.testbed.signals import run_until_stopped
 
 EXAMPLES = """\
   hansa chaos kills

@@ -5,15 +5,16 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from hansa.cli import arguments, demo_report, live_demo, simulated_demo
+from hansa.cli import arguments
 from hansa.cli.arguments import Parser
-from hansa.cli.demo_report import Account
-from hansa.cli.results import console
-from hansa.cli.stopping import run_until_stopped
-from hansa.cli.story import Story
 from hansa.errors import UsageError
-from hansa.local.embedded import has_embedded
-from hansa.local.mosquitto import find_mosquitto
+from hansa.terminal import console
+from hansa.testbed.demo import live, report, simulated
+from hansa.testbed.demo.report import Account, Place
+from hansa.testbed.demo.story import Story
+from hansa.testbed.embedded import has_embedded
+from hansa.testbed.mosquitto import find_mosquitto
+from hansa.testbed.signals import run_until_stopped
 
 EXAMPLES = """\
   hansa demo                  three real Mosquittos in a ring, half a minute
@@ -26,7 +27,7 @@ def run(given: Sequence[str]) -> int:
     """Tell one of the stories and return the exit code."""
     args = _parser().parse_args(given)
     if args.simulated:
-        return simulated_demo.tell(Story(console()), args.seed)
+        return simulated.tell(Story(console()), args.seed)
     try:
         find_mosquitto()
     except UsageError as problem:
@@ -34,23 +35,25 @@ def run(given: Sequence[str]) -> int:
         story.say(f"[yellow]{problem}.[/yellow]")
         if not has_embedded():
             story.say("Without it, and without amqtt, this is the simulated demo.\n")
-            return simulated_demo.tell(story, args.seed)
+            return simulated.tell(story, args.seed)
         story.say("Until then a small broker in Python, amqtt, inside each agent has to do.\n")
         settings = {"HANSA_BROKER_OBSERVER": "embedded"}
     else:
         settings = {}
     if args.no_report or args.keep:
         return _run(settings, args, None)
+    place = Place(args.out)
     with tempfile.TemporaryDirectory(prefix="hansa-") as directory:
         account = Account(Path(directory))
-        code = _run({**settings, **demo_report.SETTINGS}, args, account)
-        agrees = demo_report.tell(Story(console()), account, args.report)
+        code = _run({**settings, **report.SETTINGS}, args, account)
+        place.fill(account.directory)
+    agrees = report.tell(Story(console()), account, place)
     return code if agrees else 1
 
 
 def _run(settings: dict[str, str], args: argparse.Namespace, account: Account | None) -> int:
     story = Story(console(), beat_s=0.0)
-    return run_until_stopped(live_demo.tell(story, settings, args.compare, args.keep, account))
+    return run_until_stopped(live.tell(story, settings, args.compare, args.keep, account))
 
 
 def _parser() -> Parser:
@@ -67,12 +70,14 @@ def _parser() -> Parser:
         "--keep", action="store_true", help="leave the federation running until Ctrl-C; no report"
     )
     parser.add_argument(
-        "--report", type=arguments.path, default=Path("demo-report.html"), metavar="FILE",
-        help="the page that Spark makes of it (default demo-report.html)",
+        "--out", type=arguments.path, default=Path("hansa-demo"), metavar="DIR",
+        help="where to leave what the agents recorded, and the tables and the report that Spark"
+        " makes of it; replaces those of an earlier demo (default hansa-demo)",
     )  # fmt: skip
     parser.add_argument(
-        "--no-report", action="store_true", help="without that page, so without Spark"
-    )
+        "--no-report", action="store_true",
+        help="record nothing and leave nothing: no tables and no report, so no Spark",
+    )  # fmt: skip
     parser.add_argument(
         "--simulated", action="store_true", help="simulate it, with more nodes and no broker"
     )

@@ -10,22 +10,37 @@ from pathlib import Path
 from rich.console import Console
 from rich.markup import escape
 
-from hansa.agent.brokers.advice import Advice, Learned, Severity, advise, missing_lines
-from hansa.agent.brokers.classes import DeliveryClass, Proof, classify
-from hansa.agent.brokers.connection import BrokerAddress
+from hansa.agent.broker.connection import BrokerAddress
+from hansa.agent.broker.delivery_class import DeliveryClass, Proof, classify
 from hansa.agent.settings import OBSERVERS, BrokerSettings, broker_address, load
 from hansa.cli.arguments import Parser
-from hansa.cli.broker_probe import Examination, examine, spoken_version
-from hansa.cli.delivery_probe import prove
-from hansa.cli.results import console
+from hansa.printable import printable
+from hansa.terminal import console
+from hansa.testbed.probes.advice import Advice, Learned, Severity, advise, missing_lines
+from hansa.testbed.probes.delivery import QUEUE_TRIED, QUEUE_TRIED_BRIEFLY, prove
+from hansa.testbed.probes.examination import Examination, examine, spoken_version
+from hansa.testbed.probes.mosquitto_conf import learn, read_settings
+from hansa.testbed.probes.observation import Observation, ObservationProbe
 
 PASSWORD_VARIABLE = "HANSA_BROKER_PASSWORD"
 
+CONFIGURATION_SUFFIX = ".conf"
+"""How the name of a Mosquitto's configuration ends."""
+
+NO_FILE = "/nonexistent"
+
 EXAMPLES = """\
   hansa doctor localhost:1883
-  hansa doctor --config node.toml
+  hansa doctor localhost:1883 --log-file /var/log/mosquitto/mosquitto.log
+  hansa doctor --config node.toml                        the broker of an agent
+  hansa doctor --config mosquitto.conf                   a configuration; no broker is asked
   hansa doctor localhost:1884 --observer static          a broker that is no Mosquitto
   hansa doctor broker.example:1883 --username hansa      password in HANSA_BROKER_PASSWORD"""
+
+SIGHUP_REMEDY = (
+    "Log settings take effect at SIGHUP, but Mosquitto then logs only new subscriptions. If clients"
+    " are connected, let them reconnect, or restart the broker instead."
+)
 
 MARKS = {
     Severity.ERROR: "[red]✗[/red]",
@@ -38,8 +53,9 @@ def run(given: Sequence[str]) -> int:
     """Examine a broker; exit code 1 if an agent could not work beside it."""
     parser = Parser(
         "hansa doctor",
-        "Check a broker: reachable, version, what its log tells, limits, bridges; how it delivers\n"
-        "QoS 1 and 2 when clients break off, tried on a topic of its own below hansa/doctor/.\n"
+        "Check a broker: reachable, version, what its log tells, whether an agent would know all\n"
+        "subscriptions, limits, bridges; how it delivers QoS 1 and 2 when clients break off,\n"
+        "tried on a topic of its own below hansa/doctor/.\n"
         "Print the lines that a Mosquitto's configuration lacks; of others what they cannot do.",
         EXAMPLES,
     )
@@ -47,7 +63,16 @@ def run(given: Sequence[str]) -> int:
         "broker", nargs="?", type=_address, metavar="HOST:PORT", help="where the broker is"
     )
     parser.add_argument(
-        "--config", type=Path, metavar="FILE", help="take all from an agent's settings instead"
+        "--config",
+        type=Path,
+        metavar="FILE",
+        help="an agent's settings, for its broker; or a Mosquitto's configuration (*.conf)",
+    )
+    parser.add_argument(
+        "--log-file",
+        type=Path,
+        metavar="FILE",
+        help="the broker's `log_dest file`: compare it with the broker's counters",
     )
     parser.add_argument(
         "--observer",
@@ -63,26 +88,71 @@ def run(given: Sequence[str]) -> int:
     parser.add_argument(
         "--tls-ca", default="", metavar="FILE", help="authorities to trust; implies --tls"
     )
+    parser.add_argument(
+        "--queue",
+        action="store_true",
+        help=f"try whether the broker keeps {QUEUE_TRIED} publications for a client that is away;"
+        " what it drops, it counts, and agents at this broker may raise the alarm `broker queue`",
+    )
     args = parser.parse_args(given)
     if (args.broker is None) == (args.config is None):
         parser.error("give either HOST:PORT or --config FILE")
+    if args.config is not None and args.config.suffix == CONFIGURATION_SUFFIX:
+        return _check_configuration(args.config)
     settings = _settings(args) if args.config is None else load(args.config).broker
     address = broker_address(settings)
-    examination = asyncio.run(_examine(address, _history(settings, args.config)))
+    if args.config is None:
+        address = replace(address, login=f"--username and {PASSWORD_VARIABLE}")
+    is_observed = settings.observer == "mosquitto"
+    queue_tried = QUEUE_TRIED if args.queue else QUEUE_TRIED_BRIEFLY
+    log_file = _log_file(settings, args)
+    examination = asyncio.run(_examine(address, log_file, is_observed, queue_tried))
     advices = judge(examination, settings.observer)
-    _show(console(), address, examination, advices, settings.observer == "mosquitto")
+    _show(console(), address, examination, advices, is_observed)
+    return _exit_code(advices)
+
+
+def _exit_code(advices: Sequence[Advice]) -> int:
     return 1 if any(advice.severity is Severity.ERROR for advice in advices) else 0
 
 
-async def _examine(address: BrokerAddress, log_file: Path | None) -> Examination:
+def _check_configuration(path: Path) -> int:
+    """Judge a Mosquitto's configuration file."""
+    learned = learn(read_settings(path))
+    advices, out = advise(learned), console()
+    if learned.logs_subscribe and learned.has_history:
+        text = f"{path}: an agent would know every subscription since the broker's start"
+        out.print(f"[green]✓[/green] {_shown(text)}")
+    _show_advices(out, advices)
+    return _exit_code(advices)
+
+
+async def _examine(
+    address: BrokerAddress, log_file: Path | None, is_observed: bool, queue_tried: int
+) -> Examination:
     """Find out all at the same time; say on a terminal what is being tried."""
     with Console(stderr=True).status(f"asking {address}") as status:
         version = await spoken_version(address)
+        probe = ObservationProbe(address, version, log_file) if is_observed else None
+        if probe is not None:
+            await probe.start()
         examination, proof = await asyncio.gather(
-            examine(address, log_file, version),
-            prove(address, lambda text: status.update(f"trying {text}"), version),
+            examine(address, version),
+            prove(address, lambda text: status.update(f"trying {text}"), version, queue_tried),
         )
-    return replace(examination, learned=replace(examination.learned, proof=proof))
+        status.update("waiting for the broker's counters")
+        observed = Observation() if probe is None else await probe.finish()
+    learned = replace(
+        examination.learned,
+        proof=proof,
+        has_history=None if log_file is None else observed.known_count is not None,
+        earlier_count=observed.earlier_count,
+        known_count=observed.known_count,
+        is_observed=observed.is_complete,
+        unobserved=observed.reason,
+        restores_sessions=observed.has_persistence,
+    )
+    return replace(examination, learned=learned)
 
 
 def _settings(args: argparse.Namespace) -> BrokerSettings:
@@ -99,9 +169,12 @@ def _settings(args: argparse.Namespace) -> BrokerSettings:
     )
 
 
-def _history(settings: BrokerSettings, config: Path | None) -> Path | None:
-    """Return the log file to judge; without an agent's settings nobody knows where it is."""
-    return None if config is None else Path(settings.log_file or os.devnull)
+def _log_file(settings: BrokerSettings, args: argparse.Namespace) -> Path | None:
+    """Return the log file to compare; None if its place is unknown. An agent without a setting for
+    it has none."""
+    if args.log_file is not None:
+        return Path(args.log_file)
+    return None if args.config is None else Path(settings.log_file or NO_FILE)
 
 
 def judge(examination: Examination, observer: str = "mosquitto") -> tuple[Advice, ...]:
@@ -125,7 +198,7 @@ def _show(
 ) -> None:
     learned, limits = examination.learned, examination.learned.limits
     version = learned.version or "a broker that does not say which"
-    out.print(f"[green]✓[/green] {address}: {escape(version)}")
+    out.print(f"[green]✓[/green] {_shown(address)}: {_shown(version)}")
     if limits is not None:
         spoken = "MQTT 5" if limits.version == 5 else "MQTT 3.1.1"
         out.print(f"[green]✓[/green] {spoken}, receive maximum {limits.receive_maximum}")
@@ -133,15 +206,27 @@ def _show(
         _show_log(out, learned)
     if learned.proof is not None:
         _show_class(out, learned.proof)
+    _show_advices(out, advices)
+
+
+def _show_advices(out: Console, advices: Sequence[Advice]) -> None:
     for advice in advices:
-        out.print(f"{MARKS[advice.severity]} {escape(advice.problem)}")
+        out.print(f"{MARKS[advice.severity]} {_shown(advice.problem)}")
     wanted = [advice for advice in advices if advice.severity is not Severity.NOTE]
-    _show_lines(out, "Add to mosquitto.conf:", missing_lines(tuple(wanted)))
+    added = missing_lines(tuple(wanted))
+    _show_lines(out, "Add to mosquitto.conf:", added)
+    if any(line.startswith("log_") for line in added):
+        out.print(f"\n{SIGHUP_REMEDY}")
     notes = missing_lines(tuple(a for a in advices if a.severity is Severity.NOTE))
     _show_lines(out, "Worth adding, if it is not there:", notes)
     if not any(advice.severity is Severity.ERROR for advice in advices):
         but = ", with what is said above" if wanted else ""
         out.print(f"\nAn agent can work here{but}.")
+
+
+def _shown(text: object) -> str:
+    """Return a text of the broker's for a line with markup."""
+    return escape(printable(str(text)))
 
 
 def _show_log(out: Console, learned: Learned) -> None:
@@ -154,6 +239,11 @@ def _show_log(out: Console, learned: Learned) -> None:
     seen = [word for word, is_seen in lines.items() if is_seen]
     mark = "[green]✓[/green]" if len(seen) == len(lines) else "[red]✗[/red]"
     out.print(f"{mark} lines of the log that arrived: {', '.join(seen) or 'none'}")
+    if learned.is_observed:
+        text = (
+            f"all {learned.known_count} subscriptions are known, as the broker's counters confirm"
+        )
+        out.print(f"[green]✓[/green] {text}")
 
 
 def _show_class(out: Console, proof: Proof) -> None:
@@ -161,17 +251,18 @@ def _show_class(out: Console, proof: Proof) -> None:
     word = verdict.delivery_class.value if verdict.delivery_class else "not known"
     good = verdict.delivery_class is DeliveryClass.EXACTLY_ONCE
     mark = "[green]✓[/green]" if good else MARKS[Severity.WARNING]
-    out.print(f"{mark} guaranteed delivery: {word}: {verdict.reason}")
+    out.print(f"{mark} guaranteed delivery: {word}: {_shown(verdict.reason)}")
     if proof.queued is not None and not proof.queue_overflowed:
         kept = f"all of {proof.queued} publications for a client that was away were kept"
-        out.print(f"[green]✓[/green] {kept}")
+        more = "; --queue tries more" if proof.queue_tried <= QUEUE_TRIED_BRIEFLY else ""
+        out.print(f"[green]✓[/green] {kept}{more}")
 
 
 def _show_lines(out: Console, heading: str, lines: Sequence[str]) -> None:
     if lines:
         out.print(f"\n{heading}")
         for line in lines:
-            out.print(f"  {line}", markup=False, soft_wrap=True)
+            out.print(f"  {printable(line)}", markup=False, soft_wrap=True)
 
 
 def _address(text: str) -> tuple[str, int]:

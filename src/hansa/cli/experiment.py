@@ -15,8 +15,8 @@ from hansa.errors import UsageError
 from hansa.protocol.settings import Metric, ProtocolSettings
 
 if TYPE_CHECKING:
-    from hansa.simulator.comparison import Measured
-    from hansa.simulator.trials import Trial
+    from hansa.simulator.scenarios.comparison import Measured
+    from hansa.simulator.scenarios.trials import Trial
 
 DEFAULT_SEED = 1
 EXPERIMENTS = ("compare", "run")
@@ -91,7 +91,7 @@ def _parser() -> Parser:
 
 
 def _chosen(args: argparse.Namespace) -> "list[Trial]":
-    from hansa.simulator.trials import trials
+    from hansa.simulator.scenarios.trials import trials
 
     known = {trial.name: trial for trial in trials(args.seed)}
     names = list(dict.fromkeys(args.trial or known))
@@ -106,8 +106,8 @@ def _measure(args: argparse.Namespace, trials: "list[Trial]") -> "Iterator[Measu
     from rich.console import Console
     from rich.progress import Progress
 
-    from hansa.protocol.strategies import STRATEGIES
-    from hansa.simulator.comparison import measure
+    from hansa.protocol.routing import STRATEGIES
+    from hansa.simulator.scenarios.comparison import measure
 
     metric = Metric(args.metric)
     settings = replace(ProtocolSettings(), redundancy=args.redundancy, metric=metric)
@@ -125,8 +125,8 @@ def _measure(args: argparse.Namespace, trials: "list[Trial]") -> "Iterator[Measu
 
 
 def _show(measured: "list[Measured]", seed: int) -> None:
-    from hansa.cli.results import console, table
-    from hansa.simulator.trials import trials
+    from hansa.simulator.scenarios.trials import trials
+    from hansa.terminal import console, table
 
     titles = {trial.name: trial.title for trial in trials(seed)}
     out = console()
@@ -168,7 +168,7 @@ def _prepare(directory: Path) -> None:
 
 def _draw(measured: "list[Measured]", faulty: set[str], directory: Path) -> None:
     """Draw what there is; losses only of trials with faults, for all strategies of those."""
-    from hansa.cli.bars import draw
+    from hansa.experiments.bars import draw
 
     for name, title in PLOTS.items():
         panels: dict[str, dict[str, float]] = {}
@@ -198,7 +198,7 @@ _COLUMNS = (
 
 
 def _cells(each: "Measured") -> list[str]:
-    from hansa.simulator.scenario import duration
+    from hansa.simulator.scenarios.scenario import duration
 
     return [
         f"{each.copies:.2f}",

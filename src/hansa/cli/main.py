@@ -18,8 +18,9 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from hansa import __version__
-from hansa.cli.launcher import command
 from hansa.errors import UsageError
+from hansa.launcher import command
+from hansa.printable import printable
 
 TRACEBACK = "HANSA_TRACEBACK"
 """The variable that makes a fault of ours show its traceback."""
@@ -40,6 +41,9 @@ COMMANDS = {
     "topology": "show, export and change the graph that a manager keeps; compare rules for it",
     "up": "start a whole federation of real Mosquittos and agents on this machine",
 }
+
+LINE_ENDS = "\n\t"
+"""Control characters that an error message may hold."""
 
 HELP = f"""Usage: hansa COMMAND [OPTIONS]
 
@@ -88,7 +92,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         code = _command(given)
         sys.stdout.flush()
     except UsageError as problem:
-        print(f"hansa: {problem}", file=sys.stderr)
+        print(f"hansa: {printable(str(problem), keep=LINE_ENDS)}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("hansa: stopped", file=sys.stderr)
@@ -117,7 +121,8 @@ def _own_up(fault: Exception) -> None:
     if os.environ.get(TRACEBACK):
         traceback.print_exception(fault)
     what = " ".join([f"{type(fault).__name__}: {fault}", *getattr(fault, "__notes__", ())])
-    print(f"hansa: this is a fault of Hansa, not yours: {what}", file=sys.stderr)
+    shown = printable(what, keep=LINE_ENDS)
+    print(f"hansa: this is a fault of Hansa, not yours: {shown}", file=sys.stderr)
     print(
         f"hansa: please report it where you got Hansa, with what {TRACEBACK}=1 before the same"
         " command prints",

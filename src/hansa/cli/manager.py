@@ -1,14 +1,14 @@
 """`hansa manager`: the topology manager, an HTTP service."""
 
 import asyncio
-import logging
 import re
 import sys
 import time
 from collections.abc import Sequence
 
 from hansa.cli.arguments import Parser, amount, whole
-from hansa.errors import UsageError
+from hansa.errors import UsageError, install_extra
+from hansa.printable import log_to_stderr
 
 SCOPES = ("join", "read", "admin")
 
@@ -29,15 +29,12 @@ def run(given: Sequence[str]) -> int:
     try:
         from hansa.manager.service import Manager, ManagerOptions
     except ImportError as error:
-        raise UsageError(f"hansa manager needs more: pip install 'hansa[manager]' ({error})") from (
-            error
-        )
+        needed = install_extra("manager")
+        raise UsageError(f"hansa manager needs more: {needed} ({error})") from error
     options = ManagerOptions(args.host, args.port, args.database, args.rate)
     if args.add_token:
         return _add_token(args.database, args.add_token, tuple(args.scope or ("join",)))
-    logging.basicConfig(
-        level="INFO", format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr
-    )
+    log_to_stderr("INFO")
     manager = Manager(options)
     asyncio.run(manager.run())
     return 0
@@ -51,8 +48,15 @@ def _add_token(database: str, name: str, scopes: tuple[str, ...]) -> int:
     if not re.fullmatch(TOKEN_NAME, name):
         raise UsageError(f"--add-token {name!r}: it should be {MEANING[TOKEN_NAME]}")
     store = open_store(database)
+    replaced = any(row.name == name for row in store.tokens())
     print(Access(store).add(name, scopes, time.time_ns() / 1e9))
     store.close()
+    what = "replaced the token" if replaced else "added the token"
+    print(
+        f"{what} {name!r} with scope {', '.join(scopes)}; only its digest is kept, so it"
+        " cannot be shown again",
+        file=sys.stderr,
+    )
     return 0
 
 

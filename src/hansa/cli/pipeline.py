@@ -13,12 +13,13 @@ from hansa.cli import arguments
 from hansa.cli.arguments import Parser, amount, whole
 from hansa.cli.progress import Progress
 from hansa.errors import TableBroken, UsageError
+from hansa.printable import printable
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from hansa.pipeline.job import Job
     from hansa.pipeline.lake import Lake
+    from hansa.pipeline.runner import Job
 
 EXAMPLES = """\
   hansa pipeline run --lake lake /var/lib/hansa          take in what there is now, and end
@@ -40,7 +41,7 @@ def run(given: Sequence[str]) -> int:
     try:
         return steps[args.step](args)
     except TableBroken as broken:
-        print(f"hansa: {broken}; the tables are left as they were", file=sys.stderr)
+        print(f"hansa: {printable(str(broken))}; the tables are left as they were", file=sys.stderr)
         return 1
 
 
@@ -108,30 +109,30 @@ def _run(args: argparse.Namespace) -> int:
     token = look_at(args.words, may_be_empty=args.stream)
     with Progress("starting Spark") as progress:
         spark = session(args.master)
-        from hansa.pipeline import job, lake
+        from hansa.pipeline import lake, runner
 
-        work = job.Job(
+        work = runner.Job(
             args.words,
             token=token,
             allow_loss=args.allow_loss,
             batch_bytes=args.batch_bytes,
             payloads=args.payloads,
         )
-        job.all_tables(args.payloads)  # a mistake in the file is told before the work begins
+        runner.all_tables(args.payloads)  # a mistake in the file is told before the work begins
         place = lake.Lake.made(args.lake, args.format)
         if args.stream:
             _stream(spark, place, work, args.every, progress)
         else:
-            job.run_once(spark, place, work, progress.tell)
+            runner.run_once(spark, place, work, progress.tell)
     return 0
 
 
 def look_at(sources: Sequence[str], may_be_empty: bool) -> str:
     """Tell at once, before Spark is started, what cannot be read; return the token for agents."""
-    from hansa.pipeline import feeds
+    from hansa.pipeline import inputs
 
     token = os.environ.get(TOKEN, "")
-    if not any(feeds.find(sources, telemetry, token) for telemetry in (False, True)):
+    if not any(inputs.find(sources, telemetry, token) for telemetry in (False, True)):
         nothing = (
             f"nothing is recorded at {', '.join(sources)}: name the state directories of agents"
             " that have `record` or telemetry (docs/telemetry.md)"
@@ -145,18 +146,18 @@ def look_at(sources: Sequence[str], may_be_empty: bool) -> str:
 def _stream(
     spark: "SparkSession", lake: "Lake", work: "Job", every_s: float, progress: Progress
 ) -> None:
-    from hansa.pipeline import job
+    from hansa.pipeline import runner
 
     progress.say("following; Ctrl-C ends it")
-    job.run_on(spark, lake, work, every_s, progress.tell, progress.warn)
+    runner.run_on(spark, lake, work, every_s, progress.tell, progress.warn)
 
 
 # ---------------------------------------------------------------- tables, query
 
 
 def _tables(args: argparse.Namespace) -> int:
-    from hansa.cli.results import console, table
     from hansa.pipeline.lake import EXPERIMENTS, Lake
+    from hansa.terminal import console, table
 
     lake = Lake(args.lake)
     made = table("layer", "table", ">rows", "a row")
@@ -180,28 +181,36 @@ def _query(args: argparse.Namespace) -> int:
         from hansa.pipeline.session import session
 
         spark = session(args.master)
-        from hansa.pipeline import query
+        columns, rows = ask(spark, lake, args.words[0])
+    show(columns, rows, args.json)
+    return 0
 
-        columns, rows = query.ask(spark, lake, args.words[0], ROWS_SHOWN_MAX + 1)
-    if args.json:
+
+def ask(
+    spark: "SparkSession", lake: "Lake", select: str
+) -> tuple[list[str], list[tuple[object, ...]]]:
+    """Return the columns of an answer and as many rows as are shown, and one more if there is."""
+    from hansa.pipeline import query
+
+    return query.ask(spark, lake, select, ROWS_SHOWN_MAX + 1)
+
+
+def show(columns: list[str], rows: list[tuple[object, ...]], as_json: bool = False) -> None:
+    """Print an answer as a table, or as a JSON object per row."""
+    from hansa.terminal import console, table
+
+    if as_json:
         for row in rows[:ROWS_SHOWN_MAX]:
             print(json.dumps(dict(zip(columns, row, strict=True)), default=_text))
     else:
-        _show(columns, rows[:ROWS_SHOWN_MAX])
+        made = table(*columns)
+        for row in rows[:ROWS_SHOWN_MAX]:
+            made.add_row(*(_cell(value) for value in row))
+        console().print(made)
     if len(rows) > ROWS_SHOWN_MAX:
         print(
             f"hansa: only the first {ROWS_SHOWN_MAX:,} rows are shown; add a LIMIT", file=sys.stderr
         )
-    return 0
-
-
-def _show(columns: list[str], rows: list[tuple[object, ...]]) -> None:
-    from hansa.cli.results import console, table
-
-    made = table(*columns)
-    for row in rows:
-        made.add_row(*(_cell(value) for value in row))
-    console().print(made)
 
 
 def _cell(value: object) -> Text:
@@ -212,4 +221,6 @@ def _cell(value: object) -> Text:
 
 def _text(value: object) -> str:
     """Bytes are shown as SQL writes them."""
-    return f"X'{value.hex().upper()}'" if isinstance(value, bytes | bytearray) else str(value)
+    if isinstance(value, bytes | bytearray):
+        return f"X'{value.hex().upper()}'"
+    return printable(str(value), keep="\n")

@@ -11,7 +11,7 @@ from hansa.protocol.settings import PRESETS, ManagementBy, Metric, Outside, Prot
 from hansa.protocol.topics import check_filter, check_name
 from hansa.simulator.actions import FailDisk, Publish, Stall, Step, Subscribe
 from hansa.simulator.options import DiskOptions, Faults, LinkOptions, Options, Phases, Workload
-from hansa.simulator.scenario import pause_s
+from hansa.simulator.scenarios.scenario import pause_s
 from hansa.simulator.topologies import Topology, parse
 
 T = TypeVar("T")

@@ -6,6 +6,9 @@ from typing import Self
 
 from rich.console import Console
 from rich.status import Status
+from rich.text import Text
+
+from hansa.printable import printable
 
 
 class Progress:
@@ -40,14 +43,15 @@ class Progress:
     def say(self, text: str) -> None:
         """Say what is done now."""
         if self._status:
-            self._status.update(text)
+            self._status.update(Text(printable(text)))
         else:
             seconds = time.monotonic() - self._began
-            self._console.print(f"{seconds:6.1f} s  {text}", soft_wrap=True)
+            line = f"{seconds:6.1f} s  {printable(text)}"
+            self._console.print(line, soft_wrap=True, markup=False)
 
     def warn(self, text: str) -> None:
         """Say what is to be seen later, too."""
-        self._console.print(text, soft_wrap=True, markup=False)
+        self._console.print(printable(text, keep="\n"), soft_wrap=True, markup=False)
 
     def tell(self, layer: str, table: str, count: int | None) -> None:
         """Say how far a table is; on a terminal also that it has begun."""

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from hansa.cli import arguments
 from hansa.cli.arguments import Parser
-from hansa.cli.pipeline import look_at
+from hansa.cli.pipeline import ask, look_at, show
 from hansa.cli.progress import Progress
 from hansa.errors import UsageError
 
@@ -27,26 +27,32 @@ def run(given: Sequence[str]) -> int:
     from hansa.pipeline.lake import Lake
     from hansa.pipeline.session import session
 
+    if args.payloads and not args.sources:
+        _parser().error("--payloads needs a SOURCE to make tables from")
     _look_at(args.out)
     token = look_at(args.sources, may_be_empty=False) if args.sources else ""
     if not args.sources and not Lake(args.lake).is_only_experiments:
         Lake(args.lake).tables()
     with Progress("starting Spark") as progress:
         spark = session(args.master)
-        from hansa.pipeline import job
+        from hansa.pipeline import runner
         from hansa.pipeline.report.facts import collect
         from hansa.pipeline.report.page import page
 
         if args.sources:
-            job.run_once(
+            runner.all_tables(args.payloads)  # a mistake in the file is reported before the work
+            runner.run_once(
                 spark,
                 Lake.made(args.lake),
-                job.Job(args.sources, token),
+                runner.Job(args.sources, token, payloads=args.payloads),
                 progress.tell,
             )
         papers = _papers(progress) if args.papers else ()
         progress.say("drawing")
         _write(args.out, page(collect(spark, Lake(args.lake)), papers))
+        answer = ask(spark, Lake(args.lake), args.query) if args.query else None
+    if answer:
+        show(*answer)
     print(f"{args.out}: open it in a browser")
     return 0
 
@@ -88,6 +94,14 @@ def _parser() -> Parser:
         help="the page (default report.html)",
     )  # fmt: skip
     parser.add_argument(
+        "--payloads", type=arguments.path, metavar="FILE",
+        help="with SOURCE: which topics hold which JSON, as for `hansa pipeline run`",
+    )  # fmt: skip
+    parser.add_argument(
+        "--query", metavar="SELECT",
+        help="also print the answer to one SELECT, as `hansa pipeline query` does",
+    )  # fmt: skip
+    parser.add_argument(
         "--papers", action="store_true",
         help="play the papers' experiments now, and show their numbers beside ours",
     )  # fmt: skip
@@ -100,7 +114,7 @@ def _papers(progress: Progress) -> "list[Paper]":
     from hansa.pipeline.report.page import Claim, Paper
     from hansa.protocol.settings import ProtocolSettings
     from hansa.simulator.papers import bevilaqua, machado, spohn
-    from hansa.simulator.scenarios import play
+    from hansa.simulator.scenarios.catalogue import play
 
     made = []
     for scenario in (*spohn.SCENARIOS, *machado.SCENARIOS, *bevilaqua.SCENARIOS):

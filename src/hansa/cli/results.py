@@ -3,7 +3,6 @@
 import argparse
 from collections.abc import Callable, Iterable
 
-from rich import box
 from rich.console import Console
 from rich.padding import Padding
 from rich.table import Table
@@ -12,27 +11,14 @@ from rich.text import Text
 from hansa.cli.plan import PRESET
 from hansa.cli.seeds import Tally
 from hansa.simulator.result import Delay, Guarantee, Result
-from hansa.simulator.scenario import Row, Scenario, duration, recoveries
-from hansa.simulator.scenarios import SCENARIOS, Played
+from hansa.simulator.scenarios.catalogue import SCENARIOS, Played
+from hansa.simulator.scenarios.scenario import Row, Scenario, duration, recoveries
 from hansa.simulator.topologies import parse
+from hansa.terminal import console, table
 
 NODES_SHOWN_MAX = 16
 RECOVERIES_SHOWN_MAX = 20
 VIOLATIONS_SHOWN_MAX = 10
-PLAIN_WIDTH = 120
-"""Columns when the output is no terminal: files and pipes need no wrapping at 80."""
-
-
-class _Console(Console):
-    def on_broken_pipe(self) -> None:
-        """Leave it to `main`; rich would exit with code 1, which means a broken promise here."""
-        raise BrokenPipeError
-
-
-def console() -> Console:
-    """Return a console on stdout."""
-    made = _Console(highlight=False)
-    return made if made.is_terminal else _Console(highlight=False, width=PLAIN_WIDTH)
 
 
 def show(args: argparse.Namespace, played: Played, replay: str) -> None:
@@ -97,15 +83,6 @@ def counted(number: int, noun: str) -> str:
 
 def _scenario(args: argparse.Namespace) -> Scenario | None:
     return None if args.scenario is None else SCENARIOS[args.scenario]
-
-
-def table(*columns: str) -> Table:
-    """Return an empty table in the style of all; a column that starts with `>` is numbers."""
-    made = Table(box=box.SIMPLE_HEAD, show_header=any(columns), pad_edge=False)
-    for column in columns:
-        right = column.startswith(">")
-        made.add_column(column.lstrip(">"), justify="right" if right else "left", overflow="fold")
-    return made
 
 
 def _claims(rows: Iterable[Row]) -> Table:

@@ -30,7 +30,6 @@ EXAMPLES = {
     "restart": "restart 3",
     "restart-broker": "restart-broker 3 2 s",
     "clone": "clone 3 near 0",
-    "collide": "collide 3 near 0",
     "cut": "cut 0-1",
     "silence": "silence 0-1",
     "flap": "flap 0-1 5 Hz 2 s",
@@ -66,7 +65,6 @@ _PAUSES: dict[str, Callable[[int, float], Action]] = {
 }
 _TWINS: dict[str, Callable[[int, int], Action]] = {
     "clone": actions.Clone,
-    "collide": actions.Collide,
 }
 _LINKS: dict[str, Callable[[int, int], Action]] = {
     "cut": actions.Cut,

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from hansa.errors import HansaError
-from hansa.simulator.scenarios import Played
+from hansa.simulator.scenarios.catalogue import Played
 
 AHEAD = 4
 """Runs per core that are handed out at once: enough that no core waits."""

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 
 from hansa.cli import arguments
 from hansa.cli.arguments import SEED_MAX, Parser, amount, one_of, whole
-from hansa.cli.launcher import command
 from hansa.errors import UsageError
+from hansa.launcher import command
 from hansa.protocol.settings import PRESETS, ManagementBy, Metric, Outside
 
 if TYPE_CHECKING:
-    from hansa.simulator.scenarios import Played
-    from hansa.simulator.transcript import Listener
+    from hansa.simulator.analysis.transcript import Listener
+    from hansa.simulator.scenarios.catalogue import Played
 
 DEFAULT_SEED = 1
 RUNS_MAX = 1_000_000
@@ -199,7 +199,7 @@ def _add_clients(made: Parser) -> None:
         "--faults", metavar="KIND=N,...",
         help="random faults: cuts silent-cuts one-way-cuts partitions flaps crashes vanishings"
         " freezes stalls disk-failures clock-jumps refusals lossy-restarts broker-restarts"
-        " link-changes roll-backs clones collisions",
+        " link-changes roll-backs clones",
     )  # fmt: skip
     group.add_argument(
         "--at", action="append", metavar="'S ACTION'",
@@ -207,8 +207,8 @@ def _add_clients(made: Parser) -> None:
         " restart N without state, freeze N 2 s, stall N 2 s (its disk; with --qos), fail-disk N"
         " (until it is restarted; with --qos), set-clock N -3600 s (back; it counts from the next"
         " start), refuse N 2 s (its broker hangs up on it, and keeps its session), back-up N,"
-        " roll-back N (to what was backed up; with --qos), clone N near M,"
-        " collide N near M (same id, other key), restart-broker N, restart-broker N 2 s (clients"
+        " roll-back N (to what was backed up; with --qos), clone N near M (a copy that runs for"
+        " 5 s), restart-broker N, restart-broker N 2 s (clients"
         " are back after 2 s), cut N-M, silence N-M, silence N>M (one way), flap N-M 5 Hz 2 s,"
         " mend N-M, partition 0,1|2,3,"
         " heal, link N-M, unlink N-M, subscribe N FILTER, unsubscribe N FILTER, publish N TOPIC;"
@@ -222,7 +222,7 @@ def _add_clients(made: Parser) -> None:
 
 def _refuse_contradictions(args: argparse.Namespace) -> None:
     if args.scenario is not None:
-        from hansa.simulator.scenarios import find
+        from hansa.simulator.scenarios.catalogue import find
 
         besides = DRAWN_BY_SEED if find(args.scenario).drawn else CLAIMED
         for name in (*FIXED_BY_SCENARIO, *besides):
@@ -263,8 +263,8 @@ def play(args: argparse.Namespace, seed: int, listen: "Listener | None" = None) 
     """Play one seed of what the arguments describe. Also runs in the processes of `--runs`."""
     from hansa.cli.plan import options, settings
     from hansa.simulator.run import simulate
-    from hansa.simulator.scenarios import Played, find
-    from hansa.simulator.scenarios import play as play_scenario
+    from hansa.simulator.scenarios.catalogue import Played, find
+    from hansa.simulator.scenarios.catalogue import play as play_scenario
 
     if args.scenario is not None:
         scenario = find(args.scenario)
@@ -292,7 +292,7 @@ def _run_many(args: argparse.Namespace, given: Sequence[str]) -> int:
 
 
 def _listener(path: Path, stack: ExitStack) -> "Listener":
-    from hansa.simulator.transcript import line
+    from hansa.simulator.analysis.transcript import line
 
     try:
         file = stack.enter_context(path.open("w", encoding="utf-8"))
@@ -333,7 +333,7 @@ def replay(given: Sequence[str], seed: int) -> str:
 def _values(args: argparse.Namespace, played: "Played", given: Sequence[str]) -> dict[str, object]:
     """Return the result as JSON has it, with what was asked for and how to ask again."""
     from hansa.cli.plan import PRESET
-    from hansa.simulator.scenarios import SCENARIOS
+    from hansa.simulator.scenarios.catalogue import SCENARIOS
 
     drawn = args.scenario is not None and SCENARIOS[args.scenario].drawn
     return {

@@ -3,9 +3,9 @@
 import json
 from collections.abc import Sequence
 
-from hansa.cli import status_page, status_tables
+from hansa.cli import status_client, status_tables
 from hansa.cli.arguments import Parser
-from hansa.cli.results import console
+from hansa.terminal import console
 
 EXAMPLES = """\
   hansa status http://127.0.0.1:8080          one agent, by the address of its pages
@@ -23,8 +23,8 @@ def run(given: Sequence[str]) -> int:
     parser.add_argument("target", help="URL or host:port of an agent's pages, or a ready file")
     parser.add_argument("--json", action="store_true", help="print what the agents say, as JSON")
     args = parser.parse_args(given)
-    urls = status_page.addresses(args.target)
-    pages = status_page.read(urls)
+    urls = status_client.addresses(args.target)
+    pages = status_client.read(urls)
     if args.json and len(urls) == 1:
         print(pages[0].body, end="")
     elif args.json:

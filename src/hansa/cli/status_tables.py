@@ -7,8 +7,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from hansa.cli.results import table
-from hansa.cli.status_page import Page, Status
+from hansa.cli.status_client import Page, Status
+from hansa.terminal import table
 
 ROWS_MAX = 60
 """Rows of one table; `--json` has them all."""
@@ -16,6 +16,8 @@ WORDS_MAX = 6
 """Filters in one cell."""
 ID_DIGITS = 6
 """Of a node's id that is not among the pages: enough to tell nodes apart, and to find its log."""
+INCOMPLETE = "observer incomplete"
+"""The alarm of an agent that may not know every subscription at its broker."""
 ROOT_NAME = "(federation)"
 """What the group that every node is a member of is called."""
 
@@ -47,9 +49,9 @@ def _nodes(pages: Sequence[Page], names: Mapping[str, str]) -> Table:
             continue
         status = page.status
         made.add_row(
-            status.name,
-            _short(status.node),
-            status.broker.address,
+            Text(status.name),
+            Text(_short(status.node)),
+            Text(status.broker.address),
             str(len(status.members)),
             "in force everywhere" if status.interest.installed else "on its way",
             Text("\n".join(_troubles(status)), "red"),
@@ -58,7 +60,7 @@ def _nodes(pages: Sequence[Page], names: Mapping[str, str]) -> Table:
     members = {member for status in statuses for member in status.members}
     unseen = sorted(members - {status.node for status in statuses})
     if unseen:
-        made.caption = f"also members: {_names(unseen, names)}"
+        made.caption = Text(f"also members: {_names(unseen, names)}")
         made.caption_justify = "left"
     return made
 
@@ -66,10 +68,11 @@ def _nodes(pages: Sequence[Page], names: Mapping[str, str]) -> Table:
 def _troubles(status: Status) -> Iterator[str]:
     if not status.broker.connected:
         yield f"broker: {status.broker.problem or 'not connected'}"
-    elif not status.broker.observed:
-        yield f"filters may be missing: {status.broker.unobserved}"
+    elif not status.broker.observed and INCOMPLETE not in status.alarms:
+        yield f"{INCOMPLETE}: {status.broker.unobserved}"
     yield from (f"link refused: {reason}" for reason in status.refused)
-    yield from (f"{name}: {text}" for name, text in status.alarms.items())
+    alarms = status.alarms.items()
+    yield from (f"{name}: {text}" for name, text in alarms if text != status.broker.problem)
 
 
 def _links(statuses: Sequence[Status], names: Mapping[str, str]) -> Table:
@@ -121,7 +124,9 @@ def _interest(statuses: Sequence[Status]) -> Table:
     for status in statuses:
         local = status.interest.local
         more = f" … {len(local) - WORDS_MAX} more" if len(local) > WORDS_MAX else ""
-        shown = ", ".join(local[:WORDS_MAX]) + more
+        wide = ", ".join(status.interest.wide)
+        unknown = f"; others may be unknown: asks for {wide}" if wide else ""
+        shown = ", ".join(local[:WORDS_MAX]) + more + unknown
         rows.append(
             (status.name, f"{len(local):,}", shown, "yes" if status.interest.installed else "no")
         )

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 from hansa import __version__
 from hansa.cli import arguments, simulate
 from hansa.cli.arguments import Parser
-from hansa.cli.launcher import command
 from hansa.errors import UsageError
 from hansa.experiments.fan_out import Row, fan_out
 from hansa.experiments.runs import key_of, row_of
 from hansa.experiments.sweep import Case, Sweep, read_sweep
+from hansa.launcher import command
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -168,7 +168,7 @@ def _tell(text: str) -> None:
 
 
 def _show(summary: list[Row]) -> None:
-    from hansa.cli.results import console, table
+    from hansa.terminal import console, table
 
     if not summary:
         return

@@ -13,12 +13,12 @@ from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from hansa.cli import status_page, status_tables
+from hansa.cli import status_client, status_tables
 from hansa.cli.arguments import Parser, amount
-from hansa.cli.results import console
-from hansa.cli.status_page import Page
+from hansa.cli.status_client import Page
 from hansa.cli.status_tables import Rates
 from hansa.errors import UsageError
+from hansa.terminal import console
 
 EXAMPLES = """\
   hansa top http://127.0.0.1:8080             one agent
@@ -41,8 +41,8 @@ def run(given: Sequence[str]) -> int:
         help="seconds between two readings (default 1)",
     )
     args = parser.parse_args(given)
-    urls = status_page.addresses(args.target)
-    pages = status_page.read(urls)
+    urls = status_client.addresses(args.target)
+    pages = status_client.read(urls)
     out = console()
     if not (out.is_terminal and sys.stdin.isatty()):
         out.print(status_tables.console(pages))
@@ -95,7 +95,7 @@ def _watch(
 def _again(urls: Sequence[str]) -> tuple[Page, ...]:
     """Read once more; that nobody answers now may pass, so it is shown and no end."""
     try:
-        return status_page.read(urls)
+        return status_client.read(urls)
     except UsageError as problem:
         return tuple(Page(url, problem=str(problem)) for url in urls)
 

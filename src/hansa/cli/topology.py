@@ -10,13 +10,13 @@ from rich.table import Table
 
 from hansa.cli import arguments, topology_graph
 from hansa.cli.arguments import Parser, amount, one_of, path, whole
-from hansa.cli.manager_api import ManagerApi
-from hansa.cli.results import console
+from hansa.cli.manager_api import ManagerApi, Nodes
 from hansa.cli.topology_graph import FORMS, Graph
 from hansa.errors import UsageError
+from hansa.printable import printable
+from hansa.terminal import console
 from hansa.topology.comparison import Score, Trial, compare
 
-NODE_MAX = 1 << 31
 TOKEN = "HANSA_MANAGER_TOKEN"
 
 EXAMPLES = """\
@@ -24,7 +24,7 @@ EXAMPLES = """\
   hansa topology show http://127.0.0.1:8080 --form svg --output graph.svg
   hansa topology plan http://127.0.0.1:8080                 what the planner would change, and why
   hansa topology add http://127.0.0.1:8080 3 7              a link that must stay
-  hansa topology remove http://127.0.0.1:8080 3 7           a link that must not come back
+  hansa topology remove http://127.0.0.1:8080 press mixer   a link that must not come back
   hansa topology drain http://127.0.0.1:8080 4              plan around a node that will leave
   hansa topology leave http://127.0.0.1:8080 4              it has been stopped for good
   hansa topology take http://127.0.0.1:8080 --advice FILE   the links that `hansa advise` says
@@ -83,16 +83,27 @@ def read_graph(api: ManagerApi) -> Graph:
 
 
 def _plan(api: ManagerApi, args: argparse.Namespace) -> int:
-    changes = api.ask("/plan")
+    nodes, changes = Nodes(api), api.ask("/plan")
     for change in changes:
-        print(f"{change['kind']} {change['a']}-{change['b']}: {change['reason']}")
+        a, b = nodes.title(change["a"]), nodes.title(change["b"])
+        print(f"{change['kind']} the link between {a} and {b}: {change['reason']}")
     if not changes:
         print("nothing to change")
     return 0
 
 
 def _add(api: ManagerApi, args: argparse.Namespace) -> int:
-    _link(api, *_two(args))
+    nodes, (a, b) = _two(api, args)
+    origins = {frozenset((k["a"], k["b"])): k["origin"] for k in api.ask("/links")}
+    origin = origins.get(frozenset((a, b)))
+    _link(api, a, b)
+    between = f"the link between {nodes.title(a)} and {nodes.title(b)}"
+    if origin is None:
+        print(f"added {between}; the planner keeps it")
+    elif origin == "operator":
+        print(f"nothing changed: {between} was added before, and the planner keeps it")
+    else:
+        print(f"{between} exists; from now on the planner keeps it")
     return 0
 
 
@@ -101,7 +112,12 @@ def _link(api: ManagerApi, a: int, b: int) -> None:
 
 
 def _remove(api: ManagerApi, args: argparse.Namespace) -> int:
-    _unlink(api, *_two(args))
+    nodes, (a, b) = _two(api, args)
+    _unlink(api, a, b)
+    print(
+        f"removed the link between {nodes.title(a)} and {nodes.title(b)}; the planner adds it again"
+        " only if nothing else connects them"
+    )
     return 0
 
 
@@ -110,12 +126,19 @@ def _unlink(api: ManagerApi, a: int, b: int) -> None:
 
 
 def _drain(api: ManagerApi, args: argparse.Namespace) -> int:
-    api.ask(f"/nodes/{_one(args)}/drain", "POST", {"draining": not args.undo})
+    nodes, number = _one(api, args)
+    api.ask(f"/nodes/{number}/drain", "POST", {"draining": not args.undo})
+    if args.undo:
+        print(f"{nodes.title(number)} stays: the planner gives it links again")
+    else:
+        print(f"{nodes.title(number)} is draining: the planner keeps one link until it has left")
     return 0
 
 
 def _leave(api: ManagerApi, args: argparse.Namespace) -> int:
-    api.ask(f"/nodes/{_one(args)}/leave", "POST")
+    nodes, number = _one(api, args)
+    api.ask(f"/nodes/{number}/leave", "POST")
+    print(f"{nodes.title(number)} has left; if its agent still runs, it joins again")
     return 0
 
 
@@ -130,39 +153,29 @@ def _take(api: ManagerApi, args: argparse.Namespace) -> int:
         raise UsageError(f"--advice {args.advice}: {error.strerror}") from error
     except (ValueError, KeyError, TypeError):
         raise UsageError(f"{args.advice} is not what `hansa advise --json` prints") from None
-    numbers = _numbers(api)
+    nodes = Nodes(api)
     links = [subject for _, subject, by, _ in pieces if by == "manager"]
-    for name in (name for subject in links for name in subject):
-        if len(numbers.get(name, ())) != 1:
-            raise UsageError(f"the manager has {len(numbers.get(name, ()))} nodes named {name!r}")
+    numbers = {name: nodes.named(name) for subject in links for name in subject}
     for kind, subject, by, text in pieces:
         if by == "manager":
-            a, b = (numbers[name][0] for name in subject)
+            a, b = (numbers[name] for name in subject)
             _link(api, a, b) if kind == "add link" else _unlink(api, a, b)
-        print(f"{'done' if by == 'manager' else f'left to {by}'}: {text}")
+        print(printable(f"{'done' if by == 'manager' else f'left to {by}'}: {text}"))
     return 0
 
 
-def _numbers(api: ManagerApi) -> dict[str, list[int]]:
-    """Return the manager's numbers of nodes, by what they are called and by their own ids."""
-    found: dict[str, list[int]] = {}
-    for node in api.ask("/nodes"):
-        if node["state"] != "left":
-            for name in {node["name"], node["node"]} - {""}:
-                found.setdefault(name, []).append(node["id"])
-    return found
-
-
-def _one(args: argparse.Namespace) -> int:
+def _one(api: ManagerApi, args: argparse.Namespace) -> tuple[Nodes, int]:
     if len(args.nodes) != 1:
         raise UsageError(f"hansa topology {args.action} needs one node")
-    return int(args.nodes[0])
+    nodes = Nodes(api)
+    return nodes, nodes.find(args.nodes[0])
 
 
-def _two(args: argparse.Namespace) -> tuple[int, int]:
+def _two(api: ManagerApi, args: argparse.Namespace) -> tuple[Nodes, tuple[int, int]]:
     if len(args.nodes) != 2:
         raise UsageError(f"hansa topology {args.action} needs two nodes, such as 3 7")
-    return args.nodes[0], args.nodes[1]
+    nodes = Nodes(api)
+    return nodes, (nodes.find(args.nodes[0]), nodes.find(args.nodes[1]))
 
 
 ACTIONS: dict[str, Callable[[ManagerApi, argparse.Namespace], int]] = {
@@ -190,8 +203,8 @@ def _compare(args: argparse.Namespace) -> int:
 
 
 def _churn(args: argparse.Namespace) -> int:
-    from hansa.simulator.churn import ChurnOptions, churn
-    from hansa.simulator.steered import Mode
+    from hansa.simulator.faults.churn import ChurnOptions, churn
+    from hansa.simulator.faults.managed_links import Mode
 
     modes = tuple(Mode(mode) for mode in args.manager_is) or tuple(Mode)
     result = churn(
@@ -252,8 +265,9 @@ def _parser() -> Parser:
     made.add_argument("action", type=one_of((*ACTIONS, *REHEARSALS)), help="what to do: see below")
     made.add_argument("manager", nargs="?", metavar="URL", help="where the manager is")
     made.add_argument(
-        "nodes", nargs="*", type=whole(0, NODE_MAX), metavar="NODE", help="nodes, by their numbers"
-    )
+        "nodes", nargs="*", metavar="NODE",
+        help="nodes, by number, name or agent's id; id:3 or name:3 if 3 is a number and a name",
+    )  # fmt: skip
     made.add_argument(
         "--form", type=one_of(FORMS), default="text", metavar="text|json|dot|svg",
         help="show: how (default text)",

@@ -9,18 +9,20 @@ from collections.abc import Callable
 from pathlib import Path
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from hansa.agent.links.settings import TRANSPORTS
 from hansa.cli.arguments import Parser, amount, one_of, path, sample, seed, whole
-from hansa.cli.launcher import command
-from hansa.cli.stopping import STOP_SIGNALS
 from hansa.errors import UsageError
-from hansa.local.federation import Cable, LocalFederation, LocalNode
-from hansa.local.managed import ManagedFederation
-from hansa.protocol.strategies import STRATEGIES
+from hansa.launcher import command
+from hansa.printable import printable
+from hansa.protocol.routing import STRATEGIES
 from hansa.simulator.topologies import EXAMPLES as TOPOLOGIES
 from hansa.simulator.topologies import parse
+from hansa.testbed.federation import Cable, LocalFederation, LocalNode
+from hansa.testbed.managed_federation import ManagedFederation
+from hansa.testbed.signals import STOP_SIGNALS
 
 EXAMPLES = """\
   hansa up ring:3                                three brokers in a ring, on free ports
@@ -195,7 +197,7 @@ async def _start(federation: LocalFederation, console: Console) -> None:
         await federation.start()
         seconds = await federation.wait_until_converged(
             told=lambda waiting: progress.update(
-                f"{count - len(waiting)} of {count} ready; {waiting[0]}"
+                f"{count - len(waiting)} of {count} ready; {escape(printable(waiting[0]))}"
             )
         )
     console.print(f"converged {seconds:.1f} s after the last agent's start")

@@ -5,19 +5,38 @@ was dropped or damaged is raised in the same way. docs/telemetry.md describes th
 """
 
 import json
+import re
 import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
+from http.client import HTTPException
 from typing import Any
 
+from hansa import web
 from hansa.errors import AgentUnreachable, JournalDamaged, JournalTrimmed, JournalUnusable
 from hansa.journal.ranges import NEXT, RANGE_BYTES, unpack
 from hansa.journal.reader import Bounds
-from hansa.journal.records import Record, decode
+from hansa.journal.records import BODY_BYTES_MAX, Record, decode
 
 TIMEOUT_S = 30.0
+
+ANSWER_BYTES_MAX = RANGE_BYTES + BODY_BYTES_MAX + (1 << 20)
+"""Bytes of an answer: a range, which the last record may exceed, with room for its headers."""
+
+_TOKENS = re.compile(r"[^\s,=]+:[0-9]+=[^\s,]+(,[^\s,=]+:[0-9]+=[^\s,]+)*")
+
+
+def token_for(url: str, tokens: str) -> str:
+    """Return the token for an agent: the only one there is, or, of a list like
+    `a.example:8081=secret,b.example:8081=other`, that of the agent's host and port. An agent that
+    the list does not name gets none."""
+    if not _TOKENS.fullmatch(tokens):
+        return tokens
+    place = urllib.parse.urlsplit(url).netloc
+    named = dict(each.split("=", 1) for each in tokens.split(","))
+    return named.get(place, "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +56,10 @@ class Pages:
     """The pages of one agent."""
 
     def __init__(self, url: str, token: str) -> None:
-        """Ask there, as `http://host:port`; the token is the agent's `[admin] token`."""
+        """Ask there, as `http://host:port`; the token is the agent's `[admin] token`, or a list of
+        tokens (`token_for`)."""
         self._url = url.rstrip("/")
-        self._token = token
+        self._token = token_for(url, token)
 
     def logs(self) -> list[Listed]:
         """Return what there is to read now."""
@@ -58,12 +78,14 @@ class Pages:
         url = f"{self._url}{path}?{urllib.parse.urlencode(query)}"
         request = urllib.request.Request(url, headers={"Authorization": f"Bearer {self._token}"})
         try:
-            with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:
-                return answer.read(), answer.headers.get(NEXT, "")
+            body, headers = web.fetch(request, TIMEOUT_S, ANSWER_BYTES_MAX)
+            return body, headers.get(NEXT, "")
         except urllib.error.HTTPError as error:
             with error:
                 raise _as_told(url, error) from None
-        except (OSError, ValueError) as error:
+        except web.TooLarge as error:
+            raise JournalUnusable(f"{url}: {error}") from None
+        except (OSError, ValueError, HTTPException) as error:
             reason = getattr(error, "reason", error)
             raise AgentUnreachable(f"cannot read {url}: {reason}") from None
 
@@ -127,6 +149,12 @@ def _as_told(url: str, error: urllib.error.HTTPError) -> Exception:
         told: Any = json.loads(error.read(1 << 16))
     except ValueError:
         told = {}
+    if not isinstance(told, dict):
+        told = {}
+    if 300 <= error.code < 400:
+        return JournalUnusable(
+            f"{url}: it redirects elsewhere, where the token must not go: give the agent's own URL"
+        )
     text = f"{url}: {told.get('error', error.reason)}"
     match error.code, told:
         case 410, {"first": int(first)}:

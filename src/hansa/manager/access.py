@@ -4,12 +4,12 @@ A token is random and long, so its digest is all that is kept.
 """
 
 import hashlib
-import ipaddress
 import secrets
 import threading
 from collections import OrderedDict
 from dataclasses import dataclass
 
+from hansa.agent.exposure import is_loopback
 from hansa.errors import UsageError
 from hansa.manager.exchange import Refused
 from hansa.manager.rows import TokenRow
@@ -106,14 +106,6 @@ def check_exposure(host: str, access: Access) -> None:
             f"--host {host} is reachable from elsewhere, and no token is set: set"
             " HANSA_MANAGER_TOKEN, or add one with --add-token, or listen on 127.0.0.1"
         )
-
-
-def is_loopback(host: str) -> bool:
-    """Whether an address leads to this machine only."""
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 class Pace:

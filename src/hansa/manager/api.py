@@ -8,15 +8,15 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, FastAPI, Header, Query, Request
+from fastapi import APIRouter, Depends, FastAPI, Header, Path, Query, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse, StreamingResponse
+from fastapi.responses import HTMLResponse, JSONResponse, StreamingResponse
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from starlette.exceptions import HTTPException
 
 from hansa import __version__
 from hansa.errors import UsageError
-from hansa.manager import bodies
+from hansa.manager import bodies, docs_page
 from hansa.manager.access import Access, Caller, digest
 from hansa.manager.exchange import Refused
 from hansa.manager.federation import Federation
@@ -29,6 +29,15 @@ NUMBER_MAX = (1 << 53) - 1
 
 After = Annotated[int, Query(ge=0, le=NUMBER_MAX, description="only what has a higher number")]
 Limit = Annotated[int, Query(ge=1, le=1000)]
+Reference = Annotated[
+    str, Path(max_length=255, description="a node: its number, its name, or its agent's id")
+]
+TAGS = {
+    "Nodes": "What agents and federators ask. Scope: join.",
+    "Reading": "What is, and what was. Scope: read; /settings also with join, /events with join.",
+    "Operating": "What changes the federation. Scope: admin.",
+}
+"""Groups of requests on the page /docs, with the scope that a token needs for them."""
 _BEARER = HTTPBearer(auto_error=False, description="see docs/manager.md for tokens and scopes")
 _PROBLEMS: dict[int | str, dict[str, Any]] = {
     status: {"model": bodies.Problem} for status in (400, 401, 403, 404, 409, 413, 422, 429, 503)
@@ -70,16 +79,28 @@ def make_app(
         version=__version__,
         description="Lets nodes join a federation, watches them and plans their links.",
         responses=_PROBLEMS,
+        openapi_tags=[{"name": name, "description": text} for name, text in TAGS.items()],
+        docs_url=None,
         redoc_url=None,
     )
     app.state.access = access
-    routes = APIRouter(prefix="/api/v1")
-    _add_for_nodes(routes, federation, federators)
-    _add_for_readers(routes, federation, store, streams)
-    _add_for_operators(routes, federation, store, access)
-    app.include_router(routes)
+    nodes, readers, operators = (APIRouter(prefix="/api/v1", tags=[tag]) for tag in TAGS)
+    _add_for_nodes(nodes, federation, federators)
+    _add_for_readers(readers, federation, store, streams)
+    _add_for_operators(operators, federation, store, access)
+    for routes in (nodes, readers, operators):
+        app.include_router(routes)
+    _add_docs(app)
     _add_refusals(app)
     return app
+
+
+def _add_docs(app: FastAPI) -> None:
+    page = docs_page.render(app.openapi(), bodies.MEANING)
+
+    @app.get("/docs", include_in_schema=False)
+    async def docs() -> HTMLResponse:
+        return HTMLResponse(page, headers={"Content-Security-Policy": docs_page.POLICY})
 
 
 Joiner = Annotated[Caller, needs("join")]
@@ -120,9 +141,10 @@ def _add_for_nodes(routes: APIRouter, federation: Federation, federators: Federa
         check(number, caller, secret)
         return bodies.tell(federation.topology(number))
 
-    @routes.post("/nodes/{number}/leave", status_code=204)
-    def leave(number: int, caller: Joiner, secret: Secret = "") -> None:
+    @routes.post("/nodes/{node}/leave", status_code=204)
+    def leave(node: Reference, caller: Joiner, secret: Secret = "") -> None:
         """Leave for good."""
+        number = federation.find(node, names_shown=caller.is_admin)
         check(number, caller, secret)
         federation.leave(number, clock())
 
@@ -153,13 +175,11 @@ def _add_for_readers(
         """Show all nodes that ever joined."""
         return _shown(federation)
 
-    @routes.get("/nodes/{number}", dependencies=may_read)
-    def node(number: int) -> bodies.NodeShown:
+    @routes.get("/nodes/{node}", dependencies=may_read)
+    def show_node(node: Reference) -> bodies.NodeShown:
         """Show one node."""
-        found = [each for each in _shown(federation) if each.id == number]
-        if not found:
-            raise Refused(404, f"there is no node {number}")
-        return found[0]
+        number = federation.find(node)
+        return next(each for each in _shown(federation) if each.id == number)
 
     @routes.get("/links", dependencies=may_read)
     def links() -> list[bodies.LinkShown]:
@@ -215,18 +235,20 @@ def _add_for_operators(
         return bodies.SettingsShown.model_validate(changed, from_attributes=True)
 
     @routes.post("/links", dependencies=may_change, status_code=201)
-    def add_link(body: bodies.Link) -> bodies.LinkShown:
+    def add_link(body: bodies.NewLink) -> bodies.LinkShown:
         """Add a link that the planner must keep."""
-        return bodies.show_link(federation.add_link(body.a, body.b, clock()), False, None)
+        a, b = federation.find(str(body.a)), federation.find(str(body.b))
+        return bodies.show_link(federation.add_link(a, b, clock()), False, None)
 
     @routes.delete("/links/{a}/{b}", dependencies=may_change, status_code=204)
-    def remove_link(a: int, b: int) -> None:
+    def remove_link(a: Reference, b: Reference) -> None:
         """Remove a link; the planner adds it again only if nothing else connects."""
-        federation.remove_link(a, b, clock())
+        federation.remove_link(federation.find(a), federation.find(b), clock())
 
-    @routes.post("/nodes/{number}/drain", dependencies=may_change)
-    def drain(number: int, body: bodies.Drain) -> bodies.NodeShown:
+    @routes.post("/nodes/{node}/drain", dependencies=may_change)
+    def drain(node: Reference, body: bodies.Drain) -> bodies.NodeShown:
         """Plan around a node that is about to leave, or take that back."""
+        number = federation.find(node)
         federation.drain(number, body.draining, clock())
         return next(each for each in _shown(federation) if each.id == number)
 

@@ -111,6 +111,13 @@ class Link(Body):
     b: Annotated[int, Field(ge=0, le=1 << 31)]
 
 
+class NewLink(Body):
+    """Two nodes to link: by their numbers, their names or their agents' ids."""
+
+    a: Annotated[int, Field(ge=0, le=1 << 31)] | Label
+    b: Annotated[int, Field(ge=0, le=1 << 31)] | Label
+
+
 class Drain(Body):
     """Whether a node is about to leave."""
 

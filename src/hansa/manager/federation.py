@@ -4,6 +4,7 @@ It keeps the present in memory and writes every change to the store before it co
 argument. One call at a time: the lock is here, so callers may be threads.
 """
 
+import logging
 import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -16,6 +17,8 @@ from hansa.manager.store import Store
 from hansa.topology.graph import bridges, graph_of, pair
 from hansa.topology.planner import Change
 
+log = logging.getLogger("hansa.manager")
+
 MISSES = 2
 """Health reports in a row that do not come until a node is doubted, as in the paper."""
 
@@ -27,6 +30,9 @@ PATIENCE = 3.0
 
 CLOSING_S = 5.0
 """Seconds more until a link that the manager took away, and that is still there, counts again."""
+
+TITLES_MAX = 20
+"""Nodes that one refusal lists."""
 
 FAILED_S = 600.0
 """Seconds that a link which did not come up is not planned again, unless nothing else connects."""
@@ -95,6 +101,23 @@ class Federation:
             if same:
                 return node
         return None
+
+    def find(self, reference: str, names_shown: bool = True) -> int:
+        """Return the number of a node. Digits are its number, any other text its name or its
+        agent's id; of nodes with the same name, those that have left do not count. `names_shown`:
+        whether a refusal may list other nodes."""
+        with self._lock:
+            if reference.isascii() and reference.isdigit():
+                return self._require(int(reference[:20])).id
+            found = [n for n in self._nodes.values() if reference and reference in (n.name, n.node)]
+            found = [n for n in found if n.state is not State.LEFT] or found
+            if len(found) == 1:
+                return found[0].id
+            if found:
+                raise Refused(409, f"{reference!r} is ambiguous: it names {_titles(found)}")
+            known = [n for n in self._nodes.values() if n.state is not State.LEFT]
+            listed = f"; there are {_titles(known)}" if names_shown and known else ""
+            raise Refused(404, f"there is no node {reference!r}{listed}")
 
     def require_owner(self, number: int, secret: str) -> None:
         """Refuse who does not know the secret that a node joined with."""
@@ -195,7 +218,7 @@ class Federation:
         with self._lock:
             node = self._require(number)
             if node.state is not State.UP:
-                raise Refused(409, f"node {number} is not up")
+                raise Refused(409, f"node {node.title} is not up")
             kind = "draining" if draining else "kept"
             told = [(kind, (number,), f"an operator wants {node.title} {kind}")]
             self._save([node.changed(draining=draining)], told=told, now=now)
@@ -207,11 +230,18 @@ class Federation:
         with self._lock:
             for number in (a, b):
                 if self._require(number).state is not State.UP:
-                    raise Refused(409, f"node {number} is not up")
-            if self._nodes[a].is_silent != self._nodes[b].is_silent:
-                raise Refused(409, f"only one of {a} and {b} is an agent: they cannot be linked")
+                    raise Refused(409, f"node {self._nodes[number].title} is not up")
+            one, other = self._nodes[a], self._nodes[b]
+            if one.is_silent != other.is_silent:
+                raise Refused(
+                    409,
+                    f"only one of {one.title} and {other.title} is an agent: they cannot be linked",
+                )
             if a == b:
-                raise Refused(409, f"node {a} cannot be linked to itself")
+                raise Refused(409, f"node {one.title} cannot be linked to itself")
+            known = self._links.get(_ids(a, b))
+            if known is not None and known.origin is Origin.OPERATOR:
+                return known
             link = LinkRow(*_ids(a, b), Origin.OPERATOR, now)
             told = [("link added", (link.a, link.b), "an operator wants it")]
             self._save(links=[link], told=told, now=now)
@@ -223,7 +253,8 @@ class Federation:
         with self._lock:
             key = _ids(a, b)
             if key not in self._links:
-                raise Refused(404, f"there is no link {key[0]}-{key[1]}")
+                ends = " and ".join(self._require(number).title for number in key)
+                raise Refused(404, f"there is no link between {ends}")
             told = [("link removed", key, "an operator wants it")]
             self._save(barred=[key], told=told, now=now)
             self._repair(now)
@@ -245,8 +276,39 @@ class Federation:
                     gone = node.changed(state=State.GONE)
                     reason = f"{node.title} sent no report, and nobody else sees it"
                     self._save([gone], told=[("gone", (node.id,), reason)], now=now)
+            self._retire_replaced(now)
             self._give_up_links(now)
             self._repair(now)
+
+    def _retire_replaced(self, now: float) -> None:
+        """A node that is gone has left for good if another agent has its address now: an agent that
+        was installed again has a new id. The new node gets what the operator wanted of the old
+        one: links added and links removed, unless the operator has decided about the new one."""
+        owners = {node.link: node for node in self._up() if node.node and node.link}
+        for old in list(self._nodes.values()):
+            new = owners.get(old.link)
+            if old.state is not State.GONE or not old.node or new is None:
+                continue
+            left = old.changed(state=State.LEFT, draining=False)
+            reason = f"{new.title} replaced {old.title} at {old.link}"
+            wanted = {key for key, k in self._links.items() if k.origin is Origin.OPERATOR}
+            added = _moved(wanted, old.id, new.id) - self._barred
+            removed = _moved(self._barred, old.id, new.id) - wanted - added
+            self._save(
+                [left],
+                [LinkRow(*key, Origin.OPERATOR, now) for key in sorted(added)],
+                barred=sorted(removed),
+                told=[
+                    ("left", (old.id,), reason),
+                    *(("link added", key, reason) for key in sorted(added - wanted)),
+                    *(("link removed", key, reason) for key in sorted(removed - self._barred)),
+                ],
+                now=now,
+            )
+            log.info(
+                "node replaced old=%d new=%d name=%r address=%s links_added=%d links_removed=%d",
+                old.id, new.id, new.name, old.link, len(added), len(removed),
+            )  # fmt: skip
 
     def _is_late(self, node: NodeRow, now: float) -> bool:
         assert node.checked_at is not None
@@ -390,5 +452,17 @@ class Federation:
             self._told(rows)
 
 
+def _titles(nodes: list[NodeRow]) -> str:
+    """Return what to call some nodes in a sentence; of many, the first."""
+    shown = ", ".join(node.title for node in nodes[:TITLES_MAX])
+    more = len(nodes) - TITLES_MAX
+    return f"{shown} and {more} more" if more > 0 else shown
+
+
 def _ids(a: int, b: int) -> tuple[int, int]:
     return (a, b) if a < b else (b, a)
+
+
+def _moved(links: Iterable[tuple[int, int]], old: int, new: int) -> set[tuple[int, int]]:
+    """Return the links of one node as links of another one."""
+    return {_ids(new, a + b - old) for a, b in links if old in (a, b) and new not in (a, b)}

@@ -11,11 +11,11 @@ import json
 import logging
 import random
 import ssl
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 
-from hansa.agent.brokers.connection import BrokerAddress, Connection
-from hansa.agent.topology.probe import BrokerProbe
+from hansa.agent.broker.connection import BrokerAddress, Connection
+from hansa.agent.topology.broker_probe import BrokerProbe
 from hansa.manager.exchange import Assignment, Refused, Report
 from hansa.manager.federation import Federation
 from hansa.manager.rows import State
@@ -92,12 +92,15 @@ class Federators:
         clock: Callable[[], float],
         username: str | None = None,
         password: str | None = None,
+        trusted: Collection[str] = (),
     ) -> None:
-        """Start with no connection; the name and the password are for all brokers that ask."""
+        """Start with no connection. The name and the password are for the brokers in `trusted`, as
+        host:port, only: a node that joins chooses the address of its broker."""
         self._federation = federation
         self._clock = clock
         self._username = username
         self._password = password
+        self._trusted = frozenset(trusted)
         self._chance = random.Random()  # for back-off, not for secrets
         self._known: dict[int, Federator] = {}
         self._answered: dict[int, Neighbours] = {}
@@ -178,7 +181,9 @@ class Federators:
         scheme, _, place = ip.rpartition("://")
         host, _, port = place.rpartition(":")
         tls = ssl.create_default_context() if scheme in TLS_SCHEMES else None
-        return BrokerAddress(host.strip("[]"), int(port), self._username, self._password, tls)
+        known = place in self._trusted
+        username, password = (self._username, self._password) if known else (None, None)
+        return BrokerAddress(host.strip("[]"), int(port), username, password, tls)
 
 
 def _neighbours(given: Assignment) -> Neighbours:

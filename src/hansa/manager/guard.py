@@ -10,7 +10,8 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from hansa.manager.access import Pace
+from hansa.agent.exposure import HostRule
+from hansa.manager.access import Access, Pace
 from hansa.manager.store import Store, StoreFailed
 
 log = logging.getLogger("hansa.manager")
@@ -30,9 +31,11 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 class Guard:
     """Wraps the routes."""
 
-    def __init__(self, app: App, pace: Pace, store: Store) -> None:
+    def __init__(self, app: App, pace: Pace, store: Store, access: Access, rule: HostRule) -> None:
         """Stand before an application."""
         self._app = app
+        self._access = access
+        self._rule = rule
         self._pace = pace
         self._anonymous = Pace(ANONYMOUS_PER_S)
         self._store = store
@@ -46,6 +49,11 @@ class Guard:
         if not self._pace.admits(remote, time.monotonic()):
             await _refuse(send, 429, "too many requests; wait a second")
             return
+        if self._access.is_open and not self._is_from_here(scope):
+            await _refuse(
+                send, 403, "without a token only this machine may ask: foreign Host or Origin"
+            )
+            return
         scope.setdefault("state", {})
 
         async def watch(message: dict[str, Any]) -> None:
@@ -58,6 +66,14 @@ class Guard:
             await _refuse(watch, 413, f"a body may have {BODY_BYTES_MAX} bytes at most")
         else:
             await self._app(scope, _replay(body, receive), watch)
+
+    def _is_from_here(self, scope: Scope) -> bool:
+        """Whether neither Host nor Origin shows that a web page of another site asks."""
+        headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
+        origin = headers.get(b"origin")
+        return self._rule.accepts(headers.get(b"host")) and (
+            origin is None or self._rule.accepts(origin.rpartition("//")[2])
+        )
 
     async def _note(self, scope: Scope, remote: str, status: int) -> None:
         who = scope["state"].get("caller", "-")

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 
 import uvicorn
 
+from hansa.agent.exposure import HostRule, is_loopback
 from hansa.errors import UsageError
-from hansa.manager.access import Access, Pace, check_exposure, is_loopback
+from hansa.manager.access import Access, Pace, check_exposure
 from hansa.manager.api import clock, make_app
 from hansa.manager.federation import Federation
 from hansa.manager.federators import Federators
@@ -72,12 +73,19 @@ class Manager:
             clock,
             environment.get("HANSA_MANAGER_BROKER_USERNAME"),
             environment.get("HANSA_MANAGER_BROKER_PASSWORD"),
+            _trusted_brokers(environment),
         )
         if given := from_environment(environment):
             self.federation.change_settings(given, clock())
         app = make_app(self.store, self.federation, self.access, self._streams, self._federators)
         config = uvicorn.Config(
-            Guard(app, Pace(options.rate), self.store),  # type: ignore[arg-type]
+            Guard(
+                app,  # type: ignore[arg-type]
+                Pace(options.rate),
+                self.store,
+                self.access,
+                HostRule(options.host),
+            ),
             log_config=None,
             access_log=False,
             timeout_graceful_shutdown=GRACE_S,
@@ -108,7 +116,10 @@ class Manager:
         except OSError as error:
             made.close()
             place = f"{self._options.host}:{self._options.port}"
-            raise UsageError(f"cannot listen on {place}: {error.strerror or error}") from error
+            raise UsageError(
+                f"cannot listen on {place}: {error.strerror or error}; another port is chosen with"
+                " --port (an agent's pages have 8080, too, if its [admin] port is not set)"
+            ) from error
         try:
             self.store.claim()
         except UsageError:
@@ -151,3 +162,15 @@ class Manager:
             except StoreFailed as error:
                 log.error("the database does not answer reason=%r", str(error))
             await asyncio.sleep(TICK_S)
+
+
+def _trusted_brokers(environment: Mapping[str, str]) -> list[str]:
+    """Return the brokers that get the manager's user name and password."""
+    given = environment.get("HANSA_MANAGER_BROKERS", "")
+    found = [text for each in given.split(",") if (text := each.strip())]
+    if environment.get("HANSA_MANAGER_BROKER_USERNAME") and not found:
+        raise UsageError(
+            "HANSA_MANAGER_BROKER_USERNAME needs HANSA_MANAGER_BROKERS, the brokers that get it as"
+            " host:port,host:port: nodes that join choose their addresses"
+        )
+    return found

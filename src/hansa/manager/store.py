@@ -5,6 +5,8 @@ Every call is one transaction. There is one manager per database, so numbers are
 
 import fcntl
 import json
+import os
+import re
 import threading
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -22,6 +24,9 @@ from hansa.manager.rows import AuditRow, HistoryRow, LinkRow, NodeRow, Origin, S
 HISTORY_MAX = 100_000
 CLAIM_KEY = 0x48414E5341
 """What a manager locks in PostgreSQL: one number per database, and no table has it."""
+
+MODE = 0o600
+"""Of the database file and those beside it, whatever the umask."""
 
 AUDIT_MAX = 100_000
 """Rows that are kept; the oldest go first."""
@@ -69,23 +74,56 @@ def open_store(url: str) -> "Store":
     try:
         address = make_url(url)
         if address.get_backend_name() not in ("sqlite", "postgresql"):
-            raise UsageError(f"database {url!r}: it must be sqlite:///file or postgresql://…")
+            raise UsageError(
+                f"database {_without_password(url)!r}: it must be sqlite:///file or postgresql://…"
+            )
         if address.drivername == "postgresql":
             address = address.set(drivername="postgresql+psycopg")
         engine = create_engine(address)
         if address.get_backend_name() == "sqlite":
+            _protect(address.database or "")
             event.listen(engine, "connect", _prepare_sqlite)
         try:
             migrate(engine)
         except (SQLAlchemyError, UsageError):
             engine.dispose()
             raise
-    except (ArgumentError, NoSuchModuleError) as error:
-        raise UsageError(f"database {url!r}: {error}") from error
+    except (ArgumentError, NoSuchModuleError, ValueError) as error:  # ValueError: of the port
+        shown = _without_password(url)
+        raise UsageError(f"database {shown!r}: {_without_password(_first_line(error))}") from None
     except SQLAlchemyError as error:
-        shown = address.render_as_string(hide_password=True)
-        raise UsageError(f"database {shown}: {_first_line(error)}") from error
+        raise UsageError(f"database {_without_password(url)}: {_first_line(error)}") from error
     return Store(engine)
+
+
+def _without_password(url: str) -> str:
+    """Return a URL, which may be wrong, without user name and password."""
+    if not url.startswith("sqlite:///"):  # what follows is a path, and may have an @
+        url = re.sub(r":(//)?.*@", r":\1***@", url)
+    return re.sub(r"(password=)[^&]*", r"\1***", url)
+
+
+def _protect(path: str) -> None:
+    """Let only the owner read the database: it holds who may do what. SQLite gives the files beside
+    it (-wal, -shm) the mode of the file itself; those of an earlier manager are changed, too."""
+    if not path or path == ":memory:" or path.startswith("file:"):
+        return
+    try:
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT, MODE))
+        for each in (path, f"{path}-wal", f"{path}-shm", f"{path}.lock"):
+            if os.path.exists(each) and os.stat(each).st_mode & 0o777 != MODE:
+                os.chmod(each, MODE)
+    except PermissionError as error:
+        raise UsageError(
+            f"database {path}: {error.strerror}; the file and its folder must belong to the user"
+            " that runs the manager, or choose another place with --database sqlite:////PATH"
+        ) from error
+    except OSError as error:
+        raise UsageError(f"database {path}: {error.strerror}") from error
+
+
+def _open_private(path: str, flags: int) -> int:
+    return os.open(path, flags, MODE)
 
 
 def _prepare_sqlite(connection: Any, _: object) -> None:
@@ -123,7 +161,9 @@ class Store:
 
     def _take_lock(self) -> bool:
         if self._engine.url.get_backend_name() == "sqlite":
-            file = self._claimed.enter_context(open(f"{self._engine.url.database}.lock", "w"))
+            file = self._claimed.enter_context(
+                open(f"{self._engine.url.database}.lock", "w", opener=_open_private)
+            )
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from hansa.mqtt import packets, properties
 from hansa.mqtt.fields import Cursor
-from hansa.mqtt.vocabulary import REFUSED, Kind, Reason, Version
+from hansa.mqtt.types import REFUSED, Kind, Reason, Version
 
 _PROTOCOLS = {
     (b"MQTT", 4): (Version.V311, False),

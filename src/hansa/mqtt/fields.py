@@ -7,7 +7,7 @@ and raise ValueError, because what cannot be written is our own mistake.
 import re
 
 from hansa.errors import BrokerMisbehaved
-from hansa.mqtt.vocabulary import PACKET_IDS_MAX, Reason
+from hansa.mqtt.types import PACKET_IDS_MAX, Reason
 
 VARIABLE_MAX = 268_435_455
 """The largest variable byte integer: four bytes of seven bits [1.5.5]."""

@@ -7,7 +7,7 @@ from hansa.mqtt import packets
 from hansa.mqtt.fields import write_binary, write_integer, write_packet_id, write_text
 from hansa.mqtt.properties import Properties
 from hansa.mqtt.properties import write as write_properties
-from hansa.mqtt.vocabulary import Kind, Version
+from hansa.mqtt.types import Kind, Version
 
 _KINDS: dict[type, Kind] = {
     packets.Connect: Kind.CONNECT,

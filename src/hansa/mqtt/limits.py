@@ -9,7 +9,7 @@ from hansa.errors import BrokerMisbehaved
 from hansa.mqtt.options import Options
 from hansa.mqtt.packets import ConnAck
 from hansa.mqtt.properties import Property, Value
-from hansa.mqtt.vocabulary import PACKET_BYTES_MAX, Reason, Version
+from hansa.mqtt.types import PACKET_BYTES_MAX, Reason, Version
 
 PACKET_BYTES_FLOOR = 64
 """A broker that takes only smaller packets than this is of no use: handshakes need a few bytes."""

@@ -17,7 +17,7 @@ from hansa.mqtt.options import Options
 from hansa.mqtt.packets import Plain, PubComp, Publish, PubRel
 from hansa.mqtt.properties import Properties, Property, find
 from hansa.mqtt.requests import REQUEST_IDS_MIN, Requests
-from hansa.mqtt.vocabulary import PACKET_IDS_MAX, Reason, Version
+from hansa.mqtt.types import PACKET_IDS_MAX, Reason, Version
 from hansa.mqtt.writer import TooLarge, Writer
 
 _PING = packets.PingReq()

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from hansa.mqtt import packets
 from hansa.mqtt.properties import Property, Value
-from hansa.mqtt.vocabulary import Version
+from hansa.mqtt.types import Version
 
 NEVER_EXPIRES = 0xFFFF_FFFF
 """The session expiry that means: keep it until told otherwise [3.1.2.11.2]."""

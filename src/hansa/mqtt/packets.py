@@ -7,7 +7,7 @@ track it, and its properties stay bytes. All others are few, and have their prop
 import msgspec
 
 from hansa.mqtt.properties import Properties
-from hansa.mqtt.vocabulary import REFUSED, Version
+from hansa.mqtt.types import REFUSED, Version
 
 
 class Packet(msgspec.Struct, frozen=True):

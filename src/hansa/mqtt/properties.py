@@ -17,7 +17,7 @@ from hansa.mqtt.fields import (
     write_text,
     write_variable,
 )
-from hansa.mqtt.vocabulary import Kind, Reason
+from hansa.mqtt.types import Kind, Reason
 
 PROPERTIES_MAX = 1_024
 """Properties of one packet that is not a PUBLISH: each costs many times its five bytes."""

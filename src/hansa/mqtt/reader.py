@@ -15,7 +15,7 @@ from hansa.errors import BrokerMisbehaved
 from hansa.mqtt import bodies, packets, properties
 from hansa.mqtt.fields import FIELD_BYTES_MAX, Cursor
 from hansa.mqtt.packets import Publish
-from hansa.mqtt.vocabulary import PACKET_BYTES_MAX, Kind, Reason, Side, Version
+from hansa.mqtt.types import PACKET_BYTES_MAX, Kind, Reason, Side, Version
 
 BYTES_MAX_MIN = 256
 """No agreed packet size may be below this: packets this small are read without a look at it."""

@@ -6,7 +6,7 @@ the other.
 
 from hansa.errors import BrokerMisbehaved
 from hansa.mqtt.packets import SubAck, Subscribe, UnsubAck, Unsubscribe
-from hansa.mqtt.vocabulary import PACKET_IDS_MAX, Reason
+from hansa.mqtt.types import PACKET_IDS_MAX, Reason
 
 REQUEST_IDS_MIN = 65_000
 """The first id for requests: publications have the ids from 1 to the one before it."""

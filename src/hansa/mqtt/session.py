@@ -30,7 +30,7 @@ from hansa.mqtt.online import Online
 from hansa.mqtt.options import Options
 from hansa.mqtt.properties import Properties, Property
 from hansa.mqtt.reader import Reader
-from hansa.mqtt.vocabulary import REFUSED, Reason, Version, describe, describe_refusal
+from hansa.mqtt.types import REFUSED, Reason, Version, describe, describe_refusal
 from hansa.mqtt.writer import Writer
 
 _UNACCEPTABLE_VERSION = 1  # a return code of 3.1.1

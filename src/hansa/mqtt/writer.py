@@ -27,7 +27,7 @@ from hansa.mqtt.reader import (
     Reader,
     opening,
 )
-from hansa.mqtt.vocabulary import PACKET_BYTES_MAX, PACKET_IDS_MAX, Kind, Side, Version
+from hansa.mqtt.types import PACKET_BYTES_MAX, PACKET_IDS_MAX, Kind, Side, Version
 
 _PUBLISH = int(Kind.PUBLISH) << 4
 _ONE_BYTE_MAX = 127  # the largest length that one byte says

@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Literal, Protocol, get_args
 
-from hansa.errors import UsageError
+from hansa.errors import UsageError, install_extra
 from hansa.pipeline.lake import BRONZE, Kept, Lake
 
 Format = Literal["parquet", "delta", "iceberg"]
@@ -50,7 +50,7 @@ def require(name: str) -> None:
     package = PACKAGES.get(name)
     if package and importlib.util.find_spec(package) is None:
         raise UsageError(
-            f"a lake of format {name} needs the package {package}: pip install 'hansa[{name}]'"
+            f"a lake of format {name} needs the package {package}: {install_extra(name)}"
         )
 
 

@@ -15,6 +15,9 @@ DATA = "publication"
 UNREACHABLE = 4_294_967_295
 """The distance in a frame that takes an announcement back."""
 
+QUIET_NS = 1_000_000_000
+"""Nodes have settled when none recorded a change for so long."""
+
 SETTLING_KINDS = tuple(kind for kind in CONTROL_KINDS if kind not in ("started", "stopped"))
 
 GOLD = Layer("gold")
@@ -190,8 +193,10 @@ def control_overhead(control_frames: DataFrame, links: DataFrame, runs: DataFram
 def convergence(faults: DataFrame, convergences: DataFrame, control_events: DataFrame) -> DataFrame:
     """One row per disturbance. Key: run, node, incarnation, number.
 
-    `seconds` until all nodes agreed again, as a simulation knows it; `settled_s` until the last
-    change that any node told before the next disturbance.
+    `seconds` until all nodes agreed again, as a simulation knows it. `settled_s` until the nodes
+    had settled: from the disturbance to the last of the `changes` of membership, interest, cores
+    and links that nodes recorded before one second without any, or before the next disturbance.
+    Neither says how long deliveries were interrupted: see `observations`.
     """
     order = Window.partitionBy("run").orderBy("time_ns", "node", "incarnation", "number")
     until = faults.withColumn("next_ns", F.lead("time_ns").over(order))
@@ -200,9 +205,15 @@ def convergence(faults: DataFrame, convergences: DataFrame, control_events: Data
     )
     during = "moved_ns >= time_ns and (next_ns is null or moved_ns < next_ns)"
     each = ["run", "node", "incarnation", "number"]
+    moved = Window.partitionBy(*each).orderBy("moved_ns")
+    before = F.lag("moved_ns").over(moved)
+    pauses = F.count_if(F.col("moved_ns") - F.col("before_ns") > QUIET_NS).over(moved)
     settled = (
         until.join(moves, "run")
         .where(during)
+        .withColumn("before_ns", before)
+        .withColumn("pauses", pauses)
+        .where("pauses = 0")
         .groupBy(*each)
         .agg(F.max("moved_ns").alias("moved_ns"), F.count("*").alias("changes"))
     )

@@ -4,9 +4,9 @@ from typing import TYPE_CHECKING
 
 from pyspark.errors import PySparkException
 
-from hansa.pipeline.job import views
+from hansa.pipeline.errors import plain
 from hansa.pipeline.lake import Lake
-from hansa.pipeline.troubles import plain
+from hansa.pipeline.runner import views
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from hansa.errors import JournalDamaged, JournalTrimmed
 from hansa.journal.records import Block, Captured, Recorded, decode
-from hansa.pipeline.feeds import Feed
+from hansa.pipeline.inputs import Feed
 from hansa.telemetry import schema
 from hansa.telemetry.columns import COLUMNS, FIELDS, Type
 from hansa.telemetry.reader import records_of

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hansa.errors import UsageError
+from hansa.errors import UsageError, install_extra
 from hansa.pipeline.java import java_home
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ def _require_pyspark() -> None:
         if importlib.util.find_spec(package) is None:
             raise UsageError(
                 f"this needs Spark, and the package {package} is not installed:"
-                " pip install 'hansa[spark]'"
+                f" {install_extra('spark')}"
             )
 
 

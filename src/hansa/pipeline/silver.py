@@ -32,8 +32,12 @@ CONTROL_KINDS = (
     *("started", "stopped"),
 )
 
-ENDING_NS = 2_000_000_000
-"""Who tells nothing any more after so long has ended: agents write something every second."""
+STOP_NS = 10_000_000_000
+"""A clean stop this close to the end of a recording belongs to that end: all nodes were stopped."""
+SILENCE_NS = 30_000_000_000
+"""A node that has written nothing for so long is lost: agents write a record every 10 seconds."""
+STOPPING = "stopping"
+"""Why an agent that stops cleanly reports its links down."""
 
 SILVER = Layer("silver")
 
@@ -95,17 +99,38 @@ def runs(events: DataFrame) -> DataFrame:
 
 @SILVER.table("lives >= 1")
 def nodes(events: DataFrame) -> DataFrame:
-    """One row per run and node. Key: run, node."""
+    """One row per run and node. Key: run, node.
+
+    `present_at_end`: the node belonged to the federation when the recording of the run ended. It
+    was still running then, or stopped cleanly less than 10 s before. A node that was lost is not
+    present: its newest incarnation has no record `stopped`, and either another node reported
+    `member_lost` after its last record, or it wrote nothing in the last 30 s of the recording.
+    """
+    written = events.where(F.col("node") != OBSERVER)
     named = F.when(F.col("kind") == "started", F.col("name"))
+    stopped_in = F.when(F.col("kind") == "stopped", F.col("incarnation"))
+    found = written.groupBy("run", "node").agg(
+        F.coalesce(F.max(named), F.col("node")).alias("name"),
+        F.countDistinct("incarnation").alias("lives"),
+        F.min("time_ns").alias("first_ns"),
+        F.max("time_ns").alias("last_ns"),
+        F.coalesce(F.max(stopped_in) == F.max("incarnation"), F.lit(False)).alias("stopped"),
+    )
+    ends = written.groupBy("run").agg(F.max("time_ns").alias("end_ns"))
+    losses = (
+        told(written, "member_lost")
+        .groupBy("run", F.col("peer").alias("node"))
+        .agg(F.max("time_ns").alias("lost_ns"))
+    )
+    is_present = F.expr(
+        f"if(stopped, last_ns > end_ns - {STOP_NS},"
+        f" last_ns > end_ns - {SILENCE_NS} and coalesce(lost_ns <= last_ns, true))"
+    )
     return (
-        events.where(F.col("node") != OBSERVER)
-        .groupBy("run", "node")
-        .agg(
-            F.coalesce(F.max(named), F.col("node")).alias("name"),
-            F.countDistinct("incarnation").alias("lives"),
-            F.min("time_ns").alias("first_ns"),
-            F.max("time_ns").alias("last_ns"),
-        )
+        found.join(F.broadcast(ends), "run")
+        .join(losses, ["run", "node"], "left")
+        .withColumn("present_at_end", is_present)
+        .drop("stopped", "end_ns", "lost_ns")
     )
 
 
@@ -237,47 +262,55 @@ def control_events(events: DataFrame) -> DataFrame:
 
 
 @SILVER.table("ups + downs + trips > 0", "rtt_ms >= 0", "a < b")
-def links(events: DataFrame) -> DataFrame:
+def links(events: DataFrame, nodes: DataFrame) -> DataFrame:
     """One row per run and link between two nodes. Key: run, a, b.
 
-    It `stands` if it did at the end: by what the two say in their newest lives, for who is killed
-    cannot say that it is down; one that went down because a node ended was there to the end.
+    `stands`: the link was up when the recording of the run ended. Both nodes were present then (see
+    `nodes`), the last report of at least one end says that the link is up, and the last report of
+    neither end says that it is down. The last report is the newest `link_up` or `link_down` of the
+    node's newest incarnation. A `link_down` because one of the two nodes stopped cleanly counts as
+    up: the link was up at the time of the stop.
     """
     about = told(events, "link_up", "link_down", "round_trip").where("peer is not null")
-    lives = F.broadcast(
-        events.groupBy("run", "node").agg(
-            F.max("incarnation").alias("newest"), F.max("time_ns").alias("last_ns")
+    present = F.broadcast(nodes.select("run", "node", "present_at_end"))
+    newest = F.broadcast(events.groupBy("run", "node").agg(F.max("incarnation").alias("newest")))
+    moment = F.when(F.col("kind") != "round_trip", F.struct("incarnation", "number"))
+    report = F.struct("kind", "reason", "incarnation")
+    ends = (
+        about.groupBy("run", "node", "peer")
+        .agg(
+            F.count_if(F.col("kind") == "link_up").alias("ups"),
+            F.count_if(F.col("kind") == "link_down").alias("downs"),
+            F.count_if(F.col("kind") == "round_trip").alias("trips"),
+            F.min("rtt_ms").alias("rtt_ms"),
+            F.max_by(report, moment).alias("report"),
+        )
+        .join(newest, ["run", "node"])
+        .withColumn("report", F.expr("if(report.incarnation = newest, report, null)"))
+        .withColumn(
+            "stopping", F.expr(f"report.kind = 'link_down' and report.reason = '{STOPPING}'")
         )
     )
-    peers = lives.selectExpr("run", "node as peer", "last_ns as peer_last_ns")
-    moment = F.when(F.col("kind") != "round_trip", F.struct("incarnation", "number"))
-    ends = about.groupBy("run", "node", "peer").agg(
-        F.count_if(F.col("kind") == "link_up").alias("ups"),
-        F.count_if(F.col("kind") == "link_down").alias("downs"),
-        F.count_if(F.col("kind") == "round_trip").alias("trips"),
-        F.min("rtt_ms").alias("rtt_ms"),
-        F.max_by("kind", moment).alias("said"),
-        F.max_by("time_ns", moment).alias("said_ns"),
-        F.max(moment)["incarnation"].alias("said_in"),
-    )
-    is_end = F.expr(f"coalesce(least(last_ns, peer_last_ns), 0) < said_ns + {ENDING_NS}")
-    said_now = F.when(
-        (F.col("said_in") == F.col("newest")) & ~((F.col("said") == "link_down") & is_end),
-        F.col("said"),
-    )
+    says_up = F.col("stopping") | (F.col("report.kind") == "link_up")
     return (
-        ends.join(lives, ["run", "node"])
-        .join(peers, ["run", "peer"], "left")
-        .withColumn("said_now", said_now)
-        .groupBy("run", F.least("node", "peer").alias("a"), F.greatest("node", "peer").alias("b"))
+        ends.groupBy(
+            "run", F.least("node", "peer").alias("a"), F.greatest("node", "peer").alias("b")
+        )
         .agg(
             F.sum("ups").alias("ups"),
             F.sum("downs").alias("downs"),
             F.sum("trips").alias("trips"),
             F.min("rtt_ms").alias("rtt_ms"),
-            # `link_down` comes before `link_up`: neither says so.
-            F.coalesce(F.min("said_now") == "link_up", F.lit(False)).alias("stands"),
+            F.coalesce(F.max(says_up), F.lit(False)).alias("up"),
+            F.coalesce(F.max("stopping"), F.lit(False)).alias("stopped"),
+            F.coalesce(F.max(F.expr("report.kind = 'link_down'")), F.lit(False)).alias("down"),
         )
+        .join(present.toDF("run", "a", "a_present"), ["run", "a"], "left")
+        .join(present.toDF("run", "b", "b_present"), ["run", "b"], "left")
+        # If a node has no telemetry, the reports of the other end decide.
+        .withColumn("present", F.expr("coalesce(a_present, true) and coalesce(b_present, true)"))
+        .withColumn("stands", F.expr("present and up and (stopped or not down)"))
+        .select("run", "a", "b", "ups", "downs", "trips", "rtt_ms", "stands")
     )
 
 
@@ -356,6 +389,26 @@ def convergences(events: DataFrame) -> DataFrame:
     """One row per disturbance of a simulation after which all agreed again. Key: run, node,
     incarnation, number."""
     return told(events, "converged").select(*RECORD, "time_ns", "what", "seconds")
+
+
+@SILVER.table("arrived between 0 and published", "duplicates >= 0", "interruption_s >= 0")
+def observations(events: DataFrame) -> DataFrame:
+    """One row per event and pair of nodes between whose brokers MQTT clients counted deliveries
+    from then on. Key: run, node, incarnation, number.
+
+    `published` publications at the broker of `origin` were due at a client of the broker of
+    `target`; `arrived` of them arrived, `lost` did not; `duplicates` are further copies.
+    `interruption_s` is the time from the event until the first publication after the last lost one
+    arrived: 0 if none was lost, empty if the last one was lost, or if there was no event. The
+    demo's clients counted this, not the agents.
+    """
+    return told(events, "observed").select(
+        *RECORD,
+        *("time_ns", "what", "origin", "target", "published", "arrived"),
+        (F.col("published") - F.col("arrived")).alias("lost"),
+        "duplicates",
+        F.col("seconds").alias("interruption_s"),
+    )
 
 
 @SILVER.table()

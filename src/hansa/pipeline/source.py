@@ -41,8 +41,8 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from hansa.errors import JournalDamaged, JournalTrimmed, UsageError
-from hansa.pipeline import feeds, files, rows
-from hansa.pipeline.feeds import Feed
+from hansa.pipeline import files, inputs, rows
+from hansa.pipeline.inputs import Feed
 
 BATCH_BYTES = 256 << 20
 PIECE_BYTES = 8 << 20
@@ -96,7 +96,7 @@ class Options:
 
     def feeds(self, patient: bool = False) -> dict[str, Feed]:
         """Return what there is to read now."""
-        return feeds.find(self.sources, self.table == rows.EVENTS, self.token, patient)
+        return inputs.find(self.sources, self.table == rows.EVENTS, self.token, patient)
 
 
 def _paths(options: Mapping[str, str]) -> list[str]:
@@ -168,7 +168,7 @@ class _Reading:
                 start = self._after(loss)
 
     def _after(self, loss: JournalDamaged | JournalTrimmed) -> int:
-        resume = feeds.resumed(loss)
+        resume = inputs.resumed(loss)
         if self.options.fail_on_loss or resume is None:
             raise loss
         return resume

@@ -2,10 +2,10 @@
 
 import msgspec
 
-from hansa.protocol.database import SetChange
 from hansa.protocol.effects import Effect
-from hansa.protocol.frames import Control
-from hansa.protocol.vocabulary import NodeId
+from hansa.protocol.membership.database import SetChange
+from hansa.protocol.model import NodeId
+from hansa.protocol.wire.frames import Control
 
 
 class CostsChanged(msgspec.Struct, frozen=True):

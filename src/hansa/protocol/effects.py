@@ -7,8 +7,8 @@ dataclasses cost five times as much to make.
 
 import msgspec
 
-from hansa.protocol.frames import Any
-from hansa.protocol.vocabulary import Group, LinkId, NodeId, Publication
+from hansa.protocol.model import Group, LinkId, NodeId, Publication
+from hansa.protocol.wire.frames import Any
 
 # ---------------------------------------------------------------- orders
 
@@ -107,18 +107,6 @@ class Memorise(msgspec.Struct, frozen=True):
     would ask for them once more."""
 
 
-class Rekey(msgspec.Struct, frozen=True):
-    """Another node has this id with another key and was here first: start again with a new key."""
-
-    reason: str
-
-
-class Halt(msgspec.Struct, frozen=True):
-    """Another node runs with this very key and was here first: stop."""
-
-    reason: str
-
-
 Order = (
     Send
     | CloseLink
@@ -133,8 +121,6 @@ Order = (
     | ReadStored
     | Store
     | Memorise
-    | Rekey
-    | Halt
 )
 
 # ---------------------------------------------------------------- news
@@ -174,7 +160,8 @@ class MemberLost(msgspec.Struct, frozen=True):
 
 
 class IncarnationRaised(msgspec.Struct, frozen=True):
-    """This node outranks an impostor or its own forgotten past; the shell must remember this."""
+    """This node outranks another record with its id: a copy's, a forgery or its own forgotten past.
+    The shell must remember this incarnation."""
 
     incarnation: int
 

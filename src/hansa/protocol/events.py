@@ -5,9 +5,9 @@ A shell makes these from sockets, brokers and clocks; the simulator makes them f
 
 import msgspec
 
-from hansa.protocol.frames import Any
-from hansa.protocol.records import Record, Stamp
-from hansa.protocol.vocabulary import LinkId, NodeId, Publication
+from hansa.protocol.membership.records import Record, Stamp
+from hansa.protocol.model import LinkId, NodeId, Publication
+from hansa.protocol.wire.frames import Any
 
 
 class LinkOpened(msgspec.Struct, frozen=True):
@@ -36,6 +36,13 @@ class Received(msgspec.Struct, frozen=True):
 
 class TimerFired(msgspec.Struct, frozen=True):
     """The deadline that the node named has come, or may have."""
+
+
+class ClockRead(msgspec.Struct, frozen=True):
+    """The machine's wall clock shows this time, in milliseconds since 1970. Tell it at the start
+    and when it no longer follows the steady clock of `now`: it was set, or the machine slept."""
+
+    wall_ms: int
 
 
 class InterestChanged(msgspec.Struct, frozen=True):
@@ -143,13 +150,36 @@ class StoredRead(msgspec.Struct, frozen=True):
     values: tuple[Published, ...]
 
 
-FromDisk = Restored | Noted | Kept | Recalled | Reopened | Heard | Stored | Surveyed | StoredRead
+class StoreUncertain(msgspec.Struct, frozen=True):
+    """The broker may hold another value of these topics than the newest that was delivered: a
+    handshake was interrupted or refused, or the agent has connected to the broker."""
+
+    topics: tuple[str, ...]
+    reconnected: bool = False
+    """Whether the agent has connected to the broker, for the first time or again: writes of QoS 0
+    may be lost, and the broker may have gone back to an older state. Then the values of all other
+    nodes are compared."""
+
+
+FromDisk = (
+    Restored
+    | Noted
+    | Kept
+    | Recalled
+    | Reopened
+    | Heard
+    | Stored
+    | Surveyed
+    | StoredRead
+    | StoreUncertain
+)
 
 Event = (
     LinkOpened
     | LinkClosed
     | Received
     | TimerFired
+    | ClockRead
     | InterestChanged
     | Granted
     | Denied

@@ -6,12 +6,13 @@ another: this module carries what one reports to those that care, and nothing el
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from functools import partial
 
 from hansa.protocol.changes import CHANGES, CapacityChanged, Change, NewLife, Passed
-from hansa.protocol.confirmation import Confirmations
-from hansa.protocol.custody import Custody, Remembered
-from hansa.protocol.database import SetChange
+from hansa.protocol.clock import AHEAD
 from hansa.protocol.deadlines import earliest
+from hansa.protocol.delivery.context import DeliveryContext
+from hansa.protocol.delivery.state import Custody, Remembered
 from hansa.protocol.effects import (
     Dropped,
     Effect,
@@ -25,6 +26,7 @@ from hansa.protocol.effects import (
     Remember,
 )
 from hansa.protocol.events import (
+    ClockRead,
     Denied,
     Event,
     FromDisk,
@@ -38,24 +40,28 @@ from hansa.protocol.events import (
     Restored,
     TimerFired,
 )
-from hansa.protocol.forwarding import Table
-from hansa.protocol.frames import LETTERS, Announce, Confirm, Enquire, Fetch, Letter
-from hansa.protocol.frames import Any as AnyFrame
-from hansa.protocol.groups import GroupIndex
-from hansa.protocol.inspection import NodeView
-from hansa.protocol.interest import LocalInterest, RemoteInterest, subscriptions
-from hansa.protocol.numbering import Captured
-from hansa.protocol.overlay import Overlay
-from hansa.protocol.plane import Deliveries, Outgoing, Plane
-from hansa.protocol.records import Kind, Record
+from hansa.protocol.forwarding.engine import Deliveries, Outgoing, Plane
+from hansa.protocol.forwarding.numbering import Captured
+from hansa.protocol.forwarding.table import Table
+from hansa.protocol.interest.acks import Confirmations
+from hansa.protocol.interest.filters import LocalInterest, RemoteInterest, subscriptions
+from hansa.protocol.interest.groups import GroupIndex
+from hansa.protocol.interest.shared_subscriptions import Turns
+from hansa.protocol.membership.database import SetChange
+from hansa.protocol.membership.origins import WRONG_SIDE, Origins
+from hansa.protocol.membership.overlay import Overlay
+from hansa.protocol.membership.records import Kind, Record
+from hansa.protocol.model import Group, LinkId, NodeId, Publication
+from hansa.protocol.model import Identity as Identity
+from hansa.protocol.routing import make_strategy
+from hansa.protocol.routing.base import Tell, surroundings_of
+from hansa.protocol.routing.early_announcements import UNKNOWN_CORE, EarlyAnnouncements
 from hansa.protocol.settings import ProtocolSettings
-from hansa.protocol.sharing import Turns
-from hansa.protocol.strategies import make_strategy
-from hansa.protocol.strategies.base import Tell, surroundings_of
+from hansa.protocol.status import NodeView
+from hansa.protocol.status_snapshot import Chart, sizes_of, view_of
 from hansa.protocol.topics import is_filter
-from hansa.protocol.viewing import Chart, sizes_of, view_of
-from hansa.protocol.vocabulary import Group, LinkId, NodeId, Publication
-from hansa.protocol.vocabulary import Identity as Identity
+from hansa.protocol.wire.frames import LETTERS, Announce, Confirm, Enquire, Fetch, Letter, Listing
+from hansa.protocol.wire.frames import Any as AnyFrame
 
 
 class Node:
@@ -76,12 +82,23 @@ class Node:
         past = past or Remembered(epoch=identity.incarnation)  # a journal for each life
         remote, nodes, wants = self.remote, self._overlay.database.nodes, self._local.wants_plainly
         self.table = Table(self._local.wanted, settings.plans_max, self._strategy.take_entries)
-        self.custody = Custody(self.id, settings, wants, remote.receivers, past, nodes)
+        conflict = self._overlay.conflict
+        context = DeliveryContext(
+            wants=wants,
+            receivers=remote.receivers,
+            nodes=nodes,
+            clock=self._overlay.clock,
+            was_announced=self._local.was_announced,
+            may_acknowledge=lambda: conflict.due is None,
+        )
+        self.custody = Custody(self.id, settings, past, context)
         has_share, graph = self._local.filters.__contains__, self._overlay.graph
         turns = Turns(remote.audience, has_share, lambda: graph.reachable)
-        self.plane = Plane(self.id, settings, self.table, self.custody, turns, nodes)
+        self._origins = Origins(graph, self._overlay.neighbours.links, nodes)
+        self.plane = Plane(self.id, settings, self.table, self.custody, turns, self._origins)
         self._interest_due: float | None = None
         self._strategy_due = self._strategy.next_deadline()
+        self._early = EarlyAnnouncements(settings)
         self.confirmations = Confirmations(self.id, settings, remote.in_force, self.custody.outbox)
         self.counters: Counter[str] = Counter()
 
@@ -90,7 +107,7 @@ class Node:
     def handle(self, event: Event, now: float) -> list[Effect]:
         """Apply one input; return orders and news, in order."""
         effects: list[Effect] = []
-        self.custody.retained.tell_time(self._overlay.incarnation, now)
+        self.custody.begin(now)
         match event:
             case Received(link, frame):
                 if isinstance(frame, Publication):
@@ -100,14 +117,14 @@ class Node:
                 return self._count(self.plane.publish(event, self._overlay.incarnation))
             case TimerFired():
                 effects = self._fire(now)
-            case LinkOpened():
-                effects = self._carry(self._overlay.open(event, now), now)
-            case LinkClosed(link, reason):
-                effects = self._carry(self._overlay.close(link, reason, now), now)
+            case LinkOpened() | LinkClosed():
+                effects = self._change_links(event, now)
             case InterestChanged():
                 effects = self._change_interest(event, now)
             case Granted(filters):
                 effects = self.custody.retained.granted(self.remote.grant(filters))
+            case ClockRead(wall_ms):
+                self._overlay.clock.read(wall_ms, now)
             case Denied():
                 effects = [Ignored(f"subscription denied: {event.reason}") for _ in event.filters]
             case _:
@@ -126,15 +143,25 @@ class Node:
             self._local.next_deadline(self.confirmations.complete),
         )
 
+    def _change_links(self, event: LinkOpened | LinkClosed, now: float) -> list[Effect]:
+        if isinstance(event, LinkOpened):
+            return self._carry(self._overlay.open(event, now), now)
+        return self._carry(self._overlay.close(event.link, event.reason, now), now)
+
     def _receive(self, link_id: LinkId, frame: AnyFrame, now: float) -> list[Effect]:
         link = self._overlay.neighbours.links.get(link_id)
         if link is None:
             return [Ignored("frame on a closed link")]
+        known = self._overlay.database.nodes
         # One at a time: what a frame changes must be carried on before the next one is read.
         ready, effects = self._overlay.neighbours.unpack(link, frame, now)
         for item in ready:
             if link_id in self._overlay.neighbours.links:  # a goodbye may have closed it
+                before = len(known)
                 effects += self._carry(self._overlay.take(link, item, now), now)
+                if self._early and len(known) > before:
+                    for sender, early in self._early.take(known):
+                        effects += self._pass(sender, early, now)
         return effects
 
     def _fire(self, now: float) -> list[Effect]:
@@ -157,6 +184,7 @@ class Node:
             self.confirmations.confirm(node, now)
             self.custody.retained.offer(node)
         letters, dropped = self.confirmations.flush(self._overlay.graph.next_hop, now)
+        effects += self._overlay.flush_early(now) if letters else []
         for to, letter in letters:
             effects += self._overlay.tell(to, letter, now)
         effects += [*dropped, *self._overlay.flush(now)]
@@ -165,7 +193,8 @@ class Node:
     def _count(self, effects: list[Effect]) -> list[Effect]:
         for effect in effects:
             if isinstance(effect, (Ignored, Dropped)):
-                self.counters[effect.reason] += 1
+                # Behind a colon are details, such as a filter: counters would grow without bound.
+                self.counters[effect.reason.partition(": ")[0]] += 1
         return effects
 
     # ------------------------------------------------------------ carrying news between the parts
@@ -187,9 +216,11 @@ class Node:
             elif isinstance(item, NeighbourUp):
                 effects += self._translate(self._strategy.neighbour_up(item.node, now), now)
             elif isinstance(item, NeighbourDown):
+                self._early.lose_neighbour(item.node)
                 effects += self._translate(self._strategy.neighbour_down(item.node, now), now)
             elif isinstance(item, IncarnationRaised):
                 self._renew_installation(now)
+                effects += self._translate(self._strategy.incarnation_raised(now), now)
         if joined or lost:
             effects += self._translate(self._strategy.nodes_changed(joined, lost, now), now)
             effects += self._check_installed(now)
@@ -204,12 +235,19 @@ class Node:
                 return self._note_interest(change, now)
             case SetChange():
                 return self._note_claims(change.node, change.added, change.removed, now)
-            case Passed(frame=Confirm(entries)):
-                return self._check_installed(now) if self.confirmations.take(entries, now) else []
+            case Passed(sender, Confirm(entries)):
+                is_from = partial(self._origins.speaks_for, sender)
+                ours, refused = self.confirmations.take(entries, is_from, now)
+                return [*refused, *(self._check_installed(now) if ours else ())]
             case Passed(frame=Enquire() as enquiry):
                 self.confirmations.answer(enquiry, now)
                 return []
-            case Passed(frame=frame) if isinstance(frame, LETTERS):
+            case Passed(sender, frame) if isinstance(frame, LETTERS):
+                # Whoever knows a newer value tells its former owner, in the name of the new one.
+                if not isinstance(frame, Listing) and not self._origins.speaks_for(
+                    sender, frame.node
+                ):
+                    return [Ignored(WRONG_SIDE)]
                 outcome = self.custody.receive(frame, self._overlay.incarnation, now)
                 return self._write(outcome, now)
             case Passed(sender, frame):
@@ -224,6 +262,11 @@ class Node:
     def _pass(self, sender: NodeId, frame: object, now: float) -> list[Effect]:
         """A frame of the strategy; an announcement may carry its core's claims."""
         effects: list[Effect] = []
+        if isinstance(frame, Announce):
+            if refusal := self._announcement_refusal(frame):
+                return [Ignored(refusal)]
+            if frame.core == self.id and frame.incarnation > self._overlay.incarnation:
+                effects += self._carry(self._overlay.contest(frame.incarnation, None, now), now)
         if isinstance(frame, Announce) and (claims := frame.claims) is not None:
             if claims.node in self._overlay.database.nodes:
                 link = self._overlay.neighbours.by_node[sender]
@@ -232,7 +275,17 @@ class Node:
             else:  # it overtook the record of its node, and nobody would send the claims again
                 rows = (Kind.NODE, claims.node), (Kind.CLAIMS, claims.node)
                 effects += self._overlay.tell(sender, Fetch(rows), now)
+        if isinstance(frame, Announce) and frame.core not in self._overlay.database.nodes:
+            is_kept = self._early.put(sender, frame)
+            return effects if is_kept else [*effects, Ignored(UNKNOWN_CORE)]
         return effects + self._translate(self._strategy.receive(sender, frame, now), now)  # type: ignore[arg-type]
+
+    def _announcement_refusal(self, frame: Announce) -> str | None:
+        clock = self._overlay.clock
+        if frame.incarnation > clock.limit_ms:
+            return AHEAD
+        too_high = frame.seq > clock.numbers_max(frame.incarnation)
+        return "announcement number out of bounds" if too_high else None
 
     def _translate(self, outcome: Iterable[Effect | Tell], now: float) -> list[Effect]:
         """Turn what a strategy wants told into frames on links, after each call of it."""
@@ -254,6 +307,7 @@ class Node:
         claims = database.names(Kind.CLAIMS, node)
         void = list(claims)
         claims.clear()
+        self._overlay.quotas.resize(Kind.CLAIMS, node, 0)
         return self._note_claims(node, (), void, now)
 
     def _note_claims(
@@ -375,6 +429,7 @@ class Node:
             if not isinstance(item, Letter):
                 effects.append(item)
             elif (hop := self._overlay.graph.next_hop(item.to)) is not None:
+                effects += self._overlay.flush_early(now)
                 effects += self._overlay.tell(hop, item, now)
             elif item.hops:  # not our own: those are for who is known to be away
                 effects.append(Ignored("letter without a way"))

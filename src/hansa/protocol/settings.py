@@ -10,7 +10,10 @@ from enum import StrEnum
 from hansa.errors import UsageError
 
 NODES_MAX = 8_192
-"""Links of one node, confirmations in a frame: twice the nodes that a node knows by default."""
+"""Confirmations in a frame: twice the nodes that a node knows by default."""
+
+NEIGHBOURS_MAX = 1_024
+"""Links of one node."""
 
 PACKET_BYTES_MIN, PACKET_BYTES_MAX = 8_192, 65 << 20
 """Between these is what the largest publication of a federation may have: topic, properties and
@@ -133,8 +136,18 @@ class ProtocolSettings:
 
     filters_per_node_max: int = 10_000
     """Filters that one node may announce; more are refused and counted."""
+    filters_per_neighbour_max: int = 20_000
+    """Filters of all nodes that were first heard of over one neighbour; beyond that, each of them
+    may still have an equal part of this number. Neighbours that this agent dialled, and the one
+    that has been linked the longest, may bring `filters_max`. More filters take more memory, here
+    and at the broker (about 1 kB each), and a hostile neighbour can use twice this number."""
+    filters_max: int = 100_000
+    """Filters of all other nodes together; more are refused and counted."""
     nodes_max: int = 4_096
     """Nodes that a node will know; more are refused and counted."""
+    nodes_per_neighbour_max: int = 2_048
+    """Nodes first heard of over one neighbour: one that makes nodes up leaves room for others. The
+    neighbour that has been linked the longest may bring more, up to `nodes_max`."""
     window: int = 4_096
     """Publications per origin that a node remembers to cut duplicates; a power of two. An older
     copy counts as a duplicate."""
@@ -188,7 +201,10 @@ class ProtocolSettings:
             "undelivered_max",
             "undelivered_bytes_max",
             "filters_per_node_max",
+            "filters_per_neighbour_max",
+            "filters_max",
             "nodes_max",
+            "nodes_per_neighbour_max",
             "plans_max",
             "unacknowledged_max",
         ):

@@ -213,15 +213,8 @@ class RestartBroker(Action):
 
 @dataclass(frozen=True, slots=True)
 class Clone(Action):
-    """Start a copy of a node, with its key, at a new place that is linked to `near`."""
-
-    node: int
-    near: int
-
-
-@dataclass(frozen=True, slots=True)
-class Collide(Action):
-    """Start a node with another key but this node's id, at a new place that is linked to `near`."""
+    """Start a copy of a node, with its key, at a new place that is linked to `near`; it is stopped
+    a few seconds later."""
 
     node: int
     near: int
@@ -259,7 +252,6 @@ _WORDS: dict[type[Action], str] = {
     BackUp: "back-up {node}",
     RollBack: "roll-back {node}",
     Clone: "clone {node} near {near}",
-    Collide: "collide {node} near {near}",
 }
 
 

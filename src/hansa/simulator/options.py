@@ -113,7 +113,7 @@ class Faults:
     link_changes: int = 0
     """Links added or removed for good."""
     clones: int = 0
-    collisions: int = 0
+    """Copies of agents that run beside them for a few seconds."""
     roll_backs: int = 0
     """Agents in the place of whose state an older copy of it is put."""
     outage_s: tuple[float, float] = (0.2, 4.0)

@@ -7,21 +7,21 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from hansa.protocol.inspection import NodeView
+from hansa.protocol.status import NodeView
+from hansa.simulator.analysis.convergence import Tracker
+from hansa.simulator.analysis.structure import Structure
+from hansa.simulator.analysis.telemetry import Telemetry
+from hansa.simulator.analysis.transcript import Listener
+from hansa.simulator.analysis.truth import Truth
 from hansa.simulator.checkers import Cost, Guaranteed, all_checkers
-from hansa.simulator.convergence import Tracker
-from hansa.simulator.director import Director
-from hansa.simulator.faults import random_faults
+from hansa.simulator.faults.random_faults import random_faults
 from hansa.simulator.options import Options
 from hansa.simulator.result import Result
-from hansa.simulator.site import Site
-from hansa.simulator.structure import Structure
-from hansa.simulator.telemetry import Telemetry
-from hansa.simulator.transcript import Listener
-from hansa.simulator.truth import Truth
-from hansa.simulator.watcher import Watcher
 from hansa.simulator.workload import random_clients
-from hansa.simulator.world import World
+from hansa.simulator.world.director import Director
+from hansa.simulator.world.hooks import Watcher
+from hansa.simulator.world.site import Site
+from hansa.simulator.world.world import World
 
 
 class Simulation:

@@ -49,14 +49,20 @@ FIELDS: dict[str, tuple[Type, str]] = {
     "lost": ("nodes", "Those that did, and do no longer."),
     "version": ("text", "Of Hansa; of an interest, its number."),
     "rtt_ms": ("real", "Milliseconds there and back."),
-    "what": ("text", "What was done, in the words of the simulator's or chaos's scripts."),
-    "target": ("node", "The node it was done to, or one of two."),
+    "what": (
+        "text",
+        "What was done, in the words of the simulator's, chaos's or the demo's scripts.",
+    ),
+    "target": ("node", "The node it was done to, or one of two; the node whose clients observed."),
     "name": ("text", "What people call the node; of a counter, what it counts."),
     "value": ("real", "What a counter has come to since the node started."),
     "seed": ("integer", "Of the simulation."),
     "topology": ("text", "Who is linked, as `grid:3x3`."),
     "strategy": ("text", "How publications find their way."),
     "seconds": ("real", "How long it took."),
+    "published": ("integer", "Publications that a client should have received."),
+    "arrived": ("integer", "How many of them it received at least once."),
+    "duplicates": ("integer", "Further copies that it received."),
 }
 """Every field of every kind, in the order of a table's columns."""
 

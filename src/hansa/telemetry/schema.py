@@ -15,7 +15,8 @@ import re
 import msgspec
 
 OBSERVER = (1 << 64) - 1
-"""Stands for a node in what no node wrote: the faults that a simulator or `hansa chaos` makes."""
+"""Stands for a node in what no node wrote: the faults that a simulator or `hansa chaos` makes, and
+what clients observed."""
 
 
 class Record(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -293,6 +294,22 @@ class Run(Record, frozen=True, array_like=True, gc=False, tag=35):
     strategy: str
 
 
+class Observed(Record, frozen=True, array_like=True, gc=False, tag=36):
+    """MQTT clients counted deliveries between two brokers, beginning with the event `what` at this
+    time: of the `published` publications at the broker of `origin`, `arrived` reached a client of
+    the broker of `target`, and `duplicates` more copies did. `seconds` is the interruption: from
+    the event until the first publication after the last lost one arrived, 0 if none was lost,
+    missing if the last one was lost or there was no event."""
+
+    what: str
+    origin: int
+    target: int
+    published: int
+    arrived: int
+    duplicates: int
+    seconds: float | None = None
+
+
 Any = (
     Captured
     | Sent
@@ -329,6 +346,7 @@ Any = (
     | Fault
     | Converged
     | Run
+    | Observed
 )
 
 

@@ -5,6 +5,10 @@ that link alone. When neighbours are lost, or the federation is in parts, the no
 planner while the manager is away, and always if it is alone or somebody is out of reach. Whatever
 the manager says, nobody in reach gets many more neighbours than allowed. The live agent and the
 simulator run this very class.
+
+An address belongs to the node in reach that announces it. A node out of reach that was known at the
+same address before (an agent that was installed again has a new id) is not dialled there: the dial
+would only replace a link to the present owner, or lead to this node itself.
 """
 
 import json
@@ -14,8 +18,8 @@ from contextlib import suppress
 from typing import Any, Protocol
 
 from hansa.errors import UsageError
-from hansa.protocol.viewing import Chart
-from hansa.protocol.vocabulary import NodeId
+from hansa.protocol.model import NodeId
+from hansa.protocol.status_snapshot import Chart
 from hansa.topology.graph import Name
 from hansa.topology.healing import SLACK, Healer, Surroundings, name_of, surroundings
 from hansa.topology.planner import Limits
@@ -72,6 +76,7 @@ class Steering:
         """Seconds for which they have been looked for, in this life and former ones."""
         self._looked_at: float | None = None
         self._seen: tuple[object, Surroundings] | None = None
+        self._owned: tuple[object, dict[str, NodeId]] | None = None
         self.healed = 0
         """Links dialled by this node's own decision."""
 
@@ -98,16 +103,26 @@ class Steering:
             self._healer.limits = Limits(degree_max=max(3, degree_max))
 
     def _dial_assigned(self) -> None:
-        """Dial whom the manager wants us to dial, unless there is a link or no room for one."""
-        for name, address in self._assigned.items():
-            if address and self._should_dial(_node_of(name)):
-                self._keep(address)
-            elif address:
+        """Dial whom the manager wants us to dial, unless there is a link or no room for one. Two
+        nodes may be assigned with one address: it is kept if either of them is to be dialled."""
+        owners = self._owners()
+        dialled = {
+            address: None
+            for name, address in self._assigned.items()
+            if address and self._should_dial(_node_of(name), owners.get(address))
+        }
+        for address in self._assigned.values():
+            if address and address not in dialled:
                 self._forget(address)
+        for address in dialled:
+            self._keep(address)
 
-    def _should_dial(self, node: NodeId) -> bool:
+    def _should_dial(self, node: NodeId, owner: NodeId | None) -> bool:
         """Whether to keep dialling: the link that is there is ours, or there is none, and it would
-        lead to somebody out of reach or neither end has more neighbours than allowed."""
+        lead to somebody out of reach or neither end has more neighbours than allowed. `owner` is
+        the node in reach that has the address, if there is one."""
+        if owner is not None and owner != node:
+            return False
         chart = self._chart
         link = chart.neighbours.get(node)
         if link is not None:
@@ -178,9 +193,37 @@ class Steering:
         links: dict[int, Sequence[tuple[int, int]]] = {}
         if whole:
             links = {node: record.links for node, record in known.items()}
-        addressed = {node for node, record in known.items() if record.addresses}
-        addressed |= {_node_of(name) for name in self._known}
-        return surroundings(self._me, links, self._chart.reachable, addressed - {self._me})
+        return surroundings(self._me, links, self._chart.reachable, self._absent())
+
+    def _owners(self) -> dict[str, NodeId]:
+        """Return the node in reach that has each address, this node included."""
+        chart = self._chart
+        mark = (chart.digest, len(chart.reachable))
+        if self._owned is None or self._owned[0] != mark:
+            known = chart.known
+            owners = {
+                address: node
+                for node in sorted(chart.reachable)
+                if node in known
+                for address in known[node].addresses
+            }
+            self._owned = (mark, owners)
+        return self._owned[1]
+
+    def _absent(self) -> list[NodeId]:
+        """Return the nodes out of reach that can be dialled: one per address, the one that started
+        last, and none at an address that a node in reach has."""
+        chart = self._chart
+        owners = self._owners()
+        names = {_node_of(name) for name in self._known} | chart.known.keys()
+        found: dict[str, tuple[int, NodeId]] = {}
+        for node in sorted(names.difference(chart.reachable)):
+            address = self._address_of(name_of(node))
+            if address and address not in owners:
+                record = chart.known.get(node)
+                started = (record.incarnation if record else 0, node)
+                found[address] = max(started, found.get(address, started))
+        return [node for _, node in found.values()]
 
     def _release(self, known: Surroundings) -> None:
         """Close a link that the manager does not want, unless somebody is reached by it alone: the
@@ -217,6 +260,8 @@ class Steering:
             self._links.forget(address)
 
     def _attempt(self, address: str) -> bool:
+        if address in self._kept:  # dialled already: a second link would replace the first
+            return False
         try:
             self._links.attempt(address)
         except UsageError:

@@ -4,14 +4,14 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from tests.agent.guaranteed import SureClient
 from tests.agent.live import Live
 from tests.agent.strategies import EVERY, SETTING
-from tests.agent.sure import SureClient
 
-from hansa.local.federation import Cable, LocalFederation
-from hansa.local.mosquitto import Mosquitto, free_port
 from hansa.protocol.settings import PACKET_BYTES_MAX
 from hansa.simulator.topologies import parse
+from hansa.testbed.federation import Cable, LocalFederation
+from hansa.testbed.mosquitto import Mosquitto, free_port
 
 ORACLE = "alone"
 PLACES = {"same": 0, "one hop": 1, "three hops": 3}

@@ -5,11 +5,11 @@ from collections.abc import Iterator
 
 import pytest
 from tests.agent.as_one.test_retained import kept, stored
+from tests.agent.guaranteed import SureClient
 from tests.agent.live import Live, eventually
-from tests.agent.sure import SureClient
 
-from hansa.local.federation import Cable, LocalFederation
 from hansa.simulator.topologies import parse
+from hansa.testbed.federation import Cable, LocalFederation
 
 BROKERS = 5
 TOPICS = [f"churn/{n}" for n in range(12)]

@@ -11,12 +11,12 @@ from typing import NamedTuple
 
 import pytest
 from tests.agent.as_one.conftest import ORACLE, PLACES, SideBySide
-from tests.agent.sure import SureClient
+from tests.agent.guaranteed import SureClient
 
 from hansa.mqtt import properties
 from hansa.mqtt.packets import Publish, Subscription
 from hansa.mqtt.properties import Property
-from hansa.mqtt.vocabulary import Version
+from hansa.mqtt.types import Version
 
 EXPIRY_S = 3_600
 EXPIRY_SLACK_S = 60

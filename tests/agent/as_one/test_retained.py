@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 from tests.agent.as_one.conftest import SideBySide
+from tests.agent.guaranteed import SureClient
 from tests.agent.live import Live, eventually
-from tests.agent.sure import SureClient
 
 from hansa.mqtt import properties
 from hansa.mqtt.packets import Publish

@@ -5,7 +5,7 @@ import random
 import pytest
 
 from hansa.mqtt.packets import Publish
-from hansa.mqtt.vocabulary import PACKET_BYTES_MAX
+from hansa.mqtt.types import PACKET_BYTES_MAX
 
 FAR = 3
 TOO_DEEP = "dropped: topic with too many levels"

@@ -5,8 +5,8 @@ from itertools import cycle
 
 import pytest
 from tests.agent.as_one.conftest import SideBySide
+from tests.agent.guaranteed import SureClient
 from tests.agent.live import eventually
-from tests.agent.sure import SureClient
 
 WITH_CONSUMERS = (0, 1, 3)
 WITHOUT = 2

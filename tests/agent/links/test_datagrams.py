@@ -18,7 +18,7 @@ from hansa.agent.links.datagrams import (
     unpack,
 )
 from hansa.errors import InvalidFrame
-from hansa.protocol.wire import CONTROL_BYTES_MAX, PUBLICATION
+from hansa.protocol.wire.codec import CONTROL_BYTES_MAX, PUBLICATION
 
 
 def noise(size: int, seed: int = 1) -> bytes:

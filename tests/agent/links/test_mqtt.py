@@ -8,31 +8,33 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.agent.brokers.access_control import access_control
-from tests.agent.links.ear import End
+from tests.agent.broker.access_control import access_control
+from tests.agent.links.listener import End
 from tests.agent.waiting import until
 
-from hansa.agent.brokers.connection import BrokerAddress, Connection
-from hansa.agent.links import dialling, mqtt
+from hansa.agent.broker.connection import BrokerAddress, Connection
+from hansa.agent.links import dialler, mqtt
 from hansa.agent.links.link import Address
 from hansa.agent.links.mqtt import Access, MqttLinks
+from hansa.agent.links.mqtt_stream import CHALLENGE, CLOSE, CONFIRM, FORGED, OPEN, closing
 from hansa.agent.links.stream import RECEIPT_BYTES, LinkLimits
-from hansa.local.mosquitto import Mosquitto, free_port
 from hansa.mqtt import effects, inputs, packets
 from hansa.mqtt.options import Options
-from hansa.protocol import wire
-from hansa.protocol.wire import CONTROL_BYTES_MAX, PUBLICATION
+from hansa.protocol.wire import codec
+from hansa.protocol.wire.codec import CONTROL_BYTES_MAX, PUBLICATION
+from hansa.testbed.mosquitto import Mosquitto, free_port
 
-CONTROL = bytes((wire.CONTROL,))
+CONTROL = bytes((codec.CONTROL,))
 WINDOW = 16 * RECEIPT_BYTES
 PREFIX = "$hansa/link"
+NODE = "00000000000000aa"
 
 
 class Side(End[MqttLinks]):
     """One end of links of this kind; the broker is the one that others dial."""
 
-    def __init__(self, port: int, name: str, prefix: str = PREFIX) -> None:
-        access = Access(prefix, BrokerAddress("127.0.0.1", port), f"{name}-")
+    def __init__(self, port: int, name: str, prefix: str = PREFIX, **access_: Any) -> None:
+        access = Access(prefix, BrokerAddress("127.0.0.1", port), f"{name}-", **access_)
         super().__init__(
             lambda ear: MqttLinks(ear, random.Random(1), count(1), access, LinkLimits(WINDOW))
         )
@@ -142,7 +144,7 @@ def test_where_no_agent_listens_that_is_said(run, monkeypatch):
 
 
 def test_a_broker_that_is_not_there_is_dialled_until_it_is(run, monkeypatch):
-    monkeypatch.setattr(dialling, "DIAL_MAX_S", 0.1)
+    monkeypatch.setattr(dialler, "DIAL_MAX_S", 0.1)
 
     async def work(stage: Stage) -> None:
         await stage.broker.stop()
@@ -222,12 +224,91 @@ def publish(port: int, topic: str, *payloads: bytes) -> Coroutine[Any, Any, list
 def test_strangers_are_told_that_their_link_is_not_known_and_harm_nobody(run):
     async def work(stage: Stage) -> None:
         await stage.join()
-        (answer,) = await publish(stage.broker.port, f"{PREFIX}/up/x", b"\x02\x00\x00\x00\x00hey")
-        assert answer.payload == b"\x04this link is not known here"
+        topic = f"{PREFIX}/up/{NODE}/x"
+        (answer,) = await publish(stage.broker.port, topic, b"\x02\x00\x00\x00\x00hey")
+        assert answer.payload == closing(mqtt.NOBODY, "this link is not known here")
         stage.client.ear.opened[0].send([b"end"])
         await until(lambda: stage.server.ear.frames == [b"end"], "still there")
 
     assert len(run(work).server.ear.opened) == 1
+
+
+def test_one_publication_opens_no_link(run):
+    async def work(stage: Stage) -> None:
+        await stage.server.listen()
+        topic = f"{PREFIX}/up/{NODE}/x"
+        port = stage.broker.port
+        (challenge,) = await answer_to_open(port, topic)
+        assert challenge.payload[0] == CHALLENGE
+        wrong = bytes((CONFIRM,)) + bytes(16 + 32)
+        (again,) = await publish(port, topic, wrong, bytes((OPEN,)))
+        assert again.payload == challenge.payload
+        assert stage.server.links.counters[FORGED] == 1
+
+    assert not run(work).server.ear.opened
+
+
+async def answer_to_open(port: int, topic: str) -> list[packets.Publish]:
+    """Ask until the agent, which may still be subscribing, answers."""
+    while True:
+        try:
+            return await asyncio.wait_for(publish(port, topic, bytes((OPEN,))), 1)
+        except TimeoutError:
+            continue
+
+
+def test_link_outlives_a_forged_end(run):
+    async def work(stage: Stage) -> None:
+        await stage.join()
+        name = stage.server.ear.opened[0].remote.removeprefix("mqtt:")
+        forged = [bytes((CLOSE,)), closing(bytes(16), "gone")]
+        port = stage.broker.port
+        for topic in ("gone", f"up/{name}", f"down/{name}"):
+            await shout(port, f"{PREFIX}/{topic}", *forged)
+        stage.client.ear.opened[0].send([b"end"])
+        await until(lambda: stage.server.ear.frames == [b"end"], "still there")
+        await until(
+            lambda: [end.links.counters[FORGED] for end in (stage.server, stage.client)] == [2, 4],
+            "each forged end is counted",
+        )
+
+    stage = run(work)
+    assert [len(stage.server.ear.opened), len(stage.client.ear.opened)] == [1, 1]
+
+
+async def shout(port: int, topic: str, *payloads: bytes) -> None:
+    """As a stranger, publish at QoS 1 and wait until the broker has taken all."""
+    taken: list[object] = []
+
+    def told(effect: effects.Effect) -> None:
+        if isinstance(effect, effects.Connected):
+            batch = [packets.Publish(topic, p, 1, packet_id=n) for n, p in enumerate(payloads, 1)]
+            stranger.order(inputs.Publish(batch))
+        elif isinstance(effect, effects.Answered):
+            taken.extend(effect.batch)
+
+    options = Options(client_id="shouter", clean_start=True)
+    address = BrokerAddress("127.0.0.1", port)
+    stranger = Connection(address, options, told, random.Random(1))
+    stranger.keep()
+    await until(lambda: len(taken) == len(payloads), "taken by the broker")
+    await stranger.stop()
+
+
+def test_node_that_is_not_accepted_is_told_so(run):
+    async def work(stage: Stage) -> None:
+        stage.server = Side(stage.broker.port, "server", accept=frozenset({"0" * 16}))
+        await stage.server.listen()
+        other = Side(stage.broker.port, "other", node=NODE)
+        other.dial(stage.client.address)
+        await until(lambda: other.failures, "refused")
+        await other.stop()
+        assert other.failures[0] == f"closed by the other side: {mqtt.NOT_ACCEPTED}"
+        stage.client.dial(stage.client.address)
+        await until(lambda: stage.server.ear.opened, "the accepted node is linked")
+
+    stage = run(work)
+    assert stage.server.links.admission.counters == {f"refused: {mqtt.NOT_ACCEPTED}": 1}
 
 
 def test_more_links_than_the_bound_are_turned_away(run, monkeypatch):
@@ -270,7 +351,7 @@ def test_a_broker_that_refuses_the_subscription_is_named(run, tmp_path):
         await until(lambda: server.failures and client.failures, "both told")
         await asyncio.gather(server.stop(), client.stop())
         said = "the broker does not let us subscribe to secret/link"
-        assert server.failures[0] == f"{said}/up/+"
+        assert server.failures[0] == f"{said}/up/+/+"
         assert client.failures[0].startswith(f"{said}/down/")
 
     run(work, *access_control(tmp_path))

@@ -10,14 +10,17 @@ from hypothesis import strategies as st
 
 from hansa.agent.links import mqtt_stream
 from hansa.agent.links.mqtt_stream import (
-    CLOSE,
     CONFIRM_COUNT,
     DATA,
     TAKEN,
     UNDER_WAY_MAX,
+    Ending,
     MqttStream,
     closing,
+    commitment_to,
 )
+
+TOKENS = (b"token of the one", b"token of another")
 
 
 class Protocol(asyncio.BufferedProtocol):
@@ -41,12 +44,19 @@ class Protocol(asyncio.BufferedProtocol):
 class End:
     """One end, and what it has published."""
 
-    def __init__(self, chunk_bytes: int = 10) -> None:
+    def __init__(self, token: bytes = TOKENS[0], theirs: bytes = TOKENS[1]) -> None:
         self.protocol = Protocol()
         self.wire: deque[bytes] = deque()
         self.ended = 0
-        self.stream = MqttStream(self.protocol, self.wire.append, self._end, chunk_bytes)
+        self.forged = 0
+        ending = Ending(commitment_to(theirs), token)
+        self.stream = MqttStream(
+            self.protocol, self.wire.append, self._end, 10, ending, self._note_forged
+        )
         self.stream.begin()
+
+    def _note_forged(self) -> None:
+        self.forged += 1
 
     def _end(self) -> None:
         self.ended += 1
@@ -61,7 +71,7 @@ def play(work: Callable[[End, End], None]) -> tuple[End, End]:
     """Do something with two ends, and let the loop tell what followed."""
 
     async def run() -> tuple[End, End]:
-        ends = End(), End()
+        ends = End(), End(*TOKENS[::-1])
         work(*ends)
         await asyncio.sleep(0)
         return ends
@@ -139,22 +149,35 @@ def test_a_publication_that_the_broker_lost_ends_both_ends():
 
 
 @pytest.mark.parametrize(
-    ("payload", "reason"),
+    "payload",
     [
-        (b"", "a publication of 0 bytes that is none of a link's"),
-        (b"\x02\x00", "a publication of 2 bytes that is none of a link's"),
-        (b"hello, broker", "a publication of 13 bytes that is none of a link's"),
-        (number(TAKEN, 1), "1 publications confirmed that were not under way"),
+        b"",
+        b"\x02\x00",
+        b"hello, broker",
+        number(TAKEN, 1),
+        closing(b"", "no token"),
+        closing(TOKENS[0], "the reader's own token"),
+        closing(commitment_to(TOKENS[1])[:16], "a part of the commitment"),
     ],
 )
-def test_what_a_stranger_publishes_ends_the_stream(payload, reason):
-    one, _ = play(lambda one, two: one.stream.receive([payload]))
-    assert one.protocol.lost == [reason]
-    assert [*one.wire] == [closing(reason)]
+def test_publication_of_another_client_is_ignored_and_counted(payload):
+    one, _ = play(lambda one, two: one.stream.receive([payload, number(DATA, 0) + b"x"]))
+    assert (one.protocol.taken, one.protocol.lost, [*one.wire]) == (b"x", [], [])
+    assert one.forged == 1
+
+
+def test_token_that_the_other_side_committed_to_ends_the_stream():
+    one, _ = play(lambda one, two: one.stream.receive([closing(TOKENS[1], "over")]))
+    assert one.protocol.lost == ["closed by the other side: over"]
+    assert one.forged == 0
 
 
 def test_asking_and_accepting_twice_means_nothing():
-    one, _ = play(lambda one, two: one.stream.receive([b"\x00", b"\x01", number(DATA, 0) + b"x"]))
+    one, _ = play(
+        lambda one, two: one.stream.receive(
+            [b"\x00", b"\x01", b"\x05", b"\x06", number(DATA, 0) + b"x"]
+        )
+    )
     assert (one.protocol.taken, one.protocol.lost) == (b"x", [])
 
 
@@ -184,4 +207,4 @@ def test_the_end_is_told_once_and_nothing_follows():
 
     one, _ = play(work)
     assert one.protocol.lost == ["closed"]
-    assert [one.ended, [*one.wire]] == [1, [bytes((CLOSE,))]]
+    assert [one.ended, [*one.wire]] == [1, [closing(TOKENS[0], "")]]

@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hansa.agent.links.pieces import PIECE_BYTES, TOTAL_BYTES, Assembly
+from hansa.agent.links.fragments import PIECE_BYTES, TOTAL_BYTES, Assembly
 from hansa.agent.links.stream import PIECE, RECEIPT, split
 from hansa.errors import InvalidFrame
-from hansa.protocol.wire import CONTROL_BYTES_MAX
+from hansa.protocol.wire.codec import CONTROL_BYTES_MAX
 
 
 def framed(*frames: bytes) -> bytes:
@@ -22,8 +22,8 @@ def receipt(count: int) -> bytes:
 def test_splitting_returns_whole_frames_and_leaves_the_rest(frames, cut):
     data = framed(*frames)
     filled = max(0, len(data) - cut)
-    found, used, receipted = split(bytearray(data), filled, Assembly(0))
-    assert receipted == 0
+    found, used, handled, receipted = split(bytearray(data), filled, Assembly(0))
+    assert (handled, receipted) == (used, 0)
     assert found == frames[: len(found)]
     assert used == len(framed(*found))
     rest = filled - used
@@ -40,4 +40,4 @@ def test_a_length_that_cannot_be_is_refused_before_its_bytes_come(length):
 
 def test_receipts_among_frames_are_added_up():
     data = receipt(5) + framed(b"a") + receipt(7) + receipt(1)[:3]
-    assert split(bytearray(data), len(data), Assembly(0)) == ([b"a"], len(data) - 3, 12)
+    assert split(bytearray(data), len(data), Assembly(0)) == ([b"a"], len(data) - 3, 5, 12)

@@ -2,22 +2,25 @@
 
 import asyncio
 import random
+import socket
+import struct
 from itertools import count
 
 import pytest
-from tests.agent.links.ear import End, join
+import uvloop
+from tests.agent.links.listener import End, join
 from tests.agent.links.test_stream import framed, receipt
 from tests.agent.waiting import until
 
-from hansa.agent.links import dialling, stream, tcp
+from hansa.agent.links import dialler, stream, tcp
 from hansa.agent.links.link import Address
 from hansa.agent.links.stream import RECEIPT_BYTES, LinkLimits
 from hansa.agent.links.tcp import TcpLinks
-from hansa.protocol import wire
-from hansa.protocol.vocabulary import NodeId, Publication
-from hansa.protocol.wire import CONTROL_BYTES_MAX, PUBLICATION, encode
+from hansa.protocol.model import NodeId, Publication
+from hansa.protocol.wire import codec
+from hansa.protocol.wire.codec import CONTROL_BYTES_MAX, PUBLICATION, encode
 
-CONTROL = bytes((wire.CONTROL,))
+CONTROL = bytes((codec.CONTROL,))
 WINDOW = 4 * RECEIPT_BYTES
 LIMITS = LinkLimits(WINDOW, 16 << 20)
 
@@ -100,6 +103,23 @@ def test_garbage_closes_the_connection_and_says_why(garbage, reason):
     assert said.startswith(f"this is no neighbour of ours: {reason}")
 
 
+@pytest.mark.parametrize("make_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_a_connection_that_is_reset_is_told_without_an_error_number(make_loop):
+    async def run() -> list[str]:
+        server = Side()
+        await server.listen()
+        with socket.create_connection(("127.0.0.1", server.address.port)) as client:
+            await until(lambda: server.ear.opened, "link up")
+            no_linger = struct.pack("ii", 1, 0)  # closing it then resets it
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, no_linger)
+        await until(lambda: server.ear.closed, "closed")
+        await server.stop()
+        return server.ear.closed
+
+    with asyncio.Runner(loop_factory=make_loop) as runner:
+        assert runner.run(run()) == ["Connection reset by peer"]
+
+
 async def unread() -> tuple[Side, asyncio.StreamWriter]:
     """A side with a link to somebody who never reads."""
     server = Side()
@@ -151,6 +171,26 @@ def test_a_neighbour_that_does_not_even_take_control_frames_is_given_up(monkeypa
     assert server.ear.opened[0].outstanding < WINDOW + (2 << 20)
 
 
+def test_outstanding_bytes_return_to_zero_when_the_neighbour_has_handled_everything(monkeypatch):
+    """Less than RECEIPT_BYTES is confirmed after a delay, and receipts do not confirm receipts."""
+    monkeypatch.setattr(stream, "RECEIPT_DELAY_S", 0.05)
+
+    async def run() -> None:
+        server, client = await joined()
+        (sender,), (receiver,) = client.ear.opened, server.ear.opened
+        sender.send([CONTROL * 100])
+        assert sender.outstanding == sender.bytes_out == len(framed(CONTROL * 100))
+        await until(lambda: sender.outstanding == 0, "a receipt for a few bytes")
+        assert sender.bytes_out == len(framed(CONTROL * 100))
+        assert (receiver.bytes_out, receiver.outstanding) == (len(receipt(1)), 0)
+        receiver.send([CONTROL * 10])
+        await until(lambda: receiver.outstanding == 0, "a receipt in the other direction")
+        assert (sender.bytes_in, sender.bytes_out) == (4 + 14, 104 + 4)
+        await asyncio.gather(client.stop(), server.stop())
+
+    asyncio.run(run())
+
+
 def test_receipts_keep_the_window_open():
     publication = bytes((PUBLICATION,)) * 10_000
 
@@ -160,7 +200,7 @@ def test_receipts_keep_the_window_open():
         for _ in range(1_000):
             link.send([publication])
             await until(lambda: link.outstanding <= WINDOW, "room for more")
-        await until(lambda: link.outstanding < 2 * RECEIPT_BYTES, "receipts for nearly everything")
+        await until(lambda: link.outstanding == 0, "receipts for everything")
         await asyncio.gather(client.stop(), server.stop())
         return server, client
 
@@ -259,8 +299,8 @@ def test_more_connections_than_the_bound_are_turned_away(monkeypatch):
 
 
 def test_dialling_goes_on_until_somebody_is_there(monkeypatch):
-    monkeypatch.setattr(dialling, "DIAL_MIN_S", 0.01)
-    monkeypatch.setattr(dialling, "DIAL_MAX_S", 0.05)
+    monkeypatch.setattr(dialler, "DIAL_MIN_S", 0.01)
+    monkeypatch.setattr(dialler, "DIAL_MAX_S", 0.05)
 
     async def run() -> list[str]:
         server, client = Side(), Side()
@@ -304,7 +344,7 @@ def test_pauses_grow_up_to_a_bound_and_are_spread(monkeypatch):
             pauses.append(seconds)
             await sleep(0 if len(pauses) < 12 else 3600)
 
-        monkeypatch.setattr("hansa.agent.links.dialling.asyncio.sleep", note)
+        monkeypatch.setattr("hansa.agent.links.dialler.asyncio.sleep", note)
         client.dial(Address("127.0.0.1", 1))
         while len(pauses) < 12:
             await sleep(0.001)
@@ -312,5 +352,5 @@ def test_pauses_grow_up_to_a_bound_and_are_spread(monkeypatch):
 
     asyncio.run(run())
     for number, pause in enumerate(pauses):
-        most = min(dialling.DIAL_MIN_S * 2**number, dialling.DIAL_MAX_S)
+        most = min(dialler.DIAL_MIN_S * 2**number, dialler.DIAL_MAX_S)
         assert most / 2 <= pause <= most

@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 import uvloop
-from tests.agent.links.ear import End, join
+from tests.agent.links.listener import End, join
 from tests.agent.waiting import until
 
-from hansa.agent.links import dialling, udp
+from hansa.agent.links import dialler, udp
 from hansa.agent.links.datagrams import ACCEPT, CLOSE, CONFIRM, DATA, OFFER, OPEN, PIECE
 from hansa.agent.links.link import Address
 from hansa.agent.links.udp import UdpLinks
 from hansa.agent.links.udp_link import QUEUED_BYTES_MAX
-from hansa.local.datagram_relay import DatagramRelay
-from hansa.protocol.wire import CONTROL_BYTES_MAX, PUBLICATION
+from hansa.protocol.wire.codec import CONTROL_BYTES_MAX, PUBLICATION
+from hansa.testbed.datagram_relay import DatagramRelay
 
 CONTROL = b"\x10"
 
@@ -152,8 +152,8 @@ def test_nobody_there_is_noticed_at_once(frame):
 
 
 def test_dialling_goes_on_until_somebody_is_there(monkeypatch):
-    monkeypatch.setattr(dialling, "DIAL_MIN_S", 0.01)
-    monkeypatch.setattr(dialling, "DIAL_MAX_S", 0.05)
+    monkeypatch.setattr(dialler, "DIAL_MIN_S", 0.01)
+    monkeypatch.setattr(dialler, "DIAL_MAX_S", 0.05)
 
     async def whole() -> list[str]:
         server, client = Side(), Side()
@@ -172,7 +172,7 @@ def test_dialling_goes_on_until_somebody_is_there(monkeypatch):
 
 
 def test_a_listener_that_never_answers_is_given_up(monkeypatch):
-    monkeypatch.setattr(dialling, "DIAL_TIMEOUT_S", 10 * udp.ASK_AGAIN_S)
+    monkeypatch.setattr(dialler, "DIAL_TIMEOUT_S", 10 * udp.ASK_AGAIN_S)
 
     async def whole() -> list[str]:
         client = Side()

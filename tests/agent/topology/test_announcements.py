@@ -9,7 +9,7 @@ from tests.agent.live import eventually
 from tests.agent.process import Process, Scene
 from tests.manager.serving import Served
 
-from hansa.local.mosquitto import free_port
+from hansa.testbed.mosquitto import free_port
 
 OTHER = "00000000000000ff"
 

@@ -1,18 +1,20 @@
 """Real brokers and agents that join through a real manager, lose neighbours, and lose it."""
 
+import shutil
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.agent.live import Client, Live, eventually, wait_for_a_way
+from tests.agent.guaranteed import SureClient
+from tests.agent.live import Client, Live, assert_each_once, eventually, wait_for_a_way
 from tests.agent.process import Process
-from tests.agent.sure import SureClient
 
-from hansa.local.managed import ManagedFederation
-from hansa.local.mosquitto import Mosquitto, free_port
+from hansa.testbed.managed_federation import ManagedFederation
+from hansa.testbed.mosquitto import Mosquitto, free_port
 
 TOPIC = "federated/data"
 INTERVAL_S = 1.0
@@ -24,9 +26,9 @@ class Managed(Live):
 
     federation: ManagedFederation
 
-    def __init__(self, count: int, **settings: str) -> None:
+    def __init__(self, count: int, directory: Path | None = None) -> None:
         manager = {"HANSA_MANAGER_HEALTH_INTERVAL": str(INTERVAL_S), "TOP_MAX_REDUNDANCY": "3"}
-        super().__init__(ManagedFederation(count, settings, manager))
+        super().__init__(ManagedFederation(count, {}, manager, directory=directory))
         self.dead: set[int] = set()
 
     def ask(self, path: str, method: str = "GET", body: object = None) -> Any:
@@ -143,8 +145,13 @@ def nine(mosquitto: str) -> Iterator[Managed]:
     yield from running(9)
 
 
-def running(count: int) -> Iterator[Managed]:
-    live = Managed(count)
+@pytest.fixture
+def four(mosquitto: str, tmp_path: Path) -> Iterator[Managed]:
+    yield from running(4, tmp_path / "kept")
+
+
+def running(count: int, directory: Path | None = None) -> Iterator[Managed]:
+    live = Managed(count, directory)
     try:
         live.start()
         yield live
@@ -202,6 +209,44 @@ def test_an_operator_drains_a_node_and_it_can_go_unnoticed(five):
     place = int(name)
     five.wait(lambda: len(five.neighbours(place)) == 1, "one link left")
     five.wait(lambda: five.ask("/health")["up"] == 5, "none is missed")
+
+
+LINK_EVENTS = ("neighbour up", "neighbour down", "link refused", "link closed")
+QUIET_S = 6.0
+"""Seconds for which no link may change; without the fix a link was replaced every second."""
+
+
+def link_events(live: Managed) -> int:
+    """How often the logs of all agents report that a link came, went or was refused."""
+    logs = [live.log(number) for number in live.alive()]
+    return sum(log.count(event) for log in logs for event in LINK_EVENTS)
+
+
+def test_reinstalled_agent_replaces_the_old_node_at_its_address(four):
+    old = four.status(1)["node"]
+    four.kill(1)
+    agent = four.nodes[1].agent
+    assert agent is not None
+    four.run(agent.wait())
+    shutil.rmtree(four.nodes[1].directory / "agent")
+    four.revive()
+    new = four.status(1)["node"]
+    assert new != old
+
+    def states() -> dict[str, str]:
+        return {node["node"]: node["state"] for node in four.ask("/nodes")}
+
+    four.wait(lambda: (states()[old], states()[new]) == ("left", "up"), "the old node has left")
+    four.wait_settled()
+    before = link_events(four)
+    deadline = time.monotonic() + QUIET_S
+    while time.monotonic() < deadline:
+        assert link_events(four) == before
+        time.sleep(0.2)
+    subscriber = four.subscriber(1, TOPIC)
+    assert_each_once(four.client(3), [subscriber], TOPIC, [b"to the new node"])
+    subscriber = four.subscriber(2, "back")
+    assert_each_once(four.client(1), [subscriber], "back", [b"from the new node"])
 
 
 class Publisher:

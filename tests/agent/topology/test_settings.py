@@ -29,7 +29,11 @@ def test_the_managers_own_variables_are_no_settings_of_an_agent():
         ({"HANSA_TOPOLOGY_DEGREE_MAX": "2"}, "degree_max must be from 3 to 64"),
         ({"HANSA_TOPOLOGY_ADVERTISED_LINK": "a:x"}, "the port must be a number"),
         (
-            {"HANSA_TOPOLOGY_HEAL": "true", "HANSA_LINK_HOST": "0.0.0.0"},
+            {
+                "HANSA_TOPOLOGY_HEAL": "true",
+                "HANSA_LINK_HOST": "0.0.0.0",
+                "HANSA_LINK_INSECURE": "true",
+            },
             "advertised_link must say where others reach this agent",
         ),
         ({"HANSA_TOPOLOGY_HEAL": "true", "HANSA_LINK_PORT": "0"}, "advertised_link must say"),
@@ -45,5 +49,9 @@ def test_what_cannot_work_is_refused_by_name(given, said):
 
 
 def test_a_wildcard_is_fine_if_it_says_where_it_is():
-    given = {"HANSA_TOPOLOGY_HEAL": "yes", "HANSA_LINK_HOST": "0.0.0.0"}
+    given = {
+        "HANSA_TOPOLOGY_HEAL": "yes",
+        "HANSA_LINK_HOST": "0.0.0.0",
+        "HANSA_LINK_INSECURE": "true",
+    }
     load(None, given | {"HANSA_TOPOLOGY_ADVERTISED_LINK": "plant-1:10500"})

@@ -2,11 +2,11 @@
 
 from types import SimpleNamespace
 
-from hansa.protocol.vocabulary import Publication
-from hansa.simulator.ledger import Entry
+from hansa.protocol.model import Publication
+from hansa.simulator.analysis.ledger import Entry
 from hansa.simulator.options import Options
 from hansa.simulator.topologies import parse
-from hansa.simulator.world import World
+from hansa.simulator.world.world import World
 
 
 def idle_world(**options):

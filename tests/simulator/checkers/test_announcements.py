@@ -4,9 +4,9 @@ import pytest
 from tests.simulator.checkers.stubs import end, idle_world
 
 from hansa.protocol.effects import NeighbourDown, NeighbourUp, ParentsChanged
-from hansa.protocol.frames import UNREACHABLE, Announce
+from hansa.protocol.model import LinkId, NodeId
 from hansa.protocol.settings import Metric, ProtocolSettings
-from hansa.protocol.vocabulary import LinkId, NodeId
+from hansa.protocol.wire.frames import UNREACHABLE, Announce
 from hansa.simulator.checkers import Cost, ParentsNearer
 from hansa.simulator.options import LinkOptions
 

@@ -6,9 +6,9 @@ from tests.simulator.checkers.stubs import publication
 from tests.simulator.worlds import Played
 
 from hansa.protocol.effects import EpochRenewed, Gap, GivenUp
+from hansa.protocol.interest.shared_subscriptions import Audience
+from hansa.protocol.model import NodeId
 from hansa.protocol.settings import ProtocolSettings
-from hansa.protocol.sharing import Audience
-from hansa.protocol.vocabulary import NodeId
 from hansa.simulator.actions import (
     BackUp,
     Clone,
@@ -296,7 +296,7 @@ def test_a_journal_that_goes_back_is_seen_unless_somebody_has_a_copy_of_it():
 
 
 def promised_after_a_clone(seconds):
-    """Publish at the original so long after a copy of it has started, and was told to halt."""
+    """Publish at the original so long after a copy of it has started, which runs for five."""
     publish = (6.0 + seconds, Publish(0, "a/b", qos=1))
     played = play((6.0, Clone(0, near=1)), publish)
     assert finish(played, until=40.0) == []

@@ -4,7 +4,7 @@ import pytest
 from tests.simulator.checkers.stubs import end, idle_world, publication, published
 from tests.simulator.worlds import Played
 
-from hansa.protocol.vocabulary import HOPS_MAX
+from hansa.protocol.model import HOPS_MAX
 from hansa.simulator.actions import Crash, Publish, Subscribe
 from hansa.simulator.checkers import AtMostOnce, Completeness, NoLoop, NoPhantom
 

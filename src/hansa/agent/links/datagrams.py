@@ -13,7 +13,7 @@ import struct
 from collections.abc import Iterable, Iterator
 
 from hansa.errors import InvalidFrame
-from hansa.protocol.wire import CONTROL_BYTES_MAX, PUBLICATION
+from hansa.protocol.wire.codec import CONTROL_BYTES_MAX, PUBLICATION
 
 OPEN, OFFER, CONFIRM, ACCEPT, DATA, PIECE, CLOSE = (bytes((0xA0 + kind,)) for kind in range(7))
 """How a datagram begins; `udp` says what each means."""

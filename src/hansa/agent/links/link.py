@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from hansa.protocol.vocabulary import LinkId
+from hansa.protocol.model import LinkId, NodeId
 
 LINKS_MAX = 1_024
 """Links that others opened, at the same time, whoever they are; more are turned away."""
@@ -39,6 +39,10 @@ class Link(Protocol):
     dropped: int
     """Publications that were not sent."""
     closed: asyncio.Event
+    admitted: bool
+    """Whether the node has accepted the neighbour's hello; until then `admission` limits it."""
+    named: NodeId | None
+    """Node that the other side must be, None if its transport does not say."""
 
     @property
     def outstanding(self) -> int:
@@ -46,6 +50,12 @@ class Link(Protocol):
 
     def send(self, frames: Sequence[bytes | bytearray]) -> None:
         """Send frames; publications that the link cannot take now are dropped, and told."""
+
+    def admit(self) -> None:
+        """Lift the limits for strangers: the hellos agreed."""
+
+    def refuse(self) -> None:
+        """Let the last frames of a refused neighbour in: the node closes the link soon."""
 
     def close(self, reason: str) -> None:
         """Close; the reason is for the log."""

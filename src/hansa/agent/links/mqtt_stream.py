@@ -5,21 +5,37 @@ under way that the other side has not confirmed, fewer than a broker queues; wha
 together, in larger ones. A number that is missing ends the stream: the link is made anew, and
 whoever is owed something asks for it again. Nothing here knows topics or connections.
 
-    OPEN                   may a stream begin? Asked by whoever dials, until ACCEPT comes
-    ACCEPT                 it has begun
-    DATA   number (4)      the next bytes
-    TAKEN  number (4)      so many DATA were handled, modulo 2^32
-    CLOSE                  the end, with the reason as text; also for a stream that nobody knows
+    OPEN                            the dialler asks for a stream, until CHALLENGE comes
+    CHALLENGE  cookie (16)          the agent answers; it keeps nothing yet
+    CONFIRM    cookie (16), c (32)  the dialler reads `down`, so it may have a stream
+    ACCEPT     c (32), g (32)       the stream has begun
+    DATA       number (4)           the next bytes
+    TAKEN      number (4)           so many DATA were handled, modulo 2^32
+    CLOSE      token (16), text     the end, and why
+
+Each side commits itself to a random token when the stream begins: c is the SHA-256 of the token
+that its CLOSE will show, g that of the token in the agent's will. Other clients of the broker, even
+those that read the link's topics, therefore cannot end a stream by publishing CLOSE or a will: a
+wrong token is ignored and counted.
 """
 
 import asyncio
+import hashlib
+import secrets
 import struct
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
 from hansa.errors import InvalidFrame
 
-OPEN, ACCEPT, DATA, TAKEN, CLOSE = range(5)
+OPEN, ACCEPT, DATA, TAKEN, CLOSE, CHALLENGE, CONFIRM = range(7)
 """The first byte of a payload."""
+
+TOKEN_BYTES = 16
+COMMITMENT_BYTES = 32
+
+FORGED = "ignored: a publication to a link's topic that is not the neighbour's"
+"""Counts publications that another client of the broker made."""
 
 _NUMBER = struct.Struct(">BI")
 _NUMBERS = 1 << 32
@@ -34,15 +50,43 @@ CONFIRM_COUNT = UNDER_WAY_MAX // 4
 REASON_BYTES_MAX = 1_000
 
 
-def closing(reason: str) -> bytes:
+def commitment_to(token: bytes) -> bytes:
+    """Return what can be shown before the token is."""
+    return hashlib.sha256(token).digest()
+
+
+def closing(token: bytes, reason: str) -> bytes:
     """Return the publication that ends a stream."""
-    return bytes((CLOSE,)) + reason.encode()[:REASON_BYTES_MAX]
+    return bytes((CLOSE,)) + token + reason.encode()[:REASON_BYTES_MAX]
+
+
+def is_closing(payload: bytes, commitment: bytes) -> bool:
+    """Whether a publication ends what was committed to so."""
+    token = payload[1 : 1 + TOKEN_BYTES]
+    return payload[:1] == bytes((CLOSE,)) and secrets.compare_digest(
+        commitment_to(token), commitment
+    )
 
 
 def closed_because(payload: bytes) -> str:
     """Return why the other side ended a stream."""
-    said = payload[1:].decode(errors="replace")
+    said = payload[1 + TOKEN_BYTES :].decode(errors="replace")
     return f"closed by the other side: {said}".removesuffix(": ")
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How either side of a stream shows that it is really its end."""
+
+    theirs: bytes
+    """The other side's commitment."""
+    token: bytes = field(default_factory=lambda: secrets.token_bytes(TOKEN_BYTES), repr=False)
+    """Ours, shown by our CLOSE."""
+
+    @property
+    def commitment(self) -> bytes:
+        """Return what the other side is shown when the stream begins."""
+        return commitment_to(self.token)
 
 
 class MqttStream(asyncio.Transport):
@@ -54,14 +98,18 @@ class MqttStream(asyncio.Transport):
         publish: Callable[[bytes], None],
         ended: Callable[[], None],
         chunk_bytes: int,
+        ending: Ending,
+        forged: Callable[[], None] = lambda: None,
     ) -> None:
-        """Prepare; `ended` is called when the stream stands no more. One publication has so many
-        bytes of it at most."""
+        """Prepare; `ended` is called when the stream stands no more, `forged` when a publication is
+        not the other side's. One publication has at most so many bytes of the stream."""
         super().__init__()
         self._protocol = protocol
         self._publish = publish
         self._ended = ended
         self._chunk_bytes = chunk_bytes
+        self._ending = ending
+        self._forged = forged
         self._unsent = bytearray()
         self._sent = 0
         self._confirmed = 0
@@ -85,7 +133,7 @@ class MqttStream(asyncio.Transport):
                 reason = self._take(payload, data)
             except InvalidFrame as error:
                 reason = str(error)
-                self._publish(closing(reason))
+                self._publish(closing(self._ending.token, reason))
             if reason is not None:
                 break
         if data:
@@ -96,12 +144,13 @@ class MqttStream(asyncio.Transport):
     def _take(self, payload: bytes, data: list[bytes]) -> str | None:
         """Take one publication; return why the stream has ended, if it has."""
         kind = payload[0] if payload else -1
-        if kind == CLOSE:
+        if kind == CLOSE and is_closing(payload, self._ending.theirs):
             return closed_because(payload)
-        if kind in (OPEN, ACCEPT):
+        if kind in (OPEN, CHALLENGE, CONFIRM, ACCEPT):
             return None  # it was asked for more than once
         if kind not in (DATA, TAKEN) or len(payload) < _NUMBER.size:
-            raise InvalidFrame(f"a publication of {len(payload)} bytes that is none of a link's")
+            self._forged()
+            return None
         _, number = _NUMBER.unpack_from(payload)
         if kind == TAKEN:
             self._confirm(number)
@@ -119,7 +168,8 @@ class MqttStream(asyncio.Transport):
     def _confirm(self, number: int) -> None:
         count = (number - self._confirmed) % _NUMBERS
         if count > self._sent - self._confirmed:
-            raise InvalidFrame(f"{count} publications confirmed that were not under way")
+            self._forged()
+            return
         self._confirmed += count
         self._send()
         if not self._unsent and not self._closing:
@@ -172,7 +222,7 @@ class MqttStream(asyncio.Transport):
     def abort(self) -> None:
         """End now; what waits is lost."""
         if not self._lost:
-            self._publish(closing(""))
+            self._publish(closing(self._ending.token, ""))
             self._end(None)
 
     def lose(self, reason: str) -> None:

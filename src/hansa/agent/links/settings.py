@@ -1,8 +1,10 @@
 """How neighbours are reached: the section `[link]` of an agent's settings."""
 
+import re
 from dataclasses import dataclass, field
 
-from hansa.agent.brokers.access import check_access
+from hansa.agent.broker.access import check_access
+from hansa.agent.exposure import check_link_exposure
 from hansa.agent.links.link import Address
 from hansa.agent.links.stream import RECEIPT_BYTES, WINDOW_BYTES
 from hansa.errors import InvalidTopic, UsageError
@@ -23,6 +25,8 @@ DATAGRAM_PACKET_BYTES_MAX = 1 << 20
 
 TRANSPORTS = ("tcp", "udp", "mqtt")
 
+NODE_ID = re.compile("[0-9a-f]{16}")
+
 CHUNK_BYTES_MIN = 1_024
 CHUNK_BYTES_MAX = 65_536
 
@@ -37,6 +41,12 @@ class MqttLinkSettings:
     username: str = ""
     """The own broker's are in [broker]: its password is not shown to others."""
     password: str = field(default="", repr=False)
+    trusted: tuple[str, ...] = ()
+    """Brokers, beside [link] neighbours, that get username and password, as host:port. Addresses
+    that other nodes or a manager name get neither, because anybody may have chosen them."""
+    accept: tuple[str, ...] = ()
+    """Ids of the nodes that may open links here, as hansa status shows them; all if empty. The
+    broker's ACL must let each user publish only to the ids of its own nodes: see docs/links.md."""
     tls: bool = False
     """Whether to speak TLS to neighbours' brokers."""
     tls_ca: str = ""
@@ -51,9 +61,13 @@ class LinkSettings:
     """How neighbours are reached."""
 
     host: str = "127.0.0.1"
-    """Where to listen. Links are not encrypted yet: keep them on networks you trust."""
+    """Where to listen. Beyond loopback only with insecure, because links are not authenticated or
+    encrypted yet."""
     port: int = LINK_PORT
     """Where to listen; 0 takes a free port. With transport mqtt no port is opened."""
+    insecure: bool = False
+    """Whether to listen beyond loopback although every peer that reaches the port can join the
+    federation, read and publish. Only for networks that you trust; raises the alarm insecure."""
     neighbours: tuple[str, ...] = ()
     """Whom to dial, as host:port, or tcp://, udp:// or mqtt://host:port where that differs from
     transport. One side of a link is enough."""
@@ -75,6 +89,8 @@ def check_link(link: LinkSettings, packet_bytes_max: int) -> None:
         raise UsageError(
             f"[link] window must be at least {WINDOW_BYTES_MIN} bytes, not {link.window}"
         )
+    if link.transport != "mqtt":
+        check_link_exposure(link.host, link.insecure)
     used = {link.transport, *(parse_neighbour(n, link.transport)[0] for n in link.neighbours)}
     if "udp" in used and packet_bytes_max > DATAGRAM_PACKET_BYTES_MAX:
         raise UsageError(
@@ -87,10 +103,22 @@ def check_link(link: LinkSettings, packet_bytes_max: int) -> None:
             f"[link.mqtt] chunk_bytes must be from {CHUNK_BYTES_MIN} to {CHUNK_BYTES_MAX} bytes,"
             f" not {link.mqtt.chunk_bytes}"
         )
+    for text in link.mqtt.trusted:
+        parse_address(text, BROKER_PORT)
+    for text in link.mqtt.accept:
+        if not NODE_ID.fullmatch(text):
+            raise UsageError(f"[link.mqtt] accept: {text!r} is no node id of 16 hexadecimal digits")
     try:
         check_name(link.mqtt.prefix)
     except InvalidTopic as error:
         raise UsageError(f"[link.mqtt] prefix: {error}") from error
+
+
+def trusted_brokers(link: LinkSettings) -> frozenset[Address]:
+    """Return the brokers that get the user name and password of links."""
+    named = [parse_neighbour(each, link.transport) for each in link.neighbours]
+    given = {parse_address(each, BROKER_PORT) for each in link.mqtt.trusted}
+    return frozenset(given | {address for transport, address in named if transport == "mqtt"})
 
 
 def parse_neighbour(text: str, transport: str) -> tuple[str, Address]:

@@ -5,11 +5,12 @@ import socket
 from collections.abc import Iterator
 
 from hansa.agent import sockets
-from hansa.agent.links.dialling import Dialler, Failed
+from hansa.agent.links.admission import NO_ROOM, Admission
+from hansa.agent.links.dialler import Dialler, Failed
 from hansa.agent.links.link import LINKS_MAX, Address, Listener
 from hansa.agent.links.stream import USUAL, LinkLimits, StreamLink
 from hansa.agent.sockets import SocketTransport
-from hansa.protocol.vocabulary import LinkId
+from hansa.protocol.model import LinkId
 
 UNSENT_BYTES = 1 << 17
 """Bytes that the kernel takes before the network does, where it lets us say so: what is urgent
@@ -27,8 +28,10 @@ class TcpLinks:
         chance: random.Random,
         ids: Iterator[int],
         limits: LinkLimits = USUAL,
+        admission: Admission | None = None,
     ) -> None:
-        """Prepare; `ids` are shared with links of other kinds."""
+        """Prepare; `ids` and `admission` are shared with links of other kinds."""
+        self._admission = admission or Admission()
         self._listener = listener
         self._ids = ids
         self._limits = limits
@@ -55,6 +58,7 @@ class TcpLinks:
     def _accept(self, connected: socket.socket) -> None:
         self._open = {link for link in self._open if not link.closed.is_set()}
         if len(self._open) >= LINKS_MAX:
+            self._admission.count(NO_ROOM)
             connected.close()
             return
         try:
@@ -65,10 +69,11 @@ class TcpLinks:
         link = self._new_link(remote)
         self._open.add(link)
         _attach(connected, link)
+        self._admission.watch(link)
 
     def _new_link(self, remote: str, dialled: Address | None = None) -> StreamLink:
         id_ = LinkId(next(self._ids))
-        return StreamLink(id_, self._listener, self._limits, remote, dialled)
+        return StreamLink(id_, self._listener, self._limits, remote, dialled, self._admission)
 
     async def _connect(self, address: Address) -> StreamLink:
         link = self._new_link(str(address), address)

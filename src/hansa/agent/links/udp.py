@@ -24,6 +24,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
+from hansa.agent.error_text import explain
+from hansa.agent.links.admission import NO_ROOM, Admission
 from hansa.agent.links.datagrams import (
     ACCEPT,
     CLOSE,
@@ -35,11 +37,10 @@ from hansa.agent.links.datagrams import (
     OPEN,
     PIECE,
 )
-from hansa.agent.links.dialling import Dialler, Failed
+from hansa.agent.links.dialler import Dialler, Failed
 from hansa.agent.links.link import LINKS_MAX, Address, Listener
 from hansa.agent.links.udp_link import UdpLink, Way
-from hansa.agent.reasons import explain
-from hansa.protocol.vocabulary import LinkId
+from hansa.protocol.model import LinkId
 
 TOKEN_BYTES = 8
 
@@ -62,8 +63,15 @@ _T = TypeVar("_T")
 class UdpLinks:
     """Listens for neighbours and dials those that are configured, for as long as it runs."""
 
-    def __init__(self, listener: Listener, chance: random.Random, ids: Iterator[int]) -> None:
-        """Prepare; `ids` are shared with links of other kinds."""
+    def __init__(
+        self,
+        listener: Listener,
+        chance: random.Random,
+        ids: Iterator[int],
+        admission: Admission | None = None,
+    ) -> None:
+        """Prepare; `ids` and `admission` are shared with links of other kinds."""
+        self._admission = admission or Admission()
         self.counters: Counter[str] = Counter()
         self._listener = listener
         self._ids = ids
@@ -129,7 +137,10 @@ class UdpLinks:
     def _may_accept(self, session: bytes, sender: SocketAddress) -> bool:
         if (session, sender) in self._sessions:
             return True
-        if not self._accepting or len(self._sessions) >= LINKS_MAX:
+        if not self._accepting:
+            return False
+        if len(self._sessions) >= LINKS_MAX:
+            self._admission.count(NO_ROOM)
             return False
         token, cookie = session[:TOKEN_BYTES], session[TOKEN_BYTES:]
         return any(secrets.compare_digest(cookie, c) for c in self._cookies(token, sender))
@@ -156,6 +167,7 @@ class UdpLinks:
         way = Way(str(Address(*sender[:2])), None, lambda data: port.sendto(data, sender), end)
         link = self._sessions[session, sender] = self._new_link(session, way)
         self._listener.link_opened(link)
+        self._admission.watch(link)
 
     def _close_if_unused(self) -> None:
         if self._socket is not None and not self._accepting and not self._sessions:
@@ -204,7 +216,7 @@ class UdpLinks:
         return link
 
     def _new_link(self, session: bytes, way: Way) -> UdpLink:
-        return UdpLink(LinkId(next(self._ids)), self._listener, session, way)
+        return UdpLink(LinkId(next(self._ids)), self._listener, session, way, self._admission)
 
 
 async def _introduce(port: socket.socket) -> bytes:

@@ -4,6 +4,8 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from hansa.agent.error_text import explain
+from hansa.agent.links.admission import HELLO_BYTES, REFUSED_BYTES, TOO_MANY_BYTES, Admission
 from hansa.agent.links.datagrams import (
     BODY_BYTES_MAX,
     CLOSE,
@@ -19,10 +21,9 @@ from hansa.agent.links.datagrams import (
     unpack,
 )
 from hansa.agent.links.link import Address, Listener
-from hansa.agent.reasons import explain
 from hansa.errors import InvalidFrame
-from hansa.protocol.vocabulary import LinkId
-from hansa.protocol.wire import PUBLICATION
+from hansa.protocol.model import LinkId, NodeId
+from hansa.protocol.wire.codec import PUBLICATION
 
 PACE_COUNT = 32
 PACE_S = 0.002
@@ -49,7 +50,9 @@ class UdpLink:
 
     ordered = False
 
-    def __init__(self, id_: LinkId, listener: Listener, session: bytes, way: Way) -> None:
+    def __init__(
+        self, id_: LinkId, listener: Listener, session: bytes, way: Way, admission: Admission
+    ) -> None:
         """Prepare for a session that both sides have agreed on."""
         self.id = id_
         self.dialled = way.dialled
@@ -59,6 +62,10 @@ class UdpLink:
         self.frames_out = 0
         self.dropped = 0
         self.closed = asyncio.Event()
+        self.admitted = False
+        self.named: NodeId | None = None
+        self._allowance = HELLO_BYTES  # bytes that may come before it is admitted
+        self._admission = admission
         self._session = session
         self._listener = listener
         self._way = way
@@ -87,6 +94,9 @@ class UdpLink:
             return
         if frames and not self.closed.is_set():
             self._listener.frames_received(self, frames)
+        if not self.admitted and self.bytes_in > self._allowance and not self.closed.is_set():
+            self._admission.count(TOO_MANY_BYTES)
+            self.close(TOO_MANY_BYTES)
 
     # ------------------------------------------------------------ called by the agent
 
@@ -104,6 +114,14 @@ class UdpLink:
                 self._drop(publications, "no room for a datagram")
         if len(small) < len(frames):
             self._send_large([frame for frame in frames if len(frame) > SMALL_BYTES_MAX])
+
+    def admit(self) -> None:
+        """Lift the limits for strangers: the hellos agreed."""
+        self.admitted = True
+
+    def refuse(self) -> None:
+        """Let the last frames of a refused neighbour in: the node closes the link soon."""
+        self._allowance = self.bytes_in + REFUSED_BYTES
 
     def close(self, reason: str) -> None:
         """Tell the other side why, and end."""

@@ -8,27 +8,27 @@ whoever subscribes to `federated/<topic>` wants the topic.
 import asyncio
 import logging
 import random
-import signal
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 
 from hansa import __version__
 from hansa.agent.admin import Answer, Pages, as_json, serve
-from hansa.agent.brokers.choice import choose_histories, choose_observer
-from hansa.agent.brokers.connection import BrokerAddress, Connection
-from hansa.agent.brokers.watcher import Watcher
-from hansa.agent.chronicle import Chronicle
+from hansa.agent.broker.connection import BrokerAddress, Connection
+from hansa.agent.broker.observer_choice import choose_histories, choose_observer
+from hansa.agent.broker.observer_client import Watcher
+from hansa.agent.error_text import cannot_listen, quoted
+from hansa.agent.event_log import Chronicle
 from hansa.agent.links.link import Address
 from hansa.agent.links.mqtt import Access
 from hansa.agent.metrics import METRICS_KIND, fed_as_metrics
-from hansa.agent.mqttfed.exact import ExactClient
+from hansa.agent.mqttfed.qos2_client import ExactClient
 from hansa.agent.mqttfed.settings import parse_neighbours
-from hansa.agent.mqttfed.wishes import Wishes
-from hansa.agent.reasons import explain
+from hansa.agent.mqttfed.subscribed_topics import Wishes
 from hansa.agent.settings import AgentSettings, broker_address, link_access
+from hansa.agent.stopping import Stopping
 from hansa.errors import UsageError
 from hansa.mqtt import effects, packets
 from hansa.mqtt.options import Options
@@ -37,6 +37,7 @@ from hansa.mqttfed.messages import FEDERATED, PREFIXES, write
 from hansa.mqttfed.node import Event, FedNode, InterestChanged, Received, TimerFired
 from hansa.mqttfed.settings import FedSettings
 from hansa.protocol import events
+from hansa.protocol.model import NodeId
 
 log = logging.getLogger("hansa.agent")
 
@@ -52,13 +53,14 @@ class FedAgent:
         self._counters: Counter[str] = Counter()
         self._wishes = Wishes()
         self._ending = asyncio.Event()
+        self._stopping = Stopping()
         self._timer: asyncio.TimerHandle | None = None
         self._prefix = settings.broker.client_id or f"hansa-fed-{settings.mqtt_fed.id}"
         own = broker_address(settings.broker)
         filters = [f"{prefix}#" for prefix in PREFIXES]
         told = partial(self._note_broker, Address(own.host, own.port))
         self._own = ExactClient(self._connecting(own, "agent"), told, filters, self._receive)
-        self._neighbours = self._neighbour_clients(link_access(settings, self._prefix))
+        self._neighbours = self._neighbour_clients(link_access(settings, self._prefix, NodeId(0)))
         self._node = FedNode(self._node_settings(), time.time_ns() // 10**9, self._now())
         self._watcher = self._make_watcher(own)
 
@@ -74,7 +76,9 @@ class FedAgent:
 
     def _neighbour_clients(self, access: Access) -> dict[int, ExactClient]:
         clients: dict[int, ExactClient] = {}
-        for number, address in parse_neighbours(self._settings.mqtt_fed).items():
+        configured = parse_neighbours(self._settings.mqtt_fed)
+        access = replace(access, trusted=frozenset(configured.values()))
+        for number, address in configured.items():
             connecting = self._connecting(access.broker_at(address), f"to-{number}")
             clients[number] = ExactClient(connecting, partial(self._note_broker, address))
         return clients
@@ -102,15 +106,15 @@ class FedAgent:
 
     async def run(self) -> None:
         """Run until told to stop."""
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._ending.set)
+        self._stopping.handle_signals(self._begin_to_end)
         admin = self._settings.admin
+        if exposed := self._settings.exposed:
+            log.warning("insecure: %s", exposed)
         try:
-            server = await serve(admin.host, admin.port, self._pages())
+            server = await serve(admin.host, admin.port, self._pages(), names=admin.names)
         except (OSError, UnicodeError) as error:
             place = Address(admin.host, admin.port)
-            raise UsageError(f"cannot listen on {place}: {explain(error)}") from error
+            raise UsageError(cannot_listen(place, "admin", error)) from error
         place = Address(admin.host, server.sockets[0].getsockname()[1])
         log.info("agent up mode=mqtt-fed id=%d pages=http://%s", self._settings.mqtt_fed.id, place)
         connections = [each.connection for each in (self._own, *self._neighbours.values())]
@@ -127,9 +131,15 @@ class FedAgent:
             self._watcher.stop()
         if self._timer is not None:
             self._timer.cancel()
-        await asyncio.gather(*(connection.stop() for connection in connections))
+        leaving = asyncio.gather(*(connection.stop() for connection in connections))
+        await self._stopping.part("brokers", leaving)
         for connection in connections:
             connection.cut()
+        self._stopping.end()
+
+    def _begin_to_end(self) -> None:
+        self._stopping.begin()
+        self._ending.set()
 
     def _now(self) -> float:
         return asyncio.get_running_loop().time()
@@ -153,7 +163,7 @@ class FedAgent:
                     log.info("core changed topic=%r core=%s", topic, core)
                 case LeftAside(reason, detail):
                     self._counters[f"left aside: {reason}"] += 1
-                    log.debug("left aside: %s %s", reason, detail)
+                    log.debug("message ignored reason=%r detail=%s", reason, quoted(detail))
         self._rearm()
 
     def _rearm(self) -> None:

@@ -11,6 +11,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 from urllib.parse import urlsplit
 
+from hansa.agent.error_text import explain
 from hansa.errors import HansaError
 
 TIMEOUT_S = 5.0
@@ -54,7 +55,7 @@ class Http:
                 async with self._request(method, path, data) as (status, reader):
                     answer = await _read_all(reader)
         except (OSError, TimeoutError, ValueError, asyncio.IncompleteReadError) as error:
-            raise ManagerSilent(_reason(error)) from error
+            raise ManagerSilent(explain(error)) from error
         return _parse(status, answer)
 
     async def lines(self, path: str, silence_s: float) -> AsyncGenerator[str, None]:
@@ -73,7 +74,7 @@ class Http:
                         raise ManagerSilent("the stream has ended")
                     yield line.decode(errors="replace").rstrip("\r\n")
         except (OSError, TimeoutError, ValueError) as error:
-            raise ManagerSilent(_reason(error)) from error
+            raise ManagerSilent(explain(error)) from error
 
     @asynccontextmanager
     async def _request(
@@ -115,7 +116,3 @@ def _parse(status: int, answer: bytes) -> Any:
         said = value.get("error", "") if isinstance(value, dict) else ""
         raise ManagerRefused(status, str(said))
     return value
-
-
-def _reason(error: Exception) -> str:
-    return "no answer in time" if isinstance(error, TimeoutError) else str(error) or repr(error)

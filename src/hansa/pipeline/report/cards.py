@@ -3,13 +3,18 @@
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from html import escape
+from typing import Any
 
 from hansa.pipeline.report import plots, topology
-from hansa.pipeline.report.facts import Facts
+from hansa.pipeline.report.durations import NOT_OVER, duration, interruption
+from hansa.pipeline.report.facts import Facts, Rows
 from hansa.pipeline.report.plots import number, size
 from hansa.pipeline.report.sweeps import MEASURES, Sweep
 
 TABLE_ROWS_MAX = 60
+
+CLIENTS = "What did the clients receive?"
+COUNTS = ("published", "arrived", "lost", "duplicates")
 
 
 def card(heading: str, answer: str, plot: str, table: str = "") -> str:
@@ -45,8 +50,9 @@ def tiles(facts: Facts) -> str:
         ("nodes", number(len(facts.tables["nodes"]))),
         ("links", number(len(facts.tables["links"]))),
         ("publications that left", number(facts.total("locality", "publications"))),
-        ("delivered of wanted", f"{number(came)} of {number(wanted)}"),
-        ("delivered twice", number(facts.total("delivery", "twice"))),
+        *_client_tiles(facts),
+        ("delivered of subscribed, as agents recorded", f"{number(came)} of {number(wanted)}"),
+        ("delivered twice, as agents recorded", number(facts.total("delivery", "twice"))),
         ("copies cut as duplicates", f"{100 * cut / received:.0f} %" if received else "–"),
         ("control bytes per link and second", number(_per_link_second(facts))),
     ]
@@ -60,6 +66,13 @@ def tiles(facts: Facts) -> str:
     )
 
 
+def _client_tiles(facts: Facts) -> list[tuple[str, str]]:
+    if not facts.tables["observations"]:
+        return []
+    arrived, published = (facts.total("observations", name) for name in ("arrived", "published"))
+    return [("arrived at clients of other brokers", f"{number(arrived)} of {number(published)}")]
+
+
 def _per_link_second(facts: Facts) -> float:
     return facts.total("control_overhead", "bytes_per_link_second")
 
@@ -67,6 +80,7 @@ def _per_link_second(facts: Facts) -> float:
 def all_of(facts: Facts) -> list[str]:
     """Return the cards of one run; questions without an answer are left out."""
     made = (
+        _observations(facts),
         _delay_by_hops(facts),
         _delay_by_pair(facts),
         _delivery(facts),
@@ -79,6 +93,59 @@ def all_of(facts: Facts) -> list[str]:
         _overhead(facts),
     )
     return [each for each in made if each]
+
+
+def _observations(facts: Facts) -> str:
+    rows = sorted(
+        facts.tables["observations"],
+        key=lambda row: (row["time_ns"], row["incarnation"], row["number"]),
+    )
+    if not rows:
+        return ""
+    began = min(row["began_ns"] for row in facts.tables["runs"])
+    faults = {row["what"] for row in facts.tables["convergence"]}
+
+    def pair(row: dict[str, Any]) -> str:
+        return f"{facts.name(row['origin'])} → {facts.name(row['target'])}"
+
+    drawn = [
+        ((row["time_ns"] - began) / 1e9, f"{row['what']}: {pair(row)}", row["interruption_s"])
+        for row in rows
+        if row["what"] in faults and row["interruption_s"] != 0
+    ]
+    arrived, published = (facts.total("observations", name) for name in ("arrived", "published"))
+    answer = (
+        f"Counted by MQTT clients, not by agents: {number(arrived)} of {number(published)}"
+        " publications at other brokers arrived,"
+        f" {number(facts.total('observations', 'duplicates'))} twice. An interruption lasts from"
+        " the event until the first publication after the last lost one arrives."
+    )
+    numbers = table(
+        ("event", "path", "published", "arrived", "lost", "twice", "interruption"),
+        (
+            (
+                row["what"],
+                pair(row),
+                *(number(row[name]) for name in COUNTS),
+                interruption(row["interruption_s"]) if row["what"] in faults else "",
+            )
+            for row in _without_repetition(rows, faults)
+        ),
+    )
+    timeline = plots.timeline("Interruptions", drawn, NOT_OVER) if drawn else ""
+    return card(CLIENTS, answer, f'{timeline}<div class="tight">{numbers}</div>')
+
+
+def _without_repetition(rows: Rows, faults: set[str]) -> Rows:
+    """Add up the observations of a pair that begin with no fault."""
+    summed: dict[tuple[str, ...], dict[str, Any]] = {}
+    for row in rows:
+        time = "" if row["what"] not in faults else str(row["time_ns"])
+        key = (time, row["what"], row["origin"], row["target"])
+        first = summed.setdefault(key, {**row, **dict.fromkeys(COUNTS, 0)})
+        for name in COUNTS:
+            first[name] += row[name]
+    return list(summed.values())
 
 
 def _delay_by_hops(facts: Facts) -> str:
@@ -148,12 +215,20 @@ def _delivery(facts: Facts) -> str:
         return ""
     rows = sorted(by_node.items(), key=lambda item: (-item[1][1], -item[1][0], item[0]))
     lost = sum(both[1] for both in by_node.values())
+    wanted = lost + sum(both[0] for both in by_node.values())
     answer = (
-        "All that was wanted when it was published was delivered."
+        f"The agents recorded a delivery of all {number(wanted)} publications to which a node was"
+        " subscribed when they were published."
         if not lost
-        else f"{number(lost)} of what was wanted when it was published did not come (orange);"
-        " QoS 0 is lost where it meets a fault."
+        else f"The agents recorded no delivery of {number(lost)} (orange) of {number(wanted)}"
+        " publications to which a node was subscribed when they were published. QoS 0 is lost"
+        " where it meets a fault, and an agent that is killed loses its last second of records."
     )
+    if facts.tables["observations"]:
+        answer += (
+            " A node counts as subscribed only while its agent runs and knows of the subscription;"
+            f" what its clients missed meanwhile is in the card “{CLIENTS}”."
+        )
     numbers = table(
         ("from", "to", "wanted", "delivered", "lost", "twice"),
         (
@@ -258,19 +333,32 @@ def _convergence(facts: Facts) -> str:
     ]
     known = [took for _, _, took in events if took is not None]
     answer = (
-        "Time until all nodes agreed again (in a live federation: until the last change that any"
-        f" node told); the longest was {number(max(known), 's')}."
+        f"{_agreement(rows)}; the longest was {duration(max(known))}."
         if known
-        else "Nothing moved after any of them."
+        else "No node recorded a change after any of these events."
     )
-    return card("How fast does it heal?", answer, plots.timeline("Disturbances", events))
+    return card(
+        "How long do nodes take to agree again?", answer, plots.timeline("Disturbances", events)
+    )
+
+
+def _agreement(rows: Rows) -> str:
+    if any(row["seconds"] is not None for row in rows):
+        return "Time from each event until all nodes agreed again"
+    return (
+        "Time from each event to the last change of membership, interest, cores or links that the"
+        " agents recorded before one second without any. Deliveries do not wait for that"
+    )
 
 
 def _traffic(facts: Facts) -> str:
     counts = _by_pair(facts, "traffic_matrix", "publications")
     if not counts:
         return ""
-    answer = f"Publications delivered, from row to column; {number(sum(counts.values()))} in all."
+    answer = (
+        "Deliveries that agents recorded, from row to column;"
+        f" {number(sum(counts.values()))} in all."
+    )
     plot = plots.heat("Traffic matrix", _names(facts), counts, "publications", ("from", "to"))
     return card("Who talks to whom?", answer, plot)
 

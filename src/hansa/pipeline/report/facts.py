@@ -9,10 +9,10 @@ from pyspark.sql import Window
 from pyspark.sql import functions as F
 
 from hansa.errors import UsageError
-from hansa.pipeline.job import views
 from hansa.pipeline.lake import EXPERIMENTS, Lake
 from hansa.pipeline.report import sweeps
 from hansa.pipeline.report.sweeps import Sweep
+from hansa.pipeline.runner import views
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -37,6 +37,7 @@ TABLES = {
     "announcements": "frames",
     "control_overhead": "bytes",
     "convergence": "changes",
+    "observations": "published",
     "traffic_matrix": "publications",
     "locality": "publications",
     "hot_topics": "publications",

@@ -21,7 +21,7 @@ STYLE = """
 main { max-width:1080px; margin:0 auto; padding:24px 16px 64px }
 h1 { font-size:1.7rem; margin:.2em 0 } h2 { font-size:1.25rem; margin:2em 0 .6em }
 h3 { font-size:1.02rem; margin:0 } p { margin:.3em 0 .8em; color:var(--dim); font-size:.92rem }
-.tiles { display:grid; grid-template-columns:repeat(auto-fit,minmax(128px,1fr)); gap:12px }
+.tiles { display:grid; grid-template-columns:repeat(auto-fit,minmax(116px,1fr)); gap:12px }
 .tile { background:var(--card); border:1px solid var(--line); border-radius:10px; padding:12px }
 .tile b { display:block; font-size:1.3rem; overflow-wrap:anywhere }
 .tile span { color:var(--dim); font-size:.8rem }
@@ -45,6 +45,7 @@ details { margin-top:10px; font-size:.85rem } summary { cursor:pointer; color:va
 .wide { overflow-x:auto } table { border-collapse:collapse; width:100%; margin-top:6px }
 th,td { text-align:left; padding:4px 10px 4px 0; border-bottom:1px solid var(--line);
   font-variant-numeric:tabular-nums } th { color:var(--dim); font-weight:600 }
+.tight { font-size:.82rem } .tight th,.tight td { white-space:nowrap; padding-right:6px }
 td.good { color:var(--good) } td.bad { color:var(--bad) }
 footer { color:var(--dim); font-size:.8rem; margin-top:32px }
 """

@@ -8,6 +8,8 @@ import math
 from collections.abc import Mapping, Sequence
 from html import escape
 
+from hansa.pipeline.report.durations import duration
+
 WIDTH = 480
 ROW = 26
 LABEL = 108
@@ -234,8 +236,10 @@ def lines(title: str, series: Mapping[str, Sequence[tuple[float, float]]], acros
     return _svg(bottom + 48 + 20 * ((len(shown) + 1) // 2), title, body)
 
 
-def timeline(title: str, rows: Sequence[tuple[float, str, float | None]]) -> str:
-    """What happened when, from top to bottom, and how long each took to be over."""
+def timeline(
+    title: str, rows: Sequence[tuple[float, str, float | None]], otherwise: str = "not told"
+) -> str:
+    """Draw events from top to bottom, and how long each lasted; `otherwise` if that is None."""
     rows = rows[:ROWS_MAX]
     known = [took for _, _, took in rows if took is not None]
     longest = max(known, default=0) or 1
@@ -253,12 +257,8 @@ def timeline(title: str, rows: Sequence[tuple[float, str, float | None]]) -> str
             body += [
                 f'<rect x="{left}" y="{y - 8:.1f}" width="{max(1.5, length):.1f}" height="16"'
                 f' rx="2" class="part0"><title>{escape(what)}: {number(took, "s")}</title></rect>',
-                _text(left + length + 6, y + 4, _lasting(took), "value"),
+                _text(left + length + 6, y + 4, duration(took), "value"),
             ]
         else:
-            body.append(_text(left, y + 4, "not told", "tick"))
+            body.append(_text(left, y + 4, otherwise, "tick"))
     return _svg(14 + ROW * len(rows), title, body)
-
-
-def _lasting(seconds: float) -> str:
-    return f"{seconds * 1000:.0f} ms" if seconds < 1 else f"{seconds:.2f} s"

@@ -5,19 +5,20 @@ loop, parents nearer, bounded, cost. The others hold when the federation has had
 rest.
 """
 
-from hansa.protocol.strategies import strategy_of
-from hansa.protocol.strategies.base import Fact
+from hansa.protocol.routing import strategy_of
+from hansa.protocol.routing.base import Fact
+from hansa.simulator.analysis.convergence import Tracker
+from hansa.simulator.analysis.structure import Structure
 from hansa.simulator.checkers.announcements import Cost, ParentsNearer
 from hansa.simulator.checkers.base import Checker
 from hansa.simulator.checkers.bounded import Bounded
 from hansa.simulator.checkers.guarantees import Guaranteed
+from hansa.simulator.checkers.paths import OwnWays
 from hansa.simulator.checkers.publications import AtMostOnce, Completeness, NoLoop, NoPhantom
-from hansa.simulator.checkers.rest import AtRest
-from hansa.simulator.checkers.shares import SharesServed
-from hansa.simulator.checkers.ways import OwnWays
-from hansa.simulator.convergence import Tracker
-from hansa.simulator.structure import Structure
-from hansa.simulator.world import World
+from hansa.simulator.checkers.quiescence import AtRest
+from hansa.simulator.checkers.retained import RetainedAgree
+from hansa.simulator.checkers.shared_subscriptions import SharesServed
+from hansa.simulator.world.world import World
 
 __all__ = [
     "AtMostOnce",
@@ -31,6 +32,7 @@ __all__ = [
     "NoPhantom",
     "OwnWays",
     "ParentsNearer",
+    "RetainedAgree",
     "SharesServed",
     "all_checkers",
 ]
@@ -52,5 +54,6 @@ def all_checkers(
         AtRest(world, violations, tracker, structure),
         Bounded(world, violations),
         SharesServed(world, violations, tracker),
+        RetainedAgree(world, violations),
         *own_ways,
     ]

@@ -3,13 +3,13 @@
 from dataclasses import dataclass
 
 from hansa.protocol.effects import NeighbourDown, NeighbourUp, News, ParentsChanged
-from hansa.protocol.frames import UNREACHABLE, Announce
+from hansa.protocol.model import NodeId
 from hansa.protocol.settings import Metric
-from hansa.protocol.vocabulary import NodeId
+from hansa.protocol.wire.frames import UNREACHABLE, Announce
 from hansa.simulator.checkers.base import Checker
-from hansa.simulator.network import End
-from hansa.simulator.site import Site
-from hansa.simulator.world import World
+from hansa.simulator.world.network import End
+from hansa.simulator.world.site import Site
+from hansa.simulator.world.world import World
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """What all promises share: a name, and a place to complain."""
 
-from hansa.simulator.watcher import Watcher
-from hansa.simulator.world import World
+from hansa.simulator.world.hooks import Watcher
+from hansa.simulator.world.world import World
 
 VIOLATIONS_MAX = 50
 "What is broken is often broken many times; so many are written down."

@@ -1,13 +1,13 @@
 """The promise that nothing grows beyond its bound."""
 
-from hansa.protocol.inbox import FOOTPRINT_BYTES
-from hansa.protocol.vocabulary import Publication
-from hansa.protocol.windows import STRANGERS_MAX
+from hansa.protocol.delivery.inbox import FOOTPRINT_BYTES
+from hansa.protocol.forwarding.dedup import STRANGERS_MAX
+from hansa.protocol.model import Publication
+from hansa.simulator.analysis.ledger import Entry
 from hansa.simulator.checkers.base import Checker
-from hansa.simulator.ledger import Entry
-from hansa.simulator.network import End
-from hansa.simulator.site import Site
-from hansa.simulator.world import World
+from hansa.simulator.world.network import End
+from hansa.simulator.world.site import Site
+from hansa.simulator.world.world import World
 
 
 class Bounded(Checker):

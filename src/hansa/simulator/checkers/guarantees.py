@@ -17,17 +17,17 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from hansa.protocol.effects import EpochRenewed, Gap, GivenUp, Repaired
+from hansa.protocol.membership.records import InterestRecord, Record
+from hansa.protocol.model import NodeId, Publication
 from hansa.protocol.node import Node
-from hansa.protocol.records import InterestRecord, Record
 from hansa.protocol.topics import is_local_only, matches, split_share
-from hansa.protocol.vocabulary import NodeId, Publication
+from hansa.simulator.analysis.convergence import Tracker, allowance
+from hansa.simulator.analysis.ledger import Entry, number_in
 from hansa.simulator.checkers.base import Checker
-from hansa.simulator.checkers.partings import Partings
-from hansa.simulator.convergence import Tracker, allowance
-from hansa.simulator.ledger import Entry, number_in
+from hansa.simulator.checkers.separations import Partings
 from hansa.simulator.result import Guarantee
-from hansa.simulator.site import Site
-from hansa.simulator.world import World
+from hansa.simulator.world.site import Site
+from hansa.simulator.world.world import World
 
 SUBSCRIBE_S = 1.0
 "Seconds that an agent may take to subscribe again, after a start or when its broker lost them."

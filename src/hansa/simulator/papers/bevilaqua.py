@@ -11,7 +11,7 @@ from dataclasses import replace
 from hansa.protocol.settings import ProtocolSettings
 from hansa.simulator.actions import Action, AddLink, Crash, Publish, Step, Subscribe
 from hansa.simulator.options import LinkOptions, Options, Phases
-from hansa.simulator.scenario import (
+from hansa.simulator.scenarios.scenario import (
     Final,
     Row,
     Scenario,

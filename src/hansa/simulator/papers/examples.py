@@ -5,7 +5,7 @@ import random
 from hansa.protocol.settings import ProtocolSettings
 from hansa.simulator.actions import Crash, Publish, Step, Subscribe
 from hansa.simulator.options import LinkOptions, Options, Phases
-from hansa.simulator.scenario import (
+from hansa.simulator.scenarios.scenario import (
     Final,
     Row,
     Scenario,

@@ -23,7 +23,15 @@ from hansa.simulator.actions import (
 )
 from hansa.simulator.options import LinkOptions, Options, Phases, Workload
 from hansa.simulator.papers.spohn import SIX
-from hansa.simulator.scenario import Final, Recovery, Row, Scenario, duration, pause_s, recoveries
+from hansa.simulator.scenarios.scenario import (
+    Final,
+    Recovery,
+    Row,
+    Scenario,
+    duration,
+    pause_s,
+    recoveries,
+)
 from hansa.simulator.topologies import Link, Topology, graph, parse
 
 TOPICS = tuple(f"topic/{number}" for number in range(6))

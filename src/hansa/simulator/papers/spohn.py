@@ -3,11 +3,11 @@
 import random
 from dataclasses import replace
 
+from hansa.protocol.model import MANAGEMENT
 from hansa.protocol.settings import ProtocolSettings
-from hansa.protocol.vocabulary import MANAGEMENT
 from hansa.simulator.actions import Publish, Step, Subscribe
 from hansa.simulator.options import LinkOptions, Options, Phases
-from hansa.simulator.scenario import (
+from hansa.simulator.scenarios.scenario import (
     Final,
     Row,
     Scenario,

@@ -1,0 +1,90 @@
+"""How long other nodes have been out of reach, and who was forgotten, on disk: leases run on over
+restarts.
+
+Only the time counts in which this agent ran, as the clock of a machine that just started may be
+wrong. Nobody waits for this file: what it does not know yet is counted again.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from functools import partial
+
+import msgspec
+
+from hansa.agent import tasks
+from hansa.agent.delivery.group_commit import written
+from hansa.protocol.events import Restored
+from hansa.protocol.membership.leases import Leases
+from hansa.protocol.membership.records import Record, Stamp
+from hansa.protocol.model import NodeId
+
+SAVE_S = 60.0
+"""Seconds between two looks whether there is something to save."""
+
+
+class Saved(msgspec.Struct, frozen=True):
+    """What the file says."""
+
+    absent: Mapping[int, float]
+    forgotten: Mapping[int, Stamp]
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decoder = msgspec.msgpack.Decoder(Saved)
+
+
+class Absences:
+    """Writes the file while the agent runs, and when it ends."""
+
+    def __init__(
+        self,
+        saved: bytes,
+        leases: Leases,
+        write: Callable[[bytes], None],
+        problem: Callable[[str], None],
+    ) -> None:
+        """Go on with what was saved. `write` saves, `problem` is told why it cannot, and an empty
+        text when it can again."""
+        self._write = write
+        self._leases = leases
+        self._problem = problem
+        try:
+            self._saved = _decoder.decode(saved)
+        except msgspec.MsgspecError:  # there is none, or it is of no use: leases begin anew
+            self._saved = Saved({}, {})
+        self._returned = asyncio.Event()
+        self._task = tasks.start(self._run())
+
+    def past(self, records: Iterable[Record]) -> Restored:
+        """Return what a life begins with, beside what it knows of others."""
+        absent = {NodeId(node): seconds for node, seconds in self._saved.absent.items()}
+        forgotten = {NodeId(node): stamp for node, stamp in self._saved.forgotten.items()}
+        return Restored(tuple(records), absent, forgotten)
+
+    def returned(self, node: NodeId) -> None:
+        """A node is in reach: should this agent end now, its absence must not count any more."""
+        if node in self._saved.absent:
+            self._returned.set()
+
+    async def stop(self) -> None:
+        """Write what is known now, if the disk lets it, and nothing more."""
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+        await self._save()
+
+    async def _run(self) -> None:
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(SAVE_S):
+                    await self._returned.wait()
+            self._returned.clear()
+            await self._save()
+
+    async def _save(self) -> None:
+        absences = self._leases.absences(asyncio.get_running_loop().time())
+        forgotten = {int(node): stamp for node, stamp in self._leases.forgotten.items()}
+        now = Saved({int(node): seconds for node, seconds in absences.items()}, forgotten)
+        if now != self._saved:
+            if await written(partial(self._write, _encode(now)), self._problem):
+                self._saved = now

@@ -1,0 +1,40 @@
+"""Texts for log lines, alarms and status: why a socket failed, names that others chose."""
+
+import os
+import ssl
+
+QUOTED_CHARS_MAX = 80
+"""Characters that are shown of a text that a client or a peer chose."""
+
+
+def quoted(text: str) -> str:
+    """Return a text that a client or a peer chose: in quotes, on one line, not too long."""
+    cut = text[:QUOTED_CHARS_MAX]
+    return f"{cut!r}…" if len(text) > len(cut) else f"{cut!r}"
+
+
+def describe_fault(fault: BaseException | None) -> str:
+    """Return an exception as `Name: text`."""
+    return f"{type(fault).__name__}: {fault}" if fault is not None else "no more is known"
+
+
+def explain(error: Exception) -> str:
+    """Return why a socket failed; asyncio's own texts repeat the address and a number."""
+    if isinstance(error, TimeoutError) and error.errno is None:
+        return "no answer in time"
+    if isinstance(error, OSError) and not isinstance(error, ssl.SSLError):
+        number = error.errno
+        if number is not None and number > 0:  # the resolver's are negative and have a text
+            return os.strerror(number)
+        if error.strerror:
+            return error.strerror
+    return str(error) or type(error).__name__
+
+
+def cannot_listen(place: object, section: str, error: Exception) -> str:
+    """Return why an agent cannot take a port, and which setting chooses another one."""
+    variable = f"HANSA_{section.upper()}_PORT"
+    return (
+        f"cannot listen on {place}: {explain(error)}; another port is chosen with [{section}] port"
+        f" in the settings, or {variable} (0 takes a free one)"
+    )

@@ -1,0 +1,161 @@
+"""What an agent writes to its log: one line per thing that an operator can act on or wonder about.
+
+A line is `what happened key=value …`: a node has its name beside its id, texts of clients and peers
+are in quotes, and no line shows how Python writes an object. Whatever repeats as long as its cause
+lasts (a neighbour that is away, a stranger who knocks) is written once and then only in detail;
+docs/operating.md lists the lines.
+"""
+
+import logging
+import re
+import time
+from collections.abc import Callable
+
+from hansa.agent.broker.connection import LOGIN_REFUSED
+from hansa.agent.error_text import quoted
+from hansa.agent.links.link import Address, Link
+from hansa.observers import contract
+from hansa.observers.contract import Finding
+from hansa.protocol import effects
+from hansa.protocol.model import NodeId
+
+log = logging.getLogger("hansa.agent")
+
+REPEATS_MAX = 1_024
+"""Things that are remembered as told; when full, all are told anew."""
+
+REFUSAL_S = 10.0
+"""Seconds for which a refusal is shown: whoever dials comes again within two."""
+
+REFUSALS_MAX = 16
+
+NODES = ("node", "core", "origin", "to")
+"""Fields of effects that are ids of nodes."""
+
+
+class Chronicle:
+    """Writes the log of one agent."""
+
+    def __init__(
+        self, name_of: Callable[[NodeId], str], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """Start with nothing told; `name_of` knows what people call a node."""
+        self._clock = clock
+        self._name_of = name_of
+        self._told: dict[tuple[str, str], None] = {}
+        self._refused: dict[str, float] = {}
+
+    def news(self, effect: effects.Effect) -> None:
+        """Write what the node tells: nodes and neighbours always, groups only in detail."""
+        match effect:
+            case effects.LinkRefused(_, reason):
+                self._once("refused", "", reason, "link refused reason=%r", reason)
+                self._refused.pop(reason, None)
+                self._refused[reason] = self._clock()
+                if len(self._refused) > REFUSALS_MAX:
+                    del self._refused[next(iter(self._refused))]
+            case effects.NeighbourUp(node):
+                self._told.clear()  # what was in the way is gone; if it comes back, it is news
+                self._refused.clear()
+                log.info("neighbour up %s", self._named(node))
+            case effects.NeighbourDown(node, reason):
+                log.warning("neighbour down %s reason=%r", self._named(node), reason)
+            case effects.MemberJoined(node):
+                log.info("node in reach %s", self._named(node))
+            case effects.MemberLost(node):
+                log.warning("node out of reach %s", self._named(node))
+            case effects.IncarnationRaised(incarnation):
+                log.warning("incarnation raised incarnation=%d", incarnation)
+            case effects.Ignored(reason) if reason.startswith("subscription denied"):
+                log.warning("%s", reason)
+            case _:
+                if log.isEnabledFor(logging.DEBUG):
+                    log.debug("%s", self.describe(effect))
+
+    def refusals(self) -> list[str]:
+        """Return why links have been refused lately, the newest last."""
+        since = self._clock() - REFUSAL_S
+        return [reason for reason, at in self._refused.items() if at > since]
+
+    def link_closed(self, link: Link, reason: str) -> None:
+        """Write why a link is gone; for a neighbour's the node says so, too."""
+        # Of whoever comes in, only the host stays the same from one attempt to the next.
+        who = link.remote if link.dialled else link.remote.rpartition(":")[0]
+        self._once("link", who, reason, "link closed remote=%s reason=%r", link.remote, reason)
+
+    def dialling_failed(self, address: Address, reason: str) -> None:
+        """Write that a neighbour cannot be reached."""
+        text = "neighbour not reached, still trying address=%s reason=%r"
+        self._once("dial", str(address), reason, text, address, reason)
+
+    def broker(self, address: str, problem: str) -> None:
+        """Write that the broker is there, or why it is not."""
+        if problem.startswith(LOGIN_REFUSED):
+            text = "broker refuses the login, still trying address=%s reason=%r"
+            log.warning(text, address, problem)  # the alarm is the error
+        elif problem:
+            log.warning("broker lost, still trying address=%s reason=%r", address, problem)
+        else:
+            log.info("broker connected address=%s", address)
+
+    def finding(self, finding: Finding) -> None:
+        """Write what the observer found."""
+        match finding:
+            case contract.Completed():
+                log.info("observer complete: every subscription at the broker is known")
+            case contract.Incomplete(reason):
+                log.warning("observer incomplete, subscriptions may be missing reason=%r", reason)
+            case contract.BridgeNoticed(name, is_up):
+                state = "up" if is_up else "down"
+                text = "bridge at the broker name=%r state=%s: messages loop if it leads to a node"
+                log.warning(text, name, state)
+            case contract.FilterRefused(topic_filter, reason):
+                log.warning("filter left out filter=%r reason=%r", topic_filter, reason)
+            case contract.PublicationWithheld(size):
+                text = "publication left out bytes=%d: more than crosses, see the counters"
+                self._once("withheld", "", "", text, size)
+            case contract.PublicationsDropped():
+                pass  # an alarm says so
+            case contract.ResyncFailed(reason):
+                log.warning("resync failed reason=%r", reason)
+            case contract.Drifted(kind, known, counted):
+                text = "observer differs from the broker's count kind=%s known=%d counted=%d"
+                log.warning(text, quoted(kind), known, counted)
+            case _:
+                log.warning("observer: %s", self.describe(finding))
+
+    def describe(self, happened: object) -> str:
+        """Return an effect or a finding of any kind as `event key=value …`."""
+        words = re.sub(r"(?<!^)(?=[A-Z])", " ", type(happened).__name__).lower()
+        named = getattr(happened, "__dataclass_fields__", ())
+        named = getattr(happened, "__struct_fields__", named)
+        fields = [self._field(name, getattr(happened, name)) for name in named]
+        return " ".join([words, *(text for text in fields if text)])
+
+    def _field(self, name: str, value: object) -> str:
+        """Return one field as `key=value`; empty if it is a nested record."""
+        match value:
+            case int() if name in NODES:
+                return self._named(NodeId(value), name)
+            case bool() | int() | float():
+                return f"{name}={value}"
+            case str():
+                return f"{name}={quoted(value)}"
+            case tuple() if name == "parents":
+                return f"{name}={','.join(f'{node:016x}' for node in value)}"
+            case tuple() if all(isinstance(each, str) for each in value):
+                return f"{name}={quoted(' '.join(value))}"
+            case _:
+                return ""
+
+    def _named(self, node: NodeId, key: str = "node") -> str:
+        name = self._name_of(node)
+        label = "name" if key == "node" else f"{key}_name"
+        return f"{key}={node:016x} {label}={name!r}" if name else f"{key}={node:016x}"
+
+    def _once(self, kind: str, who: str, reason: str, text: str, *values: object) -> None:
+        key = (f"{kind} {who}", reason)
+        log.log(logging.DEBUG if key in self._told else logging.WARNING, text, *values)
+        if len(self._told) >= REPEATS_MAX:
+            self._told.clear()
+        self._told[key] = None

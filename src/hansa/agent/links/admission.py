@@ -1,0 +1,79 @@
+"""Limits for connections whose hellos have not agreed yet.
+
+Anybody who reaches a link port can connect. Until the node accepts the hello, a connection
+therefore gets little: `HELLO_S` seconds, `HELLO_BYTES` bytes and one of `PENDING_MAX` places. When
+all places are taken, a pending connection gives way to the newcomer, so idle connections never shut
+a neighbour out: its hello needs milliseconds. Every refusal is counted with its reason.
+"""
+
+import asyncio
+from collections import Counter
+
+from hansa.agent.links.link import Link
+
+HELLO_S = 5.0
+"""Seconds from the connection to agreed hellos. Less cuts off neighbours on slow paths, where a
+hello takes a round trip; more lets idle connections keep their places longer."""
+
+HELLO_BYTES = 4_096
+"""Bytes that may arrive until then. A hello has about 200 bytes, and 1,700 with the longest names;
+more would let strangers fill buffers."""
+
+REFUSED_BYTES = 1 << 16
+"""Bytes that may still arrive after a hello was refused: what the other side had already sent, and
+its goodbye, which may carry a record."""
+
+PENDING_MAX = 64
+"""Connections that others opened and whose hellos have not agreed yet. Less makes it easier to push
+out a neighbour that is about to say hello; more costs memory and work for the node."""
+
+NO_HELLO = f"no hello within {HELLO_S:.0f} s"
+TOO_MANY_BYTES = f"more than {HELLO_BYTES} bytes before an agreed hello"
+GAVE_WAY = f"{PENDING_MAX} connections without hello, one gave way to a newcomer"
+NO_ROOM = "no room for another link"
+
+
+class Admission:
+    """Watches the connections that others opened until their hellos agree."""
+
+    def __init__(self) -> None:
+        self.counters: Counter[str] = Counter()
+        self._pending: dict[Link, asyncio.TimerHandle] = {}
+        """In the order in which they were opened."""
+
+    def count(self, reason: str) -> None:
+        """Count a connection that was refused."""
+        self.counters[f"refused: {reason}"] += 1
+
+    def watch(self, link: Link) -> None:
+        """Give a new connection a place, at the cost of another one if all are taken."""
+        self._prune()
+        if len(self._pending) >= PENDING_MAX:
+            self._refuse(self._choose(), GAVE_WAY)
+        loop = asyncio.get_running_loop()
+        self._pending[link] = loop.call_later(HELLO_S, self._expire, link)
+
+    def _prune(self) -> None:
+        for link in [each for each in self._pending if each.admitted or each.closed.is_set()]:
+            self._pending.pop(link).cancel()
+
+    def _choose(self) -> Link:
+        """Return the oldest connection of the host that has most: a flood from one host costs
+        newcomers from other hosts nothing."""
+        hosts = Counter(map(_host, self._pending))
+        (crowded, _), *_ = hosts.most_common(1)
+        return next(link for link in self._pending if _host(link) == crowded)
+
+    def _expire(self, link: Link) -> None:
+        if not link.admitted and not link.closed.is_set():
+            self._refuse(link, NO_HELLO)
+        self._pending.pop(link, None)
+
+    def _refuse(self, link: Link, reason: str) -> None:
+        self._pending.pop(link).cancel()
+        self.count(reason)
+        link.close(reason)
+
+
+def _host(link: Link) -> str:
+    return link.remote.rpartition(":")[0]

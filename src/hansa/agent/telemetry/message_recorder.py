@@ -1,0 +1,119 @@
+"""Keeps what clients here publish to certain topics, wanted elsewhere or not, for the lake.
+
+What is recorded is in the node's own journal: at QoS 1 and 2 it is captured as if somebody were
+owed it, and acknowledged to the broker when it is durable; at QoS 0 it becomes durable soon after,
+or is counted as dropped. To get it at all, the agent is subscribed to the filters for good,
+whatever the node orders: this stands between the node and the broker's client.
+"""
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from itertools import count
+from typing import Protocol
+
+from hansa.agent.driver import BrokerPort, Driver
+from hansa.agent.telemetry.recorded_topics import Topics
+from hansa.errors import JournalUnusable
+from hansa.journal.records import Recorded
+from hansa.mqtt.packets import Publish
+from hansa.protocol.events import Event, Granted
+from hansa.protocol.model import Plain, Publication
+
+COMMIT_S = 0.2
+"""Seconds until what came at QoS 0 is made durable, unless something else is before."""
+
+
+class Notebook(Protocol):
+    """What takes publications of QoS 0."""
+
+    def offer(self, record: Recorded) -> bool:
+        """Take one, or refuse because the disk is behind."""
+
+    def commit_soon(self) -> None:
+        """Make all of them durable."""
+
+
+class Recording:
+    """What one agent records, in one life."""
+
+    def __init__(
+        self, topics: Topics, driver: Driver, incarnation: int, notebook: Notebook
+    ) -> None:
+        """Record these topics; nothing happens before `attach`."""
+        self.counters: Counter[str] = Counter()
+        self._topics = topics
+        self._filters = dict.fromkeys(topics.filters)
+        self._granted: set[str] = set()
+        self._driver = driver
+        self._incarnation = incarnation
+        self._next_number = count(1).__next__
+        self._notebook = notebook
+        self._planned: asyncio.TimerHandle | None = None
+
+    def attach(self, client: BrokerPort) -> None:
+        """Stand before the broker's client, and let it subscribe."""
+        self._client = client
+        client.subscribe(tuple(self._filters))
+
+    # ------------------------------------------------------------ what the node orders
+
+    def subscribe(self, filters: Sequence[str]) -> None:
+        """Subscribe to what is not subscribed to already."""
+        new = [name for name in filters if name not in self._filters]
+        if new:
+            self._client.subscribe(new)
+        granted = tuple(name for name in filters if name in self._granted)
+        if granted:
+            self._driver.feed(Granted(granted))
+
+    def unsubscribe(self, filters: Sequence[str]) -> None:
+        """Give up what is not recorded."""
+        ended = [name for name in filters if name not in self._filters]
+        if ended:
+            self._client.unsubscribe(ended)
+
+    def publish(self, publications: Sequence[Plain | Publication]) -> None:
+        """Publish to the broker's clients."""
+        self._client.publish(publications)
+
+    # ------------------------------------------------------------ what the broker's client tells
+
+    def feed(self, *events: Event) -> None:
+        """Pass on what happened; remember what the broker has granted."""
+        for event in events:
+            if isinstance(event, Granted):
+                self._granted.update(name for name in event.filters if name in self._filters)
+        self._driver.feed(*events)
+
+    def captured(self, publications: Iterable[Publish]) -> None:
+        """Clients published at QoS 0."""
+        batch = list(publications)
+        recorded = [each for each in batch if each.topic in self._topics]
+        if recorded:
+            self._note(recorded)
+        self._driver.captured(batch)
+
+    def _note(self, batch: Sequence[Publish]) -> None:
+        now = time.time_ns()
+        for each in batch:
+            number = self._next_number()
+            content = (each.topic, each.payload, each.retain, each.properties)
+            try:
+                taken = self._notebook.offer(Recorded(self._incarnation, number, *content, now))
+            except JournalUnusable:  # the commit says why
+                taken = False
+            self.counters["recorded" if taken else "dropped: not recorded, disk behind"] += 1
+        if self._planned is None:
+            loop = asyncio.get_running_loop()
+            self._planned = loop.call_later(COMMIT_S, self._commit)
+
+    def _commit(self) -> None:
+        self._planned = None
+        self._notebook.commit_soon()
+
+    def stop(self) -> None:
+        """Plan nothing more; closing the journal commits it."""
+        if self._planned is not None:
+            self._planned.cancel()

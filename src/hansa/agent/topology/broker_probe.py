@@ -1,0 +1,61 @@
+"""How long a publication takes to the agent's own broker and back: the paper's health check."""
+
+import asyncio
+import itertools
+from collections.abc import Callable
+from time import monotonic
+
+from hansa.agent.broker.connection import Connection
+from hansa.mqtt import effects, inputs, packets
+
+PATIENCE_S = 2.0
+
+
+class BrokerProbe:
+    """A client of the broker that publishes to itself."""
+
+    def __init__(
+        self, connection: Callable[[Callable[[effects.Effect], None]], Connection], topic: str
+    ) -> None:
+        """Prepare; a topic with $ in front is nobody else's."""
+        self.connection = connection(self._told)
+        self._topic = topic
+        self.heard: dict[str, Callable[[], None]] = {}
+        """What to call when something is published to other topics."""
+        self._numbers = itertools.count(1)
+        self._waiting: dict[bytes, asyncio.Event] = {}
+        self._subscribed = asyncio.Event()
+
+    async def measure(self) -> float | None:
+        """Return milliseconds from publishing to receiving; None if it does not come back."""
+        payload = str(next(self._numbers)).encode()
+        arrived = self._waiting[payload] = asyncio.Event()
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                await self._subscribed.wait()
+                began = monotonic()  # uvloop's own clock counts milliseconds
+                self.connection.order(inputs.Publish([packets.Publish(self._topic, payload)]))
+                await arrived.wait()
+                return (monotonic() - began) * 1000
+        except TimeoutError:
+            return None
+        finally:
+            del self._waiting[payload]
+
+    def _told(self, effect: effects.Effect) -> None:
+        match effect:
+            case effects.Connected():
+                wish = tuple(map(packets.Subscription, (self._topic, *self.heard)))
+                self.connection.order(inputs.Subscribe(wish))
+            case effects.Subscribed():
+                self._subscribed.set()
+            case effects.Disconnected():
+                self._subscribed.clear()
+            case effects.PublishReceived(batch):
+                for each in batch:
+                    if each.topic in self.heard:
+                        self.heard[each.topic]()
+                    elif (waiting := self._waiting.get(bytes(each.payload))) is not None:
+                        waiting.set()
+            case _:
+                pass

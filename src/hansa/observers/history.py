@@ -1,0 +1,148 @@
+"""Where a broker tells what its clients wanted before the agent came: files on the same host.
+
+What is in them an observer understands; here they are only read.
+"""
+
+import asyncio
+import gzip
+import os
+import signal
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from hansa.errors import UsageError
+from hansa.observers.mosquitto import subscription_tree
+
+LOG_BYTES_MAX = 32 << 20
+"""Bytes at the end of a log that are read, rotated files included; a longer one does not reach
+back."""
+
+ROTATED_MAX = 64
+"""Rotated files that are looked at."""
+
+LAST_BEFORE_ROTATION = b"Reloading config."
+"""How the last line of a file ends that was rotated as logrotate does it: renamed, then SIGHUP.
+Nothing is missing between such a file and the next one."""
+
+TREE_TIMEOUT_S = 5.0
+TREE_POLL_S = 0.05
+
+
+class History(Protocol):
+    """A text that holds what an observer missed."""
+
+    async def read(self) -> str:
+        """Return it as it is now; raise UsageError if it cannot be had."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogFile:
+    """The broker's `log_dest file`, with the files that logrotate made of it."""
+
+    path: Path
+
+    async def read(self) -> str:
+        """Return its end, off the loop: disks are slow."""
+        return await asyncio.to_thread(self._read)
+
+    def _read(self) -> str:
+        text = _read_from(self.path, -LOG_BYTES_MAX)
+        left = LOG_BYTES_MAX - len(text.encode())
+        older: list[bytes] = []
+        for path in self._rotated():
+            data = _unpacked(path, left) if left > 0 else None
+            if data is None or not data.rstrip(b"\n").endswith(LAST_BEFORE_ROTATION):
+                break
+            left -= len(data)
+            older.append(data)
+        return b"".join(reversed(older)).decode(errors="replace") + text
+
+    def _rotated(self) -> list[Path]:
+        """Return rotated files, the newest first: `log.1`, `log.2.gz`, `log-20260109`."""
+        name = self.path.name
+        try:
+            found = [
+                (-path.stat().st_mtime, path)
+                for path in self.path.parent.iterdir()
+                if path.name.startswith((f"{name}.", f"{name}-"))
+            ]
+        except OSError:
+            return []
+        return [path for _, path in sorted(found)][:ROTATED_MAX]
+
+
+@dataclass(frozen=True, slots=True)
+class PrintedTree:
+    """Mosquitto prints all subscriptions on its standard output when it gets SIGUSR2.
+
+    The output must go to a file line by line, which Mosquitto does not do by itself:
+    `stdbuf -oL mosquitto -c … >> output_file`.
+    """
+
+    pid_file: Path
+    output_file: Path
+
+    async def read(self) -> str:
+        """Ask for the tree, and wait until all of it is there."""
+        start = _size(self.output_file)
+        pid = self._pid()
+        try:
+            os.kill(pid, signal.SIGUSR2)
+        except OSError as error:
+            reason = f"SIGUSR2 cannot be sent to process {pid}: {error.strerror}"
+            raise UsageError(f"{self.pid_file}: {reason}; the agent must be its user") from error
+        before = ""
+        try:
+            async with asyncio.timeout(TREE_TIMEOUT_S):
+                while True:
+                    await asyncio.sleep(TREE_POLL_S)
+                    text = _read_from(self.output_file, start)
+                    tree = subscription_tree.find(text)
+                    if tree is not None and tree.is_whole and text == before:
+                        return text
+                    before = text
+        except TimeoutError as error:
+            reason = "no tree of subscriptions came after SIGUSR2"
+            hint = "the broker's output must go there line by line, as with stdbuf -oL"
+            raise UsageError(f"{self.output_file}: {reason}; {hint}") from error
+
+    def _pid(self) -> int:
+        """Return whom to signal. SIGUSR2 ends other programs: a stale file must not hit one."""
+        text = _read_from(self.pid_file, 0).strip()
+        try:
+            name = Path(f"/proc/{int(text)}/comm").read_text().strip()
+        except (OSError, ValueError):
+            name = ""
+        if name != "mosquitto":
+            raise UsageError(f"{self.pid_file}: {text!r} is not the number of a mosquitto here")
+        return int(text)
+
+
+def _unpacked(path: Path, bytes_max: int) -> bytes | None:
+    """Return the content of a file, compressed or not; None if it is too large or unreadable."""
+    try:
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            data = file.read(bytes_max + 1)
+    except (OSError, EOFError, zlib.error):
+        return None
+    return data if len(data) <= bytes_max else None
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror}") from error
+
+
+def _read_from(path: Path, start: int) -> str:
+    """Read a file from some byte on; negative ones count from the end."""
+    try:
+        with path.open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(size + start, 0) if start < 0 else start)
+            return file.read().decode(errors="replace")
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror}") from error

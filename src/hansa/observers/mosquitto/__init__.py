@@ -1,0 +1,1 @@
+"""The observer for Mosquitto: its log, its sessions, its subscription tree."""

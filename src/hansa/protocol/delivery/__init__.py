@@ -1,0 +1,1 @@
+"""QoS 1 and 2 at one node: publications pending for others, and from others."""

@@ -1,0 +1,1 @@
+"""The path of every publication: forwarding table, engine, duplicate filter."""

@@ -1,0 +1,1 @@
+"""Which node is interested in which topics, and since when every other node acts on it."""

@@ -1,0 +1,1 @@
+"""Links to neighbours: hello, heartbeat, and order on datagram links."""

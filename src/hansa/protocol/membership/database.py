@@ -1,0 +1,359 @@
+"""The replicated database: every node's records, held by every node.
+
+A change floods: it goes to every neighbour that is not known to have it. On a new link both sides
+compare stamps and send what the other lacks; heartbeats carry a digest, so that a row that went
+missing all the same is found. Who is in reach does not matter here: rows of absent nodes stay.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+import msgspec
+
+from hansa.protocol.membership.records import (
+    KIND_OF,
+    ClaimsRecord,
+    InterestRecord,
+    Kind,
+    NodeRecord,
+    Record,
+    Stamp,
+    fingerprint,
+    in_parts,
+    weight,
+)
+from hansa.protocol.model import LinkId, NodeId
+from hansa.protocol.wire.frames import Summary, Update
+
+PART_BYTES = 65_536
+"""A set that is sent whole is cut into records of about this size."""
+
+UPDATE_BYTES = 262_144
+"""An update frame is closed when it holds about this much."""
+
+_DIGEST_MASK = (1 << 64) - 1
+
+Row = tuple[Kind, NodeId]
+
+
+@dataclass(slots=True)
+class NameSet:
+    """One node's set of names, with the parts of a newer one that is still arriving."""
+
+    names: dict[str, None] = field(default_factory=dict)
+    arriving: Stamp = (0, 0)
+    parts: dict[int, tuple[str, ...]] = field(default_factory=dict)
+    arrived: int = 0
+    """Names in these parts."""
+
+
+class SetChange(msgspec.Struct, frozen=True):
+    """A set of names changed."""
+
+    kind: Kind
+    node: NodeId
+    stamp: Stamp
+    """What the row has with this change; in the database there may be a newer one already."""
+    added: tuple[str, ...]
+    removed: tuple[str, ...]
+
+
+class RecordChange(msgspec.Struct, frozen=True):
+    """A node's record changed."""
+
+    record: NodeRecord
+
+
+class Unfit(msgspec.Struct, frozen=True):
+    """A change did not fit what is here: the whole row must be fetched."""
+
+    row: Row
+
+
+class _Pending(msgspec.Struct):
+    """A record on its way to the neighbours, and the links whose other side has it."""
+
+    record: Record
+    known: list[LinkId]
+
+
+class Database:
+    """The rows that one node holds, and what it still has to tell its neighbours."""
+
+    __slots__ = ("_outbox", "digest", "nodes", "sets", "stamps")
+
+    def __init__(self) -> None:
+        """Start empty."""
+        self.stamps: dict[Row, Stamp] = {}
+        self.nodes: dict[NodeId, NodeRecord] = {}
+        self.sets: dict[Kind, dict[NodeId, NameSet]] = {Kind.INTEREST: {}, Kind.CLAIMS: {}}
+        self.digest = 0
+        self._outbox: dict[Row | tuple[Kind, NodeId, int, int], _Pending] = {}
+
+    # ------------------------------------------------------------ reading
+
+    def stamp(self, kind: Kind, node: NodeId) -> Stamp:
+        """Return the stamp of a row, (0, 0) if there is none."""
+        return self.stamps.get((kind, node), (0, 0))
+
+    def names(self, kind: Kind, node: NodeId) -> dict[str, None]:
+        """Return a node's set of names; do not change it."""
+        row = self.sets[kind].get(node)
+        return row.names if row else {}
+
+    def size_after(self, record: InterestRecord | ClaimsRecord) -> int:
+        """Return how many names a set would have with this record, at most."""
+        row = self.sets[KIND_OF[type(record)]].get(record.node) or NameSet()
+        if record.base < record.version:
+            gone = sum(name in row.names for name in record.removed)
+            return len(row.names) - gone + len(record.added)
+        if row.arriving != (record.incarnation, record.version):
+            return len(record.added)
+        return row.arrived - len(row.parts.get(record.part, ())) + len(record.added)
+
+    def size(self, kind: Kind, node: NodeId) -> int:
+        """Return how many names are held for a row, the parts of a newer one included."""
+        row = self.sets[kind].get(node)
+        return len(row.names) + row.arrived if row else 0
+
+    def growth(self, record: InterestRecord | ClaimsRecord) -> int:
+        """Return by how many names a set would grow with this record."""
+        if record.parts > 1:
+            return len(record.added)  # the set before stays until all parts are here
+        return self.size_after(record) - len(self.names(KIND_OF[type(record)], record.node))
+
+    def whole(self, row: Row) -> list[Record]:
+        """Return the records that carry a row whole; none if it is not here."""
+        kind, node = row
+        if row not in self.stamps:
+            return []
+        if kind is Kind.NODE:
+            return [self.nodes[node]]
+        incarnation, version = self.stamps[row]
+        make = InterestRecord if kind is Kind.INTEREST else ClaimsRecord
+        parts = in_parts(self.sets[kind][node].names, PART_BYTES)
+        return [
+            make(node, incarnation, version, version, names, (), part, len(parts))
+            for part, names in enumerate(parts)
+        ]
+
+    def summary(self) -> Summary:
+        """Return the stamps of all rows."""
+        return Summary(tuple((kind, node, *stamp) for (kind, node), stamp in self.stamps.items()))
+
+    def missing_from(self, summary: Summary) -> Iterator[list[Record]]:
+        """Yield the rows that a neighbour with this summary lacks, each as its records."""
+        theirs = {(kind, node): (inc, version) for kind, node, inc, version in summary.rows}
+        for row, stamp in list(self.stamps.items()):
+            if theirs.get(row, (-1, 0)) < stamp:
+                yield self.whole(row)
+
+    def lacks(self, summary: Summary) -> bool:
+        """Whether a neighbour with this summary has something newer."""
+        return any(
+            (incarnation, version) > self.stamps.get((kind, node), (-1, 0))
+            for kind, node, incarnation, version in summary.rows
+        )
+
+    # ------------------------------------------------------------ writing
+
+    def knows(self, record: Record, source: LinkId | None) -> bool:
+        """Whether a record is no news here; whoever sent it need not be told of it either. Every
+        record comes over several links, so this is asked most of all."""
+        row = (KIND_OF[type(record)], record.node)
+        have = self.stamps.get(row)
+        if have is None:
+            return False
+        stamp = (record.incarnation, record.version)
+        if stamp > have or (stamp == have and self._is_of_earlier_start(record)):
+            return False
+        if source is not None and self._outbox:
+            self._note_known(row, record, source)
+        return True
+
+    def merge(
+        self, record: Record, source: LinkId | None, flood: bool = True
+    ) -> SetChange | RecordChange | Unfit | None:
+        """Take a record if it is newer than what is here; return what changed.
+
+        It will be flooded to all links but its source, unless its carrier spreads it already.
+        """
+        if self.knows(record, source):
+            return None
+        row = (KIND_OF[type(record)], record.node)
+        change: SetChange | RecordChange | Unfit | None
+        if isinstance(record, NodeRecord):
+            change = self._replace(row, record)
+        else:
+            change = self._merge_set(row, record)
+        if change is None or isinstance(change, Unfit):
+            return change
+        self._restamp(row, (record.incarnation, record.version))
+        if flood:
+            self._post(row, record)
+            if source is not None:
+                self._note_known(row, record, source)
+        return change
+
+    def _is_of_earlier_start(self, record: Record) -> bool:
+        """Two copies of a node wrote the same stamp: everybody keeps the record of the copy that
+        started first."""
+        return isinstance(record, NodeRecord) and record.born < self.nodes[record.node].born
+
+    def change_set(
+        self, kind: Kind, node: NodeId, incarnation: int, change: tuple[list[str], list[str]]
+    ) -> list[Record]:
+        """Change this node's own set; return the records that tell of it, cut to a fitting size."""
+        make = InterestRecord if kind is Kind.INTEREST else ClaimsRecord
+        added, removed = (in_parts(names, PART_BYTES) for names in change)
+        version = self.stamp(kind, node)[1]
+        if kind is Kind.INTEREST and not version and len(added) > 1:
+            # Whole, not piece by piece: until all of it is there, a former life's set stands.
+            self.sets[kind][node] = NameSet(dict.fromkeys(change[0]))
+            return self.raise_set(kind, node, incarnation)
+        pieces: list[tuple[tuple[str, ...], tuple[str, ...]]] = [(added[0], removed[0])]
+        if len(added) > 1 or len(removed) > 1:
+            # What goes makes room for what comes: others refuse a set that is too large.
+            pieces = [((), part) for part in removed] + [(part, ()) for part in added]
+        made: list[Record] = []
+        for more, fewer in pieces:
+            if not more and not fewer:
+                continue
+            record = make(node, incarnation, version + 1, version, more, fewer)
+            self.merge(record, None, flood=kind is Kind.INTEREST)
+            made.append(record)
+            version += 1
+        return made
+
+    def raise_set(self, kind: Kind, node: NodeId, incarnation: int) -> list[Record]:
+        """Take up this node's own set, unchanged, under a new incarnation, and tell everybody;
+        return the records that tell of it."""
+        row = (kind, node)
+        self.sets[kind].setdefault(node, NameSet())
+        self._restamp(row, (incarnation, self.stamp(kind, node)[1] + 1))
+        records = self.whole(row)
+        for record in records:
+            self._enqueue(row, record)
+        return records
+
+    def forget(self, node: NodeId) -> None:
+        """Drop all rows of a node whose lease has ended."""
+        for kind in Kind:
+            if (kind, node) in self.stamps:
+                self.digest = (
+                    self.digest - fingerprint(kind, node, self.stamps.pop((kind, node)))
+                ) & _DIGEST_MASK
+        self.nodes.pop(node, None)
+        for sets in self.sets.values():
+            sets.pop(node, None)
+
+    def flush(self, links: Iterable[LinkId]) -> list[tuple[LinkId, Update]]:
+        """Return what each neighbour must be told now."""
+        pending = list(self._outbox.values())
+        self._outbox = {}
+        sends: list[tuple[LinkId, Update]] = []
+        packed: dict[tuple[int, ...], list[Update]] = {}  # most links lack the same
+        for link in links:
+            lacks = tuple([n for n, item in enumerate(pending) if link not in item.known])
+            if lacks not in packed:
+                packed[lacks] = updates([pending[n].record for n in lacks])
+            sends += [(link, update) for update in packed[lacks]]
+        return sends
+
+    def _post(self, row: Row, record: Record) -> None:
+        """Queue a record for all links; a set that came in parts, once all of them are here."""
+        parts = isinstance(record, InterestRecord | ClaimsRecord) and record.parts > 1
+        for piece in self.whole(row) if parts else [record]:
+            self._enqueue(row, piece)
+
+    def _enqueue(self, row: Row, record: Record) -> None:
+        """Newer whole records replace queued ones; changes of a set line up."""
+        is_set = not isinstance(record, NodeRecord)
+        key = (*row, record.version, record.part) if is_set else row  # type: ignore[union-attr]
+        self._outbox[key] = _Pending(record, [])
+
+    def _note_known(self, row: Row, record: Record, source: LinkId) -> None:
+        """The other side of a link has this version, so it need not be told."""
+        if isinstance(record, NodeRecord):
+            pending = self._outbox.get(row)
+            # Two copies of a node can have the same stamp.
+            if pending and pending.record == record and source not in pending.known:
+                pending.known.append(source)
+            return
+        part = 0
+        while pending := self._outbox.get((*row, record.version, part)):
+            if pending.record.incarnation == record.incarnation and source not in pending.known:
+                pending.known.append(source)
+            part += 1
+
+    def _restamp(self, row: Row, stamp: Stamp) -> None:
+        before = self.stamps.get(row)
+        change = fingerprint(*row, stamp) - (fingerprint(*row, before) if before else 0)
+        self.digest = (self.digest + change) & _DIGEST_MASK
+        self.stamps[row] = stamp
+
+    def _replace(self, row: Row, record: NodeRecord) -> RecordChange:
+        self.nodes[row[1]] = record
+        return RecordChange(record)
+
+    def _merge_set(
+        self, row: Row, record: InterestRecord | ClaimsRecord
+    ) -> SetChange | Unfit | None:
+        kind, node = row
+        stamp = (record.incarnation, record.version)
+        if record.base == record.version:
+            names = self._assemble(row, record)
+            return None if names is None else self._exchange(row, stamp, names)
+        have = self.stamps.get(row, (-1, 0))
+        if have == (record.incarnation, record.base):
+            current = self.sets[kind][node].names
+            removed = tuple(name for name in record.removed if name in current)
+            for name in removed:
+                del current[name]
+            added = tuple(name for name in record.added if name not in current)
+            current.update(dict.fromkeys(added))
+            return SetChange(kind, node, stamp, added, removed)
+        if record.base == 0 and have[0] < record.incarnation:
+            return self._exchange(row, stamp, dict.fromkeys(record.added))
+        return Unfit(row)
+
+    def _assemble(self, row: Row, record: InterestRecord | ClaimsRecord) -> dict[str, None] | None:
+        """Collect the parts of a whole set; return it once all are here."""
+        if record.parts == 1:
+            return dict.fromkeys(record.added)
+        entry = self.sets[row[0]].setdefault(row[1], NameSet())
+        stamp = (record.incarnation, record.version)
+        if stamp != entry.arriving:
+            entry.arriving, entry.parts, entry.arrived = stamp, {}, 0
+        entry.arrived += len(record.added) - len(entry.parts.get(record.part, ()))
+        entry.parts[record.part] = record.added
+        if len(entry.parts) < record.parts:
+            return None
+        parts, entry.parts, entry.arrived = entry.parts, {}, 0
+        return {name: None for part in sorted(parts) for name in parts[part]}
+
+    def _exchange(self, row: Row, stamp: Stamp, names: dict[str, None]) -> SetChange:
+        """Put a whole new set in place of the old one."""
+        entry = self.sets[row[0]].setdefault(row[1], NameSet())
+        before, entry.names = entry.names, names
+        added = tuple(name for name in names if name not in before)
+        return SetChange(*row, stamp, added, tuple(name for name in before if name not in names))
+
+
+def updates(records: list[Record]) -> list[Update]:
+    """Pack records into as few frames as their size allows."""
+    frames: list[Update] = []
+    batch: list[Record] = []
+    size = 0
+    costs = [weight(record) for record in records]
+    if records and sum(costs) <= UPDATE_BYTES:
+        return [Update(tuple(records))]
+    for record, cost in zip(records, costs, strict=True):
+        if batch and size + cost > UPDATE_BYTES:
+            frames.append(Update(tuple(batch)))
+            batch, size = [], 0
+        batch.append(record)
+        size += cost
+    if batch:
+        frames.append(Update(tuple(batch)))
+    return frames

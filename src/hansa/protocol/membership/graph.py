@@ -1,0 +1,199 @@
+"""The map of the federation: who hears whom, who is in reach, and the way to each node.
+
+A link counts when both ends list it, so a node that died is out of reach as soon as its neighbours
+have said so. Nothing here knows frames or time.
+"""
+
+import heapq
+from collections.abc import Iterable
+
+from hansa.protocol.model import NodeId
+from hansa.protocol.settings import Metric
+
+Links = dict[NodeId, int]
+"""A node's neighbours, each with the round-trip time in microseconds."""
+
+
+class Graph:
+    """The links that all nodes report, seen from one node."""
+
+    __slots__ = (
+        "_lengths",
+        "_links",
+        "_metric",
+        "_next_hops",
+        "_self",
+        "_sides",
+        "reachable",
+        "version",
+    )
+
+    def __init__(self, node: NodeId, metric: Metric) -> None:
+        """Start with this node alone."""
+        self._self = node
+        self._metric = metric
+        self._links: dict[NodeId, Links] = {node: {}}
+        self._next_hops: dict[NodeId, NodeId] | None = None
+        self._lengths: dict[NodeId, Links] = {}  # what `lengths` has found
+        self._sides: dict[NodeId, NodeId] | None = None  # what `is_behind` has found
+        self.reachable: dict[NodeId, None] = {node: None}
+        """Every node in reach, this one included (an ordered set)."""
+        self.version = 0
+        """Counts changes, so that what was read off the map can be known to be old."""
+
+    @property
+    def links(self) -> Links:
+        """The links that this node itself reports."""
+        return self._links[self._self]
+
+    def put(self, node: NodeId, links: Links) -> tuple[list[NodeId], list[NodeId]]:
+        """Note a node's links; return who came into reach and who went out of it."""
+        before = self._links.get(node, {})
+        self._links[node] = links
+        by_hops = self._metric is Metric.HOPS
+        if links.keys() != before.keys() if by_hops else links != before:
+            self.version += 1
+            self._next_hops = self._sides = None
+            self._lengths.clear()
+        for gone in before:
+            if gone not in links and self._links_to(gone, node):
+                return self._search()
+        return self._extend(node, links), []
+
+    def drop(self, node: NodeId) -> tuple[list[NodeId], list[NodeId]]:
+        """Forget a node altogether."""
+        if node not in self._links:
+            return [], []
+        changed = self.put(node, {})
+        del self._links[node]
+        return changed
+
+    def next_hop(self, to: NodeId) -> NodeId | None:
+        """Return the neighbour through which a node is best reached, None if it is out of reach."""
+        if self._next_hops is None:
+            by_hops = self._metric is Metric.HOPS
+            self._next_hops = self._fewest_hops() if by_hops else self._shortest_paths()
+        return self._next_hops.get(to)
+
+    def is_behind(self, neighbour: NodeId, node: NodeId) -> bool:
+        """Whether a neighbour is a node or has a path to it that does not pass here."""
+        if self._sides is None:
+            self._sides = self._find_sides()
+        side = self._sides.get(neighbour)
+        return side is not None and self._sides.get(node) == side
+
+    def lengths(self, node: NodeId) -> Links:
+        """Return a node's neighbours over links that both ends report, each with the length of the
+        link: 1, or the longer round-trip time of both reports, so that all nodes agree on it."""
+        found = self._lengths.get(node)
+        if found is None:
+            by_hops = self._metric is Metric.HOPS
+            found = self._lengths[node] = {
+                other: 1 if by_hops else max(1, self._links[node][other], self._links[other][node])
+                for other in self._around(node)
+            }
+        return found
+
+    def nearest(self, lost: NodeId, candidates: Iterable[NodeId]) -> NodeId | None:
+        """Return the candidate in reach that was nearest to a node now gone; the smaller id of two.
+
+        The distances start from the neighbours that the lost node last reported.
+        """
+        wanted = dict.fromkeys(candidates)
+        front = sorted(n for n in self._links.get(lost, {}) if n in self.reachable)
+        if not front:
+            return min((node for node in wanted if node in self.reachable), default=None)
+        seen = dict.fromkeys([lost, *front])
+        while front:
+            here = [node for node in front if node in wanted]
+            if here:
+                return min(here)
+            front = self._step(front, seen)
+        return None
+
+    def _links_to(self, node: NodeId, other: NodeId) -> bool:
+        return other in self._links.get(node, {})
+
+    def _around(self, node: NodeId) -> list[NodeId]:
+        """Neighbours of a node over links that both ends report."""
+        return [other for other in self._links.get(node, {}) if self._links_to(other, node)]
+
+    def _step(self, front: list[NodeId], seen: dict[NodeId, None]) -> list[NodeId]:
+        """Return the nodes one hop further out, noting them as seen."""
+        further: list[NodeId] = []
+        for node in front:
+            for other in self._links.get(node, ()):
+                if other not in seen and self._links_to(other, node):
+                    seen[other] = None
+                    further.append(other)
+        return further
+
+    def _extend(self, node: NodeId, links: Links) -> list[NodeId]:
+        """Links were only added: grow what is in reach instead of searching all of it again."""
+        reachable = self.reachable
+        front = [node]
+        joined: list[NodeId] = []
+        if node not in reachable:
+            if not any(o in reachable and self._links_to(o, node) for o in links):
+                return []
+            reachable[node] = None
+            joined.append(node)
+        while front := self._step(front, reachable):
+            joined += front
+        return joined
+
+    def _search(self) -> tuple[list[NodeId], list[NodeId]]:
+        before = self.reachable
+        self.reachable = {self._self: None}
+        front = [self._self]
+        while front:
+            front = self._step(front, self.reachable)
+        joined = [node for node in self.reachable if node not in before]
+        return joined, [node for node in before if node not in self.reachable]
+
+    def _find_sides(self) -> dict[NodeId, NodeId]:
+        """Return for every node in reach the first neighbour found from which a path leads to it
+        without passing here; where several do, they have the same one."""
+        sides: dict[NodeId, NodeId] = {}
+        for neighbour in self._around(self._self):
+            if neighbour in sides:
+                continue
+            seen = dict.fromkeys((self._self, neighbour))
+            front = [neighbour]
+            while front:
+                sides.update(dict.fromkeys(front, neighbour))
+                front = self._step(front, seen)
+        return sides
+
+    def _fewest_hops(self) -> dict[NodeId, NodeId]:
+        """Breadth first from here; of ways as short, the one by the smaller neighbour."""
+        hops: dict[NodeId, NodeId] = {}
+        front = {node: node for node in self._around(self._self) if node != self._self}
+        while front:
+            hops.update(front)
+            further: dict[NodeId, NodeId] = {}
+            for node, via in front.items():
+                for other in self._around(node):
+                    if other not in hops and other != self._self:
+                        further[other] = min(via, further.get(other, via))
+            front = further
+        return hops
+
+    def _shortest_paths(self) -> dict[NodeId, NodeId]:
+        """Dijkstra from here; ties go to the smaller node ids, so that all runs agree."""
+        hops: dict[NodeId, NodeId] = {}
+        done: dict[NodeId, None] = {}
+        heap: list[tuple[int, NodeId, NodeId]] = [(0, self._self, self._self)]
+        while heap:
+            cost, node, via = heapq.heappop(heap)
+            if node in done:
+                continue
+            done[node] = None
+            hops[node] = via
+            for other in self._around(node):
+                if other not in done:
+                    step = max(1, self._links[node][other])
+                    first = other if node == self._self else via
+                    heapq.heappush(heap, (cost + step, other, first))
+        del hops[self._self]
+        return hops

@@ -1,0 +1,63 @@
+"""Another record with this node's id that is not older than its own.
+
+It may come from a copy of this node that runs elsewhere, from a former run whose incarnation was
+lost, or from somebody who made it up. Without proof of identity these look the same, so none of
+them may end this node or cost it anything that it keeps. The node counts the record and raises its
+own incarnation above it, which makes its own rows the newest again.
+
+Two running copies would raise their incarnations in turn, as fast as records travel. So a node
+waits `PAUSE_S` between two raises, and the copy that started later waits `LATER_S` once an hour and
+`PAUSE_S` otherwise: the first copy, which does not wait, keeps the id nearly all the time, until an
+operator has read the alarm and stopped one of them. Who started first can be forged, so the long
+wait must not be had again and again.
+
+While another record stands above its own, a node acknowledges no publications of QoS 1 and 2: the
+receipt would speak for both copies, and only one of them has the publication.
+"""
+
+PAUSE_S = 1.0
+"""Seconds between two raises of the incarnation."""
+
+LATER_S = 10.0
+"""Seconds that a node waits if the other record says that its node started earlier."""
+
+LATER_AGAIN_S = 3_600.0
+"""Seconds until it waits that long again."""
+
+
+class IdConflict:
+    """What one node does about records that have its id and are not its own."""
+
+    def __init__(self) -> None:
+        """Start without a conflict."""
+        self._claimed = 0
+        self._since = 0.0
+        self._raised_at = float("-inf")
+        self._long_since = float("-inf")  # when the conflict began that had the long wait
+        self.due: float | None = None
+        """When to raise the incarnation; while this is set, another record outranks this node."""
+
+    def note(self, incarnation: int, started_earlier: bool | None, now: float) -> None:
+        """A foreign record was met: plan to outrank it. Only a node's own record tells whether that
+        node started earlier; other frames of the same copy may come before it, and wait for it."""
+        self._claimed = max(self._claimed, incarnation)
+        if self.due is None:
+            self._since = now
+        elif started_earlier is None:
+            return
+        wait = 0.0 if started_earlier is False else PAUSE_S
+        if started_earlier and self._may_wait_long():
+            wait, self._long_since = LATER_S, self._since
+        self.due = max(self._since + wait, self._raised_at + PAUSE_S)
+
+    def _may_wait_long(self) -> bool:
+        """Whether this conflict has the long wait already, or none had it in the last hour."""
+        passed = self._since - self._long_since
+        return passed == 0 or passed >= LATER_AGAIN_S
+
+    def take(self, now: float) -> int | None:
+        """Return the incarnation to take now, if one is due."""
+        if self.due is None or now < self.due:
+            return None
+        self.due, self._raised_at = None, now
+        return self._claimed + 1

@@ -1,0 +1,140 @@
+"""What nodes tell each other about themselves: the rows of the replicated database.
+
+A record belongs to one node and has a kind; the one with the higher `(incarnation, version)`
+replaces the other, everywhere and in any order of arrival. `database` holds and spreads them.
+"""
+
+from collections.abc import Iterable
+from enum import IntEnum
+from functools import lru_cache
+
+import msgspec
+
+from hansa.protocol.model import Identity, NodeId, Unsigned
+
+
+class Kind(IntEnum):
+    """Which of a node's records this is."""
+
+    NODE = 0
+    INTEREST = 1
+    CLAIMS = 2
+
+
+class NodeRecord(msgspec.Struct, frozen=True, array_like=True, tag=Kind.NODE.value):
+    """Who a node is, and whom it hears: together, these records are the map of the federation."""
+
+    node: NodeId
+    incarnation: Unsigned
+    version: Unsigned
+    born: Unsigned
+    """The incarnation with which it started: it tells copies of a node apart (rule 2.7)."""
+    key: bytes
+    name: str
+    addresses: tuple[str, ...]
+    capacity: float
+    links: tuple[tuple[NodeId, Unsigned], ...]
+    """Its neighbours, ordered, each with the round-trip time in microseconds."""
+
+
+class SetRecord(msgspec.Struct, frozen=True, array_like=True):
+    """A change of a set of names, from version `base` to `version`; or the whole set.
+
+    A whole set has `base` equal to `version`, nothing removed, and may come in several parts.
+    """
+
+    node: NodeId
+    incarnation: Unsigned
+    version: Unsigned
+    base: Unsigned
+    added: tuple[str, ...]
+    removed: tuple[str, ...] = ()
+    part: Unsigned = 0
+    parts: Unsigned = 1
+
+
+class InterestRecord(SetRecord, frozen=True, array_like=True, tag=Kind.INTEREST.value):
+    """The topic filters that a node wants, covered ones left out."""
+
+
+class ClaimsRecord(SetRecord, frozen=True, array_like=True, tag=Kind.CLAIMS.value):
+    """The groups of which a node says that it is the core."""
+
+
+Record = NodeRecord | InterestRecord | ClaimsRecord
+
+KIND_OF: dict[type, Kind] = {
+    NodeRecord: Kind.NODE,
+    InterestRecord: Kind.INTEREST,
+    ClaimsRecord: Kind.CLAIMS,
+}
+
+Stamp = tuple[int, int]
+"""(incarnation, version): the order in which a node's records replace each other."""
+
+_MASK = (1 << 64) - 1
+
+
+def begins_a_life(record: Record, known: NodeRecord | None) -> bool:
+    """Whether this is the first record of its node's present life, after the one that is known."""
+    if not isinstance(record, NodeRecord):
+        return False
+    return known is None or known.incarnation < record.incarnation
+
+
+def record_of(
+    me: Identity, incarnation: int, version: int, links: Iterable[tuple[NodeId, int]]
+) -> NodeRecord:
+    """Return what a node tells of itself."""
+    return NodeRecord(
+        node=me.node,
+        incarnation=incarnation,
+        version=version,
+        born=me.incarnation,
+        key=me.key,
+        name=me.name,
+        addresses=me.addresses,
+        capacity=me.capacity,
+        links=tuple(links),
+    )
+
+
+@lru_cache(maxsize=1 << 12)  # a row is stamped anew by taking out what it was
+def fingerprint(kind: Kind, node: NodeId, stamp: Stamp) -> int:
+    """Return 64 well-mixed bits for one row; the sum over all rows is a database's digest.
+
+    Arithmetic on purpose: it must not depend on the hash seed and runs for every row that changes.
+    """
+    row = node ^ (kind + 1) * 0xD6E8FEB86659FD93
+    bits = (row ^ stamp[0] * 0x9E3779B97F4A7C15 ^ stamp[1] * 0xC2B2AE3D27D4EB4F) & _MASK
+    bits = ((bits ^ (bits >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+    bits = ((bits ^ (bits >> 27)) * 0x94D049BB133111EB) & _MASK
+    return bits ^ (bits >> 31)
+
+
+def in_parts(names: Iterable[str], bytes_max: int) -> list[tuple[str, ...]]:
+    """Split names so that each part stays below so many bytes; at least one part, maybe empty."""
+    parts: list[list[str]] = [[]]
+    size = 0
+    for name in names:
+        cost = len(name.encode()) + 5  # MessagePack puts at most five bytes before a text
+        if size + cost > bytes_max and parts[-1]:
+            parts.append([])
+            size = 0
+        parts[-1].append(name)
+        size += cost
+    return [tuple(part) for part in parts]
+
+
+def weight(record: Record) -> int:
+    """Return about how many bytes a record takes: enough to keep frames within their bound."""
+    if isinstance(record, NodeRecord):
+        return 120 + 16 * len(record.links) + sum(map(len, record.addresses))
+    return 60 + sum(4 * len(name) + 5 for name in (*record.added, *record.removed))
+
+
+def encoded_bytes(record: Record) -> int:
+    """Return about how many bytes a record takes in a frame."""
+    if isinstance(record, NodeRecord):
+        return weight(record)
+    return 60 + sum(len(name.encode()) + 5 for name in (*record.added, *record.removed))

@@ -1,0 +1,1 @@
+"""Retained values: versions, comparison between nodes, checks of what a broker stores."""

@@ -1,0 +1,61 @@
+"""Announcements of cores whose record is not here yet.
+
+On a new link a neighbour announces all cores that it knows, and its records follow one round trip
+later. Until a core's record is here, its announcement waits and has no effect; so what is announced
+of nodes that do not exist is never believed or passed on. What waits is bounded in total, and for
+each neighbour; more is refused and counted.
+"""
+
+from collections import Counter
+from collections.abc import Container
+
+from msgspec.structs import replace
+
+from hansa.protocol.model import NodeId
+from hansa.protocol.settings import ProtocolSettings
+from hansa.protocol.wire.frames import Announce
+
+UNKNOWN_CORE = "announcement of an unknown core"
+
+
+class EarlyAnnouncements:
+    """What waits for records, by core and by the neighbour that sent it."""
+
+    def __init__(self, settings: ProtocolSettings) -> None:
+        """Start empty."""
+        self._most_of_one = min(settings.nodes_max, settings.nodes_per_neighbour_max)
+        self._most = 2 * settings.nodes_max
+        self._waiting: dict[NodeId, dict[NodeId, Announce]] = {}
+        self._count_of: Counter[NodeId] = Counter()
+
+    def __len__(self) -> int:
+        """Return how many wait."""
+        return sum(self._count_of.values())
+
+    def put(self, sender: NodeId, frame: Announce) -> bool:
+        """Keep an announcement, without the claims, in place of an older one of the same core and
+        sender; return False if there is no room."""
+        of_core = self._waiting.get(frame.core, {})
+        if sender not in of_core:
+            if self._count_of[sender] >= self._most_of_one or len(self) >= self._most:
+                return False
+            self._count_of[sender] += 1
+            self._waiting[frame.core] = of_core
+        of_core[sender] = replace(frame, claims=None)
+        return True
+
+    def take(self, known: Container[NodeId]) -> list[tuple[NodeId, Announce]]:
+        """Remove and return those whose core is known now, each with its sender."""
+        cores = [core for core in self._waiting if core in known]
+        taken = [item for core in cores for item in self._waiting.pop(core).items()]
+        for sender, _ in taken:
+            self._count_of[sender] -= 1
+        return taken
+
+    def lose_neighbour(self, node: NodeId) -> None:
+        """A neighbour is gone, and what it sent."""
+        if not self._count_of.pop(node, 0):
+            return
+        for of_core in self._waiting.values():
+            of_core.pop(node, None)
+        self._waiting = {core: of_core for core, of_core in self._waiting.items() if of_core}

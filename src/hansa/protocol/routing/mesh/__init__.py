@@ -1,0 +1,1 @@
+"""The mesh strategy (Spohn 2020), by its parts."""

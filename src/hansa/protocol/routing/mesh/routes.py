@@ -1,0 +1,107 @@
+"""The ways towards every core: distances, parents, and why they never form a loop.
+
+A core announces itself with a growing sequence number. A node takes for parents neighbours that are
+*feasible*: nearer to the core than this node has ever said to be for the same sequence number. So
+following parents, the feasible distance falls at every step, and no loop can form, whatever is lost
+or late. A node that has no feasible neighbour left says so and waits for a newer announcement.
+This is the announcement of Spohn 2020 with the safety of distance-vector routing (RFC 8966).
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from hansa.protocol.membership.records import Stamp
+from hansa.protocol.model import NodeId
+from hansa.protocol.wire.frames import UNREACHABLE, Announce
+
+
+@dataclass(slots=True)
+class Route:
+    """The way to one core."""
+
+    stamp: Stamp
+    """(incarnation, sequence number) of the announcement it is based on."""
+    distance: int = UNREACHABLE
+    feasible: int = UNREACHABLE
+    parents: tuple[NodeId, ...] = ()
+    heard: dict[NodeId, tuple[Stamp, int]] = field(default_factory=dict)
+    """Per neighbour, the last announcement that it sent: stamp and its own distance."""
+
+
+class CoreRoutes:
+    """One node's routes to all cores."""
+
+    def __init__(self, redundancy: int, cost: Callable[[NodeId], int | None]) -> None:
+        """Start without any; `cost` tells the length of the link to a neighbour, if it is one."""
+        self._redundancy = redundancy
+        self._cost = cost
+        self.routes: dict[NodeId, Route] = {}
+
+    def lead(self, core: NodeId, stamp: Stamp) -> None:
+        """This node is the core itself, at this sequence number."""
+        self.routes[core] = Route(stamp, distance=0, feasible=0)
+
+    def hear(self, neighbour: NodeId, frame: Announce) -> bool:
+        """Take an announcement; return whether this node must pass on what changed (rule 4.4)."""
+        stamp = (frame.incarnation, frame.seq)
+        route = self.routes.get(frame.core)
+        if route is None:
+            if frame.distance == UNREACHABLE:
+                return False
+            route = self.routes[frame.core] = Route((-1, 0))
+        route.heard[neighbour] = (stamp, frame.distance)
+        return self._choose(route)
+
+    def lose_neighbour(self, neighbour: NodeId) -> list[NodeId]:
+        """A neighbour is gone; return the cores whose routes must be announced anew."""
+        changed = []
+        for core, route in self.routes.items():
+            if route.heard.pop(neighbour, None) is not None and self._choose(route):
+                changed.append(core)
+        return changed
+
+    def remeasure(self) -> list[NodeId]:
+        """Link costs changed; return the cores whose routes must be announced anew."""
+        return [
+            core
+            for core, route in self.routes.items()
+            if route.distance != 0 and self._choose(route)
+        ]
+
+    def forget(self, node: NodeId) -> None:
+        """Forget the way to a node for good. Not before its lease has ended: the feasible distance
+        must outlive the way, or the same announcement could come back around a loop."""
+        self.routes.pop(node, None)
+
+    def parents(self, core: NodeId) -> tuple[NodeId, ...]:
+        """Return the parents towards a core, none if there is no way or this node is the core."""
+        route = self.routes.get(core)
+        return route.parents if route else ()
+
+    def has_way(self, core: NodeId) -> bool:
+        """Whether there is a way to a core, or this node is it."""
+        route = self.routes.get(core)
+        return route is not None and route.distance != UNREACHABLE
+
+    def _choose(self, route: Route) -> bool:
+        """Choose distance and parents anew; return whether neighbours must be told."""
+        before = (route.stamp, route.distance)
+        newest = max((s for s, d in route.heard.values() if d != UNREACHABLE), default=(-1, 0))
+        if newest > route.stamp:
+            route.stamp, route.feasible = newest, UNREACHABLE
+        reach = {
+            node: length
+            for node, (stamp, distance) in route.heard.items()
+            if stamp == route.stamp
+            and distance < route.feasible
+            and (cost := self._cost(node)) is not None  # several may be lost in one moment
+            and (length := distance + cost) < UNREACHABLE
+        }
+        route.distance = min(reach.values(), default=UNREACHABLE)
+        route.feasible = min(route.feasible, route.distance)
+        nearer = [node for node in reach if route.heard[node][1] < route.feasible]
+        # The shortest way comes first; of ways as long, those that are parents already.
+        rank = {node: place for place, node in enumerate(route.parents)}
+        nearer.sort(key=lambda node: (reach[node], rank.get(node, len(rank)), node))
+        route.parents = tuple(nearer[: self._redundancy])
+        return (route.stamp, route.distance) != before

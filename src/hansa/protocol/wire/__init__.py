@@ -1,0 +1,1 @@
+"""Frames of the protocol: values, their bytes, and the bounds of what a peer may send."""

@@ -1,0 +1,261 @@
+"""What a control frame may hold: every list, text and number that a peer sends has a bound.
+
+`check` knows nothing of bytes and nothing of meaning; `wire` asks it about all that comes and goes.
+The bounds are for protection and well above what a node sends: `settings` has the ones to tune.
+Where a node passes on what others sent (records, claims), the bounds leave room for what it adds,
+so that nothing which came in is too large to go out.
+"""
+
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from math import isfinite
+from typing import Any, NamedTuple
+
+from hansa.errors import InvalidFrame, InvalidTopic
+from hansa.protocol.membership import records
+from hansa.protocol.model import HOPS_MAX, KEY_BYTES, MANAGEMENT
+from hansa.protocol.settings import LABEL_BYTES_MAX as LABEL_BYTES_MAX
+from hansa.protocol.settings import NEIGHBOURS_MAX as NEIGHBOURS_MAX
+from hansa.protocol.settings import NODES_MAX as NODES_MAX
+from hansa.protocol.topics import check_filter, check_name
+from hansa.protocol.wire import frames
+
+ROWS_MAX = len(records.Kind) * NODES_MAX
+"""Rows in a summary or fetch, records in an update. All rows of so many nodes fit one frame."""
+
+NAMES_MAX = 1 << 17
+"""Filters or groups in one list."""
+
+NAMES_BYTES_MAX = 1 << 18
+"""Bytes of the names in one record of a set: more has to come in parts."""
+
+PARTS_MAX = 1 << 14
+"""Parts in which a set may come: each has at least one name."""
+
+FLAGS_MAX = 64
+"""Membership flags that one announcement carries at most; they are hints."""
+
+PARENTS_MAX = 64
+"""Parents in an announcement; the settings allow 16."""
+
+MISSING_MAX = 256
+"""Missing frames that an acknowledgement names."""
+
+RESEND_MAX = 1 << 14
+"""Publications in one frame of a repair, or of retained values."""
+
+TOPICS_MAX = 1 << 14
+"""Topics of retained values in one frame."""
+
+ADDRESSES_MAX = 16
+"""Addresses of one node."""
+
+CAPABILITIES_MAX = 64
+"""Capabilities in a hello."""
+
+AGREEMENT_BYTES_MAX = 1_024
+"""Bytes of the settings that a hello shows."""
+
+REASON_BYTES_MAX = 4_096
+"""Bytes of a goodbye's reason, which may quote what both sides said in their hellos."""
+
+Rule = Callable[[Any], object]
+"""Takes a value and raises InvalidFrame or InvalidTopic if it is out of bounds."""
+
+
+def check(value: object) -> None:
+    """Raise InvalidFrame if a frame or record is out of bounds, with the path to the place."""
+    bounds = _BOUNDS.get(type(value))
+    if bounds is None:
+        return
+    field = ""
+    try:
+        for field, rule in bounds.fields.items():
+            rule(getattr(value, field))
+        field = ""
+        bounds.whole(value)
+    except (InvalidFrame, InvalidTopic) as error:
+        owner = getattr(value, "node", getattr(value, "core", None))
+        place = bounds.word if owner is None else f"{bounds.word} of {owner:016x}"
+        raise InvalidFrame(": ".join(filter(None, (place, field, str(error))))) from None
+
+
+# ---------------------------------------------------------------- rules
+
+
+def at_most(value: int, limit: int, unit: str = "") -> None:
+    """Raise InvalidFrame if a value is above its limit."""
+    if value > limit:
+        raise InvalidFrame(f"{value}{unit}, the limit is {limit}")
+
+
+def _anything(_: object) -> None:
+    pass
+
+
+def _number(limit: int) -> Rule:
+    return lambda value: at_most(value, limit)
+
+
+def _text(bytes_max: int) -> Rule:
+    return lambda text: at_most(len(text.encode()), bytes_max, " bytes")
+
+
+def _several(count_max: int, each: Rule = _anything) -> Rule:
+    def rule(items: Sequence[Any]) -> None:
+        at_most(len(items), count_max, " items")
+        if each is not _anything:
+            for item in items:
+                each(item)
+
+    return rule
+
+
+def _names(each: Rule) -> Rule:
+    several = _several(NAMES_MAX, each)
+
+    def rule(names: Sequence[str]) -> None:
+        several(names)
+        if len(set(names)) < len(names):
+            raise InvalidFrame("a name is there twice")
+
+    return rule
+
+
+def _ordered(rows: Sequence[tuple[int, ...]]) -> None:
+    at_most(len(rows), NEIGHBOURS_MAX, " items")
+    for before, after in pairwise(rows):
+        if before[0] >= after[0]:
+            raise InvalidFrame(f"not in order, {after[0]:016x} follows {before[0]:016x}")
+
+
+def _key(key: bytes) -> None:
+    if len(key) != KEY_BYTES:
+        raise InvalidFrame(f"{len(key)} bytes, a key has {KEY_BYTES}")
+
+
+def _capacity(capacity: float) -> None:
+    if not (isfinite(capacity) and capacity >= 0):
+        raise InvalidFrame(f"{capacity}, it must be finite and not below 0")
+
+
+def _group(group: str) -> None:
+    if group != MANAGEMENT:
+        check_filter(group)
+
+
+def _set(record: records.SetRecord) -> None:
+    size = sum(len(name.encode()) for name in (*record.added, *record.removed))
+    at_most(size, NAMES_BYTES_MAX, " bytes of names")
+    if record.part >= record.parts:
+        raise InvalidFrame(f"part {record.part} of {record.parts}, counted from 0")
+    if record.parts > 1 and not record.added:
+        raise InvalidFrame(f"part {record.part} of {record.parts} is empty")
+    if record.base > record.version:
+        raise InvalidFrame(f"base {record.base} is above version {record.version}")
+    if record.base == record.version and record.removed:
+        raise InvalidFrame(f"a whole set removes nothing, not {len(record.removed)} names")
+    if record.base < record.version and record.parts > 1:
+        raise InvalidFrame(f"a change has one part, not {record.parts}")
+
+
+def _exactly(count: int) -> Rule:
+    def rule(items: Sequence[Any]) -> None:
+        if len(items) != count:
+            raise InvalidFrame(f"{len(items)} items, there must be {count}")
+
+    return rule
+
+
+def _topic(entry: tuple[str, int]) -> None:
+    check_name(entry[0])
+
+
+def _resend(resend: frames.Resend) -> None:
+    if not resend.after <= resend.upto:
+        raise InvalidFrame(f"goes from {resend.after} to {resend.upto}")
+
+
+# ---------------------------------------------------------------- the bounds of each frame
+
+
+class _Bounds(NamedTuple):
+    word: str
+    fields: dict[str, Rule]
+    whole: Rule = _anything
+
+
+def _set_bounds(word: str, each: Rule) -> _Bounds:
+    fields = {"added": _names(each), "removed": _names(each), "parts": _number(PARTS_MAX)}
+    return _Bounds(word, fields, _set)
+
+
+_label = _text(LABEL_BYTES_MAX)
+
+# What is not here (heartbeats, other fields) holds only numbers of 64 bits.
+_BOUNDS: dict[type, _Bounds] = {
+    frames.Hello: _Bounds(
+        "hello",
+        {
+            "federation": _label,
+            "key": _key,
+            "name": _label,
+            "agreement": _text(AGREEMENT_BYTES_MAX),
+            "capabilities": _several(CAPABILITIES_MAX, _label),
+        },
+    ),
+    frames.Goodbye: _Bounds("goodbye", {"reason": _text(REASON_BYTES_MAX)}),
+    frames.Summary: _Bounds("summary", {"rows": _several(ROWS_MAX)}),
+    frames.Update: _Bounds("update", {"records": _several(ROWS_MAX, check)}),
+    frames.Fetch: _Bounds("fetch", {"rows": _several(ROWS_MAX)}),
+    frames.Announce: _Bounds(
+        "announce",
+        {
+            "distance": _number(frames.UNREACHABLE),
+            "parents": _several(PARENTS_MAX),
+            "claims": check,
+            "members": _several(FLAGS_MAX),
+        },
+    ),
+    frames.Membership: _Bounds("membership", {"joined": _names(_group), "left": _names(_group)}),
+    frames.Solicit: _Bounds("solicit", {"hops": _number(HOPS_MAX)}),
+    frames.Acknowledge: _Bounds("acknowledge", {"missing": _several(MISSING_MAX)}),
+    frames.Confirm: _Bounds("confirm", {"entries": _several(NODES_MAX, check)}),
+    frames.Confirmation: _Bounds("confirmation", {"hops": _number(HOPS_MAX)}),
+    frames.Enquire: _Bounds("enquire", {"hops": _number(HOPS_MAX)}),
+    frames.Owed: _Bounds("owed", {"hops": _number(HOPS_MAX)}),
+    frames.Receipt: _Bounds("receipt", {"hops": _number(HOPS_MAX)}),
+    frames.Resend: _Bounds(
+        "resend", {"publications": _several(RESEND_MAX), "hops": _number(HOPS_MAX)}, _resend
+    ),
+    frames.Holdings: _Bounds(
+        "holdings", {"digests": _exactly(frames.BUCKETS), "hops": _number(HOPS_MAX)}
+    ),
+    frames.Ask: _Bounds(
+        "ask",
+        {
+            "buckets": _several(frames.BUCKETS, _number(frames.BUCKETS - 1)),
+            "topics": _several(TOPICS_MAX, _topic),
+            "hops": _number(HOPS_MAX),
+        },
+    ),
+    frames.Listing: _Bounds(
+        "listing", {"entries": _several(TOPICS_MAX, _topic), "hops": _number(HOPS_MAX)}
+    ),
+    frames.Values: _Bounds(
+        "values", {"publications": _several(RESEND_MAX), "hops": _number(HOPS_MAX)}
+    ),
+    frames.Numbered: _Bounds("numbered", {"frame": check}),
+    records.NodeRecord: _Bounds(
+        "node record",
+        {
+            "key": _key,
+            "name": _label,
+            "addresses": _several(ADDRESSES_MAX, _label),
+            "capacity": _capacity,
+            "links": _ordered,
+        },
+    ),
+    records.InterestRecord: _set_bounds("interest record", check_filter),
+    records.ClaimsRecord: _set_bounds("claims record", _group),
+}

@@ -1,0 +1,310 @@
+"""Frames as bytes, and bytes as frames: the one place where what a peer sends becomes values.
+
+`decode` returns a frame that keeps every bound (here and in `bounds`) or raises InvalidFrame,
+whatever it is given, in memory that is a small multiple of its input. `encode` raises ValueError
+for what `decode` would refuse, so nothing leaves that a correct peer drops. What a frame means is
+unknown here, and so is where it came from; a link puts the length in front and takes it off again.
+
+The first byte says how to read the rest: the version of this format in its upper four bits, the
+type of frame in its lower four. It is not the protocol's version, which is in the hello: a later
+protocol can still be read, and refused by name.
+
+Control frames (type 0) are MessagePack: an array of the frame's tag and its fields. What a later
+version adds at the end is skipped. Answers (type 2) are control frames that hold publications:
+those of a repair, and retained values. They may be as large as these, and need no order beyond
+their own, so a link lets other control frames pass them.
+
+Publications (type 1) are many, so their header is fixed. Integers are unsigned and big-endian:
+
+    offset     bytes    field
+    0              1    version and type
+    1              1    flags: QoS in bits 0 and 1, retain in bit 2, `more` in bit 3, `versioned`
+                        in bit 4, others 0
+    2              1    hops
+    3              2    n, the count of named groups
+    5              8    origin
+    13             8    life
+    21             8    number
+    29             2    t, the length of the topic
+    31            8n    named groups
+                   8    version, only with the flag `versioned`, else it is 0
+                   2    m, the count of previous entries      } these two only with the flag `more`,
+                   4    p, the length of the properties       } else m and p are 0
+                 16m    previous entries: receiver and number
+                   t    topic, UTF-8
+                   p    properties
+                rest    payload
+"""
+
+import struct
+from functools import lru_cache
+from itertools import product
+
+import msgspec
+
+from hansa.errors import InvalidFrame, InvalidTopic
+from hansa.protocol.model import HOPS_MAX, NAMED_MAX, GroupId, NodeId, Publication
+from hansa.protocol.settings import PACKET_BYTES_MAX as PACKET_BYTES_MAX
+from hansa.protocol.topics import TOPIC_LEVELS_MAX, check_name
+from hansa.protocol.wire import frames
+from hansa.protocol.wire.bounds import at_most, check
+
+FORMAT_VERSION = 1
+"""Of the bytes, not of the protocol. Four bits, so at most 15."""
+
+HEADER_BYTES_MAX = 1 << 16
+"""What a frame may hold besides a packet: more than any header does."""
+
+FRAME_BYTES_MAX = PACKET_BYTES_MAX + HEADER_BYTES_MAX
+"""Bytes of a publication or an answer, in any federation."""
+
+CONTROL_BYTES_MAX = (1 << 20) + HEADER_BYTES_MAX
+"""Bytes of any other control frame."""
+
+
+CONTROL = FORMAT_VERSION << 4
+PUBLICATION = FORMAT_VERSION << 4 | 1
+ANSWER = FORMAT_VERSION << 4 | 2
+"""The first byte of every frame, by its type."""
+
+_QOS_MAX, _RETAIN, _MORE, _VERSIONED = 2, 4, 8, 16
+
+_OPENING = PUBLICATION << 8
+# The first two bytes of a publication, and what they say: QoS, retain, more, versioned.
+_OPENINGS = {
+    _OPENING | qos | _RETAIN * retain | _MORE * more | _VERSIONED * has: (qos, retain, more, has)
+    for qos in range(_QOS_MAX + 1)
+    for retain, more, has in product((False, True), repeat=3)
+}
+
+HEAD = struct.Struct(">HBHQQQH")
+"""What every publication begins with: two bytes as one, hops, n, origin, life, number, t."""
+
+GROUP = struct.Struct(">Q")
+"""A named group."""
+
+PLAIN = _OPENING
+"""How a publication begins that is of QoS 0, not retained, without properties."""
+
+HOPS_AT = 2
+TOPIC_BYTES_AT = 29
+"""Where the hops are, and where the topic's length is; groups and topic follow the latter."""
+
+ORIGIN = slice(5, 13)
+"""Where the origin is."""
+
+_HEAD_BYTES = HEAD.size
+_COUNT_AT = 3
+_NUMBER_AT = 21
+_VERSION = struct.Struct(">Q")
+_EXTRA = struct.Struct(">HI")
+_ENTRY = struct.Struct(">QQ")
+_SMALL_BYTES = 8 * NAMED_MAX  # a frame of up to this size keeps every bound on size or count
+
+_ANSWERS = (frames.Resend, frames.Values)
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder: msgspec.msgpack.Decoder[frames.Any] = msgspec.msgpack.Decoder(frames.Any)
+
+
+def encode(frame: frames.Any | Publication) -> bytes:
+    """Return the bytes of a frame; raise ValueError if no peer would take them."""
+    if isinstance(frame, Publication):
+        return encode_publication(frame)
+    try:
+        kind = ANSWER if isinstance(frame, _ANSWERS) else CONTROL
+        data = b"%c%b" % (kind, _encoder.encode(frame))
+    except OverflowError as error:
+        raise ValueError(f"control frame: {error}") from None
+    _require_readable(data)
+    return data
+
+
+def decode(data: bytes | bytearray | memoryview) -> frames.Any | Publication:
+    """Return the frame that these bytes are; raise InvalidFrame if they are none."""
+    first = data[0] if len(data) else None
+    if first == PUBLICATION:
+        return decode_publication(data)
+    if first == CONTROL:
+        return _decode_control(data, CONTROL_BYTES_MAX)
+    if first == ANSWER:
+        return _decode_control(data, FRAME_BYTES_MAX)
+    if first is None:
+        raise InvalidFrame("frame: no bytes")
+    version, kind = divmod(first, 16)
+    if version != FORMAT_VERSION:
+        raise InvalidFrame(f"frame: format version {version}, this node reads {FORMAT_VERSION}")
+    raise InvalidFrame(f"frame: type {kind}, the types are 0, 1 and 2")
+
+
+def _decode_control(data: bytes | bytearray | memoryview, bytes_max: int) -> frames.Any:
+    if len(data) > bytes_max:
+        raise InvalidFrame(f"frame: {len(data)} bytes, the limit is {bytes_max}")
+    try:
+        frame = _decoder.decode(memoryview(data)[1:])
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise InvalidFrame(f"control frame: {error}") from None
+    check(frame)
+    return frame
+
+
+def _require_readable(data: bytes) -> None:
+    """What no peer would take is our own misuse: say the same with another error."""
+    try:
+        decode(data)
+    except InvalidFrame as error:
+        raise ValueError(str(error)) from None
+
+
+# ---------------------------------------------------------------- publications: the fast path
+
+
+def encode_publication(publication: Publication) -> bytes:
+    """Return the bytes of a publication; raise ValueError if no peer would take them."""
+    qos, hops, topic = publication.qos, publication.hops, publication.topic
+    named = publication.named
+    rest = encoded = topic.encode()
+    topic_bytes = len(encoded)
+    opening = _OPENING | qos
+    if publication.retain:
+        opening |= _RETAIN
+    try:
+        if publication.previous or publication.properties:
+            opening |= _MORE
+            rest = _pack_more(publication, encoded)
+        if publication.version:
+            opening |= _VERSIONED
+            rest = _VERSION.pack(publication.version) + rest
+        if named:
+            rest = _integers(len(named)).pack(*named) + rest
+        origin, life, number = publication.origin, publication.life, publication.number
+        head = HEAD.pack(opening, hops, len(named), origin, life, number, topic_bytes)
+    except struct.error as error:
+        raise ValueError(f"publication: {error}") from None
+    if qos > _QOS_MAX:
+        raise ValueError(f"publication: QoS {qos}, the limit is {_QOS_MAX}")
+    data = b"".join((head, rest, publication.payload))
+    # What these few comparisons do not clear is read as a peer would read it.
+    if (
+        hops > HOPS_MAX
+        or len(data) > _SMALL_BYTES
+        or not 0 < topic_bytes < TOPIC_LEVELS_MAX
+        or "+" in topic
+        or "#" in topic
+        or "\0" in topic
+    ):
+        _require_readable(data)
+    return data
+
+
+def decode_publication(data: bytes | bytearray | memoryview) -> Publication:
+    """Return the publication that these bytes are; raise InvalidFrame if they are none."""
+    if type(data) is not bytes:
+        data = bytes(data)  # its slices are so much faster than a view's that the copy pays
+    at, version, entry_count, properties_bytes = _HEAD_BYTES, 0, 0, 0
+    named: tuple[GroupId, ...] = ()
+    previous: tuple[tuple[NodeId, int], ...] = ()
+    try:
+        opening, hops, count, origin, life, number, topic_bytes = HEAD.unpack_from(data)
+        qos, retain, more, versioned = _OPENINGS[opening]
+        if count:
+            named = _integers(count).unpack_from(data, at)
+            at += 8 * count
+        if versioned:
+            (version,) = _VERSION.unpack_from(data, at)
+            at += _VERSION.size
+        if more:
+            entry_count, properties_bytes = _EXTRA.unpack_from(data, at)
+            at += _EXTRA.size + 16 * entry_count
+            previous = tuple(_ENTRY.iter_unpack(data[at - 16 * entry_count : at]))
+        topic_end = at + topic_bytes
+        topic = data[at:topic_end].decode()
+    except (struct.error, KeyError, UnicodeDecodeError) as error:
+        raise _unreadable(data, error) from None
+    end = topic_end + properties_bytes
+    if end > len(data):
+        raise InvalidFrame(f"publication: {len(data)} bytes, its header promises {end}")
+    if (
+        hops > HOPS_MAX
+        or len(data) > _SMALL_BYTES
+        or not 0 < topic_bytes < TOPIC_LEVELS_MAX
+        or "+" in topic
+        or "#" in topic
+        or "\0" in topic
+    ):
+        _check_publication(topic, hops, max(count, entry_count), len(data) - at)
+    properties = data[topic_end:end] if properties_bytes else b""
+    return Publication(
+        origin,
+        life,
+        number,
+        qos,
+        topic,
+        data[end:],
+        retain,
+        hops,
+        named,
+        previous,
+        properties,
+        version,
+    )
+
+
+def cut_names(frame: bytearray, count: int) -> None:
+    """Take the names of its groups, of which there are so many, out of a plain publication."""
+    frame[_COUNT_AT : _COUNT_AT + 2] = b"\0\0"
+    del frame[_HEAD_BYTES : _HEAD_BYTES + GROUP.size * count]
+
+
+def mould(data: bytes, payload_bytes: int) -> tuple[bytes, bytes]:
+    """Return what stands before and after the number in a publication's bytes, without its payload:
+    with another number between them and another payload behind, they are the next publication."""
+    return data[:_NUMBER_AT], data[_NUMBER_AT + 8 : len(data) - payload_bytes]
+
+
+def strand(frame: bytes | bytearray) -> bytes:
+    """Return what frames have in common that must not overtake each other: of publications the
+    origin, for QoS 0 the topic as well; of answers nothing. The frame is a whole one of either."""
+    if frame[0] == ANSWER:
+        return b""
+    origin = bytes(frame[ORIGIN])
+    opening, _, count, *_, topic_bytes = HEAD.unpack_from(frame)
+    qos, _, more, versioned = _OPENINGS[opening]
+    if qos:
+        return origin
+    at = _HEAD_BYTES + GROUP.size * count + _VERSION.size * versioned
+    if more:
+        entry_count, _ = _EXTRA.unpack_from(frame, at)
+        at += _EXTRA.size + _ENTRY.size * entry_count
+    return origin + frame[at : at + topic_bytes]
+
+
+def _pack_more(publication: Publication, topic: bytes) -> bytes:
+    previous, properties = publication.previous, publication.properties
+    entries = [_ENTRY.pack(*entry) for entry in previous]
+    return b"".join((_EXTRA.pack(len(previous), len(properties)), *entries, topic, properties))
+
+
+@lru_cache(maxsize=64)
+def _integers(count: int) -> struct.Struct:
+    return struct.Struct(f">{count}Q")
+
+
+def _unreadable(data: bytes, error: Exception) -> InvalidFrame:
+    match error:
+        case UnicodeDecodeError():
+            return InvalidFrame(f"publication: topic: {error}")
+        case KeyError():
+            return InvalidFrame(f"publication: opens with {data[:2].hex()}, which means nothing")
+        case _:
+            return InvalidFrame(f"publication: {len(data)} bytes, its header needs more")
+
+
+def _check_publication(topic: str, hops: int, group_count: int, packet_bytes: int) -> None:
+    try:
+        at_most(hops, HOPS_MAX, " hops")
+        at_most(group_count, NAMED_MAX, " groups")
+        at_most(packet_bytes, PACKET_BYTES_MAX, " bytes of topic, properties and payload")
+        check_name(topic)
+    except (InvalidFrame, InvalidTopic) as error:
+        raise InvalidFrame(f"publication: {error}") from None

@@ -1,0 +1,1 @@
+"""Analysis of a simulation: the true state, convergence, traffic, transcript, telemetry."""

@@ -1,0 +1,73 @@
+"""What crossed the links: frames and bytes by kind. One look at every frame that is sent."""
+
+from zlib import crc32
+
+import msgspec
+
+from hansa.protocol.model import Publication
+from hansa.protocol.wire import codec
+from hansa.protocol.wire.frames import Any as AnyFrame
+from hansa.protocol.wire.frames import Numbered
+
+_encoder = msgspec.msgpack.Encoder()
+_FORMAT_BYTES = 1
+"What `wire` puts before a control frame."
+
+
+class Traffic:
+    """Counts and sizes of all frames of a run."""
+
+    __slots__ = ("_bytes", "_checksum", "_frames", "_last", "_size", "_wire")
+
+    def __init__(self, wire_bytes: bool) -> None:
+        """Start at zero. With `wire_bytes`, frames are really encoded and checked."""
+        self._wire = wire_bytes
+        self._frames: dict[type, int] = {}
+        self._bytes: dict[type, int] = {}
+        # A flood sends one frame over many links, one after the other: measure it once.
+        self._last: object = None
+        self._size = 0
+        self._checksum = 0
+
+    def count(self, frame: AnyFrame | Publication) -> tuple[int, int]:
+        """Count a frame; return its size and a checksum of its bytes."""
+        if frame is not self._last:
+            data = self._encode(frame)
+            self._last = frame
+            self._size = len(data) if self._wire else len(data) + _FORMAT_BYTES
+            self._checksum = crc32(data)
+        kind = type(frame.frame) if type(frame) is Numbered else type(frame)
+        self._frames[kind] = self._frames.get(kind, 0) + 1
+        self._bytes[kind] = self._bytes.get(kind, 0) + self._size
+        return self._size, self._checksum
+
+    def _encode(self, frame: AnyFrame | Publication) -> bytes:
+        """Return bytes of the right size; `wire.encode` checks every rule, which takes longer."""
+        if self._wire:
+            return codec.encode(frame)
+        if type(frame) is Publication:
+            return codec.encode_publication(frame)[_FORMAT_BYTES:]
+        return _encoder.encode(frame)
+
+    def control_frames(self) -> dict[str, int]:
+        """Return how many control frames of each kind were sent."""
+        return _by_name(self._frames)
+
+    def control_bytes(self) -> dict[str, int]:
+        """Return how many bytes the control frames of each kind had."""
+        return _by_name(self._bytes)
+
+    @property
+    def data_frames(self) -> int:
+        """Copies of publications."""
+        return self._frames.get(Publication, 0)
+
+    @property
+    def data_bytes(self) -> int:
+        """Bytes of the copies of publications."""
+        return self._bytes.get(Publication, 0)
+
+
+def _by_name(counts: dict[type, int]) -> dict[str, int]:
+    found = {kind.__name__: count for kind, count in counts.items() if kind is not Publication}
+    return dict(sorted(found.items()))

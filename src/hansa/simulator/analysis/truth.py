@@ -1,0 +1,117 @@
+"""What is true, seen from above: who can reach whom, who wants what, how far everything is.
+
+The nodes can only gather this from each other; here it is read off the world. Places and ids are
+translated here too, because views speak of NodeIds and the world of places.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from hansa.protocol.model import NodeId
+from hansa.protocol.status import NodeView
+from hansa.simulator.world.site import Site
+from hansa.simulator.world.world import World
+
+
+@dataclass
+class Component:
+    """Nodes that can reach each other, and nobody else."""
+
+    sites: list[Site]
+    neighbours: dict[NodeId, tuple[NodeId, ...]]
+    """Per node, the nodes it has a usable link to, ordered by id."""
+
+    @cached_property
+    def ids(self) -> tuple[NodeId, ...]:
+        """The ids of all nodes, ordered."""
+        return tuple(sorted(site.memory.id for site in self.sites))
+
+    @cached_property
+    def by_id(self) -> dict[NodeId, Site]:
+        """The site of each node."""
+        return {site.memory.id: site for site in self.sites}
+
+    @cached_property
+    def distinct(self) -> bool:
+        """Whether no two nodes have the same id."""
+        return len(self.by_id) == len(self.sites)
+
+    def distances(self, start: NodeId) -> dict[NodeId, int]:
+        """Return how many links each node is from `start`."""
+        found = {start: 0}
+        queue = [start]
+        for node in queue:  # grows as it is read: breadth first
+            for other in self.neighbours[node]:
+                if other not in found:
+                    found[other] = found[node] + 1
+                    queue.append(other)
+        return found
+
+
+class Truth:
+    """The world as it is, computed again only when it may have changed."""
+
+    def __init__(self, world: World) -> None:
+        """Look at a world."""
+        self._world = world
+        self._shape = -1
+        self._components: list[Component] = []
+        self._views: dict[int, tuple[int, int, NodeView]] = {}
+
+    def components(self) -> list[Component]:
+        """Return the parts of the federation that hang together now."""
+        if self._shape != self._world.shape:
+            self._shape = self._world.shape
+            self._components = self._find_components()
+        return self._components
+
+    def component_of(self, site: Site) -> Component | None:
+        """Return the part to which a running site belongs."""
+        return next((part for part in self.components() if site in part.sites), None)
+
+    def view(self, site: Site) -> NodeView:
+        """Return a running node's state, taken again only if it may have changed."""
+        known = self._views.get(site.place)
+        if known is None or known[:2] != (site.life, site.version):
+            assert site.node is not None
+            known = (site.life, site.version, site.node.view())
+            self._views[site.place] = known
+        return known[2]
+
+    def forget_views(self) -> None:
+        """Take all views again: a timer may have changed what no frame and no news has told."""
+        self._views.clear()
+
+    def _find_components(self) -> list[Component]:
+        near: dict[int, list[Site]] = {s.place: [] for s in self._world.sites if s.active}
+        for (a, b), link in self._world.network.links.items():
+            if link.usable and a in near and b in near:
+                near[a].append(self._world.sites[b])
+                near[b].append(self._world.sites[a])
+        seen: set[int] = set()
+        parts: list[Component] = []
+        for place in near:
+            if place not in seen:
+                sites = _reach(self._world.sites[place], near)
+                seen.update(site.place for site in sites)
+                parts.append(_component(sites, near))
+        return parts
+
+
+def _reach(start: Site, near: dict[int, list[Site]]) -> list[Site]:
+    sites = [start]
+    seen = {start.place}
+    for site in sites:  # grows as it is read: breadth first
+        for other in near[site.place]:
+            if other.place not in seen:
+                seen.add(other.place)
+                sites.append(other)
+    return sorted(sites, key=lambda site: site.place)
+
+
+def _component(sites: list[Site], near: dict[int, list[Site]]) -> Component:
+    neighbours = {
+        site.memory.id: tuple(sorted(other.memory.id for other in near[site.place]))
+        for site in sites
+    }
+    return Component(sites, neighbours)

@@ -1,0 +1,52 @@
+"""The promise about retained values: all brokers that want a topic store the same one."""
+
+from hansa.simulator.analysis.ledger import Entry
+from hansa.simulator.checkers.base import Checker
+from hansa.simulator.world.site import Site
+from hansa.simulator.world.world import World
+
+REPAIRED_S = 60.0
+"""Seconds after the last write and the last fault within which brokers have to agree."""
+
+
+class RetainedAgree(Checker):
+    """At the end of a run, if nothing was written or disturbed in its last minute, all brokers
+    that want a topic store the same value of it; and if only clients of one broker wrote it, the
+    one that this broker stores."""
+
+    name = "retained values agree"
+
+    def __init__(self, world: World, violations: list[str]) -> None:
+        """Start with nothing written."""
+        super().__init__(world, violations)
+        self._writers: dict[str, dict[int, None]] = {}
+        self._last_s = 0.0
+
+    def published(self, entry: Entry) -> None:
+        """Note who writes a topic."""
+        if entry.retain:
+            self._writers.setdefault(entry.topic, {})[entry.place] = None
+            self._last_s = self.world.now
+
+    def disturbed(self, what: str, fault: bool, places: tuple[int, ...]) -> None:
+        """Brokers have a minute from here."""
+        self._last_s = self.world.now
+
+    def finished(self) -> None:
+        """Compare what brokers store."""
+        if self.world.now < self._last_s + REPAIRED_S:
+            return
+        if not all(site.served for site in self.world.sites):
+            return
+        for topic, writers in self._writers.items():
+            sites = [site for site in self.world.sites if site.broker.wants(topic)]
+            if len(writers) == 1:
+                sites += [self.world.sites[place] for place in writers]
+            if len({_stored(site, topic) for site in sites}) > 1:
+                held = ", ".join(f"n{site.place}: {_stored(site, topic)!r}" for site in sites)
+                self.fail(f"brokers store different values of {topic}: {held}")
+
+
+def _stored(site: Site, topic: str) -> bytes | None:
+    found = site.broker.stored.get(topic)
+    return found[0] if found else None

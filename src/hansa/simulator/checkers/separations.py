@@ -1,0 +1,58 @@
+"""Which nodes were out of each other's reach for how long: a lease may end then, and only then."""
+
+from itertools import combinations
+
+from hansa.protocol.model import NodeId
+from hansa.simulator.analysis.truth import Truth
+from hansa.simulator.world.world import World
+
+FOREVER = float("inf")
+
+
+class Partings:
+    """The present or last parting of every two nodes."""
+
+    def __init__(self, world: World, truth: Truth, lease_s: float, noticed_s: float) -> None:
+        """Nodes may take so long to notice that they are together again."""
+        self._world = world
+        self._truth = truth
+        self._lease_s = lease_s
+        self._noticed_s = noticed_s
+        self._partings: dict[tuple[NodeId, NodeId], tuple[float, float]] = {}
+        self._over: dict[tuple[NodeId, NodeId], float] = {}
+
+    def look(self) -> None:
+        """Something has changed: see who is in reach of whom now."""
+        now = self._world.now
+        part_of = {
+            site.place: number
+            for number, part in enumerate(self._truth.components())
+            for site in part.sites
+        }
+        for one, other in combinations(self._world.sites, 2):
+            pair = _pair(one.memory.id, other.memory.id)
+            part = part_of.get(one.place)
+            together = part is not None and part == part_of.get(other.place)
+            since, until = self._partings.get(pair, (now, -FOREVER))
+            if together:
+                if until == FOREVER and now + self._noticed_s - since >= self._lease_s:
+                    self._over[pair] = now + self._noticed_s
+                self._partings[pair] = (since, min(until, now))
+            elif until + self._noticed_s < now:
+                self._partings[pair] = (now, FOREVER)
+            else:  # nobody may have noticed that they were together for a moment
+                self._partings[pair] = (since, FOREVER)
+
+    def outlast_lease(self, one: NodeId, other: NodeId) -> bool:
+        """Whether two have been apart for as long as a lease, as far as they know."""
+        since, until = self._partings.get(_pair(one, other), (FOREVER, FOREVER))
+        now = self._world.now
+        return now - since >= self._lease_s and now <= until + self._noticed_s
+
+    def has_outlasted(self, one: NodeId, other: NodeId, at: float) -> bool:
+        """Whether two that are together now were apart for as long as a lease, then or later."""
+        return at <= self._over.get(_pair(one, other), -FOREVER)
+
+
+def _pair(one: NodeId, other: NodeId) -> tuple[NodeId, NodeId]:
+    return (one, other) if one < other else (other, one)

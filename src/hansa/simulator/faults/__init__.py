@@ -1,0 +1,1 @@
+"""Faults of a simulation: random faults, churn, links made by a manager."""

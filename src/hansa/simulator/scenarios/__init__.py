@@ -1,0 +1,1 @@
+"""Scenarios: runs with a claim, random runs, and comparisons of strategies."""

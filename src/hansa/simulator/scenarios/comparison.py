@@ -1,0 +1,125 @@
+"""Strategies side by side: what each costs on the same trial."""
+
+from collections import Counter
+from dataclasses import dataclass, replace
+
+from hansa.protocol.model import Publication
+from hansa.protocol.settings import ProtocolSettings
+from hansa.protocol.wire.frames import Heartbeat
+from hansa.simulator.analysis.ledger import Entry
+from hansa.simulator.result import Result
+from hansa.simulator.run import Simulation
+from hansa.simulator.scenarios.trials import Trial
+from hansa.simulator.topologies import Topology, distances
+from hansa.simulator.world.hooks import Watcher
+from hansa.simulator.world.network import End
+from hansa.simulator.world.site import Site
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """One strategy on one trial. What is per publication counts those that left their broker."""
+
+    trial: str
+    strategy: str
+    redundancy: int
+    publications: int
+    copies: float
+    """Per publication, over all links."""
+    bytes: float
+    """The same in bytes of frames."""
+    busiest: float
+    """Copies per publication that the node sends which sends most."""
+    stretch: float | None
+    """Hops that a delivery took, divided by those of the shortest way, on average; None where
+    faults change what is shortest, or if nothing was delivered."""
+    delay_ms: float | None
+    delay_p99_ms: float | None
+    control_frames: int
+    """In the whole run, without heartbeats: those are the same for all."""
+    control_bytes: int
+    recovered_s: float | None
+    """The longest time, after a fault, until all was right, as far as that was to be seen."""
+    expected: int
+    """Pairs of a publication and another broker that wanted it."""
+    lost: int
+    notices: int
+    """What Antonielli's subscription tables would have cost: n·(N-1) for each filter that n of N
+    brokers want."""
+    violations: tuple[str, ...]
+
+
+def measure(trial: Trial, settings: ProtocolSettings, strategy: str, seed: int) -> Measured:
+    """Play a trial with a strategy, every promise checked."""
+    options = trial.options(replace(settings, strategy=strategy), seed)
+    meter = _Meter(trial.topology)
+    simulation = Simulation(options, watchers=[meter])
+    result = simulation.run()
+    sent = sum(entry.captured for entry in simulation.world.ledger.entries)
+    control_frames, control_bytes = _control(result)
+    delay = result.delay_ms
+    return Measured(
+        trial=trial.name,
+        strategy=strategy,
+        redundancy=settings.redundancy,
+        publications=sent,
+        copies=_per(result.data_frames, sent),
+        bytes=_per(result.data_bytes, sent),
+        busiest=_per(max(meter.sent.values(), default=0), sent),
+        stretch=None if trial.faulty else meter.stretch(),
+        delay_ms=delay.mean if delay else None,
+        delay_p99_ms=delay.p99 if delay else None,
+        control_frames=control_frames,
+        control_bytes=control_bytes,
+        recovered_s=_recovered(result),
+        expected=result.expected,
+        lost=result.lost,
+        notices=_notices(simulation),
+        violations=result.violations,
+    )
+
+
+class _Meter(Watcher):
+    """Counts what each node sends, and how far deliveries came."""
+
+    def __init__(self, topology: Topology) -> None:
+        """Start at zero."""
+        self.sent: Counter[int] = Counter()
+        self._distances = [distances(topology, place) for place in range(topology.nodes)]
+        self._ratios: list[float] = []
+
+    def forwarded(self, end: End, publication: Publication) -> None:
+        """A node sends a copy."""
+        self.sent[end.machine.place] += 1
+
+    def delivered(self, site: Site, publication: Publication, entry: Entry | None) -> None:
+        """A copy has come to its end."""
+        if entry is not None:
+            shortest = self._distances[entry.place][site.place]
+            self._ratios.append((publication.hops + 1) / shortest)
+
+    def stretch(self) -> float | None:
+        """Return how much longer than the shortest the ways were, on average."""
+        return round(sum(self._ratios) / len(self._ratios), 3) if self._ratios else None
+
+
+def _per(amount: int, publications: int) -> float:
+    return round(amount / publications, 3) if publications else 0.0
+
+
+def _control(result: Result) -> tuple[int, int]:
+    heartbeat = Heartbeat.__name__
+    counts = (result.control_frames, result.control_bytes)
+    frames, size = (sum(n for kind, n in c.items() if kind != heartbeat) for c in counts)
+    return frames, size
+
+
+def _recovered(result: Result) -> float | None:
+    """Return the longest recovery, the start left out."""
+    times = [record.converged_s for record in result.converged_s if record.after != "start"]
+    return max((time for time in times if time is not None), default=None)
+
+
+def _notices(simulation: Simulation) -> int:
+    sites = simulation.world.sites
+    return sum(len(site.broker.clients) for site in sites) * (len(sites) - 1)

@@ -1,0 +1,190 @@
+"""What a scenario is: a run with a claim about it, and how its end is read.
+
+The scenarios themselves are in `papers`; `scenarios` finds them by name and plays them.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from itertools import groupby
+
+from hansa.protocol.model import Group
+from hansa.protocol.settings import ProtocolSettings
+from hansa.protocol.status import GroupView, NodeView
+from hansa.simulator.analysis.convergence import allowance
+from hansa.simulator.options import LinkOptions, Options
+from hansa.simulator.result import Result
+from hansa.simulator.topologies import Link, Topology
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One thing that a paper says, beside what this run says."""
+
+    what: str
+    claimed: str
+    ours: str
+    holds: bool | None = None
+    """Whether ours is as claimed; None if that is not for us to judge."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recovery:
+    """How long all took to be right after faults that struck at the same moment."""
+
+    after: str
+    converged_s: float | None
+    """None if that was not to be seen: something else happened, or the run ended."""
+    last: bool = False
+
+    @property
+    def took(self) -> str:
+        """How long, as people read it."""
+        if self.converged_s is not None:
+            return duration(self.converged_s)
+        return "not before the end" if self.last else "the next fault came first"
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """A federation at one moment. Nodes are named by their places, which are their ids here."""
+
+    views: tuple[NodeView | None, ...]
+    """By place; None where no agent runs."""
+
+    def core(self, group: Group) -> str:
+        """Return whom the running nodes take for the core of a group; all, if they disagree."""
+        return nodes({-1 if view.core is None else view.core for _, view in self._groups(group)})
+
+    def members(self, group: Group) -> tuple[int, ...]:
+        """Return the members of a group's mesh."""
+        return tuple(place for place, view in self._groups(group) if view.member)
+
+    def parents(self, group: Group) -> dict[int, tuple[int, ...]]:
+        """Return, for every node but the core, its parents towards the core of a group."""
+        found: dict[int, tuple[int, ...]] = {}
+        for place, view in self._running():
+            core = view.groups[group].core if group in view.groups else None
+            if core is not None and core in view.cores and core != place:
+                found[place] = tuple(view.cores[core].parents)
+        return found
+
+    def mesh(self, group: Group) -> set[Link]:
+        """Return the links between parents and children of a group's mesh."""
+        return {
+            (min(place, parent), max(place, parent))
+            for place, view in self._groups(group)
+            for parent in view.parents
+        }
+
+    def _running(self) -> list[tuple[int, NodeView]]:
+        return [(place, view) for place, view in enumerate(self.views) if view is not None]
+
+    def _groups(self, group: Group) -> list[tuple[int, GroupView]]:
+        return [
+            (place, view.groups[group]) for place, view in self._running() if group in view.groups
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class Final(State):
+    """A run at its end."""
+
+    options: Options
+    result: Result
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """A named run with expectations."""
+
+    name: str
+    title: str
+    claim: str
+    """What the paper says, in one or two sentences."""
+    make: Callable[[ProtocolSettings, int], Options]
+    """From the settings to start with and a seed to the run."""
+    judge: Callable[[Final], list[Row]]
+    """The paper beside ours; a row that does not hold is a broken promise."""
+    notes: tuple[str, ...] = ()
+    """What one must know to read the comparison: assumptions, calibration."""
+    drawn: bool = False
+    """Whether the seed decides the settings, too."""
+
+
+def pause_s(topology: Topology, settings: ProtocolSettings, links: LinkOptions) -> float:
+    """Return the seconds between two steps of a scenario: enough for all to be right again.
+
+    It follows the settings, so that a scenario works with slow timers, too.
+    """
+    return allowance(Options(topology, settings, links=links)) + 1
+
+
+# ---------------------------------------------------------------- rows
+
+
+def same(what: str, claimed: str, ours: str) -> Row:
+    """Return a row in which ours must be what is claimed."""
+    return Row(what, claimed, ours, claimed == ours)
+
+
+def delivered_once(final: Final, publications: int, pairs: int) -> Row:
+    """Return the row that says whether every wanting broker got every publication, once."""
+    result = final.result
+    ours = f"{result.delivered} of {result.expected}, {result.duplicates_delivered} twice"
+    holds = (result.publications, result.expected) == (publications, pairs)
+    once = result.delivered == pairs and not result.duplicates_delivered
+    return Row(
+        f"deliveries of {result.publications} publications", f"all {pairs}", ours, holds and once
+    )
+
+
+def frames_per_announcement(final: Final) -> Row:
+    """Return the row of Spohn's first theorem, which holds for links that are equally fast."""
+    most, limit = final.result.frames_per_announcement_max, 2 * final.result.links
+    return Row("frames per announcement, at most", f"{limit} (theorem 1)", str(most), most <= limit)
+
+
+def recoveries(result: Result) -> list[Recovery]:
+    """Return how long all took to be right after the start and after faults, moment by moment."""
+    found = []
+    for at_s, moment in groupby(result.converged_s, key=lambda record: record.at_s):
+        records = list(moment)
+        last = at_s == result.converged_s[-1].at_s
+        found.append(Recovery(_joined([r.after for r in records]), records[-1].converged_s, last))
+    return found
+
+
+def _joined(texts: list[str]) -> str:
+    """Return `crash 1,3` for `crash 1` and `crash 3`: what differs in one word is said once."""
+    table = [text.split() for text in texts]
+    if len({len(words) for words in table}) > 1:
+        return ", ".join(texts)
+    columns = [list(dict.fromkeys(column)) for column in zip(*table, strict=True)]
+    if sum(len(column) > 1 for column in columns) > 1:
+        return ", ".join(texts)
+    return " ".join(",".join(column) for column in columns)
+
+
+# ---------------------------------------------------------------- texts
+
+
+def nodes(places: Iterable[int]) -> str:
+    """Return nodes as people write them: `1,3`."""
+    return ",".join("none" if place < 0 else str(place) for place in sorted(places))
+
+
+def parents(by_node: dict[int, tuple[int, ...]]) -> str:
+    """Return who has which parents: `2:{0,3} 5:{3,4}`."""
+    return " ".join(f"{node}:{{{nodes(above)}}}" for node, above in sorted(by_node.items()))
+
+
+def links(pairs: Iterable[Link]) -> str:
+    """Return links as people write them: `0-1 3-4`."""
+    return " ".join(f"{a}-{b}" for a, b in sorted(pairs))
+
+
+def duration(seconds: float) -> str:
+    """Return a time as people read it, from milliseconds to minutes."""
+    if seconds < 1:
+        return f"{seconds * 1000:.0f} ms"
+    return f"{seconds:.1f} s" if seconds < 100 else f"{seconds / 60:.1f} min"

@@ -1,0 +1,140 @@
+"""What strategies are tried on: the papers' topologies and localities, and larger random ones.
+
+A trial leaves the settings open; the same trial is the same clients and the same faults for all.
+"""
+
+from dataclasses import dataclass
+from random import Random
+
+from hansa.protocol.settings import ProtocolSettings
+from hansa.simulator.actions import Publish, Step, Subscribe
+from hansa.simulator.analysis.convergence import allowance
+from hansa.simulator.options import Faults, LinkOptions, Options, Phases, Workload
+from hansa.simulator.papers.bevilaqua import TWELVE
+from hansa.simulator.papers.machado import TWENTY_FIVE
+from hansa.simulator.papers.spohn import GRID, SIX
+from hansa.simulator.topologies import Topology, graph, parse
+
+TOPIC = "plant/temp"
+FILTERS = ("plant/#", "plant/+", "city/park", "+/temp", "a/b/c")
+TOPICS = (TOPIC, "city/park", "a/b/c")
+PUBLICATIONS = 50
+INTERVAL_S = 0.1
+FAULTS = Faults(crashes=6, vanishings=6, cuts=6, silent_cuts=6, outage_s=(4.0, 8.0))
+FAULTY_S = 120.0
+"""Long enough that the federation comes to rest between most faults."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """Clients, and perhaps faults, on a topology."""
+
+    name: str
+    title: str
+    topology: Topology
+    subscribers: tuple[int, ...] = ()
+    """Places at which a client wants `TOPIC`."""
+    publishers: tuple[int, ...] = ()
+    """Places that publish to it, `PUBLICATIONS` in all; nobody: random clients do what they do."""
+    root: int = 0
+    """The place with the most capacity."""
+    faults: Faults = Faults()
+    links: LinkOptions = LinkOptions()
+
+    def options(self, settings: ProtocolSettings, seed: int) -> Options:
+        """Return the run with these settings."""
+        workload = Workload(final=False) if self.publishers else self._random_clients()
+        wants = [Step(0.0, Subscribe(place, TOPIC)) for place in self.subscribers]
+        count = PUBLICATIONS // len(self.publishers) if self.publishers else 0
+        warm_up_s = allowance(Options(self.topology, settings, links=self.links)) + 1
+        says = [
+            Step(warm_up_s, Publish(place, TOPIC, count=count, interval_s=INTERVAL_S))
+            for place in self.publishers
+        ]
+        traffic_s = FAULTY_S if self.faulty else count * INTERVAL_S or PUBLICATIONS * INTERVAL_S
+        return Options(
+            self.topology,
+            settings,
+            seed,
+            links=self.links,
+            workload=workload,
+            faults=self.faults,
+            schedule=(*wants, *says),
+            phases=Phases(warm_up_s, traffic_s, settle_s=warm_up_s if self.faulty else 1.0),
+            capacities=tuple(2.0 if n == self.root else 1.0 for n in range(self.topology.nodes)),
+        )
+
+    @property
+    def faulty(self) -> bool:
+        """Whether something goes wrong in it."""
+        return self.faults != Faults()
+
+    def _random_clients(self) -> Workload:
+        return Workload(
+            subscribers=self.topology.nodes // 2,
+            filters=FILTERS,
+            publishers=5,
+            topics=TOPICS,
+            rate=10.0 if self.faulty else 2.0,
+            final=False,
+        )
+
+
+_A, _B, _C, _D, _E = EVERYBODY = range(5)
+
+_SHAPES = {
+    "tree": graph("antonielli-tree", 5, [(_A, _C), (_B, _C), (_C, _D), (_D, _E)]),
+    "star": graph("antonielli-star", 5, [(_A, _C), (_B, _C), (_D, _C), (_E, _C)]),
+    "line": graph("antonielli-line", 5, [(_C, _A), (_A, _B), (_B, _D), (_D, _E)]),
+}
+
+
+def _antonielli() -> list[Trial]:
+    """Publisher and subscriber at A; publisher at A, subscriber at E; everybody both."""
+    places = {
+        "100": ("all at A", (_A,), (_A,)),
+        "0": ("from A to E", (_E,), (_A,)),
+        "n": ("from all to all", tuple(EVERYBODY), tuple(EVERYBODY)),
+    }
+    return [
+        Trial(
+            f"antonielli-{shape}-{locality}",
+            f"Antonielli 2020, {shape}, locality {locality} %: {title}",
+            topology,
+            subscribers,
+            publishers,
+            root=_C,
+        )
+        for shape, topology in _SHAPES.items()
+        for locality, (title, subscribers, publishers) in places.items()
+    ]
+
+
+def _unequal(topology: Topology, seed: int) -> LinkOptions:
+    """Links so unlike each other that the nearest by hops is often not the nearest by time."""
+    chance = Random(seed)
+    return LinkOptions(
+        delays_ms=tuple((a, b, round(chance.uniform(1, 40), 1)) for a, b in topology.links)
+    )
+
+
+def trials(seed: int) -> list[Trial]:
+    """Return all trials; the seed draws the random topologies."""
+    sparse, wide = parse("random:25,4", seed), parse("random:50,4", seed)
+    found = [
+        Trial("spohn-2020", "Spohn 2020, six brokers", SIX, (1, 5), (4, 0)),
+        Trial("spohn-2021", "Spohn 2021, grid of nine", GRID, (2, 7), (6,)),
+        Trial("bevilaqua-12", "Bevilaqua 2023, twelve brokers", TWELVE, (0, 5), (11,)),
+        Trial("machado-25", "Machado 2023, 25 brokers, random clients", TWENTY_FIVE),
+        Trial("random-25", "25 brokers of degree 4, random clients", sparse),
+        Trial("random-50", "50 brokers of degree 4, random clients", wide),
+        Trial(
+            "random-25-unequal",
+            "the same 25, links of 1 to 40 ms: compare --metric hops and rtt",
+            sparse,
+            links=_unequal(sparse, seed),
+        ),
+        Trial("machado-25-faults", "the same 25 with 24 faults", TWENTY_FIVE, faults=FAULTS),
+        Trial("random-25-faults", "25 of degree 4 with 24 faults", sparse, faults=FAULTS),
+    ]
+    return [*_antonielli(), *found]

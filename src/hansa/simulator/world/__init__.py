@@ -1,0 +1,1 @@
+"""A simulated federation: nodes, brokers, disks and links on virtual time."""

@@ -1,0 +1,99 @@
+"""Retained values at the model brokers: what nodes want read, written or remembered of them.
+
+As in the live agent, a broker is read when it has all that was delivered before, and each answer
+takes two ways between agent and broker. A run without retained publications reads nothing.
+"""
+
+from collections.abc import Callable
+
+from hansa.protocol import effects as orders
+from hansa.protocol import events
+from hansa.protocol.effects import Effect
+from hansa.protocol.model import Publication
+from hansa.protocol.retained.digest import digest
+from hansa.protocol.topics import matches
+from hansa.simulator.world.scheduler import Scheduler
+from hansa.simulator.world.site import Site
+
+POLL_S = 0.05
+"""Seconds between two looks whether the broker has what was delivered before."""
+
+Hear = Callable[[Site, int, events.Event], None]
+Deliver = Callable[[Site, Publication], None]
+
+
+class RetainedValues:
+    """Performs the orders that are about retained values, for all places."""
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        broker_s: float,
+        hear: Hear,
+        deliver: Deliver,
+        tell: Callable[[Site, Effect], None],
+    ) -> None:
+        """`broker_s`: one way; `hear` tells an agent, in one of its lives, what its broker says;
+        `deliver` gives a publication to a broker; `tell` notes an effect in the transcript."""
+        self._scheduler = scheduler
+        self._broker_s = broker_s
+        self._hear = hear
+        self._deliver = deliver
+        self._tell = tell
+        self.orders: dict[type, Callable[[Site, Effect], None]] = {
+            orders.Survey: self._survey,
+            orders.ReadStored: self._read_for,
+            orders.Store: self._store,
+            orders.Memorise: self._memorise,
+        }
+
+    def _memorise(self, site: Site, effect: Effect) -> None:
+        self._tell(site, effect)
+        assert site.node is not None
+        site.memory.retained = dict(site.node.custody.retained.values)
+
+    def _store(self, site: Site, effect: Effect) -> None:
+        assert type(effect) is orders.Store
+        self._tell(site, effect)
+        self._deliver(site, effect.publication)
+
+    def _survey(self, site: Site, effect: Effect) -> None:
+        assert type(effect) is orders.Survey
+        self._tell(site, effect)
+        assert site.node is not None
+        if site.broker.stored or site.node.custody.retained.values:
+            mark = site.memory.disk.next_place + len(site.arriving)
+            asked = (effect.filters, self._scheduler.now, mark)
+            self._scheduler.after(POLL_S, self._try_survey, site, site.life, asked)
+
+    def _try_survey(self, site: Site, life: int, asked: tuple[tuple[str, ...], float, int]) -> None:
+        filters, since, mark = asked
+        if site.life != life:
+            return
+        if site.frozen or not site.broker.connected or not site.memory.disk.has_passed(mark):
+            self._scheduler.after(POLL_S, self._try_survey, site, life, asked)
+        else:
+            self._scheduler.after(self._broker_s, self._look, site, life, filters, since)
+
+    def _look(self, site: Site, life: int, filters: tuple[str, ...], since: float) -> None:
+        """The broker sends what it stores for some filters."""
+        found = tuple(
+            (topic, digest(payload))
+            for topic, (payload, _) in site.broker.stored.items()
+            if any(matches(name, topic) for name in filters)
+        )
+        age = self._scheduler.now + self._broker_s - since
+        answer = events.Surveyed(filters, found, age)
+        self._scheduler.after(self._broker_s, self._hear, site, life, answer)
+
+    def _read_for(self, site: Site, effect: Effect) -> None:
+        assert type(effect) is orders.ReadStored
+        self._tell(site, effect)
+        self._scheduler.after(self._broker_s, self._read, site, site.life, effect)
+
+    def _read(self, site: Site, life: int, order: orders.ReadStored) -> None:
+        stored = site.broker.stored
+        found = [(topic, *stored[topic]) for topic in order.topics if topic in stored]
+        values = tuple(events.Published(t, payload, qos, True) for t, payload, qos in found)
+        answer = events.StoredRead(order.to, values)
+        self._scheduler.after(self._broker_s, self._hear, site, life, answer)

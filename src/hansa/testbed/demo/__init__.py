@@ -1,0 +1,1 @@
+"""The demo: a live federation, or a simulated one where there is no broker."""

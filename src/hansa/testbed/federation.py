@@ -1,0 +1,292 @@
+"""Starts one broker and one agent per node of a topology, and stops them without a trace."""
+
+import asyncio
+import json
+import shutil
+import sys
+import tempfile
+import urllib.request
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from hansa.errors import UsageError
+from hansa.simulator.topologies import Topology
+from hansa.testbed.datagram_relay import DatagramRelay
+from hansa.testbed.embedded import EmbeddedBroker
+from hansa.testbed.mosquitto import Mosquitto, end, find_mosquitto, free_port, require_free, spawn
+from hansa.testbed.relay import Relay
+from hansa.testbed.shutdown import to_the_end
+
+PORTS_PER_NODE = 3
+CONVERGE_TIMEOUT_S = 60.0
+POLL_S = 0.05
+PAGE_TIMEOUT_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Cable:
+    """What all links are made of."""
+
+    transport: str = "tcp"
+    delay_s: float = 0.0
+    """Each way."""
+    loss: float = 0.0
+    """Probability that a datagram is lost; streams lose nothing."""
+    can_cut: bool = False
+    """Whether it can be cut although it is neither long nor lossy."""
+    to_brokers: bool = False
+    """Whether one leads from every agent to its broker, too, which can be cut."""
+
+    @property
+    def needs_relay(self) -> bool:
+        """Whether something must stand between two agents to make it so."""
+        return bool(self.delay_s or self.loss or self.can_cut)
+
+    def relay(self, port: int) -> Relay | DatagramRelay:
+        """Return what makes it so, in front of a port."""
+        if self.transport == "udp":
+            return DatagramRelay(port, self.delay_s, self.loss)
+        return Relay(port, self.delay_s)
+
+
+PLAIN = Cable()
+
+
+@dataclass(slots=True)
+class LocalNode:
+    """A broker with its agent."""
+
+    name: str
+    broker: Mosquitto | EmbeddedBroker
+    link_port: int
+    admin_port: int
+    directory: Path
+    settings: dict[str, str] = field(default_factory=dict)
+    """Environment variables for its agent alone."""
+    agent: asyncio.subprocess.Process | None = field(default=None, init=False)
+
+    @property
+    def ports(self) -> tuple[int, int, int]:
+        """Where its broker, its links and its pages are."""
+        return self.broker.port, self.link_port, self.admin_port
+
+    @property
+    def admin(self) -> str:
+        """Where the agent's pages are."""
+        return f"http://127.0.0.1:{self.admin_port}"
+
+    @property
+    def log_file(self) -> Path:
+        """What the agent says, in all its lives."""
+        return self.directory / "agent.log"
+
+    def last_words(self) -> str:
+        """Return the last line that the agent said."""
+        lines = self.log_file.read_text().strip().splitlines()
+        return lines[-1] if lines else "without a word"
+
+    def status(self) -> dict[str, object]:
+        """Read the agent's status page."""
+        with urllib.request.urlopen(f"{self.admin}/status", timeout=PAGE_TIMEOUT_S) as answer:
+            status: dict[str, object] = json.load(answer)
+            return status
+
+    def describe(self) -> dict[str, object]:
+        """Return what a ready file says of this node."""
+        broker, agent = self.broker.process, self.agent
+        return {
+            "name": self.name,
+            "broker": f"127.0.0.1:{self.broker.port}",
+            "link": f"127.0.0.1:{self.link_port}",
+            "admin": self.admin,
+            "broker_pid": broker.pid if broker else None,
+            "agent_pid": agent.pid if agent else None,
+        }
+
+
+class LocalFederation:
+    """All nodes of one federation on loopback."""
+
+    def __init__(
+        self,
+        topology: Topology,
+        settings: dict[str, str],
+        base_port: int | None = None,
+        cable: Cable = PLAIN,
+        persistent: bool = False,
+        directory: Path | None = None,
+    ) -> None:
+        """Choose ports; `settings` are environment variables for all agents. Persistent brokers
+        keep what they hold when they are stopped gently. A directory stays, with all state, logs,
+        journals and telemetry; without one nothing does."""
+        self._is_persistent = persistent
+        self._is_embedded = settings.get("HANSA_BROKER_OBSERVER") == "embedded"
+        if not self._is_embedded:
+            find_mosquitto()
+        self.topology = topology
+        self.settings = settings
+        self._cable = cable
+        self._relays: dict[tuple[int, int], Relay | DatagramRelay] = {}
+        self._dialled_ports: dict[tuple[int, int], int] = {}
+        self.gates: list[Relay] = []
+        """Relays between agents and their brokers, if the cable has them."""
+        self._gate_ports: list[int] = []
+        self._is_kept = directory is not None
+        self.directory = directory or Path(tempfile.mkdtemp(prefix="hansa-"))
+        self.nodes = [self._node(number, base_port) for number in range(topology.nodes)]
+
+    def _node(self, number: int, base_port: int | None) -> LocalNode:
+        if base_port is None:
+            ports = [free_port() for _ in range(PORTS_PER_NODE)]
+        else:
+            first = base_port + PORTS_PER_NODE * number
+            ports = list(range(first, first + PORTS_PER_NODE))
+        directory = self.directory / str(number)
+        broker: Mosquitto | EmbeddedBroker = (
+            EmbeddedBroker(ports[0])
+            if self._is_embedded
+            else Mosquitto(directory / "broker", ports[0], is_persistent=self._is_persistent)
+        )
+        link_port = ports[0] if self._cable.transport == "mqtt" else ports[1]
+        return LocalNode(str(number), broker, link_port, ports[2], directory)
+
+    async def start(self) -> None:
+        """Start brokers, then agents. If one fails, `stop` still has to be called."""
+        for node in self.nodes:
+            for port in node.ports:
+                require_free(port)
+        await self._start_relays()
+        starts = [node.broker.start() for node in self.nodes]
+        outcomes = await asyncio.gather(*starts, return_exceptions=True)
+        for outcome in outcomes:
+            if outcome is not None:
+                raise outcome  # only now: no start may go on behind the back of `stop`
+        for number in range(len(self.nodes)):
+            await self.start_agent(number)
+
+    async def _start_relays(self) -> None:
+        """Give each link the port that its dialler dials: the neighbour's, or a relay's."""
+        for near, far in self.topology.links:
+            port = self.nodes[near].link_port
+            if self._cable.needs_relay:
+                relay = self._relays[near, far] = self._cable.relay(port)
+                port = await relay.start()
+            self._dialled_ports[near, far] = port
+        if self._cable.to_brokers:
+            self.gates = [Relay(node.broker.port, 0.0) for node in self.nodes]
+            self._gate_ports = [await gate.start() for gate in self.gates]
+
+    def describe(self) -> dict[str, object]:
+        """Return what a ready file says."""
+        return {"nodes": [node.describe() for node in self.nodes]}
+
+    def neighbours_of(self, number: int) -> list[int]:
+        """Return whom a node is linked to."""
+        return [b if a == number else a for a, b in self.topology.links if number in (a, b)]
+
+    def relay(self, a: int, b: int) -> Relay | DatagramRelay:
+        """Return what stands between two neighbours: a link can be made worse there."""
+        return self._relays[min(a, b), max(a, b)]
+
+    def cut(self, a: int, b: int) -> None:
+        """Cut a link without telling its ends, as when a cable is pulled out."""
+        self.relay(a, b).cut()
+
+    def mend(self, a: int, b: int) -> None:
+        """Undo `cut`."""
+        self.relay(a, b).mend()
+
+    async def start_agent(self, number: int, **other: str) -> None:
+        """Start one agent, maybe with some other settings."""
+        node = self.nodes[number]
+        node.directory.mkdir(parents=True, exist_ok=True)
+        node.agent = await self.spawn_agent(number, **other)
+
+    async def spawn_agent(self, number: int, **other: str) -> asyncio.subprocess.Process:
+        """Start an agent with the settings of this node, and maybe some others; the smaller number
+        of two neighbours is dialled by the larger."""
+        node = self.nodes[number]
+        ports = [self._dialled_ports[link] for link in self.topology.links if link[1] == number]
+        broker_port = self._gate_ports[number] if self.gates else node.broker.port
+        environment = {
+            **self.settings,
+            **node.settings,
+            "HANSA_NAME": node.name,
+            "HANSA_STATE": str(node.directory / "agent"),
+            "HANSA_BROKER_PORT": str(broker_port),
+            "HANSA_BROKER_LOG_FILE": str(node.broker.log_file),
+            "HANSA_LINK_PORT": str(node.link_port),
+            "HANSA_LINK_TRANSPORT": self._cable.transport,
+            "HANSA_LINK_NEIGHBOURS": ",".join(f"127.0.0.1:{port}" for port in ports),
+            "HANSA_ADMIN_PORT": str(node.admin_port),
+            **other,
+        }
+        with node.log_file.open("ab") as out:
+            return await spawn(out, environment, sys.executable, "-m", "hansa.cli", "agent")
+
+    async def wait_until_converged(
+        self,
+        timeout_s: float = CONVERGE_TIMEOUT_S,
+        told: Callable[[list[str]], None] = lambda waiting: None,
+    ) -> float:
+        """Wait until all links stand, all agents know each other and all interest is installed.
+
+        `told` hears now and then what is still waited for. Return how long it took.
+        """
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        while waiting := await self.unsettled():
+            told(waiting)
+            for node in self.nodes:
+                if node.agent is not None and node.agent.returncode is not None:
+                    raise UsageError(f"agent {node.name} ended: {node.last_words()}")
+            if loop.time() - began > timeout_s:
+                raise UsageError(f"not converged after {timeout_s:.0f} s: {'; '.join(waiting)}")
+            await asyncio.sleep(POLL_S)
+        return loop.time() - began
+
+    async def unsettled(self) -> list[str]:
+        """Return what each node still waits for; nothing once the federation has converged."""
+        answers = await asyncio.gather(*(self._waits_for(node) for node in self.nodes))
+        return [answer for answer in answers if answer]
+
+    async def _waits_for(self, node: LocalNode) -> str:
+        try:
+            status = await asyncio.to_thread(node.status)
+        except OSError:
+            return f"agent {node.name} does not answer"
+        members, interest, broker = status["members"], status["interest"], status["broker"]
+        neighbours = status["neighbours"]
+        assert isinstance(neighbours, dict)
+        assert isinstance(members, list)
+        assert isinstance(interest, dict)
+        assert isinstance(broker, dict)
+        if not broker["connected"]:
+            return f"agent {node.name}: {broker['problem']}"
+        if not broker["observed"]:
+            return f"agent {node.name}: {broker['unobserved']}"
+        if not self._has_links(node, len(neighbours)):
+            return f"agent {node.name} has {len(neighbours)} of {self._degree(node)} links"
+        if len(members) != len(self.nodes):
+            return f"agent {node.name} knows {len(members)} of {len(self.nodes)} nodes"
+        return "" if interest["installed"] else f"agent {node.name}: interest not installed"
+
+    def _has_links(self, node: LocalNode, count: int) -> bool:
+        return count == self._degree(node)
+
+    def _degree(self, node: LocalNode) -> int:
+        return sum(self.nodes.index(node) in link for link in self.topology.links)
+
+    async def stop(self) -> None:
+        """Stop everything and leave nothing behind but what is to be kept."""
+        await to_the_end(self._stop())
+
+    async def _stop(self) -> None:
+        agents = [node.agent for node in self.nodes if node.agent is not None]
+        await asyncio.gather(*(end(agent) for agent in agents))
+        await asyncio.gather(*(node.broker.stop() for node in self.nodes))
+        relays = (*self._relays.values(), *self.gates)
+        await asyncio.gather(*(relay.stop() for relay in relays))
+        if not self._is_kept:
+            shutil.rmtree(self.directory, ignore_errors=True)

@@ -1,0 +1,128 @@
+"""A federation on this machine whose links are the topology manager's business."""
+
+import asyncio
+import json
+import os
+import sys
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+from hansa.errors import UsageError
+from hansa.simulator.topologies import graph
+from hansa.testbed.federation import PAGE_TIMEOUT_S, POLL_S, LocalFederation, LocalNode
+from hansa.testbed.mosquitto import end, free_port, spawn
+
+START_TIMEOUT_S = 30.0
+NEIGHBOURS = 2
+"""What every node gets from the planner if it can."""
+
+
+class ManagedFederation(LocalFederation):
+    """A manager, and so many brokers and agents that join through it."""
+
+    def __init__(
+        self,
+        count: int,
+        settings: dict[str, str] | None = None,
+        manager_settings: dict[str, str] | None = None,
+        base_port: int | None = None,
+        directory: Path | None = None,
+    ) -> None:
+        """Choose ports; the settings are environment variables of all agents and of the manager."""
+        super().__init__(
+            graph(f"{count} through a manager", count, []),
+            dict(settings or {}),
+            base_port,
+            directory=directory,
+        )
+        self._manager_settings = manager_settings or {}
+        self.manager_port = free_port()
+        self.manager: asyncio.subprocess.Process | None = None
+        self.settings["HANSA_TOPOLOGY_MANAGER"] = self.manager_url
+
+    @property
+    def manager_url(self) -> str:
+        """Where the manager is."""
+        return f"http://127.0.0.1:{self.manager_port}"
+
+    async def start(self) -> None:
+        """Start the manager, then everything else."""
+        await self.start_manager()
+        await super().start()
+
+    async def start_manager(self) -> None:
+        """Start the manager; return when it answers."""
+        self.directory.mkdir(parents=True, exist_ok=True)
+        database = f"sqlite:///{self.directory / 'manager.db'}"
+        command = [sys.executable, "-m", "hansa.cli", "manager", "--database", database]
+        with self.manager_log.open("ab") as out:
+            self.manager = await spawn(
+                out, self._manager_settings, *command, "--port", str(self.manager_port)
+            )
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + START_TIMEOUT_S
+        while True:
+            try:
+                await asyncio.to_thread(self.ask_manager, "/settings")
+                return
+            except OSError as error:
+                if self.manager.returncode is not None or loop.time() > deadline:
+                    words = self.manager_log.read_text().strip().splitlines()
+                    raise UsageError(f"the manager does not start: {words[-1:]}") from error
+            await asyncio.sleep(POLL_S)
+
+    async def stop_manager(self) -> None:
+        """Kill the manager, as if its machine had failed."""
+        if self.manager is not None:
+            self.manager.kill()
+            await self.manager.wait()
+            self.manager = None
+
+    @property
+    def manager_log(self) -> Path:
+        """What the manager says, in all its lives."""
+        return self.directory / "manager.log"
+
+    def ask_manager(self, path: str, method: str = "GET", body: object = None) -> Any:
+        """Ask the manager something."""
+        data = None if body is None else json.dumps(body).encode()
+        headers = {"Content-Type": "application/json"}
+        token = self._manager_settings.get("HANSA_MANAGER_TOKEN") or os.environ.get(
+            "HANSA_MANAGER_TOKEN"
+        )
+        if token:
+            headers["Authorization"] = f"Bearer {token}"
+        request = urllib.request.Request(
+            f"{self.manager_url}/api/v1{path}", data, headers, method=method
+        )
+        with urllib.request.urlopen(request, timeout=PAGE_TIMEOUT_S) as answer:
+            text = answer.read()
+            return json.loads(text) if text else None
+
+    def describe(self) -> dict[str, object]:
+        """Return what a ready file says."""
+        return {**super().describe(), "manager": self.manager_url}
+
+    def neighbours_of(self, number: int) -> list[int]:
+        """Return whom the manager wants a node to be linked to."""
+        nodes = self.ask_manager("/nodes")
+        places = {node["id"]: int(node["name"]) for node in nodes}
+        return sorted(
+            places[near["id"]]
+            for node in nodes
+            if places[node["id"]] == number
+            for near in node["neighbors"]
+        )
+
+    def _has_links(self, node: LocalNode, count: int) -> bool:
+        return count >= self._degree(node)
+
+    def _degree(self, node: LocalNode) -> int:
+        return min(NEIGHBOURS, len(self.nodes) - 1)
+
+    async def _stop(self) -> None:
+        if self.manager is not None:
+            await end(self.manager)
+        await super()._stop()

@@ -1,0 +1,166 @@
+"""A real Mosquitto for a while: found, configured to be observed, started, stopped."""
+
+import asyncio
+import getpass
+import itertools
+import os
+import random
+import shutil
+import signal
+import socket
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO
+
+from hansa.errors import UsageError
+from hansa.testbed.probes.advice import IN_FLIGHT_WANTED, LOG_LINES, QUEUED_WANTED
+
+PLACES = ("/usr/sbin", "/usr/local/sbin", "/opt/homebrew/sbin")
+"""Where Mosquitto lives when it is not on the PATH, as on Debian."""
+
+PORTS = range(10_000, 32_768)
+"""Where free ports are looked for: above them systems take the ports of outgoing connections, and
+one of those could be there first."""
+
+START_TIMEOUT_S = 10.0
+STOP_TIMEOUT_S = 10.0
+"""Seconds until a process that was asked to stop is killed: a broker has to save what it holds."""
+
+
+def find_mosquitto() -> str:
+    """Return the path of the broker; say what to install if there is none."""
+    found = shutil.which("mosquitto") or next(
+        (path for place in PLACES if (path := shutil.which("mosquitto", path=place))), None
+    )
+    if found is None:
+        raise UsageError(
+            "no mosquitto on this machine: apt-get install mosquitto, or your system's way"
+        )
+    return found
+
+
+_next_ports = itertools.cycle(random.sample(PORTS, len(PORTS)))
+
+
+def free_port() -> int:
+    """Return a port of loopback that nobody uses now, and that was not returned lately."""
+    for port in itertools.islice(_next_ports, len(PORTS)):
+        with suppress(UsageError):
+            require_free(port)
+            return port
+    raise UsageError(f"no port from {PORTS[0]} to {PORTS[-1]} of 127.0.0.1 is free")
+
+
+def require_free(port: int) -> None:
+    """Raise UsageError if somebody listens there: a broker that cannot would only say so later."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except (OSError, OverflowError) as error:
+            raise UsageError(f"port {port} of 127.0.0.1 cannot be used: {error}") from error
+
+
+def configuration(
+    port: int, log_file: Path, extra: tuple[str, ...] = (), is_persistent: bool = False
+) -> str:
+    """Return the configuration of a broker that an agent can observe."""
+    lines = [
+        f"listener {port} 127.0.0.1",
+        "allow_anonymous true",
+        # Started by root it would drop to a user that cannot write here.
+        f"user {getpass.getuser()}",
+        *LOG_LINES,
+        f"log_dest file {log_file}",
+        f"max_queued_messages {QUEUED_WANTED}",
+        f"max_inflight_messages {IN_FLIGHT_WANTED}",
+        f"persistence {str(is_persistent).lower()}",
+        f"persistence_location {log_file.parent}/",
+        *extra,
+    ]
+    return "\n".join(lines) + "\n"
+
+
+@dataclass(slots=True)
+class Mosquitto:
+    """One broker process."""
+
+    directory: Path
+    port: int
+    extra: tuple[str, ...] = ()
+    is_persistent: bool = False
+    process: asyncio.subprocess.Process | None = field(default=None, init=False)
+
+    @property
+    def log_file(self) -> Path:
+        """What the broker logs."""
+        return self.directory / "mosquitto.log"
+
+    async def start(self) -> None:
+        """Start it and wait until it answers."""
+        self.directory.mkdir(parents=True, exist_ok=True)
+        path = self.directory / "mosquitto.conf"
+        path.write_text(configuration(self.port, self.log_file, self.extra, self.is_persistent))
+        with (self.directory / "mosquitto.out").open("ab") as out:
+            self.process = await spawn(out, {}, find_mosquitto(), "-c", str(path))
+        await self._wait()
+
+    async def _wait(self) -> None:
+        assert self.process is not None
+        deadline = asyncio.get_running_loop().time() + START_TIMEOUT_S
+        while True:
+            try:
+                _, writer = await asyncio.open_connection("127.0.0.1", self.port)
+            except OSError as error:
+                if self.process.returncode is not None:
+                    said = (self.directory / "mosquitto.out").read_text().strip()
+                    raise UsageError(f"mosquitto ended at once: {said}") from error
+                if asyncio.get_running_loop().time() > deadline:
+                    raise UsageError(f"mosquitto does not answer on port {self.port}") from error
+                await asyncio.sleep(0.02)
+            else:
+                writer.close()
+                return
+
+    async def stop(self) -> None:
+        """Stop it, gently at first."""
+        if self.process is not None:
+            await end(self.process)
+
+    async def kill(self) -> None:
+        """Kill -9: it saves nothing."""
+        if self.process is not None:
+            _signal(self.process, signal.SIGKILL)
+            await self.process.wait()
+
+
+async def spawn(
+    out: IO[bytes], environment: dict[str, str], *command: str
+) -> asyncio.subprocess.Process:
+    """Start a process that Ctrl-C does not reach: whoever started it ends it, in order."""
+    return await asyncio.create_subprocess_exec(
+        *command,
+        stdout=out,
+        stderr=out,
+        env={**os.environ, **environment},
+        process_group=0,  # a session of its own would be scheduled apart, and answer later
+    )
+
+
+async def end(process: asyncio.subprocess.Process) -> None:
+    """Terminate a process, and kill it if it does not listen."""
+    _signal(process, signal.SIGTERM)
+    try:
+        async with asyncio.timeout(STOP_TIMEOUT_S):
+            await process.wait()
+    except TimeoutError:
+        _signal(process, signal.SIGKILL)
+        await process.wait()
+
+
+def _signal(process: asyncio.subprocess.Process, number: signal.Signals) -> None:
+    """Signal a process that may have ended this moment, unknown to asyncio as yet."""
+    if process.returncode is None:
+        with suppress(ProcessLookupError):
+            process.send_signal(number)

@@ -1,0 +1,1 @@
+"""Probes of a live broker, and the advice that follows from them: `hansa doctor`."""

@@ -1,0 +1,112 @@
+"""What outlives a connection or a while, across brokers: expiry, wills, sessions, answers."""
+
+import time
+
+import pytest
+from tests.agent.live import eventually
+
+from hansa.mqtt import properties
+from hansa.mqtt.packets import Publish, Subscription, Will
+from hansa.mqtt.properties import Property
+from hansa.mqtt.types import Version
+
+EXPIRED = "dropped: expired"
+WAIT_S = 2.2
+NEAR, FAR = 1, 3
+
+
+def expiring(topic: str, payload: bytes, seconds: int, qos: int = 1) -> Publish:
+    raw = properties.encode(((Property.MESSAGE_EXPIRY_INTERVAL, seconds),))
+    return Publish(topic, payload, qos, properties=raw)
+
+
+def left(packet: Publish) -> int:
+    found = properties.expiry(packet.properties)
+    assert found is not None
+    return found
+
+
+def test_time_in_a_partition_counts_towards_the_expiry(line):
+    subscriber = line.at("three hops").subscribe_surely("expiry/parted")
+    line.wait_installed(FAR, "expiry/parted")
+    expired = line.counter(FAR, EXPIRED)
+    line.federation.cut(2, 3)
+    began = time.monotonic()
+    line.at("same").publish_as(
+        expiring("expiry/parted", b"short", 1), expiring("expiry/parted", b"long", 1_000)
+    )
+    eventually(lambda: len(line.nodes[0].status()["members"]) == 3, "the partition seen")
+    eventually(lambda: time.monotonic() - began > WAIT_S, "some seconds")
+    line.federation.mend(2, 3)
+    assert subscriber.read_until(1) == [b"long"]
+    assert left(subscriber.received[0]) <= 1_000 - int(WAIT_S)
+    assert line.counter(FAR, EXPIRED) == expired + 1
+
+
+@pytest.mark.parametrize("delay_s", [0, 1], ids=["at once", "delayed"])
+def test_a_will_is_a_publication_like_any_other(line, delay_s):
+    topic = f"will/{delay_s}"
+    subscriber = line.at("three hops").subscribe_surely(topic)
+    line.wait_installed(FAR, topic)
+    told = ((Property.WILL_DELAY_INTERVAL, delay_s), (Property.CONTENT_TYPE, "text/plain"))
+    will = Will(topic, b"gone", 1, properties=told)
+    dying = line.at("same", will=will, session_expiry=60)
+    began = time.monotonic()
+    dying.kill()
+    assert subscriber.read_until(1) == [b"gone"]
+    assert time.monotonic() - began >= delay_s
+    got = subscriber.received[0]
+    assert (got.qos, got.retain) == (1, False)
+    assert properties.decode(got.properties) == ((Property.CONTENT_TYPE, "text/plain"),)
+
+
+def test_a_client_that_says_goodbye_leaves_no_will(line):
+    subscriber = line.at("one hop").subscribe_surely("will/none", "will/fence")
+    line.wait_installed(NEAR, "will/none", "will/fence")
+    line.at("same", will=Will("will/none", b"gone", 1)).close()
+    line.at("same").publish_surely(1, "will/fence", b"end")
+    assert subscriber.read_until(1) == [b"end"]
+
+
+@pytest.mark.parametrize("version", list(Version), ids=lambda each: each.name)
+def test_what_an_absent_session_wants_waits_at_its_own_broker(line, version):
+    topic = f"session/{version.name}"
+    lasting = {"name": f"absent-{version.name}", "version": version, "clean": False}
+    if version is Version.V5:
+        lasting["session_expiry"] = 600
+    first = line.at("three hops", **lasting).subscribe_surely(topic)
+    line.wait_installed(FAR, topic)
+    first.close()
+    publisher = line.at("same")
+    publisher.publish_surely(1, topic, b"1", b"2")
+    publisher.publish_surely(2, topic, b"3")
+    back = line.at("three hops", **lasting)
+    came = [back.read_until(3), [each.qos for each in back.received]]
+    assert came == [[b"1", b"2", b"3"], [1, 1, 2]]
+    back.unsubscribe(topic)
+
+
+def test_a_request_finds_its_answer(line):
+    """The one who asks waits until its own subscription is installed; see docs/differences.md."""
+    served = line.at("three hops").subscribe_surely("service/+")
+    line.wait_installed(FAR, "service/+")
+    asking = line.at("same").subscribe_surely("answers/7")
+    line.wait_installed(0, "answers/7")
+    told = ((Property.RESPONSE_TOPIC, "answers/7"), (Property.CORRELATION_DATA, b"\0no. 1"))
+    asking.publish_as(Publish("service/add", b"2+3", 1, properties=properties.encode(told)))
+    assert served.read_until(1) == [b"2+3"]
+    asked = dict(properties.decode(served.received[0].properties))
+    answer = properties.encode(((Property.CORRELATION_DATA, asked[Property.CORRELATION_DATA]),))
+    served.publish_as(Publish(str(asked[Property.RESPONSE_TOPIC]), b"5", 1, properties=answer))
+    assert asking.read_until(1) == [b"5"]
+    assert asking.received[0].properties == answer
+
+
+def test_overlapping_subscriptions_of_one_client_bring_what_its_broker_gives(line):
+    wishes = (Subscription("lap/#", 1), Subscription("lap/+", 2))
+    far, alone = (line.at(place).subscribe_as(*wishes) for place in ("three hops", "alone"))
+    line.wait_installed(FAR, "lap/#", "lap/+")
+    for place, subscriber in (("same", far), ("alone", alone)):
+        line.at(place).publish_surely(2, "lap/x", b"1")
+        subscriber.read_until(1)
+    assert sorted(each.qos for each in far.received) == sorted(each.qos for each in alone.received)

@@ -1,0 +1,711 @@
+"""The agent's client: subscribing, giving up, capturing, injecting; with a broker made of lists."""
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+from tests.agent.waiting import PATIENCE, until
+
+from hansa.agent.broker import client, echo_filter, subscription_log
+from hansa.agent.broker.client import BUFFER_BYTES_MAX, BrokerClient
+from hansa.agent.broker.subscription_log import SubscriptionLog
+from hansa.mqtt import effects, inputs, packets
+from hansa.mqtt.fields import VARIABLE_MAX
+from hansa.mqtt.limits import Limits
+from hansa.mqtt.types import Version
+from hansa.protocol.events import Denied, Granted
+from hansa.protocol.model import NodeId, Plain, Publication
+
+
+class FakeConnection:
+    """Takes orders; its `told` says what the broker says. It is its own session."""
+
+    def __init__(self, told: Any) -> None:
+        self.told = told
+        self.orders: list[inputs.Input] = []
+        self.waiting_bytes = 0
+        self.packet_bytes_max = 1_000
+        self.requests_left = 500
+        self.is_trusted = False
+
+    @property
+    def session(self) -> "FakeConnection":
+        return self
+
+    def expect_session(self) -> None:
+        self.is_trusted = True
+
+    def order(self, event: inputs.Input) -> None:
+        self.orders.append(event)
+
+    def take(self) -> list[inputs.Input]:
+        taken, self.orders = self.orders, []
+        return taken
+
+
+class Scene:
+    """A client between a fake broker and a fake node."""
+
+    def __init__(self, connected: bool = True, staying: Sequence[str] = ()) -> None:
+        self.events: list[object] = []
+        self.captured: list[tuple[str, bytes]] = []
+        self.statuses: list[str] = []
+        self.client = BrokerClient(
+            FakeConnection,  # type: ignore[arg-type]
+            feed=self.events.append,
+            captured=lambda batch: self.captured.extend((p.topic, p.payload) for p in batch),
+            status=self.statuses.append,
+            staying=staying,
+        )
+        self.broker: Any = self.client.connection
+        if connected:
+            self.connect()
+
+    def connect(self, identifiers: bool = True, version: Version = Version.V5) -> None:
+        limits = Limits(
+            version=version,
+            client_id="x",
+            keep_alive=30,
+            session_expiry=0,
+            identifiers_available=identifiers,
+        )
+        self.broker.told(effects.Connected(False, limits))
+
+    def grant(self, name: str, reason: int = 0) -> None:
+        self.broker.told(effects.Subscribed((packets.Subscription(name),), bytes((reason,))))
+
+    def ended(self, *names: str) -> None:
+        self.broker.told(effects.Unsubscribed(names, bytes(len(names))))
+
+    def receive(self, *copies: tuple[str, int]) -> None:
+        batch = [packets.Publish(topic, b"x", subscriptions=(i,)) for topic, i in copies]
+        self.broker.told(effects.PublishReceived(batch))
+
+
+def subscribed(*pairs: tuple[str, int | None]) -> list[inputs.Input]:
+    return [
+        inputs.Subscribe(
+            (
+                packets.Subscription(
+                    name, qos=0, no_local=True, retain_as_published=True, retain_handling=2
+                ),
+            ),
+            identifier,
+        )
+        for name, identifier in pairs
+    ]
+
+
+def publication(topic: str) -> Publication:
+    return Publication(NodeId(1), 1, 1, 0, topic, b"x")
+
+
+def test_filters_are_subscribed_to_with_rising_identifiers_and_answers_are_fed():
+    scene = Scene()
+    scene.client.subscribe(["a/#", "b"])
+    assert scene.broker.take() == subscribed(("a/#", 1), ("b", 2))
+    scene.grant("a/#")
+    scene.grant("b", 0x87)
+    assert scene.events == [
+        Granted(("a/#",)),
+        Denied(("b",), "the broker refuses 'b' (code 0x87)"),
+    ]
+    assert scene.client.counters["subscriptions denied"] == 1
+
+
+def test_an_answer_counts_only_if_the_subscription_is_not_being_ended():
+    scene = Scene()
+    scene.client.subscribe(["a"])
+    scene.client.unsubscribe(["a"])
+    scene.client.subscribe(["a"])
+    scene.grant("a")
+    assert scene.events == []  # the broker will read the unsubscription after this
+    scene.ended("a")
+    assert scene.broker.take()[-1:] == subscribed(("a", 2))
+    scene.grant("a")
+    assert scene.events == [Granted(("a",))]
+
+
+def test_a_filter_that_was_given_up_for_a_moment_only_is_answered_once_more():
+    scene = Scene()
+    scene.client.subscribe(["a"])
+    scene.broker.requests_left = 0
+    scene.client.unsubscribe(["a"])
+    scene.grant("a")
+    assert scene.events == []
+    scene.client.subscribe(["a"])
+    scene.broker.take()
+    scene.broker.requests_left = 2
+    scene.grant("other")
+    assert scene.broker.take() == subscribed(("a", 1)) * 2
+    scene.grant("a")
+    assert scene.events == [Granted(("a",))]
+
+
+def test_without_a_connection_filters_wait_for_one():
+    scene = Scene(connected=False)
+    scene.client.subscribe(["a", "b"])
+    scene.client.unsubscribe(["a"])
+    assert scene.broker.take() == []
+    scene.connect()
+    assert scene.broker.take() == subscribed(("b", 1))
+
+
+def test_after_a_reconnection_everything_is_subscribed_to_again():
+    scene = Scene()
+    scene.client.subscribe(["a", "b"])
+    scene.broker.take()
+    scene.broker.told(effects.Disconnected(None, "gone", by_broker=False))
+    scene.connect()
+    assert scene.broker.take() == subscribed(("a", 1), ("b", 2))
+    assert scene.statuses == ["", "gone", ""]
+
+
+def test_of_overlapping_filters_the_oldest_one_s_copy_is_taken():
+    scene = Scene()
+    scene.client.subscribe(["t/#", "t/1"])
+    scene.receive(("t/1", 1), ("t/1", 2), ("t/2", 1))
+    assert scene.captured == [("t/1", b"x"), ("t/2", b"x")]
+    assert scene.client.counters["other copies"] == 1
+
+
+def test_nothing_is_doubled_or_missed_while_a_filter_is_given_up():
+    scene = Scene()
+    scene.client.subscribe(["t/#", "t/1"])
+    scene.client.unsubscribe(["t/#"])
+    assert scene.broker.take()[-1] == inputs.Unsubscribe(("t/#",))
+    scene.receive(("t/1", 1), ("t/1", 2))  # from before the end: both copies
+    assert len(scene.captured) == 1
+    scene.ended("t/#")
+    scene.receive(("t/1", 2))
+    assert len(scene.captured) == 2
+
+
+def test_a_filter_wanted_again_waits_until_its_end_is_confirmed():
+    scene = Scene()
+    scene.client.subscribe(["a"])
+    scene.client.unsubscribe(["a"])
+    scene.broker.take()
+    scene.client.subscribe(["a"])
+    scene.client.unsubscribe(["a"])
+    scene.client.subscribe(["a"])
+    assert scene.broker.take() == []
+    scene.ended("a")
+    assert scene.broker.take() == subscribed(("a", 2))
+
+
+def test_a_filter_over_which_a_broker_may_end_the_connection_is_denied_without_asking():
+    scene = Scene()
+    scene.client.subscribe(["line\nbreak", "a"])
+    assert scene.events == [
+        Denied(("line\nbreak",), "a broker may refuse the characters of 'line\\nbreak'")
+    ]
+    (order,) = scene.broker.take()
+    assert [each.topic_filter for each in order.subscriptions] == ["a"]
+
+
+def test_without_an_identifier_left_a_filter_is_denied_until_another_session_begins():
+    scene = Scene()
+    scene.client.subscriptions.recall(VARIABLE_MAX - 1, {})
+    scene.client.subscribe(["a", "b"])
+    reason = "all subscription identifiers were given; only a new session at the broker helps"
+    assert scene.events == [Denied(("b",), reason)]
+    assert scene.broker.take() == subscribed(("a", VARIABLE_MAX))
+    scene.connect()
+    assert scene.broker.take() == subscribed(("a", 1), ("b", 2))
+
+
+def test_a_refused_filter_does_not_hide_another_one_s_copies():
+    scene = Scene()
+    scene.client.subscribe(["t/#", "t/1"])
+    scene.grant("t/#", 0x87)
+    scene.receive(("t/1", 2))
+    assert scene.captured == [("t/1", b"x")]
+
+
+def test_an_answer_for_a_filter_that_was_given_up_means_nothing():
+    scene = Scene()
+    scene.client.subscribe(["a"])
+    scene.client.unsubscribe(["a"])
+    scene.grant("a")
+    assert scene.events == []
+
+
+def test_more_requests_than_the_session_takes_wait_for_answers():
+    scene = Scene()
+    scene.broker.requests_left = 0
+    scene.client.subscribe(["a", "b"])
+    scene.client.unsubscribe(["a"])
+    assert scene.broker.take() == []
+    scene.broker.requests_left = 5
+    scene.ended()
+    assert scene.broker.take() == subscribed(("b", 1))
+
+
+def test_without_identifiers_every_copy_is_taken():
+    scene = Scene(connected=False)
+    scene.connect(identifiers=False)
+    scene.client.subscribe(["a"])
+    assert scene.broker.take() == subscribed(("a", None))
+    scene.broker.told(effects.PublishReceived([packets.Publish("a", b"x")]))
+    assert scene.captured == [("a", b"x")]
+
+
+def test_one_copy_with_the_identifiers_of_all_is_taken_once():
+    """Some brokers do not send a copy for each subscription."""
+    scene = Scene()
+    scene.client.subscribe(["t/#", "t/1"])
+    copy = packets.Publish("t/1", b"x", subscriptions=(2, 1))
+    scene.broker.told(effects.PublishReceived([copy]))
+    assert scene.captured == [("t/1", b"x")]
+
+
+def test_own_publications_that_come_back_are_not_taken_for_others():
+    scene = Scene(connected=False)
+    scene.connect(identifiers=False, version=Version.V311)
+    scene.client.subscribe(["t/#", "t/1", "gone/#"])
+    scene.client.unsubscribe(["gone/#"])  # ordered before: what follows does not come back
+    scene.client.publish([publication("t/1"), publication("t/2"), publication("gone/1")])
+    arrivals = ["t/1", "t/1", "t/2", "t/2", "gone/1"]
+    scene.broker.told(effects.PublishReceived([packets.Publish(t, b"x") for t in arrivals]))
+    assert scene.captured == [("t/2", b"x"), ("gone/1", b"x")]
+    assert scene.client.counters["own echoes"] == 3
+
+
+def test_in_3_1_1_stored_values_are_known_by_their_flag():
+    scene = Scene(connected=False)
+    scene.connect(identifiers=False, version=Version.V311)
+    scene.client.subscribe(["t"])
+    wish = packets.Subscription("t", qos=0)  # it knows no other options
+    assert scene.broker.take() == [inputs.Subscribe((wish,), None)]
+    arrivals = [packets.Publish("t", b"old", retain=True), packets.Publish("t", b"new")]
+    scene.broker.told(effects.PublishReceived(arrivals))
+    assert scene.captured == [("t", b"new")]
+    assert scene.client.counters["stored values left out"] == 1
+
+
+def test_with_too_many_echoes_due_nothing_more_is_injected(monkeypatch):
+    monkeypatch.setattr(echo_filter, "DUE_MAX", 1)
+    scene = Scene(connected=False)
+    scene.connect(identifiers=False, version=Version.V311)
+    scene.client.subscribe(["a"])
+    scene.client.publish([publication("a")])
+    scene.client.publish([publication("a")])
+    assert scene.client.counters["dropped: broker slow"] == 1
+
+
+def test_publications_are_injected_with_one_order():
+    scene = Scene()
+    scene.client.publish([publication("a"), publication("b")])
+    expected = [packets.Publish("a", b"x"), packets.Publish("b", b"x")]
+    assert scene.broker.take() == [inputs.Publish(expected)]
+    assert scene.client.counters["injected"] == 2
+
+
+def test_what_clients_tell_their_own_agent_is_not_injected():
+    scene = Scene(staying=["beacon/#"])
+    scene.client.publish([publication("beacon/a"), ("beacon/b", b"x"), publication("b")])
+    assert scene.broker.take() == [inputs.Publish([packets.Publish("b", b"x")])]
+    assert scene.client.counters["dropped: topic stays at its broker"] == 2
+
+
+def value(topic: str, payload: bytes) -> Publication:
+    return replace(publication(topic), payload=payload, retain=True)
+
+
+def test_retained_values_wait_for_the_broker_as_far_as_there_is_room():
+    scene = Scene(connected=False)
+    half = bytes(BUFFER_BYTES_MAX // 2 + 1)
+    scene.client.publish([value("a", half), value("b", half), value("a", b"new")])
+    scene.client.publish([value("c", half)])
+    assert scene.client.counters == {"dropped: broker away": 1}
+    scene.connect()
+    (order,) = scene.broker.take()
+    assert [(each.topic, len(each.payload)) for each in order.batch] == [("a", 3), ("c", len(half))]
+
+
+def test_a_value_that_waits_is_forgotten_when_a_newer_one_comes_at_another_qos():
+    scene = Scene(connected=False)
+    large = bytes(BUFFER_BYTES_MAX)
+    scene.client.publish([value("a", large)])
+    scene.client.supersede(["a", "b"])
+    scene.client.publish([value("b", large)])  # there is room again
+    scene.connect()
+    (order,) = scene.broker.take()
+    assert [each.topic for each in order.batch] == ["b"]
+
+
+def test_a_value_that_waits_because_the_broker_is_slow_is_sent_when_it_is_not(monkeypatch):
+    monkeypatch.setattr(client, "SLOW_S", 0.01)
+
+    async def work() -> None:
+        scene = Scene()
+        scene.broker.waiting_bytes = BUFFER_BYTES_MAX + scene.broker.packet_bytes_max + 1
+        scene.client.publish([value("a", b"1")])
+        first = scene.client._offering  # noqa: SLF001
+        await until(lambda: scene.client._offering is not first, "offered in vain")  # noqa: SLF001
+        scene.client.publish([value("a", b"2")])
+        assert scene.broker.take() == []
+        scene.broker.waiting_bytes = 0
+        await until(lambda: scene.broker.orders, "sent")
+        assert scene.broker.take() == [inputs.Publish([packets.Publish("a", b"2", retain=True)])]
+
+    asyncio.run(work())
+
+
+def test_what_cannot_be_injected_is_counted_with_the_reason():
+    scene = Scene(connected=False)
+    scene.client.publish([publication("a")])
+    scene.connect()
+    scene.broker.waiting_bytes = BUFFER_BYTES_MAX + scene.broker.packet_bytes_max + 1
+    scene.client.publish([publication("a")])
+    scene.broker.told(effects.NotSent([packets.Publish("a", b"")], "too large"))
+    oversized = packets.Oversized(topic="a", qos=0, dup=False, packet_id=0, size=9)
+    scene.broker.told(effects.OversizedReceived(oversized))
+    assert scene.client.counters == {
+        "dropped: broker away": 1,
+        "dropped: broker slow": 1,
+        "dropped: too large": 1,
+        "dropped: larger than a packet may be": 1,
+    }
+
+
+# ---------------------------------------------------------------- QoS 1 and 2, a lasting session
+
+
+class Keeper:
+    """Remembers what it is told; stands for guaranteed delivery."""
+
+    def __init__(self) -> None:
+        self.told: list[object] = []
+
+    def connected(self, session_present: bool, session_expected: bool, limits: Limits) -> None:
+        self.told.append((session_present, session_expected))
+
+    def disconnected(self) -> None:
+        self.told.append("gone")
+
+    def received(self, batch: Sequence[tuple[packets.Publish, bool]]) -> None:
+        self.told += [(publish.packet_id, is_taken) for publish, is_taken in batch]
+
+    def answered(self, batch: Sequence[packets.Handshake]) -> None:
+        self.told += batch
+
+    def dropped(self, reason: str, topic: str = "", qos: int = 0) -> None:
+        self.told.append(reason)
+
+    def not_sent(self, batch: Sequence[packets.Publish], reason: str) -> None:
+        self.told += [(publish.packet_id, reason) for publish in batch]
+
+    is_storing = False
+    """Whether it holds retained publications of QoS 0 back."""
+
+    def hold_back(
+        self, publications: Sequence[Plain | Publication]
+    ) -> Sequence[Plain | Publication]:
+        return [p for p in publications if isinstance(p, tuple) or not p.retain]
+
+    def rest_of(self, publish: packets.Publish) -> int:
+        return 0
+
+
+class SureScene(Scene):
+    """A client with guarantees, in one of its lives."""
+
+    def __init__(self, path: Path, session_present: bool = False) -> None:
+        super().__init__(connected=False)
+        self.keeper = Keeper()
+        self.log = SubscriptionLog(path, lambda problem: None)
+        self.client = BrokerClient(
+            FakeConnection,  # type: ignore[arg-type]
+            feed=self.events.append,
+            captured=lambda batch: self.captured.extend((p.topic, p.payload) for p in batch),
+            status=self.statuses.append,
+            guarantees=(self.keeper, self.log),
+        )
+        self.broker = self.client.connection
+        self._present = session_present
+
+    def connect(self, identifiers: bool = True, version: Version = Version.V5) -> None:
+        limits = Limits(version=version, client_id="x", keep_alive=30, session_expiry=0)
+        self.broker.told(effects.Connected(self._present, limits))
+        self._present = True
+
+    async def written(self) -> None:
+        """Wait until nothing waits for the disk."""
+        await until(lambda: self.client._subscriber._writing is None, "written")  # noqa: SLF001
+
+    async def wishes(self) -> list[tuple[str, int | None]]:
+        """The filters that the broker was told, with identifiers; None for an end."""
+        await self.written()
+        found: list[tuple[str, int | None]] = []
+        for order in self.broker.take():
+            if isinstance(order, inputs.Subscribe):
+                assert order.subscriptions[0].qos == 2
+                found.append((order.subscriptions[0].topic_filter, order.identifier))
+            elif isinstance(order, inputs.Unsubscribe):
+                found += [(name, None) for name in order.filters]
+        return found
+
+
+@pytest.fixture
+def life(tmp_path: Path) -> Iterator[Callable[..., Awaitable[SureScene]]]:
+    """Starts one life after the other, with the same file."""
+    scenes: list[SureScene] = []
+
+    async def start(**options: bool) -> SureScene:
+        if scenes:
+            await scenes[-1].written()
+        scenes.append(SureScene(tmp_path / "log", **options))
+        return scenes[-1]
+
+    yield start
+    for scene in scenes:
+        asyncio.run(scene.log.stop())
+
+
+def in_loop(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
+    """Let a test use what the agent's loop is needed for."""
+
+    @wraps(test)
+    def play(*args: Any, **kwargs: Any) -> None:
+        asyncio.run(test(*args, **kwargs))  # type: ignore[arg-type]
+
+    return play
+
+
+@in_loop
+async def test_a_resumed_session_is_told_again_what_it_should_have_under_the_same_identifiers(life):
+    scene = await life()
+    scene.client.subscribe(["a/#", "a/b"])
+    scene.connect()
+    assert await scene.wishes() == [("a/#", 1), ("a/b", 2)]
+    scene.grant("a/#")
+    scene.grant("a/b")
+    scene.broker.told(effects.Disconnected(None, "gone", by_broker=False))
+    scene.client.unsubscribe(["a/#"])
+    scene.client.subscribe(["c"])
+    scene.connect()
+    assert await scene.wishes() == [("a/b", 2), ("c", 3), ("a/#", None)]
+    assert scene.keeper.told == [(False, False), "gone", (True, True)]
+
+
+@in_loop
+async def test_what_was_not_confirmed_is_entered_anew_in_a_resumed_session(life):
+    """Or what it brings now were taken for copies of what came before it was there."""
+    scene = await life()
+    scene.client.subscribe(["a/#", "a/b"])
+    scene.connect()
+    assert await scene.wishes() == [("a/#", 1), ("a/b", 2)]
+    scene.grant("a/#")
+    scene.broker.told(effects.Disconnected(None, "gone", by_broker=False))
+    scene.connect()
+    assert await scene.wishes() == [("a/#", 1), ("a/b", 3)]
+    again = await life(session_present=True)
+    assert again.log.held == {"a/#": 1, "a/b": 3}
+
+
+@in_loop
+async def test_a_filter_that_takes_anothers_place_in_a_resumed_session_is_there_before_that_leaves(
+    life,
+):
+    """Nothing that is published between the two is missed, and the older one decides until then."""
+    scene = await life()
+    scene.client.subscribe(["x", "a/b"])
+    scene.connect()
+    scene = await life(session_present=True)
+    scene.client.subscribe(["a/#", "x"])
+    scene.connect()
+    assert await scene.wishes() == [("x", 1), ("a/#", 3), ("a/b", None)]
+    scene.grant("a/#")
+    copies = [packets.Publish("a/b", b"x", 1, packet_id=n, subscriptions=(n,)) for n in (2, 3)]
+    scene.broker.told(effects.PublishReceived(copies))
+    scene.ended("a/b")
+    news = packets.Publish("a/b", b"y", 1, packet_id=4, subscriptions=(3,))
+    scene.broker.told(effects.PublishReceived([news]))
+    assert scene.keeper.told == [(True, True), (2, True), (3, False), (4, True)]
+
+
+@in_loop
+async def test_a_new_life_tells_copies_apart_that_were_queued_for_the_former_one(life):
+    scene = await life()
+    scene.client.subscribe(["x", "a/#", "a/b"])
+    scene.connect()
+    scene.client.unsubscribe(["x"])
+    scene = await life(session_present=True)
+    scene.client.subscribe(["a/b", "a/#"])  # in another order
+    scene.connect()
+    copies = [packets.Publish("a/b", b"x", 1, packet_id=n, subscriptions=(n,)) for n in (2, 3)]
+    scene.broker.told(effects.PublishReceived(copies))
+    assert scene.keeper.told == [(True, True), (2, True), (3, False)]
+    assert sorted(await scene.wishes()) == [("a/#", 2), ("a/b", 3), ("x", None)]
+
+
+@in_loop
+async def test_a_copy_alone_is_taken_after_a_while_unless_the_connection_ends(life, monkeypatch):
+    monkeypatch.setattr(client, "COPY_PATIENCE_S", 0.0)
+    copy = packets.Publish("a/b", b"x", 1, packet_id=5, subscriptions=(2,))
+
+    scene = await life()
+    scene.client.subscribe(["a/#", "a/b"])
+    scene.connect()
+    scene.broker.told(effects.PublishReceived([copy]))
+    scene.broker.told(effects.Disconnected(None, "gone", by_broker=False))
+    scene.connect()
+    told = [(False, False), "gone", (True, True)]
+    await asyncio.sleep(0.01)
+    assert scene.keeper.told == told
+    scene.broker.told(effects.PublishReceived([copy]))
+    await until(lambda: scene.keeper.told == [*told, (5, True)], "it is taken")
+
+
+@in_loop
+async def test_a_subscription_waits_for_the_disk_and_nothing_else_does(life, monkeypatch):
+    """Requests stay in their order; what was decided for a connection that is gone is dropped."""
+    may_sync = threading.Event()
+    monkeypatch.setattr(subscription_log, "sync", lambda file: may_sync.wait(PATIENCE))
+    scene = await life()
+    scene.client.subscribe(["a", "b"])
+    scene.connect()
+    scene.client.unsubscribe(["a"])
+    scene.client.publish([publication("x")])
+    scene.broker.told(effects.PublishReceived([packets.Publish("b", b"0", subscriptions=(2,))]))
+    assert [type(order) for order in scene.broker.take()] == [inputs.Publish]
+    assert scene.captured == [("b", b"0")]
+    may_sync.set()
+    assert await scene.wishes() == [("a", 1), ("b", 2), ("a", None)]
+    scene.grant("b")
+    may_sync.clear()
+    scene.client.subscribe(["c"])
+    scene.broker.told(effects.Disconnected(None, "gone", by_broker=False))
+    scene.connect()
+    scene.client.unsubscribe(["c"])
+    assert scene.broker.take() == []
+    may_sync.set()
+    assert await scene.wishes() == [("b", 2), ("c", None), ("a", None)]
+
+
+@in_loop
+async def test_retained_values_of_qos_0_are_held_back_while_others_are_stored(life):
+    scene = await life()
+    scene.connect()
+    scene.broker.take()
+    batch = [value("a", b"1"), publication("a"), ("b", b"2")]
+    scene.client.publish(batch)
+    scene.keeper.is_storing = True
+    scene.client.publish(batch)
+    sizes = [len(order.batch) for order in scene.broker.take() if isinstance(order, inputs.Publish)]
+    assert sizes == [3, 2]
+
+
+@in_loop
+async def test_a_session_that_the_broker_forgot_starts_over(life):
+    scene = await life()
+    scene.client.subscribe(["b", "a"])
+    scene.connect()
+    scene = await life()
+    scene.client.subscribe(["a"])
+    scene.connect()
+    assert scene.keeper.told == [(False, True)]
+    assert await scene.wishes() == [("a", 1)]
+
+
+@in_loop
+async def test_a_session_is_missed_also_if_nothing_was_subscribed_to(life):
+    """What others published was on its way into the broker, perhaps."""
+    scene = await life()
+    scene.connect()
+    scene._present = False  # noqa: SLF001
+    scene.connect()
+    assert scene.keeper.told == [(False, False), (False, True)]
+    scene = await life()
+    scene.connect()
+    assert scene.keeper.told == [(False, True)]
+
+
+@in_loop
+async def test_a_session_is_missed_also_if_the_broker_now_speaks_3_1_1_only_where_none_lasts(life):
+    scene = await life()
+    scene.connect()
+    scene = await life(session_present=True)
+    assert scene.broker.is_trusted  # although nothing is subscribed to: handshakes may be under way
+    scene.client.subscribe(["a"])
+    scene.connect()
+    scene = await life()
+    scene.client.subscribe(["a"])
+    scene.connect(version=Version.V311)
+    assert scene.keeper.told == [(False, True)]
+    assert await scene.wishes() == [("a", 1)]
+    scene = await life()
+    assert not scene.broker.is_trusted  # or a broker that is silent to MQTT 5 were never connected
+    scene.client.subscribe(["a"])
+    scene.connect(version=Version.V311)
+    assert scene.keeper.told == [(False, False)]
+
+
+@in_loop
+async def test_qualities_of_service_go_their_ways_and_every_copy_wants_an_answer(life):
+    scene = await life()
+    scene.client.subscribe(["a", "+"])
+    scene.connect()
+    await scene.written()
+    scene.grant("a")
+    scene.grant("+")
+    batch = [
+        packets.Publish("a", b"0", subscriptions=(1,)),
+        packets.Publish("a", b"1", 1, packet_id=7, subscriptions=(1,)),
+        packets.Publish("a", b"1", 1, packet_id=8, subscriptions=(2,)),
+    ]
+    scene.keeper.told.clear()
+    scene.broker.told(effects.PublishReceived(batch))
+    oversized = packets.Oversized(topic="a", qos=1, dup=False, packet_id=9, size=9)
+    scene.broker.told(effects.OversizedReceived(oversized))
+    scene.broker.told(effects.Answered([packets.PubRel(8)]))
+    scene.broker.told(effects.NotSent([packets.Publish("a", b"", 1, packet_id=5)], "too large"))
+    assert scene.captured == [("a", b"0")]
+    assert scene.keeper.told == [
+        (7, True),
+        (8, False),
+        "larger than a packet may be",
+        (9, False),
+        packets.PubRel(8),
+        (5, "too large"),
+    ]
+    over = effects.NotSent([packets.Publish("a", b"", 2, packet_id=6)], "bye", is_over=True)
+    scene.broker.told(over)  # as behind an answer that came together with DISCONNECT
+    assert len(scene.keeper.told) == 6
+
+
+@in_loop
+async def test_a_broker_of_3_1_1_sends_what_others_published_and_nothing_else_is_taken(life):
+    scene = await life()
+    scene.client.subscribe(["a"])
+    scene.connect(version=Version.V311)
+    (order,) = scene.broker.take()
+    assert order.subscriptions[0].qos == 2
+    scene.client.inject([packets.Publish("a", b"own", 1, packet_id=7)])
+    echo = packets.Publish("a", b"own", 1, packet_id=1)
+    news = packets.Publish("a", b"news", 1, packet_id=2)
+    stored = packets.Publish("a", b"old", 1, retain=True, packet_id=3)
+    scene.broker.told(effects.PublishReceived([echo, news, stored]))
+    assert scene.keeper.told[1:] == [(1, False), (2, True), (3, False)]
+    assert scene.client.counters["own echoes"] == 1
+    assert scene.client.counters["stored values left out"] == 1
+
+
+@pytest.mark.parametrize(("sends_each", "copies"), [(True, 2), (False, 1)])
+@in_loop
+async def test_of_copies_that_a_broker_of_3_1_1_sends_one_counts(life, sends_each, copies):
+    scene = await life()
+    scene.client.sends_each = sends_each
+    scene.client.subscribe(["a/#", "+/b"])
+    scene.connect(version=Version.V311)
+    copy = packets.Publish("a/b", b"x", 1)
+    for _ in range(3):
+        scene.broker.told(effects.PublishReceived([copy] * copies))
+    assert scene.client.counters["captured"] == 3

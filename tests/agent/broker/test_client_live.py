@@ -1,0 +1,344 @@
+"""The agent's client at a real Mosquitto, under load while its set of subscriptions changes."""
+
+import asyncio
+import itertools
+import random
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from tests.agent.broker.access_control import access_control
+from tests.agent.waiting import until
+
+from hansa.agent.broker import connection as connection_module
+from hansa.agent.broker.client import BrokerClient
+from hansa.agent.broker.connection import BrokerAddress, Connection
+from hansa.agent.broker.subscription_log import SubscriptionLog
+from hansa.mqtt import effects, inputs, packets
+from hansa.mqtt.limits import Limits
+from hansa.mqtt.options import Options
+from hansa.mqtt.types import Version
+from hansa.protocol.events import Denied, Event, Granted
+from hansa.protocol.model import NodeId, Plain, Publication
+from hansa.testbed.mosquitto import Mosquitto, free_port
+from hansa.testbed.relay import Relay
+
+FILTERS = ("t/#", "t/+", "+/x", "t/x", "+/+", "+/#")
+"""All match t/x, and no two of them could be replaced by one."""
+
+CHANGES = 100
+PER_TICK = 20
+
+CONNECTIONS_MAX = 2
+
+REFUSALS = 3
+"""Connections in a row that are closed without a word until the version is doubted."""
+
+
+class Keeper:
+    """Stands for guaranteed delivery: takes what counts, and answers so late that the broker's
+    window is full and it has to queue."""
+
+    def __init__(self, captured: list[tuple[str, bytes]]) -> None:
+        self.captured = captured
+        self.sessions: list[bool] = []
+        """Of each connection, whether the broker still had the session."""
+        self.client: BrokerClient
+
+    def connected(self, session_present: bool, session_expected: bool, limits: Limits) -> None:
+        self.sessions.append(session_present)
+
+    def disconnected(self) -> None:
+        pass
+
+    def received(self, batch: Sequence[tuple[packets.Publish, bool]]) -> None:
+        self.captured += [(p.topic, p.payload) for p, is_taken in batch if is_taken]
+        answers = [packets.PubAck(p.packet_id) for p, _ in batch]
+        asyncio.get_running_loop().call_later(0.01, self.client.answer, answers)
+
+    def answered(self, batch: Sequence[packets.Handshake]) -> None:
+        pass
+
+    def dropped(self, reason: str, topic: str = "", qos: int = 0) -> None:
+        raise AssertionError(reason)
+
+    def not_sent(self, batch: Sequence[packets.Publish], reason: str) -> None:
+        pass
+
+    is_storing = False
+
+    def hold_back(
+        self, publications: Sequence[Plain | Publication]
+    ) -> Sequence[Plain | Publication]:
+        raise AssertionError("nothing is stored")
+
+    def rest_of(self, publish: packets.Publish) -> int:
+        return 0
+
+
+class Counted(Connection):
+    """Counts how often a connection has ended."""
+
+    ends = 0
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.ends += 1
+        super().connection_lost(exc)
+
+
+class Scene:
+    """A broker, the agent's client and somebody who publishes numbers."""
+
+    def __init__(
+        self, mosquitto: Mosquitto, port: int, front: Relay, qos: int = 0, **options: Any
+    ) -> None:
+        """The agent's client goes to this port: the broker's, or that of a front."""
+        self.mosquitto = mosquitto
+        self.front = front
+        address = BrokerAddress("127.0.0.1", mosquitto.port)
+        place = BrokerAddress("127.0.0.1", port)
+        self.events: list[Event] = []
+        self.captured: list[tuple[str, bytes]] = []
+        self.keeper = keeper = Keeper(self.captured)
+        log = SubscriptionLog(mosquitto.directory / "log", lambda problem: None)
+        self.log = log
+        self.qos = qos
+        self.client = BrokerClient(
+            lambda told: Counted(
+                place, Options(client_id="agent", **options), told, random.Random(1)
+            ),
+            feed=self.events.append,
+            captured=lambda batch: self.captured.extend((p.topic, bytes(p.payload)) for p in batch),
+            status=lambda problem: None,
+            guarantees=(keeper, log) if qos else None,
+        )
+        keeper.client = self.client
+        self.publisher = Connection(
+            address, Options(client_id="publisher"), self._answered, random.Random(1)
+        )
+        self._ids = itertools.cycle(range(1, 60_000)) if qos else itertools.repeat(0)
+        self._unpublished: deque[packets.Publish] = deque()
+        self.sent = 0
+
+    def publish(self, topic: str, *payloads: bytes) -> None:
+        # Nobody waits for its answers, so it takes other packet ids each time.
+        numbered = [
+            packets.Publish(topic, p, self.qos, packet_id=next(self._ids)) for p in payloads
+        ]
+        self._unpublished.extend(numbered)
+        self.push()
+
+    def push(self) -> None:
+        """Publish as much as the broker takes now."""
+        session = self.publisher.session
+        assert session is not None
+        room = session.quota if self.qos else len(self._unpublished)
+        batch = [self._unpublished.popleft() for _ in range(min(room, len(self._unpublished)))]
+        if batch:
+            self.publisher.order(inputs.Publish(batch))
+
+    def _answered(self, effect: effects.Effect) -> None:
+        if isinstance(effect, effects.Answered):
+            asyncio.get_running_loop().call_soon(self.push)
+
+    def publish_numbers(self, count: int) -> None:
+        self.publish("t/x", *(b"%d" % n for n in range(self.sent, self.sent + count)))
+        self.sent += count
+
+    async def granted(self, *names: str) -> None:
+        await until(lambda: set(names) <= self.held, f"{names} granted")
+
+    @property
+    def held(self) -> set[str]:
+        return {name for e in self.events if isinstance(e, Granted) for name in e.filters}
+
+    def forget(self, name: str) -> None:
+        self.events[:] = [e for e in self.events if e != Granted((name,))]
+
+
+def run(
+    directory: Path,
+    work: Callable[[Scene], Awaitable[None]],
+    extra: tuple[str, ...] = (),
+    has_front: bool = False,
+    **options: Any,
+) -> None:
+    async def inside() -> None:
+        mosquitto = Mosquitto(directory, free_port(), extra)
+        await mosquitto.start()
+        front = Relay(mosquitto.port, 0.0)
+        port = await front.start()
+        scene = Scene(mosquitto, port if has_front else mosquitto.port, front, **options)
+        connections = (scene.client.connection, scene.publisher)
+        try:
+            for each in connections:
+                each.keep()
+            await until(lambda: not any(each.problem for each in connections), "connected")
+            await work(scene)
+        finally:
+            for each in connections:
+                await each.stop()
+            await scene.log.stop()
+            await front.stop()
+            await mosquitto.stop()
+
+    asyncio.run(inside())
+
+
+@pytest.mark.parametrize("qos", [0, 1])
+@pytest.mark.parametrize("seed", range(2))
+def test_nothing_is_doubled_or_missed_while_overlapping_filters_come_and_go(
+    mosquitto, tmp_path, seed, qos
+):
+    """One filter at least is always in force; the reader stops now and then, so that the broker has
+    much to send when a subscription ends."""
+
+    async def work(scene: Scene) -> None:
+        chance = random.Random(seed)
+        client = scene.client
+        wanted = [chance.choice(FILTERS)]
+        client.subscribe(wanted)
+        await scene.granted(*wanted)
+        for number in range(CHANGES):
+            scene.publish_numbers(PER_TICK)
+            new = chance.choice([name for name in FILTERS if name not in wanted])
+            wanted.append(new)
+            client.subscribe([new])
+            scene.publish_numbers(PER_TICK)
+            if number % 10 == 5:
+                scene.publish_numbers(20 * PER_TICK)
+                time.sleep(0.02)  # the broker goes on, and nobody reads
+            await scene.granted(new)
+            while len(wanted) > 1 and chance.random() < 0.7:
+                old = wanted.pop(chance.randrange(len(wanted) - 1))
+                scene.forget(old)
+                client.unsubscribe([old])
+                scene.publish_numbers(PER_TICK)
+            if len(wanted) == len(FILTERS):
+                scene.forget(wanted[0])
+                client.unsubscribe([wanted.pop(0)])
+        scene.publish_numbers(1)
+        last = ("t/x", b"%d" % (scene.sent - 1))
+        await until(lambda: scene.captured and scene.captured[-1] == last, "the last number")
+        assert scene.captured == [("t/x", b"%d" % n) for n in range(scene.sent)]
+        assert client.counters["other copies"] > scene.sent / 2
+
+    run(tmp_path, work, qos=qos)
+
+
+def test_without_no_local_exactly_what_clients_published_is_captured(mosquitto, tmp_path):
+    """A client publishes the very same as the agent, which no broker can tell apart."""
+
+    async def work(scene: Scene) -> None:
+        scene.client.subscribe(["t/#", "u"])
+        await scene.granted("t/#", "u")
+        for _ in range(50):
+            scene.client.publish([publication("t/x", b"same"), publication("other", b"same")])
+            scene.publish("t/x", b"same")
+        scene.client.publish([publication("t/x", b"ours")])
+        await until(lambda: scene.client.counters["own echoes"] == 51, "all echoes")
+        scene.publish("t/x", b"end")
+        await until(lambda: scene.captured[-1:] == [("t/x", b"end")], "the end")
+        assert scene.captured == [("t/x", b"same")] * 50 + [("t/x", b"end")]
+
+    run(tmp_path, work, version=Version.V311)
+
+
+def test_in_3_1_1_stored_values_are_not_taken_for_news(mosquitto, tmp_path):
+    async def work(scene: Scene) -> None:
+        stored = packets.Publish("t/x", b"stored", retain=True)
+        scene.publisher.order(inputs.Publish([stored]))
+        scene.client.subscribe(["u"])
+        await scene.granted("u")
+        scene.publish("u", b"stored by now")
+        await until(lambda: scene.captured, "stored")
+        scene.client.subscribe(["t/#"])
+        await scene.granted("t/#")
+        scene.publish("t/x", b"end")
+        await until(lambda: scene.captured[-1:] == [("t/x", b"end")], "the end")
+        assert scene.captured == [("u", b"stored by now"), ("t/x", b"end")]
+        assert scene.client.counters["stored values left out"] == 1
+
+    run(tmp_path, work, version=Version.V311)
+
+
+def publication(topic: str, payload: bytes) -> Publication:
+    return Publication(NodeId(1), 1, 1, 0, topic, payload)
+
+
+# ---------------------------------------------------------------- what the broker forbids
+
+
+def test_a_filter_that_the_broker_refuses_is_named_and_the_others_work(mosquitto, tmp_path):
+    async def work(scene: Scene) -> None:
+        scene.client.subscribe(["+/x", "secret/x", "t/#"])
+        await scene.granted("+/x", "t/#")
+        await until(lambda: scene.client.counters["subscriptions denied"] == 1, "refused")
+        (denied,) = [event for event in scene.events if isinstance(event, Denied)]
+        assert denied == Denied(("secret/x",), "the broker refuses 'secret/x' (code 0x87)")
+        scene.publish("secret/x", b"1")  # another filter lets it through: that is the broker's rule
+        scene.publish("t/x", b"end")
+        await until(lambda: scene.captured[-1:] == [("t/x", b"end")], "the end")
+        assert scene.captured == [("secret/x", b"1"), ("t/x", b"end")]
+        assert scene.client.connection.problem == ""
+
+    run(tmp_path, work, access_control(tmp_path))
+
+
+# ---------------------------------------------------------------- while the broker lets nobody in
+
+
+@asynccontextmanager
+async def closed_front(scene: Scene) -> AsyncIterator[None]:
+    """Something takes the broker's connections while it is away, and closes them."""
+    scene.front.cut()
+    yield
+    scene.front.mend()
+
+
+@asynccontextmanager
+async def full_broker(scene: Scene) -> AsyncIterator[None]:
+    """The broker has as many clients as it may, whichever it counts."""
+    address = BrokerAddress("127.0.0.1", scene.mosquitto.port)
+    told: list[effects.Effect] = []
+    others = [
+        Connection(address, Options(client_id=f"other-{n}"), told.append, random.Random(n))
+        for n in range(CONNECTIONS_MAX + 1)
+    ]
+    for other in others:
+        other.keep()
+    refused = effects.ConnectRefused
+    await until(lambda: any(isinstance(each, refused) for each in told), "the broker is full")
+    yield
+    for other in others:
+        await other.stop()
+
+
+@pytest.mark.parametrize("hindrance", [closed_front, full_broker])
+def test_a_broker_that_closes_connections_without_a_word_does_not_lose_the_session(
+    mosquitto, tmp_path, monkeypatch, hindrance
+):
+    """The next attempt would be one in MQTT 3.1.1, and end the session with all that it queues."""
+    monkeypatch.setattr(connection_module, "SILENT_REFUSALS_MAX", REFUSALS)
+    monkeypatch.setattr(connection_module, "RETRY_MIN_S", 0.02)
+
+    async def work(scene: Scene) -> None:
+        agent = cast(Counted, scene.client.connection)
+        scene.client.subscribe(["t/#"])
+        await scene.granted("t/#")
+        await agent.stop()
+        async with hindrance(scene):
+            scene.publish("t/x", b"meanwhile")
+            agent.ends = 0
+            agent.keep()
+            await until(lambda: agent.ends >= REFUSALS, "refused")
+        await until(lambda: len(scene.keeper.sessions) == 2, "connected again")
+        assert scene.keeper.sessions == [False, True]
+        await until(lambda: scene.captured == [("t/x", b"meanwhile")], "what was queued")
+
+    options = {"clean_start": False, "session_expiry": 60}
+    run(tmp_path, work, (f"max_connections {CONNECTIONS_MAX}",), qos=1, has_front=True, **options)

@@ -1,0 +1,340 @@
+"""The connection's shell against brokers that are a few bytes each."""
+
+import asyncio
+import random
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.agent.waiting import PATIENCE, until
+
+from hansa.agent.broker import connection as connection_module
+from hansa.agent.broker.connection import BrokerAddress, Connection
+from hansa.agent.delivery import connect_marker
+from hansa.mqtt import effects, inputs, packets
+from hansa.mqtt.options import Options
+
+V5_ACCEPTED = b"\x20\x03\x00\x00\x00"
+V5_REFUSED = b"\x20\x03\x00\x87\x00"
+V311_ACCEPTED = b"\x20\x02\x00\x00"
+V311_UNKNOWN_VERSION = b"\x20\x02\x00\x01"
+
+REFUSALS = 3
+"""Connections in a row that are closed without a word until the version is doubted."""
+
+SHORT_S = 0.5
+"""Seconds that an answer is waited for where none comes; others must come in that time."""
+
+MUCH_BYTES = 1 << 20
+"""More, a few times, than waits between two sockets."""
+
+
+def level(connect: bytes) -> int:
+    """The protocol level of a CONNECT: 5 or 4."""
+    return connect[8]
+
+
+class Scene:
+    """A broker that answers each CONNECT by its level, and the connection to it. It closes one that
+    gets no bytes, and leaves one open that gets None."""
+
+    def __init__(self, answer: Callable[[int], bytes | None]) -> None:
+        self.levels: list[int] = []
+        self.told: list[effects.Effect] = []
+        self.writers: list[asyncio.StreamWriter] = []
+        self._answer = answer
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.writers.append(writer)
+        connect = await reader.read(1_000)
+        if not connect:  # the connection left before it said anything
+            writer.close()
+            return
+        self.levels.append(level(connect))
+        answer = self._answer(self.levels[-1])
+        writer.write(answer or b"")
+        if answer == b"":
+            writer.close()
+
+
+async def rounds() -> None:
+    """Let the loop do what it has put off."""
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
+def run(
+    monkeypatch: Any,
+    scene: Scene,
+    work: Callable[[Connection], Any],
+    answer_timeout: float = PATIENCE,
+    keep_alive: int = 30,
+) -> None:
+    monkeypatch.setattr(connection_module, "SILENT_REFUSALS_MAX", REFUSALS)
+    monkeypatch.setattr(connection_module, "RETRY_MIN_S", 0.001)
+    monkeypatch.setattr(connection_module, "RETRY_MAX_S", 0.01)
+
+    async def inside() -> None:
+        server = await asyncio.start_server(scene.serve, "127.0.0.1", 0)
+        address = BrokerAddress("127.0.0.1", server.sockets[0].getsockname()[1])
+        options = Options(client_id="x", answer_timeout=answer_timeout, keep_alive=keep_alive)
+        made = Connection(address, options, scene.told.append, random.Random(1))
+        task = asyncio.create_task(made.run())
+        try:
+            await work(made)
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            made.cut()
+            server.close()
+            await rounds()  # what was just accepted gets to `serve`
+            for writer in scene.writers:
+                writer.close()
+            await rounds()  # and sockets are closed
+
+    asyncio.run(inside())
+
+
+async def connected(made: Connection) -> None:
+    await until(lambda: not made.problem, "connected")
+
+
+def test_mqtt_5_is_tried_first(monkeypatch):
+    scene = Scene(lambda level: V5_ACCEPTED)
+    run(monkeypatch, scene, connected)
+    assert scene.levels == [5]
+    assert isinstance(scene.told[0], effects.Connected)
+
+
+def test_a_broker_that_does_not_know_it_gets_3_1_1(monkeypatch):
+    scene = Scene(lambda level: V311_UNKNOWN_VERSION if level == 5 else V311_ACCEPTED)
+    run(monkeypatch, scene, connected)
+    assert scene.levels == [5, 4]
+
+
+def test_a_broker_that_closes_without_a_word_is_doubted_only_after_a_few_times(monkeypatch):
+    scene = Scene(lambda level: b"" if level == 5 else V311_ACCEPTED)
+    run(monkeypatch, scene, connected)
+    assert scene.levels == [5] * REFUSALS + [4]
+
+
+def test_a_broker_that_does_not_answer_mqtt_5_gets_3_1_1(monkeypatch):
+    scene = Scene(lambda level: None if level == 5 else V311_ACCEPTED)
+    run(monkeypatch, scene, connected, SHORT_S)
+    assert scene.levels == [5, 4]
+
+
+@pytest.mark.parametrize("silence", [None, b""], ids=["hangs", "closes"])
+def test_a_broker_that_has_a_session_of_ours_is_not_believed_to_be_old(monkeypatch, silence):
+    """A session of 3.1.1 would be a clean one, and end the one that it keeps for us."""
+    scene = Scene(lambda level: silence if level == 5 else V311_ACCEPTED)
+
+    async def work(made: Connection) -> None:
+        made.expect_session()
+        await until(lambda: len(scene.levels) > REFUSALS + 1, "attempts")
+
+    run(monkeypatch, scene, work, SHORT_S)
+    assert set(scene.levels) == {5}
+
+
+@pytest.mark.parametrize("silence", [None, b""], ids=["hangs", "closes"])
+def test_a_broker_that_spoke_mqtt_5_is_not_believed_to_be_old(monkeypatch, silence):
+    scene = Scene(lambda level: V5_ACCEPTED if len(scene.levels) == 1 else silence)
+
+    async def work(made: Connection) -> None:
+        await connected(made)
+        scene.writers[0].close()
+        await until(lambda: len(scene.levels) > REFUSALS + 2, "attempts")
+
+    run(monkeypatch, scene, work, SHORT_S)
+    assert set(scene.levels) == {5}
+
+
+def test_a_broker_that_spoke_mqtt_5_and_says_that_it_does_not_any_more_gets_3_1_1(monkeypatch):
+    def answer(level: int) -> bytes:
+        if len(scene.levels) == 1:
+            return V5_ACCEPTED
+        return V311_UNKNOWN_VERSION if level == 5 else V311_ACCEPTED
+
+    scene = Scene(answer)
+
+    async def work(made: Connection) -> None:
+        await connected(made)
+        scene.writers[0].close()
+        await until(lambda: len(scene.levels) == 3 and not made.problem, "connected again")
+
+    run(monkeypatch, scene, work)
+    assert scene.levels == [5, 5, 4]
+
+
+def test_a_refusal_is_told_once_and_tried_again(monkeypatch):
+    scene = Scene(lambda level: V5_REFUSED)
+
+    async def work(made: Connection) -> None:
+        await until(lambda: len(scene.levels) >= 4, "four attempts")
+        assert made.problem
+        (told,) = scene.told  # by now: an attempt that the end of the test breaks off is told, too
+        assert isinstance(told, effects.ConnectRefused)
+
+    run(monkeypatch, scene, work)
+
+
+@pytest.mark.parametrize(
+    ("version_5", "version_3", "code"),
+    [
+        (b"\x20\x03\x00\x86\x00", b"", "0x86 bad user name or password"),
+        (b"\x20\x03\x00\x87\x00", b"", "0x87 not authorized"),
+        (V311_UNKNOWN_VERSION, b"\x20\x02\x00\x04", "0x04 bad user name or password"),
+        (V311_UNKNOWN_VERSION, b"\x20\x02\x00\x05", "0x05 not authorized"),
+    ],
+)
+def test_a_refused_login_says_what_to_check_and_is_tried_again(
+    monkeypatch, version_5, version_3, code
+):
+    scene = Scene(lambda level: version_5 if level == 5 else version_3)
+
+    async def tried_again(made: Connection) -> None:
+        await until(lambda: len(scene.levels) >= 6, "attempts")
+        assert made.problem == (
+            f"login refused by the broker ({code}), tried without a user name: "
+            "check the user name and the password"
+        )
+        (refused,) = scene.told  # one that the end of the test breaks off is not counted
+        assert isinstance(refused, effects.ConnectRefused)
+
+    run(monkeypatch, scene, tried_again)
+
+
+def test_a_lost_connection_is_made_again_at_once(monkeypatch):
+    scene = Scene(lambda level: V5_ACCEPTED)
+
+    async def work(made: Connection) -> None:
+        while len(scene.levels) < 5:
+            count = len(scene.levels)
+            await until(lambda: len(scene.levels) > count, "connected again")  # noqa: B023
+            scene.writers[-1].close()
+
+    run(monkeypatch, scene, work)
+    assert [type(each).__name__ for each in scene.told[:4]] == ["Connected", "Disconnected"] * 2
+
+
+def test_a_connection_is_made_again_also_if_its_owner_fails_at_the_end(monkeypatch):
+    scene = Scene(lambda level: V5_ACCEPTED)
+
+    class Failing(list[effects.Effect]):
+        def append(self, effect: effects.Effect) -> None:
+            super().append(effect)
+            if isinstance(effect, effects.Disconnected):
+                raise ZeroDivisionError("by zero")
+
+    async def work(connection: Connection) -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, said: None)
+        await until(lambda: not connection.problem, "connected")
+        scene.writers[0].close()
+        await until(lambda: len(scene.levels) == 2, "connected again")
+
+    scene.told = Failing()
+    run(monkeypatch, scene, work)
+
+
+def test_a_broker_that_stops_reading_is_left_although_bytes_wait_for_it(monkeypatch):
+    scene = Scene(lambda level: V5_ACCEPTED)
+    monkeypatch.setattr(connection_module, "CLOSE_GRACE_S", SHORT_S)
+
+    async def work(made: Connection) -> None:
+        await connected(made)
+        much = packets.Publish("a", bytes(MUCH_BYTES), 0)
+        made.order(inputs.Publish([much] * 12))
+        assert made.waiting_bytes
+        count = len(scene.levels)
+        await until(lambda: len(scene.levels) > count, "connected again")
+
+    run(monkeypatch, scene, work, answer_timeout=1.0, keep_alive=1)
+
+
+class SlowDisk:
+    """Syncs when it is told to."""
+
+    def __init__(self, monkeypatch: Any) -> None:
+        self.is_asked, self.syncs = threading.Event(), threading.Event()
+        monkeypatch.setattr(connect_marker, "sync_directory", self._sync)
+
+    def _sync(self, path: Path) -> None:
+        self.is_asked.set()
+        assert self.syncs.wait(PATIENCE), "the loop waits for the disk"
+
+
+def test_connect_waits_for_the_disk_and_the_loop_does_not(monkeypatch, tmp_path):
+    scene, disk = Scene(lambda level: V5_ACCEPTED), SlowDisk(monkeypatch)
+
+    async def work(made: Connection) -> None:
+        made.greeting = connect_marker.Greeting(tmp_path / "greeting", lambda problem: None)
+        await until(disk.is_asked.is_set, "the mark on disk")
+        await rounds()
+        assert (len(scene.writers), scene.levels) == (1, [])
+        disk.syncs.set()
+        await connected(made)
+
+    run(monkeypatch, scene, work)
+    assert scene.levels == [5]
+
+
+def test_a_connection_that_ends_before_connect_leaves_is_told_and_leaves_no_doubt(
+    monkeypatch, tmp_path
+):
+    scene, disk = Scene(lambda level: V5_ACCEPTED), SlowDisk(monkeypatch)
+
+    async def work(made: Connection) -> None:
+        made.greeting = met = connect_marker.Greeting(tmp_path / "greeting", lambda problem: None)
+        await until(lambda: scene.writers and disk.is_asked.is_set(), "the mark on disk")
+        scene.writers[0].close()
+        await until(lambda: made.problem == "closed by the broker", "the end")
+        assert not scene.levels
+        disk.syncs.set()
+        await connected(made)
+        assert not met.in_doubt
+
+    run(monkeypatch, scene, work)
+    assert [type(each) for each in scene.told[:2]] == [effects.ConnectRefused, effects.Connected]
+
+
+@pytest.mark.parametrize("fault", [ConnectionResetError(), RuntimeError()], ids=repr)
+def test_an_end_is_told_also_if_its_fault_has_no_text(monkeypatch, fault):
+    scene = Scene(lambda level: V5_ACCEPTED)
+
+    async def work(made: Connection) -> None:
+        await connected(made)
+        made.connection_lost(fault)
+        assert made.problem == type(fault).__name__
+
+    run(monkeypatch, scene, work)
+    assert scene.told[1] == effects.Disconnected(None, type(fault).__name__, by_broker=False)
+
+
+def test_what_mqtt_forbids_is_told_and_the_broker_is_not_stormed(monkeypatch):
+    scene = Scene(lambda level: V5_ACCEPTED + b"\xff\xff")
+    pauses: list[float] = []
+
+    async def work(made: Connection) -> None:
+        uniform = made._chance.uniform  # noqa: SLF001
+        monkeypatch.setattr(made, "_chance", Spy(pauses, made, uniform))
+        await until(lambda: len(pauses) >= 6, "six attempts")
+
+    run(monkeypatch, scene, work)
+    assert isinstance(scene.told[1], effects.ProtocolViolation)
+    assert pauses == sorted(pauses) and pauses[-1] == connection_module.RETRY_MAX_S
+
+
+class Spy:
+    """Chance that notes how long the pause is that it spreads."""
+
+    def __init__(
+        self, pauses: list[float], made: Connection, uniform: Callable[..., float]
+    ) -> None:
+        self._pauses, self._made, self._uniform = pauses, made, uniform
+
+    def uniform(self, low: float, high: float) -> float:
+        self._pauses.append(self._made._pause)  # noqa: SLF001
+        return self._uniform(low, high)

@@ -1,0 +1,73 @@
+"""Which class follows from what a broker did."""
+
+from dataclasses import replace
+
+import pytest
+
+from hansa.agent.broker.delivery_class import DeliveryClass, Proof, Verdict, classify
+
+MOSQUITTO = Proof(
+    resumes=True,
+    redelivers=True,
+    keeps_ids=True,
+    marks_dup=True,
+    takes_qos_2=True,
+    delivers_once=True,
+    completes_again=True,
+    queued=1_000,
+    queue_tried=1_200,
+)
+AEDES = replace(MOSQUITTO, marks_dup=False, queued=1_200)
+NATS = Proof(resumes=True, redelivers=False, takes_qos_2=False, queued=1_200, queue_tried=1_200)
+AMQTT = Proof(
+    resumes=False, takes_qos_2=True, delivers_once=True, completes_again=False, queue_tried=0
+)
+
+
+@pytest.mark.parametrize(
+    ("proof", "expected"),
+    [
+        (MOSQUITTO, DeliveryClass.EXACTLY_ONCE),
+        (AEDES, DeliveryClass.EXACTLY_ONCE),
+        (NATS, DeliveryClass.AT_LEAST_ONCE),
+        (AMQTT, DeliveryClass.BEST_EFFORT),
+    ],
+    ids=["mosquitto", "aedes", "nats-server", "amqtt"],
+)
+def test_brokers_that_are_known(proof, expected):
+    assert classify(proof).delivery_class is expected
+
+
+@pytest.mark.parametrize(
+    ("changed", "expected", "words"),
+    [
+        ({"resumes": False}, DeliveryClass.BEST_EFFORT, "forgets a client"),
+        ({"queued": 0}, DeliveryClass.BEST_EFFORT, "keeps nothing"),
+        ({"redelivers": False}, DeliveryClass.AT_LEAST_ONCE, "does not come again"),
+        ({"keeps_ids": False}, DeliveryClass.AT_LEAST_ONCE, "other packet ids"),
+        ({"takes_qos_2": False}, DeliveryClass.AT_LEAST_ONCE, "takes no QoS 2"),
+        ({"delivers_once": False}, DeliveryClass.AT_LEAST_ONCE, "not delivered once"),
+        ({"completes_again": False}, DeliveryClass.AT_LEAST_ONCE, "PUBREL"),
+        ({"queued": None}, DeliveryClass.EXACTLY_ONCE, "delivers QoS 2 once"),
+        ({"resumes": None}, None, "reached another"),
+    ],
+)
+def test_one_thing_that_is_lacking_decides(changed, expected, words):
+    verdict = classify(replace(AEDES, **changed))
+    assert verdict.delivery_class is expected
+    assert words in verdict.reason
+
+
+def test_all_that_is_lacking_is_named():
+    assert classify(NATS) == Verdict(
+        DeliveryClass.AT_LEAST_ONCE,
+        "it takes no QoS 2; what was not acknowledged does not come again at once",
+    )
+
+
+def test_a_short_queue_is_a_condition():
+    reason = "it resumes sessions, and delivers QoS 2 once also when clients break off"
+    assert classify(AEDES).reason == reason
+    assert classify(MOSQUITTO).reason == (
+        f"{reason}, while no more than 1000 publications wait for one"
+    )

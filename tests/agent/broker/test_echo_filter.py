@@ -1,0 +1,73 @@
+"""How many of equal publications are our own, coming back."""
+
+import pytest
+
+from hansa.agent.broker import echo_filter as module
+from hansa.agent.broker.echo_filter import DUE_S, Echoes
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def echoes(clock) -> Echoes:
+    return Echoes(clock)
+
+
+def taken(echoes: Echoes, count: int, topic: str = "t", payload: bytes = b"x") -> list[bool]:
+    return [echoes.take(topic, payload) for _ in range(count)]
+
+
+def test_as_many_are_ours_as_copies_are_due_and_the_rest_are_somebody_s(echoes):
+    echoes.expect("t", b"x", 2)
+    echoes.expect("t", b"x", 1)
+    assert taken(echoes, 5) == [True, True, True, False, False]
+
+
+def test_topic_and_payload_must_both_be_equal(echoes):
+    echoes.expect("t", b"x", 1)
+    assert not echoes.take("t", b"y")
+    assert not echoes.take("u", b"x")
+    assert echoes.take("t", memoryview(b"x"))
+
+
+def test_what_nobody_here_is_subscribed_to_does_not_come_back(echoes):
+    echoes.expect("t", b"x", 0)
+    assert not echoes.take("t", b"x")
+
+
+def test_an_echo_is_expected_for_a_while_only(echoes, clock):
+    echoes.expect("t", b"x", 3)
+    clock.now += DUE_S - 1
+    assert echoes.take("t", b"x")
+    clock.now += 2
+    assert echoes.take("t", b"x")
+    clock.now += DUE_S
+    assert not echoes.take("t", b"x")
+    assert echoes.missed == 1
+
+
+def test_when_too_many_are_due_it_says_so_until_some_have_come_or_never_will(
+    echoes, clock, monkeypatch
+):
+    monkeypatch.setattr(module, "DUE_MAX", 3)
+    for number in range(3):
+        assert not echoes.is_full
+        echoes.expect("t", b"%d" % number, 1)
+    assert echoes.is_full
+    echoes.take("t", b"1")
+    assert not echoes.is_full
+    echoes.expect("t", b"1", 1)
+    assert echoes.is_full
+    clock.now += 2 * DUE_S
+    assert not echoes.is_full

@@ -1,0 +1,443 @@
+"""The watcher between a connection and an observer, both made of lists."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tests.agent.waiting import until
+
+from hansa.agent.broker import observer_client as watcher_module
+from hansa.agent.broker.observer_client import Watcher
+from hansa.errors import UsageError
+from hansa.mqtt import effects, inputs, packets
+from hansa.mqtt.limits import Limits
+from hansa.mqtt.types import Version
+from hansa.observers.contract import Change, Completed, Finding, Incomplete, Observer, ResyncFailed
+from hansa.observers.history import History
+from hansa.protocol.events import InterestChanged
+
+LOG = "$SYS/broker/log/M/subscribe"
+CONNECTED = effects.Connected(
+    False, Limits(version=Version.V5, client_id="x", keep_alive=30, session_expiry=0)
+)
+
+
+class ListObserver(Observer):
+    """Takes `+a` and `-a` as changes, and `?a` for a sign that it missed something."""
+
+    complete = True
+    reason = ""
+
+    def __init__(self, *subscriptions: str) -> None:
+        self._subscriptions = subscriptions
+        self.calls: list[str] = []
+        self.due: float | None = None
+
+    def subscriptions(self) -> tuple[str, ...]:
+        return self._subscriptions
+
+    def wanted(self) -> tuple[str, ...]:
+        return ()
+
+    def take(self, topic: str, payload: bytes, now: float) -> Change:
+        sign, name = payload.decode()[0], payload.decode()[1:]
+        if sign == "?":
+            return Change(findings=(Incomplete(name),))
+        return Change((name,)) if sign == "+" else Change((), (name,))
+
+    def begin_resync(self, now: float) -> None:
+        self.calls.append("begin")
+
+    def resync(self, text: str, now: float) -> Change:
+        if text == "fault":
+            raise ZeroDivisionError("by zero")
+        self.calls.append(text)
+        return Change(("r",), (), (Completed(),))
+
+    def expire(self, now: float) -> Change:
+        self.due = None
+        return Change((), ("late",))
+
+    def next_deadline(self) -> float | None:
+        return self.due
+
+    def restore(self, saved: dict[str, object], now: float) -> Change:
+        if "bad" in saved:
+            raise UsageError("not mine")
+        return Change(("saved",))
+
+
+class FakeConnection:
+    def __init__(self, told: Any) -> None:
+        self.told = told
+        self.orders: list[inputs.Input] = []
+
+    def order(self, event: inputs.Input) -> None:
+        self.orders.append(event)
+
+
+class Scene:
+    def __init__(self, *subscriptions: str, histories: Sequence[History] = ()) -> None:
+        self.observer = ListObserver(*subscriptions)
+        self.fed: list[InterestChanged] = []
+        self.found: list[Finding] = []
+        self.watcher = Watcher(
+            self.observer,
+            FakeConnection,  # type: ignore[arg-type]
+            feed=self.fed.append,
+            found=self.found.append,
+            histories=histories,
+        )
+        self.broker: Any = self.watcher.connection
+
+    def connect(self, *reasons: int) -> None:
+        self.broker.told(CONNECTED)
+        wishes = tuple(map(packets.Subscription, self.observer.subscriptions()))
+        self.broker.told(effects.Subscribed(wishes, bytes(reasons or (0,) * len(wishes))))
+
+    def receive(self, *payloads: bytes, topic: str = LOG) -> None:
+        self.broker.told(effects.PublishReceived([packets.Publish(topic, p) for p in payloads]))
+
+
+def run(work: Callable[[], Any]) -> Any:
+    """Run something inside a loop, for the watcher's clock."""
+
+    async def inside() -> Any:
+        outcome = work()
+        return await outcome if asyncio.iscoroutine(outcome) else outcome
+
+    return asyncio.run(inside())
+
+
+class Told:
+    """A history with these words."""
+
+    def __init__(self, *words: str) -> None:
+        self.words = list(words)
+
+    async def read(self) -> str:
+        if not self.words:
+            raise UsageError("nothing more")
+        return self.words.pop(0)
+
+
+def test_it_subscribes_then_reads_the_log_and_then_tells_the_node():
+    scene = Scene(LOG, "b", histories=[Told("history"), Told("not asked")])
+
+    async def work() -> None:
+        scene.connect()
+        assert scene.fed == []
+        await until(lambda: scene.fed, "told")
+
+    run(work)
+    wishes = (packets.Subscription(LOG), packets.Subscription("b"))
+    assert scene.broker.orders == [inputs.Subscribe(wishes)]
+    assert {wish.qos for wish in wishes} == {0}  # at others a burst overflows the broker's queue
+    assert scene.observer.calls == ["begin", "history"]
+    assert scene.fed == [InterestChanged(("r",))]
+    assert scene.found == [Completed()]
+
+
+def test_histories_are_asked_in_turn_until_the_picture_is_whole():
+    scene = Scene(LOG, histories=[Told(), Told("half"), Told("more")])
+
+    async def work() -> None:
+        scene.observer.complete = False
+        scene.connect()
+        await until(lambda: scene.observer.calls[-1:] == ["more"], "all asked")
+
+    run(work)
+    assert scene.observer.calls == ["begin", "begin", "half", "begin", "more"]
+    assert scene.found[0] == ResyncFailed("nothing more")
+
+
+def test_a_sign_that_something_was_missed_has_the_history_read_again(monkeypatch):
+    monkeypatch.setattr(watcher_module, "RESYNC_DELAY_S", 0.01)
+    scene = Scene(LOG, histories=[Told("first", "second")])
+
+    async def work() -> None:
+        scene.connect()
+        await until(lambda: "first" in scene.observer.calls, "the first time")
+        scene.receive(b"?lost", b"?lost")
+        await until(lambda: "second" in scene.observer.calls, "again")
+
+    run(work)
+    assert scene.observer.calls == ["begin", "first", "begin", "second"]
+
+
+def test_a_fault_is_told_and_the_next_sign_has_the_history_read_again(monkeypatch):
+    monkeypatch.setattr(watcher_module, "RESYNC_DELAY_S", 0.01)
+    scene = Scene(LOG, histories=[Told("fault", "second")])
+    faults: list[object] = []
+
+    async def work() -> None:
+        asyncio.get_running_loop().set_exception_handler(
+            lambda _, said: faults.append(repr(said["exception"]))
+        )
+        scene.connect()
+        await until(lambda: faults, "the fault")
+        scene.receive(b"?lost")
+        await until(lambda: "second" in scene.observer.calls, "again")
+
+    run(work)
+    assert faults == ["ZeroDivisionError('by zero')"]
+
+
+def test_without_a_log_file_the_node_is_told_that_nothing_is_wanted_yet():
+    scene = Scene(LOG)
+    run(scene.connect)
+    assert scene.fed == [InterestChanged()]
+
+
+def test_a_history_that_cannot_be_read_is_told():
+    scene = Scene(LOG, histories=[Told()])
+
+    async def work() -> None:
+        scene.connect()
+        await until(lambda: scene.fed, "told")
+
+    run(work)
+    assert scene.found == [ResyncFailed("nothing more")]
+    assert scene.fed == [InterestChanged()]
+
+
+def test_a_new_connection_ends_what_the_former_one_began():
+    class Endless:
+        async def read(self) -> str:
+            await asyncio.get_running_loop().create_future()
+            raise AssertionError
+
+    scene = Scene(LOG, histories=[Endless()])
+
+    async def work() -> None:
+        for _ in range(2):
+            scene.connect()
+            await until(lambda: scene.observer.calls, "begun")
+            scene.observer.calls.clear()
+        scene.watcher.stop()
+
+    run(work)
+    assert scene.fed == []
+
+
+def test_a_burst_is_one_event_with_what_is_left_of_it():
+    scene = Scene(LOG)
+    run(lambda: scene.receive(b"+a", b"+b", b"-a", b"-c", b"+c", b"-d"))
+    assert scene.fed == [InterestChanged(("b",), ("d",))]
+
+
+def test_a_refused_log_topic_is_told():
+    scene = Scene(LOG, "b")
+    run(lambda: scene.connect(0x87, 0))
+    assert [str(each) for each in scene.found] == [
+        f"Incomplete(reason='the broker does not let the agent subscribe to {LOG}')"
+    ]
+
+
+def test_a_broker_that_sends_no_log_is_told_and_one_that_does_is_not(monkeypatch):
+    monkeypatch.setattr(watcher_module, "SILENCE_S", 0.01)
+
+    async def silent() -> Scene:
+        scene = Scene(LOG)
+        scene.connect()
+        await until(lambda: scene.found, "complaint")
+        return scene
+
+    assert "the broker sends no log" in str(run(silent).found[0])
+
+    async def speaking() -> Scene:
+        scene = Scene(LOG)
+        scene.connect()
+        scene.receive(b"+a")
+        await asyncio.sleep(0.03)
+        return scene
+
+    assert run(speaking).found == []
+
+
+def test_a_snapshot_is_wanted_again_and_a_foreign_one_is_left():
+    scene = Scene(LOG)
+
+    def work() -> None:
+        for saved in (None, {"bad": 1}, {"good": 1}):
+            scene.watcher.restore(saved)
+
+    run(work)
+    assert scene.fed == [InterestChanged(("saved",))]
+    assert scene.found == [ResyncFailed("what was learned before cannot be used: not mine")]
+
+
+def test_an_observer_that_needs_no_broker_is_known_at_once():
+    scene = Scene()
+    run(scene.watcher.start)
+    assert scene.fed == [InterestChanged()]
+
+
+def test_what_was_valid_for_a_time_only_is_withdrawn():
+    async def work() -> Scene:
+        scene = Scene(LOG)
+        scene.observer.due = asyncio.get_running_loop().time()
+        scene.receive(b"+a")
+        await until(lambda: len(scene.fed) == 2, "expiry")
+        scene.watcher.stop()
+        return scene
+
+    assert run(work).fed == [InterestChanged(("a",)), InterestChanged((), ("late",))]
+
+
+# ---------------------------------------------------------------- wide interest
+
+
+class Unsure(ListObserver):
+    """Knows everything or not as a test says; wants `a`."""
+
+    def wanted(self) -> tuple[str, ...]:
+        return self.names
+
+    names: tuple[str, ...] = ("a",)
+
+
+class WideScene(Scene):
+    def __init__(self, *wide: str, histories: Sequence[History] = ()) -> None:
+        super().__init__(LOG, histories=histories)
+        self.observer: Unsure = Unsure(LOG)
+        self.observer.complete, self.observer.reason = False, "something is unknown"
+        self.watcher.observer = self.observer
+        self.watcher.filters_when_unknown = wide
+        self.reasons: list[str] = []
+        self.watcher.incomplete = self.reasons.append
+
+    def become(self, *, complete: bool) -> None:
+        self.observer.complete = complete
+        self.observer.reason = "" if complete else "something is unknown"
+        self.watcher.learned(Change())
+
+
+def test_while_subscriptions_are_unknown_the_wide_filters_are_announced():
+    scene = WideScene("#", "x")
+
+    def work() -> None:
+        scene.connect()
+        assert (scene.fed, scene.watcher.wide) == ([InterestChanged(("#", "x"))], ("#", "x"))
+        scene.become(complete=True)
+        scene.become(complete=True)
+        scene.become(complete=False)
+
+    run(work)
+    assert scene.fed[1:] == [InterestChanged((), ("#", "x")), InterestChanged(("#", "x"))]
+    assert scene.reasons == ["something is unknown", "", "something is unknown"]
+
+
+def test_a_wide_filter_that_a_client_wants_as_well_stays():
+    scene = WideScene("a", "x")
+
+    def work() -> None:
+        scene.connect()
+        scene.become(complete=True)
+        scene.observer.names = ()
+        scene.receive(b"-a")
+        scene.become(complete=False)
+        scene.observer.names = ("x",)
+        scene.receive(b"+x")
+        scene.become(complete=True)
+
+    run(work)
+    assert scene.fed == [
+        InterestChanged(("x",)),
+        InterestChanged((), ("x",)),
+        InterestChanged((), ("a",)),
+        InterestChanged(("a", "x")),
+        InterestChanged((), ("a",)),
+    ]
+
+
+def test_the_interest_is_not_widened_before_the_history_was_read():
+    scene = WideScene("#", histories=[Told("history")])
+
+    async def work() -> None:
+        scene.connect()
+        assert (scene.fed, scene.watcher.wide) == ([], ())
+        await until(lambda: scene.fed, "told")
+
+    run(work)
+    assert scene.fed == [InterestChanged(("r",)), InterestChanged(("#",))]
+
+
+def test_a_history_that_takes_long_is_not_waited_for(monkeypatch):
+    class Endless:
+        async def read(self) -> str:
+            await asyncio.get_running_loop().create_future()
+            raise AssertionError
+
+    monkeypatch.setattr(watcher_module, "SETTLE_MAX_S", 0.01)
+    scene = WideScene("#", histories=[Endless()])
+
+    async def work() -> None:
+        scene.connect()
+        await until(lambda: scene.watcher.wide, "wide")
+        scene.watcher.stop()
+
+    run(work)
+    assert scene.fed == [InterestChanged(("#",))]
+
+
+def test_a_wide_interest_survives_a_restart_until_everything_is_known():
+    scene = WideScene("#")
+
+    def work() -> None:
+        scene.connect()
+        again = WideScene("#", histories=[Told("history")])
+        again.watcher.restore(scene.watcher.snapshot())
+        assert again.fed == [InterestChanged(("saved", "#"))]
+        again.observer.complete, again.observer.reason = True, ""
+        again.watcher.start()
+        again.connect()
+        assert again.watcher.wide == ("#",)
+        again.watcher.stop()
+
+    run(work)
+
+
+def test_a_broker_that_sends_no_log_makes_the_interest_wide(monkeypatch):
+    monkeypatch.setattr(watcher_module, "SILENCE_S", 0.01)
+    scene = WideScene("#")
+
+    async def work() -> None:
+        scene.observer.complete, scene.observer.reason = True, ""
+        scene.connect()
+        assert (scene.watcher.complete, scene.watcher.wide) == (True, ())
+        await until(lambda: scene.watcher.wide, "wide")
+        assert (scene.watcher.complete, scene.watcher.wide) == (False, ("#",))
+        scene.receive(b"+a")
+        assert (scene.watcher.complete, scene.watcher.wide) == (True, ())
+
+    run(work)
+    assert "the broker sends no log" in scene.reasons[0]
+    assert scene.reasons[1:] == [""]
+
+
+def test_refused_counters_alone_make_nothing_wide():
+    scene = Scene("$SYS/broker/subscriptions/count")
+    run(lambda: scene.connect(0x87))
+    assert scene.found == []
+
+
+def test_what_an_observer_asks_for_besides_is_subscribed_to_once():
+    class Asking(ListObserver):
+        def extra_subscriptions(self) -> tuple[str, ...]:
+            return ("extra",)
+
+    scene = Scene(LOG, histories=[Told("history")])
+    scene.watcher.observer = Asking(LOG)
+
+    async def work() -> None:
+        scene.broker.told(CONNECTED)
+        extra = (packets.Subscription("extra"),)
+        scene.receive(b"+a", b"+b")
+        scene.broker.told(effects.Subscribed(extra, b"\x00"))
+        asked = [order for order in scene.broker.orders if order == inputs.Subscribe(extra)]
+        assert len(asked) == 1
+        assert scene.watcher._catching_up is None  # noqa: SLF001
+        scene.watcher.stop()
+
+    run(work)

@@ -1,0 +1,215 @@
+"""Which copy of a publication counts when filters overlap, come and go, and connections end."""
+
+from collections.abc import Callable
+from functools import partial
+
+import pytest
+from tests.agent.broker.test_subscriptions import holding
+
+from hansa.agent.broker.overlap_dedup import Copies
+from hansa.agent.broker.subscriptions import Subscriptions
+from hansa.mqtt.packets import Publish
+
+
+def sure(
+    *identifiers: int,
+    payload: bytes = b"same",
+    topic: str = "a/b",
+    dup: bool = False,
+    packet_id: int = 0,
+) -> Publish:
+    return Publish(topic, payload, 1, dup=dup, packet_id=packet_id, subscriptions=identifiers)
+
+
+def taken(copies: Copies, *came: Publish) -> list[tuple[int, ...]]:
+    """Which copies count, by their identifiers; every other one is decided, too, in its turn."""
+    decided = [each for copy in came for each in copies.sort(copy)]
+    decided += copies.settle()
+    assert [copy for copy, _ in decided] == list(came)
+    return [copy.subscriptions for copy, counts in decided if counts]
+
+
+def test_of_each_publication_one_copy_counts_also_if_all_are_equal():
+    copies = Copies(holding("a/#", "a/b"))
+    assert taken(copies, *map(sure, (1, 2, 2, 1, 1, 2))) == [(1,), (1,), (1,)]
+
+
+@pytest.mark.parametrize("order", [(1, 2), (2, 1)])
+def test_a_filter_s_end_between_two_copies_of_one_publication_changes_nothing_for_it(order):
+    made = holding("a/#", "a/b")
+    copies = Copies(made)
+    decided = copies.sort(sure(order[0]))
+    end(made, "a/#")
+    decided += copies.sort(sure(order[1]))
+    assert sorted(counts for _, counts in decided) == [False, True]
+
+
+def end(made: Subscriptions, name: str) -> None:
+    """Its end is confirmed; copies from before it may still come."""
+    made.drop(name)
+    made.leave(name)
+
+
+@pytest.mark.parametrize("order", [(1, 2), (2, 1)])
+def test_of_late_copies_one_of_each_publication_counts(order):
+    made = holding("a/#", "a/b")
+    copies = Copies(made)
+    end(made, "a/#")
+    assert taken(copies, *map(sure, order * 3)) == [(order[0],)] * 3
+
+
+def test_a_late_copy_counts_if_there_was_no_other_filter_then():
+    made = holding("a/#", "a/b")
+    copies = Copies(made)
+    end(made, "a/#")
+    assert taken(copies, *map(sure, (1, 1, 2))) == [(1,), (1,)]
+    assert taken(copies, *map(sure, (2, 2))) == [(2,), (2,)]
+
+
+def test_what_a_younger_filter_brings_is_another_publication():
+    made = holding("a/#")
+    copies = Copies(made)
+    assert taken(copies, sure(1)) == [(1,)]
+    made.want("a/b")
+    made.enter("a/b")
+    end(made, "a/#")
+    assert taken(copies, sure(2)) == [(2,)]
+
+
+def test_what_came_before_a_filter_was_confirmed_has_no_copy_from_it():
+    made = holding("a/b")
+    copies = Copies(made)
+    made.want("a/#")
+    made.enter("a/#")
+    decided = copies.sort(sure(1))
+    made.confirm("a/#")
+    end(made, "a/b")
+    decided += copies.sort(sure(2))
+    assert [counts for _, counts in decided] == [True, True], "two that say the same"
+
+
+def test_a_rest_is_not_taken_for_a_copy_of_what_follows_it():
+    """Of three that say the same the second was captured when the connection ended."""
+    made = holding("a/#", "a/b")
+    copies = Copies(made, rests(b"same"))
+    assert taken(copies, sure(1, payload=b"x"), *map(sure, (1, 2, 1))) == [(1,)] * 3
+    copies.connected(session_present=True)
+    assert taken(copies, *map(sure, (2, 1, 2))) == [(1,)]
+    again = Copies(made, rests(b"same"))
+    assert taken(again, *map(sure, (2, 1, 2))) == [(1,)], "in a new life, too"
+
+
+def test_what_a_filter_brings_that_was_entered_again_is_another_publication():
+    made = holding("a/#", "a/b")
+    copies = Copies(made)
+    end(made, "a/#")
+    made.want("a/#")
+    made.enter("a/#")
+    made.confirm("a/#")
+    assert taken(copies, *map(sure, (1, 2, 2, 3))) == [(1,), (2,)]
+    end(made, "a/b")
+    assert taken(Copies(made), *map(sure, (1, 3))) == [(1,), (3,)]
+    again = Subscriptions()
+    again.restore("a/#", 3)
+    again.recall(3, {1: 2, 2: 3})
+    assert taken(Copies(again), *map(sure, (1, 3))) == [(1,), (3,)], "in a new life, too"
+
+
+def test_another_publication_begins_with_other_content():
+    copies = Copies(holding("a/#", "a/b"))
+    came = [sure(1, payload=b"x"), sure(2, payload=b"y"), sure(1, payload=b"y")]
+    assert taken(copies, *came) == [(1,), (1,)]
+
+
+def test_a_copy_waits_for_the_one_that_decides_and_counts_if_that_does_not_come():
+    copies = Copies(holding("a/#", "a/b", "a/+"))
+    assert copies.sort(sure(2)) == []
+    assert copies.sort(sure(3)) == []
+    assert copies.are_waiting
+    assert copies.settle() == [(sure(2), True), (sure(3), False)]
+    assert copies.settle() == []
+    assert copies.sort(sure(1)) == [(sure(1), False)], "it comes after all"
+    first, second = sure(2, payload=b"x"), sure(2, payload=b"y")
+    assert taken(copies, first, second, sure(1, payload=b"y")) == [(2,), (1,)]
+
+
+def rests(*payloads: bytes, by: int = 1) -> Callable[[Publish], int]:
+    """Another copy of these, which that subscription brought, was captured before."""
+    return lambda copy: by if copy.payload in payloads else 0
+
+
+def test_a_rest_does_not_count_if_it_comes_first_on_a_connection():
+    copies = Copies(holding("a/#", "a/b", "a/+"), rests(b"x"))
+    x, y = (partial(sure, payload=payload) for payload in (b"x", b"y"))
+    copies.connected(session_present=False)
+    assert taken(copies, x(2), x(3), x(2), y(1), y(2), x(1)) == [(2,), (1,), (1,)]
+    copies.connected(session_present=True)
+    assert taken(copies, x(2), x(3), y(2), x(2)) == [(2,), (2,)]
+
+
+def test_a_copy_like_the_last_one_is_no_rest_if_that_one_had_come_from_the_same_filter():
+    made = holding("a/#", "a/b")
+    copies = Copies(made, rests(b"same"))
+    assert taken(copies, sure(1, payload=b"before"), sure(1), sure(2)) == [(1,), (1,)]
+    copies.connected(session_present=True)
+    assert taken(copies, sure(2)) == [(2,)]
+    made.enter("a/+")
+    copies.connected(session_present=True)
+    assert taken(copies, sure(3)) == [(3,)], "the last one was before this filter"
+
+
+@pytest.mark.parametrize("rest", [1, 2])
+def test_a_rest_does_not_count_even_if_it_would_decide(rest):
+    """The filter of the other copy has ended meanwhile, or it was the only one that had come."""
+    made = holding("a/#", "a/b")
+    copies = Copies(made, rests(b"same"))
+    assert taken(copies, sure(1, payload=b"before"), sure(3 - rest)) == [(1,), (3 - rest,)]
+    if rest == 2:
+        end(made, "a/#")
+    copies.connected(session_present=True)
+    assert taken(copies, sure(rest, dup=True), sure(rest)) == [(rest,)]
+
+
+def test_a_copy_that_did_not_count_is_known_when_it_comes_again(monkeypatch):
+    monkeypatch.setattr("hansa.agent.broker.overlap_dedup.REMEMBERED", 3)
+    made = holding("a/#", "a/b")
+    copies = Copies(made)
+    assert taken(copies, sure(1, packet_id=1), sure(2, packet_id=2)) == [(1,)]
+    copies.connected(session_present=True)
+    assert taken(copies, sure(2, packet_id=2, dup=True), sure(1), sure(2)) == [(1,)]
+    copies.connected(session_present=True)
+    assert taken(copies, sure(2, packet_id=2)) == [(2,)], "it is not the same"
+    copies.connected(session_present=True)
+    assert taken(copies, sure(2, packet_id=2, dup=True, payload=b"x")) == [(2,)], "nor this one"
+    copies.connected(session_present=True)
+    assert taken(copies, sure(2, packet_id=2, dup=True)) == [(2,)], "so much later it cannot be"
+    assert taken(copies, sure(2, payload=b"y", packet_id=8), sure(1, payload=b"y")) == [(1,)]
+    copies.connected(session_present=False)
+    assert taken(copies, sure(2, payload=b"y", packet_id=8, dup=True)) == [(2,)], "another session"
+
+
+def test_what_waited_when_a_connection_ended_waits_again():
+    copies = Copies(holding("a/#", "a/b"))
+    assert copies.sort(sure(2)) == []
+    copies.connected(session_present=True)
+    assert not copies.are_waiting
+    assert taken(copies, sure(2, dup=True)) == [(2,)]
+
+
+def test_without_identifiers_what_waits_is_decided_first():
+    copies = Copies(holding("a/#", "a/b"))
+    assert copies.sort(sure(2)) == []
+    assert copies.sort(sure(payload=b"x")) == [(sure(2), True), (sure(payload=b"x"), True)]
+
+
+def test_what_stays_at_its_broker_or_cannot_travel_never_counts():
+    made = Subscriptions(["stay/#"])
+    copies = Copies(made)
+    made.enter("#")
+    far = "/".join("x" * 300)
+    assert taken(copies, *(sure(n, topic=t) for t in ("stay/a", far) for n in (1, 9))) == []
+
+
+def test_copies_without_identifiers_all_count():
+    copies = Copies(holding("a/#"))
+    assert taken(copies, sure(), sure(), sure(topic="other")) == [(), ()]

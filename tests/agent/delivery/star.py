@@ -1,0 +1,96 @@
+"""A receiver and the origins around it, each an agent of its own beside its own broker."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from tests.agent.live import eventually
+from tests.agent.process import Process, Scene
+
+from hansa.testbed.mosquitto import free_port
+
+RECEIVER, ORIGIN = 0, 1
+PATIENCE = 60.0
+"""Seconds: several processes start at once, maybe on a busy machine."""
+
+
+class Star:
+    """Number 0 wants a topic, all others may publish it."""
+
+    def __init__(
+        self, scene: Scene, directory: Path, topic: str, origins: int = 1, lines: Sequence[str] = ()
+    ) -> None:
+        self._scene = scene
+        self._topic = topic
+        self.brokers = [scene.broker(*lines) for _ in range(1 + origins)]
+        self._links = [free_port() for _ in self.brokers]
+        self.states = [directory / f"state-{number}" for number in range(len(self.brokers))]
+        self.agents: dict[int, Process] = {}
+
+    def _settings(self, number: int) -> dict[str, object]:
+        return {
+            "broker_port": self.brokers[number].port,
+            "broker_observer": "static",
+            "broker_filters": "" if number else self._topic,
+            "link_port": self._links[number],
+            "link_neighbours": f"127.0.0.1:{self._links[0]}" if number else "",
+            "state": self.states[number],
+        }
+
+    def start(self, number: int, **settings: object) -> Process:
+        self.agents[number] = self._scene.agent(**self._settings(number) | settings)
+        return self.agents[number]
+
+    def twin(self, number: int, state: Path) -> Process:
+        """Start another agent as that one is, with a state of its own and beside another broker."""
+        other = {"state": state, "broker_port": self._scene.broker().port, "link_port": 0}
+        return self._scene.agent(**self._settings(number) | other)
+
+    def status(self, number: int) -> Any:
+        code, text = self.agents[number].page("/status")
+        return json.loads(text) if code == 200 else None
+
+    def is_installed(self) -> bool:
+        status = self.status(RECEIVER)
+        members = len(self.brokers)
+        return bool(
+            status and status["interest"]["installed"] and len(status["members"]) == members
+        )
+
+    def is_idle(self) -> bool:
+        """Whether nobody owes anybody anything."""
+        statuses = [self.status(number) for number in range(len(self.brokers))]
+        return all(
+            status
+            and not status["delivery"]["inbox"]
+            and not any(status["delivery"]["owed"].values())
+            and not status["delivery"]["unsynced_bytes"]
+            for status in statuses
+        )
+
+    def wait_installed(self) -> None:
+        what = "what the receiver wants installed everywhere"
+        eventually(self.is_installed, what, PATIENCE)
+
+    def alarm(self, number: int, name: str) -> str:
+        """Wait for an alarm, and return its text; it counts, too."""
+
+        def raised() -> Any:
+            status = self.status(number)
+            return status and name in status["alarms"] and status
+
+        status = eventually(raised, f"alarm {name} at {number}: {self.agents[number].log}")
+        assert status["counters"][f"alarms: {name}"] >= 1
+        text: str = status["alarms"][name]
+        return text
+
+    def wait_without_alarm(self, number: int, name: str) -> None:
+        def over() -> bool:
+            status = self.status(number)
+            return bool(status) and name not in status["alarms"]
+
+        eventually(over, f"the end of alarm {name} at {number}")
+
+    def kill(self, number: int) -> None:
+        self.agents[number].close()

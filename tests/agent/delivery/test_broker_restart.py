@@ -1,0 +1,112 @@
+"""A broker that stops gently keeps what it has acknowledged, also while its agent is away."""
+
+import os
+import signal
+from collections.abc import Iterator
+
+import pytest
+from tests.agent.guaranteed import SureClient
+from tests.agent.live import Live, eventually
+
+from hansa.agent.delivery.redelivery import RISES_TRUSTED
+from hansa.mqtt.types import Version
+from hansa.simulator.topologies import parse
+from hansa.testbed.federation import LocalFederation
+
+
+@pytest.fixture
+def line(mosquitto: str) -> Iterator[Live]:
+    live = Live(LocalFederation(parse("line:3", 1), {}, persistent=True))
+    try:
+        live.start()
+        yield live
+    finally:
+        live.close()
+
+
+def overlapping(line: Live) -> tuple[SureClient, SureClient]:
+    """Return two subscribers whose filters match the same."""
+    everything = line.client_of(SureClient, 1).subscribe_surely("plant/#")
+    line.wait_installed(1, "plant/#")
+    some = line.client_of(SureClient, 2).subscribe_surely("plant/+/temp")
+    line.wait_installed(2, "plant/+/temp")
+    return everything, some
+
+
+def test_what_two_filters_match_arrives_once_if_it_came_before_the_agent_was_back(line):
+    """Mosquitto then has one copy only, and not that of the agent's older subscription."""
+    subscribers = overlapping(line)
+    broker, agent = line.nodes[0].broker, line.nodes[0].agent
+    names = [b"%d" % number for number in range(40)]
+    publish(line.client_of(SureClient, 0), names[:10])
+    for subscriber in subscribers:
+        assert_in_order(subscriber, names[:10])
+
+    os.kill(agent.pid, signal.SIGSTOP)
+    publish(line.client_of(SureClient, 0), names[10:20])
+    line.run(broker.stop())
+    line.run(broker.start())
+    publisher = line.client_of(SureClient, 0)
+    publish(publisher, names[20:30])
+    os.kill(agent.pid, signal.SIGCONT)
+    line.wait_converged()
+    publish(publisher, names[30:])
+    for subscriber in subscribers:
+        assert_in_order(subscriber, names)
+
+
+def test_so_does_what_the_broker_had_sent_to_an_agent_that_died_over_it(line):
+    """Its one copy is marked then as sent again."""
+    subscribers = overlapping(line)
+    broker, agent = line.nodes[0].broker, line.nodes[0].agent
+    names = [b"%d" % number for number in range(20)]
+    publish(line.client_of(SureClient, 0), names[:10])
+    for subscriber in subscribers:
+        assert_in_order(subscriber, names[:10])
+
+    client_id = f"hansa-{line.nodes[0].status()['node']}-agent"
+    agent.kill()
+    line.run(agent.wait())
+    line.run(broker.stop())
+    line.run(broker.start())
+    publish(line.client_of(SureClient, 0), names[10:])
+    deaf = line.client(0, name=client_id, version=Version.V5, clean=False, session_expiry=3600)
+    deaf.wait_for_all(names[10:])
+    deaf.kill()
+    line.run(line.federation.start_agent(0))
+    line.wait_converged()
+    for subscriber in subscribers:
+        assert_in_order(subscriber, names)
+
+
+def test_a_broker_that_was_killed_and_goes_on_from_an_earlier_state_is_told(line):
+    """Its session is there, so it does not count as lost; but its packet ids go back."""
+    subscriber = line.client_of(SureClient, 1).subscribe_surely("plant/#")
+    line.wait_installed(1, "plant/#")
+    broker = line.nodes[0].broker
+    names = [b"%d" % number for number in range(2 * RISES_TRUSTED)]
+    publish(line.client_of(SureClient, 0), names[:-20])
+    assert_in_order(subscriber, names[:-20])
+    os.kill(broker.process.pid, signal.SIGUSR1)
+    eventually((broker.directory / "mosquitto.db").exists, "what it saves")
+    publish(line.client_of(SureClient, 0), names[-20:])
+    assert_in_order(subscriber, names)
+    line.run(broker.kill())
+    line.run(broker.start())
+    line.wait_converged()
+    assert "broker went back" not in line.nodes[0].status()["alarms"]
+    line.client_of(SureClient, 0).publish_surely(1, "plant/line/temp", b"new")
+    eventually(lambda: "broker went back" in line.nodes[0].status()["alarms"], "the alarm")
+    assert "broker session lost" not in line.nodes[0].status()["alarms"]
+    assert line.counter(0, "alarms: broker went back") == 1
+
+
+def publish(publisher: SureClient, names: list[bytes]) -> None:
+    for name in names:
+        publisher.publish_surely(1 + int(name) % 2, "plant/line/temp", name)
+
+
+def assert_in_order(subscriber: SureClient, names: list[bytes]) -> None:
+    """Each has come once, and those of each QoS in their order."""
+    received = subscriber.read_until(len(names))
+    assert sorted(received, key=lambda name: int(name) % 2) == names[::2] + names[1::2]

@@ -1,0 +1,711 @@
+"""From the broker into the journal: what is acknowledged when, and what is known again."""
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+from tests.agent.delivery.crashing import crash
+from tests.agent.waiting import until
+
+from hansa.agent.delivery.capture import Capture
+from hansa.agent.delivery.epoch_rollover import Renewal
+from hansa.agent.delivery.outbox_journal import Keeping
+from hansa.agent.delivery.redelivery import AROUND
+from hansa.errors import JournalUnusable
+from hansa.journal.settings import JournalSettings
+from hansa.journal.writer import Writer
+from hansa.mqtt.packets import Handshake, PubAck, PubComp, Publish, PubRec
+from hansa.protocol.effects import Recall
+from hansa.protocol.events import Heard, Kept, Reopened
+from hansa.protocol.model import NodeId, Publication
+
+ME, YOU = NodeId(1), NodeId(2)
+LARGE = JournalSettings()
+ONE_EACH = JournalSettings(segment_bytes=1)
+"""Every record has a segment of its own."""
+
+
+class Life:
+    """One life of an agent, between a broker and a node made of lists. Whoever publishes to `no`
+    reaches nobody."""
+
+    def __init__(
+        self, path: Path, session_present: bool = True, settings: JournalSettings = LARGE
+    ) -> None:
+        self._path = path
+        self.answers: list[Handshake] = []
+        self.kept: list[Kept] = []
+        self.heard: list[NodeId] = []
+        self.reopened: list[Reopened] = []
+        self.problems: list[str] = []
+        self.started: list[bytes] = []
+        self.keeping = Keeping(path, ME, 7, settings)
+        self._epoch = self.keeping.writer.epoch
+        self._number = self.keeping.writer.next_number
+        self.capture = Capture(
+            self.keeping, self._start, self._answer, self._tell, self.problems.append
+        )
+        self.capture.connected(session_present)
+
+    def _start(self, publish: Publish) -> Publication | None:
+        if publish.topic == "no":
+            return None
+        self.started.append(publish.payload)
+        number, self._number = self._number, self._number + 1
+        previous = ((YOU, number - 1),)
+        return Publication(
+            ME, self._epoch, number, publish.qos, publish.topic, publish.payload, previous=previous
+        )
+
+    def _tell(self, news: Kept | Heard | Reopened) -> None:
+        if isinstance(news, Kept):
+            self.kept.append(news)
+        elif isinstance(news, Heard):
+            self.heard.append(news.node)
+        else:
+            self._epoch, self._number = news.epoch, news.next_seq
+            self.reopened.append(news)
+
+    async def renew(self, epoch: int) -> None:
+        """Begin a new epoch, and wait until it has begun and nothing of the old one is left."""
+        self.capture.renew(epoch)
+        await until(lambda: len(self.reopened) > 0, "a new epoch")
+        former = self._path / f"{7:020d}"
+        await until(lambda: not former.exists(), "the end of the old one")
+
+    def _answer(self, batch: Sequence[Handshake]) -> None:
+        self.answers += batch
+
+    def receive(self, *batch: Publish) -> None:
+        self.capture.receive([(publish, True) for publish in batch])
+
+    @property
+    def unsynced(self) -> int:
+        return self.keeping.writer.end - self.keeping.writer.durable
+
+    async def answered(self, count: int) -> list[Handshake]:
+        await until(lambda: len(self.answers) >= count, f"{count} answers")
+        return self.answers
+
+    def crash(self) -> None:
+        """End, and leave the disk as it is now."""
+        crash(self._path, self.keeping.writer)
+
+
+def publish(
+    packet_id: int, payload: bytes = b"x", qos: int = 1, topic: str = "a", dup: bool = False
+) -> Publish:
+    return Publish(topic, payload, qos, dup=dup, packet_id=packet_id)
+
+
+def run(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    asyncio.run(work())
+
+
+def test_what_is_durable_is_acknowledged_in_order_and_then_may_leave(tmp_path):
+    async def work() -> None:
+        life = Life(tmp_path)
+        life.receive(publish(1), publish(2, qos=2), publish(3, topic="no"), publish(4))
+        assert life.answers == []
+        assert await life.answered(4) == [PubAck(1), PubRec(2), PubAck(3), PubAck(4)]
+        assert life.kept[-1] == Kept(7, 3)
+        await life.capture.stop()
+
+    run(work)
+
+
+def test_who_was_heard_is_told_when_it_is_durable(tmp_path):
+    """A life knows from which position on the former ones sent somebody nothing."""
+
+    async def work() -> None:
+        life = Life(tmp_path)
+        life.receive(publish(1), publish(2))
+        await life.answered(2)
+        life.crash()
+        life = Life(tmp_path)
+        assert life.keeping.unheard == {YOU: 3}
+        life.receive(publish(3))
+        await life.answered(1)
+        life.crash()
+        life = Life(tmp_path)
+        assert life.keeping.unheard == {YOU: 3}
+        life.capture.hear(YOU)
+        assert life.heard == []
+        await until(lambda: life.heard == [YOU], "heard")
+        life.crash()
+        life = Life(tmp_path)
+        assert life.keeping.unheard == {YOU: 4}
+        life.capture.forget(YOU)
+        life.receive(publish(4))
+        await life.answered(1)
+        life.crash()
+        life = Life(tmp_path)
+        assert life.keeping.unheard == {YOU: 4}, "that was the first for a new receiver"
+        life.capture.forget(YOU)
+        await life.capture.stop()
+        assert Keeping(tmp_path, ME, 7, JournalSettings()).unheard == {}
+
+    run(work)
+
+
+def copy(packet_id: int, payload: bytes, by: int, qos: int = 2, dup: bool = True) -> Publish:
+    """What the subscription with that identifier brings."""
+    return replace(publish(packet_id, payload, qos, dup=dup), subscriptions=(by,))
+
+
+def test_a_rest_is_known_in_the_next_life(tmp_path):
+    """Two subscriptions bring everything; the copies of the second come when the agent is back."""
+
+    async def work() -> None:
+        life = Life(tmp_path)
+        life.capture.newest_subscription = lambda: 2
+        names = (b"one", b"two", b"three")
+        life.receive(*(copy(n, name, 1, dup=False) for n, name in enumerate(names, 1)))
+        await life.answered(3)
+        life.crash()
+
+        def rests(*copies: Publish) -> list[bool]:
+            return [life.capture.rest_of(each) == 1 for each in copies]
+
+        life = Life(tmp_path)
+        second = [copy(9, name, 2) for name in names]
+        assert rests(*second) == [False, False, True], "it would go on with the others first"
+        life.capture.released([2])
+        assert rests(*second) == [False, True, True]
+        assert rests(copy(9, b"two", 2, dup=False), copy(9, b"three", 2, dup=False)) == [
+            True,
+            False,
+        ]
+        assert rests(copy(9, b"two", 1)) == [False], "the same filter brings no other copy"
+        assert rests(copy(9, b"two", 3)) == [False], "nor does one that was not there yet"
+        assert rests(copy(9, b"three", 2, qos=1)) == [False], "rather twice than never"
+        assert life.capture.counters["copies of what was captured before"] == 4
+        life.capture.connected(session_present=False)
+        await until(lambda: not life.unsynced, "that it is another session")
+        life.crash()
+        life = Life(tmp_path)
+        assert rests(*second) == [False] * 3
+        await life.capture.stop()
+
+    run(work)
+
+
+@pytest.mark.parametrize("settings", [LARGE, ONE_EACH])
+def test_a_rest_of_what_is_settled_is_known_in_the_next_life(tmp_path, settings):
+    """Also if others that were captured before or after it may come again, at QoS 1."""
+
+    async def work() -> None:
+        life = Life(tmp_path, settings=settings)
+        life.capture.newest_subscription = lambda: 2
+        life.receive(copy(1, b"one", 1, qos=1, dup=False), copy(2, b"two", 1, dup=False))
+        await life.answered(2)
+        life.capture.released([2])
+        await life.answered(3)
+        life.crash()
+
+        life = Life(tmp_path, settings=settings)
+        life.capture.newest_subscription = lambda: 2
+        life.capture.released([3])
+        assert life.capture.rest_of(copy(4, b"two", 2, dup=False)) == 1, "another copy was gone on"
+        later = [copy(n, b"%d" % n, 1, qos=1, dup=False) for n in (5, 6)]
+        life.receive(*later)
+        await life.answered(3)
+        life.crash()
+
+        life = Life(tmp_path, settings=settings)
+        assert life.capture.rest_of(copy(4, b"two", 2)) == 1
+        await life.capture.stop()
+
+    run(work)
+
+
+def test_a_rest_of_what_is_settled_is_known_after_a_new_epoch(tmp_path):
+    async def work() -> None:
+        life = Life(tmp_path)
+        life.capture.newest_subscription = lambda: 2
+        life.receive(copy(1, b"one", 1, qos=1, dup=False), copy(2, b"two", 1, dup=False))
+        await life.answered(2)
+        life.capture.released([2])
+        await life.answered(3)
+        await life.renew(9)
+        await until(lambda: not life.unsynced, "what the next life has to know")
+        life.crash()
+        life = Life(tmp_path)
+        assert life.capture.rest_of(copy(4, b"two", 2)) == 1
+        assert [seen.packet_id for seen in life.keeping.found] == [1]
+        await life.capture.stop()
+
+    run(work)
+
+
+def test_a_rest_in_the_same_life_is_one_of_the_last_before_the_connection(tmp_path):
+    async def work() -> None:
+        life = Life(tmp_path)
+        life.capture.newest_subscription = lambda: 3
+        life.receive(copy(1, b"one", 3, dup=False), copy(2, b"two", 3, dup=False))
+        await life.answered(2)
+        rest_of = life.capture.rest_of
+        assert not rest_of(copy(9, b"two", 2)), "on this connection"
+        life.capture.connected(True)
+        copies = [copy(9, name, 2) for name in (b"one", b"two")]
+        assert [rest_of(each) for each in copies] == [0, 3]
+        unsent = copy(9, b"two", 2, dup=False)
+        assert not rest_of(unsent)
+        life.capture.released([2])
+        assert rest_of(unsent) == 3
+        life.capture.connected(True)
+        assert rest_of(unsent) == 3, "nothing else came meanwhile"
+        life.receive(copy(5, b"three", 1))
+        life.capture.connected(True)
+        assert not rest_of(unsent)
+        life.capture.connected(False)
+        assert not rest_of(copies[1])
+        await life.capture.stop()
+
+    run(work)
+
+
+def test_what_nobody_is_owed_waits_for_nothing(tmp_path):
+    async def work() -> None:
+        life = Life(tmp_path)
+        life.capture.receive([(publish(1, topic="no"), True), (publish(2, qos=2), False)])
+        assert life.answers == [PubAck(1), PubRec(2)]
+        await life.capture.stop()
+
+    run(work)
+
+
+def test_what_comes_again_after_a_crash_is_acknowledged_and_not_kept(tmp_path):
+    async def work() -> None:
+        life = Life(tmp_path)
+        life.receive(publish(1), publish(2, qos=2), publish(3))
+        await life.answered(3)
+        life.crash()
+        for _ in range(2):  # a second crash does not change it
+            life = Life(tmp_path)
+            life.receive(publish(1, dup=True), publish(2, qos=2), publish(3, b"another", dup=True))
+            assert await life.answered(3) == [PubAck(1), PubRec(2), PubAck(3)]
+            assert life.started == [b"another"][: len(life.started)]
+            life.crash()
+        assert life.capture.counters["captured before"] >= 2
+
+    run(work)
+
+
+def test_what_was_not_durable_is_kept_when_it_comes_again(tmp_path):
+    async def work() -> None:
+        life = Life(tmp_path)
+        life.keeping.keep(Publication(ME, 7, 1, 1, "a", b"x", previous=((YOU, 0),)), 1)
+        life.crash()
+        life = Life(tmp_path)
+        life.receive(publish(1))
+        await life.answered(1)
+        assert life.started == [b"x"]
+        await life.capture.stop()
+
+    run(work)
+
+
+def test_on_one_connection_the_same_packet_id_is_another_publication(tmp_path):
+    async def work() -> None:
+        life = Life(tmp_path)
+        life.receive(publish(1))
+        await life.answered(1)
+        life.receive(publish(1))
+        await life.answered(2)
+        assert life.started == [b"x", b"x"]
+        await life.capture.stop()
+
+    run(work)
+
+
+def test_on_the_next_connection_it_is_the_same_publication(tmp_path):
+    async def work() -> None:
+        life = Life(tmp_path)
+        life.receive(publish(1))
+        life.capture.disconnected()
+        life.capture.connected(session_present=True)
+        life.receive(publish(1, dup=True))
+        assert await life.answered(1) == [PubAck(1)]
+        assert life.started == [b"x"]
+        await life.capture.stop()
+
+    run(work)
+
+
+def test_a_packet_id_that_is_used_again_is_another_publication(tmp_path):
+    """At QoS 1 a broker uses ids again without a word; only what it says to repeat is a repeat."""
+
+    async def work() -> None:
+        life = Life(tmp_path)
+        life.receive(publish(1), publish(2))
+        await life.answered(2)
+        life.receive(publish(1, qos=2))  # the id of what was acknowledged, used again
+        await life.answered(3)
+        life.crash()
+        life = Life(tmp_path)
+        life.receive(publish(2), publish(1, qos=2, dup=True))
+        await life.answered(2)
+        assert life.started == [b"x"]  # the first; the second is what was captured last
+        await life.capture.stop()
+
+    run(work)
+
+
+def test_what_a_lost_session_settled_is_settled_for_a_later_life(tmp_path):
+    async def work() -> None:
+        life = Life(tmp_path)
+        life.receive(publish(1, qos=2))
+        await life.answered(1)
+        life.capture.disconnected()
+        life.capture.connected(session_present=False)
+        end = life.keeping.writer.end
+        await until(lambda: life.keeping.writer.durable >= end, "settled on disk")
+        life.crash()
+        life = Life(tmp_path)
+        life.receive(publish(1, qos=2))
+        await life.answered(1)
+        assert life.started == [b"x"]  # the new session's first publication, not the old one's
+        await life.capture.stop()
+
+    run(work)
+
+
+def test_a_broker_that_forgot_the_session_sends_nothing_again(tmp_path):
+    async def work() -> None:
+        life = Life(tmp_path)
+        life.receive(publish(1), publish(2, qos=2))
+        await life.answered(2)
+        life.crash()
+        life = Life(tmp_path, session_present=False)
+        life.receive(publish(1))
+        await life.answered(1)
+        life.crash()  # it stays forgotten
+        life = Life(tmp_path)
+        life.receive(publish(2, qos=2))
+        await life.answered(1)
+        assert life.started == [b"x"]
+        await life.capture.stop()
+
+    run(work)
+
+
+def test_after_pubrel_a_packet_id_is_free_and_pubcomp_says_so_when_that_is_durable(tmp_path):
+    async def work() -> None:
+        life = Life(tmp_path)
+        life.receive(publish(1, qos=2))
+        await life.answered(1)
+        life.capture.released([1])
+        assert life.answers == [PubRec(1)]
+        assert await life.answered(2) == [PubRec(1), PubComp(1)]
+        life.crash()
+        life = Life(tmp_path)
+        life.receive(publish(1, qos=2))
+        await life.answered(1)
+        assert life.started == [b"x"]
+        await life.capture.stop()
+
+    run(work)
+
+
+def test_a_repeated_pubrel_waits_for_the_disk_like_the_first(tmp_path):
+    async def work() -> None:
+        life = Life(tmp_path)
+        life.receive(publish(1, qos=2))
+        await life.answered(1)
+        life.capture.released([1])
+        life.capture.disconnected()
+        life.capture.connected(session_present=True)
+        life.capture.released([1])
+        assert life.answers == [PubRec(1)]
+        assert (await life.answered(2))[1] == PubComp(1)
+        await life.capture.stop()
+
+    run(work)
+
+
+def test_pubrel_for_what_is_unknown_is_answered(tmp_path):
+    async def work() -> None:
+        life = Life(tmp_path)
+        life.capture.released([9])
+        assert life.answers == [PubComp(9)]
+        await life.capture.stop()
+
+    run(work)
+
+
+def test_half_of_all_packet_ids_later_nothing_of_before_comes_again_at_qos_1(tmp_path):
+    """However many connections that took, and whoever captured it."""
+
+    async def work() -> None:
+        life = Life(tmp_path)
+        life.receive(publish(1), publish(2, qos=2))
+        await life.answered(2)
+        life.crash()
+        life = Life(tmp_path)
+        for start in range(3, AROUND, 4_000):
+            life.capture.receive(
+                [(publish(start + each, topic="no"), False) for each in range(4_000)]
+            )
+            life.capture.connected(session_present=True)
+        life.receive(publish(1, dup=True), publish(2, qos=2, dup=True))
+        await until(lambda: life.answers[-1:] == [PubRec(2)], "the last answer")
+        assert life.started == [b"x"]
+        await life.capture.stop()
+
+    run(work)
+
+
+def test_a_broker_that_uses_free_packet_ids_again_repeats_nothing_at_qos_1(tmp_path):
+    async def work() -> None:
+        life = Life(tmp_path)
+        for _ in range(4):
+            life.receive(publish(1), publish(2, qos=2))
+            await life.answered(2)
+            life.answers.clear()
+            life.capture.released([2])
+            await life.answered(1)
+            life.answers.clear()
+        life.receive(publish(2, qos=2))
+        life.crash()
+        life = Life(tmp_path)
+        life.receive(publish(1, dup=True))
+        await life.answered(1)
+        assert life.started == [b"x"]
+        await life.capture.stop()
+
+    run(work)
+
+
+def test_another_session_numbers_packets_anew(tmp_path):
+    async def work() -> None:
+        life = Life(tmp_path)
+        life.receive(*(publish(packet_id) for packet_id in range(1, 150)))
+        await life.answered(149)
+        life.capture.connected(session_present=False)
+        await until(lambda: not life.unsynced, "that it is another session")
+        life.crash()
+        life = Life(tmp_path)
+        told: list[str] = []
+        life.capture.distrust = told.append
+        life.receive(publish(1))
+        await life.answered(1)
+        assert not told
+        await life.capture.stop()
+
+    run(work)
+
+
+def test_a_broker_that_goes_back_is_distrusted(tmp_path):
+    async def work() -> None:
+        life = Life(tmp_path)
+        life.receive(*(publish(packet_id) for packet_id in range(1, 150)))
+        life.receive(publish(150, b"on", qos=2))
+        await life.answered(150)
+        life.crash()
+        life = Life(tmp_path)
+        told: list[str] = []
+        life.capture.distrust = told.append
+        life.receive(publish(149, dup=True))
+        assert not told
+        life.receive(publish(120, b"new"), publish(150, b"on", qos=2))
+        await life.answered(3)
+        assert life.started == [b"new", b"on"]
+        assert told[0].startswith("it has gone back")
+        await life.capture.stop()
+
+    run(work)
+
+
+def test_a_disk_that_fails_holds_back_the_answers_and_is_told(tmp_path, monkeypatch):
+    async def work() -> None:
+        life = Life(tmp_path)
+
+        def fail() -> int:
+            raise JournalUnusable("no space")
+
+        monkeypatch.setattr(life.keeping.writer, "commit", fail)
+        monkeypatch.setattr("hansa.agent.delivery.group_commit.RETRY_S", 0.01)
+        life.receive(publish(1))
+        await until(lambda: life.problems, "the problem")
+        assert (life.answers, life.kept, life.problems[0]) == ([], [], "no space")
+        monkeypatch.undo()
+        assert await life.answered(1) == [PubAck(1)]
+        assert life.problems[-1] == ""
+        await life.capture.stop()
+
+    run(work)
+
+
+def test_a_journal_that_cannot_be_written_leaves_publications_with_the_broker(
+    tmp_path, monkeypatch
+):
+    async def work() -> None:
+        life = Life(tmp_path)
+
+        def fail(record: object) -> int:
+            raise JournalUnusable("broken")
+
+        monkeypatch.setattr(life.keeping.writer, "append", fail)
+        life.receive(publish(1), publish(2), publish(3, topic="no"))
+        assert (life.answers, life.started) == ([], [b"x"])
+        assert life.problems == ["broken"]
+        await life.capture.stop()
+
+    run(work)
+
+
+def test_a_new_epoch_holds_what_nobody_has_acknowledged(tmp_path):
+    async def work() -> None:
+        life = Life(tmp_path)
+        life.receive(publish(1, b"acknowledged"), publish(2, b"former"))
+        await life.answered(2)
+        life.capture.acknowledged({YOU: 1})
+        await until(lambda: not life.unsynced, "the note")
+        life.crash()
+        life = Life(tmp_path)
+        life.receive(publish(3, b"known", qos=2), publish(4, b"waits", qos=2))
+        life.capture.renew(9)
+        life.receive(publish(5, b"held", qos=2))
+        life.capture.released([3])
+        assert await life.answered(4) == [PubRec(3), PubRec(4), PubRec(5), PubComp(3)]
+        assert life.reopened == [Reopened(9, 4, ((YOU, 3),))]
+        assert life.kept[-1] == Kept(9, 4)
+        recalled = life.keeping.recall(Recall(YOU, 9, 0, 4, 1_000))
+        assert [(each.number, each.payload, each.previous) for each in recalled.publications] == [
+            (1, b"former", ((YOU, 0),)),
+            (2, b"known", ((YOU, 1),)),
+            (3, b"waits", ((YOU, 2),)),
+            (4, b"held", ((YOU, 3),)),
+        ]
+        assert life.started == [b"known", b"waits", b"held"]
+        life.capture.connected(session_present=True)
+        life.receive(publish(4, b"waits", qos=2))
+        assert (await life.answered(5))[-1] == PubRec(4)
+        assert life.started[3:] == []
+        await life.capture.stop()
+
+    run(work)
+
+
+def test_after_a_new_epoch_and_a_crash_nothing_is_captured_twice(tmp_path):
+    async def work() -> None:
+        life = Life(tmp_path)
+        life.receive(publish(1, b"former", qos=2), publish(2, b"over", qos=2))
+        await life.answered(2)
+        life.capture.acknowledged({YOU: 1})
+        life.receive(publish(3, b"recent", qos=2), publish(4, b"settled", qos=2))
+        await life.answered(4)
+        life.capture.released([2, 4])
+        await life.answered(6)
+        await life.renew(9)
+        life.crash()
+        life = Life(tmp_path)
+        life.receive(publish(1, b"former", qos=2), publish(3, b"recent", qos=2))
+        assert await life.answered(2) == [PubRec(1), PubRec(3)]
+        assert life.started == []
+        life.receive(publish(2, b"over", qos=2), publish(4, b"settled", qos=2))
+        assert life.started == [b"over", b"settled"]  # those ids were free again
+        life.capture.released([1, 3])
+        await life.answered(6)
+        life.crash()
+        life = Life(tmp_path)
+        life.receive(publish(1, b"former", qos=2), publish(3, b"recent", qos=2))
+        assert life.started == [b"former", b"recent"]  # and now these are
+        await life.capture.stop()
+
+    run(work)
+
+
+def test_a_session_that_is_lost_while_a_new_epoch_begins_is_forgotten_in_it(tmp_path):
+    async def work() -> None:
+        life = Life(tmp_path)
+        life.receive(publish(1, b"same", qos=2))
+        await life.answered(1)
+        life.capture.renew(9)
+        life.capture.connected(session_present=False)
+        await life.renew(9)
+        await until(lambda: not life.unsynced, "what was forgotten")
+        life.crash()
+        life = Life(tmp_path)
+        life.receive(publish(1, b"same", qos=2))
+        assert life.started == [b"same"], "the new session's, not the same again"
+        await life.capture.stop()
+
+    run(work)
+
+
+def test_a_new_epoch_waits_for_the_disk_and_what_the_broker_sends_waits_for_it(
+    tmp_path, monkeypatch
+):
+    async def work() -> None:
+        life = Life(tmp_path)
+        life.receive(publish(1))
+        await life.answered(1)
+        full = True
+
+        def commit(writer: Writer) -> int:
+            if full:
+                raise JournalUnusable("full")
+            return real(writer)
+
+        real = Writer.commit
+        monkeypatch.setattr(Writer, "commit", commit)
+        monkeypatch.setattr("hansa.agent.delivery.group_commit.RETRY_S", 0.01)
+        life.capture.renew(9)
+        life.receive(publish(2))
+        await until(lambda: len(life.problems) > 1, "another attempt")
+        assert (life.started, life.reopened) == ([b"x"], [])
+        full = False
+        assert await life.answered(2) == [PubAck(1), PubAck(2)]
+        assert life.problems[-1] == ""
+        assert life.reopened == [Reopened(9, 2, ((YOU, 1),))]
+        await life.capture.stop()
+
+    run(work)
+
+
+def test_who_is_forgotten_while_a_new_epoch_begins_is_owed_nothing_in_it(tmp_path, monkeypatch):
+    async def work() -> None:
+        life = Life(tmp_path)
+        life.receive(publish(1))
+        await life.answered(1)
+        has_begun, is_forgotten = threading.Event(), threading.Event()
+        renew = life.keeping.renew
+
+        def renew_late(renewal: Renewal) -> Writer:
+            has_begun.set()
+            is_forgotten.wait(60)
+            return renew(renewal)
+
+        monkeypatch.setattr(life.keeping, "renew", renew_late)
+        life.capture.renew(9)
+        await until(has_begun.is_set, "its beginning")
+        life.capture.forget(YOU)
+        is_forgotten.set()
+        await until(lambda: len(life.reopened) > 0, "a new epoch")
+        await until(lambda: not life.unsynced, "the note")
+        assert life.keeping.owed == {}
+        life.crash()
+        assert Life(tmp_path).keeping.owed == {}
+
+    run(work)
+
+
+def test_an_agent_that_stops_before_its_new_epoch_begins_keeps_the_old_one(tmp_path):
+    async def work() -> None:
+        life = Life(tmp_path)
+        life.receive(publish(1))
+        await life.answered(1)
+        life.capture.renew(9)
+        await life.capture.stop()
+        assert life.reopened == []
+
+    run(work)
+    again = Keeping(tmp_path, ME, 7, JournalSettings())
+    assert (again.writer.epoch, again.writer.next_number) in {(7, 2), (9, 2)}
+    again.writer.close()

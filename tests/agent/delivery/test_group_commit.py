@@ -1,0 +1,94 @@
+"""A journal is made durable in a thread, for all who wait."""
+
+import asyncio
+import os
+import threading
+from pathlib import Path
+from typing import Any
+
+from tests.agent.waiting import PATIENCE, until
+from tests.journal.journals import captured, numbers, open_writer
+
+from hansa.agent.delivery import group_commit
+from hansa.agent.delivery.group_commit import Commits
+from hansa.journal import disk
+from hansa.journal.writer import Writer
+
+
+class Scene:
+    """A journal, and what was told of it."""
+
+    def __init__(self, path: Path) -> None:
+        self.writer = open_writer(path)
+        self.ends: list[int] = []
+        self.problems: list[str] = []
+        self.made = Commits(
+            self.writer, lambda: self.ends.append(self.writer.durable), self.problems.append
+        )
+
+    async def durable(self) -> None:
+        await until(lambda: self.ends and self.ends[-1] == self.writer.end, "all durable")
+
+
+def test_all_that_is_appended_while_one_commit_runs_shares_the_next(tmp_path, monkeypatch):
+    syncs: list[int] = []
+
+    def counted(descriptor: int) -> None:
+        syncs.append(descriptor)
+        os.fsync(descriptor)
+
+    async def work() -> None:
+        scene = Scene(tmp_path)
+        with monkeypatch.context() as watched:
+            watched.setattr(disk, "_sync_data", counted)
+            for number in range(1, 51):
+                scene.writer.append(captured(number))
+                scene.made.ask()
+            await scene.durable()
+        assert len(syncs) == 1
+        assert numbers(tmp_path) == list(range(1, 51))
+        await scene.made.stop()
+
+    asyncio.run(work())
+
+
+def test_a_disk_that_is_full_is_tried_again_and_both_is_told(tmp_path, monkeypatch):
+    monkeypatch.setattr(group_commit, "RETRY_S", 0.01)
+
+    def full(*_: Any) -> int:
+        raise OSError(28, "No space left on device")
+
+    async def work() -> None:
+        scene = Scene(tmp_path)
+        with monkeypatch.context() as broken:
+            broken.setattr(os, "pwrite", full)
+            scene.writer.append(captured(1))
+            scene.made.ask()
+            await until(lambda: len(scene.problems) >= 3, "attempts")
+        assert not scene.ends
+        await scene.durable()
+        assert scene.problems[-1] == ""
+        await scene.made.stop()
+        assert numbers(tmp_path) == [1]
+
+    asyncio.run(work())
+
+
+def test_the_loop_does_not_wait_for_a_journal_that_is_closed(tmp_path, monkeypatch):
+    """As when a new epoch begins, and what was appended to the old journal last is written."""
+    goes_on = threading.Event()
+    close = Writer.close
+
+    def slow(writer: Writer) -> None:
+        assert goes_on.wait(PATIENCE), "the loop waits for the disk"
+        close(writer)
+
+    async def work() -> None:
+        scene = Scene(tmp_path)
+        scene.writer.append(captured(1))
+        monkeypatch.setattr(Writer, "close", slow)
+        asyncio.get_running_loop().call_soon(goes_on.set)
+        await scene.made.stop()
+        assert numbers(tmp_path) == [1]
+
+    asyncio.run(work())

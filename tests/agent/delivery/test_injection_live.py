@@ -1,0 +1,177 @@
+"""What takes publications into a broker, at a real Mosquitto."""
+
+import asyncio
+import random
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+from tests.agent.delivery.incarnation import YOU, Life
+from tests.agent.guaranteed import SureClient
+from tests.agent.waiting import PATIENCE, until
+
+from hansa.agent.broker.connection import BrokerAddress, Connection
+from hansa.agent.delivery import poison_quarantine
+from hansa.mqtt import effects, inputs
+from hansa.mqtt.options import Options
+from hansa.mqtt.packets import Handshake, Publish
+from hansa.mqtt.properties import Property
+from hansa.mqtt.properties import encode as encode_properties
+from hansa.mqtt.types import Version
+from hansa.protocol.events import Stored
+from hansa.protocol.model import Publication
+from hansa.protocol.wire.codec import decode, encode
+
+COUNT = 100
+AT_ONCE = 20
+
+
+class LiveLife(Life):
+    """A life with a real broker."""
+
+    def __init__(self, path: Path, port: int, version: Version = Version.V5) -> None:
+        super().__init__(path)
+        self.sessions: list[bool] = []
+        """Of each connection, whether the broker still had the session."""
+        options = Options(client_id="agent", session_expiry=1_000, version=version)
+        address = BrokerAddress("127.0.0.1", port)
+        self.connection = Connection(address, options, self._told, random.Random(1))
+
+    def inject(self, batch: Sequence[Publish]) -> None:
+        self.connection.order(inputs.Publish(batch))
+
+    def answer(self, batch: Sequence[Handshake]) -> None:
+        self.connection.order(inputs.Answer(batch))
+
+    def _told(self, effect: effects.Effect) -> None:
+        match effect:
+            case effects.Connected(present, limits):
+                self.sessions.append(present)
+                self.injection.connected(present, limits)
+            case effects.Answered(batch):
+                self.injection.answered(batch)
+            case effects.NotSent(batch, reason):
+                self.injection.not_sent([p for p in batch if isinstance(p, Publish)], reason)
+            case effects.Disconnected():
+                self.injection.disconnected()
+
+    async def stop(self) -> None:
+        await self.connection.stop()
+        await self.injection.stop()
+
+
+class StuckLife(LiveLife):
+    """One whose disk stands still from the broker's first answer on."""
+
+    def __init__(self, path: Path, port: int) -> None:
+        super().__init__(path, port)
+        self.disk = threading.Event()
+        self.disk.set()
+        self._commit = self.backlog.writer.commit
+        self.backlog.writer.commit = self._commit_later  # type: ignore[method-assign]
+
+    def _commit_later(self) -> int:
+        assert self.disk.wait(PATIENCE)
+        return self._commit()
+
+    @property
+    def accepted(self) -> int:
+        """How many the broker holds and was not told to release."""
+        return sum(each.accepted_at is not None for each in self.backlog.entries.values())
+
+    def _told(self, effect: effects.Effect) -> None:
+        if isinstance(effect, effects.Answered) and len(self.sessions) == 1:
+            self.disk.clear()
+        super()._told(effect)
+
+
+def from_the_wire(number: int, topic: str, properties: bytes = b"") -> Publication:
+    """What a neighbour may send, whatever its broker would say to it."""
+    sent = Publication(YOU, 8, number, 1, topic, b"%d" % number, properties=properties)
+    got = decode(encode(sent))
+    assert got == sent
+    return sent
+
+
+def test_nothing_that_a_neighbour_sends_ends_the_connection_or_commands_the_broker(scene, tmp_path):
+    broker = scene.broker()
+    subscriber = scene.client_of(SureClient, broker.port).subscribe_surely("#")
+    user = ((Property.USER_PROPERTY, ("key", "one\ntwo")),)
+    bad = {
+        "malformed properties": [("a", b"\x02"), ("a", b"\x7f"), ("a", b"\x0b\x01")],
+        "a text that a broker may refuse": [
+            ("line\nbreak", b""),
+            ("a\ufdd0", b""),
+            ("a", encode_properties(user)),
+        ],
+        "topic stays at its broker": [("$CONTROL/dynamic-security/v1", b""), ("$share/g/a", b"")],
+    }
+    batch = [from_the_wire(1, "a")]
+    for topic, properties in (each for some in bad.values() for each in some):
+        batch.append(from_the_wire(len(batch) + 1, topic, properties))
+    batch.append(from_the_wire(len(batch) + 1, "a"))
+
+    async def work() -> None:
+        life = LiveLife(tmp_path / "inbox", broker.port)
+        life.injection.deliver(batch)
+        await until(lambda: life.stored, "stored")  # as a former version may have left them
+        life.connection.keep()
+        await until(lambda: not life.backlog.entries, "all of them")
+        assert life.sessions == [False]
+        for reason, some in bad.items():
+            assert life.injection.counters[f"dropped: {reason}"] == len(some)
+        await life.stop()
+
+    asyncio.run(work())
+    assert subscriber.read_until(2) == [b"1", b"%d" % len(batch)]
+
+
+def test_a_publication_at_which_the_broker_ends_the_connection_does_not_hold_up_others(
+    scene, tmp_path, monkeypatch
+):
+    """MQTT 3.1.1 has no other way to refuse a publication, nor a way to say how large it may be."""
+    monkeypatch.setattr(poison_quarantine, "ENDINGS_MAX", 3)
+    broker = scene.broker("max_packet_size 500")
+    subscriber = scene.client_of(SureClient, broker.port).subscribe_surely("a")
+    large = Publication(YOU, 8, 1, 1, "a", bytes(1_000))
+
+    async def work() -> None:
+        alarms: list[str] = []
+        life = LiveLife(tmp_path / "inbox", broker.port, Version.V311)
+        life.injection.suspicion.told = alarms.append
+        life.injection.deliver([large])
+        life.deliver(2, 3, qos=2)
+        await until(lambda: Stored(YOU, 8, 3) in life.stored, "stored")
+        life.connection.keep()
+        await until(lambda: len(life.backlog.entries) == 1, "the others")
+        assert [each.bound.number for each in life.backlog.entries.values()] == [1]
+        assert life.injection.counters["put off: the broker ends the connection"] == 1
+        assert "a publication to 'a'" in alarms[-1]
+        await life.stop()
+
+    asyncio.run(work())
+    assert subscriber.read_until(2) == [b"2", b"3"]
+
+
+def test_a_disk_that_is_slower_than_the_broker_comes_back_leaves_the_order(scene, tmp_path):
+    """The broker then still holds as many as it allows, and refuses whatever is one too many."""
+    broker = scene.broker(f"max_inflight_messages {AT_ONCE}")
+    subscriber = scene.client_of(SureClient, broker.port).subscribe_surely("a")
+
+    numbers = range(1, 1 + COUNT)
+
+    async def work() -> None:
+        life = StuckLife(tmp_path / "inbox", broker.port)
+        life.deliver(*numbers)
+        await until(lambda: Stored(YOU, 8, COUNT) in life.stored, "stored")
+        life.connection.keep()
+        await until(lambda: life.accepted == AT_ONCE, "as many as the broker allows")
+        life.connection.cut()
+        await until(lambda: life.sessions == [False, True], "the same session")
+        life.disk.set()
+        await until(lambda: not life.backlog.entries, "all of them")
+        assert life.injection.counters["injected"] == COUNT
+        await life.stop()
+
+    asyncio.run(work())
+    assert subscriber.read_until(COUNT) == [b"%d" % number for number in numbers]

@@ -1,0 +1,48 @@
+"""Copies that waited in the broker's queue when their filters ended, live.
+
+Two filters match, so the broker queues two copies of every publication for the agent, which hangs.
+Meanwhile a third filter takes their place. The agent takes copies one by one, so most of them come
+when both filters have ended, and none that decides tells which of the two counts.
+"""
+
+import os
+import signal
+
+import pytest
+from tests.agent.guaranteed import SureClient
+from tests.agent.live import Live
+
+from hansa.simulator.topologies import parse
+from hansa.testbed.federation import LocalFederation
+
+COUNT = 600
+ORIGIN, RECEIVER = 0, 1
+
+
+@pytest.fixture
+def slow(mosquitto):
+    made = Live(LocalFederation(parse("line:2", 1), {"HANSA_DELIVERY_WINDOW": "1"}))
+    try:
+        made.start()
+        yield made
+    finally:
+        made.close()
+
+
+@pytest.mark.long
+def test_what_was_queued_for_filters_that_end_comes_once_and_in_order(slow):
+    subscriber = slow.client_of(SureClient, RECEIVER).subscribe_surely("late/+", "+/copies")
+    slow.wait_installed(RECEIVER, "late/+", "+/copies")
+    publisher = slow.client_of(SureClient, ORIGIN)
+    agent = slow.nodes[ORIGIN].agent
+    assert agent is not None
+    os.kill(agent.pid, signal.SIGSTOP)
+    try:
+        payloads = [b"%d" % number for number in range(COUNT)]
+        publisher.publish_surely(2, "late/copies", *payloads)
+        subscriber.subscribe_surely("late/#")
+        subscriber.unsubscribe("late/+", "+/copies")
+    finally:
+        os.kill(agent.pid, signal.SIGCONT)
+    assert subscriber.read_until(COUNT, pause=1.0, patience=60.0) == payloads
+    assert slow.counter(ORIGIN, "other copies") == COUNT

@@ -1,0 +1,82 @@
+"""How long others have been out of reach, on disk."""
+
+import asyncio
+
+from tests.agent.waiting import until
+
+from hansa.agent.delivery import lease_store
+from hansa.agent.delivery.lease_store import Absences
+from hansa.protocol.events import Restored
+from hansa.protocol.membership.leases import Leases
+from hansa.protocol.membership.records import NodeRecord
+from hansa.protocol.model import NodeId
+
+ONE, TWO, THREE = NodeId(1), NodeId(2), NodeId(3)
+RECORD = NodeRecord(ONE, 3, 4, 3, b"k" * 32, "one", ("h:1",), 1.0, ((TWO, 5),))
+
+
+def quiet(text: str) -> None:
+    assert text == ""
+
+
+async def saved(leases: Leases, files: list[bytes]) -> None:
+    """Run for a moment, and end."""
+    kept = Absences(files[-1] if files else b"", leases, files.append, quiet)
+    await kept.stop()
+
+
+def test_the_next_life_knows_who_is_away_and_who_was_forgotten():
+    async def work() -> Restored:
+        files: list[bytes] = []
+        leases = Leases(60.0, 8)
+        leases.begin(TWO, asyncio.get_running_loop().time() - 20.0)
+        leases.forget(THREE, (3, 5))
+        await saved(leases, files)
+        again = Absences(files[-1], Leases(60.0, 8), files.append, quiet)
+        past = again.past([RECORD])
+        await again.stop()
+        return past
+
+    past = asyncio.run(work())
+    assert (past.records, past.forgotten) == ((RECORD,), {THREE: (3, 5)})
+    assert list(past.absent) == [TWO] and 20.0 <= past.absent[TWO] < 30.0
+
+
+def test_nothing_is_written_as_long_as_nobody_is_away():
+    async def work() -> None:
+        files: list[bytes] = []
+        await saved(Leases(60.0, 8), files)
+        assert files == []
+
+    asyncio.run(work())
+
+
+def test_a_file_that_cannot_be_read_is_as_good_as_none():
+    async def work() -> None:
+        kept = Absences(b"\xc1", Leases(60.0, 8), quiet, quiet)  # type: ignore[arg-type]
+        assert kept.past(()) == Restored(())
+        await kept.stop()
+
+    asyncio.run(work())
+
+
+def test_it_is_written_now_and_then_and_at_once_for_who_returns(monkeypatch):
+    async def work() -> None:
+        files: list[bytes] = []
+        leases = Leases(60.0, 8)
+        leases.begin(TWO, asyncio.get_running_loop().time())
+        monkeypatch.setattr(lease_store, "SAVE_S", 0.01)
+        kept = Absences(b"", leases, files.append, quiet)
+        await until(lambda: len(files) > 1, "two of them")
+        await kept.stop()
+        monkeypatch.setattr(lease_store, "SAVE_S", 3_600.0)
+        kept = Absences(files[-1], leases, files.append, quiet)
+        count = len(files)
+        kept.returned(THREE)
+        leases.end(TWO)
+        kept.returned(TWO)
+        await until(lambda: len(files) > count, "that it has returned")
+        assert Absences(files[-1], leases, files.append, quiet).past(()) == Restored(())
+        await kept.stop()
+
+    asyncio.run(work())

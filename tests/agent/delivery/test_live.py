@@ -1,0 +1,165 @@
+"""QoS 1 and 2 through a live ring of three: each publication once and in order, whatever ends."""
+
+import os
+import signal
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from tests.agent.guaranteed import SureClient
+from tests.agent.live import Live, eventually
+
+from hansa.simulator.topologies import parse
+from hansa.testbed.federation import Cable, LocalFederation
+
+COUNT = 200
+ORIGIN, RECEIVER, OTHER = 0, 1, 2
+
+
+@pytest.fixture(scope="module")
+def running(mosquitto: str) -> Iterator[Live]:
+    live = Live(LocalFederation(parse("ring:3", 1), {}, cable=Cable(can_cut=True)))
+    try:
+        live.start()
+        yield live
+    finally:
+        live.close()
+
+
+@pytest.fixture
+def live(running: Live) -> Iterator[Live]:
+    running.wait_converged()
+    yield running
+    running.hang_up()
+
+
+def clients(live: Live, topic: str) -> tuple[SureClient, SureClient]:
+    """One who publishes at the origin, and one who wants it at the receiver."""
+    subscriber = live.client_of(SureClient, RECEIVER).subscribe_surely(topic)
+    live.wait_installed(RECEIVER, topic)
+    return live.client_of(SureClient, ORIGIN), subscriber
+
+
+def numbers(first: int, last: int) -> list[bytes]:
+    return [b"%d" % number for number in range(first, last)]
+
+
+def kill(live: Live, number: int) -> None:
+    agent = live.nodes[number].agent
+    assert agent is not None
+    os.kill(agent.pid, signal.SIGKILL)
+    live.run(agent.wait())
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+def test_each_publication_comes_once_in_order_and_with_its_quality(live, qos):
+    topic = f"plain/{qos}"
+    publisher, subscriber = clients(live, topic)
+    publisher.publish_surely(qos, topic, *numbers(0, COUNT))
+    assert subscriber.read_until(COUNT) == numbers(0, COUNT)
+    assert {each.qos for each in subscriber.received} == {qos}
+
+
+@pytest.mark.parametrize(
+    ("rest", "size", "reason"),
+    [
+        ("a", 2 << 20, "larger than a packet may be"),
+        ("b", 1 << 20, "larger than a packet may be"),
+        ("/" * 199, 1, "topic with too many levels"),
+    ],
+    ids=["more than the agent reads", "a little more than it carries", "too deep"],
+)
+def test_what_an_agent_does_not_carry_is_told_as_an_alarm(live, rest, size, reason):
+    publisher, subscriber = clients(live, "much/#")
+    before = live.counter(ORIGIN, f"dropped: {reason}")
+    publisher.publish_surely(1, f"much/{rest}", bytes(size))
+    publisher.publish_surely(1, "much/a", b"end")
+    assert subscriber.read_until(1) == [b"end"]
+    eventually(lambda: live.counter(ORIGIN, f"dropped: {reason}") == before + 1, "counted")
+    alarms: Any = live.nodes[ORIGIN].status()["alarms"]
+    assert reason in alarms["dropped"]
+
+
+def test_a_subscriber_at_every_broker_gets_all_of_two_origins(live):
+    subscribers = [live.client_of(SureClient, n).subscribe_surely("all/+") for n in range(3)]
+    for number in range(3):
+        live.wait_installed(number, "all/+")
+    for origin in (ORIGIN, OTHER):
+        publisher = live.client_of(SureClient, origin)
+        publisher.publish_surely(2, f"all/{origin}", *numbers(0, COUNT))
+    for subscriber in subscribers:
+        subscriber.read_until(2 * COUNT)
+        for origin in (ORIGIN, OTHER):
+            topic = f"all/{origin}"
+            came = [each.payload for each in subscriber.received if each.topic == topic]
+            assert came == numbers(0, COUNT)
+
+
+@pytest.mark.parametrize("victim", [ORIGIN, RECEIVER], ids=["origin", "receiver"])
+@pytest.mark.parametrize("qos", [1, 2])
+def test_an_agent_killed_in_the_midst_loses_and_inverts_nothing(live, victim, qos):
+    topic = f"killed/{victim}/{qos}"
+    publisher, subscriber = clients(live, topic)
+    publisher.publish_surely(qos, topic, *numbers(0, COUNT))
+    kill(live, victim)
+    publisher.publish_surely(qos, topic, *numbers(COUNT, 2 * COUNT))
+    live.run(live.federation.start_agent(victim))
+    publisher.publish_surely(qos, topic, *numbers(2 * COUNT, 3 * COUNT))
+    came = subscriber.read_until(3 * COUNT)
+    if qos == 1:  # the same may come again, which is no news, also before the last has come
+        while b"%d" % (3 * COUNT - 1) not in came:
+            came = subscriber.read_until(len(came) + 1)
+        came = list(dict.fromkeys(came))
+    assert came == numbers(0, 3 * COUNT)
+
+
+def test_a_partition_is_only_a_long_delay(live):
+    publisher, subscriber = clients(live, "parted")
+    for other in (ORIGIN, OTHER):
+        live.federation.cut(RECEIVER, other)
+
+    def alone() -> bool:
+        members = live.nodes[ORIGIN].status()["members"]
+        assert isinstance(members, list)
+        return len(members) == 2
+
+    eventually(alone, "the receiver out of reach")
+    publisher.publish_surely(2, "parted", *numbers(0, COUNT))
+    for other in (ORIGIN, OTHER):
+        live.federation.mend(RECEIVER, other)
+    publisher.publish_surely(2, "parted", *numbers(COUNT, 2 * COUNT))
+    assert subscriber.read_until(2 * COUNT) == numbers(0, 2 * COUNT)
+    assert live.counter(RECEIVER, "repaired") >= COUNT
+
+
+def test_what_a_broker_cannot_take_now_waits_in_the_inbox(live):
+    publisher, subscriber = clients(live, "slow")
+    broker = live.nodes[RECEIVER].broker.process
+    assert broker is not None
+    os.kill(broker.pid, signal.SIGSTOP)
+    try:
+        publisher.publish_surely(2, "slow", *numbers(0, COUNT))
+        eventually(lambda: _inbox(live) == COUNT, "all in the inbox")
+    finally:
+        os.kill(broker.pid, signal.SIGCONT)
+    assert subscriber.read_until(COUNT) == numbers(0, COUNT)
+    eventually(lambda: _inbox(live) == 0, "an empty inbox")
+
+
+def _inbox(live: Live) -> object:
+    delivery = live.nodes[RECEIVER].status()["delivery"]
+    assert isinstance(delivery, dict)
+    return delivery["inbox"]
+
+
+def test_a_broker_that_forgets_the_session_is_an_alarm_and_traffic_goes_on(live):
+    live.client_of(SureClient, ORIGIN).subscribe_surely("kept")
+    live.wait_installed(ORIGIN, "kept")  # so the receiver's agent is subscribed at its broker
+    broker = live.nodes[RECEIVER].broker
+    live.run(broker.stop())
+    live.run(broker.start())
+    eventually(lambda: live.counter(RECEIVER, "broker_session_lost") == 1, "the loss counted")
+    assert "broker session lost" in str(live.nodes[RECEIVER].status()["alarms"])
+    publisher, subscriber = clients(live, "forgotten")
+    publisher.publish_surely(2, "forgotten", *numbers(0, COUNT))
+    assert subscriber.read_until(COUNT) == numbers(0, COUNT)

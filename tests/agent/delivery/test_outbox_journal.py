@@ -1,0 +1,459 @@
+"""The journal of what clients here published: where it goes on, what it remembers and recalls."""
+
+import errno
+import os
+import shutil
+import time
+from pathlib import Path
+
+import msgspec
+import pytest
+from tests.journal.journals import spoil
+
+from hansa.agent.delivery.outbox_journal import Keeping
+from hansa.agent.delivery.redelivery import Seen, digest
+from hansa.agent.telemetry.recorded_topics import Topics
+from hansa.journal.records import Captured, Recorded
+from hansa.journal.segment import frame
+from hansa.journal.settings import JournalSettings
+from hansa.mqtt.packets import Publish
+from hansa.mqtt.properties import Property, encode, expiry
+from hansa.protocol.effects import Recall
+from hansa.protocol.events import Recalled
+from hansa.protocol.model import NodeId, Publication
+
+ME, YOU, OTHER = NodeId(1), NodeId(2), NodeId(3)
+SMALL = JournalSettings(segment_bytes=300, retention_bytes=1_000)
+LARGE = JournalSettings()
+
+
+def opened(path: Path, settings: JournalSettings = LARGE) -> Keeping:
+    return Keeping(path, ME, 7, settings)
+
+
+def publication(number: int, to: NodeId = YOU, before: int = 0, qos: int = 1) -> Publication:
+    payload = b"%d" % number
+    return Publication(ME, 7, number, qos, "a", payload, previous=((to, before),))
+
+
+def filled(path: Path, count: int, settings: JournalSettings = LARGE) -> Keeping:
+    """A journal of so many publications, in turn for one node and for another."""
+    made = opened(path, settings)
+    for number in range(1, count + 1):
+        made.keep(publication(number, (YOU, OTHER)[number % 2], max(number - 2, 0)), number)
+        made.writer.commit()
+    return made
+
+
+def recall(made: Keeping, after: int, upto: int, bytes_max: int = 10_000) -> tuple[list[int], int]:
+    recalled = made.recall(Recall(YOU, 7, after, upto, bytes_max))
+    assert (recalled.to, recalled.epoch, recalled.after) == (YOU, 7, after)
+    return [each.number for each in recalled.publications], recalled.upto
+
+
+@pytest.mark.parametrize("settings", [LARGE, SMALL], ids=["one segment", "many"])
+def test_it_goes_on_where_it_ended(tmp_path, settings):
+    filled(tmp_path, 20, settings).writer.close()
+    again = opened(tmp_path, settings)
+    assert (again.writer.epoch, again.writer.next_number) == (7, 21)
+    assert again.owed == {YOU: 20, OTHER: 19}
+    again.writer.close()
+
+
+def test_what_the_broker_may_send_again_is_found_with_its_content(tmp_path):
+    made = opened(tmp_path)
+    for number, qos in ((1, 1), (2, 2), (3, 2)):
+        made.keep(publication(number, before=number - 1, qos=qos), 100 + number)
+    made.settle(2)
+    made.writer.close()
+    again = opened(tmp_path)
+    found = {(each.packet_id, each.qos, each.number): each.digest for each in again.found}
+    assert found == {
+        (101, 1, 1): digest(Publish("a", b"1", 1)),
+        (103, 2, 3): digest(Publish("a", b"3", 2)),
+    }
+    again.writer.close()
+
+
+def test_what_waited_at_the_broker_is_known_although_its_expiry_has_shrunk():
+    first, again, other = (
+        Publish(
+            "a", b"1", 2, properties=encode(((Property.MESSAGE_EXPIRY_INTERVAL, seconds), each))
+        )
+        for seconds, each in (
+            (60, (Property.CONTENT_TYPE, "a")),
+            (59, (Property.CONTENT_TYPE, "a")),
+            (60, (Property.CONTENT_TYPE, "b")),
+        )
+    )
+    assert digest(first) == digest(again) != digest(other)
+
+
+def test_time_in_the_journal_counts_towards_the_expiry(tmp_path, monkeypatch):
+    made, now = opened(tmp_path), time.time_ns()
+    raw = encode(((Property.MESSAGE_EXPIRY_INTERVAL, 60),))
+    made.keep(msgspec.structs.replace(publication(1), properties=raw), 1)
+    made.writer.commit()
+    monkeypatch.setattr(time, "time_ns", lambda: now + 10_500_000_000)
+    (recalled,) = made.recall(Recall(YOU, 7, 0, 1, 99)).publications
+    assert expiry(recalled.properties) == 50
+    made.writer.close()
+
+
+def test_what_the_broker_may_send_again_is_carried_into_every_segment(tmp_path):
+    made = opened(tmp_path, SMALL)
+    made.keep(publication(1, qos=2), 101)
+    made.writer.close()
+    first = opened(tmp_path, SMALL)
+    first.remembered = lambda: first.found
+    for number in range(2, 20):
+        first.keep(publication(number, before=number - 1), number)
+    first.writer.close()
+    last = opened(tmp_path, SMALL)
+    assert (101, 2, 1) in [(each.packet_id, each.qos, each.number) for each in last.found]
+    last.writer.close()
+
+
+def test_a_node_is_recalled_what_names_it(tmp_path):
+    made = filled(tmp_path, 10)
+    assert recall(made, 0, 10) == ([2, 4, 6, 8, 10], 10)
+    assert recall(made, 4, 7) == ([6], 6)
+    assert recall(made, 4, 10, bytes_max=1) == ([6], 6)
+    made.writer.close()
+
+
+def test_a_recalled_publication_is_as_it_was(tmp_path):
+    made = opened(tmp_path)
+    whole = Publication(
+        ME, 7, 1, 2, "a/b", b"x", True, previous=((YOU, 0),), properties=b"\x01\x01"
+    )
+    made.keep(whole, 5)
+    made.writer.commit()
+    assert made.recall(Recall(YOU, 7, 0, 1, 99)) == Recalled(YOU, 7, 0, 1, (whole,))
+    made.writer.close()
+
+
+def test_what_retention_dropped_is_not_recalled(tmp_path):
+    made = filled(tmp_path, 60, SMALL)
+    first = made.writer.first_number
+    assert first > 10
+    numbers, upto = recall(made, 0, 60)
+    assert numbers == [n for n in range(first, 61) if n % 2 == 0]
+    assert upto == 60
+    made.writer.close()
+
+
+def test_damage_ends_an_answer_and_begins_the_next(tmp_path):
+    made = filled(tmp_path, 40, JournalSettings(segment_bytes=300))
+    files = sorted((tmp_path / f"{7:020d}").glob("*.log"))
+    damaged = bytearray(files[2].read_bytes())
+    damaged[len(damaged) // 2] ^= 1
+    files[2].write_bytes(damaged)
+    numbers, upto = recall(made, 0, 40)
+    assert numbers[-1] == upto < 40
+    more, end = recall(made, upto, 40)
+    assert end == 40
+    assert more[0] > upto + 2, "something is missing between the two answers"
+    assert more == [n for n in range(more[0], 41) if n % 2 == 0]
+    made.writer.close()
+
+
+def test_a_sector_that_cannot_be_read_is_passed_and_ends_no_epoch_but_in_the_newest_segment(
+    tmp_path, monkeypatch
+):
+    settings = JournalSettings(segment_bytes=300)
+    made = filled(tmp_path, 40, settings)
+    files = sorted((tmp_path / f"{7:020d}").glob("*.log"))
+    spoil(monkeypatch, files[2], 200, 711)
+    numbers, upto = recall(made, 0, 40)
+    assert numbers[-1] == upto < 40
+    more, end = recall(made, upto, 40)
+    assert (more[-1], end) == (40, 40)
+    assert more[0] > upto + 2, "something is missing between the two answers"
+    assert (made.unreadable, "is damaged at offset" in made.damage) == ("", True)
+    made.writer.close()
+    made = opened(tmp_path, settings)
+    assert made.writer.epoch == 7
+    made.writer.close()
+    newest = max((tmp_path / f"{7:020d}").glob("*.log"))
+    spoil(monkeypatch, newest, 0, 511)
+    made = opened(tmp_path, settings)
+    assert made.writer.epoch == 8
+    assert "set aside as damaged-7" in made.damage
+    made.writer.close()
+
+
+def test_of_a_journal_with_a_record_that_means_nothing_nothing_is_taken_for_known(tmp_path):
+    made = opened(tmp_path)
+    made.keep(publication(1, qos=2), 101)
+    made.writer.close()
+    with next((tmp_path / f"{7:020d}").glob("*.log")).open("ab") as file:
+        file.write(frame(Captured.KIND, b"nonsense"))
+    again = opened(tmp_path)
+    assert "means nothing" in again.damage
+    assert (again.owed, again.found, again.former.last) == ({}, [], None)
+    again.writer.close()
+
+
+def test_what_is_not_there_ends_an_answer_and_is_lost_by_the_next(tmp_path):
+    made = filled(tmp_path, 10)
+    assert recall(made, 0, 12) == ([2, 4, 6, 8, 10], 10)
+    assert recall(made, 10, 12) == ([], 12)
+    made.writer.close()
+
+
+@pytest.mark.parametrize("change", ["deleted", "damaged"])
+def test_an_agent_needs_no_mark_to_know_what_is_durable(tmp_path, change):
+    made = filled(tmp_path, 10)
+    mark = tmp_path / f"{7:020d}" / "durable"
+    if change == "deleted":
+        mark.unlink()
+    else:
+        mark.write_bytes(b"\xff" + mark.read_bytes()[1:])
+    assert recall(made, 0, 10) == ([2, 4, 6, 8, 10], 10)
+    assert (made.damage, made.unreadable) == ("", "")
+    made.writer.close()
+
+
+def test_a_journal_that_cannot_be_read_gives_nothing_away_as_lost(tmp_path, monkeypatch):
+    def refuse(*_: object) -> int:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    made = filled(tmp_path, 4)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", refuse)
+        assert recall(made, 0, 4) == ([], 0)
+    assert "Too many open files" in made.unreadable
+    made.writer.close()
+
+
+def renewed(made: Keeping, epoch: int = 9) -> Keeping:
+    renewal = made.renewal(epoch)
+    former, writer = made.writer, made.renew(renewal)
+    made.adopt(renewal, writer)
+    former.close()
+    made.drop_former()
+    return made
+
+
+@pytest.mark.parametrize("settings", [LARGE, SMALL], ids=["one segment", "many"])
+def test_a_new_epoch_owes_what_was_not_acknowledged_and_the_old_one_goes(tmp_path, settings):
+    made = filled(tmp_path, 8, settings)
+    made.acknowledge({YOU: 4, OTHER: 7})
+    renewed(made)
+    assert (made.writer.epoch, made.writer.next_number) == (9, 3)
+    assert (made.owed, made.acknowledged) == ({YOU: 2}, {})
+    made.writer.close()
+    again = opened(tmp_path, settings)
+    assert (again.writer.epoch, again.owed, again.found) == (9, {YOU: 2}, [])
+    found = again.recall(Recall(YOU, 9, 0, 2, 1_000)).publications
+    assert [(each.payload, each.previous) for each in found] == [
+        (b"6", ((YOU, 0),)),
+        (b"8", ((YOU, 1),)),
+    ]
+    assert [path.name for path in tmp_path.iterdir()] == [f"{9:020d}"]
+    again.writer.close()
+
+
+def test_a_new_epoch_owes_nothing_to_who_was_forgotten(tmp_path):
+    made = filled(tmp_path, 4)
+    made.forget(YOU)
+    assert renewed(made).owed == {OTHER: 2}
+    made.writer.close()
+
+
+def test_a_new_epoch_is_copied_in_pieces_and_carries_what_the_broker_may_send(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr("hansa.agent.delivery.epoch_rollover.PIECE_BYTES", 100)
+    settings = JournalSettings(segment_bytes=300)
+    made = filled(tmp_path, 40, settings)
+    repeatable = [Seen(n, 1, b"digest", n) for n in (3, 39)]
+    made.remembered = lambda: repeatable
+    renewed(made).writer.close()
+    again = opened(tmp_path, settings)
+    assert {(seen.packet_id, seen.number) for seen in again.found} == {(3, 3), (39, 39)}
+    assert again.owed == {YOU: 40, OTHER: 39}
+    again.writer.close()
+
+
+def test_what_a_crash_left_of_a_new_epoch_is_no_journal(tmp_path):
+    filled(tmp_path, 4).writer.close()
+    opened(tmp_path / "other").writer.close()
+    (tmp_path / "other" / f"{7:020d}").rename(tmp_path / f"{9:020d}.new")
+    (tmp_path / "other").rmdir()
+    again = opened(tmp_path)
+    assert (again.writer.epoch, again.writer.next_number) == (7, 5)
+    assert [path.name for path in tmp_path.iterdir()] == [f"{7:020d}"]
+    again.writer.close()
+
+
+def test_a_copy_is_known_from_the_original_and_what_was_moved_is_no_copy(tmp_path):
+    filled(tmp_path / "first", 4).writer.close()
+    moved = (tmp_path / "first").rename(tmp_path / "moved")
+    shutil.copytree(moved, tmp_path / "copy")
+    original, copy = opened(moved), opened(tmp_path / "copy")
+    assert (original.is_copy, copy.is_copy) == (False, True)
+    renewed(copy).writer.close()
+    original.writer.close()
+    again = opened(tmp_path / "copy")
+    assert not again.is_copy
+    again.writer.close()
+
+
+def test_what_is_acknowledged_is_known_in_the_next_life(tmp_path):
+    made = filled(tmp_path, 20, SMALL)
+    assert made.acknowledge({YOU: 4, OTHER: 3})
+    assert not made.acknowledge({YOU: 4})
+    made.forget(OTHER)
+    for number in range(21, 40):
+        made.keep(publication(number, YOU, number - 1), number)
+        made.writer.commit()
+    made.writer.close()
+    again = opened(tmp_path, SMALL)
+    assert again.acknowledged == {YOU: 4}
+    again.writer.close()
+
+
+def test_who_was_forgotten_is_owed_nothing_in_later_lives(tmp_path):
+    made = filled(tmp_path, 4)
+    owed = dict(made.owed)
+    made.acknowledge({OTHER: 3})
+    assert made.forget(OTHER)
+    assert not made.forget(OTHER)
+    made.writer.commit()
+    made.writer.close()
+    for _ in range(2):
+        again = opened(tmp_path)
+        assert again.owed == {node: number for node, number in owed.items() if node != OTHER}
+        assert again.acknowledged == {}
+        again.writer.close()
+
+
+def test_a_damaged_journal_is_given_up_for_a_new_epoch(tmp_path):
+    made = filled(tmp_path, 4)
+    made.writer.close()
+    (file,) = (tmp_path / f"{7:020d}").glob("*.log")
+    file.write_bytes(file.read_bytes()[:-20])
+    again = opened(tmp_path)
+    assert "is damaged at offset" in again.damage
+    assert (again.writer.epoch, again.owed, again.found) == (8, {}, [])
+    again.writer.close()
+
+
+def test_a_journal_whose_segments_are_gone_is_given_up_for_a_new_epoch(tmp_path):
+    filled(tmp_path, 4).writer.close()
+    (file,) = (tmp_path / f"{7:020d}").glob("*.log")
+    file.unlink()
+    again = opened(tmp_path)
+    assert "its segments are gone" in again.damage
+    assert again.writer.epoch == 8
+    again.writer.close()
+
+
+def test_a_damaged_header_costs_no_publication(tmp_path):
+    made = filled(tmp_path, 40, JournalSettings(segment_bytes=300))
+    files = sorted((tmp_path / f"{7:020d}").glob("*.log"))
+    damaged = bytearray(files[2].read_bytes())
+    damaged[20] ^= 1
+    files[2].write_bytes(damaged)
+    for _ in range(2):
+        assert recall(made, 0, 40) == (list(range(2, 41, 2)), 40)
+        assert "its header is damaged" in made.damage
+        made.writer.close()
+        made = opened(tmp_path)
+        assert "its header is damaged" in made.damage
+        assert (made.writer.epoch, made.owed[YOU]) == (7, 40)
+    made.writer.close()
+
+
+def test_a_journal_that_is_opened_late_carries_what_may_come_again(tmp_path):
+    """The note with which a life begins may need a new segment."""
+    settings = JournalSettings(segment_seconds=1e-9)
+    made = Keeping(tmp_path, ME, 7, JournalSettings())
+    made.keep(publication(1, qos=2), 5)
+    made.writer.close()
+    for _ in range(2):
+        made = Keeping(tmp_path, ME, 7, settings)
+        assert [seen.packet_id for seen in made.found] == [5]
+        made.writer.close()
+
+
+def test_the_last_that_was_captured_is_known_in_a_new_segment_though_it_is_settled(tmp_path):
+    made = Keeping(tmp_path, ME, 7, JournalSettings())
+    made.keep(publication(1, qos=2), 5, (1, 2))
+    made.settle(1)
+    made.writer.close()
+    for _ in range(2):
+        made = Keeping(tmp_path, ME, 7, JournalSettings(segment_seconds=1e-9))
+        last = made.former.last
+        assert last is not None and (last.packet_id, last.subscription, last.newest) == (5, 1, 2)
+        assert made.found == []
+        made.writer.close()
+
+
+def test_what_a_new_epoch_holds_of_former_sessions_does_not_come_again(tmp_path):
+    made = Keeping(tmp_path, ME, 7, JournalSettings())
+    made.keep(publication(1, qos=2), 5)
+    made.begin_session()
+    made.keep(publication(2, qos=2, before=1), 6)
+    made.writer.close()
+    made = Keeping(tmp_path, ME, 7, JournalSettings())
+    renewal = made.renewal(9)
+    made.adopt(renewal, made.renew(renewal))
+    made.begin_session()
+    made.writer.close()
+    assert Keeping(tmp_path, ME, 9, JournalSettings()).found == []
+
+
+def test_an_empty_journal_gives_way_to_a_new_epoch(tmp_path):
+    """It may be an old copy of one that is not empty: nothing in it would show that. Lives that
+    capture nothing leave nothing behind, also if readers may take their time."""
+    for incarnation in (7, 8, 9):
+        made = Keeping(tmp_path, ME, incarnation, JournalSettings(), Topics(("#",)))
+        assert (made.writer.epoch, made.writer.next_number) == (incarnation, 1)
+        made.begin_session()
+        made.writer.close()
+        assert [path.name for path in tmp_path.iterdir()] == [f"{incarnation:020d}"]
+    made = Keeping(tmp_path, ME, 3, JournalSettings())
+    assert made.writer.epoch == 10, "also if the clock was set back"
+    made.keep(publication(1), 5)
+    made.writer.close()
+    made = Keeping(tmp_path, ME, 99, JournalSettings())
+    assert (made.writer.epoch, made.writer.next_number) == (10, 2)
+    made.writer.close()
+
+
+def test_journal_with_only_recorded_qos_0_publications_is_kept_for_its_readers(tmp_path):
+    for incarnation in (7, 8, 9):
+        made = Keeping(tmp_path, ME, incarnation, JournalSettings(), Topics(("#",)))
+        if incarnation < 9:
+            made.writer.append(Recorded(incarnation, 1, "a", b"21.5", False, b"", 1))
+        made.writer.close()
+    assert sorted(path.name for path in tmp_path.iterdir()) == [f"{n:020d}" for n in (7, 8, 9)]
+    Keeping(tmp_path, ME, 10, JournalSettings()).writer.close()  # no longer set to record
+    assert [path.name for path in tmp_path.iterdir()] == [f"{10:020d}"]
+
+
+def test_what_may_come_again_outlives_the_epochs_in_which_nothing_was_captured(tmp_path):
+    made = Keeping(tmp_path, ME, 7, JournalSettings())
+    made.keep(publication(1, qos=2), 5)
+    made.acknowledge({YOU: 1})
+    made.writer.close()
+    made = opened(tmp_path)
+    renewal = made.renewal(8)
+    made.adopt(renewal, made.renew(renewal))
+    assert made.writer.next_number == 1
+    made.writer.close()
+    for incarnation in (9, 10):
+        made = Keeping(tmp_path, ME, incarnation, JournalSettings())
+        assert [(seen.packet_id, seen.number) for seen in made.found] == [(5, -5)]
+        made.writer.close()
+
+
+def test_an_empty_journal_that_is_a_copy_stays_until_its_original_is_gone(tmp_path):
+    opened(tmp_path / "one").writer.close()
+    shutil.copytree(tmp_path / "one", tmp_path / "two")
+    made = Keeping(tmp_path / "two", ME, 9, JournalSettings())
+    assert (made.writer.epoch, made.is_copy) == (7, True)
+    made.writer.close()

@@ -1,0 +1,475 @@
+"""Any interleaving of copies, packet ids, lost connections and crashes, against a model of the
+broker's session: what clients publish while several filters match is captured once.
+
+Of the model's queue a window is under way. A copy has its packet id from when it is sent for the
+first time; on a new connection what is under way comes again, in order. A broker that was started
+again queues one copy only, until the agent is back.
+"""
+
+import asyncio
+import random
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import groupby
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+from tests.agent.delivery.crashing import crash
+from tests.agent.waiting import until
+
+from hansa.agent.broker.client import BrokerClient
+from hansa.agent.broker.subscription_log import SubscriptionLog
+from hansa.agent.delivery import capture
+from hansa.agent.delivery.capture import Capture
+from hansa.agent.delivery.outbox_journal import Keeping
+from hansa.journal.reader import Reader
+from hansa.journal.records import Captured
+from hansa.journal.settings import JournalSettings
+from hansa.journal.writer import Writer
+from hansa.mqtt import effects, inputs
+from hansa.mqtt.limits import Limits
+from hansa.mqtt.packets import Handshake, PubAck, PubComp, Publish, PubRec, PubRel
+from hansa.mqtt.types import PACKET_IDS_MAX, Version
+from hansa.protocol.model import NodeId, Plain, Publication
+
+ME, YOU = NodeId(1), NodeId(2)
+TOPIC = "a/b"
+FILTERS = ("a/b", "a/#", "+/b")
+STEPS = 150
+SEEDS = 20
+LONG, SHORT = 32 << 20, 100
+"""Bytes of a segment of the journal: one holds everything, or a record or two."""
+USUAL = ("publish", "hear", "answer", "commit", "connect")
+
+
+@dataclass
+class Copy:
+    """One filter's copy of a publication, in the broker."""
+
+    publish: Publish
+    packet_id: int = 0
+    was_sent: bool = False
+    is_released: bool = False
+
+
+@dataclass
+class Broker:
+    """What a broker keeps for the agent, and the connection."""
+
+    window: int
+    newest_id: int
+    filters: dict[str, int] = field(default_factory=dict)
+    queue: deque[Copy] = field(default_factory=deque)
+    under_way: list[Copy] = field(default_factory=list)
+    is_there: bool = False
+    sole: int | None = None
+    """Which filter alone brings copies since the broker was started again."""
+    coming: deque[Any] = field(default_factory=deque)
+    """What the agent has not read yet."""
+    going: deque[Any] = field(default_factory=deque)
+    """What the broker has not read yet."""
+
+    def publish(self, payload: bytes, qos: int) -> bool:
+        """A client publishes; return whether the agent is to have it."""
+        identifiers = list(self.filters.values())
+        if self.sole is not None and identifiers:
+            identifiers = [identifiers[self.sole % len(identifiers)]]
+        for identifier in identifiers:
+            publish = Publish(TOPIC, payload, qos, subscriptions=(identifier,))
+            self.queue.append(Copy(publish))
+        self._go_on()
+        return bool(identifiers)
+
+    def connect(self) -> None:
+        self.is_there, self.sole = True, None
+        for copy in self.under_way:
+            self._send(copy)
+        self._go_on()
+
+    def disconnect(self) -> None:
+        self.is_there = False
+        self.coming.clear()
+        self.going.clear()
+
+    def read(self) -> None:
+        match self.going.popleft():
+            case PubAck(packet_id) | PubComp(packet_id):
+                self.under_way = [c for c in self.under_way if c.packet_id != packet_id]
+                self._go_on()
+            case PubRec(packet_id):
+                for copy in self.under_way:
+                    if copy.packet_id == packet_id:
+                        copy.is_released = True
+                        self._send(copy)
+            case inputs.Subscribe((wish,), identifier):
+                assert identifier is not None
+                self.filters[wish.topic_filter] = identifier
+                self.coming.append(effects.Subscribed((wish,), b"\2"))
+            case inputs.Unsubscribe(names):
+                for name in names:
+                    self.filters.pop(name, None)
+                self.coming.append(effects.Unsubscribed(names, bytes(len(names))))
+
+    def _go_on(self) -> None:
+        while self.is_there and self.queue and len(self.under_way) < self.window:
+            copy = self.queue.popleft()
+            self.newest_id = copy.packet_id = self.newest_id % PACKET_IDS_MAX + 1
+            self.under_way.append(copy)
+            self._send(copy)
+
+    def _send(self, copy: Copy) -> None:
+        said, packet_id = copy.publish, copy.packet_id
+        if copy.is_released:
+            self.coming.append(PubRel(packet_id))
+            return
+        self.coming.append(
+            Publish(
+                said.topic,
+                said.payload,
+                said.qos,
+                dup=copy.was_sent,
+                packet_id=packet_id,
+                subscriptions=said.subscriptions,
+            )
+        )
+        copy.was_sent = True
+
+
+def _no_problem(text: str) -> None:
+    assert not text, text
+
+
+class ByHand:
+    """Commits when the test says so."""
+
+    def __init__(self, writer: Writer, durable: Callable[[], None], _: object) -> None:
+        self._writer = writer
+        self._durable = durable
+
+    def ask(self) -> None: ...
+
+    def commit(self) -> None:
+        self._writer.commit()
+        self._durable()
+
+
+class Link:
+    """The agent's end of the connection; its own session."""
+
+    requests_left = 500
+
+    def __init__(self, told: Callable[[effects.Effect], None], broker: Broker) -> None:
+        self.told = told
+        self._broker = broker
+
+    @property
+    def session(self) -> "Link":
+        return self
+
+    def expect_session(self) -> None: ...
+
+    def order(self, order: inputs.Input) -> None:
+        if self._broker.is_there:
+            said = order.batch if isinstance(order, inputs.Answer) else [order]
+            self._broker.going.extend(said)
+
+
+class Life:
+    """One life of an agent: its client, and what captures for it."""
+
+    def __init__(
+        self, directory: Path, broker: Broker, wanted: Sequence[str], settings: JournalSettings
+    ) -> None:
+        self._journal = directory / "journal"
+        self.keeping = Keeping(self._journal, ME, 7, settings)
+        self._number = self.keeping.writer.next_number
+        self.log = SubscriptionLog(directory / "log", _no_problem)
+        self.client = BrokerClient(
+            lambda told: Link(told, broker),  # type: ignore[arg-type, return-value]
+            feed=lambda event: None,
+            captured=lambda batch: None,
+            status=lambda text: None,
+            guarantees=(self, self.log),
+        )
+        self.capture = Capture(
+            self.keeping, self._start, self.client.answer, lambda news: None, _no_problem
+        )
+        self.capture.newest_subscription = lambda: self.client.newest_subscription
+        self.client.subscribe(wanted)
+
+    def _start(self, publish: Publish) -> Publication:
+        number, self._number = self._number, self._number + 1
+        return Publication(
+            ME,
+            self.keeping.writer.epoch,
+            number,
+            publish.qos,
+            publish.topic,
+            publish.payload,
+            previous=((YOU, number - 1),),
+        )
+
+    def commit(self) -> None:
+        self.capture._commits.commit()  # type: ignore[attr-defined]  # noqa: SLF001
+
+    def settle(self) -> None:
+        """The patience with copies that wait for others ends."""
+        self.client._settle(self)  # noqa: SLF001
+
+    async def written(self) -> None:
+        await until(lambda: self.client._subscriber._writing is None, "written")  # noqa: SLF001
+
+    def captured(self) -> list[tuple[bytes, int]]:
+        epoch = self._journal / f"{self.keeping.writer.epoch:020d}"
+        records = [record for _, record in Reader(epoch).read()]
+        return [(each.payload, each.qos) for each in records if isinstance(each, Captured)]
+
+    def crash(self) -> None:
+        crash(self._journal, self.keeping.writer)
+        self.log._close()  # noqa: SLF001
+
+    # ------------------------------------------------------------ what its client tells
+
+    def connected(self, session_present: bool, session_expected: bool, limits: Limits) -> None:
+        self.capture.connected(session_present)
+
+    def disconnected(self) -> None:
+        self.capture.disconnected()
+
+    def received(self, batch: Sequence[tuple[Publish, bool]]) -> None:
+        self.capture.receive(batch)
+
+    def answered(self, batch: Sequence[Handshake]) -> None:
+        self.capture.released(step.packet_id for step in batch)
+
+    def dropped(self, reason: str, topic: str = "", qos: int = 0) -> None:
+        raise AssertionError(reason)
+
+    def not_sent(self, batch: Sequence[Publish], reason: str) -> None:
+        raise AssertionError(reason)
+
+    is_storing = False
+
+    def hold_back(
+        self, publications: Sequence[Plain | Publication]
+    ) -> Sequence[Plain | Publication]:
+        raise AssertionError("nothing is stored")
+
+    def rest_of(self, publish: Publish) -> int:
+        return self.capture.rest_of(publish)
+
+
+class Play:
+    """The agent's lives beside one broker."""
+
+    def __init__(
+        self, directory: Path, broker: Broker, wanted: Sequence[str], segment_bytes: int
+    ) -> None:
+        self._directory = directory
+        self.broker = broker
+        self._wanted = dict.fromkeys(wanted)
+        self._has_session = False
+        self._settings = JournalSettings(segment_bytes=segment_bytes)
+        self._life = self._begin_life()
+        self.published: list[tuple[bytes, int]] = []
+        self._is_alone = False
+
+    def _begin_life(self) -> Life:
+        return Life(self._directory, self.broker, tuple(self._wanted), self._settings)
+
+    # ------------------------------------------------------------ steps
+
+    async def publish(self, qos: int, is_twin: bool) -> None:
+        """A twin says the same as the one before it. Where a broker queues one copy only, twins
+        cannot be told from two copies, so there are none."""
+        was_alone, self._is_alone = self._is_alone, self.broker.sole is not None
+        can_be_twin = self.published and not was_alone and not self._is_alone
+        payload = b"%d" % len(self.published)
+        if is_twin and can_be_twin and self.published[-1][1] == qos:
+            payload = self.published[-1][0]
+        if self.broker.publish(payload, qos):
+            self.published.append((payload, qos))
+
+    async def hear(self, count: int) -> None:
+        """The agent reads what has come, kind by kind."""
+        coming = self.broker.coming
+        some = [coming.popleft() for _ in range(min(count, len(coming)))]
+        told = self._life.client.connection.told  # type: ignore[attr-defined]
+        for kind, each in groupby(some, type):
+            batch = list(each)
+            if kind is Publish:
+                told(effects.PublishReceived(batch))
+            elif kind is PubRel:
+                told(effects.Answered(batch))
+            else:
+                for effect in batch:
+                    told(effect)
+        await self._life.written()
+
+    async def answer(self, count: int) -> None:
+        """The broker reads what has come."""
+        with suppress(IndexError):
+            for _ in range(count):
+                self.broker.read()
+
+    async def commit(self) -> None:
+        self._life.commit()
+
+    async def settle(self) -> None:
+        self._life.settle()
+
+    async def connect(self) -> None:
+        if self.broker.is_there:
+            return
+        self.broker.connect()
+        limits = Limits(version=Version.V5, client_id="x", keep_alive=30, session_expiry=9)
+        told = self._life.client.connection.told  # type: ignore[attr-defined]
+        told(effects.Connected(self._has_session, limits))
+        self._has_session = True
+        await self._life.written()
+
+    async def part(self) -> None:
+        if self.broker.is_there:
+            self.broker.disconnect()
+            told = self._life.client.connection.told  # type: ignore[attr-defined]
+            told(effects.Disconnected(None, "gone", by_broker=False))
+
+    async def restart(self, sole: int) -> None:
+        """The broker, which saves everything."""
+        await self.part()
+        self.broker.sole = sole
+
+    async def crash(self) -> None:
+        self.broker.disconnect()
+        self._life.crash()
+        self._life = self._begin_life()
+
+    async def want(self, name: str) -> None:
+        self._wanted[name] = None
+        self._life.client.subscribe([name])
+        await self._life.written()
+
+    async def give_up(self, name: str) -> None:
+        if self._wanted.keys() - {name}:
+            self._wanted.pop(name, None)
+            self._life.client.unsubscribe([name])
+            await self._life.written()
+
+    # ------------------------------------------------------------ the end
+
+    async def drain(self) -> list[tuple[bytes, int]]:
+        """Go on until nothing is under way; return what was captured."""
+        await self.connect()
+        broker = self.broker
+        for _ in range(10 * len(self.published) + 20):
+            await self.hear(len(broker.coming))
+            await self.settle()
+            await self.commit()
+            await self.answer(len(broker.going))
+        assert not (broker.queue or broker.under_way or broker.coming or broker.going)
+        return self._life.captured()
+
+    def close(self) -> None:
+        self._life.crash()
+
+
+def _judge(published: list[tuple[bytes, int]], captured: list[tuple[bytes, int]]) -> None:
+    wanted, found = Counter(published), Counter(captured)
+    for each, count in wanted.items():
+        payload, qos = each
+        assert found[each] >= count, f"{payload!r} of QoS {qos} is lost"
+        if qos == 2:
+            assert found[each] == count, f"{payload!r} of QoS 2 came twice"
+    order = list(dict.fromkeys(captured))
+    assert order == list(dict.fromkeys(published)), "out of order"
+
+
+Step = tuple[Any, ...]
+TROUBLE = ("part", "crash", "settle", "restart")
+CHANGE = ("want", "give_up")
+
+
+def schedule(seed: int, twins: float, rare: Sequence[str]) -> list[Step]:
+    """Return what happens: mostly what goes well, now and then something rare."""
+    dice = random.Random(seed)
+    share = dice.choice((0.05, 0.2)) if rare else 0.0
+    details: dict[str, Callable[[], Step]] = {
+        "publish": lambda: (dice.choice((1, 2)), dice.random() < twins),
+        "hear": lambda: (dice.randint(1, 4),),
+        "answer": lambda: (dice.randint(1, 4),),
+        "restart": lambda: (dice.randrange(len(FILTERS)),),
+        "want": lambda: (dice.choice(FILTERS),),
+        "give_up": lambda: (dice.choice(FILTERS),),
+    }
+    words = [dice.choice(rare if dice.random() < share else USUAL) for _ in range(STEPS)]
+    return [(word, *details.get(word, tuple)()) for word in words]
+
+
+def play(
+    steps: Sequence[Step], broker: Broker, wanted: Sequence[str], segment_bytes: int = LONG
+) -> None:
+    async def run(directory: Path) -> None:
+        scene = Play(directory, broker, wanted, segment_bytes)
+        try:
+            for word, *rest in steps:
+                await getattr(scene, word)(*rest)
+            captured = await scene.drain()
+            _judge(scene.published, captured)
+        finally:
+            scene.close()
+
+    with pytest.MonkeyPatch.context() as patch, TemporaryDirectory() as directory:
+        patch.setattr(capture, "Commits", ByHand)
+        asyncio.run(run(Path(directory)))
+
+
+def seeds(*found: int) -> pytest.MarkDecorator:
+    """Some, and those that have found a fault."""
+    return pytest.mark.parametrize("seed", (*range(SEEDS), *found))
+
+
+SEGMENTS = pytest.mark.parametrize("segment_bytes", [LONG, SHORT])
+
+
+def first_id(seed: int) -> int:
+    """Where packet ids begin: sometimes shortly before they come around."""
+    return PACKET_IDS_MAX - 5 if seed % 2 else 0
+
+
+@SEGMENTS
+@seeds(173, 191, 398)
+def test_whatever_happens_it_is_captured_once(seed, segment_bytes):
+    steps = schedule(seed, 0.0, TROUBLE + CHANGE)
+    play(steps, Broker(3, first_id(seed)), FILTERS[:1], segment_bytes)
+
+
+@seeds(35, 119)
+def test_whatever_ends_what_all_filters_bring_is_captured_once(seed):
+    """A life, a connection, a segment: the last segment tells what is settled, and what is last."""
+    steps = schedule(seed, 0.0, TROUBLE)
+    play(steps, Broker(1 + seed % 4, first_id(seed)), FILTERS, SHORT)
+
+
+@seeds(254, 383)
+def test_twins_are_told_apart_over_connections(seed):
+    steps = schedule(seed, 0.5, ("part", "settle", "restart"))
+    play(steps, Broker(1 + seed % 4, first_id(seed)), FILTERS[: 1 + seed % 3])
+
+
+@SEGMENTS
+@seeds(128)
+def test_twins_are_told_apart_over_lives(seed, segment_bytes):
+    steps = schedule(seed, 0.5, ("settle",))
+    steps.insert(seed * 7 % STEPS, ("crash",))
+    filters = FILTERS[: 1 + seed % 3]
+    play(steps, Broker(1 + seed % 4, first_id(seed)), filters, segment_bytes)
+
+
+@seeds()
+def test_twins_are_told_apart_while_filters_change(seed):
+    """As long as nothing waits at the broker: what it queues comes after its answers."""
+    play(schedule(seed, 0.5, CHANGE), Broker(STEPS, first_id(seed)), FILTERS[:1])

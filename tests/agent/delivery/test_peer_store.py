@@ -1,0 +1,60 @@
+"""What other nodes want, on disk."""
+
+import asyncio
+
+import pytest
+from tests.agent.waiting import until
+
+from hansa.agent.delivery import group_commit
+from hansa.agent.delivery.peer_store import Acquaintances, decode
+from hansa.errors import UsageError
+from hansa.protocol.effects import Remember
+from hansa.protocol.events import Noted
+from hansa.protocol.membership.records import InterestRecord, NodeRecord
+from hansa.protocol.model import NodeId
+
+ONE, TWO = NodeId(1), NodeId(2)
+NODE = NodeRecord(ONE, 3, 4, 3, b"k" * 32, "one", ("h:1",), 1.0, ((TWO, 5),))
+INTEREST = InterestRecord(ONE, 3, 4, 4, ("a/#",))
+
+
+def test_what_is_remembered_is_written_and_then_noted():
+    async def work() -> None:
+        files: list[bytes] = []
+        noted: list[Noted] = []
+        known = Acquaintances({TWO: (NODE,)}, files.append, noted.append, lambda text: None)
+        known.remember(Remember(1, ONE), [NODE])
+        known.remember(Remember(2, ONE), [NODE, INTEREST])
+        known.remember(Remember(3, TWO), [])
+        assert noted == []
+        await until(lambda: noted and noted[-1] == Noted(3), "noted")
+        assert decode(files[-1]) == {ONE: (NODE, INTEREST)}
+        assert len(files) < 3  # orders that come together share a write
+        await known.stop()
+
+    asyncio.run(work())
+
+
+def test_a_disk_that_fails_is_told_and_tried_again(monkeypatch):
+    monkeypatch.setattr(group_commit, "RETRY_S", 0.01)
+
+    async def work() -> None:
+        failures = [UsageError("no space")]
+        noted: list[Noted] = []
+        problems: list[str] = []
+
+        def write(data: bytes) -> None:
+            if failures:
+                raise failures.pop()
+
+        known = Acquaintances({}, write, noted.append, problems.append)
+        known.remember(Remember(1, ONE), [NODE])
+        await until(lambda: noted, "noted")
+        assert (problems, noted) == (["no space", ""], [Noted(1)])
+
+    asyncio.run(work())
+
+
+def test_what_is_no_such_file_is_an_error():
+    with pytest.raises(ValueError):
+        decode(b"\xc1")

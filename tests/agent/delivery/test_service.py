@@ -1,0 +1,222 @@
+"""Guaranteed delivery put together: what the node hears of the disk, whatever happens there."""
+
+import asyncio
+import errno
+import os
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from tests.agent.waiting import until
+
+from hansa.agent.alarms import Alarms
+from hansa.agent.delivery.poison_quarantine import ENDINGS_MAX
+from hansa.agent.delivery.service import Safekeeping
+from hansa.agent.delivery.settings import DeliverySettings
+from hansa.agent.state import StateDirectory
+from hansa.agent.telemetry.recorded_topics import Topics
+from hansa.mqtt.limits import Limits
+from hansa.mqtt.types import Version
+from hansa.protocol.effects import Gap, MemberJoined, Recall
+from hansa.protocol.events import Event, Recalled, Stored, StoreUncertain
+from hansa.protocol.model import NodeId, Publication
+from hansa.protocol.node import Node
+from hansa.protocol.settings import ProtocolSettings
+
+
+class Driver:
+    """A node that nobody drives; it is only told."""
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
+        self.told: list[Event] = []
+
+    def feed(self, *events: Event) -> None:
+        self.told += events
+
+    def captured_surely(self, publication: Any) -> None:
+        raise AssertionError("nothing is published")
+
+
+class Broker:
+    """One that is never there."""
+
+    def __init__(self) -> None:
+        self.superseded: list[str] = []
+        self.published: list[Publication] = []
+
+    def publish(self, publications: Any) -> None:
+        self.published += publications
+
+    def inject(self, batch: Any) -> None:
+        raise AssertionError("nothing is injected")
+
+    def answer(self, batch: Any) -> None:
+        raise AssertionError("nothing is answered")
+
+    def stays(self, topic: str) -> bool:
+        return False
+
+    def supersede(self, topics: Iterable[str]) -> None:
+        self.superseded += topics
+
+    newest_subscription = 0
+
+
+class Scene:
+    """Guaranteed delivery with a state directory, and nobody around it."""
+
+    def __init__(self, path: Path) -> None:
+        self.state = StateDirectory(path)
+        self.identity = self.state.identity("n", (), 1.0)
+        self.alarms = Alarms()
+        made = Safekeeping(self.state, self.identity, DeliverySettings(), self.alarms, Topics())
+        self.driver = Driver(Node(self.identity, ProtocolSettings(), made.past()))
+        self.broker = Broker()
+        made.attach(self.driver, self.broker)
+        self.made = made
+
+    async def close(self) -> None:
+        await self.made.stop()
+        self.state.close()
+
+
+def test_a_copy_takes_nothing_until_its_new_epoch_has_begun(tmp_path, monkeypatch):
+    monkeypatch.setattr("hansa.agent.delivery.service.COPY_S", 0.0)
+    other = NodeId(9)
+    publication = Publication(other, 7, 1, 1, "a", b"x")
+
+    async def work() -> None:
+        await Scene(tmp_path / "original").close()
+        shutil.copytree(tmp_path / "original", tmp_path / "copy")
+        scene = Scene(tmp_path / "copy")
+        scene.made.deliver([publication])
+        mark = scene.made.mark
+        assert (scene.made.status()["inbox"], scene.made.has_passed(mark)) == (0, False)
+        scene.made.told(MemberJoined(other))
+        await until(lambda: Stored(other, 7, 1) in scene.driver.told, "what came early")
+        assert scene.made.status()["inbox"] == 1
+        assert scene.made.counts()["epochs renewed"] == 1
+        await scene.close()
+
+    asyncio.run(work())
+
+
+def test_a_mark_is_passed_when_all_before_it_has_reached_the_broker_whatever_comes_after(tmp_path):
+    async def work() -> None:
+        scene = Scene(tmp_path)
+        made, backlog = scene.made, scene.made.injection.backlog
+        assert made.has_passed(made.mark)
+        made.deliver([Publication(NodeId(9), 7, number, 1, "a", b"x") for number in (1, 2)])
+        mark = made.mark
+        made.deliver([Publication(NodeId(9), 7, 3, 1, "a", b"x")])
+        first, second, _ = backlog.entries.values()
+        backlog.complete(second)
+        assert not made.has_passed(mark)
+        backlog.complete(first)
+        assert made.has_passed(mark)
+        assert not made.has_passed(made.mark)
+        for _ in range(ENDINGS_MAX):
+            made.injection.suspicion.note_ending([*backlog.entries.values()])
+        assert made.has_passed(made.mark)  # it is set aside, and nobody waits for it
+        await scene.close()
+
+    asyncio.run(work())
+
+
+def test_a_value_supersedes_those_that_wait_for_the_broker_from_when_it_comes(tmp_path):
+    async def work() -> None:
+        scene = Scene(tmp_path)
+        value = Publication(NodeId(9), 7, 1, 1, "value", b"x", retain=True)
+        gap = Gap(NodeId(9), 7, 2, 2, "test")
+        scene.made.deliver([value, gap, Publication(NodeId(9), 7, 3, 1, "a", b"x")])
+        assert scene.broker.superseded == ["value"]
+        await scene.close()
+
+    asyncio.run(work())
+
+
+def test_retained_value_of_qos_0_waits_and_uncertain_topics_are_reported(tmp_path):
+    async def work() -> None:
+        scene = Scene(tmp_path)
+        made = scene.made
+        made.deliver([Publication(NodeId(9), 7, 1, 1, "value", b"x", True, version=1)])
+        gone = Publication(NodeId(9), 7, 1, 0, "value", b"", True, version=2)
+        assert made.is_storing
+        assert made.hold_back([gone]) == []
+        made.injection.uncertain(("value",))
+        made.injection.uncertain(("value", "other"))
+        assert not any(isinstance(each, StoreUncertain) for each in scene.driver.told)
+        await until(lambda: StoreUncertain(("value", "other")) in scene.driver.told, "told")
+        await scene.close()
+
+    asyncio.run(work())
+
+
+def test_sessions_that_are_lost_while_the_disk_is_full_are_noted_when_there_is_room(
+    tmp_path, monkeypatch
+):
+    limits = Limits(version=Version.V5, client_id="x", keep_alive=30, session_expiry=0)
+
+    async def work() -> None:
+        scene = Scene(tmp_path)
+        greeting, mark = scene.made.greeting, tmp_path / "greeting"
+        with monkeypatch.context() as broken:
+            broken.setattr(os, "pwrite", full)
+            for _ in range(3):
+                await greeting.begin()
+                scene.made.connected(False, True, limits)
+                scene.made.disconnected()
+            await until(lambda: "journal" in scene.alarms.active, "the alarm")
+            await until(lambda: len(scene.made._forgetting) == 1, "one that waits")  # noqa: SLF001
+            assert mark.exists()
+        await until(lambda: not mark.exists(), "all noted")
+        await scene.close()
+
+    asyncio.run(work())
+
+
+def full(*_: object) -> int:
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_an_unfinished_write_is_told_and_counted(tmp_path, caplog):
+    async def work() -> None:
+        former = Scene(tmp_path)
+        me, epoch = former.identity.node, former.identity.incarnation
+        former.made.capture.keeping.keep(Publication(me, epoch, 1, 1, "a", b"x"), packet_id=1)
+        await former.close()
+        for name, torn in (("journal/*", b"\1\2\3"), ("inbox", b"\1\2")):
+            (file,) = tmp_path.glob(f"{name}/*.log")
+            file.write_bytes(file.read_bytes() + torn)
+        with caplog.at_level("INFO"):
+            scene = Scene(tmp_path)
+        assert "torn end cut from the journal bytes=3" in caplog.messages
+        assert scene.made.counts()["torn bytes cut from the journal"] == 3
+        assert scene.made.counts()["torn bytes cut from the inbox"] == 2
+        assert not scene.alarms.active
+        await scene.close()
+
+    asyncio.run(work())
+
+
+def test_a_fault_in_reading_the_journal_is_answered_so_that_the_node_reads_again(
+    tmp_path: Path, monkeypatch: Any
+) -> None:
+    async def work() -> None:
+        scene = Scene(tmp_path)
+        epoch = scene.identity.incarnation
+        faults: list[object] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, said: faults.append(said))
+
+        def fail(order: Recall) -> Recalled:
+            raise RuntimeError("a fault")
+
+        monkeypatch.setattr(scene.made.capture.keeping, "recall", fail)
+        scene.made.perform(Recall(NodeId(2), epoch, 3, 9, 1_000))
+        await until(lambda: len(faults) == 1, "the fault to be told")
+        assert scene.driver.told[-1] == Recalled(NodeId(2), epoch, 3, 3, ())
+        await scene.close()
+
+    asyncio.run(work())

@@ -1,0 +1,71 @@
+"""One origin and one receiver to whom something happens."""
+
+import os
+import re
+from pathlib import Path
+
+from tests.agent.delivery.star import ORIGIN, RECEIVER, Star
+from tests.agent.guaranteed import SureClient
+from tests.agent.process import Scene
+
+TOPIC = "kept"
+ROOM_BYTES = 24 << 10
+
+
+def fill(disk: Path) -> Path:
+    """Leave little room on a disk; return the file that takes the rest."""
+    free = os.statvfs(disk)
+    ballast = disk / "ballast"
+    ballast.write_bytes(bytes(free.f_bavail * free.f_bsize - ROOM_BYTES))
+    return ballast
+
+
+class Trouble(Star):
+    """One origin, one receiver, and a client at each."""
+
+    def __init__(self, scene: Scene, directory: Path, *lines: str) -> None:
+        super().__init__(scene, directory, TOPIC, lines=lines)
+        self._published = 0
+
+    def live(self, number: int, **settings: object) -> None:
+        """Start one agent after the other with what it needs."""
+        self.start(number, **settings)
+        if len(self.agents) == len(self.brokers):
+            self.wait_installed()
+            self.subscriber = SureClient(self.brokers[RECEIVER].port).subscribe_surely(TOPIC)
+            self.publisher = SureClient(self.brokers[ORIGIN].port)
+
+    def lose_session(self) -> None:
+        """Let the receiver's broker forget everything."""
+        self.subscriber.kill()
+        self._scene.forget(self.brokers[RECEIVER])
+        self.subscriber = SureClient(self.brokers[RECEIVER].port).subscribe_surely(TOPIC)
+
+    def publish(self, count: int) -> None:
+        """Publish so many more, a kilobyte each and each another."""
+        numbers = range(self._published, self._published + count)
+        self._published += count
+        self.publisher.publish_surely(2, TOPIC, *(b"%01000d" % number for number in numbers))
+
+    def arrived(self, count: int) -> list[int]:
+        """Return the numbers of what has come, when it is so many."""
+        return [int(payload) for payload in self.subscriber.read_until(count)]
+
+    def gap(self) -> range:
+        """Return what the receiver says that it will never get."""
+        text = self.alarm(RECEIVER, "gap")
+        found = re.search(r"published, positions (\d+) to (\d+) are lost", text)
+        assert found, text
+        return range(int(found[1]) - 1, int(found[2]))
+
+    def inbox(self) -> object:
+        return self.status(RECEIVER)["delivery"]["inbox"]
+
+    def owes(self, count: int) -> bool:
+        """Whether the origin is owing so much."""
+        status = self.status(ORIGIN)
+        return bool(status) and list(status["delivery"]["owed"].values()) == [count]
+
+    def close(self) -> None:
+        self.subscriber.kill()
+        self.publisher.kill()

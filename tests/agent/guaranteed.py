@@ -1,0 +1,100 @@
+"""A client that keeps its side of QoS 1 and 2, and knows what its broker has accepted."""
+
+import time
+from typing import Any
+
+from msgspec.structs import replace
+from tests.agent.live import PATIENCE, Client
+
+from hansa.mqtt import effects, inputs, packets
+from hansa.mqtt.types import Version
+
+
+class SureClient(Client):
+    """Publishes with handshakes, answers those of the broker."""
+
+    def __init__(self, port: int, version: Version = Version.V5, **options: Any) -> None:
+        self.accepted = 0
+        self._next_id = 1
+        super().__init__(port, version=version, **options)
+
+    def _do(self, event: inputs.Input) -> None:
+        if isinstance(event, inputs.Closed):
+            raise ConnectionError("the broker has gone")
+        super()._do(event)
+        new, self._answered = self.received[self._answered :], len(self.received)
+        batch = [
+            (packets.PubAck if each.qos == 1 else packets.PubRec)(each.packet_id)
+            for each in new
+            if each.qos
+        ]
+        if batch:
+            self._do(inputs.Answer(batch))
+        steps = [each for each in self._news if isinstance(each, effects.Answered)]
+        self._news = [each for each in self._news if not isinstance(each, effects.Answered)]
+        for each in steps:
+            self._take_steps(each.batch)
+
+    _answered = 0
+
+    def _take_steps(self, steps: Any) -> None:
+        ids = [step.packet_id for step in steps]
+        match steps[0]:
+            case packets.PubRec():
+                self._do(inputs.Answer([packets.PubRel(each) for each in ids]))
+            case packets.PubRel():
+                self._do(inputs.Answer([packets.PubComp(each) for each in ids]))
+            case _:
+                self.accepted += len(ids)
+
+    def subscribe_surely(self, *filters: str) -> "SureClient":
+        return self.subscribe_as(*(packets.Subscription(name, 2) for name in filters))
+
+    def subscribe_as(self, *wishes: packets.Subscription) -> "SureClient":
+        """Subscribe with options."""
+        self._do(inputs.Subscribe(wishes))
+        self._wait(effects.Subscribed)
+        return self
+
+    def publish_surely(self, qos: int, topic: str, *payloads: bytes) -> None:
+        """Publish, and wait until the broker has accepted all of it."""
+        self.publish_as(*(packets.Publish(topic, payload, qos) for payload in payloads))
+
+    def publish_as(self, *publications: packets.Publish) -> None:
+        """Publish whatever it is; wait until the broker has accepted what it has to."""
+        wanted = self.accepted + sum(each.qos > 0 for each in publications)
+        waiting = [self._numbered(each) for each in publications]
+        deadline = time.monotonic() + PATIENCE
+        while waiting or self.accepted < wanted:
+            assert time.monotonic() < deadline, f"{wanted - self.accepted} are not accepted"
+            batch, waiting = waiting[: self._session.quota], waiting[self._session.quota :]
+            if batch:
+                self._do(inputs.Publish(batch))
+            if self.accepted < wanted:
+                self._read(0.1)
+
+    def _numbered(self, publication: packets.Publish) -> packets.Publish:
+        if not publication.qos:
+            return publication
+        packet_id = self._next_id
+        self._next_id = 1 + packet_id % 60_000
+        return replace(publication, packet_id=packet_id)
+
+    def forget(self) -> None:
+        """Start anew with nothing received."""
+        self.received.clear()
+        self._answered = 0
+
+    def read_for(self, seconds: float) -> None:
+        """Read what comes until nothing does for so long."""
+        while self._read(seconds):
+            pass
+
+    def read_until(self, count: int, pause: float = 0.3, patience: float = PATIENCE) -> list[bytes]:
+        """Read until so many have come, and a little longer for what should not; return all."""
+        deadline = time.monotonic() + patience
+        while len(self.received) < count:
+            assert time.monotonic() < deadline, f"{len(self.received)} of {count} have come"
+            self._read(0.1)
+        self.read_for(pause)
+        return [each.payload for each in self.received]

@@ -1,0 +1,213 @@
+"""Brokers of other makes in one federation with Mosquitto, as far as each can; see docs/brokers.md.
+
+None of them can be observed yet: their agents know from their settings what is wanted there.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from tests.agent.guaranteed import SureClient
+from tests.agent.live import eventually
+from tests.agent.other_brokers.brokers import INSTALL_TIMEOUT_S, KINDS, Other
+from tests.agent.process import Process, Scene
+from tests.agent.test_broker import is_installed, status
+
+from hansa.cli import doctor
+from hansa.mqtt.packets import Publish
+from hansa.mqtt.types import Version
+from hansa.testbed.mosquitto import Mosquitto, free_port
+
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.xdist_group("other brokers"),
+    pytest.mark.timeout(INSTALL_TIMEOUT_S + 120),
+]
+
+PATIENCE_S = 60.0
+"""One of them lets the first attempt to connect wait for ten seconds."""
+
+
+class Able(NamedTuple):
+    """What a broker makes of QoS 0, 1 and 2, of two filters that match one topic, and what `hansa
+    doctor` says of it."""
+
+    qos: tuple[int, ...]
+    delivery: str
+    overlapping: str = "each"
+
+
+ABLE = {
+    "aedes": Able((0, 1, 2), "exactly-once: it resumes sessions", "once"),
+    "NATS": Able((0, 1, 2), "at-least-once: "),
+    # It passes everything on with the QoS of the subscription.
+    "amqtt": Able((2, 2, 2), "best effort: it keeps nothing for a client that is away"),
+}
+
+
+class Stage(Scene):
+    """Brokers of all kinds, agents and clients of one test."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory)
+        self._others: list[Other] = []
+
+    def other(self, kind: str) -> Other:
+        self._others.append(Other(kind, self._directory / kind))
+        return self._others[-1]
+
+    def old(self, place: Other | SureClient) -> SureClient:
+        """A client of MQTT 3.1.1, at a broker or where another one is."""
+        return self.client_of(SureClient, place.port, version=Version.V311)
+
+    def new(self, place: SureClient | Mosquitto) -> SureClient:
+        """One of MQTT 5."""
+        return self.client_of(SureClient, place.port)
+
+    def close(self) -> None:
+        super().close()
+        for broker in self._others:
+            broker.close()
+
+
+@pytest.fixture
+def stage(mosquitto: str, tmp_path: Path) -> Iterator[Stage]:
+    made = Stage(tmp_path)
+    yield made
+    made.close()
+
+
+def beside(stage: Stage, broker: Other, link_port: int, wanted: str) -> Process:
+    return stage.agent(
+        broker_port=broker.port,
+        broker_observer="static",
+        broker_filters=wanted,
+        broker_overlapping=ABLE[broker.kind].overlapping,
+        link_neighbours=f"127.0.0.1:{link_port}",
+    )
+
+
+def with_mosquitto(stage: Stage, *others: Other, wanted: str) -> SureClient:
+    """Link the others' agents to that of a Mosquitto, whose client wants the same; return it."""
+    mosquitto, link_port = stage.broker(), free_port()
+    hub = stage.agent(
+        broker_port=mosquitto.port, broker_log_file=mosquitto.log_file, link_port=link_port
+    )
+    agents = [beside(stage, each, link_port, wanted) for each in others]
+    subscriber = stage.new(mosquitto).subscribe_surely(wanted)
+    everybody = (hub, *agents)
+
+    def is_ready() -> bool:
+        known = {len(status(agent).get("members", ())) for agent in everybody}
+        return known == {len(everybody)} and all(is_installed(each, wanted) for each in everybody)
+
+    eventually(is_ready, "installed everywhere", PATIENCE_S)
+    return subscriber
+
+
+def seen(subscriber: SureClient, count: int) -> dict[str, list[tuple[int, bytes]]]:
+    """Per topic what came, with its QoS, in order."""
+    subscriber.read_until(count, pause=1.0)
+    found: dict[str, list[tuple[int, bytes]]] = {}
+    for each in subscriber.received:
+        found.setdefault(each.topic, []).append((each.qos, each.payload))
+    return found
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_publications_cross_both_ways_once_and_in_order(kind, stage):
+    broker = stage.other(kind)
+    far = with_mosquitto(stage, broker, wanted="t/#")
+    near = stage.old(broker).subscribe_surely("t/#")
+    payloads = [b"%d" % each for each in range(20)]
+    for qos in range(3):
+        stage.new(far).publish_surely(qos, f"t/there/{qos}", *payloads)
+        stage.old(broker).publish_surely(qos, f"t/here/{qos}", *payloads)
+    qos_here = ABLE[kind].qos
+    assert seen(far, 6 * len(payloads)) == {
+        **{f"t/there/{qos}": [(qos, each) for each in payloads] for qos in range(3)},
+        **{f"t/here/{qos}": [(qos_here[qos], each) for each in payloads] for qos in range(3)},
+    }
+    assert seen(near, 6 * len(payloads)) == {
+        f"t/{place}/{qos}": [(qos_here[qos], each) for each in payloads]
+        for place in ("there", "here")
+        for qos in range(3)
+    }
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_stored_values_cross_both_ways(kind, stage):
+    broker = stage.other(kind)
+    stage.old(broker).publish_as(Publish("kept/here", b"1", 1, retain=True))
+    far = with_mosquitto(stage, broker, wanted="kept/#")
+    stage.new(far).publish_as(Publish("kept/there", b"2", 1, retain=True))
+    far.read_until(2)
+    eventually(lambda: stored(stage.new(far)) == KEPT, "both at Mosquitto")
+    eventually(lambda: stored(stage.old(broker)) == KEPT, f"both at {kind}")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("qos", [0, 1])
+def test_filters_that_overlap_bring_no_copies_and_hide_nothing(kind, qos, stage):
+    broker = stage.other(kind)
+    one = with_mosquitto(stage, broker, wanted="lap/#")
+    two = stage.new(one).subscribe_surely("+/lap")
+    agent = stage.agents[0]
+    eventually(lambda: is_installed(agent, "lap/#", "+/lap"), "installed", PATIENCE_S)
+    near = stage.old(broker).subscribe_surely("lap/#")
+    payloads = [b"same", b"same", b"other", b"same", b"end"]
+    for client in (stage.old(broker), stage.new(one), stage.old(broker)):
+        client.publish_surely(qos, "lap/lap", *payloads)
+        for subscriber in (one, two, near):
+            subscriber.read_until(len(payloads), pause=0.5)
+            assert sorted(each.payload for each in subscriber.received) == sorted(payloads)
+            subscriber.forget()
+
+
+KEPT = {"kept/here": b"1", "kept/there": b"2"}
+
+
+def stored(reader: SureClient) -> dict[str, bytes]:
+    reader.subscribe_surely("kept/+").read_for(0.5)
+    reader.close()
+    return {each.topic: each.payload for each in reader.received if each.retain}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_payloads_up_to_nearly_the_limit_cross_both_ways(kind, stage):
+    broker = stage.other(kind)
+    far = with_mosquitto(stage, broker, wanted="large/#")
+    near = stage.old(broker).subscribe_surely("large/#")
+    large = bytes(range(256)) * 3_600
+    for each in (stage.new(far), stage.old(broker)):
+        each.publish_surely(1, f"large/{each.port}", large)
+    for subscriber in (far, near):
+        assert [payload for _, payload in sum(seen(subscriber, 2).values(), [])] == [large] * 2
+
+
+def test_all_of_them_are_one_federation(stage):
+    brokers = [stage.other(kind) for kind in KINDS]
+    far = with_mosquitto(stage, *brokers, wanted="all/#")
+    subscribers = [far, *(stage.old(each).subscribe_surely("all/#") for each in brokers)]
+    payloads = [b"%d" % each for each in range(20)]
+    for subscriber in subscribers:
+        stage.old(subscriber).publish_surely(1, f"all/{subscriber.port}", *payloads)
+    expected = {f"all/{each.port}": payloads for each in subscribers}
+    for subscriber in subscribers:
+        found = seen(subscriber, len(subscribers) * len(payloads))
+        assert {topic: [payload for _, payload in came] for topic, came in found.items()} == (
+            expected
+        )
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_doctor_names_the_class_and_what_is_missing(kind, stage, capsys):
+    assert doctor.run([f"127.0.0.1:{stage.other(kind).port}", "--observer", "static"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert f"guaranteed delivery: {ABLE[kind].delivery}" in said
+    assert "MQTT 3.1.1" in said
+    assert "the broker speaks no MQTT 5: properties and the retain flag" in said
+    assert "mosquitto.conf" not in said
+    assert ('overlapping = "once"' in said) == (ABLE[kind].overlapping == "once")
+    assert said.endswith("An agent can work here, with what is said above.")

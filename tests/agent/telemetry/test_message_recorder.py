@@ -1,0 +1,289 @@
+"""Messages recorded for the lake: by real agents at real brokers, wanted elsewhere or not."""
+
+import asyncio
+import os
+import signal
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.agent.guaranteed import SureClient
+from tests.agent.live import Live, eventually
+from tests.agent.process import Process, Scene
+
+from hansa.agent.delivery.outbox_journal import Keeping
+from hansa.agent.settings import load
+from hansa.agent.state import JOURNAL
+from hansa.agent.telemetry.message_recorder import Recording
+from hansa.agent.telemetry.recorded_topics import TOPICS_MAX, Topics
+from hansa.errors import JournalUnusable, UsageError
+from hansa.journal.reader import Reader
+from hansa.journal.records import Captured, Record, Recorded
+from hansa.journal.settings import JournalSettings
+from hansa.mqtt import inputs, packets
+from hansa.mqtt.properties import Property, encode
+from hansa.protocol.events import Denied, Event, Granted
+from hansa.protocol.model import NodeId, Publication
+from hansa.simulator.topologies import parse
+from hansa.testbed.federation import LocalFederation
+
+
+def journal(state: Path) -> list[Record]:
+    """What the journals of all epochs of an agent say."""
+    return [
+        record
+        for epoch in sorted((state / JOURNAL).iterdir())
+        for _, record in Reader(epoch).read()
+    ]
+
+
+def recorded(state: Path) -> list[tuple[int, str, bytes]]:
+    """QoS, topic and payload of what was recorded, in order."""
+    return [
+        (getattr(record, "qos", 0), record.topic, record.payload)
+        for record in journal(state)
+        if isinstance(record, Recorded) or (isinstance(record, Captured) and record.recorded)
+    ]
+
+
+# ---------------------------------------------------------------- live
+
+
+RECORDED = ("plant/#", "mill/+/temp")
+
+
+@pytest.fixture
+def pair(mosquitto: str, tmp_path: Path) -> Iterator[Live]:
+    settings = {"HANSA_RECORD": ",".join(RECORDED)}
+    live = Live(LocalFederation(parse("line:2", 1), settings, directory=tmp_path / "kept"))
+
+    def all_record() -> bool:
+        logs = [Path(node.broker.log_file).read_text() for node in live.nodes]
+        return all(f" {name}\n" in log for log in logs for name in RECORDED)
+
+    try:
+        live.start()
+        eventually(all_record, "both agents subscribed to what they record")
+        yield live
+    finally:
+        live.close()
+
+
+def state(live: Live, number: int) -> Path:
+    return live.nodes[number].directory / "agent"
+
+
+def test_what_nobody_wants_is_recorded_with_its_properties_and_sent_to_nobody(pair):
+    pub = pair.client_of(SureClient, 0)
+    pub.publish("plant/zero", b"a", b"b")
+    pub.publish("attic/zero", b"c")
+    content = encode(((Property.CONTENT_TYPE, "text/plain"),))
+    wish = packets.Publish("mill/1/temp", b"d", 1, True, False, 59_999, (), content)
+    pub._do(inputs.Publish([wish]))  # noqa: SLF001
+    eventually(lambda: pub._read(0.1) is not None and pub.accepted == 1, "accepted")  # noqa: SLF001
+    pub.publish_surely(2, "plant/two", b"e")
+    pub.publish_surely(1, "mill/1/speed", b"f")
+    expected = {
+        (0, "plant/zero", b"a"),
+        (0, "plant/zero", b"b"),
+        (1, "mill/1/temp", b"d"),
+        (2, "plant/two", b"e"),
+    }
+    eventually(lambda: len(recorded(state(pair, 0))) >= 4, "all recorded")
+    assert set(recorded(state(pair, 0))) == expected
+    assert len(recorded(state(pair, 0))) == 4
+    (temp,) = [r for r in journal(state(pair, 0)) if getattr(r, "topic", "") == "mill/1/temp"]
+    assert isinstance(temp, Captured)
+    assert (temp.properties, temp.retain, temp.previous) == (content, True, ())
+    assert recorded(state(pair, 1)) == []
+    links: Any = pair.nodes[0].status()["neighbours"]
+    assert links and pair.counter(1, "injected") == 0
+    assert pair.counter(0, "recorded") == 2
+
+
+def test_what_others_want_is_recorded_once_and_delivered_and_stays_recorded_when_they_leave(pair):
+    sub = pair.client_of(SureClient, 1).subscribe_surely("plant/#")
+    pair.wait_installed(1, "plant/#")
+    pub = pair.client_of(SureClient, 0)
+    pub.publish_surely(1, "plant/one", b"1", b"2")
+    assert sub.read_until(2) == [b"1", b"2"]
+    sub.unsubscribe("plant/#")
+
+    def nobody_wants_it() -> bool:
+        interest: Any = pair.nodes[0].status()["interest"]
+        return not any(interest["remote"].values())
+
+    eventually(nobody_wants_it, "interest withdrawn")
+    pub.publish_surely(1, "plant/one", b"3")
+    eventually(lambda: len(recorded(state(pair, 0))) == 3, "all recorded")
+    assert recorded(state(pair, 0)) == [(1, "plant/one", payload) for payload in (b"1", b"2", b"3")]
+    # Others may begin to want it again: the broker has long granted it.
+    pair.client_of(SureClient, 1).subscribe_surely("plant/#")
+    pair.wait_installed(1, "plant/#")
+
+
+def agent_that_records(scene: Scene, port: int, path: Path) -> Process:
+    return scene.agent(broker_port=port, state=path, record="plant/#", link_neighbours="")
+
+
+def ready(agent: Process) -> None:
+    eventually(lambda: agent.page("/readyz")[0] == 200, "ready")
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+def test_an_agent_that_is_killed_has_every_accepted_message_once(scene, tmp_path, qos):
+    broker = scene.broker("persistence true", "max_queued_messages 0")
+    path = tmp_path / "state"
+    agent = agent_that_records(scene, broker.port, path)
+    ready(agent)
+    pub = SureClient(broker.port)
+
+    def first_is_recorded() -> bool:
+        """The broker may grant the subscription after the first publications."""
+        pub.publish_surely(qos, "plant/ready", b"ready")
+        return bool(recorded(path))
+
+    eventually(first_is_recorded, "the first recorded")
+    payloads = [b"%d" % number for number in range(600)]
+    for turn in range(0, 600, 200):
+        pub.publish_surely(qos, "plant/x", *payloads[turn : turn + 200])
+        agent.process.send_signal(signal.SIGKILL)
+        agent.wait()
+        agent = agent_that_records(scene, broker.port, path)
+    pub.close()
+
+    def of_x() -> list[bytes]:
+        return [payload for _, topic, payload in recorded(path) if topic == "plant/x"]
+
+    eventually(lambda: len(of_x()) >= len(payloads), "all recorded")
+    assert of_x() == payloads
+
+
+# ---------------------------------------------------------------- its parts
+
+
+class Ends:
+    """A node and a broker's client that remember what they were told; a disk that may be full."""
+
+    def __init__(self) -> None:
+        self.fed: list[Event] = []
+        self.taken: list[packets.Publish] = []
+        self.orders: list[tuple[str, tuple[Any, ...]]] = []
+        self.records: list[Recorded] = []
+        self.takes = True
+
+    def feed(self, *events: Event) -> None:
+        self.fed += events
+
+    def captured(self, publications: Any) -> None:
+        self.taken += publications
+
+    def subscribe(self, filters: Sequence[str]) -> None:
+        self.orders.append(("subscribe", tuple(filters)))
+
+    def unsubscribe(self, filters: Sequence[str]) -> None:
+        self.orders.append(("unsubscribe", tuple(filters)))
+
+    def publish(self, publications: Any) -> None:
+        self.orders.append(("publish", tuple(publications)))
+
+
+def recording(ends: Ends) -> Recording:
+    made = Recording(Topics(["a/#", "b"]), ends, 1, ends)  # type: ignore[arg-type]
+    made.attach(ends)
+    return made
+
+
+def test_its_filters_are_subscribed_to_for_good():
+    ends = Ends()
+    made = recording(ends)
+    made.unsubscribe(["a/#", "c"])
+    made.unsubscribe(["b"])
+    assert ends.orders == [("subscribe", ("a/#", "b")), ("unsubscribe", ("c",))]
+
+
+def test_a_node_that_wants_what_is_recorded_is_told_as_soon_as_the_broker_has_granted_it():
+    ends = Ends()
+    made = recording(ends)
+    ends.orders.clear()
+    made.subscribe(["a/#", "c"])
+    assert (ends.orders, ends.fed) == ([("subscribe", ("c",))], [])
+    made.feed(Granted(("a/#",)), Denied(("b",), "no"))
+    assert ends.fed == [Granted(("a/#",)), Denied(("b",), "no")]
+    ends.fed.clear()
+    made.subscribe(["a/#", "b"])
+    assert ends.fed == [Granted(("a/#",))]
+    made.publish([("x", b"y")])
+    assert ends.orders[1:] == [("publish", (("x", b"y"),))]
+
+
+def test_topics_are_remembered_within_a_bound():
+    topics = Topics(["a/+"])
+    assert [f"a/{number}" in topics for number in range(TOPICS_MAX + 2)].count(False) == 0
+    assert "b" not in topics
+    assert not Topics()
+
+
+def test_what_the_disk_does_not_take_is_counted(monkeypatch):
+    class Full:
+        def offer(self, record: Recorded) -> bool:
+            if record.payload == b"worse":
+                raise JournalUnusable("gone")
+            return False
+
+        def commit_soon(self) -> None:
+            raise AssertionError
+
+    async def note() -> Recording:
+        ends = Ends()
+        made = Recording(Topics(["a"]), ends, 1, Full())  # type: ignore[arg-type]
+        made.captured([packets.Publish("a", b"bad"), packets.Publish("a", b"worse")])
+        assert len(ends.taken) == 2
+        made.stop()
+        return made
+
+    assert asyncio.run(note()).counters == {"dropped: not recorded, disk behind": 2}
+
+
+@pytest.mark.parametrize(
+    ("filters", "reason"),
+    [
+        (["a/#/b"], "record: .*#"),
+        (["$SYS/#"], "topics with . stay with their broker"),
+        (["$share/g/a"], "topics with . stay with their broker"),
+        (["a"] * 1_025, "record has 1025 filters, the limit is 1024"),
+    ],
+)
+def test_what_cannot_be_recorded_is_refused(filters, reason):
+    with pytest.raises(UsageError, match=reason):
+        load(None, {"HANSA_RECORD": ",".join(filters)})
+
+
+def kept(path: Path, epoch: int, topics: Topics) -> Keeping:
+    settings = JournalSettings(retention_seconds=3_600.0)
+    made = Keeping(path, NodeId(1), 7, settings, topics)
+    made.keep(Publication(NodeId(1), 7, made.writer.next_number, 1, "a", b""), 1)
+    made.writer.commit()
+    renewal = made.renewal(epoch)
+    former, writer = made.writer, made.renew(renewal)
+    made.adopt(renewal, writer)
+    former.close()
+    made.drop_former()
+    writer.close()
+    return made
+
+
+def test_a_former_epoch_stays_for_readers_of_what_was_recorded_until_it_is_old(tmp_path):
+    kept(tmp_path, 8, Topics(["a"]))
+    former = tmp_path / f"{7:020d}"
+    assert [getattr(record, "recorded", None) for _, record in Reader(former).read()] == [True]
+    for path in former.glob("*.log"):
+        os.utime(path, (0, 0))
+    kept(tmp_path, 10, Topics(["a"]))  # in an epoch 9, because 8 was empty
+    assert sorted(path.name for path in tmp_path.iterdir()) == [f"{9:020d}", f"{10:020d}"]
+
+
+def test_without_recording_nobody_needs_a_former_epoch(tmp_path):
+    kept(tmp_path, 8, Topics())
+    assert [path.name for path in tmp_path.iterdir()] == [f"{8:020d}"]

@@ -1,0 +1,89 @@
+"""Real agents and simulated ones tell the same story of the same publications, row by row."""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from tests.agent.guaranteed import SureClient
+from tests.agent.live import Live, eventually
+
+from hansa.agent.telemetry.settings import TELEMETRY
+from hansa.simulator.actions import Publish, Step, Subscribe
+from hansa.simulator.options import DiskOptions, Options, Phases
+from hansa.simulator.run import simulate
+from hansa.simulator.topologies import parse
+from hansa.telemetry import schema
+from hansa.telemetry.reader import Row, rows
+from hansa.testbed.federation import LocalFederation
+
+COUNT = 3
+TOPICS = ("plant/zero", "plant/one", "plant/two")
+"""Each at its QoS: from one end of a line of three to the other."""
+
+TOLD = schema.Captured | schema.Sent | schema.Received | schema.Delivered
+
+Story = list[tuple[str, str, int, str, int | None, str]]
+"""Who tells, what, QoS, topic, hops and the other node: nodes by their names."""
+
+
+def story(told: Iterable[Row]) -> Story:
+    found = list(told)
+    names: dict[int | None, str] = {
+        row.node: row.record.name.removeprefix("n")
+        for row in found
+        if isinstance(row.record, schema.Started)
+    }
+    return sorted(
+        (
+            names[row.node],
+            schema.NAMES[type(record)],
+            record.qos,
+            record.topic,
+            getattr(record, "hops", None),
+            names.get(getattr(record, "peer", None), ""),
+        )
+        for row in found
+        if isinstance(record := row.record, TOLD)
+    )
+
+
+def simulated(path: Path) -> Story:
+    steps = [Step(1.0, Subscribe(2, "plant/#"))]
+    steps += [Step(5.0, Publish(0, topic, 64, COUNT, 0.1, qos)) for qos, topic in enumerate(TOPICS)]
+    options = Options(
+        parse("line:3", 1),
+        seed=1,
+        schedule=tuple(steps),
+        phases=Phases(warm_up_s=10.0),
+        disk=DiskOptions(),
+    )
+    simulate(options, telemetry=path)
+    return story(rows(path))
+
+
+def lived(path: Path, expected: int) -> Story:
+    settings = {"HANSA_TELEMETRY_SAMPLE": "all"}
+    live = Live(LocalFederation(parse("line:3", 1), settings, directory=path))
+
+    def told() -> Story:
+        logs = [node.directory / "agent" / TELEMETRY for node in live.nodes]
+        return story(row for log in logs for row in rows(log))
+
+    try:
+        live.start()
+        live.client_of(SureClient, 2).subscribe_surely("plant/#")
+        live.wait_installed(2, "plant/#")
+        publisher = live.client_of(SureClient, 0)
+        payloads = [b"x" * 64] * COUNT
+        publisher.publish(TOPICS[0], *payloads)
+        publisher.publish_surely(1, TOPICS[1], *payloads)
+        publisher.publish_surely(2, TOPICS[2], *payloads)
+        eventually(lambda: len(told()) >= expected, "all is told")
+        return told()
+    finally:
+        live.close()
+
+
+def test_the_same_records_live_and_simulated(mosquitto, tmp_path):
+    ours = simulated(tmp_path / "simulated")
+    assert len(ours) == 6 * COUNT * len(TOPICS)  # captured; sent, received twice each; delivered
+    assert lived(tmp_path / "live", len(ours)) == ours

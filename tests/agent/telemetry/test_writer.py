@@ -1,0 +1,126 @@
+"""The telemetry of real agents: what it adds up to is what clients saw."""
+
+import signal
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.agent.guaranteed import SureClient
+from tests.agent.live import Live, eventually
+
+from hansa.agent.telemetry.settings import TELEMETRY
+from hansa.simulator.topologies import parse
+from hansa.telemetry import schema
+from hansa.telemetry.reader import Row, rows
+from hansa.testbed.federation import LocalFederation
+
+
+@pytest.fixture
+def told(mosquitto: str, tmp_path: Path) -> Iterator[Live]:
+    settings = {"HANSA_TELEMETRY_SAMPLE": "all"}
+    live = Live(LocalFederation(parse("ring:3", 1), settings, directory=tmp_path / "kept"))
+    try:
+        live.start()
+        yield live
+    finally:
+        live.close()
+
+
+def log_of(live: Live, number: int) -> Path:
+    return live.nodes[number].directory / "agent" / TELEMETRY
+
+
+def read(live: Live, number: int) -> list[Row]:
+    return list(rows(log_of(live, number)))
+
+
+def of(kind: type, told: list[Row]) -> list[Any]:
+    return [row.record for row in told if isinstance(row.record, kind)]
+
+
+def test_records_add_up_to_what_clients_saw(told, tmp_path):
+    sub = told.client_of(SureClient, 2).subscribe_surely("plant/#")
+    told.wait_installed(2, "plant/#")
+    pub = told.client_of(SureClient, 0)
+    pub.publish("plant/zero", *(b"0-%d" % each for each in range(50)))
+    pub.publish_surely(1, "plant/one", *(b"1-%d" % each for each in range(20)))
+    pub.publish_surely(2, "plant/two", *(b"2-%d" % each for each in range(10)))
+    seen = Counter(each[:2] for each in sub.read_until(80))
+    assert seen == {b"0-": 50, b"1-": 20, b"2-": 10}
+
+    def by_qos(kind: type, number: int) -> dict[int, int]:
+        names = {(r.origin, r.life, r.seq, r.qos) for r in of(kind, read(told, number))}
+        return Counter(qos for *_, qos in names)
+
+    expected = {0: 50, 1: 20, 2: 10}
+    eventually(lambda: by_qos(schema.Delivered, 2) == expected, "all deliveries told")
+    eventually(lambda: by_qos(schema.Captured, 0) == expected, "all captures told")
+    origin, receiver = read(told, 0), read(told, 2)
+    delays = {(d.origin, d.life, d.seq, d.qos): d.time_ns for d in of(schema.Delivered, receiver)}
+    for captured in of(schema.Captured, origin):
+        key = (captured.origin, captured.life, captured.seq, captured.qos)
+        assert 0 < delays[key] - captured.time_ns < 20_000_000_000
+    assert {record.group for record in of(schema.Wanted, receiver)} == {"plant/#"}
+    assert "plant/#" in [r.group for r in of(schema.Subscribed, origin)]
+    ids = {row.node for number in range(3) for row in read(told, number)}
+    assert len(ids) == 3
+    assert {r.peer for r in of(schema.LinkUp, origin)} == ids - {origin[0].node}
+    assert [r.name for r in of(schema.Started, receiver)] == ["2"]
+
+
+def test_a_killed_agent_writes_on_in_its_next_life_and_an_ended_one_says_so(told):
+    eventually(lambda: of(schema.RoundTrip, read(told, 1)), "heartbeats told")
+    first = read(told, 1)
+    agent = told.nodes[1].agent
+    assert agent is not None
+    agent.send_signal(signal.SIGKILL)
+    told.run(agent.wait())
+    told.run(told.federation.start_agent(1))
+    eventually(
+        lambda: len({row.incarnation for row in read(told, 1)}) == 2, "a second life is told"
+    )
+    assert read(told, 1)[: len(first)] == first
+    assert of(schema.Stopped, read(told, 1)) == []
+    agent = told.nodes[1].agent
+    assert agent is not None
+    agent.terminate()
+    told.run(agent.wait())  # the federation would have no more than some seconds of patience
+    assert len(of(schema.Stopped, read(told, 1))) == 1
+    lives: dict[int, list[int]] = {}
+    for row in read(told, 1):
+        lives.setdefault(row.incarnation, []).append(row.number)
+    assert all(numbers == list(range(1, len(numbers) + 1)) for numbers in lives.values())
+    counters = {record.name for record in of(schema.Counter, read(told, 1))}
+    assert "telemetry dropped" not in counters
+
+
+def test_a_damaged_log_is_set_aside_and_the_agent_runs(scene, tmp_path):
+    broker = scene.broker()
+    state = tmp_path / "state"
+    log = state / TELEMETRY
+    settings = {"broker_port": broker.port, "state": state, "telemetry_sample": "none"}
+    agent = scene.agent(**settings)
+    eventually(lambda: log.exists() and list(rows(log)), "something told")
+    agent.process.kill()
+    agent.wait()
+    (segment,) = log.glob("*.log")
+    data = bytearray(segment.read_bytes())
+    data[60] ^= 0xFF
+    segment.write_bytes(data)
+    again = scene.agent(**settings)
+    again.says("alarm telemetry damaged")
+    again.says("agent up")
+    eventually(lambda: list(rows(log)), "a new log")
+    assert [path.name for path in state.glob("telemetry-damaged-*")]
+
+
+def test_a_place_that_cannot_be_written_costs_telemetry_and_not_the_agent(scene, tmp_path):
+    (tmp_path / "file").touch()
+    broker = scene.broker()
+    agent = scene.agent(
+        broker_port=broker.port, telemetry_sample="all", telemetry_directory=tmp_path / "file"
+    )
+    agent.says("alarm telemetry: cannot write the journal")
+    eventually(lambda: agent.page("/readyz")[0] == 200, "ready")

@@ -1,0 +1,135 @@
+"""What an agent writes to its log, and shows of it for a while."""
+
+import dataclasses
+import logging
+import re
+import typing
+
+import msgspec
+import pytest
+
+from hansa.agent.event_log import REFUSAL_S, REFUSALS_MAX, Chronicle
+from hansa.observers import contract
+from hansa.protocol import effects
+from hansa.protocol.effects import LinkRefused, NeighbourUp
+from hansa.protocol.model import LinkId, NodeId, Publication
+from hansa.protocol.wire.frames import Goodbye
+
+OBJECT = re.compile(r"[A-Za-z_]\w*\((?:\w+=|\))|<\w+ ")
+"""How Python writes an object: `Name(field=`, `Name()` or `<Name `."""
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def started(clock: Clock | None = None) -> Chronicle:
+    return Chronicle(lambda node: "", clock or Clock())
+
+
+def refuse(written: Chronicle, *reasons: str) -> None:
+    for reason in reasons:
+        written.news(LinkRefused(LinkId(1), reason))
+
+
+def test_a_refusal_is_logged_once_and_shown_for_a_while(caplog):
+    clock = Clock()
+    written = started(clock)
+    refuse(written, "a", "b", "a")
+    assert [record.message for record in caplog.records] == [
+        "link refused reason='a'",
+        "link refused reason='b'",
+    ]
+    assert written.refusals() == ["b", "a"]
+    clock.now += REFUSAL_S
+    assert written.refusals() == []
+
+
+def test_a_new_neighbour_ends_what_was_in_the_way():
+    written = started()
+    refuse(written, "a")
+    written.news(NeighbourUp(NodeId(2), LinkId(1)))
+    assert written.refusals() == []
+
+
+def test_only_some_refusals_are_kept():
+    written = started()
+    reasons = [str(number) for number in range(REFUSALS_MAX + 1)]
+    refuse(written, *reasons)
+    assert written.refusals() == reasons[1:]
+
+
+# ---------------------------------------------------------------- every kind of line
+
+PUBLICATION = Publication(NodeId(2), 1, 3, 1, "t", b"payload")
+SAMPLES: dict[object, object] = {int: 7, str: "a\nb", bool: True, float: 0.5}
+TUPLES = {"parents": (2, 3), "filters": ("a/#", "b"), "topics": ("a", "b")}
+
+
+def sample(kind: type) -> object:
+    """An effect or a finding of some kind, with something in every field."""
+    hints = typing.get_type_hints(kind)
+    if dataclasses.is_dataclass(kind):
+        names = [field.name for field in dataclasses.fields(kind)]
+    else:
+        names = [field.name for field in msgspec.structs.fields(kind)]
+    given = {"frame": Goodbye("x"), "publication": PUBLICATION, **TUPLES}
+    return kind(**{name: given.get(name, SAMPLES.get(hints[name], 7)) for name in names})
+
+
+KINDS = [
+    *typing.get_args(effects.Order),
+    *typing.get_args(effects.News),
+    *typing.get_args(contract.Finding),
+]
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+def test_no_line_shows_how_python_writes_an_object(kind, caplog):
+    caplog.set_level(logging.DEBUG)
+    written = Chronicle(lambda node: f"name-{node}", Clock())
+    happened = sample(kind)
+    if kind in typing.get_args(contract.Finding):
+        written.finding(happened)  # type: ignore[arg-type]
+    else:
+        written.news(happened)  # type: ignore[arg-type]
+    (line,) = caplog.messages or [""]
+    assert line or kind is contract.PublicationsDropped  # which is an alarm
+    assert not OBJECT.search(line), line
+    assert "\n" not in line
+
+
+@pytest.mark.parametrize(
+    ("happened", "line"),
+    [
+        (
+            effects.CoreElected("plant/#", NodeId(2)),
+            "core elected group='plant/#' core=0000000000000002 core_name='name-2'",
+        ),
+        (
+            effects.ParentsChanged(NodeId(2), 1, 4, 3, (NodeId(5), NodeId(6))),
+            "parents changed core=0000000000000002 core_name='name-2' incarnation=1 seq=4 "
+            "distance=3 parents=0000000000000005,0000000000000006",
+        ),
+        (effects.Deliver(PUBLICATION), "deliver"),
+        (
+            contract.Drifted("subscriptions", 5, 18),
+            "observer differs from the broker's count kind='subscriptions' known=5 counted=18",
+        ),
+        (
+            contract.LineUnread("x" * 100, "no client"),
+            f"observer: line unread line='{'x' * 80}'… reason='no client'",
+        ),
+    ],
+)
+def test_lines(happened, line, caplog):
+    caplog.set_level(logging.DEBUG)
+    written = Chronicle(lambda node: f"name-{node}", Clock())
+    if isinstance(happened, typing.get_args(contract.Finding)):
+        written.finding(happened)
+    else:
+        written.news(happened)
+    assert caplog.messages == [line]

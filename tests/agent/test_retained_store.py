@@ -1,0 +1,128 @@
+"""What a node wants to know of a real broker's stored values, whatever else is under way."""
+
+import asyncio
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from tests.agent.live import Client
+from tests.agent.waiting import until
+
+from hansa.agent.broker.connection import BrokerAddress, Connection
+from hansa.agent.retained_store import RetainedValues
+from hansa.agent.state import StateDirectory
+from hansa.mqtt import inputs, packets
+from hansa.mqtt.options import Options
+from hansa.protocol.effects import ReadStored, Survey
+from hansa.protocol.events import Event, Published, StoredRead, Surveyed
+from hansa.protocol.model import NodeId, Publication
+from hansa.protocol.node import Node
+from hansa.protocol.retained.digest import Value, digest
+from hansa.protocol.settings import ProtocolSettings
+from hansa.testbed.mosquitto import Mosquitto, free_port
+
+OTHER = NodeId(9)
+
+
+class Busy:
+    """Guaranteed delivery that always has something under way, and the driver of a node."""
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
+        self.told: list[Event] = []
+        self.delivered = 2
+        self.done = 0
+
+    def feed(self, *events: Event) -> None:
+        self.told += events
+
+    @property
+    def mark(self) -> int:
+        self.delivered += 1
+        return self.delivered
+
+    def has_passed(self, mark: int) -> bool:
+        return self.done >= mark
+
+    def deliver(self, batch: Any) -> None:
+        raise AssertionError("nothing is delivered")
+
+
+class AtBroker:
+    """The agent's own client, as far as it counts here."""
+
+    problem = ""
+
+    @property
+    def connection(self) -> "AtBroker":
+        return self
+
+    def publish(self, publications: Sequence[Publication]) -> None:
+        raise AssertionError("nothing is published")
+
+
+def test_what_is_under_way_delays_a_survey_as_far_as_it_was_before_and_no_answer(
+    mosquitto, tmp_path
+):
+    async def work(path: Path) -> None:
+        broker = Mosquitto(path / "broker", free_port())
+        await broker.start()
+        client = await asyncio.to_thread(Client, broker.port)
+        client._do(inputs.Publish([packets.Publish("a", b"x", retain=True)]))  # noqa: SLF001
+        state = StateDirectory(path / "state")
+        busy = Busy(Node(state.identity("n", (), 1.0), ProtocolSettings()))
+        address, options = BrokerAddress("127.0.0.1", broker.port), Options(client_id="reader")
+        values = RetainedValues(
+            state,
+            busy,
+            busy,
+            AtBroker(),
+            lambda told: Connection(address, options, told, random.Random(1)),
+            lambda problem: None,
+        )
+        try:
+            values.perform(Survey(("#",)))
+            values.perform(ReadStored(OTHER, ("a",)))
+            await until(lambda: busy.told, "the answer to a node")
+            assert busy.told == [StoredRead(OTHER, (Published("a", b"x", 0, True),))]
+            await until(lambda: busy.delivered == 3, "a mark is waited for")
+            busy.done = busy.delivered
+            busy.delivered += 1
+            await until(lambda: len(busy.told) == 2, "the survey")
+            survey = busy.told[1]
+            assert isinstance(survey, Surveyed)
+            assert survey.filters == ("#",)
+            assert survey.values == (("a", digest(b"x")),)
+            assert survey.age > 0
+        finally:
+            await values.stop()
+            client.close()
+            await broker.stop()
+            state.close()
+
+    asyncio.run(work(tmp_path))
+
+
+def test_broker_that_lost_its_sessions_is_read_for_values_of_its_own_clients(tmp_path):
+    async def work() -> None:
+        state = StateDirectory(tmp_path / "state")
+        busy = Busy(Node(state.identity("n", (), 1.0), ProtocolSettings()))
+        values = RetainedValues(state, busy, busy, AtBroker(), None, lambda problem: None)
+        values.look_again()
+        assert busy.told == []
+        busy.node.custody.retained.values.update(
+            {
+                "own": Value(5, busy.node.id, b"x"),
+                "own deleted": Value(6, busy.node.id),
+                "theirs": Value(7, OTHER, b"x"),
+                "theirs deleted": Value(8, OTHER),
+            }
+        )
+        values.look_again()
+        assert busy.told == []  # other nodes' values are compared after every connection
+        assert list(values._unsurveyed) == ["own"]  # noqa: SLF001
+        await values.stop()
+        state.close()
+
+    asyncio.run(work())

@@ -1,0 +1,138 @@
+"""docs/walk-of-a-message.md follows a live publication: each function that its tables name is
+called for one, and each file of the data path that is used has a place there."""
+
+import json
+import os
+import re
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.agent.guaranteed import SureClient
+from tests.agent.live import eventually
+from tests.agent.process import Process, Scene
+
+from hansa.testbed.mosquitto import free_port
+
+WALK = Path(__file__).parents[2] / "docs" / "walk-of-a-message.md"
+
+TRACED = """
+import os, signal, sys, threading
+seen = {}
+def note(frame, event, arg):
+    if event == "call" and "/src/hansa/" in frame.f_code.co_filename:
+        code = frame.f_code
+        seen[code.co_filename.partition("/src/hansa/")[2], code.co_qualname] = None
+def write(*_):
+    lines = [" ".join(each) for each in list(seen)]
+    seen.clear()
+    place = os.environ["TRACE"]
+    with open(place + ".new", "w") as file:
+        file.write("\\n".join(lines))
+    os.rename(place + ".new", place)
+signal.signal(signal.SIGUSR1, write)
+threading.setprofile(note)
+sys.setprofile(note)
+from hansa.cli.main import main
+raise SystemExit(main(["agent"]))
+"""
+"""An agent that writes at SIGUSR1 which functions were called since the last one."""
+
+DATA_PATH = re.compile(
+    r"agent/(driver|sockets|brokers/(session|connection|subscriptions|copies)"
+    r"|custody/(?!absences|acquaintances|greeting|points).*|records/.*)\.py"
+    r"|protocol/(node|plane|forwarding|windows|numbering|outbox|inbox|debts|sharing|custody)\.py"
+    r"|journal/.*\.py"
+)
+"""Files whose place is in the walk if a publication passes through them."""
+
+NOT_ALWAYS = {"Keeping.recall"}
+"""Functions that the walk names for a case that does not occur here."""
+
+
+class Traced:
+    """Three agents in a line; a client of the last one is subscribed."""
+
+    def __init__(self, scene: Scene, directory: Path) -> None:
+        brokers = [scene.broker() for _ in range(3)]
+        ports = [free_port() for _ in range(3)]
+        self._traces = [directory / f"trace-{number}" for number in range(3)]
+        self._agents: list[Process] = []
+        for number, broker in enumerate(brokers):
+            os.environ["TRACE"] = str(self._traces[number])
+            agent = scene.agent(
+                program=("-c", TRACED),
+                broker_port=broker.port,
+                broker_log_file=broker.log_file,
+                link_port=ports[number],
+                link_neighbours=f"127.0.0.1:{ports[number - 1]}" if number else "",
+            )
+            self._agents.append(agent)
+        self.subscriber = scene.client_of(SureClient, brokers[2].port)
+        self.subscriber.subscribe_surely("plant/+")
+        eventually(self._is_installed, "interest in force")
+        self.publisher = scene.client_of(SureClient, brokers[0].port)
+        self.calls()
+
+    def _is_installed(self) -> bool:
+        status = json.loads(self._agents[2].page("/status")[1] or "{}")
+        if not status or len(status["members"]) < 3:
+            return False
+        interest = status["interest"]
+        return bool(interest["installed"] and "plant/+" in interest["local"])
+
+    def is_settled(self) -> bool:
+        """Whether the origin knows that the receiver has everything."""
+        delivery = json.loads(self._agents[0].page("/status")[1])["delivery"]
+        return bool(delivery["settled"] == delivery["position"] > 0)
+
+    def calls(self) -> dict[str, set[str]]:
+        """The functions that all agents have called since the last time, by file."""
+        found: dict[str, set[str]] = {}
+        for agent, trace in zip(self._agents, self._traces, strict=True):
+            trace.unlink(missing_ok=True)
+            os.kill(agent.process.pid, signal.SIGUSR1)
+            eventually(trace.exists, "a trace")
+            for line in trace.read_text().splitlines():
+                file, name = line.split(" ", 1)
+                found.setdefault(file, set()).add(name)
+        return found
+
+
+@pytest.fixture
+def traced(scene: Scene, tmp_path: Path) -> Iterator[Traced]:
+    yield Traced(scene, tmp_path)
+    del os.environ["TRACE"]
+
+
+def named(section: str) -> tuple[set[str], set[str]]:
+    """The files and the functions that the last columns of a section's table name."""
+    text = WALK.read_text(encoding="utf-8").partition(f"## {section}\n")[2].partition("\n## ")[0]
+    cells = [line.split(" | ")[2] for line in text.splitlines() if re.match(r"\| \d", line)]
+    words = [word for cell in cells for word in re.findall(r"`([^`]+)`", cell)]
+    files = {word for word in words if word.endswith(".py")}
+    return files, set(words) - files
+
+
+def test_a_publication_passes_where_the_walk_says(traced):
+    for number in range(3):  # the second and third take the short paths
+        traced.publisher.publish("plant/temp", b"%d" % number)
+        traced.subscriber.wait_for(b"%d" % number)
+    used = traced.calls()
+    files, functions = named("QoS 0")
+    assert_used(used, files, functions)
+    traced.publisher.publish_surely(1, "plant/temp", b"sure")
+    traced.subscriber.wait_for(b"sure")
+    eventually(traced.is_settled, "a receipt")
+    for file, names in traced.calls().items():
+        used.setdefault(file, set()).update(names)
+    more_files, more_functions = named("QoS 1 and 2")
+    assert_used(used, more_files, more_functions)
+    passed = {file for file in used if DATA_PATH.fullmatch(file)}
+    assert passed - files - more_files == set()
+
+
+def assert_used(used: dict[str, set[str]], files: set[str], functions: set[str]) -> None:
+    called = {name for names in used.values() for name in names}
+    assert (files - set(used), functions - called - NOT_ALWAYS) == (set(), set())

@@ -1,0 +1,47 @@
+import asyncio
+import random
+
+from tests.agent.live import LoopThread
+
+from hansa.agent.broker.connection import BrokerAddress, Connection
+from hansa.agent.topology import broker_probe
+from hansa.agent.topology.broker_probe import BrokerProbe
+from hansa.mqtt.options import Options
+from hansa.testbed.mosquitto import Mosquitto, free_port
+
+
+def connecting(port: int):
+    options = Options(client_id="probe", clean_start=True)
+    address = BrokerAddress("127.0.0.1", port)
+    return lambda told: Connection(address, options, told, random.Random(1))
+
+
+def test_it_measures_the_way_to_the_broker_and_back(mosquitto, tmp_path):
+    broker = Mosquitto(tmp_path / "broker", free_port())
+
+    async def scene() -> None:
+        await broker.start()
+        probing = BrokerProbe(connecting(broker.port), "$hansa/probe/1")
+        probing.connection.keep()
+        try:
+            first = await probing.measure()
+            second = await probing.measure()
+        finally:
+            await probing.connection.stop()
+            await broker.stop()
+        assert first is not None
+        assert second is not None
+        assert 0 < second < 2000
+
+    thread = LoopThread()
+    thread.run(scene())
+    thread.close()
+
+
+def test_without_a_broker_there_is_nothing_to_measure(monkeypatch):
+    monkeypatch.setattr(broker_probe, "PATIENCE_S", 0.05)
+
+    async def scene() -> None:
+        assert await BrokerProbe(connecting(1), "$hansa/probe/1").measure() is None
+
+    asyncio.run(scene())

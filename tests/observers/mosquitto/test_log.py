@@ -1,0 +1,309 @@
+"""Every form of line that Mosquitto is known to log, and what it says."""
+
+from dataclasses import replace
+
+import pytest
+
+from hansa.observers.mosquitto import log as log
+from hansa.observers.mosquitto.log import (
+    CUT,
+    Channel,
+    Connected,
+    Ended,
+    Expired,
+    Mode,
+    Persisted,
+    Reloaded,
+    Started,
+    Starved,
+    Stopped,
+    Subscribed,
+    TakenOver,
+    Unread,
+    Unsubscribed,
+    Withheld,
+)
+
+KNOWN = {"bob", "bob 1 x", "a b", "10.0.0.9", "<unknown>", "fe80::1", "x [y] z", "bob: 7"}
+
+
+def read(channel, line, *, cut=False, known=KNOWN):
+    return log.read(channel, line, cut, known)
+
+
+# ---------------------------------------------------------------- subscribe and unsubscribe
+
+
+@pytest.mark.parametrize(
+    ("line", "readings"),
+    [
+        ("bob 0 t/1", [("bob", "t/1")]),
+        ("bob 2 $share/g/t/#", [("bob", "$share/g/t/#")]),
+        ("bob 1 two words/+", [("bob", "two words/+")]),
+        ("a b 1 x", [("a b", "x")]),
+        ("bob 1 x 0 f", [("bob 1 x", "f"), ("bob", "x 0 f")]),
+        ("bob 0 1 f", [("bob", "1 f")]),
+        ("new 1 f", [("new", "f")]),
+        ("new 1 x 0 f", [("new 1 x", "f"), ("new", "x 0 f")]),
+        ("new 0 1 f", [("new 0", "f"), ("new", "1 f")]),
+        ("bob 3 f 1 g", [("bob 3 f", "g")]),
+    ],
+)
+def test_grants_are_read_with_known_ids_first_the_longest_first(line, readings):
+    assert read(Channel.SUBSCRIBE, line) == Subscribed(tuple(readings))
+
+
+@pytest.mark.parametrize("line", ["", "bob", "bob 3 f", "bob 1", "bob 1 ", " 1 f", "bob1f"])
+def test_what_is_no_grant_is_unread(line):
+    assert isinstance(read(Channel.SUBSCRIBE, line), Unread)
+
+
+def test_grant_that_is_cut_gives_the_beginning_of_the_filter():
+    assert read(Channel.SUBSCRIBE, "bob 1 long", cut=True) == Subscribed((("bob", "long" + CUT),))
+
+
+@pytest.mark.parametrize(
+    ("line", "readings"),
+    [
+        ("bob t/1", [("bob", "t/1")]),
+        ("a b t/1", [("a b", "t/1")]),
+        ("bob 1 x f", [("bob 1 x", "f"), ("bob", "1 x f")]),
+    ],
+)
+def test_unsubscriptions_are_read_with_known_ids_only(line, readings):
+    assert read(Channel.UNSUBSCRIBE, line) == Unsubscribed(tuple(readings))
+    assert read(Channel.UNSUBSCRIBE, line, known=set()) is None
+
+
+def test_unsubscription_that_is_cut_gives_the_beginning_of_the_filter():
+    assert read(Channel.UNSUBSCRIBE, "bob f", cut=True) == Unsubscribed((("bob", "f" + CUT),))
+    assert read(Channel.UNSUBSCRIBE, "bob ") is None
+
+
+# ---------------------------------------------------------------- connections
+
+
+@pytest.mark.parametrize(
+    ("line", "event"),
+    [
+        # 2.0 counts protocols 1, 2, 5
+        ("127.0.0.1:5 as bob (p1, c1, k60).", ("bob", Mode.CLEAN, True, "127.0.0.1:5")),
+        ("127.0.0.1:5 as bob (p2, c1, k60).", ("bob", Mode.CLEAN, True, "127.0.0.1:5")),
+        ("127.0.0.1:5 as bob (p2, c0, k60).", ("bob", Mode.LASTING, False, "127.0.0.1:5")),
+        ("127.0.0.1:5 as bob (p5, c1, k60).", ("bob", Mode.TIMED, True, "127.0.0.1:5")),
+        ("127.0.0.1:5 as bob (p5, c0, k0).", ("bob", Mode.TIMED, False, "127.0.0.1:5")),
+        # 2.1 counts them 3, 4, 5
+        ("::1:5 as bob (p3, c0, k60).", ("bob", Mode.LASTING, False, "::1:5")),
+        ("::1:5 as bob (p4, c1, k60).", ("bob", Mode.CLEAN, True, "::1:5")),
+        # 1.6 has no port
+        ("10.0.0.1 as bob (p2, c1, k60).", ("bob", Mode.CLEAN, True, "10.0.0.1")),
+        # users, spaces, and both as bad as can be
+        ("h:1 as bob (p2, c1, k60, u'eve').", ("bob", Mode.CLEAN, True, "h:1")),
+        ("h:1 as with user (p2, c1, k30, u'bo'b).').", ("with user", Mode.CLEAN, True, "h:1")),
+        ("h:1 as a as b (p2, c1, k1).", ("a as b", Mode.CLEAN, True, "h:1")),
+        (
+            "h:1 as bob (p2, c1, k1, u'x (p5, c0, k2, u'y').",
+            ("bob (p2, c1, k1, u'x", Mode.TIMED, False, "h:1"),
+        ),
+    ],
+)
+def test_connections_of_all_versions(line, event):
+    client, bridge = "New client connected from ", "New bridge connected from "
+    assert read(Channel.NOTICE, client + line) == Connected(*event)
+    assert read(Channel.NOTICE, bridge + line) == replace(Connected(*event), is_bridge=True)
+
+
+def test_connections_that_cannot_be_read_are_not_overlooked():
+    line = "New client connected from h:1 as bob"
+    assert isinstance(read(Channel.NOTICE, line), Unread)
+    assert isinstance(read(Channel.NOTICE, line, cut=True), Unread)
+
+
+# ---------------------------------------------------------------- ends
+
+UNTIL_2_1_0 = [
+    "disconnected.",
+    "closed its connection.",
+    "has exceeded timeout, disconnecting.",
+    "disconnected due to malformed packet.",
+    "disconnected due to protocol error.",
+    "disconnected due to oversize packet.",
+    "disconnected due to oversize payload.",
+    "disconnected due to out of memory.",
+    "disconnected due to using not allowed feature"
+    " (QoS too high, retain not supported, or bad AUTH method).",
+    "disconnected due to exceeding the receive maximum.",
+    "been disconnected by administrative action.",
+    "disconnected: Connection reset by peer.",
+    "disconnected, quota exceeded.",
+    "disconnected, session taken over.",
+    "disconnected, topic alias invalid.",
+]
+
+SINCE_2_1_1 = [
+    "disconnected.",
+    "disconnected: connection closed by client.",
+    "disconnected: exceeded timeout.",
+    "disconnected: malformed packet.",
+    "disconnected: protocol error.",
+    "disconnected: not authorised.",
+    "disconnected: used disallowed feature (QoS too high).",
+    "disconnected: administrative action.",
+    "disconnected: session taken over.",
+    "disconnected: Connection reset by peer.",
+    "disconnected: bad socket read/write: Unknown error",
+]
+
+TURNED_AWAY = [
+    "disconnected, not authorised.",
+    "disconnected, client identifier not valid.",
+    "disconnected, bad username or password.",
+    "disconnected, server unavailable.",
+    "disconnected, server busy.",
+    "disconnected, client banned.",
+    "disconnected, bad authentication method.",
+    "disconnected, connection rate exceeded.",
+    "disconnected, non-matching http origin.",
+    "disconnected, implementation specific error.",
+]
+
+ids = pytest.mark.parametrize("client", ["bob", "a b", "bob 1 x", "x [y] z"])
+
+
+@ids
+@pytest.mark.parametrize("rest", UNTIL_2_1_0)
+def test_ends_until_2_1_0(client, rest):
+    assert read(Channel.NOTICE, f"Client {client} {rest}") == Ended(client)
+
+
+@ids
+@pytest.mark.parametrize("rest", SINCE_2_1_1)
+@pytest.mark.parametrize("address", ["127.0.0.1:5", "fe80::1:5", "(null):0"])
+def test_ends_since_2_1_1(client, rest, address):
+    assert read(Channel.NOTICE, f"Client {client} [{address}] {rest}") == Ended(client, address)
+
+
+@pytest.mark.parametrize("rest", TURNED_AWAY)
+def test_who_was_turned_away_had_no_session(rest):
+    assert read(Channel.NOTICE, f"Client bob {rest}") is None
+
+
+@pytest.mark.parametrize(
+    ("line", "address"),
+    [
+        ("Client bob disconnected: disconnected, not authorised.", None),
+        ("Client bob disconnected: x disconnected.", None),
+        ("Client bob [h:1] disconnected: [h:2] disconnected: not authorised.", "h:1"),
+    ],
+)
+def test_end_that_may_be_another_s_is_unsure(line, address):
+    """Nobody who is turned away may end the session of another by the choice of its name."""
+    assert read(Channel.NOTICE, line) == Ended("bob", address, is_sure=False)
+
+
+@pytest.mark.parametrize("client", ["10.0.0.9", "fe80::1", "<unknown>"])
+def test_id_that_also_stands_for_nobody_makes_an_end_unsure(client):
+    """A port scan from 10.0.0.9 ends with the very line that the client 10.0.0.9 ends with."""
+    line = f"Client {client} closed its connection."
+    assert read(Channel.NOTICE, line) == Ended(client, is_sure=False)
+    line = f"Client {client} [10.0.0.9:7] disconnected."
+    assert read(Channel.NOTICE, line) == Ended(client, "10.0.0.9:7")
+
+
+@pytest.mark.parametrize("client", ["bob", "bob: 7"])
+def test_bad_sockets_are_unsure_ends(client):
+    line = f"Bad socket read/write on client {client}: The connection was lost."
+    assert read(Channel.NOTICE, line) == Ended(client, is_sure=False)
+    assert read(Channel.NOTICE, line, known=set()) is None
+
+
+def test_takeover_in_2_0_and_expiry_and_starvation():
+    line = "Client a b already connected, closing old connection."
+    assert read(Channel.NOTICE, line) == TakenOver("a b")
+    assert read(Channel.NOTICE, "Expiring client a b due to timeout.") == Expired("a b")
+    line = "Outgoing messages are being dropped for client a b."
+    assert read(Channel.NOTICE, line) == Starved("a b")
+
+
+def test_a_publication_that_is_too_large_for_a_client():
+    line = "Dropping too large outgoing PUBLISH for a b (2097163 bytes)"
+    assert read(Channel.NOTICE, line) == Withheld("a b", 2_097_163)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "New connection from 127.0.0.1:36046 on port 38941.",
+        "Client bob negotiated TLSv1.3 cipher TLS_AES_256_GCM_SHA384",
+        "Client somebody else disconnected.",
+        "Bad client bob sending multiple CONNECT messages.",
+        "",
+    ],
+)
+def test_other_notices_are_of_no_interest(line):
+    assert read(Channel.NOTICE, line) is None
+
+
+def test_end_that_is_cut_may_be_about_somebody_with_a_longer_id():
+    assert read(Channel.NOTICE, "Client bob disconnected: x", cut=True) is None
+
+
+# ---------------------------------------------------------------- files
+
+
+@pytest.mark.parametrize(
+    ("line", "event"),
+    [
+        ("mosquitto version 2.0.11 starting", Started("2.0.11")),
+        ("mosquitto version 2.0.11 running", None),
+        ("mosquitto version 2.0.11 terminating", Stopped()),
+        ("Reloading config.", Reloaded()),
+        ("Config loaded from /etc/mosquitto/mosquitto.conf.", None),
+        ("bob 1 x/y", Subscribed((("bob", "x/y"),))),
+        ("bob x/y", Unsubscribed((("bob", "x/y"),))),
+        ("new 1 x/y", Subscribed((("new", "x/y"),))),
+        ("Restored 2 subscriptions", Persisted()),
+        ("Restored 12 base messages", Persisted()),
+        (
+            "New client connected from h:1 as c (p2, c1, k1).",
+            Connected("c", Mode.CLEAN, True, "h:1"),
+        ),
+        ("Client bob disconnected.", Ended("bob")),
+        ("Saving in-memory database to /var/lib/mosquitto/mosquitto.db.", Persisted()),
+        ("mosquitto version 2 starting", None),
+    ],
+)
+def test_lines_of_a_file_say_themselves_what_they_are(line, event):
+    assert read(Channel.HISTORY, line) == event
+
+
+# ---------------------------------------------------------------- timestamps
+
+
+@pytest.mark.parametrize(
+    ("example", "others"),
+    [
+        ("1794789623: ", ["1794789624: ", "17947896240: "]),
+        ("2026-01-09T07:00:00: ", ["2026-12-31T23:59:59: "]),
+        ("Mon Nov  9 07:00:00 CET: ", ["Tue Dec 19 17:00:01 CEST: "]),
+        ("[09/Jan/2026] ärger_1: ", ["[10/Feb/2026] öde_22: "]),
+        ("", [""]),
+    ],
+)
+def test_one_timestamp_shows_how_all_others_look(example, others):
+    stamp = log.stamp_like(example)
+    for other in (example, *others):
+        found = stamp.match(other + "bob 0 1: x")
+        assert found is not None
+        assert found.end() == len(other)
+
+
+@pytest.mark.parametrize(("text", "end"), [("1794789623: b", 12), ("b 0 1: x", 0), ("12: b", 0)])
+def test_default_is_seconds_or_nothing(text, end):
+    found = log.DEFAULT_STAMP.match(text)
+    assert found is not None
+    assert found.end() == end
+
+
+def test_lines_of_999_bytes_are_cut_or_may_be():
+    assert [log.is_cut(size) for size in (998, 999)] == [False, True]

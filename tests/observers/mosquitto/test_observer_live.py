@@ -1,0 +1,298 @@
+"""The observer beside a real Mosquitto, over plain sockets."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from tests.mqtt.mosquitto import Broker, Client
+
+from hansa.mqtt import inputs
+from hansa.mqtt.effects import Connected, PublishReceived, Subscribed, Unsubscribed
+from hansa.mqtt.options import Options
+from hansa.mqtt.packets import Subscription
+from hansa.mqtt.types import Version
+from hansa.observers.contract import BridgeNoticed, Change, Completed, Drifted, Finding, Incomplete
+from hansa.observers.mosquitto.observer import MosquittoObserver
+
+LOG = (
+    "log_dest topic",
+    "log_type subscribe",
+    "log_type unsubscribe",
+    "log_type notice",
+    "log_type error",
+    "log_type information",
+    "sys_interval 1",
+)
+V4, V5 = Version.V311, Version.V5
+
+
+class Process(Broker):
+    """A broker of which the tests also read what it prints."""
+
+    def terminate(self) -> None:
+        """End it as an operator does; it saves what it keeps."""
+        self._process.terminate()
+        self._process.wait()
+
+    def printed_tree(self) -> str:
+        """Return what it prints at SIGUSR2; a connection makes sure that it has been printed."""
+        os.kill(self._process.pid, signal.SIGUSR2)
+        join(self, "hansa-flush").do(inputs.Disconnect())
+        return Path(self._log.name).read_text()
+
+
+Start = Callable[..., Process]
+
+
+@pytest.fixture
+def start(mosquitto: str, tmp_path: Path) -> Iterator[Start]:
+    """Start brokers, in turn; they share a directory."""
+    started: list[Process] = []
+
+    def start_one(*settings: str) -> Process:
+        started.append(Process(printing(mosquitto, tmp_path), tmp_path, *LOG, *settings))
+        return started[-1]
+
+    yield start_one
+    for one in started:
+        one.close()
+
+
+def printing(mosquitto: str, directory: Path) -> str:
+    """Return a Mosquitto that prints line by line, which 2.0.11 does not when nobody looks."""
+    stdbuf = shutil.which("stdbuf")
+    if stdbuf is None:
+        return mosquitto
+    script = directory / "mosquitto"
+    script.write_text(f'#!/bin/sh\nexec {stdbuf} -oL {mosquitto} "$@"\n')
+    script.chmod(0o755)
+    return str(script)
+
+
+def join(broker: Broker, name: str, version: Version = V4, *, clean: bool = True, **more) -> Client:
+    client = Client(broker, Options(client_id=name, version=version, clean_start=clean, **more))
+    client.wait(Connected)
+    return client
+
+
+def subscribe(client: Client, *filters: str) -> None:
+    client.do(inputs.Subscribe(tuple(Subscription(name, 1) for name in filters)))
+    assert set(client.wait(Subscribed).reasons) <= {0, 1}
+
+
+class Watch:
+    """The smallest shell that an observer can have."""
+
+    def __init__(self, broker: Broker, observer: MosquittoObserver | None = None) -> None:
+        self.observer = observer or MosquittoObserver("hansa-")
+        self.findings: list[Finding] = []
+        self.wanted = set(self.observer.wanted())
+        self._client = join(broker, "hansa-watch", V5)
+        self.observer.reconnected(session_lost=True, now=0.0)
+        self.observer.begin_resync(now=0.0)
+        wishes = tuple(Subscription(name, 0) for name in self.observer.subscriptions())
+        self._client.do(inputs.Subscribe(wishes))
+        self._client.wait(Subscribed)
+
+    def until(self, condition: Callable[[], bool]) -> None:
+        """Feed the observer until something is so, or the socket's timeout comes."""
+        while not condition():
+            for publication in self._client.wait(PublishReceived).batch:
+                self.learn(self.observer.take(publication.topic, publication.payload, now=0.0))
+        assert self.wanted == set(self.observer.wanted())
+
+    def until_wanted(self, *filters: str) -> None:
+        self.until(lambda: set(self.observer.wanted()) == set(filters))
+
+    def learn(self, change: Change) -> None:
+        assert self.wanted.isdisjoint(change.added)
+        assert self.wanted.issuperset(change.removed)
+        self.wanted.update(change.added)
+        self.wanted.difference_update(change.removed)
+        self.findings += change.findings
+
+    def resync(self, text: str) -> None:
+        self.learn(self.observer.resync(text, now=0.0))
+
+
+@pytest.mark.parametrize(
+    "more",
+    [(), ("log_timestamp false",), ("log_timestamp_format %a %d/%b/%Y:%H:%M:%S %Z",)],
+    ids=["seconds", "none", "own"],
+)
+def test_subscribe_unsubscribe_and_all_ends_of_a_clean_session(start, more):
+    broker = start(*more)
+    watch = Watch(broker)
+    ann, bob = join(broker, "ann"), join(broker, "b 1 ob")
+    subscribe(ann, "a/+", "same", "$share/g/a", "$SYS/broker/uptime")
+    subscribe(bob, "same", "two 0 words/#")
+    watch.until_wanted("a/+", "same", "$share/g/a", "two 0 words/#")
+    ann.do(inputs.Unsubscribe(("a/+", "never")))
+    ann.wait(Unsubscribed)
+    watch.until_wanted("same", "$share/g/a", "two 0 words/#")
+    ann.do(inputs.Disconnect())
+    watch.until_wanted("same", "two 0 words/#")
+    bob.drop()
+    watch.until_wanted()
+    assert (watch.observer.unread_count, watch.observer.doubtful_count) == (0, 0)
+
+
+def test_client_that_is_killed(start):
+    broker = start()
+    watch = Watch(broker)
+    connect = b"\x10\x0f\0\x04MQTT\x04\x02\0\x1e\0\x03eve"
+    ask = b"\x82\x06\0\x01\0\x01e\0"
+    script = (
+        "import socket, sys, time\n"
+        "made = socket.create_connection(('127.0.0.1', int(sys.argv[1])))\n"
+        "made.sendall(bytes.fromhex(sys.argv[2]))\n"
+        "time.sleep(60)\n"
+    )
+    arguments = [sys.executable, "-S", "-c", script, str(broker.port), (connect + ask).hex()]
+    with subprocess.Popen(arguments) as eve:
+        watch.until_wanted("e")
+        eve.kill()
+        watch.until_wanted()
+
+
+def test_lasting_session_stays_and_a_clean_start_ends_it(start):
+    broker = start()
+    watch = Watch(broker)
+    ann = join(broker, "ann", clean=False)
+    subscribe(ann, "a", "b")
+    watch.until_wanted("a", "b")
+    ann.drop()
+    ann = join(broker, "ann", clean=False)
+    subscribe(ann, "c")
+    watch.until_wanted("a", "b", "c")
+    subscribe(join(broker, "ann", clean=False), "d")
+    watch.until_wanted("a", "b", "c", "d")
+    join(broker, "ann")
+    watch.until_wanted()
+
+
+def test_session_of_mqtt_5_stays_until_it_expires(start):
+    broker = start()
+    watch = Watch(broker)
+    ann = join(broker, "ann", V5, session_expiry=1)
+    subscribe(ann, "a")
+    ann.do(inputs.Disconnect())
+    watch.until(lambda: watch.observer.doubtful_count == 1)
+    assert watch.observer.wanted() == ("a",)
+    watch.until_wanted()
+
+
+def test_counts_prove_the_picture_and_end_what_was_doubtful(start):
+    broker = start()
+    watch = Watch(broker)
+    ann = join(broker, "ann", V5)
+    subscribe(ann, "a", "$share/g/a")
+    watch.until(lambda: watch.observer.complete)
+    ann.do(inputs.Disconnect())
+    watch.until(lambda: watch.observer.doubtful_count == 2)
+    watch.until_wanted()
+    assert watch.observer.complete
+    assert watch.findings == [Completed()]
+
+
+def test_burst_of_ten_thousand_filters(start):
+    broker = start()
+    watch = Watch(broker)
+    subscribe(join(broker, "ann"), *(f"burst/{n}" for n in range(10_000)))
+    watch.until(lambda: len(watch.wanted) == 10_000)
+
+
+def test_filter_that_is_too_long_for_a_line(start):
+    broker = start()
+    watch = Watch(broker)
+    watch.until(lambda: watch.observer.complete)
+    ann = join(broker, "ann")
+    subscribe(ann, "x" * 1_000)
+    watch.until(lambda: not watch.observer.complete)
+    ann.do(inputs.Unsubscribe(("x" * 1_000,)))
+    watch.until(lambda: watch.observer.complete)
+    reason = "filters that are too long for a line of the log"
+    assert watch.findings == [Completed(), Incomplete(reason), Completed()]
+
+
+def test_bridge_is_noticed(start):
+    broker = start()
+    watch = Watch(broker)
+    join(broker, "north", bridge=True)
+    watch.until(lambda: watch.findings == [BridgeNoticed("north", is_up=True)])
+
+
+# ---------------------------------------------------------------- what was before
+
+
+def crowd(broker: Broker) -> list[Client]:
+    """Subscribe with all sorts of clients, of whom some are gone again."""
+    ann, bob = join(broker, "a n n", V5), join(broker, "bob", clean=False)
+    subscribe(ann, "a/+", "/", "trail/", "$share/g/s/1", "$SYS/x")
+    subscribe(bob, "a/+", "b 1 c/#")
+    bob.drop()
+    eve = join(broker, "eve")
+    subscribe(eve, "e")
+    eve.do(inputs.Disconnect())
+    ann.do(inputs.Unsubscribe(("/",)))
+    ann.wait(Unsubscribed)
+    return [ann]
+
+
+def test_late_observer_learns_from_the_log_file(start, tmp_path):
+    file = tmp_path / "broker.log"
+    broker = start(f"log_dest file {file}")
+    (ann,) = crowd(broker)
+    watch = Watch(broker)
+    watch.resync(file.read_text())
+    assert watch.wanted == {"a/+", "trail/", "$share/g/s/1", "b 1 c/#"}
+    watch.until(lambda: watch.observer.complete)
+    assert watch.findings == [Completed()]
+    ann.do(inputs.Disconnect())
+    watch.until_wanted("a/+", "b 1 c/#")
+    assert watch.findings == [Completed()]
+
+
+@pytest.mark.skipif(shutil.which("stdbuf") is None, reason="stdbuf (coreutils) is not installed")
+@pytest.mark.parametrize("has_shared", [True, False])
+def test_late_observer_learns_from_the_tree(start, has_shared):
+    broker = start()
+    (ann,) = crowd(broker)
+    if not has_shared:
+        ann.do(inputs.Unsubscribe(("$share/g/s/1",)))
+        ann.wait(Unsubscribed)
+    watch = Watch(broker)
+    watch.resync(broker.printed_tree())
+    # The tree says neither the group nor whether what lies on the way is shared, too.
+    shared = {"s", "s/1"} if has_shared else set()
+    assert watch.wanted == {"a/+", "trail/", "b 1 c/#"} | shared
+    assert watch.observer.complete is not has_shared
+    assert watch.findings == ([] if has_shared else [Completed()])
+
+
+def test_restored_sessions_say_nothing_and_the_counts_tell_that_they_are_there(start, tmp_path):
+    kept = ("persistence true", f"persistence_location {tmp_path}/")
+    first = start(*kept)
+    watch = Watch(first)
+    subscribe(join(first, "ann", clean=False), "a")
+    subscribe(join(first, "eve"), "e")
+    watch.until_wanted("a", "e")
+    saved = watch.observer.snapshot()
+    first.terminate()
+
+    second = start(*kept)
+    stranger = Watch(second)
+    stranger.until(lambda: any(isinstance(each, Drifted) for each in stranger.findings))
+    assert not stranger.observer.complete
+    restored = MosquittoObserver("hansa-")
+    restored.restore(saved, now=0.0)
+    watch = Watch(second, restored)
+    assert watch.wanted == {"a", "e"}
+    subscribe(join(second, "ann", clean=False), "a")
+    watch.until_wanted("a")
+    assert watch.observer.complete

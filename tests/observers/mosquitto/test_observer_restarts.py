@@ -1,0 +1,268 @@
+"""Any interleaving of client lives, seen through the log, against a model of the broker.
+
+What must always hold: what clients want is wanted, if the observer was there from the start or
+says that it knows all. What must hold when nothing is in doubt: nothing else is wanted.
+"""
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from tests.agent.broker.model import OWN, VERSIONS, Model
+
+from hansa.observers.mosquitto.observer import MosquittoObserver
+
+PLAIN_NAMES = st.sampled_from(["ann", "c c"])
+NAMES_OF_NOBODY = st.sampled_from(["ann", "10.0.0.9"])
+EVIL_NAMES = st.sampled_from(
+    ["a", "a 1 b", "a 1 b 0 x", "a disconnected:", "Client a", "mosquitto"]
+)
+FILTERS = st.sampled_from(["x", "b 0 x", "b disconnected.", "$share/g/x", "$share/h/x/y", "$SYS/x"])
+FLAG = st.booleans()
+ANY_VERSION = st.sampled_from(VERSIONS)
+many = settings(max_examples=300)
+
+
+def lives(names, protocols=(3, 4, 5), min_size=0):
+    """Lists of steps: what a client does, and as what it connects if it must for that."""
+    how = st.tuples(st.sampled_from(protocols), FLAG, FLAG)
+    step = st.one_of(
+        st.tuples(st.just("connect"), names, how),
+        st.tuples(st.just("subscribe"), names, how, FILTERS, st.integers(0, 2)),
+        st.tuples(st.just("subscribe"), names, how, FILTERS, st.integers(0, 2)),
+        st.tuples(st.just("unsubscribe"), names, how, FILTERS),
+        st.tuples(st.just("disconnect"), names, how, st.sampled_from(["", "exceeded timeout"])),
+        st.tuples(st.just("expire"), names, how),
+        st.tuples(st.just("turn_away"), names, how),
+        st.tuples(st.just("count")),
+        st.tuples(st.just("pass_time"), st.sampled_from([1, 2, 9, 70])),
+    )
+    return st.lists(step, min_size=min_size, max_size=30)
+
+
+def play(broker: Model, step) -> None:
+    """Do a step, and before it what it needs."""
+    word, *rest = step
+    if word in ("count", "pass_time"):
+        getattr(broker, word)(*rest)
+        return
+    name, how, *rest = rest
+    client = broker.clients.get(name)
+    if word == "connect":
+        broker.connect(name, *how)
+    elif word == "turn_away":
+        broker.turn_away(name)
+    elif word == "expire":
+        if client is not None and not client.is_online:
+            broker.expire(name)
+    else:
+        if client is None or not client.is_online:
+            broker.connect(name, *how)
+        getattr(broker, word)(name, *rest)
+
+
+def observed(broker: Model) -> MosquittoObserver:
+    observer = MosquittoObserver(OWN)
+    broker.attach(observer)
+    return observer
+
+
+@many
+@given(ANY_VERSION, FLAG, st.one_of(lives(PLAIN_NAMES), lives(NAMES_OF_NOBODY)))
+def test_from_the_start_everything_wanted_is_known_and_in_the_end_nothing_else(
+    version, websockets, steps
+):
+    broker = Model(version, websockets)
+    observer = observed(broker)
+    for step in steps:
+        play(broker, step)
+        assert broker.wanted() <= set(observer.wanted())
+        if not observer.doubtful_count:
+            assert set(observer.wanted()) == broker.wanted()
+    finish(broker, observer)
+    assert observer.wanted() == ()
+
+
+def finish(broker: Model, observer: MosquittoObserver) -> None:
+    """Let all clients go, and the broker count."""
+    for name, client in list(broker.clients.items()):
+        if not name.startswith(OWN):
+            if client.is_online:
+                broker.disconnect(name)
+            if client.lasts:
+                broker.expire(name)
+    for _ in range(2):
+        broker.count()
+    broker.disconnect(f"{OWN}watch")  # any line ends the burst
+    assert observer.complete, observer.reason
+
+
+@many
+@given(ANY_VERSION, lives(PLAIN_NAMES, protocols=(3, 4)))
+def test_with_mqtt_3_only_the_picture_is_exact_at_every_step(version, steps):
+    broker = Model(version)
+    observer = observed(broker)
+    was_taken_over = False
+    for step in steps:
+        is_new = step[0] == "connect"
+        was_taken_over |= is_new and version == "2.0" and step[1] in broker.clients
+        play(broker, step)
+        if not was_taken_over:
+            assert set(observer.wanted()) == broker.wanted()
+        assert broker.wanted() <= set(observer.wanted())
+
+
+@many
+@given(ANY_VERSION, lives(EVIL_NAMES))
+def test_strange_ids_and_filters_never_hide_what_is_wanted(version, steps):
+    broker = Model(version)
+    observer = observed(broker)
+    for step in steps:
+        play(broker, step)
+        assert broker.wanted() <= set(observer.wanted())
+
+
+@many
+@given(ANY_VERSION, FLAG, st.lists(lives(PLAIN_NAMES), min_size=2, max_size=3))
+def test_after_any_absence_what_is_called_complete_is_complete(version, restarts, parts):
+    broker = Model(version)
+    observer = MosquittoObserver(OWN)
+    for index, steps in enumerate(parts):
+        broker.detach()
+        if index == 1 and restarts:
+            broker.restart()
+        for step in steps[: len(steps) // 2]:
+            play(broker, step)
+        saved = observer.snapshot()
+        observer = MosquittoObserver(OWN)
+        observer.restore(saved, now=0.0)
+        broker.attach(observer)
+        for step in steps[len(steps) // 2 :]:
+            play(broker, step)
+            if observer.complete:
+                assert broker.wanted() <= set(observer.wanted())
+                if not observer.doubtful_count:
+                    assert broker.wanted() == set(observer.wanted())
+
+
+@example(
+    version="2.0",
+    from_tree=True,
+    restarts=False,
+    before=[
+        ("connect", "c c", (3, True, False)),
+        ("subscribe", "ann", (3, False, False), "x", 0),
+    ],
+    after=[
+        ("connect", "ann", (3, False, False)),
+        ("connect", "ann", (5, False, False)),
+        ("subscribe", "c c", (3, True, False), "b 0 x", 0),
+        ("connect", "c c", (3, False, False)),
+    ],
+).via("what was learned of a session later decided what an earlier line said of it")
+@many
+@given(ANY_VERSION, FLAG, FLAG, lives(PLAIN_NAMES), lives(PLAIN_NAMES))
+def test_late_observer_learns_all_from_the_log_file_or_from_the_tree(
+    version, from_tree, restarts, before, after
+):
+    broker = Model(version)
+    for step in before[: len(before) // 2]:
+        play(broker, step)
+    if restarts:
+        broker.restart()
+    for step in before[len(before) // 2 :]:
+        play(broker, step)
+    observer = observed(broker)
+    observer.begin_resync(now=0.0)
+    for step in after[: len(after) // 2]:
+        play(broker, step)
+    text = broker.tree() if from_tree else broker.log_file()
+    for step in after[len(after) // 2 :]:
+        play(broker, step)
+    observer.resync(text, now=0.0)
+    known = {name.removeprefix("$share/g/").removeprefix("$share/h/") for name in observer.wanted()}
+    wanted = {name.removeprefix("$share/g/").removeprefix("$share/h/") for name in broker.wanted()}
+    assert wanted <= known
+    if not from_tree:
+        assert broker.wanted() <= set(observer.wanted())
+    if observer.complete:
+        assert wanted <= known
+    for _ in range(2):
+        broker.count()
+    broker.turn_away("nobody")
+    if observer.complete:
+        assert broker.wanted() <= set(observer.wanted())
+
+
+AFTER_A_RELOAD = given(FLAG, lives(PLAIN_NAMES), lives(PLAIN_NAMES), lives(PLAIN_NAMES))
+
+
+@many
+@AFTER_A_RELOAD
+def test_a_log_that_a_reload_switched_on_is_not_taken_for_complete(
+    has_saved, before, between, after
+):
+    """Subscriptions that were never logged, or were restored from disk, are noticed."""
+    play_reload(has_saved, before, between, after)
+
+
+@pytest.mark.long
+@many
+@AFTER_A_RELOAD
+def test_after_a_reload_the_observer_is_complete_when_all_clients_have_left(
+    has_saved, before, between, after
+):
+    """Fails for rare sequences: the observer then keeps a wide interest that nobody needs."""
+    finish(*play_reload(has_saved, before, between, after))
+
+
+def play_reload(has_saved, before, between, after) -> tuple[Model, MosquittoObserver]:
+    broker = Model("2.0", logs_subscriptions=False)
+    for step in before:
+        play(broker, step)
+    if has_saved:
+        broker.restart()
+    broker.reload()
+    for step in between:
+        play(broker, step)
+    observer = observed(broker)
+    observer.begin_resync(now=0.0)
+    observer.resync(broker.log_file(), now=0.0)
+    for step in after:
+        if observer.complete:
+            assert broker.wanted() <= set(observer.wanted())
+        play(broker, step)
+    if observer.complete:
+        assert broker.wanted() <= set(observer.wanted())
+    return broker, observer
+
+
+@many
+@given(FLAG, FLAG, st.lists(lives(PLAIN_NAMES), min_size=4, max_size=4), st.integers(0, 3))
+def test_after_a_restart_of_broker_and_agent_nothing_is_wrongly_taken_for_complete(
+    in_order, starts_complete, parts, rotated_at
+):
+    """Whatever the disk of the broker restored, and whatever is left of its log."""
+    broker = Model("2.0")
+    observer = observed(broker) if starts_complete else None
+    for number, steps in enumerate(parts):
+        if number == rotated_at:
+            broker.history.clear()
+        if number == 1:
+            broker.save()
+        if number == 2:
+            broker.detach()
+            broker.restart(in_order)
+        for step in steps:
+            play(broker, step)
+            if observer is not None and observer.complete and number < 2:
+                assert broker.wanted() <= set(observer.wanted())
+    late = MosquittoObserver(OWN)
+    if observer is not None:
+        late.restore(observer.snapshot(), now=0.0)
+    broker.attach(late)
+    late.begin_resync(now=0.0)
+    late.resync(broker.log_file(), now=0.0)
+    for _ in range(3):
+        if late.complete:
+            assert broker.wanted() <= set(late.wanted())
+        broker.count()

@@ -1,0 +1,24 @@
+"""What Spark complains of, in one sentence."""
+
+import pytest
+
+from hansa.pipeline.errors import plain
+
+IN_A_BATCH = """[FOREACH_BATCH_USER_FUNCTION_ERROR] An error occurred in the user provided function.
+Return Message: Traceback (most recent call last):
+  File "job.py", line 1, in _keep
+py4j.protocol.Py4JJavaError: An error occurred while calling o88.collectToPython.
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[UNRESOLVED_COLUMN] A column `x` is not there.\n'Project", "A column `x` is not there."),
+        (IN_A_BATCH, "Py4JJavaError: An error occurred while calling o88.collectToPython."),
+        ("x\nhansa.errors.UsageError: say what to change\nmore", "say what to change"),
+        ("", "RuntimeError"),
+    ],
+)
+def test_the_line_that_says_what_is_wrong(text, said):
+    assert str(plain(RuntimeError(text))) == said

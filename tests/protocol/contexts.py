@@ -1,0 +1,30 @@
+"""What guaranteed delivery reads of its node, for tests that need no node."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from hansa.protocol.clock import WallClock
+from hansa.protocol.delivery.context import DeliveryContext
+from hansa.protocol.membership.records import NodeRecord
+from hansa.protocol.model import NodeId
+
+_PERMISSIVE = DeliveryContext(
+    wants=lambda topic: True,
+    receivers=lambda topic: (),
+    nodes={},
+    clock=WallClock(1),
+    was_announced=lambda topic: True,
+    may_acknowledge=lambda: True,
+)
+
+
+def records(*nodes: int) -> dict[NodeId, NodeRecord]:
+    """Records of these nodes, as a database holds them."""
+    return {NodeId(node): NodeRecord(NodeId(node), 1, 1, 1, b"", "", (), 1.0, ()) for node in nodes}
+
+
+def context(
+    nodes: Mapping[NodeId, NodeRecord], wants: Callable[[str], bool] = lambda topic: True
+) -> DeliveryContext:
+    """A node that knows these others and refuses nothing."""
+    return replace(_PERMISSIVE, nodes=nodes, wants=wants, clock=WallClock(1))

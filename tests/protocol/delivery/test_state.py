@@ -1,0 +1,49 @@
+"""Guaranteed delivery at one node; the rules are proved in test_spec_delivery.py."""
+
+from tests.protocol.contexts import context, records
+
+from hansa.protocol.delivery.inbox import footprint
+from hansa.protocol.delivery.state import Custody, Remembered
+from hansa.protocol.effects import Ignored
+from hansa.protocol.model import HOPS_MAX, NodeId, Publication
+from hansa.protocol.settings import ProtocolSettings
+from hansa.protocol.wire.frames import Owed, Receipt
+
+ME, OTHER, THIRD = NodeId(1), NodeId(2), NodeId(3)
+
+
+def custody() -> Custody:
+    return Custody(ME, ProtocolSettings(), Remembered(), context(records(OTHER, THIRD)))
+
+
+def test_a_letter_for_another_node_goes_on():
+    letter = Receipt(THIRD, OTHER, 1, 5, 5, hops=3)
+    assert custody().receive(letter, 1, 0.0) == [Receipt(THIRD, OTHER, 1, 5, 5, hops=4)]
+
+
+def test_a_letter_that_travelled_too_far_is_dropped_and_counted():
+    letter = Owed(THIRD, OTHER, 1, 5, hops=HOPS_MAX)
+    assert custody().receive(letter, 1, 0.0) == [Ignored("letter past the hop limit")]
+
+
+def test_with_nothing_owed_there_is_no_deadline():
+    made = custody()
+    made.joined(OTHER, 0.0)
+    assert made.fire(100.0) == []
+    assert made.next_deadline() is None
+
+
+def test_sizes_are_those_of_the_largest_stream_and_bytes_those_of_all():
+    made = custody()
+    for origin, count in ((OTHER, 1), (THIRD, 3)):
+        for number in range(1, count + 1):
+            made.inbox.take(_owed(origin, number, number - 1), 0.0)
+        made.inbox.take(_owed(origin, 9, 8), 0.0)
+    sizes = made.sizes()
+    each = footprint(_owed(OTHER, 1, 0))
+    assert (sizes["streams"], sizes["undelivered"], sizes["undelivered_bytes"]) == (2, 3, 4 * each)
+    assert (sizes["held"], sizes["held_bytes"]) == (1, 2 * each)
+
+
+def _owed(origin: NodeId, number: int, previous: int) -> Publication:
+    return Publication(origin, 1, number, 1, "t", b"xx", previous=((ME, previous),))

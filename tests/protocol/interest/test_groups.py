@@ -1,0 +1,150 @@
+"""Which group a filter is in, and who wants which group, against a plain recount."""
+
+from collections import Counter
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hansa.protocol.interest.groups import GroupIndex, group_of
+from hansa.protocol.model import NodeId
+from hansa.protocol.topics import FILTER_BYTES_MAX, FILTER_LEVELS_MAX, covers, split_share
+
+A, B = NodeId(1), NodeId(2)
+
+# ---------------------------------------------------------------- group_of
+
+
+@pytest.mark.parametrize("topic_filter", ["a", "a/b/c", "a/+/c", "#", "+", "/", "/#"])
+def test_without_a_depth_every_filter_is_its_own_group(topic_filter):
+    assert group_of(topic_filter, 0) == topic_filter
+
+
+@pytest.mark.parametrize(
+    ("topic_filter", "depth", "group"),
+    [
+        ("a/b/c/+", 2, "a/b/#"),
+        ("a/b/c/d", 2, "a/b/#"),
+        ("a/b/#", 2, "a/b/#"),
+        ("a/b", 2, "a/b/#"),
+        ("a", 2, "a"),
+        ("a/#", 2, "a/#"),
+        ("a/+", 2, "a/#"),
+        ("a/+/c", 2, "a/#"),
+        ("+/b/c", 2, "#"),
+        ("#", 2, "#"),
+        ("+", 3, "#"),
+        ("a/b/+", 3, "a/b/#"),
+        ("/a/b", 2, "/a/#"),
+        ("a", 1, "a/#"),
+    ],
+)
+def test_a_depth_joins_filters_that_agree_in_their_first_levels(topic_filter, depth, group):
+    assert group_of(topic_filter, depth) == group
+
+
+@pytest.mark.parametrize(("depth", "group"), [(0, "a/b/c"), (1, "a/#"), (9, "a/b/c")])
+def test_a_share_is_in_the_group_of_what_it_shares(depth, group):
+    assert group_of("$share/workers/a/b/c", depth) == group
+
+
+levels = st.lists(st.sampled_from(["", "a", "b", "+"]), min_size=1, max_size=5)
+plain_filters = st.tuples(levels, st.booleans()).map(
+    lambda drawn: "/".join([*drawn[0], "#"] if drawn[1] or drawn[0] == [""] else drawn[0])
+)
+filters = st.one_of(plain_filters, plain_filters.map("$share/g/{}".format))
+depths = st.integers(0, 5)
+
+
+@given(filters, depths)
+def test_a_group_matches_all_that_its_filters_match_and_is_in_itself(topic_filter, depth):
+    group = group_of(topic_filter, depth)
+    assert covers(group, split_share(topic_filter)[1])
+    assert group_of(group, depth) == group
+
+
+# ---------------------------------------------------------------- who wants which group
+
+
+def test_the_first_filter_of_a_group_touches_it():
+    index = GroupIndex(1)
+    assert index.change(A, ["a/x", "a/y", "b"], []) == ["a/#", "b/#"]
+    assert index.wanters == {"a/#": {A: 2}, "b/#": {A: 1}}
+
+
+def test_more_filters_of_a_group_do_not_touch_it():
+    index = GroupIndex(1)
+    index.change(A, ["a/x"], [])
+    assert index.change(A, ["a/y"], []) == []
+
+
+def test_another_node_touches_the_group_again():
+    index = GroupIndex(0)
+    index.change(A, ["a"], [])
+    assert index.change(B, ["a"], []) == ["a"]
+    assert index.wanters == {"a": {A: 1, B: 1}}
+
+
+def test_the_last_filter_that_goes_touches_the_group():
+    index = GroupIndex(1)
+    index.change(A, ["a/x", "a/y"], [])
+    index.change(B, ["a/x"], [])
+    assert index.change(A, [], ["a/x"]) == []
+    assert index.change(A, [], ["a/y"]) == ["a/#"]
+    assert index.wanters == {"a/#": {B: 1}}
+
+
+def test_a_group_that_nobody_wants_is_forgotten():
+    index = GroupIndex(0)
+    index.change(A, ["a"], [])
+    assert index.change(A, [], ["a"]) == ["a"]
+    assert index.wanters == {}
+
+
+def test_a_filter_that_replaces_another_of_its_group_does_not_touch_it():
+    index = GroupIndex(1)
+    index.change(A, ["a/x"], [])
+    assert index.change(A, ["a/y"], ["a/x"]) == []
+
+
+def test_a_plain_and_a_shared_filter_want_the_same_group():
+    index = GroupIndex(0)
+    index.change(A, ["a", "$share/g/a"], [])
+    assert index.change(A, [], ["a"]) == []
+    assert index.wanted_by("a", A)
+
+
+def test_only_who_wants_a_group_is_said_to():
+    index = GroupIndex(0)
+    index.change(A, ["a"], [])
+    asked = [("a", A), ("a", B), ("b", A)]
+    assert [index.wanted_by(group, node) for group, node in asked] == [True, False, False]
+
+
+wishes = st.frozensets(st.sampled_from(["a", "a/x", "a/+", "$share/g/a", "b/x", "b/y", "#"]))
+
+
+@settings(max_examples=60)
+@given(depths, st.lists(st.tuples(st.sampled_from([A, B]), wishes), max_size=8))
+def test_the_index_is_a_recount_of_all_filters(depth, story):
+    index = GroupIndex(depth)
+    wanted: dict[NodeId, frozenset[str]] = {A: frozenset(), B: frozenset()}
+    for node, wish in story:
+        before = {group_of(name, depth) for name in wanted[node]}
+        after = {group_of(name, depth) for name in wish}
+        touched = index.change(node, sorted(wish - wanted[node]), sorted(wanted[node] - wish))
+        wanted[node] = wish
+        assert sorted(touched) == sorted(before ^ after)
+        recount = Counter((group_of(name, depth), n) for n in wanted for name in wanted[n])
+        assert recount == {
+            (g, n): count for g, ns in index.wanters.items() for n, count in ns.items()
+        }
+        assert all(index.wanters.values())
+
+
+def test_a_group_is_never_longer_than_a_filter_may_be():
+    longest = "a" * FILTER_BYTES_MAX
+    assert group_of(longest, 1) == longest
+    deepest = "/".join("a" for _ in range(FILTER_LEVELS_MAX))
+    assert group_of(deepest, FILTER_LEVELS_MAX) == deepest
+    assert group_of("a/b", 2) == "a/b/#"

@@ -1,0 +1,287 @@
+"""The map by example, and every answer against a slow reference that is plainly right."""
+
+from itertools import pairwise, product
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hansa.protocol.membership.graph import Graph, Links
+from hansa.protocol.model import NodeId
+from hansa.protocol.settings import Metric
+
+Map = dict[NodeId, Links]
+
+
+def graph_of(links: Map, node: int = 1, metric: Metric = Metric.HOPS) -> Graph:
+    graph = Graph(NodeId(node), metric)
+    for owner, ends in links.items():
+        graph.put(owner, ends)
+    return graph
+
+
+def both_ways(*links: tuple[int, int], rtt: int = 0) -> Map:
+    ends: Map = {}
+    for one, other in links:
+        ends.setdefault(NodeId(one), {})[NodeId(other)] = rtt
+        ends.setdefault(NodeId(other), {})[NodeId(one)] = rtt
+    return ends
+
+
+def chain(*nodes: int) -> Map:
+    return both_ways(*pairwise(nodes))
+
+
+def ends(*nodes: int) -> Links:
+    return {NodeId(node): 0 for node in nodes}
+
+
+# ---------------------------------------------------------------- who is in reach
+
+
+def test_a_node_starts_alone():
+    graph = Graph(NodeId(1), Metric.HOPS)
+    assert list(graph.reachable) == [1]
+    assert graph.next_hop(NodeId(1)) is None
+
+
+def test_a_link_counts_when_both_ends_list_it():
+    graph = Graph(NodeId(1), Metric.HOPS)
+    assert graph.put(NodeId(1), ends(2)) == ([], [])
+    assert graph.put(NodeId(2), ends(1)) == ([2], [])
+    assert list(graph.reachable) == [1, 2]
+
+
+def test_the_end_that_completes_a_link_may_be_this_node():
+    graph = Graph(NodeId(1), Metric.HOPS)
+    assert graph.put(NodeId(2), ends(1)) == ([], [])
+    assert graph.put(NodeId(1), ends(2)) == ([2], [])
+
+
+def test_a_new_link_brings_everything_behind_it():
+    graph = graph_of({**chain(3, 4, 5), **chain(1, 2)})
+    assert graph.put(NodeId(3), ends(2, 4)) == ([], [])
+    assert graph.put(NodeId(2), ends(1, 3)) == ([3, 4, 5], [])
+
+
+def test_a_link_between_two_others_brings_nobody_new():
+    graph = graph_of(chain(2, 1, 3))
+    assert graph.put(NodeId(2), ends(1, 3)) == ([], [])
+    assert graph.put(NodeId(3), ends(1, 2)) == ([], [])
+
+
+def test_either_end_can_end_a_link():
+    graph = graph_of(chain(1, 2, 3))
+    assert graph.put(NodeId(3), {}) == ([], [3])
+    assert graph.put(NodeId(1), {}) == ([], [2])
+
+
+def test_a_lost_link_loses_nobody_while_another_way_is_left():
+    graph = graph_of(both_ways((1, 2), (2, 3), (3, 1)))
+    assert graph.put(NodeId(1), ends(3)) == ([], [])
+    assert list(graph.reachable) == [1, 3, 2]
+
+
+def test_a_link_that_only_one_end_listed_can_go_unnoticed():
+    graph = graph_of({NodeId(1): ends(2, 9), NodeId(2): ends(1)})
+    assert graph.put(NodeId(1), ends(2)) == ([], [])
+
+
+def test_one_report_can_bring_some_and_lose_others():
+    graph = graph_of({**chain(1, 2), NodeId(3): ends(1)})
+    assert graph.put(NodeId(1), ends(3)) == ([3], [2])
+
+
+def test_a_dropped_node_takes_along_what_was_behind_it():
+    graph = graph_of(chain(1, 2, 3))
+    assert graph.drop(NodeId(2)) == ([], [2, 3])
+    assert graph.put(NodeId(2), ends(1, 3)) == ([2, 3], [])
+
+
+def test_an_unknown_node_can_be_dropped():
+    assert Graph(NodeId(1), Metric.HOPS).drop(NodeId(7)) == ([], [])
+
+
+# ---------------------------------------------------------------- the way to a node
+
+
+@pytest.mark.parametrize(("to", "hop"), [(1, None), (2, 2), (4, 2), (9, None)])
+def test_the_next_hop_lies_on_the_shortest_way(to, hop):
+    links = both_ways((1, 2), (1, 3), (2, 4), (3, 5), (5, 4))
+    assert graph_of(links).next_hop(NodeId(to)) == hop
+
+
+def test_of_two_ways_of_equal_length_the_smaller_neighbour_is_taken():
+    assert graph_of(both_ways((1, 3), (1, 2), (3, 4), (2, 4))).next_hop(NodeId(4)) == 2
+
+
+def test_hops_ignore_round_trip_times():
+    links = both_ways((1, 2), (2, 3), (3, 1), rtt=10)
+    links[NodeId(1)][NodeId(2)] = 9_000
+    assert graph_of(links, metric=Metric.HOPS).next_hop(NodeId(2)) == 2
+    assert graph_of(links, metric=Metric.RTT).next_hop(NodeId(2)) == 3
+
+
+def test_a_link_measured_as_instant_still_has_a_length():
+    links = both_ways((1, 2), (2, 3), (1, 3), rtt=0)
+    links[NodeId(1)][NodeId(3)] = 1
+    assert graph_of(links, metric=Metric.RTT).next_hop(NodeId(3)) == 3
+
+
+def test_the_way_follows_the_map():
+    graph = graph_of(both_ways((1, 2), (1, 3), (2, 4), (3, 4)))
+    assert graph.next_hop(NodeId(4)) == 2
+    graph.put(NodeId(2), ends(1))
+    assert graph.next_hop(NodeId(4)) == 3
+    graph.drop(NodeId(3))
+    assert graph.next_hop(NodeId(4)) is None
+
+
+# ---------------------------------------------------------------- the nearest to a node now gone
+
+
+def nearest(graph: Graph, lost: int, *candidates: int) -> NodeId | None:
+    return graph.nearest(NodeId(lost), [NodeId(node) for node in candidates])
+
+
+def lost_core() -> Graph:
+    """5 is gone; it was beside 2 and 4, with 3 behind 4 and 1 behind 2."""
+    graph = graph_of(both_ways((5, 2), (5, 4), (2, 1), (4, 3), (1, 3)))
+    graph.put(NodeId(2), ends(1))
+    graph.put(NodeId(4), ends(3))
+    return graph
+
+
+def test_the_nearest_is_counted_from_the_neighbours_of_the_lost_node():
+    assert nearest(lost_core(), 5, 1, 4) == 4
+    assert nearest(lost_core(), 5, 3, 1) == 1
+
+
+def test_of_two_equally_near_the_smaller_id_is_nearest():
+    assert nearest(lost_core(), 5, 4, 2) == 2
+
+
+def test_nobody_is_nearest_when_no_candidate_is_in_reach():
+    assert nearest(lost_core(), 5, 5, 9) is None
+    assert nearest(lost_core(), 8, 5, 9) is None
+
+
+def test_without_a_neighbour_of_the_lost_node_in_reach_the_smallest_id_is_nearest():
+    assert nearest(lost_core(), 8, 9, 4, 3) == 3
+
+
+# ---------------------------------------------------------------- against references
+
+
+ids = st.integers(1, 6).map(NodeId)
+link_lists = st.dictionaries(ids, st.integers(0, 4), max_size=4)
+reports = st.tuples(st.booleans(), ids, link_lists)
+maps = st.dictionaries(ids, link_lists, max_size=6)
+
+
+def around(links: Map, node: NodeId) -> list[NodeId]:
+    return [n for n in links.get(node, {}) if node in links.get(n, {})]
+
+
+def reach(links: Map, start: NodeId) -> set[NodeId]:
+    found, front = {start}, [start]
+    while front:
+        front = [n for n in {n for node in front for n in around(links, node)} if n not in found]
+        found.update(front)
+    return found
+
+
+@settings(max_examples=60)
+@given(st.lists(reports, max_size=20))
+def test_reach_is_always_what_a_fresh_search_finds(reports):
+    graph, links = Graph(NodeId(1), Metric.HOPS), dict[NodeId, Links]()
+    before = {NodeId(1)}
+    for is_drop, node, ends in reports:
+        if is_drop and node != 1:
+            links.pop(node, None)
+            joined, lost = graph.drop(node)
+        else:
+            links[node] = ends
+            joined, lost = graph.put(node, ends)
+        after = reach(links, NodeId(1))
+        assert set(graph.reachable) == after
+        assert (sorted(joined), sorted(lost)) == (sorted(after - before), sorted(before - after))
+        before = after
+
+
+def distances(links: Map, metric: Metric) -> dict[tuple[NodeId, NodeId], int]:
+    """Floyd and Warshall's: all pairs, by trying every node in between."""
+    length = {
+        (node, other): 1 if metric is Metric.HOPS else max(1, links[node][other])
+        for node in links
+        for other in around(links, node)
+    }
+    for middle, start, end in product(links, repeat=3):
+        if (start, middle) in length and (middle, end) in length:
+            detour = length[start, middle] + length[middle, end]
+            length[start, end] = min(length.get((start, end), detour), detour)
+    return length
+
+
+@settings(max_examples=60)
+@given(maps, st.sampled_from(Metric))
+def test_following_next_hops_reaches_every_node_over_a_shortest_way(links, metric):
+    shortest = distances(links, metric)
+    graphs = {node: graph_of(links, node, metric) for node in links}
+    for start, target in product(links, repeat=2):
+        hop = graphs[start].next_hop(target)
+        if start == target or (start, target) not in shortest:
+            assert hop is None
+            continue
+        assert hop is not None
+        step = 1 if metric is Metric.HOPS else max(1, links[start][hop])
+        rest = 0 if hop == target else shortest[hop, target]
+        assert step + rest == shortest[start, target]  # it falls at every step: no loop
+
+
+@settings(max_examples=60)
+@given(maps)
+def test_by_hops_the_way_is_that_of_links_as_long_as_each_other(links):
+    alike = {node: dict.fromkeys(ends, 1) for node, ends in links.items()}
+    by_hops, by_time = (graph_of(alike, metric=metric) for metric in Metric)
+    assert [by_hops.next_hop(node) for node in links] == [by_time.next_hop(node) for node in links]
+
+
+@settings(max_examples=60)
+@given(maps, st.integers(2, 6).map(NodeId), st.lists(ids, max_size=5))
+def test_the_nearest_is_the_one_that_a_scan_of_all_distances_finds(links, lost, candidates):
+    links.get(lost, {}).pop(lost, None)
+    in_reach = reach(links, NodeId(1))
+    beside = [node for node in links.get(lost, {}) if node in in_reach]
+    steps = distances({node: ends for node, ends in links.items() if node != lost}, Metric.HOPS)
+    ranks = [
+        (min((0 if n == c else steps.get((n, c), 99) for n in beside), default=0), c)
+        for c in candidates
+        if c in in_reach and not (beside and c == lost)
+    ]
+    assert graph_of(links).nearest(lost, candidates) == min(ranks, default=(0, None))[1]
+
+
+# ---------------------------------------------------------------- lengths and versions
+
+
+def test_a_link_is_one_long_by_hops_and_as_long_as_the_longer_report_by_round_trip_time():
+    reports = {NodeId(1): {NodeId(2): 30, NodeId(3): 5}, NodeId(2): {NodeId(1): 50}}
+    assert graph_of(reports).lengths(NodeId(1)) == {2: 1}
+    by_time = graph_of(reports, metric=Metric.RTT)
+    assert by_time.lengths(NodeId(1)) == by_time.lengths(NodeId(1)) == {2: 50}
+    by_time.put(NodeId(2), {NodeId(1): 0})
+    assert by_time.lengths(NodeId(2)) == {1: 30}
+    assert by_time.lengths(NodeId(9)) == {}
+
+
+@pytest.mark.parametrize(("metric", "lengths_count"), [(Metric.HOPS, 0), (Metric.RTT, 1)])
+def test_the_version_grows_with_what_counts_and_with_nothing_else(metric, lengths_count):
+    graph = graph_of(chain(1, 2), metric=metric)
+    before = graph.version
+    graph.put(NodeId(2), ends(1))
+    assert graph.version == before
+    graph.put(NodeId(2), {NodeId(1): 7})
+    assert graph.version == before + lengths_count
+    graph.drop(NodeId(2))
+    assert graph.version == before + lengths_count + 1

@@ -1,0 +1,367 @@
+"""Who is core of a group: the first who wants it, the smallest of those who say so, the nearest to
+one that is lost."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hansa.protocol.effects import CoreElected, CoreLost, Effect
+from hansa.protocol.interest.groups import GroupIndex
+from hansa.protocol.membership.graph import Graph
+from hansa.protocol.model import MANAGEMENT, NodeId
+from hansa.protocol.routing.mesh.election import Election
+from hansa.protocol.settings import ManagementBy, Metric, ProtocolSettings
+
+SETTINGS = ProtocolSettings(takeover_delay=1.0, takeover_patience=10.0, linger=2.0)
+
+
+class Scene:
+    """An election at node 5 of the line 1-2-3-…-9, and all that it reads."""
+
+    def __init__(self, settings: ProtocolSettings = SETTINGS, me: int = 5) -> None:
+        self.graph = Graph(NodeId(me), Metric.HOPS)
+        self.index = GroupIndex(depth=0)
+        self.capacities: dict[int, float] = {}
+        self.election = Election(
+            NodeId(me), settings, self.graph, self.index, lambda node: self.capacities.get(node, 1)
+        )
+        for node in range(1, 10):
+            self.link(node, *(other for other in (node - 1, node + 1) if 1 <= other <= 9))
+
+    def link(self, node: int, *others: int) -> None:
+        self.graph.put(NodeId(node), {NodeId(other): 0 for other in others})
+
+    def want(self, *nodes: int) -> None:
+        for node in nodes:
+            self.index.change(NodeId(node), ["g"], [])
+
+    def unwant(self, node: int) -> None:
+        self.index.change(NodeId(node), [], ["g"])
+
+    def claim(self, node: int, now: float = 0.0) -> list[Effect]:
+        self.election.note_claims(NodeId(node), ["g"], [])
+        return self.evaluate(now)
+
+    def disclaim(self, node: int, now: float = 0.0) -> list[Effect]:
+        self.election.note_claims(NodeId(node), [], ["g"])
+        return self.evaluate(now)
+
+    def lose(self, node: int, now: float = 0.0) -> list[Effect]:
+        """The neighbours of a node no longer hear it."""
+        for other in (node - 1, node + 1):
+            self.link(other, *(n for n in (other - 1, other + 1) if n != node))
+        return self.evaluate(now)
+
+    def evaluate(self, now: float = 0.0) -> list[Effect]:
+        return self.election.evaluate("g", now)
+
+    @property
+    def claims(self) -> bool:
+        return "g" in self.election.claims
+
+
+def elected(core: int) -> list[Effect]:
+    return [CoreElected("g", NodeId(core))]
+
+
+def lost(core: int) -> list[Effect]:
+    return [CoreLost("g", NodeId(core))]
+
+
+# ---------------------------------------------------------------- the first core
+
+
+def test_a_group_that_nobody_wants_has_no_core():
+    scene = Scene()
+    assert scene.evaluate() == []
+    assert scene.election.cores == {MANAGEMENT: 5}
+
+
+def test_the_first_node_that_wants_a_group_claims_it_at_once():
+    scene = Scene()
+    scene.want(5)
+    assert scene.evaluate() == elected(5)
+    assert scene.claims
+    assert scene.election.led == {5: {MANAGEMENT: None, "g": None}}
+
+
+def test_a_group_wanted_only_elsewhere_is_left_to_those_who_want_it():
+    scene = Scene()
+    scene.want(7)
+    assert scene.evaluate() == []
+    assert (scene.claims, scene.election.next_deadline()) == (False, None)
+
+
+def test_of_several_that_begin_to_want_it_together_the_smallest_claims_it_at_once():
+    scene = Scene()
+    scene.want(5, 7)
+    assert scene.evaluate() == elected(5)
+
+
+def test_of_several_that_begin_to_want_it_together_the_others_are_patient():
+    scene = Scene()
+    scene.want(3, 5)
+    assert scene.evaluate(now=100.0) == []
+    assert scene.election.next_deadline() == 110.0
+    assert scene.election.waiting(109.0) == []
+    assert scene.election.waiting(110.0) == ["g"]
+    assert scene.evaluate(110.0) == elected(5)
+    assert scene.election.next_deadline() is None
+
+
+def test_patience_is_counted_from_the_beginning():
+    scene = Scene()
+    scene.want(3, 5)
+    scene.evaluate(now=100.0)
+    scene.evaluate(now=104.0)
+    assert scene.election.next_deadline() == 110.0
+
+
+def test_the_next_deadline_is_that_of_the_first_group():
+    scene = Scene()
+    for group, since in (("g", 100.0), ("h", 101.0)):
+        scene.index.change(NodeId(3), [group], [])
+        scene.index.change(NodeId(5), [group], [])
+        scene.election.evaluate(group, since)
+    assert scene.election.next_deadline() == 110.0
+
+
+def test_who_no_longer_wants_it_no_longer_waits_for_it():
+    scene = Scene()
+    scene.want(3, 5)
+    scene.evaluate()
+    scene.unwant(5)
+    assert scene.evaluate() == []
+    assert scene.election.next_deadline() is None
+
+
+# ---------------------------------------------------------------- several claimants
+
+
+def test_a_claimant_is_core():
+    assert Scene().claim(7) == elected(7)
+
+
+def test_the_smaller_claimant_is_core():
+    scene = Scene()
+    scene.claim(7)
+    assert scene.claim(3) == elected(3)
+    assert scene.election.led == {5: {MANAGEMENT: None}, 3: {"g": None}}
+
+
+def test_a_larger_claimant_changes_nothing():
+    scene = Scene()
+    scene.claim(3)
+    assert scene.claim(7) == []
+
+
+def test_a_core_gives_way_to_a_smaller_claimant():
+    scene = Scene()
+    scene.want(5)
+    scene.evaluate()
+    assert scene.claim(3) == elected(3)
+    assert not scene.claims
+
+
+def test_a_core_stays_when_a_larger_claimant_appears():
+    scene = Scene()
+    scene.want(5)
+    scene.evaluate()
+    assert scene.claim(7) == []
+    assert scene.claims
+
+
+def test_who_waits_to_claim_stops_when_somebody_does():
+    scene = Scene()
+    scene.want(3, 5)
+    scene.evaluate()
+    assert scene.claim(7) == elected(7)
+    assert scene.election.next_deadline() is None
+
+
+def test_a_claimant_out_of_reach_does_not_count():
+    scene = Scene()
+    scene.lose(8)
+    assert scene.claim(9) == []
+    assert scene.claim(7) == elected(7)
+
+
+def test_the_next_claimant_follows_when_the_core_gives_up():
+    scene = Scene()
+    scene.claim(3)
+    scene.claim(7)
+    assert scene.disclaim(3) == elected(7)
+
+
+def test_giving_up_what_was_never_claimed_is_no_news():
+    assert Scene().disclaim(3) == []
+
+
+events = st.lists(
+    st.tuples(st.sampled_from(["claim", "disclaim"]), st.sampled_from([1, 3, 5, 7, 9])), max_size=30
+)
+
+
+@given(events, st.booleans())
+def test_whatever_the_order_of_news_the_smallest_claimant_is_core(news, wanted):
+    scene = Scene()
+    if wanted:
+        scene.want(5)
+        scene.evaluate()
+    claimants = {5} if wanted else set()
+    for kind, node in news:
+        if node == 5:
+            scene.evaluate()  # nobody else can claim for this node
+        elif kind == "claim":
+            scene.claim(node)
+            claimants.add(node)
+            if min(claimants) != 5:
+                claimants.discard(5)
+        else:
+            scene.disclaim(node)
+            claimants.discard(node)
+            if wanted and not claimants:  # lost long ago: nobody is nearer
+                scene.evaluate(now=100.0)
+                claimants = {5}
+    assert scene.election.cores.get("g") == min(claimants, default=None)
+    assert scene.claims == (min(claimants, default=None) == 5)
+
+
+# ---------------------------------------------------------------- a core is lost
+
+
+def test_the_nearest_that_wants_the_group_takes_over_after_the_delay():
+    scene = Scene()
+    scene.want(3, 5)
+    scene.claim(7)
+    assert scene.lose(7, now=100.0) == lost(7)
+    assert scene.election.next_deadline() == 101.0
+    assert scene.evaluate(101.0) == elected(5)
+
+
+def test_without_a_delay_it_takes_over_at_once():
+    scene = Scene(ProtocolSettings(takeover_delay=0.0))
+    scene.want(3, 5)
+    scene.claim(7)
+    assert scene.lose(7, now=100.0) == elected(5)
+
+
+def test_who_is_farther_leaves_it_to_the_nearest_for_a_while():
+    scene = Scene()
+    scene.want(3, 5, 6)
+    scene.claim(7)
+    assert scene.lose(7, now=100.0) == lost(7)
+    assert scene.election.next_deadline() == 111.0
+    assert scene.evaluate(111.0) == elected(5)
+
+
+@pytest.mark.parametrize(("me", "due"), [(3, 101.0), (5, 111.0)])
+def test_of_two_as_near_the_smaller_takes_over(me, due):
+    scene = Scene(me=me)
+    scene.link(1, 2, 9)
+    scene.link(9, 8, 1)
+    scene.want(3, 5)
+    scene.claim(4)
+    assert scene.lose(4, now=100.0) == lost(4)
+    assert scene.election.next_deadline() == due
+
+
+def test_a_lost_core_is_not_replaced_by_one_who_does_not_want_the_group():
+    scene = Scene()
+    scene.claim(7)
+    assert scene.lose(7) == lost(7)
+    assert scene.election.next_deadline() is None
+
+
+def test_a_core_that_comes_back_in_time_is_core_again():
+    scene = Scene()
+    scene.want(5)
+    scene.claim(7)
+    scene.lose(7, now=100.0)
+    scene.link(6, 5, 7)
+    assert scene.evaluate(100.5) == elected(7)
+    assert (scene.election.next_deadline(), scene.claims) == (None, False)
+
+
+def test_who_begins_to_want_a_group_whose_core_was_lost_before_claims_it():
+    scene = Scene()
+    scene.claim(7)
+    scene.lose(7)
+    scene.want(5)
+    assert scene.evaluate() == elected(5)
+
+
+# ---------------------------------------------------------------- a core without a reason
+
+
+def test_a_core_keeps_a_group_that_nobody_wants_for_the_linger():
+    scene = Scene()
+    scene.want(5)
+    scene.evaluate()
+    scene.unwant(5)
+    assert scene.evaluate(100.0) == []
+    assert scene.election.next_deadline() == 102.0
+    assert scene.election.waiting(101.0) == []
+    assert scene.election.waiting(102.0) == ["g"]
+    assert scene.evaluate(102.0) == lost(5)
+    assert (scene.claims, scene.election.next_deadline()) == (False, None)
+
+
+def test_a_core_stays_while_somebody_else_wants_its_group():
+    scene = Scene()
+    scene.want(5, 9)
+    scene.evaluate()
+    scene.unwant(5)
+    assert scene.evaluate() == []
+    assert (scene.claims, scene.election.next_deadline()) == (True, None)
+
+
+def test_a_core_stays_when_its_group_is_wanted_again_within_the_linger():
+    scene = Scene()
+    scene.want(5)
+    scene.evaluate()
+    scene.unwant(5)
+    scene.evaluate(100.0)
+    scene.want(9)
+    assert scene.evaluate(101.0) == []
+    assert (scene.claims, scene.election.next_deadline()) == (True, None)
+
+
+def test_a_core_that_gives_way_has_no_linger_to_wait_for():
+    scene = Scene()
+    scene.want(5)
+    scene.evaluate()
+    scene.unwant(5)
+    scene.evaluate(100.0)
+    assert scene.claim(3, now=101.0) == elected(3)
+    assert scene.election.next_deadline() is None
+
+
+# ---------------------------------------------------------------- the management group
+
+
+def test_alone_a_node_leads_the_management_group():
+    assert Scene().election.cores == {MANAGEMENT: 5}
+
+
+def test_the_smallest_node_in_reach_leads_the_management_group():
+    scene = Scene()
+    joined = [NodeId(8), NodeId(1), NodeId(0)]  # one of them has left again
+    assert scene.election.evaluate_management(joined) == [CoreElected(MANAGEMENT, NodeId(1))]
+    assert scene.election.evaluate_management([]) == []
+    assert scene.election.led == {1: {MANAGEMENT: None}}
+
+
+def test_the_largest_node_in_reach_leads_the_management_group_if_that_is_the_rule():
+    scene = Scene(ProtocolSettings(management_by=ManagementBy.CAPACITY))
+    scene.capacities = {8: 4.0, 6: 4.0, 2: 2.0}
+    assert scene.election.evaluate_management([]) == [CoreElected(MANAGEMENT, NodeId(6))]
+
+
+@pytest.mark.parametrize(("cut", "leader"), [(2, 3), (4, 5), (6, 1)])
+def test_each_side_of_a_partition_has_a_leader(cut, leader):
+    scene = Scene()
+    scene.election.evaluate_management(scene.graph.reachable)
+    scene.lose(cut)
+    scene.election.evaluate_management([])
+    assert scene.election.cores[MANAGEMENT] == leader

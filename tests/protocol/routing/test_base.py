@@ -1,0 +1,23 @@
+"""Every strategy keeps the one interface, by name, arguments and result."""
+
+import inspect
+
+import pytest
+
+from hansa.protocol.routing import STRATEGIES
+from hansa.protocol.routing.base import Strategy
+
+METHODS = [name for name, _ in inspect.getmembers(Strategy, inspect.isfunction) if name[0] != "_"]
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("strategy", STRATEGIES.values(), ids=STRATEGIES)
+def test_a_strategy_has_every_method_of_the_interface(strategy, method):
+    ours = inspect.signature(getattr(Strategy, method))
+    assert inspect.signature(getattr(strategy, method)) == ours
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES.values(), ids=STRATEGIES)
+def test_a_strategy_shows_nothing_but_the_interface(strategy):
+    shown = [name for name, _ in inspect.getmembers(strategy, inspect.isfunction)]
+    assert [name for name in shown if name[0] != "_"] == METHODS

@@ -1,0 +1,46 @@
+"""Announcements that came before the record of their core."""
+
+from hansa.protocol.membership.records import ClaimsRecord
+from hansa.protocol.model import NodeId
+from hansa.protocol.routing.early_announcements import EarlyAnnouncements
+from hansa.protocol.settings import ProtocolSettings
+from hansa.protocol.wire.frames import Announce
+
+ONE, TWO, THREE = NodeId(1), NodeId(2), NodeId(3)
+
+
+def announce(core: int, seq: int = 1) -> Announce:
+    return Announce(NodeId(core), 1, seq, 0)
+
+
+def test_newest_announcement_of_each_sender_waits_for_the_record():
+    early = EarlyAnnouncements(ProtocolSettings())
+    claims = ClaimsRecord(NodeId(9), 1, 1, 0, ("g",))
+    assert early.put(ONE, Announce(NodeId(9), 1, 1, 0, (), claims))
+    assert early.put(TWO, announce(9, 2))
+    assert early.put(TWO, announce(9, 3))
+    assert early.put(ONE, announce(8))
+    assert early.take([THREE]) == []
+    assert early.take([NodeId(9)]) == [(ONE, announce(9)), (TWO, announce(9, 3))]
+    assert len(early) == 1
+
+
+def test_each_sender_and_all_together_have_a_bound():
+    early = EarlyAnnouncements(ProtocolSettings(nodes_max=2))
+    assert [early.put(ONE, announce(core)) for core in (7, 8, 9)] == [True, True, False]
+    assert early.put(ONE, announce(7, 2))
+    assert [early.put(TWO, announce(core)) for core in (7, 8)] == [True, True]
+    assert not early.put(THREE, announce(7))
+    assert early.take([NodeId(7)]) == [(ONE, announce(7, 2)), (TWO, announce(7))]
+    assert early.put(THREE, announce(7))
+
+
+def test_what_a_lost_neighbour_sent_is_dropped():
+    early = EarlyAnnouncements(ProtocolSettings())
+    early.put(ONE, announce(7))
+    early.put(ONE, announce(8))
+    early.put(TWO, announce(8))
+    early.lose_neighbour(THREE)
+    early.lose_neighbour(ONE)
+    assert early.take([NodeId(7), NodeId(8)]) == [(TWO, announce(8))]
+    assert not early

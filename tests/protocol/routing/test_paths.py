@@ -1,0 +1,48 @@
+"""Paths: what is remembered is bounded, and an origin that is gone has no ways."""
+
+from typing import Any
+
+from tests.protocol.federation import RING, SQUARE, link_of, publish, settled
+
+from hansa.protocol.effects import Send
+from hansa.protocol.events import Received
+from hansa.protocol.model import NodeId, Publication
+from hansa.protocol.routing import paths
+
+
+def test_a_copy_of_an_origin_that_is_gone_goes_no_further():
+    wire = settled(SQUARE, (3, "g"), strategy="paths")
+    wire.stop(4)
+    wire.run(1.0)
+    late = Publication(NodeId(4), 1, 1, 0, "g", b"late")
+    effects = wire.give(2, Received(link_of(wire, 2, 1), late))
+    assert not [effect for effect in effects if isinstance(effect, Send)]
+
+
+def test_ways_that_do_not_fit_are_drawn_anew(monkeypatch):
+    monkeypatch.setattr(paths, "PAIRS_MAX", 1)
+    wire = settled(RING, (3, "g"), (5, "g"), strategy="paths")
+    for _ in range(2):
+        assert publish(wire, 1) == {3: [b"x"], 5: [b"x"]}
+        assert publish(wire, 2) == {3: [b"x"], 5: [b"x"]}
+
+
+def test_trees_that_do_not_fit_are_drawn_anew(monkeypatch):
+    monkeypatch.setattr(paths, "TREE_NODES_MAX", 8)
+    wire = settled(RING, (3, "g"), strategy="paths", redundancy=1)
+    for _ in range(2):
+        assert [publish(wire, place) for place in (1, 2, 4)] == [{3: [b"x"]}] * 3
+
+
+def test_entries_that_lead_the_same_ways_are_the_same():
+    wire = settled(RING, (3, "g"), strategy="paths")
+    strategy: Any = wire.nodes[1]._strategy  # noqa: SLF001
+    one, other, wider = (strategy._entry("g", nodes) for nodes in ([3], [3], [3, 4]))  # noqa: SLF001
+    assert one.same_as(other)
+    assert not one.same_as(wider)
+
+
+def test_both_ways_around_a_ring_are_taken():
+    wire = settled(RING, (3, "g"), strategy="paths", redundancy=2)
+    assert publish(wire, 1) == {3: [b"x"]}
+    assert sorted(wire.copies()) == [(1, 2), (1, 5), (2, 3), (4, 3), (5, 4)]

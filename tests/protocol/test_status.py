@@ -1,0 +1,99 @@
+"""A node's state as plain values: all of it, as it was, and safe to keep."""
+
+import json
+from dataclasses import asdict
+
+from tests.protocol.wire_of_nodes import Wire
+
+from hansa.protocol.model import MANAGEMENT, LinkId, NodeId
+from hansa.protocol.status import CoreView, GroupView, InterestView, NeighbourView, NodeView
+
+ONE, TWO = NodeId(1), NodeId(2)
+
+
+def pair() -> Wire:
+    """Two nodes; clients of 2 want `g`, and a client of 1 has published to it."""
+    wire = Wire("1-2")
+    wire.want(2, "g")
+    wire.run(0.5)
+    wire.publish(1, "g")
+    wire.publish(1, "$SYS/x")
+    wire.run(0.5)
+    return wire
+
+
+def test_a_view_shows_the_whole_node():
+    view = pair().nodes[1].view()
+    (neighbour,) = view.neighbours.values()
+    assert neighbour.rtt_ms is not None
+    assert abs(neighbour.rtt_ms - 20) < 1e-6
+    assert view == NodeView(
+        node=ONE,
+        incarnation=1,
+        neighbours={TWO: NeighbourView(LinkId(1), neighbour.rtt_ms)},
+        reachable=(ONE, TWO),
+        digest=view.digest,
+        cores={ONE: CoreView(1, 1, 0, 0, ()), TWO: CoreView(1, 1, 1, 1, (TWO,))},
+        groups={
+            MANAGEMENT: GroupView(ONE, (ONE, TWO), True, (), (TWO,)),
+            "g": GroupView(TWO, (TWO,), False, (), ()),
+        },
+        interest={TWO: InterestView((1, 1), ("g",))},
+        in_force={TWO: (1, 1)},
+        installed=True,
+        sizes={
+            "debts": 0,
+            "filters": 0,
+            "groups": 1,
+            "held": 0,
+            "held_bytes": 0,
+            "nodes": 2,
+            "plans": 1,
+            "retained": 0,
+            "streams": 0,
+            "unacknowledged": 0,
+            "undelivered": 0,
+            "undelivered_bytes": 0,
+            "windows": 1,
+        },
+        counters={"topic for this broker only": 1},
+    )
+
+
+def test_a_link_not_yet_measured_has_no_round_trip_time():
+    wire = Wire()
+    wire.start(1)
+    wire.start(2)
+    wire.join("1-2")
+    wire.run(0.015)
+    assert wire.nodes[1].view().neighbours == {TWO: NeighbourView(LinkId(1), None)}
+
+
+def test_taking_a_view_changes_nothing():
+    wire = pair()
+    assert wire.nodes[1].view() == wire.nodes[1].view()
+
+
+def test_a_view_stays_as_it_was_when_the_node_goes_on():
+    wire = pair()
+    view = wire.nodes[1].view()
+    kept = json.dumps(asdict(view))
+    wire.want(2, "h")
+    wire.cut("1-2")
+    wire.run(1.0)
+    assert json.dumps(asdict(view)) == kept
+    assert json.dumps(asdict(wire.nodes[1].view())) != kept
+
+
+def test_a_chart_shows_who_is_known_and_who_is_in_reach_as_it_is_now():
+    wire = pair()
+    chart = wire.nodes[1].chart
+    assert sorted(chart.known) == sorted(chart.reachable) == [ONE, TWO]
+    assert list(chart.neighbours) == [TWO]
+    before = chart.digest
+    wire.cut("1-2")
+    wire.run(0.5)
+    assert sorted(chart.known) == [ONE, TWO]
+    assert sorted(chart.reachable) == [ONE]
+    assert list(chart.neighbours) == []
+    assert chart.digest != before

@@ -1,0 +1,558 @@
+"""Bytes and frames: each becomes the other unchanged, and bytes that are no frame do no harm."""
+
+import tracemalloc
+from typing import get_args
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+from tests.protocol.arbitrary import any_frame, every_frame, publications, u64
+
+from hansa.errors import InvalidFrame
+from hansa.protocol.membership.records import ClaimsRecord, InterestRecord, Kind, NodeRecord
+from hansa.protocol.model import HOPS_MAX, NAMED_MAX, GroupId, NodeId, Publication
+from hansa.protocol.topics import TOPIC_LEVELS_MAX
+from hansa.protocol.wire import frames
+from hansa.protocol.wire.bounds import (
+    FLAGS_MAX,
+    NAMES_BYTES_MAX,
+    NEIGHBOURS_MAX,
+    NODES_MAX,
+    ROWS_MAX,
+)
+from hansa.protocol.wire.codec import (
+    ANSWER,
+    CONTROL,
+    CONTROL_BYTES_MAX,
+    FORMAT_VERSION,
+    FRAME_BYTES_MAX,
+    HOPS_AT,
+    PACKET_BYTES_MAX,
+    TOPIC_BYTES_AT,
+    cut_names,
+    decode,
+    decode_publication,
+    encode,
+    encode_publication,
+    mould,
+    strand,
+)
+from hansa.protocol.wire.frames import (
+    UNREACHABLE,
+    Acknowledge,
+    Announce,
+    Confirm,
+    Confirmation,
+    Enquire,
+    Fetch,
+    Goodbye,
+    Heartbeat,
+    Hello,
+    Membership,
+    Numbered,
+    Resend,
+    Solicit,
+    Summary,
+    Update,
+    Values,
+)
+
+ONE, TWO = NodeId(1), NodeId(2)
+U64_MAX = (1 << 64) - 1
+KEY = bytes(range(32))
+HELLO = Hello(
+    1, "hansa", NodeId(0x0102030405060708), KEY, 7, "one", "strategy=mesh", U64_MAX, ("zip",)
+)
+PUBLICATION = Publication(ONE, 2, 3, 0, "a/b", b"hi")
+FULL_PUBLICATION = Publication(
+    origin=NodeId(0x0102030405060708),
+    life=7,
+    number=258,
+    qos=2,
+    topic="é",
+    payload=b"hi",
+    retain=True,
+    hops=64,
+    named=(GroupId(4), GroupId(5)),
+    previous=((NodeId(4), 256),),
+    properties=b"\1\2",
+)
+
+# ---------------------------------------------------------------- there and back
+
+
+@pytest.mark.parametrize("kind", every_frame, ids=lambda kind: kind.__name__)
+@given(data=st.data())
+@settings(max_examples=50)
+def test_a_frame_survives_the_way_through_bytes(kind, data):
+    frame = data.draw(every_frame[kind])
+    encoded = encode(frame)
+    assert decode(encoded) == frame
+    assert decode(memoryview(encoded)) == frame
+
+
+def test_every_frame_is_tried():
+    assert set(every_frame) == {*get_args(frames.Any), Publication}
+
+
+@given(publications)
+@settings(max_examples=50)
+def test_the_fast_path_is_the_same_path(publication):
+    assert encode_publication(publication) == encode(publication)
+    assert decode_publication(encode(publication)) == publication
+
+
+GOLDEN = {
+    HELLO: (
+        "10 9a 01 01 a568616e7361 cf0102030405060708"
+        "c420 000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f"
+        "07 a36f6e65 ad73747261746567793d6d657368 cfffffffffffffffff 91a37a6970"
+    ),
+    Goodbye("bye"): "10 92 02 a3627965",
+    Heartbeat(1, 2, 300, 70_000): "10 95 03 01 02 cd012c ce00011170",
+    Summary(((Kind.NODE, ONE, 7, 3), (Kind.CLAIMS, TWO, 7, 4))): (
+        "10 92 04 92 9400010703 9402020704"
+    ),
+    Update(
+        (
+            NodeRecord(ONE, 7, 3, 6, KEY, "one", ("h:10500",), 1.5, ((TWO, 250),)),
+            InterestRecord(ONE, 7, 4, 3, ("a/+",), ("b",)),
+            ClaimsRecord(ONE, 7, 6, 6, ("a/+", ""), (), part=1, parts=2),
+        )
+    ): (
+        "10 92 05 93"
+        "9a 00 01 07 03 06 c420 000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f"
+        "a36f6e65 91a7683a3130353030 cb3ff8000000000000 919202ccfa"
+        "99 01 01 07 04 03 91a3612f2b 91a162 00 01"
+        "99 02 01 07 06 06 92a3612f2ba0 90 01 02"
+    ),
+    Fetch(((Kind.INTEREST, TWO),)): "10 92 06 91 920102",
+    Announce(
+        ONE, 7, 9, UNREACHABLE, (TWO,), ClaimsRecord(ONE, 7, 6, 5, ("a",)), (GroupId(4),)
+    ): "10 98 07 01 07 09 ceffffffff 9102 99 02 01 07 06 05 91a161 90 00 01 9104",
+    Membership(ONE, 9, ("a",), ("",)): "10 95 08 01 09 91a161 91a0",
+    Solicit(ONE, 7, 9, 64): "10 95 09 01 07 09 40",
+    Acknowledge(17, (18, 300)): "10 93 0a 11 9212cd012c",
+    Confirm((Confirmation(ONE, 7, 4, TWO, 6, 300, 2),)): "10 92 0c 91 97 01 07 04 02 06 cd012c 02",
+    Enquire(ONE, TWO, 2, 7, 3): "10 96 0d 01 02 02 07 03",
+    Numbered(16, Goodbye("bye")): "10 93 0b 10 9202a3627965",
+    PUBLICATION: (
+        "11 00 00 0000 0000000000000001 0000000000000002 0000000000000003 0003 612f62 6869"
+    ),
+    FULL_PUBLICATION: (
+        "11 0e 40 0002 0102030405060708 0000000000000007 0000000000000102 0002"
+        "0000000000000004 0000000000000005"
+        "0001 00000002 0000000000000004 0000000000000100"
+        "c3a9 0102 6869"
+    ),
+}
+
+
+@pytest.mark.parametrize("frame", GOLDEN, ids=lambda frame: type(frame).__name__)
+def test_the_bytes_of_a_frame_never_change(frame):
+    assert encode(frame).hex() == GOLDEN[frame].replace(" ", "")
+    assert decode(bytes.fromhex(GOLDEN[frame])) == frame
+
+
+def test_a_later_version_may_add_fields_at_the_end():
+    assert decode(bytes.fromhex("10 94 02 a3627965 c0 93010203")) == Goodbye("bye")
+
+
+def test_an_earlier_version_may_leave_out_what_has_a_default():
+    assert decode(bytes.fromhex("10 92 02 a3627965")) == Goodbye("bye")
+    assert decode(bytes.fromhex("10 94 0d 01 02 02")) == Enquire(ONE, TWO, 2)
+
+
+# ---------------------------------------------------------------- relaying
+
+
+@given(publications, st.integers(0, HOPS_MAX))
+@example(FULL_PUBLICATION, 0)
+@example(PUBLICATION, HOPS_MAX)
+def test_the_hops_are_one_byte_and_nothing_else(publication, hops):
+    data = bytearray(encode(publication))
+    data[HOPS_AT] = hops
+    assert data == encode(replace(publication, hops=hops))
+
+
+@given(publications)
+def test_the_names_and_the_topic_follow_the_length_of_the_topic(publication):
+    plain = replace(publication, previous=(), properties=b"", version=0)
+    topic = plain.topic.encode()
+    names = b"".join(group.to_bytes(8, "big") for group in plain.named)
+    key = len(topic).to_bytes(2, "big") + names + topic
+    assert encode(plain)[TOPIC_BYTES_AT:].startswith(key)
+
+
+@given(publications)
+def test_a_copy_without_names_is_the_same_but_for_them(publication):
+    data = bytearray(encode(publication))
+    cut_names(data, len(publication.named))
+    assert data == encode(replace(publication, named=()))
+
+
+@given(publications, st.integers(1, 2**64 - 1), st.binary(max_size=8))
+def test_a_mould_makes_the_next_publication(publication, number, payload):
+    before, after = mould(encode(publication), len(publication.payload))
+    made = b"".join((before, number.to_bytes(8, "big"), after, payload))
+    assert made == encode(replace(publication, number=number, payload=payload))
+
+
+def test_what_fits_a_frame_still_fits_with_more_groups_named():
+    largest = replace(FULL_PUBLICATION, payload=bytes(PACKET_BYTES_MAX - 4))
+    arrived = decode(encode(largest))
+    assert isinstance(arrived, Publication)
+    groups = tuple(GroupId(number) for number in range(NAMED_MAX))
+    onward = replace(arrived, named=groups, previous=tuple((group, 0) for group in groups))
+    encoded = encode(onward)
+    assert len(encoded) <= FRAME_BYTES_MAX
+    assert decode(encoded) == onward
+
+
+# ---------------------------------------------------------------- bytes that are no frame
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ("", "frame: no bytes"),
+        ("00", f"frame: format version 0, this node reads {FORMAT_VERSION}"),
+        ("21 00", f"frame: format version 2, this node reads {FORMAT_VERSION}"),
+        ("f0 00", f"frame: format version 15, this node reads {FORMAT_VERSION}"),
+        ("13 00", "frame: type 3, the types are 0, 1 and 2"),
+        ("12", "control frame: Input data was truncated"),
+        ("10", "control frame: Input data was truncated"),
+        ("10 92 02", "control frame: Input data was truncated"),
+        ("10 92 63 a0", "control frame: Invalid value 99 - at `$[0]`"),
+        ("10 92 02 a1ff", "control frame: 'utf-8' codec can't decode byte 0xff in position 0"),
+        ("10 95 09 01 07 ff 40", "control frame: Expected `int` >= 0 - at `$[3]`"),
+        ("10 95 09 ff 07 09 40", "control frame: Expected `int` >= 0 - at `$[1]`"),
+        ("10 92 06 91 920902", "control frame: Invalid enum value 9 - at `$[1][0][0]`"),
+        ("10 92 0a 11 00", "control frame: MessagePack data is malformed: trailing characters"),
+        ("10 95 09 01 07 09 41", "solicit of 0000000000000001: hops: 65, the limit is 64"),
+        ("10 93 0b 10 920a11", "control frame: Invalid value 10 - at `$[2][0]`"),
+        ("11", "publication: 1 bytes, its header needs more"),
+    ],
+)
+def test_bytes_that_are_no_frame_are_refused_with_the_reason(data, message):
+    with pytest.raises(InvalidFrame) as refused:
+        decode(bytes.fromhex(data))
+    assert str(refused.value).startswith(message)
+
+
+def patched(publication: Publication, at: int, new: str) -> bytes:
+    """Return a publication's bytes with some of them overwritten."""
+    data = bytearray(encode(publication))
+    patch = bytes.fromhex(new)
+    data[at : at + len(patch)] = patch
+    return bytes(data)
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (patched(PUBLICATION, 0, "10 00"), "opens with 1000, which means nothing"),
+        (patched(PUBLICATION, 1, "03"), "opens with 1103, which means nothing"),
+        (patched(PUBLICATION, 1, "20"), "opens with 1120, which means nothing"),
+        (patched(PUBLICATION, 1, "10")[:33], "33 bytes, its header needs more"),
+        (patched(PUBLICATION, 2, "41"), "65 hops, the limit is 64"),
+        (patched(PUBLICATION, 3, "ffff"), "36 bytes, its header needs more"),
+        (patched(PUBLICATION, 29, "0000"), "topic name '': must not be empty"),
+        (patched(PUBLICATION, 29, "0006"), "36 bytes, its header promises 37"),
+        (patched(PUBLICATION, 31, "ff"), "topic: 'utf-8' codec can't decode byte 0xff"),
+        (patched(PUBLICATION, 31, "c0"), "topic: 'utf-8' codec can't decode byte 0xc0"),
+        (patched(PUBLICATION, 31, "23"), "topic name '#/b': '+' and '#' are for filters only"),
+        (patched(PUBLICATION, 31, "2b"), "topic name '+/b': '+' and '#' are for filters only"),
+        (patched(PUBLICATION, 31, "00"), r"topic name '\x00/b': must not contain U+0000"),
+        (patched(FULL_PUBLICATION, 47, "ffff"), "75 bytes, its header needs more"),
+        (patched(FULL_PUBLICATION, 49, "ffffffff"), "75 bytes, its header promises 4294967366"),
+        (encode(FULL_PUBLICATION)[:50], "50 bytes, its header needs more"),
+        (encode(FULL_PUBLICATION)[:60], "60 bytes, its header needs more"),
+        (encode(FULL_PUBLICATION)[:53], "53 bytes, its header promises 73"),
+        (encode(FULL_PUBLICATION)[:69], "69 bytes, its header promises 73"),
+    ],
+)
+def test_bytes_that_are_no_publication_are_refused_with_the_reason(data, message):
+    with pytest.raises(InvalidFrame) as refused:
+        decode_publication(data)
+    assert str(refused.value).startswith(f"publication: {message}")
+
+
+def test_a_publication_out_of_bounds_is_refused():
+    groups = bytes(8 * (NAMED_MAX + 1))
+    head, tail = encode(PUBLICATION)[:31], encode(PUBLICATION)[31:]
+    named = head[:3] + (NAMED_MAX + 1).to_bytes(2, "big") + head[5:] + groups + tail
+    with pytest.raises(InvalidFrame, match="publication: 1025 groups, the limit is 1024"):
+        decode(named)
+    large = encode(PUBLICATION) + bytes(PACKET_BYTES_MAX - 4)
+    with pytest.raises(InvalidFrame, match="68157441 bytes of topic, .* the limit is 68157440"):
+        decode(large)
+    deep = head[:29] + b"\0\xc8" + b"/" * TOPIC_LEVELS_MAX
+    with pytest.raises(InvalidFrame, match="201 levels, the limit is 200"):
+        decode(deep)
+
+
+def test_a_control_frame_that_is_too_large_is_refused():
+    unknown = CONTROL_BYTES_MAX - 10  # bytes of a field that a later version may add
+    goodbye = b"\x10\x94\x02\xa0\xc0\xc6" + unknown.to_bytes(4, "big") + bytes(unknown)
+    assert decode(goodbye) == Goodbye("")
+    with pytest.raises(InvalidFrame, match="frame: 1114113 bytes, the limit is 1114112"):
+        decode(goodbye + b"\0")
+
+
+def test_an_answer_may_be_as_large_as_what_it_holds():
+    held = encode(replace(PUBLICATION, payload=bytes(CONTROL_BYTES_MAX)))
+    answer = Resend(NodeId(1), NodeId(2), 1, 0, 1, 0, (held,))
+    data = encode(answer)
+    assert data[0] == ANSWER
+    assert decode(data) == answer
+    with pytest.raises(InvalidFrame, match="frame: .* bytes, the limit is 1114112"):
+        decode(bytes((CONTROL,)) + data[1:])
+
+
+@given(publications, publications)
+def test_what_must_not_overtake_is_of_one_strand(one, two):
+    def shared(publication: Publication) -> tuple[object, ...]:
+        return publication.origin, publication.qos > 0, "" if publication.qos else publication.topic
+
+    assert (strand(encode(one)) == strand(encode(two))) == (shared(one) == shared(two))
+
+
+def test_answers_are_one_strand():
+    answers = (Resend(NodeId(1), NodeId(2), 1, 0, 1, 0, ()), Values(NodeId(3), NodeId(4), ()))
+    assert {strand(encode(answer)) for answer in answers} == {b""}
+
+
+# ---------------------------------------------------------------- whatever comes
+
+
+def survive(data: bytes) -> None:
+    """Decode or refuse, nothing else; and what comes in can always go out."""
+    try:
+        frame = decode(data)
+    except InvalidFrame as refused:
+        assert 0 < len(str(refused)) < 500
+    else:
+        assert decode(encode(frame)) == frame
+
+
+@given(st.binary(max_size=200))
+@example(b"\x10\xc1")
+@example(b"\x10\x93\x02\xa0" + b"\x91" * 100_000)
+@example(b"\x10\x93\x02\xa0" + b"\x81\x01" * 100_000)
+def test_random_bytes_do_no_harm(data):
+    survive(data)
+    survive(b"\x10" + data)
+    survive(b"\x11" + data)
+
+
+@st.composite
+def damaged(draw):
+    """A frame's bytes after some of them were lost, doubled or changed."""
+    data = bytearray(encode(draw(any_frame)))
+    for _ in range(draw(st.integers(1, 4))):
+        start = draw(st.integers(0, len(data)))
+        end = draw(st.integers(start, min(start + 9, len(data))))
+        data[start:end] = draw(st.binary(max_size=9) | st.just(bytes(data[start:end] * 2)))
+    return bytes(data)
+
+
+@given(damaged())
+@settings(max_examples=150)
+def test_damaged_frames_do_no_harm(data):
+    survive(data)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1_800)
+@given(damaged() | st.binary(max_size=2_000))
+@settings(max_examples=20_000)
+def test_damaged_frames_and_noise_at_length(data):
+    survive(data)
+    survive(b"\x10" + data)
+    survive(b"\x11" + data)
+
+
+# ---------------------------------------------------------------- memory
+
+AMPLIFICATION_MAX = 48
+"""Bytes of memory per byte of input: a text of one letter has 3 in MessagePack, 76 in Python."""
+
+OVERHEAD_BYTES = 16_384
+"""What an error and its message may take."""
+
+
+def allocated(data: bytes) -> int:
+    """Return the most memory that was in use while decoding."""
+    tracemalloc.start()
+    try:
+        decode(data)
+    except InvalidFrame:
+        pass
+    finally:
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+    return peak
+
+
+MANY = 20_000
+COUNT = MANY.to_bytes(4, "big")
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        # Promises that are not kept.
+        bytes.fromhex("10 92 05 ddffffffff"),
+        bytes.fromhex("10 92 05 ddffffffff 99 01 01 07 04 03 ddffffffff"),
+        bytes.fromhex("10 92 04 ddffffffff 94"),
+        bytes.fromhex("10 92 02 dbffffffff"),
+        bytes.fromhex("10 9a 01 01 a0 01 c6ffffffff"),
+        bytes.fromhex("10 93 02 a0 dfffffffff"),
+        bytes.fromhex("10 93 02 a0 c9ffffffff"),
+        bytes.fromhex("10 ddffffffff"),
+        patched(PUBLICATION, 3, "ffff"),
+        patched(FULL_PUBLICATION, 47, "ffff ffffffff"),
+        # Promises that are.
+        b"\x10\x95\x08\x01\x09\xdd" + COUNT + b"\xa2\xc4\x80" * MANY + b"\x90",
+        b"\x10\x92\x05\x91\x9a\0\0\0\0\0\xc4\0\xa0\x90\0\xdd" + COUNT + b"\x92\0\0" * MANY,
+        b"\x10\x92\x05\xdd" + COUNT + b"\x96\x01\x01\x01\x01\x01\x90" * MANY,
+        b"\x10\x92\x0c\xdd" + COUNT + b"\x97\x01\x01\x01\x01\x01\x01\x01" * MANY,
+        b"\x10\x92\x04\xdd" + COUNT + b"\x94\x01\x01\x01\x01" * MANY,
+        b"\x10\x92\x06\xdd" + COUNT + b"\x92\x01\x01" * MANY,
+        b"\x10\x98\x07\x01\x01\x01\x01\xdd" + COUNT + b"\xcd\x01\x01" * MANY + b"\xc0\x90",
+        b"\x10\x93\x02\xa0" + b"\x91" * MANY,
+        encode(replace(PUBLICATION, payload=bytes(1 << 20))),
+        encode(replace(PUBLICATION, named=(GroupId(U64_MAX),) * NAMED_MAX)),
+        encode(replace(PUBLICATION, previous=((GroupId(U64_MAX), U64_MAX),) * NAMED_MAX)),
+    ],
+    ids=lambda data: data[:12].hex(),
+)
+def test_decoding_takes_a_small_multiple_of_the_input(data):
+    assert allocated(data) <= AMPLIFICATION_MAX * len(data) + OVERHEAD_BYTES
+
+
+@given(damaged())
+def test_decoding_damaged_frames_takes_a_small_multiple_too(data):
+    assert allocated(data) <= AMPLIFICATION_MAX * len(data) + OVERHEAD_BYTES
+
+
+# ---------------------------------------------------------------- what encode refuses
+
+
+@pytest.mark.parametrize(
+    ("publication", "message"),
+    [
+        (replace(PUBLICATION, qos=3), "publication: QoS 3, the limit is 2"),
+        (replace(PUBLICATION, qos=4), "publication: QoS 4, the limit is 2"),
+        (replace(PUBLICATION, hops=65), "publication: 65 hops, the limit is 64"),
+        (replace(PUBLICATION, hops=256), "publication: "),
+        (replace(PUBLICATION, number=-1), "publication: "),
+        (replace(PUBLICATION, life=U64_MAX + 1), "publication: "),
+        (replace(PUBLICATION, topic=""), "publication: topic name '': must not be empty"),
+        (replace(PUBLICATION, topic="a/#"), "publication: topic name 'a/#': '+' and '#'"),
+        (replace(PUBLICATION, topic="+"), "publication: topic name '+': '+' and '#'"),
+        (replace(PUBLICATION, topic="a\0"), "publication: topic name 'a\\x00': must not contain"),
+        (replace(PUBLICATION, topic="\ud800"), "'utf-8' codec can't encode"),
+        (replace(PUBLICATION, topic="/" * 200), "publication: topic name '//////"),
+        (replace(PUBLICATION, topic="a" * 65_536), "publication: "),
+        (replace(PUBLICATION, named=(GroupId(-1),)), "publication: "),
+        (
+            replace(PUBLICATION, named=(GroupId(1),) * 1_025),
+            "publication: 1025 groups, the limit is 1024",
+        ),
+        (
+            replace(PUBLICATION, previous=((GroupId(1), 1),) * 1_025),
+            "publication: 1025 groups, the limit is 1024",
+        ),
+        (replace(PUBLICATION, previous=((GroupId(1), -1),)), "publication: "),
+        (replace(PUBLICATION, named=(GroupId(1),) * 65_536), "publication: "),
+    ],
+)
+def test_a_publication_that_no_peer_takes_is_our_mistake(publication, message):
+    with pytest.raises(ValueError) as refused:
+        encode(publication)
+    assert str(refused.value).startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("field", "size", "total"),
+    [
+        ("payload", PACKET_BYTES_MAX - 2, PACKET_BYTES_MAX + 1),
+        ("properties", PACKET_BYTES_MAX, PACKET_BYTES_MAX + 5),
+    ],
+)
+def test_a_publication_that_is_too_large_is_our_mistake(field, size, total):
+    problem = f"publication: {total} bytes of topic, properties and payload, the limit is 68157440"
+    with pytest.raises(ValueError, match=problem):
+        encode(replace(PUBLICATION, **{field: bytes(size)}))
+
+
+@pytest.mark.parametrize(
+    ("frame", "message"),
+    [
+        (Acknowledge(-1), "control frame: Expected `int` >= 0 - at `$[1]`"),
+        (Acknowledge(U64_MAX + 1), "control frame: "),
+        (Goodbye("\ud800"), "'utf-8' codec can't encode"),
+        (Solicit(ONE, 7, 9, 65), "solicit of 0000000000000001: hops: 65, the limit is 64"),
+        (
+            Update((InterestRecord(ONE, 7, 5, 5, ("a" * 1_000,)),) * 1_100),
+            "frame: 1114306 bytes, the limit is 1114112",
+        ),
+    ],
+)
+def test_a_control_frame_that_no_peer_takes_is_our_mistake(frame, message):
+    with pytest.raises(ValueError) as refused:
+        encode(frame)
+    assert str(refused.value).startswith(message)
+
+
+integers = st.integers(-2, 5) | u64 | st.integers(0, 1 << 65)
+topics = st.text(st.characters() | st.sampled_from("+#/\0"), max_size=3)
+careless_publications = st.builds(
+    Publication,
+    origin=integers,
+    life=integers,
+    number=integers,
+    qos=st.integers(-1, 9),
+    topic=topics | topics.map(lambda text: text * 100),
+    payload=st.binary(max_size=3),
+    retain=st.booleans(),
+    hops=st.integers(-1, 300),
+    named=st.lists(integers, max_size=2).map(tuple),
+    previous=st.lists(st.tuples(integers, integers), max_size=2).map(tuple),
+    properties=st.binary(max_size=3),
+)
+
+
+@given(careless_publications)
+def test_whatever_is_encoded_is_decoded(publication):
+    try:
+        data = encode(publication)
+    except ValueError:
+        return
+    assert decode(data) == publication
+
+
+# ---------------------------------------------------------------- the largest that must fit
+
+
+def test_the_largest_lists_fit_a_frame():
+    ids = [NodeId(U64_MAX - number) for number in range(NODES_MAX)][::-1]
+    summary = Summary(tuple((Kind.CLAIMS, node, U64_MAX, U64_MAX) for node in ids for _ in Kind))
+    assert len(summary.rows) == ROWS_MAX
+    node = NodeRecord(
+        *(ids[0], U64_MAX, U64_MAX, U64_MAX, KEY, "x" * 255, ("x" * 255,) * 16, 1.5),
+        links=tuple((node, U64_MAX) for node in ids[:NEIGHBOURS_MAX]),
+    )
+    confirmation = Confirmation(ids[0], U64_MAX, U64_MAX, ids[0], U64_MAX, U64_MAX, HOPS_MAX)
+    names = tuple(f"{number:06}" for number in range(NAMES_BYTES_MAX // 6))
+    claims = ClaimsRecord(ids[0], 1, 1, 1, names)
+    for frame in (
+        summary,
+        Update((node, claims)),
+        Confirm((confirmation,) * NODES_MAX),
+        Announce(ids[0], 1, 1, 1, (), claims, tuple(GroupId(node) for node in ids[:FLAGS_MAX])),
+    ):
+        assert len(encode(frame)) <= CONTROL_BYTES_MAX

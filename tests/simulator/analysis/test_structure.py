@@ -1,0 +1,183 @@
+"""Every promise about the federation's shape, broken by hand.
+
+A ring of five is brought to rest; then what one node believes is changed under the checks' eyes.
+"""
+
+from dataclasses import replace
+
+import pytest
+from tests.simulator.worlds import Played
+
+from hansa.protocol.routing import STRATEGIES, strategy_of
+from hansa.protocol.routing.base import Fact
+from hansa.protocol.settings import Metric, ProtocolSettings
+from hansa.simulator.actions import Clone, Subscribe
+from hansa.simulator.analysis.structure import Structure
+from hansa.simulator.analysis.truth import Truth
+
+GROUP = "a/#"
+
+
+@pytest.fixture(scope="module")
+def resting():
+    script = [(0.0, Subscribe(0, GROUP)), (0.0, Subscribe(2, GROUP))]
+    return Played("ring:5", script).run(6.0)
+
+
+class Tampered(Truth):
+    """The truth, with one node's beliefs changed."""
+
+    def __init__(self, played, place=None, **changes):
+        super().__init__(played.world)
+        self._place = place
+        self._changes = changes
+
+    def view(self, site):
+        view = super().view(site)
+        if site.place != self._place:
+            return view
+        return replace(view, **{name: change(view) for name, change in self._changes.items()})
+
+
+def structure(resting, place=None, metric=Metric.HOPS, **changes):
+    return Structure(Tampered(resting, place, **changes), ProtocolSettings(metric=metric))
+
+
+def group_with(**changes):
+    """Return a change of one node's view of the group."""
+    return lambda view: {**view.groups, GROUP: replace(view.groups[GROUP], **changes)}
+
+
+def core_with(**changes):
+    """Return a change of one node's way to the group's core."""
+    return lambda view: {**view.cores, 0: replace(view.cores[0], **changes)}
+
+
+def test_a_federation_at_rest_is_right(resting):
+    assert structure(resting).converged() is None
+    assert list(structure(resting).exact()) == []
+
+
+@pytest.mark.parametrize(
+    ("place", "changes", "problem"),
+    [
+        (1, {"neighbours": lambda view: {}}, "n1: its neighbours are"),
+        (1, {"reachable": lambda view: (0, 1)}, "n1: it can reach"),
+        (2, {"interest": lambda view: {}}, "n2: its clients want a/#"),
+        (1, {"in_force": lambda view: {}}, "n1 has the interest of"),
+        (1, {"groups": group_with(core=3)}, "nodes see different cores"),
+        (1, {"groups": lambda view: {"": view.groups[""]}}, "nodes see different cores"),
+        (1, {"cores": core_with(parents=())}, "has no way to the core 0"),
+        (1, {"cores": lambda view: {}}, "has no way to the core 0"),
+        (1, {"cores": core_with(parents=(9,))}, "by 9, gone"),
+        (0, {"cores": lambda view: {}}, "its core n0 does not announce itself"),
+        (1, {"cores": core_with(parents=(2,))}, "has no way to the core 0"),
+        (2, {"groups": group_with(member=False)}, "n2 wants it and is not joined to core 0"),
+        (1, {"groups": group_with(children=())}, "n2 wants it and is not joined to core 0"),
+    ],
+)
+def test_what_users_would_feel_is_not_converged(resting, place, changes, problem):
+    assert problem in structure(resting, place, **changes).converged()
+
+
+@pytest.mark.parametrize(
+    ("place", "changes", "promise"),
+    [
+        (1, {"digest": lambda view: 1}, "databases equal"),
+        (3, {"cores": core_with(distance=1)}, "true distances"),
+        (3, {"cores": core_with(parents=())}, "redundancy filled"),
+        (3, {"cores": core_with(parents=(2,))}, "redundancy filled"),
+        (2, {"groups": group_with(parents=(1, 3))}, "tables agree"),
+        (1, {"groups": group_with(children=(2, 4))}, "tables agree"),
+        (3, {"groups": group_with(member=True)}, "meshes minimal"),
+        (3, {"groups": group_with(wanted_by=(0,))}, "meshes minimal"),
+        (3, {"installed": lambda view: False}, "interest installed"),
+    ],
+)
+def test_what_is_not_exact_is_named_by_its_promise(resting, place, changes, promise):
+    assert promise in dict(structure(resting, place, **changes).exact())
+
+
+def test_hops_are_not_promised_where_round_trips_count(resting):
+    wrong = structure(resting, 3, Metric.RTT, cores=core_with(distance=700, parents=(4,)))
+    assert {"true distances", "redundancy filled"}.isdisjoint(dict(wrong.exact()))
+
+
+def test_tables_are_not_promised_where_round_trips_count_and_wander(resting):
+    tampered = Tampered(resting, 3, groups=group_with(member=True, parents=(2,)))
+    settings = ProtocolSettings(metric=Metric.RTT)
+    assert dict(Structure(tampered, settings, steady=True).exact())
+    assert not dict(Structure(tampered, settings, steady=False).exact())
+
+
+def test_a_broker_that_was_not_asked_is_a_problem(resting):
+    broker = resting.world.sites[3].broker
+    broker.withdraw([GROUP])
+    try:
+        assert "broker of n3 was not asked" in structure(resting).converged()
+    finally:
+        broker.grant([GROUP])
+
+
+def test_a_core_that_is_not_there_is_a_problem(resting):
+    class Agreed(Tampered):
+        """All agree on a core that does not exist."""
+
+        def view(self, site):
+            view = super().view(site)
+            return replace(view, groups=group_with(core=9)(view))
+
+    problem = Structure(Agreed(resting), ProtocolSettings()).converged()
+    assert problem is not None
+    assert "its core 9 is not there" in problem
+
+
+def test_a_node_alone_has_nobody_to_agree_with():
+    lonely = structure(Played("line:1", [(0.0, Subscribe(0, GROUP))]).run(2.0))
+    assert lonely.converged() is None
+    assert list(lonely.exact()) == []
+
+
+def test_two_nodes_with_one_id_are_a_problem():
+    played = Played("line:3", [(1.0, Clone(0, near=2))]).run(1.0)
+    assert "two nodes share an id" in structure(played).converged()
+
+
+# ---------------------------------------------------------------- other strategies
+
+
+@pytest.fixture(scope="module", params=[name for name in STRATEGIES if name != "mesh"])
+def following(request):
+    """A ring at rest whose strategy follows the database."""
+    settings = ProtocolSettings(strategy=request.param)
+    return Played("ring:5", [(0.0, Subscribe(2, GROUP))], protocol=settings).run(6.0), settings
+
+
+def test_every_strategy_is_right_at_rest(following):
+    played, settings = following
+    assert Structure(Truth(played.world), settings).converged() is None
+    assert list(Structure(Truth(played.world), settings).exact()) == []
+
+
+def test_where_ways_follow_the_database_it_must_be_the_same(following, resting):
+    played, settings = following
+    other = {"digest": lambda view: 1}
+    problem = Structure(Tampered(played, 1, **other), settings).converged()
+    assert problem is not None
+    assert "databases differ" in problem
+    assert structure(resting, 1, **other).converged() is None
+
+
+def test_only_what_the_strategy_promises_counts(following):
+    played, settings = following
+    wrong = Structure(Tampered(played, 1, groups=group_with(core=3)), settings)
+    promises = strategy_of(settings.strategy).facts
+    assert (wrong.converged() is None) == (Fact.ONE_CORE not in promises)
+
+
+def test_ways_that_follow_the_database_change_with_it(following, resting):
+    played, settings = following
+    mark = Structure(Truth(played.world), settings).ways_mark()
+    assert Structure(Truth(played.world), settings).ways_mark() == mark
+    assert Structure(Tampered(played, 1, digest=lambda view: 1), settings).ways_mark() != mark
+    assert structure(resting).ways_mark() is None

@@ -1,0 +1,147 @@
+"""A simulation's records: they add up to its own counts, and the same run writes the same bytes."""
+
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hansa.errors import UsageError
+from hansa.simulator.actions import Crash, Cut, Publish, Restart, Step, Subscribe
+from hansa.simulator.analysis.telemetry import counters
+from hansa.simulator.options import Options, Phases
+from hansa.simulator.result import Result
+from hansa.simulator.run import Simulation, simulate
+from hansa.simulator.scenarios.sampling import random_options
+from hansa.simulator.topologies import parse
+from hansa.telemetry import schema
+from hansa.telemetry.reader import Row, rows
+
+SCRIPT = (
+    Step(1.0, Subscribe(2, "plant/#")),
+    Step(3.0, Publish(0, "plant/temp", payload_bytes=64, count=2, interval_s=1.0)),
+    Step(5.0, Cut(0, 1)),
+    Step(6.0, Crash(1)),
+    Step(8.0, Restart(1)),
+)
+
+
+def small() -> Options:
+    return Options(parse("ring:3", 1), seed=1, schedule=SCRIPT, phases=Phases(warm_up_s=12.0))
+
+
+def play(path: Path, options: Options) -> tuple[Result, list[Row]]:
+    result = simulate(options, telemetry=path)
+    return result, list(rows(path))
+
+
+def of(kind: type, told: list[Row]) -> list[Any]:
+    return [row for row in told if isinstance(row.record, kind)]
+
+
+def test_the_same_run_writes_the_same_bytes_and_is_the_same_as_without(tmp_path):
+    first, _ = play(tmp_path / "a", small())
+    second, _ = play(tmp_path / "b", small())
+    assert first == second == simulate(small())
+    (one,), (other,) = ((tmp_path / name).glob("*.log") for name in "ab")
+    assert one.read_bytes() == other.read_bytes()
+
+
+def test_the_walk_of_a_publication(tmp_path):
+    _, told = play(tmp_path, small())
+    walk = [
+        (row.node, schema.NAMES[type(row.record)], getattr(row.record, "hops", None))
+        for row in told
+        if getattr(row.record, "seq", None) == 1
+        and isinstance(row.record, schema.PER_PUBLICATION)
+        and row.record.time_ns < 4_000_000_000
+    ]
+    assert sorted(walk) == [
+        (0, "captured", None),
+        (0, "sent", 1),
+        (2, "delivered", 1),
+        (2, "received", 1),
+    ]
+    (captured, *_) = of(schema.Captured, told)
+    assert captured.record == schema.Captured(
+        captured.record.time_ns, 0, captured.incarnation, 1, 0, "plant/temp", 64
+    )
+
+
+def test_keys_are_unique_and_numbers_count(tmp_path):
+    _, told = play(tmp_path, small())
+    lives: dict[tuple[int, int], list[int]] = {}
+    for row in told:
+        lives.setdefault((row.node, row.incarnation), []).append(row.number)
+    assert all(numbers == list(range(1, len(numbers) + 1)) for numbers in lives.values())
+    assert [life[0] for life in sorted(lives)] == [0, 1, 1, 2, schema.OBSERVER]
+
+
+def test_faults_and_how_long_they_took_are_told_with_their_nodes(tmp_path):
+    result, told = play(tmp_path, small())
+    faults = [row.record for row in of(schema.Fault, told)]
+    assert faults == [
+        schema.Fault(0, "start"),
+        schema.Fault(5_000_000_000, "cut 0-1", 0, 1),
+        schema.Fault(6_000_000_000, "crash 1", 1),
+        schema.Fault(8_000_000_000, "restart 1", 1),
+    ]
+    healed = {row.record.what: row.record.seconds for row in of(schema.Converged, told)}
+    assert healed == {record.after: record.converged_s for record in result.converged_s}
+
+
+def test_the_run_names_itself(tmp_path):
+    _, told = play(tmp_path, small())
+    assert told[0].record == schema.Run(0, 1, "ring:3", "mesh")
+
+
+def test_links_and_round_trips_are_told(tmp_path):
+    _, told = play(tmp_path, small())
+    ups = {(row.node, row.record.peer) for row in of(schema.LinkUp, told)}
+    assert ups >= {(0, 1), (1, 0), (1, 2), (2, 1), (0, 2), (2, 0)}
+    assert of(schema.LinkDown, told)
+    trips = {row.record.rtt_ms for row in of(schema.RoundTrip, told)}
+    assert trips and all(rtt == pytest.approx(2.0, abs=0.01) for rtt in trips)
+
+
+def account(told: list[Row]) -> dict[str, float]:
+    """What the records add up to, in the words of the simulator's counters."""
+    found: Counter[str] = Counter()
+    for row in told:
+        match row.record:
+            case schema.Sent() as sent:
+                found["data_frames"] += 1
+                found["data_bytes"] += sent.frame_bytes
+            case schema.Control() as control:
+                found[f"control_frames {control.frame}"] += 1
+                found[f"control_bytes {control.frame}"] += control.frame_bytes
+            case schema.Duplicate():
+                found["duplicates_dropped"] += 1
+    return {name: float(value) for name, value in sorted(found.items())}
+
+
+SEEDS = [(0, 1, 2), pytest.param(range(3, 30), marks=pytest.mark.long)]
+
+
+@pytest.mark.parametrize("seeds", SEEDS)
+def test_the_records_add_up_to_what_the_simulator_counts(tmp_path, seeds):
+    for seed in seeds:
+        options = replace(random_options(seed), check=False)
+        simulation = Simulation(options, telemetry=tmp_path / str(seed))
+        counted = counters(simulation.run())
+        told = list(rows(tmp_path / str(seed)))
+        ours = account(told)
+        kinds = ("data_", "control_", "duplicates_dropped")
+        theirs = {name: n for name, n in counted.items() if n and name.startswith(kinds)}
+        assert ours == theirs, seed
+        assert {row.record.name: row.record.value for row in of(schema.Counter, told)} == counted
+        ledger = simulation.world.ledger
+        arrivals = sum(len(entry.arrivals) for entry in ledger.entries) + ledger.duplicates
+        assert len(of(schema.Delivered, told)) == arrivals
+
+
+def test_a_directory_that_holds_something_is_refused(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(UsageError, match="is not empty; telemetry of a run needs its own"):
+        simulate(small(), telemetry=tmp_path)

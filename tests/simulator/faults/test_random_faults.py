@@ -1,0 +1,88 @@
+"""Random faults: all kinds, all within the traffic phase, all healed, each kind by itself."""
+
+from collections import Counter
+from dataclasses import fields, replace
+
+import pytest
+
+from hansa.simulator.actions import (
+    BackUp,
+    Crash,
+    Heal,
+    Partition,
+    Restart,
+    RollBack,
+    Vanish,
+)
+from hansa.simulator.faults.random_faults import random_faults
+from hansa.simulator.options import Faults, Options, Phases
+from hansa.simulator.topologies import parse
+
+KINDS = [field.name for field in fields(Faults) if field.name != "outage_s"]
+PHASES = Phases(warm_up_s=2.0, traffic_s=8.0)
+
+
+def steps(seed=0, word="ring:6", **counts):
+    topology = parse(word, 0)
+    return random_faults(Options(topology, seed=seed, phases=PHASES, faults=Faults(**counts)))
+
+
+def test_without_faults_there_is_nothing_to_do_nor_to_heal():
+    assert steps() == []
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_strikes_within_the_traffic_phase_and_is_healed_at_its_end(kind):
+    made = steps(**{kind: 5})
+    assert len(made) >= 6
+    assert all(2.0 <= s.at_s <= 10.0 for s in made if not isinstance(s.action, BackUp))
+    assert made[-1].at_s == 10.0
+    assert made[-1].action == Heal()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_seed_decides_what_strikes(kind):
+    assert steps(seed=1, **{kind: 5}) == steps(seed=1, **{kind: 5})
+    assert steps(seed=1, **{kind: 5}) != steps(seed=2, **{kind: 5})
+
+
+def test_one_kind_more_does_not_move_the_others():
+    alone = steps(crashes=3)[:-1]
+    assert steps(crashes=3, partitions=2, freezes=4)[-1 - 4 - len(alone) :][: len(alone)] == alone
+
+
+def test_whoever_dies_is_started_again():
+    made = [step.action for step in steps(crashes=4, vanishings=4, lossy_restarts=4)]
+    dead = Counter(action.node for action in made if isinstance(action, Crash | Vanish))
+    back = Counter(action.node for action in made if isinstance(action, Restart))
+    assert dead == back
+
+
+def test_what_is_put_back_was_copied_before_often_before_anything_was_published():
+    made = steps(roll_backs=20)[:-1]
+    assert {type(step.action) for step in made[::2]} == {BackUp}
+    assert {type(step.action) for step in made[1::2]} == {RollBack}
+    for copied, put_back in zip(made[::2], made[1::2], strict=True):
+        assert 0.0 <= copied.at_s <= put_back.at_s
+        assert copied.action.node == put_back.action.node
+    assert 5 < sum(step.at_s < PHASES.warm_up_s for step in made) < 18
+
+
+def test_a_partition_has_two_sides_with_everybody_on_one():
+    for step in steps(partitions=20):
+        if isinstance(step.action, Partition):
+            one, other = step.action.sides
+            assert one and other
+            assert sorted((*one, *other)) == list(range(6))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_smallest_federation_bears_them_all(kind):
+    steps(word="line:1", **{kind: 3})
+
+
+def test_phases_move_the_faults_along():
+    options = Options(parse("ring:6", 0), phases=PHASES, faults=Faults(crashes=3))
+    later = replace(options, phases=replace(PHASES, warm_up_s=102.0))
+    moved = [step.at_s - 100 for step in random_faults(later)]
+    assert moved == pytest.approx([step.at_s for step in random_faults(options)])

@@ -1,0 +1,281 @@
+"""The papers' experiments hold, with several seeds; and what they check is really checked."""
+
+from dataclasses import replace
+
+import pytest
+
+from hansa.errors import UsageError
+from hansa.protocol.settings import PRESETS, ProtocolSettings
+from hansa.simulator.options import DiskOptions, LinkOptions, Options
+from hansa.simulator.papers import bevilaqua, examples, machado, spohn
+from hansa.simulator.result import Convergence
+from hansa.simulator.run import Simulation, simulate
+from hansa.simulator.scenarios import deliveries
+from hansa.simulator.scenarios.catalogue import SCENARIOS, find, play
+from hansa.simulator.scenarios.sampling import random_options
+from hansa.simulator.scenarios.scenario import (
+    Final,
+    Recovery,
+    Row,
+    Scenario,
+    duration,
+    links,
+    nodes,
+    parents,
+    pause_s,
+    recoveries,
+    same,
+)
+from hansa.simulator.topologies import components, distances, neighbours, parse
+
+QUICK = (
+    "spohn-2020",
+    "spohn-2021",
+    "machado-6",
+    "bevilaqua-9",
+    "bevilaqua-12",
+    "ring-3",
+    "overlap",
+    "random",
+)
+TROUBLE = tuple(scenario.name for scenario in deliveries.SCENARIOS)
+SLOW = ("machado-15", "machado-25")
+
+
+def broken(played):
+    return [row for row in played.rows if row.holds is False]
+
+
+def test_all_scenarios_are_tested():
+    assert sorted(SCENARIOS) == sorted(QUICK + SLOW + TROUBLE)
+
+
+def assert_holds(name, settings, seed):
+    played = play(find(name), settings, seed)
+    assert (broken(played), played.result.violations) == ([], ())
+
+
+@pytest.mark.parametrize("name", (*QUICK, *TROUBLE, "machado-15"))
+def test_a_scenario_holds(name):
+    assert_holds(name, ProtocolSettings(), seed=1)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", [2, 3, 4])
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_a_scenario_holds_with_other_seeds(name, seed):
+    assert_holds(name, ProtocolSettings(), seed)
+
+
+SHORT = ("spohn-2020", "ring-3")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=() if n in SHORT else pytest.mark.long) for n in QUICK + SLOW],
+)
+def test_a_scenario_holds_with_the_timers_of_machado(name):
+    assert_holds(name, PRESETS["machado"], seed=1)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "what"),
+    [
+        ("retention", {"disk": DiskOptions(keep_max=15)}, "delivered"),
+        ("session-lost", {"schedule": ()}, "delivered"),
+        ("part-kill", {"schedule": ()}, "publications promised to nodes, delivered"),
+        ("split-minute", {"schedule": ()}, "repaired from the origins' journals"),
+        ("passing-groups", {"links": LinkOptions()}, "repaired from the origins' journals"),
+    ],
+)
+def test_trouble_that_ends_otherwise_is_noticed(name, options, what):
+    made = replace(find(name).make(ProtocolSettings(), 1), **options)
+    simulation = Simulation(made)
+    result = simulation.run()
+    rows = find(name).judge(Final(tuple(simulation.views()), made, result))
+    assert what in [row.what for row in rows if row.holds is False]
+
+
+def test_a_scenario_is_the_same_run_each_time():
+    first, second = (play(find("machado-6"), ProtocolSettings(), seed=4) for _ in range(2))
+    assert first == second
+    assert first.result.to_json() == second.result.to_json()
+
+
+# ---------------------------------------------------------------- what the papers say
+
+
+def test_spohn_2020_says_what_the_figures_show():
+    rows = {row.what: row.ours for row in play(find("spohn-2020"), ProtocolSettings(), 1).rows}
+    assert rows["core of the management group"] == "0"
+    assert rows["links outside its mesh"] == "3-4"
+    assert rows["parents towards it"] == "0:{1} 2:{0,3} 3:{1} 4:{1} 5:{3,4}"
+    assert rows["members of group 2"] == "1,3,4,5"
+    assert rows["deliveries of 2 publications"] == "4 of 4, 0 twice"
+
+
+def test_spohn_2021_is_calibrated_by_two_equations():
+    assert spohn.ENDS_MS + 4 * spohn.HOP_MS == pytest.approx(34.77)
+    assert spohn.ENDS_MS + 1 * spohn.HOP_MS == pytest.approx(18.61)
+
+
+def test_the_timers_of_machado_take_about_as_long_as_the_thesis_says():
+    played = play(find("machado-6"), PRESETS["machado"], seed=1)
+    crash = next(r for r in recoveries(played.result) if r.after == "crash 3")
+    assert crash.converged_s is not None
+    assert 60 < crash.converged_s < 180
+
+
+@pytest.mark.parametrize(
+    ("preset", "row"),
+    [
+        (
+            "default",
+            Row("converged after crash 3", "about 1 and 2 min; we promise 500 ms", "", True),
+        ),
+        ("machado", Row("converged after crash 3", "about 1 and 2 min", "")),
+    ],
+)
+def test_only_what_we_promise_is_judged_beside_the_times_of_machado(preset, row):
+    rows = play(find("machado-6"), PRESETS[preset], seed=1).rows
+    assert row in [replace(found, ours="") for found in rows]
+
+
+def test_a_random_run_is_what_the_seed_draws():
+    played = play(find("random"), PRESETS["machado"], seed=7)
+    assert played.result == simulate(random_options(7))
+    assert [row.what for row in played.rows] == ["settings", "links", "clients", "faults"]
+    assert {row.holds for row in played.rows} == {None}
+
+
+def test_machado_graphs_have_the_sizes_of_the_thesis():
+    for nodes_, topology in ((15, machado.FIFTEEN), (25, machado.TWENTY_FIVE)):
+        assert topology.nodes == nodes_
+        assert len(components(topology)) == 1
+    density = [len(t.links) / t.nodes for t in (machado.FIFTEEN, machado.TWENTY_FIVE)]
+    assert density[1] > density[0]
+
+
+def test_bevilaqua_nine_fits_the_text():
+    degrees = [len(near) for near in neighbours(bevilaqua.NINE)]
+    assert neighbours(bevilaqua.NINE)[8] == (0, 7)
+    assert degrees.index(max(degrees)) == 3
+    assert degrees.count(max(degrees)) == 1
+    assert min(degrees) == degrees[8]
+    assert degrees.count(min(degrees)) == 1
+
+
+def test_bevilaqua_twelve_fits_the_text():
+    assert max(len(near) for near in neighbours(bevilaqua.TWELVE)) == 5
+    assert [distances(bevilaqua.TWELVE, 11)[node] for node in (0, 5)] == [1, 3]
+
+
+# ---------------------------------------------------------------- what is checked
+
+
+@pytest.mark.parametrize(
+    ("scenario", "change", "what"),
+    [
+        ("spohn-2020", {"redundancy": 1}, "parents towards it"),
+        ("spohn-2020", {"redundancy": 1}, "links outside its mesh"),
+        ("spohn-2021", {"redundancy": 1}, "members of the mesh"),
+    ],
+)
+def test_another_redundancy_is_noticed(scenario, change, what):
+    made = find(scenario).make(ProtocolSettings(), 1)
+    options = replace(made, protocol=replace(made.protocol, **change))
+    simulation = Simulation(options)
+    result = simulation.run()
+    rows = find(scenario).judge(Final(tuple(simulation.views()), options, result))
+    assert what in [row.what for row in rows if row.holds is False]
+
+
+def test_slow_timers_break_what_is_promised_for_fast_ones():
+    slow = replace(ProtocolSettings(), takeover_delay=2.0, announce_gap=1.0)
+    played = play(find("machado-6"), slow, seed=1)
+    assert any("crash" in row.what for row in broken(played))
+
+
+def test_a_row_that_does_not_hold_is_a_violation():
+    scenario = Scenario(
+        "never",
+        "a ring",
+        "a claim",
+        lambda settings, seed: Options(parse("ring:3", 0), settings, seed),
+        lambda final: [same("nodes", "4", str(final.result.nodes)), Row("more", "", "x")],
+    )
+    result = play(scenario, ProtocolSettings(), seed=5).result
+    assert result.violations == ("never: nodes should be 4, not 3 (seed 5)",)
+    assert not result.ok
+
+
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [
+        ("spohn2020", "there is no scenario 'spohn2020'; did you mean spohn-2020 or spohn-2021?"),
+        ("ring3", "there is no scenario 'ring3'; did you mean ring-3?"),
+        ("xyz", f"there is no scenario 'xyz'; there are {', '.join(SCENARIOS)}"),
+    ],
+)
+def test_an_unknown_scenario_is_refused_with_near_names(name, problem):
+    with pytest.raises(UsageError) as refusal:
+        find(name)
+    assert str(refusal.value) == problem
+
+
+# ---------------------------------------------------------------- reading a run
+
+
+def test_faults_of_one_moment_are_one_recovery():
+    records = (
+        Convergence("start", 0.0, 0.1),
+        Convergence("crash 1", 5.0, None),
+        Convergence("crash 3", 5.0, 0.2),
+        Convergence("restart 1", 9.0, None),
+        Convergence("restart 3", 9.0, None),
+        Convergence("cut 0-1", 12.0, None),
+        Convergence("crash 2", 12.0, 0.3),
+        Convergence("freeze 1 2 s", 14.0, 0.4),
+        Convergence("freeze 2 3 s", 14.0, 0.4),
+    )
+    result = replace(simulate(Options(parse("line:1", 0))), converged_s=records)
+    assert recoveries(result) == [
+        Recovery("start", 0.1),
+        Recovery("crash 1,3", 0.2),
+        Recovery("restart 1,3", None),
+        Recovery("cut 0-1, crash 2", 0.3),
+        Recovery("freeze 1 2 s, freeze 2 3 s", 0.4, last=True),
+    ]
+
+
+def test_why_there_is_no_time_is_said():
+    assert Recovery("crash 1", 0.25).took == "250 ms"
+    assert Recovery("crash 1", None).took == "the next fault came first"
+    assert Recovery("crash 1", None, last=True).took == "not before the end"
+
+
+def test_a_pause_follows_the_timers():
+    fast, slow = (
+        pause_s(examples.RING, PRESETS[name], LinkOptions()) for name in ("default", "machado")
+    )
+    assert fast < 30 < 120 < slow
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0.0, "0 ms"),
+        (0.0123, "12 ms"),
+        (1.25, "1.2 s"),
+        (99.0, "99.0 s"),
+        (150, "2.5 min"),
+    ],
+)
+def test_times_read_well(seconds, text):
+    assert duration(seconds) == text
+
+
+def test_nodes_links_and_parents_read_well():
+    assert nodes({3, -1, 0}) == "none,0,3"
+    assert links({(3, 4), (0, 1)}) == "0-1 3-4"
+    assert parents({5: (4, 3), 2: ()}) == "2:{} 5:{3,4}"

@@ -1,0 +1,103 @@
+"""Random runs: every kind of thing is tried, and the seed decides."""
+
+from dataclasses import fields, replace
+
+import pytest
+
+from hansa.protocol.routing import STRATEGIES
+from hansa.simulator.analysis.convergence import allowance
+from hansa.simulator.options import Faults
+from hansa.simulator.run import simulate
+from hansa.simulator.scenarios.sampling import NODES_MAX, random_options
+
+SAMPLE = [random_options(seed) for seed in range(400)]
+
+
+def test_the_seed_decides_everything():
+    assert random_options(7) == random_options(7)
+    assert random_options(7) != random_options(8)
+
+
+def test_one_seed_is_the_same_trial_for_every_strategy():
+    other = random_options(7, "paths")
+    assert other.protocol.strategy == "paths"
+    mesh = replace(other.protocol, strategy=random_options(7).protocol.strategy)
+    assert replace(other, protocol=mesh) == random_options(7)
+
+
+def test_topologies_of_all_kinds_and_sizes_are_tried():
+    kinds = {options.topology.name.partition(":")[0] for options in SAMPLE}
+    assert kinds == {"ring", "line", "star", "tree", "full", "grid", "random", "geometric"}
+    sizes = {options.topology.nodes for options in SAMPLE}
+    assert min(sizes) == 2
+    assert max(sizes) == NODES_MAX
+
+
+def test_settings_of_all_kinds_are_tried():
+    protocols = [options.protocol for options in SAMPLE]
+    assert {protocol.redundancy for protocol in protocols} == {1, 2, 3}
+    assert len({protocol.outside for protocol in protocols}) == 3
+    assert len({protocol.metric for protocol in protocols}) == 2
+    assert len({protocol.management_by for protocol in protocols}) == 2
+    assert {protocol.group_depth for protocol in protocols} == {0, 1, 2}
+    assert {options.links.ordered for options in SAMPLE} == {True, False}
+    assert {options.wire for options in SAMPLE} == {True, False}
+    assert {options.shuffle_ids for options in SAMPLE} == {True, False}
+
+
+def test_some_runs_have_bounds_that_just_fit():
+    tight = [options for options in SAMPLE if options.protocol.plans_max == 2]
+    assert len(tight) > 50
+    assert all(options.protocol.nodes_max >= options.topology.nodes for options in tight)
+
+
+def test_some_runs_make_deliveries_hard():
+    hard = [options for options in SAMPLE if options.protocol.undelivered_max < 100]
+    assert {options.protocol.held_max for options in hard} == {0, 2, 8_192}
+    assert {options.protocol.repair_frames for options in hard} == {1, 3, 8}
+    assert {options.disk.inbox_max for options in hard if options.disk} == {5, 100_000}
+    longest = [delay for options in hard for _, _, delay in options.links.delays_ms]
+    assert max(longest) > 500
+
+
+def test_some_runs_lose_nearly_every_third_datagram():
+    assert {options.links.loss for options in SAMPLE} == {0.0, 0.01, 0.1, 0.2, 0.3}
+
+
+def test_some_runs_have_links_on_which_publications_are_dropped():
+    narrow = [options for options in SAMPLE if options.links.window]
+    assert {options.links.window for options in narrow} == {5, 20}
+    assert all(options.links.ordered and options.disk for options in narrow)
+
+
+def test_in_some_runs_partitions_may_outlast_leases():
+    short = [options for options in SAMPLE if options.protocol.interest_lease < 60]
+    assert len(short) > 15
+    for options in short:
+        assert options.faults.partitions
+        assert options.faults.outage_s[1] > options.protocol.interest_lease
+        assert options.phases.traffic_s > options.faults.outage_s[1] / 2
+        assert options.disk
+
+
+def test_faults_of_all_kinds_are_tried():
+    for field in fields(Faults):
+        if field.name != "outage_s":
+            assert any(getattr(options.faults, field.name) for options in SAMPLE), field.name
+
+
+def test_every_run_ends_with_time_enough_to_be_right():
+    assert all(options.phases.settle_s > allowance(options) for options in SAMPLE)
+    assert all(options.phases.final_s > 0 for options in SAMPLE)
+
+
+def test_disks_and_brokers_of_all_kinds_are_tried():
+    disks = [options.disk for options in SAMPLE if options.disk]
+    assert {disk.torn for disk in disks} == {True, False}
+    assert {disk.window for disk in disks} == {1, 20}
+
+
+@pytest.mark.parametrize("strategy", [name for name in STRATEGIES if name != "mesh"])
+@pytest.mark.parametrize("seed", [4, 6, 9])
+def test_every_strategy_keeps_its_promises_on_random_runs(seed, strategy):
+    assert simulate(random_options(seed, strategy)).violations == ()

@@ -1,0 +1,59 @@
+"""Trials: the papers' places, the same clients and faults for every strategy."""
+
+from dataclasses import replace
+
+import pytest
+
+from hansa.protocol.settings import Metric, ProtocolSettings
+from hansa.simulator.actions import Publish, Subscribe
+from hansa.simulator.scenarios.comparison import measure
+from hansa.simulator.scenarios.trials import PUBLICATIONS, trials
+
+TRIALS = {trial.name: trial for trial in trials(seed=1)}
+
+
+def test_names_are_unique():
+    assert len(TRIALS) == len(trials(seed=1))
+
+
+@pytest.mark.parametrize("trial", TRIALS.values(), ids=TRIALS)
+def test_a_trial_is_the_same_for_all_but_the_settings(trial):
+    one, other = (
+        trial.options(ProtocolSettings(strategy=name), seed=3) for name in ("mesh", "paths")
+    )
+    assert replace(one, protocol=other.protocol) == other
+
+
+@pytest.mark.parametrize("trial", TRIALS.values(), ids=TRIALS)
+def test_there_is_something_to_measure(trial):
+    options = trial.options(ProtocolSettings(), seed=3)
+    said = sum(step.action.count for step in options.schedule if isinstance(step.action, Publish))
+    assert said == PUBLICATIONS or options.workload.publishers
+
+
+def test_unequal_links_make_shorter_ways_by_time_than_by_hops():
+    trial = TRIALS["random-25-unequal"]
+    by_hops, by_time = (
+        measure(trial, ProtocolSettings(redundancy=1, metric=metric), "paths", seed=1)
+        for metric in Metric
+    )
+    assert (by_hops.violations, by_time.violations) == ((), ())
+    assert by_hops.stretch is not None
+    assert by_time.stretch is not None
+    assert by_hops.stretch == 1.0 < by_time.stretch
+    assert by_hops.delay_ms is not None
+    assert by_time.delay_ms is not None
+    assert by_time.delay_ms < by_hops.delay_ms
+
+
+def test_the_localities_are_the_papers():
+    def places(name):
+        steps = TRIALS[name].options(ProtocolSettings(), seed=1).schedule
+        kinds = (Subscribe, Publish)
+        return [[s.action.node for s in steps if isinstance(s.action, kind)] for kind in kinds]
+
+    assert places("antonielli-tree-100") == [[0], [0]]
+    assert places("antonielli-star-0") == [[4], [0]]
+    assert places("antonielli-line-n") == [[0, 1, 2, 3, 4]] * 2
+    root = TRIALS["antonielli-line-n"].options(ProtocolSettings(), seed=1).capacities
+    assert root.index(max(root)) == 2  # broker C

@@ -1,0 +1,103 @@
+"""Retained values in virtual time: writes of mixed QoS, with faults; and mutants of their order."""
+
+from collections.abc import Sequence
+from itertools import product
+
+import pytest
+from tests.simulator.test_mutants import caught
+
+from hansa.protocol.retained.values import Retained
+from hansa.protocol.retained.write_order import RetainedOrder
+from hansa.simulator.actions import (
+    Action,
+    Crash,
+    Freeze,
+    Publish,
+    Refuse,
+    Restart,
+    RestartBroker,
+    Subscribe,
+)
+from hansa.simulator.options import DiskOptions, LinkOptions, Phases
+
+Script = Sequence[tuple[float, Action]]
+
+DISK = DiskOptions(sync_ms=5.0)
+FAR_BROKER = LinkOptions(broker_ms=10.0)
+"""A handshake of QoS 2 takes 45 ms with the disk, so that the second write meets it."""
+
+PAIRS = list(product(range(3), range(3)))
+BROKEN = {"retained values agree"}
+
+
+def writes(first: int, second: int, pause_s: float = 0.02) -> Script:
+    """Write three topics twice at the origin while the receiver wants them."""
+    topics = [f"t/{number}" for number in range(3)]
+    return [
+        (0.0, Subscribe(1, "t/+")),
+        *((5.0, Publish(0, topic, qos=first, retain=True)) for topic in topics),
+        *((5.0 + pause_s, Publish(0, topic, qos=second, retain=True)) for topic in topics),
+    ]
+
+
+def broken(script: Script, word: str = "line:2") -> set[str]:
+    return caught(word, script, disk=DISK, links=FAR_BROKER, phases=Phases(warm_up_s=100.0))
+
+
+@pytest.mark.parametrize(("first", "second"), PAIRS)
+def test_all_brokers_store_the_last_value(first, second):
+    for pause_s in (0.001, 0.005, 0.007, 0.02, 0.04):
+        assert broken(writes(first, second, pause_s)) == set()
+
+
+FAULTS: dict[str, Sequence[Action]] = {
+    "killed": (Crash(1), Restart(1)),
+    "suspended": (Freeze(1, 3.0),),
+    "refused by its broker": (Refuse(1, 2.0),),
+    "forgotten by its broker": (RestartBroker(1),),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize(("first", "second"), PAIRS)
+def test_all_brokers_store_the_last_value_after_a_fault_of_the_receiver(fault, first, second):
+    for at_ms in range(5000, 5100, 11):
+        actions = [(at_ms / 1000 + n, action) for n, action in enumerate(FAULTS[fault])]
+        assert broken([*writes(first, second), *actions]) == set(), at_ms
+
+
+def without_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(RetainedOrder, "must_wait", lambda *_: False)
+    monkeypatch.setattr(RetainedOrder, "hold_back", lambda _, publications: publications)
+
+
+def without_checks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Retained, "_doubt", lambda *_: None)
+    monkeypatch.setattr("hansa.protocol.retained.checks.CHECK_S", float("inf"))
+
+
+OVERTAKING = [(2, 1, 0.005), (2, 0, 0.02), (1, 0, 0.007)]
+"""Pairs of which the second write can overtake the first one, and how soon it has to follow."""
+
+
+@pytest.mark.parametrize("pair", OVERTAKING)
+def test_without_the_order_an_older_value_stays_until_it_is_checked(monkeypatch, pair):
+    assert broken(writes(*pair)) == set()
+    without_order(monkeypatch)
+    assert broken(writes(*pair)) == set()
+    without_checks(monkeypatch)
+    assert broken(writes(*pair)) == BROKEN
+
+
+@pytest.mark.parametrize(("first", "second"), PAIRS)
+def test_without_checks_the_order_is_enough(monkeypatch, first, second):
+    without_checks(monkeypatch)
+    assert broken(writes(first, second)) == set()
+
+
+@pytest.mark.parametrize("second", range(3))
+def test_a_write_is_repaired_that_was_lost_before_the_receiver_was_killed(second):
+    """The broker refuses the agent while the second values come; the agent saves their versions and
+    is killed before the broker accepts it again."""
+    faults = [(18.0, Refuse(1, 7.0)), (23.0, Crash(1)), (26.0, Restart(1))]
+    assert broken([*writes(1, second, pause_s=14.0), *faults]) == set()

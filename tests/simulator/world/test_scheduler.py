@@ -1,0 +1,55 @@
+"""Virtual time."""
+
+from hansa.simulator.world.scheduler import Scheduler
+
+
+def test_calls_happen_in_the_order_of_their_times():
+    scheduler = Scheduler()
+    seen: list[object] = []
+    scheduler.at(2.0, seen.append, "later")
+    scheduler.at(1.0, seen.append, "sooner")
+    scheduler.run(until=3.0)
+    assert seen == ["sooner", "later"]
+
+
+def test_calls_of_one_moment_happen_in_the_order_of_planning():
+    scheduler = Scheduler()
+    seen: list[object] = []
+    for name in "zebra":
+        scheduler.at(1.0, seen.append, name)
+    scheduler.run(until=1.0)
+    assert seen == list("zebra")
+
+
+def test_a_call_sees_its_own_time_and_may_plan_more():
+    scheduler = Scheduler()
+    seen: list[object] = []
+
+    def note(again: bool) -> None:
+        seen.append(scheduler.now)
+        if again:
+            scheduler.after(0.5, note, False)
+
+    scheduler.at(1.0, note, True)
+    scheduler.run(until=2.0)
+    assert seen == [1.0, 1.5]
+    assert scheduler.now == 2.0
+
+
+def test_what_is_due_later_waits():
+    scheduler = Scheduler()
+    seen: list[object] = []
+    scheduler.at(5.0, seen.append, "late")
+    scheduler.run(until=4.0)
+    assert seen == []
+    scheduler.run(until=5.0)
+    assert seen == ["late"]
+
+
+def test_a_time_in_the_past_means_now():
+    scheduler = Scheduler()
+    seen: list[object] = []
+    scheduler.run(until=3.0)
+    scheduler.at(1.0, lambda: seen.append(scheduler.now))
+    scheduler.run(until=3.0)
+    assert seen == [3.0]

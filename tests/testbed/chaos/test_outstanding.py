@@ -1,0 +1,39 @@
+"""What is missing, event by event, is what the verdict would call lost."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hansa.testbed.chaos.history import Event, Op, Stream
+from hansa.testbed.chaos.outstanding import Account
+from hansa.testbed.chaos.verdict import judge
+
+WANTED = {"bob": ["a"], "carol": ["a", "b"]}
+
+events = st.builds(
+    lambda op, topic, qos, counter, who: Event(
+        0.0, op, Stream("alice", topic, qos), counter, who if op is Op.DELIVER else "", qos
+    ),
+    st.sampled_from([Op.OK, Op.DELIVER]),
+    st.sampled_from(["a", "b", "c"]),
+    st.integers(0, 2),
+    st.integers(0, 2),
+    st.sampled_from(["bob", "carol"]),
+)
+
+
+@given(st.lists(events))
+def test_what_is_missing_is_what_would_be_lost(seen):
+    account = Account(WANTED)
+    for event in seen:
+        account.note(event)
+    attempts = [
+        Event(0.0, Op.INVOKE, Stream("alice", topic, qos), counter, "", qos)
+        for topic in "abc"
+        for qos in range(3)
+        for counter in range(3)
+    ]
+    once = list(
+        {(each.op, each.stream, each.counter, each.subscriber): each for each in seen}.values()
+    )
+    assert account.missing == judge([*attempts, *once], WANTED).fates["lost"]
+    assert account.history == seen

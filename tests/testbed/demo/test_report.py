@@ -1,0 +1,231 @@
+"""The end of the demo: its tables and its page agree with what the demo printed, or it says why."""
+
+import importlib.util
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hansa.errors import UsageError
+from hansa.telemetry.reader import rows
+from hansa.terminal import console
+from hansa.testbed.demo import readings, report
+from hansa.testbed.demo.healing import Healing
+from hansa.testbed.demo.report import Account, Event, Place, difference
+from hansa.testbed.demo.story import Story
+
+DEMO = [sys.executable, "-m", "hansa.cli", "demo"]
+NODES = ("0" * 15 + "1", "0" * 15 + "2")
+
+needs_spark = pytest.mark.skipif(
+    importlib.util.find_spec("pyspark") is None, reason="Spark is not installed"
+)
+
+
+@pytest.mark.parametrize(
+    ("counted", "said", "done", "reason"),
+    [
+        (5, 5, "", "the same"),
+        (5, 4, "kill agent 1", "the 1 missing were its last before kill -9, not written down yet"),
+        (5, 7, "kill broker 2", "the 2 more were handed to the broker as it was killed"),
+        (5, 4, "", None),
+        (1_002, 1, "kill agent 1", None),
+        (5, 7, "kill agent 1", None),
+        (5, 4, "kill broker 2", None),
+    ],
+)
+def test_a_difference_is_explained_by_what_was_done_or_by_nothing(counted, said, done, reason):
+    assert difference(counted, said, done) == reason
+
+
+# ---------------------------------------------------------------- what the demo writes down
+
+
+def test_every_fault_stands_in_the_records_for_itself(tmp_path):
+    account = Account(tmp_path)
+    for what in ("kill agent", "kill broker"):  # both at the broker whose agent is the core
+        account.disturb("2", Event(what, 0.0), NODES[1])
+    told = [row.columns() for row in rows(tmp_path / "demo")]
+    assert [(row["what"], row["incarnation"]) for row in told] == [
+        ("kill agent", 1),
+        ("kill broker", 2),
+    ]
+
+
+def test_observation_is_recorded_as_it_was_counted(tmp_path):
+    account = Account(tmp_path)
+    event = Event("kill agent 0", 0.0, time_ns=7)
+    account.observe("2", event, NODES, Healing(resumed_s=0.058, published=241, lost=2, twice=1))
+    (row,) = rows(tmp_path / "demo")
+    told = row.columns()
+    assert {name: told[name] for name in ("time_ns", "what", "origin", "target")} == {
+        "time_ns": 7,
+        "what": "kill agent 0",
+        "origin": NODES[0],
+        "target": NODES[1],
+    }
+    counts = [told[name] for name in ("published", "arrived", "duplicates", "seconds")]
+    assert counts == [241, 239, 1, 0.058]
+    assert (account.expected, account.counted) == ({"2": 241}, {"2": 240})
+
+
+def test_reading_names_its_site_and_number():
+    assert readings.source_of(readings.temperature(2)(17)) == (2, 17)
+
+
+# ---------------------------------------------------------------- the directory
+
+
+def test_directory_of_an_earlier_demo_is_replaced(tmp_path):
+    recorded = tmp_path / "recorded"
+    recorded.mkdir()
+    for name in ("0", "1"):
+        (recorded / name).mkdir()
+        Place(tmp_path / "out").fill(recorded)
+    assert sorted(path.name for path in (tmp_path / "out").rglob("*")) == [
+        *("0", "1", "agents", "payloads.toml")
+    ]
+
+
+def test_directory_with_other_files_is_left_alone(tmp_path):
+    (tmp_path / "thesis.tex").touch()
+    with pytest.raises(UsageError) as error:
+        Place(tmp_path)
+    assert str(error.value) == (
+        f"{tmp_path} holds 'thesis.tex', which no demo has left there; name another directory:"
+        " --out"
+    )
+
+
+@pytest.mark.parametrize("name", ["file", "no/such"])
+def test_place_that_cannot_be_written_to_is_refused_before_the_demo_begins(tmp_path, name):
+    (tmp_path / "file").touch()
+    with pytest.raises(UsageError, match="cannot write to"):
+        Place(tmp_path / name)
+
+
+# ---------------------------------------------------------------- with and without Spark
+
+
+def test_without_spark_the_demo_says_what_is_left_out_and_how_to_make_it(
+    tmp_path, monkeypatch, capsys
+):
+    failing = [sys.executable, "-c", "raise SystemExit(2)"]
+    monkeypatch.setattr(report, "program", lambda: failing)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    place = Place(tmp_path / "out")
+    assert report.tell(Story(console()), Account(tmp_path), place)
+    *said, again = capsys.readouterr().out.strip().splitlines()
+    text = " ".join(line.strip() for line in said)
+    assert "Left out, because Spark is not installed, see above: the table of readings" in text
+    words = shlex.split(again)
+    assert words[:4] == ["hansa", "report", "--lake", str(place.lake)]
+    assert words[-1] == str(place.agents)
+
+
+def test_tables_that_cannot_be_made_although_spark_is_there_fail_the_demo(
+    tmp_path, monkeypatch, capsys
+):
+    failing = [sys.executable, "-c", "raise SystemExit(1)"]
+    monkeypatch.setattr(report, "program", lambda: failing)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
+    assert not report.tell(Story(console()), Account(tmp_path), Place(tmp_path / "out"))
+    assert "that failed, see above" in capsys.readouterr().out
+
+
+@needs_spark
+@pytest.mark.timeout(300)
+@pytest.mark.usefixtures("mosquitto")
+def test_demo_that_is_stopped_while_spark_runs_leaves_nothing(tmp_path):
+    (tmp_path / "tmp").mkdir()
+    process = subprocess.Popen(
+        DEMO,
+        cwd=tmp_path,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "TMPDIR": str(tmp_path / "tmp"), "PYTHONUNBUFFERED": "1"},
+    )
+    assert process.stderr is not None
+    said = next(line for line in process.stderr if "bronze" in line or "hansa:" in line)
+    assert "bronze" in said
+    process.send_signal(signal.SIGINT)
+    _, rest = process.communicate(timeout=60)
+    assert (process.returncode, rest.splitlines()[-1]) == (130, "hansa: stopped")
+    found = subprocess.run(["pgrep", "-f", str(tmp_path)], capture_output=True, text=True)
+    assert found.stdout == ""
+    assert [path.name for path in tmp_path.iterdir()] == ["tmp"]
+
+
+@needs_spark
+@pytest.mark.long
+@pytest.mark.timeout(900)
+@pytest.mark.usefixtures("mosquitto")
+def test_tables_and_report_agree_with_what_the_demo_printed(tmp_path):
+    done = subprocess.run(
+        DEMO,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "COLUMNS": "160"},
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["hansa-demo"]
+    page = (tmp_path / "hansa-demo" / "report.html").read_text()
+    assert observations_printed(done.stdout) == observations_on(page)
+    delivered = re.findall(
+        r"^ *(\d) +([\d,]+) +([\d,]+) +([\d,]+) +(the .*?) *$", done.stdout, re.MULTILINE
+    )
+    assert [row[0] for row in delivered] == ["0", "1", "2"], done.stdout
+    assert "the same" in [row[4] for row in delivered]  # to one of the three nothing was done
+    published, got = (sum(number(row[column]) for row in delivered) for column in (1, 2))
+    assert f"<b>{got:,} of {published:,}</b><span>arrived at clients of other brokers" in page
+    by_site = re.findall(
+        r"^ plant/line1/temp +(\d) +(\d+) +([\d.]+) +([\d.]+) +([\d.]+) *$",
+        done.stdout,
+        re.MULTILINE,
+    )
+    assert [row[0] for row in by_site] == ["0", "1", "2"], done.stdout
+    assert all(float(low) <= float(mean) <= float(high) for *_, mean, low, high in by_site)
+    total = sum(int(row[1]) for row in by_site)
+    assert f"All {total:,} readings that the sensors published are in the table" in done.stdout
+    assert_query_shows_the_table_again(done.stdout, tmp_path, [row[1] for row in by_site])
+
+
+def assert_query_shows_the_table_again(printed: str, cwd: Path, counts: list[str]) -> None:
+    (line,) = re.findall(r"^ *(hansa pipeline query .*)$", printed, re.MULTILINE)
+    words = [sys.executable, "-m", "hansa.cli", *shlex.split(line)[1:]]
+    again = subprocess.run(words, cwd=cwd, capture_output=True, text=True)
+    assert re.findall(r"^ plant/line1/temp +\d +(\d+) ", again.stdout, re.MULTILINE) == counts
+
+
+def number(text: str) -> int:
+    return int(text.replace(",", ""))
+
+
+def observations_printed(text: str) -> set[tuple[str, ...]]:
+    """Event, pair, interruption, lost, published and duplicates of every line of the summary."""
+    found = re.findall(
+        r"^ ((?:kill|start) \w+ \d), (\d) to (\d) +interruption (.+); (\d+) of (\d+) lost,"
+        r" (\d+) twice *$",
+        text.partition("measured here, now")[2],
+        re.MULTILINE,
+    )
+    assert len(found) == 6, text
+    return set(found)
+
+
+def observations_on(page: str) -> set[tuple[str, ...]]:
+    cells = "".join(rf"<td>({cell})</td>" for cell in ("(?:kill|start)[^<]*", *["[^<]*"] * 6))
+    found = set()
+    for row in re.findall(f"<tr>{cells}</tr>", page):
+        what, pair, published, _, lost, twice, lasted = row
+        one, other = pair.split(" → ")
+        counts = (str(number(each)) for each in (lost, published, twice))
+        found.add((what, one, other, lasted, *counts))
+    return found

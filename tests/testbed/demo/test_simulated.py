@@ -1,0 +1,60 @@
+"""The simulated demo tells a true story, and tells that it is simulated."""
+
+import io
+
+import pytest
+from rich.console import Console
+
+from hansa.cli.main import main
+from hansa.simulator.run import Simulation
+from hansa.testbed.demo import story
+from hansa.testbed.demo.drawing import grid
+
+
+@pytest.mark.parametrize("seed", ["1", "2", "3"])
+def test_the_demo_ends_well_with_any_seed(seed, capsys):
+    assert main(["demo", "--simulated", "--seed", seed]) == 0
+    out = capsys.readouterr().out
+    assert f"seed {seed}." in out
+    assert "the same protocol code that the live agent runs" in out
+    assert "each broker got it once" in out
+    assert "2 to 5 min (Machado 2023" in out
+    assert " ms " in out
+    assert "0 twice" in out
+    assert "broken" not in out
+
+
+def test_the_demo_says_when_a_promise_is_broken(monkeypatch, capsys):
+    run = Simulation.run
+
+    def broken(self):
+        self.violations.append("no loop: something")
+        return run(self)
+
+    monkeypatch.setattr(Simulation, "run", broken)
+    assert main(["demo", "--simulated"]) == 1
+    assert "broken promise: no loop: something" in capsys.readouterr().out
+
+
+def test_a_terminal_gets_time_to_read(monkeypatch):
+    waited: list[float] = []
+    monkeypatch.setattr("time.sleep", waited.append)
+    story.Story(Console(force_terminal=True, file=io.StringIO())).say("text")
+    story.Story(Console(force_terminal=False, file=io.StringIO())).say("text")
+    assert waited == [story.BEAT_S]
+
+
+def test_a_grid_is_drawn_with_its_mesh():
+    drawn = grid(2, 3, lambda node: "◆" if node == 4 else "○", {(0, 1), (1, 4)})
+    assert drawn == [
+        "○ 0  ━━━ ○ 1  ─── ○ 2",
+        "│        ┃        │",
+        "○ 3  ─── ◆ 4  ─── ○ 5",
+    ]
+
+
+def test_a_bad_seed_is_refused(capsys):
+    assert main(["demo", "--seed", "x"]) == 2
+    assert capsys.readouterr().err == (
+        "hansa: argument --seed: 'x' is not a whole number; see `hansa demo --help`\n"
+    )

@@ -1,0 +1,183 @@
+"""What `hansa doctor` says about a Mosquitto."""
+
+from pathlib import Path
+
+import pytest
+
+from hansa.agent.broker.delivery_class import Proof
+from hansa.mqtt.limits import Limits
+from hansa.mqtt.types import Version
+from hansa.testbed.probes.advice import LOG_LINES, Advice, Learned, Severity, advise, missing_lines
+
+GOOD = Limits(version=Version.V5, client_id="hansa", keep_alive=30, session_expiry=0)
+
+
+def limits(**changed) -> Limits:
+    given = {"version": Version.V5, "client_id": "hansa", "keep_alive": 30, "session_expiry": 0}
+    return Limits(**{**given, **changed})
+
+
+def only(**learned) -> Advice:
+    (advice,) = advise(Learned(**learned))
+    return advice
+
+
+def test_the_operator_reads_the_same_lines():
+    page = Path(__file__).parents[3] / "docs" / "operating.md"
+    lines = page.read_text(encoding="utf-8").splitlines()
+    assert [line for line in LOG_LINES if line not in lines] == []
+
+
+def test_what_is_unknown_is_no_reason_to_complain():
+    assert advise(Learned()) == ()
+
+
+def test_broker_that_has_everything():
+    learned = Learned(
+        version="mosquitto version 2.0.11",
+        limits=GOOD,
+        logs_subscribe=True,
+        logs_unsubscribe=True,
+        logs_connect=True,
+        logs_takeover=True,
+        publishes_counts=True,
+        has_history=True,
+        has_persistence=True,
+    )
+    assert advise(learned) == ()
+
+
+def test_broker_that_does_not_log_to_topics():
+    advice = only(
+        logs_subscribe=False, logs_unsubscribe=False, logs_connect=False, logs_takeover=False
+    )
+    assert advice.severity is Severity.ERROR
+    assert advice.lines == LOG_LINES
+
+
+@pytest.mark.parametrize(
+    ("field", "severity"),
+    [
+        ("logs_subscribe", Severity.ERROR),
+        ("logs_connect", Severity.ERROR),
+        ("logs_unsubscribe", Severity.WARNING),
+        ("logs_takeover", Severity.WARNING),
+    ],
+)
+def test_one_kind_of_line_that_is_missing_brings_them_all(field, severity):
+    """The first `log_type` of a configuration turns off those that were on by default."""
+    advice = only(**{field: False})
+    assert (advice.severity, advice.lines) == (severity, LOG_LINES)
+
+
+@pytest.mark.parametrize(
+    ("version", "severity"),
+    [
+        ("", Severity.WARNING),
+        ("mosquitto version 1.6.9", Severity.WARNING),
+        ("emqx 5.8", Severity.ERROR),
+    ],
+)
+def test_versions_that_need_a_word(version, severity):
+    assert only(version=version).severity is severity
+
+
+@pytest.mark.parametrize("version", ["mosquitto version 2.0.11", "mosquitto version 2.1.2-beta"])
+def test_versions_that_were_tried(version):
+    assert advise(Learned(version=version)) == ()
+
+
+@pytest.mark.parametrize(
+    ("learned", "lines"),
+    [
+        (
+            {"has_history": False},
+            ("log_dest file /var/log/mosquitto/mosquitto.log", "log_type information"),
+        ),
+        ({"version": "mosquitto version 2.0.11", "publishes_counts": False}, ("sys_interval 10",)),
+        ({"has_persistence": False}, ("persistence true", "autosave_interval 60")),
+        ({"dropped_count": 7}, ("max_queued_messages 100000",)),
+        ({"proof": Proof(queued=1_000, queue_tried=1_200)}, ("max_queued_messages 100000",)),
+        ({"limits": limits(qos_max=1)}, ("max_qos 2",)),
+        ({"limits": limits(retain_available=False)}, ("retain_available true",)),
+        ({"limits": limits(packet_bytes_max=2_000)}, ("max_packet_size 1048576",)),
+        ({"limits": limits(version=Version.V311)}, ()),
+        ({"bridges": ("north",)}, ()),
+        ({"limits": limits(version=Version.V311), "copies": 2}, ()),
+    ],
+)
+def test_messages_can_be_lost(learned, lines):
+    advice = only(**learned)
+    assert (advice.severity, advice.lines) == (Severity.WARNING, lines)
+
+
+@pytest.mark.parametrize(
+    ("learned", "lines"),
+    [
+        ({"dropped_count": 0}, ("max_queued_messages 100000",)),
+        (
+            {"dropped_count": 0, "proof": Proof(queued=700, queue_tried=700)},
+            ("max_queued_messages 100000",),
+        ),
+        ({"proof": Proof(resumes=True)}, ("persistence true", "autosave_interval 60")),
+        ({"limits": limits(receive_maximum=20)}, ("max_inflight_messages 100",)),
+    ],
+)
+def test_it_could_work_better(learned, lines):
+    advice = only(**learned)
+    assert (advice.severity, advice.lines) == (Severity.NOTE, lines)
+
+
+@pytest.mark.parametrize("dropped_count", [0, 7])
+def test_a_queue_that_was_tried_and_held_needs_no_word(dropped_count):
+    proof = Proof(queued=1_200, queue_tried=1_200)
+    assert advise(Learned(dropped_count=dropped_count, proof=proof)) == ()
+
+
+def test_worst_comes_first_and_lines_come_once():
+    advices = advise(
+        Learned(
+            dropped_count=0, version="", bridges=("a",), logs_subscribe=False, has_history=False
+        )
+    )
+    assert [advice.severity for advice in advices] == sorted(
+        (advice.severity for advice in advices), key=list(Severity).index
+    )
+    assert missing_lines((*advices, *advices)) == (
+        *LOG_LINES,
+        "sys_interval 10",
+        "log_dest file /var/log/mosquitto/mosquitto.log",
+        "max_queued_messages 100000",
+    )
+
+
+def test_of_a_broker_without_a_log_only_what_it_can_do_matters():
+    learned = Learned(
+        version="",
+        logs_subscribe=False,
+        limits=limits(version=Version.V311, packet_bytes_max=2_000),
+        proof=Proof(queued=1, queue_tried=2),
+        copies=1,
+    )
+    problems = [advice.problem.split(":")[0] for advice in advise(learned, "static")]
+    assert problems == [
+        "of 2 publications for a client that was away the broker kept 1, and dropped the rest",
+        "the broker speaks no MQTT 5",
+        "the broker takes packets of at most 2000 bytes",
+        "of a publication that two filters of one client match it sends one copy",
+    ]
+    assert missing_lines(advise(learned, "static")) == ()
+
+
+def test_subscriptions_that_nothing_shows_are_a_warning_with_the_remedy_that_applies():
+    advice = only(earlier_count=3)
+    assert advice.severity is Severity.WARNING
+    assert advice.problem.startswith("the broker had 3 subscriptions before this check")
+    assert advise(Learned(earlier_count=0)) == ()
+    advice = only(has_history=True, is_observed=False, unobserved="some reason")
+    assert "some reason; SIGHUP does not help" in advice.problem
+    advice = only(
+        has_history=True, is_observed=False, unobserved="some reason", restores_sessions=True
+    )
+    assert "some reason; neither SIGHUP nor a restart helps" in advice.problem
+    assert advise(Learned(has_history=True, is_observed=True)) == ()

@@ -1,0 +1,111 @@
+"""What a broker does when clients break off, found out at real brokers."""
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.agent.broker.test_delivery_class import MOSQUITTO
+from tests.agent.other_brokers.brokers import Other
+
+from hansa.agent.broker.connection import BrokerAddress
+from hansa.agent.broker.delivery_class import DeliveryClass, Proof, classify
+from hansa.errors import UsageError
+from hansa.mqtt.options import Options
+from hansa.mqtt.types import Version
+from hansa.testbed.probes.delivery import Life, prove
+
+EXACT = replace(MOSQUITTO, queued=1_200)
+BREAKING_OFF = "a client that breaks off"
+
+
+def address_of(text: str) -> BrokerAddress:
+    host, _, port = text.partition(":")
+    return BrokerAddress(host, int(port))
+
+
+def untold(text: str) -> None:
+    """Nobody looks."""
+
+
+@pytest.mark.parametrize("version", list(Version))
+@pytest.mark.parametrize(
+    ("lines", "queued"), [((), 1_000), (("max_queued_messages 100000",), 1_200)]
+)
+def test_mosquitto_delivers_exactly_once_what_its_queue_holds(broker, lines, queued, version):
+    address = address_of(broker("allow_anonymous true", *lines))
+    proof = asyncio.run(prove(address, untold, version))
+    assert proof == replace(EXACT, queued=queued)
+    assert classify(proof).delivery_class is DeliveryClass.EXACTLY_ONCE
+
+
+def test_without_qos_2_the_rest_is_tried_with_qos_1(broker):
+    address = address_of(broker("max_qos 1", "allow_anonymous true", "max_queued_messages 100000"))
+    assert asyncio.run(prove(address, untold)) == replace(
+        EXACT, takes_qos_2=False, delivers_once=None, completes_again=None
+    )
+
+
+def test_who_may_not_publish_finds_nothing_out(broker, tmp_path):
+    rules = tmp_path / "acl"
+    rules.write_text("topic read #\n")
+    address = address_of(broker("allow_anonymous true", f"acl_file {rules}"))
+    assert asyncio.run(prove(address, untold)) == Proof()
+
+
+@pytest.fixture
+def amqtt(tmp_path: Path) -> Iterator[BrokerAddress]:
+    """A broker of another kind, in a process of its own: it leaves things to the collector."""
+    made = Other("amqtt", tmp_path)
+    yield BrokerAddress("127.0.0.1", made.port)
+    made.close()
+
+
+def test_amqtt_says_that_it_resumes_and_keeps_nothing(amqtt):
+    proof = asyncio.run(prove(amqtt, untold, Version.V311))
+    found = (proof.takes_qos_2, proof.resumes, proof.redelivers, proof.queued)
+    assert found == (True, True, False, 0)  # whether it delivers QoS 2 once is a matter of chance
+    assert classify(proof).delivery_class is DeliveryClass.BEST_EFFORT
+
+
+@pytest.mark.parametrize("is_cancelled", [False, True])
+def test_no_session_is_left_behind(is_cancelled, broker, monkeypatch):
+    monkeypatch.setattr("hansa.testbed.probes.delivery.secrets.token_hex", lambda _: "known")
+    address = address_of(broker("allow_anonymous true"))
+    seen: list[str] = []
+
+    async def present(role: str) -> bool:
+        options = Options(client_id=f"hansa-doctor-known-{role}", session_expiry=60)
+        life = Life(address, options, acknowledges=True)
+        await life.start()
+        await life.break_off()
+        return life.session_present
+
+    async def run() -> list[bool]:
+        def tell(text: str) -> None:
+            seen.append(text)
+            if is_cancelled and text == BREAKING_OFF:
+                task.cancel()
+
+        task = asyncio.create_task(prove(address, tell))
+        await asyncio.gather(task, return_exceptions=True)
+        assert task.cancelled() is is_cancelled
+        roles = ("sender", "keeper", "listener")
+        left = [await present(role) for role in roles]
+        assert all([await present(role) for role in roles])  # had there been one, it would show
+        return left
+
+    assert asyncio.run(run()) == [False, False, False]
+    assert BREAKING_OFF in seen
+
+
+def test_a_broker_that_stops_meanwhile_is_one_line(broker):
+    text = broker("allow_anonymous true")
+
+    def tell(what: str) -> None:
+        if what == BREAKING_OFF:
+            broker.stop(text)
+
+    with pytest.raises(UsageError, match=f"^broker {text}: Connection refused$"):
+        asyncio.run(prove(address_of(text), tell))

@@ -1,0 +1,90 @@
+"""What a Mosquitto's configuration says about what an agent would learn."""
+
+from pathlib import Path
+
+import pytest
+
+from hansa.errors import UsageError
+from hansa.testbed.probes.advice import LOG_LINES, Learned
+from hansa.testbed.probes.mosquitto_conf import learn, read_settings
+
+COMPLETE = (
+    *LOG_LINES,
+    "log_dest file /var/log/mosquitto.log",
+    "persistence true",
+    "max_queued_messages 100000",
+)
+GOOD = Learned(
+    logs_subscribe=True,
+    logs_unsubscribe=True,
+    logs_connect=True,
+    logs_takeover=True,
+    publishes_counts=True,
+    has_history=True,
+    has_persistence=True,
+)
+
+
+def learned(directory: Path, *lines: str) -> Learned:
+    path = directory / "mosquitto.conf"
+    path.write_text("\n".join(lines) + "\n")
+    return learn(read_settings(path))
+
+
+def test_a_configuration_that_has_everything(tmp_path):
+    assert learned(tmp_path, *COMPLETE) == GOOD
+    assert learned(tmp_path, *COMPLETE, "  # log_dest none", "", "max_queued_messages 0") == GOOD
+    types = [line for line in COMPLETE if not line.startswith("log_type")]
+    assert learned(tmp_path, *types, "log_type all") == GOOD
+
+
+@pytest.mark.parametrize(
+    ("missing", "field"),
+    [
+        ("log_type subscribe", "logs_subscribe"),
+        ("log_type unsubscribe", "logs_unsubscribe"),
+        ("log_type notice", "logs_connect"),
+        ("log_type error", "logs_takeover"),
+        ("log_type information", "has_history"),
+        ("log_dest file /var/log/mosquitto.log", "has_history"),
+        ("log_dest topic", "logs_subscribe"),
+        ("persistence true", "has_persistence"),
+    ],
+)
+def test_a_line_that_is_missing(tmp_path, missing, field):
+    found = learned(tmp_path, *(line for line in COMPLETE if line != missing))
+    assert getattr(found, field) is False
+
+
+@pytest.mark.parametrize(
+    ("line", "field"),
+    [
+        ("connection_messages false", "logs_connect"),
+        ("sys_interval 0", "publishes_counts"),
+        ("persistence false", "has_persistence"),
+    ],
+)
+def test_the_last_line_counts(tmp_path, line, field):
+    assert getattr(learned(tmp_path, *COMPLETE, line), field) is False
+
+
+def test_defaults_log_no_subscriptions_and_queue_little(tmp_path):
+    found = learned(tmp_path, "log_dest topic", "log_dest file /x")
+    assert (found.logs_subscribe, found.logs_connect, found.has_history) == (False, True, True)
+    assert found.dropped_count == 0
+
+
+def test_included_files_count(tmp_path):
+    included = tmp_path / "conf.d"
+    included.mkdir()
+    (included / "hansa.conf").write_text("\n".join(COMPLETE))
+    (included / "README").write_text("sys_interval 0")
+    assert learned(tmp_path, "include_dir conf.d", "connection far") == Learned(
+        **{name: getattr(GOOD, name) for name in GOOD.__slots__ if name != "bridges"},
+        bridges=("far",),
+    )
+
+
+def test_a_file_that_is_not_there(tmp_path):
+    with pytest.raises(UsageError, match="cannot read .*: No such file"):
+        read_settings(tmp_path / "none.conf")
