@@ -5,11 +5,11 @@ from collections.abc import Callable
 
 from bench.console import say
 from hansa.protocol.clock import WallClock
-from hansa.protocol.forwarding.dedup import Windows
-from hansa.protocol.forwarding.table import Entry, Forwarder, Table
+from hansa.protocol.forwarding.dedup import DuplicateFilter
+from hansa.protocol.forwarding.table import Forwarder, ForwardingTable, GroupEntry
 from hansa.protocol.membership.records import NodeRecord
 from hansa.protocol.model import LinkId, NodeId, Publication
-from hansa.protocol.settings import Outside
+from hansa.protocol.settings import NonMemberForwarding
 from hansa.protocol.topics import FilterTrie
 
 SECONDS = 0.5
@@ -36,10 +36,10 @@ def _rate(rate: float, bare: float) -> str:
     return f"{rate:12,.0f} /s  {1e6 / rate:6.2f} µs  {rate / bare:.3f} of a look-up"
 
 
-def _table(filters: int) -> Table:
-    table = Table(FilterTrie(), plans_max=1 << 20, changes=list)
+def _table(filters: int) -> ForwardingTable:
+    table = ForwardingTable(FilterTrie(), plans_max=1 << 20, drain_changes=list)
     for number in range(filters):
-        table.put(Entry(_filter(number), True, neighbours=(LinkId(1), LinkId(2), LinkId(3))))
+        table.put(GroupEntry(_filter(number), True, mesh_links=(LinkId(1), LinkId(2), LinkId(3))))
     return table
 
 
@@ -51,19 +51,21 @@ def _records(node: NodeId) -> dict[NodeId, NodeRecord]:
     return {node: NodeRecord(node, 1, 1, 1, b"", "", (), 1.0, ())}
 
 
-def _decisions(table: Table, topics: int, forget: bool = False) -> float:
+def _decisions(table: ForwardingTable, topics: int, forget: bool = False) -> float:
     """Decide for copies that arrive from a neighbour, each new, over so many topics."""
-    forwarder = Forwarder(table, Windows(4096, _records(NodeId(7)), WallClock(1)), Outside.ONE)
+    forwarder = Forwarder(
+        table, DuplicateFilter(4096, _records(NodeId(7)), WallClock(1)), NonMemberForwarding.ONE
+    )
     copies = [_copy(1 + n, _filter(n % topics)) for n in range(20_000)]
 
     def decide() -> int:
         if forget:
             for copy in copies[:2_000]:
-                table.forget_plans()
-                forwarder.next(copy, SENDER)
+                table.clear_plans()
+                forwarder.copies_of_received(copy, SENDER)
             return 2_000
         for copy in copies:
-            forwarder.next(copy, SENDER)
+            forwarder.copies_of_received(copy, SENDER)
         return len(copies)
 
     return _per_second(decide)

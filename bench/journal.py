@@ -11,11 +11,11 @@ from pathlib import Path
 from statistics import median
 
 from bench.console import say
-from hansa.agent.delivery.group_commit import Commits
-from hansa.journal.reader import Reader
-from hansa.journal.records import Captured, Recorded, encode
-from hansa.journal.segment import frame
-from hansa.journal.writer import Writer
+from hansa.agent.delivery.group_commit import GroupCommit
+from hansa.journal.reader import JournalReader
+from hansa.journal.records import CapturedRecord, RecordedPublication, encode_record
+from hansa.journal.segment import frame_record
+from hansa.journal.writer import JournalWriter
 
 PAYLOAD = b"x" * 64
 BATCHES = (1, 16, 256)
@@ -34,7 +34,7 @@ def measure() -> dict[str, object]:
 
 def _measure(path: Path) -> dict[str, object]:
     answers: dict[str, object] = {}
-    with Writer(path / "journal", 1, 1) as writer:
+    with JournalWriter(path / "journal", 1, 1) as writer:
         ways = {"journal": _Journal(writer), "bare": _Bare(path), "sqlite": _Sqlite(path)}
         for batch in BATCHES:
             rates = _race(ways, batch)
@@ -78,8 +78,10 @@ def _per_second(work: Callable[[], int]) -> float:
     return done / (time.perf_counter() - began)
 
 
-def _captured(number: int) -> Captured:
-    return Captured(number, 1, "site/line/sensor", PAYLOAD, False, b"", ((1, number - 1),), 1, 1)
+def _captured(number: int) -> CapturedRecord:
+    return CapturedRecord(
+        number, 1, "site/line/sensor", PAYLOAD, False, b"", ((1, number - 1),), 1, 1
+    )
 
 
 class _Way:
@@ -91,13 +93,13 @@ class _Way:
 
 
 class _Journal(_Way):
-    def __init__(self, writer: Writer) -> None:
+    def __init__(self, writer: JournalWriter) -> None:
         self._writer = writer
 
     def commit(self, batch: int) -> int:
         writer = self._writer
         for _ in range(batch):
-            writer.append(_captured(writer.next_number))
+            writer.append(_captured(writer.next_sequence))
         writer.commit()
         return batch
 
@@ -107,7 +109,7 @@ class _Bare(_Way):
 
     def __init__(self, path: Path) -> None:
         self._descriptor = os.open(path / "bare", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-        self._record = frame(Captured.KIND, encode(_captured(1_000)))
+        self._record = frame_record(CapturedRecord.KIND, encode_record(_captured(1_000)))
 
     def commit(self, batch: int) -> int:
         os.write(self._descriptor, self._record * batch)
@@ -145,7 +147,7 @@ def _told(problem: str) -> None:
         say("problem", problem)
 
 
-def _capture(writer: Writer) -> float:
+def _capture(writer: JournalWriter) -> float:
     """As an agent does: append what arrives, answer what is durable, and get as much again."""
 
     async def run() -> float:
@@ -153,8 +155,8 @@ def _capture(writer: Writer) -> float:
         done, began = 0, time.perf_counter()
 
         def receive(count: int) -> None:
-            under_way.extend(writer.append(_captured(writer.next_number)) for _ in range(count))
-            commits.ask()
+            under_way.extend(writer.append(_captured(writer.next_sequence)) for _ in range(count))
+            commits.schedule()
 
         def durable() -> None:
             nonlocal done
@@ -165,7 +167,7 @@ def _capture(writer: Writer) -> float:
             done += answered
             receive(answered)
 
-        commits = Commits(writer, durable, _told)
+        commits = GroupCommit(writer, durable, _told)
         receive(WINDOW)  # what is under way at the end is left to the writer's own
         await asyncio.sleep(ROUNDS * ROUND_SECONDS)
         return done / (time.perf_counter() - began)
@@ -173,16 +175,16 @@ def _capture(writer: Writer) -> float:
     return asyncio.run(run())
 
 
-def _unwaited(writer: Writer) -> float:
+def _unwaited(writer: JournalWriter) -> float:
     """Offer records without end; count those that were not refused."""
 
     async def run() -> float:
-        commits = Commits(writer, lambda: None, _told)
-        record = Recorded(1, 1, "site/line/sensor", PAYLOAD, False, b"", 1)
+        commits = GroupCommit(writer, lambda: None, _told)
+        record = RecordedPublication(1, 1, "site/line/sensor", PAYLOAD, False, b"", 1)
         taken, began = 0, time.perf_counter()
         while time.perf_counter() - began < ROUND_SECONDS * ROUNDS:
-            taken += sum(writer.offer(record) for _ in range(1_000))
-            commits.ask()
+            taken += sum(writer.append_if_room(record) for _ in range(1_000))
+            commits.schedule()
             await asyncio.sleep(0)
         return taken / (time.perf_counter() - began)
 
@@ -191,5 +193,5 @@ def _unwaited(writer: Writer) -> float:
 
 def _read(path: Path) -> float:
     began = time.perf_counter()
-    count = sum(1 for _ in Reader(path).read())
+    count = sum(1 for _ in JournalReader(path).read())
     return count / (time.perf_counter() - began)

@@ -20,9 +20,9 @@ from types import MappingProxyType
 
 from hansa.mqtt import packets
 from hansa.mqtt.types import Version
-from hansa.mqtt.writer import Writer
-from hansa.simulator.topologies import Topology, parse
-from hansa.testbed.federation import PLAIN, Cable, LocalFederation
+from hansa.mqtt.writer import PacketWriter
+from hansa.simulator.topologies import Topology, parse_topology
+from hansa.testbed.federation import DIRECT_LINKS, LinkProfile, LocalFederation
 from hansa.testbed.mosquitto import Mosquitto, free_port
 
 TOPIC = "bench/live"
@@ -44,7 +44,7 @@ TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 def publication(payload: bytes, topic: str = TOPIC) -> bytes:
     """Return the packet of one publication, QoS 0."""
-    return Writer(Version.V311).encode(packets.Publish(topic, payload))
+    return PacketWriter(Version.V311).encode(packets.PublishPacket(topic, payload))
 
 
 PACKET_BYTES = len(publication(bytes(PAYLOAD_BYTES)))
@@ -56,15 +56,15 @@ class Client:
 
     def __init__(self, port: int, name: str, topic_filter: str | None = None) -> None:
         """Connect, and subscribe if there is a filter."""
-        writer = Writer(Version.V311)
+        writer = PacketWriter(Version.V311)
         self.socket = socket.create_connection(("127.0.0.1", port), timeout=10.0)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 21)
-        self.socket.sendall(writer.encode(packets.Connect(name, Version.V311)))
+        self.socket.sendall(writer.encode(packets.ConnectPacket(name, Version.V311)))
         self._expect(4)
         if topic_filter is not None:
             wish = packets.Subscription(topic_filter, qos=0)
-            self.socket.sendall(writer.encode(packets.Subscribe(1, (wish,))))
+            self.socket.sendall(writer.encode(packets.SubscribePacket(1, (wish,))))
             self._expect(5)
 
     def _expect(self, count: int) -> None:
@@ -219,15 +219,15 @@ class CpuMeter:
 @asynccontextmanager
 async def federation(
     topology: str | Topology,
-    cable: Cable = PLAIN,
+    cable: LinkProfile = DIRECT_LINKS,
     persistent: bool = False,
     settings: Mapping[str, str] = MappingProxyType({}),
 ) -> AsyncIterator[LocalFederation]:
     """A federation that has converged; `settings` are environment variables for all agents."""
     if isinstance(topology, str):
-        topology = parse(topology, seed=1)
+        topology = parse_topology(topology, seed=1)
     running = LocalFederation(
-        topology, {"HANSA_LOG": "warning", **settings}, cable=cable, persistent=persistent
+        topology, {"HANSA_LOG": "warning", **settings}, link_profile=cable, persistent=persistent
     )
     try:
         await running.start()

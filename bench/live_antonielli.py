@@ -16,10 +16,10 @@ from bench.console import say
 from bench.live import cpu_seconds, pids_of
 from bench.live_locality import LOCALITIES, TOPOLOGIES, C
 from hansa.agent.broker.connection import BrokerAddress
-from hansa.simulator.topologies import graph
-from hansa.testbed.chaos.clients import Publisher, Subscriber
-from hansa.testbed.chaos.history import Event, Op
-from hansa.testbed.clients import Client, until
+from hansa.simulator.topologies import make_topology
+from hansa.testbed.chaos.clients import HistoryPublisher, HistorySubscriber
+from hansa.testbed.chaos.history import HistoryEvent, HistoryOperation
+from hansa.testbed.clients import RecordingClient, wait_until
 from hansa.testbed.federation import LocalFederation
 from hansa.testbed.mosquitto import Mosquitto
 
@@ -123,11 +123,11 @@ def _show(shape: str, strategy: str, locality: str, count: int, found: Run) -> N
 @asynccontextmanager
 async def _federation(shape: str, strategy: str) -> AsyncIterator[LocalFederation]:
     settings = {"HANSA_LOG": "warning", "HANSA_PROTOCOL_STRATEGY": strategy}
-    running = LocalFederation(graph(shape, 5, TOPOLOGIES[shape]), settings)
-    running.nodes[C].settings["HANSA_CAPACITY"] = "2"
+    running = LocalFederation(make_topology(shape, 5, TOPOLOGIES[shape]), settings)
+    running.nodes[C].environment["HANSA_CAPACITY"] = "2"
     for node in running.nodes:
         assert isinstance(node.broker, Mosquitto)
-        node.broker.extra = ("sys_interval 1",)
+        node.broker.extra_lines = ("sys_interval 1",)
     try:
         await running.start()
         await running.wait_until_converged()
@@ -140,12 +140,14 @@ async def _play(
     running: LocalFederation, topic: str, sources: list[int], targets: list[int], count: int
 ) -> Run:
     """Publish, a share from each source, and wait for the last arrival everywhere."""
-    events: list[Event] = []
+    events: list[HistoryEvent] = []
     places = [BrokerAddress("127.0.0.1", node.broker.port) for node in running.nodes]
-    readers = [Subscriber(places[n], f"sub-{topic}-{n}", (topic,), events.append) for n in targets]
+    readers = [
+        HistorySubscriber(places[n], f"sub-{topic}-{n}", (topic,), events.append) for n in targets
+    ]
     share = count // len(sources)
     writers = [
-        Publisher(
+        HistoryPublisher(
             places[n],
             f"pub-{topic}-{n}",
             {topic: 1},
@@ -161,9 +163,9 @@ async def _play(
     before = await _sent(running)
     meter = asyncio.create_task(_watch_cpu([*pids_of(running).values()]))
     for writer in writers:
-        writer.go()
+        writer.start_publishing()
     patience = count / PER_SECOND[count] + LAST_S
-    await until(lambda: sum(each.arrivals for each in readers) >= expected, patience)
+    await wait_until(lambda: sum(each.arrival_count for each in readers) >= expected, patience)
     meter.cancel()
     shares = (await asyncio.gather(meter, return_exceptions=True))[0]
     await asyncio.sleep(SYS_S)
@@ -174,10 +176,10 @@ async def _play(
 
 
 def _sum_up(
-    events: Sequence[Event], expected: int, sent: Sequence[int], cpu: Sequence[float]
+    events: Sequence[HistoryEvent], expected: int, sent: Sequence[int], cpu: Sequence[float]
 ) -> Run:
-    published = {(e.stream, e.counter): e.at for e in events if e.op is Op.INVOKE}
-    arrived = [e for e in events if e.op is Op.DELIVER]
+    published = {(e.stream, e.counter): e.at for e in events if e.op is HistoryOperation.INVOKE}
+    arrived = [e for e in events if e.op is HistoryOperation.DELIVER]
     delays = sorted((e.at - published[e.stream, e.counter]) * 1_000 for e in arrived)
     return Run(
         link_kb=round(sent[0] / 1_000, 1),
@@ -223,15 +225,15 @@ async def _sent(running: LocalFederation) -> tuple[int, int]:
     brokers = 0
     for node in running.nodes:
         place = BrokerAddress("127.0.0.1", node.broker.port)
-        reader = Client(place, "reads-sys", "$SYS/broker/bytes/sent")
+        reader = RecordingClient(place, "reads-sys", "$SYS/broker/bytes/sent")
         await reader.start()
         brokers += await _counter(reader)
         await reader.stop()
     return links, brokers
 
 
-async def _counter(reader: Client) -> int:
-    await until(lambda: bool(reader.arrivals), SYS_S + 1.0)
+async def _counter(reader: RecordingClient) -> int:
+    await wait_until(lambda: bool(reader.arrivals), SYS_S + 1.0)
     return int(reader.arrivals[-1].payload)
 
 
@@ -256,7 +258,7 @@ async def _notices(running: LocalFederation, strategy: str) -> dict[str, object]
             BrokerAddress("127.0.0.1", running.nodes[number].broker.port)
             for number in range(nodes - wanting, nodes)
         ]
-        clients = [Client(place, f"wants-{wanting}") for place in places]
+        clients = [RecordingClient(place, f"wants-{wanting}") for place in places]
         await asyncio.gather(*(client.start() for client in clients))
         for number in range(NEW_TOPICS):
             topic = f"new/{wanting}/{number}"

@@ -6,10 +6,16 @@ import statistics
 from bench.console import say
 from bench.live_antonielli import installed
 from hansa.agent.broker.connection import BrokerAddress
-from hansa.simulator.papers.bevilaqua import HOPS, INTERVAL_S, PAPER_MS, PUBLICATIONS, TWELVE
-from hansa.testbed.chaos.clients import Publisher, Subscriber
-from hansa.testbed.chaos.history import Event, Op
-from hansa.testbed.clients import until
+from hansa.simulator.papers.bevilaqua import (
+    HOPS_BY_NODE,
+    INTERVAL_S,
+    PAPER_DELAY_MS,
+    PUBLICATIONS,
+    TWELVE,
+)
+from hansa.testbed.chaos.clients import HistoryPublisher, HistorySubscriber
+from hansa.testbed.chaos.history import HistoryEvent, HistoryOperation
+from hansa.testbed.clients import wait_until
 from hansa.testbed.federation import LocalFederation
 
 SOURCE = 11
@@ -27,40 +33,40 @@ async def _measure() -> dict[str, object]:
     try:
         await running.start()
         await running.wait_until_converged()
-        return await delays(running, SOURCE, HOPS)
+        return await delays(running, SOURCE, HOPS_BY_NODE)
     finally:
         await running.stop()
 
 
 async def delays(running: LocalFederation, source: int, hops: dict[int, int]) -> dict[str, object]:
     """Publish at one node; say what passes until others have it, so many hops away each."""
-    events: list[Event] = []
+    events: list[HistoryEvent] = []
     places = [BrokerAddress("127.0.0.1", node.broker.port) for node in running.nodes]
-    readers = {n: Subscriber(places[n], f"sub-{n}", ("data",), events.append) for n in hops}
+    readers = {n: HistorySubscriber(places[n], f"sub-{n}", ("data",), events.append) for n in hops}
     rate = 1 / INTERVAL_S
-    writer = Publisher(places[source], "pub", {"data": 1}, rate, events.append, PUBLICATIONS)
+    writer = HistoryPublisher(places[source], "pub", {"data": 1}, rate, events.append, PUBLICATIONS)
     for number, reader in readers.items():  # the first one's node becomes the core
         await reader.start()
         await installed(running, [number], "data")
     await writer.start()
-    writer.go()
-    await until(
-        lambda: all(each.arrivals >= PUBLICATIONS for each in readers.values()),
+    writer.start_publishing()
+    await wait_until(
+        lambda: all(each.arrival_count >= PUBLICATIONS for each in readers.values()),
         PUBLICATIONS * INTERVAL_S + LAST_S,
     )
     await asyncio.gather(*(each.stop() for each in (writer, *readers.values())))
     return _report(events, hops)
 
 
-def _report(events: list[Event], hops_of: dict[int, int]) -> dict[str, object]:
+def _report(events: list[HistoryEvent], hops_of: dict[int, int]) -> dict[str, object]:
     answers: dict[str, object] = {}
-    published = {each.counter: each.at for each in events if each.op is Op.INVOKE}
-    paper = {HOPS[node]: ms for node, ms in PAPER_MS.items()}
+    published = {each.counter: each.at for each in events if each.op is HistoryOperation.INVOKE}
+    paper = {HOPS_BY_NODE[node]: ms for node, ms in PAPER_DELAY_MS.items()}
     for node, hops in hops_of.items():
         passed = [
             (each.at - published[each.counter]) * 1_000
             for each in events
-            if each.op is Op.DELIVER and each.subscriber == f"sub-{node}"
+            if each.op is HistoryOperation.DELIVER and each.subscriber == f"sub-{node}"
         ]
         mean, middle = statistics.mean(passed), statistics.median(passed)
         say(

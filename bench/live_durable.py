@@ -8,11 +8,11 @@ from contextlib import asynccontextmanager
 from bench.console import say
 from bench.live import CpuMeter, federation, pids_of
 from hansa.agent.broker.connection import BrokerAddress
-from hansa.testbed.chaos.bridges import Pair
-from hansa.testbed.chaos.clients import Publisher, Subscriber
-from hansa.testbed.chaos.history import Event, Op
-from hansa.testbed.chaos.verdict import judge
-from hansa.testbed.clients import until
+from hansa.testbed.chaos.bridges import BridgedPair
+from hansa.testbed.chaos.clients import HistoryPublisher, HistorySubscriber
+from hansa.testbed.chaos.history import HistoryEvent, HistoryOperation
+from hansa.testbed.chaos.verdict import judge_history
+from hansa.testbed.clients import wait_until
 
 ROUNDS = 3
 COUNT = 3_000
@@ -61,38 +61,40 @@ async def _measure() -> dict[str, object]:
 async def _round(ports: tuple[int, int], qos: int, name: str) -> tuple[float, int]:
     """Publish as fast as acknowledgements allow; return the rate of arrivals, and what is lost."""
     loop = asyncio.get_running_loop()
-    history: list[Event] = []
+    history: list[HistoryEvent] = []
     arrived, last = 0, 0.0
 
-    def note(event: Event) -> None:
+    def note(event: HistoryEvent) -> None:
         nonlocal arrived, last
         if event.stream.publisher == f"pub-{name}":
             history.append(event)
-            if event.op is Op.DELIVER:
+            if event.op is HistoryOperation.DELIVER:
                 arrived, last = arrived + 1, event.at
 
     topic = f"bench/{name}"
     near, far = (BrokerAddress("127.0.0.1", port) for port in ports)
-    subscriber = Subscriber(far, f"sub-{name}", (topic,), note)
-    probe = Publisher(near, f"probe-{name}", {topic: 1}, 50.0, lambda _: None)
-    publisher = Publisher(near, f"pub-{name}", {topic: qos}, AS_FAST_AS_IT_GOES, note, COUNT)
+    subscriber = HistorySubscriber(far, f"sub-{name}", (topic,), note)
+    probe = HistoryPublisher(near, f"probe-{name}", {topic: 1}, 50.0, lambda _: None)
+    publisher = HistoryPublisher(near, f"pub-{name}", {topic: qos}, AS_FAST_AS_IT_GOES, note, COUNT)
     try:
         await asyncio.gather(subscriber.start(), probe.start(), publisher.start())
-        probe.go()
-        await until(lambda: subscriber.arrivals > 0, READY_S)
-        await probe.pause()
-        await until(lambda: probe.is_quiet, READY_S)
+        probe.start_publishing()
+        await wait_until(lambda: subscriber.arrival_count > 0, READY_S)
+        await probe.stop_publishing()
+        await wait_until(lambda: probe.is_idle, READY_S)
         began = last = loop.time()
-        publisher.go()
-        await until(lambda: arrived >= COUNT or loop.time() - last > QUIET_S, TIMEOUT_S)
+        publisher.start_publishing()
+        await wait_until(lambda: arrived >= COUNT or loop.time() - last > QUIET_S, TIMEOUT_S)
     finally:
         await asyncio.gather(probe.stop(), publisher.stop(), subscriber.stop())
-    return arrived / max(last - began, 1e-6), judge(history, {f"sub-{name}": [topic]}).fates["lost"]
+    return arrived / max(last - began, 1e-6), judge_history(
+        history, {f"sub-{name}": [topic]}
+    ).fates["lost"]
 
 
 @asynccontextmanager
 async def _bridge() -> AsyncIterator[tuple[int, int]]:
-    pair = Pair()
+    pair = BridgedPair()
     try:
         await pair.start()
         assert pair.near is not None

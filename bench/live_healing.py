@@ -17,11 +17,11 @@ from typing import Any
 
 from bench.console import say
 from hansa.agent.broker.connection import BrokerAddress
-from hansa.simulator.topologies import parse
-from hansa.testbed.clients import Client, Stream, until
-from hansa.testbed.demo.healing import Healing
-from hansa.testbed.demo.healing import measure as measure_healing
-from hansa.testbed.federation import Cable, LocalFederation
+from hansa.simulator.topologies import parse_topology
+from hansa.testbed.clients import NumberedStream, RecordingClient, wait_until
+from hansa.testbed.demo.healing import OutageMeasurement
+from hansa.testbed.demo.healing import measure_outage as measure_healing
+from hansa.testbed.federation import LinkProfile, LocalFederation
 
 TOPIC = "plant/line1/temp"
 SOURCE = 6
@@ -43,9 +43,9 @@ class Scene:
     """The federation, its clients, and what was measured per fault."""
 
     federation: LocalFederation
-    publisher: Client
-    subscribers: dict[int, Client]
-    found: dict[str, list[Healing]] = field(default_factory=dict)
+    publisher: RecordingClient
+    subscribers: dict[int, RecordingClient]
+    found: dict[str, list[OutageMeasurement]] = field(default_factory=dict)
 
     async def status(self, number: int) -> dict[str, Any]:
         """What an agent says of itself."""
@@ -76,11 +76,11 @@ class Scene:
         return (await self.numbers())[max(after["neighbours"], key=sent)]
 
     @asynccontextmanager
-    async def stream(self) -> AsyncIterator[Stream]:
+    async def stream(self) -> AsyncIterator[NumberedStream]:
         """Publish for a while, into subscribers that have forgotten the past."""
         for client in self.subscribers.values():
             client.arrivals.clear()
-        stream = Stream(self.publisher, TOPIC, INTERVAL_S)
+        stream = NumberedStream(self.publisher, TOPIC, INTERVAL_S)
         try:
             yield stream
         finally:
@@ -95,9 +95,9 @@ class Scene:
             await asyncio.sleep(BEFORE_S)
             fault_at = loop.time()
             await fault()
-            await until(lambda: _flows(stream, client, loop.time(), fault_at), TIMEOUT_S)
+            await wait_until(lambda: _flows(stream, client, loop.time(), fault_at), TIMEOUT_S)
         arrivals = [(int(arrival.payload), arrival.at) for arrival in client.arrivals]
-        healing = measure_healing(stream.sent, arrivals, fault_at)
+        healing = measure_healing(stream.sent_at, arrivals, fault_at)
         runs = self.found.setdefault(what, [])
         runs.append(healing)
         say(f"  {what}, run {len(runs)}", _fate(healing))
@@ -119,11 +119,11 @@ class Scene:
         await self.federation.wait_until_converged()
 
 
-def _flows(stream: Stream, client: Client, now: float, fault_at: float) -> bool:
+def _flows(stream: NumberedStream, client: RecordingClient, now: float, fault_at: float) -> bool:
     """Whether everything of the last second since the fault has arrived, but for the youngest."""
     recent = [
         number
-        for number, at in enumerate(stream.sent[-1000:], max(0, len(stream.sent) - 1000))
+        for number, at in enumerate(stream.sent_at[-1000:], max(0, len(stream.sent_at) - 1000))
         if now - AFTER_S < at < now - LATE_S
     ]
     if now < fault_at + AFTER_S + LATE_S:
@@ -194,10 +194,10 @@ async def _cut_link(scene: Scene) -> None:
     other = await scene.next_hop()
 
     async def fault() -> None:
-        scene.federation.cut(SOURCE, other)
+        scene.federation.cut_link(SOURCE, other)
 
     async def end() -> None:
-        scene.federation.mend(SOURCE, other)
+        scene.federation.restore_link(SOURCE, other)
 
     await scene.outage("a link on the path cut, without a word", 2, fault)
     await scene.outage("that link mended", 2, end)
@@ -206,14 +206,14 @@ async def _cut_link(scene: Scene) -> None:
 
 async def _partition(scene: Scene) -> None:
     for link in UPPER_ROW:
-        scene.federation.cut(*link)
+        scene.federation.cut_link(*link)
     while len((await scene.status(2))["members"]) != len(UPPER_ROW):
         await asyncio.sleep(0.1)
     await asyncio.sleep(PARTED_S)
 
     async def end() -> None:
         for link in UPPER_ROW:
-            scene.federation.mend(*link)
+            scene.federation.restore_link(*link)
 
     await scene.outage("a partition that heals", 2, end)
     await scene.settle()
@@ -250,13 +250,18 @@ async def _measure(runs: int) -> dict[str, object]:
 
 async def _begin() -> Scene:
     federation = LocalFederation(
-        parse("grid:3x3", seed=1), {"HANSA_LOG": "warning"}, cable=Cable(can_cut=True)
+        parse_topology("grid:3x3", seed=1),
+        {"HANSA_LOG": "warning"},
+        link_profile=LinkProfile(can_cut=True),
     )
     addresses = [BrokerAddress("127.0.0.1", node.broker.port) for node in federation.nodes]
     scene = Scene(
         federation,
-        Client(addresses[SOURCE], "sensor"),
-        {number: Client(addresses[number], f"display-{number}", TOPIC) for number in SINKS},
+        RecordingClient(addresses[SOURCE], "sensor"),
+        {
+            number: RecordingClient(addresses[number], f"display-{number}", TOPIC)
+            for number in SINKS
+        },
     )
     try:
         await federation.start()
@@ -271,11 +276,11 @@ async def _begin() -> Scene:
     return scene
 
 
-def _answer(what: str, healings: list[Healing]) -> dict[str, object]:
+def _answer(what: str, healings: list[OutageMeasurement]) -> dict[str, object]:
     times = [1000 * healing.resumed_s for healing in healings if healing.resumed_s is not None]
     unhealed = len(healings) - len(times)
     lost = [healing.lost for healing in healings]
-    twice = sum(healing.twice for healing in healings)
+    twice = sum(healing.duplicates for healing in healings)
     answer: dict[str, object] = {
         "runs": len(healings),
         "median_ms": round(statistics.median(times)) if times else None,
@@ -292,7 +297,7 @@ def _answer(what: str, healings: list[Healing]) -> dict[str, object]:
     return answer
 
 
-def _fate(healing: Healing) -> str:
+def _fate(healing: OutageMeasurement) -> str:
     seconds = healing.resumed_s
     when = "not healed" if seconds is None else f"{1000 * seconds:.0f} ms"
-    return f"{when}; {healing.lost} of {healing.published} lost, {healing.twice} twice"
+    return f"{when}; {healing.lost} of {healing.published} lost, {healing.duplicates} twice"

@@ -6,7 +6,7 @@ import statistics
 from bench.console import say
 from bench.live import CpuMeter, federation, pids_of, way
 from bench.live_delay import median_delay
-from hansa.testbed.federation import Cable
+from hansa.testbed.federation import LinkProfile
 
 ROUNDS = 4
 SECONDS = 0.8
@@ -24,7 +24,7 @@ async def _measure() -> dict[str, object]:
     delays: dict[tuple[str, int], list[float]] = {}
     lost = 0
     topology = f"line:{HOPS + 1}"
-    async with federation(topology) as tcp, federation(topology, Cable("mqtt")) as mqtt:
+    async with federation(topology) as tcp, federation(topology, LinkProfile("mqtt")) as mqtt:
         for _ in range(ROUNDS):
             for name, running in (("tcp", tcp), ("mqtt", mqtt)):
                 ports = [node.broker.port for node in running.nodes]

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from bench.console import say
 from bench.live import PAYLOAD_BYTES, QUIET_S, TOPIC, Client, federation, publication
-from hansa.simulator.topologies import Topology, graph
+from hansa.simulator.topologies import Topology, make_topology
 from hansa.testbed.federation import LocalFederation
 
 COUNT = 1_500
@@ -50,7 +50,7 @@ async def _measure() -> dict[str, object]:
 
 
 def _topology(name: str, links: list[tuple[int, int]]) -> Topology:
-    return graph(name, 5, links)
+    return make_topology(name, 5, links)
 
 
 def _bytes(running: LocalFederation, sources: list[int], targets: list[int]) -> tuple[int, int]:

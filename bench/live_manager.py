@@ -7,9 +7,9 @@ from typing import Any
 from bench.console import say
 from bench.live_bevilaqua import delays
 from hansa.agent.broker.connection import BrokerAddress
-from hansa.testbed.clients import Client, Stream, until
+from hansa.testbed.clients import NumberedStream, RecordingClient, wait_until
 from hansa.testbed.managed_federation import ManagedFederation
-from hansa.topology.graph import graph_of, hops_from
+from hansa.topology.graph import hops_from, make_graph
 
 NINE, TWELVE = 9, 12
 TOPIC = "federated/data"
@@ -29,7 +29,7 @@ def measure() -> dict[str, object]:
 async def _availability() -> dict[str, object]:
     running = ManagedFederation(NINE, {"HANSA_LOG": "warning"})
     last = NINE - 1
-    reader = Client(_broker(running, last), "reader", TOPIC)
+    reader = RecordingClient(_broker(running, last), "reader", TOPIC)
     answers: dict[str, object] = {}
     try:
         await running.start()
@@ -46,7 +46,7 @@ async def _availability() -> dict[str, object]:
             for number in stopped:
                 await running.start_agent(number)
             await running.wait_until_converged()
-            await running.stop_manager()
+            await running.kill_manager()
     finally:
         await reader.stop()
         await running.stop()
@@ -57,16 +57,18 @@ def _broker(running: ManagedFederation, number: int) -> BrokerAddress:
     return BrokerAddress("127.0.0.1", running.nodes[number].broker.port)
 
 
-async def _lose_neighbours(running: ManagedFederation, reader: Client) -> tuple[list[int], float]:
+async def _lose_neighbours(
+    running: ManagedFederation, reader: RecordingClient
+) -> tuple[list[int], float]:
     """Stop all neighbours of the last node while another publishes; return them, and the longest
     time without a publication from then on."""
     near = await _neighbours(running)
     source = next(number for number in range(NINE - 1) if number not in near)
-    writer = Client(_broker(running, source), "writer")
+    writer = RecordingClient(_broker(running, source), "writer")
     await writer.start()
-    stream = Stream(writer, TOPIC, INTERVAL_S)
+    stream = NumberedStream(writer, TOPIC, INTERVAL_S)
     before = len(reader.arrivals)
-    if not await until(lambda: len(reader.arrivals) > before, TIMEOUT_S):
+    if not await wait_until(lambda: len(reader.arrivals) > before, TIMEOUT_S):
         raise RuntimeError("no publication arrives")
     loop = asyncio.get_running_loop()
     stopped = await _neighbours(running)  # nodes may have linked to it since, by their own decision
@@ -79,7 +81,7 @@ async def _lose_neighbours(running: ManagedFederation, reader: Client) -> tuple[
     began = loop.time()
     await asyncio.sleep(BEFORE_S)  # what was under way has arrived by then
     count = len(reader.arrivals)
-    await until(lambda: len(reader.arrivals) > count, TIMEOUT_S)
+    await wait_until(lambda: len(reader.arrivals) > count, TIMEOUT_S)
     await stream.stop()
     await writer.stop()
     times = [began, *(each.at for each in reader.arrivals if each.at > began)]
@@ -110,7 +112,7 @@ async def _delay() -> dict[str, object]:
 def _one_and_three_hops(running: ManagedFederation) -> tuple[int, int, int]:
     """Return a node with one that is one hop away and one that is three, as in the paper."""
     links = [(str(a), str(b)) for a in range(TWELVE) for b in running.neighbours_of(a) if a < b]
-    graph = graph_of(map(str, range(TWELVE)), links)
+    graph = make_graph(map(str, range(TWELVE)), links)
     for name in reversed(graph):
         hops = hops_from(graph, name)
         if 3 in hops.values():

@@ -19,14 +19,14 @@ from typing import Any
 
 from bench.console import say
 from hansa.agent.broker.connection import BrokerAddress
-from hansa.simulator.topologies import distances, parse
-from hansa.testbed.clients import Client
-from hansa.testbed.federation import Cable, LocalFederation
+from hansa.simulator.topologies import hop_distances, parse_topology
+from hansa.testbed.clients import RecordingClient
+from hansa.testbed.federation import LinkProfile, LocalFederation
 from hansa.testbed.mosquitto import Mosquitto, free_port
 from hansa.testbed.relay import Relay
 
 TOPIC = "papers/grid"
-GRID = parse("grid:3x3", seed=1)
+GRID = parse_topology("grid:3x3", seed=1)
 SOURCE, SINKS = 6, (2, 7)
 COUNT = 1_000
 PAUSE_S = (0.05, 0.1)
@@ -51,8 +51,8 @@ CENTRAL = {
 class Setting:
     """One publisher, its subscribers, and what each of them is called."""
 
-    publisher: Client
-    subscribers: dict[str, Client]
+    publisher: RecordingClient
+    subscribers: dict[str, RecordingClient]
     papers: dict[str, str]
 
     async def start(self) -> None:
@@ -115,13 +115,16 @@ async def _measure(delay_ms: float) -> dict[str, object]:
 @asynccontextmanager
 async def _federated(delay_ms: float) -> AsyncIterator[Setting]:
     federation = LocalFederation(
-        GRID, {"HANSA_LOG": "warning"}, cable=Cable(delay_s=delay_ms / 1000)
+        GRID, {"HANSA_LOG": "warning"}, link_profile=LinkProfile(delay_s=delay_ms / 1000)
     )
     addresses = [BrokerAddress("127.0.0.1", node.broker.port) for node in federation.nodes]
     names = {number: f"federation, node {number}" for number in SINKS}
     setting = Setting(
-        Client(addresses[SOURCE], "publisher"),
-        {names[number]: Client(addresses[number], "subscriber", TOPIC) for number in SINKS},
+        RecordingClient(addresses[SOURCE], "publisher"),
+        {
+            names[number]: RecordingClient(addresses[number], "subscriber", TOPIC)
+            for number in SINKS
+        },
         {names[number]: FEDERATED[number] for number in SINKS},
     )
     try:
@@ -151,7 +154,7 @@ async def _say_mesh(federation: LocalFederation) -> None:
 async def _central(at: int, delay_ms: float) -> AsyncIterator[Setting]:
     directory = Path(tempfile.mkdtemp(prefix="hansa-bench-"))
     broker = Mosquitto(directory, free_port())
-    hops = distances(GRID, SOURCE)[at]
+    hops = hop_distances(GRID, SOURCE)[at]
     path = Relay(broker.port, hops * delay_ms / 1000)
     names = {turn: f"one broker at node {at}, subscriber {turn}" for turn in "AB"}
     setting: Setting | None = None
@@ -159,9 +162,9 @@ async def _central(at: int, delay_ms: float) -> AsyncIterator[Setting]:
         await broker.start()
         reached = await path.start() if delay_ms else broker.port
         setting = Setting(
-            Client(BrokerAddress("127.0.0.1", reached), "publisher"),
+            RecordingClient(BrokerAddress("127.0.0.1", reached), "publisher"),
             {
-                name: Client(BrokerAddress("127.0.0.1", broker.port), turn, TOPIC)
+                name: RecordingClient(BrokerAddress("127.0.0.1", broker.port), turn, TOPIC)
                 for turn, name in names.items()
             },
             {name: CENTRAL[at, turn] for turn, name in names.items()},

@@ -7,11 +7,11 @@ from pathlib import Path
 from bench.console import say
 from bench.live import CpuMeter, pids_of
 from hansa.agent.broker.connection import BrokerAddress
-from hansa.journal.reader import Reader
-from hansa.journal.records import Captured
-from hansa.simulator.topologies import parse
-from hansa.testbed.chaos.clients import Publisher
-from hansa.testbed.clients import until
+from hansa.journal.reader import JournalReader
+from hansa.journal.records import CapturedRecord
+from hansa.simulator.topologies import parse_topology
+from hansa.testbed.chaos.clients import HistoryPublisher
+from hansa.testbed.clients import wait_until
 from hansa.testbed.federation import LocalFederation
 
 RATES = {"1,000 a second": (1_000.0, 10_000), "as fast as it goes": (100_000.0, 20_000)}
@@ -28,7 +28,7 @@ async def _measure() -> dict[str, object]:
     with tempfile.TemporaryDirectory() as directory:
         settings = {"HANSA_RECORD": "bench/#"}
         running = LocalFederation(
-            parse("line:2", 1), settings, persistent=True, directory=Path(directory)
+            parse_topology("line:2", 1), settings, persistent=True, directory=Path(directory)
         )
         try:
             await running.start()
@@ -45,14 +45,16 @@ async def _round(running: LocalFederation, name: str, rate: float, count: int) -
     near = running.nodes[0]
     topic = f"bench/{count}"
     address = BrokerAddress("127.0.0.1", near.broker.port)
-    publisher = Publisher(address, f"pub-{count}", {topic: 1}, rate, lambda event: None, count)
+    publisher = HistoryPublisher(
+        address, f"pub-{count}", {topic: 1}, rate, lambda event: None, count
+    )
     loop = asyncio.get_running_loop()
     await publisher.start()
     meter = CpuMeter(pids_of(running))
     began = loop.time()
-    publisher.go()
+    publisher.start_publishing()
     followed = _Followed(near.directory / "agent" / "journal", topic)
-    await until(lambda: followed.count() >= count, TIMEOUT_S)
+    await wait_until(lambda: followed.count() >= count, TIMEOUT_S)
     seconds = loop.time() - began
     cpu = meter.micros(count)
     await publisher.stop()
@@ -67,14 +69,14 @@ class _Followed:
 
     def __init__(self, journals: Path, topic: str) -> None:
         (path,) = journals.iterdir()
-        self._reader, self._topic = Reader(path), topic
+        self._reader, self._topic = JournalReader(path), topic
         self._at, self._found = self._reader.bounds.start, 0
 
     def count(self) -> int:
         """Return how many there are by now."""
         end = self._reader.bounds.end
         for _, record in self._reader.read(self._at, end):
-            if isinstance(record, Captured) and record.recorded:
+            if isinstance(record, CapturedRecord) and record.recorded:
                 self._found += record.topic == self._topic
         self._at = end
         return self._found

@@ -12,7 +12,7 @@ from pathlib import Path
 from bench.console import say
 from bench.live import federation, pids_of
 from hansa.agent.broker.connection import BrokerAddress
-from hansa.testbed.clients import Client
+from hansa.testbed.clients import RecordingClient
 from hansa.testbed.federation import LocalFederation
 
 TICK_S = 0.02
@@ -34,8 +34,11 @@ async def _measure(minutes: int) -> dict[str, object]:
     async with federation("ring:3") as running:
         agents = {name: pid for name, pid in pids_of(running).items() if "agent" in name}
         addresses = [BrokerAddress("127.0.0.1", node.broker.port) for node in running.nodes]
-        sensor, reader = Client(addresses[0], "sensor"), Client(addresses[1], "reader", "soak/#")
-        changing = Client(addresses[2], "changing")
+        sensor, reader = (
+            RecordingClient(addresses[0], "sensor"),
+            RecordingClient(addresses[1], "reader", "soak/#"),
+        )
+        changing = RecordingClient(addresses[2], "changing")
         for client in (sensor, reader, changing):
             await client.start()
         await running.wait_until_converged()
@@ -74,7 +77,7 @@ async def _watch(
     return rows
 
 
-async def _publish(sensor: Client, reader: Client, published: list[int]) -> None:
+async def _publish(sensor: RecordingClient, reader: RecordingClient, published: list[int]) -> None:
     while True:
         for number in range(published[0], published[0] + PER_TICK):
             sensor.publish(f"soak/{number % 100}/{number}", b"x" * 64)
@@ -83,7 +86,7 @@ async def _publish(sensor: Client, reader: Client, published: list[int]) -> None
         await asyncio.sleep(TICK_S)
 
 
-async def _change(client: Client) -> None:
+async def _change(client: RecordingClient) -> None:
     """Want something new and something old no more; every tenth filter overlaps with the load."""
     for number in count():
         client.subscribe(_filter(number))
@@ -101,7 +104,7 @@ def _filter(number: int) -> str:
 async def _visit(address: BrokerAddress) -> None:
     """Come, subscribe, leave."""
     for number in count():
-        visitor = Client(address, f"visitor-{number}", f"visit/{number}", "visit/all")
+        visitor = RecordingClient(address, f"visitor-{number}", f"visit/{number}", "visit/all")
         await visitor.start()
         await asyncio.sleep(VISITOR_S)
         await visitor.stop()

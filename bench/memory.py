@@ -5,7 +5,7 @@ import subprocess
 import sys
 
 from bench.console import say
-from hansa.protocol.events import Granted, LinkOpened, Received
+from hansa.protocol.events import FrameReceived, LinkOpened, SubscriptionsGranted
 from hansa.protocol.membership.records import InterestRecord, NodeRecord, Record
 from hansa.protocol.model import LinkId, NodeId
 from hansa.protocol.node import Identity, Node
@@ -34,13 +34,20 @@ def weigh() -> None:
     node = Node(Identity(NodeId(1), bytes(32), 1), settings)
     before = _resident_mb()
     hello = Hello(
-        PROTOCOL_VERSION, settings.federation, NodeId(2), bytes(32), 1, "", settings.agreement(), 0
+        PROTOCOL_VERSION,
+        settings.federation,
+        NodeId(2),
+        bytes(32),
+        1,
+        "",
+        settings.shared_settings_text(),
+        0,
     )
     node.handle(LinkOpened(LinkId(1), dialled=True), 0.0)
-    node.handle(Received(LinkId(1), hello), 0.0)
+    node.handle(FrameReceived(LinkId(1), hello), 0.0)
     for number in range(2, 2 + NODES):
-        node.handle(Received(LinkId(1), Update(tuple(_records(NodeId(number))))), 0.0)
-    node.handle(Granted(tuple(_filters(NodeId(2)))), 0.0)
+        node.handle(FrameReceived(LinkId(1), Update(tuple(_records(NodeId(number))))), 0.0)
+    node.handle(SubscriptionsGranted(tuple(_filters(NodeId(2)))), 0.0)
     gc.collect()
     sys.stdout.write(f"{before} {_resident_mb()}\n")
 

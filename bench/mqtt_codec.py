@@ -10,10 +10,10 @@ from typing import Any
 
 from bench.console import say
 from hansa.mqtt import packets
-from hansa.mqtt.packets import Publish
-from hansa.mqtt.reader import Reader
+from hansa.mqtt.packets import PublishPacket
+from hansa.mqtt.reader import PacketReader
 from hansa.mqtt.types import Side, Version
-from hansa.mqtt.writer import Writer
+from hansa.mqtt.writer import PacketWriter
 
 CHUNK_BYTES = 65_536
 ROUNDS = 100
@@ -56,36 +56,38 @@ def _nanoseconds(work: Callable[[], object], count: int) -> float:
     return best / count * 1e9
 
 
-def _batch(qos: int = 0, identified: bool = False) -> list[Publish]:
+def _batch(qos: int = 0, identified: bool = False) -> list[PublishPacket]:
     """As many publications as fill a chunk, on 350 topics."""
     subscriptions = (7,) if identified else ()
     topics = [f"site/{number % 7}/sensor/{number % 50}" for number in range(350)]
     size = len(topics[0]) + len(PAYLOAD) + 6
     return [
-        Publish(topics[n % 350], PAYLOAD, qos, False, False, (n + 1) * bool(qos), subscriptions)
+        PublishPacket(
+            topics[n % 350], PAYLOAD, qos, False, False, (n + 1) * bool(qos), subscriptions
+        )
         for n in range(CHUNK_BYTES // size)
     ]
 
 
-def _chunk(batch: list[Publish]) -> bytes:
-    return Writer(Version.V5, sender=Side.BROKER).publish(batch)[0]
+def _chunk(batch: list[PublishPacket]) -> bytes:
+    return PacketWriter(Version.V5, sender=Side.BROKER).encode_publications(batch)[0]
 
 
 def _ours() -> Iterator[tuple[str, Callable[[], object], int]]:
     for qos in (0, 1, 2):
         batch = _batch(qos)
-        reader, writer = Reader(Version.V5), Writer(Version.V5)
+        reader, writer = PacketReader(Version.V5), PacketWriter(Version.V5)
         chunk = _chunk(batch)
         yield f"read QoS {qos}", partial(_read, reader, chunk), len(batch)
-        yield f"write QoS {qos}", partial(writer.publish, batch), len(batch)
+        yield f"write QoS {qos}", partial(writer.encode_publications, batch), len(batch)
     for qos in (0, 2):
         batch = _batch(qos, identified=True)
-        reader, chunk = Reader(Version.V5), _chunk(batch)
+        reader, chunk = PacketReader(Version.V5), _chunk(batch)
         yield f"read QoS {qos} with identifier", partial(_read, reader, chunk), len(batch)
 
 
-def _read(reader: Reader, chunk: bytes) -> list[packets.Any]:
-    found: list[packets.Any] = []
+def _read(reader: PacketReader, chunk: bytes) -> list[packets.AnyPacket]:
+    found: list[packets.AnyPacket] = []
     reader.feed(chunk, found)
     return found
 

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from bench.console import say
 from bench.cost import Cost, cost_of
-from hansa.journal.records import Captured
-from hansa.journal.writer import Writer
+from hansa.journal.records import CapturedRecord
+from hansa.journal.writer import JournalWriter
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -61,12 +61,12 @@ def _costs(spark: "SparkSession", path: Path, messages: int) -> list[Cost]:
     from hansa.pipeline.lake import Lake
 
     _record(path / "source", messages)
-    work = runner.Job([str(path / "source")])
-    lake = Lake.made(path / "lake")
-    with lake.writing():
+    work = runner.PipelineJob([str(path / "source")])
+    lake = Lake.open_or_create(path / "lake")
+    with lake.write_lock():
         bronze = cost_of(lambda: runner.ingest(spark, lake, work))
-        tables = cost_of(lambda: runner.build(spark, lake))
-    found = runner.bronze(spark, lake, "messages").count()
+        tables = cost_of(lambda: runner.build_tables(spark, lake))
+    found = runner.read_bronze(spark, lake, "messages").count()
     assert found == messages, found
     return [bronze, tables, cost_of(lambda: _plain(spark, path))]
 
@@ -74,11 +74,13 @@ def _costs(spark: "SparkSession", path: Path, messages: int) -> list[Cost]:
 def _record(path: Path, messages: int) -> None:
     """As agents leave it: journals of several nodes."""
     for node in range(1, NODES + 1):
-        with Writer(path / str(node), node, 1) as writer:
+        with JournalWriter(path / str(node), node, 1) as writer:
             for number in range(1, messages // NODES + 1):
                 topic = f"plant/{number % TOPICS}/temp"
                 writer.append(
-                    Captured(number, 1, topic, PAYLOAD, False, b"", (), 1, number * 1_000_000, True)
+                    CapturedRecord(
+                        number, 1, topic, PAYLOAD, False, b"", (), 1, number * 1_000_000, True
+                    )
                 )
                 if number % BATCH_ROWS == 0:
                     writer.commit()

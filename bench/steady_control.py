@@ -2,10 +2,10 @@
 
 from bench.console import say
 from hansa.protocol.settings import ProtocolSettings
-from hansa.simulator.actions import Step, Subscribe
-from hansa.simulator.options import Options
+from hansa.simulator.actions import ClientSubscribe, ScheduledAction
+from hansa.simulator.options import SimulationOptions
 from hansa.simulator.run import Simulation
-from hansa.simulator.topologies import parse
+from hansa.simulator.topologies import parse_topology
 
 QUIET_FROM_S = 20.0
 QUIET_S = 60.0
@@ -24,14 +24,16 @@ def measure() -> dict[str, object]:
 
 
 def _bytes_per_link_and_second(groups: int) -> float:
-    topology = parse("grid:3x3", seed=1)
+    topology = parse_topology("grid:3x3", seed=1)
     steps = tuple(
-        Step(0.0, Subscribe(node, f"plant/line/{number}"))
+        ScheduledAction(0.0, ClientSubscribe(node, f"plant/line/{number}"))
         for number in range(groups)
         for node in (number % 9, (number * 7 + 4) % 9)
     )
     settings = ProtocolSettings()
-    simulation = Simulation(Options(topology, settings, seed=1, schedule=steps, check=False))
+    simulation = Simulation(
+        SimulationOptions(topology, settings, seed=1, schedule=steps, check_invariants=False)
+    )
     simulation.run_until(QUIET_FROM_S)
     before = sum(simulation.world.traffic.control_bytes().values())
     simulation.run_until(QUIET_FROM_S + QUIET_S)

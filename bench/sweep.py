@@ -6,9 +6,9 @@ from typing import Any
 
 from bench.console import say
 from bench.cost import cost_of
-from hansa.cli.sweep import play
-from hansa.experiments.fan_out import fan_out
-from hansa.experiments.sweep import Case, make_sweep
+from hansa.cli.sweep import run_case
+from hansa.experiments.fan_out import run_on_executors
+from hansa.experiments.sweep import SweepCase, make_sweep
 from hansa.pipeline.session import session
 
 VALUES = {"topology": ["ring:{size}", "random:{size},3"], "size": [5, 8], "seeds": 500}
@@ -18,7 +18,7 @@ OPTIONS = ("topology",)
 def measure() -> dict[str, object]:
     """Wall time of 2,000 simulations on Spark, as a ratio to multiprocessing (goal 1.2)."""
     cases = make_sweep(VALUES, OPTIONS).cases
-    one = partial(play, "bench")
+    one = partial(run_case, "bench")
     context = session().sparkContext
     workers = context.defaultParallelism
     _on_spark(context, cases[: 8 * workers], one)  # both sides start with their modules loaded
@@ -53,6 +53,6 @@ def measure() -> dict[str, object]:
 
 
 def _on_spark(
-    context: Any, cases: tuple[Case, ...], one: "partial[dict[str, object]]"
+    context: Any, cases: tuple[SweepCase, ...], one: "partial[dict[str, object]]"
 ) -> list[dict[str, object]]:
-    return [row for rows in fan_out(context, cases, one) for row in rows]
+    return [row for rows in run_on_executors(context, cases, one) for row in rows]

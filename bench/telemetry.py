@@ -14,12 +14,20 @@ from statistics import median
 from bench.console import say
 from hansa.agent.driver import Driver
 from hansa.agent.links.link import Address
-from hansa.agent.telemetry.sampler import Witness
-from hansa.protocol.events import Granted, InterestChanged
-from hansa.protocol.model import KEY_BYTES, Identity, LinkId, NodeId, Plain, Publication, node_id
+from hansa.agent.telemetry.sampler import Sampler
+from hansa.protocol.events import InterestChanged, SubscriptionsGranted
+from hansa.protocol.model import (
+    KEY_BYTES,
+    Identity,
+    LinkId,
+    NodeId,
+    PlainMessage,
+    Publication,
+    node_id,
+)
 from hansa.protocol.node import Node
 from hansa.protocol.settings import ProtocolSettings
-from hansa.telemetry.log import Log, Recorder
+from hansa.telemetry.log import NodeRecorder, TelemetryLog
 
 BATCH, BATCHES, ROUNDS = 100, 100, 21
 PAYLOAD = b"x" * 64
@@ -39,13 +47,13 @@ class Message:
 class Line:
     """One end of a link: what is sent waits for the other end to take it."""
 
-    ordered, remote, admitted = True, "next door", True
-    named: NodeId | None = None
-    bytes_in = bytes_out = frames_out = dropped = outstanding = 0
+    is_ordered, remote, is_admitted = True, "next door", True
+    expected_node: NodeId | None = None
+    bytes_in = bytes_out = frames_out = dropped_publications = outstanding_bytes = 0
 
     def __init__(self, number: int, dialled: bool) -> None:
         self.id = LinkId(number)
-        self.dialled = Address("next.door", 1) if dialled else None
+        self.dialled_address = Address("next.door", 1) if dialled else None
         self.closed = asyncio.Event()
         self.waiting: list[bytes] = []
 
@@ -56,7 +64,7 @@ class Line:
     def admit(self) -> None:
         """Nothing limits it."""
 
-    def refuse(self) -> None:
+    def allow_last_frames(self) -> None:
         """Nobody refuses it."""
 
     def close(self, reason: str) -> None:
@@ -72,20 +80,20 @@ class Place:
         self.identity = Identity(node_id(key), key, 1, str(number), (), 1.0)
         self.driver = Driver(
             Node(self.identity, ProtocolSettings()),
-            news=lambda effect: None,
-            closed=lambda link, reason: None,
+            on_notification=lambda effect: None,
+            on_link_closed=lambda link, reason: None,
         )
         self.driver.broker = self
         self.delivered = 0
 
     def subscribe(self, filters: Sequence[str]) -> None:
         """Grant everything."""
-        self.driver.feed(Granted(tuple(filters)))
+        self.driver.feed(SubscriptionsGranted(tuple(filters)))
 
     def unsubscribe(self, filters: Sequence[str]) -> None:
         """Nothing ends here."""
 
-    def publish(self, publications: Sequence[Plain | Publication]) -> None:
+    def publish(self, publications: Sequence[PlainMessage | Publication]) -> None:
         """Count what clients would get."""
         self.delivered += len(publications)
 
@@ -126,7 +134,7 @@ class _Row:
 
     def __init__(self, path: Path, one_in: int | None) -> None:
         self.places = [Place(number) for number in (1, 2, 3)]
-        self._logs: list[tuple[Log, Recorder]] = []
+        self._logs: list[tuple[TelemetryLog, NodeRecorder]] = []
         for place in self.places:
             if one_in is not None:
                 self._tell(place, path / place.identity.name, one_in)
@@ -138,10 +146,10 @@ class _Row:
             self._join(near.driver, far.driver)
 
     def _tell(self, place: Place, path: Path, one_in: int) -> None:
-        log = Log(path)
-        recorder = Recorder(log, place.identity.node, 1)
+        log = TelemetryLog(path)
+        recorder = NodeRecorder(log, place.identity.node, 1)
         life = (place.identity.node, 1)
-        place.driver.witness = Witness(recorder.put, life, one_in, time.time_ns)
+        place.driver.sampler = Sampler(recorder.put, life, one_in, time.time_ns)
         self._logs.append((log, recorder))
 
     def _join(self, near: Driver, far: Driver) -> None:
@@ -152,7 +160,7 @@ class _Row:
 
     @property
     def is_settled(self) -> bool:
-        views = [place.driver.node.view() for place in self.places]
+        views = [place.driver.node.status() for place in self.places]
         return all(len(view.reachable) == 3 and view.installed for view in views)
 
     def pump(self) -> None:
@@ -168,7 +176,7 @@ class _Row:
         before = self.places[2].delivered
         began = time.process_time()
         for _ in range(BATCHES):
-            self.places[0].driver.captured(self._batch)
+            self.places[0].driver.on_captured(self._batch)
             self.pump()
         for log, recorder in self._logs:
             recorder.flush()

@@ -16,7 +16,7 @@ from xdist.scheduler import LoadScopeScheduling
 
 from hansa.errors import UsageError
 from hansa.testbed import mosquitto as local_mosquitto
-from hansa.testbed.mosquitto import PORTS, find_mosquitto, free_port
+from hansa.testbed.mosquitto import CANDIDATE_PORTS, find_mosquitto, free_port
 
 # Two busy cores make any deadline a lottery; pytest's timeout catches what hangs.
 settings.register_profile("hansa", deadline=None, print_blob=True)
@@ -33,7 +33,7 @@ SHARING = ("tests/agent/as_one/", "tests/pipeline/")
 def pytest_configure() -> None:
     """Give each process of a run ports of its own: one that is free stays so until it is used."""
     number = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
-    ports = PORTS[number :: int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))]
+    ports = CANDIDATE_PORTS[number :: int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))]
     chosen = itertools.cycle(random.sample(ports, len(ports)))
     local_mosquitto._next_ports = chosen  # noqa: SLF001  as in its own tests
 

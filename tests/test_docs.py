@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from hansa.agent.metrics import AGENT_METRICS, FEDERATOR_METRICS, Metric
+from hansa.agent.metrics import AGENT_METRICS, FEDERATOR_METRICS, MetricFamily
 from hansa.cli import simulate
 from hansa.cli.main import COMMANDS, HELP, main
 from hansa.protocol.settings import PRESETS, ProtocolSettings
@@ -120,7 +120,7 @@ def test_the_text_of_a_time_says_its_unit(setting):
 
 def test_settings_that_all_must_share_are_those_marked_so():
     shared = [setting for setting, text in TEXTS.items() if text.startswith("Shared.")]
-    agreed = re.findall(r"(\w+)=", ProtocolSettings().agreement())
+    agreed = re.findall(r"(\w+)=", ProtocolSettings().shared_settings_text())
     assert sorted(shared) == sorted([*agreed, "federation"])
 
 
@@ -145,10 +145,10 @@ def records_page() -> Iterator[str]:
     yield "A record is a row; its key is `node`, `incarnation`, `number`. Every row has these,"
     yield "`kind` and `time_ns`, and beside them the columns of its kind.\n"
     yield "| number | kind | columns | what happened |\n|---|---|---|---|"
-    for number, kind in schema.KINDS.items():
+    for number, kind in schema.RECORD_TYPES.items():
         columns = ", ".join(f"`{field}`" for field in kind.__struct_fields__[1:])
         text = " ".join(str(kind.__doc__).split())
-        yield f"| {number} | `{schema.NAMES[kind]}` | {columns} | {text} |"
+        yield f"| {number} | `{schema.KIND_NAMES[kind]}` | {columns} | {text} |"
     yield "\n| column | type | meaning |\n|---|---|---|"
     for column, (sort, text) in COLUMNS.items():
         yield f"| `{column}` | {sort} | {text} |"
@@ -159,7 +159,7 @@ def test_the_reference_of_records_is_current():
 
 
 def metrics_page() -> Iterator[str]:
-    def table(metrics: tuple[Metric, ...]) -> Iterator[str]:
+    def table(metrics: tuple[MetricFamily, ...]) -> Iterator[str]:
         yield "| metric | type | labels | meaning |\n|---|---|---|---|"
         for metric in metrics:
             labels = ", ".join(f"`{label}`" for label in metric.labels) or "–"
@@ -218,7 +218,7 @@ def test_every_path_that_a_page_names_exists(page):
 @pytest.mark.parametrize("page", PAGES, ids=name)
 def test_every_simulation_that_a_page_proposes_can_be_asked_for(page):
     for line in re.findall(r"^\./run hansa simulate (.*)$", read(page), flags=re.MULTILINE):
-        simulate.parser().parse_args(shlex.split(line, comments=True))
+        simulate.make_parser().parse_args(shlex.split(line, comments=True))
 
 
 def test_every_decision_is_listed_with_its_title():

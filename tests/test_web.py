@@ -7,10 +7,10 @@ from http.client import IncompleteRead
 import pytest
 
 from hansa import web
-from hansa.cli.manager_api import ManagerApi
+from hansa.cli.manager_api import ManagerRequests
 from hansa.errors import AgentUnreachable, JournalUnusable, UsageError
 from hansa.journal import remote
-from hansa.journal.remote import Pages, token_for
+from hansa.journal.remote import LogClient, token_for
 from tests.agent.hostile.capture import Capture
 
 TOKEN = "secret-token"
@@ -27,10 +27,10 @@ def test_token_does_not_follow_a_redirect(status):
         head = f"{status} Moved\r\n{location}\r\nContent-Length: 0"
         with Capture(answering(head)) as agent:
             with pytest.raises(JournalUnusable, match="it redirects elsewhere"):
-                Pages(f"http://127.0.0.1:{agent.port}", TOKEN).logs()
+                LogClient(f"http://127.0.0.1:{agent.port}", TOKEN).list_logs()
         with Capture(answering(head)) as manager:
             with pytest.raises(UsageError, match="the manager says"):
-                ManagerApi(f"http://127.0.0.1:{manager.port}", TOKEN).ask("/nodes")
+                ManagerRequests(f"http://127.0.0.1:{manager.port}", TOKEN).request("/nodes")
     for asked in (agent, manager):
         assert TOKEN.encode() in b"".join(asked.received)
     assert elsewhere.received == []
@@ -40,7 +40,7 @@ def test_answer_has_a_bound(monkeypatch):
     monkeypatch.setattr(remote, "ANSWER_BYTES_MAX", 1_000)
     with Capture(answering("200 OK", b"x" * 100_000)) as agent:
         with pytest.raises(JournalUnusable, match="the answer has more than 1000 bytes"):
-            Pages(f"http://127.0.0.1:{agent.port}", TOKEN).logs()
+            LogClient(f"http://127.0.0.1:{agent.port}", TOKEN).list_logs()
 
 
 def test_answer_that_takes_too_long_is_given_up(monkeypatch):
@@ -56,7 +56,7 @@ def test_answer_that_is_cut_short_is_an_error():
         with pytest.raises(IncompleteRead):
             web.fetch(url, 5, 1_000)
         with pytest.raises(AgentUnreachable):
-            Pages(url, TOKEN).logs()
+            LogClient(url, TOKEN).list_logs()
 
 
 def test_refusal_is_raised():
@@ -65,7 +65,7 @@ def test_refusal_is_raised():
         with pytest.raises(urllib.error.HTTPError):
             web.fetch(url, 5, 1_000)
         with pytest.raises(JournalUnusable, match="Unauthorized"):
-            Pages(url, TOKEN).logs()
+            LogClient(url, TOKEN).list_logs()
 
 
 @pytest.mark.parametrize(

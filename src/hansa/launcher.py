@@ -8,13 +8,13 @@ LAUNCHER = "HANSA_LAUNCHER"
 """The variable in which `./run` tells under which name it was called."""
 
 
-def command(*words: str) -> str:
+def command_line(*words: str) -> str:
     """Return `hansa` with these words as the user would type it: a checkout has `./run hansa`."""
     launcher = os.environ.get(LAUNCHER)
     return shlex.join([*([launcher] if launcher else []), "hansa", *words])
 
 
-def program() -> list[str]:
+def command_prefix() -> list[str]:
     """Return how to start `hansa` as we were: by `./run`, which installs what a command needs."""
     launcher = os.environ.get(LAUNCHER)
     return [launcher, "hansa"] if launcher else [sys.executable, "-m", "hansa.cli"]

@@ -20,7 +20,7 @@ def console() -> Console:
     return made if made.is_terminal else _Console(highlight=False, width=PLAIN_WIDTH)
 
 
-def table(*columns: str) -> Table:
+def make_table(*columns: str) -> Table:
     """Return an empty table in the style of all; a column that starts with `>` is numbers."""
     made = Table(box=box.SIMPLE_HEAD, show_header=any(columns), pad_edge=False)
     for column in columns:

@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from hansa.advice.recorded import Flow, Publication, Recorded
+from hansa.advice.recorded import RecordedFederation, SampledPublication, TopicFlow
 from hansa.protocol.settings import ProtocolSettings
-from hansa.simulator.topologies import parse
+from hansa.simulator.topologies import parse_topology
 
 RTT_MS = 20.0
 EVERY_S = 0.05
@@ -22,22 +22,22 @@ def federation(
     flows: Sequence[tuple[int, str]],
     cores: Mapping[str, int] | None = None,
     publications: int = 40,
-) -> Recorded:
+) -> RecordedFederation:
     """A topology with equal links, on which every flow publishes as often as every other."""
-    topology = parse(word, 1)
-    return Recorded(
+    topology = parse_topology(word, 1)
+    return RecordedFederation(
         nodes=tuple(name(place) for place in range(topology.nodes)),
         links={(name(a), name(b)): RTT_MS for a, b in topology.links},
-        wants={name(place): frozenset(filters) for place, filters in wants.items()},
-        flows=tuple(Flow(name(place), topic, publications, 100) for place, topic in flows),
+        interest={name(place): frozenset(filters) for place, filters in wants.items()},
+        flows=tuple(TopicFlow(name(place), topic, publications, 100) for place, topic in flows),
         cores={group: name(place) for group, place in (cores or {}).items()},
         sample=tuple(
-            Publication(EVERY_S * turn + 0.001 * number, name(place), topic, 100)
+            SampledPublication(EVERY_S * turn + 0.001 * number, name(place), topic, 100)
             for turn in range(publications)
             for number, (place, topic) in enumerate(flows)
         ),
     )
 
 
-def with_protocol(recorded: Recorded, **changes: Any) -> Recorded:
+def with_protocol(recorded: RecordedFederation, **changes: Any) -> RecordedFederation:
     return replace(recorded, protocol=replace(ProtocolSettings(), **changes))

@@ -6,9 +6,15 @@ import pytest
 from tests.advice.federations import federation, with_protocol
 
 from hansa.advice.adviser import advise
-from hansa.advice.proposals import BY, ORDER, Proposal, applied, proposals
-from hansa.advice.reckoning import Cost
-from hansa.advice.replay import replay
+from hansa.advice.proposals import (
+    ACTOR_BY_KIND,
+    KIND_ORDER,
+    Proposal,
+    apply_proposal,
+    generate_proposals,
+)
+from hansa.advice.reckoning import TrafficCost
+from hansa.advice.replay import replay_cost
 
 TOLERANCE = 0.15
 
@@ -39,12 +45,12 @@ FAR_CLIENTS = federation("line:5", {4: ["a/#"]}, [(0, "a/x")])
 def test_the_first_advice_is_right_and_taking_it_does_what_it_says(recorded, degree_max, first):
     advice = next(advise(recorded, degree_max, 1))
     assert advice.proposal == first
-    before, after = replay(recorded), replay(applied(recorded, first))
+    before, after = replay_cost(recorded), replay_cost(apply_proposal(recorded, first))
     assert advice.replayed == (before, after)
     for name in ("delay_ms", "bytes", "copies"):
         predicted, shown = (
-            advice.reckoned[0].change(advice.reckoned[1], name),
-            before.change(after, name),
+            advice.predicted[0].relative_change(advice.predicted[1], name),
+            before.relative_change(after, name),
         )
         assert predicted == pytest.approx(shown, abs=TOLERANCE), name
 
@@ -58,27 +64,27 @@ def test_each_advice_counts_on_those_before_it():
         "line:9", {8: ["a/#"], 4: ["b/#"]}, [(0, "a/x"), (8, "b/x")], publications=10
     )
     first, second, *_ = advise(several, 3, 5)
-    assert second.reckoned[0] == first.reckoned[1]
+    assert second.predicted[0] == first.predicted[1]
     assert second.replayed[0] == first.replayed[1]
-    assert second.reckoned[1].delay_ms < first.reckoned[1].delay_ms
+    assert second.predicted[1].delay_ms < first.predicted[1].delay_ms
 
 
 def test_degrees_are_kept_and_no_link_becomes_the_only_one():
-    ring = [p for p in proposals(GOOD, 2) if p.kind in ("add link", "drop link")]
+    ring = [p for p in generate_proposals(GOOD, 2) if p.kind in ("add link", "drop link")]
     assert ring == []
     full = federation("full:4", {0: ["a"]}, [(1, "a")])
-    drops = {p.subject for p in proposals(full, 3) if p.kind == "drop link"}
+    drops = {p.subject for p in generate_proposals(full, 3) if p.kind == "drop link"}
     assert len(drops) == 6
 
 
 def test_what_makes_something_else_worse_gains_nothing():
     add = Proposal("add link", ("a", "b"))
     join = Proposal("join filters", ("1",))
-    before = Cost(10, 100, 4, 30)
-    assert add.gain(before, Cost(5, 100, 4, 30)) == 0.5
-    assert add.gain(before, Cost(5, 120, 4, 30)) == 0
-    assert join.gain(before, Cost(10, 100, 4, 3)) == 0.9
-    assert join.gain(before, Cost(10, 130, 4, 3)) == 0
+    before = TrafficCost(10, 100, 4, 30)
+    assert add.gain(before, TrafficCost(5, 100, 4, 30)) == 0.5
+    assert add.gain(before, TrafficCost(5, 120, 4, 30)) == 0
+    assert join.gain(before, TrafficCost(10, 100, 4, 3)) == 0.9
+    assert join.gain(before, TrafficCost(10, 130, 4, 3)) == 0
 
 
 def test_what_a_replay_does_not_confirm_is_not_said():
@@ -92,12 +98,12 @@ def test_it_can_be_read_by_programs_and_people():
     values = advice.as_json()
     assert (values["kind"], values["subject"]) == ("add link", ["n00", "n07"])
     assert values["by"] == "manager"
-    assert set(BY) == set(ORDER)
+    assert set(ACTOR_BY_KIND) == set(KIND_ORDER)
     assert values["text"] == "link n00 with n07"
     assert values["predicted"]["after"]["copies"] == 1
-    texts = {p.kind: p.text for case in (GOOD, MANY_FILTERS) for p in proposals(case, 4)}
+    texts = {p.kind: p.text for case in (GOOD, MANY_FILTERS) for p in generate_proposals(case, 4)}
     assert texts["join filters"] == "set group_depth = 3 on all nodes"
     assert "its clients should subscribe first" in texts["move core"]
-    far = [p.text for p in proposals(FAR_CLIENTS, 1) if p.kind == "move clients"]
+    far = [p.text for p in generate_proposals(FAR_CLIENTS, 1) if p.kind == "move clients"]
     assert far == ["let the subscribers of a/# at n04 connect to n00"]
     assert Proposal("drop link", ("a", "b")).text == "remove the link between a and b"

@@ -5,8 +5,8 @@ import random
 import pytest
 from tests.advice.federations import federation, with_protocol
 
-from hansa.advice.reckoning import Cost, reckon
-from hansa.advice.replay import replay
+from hansa.advice.reckoning import TrafficCost, predict_cost
+from hansa.advice.replay import replay_cost
 
 TOLERANCE = 0.15
 """What a prediction may be off, of what the simulator then shows."""
@@ -31,7 +31,7 @@ def drawn(seed: int):
 @pytest.mark.parametrize("seed", range(25))
 def test_a_federation_costs_what_was_reckoned(seed):
     recorded = drawn(seed)
-    reckoned, played = reckon(recorded), replay(recorded)
+    reckoned, played = predict_cost(recorded), replay_cost(recorded)
     assert reckoned.copies == pytest.approx(played.copies, rel=TOLERANCE)
     assert reckoned.delay_ms == pytest.approx(played.delay_ms, rel=TOLERANCE, abs=0.5)
     assert reckoned.bytes == pytest.approx(played.bytes, rel=TOLERANCE)
@@ -39,11 +39,11 @@ def test_a_federation_costs_what_was_reckoned(seed):
 
 def test_what_nobody_else_wants_costs_nothing():
     recorded = federation("ring:3", {0: ["a"]}, [(0, "a"), (1, "b")])
-    assert reckon(recorded) == Cost(0.0, 0.0, 0.0, 1)
-    assert replay(recorded) == Cost(0.0, 0.0, 0.0, 1)
+    assert predict_cost(recorded) == TrafficCost(0.0, 0.0, 0.0, 1)
+    assert replay_cost(recorded) == TrafficCost(0.0, 0.0, 0.0, 1)
 
 
 def test_a_change_is_told_as_a_part():
-    before, after = Cost(10.0, 100.0, 4.0, 0), Cost(5.0, 110.0, 4.0, 3)
+    before, after = TrafficCost(10.0, 100.0, 4.0, 0), TrafficCost(5.0, 110.0, 4.0, 3)
     names = ("delay_ms", "bytes", "copies", "groups")
-    assert [before.change(after, name) for name in names] == [-0.5, 0.1, 0.0, 0.0]
+    assert [before.relative_change(after, name) for name in names] == [-0.5, 0.1, 0.0, 0.0]

@@ -8,13 +8,13 @@ from tests.agent.live import Live
 from tests.agent.process import Scene
 from tests.agent.strategies import EVERY, SETTING
 
-from hansa.simulator.topologies import parse
+from hansa.simulator.topologies import parse_topology
 from hansa.testbed.federation import LocalFederation
 
 
 @pytest.fixture(scope="session", params=EVERY)
 def running_ring(request: pytest.FixtureRequest, mosquitto: str) -> Iterator[Live]:
-    live = Live(LocalFederation(parse("ring:3", 1), {SETTING: request.param}))
+    live = Live(LocalFederation(parse_topology("ring:3", 1), {SETTING: request.param}))
     try:
         live.start()
         yield live

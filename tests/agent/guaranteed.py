@@ -24,14 +24,16 @@ class SureClient(Client):
         super()._do(event)
         new, self._answered = self.received[self._answered :], len(self.received)
         batch = [
-            (packets.PubAck if each.qos == 1 else packets.PubRec)(each.packet_id)
+            (packets.PubAckPacket if each.qos == 1 else packets.PubRecPacket)(each.packet_id)
             for each in new
             if each.qos
         ]
         if batch:
             self._do(inputs.Answer(batch))
-        steps = [each for each in self._news if isinstance(each, effects.Answered)]
-        self._news = [each for each in self._news if not isinstance(each, effects.Answered)]
+        steps = [each for each in self._news if isinstance(each, effects.HandshakePacketsReceived)]
+        self._news = [
+            each for each in self._news if not isinstance(each, effects.HandshakePacketsReceived)
+        ]
         for each in steps:
             self._take_steps(each.batch)
 
@@ -40,10 +42,10 @@ class SureClient(Client):
     def _take_steps(self, steps: Any) -> None:
         ids = [step.packet_id for step in steps]
         match steps[0]:
-            case packets.PubRec():
-                self._do(inputs.Answer([packets.PubRel(each) for each in ids]))
-            case packets.PubRel():
-                self._do(inputs.Answer([packets.PubComp(each) for each in ids]))
+            case packets.PubRecPacket():
+                self._do(inputs.Answer([packets.PubRelPacket(each) for each in ids]))
+            case packets.PubRelPacket():
+                self._do(inputs.Answer([packets.PubCompPacket(each) for each in ids]))
             case _:
                 self.accepted += len(ids)
 
@@ -58,9 +60,9 @@ class SureClient(Client):
 
     def publish_surely(self, qos: int, topic: str, *payloads: bytes) -> None:
         """Publish, and wait until the broker has accepted all of it."""
-        self.publish_as(*(packets.Publish(topic, payload, qos) for payload in payloads))
+        self.publish_as(*(packets.PublishPacket(topic, payload, qos) for payload in payloads))
 
-    def publish_as(self, *publications: packets.Publish) -> None:
+    def publish_as(self, *publications: packets.PublishPacket) -> None:
         """Publish whatever it is; wait until the broker has accepted what it has to."""
         wanted = self.accepted + sum(each.qos > 0 for each in publications)
         waiting = [self._numbered(each) for each in publications]
@@ -73,7 +75,7 @@ class SureClient(Client):
             if self.accepted < wanted:
                 self._read(0.1)
 
-    def _numbered(self, publication: packets.Publish) -> packets.Publish:
+    def _numbered(self, publication: packets.PublishPacket) -> packets.PublishPacket:
         if not publication.qos:
             return publication
         packet_id = self._next_id

@@ -11,8 +11,8 @@ from itertools import count
 from typing import Any, TypeVar
 
 from hansa.mqtt import effects, inputs, packets
-from hansa.mqtt.options import Options
-from hansa.mqtt.session import Session
+from hansa.mqtt.options import ConnectOptions
+from hansa.mqtt.session import ClientConnection
 from hansa.mqtt.types import Version
 from hansa.testbed.federation import LocalFederation, LocalNode
 
@@ -66,11 +66,11 @@ class Client:
         self.port = port
         name = name or f"test-{id(self):x}"
         given = {"keep_alive": 0, **more}
-        self._session = Session(
-            Options(client_id=name, version=version, clean_start=clean, **given)
+        self._session = ClientConnection(
+            ConnectOptions(client_id=name, version=version, clean_start=clean, **given)
         )
         self._socket = socket.create_connection(("127.0.0.1", port), PATIENCE)
-        self.received: list[packets.Publish] = []
+        self.received: list[packets.PublishPacket] = []
         self._news: list[effects.Effect] = []
         self._do(inputs.Opened())
         self._wait(effects.Connected)
@@ -114,7 +114,7 @@ class Client:
         self._wait(effects.Unsubscribed)
 
     def publish(self, topic: str, *payloads: bytes) -> None:
-        self._do(inputs.Publish([packets.Publish(topic, payload) for payload in payloads]))
+        self._do(inputs.Publish([packets.PublishPacket(topic, payload) for payload in payloads]))
 
     def wait_for(
         self, payload: bytes, patience: float = PATIENCE, pause: float = 0.15

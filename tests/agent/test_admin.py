@@ -4,12 +4,12 @@ import asyncio
 
 import pytest
 
-from hansa.agent.admin import REQUEST_BYTES_MAX, Answer, as_json, serve
+from hansa.agent.admin import REQUEST_BYTES_MAX, HttpResponse, json_response, serve
 
 PAGES = {
-    "/status": lambda: as_json({"b": 1, "a": 2}),
-    "/readyz": lambda: as_json({"ready": False}, 503),
-    "/metrics": lambda: Answer("x 1\n", kind="text/plain; version=0.0.4"),
+    "/status": lambda: json_response({"b": 1, "a": 2}),
+    "/readyz": lambda: json_response({"ready": False}, 503),
+    "/metrics": lambda: HttpResponse("x 1\n", content_type="text/plain; version=0.0.4"),
 }
 
 

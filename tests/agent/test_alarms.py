@@ -7,7 +7,7 @@ from hansa.agent.alarms import Alarms
 
 def test_an_alarm_counts_each_time_that_it_begins():
     alarms = Alarms()
-    tell = alarms.named("journal")
+    tell = alarms.setter("journal")
     for text in ("full", "full", "broken", "", "", "full"):
         tell(text)
     assert alarms.active == {"journal": "full"}
@@ -19,7 +19,7 @@ def test_a_fault_is_an_alarm_and_a_connection_that_broke_is_none():
 
     async def work() -> None:
         loop = asyncio.get_running_loop()
-        loop.set_exception_handler(alarms.note_fault)
+        loop.set_exception_handler(alarms.on_loop_exception)
         broken = {"message": "read failed", "exception": OSError("no route"), "transport": None}
         loop.call_exception_handler(broken)
         assert not alarms.active

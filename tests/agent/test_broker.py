@@ -17,7 +17,7 @@ from tests.agent.process import Process, Scene
 
 from hansa.cli.main import main
 from hansa.mqtt.types import Version
-from hansa.testbed.mosquitto import Mosquitto, configuration, free_port
+from hansa.testbed.mosquitto import Mosquitto, free_port, make_configuration
 
 
 def status(agent: Process) -> dict[str, Any]:
@@ -345,7 +345,7 @@ def test_a_lasting_session_is_known_after_a_restart_of_the_agent(scene, tmp_path
 def test_what_was_subscribed_before_is_learned_by_the_signal(scene, mosquitto, tmp_path):
     port, pid_file, output = free_port(), tmp_path / "pid", tmp_path / "output"
     config = tmp_path / "conf"
-    config.write_text(configuration(port, tmp_path / "log", (f"pid_file {pid_file}",)))
+    config.write_text(make_configuration(port, tmp_path / "log", (f"pid_file {pid_file}",)))
     command = ["stdbuf", "-oL", mosquitto, "-c", str(config)]
     with output.open("wb") as out, subprocess.Popen(command, stdout=out) as broker:
         try:

@@ -9,7 +9,7 @@ from tests.agent.kinds import Kind, Subscriber, all_kinds, wait_for
 from tests.agent.live import Live, LoopThread, eventually
 from tests.agent.strategies import DEFAULT, OTHERS, SETTING
 
-from hansa.simulator.topologies import parse
+from hansa.simulator.topologies import parse_topology
 from hansa.testbed.federation import LocalFederation
 
 # Each federation starts once: two workers would start each twice.
@@ -28,7 +28,7 @@ FEDERATIONS = [
 @pytest.fixture(scope="module", params=FEDERATIONS, ids=str)
 def live(request: pytest.FixtureRequest, mosquitto: str) -> Iterator[Live]:
     word, strategy = request.param
-    running = Live(LocalFederation(parse(word, seed=1), {SETTING: strategy}))
+    running = Live(LocalFederation(parse_topology(word, seed=1), {SETTING: strategy}))
     try:
         running.start()
         yield running

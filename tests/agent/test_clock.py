@@ -2,7 +2,7 @@
 
 import pytest
 
-from hansa.agent.clock import ClockWatch
+from hansa.agent.clock import ClockMonitor
 
 SECOND = 1_000_000_000
 
@@ -15,7 +15,7 @@ class Clocks:
         self.steady = 5 * SECOND
         self.told: list[str] = []
         self.read: list[int] = []
-        self.watch = ClockWatch(
+        self.watch = ClockMonitor(
             behind_s,
             self.told.append,
             self.read.append,
@@ -27,7 +27,7 @@ class Clocks:
         """Let both go on by so much; return what was told last."""
         self.wall += round(wall_s * SECOND)
         self.steady += round(steady_s * SECOND)
-        self.watch.look()
+        self.watch.check()
         return self.told[-1]
 
 

@@ -14,8 +14,8 @@ from hansa.agent.links.link import Address, Link
 from hansa.agent.links.stream import RECEIPT_BYTES, LinkLimits
 from hansa.agent.links.tcp import TcpLinks
 from hansa.protocol.effects import Effect, NeighbourUp
-from hansa.protocol.events import Granted, InterestChanged, Published
-from hansa.protocol.model import KEY_BYTES, Identity, Plain, Publication, node_id
+from hansa.protocol.events import ClientPublished, InterestChanged, SubscriptionsGranted
+from hansa.protocol.model import KEY_BYTES, Identity, PlainMessage, Publication, node_id
 from hansa.protocol.node import Node
 from hansa.protocol.settings import ProtocolSettings
 
@@ -32,12 +32,14 @@ class ListBroker:
 
     def subscribe(self, filters: Sequence[str]) -> None:
         self.filters |= set(filters)
-        self._driver.feed(Granted(tuple(filters)))  # at once, in the midst of the node's effects
+        self._driver.feed(
+            SubscriptionsGranted(tuple(filters))
+        )  # at once, in the midst of the node's effects
 
     def unsubscribe(self, filters: Sequence[str]) -> None:
         self.filters -= set(filters)
 
-    def publish(self, publications: Sequence[Plain | Publication]) -> None:
+    def publish(self, publications: Sequence[PlainMessage | Publication]) -> None:
         self.injected += [
             each if isinstance(each, tuple) else (each.topic, each.payload) for each in publications
         ]
@@ -66,8 +68,8 @@ class Side:
         self.closed: list[str] = []
         self.driver = Driver(
             Node(identity, settings),
-            news=self.news.append,
-            closed=lambda _, reason: self.closed.append(reason),
+            on_notification=self.news.append,
+            on_link_closed=lambda _, reason: self.closed.append(reason),
         )
         self.broker = ListBroker(self.driver)
         self.driver.broker = self.broker
@@ -108,7 +110,9 @@ async def carry(one: Side, two: Side) -> None:
     await until(lambda: one.is_up and two.is_up, "neighbours")
     two.driver.feed(InterestChanged(("a/#",)))
     await until(lambda: one.broker.filters == {"a/#"}, "subscribed at the first broker")
-    one.driver.captured([Published("a/b", b"1"), Published("a/b", b"2"), Published("c", b"3")])
+    one.driver.on_captured(
+        [ClientPublished("a/b", b"1"), ClientPublished("a/b", b"2"), ClientPublished("c", b"3")]
+    )
     await until(lambda: len(two.broker.injected) == 2, "delivered")
 
 
@@ -141,11 +145,11 @@ def test_frames_that_cannot_be_read_are_counted_and_then_end_the_link():
     async def work(one: Side, two: Side) -> None:
         await until(lambda: one.is_up and two.is_up, "neighbours")
         (link,) = two.driver.links.values()
-        link.send([b"?"] * driver_module.INVALID_MAX)
+        link.send([b"?"] * driver_module.INVALID_FRAMES_MAX)
         await until(lambda: one.closed, "closed")
 
     one, _ = joined(work)
-    assert one.driver.counters["invalid frames"] == driver_module.INVALID_MAX
+    assert one.driver.counters["invalid frames"] == driver_module.INVALID_FRAMES_MAX
     assert one.closed[0].startswith("too many invalid frames, the last one: frame: ")
 
 
@@ -171,12 +175,12 @@ def test_a_link_that_cannot_send_for_a_fault_is_closed_and_nobody_else_is_stoppe
 def test_publications_beyond_the_window_are_dropped_and_control_goes_on():
     async def work(one: Side, two: Side) -> None:
         await carry(one, two)
-        batch = [Published("a/b", b"x" * 1_000)] * 100
+        batch = [ClientPublished("a/b", b"x" * 1_000)] * 100
         for _ in range(10):  # without a pause, so that the other side cannot answer meanwhile
-            one.driver.captured(batch)
+            one.driver.on_captured(batch)
         two.driver.feed(InterestChanged(("z",)))
         await until(lambda: "z" in one.broker.filters, "control still passes")
-        one.driver.captured([Published("a/b", b"end")])
+        one.driver.on_captured([ClientPublished("a/b", b"end")])
         await until(lambda: two.broker.injected[-1] == ("a/b", b"end"), "the window opened again")
 
     one, two = joined(work)

@@ -8,7 +8,7 @@ import typing
 import msgspec
 import pytest
 
-from hansa.agent.event_log import REFUSAL_S, REFUSALS_MAX, Chronicle
+from hansa.agent.event_log import REFUSAL_SHOWN_S, REFUSALS_MAX, EventLog
 from hansa.observers import contract
 from hansa.protocol import effects
 from hansa.protocol.effects import LinkRefused, NeighbourUp
@@ -26,13 +26,13 @@ class Clock:
         return self.now
 
 
-def started(clock: Clock | None = None) -> Chronicle:
-    return Chronicle(lambda node: "", clock or Clock())
+def started(clock: Clock | None = None) -> EventLog:
+    return EventLog(lambda node: "", clock or Clock())
 
 
-def refuse(written: Chronicle, *reasons: str) -> None:
+def refuse(written: EventLog, *reasons: str) -> None:
     for reason in reasons:
-        written.news(LinkRefused(LinkId(1), reason))
+        written.log_notification(LinkRefused(LinkId(1), reason))
 
 
 def test_a_refusal_is_logged_once_and_shown_for_a_while(caplog):
@@ -43,23 +43,23 @@ def test_a_refusal_is_logged_once_and_shown_for_a_while(caplog):
         "link refused reason='a'",
         "link refused reason='b'",
     ]
-    assert written.refusals() == ["b", "a"]
-    clock.now += REFUSAL_S
-    assert written.refusals() == []
+    assert written.recent_refusals() == ["b", "a"]
+    clock.now += REFUSAL_SHOWN_S
+    assert written.recent_refusals() == []
 
 
 def test_a_new_neighbour_ends_what_was_in_the_way():
     written = started()
     refuse(written, "a")
-    written.news(NeighbourUp(NodeId(2), LinkId(1)))
-    assert written.refusals() == []
+    written.log_notification(NeighbourUp(NodeId(2), LinkId(1)))
+    assert written.recent_refusals() == []
 
 
 def test_only_some_refusals_are_kept():
     written = started()
     reasons = [str(number) for number in range(REFUSALS_MAX + 1)]
     refuse(written, *reasons)
-    assert written.refusals() == reasons[1:]
+    assert written.recent_refusals() == reasons[1:]
 
 
 # ---------------------------------------------------------------- every kind of line
@@ -81,23 +81,23 @@ def sample(kind: type) -> object:
 
 
 KINDS = [
-    *typing.get_args(effects.Order),
-    *typing.get_args(effects.News),
-    *typing.get_args(contract.Finding),
+    *typing.get_args(effects.Command),
+    *typing.get_args(effects.Notification),
+    *typing.get_args(contract.ObserverFinding),
 ]
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
 def test_no_line_shows_how_python_writes_an_object(kind, caplog):
     caplog.set_level(logging.DEBUG)
-    written = Chronicle(lambda node: f"name-{node}", Clock())
+    written = EventLog(lambda node: f"name-{node}", Clock())
     happened = sample(kind)
-    if kind in typing.get_args(contract.Finding):
-        written.finding(happened)  # type: ignore[arg-type]
+    if kind in typing.get_args(contract.ObserverFinding):
+        written.log_finding(happened)  # type: ignore[arg-type]
     else:
-        written.news(happened)  # type: ignore[arg-type]
+        written.log_notification(happened)  # type: ignore[arg-type]
     (line,) = caplog.messages or [""]
-    assert line or kind is contract.PublicationsDropped  # which is an alarm
+    assert line or kind is contract.BrokerDroppedPublications  # which is an alarm
     assert not OBJECT.search(line), line
     assert "\n" not in line
 
@@ -116,20 +116,20 @@ def test_no_line_shows_how_python_writes_an_object(kind, caplog):
         ),
         (effects.Deliver(PUBLICATION), "deliver"),
         (
-            contract.Drifted("subscriptions", 5, 18),
+            contract.SubscriptionCountMismatch("subscriptions", 5, 18),
             "observer differs from the broker's count kind='subscriptions' known=5 counted=18",
         ),
         (
-            contract.LineUnread("x" * 100, "no client"),
+            contract.LineNotUnderstood("x" * 100, "no client"),
             f"observer: line unread line='{'x' * 80}'… reason='no client'",
         ),
     ],
 )
 def test_lines(happened, line, caplog):
     caplog.set_level(logging.DEBUG)
-    written = Chronicle(lambda node: f"name-{node}", Clock())
-    if isinstance(happened, typing.get_args(contract.Finding)):
-        written.finding(happened)
+    written = EventLog(lambda node: f"name-{node}", Clock())
+    if isinstance(happened, typing.get_args(contract.ObserverFinding)):
+        written.log_finding(happened)
     else:
-        written.news(happened)
+        written.log_notification(happened)
     assert caplog.messages == [line]

@@ -3,15 +3,15 @@
 import pytest
 
 from hansa.agent.exposure import HostRule, host_of, is_loopback
-from hansa.agent.settings import load
+from hansa.agent.settings import load_settings
 from hansa.errors import UsageError
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.1.2.3", "::1", "[::1]", "localhost"])
 def test_loopback_needs_no_consent(host):
     assert is_loopback(host)
-    settings = load(None, {"HANSA_LINK_HOST": host, "HANSA_ADMIN_HOST": host})
-    assert settings.exposed == ""
+    settings = load_settings(None, {"HANSA_LINK_HOST": host, "HANSA_ADMIN_HOST": host})
+    assert settings.exposure_text == ""
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "", "192.0.2.1", "node.example"])
@@ -19,26 +19,26 @@ def test_loopback_needs_no_consent(host):
 def test_links_beyond_loopback_need_consent(host, transport):
     given = {"HANSA_LINK_HOST": host, "HANSA_LINK_TRANSPORT": transport}
     with pytest.raises(UsageError) as error:
-        load(None, given)
+        load_settings(None, given)
     said = str(error.value)
     assert f"[link] host {host!r} is reachable from other machines" in said
     for way_out in ("127.0.0.1", 'transport = "mqtt"', "[link] insecure = true"):
         assert way_out in said
-    settings = load(None, {**given, "HANSA_LINK_INSECURE": "true"})
-    assert settings.exposed.startswith(f"links on {host}: reachable from other machines")
+    settings = load_settings(None, {**given, "HANSA_LINK_INSECURE": "true"})
+    assert settings.exposure_text.startswith(f"links on {host}: reachable from other machines")
 
 
 def test_links_through_brokers_open_no_port():
-    settings = load(None, {"HANSA_LINK_HOST": "0.0.0.0", "HANSA_LINK_TRANSPORT": "mqtt"})
-    assert settings.exposed == ""
+    settings = load_settings(None, {"HANSA_LINK_HOST": "0.0.0.0", "HANSA_LINK_TRANSPORT": "mqtt"})
+    assert settings.exposure_text == ""
 
 
 def test_status_pages_beyond_loopback_need_consent():
     given = {"HANSA_ADMIN_HOST": "0.0.0.0"}
     with pytest.raises(UsageError, match=r"\[admin\] insecure = true"):
-        load(None, given)
-    settings = load(None, {**given, "HANSA_ADMIN_INSECURE": "true"})
-    assert settings.exposed.startswith("status pages on 0.0.0.0: reachable")
+        load_settings(None, given)
+    settings = load_settings(None, {**given, "HANSA_ADMIN_INSECURE": "true"})
+    assert settings.exposure_text.startswith("status pages on 0.0.0.0: reachable")
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,12 @@
 
 from typing import Any
 
-from hansa.agent.metrics import AGENT_METRICS, FEDERATOR_METRICS, as_metrics, fed_as_metrics
+from hansa.agent.metrics import (
+    AGENT_METRICS,
+    FEDERATOR_METRICS,
+    render_federator_metrics,
+    render_metrics,
+)
 
 TRAFFIC = {"bytes_in": 10, "bytes_out": 20, "frames_out": 2, "outstanding_bytes": 3, "dropped": 1}
 IDLE = dict.fromkeys(TRAFFIC, 0)
@@ -42,7 +47,7 @@ def test_samples_of_an_agent():
     node = 'node="0a",node_name="north"'
     first = rf'{node},neighbour="07",neighbour_name="a \"b\"\\\n?"'
     second = f'{node},neighbour="08",neighbour_name=""'
-    assert samples(as_metrics(STATUS)) == [
+    assert samples(render_metrics(STATUS)) == [
         f'hansa_agent_info{{{node},version="1.2"}} 1',
         f"hansa_broker_connected{{{node}}} 1",
         f"hansa_broker_observed{{{node}}} 0",
@@ -81,7 +86,7 @@ def test_samples_of_an_agent():
 
 
 def test_every_metric_has_its_help_and_type_once_and_in_order():
-    headers = [line for line in as_metrics(STATUS).splitlines() if line.startswith("#")]
+    headers = [line for line in render_metrics(STATUS).splitlines() if line.startswith("#")]
     assert headers == [
         line
         for metric in AGENT_METRICS
@@ -90,7 +95,7 @@ def test_every_metric_has_its_help_and_type_once_and_in_order():
 
 
 def test_a_metric_without_samples_is_left_out():
-    page = as_metrics({**STATUS, "alarms": {}})
+    page = render_metrics({**STATUS, "alarms": {}})
     assert "hansa_alarm_active" not in page
 
 
@@ -104,7 +109,7 @@ def test_a_node_of_mqtt_fed():
         "counters": {"delivered": 4, "dropped: broker away": 2},
     }
     node = 'node="1",node_name=""'
-    page = fed_as_metrics(status)
+    page = render_federator_metrics(status)
     assert samples(page) == [
         f'hansa_agent_info{{{node},version="1.2"}} 1',
         f"hansa_broker_connected{{{node}}} 1",

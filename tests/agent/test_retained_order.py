@@ -14,9 +14,9 @@ import pytest
 from tests.agent.guaranteed import SureClient
 from tests.agent.live import Live
 
-from hansa.mqtt.packets import Publish
-from hansa.simulator.topologies import parse
-from hansa.testbed.federation import Cable, LocalFederation
+from hansa.mqtt.packets import PublishPacket
+from hansa.simulator.topologies import parse_topology
+from hansa.testbed.federation import LinkProfile, LocalFederation
 
 ORIGIN, RECEIVER = 0, 1
 PAIRS = list(product(range(3), range(3)))
@@ -26,7 +26,11 @@ REPAIRED_S = 60.0
 
 @pytest.fixture(scope="module")
 def running_pair(mosquitto: str) -> Iterator[Live]:
-    live = Live(LocalFederation(parse("line:2", 1), {}, cable=Cable(to_brokers=True)))
+    live = Live(
+        LocalFederation(
+            parse_topology("line:2", 1), {}, link_profile=LinkProfile(relays_brokers=True)
+        )
+    )
     try:
         live.start()
         yield live
@@ -60,8 +64,8 @@ def write_pairs(live: Live, root: str, is_enough: Callable[[int], bool]) -> dict
             break
         for (first, second), payload in product(PAIRS, (b"new", b"")):
             topic = f"{root}/{first}{second}/{'set' if payload else 'delete'}/{number}"
-            publisher.publish_as(Publish(topic, b"old", first, retain=True))
-            publisher.publish_as(Publish(topic, payload, second, retain=True))
+            publisher.publish_as(PublishPacket(topic, b"old", first, retain=True))
+            publisher.publish_as(PublishPacket(topic, payload, second, retain=True))
             last[topic] = payload
     return {topic: payload for topic, payload in last.items() if payload}
 
@@ -85,8 +89,8 @@ def test_deletion_at_qos_1_does_not_overtake_a_value_at_qos_2(pair):
     pair.wait_installed(RECEIVER, "issue/#")
     publisher = pair.client_of(SureClient, ORIGIN)
     for number in range(60):
-        publisher.publish_as(Publish(f"issue/{number}", b"value", 2, retain=True))
-        publisher.publish_as(Publish(f"issue/{number}", b"", 1, retain=True))
+        publisher.publish_as(PublishPacket(f"issue/{number}", b"value", 2, retain=True))
+        publisher.publish_as(PublishPacket(f"issue/{number}", b"", 1, retain=True))
     subscriber.read_until(120)
     assert_same_values(pair, "issue", {})
 
@@ -113,7 +117,8 @@ def test_receiver_follows_the_broker_of_a_client_that_waits_for_no_acknowledgeme
     ]
     for topic, first, second, payload in topics:
         publisher.publish_as(
-            Publish(topic, b"old", first, retain=True), Publish(topic, payload, second, retain=True)
+            PublishPacket(topic, b"old", first, retain=True),
+            PublishPacket(topic, payload, second, retain=True),
         )
     expected = stored(pair, ORIGIN, "pipelined/#")
     assert b"old" in expected.values(), "the broker stores QoS 2 last"
@@ -140,7 +145,7 @@ def suspend_receiver(live: Live) -> None:
 
 def cut_receiver_from_its_broker(live: Live) -> None:
     async def reset() -> None:
-        live.federation.gates[RECEIVER].reset()
+        live.federation.broker_relays[RECEIVER].reset()
 
     live.run(reset())
     live.wait_converged()

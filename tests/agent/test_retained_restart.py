@@ -14,16 +14,16 @@ from tests.agent.test_retained_order import (
     assert_same_values,
 )
 
-from hansa.agent.state import RETAINED
-from hansa.mqtt.packets import Publish
-from hansa.protocol.retained.digest import Value, digest
-from hansa.simulator.topologies import parse
+from hansa.agent.state import RETAINED_FILE
+from hansa.mqtt.packets import PublishPacket
+from hansa.protocol.retained.digest import RetainedEntry, payload_digest
+from hansa.simulator.topologies import parse_topology
 from hansa.testbed.federation import LocalFederation
 
 
 @pytest.fixture
 def pair(mosquitto: str) -> Iterator[Live]:
-    live = Live(LocalFederation(parse("line:2", 1), {}, persistent=True))
+    live = Live(LocalFederation(parse_topology("line:2", 1), {}, persistent=True))
     try:
         live.start()
         yield live
@@ -34,17 +34,17 @@ def pair(mosquitto: str) -> Iterator[Live]:
 def write(live: Live, qos: int, **values: bytes) -> None:
     publisher = live.client_of(SureClient, ORIGIN)
     for name, payload in values.items():
-        publisher.publish_as(Publish(f"r/{name}", payload, qos, retain=True))
+        publisher.publish_as(PublishPacket(f"r/{name}", payload, qos, retain=True))
 
 
 def wait_saved(live: Live, **values: bytes) -> None:
     """Wait until the receiving agent has these values in its state directory."""
-    path = live.nodes[RECEIVER].directory / "agent" / RETAINED
-    expected = {f"r/{name}": digest(payload) for name, payload in values.items()}
+    path = live.nodes[RECEIVER].directory / "agent" / RETAINED_FILE
+    expected = {f"r/{name}": payload_digest(payload) for name, payload in values.items()}
 
     def holds() -> bool:
         data = path.read_bytes() if path.exists() else b"\x80"
-        found = msgspec.msgpack.decode(data, type=dict[str, Value])
+        found = msgspec.msgpack.decode(data, type=dict[str, RetainedEntry])
         return all(t in found and found[t].digest == each for t, each in expected.items())
 
     eventually(holds, "values saved")

@@ -10,15 +10,15 @@ from tests.agent.live import Client
 from tests.agent.waiting import until
 
 from hansa.agent.broker.connection import BrokerAddress, Connection
-from hansa.agent.retained_store import RetainedValues
+from hansa.agent.retained_store import RetainedStore
 from hansa.agent.state import StateDirectory
 from hansa.mqtt import inputs, packets
-from hansa.mqtt.options import Options
-from hansa.protocol.effects import ReadStored, Survey
-from hansa.protocol.events import Event, Published, StoredRead, Surveyed
+from hansa.mqtt.options import ConnectOptions
+from hansa.protocol.effects import ListRetained, ReadRetained
+from hansa.protocol.events import ClientPublished, Event, RetainedListed, RetainedRead
 from hansa.protocol.model import NodeId, Publication
 from hansa.protocol.node import Node
-from hansa.protocol.retained.digest import Value, digest
+from hansa.protocol.retained.digest import RetainedEntry, payload_digest
 from hansa.protocol.settings import ProtocolSettings
 from hansa.testbed.mosquitto import Mosquitto, free_port
 
@@ -38,7 +38,7 @@ class Busy:
         self.told += events
 
     @property
-    def mark(self) -> int:
+    def delivery_mark(self) -> int:
         self.delivered += 1
         return self.delivered
 
@@ -69,11 +69,14 @@ def test_what_is_under_way_delays_a_survey_as_far_as_it_was_before_and_no_answer
         broker = Mosquitto(path / "broker", free_port())
         await broker.start()
         client = await asyncio.to_thread(Client, broker.port)
-        client._do(inputs.Publish([packets.Publish("a", b"x", retain=True)]))  # noqa: SLF001
+        client._do(inputs.Publish([packets.PublishPacket("a", b"x", retain=True)]))  # noqa: SLF001
         state = StateDirectory(path / "state")
-        busy = Busy(Node(state.identity("n", (), 1.0), ProtocolSettings()))
-        address, options = BrokerAddress("127.0.0.1", broker.port), Options(client_id="reader")
-        values = RetainedValues(
+        busy = Busy(Node(state.start_incarnation("n", (), 1.0), ProtocolSettings()))
+        address, options = (
+            BrokerAddress("127.0.0.1", broker.port),
+            ConnectOptions(client_id="reader"),
+        )
+        values = RetainedStore(
             state,
             busy,
             busy,
@@ -82,18 +85,18 @@ def test_what_is_under_way_delays_a_survey_as_far_as_it_was_before_and_no_answer
             lambda problem: None,
         )
         try:
-            values.perform(Survey(("#",)))
-            values.perform(ReadStored(OTHER, ("a",)))
+            values.perform(ListRetained(("#",)))
+            values.perform(ReadRetained(OTHER, ("a",)))
             await until(lambda: busy.told, "the answer to a node")
-            assert busy.told == [StoredRead(OTHER, (Published("a", b"x", 0, True),))]
+            assert busy.told == [RetainedRead(OTHER, (ClientPublished("a", b"x", 0, True),))]
             await until(lambda: busy.delivered == 3, "a mark is waited for")
             busy.done = busy.delivered
             busy.delivered += 1
             await until(lambda: len(busy.told) == 2, "the survey")
             survey = busy.told[1]
-            assert isinstance(survey, Surveyed)
+            assert isinstance(survey, RetainedListed)
             assert survey.filters == ("#",)
-            assert survey.values == (("a", digest(b"x")),)
+            assert survey.values == (("a", payload_digest(b"x")),)
             assert survey.age > 0
         finally:
             await values.stop()
@@ -107,21 +110,21 @@ def test_what_is_under_way_delays_a_survey_as_far_as_it_was_before_and_no_answer
 def test_broker_that_lost_its_sessions_is_read_for_values_of_its_own_clients(tmp_path):
     async def work() -> None:
         state = StateDirectory(tmp_path / "state")
-        busy = Busy(Node(state.identity("n", (), 1.0), ProtocolSettings()))
-        values = RetainedValues(state, busy, busy, AtBroker(), None, lambda problem: None)
-        values.look_again()
+        busy = Busy(Node(state.start_incarnation("n", (), 1.0), ProtocolSettings()))
+        values = RetainedStore(state, busy, busy, AtBroker(), None, lambda problem: None)
+        values.on_session_lost()
         assert busy.told == []
-        busy.node.custody.retained.values.update(
+        busy.node.delivery.retained.entries.update(
             {
-                "own": Value(5, busy.node.id, b"x"),
-                "own deleted": Value(6, busy.node.id),
-                "theirs": Value(7, OTHER, b"x"),
-                "theirs deleted": Value(8, OTHER),
+                "own": RetainedEntry(5, busy.node.id, b"x"),
+                "own deleted": RetainedEntry(6, busy.node.id),
+                "theirs": RetainedEntry(7, OTHER, b"x"),
+                "theirs deleted": RetainedEntry(8, OTHER),
             }
         )
-        values.look_again()
+        values.on_session_lost()
         assert busy.told == []  # other nodes' values are compared after every connection
-        assert list(values._unsurveyed) == ["own"]  # noqa: SLF001
+        assert list(values._filters_to_list) == ["own"]  # noqa: SLF001
         await values.stop()
         state.close()
 

@@ -11,7 +11,7 @@ import pytest
 
 from hansa.agent.links.link import Address
 from hansa.agent.links.settings import parse_address, parse_neighbour
-from hansa.agent.settings import AgentSettings, default_state, load
+from hansa.agent.settings import AgentSettings, default_state_directory, load_settings
 from hansa.cli.main import TRACEBACK
 from hansa.errors import UsageError
 from hansa.launcher import LAUNCHER
@@ -27,11 +27,11 @@ def written(tmp_path, text):
 
 
 def test_without_file_and_environment_everything_has_its_default():
-    assert load(None, {}) == AgentSettings()
+    assert load_settings(None, {}) == AgentSettings()
 
 
 def test_the_example_loads_and_names_every_setting_of_an_agent():
-    settings = load(EXAMPLE, {})
+    settings = load_settings(EXAMPLE, {})
     assert (settings.name, settings.broker.port) == ("plant-1", 1883)
     named = set(re.findall(r"^(?:# )?(\w+) = ", EXAMPLE.read_text(), re.M))
     parts = (
@@ -67,7 +67,7 @@ def test_the_example_shows_the_defaults(monkeypatch):
             section = f"{found[1]}."
         elif found := re.match(r"(?:# )?(\w+) = (.*)", line):
             shown[f"{section}{found[1]}"] = tomllib.loads(f"value = {found[2]}")["value"]
-    default = replace(AgentSettings(), state=str(default_state()))
+    default = replace(AgentSettings(), state=str(default_state_directory()))
     differing = {
         name
         for name, value in shown.items()
@@ -94,7 +94,7 @@ def test_pages_are_at_port_8080_of_loopback_by_default():
 def test_state_directory_by_default(monkeypatch, user, environment, expected):
     monkeypatch.setattr(os, "geteuid", lambda: user)
     monkeypatch.setenv("HOME", "/home/x")
-    assert str(default_state(environment)) == expected
+    assert str(default_state_directory(environment)) == expected
 
 
 def test_a_file_sets_what_it_names(tmp_path):
@@ -110,8 +110,8 @@ def test_a_file_sets_what_it_names(tmp_path):
     metric = "rtt"
     redundancy = 3
     """
-    settings = load(written(tmp_path, text), {})
-    assert settings.title == "plant-1"
+    settings = load_settings(written(tmp_path, text), {})
+    assert settings.display_name == "plant-1"
     assert settings.capacity == 2.0
     assert (settings.broker.port, settings.broker.tls) == (1884, True)
     assert settings.link.neighbours == ("a:1", "b")
@@ -119,11 +119,13 @@ def test_a_file_sets_what_it_names(tmp_path):
 
 
 def test_the_machine_may_add_to_the_capacity(tmp_path):
-    alone = load(written(tmp_path, "capacity = 3"), {})
+    alone = load_settings(written(tmp_path, "capacity = 3"), {})
     assert alone.total_capacity == 3.0
-    by_core = load(written(tmp_path, "capacity = 3\ncapacity_per_core = 2"), {})
+    by_core = load_settings(written(tmp_path, "capacity = 3\ncapacity_per_core = 2"), {})
     assert by_core.total_capacity == 3.0 + 2 * (os.cpu_count() or 1)
-    by_memory = load(written(tmp_path, "capacity = 0\ncapacity_per_gib = 1"), {}).total_capacity
+    by_memory = load_settings(
+        written(tmp_path, "capacity = 0\ncapacity_per_gib = 1"), {}
+    ).total_capacity
     assert by_memory == pytest.approx(_memory_gib(), rel=0.01)
 
 
@@ -142,18 +144,20 @@ def test_the_environment_wins(tmp_path):
         "HANSA_PROTOCOL_HEARTBEAT_INTERVAL": "0.5",
         "HOME": "/root",
     }
-    settings = load(path, environment)
+    settings = load_settings(path, environment)
     assert (settings.broker.port, settings.broker.tls) == (1885, True)
     assert settings.link.neighbours == ("a:1", "b:2")
     assert settings.protocol.heartbeat_interval == 0.5
 
 
 def test_a_node_without_a_name_is_called_after_its_broker():
-    assert load(None, {}).title == "127.0.0.1:1883"
+    assert load_settings(None, {}).display_name == "127.0.0.1:1883"
 
 
 def test_a_password_is_not_shown():
-    shown = repr(load(None, {"HANSA_BROKER_USERNAME": "u", "HANSA_BROKER_PASSWORD": "secret"}))
+    shown = repr(
+        load_settings(None, {"HANSA_BROKER_USERNAME": "u", "HANSA_BROKER_PASSWORD": "secret"})
+    )
     assert "secret" not in shown
 
 
@@ -236,7 +240,7 @@ def test_a_password_is_not_shown():
 )
 def test_what_cannot_be_is_refused_with_what_to_change(tmp_path, text, complaint):
     with pytest.raises(UsageError, match=re.escape(complaint)):
-        load(written(tmp_path, text), {})
+        load_settings(written(tmp_path, text), {})
 
 
 @pytest.mark.parametrize(
@@ -249,23 +253,23 @@ def test_what_cannot_be_is_refused_with_what_to_change(tmp_path, text, complaint
 )
 def test_the_environment_is_checked_too(name, text, complaint):
     with pytest.raises(UsageError, match=re.escape(complaint)):
-        load(None, {name: text})
+        load_settings(None, {name: text})
 
 
 def test_variables_of_the_command_line_are_no_settings():
-    assert load(None, {LAUNCHER: "./run", TRACEBACK: "1"}) == AgentSettings()
+    assert load_settings(None, {LAUNCHER: "./run", TRACEBACK: "1"}) == AgentSettings()
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path):
     with pytest.raises(UsageError, match=r"cannot read .*missing.toml: No such file"):
-        load(tmp_path / "missing.toml", {})
+        load_settings(tmp_path / "missing.toml", {})
 
 
 def test_a_file_that_is_no_text_is_no_toml(tmp_path):
     path = tmp_path / "node.toml"
     path.write_bytes(b"\xff\xfe")
     with pytest.raises(UsageError, match="is no TOML"):
-        load(path, {})
+        load_settings(path, {})
 
 
 @pytest.mark.parametrize(

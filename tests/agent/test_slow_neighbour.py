@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tests.agent.live import Live, eventually
 
-from hansa.simulator.topologies import parse
+from hansa.simulator.topologies import parse_topology
 from hansa.testbed.federation import LocalFederation
 
 WINDOW = 1 << 20
@@ -21,7 +21,7 @@ DROPPED = "dropped: the neighbour's window is full"
 def patient(mosquitto: str) -> Iterator[Live]:
     """One between two, where silence is not taken for death: only the window protects them."""
     settings = {"HANSA_LINK_WINDOW": str(WINDOW), "HANSA_PROTOCOL_HEARTBEAT_LIMIT": "600"}
-    live = Live(LocalFederation(parse("star:3", 1), settings))
+    live = Live(LocalFederation(parse_topology("star:3", 1), settings))
     try:
         live.start()
         yield live

@@ -213,7 +213,7 @@ def test_a_server_accepts_until_it_is_closed():
         accepted: list[socket.socket] = []
         (listening,) = await sockets.listen("127.0.0.1", 0)
         port = listening.getsockname()[1]
-        server = sockets.Server([listening], accepted.append)
+        server = sockets.SocketServer([listening], accepted.append)
         made = [await sockets.connect("127.0.0.1", port) for _ in range(3)]
         await until(lambda: len(accepted) == 3, "three connections")
         server.close()
@@ -235,7 +235,7 @@ def test_a_server_that_runs_out_of_files_goes_on_when_there_are_some(new_loop, m
         made = await sockets.connect("127.0.0.1", listening.getsockname()[1])
         limits = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (made.fileno(), limits[1]))
-        server = sockets.Server([listening], accepted.append)
+        server = sockets.SocketServer([listening], accepted.append)
         try:
             await asyncio.sleep(0.05)
             assert not accepted

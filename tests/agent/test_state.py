@@ -31,7 +31,7 @@ def lives(path, count=1):
     for _ in range(count):
         state = StateDirectory(path)
         try:
-            found.append(state.identity("a", ("x:1",), 2.0))
+            found.append(state.start_incarnation("a", ("x:1",), 2.0))
         finally:
             state.close()
     return found
@@ -51,7 +51,7 @@ def test_a_node_keeps_its_id_and_gets_a_higher_incarnation_with_every_life(path)
 def test_an_incarnation_never_goes_back_even_if_the_clock_does(path):
     ahead = lives(path)[0].incarnation + AHEAD_MAX_MS // 2
     state = StateDirectory(path)
-    state.remember_incarnation(ahead)
+    state.save_incarnation(ahead)
     state.close()
     assert lives(path)[0].incarnation == ahead + 1
 
@@ -71,8 +71,8 @@ def test_two_agents_cannot_share_a_directory(path):
 def test_everything_is_for_the_owner_only(path):
     path.mkdir(parents=True, mode=0o755)
     state = StateDirectory(path)
-    state.identity("a", (), 1.0)
-    state.remember_interest({"a": 1})
+    state.start_incarnation("a", (), 1.0)
+    state.save_interest({"a": 1})
     assert mode(path) == 0o700
     files = {each.name: mode(each) for each in path.iterdir()}
     assert files == dict.fromkeys(("incarnation", "interest.json", "key.pem", "lock"), 0o600)
@@ -128,7 +128,7 @@ def test_the_identity_of_a_version_without_keys_is_refused(path):
 
 def test_incarnation_that_all_others_would_refuse_is_not_used_again(path):
     state = StateDirectory(path)
-    state.remember_incarnation((time.time_ns() // 1_000_000) + 2 * AHEAD_MAX_MS)
+    state.save_incarnation((time.time_ns() // 1_000_000) + 2 * AHEAD_MAX_MS)
     state.close()
     incarnation = lives(path)[0].incarnation
     assert incarnation <= time.time_ns() // 1_000_000
@@ -142,11 +142,11 @@ def test_a_damaged_incarnation_starts_from_the_clock(path):
 
 def test_what_was_learned_comes_back(path):
     state = StateDirectory(path)
-    assert state.interest() is None
-    state.remember_interest({"sessions": {"c": ["a/#"]}})
-    assert state.interest() == {"sessions": {"c": ["a/#"]}}
+    assert state.load_interest() is None
+    state.save_interest({"sessions": {"c": ["a/#"]}})
+    assert state.load_interest() == {"sessions": {"c": ["a/#"]}}
     (path / "interest.json").write_text("{")
-    assert state.interest() is None
+    assert state.load_interest() is None
     state.close()
 
 

@@ -21,8 +21,8 @@ from tests.agent.process import Process, Scene
 from tests.agent.waiting import until
 
 from hansa.agent.broker.connection import BrokerAddress, Connection
-from hansa.agent.stopping import STOP_TIMEOUT_S, Stopping
-from hansa.mqtt.options import Options
+from hansa.agent.stopping import STOP_TIMEOUT_S, Shutdown
+from hansa.mqtt.options import ConnectOptions
 from hansa.testbed.mosquitto import Mosquitto, free_port
 
 SLACK_S = 2.0
@@ -98,10 +98,10 @@ def test_a_part_that_does_not_stop_is_logged_and_left_behind(caplog):
         stopped.append(name)
 
     async def run() -> None:
-        stopping = Stopping(part_timeout_s=0.01, exit_process=codes.append)
-        await stopping.part("first", at_once("first"))
-        await stopping.part("stuck", never())
-        await stopping.part("last", at_once("last"))
+        stopping = Shutdown(part_timeout_s=0.01, exit_process=codes.append)
+        await stopping.stop_part("first", at_once("first"))
+        await stopping.stop_part("stuck", never())
+        await stopping.stop_part("last", at_once("last"))
         stopping.end()
 
     asyncio.run(run())
@@ -121,14 +121,14 @@ def test_the_process_ends_in_time_although_the_loop_is_blocked(caplog):
         is_forced.set()
 
     async def run() -> None:
-        stopping = Stopping(stop_timeout_s=0.05, exit_process=exit_process)
+        stopping = Shutdown(stop_timeout_s=0.05, exit_process=exit_process)
         stopping.begin(1)
         stopping.begin(2)  # the first one counts
 
         async def block() -> None:
             assert is_forced.wait(60)
 
-        await stopping.part("disk", block())
+        await stopping.stop_part("disk", block())
 
     asyncio.run(run())
     assert codes == [1]
@@ -181,9 +181,9 @@ def test_a_fault_of_a_part_is_raised_when_all_others_have_stopped():
         stopped.append("last")
 
     async def run() -> None:
-        stopping = Stopping()
-        await stopping.part("faulty", fail())
-        await stopping.part("last", at_once())
+        stopping = Shutdown()
+        await stopping.stop_part("faulty", fail())
+        await stopping.stop_part("last", at_once())
         stopping.end()
 
     with pytest.raises(ZeroDivisionError):
@@ -199,15 +199,15 @@ def test_leaving_the_broker_never_swallows_a_cancellation(mosquitto, tmp_path):
     around the end of the connection."""
 
     async def cancelled_after(turns: int, port: int) -> bool:
-        options = Options(client_id=f"leaver-{turns}", clean_start=True)
+        options = ConnectOptions(client_id=f"leaver-{turns}", clean_start=True)
         connection = Connection(
             BrokerAddress("127.0.0.1", port), options, lambda effect: None, random.Random(1)
         )
-        connection.keep()
+        connection.start()
         await until(lambda: not connection.problem, "connected")
-        leaving = asyncio.create_task(connection.leave())
+        leaving = asyncio.create_task(connection.disconnect())
         await asyncio.sleep(0)
-        connection._ended.set()  # noqa: SLF001  # what the end of the connection does
+        connection._closed.set()  # noqa: SLF001  # what the end of the connection does
         for _ in range(turns):
             await asyncio.sleep(0)
         if leaving.done():
@@ -216,7 +216,7 @@ def test_leaving_the_broker_never_swallows_a_cancellation(mosquitto, tmp_path):
         await asyncio.wait([leaving])
         assert leaving.cancelled(), f"swallowed after {turns} turns"
         await connection.stop()
-        connection.cut()
+        connection.abort()
         return True
 
     async def run() -> None:

@@ -17,7 +17,7 @@ from tests.agent.test_broker import status
 from hansa.mqtt import packets
 from hansa.protocol.routing import STRATEGIES
 from hansa.simulator.topologies import Topology
-from hansa.testbed.federation import Cable, LocalFederation
+from hansa.testbed.federation import LinkProfile, LocalFederation
 from hansa.testbed.mosquitto import free_port
 
 DIAMOND = Topology("diamond", 4, ((0, 1), (0, 2), (1, 3), (2, 3)))
@@ -29,7 +29,7 @@ VALUE = b"1: value"
 @pytest.fixture(scope="module", params=STRATEGIES)
 def diamond(request: pytest.FixtureRequest, mosquitto: str) -> Iterator[Live]:
     settings = {SETTING: request.param}
-    live = Live(LocalFederation(DIAMOND, settings, cable=Cable(can_cut=True)))
+    live = Live(LocalFederation(DIAMOND, settings, link_profile=LinkProfile(can_cut=True)))
     try:
         live.start()
         yield live
@@ -81,7 +81,7 @@ def publish_surely(diamond: Live) -> dict[int, list[bytes]]:
     expected = {qos: [b"%d: %d" % (qos, number) for number in range(20)] for qos in (1, 2)}
     for qos, payloads in expected.items():
         publisher.publish_surely(qos, f"sure/{qos}", *payloads)
-    publisher.publish_as(packets.Publish("sure/1", VALUE, 1, retain=True))
+    publisher.publish_as(packets.PublishPacket("sure/1", VALUE, 1, retain=True))
     return expected
 
 

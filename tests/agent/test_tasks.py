@@ -20,8 +20,8 @@ def test_only_a_fault_is_told():
         asyncio.get_running_loop().set_exception_handler(
             lambda _, said: told.append((said["message"], repr(said["exception"])))
         )
-        cancelled = tasks.start(asyncio.sleep(60))
-        started = [cancelled, tasks.start(fault()), tasks.start(nothing())]
+        cancelled = tasks.start_task(asyncio.sleep(60))
+        started = [cancelled, tasks.start_task(fault()), tasks.start_task(nothing())]
         cancelled.cancel()
         await asyncio.wait(started)
 

@@ -6,20 +6,20 @@ from typing import Any
 import pytest
 from tests.agent.live import Live, eventually
 
-from hansa.simulator.topologies import parse
-from hansa.testbed.federation import Cable, LocalFederation
+from hansa.simulator.topologies import parse_topology
+from hansa.testbed.federation import LinkProfile, LocalFederation
 
 CABLES = {
-    "udp": Cable("udp"),
-    "udp, a tenth lost": Cable("udp", 0.002, 0.1),
-    "tcp, 30 ms": Cable("tcp", 0.03),
-    "mqtt": Cable("mqtt"),
+    "udp": LinkProfile("udp"),
+    "udp, a tenth lost": LinkProfile("udp", 0.002, 0.1),
+    "tcp, 30 ms": LinkProfile("tcp", 0.03),
+    "mqtt": LinkProfile("mqtt"),
 }
 
 
 @pytest.fixture(scope="module", params=[*CABLES.values()], ids=[*CABLES])
-def ring(request: pytest.FixtureRequest, mosquitto: str) -> Iterator[tuple[Live, Cable]]:
-    live = Live(LocalFederation(parse("ring:3", 1), {}, None, request.param))
+def ring(request: pytest.FixtureRequest, mosquitto: str) -> Iterator[tuple[Live, LinkProfile]]:
+    live = Live(LocalFederation(parse_topology("ring:3", 1), {}, None, request.param))
     try:
         live.start()
         yield live, request.param

@@ -23,7 +23,7 @@ from tests.agent.process import Process, Scene
 
 from hansa.mqtt import packets
 from hansa.testbed.mosquitto import free_port
-from hansa.testbed.probes.advice import LOG_LINES
+from hansa.testbed.probes.advice import LOG_SETTINGS
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 ALARM = "observer incomplete"
@@ -41,7 +41,7 @@ class Broker:
         self._process: subprocess.Popen[bytes] | None = None
 
     def configure(self, *lines: str, observed: bool = True) -> None:
-        logs = LOG_LINES if observed else ()
+        logs = LOG_SETTINGS if observed else ()
         own = (f"listener {self.port} 127.0.0.1", "allow_anonymous true", "user root")
         more = (f"log_dest file {self.log_file}", "sys_interval 1")
         self.write_configuration("\n".join((*own, *more, *logs, *lines)) + "\n")
@@ -408,8 +408,8 @@ def test_retained_values_of_a_wide_interest_are_cleared_when_it_ends(scene, obse
     observed.log_file.write_text("")  # in place: nothing shows the subscription
     pair = Pair(scene, observed)
     pair.publisher.publish_as(
-        packets.Publish("early/kept", b"kept", 1, retain=True),
-        packets.Publish("other/kept", b"kept", 1, retain=True),
+        packets.PublishPacket("early/kept", b"kept", 1, retain=True),
+        packets.PublishPacket("other/kept", b"kept", 1, retain=True),
     )
     assert_incomplete(pair.agent, "does not reach back", f"counts 1 {COUNTED}")
 

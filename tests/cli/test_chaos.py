@@ -55,7 +55,7 @@ def test_help_sets_every_name_apart_from_what_it_is_about(capsys):
         main(["chaos", "--help"])
     lines = capsys.readouterr().out.splitlines()
     for each in SCENARIOS.values():
-        (line,) = [line for line in lines if line.endswith(f"  {each.about}")]
+        (line,) = [line for line in lines if line.endswith(f"  {each.description}")]
         assert line.split()[0] == each.name
 
 

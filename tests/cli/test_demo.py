@@ -113,7 +113,7 @@ def test_without_any_broker_it_says_so_and_simulates(monkeypatch, capsys):
 
 
 def test_a_storm_has_an_end_that_cannot_be_missed():
-    assert bridge_ring.STORM_S <= 2.0
+    assert bridge_ring.LOOP_S <= 2.0
 
 
 def test_a_bad_seed_is_refused(capsys):

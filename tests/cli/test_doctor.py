@@ -10,7 +10,7 @@ from tests.agent.live import Client as Subscriber
 
 from hansa.agent.broker.connection import BrokerAddress
 from hansa.cli.main import main
-from hansa.testbed.clients import Client, until
+from hansa.testbed.clients import RecordingClient, wait_until
 from hansa.testbed.probes import examination
 
 LOGS = (
@@ -164,10 +164,10 @@ def test_a_bridge_is_noticed(broker, capsys):
     async def until_joined() -> None:
         host, _, port = address.partition(":")
         where = BrokerAddress(host, int(port))
-        client = Client(where, "onlooker", examination.BRIDGES)
+        client = RecordingClient(where, "onlooker", examination.BRIDGES)
         await client.start()
         joined = lambda: any(a.payload == b"1" for a in client.arrivals)  # noqa: E731
-        assert await until(joined, 20)
+        assert await wait_until(joined, 20)
         await client.stop()
 
     asyncio.run(until_joined())

@@ -10,8 +10,8 @@ from hansa.cli.main import main
 from hansa.protocol.links.neighbours import Neighbours
 from hansa.protocol.routing import STRATEGIES
 from hansa.protocol.settings import ProtocolSettings
-from hansa.simulator.scenarios.comparison import measure
-from hansa.simulator.scenarios.trials import trials
+from hansa.simulator.scenarios.comparison import measure_strategy
+from hansa.simulator.scenarios.trials import make_trials
 
 TRIAL = ("--trial", "antonielli-tree-0")
 
@@ -54,8 +54,8 @@ def test_plots_are_drawn_with_a_bar_for_every_strategy(capsys, tmp_path):
 
 
 def test_losses_are_drawn_also_of_a_strategy_that_was_never_seen_to_recover(tmp_path):
-    trial = next(each for each in trials(seed=1) if each.name == "spohn-2020")
-    found = measure(trial, ProtocolSettings(), "mesh", seed=1)
+    trial = next(each for each in make_trials(seed=1) if each.name == "spohn-2020")
+    found = measure_strategy(trial, ProtocolSettings(), "mesh", seed=1)
     shown = [
         replace(found, trial="faults", lost=3, recovered_s=2.0),
         replace(found, trial="faults", lost=7, strategy="paths", recovered_s=None),

@@ -4,9 +4,9 @@ import pytest
 
 from hansa.cli.script import parse_script
 from hansa.errors import UsageError
-from hansa.simulator.topologies import parse
+from hansa.simulator.topologies import parse_topology
 
-LINE = parse("line:4", 0)
+LINE = parse_topology("line:4", 0)
 
 
 def refusal(*texts: str) -> str | None:
@@ -72,6 +72,6 @@ def test_what_an_earlier_step_made_possible_is_not(script):
 def test_nodes_are_named_as_in_the_file(tmp_path):
     path = tmp_path / "links"
     path.write_text("paris london\nlondon oslo\n")
-    topology = parse(f"file:{path}", 0)
+    topology = parse_topology(f"file:{path}", 0)
     with pytest.raises(UsageError, match="paris and oslo are not linked then; paris is linked to"):
         parse_script(["1 cut paris-oslo"], topology, start_s=0.0, length_s=5.0)

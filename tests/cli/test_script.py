@@ -2,77 +2,77 @@
 
 import pytest
 
-from hansa.cli.script import EXAMPLES, parse_faults, parse_script
+from hansa.cli.script import ACTION_EXAMPLES, parse_faults, parse_script
 from hansa.errors import UsageError
 from hansa.simulator import actions
 from hansa.simulator.actions import (
-    Action,
     AddLink,
-    BackUp,
-    Clone,
-    Crash,
-    Cut,
+    BackUpState,
+    ClientPublish,
+    ClientSubscribe,
+    ClientUnsubscribe,
+    CloneNode,
+    CrashAgent,
+    CutLink,
     CutOneWay,
     CutSilently,
     FailDisk,
-    Flap,
-    Freeze,
-    Heal,
-    Mend,
+    FlapLink,
+    FreezeAgent,
+    HealAll,
     Partition,
-    Publish,
-    Refuse,
+    PowerOff,
+    RefuseAgent,
     RemoveLink,
-    Restart,
+    RestartAgent,
     RestartBroker,
-    RollBack,
+    RestoreLink,
+    RollBackState,
+    ScheduledAction,
     SetClock,
-    Stall,
-    Step,
-    Subscribe,
-    Unsubscribe,
-    Vanish,
-    describe,
+    SimulatedAction,
+    StallDisk,
+    describe_action,
 )
-from hansa.simulator.options import Faults
-from hansa.simulator.topologies import parse
+from hansa.simulator.options import FaultCounts
+from hansa.simulator.topologies import parse_topology
 
-GRID = parse("grid:2x2", 0)
+GRID = parse_topology("grid:2x2", 0)
 
-SCRIPT: dict[str, Action] = {
-    "crash 3": Crash(3),
-    "vanish 3": Vanish(3),
-    "freeze 3 2.5 s": Freeze(3, 2.5),
-    "stall 3 2.5 s": Stall(3, 2.5),
+SCRIPT: dict[str, SimulatedAction] = {
+    "crash 3": CrashAgent(3),
+    "vanish 3": PowerOff(3),
+    "freeze 3 2.5 s": FreezeAgent(3, 2.5),
+    "stall 3 2.5 s": StallDisk(3, 2.5),
     "fail-disk 3": FailDisk(3),
-    "back-up 3": BackUp(3),
-    "roll-back 3": RollBack(3),
+    "back-up 3": BackUpState(3),
+    "roll-back 3": RollBackState(3),
     "set-clock 3 -3600 s": SetClock(3, -3600.0),
     "set-clock 3 5 s": SetClock(3, 5.0),
-    "refuse 3 2.5 s": Refuse(3, 2.5),
-    "restart 3": Restart(3),
-    "restart 3 without state": Restart(3, with_state=False),
+    "refuse 3 2.5 s": RefuseAgent(3, 2.5),
+    "restart 3": RestartAgent(3),
+    "restart 3 without state": RestartAgent(3, with_state=False),
     "restart-broker 3": RestartBroker(3),
     "restart-broker 3 2 s": RestartBroker(3, 2.0),
-    "clone 3 near 0": Clone(3, 0),
-    "cut 0-1": Cut(0, 1),
+    "clone 3 near 0": CloneNode(3, 0),
+    "cut 0-1": CutLink(0, 1),
     "silence 0-1": CutSilently(0, 1),
     "silence 1>0": CutOneWay(1, 0),
-    "flap 0-1 5 Hz 2 s": Flap(0, 1, 5.0, 2.0),
-    "mend 0-1": Mend(0, 1),
+    "flap 0-1 5 Hz 2 s": FlapLink(0, 1, 5.0, 2.0),
+    "mend 0-1": RestoreLink(0, 1),
     "partition 0,1|2,3": Partition(((0, 1), (2, 3))),
-    "heal": Heal(),
+    "heal": HealAll(),
     "link 0-3": AddLink(0, 3),
     "unlink 0-1": RemoveLink(0, 1),
-    "subscribe 3 plant/#": Subscribe(3, "plant/#"),
-    "unsubscribe 3 plant/#": Unsubscribe(3, "plant/#"),
-    "publish 3 plant/temp": Publish(3, "plant/temp"),
+    "subscribe 3 plant/#": ClientSubscribe(3, "plant/#"),
+    "unsubscribe 3 plant/#": ClientUnsubscribe(3, "plant/#"),
+    "publish 3 plant/temp": ClientPublish(3, "plant/temp"),
 }
 
 
 def test_what_was_backed_up_can_be_put_back():
     steps = parse_script(["1 back-up 3", "2 crash 3", "3 roll-back 3", "4 crash 3"], GRID, 0.0, 5.0)
-    assert steps[2] == Step(3.0, RollBack(3))
+    assert steps[2] == ScheduledAction(3.0, RollBackState(3))
     with pytest.raises(UsageError, match="nothing of node 3 is backed up then; 'back-up 3' first"):
         parse_script(["1 roll-back 3", "2 back-up 3"], GRID, 0.0, 5.0)
 
@@ -82,29 +82,29 @@ def test_a_step_is_seconds_and_an_action(text):
     before = ["1 back-up 3"] if text.startswith("roll-back") else []
     steps = parse_script([*before, f"2.5 {text}"], GRID, start_s=10.0, length_s=5.0)
     first, *more = steps[len(before) :]
-    assert first == Step(12.5, SCRIPT[text])
-    assert more == ([Step(14.5, Mend(0, 1))] if text.startswith("flap") else [])
+    assert first == ScheduledAction(12.5, SCRIPT[text])
+    assert more == ([ScheduledAction(14.5, RestoreLink(0, 1))] if text.startswith("flap") else [])
 
 
 @pytest.mark.parametrize("text", SCRIPT)
 def test_an_action_is_said_in_the_words_that_make_it(text):
-    assert describe(SCRIPT[text]) == text
+    assert describe_action(SCRIPT[text]) == text
 
 
 def test_every_kind_of_action_has_words():
     kinds = {
         kind
         for kind in vars(actions).values()
-        if isinstance(kind, type) and issubclass(kind, Action)
+        if isinstance(kind, type) and issubclass(kind, SimulatedAction)
     }
-    assert {type(action) for action in SCRIPT.values()} == kinds - {Action}
-    assert set(EXAMPLES.values()) <= set(SCRIPT)
-    assert set(EXAMPLES) == {text.split()[0] for text in SCRIPT}
+    assert {type(action) for action in SCRIPT.values()} == kinds - {SimulatedAction}
+    assert set(ACTION_EXAMPLES.values()) <= set(SCRIPT)
+    assert set(ACTION_EXAMPLES) == {text.split()[0] for text in SCRIPT}
 
 
 def test_seconds_need_no_unit():
     (step,) = parse_script(["0 freeze 3 2.5"], GRID, start_s=0.0, length_s=5.0)
-    assert step.action == Freeze(3, 2.5)
+    assert step.action == FreezeAgent(3, 2.5)
 
 
 @pytest.mark.parametrize(
@@ -136,7 +136,7 @@ def test_a_step_that_makes_no_sense_is_refused(text, problem):
 
 
 def test_faults_are_kinds_with_counts():
-    assert parse_faults("crashes=2,silent-cuts=3,flaps") == Faults(
+    assert parse_faults("crashes=2,silent-cuts=3,flaps") == FaultCounts(
         crashes=2, silent_cuts=3, flaps=1
     )
 

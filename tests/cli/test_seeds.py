@@ -5,42 +5,44 @@ from dataclasses import replace
 
 import pytest
 
-from hansa.cli.seeds import first_failure
+from hansa.cli.seeds import find_first_failure
 from hansa.errors import UsageError
-from hansa.simulator.options import Options
+from hansa.simulator.options import SimulationOptions
 from hansa.simulator.run import simulate
-from hansa.simulator.scenarios.catalogue import Played
-from hansa.simulator.topologies import parse
+from hansa.simulator.scenarios.catalogue import ScenarioResult
+from hansa.simulator.topologies import parse_topology
 
 
-def _all_well(seed: int) -> Played:
-    return Played(simulate(Options(parse("line:1", seed), seed=seed)), ())
+def _all_well(seed: int) -> ScenarioResult:
+    return ScenarioResult(
+        simulate(SimulationOptions(parse_topology("line:1", seed), seed=seed)), ()
+    )
 
 
-def _from_seven_on_broken(seed: int) -> Played:
+def _from_seven_on_broken(seed: int) -> ScenarioResult:
     played = _all_well(seed)
     broken = ("a promise",) if seed >= 7 else ()
-    return Played(replace(played.result, violations=broken), ())
+    return ScenarioResult(replace(played.result, violations=broken), ())
 
 
-def _refused(seed: int) -> Played:
+def _refused(seed: int) -> ScenarioResult:
     raise UsageError(f"seed {seed} is not for us")
 
 
-def _faulty(seed: int) -> Played:
+def _faulty(seed: int) -> ScenarioResult:
     1 / (seed - 3)
     return _all_well(seed)
 
 
 def test_all_seeds_are_played():
-    tally = first_failure(_all_well, range(3, 6))
+    tally = find_first_failure(_all_well, range(3, 6))
     assert (tally.passed, tally.failed) == (3, None)
     assert tally.last is not None
     assert tally.last.result.seed == 5
 
 
 def test_the_first_failing_seed_ends_it():
-    tally = first_failure(_from_seven_on_broken, range(4, 1_000_000))
+    tally = find_first_failure(_from_seven_on_broken, range(4, 1_000_000))
     assert tally.passed == 3
     assert tally.failed is not None
     assert tally.failed.result.seed == 7
@@ -49,10 +51,10 @@ def test_the_first_failing_seed_ends_it():
 
 def test_bad_input_is_told_as_in_a_single_run():
     with pytest.raises(UsageError, match="^seed 1 is not for us$"):
-        first_failure(_refused, range(1, 100))
+        find_first_failure(_refused, range(1, 100))
 
 
 def test_a_fault_of_ours_names_its_seed():
     with pytest.raises(ZeroDivisionError) as fault:
-        first_failure(_faulty, range(2, 100))
+        find_first_failure(_faulty, range(2, 100))
     assert fault.value.__notes__[-1] == "while playing seed 3"

@@ -9,11 +9,11 @@ import pytest
 
 from hansa.cli import simulate
 from hansa.cli.main import main
-from hansa.cli.seeds import Tally
-from hansa.simulator.options import Faults
-from hansa.simulator.result import Result
+from hansa.cli.seeds import SeedTally
+from hansa.simulator.options import FaultCounts
+from hansa.simulator.result import SimulationResult
 from hansa.simulator.run import simulate as simulate_options
-from hansa.simulator.scenarios.catalogue import SCENARIOS, Played
+from hansa.simulator.scenarios.catalogue import SCENARIOS, ScenarioResult
 from hansa.simulator.scenarios.sampling import random_options
 
 
@@ -64,7 +64,7 @@ def test_json_is_the_result_and_the_scenario(capsys):
     code, out, err = run(capsys, "--scenario", "ring-3", "--json")
     values = json.loads(out)
     more = {"scenario", "preset", "claims", "replay"}
-    expected = {field.name for field in fields(Result)} - {"wall_s"} | more
+    expected = {field.name for field in fields(SimulationResult)} - {"wall_s"} | more
     assert (code, err, set(values)) == (0, "", expected)
     assert (values["scenario"], values["seed"], values["nodes"]) == ("ring-3", 1, 3)
     assert (values["topology"], values["preset"]) == ("ring:3", "default")
@@ -181,8 +181,8 @@ def test_a_part_that_was_cut_off_gets_what_is_guaranteed(qos, lost, capsys):
 
 
 def test_every_kind_of_fault_is_explained():
-    explained = simulate.parser().format_help()
-    kinds = {field.name.replace("_", "-") for field in fields(Faults)} - {"outage-s"}
+    explained = simulate.make_parser().format_help()
+    kinds = {field.name.replace("_", "-") for field in fields(FaultCounts)} - {"outage-s"}
     assert [kind for kind in kinds if kind not in explained] == []
 
 
@@ -269,12 +269,12 @@ def test_many_seeds_as_json(capsys):
 @pytest.fixture
 def failing(monkeypatch):
     """Every run of a scenario or a topology breaks a promise."""
-    play = simulate.play
+    play = simulate.run_seed
 
     def broken(args, seed, listen=None):
         played = play(args, seed, listen)
         texts = tuple(f"no loop: text {number}" for number in range(12))
-        return Played(replace(played.result, violations=texts), played.rows)
+        return ScenarioResult(replace(played.result, violations=texts), played.rows)
 
     monkeypatch.setattr(simulate, "play", broken)
     monkeypatch.setattr("hansa.cli.seeds.first_failure", _first_failure)
@@ -282,7 +282,7 @@ def failing(monkeypatch):
 
 def _first_failure(play, seeds):
     """What `seeds.first_failure` does, in this process."""
-    return Tally(0, play(seeds[0]), None)
+    return SeedTally(0, play(seeds[0]), None)
 
 
 def test_a_broken_promise_is_exit_code_1(failing, capsys):

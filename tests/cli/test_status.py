@@ -10,7 +10,7 @@ from tests.agent.live import eventually
 
 from hansa.cli import status_client, status_tables
 from hansa.cli.main import main
-from hansa.cli.status_client import Page
+from hansa.cli.status_client import StatusResponse
 from hansa.terminal import console
 
 ALPHA, BETA, GAMMA = (f"{digits:0<16}" for digits in ("aa", "bb", "cc"))
@@ -39,15 +39,15 @@ def page(name="alpha", node=ALPHA, **changes):
         "counters": {"captured": 3, "dropped: broker away": 1},
         **changes,
     }
-    status = msgspec.convert(told, status_client.Status, strict=False)
-    return Page(f"http://{name}", json.dumps(told), status)
+    status = msgspec.convert(told, status_client.AgentStatus, strict=False)
+    return StatusResponse(f"http://{name}", json.dumps(told), status)
 
 
 def drawn(*pages, rates=None):
     """The tables as text, blanks in a row as one."""
     out = console()
     with out.capture() as text:
-        out.print(status_tables.console(pages, rates))
+        out.print(status_tables.render_tables(pages, rates))
     return [" ".join(line.split()) for line in text.get().splitlines()]
 
 
@@ -80,7 +80,7 @@ def test_trouble_is_shown():
     away = {"address": "b:1", "connected": False, "problem": "Connection refused"}
     blind = {"address": "b:1", "connected": True, "observed": False, "unobserved": "no log"}
     lines = drawn(
-        page(broker=away), page("beta", BETA, broker=blind), Page("http://c", problem="x")
+        page(broker=away), page("beta", BETA, broker=blind), StatusResponse("http://c", problem="x")
     )
     assert "alpha aa0000 b:1 2 in force everywhere broker: Connection refused" in lines
     assert "beta bb0000 b:1 2 in force everywhere observer incomplete: no log" in lines
@@ -123,7 +123,7 @@ def test_markup_in_a_filter_is_text():
     ["http://h:1", "h:1", "http://h:1/", "http://h:1/status"],
 )
 def test_an_address_may_be_written_in_several_ways(target):
-    assert status_client.addresses(target) == ("http://h:1",)
+    assert status_client.status_urls(target) == ("http://h:1",)
 
 
 @pytest.mark.parametrize("target", ["up.json", "ftp://h:1", "http://h", "h:x", "h:99999", ""])

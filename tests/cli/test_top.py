@@ -12,7 +12,7 @@ from tests.cli.test_status import page
 
 from hansa.cli import top
 from hansa.cli.main import main
-from hansa.cli.status_client import Page
+from hansa.cli.status_client import StatusResponse
 
 
 def test_counters_have_rates():
@@ -26,7 +26,7 @@ def test_counters_have_rates():
 
 
 def test_a_page_that_was_not_there_has_no_rates():
-    nothing = [Page("http://alpha", problem="x")]
+    nothing = [StatusResponse("http://alpha", problem="x")]
     assert top.rates_between(nothing, [page()], 1.0) == {}
     assert top.rates_between([page()], nothing, 1.0) == {}
 

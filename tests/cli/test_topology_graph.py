@@ -1,15 +1,23 @@
 import json
 import xml.etree.ElementTree as ET
 
-from hansa.cli.topology_graph import Graph, Link, Node, as_dot, as_json, as_svg, as_text
+from hansa.cli.topology_graph import (
+    GraphLink,
+    GraphNode,
+    TopologyGraph,
+    as_dot,
+    as_json,
+    as_svg,
+    as_text,
+)
 
-GRAPH = Graph(
+GRAPH = TopologyGraph(
     [
-        Node(0, "plant <1>", "up", False, 0.42),
-        Node(1, 'a "b"', "up", True, None),
-        Node(2, "", "gone", False, None),
+        GraphNode(0, "plant <1>", "up", False, 0.42),
+        GraphNode(1, 'a "b"', "up", True, None),
+        GraphNode(2, "", "gone", False, None),
     ],
-    [Link(0, 1, "planned", True, 1.25), Link(1, 2, "operator", False, None)],
+    [GraphLink(0, 1, "planned", True, 1.25), GraphLink(1, 2, "operator", False, None)],
 )
 
 
@@ -17,7 +25,7 @@ def test_text_has_a_line_per_node():
     assert as_text(GRAPH) == (
         '0  plant <1>  up  0.4 ms  — 1\n1  a "b"  draining  — 0 2?\n2  -  gone  — 1?'
     )
-    assert as_text(Graph([Node(0, "", "up", False, None)], [])) == "0  -  up  — nobody"
+    assert as_text(TopologyGraph([GraphNode(0, "", "up", False, None)], [])) == "0  -  up  — nobody"
 
 
 def test_json_and_dot_say_the_same():

@@ -13,10 +13,10 @@ import pytest
 import yaml  # type: ignore[import-untyped]
 from tests.agent.live import Client
 
-from hansa.agent.settings import default_state, load
+from hansa.agent.settings import default_state_directory, load_settings
 from hansa.cli import agent, manager
 from hansa.errors import UsageError
-from hansa.manager.settings import from_environment, settings_of
+from hansa.manager.settings import make_settings, settings_from_environment
 from hansa.testbed.mosquitto import free_port
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
@@ -50,11 +50,11 @@ def test_the_compose_file_says_what_the_programs_understand(capsys):
     for name in ("manager", "agent"):
         command, *arguments = services[name]["command"]
         parsed(command, arguments)
-    settings = load(None, filled_in(services["agent"]["environment"]))
+    settings = load_settings(None, filled_in(services["agent"]["environment"]))
     assert settings.topology.manager == "http://manager:8080"
     assert settings.topology.advertised_broker == "tcp://broker:1883"
     assert settings.topology.advertised_link == "agent:10500"
-    shared = settings_of(from_environment(filled_in(services["manager"]["environment"])))
+    shared = make_settings(settings_from_environment(filled_in(services["manager"]["environment"])))
     assert (shared.redundancy, shared.degree_max) == (2, 5)
     used = {volume.split(":")[0] for each in services.values() for volume in each["volumes"]}
     assert used - {"./mosquitto.conf"} == set(compose()["volumes"])
@@ -84,8 +84,10 @@ def test_wrong_settings_do_not_restart_a_unit_again_and_again(name):
 def test_agent_unit_keeps_the_state_where_the_default_is(monkeypatch):
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     unit = (DEPLOY / "hansa-agent.service").read_text()
-    assert f"Environment=HANSA_STATE={default_state()}\n" in unit
-    assert f"/var/lib/{re.findall('^StateDirectory=(.*)', unit, re.M)[0]}" == str(default_state())
+    assert f"Environment=HANSA_STATE={default_state_directory()}\n" in unit
+    assert f"/var/lib/{re.findall('^StateDirectory=(.*)', unit, re.M)[0]}" == str(
+        default_state_directory()
+    )
 
 
 def test_nobody_is_told_to_install_from_an_index_that_has_no_hansa():

@@ -2,14 +2,14 @@
 
 from xml.etree import ElementTree
 
-from hansa.experiments.bars import LABEL_WIDTH, PANEL_WIDTH, VALUE_WIDTH, draw
+from hansa.experiments.bars import LABEL_WIDTH, PANEL_WIDTH, VALUE_WIDTH, draw_bars
 
 SVG = "{http://www.w3.org/2000/svg}"
 
 
 def drawn(title: str, panels: dict[str, dict[str, float]]) -> tuple[list[str], list[float]]:
     """All texts, and the lengths of all bars."""
-    root = ElementTree.fromstring(draw(title, panels))
+    root = ElementTree.fromstring(draw_bars(title, panels))
     bars = [float(each.attrib["width"]) for each in root.iter(f"{SVG}rect")]
     return [each.text or "" for each in root.iter(f"{SVG}text")], bars[1:]  # the first is the paper
 

@@ -3,7 +3,7 @@
 import pytest
 
 from hansa.errors import UsageError
-from hansa.experiments.sweep import CASES_MAX, Case, make_sweep, read_sweep
+from hansa.experiments.sweep import CASES_MAX, SweepCase, make_sweep, read_sweep
 
 OPTIONS = ("topology", "strategy", "faults", "redundancy", "loss")
 
@@ -16,7 +16,7 @@ def test_lists_are_swept_and_all_else_is_the_same_for_all():
     assert (sweep.name, sweep.swept) == ("few", ("redundancy",))
     common = [("topology", "ring:3")], [("loss", "0.1")]
     assert sweep.cases == tuple(
-        Case((*common[0], ("redundancy", redundancy), *common[1]), seed)
+        SweepCase((*common[0], ("redundancy", redundancy), *common[1]), seed)
         for redundancy in ("1", "2")
         for seed in (1, 2)
     )
@@ -24,7 +24,7 @@ def test_lists_are_swept_and_all_else_is_the_same_for_all():
 
 def test_a_case_is_a_command_line():
     (case,) = make_sweep({"topology": "ring:3", "faults": "cuts=1", "seeds": [7]}, OPTIONS).cases
-    assert case.words == ["--topology", "ring:3", "--faults", "cuts=1", "--seed", "7"]
+    assert case.arguments == ["--topology", "ring:3", "--faults", "cuts=1", "--seed", "7"]
 
 
 def test_sizes_fill_topologies_and_make_no_combination_twice():

@@ -7,9 +7,9 @@ Every line that it prints is a promise: the captured publication with this numbe
 import sys
 from pathlib import Path
 
-from hansa.journal.records import Captured, Progress
+from hansa.journal.records import CapturedRecord, OriginProgressRecord
 from hansa.journal.settings import JournalSettings
-from hansa.journal.writer import Writer
+from hansa.journal.writer import JournalWriter
 
 NODE = 0x0123456789ABCDEF
 COMMITS = 12
@@ -18,17 +18,17 @@ SETTINGS = JournalSettings(segment_bytes=200, retention_bytes=800)
 
 def main(path: Path) -> None:
     """Go on where the journal ends; carry the number of the last captured publication."""
-    with Writer(path, NODE, 7, SETTINGS) as writer:
+    with JournalWriter(path, NODE, 7, SETTINGS) as writer:
         last = 0
-        for record in writer.replay():
+        for record in writer.replay_last_segment():
             match record:
-                case Progress(number=number) | Captured(number=number):
+                case OriginProgressRecord(sequence=number) | CapturedRecord(sequence=number):
                     last = max(last, number)
-        assert last == writer.next_number - 1, (last, writer.next_number)
-        writer.carry = lambda: [Progress(1, 1, 1, last)]
+        assert last == writer.next_sequence - 1, (last, writer.next_sequence)
+        writer.carried_state = lambda: [OriginProgressRecord(1, 1, 1, last)]
         for _ in range(COMMITS):
             for _ in range(3):
-                writer.append(Captured(last + 1, 1, "a/b", b"21.5", False, b"", (), 1, 0))
+                writer.append(CapturedRecord(last + 1, 1, "a/b", b"21.5", False, b"", (), 1, 0))
                 last += 1
             writer.commit()
             sys.stdout.write(f"{last}\n")

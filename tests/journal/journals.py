@@ -11,17 +11,17 @@ import pytest
 from hypothesis import strategies as st
 
 from hansa.journal import records
-from hansa.journal.reader import Reader
-from hansa.journal.records import Captured, Record
+from hansa.journal.reader import JournalReader
+from hansa.journal.records import CapturedRecord, JournalRecord
 from hansa.journal.settings import JournalSettings
-from hansa.journal.writer import Writer
+from hansa.journal.writer import JournalWriter
 
 NODE = 0x0123456789ABCDEF
 EPOCH = 7
 TIME = 1_700_000_000_000_000_000
 
 
-def captured(number: int, payload: bytes = b"21.5", **fields: Any) -> Captured:
+def captured(number: int, payload: bytes = b"21.5", **fields: Any) -> CapturedRecord:
     values: dict[str, Any] = {
         "number": number,
         "qos": 1,
@@ -33,25 +33,27 @@ def captured(number: int, payload: bytes = b"21.5", **fields: Any) -> Captured:
         "packet_id": 1 + number % 65_535,
         "time_ns": TIME,
     }
-    return Captured(**values | fields)
+    return CapturedRecord(**values | fields)
 
 
-def open_writer(path: Path, clock: Callable[[], int] = lambda: TIME, **settings: Any) -> Writer:
-    return Writer(path, NODE, EPOCH, JournalSettings(**settings), clock)
+def open_writer(
+    path: Path, clock: Callable[[], int] = lambda: TIME, **settings: Any
+) -> JournalWriter:
+    return JournalWriter(path, NODE, EPOCH, JournalSettings(**settings), clock)
 
 
-def write(path: Path, *written: Record, **settings: Any) -> None:
+def write(path: Path, *written: JournalRecord, **settings: Any) -> None:
     with open_writer(path, **settings) as writer:
         for record in written:
             writer.append(record)
 
 
-def read(path: Path) -> list[Record]:
-    return [record for _, record in Reader(path).read()]
+def read(path: Path) -> list[JournalRecord]:
+    return [record for _, record in JournalReader(path).read()]
 
 
 def numbers(path: Path) -> list[int]:
-    return [record.number for record in read(path) if isinstance(record, Captured)]
+    return [record.sequence for record in read(path) if isinstance(record, CapturedRecord)]
 
 
 def logs(path: Path) -> list[Path]:
@@ -90,22 +92,22 @@ _BY_TYPE = {
 }
 
 
-def any_of(kind: type[Record]) -> st.SearchStrategy[Record]:
+def any_of(kind: type[JournalRecord]) -> st.SearchStrategy[JournalRecord]:
     return st.builds(
         kind, *(_BY_TYPE[kind.__annotations__[name]] for name in kind.__struct_fields__)
     )
 
 
-any_record = st.one_of(*(any_of(kind) for kind in records.KINDS.values()))
+any_record = st.one_of(*(any_of(kind) for kind in records.RECORD_TYPES.values()))
 
 
-def renumbered(drawn: list[Record]) -> list[Record]:
+def renumbered(drawn: list[JournalRecord]) -> list[JournalRecord]:
     """The same, but captured publications count from 1, as a journal demands."""
 
-    def counted() -> Iterator[Record]:
+    def counted() -> Iterator[JournalRecord]:
         number = 0
         for record in drawn:
-            if isinstance(record, Captured):
+            if isinstance(record, CapturedRecord):
                 number += 1
                 yield captured(number, record.payload, topic=record.topic)
             else:

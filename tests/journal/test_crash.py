@@ -9,9 +9,14 @@ import pytest
 from tests.journal.journals import captured, open_writer, write
 
 from hansa.errors import UsageError
-from hansa.journal.crash import EXIT_CODE, VARIABLE, Point, parse
-from hansa.journal.reader import Reader
-from hansa.journal.records import Captured
+from hansa.journal.crash import (
+    CRASH_POINT_VARIABLE,
+    EXIT_CODE,
+    JournalCrashPoint,
+    parse_crash_point,
+)
+from hansa.journal.reader import JournalReader
+from hansa.journal.records import CapturedRecord
 
 FIRST_LIFE = 30
 
@@ -20,7 +25,7 @@ def live(path, armed=""):
     """Run one life; return how it ended and the last number that it promised, 0 for none."""
     done = subprocess.run(
         [sys.executable, str(Path(__file__).with_name("crashing.py")), str(path)],
-        env=os.environ | {VARIABLE: armed},
+        env=os.environ | {CRASH_POINT_VARIABLE: armed},
         capture_output=True,
         text=True,
         timeout=100,
@@ -33,8 +38,8 @@ def live(path, armed=""):
 def numbers_after(path):
     """All captured numbers after a crash, as the next writer and its readers see them."""
     with open_writer(path) as writer:
-        found = [r.number for _, r in Reader(path).read() if isinstance(r, Captured)]
-        assert found == list(range(writer.first_number, writer.next_number))
+        found = [r.sequence for _, r in JournalReader(path).read() if isinstance(r, CapturedRecord)]
+        assert found == list(range(writer.first_sequence, writer.next_sequence))
     return found
 
 
@@ -45,14 +50,18 @@ def torn_journal(path):
         file.write(b"\x12\x34\x56")
 
 
-OPENING = (Point.TAIL_CUT, Point.RECOVERED)
+OPENING = (JournalCrashPoint.TAIL_CUT, JournalCrashPoint.RECOVERED)
 """Points that a life passes once."""
 
 
 @pytest.mark.parametrize(
     "point, times",
-    [(point, times) for point in Point for times in ([1] if point in OPENING else [1, 4])],
-    ids=lambda value: value.name.lower() if isinstance(value, Point) else str(value),
+    [
+        (point, times)
+        for point in JournalCrashPoint
+        for times in ([1] if point in OPENING else [1, 4])
+    ],
+    ids=lambda value: value.name.lower() if isinstance(value, JournalCrashPoint) else str(value),
 )
 def test_what_was_promised_is_there_after_a_crash(tmp_path, point, times):
     torn_journal(tmp_path)
@@ -64,7 +73,7 @@ def test_what_was_promised_is_there_after_a_crash(tmp_path, point, times):
 def test_crash_after_crash_and_all_goes_on(tmp_path):
     """Each life crashes at another point of what the one before has left."""
     promised = 0
-    for point in Point:
+    for point in JournalCrashPoint:
         ended, last = live(tmp_path, str(int(point)))
         assert ended == EXIT_CODE
         promised = max(promised, last)
@@ -74,13 +83,13 @@ def test_crash_after_crash_and_all_goes_on(tmp_path):
 
 @pytest.mark.parametrize("text, armed", [("", (0, 0)), ("3", (3, 1)), ("12:5", (12, 5))])
 def test_a_crash_point_is_a_number_and_perhaps_a_count(text, armed):
-    assert parse(text) == armed
+    assert parse_crash_point(text) == armed
 
 
 @pytest.mark.parametrize("text", ["x", "3:x", ":3", "-1"])
 def test_what_is_no_crash_point_is_refused(text):
     with pytest.raises(UsageError, match=f"HANSA_CRASH_POINT is '{text}'; it takes the number"):
-        parse(text)
+        parse_crash_point(text)
 
 
 def test_without_a_crash_point_nothing_ends(tmp_path):

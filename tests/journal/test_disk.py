@@ -27,7 +27,7 @@ def test_a_sync_that_fails_is_not_a_write_that_fails(tmp_path, monkeypatch):
 
     read_only, write = os.pipe()
     with pytest.raises(disk.SyncFailed):
-        disk.sync(write)
+        disk.sync_file(write)
     os.close(read_only)
     os.close(write)
     monkeypatch.setattr(os, "fsync", fail)
@@ -37,7 +37,7 @@ def test_a_sync_that_fails_is_not_a_write_that_fails(tmp_path, monkeypatch):
 
 def test_reserved_space_reads_as_zeros(file):
     disk.write_at(file, b"abc", 0)
-    end = disk.reserve(file, 3)
+    end = disk.reserve_space(file, 3)
     assert os.pread(file, end + 100, 0).rstrip(b"\0") == b"abc"
     assert os.fstat(file).st_size == max(end, 3)
 
@@ -48,5 +48,5 @@ def test_where_no_space_can_be_reserved_there_is_none(file, monkeypatch):
 
     for how in (None, refuse):
         monkeypatch.setattr(disk, "_reserve", how)
-        assert disk.reserve(file, 3) == 3
+        assert disk.reserve_space(file, 3) == 3
     assert os.fstat(file).st_size == 0

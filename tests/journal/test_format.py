@@ -5,14 +5,14 @@ from pathlib import Path
 
 from tests.journal.journals import captured, read, write
 
-from hansa.journal.crash import Point
-from hansa.journal.records import KINDS, Record, Settled
+from hansa.journal.crash import JournalCrashPoint
+from hansa.journal.records import RECORD_TYPES, CaptureCompletedRecord, JournalRecord
 from hansa.journal.segment import log_name
 
 PAGE = (Path(__file__).parent.parent.parent / "docs" / "journal.md").read_text(encoding="utf-8")
 (EXAMPLE,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 (BYTES,) = re.findall(r"```text\n(.*?)```", PAGE, re.DOTALL)
-WRITTEN: list[Record] = [captured(1), Settled(1)]
+WRITTEN: list[JournalRecord] = [captured(1), CaptureCompletedRecord(1)]
 
 
 def documented() -> bytes:
@@ -42,10 +42,12 @@ def test_every_kind_is_on_the_page_with_its_fields():
     rows = re.findall(r"^\| (\d+) \| `(\w+)` \| (.+) \|$", PAGE, re.MULTILINE)
     assert rows == [
         (str(number), kind.__name__, ", ".join(kind.__struct_fields__))
-        for number, kind in KINDS.items()
+        for number, kind in RECORD_TYPES.items()
     ]
 
 
 def test_every_crash_point_is_on_the_page():
     _, _, table = PAGE.partition("| point | what was just done |")
-    assert re.findall(r"^\| (\d+) \|", table, re.MULTILINE) == [str(int(each)) for each in Point]
+    assert re.findall(r"^\| (\d+) \|", table, re.MULTILINE) == [
+        str(int(each)) for each in JournalCrashPoint
+    ]

@@ -13,8 +13,8 @@ import pytest
 from tests.journal.journals import captured, numbers, open_writer
 
 from hansa.journal import crash, disk, retention, tail
-from hansa.journal.crash import Point
-from hansa.journal.mark import NAME as MARK
+from hansa.journal.crash import JournalCrashPoint
+from hansa.journal.mark import MARK_FILE as MARK
 
 
 class Shadow:
@@ -55,7 +55,7 @@ def rebuilt(shadow: Shadow, to: Path, lucky: bool) -> list[int]:
     before = numbers(to)
     with open_writer(to) as writer:
         after = numbers(to)
-        assert after == list(range(writer.first_number, writer.next_number))
+        assert after == list(range(writer.first_sequence, writer.next_sequence))
     assert before == after[: len(before)]
     return after
 
@@ -63,11 +63,11 @@ def rebuilt(shadow: Shadow, to: Path, lucky: bool) -> list[int]:
 @pytest.mark.parametrize("lucky", [False, True], ids=["unlucky", "lucky"])
 def test_what_was_promised_is_there_after_a_power_failure(tmp_path, monkeypatch, lucky):
     shadow = Shadow(tmp_path / "journal")
-    failures: list[Point] = []
+    failures: list[JournalCrashPoint] = []
     promised = 0
     rebuilding = False
 
-    def fail(point: Point) -> None:
+    def fail(point: JournalCrashPoint) -> None:
         nonlocal rebuilding
         if promised and not rebuilding:
             rebuilding = True
@@ -87,5 +87,9 @@ def test_what_was_promised_is_there_after_a_power_failure(tmp_path, monkeypatch,
             if number % 3 == 0:
                 writer.commit()
                 promised = number
-        assert writer.first_number > 1
-    assert set(Point) - set(failures) == {Point.HALF_WRITTEN, Point.TAIL_CUT, Point.RECOVERED}
+        assert writer.first_sequence > 1
+    assert set(JournalCrashPoint) - set(failures) == {
+        JournalCrashPoint.HALF_WRITTEN,
+        JournalCrashPoint.TAIL_CUT,
+        JournalCrashPoint.RECOVERED,
+    }

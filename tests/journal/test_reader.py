@@ -12,9 +12,9 @@ from tests.journal.journals import captured, logs, numbers, open_writer, read, s
 
 from hansa.errors import JournalDamaged, JournalError, JournalTrimmed, JournalUnusable
 from hansa.journal import index
-from hansa.journal.reader import Bounds, Reader
-from hansa.journal.records import Captured, Settled
-from hansa.journal.segment import HEADER_BYTES, frame, index_name, log_name
+from hansa.journal.reader import JournalReader, OffsetBounds
+from hansa.journal.records import CaptureCompletedRecord, CapturedRecord
+from hansa.journal.segment import HEADER_BYTES, frame_record, index_name, log_name
 
 COUNT = 3_000
 
@@ -28,7 +28,7 @@ def long(tmp_path_factory):
         for number in range(1, COUNT + 1):
             offsets.append(writer.append(captured(number, b"x" * 200)))
             if number % 50 == 0:
-                writer.append(Settled(number))
+                writer.append(CaptureCompletedRecord(number))
             if number % 100 == 0:
                 writer.commit()
     assert len(logs(path)) > 3
@@ -36,17 +36,23 @@ def long(tmp_path_factory):
 
 
 def found(pairs):
-    return [(offset, record.number) for offset, record in pairs if isinstance(record, Captured)]
+    return [
+        (offset, record.sequence) for offset, record in pairs if isinstance(record, CapturedRecord)
+    ]
 
 
 # ---------------------------------------------------------------- ranges
 
 
 def test_where_there_is_no_journal_there_is_nothing_to_read(tmp_path):
-    assert Reader(tmp_path).bounds == Bounds(0, 0)
-    assert list(Reader(tmp_path).read()) == list(Reader(tmp_path).captured(1, 9)) == []
+    assert JournalReader(tmp_path).bounds == OffsetBounds(0, 0)
+    assert (
+        list(JournalReader(tmp_path).read())
+        == list(JournalReader(tmp_path).captured_records(1, 9))
+        == []
+    )
     with pytest.raises(JournalUnusable, match="cannot read the journal .*: No such file"):
-        Reader(tmp_path / "none").bounds  # noqa: B018
+        JournalReader(tmp_path / "none").bounds  # noqa: B018
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -54,15 +60,16 @@ def test_where_there_is_no_journal_there_is_nothing_to_read(tmp_path):
 def test_any_range_of_offsets_has_the_records_that_begin_in_it(long, first, last):
     path, offsets = long
     expected = [(offsets[at], at + 1) for at in range(first, last)]
-    assert found(Reader(path).read(offsets[first], offsets[last])) == expected
+    assert found(JournalReader(path).read(offsets[first], offsets[last])) == expected
 
 
 def test_ranges_that_touch_have_every_record_once(long):
     path, offsets = long
-    bounds = Reader(path).bounds
+    bounds = JournalReader(path).bounds
     places = [bounds.start, *offsets[100::777], bounds.end]
     parts = [
-        found(Reader(path).read(start, end)) for start, end in zip(places, places[1:], strict=False)
+        found(JournalReader(path).read(start, end))
+        for start, end in zip(places, places[1:], strict=False)
     ]
     assert [each for part in parts for each in part] == list(
         zip(offsets, range(1, COUNT + 1), strict=True)
@@ -74,7 +81,7 @@ def test_ranges_that_touch_have_every_record_once(long):
 def test_any_range_of_numbers(long, first, last):
     path, offsets = long
     expected = [(offsets[number - 1], number) for number in range(first, min(last, COUNT) + 1)]
-    assert found(Reader(path).captured(first, last)) == expected
+    assert found(JournalReader(path).captured_records(first, last)) == expected
 
 
 def test_a_number_is_found_without_reading_the_segment(long, monkeypatch):
@@ -91,8 +98,10 @@ def test_a_number_is_found_without_reading_the_segment(long, monkeypatch):
     monkeypatch.setattr(os, "pread", counted)
     for number in range(1, COUNT, 100):
         read_bytes.clear()
-        assert found(Reader(path).captured(number, number)) == [(offsets[number - 1], number)]
-        assert sum(read_bytes) <= index.EVERY_BYTES + 4 * 4096
+        assert found(JournalReader(path).captured_records(number, number)) == [
+            (offsets[number - 1], number)
+        ]
+        assert sum(read_bytes) <= index.INDEX_SPACING_BYTES + 4 * 4096
 
 
 def test_an_index_that_lies_or_lacks_costs_time_and_nothing_else(tmp_path):
@@ -100,13 +109,25 @@ def test_an_index_that_lies_or_lacks_costs_time_and_nothing_else(tmp_path):
     file = tmp_path / index_name(0)
     good = file.read_bytes()
     assert len(good) > 4 * index.ENTRY_BYTES
-    shifted = index.pack([(number, offset + 1) for number, offset in index.read(tmp_path, 0)])
-    renamed = index.pack([(number + 1, offset) for number, offset in index.read(tmp_path, 0)])
+    shifted = index.pack_entries(
+        [(number, offset + 1) for number, offset in index.read_index(tmp_path, 0)]
+    )
+    renamed = index.pack_entries(
+        [(number + 1, offset) for number, offset in index.read_index(tmp_path, 0)]
+    )
     for content in (b"", good[:-5], bytes(len(good)), os.urandom(len(good)), shifted, renamed):
         file.write_bytes(content)
-        assert [n for _, n in found(Reader(tmp_path).captured(777, 779))] == [777, 778, 779]
+        assert [n for _, n in found(JournalReader(tmp_path).captured_records(777, 779))] == [
+            777,
+            778,
+            779,
+        ]
     file.unlink()
-    assert [n for _, n in found(Reader(tmp_path).captured(777, 779))] == [777, 778, 779]
+    assert [n for _, n in found(JournalReader(tmp_path).captured_records(777, 779))] == [
+        777,
+        778,
+        779,
+    ]
 
 
 # ---------------------------------------------------------------- while it is written
@@ -149,16 +170,16 @@ def test_what_is_not_yet_durable_is_not_returned_even_if_it_is_there(tmp_path):
         end = writer.commit()
         with (tmp_path / log_name(0)).open("r+b") as file:
             file.seek(end)
-            file.write(frame(Settled.KIND, b"\x91\x01"))
+            file.write(frame_record(CaptureCompletedRecord.KIND, b"\x91\x01"))
         assert read(tmp_path) == [captured(1)]
-        assert Reader(tmp_path).bounds == Bounds(0, end)
+        assert JournalReader(tmp_path).bounds == OffsetBounds(0, end)
 
 
 def test_without_a_mark_only_ended_segments_are_known_to_be_durable(tmp_path):
     """As after a power failure: the mark is not synced."""
     write(tmp_path, *(captured(n) for n in range(1, 21)), segment_bytes=400)
     (tmp_path / "durable").write_bytes(b"")
-    last = Reader(tmp_path).headers()[-1].number
+    last = JournalReader(tmp_path).headers()[-1].next_sequence
     assert numbers(tmp_path) == list(range(1, last))
     with open_writer(tmp_path) as writer:
         assert writer.damage == ""
@@ -185,11 +206,13 @@ def test_a_damaged_mark_is_said_and_the_next_writer_makes_it_anew(tmp_path, cont
 def test_kinds_of_a_later_version_are_skipped_but_can_be_asked_for(tmp_path):
     write(tmp_path, captured(1))
     with (tmp_path / log_name(0)).open("ab") as file:
-        file.write(frame(200, b"news") + frame(Settled.KIND, b"\x91\x01"))
+        file.write(
+            frame_record(200, b"news") + frame_record(CaptureCompletedRecord.KIND, b"\x91\x01")
+        )
     with open_writer(tmp_path) as writer:
-        assert writer.cut_bytes == 0
-        assert list(writer.replay()) == [captured(1), Settled(1)]
-    assert [kind for _, kind, _ in Reader(tmp_path).entries()] == [1, 200, 2]
+        assert writer.truncated_bytes == 0
+        assert list(writer.replay_last_segment()) == [captured(1), CaptureCompletedRecord(1)]
+    assert [kind for _, kind, _ in JournalReader(tmp_path).raw_records()] == [1, 200, 2]
 
 
 def flip(file, position):
@@ -205,9 +228,9 @@ def salvaged(path):
     numbers_read, damages, at = [], [], None
     while True:
         try:
-            for _, record in Reader(path).read(at):
-                assert isinstance(record, Captured)
-                numbers_read.append(record.number)
+            for _, record in JournalReader(path).read(at):
+                assert isinstance(record, CapturedRecord)
+                numbers_read.append(record.sequence)
         except JournalDamaged as damage:
             damages.append(damage.offset)
             at = damage.resume
@@ -227,7 +250,7 @@ def test_damage_in_the_middle_is_said_and_one_can_read_on_behind_it(tmp_path):
     assert damages == [offsets[500]]
     assert good == sorted(good)
     assert lost == list(range(501, 501 + len(lost)))
-    assert len(lost) <= index.EVERY_BYTES // 300
+    assert len(lost) <= index.INDEX_SPACING_BYTES // 300
 
 
 def test_a_sector_that_cannot_be_read_is_damage_and_costs_no_more_than_other_damage(
@@ -241,7 +264,7 @@ def test_a_sector_that_cannot_be_read_is_damage_and_costs_no_more_than_other_dam
     lost = sorted(set(range(1, count + 1)) - set(good))
     assert damages == [offsets[500]]
     assert lost == list(range(501, 501 + len(lost)))
-    assert len(lost) <= index.EVERY_BYTES // 300
+    assert len(lost) <= index.INDEX_SPACING_BYTES // 300
 
 
 def test_a_sector_that_cannot_be_read_is_asked_for_a_few_times_only(tmp_path, monkeypatch):
@@ -256,7 +279,7 @@ def test_a_header_that_cannot_be_read_is_damage(tmp_path, monkeypatch):
     write(tmp_path, *(captured(n) for n in range(1, 21)), segment_bytes=400)
     spoil(monkeypatch, logs(tmp_path)[0], 0, 20)
     with pytest.raises(JournalDamaged, match="its header is damaged"):
-        Reader(tmp_path).headers()
+        JournalReader(tmp_path).headers()
 
 
 def test_trouble_that_passes_is_no_damage(tmp_path, monkeypatch):
@@ -271,24 +294,27 @@ def test_trouble_that_passes_is_no_damage(tmp_path, monkeypatch):
 
 def test_a_segment_that_was_deleted_is_said(tmp_path):
     write(tmp_path, *(captured(n) for n in range(1, 41)), segment_bytes=400)
-    second, third = Reader(tmp_path).headers()[1:3]
+    second, third = JournalReader(tmp_path).headers()[1:3]
     logs(tmp_path)[1].unlink()
     good, damages = salvaged(tmp_path)
     assert damages == [second.base]
-    assert good == [n for n in range(1, 41) if not second.number <= n < third.number]
+    assert good == [n for n in range(1, 41) if not second.next_sequence <= n < third.next_sequence]
 
 
 def test_a_body_that_means_nothing_is_said(tmp_path):
     write(tmp_path)
     with (tmp_path / log_name(0)).open("ab") as file:
-        file.write(frame(Settled.KIND, b"nonsense") + frame(Settled.KIND, b"\x91\x01"))
+        file.write(
+            frame_record(CaptureCompletedRecord.KIND, b"nonsense")
+            + frame_record(CaptureCompletedRecord.KIND, b"\x91\x01")
+        )
     open_writer(tmp_path).close()
     with pytest.raises(
         JournalDamaged, match=f"the record at offset {HEADER_BYTES} means nothing"
     ) as damage:
         read(tmp_path)
-    behind = Reader(tmp_path).read(damage.value.resume)
-    assert [record for _, record in behind] == [Settled(1)]
+    behind = JournalReader(tmp_path).read(damage.value.resume)
+    assert [record for _, record in behind] == [CaptureCompletedRecord(1)]
 
 
 def test_what_retention_dropped_is_said(tmp_path):
@@ -296,12 +322,12 @@ def test_what_retention_dropped_is_said(tmp_path):
         for number in range(1, 101):
             writer.append(captured(number))
             writer.commit()
-        first = writer.first_number
-    start = Reader(tmp_path).bounds.start
+        first = writer.first_sequence
+    start = JournalReader(tmp_path).bounds.start
     with pytest.raises(JournalTrimmed, match=f"the first offset is {start}") as offsets:
-        list(Reader(tmp_path).read(0))
+        list(JournalReader(tmp_path).read(0))
     with pytest.raises(JournalTrimmed, match=f"publication 1 .* the first is {first}") as trimmed:
-        list(Reader(tmp_path).captured(1, 5))
+        list(JournalReader(tmp_path).captured_records(1, 5))
     assert (offsets.value.first, trimmed.value.first) == (start, first)
 
 
@@ -309,15 +335,15 @@ def test_a_segment_that_is_dropped_while_it_is_read_is_read_to_its_end_and_the_n
     tmp_path,
 ):
     write(tmp_path, *(captured(n) for n in range(1, 41)), segment_bytes=400)
-    headers = Reader(tmp_path).headers()
-    reading = Reader(tmp_path).read()
+    headers = JournalReader(tmp_path).headers()
+    reading = JournalReader(tmp_path).read()
     seen = [next(reading)]
     for file in logs(tmp_path)[:2]:
         file.unlink()
     with pytest.raises(JournalTrimmed) as trimmed:
         seen.extend(reading)
-    assert [record.number for _, record in seen if isinstance(record, Captured)] == list(
-        range(1, headers[1].number)
+    assert [record.sequence for _, record in seen if isinstance(record, CapturedRecord)] == list(
+        range(1, headers[1].next_sequence)
     )
     assert trimmed.value.first == headers[2].base
 
@@ -327,7 +353,7 @@ def test_what_is_dropped_since_a_number_was_looked_up_is_said_by_number(
     tmp_path, monkeypatch, begun
 ):
     write(tmp_path, *(captured(n) for n in range(1, 41)), segment_bytes=400)
-    headers = Reader(tmp_path).headers()
+    headers = JournalReader(tmp_path).headers()
     seen = []
 
     def drop():
@@ -341,13 +367,13 @@ def test_what_is_dropped_since_a_number_was_looked_up_is_said_by_number(
         return []
 
     monkeypatch.setattr(index, "read", look)
-    with pytest.raises(JournalTrimmed, match=f"the first is {headers[2].number}") as trimmed:
-        for _, record in Reader(tmp_path).captured(1, 40):
-            seen.append(record.number)
-            if record.number == 1:
+    with pytest.raises(JournalTrimmed, match=f"the first is {headers[2].next_sequence}") as trimmed:
+        for _, record in JournalReader(tmp_path).captured_records(1, 40):
+            seen.append(record.sequence)
+            if record.sequence == 1:
                 drop()
-    assert trimmed.value.first == headers[2].number
-    assert seen == (list(range(1, headers[1].number)) if begun else [])
+    assert trimmed.value.first == headers[2].next_sequence
+    assert seen == (list(range(1, headers[1].next_sequence)) if begun else [])
 
 
 def reopened(path):
@@ -371,7 +397,7 @@ def test_bad_bytes_anywhere_raise_nothing_but_journal_errors(tmp_path, garbage, 
         (tmp_path / "durable").write_bytes(marks)
     for attempt in (
         lambda: read(tmp_path),
-        lambda: [record for _, record in Reader(tmp_path).captured(3, 9)],
+        lambda: [record for _, record in JournalReader(tmp_path).captured_records(3, 9)],
         lambda: reopened(tmp_path),
     ):
         try:

@@ -18,8 +18,8 @@ from tests.journal.journals import (
 )
 
 from hansa.errors import JournalDamaged
-from hansa.journal.reader import Reader
-from hansa.journal.records import Settled
+from hansa.journal.reader import JournalReader
+from hansa.journal.records import CaptureCompletedRecord
 from hansa.journal.segment import HEADER_BYTES, index_name, log_name
 
 
@@ -50,12 +50,12 @@ def test_any_prefix_of_a_journal_is_a_prefix_of_its_records(tmp_path, written, d
     cut = data.draw(st.integers(HEADER_BYTES, len(whole)))
     file.write_bytes(whole[:cut])
     with open_writer(path) as writer:
-        kept = list(writer.replay())
+        kept = list(writer.replay_last_segment())
         assert kept == written[: len(kept)]
-        assert writer.cut_bytes <= cut - (writer.end - 0)
+        assert writer.truncated_bytes <= cut - (writer.end - 0)
         assert whole.startswith(file.read_bytes())
-        writer.append(Settled(5))
-    assert read(path) == [*kept, Settled(5)]
+        writer.append(CaptureCompletedRecord(5))
+    assert read(path) == [*kept, CaptureCompletedRecord(5)]
     if cut == len(whole):
         assert kept == written
 
@@ -75,7 +75,7 @@ def test_whatever_follows_what_is_durable_all_that_is_durable_is_kept(
     (path / "durable").write_bytes(saved)
     file.write_bytes(whole[: data.draw(st.integers(end, len(whole)))] + garbage)
     with open_writer(path) as writer:
-        kept = list(writer.replay())
+        kept = list(writer.replay_last_segment())
     assert kept[: len(durable)] == durable
     assert read(path) == kept
 
@@ -87,7 +87,9 @@ def test_a_torn_tail_is_cut_and_counted_and_reserved_zeros_are_not(tmp_path):
     torn = whole[HEADER_BYTES:-9]
     file.write_bytes(whole + torn + bytes(3_000_000))
     with open_writer(tmp_path) as writer:
-        assert writer.cut_bytes == len(torn.rstrip(b"\0"))  # its own zeros look like reserved ones
+        assert writer.truncated_bytes == len(
+            torn.rstrip(b"\0")
+        )  # its own zeros look like reserved ones
         assert writer.damage == ""
     assert file.read_bytes() == whole
 
@@ -164,7 +166,7 @@ def test_a_sector_that_cannot_be_read_is_damage_only_where_something_durable_was
 
 def test_a_journal_whose_segments_are_gone_is_not_a_new_one(tmp_path):
     write(tmp_path, captured(1))
-    end = Reader(tmp_path).bounds.end
+    end = JournalReader(tmp_path).bounds.end
     (tmp_path / log_name(0)).unlink()
     for attempt in (lambda: open_writer(tmp_path), lambda: read(tmp_path)):
         with pytest.raises(JournalDamaged, match=f"segments are gone, .* offset {end}"):
@@ -177,7 +179,7 @@ def test_damage_in_an_ended_segment_does_not_stop_the_writer(tmp_path):
         file.seek(HEADER_BYTES + 12)
         file.write(b"\xff\xff\xff\xff")
     with open_writer(tmp_path) as writer:
-        assert writer.next_number == 41
+        assert writer.next_sequence == 41
     with pytest.raises(JournalDamaged):
         read(tmp_path)
 
@@ -186,17 +188,17 @@ def test_damage_in_an_ended_segment_does_not_stop_the_writer(tmp_path):
 @pytest.mark.parametrize("more", [0, 20], ids=["header", "header and record"])
 def test_a_damaged_header_in_an_ended_segment_does_not_stop_the_writer(tmp_path, lost, more):
     write(tmp_path, *(captured(n) for n in range(1, 41)), segment_bytes=400)
-    headers = Reader(tmp_path).headers()
+    headers = JournalReader(tmp_path).headers()
     file, following = logs(tmp_path)[lost], headers[lost + 1]
     with file.open("r+b") as opened:
         opened.seek(20)
         opened.write(bytes((255,)) * (HEADER_BYTES - 20 + more))
     with open_writer(tmp_path) as writer:
         assert writer.damage.startswith(f"{file}: its header is damaged")
-        assert (writer.epoch, writer.next_number) == (EPOCH, 41)
+        assert (writer.epoch, writer.next_sequence) == (EPOCH, 41)
         first = following.number if more else headers[lost].number
-        assert writer.first_number == (1 if lost else first)
-        assert list(writer.replay())
+        assert writer.first_sequence == (1 if lost else first)
+        assert list(writer.replay_last_segment())
 
 
 def test_a_damaged_header_of_the_last_segment_is_refused(tmp_path):

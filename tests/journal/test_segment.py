@@ -10,18 +10,18 @@ from hypothesis import strategies as st
 from hansa.errors import JournalDamaged
 from hansa.journal.segment import (
     CHUNK_BYTES,
-    FRAME_BYTES,
     HEADER_BYTES,
-    Header,
-    Torn,
-    bases,
-    frame,
+    RECORD_HEADER_BYTES,
+    SegmentHeader,
+    TornRecord,
+    frame_record,
     log_name,
     read_header,
-    scan,
+    scan_records,
+    segment_bases,
 )
 
-HEADER = Header(node=2**64 - 1, epoch=7, base=4096, number=3, created_ns=5)
+HEADER = SegmentHeader(node=2**64 - 1, epoch=7, base=4096, next_sequence=3, created_ns=5)
 
 
 def scanned(path, data, start=0):
@@ -30,8 +30,8 @@ def scanned(path, data, start=0):
     descriptor = os.open(path, os.O_RDONLY)
     found: list[tuple[int, int, bytes]] = []
     try:
-        found.extend(scan(descriptor, start, len(data)))
-    except Torn as torn:
+        found.extend(scan_records(descriptor, start, len(data)))
+    except TornRecord as torn:
         return found, torn.position
     finally:
         os.close(descriptor)
@@ -73,7 +73,7 @@ def test_a_segment_under_another_name_is_damaged(tmp_path):
 def test_segments_are_listed_in_order_and_nothing_else_is(tmp_path):
     for name in (log_name(10**19), log_name(9), "lock", "00000000000000000009.idx", "notes.log"):
         (tmp_path / name).touch()
-    assert bases(tmp_path) == [9, 10**19]
+    assert segment_bases(tmp_path) == [9, 10**19]
 
 
 @given(
@@ -81,7 +81,7 @@ def test_segments_are_listed_in_order_and_nothing_else_is(tmp_path):
     torn=st.binary(max_size=8),
 )
 def test_a_scan_yields_what_was_framed_and_finds_what_is_torn(file, written, torn):
-    data = b"".join(frame(kind, body) for kind, body in written)
+    data = b"".join(frame_record(kind, body) for kind, body in written)
     found, position = scanned(file, data + torn)
     assert [(kind, body) for _, kind, body in found] == written
     assert position == (len(data) if torn else None)
@@ -89,31 +89,36 @@ def test_a_scan_yields_what_was_framed_and_finds_what_is_torn(file, written, tor
 
 @given(st.binary(max_size=60), st.data())
 def test_any_flipped_bit_is_found(file, body, data):
-    good = frame(1, body)
+    good = frame_record(1, body)
     at = data.draw(st.integers(0, len(good) - 1))
     bad = bytearray(good)
     bad[at] ^= 1 << data.draw(st.integers(0, 7))
-    assert scanned(file, frame(2, b"before") + bytes(bad)) == (
+    assert scanned(file, frame_record(2, b"before") + bytes(bad)) == (
         [(0, 2, b"before")],
-        len(frame(2, b"before")),
+        len(frame_record(2, b"before")),
     )
 
 
 def test_zeros_are_no_record(file):
-    assert scanned(file, frame(1, b"x") + bytes(100)) == ([(0, 1, b"x")], FRAME_BYTES + 1)
+    assert scanned(file, frame_record(1, b"x") + bytes(100)) == (
+        [(0, 1, b"x")],
+        RECORD_HEADER_BYTES + 1,
+    )
 
 
-@pytest.mark.parametrize("size", [CHUNK_BYTES - FRAME_BYTES, CHUNK_BYTES, 3 * CHUNK_BYTES + 1])
+@pytest.mark.parametrize(
+    "size", [CHUNK_BYTES - RECORD_HEADER_BYTES, CHUNK_BYTES, 3 * CHUNK_BYTES + 1]
+)
 def test_records_across_the_borders_of_chunks_are_whole(file, size):
     bodies = [b"a" * 5, b"b" * size, b"c" * 5, b"d" * size]
-    found, position = scanned(file, b"".join(frame(1, body) for body in bodies))
+    found, position = scanned(file, b"".join(frame_record(1, body) for body in bodies))
     assert [body for _, _, body in found] == bodies
     assert position is None
 
 
 def test_a_scan_stops_where_it_is_told(file):
-    data = frame(1, b"x") + frame(2, b"y")
+    data = frame_record(1, b"x") + frame_record(2, b"y")
     file.write_bytes(data)
     descriptor = os.open(file, os.O_RDONLY)
-    assert list(scan(descriptor, 0, FRAME_BYTES + 1)) == [(0, 1, b"x")]
+    assert list(scan_records(descriptor, 0, RECORD_HEADER_BYTES + 1)) == [(0, 1, b"x")]
     os.close(descriptor)

@@ -7,16 +7,16 @@ import pytest
 from hansa.journal import disk, index, mark
 from hansa.journal import tail as tails
 from hansa.journal.disk import RESERVE_BYTES
-from hansa.journal.segment import HEADER_BYTES, Header, index_name, log_name, read_header
-from hansa.journal.tail import Tail
+from hansa.journal.segment import HEADER_BYTES, SegmentHeader, index_name, log_name, read_header
+from hansa.journal.tail import ActiveSegment
 
-FIRST = Header(node=1, epoch=7, base=0, number=1, created_ns=5)
-SECOND = Header(node=1, epoch=7, base=HEADER_BYTES + 3, number=2, created_ns=6)
+FIRST = SegmentHeader(node=1, epoch=7, base=0, next_sequence=1, created_ns=5)
+SECOND = SegmentHeader(node=1, epoch=7, base=HEADER_BYTES + 3, next_sequence=2, created_ns=6)
 
 
 @pytest.fixture
 def tail(tmp_path):
-    opened = Tail(tmp_path)
+    opened = ActiveSegment(tmp_path)
     yield opened
     opened.close()
 
@@ -27,11 +27,11 @@ def content(path, base):
 
 def test_what_is_written_is_marked_and_indexed(tmp_path, tail):
     tail.begin(FIRST, b"a", [])
-    assert mark.read(tmp_path) == HEADER_BYTES + 1
+    assert mark.read_durable_mark(tmp_path) == HEADER_BYTES + 1
     tail.write(HEADER_BYTES + 1, b"bc", [(1, HEADER_BYTES + 1)])
-    assert mark.read(tmp_path) == HEADER_BYTES + 3
+    assert mark.read_durable_mark(tmp_path) == HEADER_BYTES + 3
     assert content(tmp_path, 0).rstrip(b"\0").endswith(b"abc")
-    assert index.read(tmp_path, 0) == [(1, HEADER_BYTES + 1)]
+    assert index.read_index(tmp_path, 0) == [(1, HEADER_BYTES + 1)]
 
 
 def test_a_segment_that_ends_gives_back_what_was_reserved(tmp_path, tail):
@@ -42,7 +42,7 @@ def test_a_segment_that_ends_gives_back_what_was_reserved(tmp_path, tail):
     assert content(tmp_path, 0) == FIRST.pack() + b"abc"
     assert content(tmp_path, SECOND.base) == SECOND.pack() + b"d"
     assert read_header(tmp_path, SECOND.base) == SECOND
-    assert mark.read(tmp_path) == SECOND.base + HEADER_BYTES + 1
+    assert mark.read_durable_mark(tmp_path) == SECOND.base + HEADER_BYTES + 1
 
 
 def test_every_step_can_be_done_again(tmp_path, tail):
@@ -61,10 +61,10 @@ def test_who_resumes_cuts_what_follows_and_makes_the_index_anew(tmp_path, tail):
     (tmp_path / index_name(0)).write_bytes(b"old" * 100)
     tail.resume(0, 0, HEADER_BYTES + 3, [(1, HEADER_BYTES)])
     assert content(tmp_path, 0) == FIRST.pack() + b"abc"
-    assert (tmp_path / index_name(0)).read_bytes() == index.pack([(1, HEADER_BYTES)])
-    assert mark.read(tmp_path) == HEADER_BYTES + 3
+    assert (tmp_path / index_name(0)).read_bytes() == index.pack_entries([(1, HEADER_BYTES)])
+    assert mark.read_durable_mark(tmp_path) == HEADER_BYTES + 3
     tail.write(HEADER_BYTES + 3, b"d", [(2, HEADER_BYTES + 3)])
-    assert index.read(tmp_path, 0) == [(1, HEADER_BYTES), (2, HEADER_BYTES + 3)]
+    assert index.read_index(tmp_path, 0) == [(1, HEADER_BYTES), (2, HEADER_BYTES + 3)]
 
 
 @pytest.mark.parametrize("durable", [0, HEADER_BYTES + 1, HEADER_BYTES + 7])

@@ -21,19 +21,19 @@ from tests.journal.journals import (
 
 from hansa.errors import JournalUnusable
 from hansa.journal import disk
-from hansa.journal.reader import Reader
+from hansa.journal.reader import JournalReader
 from hansa.journal.records import (
-    Accepted,
-    Bound,
-    Completed,
-    Progress,
-    Record,
-    Recorded,
-    Settled,
-    Trimmed,
+    CaptureCompletedRecord,
+    InboxRecord,
+    InjectionAcceptedRecord,
+    InjectionCompletedRecord,
+    JournalRecord,
+    OriginProgressRecord,
+    RecordedPublication,
+    TrimmedRecord,
 )
-from hansa.journal.segment import FRAME_BYTES, HEADER_BYTES
-from hansa.journal.writer import Writer
+from hansa.journal.segment import HEADER_BYTES, RECORD_HEADER_BYTES
+from hansa.journal.writer import JournalWriter
 
 SMALL: dict[str, Any] = {"segment_bytes": 400, "retention_bytes": 1 << 20}
 SECOND = 10**9
@@ -46,17 +46,20 @@ def path(tmp_path):
 
 def test_a_new_journal_is_empty_and_has_the_epoch_it_was_given(path):
     with open_writer(path) as writer:
-        assert (writer.epoch, writer.next_number, writer.first_number) == (EPOCH, 1, 1)
+        assert (writer.epoch, writer.next_sequence, writer.first_sequence) == (EPOCH, 1, 1)
         assert writer.durable == writer.end == HEADER_BYTES
-        assert list(writer.replay()) == []
+        assert list(writer.replay_last_segment()) == []
 
 
 def test_an_offset_is_where_the_record_is(path):
     with open_writer(path) as writer:
-        first, second = writer.append(Accepted(1)), writer.append(captured(1))
-        assert (first, second) == (HEADER_BYTES, HEADER_BYTES + FRAME_BYTES + 2)
+        first, second = writer.append(InjectionAcceptedRecord(1)), writer.append(captured(1))
+        assert (first, second) == (HEADER_BYTES, HEADER_BYTES + RECORD_HEADER_BYTES + 2)
         assert writer.commit() == writer.durable == writer.end
-    assert list(Reader(path).read()) == [(first, Accepted(1)), (second, captured(1))]
+    assert list(JournalReader(path).read()) == [
+        (first, InjectionAcceptedRecord(1)),
+        (second, captured(1)),
+    ]
 
 
 def test_what_is_not_committed_is_on_no_disk(path):
@@ -71,9 +74,9 @@ def test_what_is_not_committed_is_on_no_disk(path):
 
 def test_the_next_life_goes_on_and_keeps_the_epoch(path):
     write(path, captured(1), captured(2))
-    with Writer(path, NODE, EPOCH + 1) as writer:
-        assert (writer.epoch, writer.next_number, writer.cut_bytes) == (EPOCH, 3, 0)
-        assert list(writer.replay()) == [captured(1), captured(2)]
+    with JournalWriter(path, NODE, EPOCH + 1) as writer:
+        assert (writer.epoch, writer.next_sequence, writer.truncated_bytes) == (EPOCH, 3, 0)
+        assert list(writer.replay_last_segment()) == [captured(1), captured(2)]
         writer.append(captured(3))
     assert numbers(path) == [1, 2, 3]
 
@@ -101,7 +104,7 @@ def test_a_full_segment_is_followed_by_another_and_all_is_read_as_one(path):
     write(path, *(captured(number) for number in range(1, 41)), **SMALL)
     assert len(logs(path)) > 3
     assert numbers(path) == list(range(1, 41))
-    headers = Reader(path).headers()
+    headers = JournalReader(path).headers()
     assert [header.base for header in headers] == [int(file.stem) for file in logs(path)]
     for header, following in zip(headers, headers[1:], strict=False):
         assert following.base == header.base + logs(path)[headers.index(header)].stat().st_size
@@ -116,7 +119,7 @@ def test_an_old_segment_ends_with_the_next_append(path):
         now[0] += 1
         writer.append(captured(3))
         writer.commit()
-    assert [header.number for header in Reader(path).headers()] == [1, 3]
+    assert [header.next_sequence for header in JournalReader(path).headers()] == [1, 3]
 
 
 def test_an_empty_segment_does_not_end(path):
@@ -128,37 +131,39 @@ def test_an_empty_segment_does_not_end(path):
 
 
 def test_a_segment_begins_with_the_state_that_is_carried(path):
-    state = Progress(1, 2, 3, 0)
+    state = OriginProgressRecord(1, 2, 3, 0)
     with open_writer(path, **SMALL) as writer:
-        writer.carry = lambda: [state]
+        writer.carried_state = lambda: [state]
         for number in range(1, 21):
-            state = Progress(1, 2, 3, number)
+            state = OriginProgressRecord(1, 2, 3, number)
             writer.append(captured(number))
-    headers = Reader(path).headers()
-    firsts = [next(Reader(path).read(header.base))[1] for header in headers[1:]]
-    assert firsts == [Progress(1, 2, 3, header.number) for header in headers[1:]]
+    headers = JournalReader(path).headers()
+    firsts = [next(JournalReader(path).read(header.base))[1] for header in headers[1:]]
+    assert firsts == [OriginProgressRecord(1, 2, 3, header.next_sequence) for header in headers[1:]]
     with open_writer(path, **SMALL) as writer:
-        assert next(writer.replay()) == firsts[-1]
+        assert next(writer.replay_last_segment()) == firsts[-1]
 
 
 def test_a_state_larger_than_a_segment_does_not_make_every_record_a_segment(path):
     with open_writer(path, **SMALL) as writer:
-        writer.carry = lambda: [Progress(1, 2, 3, number) for number in range(100)]
+        writer.carried_state = lambda: [
+            OriginProgressRecord(1, 2, 3, number) for number in range(100)
+        ]
         for number in range(1, 31):
             writer.append(captured(number))
     assert len(logs(path)) < 10
 
 
 def test_nor_does_it_make_every_life_a_segment(path):
-    state = [Progress(1, 2, 3, number) for number in range(100)]
+    state = [OriginProgressRecord(1, 2, 3, number) for number in range(100)]
     with open_writer(path, **SMALL) as writer:
-        writer.carry = lambda: state
+        writer.carried_state = lambda: state
         while len(logs(path)) < 2:
-            writer.append(Settled(1))
+            writer.append(CaptureCompletedRecord(1))
             writer.commit()
     for lives in range(1, 100):
         with open_writer(path, **SMALL) as writer:
-            writer.carry = lambda: state
+            writer.carried_state = lambda: state
             writer.append(captured(lives))
         if len(logs(path)) > 2:
             break
@@ -170,13 +175,13 @@ def test_what_retention_drops_is_said_in_the_journal(path):
         for number in range(1, 101):
             writer.append(captured(number))
             writer.commit()
-        first = writer.first_number
-        writer.append(Settled(1))  # says what the last commit dropped
-    said = [record for record in read(path) if isinstance(record, Trimmed)]
+        first = writer.first_sequence
+        writer.append(CaptureCompletedRecord(1))  # says what the last commit dropped
+    said = [record for record in read(path) if isinstance(record, TrimmedRecord)]
     assert 1 < first < 101
     assert numbers(path) == list(range(first, 101))
     assert sum(file.stat().st_size for file in logs(path)) <= 1500 + 400 + 200
-    assert said[-1].last in (first - 1, Reader(path).headers()[0].number - 1)
+    assert said[-1].last in (first - 1, JournalReader(path).headers()[0].next_sequence - 1)
     assert len(list(path.glob("*.idx"))) == len(logs(path))
 
 
@@ -184,12 +189,12 @@ def test_what_retention_drops_is_said_in_the_journal(path):
 
 
 def test_what_nobody_waits_for_is_refused_and_counted_when_too_much_waits(path):
-    record = Recorded(1, 1, "a", b"x" * 100, False, b"", TIME)
+    record = RecordedPublication(1, 1, "a", b"x" * 100, False, b"", TIME)
     with open_writer(path, waiting_bytes_max=300) as writer:
-        assert [writer.offer(record) for _ in range(5)] == [True, True, True, False, False]
+        assert [writer.append_if_room(record) for _ in range(5)] == [True, True, True, False, False]
         assert writer.dropped == 2
         writer.commit()
-        assert writer.offer(record)
+        assert writer.append_if_room(record)
     assert read(path) == [record] * 4
 
 
@@ -219,7 +224,7 @@ def test_appends_go_on_while_a_commit_waits_for_the_disk(path, monkeypatch):
 def test_many_threads_may_append_and_commit(path):
     def work(origin):
         for number in range(200):
-            writer.append(Progress(origin, 1, 1, number))
+            writer.append(OriginProgressRecord(origin, 1, 1, number))
             if number % 20 == 0:
                 writer.commit()
 
@@ -230,7 +235,11 @@ def test_many_threads_may_append_and_commit(path):
         for thread in threads:
             thread.join()
     for origin in range(4):
-        mine = [r.number for r in read(path) if isinstance(r, Progress) and r.origin == origin]
+        mine = [
+            r.sequence
+            for r in read(path)
+            if isinstance(r, OriginProgressRecord) and r.origin == origin
+        ]
         assert mine == list(range(200))
 
 
@@ -249,7 +258,7 @@ def test_two_writers_cannot_share_a_journal(path):
 def test_another_nodes_journal_is_refused(path):
     write(path, captured(1))
     with pytest.raises(JournalUnusable, match="is that of node 0123456789abcdef, not of 0000"):
-        Writer(path, 1, 1)
+        JournalWriter(path, 1, 1)
     write(path, captured(2))
 
 
@@ -303,7 +312,7 @@ def test_a_disk_that_stays_full_costs_no_more_with_every_attempt(path, monkeypat
         for _ in range(10):
             with pytest.raises(JournalUnusable):
                 writer.commit()
-        assert len(writer._waiting) == 1  # noqa: SLF001
+        assert len(writer._unwritten) == 1  # noqa: SLF001
         broken.undo()
 
 
@@ -346,7 +355,7 @@ def test_opening_that_fails_leaves_no_file_open(path, monkeypatch):
     for node, sync in ((1, os.fsync), (NODE, fail)):
         monkeypatch.setattr(disk, "_sync_data", sync)
         with pytest.raises(JournalUnusable):
-            Writer(path, node, EPOCH)
+            JournalWriter(path, node, EPOCH)
     assert os.listdir("/dev/fd") == before
 
 
@@ -371,6 +380,10 @@ def test_after_a_failed_sync_nothing_more_is_promised(path, monkeypatch):
 
 
 def test_what_an_injection_writes_is_read_in_its_order(path):
-    written: list[Record] = [Bound(1, 9, 8, 7, 2), Accepted(1), Completed(1)]
+    written: list[JournalRecord] = [
+        InboxRecord(1, 9, 8, 7, 2),
+        InjectionAcceptedRecord(1),
+        InjectionCompletedRecord(1),
+    ]
     write(path, *written)
     assert read(path) == written

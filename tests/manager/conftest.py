@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from hansa.manager.store import Store, open_store
+from hansa.manager.store import ManagerStore, open_store
 from hansa.testbed.mosquitto import free_port
 
 START_TIMEOUT_S = 60.0
@@ -103,7 +103,7 @@ def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
 
 
 @pytest.fixture
-def store(database: str) -> Iterator[Store]:
+def store(database: str) -> Iterator[ManagerStore]:
     """An open database of each kind."""
     opened = open_store(database)
     yield opened

@@ -7,14 +7,14 @@ import threading
 from contextlib import suppress
 from typing import Any
 
-from hansa.manager.service import Manager, ManagerOptions
+from hansa.manager.service import ManagerOptions, ManagerService
 
 
 class Served:
     """A manager on a free port of loopback."""
 
     def __init__(self, database: str, environment: dict[str, str] | None = None, **options: Any):
-        self.manager = Manager(
+        self.manager = ManagerService(
             ManagerOptions(port=0, database=database, **options), environment or {}
         )
         self._ready = threading.Event()
@@ -27,7 +27,7 @@ class Served:
         asyncio.run(self._serve())
 
     async def _serve(self) -> None:
-        listening = self.manager.listen()
+        listening = self.manager.bind()
         self.port = listening.getsockname()[1]
         self._loop = asyncio.get_running_loop()
         self._serving = asyncio.create_task(self.manager.serve(listening))

@@ -13,13 +13,13 @@ from tests.manager.serving import Served
 
 from hansa.agent.exposure import is_loopback
 from hansa.errors import UsageError
-from hansa.manager.access import CLIENTS_MAX, Access, Pace
-from hansa.manager.bodies import Join
-from hansa.manager.exchange import Newcomer, Refused
-from hansa.manager.federation import Federation
-from hansa.manager.federators import Federators
+from hansa.manager.access import CLIENTS_MAX, AccessControl, RateLimiter
+from hansa.manager.bodies import JoinRequest
+from hansa.manager.exchange import JoiningNode, RequestRefused
+from hansa.manager.federation import FederationRegistry
+from hansa.manager.federators import FederatorClients
 from hansa.manager.guard import ANONYMOUS_PER_S, BODY_BYTES_MAX
-from hansa.manager.service import Manager, ManagerOptions
+from hansa.manager.service import ManagerOptions, ManagerService
 
 
 @pytest.fixture
@@ -202,13 +202,13 @@ def test_who_asks_too_often_is_told_to_wait(tmp_path):
 
 
 def test_a_pace_allows_a_burst_and_then_so_many_per_second_to_each():
-    pace = Pace(2.0)
-    assert [pace.admits("a", 0.0) for _ in range(5)] == [True] * 4 + [False]
-    assert pace.admits("b", 0.0)
-    assert [pace.admits("a", 1.0) for _ in range(3)] == [True, True, False]
+    pace = RateLimiter(2.0)
+    assert [pace.admit("a", 0.0) for _ in range(5)] == [True] * 4 + [False]
+    assert pace.admit("b", 0.0)
+    assert [pace.admit("a", 1.0) for _ in range(3)] == [True, True, False]
     for number in range(CLIENTS_MAX + 1):
-        pace.admits(str(number), 2.0)
-    assert pace.admits("a", 2.0)  # it was forgotten, and starts anew
+        pace.admit(str(number), 2.0)
+    assert pace.admit("a", 2.0)  # it was forgotten, and starts anew
 
 
 def test_the_stream_tells_what_changes_and_can_be_taken_up_again(served):
@@ -246,14 +246,14 @@ def test_stopping_ends_streams_at_once(served):
 
 
 def test_who_is_exposed_keeps_the_last_token(store):
-    exposed = Access(store, is_exposed=True)
+    exposed = AccessControl(store, is_exposed=True)
     for name in ("ops", "agents"):
-        exposed.add(name, ("admin",), 0.0)
-    exposed.remove("agents")
-    with pytest.raises(Refused, match="'ops' is the last token"):
-        exposed.remove("ops")
+        exposed.add_token(name, ("admin",), 0.0)
+    exposed.remove_token("agents")
+    with pytest.raises(RequestRefused, match="'ops' is the last token"):
+        exposed.remove_token("ops")
     assert not exposed.is_open
-    Access(store).remove("ops")  # on loopback it may be open again
+    AccessControl(store).remove_token("ops")  # on loopback it may be open again
 
 
 def test_who_shows_no_token_does_not_fill_the_audit_log(tmp_path):
@@ -273,33 +273,33 @@ def test_who_shows_no_token_does_not_fill_the_audit_log(tmp_path):
 
 
 def test_a_manager_that_cannot_look_any_more_ends_with_the_reason(tmp_path, monkeypatch):
-    manager = Manager(ManagerOptions(port=0, database=f"sqlite:///{tmp_path / 'm.db'}"), {})
+    manager = ManagerService(ManagerOptions(port=0, database=f"sqlite:///{tmp_path / 'm.db'}"), {})
 
     def fail(now: float) -> None:
         raise RuntimeError("a fault")
 
     monkeypatch.setattr(manager.federation, "tick", fail)
     with pytest.raises(RuntimeError, match="a fault"):
-        asyncio.run(manager.serve(manager.listen()))
+        asyncio.run(manager.serve(manager.bind()))
 
 
 def test_a_token_that_another_process_has_made_counts_at_once(store):
-    running = Access(store, "root")
-    made = Access(store).add("agents", ("join",), 0.0)
+    running = AccessControl(store, "root")
+    made = AccessControl(store).add_token("agents", ("join",), 0.0)
     assert running.identify(made).name == "agents"
-    with pytest.raises(Refused, match="not known"):
+    with pytest.raises(RequestRefused, match="not known"):
         running.identify("other")
 
 
 @pytest.mark.parametrize("ip", ["[0]:1", "tcp://[::::]:1", "a..b:1", f"{'a' * 70}:1"])
 def test_a_broker_that_cannot_be_does_not_end_the_look_at_all_brokers(store, ip):
-    assert Join.model_validate({"ip": ip}).ip == ip
-    federation = Federation(store)
-    federation.join(Newcomer(ip=ip), 0.0)
+    assert JoinRequest.model_validate({"ip": ip}).ip == ip
+    federation = FederationRegistry(store)
+    federation.join(JoiningNode(ip=ip), 0.0)
 
     async def look() -> None:
         async with asyncio.timeout(0.3):
-            await Federators(federation, time.monotonic).run()
+            await FederatorClients(federation, time.monotonic).run()
 
     with pytest.raises(TimeoutError):  # and nothing else
         asyncio.run(look())

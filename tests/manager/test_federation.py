@@ -3,11 +3,11 @@ from dataclasses import replace
 import pytest
 
 from hansa.errors import UsageError
-from hansa.manager.exchange import Newcomer, Refused, Report
-from hansa.manager.federation import Federation
-from hansa.manager.rows import State
-from hansa.manager.store import Store
-from hansa.topology.graph import graph_of, is_connected
+from hansa.manager.exchange import JoiningNode, NodeReport, RequestRefused
+from hansa.manager.federation import FederationRegistry
+from hansa.manager.rows import NodeState
+from hansa.manager.store import ManagerStore
+from hansa.topology.graph import is_connected, make_graph
 
 
 def agent(number: int) -> str:
@@ -17,9 +17,9 @@ def agent(number: int) -> str:
 class Scene:
     """A federation whose agents do what they are told, and report it."""
 
-    def __init__(self, store: Store, count: int = 0, **settings: object) -> None:
+    def __init__(self, store: ManagerStore, count: int = 0, **settings: object) -> None:
         self.told: list[str] = []
-        self.federation = Federation(
+        self.federation = FederationRegistry(
             store, lambda rows: self.told.extend(f"{row.kind} {row.nodes}" for row in rows)
         )
         if settings:
@@ -33,7 +33,7 @@ class Scene:
         self.run(10)
 
     def join(self, number: int, **more):
-        who = Newcomer(link=f"h{number}:10500", node=agent(number), name=f"n{number}", **more)
+        who = JoiningNode(link=f"h{number}:10500", node=agent(number), name=f"n{number}", **more)
         return self.federation.join(who, self.now)
 
     def links(self) -> set[tuple[int, int]]:
@@ -51,16 +51,16 @@ class Scene:
     def report(self) -> None:
         alive = [n for n in range(self.count) if n not in self.dead]
         links = {link for link in self.links() if self.dead.isdisjoint(link)}
-        graph = graph_of(map(str, alive), [(str(a), str(b)) for a, b in links])
+        graph = make_graph(map(str, alive), [(str(a), str(b)) for a, b in links])
         for number in alive:
             if number not in self.silent:
                 near: dict[str, float | None] = {
                     agent(int(other)): 2.0 for other in graph[str(number)]
                 }
                 seen = frozenset(agent(n) for n in alive)
-                self.federation.report(number, Report(0.5, near, seen), self.now)
+                self.federation.report(number, NodeReport(0.5, near, seen), self.now)
 
-    def states(self) -> list[State]:
+    def states(self) -> list[NodeState]:
         return [node.state for node in self.federation.nodes()]
 
     def degree(self, number: int) -> int:
@@ -87,10 +87,10 @@ def test_an_agent_that_joins_again_keeps_its_id(store):
     scene = Scene(store, 3)
     again = scene.join(1)
     assert (again.node.id, len(scene.federation.nodes())) == (1, 3)
-    old_kind = scene.federation.join(Newcomer(ip="tcp://a:1883"), 1.0)
-    assert scene.federation.join(Newcomer(ip="tcp://a:1883"), 2.0).node.id == old_kind.node.id
-    by_link = scene.federation.join(Newcomer(link="a:10500"), 3.0)
-    assert scene.federation.join(Newcomer(link="a:10500"), 4.0).node.id == by_link.node.id
+    old_kind = scene.federation.join(JoiningNode(ip="tcp://a:1883"), 1.0)
+    assert scene.federation.join(JoiningNode(ip="tcp://a:1883"), 2.0).node.id == old_kind.node.id
+    by_link = scene.federation.join(JoiningNode(link="a:10500"), 3.0)
+    assert scene.federation.join(JoiningNode(link="a:10500"), 4.0).node.id == by_link.node.id
     assert len(scene.federation.nodes()) == 5
 
 
@@ -102,7 +102,7 @@ def test_what_is_known_survives_a_restart(database):
     links, version = scene.links(), scene.federation.topology(0).version
     first.close()
     second = open_store(database)
-    again = Federation(second)
+    again = FederationRegistry(second)
     assert {(link.a, link.b) for link, _, _ in again.links()} == links
     assert again.topology(0).version == version
     assert again.settings.degree_max == 7
@@ -113,13 +113,13 @@ def test_a_dead_node_is_gone_after_two_misses_and_the_rest_is_linked_again(store
     scene = Scene(store, 9)
     scene.dead = {0, 7}
     scene.run(9)
-    assert State.GONE not in scene.states()
+    assert NodeState.GONE not in scene.states()
     scene.run(10)
-    assert [n for n, state in enumerate(scene.states()) if state is State.GONE] == [0, 7]
+    assert [n for n, state in enumerate(scene.states()) if state is NodeState.GONE] == [0, 7]
     scene.run(10)
     left = [str(n) for n in range(9) if n not in (0, 7)]
     names = [(str(a), str(b)) for a, b in scene.links()]
-    assert is_connected(graph_of(left, names))
+    assert is_connected(make_graph(left, names))
     assert all("0" not in link and "7" not in link for link in names)
     assert scene.federation.plan() == []
 
@@ -128,39 +128,39 @@ def test_a_node_whose_reports_are_lost_but_whom_others_see_is_not_gone(store):
     scene = Scene(store, 4)
     scene.silent = {2}
     scene.run(60)
-    assert scene.states() == [State.UP] * 4
-    assert scene.federation.doubted(scene.now) == {2}
+    assert scene.states() == [NodeState.UP] * 4
+    assert scene.federation.suspected(scene.now) == {2}
 
 
 def test_a_federator_whose_broker_does_not_answer_is_gone(store):
     """It says nothing of itself: who checks its broker reports for it."""
     scene = Scene(store, 3)
     papers = [f"tcp://paper-{n}:1883" for n in range(3)]
-    numbers = [scene.federation.join(Newcomer(ip=ip), scene.now).node.id for ip in papers]
+    numbers = [scene.federation.join(JoiningNode(ip=ip), scene.now).node.id for ip in papers]
     for _ in range(12):
         scene.run(5)
         for number in numbers:
-            scene.federation.report(number, Report(0.5), scene.now)
-    assert scene.states() == [State.UP] * 6
+            scene.federation.report(number, NodeReport(0.5), scene.now)
+    assert scene.states() == [NodeState.UP] * 6
     # Nobody says that these links stand, or that they do not.
     assert [scene.degree(number) for number in numbers] == [2, 2, 2]
     scene.run(15)
-    assert scene.states() == [State.UP] * 3 + [State.GONE] * 3
-    scene.federation.report(numbers[0], Report(0.5), scene.now)
-    assert scene.states() == [State.UP] * 4 + [State.GONE] * 2
+    assert scene.states() == [NodeState.UP] * 3 + [NodeState.GONE] * 3
+    scene.federation.report(numbers[0], NodeReport(0.5), scene.now)
+    assert scene.states() == [NodeState.UP] * 4 + [NodeState.GONE] * 2
 
 
 def test_a_secret_binds_a_node_and_an_operator_is_trusted(store):
     federation = Scene(store).federation
-    who = Newcomer(link="h:1", node=agent(0), secret="digest")
+    who = JoiningNode(link="h:1", node=agent(0), secret="digest")
     assert federation.join(who, 0.0, trusted=False).node.id == 0
     federation.join(who, 1.0, trusted=False)
     for secret in ("", "other"):
-        with pytest.raises(Refused, match="joined with a secret"):
+        with pytest.raises(RequestRefused, match="joined with a secret"):
             federation.join(replace(who, secret=secret), 2.0, trusted=False)
     federation.join(replace(who, secret=""), 3.0)  # an operator, and the node keeps its secret
     federation.require_owner(0, "digest")
-    with pytest.raises(Refused, match="joined with a secret"):
+    with pytest.raises(RequestRefused, match="joined with a secret"):
         federation.require_owner(0, "")
 
 
@@ -169,27 +169,27 @@ def test_a_manager_that_hears_nobody_declares_nobody_gone(store):
     links = scene.links()
     scene.silent = {0, 1, 2, 3}
     scene.run(600)
-    assert scene.states() == [State.UP] * 4
+    assert scene.states() == [NodeState.UP] * 4
     assert scene.links() == links
 
 
 def test_a_manager_that_was_away_gives_everybody_time_to_report(store):
     scene = Scene(store, 4)
-    again = Federation(store)
+    again = FederationRegistry(store)
     again.tick(scene.now + 3600)
     again.tick(scene.now + 3601)
-    assert [node.state for node in again.nodes()] == [State.UP] * 4
+    assert [node.state for node in again.nodes()] == [NodeState.UP] * 4
 
 
 def test_a_node_that_comes_back_is_linked_again(store):
     scene = Scene(store, 5)
     scene.dead = {2}
     scene.run(30)
-    assert scene.states()[2] is State.GONE
+    assert scene.states()[2] is NodeState.GONE
     assert scene.degree(2) == 0
     scene.dead = set()
     scene.run(10)
-    assert scene.states()[2] is State.UP
+    assert scene.states()[2] is NodeState.UP
     assert scene.degree(2) == 2
     assert "returned (2,)" in scene.told
 
@@ -200,15 +200,15 @@ def test_leaving_is_at_once_and_for_good(store):
     scene.federation.leave(3, scene.now)
     assert scene.degree(3) == 0
     assert scene.told.count("left (3,)") == 1
-    with pytest.raises(Refused, match="node 3 has left"):
-        scene.federation.report(3, Report(), scene.now)
+    with pytest.raises(RequestRefused, match="node 3 has left"):
+        scene.federation.report(3, NodeReport(), scene.now)
     assert scene.join(3).node.id == 3
 
 
 def test_links_that_agents_made_by_themselves_count(store):
     scene = Scene(store, 6)
     free = next((a, b) for a in range(6) for b in range(a + 1, 6) if (a, b) not in scene.links())
-    report = Report(0.5, {agent(free[1]): 3.0}, frozenset(agent(n) for n in range(6)))
+    report = NodeReport(0.5, {agent(free[1]): 3.0}, frozenset(agent(n) for n in range(6)))
     answer = scene.federation.report(free[0], report, scene.now)
     assert free[1] in [neighbour.node.id for neighbour in answer.neighbours]
 
@@ -221,7 +221,7 @@ def test_a_link_that_was_just_taken_away_is_not_one_that_agents_made(store):
         scene.run(1)
         assert scene.now < 100
     everybody = frozenset(agent(n) for n in range(5))
-    still = Report(0.5, {agent(gone[0][1]): 3.0}, everybody)
+    still = NodeReport(0.5, {agent(gone[0][1]): 3.0}, everybody)
     scene.federation.drain(0, False, scene.now)
     fresh = Scene(store)  # another manager, which did not take it away
     scene.federation.report(0, still, scene.now)
@@ -250,13 +250,13 @@ def test_a_link_has_its_time_again_when_an_end_joins_again_or_the_manager_was_aw
     none: dict[str, float | None] = {}
     for number in range(4):
         seen = frozenset(agent(n) for n in range(4))
-        scene.federation.report(number, Report(0.5, none, seen), scene.now)
+        scene.federation.report(number, NodeReport(0.5, none, seen), scene.now)
     scene.federation.tick(scene.now + 1)
     assert {link for link in before if 0 in link} <= scene.links()
 
-    later = Federation(store)
+    later = FederationRegistry(store)
     for number in range(4):
-        later.report(number, Report(0.5, none, frozenset()), scene.now + 100)
+        later.report(number, NodeReport(0.5, none, frozenset()), scene.now + 100)
     later.tick(scene.now + 100)
     assert {(link.a, link.b) for link, _, _ in later.links()} == scene.links()
 
@@ -266,7 +266,7 @@ def test_draining_links_the_others_first_and_then_leaves_one_link(store):
     scene.federation.drain(0, True, scene.now)
     scene.run(60)
     assert scene.degree(0) == 1
-    rest = graph_of("1234", [(str(a), str(b)) for a, b in scene.links()])
+    rest = make_graph("1234", [(str(a), str(b)) for a, b in scene.links()])
     assert is_connected(rest)
     scene.federation.drain(0, False, scene.now)
     scene.run(30)
@@ -305,7 +305,7 @@ def test_an_operators_link_stays_and_one_that_was_removed_does_not_come_back(sto
 )
 def test_what_cannot_be_is_refused_with_a_sentence(store, wish, said):
     scene = Scene(store, 2)
-    with pytest.raises(Refused, match=said):
+    with pytest.raises(RequestRefused, match=said):
         wish(scene.federation)
 
 
@@ -319,13 +319,13 @@ def test_settings_are_checked_before_they_count(store):
 def test_agents_and_the_papers_federators_are_planned_each_by_themselves(store):
     federation = Scene(store).federation
     for number in range(5):
-        federation.join(Newcomer(link=f"h{number}:1", node=agent(number)), 0.0)
-        federation.join(Newcomer(ip=f"tcp://paper-{number}:1883"), 0.0)
+        federation.join(JoiningNode(link=f"h{number}:1", node=agent(number)), 0.0)
+        federation.join(JoiningNode(ip=f"tcp://paper-{number}:1883"), 0.0)
     links = [(str(link.a), str(link.b)) for link, _, _ in federation.links()]
     assert all(int(a) % 2 == int(b) % 2 for a, b in links)
-    assert is_connected(graph_of("02468", links))
-    assert is_connected(graph_of("13579", links))
-    with pytest.raises(Refused, match="only one of 0 and 1 is an agent"):
+    assert is_connected(make_graph("02468", links))
+    assert is_connected(make_graph("13579", links))
+    with pytest.raises(RequestRefused, match="only one of 0 and 1 is an agent"):
         federation.add_link(0, 1, 0.0)
 
 
@@ -353,17 +353,17 @@ def test_links_on_the_other_side_of_a_split_are_there_when_it_ends(store):
     beyond = {link for link in scene.links() if far.issuperset(link)}
     scene.dead = far
     scene.run(30)
-    assert scene.states() == [State.UP] * 2 + [State.GONE] * 6
+    assert scene.states() == [NodeState.UP] * 2 + [NodeState.GONE] * 6
     assert beyond <= scene.links()
     members = frozenset(map(agent, far))
-    scene.federation.report(2, Report(0.5, {}, members), scene.now)  # it sees the others there
-    assert scene.states() == [State.UP] * 8
+    scene.federation.report(2, NodeReport(0.5, {}, members), scene.now)  # it sees the others there
+    assert scene.states() == [NodeState.UP] * 8
     assert beyond <= scene.links()
 
 
 def test_a_broker_that_does_not_answer_is_not_the_fastest(store):
     scene = Scene(store, 3)
-    scene.federation.report(1, Report(None), scene.now)
+    scene.federation.report(1, NodeReport(None), scene.now)
     assert [node.latency_ms for node in scene.federation.nodes()] == [0.5, None, 0.5]
     scene.join(3)
     assert {link for link in scene.links() if 3 in link} == {(0, 3), (2, 3)}
@@ -372,8 +372,8 @@ def test_a_broker_that_does_not_answer_is_not_the_fastest(store):
 def test_a_round_trip_that_one_end_does_not_know_is_the_others(store):
     scene = Scene(store, 2)
     everybody = frozenset({agent(0), agent(1)})
-    scene.federation.report(0, Report(0.5, {agent(1): None}, everybody), scene.now)
-    scene.federation.report(1, Report(0.5, {agent(0): 7.0}, everybody), scene.now)
+    scene.federation.report(0, NodeReport(0.5, {agent(1): None}, everybody), scene.now)
+    scene.federation.report(1, NodeReport(0.5, {agent(0): 7.0}, everybody), scene.now)
     assert [rtt for _, _, rtt in scene.federation.links()] == [7.0]
 
 
@@ -381,7 +381,7 @@ def reinstall(scene: Scene, number: int) -> int:
     """Node `number` dies; a new agent joins at its address. Return its id."""
     scene.dead.add(number)
     link = f"h{number}:10500"
-    who = Newcomer(link=link, node=agent(scene.count), name=f"n{number}")
+    who = JoiningNode(link=link, node=agent(scene.count), name=f"n{number}")
     scene.count += 1
     return scene.federation.join(who, scene.now).node.id
 
@@ -391,7 +391,13 @@ def test_reinstalled_agent_replaces_the_gone_node_at_its_address(store):
     scene.federation.add_link(0, 1, scene.now)
     new = reinstall(scene, 1)
     scene.run(20)
-    assert scene.states() == [State.UP, State.LEFT, State.UP, State.UP, State.UP]
+    assert scene.states() == [
+        NodeState.UP,
+        NodeState.LEFT,
+        NodeState.UP,
+        NodeState.UP,
+        NodeState.UP,
+    ]
     assert not [link for link in scene.links() if 1 in link]
     assert (0, new) in scene.links()  # the operator's link goes to the new node
     told = [row.reason for row in store.history(limit=1000) if row.kind == "left"]
@@ -405,7 +411,7 @@ def test_reinstalled_agent_takes_over_the_links_that_the_operator_removed(store,
     scene.federation.remove_link(0, 1, scene.now)
     new = reinstall(scene, 1)
     scene.run(20)
-    assert scene.states()[1] is State.LEFT
+    assert scene.states()[1] is NodeState.LEFT
     assert (0, new) not in scene.links()
     assert (0, new) in store.barred()
     assert f"node replaced old=1 new={new} name='n1' address=h1:10500" in caplog.text
@@ -429,4 +435,4 @@ def test_two_live_agents_at_one_address_are_both_kept(store):
     reinstall(scene, 1)
     scene.dead.clear()
     scene.run(60)
-    assert scene.states() == [State.UP] * 5
+    assert scene.states() == [NodeState.UP] * 5

@@ -1,11 +1,11 @@
 import pytest
 
 from hansa.errors import UsageError
-from hansa.manager.settings import FederationSettings, from_environment, settings_of
+from hansa.manager.settings import FederationSettings, make_settings, settings_from_environment
 
 
 def test_the_papers_variables_are_read_as_the_paper_writes_them():
-    given = from_environment(
+    given = settings_from_environment(
         {
             "CORE_ANN_INTERVAL": "500ms",
             "BEACON_INTERVAL": "1m",
@@ -14,8 +14,8 @@ def test_the_papers_variables_are_read_as_the_paper_writes_them():
             "OTHER": "x",
         }
     )
-    assert settings_of(given) == FederationSettings(0.5, 60.0, 3, 5)
-    assert from_environment({}) == {}
+    assert make_settings(given) == FederationSettings(0.5, 60.0, 3, 5)
+    assert settings_from_environment({}) == {}
 
 
 @pytest.mark.parametrize(
@@ -27,7 +27,7 @@ def test_the_papers_variables_are_read_as_the_paper_writes_them():
 )
 def test_what_is_no_value_is_said_with_its_name(variable, text, said):
     with pytest.raises(UsageError, match=f"{variable} {said}"):
-        from_environment({variable: text})
+        settings_from_environment({variable: text})
 
 
 @pytest.mark.parametrize(
@@ -35,8 +35,8 @@ def test_what_is_no_value_is_said_with_its_name(variable, text, said):
 )
 def test_what_cannot_work_is_refused(bad):
     with pytest.raises(UsageError, match=next(iter(bad))):
-        settings_of(bad)
+        make_settings(bad)
 
 
 def test_settings_of_another_version_do_not_hurt():
-    assert settings_of({"colour": "red"}) == FederationSettings()
+    assert make_settings({"colour": "red"}) == FederationSettings()

@@ -12,24 +12,26 @@ from hansa.manager.migrations import STEPS, migrate
 from hansa.manager.rows import (
     AuditRow,
     HistoryRow,
+    LinkOrigin,
     LinkRow,
     NodeRow,
-    Origin,
-    State,
+    NodeState,
     TokenRow,
 )
-from hansa.manager.store import Store, StoreFailed, open_store
+from hansa.manager.store import ManagerStore, StoreUnavailable, open_store
 
 NODE = NodeRow(
     0, "00000000000000aa", "ä ' \" node", "tcp://a:1883", "a:10500", 2.5, ("eu", "dc-1"),
-    State.UP, False, 100.0,
+    NodeState.UP, False, 100.0,
 )  # fmt: skip
 
 
 def test_what_is_saved_is_read_again_also_by_the_next_to_open_it(database):
     first = open_store(database)
-    link = LinkRow(0, 1, Origin.PLANNED, 5.0)
-    later = NODE.changed(id=1, latency_ms=0.25, checked_at=101.5, draining=True, state=State.GONE)
+    link = LinkRow(0, 1, LinkOrigin.PLANNED, 5.0)
+    later = NODE.with_changes(
+        id=1, latency_ms=0.25, checked_at=101.5, draining=True, state=NodeState.GONE
+    )
     told = first.save([NODE, later], [link], history=[(7.0, "joined", (0, 1), "because")])
     assert told == [HistoryRow(1, 7.0, "joined", (0, 1), "because")]
     first.close()
@@ -41,27 +43,29 @@ def test_what_is_saved_is_read_again_also_by_the_next_to_open_it(database):
     second.close()
 
 
-def test_saving_again_replaces(store: Store):
-    store.save([NODE], [LinkRow(0, 1, Origin.PLANNED, 1.0)])
-    store.save([NODE.changed(name="b")], [LinkRow(0, 1, Origin.OPERATOR, 2.0)])
+def test_saving_again_replaces(store: ManagerStore):
+    store.save([NODE], [LinkRow(0, 1, LinkOrigin.PLANNED, 1.0)])
+    store.save([NODE.with_changes(name="b")], [LinkRow(0, 1, LinkOrigin.OPERATOR, 2.0)])
     assert [node.name for node in store.nodes()] == ["b"]
-    assert store.links() == [LinkRow(0, 1, Origin.OPERATOR, 2.0)]
+    assert store.links() == [LinkRow(0, 1, LinkOrigin.OPERATOR, 2.0)]
 
 
-def test_a_barred_link_is_dropped_until_it_is_saved_again(store: Store):
-    store.save(links=[LinkRow(0, 1, Origin.PLANNED, 1.0), LinkRow(1, 2, Origin.PLANNED, 1.0)])
+def test_a_barred_link_is_dropped_until_it_is_saved_again(store: ManagerStore):
+    store.save(
+        links=[LinkRow(0, 1, LinkOrigin.PLANNED, 1.0), LinkRow(1, 2, LinkOrigin.PLANNED, 1.0)]
+    )
     store.save(dropped=[(1, 2)], barred=[(0, 1)])
     assert (store.links(), store.barred()) == ([], [(0, 1)])
-    store.save(links=[LinkRow(0, 1, Origin.OPERATOR, 3.0)])
+    store.save(links=[LinkRow(0, 1, LinkOrigin.OPERATOR, 3.0)])
     assert (len(store.links()), store.barred()) == (1, [])
 
 
-def test_history_and_audit_are_read_in_pages_and_have_a_bound(store: Store, monkeypatch):
+def test_history_and_audit_are_read_in_pages_and_have_a_bound(store: ManagerStore, monkeypatch):
     monkeypatch.setattr(module, "HISTORY_MAX", 3)
     monkeypatch.setattr(module, "AUDIT_MAX", 3)
     for number in range(1, 6):
         store.save(history=[(float(number), "joined", (number,), "")])
-        store.note(float(number), "ops", "127.0.0.1", ("POST", "/api/v1/join", 200))
+        store.add_audit(float(number), "ops", "127.0.0.1", ("POST", "/api/v1/join", 200))
     assert [row.number for row in store.history()] == [3, 4, 5]
     assert [row.number for row in store.history(after=3, limit=1)] == [4]
     assert store.audit(after=4) == [
@@ -70,16 +74,16 @@ def test_history_and_audit_are_read_in_pages_and_have_a_bound(store: Store, monk
     assert [row.number for row in store.audit()] == [3, 4, 5]
 
 
-def test_what_is_noted_at_once_by_many_is_all_noted(store: Store):
+def test_what_is_noted_at_once_by_many_is_all_noted(store: ManagerStore):
     def note(number: int) -> None:
-        store.note(1.0, "ops", "127.0.0.1", ("POST", f"/{number}", 200))
+        store.add_audit(1.0, "ops", "127.0.0.1", ("POST", f"/{number}", 200))
 
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(note, range(40)))
     assert [row.number for row in store.audit()] == list(range(1, 41))
 
 
-def test_settings_and_tokens(store: Store):
+def test_settings_and_tokens(store: ManagerStore):
     store.save_settings({"degree_max": 5, "redundancy": 2})
     store.save_settings({"degree_max": 7})
     assert store.settings() == {"degree_max": 7, "redundancy": 2}
@@ -90,11 +94,11 @@ def test_settings_and_tokens(store: Store):
     assert not store.drop_token("agents")
 
 
-def test_a_failed_write_leaves_nothing_of_itself(store: Store):
+def test_a_failed_write_leaves_nothing_of_itself(store: ManagerStore):
     store.save([NODE])
-    bad = NODE.changed(id=1, name=None)
-    with pytest.raises(StoreFailed):
-        store.save([NODE.changed(name="half"), bad], history=[(1.0, "joined", (), "")])
+    bad = NODE.with_changes(id=1, name=None)
+    with pytest.raises(StoreUnavailable):
+        store.save([NODE.with_changes(name="half"), bad], history=[(1.0, "joined", (), "")])
     assert [node.name for node in store.nodes()] == [NODE.name]
     assert store.history() == []
     assert store.save(history=[(2.0, "joined", (), "")])[0].number == 1
@@ -151,13 +155,13 @@ def test_what_cannot_be_opened_is_said_in_one_line_without_the_password(url, sai
 
 def test_one_manager_at_a_time_has_a_database(database):
     first, second = open_store(database), open_store(database)
-    first.claim()
+    first.acquire_lock()
     with pytest.raises(UsageError, match="another manager uses this database"):
-        second.claim()
+        second.acquire_lock()
     first.close()
     second.close()
     third = open_store(database)
-    third.claim()
+    third.acquire_lock()
     third.close()
 
 
@@ -177,14 +181,14 @@ def test_database_files_are_readable_by_their_owner_only(tmp_path):
     place = tmp_path / "m.db"
     files = ("m.db", "m.db-wal", "m.db-shm", "m.db.lock")
     store = open_store(f"sqlite:///{place}")
-    store.claim()
+    store.acquire_lock()
     store.save_settings({"redundancy": 3})
     assert modes(tmp_path) == dict.fromkeys(files, 0o600)
     store.close()
     for path in tmp_path.iterdir():  # as an earlier version left them
         path.chmod(0o644)
     store = open_store(f"sqlite:///{place}")
-    store.claim()
+    store.acquire_lock()
     store.save_settings({"redundancy": 2})
     assert modes(tmp_path) == dict.fromkeys(files, 0o600)
     store.close()

@@ -7,10 +7,10 @@ drawn and damaged streams. Its first byte says how to read, the rest is the stre
 from hansa.errors import BrokerMisbehaved
 from hansa.mqtt import inputs, packets
 from hansa.mqtt.effects import Close, ConnectRefused, Disconnected, Effect, ProtocolViolation
-from hansa.mqtt.options import Options
-from hansa.mqtt.packets import Publish, PubRel, Subscription
-from hansa.mqtt.reader import Reader
-from hansa.mqtt.session import Session
+from hansa.mqtt.options import ConnectOptions
+from hansa.mqtt.packets import PublishPacket, PubRelPacket, Subscription
+from hansa.mqtt.reader import PacketReader
+from hansa.mqtt.session import ClientConnection
 from hansa.mqtt.types import Side, Version
 
 BYTES_MAX = 4_096
@@ -33,9 +33,9 @@ def fuzz_one(data: bytes) -> None:
 
 def _read(
     stream: bytes, version: Version, sender: Side, piece: int
-) -> tuple[list[packets.Any], bool]:
-    reader = Reader(version, BYTES_MAX, sender)
-    found: list[packets.Any] = []
+) -> tuple[list[packets.AnyPacket], bool]:
+    reader = PacketReader(version, BYTES_MAX, sender)
+    found: list[packets.AnyPacket] = []
     try:
         for start in range(0, len(stream), piece):
             reader.feed(stream[start : start + piece], found)
@@ -45,13 +45,15 @@ def _read(
 
 
 def _play(stream: bytes, version: Version, accepted: bool, piece: int) -> None:
-    session = Session(Options(client_id="me", version=version, packet_bytes_max=BYTES_MAX))
+    session = ClientConnection(
+        ConnectOptions(client_id="me", version=version, packet_bytes_max=BYTES_MAX)
+    )
     told: list[Effect] = session.handle(inputs.Opened(), 0.0)
     if accepted:
         told += session.handle(inputs.Received(ACCEPTED[version]), 0.0)
-        publications = [Publish("a", b"x", qos, packet_id=qos) for qos in (1, 2)]
+        publications = [PublishPacket("a", b"x", qos, packet_id=qos) for qos in (1, 2)]
         told += session.handle(inputs.Publish(publications), 0.0)
-        told += session.handle(inputs.Answer([PubRel(3)]), 0.0)
+        told += session.handle(inputs.Answer([PubRelPacket(3)]), 0.0)
         told += session.handle(inputs.Subscribe((Subscription("a"),)), 0.0)
         told += session.handle(inputs.Unsubscribe(("a", "b")), 0.0)
     for start in range(0, len(stream), piece):

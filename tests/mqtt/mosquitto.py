@@ -8,8 +8,8 @@ from typing import TypeVar
 
 from hansa.mqtt import effects, inputs
 from hansa.mqtt.effects import Effect
-from hansa.mqtt.options import Options
-from hansa.mqtt.session import Session
+from hansa.mqtt.options import ConnectOptions
+from hansa.mqtt.session import ClientConnection
 from hansa.testbed.mosquitto import free_port
 
 PATIENCE = 60.0
@@ -60,8 +60,8 @@ class Broker:
 class Client:
     """The smallest shell that a session can have."""
 
-    def __init__(self, broker: Broker, options: Options) -> None:
-        self.session = Session(options)
+    def __init__(self, broker: Broker, options: ConnectOptions) -> None:
+        self.session = ClientConnection(options)
         self._socket = broker.dial()
         self._told: list[Effect] = []
         self.do(inputs.Opened())

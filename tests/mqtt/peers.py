@@ -2,52 +2,54 @@
 
 from hansa.mqtt import inputs, packets
 from hansa.mqtt.effects import Effect, Write
-from hansa.mqtt.options import Options
-from hansa.mqtt.packets import ConnAck, Publish
+from hansa.mqtt.options import ConnectOptions
+from hansa.mqtt.packets import ConnAckPacket, PublishPacket
 from hansa.mqtt.properties import Properties
-from hansa.mqtt.reader import Reader
-from hansa.mqtt.session import Session
+from hansa.mqtt.reader import PacketReader
+from hansa.mqtt.session import ClientConnection
 from hansa.mqtt.types import Side, Version
-from hansa.mqtt.writer import Writer
+from hansa.mqtt.writer import PacketWriter
 
 
 class Peer:
     """A session and the broker that it talks to, at a time that the test sets."""
 
-    def __init__(self, options: Options) -> None:
-        self.session = Session(options)
+    def __init__(self, options: ConnectOptions) -> None:
+        self.session = ClientConnection(options)
         self.now = 0.0
-        self._reader = Reader(options.version, sender=Side.CLIENT)
-        self._writer = Writer(options.version, sender=Side.BROKER)
+        self._reader = PacketReader(options.version, sender=Side.CLIENT)
+        self._writer = PacketWriter(options.version, sender=Side.BROKER)
 
-    def do(self, event: inputs.Input) -> list[Effect | Publish | packets.Packet]:
+    def do(self, event: inputs.Input) -> list[Effect | PublishPacket | packets.Packet]:
         """Return the effects of an input, with what was written read as packets."""
-        answer: list[Effect | Publish | packets.Packet] = []
+        answer: list[Effect | PublishPacket | packets.Packet] = []
         for effect in self.session.handle(event, self.now):
             if isinstance(effect, Write):
-                found: list[packets.Any] = []
+                found: list[packets.AnyPacket] = []
                 self._reader.feed(effect.data, found)
                 answer += found  # type: ignore[arg-type]  # a session writes no oversized ones
             else:
                 answer.append(effect)
         return answer
 
-    def hear(self, *said: Publish | packets.Packet) -> list[Effect | Publish | packets.Packet]:
+    def hear(
+        self, *said: PublishPacket | packets.Packet
+    ) -> list[Effect | PublishPacket | packets.Packet]:
         """Return the effects of what the broker says, all in one piece."""
         return self.do(inputs.Received(b"".join(map(self._writer.encode, said))))
 
-    def raw(self, text: str) -> list[Effect | Publish | packets.Packet]:
+    def raw(self, text: str) -> list[Effect | PublishPacket | packets.Packet]:
         """Return the effects of bytes that no correct broker sends."""
         return self.do(inputs.Received(bytes.fromhex(text)))
 
-    def wait(self, until: float) -> list[Effect | Publish | packets.Packet]:
+    def wait(self, until: float) -> list[Effect | PublishPacket | packets.Packet]:
         """Return the effects of the timer at this time."""
         self.now = until
         return self.do(inputs.TimerFired())
 
 
-def options(version: Version = Version.V5, **changed) -> Options:
-    return Options(client_id="me", version=version, **changed)
+def options(version: Version = Version.V5, **changed) -> ConnectOptions:
+    return ConnectOptions(client_id="me", version=version, **changed)
 
 
 def online(
@@ -56,5 +58,5 @@ def online(
     """A session that the broker has just accepted, at time 0."""
     peer = Peer(options(version, **changed))
     peer.do(inputs.Opened())
-    peer.hear(ConnAck(session_present=present, properties=granted))
+    peer.hear(ConnAckPacket(session_present=present, properties=granted))
     return peer

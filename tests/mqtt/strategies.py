@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from hansa.mqtt import packets
 from hansa.mqtt.properties import Property as P
-from hansa.mqtt.properties import encode
+from hansa.mqtt.properties import encode_properties
 from hansa.mqtt.types import Side, Version
 
 # One to four bytes of UTF-8, a control character, and the mark that must not be skipped.
@@ -81,18 +81,20 @@ def _welcome(drawn: Any) -> Any:
 
 
 @cache
-def publishes(version: Version, sender: Side = Side.BROKER) -> st.SearchStrategy[packets.Publish]:
+def publishes(
+    version: Version, sender: Side = Side.BROKER
+) -> st.SearchStrategy[packets.PublishPacket]:
     pairs, names = properties("publish", version), topics
     if sender is Side.CLIENT:
         pairs, names = pairs.map(_welcome), names.map(_welcome)
-    raw = pairs.map(encode)
+    raw = pairs.map(encode_properties)
     named: st.SearchStrategy[tuple[int, ...]] = st.just(())
     if version is Version.V5 and sender is Side.BROKER:
         named = st.lists(variables, max_size=3).map(tuple)
 
-    def build(qos: int) -> st.SearchStrategy[packets.Publish]:
+    def build(qos: int) -> st.SearchStrategy[packets.PublishPacket]:
         return st.builds(
-            packets.Publish,
+            packets.PublishPacket,
             topic=names,
             payload=st.one_of(blobs, st.binary(min_size=100, max_size=300)),
             qos=st.just(qos),
@@ -109,10 +111,10 @@ def publishes(version: Version, sender: Side = Side.BROKER) -> st.SearchStrategy
 @cache
 def _answers(version: Version) -> list[st.SearchStrategy[Any]]:
     codes = {
-        packets.PubAck: [0, 0x10, 0x80, 0x97],
-        packets.PubRec: [0, 0x10, 0x87, 0x91],
-        packets.PubRel: [0, 0x92],
-        packets.PubComp: [0, 0x92],
+        packets.PubAckPacket: [0, 0x10, 0x80, 0x97],
+        packets.PubRecPacket: [0, 0x10, 0x87, 0x91],
+        packets.PubRelPacket: [0, 0x92],
+        packets.PubCompPacket: [0, 0x92],
     }
     return [
         st.builds(
@@ -140,15 +142,15 @@ def _subscriptions(version: Version) -> st.SearchStrategy[packets.Subscription]:
 
 
 @cache
-def connects(version: Version) -> st.SearchStrategy[packets.Connect]:
+def connects(version: Version) -> st.SearchStrategy[packets.ConnectPacket]:
     wills = st.builds(
         packets.Will, topics, blobs, qualities, st.booleans(), properties("will", version)
     )
 
-    def build(username: str | None) -> st.SearchStrategy[packets.Connect]:
+    def build(username: str | None) -> st.SearchStrategy[packets.ConnectPacket]:
         secret = version is Version.V5 or username is not None
         return st.builds(
-            packets.Connect,
+            packets.ConnectPacket,
             client_id=texts,
             version=st.just(version),
             clean_start=st.booleans(),
@@ -171,20 +173,20 @@ def client_packets(version: Version) -> st.SearchStrategy[Any]:
         publishes(version, Side.CLIENT),
         *_answers(version),
         st.builds(
-            packets.Subscribe,
+            packets.SubscribePacket,
             packet_ids,
             st.lists(_subscriptions(version), min_size=1, max_size=4).map(tuple),
             properties("subscribe", version),
         ),
         st.builds(
-            packets.Unsubscribe,
+            packets.UnsubscribePacket,
             packet_ids,
             st.lists(filters, min_size=1, max_size=4).map(tuple),
             properties("unsubscribe", version),
         ),
-        st.builds(packets.PingReq),
+        st.builds(packets.PingReqPacket),
         st.builds(
-            packets.Disconnect,
+            packets.DisconnectPacket,
             st.sampled_from([0, 4, 0x80, 0x93] if v5 else [0]),
             properties("disconnect", version),
         ),
@@ -201,24 +203,24 @@ def broker_packets(version: Version) -> st.SearchStrategy[Any]:
     kinds = [
         publishes(version, Side.BROKER),
         *_answers(version),
-        st.builds(packets.ConnAck, st.booleans(), st.just(0), properties("connack", version)),
+        st.builds(packets.ConnAckPacket, st.booleans(), st.just(0), properties("connack", version)),
         st.builds(
-            packets.ConnAck,
+            packets.ConnAckPacket,
             st.just(False),
             st.sampled_from([0x84, 0x87] if v5 else [1, 5]),
             properties("connack", version),
         ),
-        st.builds(packets.SubAck, packet_ids, subacks, properties("answer", version)),
+        st.builds(packets.SubAckPacket, packet_ids, subacks, properties("answer", version)),
         st.builds(
-            packets.UnsubAck,
+            packets.UnsubAckPacket,
             packet_ids,
             unsubacks if v5 else st.just(b""),
             properties("answer", version),
         ),
-        st.builds(packets.PingResp),
+        st.builds(packets.PingRespPacket),
     ]
     if v5:
         disconnects = st.sampled_from([0, 0x81, 0x8E, 0x9D])
-        kinds.append(st.builds(packets.Disconnect, disconnects, properties("disconnect")))
-        kinds.append(st.builds(packets.Auth, st.sampled_from([0, 0x18]), properties("auth")))
+        kinds.append(st.builds(packets.DisconnectPacket, disconnects, properties("disconnect")))
+        kinds.append(st.builds(packets.AuthPacket, st.sampled_from([0, 0x18]), properties("auth")))
     return st.one_of(kinds)

@@ -6,18 +6,18 @@ from hypothesis import strategies as st
 
 from hansa.errors import BrokerMisbehaved
 from hansa.mqtt.fields import (
-    VARIABLE_MAX,
-    Cursor,
+    VARIABLE_INTEGER_MAX,
+    FieldCursor,
     write_binary,
     write_integer,
     write_packet_id,
     write_text,
-    write_variable,
+    write_variable_integer,
 )
 
 
-def cursor(data: bytes) -> Cursor:
-    return Cursor(data, 0, len(data), "here")
+def cursor(data: bytes) -> FieldCursor:
+    return FieldCursor(data, 0, len(data), "here")
 
 
 @pytest.mark.parametrize(
@@ -30,43 +30,43 @@ def cursor(data: bytes) -> Cursor:
         (16_384, "808001"),
         (2_097_151, "ffff7f"),
         (2_097_152, "80808001"),
-        (VARIABLE_MAX, "ffffff7f"),
+        (VARIABLE_INTEGER_MAX, "ffffff7f"),
     ],
 )
 def test_variable_integers_as_in_the_standard(value, text):
-    assert write_variable(value) == bytes.fromhex(text)
-    assert cursor(bytes.fromhex(text)).variable() == value
+    assert write_variable_integer(value) == bytes.fromhex(text)
+    assert cursor(bytes.fromhex(text)).read_variable_integer() == value
 
 
 @given(st.binary(max_size=6))
 def test_a_variable_integer_has_one_spelling(data):
     one = cursor(data)
     try:
-        value = one.variable()
+        value = one.read_variable_integer()
     except BrokerMisbehaved:
         return
-    assert write_variable(value) == data[: one.at]
+    assert write_variable_integer(value) == data[: one.position]
 
 
 @pytest.mark.parametrize("text", ["", "80", "8000", "808000", "80808000", "ffffffff01"])
 def test_variable_integers_that_are_none(text):
     with pytest.raises(BrokerMisbehaved, match="here: "):
-        cursor(bytes.fromhex(text)).variable()
+        cursor(bytes.fromhex(text)).read_variable_integer()
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=30))
 def test_texts_survive(text):
-    assert cursor(write_text(text)).text() == text
+    assert cursor(write_text(text)).read_text() == text
 
 
 def test_byte_order_mark_is_not_skipped():
-    assert cursor(bytes.fromhex("0003 efbbbf")).text() == "\ufeff"
+    assert cursor(bytes.fromhex("0003 efbbbf")).read_text() == "\ufeff"
 
 
 @given(st.binary(max_size=20))
 def test_text_is_utf_8_or_refused(data):
     try:
-        text = cursor(write_binary(data)).text()
+        text = cursor(write_binary(data)).read_text()
     except BrokerMisbehaved:
         return
     assert text.encode() == data
@@ -75,14 +75,14 @@ def test_text_is_utf_8_or_refused(data):
 
 @pytest.mark.parametrize("value", [0, 1, 255, 65_535])
 def test_integers_survive(value):
-    assert cursor(write_integer(value, 2)).integer(2) == value
+    assert cursor(write_integer(value, 2)).read_integer(2) == value
 
 
 @pytest.mark.parametrize(
     "write",
     [
-        lambda: write_variable(VARIABLE_MAX + 1),
-        lambda: write_variable(-1),
+        lambda: write_variable_integer(VARIABLE_INTEGER_MAX + 1),
+        lambda: write_variable_integer(-1),
         lambda: write_integer(256, 1),
         lambda: write_integer(-1, 4),
         lambda: write_packet_id(0),
@@ -98,11 +98,11 @@ def test_what_has_no_bytes_is_our_mistake(write):
 
 
 def test_no_field_crosses_the_end():
-    one = Cursor(b"\x00\x02ab", 0, 3, "here")
+    one = FieldCursor(b"\x00\x02ab", 0, 3, "here")
     with pytest.raises(BrokerMisbehaved, match="^here: 2 bytes needed, 1 left$"):
-        one.text()
+        one.read_text()
 
 
 def test_nothing_may_be_left():
     with pytest.raises(BrokerMisbehaved, match="^here: 2 bytes too many$"):
-        cursor(b"ab").finish()
+        cursor(b"ab").require_end()

@@ -10,7 +10,7 @@ from tests.mqtt.fuzz import fuzz_one
 from tests.mqtt.test_golden import GOLDEN
 
 from hansa.mqtt.types import Side, Version
-from hansa.mqtt.writer import Writer
+from hansa.mqtt.writer import PacketWriter
 
 WAYS = [0, 1, 2, 3, 14, 15]  # both versions, in pieces of 1, 2 and 8 bytes
 
@@ -35,7 +35,7 @@ def test_every_packet_cut_short_and_with_every_byte_changed(golden):
 def damaged_streams(draw, version: Version, sender: Side) -> bytes:
     kinds = strategies.broker_packets if sender is Side.BROKER else strategies.client_packets
     sent = draw(st.lists(kinds(version), min_size=1, max_size=4))
-    data = bytearray(b"".join(map(Writer(version, sender=sender).encode, sent)))
+    data = bytearray(b"".join(map(PacketWriter(version, sender=sender).encode, sent)))
     for _ in range(draw(st.integers(0, 4))):
         at = draw(st.integers(0, len(data) - 1))
         data[at] = draw(st.sampled_from([0, 1, 0x7F, 0x80, 0xFF, data[at] ^ 1, data[at] ^ 0x10]))

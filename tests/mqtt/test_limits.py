@@ -3,9 +3,9 @@
 import pytest
 
 from hansa.errors import BrokerMisbehaved
-from hansa.mqtt.limits import Limits, read
-from hansa.mqtt.options import Options
-from hansa.mqtt.packets import ConnAck
+from hansa.mqtt.limits import BrokerLimits, limits_from_connack
+from hansa.mqtt.options import ConnectOptions
+from hansa.mqtt.packets import ConnAckPacket
 from hansa.mqtt.properties import Property as P
 from hansa.mqtt.types import Version
 
@@ -13,8 +13,8 @@ V4, V5 = Version.V311, Version.V5
 
 
 def test_silence_means_the_defaults_of_the_standard():
-    options = Options(client_id="me", keep_alive=30, session_expiry=60)
-    assert read(ConnAck(), options) == Limits(
+    options = ConnectOptions(client_id="me", keep_alive=30, session_expiry=60)
+    assert limits_from_connack(ConnAckPacket(), options) == BrokerLimits(
         version=V5,
         client_id="me",
         keep_alive=30,
@@ -25,8 +25,8 @@ def test_silence_means_the_defaults_of_the_standard():
         retain_available=True,
         topic_alias_maximum=0,
         wildcards_available=True,
-        shared_available=True,
-        identifiers_available=True,
+        shared_subscriptions_available=True,
+        subscription_ids_available=True,
     )
 
 
@@ -44,7 +44,9 @@ def test_everything_may_be_said():
         (P.SHARED_SUBSCRIPTION_AVAILABLE, 0),
         (P.SUBSCRIPTION_IDENTIFIER_AVAILABLE, 0),
     )
-    assert read(ConnAck(properties=stated), Options(client_id="", session_expiry=9)) == Limits(
+    assert limits_from_connack(
+        ConnAckPacket(properties=stated), ConnectOptions(client_id="", session_expiry=9)
+    ) == BrokerLimits(
         version=V5,
         client_id="you",
         keep_alive=5,
@@ -55,16 +57,18 @@ def test_everything_may_be_said():
         retain_available=False,
         topic_alias_maximum=10,
         wildcards_available=False,
-        shared_available=False,
-        identifiers_available=False,
+        shared_subscriptions_available=False,
+        subscription_ids_available=False,
     )
 
 
 def test_311_has_no_identifiers():
-    assert not read(ConnAck(), Options(client_id="me", version=V4)).identifiers_available
+    assert not limits_from_connack(
+        ConnAckPacket(), ConnectOptions(client_id="me", version=V4)
+    ).subscription_ids_available
 
 
 def test_broker_that_takes_no_packets_is_of_no_use():
-    connack = ConnAck(properties=((P.MAXIMUM_PACKET_SIZE, 63),))
+    connack = ConnAckPacket(properties=((P.MAXIMUM_PACKET_SIZE, 63),))
     with pytest.raises(BrokerMisbehaved, match="packets of at most 63 bytes, 64 are needed"):
-        read(connack, Options(client_id="me"))
+        limits_from_connack(connack, ConnectOptions(client_id="me"))

@@ -12,18 +12,25 @@ from tests.mqtt.mosquitto import Broker, Client
 
 from hansa.mqtt import inputs
 from hansa.mqtt.effects import (
-    Answered,
     Connected,
     Disconnected,
-    OversizedReceived,
+    HandshakePacketsReceived,
+    OversizedPublishReceived,
     PublishReceived,
     Subscribed,
     Unsubscribed,
 )
-from hansa.mqtt.options import Options
-from hansa.mqtt.packets import PubAck, PubComp, Publish, PubRec, PubRel, Subscription
+from hansa.mqtt.options import ConnectOptions
+from hansa.mqtt.packets import (
+    PubAckPacket,
+    PubCompPacket,
+    PublishPacket,
+    PubRecPacket,
+    PubRelPacket,
+    Subscription,
+)
 from hansa.mqtt.properties import Property as P
-from hansa.mqtt.properties import encode
+from hansa.mqtt.properties import encode_properties
 from hansa.mqtt.types import Version
 
 V4, V5 = Version.V311, Version.V5
@@ -46,7 +53,7 @@ def broker(running: Broker) -> Iterator[Broker]:
 
 def connect(broker: Broker, name: str, version: Version = V5, **changed) -> tuple[Client, bool]:
     given = {"clean_start": True, **changed}
-    client = Client(broker, Options(client_id=name, version=version, **given))
+    client = Client(broker, ConnectOptions(client_id=name, version=version, **given))
     return client, client.wait(Connected).session_present
 
 
@@ -55,29 +62,29 @@ def subscribe(client: Client, *wanted: Subscription, identifier: int | None = No
     return client.wait(Subscribed).reasons
 
 
-def publish(client: Client, *batch: Publish) -> None:
+def publish(client: Client, *batch: PublishPacket) -> None:
     """Publish and see every handshake to its end."""
     client.do(inputs.Publish(batch))
     open_ids = {each.packet_id for each in batch if each.qos}
     while open_ids:
-        for step in client.wait(Answered).batch:
-            if isinstance(step, PubRec):
-                client.do(inputs.Answer([PubRel(step.packet_id)]))
+        for step in client.wait(HandshakePacketsReceived).batch:
+            if isinstance(step, PubRecPacket):
+                client.do(inputs.Answer([PubRelPacket(step.packet_id)]))
             else:
                 open_ids.remove(step.packet_id)
 
 
-def receive(client: Client, count: int) -> list[Publish]:
+def receive(client: Client, count: int) -> list[PublishPacket]:
     """Wait for so many publications, without answering."""
-    found: list[Publish] = []
+    found: list[PublishPacket] = []
     while len(found) < count:
         found += client.wait(PublishReceived).batch
     return found
 
 
 def test_limits_are_told(broker):
-    client = Client(broker, Options(client_id="limits", keep_alive=11, clean_start=True))
-    limits = client.wait(Connected).limits
+    client = Client(broker, ConnectOptions(client_id="limits", keep_alive=11, clean_start=True))
+    limits = client.wait(Connected).broker_limits
     assert (limits.receive_maximum, limits.keep_alive, limits.qos_max) == (100, 11, 2)
     client.do(inputs.Disconnect())
 
@@ -90,7 +97,7 @@ def test_publications_of_all_qos_levels_reach_another_client(broker, version):
     assert subscribe(taker, Subscription(f"{topic}/#", 2)) == b"\x02"
 
     sent = [
-        Publish(f"{topic}/{qos}", b"x" * size, qos, packet_id=64_000 + qos if qos else 0)
+        PublishPacket(f"{topic}/{qos}", b"x" * size, qos, packet_id=64_000 + qos if qos else 0)
         for qos, size in ((0, 0), (1, 200), (2, 70_000))
     ]
     publish(sender, *sent)
@@ -100,9 +107,9 @@ def test_publications_of_all_qos_levels_reach_another_client(broker, version):
         (each.topic, each.payload, each.qos) for each in sent
     ]
     one, two = got[1].packet_id, got[2].packet_id
-    taker.do(inputs.Answer([PubAck(one), PubRec(two)]))
-    assert taker.wait(Answered).batch == [PubRel(two)]
-    taker.do(inputs.Answer([PubComp(two)]))
+    taker.do(inputs.Answer([PubAckPacket(one), PubRecPacket(two)]))
+    assert taker.wait(HandshakePacketsReceived).batch == [PubRelPacket(two)]
+    taker.do(inputs.Answer([PubCompPacket(two)]))
     for client in (sender, taker):
         client.do(inputs.Disconnect())
 
@@ -115,8 +122,8 @@ def test_own_publications_stay_away_and_identifiers_tell_copies_apart(broker):
     assert subscribe(taker, wide, identifier=300) == b"\x01"
     assert subscribe(taker, narrow, identifier=7) == b"\x01"
 
-    taker.do(inputs.Publish([Publish("ids/a", b"own")]))
-    raw = encode(
+    taker.do(inputs.Publish([PublishPacket("ids/a", b"own")]))
+    raw = encode_properties(
         (
             (P.CONTENT_TYPE, "text/plain"),
             (P.RESPONSE_TOPIC, "ids/answers"),
@@ -125,26 +132,26 @@ def test_own_publications_stay_away_and_identifiers_tell_copies_apart(broker):
             (P.USER_PROPERTY, ("k", "w")),
         )
     )
-    sender.do(inputs.Publish([Publish("ids/a", b"other", retain=True, properties=raw)]))
+    sender.do(inputs.Publish([PublishPacket("ids/a", b"other", retain=True, properties=raw)]))
     copies = receive(taker, 2)
-    assert sorted(copy.subscriptions for copy in copies) == [(7,), (300,)]
+    assert sorted(copy.subscription_ids for copy in copies) == [(7,), (300,)]
     assert {copy.payload for copy in copies} == {b"other"}
-    assert {copy.retain for copy in copies if copy.subscriptions == (300,)} == {True}
+    assert {copy.retain for copy in copies if copy.subscription_ids == (300,)} == {True}
     assert {copy.properties for copy in copies} == {raw}
 
     taker.do(inputs.Unsubscribe(("ids/a", "ids/never")))
     assert taker.wait(Unsubscribed).reasons == b"\x00\x11"
-    sender.do(inputs.Publish([Publish("ids/a", b"", retain=True)]))
+    sender.do(inputs.Publish([PublishPacket("ids/a", b"", retain=True)]))
 
 
 def test_bridge_bit_keeps_own_publications_away_in_311(broker):
     client, _ = connect(broker, "bridge", V4, bridge=True)
     other, _ = connect(broker, "bridge-other", V4)
     subscribe(client, Subscription("bridge", 0))
-    client.do(inputs.Publish([Publish("bridge", b"own")]))
+    client.do(inputs.Publish([PublishPacket("bridge", b"own")]))
     client.do(inputs.Ping())
-    other.do(inputs.Publish([Publish("bridge", b"other")]))
-    assert receive(client, 1) == [Publish("bridge", b"other")]
+    other.do(inputs.Publish([PublishPacket("bridge", b"other")]))
+    assert receive(client, 1) == [PublishPacket("bridge", b"other")]
 
 
 @both_versions
@@ -156,24 +163,26 @@ def test_session_resumes_with_what_was_not_acknowledged(broker, version):
     assert not present
     subscribe(taker, Subscription(topic, 2))
     sender, _ = connect(broker, f"{name}-out", version)
-    publish(sender, *(Publish(topic, b"%d" % n, 1 + n // 3, packet_id=n) for n in (1, 2, 3, 4)))
+    publish(
+        sender, *(PublishPacket(topic, b"%d" % n, 1 + n // 3, packet_id=n) for n in (1, 2, 3, 4))
+    )
     before = receive(taker, 4)
     ids = [each.packet_id for each in before]
-    taker.do(inputs.Answer([PubAck(ids[0]), PubRec(ids[2])]))
-    assert taker.wait(Answered).batch == [PubRel(ids[2])]
+    taker.do(inputs.Answer([PubAckPacket(ids[0]), PubRecPacket(ids[2])]))
+    assert taker.wait(HandshakePacketsReceived).batch == [PubRelPacket(ids[2])]
     taker.drop()
 
     taker, present = connect(broker, name, version, **lasting)
     assert present
-    again: list[object] = [*receive(taker, 2), *taker.wait(Answered).batch]
+    again: list[object] = [*receive(taker, 2), *taker.wait(HandshakePacketsReceived).batch]
     assert again == [
-        Publish(topic, b"2", 1, dup=True, packet_id=ids[1]),
-        Publish(topic, b"4", 2, dup=True, packet_id=ids[3]),
-        PubRel(ids[2]),
+        PublishPacket(topic, b"2", 1, dup=True, packet_id=ids[1]),
+        PublishPacket(topic, b"4", 2, dup=True, packet_id=ids[3]),
+        PubRelPacket(ids[2]),
     ]
-    taker.do(inputs.Answer([PubAck(ids[1]), PubRec(ids[3]), PubComp(ids[2])]))
-    assert taker.wait(Answered).batch == [PubRel(ids[3])]
-    taker.do(inputs.Answer([PubComp(ids[3])]))
+    taker.do(inputs.Answer([PubAckPacket(ids[1]), PubRecPacket(ids[3]), PubCompPacket(ids[2])]))
+    assert taker.wait(HandshakePacketsReceived).batch == [PubRelPacket(ids[3])]
+    taker.do(inputs.Answer([PubCompPacket(ids[3])]))
     taker.do(inputs.Disconnect())
 
 
@@ -183,14 +192,14 @@ def test_backlog_arrives_after_a_resumption_whatever_the_broker_thinks_of_our_wi
     taker, _ = connect(broker, "window", **lasting)
     subscribe(taker, Subscription("window", 1))
     sender, _ = connect(broker, "window-out")
-    publish(sender, *(Publish("window", b"%d" % n, 1, packet_id=n) for n in range(1, 21)))
+    publish(sender, *(PublishPacket("window", b"%d" % n, 1, packet_id=n) for n in range(1, 21)))
     first = receive(taker, 5)
     taker.drop()
     taker, _ = connect(broker, "window", **lasting)
-    again: list[Publish] = []
+    again: list[PublishPacket] = []
     while len(again) < 20:
         batch = taker.wait(PublishReceived).batch
-        taker.do(inputs.Answer([PubAck(each.packet_id) for each in batch]))
+        taker.do(inputs.Answer([PubAckPacket(each.packet_id) for each in batch]))
         again += batch
     assert [each.payload for each in first] == [b"1", b"2", b"3", b"4", b"5"]
     assert [int(each.payload) for each in again] == [*range(1, 21)]
@@ -205,22 +214,28 @@ def test_injection_survives_a_crash_on_either_side_of_its_record(broker, version
     taker, _ = connect(broker, f"{name}-in", version)
     subscribe(taker, Subscription(topic, 0))
     sender, _ = connect(broker, name, version, **lasting)
-    two = [Publish(topic, b"%d" % n, 2, packet_id=n) for n in (1, 2)]
+    two = [PublishPacket(topic, b"%d" % n, 2, packet_id=n) for n in (1, 2)]
     sender.do(inputs.Publish(two))
-    assert [*sender.wait(Answered).batch] in ([PubRec(1)], [PubRec(1), PubRec(2)])
-    sender.do(inputs.Answer([PubRel(1)]))
+    assert [*sender.wait(HandshakePacketsReceived).batch] in (
+        [PubRecPacket(1)],
+        [PubRecPacket(1), PubRecPacket(2)],
+    )
+    sender.do(inputs.Answer([PubRelPacket(1)]))
     sender.drop()
 
     sender, present = connect(broker, name, version, **lasting)
     assert present
-    resent = Publish(topic, b"2", 2, dup=True, packet_id=2)
-    sender.do(inputs.Answer([PubRel(1)]))
+    resent = PublishPacket(topic, b"2", 2, dup=True, packet_id=2)
+    sender.do(inputs.Answer([PubRelPacket(1)]))
     sender.do(inputs.Publish([resent]))
-    answers = [*sender.wait(Answered).batch, *sender.wait(Answered).batch]
-    assert [type(each) for each in answers] == [PubComp, PubRec]
-    sender.do(inputs.Answer([PubRel(2)]))
-    assert sender.wait(Answered).batch == [PubComp(2)]
-    sender.do(inputs.Publish([Publish(topic, b"end")]))
+    answers = [
+        *sender.wait(HandshakePacketsReceived).batch,
+        *sender.wait(HandshakePacketsReceived).batch,
+    ]
+    assert [type(each) for each in answers] == [PubCompPacket, PubRecPacket]
+    sender.do(inputs.Answer([PubRelPacket(2)]))
+    assert sender.wait(HandshakePacketsReceived).batch == [PubCompPacket(2)]
+    sender.do(inputs.Publish([PublishPacket(topic, b"end")]))
     assert [each.payload for each in receive(taker, 3)] == [b"1", b"2", b"end"]
 
 
@@ -239,7 +254,9 @@ def test_broker_leaves_out_what_is_too_large_in_5_and_sends_it_in_311(broker):
     for taker in takers.values():
         subscribe(taker, Subscription("large", 1))
     sender, _ = connect(broker, "large-out")
-    sender.do(inputs.Publish([Publish("large", bytes(2_000)), Publish("large", b"small")]))
+    sender.do(
+        inputs.Publish([PublishPacket("large", bytes(2_000)), PublishPacket("large", b"small")])
+    )
     for taker in takers.values():
         assert [each.payload for each in receive(taker, 1)] == [b"small"]
-    assert takers[V4].wait(OversizedReceived).publication.size == 2_010
+    assert takers[V4].wait(OversizedPublishReceived).publication.packet_bytes == 2_010

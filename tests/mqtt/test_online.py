@@ -5,20 +5,28 @@ from tests.mqtt.peers import online
 
 from hansa.mqtt import packets
 from hansa.mqtt.effects import (
-    Answered,
     Close,
-    Ignored,
-    NotSent,
-    OversizedReceived,
+    HandshakePacketsReceived,
+    InputIgnored,
+    OversizedPublishReceived,
     ProtocolViolation,
+    PublishNotSent,
     PublishReceived,
     ReceiveMaximumExceeded,
     Subscribed,
     Unsubscribed,
 )
 from hansa.mqtt.inputs import Answer, Publish, Subscribe, Unsubscribe
-from hansa.mqtt.packets import PubAck, PubComp, PubRec, PubRel, SubAck, Subscription, UnsubAck
-from hansa.mqtt.packets import Publish as Message
+from hansa.mqtt.packets import (
+    PubAckPacket,
+    PubCompPacket,
+    PubRecPacket,
+    PubRelPacket,
+    SubAckPacket,
+    Subscription,
+    UnsubAckPacket,
+)
+from hansa.mqtt.packets import PublishPacket as Message
 from hansa.mqtt.properties import Property as P
 from hansa.mqtt.requests import REQUESTS_MAX
 from hansa.mqtt.types import Version
@@ -32,7 +40,7 @@ def message(qos: int = 0, packet_id: int = 0, **changed) -> Message:
 
 
 def violated(reason: int, text: str) -> list[object]:
-    return [ProtocolViolation(reason, text), packets.Disconnect(reason), Close()]
+    return [ProtocolViolation(reason, text), packets.DisconnectPacket(reason), Close()]
 
 
 # ---------------------------------------------------------------- from the broker
@@ -49,23 +57,23 @@ def test_nothing_is_acknowledged_unless_told(version):
 def test_qos_1_arrives(version):
     peer = online(version)
     peer.hear(message(1, 7), message(1, 8))
-    assert peer.do(Answer([PubAck(7), PubAck(8)])) == [PubAck(7), PubAck(8)]
+    assert peer.do(Answer([PubAckPacket(7), PubAckPacket(8)])) == [PubAckPacket(7), PubAckPacket(8)]
 
 
 @both_versions
 def test_qos_2_arrives(version):
     peer = online(version)
     peer.hear(message(2, 7))
-    assert peer.do(Answer([PubRec(7)])) == [PubRec(7)]
-    assert peer.hear(PubRel(7)) == [Answered([PubRel(7)])]
-    assert peer.do(Answer([PubComp(7)])) == [PubComp(7)]
+    assert peer.do(Answer([PubRecPacket(7)])) == [PubRecPacket(7)]
+    assert peer.hear(PubRelPacket(7)) == [HandshakePacketsReceived([PubRelPacket(7)])]
+    assert peer.do(Answer([PubCompPacket(7)])) == [PubCompPacket(7)]
     assert peer.hear(message(2, 7)) == [PublishReceived([message(2, 7)])]
 
 
 def test_publication_may_be_refused_with_a_reason():
     peer = online()
     peer.hear(message(2, 7))
-    assert peer.do(Answer([PubRec(7, 0x97)])) == [PubRec(7, 0x97)]
+    assert peer.do(Answer([PubRecPacket(7, 0x97)])) == [PubRecPacket(7, 0x97)]
     assert peer.hear(message(2, 7)) == [PublishReceived([message(2, 7)])]
 
 
@@ -77,7 +85,7 @@ def test_publication_that_comes_again_before_its_answer_is_not_told_twice(versio
     again = message(2, 7, dup=True)
     other = message(1, 8)
     assert peer.hear(again, other) == [
-        Ignored("PUBLISH 7 again, it is not yet answered"),
+        InputIgnored("PUBLISH 7 again, it is not yet answered"),
         PublishReceived([other]),
     ]
 
@@ -106,7 +114,7 @@ def test_what_a_broker_leaves_unanswered_is_bounded_by_the_packet_ids():
     assert peer.hear(message(2, 1)) == [ProtocolViolation(0x82, text), Close()]
 
 
-@pytest.mark.parametrize("release", [[PubAck(1)], [PubRec(2, 0x80)]])
+@pytest.mark.parametrize("release", [[PubAckPacket(1)], [PubRecPacket(2, 0x80)]])
 def test_answers_make_room_for_more(release):
     peer = online(receive_maximum=2)
     peer.hear(message(1, 1), message(2, 2))
@@ -117,37 +125,46 @@ def test_answers_make_room_for_more(release):
 def test_qos_2_makes_room_only_at_its_end():
     peer = online(receive_maximum=1)
     peer.hear(message(2, 1))
-    peer.do(Answer([PubRec(1)]))
-    peer.hear(PubRel(1))
-    peer.do(Answer([PubComp(1)]))
+    peer.do(Answer([PubRecPacket(1)]))
+    peer.hear(PubRelPacket(1))
+    peer.do(Answer([PubCompPacket(1)]))
     assert peer.hear(message(2, 2)) == [PublishReceived([message(2, 2)])]
 
 
 def test_releases_of_earlier_connections_take_no_room():
     peer = online(receive_maximum=1, present=True)
-    assert peer.hear(PubRel(5), PubRel(6)) == [Answered([PubRel(5), PubRel(6)])]
+    assert peer.hear(PubRelPacket(5), PubRelPacket(6)) == [
+        HandshakePacketsReceived([PubRelPacket(5), PubRelPacket(6)])
+    ]
     assert peer.hear(message(2, 1)) == [PublishReceived([message(2, 1)])]
-    assert peer.do(Answer([PubComp(5), PubComp(6)])) == [PubComp(5), PubComp(6)]
+    assert peer.do(Answer([PubCompPacket(5), PubCompPacket(6)])) == [
+        PubCompPacket(5),
+        PubCompPacket(6),
+    ]
 
 
 def test_release_that_comes_again_is_not_told_twice():
     peer = online()
-    peer.hear(PubRel(5))
-    assert peer.hear(PubRel(5)) == [Ignored("1 PubRel that nobody waits for, packet id 5 first")]
+    peer.hear(PubRelPacket(5))
+    assert peer.hear(PubRelPacket(5)) == [
+        InputIgnored("1 PubRel that nobody waits for, packet id 5 first")
+    ]
 
 
 @pytest.mark.parametrize("qos", [1, 2])
 def test_release_without_our_pubrec(qos):
     peer = online()
     peer.hear(message(qos, 7))
-    assert peer.hear(PubRel(6), PubRel(7)) == [
-        Answered([PubRel(6)]),
+    assert peer.hear(PubRelPacket(6), PubRelPacket(7)) == [
+        HandshakePacketsReceived([PubRelPacket(6)]),
         *violated(0x82, "PubRel: packet id 7 was not received with PubRec"),
     ]
 
 
 @pytest.mark.parametrize(
-    "answer", [PubAck(8), PubRec(7), PubComp(7), PubAck(0)], ids=lambda answer: repr(answer)[:14]
+    "answer",
+    [PubAckPacket(8), PubRecPacket(7), PubCompPacket(7), PubAckPacket(0)],
+    ids=lambda answer: repr(answer)[:14],
 )
 def test_wrong_answer_is_a_mistake_of_the_caller(answer):
     peer = online()
@@ -159,12 +176,12 @@ def test_wrong_answer_is_a_mistake_of_the_caller(answer):
 def test_oversized_publication_waits_for_its_answer():
     peer = online(V4, packet_bytes_max=256)
     large = Message("a", bytes(300), 1, packet_id=7)
-    told = OversizedReceived(packets.Oversized("a", 1, False, 7, 308))
+    told = OversizedPublishReceived(packets.OversizedPublish("a", 1, False, 7, 308))
     assert peer.hear(large) == [told]
     again = Message("a", bytes(300), 1, dup=True, packet_id=7)
-    assert peer.hear(again) == [Ignored("PUBLISH 7 again, it is not yet answered")]
-    assert peer.do(Answer([PubAck(7)])) == [PubAck(7)]
-    told = OversizedReceived(packets.Oversized("a", 0, False, 0, 306))
+    assert peer.hear(again) == [InputIgnored("PUBLISH 7 again, it is not yet answered")]
+    assert peer.do(Answer([PubAckPacket(7)])) == [PubAckPacket(7)]
+    told = OversizedPublishReceived(packets.OversizedPublish("a", 0, False, 0, 306))
     assert peer.hear(Message("a", bytes(300))) == [told]
 
 
@@ -182,7 +199,9 @@ def test_publishes_with_the_ids_it_is_given(version):
 def test_qos_1_is_published(version):
     peer = online(version)
     peer.do(Publish([message(1, 7), message(1, 8)]))
-    assert peer.hear(PubAck(7), PubAck(8)) == [Answered([PubAck(7), PubAck(8)])]
+    assert peer.hear(PubAckPacket(7), PubAckPacket(8)) == [
+        HandshakePacketsReceived([PubAckPacket(7), PubAckPacket(8)])
+    ]
     assert peer.do(Publish([message(1, 7)])) == [message(1, 7)]
 
 
@@ -190,9 +209,9 @@ def test_qos_1_is_published(version):
 def test_qos_2_is_published_and_released_only_when_told(version):
     peer = online(version)
     peer.do(Publish([message(2, 7)]))
-    assert peer.hear(PubRec(7)) == [Answered([PubRec(7)])]
-    assert peer.do(Answer([PubRel(7)])) == [PubRel(7)]
-    assert peer.hear(PubComp(7)) == [Answered([PubComp(7)])]
+    assert peer.hear(PubRecPacket(7)) == [HandshakePacketsReceived([PubRecPacket(7)])]
+    assert peer.do(Answer([PubRelPacket(7)])) == [PubRelPacket(7)]
+    assert peer.hear(PubCompPacket(7)) == [HandshakePacketsReceived([PubCompPacket(7)])]
 
 
 @both_versions
@@ -200,35 +219,35 @@ def test_release_of_an_earlier_connection(version):
     """The record is on disk, so PUBREL alone: never the PUBLISH again."""
     peer = online(version, present=True)
     quota = peer.session.quota
-    assert peer.do(Answer([PubRel(7)])) == [PubRel(7)]
+    assert peer.do(Answer([PubRelPacket(7)])) == [PubRelPacket(7)]
     assert peer.session.quota == quota
     with pytest.raises(ValueError, match="still under way"):
         peer.do(Publish([message(2, 7)]))
-    assert peer.hear(PubComp(7)) == [Answered([PubComp(7)])]
+    assert peer.hear(PubCompPacket(7)) == [HandshakePacketsReceived([PubCompPacket(7)])]
     assert peer.session.quota == quota
 
 
-@pytest.mark.parametrize("refusal", [PubAck(7, 0x97), PubRec(7, 0x87)])
+@pytest.mark.parametrize("refusal", [PubAckPacket(7, 0x97), PubRecPacket(7, 0x87)])
 def test_refused_publication_is_over(refusal):
     peer = online(granted=((P.RECEIVE_MAXIMUM, 1),))
-    peer.do(Publish([message(1 if type(refusal) is PubAck else 2, 7)]))
+    peer.do(Publish([message(1 if type(refusal) is PubAckPacket else 2, 7)]))
     assert peer.session.quota == 0
-    assert peer.hear(refusal) == [Answered([refusal])]
-    assert (refusal.refused, peer.session.quota) == (True, 1)
+    assert peer.hear(refusal) == [HandshakePacketsReceived([refusal])]
+    assert (refusal.is_refused, peer.session.quota) == (True, 1)
 
 
 def test_a_packet_id_that_the_broker_held_before_can_be_released():
     peer = online(present=True)
     peer.do(Publish([message(2, 7)]))
-    peer.hear(PubRec(7, 0x91))
-    assert peer.do(Answer([PubRel(7)])) == [PubRel(7)]
-    assert peer.hear(PubComp(7)) == [Answered([PubComp(7)])]
+    peer.hear(PubRecPacket(7, 0x91))
+    assert peer.do(Answer([PubRelPacket(7)])) == [PubRelPacket(7)]
+    assert peer.hear(PubCompPacket(7)) == [HandshakePacketsReceived([PubCompPacket(7)])]
 
 
 def test_unknown_release_is_answered_with_not_found_and_that_is_the_end():
     peer = online(present=True)
-    peer.do(Answer([PubRel(7)]))
-    assert peer.hear(PubComp(7, 0x92)) == [Answered([PubComp(7, 0x92)])]
+    peer.do(Answer([PubRelPacket(7)]))
+    assert peer.hear(PubCompPacket(7, 0x92)) == [HandshakePacketsReceived([PubCompPacket(7, 0x92)])]
 
 
 def test_quota_is_the_brokers_receive_maximum():
@@ -238,10 +257,10 @@ def test_quota_is_the_brokers_receive_maximum():
     with pytest.raises(ValueError, match="1 publications, the broker has room for 0"):
         peer.do(Publish([message(1, 3)]))
     assert peer.do(Publish([message()])) == [message()]
-    peer.hear(PubAck(1), PubRec(2))
+    peer.hear(PubAckPacket(1), PubRecPacket(2))
     assert peer.session.quota == 1
-    peer.do(Answer([PubRel(2)]))
-    peer.hear(PubComp(2))
+    peer.do(Answer([PubRelPacket(2)]))
+    peer.hear(PubCompPacket(2))
     assert peer.session.quota == 2
 
 
@@ -266,17 +285,17 @@ def test_release_before_its_time_is_a_mistake_of_the_caller(packet_id):
     peer = online()
     peer.do(Publish([message(2, 7)]))
     with pytest.raises(ValueError, match="not the next step"):
-        peer.do(Answer([PubRel(packet_id)]))
+        peer.do(Answer([PubRelPacket(packet_id)]))
 
 
 def test_answer_that_nobody_waits_for():
-    assert online().hear(PubAck(9), PubAck(8), PubRec(9)) == [
-        Ignored("2 PubAck that nobody waits for, packet id 9 first"),
-        Ignored("1 PubRec that nobody waits for, packet id 9 first"),
+    assert online().hear(PubAckPacket(9), PubAckPacket(8), PubRecPacket(9)) == [
+        InputIgnored("2 PubAck that nobody waits for, packet id 9 first"),
+        InputIgnored("1 PubRec that nobody waits for, packet id 9 first"),
     ]
 
 
-@pytest.mark.parametrize("answer", [PubAck(7), PubComp(7)])
+@pytest.mark.parametrize("answer", [PubAckPacket(7), PubCompPacket(7)])
 def test_answer_of_another_handshake(answer):
     peer = online()
     peer.do(Publish([message(2, 7)]))
@@ -292,11 +311,11 @@ def test_what_this_broker_cannot_take_is_told_and_the_rest_is_sent():
     odd, fine = message(-1, 4), message(1, 3)
     plain = ("a", b"plain")
     assert peer.do(Publish([exact, kept, large, wrong, odd, fine, plain])) == [
-        NotSent((exact,), "QoS 2, the broker's limit is 1"),
-        NotSent((kept,), "retained, which the broker does not do"),
-        NotSent((large,), "larger than the broker takes"),
-        NotSent((wrong,), "no topic name"),
-        NotSent((odd,), "no QoS, or sent again without one"),
+        PublishNotSent((exact,), "QoS 2, the broker's limit is 1"),
+        PublishNotSent((kept,), "retained, which the broker does not do"),
+        PublishNotSent((large,), "larger than the broker takes"),
+        PublishNotSent((wrong,), "no topic name"),
+        PublishNotSent((odd,), "no QoS, or sent again without one"),
         fine,
         Message(*plain),
     ]
@@ -316,18 +335,18 @@ def test_subscribes_and_is_told_what_was_granted():
     peer = online()
     wanted = (FENCED, Subscription("b", 1))
     stated = ((P.SUBSCRIPTION_IDENTIFIER, 5),)
-    sent = packets.Subscribe(65_000, wanted, stated)
+    sent = packets.SubscribePacket(65_000, wanted, stated)
     assert peer.do(Subscribe(wanted, identifier=5)) == [sent]
-    answer = SubAck(65_000, b"\x02\x87", ((P.REASON_STRING, "not b"),))
+    answer = SubAckPacket(65_000, b"\x02\x87", ((P.REASON_STRING, "not b"),))
     assert peer.hear(answer) == [Subscribed(wanted, b"\x02\x87", 5, "not b")]
 
 
 @both_versions
 def test_unsubscribes(version):
     peer = online(version)
-    assert peer.do(Unsubscribe(("a", "b"))) == [packets.Unsubscribe(65_000, ("a", "b"))]
+    assert peer.do(Unsubscribe(("a", "b"))) == [packets.UnsubscribePacket(65_000, ("a", "b"))]
     reasons = b"\x00\x11" if version is V5 else b"\x00\x00"
-    answer = UnsubAck(65_000, reasons if version is V5 else b"")
+    answer = UnsubAckPacket(65_000, reasons if version is V5 else b"")
     assert peer.hear(answer) == [Unsubscribed(("a", "b"), reasons)]
 
 
@@ -336,7 +355,7 @@ def test_answers_may_come_in_any_order_and_publications_before_them():
     one, two = (Subscription("a"),), (Subscription("b"),)
     peer.do(Subscribe(one))
     peer.do(Subscribe(two))
-    assert peer.hear(message(), SubAck(65_001, b"\0"), SubAck(65_000, b"\0")) == [
+    assert peer.hear(message(), SubAckPacket(65_001, b"\0"), SubAckPacket(65_000, b"\0")) == [
         PublishReceived([message()]),
         Subscribed(two, b"\0"),
         Subscribed(one, b"\0"),
@@ -347,7 +366,7 @@ def test_only_so_many_requests_may_wait():
     peer = online()
     for _ in range(REQUESTS_MAX):
         peer.do(Unsubscribe(("a",)))
-    assert peer.session.requests_left == 0
+    assert peer.session.request_quota == 0
     with pytest.raises(ValueError, match="536 requests wait"):
         peer.do(Unsubscribe(("a",)))
 
@@ -360,7 +379,7 @@ def test_request_too_large_for_this_broker_is_refused_as_by_the_broker():
     filters = ("a" * 100,)
     text = "a packet of 107 bytes, the limit is 100"
     assert peer.do(Unsubscribe(filters)) == [Unsubscribed(filters, b"\x95", text)]
-    assert peer.session.requests_left == REQUESTS_MAX
+    assert peer.session.request_quota == REQUESTS_MAX
 
 
 def test_identifier_needs_a_broker_that_has_them():

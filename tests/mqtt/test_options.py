@@ -1,14 +1,14 @@
 """What a client says of itself."""
 
-from hansa.mqtt.options import Options
-from hansa.mqtt.packets import Connect, Will
+from hansa.mqtt.options import ConnectOptions
+from hansa.mqtt.packets import ConnectPacket, Will
 from hansa.mqtt.properties import Property as P
 from hansa.mqtt.types import Version
 
 
 def test_connect_says_it_all():
     will = Will("gone", b"me")
-    options = Options(
+    options = ConnectOptions(
         client_id="me",
         session_expiry=60,
         receive_maximum=100,
@@ -17,7 +17,7 @@ def test_connect_says_it_all():
         password=b"secret",
         will=will,
     )
-    assert options.connect() == Connect(
+    assert options.make_connect_packet() == ConnectPacket(
         "me",
         Version.V5,
         clean_start=False,
@@ -34,9 +34,11 @@ def test_connect_says_it_all():
 
 
 def test_311_has_no_properties():
-    options = Options(client_id="me", version=Version.V311, clean_start=True, bridge=True)
-    assert options.connect() == Connect("me", Version.V311, keep_alive=30, bridge=True)
+    options = ConnectOptions(client_id="me", version=Version.V311, clean_start=True, bridge=True)
+    assert options.make_connect_packet() == ConnectPacket(
+        "me", Version.V311, keep_alive=30, bridge=True
+    )
 
 
 def test_password_is_not_shown():
-    assert "secret" not in repr(Options(client_id="me", password=b"secret"))
+    assert "secret" not in repr(ConnectOptions(client_id="me", password=b"secret"))

@@ -6,28 +6,28 @@ from hypothesis import strategies as st
 from tests.mqtt import strategies
 
 from hansa.errors import BrokerMisbehaved
-from hansa.mqtt.fields import Cursor, write_variable
+from hansa.mqtt.fields import FieldCursor, write_variable_integer
 from hansa.mqtt.properties import Property as P
 from hansa.mqtt.properties import (
-    aged,
-    ageless,
-    decode,
-    encode,
-    expiry,
-    find,
-    read,
-    split,
-    write,
+    decode_properties,
+    encode_properties,
+    find_property,
+    message_expiry,
+    read_properties,
+    split_publish_properties,
+    with_reduced_expiry,
+    without_expiry,
+    write_properties,
 )
-from hansa.mqtt.types import Kind
+from hansa.mqtt.types import PacketType
 
 
-def read_back(raw: bytes, owner: Kind):
-    data = write_variable(len(raw)) + raw
-    return read(Cursor(data, 0, len(data), owner.name), owner)
+def read_back(raw: bytes, owner: PacketType):
+    data = write_variable_integer(len(raw)) + raw
+    return read_properties(FieldCursor(data, 0, len(data), owner.name), owner)
 
 
-def refused(text: str, owner: Kind) -> str:
+def refused(text: str, owner: PacketType) -> str:
     with pytest.raises(BrokerMisbehaved) as raised:
         read_back(bytes.fromhex(text), owner)
     return str(raised.value)
@@ -35,7 +35,7 @@ def refused(text: str, owner: Kind) -> str:
 
 @given(strategies.properties("connack"))
 def test_properties_survive_in_their_order(properties):
-    assert read_back(encode(properties), Kind.CONNACK) == properties
+    assert read_back(encode_properties(properties), PacketType.CONNACK) == properties
 
 
 @given(strategies.properties("publish"), st.lists(strategies.variables, max_size=3))
@@ -43,29 +43,32 @@ def test_split_takes_out_the_identifiers_and_leaves_the_rest(properties, identif
     named = tuple((P.SUBSCRIPTION_IDENTIFIER, each) for each in identifiers)
     middle = len(properties) // 2
     mixed = properties[:middle] + named + properties[middle:]
-    assert split(encode(mixed)) == (tuple(identifiers), encode(properties))
-    assert decode(encode(mixed)) == mixed
+    assert split_publish_properties(encode_properties(mixed)) == (
+        tuple(identifiers),
+        encode_properties(properties),
+    )
+    assert decode_properties(encode_properties(mixed)) == mixed
 
 
 @pytest.mark.parametrize(
     ("owner", "text", "message"),
     [
-        (Kind.CONNACK, "7f", "CONNACK: property 0x7f, which does not exist"),
-        (Kind.CONNACK, "00", "CONNACK: property 0x00, which does not exist"),
-        (Kind.CONNACK, "8011 00000000", "CONNACK: property 0x80, which does not exist"),
-        (Kind.CONNACK, "01 00", "CONNACK: payload format indicator does not belong here"),
-        (Kind.CONNACK, "13 0001 13 0001", "CONNACK: server keep alive is there twice"),
-        (Kind.CONNACK, "21 0000", "CONNACK: receive maximum is 0"),
-        (Kind.CONNACK, "27 00000000", "CONNACK: maximum packet size is 0"),
-        (Kind.CONNACK, "24 02", "CONNACK: maximum qos is 2"),
-        (Kind.CONNACK, "25 02", "CONNACK: retain available is 2"),
-        (Kind.CONNACK, "16 0000", "CONNACK: authentication data without a method"),
-        (Kind.CONNACK, "21 00", "CONNACK: 2 bytes needed, 1 left"),
-        (Kind.CONNACK, "1f 0001 00", "CONNACK: text contains the null character"),
-        (Kind.SUBSCRIBE, "0b 00", "SUBSCRIBE: subscription identifier is 0"),
-        (Kind.SUBSCRIBE, "0b 01 0b 02", "SUBSCRIBE: subscription identifier is there twice"),
-        (Kind.WILL, "08 0001 2b", "WILL: '+' is no topic name"),
-        (Kind.WILL, "08 0000", "WILL: '' is no topic name"),
+        (PacketType.CONNACK, "7f", "CONNACK: property 0x7f, which does not exist"),
+        (PacketType.CONNACK, "00", "CONNACK: property 0x00, which does not exist"),
+        (PacketType.CONNACK, "8011 00000000", "CONNACK: property 0x80, which does not exist"),
+        (PacketType.CONNACK, "01 00", "CONNACK: payload format indicator does not belong here"),
+        (PacketType.CONNACK, "13 0001 13 0001", "CONNACK: server keep alive is there twice"),
+        (PacketType.CONNACK, "21 0000", "CONNACK: receive maximum is 0"),
+        (PacketType.CONNACK, "27 00000000", "CONNACK: maximum packet size is 0"),
+        (PacketType.CONNACK, "24 02", "CONNACK: maximum qos is 2"),
+        (PacketType.CONNACK, "25 02", "CONNACK: retain available is 2"),
+        (PacketType.CONNACK, "16 0000", "CONNACK: authentication data without a method"),
+        (PacketType.CONNACK, "21 00", "CONNACK: 2 bytes needed, 1 left"),
+        (PacketType.CONNACK, "1f 0001 00", "CONNACK: text contains the null character"),
+        (PacketType.SUBSCRIBE, "0b 00", "SUBSCRIBE: subscription identifier is 0"),
+        (PacketType.SUBSCRIBE, "0b 01 0b 02", "SUBSCRIBE: subscription identifier is there twice"),
+        (PacketType.WILL, "08 0001 2b", "WILL: '+' is no topic name"),
+        (PacketType.WILL, "08 0000", "WILL: '' is no topic name"),
     ],
 )
 def test_each_property_has_its_rules(owner, text, message):
@@ -82,7 +85,7 @@ def test_each_property_has_its_rules(owner, text, message):
 def test_length_must_fit(text, message):
     data = bytes.fromhex(text)
     with pytest.raises(BrokerMisbehaved, match=message):
-        read(Cursor(data, 0, len(data), "CONNACK"), Kind.CONNACK)
+        read_properties(FieldCursor(data, 0, len(data), "CONNACK"), PacketType.CONNACK)
 
 
 @pytest.mark.parametrize(
@@ -98,18 +101,18 @@ def test_length_must_fit(text, message):
 )
 def test_split_refuses(raw, message):
     with pytest.raises(BrokerMisbehaved, match=f"^PUBLISH properties: {message}"):
-        split(bytes.fromhex(raw))
+        split_publish_properties(bytes.fromhex(raw))
 
 
 def test_user_properties_may_repeat():
     twice = ((P.USER_PROPERTY, ("a", "b")), (P.USER_PROPERTY, ("a", "b")))
-    assert read_back(encode(twice), Kind.CONNACK) == twice
+    assert read_back(encode_properties(twice), PacketType.CONNACK) == twice
 
 
 def test_find():
     properties = ((P.RECEIVE_MAXIMUM, 7), (P.REASON_STRING, "x"))
-    assert find(properties, P.REASON_STRING, None) == "x"
-    assert find(properties, P.MAXIMUM_QOS, 2) == 2
+    assert find_property(properties, P.REASON_STRING, None) == "x"
+    assert find_property(properties, P.MAXIMUM_QOS, 2) == 2
 
 
 @pytest.mark.parametrize(
@@ -127,28 +130,34 @@ def test_find():
 )
 def test_what_a_broker_would_refuse_is_not_written(pair):
     with pytest.raises(ValueError):
-        write((pair,), Kind.CONNECT)
+        write_properties((pair,), PacketType.CONNECT)
 
 
 def test_an_expiry_is_counted_down_to_nothing():
-    before = encode(
+    before = encode_properties(
         ((P.CONTENT_TYPE, "t"), (P.MESSAGE_EXPIRY_INTERVAL, 10), (P.USER_PROPERTY, ("a", "b")))
     )
-    assert expiry(before) == 10
-    assert aged(before, 0) == before
-    assert [expiry(aged(before, waited)) for waited in (3, 10, 11)] == [7, 0, 0]
+    assert message_expiry(before) == 10
+    assert with_reduced_expiry(before, 0) == before
+    assert [message_expiry(with_reduced_expiry(before, waited)) for waited in (3, 10, 11)] == [
+        7,
+        0,
+        0,
+    ]
     others = ((P.CONTENT_TYPE, "t"), (P.USER_PROPERTY, ("a", "b")))
-    assert decode(aged(before, 3))[1:] == others
-    assert ageless(before) == encode(others)
+    assert decode_properties(with_reduced_expiry(before, 3))[1:] == others
+    assert without_expiry(before) == encode_properties(others)
 
 
 def test_without_an_expiry_nothing_changes():
-    raw = encode(((P.USER_PROPERTY, ("\x02", "b")),))  # the expiry's number, but not an expiry
-    assert expiry(raw) is expiry(b"") is None
-    assert aged(raw, 5) == ageless(raw) == raw
+    raw = encode_properties(
+        ((P.USER_PROPERTY, ("\x02", "b")),)
+    )  # the expiry's number, but not an expiry
+    assert message_expiry(raw) is message_expiry(b"") is None
+    assert with_reduced_expiry(raw, 5) == without_expiry(raw) == raw
 
 
 def test_what_cannot_be_read_has_no_expiry():
     for raw in (b"\x02", b"\x7f\x02", b"\x26\x00\x02a"):
-        assert expiry(raw) is None
-        assert aged(raw, 5) == ageless(raw) == raw
+        assert message_expiry(raw) is None
+        assert with_reduced_expiry(raw, 5) == without_expiry(raw) == raw

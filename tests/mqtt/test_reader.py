@@ -11,20 +11,20 @@ from tests.mqtt import strategies
 
 from hansa.errors import BrokerMisbehaved, HansaError
 from hansa.mqtt import packets, reader
-from hansa.mqtt.packets import Oversized, PubAck, Publish
+from hansa.mqtt.packets import OversizedPublish, PubAckPacket, PublishPacket
 from hansa.mqtt.properties import Property as P
-from hansa.mqtt.properties import encode
-from hansa.mqtt.reader import BYTES_MAX_MIN, Reader
+from hansa.mqtt.properties import encode_properties
+from hansa.mqtt.reader import PACKET_BYTES_LIMIT_MIN, PacketReader
 from hansa.mqtt.types import Side, Version
-from hansa.mqtt.writer import Writer
+from hansa.mqtt.writer import PacketWriter
 
 V4, V5 = Version.V311, Version.V5
 both_versions = pytest.mark.parametrize("version", Version)
 
 
 def read(data: bytes, version: Version = V5, sender: Side = Side.BROKER, **options: int):
-    found: list[packets.Any] = []
-    Reader(version, sender=sender, **options).feed(data, found)
+    found: list[packets.AnyPacket] = []
+    PacketReader(version, sender=sender, **options).feed(data, found)
     return found
 
 
@@ -48,11 +48,11 @@ def streams(version: Version, sender: Side):
 @given(data=st.data())
 def test_packets_survive_any_cutting(version, sender, data):
     sent = data.draw(streams(version, sender))
-    writer = Writer(version, sender=sender)
+    writer = PacketWriter(version, sender=sender)
     written = b"".join(map(writer.encode, sent))
     cuts = data.draw(st.lists(st.integers(0, len(written)), max_size=12))
-    found: list[packets.Any] = []
-    one = Reader(version, sender=sender)
+    found: list[packets.AnyPacket] = []
+    one = PacketReader(version, sender=sender)
     for start, end in pairwise(sorted({0, *cuts, len(written)})):
         one.feed(memoryview(written)[start:end], found)
     assert found == sent
@@ -64,7 +64,7 @@ def test_packets_survive_any_cutting(version, sender, data):
 def test_connect_decides_the_version_of_what_follows(version, data):
     connect = data.draw(strategies.connects(version))
     publish = data.draw(strategies.publishes(version, Side.CLIENT))
-    writer = Writer(version)
+    writer = PacketWriter(version)
     written = writer.encode(connect) + writer.encode(publish)
     for assumed in Version:
         assert read(written, assumed, Side.CLIENT) == [connect, publish]
@@ -72,20 +72,20 @@ def test_connect_decides_the_version_of_what_follows(version, data):
 
 @both_versions
 def test_single_bytes_are_enough(version):
-    sent = [Publish("a/b", bytes(n), 1, packet_id=n + 1) for n in (0, 60, 127, 128, 300)]
-    written, _ = Writer(version).publish(sent)
-    found: list[packets.Any] = []
-    one = Reader(version)
+    sent = [PublishPacket("a/b", bytes(n), 1, packet_id=n + 1) for n in (0, 60, 127, 128, 300)]
+    written, _ = PacketWriter(version).encode_publications(sent)
+    found: list[packets.AnyPacket] = []
+    one = PacketReader(version)
     for byte in written:
         one.feed(bytes((byte,)), found)
     assert found == sent
 
 
 def test_packets_before_a_fault_are_there():
-    found: list[packets.Any] = []
+    found: list[packets.AnyPacket] = []
     with pytest.raises(BrokerMisbehaved):
-        Reader(V4).feed(bytes.fromhex("40020001 d000 4002 0000 40020002"), found)
-    assert found == [PubAck(1), packets.PingResp()]
+        PacketReader(V4).feed(bytes.fromhex("40020001 d000 4002 0000 40020002"), found)
+    assert found == [PubAckPacket(1), packets.PingRespPacket()]
 
 
 # ---------------------------------------------------------------- what must be refused
@@ -187,18 +187,18 @@ def test_client_may_not_send_in_5():
 
 
 def test_length_in_more_bytes_than_needed_is_legal_in_311():
-    assert read(bytes.fromhex("40 828000 0001"), V4) == [PubAck(1)]
+    assert read(bytes.fromhex("40 828000 0001"), V4) == [PubAckPacket(1)]
 
 
 def test_refusal_of_either_version_is_understood():
     """A broker that does not know our version answers in the form of its own."""
-    assert read(bytes.fromhex("20 02 00 01"), V5) == [packets.ConnAck(reason=1)]
-    assert read(bytes.fromhex("20 03 00 84 00"), V4) == [packets.ConnAck(reason=0x84)]
+    assert read(bytes.fromhex("20 02 00 01"), V5) == [packets.ConnAckPacket(reason=1)]
+    assert read(bytes.fromhex("20 03 00 84 00"), V4) == [packets.ConnAckPacket(reason=0x84)]
 
 
 def test_unknown_refusals_are_refusals():
-    assert read(bytes.fromhex("40 03 0001 f0")) == [PubAck(1, 0xF0)]
-    assert PubAck(1, 0xF0).refused and not PubAck(1, 0x10).refused
+    assert read(bytes.fromhex("40 03 0001 f0")) == [PubAckPacket(1, 0xF0)]
+    assert PubAckPacket(1, 0xF0).is_refused and not PubAckPacket(1, 0x10).is_refused
 
 
 def test_error_is_one_of_ours():
@@ -222,8 +222,8 @@ def test_oversized_publication_is_refused_in_5():
 
 
 def test_packet_of_just_the_limit_is_read():
-    publish = Publish("a", bytes(256 - 7))
-    data = Writer(V5).encode(publish)
+    publish = PublishPacket("a", bytes(256 - 7))
+    data = PacketWriter(V5).encode(publish)
     assert len(data) == 256
     assert read(data, V5, bytes_max=256) == [publish]
 
@@ -236,28 +236,28 @@ def test_packet_of_just_the_limit_is_read():
 @example(sizes=[400, 0, 400], qos=2, cut=7)
 def test_oversized_publication_is_passed_over_in_311(sizes, qos, cut):
     """The broker cannot know our limit, and would send it again and again."""
-    sent = [Publish("a/b", bytes(size), qos, packet_id=9 if qos else 0) for size in sizes]
-    written, _ = Writer(V4).publish(sent)
-    found: list[packets.Any] = []
-    one = Reader(V4, bytes_max=256)
+    sent = [PublishPacket("a/b", bytes(size), qos, packet_id=9 if qos else 0) for size in sizes]
+    written, _ = PacketWriter(V4).encode_publications(sent)
+    found: list[packets.AnyPacket] = []
+    one = PacketReader(V4, bytes_max=256)
     for start in range(0, len(written), cut):
         one.feed(written[start : start + cut], found)
-    sizes_of = [len(Writer(V4).encode(publish)) for publish in sent]
+    sizes_of = [len(PacketWriter(V4).encode(publish)) for publish in sent]
     assert found == [
-        publish if size <= 256 else Oversized("a/b", qos, False, publish.packet_id, size)
+        publish if size <= 256 else OversizedPublish("a/b", qos, False, publish.packet_id, size)
         for publish, size in zip(sent, sizes_of, strict=True)
     ]
 
 
 @pytest.mark.parametrize("cut", [1_000, 70_000, 400_000])
 def test_payload_of_an_oversized_publication_is_thrown_away_as_it_comes(cut):
-    large, small = Publish("a/b", bytes(100_000), 1, packet_id=9), Publish("a/b", b"x")
-    written, _ = Writer(V4).publish([large, small, large])
-    found: list[packets.Any] = []
-    one = Reader(V4, bytes_max=256)
+    large, small = PublishPacket("a/b", bytes(100_000), 1, packet_id=9), PublishPacket("a/b", b"x")
+    written, _ = PacketWriter(V4).encode_publications([large, small, large])
+    found: list[packets.AnyPacket] = []
+    one = PacketReader(V4, bytes_max=256)
     for start in range(0, len(written), cut):
         one.feed(written[start : start + cut], found)
-    rest = Oversized("a/b", 1, False, 9, len(Writer(V4).encode(large)))
+    rest = OversizedPublish("a/b", 1, False, 9, len(PacketWriter(V4).encode(large)))
     assert found == [rest, small, rest]
 
 
@@ -273,13 +273,13 @@ def test_oversized_publication_has_to_make_sense_too():
 
 def test_limit_must_leave_room():
     with pytest.raises(ValueError, match="at least 256 must fit"):
-        Reader(V5, BYTES_MAX_MIN - 1)
+        PacketReader(V5, PACKET_BYTES_LIMIT_MIN - 1)
 
 
 def test_what_is_held_back_is_bounded_by_what_came():
     """A header may promise 256 MB; nothing is set aside for it."""
-    one = Reader(V5)
-    found: list[packets.Any] = []
+    one = PacketReader(V5)
+    found: list[packets.AnyPacket] = []
     tracemalloc.start()
     one.feed(bytes.fromhex("30 ffffff7f"), found)
     for _ in range(1_000):
@@ -293,9 +293,9 @@ def test_what_is_held_back_is_bounded_by_what_came():
 def test_large_packet_in_small_pieces_costs_linear_time():
     """Copying what is there for every piece would take minutes for this."""
     size = 8 << 20
-    data = Writer(V5).encode(Publish("a", bytes(size)))
-    one = Reader(V5)
-    found: list[packets.Any] = []
+    data = PacketWriter(V5).encode(PublishPacket("a", bytes(size)))
+    one = PacketReader(V5)
+    found: list[packets.AnyPacket] = []
     for start in range(0, len(data), 256):
         one.feed(data[start : start + 256], found)
     assert len(found) == 1
@@ -304,11 +304,11 @@ def test_large_packet_in_small_pieces_costs_linear_time():
 @both_versions
 def test_memory_for_a_chunk_is_a_small_multiple(version):
     """The smallest packets are the dearest: a few bytes become an object each."""
-    plain = Writer(version, sender=Side.BROKER).encode(Publish("a", b""))
+    plain = PacketWriter(version, sender=Side.BROKER).encode(PublishPacket("a", b""))
     chunks = [plain * 10_000, bytes.fromhex("40020001") * 10_000, bytes.fromhex("d000") * 10_000]
     for chunk in chunks:
-        one = Reader(version)
-        found: list[packets.Any] = []
+        one = PacketReader(version)
+        found: list[packets.AnyPacket] = []
         tracemalloc.start()
         one.feed(chunk, found)
         _, peak = tracemalloc.get_traced_memory()
@@ -318,7 +318,7 @@ def test_memory_for_a_chunk_is_a_small_multiple(version):
 
 
 def test_count_of_properties_is_bounded_where_they_become_objects():
-    user = encode(((P.USER_PROPERTY, ("", "")),))
+    user = encode_properties(((P.USER_PROPERTY, ("", "")),))
     raw = user * 1_025
     body = bytes((0, 0, 0x85, 0x28)) + raw
     assert len(raw) == 0x28 * 128 + 5
@@ -328,8 +328,10 @@ def test_count_of_properties_is_bounded_where_they_become_objects():
 
 def test_client_may_publish_with_any_count_of_properties():
     """Whoever refused that would lose the connection, get it again, and so for ever."""
-    publish = Publish("a", b"", properties=encode(((P.USER_PROPERTY, ("", "")),)) * 20_000)
-    assert read(Writer(V5).encode(publish)) == [publish]
+    publish = PublishPacket(
+        "a", b"", properties=encode_properties(((P.USER_PROPERTY, ("", "")),)) * 20_000
+    )
+    assert read(PacketWriter(V5).encode(publish)) == [publish]
 
 
 # ---------------------------------------------------------------- what is remembered
@@ -338,16 +340,16 @@ def test_client_may_publish_with_any_count_of_properties():
 def test_forgetting_topics_and_properties_changes_nothing(monkeypatch):
     monkeypatch.setattr(reader, "TOPICS_MAX", 3)
     monkeypatch.setattr(reader, "BLOCKS_MAX", 3)
-    sent = [Publish(f"t/{n % 7}", b"x", subscriptions=(1 + n % 5,)) for n in range(100)]
-    written, _ = Writer(V5, sender=Side.BROKER).publish(sent)
+    sent = [PublishPacket(f"t/{n % 7}", b"x", subscription_ids=(1 + n % 5,)) for n in range(100)]
+    written, _ = PacketWriter(V5, sender=Side.BROKER).encode_publications(sent)
     assert read(written) == sent
 
 
 def test_long_topics_and_properties_are_not_remembered():
-    long = "x" * (reader.TOPIC_BYTES_MAX + 1)
-    raw = encode(((P.CONTENT_TYPE, "x" * reader.BLOCK_BYTES_MAX),))
-    sent = [Publish(long, b"x", properties=raw)] * 2
-    written, _ = Writer(V5).publish(sent)
+    long = "x" * (reader.CACHED_TOPIC_BYTES_MAX + 1)
+    raw = encode_properties(((P.CONTENT_TYPE, "x" * reader.CACHED_BLOCK_BYTES_MAX),))
+    sent = [PublishPacket(long, b"x", properties=raw)] * 2
+    written, _ = PacketWriter(V5).encode_publications(sent)
     assert read(written) == sent
 
 

@@ -5,15 +5,15 @@ from tests.mqtt.peers import Peer, online, options
 
 from hansa.mqtt import packets
 from hansa.mqtt.effects import (
-    Answered,
     Close,
     Connected,
     ConnectRefused,
     Disconnected,
-    Ignored,
-    NotSent,
-    Ponged,
+    HandshakePacketsReceived,
+    InputIgnored,
+    PingRespReceived,
     ProtocolViolation,
+    PublishNotSent,
     PublishReceived,
     Write,
 )
@@ -29,21 +29,27 @@ from hansa.mqtt.inputs import (
     Subscribe,
     TimerFired,
 )
-from hansa.mqtt.limits import Limits
-from hansa.mqtt.packets import ConnAck, PubAck, PubComp, PubRec, PubRel
-from hansa.mqtt.packets import Publish as Message
+from hansa.mqtt.limits import BrokerLimits
+from hansa.mqtt.packets import (
+    ConnAckPacket,
+    PubAckPacket,
+    PubCompPacket,
+    PubRecPacket,
+    PubRelPacket,
+)
+from hansa.mqtt.packets import PublishPacket as Message
 from hansa.mqtt.properties import Property as P
-from hansa.mqtt.session import Session
+from hansa.mqtt.session import ClientConnection
 from hansa.mqtt.types import Version
 
 V4, V5 = Version.V311, Version.V5
 both_versions = pytest.mark.parametrize("version", Version)
 
 
-def limits(version: Version = V5, **changed) -> Limits:
+def limits(version: Version = V5, **changed) -> BrokerLimits:
     identifiers = {"identifiers_available": version is V5}
     given = {"keep_alive": 30, "session_expiry": 0, **identifiers, **changed}
-    return Limits(version=version, client_id="me", **given)
+    return BrokerLimits(version=version, client_id="me", **given)
 
 
 # ---------------------------------------------------------------- the beginning
@@ -52,8 +58,8 @@ def limits(version: Version = V5, **changed) -> Limits:
 @both_versions
 def test_connects(version):
     peer = Peer(options(version))
-    assert peer.do(Opened()) == [options(version).connect()]
-    assert peer.hear(ConnAck()) == [Connected(False, limits(version))]
+    assert peer.do(Opened()) == [options(version).make_connect_packet()]
+    assert peer.hear(ConnAckPacket()) == [Connected(False, limits(version))]
 
 
 @both_versions
@@ -62,19 +68,22 @@ def test_resumes_with_what_the_broker_still_has(version):
     peer = Peer(options(version))
     peer.do(Opened())
     again = Message("a", b"x", 2, dup=True, packet_id=3)
-    assert peer.hear(ConnAck(session_present=True), again, PubRel(7)) == [
+    assert peer.hear(ConnAckPacket(session_present=True), again, PubRelPacket(7)) == [
         Connected(True, limits(version)),
         PublishReceived([again]),
-        Answered([PubRel(7)]),
+        HandshakePacketsReceived([PubRelPacket(7)]),
     ]
-    assert peer.do(Answer([PubRec(3), PubComp(7)])) == [PubRec(3), PubComp(7)]
+    assert peer.do(Answer([PubRecPacket(3), PubCompPacket(7)])) == [
+        PubRecPacket(3),
+        PubCompPacket(7),
+    ]
 
 
 def test_takes_the_limits_of_the_broker():
     granted = ((P.RECEIVE_MAXIMUM, 20), (P.SERVER_KEEP_ALIVE, 5), (P.MAXIMUM_QOS, 1))
     peer = Peer(options())
     peer.do(Opened())
-    assert peer.hear(ConnAck(properties=granted)) == [
+    assert peer.hear(ConnAckPacket(properties=granted)) == [
         Connected(False, limits(receive_maximum=20, keep_alive=5, qos_max=1))
     ]
     assert peer.session.quota == 20
@@ -135,7 +144,7 @@ def test_first_packet_is_a_connack(text, message):
     peer = Peer(options(clean_start=True))
     peer.do(Opened())
     violation = ProtocolViolation(0x82, message)
-    assert peer.raw(text) == [violation, packets.Disconnect(0x82), Close()]
+    assert peer.raw(text) == [violation, packets.DisconnectPacket(0x82), Close()]
 
 
 def test_something_that_is_no_broker():
@@ -144,7 +153,7 @@ def test_something_that_is_no_broker():
     text = "header 0x48: a packet that no broker sends in V5"
     assert peer.do(Received(b"HTTP/1.1 400 Bad Request\r\n")) == [
         ProtocolViolation(0x81, text),
-        packets.Disconnect(0x81),
+        packets.DisconnectPacket(0x81),
         Close(),
     ]
 
@@ -156,7 +165,7 @@ def test_broker_says_why_it_leaves():
     peer = online()
     before = Message("a", b"last")
     moved = ((P.REASON_STRING, "by\nme"), (P.SERVER_REFERENCE, "b2"))
-    assert peer.hear(before, packets.Disconnect(0x8E, moved), Message("a", b"too late")) == [
+    assert peer.hear(before, packets.DisconnectPacket(0x8E, moved), Message("a", b"too late")) == [
         PublishReceived([before]),
         Disconnected(0x8E, "0x8e session taken over, 'by\\nme', 'b2'", by_broker=True),
         Close(),
@@ -167,13 +176,13 @@ def test_broker_says_why_it_leaves():
 def test_connection_is_lost(version):
     peer = online(version)
     assert peer.do(Closed("reset")) == [Disconnected(None, "reset", by_broker=False), Close()]
-    assert (peer.session.quota, peer.session.requests_left) == (0, 0)
+    assert (peer.session.quota, peer.session.request_quota) == (0, 0)
 
 
 def test_leaves_when_told():
     assert online().do(Disconnect()) == [
         Disconnected(0, "ordered to leave", by_broker=False),
-        packets.Disconnect(),
+        packets.DisconnectPacket(),
         Close(),
     ]
 
@@ -181,7 +190,7 @@ def test_leaves_when_told():
 def test_ends_its_session_when_told():
     assert online(session_expiry=60).do(Disconnect(session_expiry=0)) == [
         Disconnected(0, "ordered to leave", by_broker=False),
-        packets.Disconnect(0, ((P.SESSION_EXPIRY_INTERVAL, 0),)),
+        packets.DisconnectPacket(0, ((P.SESSION_EXPIRY_INTERVAL, 0),)),
         Close(),
     ]
 
@@ -189,7 +198,7 @@ def test_ends_its_session_when_told():
 def test_may_leave_before_it_is_let_in():
     peer = Peer(options(V4))
     peer.do(Opened())
-    assert peer.do(Disconnect())[1:] == [packets.Disconnect(), Close()]
+    assert peer.do(Disconnect())[1:] == [packets.DisconnectPacket(), Close()]
 
 
 def test_311_leaves_a_broker_that_misbehaves_without_a_word():
@@ -221,14 +230,14 @@ def test_late_answer_is_ignored():
     peer = online()
     peer.hear(Message("a", b"x", 1, packet_id=7))
     peer.do(Closed("reset"))
-    assert peer.do(Answer([PubAck(7)])) == [Ignored("Answer: reset")]
+    assert peer.do(Answer([PubAckPacket(7)])) == [InputIgnored("Answer: reset")]
 
 
 def test_late_publication_is_told_as_not_sent():
     peer = online()
     peer.do(Closed("reset"))
     assert peer.do(Publish([Message("a", b"x")])) == [
-        NotSent([Message("a", b"x")], "reset", is_over=True)
+        PublishNotSent([Message("a", b"x")], "reset", connection_ended=True)
     ]
 
 
@@ -239,9 +248,9 @@ def test_asks_for_a_sign_of_life_and_hears_it():
     peer = online(keep_alive=20)
     assert peer.session.next_deadline() == 10.0
     assert peer.wait(9.0) == []
-    assert peer.wait(10.0) == [packets.PingReq()]
+    assert peer.wait(10.0) == [packets.PingReqPacket()]
     peer.now = 10.5
-    assert peer.hear(packets.PingResp()) == [Ponged(0.5)]
+    assert peer.hear(packets.PingRespPacket()) == [PingRespReceived(0.5)]
     assert peer.session.next_deadline() == 20.0
 
 
@@ -277,11 +286,11 @@ def test_a_broker_that_wants_no_sign_of_life_is_asked_for_one():
 def test_asks_when_told():
     peer = online(keep_alive=0)
     assert peer.session.next_deadline() is None
-    assert peer.do(Ping()) == [packets.PingReq()]
+    assert peer.do(Ping()) == [packets.PingReqPacket()]
     peer.now = 0.25
-    assert peer.hear(packets.PingResp(), packets.PingResp()) == [
-        Ponged(0.25),
-        Ignored("PingResp, nobody waits for it"),
+    assert peer.hear(packets.PingRespPacket(), packets.PingRespPacket()) == [
+        PingRespReceived(0.25),
+        InputIgnored("PingResp, nobody waits for it"),
     ]
 
 
@@ -309,7 +318,7 @@ def test_session_is_one_connection():
 
 def test_the_same_inputs_give_the_same_effects():
     def story() -> list[object]:
-        session = Session(options())
+        session = ClientConnection(options())
         events: list[Input] = [
             Opened(),
             Received(bytes.fromhex("2003000000")),
@@ -319,4 +328,4 @@ def test_the_same_inputs_give_the_same_effects():
         return [session.handle(event, float(at)) for at, event in enumerate(events)]
 
     assert story() == story()
-    assert isinstance(Session(options()).handle(Opened(), 0.0)[0], Write)
+    assert isinstance(ClientConnection(options()).handle(Opened(), 0.0)[0], Write)

@@ -2,9 +2,9 @@
 
 import pytest
 
-from hansa.mqttfed.effects import CoreChanged, LeftAside, Send
-from hansa.mqttfed.mesh import DISTANCE_MAX, Following, Leading, TopicMesh
-from hansa.mqttfed.messages import CoreAnnouncement, Membership
+from hansa.mqttfed.effects import MessageIgnored, PublishAtNeighbour, TopicCoreChanged
+from hansa.mqttfed.mesh import DISTANCE_MAX, CoreState, FollowerState, TopicMesh
+from hansa.mqttfed.messages import CoreAnnouncementMessage, MembershipMessage
 from hansa.mqttfed.settings import FedSettings
 
 SETTINGS = FedSettings(
@@ -13,21 +13,21 @@ SETTINGS = FedSettings(
 
 
 def mesh(**changes: object) -> TopicMesh:
-    return TopicMesh("t", SETTINGS, epoch=1_000.0, **changes)  # type: ignore[arg-type]
+    return TopicMesh("t", SETTINGS, clock_offset=1_000.0, **changes)  # type: ignore[arg-type]
 
 
-def to_all(message: CoreAnnouncement) -> list[Send]:
-    return [Send(each, "t", message) for each in (1, 2, 3)]
+def to_all(message: CoreAnnouncementMessage) -> list[PublishAtNeighbour]:
+    return [PublishAtNeighbour(each, "t", message) for each in (1, 2, 3)]
 
 
 def announced(core: int = 4, number: int = 7, distance: int = 2, sender: int = 1) -> object:
-    return CoreAnnouncement(core, number, distance, sender)
+    return CoreAnnouncementMessage(core, number, distance, sender)
 
 
 def follower(**changes: object) -> TopicMesh:
     """A node that has heard of a core, from neighbour 1."""
     made = mesh(**changes)
-    made.hear(CoreAnnouncement(4, 7, 2, 1), now=0.0)
+    made.receive_announcement(CoreAnnouncementMessage(4, 7, 2, 1), now=0.0)
     return made
 
 
@@ -36,52 +36,55 @@ def follower(**changes: object) -> TopicMesh:
 
 def test_the_first_beacon_makes_a_core_which_announces_itself_at_once():
     node = mesh()
-    assert node.beacon(3.0) == [CoreChanged("t", 5), *to_all(CoreAnnouncement(5, 1_003, 0, 5))]
+    assert node.receive_beacon(3.0) == [
+        TopicCoreChanged("t", 5),
+        *to_all(CoreAnnouncementMessage(5, 1_003, 0, 5)),
+    ]
     assert node.next_deadline() == 13.0
 
 
 def test_a_core_announces_itself_every_interval_with_a_greater_number():
     node = mesh(is_wanted=True)
-    node.wake(0.0)
-    assert node.wake(9.9) == []
-    assert node.wake(10.0) == to_all(CoreAnnouncement(5, 1_010, 0, 5))
-    assert node.wake(20.5) == to_all(CoreAnnouncement(5, 1_020, 0, 5))
+    node.handle_timer(0.0)
+    assert node.handle_timer(9.9) == []
+    assert node.handle_timer(10.0) == to_all(CoreAnnouncementMessage(5, 1_010, 0, 5))
+    assert node.handle_timer(20.5) == to_all(CoreAnnouncementMessage(5, 1_020, 0, 5))
 
 
 def test_numbers_grow_even_if_announcements_come_faster_than_seconds():
     node = mesh(is_wanted=True)
-    node.wake(0.0)
-    node.state = Leading(due=0.1)
-    assert node.wake(0.1) == to_all(CoreAnnouncement(5, 1_001, 0, 5))
+    node.handle_timer(0.0)
+    node.state = CoreState(announce_at=0.1)
+    assert node.handle_timer(0.1) == to_all(CoreAnnouncementMessage(5, 1_001, 0, 5))
 
 
 def test_beacons_are_valid_for_three_intervals_and_with_the_last_a_core_ends():
     node = mesh()
-    node.beacon(0.0)
-    node.wake(10.0)
+    node.receive_beacon(0.0)
+    node.handle_timer(10.0)
     assert node.next_deadline() == 15.0
-    assert node.wake(14.9) == []
-    assert node.wake(15.0) == [CoreChanged("t", None)]
+    assert node.handle_timer(14.9) == []
+    assert node.handle_timer(15.0) == [TopicCoreChanged("t", None)]
     assert (node.is_idle, node.next_deadline()) == (True, None)
 
 
 def test_a_core_with_a_smaller_id_wins():
     node = mesh(is_wanted=True)
-    node.wake(0.0)
-    node.children = {3: 99.0}
-    told = node.hear(CoreAnnouncement(4, 0, 0, 1), now=1.0)
+    node.handle_timer(0.0)
+    node.child_expiry = {3: 99.0}
+    told = node.receive_announcement(CoreAnnouncementMessage(4, 0, 0, 1), now=1.0)
     assert told == [
-        CoreChanged("t", 4),
-        Send(1, "t", Membership(4, 0, 5)),
-        *[Send(each, "t", CoreAnnouncement(4, 0, 2, 5)) for each in (2, 3)],
+        TopicCoreChanged("t", 4),
+        PublishAtNeighbour(1, "t", MembershipMessage(4, 0, 5)),
+        *[PublishAtNeighbour(each, "t", CoreAnnouncementMessage(4, 0, 2, 5)) for each in (2, 3)],
     ]
-    assert node.children == {}
+    assert node.child_expiry == {}
 
 
 def test_a_core_with_a_greater_id_is_left_alone():
     node = mesh(is_wanted=True)
-    node.wake(0.0)
-    assert node.hear(CoreAnnouncement(9, 0, 0, 1), now=1.0) == []
+    node.handle_timer(0.0)
+    assert node.receive_announcement(CoreAnnouncementMessage(9, 0, 0, 1), now=1.0) == []
     assert node.core == 5
 
 
@@ -90,10 +93,14 @@ def test_a_core_with_a_greater_id_is_left_alone():
 
 def test_an_announcement_is_passed_on_with_the_distance_counted_at_both_ends():
     node = mesh()
-    told = node.hear(CoreAnnouncement(4, 7, 2, 1), now=0.0)
-    onward = CoreAnnouncement(4, 7, 4, 5)
-    assert told == [CoreChanged("t", 4), Send(2, "t", onward), Send(3, "t", onward)]
-    assert node.state == Following(4, 7, distance=3, until=30.0, parents=(1,))
+    told = node.receive_announcement(CoreAnnouncementMessage(4, 7, 2, 1), now=0.0)
+    onward = CoreAnnouncementMessage(4, 7, 4, 5)
+    assert told == [
+        TopicCoreChanged("t", 4),
+        PublishAtNeighbour(2, "t", onward),
+        PublishAtNeighbour(3, "t", onward),
+    ]
+    assert node.state == FollowerState(4, 7, distance=3, expires_at=30.0, parents=(1,))
 
 
 @pytest.mark.parametrize(
@@ -111,48 +118,59 @@ def test_an_announcement_is_passed_on_with_the_distance_counted_at_both_ends():
 )
 def test_which_announcement_counts(said, parents):
     node = follower()
-    node.hear(said, now=1.0)
+    node.receive_announcement(said, now=1.0)
     assert node.parents == parents
 
 
 def test_of_too_many_parents_those_with_the_smallest_ids_stay():
     node = mesh()
     for sender in (3, 2, 1):
-        node.hear(CoreAnnouncement(4, 7, 2, sender), now=0.0)
+        node.receive_announcement(CoreAnnouncementMessage(4, 7, 2, sender), now=0.0)
     assert node.parents == (1, 2)
 
 
 def test_a_member_tells_each_parent_once_per_number():
     node = follower(is_wanted=True)
-    assert node.hear(CoreAnnouncement(4, 7, 2, 2), now=0.0) == [Send(2, "t", Membership(4, 7, 5))]
-    assert node.beacon(1.0) == []
-    assert Send(1, "t", Membership(4, 8, 5)) in node.hear(CoreAnnouncement(4, 8, 2, 1), now=2.0)
+    assert node.receive_announcement(CoreAnnouncementMessage(4, 7, 2, 2), now=0.0) == [
+        PublishAtNeighbour(2, "t", MembershipMessage(4, 7, 5))
+    ]
+    assert node.receive_beacon(1.0) == []
+    assert PublishAtNeighbour(1, "t", MembershipMessage(4, 8, 5)) in node.receive_announcement(
+        CoreAnnouncementMessage(4, 8, 2, 1), now=2.0
+    )
 
 
 def test_interest_that_comes_later_is_told_to_all_parents():
     node = follower()
-    node.hear(CoreAnnouncement(4, 7, 2, 2), now=0.0)
-    assert node.want(True, 1.0) == [Send(each, "t", Membership(4, 7, 5)) for each in (1, 2)]
-    assert node.want(False, 2.0) == []
+    node.receive_announcement(CoreAnnouncementMessage(4, 7, 2, 2), now=0.0)
+    assert node.set_subscribed(True, 1.0) == [
+        PublishAtNeighbour(each, "t", MembershipMessage(4, 7, 5)) for each in (1, 2)
+    ]
+    assert node.set_subscribed(False, 2.0) == []
 
 
 def test_a_core_that_is_silent_for_three_intervals_is_replaced_by_who_wants_the_topic():
     node = follower(is_wanted=True)
     assert node.next_deadline() == 30.0
-    assert node.wake(29.9) == []
-    assert node.wake(30.0) == [CoreChanged("t", 5), *to_all(CoreAnnouncement(5, 1_030, 0, 5))]
+    assert node.handle_timer(29.9) == []
+    assert node.handle_timer(30.0) == [
+        TopicCoreChanged("t", 5),
+        *to_all(CoreAnnouncementMessage(5, 1_030, 0, 5)),
+    ]
 
 
 def test_a_core_that_is_silent_is_forgotten_by_who_does_not():
     node = follower()
-    assert node.wake(30.0) == [CoreChanged("t", None)]
+    assert node.handle_timer(30.0) == [TopicCoreChanged("t", None)]
     assert node.is_idle
 
 
 def test_a_distance_that_no_federation_has_is_left_aside():
     node = mesh()
-    said = CoreAnnouncement(4, 7, DISTANCE_MAX + 1, 1)
-    assert node.hear(said, now=0.0) == [LeftAside("invalid", f"a distance of {DISTANCE_MAX + 1}")]
+    said = CoreAnnouncementMessage(4, 7, DISTANCE_MAX + 1, 1)
+    assert node.receive_announcement(said, now=0.0) == [
+        MessageIgnored("invalid", f"a distance of {DISTANCE_MAX + 1}")
+    ]
 
 
 # ---------------------------------------------------------------- members
@@ -160,31 +178,37 @@ def test_a_distance_that_no_federation_has_is_left_aside():
 
 def test_a_child_makes_a_node_that_wants_nothing_interconnect():
     node = follower()
-    assert node.join(Membership(4, 7, 3), now=1.0) == [Send(1, "t", Membership(4, 7, 5))]
-    assert node.ways(None, now=2.0) == [1, 3]
-    assert node.ways(3, now=2.0) == [1]
-    assert node.ways(None, now=31.0) == [1]
+    assert node.receive_membership(MembershipMessage(4, 7, 3), now=1.0) == [
+        PublishAtNeighbour(1, "t", MembershipMessage(4, 7, 5))
+    ]
+    assert node.next_hops(None, now=2.0) == [1, 3]
+    assert node.next_hops(3, now=2.0) == [1]
+    assert node.next_hops(None, now=31.0) == [1]
 
 
 def test_a_second_parent_of_an_interconnecting_node_is_told_too():
     node = follower()
-    node.join(Membership(4, 7, 3), now=1.0)
-    assert node.hear(CoreAnnouncement(4, 7, 2, 2), now=1.0) == [Send(2, "t", Membership(4, 7, 5))]
+    node.receive_membership(MembershipMessage(4, 7, 3), now=1.0)
+    assert node.receive_announcement(CoreAnnouncementMessage(4, 7, 2, 2), now=1.0) == [
+        PublishAtNeighbour(2, "t", MembershipMessage(4, 7, 5))
+    ]
 
 
 @pytest.mark.parametrize(
-    "said", [Membership(9, 7, 3), Membership(4, 6, 3), Membership(4, 7, 5)], ids=str
+    "said",
+    [MembershipMessage(9, 7, 3), MembershipMessage(4, 6, 3), MembershipMessage(4, 7, 5)],
+    ids=str,
 )
 def test_memberships_that_mean_another_mesh_are_left_aside(said):
     node = follower()
-    assert node.join(said, now=1.0) == []
-    assert node.children == {}
+    assert node.receive_membership(said, now=1.0) == []
+    assert node.child_expiry == {}
 
 
 def test_children_of_a_core_are_forgotten_after_three_announcements():
     node = mesh(is_wanted=True)
-    node.wake(0.0)
-    assert node.join(Membership(5, 1, 3), now=0.0) == []
-    assert node.children == {3: 30.0}
-    node.wake(30.0)
-    assert node.children == {}
+    node.handle_timer(0.0)
+    assert node.receive_membership(MembershipMessage(5, 1, 3), now=0.0) == []
+    assert node.child_expiry == {3: 30.0}
+    node.handle_timer(30.0)
+    assert node.child_expiry == {}

@@ -7,55 +7,55 @@ from hypothesis import strategies as st
 from hansa.errors import InvalidFrame
 from hansa.mqttfed.messages import (
     PREFIXES,
-    Beacon,
-    CoreAnnouncement,
-    Membership,
-    Message,
-    Published,
-    Routed,
-    read,
-    write,
+    BeaconMessage,
+    ClientMessage,
+    CoreAnnouncementMessage,
+    FedMessage,
+    MembershipMessage,
+    RoutedMessage,
+    decode_message,
+    encode_message,
 )
 
-RECORDED: dict[str, tuple[str, str, Message]] = {
+RECORDED: dict[str, tuple[str, str, FedMessage]] = {
     "core announcement": (
         "federator/core_ann/sensors/a",
         "02000000 07000000 03000000 01020000",
-        CoreAnnouncement(core=2, number=7, distance=3, sender=0x201),
+        CoreAnnouncementMessage(core=2, sequence=7, distance=3, sender=0x201),
     ),
     "membership": (
         "federator/memb_ann/sensors/a",
         "02000000 ffffffff 05000000",
-        Membership(core=2, number=0xFFFF_FFFF, sender=5),
+        MembershipMessage(core=2, sequence=0xFFFF_FFFF, sender=5),
     ),
     "routed publication": (
         "federator/routing/sensors/a",
         "06000000 e8030000 07000000 0500000000000000 32312e3543",
-        Routed(origin=6, number=1_000, sender=7, payload=b"21.5C"),
+        RoutedMessage(origin=6, sequence=1_000, sender=7, payload=b"21.5C"),
     ),
     "routed publication without payload": (
         "federator/routing/t",
         "06000000 00000000 06000000 0000000000000000",
-        Routed(origin=6, number=0, sender=6, payload=b""),
+        RoutedMessage(origin=6, sequence=0, sender=6, payload=b""),
     ),
-    "beacon": ("federator/beacon/sensors/a", "", Beacon()),
-    "federated publication": ("federated/sensors/a", "32312e3543", Published(b"21.5C")),
+    "beacon": ("federator/beacon/sensors/a", "", BeaconMessage()),
+    "federated publication": ("federated/sensors/a", "32312e3543", ClientMessage(b"21.5C")),
 }
 
 
 @pytest.mark.parametrize(("name", "frame", "message"), RECORDED.values(), ids=RECORDED)
 def test_recorded_frames_are_read_and_written_the_same(name, frame, message):
-    topic, found = read(name, bytes.fromhex(frame))
+    topic, found = decode_message(name, bytes.fromhex(frame))
     assert (found, name) == (message, next(p for p in PREFIXES if name.startswith(p)) + topic)
-    if isinstance(message, CoreAnnouncement | Membership | Routed):
-        assert write(topic, message) == (name, bytes.fromhex(frame))
+    if isinstance(message, CoreAnnouncementMessage | MembershipMessage | RoutedMessage):
+        assert encode_message(topic, message) == (name, bytes.fromhex(frame))
 
 
 def test_what_follows_a_message_is_left_aside():
     name, frame, message = RECORDED["membership"]
-    assert read(name, bytes.fromhex(frame) + b"more")[1] == message
+    assert decode_message(name, bytes.fromhex(frame) + b"more")[1] == message
     name, frame, message = RECORDED["routed publication"]
-    assert read(name, bytes.fromhex(frame) + b"more")[1] == message
+    assert decode_message(name, bytes.fromhex(frame) + b"more")[1] == message
 
 
 @pytest.mark.parametrize(
@@ -72,13 +72,13 @@ def test_what_follows_a_message_is_left_aside():
 )
 def test_what_is_no_message_is_refused_with_the_reason(name, payload, reason):
     with pytest.raises(InvalidFrame, match=f"^{reason}"):
-        read(name, payload)
+        decode_message(name, payload)
 
 
 @given(st.sampled_from(PREFIXES), st.text(max_size=5), st.binary(max_size=40))
 def test_any_bytes_are_a_message_or_invalid(prefix, topic, payload):
     try:
-        found, _ = read(prefix + topic, payload)
+        found, _ = decode_message(prefix + topic, payload)
     except InvalidFrame:
         return
     assert found == topic

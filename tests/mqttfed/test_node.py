@@ -7,92 +7,121 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hansa.mqttfed.effects import CoreChanged, Deliver, LeftAside, Send
-from hansa.mqttfed.messages import (
-    BEACON,
-    CORE_ANN,
-    FEDERATED,
-    PREFIXES,
-    CoreAnnouncement,
-    Membership,
-    Routed,
-    write,
+from hansa.mqttfed.effects import (
+    MessageIgnored,
+    PublishAtNeighbour,
+    PublishToClients,
+    TopicCoreChanged,
 )
-from hansa.mqttfed.node import FedNode, InterestChanged, Received, TimerFired, TopicView
+from hansa.mqttfed.messages import (
+    BEACON_PREFIX,
+    CORE_ANNOUNCEMENT_PREFIX,
+    FEDERATED_PREFIX,
+    PREFIXES,
+    CoreAnnouncementMessage,
+    MembershipMessage,
+    RoutedMessage,
+    encode_message,
+)
+from hansa.mqttfed.node import (
+    BrokerMessageReceived,
+    FedNode,
+    FedTimerFired,
+    TopicInterestChanged,
+    TopicStatus,
+)
 from hansa.mqttfed.settings import FedSettings
 
 
 def node(**changes: int) -> FedNode:
-    return FedNode(FedSettings(node=5, neighbours=(1, 2), **changes), birth=1_000, now=0.0)
+    return FedNode(FedSettings(node=5, neighbours=(1, 2), **changes), wall_clock_s=1_000, now=0.0)
 
 
-def received(message: CoreAnnouncement | Membership | Routed) -> Received:
-    return Received(*write("t", message))
+def received(
+    message: CoreAnnouncementMessage | MembershipMessage | RoutedMessage,
+) -> BrokerMessageReceived:
+    return BrokerMessageReceived(*encode_message("t", message))
 
 
-ANNOUNCED = received(CoreAnnouncement(4, 7, 0, 1))
+ANNOUNCED = received(CoreAnnouncementMessage(4, 7, 0, 1))
 
 
 def test_as_core():
     core = node()
-    core.handle(Received(BEACON + "t", b""), 0.0)
-    core.handle(received(Membership(5, 1_000, 2)), 0.1)
-    assert core.view(0.1) == {"t": TopicView(5, (), (2,), wanted=True)}
-    assert core.view(30.2) == {"t": TopicView(5, (), (), wanted=True)}  # it was heard no more
-    first, second = Routed(5, 1_000_000, 5, b"x"), Routed(5, 1_000_001, 5, b"y")
-    assert core.handle(Received(FEDERATED + "t", b"x"), 0.2) == [Send(2, "t", first)]
-    assert core.handle(Received(FEDERATED + "t", b"y"), 0.2) == [Send(2, "t", second)]
-    assert core.handle(received(Routed(2, 9, 2, b"z")), 0.3) == [Deliver("t", b"z")]
+    core.handle(BrokerMessageReceived(BEACON_PREFIX + "t", b""), 0.0)
+    core.handle(received(MembershipMessage(5, 1_000, 2)), 0.1)
+    assert core.status(0.1) == {"t": TopicStatus(5, (), (2,), has_interest=True)}
+    assert core.status(30.2) == {
+        "t": TopicStatus(5, (), (), has_interest=True)
+    }  # it was heard no more
+    first, second = RoutedMessage(5, 1_000_000, 5, b"x"), RoutedMessage(5, 1_000_001, 5, b"y")
+    assert core.handle(BrokerMessageReceived(FEDERATED_PREFIX + "t", b"x"), 0.2) == [
+        PublishAtNeighbour(2, "t", first)
+    ]
+    assert core.handle(BrokerMessageReceived(FEDERATED_PREFIX + "t", b"y"), 0.2) == [
+        PublishAtNeighbour(2, "t", second)
+    ]
+    assert core.handle(received(RoutedMessage(2, 9, 2, b"z")), 0.3) == [PublishToClients("t", b"z")]
 
 
 def test_as_member():
     member = node()
     member.handle(ANNOUNCED, 0.0)
-    assert member.handle(Received(BEACON + "t", b""), 0.1) == [Send(1, "t", Membership(4, 7, 5))]
-    assert member.handle(received(Routed(4, 0, 1, b"z")), 0.2) == [Deliver("t", b"z")]
-    assert member.handle(received(Routed(4, 0, 2, b"z")), 0.3) == [LeftAside("duplicate")]
+    assert member.handle(BrokerMessageReceived(BEACON_PREFIX + "t", b""), 0.1) == [
+        PublishAtNeighbour(1, "t", MembershipMessage(4, 7, 5))
+    ]
+    assert member.handle(received(RoutedMessage(4, 0, 1, b"z")), 0.2) == [
+        PublishToClients("t", b"z")
+    ]
+    assert member.handle(received(RoutedMessage(4, 0, 2, b"z")), 0.3) == [
+        MessageIgnored("duplicate")
+    ]
 
 
 def test_as_publisher_outside_the_mesh():
     outside = node()
     outside.handle(ANNOUNCED, 0.0)
-    sent = Routed(5, 1_000_000, 5, b"x")
-    assert outside.handle(Received(FEDERATED + "t", b"x"), 0.1) == [Send(1, "t", sent)]
-    assert outside.handle(received(sent), 0.2) == [LeftAside("from no neighbour", "5")]
-    back = Routed(5, 1_000_000, 1, b"x")
-    assert outside.handle(received(back), 0.2) == [LeftAside("duplicate")]
+    sent = RoutedMessage(5, 1_000_000, 5, b"x")
+    assert outside.handle(BrokerMessageReceived(FEDERATED_PREFIX + "t", b"x"), 0.1) == [
+        PublishAtNeighbour(1, "t", sent)
+    ]
+    assert outside.handle(received(sent), 0.2) == [MessageIgnored("from no neighbour", "5")]
+    back = RoutedMessage(5, 1_000_000, 1, b"x")
+    assert outside.handle(received(back), 0.2) == [MessageIgnored("duplicate")]
 
 
 def test_as_interconnecting_node():
     between = node()
     between.handle(ANNOUNCED, 0.0)
-    assert between.handle(received(Membership(4, 7, 2)), 0.1) == [Send(1, "t", Membership(4, 7, 5))]
-    onward = Send(2, "t", Routed(4, 0, 5, b"x"))
-    assert between.handle(received(Routed(4, 0, 1, b"x")), 0.2) == [onward]
-    onward = Send(1, "t", Routed(9, 0, 5, b"x"))
-    assert between.handle(received(Routed(9, 0, 2, b"x")), 0.2) == [onward]
+    assert between.handle(received(MembershipMessage(4, 7, 2)), 0.1) == [
+        PublishAtNeighbour(1, "t", MembershipMessage(4, 7, 5))
+    ]
+    onward = PublishAtNeighbour(2, "t", RoutedMessage(4, 0, 5, b"x"))
+    assert between.handle(received(RoutedMessage(4, 0, 1, b"x")), 0.2) == [onward]
+    onward = PublishAtNeighbour(1, "t", RoutedMessage(9, 0, 5, b"x"))
+    assert between.handle(received(RoutedMessage(9, 0, 2, b"x")), 0.2) == [onward]
 
 
 def test_interest_that_no_beacon_tells_counts_as_much():
     quiet = node()
-    told = quiet.handle(InterestChanged(added=("t",)), 0.0)
-    assert told[0] == CoreChanged("t", 5)
-    assert quiet.handle(InterestChanged(removed=("t",)), 1.0) == [CoreChanged("t", None)]
-    assert quiet.view(1.0) == {}
+    told = quiet.handle(TopicInterestChanged(added=("t",)), 0.0)
+    assert told[0] == TopicCoreChanged("t", 5)
+    assert quiet.handle(TopicInterestChanged(removed=("t",)), 1.0) == [TopicCoreChanged("t", None)]
+    assert quiet.status(1.0) == {}
 
 
 @pytest.mark.parametrize(
     ("event", "reason"),
     [
-        (Received(FEDERATED + "t", b"x"), LeftAside("no core is known")),
-        (received(Routed(9, 0, 2, b"x")), LeftAside("no core is known")),
-        (received(Membership(4, 7, 2)), LeftAside("no mesh, or no room for one")),
-        (received(Membership(4, 7, 9)), LeftAside("from no neighbour", "9")),
+        (BrokerMessageReceived(FEDERATED_PREFIX + "t", b"x"), MessageIgnored("no core is known")),
+        (received(RoutedMessage(9, 0, 2, b"x")), MessageIgnored("no core is known")),
+        (received(MembershipMessage(4, 7, 2)), MessageIgnored("no mesh, or no room for one")),
+        (received(MembershipMessage(4, 7, 9)), MessageIgnored("from no neighbour", "9")),
         (
-            Received(CORE_ANN + "t", b""),
-            LeftAside("invalid", "0 bytes are too few for federator/core_ann/"),
+            BrokerMessageReceived(CORE_ANNOUNCEMENT_PREFIX + "t", b""),
+            MessageIgnored("invalid", "0 bytes are too few for federator/core_ann/"),
         ),
-        (InterestChanged(removed=("t",)), LeftAside("no mesh, or no room for one")),
+        (TopicInterestChanged(removed=("t",)), MessageIgnored("no mesh, or no room for one")),
     ],
 )
 def test_what_leads_to_nothing_says_why(event, reason):
@@ -101,28 +130,30 @@ def test_what_leads_to_nothing_says_why(event, reason):
 
 def test_topics_and_what_was_seen_are_bounded():
     small = node(topics_max=1, seen_max=1)
-    small.handle(Received(BEACON + "t", b""), 0.0)
-    full = [LeftAside("no mesh, or no room for one")]
-    assert small.handle(Received(BEACON + "u", b""), 0.0) == full
-    assert small.handle(InterestChanged(added=("u",)), 0.0) == full
+    small.handle(BrokerMessageReceived(BEACON_PREFIX + "t", b""), 0.0)
+    full = [MessageIgnored("no mesh, or no room for one")]
+    assert small.handle(BrokerMessageReceived(BEACON_PREFIX + "u", b""), 0.0) == full
+    assert small.handle(TopicInterestChanged(added=("u",)), 0.0) == full
     for number in (0, 1, 0):  # the first one has been forgotten when it comes again
-        assert small.handle(received(Routed(1, number, 1, b"")), 0.1) == [Deliver("t", b"")]
+        assert small.handle(received(RoutedMessage(1, number, 1, b"")), 0.1) == [
+            PublishToClients("t", b"")
+        ]
 
 
 def test_what_ended_before_a_message_came_is_not_used_for_it():
     late = node()
     late.handle(ANNOUNCED, 0.0)
-    told = late.handle(Received(FEDERATED + "t", b"x"), 30.0)
-    assert told == [CoreChanged("t", None), LeftAside("no core is known")]
-    assert (late.view(30.0), late.next_deadline()) == ({}, None)
+    told = late.handle(BrokerMessageReceived(FEDERATED_PREFIX + "t", b"x"), 30.0)
+    assert told == [TopicCoreChanged("t", None), MessageIgnored("no core is known")]
+    assert (late.status(30.0), late.next_deadline()) == ({}, None)
 
 
 @given(st.lists(st.tuples(st.sampled_from(PREFIXES), st.binary(max_size=40)), max_size=30))
 def test_nothing_that_anybody_publishes_makes_it_raise(said):
     anybody = node()
     for number, (prefix, payload) in enumerate(said):
-        anybody.handle(Received(prefix + "t", payload), float(number))
-        anybody.handle(TimerFired(), number + 0.5)
+        anybody.handle(BrokerMessageReceived(prefix + "t", payload), float(number))
+        anybody.handle(FedTimerFired(), number + 0.5)
         anybody.next_deadline()
 
 
@@ -143,18 +174,18 @@ class Federation:
             name: FedNode(FedSettings(name, tuple(sorted(others)), redundancy), 1_000, 0.0)
             for name, others in near.items()
         }
-        self.queues: dict[tuple[int, int], list[Received]] = {}
+        self.queues: dict[tuple[int, int], list[BrokerMessageReceived]] = {}
         self.delivered: Counter[tuple[int, bytes]] = Counter()
 
-    def do(self, name: int, event: Received | TimerFired) -> None:
+    def do(self, name: int, event: BrokerMessageReceived | FedTimerFired) -> None:
         if name not in self.nodes:
             return  # it is dead
         for effect in self.nodes[name].handle(event, self.now):
-            if isinstance(effect, Send):
+            if isinstance(effect, PublishAtNeighbour):
                 way = (name, effect.neighbour)
-                said = Received(*write(effect.topic, effect.message))
+                said = BrokerMessageReceived(*encode_message(effect.topic, effect.message))
                 self.queues.setdefault(way, []).append(said)
-            elif isinstance(effect, Deliver):
+            elif isinstance(effect, PublishToClients):
                 self.delivered[name, effect.payload] += 1
 
     def settle(self) -> None:
@@ -167,9 +198,9 @@ class Federation:
         while self.now < until:
             self.now += 1.0
             for name in self.nodes:
-                self.do(name, TimerFired())
+                self.do(name, FedTimerFired())
                 if name in wanting and self.now % 5 == 0:
-                    self.do(name, Received(BEACON + "t", b""))
+                    self.do(name, BrokerMessageReceived(BEACON_PREFIX + "t", b""))
             self.settle()
 
 
@@ -186,10 +217,10 @@ def test_every_subscriber_gets_what_anybody_publishes_once(seed, count, redundan
     world = Federation(connected(count, count // 2, chance), redundancy, chance)
     wanting = chance.sample(range(count), chance.randint(1, count))
     world.pass_time(25.0, wanting)
-    cores = {view["t"].core for view in (node.view(world.now) for node in world.nodes.values())}
+    cores = {view["t"].core for view in (node.status(world.now) for node in world.nodes.values())}
     assert cores == {min(wanting)}
     for name in world.nodes:
-        world.do(name, Received(FEDERATED + "t", b"%d" % name))
+        world.do(name, BrokerMessageReceived(FEDERATED_PREFIX + "t", b"%d" % name))
         world.settle()
     expected = {(s, b"%d" % name) for s in wanting for name in world.nodes if name != s}
     assert world.delivered == dict.fromkeys(expected, 1)
@@ -200,7 +231,7 @@ def test_when_the_core_dies_another_takes_over():
     world.pass_time(25.0, [0, 1, 3])
     del world.nodes[0]
     world.pass_time(60.0, [1, 3])
-    assert {node.view(world.now)["t"].core for node in world.nodes.values()} == {1}
-    world.do(2, Received(FEDERATED + "t", b"x"))
+    assert {node.status(world.now)["t"].core for node in world.nodes.values()} == {1}
+    world.do(2, BrokerMessageReceived(FEDERATED_PREFIX + "t", b"x"))
     world.settle()
     assert world.delivered == {(1, b"x"): 1, (3, b"x"): 1}

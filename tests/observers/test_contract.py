@@ -1,33 +1,35 @@
 """What observers share."""
 
-from hansa.observers.contract import UNCHANGED, Change, Completed, Interest
+from hansa.observers.contract import NO_CHANGE, FilterCounts, ObservationComplete, ObserverOutput
 
 
 def test_filter_is_wanted_while_anybody_wants_it():
-    interest = Interest()
-    interest.hold("b")
-    interest.hold("a")
-    interest.hold("a")
-    assert interest.change() == Change(added=("b", "a"))
-    interest.release("a")
-    assert interest.change() == UNCHANGED
-    interest.release("a")
-    assert interest.change() == Change(removed=("a",))
-    assert interest.wanted() == ("b",)
+    interest = FilterCounts()
+    interest.add("b")
+    interest.add("a")
+    interest.add("a")
+    assert interest.drain_changes() == ObserverOutput(added=("b", "a"))
+    interest.remove("a")
+    assert interest.drain_changes() == NO_CHANGE
+    interest.remove("a")
+    assert interest.drain_changes() == ObserverOutput(removed=("a",))
+    assert interest.subscribed_filters() == ("b",)
     assert "a" not in interest
 
 
 def test_change_is_the_net_change():
-    interest = Interest()
-    interest.hold("a")
-    interest.change()
-    interest.release("a")
-    interest.hold("a")
-    interest.hold("b")
-    interest.release("b")
-    assert interest.change() == UNCHANGED
+    interest = FilterCounts()
+    interest.add("a")
+    interest.drain_changes()
+    interest.remove("a")
+    interest.add("a")
+    interest.add("b")
+    interest.remove("b")
+    assert interest.drain_changes() == NO_CHANGE
     assert len(interest) == 1
 
 
 def test_findings_go_with_a_change():
-    assert Interest().change([Completed()]) == Change(findings=(Completed(),))
+    assert FilterCounts().drain_changes([ObservationComplete()]) == ObserverOutput(
+        findings=(ObservationComplete(),)
+    )

@@ -15,15 +15,15 @@ import pytest
 
 from hansa.errors import UsageError
 from hansa.observers import history as module
-from hansa.observers.history import LogFile, PrintedTree
+from hansa.observers.history import BrokerLogFile, PrintedSubscriptionTree
 
 
 def test_of_a_long_log_the_end_is_read(tmp_path, monkeypatch):
     path = tmp_path / "log"
     path.write_bytes(b"old\nnew \xff\n")
-    assert asyncio.run(LogFile(path).read()) == "old\nnew \ufffd\n"
+    assert asyncio.run(BrokerLogFile(path).read()) == "old\nnew \ufffd\n"
     monkeypatch.setattr(module, "LOG_BYTES_MAX", 6)
-    assert asyncio.run(LogFile(path).read()) == "new \ufffd\n"
+    assert asyncio.run(BrokerLogFile(path).read()) == "new \ufffd\n"
 
 
 def rotated(directory: Path) -> Path:
@@ -42,15 +42,15 @@ def rotated(directory: Path) -> Path:
 def test_rotated_files_are_read_as_long_as_nothing_is_missing_between_them(tmp_path):
     path = rotated(tmp_path)
     text = "2\n1794789600: Reloading config.\n3\n1794789610: Reloading config.\n4\n"
-    assert asyncio.run(LogFile(path).read()) == text
+    assert asyncio.run(BrokerLogFile(path).read()) == text
 
 
 def test_of_rotated_files_only_whole_ones_are_read(tmp_path, monkeypatch):
     path = rotated(tmp_path)
     monkeypatch.setattr(module, "LOG_BYTES_MAX", 40)
-    assert asyncio.run(LogFile(path).read()) == "3\n1794789610: Reloading config.\n4\n"
+    assert asyncio.run(BrokerLogFile(path).read()) == "3\n1794789610: Reloading config.\n4\n"
     monkeypatch.setattr(module, "LOG_BYTES_MAX", 20)
-    assert asyncio.run(LogFile(path).read()) == "4\n"
+    assert asyncio.run(BrokerLogFile(path).read()) == "4\n"
 
 
 @pytest.mark.parametrize(
@@ -60,13 +60,17 @@ def test_a_rotated_file_that_is_damaged_or_not_written_yet_ends_the_reading(tmp_
     path = rotated(tmp_path)
     (tmp_path / "log.2.gz").write_bytes(data)
     os.utime(tmp_path / "log.2.gz", (998, 998))
-    assert asyncio.run(LogFile(path).read()) == "3\n1794789610: Reloading config.\n4\n"
+    assert asyncio.run(BrokerLogFile(path).read()) == "3\n1794789610: Reloading config.\n4\n"
 
 
 def test_files_that_are_not_there_are_named(tmp_path):
     missing, there = tmp_path / "missing", tmp_path / "there"
     there.touch()
-    for history in (LogFile(missing), PrintedTree(missing, there), PrintedTree(there, missing)):
+    for history in (
+        BrokerLogFile(missing),
+        PrintedSubscriptionTree(missing, there),
+        PrintedSubscriptionTree(there, missing),
+    ):
         with pytest.raises(UsageError, match=f"^{missing}: No such file or directory$"):
             asyncio.run(history.read())
 
@@ -77,7 +81,7 @@ def test_a_pid_file_must_hold_the_number_of_a_process(tmp_path, text):
     output.touch()
     pid_file.write_text(text)
     with pytest.raises(UsageError, match="is not the number of a mosquitto here"):
-        asyncio.run(PrintedTree(pid_file, output).read())
+        asyncio.run(PrintedSubscriptionTree(pid_file, output).read())
 
 
 def test_another_program_is_not_signalled(tmp_path):
@@ -87,14 +91,14 @@ def test_another_program_is_not_signalled(tmp_path):
     with subprocess.Popen([sys.executable, "-S", "-c", "input()"], stdin=subprocess.PIPE) as other:
         pid_file.write_text(f"{other.pid}\n")
         with pytest.raises(UsageError, match="is not the number of a mosquitto here"):
-            asyncio.run(PrintedTree(pid_file, output).read())
+            asyncio.run(PrintedSubscriptionTree(pid_file, output).read())
         assert other.poll() is None
         other.communicate(b"\n")
         assert other.returncode == 0
 
 
 @pytest.fixture
-def mute(tmp_path: Path) -> Iterator[PrintedTree]:
+def mute(tmp_path: Path) -> Iterator[PrintedSubscriptionTree]:
     """A process that is called mosquitto and prints nothing."""
     if not Path("/proc/self/comm").exists():
         pytest.skip("no /proc here")
@@ -103,7 +107,7 @@ def mute(tmp_path: Path) -> Iterator[PrintedTree]:
     started = subprocess.Popen([program, "60"], preexec_fn=_ignore_signal)
     (tmp_path / "pid").write_text(str(started.pid))
     (tmp_path / "out").touch()
-    yield PrintedTree(tmp_path / "pid", tmp_path / "out")
+    yield PrintedSubscriptionTree(tmp_path / "pid", tmp_path / "out")
     started.kill()
     started.wait()
 

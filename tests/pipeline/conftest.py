@@ -33,13 +33,15 @@ PAYLOADS = """
 filter = "plant/+/temp"
 columns = "value double, unit string"
 """
-LIVE: list[schema.Any] = [
-    schema.Started(5, "<a&b>", "1"),
+LIVE: list[schema.AnyRecord] = [
+    schema.NodeStarted(5, "<a&b>", "1"),
     schema.LinkUp(9, 2),
     # A link that came up before the first record, and a clock that is set back.
-    schema.Control(20, "Announce", 30, 3, core=3, seq=1, distance=0, life=1),
-    schema.Wanted(30, "[red]x[/y]"),
-    schema.Unwanted(10, "[red]x[/y]"),
+    schema.ControlFrameSent(
+        20, "Announce", 30, 3, core=3, announcement_sequence=1, distance=0, core_incarnation=1
+    ),
+    schema.InterestAdded(30, "[red]x[/y]"),
+    schema.InterestRemoved(10, "[red]x[/y]"),
 ]
 SEEDS = (1, 4, 5)
 LINE = ("--topology", "line:8", "--subscribe", "7:a/#", "--publish", "0:a/x")

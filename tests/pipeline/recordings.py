@@ -5,35 +5,42 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hansa.journal.records import Captured, Record, Recorded, Settled
+from hansa.journal.records import (
+    CaptureCompletedRecord,
+    CapturedRecord,
+    JournalRecord,
+    RecordedPublication,
+)
 from hansa.journal.settings import JournalSettings
-from hansa.journal.writer import Writer
-from hansa.pipeline.inputs import find
-from hansa.simulator.result import Result
+from hansa.journal.writer import JournalWriter
+from hansa.pipeline.inputs import find_feeds
+from hansa.simulator.result import SimulationResult
 from hansa.simulator.run import simulate
 from hansa.simulator.scenarios.sampling import random_options
 from hansa.telemetry import schema
-from hansa.telemetry.log import Log, Recorder
-from hansa.telemetry.reader import rows
+from hansa.telemetry.log import NodeRecorder, TelemetryLog
+from hansa.telemetry.reader import read_rows
 
 SECOND = 1_000_000_000
 START = 1_700_000_000 * SECOND
 
 
-def captured(number: int, topic: str = "a/b", payload: bytes = b"21.5", qos: int = 1) -> Captured:
+def captured(
+    number: int, topic: str = "a/b", payload: bytes = b"21.5", qos: int = 1
+) -> CapturedRecord:
     time_ns = START + number * SECOND // 1_000
-    return Captured(number, qos, topic, payload, False, b"", (), 1, time_ns, True)
+    return CapturedRecord(number, qos, topic, payload, False, b"", (), 1, time_ns, True)
 
 
-def recorded(number: int, topic: str = "a/c", payload: bytes = b"on") -> Recorded:
-    return Recorded(3, number, topic, payload, True, b"\x01", START + number)
+def recorded(number: int, topic: str = "a/c", payload: bytes = b"on") -> RecordedPublication:
+    return RecordedPublication(3, number, topic, payload, True, b"\x01", START + number)
 
 
 def journal(
-    path: Path, node: int, records: Iterable[Record], settings: JournalSettings | None = None
+    path: Path, node: int, records: Iterable[JournalRecord], settings: JournalSettings | None = None
 ) -> None:
     """Append to the journal of a node, made if need be."""
-    with Writer(path, node, 7, settings) as writer:
+    with JournalWriter(path, node, 7, settings) as writer:
         for record in records:
             writer.append(record)
             if writer.end - writer.durable > 1 << 20:
@@ -41,19 +48,21 @@ def journal(
         writer.commit()
 
 
-def many(first: int, last: int) -> list[Record]:
+def many(first: int, last: int) -> list[JournalRecord]:
     """Captured publications with these numbers, and what is no message between them."""
     return [
         record
         for number in range(first, last + 1)
-        for record in (captured(number), Settled(number))
+        for record in (captured(number), CaptureCompletedRecord(number))
     ]
 
 
-def telemetry(path: Path, node: int, records: Iterable[schema.Any], incarnation: int = 1) -> None:
+def telemetry(
+    path: Path, node: int, records: Iterable[schema.AnyRecord], incarnation: int = 1
+) -> None:
     """A log with one life of one node."""
-    log = Log(path)
-    recorder = Recorder(log, node, incarnation)
+    log = TelemetryLog(path)
+    recorder = NodeRecorder(log, node, incarnation)
     for record in records:
         recorder.put(record)
     recorder.flush()
@@ -65,7 +74,7 @@ class Recording:
     """What simulations and agents left behind, and what is known of it by other means."""
 
     root: Path
-    results: dict[str, Result] = field(default_factory=dict)
+    results: dict[str, SimulationResult] = field(default_factory=dict)
     """Of random simulations, by run: what each counted by itself."""
     runs: dict[str, str] = field(default_factory=dict)
     """Of other logs: which run of the tables they are."""
@@ -84,9 +93,9 @@ class Recording:
 
     def take(self, name: str, log: Path, run: str = "") -> str:
         """Remember what a log says; return its run."""
-        run = run or next(iter(find([str(log)], telemetry=True)))
+        run = run or next(iter(find_feeds([str(log)], telemetry=True)))
         self.runs[name] = run
-        self.told += [{**row.columns(), "run": run} for row in rows(log)]
+        self.told += [{**row.columns(), "run": run} for row in read_rows(log)]
         return run
 
 

@@ -11,20 +11,20 @@ from tests.agent.live import Live, eventually
 from tests.pipeline.recordings import Recording
 
 from hansa.advice.adviser import advise
-from hansa.advice.loading import USED, load, on_executors
-from hansa.advice.proposals import Proposal, applied
-from hansa.advice.replay import options_of
-from hansa.agent.telemetry.settings import TELEMETRY
+from hansa.advice.loading import TABLES_USED, load_federation, make_spark_map
+from hansa.advice.proposals import Proposal, apply_proposal
+from hansa.advice.replay import replay_options
+from hansa.agent.telemetry.settings import TELEMETRY_DIRECTORY
 from hansa.cli.main import main
 from hansa.errors import UsageError
 from hansa.pipeline.lake import Lake
 from hansa.protocol.settings import ProtocolSettings
-from hansa.simulator.actions import Crash, Step, Subscribe
-from hansa.simulator.options import Options, Phases
+from hansa.simulator.actions import ClientSubscribe, CrashAgent, ScheduledAction
+from hansa.simulator.options import Phases, SimulationOptions
 from hansa.simulator.run import simulate
-from hansa.simulator.topologies import parse
+from hansa.simulator.topologies import parse_topology
 from hansa.telemetry import schema
-from hansa.telemetry.reader import rows
+from hansa.telemetry.reader import read_rows
 from hansa.testbed.federation import LocalFederation
 
 pytest.importorskip("pyspark", reason="Spark is not installed: `./run test` installs it")
@@ -34,19 +34,19 @@ from pyspark.sql import functions as F
 
 @pytest.fixture(scope="module")
 def tables(spark, recording):
-    from hansa.pipeline.runner import views
+    from hansa.pipeline.runner import create_views
 
-    found = views(spark, Lake(recording.lake))
-    return {name: found[name].cache() for name in (*USED, "runs")}
+    found = create_views(spark, Lake(recording.lake))
+    return {name: found[name].cache() for name in (*TABLES_USED, "runs")}
 
 
 def test_a_federation_is_read_as_it_was_recorded(recording, tables):
-    found = load(tables, recording.runs["line"], ProtocolSettings())
+    found = load_federation(tables, recording.runs["line"], ProtocolSettings())
     assert len(found.nodes) == 8
     assert len(found.links) == 7
     assert all(rtt == pytest.approx(2.0, rel=0.1) for rtt in found.links.values())
     last, first = found.nodes[7], found.nodes[0]
-    assert found.wants == {last: {"a/#"}}
+    assert found.interest == {last: {"a/#"}}
     assert found.cores == {"a/#": last}
     (flow,) = found.flows
     assert (flow.origin, flow.topic, flow.publications) == (first, "a/x", 10)
@@ -55,21 +55,21 @@ def test_a_federation_is_read_as_it_was_recorded(recording, tables):
 
 
 def test_the_executors_find_the_missing_link(spark, recording, tables):
-    found = load(tables, recording.runs["line"], ProtocolSettings())
-    advice = next(advise(found, 5, 1, on_executors(spark.sparkContext)))
+    found = load_federation(tables, recording.runs["line"], ProtocolSettings())
+    advice = next(advise(found, 5, 1, make_spark_map(spark.sparkContext)))
     assert advice.proposal == Proposal("add link", (found.nodes[0], found.nodes[7]))
     assert (advice.replayed[0].copies, advice.replayed[1].copies) == (7, 1)
 
 
 def test_a_run_must_be_there_and_of_the_strategy_that_advice_knows(recording, tables):
     with pytest.raises(UsageError, match="there is no run 'nothing' in this lake; there are "):
-        load(tables, "nothing", ProtocolSettings())
+        load_federation(tables, "nothing", ProtocolSettings())
     with pytest.raises(UsageError, match="this lake has no telemetry: switch it on"):
-        load({**tables, "runs": tables["runs"].limit(0)}, None, ProtocolSettings())
+        load_federation({**tables, "runs": tables["runs"].limit(0)}, None, ProtocolSettings())
     with pytest.raises(UsageError, match=r"this lake has \d runs; say which: --run "):
-        load(tables, None, ProtocolSettings())
+        load_federation(tables, None, ProtocolSettings())
     with pytest.raises(UsageError, match="strategy is mesh; advice is for paths"):
-        load(tables, recording.runs["line"], ProtocolSettings(strategy="paths"))
+        load_federation(tables, recording.runs["line"], ProtocolSettings(strategy="paths"))
 
 
 def test_without_a_lake_it_says_how_to_make_one(capsys, tmp_path):
@@ -93,7 +93,7 @@ def test_the_line_gets_advice_and_the_ring_gets_none(recording, capsys):
 @pytest.fixture
 def live_ring(mosquitto: str, tmp_path: Path) -> Iterator[Live]:
     settings = {"HANSA_TELEMETRY_SAMPLE": "all"}
-    live = Live(LocalFederation(parse("ring:3", 1), settings, directory=tmp_path / "kept"))
+    live = Live(LocalFederation(parse_topology("ring:3", 1), settings, directory=tmp_path / "kept"))
     try:
         live.start()
         yield live
@@ -103,8 +103,8 @@ def live_ring(mosquitto: str, tmp_path: Path) -> Iterator[Live]:
 
 def reported_peers(live: Live, number: int) -> set[int]:
     """Whom the telemetry on disk of a node reports a link to."""
-    log = live.nodes[number].directory / "agent" / TELEMETRY
-    return {row.record.peer for row in rows(log) if isinstance(row.record, schema.LinkUp)}
+    log = live.nodes[number].directory / "agent" / TELEMETRY_DIRECTORY
+    return {row.record.peer for row in read_rows(log) if isinstance(row.record, schema.LinkUp)}
 
 
 def test_advice_knows_what_stood_after_a_killed_agent_and_a_clean_stop(spark, live_ring, tmp_path):
@@ -123,25 +123,27 @@ def test_advice_knows_what_stood_after_a_killed_agent_and_a_clean_stop(spark, li
     live.client(0).publish("plant/temp", b"21.5")
     live.run(live.federation.stop())
 
-    lake = Lake.made(tmp_path / "lake")
-    runner.run_once(spark, lake, runner.Job([str(tmp_path / "kept")]))
-    found = load(runner.views(spark, lake), None, ProtocolSettings())
+    lake = Lake.open_or_create(tmp_path / "lake")
+    runner.run_once(spark, lake, runner.PipelineJob([str(tmp_path / "kept")]))
+    found = load_federation(runner.create_views(spark, lake), None, ProtocolSettings())
     assert set(found.nodes) == {"0", "2"}
     assert set(found.links) == {("0", "2")}
-    assert found.wants == {"2": {"plant/#"}}
+    assert found.interest == {"2": {"plant/#"}}
 
 
 def test_advice_knows_what_stood_after_a_simulated_crash(spark, tmp_path):
     from hansa.pipeline import runner
 
-    script = (Step(2.0, Subscribe(2, "a/#")), Step(4.0, Crash(1)))
+    script = (ScheduledAction(2.0, ClientSubscribe(2, "a/#")), ScheduledAction(4.0, CrashAgent(1)))
     simulate(
-        Options(parse("ring:4", 1), seed=1, schedule=script, phases=Phases(warm_up_s=12.0)),
+        SimulationOptions(
+            parse_topology("ring:4", 1), seed=1, schedule=script, phases=Phases(warm_up_s=12.0)
+        ),
         telemetry=tmp_path / "log",
     )
-    lake = Lake.made(tmp_path / "lake")
-    runner.run_once(spark, lake, runner.Job([str(tmp_path / "log")]))
-    found = load(runner.views(spark, lake), None, ProtocolSettings())
+    lake = Lake.open_or_create(tmp_path / "lake")
+    runner.run_once(spark, lake, runner.PipelineJob([str(tmp_path / "log")]))
+    found = load_federation(runner.create_views(spark, lake), None, ProtocolSettings())
     assert found.nodes == ("n0", "n2", "n3")
     assert set(found.links) == {("n0", "n3"), ("n2", "n3")}
 
@@ -179,19 +181,19 @@ def test_advice_on_three_recordings_is_right_and_taking_it_does_what_was_predict
 
     def recorded(name, federation):
         log = made.source / name
-        simulate(options_of(federation), telemetry=log)
+        simulate(replay_options(federation), telemetry=log)
         return made.take(name, log)
 
     def tables():
-        lake = Lake.made(made.lake)
-        runner.run_once(spark, lake, runner.Job([str(made.source)]))
-        return runner.views(spark, lake)
+        lake = Lake.open_or_create(made.lake)
+        runner.run_once(spark, lake, runner.PipelineJob([str(made.source)]))
+        return runner.create_views(spark, lake)
 
     runs = {name: recorded(name, federation) for name, (federation, _, _) in given.items()}
     before, taken = tables(), {}
     for name, (federation, degree, right) in given.items():
-        found = load(before, runs[name], federation.protocol)
-        first = next(advise(found, degree, 1, on_executors(spark.sparkContext)), None)
+        found = load_federation(before, runs[name], federation.protocol)
+        first = next(advise(found, degree, 1, make_spark_map(spark.sparkContext)), None)
         if right is None:
             assert first is None
             continue
@@ -199,12 +201,12 @@ def test_advice_on_three_recordings_is_right_and_taking_it_does_what_was_predict
         kind, places = right
         assert first.proposal.kind == kind
         assert first.proposal.subject[-len(places) :] == tuple(found.nodes[n] for n in places)
-        taken[name] = (first, recorded(f"{name} taken", applied(found, first.proposal)))
+        taken[name] = (first, recorded(f"{name} taken", apply_proposal(found, first.proposal)))
     after = tables()
     for name, (first, run) in taken.items():
         count = len(given[name][0].sample)
         old, new = Tried.of(before, runs[name], count), Tried.of(after, run, count)
         for measure in ("delay_ms", "bytes"):
-            predicted = first.reckoned[0].change(first.reckoned[1], measure)
+            predicted = first.predicted[0].change(first.predicted[1], measure)
             shown = getattr(new, measure) / getattr(old, measure) - 1
             assert shown == pytest.approx(predicted, abs=0.15), (name, measure)

@@ -88,7 +88,7 @@ def test_source_tables_and_a_sweep_on_two_workers(master, tmp_path):
     source, lake = tmp_path / "nodes", tmp_path / "lake"
     for node in (1, 2, 3):
         journal(source / str(node) / "journal", node, many(1, 500))
-        told: list[schema.Any] = [schema.Started(1, f"n{node}", "1")]
+        told: list[schema.AnyRecord] = [schema.NodeStarted(1, f"n{node}", "1")]
         told.append(schema.LinkUp(2, node % 3 + 1))
         telemetry(source / str(node) / "telemetry", node, told)
     hansa("pipeline", "run", "--lake", lake, "--master", master, source)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from hansa.pipeline.errors import plain
+from hansa.pipeline.errors import to_user_error
 
 IN_A_BATCH = """[FOREACH_BATCH_USER_FUNCTION_ERROR] An error occurred in the user provided function.
 Return Message: Traceback (most recent call last):
@@ -21,4 +21,4 @@ py4j.protocol.Py4JJavaError: An error occurred while calling o88.collectToPython
     ],
 )
 def test_the_line_that_says_what_is_wrong(text, said):
-    assert str(plain(RuntimeError(text))) == said
+    assert str(to_user_error(RuntimeError(text))) == said

@@ -8,16 +8,16 @@ import pytest
 
 from hansa.cli import simulate
 from hansa.cli.main import main
-from hansa.cli.sweep import play
+from hansa.cli.sweep import run_case
 from hansa.errors import UsageError
-from hansa.experiments.fan_out import fan_out
-from hansa.experiments.runs import key_of
+from hansa.experiments.fan_out import run_on_executors
+from hansa.experiments.runs import case_key
 from hansa.experiments.sweep import make_sweep
-from hansa.experiments.table import Runs
+from hansa.experiments.table import RunTable
 
 VALUES = {"topology": ["ring:3", "line:3"], "faults": ["", "crashes=1"], "seeds": 3, "duration": 2}
 SWEEP = make_sweep({**VALUES, "name": "small"}, list(VALUES))
-KEYS = {key_of(case) for case in SWEEP.cases}
+KEYS = {case_key(case) for case in SWEEP.cases}
 
 
 @pytest.fixture
@@ -58,11 +58,15 @@ def test_every_case_is_a_row_once_and_a_second_run_plays_nothing(
     assert "line crashes=1" in page.read_text()
     capsys.readouterr()
 
-    rows = {row["case"]: row for row in Runs(spark, str(tmp_path / "lake")).all().collect()}
+    rows = {
+        row["case"]: row for row in RunTable(spark, str(tmp_path / "lake")).read_all().collect()
+    }
     assert set(rows) == KEYS
     for case in SWEEP.cases[::5]:
-        result = simulate.play(simulate.parser().parse_args(case.words), case.seed).result
-        row = rows[key_of(case)]
+        result = simulate.run_seed(
+            simulate.make_parser().parse_args(case.arguments), case.seed
+        ).result
+        row = rows[case_key(case)]
         assert (row["fingerprint"], row["delivered"], row["nodes"]) == (
             result.fingerprint,
             result.delivered,
@@ -73,29 +77,29 @@ def test_every_case_is_a_row_once_and_a_second_run_plays_nothing(
 @pytest.mark.long
 def test_what_was_played_before_an_interruption_is_not_played_again(spark, tmp_path, sweep_file):
     lake = str(tmp_path / "lake")
-    some = fan_out(spark.sparkContext, SWEEP.cases, partial(play, "small"))
+    some = run_on_executors(spark.sparkContext, SWEEP.cases, partial(run_case, "small"))
     rows = next(some)
     some.close()
-    Runs(spark, lake).add(rows)
-    known = Runs(spark, lake).known()
+    RunTable(spark, lake).append(rows)
+    known = RunTable(spark, lake).completed_cases()
     assert 0 < len(known) < len(SWEEP.cases)
     assert main(["experiment", "run", str(sweep_file), "--lake", lake]) == 0
-    assert Runs(spark, lake).all().count() == len(SWEEP.cases)
+    assert RunTable(spark, lake).read_all().count() == len(SWEEP.cases)
 
 
 def test_a_case_that_two_drivers_played_counts_once(spark, tmp_path):
-    runs = Runs(spark, str(tmp_path))
-    row = play("small", SWEEP.cases[0])
-    runs.add([row])
-    runs.add([row])
+    runs = RunTable(spark, str(tmp_path))
+    row = run_case("small", SWEEP.cases[0])
+    runs.append([row])
+    runs.append([row])
     (summed,) = runs.summary(replace(SWEEP, swept=()), KEYS)
-    assert (runs.all().count(), summed["cases"]) == (1, 1)
+    assert (runs.read_all().count(), summed["cases"]) == (1, 1)
 
 
 def test_a_fault_names_the_command_that_shows_it(spark):
     broken = replace(SWEEP.cases[0], parameters=(("topology", "file:/nowhere"),))
     with pytest.raises(UsageError, match="nowhere"):
-        play("small", broken)
+        run_case("small", broken)
 
 
 @pytest.mark.parametrize(

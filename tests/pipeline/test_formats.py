@@ -10,10 +10,10 @@ from hansa.pipeline.lake import Lake
 
 def test_a_format_whose_package_is_missing_says_how_to_get_it(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    formats.require("parquet")
+    formats.require_package("parquet")
     for name, package in (("delta", "deltalake"), ("iceberg", "pyiceberg")):
         with pytest.raises(UsageError) as error:
-            formats.require(name)
+            formats.require_package(name)
         assert str(error.value) == (
             f"a lake of format {name} needs the package {package}: {install_extra(name)}"
         )
@@ -41,8 +41,8 @@ def test_others_read_what_we_read_also_after_more_came(spark, tmp_path, read):
 
     name = read.__name__
     pytest.importorskip(formats.PACKAGES[name])
-    lake = Lake.made(tmp_path / "lake", name)
-    work = runner.Job([str(tmp_path / "source")], batch_bytes=1_000)
+    lake = Lake.open_or_create(tmp_path / "lake", name)
+    work = runner.PipelineJob([str(tmp_path / "source")], batch_bytes=1_000)
     for first, last in ((1, 30), (31, 50)):
         records = [captured(number) for number in range(first, last + 1)]
         journal(tmp_path / "source", 5, records)
@@ -54,9 +54,9 @@ def test_others_read_what_we_read_also_after_more_came(spark, tmp_path, read):
         (topic,) = read(lake, "gold.recorded_topics").to_pylist()
         assert (topic["topic"], topic["messages"]) == ("a/b", last)
         assert read(lake, "gold.delay").num_rows == 0
-    assert lake.batches("messages") > 2
+    assert lake.batch_count("messages") > 2
 
-    log = formats.log_of(lake)
+    log = formats.open_table_log(lake)
     assert log is not None
-    formats.enter_batches(lake, log)  # as after a kill behind the last entry
+    formats.append_batches(lake, log)  # as after a kill behind the last entry
     assert read(lake, "bronze.messages").num_rows == 50

@@ -4,7 +4,7 @@ import pytest
 from tests.pipeline import slowly
 from tests.pipeline.recordings import journal, many, recorded, simulated
 
-from hansa.simulator.analysis.telemetry import counters
+from hansa.simulator.analysis.telemetry import result_counters
 
 pytest.importorskip("pyspark", reason="Spark is not installed: `./run test` installs it")
 
@@ -25,13 +25,13 @@ def made(request, spark, recording, tmp_path_factory):
         return recording
     ten = simulated(tmp_path_factory.mktemp("ten"), SEEDS)
     journal(ten.source / "n5", 5, [*many(1, 20), *(recorded(n) for n in range(1, 8))])
-    runner.run_once(spark, Lake.made(ten.lake), runner.Job([str(ten.source)]))
+    runner.run_once(spark, Lake.open_or_create(ten.lake), runner.PipelineJob([str(ten.source)]))
     return ten
 
 
 @pytest.fixture(scope="module")
 def tables(spark, made):
-    return runner.views(spark, Lake(made.lake))
+    return runner.create_views(spark, Lake(made.lake))
 
 
 def as_dictionary(frame, key):
@@ -56,7 +56,7 @@ def test_a_gold_table_is_what_plain_python_makes_of_the_same_records(made, table
 
 
 def test_recorded_topics_are_counted_from_the_journal(recording, spark):
-    tables = runner.views(spark, Lake(recording.lake))
+    tables = runner.create_views(spark, Lake(recording.lake))
     found = {row.topic: (row.messages, row.bytes) for row in tables["recorded_topics"].collect()}
     assert found == {"plant/1/temp": (3, 37), "a/c": (7, 14)}
 
@@ -72,7 +72,7 @@ def test_what_simulations_counted_is_what_the_tables_add_up_to(made, tables):
     matrix = sums(tables["traffic_matrix"], "publications")
     control = tables["control_overhead"].collect()
     for run, result in made.results.items():
-        own = counters(result)
+        own = result_counters(result)
         arrivals = result.delay_ms.count if result.delay_ms else 0
         assert (matrix[run]["sum(publications)"] if run in matrix else 0) == arrivals
         frames = {row.frame: row.frames for row in control if row.run == run}
@@ -132,5 +132,5 @@ def test_every_table_says_its_grain_and_was_counted(recording):
     lake = Lake(recording.lake)
     for kept in lake.tables():
         assert kept.grain.startswith("One row per ")
-        files = lake.table(kept).rglob("*.parquet")
+        files = lake.table_path(kept).rglob("*.parquet")
         assert sum(read_metadata(path).num_rows for path in files) == kept.rows

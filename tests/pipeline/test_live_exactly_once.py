@@ -17,19 +17,24 @@ from typing import Any
 import pytest
 
 from hansa.agent.broker.connection import BrokerAddress
-from hansa.journal.reader import Reader
-from hansa.journal.records import Captured
+from hansa.journal.reader import JournalReader
+from hansa.journal.records import CapturedRecord
 from hansa.pipeline.lake import Lake
-from hansa.simulator.topologies import parse
-from hansa.testbed.chaos.clients import Publisher, Subscriber
-from hansa.testbed.chaos.history import Event, Op, Stream, read_payload
-from hansa.testbed.clients import until
+from hansa.simulator.topologies import parse_topology
+from hansa.testbed.chaos.clients import HistoryPublisher, HistorySubscriber
+from hansa.testbed.chaos.history import (
+    HistoryEvent,
+    HistoryOperation,
+    PublisherStream,
+    parse_payload,
+)
+from hansa.testbed.clients import wait_until
 from hansa.testbed.federation import LocalFederation
 
 pytest.importorskip("pyspark", reason="Spark is not installed: `./run test` installs it")
 
 from hansa.pipeline.gold import GOLD
-from hansa.pipeline.tables import Table
+from hansa.pipeline.tables import LakeTable
 
 NODES = 3
 RATE = 1_000.0
@@ -56,7 +61,7 @@ class Pipeline:
     async def kill(self, when: Callable[[], bool], with_java: bool) -> None:
         """Kill it at a moment; without its Java that one writes on until it sees it is alone."""
         assert self.process is not None
-        assert await until(lambda: when() or self.process.poll() is not None, PATIENCE_S)  # type: ignore[union-attr]
+        assert await wait_until(lambda: when() or self.process.poll() is not None, PATIENCE_S)  # type: ignore[union-attr]
         assert self.process.poll() is None, "the pipeline ended by itself"
         if with_java:
             os.killpg(self.process.pid, signal.SIGKILL)
@@ -82,28 +87,30 @@ async def kill_agent(running: LocalFederation, number: int) -> None:
     await running.start_agent(number)
 
 
-async def live(source: Path, lake: Path) -> Counter[tuple[Stream, int]]:
+async def live(source: Path, lake: Path) -> Counter[tuple[PublisherStream, int]]:
     """Run and disturb it all; return what was published and acknowledged."""
-    acknowledged: Counter[tuple[Stream, int]] = Counter()
+    acknowledged: Counter[tuple[PublisherStream, int]] = Counter()
 
-    def note(event: Event) -> None:
-        if event.op is Op.OK:
+    def note(event: HistoryEvent) -> None:
+        if event.op is HistoryOperation.OK:
             acknowledged[event.stream, event.counter] += 1
 
-    running = LocalFederation(parse("line:3", 1), SETTINGS, persistent=True, directory=source)
+    running = LocalFederation(
+        parse_topology("line:3", 1), SETTINGS, persistent=True, directory=source
+    )
     pipeline = Pipeline(lake, source)
     addresses = [BrokerAddress("127.0.0.1", node.broker.port) for node in running.nodes]
     publishers = [
-        Publisher(address, f"pub{n}", {f"load/{n}": 1}, RATE / NODES, note)
+        HistoryPublisher(address, f"pub{n}", {f"load/{n}": 1}, RATE / NODES, note)
         for n, address in enumerate(addresses)
     ]
-    subscriber = Subscriber(addresses[2], "sub", ("load/0",), lambda event: None)
+    subscriber = HistorySubscriber(addresses[2], "sub", ("load/0",), lambda event: None)
     try:
         await running.start()
         await asyncio.gather(subscriber.start(), *(each.start() for each in publishers))
         await running.wait_until_converged()
         for publisher in publishers:
-            publisher.go()
+            publisher.start_publishing()
         pipeline.start()
         await pipeline.kill(lambda: pipeline.batches() > 0, with_java=True)
         await kill_agent(running, 0)
@@ -114,10 +121,10 @@ async def live(source: Path, lake: Path) -> Counter[tuple[Stream, int]]:
         pipeline.start()
         await pipeline.kill(lambda: pipeline.batches() > before + 1, with_java=False)
         for publisher in publishers:
-            await publisher.pause()
-        assert await until(lambda: all(each.is_quiet for each in publishers), PATIENCE_S)
+            await publisher.stop_publishing()
+        assert await wait_until(lambda: all(each.is_idle for each in publishers), PATIENCE_S)
         expected = len(acknowledged)
-        assert await until(lambda: len(journalled(source)) >= expected, PATIENCE_S)
+        assert await wait_until(lambda: len(journalled(source)) >= expected, PATIENCE_S)
     finally:
         if pipeline.process is not None and pipeline.process.poll() is None:
             os.killpg(pipeline.process.pid, signal.SIGKILL)
@@ -130,11 +137,11 @@ def journalled(source: Path) -> Counter[tuple[int, int, int, bytes]]:
     """Every recorded message by origin, epoch and number, as the journals have it."""
     found: Counter[tuple[int, int, int, bytes]] = Counter()
     for path in source.glob("*/agent/journal/*"):
-        reader = Reader(path)
+        reader = JournalReader(path)
         for header in reader.headers()[:1]:
             for _, record in reader.read():
-                if isinstance(record, Captured) and record.recorded:
-                    found[header.node, header.epoch, record.number, record.payload] += 1
+                if isinstance(record, CapturedRecord) and record.recorded:
+                    found[header.node, header.epoch, record.sequence, record.payload] += 1
     return found
 
 
@@ -150,7 +157,7 @@ def in_bronze(lake: Path) -> Counter[tuple[int, int, int, bytes]]:
     return found
 
 
-def rows(lake: Path, made: Table) -> dict[tuple[Any, ...], dict[str, Any]]:
+def rows(lake: Path, made: LakeTable) -> dict[tuple[Any, ...], dict[str, Any]]:
     from pyarrow.parquet import read_table
 
     found = read_table(lake / "tables" / made.layer / made.name).to_pylist()
@@ -177,7 +184,7 @@ def test_every_recorded_message_once_though_pipeline_and_agents_are_killed(mosqu
     recorded = journalled(source)
     assert set(recorded.values()) == {1}
     assert in_bronze(lake) == recorded
-    published = Counter(read_payload(payload) for _, _, _, payload in recorded)
+    published = Counter(parse_payload(payload) for _, _, _, payload in recorded)
     assert published == acknowledged
 
     assert counts(lake) == counts(other)

@@ -24,9 +24,9 @@ pytest.importorskip("pyspark", reason="Spark is not installed: `./run test` inst
 from pyspark.sql import functions as F
 
 from hansa.pipeline import runner
-from hansa.pipeline.quality import count_checked
-from hansa.pipeline.tables import Layer
-from hansa.pipeline.topics import matches
+from hansa.pipeline.quality import check_table
+from hansa.pipeline.tables import TableLayer
+from hansa.pipeline.topics import filter_matches
 
 PATIENCE_S = 240.0
 
@@ -128,7 +128,7 @@ def test_a_page_that_cannot_be_written_is_told_before_the_work(recording, tmp_pa
 def test_payload_tables_stay_when_the_file_is_not_given_again(recording, tmp_path, spark):
     lake = tmp_path / "lake"
     shutil.copytree(recording.lake, lake, symlinks=True)
-    runner.build(spark, Lake(lake))
+    runner.build_tables(spark, Lake(lake))
     assert "temperatures" in [kept.name for kept in Lake(lake).tables()]
 
 
@@ -223,7 +223,7 @@ def messages_in(lake):
 
 
 def test_a_table_that_breaks_its_key_or_a_rule_is_told(spark):
-    layer = Layer("silver")
+    layer = TableLayer("silver")
 
     @layer.table("value > 0")
     def numbers(events):
@@ -235,21 +235,21 @@ def test_a_table_that_breaks_its_key_or_a_rule_is_told(spark):
     def frame(*rows):
         return spark.createDataFrame(rows, "name string, value int")
 
-    assert count_checked(table, frame(("a", 1), ("b", None))) == 2
+    assert check_table(table, frame(("a", 1), ("b", None))) == 2
     for rows, said in (
         ([("a", 1), ("a", 2)], "silver.numbers: 1 rows have the same key (name) as another"),
         ([("a", 1), (None, 2)], "silver.numbers: 1 rows without a key (name)"),
         ([("a", 0), ("b", 2)], "silver.numbers: 1 of 2 rows break the rule `value > 0`"),
     ):
         with pytest.raises(TableBroken) as broken:
-            count_checked(table, frame(*rows))
+            check_table(table, frame(*rows))
         assert str(broken.value) == said
 
 
 def test_a_table_without_grain_and_key_cannot_be_declared():
     with pytest.raises(TypeError, match="its docstring must begin with grain and key"):
 
-        @Layer("gold").table()
+        @TableLayer("gold").table()
         def nameless(events):
             """What it is is not said."""
             return events
@@ -260,8 +260,10 @@ def test_filters_match_in_spark_as_they_do_in_the_protocol(spark):
     names = ["a/b", "a", "a/", "/b", "a/b/c", "$SYS/x", "$SYS", "/", "b", "a//c"]
     pairs = [(one, other) for one in filters for other in names]
     frame = spark.createDataFrame(pairs, "filter string, topic string")
-    found = frame.select("filter", "topic", matches("filter", "topic").alias("fits")).collect()
+    found = frame.select(
+        "filter", "topic", filter_matches("filter", "topic").alias("fits")
+    ).collect()
     assert {(row.filter, row.topic): row.fits for row in found} == {
         (one, other): topics.matches(one, other) for one, other in pairs
     }
-    assert frame.where(matches("'a/+'", "topic") & (F.col("topic") == "a/b")).count() > 0
+    assert frame.where(filter_matches("'a/+'", "topic") & (F.col("topic") == "a/b")).count() > 0

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from hansa.agent.broker.connection import BrokerAddress
-from hansa.simulator.topologies import parse
-from hansa.testbed.clients import Client
+from hansa.simulator.topologies import parse_topology
+from hansa.testbed.clients import RecordingClient
 from hansa.testbed.federation import LocalFederation, LocalNode
 
 pytest.importorskip("pyspark", reason="Spark is not installed: `./run test` installs it")
@@ -33,12 +33,12 @@ def recorded(mosquitto: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 async def record(directory: Path) -> None:
     settings = {"HANSA_RECORD": "plant/#"}
-    federation = LocalFederation(parse("line:2", 1), settings, directory=directory)
+    federation = LocalFederation(parse_topology("line:2", 1), settings, directory=directory)
     try:
         await federation.start()
         await federation.wait_until_converged()
         near = federation.nodes[0]
-        client = Client(BrokerAddress("127.0.0.1", near.broker.port), "sensor")
+        client = RecordingClient(BrokerAddress("127.0.0.1", near.broker.port), "sensor")
         await client.start()
         for topic, count in COUNTS.items():
             for _ in range(count):

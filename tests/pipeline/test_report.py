@@ -8,9 +8,9 @@ import pytest
 pytest.importorskip("pyspark", reason="Spark is not installed: `./run test` installs it")
 
 from hansa.pipeline.report import plots, topology
-from hansa.pipeline.report.facts import ROWS, TABLES, Facts, Rows, Told
-from hansa.pipeline.report.page import Claim, Paper, page
-from hansa.pipeline.report.sweeps import MEASURES, Sweep
+from hansa.pipeline.report.facts import ROWS, TABLES, ReportData, Rows, RunFacts
+from hansa.pipeline.report.page import ReportedClaim, ReportedPaper, render_page
+from hansa.pipeline.report.sweeps import MEASURES, SweepSummary
 
 
 @pytest.mark.parametrize(
@@ -25,14 +25,14 @@ from hansa.pipeline.report.sweeps import MEASURES, Sweep
     ],
 )
 def test_numbers_are_as_people_read_them(value, shown):
-    assert plots.number(value) == shown
+    assert plots.format_number(value) == shown
 
 
 @pytest.mark.parametrize(
     ("count", "shown"), [(0, "0 B"), (999, "999 B"), (1_500, "1.5 kB"), (2.5e12, "2,500 GB")]
 )
 def test_sizes_have_a_unit(count, shown):
-    assert plots.size(count) == shown
+    assert plots.format_bytes(count) == shown
 
 
 NAMES = [f"<n&{number}>" for number in range(60)]
@@ -49,7 +49,9 @@ def test_every_plot_is_well_formed_with_any_names_and_no_more_rows_than_can_be_s
         plots.columns("t", [(name, 0.5) for name in names], 1.0, "limit"),
         plots.lines("t", {name: [(1.0, 2.0), (5.0, 0.0)] for name in names}, "nodes"),
         plots.timeline("t", [(1.0, name, None if i % 2 else 0.5) for i, name in enumerate(names)]),
-        topology.drawing("t", names, {(a, b): 1.0 for a, b in zip(names, names[1:], strict=False)}),
+        topology.draw_topology(
+            "t", names, {(a, b): 1.0 for a, b in zip(names, names[1:], strict=False)}
+        ),
     ]
     for text in drawn:
         assert ET.fromstring(text).tag == "svg"
@@ -76,8 +78,11 @@ def test_neighbours_are_drawn_nearer_than_others():
 
 
 def test_a_paper_stands_beside_ours_and_what_does_not_hold_is_marked():
-    claims = [Claim("frames", "<= 2·l", "14", True), Claim("time", "90 s", "1 < 2", False)]
-    text = page(Told([], 0, [], []), [Paper("Spohn & Co", claims)])
+    claims = [
+        ReportedClaim("frames", "<= 2·l", "14", True),
+        ReportedClaim("time", "90 s", "1 < 2", False),
+    ]
+    text = render_page(ReportData([], 0, [], []), [ReportedPaper("Spohn & Co", claims)])
     assert "Spohn &amp; Co" in text
     assert '<td class="good">14</td>' in text
     assert '<td class="bad">1 &lt; 2</td>' in text
@@ -87,10 +92,10 @@ def test_a_run_with_too_many_rows_is_summed_as_a_whole_and_says_what_is_drawn():
     rows = [{"wanted": 5, "delivered": 5, "lost": 0, "twice": 0, "origin": "a", "node": "b"}]
     tables: dict[str, Rows] = {name: [] for name in TABLES} | {"delivery": rows}
     whole = {"delivery": {ROWS: 30_000, "wanted": 90_000, "delivered": 80_000, "twice": None}}
-    facts = Facts("live", "Live", tables, {}, whole)
+    facts = RunFacts("live", "Live", tables, {}, whole)
     assert facts.total("delivery", "wanted") == 90_000
     assert facts.total("delivery", "twice") == 0
-    text = page(Told([facts], 1, [], []), [])
+    text = render_page(ReportData([facts], 1, [], []), [])
     assert "80,000 of 90,000" in text
     assert "Of 30,000 rows of the table delivery the 1 largest are drawn." in text
 
@@ -112,7 +117,7 @@ def test_observations_of_clients_are_shown_with_their_own_counts_and_durations()
         "convergence": [{**fault, "seconds": None, "settled_s": 2.5}],
         "runs": [{"began_ns": second}],
     }
-    text = page(Told([Facts("live", "Live", tables, {}, {})], 1, [], []), [])
+    text = render_page(ReportData([RunFacts("live", "Live", tables, {}, {})], 1, [], []), [])
     assert "<b>530 of 773</b><span>arrived at clients of other brokers</span>" in text
     for row in (
         ("no fault", "b → c", "50", "50", "0", "0", ""),
@@ -126,9 +131,11 @@ def test_observations_of_clients_are_shown_with_their_own_counts_and_durations()
 
 
 def test_a_sweep_is_lines_where_sizes_differ_and_bars_where_not():
-    grown = Sweep("big", 40, {name: {"mesh": [(5, 1.0), (10, 2.0)]} for name in MEASURES})
-    flat = Sweep("flat", 2, {name: {"mesh": [(5, 1.0)], "paths": [(5, 0.0)]} for name in MEASURES})
-    text = page(Told([], 0, [], [grown, flat]), [])
+    grown = SweepSummary("big", 40, {name: {"mesh": [(5, 1.0), (10, 2.0)]} for name in MEASURES})
+    flat = SweepSummary(
+        "flat", 2, {name: {"mesh": [(5, 1.0)], "paths": [(5, 0.0)]} for name in MEASURES}
+    )
+    text = render_page(ReportData([], 0, [], [grown, flat]), [])
     assert "Sweep big: 40 simulations" in text
     assert text.count("<polyline") == len(MEASURES)
     assert text.count("in federations of 5 nodes") == len(MEASURES)

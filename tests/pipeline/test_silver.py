@@ -89,23 +89,27 @@ def test_observation_says_what_was_lost_and_for_how_long(spark):
         " what string, origin string, target string, published bigint, arrived bigint,"
         " duplicates bigint, seconds double"
     )
-    key = ("live", silver.OBSERVER, 1)
+    key = ("live", silver.FAULT_INJECTOR, 1)
     rows = [
         (*key, 1, 50, "fault", "kill agent 0", None, "a", None, None, None, None),
         (*key, 2, 50, "observed", "kill agent 0", "b", "c", 241, 239, 1, 0.058),
         (*key, 3, 50, "observed", "kill agent 0", "b", "a", 241, 0, 0, None),
     ]
-    found = silver.observations(spark.createDataFrame(rows, columns)).orderBy("number").collect()
+    found = (
+        silver.client_deliveries(spark.createDataFrame(rows, columns)).orderBy("number").collect()
+    )
     shown = [(row.target, row.published, row.arrived, row.lost, row.duplicates) for row in found]
     assert shown == [("c", 241, 239, 2, 1), ("a", 241, 0, 241, 0)]
     assert [row.interruption_s for row in found] == [0.058, None]
 
 
 def test_a_life_knows_how_many_of_its_records_are_missing(spark):
-    told = [("a", 1, 1), ("a", 1, 2), ("a", 2, 1), ("a", 2, 5), (silver.OBSERVER, 1, 9)]
+    told = [("a", 1, 1), ("a", 1, 2), ("a", 2, 1), ("a", 2, 5), (silver.FAULT_INJECTOR, 1, 9)]
     rows = [("live", node, life, number, number * 10) for node, life, number in told]
     columns = "run string, node string, incarnation bigint, number bigint, time_ns bigint"
-    found = silver.lives(spark.createDataFrame(rows, columns)).orderBy("incarnation").collect()
+    found = (
+        silver.incarnations(spark.createDataFrame(rows, columns)).orderBy("incarnation").collect()
+    )
     assert [tuple(row) for row in found] == [
         ("live", "a", 1, 2, 0, 10, 20),
         ("live", "a", 2, 2, 3, 10, 50),

@@ -11,19 +11,19 @@ from tests.pipeline.recordings import START, captured, journal, many, recorded, 
 
 from hansa.agent import state
 from hansa.errors import AgentUnreachable, JournalDamaged, JournalTrimmed, UsageError
-from hansa.journal.records import Bound
+from hansa.journal.records import InboxRecord
 from hansa.journal.settings import JournalSettings
-from hansa.pipeline.inputs import INBOX, find, silent
+from hansa.pipeline.inputs import INBOX, find_feeds, find_unreachable_agents
 from hansa.telemetry import schema
-from hansa.telemetry.columns import FIELDS
-from hansa.telemetry.reader import rows as telemetry_rows
+from hansa.telemetry.columns import FIELD_COLUMNS
+from hansa.telemetry.reader import read_rows as telemetry_rows
 
 pytest.importorskip("pyspark", reason="Spark is not installed: `./run test` installs it")
 
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import StructType
 
-from hansa.pipeline.source import Options, StreamReader
+from hansa.pipeline.source import FeedStreamReader, SourceOptions
 
 NOBODY = "http://127.0.0.1:1"
 SMALL = JournalSettings(segment_bytes=20_000)
@@ -77,16 +77,16 @@ def test_a_message_is_a_row_with_its_name_payload_and_place(spark, tmp_path):
 def test_every_kind_of_telemetry_becomes_the_row_that_its_own_reader_gives(spark, tmp_path):
     values: dict[str, Any] = {"node": 6, "nodes": (7, 8), "integer": 4, "real": 0.5, "text": "t"}
     records = [
-        kind(*(values[FIELDS[name][0]] for name in kind.__struct_fields__))
-        for kind in schema.KINDS.values()
+        kind(*(values[FIELD_COLUMNS[name][0]] for name in kind.__struct_fields__))
+        for kind in schema.RECORD_TYPES.values()
     ]
     telemetry(tmp_path / "log", 5, records)
     got = {row.number: row.asDict() for row in read(spark, tmp_path, table="events").collect()}
     for row in telemetry_rows(tmp_path / "log"):
-        place = {name: got[row.number].pop(name) for name in ("feed", "offset", "time")}
-        assert got[row.number] == row.columns()
+        place = {name: got[row.record_sequence].pop(name) for name in ("feed", "offset", "time")}
+        assert got[row.record_sequence] == row.columns()
         assert place["offset"] == row.offset
-    assert len(got) == len(schema.KINDS)
+    assert len(got) == len(schema.RECORD_TYPES)
 
 
 def test_a_stream_in_small_batches_has_every_row_once_and_goes_on_where_it_was(spark, tmp_path):
@@ -133,10 +133,12 @@ def test_two_copies_of_a_journal_are_read_as_one(spark, tmp_path):
 
 def test_an_inbox_is_no_copy_of_the_journal_although_it_says_the_same_node_and_epoch(tmp_path):
     journal(tmp_path / "journal" / "7", 1, many(1, 5))
-    journal(tmp_path / INBOX, 1, [Bound(n, 2, 3, n, 1, "a/b", b"x" * 100) for n in range(1, 50)])
-    (feed,) = find([str(tmp_path)], telemetry=False).values()
+    journal(
+        tmp_path / INBOX, 1, [InboxRecord(n, 2, 3, n, 1, "a/b", b"x" * 100) for n in range(1, 50)]
+    )
+    (feed,) = find_feeds([str(tmp_path)], telemetry=False).values()
     assert feed.place == str(tmp_path / "journal" / "7")
-    assert INBOX == state.INBOX
+    assert INBOX == state.INBOX_DIRECTORY
 
 
 def reason(error):
@@ -185,12 +187,12 @@ def test_a_copy_that_is_shorter_than_what_was_planned_is_no_silent_end(spark, tm
 
 def test_another_log_in_the_place_of_a_feed_is_not_read_for_it(tmp_path):
     journal(tmp_path / "n", 1, many(1, 10))
-    (feed,) = find([str(tmp_path)], telemetry=False).values()
-    assert feed.reach() == feed.bounds().end
+    (feed,) = find_feeds([str(tmp_path)], telemetry=False).values()
+    assert feed.end_offset() == feed.bounds().end
     shutil.rmtree(tmp_path / "n")
-    assert feed.reach() == 0
+    assert feed.end_offset() == 0
     journal(tmp_path / "n", 2, many(1, 10))
-    assert feed.reach() == 0
+    assert feed.end_offset() == 0
 
 
 def test_a_batch_that_would_end_in_damage_ends_behind_it(tmp_path):
@@ -199,7 +201,7 @@ def test_a_batch_that_would_end_in_damage_ends_behind_it(tmp_path):
     data = bytearray(segment.read_bytes())
     data[len(data) // 4] ^= 0xFF
     segment.write_bytes(data)
-    (feed,) = find([str(tmp_path)], telemetry=True).values()
+    (feed,) = find_feeds([str(tmp_path)], telemetry=True).values()
     bounds = feed.bounds()
     assert feed.boundary(bounds.start, bounds.end // 2, bounds.end) == bounds.end
 
@@ -207,8 +209,8 @@ def test_a_batch_that_would_end_in_damage_ends_behind_it(tmp_path):
 def test_while_a_stream_goes_on_an_agent_that_does_not_answer_has_no_news(tmp_path):
     journal(tmp_path / "1", 1, many(1, 10))
     paths = json.dumps([str(tmp_path), NOBODY])
-    reader = StreamReader(Options({"paths": paths}), StructType())
-    (feed,) = find([str(tmp_path)], telemetry=False).values()
+    reader = FeedStreamReader(SourceOptions({"paths": paths}), StructType())
+    (feed,) = find_feeds([str(tmp_path)], telemetry=False).values()
     offsets = reader.latestOffset({}, ReadAllAvailable())
     assert offsets == {feed.name: {"first": 0, "next": feed.bounds().end}}
     assert len(reader.partitions({}, offsets)) == 1
@@ -217,7 +219,7 @@ def test_while_a_stream_goes_on_an_agent_that_does_not_answer_has_no_news(tmp_pa
         reader.partitions({}, its_own)
     with pytest.raises(AgentUnreachable):  # what there is now has to be known
         reader.prepareForTriggerAvailableNow()
-    assert silent([str(tmp_path), NOBODY], "") == {NOBODY}
+    assert find_unreachable_agents([str(tmp_path), NOBODY], "") == {NOBODY}
 
 
 def test_rows_can_be_files_that_no_row_passes_through_spark_for(spark, tmp_path):
@@ -256,10 +258,10 @@ def test_bad_options_say_what_is_wrong(spark, tmp_path, options, said):
 
 
 def test_paths_are_a_list_in_json():
-    assert Options({"paths": '["a", "b"]'}).sources == ["a", "b"]
+    assert SourceOptions({"paths": '["a", "b"]'}).sources == ["a", "b"]
     for wrong in ("a,b", '"a"', "[1]"):
         with pytest.raises(UsageError, match="it must be a list of texts in JSON"):
-            Options({"paths": wrong})
+            SourceOptions({"paths": wrong})
 
 
 def test_a_missing_directory_is_said(spark, tmp_path):

@@ -5,8 +5,8 @@ from typing import Any
 from hypothesis import strategies as st
 
 from hansa.protocol.membership import records
-from hansa.protocol.membership.records import Kind
-from hansa.protocol.model import HOPS_MAX, KEY_BYTES, MANAGEMENT, Publication
+from hansa.protocol.membership.records import RecordKind
+from hansa.protocol.model import HOPS_MAX, KEY_BYTES, MANAGEMENT_GROUP, Publication
 from hansa.protocol.topics import is_filter
 from hansa.protocol.wire import frames
 from hansa.protocol.wire.codec import encode
@@ -33,7 +33,7 @@ _plain = st.builds(
 _shared = st.builds("$share/{}/{}".format, st.sampled_from(["g", "workers"]), _plain)
 
 filters = (_plain | _shared).filter(is_filter)
-groups = filters | st.just(MANAGEMENT)
+groups = filters | st.just(MANAGEMENT_GROUP)
 
 
 def several(items: st.SearchStrategy[Any]) -> st.SearchStrategy[tuple[Any, ...]]:
@@ -96,7 +96,7 @@ any_record = node_records | interest_records | claims_records
 
 # ---------------------------------------------------------------- frames
 
-kinds = st.sampled_from(Kind)
+kinds = st.sampled_from(RecordKind)
 hops = st.integers(0, HOPS_MAX)
 
 publications = st.builds(
@@ -131,32 +131,41 @@ ordered: dict[type, st.SearchStrategy[Any]] = {
         digest=u64,
         capabilities=several(texts),
     ),
-    frames.Owed: st.builds(frames.Owed, u64, u64, u64, u64, hops),
+    frames.PendingNotice: st.builds(frames.PendingNotice, u64, u64, u64, u64, hops),
     frames.Receipt: st.builds(frames.Receipt, u64, u64, u64, u64, u64, u64, hops),
-    frames.Resend: st.builds(
-        lambda to, node, epoch, span, lost, items, hops, more, safe: frames.Resend(
+    frames.RepairResponse: st.builds(
+        lambda to, node, epoch, span, lost, items, hops, more, safe: frames.RepairResponse(
             to, node, epoch, span[0], span[1], lost, tuple(map(encode, items)), hops, more, safe
         ),
         *(u64, u64, u64, spans, u64, several(publications), hops, st.booleans(), u64),
     ),
-    frames.Holdings: st.builds(
-        frames.Holdings,
+    frames.RetainedDigests: st.builds(
+        frames.RetainedDigests,
         u64,
         u64,
-        st.lists(u64, min_size=frames.BUCKETS, max_size=frames.BUCKETS).map(tuple),
+        st.lists(u64, min_size=frames.RETAINED_BUCKETS, max_size=frames.RETAINED_BUCKETS).map(
+            tuple
+        ),
         hops,
     ),
-    frames.Ask: st.builds(
-        frames.Ask, u64, u64, several(st.integers(0, frames.BUCKETS - 1)), several(versions), hops
+    frames.RetainedRequest: st.builds(
+        frames.RetainedRequest,
+        u64,
+        u64,
+        several(st.integers(0, frames.RETAINED_BUCKETS - 1)),
+        several(versions),
+        hops,
     ),
-    frames.Listing: st.builds(frames.Listing, u64, u64, several(versions), hops),
-    frames.Values: st.builds(frames.Values, u64, u64, several(publications.map(encode)), hops),
+    frames.RetainedVersions: st.builds(frames.RetainedVersions, u64, u64, several(versions), hops),
+    frames.RetainedValuesFrame: st.builds(
+        frames.RetainedValuesFrame, u64, u64, several(publications.map(encode)), hops
+    ),
     frames.Goodbye: st.builds(frames.Goodbye, texts),
     frames.Summary: st.builds(frames.Summary, several(st.tuples(kinds, u64, u64, u64))),
     frames.Update: st.builds(frames.Update, several(any_record)),
     frames.Fetch: st.builds(frames.Fetch, several(st.tuples(kinds, u64))),
-    frames.Announce: st.builds(
-        frames.Announce,
+    frames.CoreAnnouncement: st.builds(
+        frames.CoreAnnouncement,
         core=u64,
         incarnation=u64,
         seq=u64,
@@ -165,21 +174,22 @@ ordered: dict[type, st.SearchStrategy[Any]] = {
         claims=st.none() | claims_records,
         members=several(u64),
     ),
-    frames.Membership: st.builds(
-        frames.Membership, core=u64, seq=u64, joined=distinct(groups), left=distinct(groups)
+    frames.MeshMembership: st.builds(
+        frames.MeshMembership, core=u64, seq=u64, joined=distinct(groups), left=distinct(groups)
     ),
-    frames.Solicit: st.builds(frames.Solicit, u64, u64, u64, hops),
-    frames.Confirm: st.builds(
-        frames.Confirm, several(st.builds(frames.Confirmation, u64, u64, u64, u64, u64, u64, hops))
+    frames.AnnouncementRequest: st.builds(frames.AnnouncementRequest, u64, u64, u64, hops),
+    frames.InterestAcks: st.builds(
+        frames.InterestAcks,
+        several(st.builds(frames.InterestAck, u64, u64, u64, u64, u64, u64, hops)),
     ),
-    frames.Enquire: st.builds(frames.Enquire, u64, u64, hops, u64, u64),
+    frames.InterestAckRequest: st.builds(frames.InterestAckRequest, u64, u64, hops, u64, u64),
 }
 
 every_frame: dict[type, st.SearchStrategy[Any]] = ordered | {
     Publication: publications,
     frames.Heartbeat: st.builds(frames.Heartbeat, u64, u64, u64, u64),
-    frames.Acknowledge: st.builds(frames.Acknowledge, u64, several(u64)),
-    frames.Numbered: st.builds(frames.Numbered, u64, st.one_of(*ordered.values())),
+    frames.FrameAck: st.builds(frames.FrameAck, u64, several(u64)),
+    frames.SequencedFrame: st.builds(frames.SequencedFrame, u64, st.one_of(*ordered.values())),
 }
 
 any_frame = st.one_of(*every_frame.values())

@@ -8,8 +8,8 @@ from typing import TypeVar
 from tests.protocol.wire_of_nodes import Wire, key
 
 from hansa.protocol.effects import Send
-from hansa.protocol.model import MANAGEMENT, Group, Identity, LinkId, NodeId
-from hansa.protocol.status import NodeView
+from hansa.protocol.model import MANAGEMENT_GROUP, Group, Identity, LinkId, NodeId
+from hansa.protocol.status import NodeStatus
 from hansa.protocol.wire.frames import Frame
 
 F = TypeVar("F", bound=Frame)
@@ -70,9 +70,9 @@ def timed(wire: Wire, kind: type[F]) -> list[tuple[float, int, int, F]]:
     ]
 
 
-def views(wire: Wire) -> dict[int, NodeView]:
+def views(wire: Wire) -> dict[int, NodeStatus]:
     """Return all nodes as they are."""
-    return {place: node.view() for place, node in sorted(wire.nodes.items())}
+    return {place: node.status() for place, node in sorted(wire.nodes.items())}
 
 
 def cores(wire: Wire, group: Group = "g") -> dict[int, int | None]:
@@ -82,14 +82,14 @@ def cores(wire: Wire, group: Group = "g") -> dict[int, int | None]:
 
 def members(wire: Wire, group: Group = "g") -> list[int]:
     """Return the nodes in the mesh of a group."""
-    return [place for place, view in views(wire).items() if view.groups[group].member]
+    return [place for place, view in views(wire).items() if view.groups[group].is_member]
 
 
 def managers(wire: Wire) -> dict[int, int | None]:
     """Return who leads the management group, as every node sees it."""
-    return cores(wire, MANAGEMENT)
+    return cores(wire, MANAGEMENT_GROUP)
 
 
 def link_of(wire: Wire, place: int, neighbour: int) -> LinkId:
     """Return the link over which a node hears a neighbour."""
-    return wire.nodes[place].view().neighbours[NodeId(neighbour)].link
+    return wire.nodes[place].status().neighbours[NodeId(neighbour)].link

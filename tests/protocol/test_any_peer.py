@@ -13,20 +13,20 @@ from hypothesis import strategies as st
 from tests.protocol import arbitrary
 from tests.protocol.wire_of_nodes import key
 
-from hansa.protocol.effects import Effect, Send, Subscribe
+from hansa.protocol.effects import Effect, Send, SubscribeAtBroker
 from hansa.protocol.events import (
+    ClientPublished,
     Event,
-    Granted,
+    FrameReceived,
     InterestChanged,
     LinkClosed,
     LinkOpened,
-    Published,
-    Received,
+    SubscriptionsGranted,
     TimerFired,
 )
 from hansa.protocol.membership import records
-from hansa.protocol.membership.records import Kind
-from hansa.protocol.model import HOPS_MAX, MANAGEMENT, LinkId, NodeId, Publication, group_id
+from hansa.protocol.membership.records import RecordKind
+from hansa.protocol.model import HOPS_MAX, MANAGEMENT_GROUP, LinkId, NodeId, Publication, group_id
 from hansa.protocol.node import Identity, Node
 from hansa.protocol.settings import Metric, ProtocolSettings
 from hansa.protocol.wire import frames
@@ -39,7 +39,7 @@ LARGEST = (1 << 64) - 1
 nodes = st.sampled_from([0, PEER, ME, 3, LARGEST])
 numbers = st.sampled_from([0, 1, 2, 3, LARGEST])
 names = st.sampled_from(["g", "a/#", "a/b", "#", "$share/s/g", "$SYS/#"])
-group_names = names | st.just(MANAGEMENT)
+group_names = names | st.just(MANAGEMENT_GROUP)
 group_ids = st.sampled_from([group_id("g"), group_id("a/#"), 0])
 hops = st.sampled_from([0, 1, HOPS_MAX])
 
@@ -74,30 +74,30 @@ any_record = node_records | sets(records.InterestRecord, names) | claims
 
 ordered = st.one_of(
     st.builds(frames.Goodbye, st.just("enough")),
-    st.builds(frames.Summary, few(st.tuples(st.sampled_from(Kind), nodes, numbers, numbers))),
+    st.builds(frames.Summary, few(st.tuples(st.sampled_from(RecordKind), nodes, numbers, numbers))),
     st.builds(frames.Update, few(any_record)),
-    st.builds(frames.Fetch, few(st.tuples(st.sampled_from(Kind), nodes))),
+    st.builds(frames.Fetch, few(st.tuples(st.sampled_from(RecordKind), nodes))),
     st.builds(
-        frames.Announce,
+        frames.CoreAnnouncement,
         *(nodes, numbers, numbers),
         st.sampled_from([0, 1, 2, UNREACHABLE - 1, UNREACHABLE]),
         few(nodes),
         st.none() | claims,
         few(group_ids),
     ),
-    st.builds(frames.Membership, nodes, numbers, few(group_names), few(group_names)),
-    st.builds(frames.Solicit, nodes, numbers, numbers, hops),
+    st.builds(frames.MeshMembership, nodes, numbers, few(group_names), few(group_names)),
+    st.builds(frames.AnnouncementRequest, nodes, numbers, numbers, hops),
     st.builds(
-        frames.Confirm,
-        few(st.builds(frames.Confirmation, nodes, numbers, numbers, nodes, numbers, numbers, hops)),
+        frames.InterestAcks,
+        few(st.builds(frames.InterestAck, nodes, numbers, numbers, nodes, numbers, numbers, hops)),
     ),
-    st.builds(frames.Enquire, nodes, nodes, hops),
+    st.builds(frames.InterestAckRequest, nodes, nodes, hops),
 )
 any_frame = st.one_of(
     ordered,
     st.builds(frames.Heartbeat, numbers, numbers, numbers, numbers),
-    st.builds(frames.Acknowledge, numbers, few(numbers)),
-    st.builds(frames.Numbered, st.integers(1, 6), ordered),
+    st.builds(frames.FrameAck, numbers, few(numbers)),
+    st.builds(frames.SequencedFrame, st.integers(1, 6), ordered),
     st.builds(
         Publication,
         nodes,
@@ -112,7 +112,9 @@ any_frame = st.one_of(
 )
 own_events: st.SearchStrategy[Event] = st.one_of(
     st.builds(InterestChanged, few(names), few(names)),
-    st.builds(Published, st.sampled_from(["g", "a/b", "$SYS/x"]), st.just(b""), st.integers(0, 2)),
+    st.builds(
+        ClientPublished, st.sampled_from(["g", "a/b", "$SYS/x"]), st.just(b""), st.integers(0, 2)
+    ),
     st.just(TimerFired()),
     st.just(LinkClosed(LinkId(1))),
     st.just(LinkOpened(LinkId(1), dialled=True)),
@@ -125,7 +127,7 @@ def check(effects: Iterable[Effect]) -> list[str]:
     for effect in effects:
         if isinstance(effect, Send):
             assert decode(encode(effect.frame)) == effect.frame
-        elif isinstance(effect, Subscribe):
+        elif isinstance(effect, SubscribeAtBroker):
             filters += effect.filters
     return filters
 
@@ -158,16 +160,16 @@ def test_no_peer_can_do_it_at_length(steps, ordered_link, chosen):
 def play(steps: Iterable[Any], ordered_link: bool, chosen: ProtocolSettings) -> None:
     node = Node(Identity(ME, key(ME), 1), chosen)
     now = 0.0
-    hello = frames.Hello(1, "hansa", PEER, key(PEER), 1, "", chosen.agreement(), 0)
-    greeting = frames.Numbered(1, hello) if not ordered_link else hello
+    hello = frames.Hello(1, "hansa", PEER, key(PEER), 1, "", chosen.shared_settings_text(), 0)
+    greeting = frames.SequencedFrame(1, hello) if not ordered_link else hello
     check(node.handle(LinkOpened(LinkId(1), dialled=True, ordered=ordered_link), now))
-    check(node.handle(Received(LinkId(1), greeting), now))
+    check(node.handle(FrameReceived(LinkId(1), greeting), now))
     for step in steps:
         now += 0.25
-        event = step if isinstance(step, Event) else Received(LinkId(1), step)
+        event = step if isinstance(step, Event) else FrameReceived(LinkId(1), step)
         filters = check(node.handle(event, now))
         if filters:
-            check(node.handle(Granted(tuple(filters)), now))
+            check(node.handle(SubscriptionsGranted(tuple(filters)), now))
         for _ in range(20):
             due = node.next_deadline()
             if due is None or due > now:
@@ -175,4 +177,4 @@ def play(steps: Iterable[Any], ordered_link: bool, chosen: ProtocolSettings) -> 
             check(node.handle(TimerFired(), now))
         else:
             raise AssertionError(f"the deadline stays at {due}, now is {now}")
-        node.view()
+        node.status()

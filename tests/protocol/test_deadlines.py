@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from hansa.protocol.deadlines import Timetable, earliest
+from hansa.protocol.deadlines import DeadlineTable, earliest
 
 
 @pytest.mark.parametrize(
@@ -23,14 +23,14 @@ def test_the_earliest_is_found_among_those_that_are_there(dues, first):
 
 
 def test_a_timetable_gives_what_is_due_once_so_many_at_a_time():
-    table: Timetable[str] = Timetable()
-    assert (table.due, table.take(9.0)) == (math.inf, [])
+    table: DeadlineTable[str] = DeadlineTable()
+    assert (table.next_due, table.pop_due(9.0)) == (math.inf, [])
     for key, at in (("a", 1.0), ("b", 2.0), ("c", 3.0)):
-        table.put(key, at)
-    assert (table.due, table.take(0.5), "a" in table) == (1.0, [], True)
-    assert table.take(2.0, most=1) == ["a"]
-    assert ("a" in table, table.due) == (False, 2.0)
-    table.put("b", 5.0)
-    assert table.take(3.0) == ["c"]
-    assert table.take(5.0) == ["b"]
-    assert table.due == math.inf
+        table.schedule(key, at)
+    assert (table.next_due, table.pop_due(0.5), "a" in table) == (1.0, [], True)
+    assert table.pop_due(2.0, max_count=1) == ["a"]
+    assert ("a" in table, table.next_due) == (False, 2.0)
+    table.schedule("b", 5.0)
+    assert table.pop_due(3.0) == ["c"]
+    assert table.pop_due(5.0) == ["b"]
+    assert table.next_due == math.inf

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from hansa.protocol import effects
-from hansa.protocol.effects import Effect, Ignored, News, Order, Subscribe
+from hansa.protocol.effects import Command, Effect, Ignored, Notification, SubscribeAtBroker
 
 DEFINED = [
     item
@@ -21,12 +21,12 @@ def test_every_effect_is_in_the_union_and_nothing_else():
 
 
 def test_an_effect_is_an_order_or_news_and_never_both():
-    orders, news = set(get_args(Order)), set(get_args(News))
+    orders, news = set(get_args(Command)), set(get_args(Notification))
     assert orders | news == set(DEFINED)
     assert orders & news == set()
 
 
 def test_effects_are_values():
-    assert Subscribe(("a", "b")) == Subscribe(("a", "b"))
+    assert SubscribeAtBroker(("a", "b")) == SubscribeAtBroker(("a", "b"))
     with pytest.raises(AttributeError):
         Ignored("nonsense").reason = "sense"  # type: ignore[misc]

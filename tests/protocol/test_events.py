@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from hansa.protocol import events
-from hansa.protocol.events import Event, InterestChanged, LinkClosed, LinkOpened, Published
+from hansa.protocol.events import ClientPublished, Event, InterestChanged, LinkClosed, LinkOpened
 from hansa.protocol.model import LinkId
 
 DEFINED = [
@@ -24,11 +24,13 @@ def test_every_event_is_in_the_union_and_nothing_else():
 def test_events_are_values():
     assert LinkOpened(LinkId(1), True) == LinkOpened(LinkId(1), True)
     with pytest.raises(AttributeError):
-        Published("t", b"").topic = "u"  # type: ignore[misc]
+        ClientPublished("t", b"").topic = "u"  # type: ignore[misc]
 
 
 def test_what_is_usual_need_not_be_said():
     assert LinkOpened(LinkId(1), dialled=True).ordered
     assert LinkClosed(LinkId(1)).reason == "connection closed"
     assert InterestChanged() == InterestChanged(added=(), removed=())
-    assert Published("t", b"") == Published("t", b"", qos=0, retain=False, properties=b"")
+    assert ClientPublished("t", b"") == ClientPublished(
+        "t", b"", qos=0, retain=False, properties=b""
+    )

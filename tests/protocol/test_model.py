@@ -12,7 +12,7 @@ from hansa.errors import InvalidTopic
 from hansa.protocol.model import (
     HOPS_MAX,
     KEY_BYTES,
-    MANAGEMENT,
+    MANAGEMENT_GROUP,
     GroupId,
     Identity,
     NodeId,
@@ -31,7 +31,7 @@ def test_a_node_is_named_by_the_start_of_its_keys_hash():
 @pytest.mark.parametrize(
     ("group", "named"),
     [
-        (MANAGEMENT, "e4a6a0577479b2b4"),
+        (MANAGEMENT_GROUP, "e4a6a0577479b2b4"),
         ("plant/+/temp", "ffeaa761b0cb4973"),
         ("é", "cb1abf8beff3192f"),
     ],
@@ -53,7 +53,7 @@ def test_ids_have_64_bits(key, group):
 
 def test_no_filter_is_called_like_the_management_group():
     with pytest.raises(InvalidTopic):
-        check_filter(MANAGEMENT)
+        check_filter(MANAGEMENT_GROUP)
 
 
 def test_hops_fit_their_byte():

@@ -9,7 +9,7 @@ from tests.protocol.federation import link_of
 from tests.protocol.wire_of_nodes import DELAY, Wire, key
 
 from hansa.protocol.clock import AHEAD
-from hansa.protocol.delivery.state import Remembered
+from hansa.protocol.delivery.state import RestoredState
 from hansa.protocol.effects import (
     CloseLink,
     CoreLost,
@@ -21,42 +21,42 @@ from hansa.protocol.effects import (
     IncarnationRaised,
     InterestInstalled,
     LinkRefused,
-    MemberLost,
     NeighbourDown,
     NeighbourUp,
+    NodeUnreachable,
     ParentsChanged,
     Send,
-    Subscribe,
-    Unsubscribe,
+    SubscribeAtBroker,
+    UnsubscribeAtBroker,
 )
 from hansa.protocol.events import (
-    Denied,
+    ClientPublished,
+    FrameReceived,
     InterestChanged,
     LinkClosed,
     LinkOpened,
-    Published,
-    Received,
+    SubscriptionsDenied,
     TimerFired,
 )
 from hansa.protocol.forwarding.engine import Deliveries, Outgoing
 from hansa.protocol.membership.records import InterestRecord
-from hansa.protocol.model import MANAGEMENT, LinkId, NodeId, Publication, group_id
+from hansa.protocol.model import MANAGEMENT_GROUP, LinkId, NodeId, Publication, group_id
 from hansa.protocol.node import Identity, Node
-from hansa.protocol.settings import ManagementBy, Metric, Outside, ProtocolSettings
+from hansa.protocol.settings import ManagementBy, Metric, NonMemberForwarding, ProtocolSettings
 from hansa.protocol.wire.codec import encode
 from hansa.protocol.wire.frames import (
     PROTOCOL_VERSION,
     UNREACHABLE,
-    Acknowledge,
-    Announce,
-    Confirm,
-    Enquire,
+    AnnouncementRequest,
+    CoreAnnouncement,
+    FrameAck,
     Goodbye,
     Heartbeat,
     Hello,
-    Numbered,
+    InterestAckRequest,
+    InterestAcks,
     Receipt,
-    Solicit,
+    SequencedFrame,
     Update,
 )
 
@@ -79,17 +79,19 @@ def wanting(links: str, *wants: tuple[int, str], **settings: object) -> Wire:
 
 
 def cores(wire: Wire, group: str = "g") -> dict[int, int | None]:
-    return {place: node.view().groups[group].core for place, node in sorted(wire.nodes.items())}
+    return {place: node.status().groups[group].core for place, node in sorted(wire.nodes.items())}
 
 
 def members(wire: Wire, group: str = "g") -> list[int]:
-    return [place for place, node in sorted(wire.nodes.items()) if node.view().groups[group].member]
+    return [
+        place for place, node in sorted(wire.nodes.items()) if node.status().groups[group].is_member
+    ]
 
 
 def ways(wire: Wire, core: int) -> dict[int, set[int]]:
     """The parents of every node towards a core."""
     return {
-        place: set(node.view().cores[NodeId(core)].parents) for place, node in wire.nodes.items()
+        place: set(node.status().cores[NodeId(core)].parents) for place, node in wire.nodes.items()
     }
 
 
@@ -119,7 +121,7 @@ def test_two_nodes_meet():
     wire = Wire("1-2")
     assert wire.effects(1, NeighbourUp) == [NeighbourUp(NodeId(2), LinkId(1))]
     assert wire.effects(2, NeighbourUp) == [NeighbourUp(NodeId(1), LinkId(2))]
-    views = [node.view() for node in wire.nodes.values()]
+    views = [node.status() for node in wire.nodes.values()]
     assert [view.reachable for view in views] == [(1, 2), (1, 2)]
     assert views[0].digest == views[1].digest
 
@@ -128,9 +130,9 @@ def test_interest_is_installed_at_the_other_node():
     wire = wanting("1-2")
     wire.want(2, "a/b")
     wire.run(0.1)
-    assert wire.effects(1, Subscribe) == [Subscribe(("a/b",))]
+    assert wire.effects(1, SubscribeAtBroker) == [SubscribeAtBroker(("a/b",))]
     assert wire.effects(2, InterestInstalled) == [InterestInstalled(1)]
-    view = wire.nodes[1].view()
+    view = wire.nodes[1].status()
     assert view.interest[NodeId(2)].filters == ("a/b",)
     assert view.in_force == {2: (1, 1)}
 
@@ -139,9 +141,9 @@ def test_interest_of_the_last_client_is_given_up_after_the_linger():
     wire = wanting("1-2", (2, "g"))
     wire.unwant(2, "g")
     wire.run(wire.settings.linger)
-    assert wire.effects(1, Unsubscribe) == []
+    assert wire.effects(1, UnsubscribeAtBroker) == []
     wire.run(0.1)
-    assert wire.effects(1, Unsubscribe) == [Unsubscribe(("g",))]
+    assert wire.effects(1, UnsubscribeAtBroker) == [UnsubscribeAtBroker(("g",))]
 
 
 def test_a_client_that_comes_back_within_the_linger_changes_nothing():
@@ -150,7 +152,7 @@ def test_a_client_that_comes_back_within_the_linger_changes_nothing():
     wire.run(0.1)
     wire.want(2, "g")
     wire.run(2.0)
-    assert (wire.effects(1, Unsubscribe), wire.effects(1, Subscribe)) == ([], [])
+    assert (wire.effects(1, UnsubscribeAtBroker), wire.effects(1, SubscribeAtBroker)) == ([], [])
 
 
 def test_alone_everything_is_installed_at_once():
@@ -161,27 +163,35 @@ def test_alone_everything_is_installed_at_once():
 
 def test_an_interest_that_is_not_confirmed_is_asked_for():
     wire = wanting(LINE)
-    wire.is_lost = lambda source, target, frame: isinstance(frame, Confirm)
+    wire.is_lost = lambda source, target, frame: isinstance(frame, InterestAcks)
     wire.want(4, "g")
     wire.run(0.5)
-    assert (wire.effects(4, InterestInstalled), wire.nodes[4].view().installed) == ([], False)
+    assert (wire.effects(4, InterestInstalled), wire.nodes[4].status().installed) == ([], False)
     wire.is_lost = lambda source, target, frame: False
     wire.run(1.0)
     assert wire.effects(4, InterestInstalled) == [InterestInstalled(1)]
-    assert [ask.to for place, ask in sent(wire, Enquire) if place == 4] == [3, 2, 1]
+    assert [ask.destination for place, ask in sent(wire, InterestAckRequest) if place == 4] == [
+        3,
+        2,
+        1,
+    ]
 
 
 def test_letters_count_their_hops():
     wire = wanting(LINE)
-    wire.is_lost = lambda source, target, frame: isinstance(frame, Confirm)
+    wire.is_lost = lambda source, target, frame: isinstance(frame, InterestAcks)
     wire.want(4, "g")
     wire.run(0.1)
     wire.is_lost = lambda source, target, frame: False
     wire.run(1.5)
-    asked = sent(wire, Enquire)
-    assert [(place, ask.hops) for place, ask in asked if ask.to == 1] == [(4, 0), (3, 1), (2, 2)]
-    confirmed = [(p, entry) for p, letter in sent(wire, Confirm) for entry in letter.entries]
-    assert [(p, e.hops) for p, e in confirmed if e.node == 1][-3:] == [(1, 0), (2, 1), (3, 2)]
+    asked = sent(wire, InterestAckRequest)
+    assert [(place, ask.hops) for place, ask in asked if ask.destination == 1] == [
+        (4, 0),
+        (3, 1),
+        (2, 2),
+    ]
+    confirmed = [(p, entry) for p, letter in sent(wire, InterestAcks) for entry in letter.entries]
+    assert [(p, e.hops) for p, e in confirmed if e.source == 1][-3:] == [(1, 0), (2, 1), (3, 2)]
 
 
 def test_an_interest_that_the_broker_refuses_is_never_in_force():
@@ -189,9 +199,9 @@ def test_an_interest_that_the_broker_refuses_is_never_in_force():
     wire.want(2, "g")
     wire.is_lost = lambda source, target, frame: True
     for reason in ("not authorised", "not authorised either"):
-        effects = wire.nodes[1].handle(Denied(("g",), reason), wire.now)
+        effects = wire.nodes[1].handle(SubscriptionsDenied(("g",), reason), wire.now)
         assert Ignored(f"subscription denied: {reason}") in effects
-    assert wire.nodes[1].view().counters == {"subscription denied": 2}
+    assert wire.nodes[1].status().counters == {"subscription denied": 2}
 
 
 def test_news_of_one_moment_shares_a_frame():
@@ -200,15 +210,15 @@ def test_news_of_one_moment_shares_a_frame():
     wire.run(0.01)
     wire.want(2, "b")
     wire.run(0.2)
-    assert wire.effects(1, Subscribe) == [Subscribe(("a", "b"))]
+    assert wire.effects(1, SubscribeAtBroker) == [SubscribeAtBroker(("a", "b"))]
 
 
 def test_more_filters_than_the_bound_are_refused_and_counted():
     wire = wanting("1-2", filters_per_node_max=2)
     wire.want(2, "a", "b", "c", "d")
     wire.run(0.1)
-    assert wire.effects(1, Subscribe) == [Subscribe(("a", "b"))]
-    assert wire.nodes[2].view().counters == {"filters_per_node_max": 2}
+    assert wire.effects(1, SubscribeAtBroker) == [SubscribeAtBroker(("a", "b"))]
+    assert wire.nodes[2].status().counters == {"filters_per_node_max": 2}
 
 
 def test_no_clients_is_nothing_to_announce():
@@ -222,7 +232,7 @@ def test_no_clients_is_nothing_to_announce():
 
 def test_the_management_mesh_of_six_brokers_is_that_of_the_paper():
     wire = Wire(SIX_BROKERS)
-    assert cores(wire, MANAGEMENT) == dict.fromkeys(range(6), 0)
+    assert cores(wire, MANAGEMENT_GROUP) == dict.fromkeys(range(6), 0)
     assert ways(wire, 0) == {0: set(), 1: {0}, 2: {0}, 3: {1, 2}, 4: {1}, 5: {3, 4}}
 
 
@@ -249,7 +259,7 @@ def test_an_announcement_costs_at_most_two_frames_per_link():
     wire = wanting(SIX_BROKERS)
     wire.want(1, "g")
     wire.run(0.2)
-    assert len(sent(wire, Announce)) <= 2 * len(SIX_BROKERS.split())
+    assert len(sent(wire, CoreAnnouncement)) <= 2 * len(SIX_BROKERS.split())
 
 
 def test_claims_travel_with_announcements_and_not_a_second_time():
@@ -267,7 +277,7 @@ def test_on_the_grid_the_publisher_finds_the_member_beside_it():
     assert wire.copies()[0] == (6, 7)
 
 
-@pytest.mark.parametrize("outside", Outside)
+@pytest.mark.parametrize("outside", NonMemberForwarding)
 def test_wherever_it_goes_outside_the_mesh_every_subscriber_gets_it_once(outside):
     wire = wanting(GRID, (2, "g"), (7, "g"), outside=outside)
     for publisher in range(9):
@@ -309,18 +319,18 @@ def test_overlapping_filters_of_many_nodes_deliver_once_to_each():
 
 def test_topics_for_one_broker_never_cross():
     wire = wanting("1-2", (2, "$SYS/#"), (2, "#"))
-    assert wire.nodes[1].view().interest[NodeId(2)].filters == ("#",)
+    assert wire.nodes[1].status().interest[NodeId(2)].filters == ("#",)
     assert publish(wire, 1, "$SYS/broker/uptime") == {}
     assert wire.copies() == []
-    assert wire.nodes[1].view().counters == {"topic for this broker only": 1}
+    assert wire.nodes[1].status().counters == {"topic for this broker only": 1}
 
 
 def test_a_shared_subscription_is_wanted_as_the_filter_that_it_shares():
     wire = wanting("1-2")
     wire.want(2, "$share/workers/a/+")
     wire.run(0.1)
-    assert wire.effects(1, Subscribe) == [Subscribe(("a/+",))]
-    assert wire.nodes[1].view().interest[NodeId(2)].filters == ("$share/workers/a/+",)
+    assert wire.effects(1, SubscribeAtBroker) == [SubscribeAtBroker(("a/+",))]
+    assert wire.nodes[1].status().interest[NodeId(2)].filters == ("$share/workers/a/+",)
     assert publish(wire, 1, "a/b") == {2: [b"x"]}
 
 
@@ -336,51 +346,51 @@ def test_qualities_of_service_are_numbered_apart():
     for qos in (0, 1, 2):
         wire.publish(1, "g", qos=qos)
     wire.run(0.1)
-    names = [(e.publication.qos, e.publication.number) for e in wire.effects(2, Deliver)]
+    names = [(e.publication.qos, e.publication.sequence) for e in wire.effects(2, Deliver)]
     assert names == [(0, 1), (1, 1), (2, 2)]
 
 
 def test_a_journal_goes_on_where_it_ended():
     wire = wanting("1-2", (2, "g"))
-    wire.start(3, past=Remembered(epoch=4, next_seq=100))
+    wire.start(3, past=RestoredState(epoch=4, next_seq=100))
     wire.join("3-2")
     wire.run(0.2)
     for _ in range(2):
         wire.publish(3, "g", qos=1)
         wire.run(0.2)
     first, second = (effect.publication for effect in wire.effects(2, Deliver))
-    assert (first.life, first.number) == (4, 100)
+    assert (first.epoch, first.sequence) == (4, 100)
     assert second == Publication(
         origin=NodeId(3),
-        life=4,
-        number=101,
+        epoch=4,
+        sequence=101,
         qos=1,
         topic="g",
         payload=b"",
-        named=(group_id("g"),),
+        target_groups=(group_id("g"),),
         previous=((NodeId(2), 100),),
     )
 
 
 def test_without_a_way_to_the_core_a_publication_is_dropped_and_counted():
     wire = wanting("1-2")
-    wire.is_lost = lambda source, target, frame: isinstance(frame, Announce)
+    wire.is_lost = lambda source, target, frame: isinstance(frame, CoreAnnouncement)
     wire.want(2, "g")
     wire.run(0.1)
-    assert wire.give(1, Published("g", b"")) == [Dropped(NodeId(1), 1, "no way to the core")]
-    assert wire.nodes[1].view().counters == {"no way to the core": 1}
+    assert wire.give(1, ClientPublished("g", b"")) == [Dropped(NodeId(1), 1, "no way to the core")]
+    assert wire.nodes[1].status().counters == {"no way to the core": 1}
 
 
 def test_a_copy_seen_before_is_a_duplicate():
     wire = wanting("1-2", (2, "g"))
-    copy = Received(LinkId(2), Publication(NodeId(9), 1, 5, 0, "g", b"x"))
+    copy = FrameReceived(LinkId(2), Publication(NodeId(9), 1, 5, 0, "g", b"x"))
     assert wire.give(2, copy) == [Deliver(Publication(NodeId(9), 1, 5, 0, "g", b"x"))]
     assert wire.give(2, copy) == [Duplicate(NodeId(9), 5)]
 
 
 def test_a_publication_that_started_here_is_a_duplicate_when_it_comes_back():
     wire = wanting("1-2", (2, "g"))
-    copy = Received(LinkId(2), Publication(NodeId(2), 1, 5, 0, "g", b"x"))
+    copy = FrameReceived(LinkId(2), Publication(NodeId(2), 1, 5, 0, "g", b"x"))
     assert wire.give(2, copy) == [Duplicate(NodeId(2), 5)]
 
 
@@ -388,20 +398,22 @@ def test_publications_travel_as_bytes_as_well():
     wire = wanting("1-2", (2, "g"))
     one, two = wire.nodes[1], wire.nodes[2]
     here, there = (
-        LinkId(node.view().neighbours[NodeId(n)].link) for node, n in ((one, 2), (two, 1))
+        LinkId(node.status().neighbours[NodeId(n)].link) for node, n in ((one, 2), (two, 1))
     )
     outgoing: Outgoing = defaultdict(list)
-    assert one.start([Published("g", b"x"), Published("$g", b"y")], outgoing, 1.0) == [
-        Ignored("topic for this broker only")
-    ]
+    assert one.publish_batch(
+        [ClientPublished("g", b"x"), ClientPublished("$g", b"y")], outgoing, 1.0
+    ) == [Ignored("topic for this broker only")]
     (frame,) = outgoing.pop(here)
     deliveries: Deliveries = []
     news: list[Effect] = []
-    assert two.pass_on(there, iter([bytes(frame)] * 2), outgoing, deliveries, news, 0.0) is None
+    assert (
+        two.forward_batch(there, iter([bytes(frame)] * 2), outgoing, deliveries, news, 0.0) is None
+    )
     assert news == [Duplicate(NodeId(1), 1)]
     assert len(deliveries) == 1
     assert not outgoing
-    assert one.view().counters["topic for this broker only"] == 1
+    assert one.status().counters["topic for this broker only"] == 1
 
 
 def test_bytes_without_a_neighbour_are_handed_back_and_ignored():
@@ -411,19 +423,21 @@ def test_bytes_without_a_neighbour_are_handed_back_and_ignored():
     copy = Publication(NodeId(9), 1, 5, 0, "g", b"x")
     for link in (LinkId(7), LinkId(8)):
         frames = iter([encode(copy)])
-        assert node.pass_on(link, frames, defaultdict(list), [], [], 0.0) == encode(copy)
-        assert Ignored("publication without a neighbour") in node.handle(Received(link, copy), 0.0)
-        assert node.pass_on(link, frames, defaultdict(list), [], [], 0.0) is None
+        assert node.forward_batch(link, frames, defaultdict(list), [], [], 0.0) == encode(copy)
+        assert Ignored("publication without a neighbour") in node.handle(
+            FrameReceived(link, copy), 0.0
+        )
+        assert node.forward_batch(link, frames, defaultdict(list), [], [], 0.0) is None
 
 
 def test_frames_on_a_closed_link_are_ignored():
     wire = Wire()
     wire.start(1)
     publication = Publication(NodeId(9), 1, 5, 0, "g", b"x")
-    assert wire.give(1, Received(LinkId(7), Solicit(NodeId(1), 1, 1, 0))) == [
+    assert wire.give(1, FrameReceived(LinkId(7), AnnouncementRequest(NodeId(1), 1, 1, 0))) == [
         Ignored("frame on a closed link")
     ]
-    assert wire.give(1, Received(LinkId(7), publication)) == [
+    assert wire.give(1, FrameReceived(LinkId(7), publication)) == [
         Ignored("publication without a neighbour")
     ]
 
@@ -433,7 +447,7 @@ def test_a_publication_before_hello_is_ignored():
     wire.start(1)
     wire.give(1, LinkOpened(LinkId(7), dialled=True))
     publication = Publication(NodeId(9), 1, 5, 0, "g", b"x")
-    assert wire.give(1, Received(LinkId(7), publication)) == [
+    assert wire.give(1, FrameReceived(LinkId(7), publication)) == [
         Ignored("publication without a neighbour")
     ]
 
@@ -445,7 +459,7 @@ def test_a_covered_filter_is_not_announced():
     wire = wanting("1-2")
     wire.want(2, "a/b", "a/#", "a/c")
     wire.run(0.1)
-    assert wire.effects(1, Subscribe) == [Subscribe(("a/#",))]
+    assert wire.effects(1, SubscribeAtBroker) == [SubscribeAtBroker(("a/#",))]
 
 
 def test_an_uncovered_filter_is_installed_before_its_cover_is_withdrawn():
@@ -453,12 +467,12 @@ def test_an_uncovered_filter_is_installed_before_its_cover_is_withdrawn():
     wire.want(2, "a/b")
     wire.unwant(2, "a/#")
     wire.run(2.0)
-    kinds = (Subscribe, InterestInstalled, Unsubscribe)
+    kinds = (SubscribeAtBroker, InterestInstalled, UnsubscribeAtBroker)
     told = [(s.place, e) for s in wire.log for e in s.effects if isinstance(e, kinds)]
     assert told == [
-        (1, Subscribe(("a/b",))),
+        (1, SubscribeAtBroker(("a/b",))),
         (2, InterestInstalled(2)),
-        (1, Unsubscribe(("a/#",))),
+        (1, UnsubscribeAtBroker(("a/#",))),
         (2, InterestInstalled(3)),
     ]
 
@@ -476,13 +490,13 @@ def test_no_message_is_lost_while_a_filter_takes_the_place_of_its_cover():
 
 def test_a_cover_is_withdrawn_after_all_patience_if_a_node_never_confirms():
     wire = wanting("1-2", (2, "a/#"), withdraw_patience=2.0)
-    wire.is_lost = lambda source, target, frame: isinstance(frame, Confirm)
+    wire.is_lost = lambda source, target, frame: isinstance(frame, InterestAcks)
     wire.want(2, "a/b")
     wire.unwant(2, "a/#")
     wire.run(1.9)
-    assert wire.effects(1, Unsubscribe) == []
+    assert wire.effects(1, UnsubscribeAtBroker) == []
     wire.run(0.2)
-    assert wire.effects(1, Unsubscribe) == [Unsubscribe(("a/#",))]
+    assert wire.effects(1, UnsubscribeAtBroker) == [UnsubscribeAtBroker(("a/#",))]
 
 
 # ---------------------------------------------------------------- cores come and go
@@ -518,7 +532,7 @@ def test_a_core_that_nobody_replaces_is_lost_and_so_is_its_group():
     wire.run(0.1)
     assert wire.effects(1, CoreLost) == [CoreLost("g", NodeId(3))]
     assert publish(wire, 1) == {}
-    assert wire.nodes[1].view().sizes["groups"] == 0
+    assert wire.nodes[1].status().sizes["groups"] == 0
 
 
 def test_each_side_of_a_partition_has_a_core_and_the_smaller_wins_when_they_meet():
@@ -557,7 +571,7 @@ def test_the_management_group_is_led_by_the_highest_capacity_if_that_is_the_rule
         wire.start(place, Identity(NodeId(place), key(place), 1, capacity=capacity))
     wire.join("1-2 2-3")
     wire.run(1.0)
-    assert cores(wire, MANAGEMENT) == {1: 3, 2: 3, 3: 3}
+    assert cores(wire, MANAGEMENT_GROUP) == {1: 3, 2: 3, 3: 3}
 
 
 def test_a_node_that_comes_back_with_another_capacity_changes_who_leads():
@@ -569,7 +583,7 @@ def test_a_node_that_comes_back_with_another_capacity_changes_who_leads():
     wire.run(1.0)
     wire.thaw(1)
     wire.run(1.0)
-    assert cores(wire, MANAGEMENT) == {1: 3, 2: 3, 3: 3}
+    assert cores(wire, MANAGEMENT_GROUP) == {1: 3, 2: 3, 3: 3}
 
 
 # ---------------------------------------------------------------- links come and go
@@ -594,8 +608,10 @@ def test_with_no_parent_left_the_core_is_asked_for_a_new_announcement():
         ParentsChanged(NodeId(1), 1, 2, UNREACHABLE, ()),
         ParentsChanged(NodeId(1), 1, 3, 3, (NodeId(3),)),
     ]
-    asked = [ask for place, ask in sent(wire, Solicit) if place == 2]
-    assert asked == [Solicit(NodeId(1), 1, 2, 0)] * 2  # again before the answer can be here
+    asked = [ask for place, ask in sent(wire, AnnouncementRequest) if place == 2]
+    assert (
+        asked == [AnnouncementRequest(NodeId(1), 1, 2, 0)] * 2
+    )  # again before the answer can be here
     assert publish(wire, 2) == {1: [b"x"]}
 
 
@@ -606,7 +622,7 @@ def test_the_quicker_way_is_the_shorter_one_if_delay_is_the_metric():
         wire.start(place)
     wire.join("1-2 2-3 1-3")
     wire.run(3.0)
-    way = wire.nodes[3].view().cores[NodeId(1)]
+    way = wire.nodes[3].status().cores[NodeId(1)]
     assert (way.distance, way.parents) == (400, (2, 1))  # tenths of a millisecond
 
 
@@ -615,7 +631,7 @@ def test_a_silent_neighbour_is_gone_after_the_limit():
     wire.is_lost = lambda source, target, frame: 2 in (source, target) and 3 in (source, target)
     wire.run(wire.settings.heartbeat_limit + wire.settings.heartbeat_interval)
     assert wire.effects(2, NeighbourDown) == [NeighbourDown(NodeId(3), "silent")]
-    assert wire.effects(1, MemberLost) == [MemberLost(NodeId(3))]
+    assert wire.effects(1, NodeUnreachable) == [NodeUnreachable(NodeId(3))]
 
 
 def test_two_neighbours_that_fall_silent_together_are_lost_together():
@@ -665,7 +681,7 @@ def test_of_two_links_to_one_node_both_sides_keep_the_same():
     wire = Wire("1-2")
     wire.join("2-1")
     wire.run(0.5)
-    kept = [node.view().neighbours for node in wire.nodes.values()]
+    kept = [node.status().neighbours for node in wire.nodes.values()]
     assert [list(view) for view in kept] == [[2], [1]]
     wire.want(2, "g")
     wire.run(0.2)
@@ -691,8 +707,8 @@ def test_on_datagram_links_control_frames_survive_loss():
     wire.want(1, "h")
     wire.run(5.0)
     assert cores(wire) == dict.fromkeys((1, 2, 3, 4), 3)
-    assert [node.view().installed for node in wire.nodes.values()] == [True] * 4
-    assert {node.view().digest for node in wire.nodes.values()} == {wire.nodes[1].view().digest}
+    assert [node.status().installed for node in wire.nodes.values()] == [True] * 4
+    assert {node.status().digest for node in wire.nodes.values()} == {wire.nodes[1].status().digest}
 
 
 def test_the_most_frames_that_wait_on_a_link_can_be_seen():
@@ -702,7 +718,7 @@ def test_the_most_frames_that_wait_on_a_link_can_be_seen():
     wire.is_lost = lambda source, target, frame: {source, target} == {1, 3}
     wire.join("1-2 1-3", ordered=False)
     wire.run(0.1)
-    assert [node.view().sizes["unacknowledged"] for node in wire.nodes.values()] == [1, 0, 1]
+    assert [node.status().sizes["unacknowledged"] for node in wire.nodes.values()] == [1, 0, 1]
 
 
 # ---------------------------------------------------------------- refusals
@@ -728,7 +744,7 @@ def test_other_settings_are_refused():
     wire.run(0.015)
     reason = f"settings differ: redundancy=3 of {2:016x} meets redundancy=2 of {1:016x}"
     assert wire.effects(1, LinkRefused)[0].reason == reason
-    assert other.view().neighbours == {}
+    assert other.status().neighbours == {}
 
 
 def test_another_version_is_refused():
@@ -738,7 +754,7 @@ def test_another_version_is_refused():
     (hello,) = [e.frame for e in wire.give(2, LinkOpened(LinkId(7), True)) if isinstance(e, Send)]
     assert isinstance(hello, Hello)
     wire.give(1, LinkOpened(LinkId(8), False))
-    effects = wire.give(1, Received(LinkId(8), change(hello, version=PROTOCOL_VERSION + 1)))
+    effects = wire.give(1, FrameReceived(LinkId(8), change(hello, version=PROTOCOL_VERSION + 1)))
     newer, ours = f"{PROTOCOL_VERSION + 1} of {2:016x}", f"{PROTOCOL_VERSION} of {1:016x}"
     reason = f"protocol version {newer} meets {ours}"
     assert effects == [LinkRefused(LinkId(8), reason), Send(LinkId(8), Goodbye(reason))]
@@ -748,11 +764,15 @@ def test_after_a_goodbye_nothing_counts_that_came_with_it():
     wire = Wire()
     wire.start(1)
     wire.give(1, LinkOpened(LinkId(7), dialled=True, ordered=False))
-    hello = Hello(PROTOCOL_VERSION, "hansa", NodeId(2), key(2), 1, "", wire.settings.agreement(), 0)
-    wire.give(1, Received(LinkId(7), Numbered(1, hello)))
-    wire.give(1, Received(LinkId(7), Numbered(3, Solicit(NodeId(1), 1, 1, 0))))
-    assert wire.give(1, Received(LinkId(7), Numbered(2, Goodbye("enough")))) == [
-        Send(LinkId(7), Acknowledge(4)),
+    hello = Hello(
+        PROTOCOL_VERSION, "hansa", NodeId(2), key(2), 1, "", wire.settings.shared_settings_text(), 0
+    )
+    wire.give(1, FrameReceived(LinkId(7), SequencedFrame(1, hello)))
+    wire.give(
+        1, FrameReceived(LinkId(7), SequencedFrame(3, AnnouncementRequest(NodeId(1), 1, 1, 0)))
+    )
+    assert wire.give(1, FrameReceived(LinkId(7), SequencedFrame(2, Goodbye("enough")))) == [
+        Send(LinkId(7), FrameAck(4)),
         NeighbourDown(NodeId(2), "enough"),
         CloseLink(LinkId(7), "enough"),
     ]
@@ -795,11 +815,11 @@ def test_what_clients_wanted_stands_until_the_new_life_knows_better():
     again(wire, 2)
     wire.join("2-1")
     wire.run(1.0)
-    assert wire.nodes[1].view().interest[NodeId(2)].filters == ("g",)
+    assert wire.nodes[1].status().interest[NodeId(2)].filters == ("g",)
     wire.give(2, InterestChanged())
     wire.run(0.2)
-    assert wire.nodes[1].view().interest[NodeId(2)].filters == ()
-    assert wire.effects(1, Unsubscribe) == [Unsubscribe(("g",))]
+    assert wire.nodes[1].status().interest[NodeId(2)].filters == ()
+    assert wire.effects(1, UnsubscribeAtBroker) == [UnsubscribeAtBroker(("g",))]
 
 
 def test_what_the_new_life_claims_counts_although_it_overtakes_the_record_of_that_life():
@@ -821,7 +841,7 @@ def test_node_goes_on_with_its_interest_installed_after_its_copy_was_stopped():
     wire.run(0.5)
     wire.stop(9)
     wire.run(1.0)
-    assert wire.nodes[1].view().installed
+    assert wire.nodes[1].status().installed
     assert publish(wire, 3) == {1: [b"x"]}
 
 
@@ -834,26 +854,26 @@ def test_copy_that_started_later_acknowledges_nothing_while_the_first_has_the_id
     wire.log.clear()
     wire.publish(3, "g", b"x", qos=1)
     copy = Publication(NodeId(3), 1, 1, 1, "g", b"x", previous=((NodeId(1), 0),))
-    wire.give(9, Received(link_of(wire, 9, 3), copy))
+    wire.give(9, FrameReceived(link_of(wire, 9, 3), copy))
     wire.run(5.0)
     assert wire.deliveries() == {1: [b"x"], 9: [b"x"]}
     assert {source for source, _ in sent(wire, Receipt)} == {1, 2}
-    assert wire.nodes[3].custody.outbox.acknowledged == {NodeId(1): 1}
+    assert wire.nodes[3].delivery.outbox.acknowledged == {NodeId(1): 1}
 
 
 def test_announcement_of_this_node_that_it_did_not_make_is_outranked():
     wire = wanting("1-2", (1, "g"))
     link = link_of(wire, 1, 2)
-    before = wire.nodes[1].view().cores[NodeId(1)]
-    forged = Announce(NodeId(1), before.incarnation, before.seq + 100, 0)
-    wire.give(1, Received(link, forged))
+    before = wire.nodes[1].status().cores[NodeId(1)]
+    forged = CoreAnnouncement(NodeId(1), before.incarnation, before.seq + 100, 0)
+    wire.give(1, FrameReceived(link, forged))
     wire.run(1.0)
-    assert wire.nodes[2].view().cores[NodeId(1)].seq == before.seq + 101
-    newer = Announce(NodeId(1), before.incarnation + 7, 1, 0)
-    wire.give(1, Received(link, newer))
+    assert wire.nodes[2].status().cores[NodeId(1)].seq == before.seq + 101
+    newer = CoreAnnouncement(NodeId(1), before.incarnation + 7, 1, 0)
+    wire.give(1, FrameReceived(link, newer))
     wire.run(2.0)
     assert wire.effects(1, IncarnationRaised) == [IncarnationRaised(before.incarnation + 8)]
-    assert wire.nodes[2].view().cores[NodeId(1)].incarnation == before.incarnation + 8
+    assert wire.nodes[2].status().cores[NodeId(1)].incarnation == before.incarnation + 8
 
 
 @pytest.mark.parametrize(
@@ -862,8 +882,8 @@ def test_announcement_of_this_node_that_it_did_not_make_is_outranked():
 )
 def test_announcement_that_nobody_can_have_made_is_refused(incarnation, seq, reason):
     wire = wanting("1-2")
-    forged = Announce(NodeId(2), incarnation, seq, 0)
-    assert wire.give(1, Received(link_of(wire, 1, 2), forged)) == [Ignored(reason)]
+    forged = CoreAnnouncement(NodeId(2), incarnation, seq, 0)
+    assert wire.give(1, FrameReceived(link_of(wire, 1, 2), forged)) == [Ignored(reason)]
 
 
 # ---------------------------------------------------------------- leases
@@ -873,11 +893,15 @@ def test_the_interest_of_a_node_out_of_reach_counts_until_its_lease_ends():
     wire = wanting("1-2 2-3", (3, "g"), interest_lease=5.0)
     wire.stop(3)
     wire.run(4.9)
-    assert wire.effects(1, Unsubscribe) == []
-    assert 3 in wire.nodes[1].view().interest
+    assert wire.effects(1, UnsubscribeAtBroker) == []
+    assert 3 in wire.nodes[1].status().interest
     wire.run(0.2)
-    assert wire.effects(1, Unsubscribe) == wire.effects(2, Unsubscribe) == [Unsubscribe(("g",))]
-    view = wire.nodes[1].view()
+    assert (
+        wire.effects(1, UnsubscribeAtBroker)
+        == wire.effects(2, UnsubscribeAtBroker)
+        == [UnsubscribeAtBroker(("g",))]
+    )
+    view = wire.nodes[1].status()
     assert (view.interest, view.in_force, view.sizes["nodes"], list(view.cores)) == ({}, {}, 2, [1])
 
 
@@ -887,7 +911,7 @@ def test_a_node_that_comes_back_within_its_lease_finds_its_place():
     wire.run(4.0)
     wire.join("2-3")
     wire.run(6.0)
-    assert wire.effects(1, Unsubscribe) == []
+    assert wire.effects(1, UnsubscribeAtBroker) == []
     assert publish(wire, 1) == {3: [b"x"]}
 
 
@@ -901,9 +925,9 @@ def test_a_node_without_links_or_clients_waits_for_nothing():
 
 def test_a_timer_that_fires_early_changes_nothing():
     wire = wanting(SIX_BROKERS, (1, "g"), (5, "g"))
-    before = {place: node.view() for place, node in wire.nodes.items()}
+    before = {place: node.status() for place, node in wire.nodes.items()}
     assert [wire.give(place, TimerFired()) for place in wire.nodes] == [[]] * 6
-    assert {place: node.view() for place, node in wire.nodes.items()} == before
+    assert {place: node.status() for place, node in wire.nodes.items()} == before
 
 
 def test_in_peace_nothing_travels_but_heartbeats():
@@ -920,7 +944,7 @@ def test_a_filter_out_of_bounds_is_refused_and_counted():
     node = Node(Identity(NodeId(1), bytes(32), incarnation=1), ProtocolSettings())
     effects = node.handle(InterestChanged(("a/#/b", "x" * 2000, "a/b")), 0.0)
     assert [e for e in effects if isinstance(e, Ignored)] == [Ignored("filter out of bounds")] * 2
-    assert node.view().interest[NodeId(1)].filters == ("a/b",)
+    assert node.status().interest[NodeId(1)].filters == ("a/b",)
 
 
 # ---------------------------------------------------------------- strangers
@@ -934,11 +958,11 @@ def test_what_a_new_node_publishes_at_once_may_overtake_its_record():
     wire.delay = lambda *_: 0.0001
     wire.start(9)
     wire.join("9-1")
-    while NodeId(5) not in wire.nodes[9].view().reachable:
+    while NodeId(5) not in wire.nodes[9].status().reachable:
         wire.run(0.0001)
     wire.publish(9, "g", b"at once")
     wire.run(0.001)
-    assert NodeId(9) not in wire.nodes[5].view().reachable
+    assert NodeId(9) not in wire.nodes[5].status().reachable
     assert wire.deliveries() == {5: [b"at once"]}
 
 
@@ -946,10 +970,10 @@ def test_whom_a_node_counts_on_and_what_it_promises():
     """Who has confirmed its interest, and whose interest it has itself in force."""
     wire = Wire("1-2 2-3")
     wire.want(1, "g/#")
-    assert list(wire.nodes[1].confirmations.confirmed) == []
+    assert list(wire.nodes[1].interest_acks.acknowledged_by) == []
     wire.run(0.5)
-    assert sorted(wire.nodes[1].confirmations.confirmed) == [2, 3]
-    assert wire.nodes[3].remote.promised("g/h") == [1]
-    assert wire.nodes[3].remote.promised("h") == []
+    assert sorted(wire.nodes[1].interest_acks.acknowledged_by) == [2, 3]
+    assert wire.nodes[3].remote_interest.receivers_in_force("g/h") == [1]
+    assert wire.nodes[3].remote_interest.receivers_in_force("h") == []
     wire.want(1, "h")
-    assert list(wire.nodes[1].confirmations.confirmed) == []
+    assert list(wire.nodes[1].interest_acks.acknowledged_by) == []

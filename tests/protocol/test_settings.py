@@ -6,7 +6,13 @@ from typing import Any
 import pytest
 
 from hansa.errors import UsageError
-from hansa.protocol.settings import PRESETS, ManagementBy, Metric, Outside, ProtocolSettings
+from hansa.protocol.settings import (
+    PRESETS,
+    ManagementBy,
+    Metric,
+    NonMemberForwarding,
+    ProtocolSettings,
+)
 
 DEFAULTS = ProtocolSettings()
 ABOVE_ZERO = (
@@ -59,7 +65,7 @@ def test_a_wait_may_be_none_at_all(name):
 def test_a_broker_has_some_time_to_say_what_it_holds():
     rule = "retained_settle must be at least 0.1 seconds"
     assert refusal(retained_settle=0.09).startswith(rule)
-    assert ProtocolSettings(retained_settle=0.1).retained_settle == 0.1
+    assert ProtocolSettings(retained_check_delay=0.1).retained_check_delay == 0.1
 
 
 def test_a_neighbour_may_miss_one_heartbeat():
@@ -86,7 +92,7 @@ def test_a_window_is_a_power_of_two(window):
 
 @pytest.mark.parametrize("window", [64, 128, 65_536])
 def test_a_power_of_two_is_a_window(window):
-    assert ProtocolSettings(window=window).window == window
+    assert ProtocolSettings(dedup_window=window).dedup_window == window
 
 
 @pytest.mark.parametrize(
@@ -119,7 +125,7 @@ def test_more_nodes_than_a_frame_can_name_are_refused():
 
 
 def test_the_agreement_can_be_read():
-    assert DEFAULTS.agreement() == (
+    assert DEFAULTS.shared_settings_text() == (
         "strategy=mesh redundancy=2 metric=hops management_by=id group_depth=0"
         " packet_bytes_max=1048576"
     )
@@ -137,12 +143,14 @@ def test_the_agreement_can_be_read():
 )
 def test_what_must_be_shared_is_in_the_agreement(change):
     ((name, value),) = change.items()
-    assert f"{name}={value}" in ProtocolSettings(**change).agreement().split()
+    assert f"{name}={value}" in ProtocolSettings(**change).shared_settings_text().split()
 
 
 def test_what_need_not_be_shared_is_not():
-    loose = ProtocolSettings(outside=Outside.ALL, linger=9.0, nodes_max=7, federation="other")
-    assert loose.agreement() == DEFAULTS.agreement()
+    loose = ProtocolSettings(
+        non_member_forwarding=NonMemberForwarding.ALL, linger=9.0, nodes_max=7, federation="other"
+    )
+    assert loose.shared_settings_text() == DEFAULTS.shared_settings_text()
 
 
 # ---------------------------------------------------------------- presets
@@ -176,4 +184,6 @@ def test_presets_differ_only_where_they_say():
 
 
 def test_nodes_of_different_presets_can_be_neighbours():
-    assert {preset.agreement() for preset in PRESETS.values()} == {DEFAULTS.agreement()}
+    assert {preset.shared_settings_text() for preset in PRESETS.values()} == {
+        DEFAULTS.shared_settings_text()
+    }

@@ -19,25 +19,25 @@ from tests.protocol.federation import (
 )
 from tests.protocol.wire_of_nodes import DELAY, Wire, key, pairs
 
-from hansa.protocol.effects import CoreLost, MemberJoined, ParentsChanged
-from hansa.protocol.events import Received
+from hansa.protocol.effects import CoreLost, NodeReachable, ParentsChanged
+from hansa.protocol.events import FrameReceived
 from hansa.protocol.membership.records import ClaimsRecord, NodeRecord
 from hansa.protocol.model import Identity, NodeId
 from hansa.protocol.routing.mesh.routes import CoreRoutes
 from hansa.protocol.settings import ManagementBy, Metric
-from hansa.protocol.wire.frames import UNREACHABLE, Announce, Solicit, Update
+from hansa.protocol.wire.frames import UNREACHABLE, AnnouncementRequest, CoreAnnouncement, Update
 
 CORE = NodeId(1)
 
 
-def announcements(wire: Wire, core: int) -> list[tuple[int, int, Announce]]:
+def announcements(wire: Wire, core: int) -> list[tuple[int, int, CoreAnnouncement]]:
     """The announcements of one core in the log."""
-    return [(source, target, frame) for source, target, frame in sent(wire, Announce)
+    return [(source, target, frame) for source, target, frame in sent(wire, CoreAnnouncement)
             if frame.core == core]  # fmt: skip
 
 
-def heard(seq: int, distance: int) -> Announce:
-    return Announce(CORE, 1, seq, distance)
+def heard(seq: int, distance: int) -> CoreAnnouncement:
+    return CoreAnnouncement(CORE, 1, seq, distance)
 
 
 def routes(redundancy: int = 2) -> CoreRoutes:
@@ -58,7 +58,9 @@ def test_4_1_the_first_node_that_wants_a_group_claims_and_announces_it():
         ClaimsRecord(NodeId(2), 1, 1, 0, ("a",)),
         ClaimsRecord(NodeId(2), 1, 2, 1, ("b", "c")),
     ]
-    told = [(at, frame) for at, source, target, frame in timed(wire, Announce) if target == 1]
+    told = [
+        (at, frame) for at, source, target, frame in timed(wire, CoreAnnouncement) if target == 1
+    ]
     assert [(f.core, f.seq, f.distance, f.claims) for _, f in told] == [
         (2, 1, 0, claims[0]),
         (2, 2, 0, claims[1]),
@@ -139,7 +141,7 @@ def test_4_4_newer_or_feasible_announcements_are_accepted_and_changes_passed_on(
         (heard(seq=1, distance=0), False, 10, (6,)),  # older, however near
     ]
     for neighbour, (frame, passed_on, distance, parents) in enumerate(story, start=2):
-        assert here.hear(NodeId(neighbour), frame) == passed_on
+        assert here.receive_announcement(NodeId(neighbour), frame) == passed_on
         assert (here.routes[CORE].distance, here.parents(CORE)) == (distance, parents)
 
 
@@ -163,11 +165,11 @@ def test_4_5_parents_are_the_nearest_feasible_neighbours():
     """4.5 The shortest ways, up to the redundancy; of equal ones former parents, then by id."""
     here = routes()
     for neighbour in (9, 5, 7, 3):
-        here.hear(NodeId(neighbour), heard(seq=1, distance=2))
+        here.receive_announcement(NodeId(neighbour), heard(seq=1, distance=2))
     assert here.parents(CORE) == (9, 5)
-    here.lose_neighbour(NodeId(9))
+    here.remove_neighbour(NodeId(9))
     assert here.parents(CORE) == (5, 3)
-    here.hear(NodeId(8), heard(seq=1, distance=1))
+    here.receive_announcement(NodeId(8), heard(seq=1, distance=1))
     assert here.parents(CORE) == (8,)
 
 
@@ -184,7 +186,10 @@ def test_4_5_parents_never_form_a_loop():
             seen = views(wire)
             for core, way in (item for view in seen.values() for item in view.cores.items()):
                 for parent in (seen[parent].cores[core] for parent in way.parents):
-                    assert (-parent.seq, parent.feasible) < (-way.seq, way.feasible)
+                    assert (-parent.seq, parent.feasible_distance) < (
+                        -way.seq,
+                        way.feasible_distance,
+                    )
         wire.join(links)
 
 
@@ -194,35 +199,43 @@ def test_4_6_a_new_neighbour_is_told_every_way():
     wire.start(9)
     wire.join("2-9")
     wire.run(DELAY)
-    told = [frame for source, target, frame in sent(wire, Announce) if (source, target) == (2, 9)]
+    told = [
+        frame
+        for source, target, frame in sent(wire, CoreAnnouncement)
+        if (source, target) == (2, 9)
+    ]
     assert [(f.core, f.distance) for f in told] == [(1, 1), (3, 1), (4, 2)]
 
 
 def test_4_7_the_other_parents_carry_on_and_a_feasible_neighbour_fills_the_place():
     """4.7 When a parent is lost, the others carry on; a feasible neighbour fills the place."""
     wire = settled("1-2 1-3 1-4 2-5 3-5 4-5", (1, "g"))
-    assert set(wire.nodes[5].view().cores[CORE].parents) == {2, 3}
+    assert set(wire.nodes[5].status().cores[CORE].parents) == {2, 3}
     wire.cut("2-5")
     wire.run(0.2)
     assert wire.effects(5, ParentsChanged) == [
         ParentsChanged(CORE, 1, 2, 2, (NodeId(3), NodeId(4)))
     ]
-    assert sent(wire, Solicit) == []
+    assert sent(wire, AnnouncementRequest) == []
 
 
 def test_4_7_a_node_without_a_way_says_so_and_asks():
     """4.7 With none left it says so and asks the core, at growing intervals while it has none."""
     wire = settled(SQUARE, (1, "g"))
-    wire.is_lost = lambda source, target, frame: source == 1 and isinstance(frame, Announce)
+    wire.is_lost = lambda source, target, frame: source == 1 and isinstance(frame, CoreAnnouncement)
     wire.cut("1-2")
     wire.run(2.0)
     assert (2, 3, UNREACHABLE) in [(a, b, frame.distance) for a, b, frame in announcements(wire, 1)]
-    asked = [at for at, source, target, frame in timed(wire, Solicit) if (source, target) == (2, 3)]
+    asked = [
+        at
+        for at, source, target, frame in timed(wire, AnnouncementRequest)
+        if (source, target) == (2, 3)
+    ]
     gaps = [later - sooner for sooner, later in pairwise(asked)]
     assert gaps[:6] == pytest.approx([0.02, 0.04, 0.08, 0.16, 0.25, 0.25])
     wire.is_lost = lambda *_: False
     wire.run(0.5)
-    assert wire.nodes[2].view().cores[CORE].parents == (3,)
+    assert wire.nodes[2].status().cores[CORE].parents == (3,)
 
 
 def test_4_8_the_nearest_takes_over_at_once_and_another_after_a_second():
@@ -272,12 +285,14 @@ def test_4_10_the_best_node_in_reach_leads_the_management_group():
     known = max(
         step.at
         for step in wire.log
-        if any(isinstance(e, MemberJoined) for e in step.effects)
+        if any(isinstance(e, NodeReachable) for e in step.effects)
         if step.place == 1
     )
-    first = min(at for at, source, _, frame in timed(wire, Announce) if source == 1)
+    first = min(at for at, source, _, frame in timed(wire, CoreAnnouncement) if source == 1)
     assert first == pytest.approx(known + 0.1)
-    assert {source for source, _, frame in sent(wire, Announce) if frame.distance == 0} == {1}
+    assert {source for source, _, frame in sent(wire, CoreAnnouncement) if frame.distance == 0} == {
+        1
+    }
 
     strong = Wire(management_by=ManagementBy.CAPACITY)
     for place, capacity in ((1, 1.0), (2, 8.0), (3, 8.0)):
@@ -292,11 +307,11 @@ def test_4_11_feasible_distances_outlive_the_core():
     wire = settled(LINE, (4, "g"), interest_lease=10.0)
     wire.stop(4)
     wire.run(9.0)
-    before = wire.nodes[2].view().cores[NodeId(4)]
-    assert (before.distance, before.feasible, before.parents) == (UNREACHABLE, 2, ())
-    echo = Announce(NodeId(4), before.incarnation, before.seq, distance=2)
-    wire.give(2, Received(link_of(wire, 2, 1), echo))
-    assert wire.nodes[2].view().cores[NodeId(4)] == before
+    before = wire.nodes[2].status().cores[NodeId(4)]
+    assert (before.distance, before.feasible_distance, before.parents) == (UNREACHABLE, 2, ())
+    echo = CoreAnnouncement(NodeId(4), before.incarnation, before.seq, distance=2)
+    wire.give(2, FrameReceived(link_of(wire, 2, 1), echo))
+    assert wire.nodes[2].status().cores[NodeId(4)] == before
     wire.run(1.5)
     assert all(NodeId(4) not in view.cores for view in views(wire).values())
 
@@ -305,7 +320,9 @@ def test_4_6_announcement_waits_for_the_record_of_its_core():
     """4.6 What is announced of a node that is not known has no effect until its record is here."""
     wire = settled("1-2")
     link, before = link_of(wire, 1, 2), views(wire)[1].cores
-    wire.give(1, Received(link, Announce(NodeId(9), 1, 1, 1)))
+    wire.give(1, FrameReceived(link, CoreAnnouncement(NodeId(9), 1, 1, 1)))
     assert views(wire)[1].cores == before
-    wire.give(1, Received(link, Update((NodeRecord(NodeId(9), 1, 1, 1, key(9), "", (), 1.0, ()),))))
+    wire.give(
+        1, FrameReceived(link, Update((NodeRecord(NodeId(9), 1, 1, 1, key(9), "", (), 1.0, ()),)))
+    )
     assert views(wire)[1].cores.keys() == {*before, NodeId(9)}

@@ -8,26 +8,34 @@ from tests.protocol.wire_of_nodes import DELAY, Wire, key
 
 from hansa.protocol.clock import AHEAD_MAX_MS, WallClock
 from hansa.protocol.delivery.outbox import Outbox
-from hansa.protocol.delivery.state import Remembered
+from hansa.protocol.delivery.state import RestoredState
 from hansa.protocol.effects import (
+    AppendToJournal,
     Deliver,
-    EpochRenewed,
+    DeliveryAbandoned,
+    EpochRolloverRequired,
     Gap,
-    GivenUp,
-    Hear,
     Ignored,
     InterestInstalled,
-    Keep,
-    Recall,
-    Remember,
+    PersistHeard,
+    PersistPeer,
+    ReadJournal,
     Repaired,
     Send,
 )
-from hansa.protocol.events import Kept, Noted, Published, Recalled, Received, Restored, Stored
-from hansa.protocol.interest.shared_subscriptions import Audience
+from hansa.protocol.events import (
+    ClientPublished,
+    FrameReceived,
+    InboxCommitted,
+    JournalCommitted,
+    JournalRead,
+    PeersPersisted,
+    PeersRestored,
+)
+from hansa.protocol.interest.shared_subscriptions import TopicInterest
 from hansa.protocol.model import RECEIVERS_MAX, Identity, LinkId, NodeId, Publication
 from hansa.protocol.settings import ProtocolSettings
-from hansa.protocol.wire.frames import Confirm, Owed, Receipt, Resend
+from hansa.protocol.wire.frames import InterestAcks, PendingNotice, Receipt, RepairResponse
 
 T = TypeVar("T")
 ONE, TWO, THREE = NodeId(1), NodeId(2), NodeId(3)
@@ -57,16 +65,16 @@ def lose(wire: Wire, place: int, *qualities: int) -> None:
 
 
 def link_to(wire: Wire, place: int, neighbour: int) -> LinkId:
-    return wire.nodes[place].view().neighbours[NodeId(neighbour)].link
+    return wire.nodes[place].status().neighbours[NodeId(neighbour)].link
 
 
 def taken(wire: Wire, place: int) -> list[tuple[int, int]]:
     delivered = (effect.publication for effect in wire.effects(place, Deliver))
-    return [(item.origin, item.number) for item in delivered]
+    return [(item.origin, item.sequence) for item in delivered]
 
 
 def numbers(wire: Wire, place: int) -> list[int]:
-    return [effect.publication.number for effect in wire.effects(place, Deliver)]
+    return [effect.publication.sequence for effect in wire.effects(place, Deliver)]
 
 
 def letters(wire: Wire, place: int, kind: type[T]) -> list[T]:
@@ -81,8 +89,8 @@ def test_7_1_a_publication_names_whom_it_is_owed_to_with_what_came_before():
     wire.run(0.1)
     for topic in ("a", "b", "a", "nobody"):
         wire.publish(1, topic, qos=1)
-    kept = [effect.publication for effect in wire.effects(1, Keep)]
-    assert [item.number for item in kept] == [1, 2, 3]
+    kept = [effect.publication for effect in wire.effects(1, AppendToJournal)]
+    assert [item.sequence for item in kept] == [1, 2, 3]
     assert [dict(item.previous) for item in kept] == [
         {TWO: 0, THREE: 0},
         {THREE: 1},
@@ -94,25 +102,25 @@ def test_7_1_receivers_that_a_copy_cannot_name_get_it_from_the_journal():
     """7.1 A copy names 1,024 receivers; the others are reminded at once, and ask for it."""
     wire = settled("1-2", (2, "a"))
     crowd = tuple(NodeId(number) for number in range(10, 10 + RECEIVERS_MAX))
-    wire.nodes[1].plane.table.plan("a").audience = Audience((*crowd, TWO))
-    (keep,) = wire.give(1, Published("a", b"late", qos=1))
-    assert isinstance(keep, Keep)
+    wire.nodes[1].forwarding.table.plan("a").interest = TopicInterest((*crowd, TWO))
+    (keep,) = wire.give(1, ClientPublished("a", b"late", qos=1))
+    assert isinstance(keep, AppendToJournal)
     assert [to for to, _ in keep.publication.previous] == [*crowd, TWO]
     wire.run(0.5)
     sends = [send.frame for send in wire.effects(1, Send)]
     (copy,) = (frame for frame in sends if isinstance(frame, Publication))
     assert [to for to, _ in copy.previous] == [*crowd]
     assert wire.deliveries() == {2: [b"late"]}
-    assert wire.nodes[1].custody.outbox.acknowledged == {TWO: 1}
+    assert wire.nodes[1].delivery.outbox.acknowledged == {TWO: 1}
 
 
 def test_7_1_what_nobody_is_owed_may_be_kept_and_does_not_leave():
     """7.1 A shell may want it in the journal: it has a position, and stays. Although the group's
     name covers it, nobody wants this topic."""
     wire = settled("1-2", (2, "a/b"), group_depth=1)
-    kept = wire.nodes[1].custody.outbox.capture(Published("a/c", b"x", 1), ())
-    assert (kept.number, kept.previous) == (1, ())
-    wire.give(1, Kept(kept.life, kept.number))
+    kept = wire.nodes[1].delivery.outbox.assign_position(ClientPublished("a/c", b"x", 1), ())
+    assert (kept.sequence, kept.previous) == (1, ())
+    wire.give(1, JournalCommitted(kept.epoch, kept.sequence))
     wire.run(10.0)
     assert wire.copies() == []
 
@@ -125,9 +133,9 @@ def test_7_2_nothing_leaves_before_the_journal_is_safe():
     wire.publish(1, "a", qos=2)
     wire.run(10.0)
     assert wire.copies() == []
-    wire.give(1, Kept(1, 1))
+    wire.give(1, JournalCommitted(1, 1))
     assert wire.copies() == [(1, 2)]
-    wire.give(1, Kept(1, 2))
+    wire.give(1, JournalCommitted(1, 2))
     assert wire.copies() == [(1, 2), (1, 2)]
 
 
@@ -164,7 +172,7 @@ def test_7_3_what_is_owed_is_delivered_before_it_is_known_what_clients_want():
     wire = settled("1-2", (2, "a"))
     wire.stop(2)
     wire.publish(1, "a", b"meanwhile", qos=1)
-    wire.start(2, Identity(TWO, key(2), 2), past=Remembered())
+    wire.start(2, Identity(TWO, key(2), 2), past=RestoredState())
     wire.join("1-2")
     wire.publish(1, "a", b"then", qos=1)
     wire.run(5.0)
@@ -179,7 +187,7 @@ def test_7_3_what_nobody_here_ever_wanted_is_not_delivered():
     link = link_to(wire, 2, 1)
     for number, topic in enumerate(("a", "never", "b"), start=1):
         copy = Publication(ONE, 1, number, 2, topic, b"x", previous=((TWO, number - 1),))
-        wire.give(2, Received(link, copy))
+        wire.give(2, FrameReceived(link, copy))
     assert [each.publication.topic for each in wire.effects(2, Deliver)] == ["a", "b"]
     reason = "publication to a topic that was never announced here"
     assert views(wire)[2].counters == {reason: 1}
@@ -192,7 +200,7 @@ def test_7_4_a_hole_is_asked_for_at_the_origin_and_filled_from_its_journal():
     wire.publish(1, "a", qos=1)
     wire.run(0.5)
     assert numbers(wire, 3) == [1, 2, 3]
-    assert wire.effects(1, Recall) == [Recall(THREE, 1, 0, 3, 8 * 65_536)]
+    assert wire.effects(1, ReadJournal) == [ReadJournal(THREE, 1, 0, 3, 8 * 65_536)]
     assert wire.effects(3, Repaired) == [Repaired(ONE, 3)]
 
 
@@ -200,7 +208,7 @@ def test_7_4_an_answer_that_got_lost_is_asked_for_again():
     """7.4 After 1 s, then ever less often; at once when the origin comes into reach."""
     wire = settled("1-2", (2, "a"))
     lose(wire, 1, 1)
-    wire.is_lost = lambda source, target, frame: isinstance(frame, Resend)
+    wire.is_lost = lambda source, target, frame: isinstance(frame, RepairResponse)
     wire.publish(1, "a", qos=1)
     start = wire.now
     wire.run(40.0)
@@ -208,7 +216,9 @@ def test_7_4_an_answer_that_got_lost_is_asked_for_again():
         round(step.at - start)
         for step in wire.log
         for effect in step.effects
-        if isinstance(effect, Send) and isinstance(effect.frame, Receipt) and effect.frame.want
+        if isinstance(effect, Send)
+        and isinstance(effect.frame, Receipt)
+        and effect.frame.bytes_requested
     ]
     assert asked == [0, 1, 3, 7, 15, 23, 31, 39]
     wire.is_lost = lambda *_: False
@@ -228,15 +238,20 @@ def test_7_4_more_than_fits_one_answer_comes_in_several():
     wire.run(2.0)
     assert numbers(wire, 2) == [*range(1, 11)]
     assert wire.effects(2, Repaired) == [Repaired(ONE, 3)] * 3 + [Repaired(ONE, 1)]
-    assert [letter.more for letter in letters(wire, 1, Resend)] == [True, False, True, False]
-    assert len(wire.effects(1, Recall)) == 2
+    assert [letter.more for letter in letters(wire, 1, RepairResponse)] == [
+        True,
+        False,
+        True,
+        False,
+    ]
+    assert len(wire.effects(1, ReadJournal)) == 2
 
 
 def test_7_4_the_rest_of_an_answer_that_got_lost_is_asked_for_again():
     """7.4 After 1 s."""
     wire = settled("1-2", (2, "a"), repair_bytes=300, repair_frames=2)
     wire.is_lost = lambda source, target, frame: (
-        is_copy(source, target, frame) or (isinstance(frame, Resend) and not frame.more)
+        is_copy(source, target, frame) or (isinstance(frame, RepairResponse) and not frame.more)
     )
     for _ in range(6):
         wire.publish(1, "a", b"x" * 68, qos=1)
@@ -256,18 +271,21 @@ def test_7_4_what_a_former_life_had_only_taken_comes_again_whatever_that_life_as
     for payload in (b"2", b"3", b"4"):
         wire.is_lost = is_copy if payload == b"3" else lambda *_: False
         wire.publish(1, "a", payload, qos=2)
-        wire.give(1, Kept(1, int(payload)))
+        wire.give(1, JournalCommitted(1, int(payload)))
     wire.run(0.5)
-    assert wire.effects(1, Recall) == [Recall(TWO, 1, 2, 4, 8 * 65_536)]
+    assert wire.effects(1, ReadJournal) == [ReadJournal(TWO, 1, 2, 4, 8 * 65_536)]
     wire.stop(2)
-    wire.start(2, Identity(TWO, key(2), incarnation=2), past=Remembered(taken={ONE: (1, 1)}))
+    wire.start(2, Identity(TWO, key(2), incarnation=2), past=RestoredState(accepted={ONE: (1, 1)}))
     wire.want(2, "a")
     wire.join("1-2")
     wire.run(0.5)
-    kept = {effect.publication.number: effect.publication for effect in wire.effects(1, Keep)}
+    kept = {
+        effect.publication.sequence: effect.publication
+        for effect in wire.effects(1, AppendToJournal)
+    }
     wire.journals[1] = [kept[number] for number in sorted(kept)]
     wire.disk_works = True
-    wire.give(1, Recalled(TWO, 1, 2, 4, (kept[3], kept[4])))
+    wire.give(1, JournalRead(TWO, 1, 2, 4, (kept[3], kept[4])))
     wire.run(10.0)
     assert wire.deliveries() == {2: [b"1", b"2", b"2", b"3", b"4"]}
     assert Ignored("repair without what comes before it") in wire.effects(2, Ignored)
@@ -278,7 +296,7 @@ def test_7_4_a_letter_of_others_that_finds_no_way_is_counted():
     wire = settled("1-2", (2, "a"))
     link = next(link for place, link in wire.ends if place == 2)
     letter = Receipt(THREE, ONE, 1, 5, 5)
-    assert wire.give(2, Received(link, letter)) == [Ignored("letter without a way")]
+    assert wire.give(2, FrameReceived(link, letter)) == [Ignored("letter without a way")]
 
 
 def test_7_5_a_receipt_is_given_when_what_was_delivered_is_safe():
@@ -286,13 +304,13 @@ def test_7_5_a_receipt_is_given_when_what_was_delivered_is_safe():
     wire = settled("1-2", (2, "a"))
     wire.disk_works = False
     wire.publish(1, "a", qos=1)
-    wire.give(1, Kept(1, 1))
+    wire.give(1, JournalCommitted(1, 1))
     wire.run(0.5)
     assert letters(wire, 2, Receipt) == []
-    wire.give(2, Stored(ONE, 1, 1))
+    wire.give(2, InboxCommitted(ONE, 1, 1))
     wire.run(0.1)
     assert letters(wire, 2, Receipt) == [Receipt(ONE, TWO, 1, 1, 1)]
-    assert wire.nodes[1].custody.outbox.settled == 1
+    assert wire.nodes[1].delivery.outbox.acknowledged_by_all == 1
 
 
 def test_7_5_who_stays_silent_is_reminded_of_the_last_publication():
@@ -306,7 +324,7 @@ def test_7_5_who_stays_silent_is_reminded_of_the_last_publication():
         round(step.at - start)
         for step in wire.log
         for effect in step.effects
-        if isinstance(effect, Send) and isinstance(effect.frame, Owed)
+        if isinstance(effect, Send) and isinstance(effect.frame, PendingNotice)
     ]
     assert reminded == [1, 3, 7, 15, 23]
     wire.is_lost = lambda *_: False
@@ -314,7 +332,7 @@ def test_7_5_who_stays_silent_is_reminded_of_the_last_publication():
     assert numbers(wire, 2) == [1]
     wire.log.clear()
     wire.run(20.0)
-    assert letters(wire, 1, Owed) == []
+    assert letters(wire, 1, PendingNotice) == []
 
 
 def test_7_5_a_partition_is_only_a_long_delay():
@@ -338,15 +356,15 @@ def test_7_5_a_receipt_counts_up_to_what_was_sent(seq):
     for _ in range(5):
         wire.publish(1, "b", qos=1)
     wire.run(0.5)
-    outbox = wire.nodes[1].custody.outbox
+    outbox = wire.nodes[1].delivery.outbox
     wire.disk_works = False
     wire.publish(1, "a", b"pending", qos=1)
     lie = Receipt(ONE, TWO, 1, seq, seq)
-    effects = wire.give(1, Received(link_to(wire, 1, 2), lie))
-    expected = EpochRenewed if seq == 9 else Ignored
+    effects = wire.give(1, FrameReceived(link_to(wire, 1, 2), lie))
+    expected = EpochRolloverRequired if seq == 9 else Ignored
     assert [type(effect) for effect in effects] == [expected]
     assert outbox.acknowledged[TWO] == 1
-    assert outbox.settled == 1
+    assert outbox.acknowledged_by_all == 1
 
 
 def test_7_6_what_the_journal_has_lost_is_a_gap():
@@ -382,7 +400,7 @@ def test_7_6_what_is_held_of_what_is_lost_is_delivered():
     """7.6 A gap is what is missing, and nothing that came."""
     wire = settled("1-2", (2, "a"))
     wire.is_lost = lambda source, target, frame: (
-        isinstance(frame, Receipt) or (isinstance(frame, Publication) and frame.number in (1, 4))
+        isinstance(frame, Receipt) or (isinstance(frame, Publication) and frame.sequence in (1, 4))
     )
     for number in range(1, 6):
         wire.publish(1, "a", b"%d" % number, qos=2)
@@ -398,16 +416,16 @@ def test_7_7_interest_is_remembered_before_it_is_confirmed():
     """7.7 `Remember` before 6.3."""
     wire = Wire()
     wire.disk_works = False
-    wire.start(1, past=Remembered())
+    wire.start(1, past=RestoredState())
     wire.start(2)
     wire.join("1-2")
     wire.run(1.0)
     wire.want(2, "a")
     wire.run(0.5)
-    (order,) = wire.effects(1, Remember)
+    (order,) = wire.effects(1, PersistPeer)
     assert order.node == TWO
-    assert letters(wire, 1, Confirm) == []
-    wire.give(1, Noted(order.number))
+    assert letters(wire, 1, InterestAcks) == []
+    wire.give(1, PeersPersisted(order.save_id))
     wire.run(0.1)
     assert wire.effects(2, InterestInstalled) == [InterestInstalled(1)]
 
@@ -416,7 +434,7 @@ def test_7_7_a_node_that_starts_anew_owes_and_takes_where_its_disk_ended():
     """7.7 It knows who wants what before it meets anybody."""
     wire = Wire()
     for place in (1, 2):
-        wire.start(place, past=Remembered())
+        wire.start(place, past=RestoredState())
     wire.join("1-2")
     wire.run(0.5)
     wire.want(2, "a")
@@ -429,16 +447,16 @@ def test_7_7_a_node_that_starts_anew_owes_and_takes_where_its_disk_ended():
     wire.start(
         1,
         Identity(ONE, key(1), 2),
-        past=Remembered(epoch=1, next_seq=2, owed={TWO: 1}),
+        past=RestoredState(epoch=1, next_seq=2, last_assigned={TWO: 1}),
     )
-    wire.give(1, Restored(records))
+    wire.give(1, PeersRestored(records))
     wire.publish(1, "a", b"2", qos=1)
-    wire.start(2, Identity(TWO, key(2), 2), past=Remembered(taken={ONE: (1, 1)}))
+    wire.start(2, Identity(TWO, key(2), 2), past=RestoredState(accepted={ONE: (1, 1)}))
     wire.want(2, "a")
     wire.join("1-2")
     wire.run(1.0)
     assert wire.deliveries() == {2: [b"1", b"2"]}
-    assert wire.nodes[1].custody.outbox.settled == 2
+    assert wire.nodes[1].delivery.outbox.acknowledged_by_all == 2
 
 
 def test_7_8_a_newer_epoch_ends_the_older_one():
@@ -448,7 +466,7 @@ def test_7_8_a_newer_epoch_ends_the_older_one():
 
     def copy(epoch: int, number: int, previous: int) -> list[object]:
         frame = Publication(THREE, epoch, number, 1, "a", b"", previous=((TWO, previous),))
-        return [*wire.give(2, Received(link, frame))]
+        return [*wire.give(2, FrameReceived(link, frame))]
 
     assert [type(effect) for effect in copy(1, 1, 0)] == [Deliver]
     assert copy(1, 5, 3) == []
@@ -469,12 +487,12 @@ def test_7_8_an_old_copy_of_the_journal_begins_a_new_epoch(acknowledged):
     wire.stop(1)
     wire.run(0.5)
     wire.log.clear()
-    past = Remembered(epoch=1, next_seq=3, owed={TWO: 2}, acknowledged=acknowledged)
+    past = RestoredState(epoch=1, next_seq=3, last_assigned={TWO: 2}, acknowledged=acknowledged)
     wire.start(1, Identity(ONE, key(1), 9), past=past)
-    wire.give(1, Restored(records))
+    wire.give(1, PeersRestored(records))
     wire.join("1-2")
     wire.run(0.5)
-    assert wire.effects(1, EpochRenewed) == [EpochRenewed(9)]
+    assert wire.effects(1, EpochRolloverRequired) == [EpochRolloverRequired(9)]
     wire.publish(1, "a", b"after", qos=1)
     wire.run(0.5)
     assert wire.deliveries()[2] == [b"after"]
@@ -486,14 +504,14 @@ def test_7_8_a_journal_older_than_the_epoch_begins_a_newer_one():
     records = tuple(wire.nodes[1].records_of(TWO))
     wire.stop(1)
     wire.stop(2)
-    past = Remembered(epoch=1, next_seq=3, owed={TWO: 2})
+    past = RestoredState(epoch=1, next_seq=3, last_assigned={TWO: 2})
     wire.start(1, Identity(ONE, key(1), 3), past=past)
-    wire.give(1, Restored(records))
-    wire.start(2, Identity(TWO, key(2), 2), past=Remembered(taken={ONE: (7, 1)}))
+    wire.give(1, PeersRestored(records))
+    wire.start(2, Identity(TWO, key(2), 2), past=RestoredState(accepted={ONE: (7, 1)}))
     wire.want(2, "a")
     wire.join("1-2")
     wire.run(2.0)
-    assert wire.effects(1, EpochRenewed) == [EpochRenewed(8)]
+    assert wire.effects(1, EpochRolloverRequired) == [EpochRolloverRequired(8)]
     wire.publish(1, "a", b"after", qos=1)
     wire.run(0.5)
     assert wire.deliveries() == {2: [b"after"]}
@@ -509,11 +527,13 @@ def test_7_8_a_receipt_of_an_epoch_ahead_of_the_clock_costs_nothing(epoch):
     wire.publish(1, "a", b"before", qos=2)
     wire.run(0.5)
     lie = Receipt(ONE, THREE, epoch, 1, 1)
-    assert wire.give(1, Received(link_to(wire, 1, 3), lie)) == [Ignored("epoch ahead of the clock")]
+    assert wire.give(1, FrameReceived(link_to(wire, 1, 3), lie)) == [
+        Ignored("epoch ahead of the clock")
+    ]
     lose(wire, 1, 2)
     wire.run(20.0)
     assert (numbers(wire, 2), numbers(wire, 3)) == ([1, 2], [1, 2])
-    assert wire.nodes[1].custody.outbox.settled == 2
+    assert wire.nodes[1].delivery.outbox.acknowledged_by_all == 2
 
 
 @pytest.mark.parametrize("epoch", [AHEAD_MAX_MS // 2, FAR])
@@ -524,14 +544,14 @@ def test_7_8_a_publication_of_an_epoch_that_its_origin_never_had_is_got_over(epo
     wire.run(0.5)
     lie = Publication(ONE, epoch, 1, 1, "a", b"lie", previous=((TWO, 0),))
     refused = Ignored("epoch ahead of the clock") in wire.give(
-        2, Received(link_to(wire, 2, 3), lie)
+        2, FrameReceived(link_to(wire, 2, 3), lie)
     )
     assert refused is (epoch == FAR)
     for payload in (b"now", b"after"):
         wire.publish(1, "a", payload, qos=2)
         wire.run(20.0)
     assert wire.deliveries()[2][-1] == b"after"
-    assert bool(wire.effects(1, EpochRenewed)) is not refused
+    assert bool(wire.effects(1, EpochRolloverRequired)) is not refused
 
 
 def test_7_3_what_has_overtaken_the_record_of_its_origin_comes_again():
@@ -539,15 +559,17 @@ def test_7_3_what_has_overtaken_the_record_of_its_origin_comes_again():
     wire = settled("1-2", (2, "a"))
     link = next(link for place, link in wire.ends if place == 2)
     for number in range(100, 120):
-        wire.give(2, Received(link, Owed(TWO, NodeId(number), 1, 0)))
+        wire.give(2, FrameReceived(link, PendingNotice(TWO, NodeId(number), 1, 0)))
     copy = Publication(THREE, 1, 1, 1, "a", b"early", previous=((TWO, 0),))
     wire.start(3)
-    kept = wire.nodes[3].custody.outbox.capture(Published("a", b"early", 1), (TWO,))
+    kept = wire.nodes[3].delivery.outbox.assign_position(ClientPublished("a", b"early", 1), (TWO,))
     wire.journals[3] = [kept]
-    assert wire.give(2, Received(link, copy)) == [Ignored("publication of a node out of reach")]
+    assert wire.give(2, FrameReceived(link, copy)) == [
+        Ignored("publication of a node out of reach")
+    ]
     assert wire.nodes[2].sizes()["streams"] == 0
     wire.join("3-2")
-    wire.give(3, Kept(1, 1))
+    wire.give(3, JournalCommitted(1, 1))
     wire.run(5.0)
     assert wire.deliveries() == {2: [b"early"]}
 
@@ -558,13 +580,13 @@ def test_7_9_with_too_much_on_its_way_to_the_disk_nothing_more_is_taken():
     wire.disk_works = False
     for number in range(1, 6):
         wire.publish(1, "a", qos=1)
-        wire.give(1, Kept(1, number))
+        wire.give(1, JournalCommitted(1, number))
     wire.run(5.0)
     assert numbers(wire, 2) == [1, 2]
-    assert not any(letter.want for letter in letters(wire, 2, Receipt))
-    wire.give(2, Stored(ONE, 1, 2))
+    assert not any(letter.bytes_requested for letter in letters(wire, 2, Receipt))
+    wire.give(2, InboxCommitted(ONE, 1, 2))
     assert numbers(wire, 2) == [1, 2, 3, 4]
-    wire.give(2, Stored(ONE, 1, 4))
+    wire.give(2, InboxCommitted(ONE, 1, 4))
     assert numbers(wire, 2) == [1, 2, 3, 4, 5]
 
 
@@ -575,15 +597,15 @@ def test_7_9_the_bound_in_bytes_is_one_for_all_origins():
     for number in range(1, 9):
         for place in (1, 3):
             wire.publish(place, "a", bytes(500), qos=1)
-            wire.give(place, Kept(1, number))
+            wire.give(place, JournalCommitted(1, number))
     wire.run(5.0)
     assert 3_000 <= wire.nodes[2].sizes()["undelivered_bytes"] < 3_000 + 1_100
     wire.disk_works = True
     for origin in (ONE, THREE):
-        kept = (effect.publication for effect in wire.effects(origin, Keep))
+        kept = (effect.publication for effect in wire.effects(origin, AppendToJournal))
         wire.journals[origin] = list(kept)
         last = max((n for n in range(9) if (origin, n) in taken(wire, 2)), default=0)
-        wire.give(2, Stored(origin, 1, last))
+        wire.give(2, InboxCommitted(origin, 1, last))
     wire.run(30.0)
     assert sorted(taken(wire, 2)) == [(origin, n) for origin in (1, 3) for n in range(1, 9)]
 
@@ -593,7 +615,7 @@ def test_7_10_with_the_lease_what_is_owed_ends():
     wire = settled("1-2", (1, "a"), (2, "a"), interest_lease=5.0)
     for place in (1, 2):
         lose(wire, place, 1)
-    wire.is_lost = lambda source, target, frame: isinstance(frame, Resend)
+    wire.is_lost = lambda source, target, frame: isinstance(frame, RepairResponse)
     for place in (1, 2):
         wire.publish(place, "a", qos=1)
     wire.run(0.2)
@@ -601,10 +623,10 @@ def test_7_10_with_the_lease_what_is_owed_ends():
     wire.run(6.0)
     assert wire.effects(2, Gap) == [Gap(ONE, 1, 1, 1, "end of lease")]
     assert numbers(wire, 2) == [2], "what came is no part of the gap"
-    assert wire.effects(1, GivenUp) == [GivenUp(TWO, 1, 1, 2)]
-    assert wire.nodes[1].custody.outbox.debts == {}
-    assert wire.give(1, Published("a", b"", qos=1)) == []
-    assert wire.give(1, Recalled(TWO, 1, 0, 1, ())) == []
+    assert wire.effects(1, DeliveryAbandoned) == [DeliveryAbandoned(TWO, 1, 1, 2)]
+    assert wire.nodes[1].delivery.outbox.receivers == {}
+    assert wire.give(1, ClientPublished("a", b"", qos=1)) == []
+    assert wire.give(1, JournalRead(TWO, 1, 0, 1, ())) == []
 
 
 def test_7_10_what_is_published_after_the_return_of_a_node_comes():
@@ -618,8 +640,8 @@ def test_7_10_what_is_published_after_the_return_of_a_node_comes():
     for place in (1, 3):
         wire.publish(place, "a", b"given up", qos=2)
     wire.run(10.0)
-    assert wire.effects(1, GivenUp) == [GivenUp(THREE, 1, 2, 2)]
-    assert wire.effects(3, GivenUp) == [GivenUp(ONE, 1, 2, 2)]
+    assert wire.effects(1, DeliveryAbandoned) == [DeliveryAbandoned(THREE, 1, 2, 2)]
+    assert wire.effects(3, DeliveryAbandoned) == [DeliveryAbandoned(ONE, 1, 2, 2)]
     wire.join("1-2")
     wire.run(5.0)
     for place in (1, 3):
@@ -632,17 +654,17 @@ def test_7_11_what_is_large_is_not_missed_too_soon():
     """7.11 A second more for every MiB until a reminder, and until the same answer is given."""
     settings = ProtocolSettings(packet_bytes_max=8 << 20)
     outbox = Outbox(ONE, settings, WallClock(1))
-    kept = outbox.capture(Published("a", bytes(4 << 20), qos=1), (TWO,))
-    outbox.keep(1, 1, now=0.0)
-    assert outbox.fire(3.9) == []
-    assert outbox.fire(4.0) == [Owed(TWO, ONE, 1, 1)]
-    asked = Receipt(TWO, TWO, 1, 0, 0, want=100)
-    recall = [Recall(TWO, 1, 0, 1, 100)]
-    assert outbox.take(asked, 1, 5.0) == recall
-    outbox.resend(Recalled(TWO, 1, 0, 1, (kept,)), now=5.0)
-    assert outbox.take(asked, 1, 8.0) == []
-    outbox.joined(TWO, 8.0)
-    assert outbox.take(asked, 1, 8.0) == recall
+    kept = outbox.assign_position(ClientPublished("a", bytes(4 << 20), qos=1), (TWO,))
+    outbox.mark_committed(1, 1, now=0.0)
+    assert outbox.handle_timer(3.9) == []
+    assert outbox.handle_timer(4.0) == [PendingNotice(TWO, ONE, 1, 1)]
+    asked = Receipt(TWO, TWO, 1, 0, 0, bytes_requested=100)
+    recall = [ReadJournal(TWO, 1, 0, 1, 100)]
+    assert outbox.receive_receipt(asked, 1, 5.0) == recall
+    outbox.make_repair_responses(JournalRead(TWO, 1, 0, 1, (kept,)), now=5.0)
+    assert outbox.receive_receipt(asked, 1, 8.0) == []
+    outbox.on_node_reachable(TWO, 8.0)
+    assert outbox.receive_receipt(asked, 1, 8.0) == recall
 
 
 def test_7_12_a_receiver_that_has_positions_of_this_life_shows_an_old_copy():
@@ -655,33 +677,35 @@ def test_7_12_a_receiver_that_has_positions_of_this_life_shows_an_old_copy():
     wire.stop(1)
     wire.run(0.5)
     wire.log.clear()
-    wire.start(1, Identity(ONE, key(1), 9), past=Remembered(epoch=1, next_seq=2, owed={TWO: 1}))
-    wire.give(1, Restored(records))
+    wire.start(
+        1, Identity(ONE, key(1), 9), past=RestoredState(epoch=1, next_seq=2, last_assigned={TWO: 1})
+    )
+    wire.give(1, PeersRestored(records))
     for _ in range(5):
         wire.publish(1, "a", b"after", qos=2)
     wire.join("1-2")
     wire.run(1.0)
-    assert wire.effects(1, EpochRenewed) == [EpochRenewed(9)]
-    assert wire.nodes[1].custody.outbox.acknowledged == {}, "none of them counts as taken"
+    assert wire.effects(1, EpochRolloverRequired) == [EpochRolloverRequired(9)]
+    assert wire.nodes[1].delivery.outbox.acknowledged == {}, "none of them counts as taken"
 
 
 def test_7_12_nothing_leaves_for_a_receiver_that_was_not_heard_in_this_life():
     """7.12 It is written down when it was, and gets the rest from the journal."""
     wire = settled("1-2", (2, "a"))
-    wire.start(3, past=Remembered(epoch=1, next_seq=9))
+    wire.start(3, past=RestoredState(epoch=1, next_seq=9))
     wire.join("3-2")
     wire.run(0.5)
     wire.log.clear()
     for payload in (b"1", b"2"):
         wire.publish(3, "a", payload, qos=1)
     wire.run(0.5)
-    assert wire.effects(3, Hear) == [Hear(TWO)]
+    assert wire.effects(3, PersistHeard) == [PersistHeard(TWO)]
     assert wire.deliveries()[2] == [b"1", b"2"]
-    assert len(letters(wire, 3, Resend)) == 1
+    assert len(letters(wire, 3, RepairResponse)) == 1
     wire.publish(3, "a", b"3", qos=1)
     wire.run(0.5)
     assert wire.deliveries()[2] == [b"1", b"2", b"3"]
-    assert len(letters(wire, 3, Resend)) == 1
+    assert len(letters(wire, 3, RepairResponse)) == 1
 
 
 def test_7_12_an_epoch_that_begins_with_a_life_need_not_hear_anybody():
@@ -693,10 +717,10 @@ def test_7_12_an_epoch_that_begins_with_a_life_need_not_hear_anybody():
     records = tuple(wire.nodes[1].records_of(TWO))
     wire.stop(1)
     wire.run(0.5)
-    wire.start(1, Identity(ONE, key(1), 9), past=Remembered(epoch=9))
-    wire.give(1, Restored(records))
+    wire.start(1, Identity(ONE, key(1), 9), past=RestoredState(epoch=9))
+    wire.give(1, PeersRestored(records))
     wire.join("1-2")
     wire.publish(1, "a", b"3", qos=2)
     wire.run(1.0)
-    assert wire.effects(1, Hear) == []
+    assert wire.effects(1, PersistHeard) == []
     assert wire.deliveries()[2] == [b"1", b"2", b"3"]

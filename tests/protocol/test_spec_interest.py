@@ -3,17 +3,22 @@
 from tests.protocol.federation import LINE, sent, settled
 from tests.protocol.wire_of_nodes import Wire, key
 
-from hansa.protocol.delivery.state import Remembered
-from hansa.protocol.effects import Deliver, InterestInstalled, Subscribe, Unsubscribe
+from hansa.protocol.delivery.state import RestoredState
+from hansa.protocol.effects import (
+    Deliver,
+    InterestInstalled,
+    SubscribeAtBroker,
+    UnsubscribeAtBroker,
+)
 from hansa.protocol.model import Identity, NodeId
-from hansa.protocol.wire.frames import Confirm, Confirmation, Enquire
+from hansa.protocol.wire.frames import InterestAck, InterestAckRequest, InterestAcks
 
 
 def test_6_1_covered_filters_are_not_announced():
     """6.1 A node announces what its clients want, without what another filter covers."""
     wire = settled("1-2", (2, "a/b"), (2, "a/#"), (2, "a/c"), (2, "$share/workers/a/b"), (2, "d"))
     wire.run(2.0)
-    announced = wire.nodes[1].view().interest[NodeId(2)].filters
+    announced = wire.nodes[1].status().interest[NodeId(2)].filters
     assert announced == ("a/#", "$share/workers/a/b", "d")
 
 
@@ -24,7 +29,7 @@ def test_6_2_a_node_subscribes_to_what_others_want_and_to_nothing_else():
     wire.want(2, "a", "b")
     wire.run(0.5)
     subscribed = {
-        place: sorted(name for e in wire.effects(place, Subscribe) for name in e.filters)
+        place: sorted(name for e in wire.effects(place, SubscribeAtBroker) for name in e.filters)
         for place in wire.nodes
     }
     assert subscribed == {1: ["a", "b"], 2: ["a"], 3: ["a", "b"], 4: ["a", "b"]}
@@ -33,25 +38,27 @@ def test_6_2_a_node_subscribes_to_what_others_want_and_to_nothing_else():
 def test_6_3_interest_is_installed_when_all_in_reach_have_confirmed_it():
     """6.3 `Confirm` with the journal's position; when all have, *installed*; else `Enquire`."""
     wire = Wire("1-2")
-    wire.start(3, past=Remembered(epoch=4, next_seq=100))
+    wire.start(3, past=RestoredState(epoch=4, next_seq=100))
     wire.join("2-3")
     wire.run(0.5)
-    wire.is_lost = lambda source, target, frame: source == 3 and isinstance(frame, Confirm)
+    wire.is_lost = lambda source, target, frame: source == 3 and isinstance(frame, InterestAcks)
     wire.log.clear()
     wire.want(1, "g")
     wire.run(0.5)
-    (lost,) = [frame for source, _, frame in sent(wire, Confirm) if source == 3]
-    assert lost.entries == (Confirmation(NodeId(1), 1, 1, NodeId(3), epoch=4, seq=100, hops=0),)
+    (lost,) = [frame for source, _, frame in sent(wire, InterestAcks) if source == 3]
+    assert lost.entries == (InterestAck(NodeId(1), 1, 1, NodeId(3), epoch=4, seq=100, hops=0),)
     assert wire.effects(1, InterestInstalled) == []
     wire.is_lost = lambda *_: False
     wire.run(1.0)
-    assert [frame.to for source, _, frame in sent(wire, Enquire) if source == 1] == [3]
+    assert [
+        frame.destination for source, _, frame in sent(wire, InterestAckRequest) if source == 1
+    ] == [3]
     assert wire.effects(1, InterestInstalled) == [InterestInstalled(1)]
 
 
 def test_6_4_a_filter_is_withdrawn_after_what_takes_its_place_stands():
     """6.4 Withdrawn after the linger, and not before all announced since is installed."""
-    kinds = (Subscribe, InterestInstalled, Unsubscribe)
+    kinds = (SubscribeAtBroker, InterestInstalled, UnsubscribeAtBroker)
     wire = settled("1-2", (2, "a/#"))
     start = wire.now
     wire.want(2, "a/b")
@@ -59,21 +66,21 @@ def test_6_4_a_filter_is_withdrawn_after_what_takes_its_place_stands():
     wire.run(2.0)
     told = [(step.at - start, e) for step in wire.log for e in step.effects if isinstance(e, kinds)]
     assert [effect for _, effect in told] == [
-        Subscribe(("a/b",)),
+        SubscribeAtBroker(("a/b",)),
         InterestInstalled(2),
-        Unsubscribe(("a/#",)),
+        UnsubscribeAtBroker(("a/#",)),
         InterestInstalled(3),
     ]
     assert [at > wire.settings.linger for at, _ in told] == [False, False, True, True]
 
     wire = settled("1-2", (2, "a/#"))
-    wire.is_lost = lambda source, target, frame: isinstance(frame, Confirm)
+    wire.is_lost = lambda source, target, frame: isinstance(frame, InterestAcks)
     wire.want(2, "a/b")
     wire.unwant(2, "a/#")
     wire.run(9.9)
-    assert wire.effects(1, Unsubscribe) == []
+    assert wire.effects(1, UnsubscribeAtBroker) == []
     wire.run(0.2)
-    assert wire.effects(1, Unsubscribe) == [Unsubscribe(("a/#",))]
+    assert wire.effects(1, UnsubscribeAtBroker) == [UnsubscribeAtBroker(("a/#",))]
 
 
 def test_6_4_a_share_is_withdrawn_at_once():
@@ -90,7 +97,7 @@ def test_6_4_a_share_is_withdrawn_at_once():
 def test_6_5_publications_are_named_by_life_or_by_journal():
     """6.5 (origin, incarnation, number); at QoS 1 and 2 (origin, epoch, position), `previous`."""
     wire = settled("1-2", (2, "a"), (2, "b"))
-    wire.start(3, Identity(NodeId(3), key(3), 7), past=Remembered(epoch=4, next_seq=100))
+    wire.start(3, Identity(NodeId(3), key(3), 7), past=RestoredState(epoch=4, next_seq=100))
     wire.join("3-2")
     wire.run(0.5)
     wire.publish(3, "a", qos=1)  # the first of a life is asked for (7.12)
@@ -101,7 +108,7 @@ def test_6_5_publications_are_named_by_life_or_by_journal():
     wire.run(0.1)
     delivered = [effect.publication for effect in wire.effects(2, Deliver)]
     node = NodeId(2)
-    assert sorted((p.origin, p.life, p.number, p.previous) for p in delivered) == [
+    assert sorted((p.origin, p.epoch, p.sequence, p.previous) for p in delivered) == [
         (3, 4, 101, ((node, 100),)),
         (3, 4, 102, ((node, 101),)),
         (3, 4, 103, ((node, 102),)),

@@ -13,12 +13,12 @@ from hansa.protocol.effects import (
     IncarnationRaised,
     NeighbourDown,
     Send,
-    Subscribe,
+    SubscribeAtBroker,
 )
-from hansa.protocol.events import LinkOpened, Received, TimerFired
+from hansa.protocol.events import FrameReceived, LinkOpened, TimerFired
 from hansa.protocol.model import Identity, LinkId, NodeId
 from hansa.protocol.settings import ProtocolSettings
-from hansa.protocol.wire.frames import Acknowledge, Frame, Goodbye, Heartbeat, Hello, Update
+from hansa.protocol.wire.frames import Frame, FrameAck, Goodbye, Heartbeat, Hello, Update
 
 
 def kept(wire: Wire) -> set[int]:
@@ -57,10 +57,10 @@ def test_2_1_nothing_counts_before_hello():
     """2.1 Neither a goodbye nor a record."""
     wire = settled("1-2")
     wire.give(1, LinkOpened(LinkId(99), dialled=False))
-    record = wire.nodes[1].chart.known[NodeId(2)]
+    record = wire.nodes[1].membership.known[NodeId(2)]
     for frame in (Goodbye("no"), Update((replace(record, incarnation=9),))):
         reason = f"{type(frame).__name__} before hello"
-        assert wire.give(1, Received(LinkId(99), frame)) == [Ignored(reason)]
+        assert wire.give(1, FrameReceived(LinkId(99), frame)) == [Ignored(reason)]
 
 
 def test_2_2_of_two_links_both_sides_keep_the_same():
@@ -86,7 +86,7 @@ def test_2_3_heartbeats_measure_the_round_trip():
     wire.run(0.5)
     newest = 0
     for step in (step for step in wire.log if step.place == 1):
-        if isinstance(step.event, Received) and isinstance(step.event.frame, Heartbeat):
+        if isinstance(step.event, FrameReceived) and isinstance(step.event.frame, Heartbeat):
             newest = step.event.frame.number
         beats = [e.frame for e in step.effects if isinstance(e, Send)]
         assert all(isinstance(beat, Heartbeat) and beat.echo == newest for beat in beats)
@@ -139,10 +139,10 @@ def test_2_6_datagram_links_keep_control_frames_whole_and_in_order():
         wire.want(2, topic_filter)
         wire.run(0.2)
     wire.run(1.0)
-    granted = [name for effect in wire.effects(1, Subscribe) for name in effect.filters]
+    granted = [name for effect in wire.effects(1, SubscribeAtBroker) for name in effect.filters]
     assert granted == filters
 
-    wire.is_lost = lambda source, target, frame: isinstance(frame, Acknowledge)
+    wire.is_lost = lambda source, target, frame: isinstance(frame, FrameAck)
     stuck = CloseLink(link_of(wire, 2, 1), "stuck")
     for topic_filter in "bcdef":
         wire.want(2, topic_filter)
@@ -160,8 +160,8 @@ def test_2_7_nobody_ends_because_of_another_record_with_its_id():
     wire.run(5.0)
     assert wire.effects(1, IncarnationRaised) == [IncarnationRaised(6)]
     assert wire.effects(9, IncarnationRaised) == []
-    assert wire.nodes[2].chart.known[NodeId(1)].incarnation == 6
-    assert wire.nodes[1].view().counters["record of this node that it did not write"] > 0
+    assert wire.nodes[2].membership.known[NodeId(1)].incarnation == 6
+    assert wire.nodes[1].status().counters["record of this node that it did not write"] > 0
     wire.run(5.5)
     assert wire.effects(9, IncarnationRaised) == [IncarnationRaised(7)]
     assert wire.effects(1, IncarnationRaised) == [IncarnationRaised(6), IncarnationRaised(8)]
@@ -174,18 +174,18 @@ def test_2_7_nobody_ends_because_of_another_record_with_its_id():
 def test_2_7_a_forged_record_costs_a_node_nothing(strategy):
     """2.7 Whatever was forged, the node is known again soon, and gets what it wants."""
     wire = settled("1-2 2-3", (1, "g"), strategy=strategy)
-    victim = wire.nodes[2].chart.known[NodeId(1)]
+    victim = wire.nodes[2].membership.known[NodeId(1)]
     for forged in (
         replace(victim, incarnation=50_000, links=()),
         replace(victim, version=1_000, links=(), born=0),
     ):
-        wire.give(2, Received(link_of(wire, 2, 3), Update((forged,))))
+        wire.give(2, FrameReceived(link_of(wire, 2, 3), Update((forged,))))
         wire.run(12.0)
-        assert NodeId(1) in wire.nodes[3].chart.reachable
+        assert NodeId(1) in wire.nodes[3].membership.reachable
         assert publish(wire, 3) == {1: [b"x"]}
-        victim = wire.nodes[2].chart.known[NodeId(1)]
-    idle = replace(wire.nodes[2].chart.known[NodeId(3)], version=1_000, links=())
-    wire.give(2, Received(link_of(wire, 2, 1), Update((idle,))))
+        victim = wire.nodes[2].membership.known[NodeId(1)]
+    idle = replace(wire.nodes[2].membership.known[NodeId(3)], version=1_000, links=())
+    wire.give(2, FrameReceived(link_of(wire, 2, 1), Update((idle,))))
     wire.run(12.0)
     assert publish(wire, 3) == {1: [b"x"]}
     assert wire.nodes.keys() == {1, 2, 3}

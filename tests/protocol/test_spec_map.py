@@ -18,42 +18,42 @@ from tests.protocol.federation import (
 )
 from tests.protocol.wire_of_nodes import DELAY, Wire, key
 
-from hansa.protocol.delivery.state import Remembered
-from hansa.protocol.effects import CoreElected, Ignored, MemberLost, Send, Unsubscribe
-from hansa.protocol.events import InterestChanged, Received, Restored
+from hansa.protocol.delivery.state import RestoredState
+from hansa.protocol.effects import CoreElected, Ignored, NodeUnreachable, Send, UnsubscribeAtBroker
+from hansa.protocol.events import FrameReceived, InterestChanged, PeersRestored
 from hansa.protocol.membership.graph import Graph
-from hansa.protocol.membership.records import InterestRecord, Kind, NodeRecord
-from hansa.protocol.model import HOPS_MAX, MANAGEMENT, Identity, NodeId, Publication
+from hansa.protocol.membership.records import InterestRecord, NodeRecord, RecordKind
+from hansa.protocol.model import HOPS_MAX, MANAGEMENT_GROUP, Identity, NodeId, Publication
 from hansa.protocol.settings import Metric
-from hansa.protocol.status import InterestView
+from hansa.protocol.status import InterestStatus
 from hansa.protocol.wire.codec import encode
-from hansa.protocol.wire.frames import Any as AnyFrame
+from hansa.protocol.wire.frames import AnyFrame as AnyFrame
 from hansa.protocol.wire.frames import (
-    Confirm,
-    Confirmation,
-    Enquire,
     Fetch,
     Frame,
     Heartbeat,
-    Owed,
+    InterestAck,
+    InterestAckRequest,
+    InterestAcks,
+    PendingNotice,
     Receipt,
-    Resend,
+    RepairResponse,
+    RetainedValuesFrame,
     Summary,
     Update,
-    Values,
 )
 
 
 def test_3_1_every_node_holds_every_record_and_the_higher_stamp_replaces():
     """3.1 Every node holds every node's records. The higher stamp replaces."""
     wire = settled(SQUARE, (1, "a"), (3, "b"), (1, "c"))
-    everything = {1: InterestView((1, 2), ("a", "c")), 3: InterestView((1, 1), ("b",))}
+    everything = {1: InterestStatus((1, 2), ("a", "c")), 3: InterestStatus((1, 1), ("b",))}
     assert [view.interest for view in views(wire).values()] == [everything] * 4
     assert len({view.digest for view in views(wire).values()}) == 1
-    before = wire.nodes[2].view()
+    before = wire.nodes[2].status()
     late = Update((InterestRecord(NodeId(1), 1, 1, 1, ("late",)),))
-    wire.give(2, Received(link_of(wire, 2, 3), late))
-    assert wire.nodes[2].view() == before
+    wire.give(2, FrameReceived(link_of(wire, 2, 3), late))
+    assert wire.nodes[2].status() == before
 
 
 def test_3_2_a_change_floods_once_with_what_else_changed():
@@ -90,8 +90,8 @@ def test_3_3_a_new_link_brings_what_each_side_lacks():
     wire.log.clear()
     wire.want(1, "c")
     wire.run(0.2)
-    assert sent(wire, Fetch) == [(2, 1, Fetch(((Kind.INTEREST, NodeId(1)),)))]
-    assert wire.nodes[4].view().interest[NodeId(1)].filters == ("a", "missed", "c")
+    assert sent(wire, Fetch) == [(2, 1, Fetch(((RecordKind.INTEREST, NodeId(1)),)))]
+    assert wire.nodes[4].status().interest[NodeId(1)].filters == ("a", "missed", "c")
 
 
 def test_3_3_rows_are_sent_once_and_not_without_end():
@@ -99,10 +99,10 @@ def test_3_3_rows_are_sent_once_and_not_without_end():
     wire = settled("1-2")
     wire.want(1, *(f"{number}/" + "x" * 1_000 for number in range(9_000)))
     wire.run(30.0)
-    link, row = link_of(wire, 1, 2), (Kind.INTEREST, NodeId(1))
+    link, row = link_of(wire, 1, 2), (RecordKind.INTEREST, NodeId(1))
     sizes = [
         sum(len(encode(send.frame)) for send in effects if isinstance(send, Send))
-        for effects in (wire.give(1, Received(link, Fetch((row,) * 200))) for _ in range(20))
+        for effects in (wire.give(1, FrameReceived(link, Fetch((row,) * 200))) for _ in range(20))
     ]
     assert 9_000_000 < sizes[0] < 9_500_000
     assert sum(sizes) < 16 << 20
@@ -118,10 +118,10 @@ def test_3_4_heartbeats_find_what_went_missing_and_are_all_there_is_in_peace():
     wire.run(0.1)
     wire.is_lost = lambda *_: False
     wire.run(0.9)
-    assert (sent(wire, Summary), wire.nodes[2].view().interest) == ([], {})
+    assert (sent(wire, Summary), wire.nodes[2].status().interest) == ([], {})
     wire.run(1.0)
     assert len(sent(wire, Summary)) == 2
-    assert len(wire.nodes[2].view().interest[NodeId(1)].filters) == 100
+    assert len(wire.nodes[2].status().interest[NodeId(1)].filters) == 100
 
     wire.run(2.0)
     wire.log.clear()
@@ -132,18 +132,20 @@ def test_3_4_heartbeats_find_what_went_missing_and_are_all_there_is_in_peace():
 def test_3_5_a_death_is_known_everywhere_without_a_timer():
     """3.5 A link counts if both ends report it; a node is in reach if such links lead to it."""
     graph = Graph(NodeId(1), Metric.HOPS)
-    graph.put(NodeId(1), {NodeId(2): 0})
-    graph.put(NodeId(3), {NodeId(2): 0})
+    graph.set_links(NodeId(1), {NodeId(2): 0})
+    graph.set_links(NodeId(3), {NodeId(2): 0})
     assert list(graph.reachable) == [1]
-    graph.put(NodeId(2), {NodeId(1): 0})
+    graph.set_links(NodeId(2), {NodeId(1): 0})
     assert list(graph.reachable) == [1, 2]
-    graph.put(NodeId(2), {NodeId(1): 0, NodeId(3): 0})
+    graph.set_links(NodeId(2), {NodeId(1): 0, NodeId(3): 0})
     assert list(graph.reachable) == [1, 2, 3]
 
     wire = settled(LINE)
     wire.stop(4)
     wire.run(3 * DELAY + wire.settings.relay_delay)
-    assert [wire.effects(place, MemberLost) for place in (1, 2, 3)] == [[MemberLost(NodeId(4))]] * 3
+    assert [wire.effects(place, NodeUnreachable) for place in (1, 2, 3)] == [
+        [NodeUnreachable(NodeId(4))]
+    ] * 3
 
 
 def test_3_6_rows_stay_for_the_lease_and_then_nothing_remains():
@@ -155,7 +157,7 @@ def test_3_6_rows_stay_for_the_lease_and_then_nothing_remains():
     wire.run(0.2)
     for place, view in views(wire).items():
         assert (view.interest, view.in_force, view.sizes["nodes"]) == ({}, {}, 3)
-        assert wire.effects(place, Unsubscribe) == [Unsubscribe(("g",))]
+        assert wire.effects(place, UnsubscribeAtBroker) == [UnsubscribeAtBroker(("g",))]
 
 
 @pytest.mark.parametrize(
@@ -174,7 +176,7 @@ def test_3_6_who_returns_after_its_lease_is_known_again_wherever_it_is(links, cu
     wire = settled(links, (1, "g"), (last, "g"), interest_lease=20.0)
     wire.cut(cut)
     wire.run(30.0)
-    assert last not in wire.nodes[1].view().interest
+    assert last not in wire.nodes[1].status().interest
     wire.join(cut)
     wire.run(5.0)
     assert {tuple(sorted(view.reachable)) for view in views(wire).values()} == {
@@ -208,7 +210,7 @@ def test_3_6_a_lease_runs_on_over_restarts():
     """3.6 Only the time in which a node runs counts; who starts gives all a tenth of a lease."""
     wire = Wire(interest_lease=20.0)
     for place in (1, 2, 3):
-        wire.start(place, past=Remembered())
+        wire.start(place, past=RestoredState())
     wire.join("1-2 2-3")
     wire.want(3, "g")
     wire.run(1.0)
@@ -237,19 +239,19 @@ def test_3_6_who_was_forgotten_stays_so_after_a_restart():
     start_anew(wire, 1, 2)
     wire.join("1-2")
     wire.run(5.0)
-    assert [NodeId(3) in wire.nodes[place].chart.known for place in (1, 2)] == [False, True]
+    assert [NodeId(3) in wire.nodes[place].membership.known for place in (1, 2)] == [False, True]
 
 
 def start_anew(wire: Wire, place: int, incarnation: int) -> None:
     """Start a node anew with what its disk holds of others."""
-    chart = wire.nodes[place].chart
+    chart = wire.nodes[place].membership
     others = [node for node in chart.known if node != place]
     records = tuple(each for node in others for each in wire.nodes[place].records_of(node))
     leases = chart.leases
-    past = Restored(records, leases.absences(wire.now), dict(leases.forgotten))
+    past = PeersRestored(records, leases.absent_seconds(wire.now), dict(leases.tombstones))
     wire.stop(place)
     identity = Identity(NodeId(place), key(place), incarnation)
-    wire.start(place, identity, past=Remembered())
+    wire.start(place, identity, past=RestoredState())
     wire.give(place, past)
 
 
@@ -261,7 +263,11 @@ def test_3_6_who_is_asked_writes_one_record_however_many_ask():
     wire.log.clear()
     wire.join("1-2 5-1")
     wire.run(1.0)
-    asked = [frame.to for source, _, frame in sent(wire, Enquire) if source == 1 and frame.version]
+    asked = [
+        frame.destination
+        for source, _, frame in sent(wire, InterestAckRequest)
+        if source == 1 and frame.version
+    ]
     assert sorted(asked) == [3, 3, 4, 4]
     written = [
         record.version
@@ -282,7 +288,7 @@ def test_3_6_the_dead_stay_forgotten_whoever_still_knows_them():
     wire.run(1.0)
     wire.stop(3)
     wire.run(15.0)
-    known = [NodeId(3) in wire.nodes[place].chart.known for place in (1, 2)]
+    known = [NodeId(3) in wire.nodes[place].membership.known for place in (1, 2)]
     assert known == [False, True]
     wire.run(10.0)
     assert [view.sizes["nodes"] for view in views(wire).values()] == [2, 2]
@@ -293,16 +299,16 @@ def test_3_7_a_new_life_voids_claims_but_interest_stands_until_it_is_known():
     """3.7 Claims are void; interest stands until the node says what it wants, be it nothing."""
     wire = settled("1-2 2-3", (1, "g"))
     news = NodeRecord(NodeId(1), 2, 1, 2, key(1), "", (), 1.0, links=((NodeId(2), 0),))
-    wire.give(3, Received(link_of(wire, 3, 2), Update((news,))))
-    known = wire.nodes[3].view().groups["g"]
-    assert (known.core, known.wanted_by) == (None, (1,))
+    wire.give(3, FrameReceived(link_of(wire, 3, 2), Update((news,))))
+    known = wire.nodes[3].status().groups["g"]
+    assert (known.core, known.interested_nodes) == (None, (1,))
 
     wire.stop(1)
     restart(wire, 1, "1-2")
     wire.run(0.5)
-    assert [view.groups["g"].wanted_by for view in views(wire).values() if view.node > 1] == [
-        (1,)
-    ] * 2
+    assert [
+        view.groups["g"].interested_nodes for view in views(wire).values() if view.node > 1
+    ] == [(1,)] * 2
     wire.give(1, InterestChanged())
     wire.run(0.2)
     assert all("g" not in view.groups for view in views(wire).values())
@@ -318,7 +324,7 @@ def test_3_7_interest_stands_until_the_new_one_is_announced():
     wire.want(1, "g", "h")
     for filters in (("g",), ("g", "h")):
         wire.run(3.0)
-        assert wire.nodes[2].view().interest[NodeId(1)].filters == filters
+        assert wire.nodes[2].status().interest[NodeId(1)].filters == filters
 
 
 def test_3_7_a_large_interest_that_stands_is_not_given_up_for_a_moment():
@@ -333,8 +339,8 @@ def test_3_7_a_large_interest_that_stands_is_not_given_up_for_a_moment():
     wire.log.clear()
     wire.want(1, *filters)
     wire.run(1.0)
-    assert [wire.effects(place, Unsubscribe) for place in (2, 3)] == [[], []]
-    interest = wire.nodes[3].view().interest[NodeId(1)]
+    assert [wire.effects(place, UnsubscribeAtBroker) for place in (2, 3)] == [[], []]
+    interest = wire.nodes[3].status().interest[NodeId(1)]
     assert sorted(interest.filters) == sorted(filters)
 
 
@@ -348,7 +354,7 @@ def test_3_7_a_former_core_that_starts_anew_unseats_nobody():
     restart(wire, 1, "1-2")
     wire.run(0.5)
     assert {effect for place in (2, 3) for effect in wire.effects(place, CoreElected)} == {
-        CoreElected(MANAGEMENT, NodeId(1))
+        CoreElected(MANAGEMENT_GROUP, NodeId(1))
     }
 
 
@@ -357,7 +363,7 @@ def test_3_8_frames_to_a_distant_node_take_the_shortest_path():
     wire = settled(RING)
     wire.want(3, "g")
     wire.run(0.2)
-    passed = [(source, target) for source, target, _ in sent(wire, Confirm)]
+    passed = [(source, target) for source, target, _ in sent(wire, InterestAcks)]
     assert sorted(passed) == [(1, 2), (2, 3), (2, 3), (4, 3), (4, 3), (5, 4)]
 
     by_time = Wire(metric=Metric.RTT)
@@ -369,14 +375,16 @@ def test_3_8_frames_to_a_distant_node_take_the_shortest_path():
     by_time.log.clear()
     by_time.want(3, "g")
     by_time.run(0.2)
-    passed = [(source, target) for source, target, _ in sent(by_time, Confirm)]
+    passed = [(source, target) for source, target, _ in sent(by_time, InterestAcks)]
     assert passed == [(2, 3), (1, 2), (2, 3)]
 
     wire.log.clear()
     for hops in range(HOPS_MAX + 1):
-        wire.give(2, Received(link_of(wire, 2, 1), Enquire(NodeId(3), NodeId(1), hops)))
+        wire.give(
+            2, FrameReceived(link_of(wire, 2, 1), InterestAckRequest(NodeId(3), NodeId(1), hops))
+        )
         wire.run(0.1)
-    assert max(frame.hops for _, _, frame in sent(wire, Enquire)) == HOPS_MAX - 1
+    assert max(frame.hops for _, _, frame in sent(wire, InterestAckRequest)) == HOPS_MAX - 1
     assert views(wire)[2].counters == {"letter past the hop limit": 2}
 
 
@@ -389,17 +397,19 @@ def test_3_9_a_neighbour_speaks_only_for_nodes_behind_it():
         Publication(one, 1, 1, 0, "g", b"forged"),
         Publication(one, 1, 1, 1, "g", b"forged", previous=((two, 0), (three, 0))),
         Receipt(one, three, 1, 1, 1),
-        Owed(three, one, 1, 1),
-        Resend(two, one, 1, 0, 1, 0, ()),
-        Values(two, one, (encode(Publication(one, 0, 0, 0, "g", b"f", True, version=1)),)),
-        Confirm((Confirmation(one, 1, 1, three, 1, 1, 0),)),
+        PendingNotice(three, one, 1, 1),
+        RepairResponse(two, one, 1, 0, 1, 0, ()),
+        RetainedValuesFrame(
+            two, one, (encode(Publication(one, 0, 0, 0, "g", b"f", True, version=1)),)
+        ),
+        InterestAcks((InterestAck(one, 1, 1, three, 1, 1, 0),)),
     ]
     for frame in forged:
-        assert wire.give(2, Received(link, frame)) == [
+        assert wire.give(2, FrameReceived(link, frame)) == [
             Ignored("origin not behind this neighbour")
         ], frame
     assert wire.deliveries() == {}
-    assert sent(wire, Receipt) + sent(wire, Owed) + sent(wire, Confirm) == []
+    assert sent(wire, Receipt) + sent(wire, PendingNotice) + sent(wire, InterestAcks) == []
     assert publish(wire, 1) == {2: [b"x"], 3: [b"x"]}
 
 
@@ -407,13 +417,13 @@ def test_3_9_what_is_behind_a_neighbour_follows_the_map():
     """3.9 In a ring everybody is behind both neighbours, until it is cut."""
     wire = settled("1-2 2-3 3-1", (1, "g"))
     copy = Publication(NodeId(3), 1, 1, 0, "g", b"round")
-    assert len(wire.give(1, Received(link_of(wire, 1, 2), copy))) > 0
+    assert len(wire.give(1, FrameReceived(link_of(wire, 1, 2), copy))) > 0
     assert wire.deliveries() == {1: [b"round"]}
     wire.cut("2-3")
     wire.run(0.5)
     late = Publication(NodeId(3), 1, 2, 0, "g", b"late")
     refused = [Ignored("origin not behind this neighbour")]
-    assert wire.give(1, Received(link_of(wire, 1, 2), late)) == refused
+    assert wire.give(1, FrameReceived(link_of(wire, 1, 2), late)) == refused
 
 
 def test_3_9_unicast_frames_do_not_overtake_records():
@@ -421,5 +431,5 @@ def test_3_9_unicast_frames_do_not_overtake_records():
     wire = settled("1-2 3-4", (1, "g"), relay_delay=0.5)
     wire.join("2-3")
     wire.run(5.0)
-    assert wire.nodes[1].view().installed
+    assert wire.nodes[1].status().installed
     assert all(view.counters == {} for view in views(wire).values())

@@ -19,10 +19,10 @@ from tests.protocol.federation import (
 from tests.protocol.wire_of_nodes import DELAY, Wire
 
 from hansa.protocol.effects import Deliver, Dropped, Duplicate, Effect, Send
-from hansa.protocol.events import Published, Received
+from hansa.protocol.events import ClientPublished, FrameReceived
 from hansa.protocol.model import HOPS_MAX, NodeId, Publication, group_id
-from hansa.protocol.settings import Outside
-from hansa.protocol.wire.frames import Announce, Membership
+from hansa.protocol.settings import NonMemberForwarding
+from hansa.protocol.wire.frames import CoreAnnouncement, MeshMembership
 
 G = group_id("g")
 
@@ -30,11 +30,11 @@ G = group_id("g")
 def copy(number: int, *named: str, life: int = 1, qos: int = 0, hops: int = 0) -> Publication:
     """A copy of a publication of the distant node 9."""
     groups = tuple(group_id(name) for name in named)
-    return Publication(NodeId(9), life, number, qos, "g", b"x", hops=hops, named=groups)
+    return Publication(NodeId(9), life, number, qos, "g", b"x", hops=hops, target_groups=groups)
 
 
 def receive(wire: Wire, place: int, neighbour: int, publication: Publication) -> list[Effect]:
-    return wire.give(place, Received(link_of(wire, place, neighbour), publication))
+    return wire.give(place, FrameReceived(link_of(wire, place, neighbour), publication))
 
 
 def test_5_1_members_tell_their_parents_once_up_to_the_core():
@@ -44,7 +44,7 @@ def test_5_1_members_tell_their_parents_once_up_to_the_core():
     wire.want(5, "g")
     wire.run(1.0)
     assert members(wire) == [1, 3, 4, 5]
-    told = [(source, target, frame.joined) for source, target, frame in sent(wire, Membership)]
+    told = [(source, target, frame.joined) for source, target, frame in sent(wire, MeshMembership)]
     assert told == [(5, 3, ("g",)), (5, 4, ("g",)), (3, 1, ("g",)), (4, 1, ("g",))]
 
 
@@ -66,7 +66,9 @@ def test_5_2_a_membership_without_reason_is_taken_back_after_the_linger():
     assert {(3, 4), (4, 3)} <= set(wire.copies())
     wire.run(1.5)
     left = [
-        (source, target) for source, target, frame in sent(wire, Membership) if "g" in frame.left
+        (source, target)
+        for source, target, frame in sent(wire, MeshMembership)
+        if "g" in frame.left
     ]
     assert left == [(4, 3), (3, 2), (2, 1)]
     assert publish(wire, 1) == {4: [b"x"]}
@@ -87,15 +89,15 @@ def test_5_3_a_member_sends_to_all_mesh_neighbours_but_the_source():
 def test_5_4_from_outside_a_copy_goes_towards_the_core_and_names_its_groups():
     """5.4 To one parent, all or a random one; a member first; one copy for several groups."""
     crossed = {}
-    for outside in Outside:
+    for outside in NonMemberForwarding:
         wire = settled(grid(3), (8, "g"), outside=outside)
         for _ in range(20):
             wire.publish(0, "g")
         crossed[outside] = Counter(wire.copies())  # no time has passed: the first links only
-    assert list(crossed[Outside.ONE].values()) == [20]
-    assert crossed[Outside.ALL] == {(0, 1): 20, (0, 3): 20}
-    assert crossed[Outside.RANDOM].keys() == {(0, 1), (0, 3)}
-    assert crossed[Outside.RANDOM].total() == 20
+    assert list(crossed[NonMemberForwarding.ONE].values()) == [20]
+    assert crossed[NonMemberForwarding.ALL] == {(0, 1): 20, (0, 3): 20}
+    assert crossed[NonMemberForwarding.RANDOM].keys() == {(0, 1), (0, 3)}
+    assert crossed[NonMemberForwarding.RANDOM].total() == 20
 
     wire = settled(grid(3), (2, "g"), (7, "g"))  # Spohn 2021: 6 is beside the member 7
     publish(wire, 6)
@@ -103,13 +105,15 @@ def test_5_4_from_outside_a_copy_goes_towards_the_core_and_names_its_groups():
 
     wire = settled("1-2 2-3", (3, "a/+"), (3, "+/b"))
     publish(wire, 1, "a/b")
-    named = [e.frame.named for e in wire.effects(1, Send) if isinstance(e.frame, Publication)]
+    named = [
+        e.frame.target_groups for e in wire.effects(1, Send) if isinstance(e.frame, Publication)
+    ]
     assert [set(groups) for groups in named] == [{group_id("a/+"), group_id("+/b")}]
 
 
 def test_5_4_a_random_parent_is_picked_anew_for_each_publication():
     """5.4 Any of them brings it to the mesh: all arrive once, whichever way they take."""
-    wire = settled(grid(3), (8, "g"), outside=Outside.RANDOM)
+    wire = settled(grid(3), (8, "g"), outside=NonMemberForwarding.RANDOM)
     for number in range(64):
         wire.publish(0, "g", bytes([number]))
     first = wire.copies()
@@ -130,7 +134,7 @@ def test_5_5_a_duplicate_serves_only_a_group_that_it_still_names():
     assert receive(wire, 2, 1, copy(1, "g")) == [Duplicate(NodeId(9), 1)]
 
     wants = ((0, "a/+"), (8, "+/b"), (2, "a/b"), (6, "#"))
-    wire = settled(grid(3), *wants, outside=Outside.ALL)
+    wire = settled(grid(3), *wants, outside=NonMemberForwarding.ALL)
     for publisher in range(9):
         publish(wire, publisher, "a/b")
         crossed = Counter(
@@ -138,7 +142,7 @@ def test_5_5_a_duplicate_serves_only_a_group_that_it_still_names():
             for step in wire.log
             for effect in step.effects
             if isinstance(effect, Send) and isinstance(effect.frame, Publication)
-            for group in effect.frame.named or ("spread",)
+            for group in effect.frame.target_groups or ("spread",)
         )
         assert set(crossed.values()) == {1}
 
@@ -162,7 +166,7 @@ def test_5_6_what_a_restarted_node_publishes_is_no_duplicate():
     wire = settled(LINE, (4, "g"))
     for life in (2, 3, 4):
         assert publish(wire, 1) == {4: [b"x"]}
-        numbers = [effect.publication.number for effect in wire.effects(4, Deliver)]
+        numbers = [effect.publication.sequence for effect in wire.effects(4, Deliver)]
         assert numbers == [1]
         wire.stop(1)
         wire.run(0.2)
@@ -191,11 +195,11 @@ def test_5_7_a_copy_is_not_passed_on_for_ever():
 def test_5_8_what_has_no_way_is_dropped_and_counted():
     """5.8 What cannot be sent for want of a way is dropped and counted."""
     wire = settled("1-2")
-    wire.is_lost = lambda source, target, frame: isinstance(frame, Announce)
+    wire.is_lost = lambda source, target, frame: isinstance(frame, CoreAnnouncement)
     wire.want(2, "g")
     wire.run(0.1)
-    assert wire.give(1, Published("g", b"x")) == [Dropped(NodeId(1), 1, "no way to the core")]
-    assert wire.nodes[1].view().counters == {"no way to the core": 1}
+    assert wire.give(1, ClientPublished("g", b"x")) == [Dropped(NodeId(1), 1, "no way to the core")]
+    assert wire.nodes[1].status().counters == {"no way to the core": 1}
 
 
 def test_5_8_a_member_that_has_no_way_drops_and_counts_as_well():
@@ -203,8 +207,8 @@ def test_5_8_a_member_that_has_no_way_drops_and_counts_as_well():
     wire = settled(SQUARE, (1, "g"), (2, "g"))
     wire.cut("1-2")
     wire.run(DELAY)
-    assert wire.nodes[2].view().groups["g"].parents == ()
-    assert wire.give(2, Published("g", b"x")) == [Dropped(NodeId(2), 1, "no way to the core")]
+    assert wire.nodes[2].status().groups["g"].parents == ()
+    assert wire.give(2, ClientPublished("g", b"x")) == [Dropped(NodeId(2), 1, "no way to the core")]
 
 
 def test_5_9_filters_that_agree_in_their_first_levels_can_share_a_group():

@@ -8,23 +8,23 @@ from tests.protocol.wire_of_nodes import Wire, key
 
 from hansa.errors import InvalidFrame, InvalidTopic
 from hansa.protocol.effects import Ignored, Send
-from hansa.protocol.events import ClockRead, Published, Received, Restored
-from hansa.protocol.forwarding.dedup import STRANGERS_MAX
+from hansa.protocol.events import ClientPublished, ClockRead, FrameReceived, PeersRestored
+from hansa.protocol.forwarding.dedup import UNKNOWN_ORIGINS_MAX
 from hansa.protocol.membership.records import InterestRecord, NodeRecord
 from hansa.protocol.model import Identity, NodeId, Publication, node_id
 from hansa.protocol.node import Node
-from hansa.protocol.settings import Outside
+from hansa.protocol.settings import NonMemberForwarding
 from hansa.protocol.topics import check_filter, matches
-from hansa.protocol.wire.codec import FORMAT_VERSION, decode, encode, strand
+from hansa.protocol.wire.codec import FORMAT_VERSION, decode, encode, ordering_key
 from hansa.protocol.wire.frames import (
     UNREACHABLE,
-    Announce,
+    CoreAnnouncement,
     Hello,
-    Membership,
-    Owed,
-    Resend,
+    MeshMembership,
+    PendingNotice,
+    RepairResponse,
+    RetainedValuesFrame,
     Update,
-    Values,
 )
 
 
@@ -37,7 +37,7 @@ def test_1_1_the_later_of_two_starts_is_believed():
     restart(wire, 1, "1-2", incarnation=2)
     wire.want(1, "new")
     wire.run(0.5)
-    known = wire.nodes[3].view().interest[NodeId(1)]
+    known = wire.nodes[3].status().interest[NodeId(1)]
     assert (known.stamp[0], known.filters) == (2, ("new",))
 
 
@@ -50,12 +50,12 @@ def test_1_1_an_id_that_does_not_follow_from_its_key_is_refused():
     wire.start(3)  # its id is its place
     wire.join("1-2 1-3")
     wire.run(0.5)
-    assert sorted(wire.nodes[1].view().neighbours) == [derived[2]]
+    assert sorted(wire.nodes[1].status().neighbours) == [derived[2]]
     forged = NodeRecord(NodeId(7), 1, 1, 1, key(7), "", (), 1.0, ())
     refused = Ignored("node id that does not follow from its key")
-    assert wire.give(1, Received(link_of(wire, 1, derived[2]), Update((forged,)))) == [refused]
-    assert wire.give(1, Restored((forged,))) == [refused]
-    assert wire.nodes[1].view().counters[refused.reason] == 3
+    assert wire.give(1, FrameReceived(link_of(wire, 1, derived[2]), Update((forged,)))) == [refused]
+    assert wire.give(1, PeersRestored((forged,))) == [refused]
+    assert wire.nodes[1].status().counters[refused.reason] == 3
 
 
 def test_1_2_topics_follow_mqtt_and_what_belongs_to_one_broker_stays_there():
@@ -68,7 +68,7 @@ def test_1_2_topics_follow_mqtt_and_what_belongs_to_one_broker_stays_there():
         with pytest.raises(InvalidTopic):
             check_filter(wrong)
     wire = settled("1-2", (2, "$SYS/#"), (2, "$share/workers/a/+"))
-    assert wire.nodes[1].view().interest[NodeId(2)].filters == ("$share/workers/a/+",)
+    assert wire.nodes[1].status().interest[NodeId(2)].filters == ("$share/workers/a/+",)
     assert publish(wire, 1, "a/b") == {2: [b"x"]}
     assert publish(wire, 1, "$SYS/uptime") == {}
 
@@ -78,7 +78,7 @@ def test_1_2_a_record_with_a_filter_for_one_broker_is_refused(name):
     """1.2 Otherwise every agent would forward what its broker says of itself."""
     wire = settled("1-2")
     wish = InterestRecord(NodeId(2), 1, 1, 0, (name,))
-    refused = wire.give(1, Received(link_of(wire, 1, 2), Update((wish,))))
+    refused = wire.give(1, FrameReceived(link_of(wire, 1, 2), Update((wish,))))
     assert refused == [Ignored("interest in topics of one broker")]
 
 
@@ -92,7 +92,7 @@ def test_1_3_a_frame_is_valid_or_refused_with_one_named_error():
     for bytes_of_nobody in (*cut_short, bytes([FORMAT_VERSION + 1 << 4]), b"\xff" * 100):
         with pytest.raises(InvalidFrame):
             decode(bytes_of_nobody)
-    too_far = Announce(NodeId(1), 1, 1, distance=UNREACHABLE + 1)
+    too_far = CoreAnnouncement(NodeId(1), 1, 1, distance=UNREACHABLE + 1)
     with pytest.raises(ValueError, match="the limit is"):
         encode(too_far)
 
@@ -117,7 +117,7 @@ def test_1_4_nodes_and_filters_of_one_neighbour_leave_room_for_others():
     wire = settled("1-3 2-1", **bounds)
     made_up = [NodeRecord(NodeId(n), 1, 1, 1, key(n), "", (), 1.0, ()) for n in range(10, 20)]
     wishes = [InterestRecord(NodeId(n), 1, 1, 0, (f"{n}/a", f"{n}/b")) for n in range(10, 20)]
-    wire.give(1, Received(link_of(wire, 1, 2), Update((*made_up, *wishes))))
+    wire.give(1, FrameReceived(link_of(wire, 1, 2), Update((*made_up, *wishes))))
     counters = views(wire)[1].counters
     assert counters["nodes_per_neighbour_max"] == 6
     assert counters["filters_per_neighbour_max"] == 1
@@ -145,7 +145,9 @@ def test_1_4_ways_to_cores_that_nobody_knows_are_not_kept():
     wire = settled("1-2", nodes_max=10)
     cores = views(wire)[1].cores
     for core in range(100, 200):
-        wire.give(1, Received(link_of(wire, 1, 2), Announce(NodeId(core), 1, 1, distance=1)))
+        wire.give(
+            1, FrameReceived(link_of(wire, 1, 2), CoreAnnouncement(NodeId(core), 1, 1, distance=1))
+        )
     view = views(wire)[1]
     assert view.cores == cores
     assert view.counters == {"announcement of an unknown core": 90}
@@ -155,8 +157,8 @@ def test_1_4_memberships_of_groups_that_nobody_wants_are_bounded():
     """1.4 Whatever can grow has a bound; what is refused for it is counted with the reason."""
     wire = settled("1-2", filters_per_node_max=10)
     for number in range(20):
-        frame = Membership(NodeId(1), 1, joined=(f"x{number}",))
-        wire.give(1, Received(link_of(wire, 1, 2), frame))
+        frame = MeshMembership(NodeId(1), 1, joined=(f"x{number}",))
+        wire.give(1, FrameReceived(link_of(wire, 1, 2), frame))
     view = views(wire)[1]
     # The management group, of which the neighbour is a child as well, counts too.
     assert view.counters == {"filters_per_node_max": 11}
@@ -167,15 +169,15 @@ def test_1_4_publications_of_invented_origins_are_bounded():
     wire = settled("1-2", (1, "g"))
     for origin in range(100, 200):
         invented = Publication(NodeId(origin), 1, 1, 0, "g", b"")
-        wire.give(1, Received(link_of(wire, 1, 2), invented))
+        wire.give(1, FrameReceived(link_of(wire, 1, 2), invented))
     view = views(wire)[1]
-    assert view.sizes["windows"] == STRANGERS_MAX
-    assert view.counters == {"publication of an unknown node": 100 - STRANGERS_MAX}
+    assert view.sizes["windows"] == UNKNOWN_ORIGINS_MAX
+    assert view.counters == {"publication of an unknown node": 100 - UNKNOWN_ORIGINS_MAX}
 
 
 def test_1_5_the_same_inputs_at_the_same_times_give_the_same_outputs():
     """1.5 A node never acts on chance or a clock of its own."""
-    wire = Wire(SQUARE, outside=Outside.RANDOM)
+    wire = Wire(SQUARE, outside=NonMemberForwarding.RANDOM)
     wire.want(3, "g")
     wire.want(4, "g")
     wire.run(0.2)
@@ -187,17 +189,17 @@ def test_1_5_the_same_inputs_at_the_same_times_give_the_same_outputs():
         twin = Node(Identity(NodeId(place), key(place), incarnation=1), wire.settings)
         steps = [step for step in wire.log if step.place == place]
         assert [twin.handle(step.event, step.at) for step in steps] == [s.effects for s in steps]
-        assert twin.view() == wire.nodes[place].view()
+        assert twin.status() == wire.nodes[place].status()
 
 
 def test_1_6_what_is_larger_than_all_agreed_on_stays():
     """1.6 All nodes agree on the largest publication; a larger one stays and is counted."""
     wire = settled("1-2", (2, "a"), packet_bytes_max=10_000)
-    other = replace(wire.settings, packet_bytes_max=20_000).agreement()
-    assert other != wire.settings.agreement()
-    assert isinstance(wire.give(1, Published("a", bytes(9_999)))[0], Send)
+    other = replace(wire.settings, packet_bytes_max=20_000).shared_settings_text()
+    assert other != wire.settings.shared_settings_text()
+    assert isinstance(wire.give(1, ClientPublished("a", bytes(9_999)))[0], Send)
     for qos in (0, 1):
-        large = Published("a", bytes(10_000), qos)
+        large = ClientPublished("a", bytes(10_000), qos)
         assert wire.give(1, large) == [Ignored("larger than a packet may be")]
 
 
@@ -205,14 +207,14 @@ def test_1_6_frames_of_one_strand_keep_their_order():
     """1.6 QoS 1 and 2 of one origin, QoS 0 of one origin and topic, answers."""
 
     def of(origin: int, qos: int, topic: str) -> bytes:
-        return strand(encode(Publication(NodeId(origin), 1, 1, qos, topic, b"")))
+        return ordering_key(encode(Publication(NodeId(origin), 1, 1, qos, topic, b"")))
 
     assert of(1, 1, "a") == of(1, 2, "b") != of(2, 1, "a")
     assert of(1, 0, "a") != of(1, 0, "b")
     assert len({of(1, 0, "a"), of(2, 0, "a"), of(1, 1, "a")}) == 3
     one, two = NodeId(1), NodeId(2)
-    answers = (Resend(one, two, 1, 0, 1, 0, ()), Values(two, one, ()))
-    assert {strand(encode(answer)) for answer in answers} == {b""}
+    answers = (RepairResponse(one, two, 1, 0, 1, 0, ()), RetainedValuesFrame(two, one, ()))
+    assert {ordering_key(encode(answer)) for answer in answers} == {b""}
 
 
 DAY_MS = 86_400_000
@@ -225,10 +227,12 @@ def test_1_7_what_is_ahead_of_the_clock_is_refused():
     wire.give(1, ClockRead(5 * DAY_MS))
     refused = Ignored("incarnation ahead of the clock")
     later = NodeRecord(two, 6 * DAY_MS + 1, 1, 1, key(2), "", (), 1.0, ())
-    assert wire.give(1, Received(link, Update((later,)))) == [refused]
-    assert wire.give(1, Received(link, Announce(two, 6 * DAY_MS + 1, 1, 0))) == [refused]
+    assert wire.give(1, FrameReceived(link, Update((later,)))) == [refused]
+    assert wire.give(1, FrameReceived(link, CoreAnnouncement(two, 6 * DAY_MS + 1, 1, 0))) == [
+        refused
+    ]
     wire.run(0.001)
-    assert refused not in wire.give(1, Received(link, Update((later,))))
+    assert refused not in wire.give(1, FrameReceived(link, Update((later,))))
 
 
 def test_1_7_until_the_time_is_known_it_is_that_of_the_own_incarnation():
@@ -239,11 +243,11 @@ def test_1_7_until_the_time_is_known_it_is_that_of_the_own_incarnation():
     wire.start(3, Identity(NodeId(3), key(3), 2 * DAY_MS + 1_000))
     wire.join("1-2 1-3")
     wire.run(0.5)
-    assert sorted(wire.nodes[1].view().neighbours) == [2]
+    assert sorted(wire.nodes[1].status().neighbours) == [2]
     wire.run(1.0)
     wire.join("1-3")
     wire.run(0.5)
-    assert sorted(wire.nodes[1].view().neighbours) == [2, 3]
+    assert sorted(wire.nodes[1].status().neighbours) == [2, 3]
 
 
 def test_1_7_no_node_makes_more_than_a_million_changes_a_second():
@@ -251,15 +255,17 @@ def test_1_7_no_node_makes_more_than_a_million_changes_a_second():
     wire = settled("1-2", (1, "g"))
     link, two, most = link_of(wire, 1, 2), NodeId(2), 2 * (DAY_MS + 10_000) * 1_000
     record = NodeRecord(two, 1, most, 1, key(2), "", (), 1.0, ())
-    assert wire.give(1, Received(link, Update((record,)))) == [Ignored("version out of bounds")]
-    announce = Announce(two, 1, most, 0)
+    assert wire.give(1, FrameReceived(link, Update((record,)))) == [
+        Ignored("version out of bounds")
+    ]
+    announce = CoreAnnouncement(two, 1, most, 0)
     reason = "announcement number out of bounds"
-    assert wire.give(1, Received(link, announce)) == [Ignored(reason)]
+    assert wire.give(1, FrameReceived(link, announce)) == [Ignored(reason)]
     for qos in (0, 1):
         copy = Publication(two, 1, most, qos, "g", b"", previous=((NodeId(1), 0),))
         reason = "publication number out of bounds"
-        assert wire.give(1, Received(link, copy)) == [Ignored(reason)]
+        assert wire.give(1, FrameReceived(link, copy)) == [Ignored(reason)]
     reason = "pending notice with a number out of bounds"
-    owed = Owed(NodeId(1), two, 1, most)
-    assert wire.give(1, Received(link, owed)) == [Ignored(reason)]
+    owed = PendingNotice(NodeId(1), two, 1, most)
+    assert wire.give(1, FrameReceived(link, owed)) == [Ignored(reason)]
     assert publish(wire, 2) == {1: [b"x"]}

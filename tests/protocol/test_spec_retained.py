@@ -4,18 +4,30 @@ from functools import partial
 
 from tests.protocol.wire_of_nodes import Wire
 
-from hansa.protocol.delivery.state import Remembered
-from hansa.protocol.effects import Deliver, Ignored, Memorise, Send, Store, Survey
-from hansa.protocol.events import ClockRead, InterestChanged, Published, StoreUncertain
+from hansa.protocol.delivery.state import RestoredState
+from hansa.protocol.effects import (
+    Deliver,
+    Ignored,
+    ListRetained,
+    PersistRetained,
+    PublishRetained,
+    Send,
+)
+from hansa.protocol.events import ClientPublished, ClockRead, InterestChanged, StoreUncertain
 from hansa.protocol.model import NodeId, Publication
 from hansa.protocol.retained.checks import CHECK_S, FORMER_S, SAMPLE_MAX
-from hansa.protocol.retained.clock import TICKS
-from hansa.protocol.retained.digest import Value, digest
-from hansa.protocol.retained.values import OLDEST, REPAIRS_MAX
-from hansa.protocol.wire.frames import Ask, Holdings, Listing, Values
+from hansa.protocol.retained.clock import VERSIONS_PER_MS
+from hansa.protocol.retained.digest import RetainedEntry, payload_digest
+from hansa.protocol.retained.values import OLDEST_VERSION, REPAIRS_MAX
+from hansa.protocol.wire.frames import (
+    RetainedDigests,
+    RetainedRequest,
+    RetainedValuesFrame,
+    RetainedVersions,
+)
 
 ONE, TWO, THREE = NodeId(1), NodeId(2), NodeId(3)
-LETTERS = (Holdings, Ask, Listing, Values)
+LETTERS = (RetainedDigests, RetainedRequest, RetainedVersions, RetainedValuesFrame)
 
 
 def settled(links: str, *wants: tuple[int, str], **settings: object) -> Wire:
@@ -33,8 +45,8 @@ def keep(wire: Wire, place: int, payload: bytes, topic: str = "a", qos: int = 0)
     wire.publish(place, topic, payload, qos, retain=True)
 
 
-def values(wire: Wire, place: int) -> dict[str, Value]:
-    return wire.nodes[place].custody.retained.values
+def values(wire: Wire, place: int) -> dict[str, RetainedEntry]:
+    return wire.nodes[place].delivery.retained.entries
 
 
 def letters(wire: Wire) -> list[str]:
@@ -55,7 +67,7 @@ def test_9_1_versions_follow_time_and_what_was_seen():
     first = values(wire, 2)["a"]
     assert first == values(wire, 1)["a"]
     assert first.owner == ONE
-    assert first.version >= int(wire.now * 1000 - 200) * TICKS
+    assert first.version >= int(wire.now * 1000 - 200) * VERSIONS_PER_MS
     wire.give(1, ClockRead(round(wire.now * 1000) + 100_000))  # a clock that is ahead
     keep(wire, 1, b"y")
     wire.run(0.1)
@@ -81,11 +93,11 @@ def test_9_2_an_older_one_is_delivered_without_the_flag():
 
 def test_9_2_the_same_is_delivered_as_retained_again():
     """9.2 What a former life noted and did not get to deliver is still to be kept."""
-    value = Value(5 * TICKS, ONE, digest(b"x"))
+    value = RetainedEntry(5 * VERSIONS_PER_MS, ONE, payload_digest(b"x"))
     wire = settled("1-2", (2, "a"))
-    wire.nodes[2].custody.retained.values["a"] = value
+    wire.nodes[2].delivery.retained.entries["a"] = value
     publication = Publication(ONE, 1, 1, 0, "a", b"x", True, version=value.version)
-    assert wire.nodes[2].custody.retained.judge(publication) == publication
+    assert wire.nodes[2].delivery.retained.resolve_retain_flag(publication) == publication
 
 
 def test_9_3_who_newly_wants_a_topic_gets_its_value_and_nobody_else():
@@ -98,9 +110,9 @@ def test_9_3_who_newly_wants_a_topic_gets_its_value_and_nobody_else():
     wire.want(3, "a/1", "a/2")
     wire.run(3.0)
     assert wire.held(3) == {"a/1": b"1", "a/2": b"2"}
-    stored = {e.publication.topic: e.publication.qos for e in wire.effects(3, Store)}
+    stored = {e.publication.topic: e.publication.qos for e in wire.effects(3, PublishRetained)}
     assert stored == {"a/1": 1, "a/2": 2}
-    assert wire.effects(2, Store) == []
+    assert wire.effects(2, PublishRetained) == []
 
 
 def test_9_3_who_has_everything_is_sent_nothing():
@@ -114,7 +126,7 @@ def test_9_3_who_has_everything_is_sent_nothing():
     wire.join("1-2")
     wire.run(3.0)
     assert set(letters(wire)) == {"Holdings"}
-    assert (wire.effects(2, Store), wire.effects(2, Deliver)) == ([], [])
+    assert (wire.effects(2, PublishRetained), wire.effects(2, Deliver)) == ([], [])
 
 
 def test_9_3_what_a_partition_lost_is_made_up_for():
@@ -145,19 +157,19 @@ def test_9_3_a_copy_that_was_lost_unnoticed_is_made_up_for():
 def test_9_4_what_was_stored_before_is_found_and_oldest():
     """9.4 The broker is asked when others begin to want a filter."""
     wire = settled("1-2")
-    wire.store(1, Published("a", b"x", 2, retain=True))
+    wire.store(1, ClientPublished("a", b"x", 2, retain=True))
     wire.want(2, "a")
     wire.run(3.0)
-    assert wire.effects(1, Survey)[0] == Survey(("a",))
+    assert wire.effects(1, ListRetained)[0] == ListRetained(("a",))
     assert wire.held(2) == {"a": b"x"}
-    assert values(wire, 2) == {"a": Value(OLDEST, ONE, digest(b"x"))}
+    assert values(wire, 2) == {"a": RetainedEntry(OLDEST_VERSION, ONE, payload_digest(b"x"))}
     wire.unwant(2, "a")
     wire.run(3.0)
-    wire.store(1, Published("a", b"y", 2, retain=True))  # not watched: others want it no more
+    wire.store(1, ClientPublished("a", b"y", 2, retain=True))  # not watched: others want it no more
     wire.want(2, "a")
     wire.run(3.0)
     assert wire.held(2) == {"a": b"y"}
-    assert values(wire, 2) == {"a": Value(OLDEST + 1, ONE, digest(b"y"))}
+    assert values(wire, 2) == {"a": RetainedEntry(OLDEST_VERSION + 1, ONE, payload_digest(b"y"))}
 
 
 def is_of(kind: type, _from: int, _to: int, frame: object) -> bool:
@@ -166,9 +178,13 @@ def is_of(kind: type, _from: int, _to: int, frame: object) -> bool:
 
 def test_9_3_a_lost_letter_is_made_up_for():
     """9.3 An offer is repeated some times."""
-    for kind in (Ask, Listing, Values):  # a listing tells as much as `Holdings`
+    for kind in (
+        RetainedRequest,
+        RetainedVersions,
+        RetainedValuesFrame,
+    ):  # a listing tells as much as `Holdings`
         wire = settled("1-2")
-        wire.store(1, Published("a", b"x", 1, retain=True))
+        wire.store(1, ClientPublished("a", b"x", 1, retain=True))
         wire.is_lost = partial(is_of, kind)
         wire.want(2, "a")
         wire.run(3.0)
@@ -239,7 +255,7 @@ def test_9_6_what_a_broker_got_unseen_is_older_than_what_came_since():
     wire.run(2.0)
     keep(wire, 1, b"third", qos=1)
     wire.run(2.0)
-    past = Remembered(epoch=9, retained=saved, taken={ONE: (1, 2)})
+    past = RestoredState(epoch=9, retained=saved, accepted={ONE: (1, 2)})
     wire.start(2, past=past)
     wire.want(2, "a")
     wire.join("1-2")
@@ -252,7 +268,9 @@ def test_9_6_after_two_writes_at_once_the_broker_is_asked():
     wire = settled("1-2", (1, "a"), (2, "a"))
     keep(wire, 2, b"theirs")
     wire.run(0.05)
-    wire.give(1, Published("a", b"ours", retain=True))  # it came before theirs, and is told late
+    wire.give(
+        1, ClientPublished("a", b"ours", retain=True)
+    )  # it came before theirs, and is told late
     assert wire.held(1) == {"a": b"theirs"}
     wire.run(5.0)
     assert wire.held(1) == wire.held(2) == {"a": b"theirs"}
@@ -264,7 +282,7 @@ def test_9_6_a_deletion_that_came_last_is_the_newest():
     wire = settled("1-2", (1, "a"), (2, "a"))
     keep(wire, 2, b"")
     wire.run(0.05)
-    wire.give(1, Published("a", b"ours", retain=True))
+    wire.give(1, ClientPublished("a", b"ours", retain=True))
     wire.run(5.0)
     assert wire.held(1) == wire.held(2) == {}
 
@@ -276,7 +294,7 @@ def test_9_6_a_value_that_an_older_one_overtook_is_asked_for_again():
     wire.run(0.1)
     keep(wire, 1, b"new")
     wire.run(0.1)
-    wire.store(2, Published("a", b"old", retain=True))  # it took longer
+    wire.store(2, ClientPublished("a", b"old", retain=True))  # it took longer
     wire.run(5.0)
     assert wire.held(2) == {"a": b"new"}
 
@@ -289,9 +307,9 @@ def test_9_6_what_the_broker_has_lost_is_not_deleted():
     wire.stored[1].clear()
     wire.want(3, "a")
     wire.give(1, InterestChanged())
-    retained = wire.nodes[1].custody.retained
-    assert retained.granted(["a"]) == [Survey(("a",))]
-    wire.give(1, wire._read(1, Survey(("a",))))  # noqa: SLF001
+    retained = wire.nodes[1].delivery.retained
+    assert retained.on_filters_granted(["a"]) == [ListRetained(("a",))]
+    wire.give(1, wire._read(1, ListRetained(("a",))))  # noqa: SLF001
     wire.run(3.0)
     assert wire.held(2) == {"a": b"x"}
     assert values(wire, 1) == {}
@@ -303,7 +321,7 @@ def test_9_7_a_value_leaves_with_the_last_who_wants_it():
     keep(wire, 1, b"x")
     keep(wire, 1, b"x", "b")
     wire.run(3.0)
-    wire.store(2, Published("b", b"own", retain=True))  # unseen: nobody elsewhere wants it
+    wire.store(2, ClientPublished("b", b"own", retain=True))  # unseen: nobody elsewhere wants it
     wire.unwant(2, "a", "b")
     wire.run(3.0)
     assert wire.held(2) == {"b": b"own"}
@@ -315,17 +333,17 @@ def test_9_8_a_new_life_asks_for_nothing_that_it_has():
     wire = settled("1-2", (2, "a"))
     keep(wire, 1, b"x")
     wire.run(3.0)
-    assert wire.effects(2, Memorise) != []
+    assert wire.effects(2, PersistRetained) != []
     saved = dict(values(wire, 2))
     wire.stop(2)
     wire.run(1.0)
     wire.log.clear()
-    wire.start(2, past=Remembered(epoch=9, retained=saved))
+    wire.start(2, past=RestoredState(epoch=9, retained=saved))
     wire.want(2, "a")
     wire.join("1-2")
     wire.run(3.0)
     assert set(letters(wire)) == {"Holdings"}
-    assert wire.effects(2, Store) == []
+    assert wire.effects(2, PublishRetained) == []
 
 
 def test_9_8_topics_beyond_the_bound_are_delivered_as_they_come():
@@ -344,7 +362,7 @@ def hold_former(wire: Wire, last: bytes, qos: int = 1) -> None:
     wire.run(0.1)
     keep(wire, 1, last, qos=qos)
     wire.run(0.1)
-    wire.store(2, Published("a", b"old", qos, retain=True))
+    wire.store(2, ClientPublished("a", b"old", qos, retain=True))
 
 
 def test_9_9_a_replaced_value_is_found_by_a_sample_and_set_right():
@@ -355,7 +373,7 @@ def test_9_9_a_replaced_value_is_found_by_a_sample_and_set_right():
         wire.run(CHECK_S + 1.0)
         assert wire.held(1) == wire.held(2) == ({"a": last} if last else {})
         assert values(wire, 1) == values(wire, 2)
-        stored = [each.publication.payload for each in wire.effects(2, Store)]
+        stored = [each.publication.payload for each in wire.effects(2, PublishRetained)]
         assert stored == [last]
 
 
@@ -365,7 +383,7 @@ def test_9_9_a_sample_is_bounded_and_taken_once_per_write():
     for number in range(SAMPLE_MAX + 1):
         keep(wire, 1, b"x", f"t/{number}", qos=1)
     wire.run(60.0)
-    read = [len(each.filters) for each in wire.effects(2, Survey)]
+    read = [len(each.filters) for each in wire.effects(2, ListRetained)]
     assert read == [SAMPLE_MAX, 1]
 
 
@@ -373,10 +391,10 @@ def test_9_9_a_value_that_a_client_wrote_again_later_stays():
     """9.9 If the broker stores a replaced value after 20 s, a client wrote it."""
     wire = settled("1-2", (2, "a"))
     hold_former(wire, b"new")
-    wire.store(2, Published("a", b"new", 1, retain=True))  # as it should be
+    wire.store(2, ClientPublished("a", b"new", 1, retain=True))  # as it should be
     wire.run(FORMER_S + 1.0)
-    wire.store(2, Published("a", b"old", 1, retain=True))  # unseen: nobody else wants it
-    wire.give(2, wire._read(2, Survey(("a",))))  # noqa: SLF001
+    wire.store(2, ClientPublished("a", b"old", 1, retain=True))  # unseen: nobody else wants it
+    wire.give(2, wire._read(2, ListRetained(("a",))))  # noqa: SLF001
     wire.run(5.0)
     assert wire.held(2) == {"a": b"old"}
     assert values(wire, 2)["a"].owner == TWO
@@ -388,11 +406,11 @@ def test_9_9_topics_that_the_shell_reports_are_read_after_the_settling_time():
         wire = settled("1-2", (2, "a"))
         keep(wire, 1, b"x", qos=1)
         wire.run(30.0)
-        wire.store(2, Published("a", found, 1, retain=True))
+        wire.store(2, ClientPublished("a", found, 1, retain=True))
         wire.log.clear()
         wire.give(2, StoreUncertain(("a", "unknown")))
         wire.run(2.0)
-        assert wire.effects(2, Survey) == [Survey(("a",))]
+        assert wire.effects(2, ListRetained) == [ListRetained(("a",))]
         assert wire.held(1) == wire.held(2) == {"a": b"x"}
 
 
@@ -408,7 +426,7 @@ def test_9_9_recent_writes_are_read_after_the_connection_was_interrupted():
     wire.log.clear()
     wire.give(2, StoreUncertain((), reconnected=True))
     wire.run(2.0)
-    assert wire.effects(2, Survey) == [Survey(("a",))]
+    assert wire.effects(2, ListRetained) == [ListRetained(("a",))]
     assert wire.held(2) == {"a": b"x", "older": b"x"}
 
 
@@ -427,7 +445,7 @@ def test_9_9_a_write_that_was_lost_before_the_agent_was_restarted_is_repaired():
         saved = dict(values(wire, 2))
         wire.stop(2)
         wire.stored[2] = before
-        wire.start(2, past=Remembered(epoch=9, retained=saved))
+        wire.start(2, past=RestoredState(epoch=9, retained=saved))
         wire.want(2, "#")
         if wants_first:
             wire.want(1, "#")
@@ -457,7 +475,7 @@ def test_9_9_a_broker_that_went_back_to_an_older_state_is_repaired():
     wire.give(2, StoreUncertain((), reconnected=True))
     wire.run(5.0)
     assert wire.held(1) == wire.held(2) == {"replaced": b"new", "same": b"old"}
-    assert len(wire.effects(2, Store)) == 2
+    assert len(wire.effects(2, PublishRetained)) == 2
     assert {each.owner for each in values(wire, 2).values()} == {ONE}
 
 
@@ -468,8 +486,8 @@ def test_9_9_a_deletion_of_an_unknown_topic_is_checked():
     keep(wire, 1, b"", qos=1)
     wire.run(2.0)
     wire.stop(2)
-    wire.stored[2] = {"a": Published("a", b"x", 1, True)}
-    wire.start(2, past=Remembered(epoch=9, taken={ONE: (1, 2)}))
+    wire.stored[2] = {"a": ClientPublished("a", b"x", 1, True)}
+    wire.start(2, past=RestoredState(epoch=9, accepted={ONE: (1, 2)}))
     wire.want(2, "a")
     wire.join("1-2")
     wire.run(10.0)
@@ -498,13 +516,13 @@ def test_9_9_a_broker_that_never_stores_a_value_is_not_given_it_for_ever():
             wire.run(20.0)
             wire.give(2, StoreUncertain(("a",)))
         wire.run(20.0)
-        assert len(wire.effects(2, Store)) == REPAIRS_MAX * count
+        assert len(wire.effects(2, PublishRetained)) == REPAIRS_MAX * count
         reason = "retained value that the broker does not store"
         assert wire.effects(2, Ignored).count(Ignored(reason)) == count
 
 
-class Forgetful(dict[str, Published]):
+class Forgetful(dict[str, ClientPublished]):
     """A broker that stores nothing."""
 
-    def __setitem__(self, topic: str, value: Published) -> None:
+    def __setitem__(self, topic: str, value: ClientPublished) -> None:
         pass

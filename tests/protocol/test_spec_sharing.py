@@ -3,7 +3,7 @@
 import pytest
 from tests.protocol.wire_of_nodes import Wire
 
-from hansa.protocol.effects import Ignored, Store
+from hansa.protocol.effects import Ignored, PublishRetained
 
 SHARE, OTHER = "$share/g/a", "$share/h/a"
 COUNT = 12
@@ -109,5 +109,5 @@ def test_10_5_stored_values_are_not_for_shares():
     wire.run(1.0)
     wire.want(3, SHARE)
     wire.run(3.0)
-    assert wire.effects(3, Store) == []
+    assert wire.effects(3, PublishRetained) == []
     assert wire.held(2) == {"a": b"x"}

@@ -23,7 +23,12 @@ from hansa.protocol.effects import Duplicate, LinkRefused, NeighbourUp, Send
 from hansa.protocol.model import Identity, NodeId, Publication
 from hansa.protocol.routing import STRATEGIES
 from hansa.protocol.settings import Metric, ProtocolSettings
-from hansa.protocol.wire.frames import Announce, Goodbye, Membership, Solicit
+from hansa.protocol.wire.frames import (
+    AnnouncementRequest,
+    CoreAnnouncement,
+    Goodbye,
+    MeshMembership,
+)
 
 OTHERS = [name for name in STRATEGIES if name != "mesh"]
 
@@ -81,7 +86,11 @@ def test_8_2_ways_follow_from_the_database_without_a_frame(name):
     wire = Wire(SQUARE, strategy=name)
     wire.want(3, "g")
     wire.run(1.0)
-    assert not sent(wire, Announce) + sent(wire, Membership) + sent(wire, Solicit)
+    assert (
+        not sent(wire, CoreAnnouncement)
+        + sent(wire, MeshMembership)
+        + sent(wire, AnnouncementRequest)
+    )
     assert publish(wire, 1) == {3: [b"x"]}
 
 
@@ -95,7 +104,7 @@ def test_8_2_a_copy_never_loops_while_nodes_disagree(name):
         wire.run(DELAY / 2)
     wire.run(0.2)
     crossings = Counter(
-        (step.place, effect.link, effect.frame.number)
+        (step.place, effect.link, effect.frame.sequence)
         for step in wire.log
         for effect in step.effects
         if isinstance(effect, Send) and isinstance(effect.frame, Publication)

@@ -5,8 +5,14 @@ from dataclasses import asdict
 
 from tests.protocol.wire_of_nodes import Wire
 
-from hansa.protocol.model import MANAGEMENT, LinkId, NodeId
-from hansa.protocol.status import CoreView, GroupView, InterestView, NeighbourView, NodeView
+from hansa.protocol.model import MANAGEMENT_GROUP, LinkId, NodeId
+from hansa.protocol.status import (
+    CoreStatus,
+    GroupStatus,
+    InterestStatus,
+    NeighbourStatus,
+    NodeStatus,
+)
 
 ONE, TWO = NodeId(1), NodeId(2)
 
@@ -23,22 +29,22 @@ def pair() -> Wire:
 
 
 def test_a_view_shows_the_whole_node():
-    view = pair().nodes[1].view()
+    view = pair().nodes[1].status()
     (neighbour,) = view.neighbours.values()
     assert neighbour.rtt_ms is not None
     assert abs(neighbour.rtt_ms - 20) < 1e-6
-    assert view == NodeView(
+    assert view == NodeStatus(
         node=ONE,
         incarnation=1,
-        neighbours={TWO: NeighbourView(LinkId(1), neighbour.rtt_ms)},
+        neighbours={TWO: NeighbourStatus(LinkId(1), neighbour.rtt_ms)},
         reachable=(ONE, TWO),
         digest=view.digest,
-        cores={ONE: CoreView(1, 1, 0, 0, ()), TWO: CoreView(1, 1, 1, 1, (TWO,))},
+        cores={ONE: CoreStatus(1, 1, 0, 0, ()), TWO: CoreStatus(1, 1, 1, 1, (TWO,))},
         groups={
-            MANAGEMENT: GroupView(ONE, (ONE, TWO), True, (), (TWO,)),
-            "g": GroupView(TWO, (TWO,), False, (), ()),
+            MANAGEMENT_GROUP: GroupStatus(ONE, (ONE, TWO), True, (), (TWO,)),
+            "g": GroupStatus(TWO, (TWO,), False, (), ()),
         },
-        interest={TWO: InterestView((1, 1), ("g",))},
+        interest={TWO: InterestStatus((1, 1), ("g",))},
         in_force={TWO: (1, 1)},
         installed=True,
         sizes={
@@ -66,28 +72,28 @@ def test_a_link_not_yet_measured_has_no_round_trip_time():
     wire.start(2)
     wire.join("1-2")
     wire.run(0.015)
-    assert wire.nodes[1].view().neighbours == {TWO: NeighbourView(LinkId(1), None)}
+    assert wire.nodes[1].status().neighbours == {TWO: NeighbourStatus(LinkId(1), None)}
 
 
 def test_taking_a_view_changes_nothing():
     wire = pair()
-    assert wire.nodes[1].view() == wire.nodes[1].view()
+    assert wire.nodes[1].status() == wire.nodes[1].status()
 
 
 def test_a_view_stays_as_it_was_when_the_node_goes_on():
     wire = pair()
-    view = wire.nodes[1].view()
+    view = wire.nodes[1].status()
     kept = json.dumps(asdict(view))
     wire.want(2, "h")
     wire.cut("1-2")
     wire.run(1.0)
     assert json.dumps(asdict(view)) == kept
-    assert json.dumps(asdict(wire.nodes[1].view())) != kept
+    assert json.dumps(asdict(wire.nodes[1].status())) != kept
 
 
 def test_a_chart_shows_who_is_known_and_who_is_in_reach_as_it_is_now():
     wire = pair()
-    chart = wire.nodes[1].chart
+    chart = wire.nodes[1].membership
     assert sorted(chart.known) == sorted(chart.reachable) == [ONE, TWO]
     assert list(chart.neighbours) == [TWO]
     before = chart.digest

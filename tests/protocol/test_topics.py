@@ -29,7 +29,7 @@ from hansa.protocol.topics import (
     is_filter,
     is_local_only,
     matches,
-    minimal,
+    remove_covered,
     split_share,
 )
 
@@ -384,15 +384,15 @@ def test_covering_agrees_with_matching(one, other, topic):
     ],
 )
 def test_minimal_drops_what_another_covers(filters, kept):
-    assert minimal(filters) == kept
-    assert minimal(reversed(filters)) == kept
+    assert remove_covered(filters) == kept
+    assert remove_covered(reversed(filters)) == kept
 
 
 @settings(max_examples=200, deadline=None)
 @given(st.lists(small_filters, max_size=12))
 @example(["/#", "/+/#", "+/#", "#", "+/+/#"])
 def test_minimal_matches_the_same_and_has_none_to_spare(filters):
-    kept = minimal(filters)
+    kept = remove_covered(filters)
     assert set(kept) <= set(filters)
     assert list(kept) == sorted(set(kept))
     assert topics_of_all(kept) == topics_of_all(tuple(filters))
@@ -401,13 +401,13 @@ def test_minimal_matches_the_same_and_has_none_to_spare(filters):
 
 def test_minimal_does_not_compare_every_pair():
     distinct = [f"site/{n % 25}/sensor/{n}/temp" for n in range(10_000)]
-    assert minimal(distinct) == tuple(sorted(distinct))
-    assert minimal([*distinct, "site/+/sensor/#"]) == ("site/+/sensor/#",)
+    assert remove_covered(distinct) == tuple(sorted(distinct))
+    assert remove_covered([*distinct, "site/+/sensor/#"]) == ("site/+/sensor/#",)
 
 
 def test_minimal_stops_at_the_widest_of_many_that_cover():
     nested = ["/".join(levels) for levels in product("a+", repeat=12)]
-    assert minimal(nested) == ("/".join("+" * 12),)
+    assert remove_covered(nested) == ("/".join("+" * 12),)
 
 
 # ---------------------------------------------------------------- the trie
@@ -422,7 +422,7 @@ def trie_of(filters) -> FilterTrie[str]:
 
 def shape(trie: FilterTrie[str]) -> tuple[object, object]:
     # No public answer shows a branch that was left behind.
-    return drawn(trie._root), drawn(trie._local)  # noqa: SLF001
+    return drawn(trie._root), drawn(trie._dollar_root)  # noqa: SLF001
 
 
 def drawn(item):
@@ -437,7 +437,7 @@ def test_an_empty_trie_knows_nothing():
     assert "a" not in trie
     assert trie.get("a") is None
     assert (trie.match("a"), trie.covering("a"), trie.covered("#")) == ([], [], [])
-    assert not trie.covered_by("a")
+    assert not trie.is_covered("a")
     assert not trie.remove("a")
 
 
@@ -546,7 +546,7 @@ def test_the_trie_answers_as_a_scan_of_its_filters(steps, topic, probe):
     assert all(trie.get(text) == value and text in trie for text, value in model.items())
     assert trie.covering(probe) == sorted(text for text in model if covers(text, probe))
     assert trie.covered(probe) == sorted(text for text in model if covers(probe, text))
-    assert trie.covered_by(probe) == any(covers(text, probe) for text in model)
+    assert trie.is_covered(probe) == any(covers(text, probe) for text in model)
     expected = [value for text, value in model.items() if reference_matches(text, topic)]
     assert sorted(trie.match(topic)) == sorted(expected)
 

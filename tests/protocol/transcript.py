@@ -14,20 +14,20 @@ from tests.protocol.wire_of_nodes import Step, Wire
 
 from hansa.protocol.effects import Deliver, Effect, Send
 from hansa.protocol.events import (
+    ClientPublished,
     Event,
-    Granted,
+    FrameReceived,
     InterestChanged,
     LinkClosed,
     LinkOpened,
-    Published,
-    Received,
+    SubscriptionsGranted,
 )
 from hansa.protocol.membership.records import ClaimsRecord, NodeRecord, SetRecord
-from hansa.protocol.model import MANAGEMENT, Publication, group_id
+from hansa.protocol.model import MANAGEMENT_GROUP, Publication, group_id
 from hansa.protocol.wire.frames import UNREACHABLE, Heartbeat, Hello, Summary
 
 GROUP = "plant/+"
-NUMBERS = {UNREACHABLE: "nowhere", group_id(GROUP): GROUP, group_id(MANAGEMENT): "management"}
+NUMBERS = {UNREACHABLE: "nowhere", group_id(GROUP): GROUP, group_id(MANAGEMENT_GROUP): "management"}
 UNSAID = {"digest", "epoch", "link"}
 PAUSE = 0.2
 """Seconds without news after which a new paragraph begins."""
@@ -48,12 +48,12 @@ def transcript(wire: Wire) -> Iterator[str]:
 
 
 def _is_beat(item: Event | Effect) -> bool:
-    return isinstance(item, Send | Received) and isinstance(item.frame, Heartbeat)
+    return isinstance(item, Send | FrameReceived) and isinstance(item.frame, Heartbeat)
 
 
 def _event(wire: Wire, step: Step) -> str:
     match step.event:
-        case Received(link, frame):
+        case FrameReceived(link, frame):
             return f"← {wire.peers[step.place, link]}  {_text(frame)}"
         case LinkOpened(link, dialled):
             return f"link {'to' if dialled else 'from'} {wire.peers[step.place, link]} opened"
@@ -61,9 +61,9 @@ def _event(wire: Wire, step: Step) -> str:
             return f"link to {wire.peers[step.place, link]} closed: {reason}"
         case InterestChanged(added, removed):
             return f"clients want {_signed(added, removed)}"
-        case Published(topic, payload):
+        case ClientPublished(topic, payload):
             return f"a client publishes {payload.decode()} to {topic}"
-        case Granted(filters):
+        case SubscriptionsGranted(filters):
             return f"the broker grants {_text(filters)}"
     return ""
 
@@ -93,7 +93,9 @@ def _text(value: object) -> str:
         case SetRecord(node=node, incarnation=life, added=added, removed=removed):
             kind = type(value).__name__.removesuffix("Record")
             return f"{kind}({node}{_life(life)}, {_signed(added, removed)})"
-        case Publication(origin=origin, life=life, number=number, hops=hops, named=named):
+        case Publication(
+            origin=origin, epoch=life, sequence=number, hops=hops, target_groups=named
+        ):
             towards = f", towards {_text(named)}" if named else ""
             return f"Publication({origin}/{life}/{number}, hops={hops}{towards})"
     return f"{type(value).__name__}({', '.join(_fields(value))})"

@@ -12,47 +12,47 @@ from itertools import count
 from math import inf
 from typing import TypeVar
 
-from hansa.protocol.delivery.state import Remembered
+from hansa.protocol.delivery.state import RestoredState
 from hansa.protocol.effects import (
+    AppendToJournal,
     CloseLink,
     Deliver,
     Effect,
-    EpochRenewed,
-    Hear,
-    Keep,
-    ReadStored,
-    Recall,
-    Remember,
+    EpochRolloverRequired,
+    ListRetained,
+    PersistHeard,
+    PersistPeer,
+    PublishRetained,
+    ReadJournal,
+    ReadRetained,
     Send,
-    Store,
-    Subscribe,
-    Survey,
+    SubscribeAtBroker,
 )
 from hansa.protocol.events import (
+    ClientPublished,
+    EpochStarted,
     Event,
-    Granted,
-    Heard,
+    FrameReceived,
+    HeardPersisted,
+    InboxCommitted,
     InterestChanged,
-    Kept,
+    JournalCommitted,
+    JournalRead,
     LinkClosed,
     LinkOpened,
-    Noted,
-    Published,
-    Recalled,
-    Received,
-    Reopened,
-    Stored,
-    StoredRead,
-    Surveyed,
+    PeersPersisted,
+    RetainedListed,
+    RetainedRead,
+    SubscriptionsGranted,
     TimerFired,
 )
 from hansa.protocol.model import KEY_BYTES, LinkId, NodeId, Publication
 from hansa.protocol.node import Identity, Node
-from hansa.protocol.retained.digest import digest
+from hansa.protocol.retained.digest import payload_digest
 from hansa.protocol.settings import ProtocolSettings
 from hansa.protocol.topics import matches
 from hansa.protocol.wire.codec import decode, encode
-from hansa.protocol.wire.frames import Any
+from hansa.protocol.wire.frames import AnyFrame
 
 DELAY = 0.01
 """Seconds that a frame takes, and also the news that a connection was closed."""
@@ -90,7 +90,7 @@ class Wire:
         self.now = 0.0
         self.nodes: dict[int, Node] = {}
         self.log: list[Step] = []
-        self.is_lost: Callable[[int, int, Any | Publication], bool] = lambda *_: False
+        self.is_lost: Callable[[int, int, AnyFrame | Publication], bool] = lambda *_: False
         """Whether a frame from one place to another is lost."""
         self.delay: Callable[[int, int], float] = lambda *_: DELAY
         """Seconds that a frame takes from one place to another."""
@@ -100,7 +100,7 @@ class Wire:
         self.journals: dict[int, list[Publication]] = {}
         """What each place has kept."""
         self.disk_works = True
-        self.stored: dict[int, dict[str, Published]] = {}
+        self.stored: dict[int, dict[str, ClientPublished]] = {}
         """The retained values that brokers hold; only places that are here are asked for them."""
         self._frozen: dict[int, list[Event]] = {}
         self._numbers = count(1)
@@ -117,7 +117,7 @@ class Wire:
         place: int,
         identity: Identity | None = None,
         settings: ProtocolSettings | None = None,
-        past: Remembered | None = None,
+        past: RestoredState | None = None,
     ) -> Node:
         """Start a node."""
         identity = identity or Identity(NodeId(place), key(place), incarnation=1)
@@ -158,17 +158,17 @@ class Wire:
         self, place: int, topic: str, payload: bytes = b"", qos: int = 0, retain: bool = False
     ) -> None:
         """A client publishes."""
-        event = Published(topic, payload, qos, retain)
+        event = ClientPublished(topic, payload, qos, retain)
         self.store(place, event)
         self.give(place, event)
 
-    def store(self, place: int, value: Published | Publication) -> None:
+    def store(self, place: int, value: ClientPublished | Publication) -> None:
         """A broker keeps what is retained, or forgets it."""
         held = self.stored.get(place)
         if value.retain and held is not None:
             held.pop(value.topic, None)
             if value.payload:
-                held[value.topic] = Published(value.topic, value.payload, value.qos, True)
+                held[value.topic] = ClientPublished(value.topic, value.payload, value.qos, True)
 
     def held(self, place: int) -> dict[str, bytes]:
         """Return the retained values of a broker."""
@@ -249,49 +249,51 @@ class Wire:
             case Send(link, frame) if (place, link) in self.ends:
                 target, arriving = self.ends[place, link]
                 if not self.is_lost(place, target, frame):
-                    event = Received(arriving, decode(encode(frame)))
+                    event = FrameReceived(arriving, decode(encode(frame)))
                     self._post(target, event, self.delay(place, target))
             case CloseLink(link, reason) if (place, link) in self.ends:
                 self._close((place, link), reason)
-            case Subscribe(filters):
-                self._post(place, Granted(filters), 0.0)
-            case Survey() | ReadStored() if place in self.stored:
+            case SubscribeAtBroker(filters):
+                self._post(place, SubscriptionsGranted(filters), 0.0)
+            case ListRetained() | ReadRetained() if place in self.stored:
                 self._post(place, self._read(place, effect), 0.0)
-            case Store(publication):
+            case PublishRetained(publication):
                 self.store(place, publication)
             case _ if self.disk_works:
                 self._use_disk(place, effect)
 
-    def _read(self, place: int, order: Survey | ReadStored) -> Event:
+    def _read(self, place: int, order: ListRetained | ReadRetained) -> Event:
         held = self.stored[place]
-        if isinstance(order, ReadStored):
-            return StoredRead(order.to, tuple(held[t] for t in order.topics if t in held))
+        if isinstance(order, ReadRetained):
+            return RetainedRead(order.requester, tuple(held[t] for t in order.topics if t in held))
         found = [t for t in held if any(matches(name, t) for name in order.filters)]
-        return Surveyed(order.filters, tuple((t, digest(held[t].payload)) for t in found))
+        return RetainedListed(
+            order.filters, tuple((t, payload_digest(held[t].payload)) for t in found)
+        )
 
     def _use_disk(self, place: int, effect: Effect) -> None:
         match effect:
-            case Keep(publication):
+            case AppendToJournal(publication):
                 self.journals.setdefault(place, []).append(publication)
-                self._post(place, Kept(publication.life, publication.number), 0.0)
-            case Recall(to, epoch, after, upto, bytes_max):
+                self._post(place, JournalCommitted(publication.epoch, publication.sequence), 0.0)
+            case ReadJournal(to, epoch, after, upto, bytes_max):
                 found = [
                     item
                     for item in self.journals.get(place, [])
-                    if item.life == epoch and after < item.number <= upto
+                    if item.epoch == epoch and after < item.sequence <= upto
                     if to in dict(item.previous)
                 ]
                 few = [item for at, item in enumerate(found) if at < max(1, bytes_max // 100)]
-                end = upto if few == found else few[-1].number
-                self._post(place, Recalled(to, epoch, after, end, tuple(few)), 0.0)
-            case Deliver(Publication(origin=origin, life=epoch, number=seq, qos=1 | 2)):
-                self._post(place, Stored(origin, epoch, seq), 0.0)
-            case Remember(number):
-                self._post(place, Noted(number), 0.0)
-            case Hear(node):
-                self._post(place, Heard(node), 0.0)
-            case EpochRenewed(epoch):
-                self._post(place, Reopened(epoch, 1, ()), 0.0)
+                end = upto if few == found else few[-1].sequence
+                self._post(place, JournalRead(to, epoch, after, end, tuple(few)), 0.0)
+            case Deliver(Publication(origin=origin, epoch=epoch, sequence=seq, qos=1 | 2)):
+                self._post(place, InboxCommitted(origin, epoch, seq), 0.0)
+            case PersistPeer(number):
+                self._post(place, PeersPersisted(number), 0.0)
+            case PersistHeard(node):
+                self._post(place, HeardPersisted(node), 0.0)
+            case EpochRolloverRequired(epoch):
+                self._post(place, EpochStarted(epoch, 1, ()), 0.0)
 
     def _close(self, end: End, reason: str) -> None:
         """One side has closed a link: the other side hears of it."""

@@ -12,34 +12,34 @@ from msgspec import structs
 from tests.simulator.test_mutants import caught
 
 from hansa.protocol import effects
-from hansa.protocol.delivery.inbox import Inbox, Stream
+from hansa.protocol.delivery.inbox import Inbox, OriginStream
 from hansa.protocol.delivery.outbox import Outbox
-from hansa.protocol.forwarding.engine import Plane
+from hansa.protocol.forwarding.engine import ForwardingEngine
 from hansa.protocol.interest.filters import RemoteInterest
 from hansa.protocol.membership.overlay import Overlay
 from hansa.protocol.node import Node
 from hansa.protocol.settings import ProtocolSettings
 from hansa.simulator.actions import (
-    Action,
-    BackUp,
-    Crash,
-    Cut,
-    Mend,
-    Publish,
-    Refuse,
-    Restart,
+    BackUpState,
+    ClientPublish,
+    ClientSubscribe,
+    ClientUnsubscribe,
+    CrashAgent,
+    CutLink,
+    RefuseAgent,
+    RestartAgent,
     RestartBroker,
-    RollBack,
-    Stall,
-    Subscribe,
-    Unsubscribe,
+    RestoreLink,
+    RollBackState,
+    SimulatedAction,
+    StallDisk,
 )
 from hansa.simulator.options import DiskOptions, LinkOptions, Phases
-from hansa.simulator.world.delivery import Safekeeping
-from hansa.simulator.world.disk import Disk, Missed
-from hansa.simulator.world.injection import Injection
+from hansa.simulator.world.delivery import SimulatedDelivery
+from hansa.simulator.world.disk import GapWrite, SimulatedDisk
+from hansa.simulator.world.injection import SimulatedInjection
 
-Script = Sequence[tuple[float, Action]]
+Script = Sequence[tuple[float, SimulatedAction]]
 
 DISK = DiskOptions(sync_ms=5.0)
 SLOW_SIDE = LinkOptions(delays_ms=((0, 1, 30.0),))
@@ -53,45 +53,45 @@ def broken(script: Script, word: str = "line:2", **options) -> set[str]:
 
 
 CRASH_BEFORE_SYNC = [
-    (0.0, Subscribe(1, "a")),
-    (5.0, Publish(0, "a", qos=1)),
-    (5.002, Crash(0)),
-    (6.0, Restart(0)),
+    (0.0, ClientSubscribe(1, "a")),
+    (5.0, ClientPublish(0, "a", qos=1)),
+    (5.002, CrashAgent(0)),
+    (6.0, RestartAgent(0)),
 ]
 """The origin dies between what its broker showed it and the sync of its journal."""
 
 CRASH_AFTER_SENDING = [
-    (0.0, Subscribe(1, "a")),
-    (4.0, Publish(0, "a", qos=1)),  # or the next life begins a new epoch
-    (5.0, Stall(0, 1.0)),
-    (5.0, Publish(0, "a", qos=1)),
-    (5.5, Crash(0)),
+    (0.0, ClientSubscribe(1, "a")),
+    (4.0, ClientPublish(0, "a", qos=1)),  # or the next life begins a new epoch
+    (5.0, StallDisk(0, 1.0)),
+    (5.0, ClientPublish(0, "a", qos=1)),
+    (5.5, CrashAgent(0)),
     (5.6, RestartBroker(0)),
-    (5.7, Restart(0)),
-    (8.0, Publish(0, "a", qos=1)),
+    (5.7, RestartAgent(0)),
+    (8.0, ClientPublish(0, "a", qos=1)),
 ]
 """The origin's disk hangs, it dies, and its broker forgets what it was about to capture."""
 
 LATE_COPIES = [
-    *((0.0, Subscribe(node, "a")) for node in range(8)),
-    (5.0, Publish(0, "a", qos=1, count=100, interval_s=0.001)),
+    *((0.0, ClientSubscribe(node, "a")) for node in range(8)),
+    (5.0, ClientPublish(0, "a", qos=1, count=100, interval_s=0.001)),
 ]
 """Many publications over a ring with a slow side: copies come late, long after their first."""
 
 RECEIVER_CRASHES = [
-    (0.0, Subscribe(1, "a")),
-    (5.0, Stall(1, 1.0)),
-    (5.0, Publish(0, "a", qos=1, count=3, interval_s=0.01)),
-    (5.5, Crash(1)),
-    (6.0, Restart(1)),
+    (0.0, ClientSubscribe(1, "a")),
+    (5.0, StallDisk(1, 1.0)),
+    (5.0, ClientPublish(0, "a", qos=1, count=3, interval_s=0.01)),
+    (5.5, CrashAgent(1)),
+    (6.0, RestartAgent(1)),
 ]
 """The receiver's disk hangs, and it dies before anything is safe there."""
 
 COVERED = [
-    (0.0, Subscribe(1, "a/b")),
-    (4.0, Publish(0, "a/b", qos=1, count=1_200, interval_s=0.01)),
+    (0.0, ClientSubscribe(1, "a/b")),
+    (4.0, ClientPublish(0, "a/b", qos=1, count=1_200, interval_s=0.01)),
     *(
-        (5.0 + turn, Unsubscribe(1, "a/#") if turn % 2 else Subscribe(1, "a/#"))
+        (5.0 + turn, ClientUnsubscribe(1, "a/#") if turn % 2 else ClientSubscribe(1, "a/#"))
         for turn in range(10)
     ),
 ]
@@ -99,111 +99,111 @@ COVERED = [
 lost."""
 
 UNREMEMBERED = [
-    (5.0, Stall(0, 2.0)),
-    (5.1, Subscribe(1, "a")),
-    (6.0, Crash(0)),
-    (6.5, Publish(0, "a", qos=1)),
-    (6.6, Crash(1)),
-    (8.0, Restart(0)),
-    (12.0, Restart(1)),
+    (5.0, StallDisk(0, 2.0)),
+    (5.1, ClientSubscribe(1, "a")),
+    (6.0, CrashAgent(0)),
+    (6.5, ClientPublish(0, "a", qos=1)),
+    (6.6, CrashAgent(1)),
+    (8.0, RestartAgent(0)),
+    (12.0, RestartAgent(1)),
 ]
 """The origin dies with an interest that its hanging disk has not remembered."""
 
 OWING_RESTART = [
-    (0.0, Subscribe(1, "a")),
-    (5.0, Publish(0, "a", qos=1)),
-    (6.0, Cut(0, 1)),
-    (6.5, Publish(0, "a", qos=1, count=3)),
-    (8.0, Restart(0)),
-    (10.0, Mend(0, 1)),
+    (0.0, ClientSubscribe(1, "a")),
+    (5.0, ClientPublish(0, "a", qos=1)),
+    (6.0, CutLink(0, 1)),
+    (6.5, ClientPublish(0, "a", qos=1, count=3)),
+    (8.0, RestartAgent(0)),
+    (10.0, RestoreLink(0, 1)),
 ]
 """The origin starts again while it owes something to a node out of reach, and nothing follows."""
 
 ROLLED_BACK = [
-    (0.0, Subscribe(1, "a")),
-    (4.0, Publish(0, "a", qos=1)),
-    (5.0, BackUp(0)),
-    (6.0, Publish(0, "a", qos=1, count=3)),
-    (8.0, Cut(0, 1)),
-    (9.0, RollBack(0)),
-    (10.0, Publish(0, "a", qos=1, count=5)),
-    (12.0, Mend(0, 1)),
+    (0.0, ClientSubscribe(1, "a")),
+    (4.0, ClientPublish(0, "a", qos=1)),
+    (5.0, BackUpState(0)),
+    (6.0, ClientPublish(0, "a", qos=1, count=3)),
+    (8.0, CutLink(0, 1)),
+    (9.0, RollBackState(0)),
+    (10.0, ClientPublish(0, "a", qos=1, count=5)),
+    (12.0, RestoreLink(0, 1)),
 ]
 """The origin goes back to a time before positions that it gives out again, alone."""
 
 ROLLED_BACK_TO_NOTHING = [
-    (0.0, Subscribe(1, "a")),
-    (4.0, BackUp(0)),
-    (6.0, Publish(0, "a", qos=2, count=5)),
-    (9.0, RollBack(0)),
-    (10.0, Publish(0, "a", qos=2, count=9)),
+    (0.0, ClientSubscribe(1, "a")),
+    (4.0, BackUpState(0)),
+    (6.0, ClientPublish(0, "a", qos=2, count=5)),
+    (9.0, RollBackState(0)),
+    (10.0, ClientPublish(0, "a", qos=2, count=9)),
 ]
 """The origin goes back to a time before its first publication."""
 
 FORGOTTEN = [
-    (0.0, Subscribe(2, "a")),
-    (5.0, Cut(0, 1)),
-    (15.0, Mend(0, 1)),
-    (28.0, Publish(0, "a", qos=2)),
+    (0.0, ClientSubscribe(2, "a")),
+    (5.0, CutLink(0, 1)),
+    (15.0, RestoreLink(0, 1)),
+    (28.0, ClientPublish(0, "a", qos=2)),
 ]
 """A node behind the one that was cut off is away for longer than the lease."""
 
 GAP_BEHIND_OTHERS = [
-    (0.0, Subscribe(1, "a")),
-    (5.0, Refuse(1, 10.0)),
-    (6.0, Publish(0, "a", qos=1, count=5)),
-    (8.0, Cut(0, 1)),
-    (8.5, Publish(0, "a", qos=1, count=20)),
-    (10.0, Mend(0, 1)),
-    (13.0, Restart(1)),
+    (0.0, ClientSubscribe(1, "a")),
+    (5.0, RefuseAgent(1, 10.0)),
+    (6.0, ClientPublish(0, "a", qos=1, count=5)),
+    (8.0, CutLink(0, 1)),
+    (8.5, ClientPublish(0, "a", qos=1, count=20)),
+    (10.0, RestoreLink(0, 1)),
+    (13.0, RestartAgent(1)),
 ]
 """The receiver's broker is away and its inbox full, when the origin drops what comes next."""
 
 LATE_S = 12.0
 DROPPED_BEFORE = [
-    (0.0, Subscribe(1, "a")),
-    (5.0, Cut(0, 1)),
-    (6.0, Publish(0, "a", qos=1, count=5)),
-    (8.0, Mend(0, 1)),
-    (LATE_S, Cut(0, 1)),
-    (LATE_S + 1, Publish(0, "a", qos=1)),
-    (LATE_S + 2, Mend(0, 1)),
+    (0.0, ClientSubscribe(1, "a")),
+    (5.0, CutLink(0, 1)),
+    (6.0, ClientPublish(0, "a", qos=1, count=5)),
+    (8.0, RestoreLink(0, 1)),
+    (LATE_S, CutLink(0, 1)),
+    (LATE_S + 1, ClientPublish(0, "a", qos=1)),
+    (LATE_S + 2, RestoreLink(0, 1)),
 ]
 """A small journal drops something that is owed; what is owed later it still has."""
 
 ACKNOWLEDGEMENT_LOST = [
-    (0.0, Subscribe(1, "a")),
-    (5.0, Publish(0, "a", qos=1)),
-    (5.00515, Crash(0)),
-    (6.0, Restart(0)),
+    (0.0, ClientSubscribe(1, "a")),
+    (5.0, ClientPublish(0, "a", qos=1)),
+    (5.00515, CrashAgent(0)),
+    (6.0, RestartAgent(0)),
 ]
 """The origin dies when the journal is safe, and the broker does not know that yet."""
 
 RELEASED = [
-    (0.0, Subscribe(1, "a")),
-    *((3.0 + 2 * step, Publish(0, "a", qos=2)) for step in range(12)),
-    *((3.0 + 2 * step + 0.010 + 0.001 * step, Restart(1)) for step in range(12)),
+    (0.0, ClientSubscribe(1, "a")),
+    *((3.0 + 2 * step, ClientPublish(0, "a", qos=2)) for step in range(12)),
+    *((3.0 + 2 * step + 0.010 + 0.001 * step, RestartAgent(1)) for step in range(12)),
 ]
 """The receiver dies a little later each time, from before PUBLISH until after PUBCOMP."""
 
 WANTED_AGAIN = [
-    (0.0, Subscribe(1, "a")),
-    (8.0, Unsubscribe(1, "a")),
-    (9.0, Publish(0, "a", qos=1)),  # comes when nobody wants it
-    (9.6, Subscribe(1, "a")),
-    (9.7, Publish(0, "a", qos=1)),
-    (10.9, Restart(0)),  # before its broker knows that the first is done with
-    (20.0, Publish(0, "a", qos=1)),
+    (0.0, ClientSubscribe(1, "a")),
+    (8.0, ClientUnsubscribe(1, "a")),
+    (9.0, ClientPublish(0, "a", qos=1)),  # comes when nobody wants it
+    (9.6, ClientSubscribe(1, "a")),
+    (9.7, ClientPublish(0, "a", qos=1)),
+    (10.9, RestartAgent(0)),  # before its broker knows that the first is done with
+    (20.0, ClientPublish(0, "a", qos=1)),
 ]
 """Brokers are a second away. What is let pass because nobody wants it is shown again, and by then
 wanted: it comes behind what was published later."""
 
 OUTDATED = [
-    (0.0, Subscribe(1, "a/#")),
-    (8.0, Unsubscribe(1, "a/#")),
-    (8.7, Subscribe(1, "a/b")),
-    (8.7, Publish(0, "a/b", qos=1)),  # comes when nobody wants it
-    (20.0, Publish(0, "a/b", qos=1)),
+    (0.0, ClientSubscribe(1, "a/#")),
+    (8.0, ClientUnsubscribe(1, "a/#")),
+    (8.7, ClientSubscribe(1, "a/b")),
+    (8.7, ClientPublish(0, "a/b", qos=1)),  # comes when nobody wants it
+    (20.0, ClientPublish(0, "a/b", qos=1)),
 ]
 """Brokers are a second away. What a receiver has confirmed belongs to a subscription that is gone,
 and it has not heard of that yet."""
@@ -232,7 +232,7 @@ def test_without_mutants_filters_may_come_and_go():
 
 @pytest.mark.parametrize("script", [WANTED_AGAIN, OUTDATED], ids=["wanted again", "outdated"])
 def test_nothing_is_promised_to_a_subscription_of_which_its_agent_has_not_heard(script):
-    assert broken(script, links=LinkOptions(broker_ms=1_000.0)) == set()
+    assert broken(script, links=LinkOptions(broker_delay_ms=1_000.0)) == set()
 
 
 def test_without_mutants_late_copies_are_duplicates():
@@ -243,42 +243,44 @@ def test_without_mutants_late_copies_are_duplicates():
 
 
 def test_an_acknowledgement_before_the_journal_is_safe_loses_what_a_crash_takes(monkeypatch):
-    capture = Safekeeping.capture
+    capture = SimulatedDelivery.capture
 
     def hasty(self, site, event):
         capture(self, site, event)
         self._acknowledge(site, event.packet)
 
-    monkeypatch.setattr(Safekeeping, "capture", hasty)
+    monkeypatch.setattr(SimulatedDelivery, "capture", hasty)
     assert "guaranteed" in broken(CRASH_BEFORE_SYNC)
 
 
 def test_copies_that_leave_before_the_journal_is_safe_share_positions_with_others(monkeypatch):
-    keep = Plane._keep  # noqa: SLF001
+    keep = ForwardingEngine._append_to_journal  # noqa: SLF001
 
     def hasty(self, event, plan, version):
         made = keep(self, event, plan, version)
-        copies = [self.release(e.publication) for e in made if isinstance(e, effects.Keep)]
+        copies = [
+            self.release(e.publication) for e in made if isinstance(e, effects.AppendToJournal)
+        ]
         return [*made, *(send for sends in copies for send in sends)]
 
-    monkeypatch.setattr(Plane, "_keep", hasty)
+    monkeypatch.setattr(ForwardingEngine, "_keep", hasty)
     assert "guaranteed" in broken(CRASH_AFTER_SENDING)
 
 
 def test_an_origin_that_forgets_what_it_owed_skips_it(monkeypatch):
-    past = Disk.past
+    past = SimulatedDisk.restored_state
 
     def forgetful(self, incarnation):
         known = past(self, incarnation)
-        return replace(known, owed={})
+        return replace(known, last_assigned={})
 
-    monkeypatch.setattr(Disk, "past", forgetful)
+    monkeypatch.setattr(SimulatedDisk, "past", forgetful)
     assert "guaranteed" in broken(OWING_RESTART)
 
 
 def test_an_origin_that_sends_before_it_has_heard_what_others_have_may_lose_it(monkeypatch):
     """Its positions were given out before by a state that is lost."""
-    resume = Outbox.resume
+    resume = Outbox.restore
 
     def trusting(self, owed, acknowledged, unheard):
         resume(self, owed, acknowledged, dict.fromkeys(owed, 0))
@@ -289,14 +291,14 @@ def test_an_origin_that_sends_before_it_has_heard_what_others_have_may_lose_it(m
 
 def test_an_empty_journal_that_goes_on_may_lose_what_it_captures(monkeypatch):
     """Nothing shows that it is an old copy, and its positions were given out before."""
-    past = Disk.past
+    past = SimulatedDisk.restored_state
 
     def trusting(self, incarnation):
         epoch, known = self.epoch, past(self, incarnation)
         self.epoch = epoch or known.epoch
         return replace(known, epoch=self.epoch)
 
-    monkeypatch.setattr(Disk, "past", trusting)
+    monkeypatch.setattr(SimulatedDisk, "past", trusting)
     assert broken(ROLLED_BACK_TO_NOTHING) == {"guaranteed"}
 
 
@@ -313,18 +315,18 @@ def test_packets_that_are_not_remembered_are_captured_twice(monkeypatch):
         def __contains__(self, packet):
             return False
 
-    init = Disk.__init__
+    init = SimulatedDisk.__init__
 
     def start(self, *args):
         init(self, *args)
         self.packets = Forgetful()
 
-    monkeypatch.setattr(Disk, "__init__", start)
+    monkeypatch.setattr(SimulatedDisk, "__init__", start)
     assert "guaranteed" in broken(ACKNOWLEDGEMENT_LOST)
 
 
 def test_an_interest_that_is_confirmed_before_it_is_remembered_is_lost(monkeypatch):
-    doubt = RemoteInterest.doubt
+    doubt = RemoteInterest.mark_unpersisted
 
     def trust_the_disk(self, node):
         doubt(self, node)
@@ -339,7 +341,7 @@ def test_an_interest_that_is_confirmed_before_it_is_remembered_is_lost(monkeypat
 
 def test_a_small_memory_of_the_last_ids_delivers_twice(monkeypatch):
     """The last 8 positions instead of all that was taken."""
-    take = Inbox.take
+    take = Inbox.receive_copy
 
     def take_if_not_recent(self, publication, now):
         recent = self.__dict__.setdefault("recent", deque(maxlen=8))
@@ -356,12 +358,12 @@ def test_a_small_memory_of_the_last_ids_delivers_twice(monkeypatch):
 
 def test_a_record_after_pubcomp_instead_of_before_pubrel_delivers_twice(monkeypatch):
     """What clients usually do: the broker has released it, and nothing on disk says so."""
-    monkeypatch.setattr(Injection, "_hear_pubrec", Injection._send_release)  # noqa: SLF001
+    monkeypatch.setattr(SimulatedInjection, "_hear_pubrec", SimulatedInjection._send_release)  # noqa: SLF001
     assert broken(RELEASED) == {"guaranteed"}
 
 
 def test_a_receipt_before_the_disk_is_safe_loses_what_a_crash_takes(monkeypatch):
-    monkeypatch.setattr(Stream, "safe", property(lambda self: self.taken))
+    monkeypatch.setattr(OriginStream, "safe", property(lambda self: self.taken))
     accept = Inbox._accept  # noqa: SLF001
 
     def accept_and_tell(self, stream, publication):
@@ -374,34 +376,37 @@ def test_a_receipt_before_the_disk_is_safe_loses_what_a_crash_takes(monkeypatch)
 
 def test_what_a_full_link_drops_is_reminded_of_and_asked_for(monkeypatch):
     """A burst that no later publication follows: without reminders nobody would miss its end."""
-    script = [(0.0, Subscribe(1, "a")), (9.0, Publish(0, "a", qos=1, count=30, interval_s=0.001))]
-    narrow = LinkOptions(delay_ms=500.0, window=5)
+    script = [
+        (0.0, ClientSubscribe(1, "a")),
+        (9.0, ClientPublish(0, "a", qos=1, count=30, interval_s=0.001)),
+    ]
+    narrow = LinkOptions(delay_ms=500.0, frames_in_flight_max=5)
     assert broken(script, links=narrow) == set()
     monkeypatch.setattr(Inbox, "remind", lambda self, owed, now: [])
     assert broken(script, links=narrow) == {"guaranteed"}
 
 
 def test_a_gap_that_overtakes_what_waits_for_the_inbox_loses_it(monkeypatch):
-    small = DiskOptions(sync_ms=5.0, keep_max=10, inbox_max=2)
+    small = DiskOptions(sync_ms=5.0, journal_max=10, inbox_max=2)
     assert broken(GAP_BEHIND_OTHERS, disk=small) == set()
 
     def hasty(self, site, gap):
-        self._write(site, Missed(gap.origin, gap.epoch, gap.last))
+        self._write(site, GapWrite(gap.origin, gap.epoch, gap.last))
 
-    monkeypatch.setattr(Safekeeping, "miss", hasty)
+    monkeypatch.setattr(SimulatedDelivery, "miss", hasty)
     assert broken(GAP_BEHIND_OTHERS, disk=small) == {"guaranteed"}
 
 
 @pytest.mark.parametrize("reason", ["retention", "new epoch", "end of lease", "nodes_max"])
 def test_a_receiver_that_gives_up_what_it_is_reminded_of_says_why_in_vain(monkeypatch, reason):
     """Whatever it says; also at an origin whose journal once had to drop something else."""
-    remind = Inbox.remind
+    remind = Inbox.receive_pending_notice
 
     def lazy(self, owed, now):
         effects = remind(self, owed, now)
         return [*effects, *self._give_up(owed.node, reason)] if now > LATE_S else effects
 
-    small = DiskOptions(sync_ms=5.0, keep_max=2)
+    small = DiskOptions(sync_ms=5.0, journal_max=2)
     assert broken(DROPPED_BEFORE, disk=small) == set()
     monkeypatch.setattr(Inbox, "remind", lazy)
     assert broken(DROPPED_BEFORE, disk=small) == {"guaranteed"}
@@ -420,12 +425,12 @@ def test_interest_that_is_not_yet_known_is_not_no_interest(monkeypatch):
         ]
 
     script = [
-        (0.0, Subscribe(1, "a")),
-        (5.0, Crash(1)),
-        (6.0, Publish(0, "a", qos=1)),
-        (7.0, Restart(1)),
+        (0.0, ClientSubscribe(1, "a")),
+        (5.0, CrashAgent(1)),
+        (6.0, ClientPublish(0, "a", qos=1)),
+        (7.0, RestartAgent(1)),
     ]
-    slow = LinkOptions(observe_ms=3_000.0)
+    slow = LinkOptions(observe_delay_ms=3_000.0)
     assert broken(script, links=slow) == set()
     monkeypatch.setattr(Node, "handle", leave_out)
     assert "guaranteed" in broken(script, links=slow)
@@ -434,7 +439,7 @@ def test_interest_that_is_not_yet_known_is_not_no_interest(monkeypatch):
 def test_a_chain_per_filter_loses_what_changes_its_filter(monkeypatch):
     """`previous` is the last position of the same filter, as with consecutive numbers per filter
     (the 77 % case): what `a/b` misses when `a/#` takes its place, nobody asks for."""
-    capture = Outbox.capture
+    capture = Outbox.assign_position
 
     def per_filter(self, event, receivers, version):
         counts = self.__dict__.setdefault("counts", {})
@@ -444,7 +449,7 @@ def test_a_chain_per_filter_loses_what_changes_its_filter(monkeypatch):
             (to, counts.get((to, owner(to, event.topic)), 0)) for to, _ in publication.previous
         )
         for to, _ in previous:
-            counts[to, owner(to, event.topic)] = publication.number
+            counts[to, owner(to, event.topic)] = publication.sequence
         self._pending[-1] = structs.replace(publication, previous=previous)
         return self._pending[-1]
 

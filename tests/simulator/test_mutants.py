@@ -12,58 +12,62 @@ from collections.abc import Sequence
 
 import pytest
 
-from hansa.protocol.forwarding.dedup import Window
-from hansa.protocol.forwarding.numbering import Numbering
-from hansa.protocol.forwarding.table import Plan, Table
+from hansa.protocol.forwarding.dedup import SequenceWindow
+from hansa.protocol.forwarding.numbering import LocalSequencer
+from hansa.protocol.forwarding.table import ForwardingTable, TopicPlan
 from hansa.protocol.links.neighbours import Neighbours
 from hansa.protocol.model import Publication
 from hansa.protocol.routing.mesh.election import Election
-from hansa.protocol.routing.mesh.members import Membership
+from hansa.protocol.routing.mesh.members import MeshMembers
 from hansa.protocol.routing.mesh.routes import CoreRoutes
-from hansa.protocol.routing.paths import Paths
+from hansa.protocol.routing.paths import PathsStrategy
 from hansa.protocol.routing.tree_subscriptions import TreeSubscriptions
 from hansa.protocol.settings import ProtocolSettings
 from hansa.simulator.actions import (
-    Action,
-    Crash,
-    Mend,
+    ClientPublish,
+    ClientSubscribe,
+    ClientUnsubscribe,
+    CrashAgent,
     Partition,
-    Publish,
-    Restart,
-    Step,
-    Subscribe,
-    Unsubscribe,
+    RestartAgent,
+    RestoreLink,
+    ScheduledAction,
+    SimulatedAction,
 )
-from hansa.simulator.options import LinkOptions, Options, Phases
+from hansa.simulator.options import LinkOptions, Phases, SimulationOptions
 from hansa.simulator.run import simulate
-from hansa.simulator.topologies import parse
+from hansa.simulator.topologies import parse_topology
 
 
-def caught(word: str, script: Sequence[tuple[float, Action]], **options) -> set[str]:
+def caught(word: str, script: Sequence[tuple[float, SimulatedAction]], **options) -> set[str]:
     """Play a script; return the names of the promises that were broken."""
-    steps = tuple(Step(at, action) for at, action in script)
+    steps = tuple(ScheduledAction(at, action) for at, action in script)
     phases = options.pop("phases", Phases(warm_up_s=20.0))
-    made = Options(parse(word, 0), schedule=steps, phases=phases, **options)
+    made = SimulationOptions(parse_topology(word, 0), schedule=steps, phases=phases, **options)
     return {violation.partition(":")[0] for violation in simulate(made).violations}
 
 
-GRID = [(0.0, Subscribe(2, "a/#")), (5.0, Subscribe(7, "a/#")), (8.0, Publish(6, "a/b"))]
+GRID = [
+    (0.0, ClientSubscribe(2, "a/#")),
+    (5.0, ClientSubscribe(7, "a/#")),
+    (8.0, ClientPublish(6, "a/b")),
+]
 RESTART = [
-    (0.0, Subscribe(2, "a")),
-    (5.0, Publish(0, "a", count=3)),
-    (6.0, Restart(0)),
-    (18.0, Publish(0, "a", count=3)),
+    (0.0, ClientSubscribe(2, "a")),
+    (5.0, ClientPublish(0, "a", count=3)),
+    (6.0, RestartAgent(0)),
+    (18.0, ClientPublish(0, "a", count=3)),
 ]
 BURST = [
-    *((0.0, Subscribe(node, "a")) for node in range(8)),
-    (5.0, Publish(0, "a", count=50, interval_s=0.001)),
+    *((0.0, ClientSubscribe(node, "a")) for node in range(8)),
+    (5.0, ClientPublish(0, "a", count=50, interval_s=0.001)),
 ]
-CORE_LOST = [(0.0, Subscribe(2, "a")), (1.0, Subscribe(4, "a")), (5.0, Crash(2))]
+CORE_LOST = [(0.0, ClientSubscribe(2, "a")), (1.0, ClientSubscribe(4, "a")), (5.0, CrashAgent(2))]
 HALVES = [
-    (0.0, Subscribe(0, "a")),
+    (0.0, ClientSubscribe(0, "a")),
     (2.0, Partition(((0, 1, 2, 3), (4, 5, 6, 7)))),
-    (2.5, Mend(3, 4)),
-    (3.0, Mend(0, 7)),
+    (2.5, RestoreLink(3, 4)),
+    (3.0, RestoreLink(0, 7)),
 ]
 
 
@@ -86,7 +90,7 @@ def test_without_mutants_every_promise_is_kept(word, script):
 
 def test_announcements_that_are_passed_on_whatever_their_distance_cost_too_much(monkeypatch):
     """A port of mqtt-fed: 492 frames instead of 56 on a grid of 5x5."""
-    hear = CoreRoutes.hear
+    hear = CoreRoutes.receive_announcement
 
     def hear_and_pass_on(self, neighbour, frame):
         route = self.routes.get(frame.core)
@@ -108,7 +112,7 @@ def test_announcements_that_are_taken_only_if_strictly_nearer_form_no_redundancy
 
 def test_announcements_of_an_old_sequence_number_lead_in_circles(monkeypatch):
     """Without the feasible distance, a lost way is taken from those who had it from here."""
-    choose = CoreRoutes._choose  # noqa: SLF001  # the seam is where the rule is
+    choose = CoreRoutes._select_parents  # noqa: SLF001  # the seam is where the rule is
 
     def choose_anything(self, route):
         if route.distance != 0:
@@ -116,7 +120,7 @@ def test_announcements_of_an_old_sequence_number_lead_in_circles(monkeypatch):
         return choose(self, route)
 
     monkeypatch.setattr(CoreRoutes, "_choose", choose_anything)
-    assert "parents nearer" in caught("ring:8", [*HALVES, (4.0, Crash(0))])
+    assert "parents nearer" in caught("ring:8", [*HALVES, (4.0, CrashAgent(0))])
 
 
 def test_a_distance_that_is_counted_twice_per_hop_is_not_true(monkeypatch):
@@ -125,8 +129,8 @@ def test_a_distance_that_is_counted_twice_per_hop_is_not_true(monkeypatch):
 
 
 def test_ids_without_incarnation_lose_what_a_restarted_node_publishes(monkeypatch):
-    name = Numbering.name
-    monkeypatch.setattr(Numbering, "name", lambda self, event, *_: name(self, event, 1))
+    name = LocalSequencer.make_publication
+    monkeypatch.setattr(LocalSequencer, "name", lambda self, event, *_: name(self, event, 1))
     assert "completeness" in caught("ring:4", RESTART)
 
 
@@ -153,7 +157,9 @@ def test_a_small_memory_of_the_last_ids_lets_duplicates_through(monkeypatch):
             return new
 
     monkeypatch.setattr("hansa.protocol.forwarding.dedup.Window", Recent)
-    assert isinstance(Window(64), Window)  # the module's own name is what was replaced
+    assert isinstance(
+        SequenceWindow(64), SequenceWindow
+    )  # the module's own name is what was replaced
     slow_side = LinkOptions(delays_ms=((0, 1, 30.0),))
     assert "at most once" in caught("ring:8", BURST, links=slow_side)
 
@@ -162,7 +168,7 @@ def test_a_small_memory_of_the_last_ids_lets_duplicates_through(monkeypatch):
 
 
 def test_a_copy_that_is_changed_on_its_way_is_a_phantom(monkeypatch):
-    onward = Publication.onward
+    onward = Publication.forwarded_copy
 
     def spoilt(self, hops, named):
         return replace_payload(onward(self, hops, named))
@@ -171,7 +177,9 @@ def test_a_copy_that_is_changed_on_its_way_is_a_phantom(monkeypatch):
         return Publication(copy.origin, copy.life, copy.number, copy.qos, "b", copy.payload)
 
     monkeypatch.setattr(Publication, "onward", spoilt)
-    assert "no phantom" in caught("line:2", [(0.0, Subscribe(1, "#")), (5.0, Publish(0, "a"))])
+    assert "no phantom" in caught(
+        "line:2", [(0.0, ClientSubscribe(1, "#")), (5.0, ClientPublish(0, "a"))]
+    )
 
 
 def test_a_core_that_nobody_replaces_is_missed(monkeypatch):
@@ -189,9 +197,9 @@ def test_a_core_that_nobody_replaces_is_missed(monkeypatch):
 
 
 PLANS = [
-    (0.0, Subscribe(1, "#")),
-    *((5.0, Publish(0, f"a/{number}")) for number in range(5)),
-    (8.0, Subscribe(0, "b")),
+    (0.0, ClientSubscribe(1, "#")),
+    *((5.0, ClientPublish(0, f"a/{number}")) for number in range(5)),
+    (8.0, ClientSubscribe(0, "b")),
 ]
 
 
@@ -202,16 +210,20 @@ def test_plans_without_a_bound_are_noticed_as_they_grow(monkeypatch):
 
     def plan_and_keep(self, topic):
         entries, wanted = self._entries.match(topic), self._wanted.match(topic)
-        return self.plans.setdefault(topic, Plan(entries, bool(wanted)))
+        return self.plans.setdefault(topic, TopicPlan(entries, bool(wanted)))
 
-    monkeypatch.setattr(Table, "plan", plan_and_keep)
+    monkeypatch.setattr(ForwardingTable, "plan", plan_and_keep)
     assert caught("line:2", PLANS, protocol=tight) == {"bounded"}
 
 
 def test_parents_that_are_never_told_of_a_leave_keep_too_many_members(monkeypatch):
-    monkeypatch.setattr(Membership, "leave", lambda self, now: [])
-    monkeypatch.setattr(Membership, "next_deadline", lambda self: None)
-    script = [(0.0, Subscribe(2, "a")), (1.0, Subscribe(4, "a")), (5.0, Unsubscribe(4, "a"))]
+    monkeypatch.setattr(MeshMembers, "leave", lambda self, now: [])
+    monkeypatch.setattr(MeshMembers, "next_deadline", lambda self: None)
+    script = [
+        (0.0, ClientSubscribe(2, "a")),
+        (1.0, ClientSubscribe(4, "a")),
+        (5.0, ClientUnsubscribe(4, "a")),
+    ]
     broken = caught("ring:6", script)
     assert broken & {"tables agree", "meshes minimal"}
 
@@ -231,11 +243,11 @@ def test_other_strategies_keep_every_promise_without_mutants(strategy):
 
 def test_a_subscription_table_without_one_branch_loses_what_is_wanted_there(monkeypatch):
     """Its view is right, only what it does is not."""
-    entry = TreeSubscriptions._entry  # noqa: SLF001  # the seam is where the rule is
+    entry = TreeSubscriptions._make_entry  # noqa: SLF001  # the seam is where the rule is
 
     def forget_one(self, group, wanters):
         made = entry(self, group, wanters)
-        made.neighbours = made.neighbours[1:]
+        made.mesh_links = made.mesh_links[1:]
         return made
 
     monkeypatch.setattr(TreeSubscriptions, "_entry", forget_one)
@@ -254,18 +266,18 @@ def test_paths_that_leave_the_shortest_ways_are_noticed(monkeypatch):
     def flood(self, origin, wanter):
         return tuple(self._around.graph.lengths(self._self))
 
-    monkeypatch.setattr(Paths, "_next_hops", flood)
+    monkeypatch.setattr(PathsStrategy, "_next_hops", flood)
     assert "own ways" in caught_with("paths", redundancy=1)
 
 
 def test_paths_that_all_lead_over_one_link_are_no_redundancy(monkeypatch):
-    init = Paths.__init__
+    init = PathsStrategy.__init__
 
     def only_once(self, around):
         init(self, around)
         self._twice = False
 
-    monkeypatch.setattr(Paths, "__init__", only_once)
+    monkeypatch.setattr(PathsStrategy, "__init__", only_once)
     assert "own ways" in caught_with("paths", redundancy=2)
 
 

@@ -5,9 +5,9 @@ import pickle
 import pytest
 
 from hansa.errors import UsageError
-from hansa.simulator.actions import Crash, Step
-from hansa.simulator.options import Faults, LinkOptions, Options, Phases, Workload
-from hansa.simulator.topologies import parse
+from hansa.simulator.actions import CrashAgent, ScheduledAction
+from hansa.simulator.options import FaultCounts, LinkOptions, Phases, SimulationOptions, Workload
+from hansa.simulator.topologies import parse_topology
 
 
 @pytest.mark.parametrize(
@@ -16,10 +16,10 @@ from hansa.simulator.topologies import parse
         (lambda: LinkOptions(loss=1.0), "loss"),
         (lambda: LinkOptions(duplicate=-0.1), "duplicate"),
         (lambda: LinkOptions(delay_ms=-1), "delay_ms"),
-        (lambda: LinkOptions(window=-1), "window"),
-        (lambda: LinkOptions(redial_s=(1.0, 0.1)), "redial_s"),
-        (lambda: Faults(crashes=-1), "crashes"),
-        (lambda: Faults(outage_s=(0.0, 1.0)), "outage_s"),
+        (lambda: LinkOptions(frames_in_flight_max=-1), "window"),
+        (lambda: LinkOptions(redial_wait_s=(1.0, 0.1)), "redial_s"),
+        (lambda: FaultCounts(crashes=-1), "crashes"),
+        (lambda: FaultCounts(outage_s=(0.0, 1.0)), "outage_s"),
         (lambda: Workload(payload_bytes=7), "payload_bytes"),
         (lambda: Workload(subscribers=-1), "subscribers"),
         (lambda: Workload(publishers=-1), "publishers"),
@@ -40,17 +40,19 @@ def test_values_that_cannot_work_are_refused_by_name(make, field):
     "links", [LinkOptions(loss=0.01), LinkOptions(duplicate=0.01), LinkOptions(reorder=0.01)]
 )
 def test_links_are_streams_unless_frames_may_go_astray(links):
-    assert LinkOptions(jitter_ms=9.0).ordered
+    assert LinkOptions(jitter_ms=9.0).is_ordered
     assert not links.ordered
 
 
 def test_a_run_ends_after_its_phases_and_its_last_step():
     phases = Phases(warm_up_s=1, traffic_s=2, settle_s=3, final_s=4)
-    assert Options(parse("ring:3", 0), phases=phases).end_s == 10
-    late = (Step(11.0, Crash(0)),)
-    assert Options(parse("ring:3", 0), phases=phases, schedule=late).end_s == 11
+    assert SimulationOptions(parse_topology("ring:3", 0), phases=phases).end_s == 10
+    late = (ScheduledAction(11.0, CrashAgent(0)),)
+    assert SimulationOptions(parse_topology("ring:3", 0), phases=phases, schedule=late).end_s == 11
 
 
 def test_options_cross_process_boundaries():
-    options = Options(parse("ring:3", 0), schedule=(Step(1.0, Crash(0)),))
+    options = SimulationOptions(
+        parse_topology("ring:3", 0), schedule=(ScheduledAction(1.0, CrashAgent(0)),)
+    )
     assert pickle.loads(pickle.dumps(options)) == options  # noqa: S301  # our own bytes

@@ -3,21 +3,21 @@
 import json
 from dataclasses import replace
 
-from hansa.simulator.options import Options, Phases
-from hansa.simulator.result import Delay, delay_of
+from hansa.simulator.options import Phases, SimulationOptions
+from hansa.simulator.result import DelayStatistics, delay_statistics
 from hansa.simulator.run import simulate
-from hansa.simulator.topologies import parse
+from hansa.simulator.topologies import parse_topology
 
 
 def test_delays_are_summed_up_in_milliseconds():
     samples = [0.001 * n for n in range(1, 101)]
-    assert delay_of(samples) == Delay(count=100, mean=50.5, p50=51.0, p99=99.0)
-    assert delay_of([]) is None
-    assert delay_of([0.5]) == Delay(count=1, mean=500.0, p50=500.0, p99=500.0)
+    assert delay_statistics(samples) == DelayStatistics(count=100, mean=50.5, p50=51.0, p99=99.0)
+    assert delay_statistics([]) is None
+    assert delay_statistics([0.5]) == DelayStatistics(count=1, mean=500.0, p50=500.0, p99=500.0)
 
 
 def test_the_wall_clock_is_neither_in_equality_nor_in_json():
-    result = simulate(Options(parse("ring:3", 0), phases=Phases(warm_up_s=0.5)))
+    result = simulate(SimulationOptions(parse_topology("ring:3", 0), phases=Phases(warm_up_s=0.5)))
     slower = replace(result, wall_s=result.wall_s + 1)
     assert slower == result
     assert slower.to_json() == result.to_json()

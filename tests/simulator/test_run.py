@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from hansa.simulator.actions import Publish, Restart, Step, Subscribe
-from hansa.simulator.options import Options, Phases
+from hansa.simulator.actions import ClientPublish, ClientSubscribe, RestartAgent, ScheduledAction
+from hansa.simulator.options import Phases, SimulationOptions
 from hansa.simulator.run import Simulation, simulate
 from hansa.simulator.scenarios.sampling import random_options
-from hansa.simulator.topologies import parse
+from hansa.simulator.topologies import parse_topology
 
 SCRIPT = """
 import sys
@@ -21,9 +21,14 @@ print(simulate(random_options(int(sys.argv[1]))).to_json())
 """
 
 
-def small_options(seed: int) -> Options:
-    script = (Step(0.0, Subscribe(2, "a")), Step(1.0, Publish(0, "a")))
-    return Options(parse("ring:4", 0), seed=seed, schedule=script, phases=Phases(warm_up_s=2.0))
+def small_options(seed: int) -> SimulationOptions:
+    script = (
+        ScheduledAction(0.0, ClientSubscribe(2, "a")),
+        ScheduledAction(1.0, ClientPublish(0, "a")),
+    )
+    return SimulationOptions(
+        parse_topology("ring:4", 0), seed=seed, schedule=script, phases=Phases(warm_up_s=2.0)
+    )
 
 
 def json_in_a_process(seed: int, hash_seed: str) -> str:
@@ -47,7 +52,7 @@ def test_another_seed_is_another_run():
 
 def test_frames_as_bytes_and_frames_as_objects_are_the_same_run():
     objects = simulate(small_options(0))
-    octets = simulate(replace(small_options(0), wire=True))
+    octets = simulate(replace(small_options(0), encode_frames=True))
     assert replace(objects, fingerprint="") == replace(octets, fingerprint="")
 
 
@@ -56,18 +61,23 @@ def test_a_listener_and_checkers_change_nothing():
     watched = simulate(small_options(0), lambda *what: told.append(what))
     assert told
     assert watched == simulate(small_options(0))
-    assert watched.fingerprint == simulate(replace(small_options(0), check=False)).fingerprint
+    assert (
+        watched.fingerprint
+        == simulate(replace(small_options(0), check_invariants=False)).fingerprint
+    )
 
 
 def test_who_is_late_starts_for_the_first_time_when_the_schedule_says_so():
-    start = Step(5.0, Restart(1))
-    late = replace(small_options(0), schedule=(start,), late=(1, 2), phases=Phases(warm_up_s=9.0))
+    start = ScheduledAction(5.0, RestartAgent(1))
+    late = replace(
+        small_options(0), schedule=(start,), late_places=(1, 2), phases=Phases(warm_up_s=9.0)
+    )
     simulation = Simulation(late)
     simulation.run_until(4.9)
-    assert [view is None for view in simulation.views()] == [False, True, True, False]
+    assert [view is None for view in simulation.statuses()] == [False, True, True, False]
     simulation.run_until(9.0)
-    assert [view is None for view in simulation.views()] == [False, False, True, False]
-    assert simulation.world.sites[1].memory.incarnation == 5_000
+    assert [view is None for view in simulation.statuses()] == [False, False, True, False]
+    assert simulation.world.sites[1].state.incarnation == 5_000
 
 
 def test_a_result_tells_what_happened():
@@ -85,6 +95,6 @@ def test_a_result_tells_what_happened():
 def test_a_run_can_be_stopped_looked_at_and_continued():
     simulation = Simulation(small_options(0))
     simulation.run_until(1.0)
-    views = simulation.views()
+    views = simulation.statuses()
     assert [sorted(view.neighbours) for view in views if view] == [[1, 3], [0, 2], [1, 3], [0, 2]]
     assert simulation.run() == simulate(small_options(0))

@@ -7,16 +7,16 @@ import pytest
 
 from hansa.errors import UsageError
 from hansa.simulator.topologies import (
-    EXAMPLES,
+    TOPOLOGY_EXAMPLES,
     Topology,
-    components,
-    distances,
-    graph,
-    neighbours,
-    parse,
+    connected_components,
+    hop_distances,
+    make_topology,
+    neighbours_of,
+    parse_topology,
 )
 
-WORDS = " ".join(EXAMPLES.values())
+WORDS = " ".join(TOPOLOGY_EXAMPLES.values())
 
 
 @pytest.mark.parametrize(
@@ -39,41 +39,45 @@ WORDS = " ".join(EXAMPLES.values())
 )
 def test_a_word_is_this_graph_whatever_the_seed(word, nodes, links):
     expected = tuple((int(a), int(b)) for a, b in (link.split("-") for link in links.split()))
-    assert parse(word, seed=1) == parse(word, seed=2) == Topology(word, nodes, expected)
+    assert (
+        parse_topology(word, seed=1)
+        == parse_topology(word, seed=2)
+        == Topology(word, nodes, expected)
+    )
 
 
 @pytest.mark.parametrize("word", ["random:40,3", "random:200,1.99", "geometric:60,0.2"])
 def test_chance_comes_from_the_seed_alone(word):
-    assert parse(word, seed=7) == parse(word, seed=7)
-    assert parse(word, seed=7) != parse(word, seed=8)
+    assert parse_topology(word, seed=7) == parse_topology(word, seed=7)
+    assert parse_topology(word, seed=7) != parse_topology(word, seed=8)
 
 
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize(("nodes", "degree"), [(10, 1.8), (10, 4), (10, 9), (100, 3), (2, 1)])
 def test_random_is_connected_with_the_mean_degree_asked_for(nodes, degree, seed):
-    topology = parse(f"random:{nodes},{degree}", seed)
-    assert components(topology) == (tuple(range(nodes)),)
+    topology = parse_topology(f"random:{nodes},{degree}", seed)
+    assert connected_components(topology) == (tuple(range(nodes)),)
     assert len(topology.links) == round(nodes * degree / 2)
 
 
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("radius", [0.001, 0.1, 0.5, 1.5])
 def test_geometric_is_connected_however_small_the_radius(radius, seed):
-    topology = parse(f"geometric:50,{radius}", seed)
-    assert components(topology) == (tuple(range(50)),)
+    topology = parse_topology(f"geometric:50,{radius}", seed)
+    assert connected_components(topology) == (tuple(range(50)),)
 
 
 def test_geometric_without_close_nodes_is_a_shortest_tree():
-    assert len(parse("geometric:50,0.001", seed=1).links) == 49
+    assert len(parse_topology("geometric:50,0.001", seed=1).links) == 49
 
 
 def test_geometric_of_a_wide_radius_is_complete():
-    assert parse("geometric:9,1.5", seed=1).links == tuple(combinations(range(9), 2))
+    assert parse_topology("geometric:9,1.5", seed=1).links == tuple(combinations(range(9), 2))
 
 
 def test_ten_thousand_nodes_are_possible():
-    assert parse("geometric:10000,0.01", seed=1).nodes == 10_000
-    assert len(parse("random:10000,4", seed=1).links) == 20_000
+    assert parse_topology("geometric:10000,0.01", seed=1).nodes == 10_000
+    assert len(parse_topology("random:10000,4", seed=1).links) == 20_000
 
 
 @pytest.mark.parametrize(
@@ -116,7 +120,7 @@ def test_ten_thousand_nodes_are_possible():
 )
 def test_an_impossible_word_is_refused_with_what_to_write(word, problem):
     with pytest.raises(UsageError) as refusal:
-        parse(word, seed=1)
+        parse_topology(word, seed=1)
     assert str(refusal.value) == f"topology {word!r}: {problem}"
 
 
@@ -126,23 +130,23 @@ def test_an_impossible_word_is_refused_with_what_to_write(word, problem):
 def test_a_file_of_numbers_keeps_them(tmp_path, text):
     path = tmp_path / "links"
     path.write_text(text)
-    assert parse(f"file:{path}", seed=1) == Topology(f"file:{path}", 3, ((0, 1), (1, 2)))
+    assert parse_topology(f"file:{path}", seed=1) == Topology(f"file:{path}", 3, ((0, 1), (1, 2)))
 
 
 @pytest.mark.parametrize("text", ['{"links": [["b", "a"], ["a", 7]]}', "b-a\na-7\n"])
 def test_a_file_of_names_numbers_them_as_they_appear(tmp_path, text):
     path = tmp_path / "links"
     path.write_text(text)
-    topology = parse(f"file:{path}", seed=1)
+    topology = parse_topology(f"file:{path}", seed=1)
     assert (topology.links, topology.labels) == (((0, 1), (1, 2)), ("b", "a", "7"))
-    assert [topology.label(node) for node in range(3)] == ["b", "a", "7"]
-    assert topology.node("a") == 1
+    assert [topology.node_label(node) for node in range(3)] == ["b", "a", "7"]
+    assert topology.find_node("a") == 1
 
 
 def test_a_file_may_be_in_parts(tmp_path):
     path = tmp_path / "links"
     path.write_text("0-1\n2-3\n")
-    assert components(parse(f"file:{path}", seed=1)) == ((0, 1), (2, 3))
+    assert connected_components(parse_topology(f"file:{path}", seed=1)) == ((0, 1), (2, 3))
 
 
 LINES = "write two numbers or names, as in 0-1 or paris london, without - : , | >"
@@ -178,7 +182,7 @@ def test_a_bad_file_is_refused_with_what_to_write(tmp_path, text, problem):
     path = tmp_path / "links"
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
     with pytest.raises(UsageError) as refusal:
-        parse(f"file:{path}", seed=1)
+        parse_topology(f"file:{path}", seed=1)
     for name, words in (("{path}", str(path)), ("{lines}", LINES), ("{json}", JSON)):
         problem = problem.replace(name, words)
     assert str(refusal.value) == problem
@@ -186,14 +190,14 @@ def test_a_bad_file_is_refused_with_what_to_write(tmp_path, text, problem):
 
 def test_a_missing_file_is_named(tmp_path):
     with pytest.raises(UsageError, match="^cannot read .*/nowhere: no such file or directory$"):
-        parse(f"file:{tmp_path}/nowhere", seed=1)
+        parse_topology(f"file:{tmp_path}/nowhere", seed=1)
 
 
 def test_a_large_file_stays_within_bounds(tmp_path):
     path = tmp_path / "links.json"
     path.write_text(json.dumps({"links": [[0, node] for node in range(1, 10_001)]}))
     with pytest.raises(UsageError, match="10001 nodes; 1 to 10000 are possible"):
-        parse(f"file:{path}", seed=1)
+        parse_topology(f"file:{path}", seed=1)
 
 
 @pytest.mark.parametrize(
@@ -214,18 +218,18 @@ def test_a_topology_has_one_spelling(nodes, links, labels):
 
 
 def test_graph_puts_links_in_their_one_spelling():
-    assert graph("any", 3, [(2, 1), (1, 0), (0, 1)]).links == ((0, 1), (1, 2))
+    assert make_topology("any", 3, [(2, 1), (1, 0), (0, 1)]).links == ((0, 1), (1, 2))
 
 
 def test_neighbours_distances_and_components():
-    topology = graph("two parts", 6, [(0, 1), (1, 2), (2, 0), (2, 3), (4, 5)])
-    assert neighbours(topology) == ((1, 2), (0, 2), (0, 1, 3), (2,), (5,), (4,))
-    assert distances(topology, 3) == {3: 0, 2: 1, 0: 2, 1: 2}
-    assert components(topology) == ((0, 1, 2, 3), (4, 5))
+    topology = make_topology("two parts", 6, [(0, 1), (1, 2), (2, 0), (2, 3), (4, 5)])
+    assert neighbours_of(topology) == ((1, 2), (0, 2), (0, 1, 3), (2,), (5,), (4,))
+    assert hop_distances(topology, 3) == {3: 0, 2: 1, 0: 2, 1: 2}
+    assert connected_components(topology) == ((0, 1, 2, 3), (4, 5))
 
 
 @pytest.mark.parametrize("text", ["3", "-1", "x", "", "٢", "9" * 5000])
 def test_a_node_that_is_not_there_is_refused(text):
     with pytest.raises(UsageError) as refusal:
-        parse("ring:3", seed=1).node(text)
+        parse_topology("ring:3", seed=1).find_node(text)
     assert str(refusal.value) == f"there is no node {text!r} in ring:3; its nodes are 0 to 2"

@@ -3,20 +3,20 @@
 from collections.abc import Sequence
 from typing import Any
 
-from hansa.simulator.actions import Action, Step
-from hansa.simulator.options import Options, Phases
+from hansa.simulator.actions import ScheduledAction, SimulatedAction
+from hansa.simulator.options import Phases, SimulationOptions
 from hansa.simulator.run import Simulation
-from hansa.simulator.topologies import parse
+from hansa.simulator.topologies import parse_topology
 
 
 class Played:
     """A simulation that was run for a while."""
 
-    def __init__(self, word: str, script: Sequence[tuple[float, Action]] = (), **options):
+    def __init__(self, word: str, script: Sequence[tuple[float, SimulatedAction]] = (), **options):
         self.heard: list[tuple[float, int | None, object]] = []
-        steps = tuple(Step(at, action) for at, action in script)
+        steps = tuple(ScheduledAction(at, action) for at, action in script)
         phases = options.pop("phases", Phases(warm_up_s=1000.0))
-        made = Options(parse(word, 0), schedule=steps, phases=phases, **options)
+        made = SimulationOptions(parse_topology(word, 0), schedule=steps, phases=phases, **options)
         self.simulation = Simulation(made, lambda *what: self.heard.append(what))
         self.world = self.simulation.world
 
@@ -35,8 +35,8 @@ class Played:
     def neighbours(self, place: int) -> list[int]:
         node = self.world.sites[place].node
         assert node is not None
-        return sorted(node.view().neighbours)
+        return sorted(node.status().neighbours)
 
     def received(self, place: int) -> list[int]:
         """Return the numbers of the publications that a broker got from its agent."""
-        return [entry.number for entry in self.world.ledger.entries if place in entry.arrivals]
+        return [entry.number for entry in self.world.ledger.entries if place in entry.delivered_at]

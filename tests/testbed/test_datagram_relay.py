@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from hansa.testbed.datagram_relay import DatagramRelay
-from hansa.testbed.link_conditions import Line
+from hansa.testbed.link_conditions import LinkConditions
 
 
 async def echoed(count: int, delay_s: float, loss: float) -> tuple[int, float]:
@@ -98,7 +98,7 @@ def test_nothing_passes_a_cut():
             assert await sent(b"before", 10)
             relay.cut()
             passed = await sent(b"cut", 0.2)
-            relay.mend()
+            relay.restore()
             again = await sent(b"after", 10)
             return passed, again
 
@@ -112,7 +112,7 @@ def test_datagrams_come_twice_and_out_of_order_if_the_line_is_so():
                 while not arrived:
                     client.send(b"open")
                     await asyncio.sleep(0.01)
-                relay.line = Line(jitter_s=0.05, copies=1.0)
+                relay.conditions = LinkConditions(jitter_s=0.05, duplicate=1.0)
                 for number in range(50):
                     client.send(b"%d" % number)
                     await asyncio.sleep(0)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from hansa.simulator.topologies import parse
+from hansa.simulator.topologies import parse_topology
 from hansa.testbed.federation import LocalFederation
 
 TIMEOUT_S = 60.0
@@ -54,7 +54,7 @@ async def _wait_for(federation: LocalFederation, filters: int) -> None:
 
 
 async def _ring() -> list[list[str]]:
-    federation = LocalFederation(parse("ring:3", seed=1), {})
+    federation = LocalFederation(parse_topology("ring:3", seed=1), {})
     try:
         await federation.start()
         await federation.wait_until_converged()

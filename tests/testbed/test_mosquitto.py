@@ -6,13 +6,13 @@ import pytest
 
 from hansa.errors import UsageError
 from hansa.testbed import mosquitto
-from hansa.testbed.mosquitto import PORTS, free_port, require_free
+from hansa.testbed.mosquitto import CANDIDATE_PORTS, free_port, require_free_port
 
 
 def test_free_ports_are_below_those_of_outgoing_connections_and_differ():
     ports = [free_port() for _ in range(500)]
-    assert set(ports) <= set(PORTS)
-    assert PORTS[-1] < 32_768
+    assert set(ports) <= set(CANDIDATE_PORTS)
+    assert CANDIDATE_PORTS[-1] < 32_768
     assert len(set(ports)) == len(ports)
 
 
@@ -36,4 +36,4 @@ def test_a_taken_port_is_named():
     with socket.create_server(("127.0.0.1", free_port())) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(UsageError, match=f"^port {port} of 127.0.0.1 cannot be used: "):
-            require_free(port)
+            require_free_port(port)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hansa.testbed.link_conditions import Direction, Line
+from hansa.testbed.link_conditions import Direction, LinkConditions
 from hansa.testbed.relay import Relay
 
 
@@ -74,7 +74,7 @@ def test_a_cut_relay_is_silent_refuses_who_dials_and_loses_nothing():
         answer = asyncio.create_task(reader.readexactly(6))
         await asyncio.wait([answer], timeout=0.1)
         is_silent = not answer.done()
-        relay.mend()
+        relay.restore()
         await answer
         writer.close()
         await relay.stop()
@@ -133,7 +133,7 @@ def test_one_direction_alone_can_be_cut():
             ends.far_writer.write(b"back")
             back = await ends.reader.readexactly(4)
             silent = await is_silent(ends.far_reader)
-            ends.relay.mend()
+            ends.relay.restore()
             return back, silent, await ends.far_reader.readexactly(3)
 
     assert asyncio.run(run()) == (b"back", True, b"out")
@@ -142,11 +142,11 @@ def test_one_direction_alone_can_be_cut():
 def test_who_dials_a_black_hole_hears_nothing_until_it_is_mended():
     async def run() -> tuple[bool, bytes]:
         async with linked() as ends:
-            ends.relay.cut(refuses=False)
+            ends.relay.cut(refuse_connections=False)
             dialling = asyncio.ensure_future(ends.dial())
             await asyncio.wait([dialling], timeout=0.1)
             silent = not dialling.done()
-            ends.relay.mend()
+            ends.relay.restore()
             await dialling
             ends.writer.write(b"hello")
             return silent, await ends.far_reader.readexactly(5)
@@ -168,7 +168,7 @@ def test_a_reset_is_told_to_both_ends():
 def test_of_a_stranded_connection_the_far_end_knows_nothing_while_a_new_one_works():
     async def run() -> tuple[bool, bytes]:
         async with linked() as ends:
-            ends.relay.strand()
+            ends.relay.make_half_open()
             with pytest.raises(ConnectionResetError):
                 await ends.reader.read(1)
             old_reader, old_writer = ends.far_reader, ends.far_writer
@@ -184,7 +184,7 @@ def test_of_a_stranded_connection_the_far_end_knows_nothing_while_a_new_one_work
 def test_a_line_can_be_made_narrow_and_uneven_and_keeps_the_order():
     async def run() -> tuple[bytes, float]:
         async with linked() as ends:
-            ends.relay.line = Line(0.0, 0.02, bytes_per_s=20_000.0)
+            ends.relay.conditions = LinkConditions(0.0, 0.02, bytes_per_s=20_000.0)
             began = time.monotonic()
             for number in range(40):
                 ends.writer.write(b"%0100d" % number)

@@ -2,45 +2,49 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hansa.topology.graph import (
-    blocks,
     bridges,
-    graph_of,
+    connected_components,
     hops_from,
     is_connected,
-    lengths_from,
-    pair,
-    parts,
+    make_graph,
+    make_link_pair,
+    path_lengths_from,
+    two_edge_connected_components,
 )
 
-LINE = graph_of("abcd", [("a", "b"), ("b", "c"), ("c", "d")])
+LINE = make_graph("abcd", [("a", "b"), ("b", "c"), ("c", "d")])
 
 
 def test_a_graph_leaves_out_links_to_others():
-    assert graph_of("ab", [("a", "b"), ("b", "x")]) == {"a": ["b"], "b": ["a"]}
+    assert make_graph("ab", [("a", "b"), ("b", "x")]) == {"a": ["b"], "b": ["a"]}
 
 
 def test_parts_and_blocks_come_in_order():
-    graph = graph_of("abcdef", [("b", "c"), ("c", "d"), ("b", "d"), ("d", "e")])
-    assert parts(graph) == [["a"], ["b", "c", "d", "e"], ["f"]]
-    assert blocks(graph) == [["a"], ["b", "c", "d"], ["e"], ["f"]]
+    graph = make_graph("abcdef", [("b", "c"), ("c", "d"), ("b", "d"), ("d", "e")])
+    assert connected_components(graph) == [["a"], ["b", "c", "d", "e"], ["f"]]
+    assert two_edge_connected_components(graph) == [["a"], ["b", "c", "d"], ["e"], ["f"]]
 
 
 def test_hops_and_lengths():
     assert hops_from(LINE, "a") == {"a": 0, "b": 1, "c": 2, "d": 3}
-    assert lengths_from(LINE, "a", {("a", "b"): 2.0, ("b", "c"): 3.0}, 10.0) == {
+    assert path_lengths_from(LINE, "a", {("a", "b"): 2.0, ("b", "c"): 3.0}, 10.0) == {
         "a": 0.0, "b": 2.0, "c": 5.0, "d": 15.0,
     }  # fmt: skip
 
 
 def test_nobody_is_not_two_parts():
     assert is_connected({})
-    assert not is_connected(graph_of("ab", []))
+    assert not is_connected(make_graph("ab", []))
 
 
 @given(st.sets(st.tuples(st.integers(0, 7), st.integers(0, 7)).filter(lambda e: e[0] < e[1])))
 def test_a_bridge_is_a_link_whose_loss_makes_one_part_more(edges):
     names = [str(number) for number in range(8)]
-    links = {pair(str(a), str(b)) for a, b in edges}
-    before = len(parts(graph_of(names, links)))
-    expected = {link for link in links if len(parts(graph_of(names, links - {link}))) > before}
-    assert bridges(graph_of(names, links)) == expected
+    links = {make_link_pair(str(a), str(b)) for a, b in edges}
+    before = len(connected_components(make_graph(names, links)))
+    expected = {
+        link
+        for link in links
+        if len(connected_components(make_graph(names, links - {link}))) > before
+    }
+    assert bridges(make_graph(names, links)) == expected

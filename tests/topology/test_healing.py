@@ -3,26 +3,32 @@ import random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hansa.topology.graph import bridges, graph_of, is_connected, pair, parts
-from hansa.topology.healing import (
-    PAUSE_MAX_S,
-    Healer,
-    Surroundings,
-    Wishes,
-    name_of,
-    share_of_plan,
-    strangers,
-    surroundings,
+from hansa.topology.graph import (
+    bridges,
+    connected_components,
+    is_connected,
+    make_graph,
+    make_link_pair,
 )
-from hansa.topology.planner import Limits
+from hansa.topology.healing import (
+    RETRY_PAUSE_MAX_S,
+    LinkActions,
+    LocalTopology,
+    TopologyHealer,
+    choose_absent_to_dial,
+    make_local_topology,
+    node_name,
+    plan_own_links,
+)
+from hansa.topology.planner import PlannerLimits
 
-LIMITS = Limits(degree_max=5)
+LIMITS = PlannerLimits(degree_max=5)
 
 
-def surroundings_of(me: str, links: str, absent: str = "") -> Surroundings:
-    pairs = frozenset(pair(*text.split("-")) for text in links.split())
+def surroundings_of(me: str, links: str, absent: str = "") -> LocalTopology:
+    pairs = frozenset(make_link_pair(*text.split("-")) for text in links.split())
     reach = tuple(sorted({me, *(name for link in pairs for name in link)}))
-    return Surroundings(me, reach, tuple(absent), pairs)
+    return LocalTopology(me, reach, tuple(absent), pairs)
 
 
 def always() -> random.Random:
@@ -32,41 +38,41 @@ def always() -> random.Random:
 
 
 def test_in_a_sound_federation_a_node_wishes_for_nothing():
-    assert share_of_plan(surroundings_of("a", "a-b b-c a-c"), LIMITS) == Wishes()
+    assert plan_own_links(surroundings_of("a", "a-b b-c a-c"), LIMITS) == LinkActions()
 
 
 def test_alone_it_dials_as_many_of_those_it_knows_as_it_should_have():
     alone = surroundings_of("a", "", "bcd")
-    dialled = strangers(alone, "bcd", LIMITS, random.Random(1))
+    dialled = choose_absent_to_dial(alone, "bcd", LIMITS, random.Random(1))
     assert len(dialled) == 2
     assert set(dialled) <= set("bcd")
-    assert strangers(alone, "", LIMITS, random.Random(1)) == []
+    assert choose_absent_to_dial(alone, "", LIMITS, random.Random(1)) == []
 
 
 def test_both_ends_of_a_line_close_the_ring_and_nobody_else_does():
-    dialled = {me: share_of_plan(surroundings_of(me, "a-b b-c c-d"), LIMITS).dial for me in "abcd"}
+    dialled = {me: plan_own_links(surroundings_of(me, "a-b b-c c-d"), LIMITS).dial for me in "abcd"}
     assert dialled == {"a": ("d",), "b": (), "c": (), "d": ("a",)}
 
 
 def test_who_is_out_of_reach_is_tried_now_and_then():
     known = surroundings_of("a", "a-b b-c a-c", absent="x")
     chance = random.Random(7)
-    tried = sum(strangers(known, "x", LIMITS, chance) == ["x"] for _ in range(900))
+    tried = sum(choose_absent_to_dial(known, "x", LIMITS, chance) == ["x"] for _ in range(900))
     assert 500 < tried < 700  # two of three nodes each time
 
 
 def test_with_too_many_neighbours_it_gives_up_only_links_of_its_own():
     links = " ".join(f"{a}-{b}" for a in "abcde" for b in "abcde" if a < b)
     known = surroundings_of("a", links)
-    healer = Healer(Limits(degree_max=3), always())
-    (drop,) = {healer.look(known, frozenset("bcde"), now).drop for now in (0.0, 1.0)}
+    healer = TopologyHealer(PlannerLimits(degree_max=3), always())
+    (drop,) = {healer.next_actions(known, frozenset("bcde"), now).drop for now in (0.0, 1.0)}
     assert drop == ("b", "c")
-    assert healer.look(known, frozenset("bcde") - set(drop), 2.0) == Wishes()
+    assert healer.next_actions(known, frozenset("bcde") - set(drop), 2.0) == LinkActions()
 
 
 def test_a_link_that_is_the_only_way_to_somebody_is_needed():
     known = surroundings_of("a", "a-b b-c a-c a-d")
-    assert [known.needs(name) for name in known.neighbours] == [False, False, True]
+    assert [known.is_bridge_to(name) for name in known.neighbours] == [False, False, True]
 
 
 @given(st.integers(2, 14), st.sets(st.tuples(st.integers(0, 13), st.integers(0, 13))), st.data())
@@ -74,61 +80,69 @@ def test_a_link_that_is_the_only_way_to_somebody_is_needed():
 def test_nodes_that_know_each_other_find_together_whatever_links_they_have(count, edges, data):
     """All look in turn, and what they dial stands: the model of a federation without a manager."""
     names = [f"n{number:02}" for number in range(count)]
-    links = {pair(names[a], names[b]) for a, b in edges if a < b < count}
+    links = {make_link_pair(names[a], names[b]) for a, b in edges if a < b < count}
     chance = random.Random(data.draw(st.integers(0, 99)))
-    healers = {name: Healer(LIMITS, chance) for name in names}
+    healers = {name: TopologyHealer(LIMITS, chance) for name in names}
     own: dict[str, set[str]] = {name: set() for name in names}
     for now in range(300):
         for me in names:
-            (part,) = [part for part in parts(graph_of(names, links)) if me in part]
+            (part,) = [
+                part for part in connected_components(make_graph(names, links)) if me in part
+            ]
             inside = frozenset(link for link in links if link[0] in part)
             absent = tuple(name for name in names if name not in part)
-            known = Surroundings(me, tuple(part), absent, inside)
-            wishes = healers[me].look(known, frozenset(own[me]), float(now))
-            links |= {pair(me, other) for other in wishes.dial}
-            links -= {pair(me, other) for other in wishes.drop}
+            known = LocalTopology(me, tuple(part), absent, inside)
+            wishes = healers[me].next_actions(known, frozenset(own[me]), float(now))
+            links |= {make_link_pair(me, other) for other in wishes.dial}
+            links -= {make_link_pair(me, other) for other in wishes.drop}
             own[me] |= set(wishes.dial)
-    end = graph_of(names, links)
+    end = make_graph(names, links)
     assert is_connected(end)
     if count > 2:
         assert bridges(end) == set()
 
 
 def test_what_a_plan_wants_is_done_when_the_next_look_still_wants_it():
-    healer = Healer(LIMITS, always())
+    healer = TopologyHealer(LIMITS, always())
     line = surroundings_of("a", "a-b b-c c-d")
-    assert healer.look(line, frozenset(), 0.0) == Wishes()
-    assert healer.look(line, frozenset(), 1.0) == Wishes(dial=("d",))
-    assert healer.look(surroundings_of("a", "a-b b-c a-c"), frozenset(), 2.0) == Wishes()
-    assert healer.look(line, frozenset(), 3.0) == Wishes()
+    assert healer.next_actions(line, frozenset(), 0.0) == LinkActions()
+    assert healer.next_actions(line, frozenset(), 1.0) == LinkActions(dial=("d",))
+    assert (
+        healer.next_actions(surroundings_of("a", "a-b b-c a-c"), frozenset(), 2.0) == LinkActions()
+    )
+    assert healer.next_actions(line, frozenset(), 3.0) == LinkActions()
 
 
 def test_while_somebody_else_plans_only_the_lonely_and_the_absent_matter():
-    healer = Healer(LIMITS, always())
+    healer = TopologyHealer(LIMITS, always())
     for now in (0.0, 1.0):
         known = surroundings_of("a", "a-b b-c c-d")
-        assert healer.look(known, frozenset(), now, planning=False) == Wishes()
+        assert healer.next_actions(known, frozenset(), now, is_planning=False) == LinkActions()
     apart = surroundings_of("a", "a-b", absent="x")
-    assert healer.look(apart, frozenset(), 2.0, planning=False) == Wishes(dial=("x",))
+    assert healer.next_actions(apart, frozenset(), 2.0, is_planning=False) == LinkActions(
+        dial=("x",)
+    )
     alone = surroundings_of("a", "", absent="xy")
-    assert healer.look(alone, frozenset(), 3.0, planning=False).dial != ()
+    assert healer.next_actions(alone, frozenset(), 3.0, is_planning=False).dial != ()
 
 
 def test_who_does_not_answer_is_tried_more_and_more_rarely():
-    healer = Healer(LIMITS, random.Random(3))
+    healer = TopologyHealer(LIMITS, random.Random(3))
     alone = surroundings_of("a", "", absent="x")
-    tries = [now for now in range(600) if healer.look(alone, frozenset(), float(now)).dial]
+    tries = [now for now in range(600) if healer.next_actions(alone, frozenset(), float(now)).dial]
     pauses = [later - earlier for earlier, later in zip(tries, tries[1:], strict=False)]
     assert 12 <= len(tries) <= 30
-    assert max(pauses) <= PAUSE_MAX_S + 1
+    assert max(pauses) <= RETRY_PAUSE_MAX_S + 1
     back = surroundings_of("a", "a-x")
-    healer.look(back, frozenset(), 600.0)
-    assert healer.look(alone, frozenset(), 601.0).dial == ("x",)  # it was there: it counts anew
+    healer.next_actions(back, frozenset(), 600.0)
+    assert healer.next_actions(alone, frozenset(), 601.0).dial == (
+        "x",
+    )  # it was there: it counts anew
 
 
 def test_surroundings_come_from_what_nodes_say_of_themselves():
     links = {1: [(2, 3000)], 2: [(1, 3000), (3, 1)], 3: [], 9: [(1, 5)]}
-    known = surroundings(1, links, [1, 2, 3], [2, 3, 9])
+    known = make_local_topology(1, links, [1, 2, 3], [2, 3, 9])
     a, b, c, z = (f"{number:016x}" for number in (1, 2, 3, 9))
-    assert known == Surroundings(a, (a, b, c), (z,), frozenset({(a, b)}), {(a, b): 3.0})
-    assert name_of(9) == z
+    assert known == LocalTopology(a, (a, b, c), (z,), frozenset({(a, b)}), {(a, b): 3.0})
+    assert node_name(9) == z

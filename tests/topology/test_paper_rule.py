@@ -1,29 +1,35 @@
-from hansa.topology.graph import graph_of, is_connected
-from hansa.topology.paper_rule import join, lose
-from hansa.topology.planner import Limits, Member, Situation, after, plan
+from hansa.topology.graph import is_connected, make_graph
+from hansa.topology.paper_rule import join_node, remove_node
+from hansa.topology.planner import (
+    PlannerInput,
+    PlannerLimits,
+    PlannerNode,
+    apply_changes,
+    plan_changes,
+)
 
 NONE: frozenset[tuple[str, str]] = frozenset()
 
 
-def members(text: str) -> list[Member]:
-    return [Member(name, float(latency)) for name, latency in zip(text, "12345", strict=False)]
+def members(text: str) -> list[PlannerNode]:
+    return [PlannerNode(name, float(latency)) for name, latency in zip(text, "12345", strict=False)]
 
 
 def test_the_first_is_alone_and_the_first_two_are_linked():
-    assert join("a", members("a"), NONE, 5) == NONE
-    assert join("b", members("ab"), NONE, 5) == {("a", "b")}
+    assert join_node("a", members("a"), NONE, 5) == NONE
+    assert join_node("b", members("ab"), NONE, 5) == {("a", "b")}
 
 
 def test_a_newcomer_gets_the_lowest_latency_with_room_and_the_fewest_neighbours():
     links = frozenset({("a", "b"), ("a", "c"), ("b", "c")})
-    assert join("d", members("abcd"), links, 3) - links == {("a", "d"), ("b", "d")}
-    assert join("d", members("abcd"), links, 2) - links == {("a", "d")}  # nobody has room
+    assert join_node("d", members("abcd"), links, 3) - links == {("a", "d"), ("b", "d")}
+    assert join_node("d", members("abcd"), links, 2) - links == {("a", "d")}  # nobody has room
 
 
 def test_only_who_has_nobody_left_is_linked_again():
     links = frozenset({("a", "b"), ("b", "c"), ("c", "d")})
     left = [member for member in members("abcd") if member.name != "b"]
-    assert lose("b", left, links, 5) == {("c", "d"), ("a", "c"), ("a", "d")}
+    assert remove_node("b", left, links, 5) == {("c", "d"), ("a", "c"), ("a", "d")}
 
 
 def test_it_can_leave_two_parts_where_the_planner_does_not():
@@ -31,7 +37,7 @@ def test_it_can_leave_two_parts_where_the_planner_does_not():
     links = frozenset({("a", "b"), ("b", "c"), ("c", "d"), ("d", "e")})
     left = [member for member in members("abcde") if member.name != "c"]
     names = [member.name for member in left]
-    assert not is_connected(graph_of(names, lose("c", left, links, 5)))
-    situation = Situation(tuple(left), links)
-    planned = after(situation, plan(situation, Limits()))
-    assert is_connected(graph_of(names, planned.links))
+    assert not is_connected(make_graph(names, remove_node("c", left, links, 5)))
+    situation = PlannerInput(tuple(left), links)
+    planned = apply_changes(situation, plan_changes(situation, PlannerLimits()))
+    assert is_connected(make_graph(names, planned.links))

@@ -2,24 +2,34 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hansa.topology.graph import bridges, graph_of, is_connected, pair
-from hansa.topology.planner import Change, Limits, Member, Situation, after, plan, settle
+from hansa.topology.graph import bridges, is_connected, make_graph, make_link_pair
+from hansa.topology.planner import (
+    LinkChange,
+    PlannerInput,
+    PlannerLimits,
+    PlannerNode,
+    apply_changes,
+    plan_changes,
+    plan_until_stable,
+)
 
-LIMITS = Limits(degree_max=5)
+LIMITS = PlannerLimits(degree_max=5)
 
 
-def situation(count: int, links: list[tuple[int, int]], **given) -> Situation:
-    members = tuple(Member(name(number)) for number in range(count))
-    return Situation(members, frozenset(pair(name(a), name(b)) for a, b in links), **given)
+def situation(count: int, links: list[tuple[int, int]], **given) -> PlannerInput:
+    members = tuple(PlannerNode(name(number)) for number in range(count))
+    return PlannerInput(
+        members, frozenset(make_link_pair(name(a), name(b)) for a, b in links), **given
+    )
 
 
 def name(number: int) -> str:
     return f"n{number:02}"
 
 
-def graph(of: Situation):
-    staying = [member.name for member in of.members if not member.draining]
-    return graph_of(staying, of.links)
+def graph(of: PlannerInput):
+    staying = [member.name for member in of.nodes if not member.draining]
+    return make_graph(staying, of.links)
 
 
 @st.composite
@@ -29,7 +39,7 @@ def situations(draw):
     places = st.integers(0, count + 2)  # some links lead to nodes that are gone
     links = draw(st.sets(st.tuples(places, places).filter(lambda p: p[0] < p[1]), max_size=40))
     members = tuple(
-        Member(
+        PlannerNode(
             name(number),
             latency_ms=draw(st.floats(0, 100)),
             tags=tuple(draw(st.sets(st.sampled_from(["eu", "us"]), max_size=1))),
@@ -38,28 +48,28 @@ def situations(draw):
         for number in range(count)
     )
     rtts = draw(st.dictionaries(st.sampled_from(sorted(links) or [(0, 1)]), st.floats(0, 300)))
-    return Situation(
+    return PlannerInput(
         members,
-        frozenset(pair(name(a), name(b)) for a, b in links),
-        {pair(name(a), name(b)): rtt for (a, b), rtt in rtts.items()},
+        frozenset(make_link_pair(name(a), name(b)) for a, b in links),
+        {make_link_pair(name(a), name(b)): rtt for (a, b), rtt in rtts.items()},
     )
 
 
-limits = st.builds(Limits, degree_max=st.integers(3, 6), changes_max=st.integers(1, 8))
+limits = st.builds(PlannerLimits, degree_max=st.integers(3, 6), changes_max=st.integers(1, 8))
 
 
 @given(situations(), limits)
 @settings(deadline=None, max_examples=50)
 def test_what_stays_is_one_part_after_a_single_plan(given, limits):
-    planned = after(given, plan(given, limits))
+    planned = apply_changes(given, plan_changes(given, limits))
     assert is_connected(graph(planned))
 
 
 @given(situations(), limits)
 @settings(deadline=None, max_examples=50)
 def test_planning_comes_to_rest_safe_and_within_the_degree(given, limits):
-    rest, _ = settle(given, limits, rounds=200)
-    assert plan(rest, limits) == []
+    rest, _ = plan_until_stable(given, limits, rounds=200)
+    assert plan_changes(rest, limits) == []
     end = graph(rest)
     if len(end) >= 3:
         assert bridges(end) == set()
@@ -69,7 +79,7 @@ def test_planning_comes_to_rest_safe_and_within_the_degree(given, limits):
 @given(situations(), limits)
 @settings(deadline=None, max_examples=50)
 def test_nothing_that_carries_is_removed_while_something_is_added(given, limits):
-    changes = plan(given, limits)
+    changes = plan_changes(given, limits)
     there = {member.name for member in given.members}
     removed = [c for c in changes if c.kind == "remove" and there.issuperset(c.link)]
     assert not removed or not [c for c in changes if c.kind == "add"]
@@ -78,20 +88,20 @@ def test_nothing_that_carries_is_removed_while_something_is_added(given, limits)
 @given(situations(), limits)
 @settings(deadline=None, max_examples=50)
 def test_removing_never_makes_anything_less_safe(given, limits):
-    changes = plan(given, limits)
+    changes = plan_changes(given, limits)
     if not any(change.kind == "add" for change in changes):
         gone = {c.link for c in changes if c.reason.endswith("is gone")}
-        before = graph(Situation(given.members, given.links - gone))
-        assert len(bridges(graph(after(given, changes)))) <= len(bridges(before))
+        before = graph(PlannerInput(given.members, given.links - gone))
+        assert len(bridges(graph(apply_changes(given, changes)))) <= len(bridges(before))
 
 
 @given(situations(), limits, st.data())
 @settings(deadline=None, max_examples=50)
 def test_losing_any_nodes_never_leaves_two_parts(given, limits, data):
-    rest, _ = settle(given, limits, rounds=200)
-    lost = data.draw(st.sets(st.sampled_from([m.name for m in rest.members])))
-    left = Situation(tuple(m for m in rest.members if m.name not in lost), rest.links)
-    planned = after(left, plan(left, limits))
+    rest, _ = plan_until_stable(given, limits, rounds=200)
+    lost = data.draw(st.sets(st.sampled_from([m.name for m in rest.nodes])))
+    left = PlannerInput(tuple(m for m in rest.nodes if m.name not in lost), rest.links)
+    planned = apply_changes(left, plan_changes(left, limits))
     assert is_connected(graph(planned))
     assert not any(lost.intersection(link) for link in planned.links)
 
@@ -99,66 +109,70 @@ def test_losing_any_nodes_never_leaves_two_parts(given, limits, data):
 @given(situations(), limits)
 @settings(deadline=None, max_examples=50)
 def test_few_changes_at_a_time(given, limits):
-    changes = plan(given, limits)
+    changes = plan_changes(given, limits)
     reasons = [c.reason for c in changes]
     exempt = [r for r in reasons if "is gone" in r or "no neighbour" in r or "two parts" in r]
     assert len(reasons) - len(exempt) <= limits.changes_max
 
 
 def test_nothing_to_do_is_an_empty_plan():
-    assert plan(situation(0, []), LIMITS) == []
-    assert plan(situation(1, []), LIMITS) == []
-    assert plan(situation(2, [(0, 1)]), LIMITS) == []
-    assert plan(situation(4, [(0, 1), (1, 2), (2, 3), (0, 3)]), LIMITS) == []
+    assert plan_changes(situation(0, []), LIMITS) == []
+    assert plan_changes(situation(1, []), LIMITS) == []
+    assert plan_changes(situation(2, [(0, 1)]), LIMITS) == []
+    assert plan_changes(situation(4, [(0, 1), (1, 2), (2, 3), (0, 3)]), LIMITS) == []
 
 
 def test_the_first_two_are_simply_linked():
     reason = "n00 has no neighbour, 50.0 ms (guessed)"
-    assert plan(situation(2, []), LIMITS) == [Change("add", ("n00", "n01"), reason)]
+    assert plan_changes(situation(2, []), LIMITS) == [LinkChange("add", ("n00", "n01"), reason)]
 
 
 def test_a_newcomer_gets_the_nearest_with_room_and_one_that_adds_redundancy():
     ring = situation(5, [(0, 1), (1, 2), (2, 3), (0, 3)], rtt_ms={("n02", "n04"): 3.0})
-    assert plan(ring, LIMITS) == [
-        Change("add", ("n02", "n04"), "n04 has no neighbour, 3.0 ms (measured)"),
-        Change("add", ("n00", "n04"), "a second way: one lost link must not split the federation"),
+    assert plan_changes(ring, LIMITS) == [
+        LinkChange("add", ("n02", "n04"), "n04 has no neighbour, 3.0 ms (measured)"),
+        LinkChange(
+            "add", ("n00", "n04"), "a second way: one lost link must not split the federation"
+        ),
     ]
 
 
 def test_a_full_node_is_not_chosen_however_near_it_is():
     links = [(0, 1), (0, 2), (0, 3), (1, 2), (2, 3)]
     given = situation(5, links, rtt_ms={("n00", "n04"): 1.0, ("n01", "n04"): 9.0})
-    assert plan(given, Limits(degree_max=3))[0].link == ("n01", "n04")
+    assert plan_changes(given, PlannerLimits(degree_max=3))[0].link == ("n01", "n04")
 
 
 def test_nodes_of_one_place_are_near():
-    members = (Member("a", tags=("eu",)), Member("b"), Member("c", tags=("eu", "x")))
-    assert plan(Situation(members, frozenset()), LIMITS)[0].link == ("a", "c")
+    members = (PlannerNode("a", tags=("eu",)), PlannerNode("b"), PlannerNode("c", tags=("eu", "x")))
+    assert plan_changes(PlannerInput(members, frozenset()), LIMITS)[0].link == ("a", "c")
 
 
 def test_a_line_becomes_a_ring():
-    changes = plan(situation(4, [(0, 1), (1, 2), (2, 3)]), LIMITS)
+    changes = plan_changes(situation(4, [(0, 1), (1, 2), (2, 3)]), LIMITS)
     assert [change.link for change in changes] == [("n00", "n03")]
 
 
 def test_a_draining_node_keeps_its_last_link_once_nobody_needs_it():
-    members = tuple(Member(name(n), draining=n == 0) for n in range(4))
-    star = Situation(members, frozenset({("n00", "n01"), ("n00", "n02"), ("n00", "n03")}))
-    first = plan(star, LIMITS)
+    members = tuple(PlannerNode(name(n), draining=n == 0) for n in range(4))
+    star = PlannerInput(members, frozenset({("n00", "n01"), ("n00", "n02"), ("n00", "n03")}))
+    first = plan_changes(star, LIMITS)
     assert {change.kind for change in first} == {"add"}
-    rest, _ = settle(star, LIMITS)
+    rest, _ = plan_until_stable(star, LIMITS)
     assert [link for link in rest.links if "n00" in link] == [("n00", "n01")]
     assert bridges(graph(rest)) == set()
 
 
 def test_pinned_links_stay_and_barred_ones_come_only_when_nothing_else_connects():
     full = situation(5, [(a, b) for a in range(5) for b in range(a)], pinned=frozenset())
-    pinned = Situation(full.members, full.links, pinned=full.links)
-    assert [c for c in plan(pinned, Limits(degree_max=3)) if c.kind == "remove"] == []
+    pinned = PlannerInput(full.nodes, full.links, pinned=full.links)
+    assert [
+        c for c in plan_changes(pinned, PlannerLimits(degree_max=3)) if c.kind == "remove"
+    ] == []
     barred = situation(2, [], barred=frozenset({("n00", "n01")}))
-    assert plan(barred, LIMITS)[0].link == ("n00", "n01")
+    assert plan_changes(barred, LIMITS)[0].link == ("n00", "n01")
     choice = situation(3, [(1, 2)], barred=frozenset({("n00", "n01")}))
-    assert ("n00", "n01") not in [change.link for change in plan(choice, LIMITS)]
+    assert ("n00", "n01") not in [change.link for change in plan_changes(choice, LIMITS)]
 
 
 @pytest.mark.parametrize("degree", [3, 5])
@@ -166,7 +180,7 @@ def test_two_full_parts_still_become_one(degree):
     size = degree + 1
     cliques = [(a, b) for base in (0, size) for a in range(base, base + size)
                for b in range(base, a)]  # fmt: skip
-    rest, _ = settle(situation(2 * size, cliques), Limits(degree_max=degree))
+    rest, _ = plan_until_stable(situation(2 * size, cliques), PlannerLimits(degree_max=degree))
     assert is_connected(graph(rest))
     assert bridges(graph(rest)) == set()
     assert max(map(len, graph(rest).values())) == degree
@@ -176,17 +190,17 @@ def test_two_full_parts_still_become_one(degree):
 @settings(deadline=None, max_examples=50)
 def test_who_leaves_remains_in_reach_until_it_has_left(given, limits):
     everybody = [member.name for member in given.members]
-    whole = is_connected(graph_of(everybody, given.links))
-    rest, _ = settle(given, limits, rounds=200)
+    whole = is_connected(make_graph(everybody, given.links))
+    rest, _ = plan_until_stable(given, limits, rounds=200)
     if whole and any(not member.draining for member in given.members):
-        assert is_connected(graph_of(everybody, rest.links))
+        assert is_connected(make_graph(everybody, rest.links))
 
 
 def test_two_neighbours_that_leave_keep_a_link_to_somebody_who_stays_each():
-    members = tuple(Member(name(n), draining=n < 2) for n in range(5))
+    members = tuple(PlannerNode(name(n), draining=n < 2) for n in range(5))
     ring = [(0, 1), (1, 2), (2, 3), (3, 4), (0, 4), (2, 4)]
-    links = frozenset(pair(name(a), name(b)) for a, b in ring)
-    rest, _ = settle(Situation(members, links), LIMITS)
+    links = frozenset(make_link_pair(name(a), name(b)) for a, b in ring)
+    rest, _ = plan_until_stable(PlannerInput(members, links), LIMITS)
     assert {link for link in rest.links if {"n00", "n01"} & set(link)} == {
         ("n00", "n04"),
         ("n01", "n02"),

@@ -6,10 +6,15 @@ from typing import Any, cast
 from hansa.errors import UsageError
 from hansa.protocol.membership.records import NodeRecord
 from hansa.protocol.model import NodeId
-from hansa.protocol.status_snapshot import Chart
-from hansa.topology.healing import name_of
-from hansa.topology.planner import Limits
-from hansa.topology.steering import FORMER_MAX, FORMER_S, PATIENT_LOOKS, Steering
+from hansa.protocol.status_snapshot import MembershipView
+from hansa.topology.healing import node_name
+from hansa.topology.planner import PlannerLimits
+from hansa.topology.steering import (
+    FORMER_ADDRESS_LIFETIME_S,
+    FORMER_ADDRESSES_MAX,
+    RELEASE_AFTER_ROUNDS,
+    NeighbourSelector,
+)
 
 
 class Scene:
@@ -23,8 +28,10 @@ class Scene:
         self.neighbours: Any = {}
         self.reachable: Any = ()
         self.see(links, known)
-        me, seen = NodeId(1), cast(Chart, self)
-        self.steering = Steering(seen, me, self, Limits(degree_max=5), random.Random(1))
+        me, seen = NodeId(1), cast(MembershipView, self)
+        self.steering = NeighbourSelector(
+            seen, me, self, PlannerLimits(degree_max=5), random.Random(1)
+        )
 
     def see(self, links: str, known: int = 6) -> None:
         pairs = [tuple(map(int, text.split("-"))) for text in links.split()]
@@ -45,29 +52,29 @@ class Scene:
             for node, links in near.items()
         }
 
-    def keep(self, address: str) -> None:
+    def keep_dialling(self, address: str) -> None:
         if address == "bad":
             raise UsageError("no address")
         self.done.append(f"keep {address}")
 
-    def forget(self, address: str) -> None:
+    def stop_dialling(self, address: str) -> None:
         self.done.append(f"forget {address}")
 
-    def attempt(self, address: str) -> None:
+    def dial_once(self, address: str) -> None:
         self.done.append(f"try {address}")
 
     def close(self, node: NodeId, reason: str) -> None:
         self.done.append(f"close {node}")
 
     def assign(self, *wanted: tuple[int, bool]) -> None:
-        known = {name_of(number): f"h{number}:1" for number, _ in wanted}
-        dialled = {name_of(number): f"h{number}:1" if dial else "" for number, dial in wanted}
-        self.steering.assign(dialled, known, degree_max=5)
+        known = {node_name(number): f"h{number}:1" for number, _ in wanted}
+        dialled = {node_name(number): f"h{number}:1" if dial else "" for number, dial in wanted}
+        self.steering.apply_assignment(dialled, known, degree_max=5)
 
     def look(self, times: int = 1, planning: bool = False) -> list[str]:
         self.done.clear()
         for number in range(times):
-            self.steering.look(float(number), planning)
+            self.steering.update_links(float(number), planning)
         return list(self.done)
 
 
@@ -122,16 +129,16 @@ def test_with_the_manager_away_it_plans_by_itself_and_with_it_does_not():
 
 def test_addresses_from_elsewhere_may_be_anything():
     scene = Scene(RING, 4)
-    scene.steering.assign({name_of(2): "bad"}, {}, degree_max=5)
+    scene.steering.apply_assignment({node_name(2): "bad"}, {}, degree_max=5)
     assert scene.done == []
 
 
 def test_a_restart_starts_from_what_was_known():
     scene = Scene(RING, 4)
     scene.assign((2, True), (4, False))
-    kept = scene.steering.remembered()
+    kept = scene.steering.encode_state()
     again = Scene("", 1)
-    again.steering.restore(kept)
+    again.steering.restore_state(kept)
     assert again.done == ["keep h2:1"]
     assert again.look() == ["try h4:1"]  # known from the file only; h2 is being dialled already
     for nonsense in (
@@ -141,14 +148,14 @@ def test_a_restart_starts_from_what_was_known():
         b'{"neighbours": 1}',
         b'{"minutes": {"1": []}}',
     ):
-        assert not Scene("", 1).steering.restore(nonsense)
-    assert Scene("", 1).steering.restore(b"")
+        assert not Scene("", 1).steering.restore_state(nonsense)
+    assert Scene("", 1).steering.restore_state(b"")
 
 
 def test_what_was_no_address_is_forgotten_without_a_word():
     scene = Scene(RING, 4)
-    scene.steering.assign({name_of(3): "bad"}, {}, degree_max=5)
-    scene.steering.assign({}, {}, degree_max=5)
+    scene.steering.apply_assignment({node_name(3): "bad"}, {}, degree_max=5)
+    scene.steering.apply_assignment({}, {}, degree_max=5)
     assert scene.done == []
 
 
@@ -158,7 +165,7 @@ def test_who_did_not_dial_an_unwanted_link_closes_it_only_if_the_other_end_does_
     scene.see(RING + " 1-3", 4)
     scene.assign((2, True), (3, False), (4, False))
     scene.assign((2, True), (4, False))
-    assert scene.look(PATIENT_LOOKS) == []
+    assert scene.look(RELEASE_AFTER_ROUNDS) == []
     assert scene.look() == ["close 3"]
     assert scene.look(5) == []  # whoever dials it now has a reason
 
@@ -214,29 +221,29 @@ def test_who_does_not_come_back_is_forgotten_in_the_end_whatever_restarts_lie_be
     kept = b'{"known": {"9": "h9:1"}}'
     for _ in range(2):  # each life is a little more than half of the time
         scene = Scene("", 1)
-        assert scene.steering.restore(kept)
-        assert b"h9:1" in scene.steering.remembered()
-        scene.steering.look(0.0, planning=False)
-        scene.steering.look(FORMER_S / 2 + 60, planning=False)
-        kept = scene.steering.remembered()
+        assert scene.steering.restore_state(kept)
+        assert b"h9:1" in scene.steering.encode_state()
+        scene.steering.update_links(0.0, is_planning=False)
+        scene.steering.update_links(FORMER_ADDRESS_LIFETIME_S / 2 + 60, is_planning=False)
+        kept = scene.steering.encode_state()
     assert b"h9:1" not in kept
 
 
 def test_whom_the_manager_names_again_is_young_again():
     scene = Scene("", 1)
-    for now in (0.0, FORMER_S - 1, FORMER_S + 1):
+    for now in (0.0, FORMER_ADDRESS_LIFETIME_S - 1, FORMER_ADDRESS_LIFETIME_S + 1):
         scene.assign((9, True))
-        scene.steering.look(now, planning=False)
-    assert b"h9:1" in scene.steering.remembered()
+        scene.steering.update_links(now, is_planning=False)
+    assert b"h9:1" in scene.steering.encode_state()
 
 
 def test_former_nodes_have_a_bound():
     scene = Scene("", 1)
-    known = {name_of(number): "h:1" for number in range(2, FORMER_MAX + 10)}
-    scene.steering.assign({}, known, degree_max=5)
-    assert scene.steering.remembered().count(b"h:1") == FORMER_MAX
-    assert scene.steering.restore(json.dumps({"known": known}).encode())
-    assert scene.steering.remembered().count(b"h:1") == FORMER_MAX
+    known = {node_name(number): "h:1" for number in range(2, FORMER_ADDRESSES_MAX + 10)}
+    scene.steering.apply_assignment({}, known, degree_max=5)
+    assert scene.steering.encode_state().count(b"h:1") == FORMER_ADDRESSES_MAX
+    assert scene.steering.restore_state(json.dumps({"known": known}).encode())
+    assert scene.steering.encode_state().count(b"h:1") == FORMER_ADDRESSES_MAX
 
 
 def reinstalled(scene: Scene, old: int, new: int) -> None:
@@ -261,10 +268,10 @@ def test_address_of_a_reinstalled_agent_is_not_dialled_for_its_former_id():
 def test_address_assigned_for_two_ids_is_kept_for_its_present_owner():
     scene = Scene("1-3 3-5 1-5 3-4", 5)
     reinstalled(scene, old=2, new=3)
-    scene.steering.assign({name_of(3): "h2:1", name_of(2): "h2:1"}, {}, degree_max=5)
+    scene.steering.apply_assignment({node_name(3): "h2:1", node_name(2): "h2:1"}, {}, degree_max=5)
     assert scene.done == ["keep h2:1"]
     assert scene.look() == []
-    scene.steering.assign({name_of(2): "h2:1"}, {}, degree_max=5)
+    scene.steering.apply_assignment({node_name(2): "h2:1"}, {}, degree_max=5)
     assert scene.done == ["forget h2:1"]
 
 
@@ -278,4 +285,4 @@ def test_of_two_absent_nodes_at_one_address_only_the_newer_is_dialled():
     scene = Scene("", 3)
     reinstalled(scene, old=2, new=3)
     assert scene.look() == ["try h2:1"]
-    assert scene.steering.status()["healed"] == [name_of(3)]
+    assert scene.steering.status()["healed"] == [node_name(3)]

@@ -4,11 +4,16 @@ from collections.abc import Callable, Iterable, Mapping
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from hansa.advice.recorded import LINK_MS, Flow, Publication, Recorded
+from hansa.advice.recorded import (
+    DEFAULT_LINK_RTT_MS,
+    RecordedFederation,
+    SampledPublication,
+    TopicFlow,
+)
 from hansa.errors import UsageError
 from hansa.protocol.settings import ProtocolSettings
 from hansa.protocol.topics import split_share
-from hansa.topology.graph import pair
+from hansa.topology.graph import make_link_pair
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -20,34 +25,36 @@ FLOWS_MAX = 10_000
 """Pairs of a broker and a topic that count at most: those with the most publications."""
 
 
-def load(
+def load_federation(
     tables: "Mapping[str, DataFrame]", run: str | None, protocol: ProtocolSettings
-) -> Recorded:
+) -> RecordedFederation:
     """Return the federation of one run as it was when the recording ended; without a run, of the
     only one that there is. Nodes that were lost or had left, and what they published, are left out.
     """
-    run = _run(tables["runs"], run, protocol)
+    run = _choose_run(tables["runs"], run, protocol)
     of_run = {
-        name: table.where(table["run"] == run) for name, table in tables.items() if name in USED
+        name: table.where(table["run"] == run)
+        for name, table in tables.items()
+        if name in TABLES_USED
     }
-    named = _names(of_run["nodes"])
-    if len(set(named.values())) < len(named):
-        named = {node: node for node in named}
-    return Recorded(
-        nodes=tuple(named[node] for node in sorted(named)),
-        links=_links(of_run["links"], named),
-        wants=_wants(of_run["memberships"], named),
-        flows=_flows(of_run["publications"], named),
-        cores=_cores(of_run["control_events"], named),
-        sample=_sample(of_run["publications"], named),
+    names_by_id = _load_names(of_run["nodes"])
+    if len(set(names_by_id.values())) < len(names_by_id):
+        names_by_id = {node: node for node in names_by_id}
+    return RecordedFederation(
+        nodes=tuple(names_by_id[node] for node in sorted(names_by_id)),
+        links=_load_links(of_run["links"], names_by_id),
+        interest=_load_interest(of_run["memberships"], names_by_id),
+        flows=_load_flows(of_run["publications"], names_by_id),
+        cores=_load_cores(of_run["control_events"], names_by_id),
+        sample=_load_sample(of_run["publications"], names_by_id),
         protocol=protocol,
     )
 
 
-USED = ("nodes", "links", "memberships", "publications", "control_events")
+TABLES_USED = ("nodes", "links", "memberships", "publications", "control_events")
 
 
-def _run(runs: "DataFrame", run: str | None, protocol: ProtocolSettings) -> str:
+def _choose_run(runs: "DataFrame", run: str | None, protocol: ProtocolSettings) -> str:
     found = {row["run"]: row for row in runs.collect()}
     if not found:
         raise UsageError("this lake has no telemetry: switch it on (docs/telemetry.md), and record")
@@ -64,7 +71,7 @@ def _run(runs: "DataFrame", run: str | None, protocol: ProtocolSettings) -> str:
     return run
 
 
-def _names(nodes: "DataFrame") -> dict[str, str]:
+def _load_names(nodes: "DataFrame") -> dict[str, str]:
     """The nodes that were present when the recording ended, by their ids."""
     if "present_at_end" not in nodes.columns:
         raise UsageError(
@@ -74,62 +81,72 @@ def _names(nodes: "DataFrame") -> dict[str, str]:
     return {row["node"]: row["name"] for row in nodes.where("present_at_end").collect()}
 
 
-def _links(links: "DataFrame", named: Mapping[str, str]) -> dict[tuple[str, str], float]:
+def _load_links(links: "DataFrame", names_by_id: Mapping[str, str]) -> dict[tuple[str, str], float]:
     """Return the links that stood at the end; one without a measurement gets the median."""
     found = [
-        (pair(named[row["a"]], named[row["b"]]), row["rtt_ms"])
+        (make_link_pair(names_by_id[row["a"]], names_by_id[row["b"]]), row["rtt_ms"])
         for row in links.where("stands").orderBy("a", "b").collect()
-        if row["a"] in named and row["b"] in named
+        if row["a"] in names_by_id and row["b"] in names_by_id
     ]
     measured = [rtt for _, rtt in found if rtt is not None]
-    other = median(measured) if measured else LINK_MS
+    other = median(measured) if measured else DEFAULT_LINK_RTT_MS
     return {link: other if rtt is None else rtt for link, rtt in found}
 
 
-def _wants(memberships: "DataFrame", named: Mapping[str, str]) -> dict[str, frozenset[str]]:
+def _load_interest(
+    memberships: "DataFrame", names_by_id: Mapping[str, str]
+) -> dict[str, frozenset[str]]:
     """What clients wanted at the end. A shared subscription is taken for a plain one."""
-    wanted = memberships.where("relation = 'wanted' and until_ns is null")
+    interest_rows = memberships.where("relation = 'wanted' and until_ns is null")
     found: dict[str, set[str]] = {}
-    for row in wanted.select("node", "group").distinct().collect():
-        if row["node"] not in named:
+    for row in interest_rows.select("node", "group").distinct().collect():
+        if row["node"] not in names_by_id:
             continue
-        found.setdefault(named[row["node"]], set()).add(split_share(row["group"])[1])
+        found.setdefault(names_by_id[row["node"]], set()).add(split_share(row["group"])[1])
     return {node: frozenset(filters) for node, filters in found.items()}
 
 
-def _flows(publications: "DataFrame", named: Mapping[str, str]) -> tuple[Flow, ...]:
+def _load_flows(publications: "DataFrame", names_by_id: Mapping[str, str]) -> tuple[TopicFlow, ...]:
     from pyspark.sql import functions as F
 
     grouped = (
-        publications.where(F.col("origin").isin([*named]))
+        publications.where(F.col("origin").isin([*names_by_id]))
         .groupBy("origin", "topic")
         .agg(F.count("*").alias("publications"), F.avg("payload_bytes").alias("payload_bytes"))
         .orderBy("publications", "origin", "topic", ascending=[False, True, True])
     )
     return tuple(
-        Flow(named[row["origin"]], row["topic"], row["publications"], row["payload_bytes"])
+        TopicFlow(
+            names_by_id[row["origin"]], row["topic"], row["publications"], row["payload_bytes"]
+        )
         for row in grouped.limit(FLOWS_MAX).collect()
     )
 
 
-def _cores(control_events: "DataFrame", named: Mapping[str, str]) -> dict[str, str]:
+def _load_cores(control_events: "DataFrame", names_by_id: Mapping[str, str]) -> dict[str, str]:
     from pyspark.sql import functions as F
 
     elected = control_events.where("kind = 'core_elected' and `group` <> ''")
     newest = elected.groupBy("group").agg(F.max_by("core", "time_ns").alias("core"))
-    return {row["group"]: named[row["core"]] for row in newest.collect() if row["core"] in named}
+    return {
+        row["group"]: names_by_id[row["core"]]
+        for row in newest.collect()
+        if row["core"] in names_by_id
+    }
 
 
-def _sample(publications: "DataFrame", named: Mapping[str, str]) -> tuple[Publication, ...]:
+def _load_sample(
+    publications: "DataFrame", names_by_id: Mapping[str, str]
+) -> tuple[SampledPublication, ...]:
     from pyspark.sql import functions as F
 
-    ours = publications.where(F.col("origin").isin([*named]))
-    newest = ours.orderBy("time_ns", "origin", "seq", ascending=False).limit(SAMPLE_MAX)
+    present_rows = publications.where(F.col("origin").isin([*names_by_id]))
+    newest = present_rows.orderBy("time_ns", "origin", "seq", ascending=False).limit(SAMPLE_MAX)
     rows: list[Row] = newest.orderBy("time_ns", "origin", "seq").collect()
     return tuple(
-        Publication(
+        SampledPublication(
             (row["time_ns"] - rows[0]["time_ns"]) / 1e9,
-            named[row["origin"]],
+            names_by_id[row["origin"]],
             row["topic"],
             row["payload_bytes"],
         )
@@ -137,7 +154,7 @@ def _sample(publications: "DataFrame", named: Mapping[str, str]) -> tuple[Public
     )
 
 
-def on_executors(
+def make_spark_map(
     context: "SparkContext",
 ) -> Callable[[Callable[[Any], Any], list[Any]], Iterable[Any]]:
     """Return what applies a function to many things on Spark's executors, in order."""

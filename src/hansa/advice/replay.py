@@ -1,77 +1,85 @@
 """Plays recorded traffic through the simulator: the protocol itself says what a change does."""
 
-from hansa.advice.reckoning import Cost
-from hansa.advice.recorded import Recorded
+from hansa.advice.reckoning import TrafficCost
+from hansa.advice.recorded import RecordedFederation
 from hansa.protocol.interest.groups import group_of
-from hansa.protocol.topics import minimal
-from hansa.simulator.actions import Publish, Step, Subscribe
-from hansa.simulator.options import LinkOptions, Options, Phases
-from hansa.simulator.result import Result
+from hansa.protocol.topics import remove_covered
+from hansa.simulator.actions import ClientPublish, ClientSubscribe, ScheduledAction
+from hansa.simulator.options import LinkOptions, Phases, SimulationOptions
+from hansa.simulator.result import SimulationResult
 from hansa.simulator.run import simulate
 from hansa.simulator.topologies import Topology
 
 START_S = 5.0
 """When the first clients subscribe: all links stand by then."""
-LEAD_S = 1.0
+CORE_LEAD_S = 1.0
 """What the core of a group is ahead of its other members."""
 REPLAY_S = 60.0
 """Virtual seconds into which the sample is fitted; time between publications is shortened."""
 
 
-def replay(recorded: Recorded) -> Cost:
+def replay_cost(federation: RecordedFederation) -> TrafficCost:
     """Return what the sample costs."""
-    return cost_of(recorded, simulate(options_of(recorded)))
+    return cost_from_result(federation, simulate(replay_options(federation)))
 
 
-def cost_of(recorded: Recorded, result: Result) -> Cost:
+def cost_from_result(federation: RecordedFederation, result: SimulationResult) -> TrafficCost:
     """Return a result in the words of `reckoning`. What nobody else wanted costs nothing there."""
-    wanted = [
+    delivered_sample = [
         each
-        for each in recorded.sample
-        if any(node != each.origin for node in recorded.wanters(each.topic))
+        for each in federation.sample
+        if any(node != each.origin for node in federation.interested_nodes(each.topic))
     ]
-    count = len(wanted) or 1
+    count = len(delivered_sample) or 1
     delay = result.delay_ms.mean if result.delay_ms else 0.0
-    return Cost(
-        delay, result.data_bytes / count, result.data_frames / count, len(recorded.groups())
+    return TrafficCost(
+        delay, result.data_bytes / count, result.data_frames / count, len(federation.groups())
     )
 
 
-def options_of(recorded: Recorded) -> Options:
+def replay_options(federation: RecordedFederation) -> SimulationOptions:
     """Return the run: same nodes, links, delays, wishes and cores, and the sample."""
-    place = {node: number for number, node in enumerate(recorded.nodes)}
-    ends = {link: sorted((place[link[0]], place[link[1]])) for link in recorded.links}
-    delays = tuple((a, b, recorded.links[link] / 2) for link, (a, b) in ends.items())
+    place = {node: number for number, node in enumerate(federation.nodes)}
+    link_places = {link: sorted((place[link[0]], place[link[1]])) for link in federation.links}
+    delays = tuple((a, b, federation.links[link] / 2) for link, (a, b) in link_places.items())
     topology = Topology(
-        "recorded", len(place), tuple(sorted((a, b) for a, b in ends.values())), recorded.nodes
+        "recorded",
+        len(place),
+        tuple(sorted((a, b) for a, b in link_places.values())),
+        federation.nodes,
     )
-    traffic_at = START_S + 2 * LEAD_S + 1.0
-    span = max((each.at_s for each in recorded.sample), default=0.0)
-    pace = min(1.0, REPLAY_S / span) if span else 1.0
+    traffic_at = START_S + 2 * CORE_LEAD_S + 1.0
+    span = max((each.at_s for each in federation.sample), default=0.0)
+    time_scale = min(1.0, REPLAY_S / span) if span else 1.0
     published = [
-        Step(
-            traffic_at + pace * each.at_s,
-            Publish(place[each.origin], each.topic, payload_bytes=each.payload_bytes),
+        ScheduledAction(
+            traffic_at + time_scale * each.at_s,
+            ClientPublish(place[each.origin], each.topic, payload_bytes=each.payload_bytes),
         )
-        for each in recorded.sample
+        for each in federation.sample
     ]
-    return Options(
+    return SimulationOptions(
         topology,
-        recorded.protocol,
+        federation.protocol,
         seed=1,
         links=LinkOptions(delays_ms=delays),
-        schedule=(*_subscriptions(recorded, place), *published),
-        phases=Phases(warm_up_s=traffic_at, traffic_s=pace * span, settle_s=2.0),
-        check=False,
+        schedule=(*_subscriptions(federation, place), *published),
+        phases=Phases(warm_up_s=traffic_at, traffic_s=time_scale * span, settle_s=2.0),
+        check_invariants=False,
     )
 
 
-def _subscriptions(recorded: Recorded, place: dict[str, int]) -> list[Step]:
+def _subscriptions(federation: RecordedFederation, place: dict[str, int]) -> list[ScheduledAction]:
     """The first to want a group leads it, so cores come first."""
-    leading = {group: recorded.core(group, who) for group, who in recorded.groups().items()}
+    core_by_group = {
+        group: federation.core(group, who) for group, who in federation.groups().items()
+    }
     return [
-        Step(START_S + (0 if leading[group] == node else LEAD_S), Subscribe(place[node], each))
-        for node in recorded.nodes
-        for each in minimal(recorded.wants.get(node, ()))
-        for group in (group_of(each, recorded.protocol.group_depth),)
+        ScheduledAction(
+            START_S + (0 if core_by_group[group] == node else CORE_LEAD_S),
+            ClientSubscribe(place[node], each),
+        )
+        for node in federation.nodes
+        for each in remove_covered(federation.interest.get(node, ()))
+        for group in (group_of(each, federation.protocol.group_depth),)
     ]

@@ -17,24 +17,24 @@ REQUEST_TIMEOUT_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class HttpResponse:
     """What a page says."""
 
     body: str | bytes
     status: int = 200
-    kind: str = "application/json"
+    content_type: str = "application/json"
     headers: Mapping[str, str] = field(default_factory=dict)
 
 
-Pages = dict[str, Callable[[], Answer]]
+Endpoints = dict[str, Callable[[], HttpResponse]]
 """The routes: one visible list, made by the service."""
 
-Logs = Callable[[str, str, Mapping[str, str]], Awaitable[Answer]]
+LogHandler = Callable[[str, str, Mapping[str, str]], Awaitable[HttpResponse]]
 """Answers for /logs and all below it: path, query, headers with small letters."""
 
-LOGS = "/logs"
+LOGS_PATH = "/logs"
 
-_REASONS = {
+_STATUS_TEXTS = {
     200: "OK",
     400: "Bad Request",
     401: "Unauthorized",
@@ -47,34 +47,38 @@ _REASONS = {
 }
 
 
-def as_json(value: object, status: int = 200) -> Answer:
+def json_response(value: object, status: int = 200) -> HttpResponse:
     """Return a value as a page."""
-    return Answer(json.dumps(value, indent=1, sort_keys=True) + "\n", status)
+    return HttpResponse(json.dumps(value, indent=1, sort_keys=True) + "\n", status)
 
 
 async def serve(
-    host: str, port: int, pages: Pages, logs: Logs | None = None, names: Sequence[str] = ()
+    host: str,
+    port: int,
+    endpoints: Endpoints,
+    logs: LogHandler | None = None,
+    host_names: Sequence[str] = (),
 ) -> asyncio.Server:
     """Listen; the server's first socket knows the port. `names` are other hosts than this machine
     that requests may name."""
-    rule = HostRule(host, names)
+    host_rule = HostRule(host, host_names)
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             async with asyncio.timeout(REQUEST_TIMEOUT_S):
                 request = await reader.readuntil(b"\r\n\r\n")
-            page = await _find(request, pages, logs, rule)
+            page = await _handle_request(request, endpoints, logs, host_rule)
         except (asyncio.IncompleteReadError, asyncio.LimitOverrunError, TimeoutError):
-            page = as_json({"error": "this is HTTP, with small requests"}, 400)
+            page = json_response({"error": "this is HTTP, with small requests"}, 400)
         except ConnectionError:
             writer.close()
             return
-        body, kind = page.body, page.kind
+        body, kind = page.body, page.content_type
         if isinstance(body, str):
             body, kind = body.encode(), f"{kind}; charset=utf-8"
         more = "".join(f"{name}: {value}\r\n" for name, value in page.headers.items())
         head = (
-            f"HTTP/1.1 {page.status} {_REASONS[page.status]}\r\n"
+            f"HTTP/1.1 {page.status} {_STATUS_TEXTS[page.status]}\r\n"
             f"Content-Type: {kind}\r\n{more}"
             f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"
         )
@@ -84,21 +88,23 @@ async def serve(
     return await asyncio.start_server(answer, host, port, limit=REQUEST_BYTES_MAX)
 
 
-async def _find(request: bytes, pages: Pages, logs: Logs | None, rule: HostRule) -> Answer:
+async def _handle_request(
+    request: bytes, endpoints: Endpoints, logs: LogHandler | None, host_rule: HostRule
+) -> HttpResponse:
     first, *rest = request.split(b"\r\n")
     words = first.split(b" ")
     if len(words) != 3:
-        return as_json({"error": "no request line"}, 400)
+        return json_response({"error": "no request line"}, 400)
     if words[0] != b"GET":
-        return as_json({"error": "these pages are only read"}, 405)
+        return json_response({"error": "these pages are only read"}, 405)
     path, _, query = words[1].decode("latin-1").partition("?")
     pairs = (line.decode("latin-1").partition(":") for line in rest)
     headers = {name.lower(): text.strip() for name, _, text in pairs}
-    if not rule.accepts(headers.get("host")):
-        return as_json({"error": "this host name is not in [admin] names"}, 403)
-    if logs is not None and (path == LOGS or path.startswith(f"{LOGS}/")):
+    if not host_rule.accepts(headers.get("host")):
+        return json_response({"error": "this host name is not in [admin] names"}, 403)
+    if logs is not None and (path == LOGS_PATH or path.startswith(f"{LOGS_PATH}/")):
         return await logs(path, query, headers)
-    page = pages.get(path)
-    if page is None:
-        return as_json({"error": f"no page {path}", "pages": sorted(pages)}, 404)
-    return page()
+    endpoint = endpoints.get(path)
+    if endpoint is None:
+        return json_response({"error": f"no page {path}", "pages": sorted(endpoints)}, 404)
+    return endpoint()

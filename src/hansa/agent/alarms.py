@@ -7,8 +7,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from hansa.agent.error_text import describe_fault, quoted
-from hansa.mqtt.types import Reason, describe
+from hansa.agent.error_text import describe_fault, quote_text
+from hansa.mqtt.types import Reason, describe_reason
 
 log = logging.getLogger("hansa.agent")
 
@@ -16,7 +16,7 @@ log = logging.getLogger("hansa.agent")
 TOPICS_MAX = 3
 """Topics that the alarm `dropped` names for each reason."""
 
-NOT_AUTHORIZED = describe(Reason.NOT_AUTHORIZED)
+NOT_AUTHORIZED = describe_reason(Reason.NOT_AUTHORIZED)
 ADVICE = " (allow the agent's user to publish to them, in the broker's access list)"
 
 
@@ -49,8 +49,8 @@ class Alarms:
         topics = self._dropped.setdefault(reason, {})
         if topic:
             if len(topics) < TOPICS_MAX:
-                topics[f"{quoted(topic)} at QoS {qos}"] = None
-            elif f"{quoted(topic)} at QoS {qos}" not in topics:
+                topics[f"{quote_text(topic)} at QoS {qos}"] = None
+            elif f"{quote_text(topic)} at QoS {qos}" not in topics:
                 topics["other topics"] = None
         texts = [
             (f"{why}: {', '.join(on)}" if on else why) + (ADVICE if NOT_AUTHORIZED in why else "")
@@ -58,15 +58,17 @@ class Alarms:
         ]
         self.set("dropped", "; ".join(texts))
 
-    def named(self, name: str) -> Callable[[str], None]:
+    def setter(self, name: str) -> Callable[[str], None]:
         """Return what raises and ends one of them."""
         return partial(self.set, name)
 
-    def note_fault(self, loop: asyncio.AbstractEventLoop, said: dict[str, Any]) -> None:
+    def on_loop_exception(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         """Raise the alarm that something met a fault of ours and ended; handles the exceptions of
         a loop. What was to follow will not, and nothing else may say so."""
-        loop.default_exception_handler(said)
-        if "transport" in said and isinstance(said.get("exception"), OSError):
+        loop.default_exception_handler(context)
+        if "transport" in context and isinstance(context.get("exception"), OSError):
             return  # only a connection that broke; who has it is told
-        text = f"{said['message']}: {describe_fault(said.get('exception'))}; the log says where."
+        text = (
+            f"{context['message']}: {describe_fault(context.get('exception'))}; the log says where."
+        )
         self.set("fault", f"{text} Report it, and start the agent again")

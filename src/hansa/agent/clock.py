@@ -17,13 +17,13 @@ INTERVAL_S = 1.0
 """Seconds between two looks."""
 
 
-class ClockWatch:
+class ClockMonitor:
     """Compares the clock with one that never goes back."""
 
     def __init__(
         self,
         behind_s: float,
-        problem: Callable[[str], None],
+        set_alarm: Callable[[str], None],
         was_set: Callable[[int], None] = lambda _: None,
         wall_ns: Callable[[], int] = time.time_ns,
         steady_ns: Callable[[], int] = time.monotonic_ns,
@@ -31,36 +31,38 @@ class ClockWatch:
         """Start with how far it is behind what a former life saw; `problem` is told that it was
         set back, and an empty text when it has caught up; `was_set` is told its milliseconds when
         it no longer follows the steady clock."""
-        self._problem = problem
+        self._set_alarm = set_alarm
         self._was_set = was_set
         self._wall_ns = wall_ns
         self._steady_ns = steady_ns
-        self._offset_s = self._now_ahead_s()
-        self._ahead_s = self._offset_s + behind_s
-        self._told_s = 0.0
+        self._offset_s = self._wall_offset_s()
+        self._wall_offset_max_s = self._offset_s + behind_s
+        self._reported_s = 0.0
 
-    def _now_ahead_s(self) -> float:
+    def _wall_offset_s(self) -> float:
         return (self._wall_ns() - self._steady_ns()) / 1e9
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Compare now."""
-        ahead = self._now_ahead_s()
-        if abs(ahead - self._offset_s) > TOLERANCE_S:
-            self._offset_s = ahead
+        offset_s = self._wall_offset_s()
+        if abs(offset_s - self._offset_s) > TOLERANCE_S:
+            self._offset_s = offset_s
             self._was_set(self._wall_ns() // 1_000_000)
-        behind = self._ahead_s - ahead
-        if behind <= TOLERANCE_S:
-            self._told_s = 0.0
-            self._problem("")
-        elif behind > self._told_s + TOLERANCE_S:  # also if it was set back once more
-            self._told_s = behind
-            self._problem(f"it was set back by {behind:.0f} s: what has an age stays for longer")
+        behind_s = self._wall_offset_max_s - offset_s
+        if behind_s <= TOLERANCE_S:
+            self._reported_s = 0.0
+            self._set_alarm("")
+        elif behind_s > self._reported_s + TOLERANCE_S:  # also if it was set back once more
+            self._reported_s = behind_s
+            self._set_alarm(
+                f"it was set back by {behind_s:.0f} s: what has an age stays for longer"
+            )
         else:
-            self._told_s = min(self._told_s, behind)
-        self._ahead_s = max(self._ahead_s, ahead)
+            self._reported_s = min(self._reported_s, behind_s)
+        self._wall_offset_max_s = max(self._wall_offset_max_s, offset_s)
 
     async def run(self) -> None:
         """Look every second."""
         while True:
-            self.look()
+            self.check()
             await asyncio.sleep(INTERVAL_S)

@@ -7,7 +7,7 @@ QUOTED_CHARS_MAX = 80
 """Characters that are shown of a text that a client or a peer chose."""
 
 
-def quoted(text: str) -> str:
+def quote_text(text: str) -> str:
     """Return a text that a client or a peer chose: in quotes, on one line, not too long."""
     cut = text[:QUOTED_CHARS_MAX]
     return f"{cut!r}…" if len(text) > len(cut) else f"{cut!r}"
@@ -18,7 +18,7 @@ def describe_fault(fault: BaseException | None) -> str:
     return f"{type(fault).__name__}: {fault}" if fault is not None else "no more is known"
 
 
-def explain(error: Exception) -> str:
+def explain_socket_error(error: Exception) -> str:
     """Return why a socket failed; asyncio's own texts repeat the address and a number."""
     if isinstance(error, TimeoutError) and error.errno is None:
         return "no answer in time"
@@ -31,10 +31,10 @@ def explain(error: Exception) -> str:
     return str(error) or type(error).__name__
 
 
-def cannot_listen(place: object, section: str, error: Exception) -> str:
+def listen_error_text(address: object, section: str, error: Exception) -> str:
     """Return why an agent cannot take a port, and which setting chooses another one."""
     variable = f"HANSA_{section.upper()}_PORT"
     return (
-        f"cannot listen on {place}: {explain(error)}; another port is chosen with [{section}] port"
+        f"cannot listen on {address}: {explain_socket_error(error)}; another port is chosen with [{section}] port"
         f" in the settings, or {variable} (0 takes a free one)"
     )

@@ -12,28 +12,28 @@ import time
 from collections.abc import Callable
 
 from hansa.agent.broker.connection import LOGIN_REFUSED
-from hansa.agent.error_text import quoted
+from hansa.agent.error_text import quote_text
 from hansa.agent.links.link import Address, Link
 from hansa.observers import contract
-from hansa.observers.contract import Finding
+from hansa.observers.contract import ObserverFinding
 from hansa.protocol import effects
 from hansa.protocol.model import NodeId
 
 log = logging.getLogger("hansa.agent")
 
-REPEATS_MAX = 1_024
+LOGGED_MAX = 1_024
 """Things that are remembered as told; when full, all are told anew."""
 
-REFUSAL_S = 10.0
+REFUSAL_SHOWN_S = 10.0
 """Seconds for which a refusal is shown: whoever dials comes again within two."""
 
 REFUSALS_MAX = 16
 
-NODES = ("node", "core", "origin", "to")
+NODE_FIELDS = ("node", "core", "origin", "receiver", "requester")
 """Fields of effects that are ids of nodes."""
 
 
-class Chronicle:
+class EventLog:
     """Writes the log of one agent."""
 
     def __init__(
@@ -42,28 +42,28 @@ class Chronicle:
         """Start with nothing told; `name_of` knows what people call a node."""
         self._clock = clock
         self._name_of = name_of
-        self._told: dict[tuple[str, str], None] = {}
-        self._refused: dict[str, float] = {}
+        self._logged: dict[tuple[str, str], None] = {}
+        self._refused_at: dict[str, float] = {}
 
-    def news(self, effect: effects.Effect) -> None:
+    def log_notification(self, effect: effects.Effect) -> None:
         """Write what the node tells: nodes and neighbours always, groups only in detail."""
         match effect:
             case effects.LinkRefused(_, reason):
-                self._once("refused", "", reason, "link refused reason=%r", reason)
-                self._refused.pop(reason, None)
-                self._refused[reason] = self._clock()
-                if len(self._refused) > REFUSALS_MAX:
-                    del self._refused[next(iter(self._refused))]
+                self._log_once("refused", "", reason, "link refused reason=%r", reason)
+                self._refused_at.pop(reason, None)
+                self._refused_at[reason] = self._clock()
+                if len(self._refused_at) > REFUSALS_MAX:
+                    del self._refused_at[next(iter(self._refused_at))]
             case effects.NeighbourUp(node):
-                self._told.clear()  # what was in the way is gone; if it comes back, it is news
-                self._refused.clear()
-                log.info("neighbour up %s", self._named(node))
+                self._logged.clear()  # what was in the way is gone; if it comes back, it is news
+                self._refused_at.clear()
+                log.info("neighbour up %s", self._label_node(node))
             case effects.NeighbourDown(node, reason):
-                log.warning("neighbour down %s reason=%r", self._named(node), reason)
-            case effects.MemberJoined(node):
-                log.info("node in reach %s", self._named(node))
-            case effects.MemberLost(node):
-                log.warning("node out of reach %s", self._named(node))
+                log.warning("neighbour down %s reason=%r", self._label_node(node), reason)
+            case effects.NodeReachable(node):
+                log.info("node in reach %s", self._label_node(node))
+            case effects.NodeUnreachable(node):
+                log.warning("node out of reach %s", self._label_node(node))
             case effects.IncarnationRaised(incarnation):
                 log.warning("incarnation raised incarnation=%d", incarnation)
             case effects.Ignored(reason) if reason.startswith("subscription denied"):
@@ -72,23 +72,23 @@ class Chronicle:
                 if log.isEnabledFor(logging.DEBUG):
                     log.debug("%s", self.describe(effect))
 
-    def refusals(self) -> list[str]:
+    def recent_refusals(self) -> list[str]:
         """Return why links have been refused lately, the newest last."""
-        since = self._clock() - REFUSAL_S
-        return [reason for reason, at in self._refused.items() if at > since]
+        since = self._clock() - REFUSAL_SHOWN_S
+        return [reason for reason, at in self._refused_at.items() if at > since]
 
-    def link_closed(self, link: Link, reason: str) -> None:
+    def log_link_closed(self, link: Link, reason: str) -> None:
         """Write why a link is gone; for a neighbour's the node says so, too."""
         # Of whoever comes in, only the host stays the same from one attempt to the next.
-        who = link.remote if link.dialled else link.remote.rpartition(":")[0]
-        self._once("link", who, reason, "link closed remote=%s reason=%r", link.remote, reason)
+        who = link.remote if link.dialled_address else link.remote.rpartition(":")[0]
+        self._log_once("link", who, reason, "link closed remote=%s reason=%r", link.remote, reason)
 
-    def dialling_failed(self, address: Address, reason: str) -> None:
+    def log_dial_failed(self, address: Address, reason: str) -> None:
         """Write that a neighbour cannot be reached."""
         text = "neighbour not reached, still trying address=%s reason=%r"
-        self._once("dial", str(address), reason, text, address, reason)
+        self._log_once("dial", str(address), reason, text, address, reason)
 
-    def broker(self, address: str, problem: str) -> None:
+    def log_broker_status(self, address: str, problem: str) -> None:
         """Write that the broker is there, or why it is not."""
         if problem.startswith(LOGIN_REFUSED):
             text = "broker refuses the login, still trying address=%s reason=%r"
@@ -98,64 +98,64 @@ class Chronicle:
         else:
             log.info("broker connected address=%s", address)
 
-    def finding(self, finding: Finding) -> None:
+    def log_finding(self, finding: ObserverFinding) -> None:
         """Write what the observer found."""
         match finding:
-            case contract.Completed():
+            case contract.ObservationComplete():
                 log.info("observer complete: every subscription at the broker is known")
-            case contract.Incomplete(reason):
+            case contract.ObservationIncomplete(reason):
                 log.warning("observer incomplete, subscriptions may be missing reason=%r", reason)
-            case contract.BridgeNoticed(name, is_up):
+            case contract.BridgeDetected(name, is_up):
                 state = "up" if is_up else "down"
                 text = "bridge at the broker name=%r state=%s: messages loop if it leads to a node"
                 log.warning(text, name, state)
-            case contract.FilterRefused(topic_filter, reason):
+            case contract.FilterNotAnnounced(topic_filter, reason):
                 log.warning("filter left out filter=%r reason=%r", topic_filter, reason)
-            case contract.PublicationWithheld(size):
+            case contract.OversizedPublicationSkipped(size):
                 text = "publication left out bytes=%d: more than crosses, see the counters"
-                self._once("withheld", "", "", text, size)
-            case contract.PublicationsDropped():
+                self._log_once("withheld", "", "", text, size)
+            case contract.BrokerDroppedPublications():
                 pass  # an alarm says so
             case contract.ResyncFailed(reason):
                 log.warning("resync failed reason=%r", reason)
-            case contract.Drifted(kind, known, counted):
+            case contract.SubscriptionCountMismatch(kind, known, counted):
                 text = "observer differs from the broker's count kind=%s known=%d counted=%d"
-                log.warning(text, quoted(kind), known, counted)
+                log.warning(text, quote_text(kind), known, counted)
             case _:
                 log.warning("observer: %s", self.describe(finding))
 
-    def describe(self, happened: object) -> str:
+    def describe(self, event: object) -> str:
         """Return an effect or a finding of any kind as `event key=value …`."""
-        words = re.sub(r"(?<!^)(?=[A-Z])", " ", type(happened).__name__).lower()
-        named = getattr(happened, "__dataclass_fields__", ())
-        named = getattr(happened, "__struct_fields__", named)
-        fields = [self._field(name, getattr(happened, name)) for name in named]
+        words = re.sub(r"(?<!^)(?=[A-Z])", " ", type(event).__name__).lower()
+        named = getattr(event, "__dataclass_fields__", ())
+        named = getattr(event, "__struct_fields__", named)
+        fields = [self._describe_field(name, getattr(event, name)) for name in named]
         return " ".join([words, *(text for text in fields if text)])
 
-    def _field(self, name: str, value: object) -> str:
+    def _describe_field(self, name: str, value: object) -> str:
         """Return one field as `key=value`; empty if it is a nested record."""
         match value:
-            case int() if name in NODES:
-                return self._named(NodeId(value), name)
+            case int() if name in NODE_FIELDS:
+                return self._label_node(NodeId(value), name)
             case bool() | int() | float():
                 return f"{name}={value}"
             case str():
-                return f"{name}={quoted(value)}"
+                return f"{name}={quote_text(value)}"
             case tuple() if name == "parents":
                 return f"{name}={','.join(f'{node:016x}' for node in value)}"
             case tuple() if all(isinstance(each, str) for each in value):
-                return f"{name}={quoted(' '.join(value))}"
+                return f"{name}={quote_text(' '.join(value))}"
             case _:
                 return ""
 
-    def _named(self, node: NodeId, key: str = "node") -> str:
+    def _label_node(self, node: NodeId, key: str = "node") -> str:
         name = self._name_of(node)
         label = "name" if key == "node" else f"{key}_name"
         return f"{key}={node:016x} {label}={name!r}" if name else f"{key}={node:016x}"
 
-    def _once(self, kind: str, who: str, reason: str, text: str, *values: object) -> None:
+    def _log_once(self, kind: str, who: str, reason: str, text: str, *values: object) -> None:
         key = (f"{kind} {who}", reason)
-        log.log(logging.DEBUG if key in self._told else logging.WARNING, text, *values)
-        if len(self._told) >= REPEATS_MAX:
-            self._told.clear()
-        self._told[key] = None
+        log.log(logging.DEBUG if key in self._logged else logging.WARNING, text, *values)
+        if len(self._logged) >= LOGGED_MAX:
+            self._logged.clear()
+        self._logged[key] = None

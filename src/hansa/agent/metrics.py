@@ -10,17 +10,17 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-METRICS_KIND = "text/plain; version=0.0.4"
+METRICS_CONTENT_TYPE = "text/plain; version=0.0.4"
 
-DROPPED = "dropped: "
+DROPPED_PREFIX = "dropped: "
 """How the names of counters of dropped publications begin."""
 
-ALARMS = "alarms: "
+ALARMS_PREFIX = "alarms: "
 """How the names of counters of raised alarms begin."""
 
 
 @dataclass(frozen=True, slots=True)
-class Metric:
+class MetricFamily:
     """One metric family."""
 
     name: str
@@ -30,15 +30,15 @@ class Metric:
     labels: tuple[str, ...] = ()
 
 
-def _gauge(name: str, text: str, *labels: str) -> Metric:
-    return Metric(name, "gauge", text, labels)
+def _gauge(name: str, text: str, *labels: str) -> MetricFamily:
+    return MetricFamily(name, "gauge", text, labels)
 
 
-def _counter(name: str, text: str, *labels: str) -> Metric:
-    return Metric(name, "counter", text, labels)
+def _counter(name: str, text: str, *labels: str) -> MetricFamily:
+    return MetricFamily(name, "counter", text, labels)
 
 
-_LINK = ("neighbour", "neighbour_name")
+_LINK_LABELS = ("neighbour", "neighbour_name")
 
 AGENT_METRICS = (
     _gauge("hansa_agent_info", "Version of the agent; the value is always 1.", "version"),
@@ -78,20 +78,22 @@ AGENT_METRICS = (
         "Publications beyond the limit of the inbox; they wait at their origins, too.",
     ),
     _gauge("hansa_recorded_gaps", "Gaps that /status lists, at most 64, including past runs."),
-    _counter("hansa_link_received_bytes_total", "Bytes received on the link.", *_LINK),
-    _counter("hansa_link_sent_bytes_total", "Bytes sent on the link.", *_LINK),
-    _counter("hansa_link_sent_frames_total", "Frames sent on the link.", *_LINK),
+    _counter("hansa_link_received_bytes_total", "Bytes received on the link.", *_LINK_LABELS),
+    _counter("hansa_link_sent_bytes_total", "Bytes sent on the link.", *_LINK_LABELS),
+    _counter("hansa_link_sent_frames_total", "Frames sent on the link.", *_LINK_LABELS),
     _counter(
         "hansa_link_dropped_publications_total",
         "Publications dropped because the link could not take them.",
-        *_LINK,
+        *_LINK_LABELS,
     ),
     _gauge(
         "hansa_link_outstanding_bytes",
         "Bytes sent that the neighbour has not confirmed, or, over UDP, that wait to be sent.",
-        *_LINK,
+        *_LINK_LABELS,
     ),
-    _gauge("hansa_link_round_trip_seconds", "Last measured round-trip time of the link.", *_LINK),
+    _gauge(
+        "hansa_link_round_trip_seconds", "Last measured round-trip time of the link.", *_LINK_LABELS
+    ),
 )
 
 FEDERATOR_METRICS = (
@@ -109,7 +111,7 @@ FEDERATOR_METRICS = (
 )
 """Metrics of an agent that takes the place of a node of `mqtt-fed`."""
 
-_DELIVERY = {
+_DELIVERY_FIELDS = {
     "hansa_journal_epoch": "epoch",
     "hansa_journal_position": "position",
     "hansa_journal_first_position": "first",
@@ -130,17 +132,17 @@ _LINK_FIELDS = {
 }
 """Which field of a neighbour on /status each of these metrics shows."""
 
-Values = Mapping[tuple[str, ...], float]
+MetricSamples = Mapping[tuple[str, ...], float]
 """Samples of one metric: a value for each combination of its labels."""
 
 
-def as_metrics(status: Mapping[str, Any]) -> str:
+def render_metrics(status: Mapping[str, Any]) -> str:
     """Return the page that Prometheus scrapes, from what /status shows."""
     counters, delivery = status["counters"], status["delivery"]
     neighbours, names = status["neighbours"], status["names"]
     named = {node: (node, names.get(node, "")) for node in [*neighbours, *delivery["owed"]]}
     round_trips = {n: seen["rtt_ms"] for n, seen in neighbours.items()}
-    samples: dict[str, Values | float] = {
+    samples: dict[str, MetricSamples | float] = {
         "hansa_agent_info": {(status["version"],): 1},
         "hansa_broker_connected": int(status["broker"]["connected"]),
         "hansa_broker_observed": int(status["broker"]["observed"]),
@@ -149,11 +151,11 @@ def as_metrics(status: Mapping[str, Any]) -> str:
         "hansa_neighbours": len(neighbours),
         "hansa_table_entries": _by_one_label(status["sizes"]),
         "hansa_alarm_active": {(alarm,): 1 for alarm in status["alarms"]},
-        "hansa_alarms_total": _with_prefix(counters, ALARMS),
+        "hansa_alarms_total": _with_prefix(counters, ALARMS_PREFIX),
         "hansa_captured_publications_total": counters.get("captured", 0),
         "hansa_injected_publications_total": counters.get("injected", 0),
-        "hansa_dropped_publications_total": _with_prefix(counters, DROPPED),
-        "hansa_events_total": _others(counters),
+        "hansa_dropped_publications_total": _with_prefix(counters, DROPPED_PREFIX),
+        "hansa_events_total": _unassigned_counters(counters),
         "hansa_pending_positions": {named[n]: count for n, count in delivery["owed"].items()},
         "hansa_recorded_gaps": len(delivery["gaps"]),
         "hansa_link_round_trip_seconds": {
@@ -162,58 +164,64 @@ def as_metrics(status: Mapping[str, Any]) -> str:
             if milliseconds is not None
         },
     }
-    for metric, field in _DELIVERY.items():
+    for metric, field in _DELIVERY_FIELDS.items():
         samples[metric] = delivery[field]
     for metric, field in _LINK_FIELDS.items():
         samples[metric] = {named[n]: seen[field] for n, seen in neighbours.items()}
-    return _page(AGENT_METRICS, (status["node"], status["name"]), samples)
+    return _render_families(AGENT_METRICS, (status["node"], status["name"]), samples)
 
 
-def fed_as_metrics(status: Mapping[str, Any]) -> str:
+def render_federator_metrics(status: Mapping[str, Any]) -> str:
     """Return the same for a node of `mqtt-fed`."""
     connected = {name: int(not problem) for name, problem in status["brokers"].items()}
-    samples: dict[str, Values | float] = {
+    samples: dict[str, MetricSamples | float] = {
         "hansa_agent_info": {(status["version"],): 1},
         "hansa_broker_connected": connected.pop("own"),
         "hansa_neighbour_broker_connected": _by_one_label(connected),
         "hansa_topics": len(status["topics"]),
         "hansa_filters_left_out": len(status["left_out"]),
-        "hansa_dropped_publications_total": _with_prefix(status["counters"], DROPPED),
-        "hansa_events_total": _others(status["counters"]),
+        "hansa_dropped_publications_total": _with_prefix(status["counters"], DROPPED_PREFIX),
+        "hansa_events_total": _unassigned_counters(status["counters"]),
     }
-    return _page(FEDERATOR_METRICS, (str(status["node"]), ""), samples)
+    return _render_families(FEDERATOR_METRICS, (str(status["node"]), ""), samples)
 
 
-def _by_one_label(values: Mapping[str, float]) -> Values:
+def _by_one_label(values: Mapping[str, float]) -> MetricSamples:
     return {(key,): value for key, value in values.items()}
 
 
-def _with_prefix(counters: Mapping[str, int], prefix: str) -> Values:
+def _with_prefix(counters: Mapping[str, int], prefix: str) -> MetricSamples:
     found = ((name, count) for name, count in counters.items() if name.startswith(prefix))
     return {(name.removeprefix(prefix),): count for name, count in found}
 
 
-def _others(counters: Mapping[str, int]) -> Values:
+def _unassigned_counters(counters: Mapping[str, int]) -> MetricSamples:
     """Return the counters that have no metric of their own."""
     own = ("captured", "injected")
     return {
         (name,): count
         for name, count in counters.items()
-        if name not in own and not name.startswith((DROPPED, ALARMS))
+        if name not in own and not name.startswith((DROPPED_PREFIX, ALARMS_PREFIX))
     }
 
 
 # ------------------------------------------------------------ the text format
 
 
-def _page(
-    metrics: Iterable[Metric], node: tuple[str, str], samples: Mapping[str, Values | float]
+def _render_families(
+    metrics: Iterable[MetricFamily],
+    node: tuple[str, str],
+    samples: Mapping[str, MetricSamples | float],
 ) -> str:
-    lines = [line for metric in metrics for line in _family(metric, node, samples[metric.name])]
+    lines = [
+        line for metric in metrics for line in _render_family(metric, node, samples[metric.name])
+    ]
     return "\n".join([*lines, ""])
 
 
-def _family(metric: Metric, node: tuple[str, str], values: Values | float) -> Iterator[str]:
+def _render_family(
+    metric: MetricFamily, node: tuple[str, str], values: MetricSamples | float
+) -> Iterator[str]:
     """Return the lines of one metric; one without samples is left out, header included."""
     if not isinstance(values, Mapping):
         values = {(): values}

@@ -18,7 +18,7 @@ from hansa.agent.broker.access import check_access, tls_context
 from hansa.agent.broker.connection import BrokerAddress
 from hansa.agent.delivery.settings import DeliverySettings
 from hansa.agent.exposure import check_admin_exposure, is_loopback
-from hansa.agent.links.mqtt import Access
+from hansa.agent.links.mqtt import MqttLinkAccess
 from hansa.agent.links.settings import (
     BROKER_PORT,
     PORT_MAX,
@@ -27,15 +27,15 @@ from hansa.agent.links.settings import (
     trusted_brokers,
 )
 from hansa.agent.mqttfed.settings import NO_ID, MqttFedSettings, check_mqtt_fed
-from hansa.agent.telemetry.settings import Sample, TelemetrySettings
+from hansa.agent.telemetry.settings import SampleRate, TelemetrySettings
 from hansa.agent.topology.settings import PAPER_VARIABLES, TopologySettings, check_topology
 from hansa.errors import InvalidTopic, UsageError
 from hansa.protocol.model import NodeId
 from hansa.protocol.settings import LABEL_BYTES_MAX, ProtocolSettings
 from hansa.protocol.topics import check_filter
 
-PREFIX = "HANSA_"
-NOT_SETTINGS = (
+VARIABLE_PREFIX = "HANSA_"
+OTHER_VARIABLES = (
     *("HANSA_LAUNCHER", "HANSA_TRACEBACK", "HANSA_CRASH_POINT"),
     *("HANSA_MANAGER_TOKEN", "HANSA_MANAGER_HEALTH_INTERVAL", "HANSA_MANAGER_BROKERS"),
     *("HANSA_MANAGER_BROKER_USERNAME", "HANSA_MANAGER_BROKER_PASSWORD"),
@@ -43,9 +43,9 @@ NOT_SETTINGS = (
 """Variables of the command line, the manager and tests, which an agent may inherit."""
 OBSERVERS = ("mosquitto", "beacon", "static", "embedded")
 ADMIN_PORT = 8_080
-OVERLAPPING = ("each", "once")
+OVERLAP_COPIES = ("each", "once")
 MODES = ("hansa", "mqtt-fed")
-RECORD_MAX = 1_024
+RECORD_FILTERS_MAX = 1_024
 """Filters of `record`."""
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
@@ -81,7 +81,7 @@ class BrokerSettings:
     """How the ids of the agent's clients at the broker begin; `hansa-<node id>` if empty."""
     beacon_interval: float = 10.0
     """With observer beacon: seconds between two beacons of one topic."""
-    overlapping: str = "each"
+    overlap_copies: str = "each"
     """What a broker that only speaks MQTT 3.1.1 sends of a publication that several filters of the
     agent's match: each, a copy for each of them, or once. `hansa doctor` finds out."""
 
@@ -146,7 +146,7 @@ class AgentSettings:
         return self.capacity + machine
 
     @property
-    def exposed(self) -> str:
+    def exposure_text(self) -> str:
         """Return what other machines reach without a password, as an alarm says it."""
         served = []
         if self.mode == "hansa" and self.link.transport != "mqtt":
@@ -160,12 +160,12 @@ class AgentSettings:
         return f"{text}: reachable from other machines, neither authenticated nor encrypted"
 
     @property
-    def title(self) -> str:
+    def display_name(self) -> str:
         """Return the name to show."""
         return self.name or f"{self.broker.host}:{self.broker.port}"
 
 
-def default_state(environment: Mapping[str, str] = os.environ) -> Path:
+def default_state_directory(environment: Mapping[str, str] = os.environ) -> Path:
     """Return the state directory of an agent whose settings name none."""
     if os.geteuid() == 0:
         return Path("/var/lib/hansa/agent")
@@ -178,7 +178,7 @@ def default_state(environment: Mapping[str, str] = os.environ) -> Path:
         raise UsageError("this user has no home directory: set state, or HANSA_STATE") from error
 
 
-def load(path: Path | None, environment: Mapping[str, str] = os.environ) -> AgentSettings:
+def load_settings(path: Path | None, environment: Mapping[str, str] = os.environ) -> AgentSettings:
     """Read the file, then what the environment says instead."""
     values: dict[str, Any] = {}
     if path is not None:
@@ -191,26 +191,28 @@ def load(path: Path | None, environment: Mapping[str, str] = os.environ) -> Agen
     given = {
         name: text
         for name, text in environment.items()
-        if name.startswith(PREFIX) and name not in NOT_SETTINGS
+        if name.startswith(VARIABLE_PREFIX) and name not in OTHER_VARIABLES
     }
     for variable, name in PAPER_VARIABLES.items():
         if variable in environment:
             given.setdefault(name, environment[variable])
-    settings = _override(_fill(AgentSettings(), values, str(path)), given, PREFIX)
+    settings = _apply_environment(
+        _apply_file(AgentSettings(), values, str(path)), given, VARIABLE_PREFIX
+    )
     if given:
-        known = [*_names(AgentSettings(), PREFIX)]
-        raise UsageError(f"environment: unknown setting {_near(min(given), known)}")
+        known = [*_variable_names(AgentSettings(), VARIABLE_PREFIX)]
+        raise UsageError(f"environment: unknown setting {_suggest_name(min(given), known)}")
     assert isinstance(settings, AgentSettings)
-    _check(settings)
+    _check_settings(settings)
     return settings
 
 
-def _check(settings: AgentSettings) -> None:
+def _check_settings(settings: AgentSettings) -> None:
     """Refuse what cannot work, naming the setting and what to change."""
     _check_mode(settings)
     if settings.log not in LOG_LEVELS:
         raise UsageError(f"log must be one of {', '.join(LOG_LEVELS)}, not {settings.log!r}")
-    if len(settings.title.encode()) > LABEL_BYTES_MAX:
+    if len(settings.display_name.encode()) > LABEL_BYTES_MAX:
         raise UsageError(f"name must have at most {LABEL_BYTES_MAX} bytes")
     for name in ("capacity", "capacity_per_gib", "capacity_per_core"):
         if getattr(settings, name) < 0:
@@ -248,13 +250,13 @@ def _check_mode(settings: AgentSettings) -> None:
         raise UsageError(
             "[topology] announcements need a broker that the manager reaches: embedded is none"
         )
-    if settings.mode == "mqtt-fed" and (settings.record or settings.telemetry.is_on):
+    if settings.mode == "mqtt-fed" and (settings.record or settings.telemetry.is_enabled):
         raise UsageError('mode = "mqtt-fed" keeps no journal: leave out record and [telemetry]')
 
 
 def _check_record(filters: tuple[str, ...]) -> None:
-    if len(filters) > RECORD_MAX:
-        raise UsageError(f"record has {len(filters)} filters, the limit is {RECORD_MAX}")
+    if len(filters) > RECORD_FILTERS_MAX:
+        raise UsageError(f"record has {len(filters)} filters, the limit is {RECORD_FILTERS_MAX}")
     for topic_filter in filters:
         try:
             check_filter(topic_filter)
@@ -270,8 +272,10 @@ def _check_broker(broker: BrokerSettings) -> None:
         raise UsageError(f"[broker] observer must be one of {choice}, not {broker.observer!r}")
     if not broker.host:
         raise UsageError("[broker] host is missing")
-    if broker.overlapping not in OVERLAPPING:
-        raise UsageError(f"[broker] overlapping must be each or once, not {broker.overlapping!r}")
+    if broker.overlap_copies not in OVERLAP_COPIES:
+        raise UsageError(
+            f"[broker] overlapping must be each or once, not {broker.overlap_copies!r}"
+        )
     if broker.filters and broker.observer != "static":
         raise UsageError('[broker] filters is for observer = "static"')
     for topic_filter in broker.filters:
@@ -314,10 +318,10 @@ def broker_address(broker: BrokerSettings) -> BrokerAddress:
     )
 
 
-def link_access(settings: AgentSettings, client_id: str, node: NodeId) -> Access:
+def link_access(settings: AgentSettings, client_id: str, node: NodeId) -> MqttLinkAccess:
     """Return how to be let in at neighbours' brokers; raise UsageError if tls_ca is of no use."""
     given = settings.link.mqtt
-    return Access(
+    return MqttLinkAccess(
         given.prefix,
         broker_address(settings.broker),
         client_id,
@@ -331,58 +335,58 @@ def link_access(settings: AgentSettings, client_id: str, node: NodeId) -> Access
     )
 
 
-def _fill(record: Any, values: Mapping[str, Any], place: str) -> Any:
+def _apply_file(record: Any, values: Mapping[str, Any], source: str) -> Any:
     """Put values from a file into a record, section by section."""
     known = [item.name for item in fields(record)]
     changes: dict[str, Any] = {}
     for name, value in values.items():
         if name not in known:
-            raise UsageError(f"{place}: unknown setting {_near(name, known)}")
+            raise UsageError(f"{source}: unknown setting {_suggest_name(name, known)}")
         current = getattr(record, name)
         if is_dataclass(current) and isinstance(value, dict):
-            changes[name] = _fill(current, value, f"{place} [{name}]")
+            changes[name] = _apply_file(current, value, f"{source} [{name}]")
         elif is_dataclass(current):
-            raise UsageError(f"{place}: {name} is a section: write [{name}], not {name} = …")
+            raise UsageError(f"{source}: {name} is a section: write [{name}], not {name} = …")
         else:
-            changes[name] = _convert(record, name, value, place)
-    return _replace(record, changes, place)
+            changes[name] = _convert(record, name, value, source)
+    return _replace(record, changes, source)
 
 
-def _override(record: Any, given: dict[str, str], prefix: str) -> Any:
+def _apply_environment(record: Any, given: dict[str, str], prefix: str) -> Any:
     """Put values from the environment into a record; take out of `given` what was used."""
     changes: dict[str, Any] = {}
     for item in fields(record):
         current = getattr(record, item.name)
         name = f"{prefix}{item.name.upper()}"
         if is_dataclass(current):
-            changes[item.name] = _override(current, given, f"{name}_")
+            changes[item.name] = _apply_environment(current, given, f"{name}_")
         elif name in given:
             changes[item.name] = _convert(record, item.name, given.pop(name), name)
     return _replace(record, changes, "environment")
 
 
-def _replace(record: Any, changes: dict[str, Any], place: str) -> Any:
+def _replace(record: Any, changes: dict[str, Any], source: str) -> Any:
     try:
         return replace(record, **changes)
     except UsageError as error:
-        raise UsageError(f"{place}: {error}") from error
+        raise UsageError(f"{source}: {error}") from error
 
 
-def _names(record: Any, prefix: str) -> Iterator[str]:
+def _variable_names(record: Any, prefix: str) -> Iterator[str]:
     for item in fields(record):
         name, current = f"{prefix}{item.name.upper()}", getattr(record, item.name)
         if is_dataclass(current):
-            yield from _names(current, f"{name}_")
+            yield from _variable_names(current, f"{name}_")
         else:
             yield name
 
 
-def _near(name: str, known: Sequence[str]) -> str:
+def _suggest_name(name: str, known: Sequence[str]) -> str:
     near = difflib.get_close_matches(name, known, n=1)
     return f"{name!r}; did you mean {near[0]!r}?" if near else repr(name)
 
 
-def _convert(record: Any, name: str, value: Any, place: str) -> Any:
+def _convert(record: Any, name: str, value: Any, source: str) -> Any:
     """Turn a value into what its field wants. Text becomes a number only if all of it is one."""
     current = getattr(record, name)
     kind = type(current)
@@ -390,8 +394,8 @@ def _convert(record: Any, name: str, value: Any, place: str) -> Any:
         if isinstance(current, tuple):
             return _as_texts(value)
         if isinstance(current, bool):
-            return _WORDS[str(value).lower()]
-        if isinstance(current, StrEnum | Sample):
+            return _BOOLEAN_WORDS[str(value).lower()]
+        if isinstance(current, StrEnum | SampleRate):
             return kind(value)
         if isinstance(current, str):
             return _as_text(value)
@@ -400,10 +404,10 @@ def _convert(record: Any, name: str, value: Any, place: str) -> Any:
         number = kind(value)
         return number if math.isfinite(number) else kind("")
     except (KeyError, TypeError, ValueError) as error:
-        raise UsageError(f"{place}: {name} must be {_describe(current)}, not {value!r}") from error
+        raise UsageError(f"{source}: {name} must be {_describe(current)}, not {value!r}") from error
 
 
-_WORDS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
+_BOOLEAN_WORDS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 
 
 def _as_text(value: Any) -> str:
@@ -427,7 +431,7 @@ def _describe(current: Any) -> str:
             return "true or false"
         case StrEnum():
             return f"one of {', '.join(type(current))}"
-        case Sample():
+        case SampleRate():
             return "off, none, all, or a number n for one in n, up to 65536"
         case str():
             return "a text"

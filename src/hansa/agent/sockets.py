@@ -29,20 +29,20 @@ class SocketTransport(asyncio.Transport):
     `get_write_buffer_size` and decides what to drop.
     """
 
-    def __init__(self, connected: socket.socket, protocol: asyncio.BufferedProtocol) -> None:
+    def __init__(self, connected_socket: socket.socket, protocol: asyncio.BufferedProtocol) -> None:
         """Tell the protocol that the connection stands, and read from then on."""
-        connected.setblocking(False)
-        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        super().__init__({"socket": connected})
-        self._socket = connected
+        connected_socket.setblocking(False)
+        connected_socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        super().__init__({"socket": connected_socket})
+        self._socket = connected_socket
         self._protocol = protocol
         self._loop = asyncio.get_running_loop()
         self._unsent = bytearray()
-        self._closing = False
-        self._lost = False
+        self._is_closing = False
+        self._is_lost = False
         protocol.connection_made(self)
-        if not self._closing:
-            self._loop.add_reader(connected, self._read)
+        if not self._is_closing:
+            self._loop.add_reader(connected_socket, self._read)
 
     # ------------------------------------------------------------ called by the loop
 
@@ -53,7 +53,7 @@ class SocketTransport(asyncio.Transport):
         except (BlockingIOError, InterruptedError):
             return
         except OSError as error:
-            self._lose(error)
+            self._close_soon(error)
             return
         if not count:
             self.close()
@@ -65,22 +65,22 @@ class SocketTransport(asyncio.Transport):
             raise
         # If the connection broke right behind that, uvloop has called us for the last time.
         if number := self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
-            self._lose(OSError(number, os.strerror(number)))
+            self._close_soon(OSError(number, os.strerror(number)))
 
-    def _write_rest(self) -> None:
+    def _write_unsent(self) -> None:
         try:
             with memoryview(self._unsent) as view:
                 count = self._socket.send(view[:WRITE_BYTES])
         except (BlockingIOError, InterruptedError):
             return
         except OSError as error:
-            self._lose(error)
+            self._close_soon(error)
             return
         del self._unsent[:count]
         if not self._unsent:
             self._loop.remove_writer(self._socket)
-            if self._closing:
-                self._lose(None)
+            if self._is_closing:
+                self._close_soon(None)
             else:
                 self._protocol.resume_writing()
 
@@ -88,7 +88,7 @@ class SocketTransport(asyncio.Transport):
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         """Send at once what the other side takes; the rest follows when it takes more."""
-        if self._closing:
+        if self._is_closing:
             return
         if self._unsent:
             self._unsent += data
@@ -98,11 +98,11 @@ class SocketTransport(asyncio.Transport):
         except (BlockingIOError, InterruptedError):
             count = 0
         except OSError as error:
-            self._lose(error)
+            self._close_soon(error)
             return
         if count < len(data):
             self._unsent += memoryview(data)[count:]
-            self._loop.add_writer(self._socket, self._write_rest)
+            self._loop.add_writer(self._socket, self._write_unsent)
 
     def get_write_buffer_size(self) -> int:
         """Return how many bytes wait."""
@@ -110,31 +110,33 @@ class SocketTransport(asyncio.Transport):
 
     def is_closing(self) -> bool:
         """Whether it is closed, or will be."""
-        return self._closing
+        return self._is_closing
 
     def close(self) -> None:
         """Read no more, and close when what waits has been sent."""
-        if self._closing:
+        if self._is_closing:
             return
-        self._closing = True
+        self._is_closing = True
         self._loop.remove_reader(self._socket)
         if not self._unsent:
-            self._lose(None)
+            self._close_soon(None)
 
     def abort(self) -> None:
         """Close now; what waits is lost."""
-        self._lose(None)
+        self._close_soon(None)
 
-    def _lose(self, error: OSError | None) -> None:
-        if self._lost:
+    def _close_soon(self, error: OSError | None) -> None:
+        if self._is_lost:
             return
-        self._lost = self._closing = True
+        self._is_lost = self._is_closing = True
         self._unsent.clear()
         self._loop.remove_reader(self._socket)
         self._loop.remove_writer(self._socket)
-        self._loop.call_soon(self._end, error)  # never in the midst of a call of the protocol's
+        self._loop.call_soon(
+            self._finish_close, error
+        )  # never in the midst of a call of the protocol's
 
-    def _end(self, error: OSError | None) -> None:
+    def _finish_close(self, error: OSError | None) -> None:
         self._socket.close()
         self._protocol.connection_lost(error)
 
@@ -176,16 +178,16 @@ async def listen(host: str, port: int) -> list[socket.socket]:
     return listening
 
 
-class Server:
+class SocketServer:
     """Accepts connections until it is closed."""
 
     def __init__(
-        self, listening: Sequence[socket.socket], accepted: Callable[[socket.socket], None]
+        self, listening: Sequence[socket.socket], on_accepted: Callable[[socket.socket], None]
     ) -> None:
         """Hand every connection to `accepted`."""
         self._loop = asyncio.get_running_loop()
-        self._accepted = accepted
-        self._pauses: dict[socket.socket, asyncio.TimerHandle] = {}
+        self._on_accepted = on_accepted
+        self._pause_timers: dict[socket.socket, asyncio.TimerHandle] = {}
         self._listening = listening
         for each in listening:
             self._resume(each)
@@ -195,7 +197,7 @@ class Server:
         for each in self._listening:
             self._loop.remove_reader(each)
             each.close()
-        for pause in self._pauses.values():
+        for pause in self._pause_timers.values():
             pause.cancel()
 
     def _accept(self, listening: socket.socket) -> None:
@@ -205,10 +207,12 @@ class Server:
             return  # it was gone before its turn came
         except OSError:
             self._loop.remove_reader(listening)  # or it would be tried over and over
-            self._pauses[listening] = self._loop.call_later(ACCEPT_PAUSE_S, self._resume, listening)
+            self._pause_timers[listening] = self._loop.call_later(
+                ACCEPT_PAUSE_S, self._resume, listening
+            )
         else:
-            self._accepted(connected)
+            self._on_accepted(connected)
 
     def _resume(self, listening: socket.socket) -> None:
-        self._pauses.pop(listening, None)
+        self._pause_timers.pop(listening, None)
         self._loop.add_reader(listening, self._accept, listening)

@@ -32,33 +32,33 @@ from hansa.journal.disk import sync_directory
 from hansa.protocol.clock import AHEAD_MAX_MS
 from hansa.protocol.model import Identity, node_id
 
-KEY = "key.pem"
+KEY_FILE = "key.pem"
 """The file with the private key, from which the public one follows."""
 
-JOURNAL = "journal"
-INBOX = "inbox"
+JOURNAL_DIRECTORY = "journal"
+INBOX_DIRECTORY = "inbox"
 """The directories of what clients here published, and of what others did."""
 
-NODES = "nodes"
+PEERS_FILE = "nodes"
 """The file with what is known of other nodes."""
 
-LEASES = "leases"
+LEASES_FILE = "leases"
 """The file with how long others have been out of reach, and who was forgotten."""
 
-RETAINED = "retained"
+RETAINED_FILE = "retained"
 """The file with the versions of the retained values that the broker holds."""
 
-SUBSCRIPTIONS = "subscriptions.log"
+SUBSCRIPTIONS_FILE = "subscriptions.log"
 """The file with what the broker's session of the agent is subscribed to."""
 
-GREETING = "greeting"
+CONNECT_MARKER_FILE = "greeting"
 """The file that is there while the agent connects to its broker."""
 
-TOPOLOGY = "topology.json"
-REDUNDANCY = "redundancy"
+TOPOLOGY_FILE = "topology.json"
+REDUNDANCY_FILE = "redundancy"
 """The files with what the manager said last, and where other members are."""
 
-IDENTITY = "identity"
+OLD_IDENTITY_FILE = "identity"
 """Where version 0.1 kept 32 bytes that it told everybody: no secret can be made of them."""
 
 
@@ -68,7 +68,9 @@ class StateDirectory:
     def __init__(self, path: Path) -> None:
         """Open it, make it if need be, and lock it."""
         self.path = path
-        self._writing = threading.Lock()  # what is saved in the background may meet the last save
+        self._write_lock = (
+            threading.Lock()
+        )  # what is saved in the background may meet the last save
         self.clock_behind_s = 0.0
         """How far the clock is behind the beginning of the life before this one."""
         try:
@@ -93,7 +95,7 @@ class StateDirectory:
         """Let the next agent in."""
         self._lock.close()
 
-    def identity(self, name: str, addresses: tuple[str, ...], capacity: float) -> Identity:
+    def start_incarnation(self, name: str, addresses: tuple[str, ...], capacity: float) -> Identity:
         """Return who this agent is, in a new life."""
         key = self._private_key().public_key().public_bytes_raw()
         incarnation = self._next_incarnation()
@@ -106,11 +108,11 @@ class StateDirectory:
             b"hansa manager" + self._private_key().private_bytes_raw()
         ).hexdigest()
 
-    def remember_incarnation(self, incarnation: int) -> None:
+    def save_incarnation(self, incarnation: int) -> None:
         """Keep an incarnation that was raised while running."""
         self._write("incarnation", str(incarnation).encode())
 
-    def interest(self) -> object:
+    def load_interest(self) -> object:
         """Return what the observer had learned, None if nothing is kept."""
         try:
             kept: object = json.loads((self.path / "interest.json").read_text())
@@ -118,52 +120,52 @@ class StateDirectory:
             return None
         return kept
 
-    def remember_interest(self, snapshot: object) -> None:
+    def save_interest(self, snapshot: object) -> None:
         """Keep what the observer has learned."""
         self._write("interest.json", json.dumps(snapshot).encode())
 
-    def topology(self) -> bytes:
+    def load_topology(self) -> bytes:
         """Return whom the agent knew and was linked to, nothing if nothing is kept."""
-        return self._read_small(TOPOLOGY)
+        return self._read_or_empty(TOPOLOGY_FILE)
 
-    def remember_topology(self, data: bytes) -> None:
+    def save_topology(self, data: bytes) -> None:
         """Keep whom the agent knows and is linked to."""
-        self._write(TOPOLOGY, data)
+        self._write(TOPOLOGY_FILE, data)
 
-    def redundancy(self) -> int | None:
+    def load_redundancy(self) -> int | None:
         """Return the redundancy that the manager asked for last, None if it never did."""
-        text = self._read_small(REDUNDANCY)
+        text = self._read_or_empty(REDUNDANCY_FILE)
         return int(text) if text.isdigit() else None
 
-    def remember_redundancy(self, redundancy: int) -> None:
+    def save_redundancy(self, redundancy: int) -> None:
         """Keep the redundancy that the manager asks for: all nodes must have the same."""
-        self._write(REDUNDANCY, str(redundancy).encode())
+        self._write(REDUNDANCY_FILE, str(redundancy).encode())
 
-    def _read_small(self, name: str) -> bytes:
+    def _read_or_empty(self, name: str) -> bytes:
         try:
             return (self.path / name).read_bytes()
         except OSError:
             return b""  # not there, or of no use: it is learned again
 
-    def nodes(self) -> bytes:
+    def load_peers(self) -> bytes:
         """Return what is known of other nodes, nothing if nothing is kept."""
-        return self._read(NODES)
+        return self._read(PEERS_FILE)
 
-    def leases(self) -> bytes:
+    def load_leases(self) -> bytes:
         """Return how long others had been out of reach, nothing if nothing is kept."""
-        return self._read_small(LEASES)
+        return self._read_or_empty(LEASES_FILE)
 
-    def remember_leases(self, data: bytes) -> None:
+    def save_leases(self, data: bytes) -> None:
         """Keep how long others have been out of reach."""
-        self._write(LEASES, data)
+        self._write(LEASES_FILE, data)
 
-    def retained(self) -> bytes:
+    def load_retained(self) -> bytes:
         """Return what is known of retained values, nothing if nothing is kept."""
-        return self._read(RETAINED)
+        return self._read(RETAINED_FILE)
 
-    def remember_retained(self, data: bytes) -> None:
+    def save_retained(self, data: bytes) -> None:
         """Keep what is known of retained values."""
-        self._write(RETAINED, data)
+        self._write(RETAINED_FILE, data)
 
     def _read(self, name: str) -> bytes:
         try:
@@ -173,12 +175,12 @@ class StateDirectory:
         except OSError as error:
             raise UsageError(f"cannot read {self.path / name}: {error.strerror}") from error
 
-    def remember_nodes(self, data: bytes) -> None:
+    def save_peers(self, data: bytes) -> None:
         """Keep what is known of other nodes; return when it is durable."""
-        self._write(NODES, data)
+        self._write(PEERS_FILE, data)
 
     def _private_key(self) -> Ed25519PrivateKey:
-        path = self.path / KEY
+        path = self.path / KEY_FILE
         try:
             key = load_pem_private_key(path.read_bytes(), password=None)
         except FileNotFoundError:
@@ -194,13 +196,13 @@ class StateDirectory:
         return key
 
     def _new_key(self) -> Ed25519PrivateKey:
-        old = self.path / IDENTITY
+        old = self.path / OLD_IDENTITY_FILE
         if old.exists():
             raise UsageError(
                 f"{old} is of a version without key pairs: remove it to run as a new node"
             )
         key = Ed25519PrivateKey.generate()
-        self._write(KEY, key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+        self._write(KEY_FILE, key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
         return key
 
     def _next_incarnation(self) -> int:
@@ -215,13 +217,13 @@ class StateDirectory:
         if before >= now + AHEAD_MAX_MS:
             before = 0
         incarnation = max(before + 1, now)
-        self.remember_incarnation(incarnation)
+        self.save_incarnation(incarnation)
         return incarnation
 
     def _write(self, name: str, data: bytes) -> None:
         temporary = self.path / f"{name}.new"
         try:
-            with self._writing:
+            with self._write_lock:
                 descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
                 with os.fdopen(descriptor, "wb") as file:
                     file.write(data)

@@ -7,47 +7,47 @@ from hansa.agent.links.link import Link
 from hansa.protocol.membership.records import NodeRecord
 from hansa.protocol.model import NodeId
 from hansa.protocol.node import Node
-from hansa.protocol.status import CoreView, GroupView
+from hansa.protocol.status import CoreStatus, GroupStatus
 
 
-def text(node: NodeId) -> str:
+def format_node_id(node: NodeId) -> str:
     """Return an id of a node as people see it."""
     return f"{node:016x}"
 
 
-def texts(nodes: Iterable[NodeId]) -> list[str]:
+def format_node_ids(nodes: Iterable[NodeId]) -> list[str]:
     """Return ids as people see them."""
-    return [text(node) for node in nodes]
+    return [format_node_id(node) for node in nodes]
 
 
-def name_of(known_by: Node, node: NodeId) -> str:
+def node_name(known_by: Node, node: NodeId) -> str:
     """Return what a node is called; empty until its record is there."""
     records = known_by.records_of(node)
     return next((each.name for each in records if isinstance(each, NodeRecord)), "")
 
 
-def core(way: CoreView) -> dict[str, object]:
+def core_status(core_view: CoreStatus) -> dict[str, object]:
     """Return the way to a core."""
-    return {**asdict(way), "parents": texts(way.parents)}
+    return {**asdict(core_view), "parents": format_node_ids(core_view.parents)}
 
 
-def group(seen: GroupView) -> dict[str, object]:
+def group_status(group_view: GroupStatus) -> dict[str, object]:
     """Return a group."""
     return {
-        "core": None if seen.core is None else text(seen.core),
-        "member": seen.member,
-        "wanted_by": texts(seen.wanted_by),
-        "parents": texts(seen.parents),
-        "children": texts(seen.children),
+        "core": None if group_view.core is None else format_node_id(group_view.core),
+        "member": group_view.is_member,
+        "wanted_by": format_node_ids(group_view.interested_nodes),
+        "parents": format_node_ids(group_view.parents),
+        "children": format_node_ids(group_view.children),
     }
 
 
-def traffic(link: Link | None) -> dict[str, int]:
+def link_traffic(link: Link | None) -> dict[str, int]:
     """What a link has carried; nothing if it is gone and the node does not believe it yet."""
     return {
         "bytes_in": link.bytes_in if link else 0,
         "bytes_out": link.bytes_out if link else 0,
         "frames_out": link.frames_out if link else 0,
-        "outstanding_bytes": link.outstanding if link else 0,
-        "dropped": link.dropped if link else 0,
+        "outstanding_bytes": link.outstanding_bytes if link else 0,
+        "dropped": link.dropped_publications if link else 0,
     }

@@ -30,7 +30,7 @@ LOG_TIMEOUT_S = 0.5
 """Longest time in seconds that the last log line may take: perhaps nobody reads the log."""
 
 
-class Stopping:
+class Shutdown:
     """The end of one agent."""
 
     def __init__(
@@ -47,7 +47,7 @@ class Stopping:
         self._is_begun = False
         self._wake_watchdog: SimpleQueue[None] = SimpleQueue()  # `put` may be called by a handler
         self._current = "its loop"  # until the first part stops, the loop has other work
-        self._late: list[str] = []
+        self._late_parts: list[str] = []
         self._fault: BaseException | None = None
         self._watchdog: threading.Thread | None = None
 
@@ -82,13 +82,13 @@ class Stopping:
             self._watchdog = threading.Thread(target=self._watch, name="stopping", daemon=True)
             self._watchdog.start()
 
-    async def part(self, name: str, work: Awaitable[object]) -> None:
+    async def stop_part(self, name: str, work: Awaitable[object]) -> None:
         """Stop one part, or leave it behind if that takes too long. A fault is raised by `end`."""
         self._current = name
         task = asyncio.ensure_future(work)
         done, _ = await asyncio.wait([task], timeout=self._part_timeout_s)
         if not done:
-            self._late.append(name)
+            self._late_parts.append(name)
             task.cancel()
             log.warning("part did not stop in time part=%r seconds=%g", name, self._part_timeout_s)
         elif not task.cancelled() and (fault := task.exception()) is not None:
@@ -97,8 +97,8 @@ class Stopping:
     def end(self) -> None:
         """All parts have stopped or are late; raise the first fault of one. If some are late, the
         process ends here: closing the loop would wait for them."""
-        if self._late and self._fault is None:
-            self._force(f"without {', '.join(self._late)}")
+        if self._late_parts and self._fault is None:
+            self._force(f"without {', '.join(self._late_parts)}")
         self._current = "threads that are still busy"
         if self._fault is not None:
             raise self._fault

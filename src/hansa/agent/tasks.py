@@ -5,10 +5,10 @@ from collections.abc import Coroutine
 from typing import TypeGuard
 
 
-def start(work: Coroutine[object, object, None]) -> asyncio.Task[None]:
+def start_task(work: Coroutine[object, object, None]) -> asyncio.Task[None]:
     """Start some work; if it ends by a fault, that is told."""
     task = asyncio.create_task(work)
-    task.add_done_callback(_tell_fault)
+    task.add_done_callback(_report_task_fault)
     return task
 
 
@@ -17,13 +17,13 @@ def is_running(task: asyncio.Task[None] | None) -> TypeGuard[asyncio.Task[None]]
     return task is not None and not task.done()
 
 
-def tell(fault: BaseException) -> None:
+def report_fault(fault: BaseException) -> None:
     """Tell a fault of ours that must not stop what met it: it is logged with its traceback, and an
     alarm of the agent."""
-    said = {"message": "a fault of Hansa", "exception": fault}
-    asyncio.get_running_loop().call_exception_handler(said)
+    context = {"message": "a fault of Hansa", "exception": fault}
+    asyncio.get_running_loop().call_exception_handler(context)
 
 
-def _tell_fault(task: asyncio.Task[None]) -> None:
+def _report_task_fault(task: asyncio.Task[None]) -> None:
     if not task.cancelled() and (fault := task.exception()) is not None:
-        tell(fault)
+        report_fault(fault)

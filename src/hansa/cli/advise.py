@@ -10,7 +10,7 @@ from rich.text import Text
 from hansa.advice.adviser import advise
 from hansa.advice.proposals import Advice
 from hansa.cli import arguments
-from hansa.cli.arguments import Parser, one_of, whole
+from hansa.cli.arguments import Parser, one_of, whole_number
 from hansa.printable import printable
 from hansa.protocol.settings import Metric, ProtocolSettings
 
@@ -30,13 +30,13 @@ def run(given: Sequence[str]) -> int:
     """Run the command with these arguments and return its exit code."""
     args = _parser().parse_args(given)
 
-    from hansa.advice.loading import load, on_executors
+    from hansa.advice.loading import load_federation, make_spark_map
     from hansa.pipeline.lake import Lake
 
     lake = Lake(args.lake)
     lake.tables()
 
-    from hansa.pipeline.runner import views
+    from hansa.pipeline.runner import create_views
     from hansa.pipeline.session import session
 
     spark = session(args.master)
@@ -46,13 +46,13 @@ def run(given: Sequence[str]) -> int:
         metric=Metric(args.metric),
         group_depth=args.group_depth,
     )
-    recorded = load(views(spark, lake), args.run, settings)
+    recorded = load_federation(create_views(spark, lake), args.run, settings)
     print(
         f"hansa: {len(recorded.nodes)} nodes, {len(recorded.links)} links, traffic on"
         f" {len(recorded.flows)} topics; {len(recorded.sample)} publications are replayed",
         file=sys.stderr,
     )
-    found = advise(recorded, args.degree, args.most, on_executors(spark.sparkContext))
+    found = advise(recorded, args.degree, args.most, make_spark_map(spark.sparkContext))
     if args.json:
         print(json.dumps({"advice": [each.as_json() for each in found]}, indent=2))
     else:
@@ -74,15 +74,15 @@ def _parser() -> Parser:
     made.add_argument("--master", metavar="URL", help="a Spark cluster; without it, this machine")
     made.add_argument("--run", metavar="NAME", help="which run of the lake, if there are several")
     made.add_argument(
-        "--degree", type=whole(1, 64, "neighbours"), default=DEGREE_MAX, metavar="N",
+        "--degree", type=whole_number(1, 64, "neighbours"), default=DEGREE_MAX, metavar="N",
         help=f"neighbours that a node may have at most (default {DEGREE_MAX})",
     )  # fmt: skip
     made.add_argument(
-        "--most", type=whole(1, 50, "pieces of advice"), default=ADVICE_MAX, metavar="N",
+        "--most", type=whole_number(1, 50, "pieces of advice"), default=ADVICE_MAX, metavar="N",
         help=f"give so much advice at most (default {ADVICE_MAX}); each counts on those before it",
     )  # fmt: skip
     made.add_argument(
-        "--redundancy", type=whole(1, 16, "parents"), default=2, metavar="N",
+        "--redundancy", type=whole_number(1, 16, "parents"), default=2, metavar="N",
         help="as the federation has it (default 2)",
     )  # fmt: skip
     made.add_argument(
@@ -90,7 +90,7 @@ def _parser() -> Parser:
         help="as the federation has it (default hops)",
     )  # fmt: skip
     made.add_argument(
-        "--group-depth", type=whole(0, 32, "levels"), default=0, metavar="N",
+        "--group-depth", type=whole_number(0, 32, "levels"), default=0, metavar="N",
         help="as the federation has it (default 0)",
     )  # fmt: skip
     made.add_argument("--json", action="store_true", help="print JSON instead of text")
@@ -98,7 +98,7 @@ def _parser() -> Parser:
 
 
 def _show(found: list[Advice]) -> None:
-    from hansa.terminal import console, table
+    from hansa.terminal import console, make_table
 
     out = console()
     if not found:
@@ -108,11 +108,11 @@ def _show(found: list[Advice]) -> None:
         out.print(
             Text(f"{number}. {printable(advice.proposal.text)}", style="bold"), soft_wrap=True
         )
-        made = table("", ">now", ">predicted", ">replayed")
+        made = make_table("", ">now", ">predicted", ">replayed")
         for name, title in TITLES.items():
-            (_, predicted), (before, shown) = advice.reckoned, advice.replayed
-            change = advice.reckoned[0].change(predicted, name)
-            after = before.change(shown, name)
+            (_, predicted), (before, shown) = advice.predicted, advice.replayed
+            change = advice.predicted[0].relative_change(predicted, name)
+            after = before.relative_change(shown, name)
             made.add_row(title, f"{getattr(before, name):.4g}", f"{change:+.0%}", f"{after:+.0%}")
         out.print(made)
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from hansa.agent.mqttfed.service import FedAgent
 from hansa.agent.service import Agent
-from hansa.agent.settings import AgentSettings, default_state, load
+from hansa.agent.settings import AgentSettings, default_state_directory, load_settings
 from hansa.agent.state import StateDirectory
-from hansa.agent.topology.service import adopt
+from hansa.agent.topology.service import apply_manager_settings
 from hansa.cli.arguments import Parser
 from hansa.errors import HansaError
 from hansa.printable import log_to_stderr
@@ -39,9 +39,9 @@ def run(arguments: list[str]) -> int:
     parser = Parser("hansa agent", "Run one agent beside its broker.", EXAMPLES)
     parser.add_argument("--config", type=Path, metavar="FILE", help="settings, a TOML file")
     given = parser.parse_args(arguments)
-    settings = load(given.config)
+    settings = load_settings(given.config)
     log_to_stderr(settings.log.upper())
-    state = StateDirectory(Path(settings.state) if settings.state else default_state())
+    state = StateDirectory(Path(settings.state) if settings.state else default_state_directory())
     try:
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
             return runner.run(_run(settings, state))
@@ -68,5 +68,5 @@ async def _run(settings: AgentSettings, state: StateDirectory) -> int:
     if settings.mode == "mqtt-fed":
         await FedAgent(settings).run()
         return 0
-    await Agent(await adopt(settings, state), state).run()
+    await Agent(await apply_manager_settings(settings, state), state).run()
     return 0

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from hansa.errors import UsageError
-from hansa.launcher import command
+from hansa.launcher import command_line
 
 SAMPLE_MAX = 65_536
 """Telemetry tells of one publication in so many at least, or of none."""
@@ -34,11 +34,11 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Raise what argparse would have printed, in one line."""
-        asked = command(*self.prog.split()[1:], "--help")
+        asked = command_line(*self.prog.split()[1:], "--help")
         raise UsageError(f"{message}; see `{asked}`")
 
 
-def whole(least: int, most: int, unit: str = "") -> Callable[[str], int]:
+def whole_number(least: int, most: int, unit: str = "") -> Callable[[str], int]:
     """Return a parser of whole numbers from `least` to `most`, of so many `unit` if they count."""
     of, units = (f" of {unit}", f" {unit}") if unit else ("", "")
 
@@ -52,7 +52,7 @@ def whole(least: int, most: int, unit: str = "") -> Callable[[str], int]:
     return parse
 
 
-def amount(least: float, most: float, unit: str = "") -> Callable[[str], float]:
+def decimal_number(least: float, most: float, unit: str = "") -> Callable[[str], float]:
     """Return a parser of numbers from `least` to `most`, of so many `unit` if they have one."""
     of, units = (f" of {unit}", f" {unit}") if unit else ("", "")
 
@@ -86,7 +86,7 @@ def one_of(words: Iterable[str]) -> Callable[[str], str]:
 
 def seed(text: str) -> int:
     """Return a seed: any whole number that a replay can name."""
-    return whole(0, SEED_MAX)(text)
+    return whole_number(0, SEED_MAX)(text)
 
 
 def strategy(text: str) -> str:
@@ -96,10 +96,10 @@ def strategy(text: str) -> str:
     return one_of(STRATEGIES)(text)
 
 
-def sample(text: str) -> str:
+def telemetry_sample(text: str) -> str:
     """Return of which publications telemetry tells: none, all, or a number n for one in n."""
     if text not in ("none", "all"):
-        whole(1, SAMPLE_MAX)(text)
+        whole_number(1, SAMPLE_MAX)(text)
     return text
 
 
@@ -110,7 +110,7 @@ def path(text: str) -> Path:
     return Path(text)
 
 
-def at_node(text: str) -> tuple[str, str]:
+def node_and_text(text: str) -> tuple[str, str]:
     """Split `NODE:TEXT`, such as `3:plant/#`; which nodes there are is not known yet."""
     node, colon, rest = text.partition(":")
     if not (colon and node and rest):

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
 
-from hansa.cli.arguments import Parser, amount, one_of, path, seed
+from hansa.cli.arguments import Parser, decimal_number, one_of, path, seed
 from hansa.errors import UsageError
-from hansa.terminal import console, table
+from hansa.terminal import console, make_table
 from hansa.testbed.chaos import bridges, evidence
-from hansa.testbed.chaos.run import Outcome, Play, play
+from hansa.testbed.chaos.run import ChaosOutcome, ChaosRun, run_chaos
 from hansa.testbed.chaos.scenarios import SCENARIOS
-from hansa.testbed.chaos.verdict import Verdict
+from hansa.testbed.chaos.verdict import ChaosVerdict
 from hansa.testbed.signals import run_until_stopped
 
 EXAMPLES = """\
@@ -26,33 +26,33 @@ EXAMPLES = """\
 def run(arguments: Sequence[str]) -> int:
     """Play scenarios, print what became of every publication; 1 if a promise was broken."""
     given = _parser().parse_args(arguments)
-    outcomes: dict[str, Outcome] = {}
-    plans = _plans(given)
+    outcomes: dict[str, ChaosOutcome] = {}
+    plans = _make_runs(given)
     if bool(plans) == bool(given.judge):
         raise UsageError("name a SCENARIO to play, or a file to --judge; see `hansa chaos --help`")
-    _prepare(given, plans)
+    _check_outputs(given, plans)
     try:
         if given.judge is not None:
-            outcomes[given.judge.stem] = _judge(given.judge)
+            outcomes[given.judge.stem] = _judge_file(given.judge)
         for plan in plans:
-            outcomes[plan.scenario.name] = _play(plan, given.history)
+            outcomes[plan.scenario.name] = _run_scenario(plan, given.history)
             _save(outcomes, given.json)
         if given.compare:
-            for name, trouble in bridges.TROUBLES.items():
-                playing = bridges.play(trouble, given.seed, given.seconds, given.rate)
+            for name, trouble in bridges.BRIDGE_FAULTS.items():
+                playing = bridges.run_bridges(trouble, given.seed, given.seconds, given.rate)
                 verdict = run_until_stopped(playing)
-                outcomes[name] = Outcome(verdict, None, is_rival=True)
-                _tell(name, outcomes[name])
+                outcomes[name] = ChaosOutcome(verdict, None, is_comparison=True)
+                _print_outcome(name, outcomes[name])
     finally:  # also if somebody has seen enough
         _save(outcomes, given.json)
         _show(outcomes)
-    return 1 if any(each.broken and not each.is_rival for each in outcomes.values()) else 0
+    return 1 if any(each.violations and not each.is_comparison for each in outcomes.values()) else 0
 
 
-def _plans(given: argparse.Namespace) -> list[Play]:
+def _make_runs(given: argparse.Namespace) -> list[ChaosRun]:
     names = SCENARIOS if "all" in given.scenarios else dict.fromkeys(given.scenarios)
     return [
-        Play(
+        ChaosRun(
             SCENARIOS[name],
             given.topology,
             given.seed,
@@ -64,52 +64,54 @@ def _plans(given: argparse.Namespace) -> list[Play]:
     ]
 
 
-def _prepare(given: argparse.Namespace, plans: list[Play]) -> None:
+def _check_outputs(given: argparse.Namespace, runs: list[ChaosRun]) -> None:
     """Complain now about what would fail only when everything has been played."""
-    for plan in plans:
-        plan.check()
-        if plan.keep:
-            _make(plan.keep, "--keep")
-            if any(plan.keep.iterdir()):
-                raise UsageError(f"--keep {given.keep}: {plan.keep} is not empty; name another")
+    for plan in runs:
+        plan.validate()
+        if plan.directory:
+            _make_directory(plan.directory, "--keep")
+            if any(plan.directory.iterdir()):
+                raise UsageError(
+                    f"--keep {given.keep}: {plan.directory} is not empty; name another"
+                )
     if given.history:
-        _make(given.history, "--history")
+        _make_directory(given.history, "--history")
     try:
         _save({}, given.json)
     except OSError as error:
         raise UsageError(f"--json {given.json}: {error.strerror}") from error
 
 
-def _make(directory: Path, option: str) -> None:
+def _make_directory(directory: Path, option: str) -> None:
     try:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UsageError(f"{option} {directory}: {error.strerror}") from error
 
 
-def _play(plan: Play, history: Path | None) -> Outcome:
-    name = plan.scenario.name
+def _run_scenario(chaos_run: ChaosRun, history: Path | None) -> ChaosOutcome:
+    name = chaos_run.scenario.name
     file = history / f"{name}.jsonl" if history else None
     with console().status(f"{name}: ") as progress:
-        playing = play(plan, lambda what: progress.update(f"{name}: {what}"), file)
+        playing = run_chaos(chaos_run, lambda what: progress.update(f"{name}: {what}"), file)
         outcome = run_until_stopped(playing)
-    _tell(name, outcome)
+    _print_outcome(name, outcome)
     return outcome
 
 
-def _judge(file: Path) -> Outcome:
-    found = evidence.read(file)
-    outcome = Outcome(found.verdict(), None, problems=found.preface.problems)
-    _tell(file.stem, outcome)
+def _judge_file(file: Path) -> ChaosOutcome:
+    found = evidence.read_evidence(file)
+    outcome = ChaosOutcome(found.judge(), None, problems=found.header.problems)
+    _print_outcome(file.stem, outcome)
     return outcome
 
 
-def _tell(name: str, outcome: Outcome) -> None:
+def _print_outcome(name: str, outcome: ChaosOutcome) -> None:
     out, verdict = console(), outcome.verdict
-    out.print(f"{name}: {', '.join(outcome.broken) or 'every promise kept'}")
+    out.print(f"{name}: {', '.join(outcome.violations) or 'every promise kept'}")
     if verdict.lost_where:
         out.print(f"  lost: {_counts(verdict.lost_where)}; at {_counts(verdict.lost_at)}")
-    for example in verdict.examples if outcome.broken and not outcome.is_rival else ():
+    for example in verdict.examples if outcome.violations and not outcome.is_comparison else ():
         out.print(f"  {example}")
 
 
@@ -123,7 +125,7 @@ def _parser() -> Parser:
         "hansa chaos",
         "Start real brokers and agents, publish at QoS 0, 1 and 2, break what can be broken, heal\n"
         "it, and account for every publication. Scenarios:\n\n"
-        + "\n".join(f"  {each.name:<{width}}  {each.about}" for each in SCENARIOS.values()),
+        + "\n".join(f"  {each.name:<{width}}  {each.description}" for each in SCENARIOS.values()),
         EXAMPLES,
     )
     parser.add_argument(
@@ -137,14 +139,14 @@ def _parser() -> Parser:
     )
     parser.add_argument(
         "--seconds",
-        type=amount(1, 86_400, "seconds"),
+        type=decimal_number(1, 86_400, "seconds"),
         default=30.0,
         metavar="S",
         help="how long there is trouble (30)",
     )
     parser.add_argument(
         "--rate",
-        type=amount(1, 100_000, "a second"),
+        type=decimal_number(1, 100_000, "a second"),
         default=100.0,
         metavar="N",
         help="publications per second of each publisher (100)",
@@ -172,8 +174,8 @@ def _parser() -> Parser:
     return parser
 
 
-def _show(outcomes: dict[str, Outcome]) -> None:
-    rows = table(
+def _show(outcomes: dict[str, ChaosOutcome]) -> None:
+    rows = make_table(
         "scenario",
         ">faults",
         ">sent",
@@ -195,10 +197,10 @@ def _show(outcomes: dict[str, Outcome]) -> None:
         words = ("ok", "recovered", "unknown", "refused", "forfeited", "lost", "lost at QoS 0")
         rows.add_row(
             name,
-            str(outcome.faults.total()),
+            str(outcome.fault_counts.total()),
             str(verdict.published),
             *(str(fates[word]) for word in words),
-            "/".join(str(verdict.twice(qos)) for qos in (0, 1, 2)),
+            "/".join(str(verdict.duplicate_count(qos)) for qos in (0, 1, 2)),
             str(verdict.inversions),
             str(verdict.phantoms),
             _drained(outcome),
@@ -207,20 +209,24 @@ def _show(outcomes: dict[str, Outcome]) -> None:
         console().print(rows)
 
 
-def _drained(outcome: Outcome) -> str:
+def _drained(outcome: ChaosOutcome) -> str:
     if outcome.drained_s is None:
-        return "not" if outcome.faults else ""
+        return "not" if outcome.fault_counts else ""
     return f"{outcome.drained_s:.1f} s"
 
 
-def _save(outcomes: dict[str, Outcome], file: Path | None) -> None:
+def _save(outcomes: dict[str, ChaosOutcome], file: Path | None) -> None:
     if file is not None:
         rows = {name: _row(outcome) for name, outcome in outcomes.items()}
         file.write_text(json.dumps(rows, indent=1) + "\n")
 
 
-def _row(outcome: Outcome) -> dict[str, object]:
+def _row(outcome: ChaosOutcome) -> dict[str, object]:
     # Not by asdict: it makes counters anew, and a counter made of pairs counts the pairs.
-    verdict = {field.name: getattr(outcome.verdict, field.name) for field in fields(Verdict)}
-    rest = {"faults": outcome.faults, "drained_s": outcome.drained_s, "broken": outcome.broken}
+    verdict = {field.name: getattr(outcome.verdict, field.name) for field in fields(ChaosVerdict)}
+    rest = {
+        "faults": outcome.fault_counts,
+        "drained_s": outcome.drained_s,
+        "broken": outcome.violations,
+    }
     return {**verdict, **rest}

@@ -10,9 +10,9 @@ from hansa.cli.arguments import Parser
 from hansa.errors import UsageError
 from hansa.terminal import console
 from hansa.testbed.demo import live, report, simulated
-from hansa.testbed.demo.report import Account, Place
-from hansa.testbed.demo.story import Story
-from hansa.testbed.embedded import has_embedded
+from hansa.testbed.demo.report import DemoRecord, Place
+from hansa.testbed.demo.story import DemoOutput
+from hansa.testbed.embedded import is_amqtt_installed
 from hansa.testbed.mosquitto import find_mosquitto
 from hansa.testbed.signals import run_until_stopped
 
@@ -27,15 +27,15 @@ def run(given: Sequence[str]) -> int:
     """Tell one of the stories and return the exit code."""
     args = _parser().parse_args(given)
     if args.simulated:
-        return simulated.tell(Story(console()), args.seed)
+        return simulated.run_simulated_demo(DemoOutput(console()), args.seed)
     try:
         find_mosquitto()
     except UsageError as problem:
-        story = Story(console())
+        story = DemoOutput(console())
         story.say(f"[yellow]{problem}.[/yellow]")
-        if not has_embedded():
+        if not is_amqtt_installed():
             story.say("Without it, and without amqtt, this is the simulated demo.\n")
-            return simulated.tell(story, args.seed)
+            return simulated.run_simulated_demo(story, args.seed)
         story.say("Until then a small broker in Python, amqtt, inside each agent has to do.\n")
         settings = {"HANSA_BROKER_OBSERVER": "embedded"}
     else:
@@ -44,16 +44,16 @@ def run(given: Sequence[str]) -> int:
         return _run(settings, args, None)
     place = Place(args.out)
     with tempfile.TemporaryDirectory(prefix="hansa-") as directory:
-        account = Account(Path(directory))
-        code = _run({**settings, **report.SETTINGS}, args, account)
-        place.fill(account.directory)
-    agrees = report.tell(Story(console()), account, place)
+        record = DemoRecord(Path(directory))
+        code = _run({**settings, **report.TELEMETRY_ENVIRONMENT}, args, record)
+        place.fill(record.directory)
+    agrees = report.write_report(DemoOutput(console()), record, place)
     return code if agrees else 1
 
 
-def _run(settings: dict[str, str], args: argparse.Namespace, account: Account | None) -> int:
-    story = Story(console(), beat_s=0.0)
-    return run_until_stopped(live.tell(story, settings, args.compare, args.keep, account))
+def _run(settings: dict[str, str], args: argparse.Namespace, record: DemoRecord | None) -> int:
+    story = DemoOutput(console(), pause_s=0.0)
+    return run_until_stopped(live.run_live_demo(story, settings, args.compare, args.keep, record))
 
 
 def _parser() -> Parser:

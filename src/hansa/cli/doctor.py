@@ -11,13 +11,19 @@ from rich.console import Console
 from rich.markup import escape
 
 from hansa.agent.broker.connection import BrokerAddress
-from hansa.agent.broker.delivery_class import DeliveryClass, Proof, classify
-from hansa.agent.settings import OBSERVERS, BrokerSettings, broker_address, load
+from hansa.agent.broker.delivery_class import DeliveryClass, DeliveryProbeResult, classify
+from hansa.agent.settings import OBSERVERS, BrokerSettings, broker_address, load_settings
 from hansa.cli.arguments import Parser
 from hansa.printable import printable
 from hansa.terminal import console
-from hansa.testbed.probes.advice import Advice, Learned, Severity, advise, missing_lines
-from hansa.testbed.probes.delivery import QUEUE_TRIED, QUEUE_TRIED_BRIEFLY, prove
+from hansa.testbed.probes.advice import (
+    BrokerAdvice,
+    BrokerFindings,
+    Severity,
+    advise_on_broker,
+    configuration_lines,
+)
+from hansa.testbed.probes.delivery import QUEUE_TRIED, QUEUE_TRIED_BRIEFLY, probe_delivery
 from hansa.testbed.probes.examination import Examination, examine, spoken_version
 from hansa.testbed.probes.mosquitto_conf import learn, read_settings
 from hansa.testbed.probes.observation import Observation, ObservationProbe
@@ -99,27 +105,27 @@ def run(given: Sequence[str]) -> int:
         parser.error("give either HOST:PORT or --config FILE")
     if args.config is not None and args.config.suffix == CONFIGURATION_SUFFIX:
         return _check_configuration(args.config)
-    settings = _settings(args) if args.config is None else load(args.config).broker
+    settings = _settings(args) if args.config is None else load_settings(args.config).broker
     address = broker_address(settings)
     if args.config is None:
-        address = replace(address, login=f"--username and {PASSWORD_VARIABLE}")
+        address = replace(address, credentials_source=f"--username and {PASSWORD_VARIABLE}")
     is_observed = settings.observer == "mosquitto"
     queue_tried = QUEUE_TRIED if args.queue else QUEUE_TRIED_BRIEFLY
     log_file = _log_file(settings, args)
     examination = asyncio.run(_examine(address, log_file, is_observed, queue_tried))
-    advices = judge(examination, settings.observer)
+    advices = advise_on_examination(examination, settings.observer)
     _show(console(), address, examination, advices, is_observed)
     return _exit_code(advices)
 
 
-def _exit_code(advices: Sequence[Advice]) -> int:
+def _exit_code(advices: Sequence[BrokerAdvice]) -> int:
     return 1 if any(advice.severity is Severity.ERROR for advice in advices) else 0
 
 
 def _check_configuration(path: Path) -> int:
     """Judge a Mosquitto's configuration file."""
     learned = learn(read_settings(path))
-    advices, out = advise(learned), console()
+    advices, out = advise_on_broker(learned), console()
     if learned.logs_subscribe and learned.has_history:
         text = f"{path}: an agent would know every subscription since the broker's start"
         out.print(f"[green]✓[/green] {_shown(text)}")
@@ -138,7 +144,9 @@ async def _examine(
             await probe.start()
         examination, proof = await asyncio.gather(
             examine(address, version),
-            prove(address, lambda text: status.update(f"trying {text}"), version, queue_tried),
+            probe_delivery(
+                address, lambda text: status.update(f"trying {text}"), version, queue_tried
+            ),
         )
         status.update("waiting for the broker's counters")
         observed = Observation() if probe is None else await probe.finish()
@@ -177,23 +185,25 @@ def _log_file(settings: BrokerSettings, args: argparse.Namespace) -> Path | None
     return None if args.config is None else Path(settings.log_file or NO_FILE)
 
 
-def judge(examination: Examination, observer: str = "mosquitto") -> tuple[Advice, ...]:
+def advise_on_examination(
+    examination: Examination, observer: str = "mosquitto"
+) -> tuple[BrokerAdvice, ...]:
     """Return what to change, the worst first."""
-    found: list[Advice] = []
+    found: list[BrokerAdvice] = []
     if not examination.delivers:
         problem = "a publication of one client did not reach another: an access list forbids it"
-        found.append(Advice(Severity.ERROR, problem))
+        found.append(BrokerAdvice(Severity.ERROR, problem))
     if examination.refused and observer == "mosquitto":
         problem = f"this user may not subscribe to {', '.join(examination.refused)}"
-        found.append(Advice(Severity.ERROR, problem))
-    return (*found, *advise(examination.learned, observer))
+        found.append(BrokerAdvice(Severity.ERROR, problem))
+    return (*found, *advise_on_broker(examination.learned, observer))
 
 
 def _show(
     out: Console,
     address: BrokerAddress,
     examination: Examination,
-    advices: Sequence[Advice],
+    advices: Sequence[BrokerAdvice],
     has_log: bool,
 ) -> None:
     learned, limits = examination.learned, examination.learned.limits
@@ -209,15 +219,15 @@ def _show(
     _show_advices(out, advices)
 
 
-def _show_advices(out: Console, advices: Sequence[Advice]) -> None:
+def _show_advices(out: Console, advices: Sequence[BrokerAdvice]) -> None:
     for advice in advices:
         out.print(f"{MARKS[advice.severity]} {_shown(advice.problem)}")
     wanted = [advice for advice in advices if advice.severity is not Severity.NOTE]
-    added = missing_lines(tuple(wanted))
+    added = configuration_lines(tuple(wanted))
     _show_lines(out, "Add to mosquitto.conf:", added)
     if any(line.startswith("log_") for line in added):
         out.print(f"\n{SIGHUP_REMEDY}")
-    notes = missing_lines(tuple(a for a in advices if a.severity is Severity.NOTE))
+    notes = configuration_lines(tuple(a for a in advices if a.severity is Severity.NOTE))
     _show_lines(out, "Worth adding, if it is not there:", notes)
     if not any(advice.severity is Severity.ERROR for advice in advices):
         but = ", with what is said above" if wanted else ""
@@ -229,7 +239,7 @@ def _shown(text: object) -> str:
     return escape(printable(str(text)))
 
 
-def _show_log(out: Console, learned: Learned) -> None:
+def _show_log(out: Console, learned: BrokerFindings) -> None:
     lines = {
         "subscribe": learned.logs_subscribe,
         "unsubscribe": learned.logs_unsubscribe,
@@ -246,15 +256,15 @@ def _show_log(out: Console, learned: Learned) -> None:
         out.print(f"[green]✓[/green] {text}")
 
 
-def _show_class(out: Console, proof: Proof) -> None:
+def _show_class(out: Console, proof: DeliveryProbeResult) -> None:
     verdict = classify(proof)
     word = verdict.delivery_class.value if verdict.delivery_class else "not known"
     good = verdict.delivery_class is DeliveryClass.EXACTLY_ONCE
     mark = "[green]✓[/green]" if good else MARKS[Severity.WARNING]
     out.print(f"{mark} guaranteed delivery: {word}: {_shown(verdict.reason)}")
-    if proof.queued is not None and not proof.queue_overflowed:
-        kept = f"all of {proof.queued} publications for a client that was away were kept"
-        more = "; --queue tries more" if proof.queue_tried <= QUEUE_TRIED_BRIEFLY else ""
+    if proof.queued_count is not None and not proof.has_queue_overflowed:
+        kept = f"all of {proof.queued_count} publications for a client that was away were kept"
+        more = "; --queue tries more" if proof.queue_offered_count <= QUEUE_TRIED_BRIEFLY else ""
         out.print(f"[green]✓[/green] {kept}{more}")
 
 

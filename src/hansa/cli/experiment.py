@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hansa.cli import arguments
-from hansa.cli.arguments import Parser, one_of, whole
+from hansa.cli.arguments import Parser, one_of, whole_number
 from hansa.errors import UsageError
 from hansa.protocol.settings import Metric, ProtocolSettings
 
 if TYPE_CHECKING:
-    from hansa.simulator.scenarios.comparison import Measured
-    from hansa.simulator.scenarios.trials import Trial
+    from hansa.simulator.scenarios.comparison import StrategyMeasurement
+    from hansa.simulator.scenarios.trials import StrategyTrial
 
 DEFAULT_SEED = 1
 EXPERIMENTS = ("compare", "run")
@@ -40,16 +40,16 @@ def run(given: Sequence[str]) -> int:
 
         return sweep.run(given[1:])
     args = _parser().parse_args(given)
-    chosen = _chosen(args)
+    chosen = _chosen_trials(args)
     if args.plots is not None:
-        _prepare(args.plots)
+        _make_directory(args.plots)
     measured = list(_measure(args, chosen))
     if args.plots is not None:
-        _draw(measured, {trial.name for trial in chosen if trial.faulty}, args.plots)
+        _draw(measured, {trial.name for trial in chosen if trial.has_faults}, args.plots)
     if args.json:
         print(json.dumps([asdict(each) for each in measured], indent=2))
     else:
-        _show(measured, args.seed)
+        _print_tables(measured, args.seed)
     return 1 if any(each.violations for each in measured) else 0
 
 
@@ -71,7 +71,7 @@ def _parser() -> Parser:
         help="only this one; may be repeated (default: all, see docs/strategies.md)",
     )  # fmt: skip
     made.add_argument(
-        "--redundancy", type=whole(1, 16, "parents"), default=2, metavar="N",
+        "--redundancy", type=whole_number(1, 16, "parents"), default=2, metavar="N",
         help="parents per mesh member; ways per receiver with paths, at most 2 (default 2)",
     )  # fmt: skip
     made.add_argument(
@@ -90,10 +90,10 @@ def _parser() -> Parser:
     return made
 
 
-def _chosen(args: argparse.Namespace) -> "list[Trial]":
-    from hansa.simulator.scenarios.trials import trials
+def _chosen_trials(args: argparse.Namespace) -> "list[StrategyTrial]":
+    from hansa.simulator.scenarios.trials import make_trials
 
-    known = {trial.name: trial for trial in trials(args.seed)}
+    known = {trial.name: trial for trial in make_trials(args.seed)}
     names = list(dict.fromkeys(args.trial or known))
     for name in names:
         if name not in known:
@@ -101,13 +101,15 @@ def _chosen(args: argparse.Namespace) -> "list[Trial]":
     return [known[name] for name in names]
 
 
-def _measure(args: argparse.Namespace, trials: "list[Trial]") -> "Iterator[Measured]":
+def _measure(
+    args: argparse.Namespace, trials: "list[StrategyTrial]"
+) -> "Iterator[StrategyMeasurement]":
     """Play all, one after the other; where that is shown to somebody, with its progress."""
     from rich.console import Console
     from rich.progress import Progress
 
     from hansa.protocol.routing import STRATEGIES
-    from hansa.simulator.scenarios.comparison import measure
+    from hansa.simulator.scenarios.comparison import measure_strategy
 
     metric = Metric(args.metric)
     settings = replace(ProtocolSettings(), redundancy=args.redundancy, metric=metric)
@@ -117,18 +119,18 @@ def _measure(args: argparse.Namespace, trials: "list[Trial]") -> "Iterator[Measu
         for trial in trials:
             for strategy in strategies:
                 progress.update(bar, description=f"{trial.name}: {strategy}")
-                yield measure(trial, settings, strategy, args.seed)
+                yield measure_strategy(trial, settings, strategy, args.seed)
                 progress.advance(bar)
 
 
 # ---------------------------------------------------------------- for people
 
 
-def _show(measured: "list[Measured]", seed: int) -> None:
-    from hansa.simulator.scenarios.trials import trials
-    from hansa.terminal import console, table
+def _print_tables(measured: "list[StrategyMeasurement]", seed: int) -> None:
+    from hansa.simulator.scenarios.trials import make_trials
+    from hansa.terminal import console, make_table
 
-    titles = {trial.name: trial.title for trial in trials(seed)}
+    titles = {trial.name: trial.title for trial in make_trials(seed)}
     out = console()
     for name, group in groupby(measured, key=lambda each: each.trial):
         rows = list(group)
@@ -138,7 +140,7 @@ def _show(measured: "list[Measured]", seed: int) -> None:
             f"{first.publications} publications left their broker, {first.expected} deliveries"
             f" expected; the paper's subscription tables would take {first.notices} notices"
         )
-        made = table(*_COLUMNS)
+        made = make_table(*_COLUMNS)
         for each in rows:
             made.add_row(each.strategy, *_cells(each))
         out.print(made)
@@ -158,7 +160,7 @@ PLOTS = {
 """What is drawn, by the field of what was measured."""
 
 
-def _prepare(directory: Path) -> None:
+def _make_directory(directory: Path) -> None:
     """Try the place now, and not when everything has been measured."""
     try:
         directory.mkdir(parents=True, exist_ok=True)
@@ -166,9 +168,9 @@ def _prepare(directory: Path) -> None:
         raise UsageError(f"--plots {directory}: {error.strerror}") from error
 
 
-def _draw(measured: "list[Measured]", faulty: set[str], directory: Path) -> None:
+def _draw(measured: "list[StrategyMeasurement]", faulty: set[str], directory: Path) -> None:
     """Draw what there is; losses only of trials with faults, for all strategies of those."""
-    from hansa.experiments.bars import draw
+    from hansa.experiments.bars import draw_bars
 
     for name, title in PLOTS.items():
         panels: dict[str, dict[str, float]] = {}
@@ -179,7 +181,7 @@ def _draw(measured: "list[Measured]", faulty: set[str], directory: Path) -> None
         panels = {trial: bars for trial, bars in panels.items() if any(bars.values())}
         if panels:
             place = directory / f"{name.removesuffix('_ms').replace('_', '-')}.svg"
-            place.write_text(draw(title, panels), encoding="utf-8")
+            place.write_text(draw_bars(title, panels), encoding="utf-8")
 
 
 _COLUMNS = (
@@ -197,8 +199,8 @@ _COLUMNS = (
 )
 
 
-def _cells(each: "Measured") -> list[str]:
-    from hansa.simulator.scenarios.scenario import duration
+def _cells(each: "StrategyMeasurement") -> list[str]:
+    from hansa.simulator.scenarios.scenario import format_duration
 
     return [
         f"{each.copies:.2f}",
@@ -209,7 +211,7 @@ def _cells(each: "Measured") -> list[str]:
         _number(each.delay_p99_ms, 1),
         str(each.control_frames),
         f"{each.control_bytes / 1000:.0f}",
-        "" if each.recovered_s is None else duration(each.recovered_s),
+        "" if each.recovered_s is None else format_duration(each.recovered_s),
         str(each.lost),
     ]
 

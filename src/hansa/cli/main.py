@@ -19,7 +19,7 @@ from contextlib import suppress
 
 from hansa import __version__
 from hansa.errors import UsageError
-from hansa.launcher import command
+from hansa.launcher import command_line
 from hansa.printable import printable
 
 TRACEBACK = "HANSA_TRACEBACK"
@@ -105,7 +105,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(f"hansa: cannot write: {os.strerror(fault.errno).lower()}", file=sys.stderr)
             _silence_stdout()
             return 74
-        _own_up(fault)
+        _report_internal_error(fault)
         return 70
     return code
 
@@ -116,7 +116,7 @@ def _silence_stdout() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _own_up(fault: Exception) -> None:
+def _report_internal_error(fault: Exception) -> None:
     """Say that the fault is ours; its traceback is for those who ask for it."""
     if os.environ.get(TRACEBACK):
         traceback.print_exception(fault)
@@ -145,5 +145,5 @@ def _command(given: list[str]) -> int:
         case [name, *_]:
             near = difflib.get_close_matches(name, COMMANDS, n=1)
             hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(COMMANDS)}."
-            raise UsageError(f"there is no command {name!r}; {hint} See `{command('--help')}`")
+            raise UsageError(f"there is no command {name!r}; {hint} See `{command_line('--help')}`")
     raise AssertionError(given)

@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import Sequence
 
-from hansa.cli.arguments import Parser, amount, whole
+from hansa.cli.arguments import Parser, decimal_number, whole_number
 from hansa.errors import UsageError, install_extra
 from hansa.printable import log_to_stderr
 
@@ -27,7 +27,7 @@ def run(given: Sequence[str]) -> int:
     """Run until SIGTERM or Ctrl-C."""
     args = _parser().parse_args(given)
     try:
-        from hansa.manager.service import Manager, ManagerOptions
+        from hansa.manager.service import ManagerOptions, ManagerService
     except ImportError as error:
         needed = install_extra("manager")
         raise UsageError(f"hansa manager needs more: {needed} ({error})") from error
@@ -35,21 +35,21 @@ def run(given: Sequence[str]) -> int:
     if args.add_token:
         return _add_token(args.database, args.add_token, tuple(args.scope or ("join",)))
     log_to_stderr("INFO")
-    manager = Manager(options)
+    manager = ManagerService(options)
     asyncio.run(manager.run())
     return 0
 
 
 def _add_token(database: str, name: str, scopes: tuple[str, ...]) -> int:
-    from hansa.manager.access import Access
-    from hansa.manager.bodies import MEANING, TOKEN_NAME
+    from hansa.manager.access import AccessControl
+    from hansa.manager.bodies import PATTERN_MEANINGS, TOKEN_NAME
     from hansa.manager.store import open_store
 
     if not re.fullmatch(TOKEN_NAME, name):
-        raise UsageError(f"--add-token {name!r}: it should be {MEANING[TOKEN_NAME]}")
+        raise UsageError(f"--add-token {name!r}: it should be {PATTERN_MEANINGS[TOKEN_NAME]}")
     store = open_store(database)
     replaced = any(row.name == name for row in store.tokens())
-    print(Access(store).add(name, scopes, time.time_ns() / 1e9))
+    print(AccessControl(store).add_token(name, scopes, time.time_ns() / 1e9))
     store.close()
     what = "replaced the token" if replaced else "added the token"
     print(
@@ -71,7 +71,7 @@ def _parser() -> Parser:
         help="where to listen (default 127.0.0.1); beyond this machine only with a token",
     )  # fmt: skip
     made.add_argument(
-        "--port", type=whole(0, 65_535), default=8080, metavar="PORT",
+        "--port", type=whole_number(0, 65_535), default=8080, metavar="PORT",
         help="default 8080; 0 takes a free one and logs it",
     )  # fmt: skip
     made.add_argument(
@@ -79,7 +79,7 @@ def _parser() -> Parser:
         help="sqlite:///FILE or postgresql://… (default sqlite:///hansa-manager.db)",
     )  # fmt: skip
     made.add_argument(
-        "--rate", type=amount(1, 100_000), default=100.0, metavar="N",
+        "--rate", type=decimal_number(1, 100_000), default=100.0, metavar="N",
         help="requests per second of one client, twice as many at once (default 100)",
     )  # fmt: skip
     made.add_argument("--add-token", metavar="NAME", help="make a token, print it, and end")

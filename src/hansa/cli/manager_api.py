@@ -17,7 +17,7 @@ TITLES_MAX = 20
 """Nodes that one error lists."""
 
 
-class ManagerApi:
+class ManagerRequests:
     """One manager."""
 
     def __init__(self, url: str, token: str = "") -> None:
@@ -27,7 +27,7 @@ class ManagerApi:
             raise UsageError(f"{url!r} is no address of a manager: write http://host:port")
         self._token = token
 
-    def ask(self, path: str, method: str = "GET", body: object = None) -> Any:
+    def request(self, path: str, method: str = "GET", body: object = None) -> Any:
         """Send a request; return what the answer's JSON says."""
         headers = {"Content-Type": "application/json"}
         if self._token:
@@ -52,10 +52,10 @@ class ManagerApi:
 class Nodes:
     """The nodes that a manager knows, by number, name and agent's id."""
 
-    def __init__(self, api: ManagerApi) -> None:
+    def __init__(self, api: ManagerRequests) -> None:
         """Ask the manager."""
         try:
-            nodes = [(n["id"], n["name"], n["node"], n["state"]) for n in api.ask("/nodes")]
+            nodes = [(n["id"], n["name"], n["node"], n["state"]) for n in api.request("/nodes")]
         except (KeyError, TypeError) as error:
             raise UsageError(f"what answers at {api.url} is no manager") from error
         self._names = {number: name for number, name, _, _ in nodes}

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from rich.text import Text
 
 from hansa.cli import arguments
-from hansa.cli.arguments import Parser, amount, whole
-from hansa.cli.progress import Progress
+from hansa.cli.arguments import Parser, decimal_number, whole_number
+from hansa.cli.progress import ConsoleProgress
 from hansa.errors import TableBroken, UsageError
 from hansa.printable import printable
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from hansa.pipeline.lake import Lake
-    from hansa.pipeline.runner import Job
+    from hansa.pipeline.runner import PipelineJob
 
 EXAMPLES = """\
   hansa pipeline run --lake lake /var/lib/hansa          take in what there is now, and end
@@ -72,7 +72,7 @@ def _parser() -> Parser:
     )
     how.add_argument("--stream", action="store_true", help="run: go on until Ctrl-C")
     parser.add_argument(
-        "--every", type=amount(0.1, 86_400, "seconds"), default=10.0, metavar="SECONDS",
+        "--every", type=decimal_number(0.1, 86_400, "seconds"), default=10.0, metavar="SECONDS",
         help="with --stream: how often to look for news (default 10)",
     )  # fmt: skip
     parser.add_argument(
@@ -85,7 +85,7 @@ def _parser() -> Parser:
         help="run: what a new lake is to other readers (default parquet); the files are the same",
     )  # fmt: skip
     parser.add_argument(
-        "--batch-bytes", type=whole(1, 1 << 40, "bytes"), metavar="N",
+        "--batch-bytes", type=whole_number(1, 1 << 40, "bytes"), metavar="N",
         help="run: of what was recorded, in one micro-batch (default 256 MiB)",
     )  # fmt: skip
     parser.add_argument(
@@ -105,13 +105,13 @@ def _run(args: argparse.Namespace) -> int:
 
     if not args.words:
         _parser().error("run needs a SOURCE, a directory to read from")
-    formats.require(args.format or "parquet")
-    token = look_at(args.words, may_be_empty=args.stream)
-    with Progress("starting Spark") as progress:
+    formats.require_package(args.format or "parquet")
+    token = check_sources(args.words, may_be_empty=args.stream)
+    with ConsoleProgress("starting Spark") as progress:
         spark = session(args.master)
         from hansa.pipeline import lake, runner
 
-        work = runner.Job(
+        work = runner.PipelineJob(
             args.words,
             token=token,
             allow_loss=args.allow_loss,
@@ -119,20 +119,20 @@ def _run(args: argparse.Namespace) -> int:
             payloads=args.payloads,
         )
         runner.all_tables(args.payloads)  # a mistake in the file is told before the work begins
-        place = lake.Lake.made(args.lake, args.format)
+        place = lake.Lake.open_or_create(args.lake, args.format)
         if args.stream:
             _stream(spark, place, work, args.every, progress)
         else:
-            runner.run_once(spark, place, work, progress.tell)
+            runner.run_once(spark, place, work, progress.report_table)
     return 0
 
 
-def look_at(sources: Sequence[str], may_be_empty: bool) -> str:
+def check_sources(sources: Sequence[str], may_be_empty: bool) -> str:
     """Tell at once, before Spark is started, what cannot be read; return the token for agents."""
     from hansa.pipeline import inputs
 
     token = os.environ.get(TOKEN, "")
-    if not any(inputs.find(sources, telemetry, token) for telemetry in (False, True)):
+    if not any(inputs.find_feeds(sources, telemetry, token) for telemetry in (False, True)):
         nothing = (
             f"nothing is recorded at {', '.join(sources)}: name the state directories of agents"
             " that have `record` or telemetry (docs/telemetry.md)"
@@ -144,12 +144,16 @@ def look_at(sources: Sequence[str], may_be_empty: bool) -> str:
 
 
 def _stream(
-    spark: "SparkSession", lake: "Lake", work: "Job", every_s: float, progress: Progress
+    spark: "SparkSession",
+    lake: "Lake",
+    work: "PipelineJob",
+    every_s: float,
+    progress: ConsoleProgress,
 ) -> None:
     from hansa.pipeline import runner
 
-    progress.say("following; Ctrl-C ends it")
-    runner.run_on(spark, lake, work, every_s, progress.tell, progress.warn)
+    progress.show("following; Ctrl-C ends it")
+    runner.run_continuously(spark, lake, work, every_s, progress.report_table, progress.warn)
 
 
 # ---------------------------------------------------------------- tables, query
@@ -157,10 +161,10 @@ def _stream(
 
 def _tables(args: argparse.Namespace) -> int:
     from hansa.pipeline.lake import EXPERIMENTS, Lake
-    from hansa.terminal import console, table
+    from hansa.terminal import console, make_table
 
     lake = Lake(args.lake)
-    made = table("layer", "table", ">rows", "a row")
+    made = make_table("layer", "table", ">rows", "a row")
     for kept in [] if lake.is_only_experiments else lake.tables():
         made.add_row(kept.layer, kept.name, f"{kept.rows:,}", Text(kept.grain))
     if lake.experiments:
@@ -177,7 +181,7 @@ def _query(args: argparse.Namespace) -> int:
     lake = Lake(args.lake)
     if not lake.is_only_experiments:
         lake.tables()
-    with Progress("starting Spark"):
+    with ConsoleProgress("starting Spark"):
         from hansa.pipeline.session import session
 
         spark = session(args.master)
@@ -192,20 +196,20 @@ def ask(
     """Return the columns of an answer and as many rows as are shown, and one more if there is."""
     from hansa.pipeline import query
 
-    return query.ask(spark, lake, select, ROWS_SHOWN_MAX + 1)
+    return query.run_query(spark, lake, select, ROWS_SHOWN_MAX + 1)
 
 
 def show(columns: list[str], rows: list[tuple[object, ...]], as_json: bool = False) -> None:
     """Print an answer as a table, or as a JSON object per row."""
-    from hansa.terminal import console, table
+    from hansa.terminal import console, make_table
 
     if as_json:
         for row in rows[:ROWS_SHOWN_MAX]:
-            print(json.dumps(dict(zip(columns, row, strict=True)), default=_text))
+            print(json.dumps(dict(zip(columns, row, strict=True)), default=_format_value))
     else:
-        made = table(*columns)
+        made = make_table(*columns)
         for row in rows[:ROWS_SHOWN_MAX]:
-            made.add_row(*(_cell(value) for value in row))
+            made.add_row(*(_format_cell(value) for value in row))
         console().print(made)
     if len(rows) > ROWS_SHOWN_MAX:
         print(
@@ -213,13 +217,13 @@ def show(columns: list[str], rows: list[tuple[object, ...]], as_json: bool = Fal
         )
 
 
-def _cell(value: object) -> Text:
+def _format_cell(value: object) -> Text:
     if isinstance(value, float):
         return Text(f"{value:,.4g}")
-    return Text("" if value is None else _text(value))
+    return Text("" if value is None else _format_value(value))
 
 
-def _text(value: object) -> str:
+def _format_value(value: object) -> str:
     """Bytes are shown as SQL writes them."""
     if isinstance(value, bytes | bytearray):
         return f"X'{value.hex().upper()}'"

@@ -11,7 +11,7 @@ from rich.text import Text
 from hansa.printable import printable
 
 
-class Progress:
+class ConsoleProgress:
     """One line that changes, while something takes its time."""
 
     def __init__(self, first: str) -> None:
@@ -27,7 +27,7 @@ class Progress:
             self._status = self._console.status(self._first)
             self._status.start()
         else:
-            self.say(self._first)
+            self.show(self._first)
         return self
 
     def __exit__(
@@ -40,7 +40,7 @@ class Progress:
         if self._status:
             self._status.stop()
 
-    def say(self, text: str) -> None:
+    def show(self, text: str) -> None:
         """Say what is done now."""
         if self._status:
             self._status.update(Text(printable(text)))
@@ -53,9 +53,9 @@ class Progress:
         """Say what is to be seen later, too."""
         self._console.print(printable(text, keep="\n"), soft_wrap=True, markup=False)
 
-    def tell(self, layer: str, table: str, count: int | None) -> None:
+    def report_table(self, layer: str, table: str, count: int | None) -> None:
         """Say how far a table is; on a terminal also that it has begun."""
         if count is not None:
-            self.say(f"{layer}.{table}: {count:,} rows")
+            self.show(f"{layer}.{table}: {count:,} rows")
         elif self._status:
-            self.say(f"{layer}.{table}")
+            self.show(f"{layer}.{table}")

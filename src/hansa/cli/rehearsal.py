@@ -8,45 +8,45 @@ from collections import Counter
 
 from hansa.errors import UsageError
 from hansa.simulator.actions import (
-    Action,
     AddLink,
-    BackUp,
-    Crash,
-    Cut,
+    BackUpState,
+    CrashAgent,
+    CutLink,
     CutOneWay,
     CutSilently,
-    Flap,
-    Freeze,
-    Heal,
-    Mend,
+    FlapLink,
+    FreezeAgent,
+    HealAll,
     Partition,
-    Refuse,
+    PowerOff,
+    RefuseAgent,
     RemoveLink,
-    Restart,
+    RestartAgent,
     RestartBroker,
-    RollBack,
-    Stall,
-    Vanish,
+    RestoreLink,
+    RollBackState,
+    SimulatedAction,
+    StallDisk,
 )
-from hansa.simulator.topologies import Link, Topology
+from hansa.simulator.topologies import Topology, TopologyLink
 
 
-class Rehearsal:
+class ScriptCheck:
     """One script, whose steps may be given in any order."""
 
     def __init__(self, topology: Topology, length_s: float) -> None:
         """Start with all nodes running and all links whole."""
         self._topology = topology
         self._length_s = length_s
-        self._steps: list[tuple[float, str, Action]] = []
+        self._steps: list[tuple[float, str, SimulatedAction]] = []
         self._links = set(topology.links)
         self._down: set[int] = set()
         self._backed_up: set[int] = set()
         self._frozen_until: dict[int, float] = {}
 
-    def add(self, text: str, seconds: float, action: Action) -> None:
+    def add(self, text: str, seconds: float, action: SimulatedAction) -> None:
         """Note a step; refuse one that is not over when the run ends."""
-        lasts = _lasts(action)
+        lasts = _duration_s(action)
         end = seconds + lasts
         if end > self._length_s:
             verb = "lasts beyond" if lasts else "comes after"
@@ -56,44 +56,44 @@ class Rehearsal:
     def check(self) -> None:
         """Go through all steps in the order of time; steps of one moment as they were given."""
         for seconds, text, action in sorted(self._steps, key=lambda step: step[0]):
-            problem = self._on_nodes(seconds, action) or self._on_links(action)
+            problem = self._check_node_action(seconds, action) or self._check_link_action(action)
             if problem:
                 raise UsageError(f"step {text!r}: {problem}")
 
-    def _on_nodes(self, seconds: float, action: Action) -> str | None:
+    def _check_node_action(self, seconds: float, action: SimulatedAction) -> str | None:
         match action:
-            case Crash(node) | Vanish(node) | Freeze(node) if node in self._down:
-                name = self._topology.label(node)
+            case CrashAgent(node) | PowerOff(node) | FreezeAgent(node) if node in self._down:
+                name = self._topology.node_label(node)
                 return f"node {name} is not running then; restart it first"
-            case Crash(node) | Vanish(node):
+            case CrashAgent(node) | PowerOff(node):
                 self._down.add(node)
-            case BackUp(node):
+            case BackUpState(node):
                 self._backed_up.add(node)
-            case RollBack(node) if node not in self._backed_up:
-                name = self._topology.label(node)
+            case RollBackState(node) if node not in self._backed_up:
+                name = self._topology.node_label(node)
                 return f"nothing of node {name} is backed up then; 'back-up {name}' first"
-            case Restart(node) | RollBack(node):
+            case RestartAgent(node) | RollBackState(node):
                 self._down.discard(node)
                 self._frozen_until.pop(node, None)
-            case Freeze(node, lasts):
+            case FreezeAgent(node, lasts):
                 if seconds < self._frozen_until.get(node, 0.0):
-                    return f"node {self._topology.label(node)} is frozen already"
+                    return f"node {self._topology.node_label(node)} is frozen already"
                 self._frozen_until[node] = seconds + lasts
-            case Heal():
+            case HealAll():
                 self._frozen_until.clear()
         return None
 
-    def _on_links(self, action: Action) -> str | None:
+    def _check_link_action(self, action: SimulatedAction) -> str | None:
         match action:
             case AddLink(a, b):
                 return self._add(a, b)
             case (
-                Cut(a, b)
+                CutLink(a, b)
                 | CutSilently(a, b)
                 | CutOneWay(a, b)
-                | Mend(a, b)
+                | RestoreLink(a, b)
                 | RemoveLink(a, b)
-                | Flap(a, b)
+                | FlapLink(a, b)
             ):
                 link = (min(a, b), max(a, b))
                 if link not in self._links:
@@ -101,31 +101,31 @@ class Rehearsal:
                 if isinstance(action, RemoveLink):
                     self._links.remove(link)
             case Partition(sides):
-                return self._divide(sides)
+                return self._check_partition(sides)
         return None
 
     def _add(self, a: int, b: int) -> str | None:
-        link: Link = (min(a, b), max(a, b))
+        link: TopologyLink = (min(a, b), max(a, b))
         if a == b:
             return "a node cannot be linked to itself"
         if link in self._links:
-            return f"{self._topology.label(a)} and {self._topology.label(b)} are linked already"
+            return f"{self._topology.node_label(a)} and {self._topology.node_label(b)} are linked already"
         self._links.add(link)
         return None
 
     def _no_link(self, a: int, b: int) -> str:
-        label = self._topology.label
+        label = self._topology.node_label
         near = sorted(set().union(*(link for link in self._links if a in link)) - {a})
         names = ", ".join(label(node) for node in near) or "nobody"
         return f"{label(a)} and {label(b)} are not linked then; {label(a)} is linked to {names}"
 
-    def _divide(self, sides: tuple[tuple[int, ...], ...]) -> str | None:
+    def _check_partition(self, sides: tuple[tuple[int, ...], ...]) -> str | None:
         named = [node for side in sides for node in side]
         if len(sides) < 2:
             return "name two sides or more, as in 'partition 0,1|2,3'"
         (node, times), *_ = Counter(named).most_common(1)
         if times > 1:
-            return f"node {self._topology.label(node)} is named twice"
+            return f"node {self._topology.node_label(node)} is named twice"
         side_of = {node: number for number, side in enumerate(sides) for node in side}
         both = [link for link in self._links if side_of.keys() >= set(link)]
         if all(side_of[a] == side_of[b] for a, b in both):
@@ -133,9 +133,9 @@ class Rehearsal:
         return None
 
 
-def _lasts(action: Action) -> float:
+def _duration_s(action: SimulatedAction) -> float:
     match action:
-        case Freeze(_, s) | Stall(_, s) | Refuse(_, s) | Flap(_, _, _, s):
+        case FreezeAgent(_, s) | StallDisk(_, s) | RefuseAgent(_, s) | FlapLink(_, _, _, s):
             return s
         case RestartBroker(_, float() as seconds):
             return seconds

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 from hansa.cli import arguments
 from hansa.cli.arguments import Parser
-from hansa.cli.pipeline import ask, look_at, show
-from hansa.cli.progress import Progress
+from hansa.cli.pipeline import ask, check_sources, show
+from hansa.cli.progress import ConsoleProgress
 from hansa.errors import UsageError
 
 if TYPE_CHECKING:
-    from hansa.pipeline.report.page import Paper
+    from hansa.pipeline.report.page import ReportedPaper
 
 EXAMPLES = """\
   hansa report --lake lake --out report.html           what the federation did, as a page
@@ -29,27 +29,27 @@ def run(given: Sequence[str]) -> int:
 
     if args.payloads and not args.sources:
         _parser().error("--payloads needs a SOURCE to make tables from")
-    _look_at(args.out)
-    token = look_at(args.sources, may_be_empty=False) if args.sources else ""
+    _check_output_path(args.out)
+    token = check_sources(args.sources, may_be_empty=False) if args.sources else ""
     if not args.sources and not Lake(args.lake).is_only_experiments:
         Lake(args.lake).tables()
-    with Progress("starting Spark") as progress:
+    with ConsoleProgress("starting Spark") as progress:
         spark = session(args.master)
         from hansa.pipeline import runner
-        from hansa.pipeline.report.facts import collect
-        from hansa.pipeline.report.page import page
+        from hansa.pipeline.report.facts import collect_report
+        from hansa.pipeline.report.page import render_page
 
         if args.sources:
             runner.all_tables(args.payloads)  # a mistake in the file is reported before the work
             runner.run_once(
                 spark,
-                Lake.made(args.lake),
-                runner.Job(args.sources, token, payloads=args.payloads),
-                progress.tell,
+                Lake.open_or_create(args.lake),
+                runner.PipelineJob(args.sources, token, payloads=args.payloads),
+                progress.report_table,
             )
-        papers = _papers(progress) if args.papers else ()
-        progress.say("drawing")
-        _write(args.out, page(collect(spark, Lake(args.lake)), papers))
+        papers = _run_papers(progress) if args.papers else ()
+        progress.show("drawing")
+        _write(args.out, render_page(collect_report(spark, Lake(args.lake)), papers))
         answer = ask(spark, Lake(args.lake), args.query) if args.query else None
     if answer:
         show(*answer)
@@ -57,7 +57,7 @@ def run(given: Sequence[str]) -> int:
     return 0
 
 
-def _look_at(out: Path) -> None:
+def _check_output_path(out: Path) -> None:
     """Tell at once that no page can be written there."""
     if out.is_dir():
         raise UsageError(f"cannot write {out}: it is a directory; say --out {out / 'report.html'}")
@@ -109,17 +109,17 @@ def _parser() -> Parser:
     return parser
 
 
-def _papers(progress: Progress) -> "list[Paper]":
+def _run_papers(progress: ConsoleProgress) -> "list[ReportedPaper]":
     """Play what the papers measured; their numbers are in the scenarios."""
-    from hansa.pipeline.report.page import Claim, Paper
+    from hansa.pipeline.report.page import ReportedClaim, ReportedPaper
     from hansa.protocol.settings import ProtocolSettings
     from hansa.simulator.papers import bevilaqua, machado, spohn
-    from hansa.simulator.scenarios.catalogue import play
+    from hansa.simulator.scenarios.catalogue import run_scenario
 
     made = []
     for scenario in (*spohn.SCENARIOS, *machado.SCENARIOS, *bevilaqua.SCENARIOS):
-        progress.say(f"playing {scenario.name}")
-        played = play(scenario, ProtocolSettings(), PAPERS_SEED)
-        claims = [Claim(row.what, row.claimed, row.ours, row.holds) for row in played.rows]
-        made.append(Paper(f"{scenario.name}: {scenario.title}", claims))
+        progress.show(f"playing {scenario.name}")
+        played = run_scenario(scenario, ProtocolSettings(), PAPERS_SEED)
+        claims = [ReportedClaim(row.what, row.claimed, row.ours, row.holds) for row in played.rows]
+        made.append(ReportedPaper(f"{scenario.name}: {scenario.title}", claims))
     return made

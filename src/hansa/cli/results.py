@@ -9,19 +9,24 @@ from rich.table import Table
 from rich.text import Text
 
 from hansa.cli.plan import PRESET
-from hansa.cli.seeds import Tally
-from hansa.simulator.result import Delay, Guarantee, Result
-from hansa.simulator.scenarios.catalogue import SCENARIOS, Played
-from hansa.simulator.scenarios.scenario import Row, Scenario, duration, recoveries
-from hansa.simulator.topologies import parse
-from hansa.terminal import console, table
+from hansa.cli.seeds import SeedTally
+from hansa.simulator.result import DelayStatistics, GuaranteeSummary, SimulationResult
+from hansa.simulator.scenarios.catalogue import SCENARIOS, ScenarioResult
+from hansa.simulator.scenarios.scenario import (
+    ClaimRow,
+    SimulationScenario,
+    format_duration,
+    recoveries,
+)
+from hansa.simulator.topologies import parse_topology
+from hansa.terminal import console, make_table
 
 NODES_SHOWN_MAX = 16
 RECOVERIES_SHOWN_MAX = 20
 VIOLATIONS_SHOWN_MAX = 10
 
 
-def show(args: argparse.Namespace, played: Played, replay: str) -> None:
+def print_run(args: argparse.Namespace, played: ScenarioResult, replay: str) -> None:
     """Print one run."""
     out, result = console(), played.result
     scenario = _scenario(args)
@@ -33,16 +38,16 @@ def show(args: argparse.Namespace, played: Played, replay: str) -> None:
         out.print(_claims(played.rows))
         for note in scenario.notes:
             out.print(Padding(Text(note, style="dim"), (0, 2)))
-    if (scenario is None or scenario.drawn) and len(result.converged_s) > 1:
+    if (scenario is None or scenario.is_drawn_from_seed) and len(result.converged_s) > 1:
         out.print(_convergence(result))
     out.print(_numbers(result))
     if 1 < len(result.delay_ms_by_node) <= NODES_SHOWN_MAX:
         out.print(_delays(result, _labels(args)))
-    _verdict(out, result)
+    _print_violations(out, result)
     out.print(Text(f"seed {result.seed}, replay: {replay}", style="dim"), soft_wrap=True)
 
 
-def show_tally(args: argparse.Namespace, tally: Tally) -> None:
+def print_tally(args: argparse.Namespace, tally: SeedTally) -> None:
     """Print what many runs have shown."""
     out = console()
     played = tally.failed or tally.last
@@ -50,72 +55,74 @@ def show_tally(args: argparse.Namespace, tally: Tally) -> None:
         return
     if tally.failed:
         if tally.passed:
-            kept = counted(tally.passed, "seed")
+            kept = format_count(tally.passed, "seed")
             out.print(f"[green]{kept} kept all promises[/green], then this one did not:")
         out.print(_heading(args, played.result))
-        _verdict(out, played.result)
+        _print_violations(out, played.result)
     else:
         first, last = args.seed, args.seed + tally.passed - 1
         out.print(f"[green]seeds {first} to {last}: {tally.passed} runs kept all promises[/green]")
 
 
-def show_scenarios() -> None:
+def print_scenarios() -> None:
     """Print the scenarios by name."""
-    made = table("scenario", "what happens", "what is claimed")
+    made = make_table("scenario", "what happens", "what is claimed")
     for scenario in SCENARIOS.values():
         made.add_row(scenario.name, scenario.title, scenario.claim)
     console().print(made)
 
 
-def _heading(args: argparse.Namespace, result: Result) -> Text:
+def _heading(args: argparse.Namespace, result: SimulationResult) -> Text:
     scenario = _scenario(args)
-    where = f"{result.topology}: " if scenario is None or scenario.drawn else ""
-    size = f"{counted(result.nodes, 'node')}, {counted(result.links, 'link')}"
+    where = f"{result.topology}: " if scenario is None or scenario.is_drawn_from_seed else ""
+    size = f"{format_count(result.nodes, 'node')}, {format_count(result.links, 'link')}"
     preset = "" if args.preset in (None, PRESET) else f", preset {args.preset}"
-    times = f"{duration(result.virtual_s)} of virtual time in {duration(result.wall_s)}"
+    times = (
+        f"{format_duration(result.virtual_s)} of virtual time in {format_duration(result.wall_s)}"
+    )
     return Text(f"{where}{size}, seed {result.seed}{preset}; {times}")
 
 
-def counted(number: int, noun: str) -> str:
+def format_count(number: int, noun: str) -> str:
     """Return `1 link`, `2 links`."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
-def _scenario(args: argparse.Namespace) -> Scenario | None:
+def _scenario(args: argparse.Namespace) -> SimulationScenario | None:
     return None if args.scenario is None else SCENARIOS[args.scenario]
 
 
-def _claims(rows: Iterable[Row]) -> Table:
-    made = table("", "claimed", "ours", "")
+def _claims(rows: Iterable[ClaimRow]) -> Table:
+    made = make_table("", "claimed", "ours", "")
     marks = {True: Text("✓", "green"), False: Text("✗", "red bold"), None: Text("")}
     for row in rows:
         made.add_row(Text(row.what), Text(row.claimed), Text(row.ours), marks[row.holds])
     return made
 
 
-def _convergence(result: Result) -> Table:
-    made = table("disturbance", ">all right again after")
+def _convergence(result: SimulationResult) -> Table:
+    made = make_table("disturbance", ">all right again after")
     found = recoveries(result)
     for recovery in found[:RECOVERIES_SHOWN_MAX]:
-        made.add_row(Text(recovery.after), recovery.took)
+        made.add_row(Text(recovery.after), recovery.duration_text)
     if len(found) > RECOVERIES_SHOWN_MAX:
         made.add_row(f"… {len(found) - RECOVERIES_SHOWN_MAX} more; --json has all", "")
     return made
 
 
-def _numbers(result: Result) -> Table:
-    made = table("", "")
-    for name, value in _facts(result):
+def _numbers(result: SimulationResult) -> Table:
+    made = make_table("", "")
+    for name, value in _result_rows(result):
         made.add_row(name, Text(value))
     return made
 
 
-def _facts(result: Result) -> list[tuple[str, str]]:
+def _result_rows(result: SimulationResult) -> list[tuple[str, str]]:
     control = sum(result.control_frames.values())
     kinds = ", ".join(f"{kind} {count}" for kind, count in result.control_frames.items())
     delivered = f"{result.delivered} of {result.expected}, {result.lost} lost"
     return [
-        ("converged after the start", recoveries(result)[0].took),
+        ("converged after the start", recoveries(result)[0].duration_text),
         ("publications", str(result.publications)),
         ("wanted elsewhere, delivered", delivered),
         ("delivered twice", str(result.duplicates_delivered)),
@@ -130,7 +137,7 @@ def _facts(result: Result) -> list[tuple[str, str]]:
     ]
 
 
-def _guarantee(got: Guarantee | None) -> list[tuple[str, str]]:
+def _guarantee(got: GuaranteeSummary | None) -> list[tuple[str, str]]:
     if got is None:
         return []
     came = f"{got.delivered} of {got.promised}, {got.reported} reported as gaps"
@@ -140,12 +147,12 @@ def _guarantee(got: Guarantee | None) -> list[tuple[str, str]]:
     ]
 
 
-def _delay(delay: Delay) -> str:
+def _delay(delay: DelayStatistics) -> str:
     return f"mean {delay.mean:.2f} ms, median {delay.p50:.2f} ms, 99 % {delay.p99:.2f} ms"
 
 
-def _delays(result: Result, labels: Callable[[int], str]) -> Table:
-    made = table(">received at", ">publications", ">mean ms", ">median ms", ">99 % ms")
+def _delays(result: SimulationResult, labels: Callable[[int], str]) -> Table:
+    made = make_table(">received at", ">publications", ">mean ms", ">median ms", ">99 % ms")
     for node, delay in result.delay_ms_by_node.items():
         values = (f"{value:.2f}" for value in (delay.mean, delay.p50, delay.p99))
         made.add_row(labels(node), str(delay.count), *values)
@@ -154,15 +161,15 @@ def _delays(result: Result, labels: Callable[[int], str]) -> Table:
 
 def _labels(args: argparse.Namespace) -> Callable[[int], str]:
     """Return what nodes are called: a file may give them names."""
-    return parse(args.topology, args.seed).label if args.topology is not None else str
+    return parse_topology(args.topology, args.seed).node_label if args.topology is not None else str
 
 
-def _verdict(out: Console, result: Result) -> None:
+def _print_violations(out: Console, result: SimulationResult) -> None:
     if result.ok:
         out.print("all promises kept", style="bold green")
         return
     count = len(result.violations)
-    out.print(f"{counted(count, 'promise')} broken", style="bold red")
+    out.print(f"{format_count(count, 'promise')} broken", style="bold red")
     for text in result.violations[:VIOLATIONS_SHOWN_MAX]:
         out.print(Text(f"  {text}", style="red"))
     if count > VIOLATIONS_SHOWN_MAX:

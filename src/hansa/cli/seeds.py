@@ -14,49 +14,53 @@ from rich.console import Console
 from rich.progress import Progress
 
 from hansa.errors import HansaError
-from hansa.simulator.scenarios.catalogue import Played
+from hansa.simulator.scenarios.catalogue import ScenarioResult
 
-AHEAD = 4
+RUNS_AHEAD_PER_CORE = 4
 """Runs per core that are handed out at once: enough that no core waits."""
 
 
 @dataclass(frozen=True, slots=True)
-class Tally:
+class SeedTally:
     """How far a row of seeds came."""
 
     passed: int
-    failed: Played | None
+    failed: ScenarioResult | None
     """The first seed that broke a promise."""
-    last: Played | None
+    last: ScenarioResult | None
     """The last seed that kept all."""
 
 
-def first_failure(play: Callable[[int], Played], seeds: Sequence[int]) -> Tally:
+def find_first_failure(
+    run_seed: Callable[[int], ScenarioResult], seeds: Sequence[int]
+) -> SeedTally:
     """Play seeds until one fails. The answer does not depend on how many cores there are."""
     passed, last = 0, None
     with Progress(console=Console(stderr=True), disable=not sys.stderr.isatty()) as progress:
         bar = progress.add_task(f"seeds {seeds[0]} to {seeds[-1]}", total=len(seeds))
-        with closing(_in_order(play, seeds)) as runs:
+        with closing(_run_in_order(run_seed, seeds)) as runs:
             for played in runs:
                 if not played.result.ok:
-                    return Tally(passed, played, last)
+                    return SeedTally(passed, played, last)
                 passed, last = passed + 1, played
                 progress.advance(bar)
-    return Tally(passed, None, last)
+    return SeedTally(passed, None, last)
 
 
-def _in_order(play: Callable[[int], Played], seeds: Sequence[int]) -> Generator[Played, None, None]:
+def _run_in_order(
+    run_seed: Callable[[int], ScenarioResult], seeds: Sequence[int]
+) -> Generator[ScenarioResult, None, None]:
     """Yield the runs in the order of their seeds, a bounded number of them under way."""
     cores = min(_cores(), len(seeds))
     others = set(multiprocessing.active_children())
     pool = ProcessPoolExecutor(cores, multiprocessing.get_context("spawn"))
-    waiting: deque[tuple[int, Future[Played]]] = deque()
+    waiting: deque[tuple[int, Future[ScenarioResult]]] = deque()
     complete = False
     try:
         for seed in seeds:
             with _interrupts_held():
-                waiting.append((seed, pool.submit(play, seed)))
-            if len(waiting) >= AHEAD * cores:
+                waiting.append((seed, pool.submit(run_seed, seed)))
+            if len(waiting) >= RUNS_AHEAD_PER_CORE * cores:
                 yield _result(*waiting.popleft())
         while waiting:
             yield _result(*waiting.popleft())
@@ -68,7 +72,7 @@ def _in_order(play: Callable[[int], Played], seeds: Sequence[int]) -> Generator[
         pool.shutdown(cancel_futures=True)
 
 
-def _result(seed: int, run: Future[Played]) -> Played:
+def _result(seed: int, run: Future[ScenarioResult]) -> ScenarioResult:
     """Return what a worker found. A fault of ours keeps its traceback and gets its seed."""
     try:
         return run.result()

@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hansa.cli import arguments
-from hansa.cli.arguments import SEED_MAX, Parser, amount, one_of, whole
+from hansa.cli.arguments import SEED_MAX, Parser, decimal_number, one_of, whole_number
 from hansa.errors import UsageError
-from hansa.launcher import command
-from hansa.protocol.settings import PRESETS, ManagementBy, Metric, Outside
+from hansa.launcher import command_line
+from hansa.protocol.settings import PRESETS, ManagementBy, Metric, NonMemberForwarding
 
 if TYPE_CHECKING:
-    from hansa.simulator.analysis.transcript import Listener
-    from hansa.simulator.scenarios.catalogue import Played
+    from hansa.simulator.analysis.transcript import TranscriptListener
+    from hansa.simulator.scenarios.catalogue import ScenarioResult
 
 DEFAULT_SEED = 1
 RUNS_MAX = 1_000_000
@@ -29,7 +29,7 @@ FIXED_BY_SCENARIO = (
     *("at", "duration"),
 )
 """What a scenario itself decides: its expectations would not hold otherwise."""
-CLAIMED = ("strategy",)
+FIXED_BY_CLAIM = ("strategy",)
 """What it decides besides if its paper claims something of one strategy."""
 DRAWN_BY_SEED = ("preset", "outside")
 """What a scenario that draws everything from the seed decides besides."""
@@ -51,16 +51,16 @@ exit code: 0 all promises kept, 1 some broken, 2 bad input, 70 a fault of Hansa 
 
 def run(given: Sequence[str]) -> int:
     """Run the command with these arguments and return its exit code."""
-    args = parser().parse_args(given)
+    args = make_parser().parse_args(given)
     if args.list:
-        return _list()
+        return _list_scenarios()
     _refuse_contradictions(args)
     if args.runs > 1:
         return _run_many(args, given)
     return _run_one(args, given)
 
 
-def parser() -> Parser:
+def make_parser() -> Parser:
     """Return the parser; it imports nothing that takes time."""
     made = Parser(
         "hansa simulate",
@@ -94,7 +94,7 @@ def _add_what(made: Parser) -> None:
         help=f"decides all that is random (default {DEFAULT_SEED}); printed with every result",
     )  # fmt: skip
     group.add_argument(
-        "--runs", type=whole(1, RUNS_MAX, "runs"), default=1, metavar="N",
+        "--runs", type=whole_number(1, RUNS_MAX, "runs"), default=1, metavar="N",
         help="play seeds N, N+1 ... on all cores and stop at the first that breaks a promise",
     )  # fmt: skip
     group.add_argument(
@@ -123,11 +123,11 @@ def _add_protocol(made: Parser) -> None:
         help="how publications find their way; docs/strategies.md lists them (default mesh)",
     )  # fmt: skip
     group.add_argument(
-        "--redundancy", type=whole(1, 16, "parents"), metavar="N",
+        "--redundancy", type=whole_number(1, 16, "parents"), metavar="N",
         help="parents per mesh member; 1 makes a tree (default 2)",
     )  # fmt: skip
     group.add_argument(
-        "--outside", type=one_of(Outside), metavar="one|all|random",
+        "--outside", type=one_of(NonMemberForwarding), metavar="one|all|random",
         help="which parents take a publication from outside the mesh (default one)",
     )  # fmt: skip
     group.add_argument(
@@ -142,7 +142,7 @@ def _add_protocol(made: Parser) -> None:
         " (default id)",
     )  # fmt: skip
     group.add_argument(
-        "--group-depth", type=whole(0, 32, "levels"), metavar="N",
+        "--group-depth", type=whole_number(0, 32, "levels"), metavar="N",
         help="filters that agree in N levels share a group; 0: a group per filter (default 0)",
     )  # fmt: skip
 
@@ -150,11 +150,11 @@ def _add_protocol(made: Parser) -> None:
 def _add_links(made: Parser) -> None:
     group = made.add_argument_group("links")
     group.add_argument(
-        "--delay", type=amount(0, 60_000, "milliseconds"), metavar="MS",
+        "--delay", type=decimal_number(0, 60_000, "milliseconds"), metavar="MS",
         help="one-way delay of a link in milliseconds (default 1)",
     )  # fmt: skip
     group.add_argument(
-        "--jitter", type=amount(0, 60_000, "milliseconds"), metavar="MS",
+        "--jitter", type=decimal_number(0, 60_000, "milliseconds"), metavar="MS",
         help="added at random to each frame's delay, up to so many milliseconds (default 0)",
     )  # fmt: skip
     for name, what in (
@@ -163,7 +163,7 @@ def _add_links(made: Parser) -> None:
         ("reorder", "is held back"),
     ):
         group.add_argument(
-            f"--{name}", type=amount(0, 0.9), metavar="P",
+            f"--{name}", type=decimal_number(0, 0.9), metavar="P",
             help=f"probability from 0 to 0.9 that a frame {what}; above 0 makes datagram links",
         )  # fmt: skip
 
@@ -171,11 +171,11 @@ def _add_links(made: Parser) -> None:
 def _add_clients(made: Parser) -> None:
     group = made.add_argument_group("clients, faults, time (not with --scenario)")
     group.add_argument(
-        "--subscribe", action="append", type=arguments.at_node, metavar="NODE:FILTER",
+        "--subscribe", action="append", type=arguments.node_and_text, metavar="NODE:FILTER",
         help="subscribe at a node; may be repeated, in this order",
     )  # fmt: skip
     group.add_argument(
-        "--subscribers", type=whole(0, 100_000, "subscribers"), metavar="N",
+        "--subscribers", type=whole_number(0, 100_000, "subscribers"), metavar="N",
         help="so many subscriptions at random nodes (default 3 unless --subscribe is given)",
     )  # fmt: skip
     group.add_argument(
@@ -183,15 +183,15 @@ def _add_clients(made: Parser) -> None:
         help="what random subscribers want; may be repeated (default plant/#)",
     )  # fmt: skip
     group.add_argument(
-        "--publish", action="append", type=arguments.at_node, metavar="NODE:TOPIC",
+        "--publish", action="append", type=arguments.node_and_text, metavar="NODE:TOPIC",
         help="publish at a node; may be repeated (default: plant/temp at a random node)",
     )  # fmt: skip
     group.add_argument(
-        "--publications", type=whole(0, 100_000, "publications"), metavar="N",
+        "--publications", type=whole_number(0, 100_000, "publications"), metavar="N",
         help="publications of each publisher, spread over the duration (default 10)",
     )  # fmt: skip
     group.add_argument(
-        "--qos", type=whole(0, 2), metavar="N",
+        "--qos", type=whole_number(0, 2), metavar="N",
         help="QoS of these publications and those of --at; 1 and 2 are guaranteed: agents have"
         " disks (default 0)",
     )  # fmt: skip
@@ -215,16 +215,18 @@ def _add_clients(made: Parser) -> None:
         " may be repeated",
     )  # fmt: skip
     group.add_argument(
-        "--duration", type=amount(0, 1_000_000, "seconds"), metavar="S",
+        "--duration", type=decimal_number(0, 1_000_000, "seconds"), metavar="S",
         help="virtual seconds of traffic and faults, after all has settled (default 10)",
     )  # fmt: skip
 
 
 def _refuse_contradictions(args: argparse.Namespace) -> None:
     if args.scenario is not None:
-        from hansa.simulator.scenarios.catalogue import find
+        from hansa.simulator.scenarios.catalogue import find_scenario
 
-        besides = DRAWN_BY_SEED if find(args.scenario).drawn else CLAIMED
+        besides = (
+            DRAWN_BY_SEED if find_scenario(args.scenario).is_drawn_from_seed else FIXED_BY_CLAIM
+        )
         for name in (*FIXED_BY_SCENARIO, *besides):
             if getattr(args, name) is not None:
                 flag = name.replace("_", "-")
@@ -249,50 +251,55 @@ def _run_one(args: argparse.Namespace, given: Sequence[str]) -> int:
 
     with ExitStack() as stack:
         listen = _listener(args.transcript, stack) if args.transcript else None
-        played = play(args, args.seed, listen)
+        played = run_seed(args, args.seed, listen)
     if args.topology is not None:
-        _tell_parts(args)
+        _warn_if_partitioned(args)
     if args.json:
-        print(json.dumps(_values(args, played, given), indent=2))
+        print(json.dumps(_result_json(args, played, given), indent=2))
     else:
-        results.show(args, played, replay(given, args.seed))
+        results.print_run(args, played, replay_command(given, args.seed))
     return 0 if played.result.ok else 1
 
 
-def play(args: argparse.Namespace, seed: int, listen: "Listener | None" = None) -> "Played":
+def run_seed(
+    args: argparse.Namespace, seed: int, listener: "TranscriptListener | None" = None
+) -> "ScenarioResult":
     """Play one seed of what the arguments describe. Also runs in the processes of `--runs`."""
-    from hansa.cli.plan import options, settings
+    from hansa.cli.plan import make_options, make_settings
     from hansa.simulator.run import simulate
-    from hansa.simulator.scenarios.catalogue import Played, find
-    from hansa.simulator.scenarios.catalogue import play as play_scenario
+    from hansa.simulator.scenarios.catalogue import ScenarioResult, find_scenario
+    from hansa.simulator.scenarios.catalogue import run_scenario as play_scenario
 
     if args.scenario is not None:
-        scenario = find(args.scenario)
-        return play_scenario(scenario, settings(args), seed, listen, args.telemetry)
-    return Played(simulate(options(args, seed), listen, args.telemetry), ())
+        scenario = find_scenario(args.scenario)
+        return play_scenario(scenario, make_settings(args), seed, listener, args.telemetry)
+    return ScenarioResult(simulate(make_options(args, seed), listener, args.telemetry), ())
 
 
 def _run_many(args: argparse.Namespace, given: Sequence[str]) -> int:
     from hansa.cli import results
-    from hansa.cli.seeds import first_failure
+    from hansa.cli.seeds import find_first_failure
 
     seeds = range(args.seed, args.seed + args.runs)
-    tally = first_failure(partial(play, args), seeds)
+    tally = find_first_failure(partial(run_seed, args), seeds)
     if args.json:
-        failed = _values(args, tally.failed, given) if tally.failed else None
+        failed = _result_json(args, tally.failed, given) if tally.failed else None
         values = {"scenario": args.scenario, "seed": args.seed, "runs": args.runs}
         print(json.dumps({**values, "passed": tally.passed, "failed": failed}, indent=2))
     else:
-        results.show_tally(args, tally)
+        results.print_tally(args, tally)
     if tally.failed is None:
         return 0
     seed = tally.failed.result.seed
-    print(f"hansa: seed {seed} breaks a promise; replay: {replay(given, seed)}", file=sys.stderr)
+    print(
+        f"hansa: seed {seed} breaks a promise; replay: {replay_command(given, seed)}",
+        file=sys.stderr,
+    )
     return 1
 
 
-def _listener(path: Path, stack: ExitStack) -> "Listener":
-    from hansa.simulator.analysis.transcript import line
+def _listener(path: Path, stack: ExitStack) -> "TranscriptListener":
+    from hansa.simulator.analysis.transcript import format_line
 
     try:
         file = stack.enter_context(path.open("w", encoding="utf-8"))
@@ -301,16 +308,16 @@ def _listener(path: Path, stack: ExitStack) -> "Listener":
         raise UsageError(f"cannot write {path}: {reason}") from None
 
     def write(now: float, place: int | None, what: object) -> None:
-        file.write(line(now, place, str(what)))
+        file.write(format_line(now, place, str(what)))
 
     return write
 
 
-def _tell_parts(args: argparse.Namespace) -> None:
+def _warn_if_partitioned(args: argparse.Namespace) -> None:
     """A file may describe a federation in several parts; that should not go unnoticed."""
-    from hansa.simulator.topologies import components, parse
+    from hansa.simulator.topologies import connected_components, parse_topology
 
-    count = len(components(parse(args.topology, args.seed)))
+    count = len(connected_components(parse_topology(args.topology, args.seed)))
     if count > 1:
         print(
             f"hansa: {args.topology} is in {count} parts that cannot reach each other",
@@ -318,7 +325,7 @@ def _tell_parts(args: argparse.Namespace) -> None:
         )
 
 
-def replay(given: Sequence[str], seed: int) -> str:
+def replay_command(given: Sequence[str], seed: int) -> str:
     """Return the command that plays one seed of these arguments again."""
     kept: list[str] = []
     words = iter(given)
@@ -327,26 +334,28 @@ def replay(given: Sequence[str], seed: int) -> str:
             next(words, None)
         elif word != "--json" and not word.startswith(("--seed=", "--runs=")):
             kept.append(word)
-    return command("simulate", *kept, "--seed", str(seed))
+    return command_line("simulate", *kept, "--seed", str(seed))
 
 
-def _values(args: argparse.Namespace, played: "Played", given: Sequence[str]) -> dict[str, object]:
+def _result_json(
+    args: argparse.Namespace, played: "ScenarioResult", given: Sequence[str]
+) -> dict[str, object]:
     """Return the result as JSON has it, with what was asked for and how to ask again."""
     from hansa.cli.plan import PRESET
     from hansa.simulator.scenarios.catalogue import SCENARIOS
 
-    drawn = args.scenario is not None and SCENARIOS[args.scenario].drawn
+    drawn = args.scenario is not None and SCENARIOS[args.scenario].is_drawn_from_seed
     return {
         **json.loads(played.result.to_json()),
         "scenario": args.scenario,
         "preset": None if drawn else args.preset or PRESET,
         "claims": [asdict(row) for row in played.rows],
-        "replay": replay(given, played.result.seed),
+        "replay": replay_command(given, played.result.seed),
     }
 
 
-def _list() -> int:
+def _list_scenarios() -> int:
     from hansa.cli import results
 
-    results.show_scenarios()
+    results.print_scenarios()
     return 0

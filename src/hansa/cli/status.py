@@ -23,8 +23,8 @@ def run(given: Sequence[str]) -> int:
     parser.add_argument("target", help="URL or host:port of an agent's pages, or a ready file")
     parser.add_argument("--json", action="store_true", help="print what the agents say, as JSON")
     args = parser.parse_args(given)
-    urls = status_client.addresses(args.target)
-    pages = status_client.read(urls)
+    urls = status_client.status_urls(args.target)
+    pages = status_client.fetch_all(urls)
     if args.json and len(urls) == 1:
         print(pages[0].body, end="")
     elif args.json:
@@ -32,5 +32,5 @@ def run(given: Sequence[str]) -> int:
                  for page in pages]  # fmt: skip
         print(json.dumps({"nodes": nodes}, indent=1))
     else:
-        console().print(status_tables.console(pages))
+        console().print(status_tables.render_tables(pages))
     return 1 if any(page.problem for page in pages) else 0

@@ -18,11 +18,11 @@ from hansa.errors import UsageError
 from hansa.printable import printable_json
 
 ANSWER_TIMEOUT_S = 5.0
-PAGE_BYTES_MAX = 64 << 20
+RESPONSE_BYTES_MAX = 64 << 20
 READERS_MAX = 16
 
 
-class Broker(msgspec.Struct, frozen=True):
+class BrokerInfo(msgspec.Struct, frozen=True):
     """The broker that an agent stands beside."""
 
     address: str
@@ -33,7 +33,7 @@ class Broker(msgspec.Struct, frozen=True):
     """Why subscriptions may be unknown; empty if none are."""
 
 
-class Neighbour(msgspec.Struct, frozen=True):
+class NeighbourInfo(msgspec.Struct, frozen=True):
     """One link."""
 
     rtt_ms: float | None = None
@@ -41,23 +41,23 @@ class Neighbour(msgspec.Struct, frozen=True):
     bytes_out: int = 0
 
 
-class Way(msgspec.Struct, frozen=True):
+class CoreInfo(msgspec.Struct, frozen=True):
     """How far a core is."""
 
     distance: int
 
 
-class Topic(msgspec.Struct, frozen=True):
+class GroupInfo(msgspec.Struct, frozen=True):
     """One group, as a node sees it."""
 
     core: str | None
     member: bool
-    wanted_by: tuple[str, ...]
+    interested_nodes: tuple[str, ...]
     parents: tuple[str, ...]
     children: tuple[str, ...]
 
 
-class Interest(msgspec.Struct, frozen=True):
+class InterestInfo(msgspec.Struct, frozen=True):
     """What the clients of a broker want."""
 
     local: tuple[str, ...]
@@ -67,18 +67,18 @@ class Interest(msgspec.Struct, frozen=True):
     """Filters that are announced because subscriptions may be unknown."""
 
 
-class Status(msgspec.Struct, frozen=True):
+class AgentStatus(msgspec.Struct, frozen=True):
     """One agent's page."""
 
     name: str
     node: str
     incarnation: int
-    broker: Broker
-    neighbours: dict[str, Neighbour]
+    broker: BrokerInfo
+    neighbours: dict[str, NeighbourInfo]
     members: tuple[str, ...]
-    cores: dict[str, Way]
-    groups: dict[str, Topic]
-    interest: Interest
+    cores: dict[str, CoreInfo]
+    groups: dict[str, GroupInfo]
+    interest: InterestInfo
     counters: dict[str, int]
     names: dict[str, str] = {}
     """What members are called, those included whose page is not read."""
@@ -88,16 +88,16 @@ class Status(msgspec.Struct, frozen=True):
     alarms: dict[str, str] = {}
 
 
-class Page(msgspec.Struct, frozen=True):
+class StatusResponse(msgspec.Struct, frozen=True):
     """What one address answered."""
 
     url: str
     body: str = ""
-    status: Status | None = None
+    status: AgentStatus | None = None
     problem: str = ""
 
 
-def addresses(target: str) -> tuple[str, ...]:
+def status_urls(target: str) -> tuple[str, ...]:
     """Return where the pages are that a person means: a URL, host:port, or a ready file."""
     path = Path(target)
     if path.is_file():
@@ -116,10 +116,10 @@ def addresses(target: str) -> tuple[str, ...]:
     return (url.removesuffix("/").removesuffix("/status"),)
 
 
-def read(urls: Sequence[str]) -> tuple[Page, ...]:
+def fetch_all(urls: Sequence[str]) -> tuple[StatusResponse, ...]:
     """Read all pages at once; raise UsageError if not one of them answers."""
     with ThreadPoolExecutor(min(len(urls), READERS_MAX)) as readers:
-        pages = tuple(readers.map(_read, urls))
+        pages = tuple(readers.map(_fetch, urls))
     if all(page.problem for page in pages):
         raise UsageError(f"{pages[0].url}: {pages[0].problem}")
     return pages
@@ -137,21 +137,25 @@ def _from_ready_file(path: Path) -> tuple[str, ...]:
     return urls
 
 
-def _read(url: str) -> Page:
+def _fetch(url: str) -> StatusResponse:
     try:
         # Agents are on this machine or near: a proxy for the web does not lead to them.
-        data, _ = web.fetch(f"{url}/status", ANSWER_TIMEOUT_S, PAGE_BYTES_MAX, proxies=False)
+        data, _ = web.fetch(f"{url}/status", ANSWER_TIMEOUT_S, RESPONSE_BYTES_MAX, proxies=False)
         told = json.loads(data)
         body = json.dumps(told, indent=1, sort_keys=True) + "\n"  # in ASCII, whatever came
         told = printable_json(told)
         if isinstance(told, dict) and told.get("mode") == "mqtt-fed":
-            return Page(url, problem=f'mode = "mqtt-fed": no tables for it, see {url}/status')
-        return Page(url, body, msgspec.convert(told, Status, strict=False))
+            return StatusResponse(
+                url, problem=f'mode = "mqtt-fed": no tables for it, see {url}/status'
+            )
+        return StatusResponse(url, body, msgspec.convert(told, AgentStatus, strict=False))
     except (ValueError, RecursionError, msgspec.ValidationError, HTTPException):
-        return Page(url, problem="this is not the status page of an agent")
+        return StatusResponse(url, problem="this is not the status page of an agent")
     except urllib.error.HTTPError as error:
-        return Page(url, problem=f"this is not the status page of an agent (HTTP {error.code})")
+        return StatusResponse(
+            url, problem=f"this is not the status page of an agent (HTTP {error.code})"
+        )
     except OSError as error:
         reason = getattr(error, "reason", error)
         words = getattr(reason, "strerror", None) or str(reason) or "no answer"
-        return Page(url, problem=f"nothing answers ({words}); is the agent running?")
+        return StatusResponse(url, problem=f"nothing answers ({words}); is the agent running?")

@@ -7,12 +7,12 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from hansa.cli.status_client import Page, Status
-from hansa.terminal import table
+from hansa.cli.status_client import AgentStatus, StatusResponse
+from hansa.terminal import make_table
 
 ROWS_MAX = 60
 """Rows of one table; `--json` has them all."""
-WORDS_MAX = 6
+FILTERS_SHOWN_MAX = 6
 """Filters in one cell."""
 ID_DIGITS = 6
 """Of a node's id that is not among the pages: enough to tell nodes apart, and to find its log."""
@@ -25,13 +25,15 @@ Rates = Mapping[tuple[str, str], float]
 """Per page and counter: how much a second."""
 
 
-def console(pages: Sequence[Page], rates: Rates | None = None) -> RenderableType:
+def render_tables(
+    responses: Sequence[StatusResponse], rates: Rates | None = None
+) -> RenderableType:
     """Return all tables."""
-    statuses = [page.status for page in pages if page.status is not None]
+    statuses = [page.status for page in responses if page.status is not None]
     names = {node: name for status in statuses for node, name in status.names.items()}
     names |= {status.node: status.name for status in statuses}
     tables = (
-        _nodes(pages, names),
+        _nodes(responses, names),
         _links(statuses, names),
         _topics(statuses, names),
         _interest(statuses),
@@ -40,8 +42,8 @@ def console(pages: Sequence[Page], rates: Rates | None = None) -> RenderableType
     return Group(*(made for made in tables if made.row_count))
 
 
-def _nodes(pages: Sequence[Page], names: Mapping[str, str]) -> Table:
-    made = table("node", "id", "broker", ">members", "interest", "trouble")
+def _nodes(pages: Sequence[StatusResponse], names: Mapping[str, str]) -> Table:
+    made = make_table("node", "id", "broker", ">members", "interest", "trouble")
     made.title, made.title_justify = "Federation", "left"
     for page in pages:
         if page.status is None:
@@ -54,7 +56,7 @@ def _nodes(pages: Sequence[Page], names: Mapping[str, str]) -> Table:
             Text(status.broker.address),
             str(len(status.members)),
             "in force everywhere" if status.interest.installed else "on its way",
-            Text("\n".join(_troubles(status)), "red"),
+            Text("\n".join(_problems(status)), "red"),
         )
     statuses = [page.status for page in pages if page.status is not None]
     members = {member for status in statuses for member in status.members}
@@ -65,7 +67,7 @@ def _nodes(pages: Sequence[Page], names: Mapping[str, str]) -> Table:
     return made
 
 
-def _troubles(status: Status) -> Iterator[str]:
+def _problems(status: AgentStatus) -> Iterator[str]:
     if not status.broker.connected:
         yield f"broker: {status.broker.problem or 'not connected'}"
     elif not status.broker.observed and INCOMPLETE not in status.alarms:
@@ -75,8 +77,8 @@ def _troubles(status: Status) -> Iterator[str]:
     yield from (f"{name}: {text}" for name, text in alarms if text != status.broker.problem)
 
 
-def _links(statuses: Sequence[Status], names: Mapping[str, str]) -> Table:
-    made = table("node", "neighbour", ">RTT ms", ">bytes in", ">bytes out")
+def _links(statuses: Sequence[AgentStatus], names: Mapping[str, str]) -> Table:
+    made = make_table("node", "neighbour", ">RTT ms", ">bytes in", ">bytes out")
     made.title, made.title_justify = "Neighbours", "left"
     rows = [
         (
@@ -89,27 +91,27 @@ def _links(statuses: Sequence[Status], names: Mapping[str, str]) -> Table:
         for status in statuses
         for node, link in sorted(status.neighbours.items(), key=lambda i: _name(i[0], names))
     ]
-    return _filled(made, rows)
+    return _fill_table(made, rows)
 
 
-def _topics(statuses: Sequence[Status], names: Mapping[str, str]) -> Table:
-    made = table("topic", "core", "wanted at", "node", ">distance", "parents", "children")
+def _topics(statuses: Sequence[AgentStatus], names: Mapping[str, str]) -> Table:
+    made = make_table("topic", "core", "wanted at", "node", ">distance", "parents", "children")
     made.title, made.title_justify = "Topics", "left"
     rows = []
     for topic in sorted({topic for status in statuses for topic in status.groups}):
         seeing = [status for status in statuses if topic in status.groups]
         members = [status for status in seeing if status.groups[topic].member]
         rows += [_topic(topic, status, names) for status in members or seeing[:1]]
-    return _filled(made, rows)
+    return _fill_table(made, rows)
 
 
-def _topic(topic: str, status: Status, names: Mapping[str, str]) -> tuple[str, ...]:
+def _topic(topic: str, status: AgentStatus, names: Mapping[str, str]) -> tuple[str, ...]:
     seen = status.groups[topic]
     way = status.cores.get(seen.core) if seen.core is not None else None
     return (
         topic or ROOT_NAME,
         "none yet" if seen.core is None else _name(seen.core, names),
-        _names(seen.wanted_by, names),
+        _names(seen.interested_nodes, names),
         status.name if seen.member else f"{status.name}, no member",
         "" if way is None else str(way.distance),
         _names(seen.parents, names),
@@ -117,26 +119,26 @@ def _topic(topic: str, status: Status, names: Mapping[str, str]) -> tuple[str, .
     )
 
 
-def _interest(statuses: Sequence[Status]) -> Table:
-    made = table("node", ">filters", "wanted by clients here", "in force elsewhere")
+def _interest(statuses: Sequence[AgentStatus]) -> Table:
+    made = make_table("node", ">filters", "wanted by clients here", "in force elsewhere")
     made.title, made.title_justify = "Interest", "left"
     rows = []
     for status in statuses:
         local = status.interest.local
-        more = f" … {len(local) - WORDS_MAX} more" if len(local) > WORDS_MAX else ""
+        more = f" … {len(local) - FILTERS_SHOWN_MAX} more" if len(local) > FILTERS_SHOWN_MAX else ""
         wide = ", ".join(status.interest.wide)
         unknown = f"; others may be unknown: asks for {wide}" if wide else ""
-        shown = ", ".join(local[:WORDS_MAX]) + more + unknown
+        shown = ", ".join(local[:FILTERS_SHOWN_MAX]) + more + unknown
         rows.append(
             (status.name, f"{len(local):,}", shown, "yes" if status.interest.installed else "no")
         )
-    return _filled(made, rows)
+    return _fill_table(made, rows)
 
 
-def _counters(statuses: Sequence[Status], rates: Rates | None) -> Table:
+def _counters(statuses: Sequence[AgentStatus], rates: Rates | None) -> Table:
     """Return one row per counter, all nodes together, and where most of it was counted."""
     columns = ("counter", ">count", ">per second", "most at")
-    made = table(*(c for c in columns if rates is not None or c != ">per second"))
+    made = make_table(*(c for c in columns if rates is not None or c != ">per second"))
     made.title, made.title_justify = "Counters", "left"
     totals: Counter[str] = Counter()
     for status in statuses:
@@ -149,10 +151,10 @@ def _counters(statuses: Sequence[Status], rates: Rates | None) -> Table:
             grown = sum(rate for (_, name), rate in rates.items() if name == counter)
             row.insert(2, f"{grown:,.0f}")
         rows.append(tuple(row))
-    return _filled(made, rows)
+    return _fill_table(made, rows)
 
 
-def _filled(made: Table, rows: Sequence[tuple[str, ...]]) -> Table:
+def _fill_table(made: Table, rows: Sequence[tuple[str, ...]]) -> Table:
     for row in rows[:ROWS_MAX]:
         made.add_row(*(Text(cell) for cell in row))
     if len(rows) > ROWS_MAX:

@@ -12,20 +12,20 @@ from hansa import __version__
 from hansa.cli import arguments, simulate
 from hansa.cli.arguments import Parser
 from hansa.errors import UsageError
-from hansa.experiments.fan_out import Row, fan_out
-from hansa.experiments.runs import key_of, row_of
-from hansa.experiments.sweep import Case, Sweep, read_sweep
-from hansa.launcher import command
+from hansa.experiments.fan_out import Row, run_on_executors
+from hansa.experiments.runs import case_key, make_run_row
+from hansa.experiments.sweep import SimulationSweep, SweepCase, read_sweep
+from hansa.launcher import command_line
 
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-    from hansa.experiments.table import Runs
+    from hansa.experiments.table import RunTable
 
-KEEP_S = 15.0
+SAVE_INTERVAL_S = 15.0
 """Seconds after which results are written: what an interruption can cost."""
 
-NOT_SWEPT = ("help", "list", "seed", "runs", "json", "transcript", "scenario", "telemetry")
+EXCLUDED_OPTIONS = ("help", "list", "seed", "runs", "json", "transcript", "scenario", "telemetry")
 """Options of `hansa simulate` that make no sense in a sweep."""
 
 EXAMPLES = """\
@@ -48,20 +48,20 @@ def run(given: Sequence[str]) -> int:
     """Run the command with these arguments and return its exit code."""
     args = _parser().parse_args(given)
     sweep = read_sweep(args.file, _options())
-    _rehearse(sweep)
+    _check_cases(sweep)
 
-    from hansa.experiments.table import Runs
+    from hansa.experiments.table import RunTable
     from hansa.pipeline.lake import Lake
     from hansa.pipeline.session import session
 
-    lake = Lake.made(args.lake)
+    lake = Lake.open_or_create(args.lake)
     spark = session(args.master)
-    runs = Runs(spark, str(lake.path))
-    known = runs.known()
-    missing = [case for case in sweep.cases if key_of(case) not in known]
-    _tell(f"{sweep.name}: {len(sweep.cases)} simulations, {len(missing)} to play")
-    _play_all(sweep, missing, runs, spark.sparkContext)
-    summary = runs.summary(sweep, [key_of(case) for case in sweep.cases])
+    runs = RunTable(spark, str(lake.path))
+    known = runs.completed_cases()
+    missing = [case for case in sweep.cases if case_key(case) not in known]
+    _print_progress(f"{sweep.name}: {len(sweep.cases)} simulations, {len(missing)} to play")
+    _run_all(sweep, missing, runs, spark.sparkContext)
+    summary = runs.summary(sweep, [case_key(case) for case in sweep.cases])
     if args.json:
         print(json.dumps(summary, indent=2))
     else:
@@ -92,53 +92,55 @@ def _options() -> list[str]:
     """Return the options of `hansa simulate` that a sweep may set."""
     found = [
         word[2:]
-        for action in simulate.parser()._actions  # noqa: SLF001 - argparse has no other list
+        for action in simulate.make_parser()._actions  # noqa: SLF001 - argparse has no other list
         for word in action.option_strings
         if word.startswith("--")
     ]
-    return [name for name in found if name not in NOT_SWEPT]
+    return [name for name in found if name not in EXCLUDED_OPTIONS]
 
 
-def _rehearse(sweep: Sweep) -> None:
+def _check_cases(sweep: SimulationSweep) -> None:
     """Find what is impossible before Spark is started: each combination once."""
-    from hansa.cli.plan import options
+    from hansa.cli.plan import make_options
 
     for case in {case.parameters: case for case in sweep.cases}.values():
         try:
-            options(simulate.parser().parse_args(case.words), case.seed)
+            make_options(simulate.make_parser().parse_args(case.arguments), case.seed)
         except UsageError as error:
-            raise UsageError(f"{key_of(case)}: {error}") from error
+            raise UsageError(f"{case_key(case)}: {error}") from error
 
 
-def play(sweep: str, case: Case) -> Row:
+def run_case(sweep: str, case: SweepCase) -> Row:
     """Play one case; this runs on the executors."""
-    args = simulate.parser().parse_args(case.words)
+    args = simulate.make_parser().parse_args(case.arguments)
     try:
-        result = simulate.play(args, case.seed).result
+        result = simulate.run_seed(args, case.seed).result
     except Exception as fault:
-        fault.add_note(f"while playing: {command('simulate', *case.words)}")
+        fault.add_note(f"while playing: {command_line('simulate', *case.arguments)}")
         raise
-    return row_of(case, sweep, __version__, result)
+    return make_run_row(case, sweep, __version__, result)
 
 
-def _play_all(sweep: Sweep, cases: list[Case], runs: "Runs", context: Any) -> None:
+def _run_all(
+    sweep: SimulationSweep, cases: list[SweepCase], runs: "RunTable", context: Any
+) -> None:
     """Play and keep; an interruption keeps what there is and says how to go on."""
     made: list[Row] = []
     kept_at = time.monotonic()
     with (
         _progress() as progress,
-        closing(fan_out(context, cases, partial(play, sweep.name))) as incoming,
+        closing(run_on_executors(context, cases, partial(run_case, sweep.name))) as incoming,
     ):
         bar = progress.add_task(sweep.name, total=len(cases))
         try:
             for rows in incoming:
                 made += rows
                 progress.advance(bar, len(rows))
-                if time.monotonic() - kept_at >= KEEP_S:
-                    runs.add(made)
+                if time.monotonic() - kept_at >= SAVE_INTERVAL_S:
+                    runs.append(made)
                     made, kept_at = [], time.monotonic()
         finally:
-            runs.add(made)
+            runs.append(made)
 
 
 def _progress() -> "Progress":
@@ -163,18 +165,18 @@ def _progress() -> "Progress":
     )
 
 
-def _tell(text: str) -> None:
+def _print_progress(text: str) -> None:
     print(f"hansa: {text}", file=sys.stderr)
 
 
 def _show(summary: list[Row]) -> None:
-    from hansa.terminal import console, table
+    from hansa.terminal import console, make_table
 
     if not summary:
         return
     numbers = [name for name, value in summary[0].items() if not isinstance(value, str)]
     titles = {name: name.replace("_", " ") for name in summary[0]}
-    made = table(*(f">{titles[name]}" if name in numbers else titles[name] for name in titles))
+    made = make_table(*(f">{titles[name]}" if name in numbers else titles[name] for name in titles))
     for row in summary:
         made.add_row(*(_cell(value) for value in row.values()))
     console().print(made)

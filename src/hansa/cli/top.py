@@ -14,8 +14,8 @@ from rich.live import Live
 from rich.text import Text
 
 from hansa.cli import status_client, status_tables
-from hansa.cli.arguments import Parser, amount
-from hansa.cli.status_client import Page
+from hansa.cli.arguments import Parser, decimal_number
+from hansa.cli.status_client import StatusResponse
 from hansa.cli.status_tables import Rates
 from hansa.errors import UsageError
 from hansa.terminal import console
@@ -35,24 +35,24 @@ def run(given: Sequence[str]) -> int:
     parser.add_argument("target", help="URL or host:port of an agent's pages, or a ready file")
     parser.add_argument(
         "--interval",
-        type=amount(0.1, 3_600, "seconds"),
+        type=decimal_number(0.1, 3_600, "seconds"),
         default=INTERVAL_S,
         metavar="SECONDS",
         help="seconds between two readings (default 1)",
     )
     args = parser.parse_args(given)
-    urls = status_client.addresses(args.target)
-    pages = status_client.read(urls)
+    urls = status_client.status_urls(args.target)
+    pages = status_client.fetch_all(urls)
     out = console()
     if not (out.is_terminal and sys.stdin.isatty()):
-        out.print(status_tables.console(pages))
+        out.print(status_tables.render_tables(pages))
         return 0
-    with _keys() as keys, Live(console=out, screen=True, auto_refresh=False) as live:
-        _watch(urls, pages, args.interval, live, keys)
+    with _raw_keyboard() as keys, Live(console=out, screen=True, auto_refresh=False) as live:
+        _refresh_until_stopped(urls, pages, args.interval, live, keys)
     return 0
 
 
-class Keys:
+class Keyboard:
     """The keyboard."""
 
     def is_pressed(self, key: str, within_s: float) -> bool:
@@ -65,18 +65,22 @@ class Keys:
 
 
 @contextmanager
-def _keys() -> Iterator[Keys]:
+def _raw_keyboard() -> Iterator[Keyboard]:
     """Take keys without Enter, and leave the terminal as it was."""
     before = termios.tcgetattr(sys.stdin)
     tty.setcbreak(sys.stdin)
     try:
-        yield Keys()
+        yield Keyboard()
     finally:
         termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
 
 
-def _watch(
-    urls: Sequence[str], pages: tuple[Page, ...], interval_s: float, live: Live, keys: Keys
+def _refresh_until_stopped(
+    urls: Sequence[str],
+    pages: tuple[StatusResponse, ...],
+    interval_s: float,
+    live: Live,
+    keys: Keyboard,
 ) -> None:
     read_at = time.monotonic()
     rates: Rates = {}
@@ -88,24 +92,26 @@ def _watch(
         except KeyboardInterrupt:
             return
         before, since = pages, read_at
-        pages, read_at = _again(urls), time.monotonic()
+        pages, read_at = _fetch_again(urls), time.monotonic()
         rates = rates_between(before, pages, read_at - since)
 
 
-def _again(urls: Sequence[str]) -> tuple[Page, ...]:
+def _fetch_again(urls: Sequence[str]) -> tuple[StatusResponse, ...]:
     """Read once more; that nobody answers now may pass, so it is shown and no end."""
     try:
-        return status_client.read(urls)
+        return status_client.fetch_all(urls)
     except UsageError as problem:
-        return tuple(Page(url, problem=str(problem)) for url in urls)
+        return tuple(StatusResponse(url, problem=str(problem)) for url in urls)
 
 
-def _screen(pages: tuple[Page, ...], rates: Rates, interval_s: float) -> RenderableType:
+def _screen(pages: tuple[StatusResponse, ...], rates: Rates, interval_s: float) -> RenderableType:
     hint = Text(f"every {interval_s:g} s; q ends", style="dim")
-    return Group(hint, status_tables.console(pages, rates))
+    return Group(hint, status_tables.render_tables(pages, rates))
 
 
-def rates_between(before: Sequence[Page], after: Sequence[Page], seconds: float) -> Rates:
+def rates_between(
+    before: Sequence[StatusResponse], after: Sequence[StatusResponse], seconds: float
+) -> Rates:
     """Return how much each counter grew a second; one that started anew counts from 0."""
     old = {page.url: page.status.counters for page in before if page.status is not None}
     rates: dict[tuple[str, str], float] = {}

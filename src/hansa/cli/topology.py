@@ -9,13 +9,13 @@ from dataclasses import asdict
 from rich.table import Table
 
 from hansa.cli import arguments, topology_graph
-from hansa.cli.arguments import Parser, amount, one_of, path, whole
-from hansa.cli.manager_api import ManagerApi, Nodes
-from hansa.cli.topology_graph import FORMS, Graph
+from hansa.cli.arguments import Parser, decimal_number, one_of, path, whole_number
+from hansa.cli.manager_api import ManagerRequests, Nodes
+from hansa.cli.topology_graph import FORMATS, TopologyGraph
 from hansa.errors import UsageError
 from hansa.printable import printable
 from hansa.terminal import console
-from hansa.topology.comparison import Score, Trial, compare
+from hansa.topology.comparison import RuleScore, TopologyTrial, compare_rules
 
 TOKEN = "HANSA_MANAGER_TOKEN"
 
@@ -38,19 +38,19 @@ A manager that wants a token gets HANSA_MANAGER_TOKEN.
 def run(given: Sequence[str]) -> int:
     """Run the command with these arguments and return its exit code."""
     args = _parser().parse_args(given)
-    if args.action in REHEARSALS:
-        return REHEARSALS[args.action](args)
+    if args.action in LOCAL_ACTIONS:
+        return LOCAL_ACTIONS[args.action](args)
     if args.manager is None:
         raise UsageError(f"hansa topology {args.action} needs the manager: http://host:8080")
-    api = ManagerApi(args.manager, os.environ.get(TOKEN, ""))
+    api = ManagerRequests(args.manager, os.environ.get(TOKEN, ""))
     return ACTIONS[args.action](api, args)
 
 
 # ---------------------------------------------------------------- the actions
 
 
-def _show(api: ManagerApi, args: argparse.Namespace) -> int:
-    shown = FORMS[args.form](read_graph(api))
+def _show(api: ManagerRequests, args: argparse.Namespace) -> int:
+    shown = FORMATS[args.form](read_graph(api))
     if args.output is None:
         print(shown)
         return 0
@@ -61,20 +61,20 @@ def _show(api: ManagerApi, args: argparse.Namespace) -> int:
     return 0
 
 
-def read_graph(api: ManagerApi) -> Graph:
+def read_graph(api: ManagerRequests) -> TopologyGraph:
     """Ask a manager for the graph."""
     try:
         nodes = [
-            topology_graph.Node(n["id"], n["name"], n["state"], n["draining"], n["latency"])
-            for n in api.ask("/nodes")
+            topology_graph.GraphNode(n["id"], n["name"], n["state"], n["draining"], n["latency"])
+            for n in api.request("/nodes")
             if n["state"] != "left"
         ]
         shown = {node.id for node in nodes}
-        return Graph(
+        return TopologyGraph(
             nodes,
             [
-                topology_graph.Link(k["a"], k["b"], k["origin"], k["stands"], k["rtt_ms"])
-                for k in api.ask("/links")
+                topology_graph.GraphLink(k["a"], k["b"], k["origin"], k["stands"], k["rtt_ms"])
+                for k in api.request("/links")
                 if shown.issuperset((k["a"], k["b"]))  # others have joined since the question
             ],
         )
@@ -82,8 +82,8 @@ def read_graph(api: ManagerApi) -> Graph:
         raise UsageError(f"what answers at {api.url} is no manager") from error
 
 
-def _plan(api: ManagerApi, args: argparse.Namespace) -> int:
-    nodes, changes = Nodes(api), api.ask("/plan")
+def _plan(api: ManagerRequests, args: argparse.Namespace) -> int:
+    nodes, changes = Nodes(api), api.request("/plan")
     for change in changes:
         a, b = nodes.title(change["a"]), nodes.title(change["b"])
         print(f"{change['kind']} the link between {a} and {b}: {change['reason']}")
@@ -92,9 +92,9 @@ def _plan(api: ManagerApi, args: argparse.Namespace) -> int:
     return 0
 
 
-def _add(api: ManagerApi, args: argparse.Namespace) -> int:
-    nodes, (a, b) = _two(api, args)
-    origins = {frozenset((k["a"], k["b"])): k["origin"] for k in api.ask("/links")}
+def _add(api: ManagerRequests, args: argparse.Namespace) -> int:
+    nodes, (a, b) = _two_nodes(api, args)
+    origins = {frozenset((k["a"], k["b"])): k["origin"] for k in api.request("/links")}
     origin = origins.get(frozenset((a, b)))
     _link(api, a, b)
     between = f"the link between {nodes.title(a)} and {nodes.title(b)}"
@@ -107,12 +107,12 @@ def _add(api: ManagerApi, args: argparse.Namespace) -> int:
     return 0
 
 
-def _link(api: ManagerApi, a: int, b: int) -> None:
-    api.ask("/links", "POST", {"a": a, "b": b})
+def _link(api: ManagerRequests, a: int, b: int) -> None:
+    api.request("/links", "POST", {"a": a, "b": b})
 
 
-def _remove(api: ManagerApi, args: argparse.Namespace) -> int:
-    nodes, (a, b) = _two(api, args)
+def _remove(api: ManagerRequests, args: argparse.Namespace) -> int:
+    nodes, (a, b) = _two_nodes(api, args)
     _unlink(api, a, b)
     print(
         f"removed the link between {nodes.title(a)} and {nodes.title(b)}; the planner adds it again"
@@ -121,13 +121,13 @@ def _remove(api: ManagerApi, args: argparse.Namespace) -> int:
     return 0
 
 
-def _unlink(api: ManagerApi, a: int, b: int) -> None:
-    api.ask(f"/links/{a}/{b}", "DELETE")
+def _unlink(api: ManagerRequests, a: int, b: int) -> None:
+    api.request(f"/links/{a}/{b}", "DELETE")
 
 
-def _drain(api: ManagerApi, args: argparse.Namespace) -> int:
-    nodes, number = _one(api, args)
-    api.ask(f"/nodes/{number}/drain", "POST", {"draining": not args.undo})
+def _drain(api: ManagerRequests, args: argparse.Namespace) -> int:
+    nodes, number = _one_node(api, args)
+    api.request(f"/nodes/{number}/drain", "POST", {"draining": not args.undo})
     if args.undo:
         print(f"{nodes.title(number)} stays: the planner gives it links again")
     else:
@@ -135,14 +135,14 @@ def _drain(api: ManagerApi, args: argparse.Namespace) -> int:
     return 0
 
 
-def _leave(api: ManagerApi, args: argparse.Namespace) -> int:
-    nodes, number = _one(api, args)
-    api.ask(f"/nodes/{number}/leave", "POST")
+def _leave(api: ManagerRequests, args: argparse.Namespace) -> int:
+    nodes, number = _one_node(api, args)
+    api.request(f"/nodes/{number}/leave", "POST")
     print(f"{nodes.title(number)} has left; if its agent still runs, it joins again")
     return 0
 
 
-def _take(api: ManagerApi, args: argparse.Namespace) -> int:
+def _apply_advice(api: ManagerRequests, args: argparse.Namespace) -> int:
     """Do what of some advice the manager can do, and say what is left to others."""
     if args.advice is None:
         raise UsageError("hansa topology take needs --advice FILE, from `hansa advise --json`")
@@ -164,28 +164,28 @@ def _take(api: ManagerApi, args: argparse.Namespace) -> int:
     return 0
 
 
-def _one(api: ManagerApi, args: argparse.Namespace) -> tuple[Nodes, int]:
+def _one_node(api: ManagerRequests, args: argparse.Namespace) -> tuple[Nodes, int]:
     if len(args.nodes) != 1:
         raise UsageError(f"hansa topology {args.action} needs one node")
     nodes = Nodes(api)
     return nodes, nodes.find(args.nodes[0])
 
 
-def _two(api: ManagerApi, args: argparse.Namespace) -> tuple[Nodes, tuple[int, int]]:
+def _two_nodes(api: ManagerRequests, args: argparse.Namespace) -> tuple[Nodes, tuple[int, int]]:
     if len(args.nodes) != 2:
         raise UsageError(f"hansa topology {args.action} needs two nodes, such as 3 7")
     nodes = Nodes(api)
     return nodes, (nodes.find(args.nodes[0]), nodes.find(args.nodes[1]))
 
 
-ACTIONS: dict[str, Callable[[ManagerApi, argparse.Namespace], int]] = {
+ACTIONS: dict[str, Callable[[ManagerRequests, argparse.Namespace], int]] = {
     "show": _show,
     "plan": _plan,
     "add": _add,
     "remove": _remove,
     "drain": _drain,
     "leave": _leave,
-    "take": _take,
+    "take": _apply_advice,
 }
 
 
@@ -193,8 +193,8 @@ ACTIONS: dict[str, Callable[[ManagerApi, argparse.Namespace], int]] = {
 
 
 def _compare(args: argparse.Namespace) -> int:
-    trial = Trial(args.count, args.degree_max, failed=args.failed, seed=args.seed)
-    scores = compare(trial)
+    trial = TopologyTrial(args.count, args.degree_max, failed_ratio=args.failed, seed=args.seed)
+    scores = compare_rules(trial)
     if args.json:
         print(json.dumps([asdict(score) for score in scores], indent=2))
     else:
@@ -203,11 +203,11 @@ def _compare(args: argparse.Namespace) -> int:
 
 
 def _churn(args: argparse.Namespace) -> int:
-    from hansa.simulator.faults.churn import ChurnOptions, churn
-    from hansa.simulator.faults.managed_links import Mode
+    from hansa.simulator.faults.churn import ChurnOptions, run_churn
+    from hansa.simulator.faults.managed_links import ManagerMode
 
-    modes = tuple(Mode(mode) for mode in args.manager_is) or tuple(Mode)
-    result = churn(
+    modes = tuple(ManagerMode(mode) for mode in args.manager_is) or tuple(ManagerMode)
+    result = run_churn(
         ChurnOptions(
             args.count, 60 * args.minutes, args.trouble, modes, args.degree_max, seed=args.seed
         )
@@ -228,11 +228,11 @@ def _churn(args: argparse.Namespace) -> int:
     return 1 if result.violations or result.parts_at_end != 1 else 0
 
 
-def _show_scores(trial: Trial, scores: list[Score]) -> None:
+def _show_scores(trial: TopologyTrial, scores: list[RuleScore]) -> None:
     out = console()
     out.print(
         f"{trial.nodes} nodes join one by one, {trial.federations} federations;"
-        f" {trial.failed:.0%} of them fail at once, {trial.failures} times each; seed {trial.seed}"
+        f" {trial.failed_ratio:.0%} of them fail at once, {trial.failure_rounds} times each; seed {trial.seed}"
     )
     table = Table(
         "rule", "links", "degree, at most", "diameter", "hops", "round trip",
@@ -246,13 +246,13 @@ def _show_scores(trial: Trial, scores: list[Score]) -> None:
             f"{score.diameter:.1f}",
             f"{score.mean_hops:.2f}",
             f"{score.mean_ms:.0f} ms",
-            f"{score.whole:.1%}",
-            f"{score.mended:.1%}",
+            f"{score.connected_ratio:.1%}",
+            f"{score.repaired_ratio:.1%}",
         )
     out.print(table)
 
 
-REHEARSALS = {"compare": _compare, "churn": _churn}
+LOCAL_ACTIONS = {"compare": _compare, "churn": _churn}
 """What needs no manager."""
 
 
@@ -262,14 +262,16 @@ def _parser() -> Parser:
         "Look at the graph that a manager keeps and change it; or compare rules that make one.",
         EXAMPLES,
     )
-    made.add_argument("action", type=one_of((*ACTIONS, *REHEARSALS)), help="what to do: see below")
+    made.add_argument(
+        "action", type=one_of((*ACTIONS, *LOCAL_ACTIONS)), help="what to do: see below"
+    )
     made.add_argument("manager", nargs="?", metavar="URL", help="where the manager is")
     made.add_argument(
         "nodes", nargs="*", metavar="NODE",
         help="nodes, by number, name or agent's id; id:3 or name:3 if 3 is a number and a name",
     )  # fmt: skip
     made.add_argument(
-        "--form", type=one_of(FORMS), default="text", metavar="text|json|dot|svg",
+        "--form", type=one_of(FORMATS), default="text", metavar="text|json|dot|svg",
         help="show: how (default text)",
     )  # fmt: skip
     made.add_argument("--output", type=path, metavar="FILE", help="show: into a file")
@@ -278,15 +280,15 @@ def _parser() -> Parser:
     )
     made.add_argument("--undo", action="store_true", help="drain: take it back")
     made.add_argument(
-        "--nodes", dest="count", type=whole(3, 200, "nodes"), default=30, metavar="N",
+        "--nodes", dest="count", type=whole_number(3, 200, "nodes"), default=30, metavar="N",
         help="compare, churn: how many nodes (default 30)",
     )  # fmt: skip
     made.add_argument(
-        "--degree-max", type=whole(3, 64, "neighbours"), default=5, metavar="N",
+        "--degree-max", type=whole_number(3, 64, "neighbours"), default=5, metavar="N",
         help="compare, churn: neighbours of a node at most (default 5)",
     )  # fmt: skip
     made.add_argument(
-        "--failed", type=amount(0.0, 0.9), default=0.2, metavar="PART",
+        "--failed", type=decimal_number(0.0, 0.9), default=0.2, metavar="PART",
         help="compare: part of the nodes that fail at once (default 0.2)",
     )  # fmt: skip
     made.add_argument(
@@ -294,11 +296,11 @@ def _parser() -> Parser:
         help="compare, churn: draws places, failures, lies (default 1)",
     )  # fmt: skip
     made.add_argument(
-        "--minutes", type=amount(1, 1440, "minutes"), default=10.0, metavar="N",
+        "--minutes", type=decimal_number(1, 1440, "minutes"), default=10.0, metavar="N",
         help="churn: virtual minutes of trouble (default 10)",
     )  # fmt: skip
     made.add_argument(
-        "--trouble", type=amount(0.5, 3600, "s"), default=10.0, metavar="S",
+        "--trouble", type=decimal_number(0.5, 3600, "s"), default=10.0, metavar="S",
         help="churn: seconds between two troubles, on average (default 10)",
     )  # fmt: skip
     made.add_argument(

@@ -11,7 +11,7 @@ DOT_RADIUS = 18
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class GraphNode:
     """One node."""
 
     id: int
@@ -22,51 +22,53 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
+class GraphLink:
     """One link."""
 
     a: int
     b: int
     origin: str
-    stands: bool
+    established: bool
     rtt_ms: float | None
 
 
 @dataclass(frozen=True, slots=True)
-class Graph:
+class TopologyGraph:
     """What there is."""
 
-    nodes: list[Node]
-    links: list[Link]
+    nodes: list[GraphNode]
+    links: list[GraphLink]
 
     def neighbours(self, number: int) -> list[int]:
         """Return whom a node is linked to."""
         return sorted(link.a + link.b - number for link in self.links if number in (link.a, link.b))
 
 
-def as_json(graph: Graph) -> str:
+def as_json(graph: TopologyGraph) -> str:
     """Return it for programs."""
     return json.dumps(asdict(graph), indent=1)
 
 
-def as_text(graph: Graph) -> str:
+def as_text(graph: TopologyGraph) -> str:
     """Return one line per node, with its neighbours."""
     lines = []
     for node in graph.nodes:
         words = [str(node.id), node.name or "-", "draining" if node.draining else node.state]
         if node.latency_ms is not None:
             words.append(f"{node.latency_ms:.1f} ms")
-        near = " ".join(_near(graph, node.id))
+        near = " ".join(_neighbour_labels(graph, node.id))
         lines.append("  ".join([*words, f"— {near}" if near else "— nobody"]))
     return "\n".join(lines)
 
 
-def _near(graph: Graph, number: int) -> list[str]:
+def _neighbour_labels(graph: TopologyGraph, number: int) -> list[str]:
     links = {link.a + link.b - number: link for link in graph.links if number in (link.a, link.b)}
-    return [f"{other}{'' if links[other].stands else '?'}" for other in graph.neighbours(number)]
+    return [
+        f"{other}{'' if links[other].established else '?'}" for other in graph.neighbours(number)
+    ]
 
 
-def as_dot(graph: Graph) -> str:
+def as_dot(graph: TopologyGraph) -> str:
     """Return it for Graphviz."""
     lines = ["graph hansa {", "  node [shape=circle];"]
     for node in graph.nodes:
@@ -75,14 +77,14 @@ def as_dot(graph: Graph) -> str:
         lines.append(f"  {node.id} [label={label}{style}];")
     for link in graph.links:
         label = f"{link.rtt_ms:.1f} ms" if link.rtt_ms is not None else ""
-        style = "" if link.stands else ", style=dashed"
+        style = "" if link.established else ", style=dashed"
         lines.append(f'  {link.a} -- {link.b} [label="{label}"{style}];')
     return "\n".join([*lines, "}"])
 
 
-def as_svg(graph: Graph) -> str:
+def as_svg(graph: TopologyGraph) -> str:
     """Return a picture: nodes in a circle, links that do not stand dashed."""
-    place = _places(graph)
+    place = _positions(graph)
     lines = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {SIZE} {SIZE}"'
         f' width="{SIZE}" height="{SIZE}" font-family="sans-serif" font-size="13">',
@@ -90,7 +92,7 @@ def as_svg(graph: Graph) -> str:
     ]
     for link in graph.links:
         (x1, y1), (x2, y2) = place[link.a], place[link.b]
-        dash = "" if link.stands else ' stroke-dasharray="6 4"'
+        dash = "" if link.established else ' stroke-dasharray="6 4"'
         title = f"{link.a}-{link.b} {link.origin}" + (
             f" {link.rtt_ms:.1f} ms" if link.rtt_ms is not None else ""
         )
@@ -110,7 +112,7 @@ def as_svg(graph: Graph) -> str:
     return "\n".join([*lines, "</svg>"])
 
 
-def _places(graph: Graph) -> dict[int, tuple[float, float]]:
+def _positions(graph: TopologyGraph) -> dict[int, tuple[float, float]]:
     middle, count = SIZE / 2, max(1, len(graph.nodes))
     return {
         node.id: (
@@ -121,5 +123,5 @@ def _places(graph: Graph) -> dict[int, tuple[float, float]]:
     }
 
 
-FORMS = {"text": as_text, "json": as_json, "dot": as_dot, "svg": as_svg}
+FORMATS = {"text": as_text, "json": as_json, "dot": as_dot, "svg": as_svg}
 """How a graph can be shown."""

@@ -13,14 +13,22 @@ from rich.markup import escape
 from rich.table import Table
 
 from hansa.agent.links.settings import TRANSPORTS
-from hansa.cli.arguments import Parser, amount, one_of, path, sample, seed, whole
+from hansa.cli.arguments import (
+    Parser,
+    decimal_number,
+    one_of,
+    path,
+    seed,
+    telemetry_sample,
+    whole_number,
+)
 from hansa.errors import UsageError
-from hansa.launcher import command
+from hansa.launcher import command_line
 from hansa.printable import printable
 from hansa.protocol.routing import STRATEGIES
-from hansa.simulator.topologies import EXAMPLES as TOPOLOGIES
-from hansa.simulator.topologies import parse
-from hansa.testbed.federation import Cable, LocalFederation, LocalNode
+from hansa.simulator.topologies import TOPOLOGY_EXAMPLES as TOPOLOGIES
+from hansa.simulator.topologies import parse_topology
+from hansa.testbed.federation import LinkProfile, LocalFederation, LocalNode
 from hansa.testbed.managed_federation import ManagedFederation
 from hansa.testbed.signals import STOP_SIGNALS
 
@@ -42,15 +50,15 @@ def run(arguments: list[str]) -> int:
     """Start it, say where it is, and stop it with Ctrl-C or SIGTERM."""
     given = _parser().parse_args(arguments)
     settings = _settings(given)
-    topology = parse(given.topology, given.seed)
+    topology = parse_topology(given.topology, given.seed)
     if topology.nodes > NODES_MAX:
         raise UsageError(
             f"{topology.name}: {topology.nodes} nodes are {2 * topology.nodes} processes;"
-            f" at most {NODES_MAX} nodes run live, more in `{command('simulate')}`"
+            f" at most {NODES_MAX} nodes run live, more in `{command_line('simulate')}`"
         )
     if given.ready_file is not None:
         _prepare(given.ready_file)
-    cable = Cable(given.transport, given.link_delay / 1000, given.link_loss)
+    cable = LinkProfile(given.transport, given.link_delay / 1000, given.link_loss)
 
     def prepare() -> LocalFederation:
         if given.manager:
@@ -89,7 +97,7 @@ def _parser() -> Parser:
     parser.add_argument("--seed", type=seed, default=1, help="for random topologies (default 1)")
     parser.add_argument(
         "--base-port",
-        type=whole(1_024, 65_000),
+        type=whole_number(1_024, 65_000),
         metavar="PORT",
         help="first of three ports per node (broker, link, pages); free ones if not given",
     )
@@ -106,7 +114,7 @@ def _parser() -> Parser:
     )
     parser.add_argument(
         "--redundancy",
-        type=whole(1, 16, "parents"),
+        type=whole_number(1, 16, "parents"),
         metavar="N",
         help="parents per mesh member (default 2)",
     )
@@ -121,14 +129,14 @@ def _parser() -> Parser:
     )
     parser.add_argument(
         "--link-loss",
-        type=amount(0, 0.9, "(a probability)"),
+        type=decimal_number(0, 0.9, "(a probability)"),
         default=0.0,
         metavar="P",
         help="probability from 0 to 0.9 that a datagram is lost (default 0); for udp",
     )
     parser.add_argument(
         "--link-delay",
-        type=amount(0, 60_000, "ms"),
+        type=decimal_number(0, 60_000, "ms"),
         default=0.0,
         metavar="MS",
         help="milliseconds that every link takes, each way (default 0)",
@@ -141,7 +149,7 @@ def _parser() -> Parser:
     )
     parser.add_argument(
         "--telemetry",
-        type=sample,
+        type=telemetry_sample,
         metavar="none|all|N",
         help="let all agents write what they do as records, of publications none, all or 1 in N",
     )
@@ -177,7 +185,9 @@ async def _run(prepare: Callable[[], LocalFederation], ready_file: Path | None) 
             _show(federation, console)
             if ready_file is not None:
                 _write(ready_file, federation)
-            watching = [asyncio.create_task(_watch(node, console)) for node in federation.nodes]
+            watching = [
+                asyncio.create_task(_report_exit(node, console)) for node in federation.nodes
+            ]
         await stopping
     finally:
         tasks = [starting, stopping, *watching]
@@ -196,14 +206,14 @@ async def _start(federation: LocalFederation, console: Console) -> None:
     with console.status("") as progress:
         await federation.start()
         seconds = await federation.wait_until_converged(
-            told=lambda waiting: progress.update(
+            on_progress=lambda waiting: progress.update(
                 f"{count - len(waiting)} of {count} ready; {escape(printable(waiting[0]))}"
             )
         )
     console.print(f"converged {seconds:.1f} s after the last agent's start")
 
 
-async def _watch(node: LocalNode, console: Console) -> None:
+async def _report_exit(node: LocalNode, console: Console) -> None:
     """Say when a broker or an agent ends before it is told to: nobody starts it again."""
     parts = {"broker": node.broker.process, "agent": node.agent}
     running = {
@@ -251,12 +261,12 @@ def _show(federation: LocalFederation, console: Console) -> None:
     table = Table("node", "broker", "pages", "links to", box=None, header_style="bold")
     for number, node in enumerate(federation.nodes):
         near = " ".join(map(str, federation.neighbours_of(number)))
-        table.add_row(node.name, f"127.0.0.1:{node.broker.port}", node.admin, near)
+        table.add_row(node.name, f"127.0.0.1:{node.broker.port}", node.admin_url, near)
     console.print(table)
     ports = [node.broker.port for node in federation.nodes]
     if isinstance(federation, ManagedFederation):
         console.print(f"\nThe manager: {federation.manager_url}/docs, or", highlight=False)
-        shown = command("topology", "show", federation.manager_url)
+        shown = command_line("topology", "show", federation.manager_url)
         console.print(f"  {shown}", highlight=False, soft_wrap=True)
     console.print("\nTry, in two terminals:", highlight=False)
     console.print(f"  mosquitto_sub -p {ports[0]} -t 'plant/#' -v", highlight=False)

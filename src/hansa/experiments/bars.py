@@ -22,7 +22,7 @@ Panels = Mapping[str, Mapping[str, float]]
 """Per panel, a value for each bar."""
 
 
-def draw(title: str, panels: Panels) -> str:
+def draw_bars(title: str, panels: Panels) -> str:
     """Return the picture of some panels."""
     names = list(dict.fromkeys(name for bars in panels.values() for name in bars))
     colours = {name: COLOURS[number % len(COLOURS)] for number, name in enumerate(names)}
@@ -46,18 +46,18 @@ def draw(title: str, panels: Panels) -> str:
 def _panel(
     x: int, y: int, name: str, bars: Mapping[str, float], colours: Mapping[str, str]
 ) -> list[str]:
-    most = max(bars.values(), default=0.0)
+    largest = max(bars.values(), default=0.0)
     room = PANEL_WIDTH - LABEL_WIDTH - VALUE_WIDTH
     parts = [_text(x, y + 14, name, "font-weight='bold'")]
     for number, (label, value) in enumerate(bars.items()):
         top = y + TITLE_HEIGHT + number * (BAR_HEIGHT + GAP)
-        length = round(room * value / most, 1) if most else 0.0
+        length = round(room * value / largest, 1) if largest else 0.0
         base = top + BAR_HEIGHT - 4
         parts += [
             _text(x + LABEL_WIDTH - 6, base, label, "text-anchor='end'"),
             f"<rect x='{x + LABEL_WIDTH}' y='{top}' width='{length}' height='{BAR_HEIGHT}'"
             f" fill='{colours[label]}'/>",
-            _text(x + LABEL_WIDTH + length + 5, base, _number(value)),
+            _text(x + LABEL_WIDTH + length + 5, base, _format_number(value)),
         ]
     return parts
 
@@ -66,5 +66,5 @@ def _text(x: float, y: float, text: str, style: str = "") -> str:
     return f"<text x='{x:g}' y='{y:g}' fill='#222222' {style}>{escape(text)}</text>"
 
 
-def _number(value: float) -> str:
+def _format_number(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 or value == int(value) else f"{value:.1f}"

@@ -7,11 +7,11 @@ Grain: one simulation. Key: `case`, the arguments of `hansa simulate` that play 
 import shlex
 from typing import Any
 
-from hansa.experiments.sweep import Case
+from hansa.experiments.sweep import SweepCase
 from hansa.protocol.settings import ProtocolSettings
-from hansa.simulator.result import Result
+from hansa.simulator.result import SimulationResult
 
-COLUMNS = {
+RUN_COLUMNS = {
     "case": "string",
     "sweep": "string",
     "hansa": "string",
@@ -45,19 +45,21 @@ COLUMNS = {
 }
 """Names and Spark types, in order. Columns are only ever added."""
 
-KEY = ("case", "hansa")
+RUN_KEY = ("case", "hansa")
 
-SCHEMA = ", ".join(f"`{name}` {kind}" for name, kind in COLUMNS.items())
+RUN_SCHEMA = ", ".join(f"`{name}` {kind}" for name, kind in RUN_COLUMNS.items())
 
 DEFAULT_STRATEGY = ProtocolSettings().strategy
 
 
-def key_of(case: Case) -> str:
+def case_key(case: SweepCase) -> str:
     """Return what a case is known by."""
-    return shlex.join(case.words)
+    return shlex.join(case.arguments)
 
 
-def row_of(case: Case, sweep: str, version: str, result: Result) -> dict[str, Any]:
+def make_run_row(
+    case: SweepCase, sweep: str, version: str, result: SimulationResult
+) -> dict[str, Any]:
     """Return the row of a simulation that was played. `recovered_s` is the slowest recovery from a
     fault, none if there was no fault or the next one came first."""
     start, *faults = result.converged_s
@@ -65,7 +67,7 @@ def row_of(case: Case, sweep: str, version: str, result: Result) -> dict[str, An
     delay = result.delay_ms
     parameters = dict(case.parameters)
     return {
-        "case": key_of(case),
+        "case": case_key(case),
         "sweep": sweep,
         "hansa": version,
         "topology": result.topology,

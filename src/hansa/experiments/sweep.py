@@ -27,13 +27,13 @@ CASES_MAX = 1_000_000
 """Simulations of one sweep: more is a slip of the pen."""
 
 NAME, SIZE, SEEDS, TOPOLOGY = "name", "size", "seeds", "topology"
-OWN = (NAME, SIZE, SEEDS)
+SWEEP_KEYS = (NAME, SIZE, SEEDS)
 
-Value = str | int | float
+OptionValue = str | int | float
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class SweepCase:
     """One simulation."""
 
     parameters: tuple[tuple[str, str], ...]
@@ -41,23 +41,23 @@ class Case:
     seed: int
 
     @property
-    def words(self) -> list[str]:
+    def arguments(self) -> list[str]:
         """The arguments of `hansa simulate` that play it; also what it is known by."""
         given = [word for name, value in self.parameters for word in (f"--{name}", value)]
         return [*given, "--seed", str(self.seed)]
 
 
 @dataclass(frozen=True, slots=True)
-class Sweep:
+class SimulationSweep:
     """All simulations of one experiment."""
 
     name: str
     swept: tuple[str, ...]
     """The options that differ between cases, besides the seed."""
-    cases: tuple[Case, ...]
+    cases: tuple[SweepCase, ...]
 
 
-def read_sweep(path: Path, options: Collection[str]) -> Sweep:
+def read_sweep(path: Path, options: Collection[str]) -> SimulationSweep:
     """Read a sweep file; `options` are the names that `hansa simulate` knows."""
     try:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -71,51 +71,53 @@ def read_sweep(path: Path, options: Collection[str]) -> Sweep:
         raise UsageError(f"{path}: {error}") from error
 
 
-def make_sweep(values: Mapping[str, object], options: Collection[str]) -> Sweep:
+def make_sweep(values: Mapping[str, object], options: Collection[str]) -> SimulationSweep:
     """Return the cases that a sweep file's values describe, seeds innermost."""
     for name in values:
-        if name not in (*OWN, *options):
-            near = difflib.get_close_matches(name, [*OWN, *options], 1)
+        if name not in (*SWEEP_KEYS, *options):
+            near = difflib.get_close_matches(name, [*SWEEP_KEYS, *options], 1)
             hint = f"did you mean {near[0]!r}?" if near else "see `hansa simulate --help`"
             raise UsageError(f"there is no option {name!r}; {hint}")
-    choices = {name: _choices(name, values[name]) for name in values if name not in (NAME, SEEDS)}
+    choices = {
+        name: _option_values(name, values[name]) for name in values if name not in (NAME, SEEDS)
+    }
     _require_size_used(choices)
-    seeds = _seeds(values.get(SEEDS, 1))
+    seeds = _read_seeds(values.get(SEEDS, 1))
     count = len(seeds)
-    for several in choices.values():
-        count *= len(several)
+    for values_of_option in choices.values():
+        count *= len(values_of_option)
     if count > CASES_MAX:
         raise UsageError(f"this makes {count} simulations; at most {CASES_MAX} are one sweep")
     combinations = dict.fromkeys(
-        _parameters(dict(zip(choices, chosen, strict=True)))
+        _make_parameters(dict(zip(choices, chosen, strict=True)))
         for chosen in product(*choices.values())
     )
-    return Sweep(
+    return SimulationSweep(
         str(values.get(NAME, "sweep")),
         tuple(name for name in choices if len({dict(each).get(name) for each in combinations}) > 1),
-        tuple(Case(parameters, seed) for parameters in combinations for seed in seeds),
+        tuple(SweepCase(parameters, seed) for parameters in combinations for seed in seeds),
     )
 
 
-def _choices(name: str, value: object) -> list[Value]:
-    several: list[Any] = value if isinstance(value, list) else [value]
-    if not several:
+def _option_values(name: str, value: object) -> list[OptionValue]:
+    option_values: list[Any] = value if isinstance(value, list) else [value]
+    if not option_values:
         raise UsageError(f"{name} is an empty list: there would be nothing to run")
-    for each in several:
-        if isinstance(each, bool) or not isinstance(each, Value):
+    for each in option_values:
+        if isinstance(each, bool) or not isinstance(each, OptionValue):
             raise UsageError(f"{name} = {each!r} is neither a text nor a number")
-    return several
+    return option_values
 
 
-def _require_size_used(choices: Mapping[str, list[Value]]) -> None:
-    has_place = any("{size}" in str(word) for word in choices.get(TOPOLOGY, ()))
-    if has_place and SIZE not in choices:
+def _require_size_used(choices: Mapping[str, list[OptionValue]]) -> None:
+    uses_size = any("{size}" in str(word) for word in choices.get(TOPOLOGY, ()))
+    if uses_size and SIZE not in choices:
         raise UsageError("a topology has {size} in it; say which: size = [10, 20]")
-    if SIZE in choices and not has_place:
+    if SIZE in choices and not uses_size:
         raise UsageError('size is given, and no topology uses it: topology = "ring:{size}"')
 
 
-def _seeds(value: object) -> list[int]:
+def _read_seeds(value: object) -> list[int]:
     if isinstance(value, int) and not isinstance(value, bool):
         if not 1 <= value <= CASES_MAX:
             raise UsageError(f"seeds = {value} must be from 1 to {CASES_MAX}")
@@ -125,7 +127,7 @@ def _seeds(value: object) -> list[int]:
     return list(dict.fromkeys(value))
 
 
-def _parameters(chosen: dict[str, Value]) -> tuple[tuple[str, str], ...]:
+def _make_parameters(chosen: dict[str, OptionValue]) -> tuple[tuple[str, str], ...]:
     """Return one combination as options; an empty text leaves the option out."""
     size = str(chosen.pop(SIZE, ""))
     texts = {name: str(value) for name, value in chosen.items()}

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 from hansa import __version__
 from hansa.errors import UsageError
 from hansa.experiments.fan_out import Row
-from hansa.experiments.runs import COLUMNS, KEY, SCHEMA
-from hansa.experiments.sweep import Sweep
+from hansa.experiments.runs import RUN_COLUMNS, RUN_KEY, RUN_SCHEMA
+from hansa.experiments.sweep import SimulationSweep
 from hansa.pipeline.lake import EXPERIMENTS
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ MEASURES = {
 """What is said of all seeds of one combination, in Spark's words."""
 
 
-class Runs:
+class RunTable:
     """All simulations that a lake remembers."""
 
     def __init__(self, spark: "SparkSession", lake: str) -> None:
@@ -35,41 +35,43 @@ class Runs:
         self._spark = spark
         self._path = f"{lake.rstrip('/')}/{EXPERIMENTS}"
 
-    def known(self) -> set[str]:
+    def completed_cases(self) -> set[str]:
         """Return the cases that need not be played again: another version may play them
         otherwise."""
-        return {row["case"] for row in self._ours().select("case").toLocalIterator()}
+        return {
+            row["case"] for row in self._runs_of_this_version().select("case").toLocalIterator()
+        }
 
-    def add(self, rows: Sequence[Row]) -> None:
+    def append(self, rows: Sequence[Row]) -> None:
         """Append rows: all of them or, if this is interrupted, none."""
         if rows:
-            values = [tuple(row[name] for name in COLUMNS) for row in rows]
-            frame = self._spark.createDataFrame(values, SCHEMA)
+            values = [tuple(row[name] for name in RUN_COLUMNS) for row in rows]
+            frame = self._spark.createDataFrame(values, RUN_SCHEMA)
             frame.coalesce(1).write.mode("append").parquet(self._path)
 
-    def all(self) -> "DataFrame":
+    def read_all(self) -> "DataFrame":
         """Return every row, each case of a version once: two drivers at the same time may both have
         played it. A column that is newer than a row is null there."""
         from pyspark.errors import AnalysisException
 
         try:
-            found = self._spark.read.schema(SCHEMA).parquet(self._path)
+            found = self._spark.read.schema(RUN_SCHEMA).parquet(self._path)
         except AnalysisException as error:
             if error.getCondition() != "PATH_NOT_FOUND":
                 raise UsageError(f"{self._path} cannot be read: {error.getMessage()}") from error
-            found = self._spark.createDataFrame([], SCHEMA)
-        return found.dropDuplicates([*KEY])
+            found = self._spark.createDataFrame([], RUN_SCHEMA)
+        return found.dropDuplicates([*RUN_KEY])
 
-    def _ours(self) -> "DataFrame":
-        return self.all().where(f"hansa = '{__version__}'")
+    def _runs_of_this_version(self) -> "DataFrame":
+        return self.read_all().where(f"hansa = '{__version__}'")
 
-    def summary(self, sweep: Sweep, cases: Iterable[str]) -> "list[Row]":
+    def summary(self, sweep: SimulationSweep, cases: Iterable[str]) -> "list[Row]":
         """Return one row per combination of what was swept: the seeds of each taken together."""
         from pyspark.sql import functions as F
 
-        wanted = self._spark.createDataFrame([(case,) for case in cases], "`case` string")
+        case_frame = self._spark.createDataFrame([(case,) for case in cases], "`case` string")
         by = [F.coalesce(F.col("parameters")[n], F.lit("")).alias(n) for n in sweep.swept]
         measures = [F.expr(text).alias(name) for name, text in MEASURES.items()]
-        grouped = self._ours().join(wanted, "case").groupBy(*by).agg(*measures)
+        grouped = self._runs_of_this_version().join(case_frame, "case").groupBy(*by).agg(*measures)
         rows = [row.asDict() for row in grouped.collect()]
         return sorted(rows, key=lambda row: [row[name] for name in sweep.swept])

@@ -12,12 +12,12 @@ from itertools import count
 
 from hansa.errors import UsageError
 
-VARIABLE = "HANSA_CRASH_POINT"
+CRASH_POINT_VARIABLE = "HANSA_CRASH_POINT"
 EXIT_CODE = 86
 """Of a process that ended here."""
 
 
-class Point(IntEnum):
+class JournalCrashPoint(IntEnum):
     """What the journal has just done. Who uses it has points of its own, from 100 on."""
 
     COMMIT_BEGUN = 1
@@ -34,26 +34,26 @@ class Point(IntEnum):
     RECOVERED = 12
 
 
-def parse(text: str) -> tuple[int, int]:
+def parse_crash_point(text: str) -> tuple[int, int]:
     """Return a point and how often it is to be passed; (0, 0), which is no point, for no text."""
     if not text:
         return 0, 0
     point, _, times = text.partition(":")
     if not point.isdecimal() or not (times or "1").isdecimal():
         raise UsageError(
-            f"{VARIABLE} is {text!r}; it takes the number of a crash point, as 3 or, for the fifth "
+            f"{CRASH_POINT_VARIABLE} is {text!r}; it takes the number of a crash point, as 3 or, for the fifth "
             "time that it is passed, 3:5"
         )
     return int(point), int(times or 1)
 
 
-ARMED, _TIMES = parse(os.environ.get(VARIABLE, ""))
+ARMED_POINT, _ARMED_PASS = parse_crash_point(os.environ.get(CRASH_POINT_VARIABLE, ""))
 """The point at which this process ends, 0 for none."""
 
 _passes = count(1)
 
 
-def reached(point: int) -> None:
+def pass_crash_point(point: int) -> None:
     """Go on, unless this is where a test wants the process to end."""
-    if point == ARMED and next(_passes) == _TIMES:
+    if point == ARMED_POINT and next(_passes) == _ARMED_PASS:
         os._exit(EXIT_CODE)

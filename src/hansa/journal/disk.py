@@ -21,9 +21,9 @@ class SyncFailed(OSError):
 
 def write_at(descriptor: int, data: bytes, position: int) -> None:
     """Write all of it."""
-    if crash.ARMED == crash.Point.HALF_WRITTEN:
+    if crash.ARMED_POINT == crash.JournalCrashPoint.HALF_WRITTEN:
         os.pwrite(descriptor, data[: len(data) // 2], position)
-        crash.reached(crash.Point.HALF_WRITTEN)
+        crash.pass_crash_point(crash.JournalCrashPoint.HALF_WRITTEN)
     view = memoryview(data)
     while view:
         written = os.pwrite(descriptor, view, position)
@@ -31,7 +31,7 @@ def write_at(descriptor: int, data: bytes, position: int) -> None:
         position += written
 
 
-def sync(descriptor: int) -> None:
+def sync_file(descriptor: int) -> None:
     """Return when what was written is durable."""
     try:
         _sync_data(descriptor)
@@ -50,7 +50,7 @@ def sync_directory(path: Path) -> None:
         os.close(descriptor)
 
 
-def reserve(descriptor: int, position: int) -> int:
+def reserve_space(descriptor: int, position: int) -> int:
     """Take disk space behind a position; return up to where, which is `position` if there is none.
 
     The file reads as zeros there. When the disk is full, the write itself will say so.

@@ -10,44 +10,44 @@ from pathlib import Path
 
 from hansa.journal.segment import index_name
 
-EVERY_BYTES = 1 << 16
+INDEX_SPACING_BYTES = 1 << 16
 """Between two entries: what a search by number reads in vain, and 1/4096 of the journal's size."""
 
-Entry = tuple[int, int]
+IndexEntry = tuple[int, int]
 """The number of a captured publication, and the offset of its record."""
 
-_ENTRY = struct.Struct(">QQ")
-ENTRY_BYTES = _ENTRY.size
+_ENTRY_STRUCT = struct.Struct(">QQ")
+ENTRY_BYTES = _ENTRY_STRUCT.size
 
 
-class Spacing:
+class IndexSpacing:
     """Decides which publications of one segment get an entry."""
 
     def __init__(self, last: int) -> None:
         """Begin after the offset of the segment, or of its last entry."""
-        self._last = last
+        self._last_offset = last
 
-    def note(self, entries: list[Entry], number: int, offset: int) -> None:
+    def add_if_due(self, entries: list[IndexEntry], sequence: int, offset: int) -> None:
         """Add an entry for a publication if it is far enough from the last that has one."""
-        if offset - self._last >= EVERY_BYTES:
-            entries.append((number, offset))
-            self._last = offset
+        if offset - self._last_offset >= INDEX_SPACING_BYTES:
+            entries.append((sequence, offset))
+            self._last_offset = offset
 
 
-def pack(entries: list[Entry]) -> bytes:
+def pack_entries(entries: list[IndexEntry]) -> bytes:
     """Return the bytes of entries."""
-    return b"".join(_ENTRY.pack(*entry) for entry in entries)
+    return b"".join(_ENTRY_STRUCT.pack(*entry) for entry in entries)
 
 
-def read(path: Path, base: int) -> list[Entry]:
+def read_index(path: Path, base: int) -> list[IndexEntry]:
     """Return the entries of a segment that can be true: those that grow."""
     try:
         data = (path / index_name(base)).read_bytes()
     except OSError:
         return []
-    entries: list[Entry] = []
+    entries: list[IndexEntry] = []
     last = (0, base)
-    for entry in _ENTRY.iter_unpack(data[: len(data) - len(data) % ENTRY_BYTES]):
+    for entry in _ENTRY_STRUCT.iter_unpack(data[: len(data) - len(data) % ENTRY_BYTES]):
         if entry[0] > last[0] and entry[1] > last[1]:
             entries.append(entry)
             last = entry

@@ -12,24 +12,24 @@ from pathlib import Path
 from zlib import crc32
 
 from hansa.errors import JournalDamaged
-from hansa.journal.segment import bases
+from hansa.journal.segment import segment_bases
 
-NAME = "durable"
-ATTEMPTS = 100
+MARK_FILE = "durable"
+READ_ATTEMPTS = 100
 """A reader's, before it takes the file for damaged. A write lasts some microseconds."""
 
 _MARK = struct.Struct(">QI")
 _OFFSET = struct.Struct(">Q")
 
 
-class Mark:
+class DurableMark:
     """The writer's side."""
 
     def __init__(self, path: Path) -> None:
         """Open it, make it if need be."""
-        self._descriptor = os.open(path / NAME, os.O_WRONLY | os.O_CREAT, 0o600)
+        self._descriptor = os.open(path / MARK_FILE, os.O_WRONLY | os.O_CREAT, 0o600)
 
-    def set(self, offset: int) -> None:
+    def write(self, offset: int) -> None:
         """Say that everything before this offset is durable."""
         os.pwrite(self._descriptor, _MARK.pack(offset, crc32(_OFFSET.pack(offset))), 0)
 
@@ -38,15 +38,15 @@ class Mark:
         os.close(self._descriptor)
 
 
-def read(path: Path) -> int:
+def read_durable_mark(path: Path) -> int:
     """Return the offset before which everything is durable, 0 if nothing says so. Raises
     JournalDamaged if there is no telling: it is neither whole nor empty, or is gone."""
     problem = ""
-    for _ in range(ATTEMPTS):
+    for _ in range(READ_ATTEMPTS):
         try:
-            data = (path / NAME).read_bytes()
+            data = (path / MARK_FILE).read_bytes()
         except FileNotFoundError:
-            if not bases(path):  # it is made before the first segment
+            if not segment_bases(path):  # it is made before the first segment
                 return 0
             problem = "is missing"
             continue
@@ -57,7 +57,7 @@ def read(path: Path) -> int:
         problem = "is damaged" if data.strip(b"\0") else ""
     if problem:
         raise JournalDamaged(
-            f"{path / NAME} {problem}: how far the last segment is durable is not known until the"
+            f"{path / MARK_FILE} {problem}: how far the last segment is durable is not known until the"
             " journal is opened for writing again",
             0,
         )

@@ -9,30 +9,30 @@ from collections.abc import Iterator
 from zlib import crc32
 
 from hansa.errors import JournalDamaged
-from hansa.journal.reader import Reader
+from hansa.journal.reader import JournalReader
 from hansa.journal.records import BODY_BYTES_MAX
-from hansa.journal.segment import FRAME, FRAME_BYTES, frame
+from hansa.journal.segment import RECORD_HEADER, RECORD_HEADER_BYTES, frame_record
 
 RANGE_BYTES = 4 << 20
 """Bytes of one range; a single record may exceed it."""
 
-NEXT = "Hansa-Next"
+NEXT_OFFSET_HEADER = "Hansa-Next"
 """The header of an answer with the offset that the next range starts at."""
 
 _OFFSET = struct.Struct(">Q")
 
 
-def pack(reader: Reader, start: int, end: int, bytes_max: int) -> tuple[bytes, int]:
+def pack_range(reader: JournalReader, start: int, end: int, bytes_max: int) -> tuple[bytes, int]:
     """Return the range from `start` to at most `end`, and where the next one starts: at the end, or
     behind the record that filled it. Damage is raised by the range that starts there."""
     chunks: list[bytes] = []
     size = 0
     try:
-        for offset, kind, body in reader.entries(start, end):
-            chunks += (_OFFSET.pack(offset), frame(kind, body))
-            size += _OFFSET.size + FRAME_BYTES + len(body)
+        for offset, kind, body in reader.raw_records(start, end):
+            chunks += (_OFFSET.pack(offset), frame_record(kind, body))
+            size += _OFFSET.size + RECORD_HEADER_BYTES + len(body)
             if size >= bytes_max:
-                return b"".join(chunks), offset + FRAME_BYTES + len(body)
+                return b"".join(chunks), offset + RECORD_HEADER_BYTES + len(body)
     except JournalDamaged as damaged:
         if not chunks:
             raise
@@ -40,16 +40,16 @@ def pack(reader: Reader, start: int, end: int, bytes_max: int) -> tuple[bytes, i
     return b"".join(chunks), end
 
 
-def unpack(data: bytes, place: str) -> Iterator[tuple[int, int, bytes]]:
+def unpack_range(data: bytes, source: str) -> Iterator[tuple[int, int, bytes]]:
     """Yield offset, kind and body of every record; raise JournalDamaged if it is no range."""
     at = 0
     while at < len(data):
         begin = at + _OFFSET.size
-        if begin + FRAME_BYTES > len(data):
-            raise JournalDamaged(f"{place}: the answer is cut short", 0)
+        if begin + RECORD_HEADER_BYTES > len(data):
+            raise JournalDamaged(f"{source}: the answer is cut short", 0)
         (offset,) = _OFFSET.unpack_from(data, at)
-        crc, size, kind = FRAME.unpack_from(data, begin)
-        at = begin + FRAME_BYTES + size
+        crc, size, kind = RECORD_HEADER.unpack_from(data, begin)
+        at = begin + RECORD_HEADER_BYTES + size
         if size > BODY_BYTES_MAX or at > len(data) or crc32(data[begin + 4 : at]) != crc:
-            raise JournalDamaged(f"{place}: the record at offset {offset} is damaged", offset)
-        yield offset, kind, data[begin + FRAME_BYTES : at]
+            raise JournalDamaged(f"{source}: the record at offset {offset} is damaged", offset)
+        yield offset, kind, data[begin + RECORD_HEADER_BYTES : at]

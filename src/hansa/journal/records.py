@@ -18,12 +18,12 @@ BODY_BYTES_MAX = 66 << 20
 reader takes a greater length for damage, so that it never allocates more than this."""
 
 
-class Captured(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class CapturedRecord(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A publication of QoS 1 or 2 by a client of this agent's broker. Durable before it is
     acknowledged. After a restart, the last ones show which of the broker's are redeliveries."""
 
     KIND: ClassVar[int] = 1
-    number: int
+    sequence: int
     """Dense: each is one more than the last, from 1 in every epoch."""
     qos: int
     topic: str
@@ -42,41 +42,41 @@ class Captured(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Of a retained value; see the protocol."""
     subscription: int = 0
     """The identifier of the agent's subscription that brought it; 0 if the broker named none."""
-    newest: int = 0
+    newest_subscription: int = 0
     """The identifier that the agent had given last: younger ones cannot have brought a copy."""
 
 
-class Settled(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class CaptureCompletedRecord(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The handshake with the broker about a captured publication of QoS 2 is over: its packet id
     may come again with another publication."""
 
     KIND: ClassVar[int] = 2
-    number: int
+    sequence: int
 
 
-class Unsettled(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class RedeliverableRecord(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Carried: a captured publication that the broker may send again, with its packet id."""
 
     KIND: ClassVar[int] = 3
-    number: int
+    sequence: int
     """Of one that an epoch before this one holds: its packet id, negative."""
     packet_id: int
     qos: int = 2
     digest: bytes = b""
     """Of what was published: another publication may come with the same packet id."""
     subscription: int = 0
-    newest: int = 0
+    newest_subscription: int = 0
 
 
-class Chained(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class LastAssignedRecord(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Per receiver, the number of the last publication that it is owed; others are owed nothing.
     Carried, and written when a receiver is forgotten."""
 
     KIND: ClassVar[int] = 4
-    last: tuple[tuple[int, int], ...]
+    last_assigned: tuple[tuple[int, int], ...]
 
 
-class Bound(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class InboxRecord(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The publication `(origin, epoch, number)` is to be injected at `index`, which decides its
     packet id. Durable before PUBLISH leaves, and before its origin gets a receipt."""
 
@@ -84,7 +84,7 @@ class Bound(msgspec.Struct, frozen=True, array_like=True, gc=False):
     index: int
     origin: int
     epoch: int
-    number: int
+    sequence: int
     qos: int
     topic: str = ""
     payload: bytes = b""
@@ -93,7 +93,7 @@ class Bound(msgspec.Struct, frozen=True, array_like=True, gc=False):
     time_ns: int = 0
 
 
-class Accepted(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class InjectionAcceptedRecord(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The broker has answered PUBREC to the injection at `index`. Durable before PUBREL leaves:
     from here on PUBLISH must not be sent again."""
 
@@ -101,14 +101,14 @@ class Accepted(msgspec.Struct, frozen=True, array_like=True, gc=False):
     index: int
 
 
-class Completed(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class InjectionCompletedRecord(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The injection at `index` is over, by PUBACK or PUBCOMP. May be lost without harm."""
 
     KIND: ClassVar[int] = 7
     index: int
 
 
-class Progress(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class OriginProgressRecord(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """All of an origin's publications up to `number` were injected here, and those in the ranges
     `beyond`, both ends included. `group` is 0 and `beyond` empty: the format has them."""
 
@@ -116,21 +116,21 @@ class Progress(msgspec.Struct, frozen=True, array_like=True, gc=False):
     origin: int
     epoch: int
     group: int
-    number: int
+    sequence: int
     beyond: tuple[tuple[int, int], ...] = ()
 
 
-class Custody(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class ReceiverAckRecord(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """`node` has what this agent captured for it, up to `number`. May be late: then a new epoch
     begins with more than it has to. `group` is 0: the format has it."""
 
     KIND: ClassVar[int] = 9
     node: int
     group: int
-    number: int
+    sequence: int
 
 
-class Gap(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class GapRecord(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Of what `origin` published, the numbers `first` to `last` will never come here."""
 
     KIND: ClassVar[int] = 10
@@ -142,7 +142,7 @@ class Gap(msgspec.Struct, frozen=True, array_like=True, gc=False):
     time_ns: int
 
 
-class Trimmed(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class TrimmedRecord(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Retention dropped a segment of this journal with the captured numbers `first` to `last`
     (`last` is below `first` if it held none). Written by the journal itself."""
 
@@ -154,13 +154,13 @@ class Trimmed(msgspec.Struct, frozen=True, array_like=True, gc=False):
     time_ns: int
 
 
-class Recorded(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class RecordedPublication(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A publication of QoS 0 that was selected for recording. Nobody waits for it: it becomes
     durable with the next commit."""
 
     KIND: ClassVar[int] = 12
     incarnation: int
-    number: int
+    sequence: int
     topic: str
     payload: bytes
     retain: bool
@@ -168,7 +168,7 @@ class Recorded(msgspec.Struct, frozen=True, array_like=True, gc=False):
     time_ns: int
 
 
-class Block(msgspec.Struct, frozen=True, array_like=True):
+class TelemetryBlock(msgspec.Struct, frozen=True, array_like=True):
     """Records of telemetry, of one life of one node, numbered from `first` on. What they mean is
     unknown here: see `hansa.telemetry`. They are in a journal of their own."""
 
@@ -179,16 +179,16 @@ class Block(msgspec.Struct, frozen=True, array_like=True):
     rows: msgspec.Raw
 
 
-class Unheard(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class UnheardRecord(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Nothing from `number` on was sent to `node`: a life of this agent began there, and has not
     heard yet what the node has. 0 when it has; durable before anything is sent to it then."""
 
     KIND: ClassVar[int] = 14
     node: int
-    number: int
+    sequence: int
 
 
-class SessionBegun(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class SessionStartedRecord(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The broker has begun another session with the agent: nothing of before comes again, and
     packet ids and subscriptions are numbered anew."""
 
@@ -196,38 +196,38 @@ class SessionBegun(msgspec.Struct, frozen=True, array_like=True, gc=False):
     time_ns: int
 
 
-Record = (
-    Captured
-    | Settled
-    | Unsettled
-    | Chained
-    | Bound
-    | Accepted
-    | Completed
-    | Progress
-    | Custody
-    | Gap
-    | Trimmed
-    | Recorded
-    | Block
-    | Unheard
-    | SessionBegun
+JournalRecord = (
+    CapturedRecord
+    | CaptureCompletedRecord
+    | RedeliverableRecord
+    | LastAssignedRecord
+    | InboxRecord
+    | InjectionAcceptedRecord
+    | InjectionCompletedRecord
+    | OriginProgressRecord
+    | ReceiverAckRecord
+    | GapRecord
+    | TrimmedRecord
+    | RecordedPublication
+    | TelemetryBlock
+    | UnheardRecord
+    | SessionStartedRecord
 )
 
-KINDS: dict[int, type[Record]] = {kind.KIND: kind for kind in Record.__args__}
+RECORD_TYPES: dict[int, type[JournalRecord]] = {kind.KIND: kind for kind in JournalRecord.__args__}
 """Every type of record by its number."""
 
 
-def waited_s(since_ns: int, now_ns: int) -> int:
+def seconds_since(since_ns: int, now_ns: int) -> int:
     """Return how many whole seconds passed since a record's time; none if it does not say."""
     return max(0, now_ns - since_ns) // 1_000_000_000 if since_ns else 0
 
 
 _encode = msgspec.msgpack.Encoder().encode
-_decoders = {number: msgspec.msgpack.Decoder(kind) for number, kind in KINDS.items()}
+_decoders = {number: msgspec.msgpack.Decoder(kind) for number, kind in RECORD_TYPES.items()}
 
 
-def encode(record: Record) -> bytes:
+def encode_record(record: JournalRecord) -> bytes:
     """Return a record's body; raise ValueError if no reader would take it."""
     try:
         body = _encode(record)
@@ -238,7 +238,7 @@ def encode(record: Record) -> bytes:
     return body
 
 
-def decode(kind: int, body: bytes) -> Record | None:
+def decode_record(kind: int, body: bytes) -> JournalRecord | None:
     """Return what a body says, None if this version does not know the kind.
 
     Raises ValueError for a body that is none of its kind's.

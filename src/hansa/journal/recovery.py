@@ -14,94 +14,96 @@ from pathlib import Path
 
 from hansa.errors import JournalDamaged
 from hansa.journal import mark
-from hansa.journal.index import Entry, Spacing
-from hansa.journal.reader import Reader, all_gone
-from hansa.journal.records import Captured
+from hansa.journal.index import IndexEntry, IndexSpacing
+from hansa.journal.reader import JournalReader, segments_missing_error
+from hansa.journal.records import CapturedRecord
 from hansa.journal.segment import (
-    FRAME,
-    FRAME_BYTES,
     HEADER_BYTES,
-    Header,
-    Torn,
-    bases,
+    RECORD_HEADER,
+    RECORD_HEADER_BYTES,
+    SegmentHeader,
+    TornRecord,
     log_name,
+    read_available,
     read_header,
-    readable,
-    scan,
+    scan_records,
+    segment_bases,
 )
 
 
 @dataclass(slots=True)
-class Found:
+class RecoveredJournal:
     """What is there."""
 
-    headers: list[Header] = field(default_factory=list)
+    headers: list[SegmentHeader] = field(default_factory=list)
     damage: str = ""
     """What is damaged, although no record is known to be lost; empty if all is whole."""
     end: int = 0
     """The offset behind the last whole record."""
     durable: int = 0
     """What the mark says; 0 if it says nothing."""
-    next_number: int = 1
-    entries: list[Entry] = field(default_factory=list)
+    next_sequence: int = 1
+    index_entries: list[IndexEntry] = field(default_factory=list)
     """The index of the last segment, made anew."""
-    cut_bytes: int = 0
+    truncated_bytes: int = 0
     """Bytes behind `end` that were written and never durable."""
 
-    def tell(self, damage: str) -> None:
+    def add_damage(self, damage: str) -> None:
         """Add to what is damaged."""
         self.damage = f"{self.damage}; {damage}" if self.damage else damage
 
 
-def find(path: Path) -> Found:
+def recover(path: Path) -> RecoveredJournal:
     """Read a journal's headers and its last segment; raise JournalDamaged for what is lost."""
-    found = Found()
-    for base in reversed(bases(path)):
+    found = RecoveredJournal()
+    for base in reversed(segment_bases(path)):
         try:
             header = read_header(path, base)
         except JournalDamaged as error:
             if not found.headers:
                 raise
-            found.tell(f"{error}, its records are read without it")
-            header = _estimate(path, base, found.headers[0])
+            found.add_damage(f"{error}, its records are read without it")
+            header = _estimate_header(path, base, found.headers[0])
         found.headers.insert(0, header)
     if found.headers:
-        _read_last(path, found.headers[-1], found)
-    elif durable := mark.read(path):
-        raise all_gone(path, durable)
+        _read_last_segment(path, found.headers[-1], found)
+    elif durable := mark.read_durable_mark(path):
+        raise segments_missing_error(path, durable)
     return found
 
 
-def _estimate(path: Path, base: int, following: Header) -> Header:
+def _estimate_header(path: Path, base: int, following: SegmentHeader) -> SegmentHeader:
     """Return what a header that is lost has said, as far as the records and the next one know."""
-    number = following.number
+    number = following.next_sequence
     with suppress(JournalDamaged):  # then those at the segment's beginning are lost, too
-        records = (record for _, record in Reader(path, base).read(base, following.base))
-        number = next((each.number for each in records if isinstance(each, Captured)), number)
-    return replace(following, base=base, number=number)
+        records = (record for _, record in JournalReader(path, base).read(base, following.base))
+        number = next(
+            (each.sequence for each in records if isinstance(each, CapturedRecord)), number
+        )
+    return replace(following, base=base, next_sequence=number)
 
 
-def _read_last(path: Path, header: Header, found: Found) -> None:
+def _read_last_segment(path: Path, header: SegmentHeader, found: RecoveredJournal) -> None:
     file = path / log_name(header.base)
     descriptor = os.open(file, os.O_RDONLY)
     try:
         size = os.fstat(descriptor).st_size
         try:
-            _collect(descriptor, size, header, found)
-        except Torn as torn:
-            found.cut_bytes = _written(descriptor, torn.position, size)
+            _index_records(descriptor, size, header, found)
+        except TornRecord as torn:
+            found.truncated_bytes = _written_bytes(descriptor, torn.position, size)
             found.end = header.base + torn.position
-            if _goes_on(descriptor, torn.position, size):
-                found.tell(
+            if _record_follows(descriptor, torn.position, size):
+                found.add_damage(
                     f"{file} is damaged at offset {found.end}, and cut there although a whole"
                     " record follows: what was durable may be lost"
                 )
     finally:
         os.close(descriptor)
     try:
-        found.durable = mark.read(path)
+        found.durable = mark.read_durable_mark(path)
     except JournalDamaged as error:  # then what is whole is all that can be known
-        found.tell(str(error))
+        found.add_damage(str(error))
         return
     if found.end < found.durable:
         raise JournalDamaged(
@@ -112,32 +114,37 @@ def _read_last(path: Path, header: Header, found: Found) -> None:
         )
 
 
-def _collect(descriptor: int, size: int, header: Header, found: Found) -> None:
-    found.next_number = header.number
+def _index_records(
+    descriptor: int, size: int, header: SegmentHeader, found: RecoveredJournal
+) -> None:
+    found.next_sequence = header.next_sequence
     found.end = header.base + size
-    spacing = Spacing(header.base)
-    for position, kind, _ in scan(descriptor, HEADER_BYTES, size):
-        if kind == Captured.KIND:  # numbered without holes, so counting them is enough
-            spacing.note(found.entries, found.next_number, header.base + position)
-            found.next_number += 1
+    spacing = IndexSpacing(header.base)
+    for position, kind, _ in scan_records(descriptor, HEADER_BYTES, size):
+        if kind == CapturedRecord.KIND:  # numbered without holes, so counting them is enough
+            spacing.add_if_due(found.index_entries, found.next_sequence, header.base + position)
+            found.next_sequence += 1
 
 
-def _goes_on(descriptor: int, position: int, size: int) -> bool:
+def _record_follows(descriptor: int, position: int, size: int) -> bool:
     """Whether there is a whole record where one that is not whole says that it ends."""
-    head = readable(descriptor, position, FRAME_BYTES, FRAME_BYTES)
-    if len(head) < FRAME_BYTES:
+    head = read_available(descriptor, position, RECORD_HEADER_BYTES, RECORD_HEADER_BYTES)
+    if len(head) < RECORD_HEADER_BYTES:
         return False
-    _, body_bytes, _ = FRAME.unpack(head)
-    with suppress(Torn):
-        return next(scan(descriptor, position + FRAME_BYTES + body_bytes, size), None) is not None
+    _, body_bytes, _ = RECORD_HEADER.unpack(head)
+    with suppress(TornRecord):
+        return (
+            next(scan_records(descriptor, position + RECORD_HEADER_BYTES + body_bytes, size), None)
+            is not None
+        )
     return False
 
 
-def _written(descriptor: int, position: int, size: int) -> int:
+def _written_bytes(descriptor: int, position: int, size: int) -> int:
     """Bytes from a position on, without the zeros at the end that were only reserved."""
     last = position
     for at in range(position, size, 1 << 20):
-        block = readable(descriptor, at, 1 << 20, 1).rstrip(b"\0")
+        block = read_available(descriptor, at, 1 << 20, 1).rstrip(b"\0")
         if block:
             last = at + len(block)
     return last - position

@@ -16,23 +16,23 @@ from typing import Any
 
 from hansa import web
 from hansa.errors import AgentUnreachable, JournalDamaged, JournalTrimmed, JournalUnusable
-from hansa.journal.ranges import NEXT, RANGE_BYTES, unpack
-from hansa.journal.reader import Bounds
-from hansa.journal.records import BODY_BYTES_MAX, Record, decode
+from hansa.journal.ranges import NEXT_OFFSET_HEADER, RANGE_BYTES, unpack_range
+from hansa.journal.reader import OffsetBounds
+from hansa.journal.records import BODY_BYTES_MAX, JournalRecord, decode_record
 
 TIMEOUT_S = 30.0
 
 ANSWER_BYTES_MAX = RANGE_BYTES + BODY_BYTES_MAX + (1 << 20)
 """Bytes of an answer: a range, which the last record may exceed, with room for its headers."""
 
-_TOKENS = re.compile(r"[^\s,=]+:[0-9]+=[^\s,]+(,[^\s,=]+:[0-9]+=[^\s,]+)*")
+_TOKEN_LIST = re.compile(r"[^\s,=]+:[0-9]+=[^\s,]+(,[^\s,=]+:[0-9]+=[^\s,]+)*")
 
 
 def token_for(url: str, tokens: str) -> str:
     """Return the token for an agent: the only one there is, or, of a list like
     `a.example:8081=secret,b.example:8081=other`, that of the agent's host and port. An agent that
     the list does not name gets none."""
-    if not _TOKENS.fullmatch(tokens):
+    if not _TOKEN_LIST.fullmatch(tokens):
         return tokens
     place = urllib.parse.urlsplit(url).netloc
     named = dict(each.split("=", 1) for each in tokens.split(","))
@@ -40,7 +40,7 @@ def token_for(url: str, tokens: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
+class ServedLog:
     """A log that an agent serves."""
 
     name: str
@@ -52,7 +52,7 @@ class Listed:
     end: int
 
 
-class Pages:
+class LogClient:
     """The pages of one agent."""
 
     def __init__(self, url: str, token: str) -> None:
@@ -61,28 +61,32 @@ class Pages:
         self._url = url.rstrip("/")
         self._token = token_for(url, token)
 
-    def logs(self) -> list[Listed]:
+    def list_logs(self) -> list[ServedLog]:
         """Return what there is to read now."""
-        body, _ = self.get("/logs", {})
+        body, _ = self.fetch("/logs", {})
         try:
             found = json.loads(body)["logs"]
             return [
-                Listed(each["name"], int(each["node"], 16), *(int(each[name]) for name in _NUMBERS))
+                ServedLog(
+                    each["name"],
+                    int(each["node"], 16),
+                    *(int(each[name]) for name in _NUMBER_FIELDS),
+                )
                 for each in found
             ]
         except (ValueError, KeyError, TypeError) as error:
             raise JournalUnusable(f"{self._url}/logs is no list of logs: {error!r}") from None
 
-    def get(self, path: str, query: dict[str, int]) -> tuple[bytes, str]:
+    def fetch(self, path: str, query: dict[str, int]) -> tuple[bytes, str]:
         """Return the body of a page, and where the next range starts."""
         url = f"{self._url}{path}?{urllib.parse.urlencode(query)}"
         request = urllib.request.Request(url, headers={"Authorization": f"Bearer {self._token}"})
         try:
             body, headers = web.fetch(request, TIMEOUT_S, ANSWER_BYTES_MAX)
-            return body, headers.get(NEXT, "")
+            return body, headers.get(NEXT_OFFSET_HEADER, "")
         except urllib.error.HTTPError as error:
             with error:
-                raise _as_told(url, error) from None
+                raise _error_from_response(url, error) from None
         except web.TooLarge as error:
             raise JournalUnusable(f"{url}: {error}") from None
         except (OSError, ValueError, HTTPException) as error:
@@ -90,15 +94,15 @@ class Pages:
             raise AgentUnreachable(f"cannot read {url}: {reason}") from None
 
 
-_NUMBERS = ("epoch", "start", "end")
+_NUMBER_FIELDS = ("epoch", "start", "end")
 
 
-class RemoteReader:
+class RemoteJournalReader:
     """One log of an agent, as it is at the moment of each call."""
 
-    def __init__(self, pages: Pages, name: str) -> None:
+    def __init__(self, client: LogClient, name: str) -> None:
         """Read the log that `Pages.logs` names so."""
-        self._pages = pages
+        self._client = client
         self._name = name
 
     def __str__(self) -> str:
@@ -106,36 +110,36 @@ class RemoteReader:
         return self._name
 
     @property
-    def bounds(self) -> Bounds:
+    def bounds(self) -> OffsetBounds:
         """The offsets between which there are durable records."""
-        for each in self._pages.logs():
+        for each in self._client.list_logs():
             if each.name == self._name:
-                return Bounds(each.start, each.end)
-        return Bounds(0, 0)
+                return OffsetBounds(each.start, each.end)
+        return OffsetBounds(0, 0)
 
-    def entries(
+    def raw_records(
         self, start: int | None = None, end: int | None = None
     ) -> Iterator[tuple[int, int, bytes]]:
         """Yield offset, kind and body of every record; arguments as of `Reader.entries`."""
         bounds = self.bounds
-        at = bounds.start if start is None else start
+        position = bounds.start if start is None else start
         end = bounds.end if end is None else min(end, bounds.end)
         path = f"/logs/{urllib.parse.quote(self._name)}"
-        while at < end:
-            query = {"start": at, "end": end, "bytes": RANGE_BYTES}
-            data, told = self._pages.get(path, query)
-            yield from unpack(data, path)
-            if not told.isdecimal() or int(told) <= at:
+        while position < end:
+            query = {"start": position, "end": end, "bytes": RANGE_BYTES}
+            data, next_offset = self._client.fetch(path, query)
+            yield from unpack_range(data, path)
+            if not next_offset.isdecimal() or int(next_offset) <= position:
                 raise JournalUnusable(f"{path} does not say where its next range starts")
-            at = int(told)
+            position = int(next_offset)
 
     def read(
         self, start: int | None = None, end: int | None = None
-    ) -> Iterator[tuple[int, Record]]:
+    ) -> Iterator[tuple[int, JournalRecord]]:
         """Yield every record of a known kind with its offset."""
-        for offset, kind, body in self.entries(start, end):
+        for offset, kind, body in self.raw_records(start, end):
             try:
-                record = decode(kind, body)
+                record = decode_record(kind, body)
             except ValueError as error:
                 text = f"{self._name}: the record at offset {offset} means nothing: {error}"
                 raise JournalDamaged(text, offset) from None
@@ -143,22 +147,22 @@ class RemoteReader:
                 yield offset, record
 
 
-def _as_told(url: str, error: urllib.error.HTTPError) -> Exception:
+def _error_from_response(url: str, error: urllib.error.HTTPError) -> Exception:
     """Return what an agent's refusal means."""
     try:
-        told: Any = json.loads(error.read(1 << 16))
+        response: Any = json.loads(error.read(1 << 16))
     except ValueError:
-        told = {}
-    if not isinstance(told, dict):
-        told = {}
+        response = {}
+    if not isinstance(response, dict):
+        response = {}
     if 300 <= error.code < 400:
         return JournalUnusable(
             f"{url}: it redirects elsewhere, where the token must not go: give the agent's own URL"
         )
-    text = f"{url}: {told.get('error', error.reason)}"
-    match error.code, told:
+    text = f"{url}: {response.get('error', error.reason)}"
+    match error.code, response:
         case 410, {"first": int(first)}:
             return JournalTrimmed(text, first)
         case 500, {"offset": int(offset)}:
-            return JournalDamaged(text, offset, told.get("resume"))
+            return JournalDamaged(text, offset, response.get("resume"))
     return JournalUnusable(text)

@@ -9,14 +9,16 @@ from pathlib import Path
 
 from hansa.journal import crash
 from hansa.journal.disk import sync_directory
-from hansa.journal.records import Trimmed
-from hansa.journal.segment import Header, index_name, log_name
+from hansa.journal.records import TrimmedRecord
+from hansa.journal.segment import SegmentHeader, index_name, log_name
 from hansa.journal.settings import JournalSettings
 
 SECOND_NS = 1_000_000_000
 
 
-def expired(headers: Sequence[Header], end: int, settings: JournalSettings, now_ns: int) -> int:
+def count_expired(
+    headers: Sequence[SegmentHeader], end: int, settings: JournalSettings, now_ns: int
+) -> int:
     """Return how many of the segments, the oldest first, have to go. The last ends at `end`."""
     for count, (header, following) in enumerate(zip(headers, headers[1:], strict=False)):
         age_ns = now_ns - following.created_ns
@@ -28,28 +30,30 @@ def expired(headers: Sequence[Header], end: int, settings: JournalSettings, now_
     return max(0, len(headers) - 1)
 
 
-def drop(path: Path, headers: Sequence[Header], count: int, now_ns: int) -> list[Trimmed]:
+def drop_segments(
+    path: Path, headers: Sequence[SegmentHeader], count: int, now_ns: int
+) -> list[TrimmedRecord]:
     """Delete so many of the oldest segments; return what to say about them."""
-    said = []
+    trimmed = []
     for header, following in list(zip(headers, headers[1:], strict=False))[:count]:
         (path / log_name(header.base)).unlink(missing_ok=True)
-        crash.reached(crash.Point.SEGMENT_DROPPED)
+        crash.pass_crash_point(crash.JournalCrashPoint.SEGMENT_DROPPED)
         (path / index_name(header.base)).unlink(missing_ok=True)
         # One after another, so that a power failure cannot leave a hole between segments.
         sync_directory(path)
-        said.append(
-            Trimmed(
+        trimmed.append(
+            TrimmedRecord(
                 epoch=header.epoch,
-                first=header.number,
-                last=following.number - 1,
+                first=header.next_sequence,
+                last=following.next_sequence - 1,
                 segment_bytes=following.base - header.base,
                 time_ns=now_ns,
             )
         )
-    return said
+    return trimmed
 
 
-def remove_remains(path: Path, bases: Sequence[int]) -> None:
+def remove_leftovers(path: Path, bases: Sequence[int]) -> None:
     """Delete what a crash left behind: segments half prepared, indexes without a segment."""
     indexes = {index_name(base) for base in bases}
     for name in os.listdir(path):

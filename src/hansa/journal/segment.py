@@ -33,16 +33,16 @@ MAGIC = b"HANSAJ\0" + bytes((FORMAT_VERSION,))
 _HEADER = struct.Struct(">8sQQQQQI")
 HEADER_BYTES = _HEADER.size
 _CRC = struct.Struct(">I")
-_SIZE_AND_KIND = struct.Struct(">IB")
-FRAME = struct.Struct(">IIB")
-FRAME_BYTES = FRAME.size
+_SIZE_KIND_STRUCT = struct.Struct(">IB")
+RECORD_HEADER = struct.Struct(">IIB")
+RECORD_HEADER_BYTES = RECORD_HEADER.size
 """Bytes of a record before its body."""
 
 CHUNK_BYTES = 1 << 18
 """Read at once. A reader holds this much, or one record if that is more."""
 
 
-class Torn(Exception):
+class TornRecord(Exception):
     """No whole record begins at this position of a file, although there should be one."""
 
     def __init__(self, position: int) -> None:
@@ -51,32 +51,32 @@ class Torn(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Header:
+class SegmentHeader:
     """What a segment says of itself."""
 
     node: int
     epoch: int
     base: int
     """The offset of its first byte."""
-    number: int
+    next_sequence: int
     """The number that the next captured publication had when it began."""
     created_ns: int
 
     def pack(self) -> bytes:
         """Return its bytes."""
-        fields = (self.node, self.epoch, self.base, self.number, self.created_ns)
+        fields = (self.node, self.epoch, self.base, self.next_sequence, self.created_ns)
         data = _HEADER.pack(MAGIC, *fields, 0)[: -_CRC.size]
         return data + _CRC.pack(crc32(data))
 
 
-def read_header(path: Path, base: int) -> Header:
+def read_header(path: Path, base: int) -> SegmentHeader:
     """Return the header of the segment that begins at an offset."""
     with (path / log_name(base)).open("rb") as file:
-        data = readable(file.fileno(), 0, HEADER_BYTES, HEADER_BYTES)
+        data = read_available(file.fileno(), 0, HEADER_BYTES, HEADER_BYTES)
     if len(data) < HEADER_BYTES or crc32(data[: -_CRC.size]) != _CRC.unpack(data[-_CRC.size :])[0]:
         raise JournalDamaged(f"{path / log_name(base)}: its header is damaged", base)
     magic, *fields, _ = _HEADER.unpack(data)
-    header = Header(*fields)
+    header = SegmentHeader(*fields)
     if magic != MAGIC or header.base != base:
         raise JournalDamaged(
             f"{path / log_name(base)}: not a segment of format {FORMAT_VERSION} at its place", base
@@ -94,7 +94,7 @@ def index_name(base: int) -> str:
     return f"{base:020d}.idx"
 
 
-def bases(path: Path) -> list[int]:
+def segment_bases(path: Path) -> list[int]:
     """Return where the segments in a directory begin, in order."""
     return sorted(
         int(name[:-4])
@@ -103,29 +103,32 @@ def bases(path: Path) -> list[int]:
     )
 
 
-def frame(kind: int, body: bytes) -> bytes:
+def frame_record(kind: int, body: bytes) -> bytes:
     """Return a record's bytes."""
     size = len(body)
-    return FRAME.pack(crc32(body, crc32(_SIZE_AND_KIND.pack(size, kind))), size, kind) + body
+    return (
+        RECORD_HEADER.pack(crc32(body, crc32(_SIZE_KIND_STRUCT.pack(size, kind))), size, kind)
+        + body
+    )
 
 
-def readable(descriptor: int, position: int, wanted: int, needed: int) -> bytes:
+def read_available(descriptor: int, position: int, bytes_wanted: int, bytes_needed: int) -> bytes:
     """Return the bytes from a position on, all that are wanted or, where the disk cannot read one
     of those, as many as can be, but all that are needed; none if it is one of these."""
-    size = wanted
+    size = bytes_wanted
     while True:
         try:
             return os.pread(descriptor, size, position)
         except OSError as error:
             if error.errno != errno.EIO:  # it passes, and says nothing about what is on disk
                 raise
-            if size <= needed:
+            if size <= bytes_needed:
                 return b""
             # By halves, as each attempt may take a disk seconds: so it comes near in a few steps.
-            size = max(size // 2, needed)
+            size = max(size // 2, bytes_needed)
 
 
-def scan(descriptor: int, position: int, end: int) -> Iterator[tuple[int, int, bytes]]:
+def scan_records(descriptor: int, position: int, end: int) -> Iterator[tuple[int, int, bytes]]:
     """Yield position, kind and body of the records of a file, from one position up to another.
 
     Raises Torn where a record is not whole, or cannot be read any more. Zeros are no record, so a
@@ -133,23 +136,23 @@ def scan(descriptor: int, position: int, end: int) -> Iterator[tuple[int, int, b
     """
     buffer, at = b"", 0
     while position < end:
-        if len(buffer) - at < FRAME_BYTES:
-            wanted = min(CHUNK_BYTES, end - position)
-            buffer, at = readable(descriptor, position, wanted, FRAME_BYTES), 0
-            if len(buffer) < FRAME_BYTES:
-                raise Torn(position)
-        crc, size, kind = FRAME.unpack_from(buffer, at)
-        length = FRAME_BYTES + size
+        if len(buffer) - at < RECORD_HEADER_BYTES:
+            read_bytes = min(CHUNK_BYTES, end - position)
+            buffer, at = read_available(descriptor, position, read_bytes, RECORD_HEADER_BYTES), 0
+            if len(buffer) < RECORD_HEADER_BYTES:
+                raise TornRecord(position)
+        crc, size, kind = RECORD_HEADER.unpack_from(buffer, at)
+        length = RECORD_HEADER_BYTES + size
         if size > BODY_BYTES_MAX or position + length > end:
-            raise Torn(position)
+            raise TornRecord(position)
         if len(buffer) - at < length:
-            wanted = min(max(CHUNK_BYTES, length), end - position)
-            buffer, at = readable(descriptor, position, wanted, length), 0
+            read_bytes = min(max(CHUNK_BYTES, length), end - position)
+            buffer, at = read_available(descriptor, position, read_bytes, length), 0
             if len(buffer) < length:
-                raise Torn(position)
+                raise TornRecord(position)
         stop = at + length
         if crc32(buffer[at + _CRC.size : stop]) != crc:
-            raise Torn(position)
-        yield position, kind, buffer[at + FRAME_BYTES : stop]
+            raise TornRecord(position)
+        yield position, kind, buffer[at + RECORD_HEADER_BYTES : stop]
         position += length
         at = stop

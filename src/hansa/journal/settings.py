@@ -18,12 +18,12 @@ class JournalSettings:
     """Seconds that a segment stays after its end. How long a partition may last without loss."""
     retention_bytes: int = 4 << 30
     """Bytes of all segments together; the oldest go first, the one being written stays."""
-    waiting_bytes_max: int = 16 << 20
+    unsynced_bytes_max: int = 16 << 20
     """Bytes that may wait for the disk before `Writer.offer` refuses more."""
 
     def __post_init__(self) -> None:
         """Refuse what cannot work."""
-        for name in ("segment_bytes", "retention_bytes", "waiting_bytes_max"):
+        for name in ("segment_bytes", "retention_bytes", "unsynced_bytes_max"):
             if getattr(self, name) < 1:
                 raise UsageError(f"{name} is {getattr(self, name)}, it must be at least 1")
         for name in ("segment_seconds", "retention_seconds"):

@@ -23,34 +23,34 @@ from typing import Self
 from hansa.errors import JournalUnusable
 from hansa.journal import crash, recovery, retention
 from hansa.journal.disk import SyncFailed
-from hansa.journal.index import Entry, Spacing
-from hansa.journal.reader import Reader
-from hansa.journal.records import Captured, Record, Trimmed, encode
-from hansa.journal.segment import HEADER_BYTES, Header, bases, frame
+from hansa.journal.index import IndexEntry, IndexSpacing
+from hansa.journal.reader import JournalReader
+from hansa.journal.records import CapturedRecord, JournalRecord, TrimmedRecord, encode_record
+from hansa.journal.segment import HEADER_BYTES, SegmentHeader, frame_record, segment_bases
 from hansa.journal.settings import JournalSettings
-from hansa.journal.tail import Tail
+from hansa.journal.tail import ActiveSegment
 
-_PASSES = (errno.ENOSPC, errno.EDQUOT)
+_TRANSIENT_ERRORS = (errno.ENOSPC, errno.EDQUOT)
 """Errors of a write that end when somebody makes room."""
 
 
 @dataclass(slots=True)
-class _Stretch:
+class _PendingRecords:
     """Appended records that wait for the disk and belong into one segment."""
 
     offset: int
-    begins: Header | None = None
+    new_segment: SegmentHeader | None = None
     """The segment that begins with them."""
     chunks: list[bytes] = field(default_factory=list)
-    entries: list[Entry] = field(default_factory=list)
+    index_entries: list[IndexEntry] = field(default_factory=list)
 
 
-def nothing() -> Iterable[Record]:
+def carry_nothing() -> Iterable[JournalRecord]:
     """Carry nothing."""
     return ()
 
 
-class Writer:
+class JournalWriter:
     """The one writer of a journal. Raises JournalUnusable where the system refuses."""
 
     def __init__(
@@ -63,63 +63,69 @@ class Writer:
     ) -> None:
         """Open the journal of a node and cut what a crash left; make it, with this epoch, if there
         is none. Raises JournalDamaged if something that was durable is lost."""
-        self.carry: Callable[[], Iterable[Record]] = nothing
+        self.carried_state: Callable[[], Iterable[JournalRecord]] = carry_nothing
         """Returns the state that the next segment begins with. Called by `append`, in its thread;
         must not append. A carried record may say again what follows it."""
         self.dropped = 0
         """Records that `offer` refused."""
-        self.cut_bytes = 0
+        self.truncated_bytes = 0
         """Bytes of records, never durable, that opening cut."""
         self.damage = ""
         """What opening found damaged, although no record is known to be lost by it."""
         self._path = path
         self._settings = settings or JournalSettings()
         self._clock = clock
-        self._appending = threading.Lock()
-        self._committing = threading.Lock()
-        self._trimmed: list[Trimmed] = []
+        self._append_lock = threading.Lock()
+        self._commit_lock = threading.Lock()
+        self._trimmed: list[TrimmedRecord] = []
         self._failure: str | None = None
         with contextlib.ExitStack() as on_failure:
-            self._lock = _locked(path)
+            self._lock = _lock_directory(path)
             on_failure.callback(self._lock.close)
             try:
-                found = self._find(node)
-                self._tail = Tail(path)
+                found = self._recover(node)
+                self._tail = ActiveSegment(path)
                 on_failure.callback(self._tail.close)
-                self._open(found, Header(node, new_epoch, 0, 1, clock()))
+                self._continue_or_create(found, SegmentHeader(node, new_epoch, 0, 1, clock()))
             except OSError as error:
-                raise _refused(path, error) from error
+                raise _write_error(path, error) from error
             on_failure.pop_all()
 
-    def _find(self, node: int) -> recovery.Found:
-        retention.remove_remains(self._path, bases(self._path))
-        found = recovery.find(self._path)
-        if found.headers and found.headers[-1].node != node:
+    def _recover(self, node: int) -> recovery.RecoveredJournal:
+        retention.remove_leftovers(self._path, segment_bases(self._path))
+        recovered = recovery.recover(self._path)
+        if recovered.headers and recovered.headers[-1].node != node:
             raise JournalUnusable(
-                f"the journal {self._path} is that of node {found.headers[-1].node:016x}, not of "
+                f"the journal {self._path} is that of node {recovered.headers[-1].node:016x}, not of "
                 f"{node:016x}; give this node its own"
             )
-        return found
+        return recovered
 
-    def _open(self, found: recovery.Found, new: Header) -> None:
-        self._is_found = bool(found.headers)
-        if found.headers:
-            last = found.headers[-1]
-            self._tail.resume(last.base, found.durable, found.end, found.entries)
+    def _continue_or_create(
+        self, recovered: recovery.RecoveredJournal, new_header: SegmentHeader
+    ) -> None:
+        self._is_reopened = bool(recovered.headers)
+        if recovered.headers:
+            last = recovered.headers[-1]
+            self._tail.continue_segment(
+                last.base, recovered.durable, recovered.end, recovered.index_entries
+            )
         else:
-            last = new
-            found.headers.append(last)
-            found.end = HEADER_BYTES
-            self._tail.begin(last, b"", [])
-        self.cut_bytes, self.damage = found.cut_bytes, found.damage
-        self._headers = found.headers
-        self._next_number = found.next_number
-        self._end = self.durable = found.end
-        self._recovered = last.base, found.end
-        self._checkpoint = last.base + HEADER_BYTES
-        self._waiting = [_Stretch(self._end)]
-        self._spacing = Spacing(found.entries[-1][1] if found.entries else last.base)
-        self._plan()
+            last = new_header
+            recovered.headers.append(last)
+            recovered.end = HEADER_BYTES
+            self._tail.start_segment(last, b"", [])
+        self.truncated_bytes, self.damage = recovered.truncated_bytes, recovered.damage
+        self._headers = recovered.headers
+        self._next_sequence = recovered.next_sequence
+        self._end = self.durable = recovered.end
+        self._recovered_range = last.base, recovered.end
+        self._content_start = last.base + HEADER_BYTES
+        self._unwritten = [_PendingRecords(self._end)]
+        self._index_spacing = IndexSpacing(
+            recovered.index_entries[-1][1] if recovered.index_entries else last.base
+        )
+        self._schedule_roll()
 
     # ------------------------------------------------------------ what it is
 
@@ -132,53 +138,53 @@ class Writer:
         return self._headers[0].epoch
 
     @property
-    def next_number(self) -> int:
+    def next_sequence(self) -> int:
         """The number that the next captured publication must have."""
-        return self._next_number
+        return self._next_sequence
 
     @property
-    def first_number(self) -> int:
+    def first_sequence(self) -> int:
         """The lowest number of a captured publication that retention has not dropped."""
-        return self._headers[0].number
+        return self._headers[0].next_sequence
 
     @property
     def end(self) -> int:
         """The offset of the next record."""
         return self._end
 
-    def replay(self) -> Iterator[Record]:
+    def replay_last_segment(self) -> Iterator[JournalRecord]:
         """Yield what the last segment said when it was opened: the state of the life before."""
-        reader = Reader(self._path, self.durable)
-        for _, record in reader.read(*self._recovered):
+        reader = JournalReader(self._path, self.durable)
+        for _, record in reader.read(*self._recovered_range):
             yield record
 
     # ------------------------------------------------------------ writing
 
-    def append(self, record: Record) -> int:
+    def append(self, record: JournalRecord) -> int:
         """Give a record its place and return its offset. It is durable when `durable` is above."""
-        data = frame(record.KIND, encode(record))
-        with self._appending:
+        data = frame_record(record.KIND, encode_record(record))
+        with self._append_lock:
             if self._failure:
                 raise JournalUnusable(self._failure)
-            number = record.number if isinstance(record, Captured) else None
-            if number is not None and number != self._next_number:
-                raise ValueError(f"number {number}, the next one is {self._next_number}")
-            if self._is_due():
-                self._roll()
+            sequence = record.sequence if isinstance(record, CapturedRecord) else None
+            if sequence is not None and sequence != self._next_sequence:
+                raise ValueError(f"number {sequence}, the next one is {self._next_sequence}")
+            if self._is_roll_due():
+                self._start_segment()
             if self._trimmed:
-                self._say_trimmed()
+                self._append_trimmed()
             offset = self._end
-            stretch = self._waiting[-1]
-            if number is not None:
-                self._spacing.note(stretch.entries, number, offset)
-                self._next_number = number + 1
-            stretch.chunks.append(data)
+            batch = self._unwritten[-1]
+            if sequence is not None:
+                self._index_spacing.add_if_due(batch.index_entries, sequence, offset)
+                self._next_sequence = sequence + 1
+            batch.chunks.append(data)
             self._end = offset + len(data)
             return offset
 
-    def offer(self, record: Record) -> bool:
+    def append_if_room(self, record: JournalRecord) -> bool:
         """Append a record that nobody waits for, unless too much already waits for the disk."""
-        if self._end - self.durable > self._settings.waiting_bytes_max:
+        if self._end - self.durable > self._settings.unsynced_bytes_max:
             self.dropped += 1
             return False
         self.append(record)
@@ -190,17 +196,17 @@ class Writer:
         When the disk is full, what was appended stays, and the next commit tries again. After any
         other failure this writer is of no more use: what is on disk is known only to the next one.
         """
-        with self._committing:
-            with self._appending:
+        with self._commit_lock:
+            with self._append_lock:
                 if self._failure:
                     raise JournalUnusable(self._failure)
-                taken, self._waiting = self._waiting, [_Stretch(self._end)]
+                batches, self._unwritten = self._unwritten, [_PendingRecords(self._end)]
             try:
-                while taken:
-                    self._write(taken[0])
-                    del taken[0]
+                while batches:
+                    self._write_batch(batches[0])
+                    del batches[0]
             except OSError as error:
-                raise self._failed(error, taken) from error
+                raise self._handle_write_error(error, batches) from error
             return self.durable
 
     def close(self) -> None:
@@ -220,96 +226,100 @@ class Writer:
 
     # ------------------------------------------------------------ inside: appending
 
-    def _put(self, record: Record) -> None:
-        self._put_bytes(frame(record.KIND, encode(record)))
+    def _append_record(self, record: JournalRecord) -> None:
+        self._append_bytes(frame_record(record.KIND, encode_record(record)))
 
-    def _put_bytes(self, data: bytes) -> None:
-        self._waiting[-1].chunks.append(data)
+    def _append_bytes(self, data: bytes) -> None:
+        self._unwritten[-1].chunks.append(data)
         self._end += len(data)
 
-    def _say_trimmed(self) -> None:
+    def _append_trimmed(self) -> None:
         for trimmed in self._trimmed:
-            self._put(trimmed)
+            self._append_record(trimmed)
         self._trimmed = []
 
-    def _plan(self) -> None:
+    def _schedule_roll(self) -> None:
         """Say when the segment ends: so much after what it began with, or so long after that."""
         last = self._headers[-1]
-        self._full_at = self._checkpoint + self._settings.segment_bytes
+        self._roll_at_offset = self._content_start + self._settings.segment_bytes
         age_ns = round(self._settings.segment_seconds * retention.SECOND_NS)
-        self._old_at_ns = last.created_ns + age_ns
+        self._roll_at_ns = last.created_ns + age_ns
 
-    def _is_due(self) -> bool:
-        return self._end >= self._full_at or self._clock() >= self._old_at_ns
+    def _is_roll_due(self) -> bool:
+        return self._end >= self._roll_at_offset or self._clock() >= self._roll_at_ns
 
-    def _roll(self) -> None:
-        if self._end == self._checkpoint:  # nothing new in it, so it may stay
+    def _start_segment(self) -> None:
+        if self._end == self._content_start:  # nothing new in it, so it may stay
             return
-        carried = b"".join(frame(record.KIND, encode(record)) for record in self.carry())
-        if self._is_found:
+        carried = b"".join(
+            frame_record(record.KIND, encode_record(record)) for record in self.carried_state()
+        )
+        if self._is_reopened:
             # What a former life began it with is not known: about what the next would begin with.
-            self._is_found = False
-            self._checkpoint += len(carried)
-            self._plan()
-            if not self._is_due():
+            self._is_reopened = False
+            self._content_start += len(carried)
+            self._schedule_roll()
+            if not self._is_roll_due():
                 return
         last = self._headers[-1]
-        header = Header(last.node, last.epoch, self._end, self._next_number, self._clock())
+        header = SegmentHeader(last.node, last.epoch, self._end, self._next_sequence, self._clock())
         self._headers = [*self._headers, header]
-        self._waiting.append(_Stretch(self._end, header))
-        self._spacing = Spacing(self._end)
+        self._unwritten.append(_PendingRecords(self._end, header))
+        self._index_spacing = IndexSpacing(self._end)
         self._end += HEADER_BYTES
-        self._put_bytes(carried)
-        self._checkpoint = self._end
-        self._plan()
+        self._append_bytes(carried)
+        self._content_start = self._end
+        self._schedule_roll()
 
     # ------------------------------------------------------------ inside: committing
 
-    def _write(self, stretch: _Stretch) -> None:
-        data = b"".join(stretch.chunks)
-        if stretch.begins is not None:
-            self._tail.begin(stretch.begins, data, stretch.entries)
-            self.durable = stretch.offset + HEADER_BYTES + len(data)
-            self._trim()
+    def _write_batch(self, batch: _PendingRecords) -> None:
+        data = b"".join(batch.chunks)
+        if batch.new_segment is not None:
+            self._tail.start_segment(batch.new_segment, data, batch.index_entries)
+            self.durable = batch.offset + HEADER_BYTES + len(data)
+            self._apply_retention()
         elif data:
-            crash.reached(crash.Point.COMMIT_BEGUN)
-            self._tail.write(stretch.offset, data, stretch.entries)
-            self.durable = stretch.offset + len(data)
+            crash.pass_crash_point(crash.JournalCrashPoint.COMMIT_BEGUN)
+            self._tail.append(batch.offset, data, batch.index_entries)
+            self.durable = batch.offset + len(data)
 
-    def _trim(self) -> None:
+    def _apply_retention(self) -> None:
         now_ns = self._clock()
         on_disk = [header for header in self._headers if header.base < self.durable]
-        count = retention.expired(on_disk, self.durable, self._settings, now_ns)
-        said = retention.drop(self._path, on_disk, count, now_ns)
-        with self._appending:
+        count = retention.count_expired(on_disk, self.durable, self._settings, now_ns)
+        trimmed = retention.drop_segments(self._path, on_disk, count, now_ns)
+        with self._append_lock:
             self._headers = self._headers[count:]
-            self._trimmed += said
+            self._trimmed += trimmed
 
-    def _failed(self, error: OSError, unwritten: list[_Stretch]) -> JournalUnusable:
-        refused = _refused(self._path, error)
-        with self._appending:
+    def _handle_write_error(
+        self, error: OSError, unwritten: list[_PendingRecords]
+    ) -> JournalUnusable:
+        failure = _write_error(self._path, error)
+        with self._append_lock:
             # What was appended since goes on in the same segment: no stretch more for each attempt.
-            since, *begun = self._waiting
-            unwritten[-1].chunks += since.chunks
-            unwritten[-1].entries += since.entries
-            self._waiting = unwritten + begun
-            if isinstance(error, SyncFailed) or error.errno not in _PASSES:
-                self._failure = f"{refused}; start the agent again"
+            first_batch, *later_batches = self._unwritten
+            unwritten[-1].chunks += first_batch.chunks
+            unwritten[-1].index_entries += first_batch.index_entries
+            self._unwritten = unwritten + later_batches
+            if isinstance(error, SyncFailed) or error.errno not in _TRANSIENT_ERRORS:
+                self._failure = f"{failure}; start the agent again"
                 return JournalUnusable(self._failure)
-        return refused
+        return failure
 
 
-def _locked(path: Path) -> "_Lock":
+def _lock_directory(path: Path) -> "_DirectoryLock":
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        return _Lock(path)
+        return _DirectoryLock(path)
     except BlockingIOError as error:
         raise JournalUnusable(f"another agent writes the journal {path}") from error
     except OSError as error:
-        raise _refused(path, error) from error
+        raise _write_error(path, error) from error
 
 
-class _Lock:
+class _DirectoryLock:
     """Keeps a second writer out for as long as the process holds it, and no longer."""
 
     def __init__(self, path: Path) -> None:
@@ -324,5 +334,5 @@ class _Lock:
         os.close(self._descriptor)
 
 
-def _refused(path: Path, error: OSError) -> JournalUnusable:
+def _write_error(path: Path, error: OSError) -> JournalUnusable:
     return JournalUnusable(f"cannot write the journal {path}: {error.strerror}")

@@ -17,13 +17,13 @@ from starlette.exceptions import HTTPException
 from hansa import __version__
 from hansa.errors import UsageError
 from hansa.manager import bodies, docs_page
-from hansa.manager.access import Access, Caller, digest
-from hansa.manager.exchange import Refused
-from hansa.manager.federation import Federation
-from hansa.manager.federators import Federators
-from hansa.manager.rows import NodeRow, State
-from hansa.manager.store import Store, StoreFailed
-from hansa.manager.streams import Streams
+from hansa.manager.access import AccessControl, Caller, token_digest
+from hansa.manager.exchange import RequestRefused
+from hansa.manager.federation import FederationRegistry
+from hansa.manager.federators import FederatorClients
+from hansa.manager.rows import NodeRow, NodeState
+from hansa.manager.store import ManagerStore, StoreUnavailable
+from hansa.manager.streams import EventStreams
 
 NUMBER_MAX = (1 << 53) - 1
 
@@ -39,8 +39,9 @@ TAGS = {
 }
 """Groups of requests on the page /docs, with the scope that a token needs for them."""
 _BEARER = HTTPBearer(auto_error=False, description="see docs/manager.md for tokens and scopes")
-_PROBLEMS: dict[int | str, dict[str, Any]] = {
-    status: {"model": bodies.Problem} for status in (400, 401, 403, 404, 409, 413, 422, 429, 503)
+_ERROR_RESPONSES: dict[int | str, dict[str, Any]] = {
+    status: {"model": bodies.ErrorResponse}
+    for status in (400, 401, 403, 404, 409, 413, 422, 429, 503)
 }
 
 
@@ -49,36 +50,36 @@ def clock() -> float:
     return time.time_ns() / 1e9
 
 
-def needs(*scopes: str) -> Any:
+def require_scope(*scopes: str) -> Any:
     """Return what lets a route be used only by who has one of these scopes; `admin` has all."""
 
     def check(
         request: Request,
         given: Annotated[HTTPAuthorizationCredentials | None, Depends(_BEARER)],
     ) -> Caller:
-        access: Access = request.app.state.access
+        access: AccessControl = request.app.state.access
         caller = access.identify(given.credentials if given else None)
         request.state.caller = caller.name
         if not caller.is_admin and not set(scopes).intersection(caller.scopes):
-            raise Refused(403, f"the token {caller.name!r} lacks the scope {scopes[0]}")
+            raise RequestRefused(403, f"the token {caller.name!r} lacks the scope {scopes[0]}")
         return caller
 
     return Depends(check)
 
 
 def make_app(
-    store: Store,
-    federation: Federation,
-    access: Access,
-    streams: Streams,
-    federators: Federators,
+    store: ManagerStore,
+    federation: FederationRegistry,
+    access: AccessControl,
+    streams: EventStreams,
+    federators: FederatorClients,
 ) -> FastAPI:
     """Put the routes together."""
     app = FastAPI(
         title="Hansa topology manager",
         version=__version__,
         description="Lets nodes join a federation, watches them and plans their links.",
-        responses=_PROBLEMS,
+        responses=_ERROR_RESPONSES,
         openapi_tags=[{"name": name, "description": text} for name, text in TAGS.items()],
         docs_url=None,
         redoc_url=None,
@@ -91,19 +92,19 @@ def make_app(
     for routes in (nodes, readers, operators):
         app.include_router(routes)
     _add_docs(app)
-    _add_refusals(app)
+    _add_error_handlers(app)
     return app
 
 
 def _add_docs(app: FastAPI) -> None:
-    page = docs_page.render(app.openapi(), bodies.MEANING)
+    page = docs_page.render(app.openapi(), bodies.PATTERN_MEANINGS)
 
     @app.get("/docs", include_in_schema=False)
     async def docs() -> HTMLResponse:
         return HTMLResponse(page, headers={"Content-Security-Policy": docs_page.POLICY})
 
 
-Joiner = Annotated[Caller, needs("join")]
+Joiner = Annotated[Caller, require_scope("join")]
 Secret = Annotated[
     str,
     Header(
@@ -114,32 +115,36 @@ Secret = Annotated[
 ]
 
 
-def _add_for_nodes(routes: APIRouter, federation: Federation, federators: Federators) -> None:
+def _add_for_nodes(
+    routes: APIRouter, federation: FederationRegistry, federators: FederatorClients
+) -> None:
     def check(number: int, caller: Caller, secret: str) -> None:
         if not caller.is_admin:
-            federation.require_owner(number, digest(secret))
+            federation.require_owner(number, token_digest(secret))
 
     @routes.post("/join")
-    def join(body: bodies.Join, caller: Joiner, secret: Secret = "") -> bodies.Joined:
+    def join(body: bodies.JoinRequest, caller: Joiner, secret: Secret = "") -> bodies.JoinResponse:
         """Join, or join again: the answer is the node's id, its neighbours and all settings."""
-        who = body.newcomer(digest(secret) if secret else "")
+        who = body.to_joining_node(token_digest(secret) if secret else "")
         given = federation.join(who, clock(), trusted=caller.is_admin)
-        federators.joined(given)
-        return bodies.welcome(given)
+        federators.on_node_joined(given)
+        return bodies.make_join_response(given)
 
     @routes.post("/nodes/{number}/health")
     def report(
-        number: int, body: bodies.Health, caller: Joiner, secret: Secret = ""
-    ) -> bodies.Told:
+        number: int, body: bodies.HealthReport, caller: Joiner, secret: Secret = ""
+    ) -> bodies.AssignmentResponse:
         """Report health; the answer is whom to be linked to."""
         check(number, caller, secret)
-        return bodies.tell(federation.report(number, body.report(), clock()))
+        return bodies.make_assignment_response(
+            federation.report(number, body.to_node_report(), clock())
+        )
 
     @routes.get("/nodes/{number}/topology")
-    def topology(number: int, caller: Joiner, secret: Secret = "") -> bodies.Told:
+    def topology(number: int, caller: Joiner, secret: Secret = "") -> bodies.AssignmentResponse:
         """Ask whom to be linked to."""
         check(number, caller, secret)
-        return bodies.tell(federation.topology(number))
+        return bodies.make_assignment_response(federation.topology(number))
 
     @routes.post("/nodes/{node}/leave", status_code=204)
     def leave(node: Reference, caller: Joiner, secret: Secret = "") -> None:
@@ -150,70 +155,70 @@ def _add_for_nodes(routes: APIRouter, federation: Federation, federators: Federa
 
 
 def _add_for_readers(
-    routes: APIRouter, federation: Federation, store: Store, streams: Streams
+    routes: APIRouter, federation: FederationRegistry, store: ManagerStore, streams: EventStreams
 ) -> None:
-    may_read = [needs("read")]
+    may_read = [require_scope("read")]
 
     @routes.get("/health", dependencies=may_read)
-    def health() -> bodies.Overview:
+    def health() -> bodies.OverviewResponse:
         """Show how the federation is."""
         states = [node.state for node in federation.nodes()]
         links = federation.links()
-        return bodies.Overview(
-            up=states.count(State.UP),
-            gone=states.count(State.GONE),
-            left=states.count(State.LEFT),
-            doubted=len(federation.doubted(clock())),
+        return bodies.OverviewResponse(
+            up=states.count(NodeState.UP),
+            gone=states.count(NodeState.GONE),
+            left=states.count(NodeState.LEFT),
+            suspected=len(federation.suspected(clock())),
             links=len(links),
-            standing=sum(stands for _, stands, _ in links),
-            hanging=[bodies.Link(a=a, b=b) for a, b in federation.hanging()],
+            established=sum(stands for _, stands, _ in links),
+            bridges=[bodies.LinkRequest(a=a, b=b) for a, b in federation.bridge_links()],
             version=store.version,
         )
 
     @routes.get("/nodes", dependencies=may_read)
-    def nodes() -> list[bodies.NodeShown]:
+    def nodes() -> list[bodies.NodeResponse]:
         """Show all nodes that ever joined."""
-        return _shown(federation)
+        return _node_responses(federation)
 
     @routes.get("/nodes/{node}", dependencies=may_read)
-    def show_node(node: Reference) -> bodies.NodeShown:
+    def show_node(node: Reference) -> bodies.NodeResponse:
         """Show one node."""
         number = federation.find(node)
-        return next(each for each in _shown(federation) if each.id == number)
+        return next(each for each in _node_responses(federation) if each.id == number)
 
     @routes.get("/links", dependencies=may_read)
-    def links() -> list[bodies.LinkShown]:
+    def links() -> list[bodies.LinkResponse]:
         """Show the links that should be, and whether they stand."""
-        return [bodies.show_link(*each) for each in federation.links()]
+        return [bodies.make_link_response(*each) for each in federation.links()]
 
     @routes.get("/plan", dependencies=may_read)
-    def plan() -> list[bodies.ChangeShown]:
+    def plan() -> list[bodies.ChangeResponse]:
         """Show what the planner would change now, and why."""
         return [
-            bodies.ChangeShown(
+            bodies.ChangeResponse(
                 kind=change.kind, a=int(change.link[0]), b=int(change.link[1]),
                 reason=change.reason,
             )
             for change in federation.plan()
         ]  # fmt: skip
 
-    @routes.get("/settings", dependencies=[needs("read", "join")])
-    def settings() -> bodies.SettingsShown:
+    @routes.get("/settings", dependencies=[require_scope("read", "join")])
+    def settings() -> bodies.SettingsResponse:
         """Show the settings of the federation."""
-        return bodies.SettingsShown.model_validate(federation.settings, from_attributes=True)
+        return bodies.SettingsResponse.model_validate(federation.settings, from_attributes=True)
 
     @routes.get("/history", dependencies=may_read)
-    def history(after: After = 0, limit: Limit = 100) -> list[bodies.HistoryShown]:
+    def history(after: After = 0, limit: Limit = 100) -> list[bodies.HistoryResponse]:
         """Show what changed, and why, the oldest first."""
         return [
-            bodies.HistoryShown(
-                number=row.number, at=bodies.moment(row.at) or "", kind=row.kind,
+            bodies.HistoryResponse(
+                number=row.number, at=bodies.format_time(row.at) or "", kind=row.kind,
                 nodes=list(row.nodes), reason=row.reason,
             )
             for row in store.history(after, limit)
         ]  # fmt: skip
 
-    @routes.get("/events", dependencies=[needs("join")], response_class=StreamingResponse)
+    @routes.get("/events", dependencies=[require_scope("join")], response_class=StreamingResponse)
     async def events(
         after: Annotated[int | None, Query(ge=0, le=NUMBER_MAX)] = None,
         last_event_id: Annotated[int | None, Header(ge=0, le=NUMBER_MAX)] = None,
@@ -224,21 +229,21 @@ def _add_for_readers(
 
 
 def _add_for_operators(
-    routes: APIRouter, federation: Federation, store: Store, access: Access
+    routes: APIRouter, federation: FederationRegistry, store: ManagerStore, access: AccessControl
 ) -> None:
-    may_change = [needs("admin")]
+    may_change = [require_scope("admin")]
 
     @routes.patch("/settings", dependencies=may_change)
-    def change_settings(body: bodies.Settings) -> bodies.SettingsShown:
+    def change_settings(body: bodies.SettingsRequest) -> bodies.SettingsResponse:
         """Change settings of the federation."""
         changed = federation.change_settings(body.model_dump(exclude_none=True), clock())
-        return bodies.SettingsShown.model_validate(changed, from_attributes=True)
+        return bodies.SettingsResponse.model_validate(changed, from_attributes=True)
 
     @routes.post("/links", dependencies=may_change, status_code=201)
-    def add_link(body: bodies.NewLink) -> bodies.LinkShown:
+    def add_link(body: bodies.NewLink) -> bodies.LinkResponse:
         """Add a link that the planner must keep."""
         a, b = federation.find(str(body.a)), federation.find(str(body.b))
-        return bodies.show_link(federation.add_link(a, b, clock()), False, None)
+        return bodies.make_link_response(federation.add_link(a, b, clock()), False, None)
 
     @routes.delete("/links/{a}/{b}", dependencies=may_change, status_code=204)
     def remove_link(a: Reference, b: Reference) -> None:
@@ -246,58 +251,61 @@ def _add_for_operators(
         federation.remove_link(federation.find(a), federation.find(b), clock())
 
     @routes.post("/nodes/{node}/drain", dependencies=may_change)
-    def drain(node: Reference, body: bodies.Drain) -> bodies.NodeShown:
+    def drain(node: Reference, body: bodies.DrainRequest) -> bodies.NodeResponse:
         """Plan around a node that is about to leave, or take that back."""
         number = federation.find(node)
         federation.drain(number, body.draining, clock())
-        return next(each for each in _shown(federation) if each.id == number)
+        return next(each for each in _node_responses(federation) if each.id == number)
 
     @routes.get("/tokens", dependencies=may_change)
-    def tokens() -> list[bodies.TokenShown]:
+    def tokens() -> list[bodies.TokenResponse]:
         """Show who has a token."""
         return [
-            bodies.TokenShown(
-                name=row.name, scopes=list(row.scopes), created_at=bodies.moment(row.created_at)
+            bodies.TokenResponse(
+                name=row.name, scopes=list(row.scopes), created_at=bodies.format_time(row.created_at)
                 or "",
             )
-            for row in access.names()
+            for row in access.list_tokens()
         ]  # fmt: skip
 
     @routes.post("/tokens", dependencies=may_change, status_code=201)
-    def add_token(body: bodies.Token) -> bodies.TokenMade:
+    def add_token(body: bodies.TokenRequest) -> bodies.TokenCreatedResponse:
         """Make a token. From the first one on, everybody needs one."""
-        return bodies.TokenMade(
-            name=body.name, token=access.add(body.name, tuple(body.scopes), clock())
+        return bodies.TokenCreatedResponse(
+            name=body.name, token=access.add_token(body.name, tuple(body.scopes), clock())
         )
 
     @routes.delete("/tokens/{name}", dependencies=may_change, status_code=204)
     def remove_token(name: str) -> None:
         """Take a token back."""
-        access.remove(name)
+        access.remove_token(name)
 
     @routes.get("/audit", dependencies=may_change)
-    def audit(after: After = 0, limit: Limit = 100) -> list[bodies.AuditShown]:
+    def audit(after: After = 0, limit: Limit = 100) -> list[bodies.AuditResponse]:
         """Show who changed something, or tried to."""
         return [
-            bodies.AuditShown(**asdict(row) | {"at": bodies.moment(row.at)})
+            bodies.AuditResponse(**asdict(row) | {"at": bodies.format_time(row.at)})
             for row in store.audit(after, limit)
         ]
 
 
-def _shown(federation: Federation) -> list[bodies.NodeShown]:
+def _node_responses(federation: FederationRegistry) -> list[bodies.NodeResponse]:
     nodes = {node.id: node for node in federation.nodes()}
     near: dict[int, list[NodeRow]] = {number: [] for number in nodes}
     for link, _, _ in federation.links():
         near[link.a].append(nodes[link.b])
         near[link.b].append(nodes[link.a])
-    doubted = federation.doubted(clock())
-    return [bodies.show_node(node, near[node.id], node.id in doubted) for node in nodes.values()]
+    doubted = federation.suspected(clock())
+    return [
+        bodies.make_node_response(node, near[node.id], node.id in doubted)
+        for node in nodes.values()
+    ]
 
 
 # ---------------------------------------------------------------- refusals
 
 
-def _add_refusals(app: FastAPI) -> None:
+def _add_error_handlers(app: FastAPI) -> None:
     """Every refusal is one sentence, in the same shape."""
 
     def add(kind: type[Exception], answer: Callable[[Any], tuple[int, str]]) -> None:
@@ -310,28 +318,29 @@ def _add_refusals(app: FastAPI) -> None:
 
         app.add_exception_handler(kind, handle)
 
-    add(Refused, lambda error: (error.status, str(error)))
+    add(RequestRefused, lambda error: (error.status, str(error)))
     add(UsageError, lambda error: (422, str(error)))
-    add(StoreFailed, lambda error: (503, f"the database does not answer: {error}"))
-    add(RequestValidationError, lambda error: (422, _sentence(error)))
+    add(StoreUnavailable, lambda error: (503, f"the database does not answer: {error}"))
+    add(RequestValidationError, lambda error: (422, _describe_validation_error(error)))
     add(
-        HTTPException, lambda error: (error.status_code, _EXPLAINED.get(error.detail, error.detail))
+        HTTPException,
+        lambda error: (error.status_code, _ERROR_TEXTS.get(error.detail, error.detail)),
     )
 
 
-_EXPLAINED = {
+_ERROR_TEXTS = {
     "Not Found": "there is nothing at this path; /docs lists what there is",
     "Method Not Allowed": "this path knows other methods; /docs lists them",
 }
 
 
-def _sentence(error: RequestValidationError) -> str:
+def _describe_validation_error(error: RequestValidationError) -> str:
     """Return what is wrong with a body: the first fault, with its place."""
     first = error.errors()[0]
     if first["loc"] == ("body",) and first["type"] != "value_error":
         return "the body should be a JSON object, sent with Content-Type: application/json"
     place = ".".join(str(step) for step in first["loc"][1:])
     said = str(first["msg"]).removeprefix("Value error, ")
-    if meaning := bodies.MEANING.get(first.get("ctx", {}).get("pattern", "")):
+    if meaning := bodies.PATTERN_MEANINGS.get(first.get("ctx", {}).get("pattern", "")):
         said = f"it should be {meaning}"
     return f"{place}: {said}" if place else said

@@ -5,19 +5,19 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
-from hansa.manager.exchange import Assignment, Newcomer, Report
+from hansa.manager.exchange import Assignment, JoiningNode, NodeReport
 from hansa.manager.rows import LinkRow, NodeRow
 
 PRINTABLE = r"^[^\x00-\x1f\x7f]*$"
 HEX = r"^[0-9a-f]{16}$"
-PLACE = (
+HOST_PORT = (
     r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):([1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}"
     r"|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])$"
 )
-LINK = r"^((tcp|udp|mqtt)://)?" + PLACE
-BROKER = r"^((tcp|mqtt|ssl|tls|mqtts)://)?" + PLACE
+LINK = r"^((tcp|udp|mqtt)://)?" + HOST_PORT
+BROKER = r"^((tcp|mqtt|ssl|tls|mqtts)://)?" + HOST_PORT
 TOKEN_NAME = r"^[A-Za-z0-9._-]{1,64}$"
-MEANING = {
+PATTERN_MEANINGS = {
     PRINTABLE: "text without control characters",
     HEX: "16 of the digits 0-9a-f",
     LINK: "host:port, or tcp://, udp:// or mqtt:// before it",
@@ -33,19 +33,19 @@ BrokerUrl = Annotated[str, StringConstraints(max_length=255, pattern=BROKER)]
 Milliseconds = Annotated[float, Field(ge=0, le=3_600_000, allow_inf_nan=False)]
 
 
-class Body(BaseModel):
+class RequestBody(BaseModel):
     """What is sent to the manager: unknown names are errors, not silence."""
 
     model_config = ConfigDict(extra="forbid")
 
 
-class Problem(BaseModel):
+class ErrorResponse(BaseModel):
     """What is wrong with a request."""
 
     error: str
 
 
-class Join(Body):
+class JoinRequest(RequestBody):
     """Who wants to join. A federator of Bevilaqua 2023 sends `ip` alone."""
 
     ip: BrokerUrl | None = Field(None, description="where the broker is, as tcp://host:port")
@@ -63,7 +63,7 @@ class Join(Body):
     )
 
     @model_validator(mode="after")
-    def _is_reachable(self) -> "Join":
+    def _is_reachable(self) -> "JoinRequest":
         if not (self.ip or self.link):
             raise ValueError("ip or link is needed: where is this node?")
         if self.node and not self.link:
@@ -72,59 +72,59 @@ class Join(Body):
             raise ValueError("announcements need ip: where is the broker?")
         return self
 
-    def newcomer(self, secret: str) -> Newcomer:
+    def to_joining_node(self, secret: str) -> JoiningNode:
         """Return it as the federation knows it, with the digest of its secret."""
-        return Newcomer(
+        return JoiningNode(
             self.ip or "", self.link or "", self.node or "", self.name, self.capacity,
             tuple(self.tags), self.announcements, secret,
         )  # fmt: skip
 
 
-class NeighbourSeen(Body):
+class NeighbourReport(RequestBody):
     """An agent that a node is linked to."""
 
     node: Hex
     rtt_ms: Milliseconds | None = None
 
 
-class Health(Body):
+class HealthReport(RequestBody):
     """What a node says of itself."""
 
     latency_ms: Milliseconds | None = Field(
         None, description="from a publication at its broker until that came back"
     )
-    neighbours: Annotated[list[NeighbourSeen], Field(max_length=1024)] = []
+    neighbours: Annotated[list[NeighbourReport], Field(max_length=1024)] = []
     members: Annotated[list[Hex], Field(max_length=4096)] = Field(
         [], description="all agents it can reach"
     )
 
-    def report(self) -> Report:
+    def to_node_report(self) -> NodeReport:
         """Return it as the federation knows it."""
         near = {each.node: each.rtt_ms for each in self.neighbours}
-        return Report(self.latency_ms, near, frozenset(self.members))
+        return NodeReport(self.latency_ms, near, frozenset(self.members))
 
 
-class Link(Body):
+class LinkRequest(RequestBody):
     """Two nodes by their numbers."""
 
     a: Annotated[int, Field(ge=0, le=1 << 31)]
     b: Annotated[int, Field(ge=0, le=1 << 31)]
 
 
-class NewLink(Body):
+class NewLink(RequestBody):
     """Two nodes to link: by their numbers, their names or their agents' ids."""
 
     a: Annotated[int, Field(ge=0, le=1 << 31)] | Label
     b: Annotated[int, Field(ge=0, le=1 << 31)] | Label
 
 
-class Drain(Body):
+class DrainRequest(RequestBody):
     """Whether a node is about to leave."""
 
     draining: bool
 
 
-class Settings(Body):
+class SettingsRequest(RequestBody):
     """Settings of the federation to change; those that are not named stay."""
 
     announcement_interval: Annotated[float, Field(ge=0.1, le=3600)] | None = None
@@ -134,7 +134,7 @@ class Settings(Body):
     health_interval: Annotated[float, Field(ge=0.1, le=3600)] | None = None
 
 
-class Token(Body):
+class TokenRequest(RequestBody):
     """A token to make."""
 
     name: Annotated[str, StringConstraints(pattern=TOKEN_NAME)]
@@ -144,7 +144,7 @@ class Token(Body):
 # ---------------------------------------------------------------- answers
 
 
-class SettingsShown(BaseModel):
+class SettingsResponse(BaseModel):
     """All settings of the federation."""
 
     announcement_interval: float
@@ -154,7 +154,7 @@ class SettingsShown(BaseModel):
     health_interval: float
 
 
-class NeighbourShown(BaseModel):
+class NeighbourResponse(BaseModel):
     """Whom a node should be linked to; `id` and `ip` as in the paper."""
 
     id: int
@@ -165,7 +165,7 @@ class NeighbourShown(BaseModel):
     dial: bool
 
 
-class NodeShown(BaseModel):
+class NodeResponse(BaseModel):
     """A node: the paper's six fields by the paper's names, and more."""
 
     id: int
@@ -180,22 +180,22 @@ class NodeShown(BaseModel):
     capacity: float
     tags: list[str]
     state: Literal["up", "gone", "left"]
-    doubted: bool
+    suspected: bool
     draining: bool
     joined_at: str
 
 
-class Told(BaseModel):
+class AssignmentResponse(BaseModel):
     """What a node is told: its id, whom to be linked to, and the federation's settings."""
 
     id: int
     ip: str
-    neighbors: list[NeighbourShown]
+    neighbors: list[NeighbourResponse]
     neighborsAmount: int
     latency: float | None
     latestHealthCheck: str | None
     version: int
-    settings: SettingsShown
+    settings: SettingsResponse
 
 
 class PaperNeighbour(BaseModel):
@@ -216,7 +216,7 @@ class PaperConfiguration(BaseModel):
     beaconInterval: int
 
 
-class Joined(Told):
+class JoinResponse(AssignmentResponse):
     """What a newcomer is told; `status`, `code`, `data` and `description` are for the paper's
     federator."""
 
@@ -226,18 +226,18 @@ class Joined(Told):
     data: PaperConfiguration
 
 
-class LinkShown(BaseModel):
+class LinkResponse(BaseModel):
     """A link that should be."""
 
     a: int
     b: int
     origin: Literal["planned", "operator", "healed"]
     since: str
-    stands: bool
+    established: bool
     rtt_ms: float | None
 
 
-class ChangeShown(BaseModel):
+class ChangeResponse(BaseModel):
     """A change that the planner would make."""
 
     kind: Literal["add", "remove"]
@@ -246,7 +246,7 @@ class ChangeShown(BaseModel):
     reason: str
 
 
-class HistoryShown(BaseModel):
+class HistoryResponse(BaseModel):
     """Something that changed."""
 
     number: int
@@ -256,20 +256,20 @@ class HistoryShown(BaseModel):
     reason: str
 
 
-class Overview(BaseModel):
+class OverviewResponse(BaseModel):
     """The federation in a few numbers."""
 
     up: int
     gone: int
     left: int
-    doubted: int
+    suspected: int
     links: int
-    standing: int
-    hanging: list[Link] = Field(description="links whose loss would split it")
+    established: int
+    bridges: list[LinkRequest] = Field(description="links whose loss would split it")
     version: int
 
 
-class TokenShown(BaseModel):
+class TokenResponse(BaseModel):
     """Who has a token."""
 
     name: str
@@ -277,14 +277,14 @@ class TokenShown(BaseModel):
     created_at: str
 
 
-class TokenMade(BaseModel):
+class TokenCreatedResponse(BaseModel):
     """A new token; it is never shown again."""
 
     name: str
     token: str
 
 
-class AuditShown(BaseModel):
+class AuditResponse(BaseModel):
     """A request that changed something, or tried to."""
 
     number: int
@@ -299,75 +299,75 @@ class AuditShown(BaseModel):
 # ---------------------------------------------------------------- from rows
 
 
-def moment(at: float | None) -> str | None:
+def format_time(at: float | None) -> str | None:
     """Return a time as the paper writes it."""
     if at is None:
         return None
     return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3] + "Z"
 
 
-def show_node(node: NodeRow, near: list[NodeRow], doubted: bool) -> NodeShown:
+def make_node_response(node: NodeRow, near: list[NodeRow], suspected: bool) -> NodeResponse:
     """Return a node as it is shown."""
-    return NodeShown(
+    return NodeResponse(
         id=node.id,
         ip=node.ip,
         neighbors=[{"id": other.id, "ip": other.ip} for other in near],
         neighborsAmount=len(near),
         latency=node.latency_ms,
-        latestHealthCheck=moment(node.checked_at),
+        latestHealthCheck=format_time(node.checked_at),
         name=node.name,
         node=node.node,
         link=node.link,
         capacity=node.capacity,
         tags=list(node.tags),
         state=node.state.value,
-        doubted=doubted,
+        suspected=suspected,
         draining=node.draining,
-        joined_at=moment(node.joined_at) or "",
+        joined_at=format_time(node.joined_at) or "",
     )
 
 
-def show_link(link: LinkRow, stands: bool, rtt_ms: float | None) -> LinkShown:
+def make_link_response(link: LinkRow, established: bool, rtt_ms: float | None) -> LinkResponse:
     """Return a link as it is shown."""
-    return LinkShown(
-        a=link.a, b=link.b, origin=link.origin.value, since=moment(link.since) or "",
-        stands=stands, rtt_ms=rtt_ms,
+    return LinkResponse(
+        a=link.a, b=link.b, origin=link.origin.value, since=format_time(link.since) or "",
+        established=established, rtt_ms=rtt_ms,
     )  # fmt: skip
 
 
-def welcome(given: Assignment) -> Joined:
+def make_join_response(assignment: Assignment) -> JoinResponse:
     """Return what a newcomer is told."""
-    settings = given.settings
-    near = [PaperNeighbour(id=each.node.id, ip=each.node.ip) for each in given.neighbours]
+    settings = assignment.settings
+    near = [PaperNeighbour(id=each.node.id, ip=each.node.ip) for each in assignment.neighbours]
     data = PaperConfiguration(
-        id=given.node.id,
-        ip=given.node.ip,
+        id=assignment.node.id,
+        ip=assignment.node.ip,
         neighbors=near,
         redundancy=settings.redundancy,
         coreAnnInterval=round(settings.announcement_interval * 1e9),
         beaconInterval=round(settings.beacon_interval * 1e9),
     )
-    told = tell(given).model_dump()
-    return Joined(**told, status="success", code=200, description="", data=data)
+    told = make_assignment_response(assignment).model_dump()
+    return JoinResponse(**told, status="success", code=200, description="", data=data)
 
 
-def tell(given: Assignment) -> Told:
+def make_assignment_response(assignment: Assignment) -> AssignmentResponse:
     """Return what a node is told."""
     near = [
-        NeighbourShown(
+        NeighbourResponse(
             id=each.node.id, ip=each.node.ip, name=each.node.name, node=each.node.node,
             link=each.node.link, dial=each.dial,
         )
-        for each in given.neighbours
+        for each in assignment.neighbours
     ]  # fmt: skip
-    settings = given.settings
-    return Told(
-        id=given.node.id,
-        ip=given.node.ip,
+    settings = assignment.settings
+    return AssignmentResponse(
+        id=assignment.node.id,
+        ip=assignment.node.ip,
         neighbors=near,
         neighborsAmount=len(near),
-        latency=given.node.latency_ms,
-        latestHealthCheck=moment(given.node.checked_at),
-        version=given.version,
-        settings=SettingsShown.model_validate(settings, from_attributes=True),
+        latency=assignment.node.latency_ms,
+        latestHealthCheck=format_time(assignment.node.checked_at),
+        version=assignment.version,
+        settings=SettingsResponse.model_validate(settings, from_attributes=True),
     )

@@ -6,7 +6,7 @@ from hansa.manager.rows import NodeRow
 from hansa.manager.settings import FederationSettings
 
 
-class Refused(Exception):
+class RequestRefused(Exception):
     """What was asked for cannot be done; the text says why, the status is HTTP's."""
 
     def __init__(self, status: int, reason: str) -> None:
@@ -16,7 +16,7 @@ class Refused(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Newcomer:
+class JoiningNode:
     """Who wants to join."""
 
     ip: str = ""
@@ -31,7 +31,7 @@ class Newcomer:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class NodeReport:
     """What a node says of itself."""
 
     latency_ms: float | None = None
@@ -42,7 +42,7 @@ class Report:
 
 
 @dataclass(frozen=True, slots=True)
-class Neighbour:
+class AssignedNeighbour:
     """Whom a node should be linked to."""
 
     node: NodeRow
@@ -55,7 +55,7 @@ class Assignment:
     """What a node is told."""
 
     node: NodeRow
-    neighbours: list[Neighbour]
+    neighbours: list[AssignedNeighbour]
     version: int
     """The number of the newest change of the federation that this takes into account."""
     settings: FederationSettings

@@ -16,12 +16,12 @@ from contextlib import suppress
 
 from hansa.agent.broker.connection import BrokerAddress, Connection
 from hansa.agent.topology.broker_probe import BrokerProbe
-from hansa.manager.exchange import Assignment, Refused, Report
-from hansa.manager.federation import Federation
-from hansa.manager.rows import State
-from hansa.manager.store import StoreFailed
+from hansa.manager.exchange import Assignment, NodeReport, RequestRefused
+from hansa.manager.federation import FederationRegistry
+from hansa.manager.rows import NodeState
+from hansa.manager.store import StoreUnavailable
 from hansa.mqtt import effects, inputs, packets
-from hansa.mqtt.options import Options
+from hansa.mqtt.options import ConnectOptions
 
 log = logging.getLogger("hansa.manager")
 
@@ -36,59 +36,63 @@ Neighbours = Mapping[int, str]
 """The neighbours of a node: their ids, and where their brokers are."""
 
 
-class Federator(BrokerProbe):
+class FederatorClient(BrokerProbe):
     """One broker: measured, and told what changes."""
 
-    def __init__(self, number: int, address: BrokerAddress, chance: random.Random) -> None:
+    def __init__(self, number: int, address: BrokerAddress, rng: random.Random) -> None:
         """Prepare; a client with this id is nobody else's."""
-        options = Options(client_id=f"hansa-manager-{number}", clean_start=True)
+        options = ConnectOptions(client_id=f"hansa-manager-{number}", clean_start=True)
         super().__init__(
-            lambda told: Connection(address, options, told, chance, prompt=True),
+            lambda told: Connection(address, options, told, rng, is_low_latency=True),
             f"$hansa/probe/manager/{number}",
         )
         self.address = address
-        self.due = 0.0
+        self.check_due = 0.0
         self.announced: Neighbours = {}
         """What its federator has been told."""
         self._packet_ids = itertools.cycle(range(1, PACKET_ID_MAX + 1))
         self._unconfirmed: tuple[int, Neighbours] | None = None
 
-    def announce(self, wanted: Neighbours) -> None:
+    def announce(self, neighbours: Neighbours) -> None:
         """Publish what is different by now; it counts once the broker has confirmed the last."""
-        if self.connection.problem or self._unconfirmed or wanted == self.announced:
+        if self.connection.problem or self._unconfirmed or neighbours == self.announced:
             return
         before = self.announced
-        changes = [("REMOVE", each, before[each]) for each in before if each not in wanted]
-        changes += [("NEW", each, ip) for each, ip in wanted.items() if before.get(each) != ip]
+        changes = [("REMOVE", each, before[each]) for each in before if each not in neighbours]
+        changes += [("NEW", each, ip) for each, ip in neighbours.items() if before.get(each) != ip]
         batch = [
-            packets.Publish(topic, _announcement(*change), 1, packet_id=next(self._packet_ids))
+            packets.PublishPacket(
+                topic, _announcement(*change), 1, packet_id=next(self._packet_ids)
+            )
             for change in changes
             for topic in TOPICS
         ]
-        self._unconfirmed = (batch[-1].packet_id, dict(wanted))
-        self.connection.order(inputs.Publish(batch))
+        self._unconfirmed = (batch[-1].packet_id, dict(neighbours))
+        self.connection.submit(inputs.Publish(batch))
 
-    def _told(self, effect: effects.Effect) -> None:
+    def _on_effect(self, effect: effects.Effect) -> None:
         match effect, self._unconfirmed:
-            case effects.Answered(batch), (last, told) if any(a.packet_id == last for a in batch):
+            case effects.HandshakePacketsReceived(batch), (last, told) if any(
+                a.packet_id == last for a in batch
+            ):
                 self.announced, self._unconfirmed = told, None
-            case (effects.Disconnected() | effects.NotSent(), _):
+            case (effects.Disconnected() | effects.PublishNotSent(), _):
                 self._unconfirmed = None
             case _:
                 pass
-        super()._told(effect)
+        super()._on_effect(effect)
 
 
 def _announcement(action: str, number: int, ip: str) -> bytes:
     return json.dumps({"action": action, "neighbor": {"id": number, "ip": ip}}).encode()
 
 
-class Federators:
+class FederatorClients:
     """All these brokers."""
 
     def __init__(
         self,
-        federation: Federation,
+        federation: FederationRegistry,
         clock: Callable[[], float],
         username: str | None = None,
         password: str | None = None,
@@ -101,79 +105,82 @@ class Federators:
         self._username = username
         self._password = password
         self._trusted = frozenset(trusted)
-        self._chance = random.Random()  # for back-off, not for secrets
-        self._known: dict[int, Federator] = {}
-        self._answered: dict[int, Neighbours] = {}
-        self._news = asyncio.Event()
+        self._rng = random.Random()  # for back-off, not for secrets
+        self._clients: dict[int, FederatorClient] = {}
+        self._told_on_join: dict[int, Neighbours] = {}
+        self._wakeup = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
 
-    def joined(self, given: Assignment) -> None:
+    def on_node_joined(self, given: Assignment) -> None:
         """A node has just been told all; any thread may say so."""
-        self._answered[given.node.id] = _neighbours(given)
-        self.changed()
+        self._told_on_join[given.node.id] = _neighbour_addresses(given)
+        self.on_links_changed()
 
-    def changed(self) -> None:
+    def on_links_changed(self) -> None:
         """Something may have to be announced; any thread may say so."""
         if self._loop is not None:
-            self._loop.call_soon_threadsafe(self._news.set)
+            self._loop.call_soon_threadsafe(self._wakeup.set)
 
     async def run(self) -> None:
         """Measure and announce for ever."""
         self._loop = asyncio.get_running_loop()
         try:
             while True:
-                self._news.clear()
+                self._wakeup.clear()
                 try:
-                    await self._look(await asyncio.to_thread(self._wanted))
-                except StoreFailed as error:
+                    await self._update_clients(await asyncio.to_thread(self._announced_assignments))
+                except StoreUnavailable as error:
                     log.error("the database does not answer reason=%r", str(error))
                 with suppress(TimeoutError):
                     async with asyncio.timeout(self._federation.settings.health_interval / 2):
-                        await self._news.wait()
+                        await self._wakeup.wait()
         finally:
-            await asyncio.gather(*(each.connection.stop() for each in self._known.values()))
+            await asyncio.gather(*(each.connection.stop() for each in self._clients.values()))
 
-    def _wanted(self) -> list[Assignment]:
+    def _announced_assignments(self) -> list[Assignment]:
         return [
             self._federation.topology(node.id)
             for node in self._federation.nodes()
-            if node.announced and node.ip and node.state is not State.LEFT
+            if node.announced and node.ip and node.state is not NodeState.LEFT
         ]
 
-    async def _look(self, wanted: list[Assignment]) -> None:
-        numbers = {given.node.id for given in wanted}
-        for number in [each for each in self._known if each not in numbers]:
-            await self._known.pop(number).connection.stop()
+    async def _update_clients(self, assignments: list[Assignment]) -> None:
+        numbers = {given.node.id for given in assignments}
+        for number in [each for each in self._clients if each not in numbers]:
+            await self._clients.pop(number).connection.stop()
         checks = []
-        for given in wanted:
-            federator = await self._meet(given)
-            federator.announce(_neighbours(given))
-            if given.node.is_silent and federator.due <= asyncio.get_running_loop().time():
-                checks.append(self._check(given.node.id, federator))
+        for given in assignments:
+            federator = await self._client_for(given)
+            federator.announce(_neighbour_addresses(given))
+            if (
+                given.node.is_paper_federator
+                and federator.check_due <= asyncio.get_running_loop().time()
+            ):
+                checks.append(self._measure_latency(given.node.id, federator))
         await asyncio.gather(*checks)
 
-    async def _meet(self, given: Assignment) -> Federator:
+    async def _client_for(self, assignment: Assignment) -> FederatorClient:
         """Return who speaks to a node's broker; a node that has joined again may have another."""
-        number, address = given.node.id, self._address(given.node.ip)
-        federator = self._known.get(number)
+        number, address = assignment.node.id, self._address(assignment.node.ip)
+        federator = self._clients.get(number)
         if federator is None or str(federator.address) != str(address):
             if federator is not None:
                 await federator.connection.stop()
-            federator = self._known[number] = Federator(number, address, self._chance)
-            federator.announced = _neighbours(given)
-            federator.connection.keep()
-        if (answered := self._answered.pop(number, None)) is not None:
+            federator = self._clients[number] = FederatorClient(number, address, self._rng)
+            federator.announced = _neighbour_addresses(assignment)
+            federator.connection.start()
+        if (answered := self._told_on_join.pop(number, None)) is not None:
             federator.announced = answered
         return federator
 
-    async def _check(self, number: int, federator: Federator) -> None:
+    async def _measure_latency(self, number: int, federator: FederatorClient) -> None:
         loop = asyncio.get_running_loop()
-        federator.due = loop.time() + self._federation.settings.health_interval
+        federator.check_due = loop.time() + self._federation.settings.health_interval
         latency = await federator.measure()
         if latency is not None:
-            with suppress(Refused):  # it has left meanwhile
+            with suppress(RequestRefused):  # it has left meanwhile
                 await asyncio.to_thread(
-                    self._federation.report, number, Report(latency), self._clock()
+                    self._federation.report, number, NodeReport(latency), self._clock()
                 )
 
     def _address(self, ip: str) -> BrokerAddress:
@@ -186,5 +193,5 @@ class Federators:
         return BrokerAddress(host.strip("[]"), int(port), username, password, tls)
 
 
-def _neighbours(given: Assignment) -> Neighbours:
+def _neighbour_addresses(given: Assignment) -> Neighbours:
     return {each.node.id: each.node.ip for each in given.neighbours}

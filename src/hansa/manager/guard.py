@@ -11,8 +11,8 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from hansa.agent.exposure import HostRule
-from hansa.manager.access import Access, Pace
-from hansa.manager.store import Store, StoreFailed
+from hansa.manager.access import AccessControl, RateLimiter
+from hansa.manager.store import ManagerStore, StoreUnavailable
 
 log = logging.getLogger("hansa.manager")
 
@@ -28,16 +28,23 @@ Send = Callable[[dict[str, Any]], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
-class Guard:
+class RequestGuard:
     """Wraps the routes."""
 
-    def __init__(self, app: App, pace: Pace, store: Store, access: Access, rule: HostRule) -> None:
+    def __init__(
+        self,
+        app: App,
+        rate_limiter: RateLimiter,
+        store: ManagerStore,
+        access: AccessControl,
+        rule: HostRule,
+    ) -> None:
         """Stand before an application."""
         self._app = app
         self._access = access
         self._rule = rule
-        self._pace = pace
-        self._anonymous = Pace(ANONYMOUS_PER_S)
+        self._rate_limiter = rate_limiter
+        self._anonymous_audit_limiter = RateLimiter(ANONYMOUS_PER_S)
         self._store = store
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -46,7 +53,7 @@ class Guard:
             await self._app(scope, receive, send)
             return
         remote = scope["client"][0] if scope.get("client") else "-"
-        if not self._pace.admits(remote, time.monotonic()):
+        if not self._rate_limiter.admit(remote, time.monotonic()):
             await _refuse(send, 429, "too many requests; wait a second")
             return
         if self._access.is_open and not self._is_from_here(scope):
@@ -57,8 +64,8 @@ class Guard:
         scope.setdefault("state", {})
 
         async def watch(message: dict[str, Any]) -> None:
-            if message["type"] == "http.response.start" and _is_noted(scope, message["status"]):
-                await self._note(scope, remote, message["status"])
+            if message["type"] == "http.response.start" and _is_audited(scope, message["status"]):
+                await self._write_audit(scope, remote, message["status"])
             await send(message)
 
         body = await _read(receive)
@@ -75,18 +82,20 @@ class Guard:
             origin is None or self._rule.accepts(origin.rpartition("//")[2])
         )
 
-    async def _note(self, scope: Scope, remote: str, status: int) -> None:
+    async def _write_audit(self, scope: Scope, remote: str, status: int) -> None:
         who = scope["state"].get("caller", "-")
-        if who == "-" and not self._anonymous.admits(who, time.monotonic()):
+        if who == "-" and not self._anonymous_audit_limiter.admit(who, time.monotonic()):
             return
         request = (scope["method"][:16], scope["path"][:255].replace("\0", "?"), status)
         try:
-            await asyncio.to_thread(self._store.note, time.time_ns() / 1e9, who, remote, request)
-        except StoreFailed as error:
+            await asyncio.to_thread(
+                self._store.add_audit, time.time_ns() / 1e9, who, remote, request
+            )
+        except StoreUnavailable as error:
             log.error("the audit log could not be written reason=%r", str(error))
 
 
-def _is_noted(scope: Scope, status: int) -> bool:
+def _is_audited(scope: Scope, status: int) -> bool:
     """Whether a request belongs into the audit log: it changes something, or tried to. The health
     reports that every node sends every few seconds would leave no room for anything else."""
     is_report = scope["path"].endswith("/health") and status == 200

@@ -2,50 +2,60 @@
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from hansa.manager.rows import LinkRow, NodeRow, Origin, State
-from hansa.topology.graph import Pair, pair
-from hansa.topology.planner import Change, Limits, Member, Situation, plan
+from hansa.manager.rows import LinkOrigin, LinkRow, NodeRow, NodeState
+from hansa.topology.graph import LinkPair, make_link_pair
+from hansa.topology.planner import (
+    LinkChange,
+    PlannerInput,
+    PlannerLimits,
+    PlannerNode,
+    plan_changes,
+)
 
 UNKNOWN_LATENCY_MS = 50.0
 """What a broker is taken to need that did not answer lately, or was never asked."""
 
-Key = tuple[int, int]
+LinkKey = tuple[int, int]
 
 
-def changes(
+def plan_manager_changes(
     nodes: Collection[NodeRow],
     links: Sequence[LinkRow],
-    rtts: Mapping[Key, float | None],
-    barred: Iterable[Key],
+    rtts: Mapping[LinkKey, float | None],
+    barred: Iterable[LinkKey],
     degree_max: int,
-) -> list[Change]:
+) -> list[LinkChange]:
     """Plan agents and federators of the paper's kind, each by themselves: they do not speak with
     each other. `nodes` are all that are known."""
     known = {_name(key): rtt for key, rtt in rtts.items() if rtt is not None}
-    limits = Limits(degree_max=degree_max)
+    limits = PlannerLimits(degree_max=degree_max)
     avoided = frozenset(map(_name, barred))
-    silent = {node.id for node in nodes if node.is_silent}
-    up = [node for node in nodes if node.state is State.UP]
-    found: list[Change] = []
-    for kind in (False, True):
-        ours = [link for link in links if silent.issuperset((link.a, link.b)) is kind]
-        situation = Situation(
-            tuple(_member(node) for node in up if node.is_silent is kind),
+    paper_federators = {node.id for node in nodes if node.is_paper_federator}
+    up = [node for node in nodes if node.state is NodeState.UP]
+    found: list[LinkChange] = []
+    for is_paper_federator in (False, True):
+        ours = [
+            link
+            for link in links
+            if paper_federators.issuperset((link.a, link.b)) is is_paper_federator
+        ]
+        situation = PlannerInput(
+            tuple(_member(node) for node in up if node.is_paper_federator is is_paper_federator),
             frozenset(_name((link.a, link.b)) for link in ours),
             known,
             pinned=frozenset(
-                _name((link.a, link.b)) for link in ours if link.origin is Origin.OPERATOR
+                _name((link.a, link.b)) for link in ours if link.origin is LinkOrigin.OPERATOR
             ),
             barred=avoided,
         )
-        found += plan(situation, limits)
+        found += plan_changes(situation, limits)
     return found
 
 
-def _member(node: NodeRow) -> Member:
+def _member(node: NodeRow) -> PlannerNode:
     latency = UNKNOWN_LATENCY_MS if node.latency_ms is None else node.latency_ms
-    return Member(str(node.id), latency, node.tags, node.draining)
+    return PlannerNode(str(node.id), latency, node.tags, node.draining)
 
 
-def _name(key: Key) -> Pair:
-    return pair(str(key[0]), str(key[1]))
+def _name(key: LinkKey) -> LinkPair:
+    return make_link_pair(str(key[0]), str(key[1]))

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 
-class State(StrEnum):
+class NodeState(StrEnum):
     """What the manager thinks of a node."""
 
     UP = "up"
@@ -13,7 +13,7 @@ class State(StrEnum):
     LEFT = "left"
 
 
-class Origin(StrEnum):
+class LinkOrigin(StrEnum):
     """Why there is a link."""
 
     PLANNED = "planned"
@@ -35,7 +35,7 @@ class NodeRow:
     """Where other agents reach it."""
     capacity: float
     tags: tuple[str, ...]
-    state: State
+    state: NodeState
     draining: bool
     joined_at: float
     latency_ms: float | None = None
@@ -48,16 +48,16 @@ class NodeRow:
     """Whether changes are published at its broker."""
 
     @property
-    def is_silent(self) -> bool:
+    def is_paper_federator(self) -> bool:
         """Whether it is a federator of the paper's kind, which reports nothing."""
         return not self.node
 
-    def changed(self, **values: object) -> "NodeRow":
+    def with_changes(self, **values: object) -> "NodeRow":
         """Return it with other values."""
         return replace(self, **values)  # type: ignore[arg-type]
 
     @property
-    def title(self) -> str:
+    def display_name(self) -> str:
         """Return what to call it in a sentence."""
         return f"{self.id} ({self.name})" if self.name else str(self.id)
 
@@ -68,16 +68,16 @@ class LinkRow:
 
     a: int
     b: int
-    origin: Origin
+    origin: LinkOrigin
     since: float
 
-    def waits(self, states: Mapping[int, State]) -> bool:
+    def is_waiting_for_node(self, states: Mapping[int, NodeState]) -> bool:
         """Whether it waits for an end that is gone: an operator wants it, or both are gone, perhaps
         only to the other side of a split."""
         ends = (states[self.a], states[self.b])
-        if State.GONE not in ends or State.LEFT in ends:
+        if NodeState.GONE not in ends or NodeState.LEFT in ends:
             return False
-        return self.origin is Origin.OPERATOR or State.UP not in ends
+        return self.origin is LinkOrigin.OPERATOR or NodeState.UP not in ends
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,20 +13,20 @@ import uvicorn
 
 from hansa.agent.exposure import HostRule, is_loopback
 from hansa.errors import UsageError
-from hansa.manager.access import Access, Pace, check_exposure
+from hansa.manager.access import AccessControl, RateLimiter, check_exposure
 from hansa.manager.api import clock, make_app
-from hansa.manager.federation import Federation
-from hansa.manager.federators import Federators
-from hansa.manager.guard import Guard
+from hansa.manager.federation import FederationRegistry
+from hansa.manager.federators import FederatorClients
+from hansa.manager.guard import RequestGuard
 from hansa.manager.rows import HistoryRow
-from hansa.manager.settings import from_environment
-from hansa.manager.store import Store, StoreFailed, open_store
-from hansa.manager.streams import Streams
+from hansa.manager.settings import settings_from_environment
+from hansa.manager.store import ManagerStore, StoreUnavailable, open_store
+from hansa.manager.streams import EventStreams
 
 log = logging.getLogger("hansa.manager")
 
 TICK_S = 0.5
-GRACE_S = 2
+SHUTDOWN_GRACE_S = 2
 """Seconds that requests have to end when the manager stops."""
 
 
@@ -51,7 +51,7 @@ class _Server(uvicorn.Server):
         yield
 
 
-class Manager:
+class ManagerService:
     """Everything that one manager consists of."""
 
     def __init__(
@@ -59,53 +59,53 @@ class Manager:
     ) -> None:
         """Open the database and put the parts together."""
         self._options = options
-        self.store: Store = open_store(options.database)
-        self.access = Access(
+        self.store: ManagerStore = open_store(options.database)
+        self.access = AccessControl(
             self.store,
             environment.get("HANSA_MANAGER_TOKEN", ""),
             is_exposed=not is_loopback(options.host),
         )
         check_exposure(options.host, self.access)
-        self._streams = Streams(self.store)
-        self.federation = Federation(self.store, self._told)
-        self._federators = Federators(
+        self._streams = EventStreams(self.store)
+        self.federation = FederationRegistry(self.store, self._on_history)
+        self._federators = FederatorClients(
             self.federation,
             clock,
             environment.get("HANSA_MANAGER_BROKER_USERNAME"),
             environment.get("HANSA_MANAGER_BROKER_PASSWORD"),
             _trusted_brokers(environment),
         )
-        if given := from_environment(environment):
+        if given := settings_from_environment(environment):
             self.federation.change_settings(given, clock())
         app = make_app(self.store, self.federation, self.access, self._streams, self._federators)
         config = uvicorn.Config(
-            Guard(
+            RequestGuard(
                 app,  # type: ignore[arg-type]
-                Pace(options.rate),
+                RateLimiter(options.rate),
                 self.store,
                 self.access,
                 HostRule(options.host),
             ),
             log_config=None,
             access_log=False,
-            timeout_graceful_shutdown=GRACE_S,
+            timeout_graceful_shutdown=SHUTDOWN_GRACE_S,
             lifespan="off",
         )
         self._server = _Server(config)
 
-    def _told(self, rows: list[HistoryRow]) -> None:
-        self._streams.told(rows)
-        self._federators.changed()
+    def _on_history(self, rows: list[HistoryRow]) -> None:
+        self._streams.on_history(rows)
+        self._federators.on_links_changed()
 
     async def run(self) -> None:
         """Serve until SIGTERM or Ctrl-C."""
-        listening = self.listen()
+        listening = self.bind()
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self.stop)
         await self.serve(listening)
 
-    def listen(self) -> socket.socket:
+    def bind(self) -> socket.socket:
         """Take the port, and the database for this manager alone."""
         family = socket.AF_INET6 if ":" in self._options.host else socket.AF_INET
         made = socket.socket(family, socket.SOCK_STREAM)
@@ -121,7 +121,7 @@ class Manager:
                 " --port (an agent's pages have 8080, too, if its [admin] port is not set)"
             ) from error
         try:
-            self.store.claim()
+            self.store.acquire_lock()
         except UsageError:
             made.close()
             raise
@@ -132,34 +132,34 @@ class Manager:
         host, port = listening.getsockname()[:2]
         place = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
         log.info("manager up api=%s/api/v1 docs=%s/docs", place, place)
-        beside = [
-            asyncio.create_task(self._look()),
+        background_tasks = [
+            asyncio.create_task(self._tick_forever()),
             asyncio.create_task(self._federators.run()),
         ]
-        for task in beside:  # without them a manager is of no use: let it fail
+        for task in background_tasks:  # without them a manager is of no use: let it fail
             task.add_done_callback(lambda _: self.stop())
         try:
             await self._server.serve(sockets=[listening])
         finally:
-            for task in beside:
+            for task in background_tasks:
                 task.cancel()
-            await asyncio.gather(*beside, return_exceptions=True)
+            await asyncio.gather(*background_tasks, return_exceptions=True)
             self.store.close()
             log.info("manager stops")
-        for task in beside:
+        for task in background_tasks:
             if not task.cancelled():
                 task.result()
 
     def stop(self) -> None:
         """Stop soon."""
-        self._streams.end()
+        self._streams.close_all()
         self._server.should_exit = True
 
-    async def _look(self) -> None:
+    async def _tick_forever(self) -> None:
         while True:
             try:
                 await asyncio.to_thread(self.federation.tick, clock())
-            except StoreFailed as error:
+            except StoreUnavailable as error:
                 log.error("the database does not answer reason=%r", str(error))
             await asyncio.sleep(TICK_S)
 

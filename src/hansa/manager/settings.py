@@ -46,7 +46,7 @@ PAPER_VARIABLES = {
 }
 
 
-def from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
+def settings_from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
     """Return the settings that the environment gives, under the paper's names."""
     given: dict[str, Any] = {}
     for variable, name in PAPER_VARIABLES.items():
@@ -57,7 +57,7 @@ def from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
     return given
 
 
-def settings_of(values: Mapping[str, Any]) -> FederationSettings:
+def make_settings(values: Mapping[str, Any]) -> FederationSettings:
     """Return the defaults with these values; names that are unknown by now do not count."""
     known = {field.name for field in fields(FederationSettings)}
     return replace(FederationSettings(), **{n: v for n, v in values.items() if n in known})

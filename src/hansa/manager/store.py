@@ -19,7 +19,15 @@ from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
 
 from hansa.errors import UsageError
 from hansa.manager.migrations import migrate
-from hansa.manager.rows import AuditRow, HistoryRow, LinkRow, NodeRow, Origin, State, TokenRow
+from hansa.manager.rows import (
+    AuditRow,
+    HistoryRow,
+    LinkOrigin,
+    LinkRow,
+    NodeRow,
+    NodeState,
+    TokenRow,
+)
 
 HISTORY_MAX = 100_000
 CLAIM_KEY = 0x48414E5341
@@ -31,13 +39,13 @@ MODE = 0o600
 AUDIT_MAX = 100_000
 """Rows that are kept; the oldest go first."""
 
-_NODE = (
+_NODE_COLUMNS = (
     "id node name ip link capacity tags state draining joined_at latency_ms checked_at secret"
     " announced"
 ).split()
 _SAVE_NODE = text(
-    f"insert into node ({', '.join(_NODE)}) values ({', '.join(':' + n for n in _NODE)})"
-    f" on conflict (id) do update set {', '.join(f'{n} = excluded.{n}' for n in _NODE[1:])}"
+    f"insert into node ({', '.join(_NODE_COLUMNS)}) values ({', '.join(':' + n for n in _NODE_COLUMNS)})"
+    f" on conflict (id) do update set {', '.join(f'{n} = excluded.{n}' for n in _NODE_COLUMNS[1:])}"
 )
 _SAVE_LINK = text(
     "insert into link (a, b, origin, since) values (:a, :b, :origin, :since)"
@@ -65,11 +73,11 @@ _ADD_AUDIT = text(
 )
 
 
-class StoreFailed(Exception):
+class StoreUnavailable(Exception):
     """The database did not do what it was asked."""
 
 
-def open_store(url: str) -> "Store":
+def open_store(url: str) -> "ManagerStore":
     """Open a database by its URL and bring it to the newest form."""
     try:
         address = make_url(url)
@@ -93,7 +101,7 @@ def open_store(url: str) -> "Store":
         raise UsageError(f"database {shown!r}: {_without_password(_first_line(error))}") from None
     except SQLAlchemyError as error:
         raise UsageError(f"database {_without_password(url)}: {_first_line(error)}") from error
-    return Store(engine)
+    return ManagerStore(engine)
 
 
 def _without_password(url: str) -> str:
@@ -136,32 +144,32 @@ def _first_line(error: Exception) -> str:
     return str(getattr(error, "orig", None) or error).strip().splitlines()[0]
 
 
-class Store:
+class ManagerStore:
     """An open database."""
 
     def __init__(self, engine: Engine) -> None:
         """Use an engine whose database has been migrated."""
         self._engine = engine
-        self._noting = threading.Lock()
-        self._claimed = ExitStack()
+        self._audit_lock = threading.Lock()
+        self._lock_resources = ExitStack()
         with engine.connect() as connection:
-            self._history = _last(connection, "history")
-            self._audit = _last(connection, "audit")
+            self._last_history_number = _last_number(connection, "history")
+            self._last_audit_number = _last_number(connection, "audit")
 
     def close(self) -> None:
         """Let go of all connections."""
-        self._claimed.close()
+        self._lock_resources.close()
         self._engine.dispose()
 
-    def claim(self) -> None:
+    def acquire_lock(self) -> None:
         """Be the only manager of this database until it is closed, however this process ends."""
-        if not self._take_lock():
-            self._claimed.close()
+        if not self._try_lock():
+            self._lock_resources.close()
             raise UsageError("another manager uses this database: stop it, or give another")
 
-    def _take_lock(self) -> bool:
+    def _try_lock(self) -> bool:
         if self._engine.url.get_backend_name() == "sqlite":
-            file = self._claimed.enter_context(
+            file = self._lock_resources.enter_context(
                 open(f"{self._engine.url.database}.lock", "w", opener=_open_private)
             )
             try:
@@ -169,7 +177,7 @@ class Store:
             except BlockingIOError:
                 return False
             return True
-        connection = self._claimed.enter_context(self._engine.connect())
+        connection = self._lock_resources.enter_context(self._engine.connect())
         asked = text("select pg_try_advisory_lock(:key)")  # the server frees it with the connection
         taken = bool(connection.execute(asked, {"key": CLAIM_KEY}).scalar())
         connection.commit()
@@ -178,19 +186,19 @@ class Store:
     @property
     def version(self) -> int:
         """The number of the newest change."""
-        return self._history
+        return self._last_history_number
 
     # ------------------------------------------------------------ nodes and links
 
     def nodes(self) -> list[NodeRow]:
         """Return all nodes that ever joined."""
-        rows = self._read(f"select {', '.join(_NODE)} from node order by id")
+        rows = self._read(f"select {', '.join(_NODE_COLUMNS)} from node order by id")
         return [
             NodeRow(
                 **row
                 | {
                     "tags": tuple(json.loads(row["tags"])),
-                    "state": State(row["state"]),
+                    "state": NodeState(row["state"]),
                     "draining": bool(row["draining"]),
                     "announced": bool(row["announced"]),
                 }
@@ -201,7 +209,7 @@ class Store:
     def links(self) -> list[LinkRow]:
         """Return the links that should be."""
         rows = self._read("select a, b, origin, since from link order by a, b")
-        return [LinkRow(**row | {"origin": Origin(row["origin"])}) for row in rows]
+        return [LinkRow(**row | {"origin": LinkOrigin(row["origin"])}) for row in rows]
 
     def barred(self) -> list[tuple[int, int]]:
         """Return the links that an operator removed."""
@@ -219,22 +227,26 @@ class Store:
 
         A barred link is also dropped, and one that is saved is barred no more.
         """
-        told = [HistoryRow(self._history + n, *each) for n, each in enumerate(history, 1)]
-        with self._writing() as connection:
-            _many(connection, _SAVE_NODE, [_node_values(node) for node in nodes])
+        told = [
+            HistoryRow(self._last_history_number + n, *each) for n, each in enumerate(history, 1)
+        ]
+        with self._transaction() as connection:
+            _execute_many(connection, _SAVE_NODE, [_node_values(node) for node in nodes])
             saved = [asdict(link) for link in links]
-            _many(connection, _SAVE_LINK, saved)
-            _many(connection, _UNBAR, [{"a": link["a"], "b": link["b"]} for link in saved])
-            _many(connection, _DROP_LINK, [{"a": a, "b": b} for a, b in (*dropped, *barred)])
-            _many(connection, _BAR, [{"a": a, "b": b} for a, b in barred])
-            _many(
+            _execute_many(connection, _SAVE_LINK, saved)
+            _execute_many(connection, _UNBAR, [{"a": link["a"], "b": link["b"]} for link in saved])
+            _execute_many(
+                connection, _DROP_LINK, [{"a": a, "b": b} for a, b in (*dropped, *barred)]
+            )
+            _execute_many(connection, _BAR, [{"a": a, "b": b} for a, b in barred])
+            _execute_many(
                 connection,
                 _ADD_HISTORY,
                 [asdict(row) | {"nodes": json.dumps(row.nodes)} for row in told],
             )
             if told:
                 _trim(connection, "history", told[-1].number - HISTORY_MAX)
-        self._history += len(told)
+        self._last_history_number += len(told)
         return told
 
     def history(self, after: int = 0, limit: int = 100) -> list[HistoryRow]:
@@ -256,9 +268,9 @@ class Store:
 
     def save_settings(self, values: dict[str, Any]) -> None:
         """Keep some settings."""
-        with self._writing() as connection:
+        with self._transaction() as connection:
             given = [{"name": name, "value": json.dumps(value)} for name, value in values.items()]
-            _many(connection, _SAVE_SETTING, given)
+            _execute_many(connection, _SAVE_SETTING, given)
 
     def tokens(self) -> list[TokenRow]:
         """Return who may do what."""
@@ -267,24 +279,24 @@ class Store:
 
     def save_token(self, token: TokenRow) -> None:
         """Add a token, or replace the one of that name."""
-        with self._writing() as connection:
+        with self._transaction() as connection:
             values = asdict(token) | {"scopes": ",".join(token.scopes)}
             connection.execute(_SAVE_TOKEN, values)
 
     def drop_token(self, name: str) -> bool:
         """Remove a token; whether there was one."""
-        with self._writing() as connection:
+        with self._transaction() as connection:
             done = connection.execute(text("delete from token where name = :name"), {"name": name})
             return done.rowcount > 0
 
-    def note(self, at: float, who: str, remote: str, request: tuple[str, str, int]) -> None:
+    def add_audit(self, at: float, who: str, remote: str, request: tuple[str, str, int]) -> None:
         """Note a request in the audit log."""
-        with self._noting:  # requests end in threads, and no two may have the same number
-            row = AuditRow(self._audit + 1, at, who, remote, *request)
-            with self._writing() as connection:
+        with self._audit_lock:  # requests end in threads, and no two may have the same number
+            row = AuditRow(self._last_audit_number + 1, at, who, remote, *request)
+            with self._transaction() as connection:
                 connection.execute(_ADD_AUDIT, asdict(row))
                 _trim(connection, "audit", row.number - AUDIT_MAX)
-            self._audit += 1
+            self._last_audit_number += 1
 
     def audit(self, after: int = 0, limit: int = 100) -> list[AuditRow]:
         """Return what was noted after a number, the oldest first."""
@@ -303,15 +315,15 @@ class Store:
             with self._engine.connect() as connection:
                 return [dict(row) for row in connection.execute(text(statement), values).mappings()]
         except SQLAlchemyError as error:
-            raise StoreFailed(_first_line(error)) from error
+            raise StoreUnavailable(_first_line(error)) from error
 
     @contextmanager
-    def _writing(self) -> Iterator[Connection]:
+    def _transaction(self) -> Iterator[Connection]:
         try:
             with self._engine.begin() as connection:
                 yield connection
         except SQLAlchemyError as error:
-            raise StoreFailed(_first_line(error)) from error
+            raise StoreUnavailable(_first_line(error)) from error
 
 
 def _node_values(node: NodeRow) -> dict[str, Any]:
@@ -319,12 +331,14 @@ def _node_values(node: NodeRow) -> dict[str, Any]:
     return asdict(node) | flags | {"tags": json.dumps(node.tags)}
 
 
-def _many(connection: Connection, statement: TextClause, values: list[dict[str, Any]]) -> None:
+def _execute_many(
+    connection: Connection, statement: TextClause, values: list[dict[str, Any]]
+) -> None:
     if values:
         connection.execute(statement, values)
 
 
-def _last(connection: Connection, table: str) -> int:
+def _last_number(connection: Connection, table: str) -> int:
     return int(connection.execute(text(f"select max(number) from {table}")).scalar() or 0)
 
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import msgspec
 
 from hansa.mqtt import packets
-from hansa.mqtt.limits import Limits
+from hansa.mqtt.limits import BrokerLimits
 
 # ---------------------------------------------------------------- orders
 
@@ -32,7 +32,7 @@ class Connected(msgspec.Struct, frozen=True):
 
     session_present: bool
     """Whether it still knew us. If not, subscriptions and all handshakes of before are gone."""
-    limits: Limits
+    broker_limits: BrokerLimits
 
 
 class ConnectRefused(msgspec.Struct, frozen=True):
@@ -71,7 +71,7 @@ class ProtocolViolation(msgspec.Struct, frozen=True):
 class PublishReceived(msgspec.Struct, frozen=True):
     """Publications, in the order they came. Those of QoS 1 and 2 wait for our answers."""
 
-    batch: Sequence[packets.Publish]
+    batch: Sequence[packets.PublishPacket]
 
 
 class ReceiveMaximumExceeded(msgspec.Struct, frozen=True):
@@ -85,25 +85,25 @@ class ReceiveMaximumExceeded(msgspec.Struct, frozen=True):
     maximum: int
 
 
-class OversizedReceived(msgspec.Struct, frozen=True):
+class OversizedPublishReceived(msgspec.Struct, frozen=True):
     """A publication was too large to be read. At QoS 1 and 2 it still waits for our answer."""
 
-    publication: packets.Oversized
+    publication: packets.OversizedPublish
 
 
-class Answered(msgspec.Struct, frozen=True):
+class HandshakePacketsReceived(msgspec.Struct, frozen=True):
     """Steps of handshakes, of one kind and in the order they came: PubAck, PubRec and PubComp for
     what we published, PubRel for what the broker published."""
 
-    batch: Sequence[packets.Handshake]
+    batch: Sequence[packets.AnyHandshakePacket]
 
 
-class NotSent(msgspec.Struct, frozen=True):
+class PublishNotSent(msgspec.Struct, frozen=True):
     """These cannot be published at this broker, now or at all. No byte of them has left."""
 
-    batch: Sequence[packets.Publish | packets.Plain]
+    batch: Sequence[packets.PublishPacket | packets.PlainPublish]
     reason: str
-    is_over: bool = False
+    connection_ended: bool = False
     """Whether that is because the session has ended: nothing is wrong with these."""
 
 
@@ -124,32 +124,32 @@ class Unsubscribed(msgspec.Struct, frozen=True):
     text: str = ""
 
 
-class Ponged(msgspec.Struct, frozen=True):
+class PingRespReceived(msgspec.Struct, frozen=True):
     """The answer to our PINGREQ."""
 
     round_trip: float
     """Seconds."""
 
 
-class Ignored(msgspec.Struct, frozen=True):
+class InputIgnored(msgspec.Struct, frozen=True):
     """Something senseless but harmless was left aside."""
 
     reason: str
 
 
-Ending = ConnectRefused | Disconnected | ProtocolViolation
+ConnectionEnd = ConnectRefused | Disconnected | ProtocolViolation
 Effect = (
     Write
     | Close
     | Connected
-    | Ending
+    | ConnectionEnd
     | PublishReceived
     | ReceiveMaximumExceeded
-    | OversizedReceived
-    | Answered
-    | NotSent
+    | OversizedPublishReceived
+    | HandshakePacketsReceived
+    | PublishNotSent
     | Subscribed
     | Unsubscribed
-    | Ponged
-    | Ignored
+    | PingRespReceived
+    | InputIgnored
 )

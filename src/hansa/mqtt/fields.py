@@ -9,107 +9,113 @@ import re
 from hansa.errors import BrokerMisbehaved
 from hansa.mqtt.types import PACKET_IDS_MAX, Reason
 
-VARIABLE_MAX = 268_435_455
+VARIABLE_INTEGER_MAX = 268_435_455
 """The largest variable byte integer: four bytes of seven bits [1.5.5]."""
 
 FIELD_BYTES_MAX = 65_535
 """Bytes of a text or of binary data: what two bytes of length can say [1.5.4, 1.5.6]."""
 
-_LAST_TWO = "".join(chr(plane << 16 | 0xFFFE) + chr(plane << 16 | 0xFFFF) for plane in range(17))
-_REFUSABLE = re.compile(f"[\x01-\x1f\x7f-\x9f\ufdd0-\ufdef{_LAST_TWO}]")
+_PLANE_NONCHARACTERS = "".join(
+    chr(plane << 16 | 0xFFFE) + chr(plane << 16 | 0xFFFF) for plane in range(17)
+)
+_REFUSABLE_CHARACTERS = re.compile(f"[\x01-\x1f\x7f-\x9f\ufdd0-\ufdef{_PLANE_NONCHARACTERS}]")
 
 
-def may_be_refused(text: str) -> bool:
+def has_refusable_characters(text: str) -> bool:
     """Whether a receiver may end the connection over a text: it has control characters or what
     Unicode calls non-characters [1.5.4]. Mosquitto does, others do not."""
-    return _REFUSABLE.search(text) is not None
+    return _REFUSABLE_CHARACTERS.search(text) is not None
 
 
-class Cursor:
+class FieldCursor:
     """A place in some bytes, up to an end that no field may cross."""
 
-    __slots__ = ("_data", "_end", "_place", "at")
+    __slots__ = ("_data", "_end", "_context", "position")
 
-    def __init__(self, data: bytes, at: int, end: int, place: str) -> None:
+    def __init__(self, data: bytes, position: int, end: int, context: str) -> None:
         """Start at `at`; `place` begins every complaint."""
         self._data = data
         self._end = end
-        self._place = place
-        self.at = at
+        self._context = context
+        self.position = position
 
     @property
-    def left(self) -> int:
+    def remaining(self) -> int:
         """Bytes up to the end."""
-        return self._end - self.at
+        return self._end - self.position
 
-    def fault(self, message: str, reason: Reason = Reason.MALFORMED_PACKET) -> BrokerMisbehaved:
+    def make_error(
+        self, message: str, reason: Reason = Reason.MALFORMED_PACKET
+    ) -> BrokerMisbehaved:
         """Return the error to raise here."""
-        return BrokerMisbehaved(f"{self._place}: {message}", reason)
+        return BrokerMisbehaved(f"{self._context}: {message}", reason)
 
-    def take(self, count: int) -> bytes:
+    def read_bytes(self, count: int) -> bytes:
         """Read so many bytes."""
-        start = self.at
+        start = self.position
         if count > self._end - start:
-            raise self.fault(f"{count} bytes needed, {self._end - start} left")
-        self.at = start + count
-        return self._data[start : self.at]
+            raise self.make_error(f"{count} bytes needed, {self._end - start} left")
+        self.position = start + count
+        return self._data[start : self.position]
 
-    def rest(self) -> bytes:
+    def read_rest(self) -> bytes:
         """Read all that is left."""
-        return self.take(self.left)
+        return self.read_bytes(self.remaining)
 
-    def byte(self) -> int:
+    def read_byte(self) -> int:
         """Read one byte."""
-        return self.take(1)[0]
+        return self.read_bytes(1)[0]
 
-    def integer(self, size: int) -> int:
+    def read_integer(self, size: int) -> int:
         """Read an integer of so many bytes."""
-        return int.from_bytes(self.take(size), "big")
+        return int.from_bytes(self.read_bytes(size), "big")
 
-    def packet_id(self) -> int:
+    def read_packet_id(self) -> int:
         """Read a packet id, which is never 0 [MQTT-2.2.1-3]."""
-        packet_id = self.integer(2)
+        packet_id = self.read_integer(2)
         if not packet_id:
-            raise self.fault("packet id 0", Reason.PROTOCOL_ERROR)
+            raise self.make_error("packet id 0", Reason.PROTOCOL_ERROR)
         return packet_id
 
-    def variable(self) -> int:
+    def read_variable_integer(self) -> int:
         """Read a variable byte integer: at most four bytes, and none too many [MQTT-1.5.5-1]."""
         value = 0
         for shift in (0, 7, 14, 21):
-            byte = self.byte()
+            byte = self.read_byte()
             value |= (byte & 127) << shift
             if byte < 128:
                 if shift and not byte:
-                    raise self.fault(f"variable integer {value} in more bytes than it needs")
+                    raise self.make_error(f"variable integer {value} in more bytes than it needs")
                 return value
-        raise self.fault("a variable integer of more than 4 bytes")
+        raise self.make_error("a variable integer of more than 4 bytes")
 
-    def binary(self) -> bytes:
+    def read_binary(self) -> bytes:
         """Read binary data."""
-        return self.take(self.integer(2))
+        return self.read_bytes(self.read_integer(2))
 
-    def text(self) -> str:
+    def read_text(self) -> str:
         """Read a text: strict UTF-8 without the null character [MQTT-1.5.4-1, -2]."""
         try:
-            text = self.binary().decode()
+            text = self.read_binary().decode()
         except UnicodeDecodeError as error:
-            raise self.fault(f"text is not UTF-8, {error.reason} at byte {error.start}") from None
+            raise self.make_error(
+                f"text is not UTF-8, {error.reason} at byte {error.start}"
+            ) from None
         if "\0" in text:
-            raise self.fault("text contains the null character")
+            raise self.make_error("text contains the null character")
         return text
 
-    def topic(self) -> str:
+    def read_topic(self) -> str:
         """Read the name of a topic: a text that is not empty and has no wildcard."""
-        topic = self.text()
+        topic = self.read_text()
         if not topic or "+" in topic or "#" in topic:  # [MQTT-3.3.2-2], [MQTT-4.7.3-1]
-            raise self.fault(f"{topic[:60]!r} is no topic name", Reason.TOPIC_NAME_INVALID)
+            raise self.make_error(f"{topic[:60]!r} is no topic name", Reason.TOPIC_NAME_INVALID)
         return topic
 
-    def finish(self) -> None:
+    def require_end(self) -> None:
         """Require that nothing is left."""
-        if self.at != self._end:
-            raise self.fault(f"{self.left} bytes too many")
+        if self.position != self._end:
+            raise self.make_error(f"{self.remaining} bytes too many")
 
 
 def write_integer(value: int, size: int) -> bytes:
@@ -127,10 +133,10 @@ def write_packet_id(packet_id: int) -> bytes:
     return packet_id.to_bytes(2, "big")
 
 
-def write_variable(value: int) -> bytes:
+def write_variable_integer(value: int) -> bytes:
     """Return a variable byte integer."""
-    if not 0 <= value <= VARIABLE_MAX:
-        raise ValueError(f"{value}, a variable integer goes from 0 to {VARIABLE_MAX}")
+    if not 0 <= value <= VARIABLE_INTEGER_MAX:
+        raise ValueError(f"{value}, a variable integer goes from 0 to {VARIABLE_INTEGER_MAX}")
     written = bytearray()
     while value > 127:
         written.append(value & 127 | 128)

@@ -6,73 +6,83 @@ Only the form is kept here; whether it makes sense, `writer` finds out by readin
 from hansa.mqtt import packets
 from hansa.mqtt.fields import write_binary, write_integer, write_packet_id, write_text
 from hansa.mqtt.properties import Properties
-from hansa.mqtt.properties import write as write_properties
-from hansa.mqtt.types import Kind, Version
+from hansa.mqtt.properties import write_properties as write_properties
+from hansa.mqtt.types import PacketType, Version
 
-_KINDS: dict[type, Kind] = {
-    packets.Connect: Kind.CONNECT,
-    packets.ConnAck: Kind.CONNACK,
-    packets.PubAck: Kind.PUBACK,
-    packets.PubRec: Kind.PUBREC,
-    packets.PubRel: Kind.PUBREL,
-    packets.PubComp: Kind.PUBCOMP,
-    packets.Subscribe: Kind.SUBSCRIBE,
-    packets.SubAck: Kind.SUBACK,
-    packets.Unsubscribe: Kind.UNSUBSCRIBE,
-    packets.UnsubAck: Kind.UNSUBACK,
-    packets.PingReq: Kind.PINGREQ,
-    packets.PingResp: Kind.PINGRESP,
-    packets.Disconnect: Kind.DISCONNECT,
-    packets.Auth: Kind.AUTH,
+_PACKET_TYPES: dict[type, PacketType] = {
+    packets.ConnectPacket: PacketType.CONNECT,
+    packets.ConnAckPacket: PacketType.CONNACK,
+    packets.PubAckPacket: PacketType.PUBACK,
+    packets.PubRecPacket: PacketType.PUBREC,
+    packets.PubRelPacket: PacketType.PUBREL,
+    packets.PubCompPacket: PacketType.PUBCOMP,
+    packets.SubscribePacket: PacketType.SUBSCRIBE,
+    packets.SubAckPacket: PacketType.SUBACK,
+    packets.UnsubscribePacket: PacketType.UNSUBSCRIBE,
+    packets.UnsubAckPacket: PacketType.UNSUBACK,
+    packets.PingReqPacket: PacketType.PINGREQ,
+    packets.PingRespPacket: PacketType.PINGRESP,
+    packets.DisconnectPacket: PacketType.DISCONNECT,
+    packets.AuthPacket: PacketType.AUTH,
 }
 
-_BRIDGE = 0x80
+_BRIDGE_BIT = 0x80
 
 
-def write(packet: packets.Packet, version: Version) -> tuple[Kind, bytes]:
+def encode_body(packet: packets.Packet, version: Version) -> tuple[PacketType, bytes]:
     """Return what kind of packet this is, and its body; raise ValueError if it has no bytes."""
-    kind = _KINDS[type(packet)]
+    packet_type = _PACKET_TYPES[type(packet)]
     match packet:
-        case packets.Connect():
-            return kind, _connect(packet)
-        case packets.ConnAck(present, reason, stated):
+        case packets.ConnectPacket():
+            return packet_type, _encode_connect(packet)
+        case packets.ConnAckPacket(present, reason, stated):
             head = bytes((present,)) + write_integer(reason, 1)
-            return kind, head + _properties(stated, kind, version)
-        case packets.Answer(packet_id, reason, stated):
-            return kind, write_packet_id(packet_id) + _outcome(reason, stated, kind, version)
-        case packets.Disconnect(reason, stated) | packets.Auth(reason, stated):
-            return kind, _outcome(reason, stated, kind, version)
-        case packets.Subscribe(packet_id, subscriptions, stated):
-            rest = b"".join(_subscription(each, version) for each in subscriptions)
-        case packets.Unsubscribe(packet_id, filters, stated):
+            return packet_type, head + _encode_properties(stated, packet_type, version)
+        case packets.HandshakePacket(packet_id, reason, stated):
+            return packet_type, write_packet_id(packet_id) + _encode_reason(
+                reason, stated, packet_type, version
+            )
+        case packets.DisconnectPacket(reason, stated) | packets.AuthPacket(reason, stated):
+            return packet_type, _encode_reason(reason, stated, packet_type, version)
+        case packets.SubscribePacket(packet_id, subscriptions, stated):
+            rest = b"".join(_encode_subscription(each, version) for each in subscriptions)
+        case packets.UnsubscribePacket(packet_id, filters, stated):
             rest = b"".join(map(write_text, filters))
-        case packets.SubAck(packet_id, rest, stated) | packets.UnsubAck(packet_id, rest, stated):
+        case packets.SubAckPacket(packet_id, rest, stated) | packets.UnsubAckPacket(
+            packet_id, rest, stated
+        ):
             pass
         case _:
-            return kind, b""
-    return kind, write_packet_id(packet_id) + _properties(stated, kind, version) + rest
+            return packet_type, b""
+    return packet_type, write_packet_id(packet_id) + _encode_properties(
+        stated, packet_type, version
+    ) + rest
 
 
-def _properties(stated: Properties, kind: Kind, version: Version) -> bytes:
+def _encode_properties(packet_properties: Properties, kind: PacketType, version: Version) -> bytes:
     if version is Version.V5:
-        return write_properties(stated, kind)
-    if stated:
+        return write_properties(packet_properties, kind)
+    if packet_properties:
         raise ValueError(f"{kind.name}: properties, which 3.1.1 does not have")
     return b""
 
 
-def _outcome(reason: int, stated: Properties, kind: Kind, version: Version) -> bytes:
+def _encode_reason(
+    reason: int, packet_properties: Properties, kind: PacketType, version: Version
+) -> bytes:
     """Reason code and properties, both left out when they say nothing."""
-    if not reason and not stated:
+    if not reason and not packet_properties:
         return b""
     if version is Version.V311:
         raise ValueError(f"{kind.name}: a reason or properties, which 3.1.1 does not have")
-    if not stated and kind is not Kind.AUTH:  # AUTH may leave out both or none [3.15.2.1]
+    if (
+        not packet_properties and kind is not PacketType.AUTH
+    ):  # AUTH may leave out both or none [3.15.2.1]
         return write_integer(reason, 1)
-    return write_integer(reason, 1) + write_properties(stated, kind)
+    return write_integer(reason, 1) + write_properties(packet_properties, kind)
 
 
-def _connect(connect: packets.Connect) -> bytes:
+def _encode_connect(connect: packets.ConnectPacket) -> bytes:
     version, will = connect.version, connect.will
     flags = (
         connect.clean_start << 1
@@ -80,21 +90,24 @@ def _connect(connect: packets.Connect) -> bytes:
         | (connect.password is not None) << 6
         | (connect.username is not None) << 7
     )
-    pieces = [_properties(connect.properties, Kind.CONNECT, version), write_text(connect.client_id)]
+    pieces = [
+        _encode_properties(connect.properties, PacketType.CONNECT, version),
+        write_text(connect.client_id),
+    ]
     if will is not None:
         flags |= will.qos << 3 | will.retain << 5
-        pieces.append(_properties(will.properties, Kind.WILL, version))
+        pieces.append(_encode_properties(will.properties, PacketType.WILL, version))
         pieces += (write_text(will.topic), write_binary(will.payload))
     if connect.username is not None:
         pieces.append(write_text(connect.username))
     if connect.password is not None:
         pieces.append(write_binary(connect.password))
-    level = version | (_BRIDGE if connect.bridge else 0)
+    level = version | (_BRIDGE_BIT if connect.bridge else 0)
     head = (write_text("MQTT"), bytes((level,)), write_integer(flags, 1))
     return b"".join((*head, write_integer(connect.keep_alive, 2), *pieces))
 
 
-def _subscription(subscription: packets.Subscription, version: Version) -> bytes:
+def _encode_subscription(subscription: packets.Subscription, version: Version) -> bytes:
     options = (
         subscription.qos
         | subscription.no_local << 2

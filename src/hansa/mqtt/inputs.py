@@ -40,14 +40,14 @@ class Publish(msgspec.Struct, frozen=True):
     """Publish these, in this order. At QoS 1 and 2 the packet id is the caller's: 1 to 64999, not
     under way, and no more of them than the session's `quota`."""
 
-    batch: Sequence[packets.Publish | packets.Plain]
+    batch: Sequence[packets.PublishPacket | packets.PlainPublish]
 
 
 class Answer(msgspec.Struct, frozen=True):
     """Send these steps of handshakes: PubAck, PubRec and PubComp for what the broker published,
     PubRel for what we published. MQTT wants each kind in the order of the publications."""
 
-    batch: Sequence[packets.Handshake]
+    batch: Sequence[packets.AnyHandshakePacket]
 
 
 class Subscribe(msgspec.Struct, frozen=True):
@@ -75,5 +75,5 @@ class Disconnect(msgspec.Struct, frozen=True):
     """Seconds that the broker keeps the session, if not as agreed; MQTT 5 only. 0 ends it now."""
 
 
-Order = Publish | Answer | Subscribe | Unsubscribe | Ping | Disconnect
-Input = Opened | Received | Closed | TimerFired | Order
+Command = Publish | Answer | Subscribe | Unsubscribe | Ping | Disconnect
+Input = Opened | Received | Closed | TimerFired | Command

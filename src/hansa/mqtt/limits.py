@@ -6,9 +6,9 @@
 from dataclasses import dataclass
 
 from hansa.errors import BrokerMisbehaved
-from hansa.mqtt.options import Options
-from hansa.mqtt.packets import ConnAck
-from hansa.mqtt.properties import Property, Value
+from hansa.mqtt.options import ConnectOptions
+from hansa.mqtt.packets import ConnAckPacket
+from hansa.mqtt.properties import Property, PropertyValue
 from hansa.mqtt.types import PACKET_BYTES_MAX, Reason, Version
 
 PACKET_BYTES_FLOOR = 64
@@ -16,7 +16,7 @@ PACKET_BYTES_FLOOR = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class BrokerLimits:
     """What this broker can do and how much of it, for this connection."""
 
     version: Version
@@ -33,18 +33,18 @@ class Limits:
     retain_available: bool = True
     topic_alias_maximum: int = 0
     wildcards_available: bool = True
-    shared_available: bool = True
+    shared_subscriptions_available: bool = True
     """Whether shared subscriptions work. Unknown in 3.1.1, so taken for granted."""
-    identifiers_available: bool = True
+    subscription_ids_available: bool = True
     """Whether subscriptions may have identifiers; never in 3.1.1."""
 
 
-def read(connack: ConnAck, options: Options) -> Limits:
+def limits_from_connack(connack: ConnAckPacket, options: ConnectOptions) -> BrokerLimits:
     """Return what a broker that said yes grants; raise BrokerMisbehaved if that is unusable."""
-    stated: dict[Property, Value] = dict(connack.properties)
+    connack_properties: dict[Property, PropertyValue] = dict(connack.properties)
 
     def number(name: Property, default: int) -> int:
-        value = stated.get(name, default)
+        value = connack_properties.get(name, default)
         assert isinstance(value, int)
         return value
 
@@ -53,9 +53,11 @@ def read(connack: ConnAck, options: Options) -> Limits:
         problem = f"CONNACK: packets of at most {size} bytes, {PACKET_BYTES_FLOOR} are needed"
         raise BrokerMisbehaved(problem, Reason.IMPLEMENTATION_SPECIFIC_ERROR)
     version_5 = options.version is Version.V5
-    return Limits(
+    return BrokerLimits(
         version=options.version,
-        client_id=str(stated.get(Property.ASSIGNED_CLIENT_IDENTIFIER, options.client_id)),
+        client_id=str(
+            connack_properties.get(Property.ASSIGNED_CLIENT_IDENTIFIER, options.client_id)
+        ),
         keep_alive=number(Property.SERVER_KEEP_ALIVE, options.keep_alive),
         session_expiry=number(Property.SESSION_EXPIRY_INTERVAL, options.session_expiry),
         receive_maximum=number(Property.RECEIVE_MAXIMUM, 65_535),
@@ -64,8 +66,8 @@ def read(connack: ConnAck, options: Options) -> Limits:
         retain_available=bool(number(Property.RETAIN_AVAILABLE, 1)),
         topic_alias_maximum=number(Property.TOPIC_ALIAS_MAXIMUM, 0),
         wildcards_available=bool(number(Property.WILDCARD_SUBSCRIPTION_AVAILABLE, 1)),
-        shared_available=bool(number(Property.SHARED_SUBSCRIPTION_AVAILABLE, 1)),
-        identifiers_available=bool(
+        shared_subscriptions_available=bool(number(Property.SHARED_SUBSCRIPTION_AVAILABLE, 1)),
+        subscription_ids_available=bool(
             number(Property.SUBSCRIPTION_IDENTIFIER_AVAILABLE, 1) and version_5
         ),
     )

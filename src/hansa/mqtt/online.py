@@ -10,257 +10,291 @@ from typing import Any
 from hansa.errors import BrokerMisbehaved
 from hansa.mqtt import effects, inputs, packets
 from hansa.mqtt.effects import Effect
-from hansa.mqtt.handshakes import Handshakes
-from hansa.mqtt.keepalive import KeepAlive
-from hansa.mqtt.limits import Limits
-from hansa.mqtt.options import Options
-from hansa.mqtt.packets import Plain, PubComp, Publish, PubRel
-from hansa.mqtt.properties import Properties, Property, find
-from hansa.mqtt.requests import REQUEST_IDS_MIN, Requests
+from hansa.mqtt.handshakes import InFlightHandshakes
+from hansa.mqtt.keepalive import KeepAliveTimer
+from hansa.mqtt.limits import BrokerLimits
+from hansa.mqtt.options import ConnectOptions
+from hansa.mqtt.packets import PlainPublish, PubCompPacket, PublishPacket, PubRelPacket
+from hansa.mqtt.properties import Properties, Property, find_property
+from hansa.mqtt.requests import REQUEST_IDS_MIN, PendingRequests
 from hansa.mqtt.types import PACKET_IDS_MAX, Reason, Version
-from hansa.mqtt.writer import TooLarge, Writer
+from hansa.mqtt.writer import PacketTooLarge, PacketWriter
 
-_PING = packets.PingReq()
+_PING = packets.PingReqPacket()
 
 
-class Online:
+class EstablishedConnection:
     """A connection that the broker has accepted."""
 
     __slots__ = (
-        "_exceeded",
-        "_inbound",
+        "_maximum_reported",
+        "_inbound_handshakes",
         "_inbound_max",
-        "_limits",
-        "_outbound",
+        "_broker_limits",
+        "_outbound_handshakes",
         "_requests",
         "_writer",
         "keep_alive",
     )
 
-    def __init__(self, options: Options, limits: Limits, writer: Writer, now: float) -> None:
+    def __init__(
+        self, options: ConnectOptions, broker_limits: BrokerLimits, writer: PacketWriter, now: float
+    ) -> None:
         """Start with nothing under way."""
         version_5 = options.version is Version.V5
         self._inbound_max = options.receive_maximum if version_5 else PACKET_IDS_MAX
-        self._exceeded = False
-        self._inbound = Handshakes()
-        self._outbound = Handshakes()
-        self._requests = Requests()
-        self._limits = limits
+        self._maximum_reported = False
+        self._inbound_handshakes = InFlightHandshakes()
+        self._outbound_handshakes = InFlightHandshakes()
+        self._requests = PendingRequests()
+        self._broker_limits = broker_limits
         self._writer = writer
         # A broker that wants no sign of life (0) gives one all the same.
-        keep_alive = limits.keep_alive or options.keep_alive
-        self.keep_alive = KeepAlive(keep_alive, options.answer_timeout, now)
+        keep_alive = broker_limits.keep_alive or options.keep_alive
+        self.keep_alive = KeepAliveTimer(keep_alive, options.answer_timeout, now)
 
     @property
     def quota(self) -> int:
         """How many publications of QoS 1 and 2 may now be ordered."""
-        return self._limits.receive_maximum - self._outbound.count
+        return self._broker_limits.receive_maximum - self._outbound_handshakes.count
 
     @property
-    def requests_left(self) -> int:
+    def request_quota(self) -> int:
         """How many subscriptions and their ends may now be ordered."""
-        return self._requests.left
+        return self._requests.remaining
 
     # ------------------------------------------------------------ orders
 
-    def publish(self, batch: Sequence[Publish | Plain], now: float) -> list[Effect]:
+    def publish(self, batch: Sequence[PublishPacket | PlainPublish], now: float) -> list[Effect]:
         """Write publications; tell which cannot be written for this broker."""
-        told: list[Effect] = []
-        if self._limits.qos_max < 2 or not self._limits.retain_available:
-            batch = self._leave_out(batch, told)
-        numbered = [publish for publish in batch if not isinstance(publish, tuple) and publish.qos]
-        if numbered:
-            self._require_free([publish.packet_id for publish in numbered])
-        data, refused = self._writer.publish(batch)
+        output: list[Effect] = []
+        if self._broker_limits.qos_max < 2 or not self._broker_limits.retain_available:
+            batch = self._drop_unsupported(batch, output)
+        guaranteed = [
+            publish for publish in batch if not isinstance(publish, tuple) and publish.qos
+        ]
+        if guaranteed:
+            self._check_packet_ids([publish.packet_id for publish in guaranteed])
+        data, refused = self._writer.encode_publications(batch)
         if refused:
-            told += [effects.NotSent((publish,), reason) for publish, reason in refused]
+            output += [effects.PublishNotSent((publish,), reason) for publish, reason in refused]
             unsent = {publish.packet_id for publish, _ in refused if publish.qos}
-            numbered = [publish for publish in numbered if publish.packet_id not in unsent]
-        for publish in numbered:
-            self._outbound.open(publish.packet_id, publish.qos)
-        told += self._write(data, now)
-        return told
+            guaranteed = [publish for publish in guaranteed if publish.packet_id not in unsent]
+        for publish in guaranteed:
+            self._outbound_handshakes.start(publish.packet_id, publish.qos)
+        output += self._write(data, now)
+        return output
 
-    def _leave_out(
-        self, batch: Sequence[Publish | Plain], told: list[Effect]
-    ) -> list[Publish | Plain]:
+    def _drop_unsupported(
+        self, batch: Sequence[PublishPacket | PlainPublish], output: list[Effect]
+    ) -> list[PublishPacket | PlainPublish]:
         """Return what this broker can take [MQTT-3.2.2-11, MQTT-3.2.2-14]."""
-        kept: list[Publish | Plain] = []
+        supported: list[PublishPacket | PlainPublish] = []
         for publish in batch:
             if isinstance(publish, tuple):
-                kept.append(publish)
-            elif publish.qos > self._limits.qos_max:
-                reason = f"QoS {publish.qos}, the broker's limit is {self._limits.qos_max}"
-                told.append(effects.NotSent((publish,), reason))
-            elif publish.retain and not self._limits.retain_available:
-                told.append(effects.NotSent((publish,), "retained, which the broker does not do"))
+                supported.append(publish)
+            elif publish.qos > self._broker_limits.qos_max:
+                reason = f"QoS {publish.qos}, the broker's limit is {self._broker_limits.qos_max}"
+                output.append(effects.PublishNotSent((publish,), reason))
+            elif publish.retain and not self._broker_limits.retain_available:
+                output.append(
+                    effects.PublishNotSent((publish,), "retained, which the broker does not do")
+                )
             else:
-                kept.append(publish)
-        return kept
+                supported.append(publish)
+        return supported
 
-    def _require_free(self, ids: list[int]) -> None:
+    def _check_packet_ids(self, ids: list[int]) -> None:
         if len(ids) > self.quota:
             raise ValueError(f"{len(ids)} publications, the broker has room for {self.quota}")
         if min(ids) < 1 or max(ids) >= REQUEST_IDS_MIN:
             raise ValueError(f"packet ids {min(ids)} to {max(ids)}, not 1 to {REQUEST_IDS_MIN - 1}")
-        if len(set(ids)) < len(ids) or any(each in self._outbound for each in ids):
+        if len(set(ids)) < len(ids) or any(each in self._outbound_handshakes for each in ids):
             raise ValueError("a packet id that is still under way")
 
-    def answer(self, batch: Sequence[packets.Handshake], now: float) -> list[Effect]:
+    def send_handshake_packets(
+        self, batch: Sequence[packets.AnyHandshakePacket], now: float
+    ) -> list[Effect]:
         """Write steps of handshakes."""
-        inbound, outbound = self._inbound, self._outbound
+        inbound, outbound = self._inbound_handshakes, self._outbound_handshakes
         for step in batch:
             packet_id = step.packet_id
-            if type(step) is not PubRel:
-                taken = inbound.advance(step)
+            if type(step) is not PubRelPacket:
+                is_next_step = inbound.advance(step)
             else:
-                taken = outbound.advance(step) or (
+                is_next_step = outbound.advance(step) or (
                     packet_id < REQUEST_IDS_MIN and outbound.resume(packet_id)
                 )
-            if not taken:
+            if not is_next_step:
                 raise ValueError(f"{step}: this is not the next step of a handshake")
-        return self._write(self._writer.answer(batch), now)
+        return self._write(self._writer.encode_handshake_packets(batch), now)
 
-    def subscribe(self, order: inputs.Subscribe, now: float) -> list[Effect]:
+    def subscribe(self, command: inputs.Subscribe, now: float) -> list[Effect]:
         """Write a SUBSCRIBE."""
-        stated: Properties = ()
-        if order.identifier is not None:
-            if not self._limits.identifiers_available:
+        packet_properties: Properties = ()
+        if command.identifier is not None:
+            if not self._broker_limits.subscription_ids_available:
                 raise ValueError("a subscription identifier, which this broker does not take")
-            stated = ((Property.SUBSCRIPTION_IDENTIFIER, order.identifier),)
-        request = packets.Subscribe(self._requests.next_id(), order.subscriptions, stated)
-        return self._request(request, now)
+            packet_properties = ((Property.SUBSCRIPTION_IDENTIFIER, command.identifier),)
+        request = packets.SubscribePacket(
+            self._requests.next_id(), command.subscriptions, packet_properties
+        )
+        return self._send_request(request, now)
 
-    def unsubscribe(self, order: inputs.Unsubscribe, now: float) -> list[Effect]:
+    def unsubscribe(self, command: inputs.Unsubscribe, now: float) -> list[Effect]:
         """Write an UNSUBSCRIBE."""
-        request = packets.Unsubscribe(self._requests.next_id(), order.filters)
-        return self._request(request, now)
+        request = packets.UnsubscribePacket(self._requests.next_id(), command.filters)
+        return self._send_request(request, now)
 
-    def _request(
-        self, request: packets.Subscribe | packets.Unsubscribe, now: float
+    def _send_request(
+        self, request: packets.SubscribePacket | packets.UnsubscribePacket, now: float
     ) -> list[Effect]:
         try:
             data = self._writer.encode(request)
-        except TooLarge as error:
-            return [_settled(request, bytes((Reason.PACKET_TOO_LARGE,)), str(error))]
+        except PacketTooLarge as error:
+            return [_make_response_effect(request, bytes((Reason.PACKET_TOO_LARGE,)), str(error))]
         self._requests.add(request)
         return self._write(data, now)
 
     def ping(self, now: float) -> list[Effect]:
         """Write a PINGREQ."""
-        self.keep_alive.pinged(now)
+        self.keep_alive.on_ping_sent(now)
         return [effects.Write(self._writer.encode(_PING))]
 
     def _write(self, data: bytes, now: float) -> list[Effect]:
         if not data:
             return []
-        self.keep_alive.sent(now)
+        self.keep_alive.on_sent(now)
         return [effects.Write(data)]
 
     # ------------------------------------------------------------ what the broker sends
 
-    def take(self, kind: type, run: list[Any], told: list[Effect], now: float) -> None:
+    def receive(
+        self, packet_class: type, batch: list[Any], output: list[Effect], now: float
+    ) -> None:
         """Take packets of one kind, in order, and add the news; raise BrokerMisbehaved."""
-        if kind is Publish:
-            self._take_publications(run, told)
-        elif issubclass(kind, packets.Answer):
-            self._take_steps(run, told)
-        elif kind is packets.Oversized:
-            for publication in run:
-                self._take_oversized(publication, told)
+        if packet_class is PublishPacket:
+            self._receive_publications(batch, output)
+        elif issubclass(packet_class, packets.HandshakePacket):
+            self._receive_handshake_packets(batch, output)
+        elif packet_class is packets.OversizedPublish:
+            for publication in batch:
+                self._receive_oversized(publication, output)
         else:
-            for packet in run:
-                told.append(self._take_one(packet, now))
+            for packet in batch:
+                output.append(self._receive_response(packet, now))
 
-    def _take_publications(self, run: list[Publish], told: list[Effect]) -> None:
-        if not any([publish.qos for publish in run]):
-            told.append(effects.PublishReceived(run))
+    def _receive_publications(self, batch: list[PublishPacket], output: list[Effect]) -> None:
+        if not any([publish.qos for publish in batch]):
+            output.append(effects.PublishReceived(batch))
             return
-        admitted: list[Publish] = []
+        admitted: list[PublishPacket] = []
         try:
-            for publish in run:
-                if not publish.qos or self._admit(publish, told):
+            for publish in batch:
+                if not publish.qos or self._start_handshake(publish, output):
                     admitted.append(publish)
         finally:  # what came before a fault counts
             if admitted:
-                told.append(effects.PublishReceived(admitted))
+                output.append(effects.PublishReceived(admitted))
 
-    def _admit(self, publish: Publish | packets.Oversized, told: list[Effect]) -> bool:
+    def _start_handshake(
+        self, publish: PublishPacket | packets.OversizedPublish, output: list[Effect]
+    ) -> bool:
         """Begin the handshake of a publication of QoS 1 or 2; False if it has already begun."""
-        packet_id, inbound = publish.packet_id, self._inbound
+        packet_id, inbound = publish.packet_id, self._inbound_handshakes
         if packet_id in inbound:
             if publish.dup:  # forbidden by MQTT 5, and yet some brokers resend after a while
-                told.append(effects.Ignored(f"PUBLISH {packet_id} again, it is not yet answered"))
+                output.append(
+                    effects.InputIgnored(f"PUBLISH {packet_id} again, it is not yet answered")
+                )
                 return False
             problem = f"PUBLISH: packet id {packet_id}, which is still under way"
             raise BrokerMisbehaved(problem, Reason.PROTOCOL_ERROR)
-        inbound.open(packet_id, publish.qos)
-        if inbound.count > self._inbound_max and not self._exceeded:
-            self._exceeded = True
-            told.append(effects.ReceiveMaximumExceeded(self._inbound_max))
+        inbound.start(packet_id, publish.qos)
+        if inbound.count > self._inbound_max and not self._maximum_reported:
+            self._maximum_reported = True
+            output.append(effects.ReceiveMaximumExceeded(self._inbound_max))
         return True
 
-    def _take_steps(self, run: list[packets.Handshake], told: list[Effect]) -> None:
-        accept = self._accept_release if type(run[0]) is PubRel else self._accept_answer
-        accepted: list[packets.Handshake] = []
+    def _receive_handshake_packets(
+        self, batch: list[packets.AnyHandshakePacket], output: list[Effect]
+    ) -> None:
+        accept = (
+            self._accept_release if type(batch[0]) is PubRelPacket else self._accept_acknowledgement
+        )
+        accepted: list[packets.AnyHandshakePacket] = []
         ignored: list[int] = []
         try:
-            for step in run:
+            for step in batch:
                 if accept(step):
                     accepted.append(step)
                 else:
                     ignored.append(step.packet_id)
         finally:
             if accepted:
-                told.append(effects.Answered(accepted))
+                output.append(effects.HandshakePacketsReceived(accepted))
             if ignored:  # one for all: a hostile broker must not fill the log
-                what = f"{len(ignored)} {type(run[0]).__name__} that nobody waits for"
-                told.append(effects.Ignored(f"{what}, packet id {ignored[0]} first"))
+                what = f"{len(ignored)} {type(batch[0]).__name__} that nobody waits for"
+                output.append(effects.InputIgnored(f"{what}, packet id {ignored[0]} first"))
 
-    def _accept_answer(self, step: packets.Handshake) -> bool:
-        if self._outbound.advance(step):
+    def _accept_acknowledgement(self, packet: packets.AnyHandshakePacket) -> bool:
+        if self._outbound_handshakes.advance(packet):
             return True
-        if step.packet_id not in self._outbound:
+        if packet.packet_id not in self._outbound_handshakes:
             return False
-        problem = f"{type(step).__name__}: not the next step for packet id {step.packet_id}"
+        problem = f"{type(packet).__name__}: not the next step for packet id {packet.packet_id}"
         raise BrokerMisbehaved(problem, Reason.PROTOCOL_ERROR)
 
-    def _accept_release(self, step: packets.Handshake) -> bool:
+    def _accept_release(self, packet: packets.AnyHandshakePacket) -> bool:
         """A PUBREL for an unknown id ends a handshake of an earlier connection [MQTT-4.3.3-11]."""
-        if self._inbound.advance(step) or self._inbound.resume(step.packet_id):
+        if self._inbound_handshakes.advance(packet) or self._inbound_handshakes.resume(
+            packet.packet_id
+        ):
             return True
-        if self._inbound.expected(step.packet_id) is PubComp:
+        if self._inbound_handshakes.expected_packet(packet.packet_id) is PubCompPacket:
             return False  # sent again before our answer was ordered
-        problem = f"PubRel: packet id {step.packet_id} was not received with PubRec"
+        problem = f"PubRel: packet id {packet.packet_id} was not received with PubRec"
         raise BrokerMisbehaved(problem, Reason.PROTOCOL_ERROR)
 
-    def _take_oversized(self, publication: packets.Oversized, told: list[Effect]) -> None:
-        if not publication.qos or self._admit(publication, told):
-            told.append(effects.OversizedReceived(publication))
+    def _receive_oversized(
+        self, publication: packets.OversizedPublish, output: list[Effect]
+    ) -> None:
+        if not publication.qos or self._start_handshake(publication, output):
+            output.append(effects.OversizedPublishReceived(publication))
 
-    def _take_one(self, packet: packets.Any, now: float) -> Effect:
+    def _receive_response(self, packet: packets.AnyPacket, now: float) -> Effect:
         match packet:
-            case packets.SubAck(_, reasons, stated) | packets.UnsubAck(_, reasons, stated):
-                request = self._requests.settle(packet)
-                return _settled(request, reasons, str(find(stated, Property.REASON_STRING, "")))
-            case packets.PingResp():
-                round_trip = self.keep_alive.ponged(now)
+            case packets.SubAckPacket(_, reasons, stated) | packets.UnsubAckPacket(
+                _, reasons, stated
+            ):
+                request = self._requests.match_response(packet)
+                return _make_response_effect(
+                    request, reasons, str(find_property(stated, Property.REASON_STRING, ""))
+                )
+            case packets.PingRespPacket():
+                round_trip = self.keep_alive.on_ping_response(now)
                 if round_trip is None:
-                    return effects.Ignored("PingResp, nobody waits for it")
-                return effects.Ponged(round_trip)
+                    return effects.InputIgnored("PingResp, nobody waits for it")
+                return effects.PingRespReceived(round_trip)
         problem = f"{type(packet).__name__}: out of place"
         raise BrokerMisbehaved(problem, Reason.PROTOCOL_ERROR)
 
 
-def _settled(request: packets.Subscribe | packets.Unsubscribe, reasons: bytes, text: str) -> Effect:
+def _make_response_effect(
+    request: packets.SubscribePacket | packets.UnsubscribePacket, reasons: bytes, text: str
+) -> Effect:
     """Return the news of an answer. One code may stand for all filters; none means yes."""
-    if isinstance(request, packets.Subscribe):
-        identifier = find(request.properties, Property.SUBSCRIPTION_IDENTIFIER, None)
+    if isinstance(request, packets.SubscribePacket):
+        identifier = find_property(request.properties, Property.SUBSCRIPTION_IDENTIFIER, None)
         assert identifier is None or isinstance(identifier, int)
-        wanted = request.subscriptions
-        return effects.Subscribed(wanted, _spread(reasons, len(wanted)), identifier, text)
-    return effects.Unsubscribed(request.filters, _spread(reasons, len(request.filters)), text)
+        subscriptions = request.subscriptions
+        return effects.Subscribed(
+            subscriptions, _expand_reasons(reasons, len(subscriptions)), identifier, text
+        )
+    return effects.Unsubscribed(
+        request.filters, _expand_reasons(reasons, len(request.filters)), text
+    )
 
 
-def _spread(reasons: bytes, count: int) -> bytes:
+def _expand_reasons(reasons: bytes, count: int) -> bytes:
     return reasons if len(reasons) == count else (reasons or bytes((Reason.SUCCESS,))) * count

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from hansa.mqtt import packets
-from hansa.mqtt.properties import Property, Value
+from hansa.mqtt.properties import Property, PropertyValue
 from hansa.mqtt.types import Version
 
 NEVER_EXPIRES = 0xFFFF_FFFF
@@ -11,7 +11,7 @@ NEVER_EXPIRES = 0xFFFF_FFFF
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
+class ConnectOptions:
     """One connection's options. A reconnection may use others, an older version for instance."""
 
     client_id: str
@@ -41,16 +41,16 @@ class Options:
     """3.1.1 only: ask not to be sent our own publications, in the way that bridges do it. A broker
     that does not know it refuses the version."""
 
-    def connect(self) -> packets.Connect:
+    def make_connect_packet(self) -> packets.ConnectPacket:
         """Return the packet that says all this."""
-        stated: list[tuple[Property, Value]] = []
+        connect_properties: list[tuple[Property, PropertyValue]] = []
         if self.version is Version.V5:
-            stated = [
+            connect_properties = [
                 (Property.SESSION_EXPIRY_INTERVAL, self.session_expiry),
                 (Property.RECEIVE_MAXIMUM, self.receive_maximum),
                 (Property.MAXIMUM_PACKET_SIZE, self.packet_bytes_max),
             ]
-        return packets.Connect(
+        return packets.ConnectPacket(
             client_id=self.client_id,
             version=self.version,
             clean_start=self.clean_start,
@@ -59,5 +59,5 @@ class Options:
             password=self.password,
             will=self.will,
             bridge=self.bridge,
-            properties=tuple(stated),
+            properties=tuple(connect_properties),
         )

@@ -7,14 +7,14 @@ track it, and its properties stay bytes. All others are few, and have their prop
 import msgspec
 
 from hansa.mqtt.properties import Properties
-from hansa.mqtt.types import REFUSED, Version
+from hansa.mqtt.types import REFUSAL_CODE_MIN, Version
 
 
 class Packet(msgspec.Struct, frozen=True):
     """What all packets but PUBLISH share: they are values."""
 
 
-class Publish(msgspec.Struct, frozen=True, gc=False):
+class PublishPacket(msgspec.Struct, frozen=True, gc=False):
     """A publication, in either direction."""
 
     topic: str
@@ -24,18 +24,18 @@ class Publish(msgspec.Struct, frozen=True, gc=False):
     dup: bool = False
     packet_id: int = 0
     """From 1 at QoS 1 and 2; 0 at QoS 0."""
-    subscriptions: tuple[int, ...] = ()
+    subscription_ids: tuple[int, ...] = ()
     """The identifiers of the subscriptions that this copy answers; only a broker sends them."""
     properties: bytes = b""
     """All other properties as they arrived, without their length: valid, and free to travel on."""
 
 
-Plain = tuple[str, bytes]
+PlainPublish = tuple[str, bytes]
 """Topic and payload: all of a publication of QoS 0 that is not retained and has no properties. Only
 for sending, where a tuple is half the cost of a `Publish`."""
 
 
-class Oversized(msgspec.Struct, frozen=True):
+class OversizedPublish(msgspec.Struct, frozen=True):
     """What is left of a publication above the agreed size: its payload was thrown away unread.
 
     In MQTT 5 a broker must not send one. In 3.1.1 it cannot know, and would send it again after
@@ -46,7 +46,7 @@ class Oversized(msgspec.Struct, frozen=True):
     qos: int
     dup: bool
     packet_id: int
-    size: int
+    packet_bytes: int
     """Bytes of the whole packet."""
 
 
@@ -60,7 +60,7 @@ class Will(msgspec.Struct, frozen=True):
     properties: Properties = ()
 
 
-class Connect(Packet, frozen=True):
+class ConnectPacket(Packet, frozen=True):
     """The first packet of a client."""
 
     client_id: str
@@ -81,7 +81,7 @@ class Connect(Packet, frozen=True):
         return f"Connect({self.client_id!r}, version={self.version!r})"
 
 
-class ConnAck(Packet, frozen=True):
+class ConnAckPacket(Packet, frozen=True):
     """The broker's answer to a CONNECT."""
 
     session_present: bool = False
@@ -90,7 +90,7 @@ class ConnAck(Packet, frozen=True):
     properties: Properties = ()
 
 
-class Answer(Packet, frozen=True):
+class HandshakePacket(Packet, frozen=True):
     """What the four packets of a handshake share."""
 
     packet_id: int
@@ -98,28 +98,28 @@ class Answer(Packet, frozen=True):
     properties: Properties = ()
 
     @property
-    def refused(self) -> bool:
+    def is_refused(self) -> bool:
         """Whether this ends the handshake with a no."""
-        return self.reason >= REFUSED
+        return self.reason >= REFUSAL_CODE_MIN
 
 
-class PubAck(Answer, frozen=True):
+class PubAckPacket(HandshakePacket, frozen=True):
     """The receiver has a QoS 1 publication."""
 
 
-class PubRec(Answer, frozen=True):
+class PubRecPacket(HandshakePacket, frozen=True):
     """The receiver has a QoS 2 publication and its id."""
 
 
-class PubRel(Answer, frozen=True):
+class PubRelPacket(HandshakePacket, frozen=True):
     """The sender has noted that, will never send it again, and releases the publication."""
 
 
-class PubComp(Answer, frozen=True):
+class PubCompPacket(HandshakePacket, frozen=True):
     """The receiver has released the publication and forgets the id."""
 
 
-Handshake = PubAck | PubRec | PubRel | PubComp
+AnyHandshakePacket = PubAckPacket | PubRecPacket | PubRelPacket | PubCompPacket
 """The packets of the QoS 1 and 2 handshakes, in the order in which they go."""
 
 
@@ -136,7 +136,7 @@ class Subscription(msgspec.Struct, frozen=True):
     """Send stored values: 0 always, 1 if the subscription is new, 2 never."""
 
 
-class Subscribe(Packet, frozen=True):
+class SubscribePacket(Packet, frozen=True):
     """A client asks for publications."""
 
     packet_id: int
@@ -144,7 +144,7 @@ class Subscribe(Packet, frozen=True):
     properties: Properties = ()
 
 
-class SubAck(Packet, frozen=True):
+class SubAckPacket(Packet, frozen=True):
     """The broker's answer to a SUBSCRIBE."""
 
     packet_id: int
@@ -153,7 +153,7 @@ class SubAck(Packet, frozen=True):
     properties: Properties = ()
 
 
-class Unsubscribe(Packet, frozen=True):
+class UnsubscribePacket(Packet, frozen=True):
     """A client no longer wants publications."""
 
     packet_id: int
@@ -161,7 +161,7 @@ class Unsubscribe(Packet, frozen=True):
     properties: Properties = ()
 
 
-class UnsubAck(Packet, frozen=True):
+class UnsubAckPacket(Packet, frozen=True):
     """The broker's answer to an UNSUBSCRIBE."""
 
     packet_id: int
@@ -170,43 +170,43 @@ class UnsubAck(Packet, frozen=True):
     properties: Properties = ()
 
 
-class PingReq(Packet, frozen=True):
+class PingReqPacket(Packet, frozen=True):
     """The client asks for a sign of life, and gives one."""
 
 
-class PingResp(Packet, frozen=True):
+class PingRespPacket(Packet, frozen=True):
     """The broker's answer to a PINGREQ."""
 
 
-class Disconnect(Packet, frozen=True):
+class DisconnectPacket(Packet, frozen=True):
     """The last packet of whoever closes the connection; a broker sends it in MQTT 5 only."""
 
     reason: int = 0
     properties: Properties = ()
 
 
-class Auth(Packet, frozen=True):
+class AuthPacket(Packet, frozen=True):
     """A step of an extended authentication; MQTT 5 only."""
 
     reason: int = 0
     properties: Properties = ()
 
 
-Any = (
-    Publish
-    | Oversized
-    | PubAck
-    | PubRec
-    | PubRel
-    | PubComp
-    | Connect
-    | ConnAck
-    | Subscribe
-    | SubAck
-    | Unsubscribe
-    | UnsubAck
-    | PingReq
-    | PingResp
-    | Disconnect
-    | Auth
+AnyPacket = (
+    PublishPacket
+    | OversizedPublish
+    | PubAckPacket
+    | PubRecPacket
+    | PubRelPacket
+    | PubCompPacket
+    | ConnectPacket
+    | ConnAckPacket
+    | SubscribePacket
+    | SubAckPacket
+    | UnsubscribePacket
+    | UnsubAckPacket
+    | PingReqPacket
+    | PingRespPacket
+    | DisconnectPacket
+    | AuthPacket
 )

@@ -11,13 +11,13 @@ from typing import TypeVar
 
 from hansa.errors import BrokerMisbehaved
 from hansa.mqtt.fields import (
-    Cursor,
+    FieldCursor,
     write_binary,
     write_integer,
     write_text,
-    write_variable,
+    write_variable_integer,
 )
-from hansa.mqtt.types import Kind, Reason
+from hansa.mqtt.types import PacketType, Reason
 
 PROPERTIES_MAX = 1_024
 """Properties of one packet that is not a PUBLISH: each costs many times its five bytes."""
@@ -57,11 +57,11 @@ class Property(IntEnum):
     SHARED_SUBSCRIPTION_AVAILABLE = 0x2A
 
 
-Value = int | str | bytes | tuple[str, str]
-Properties = tuple[tuple[Property, Value], ...]
+PropertyValue = int | str | bytes | tuple[str, str]
+Properties = tuple[tuple[Property, PropertyValue], ...]
 
 
-class _Form(Enum):
+class _ValueType(Enum):
     """How a value is written."""
 
     BYTE = 1
@@ -74,9 +74,9 @@ class _Form(Enum):
     PAIR = "pair"
 
 
-_P, _K = Property, Kind
+_P, _K = Property, PacketType
 
-_SENT_ON = (
+_FORWARDED = (
     _P.PAYLOAD_FORMAT_INDICATOR,
     _P.MESSAGE_EXPIRY_INTERVAL,
     _P.CONTENT_TYPE,
@@ -84,11 +84,11 @@ _SENT_ON = (
     _P.CORRELATION_DATA,
     _P.USER_PROPERTY,
 )
-_ANSWERED = frozenset((_P.REASON_STRING, _P.USER_PROPERTY))
+_RESPONSE_PROPERTIES = frozenset((_P.REASON_STRING, _P.USER_PROPERTY))
 
 # Where which properties may stand [table 2-4].
-_ALLOWED: dict[Kind, frozenset[Property]] = {
-    _K.WILL: frozenset((*_SENT_ON, _P.WILL_DELAY_INTERVAL)),
+_ALLOWED: dict[PacketType, frozenset[Property]] = {
+    _K.WILL: frozenset((*_FORWARDED, _P.WILL_DELAY_INTERVAL)),
     _K.CONNECT: frozenset(
         (
             _P.SESSION_EXPIRY_INTERVAL,
@@ -104,7 +104,7 @@ _ALLOWED: dict[Kind, frozenset[Property]] = {
     ),
     _K.CONNACK: frozenset(
         (
-            *_ANSWERED,
+            *_RESPONSE_PROPERTIES,
             _P.SESSION_EXPIRY_INTERVAL,
             _P.ASSIGNED_CLIENT_IDENTIFIER,
             _P.SERVER_KEEP_ALIVE,
@@ -122,72 +122,78 @@ _ALLOWED: dict[Kind, frozenset[Property]] = {
             _P.SHARED_SUBSCRIPTION_AVAILABLE,
         )
     ),
-    _K.PUBLISH: frozenset((*_SENT_ON, _P.SUBSCRIPTION_IDENTIFIER, _P.TOPIC_ALIAS)),
-    _K.PUBACK: _ANSWERED,
-    _K.PUBREC: _ANSWERED,
-    _K.PUBREL: _ANSWERED,
-    _K.PUBCOMP: _ANSWERED,
+    _K.PUBLISH: frozenset((*_FORWARDED, _P.SUBSCRIPTION_IDENTIFIER, _P.TOPIC_ALIAS)),
+    _K.PUBACK: _RESPONSE_PROPERTIES,
+    _K.PUBREC: _RESPONSE_PROPERTIES,
+    _K.PUBREL: _RESPONSE_PROPERTIES,
+    _K.PUBCOMP: _RESPONSE_PROPERTIES,
     _K.SUBSCRIBE: frozenset((_P.SUBSCRIPTION_IDENTIFIER, _P.USER_PROPERTY)),
-    _K.SUBACK: _ANSWERED,
+    _K.SUBACK: _RESPONSE_PROPERTIES,
     _K.UNSUBSCRIBE: frozenset((_P.USER_PROPERTY,)),
-    _K.UNSUBACK: _ANSWERED,
-    _K.DISCONNECT: frozenset((*_ANSWERED, _P.SESSION_EXPIRY_INTERVAL, _P.SERVER_REFERENCE)),
-    _K.AUTH: frozenset((*_ANSWERED, _P.AUTHENTICATION_METHOD, _P.AUTHENTICATION_DATA)),
+    _K.UNSUBACK: _RESPONSE_PROPERTIES,
+    _K.DISCONNECT: frozenset(
+        (*_RESPONSE_PROPERTIES, _P.SESSION_EXPIRY_INTERVAL, _P.SERVER_REFERENCE)
+    ),
+    _K.AUTH: frozenset((*_RESPONSE_PROPERTIES, _P.AUTHENTICATION_METHOD, _P.AUTHENTICATION_DATA)),
 }
 
-_FORMS: dict[Property, _Form] = {
-    _P.PAYLOAD_FORMAT_INDICATOR: _Form.BYTE,
-    _P.MESSAGE_EXPIRY_INTERVAL: _Form.FOUR_BYTES,
-    _P.CONTENT_TYPE: _Form.TEXT,
-    _P.RESPONSE_TOPIC: _Form.TOPIC,
-    _P.CORRELATION_DATA: _Form.BINARY,
-    _P.SUBSCRIPTION_IDENTIFIER: _Form.VARIABLE,
-    _P.SESSION_EXPIRY_INTERVAL: _Form.FOUR_BYTES,
-    _P.ASSIGNED_CLIENT_IDENTIFIER: _Form.TEXT,
-    _P.SERVER_KEEP_ALIVE: _Form.TWO_BYTES,
-    _P.AUTHENTICATION_METHOD: _Form.TEXT,
-    _P.AUTHENTICATION_DATA: _Form.BINARY,
-    _P.REQUEST_PROBLEM_INFORMATION: _Form.BYTE,
-    _P.WILL_DELAY_INTERVAL: _Form.FOUR_BYTES,
-    _P.REQUEST_RESPONSE_INFORMATION: _Form.BYTE,
-    _P.RESPONSE_INFORMATION: _Form.TEXT,
-    _P.SERVER_REFERENCE: _Form.TEXT,
-    _P.REASON_STRING: _Form.TEXT,
-    _P.RECEIVE_MAXIMUM: _Form.TWO_BYTES,
-    _P.TOPIC_ALIAS_MAXIMUM: _Form.TWO_BYTES,
-    _P.TOPIC_ALIAS: _Form.TWO_BYTES,
-    _P.MAXIMUM_QOS: _Form.BYTE,
-    _P.RETAIN_AVAILABLE: _Form.BYTE,
-    _P.USER_PROPERTY: _Form.PAIR,
-    _P.MAXIMUM_PACKET_SIZE: _Form.FOUR_BYTES,
-    _P.WILDCARD_SUBSCRIPTION_AVAILABLE: _Form.BYTE,
-    _P.SUBSCRIPTION_IDENTIFIER_AVAILABLE: _Form.BYTE,
-    _P.SHARED_SUBSCRIPTION_AVAILABLE: _Form.BYTE,
+_VALUE_TYPES: dict[Property, _ValueType] = {
+    _P.PAYLOAD_FORMAT_INDICATOR: _ValueType.BYTE,
+    _P.MESSAGE_EXPIRY_INTERVAL: _ValueType.FOUR_BYTES,
+    _P.CONTENT_TYPE: _ValueType.TEXT,
+    _P.RESPONSE_TOPIC: _ValueType.TOPIC,
+    _P.CORRELATION_DATA: _ValueType.BINARY,
+    _P.SUBSCRIPTION_IDENTIFIER: _ValueType.VARIABLE,
+    _P.SESSION_EXPIRY_INTERVAL: _ValueType.FOUR_BYTES,
+    _P.ASSIGNED_CLIENT_IDENTIFIER: _ValueType.TEXT,
+    _P.SERVER_KEEP_ALIVE: _ValueType.TWO_BYTES,
+    _P.AUTHENTICATION_METHOD: _ValueType.TEXT,
+    _P.AUTHENTICATION_DATA: _ValueType.BINARY,
+    _P.REQUEST_PROBLEM_INFORMATION: _ValueType.BYTE,
+    _P.WILL_DELAY_INTERVAL: _ValueType.FOUR_BYTES,
+    _P.REQUEST_RESPONSE_INFORMATION: _ValueType.BYTE,
+    _P.RESPONSE_INFORMATION: _ValueType.TEXT,
+    _P.SERVER_REFERENCE: _ValueType.TEXT,
+    _P.REASON_STRING: _ValueType.TEXT,
+    _P.RECEIVE_MAXIMUM: _ValueType.TWO_BYTES,
+    _P.TOPIC_ALIAS_MAXIMUM: _ValueType.TWO_BYTES,
+    _P.TOPIC_ALIAS: _ValueType.TWO_BYTES,
+    _P.MAXIMUM_QOS: _ValueType.BYTE,
+    _P.RETAIN_AVAILABLE: _ValueType.BYTE,
+    _P.USER_PROPERTY: _ValueType.PAIR,
+    _P.MAXIMUM_PACKET_SIZE: _ValueType.FOUR_BYTES,
+    _P.WILDCARD_SUBSCRIPTION_AVAILABLE: _ValueType.BYTE,
+    _P.SUBSCRIPTION_IDENTIFIER_AVAILABLE: _ValueType.BYTE,
+    _P.SHARED_SUBSCRIPTION_AVAILABLE: _ValueType.BYTE,
 }
 
-_NOT_ZERO = frozenset(
+_NONZERO = frozenset(
     (_P.RECEIVE_MAXIMUM, _P.MAXIMUM_PACKET_SIZE, _P.TOPIC_ALIAS, _P.SUBSCRIPTION_IDENTIFIER)
 )
 
-_READERS: dict[_Form, Callable[[Cursor], Value]] = {
-    _Form.BYTE: Cursor.byte,
-    _Form.TWO_BYTES: lambda cursor: cursor.integer(2),
-    _Form.FOUR_BYTES: lambda cursor: cursor.integer(4),
-    _Form.VARIABLE: Cursor.variable,
-    _Form.TEXT: Cursor.text,
-    _Form.TOPIC: Cursor.topic,
-    _Form.BINARY: Cursor.binary,
-    _Form.PAIR: lambda cursor: (cursor.text(), cursor.text()),
+_VALUE_READERS: dict[_ValueType, Callable[[FieldCursor], PropertyValue]] = {
+    _ValueType.BYTE: FieldCursor.read_byte,
+    _ValueType.TWO_BYTES: lambda cursor: cursor.read_integer(2),
+    _ValueType.FOUR_BYTES: lambda cursor: cursor.read_integer(4),
+    _ValueType.VARIABLE: FieldCursor.read_variable_integer,
+    _ValueType.TEXT: FieldCursor.read_text,
+    _ValueType.TOPIC: FieldCursor.read_topic,
+    _ValueType.BINARY: FieldCursor.read_binary,
+    _ValueType.PAIR: lambda cursor: (cursor.read_text(), cursor.read_text()),
 }
 
 # Everything about a property by its number: an enumeration's own look-up is slow.
-_BY_NUMBER = {int(name): (name, form, _READERS[form]) for name, form in _FORMS.items()}
+_BY_IDENTIFIER = {
+    int(name): (name, form, _VALUE_READERS[form]) for name, form in _VALUE_TYPES.items()
+}
 
 
-def find(properties: Properties, wanted: Property, default: _Default) -> Value | _Default:
+def find_property(
+    properties: Properties, property_id: Property, default: _Default
+) -> PropertyValue | _Default:
     """Return the value of a property that is there at most once, or the default."""
     for name, value in properties:
-        if name is wanted:
+        if name is property_id:
             return value
     return default
 
@@ -195,145 +201,153 @@ def find(properties: Properties, wanted: Property, default: _Default) -> Value |
 # ---------------------------------------------------------------- reading
 
 
-def read(cursor: Cursor, owner: Kind) -> Properties:
+def read_properties(cursor: FieldCursor, owner: PacketType) -> Properties:
     """Read the properties of a packet that is not a PUBLISH, their length first."""
-    length = cursor.variable()
-    if length > cursor.left:
-        raise cursor.fault(f"{length} bytes of properties promised, {cursor.left} left")
-    end = cursor.at + length
-    found: list[tuple[Property, Value]] = []
+    length = cursor.read_variable_integer()
+    if length > cursor.remaining:
+        raise cursor.make_error(f"{length} bytes of properties promised, {cursor.remaining} left")
+    end = cursor.position + length
+    found: list[tuple[Property, PropertyValue]] = []
     seen: set[Property] = set()
-    while cursor.at < end:
+    while cursor.position < end:
         if len(found) == PROPERTIES_MAX:
-            raise cursor.fault(f"more than {PROPERTIES_MAX} properties")
-        found.append(_read_one(cursor, owner, seen))
-    if cursor.at > end:
-        raise cursor.fault(f"the last property crosses the end of {length} bytes of properties")
+            raise cursor.make_error(f"more than {PROPERTIES_MAX} properties")
+        found.append(_read_property(cursor, owner, seen))
+    if cursor.position > end:
+        raise cursor.make_error(
+            f"the last property crosses the end of {length} bytes of properties"
+        )
     if _P.AUTHENTICATION_DATA in seen and _P.AUTHENTICATION_METHOD not in seen:
-        raise cursor.fault("authentication data without a method", Reason.PROTOCOL_ERROR)
+        raise cursor.make_error("authentication data without a method", Reason.PROTOCOL_ERROR)
     return tuple(found)
 
 
-def _read_one(cursor: Cursor, owner: Kind, seen: set[Property]) -> tuple[Property, Value]:
-    number = cursor.byte()  # a variable integer, but all that are defined fit one byte
+def _read_property(
+    cursor: FieldCursor, packet_type: PacketType, seen: set[Property]
+) -> tuple[Property, PropertyValue]:
+    number = cursor.read_byte()  # a variable integer, but all that are defined fit one byte
     try:
-        name, form, read_value = _BY_NUMBER[number]
+        name, value_type, read_value = _BY_IDENTIFIER[number]
     except KeyError:
-        raise cursor.fault(f"property 0x{number:02x}, which does not exist") from None
-    if name not in _ALLOWED[owner]:
-        raise cursor.fault(f"{_word(name)} does not belong here")
-    if name in seen and not _repeats(name, owner):
-        raise cursor.fault(f"{_word(name)} is there twice", Reason.PROTOCOL_ERROR)
+        raise cursor.make_error(f"property 0x{number:02x}, which does not exist") from None
+    if name not in _ALLOWED[packet_type]:
+        raise cursor.make_error(f"{_display_name(name)} does not belong here")
+    if name in seen and not _may_repeat(name, packet_type):
+        raise cursor.make_error(f"{_display_name(name)} is there twice", Reason.PROTOCOL_ERROR)
     seen.add(name)
     value = read_value(cursor)
     # All properties of one byte are a choice of two [3.1.2.11, 3.2.2.3, 3.3.2.3].
-    if (form is _Form.BYTE and value not in (0, 1)) or (value == 0 and name in _NOT_ZERO):
-        raise cursor.fault(f"{_word(name)} is {value!r}", Reason.PROTOCOL_ERROR)
+    if (value_type is _ValueType.BYTE and value not in (0, 1)) or (value == 0 and name in _NONZERO):
+        raise cursor.make_error(f"{_display_name(name)} is {value!r}", Reason.PROTOCOL_ERROR)
     return name, value
 
 
-def _word(name: Property) -> str:
+def _display_name(name: Property) -> str:
     return name.name.lower().replace("_", " ")
 
 
-def _repeats(name: Property, owner: Kind) -> bool:
+def _may_repeat(name: Property, packet_type: PacketType) -> bool:
     if name is _P.SUBSCRIPTION_IDENTIFIER:  # in a PUBLISH one per subscription [3.3.2.3.8]
-        return owner is _K.PUBLISH
+        return packet_type is _K.PUBLISH
     return name is _P.USER_PROPERTY
 
 
-def split(raw: bytes) -> tuple[tuple[int, ...], bytes]:
+def split_publish_properties(raw: bytes) -> tuple[tuple[int, ...], bytes]:
     """Check a PUBLISH's properties; return the subscription identifiers, and all others as bytes.
 
     A topic alias is refused: this client announces none, so none may be sent [MQTT-3.1.2-26].
     """
-    cursor = Cursor(raw, 0, len(raw), "PUBLISH properties")
+    cursor = FieldCursor(raw, 0, len(raw), "PUBLISH properties")
     identifiers: list[int] = []
-    others: list[bytes] = []
+    forwarded_runs: list[bytes] = []
     seen: set[Property] = set()
     start = 0  # of a run of properties that travel on
-    while cursor.left:
-        at = cursor.at
-        name, value = _read_one(cursor, _K.PUBLISH, seen)
+    while cursor.remaining:
+        at = cursor.position
+        name, value = _read_property(cursor, _K.PUBLISH, seen)
         if name is _P.TOPIC_ALIAS:
-            raise cursor.fault("a topic alias, none was agreed", Reason.TOPIC_ALIAS_INVALID)
+            raise cursor.make_error("a topic alias, none was agreed", Reason.TOPIC_ALIAS_INVALID)
         if name is _P.SUBSCRIPTION_IDENTIFIER:
             assert isinstance(value, int)
             identifiers.append(value)
-            others.append(raw[start:at])
-            start = cursor.at
-    return tuple(identifiers), b"".join((*others, raw[start:])) if identifiers else raw
+            forwarded_runs.append(raw[start:at])
+            start = cursor.position
+    return tuple(identifiers), b"".join((*forwarded_runs, raw[start:])) if identifiers else raw
 
 
-def decode(raw: bytes) -> Properties:
+def decode_properties(raw: bytes) -> Properties:
     """Return a PUBLISH's properties as pairs."""
-    cursor = Cursor(raw, 0, len(raw), "PUBLISH properties")
-    found: list[tuple[Property, Value]] = []
+    cursor = FieldCursor(raw, 0, len(raw), "PUBLISH properties")
+    found: list[tuple[Property, PropertyValue]] = []
     seen: set[Property] = set()
-    while cursor.left:
-        found.append(_read_one(cursor, _K.PUBLISH, seen))
+    while cursor.remaining:
+        found.append(_read_property(cursor, _K.PUBLISH, seen))
     return tuple(found)
 
 
-def expiry(raw: bytes) -> int | None:
+def message_expiry(raw: bytes) -> int | None:
     """Return after how many seconds a PUBLISH is of no use any more, None if it never is. What
     cannot be read has no expiry: it is refused when it is written."""
     if _P.MESSAGE_EXPIRY_INTERVAL not in raw:  # the usual case, and cheap to know
         return None
     try:
-        value = find(decode(raw), _P.MESSAGE_EXPIRY_INTERVAL, None)
+        value = find_property(decode_properties(raw), _P.MESSAGE_EXPIRY_INTERVAL, None)
     except BrokerMisbehaved:
         return None
     assert value is None or isinstance(value, int)
     return value
 
 
-def aged(raw: bytes, seconds: int) -> bytes:
+def with_reduced_expiry(raw: bytes, waited_s: int) -> bytes:
     """Return a PUBLISH's properties after it has waited so long; its expiry ends at 0."""
-    left = expiry(raw) if seconds > 0 else None
+    left = message_expiry(raw) if waited_s > 0 else None
     if left is None:
         return raw
-    return encode(((_P.MESSAGE_EXPIRY_INTERVAL, max(0, left - seconds)),)) + ageless(raw)
+    return encode_properties(
+        ((_P.MESSAGE_EXPIRY_INTERVAL, max(0, left - waited_s)),)
+    ) + without_expiry(raw)
 
 
-def ageless(raw: bytes) -> bytes:
+def without_expiry(raw: bytes) -> bytes:
     """Return a PUBLISH's properties without its expiry: what does not change while it waits."""
-    if expiry(raw) is None:
+    if message_expiry(raw) is None:
         return raw
-    return encode(tuple(each for each in decode(raw) if each[0] is not _P.MESSAGE_EXPIRY_INTERVAL))
+    return encode_properties(
+        tuple(each for each in decode_properties(raw) if each[0] is not _P.MESSAGE_EXPIRY_INTERVAL)
+    )
 
 
 # ---------------------------------------------------------------- writing
 
 
-def write(properties: Properties, owner: Kind) -> bytes:
+def write_properties(properties: Properties, packet_type: PacketType) -> bytes:
     """Return properties behind their length; raise ValueError if no broker would take them."""
-    raw = encode(properties)
-    data = write_variable(len(raw)) + raw
+    raw = encode_properties(properties)
+    data = write_variable_integer(len(raw)) + raw
     try:
-        read(Cursor(data, 0, len(data), owner.name), owner)
+        read_properties(FieldCursor(data, 0, len(data), packet_type.name), packet_type)
     except BrokerMisbehaved as error:
         raise ValueError(str(error)) from None
     return data
 
 
-def encode(properties: Properties) -> bytes:
+def encode_properties(properties: Properties) -> bytes:
     """Return properties without their length, as `Publish` has them."""
     return b"".join(
-        bytes((name,)) + _write_value(_FORMS[name], value) for name, value in properties
+        bytes((name,)) + _write_value(_VALUE_TYPES[name], value) for name, value in properties
     )
 
 
-def _write_value(form: _Form, value: Value) -> bytes:
-    match form, value:
-        case _Form.VARIABLE, int():
-            return write_variable(value)
-        case _Form.TEXT | _Form.TOPIC, str():
+def _write_value(value_type: _ValueType, value: PropertyValue) -> bytes:
+    match value_type, value:
+        case _ValueType.VARIABLE, int():
+            return write_variable_integer(value)
+        case _ValueType.TEXT | _ValueType.TOPIC, str():
             return write_text(value)
-        case _Form.BINARY, bytes():
+        case _ValueType.BINARY, bytes():
             return write_binary(value)
-        case _Form.PAIR, (str(name), str(text)):
+        case _ValueType.PAIR, (str(name), str(text)):
             return write_text(name) + write_text(text)
-        case _Form.BYTE | _Form.TWO_BYTES | _Form.FOUR_BYTES, int():
-            return write_integer(value, form.value)
-    raise ValueError(f"{value!r} is no {form.name.lower()}")
+        case _ValueType.BYTE | _ValueType.TWO_BYTES | _ValueType.FOUR_BYTES, int():
+            return write_integer(value, value_type.value)
+    raise ValueError(f"{value!r} is no {value_type.name.lower()}")

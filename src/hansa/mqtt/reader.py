@@ -13,27 +13,27 @@ from typing import NoReturn, TypeAlias
 
 from hansa.errors import BrokerMisbehaved
 from hansa.mqtt import bodies, packets, properties
-from hansa.mqtt.fields import FIELD_BYTES_MAX, Cursor
-from hansa.mqtt.packets import Publish
-from hansa.mqtt.types import PACKET_BYTES_MAX, Kind, Reason, Side, Version
+from hansa.mqtt.fields import FIELD_BYTES_MAX, FieldCursor
+from hansa.mqtt.packets import PublishPacket
+from hansa.mqtt.types import PACKET_BYTES_MAX, PacketType, Reason, Side, Version
 
-BYTES_MAX_MIN = 256
+PACKET_BYTES_LIMIT_MIN = 256
 """No agreed packet size may be below this: packets this small are read without a look at it."""
 
-TOPICS_MAX = 8_192
-TOPIC_BYTES_MAX = 256
+CACHED_TOPICS_MAX = 8_192
+CACHED_TOPIC_BYTES_MAX = 256
 """Topics that are remembered, and bytes of the longest of them: at most about 5 MB."""
 
-BLOCKS_MAX = 4_096
-BLOCK_BYTES_MAX = 64
+CACHED_BLOCKS_MAX = 4_096
+CACHED_BLOCK_BYTES_MAX = 64
 """Property blocks of publications that are remembered, and bytes of the longest: at most 2 MB."""
 
-_Block: TypeAlias = tuple[tuple[int, ...], bytes]
+_PropertyBlock: TypeAlias = tuple[tuple[int, ...], bytes]
 """The subscription identifiers of a publication, and all its other properties."""
 
 _HEADER_BYTES_MAX = 5
 _HEAD_BYTES_MAX = _HEADER_BYTES_MAX + 2 + FIELD_BYTES_MAX + 2  # header, topic, packet id
-_PUBLISH = _PLAIN = int(Kind.PUBLISH) << 4  # plain is QoS 0 and not retained
+_PUBLISH = _PLAIN = int(PacketType.PUBLISH) << 4  # plain is QoS 0 and not retained
 
 # The lower four bits of a PUBLISH: QoS, retain, dup. There is no QoS 3, nor a resent QoS 0.
 _FLAGS = {
@@ -42,37 +42,56 @@ _FLAGS = {
     if bits & 6 != 6 and bits & 14 != 8
 }
 
-_BOTH_SEND = {Kind.PUBLISH, Kind.PUBACK, Kind.PUBREC, Kind.PUBREL, Kind.PUBCOMP}
-_SENT_BY = {
-    Side.CLIENT: _BOTH_SEND
-    | {Kind.CONNECT, Kind.SUBSCRIBE, Kind.UNSUBSCRIBE, Kind.PINGREQ, Kind.DISCONNECT},
-    Side.BROKER: _BOTH_SEND | {Kind.CONNACK, Kind.SUBACK, Kind.UNSUBACK, Kind.PINGRESP},
+_SENT_BY_BOTH = {
+    PacketType.PUBLISH,
+    PacketType.PUBACK,
+    PacketType.PUBREC,
+    PacketType.PUBREL,
+    PacketType.PUBCOMP,
 }
-_ADDED_BY_V5 = {Kind.DISCONNECT, Kind.AUTH}
-_MARKED = {Kind.PUBREL, Kind.SUBSCRIBE, Kind.UNSUBSCRIBE}  # their lower four bits are 2, by decree
+_SENT_BY = {
+    Side.CLIENT: _SENT_BY_BOTH
+    | {
+        PacketType.CONNECT,
+        PacketType.SUBSCRIBE,
+        PacketType.UNSUBSCRIBE,
+        PacketType.PINGREQ,
+        PacketType.DISCONNECT,
+    },
+    Side.BROKER: _SENT_BY_BOTH
+    | {PacketType.CONNACK, PacketType.SUBACK, PacketType.UNSUBACK, PacketType.PINGRESP},
+}
+_ADDED_BY_V5 = {PacketType.DISCONNECT, PacketType.AUTH}
+_FLAGGED_TYPES = {
+    PacketType.PUBREL,
+    PacketType.SUBSCRIBE,
+    PacketType.UNSUBSCRIBE,
+}  # their lower four bits are 2, by decree
 
 
-def opening(kind: Kind) -> int:
+def first_byte(kind: PacketType) -> int:
     """Return the first byte of every packet of a kind that is not PUBLISH [table 2-2]."""
-    return kind << 4 | (2 if kind in _MARKED else 0)
+    return kind << 4 | (2 if kind in _FLAGGED_TYPES else 0)
 
 
 # Handshakes without a reason are as many as publications at QoS 1 and 2, and two bytes long.
-_BARE_ANSWERS = {opening(kind): answer for kind, answer in bodies.ANSWERS.items()}
+_SHORT_HANDSHAKE_PACKETS = {
+    first_byte(kind): answer for kind, answer in bodies.HANDSHAKE_PACKETS.items()
+}
 
 
-class Reader:
+class PacketReader:
     """One direction of one connection."""
 
     __slots__ = (
         "_blocks",
         "_bytes_max",
-        "_need",
-        "_openings",
+        "_bytes_needed",
+        "_types_by_first_byte",
         "_oversized",
-        "_rest",
+        "_incomplete",
         "_sender",
-        "_skip",
+        "_bytes_to_skip",
         "_topics",
         "version",
     )
@@ -84,66 +103,70 @@ class Reader:
 
         What a client sends starts with a CONNECT, and its version counts from there on.
         """
-        if bytes_max < BYTES_MAX_MIN:
-            raise ValueError(f"packets of {bytes_max} bytes, at least {BYTES_MAX_MIN} must fit")
+        if bytes_max < PACKET_BYTES_LIMIT_MIN:
+            raise ValueError(
+                f"packets of {bytes_max} bytes, at least {PACKET_BYTES_LIMIT_MIN} must fit"
+            )
         self._bytes_max = bytes_max
         self._sender = sender
-        self._rest = bytearray()  # the beginning of a packet
-        self._need = 0  # how long it must become before a look at it is worth while
+        self._incomplete = bytearray()  # the beginning of a packet
+        self._bytes_needed = 0  # how long it must become before a look at it is worth while
         self._oversized = False
-        self._skip = 0  # how much of an oversized publication is still to be thrown away
+        self._bytes_to_skip = 0  # how much of an oversized publication is still to be thrown away
         self._topics: dict[bytes, str] = {}
-        self._blocks: dict[bytes, _Block] = {}
-        self._use(version)
+        self._blocks: dict[bytes, _PropertyBlock] = {}
+        self._set_version(version)
 
-    def _use(self, version: Version) -> None:
+    def _set_version(self, version: Version) -> None:
         kinds = _SENT_BY[self._sender] | (_ADDED_BY_V5 if version is Version.V5 else set())
         self.version = version
-        self._openings = {opening(kind): kind for kind in sorted(kinds - {Kind.PUBLISH})}
+        self._types_by_first_byte = {
+            first_byte(kind): kind for kind in sorted(kinds - {PacketType.PUBLISH})
+        }
 
-    def feed(self, chunk: bytes | bytearray | memoryview, found: list[packets.Any]) -> None:
+    def feed(self, chunk: bytes | bytearray | memoryview, output: list[packets.AnyPacket]) -> None:
         """Append the packets that are now complete.
 
         When it raises BrokerMisbehaved, what came before the fault has been appended, and the
         reader is of no further use.
         """
-        if self._skip:
-            skipped = min(self._skip, len(chunk))
-            self._skip -= skipped
+        if self._bytes_to_skip:
+            skipped = min(self._bytes_to_skip, len(chunk))
+            self._bytes_to_skip -= skipped
             chunk = memoryview(chunk)[skipped:]
-        rest = self._rest
+        rest = self._incomplete
         if rest:
             rest += chunk
-            if len(rest) < self._need:
+            if len(rest) < self._bytes_needed:
                 return
             data = bytes(rest)  # slices of bytes are faster than those of all other buffers
             rest.clear()
         else:
             data = bytes(chunk)
-        at = self._read(data, 0, found)
+        at = self._read_packets(data, 0, output)
         while self._oversized:
-            at, oversized = self._pass_over(data, at)
-            found.append(oversized)
-            at = self._read(data, at, found)
+            at, oversized = self._skip_oversized(data, at)
+            output.append(oversized)
+            at = self._read_packets(data, at, output)
         if at < len(data):
             rest += memoryview(data)[at:]
 
     # ------------------------------------------------------------ the loop
 
-    def _read(self, data: bytes, at: int, found: list[packets.Any]) -> int:
+    def _read_packets(self, data: bytes, at: int, output: list[packets.AnyPacket]) -> int:
         """Append all whole packets from `at` on; return where the first that is not begins."""
         size, version_5 = len(data), self.version is Version.V5
-        topics, seen, append = self._topics, self._blocks, found.append
+        topics, seen, append = self._topics, self._blocks, output.append
         while at + 1 < size:
             first, length, body = data[at], data[at + 1], at + 2
             if length > 127:
                 length, body = self._long_length(data, at)
             end = body + length
             if end > size:
-                self._wait(data, at)
+                self._wait_for_rest(data, at)
                 return at
             if first & 0xF0 != _PUBLISH:
-                append(self._other(first, data, body, end))
+                append(self._read_other(first, data, body, end))
                 version_5 = self.version is Version.V5
                 at = end
                 continue
@@ -151,29 +174,29 @@ class Reader:
                 start = body + 2 + (data[body] << 8 | data[body + 1])
                 topic = topics.get(data[body + 2 : start])
                 if topic is None:
-                    topic = self._new_topic(data, body, end)
+                    topic = self._read_topic(data, body, end)
                 if first == _PLAIN and not (version_5 and data[start]):
                     start += version_5
-                    publish = Publish(topic, data[start:end])
+                    publish = PublishPacket(topic, data[start:end])
                 elif first == _PLAIN and (block := seen.get(data[start : start + 1 + data[start]])):
                     start += 1 + data[start]
-                    publish = Publish(
+                    publish = PublishPacket(
                         topic, data[start:end], 0, False, False, 0, block[0], block[1]
                     )
                 else:
-                    start, publish = self._publish(topic, first, data, start, end)
+                    start, publish = self._read_publish(topic, first, data, start, end)
             except IndexError:
                 start = size + 1
             if start > end:
                 raise BrokerMisbehaved(f"PUBLISH: {end - body} bytes do not hold its fields")
             append(publish)
             at = end
-        self._need = 0
+        self._bytes_needed = 0
         return at
 
-    def _publish(
+    def _read_publish(
         self, topic: str, first: int, data: bytes, at: int, end: int
-    ) -> tuple[int, Publish]:
+    ) -> tuple[int, PublishPacket]:
         """Read a PUBLISH with flags or properties from after its topic; return its payload's place.
 
         Fields that cross the end are found by the caller, who compares that place with the end.
@@ -186,52 +209,52 @@ class Reader:
             if not packet_id:
                 raise BrokerMisbehaved("PUBLISH: packet id 0", Reason.PROTOCOL_ERROR)
         if self.version is Version.V311:
-            return at, Publish(topic, data[at:end], qos, retain, dup, packet_id)
+            return at, PublishPacket(topic, data[at:end], qos, retain, dup, packet_id)
         start = at + 1 + data[at]
         block = self._blocks.get(data[at:start])
         if block is None:
-            start, block = self._new_block(data, at, end)
+            start, block = self._read_properties(data, at, end)
         payload = data[start:end]
-        return start, Publish(topic, payload, qos, retain, dup, packet_id, block[0], block[1])
+        return start, PublishPacket(topic, payload, qos, retain, dup, packet_id, block[0], block[1])
 
-    def _new_block(self, data: bytes, at: int, end: int) -> tuple[int, _Block]:
+    def _read_properties(self, data: bytes, at: int, end: int) -> tuple[int, _PropertyBlock]:
         """Read a PUBLISH's properties and remember them; return the place after them as well."""
-        cursor = Cursor(data, at, end, "PUBLISH")
-        raw = cursor.take(cursor.variable())
-        block = properties.split(raw)
+        cursor = FieldCursor(data, at, end, "PUBLISH")
+        raw = cursor.read_bytes(cursor.read_variable_integer())
+        block = properties.split_publish_properties(raw)
         if block[0] and self._sender is Side.CLIENT:  # [MQTT-3.3.4-6]
-            raise cursor.fault("a subscription identifier", Reason.PROTOCOL_ERROR)
-        if len(raw) <= BLOCK_BYTES_MAX:
-            if len(self._blocks) >= BLOCKS_MAX:
+            raise cursor.make_error("a subscription identifier", Reason.PROTOCOL_ERROR)
+        if len(raw) <= CACHED_BLOCK_BYTES_MAX:
+            if len(self._blocks) >= CACHED_BLOCKS_MAX:
                 self._blocks.clear()
-            self._blocks[data[at : cursor.at]] = block
-        return cursor.at, block
+            self._blocks[data[at : cursor.position]] = block
+        return cursor.position, block
 
     def _refuse_flags(self, first: int) -> NoReturn:
         raise BrokerMisbehaved(f"PUBLISH: flags {first & 15:04b}")
 
-    def _new_topic(self, data: bytes, body: int, end: int) -> str:
-        cursor = Cursor(data, body, end, "PUBLISH")
-        topic = cursor.topic()
-        if cursor.at - body <= TOPIC_BYTES_MAX:
-            if len(self._topics) >= TOPICS_MAX:
+    def _read_topic(self, data: bytes, body: int, end: int) -> str:
+        cursor = FieldCursor(data, body, end, "PUBLISH")
+        topic = cursor.read_topic()
+        if cursor.position - body <= CACHED_TOPIC_BYTES_MAX:
+            if len(self._topics) >= CACHED_TOPICS_MAX:
                 self._topics.clear()  # what is still in use comes back at once
-            self._topics[data[body + 2 : cursor.at]] = topic
+            self._topics[data[body + 2 : cursor.position]] = topic
         return topic
 
-    def _other(self, first: int, data: bytes, body: int, end: int) -> packets.Any:
-        if end - body == 2 and first in _BARE_ANSWERS:
+    def _read_other(self, first: int, data: bytes, body: int, end: int) -> packets.AnyPacket:
+        if end - body == 2 and first in _SHORT_HANDSHAKE_PACKETS:
             packet_id = data[body] << 8 | data[body + 1]
             if packet_id:
-                return _BARE_ANSWERS[first](packet_id)
-        kind = self._kind(first)
-        packet = bodies.read(kind, data, body, end, self.version)
-        if type(packet) is packets.Connect:
-            self._use(packet.version)
+                return _SHORT_HANDSHAKE_PACKETS[first](packet_id)
+        kind = self._packet_type(first)
+        packet = bodies.decode_body(kind, data, body, end, self.version)
+        if type(packet) is packets.ConnectPacket:
+            self._set_version(packet.version)
         return packet
 
-    def _kind(self, first: int) -> Kind:
-        kind = self._openings.get(first)
+    def _packet_type(self, first: int) -> PacketType:
+        kind = self._types_by_first_byte.get(first)
         if kind is None:
             where = f"no {self._sender.value} sends in {self.version.name}"
             raise BrokerMisbehaved(f"header 0x{first:02x}: a packet that {where}")
@@ -245,12 +268,12 @@ class Reader:
         If either is not known yet or the packet is too large, so that it must not be read, the
         length is more than there can be.
         """
-        header = self._header(data, at)
+        header = self._read_header(data, at)
         if header is None or header[1] - at + header[0] > self._bytes_max:
             return len(data), at + 2
         return header
 
-    def _header(self, data: bytes, at: int) -> tuple[int, int] | None:
+    def _read_header(self, data: bytes, at: int) -> tuple[int, int] | None:
         """Return the length and where the body begins; None if the header is not whole."""
         length = 0
         for index, byte in enumerate(data[at + 1 : at + _HEADER_BYTES_MAX]):
@@ -263,35 +286,37 @@ class Reader:
             raise BrokerMisbehaved("header: a length of more than 4 bytes")
         return None
 
-    def _wait(self, data: bytes, at: int) -> None:
+    def _wait_for_rest(self, data: bytes, at: int) -> None:
         """The packet at `at` is not whole or too large: learn what its header already says."""
-        self._need = 0
+        self._bytes_needed = 0
         first = data[at]
         if first & 0xF0 != _PUBLISH:
-            self._kind(first)
-        header = self._header(data, at)
+            self._packet_type(first)
+        header = self._read_header(data, at)
         if header is None:
             return
         length, body = header
-        self._need = body - at + length
-        if self._need <= self._bytes_max:
+        self._bytes_needed = body - at + length
+        if self._bytes_needed <= self._bytes_max:
             return
         if first & 0xF0 != _PUBLISH or self.version is Version.V5:
-            problem = f"header 0x{first:02x}: {self._need} bytes, the limit is {self._bytes_max}"
+            problem = (
+                f"header 0x{first:02x}: {self._bytes_needed} bytes, the limit is {self._bytes_max}"
+            )
             raise BrokerMisbehaved(problem, Reason.PACKET_TOO_LARGE)
-        self._need = min(self._need, _HEAD_BYTES_MAX)
-        self._oversized = len(data) - at >= self._need
+        self._bytes_needed = min(self._bytes_needed, _HEAD_BYTES_MAX)
+        self._oversized = len(data) - at >= self._bytes_needed
 
-    def _pass_over(self, data: bytes, at: int) -> tuple[int, packets.Oversized]:
+    def _skip_oversized(self, data: bytes, at: int) -> tuple[int, packets.OversizedPublish]:
         """Read what comes before the payload of an oversized publication, and skip the payload."""
         self._oversized = False
-        header = self._header(data, at)
+        header = self._read_header(data, at)
         assert header is not None
         length, body = header
         end = body + length
-        cursor = Cursor(data, body, end, "PUBLISH")
-        topic = cursor.topic()
+        cursor = FieldCursor(data, body, end, "PUBLISH")
+        topic = cursor.read_topic()
         qos, _, dup = _FLAGS.get(data[at] & 15) or self._refuse_flags(data[at])
-        packet_id = cursor.packet_id() if qos else 0
-        self._skip = max(0, end - len(data))
-        return min(end, len(data)), packets.Oversized(topic, qos, dup, packet_id, end - at)
+        packet_id = cursor.read_packet_id() if qos else 0
+        self._bytes_to_skip = max(0, end - len(data))
+        return min(end, len(data)), packets.OversizedPublish(topic, qos, dup, packet_id, end - at)

@@ -12,7 +12,7 @@ PACKET_IDS_MAX = 65_535
 PACKET_BYTES_MAX = 268_435_460
 """Bytes of the largest packet that MQTT can write: five bytes of header, the rest after it."""
 
-REFUSED = 0x80
+REFUSAL_CODE_MIN = 0x80
 """Reason codes from here on say no; those below say yes [2.4]."""
 
 
@@ -30,7 +30,7 @@ class Side(Enum):
     CLIENT = "client"
 
 
-class Kind(IntEnum):
+class PacketType(IntEnum):
     """The kinds of packets, as in the upper four bits of the first byte."""
 
     WILL = 0  # no packet of its own: the part of a CONNECT that has properties of its own
@@ -99,7 +99,7 @@ class Reason(IntEnum):
     WILDCARD_SUBSCRIPTIONS_NOT_SUPPORTED = 0xA2
 
 
-_RETURN_CODES = {
+_CONNACK_RETURN_CODES = {
     1: "unacceptable protocol version",
     2: "client identifier rejected",
     3: "server unavailable",
@@ -108,7 +108,7 @@ _RETURN_CODES = {
 }
 
 
-def describe(code: int) -> str:
+def describe_reason(code: int) -> str:
     """Return a reason code as a person reads it: `0x87 not authorized`."""
     try:
         return f"0x{code:02x} {Reason(code).name.lower().replace('_', ' ')}"
@@ -116,7 +116,7 @@ def describe(code: int) -> str:
         return f"0x{code:02x} (a code that MQTT does not define)"
 
 
-def describe_refusal(code: int) -> str:
+def describe_connack_code(code: int) -> str:
     """Return a CONNACK's code as a person reads it, be it MQTT 5's or one of the five of 3.1.1."""
-    text = _RETURN_CODES.get(code)
-    return f"0x{code:02x} {text}" if text else describe(code)
+    text = _CONNACK_RETURN_CODES.get(code)
+    return f"0x{code:02x} {text}" if text else describe_reason(code)

@@ -2,20 +2,20 @@
 
 from dataclasses import dataclass
 
-from hansa.mqttfed.messages import CoreAnnouncement, Membership, Routed
+from hansa.mqttfed.messages import CoreAnnouncementMessage, MembershipMessage, RoutedMessage
 
 
 @dataclass(frozen=True, slots=True)
-class Send:
+class PublishAtNeighbour:
     """Publish this at a neighbour's broker."""
 
     neighbour: int
     topic: str
-    message: CoreAnnouncement | Membership | Routed
+    message: CoreAnnouncementMessage | MembershipMessage | RoutedMessage
 
 
 @dataclass(frozen=True, slots=True)
-class Deliver:
+class PublishToClients:
     """Publish this to the clients of our own broker."""
 
     topic: str
@@ -23,7 +23,7 @@ class Deliver:
 
 
 @dataclass(frozen=True, slots=True)
-class CoreChanged:
+class TopicCoreChanged:
     """News: a topic has another core, or none."""
 
     topic: str
@@ -31,7 +31,7 @@ class CoreChanged:
 
 
 @dataclass(frozen=True, slots=True)
-class LeftAside:
+class MessageIgnored:
     """News: a message led to nothing."""
 
     reason: str
@@ -39,4 +39,4 @@ class LeftAside:
     detail: str = ""
 
 
-Effect = Send | Deliver | CoreChanged | LeftAside
+Effect = PublishAtNeighbour | PublishToClients | TopicCoreChanged | MessageIgnored

@@ -14,66 +14,74 @@ from dataclasses import dataclass
 
 from hansa.errors import InvalidFrame
 
-CORE_ANN = "federator/core_ann/"
-MEMB_ANN = "federator/memb_ann/"
-ROUTING = "federator/routing/"
-BEACON = "federator/beacon/"
-FEDERATED = "federated/"
-PREFIXES = (CORE_ANN, MEMB_ANN, ROUTING, BEACON, FEDERATED)
+CORE_ANNOUNCEMENT_PREFIX = "federator/core_ann/"
+MEMBERSHIP_PREFIX = "federator/memb_ann/"
+ROUTING_PREFIX = "federator/routing/"
+BEACON_PREFIX = "federator/beacon/"
+FEDERATED_PREFIX = "federated/"
+PREFIXES = (
+    CORE_ANNOUNCEMENT_PREFIX,
+    MEMBERSHIP_PREFIX,
+    ROUTING_PREFIX,
+    BEACON_PREFIX,
+    FEDERATED_PREFIX,
+)
 
-_CORE_ANN = struct.Struct("<4I")
-_MEMB_ANN = struct.Struct("<3I")
-_ROUTED = struct.Struct("<3IQ")
+_CORE_ANNOUNCEMENT_FORMAT = struct.Struct("<4I")
+_MEMBERSHIP_FORMAT = struct.Struct("<3I")
+_ROUTED_FORMAT = struct.Struct("<3IQ")
 
 ID_MAX = 0xFFFF_FFFF
-NUMBERS = 1 << 32
+SEQUENCE_MODULUS = 1 << 32
 
 
 @dataclass(frozen=True, slots=True)
-class CoreAnnouncement:
+class CoreAnnouncementMessage:
     """Who is core of the topic, and how far that is from the sender."""
 
     core: int
-    number: int
+    sequence: int
     distance: int
     sender: int
 
 
 @dataclass(frozen=True, slots=True)
-class Membership:
+class MembershipMessage:
     """The sender is in the mesh, as our child."""
 
     core: int
-    number: int
+    sequence: int
     sender: int
 
 
 @dataclass(frozen=True, slots=True)
-class Routed:
+class RoutedMessage:
     """A publication on its way between brokers."""
 
     origin: int
-    number: int
+    sequence: int
     sender: int
     payload: bytes
 
 
 @dataclass(frozen=True, slots=True)
-class Beacon:
+class BeaconMessage:
     """Somebody at this broker wants the topic, for three beacon intervals."""
 
 
 @dataclass(frozen=True, slots=True)
-class Published:
+class ClientMessage:
     """What a client of this broker published."""
 
     payload: bytes
 
 
-Message = CoreAnnouncement | Membership | Routed | Beacon | Published
+FedMessage = (
+    CoreAnnouncementMessage | MembershipMessage | RoutedMessage | BeaconMessage | ClientMessage
+)
 
 
-def read(name: str, payload: bytes) -> tuple[str, Message]:
+def decode_message(name: str, payload: bytes) -> tuple[str, FedMessage]:
     """Return the federated topic and what is said of it; raise InvalidFrame if that is nothing."""
     prefix = next((each for each in PREFIXES if name.startswith(each)), None)
     if prefix is None:
@@ -82,33 +90,39 @@ def read(name: str, payload: bytes) -> tuple[str, Message]:
     if not topic:
         raise InvalidFrame(f"{name!r} names no topic")
     try:
-        return topic, _read(prefix, payload)
+        return topic, _decode_payload(prefix, payload)
     except struct.error as error:
         raise InvalidFrame(f"{len(payload)} bytes are too few for {prefix}") from error
 
 
-def _read(prefix: str, payload: bytes) -> Message:
-    if prefix == CORE_ANN:
-        return CoreAnnouncement(*_CORE_ANN.unpack_from(payload))
-    if prefix == MEMB_ANN:
-        return Membership(*_MEMB_ANN.unpack_from(payload))
-    if prefix == BEACON:
-        return Beacon()
-    if prefix == FEDERATED:
-        return Published(payload)
-    origin, number, sender, length = _ROUTED.unpack_from(payload)
-    rest = payload[_ROUTED.size :]
+def _decode_payload(prefix: str, payload: bytes) -> FedMessage:
+    if prefix == CORE_ANNOUNCEMENT_PREFIX:
+        return CoreAnnouncementMessage(*_CORE_ANNOUNCEMENT_FORMAT.unpack_from(payload))
+    if prefix == MEMBERSHIP_PREFIX:
+        return MembershipMessage(*_MEMBERSHIP_FORMAT.unpack_from(payload))
+    if prefix == BEACON_PREFIX:
+        return BeaconMessage()
+    if prefix == FEDERATED_PREFIX:
+        return ClientMessage(payload)
+    origin, sequence, sender, length = _ROUTED_FORMAT.unpack_from(payload)
+    rest = payload[_ROUTED_FORMAT.size :]
     if length > len(rest):
         raise InvalidFrame(f"{length} bytes of payload announced, {len(rest)} are there")
-    return Routed(origin, number, sender, rest[:length])
+    return RoutedMessage(origin, sequence, sender, rest[:length])
 
 
-def write(topic: str, message: CoreAnnouncement | Membership | Routed) -> tuple[str, bytes]:
+def encode_message(
+    topic: str, message: CoreAnnouncementMessage | MembershipMessage | RoutedMessage
+) -> tuple[str, bytes]:
     """Return topic and payload of the publication that says this."""
     match message:
-        case CoreAnnouncement(core, number, distance, sender):
-            return CORE_ANN + topic, _CORE_ANN.pack(core, number, distance, sender)
-        case Membership(core, number, sender):
-            return MEMB_ANN + topic, _MEMB_ANN.pack(core, number, sender)
-        case Routed(origin, number, sender, payload):
-            return ROUTING + topic, _ROUTED.pack(origin, number, sender, len(payload)) + payload
+        case CoreAnnouncementMessage(core, number, distance, sender):
+            return CORE_ANNOUNCEMENT_PREFIX + topic, _CORE_ANNOUNCEMENT_FORMAT.pack(
+                core, number, distance, sender
+            )
+        case MembershipMessage(core, number, sender):
+            return MEMBERSHIP_PREFIX + topic, _MEMBERSHIP_FORMAT.pack(core, number, sender)
+        case RoutedMessage(origin, number, sender, payload):
+            return ROUTING_PREFIX + topic, _ROUTED_FORMAT.pack(
+                origin, number, sender, len(payload)
+            ) + payload

@@ -8,26 +8,26 @@ from collections import OrderedDict
 from dataclasses import dataclass
 
 from hansa.errors import InvalidFrame
-from hansa.mqttfed.effects import Deliver, Effect, LeftAside, Send
+from hansa.mqttfed.effects import Effect, MessageIgnored, PublishAtNeighbour, PublishToClients
 from hansa.mqttfed.mesh import TopicMesh
 from hansa.mqttfed.messages import (
-    NUMBERS,
-    Beacon,
-    CoreAnnouncement,
-    Membership,
-    Message,
-    Published,
-    Routed,
-    read,
+    SEQUENCE_MODULUS,
+    BeaconMessage,
+    ClientMessage,
+    CoreAnnouncementMessage,
+    FedMessage,
+    MembershipMessage,
+    RoutedMessage,
+    decode_message,
 )
 from hansa.mqttfed.settings import FedSettings
 
-NUMBERS_PER_SECOND = 1_000
+SEQUENCES_PER_SECOND = 1_000
 """A node may publish so often without meeting, after a restart, the numbers of its earlier life."""
 
 
 @dataclass(frozen=True, slots=True)
-class Received:
+class BrokerMessageReceived:
     """Our own broker has something for us."""
 
     topic: str
@@ -35,7 +35,7 @@ class Received:
 
 
 @dataclass(frozen=True, slots=True)
-class InterestChanged:
+class TopicInterestChanged:
     """Clients want other topics than before, as far as somebody else than a beacon says so."""
 
     added: tuple[str, ...] = ()
@@ -43,120 +43,140 @@ class InterestChanged:
 
 
 @dataclass(frozen=True, slots=True)
-class TimerFired:
+class FedTimerFired:
     """The deadline has come, or may have."""
 
 
-Event = Received | InterestChanged | TimerFired
+FedEvent = BrokerMessageReceived | TopicInterestChanged | FedTimerFired
 
 
 @dataclass(frozen=True, slots=True)
-class TopicView:
+class TopicStatus:
     """One topic, as an operator sees it."""
 
     core: int | None
     parents: tuple[int, ...]
     children: tuple[int, ...]
-    wanted: bool
+    has_interest: bool
 
 
 class FedNode:
     """A core, a member, a publisher from outside or a node in between, topic by topic."""
 
-    def __init__(self, settings: FedSettings, birth: int, now: float) -> None:
+    def __init__(self, settings: FedSettings, wall_clock_s: int, now: float) -> None:
         """`birth` grows by a second per second, also from life to life: the format has no field for
         an incarnation, so numbers that grow with it must do."""
         self._settings = settings
-        self._epoch = birth - now
-        self._next_number = birth * NUMBERS_PER_SECOND % NUMBERS
+        self._clock_offset = wall_clock_s - now
+        self._next_sequence = wall_clock_s * SEQUENCES_PER_SECOND % SEQUENCE_MODULUS
         self._meshes: dict[str, TopicMesh] = {}
         self._seen: OrderedDict[tuple[str, int, int], None] = OrderedDict()
         self._deadline: float | None = None
-        self._is_stale = False
+        self._is_deadline_stale = False
 
-    def handle(self, event: Event, now: float) -> list[Effect]:
+    def handle(self, event: FedEvent, now: float) -> list[Effect]:
         """Apply one input and return what must now be done, in order."""
         match event:
-            case Received(name, payload):
+            case BrokerMessageReceived(name, payload):
                 try:
-                    topic, message = read(name, payload)
+                    topic, message = decode_message(name, payload)
                 except InvalidFrame as error:
-                    return [LeftAside("invalid", str(error))]
-                return self._take(topic, message, now)
-            case InterestChanged(added, removed):
-                told = [each for topic in removed for each in self._want(topic, False, now)]
-                told += [each for topic in added for each in self._want(topic, True, now)]
-                return told
-            case TimerFired():
-                return [each for mesh in [*self._meshes.values()] for each in self._wake(mesh, now)]
+                    return [MessageIgnored("invalid", str(error))]
+                return self._receive_message(topic, message, now)
+            case TopicInterestChanged(added, removed):
+                output = [
+                    each for topic in removed for each in self._set_subscribed(topic, False, now)
+                ]
+                output += [
+                    each for topic in added for each in self._set_subscribed(topic, True, now)
+                ]
+                return output
+            case FedTimerFired():
+                return [
+                    each
+                    for mesh in [*self._meshes.values()]
+                    for each in self._handle_mesh_timer(mesh, now)
+                ]
 
     def next_deadline(self) -> float | None:
         """When TimerFired is next due. Read it again after every input."""
-        if self._is_stale:
+        if self._is_deadline_stale:
             deadlines = [mesh.next_deadline() for mesh in self._meshes.values()]
             self._deadline = min((each for each in deadlines if each is not None), default=None)
-            self._is_stale = False
+            self._is_deadline_stale = False
         return self._deadline
 
-    def view(self, now: float) -> dict[str, TopicView]:
+    def status(self, now: float) -> dict[str, TopicStatus]:
         """Return what is known of every topic."""
         return {
-            topic: TopicView(mesh.core, mesh.parents, mesh.children_now(now), mesh.has_interest)
+            topic: TopicStatus(mesh.core, mesh.parents, mesh.live_children(now), mesh.has_interest)
             for topic, mesh in sorted(self._meshes.items())
         }
 
     # ------------------------------------------------------------ messages
 
-    def _take(self, topic: str, message: Message, now: float) -> list[Effect]:
+    def _receive_message(self, topic: str, message: FedMessage, now: float) -> list[Effect]:
         sender = getattr(message, "sender", None)
         if sender is not None and sender not in self._settings.neighbours:
-            return [LeftAside("from no neighbour", str(sender))]
+            return [MessageIgnored("from no neighbour", str(sender))]
         mesh = self._meshes.get(topic)
-        told = self._wake(mesh, now) if mesh else []
+        output = self._handle_mesh_timer(mesh, now) if mesh else []
         match message:
-            case Beacon() | CoreAnnouncement() | Membership():
-                return told + self._control(topic, message, now)
-            case Routed() if mesh and mesh.core is not None:
-                return told + self._pass_on(mesh, message, now)
-            case Published(payload) if mesh and mesh.core is not None:
-                return told + self._publish(mesh, payload, now)
-        return [*told, LeftAside("no core is known")]
+            case BeaconMessage() | CoreAnnouncementMessage() | MembershipMessage():
+                return output + self._receive_control(topic, message, now)
+            case RoutedMessage() if mesh and mesh.core is not None:
+                return output + self._forward(mesh, message, now)
+            case ClientMessage(payload) if mesh and mesh.core is not None:
+                return output + self._publish(mesh, payload, now)
+        return [*output, MessageIgnored("no core is known")]
 
-    def _control(
-        self, topic: str, message: Beacon | CoreAnnouncement | Membership, now: float
+    def _receive_control(
+        self,
+        topic: str,
+        message: BeaconMessage | CoreAnnouncementMessage | MembershipMessage,
+        now: float,
     ) -> list[Effect]:
-        mesh = self._meshes.get(topic) if isinstance(message, Membership) else self._mesh(topic)
+        mesh = (
+            self._meshes.get(topic)
+            if isinstance(message, MembershipMessage)
+            else self._find_or_make_mesh(topic)
+        )
         if mesh is None:
-            return [LeftAside("no mesh, or no room for one")]
+            return [MessageIgnored("no mesh, or no room for one")]
         match message:
-            case Beacon():
-                told = mesh.beacon(now)
-            case CoreAnnouncement():
-                told = mesh.hear(message, now)
-            case Membership():
-                told = mesh.join(message, now)
-        self._changed(mesh)
-        return told
+            case BeaconMessage():
+                output = mesh.receive_beacon(now)
+            case CoreAnnouncementMessage():
+                output = mesh.receive_announcement(message, now)
+            case MembershipMessage():
+                output = mesh.receive_membership(message, now)
+        self._on_mesh_changed(mesh)
+        return output
 
     def _publish(self, mesh: TopicMesh, payload: bytes, now: float) -> list[Effect]:
-        node, number = self._settings.node, self._next_number
-        self._next_number = (number + 1) % NUMBERS
-        self._note(mesh.topic, node, number)
-        said = Routed(node, number, node, payload)
-        return [Send(way, mesh.topic, said) for way in mesh.ways(None, now)]
+        node, number = self._settings.node, self._next_sequence
+        self._next_sequence = (number + 1) % SEQUENCE_MODULUS
+        self._mark_seen(mesh.topic, node, number)
+        message = RoutedMessage(node, number, node, payload)
+        return [PublishAtNeighbour(way, mesh.topic, message) for way in mesh.next_hops(None, now)]
 
-    def _pass_on(self, mesh: TopicMesh, routed: Routed, now: float) -> list[Effect]:
-        if not self._note(mesh.topic, routed.origin, routed.number):
-            return [LeftAside("duplicate")]
-        told: list[Effect] = []
+    def _forward(self, mesh: TopicMesh, routed: RoutedMessage, now: float) -> list[Effect]:
+        if not self._mark_seen(mesh.topic, routed.origin, routed.sequence):
+            return [MessageIgnored("duplicate")]
+        output: list[Effect] = []
         if mesh.has_interest:
-            told.append(Deliver(mesh.topic, routed.payload))
-        onward = Routed(routed.origin, routed.number, self._settings.node, routed.payload)
-        return told + [Send(way, mesh.topic, onward) for way in mesh.ways(routed.sender, now)]
+            output.append(PublishToClients(mesh.topic, routed.payload))
+        forwarded = RoutedMessage(
+            routed.origin, routed.sequence, self._settings.node, routed.payload
+        )
+        return output + [
+            PublishAtNeighbour(way, mesh.topic, forwarded)
+            for way in mesh.next_hops(routed.sender, now)
+        ]
 
-    def _note(self, topic: str, origin: int, number: int) -> bool:
+    def _mark_seen(self, topic: str, origin: int, sequence: int) -> bool:
         """Remember a publication; say whether it is new."""
-        key = (topic, origin, number)
+        key = (topic, origin, sequence)
         if key in self._seen:
             return False
         self._seen[key] = None
@@ -166,30 +186,30 @@ class FedNode:
 
     # ------------------------------------------------------------ topics
 
-    def _mesh(self, topic: str) -> TopicMesh | None:
+    def _find_or_make_mesh(self, topic: str) -> TopicMesh | None:
         """Return the mesh of a topic, a new one if there is room."""
         if topic not in self._meshes and len(self._meshes) < self._settings.topics_max:
-            self._meshes[topic] = TopicMesh(topic, self._settings, self._epoch)
+            self._meshes[topic] = TopicMesh(topic, self._settings, self._clock_offset)
         return self._meshes.get(topic)
 
-    def _want(self, topic: str, is_wanted: bool, now: float) -> list[Effect]:
-        mesh = self._mesh(topic) if is_wanted else self._meshes.get(topic)
+    def _set_subscribed(self, topic: str, is_subscribed: bool, now: float) -> list[Effect]:
+        mesh = self._find_or_make_mesh(topic) if is_subscribed else self._meshes.get(topic)
         if mesh is None:
-            return [LeftAside("no mesh, or no room for one")]
-        told = mesh.want(is_wanted, now)
-        self._changed(mesh)
-        return told
+            return [MessageIgnored("no mesh, or no room for one")]
+        output = mesh.set_subscribed(is_subscribed, now)
+        self._on_mesh_changed(mesh)
+        return output
 
-    def _wake(self, mesh: TopicMesh, now: float) -> list[Effect]:
+    def _handle_mesh_timer(self, mesh: TopicMesh, now: float) -> list[Effect]:
         due = mesh.next_deadline()
         if due is None or now < due:
             return []
-        told = mesh.wake(now)
-        self._changed(mesh)
-        return told
+        output = mesh.handle_timer(now)
+        self._on_mesh_changed(mesh)
+        return output
 
-    def _changed(self, mesh: TopicMesh) -> None:
+    def _on_mesh_changed(self, mesh: TopicMesh) -> None:
         """Forget a mesh that has nothing left to know; ask for deadlines anew."""
-        self._is_stale = True
+        self._is_deadline_stale = True
         if mesh.is_idle:
             self._meshes.pop(mesh.topic, None)

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-VALID_INTERVALS = 3
+LIFETIME_INTERVALS = 3
 """A beacon, an announcement and a child are good for so many of their intervals."""
 
 
@@ -25,11 +25,11 @@ class FedSettings:
     """Topics with a mesh; messages for more are left aside, and counted."""
 
     @property
-    def announcement_life(self) -> float:
+    def announcement_lifetime(self) -> float:
         """Seconds until an announcement or a child is forgotten."""
-        return VALID_INTERVALS * self.announce_interval
+        return LIFETIME_INTERVALS * self.announce_interval
 
     @property
-    def beacon_life(self) -> float:
+    def beacon_lifetime(self) -> float:
         """Seconds until a beacon is forgotten."""
-        return VALID_INTERVALS * self.beacon_interval
+        return LIFETIME_INTERVALS * self.beacon_interval

@@ -20,15 +20,15 @@ from math import inf
 
 from hansa.errors import InvalidTopic, UsageError
 from hansa.observers.contract import (
-    Change,
-    Completed,
-    FilterRefused,
-    Finding,
-    Incomplete,
-    Interest,
-    LineUnread,
+    FilterCounts,
+    FilterNotAnnounced,
+    LineNotUnderstood,
+    ObservationComplete,
+    ObservationIncomplete,
     Observer,
-    Snapshot,
+    ObserverFinding,
+    ObserverOutput,
+    ObserverSnapshot,
 )
 from hansa.protocol.topics import check_filter, is_local_only
 
@@ -38,7 +38,7 @@ INTERVALS_VALID = 3
 FILTERS_MAX = 1 << 17
 """Filters from beacons and announcements together; more are refused."""
 
-_FORMAT = 1
+_SNAPSHOT_FORMAT = 1
 _SHOWN_BYTES_MAX = 120
 
 
@@ -49,143 +49,149 @@ class BeaconObserver(Observer):
         self,
         interval: float,
         prefix: str = "federator/beacon/",
-        announcements: str = "NEW_REGULAR_TOPIC",
+        announcement_topic: str = "NEW_REGULAR_TOPIC",
     ) -> None:
         """Expect a beacon for each wanted topic every `interval` seconds."""
         self._interval = interval
         self._prefix = prefix
-        self._announcements = announcements
-        self._interest = Interest()
-        self._findings: list[Finding] = []
-        self._beacons: dict[str, float] = {}  # in the order in which they end
-        self._announced: dict[str, None] = {}
-        self._heard_all_at: float | None = inf  # None once it has come
+        self._announcement_topic = announcement_topic
+        self._filter_counts = FilterCounts()
+        self._findings: list[ObserverFinding] = []
+        self._beacon_deadlines: dict[str, float] = {}  # in the order in which they end
+        self._announced_filters: dict[str, None] = {}
+        self._complete_at: float | None = inf  # None once it has come
         self._was_complete = False
         self.refused_count = 0
         """How often something could not be taken for a filter, or was one too many."""
 
     @property
-    def complete(self) -> bool:
+    def is_complete(self) -> bool:
         """Whether every topic has had the time for a beacon."""
-        return self._heard_all_at is None
+        return self._complete_at is None
 
     @property
-    def reason(self) -> str:
+    def incomplete_reason(self) -> str:
         """Why it is not complete; empty if it is."""
-        return "" if self.complete else "a beacon interval has not passed yet"
+        return "" if self.is_complete else "a beacon interval has not passed yet"
 
-    def subscriptions(self) -> tuple[str, ...]:
+    def topics_to_subscribe(self) -> tuple[str, ...]:
         """Return the topics of beacons and of announcements."""
-        return (f"{self._prefix}#", self._announcements)
+        return (f"{self._prefix}#", self._announcement_topic)
 
-    def wanted(self) -> tuple[str, ...]:
+    def subscribed_filters(self) -> tuple[str, ...]:
         """Return, sorted, what somebody said to want."""
-        return self._interest.wanted()
+        return self._filter_counts.subscribed_filters()
 
-    def reconnected(self, session_lost: bool, now: float) -> Change:
+    def on_connected(self, session_lost: bool, now: float) -> ObserverOutput:
         """Give every beacon its full time again: those that were sent meanwhile are lost."""
-        self._beacons = dict.fromkeys(self._beacons, now + INTERVALS_VALID * self._interval)
-        self._heard_all_at = now + self._interval
-        return self._change()
+        self._beacon_deadlines = dict.fromkeys(
+            self._beacon_deadlines, now + INTERVALS_VALID * self._interval
+        )
+        self._complete_at = now + self._interval
+        return self._make_output()
 
-    def take(self, topic: str, payload: bytes, now: float) -> Change:
+    def receive_publication(self, topic: str, payload: bytes, now: float) -> ObserverOutput:
         """Learn from a beacon or from an announcement."""
-        if topic == self._announcements:
-            self._take_announcement(payload)
+        if topic == self._announcement_topic:
+            self._receive_announcement(payload)
         elif topic.startswith(self._prefix):
-            self._take_beacon(topic.removeprefix(self._prefix), now)
-        return self._change()
+            self._receive_beacon(topic.removeprefix(self._prefix), now)
+        return self._make_output()
 
-    def expire(self, now: float) -> Change:
+    def handle_timer(self, now: float) -> ObserverOutput:
         """Forget beacons that were not repeated in time."""
-        ended = [name for name, end in self._beacons.items() if now >= end]
+        ended = [name for name, end in self._beacon_deadlines.items() if now >= end]
         for name in ended:
-            del self._beacons[name]
-            self._interest.release(name)
-        if self._heard_all_at is not None and now >= self._heard_all_at:
-            self._heard_all_at = None
-        return self._change()
+            del self._beacon_deadlines[name]
+            self._filter_counts.remove(name)
+        if self._complete_at is not None and now >= self._complete_at:
+            self._complete_at = None
+        return self._make_output()
 
     def next_deadline(self) -> float | None:
         """When the first beacon ends, or the first interval of the connection."""
-        heard_all_at = inf if self._heard_all_at is None else self._heard_all_at
-        first = min(*islice(self._beacons.values(), 1), heard_all_at, inf)
+        complete_at = inf if self._complete_at is None else self._complete_at
+        first = min(*islice(self._beacon_deadlines.values(), 1), complete_at, inf)
         return first if first < inf else None
 
-    def snapshot(self) -> Snapshot:
+    def snapshot(self) -> ObserverSnapshot:
         """Return what was announced, for a time or for good."""
         return {
-            "format": _FORMAT,
-            "beacons": sorted(self._beacons),
-            "announced": sorted(self._announced),
+            "format": _SNAPSHOT_FORMAT,
+            "beacons": sorted(self._beacon_deadlines),
+            "announced": sorted(self._announced_filters),
         }
 
-    def restore(self, saved: Snapshot, now: float) -> Change:
+    def restore(self, saved: ObserverSnapshot, now: float) -> ObserverOutput:
         """Want again what was wanted, beacons for another full time."""
         beacons, announced = saved.get("beacons"), saved.get("announced")
-        is_ours = saved.get("format") == _FORMAT
+        is_ours = saved.get("format") == _SNAPSHOT_FORMAT
         if not (is_ours and isinstance(beacons, list) and isinstance(announced, list)):
-            raise UsageError(f"not a snapshot of the beacon observer in format {_FORMAT}")
+            raise UsageError(f"not a snapshot of the beacon observer in format {_SNAPSHOT_FORMAT}")
         for name in beacons:
-            self._take_beacon(str(name), now)
+            self._receive_beacon(str(name), now)
         for name in announced:
-            self._announce(str(name))
-        return self._change()
+            self._add_announced(str(name))
+        return self._make_output()
 
-    def _take_beacon(self, name: str, now: float) -> None:
-        if name not in self._beacons and not self._hold(name):
+    def _receive_beacon(self, name: str, now: float) -> None:
+        if name not in self._beacon_deadlines and not self._add_filter(name):
             return
-        self._beacons.pop(name, None)  # to the end: the order is that of the deadlines
-        self._beacons[name] = now + INTERVALS_VALID * self._interval
+        self._beacon_deadlines.pop(name, None)  # to the end: the order is that of the deadlines
+        self._beacon_deadlines[name] = now + INTERVALS_VALID * self._interval
 
-    def _take_announcement(self, payload: bytes) -> None:
+    def _receive_announcement(self, payload: bytes) -> None:
         try:
             text = payload.decode()
         except UnicodeDecodeError:
             self.refused_count += 1
-            self._findings.append(LineUnread(repr(payload[:_SHOWN_BYTES_MAX]), "not UTF-8"))
+            self._findings.append(LineNotUnderstood(repr(payload[:_SHOWN_BYTES_MAX]), "not UTF-8"))
             return
         word, _, rest = text.partition(" ")
         if word == "publish" and rest:
             return
         if word == "unsubscribe" and rest:
-            self._withdraw(rest)
+            self._remove_announced(rest)
         else:
-            self._announce(rest if word == "subscribe" and rest else text)
+            self._add_announced(rest if word == "subscribe" and rest else text)
 
-    def _announce(self, name: str) -> None:
-        if name not in self._announced and self._hold(name):
-            self._announced[name] = None
+    def _add_announced(self, name: str) -> None:
+        if name not in self._announced_filters and self._add_filter(name):
+            self._announced_filters[name] = None
 
-    def _withdraw(self, name: str) -> None:
-        if name in self._announced:
-            del self._announced[name]
-            self._interest.release(name)
+    def _remove_announced(self, name: str) -> None:
+        if name in self._announced_filters:
+            del self._announced_filters[name]
+            self._filter_counts.remove(name)
 
-    def _hold(self, name: str) -> bool:
+    def _add_filter(self, name: str) -> bool:
         """Want a filter, if it can be announced; say whether it can."""
         try:
             check_filter(name)
-            reason = self._objection(name)
+            reason = self._refusal_reason(name)
         except InvalidTopic as error:
             reason = str(error)
         if reason:
             self.refused_count += 1
-            self._findings.append(FilterRefused(name, reason))
+            self._findings.append(FilterNotAnnounced(name, reason))
             return False
-        self._interest.hold(name)
+        self._filter_counts.add(name)
         return True
 
-    def _objection(self, name: str) -> str:
+    def _refusal_reason(self, name: str) -> str:
         if is_local_only(name):
             return "topics that start with $ stay at their broker"
-        if len(self._beacons) + len(self._announced) >= FILTERS_MAX:
+        if len(self._beacon_deadlines) + len(self._announced_filters) >= FILTERS_MAX:
             return f"there are {FILTERS_MAX} already"
         return ""
 
-    def _change(self) -> Change:
+    def _make_output(self) -> ObserverOutput:
         findings, self._findings = self._findings, []
-        if self.complete != self._was_complete:
-            self._was_complete = self.complete
-            findings.append(Completed() if self.complete else Incomplete(self.reason))
-        return self._interest.change(findings)
+        if self.is_complete != self._was_complete:
+            self._was_complete = self.is_complete
+            findings.append(
+                ObservationComplete()
+                if self.is_complete
+                else ObservationIncomplete(self.incomplete_reason)
+            )
+        return self._filter_counts.drain_changes(findings)

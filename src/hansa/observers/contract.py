@@ -8,26 +8,26 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
-Snapshot: TypeAlias = dict[str, object]
+ObserverSnapshot: TypeAlias = dict[str, object]
 """What an observer learned, as plain values that JSON can hold."""
 
 # ---------------------------------------------------------------- findings
 
 
 @dataclass(frozen=True, slots=True)
-class Incomplete:
+class ObservationIncomplete:
     """From now on filters may be missing: a resync is due, and the operator should know."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
-class Completed:
+class ObservationComplete:
     """From now on every wanted filter is known."""
 
 
 @dataclass(frozen=True, slots=True)
-class Drifted:
+class SubscriptionCountMismatch:
     """The broker's own count of subscriptions contradicts what was observed."""
 
     kind: str
@@ -36,7 +36,7 @@ class Drifted:
 
 
 @dataclass(frozen=True, slots=True)
-class BridgeNoticed:
+class BridgeDetected:
     """A bridge of the broker's own: if it leads to another federated broker, messages will loop."""
 
     name: str
@@ -44,7 +44,7 @@ class BridgeNoticed:
 
 
 @dataclass(frozen=True, slots=True)
-class LineUnread:
+class LineNotUnderstood:
     """Something arrived that the observer should understand and does not; it was counted."""
 
     line: str
@@ -52,7 +52,7 @@ class LineUnread:
 
 
 @dataclass(frozen=True, slots=True)
-class FilterRefused:
+class FilterNotAnnounced:
     """A client wants a filter that cannot be announced; it was counted and left out."""
 
     topic_filter: str
@@ -60,14 +60,14 @@ class FilterRefused:
 
 
 @dataclass(frozen=True, slots=True)
-class PublicationWithheld:
+class OversizedPublicationSkipped:
     """The broker did not send the agent a publication that is larger than the agent takes."""
 
     size: int
 
 
 @dataclass(frozen=True, slots=True)
-class PublicationsDropped:
+class BrokerDroppedPublications:
     """The broker has dropped messages for clients that did not take them, maybe for the agent."""
 
     count: int
@@ -82,29 +82,29 @@ class ResyncFailed:
     reason: str
 
 
-Finding = (
-    Incomplete
-    | Completed
-    | Drifted
-    | BridgeNoticed
-    | LineUnread
-    | FilterRefused
-    | PublicationWithheld
-    | PublicationsDropped
+ObserverFinding = (
+    ObservationIncomplete
+    | ObservationComplete
+    | SubscriptionCountMismatch
+    | BridgeDetected
+    | LineNotUnderstood
+    | FilterNotAnnounced
+    | OversizedPublicationSkipped
+    | BrokerDroppedPublications
     | ResyncFailed
 )
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class ObserverOutput:
     """What is different after an input: for the node the filters, for the operator the findings."""
 
     added: tuple[str, ...] = ()
     removed: tuple[str, ...] = ()
-    findings: tuple[Finding, ...] = ()
+    findings: tuple[ObserverFinding, ...] = ()
 
 
-UNCHANGED = Change()
+NO_CHANGE = ObserverOutput()
 
 
 class Observer(Protocol):
@@ -117,14 +117,14 @@ class Observer(Protocol):
     """
 
     @property
-    def complete(self) -> bool:
+    def is_complete(self) -> bool:
         """Whether every filter that is wanted at the broker is known."""
 
     @property
-    def reason(self) -> str:
+    def incomplete_reason(self) -> str:
         """Why it is not complete, in words for the operator; empty if it is."""
 
-    def subscriptions(self) -> tuple[str, ...]:
+    def topics_to_subscribe(self) -> tuple[str, ...]:
         """Return what the shell must subscribe to: at QoS 0, in one SUBSCRIBE, in this order."""
         return ()
 
@@ -132,23 +132,23 @@ class Observer(Protocol):
         """Return what the shell must subscribe to besides, on this connection, at QoS 0."""
         return ()
 
-    def wanted(self) -> tuple[str, ...]:
+    def subscribed_filters(self) -> tuple[str, ...]:
         """Return, sorted, the filters that clients want now."""
 
-    def reconnected(self, session_lost: bool, now: float) -> Change:
+    def on_connected(self, session_lost: bool, now: float) -> ObserverOutput:
         """Note that the connection is new: what happened before it went by unseen.
 
         `session_lost` says that the broker has no session of before for it, as for a clean one.
         """
-        return UNCHANGED
+        return NO_CHANGE
 
-    def take(self, topic: str, payload: bytes, now: float) -> Change:
+    def receive_publication(self, topic: str, payload: bytes, now: float) -> ObserverOutput:
         """Learn from one publication."""
-        return UNCHANGED
+        return NO_CHANGE
 
-    def expire(self, now: float) -> Change:
+    def handle_timer(self, now: float) -> ObserverOutput:
         """Forget what was valid for a time only."""
-        return UNCHANGED
+        return NO_CHANGE
 
     def next_deadline(self) -> float | None:
         """When `expire` is due; None if nothing is."""
@@ -162,59 +162,59 @@ class Observer(Protocol):
         """
         return None
 
-    def resync(self, text: str, now: float) -> Change:
+    def resync(self, text: str, now: float) -> ObserverOutput:
         """Correct everything from a source that knows more; each observer says which it reads."""
-        return UNCHANGED
+        return NO_CHANGE
 
-    def snapshot(self) -> Snapshot:
+    def snapshot(self) -> ObserverSnapshot:
         """Return what must survive a restart of the agent."""
         return {}
 
-    def restore(self, saved: Snapshot, now: float) -> Change:
+    def restore(self, saved: ObserverSnapshot, now: float) -> ObserverOutput:
         """Start from a snapshot; raise UsageError if it is none of this observer's."""
-        return UNCHANGED
+        return NO_CHANGE
 
 
-class Interest:
+class FilterCounts:
     """How many clients want each filter, and what that changed since last asked."""
 
     def __init__(self) -> None:
         """Start with nothing wanted."""
-        self._holders: dict[str, int] = {}
-        self._before: dict[str, bool] = {}
+        self._counts: dict[str, int] = {}
+        self._was_subscribed: dict[str, bool] = {}
 
     def __contains__(self, topic_filter: str) -> bool:
-        return topic_filter in self._holders
+        return topic_filter in self._counts
 
     def __len__(self) -> int:
-        return len(self._holders)
+        return len(self._counts)
 
-    def hold(self, topic_filter: str) -> None:
+    def add(self, topic_filter: str) -> None:
         """One client more wants it."""
-        count = self._holders.get(topic_filter, 0)
-        self._before.setdefault(topic_filter, count > 0)
-        self._holders[topic_filter] = count + 1
+        count = self._counts.get(topic_filter, 0)
+        self._was_subscribed.setdefault(topic_filter, count > 0)
+        self._counts[topic_filter] = count + 1
 
-    def release(self, topic_filter: str) -> None:
+    def remove(self, topic_filter: str) -> None:
         """One client less wants it."""
-        count = self._holders[topic_filter]
-        self._before.setdefault(topic_filter, True)
+        count = self._counts[topic_filter]
+        self._was_subscribed.setdefault(topic_filter, True)
         if count > 1:
-            self._holders[topic_filter] = count - 1
+            self._counts[topic_filter] = count - 1
         else:
-            del self._holders[topic_filter]
+            del self._counts[topic_filter]
 
-    def wanted(self) -> tuple[str, ...]:
+    def subscribed_filters(self) -> tuple[str, ...]:
         """Return, sorted, what anybody wants."""
-        return tuple(sorted(self._holders))
+        return tuple(sorted(self._counts))
 
-    def change(self, findings: Iterable[Finding] = ()) -> Change:
+    def drain_changes(self, findings: Iterable[ObserverFinding] = ()) -> ObserverOutput:
         """Return the net change since last asked: what came and went in between is not in it."""
-        before, self._before = self._before, {}
+        before, self._was_subscribed = self._was_subscribed, {}
         if not before and not findings:
-            return UNCHANGED
-        return Change(
-            tuple(f for f, was in before.items() if not was and f in self._holders),
-            tuple(f for f, was in before.items() if was and f not in self._holders),
+            return NO_CHANGE
+        return ObserverOutput(
+            tuple(f for f, was in before.items() if not was and f in self._counts),
+            tuple(f for f, was in before.items() if was and f not in self._counts),
             tuple(findings),
         )

@@ -30,7 +30,7 @@ TREE_TIMEOUT_S = 5.0
 TREE_POLL_S = 0.05
 
 
-class History(Protocol):
+class SubscriptionHistory(Protocol):
     """A text that holds what an observer missed."""
 
     async def read(self) -> str:
@@ -38,7 +38,7 @@ class History(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class LogFile:
+class BrokerLogFile:
     """The broker's `log_dest file`, with the files that logrotate made of it."""
 
     path: Path
@@ -74,7 +74,7 @@ class LogFile:
 
 
 @dataclass(frozen=True, slots=True)
-class PrintedTree:
+class PrintedSubscriptionTree:
     """Mosquitto prints all subscriptions on its standard output when it gets SIGUSR2.
 
     The output must go to a file line by line, which Mosquitto does not do by itself:
@@ -99,8 +99,8 @@ class PrintedTree:
                 while True:
                     await asyncio.sleep(TREE_POLL_S)
                     text = _read_from(self.output_file, start)
-                    tree = subscription_tree.find(text)
-                    if tree is not None and tree.is_whole and text == before:
+                    tree = subscription_tree.find_last_tree(text)
+                    if tree is not None and tree.is_complete and text == before:
                         return text
                     before = text
         except TimeoutError as error:

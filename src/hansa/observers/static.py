@@ -2,26 +2,26 @@
 
 from collections.abc import Iterable
 
-from hansa.observers.contract import Change, Interest, Observer
+from hansa.observers.contract import FilterCounts, Observer, ObserverOutput
 from hansa.protocol.topics import check_filter
 
 
 class StaticObserver(Observer):
     """A fixed set of filters; nothing that happens at the broker changes it."""
 
-    complete = True
-    reason = ""
+    is_complete = True
+    incomplete_reason = ""
 
     def __init__(self, filters: Iterable[str]) -> None:
         """Take the filters; raise InvalidTopic if one of them is none."""
-        self._interest = Interest()
+        self._filter_counts = FilterCounts()
         for topic_filter in dict.fromkeys(filters):
-            self._interest.hold(check_filter(topic_filter))
+            self._filter_counts.add(check_filter(topic_filter))
 
-    def wanted(self) -> tuple[str, ...]:
+    def subscribed_filters(self) -> tuple[str, ...]:
         """Return the filters, sorted."""
-        return self._interest.wanted()
+        return self._filter_counts.subscribed_filters()
 
-    def reconnected(self, session_lost: bool, now: float) -> Change:
+    def on_connected(self, session_lost: bool, now: float) -> ObserverOutput:
         """Tell the filters, the first time."""
-        return self._interest.change()
+        return self._filter_counts.drain_changes()

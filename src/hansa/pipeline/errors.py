@@ -4,26 +4,26 @@ import re
 
 from hansa.errors import TableBroken, UsageError
 
-OURS = re.compile(r"hansa\.errors\.(\w+): (.+)")
+HANSA_ERROR = re.compile(r"hansa\.errors\.(\w+): (.+)")
 """How an error of ours looks at the end of a worker's traceback."""
 
-RAISED = re.compile(r"^(?:\w+\.)*(\w*(?:Error|Exception): .+)$", re.MULTILINE)
+PYTHON_ERROR = re.compile(r"^(?:\w+\.)*(\w*(?:Error|Exception): .+)$", re.MULTILINE)
 """How a Python traceback ends."""
 
-CLASS = re.compile(r"^\[([A-Z0-9_.]+)\] (.+)")
+SPARK_ERROR = re.compile(r"^\[([A-Z0-9_.]+)\] (.+)")
 """How Spark begins to say what it objects to."""
 
 
-def plain(error: Exception) -> UsageError | TableBroken:
+def to_user_error(error: Exception) -> UsageError | TableBroken:
     """Return what to tell the user, without the traceback of a worker."""
     text = str(error)
-    ours = OURS.findall(text)
+    ours = HANSA_ERROR.findall(text)
     if ours:
         kind, message = ours[-1]
         return TableBroken(message) if kind == TableBroken.__name__ else UsageError(message)
-    raised = RAISED.findall(text)
+    raised = PYTHON_ERROR.findall(text)
     if raised:  # inside a function of ours that Spark calls: the first line only says that
         return UsageError(raised[0])
     first = next((line for line in text.splitlines() if line.strip()), type(error).__name__)
-    named = CLASS.match(first)
+    named = SPARK_ERROR.match(first)
     return UsageError(named[2] if named else first)

@@ -15,24 +15,29 @@ from pyarrow import parquet
 FILE_BYTES = 32 << 20
 """Of rows in memory, in one file: what a task holds."""
 
-WRITTEN = pa.schema([("path", pa.string()), ("day", pa.date32()), ("rows", pa.int64())])
+FILE_SCHEMA = pa.schema([("path", pa.string()), ("day", pa.date32()), ("rows", pa.int64())])
 """What is told of a file."""
 
-DDL = "path string, day date, rows bigint"
+FILE_DDL = "path string, day date, rows bigint"
 """The same in Spark's words."""
 
 
-def written(batches: Iterable[pa.RecordBatch], place: Path, name: str) -> Iterator[pa.RecordBatch]:
+def write_files(
+    batches: Iterable[pa.RecordBatch], place: Path, name: str
+) -> Iterator[pa.RecordBatch]:
     """Write rows to files in a directory, each with those of one day; yield a row per file."""
     place.mkdir(parents=True, exist_ok=True)
     for number, table in enumerate(_gathered(batches)):
         for day, rows in _by_day(table):
             path = place / f"{name}-{number}-{day}.parquet"
             _write(rows, path)
-            told = [[str(path)], [day], [len(rows)]]
+            file_row = [[str(path)], [day], [len(rows)]]
             yield pa.RecordBatch.from_arrays(
-                [pa.array(value, field.type) for value, field in zip(told, WRITTEN, strict=True)],
-                schema=WRITTEN,
+                [
+                    pa.array(value, field.type)
+                    for value, field in zip(file_row, FILE_SCHEMA, strict=True)
+                ],
+                schema=FILE_SCHEMA,
             )
 
 

@@ -18,34 +18,34 @@ from pathlib import Path
 from typing import Any, Literal, Protocol, get_args
 
 from hansa.errors import UsageError, install_extra
-from hansa.pipeline.lake import BRONZE, Kept, Lake
+from hansa.pipeline.lake import BRONZE, Lake, TableEntry
 
 Format = Literal["parquet", "delta", "iceberg"]
 FORMATS: tuple[Format, ...] = get_args(Format)
 PACKAGES = {"delta": "deltalake", "iceberg": "pyiceberg"}
-APPLICATION = "hansa"
+DELTA_APP_ID = "hansa"
 """Who says in a Delta log how far it got."""
-BATCH = "hansa.batch"
+ICEBERG_BATCH_PROPERTY = "hansa.batch"
 """The same in Iceberg."""
 
 
-class Log(Protocol):
+class TableLog(Protocol):
     """What enters files into the log of a format."""
 
-    def entered(self, table: str, root: Path) -> int:
+    def last_batch(self, table: str, root: Path) -> int:
         """Return the last batch of a bronze table that is in the log, -1 if there is none."""
 
     def append(self, table: str, root: Path, batch: int, files: list[Path]) -> None:
         """Add a batch of a bronze table."""
 
-    def stage(self, root: Path) -> None:
+    def prepare_table(self, root: Path) -> None:
         """Prepare the directory of a silver or gold table before it gets its place."""
 
-    def publish(self, kept: Kept, root: Path) -> None:
+    def replace_table(self, kept: TableEntry, root: Path) -> None:
         """Make the files of a directory, now in its place, all that the table has."""
 
 
-def require(name: str) -> None:
+def require_package(name: str) -> None:
     """Raise UsageError if what a format needs is not installed."""
     package = PACKAGES.get(name)
     if package and importlib.util.find_spec(package) is None:
@@ -54,22 +54,22 @@ def require(name: str) -> None:
         )
 
 
-def log_of(lake: Lake) -> Log | None:
+def open_table_log(lake: Lake) -> TableLog | None:
     """Return what keeps the log of a lake, None for plain Parquet."""
-    require(lake.format)
+    require_package(lake.format)
     match lake.format:
         case "delta":
-            return Delta()
+            return DeltaLog()
         case "iceberg":
-            return Iceberg(lake)
+            return IcebergLog(lake)
     return None
 
 
-def enter_batches(lake: Lake, log: Log) -> None:
+def append_batches(lake: Lake, log: TableLog) -> None:
     """Enter all of bronze that is not in the log yet."""
     for table in BRONZE:
         root = lake.path / "bronze" / table
-        last = log.entered(table, root)
+        last = log.last_batch(table, root)
         for place in sorted(root.glob("batch=*")):
             batch = int(place.name.partition("=")[2])
             files = files_under(place) if batch > last else []
@@ -89,29 +89,29 @@ def _footer(path: Path) -> Any:
 # ---------------------------------------------------------------- Delta
 
 
-class Delta:
+class DeltaLog:
     """A log in the directory of each table."""
 
-    def entered(self, table: str, root: Path) -> int:
+    def last_batch(self, table: str, root: Path) -> int:
         """The number of the batch is the version of our transaction."""
-        made = self._made(root)
-        known = made.transaction_version(APPLICATION) if made else None
+        made = self._open_table(root)
+        known = made.transaction_version(DELTA_APP_ID) if made else None
         return -1 if known is None else int(known)
 
     def append(self, table: str, root: Path, batch: int, files: list[Path]) -> None:
         """One transaction is one batch."""
-        self._commit(self._made(root), root, files, batch)
+        self._commit(self._open_table(root), root, files, batch)
 
-    def stage(self, root: Path) -> None:
+    def prepare_table(self, root: Path) -> None:
         """A generation is new: so is its log."""
         files = files_under(root)
         if files:
             self._commit(None, root, files, 0)
 
-    def publish(self, kept: Kept, root: Path) -> None:
+    def replace_table(self, kept: TableEntry, root: Path) -> None:
         """The log came with the directory."""
 
-    def _made(self, root: Path) -> Any:
+    def _open_table(self, root: Path) -> Any:
         tables = importlib.import_module("deltalake").DeltaTable
         return tables(str(root)) if tables.is_deltatable(str(root)) else None
 
@@ -127,7 +127,7 @@ class Delta:
             arrow = arrow.append(pa.field(name, types[name]))
         schema = delta.Schema.from_arrow(arrow)
         actions = [self._action(transaction, root, path) for path in files]
-        ours = delta.CommitProperties(app_transactions=[delta.Transaction(APPLICATION, version)])
+        ours = delta.CommitProperties(app_transactions=[delta.Transaction(DELTA_APP_ID, version)])
         if made:
             made.create_write_transaction(
                 actions, "append", schema, partitions, commit_properties=ours
@@ -160,7 +160,7 @@ def _partition(root: Path, path: Path) -> dict[str, str]:
 # ---------------------------------------------------------------- Iceberg
 
 
-class Iceberg:
+class IcebergLog:
     """Tables of a catalog in the lake. Its entries say where files are from the root on."""
 
     def __init__(self, lake: Lake) -> None:
@@ -175,22 +175,22 @@ class Iceberg:
         for layer in ("bronze", "silver", "gold"):
             self._catalog.create_namespace_if_not_exists(layer)
 
-    def entered(self, table: str, root: Path) -> int:
+    def last_batch(self, table: str, root: Path) -> int:
         """The number of the batch is a property of the snapshot that brought it."""
         name = f"bronze.{table}"
         made = self._catalog.load_table(name) if self._catalog.table_exists(name) else None
         snapshot = made.current_snapshot() if made else None
-        return int(snapshot.summary[BATCH]) if snapshot else -1
+        return int(snapshot.summary[ICEBERG_BATCH_PROPERTY]) if snapshot else -1
 
     def append(self, table: str, root: Path, batch: int, files: list[Path]) -> None:
         """One snapshot is one batch."""
         made = self._table(f"bronze.{table}", files[0])
-        made.add_files(_urls(files), {BATCH: str(batch)})
+        made.add_files(_urls(files), {ICEBERG_BATCH_PROPERTY: str(batch)})
 
-    def stage(self, root: Path) -> None:
+    def prepare_table(self, root: Path) -> None:
         """It would have to know where the files will be."""
 
-    def publish(self, kept: Kept, root: Path) -> None:
+    def replace_table(self, kept: TableEntry, root: Path) -> None:
         """In one transaction: who reads sees the one generation or the other."""
         always = importlib.import_module("pyiceberg.expressions").AlwaysTrue()
         files = files_under(root)

@@ -3,24 +3,24 @@
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from hansa.pipeline.silver import CONTROL_KINDS, PUBLICATION
-from hansa.pipeline.tables import Layer
+from hansa.pipeline.silver import CONTROL_KINDS, PUBLICATION_KEY
+from hansa.pipeline.tables import TableLayer
 
 HOT_TOPICS_MAX = 100
 """Topics of one run that are called hot."""
 
-DATA = "publication"
+DATA_FRAME_KIND = "publication"
 """In `link_bytes`: frames that carry publications."""
 
-UNREACHABLE = 4_294_967_295
+WITHDRAWN_DISTANCE = 4_294_967_295
 """The distance in a frame that takes an announcement back."""
 
-QUIET_NS = 1_000_000_000
+SETTLED_AFTER_NS = 1_000_000_000
 """Nodes have settled when none recorded a change for so long."""
 
 SETTLING_KINDS = tuple(kind for kind in CONTROL_KINDS if kind not in ("started", "stopped"))
 
-GOLD = Layer("gold")
+GOLD = TableLayer("gold")
 
 
 def _delays() -> list[Column]:
@@ -37,7 +37,7 @@ def _delays() -> list[Column]:
     ]
 
 
-def _share(part: str, whole: str) -> Column:
+def _ratio(part: str, whole: str) -> Column:
     return F.when(F.col(whole) > 0, F.col(part) / F.col(whole))
 
 
@@ -63,7 +63,7 @@ def delay_by_hops(deliveries: DataFrame) -> DataFrame:
 @GOLD.table(
     "delivered <= wanted", "lost = wanted - delivered", "share is null or share between 0 and 1"
 )
-def delivery(interests: DataFrame, deliveries: DataFrame) -> DataFrame:
+def delivery(expected_deliveries: DataFrame, deliveries: DataFrame) -> DataFrame:
     """One row per run and pair of nodes of which one wanted what the other published. Key: run,
     origin, node.
 
@@ -71,10 +71,10 @@ def delivery(interests: DataFrame, deliveries: DataFrame) -> DataFrame:
     could not know yet; `delivered` how much of that came, `twice` how much came again, `unasked`
     what came although it was not wanted then.
     """
-    wanted = interests.select(*PUBLICATION, "node", F.lit(1).alias("asked"))
-    came = deliveries.select(*PUBLICATION, "node", "times")
+    wanted = expected_deliveries.select(*PUBLICATION_KEY, "node", F.lit(1).alias("asked"))
+    came = deliveries.select(*PUBLICATION_KEY, "node", "times")
     return (
-        wanted.join(came, [*PUBLICATION, "node"], "full")
+        wanted.join(came, [*PUBLICATION_KEY, "node"], "full")
         .groupBy("run", "origin", "node")
         .agg(
             F.count("asked").alias("wanted"),
@@ -83,7 +83,7 @@ def delivery(interests: DataFrame, deliveries: DataFrame) -> DataFrame:
             F.count_if(F.expr("times > 1")).alias("twice"),
             F.count_if(F.expr("asked is null")).alias("unasked"),
         )
-        .withColumn("share", _share("delivered", "wanted"))
+        .withColumn("share", _ratio("delivered", "wanted"))
     )
 
 
@@ -94,7 +94,7 @@ def redundancy(hops: DataFrame, duplicates: DataFrame) -> DataFrame:
     What was paid for ways that were not needed this time: `duplicates` of the `received` copies,
     and their bytes.
     """
-    way = [*PUBLICATION, "sender", "receiver"]
+    way = [*PUBLICATION_KEY, "sender", "receiver"]
     joined = hops.join(duplicates, way, "left")
     bytes_each = F.col("bytes") / F.greatest("copies", F.lit(1))
     return (
@@ -105,7 +105,7 @@ def redundancy(hops: DataFrame, duplicates: DataFrame) -> DataFrame:
             F.coalesce(F.sum("times"), F.lit(0)).alias("duplicates"),
             F.coalesce(F.sum(bytes_each * F.col("times")), F.lit(0.0)).alias("duplicate_bytes"),
         )
-        .withColumn("share", _share("duplicates", "received"))
+        .withColumn("share", _ratio("duplicates", "received"))
     )
 
 
@@ -116,7 +116,7 @@ def link_bytes(hops: DataFrame, control_frames: DataFrame) -> DataFrame:
     `frame` is `publication` or a kind of control frame.
     """
     data = hops.where("copies > 0").select(
-        "run", "sender", "receiver", F.lit(DATA).alias("frame"), "copies", "bytes"
+        "run", "sender", "receiver", F.lit(DATA_FRAME_KIND).alias("frame"), "copies", "bytes"
     )
     control = control_frames.select(
         "run",
@@ -145,7 +145,7 @@ def announcements(
     """
     each = ["run", "core", "life", "seq"]
     lines = links.groupBy("run").agg(F.count("*").alias("links"))
-    told = control_frames.where(f"frame = 'Announce' and distance < {UNREACHABLE}")
+    told = control_frames.where(f"frame = 'Announce' and distance < {WITHDRAWN_DISTANCE}")
     born = told.groupBy(*each).agg(F.min("time_ns").alias("born_ns"))
     ways = ["run", "node", "incarnation", "receiver"]
     ups = control_events.where("kind = 'link_up'").selectExpr(
@@ -207,7 +207,7 @@ def convergence(faults: DataFrame, convergences: DataFrame, control_events: Data
     each = ["run", "node", "incarnation", "number"]
     moved = Window.partitionBy(*each).orderBy("moved_ns")
     before = F.lag("moved_ns").over(moved)
-    pauses = F.count_if(F.col("moved_ns") - F.col("before_ns") > QUIET_NS).over(moved)
+    pauses = F.count_if(F.col("moved_ns") - F.col("before_ns") > SETTLED_AFTER_NS).over(moved)
     settled = (
         until.join(moves, "run")
         .where(during)
@@ -245,9 +245,9 @@ def locality(publications: DataFrame, hops: DataFrame, deliveries: DataFrame) ->
 
     `stayed` of the publications crossed no link; `near_share` of the deliveries were at neighbours.
     """
-    crossed = hops.where("copies > 0").select(*PUBLICATION).distinct()
+    crossed = hops.where("copies > 0").select(*PUBLICATION_KEY).distinct()
     crossed = crossed.withColumn("crossed", F.lit(1))
-    published = publications.join(crossed, [*PUBLICATION], "left")
+    published = publications.join(crossed, [*PUBLICATION_KEY], "left")
     near = deliveries.groupBy("run", "origin").agg(
         F.count("*").alias("deliveries"),
         F.count_if(F.col("hops") == 1).alias("near"),
@@ -261,7 +261,7 @@ def locality(publications: DataFrame, hops: DataFrame, deliveries: DataFrame) ->
         )
         .join(near, ["run", "origin"], "left")
         .withColumn("deliveries", F.coalesce("deliveries", F.lit(0)))
-        .withColumn("near_share", _share("near", "deliveries"))
+        .withColumn("near_share", _ratio("near", "deliveries"))
         .drop("near")
     )
 
@@ -276,9 +276,9 @@ def hot_topics(publications: DataFrame, hops: DataFrame, deliveries: DataFrame) 
     hottest = published.withColumn("rank", F.row_number().over(order)).where(
         F.col("rank") <= HOT_TOPICS_MAX
     )
-    named = publications.select(*PUBLICATION, "topic")
+    named = publications.select(*PUBLICATION_KEY, "topic")
     carried = (
-        hops.join(named, [*PUBLICATION])
+        hops.join(named, [*PUBLICATION_KEY])
         .groupBy("run", "topic")
         .agg(F.sum("copies").alias("copies"), F.sum("bytes").alias("link_bytes"))
     )

@@ -33,7 +33,7 @@ PARQUET = "parquet"
 GENERATIONS_KEPT = 2
 """The one in use, and the one before it for those who are still reading that."""
 
-NEW = "`hansa pipeline run --lake {} SOURCE` makes one"
+CREATE_HINT = "`hansa pipeline run --lake {} SOURCE` makes one"
 
 BRONZE = ("messages", "events")
 EXPERIMENTS = "experiments"
@@ -41,7 +41,7 @@ EXPERIMENTS = "experiments"
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class TableEntry:
     """What a generation says of one of its tables."""
 
     name: str
@@ -65,7 +65,7 @@ class Lake:
             version, self.format = said["version"], said.get("format", PARQUET)
         except FileNotFoundError:
             full = path.is_dir() and any(path.iterdir())
-            how = "name a new directory for one" if full else NEW.format(path)
+            how = "name a new directory for one" if full else CREATE_HINT.format(path)
             raise UsageError(f"{path} is no lake; {how}") from None
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise UsageError(f"{path / 'lake.json'} cannot be read: {error}") from None
@@ -76,7 +76,7 @@ class Lake:
             )
 
     @classmethod
-    def made(cls, path: Path, table_format: str | None = None) -> "Lake":
+    def open_or_create(cls, path: Path, table_format: str | None = None) -> "Lake":
         """Open a lake; make one if there is nothing yet. Its format is for ever."""
         try:
             path.mkdir(parents=True, exist_ok=True)
@@ -94,7 +94,7 @@ class Lake:
         return lake
 
     @contextmanager
-    def writing(self) -> Iterator[None]:
+    def write_lock(self) -> Iterator[None]:
         """Be the only one who writes; clear away what a killed writer left."""
         with (self.path / "lock").open("w") as file:
             try:
@@ -106,7 +106,7 @@ class Lake:
             shutil.rmtree(self.path / "staging", ignore_errors=True)
             for table in BRONZE:
                 (self.path / "bronze" / table).mkdir(parents=True, exist_ok=True)
-                self._whole(table)
+                self._check_checkpoint(table)
             yield
 
     # ------------------------------------------------------------ bronze
@@ -115,11 +115,11 @@ class Lake:
         """Return where Spark keeps how far a stream has come."""
         return self.path / "checkpoint" / table
 
-    def batch(self, table: str, number: int) -> Path:
+    def batch_path(self, table: str, number: int) -> Path:
         """Return where a micro-batch is, or will be."""
         return self.path / "bronze" / table / f"batch={number:08d}"
 
-    def batches(self, table: str) -> int:
+    def batch_count(self, table: str) -> int:
         """Return how many micro-batches there are."""
         return len(list((self.path / "bronze" / table).glob("batch=*")))
 
@@ -128,14 +128,14 @@ class Lake:
         place = self.path / "bronze" / table
         return next(place.glob("batch=*/day=*/*.parquet"), None) is not None
 
-    def _whole(self, table: str) -> None:
+    def _check_checkpoint(self, table: str) -> None:
         """Bronze and checkpoint belong together: with one of them restored, rows would be lost."""
         commits = self.checkpoint(table) / "commits"
         names = os.listdir(commits) if commits.is_dir() else []
         last = max((int(name) for name in names if name.isdecimal()), default=None)
-        have = self.batches(table)
+        have = self.batch_count(table)
         if (last is None and have > 1) or (
-            last is not None and not self.batch(table, last).is_dir()
+            last is not None and not self.batch_path(table, last).is_dir()
         ):
             raise UsageError(
                 f"{self.path}: bronze/{table} and checkpoint/{table} are not of the same time;"
@@ -151,7 +151,7 @@ class Lake:
         place.parent.mkdir(parents=True, exist_ok=True)
         return place
 
-    def publish(self, staged: Path, kept: list[Kept]) -> None:
+    def publish(self, staged: Path, kept: list[TableEntry]) -> None:
         """Make a written generation the one that is read."""
         described = [asdict(table) for table in kept]
         _write(staged / "tables.json", json.dumps({"tables": described}, indent=1))
@@ -173,11 +173,11 @@ class Lake:
         place = self.path / "payloads.toml"
         return place if place.exists() else None
 
-    def keep_payloads(self, given: Path) -> None:
+    def save_payloads(self, given: Path) -> None:
         """Remember a file that was found good."""
         _write(self.path / "payloads.toml", given.read_text(encoding="utf-8").rstrip("\n"))
 
-    def tables(self) -> list[Kept]:
+    def tables(self) -> list[TableEntry]:
         """Return what can be read, in the order in which it was made."""
         try:
             text = (self.path / "tables" / "tables.json").read_text(encoding="utf-8")
@@ -185,10 +185,10 @@ class Lake:
             raise UsageError(
                 f"{self.path} has no tables yet; `hansa pipeline run` makes them"
             ) from None
-        known = {field.name for field in fields(Kept)}  # a newer Hansa may say more
+        known = {field.name for field in fields(TableEntry)}  # a newer Hansa may say more
         try:
             return [
-                Kept(**{name: said for name, said in described.items() if name in known})
+                TableEntry(**{name: said for name, said in described.items() if name in known})
                 for described in json.loads(text)["tables"]
             ]
         except (ValueError, KeyError, TypeError, AttributeError):
@@ -208,7 +208,7 @@ class Lake:
         """Whether they are all that there is to read."""
         return self.experiments is not None and not (self.path / "tables").exists()
 
-    def table(self, kept: Kept) -> Path:
+    def table_path(self, kept: TableEntry) -> Path:
         """Return where the files of a table are now."""
         return (self.path / "tables").resolve() / kept.layer / kept.name
 

@@ -19,25 +19,25 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from hansa.errors import UsageError
-from hansa.pipeline.tables import Table, declared
-from hansa.pipeline.topics import matches
+from hansa.pipeline.tables import LakeTable, declare_table
+from hansa.pipeline.topics import filter_matches
 from hansa.protocol.topics import check_filter
 
-FIELDS = ("filter", "columns")
-KEY = ("origin", "life", "seq", "sure")
-OWN = (*KEY, "time", "topic")
+MAPPING_FIELDS = ("filter", "columns")
+MESSAGE_KEY = ("origin", "life", "seq", "sure")
+FIXED_COLUMNS = (*MESSAGE_KEY, "time", "topic")
 
 
-def tables(path: Path, taken: Iterable[str]) -> list[Table]:
+def read_payload_tables(path: Path, reserved_names: Iterable[str]) -> list[LakeTable]:
     """Return the tables that a file asks for; their names must not be `taken`."""
     try:
         wanted = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise UsageError(f"{path} cannot be read: {error}") from None
-    return [_table(path, name, entry, taken) for name, entry in wanted.items()]
+    return [_table(path, name, entry, reserved_names) for name, entry in wanted.items()]
 
 
-def _table(path: Path, name: str, entry: object, taken: Iterable[str]) -> Table:
+def _table(path: Path, name: str, entry: object, taken: Iterable[str]) -> LakeTable:
     if not re.fullmatch(r"[a-z][a-z0-9_]{0,62}", name) or name in taken:
         raise UsageError(
             f"{path}: {name!r} cannot be the name of a table: lower case letters, digits and _,"
@@ -46,10 +46,10 @@ def _table(path: Path, name: str, entry: object, taken: Iterable[str]) -> Table:
     if not isinstance(entry, dict) or not all(isinstance(it, str) for it in entry.values()):
         raise UsageError(f"{path}: [{name}] must have filter and columns, both texts")
     for field in entry:
-        if field not in FIELDS:
-            near = difflib.get_close_matches(field, FIELDS, n=1) or FIELDS
+        if field not in MAPPING_FIELDS:
+            near = difflib.get_close_matches(field, MAPPING_FIELDS, n=1) or MAPPING_FIELDS
             raise UsageError(f"{path}: [{name}] has no field {field!r}; it has {near[0]!r}")
-    for field in FIELDS:
+    for field in MAPPING_FIELDS:
         if field not in entry:
             raise UsageError(f"{path}: [{name}] needs {field!r}")
     topic_filter = check_filter(entry["filter"])
@@ -58,7 +58,7 @@ def _table(path: Path, name: str, entry: object, taken: Iterable[str]) -> Table:
     except PySparkException as error:
         why = str(error).strip().splitlines()[0]
         raise UsageError(f"{path}: [{name}] columns {entry['columns']!r}: {why}") from None
-    there = list(OWN)
+    there = list(FIXED_COLUMNS)
     for field in columns.names:
         if field.lower() in there:  # Spark does not tell upper from lower case
             raise UsageError(
@@ -68,16 +68,16 @@ def _table(path: Path, name: str, entry: object, taken: Iterable[str]) -> Table:
     return _mapped(name, topic_filter, columns)
 
 
-def _mapped(name: str, topic_filter: str, columns: StructType) -> Table:
+def _mapped(name: str, topic_filter: str, columns: StructType) -> LakeTable:
     quoted = topic_filter.replace("\\", "\\\\").replace("'", "\\'")
 
     def build(messages: DataFrame) -> DataFrame:
         parsed = F.from_json(F.try_validate_utf8(F.col("payload").cast("string")), columns)
-        found = messages.where(matches(f"'{quoted}'", "topic")).withColumn("parsed", parsed)
-        return found.select(*OWN, *(F.col("parsed")[field].alias(field) for field in columns.names))
+        found = messages.where(filter_matches(f"'{quoted}'", "topic")).withColumn("parsed", parsed)
+        return found.select(
+            *FIXED_COLUMNS, *(F.col("parsed")[field].alias(field) for field in columns.names)
+        )
 
     build.__name__ = name
-    build.__doc__ = (
-        f"One row per recorded publication that {topic_filter} matches. Key: {', '.join(KEY)}."
-    )
-    return declared("silver", build, ())
+    build.__doc__ = f"One row per recorded publication that {topic_filter} matches. Key: {', '.join(MESSAGE_KEY)}."
+    return declare_table("silver", build, ())

@@ -5,13 +5,13 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F
 
 from hansa.errors import TableBroken
-from hansa.pipeline.tables import Table
+from hansa.pipeline.tables import LakeTable
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
-def count_checked(table: Table, frame: "DataFrame") -> int:
+def check_table(table: LakeTable, frame: "DataFrame") -> int:
     """Return how many rows there are; raise TableBroken if one of them should not be."""
     key = [F.col(name) for name in table.key]
     empty = F.lit(False)

@@ -11,11 +11,11 @@ from typing import Any
 import pyarrow as pa
 
 from hansa.errors import JournalDamaged, JournalTrimmed
-from hansa.journal.records import Block, Captured, Recorded, decode
+from hansa.journal.records import CapturedRecord, RecordedPublication, TelemetryBlock, decode_record
 from hansa.pipeline.inputs import Feed
 from hansa.telemetry import schema
-from hansa.telemetry.columns import COLUMNS, FIELDS, Type
-from hansa.telemetry.reader import records_of
+from hansa.telemetry.columns import COLUMNS, FIELD_COLUMNS, ColumnType
+from hansa.telemetry.reader import decode_block
 
 BATCH_ROWS = 16_384
 """Rows of an Arrow batch: enough to forget what a batch costs, few enough to hold."""
@@ -23,7 +23,7 @@ BATCH_ROWS = 16_384
 MESSAGES = "messages"
 EVENTS = "events"
 
-_SPARK_TYPES: dict[Type, str] = {
+_SPARK_TYPES: dict[ColumnType, str] = {
     "node": "string",
     "nodes": "array<string>",
     "integer": "bigint",
@@ -67,7 +67,7 @@ _ARROW_TYPES = {
 }
 
 
-def arrow(table: str) -> pa.Schema:
+def arrow_schema(table: str) -> pa.Schema:
     """Return the same in Arrow's."""
     return pa.schema([(name, _ARROW_TYPES[kind]) for name, kind in TABLES[table].items()])
 
@@ -78,7 +78,7 @@ def node_text(node: int) -> str:
     return f"{node:016x}"
 
 
-def batches(
+def read_batches(
     feed: Feed, start: int, end: int, table: str, arrow: pa.Schema
 ) -> Iterator[pa.RecordBatch]:
     """Yield what a feed says between two offsets."""
@@ -97,17 +97,17 @@ def _messages(feed: Feed, start: int, end: int) -> Iterator[Columns]:
     """Records stay whole until a batch of them is taken apart by columns: what is done per record
     decides how fast all of this is."""
     gathered: dict[int, tuple[list[object], list[Any]]] = {
-        kind.KIND: ([], []) for kind in (Captured, Recorded)
+        kind.KIND: ([], []) for kind in (CapturedRecord, RecordedPublication)
     }
-    entries = _Readable(feed, start, end)
+    entries = _EntriesBeforeLoss(feed, start, end)
     for offset, kind, body in entries:
         if kind not in gathered:
             continue
         try:
-            record: Any = decode(kind, body)
+            record: Any = decode_record(kind, body)
         except ValueError as error:
-            raise _meaningless(feed, offset, error) from None
-        if kind == Captured.KIND and not record.recorded:
+            raise _undecodable(feed, offset, error) from None
+        if kind == CapturedRecord.KIND and not record.recorded:
             continue
         offsets, records = gathered[kind]
         offsets.append(offset)
@@ -123,7 +123,7 @@ def _messages(feed: Feed, start: int, end: int) -> Iterator[Columns]:
 
 def _message_columns(feed: Feed, kind: int, offsets: list[object], records: list[Any]) -> Columns:
     count = len(records)
-    if kind == Captured.KIND:
+    if kind == CapturedRecord.KIND:
         lives = pa.repeat(pa.scalar(feed.epoch, pa.int64()), count)
         qualities = [record.qos for record in records]
     else:
@@ -145,24 +145,24 @@ def _message_columns(feed: Feed, kind: int, offsets: list[object], records: list
 
 # ---------------------------------------------------------------- events
 
-Gathered = dict[type[schema.Any], list[tuple[int, Block, int, schema.Any]]]
+Gathered = dict[type[schema.AnyRecord], list[tuple[int, TelemetryBlock, int, schema.AnyRecord]]]
 
 
 def _events(feed: Feed, start: int, end: int) -> Iterator[Columns]:
     """Rows of one kind go together: what a kind does not have is then empty for a whole batch."""
     gathered: Gathered = defaultdict(list)
     count = 0
-    entries = _Readable(feed, start, end)
+    entries = _EntriesBeforeLoss(feed, start, end)
     for offset, number, body in entries:
-        block = _decoded(feed, offset, number, body) if number == Block.KIND else None
-        if not isinstance(block, Block):
+        block = _decoded(feed, offset, number, body) if number == TelemetryBlock.KIND else None
+        if not isinstance(block, TelemetryBlock):
             continue
         try:
-            for row, record in records_of(block):
+            for row, record in decode_block(block):
                 gathered[type(record)].append((offset, block, row, record))
                 count += 1
         except ValueError as error:
-            raise _meaningless(feed, offset, error) from None
+            raise _undecodable(feed, offset, error) from None
         if count >= BATCH_ROWS:
             yield from _event_columns(gathered)
             gathered.clear()
@@ -177,15 +177,15 @@ def _event_columns(gathered: Gathered) -> Iterator[Columns]:
             "node": [node_text(block.node) for _, block, _, _ in rows],
             "incarnation": [block.incarnation for _, block, _, _ in rows],
             "number": [number for _, _, number, _ in rows],
-            "kind": [schema.NAMES[kind]] * len(rows),
+            "kind": [schema.KIND_NAMES[kind]] * len(rows),
             "offset": [offset for offset, _, _, _ in rows],
         }
         for name in kind.__struct_fields__:
-            columns[name] = _shown(FIELDS[name][0], [getattr(row[3], name) for row in rows])
+            columns[name] = _shown(FIELD_COLUMNS[name][0], [getattr(row[3], name) for row in rows])
         yield columns
 
 
-def _shown(kind: Type, values: list[object]) -> list[object]:
+def _shown(kind: ColumnType, values: list[object]) -> list[object]:
     match kind:
         case "node":
             return [node_text(value) if isinstance(value, int) else None for value in values]
@@ -197,7 +197,7 @@ def _shown(kind: Type, values: list[object]) -> list[object]:
 # ---------------------------------------------------------------- both
 
 
-class _Readable:
+class _EntriesBeforeLoss:
     """What a feed has up to where something is lost: that is told only after the rows before it."""
 
     def __init__(self, feed: Feed, start: int, end: int) -> None:
@@ -217,12 +217,12 @@ class _Readable:
 
 def _decoded(feed: Feed, offset: int, kind: int, body: bytes) -> object:
     try:
-        return decode(kind, body)
+        return decode_record(kind, body)
     except ValueError as error:
-        raise _meaningless(feed, offset, error) from None
+        raise _undecodable(feed, offset, error) from None
 
 
-def _meaningless(feed: Feed, offset: int, error: ValueError) -> JournalDamaged:
+def _undecodable(feed: Feed, offset: int, error: ValueError) -> JournalDamaged:
     return JournalDamaged(f"{feed.place}: the record at {offset} means nothing: {error}", offset)
 
 

@@ -23,44 +23,51 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from hansa.errors import AgentUnreachable
 from hansa.pipeline import inputs, payloads, rows
-from hansa.pipeline.errors import plain
-from hansa.pipeline.formats import enter_batches, log_of
+from hansa.pipeline.errors import to_user_error
+from hansa.pipeline.formats import append_batches, open_table_log
 from hansa.pipeline.gold import GOLD
-from hansa.pipeline.lake import BRONZE, EXPERIMENTS, Kept, Lake
-from hansa.pipeline.quality import count_checked
-from hansa.pipeline.silver import MESSAGE, RECORD, SILVER, once, with_run, with_sure
-from hansa.pipeline.tables import Table
+from hansa.pipeline.lake import BRONZE, EXPERIMENTS, Lake, TableEntry
+from hansa.pipeline.quality import check_table
+from hansa.pipeline.silver import (
+    MESSAGE_KEY,
+    RECORD_KEY,
+    SILVER,
+    deduplicate,
+    with_guaranteed,
+    with_run,
+)
+from hansa.pipeline.tables import LakeTable
 
 ATTEMPTS = 5
-SPARKS_OWN = ("Python worker failed to connect back", "of collection, expected ")
+SPARK_STARTUP_ERRORS = ("Python worker failed to connect back", "of collection, expected ")
 """What Spark says when a machine is too busy to start Python within ten seconds, and when it sends
 a map to its workers while the plan of another stream changes that. A stream that is started again
 goes on where it was."""
 
 INPUTS = ("bronze_messages", "events")
 """What silver is made from."""
-NAMED_OTHERWISE = (*(f"bronze_{table}" for table in BRONZE), EXPERIMENTS)
+OTHER_VIEW_NAMES = (*(f"bronze_{table}" for table in BRONZE), EXPERIMENTS)
 """What SQL knows besides silver and gold."""
 
-TABLES_AT_ONCE = 4
+PARALLEL_TABLES = 4
 """A table of few rows is mostly plans and waiting: while one is planned another is written."""
 
-PASSING = (*SPARKS_OWN, AgentUnreachable.__name__)
+TRANSIENT_ERRORS = (*SPARK_STARTUP_ERRORS, AgentUnreachable.__name__)
 """What a stream may end with that goes on for ever: it is started again."""
 
-Warn = Callable[[str], None]
+WarningCallback = Callable[[str], None]
 """Hears of what does not go well but goes on."""
 
-Tell = Callable[[str, str, int | None], None]
+ProgressCallback = Callable[[str, str, int | None], None]
 """Hears of progress: layer, table, rows if they are known."""
 
 
-def silent(_layer: str, _table: str, _count: int | None) -> None:
+def ignore_progress(_layer: str, _table: str, _count: int | None) -> None:
     """Tell nobody."""
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class PipelineJob:
     """What one pipeline does."""
 
     sources: Sequence[str]
@@ -75,22 +82,24 @@ class Job:
     """The user's file that says which payloads become columns; without one, the last given."""
 
 
-def all_tables(mapping: Path | None = None) -> list[Table]:
+def all_tables(mapping: Path | None = None) -> list[LakeTable]:
     """Return every table in the order in which they are made."""
     own = {table.name for table in (*SILVER.tables, *GOLD.tables)}
-    mapped = payloads.tables(mapping, own | {*INPUTS, *NAMED_OTHERWISE}) if mapping else []
+    mapped = (
+        payloads.read_payload_tables(mapping, own | {*INPUTS, *OTHER_VIEW_NAMES}) if mapping else []
+    )
     return [*SILVER.tables, *mapped, *GOLD.tables]
 
 
 # ---------------------------------------------------------------- bronze
 
 
-def follow(
+def start_stream(
     spark: SparkSession,
     lake: Lake,
-    job: Job,
+    job: PipelineJob,
     table: str,
-    tell: Tell = silent,
+    on_progress: ProgressCallback = ignore_progress,
     every_s: float | None = None,
 ) -> StreamingQuery:
     """Start the stream into one bronze table: of what there is now, or for ever."""
@@ -98,8 +107,8 @@ def follow(
 
     def keep(frame: DataFrame, number: int) -> None:
         nonlocal kept
-        kept += _keep(lake, table, frame, number)
-        tell("bronze", table, kept)
+        kept += _write_batch(lake, table, frame, number)
+        on_progress("bronze", table, kept)
 
     options = {
         "paths": json.dumps([str(source) for source in job.sources]),
@@ -125,11 +134,11 @@ def follow(
     )
 
 
-def _keep(lake: Lake, table: str, frame: DataFrame, number: int) -> int:
+def _write_batch(lake: Lake, table: str, frame: DataFrame, number: int) -> int:
     """A batch with its name was whole when it got it, and the same offsets are the same rows.
 
     Its files are written when Spark asks which there are; return how many rows they have."""
-    place = lake.batch(table, number)
+    place = lake.batch_path(table, number)
     if place.exists():
         return 0
     staged = lake.staging(f"{table}-{number}")
@@ -143,31 +152,40 @@ def _keep(lake: Lake, table: str, frame: DataFrame, number: int) -> int:
     return sum(file.rows for file in files)
 
 
-def ingest(spark: SparkSession, lake: Lake, job: Job, tell: Tell = silent) -> None:
+def ingest(
+    spark: SparkSession,
+    lake: Lake,
+    job: PipelineJob,
+    on_progress: ProgressCallback = ignore_progress,
+) -> None:
     """Take into bronze what there is now, both tables at once."""
     with ThreadPoolExecutor(len(BRONZE)) as pool:
-        for done in [pool.submit(_ingest, spark, lake, job, table, tell) for table in BRONZE]:
+        for done in [
+            pool.submit(_ingest, spark, lake, job, table, on_progress) for table in BRONZE
+        ]:
             done.result()
 
 
-def _ingest(spark: SparkSession, lake: Lake, job: Job, table: str, tell: Tell) -> None:
+def _ingest(
+    spark: SparkSession, lake: Lake, job: PipelineJob, table: str, tell: ProgressCallback
+) -> None:
     if not lake.checkpoint(table).exists() and not _has(job, table):
         return  # to start a stream for nothing takes seconds
     tell("bronze", table, None)
     for attempt in range(1, ATTEMPTS + 1):
         try:
-            follow(spark, lake, job, table, tell).awaitTermination()
+            start_stream(spark, lake, job, table, tell).awaitTermination()
             return
         except StreamingQueryException as error:
-            if attempt == ATTEMPTS or not any(text in str(error) for text in SPARKS_OWN):
-                raise plain(error) from error
+            if attempt == ATTEMPTS or not any(text in str(error) for text in SPARK_STARTUP_ERRORS):
+                raise to_user_error(error) from error
 
 
-def _has(job: Job, table: str) -> bool:
-    return bool(inputs.find(job.sources, table == rows.EVENTS, job.token))
+def _has(job: PipelineJob, table: str) -> bool:
+    return bool(inputs.find_feeds(job.sources, table == rows.EVENTS, job.token))
 
 
-def bronze(spark: SparkSession, lake: Lake, table: str) -> DataFrame:
+def read_bronze(spark: SparkSession, lake: Lake, table: str) -> DataFrame:
     """Return a bronze table."""
     schema = f"{rows.ddl(table)}, batch int, day date"
     found = spark.read.schema(schema).parquet(str(lake.path / "bronze" / table))
@@ -182,25 +200,27 @@ def _empty(frame: DataFrame) -> DataFrame:
 # ---------------------------------------------------------------- silver and gold
 
 
-def build(spark: SparkSession, lake: Lake, tell: Tell = silent) -> list[Kept]:
+def build_tables(
+    spark: SparkSession, lake: Lake, on_progress: ProgressCallback = ignore_progress
+) -> list[TableEntry]:
     """Make silver and gold from all of bronze, check them, and let them be seen."""
     try:
-        return _build(spark, lake, tell)
+        return _build(spark, lake, on_progress)
     except PySparkException as error:
-        raise plain(error) from error
+        raise to_user_error(error) from error
 
 
-def _build(spark: SparkSession, lake: Lake, tell: Tell) -> list[Kept]:
+def _build(spark: SparkSession, lake: Lake, tell: ProgressCallback) -> list[TableEntry]:
     staged = lake.staging("generation")
     recorded = (
-        once(with_sure(bronze(spark, lake, "messages")), MESSAGE),
-        once(with_run(with_sure(bronze(spark, lake, "events"))), RECORD),
+        deduplicate(with_guaranteed(read_bronze(spark, lake, "messages")), MESSAGE_KEY),
+        deduplicate(with_run(with_guaranteed(read_bronze(spark, lake, "events"))), RECORD_KEY),
     )
     inputs = dict(zip(INPUTS, recorded, strict=True))
     empty = {name for name in inputs if not lake.has_rows(name.removeprefix("bronze_"))}
-    made: dict[str, Future[Made]] = {}
+    made: dict[str, Future[BuiltTable]] = {}
 
-    def make(table: Table) -> Made:
+    def make(table: LakeTable) -> BuiltTable:
         """Wait for what it is made from: that was begun before, for tables are in order."""
         frames = {
             name: inputs[name] if name in inputs else made[name].result().frame
@@ -209,105 +229,115 @@ def _build(spark: SparkSession, lake: Lake, tell: Tell) -> list[Kept]:
         tell(table.layer, table.name, None)
         place = staged / table.layer / table.name
         if empty.issuperset(table.inputs):
-            finished = _made_of_nothing(spark, table, frames, place)
+            finished = _make_empty_table(spark, table, frames, place)
         else:
             finished = _make(spark, table, frames, place)
-        if not finished.kept.rows:
+        if not finished.entry.rows:
             empty.add(table.name)
-        tell(table.layer, table.name, finished.kept.rows)
+        tell(table.layer, table.name, finished.entry.rows)
         return finished
 
-    with ThreadPoolExecutor(TABLES_AT_ONCE) as pool:
+    with ThreadPoolExecutor(PARALLEL_TABLES) as pool:
         for table in all_tables(lake.payloads):
             made[table.name] = pool.submit(make, table)
         try:
-            kept = [each.result().kept for each in made.values()]
+            kept = [each.result().entry for each in made.values()]
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
-    publish(lake, staged, kept)
+    publish_generation(lake, staged, kept)
     return kept
 
 
 def _make(
-    spark: SparkSession, table: Table, frames: Mapping[str, DataFrame], place: Path
-) -> "Made":
-    frame = table.made_from(frames)
+    spark: SparkSession, table: LakeTable, frames: Mapping[str, DataFrame], place: Path
+) -> "BuiltTable":
+    frame = table.build_from(frames)
     frame.write.partitionBy(*table.partitions).parquet(str(place))
     written = spark.read.schema(frame.schema).parquet(str(place))
-    count = count_checked(table, written)
-    kept = Kept(table.name, table.layer, table.grain, count, frame.schema.toDDL())
-    return Made(written if count else _empty(written), kept)
+    count = check_table(table, written)
+    kept = TableEntry(table.name, table.layer, table.grain, count, frame.schema.toDDL())
+    return BuiltTable(written if count else _empty(written), kept)
 
 
-def _made_of_nothing(
-    spark: SparkSession, table: Table, frames: Mapping[str, DataFrame], place: Path
-) -> "Made":
+def _make_empty_table(
+    spark: SparkSession, table: LakeTable, frames: Mapping[str, DataFrame], place: Path
+) -> "BuiltTable":
     """Tables without rows make one without rows: that needs no jobs of Spark, which take seconds
     where it is asked of thirty tables."""
-    schema = table.made_from(frames).schema
+    schema = table.build_from(frames).schema
     place.mkdir(parents=True)
     if not table.partitions:  # those have no files without rows
         nothing = to_arrow_schema(schema, timezone="UTC").empty_table()
         parquet.write_table(nothing, place / "part-0.parquet")
-    kept = Kept(table.name, table.layer, table.grain, 0, schema.toDDL())
-    return Made(_empty(spark.read.schema(schema).parquet(str(place))), kept)
+    kept = TableEntry(table.name, table.layer, table.grain, 0, schema.toDDL())
+    return BuiltTable(_empty(spark.read.schema(schema).parquet(str(place))), kept)
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
+class BuiltTable:
     """A table that was written and checked."""
 
     frame: DataFrame
-    kept: Kept
+    entry: TableEntry
 
 
-def publish(lake: Lake, staged: Path, kept: list[Kept]) -> None:
+def publish_generation(lake: Lake, staged: Path, kept: list[TableEntry]) -> None:
     """Let a generation be seen, by readers of the lake's format too."""
-    log = log_of(lake)
+    log = open_table_log(lake)
     if log is None:
         lake.publish(staged, kept)
         return
-    enter_batches(lake, log)
+    append_batches(lake, log)
     for table in kept:
-        log.stage(staged / table.layer / table.name)
+        log.prepare_table(staged / table.layer / table.name)
     lake.publish(staged, kept)
     for table in kept:
-        log.publish(table, lake.table(table))
+        log.replace_table(table, lake.table_path(table))
 
 
 @contextmanager
-def _writing(lake: Lake, job: Job) -> Iterator[None]:
-    with lake.writing():
+def _writing(lake: Lake, job: PipelineJob) -> Iterator[None]:
+    with lake.write_lock():
         if job.payloads:
-            lake.keep_payloads(job.payloads)
+            lake.save_payloads(job.payloads)
         yield
 
 
-def run_once(spark: SparkSession, lake: Lake, job: Job, tell: Tell = silent) -> list[Kept]:
+def run_once(
+    spark: SparkSession,
+    lake: Lake,
+    job: PipelineJob,
+    on_progress: ProgressCallback = ignore_progress,
+) -> list[TableEntry]:
     """Bring a lake up to what there is now."""
     with _writing(lake, job):
-        ingest(spark, lake, job, tell)
-        return build(spark, lake, tell)
+        ingest(spark, lake, job, on_progress)
+        return build_tables(spark, lake, on_progress)
 
 
-def run_on(
-    spark: SparkSession, lake: Lake, job: Job, every_s: float, tell: Tell, warn: Warn
+def run_continuously(
+    spark: SparkSession,
+    lake: Lake,
+    job: PipelineJob,
+    every_s: float,
+    on_progress: ProgressCallback,
+    warn: WarningCallback,
 ) -> None:
     """Follow what is recorded until interrupted; tables are made anew when there is more."""
     with _writing(lake, job), ThreadPoolExecutor(len(BRONZE)) as pool:
         ended = Event()
         streams = [
-            pool.submit(_follow_on, spark, lake, job, table, every_s, ended) for table in BRONZE
+            pool.submit(_run_stream, spark, lake, job, table, every_s, ended) for table in BRONZE
         ]
         seen: list[int] = []
         silent_ones: set[str] = set()
         try:
             while not any(stream.done() for stream in streams):
-                silent_ones = _warned(job, silent_ones, warn)
-                found = [lake.batches(table) for table in BRONZE]
+                silent_ones = _warn_unreachable(job, silent_ones, warn)
+                found = [lake.batch_count(table) for table in BRONZE]
                 if found != seen:
-                    build(spark, lake, tell)
+                    build_tables(spark, lake, on_progress)
                     seen = found
                 else:
                     time.sleep(every_s)
@@ -320,22 +350,22 @@ def run_on(
             stream.result()
 
 
-def _follow_on(
-    spark: SparkSession, lake: Lake, job: Job, table: str, every_s: float, ended: Event
+def _run_stream(
+    spark: SparkSession, lake: Lake, job: PipelineJob, table: str, every_s: float, ended: Event
 ) -> None:
     """Keep a stream going, also while tables are made."""
     while not ended.is_set():
         try:
-            follow(spark, lake, job, table, every_s=every_s).awaitTermination()
+            start_stream(spark, lake, job, table, every_s=every_s).awaitTermination()
         except StreamingQueryException as error:
-            if not any(word in str(error) for word in PASSING):
-                raise plain(error) from error
+            if not any(word in str(error) for word in TRANSIENT_ERRORS):
+                raise to_user_error(error) from error
             ended.wait(every_s)
 
 
-def _warned(job: Job, before: set[str], warn: Warn) -> set[str]:
+def _warn_unreachable(job: PipelineJob, before: set[str], warn: WarningCallback) -> set[str]:
     """Return which agents do not answer now, and tell of those that did before."""
-    now = inputs.silent(job.sources, job.token)
+    now = inputs.find_unreachable_agents(job.sources, job.token)
     for agent in sorted(now - before):
         warn(f"{agent} does not answer; its news are taken in when it does")
     return now
@@ -344,7 +374,7 @@ def _warned(job: Job, before: set[str], warn: Warn) -> set[str]:
 # ---------------------------------------------------------------- reading
 
 
-def views(spark: SparkSession, lake: Lake) -> dict[str, DataFrame]:
+def create_views(spark: SparkSession, lake: Lake) -> dict[str, DataFrame]:
     """Return the tables of a lake, and make each a view of its name, for SQL."""
     found = {} if lake.is_only_experiments else _tables(spark, lake)
     if lake.experiments:
@@ -358,11 +388,11 @@ def views(spark: SparkSession, lake: Lake) -> dict[str, DataFrame]:
 
 def _tables(spark: SparkSession, lake: Lake) -> dict[str, DataFrame]:
     return {kept.name: _read(spark, lake, kept) for kept in lake.tables()} | {
-        f"bronze_{table}": bronze(spark, lake, table) for table in BRONZE
+        f"bronze_{table}": read_bronze(spark, lake, table) for table in BRONZE
     }
 
 
-def _read(spark: SparkSession, lake: Lake, kept: Kept) -> DataFrame:
+def _read(spark: SparkSession, lake: Lake, kept: TableEntry) -> DataFrame:
     """With its columns known, nothing is read until somebody asks."""
     reader = spark.read.schema(kept.columns) if kept.columns else spark.read
-    return reader.parquet(str(lake.table(kept)))
+    return reader.parquet(str(lake.table_path(kept)))

@@ -10,17 +10,17 @@ from collections.abc import Sequence
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from hansa.pipeline.tables import Layer
-from hansa.pipeline.topics import matches
+from hansa.pipeline.tables import TableLayer
+from hansa.pipeline.topics import filter_matches
 
 LIVE = "live"
-OBSERVER = "f" * 16
+FAULT_INJECTOR = "f" * 16
 """Stands for a node in what no node wrote; telemetry's OBSERVER as tables have it."""
 
-RECORD = ("run", "node", "incarnation", "number")
-PUBLICATION = ("run", "origin", "life", "seq", "sure")
+RECORD_KEY = ("run", "node", "incarnation", "number")
+PUBLICATION_KEY = ("run", "origin", "life", "seq", "sure")
 
-MESSAGE = ("origin", "life", "seq", "sure")
+MESSAGE_KEY = ("origin", "life", "seq", "sure")
 
 JSON_BEGINS = r'^\s*(?:[{\["\-0-9]|true|false|null)'
 """How every JSON text begins."""
@@ -39,10 +39,10 @@ SILENCE_NS = 30_000_000_000
 STOPPING = "stopping"
 """Why an agent that stops cleanly reports its links down."""
 
-SILVER = Layer("silver")
+SILVER = TableLayer("silver")
 
 
-def with_sure(bronze: DataFrame) -> DataFrame:
+def with_guaranteed(bronze: DataFrame) -> DataFrame:
     """Say whether a row is about a publication of QoS 1 or 2."""
     return bronze.withColumn("sure", F.col("qos") > 0)
 
@@ -54,14 +54,14 @@ def with_run(events: DataFrame) -> DataFrame:
     return events.withColumn("run", F.when(simulated, F.col("feed")).otherwise(F.lit(LIVE)))
 
 
-def once(frame: DataFrame, key: Sequence[str]) -> DataFrame:
+def deduplicate(frame: DataFrame, key: Sequence[str]) -> DataFrame:
     """Return one row per key. What is read exactly once has nothing twice, and to see that by the
     keys' hashes costs far less than to sort all rows: so that is looked at first."""
     twice = frame.groupBy(F.xxhash64(*key)).count().where("count > 1")
     return frame if twice.isEmpty() else frame.dropDuplicates([*key])
 
 
-def told(events: DataFrame, *kinds: str) -> DataFrame:
+def records_of_kinds(events: DataFrame, *kinds: str) -> DataFrame:
     """Return the records of some kinds."""
     return events.where(F.col("kind").isin(*kinds))
 
@@ -76,7 +76,7 @@ def messages(bronze_messages: DataFrame) -> DataFrame:
     # To try and fail costs more than all else about a row.
     maybe = F.when(text.rlike(JSON_BEGINS), text)
     return bronze_messages.select(
-        *(*MESSAGE, "qos", "time", "time_ns", "topic", "payload", "retain", "properties"),
+        *(*MESSAGE_KEY, "qos", "time", "time_ns", "topic", "payload", "retain", "properties"),
         F.length("payload").alias("payload_bytes"),
         F.try_parse_json(maybe).alias("json"),
         F.to_date("time").alias("day"),
@@ -91,7 +91,7 @@ def runs(events: DataFrame) -> DataFrame:
         F.max("seed").alias("seed"),
         F.max("topology").alias("topology"),
         F.max("strategy").alias("strategy"),
-        F.countDistinct(F.when(F.col("node") != OBSERVER, F.col("node"))).alias("nodes"),
+        F.countDistinct(F.when(F.col("node") != FAULT_INJECTOR, F.col("node"))).alias("nodes"),
         F.min("time_ns").alias("began_ns"),
         F.max("time_ns").alias("ended_ns"),
     )
@@ -106,7 +106,7 @@ def nodes(events: DataFrame) -> DataFrame:
     present: its newest incarnation has no record `stopped`, and either another node reported
     `member_lost` after its last record, or it wrote nothing in the last 30 s of the recording.
     """
-    written = events.where(F.col("node") != OBSERVER)
+    written = events.where(F.col("node") != FAULT_INJECTOR)
     named = F.when(F.col("kind") == "started", F.col("name"))
     stopped_in = F.when(F.col("kind") == "stopped", F.col("incarnation"))
     found = written.groupBy("run", "node").agg(
@@ -118,7 +118,7 @@ def nodes(events: DataFrame) -> DataFrame:
     )
     ends = written.groupBy("run").agg(F.max("time_ns").alias("end_ns"))
     losses = (
-        told(written, "member_lost")
+        records_of_kinds(written, "member_lost")
         .groupBy("run", F.col("peer").alias("node"))
         .agg(F.max("time_ns").alias("lost_ns"))
     )
@@ -138,8 +138,8 @@ def nodes(events: DataFrame) -> DataFrame:
 def publications(events: DataFrame) -> DataFrame:
     """One row per publication that began its way. Key: run, origin, life, seq, sure."""
     return (
-        told(events, "captured")
-        .groupBy(*PUBLICATION)
+        records_of_kinds(events, "captured")
+        .groupBy(*PUBLICATION_KEY)
         .agg(
             F.min("time").alias("time"),
             F.min("time_ns").alias("time_ns"),
@@ -157,20 +157,20 @@ def hops(events: DataFrame) -> DataFrame:
 
     `copies` were sent, `arrived` were received; both more than one where it was sent again.
     """
-    sent = told(events, "sent").selectExpr(
-        *PUBLICATION,
+    sent = records_of_kinds(events, "sent").selectExpr(
+        *PUBLICATION_KEY,
         "node as sender",
         "peer as receiver",
         "hops",
         "frame_bytes",
         "time_ns as sent_ns",
     )
-    received = told(events, "received").selectExpr(
-        *PUBLICATION, "peer as sender", "node as receiver", "hops", "time_ns as received_ns"
+    received = records_of_kinds(events, "received").selectExpr(
+        *PUBLICATION_KEY, "peer as sender", "node as receiver", "hops", "time_ns as received_ns"
     )
     return (
         sent.unionByName(received, allowMissingColumns=True)
-        .groupBy(*PUBLICATION, "sender", "receiver")
+        .groupBy(*PUBLICATION_KEY, "sender", "receiver")
         .agg(
             F.min("hops").alias("hop"),
             F.count("sent_ns").alias("copies"),
@@ -187,8 +187,8 @@ def duplicates(events: DataFrame) -> DataFrame:
     """One row per publication and direction of a link over which it came for nothing. Key: run,
     origin, life, seq, sure, sender, receiver."""
     return (
-        told(events, "duplicate")
-        .groupBy(*PUBLICATION, F.col("peer").alias("sender"), F.col("node").alias("receiver"))
+        records_of_kinds(events, "duplicate")
+        .groupBy(*PUBLICATION_KEY, F.col("peer").alias("sender"), F.col("node").alias("receiver"))
         .agg(F.count("*").alias("times"))
     )
 
@@ -201,9 +201,9 @@ def deliveries(events: DataFrame, publications: DataFrame) -> DataFrame:
     `times` is above 1 where it was delivered again; the rest is of the first time.
     """
     first = (
-        told(events, "delivered")
+        records_of_kinds(events, "delivered")
         .where("origin <> node")
-        .groupBy(*PUBLICATION, "node")
+        .groupBy(*PUBLICATION_KEY, "node")
         .agg(
             F.count("*").alias("times"),
             F.min("time_ns").alias("time_ns"),
@@ -212,17 +212,17 @@ def deliveries(events: DataFrame, publications: DataFrame) -> DataFrame:
             F.min("payload_bytes").alias("payload_bytes"),
         )
     )
-    began = publications.select(*PUBLICATION, F.col("time_ns").alias("published_ns"))
+    began = publications.select(*PUBLICATION_KEY, F.col("time_ns").alias("published_ns"))
     delay = (F.col("time_ns") - F.col("published_ns")) / 1e6
-    return first.join(began, [*PUBLICATION], "left").withColumn("delay_ms", delay)
+    return first.join(began, [*PUBLICATION_KEY], "left").withColumn("delay_ms", delay)
 
 
 @SILVER.table()
-def troubles(events: DataFrame) -> DataFrame:
+def losses_and_repairs(events: DataFrame) -> DataFrame:
     """One row per publication, or range of them, that was given up or repaired. Key: run, node,
     incarnation, number."""
-    return told(events, "dropped", "gap", "given_up", "repaired").select(
-        *RECORD,
+    return records_of_kinds(events, "dropped", "gap", "given_up", "repaired").select(
+        *RECORD_KEY,
         "time_ns",
         "kind",
         "origin",
@@ -242,8 +242,8 @@ def control_frames(events: DataFrame) -> DataFrame:
 
     `receiver` is empty while a link does not know yet who is behind it.
     """
-    return told(events, "control").select(
-        *RECORD,
+    return records_of_kinds(events, "control").select(
+        *RECORD_KEY,
         "time_ns",
         F.coalesce("peer", F.lit("")).alias("receiver"),
         *("frame", "frame_bytes", "core", "life", "seq", "distance"),
@@ -254,8 +254,8 @@ def control_frames(events: DataFrame) -> DataFrame:
 def control_events(events: DataFrame) -> DataFrame:
     """One row per thing that a node decided, or that happened to it. Key: run, node, incarnation,
     number."""
-    return told(events, *CONTROL_KINDS).select(
-        *RECORD,
+    return records_of_kinds(events, *CONTROL_KINDS).select(
+        *RECORD_KEY,
         *("time_ns", "kind", "group", "core", "peer", "seq", "distance"),
         *("parents", "gained", "lost", "reason", "name"),
     )
@@ -271,7 +271,7 @@ def links(events: DataFrame, nodes: DataFrame) -> DataFrame:
     node's newest incarnation. A `link_down` because one of the two nodes stopped cleanly counts as
     up: the link was up at the time of the stop.
     """
-    about = told(events, "link_up", "link_down", "round_trip").where("peer is not null")
+    about = records_of_kinds(events, "link_up", "link_down", "round_trip").where("peer is not null")
     present = F.broadcast(nodes.select("run", "node", "present_at_end"))
     newest = F.broadcast(events.groupBy("run", "node").agg(F.max("incarnation").alias("newest")))
     moment = F.when(F.col("kind") != "round_trip", F.struct("incarnation", "number"))
@@ -326,20 +326,24 @@ def memberships(events: DataFrame) -> DataFrame:
     begins = {"wanted": "wanted", "subscribed": "subscribed", "mesh_joined": "mesh"}
     ends = {"unwanted": "wanted", "unsubscribed": "subscribed", "mesh_left": "mesh"}
     relation = _renamed(F.col("kind"), begins | ends)
-    changes = told(events, *begins, *ends).withColumn("relation", relation)
-    life = Window.partitionBy("run", "node", "incarnation", "relation", "group").orderBy("number")
-    lives = events.groupBy("run", "node", "incarnation").agg(
+    changes = records_of_kinds(events, *begins, *ends).withColumn("relation", relation)
+    incarnation_window = Window.partitionBy(
+        "run", "node", "incarnation", "relation", "group"
+    ).orderBy("number")
+    incarnation_times = events.groupBy("run", "node", "incarnation").agg(
         F.min(F.when(F.col("kind") == "started", F.col("time_ns"))).alias("began_ns"),
         F.max("time_ns").alias("last_ns"),
     )
     following = Window.partitionBy("run", "node").orderBy("began_ns", "incarnation")
-    ended = lives.withColumn("next_life_ns", F.lead("began_ns").over(following)).drop("began_ns")
+    ended = incarnation_times.withColumn("next_life_ns", F.lead("began_ns").over(following)).drop(
+        "began_ns"
+    )
     return (
-        changes.withColumn("next_ns", F.lead("time_ns").over(life))
+        changes.withColumn("next_ns", F.lead("time_ns").over(incarnation_window))
         .where(F.col("kind").isin(*begins))
         .join(ended, ["run", "node", "incarnation"], "left")
         .select(
-            *RECORD,
+            *RECORD_KEY,
             "relation",
             "group",
             F.col("time_ns").alias("since_ns"),
@@ -358,7 +362,7 @@ def _renamed(column: Column, names: dict[str, str]) -> Column:
 
 
 @SILVER.table()
-def interests(publications: DataFrame, memberships: DataFrame) -> DataFrame:
+def expected_deliveries(publications: DataFrame, memberships: DataFrame) -> DataFrame:
     """One row per publication and other node that wanted it when it was published. Key: run,
     origin, life, seq, sure, node."""
     wanted = memberships.where("relation = 'wanted'").select(
@@ -366,13 +370,13 @@ def interests(publications: DataFrame, memberships: DataFrame) -> DataFrame:
     )
     topics = publications.select("run", "topic").distinct()
     groups = wanted.select("run", "group").distinct()
-    fitting = topics.join(groups, "run").where(matches("`group`", "topic"))
+    fitting = topics.join(groups, "run").where(filter_matches("`group`", "topic"))
     then = "time_ns >= since_ns and (until_ns is null or time_ns < until_ns) and node <> origin"
     return (
         publications.join(fitting, ["run", "topic"])
         .join(wanted, ["run", "group"])
         .where(then)
-        .select(*PUBLICATION, "node", "topic")
+        .select(*PUBLICATION_KEY, "node", "topic")
         .distinct()
     )
 
@@ -381,18 +385,20 @@ def interests(publications: DataFrame, memberships: DataFrame) -> DataFrame:
 def faults(events: DataFrame) -> DataFrame:
     """One row per thing that was done to the federation on purpose. Key: run, node, incarnation,
     number."""
-    return told(events, "fault").select(*RECORD, "time_ns", "what", "target", "peer")
+    return records_of_kinds(events, "fault").select(
+        *RECORD_KEY, "time_ns", "what", "target", "peer"
+    )
 
 
 @SILVER.table("seconds >= 0")
 def convergences(events: DataFrame) -> DataFrame:
     """One row per disturbance of a simulation after which all agreed again. Key: run, node,
     incarnation, number."""
-    return told(events, "converged").select(*RECORD, "time_ns", "what", "seconds")
+    return records_of_kinds(events, "converged").select(*RECORD_KEY, "time_ns", "what", "seconds")
 
 
 @SILVER.table("arrived between 0 and published", "duplicates >= 0", "interruption_s >= 0")
-def observations(events: DataFrame) -> DataFrame:
+def client_deliveries(events: DataFrame) -> DataFrame:
     """One row per event and pair of nodes between whose brokers MQTT clients counted deliveries
     from then on. Key: run, node, incarnation, number.
 
@@ -402,8 +408,8 @@ def observations(events: DataFrame) -> DataFrame:
     arrived: 0 if none was lost, empty if the last one was lost, or if there was no event. The
     demo's clients counted this, not the agents.
     """
-    return told(events, "observed").select(
-        *RECORD,
+    return records_of_kinds(events, "observed").select(
+        *RECORD_KEY,
         *("time_ns", "what", "origin", "target", "published", "arrived"),
         (F.col("published") - F.col("arrived")).alias("lost"),
         "duplicates",
@@ -416,21 +422,21 @@ def counters(events: DataFrame) -> DataFrame:
     """One row per counter of a life of a node, with what it said last. Key: run, node, incarnation,
     name."""
     return (
-        told(events, "counter")
+        records_of_kinds(events, "counter")
         .groupBy("run", "node", "incarnation", "name")
         .agg(F.max_by("value", "number").alias("value"), F.max("time_ns").alias("time_ns"))
     )
 
 
 @SILVER.table("missing >= 0")
-def lives(events: DataFrame) -> DataFrame:
+def incarnations(events: DataFrame) -> DataFrame:
     """One row per life of a node. Key: run, node, incarnation.
 
     `missing` of its records were told and are not here: retention or a slow disk dropped them, or
     a newer version wrote kinds that this one does not know. What they were about is in no table.
     """
     return (
-        events.where(F.col("node") != OBSERVER)
+        events.where(F.col("node") != FAULT_INJECTOR)
         .groupBy("run", "node", "incarnation")
         .agg(
             F.count("*").alias("records"),

@@ -45,14 +45,14 @@ from hansa.pipeline import files, inputs, rows
 from hansa.pipeline.inputs import Feed
 
 BATCH_BYTES = 256 << 20
-PIECE_BYTES = 8 << 20
+FEED_RANGE_BYTES = 8 << 20
 """What one task reads: several per core, so that none waits long for the last."""
 
 Offsets = dict[str, dict[str, int]]
 
 
 @dataclass
-class Piece(InputPartition):
+class FeedRange(InputPartition):
     """A range of one feed."""
 
     feed: Feed
@@ -65,7 +65,7 @@ class Piece(InputPartition):
         return f"{self.feed.name}-{self.start}-{self.end}"
 
 
-class Options:
+class SourceOptions:
     """What the user asked for, checked."""
 
     def __init__(self, given: Mapping[str, str]) -> None:
@@ -94,9 +94,11 @@ class Options:
         self.fail_on_loss = options.get("failonloss", "true").lower() != "false"
         self.into = Path(options["into"]) if "into" in options else None
 
-    def feeds(self, patient: bool = False) -> dict[str, Feed]:
+    def feeds(self, skip_unreachable: bool = False) -> dict[str, Feed]:
         """Return what there is to read now."""
-        return inputs.find(self.sources, self.table == rows.EVENTS, self.token, patient)
+        return inputs.find_feeds(
+            self.sources, self.table == rows.EVENTS, self.token, skip_unreachable
+        )
 
 
 def _paths(options: Mapping[str, str]) -> list[str]:
@@ -120,38 +122,40 @@ class HansaSource(DataSource):
 
     def schema(self) -> str:
         """Return the columns of the table that was asked for."""
-        options = Options(self.options)
-        return files.DDL if options.into else rows.ddl(options.table)
+        options = SourceOptions(self.options)
+        return files.FILE_DDL if options.into else rows.ddl(options.table)
 
-    def reader(self, schema: StructType) -> "BatchReader":
+    def reader(self, schema: StructType) -> "FeedBatchReader":
         """Return what reads everything there is now."""
-        return BatchReader(Options(self.options), schema)
+        return FeedBatchReader(SourceOptions(self.options), schema)
 
-    def streamReader(self, schema: StructType) -> "StreamReader":
+    def streamReader(self, schema: StructType) -> "FeedStreamReader":
         """Return what follows it."""
-        return StreamReader(Options(self.options), schema)
+        return FeedStreamReader(SourceOptions(self.options), schema)
 
 
-class _Reading:
+class _FeedRangeReader:
     """What both readers share: reading one piece, in a worker."""
 
-    def __init__(self, options: Options, schema: StructType) -> None:
+    def __init__(self, options: SourceOptions, schema: StructType) -> None:
         self.options = options
         self.arrow: pa.Schema = (
-            rows.arrow(options.table) if options.into else to_arrow_schema(schema, timezone="UTC")
+            rows.arrow_schema(options.table)
+            if options.into
+            else to_arrow_schema(schema, timezone="UTC")
         )
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a piece, or what files they are in."""
-        if not isinstance(partition, Piece):  # Spark's way to say that there is none
+        if not isinstance(partition, FeedRange):  # Spark's way to say that there is none
             return
         gc.freeze()  # Spark's worker collects garbage after every task; the imports are none
         found = self._rows(partition)
         into = self.options.into
-        yield from files.written(found, into, partition.name) if into else found
+        yield from files.write_files(found, into, partition.name) if into else found
 
-    def _rows(self, piece: Piece) -> Iterator[pa.RecordBatch]:
-        start, reach = piece.start, piece.feed.reach()
+    def _rows(self, piece: FeedRange) -> Iterator[pa.RecordBatch]:
+        start, reach = piece.start, piece.feed.end_offset()
         if reach < piece.end and self.options.fail_on_loss:
             raise JournalDamaged(
                 f"{piece.feed.place}: the feed {piece.feed.name} is to be read up to offset"
@@ -160,7 +164,7 @@ class _Reading:
             )
         while start < min(piece.end, reach):
             try:
-                yield from rows.batches(
+                yield from rows.read_batches(
                     piece.feed, start, piece.end, self.options.table, self.arrow
                 )
                 return
@@ -168,16 +172,16 @@ class _Reading:
                 start = self._after(loss)
 
     def _after(self, loss: JournalDamaged | JournalTrimmed) -> int:
-        resume = inputs.resumed(loss)
+        resume = inputs.resume_offset(loss)
         if self.options.fail_on_loss or resume is None:
             raise loss
         return resume
 
-    def _cut(self, feed: Feed, start: int, end: int) -> list[Piece]:
-        return [Piece(feed, *piece) for piece in feed.pieces(start, end, PIECE_BYTES)]
+    def _cut(self, feed: Feed, start: int, end: int) -> list[FeedRange]:
+        return [FeedRange(feed, *piece) for piece in feed.pieces(start, end, FEED_RANGE_BYTES)]
 
 
-class BatchReader(_Reading, DataSourceReader):
+class FeedBatchReader(_FeedRangeReader, DataSourceReader):
     """Everything from the first offset of each feed to its last."""
 
     def partitions(self) -> Sequence[InputPartition]:
@@ -190,10 +194,10 @@ class BatchReader(_Reading, DataSourceReader):
         return found
 
 
-class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow):
+class FeedStreamReader(_FeedRangeReader, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Follows every feed, and those that appear."""
 
-    def __init__(self, options: Options, schema: StructType) -> None:
+    def __init__(self, options: SourceOptions, schema: StructType) -> None:
         super().__init__(options, schema)
         self._target: dict[str, int] | None = None
 
@@ -231,7 +235,7 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
         """Return the feeds that have something new, with where it begins and ends."""
         found = {}
         # While a stream goes on, an agent that does not answer has no news.
-        for name, feed in self.options.feeds(patient=self._target is None).items():
+        for name, feed in self.options.feeds(skip_unreachable=self._target is None).items():
             bounds = feed.bounds()
             begin = start[name]["next"] if name in start else bounds.start
             end = bounds.end if self._target is None else self._target.get(name, begin)
@@ -254,7 +258,7 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
             begin = max(reach["first"], start[name]["next"] if name in start else 0)
             if begin < reach["next"]:
                 wanted[name] = begin, reach["next"]
-        found = self.options.feeds(patient=True)
+        found = self.options.feeds(skip_unreachable=True)
         if wanted.keys() - found.keys():
             found = self.options.feeds()  # what is at an agent that does not answer is not lost
         pieces: list[InputPartition] = []

@@ -22,7 +22,7 @@ Build = Callable[..., "DataFrame"]
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class LakeTable:
     """One table, as its function declares it."""
 
     name: str
@@ -36,38 +36,38 @@ class Table:
     partitions: tuple[str, ...] = ()
     """Columns by whose values its files are in directories of their own."""
 
-    def made_from(self, tables: "Mapping[str, DataFrame]") -> "DataFrame":
+    def build_from(self, tables: "Mapping[str, DataFrame]") -> "DataFrame":
         """Return the table, made from others."""
         return self.build(*(tables[name] for name in self.inputs))
 
 
-class Layer:
+class TableLayer:
     """The tables of one layer, in the order in which they are declared and can be made."""
 
     def __init__(self, name: str) -> None:
         """Begin without tables."""
         self.name = name
-        self.tables: list[Table] = []
+        self.tables: list[LakeTable] = []
 
     def table(self, *rules: str, partitions: tuple[str, ...] = ()) -> Callable[[Build], Build]:
         """Declare the function below as a table, whose rows keep these rules."""
 
         def declare(build: Build) -> Build:
-            self.tables.append(declared(self.name, build, rules, partitions))
+            self.tables.append(declare_table(self.name, build, rules, partitions))
             return build
 
         return declare
 
 
-def declared(
+def declare_table(
     layer: str, build: Build, rules: tuple[str, ...], partitions: tuple[str, ...] = ()
-) -> Table:
+) -> LakeTable:
     """Read what a function says of its table."""
     text = " ".join((build.__doc__ or "").split())
     found = re.match(r"(One row per .*?\.) Key: (.*?)\.", text)
     if not found:
         raise TypeError(f"{build.__name__}: its docstring must begin with grain and key")
-    return Table(
+    return LakeTable(
         build.__name__,
         layer,
         found[1],

@@ -4,7 +4,7 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 
 
-def matches(topic_filter: str, topic: str) -> Column:
+def filter_matches(topic_filter: str, topic: str) -> Column:
     """Return whether a filter matches a topic name; both are expressions in SQL."""
     levels, names = f"split({topic_filter}, '/', -1)", f"split({topic}, '/', -1)"
     any_below = f"element_at({levels}, -1) = '#'"

@@ -5,10 +5,10 @@ import msgspec
 from hansa.protocol.effects import Effect
 from hansa.protocol.membership.database import SetChange
 from hansa.protocol.model import NodeId
-from hansa.protocol.wire.frames import Control
+from hansa.protocol.wire.frames import ControlFrame
 
 
-class CostsChanged(msgspec.Struct, frozen=True):
+class LinkCostsChanged(msgspec.Struct, frozen=True):
     """A link became noticeably longer or shorter."""
 
 
@@ -18,21 +18,29 @@ class CapacityChanged(msgspec.Struct, frozen=True):
     node: NodeId
 
 
-class NewLife(msgspec.Struct, frozen=True):
+class NodeRestarted(msgspec.Struct, frozen=True):
     """A node is known to have started anew: what its former life claimed is void."""
 
     node: NodeId
 
 
-class Passed(msgspec.Struct, frozen=True):
+class ControlFrameReceived(msgspec.Struct, frozen=True):
     """A frame of a neighbour that is not the overlay's own."""
 
     sender: NodeId
-    frame: Control
+    frame: ControlFrame
 
 
-Change = CostsChanged | CapacityChanged | NewLife | SetChange | Passed
-CHANGES = (CostsChanged, CapacityChanged, NewLife, SetChange, Passed)
+OverlayChange = (
+    LinkCostsChanged | CapacityChanged | NodeRestarted | SetChange | ControlFrameReceived
+)
+OVERLAY_CHANGES = (
+    LinkCostsChanged,
+    CapacityChanged,
+    NodeRestarted,
+    SetChange,
+    ControlFrameReceived,
+)
 """The same for `isinstance`, which is slow with a union."""
 
-Outcome = list[Effect | Change]
+OverlayOutput = list[Effect | OverlayChange]

@@ -8,7 +8,7 @@ dataclasses cost five times as much to make.
 import msgspec
 
 from hansa.protocol.model import Group, LinkId, NodeId, Publication
-from hansa.protocol.wire.frames import Any
+from hansa.protocol.wire.frames import AnyFrame
 
 # ---------------------------------------------------------------- orders
 
@@ -17,7 +17,7 @@ class Send(msgspec.Struct, frozen=True):
     """Send this frame over this link."""
 
     link: LinkId
-    frame: Any | Publication
+    frame: AnyFrame | Publication
 
 
 class CloseLink(msgspec.Struct, frozen=True):
@@ -27,13 +27,13 @@ class CloseLink(msgspec.Struct, frozen=True):
     reason: str
 
 
-class Subscribe(msgspec.Struct, frozen=True):
+class SubscribeAtBroker(msgspec.Struct, frozen=True):
     """Subscribe at this node's own broker; answer with Granted or Denied."""
 
     filters: tuple[str, ...]
 
 
-class Unsubscribe(msgspec.Struct, frozen=True):
+class UnsubscribeAtBroker(msgspec.Struct, frozen=True):
     """Nobody else wants these filters any more."""
 
     filters: tuple[str, ...]
@@ -46,81 +46,81 @@ class Deliver(msgspec.Struct, frozen=True):
     publication: Publication
 
 
-class Keep(msgspec.Struct, frozen=True):
+class AppendToJournal(msgspec.Struct, frozen=True):
     """Write this to the journal, at the position that its number names. It must not leave, nor be
     acknowledged to the broker, before it is safe: answer with Kept."""
 
     publication: Publication
 
 
-class Recall(msgspec.Struct, frozen=True):
+class ReadJournal(msgspec.Struct, frozen=True):
     """Read from the journal what is owed to a node at positions after `after` up to `upto`: as much
     as fits so many bytes, at least one if there is any. Always answer with Recalled."""
 
-    to: NodeId
+    receiver: NodeId
     epoch: int
     after: int
     upto: int
     bytes_max: int
 
 
-class Hear(msgspec.Struct, frozen=True):
+class PersistHeard(msgspec.Struct, frozen=True):
     """Write down that a node has said in this life what it has. Answer with Heard when that is
     safe: from then on publications leave for it."""
 
     node: NodeId
 
 
-class Remember(msgspec.Struct, frozen=True):
+class PersistPeer(msgspec.Struct, frozen=True):
     """Save what is known of a node (`Node.records_of`; if nothing is, forget it and what it was
     owed): publications are owed to it even if this node starts anew before it meets anybody. Answer
     with Noted."""
 
-    number: int
+    save_id: int
     node: NodeId
 
 
-class Survey(msgspec.Struct, frozen=True):
+class ListRetained(msgspec.Struct, frozen=True):
     """Read which retained values the broker holds for these filters, when all that was delivered
     until a moment before has reached it; answer with Surveyed, if ever."""
 
     filters: tuple[str, ...]
 
 
-class ReadStored(msgspec.Struct, frozen=True):
+class ReadRetained(msgspec.Struct, frozen=True):
     """Read the retained values of these topics at the broker, for a node that asks for them; answer
     with StoredRead, if ever."""
 
-    to: NodeId
+    requester: NodeId
     topics: tuple[str, ...]
 
 
-class Store(msgspec.Struct, frozen=True):
+class PublishRetained(msgspec.Struct, frozen=True):
     """Publish this retained value to the broker, at its QoS. It is no publication of a client: it
     has no number, and nobody waits for it. An empty payload clears what the broker holds."""
 
     publication: Publication
 
 
-class Memorise(msgspec.Struct, frozen=True):
+class PersistRetained(msgspec.Struct, frozen=True):
     """Save the versions of retained values (`Retained.values`); a life that does not know them
     would ask for them once more."""
 
 
-Order = (
+Command = (
     Send
     | CloseLink
-    | Subscribe
-    | Unsubscribe
+    | SubscribeAtBroker
+    | UnsubscribeAtBroker
     | Deliver
-    | Keep
-    | Recall
-    | Hear
-    | Remember
-    | Survey
-    | ReadStored
-    | Store
-    | Memorise
+    | AppendToJournal
+    | ReadJournal
+    | PersistHeard
+    | PersistPeer
+    | ListRetained
+    | ReadRetained
+    | PublishRetained
+    | PersistRetained
 )
 
 # ---------------------------------------------------------------- news
@@ -147,13 +147,13 @@ class NeighbourDown(msgspec.Struct, frozen=True):
     reason: str
 
 
-class MemberJoined(msgspec.Struct, frozen=True):
+class NodeReachable(msgspec.Struct, frozen=True):
     """A node came into reach."""
 
     node: NodeId
 
 
-class MemberLost(msgspec.Struct, frozen=True):
+class NodeUnreachable(msgspec.Struct, frozen=True):
     """A node went out of reach."""
 
     node: NodeId
@@ -212,14 +212,14 @@ class Duplicate(msgspec.Struct, frozen=True):
     """A copy of a publication seen before was dropped."""
 
     origin: NodeId
-    number: int
+    sequence: int
 
 
 class Dropped(msgspec.Struct, frozen=True):
     """A publication or part of its way was given up."""
 
     origin: NodeId
-    number: int
+    sequence: int
     reason: str
 
 
@@ -233,7 +233,7 @@ class Gap(msgspec.Struct, frozen=True):
     reason: str
 
 
-class GivenUp(msgspec.Struct, frozen=True):
+class DeliveryAbandoned(msgspec.Struct, frozen=True):
     """What this node owed another at these positions was never acknowledged, and the other was away
     for longer than its lease."""
 
@@ -250,7 +250,7 @@ class Repaired(msgspec.Struct, frozen=True):
     count: int
 
 
-class EpochRenewed(msgspec.Struct, frozen=True):
+class EpochRolloverRequired(msgspec.Struct, frozen=True):
     """A receiver knows positions that this node's journal does not: it is an old copy. The shell
     must make one of a new epoch, with all that receivers have not acknowledged, and answer with
     Reopened."""
@@ -264,12 +264,12 @@ class Ignored(msgspec.Struct, frozen=True):
     reason: str
 
 
-News = (
+Notification = (
     LinkRefused
     | NeighbourUp
     | NeighbourDown
-    | MemberJoined
-    | MemberLost
+    | NodeReachable
+    | NodeUnreachable
     | IncarnationRaised
     | CoreElected
     | CoreLost
@@ -280,10 +280,10 @@ News = (
     | Duplicate
     | Dropped
     | Gap
-    | GivenUp
+    | DeliveryAbandoned
     | Repaired
-    | EpochRenewed
+    | EpochRolloverRequired
     | Ignored
 )
 
-Effect = Order | News
+Effect = Command | Notification

@@ -7,7 +7,7 @@ import msgspec
 
 from hansa.protocol.membership.records import Record, Stamp
 from hansa.protocol.model import LinkId, NodeId, Publication
-from hansa.protocol.wire.frames import Any
+from hansa.protocol.wire.frames import AnyFrame
 
 
 class LinkOpened(msgspec.Struct, frozen=True):
@@ -27,11 +27,11 @@ class LinkClosed(msgspec.Struct, frozen=True):
     reason: str = "connection closed"
 
 
-class Received(msgspec.Struct, frozen=True):
+class FrameReceived(msgspec.Struct, frozen=True):
     """A frame arrived, already decoded."""
 
     link: LinkId
-    frame: Any | Publication
+    frame: AnyFrame | Publication
 
 
 class TimerFired(msgspec.Struct, frozen=True):
@@ -53,20 +53,20 @@ class InterestChanged(msgspec.Struct, frozen=True):
     removed: tuple[str, ...] = ()
 
 
-class Granted(msgspec.Struct, frozen=True):
+class SubscriptionsGranted(msgspec.Struct, frozen=True):
     """The broker has granted the node's own subscriptions to these filters."""
 
     filters: tuple[str, ...]
 
 
-class Denied(msgspec.Struct, frozen=True):
+class SubscriptionsDenied(msgspec.Struct, frozen=True):
     """The broker has refused the node's own subscriptions to these filters."""
 
     filters: tuple[str, ...]
     reason: str
 
 
-class Published(msgspec.Struct, frozen=True):
+class ClientPublished(msgspec.Struct, frozen=True):
     """A client of this node's broker published something that the node is subscribed to."""
 
     topic: str
@@ -76,56 +76,56 @@ class Published(msgspec.Struct, frozen=True):
     properties: bytes = b""
 
 
-class Restored(msgspec.Struct, frozen=True):
+class PeersRestored(msgspec.Struct, frozen=True):
     """What the disk remembers of other nodes, whole records: the first event of a life."""
 
     records: tuple[Record, ...]
-    absent: dict[NodeId, float] = msgspec.field(default_factory=dict)
+    absent_seconds: dict[NodeId, float] = msgspec.field(default_factory=dict)
     """For how many seconds nodes had been out of reach."""
-    forgotten: dict[NodeId, Stamp] = msgspec.field(default_factory=dict)
+    tombstones: dict[NodeId, Stamp] = msgspec.field(default_factory=dict)
     """Which records must not come back."""
 
 
-class Noted(msgspec.Struct, frozen=True):
+class PeersPersisted(msgspec.Struct, frozen=True):
     """All that the node asked to remember, up to this number, is safe."""
 
-    number: int
+    save_id: int
 
 
-class Kept(msgspec.Struct, frozen=True):
+class JournalCommitted(msgspec.Struct, frozen=True):
     """The journal is safe up to this position: what the node had kept may leave."""
 
     epoch: int
     seq: int
 
 
-class Recalled(msgspec.Struct, frozen=True):
+class JournalRead(msgspec.Struct, frozen=True):
     """What the journal still holds for a node after `after`: all of it up to `upto`, which is the
     last of it, or what the node asked for if there is nothing."""
 
-    to: NodeId
+    receiver: NodeId
     epoch: int
     after: int
     upto: int
     publications: tuple[Publication, ...]
 
 
-class Reopened(msgspec.Struct, frozen=True):
+class EpochStarted(msgspec.Struct, frozen=True):
     """The journal of a new epoch is in place of the old one. It holds what receivers had not
     acknowledged, up to these positions, and goes on at `next_seq`."""
 
     epoch: int
     next_seq: int
-    owed: tuple[tuple[NodeId, int], ...]
+    last_assigned: tuple[tuple[NodeId, int], ...]
 
 
-class Heard(msgspec.Struct, frozen=True):
+class HeardPersisted(msgspec.Struct, frozen=True):
     """It is safe that a node has said in this life what it has."""
 
     node: NodeId
 
 
-class Stored(msgspec.Struct, frozen=True):
+class InboxCommitted(msgspec.Struct, frozen=True):
     """What `origin` published up to this position is safe here, on its way to the broker."""
 
     origin: NodeId
@@ -133,7 +133,7 @@ class Stored(msgspec.Struct, frozen=True):
     seq: int
 
 
-class Surveyed(msgspec.Struct, frozen=True):
+class RetainedListed(msgspec.Struct, frozen=True):
     """The broker holds these retained values for some filters, and no others."""
 
     filters: tuple[str, ...]
@@ -143,11 +143,11 @@ class Surveyed(msgspec.Struct, frozen=True):
     """Seconds since when what was delivered may not have been there yet."""
 
 
-class StoredRead(msgspec.Struct, frozen=True):
+class RetainedRead(msgspec.Struct, frozen=True):
     """What the broker holds of the topics that a node asked for."""
 
-    to: NodeId
-    values: tuple[Published, ...]
+    requester: NodeId
+    values: tuple[ClientPublished, ...]
 
 
 class StoreUncertain(msgspec.Struct, frozen=True):
@@ -161,28 +161,28 @@ class StoreUncertain(msgspec.Struct, frozen=True):
     nodes are compared."""
 
 
-FromDisk = (
-    Restored
-    | Noted
-    | Kept
-    | Recalled
-    | Reopened
-    | Heard
-    | Stored
-    | Surveyed
-    | StoredRead
+StorageEvent = (
+    PeersRestored
+    | PeersPersisted
+    | JournalCommitted
+    | JournalRead
+    | EpochStarted
+    | HeardPersisted
+    | InboxCommitted
+    | RetainedListed
+    | RetainedRead
     | StoreUncertain
 )
 
 Event = (
     LinkOpened
     | LinkClosed
-    | Received
+    | FrameReceived
     | TimerFired
     | ClockRead
     | InterestChanged
-    | Granted
-    | Denied
-    | Published
-    | FromDisk
+    | SubscriptionsGranted
+    | SubscriptionsDenied
+    | ClientPublished
+    | StorageEvent
 )

@@ -26,16 +26,16 @@ Group = str
 GroupId = NewType("GroupId", Unsigned)
 """What a group is called inside a publication's header: 64 bits made from its name."""
 
-MANAGEMENT: Group = ""
+MANAGEMENT_GROUP: Group = ""
 """The group that spans all nodes. No topic filter is empty, so it cannot clash with another."""
 
 HOPS_MAX = 64
 """A copy that has travelled this far is dropped: only a mesh in motion can send one in circles."""
 
-NAMED_MAX = 1_024
+TARGET_GROUPS_MAX = 1_024
 """Groups that one copy of a publication names."""
 
-RECEIVERS_MAX = NAMED_MAX
+RECEIVERS_MAX = TARGET_GROUPS_MAX
 """Receivers that one copy of a publication names; any others get it from the journal (rule 7.1)."""
 
 KEY_BYTES = 32
@@ -65,7 +65,7 @@ class Identity:
     capacity: float = 1.0
 
 
-Plain = tuple[str, bytes]
+PlainMessage = tuple[str, bytes]
 """Topic and payload: what a broker needs of a publication of QoS 0 that is neither retained nor has
 properties."""
 
@@ -79,14 +79,14 @@ class Publication(msgspec.Struct, frozen=True, gc=False):
     """
 
     origin: NodeId
-    life: int
-    number: int
+    epoch: int
+    sequence: int
     qos: int
     topic: str
     payload: bytes
     retain: bool = False
     hops: int = 0
-    named: tuple[GroupId, ...] = ()
+    target_groups: tuple[GroupId, ...] = ()
     """The groups that this copy still has to reach: it is on its way towards their cores."""
     previous: tuple[tuple[NodeId, int], ...] = ()
     """QoS 1 and 2: the nodes that this is owed to, each with the number of what the origin owed it
@@ -96,18 +96,18 @@ class Publication(msgspec.Struct, frozen=True, gc=False):
     version: int = 0
     """Of a retained value: the greater one is the newer; see `retained`."""
 
-    def onward(self, hops: int, named: tuple[GroupId, ...]) -> "Publication":
+    def forwarded_copy(self, hops: int, target_groups: tuple[GroupId, ...]) -> "Publication":
         """Return the copy that goes over the next link."""
         return Publication(
             self.origin,
-            self.life,
-            self.number,
+            self.epoch,
+            self.sequence,
             self.qos,
             self.topic,
             self.payload,
             self.retain,
             hops,
-            named,
+            target_groups,
             self.previous,
             self.properties,
             self.version,

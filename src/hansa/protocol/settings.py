@@ -31,7 +31,7 @@ class Metric(StrEnum):
     RTT = "rtt"
 
 
-class Outside(StrEnum):
+class NonMemberForwarding(StrEnum):
     """Where a node that is no member of a mesh sends a publication for it."""
 
     ONE = "one"
@@ -60,7 +60,7 @@ class ProtocolSettings:
     """Shared. How publications find their way; see docs/strategies.md."""
     redundancy: int = 2
     """Shared. Parents per mesh member. 1 makes a tree; more survive more, and cost more copies."""
-    outside: Outside = Outside.ONE
+    non_member_forwarding: NonMemberForwarding = NonMemberForwarding.ONE
     """Which parents take a publication that starts outside its mesh."""
     metric: Metric = Metric.HOPS
     """Shared. Hops as in the papers, or round-trip time where links differ a lot."""
@@ -85,23 +85,23 @@ class ProtocolSettings:
     relay_delay: float = 0.002
     """Seconds that news of others waits to share a frame: a few milliseconds per hop turn a flood
     of n records in n frames into one in a handful."""
-    confirm_patience: float = 1.0
+    interest_ack_retry_interval: float = 1.0
     """Seconds until a node is asked that has not confirmed an interest; doubled each time."""
-    announce_gap: float = 0.02
+    announcement_interval_min: float = 0.02
     """Least seconds between two announcements of one core; changes in between share the next."""
-    solicit_interval: float = 0.25
+    announcement_request_interval_max: float = 0.25
     """Longest seconds between two requests for a fresh announcement, while a core is in reach but
     no way to it is known."""
-    settle_delay: float = 0.1
+    management_claim_delay: float = 0.1
     """Seconds without news of nodes before a node takes the lead of the management group."""
     takeover_delay: float = 0.0
     """Seconds from the loss of a core until the nearest member takes over."""
-    takeover_patience: float = 1.0
+    takeover_fallback_delay: float = 1.0
     """Seconds that other members leave the nearest one to take over before they do it themselves;
     more than a flood takes to cross the federation."""
     linger: float = 0.5
     """Seconds that an interest or a membership outlives its reason, against flapping."""
-    withdraw_patience: float = 10.0
+    withdraw_delay_max: float = 10.0
     """Longest wait, in seconds, for a new filter to be installed everywhere before the old filter
     that it replaces is withdrawn anyway."""
     interest_lease: float = 86_400.0
@@ -109,7 +109,7 @@ class ProtocolSettings:
 
     repair_delay: float = 0.02
     """Seconds that a hole in what an origin sends may be mere disorder, before it is asked for."""
-    repair_patience: float = 1.0
+    repair_retry_interval: float = 1.0
     """Seconds until what is missing is asked for again, and until a receiver that stays silent is
     reminded of what it is owed; doubled each time, up to eight times as long."""
     receipt_delay: float = 0.02
@@ -119,16 +119,16 @@ class ProtocolSettings:
     repair_frames: int = 8
     """Frames that answer one question. More are faster over long ways, and further ahead of a disk
     that is slow."""
-    held_max: int = 8_192
+    out_of_order_max: int = 8_192
     """Publications of one origin that wait here for one before them; more will be asked for."""
-    held_bytes_max: int = 16_777_216
+    out_of_order_bytes_max: int = 16_777_216
     """Memory for all that waits for one before it, of whatever origin."""
-    undelivered_max: int = 8_192
+    uncommitted_max: int = 8_192
     """Publications of one origin on their way to this node's own disk; more will be asked for."""
-    undelivered_bytes_max: int = 16_777_216
+    uncommitted_bytes_max: int = 16_777_216
     """Memory for all of them, of whatever origin."""
 
-    retained_settle: float = 1.0
+    retained_check_delay: float = 1.0
     """Seconds after which a retained value has reached the broker: only then what the broker holds
     is compared with what it should. Versions are saved that often. At least 0.1."""
     retained_max: int = 100_000
@@ -148,7 +148,7 @@ class ProtocolSettings:
     nodes_per_neighbour_max: int = 2_048
     """Nodes first heard of over one neighbour: one that makes nodes up leaves room for others. The
     neighbour that has been linked the longest may bring more, up to `nodes_max`."""
-    window: int = 4_096
+    dedup_window: int = 4_096
     """Publications per origin that a node remembers to cut duplicates; a power of two. An older
     copy counts as a duplicate."""
     plans_max: int = 65_536
@@ -161,9 +161,9 @@ class ProtocolSettings:
         for name in (
             "heartbeat_interval",
             "heartbeat_limit",
-            "solicit_interval",
-            "confirm_patience",
-            "repair_patience",
+            "announcement_request_interval_max",
+            "interest_ack_retry_interval",
+            "repair_retry_interval",
             "interest_lease",
         ):
             _require(
@@ -179,16 +179,16 @@ class ProtocolSettings:
             self.heartbeat_limit,
         )
         _require(
-            self.retained_settle >= 0.1,
-            "retained_settle must be at least 0.1 seconds: asking a broker takes some time",
-            self.retained_settle,
+            self.retained_check_delay >= 0.1,
+            "retained_check_delay must be at least 0.1 seconds: asking a broker takes some time",
+            self.retained_check_delay,
         )
         _require(1 <= self.redundancy <= 16, "redundancy must be from 1 to 16", self.redundancy)
         _require(0 <= self.group_depth <= 32, "group_depth must be from 0 to 32", self.group_depth)
         _require(
-            self.window >= 64 and self.window & (self.window - 1) == 0,
-            "window must be a power of two, at least 64",
-            self.window,
+            self.dedup_window >= 64 and self.dedup_window & (self.dedup_window - 1) == 0,
+            "dedup_window must be a power of two, at least 64",
+            self.dedup_window,
         )
         _require(
             PACKET_BYTES_MIN <= self.packet_bytes_max <= PACKET_BYTES_MAX,
@@ -198,8 +198,8 @@ class ProtocolSettings:
         for name in (
             "repair_bytes",
             "repair_frames",
-            "undelivered_max",
-            "undelivered_bytes_max",
+            "uncommitted_max",
+            "uncommitted_bytes_max",
             "filters_per_node_max",
             "filters_per_neighbour_max",
             "filters_max",
@@ -218,7 +218,7 @@ class ProtocolSettings:
             self.federation,
         )
 
-    def agreement(self) -> str:
+    def shared_settings_text(self) -> str:
         """Return what two neighbours must have in common, as text that a refusal can show."""
         names = (
             *("strategy", "redundancy", "metric", "management_by"),
@@ -242,12 +242,12 @@ PRESETS: dict[str, ProtocolSettings] = {
         heartbeat_limit=60.0,
         trust_close=False,
         change_delay=20.0,
-        announce_gap=30.0,
-        solicit_interval=30.0,
-        settle_delay=20.0,
+        announcement_interval_min=30.0,
+        announcement_request_interval_max=30.0,
+        management_claim_delay=20.0,
         takeover_delay=60.0,
-        takeover_patience=60.0,
-        confirm_patience=60.0,
-        withdraw_patience=120.0,
+        takeover_fallback_delay=60.0,
+        interest_ack_retry_interval=60.0,
+        withdraw_delay_max=120.0,
     ),
 }

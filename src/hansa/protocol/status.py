@@ -10,7 +10,7 @@ from hansa.protocol.model import Group, LinkId, NodeId
 
 
 @dataclass(frozen=True, slots=True)
-class NeighbourView:
+class NeighbourStatus:
     """One usable link."""
 
     link: LinkId
@@ -19,33 +19,33 @@ class NeighbourView:
 
 
 @dataclass(frozen=True, slots=True)
-class CoreView:
+class CoreStatus:
     """The way to one core. At the core itself the distance is 0 and there are no parents."""
 
     incarnation: int
     seq: int
     distance: int
-    feasible: int
+    feasible_distance: int
     """The smallest distance it ever announced for this `seq`. Parents' are always smaller, which is
     why parents never form a loop."""
     parents: tuple[NodeId, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class GroupView:
+class GroupStatus:
     """One group as this node sees it."""
 
     core: NodeId | None
-    wanted_by: tuple[NodeId, ...]
+    interested_nodes: tuple[NodeId, ...]
     """The nodes in reach whose clients want it, this one included, ordered by id."""
-    member: bool
+    is_member: bool
     parents: tuple[NodeId, ...]
     """Parents that this node has told of its membership, ordered by id; empty if no member."""
     children: tuple[NodeId, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class InterestView:
+class InterestStatus:
     """What one node wants, as far as this node knows."""
 
     stamp: Stamp
@@ -53,19 +53,19 @@ class InterestView:
 
 
 @dataclass(frozen=True, slots=True)
-class NodeView:
+class NodeStatus:
     """One node, whole."""
 
     node: NodeId
     incarnation: int
-    neighbours: dict[NodeId, NeighbourView]
+    neighbours: dict[NodeId, NeighbourStatus]
     reachable: tuple[NodeId, ...]
     """Every node in reach, this one included, ordered by id."""
     digest: int
     """Equal on two nodes if and only if their databases hold the same rows."""
-    cores: dict[NodeId, CoreView]
-    groups: dict[Group, GroupView]
-    interest: dict[NodeId, InterestView]
+    cores: dict[NodeId, CoreStatus]
+    groups: dict[Group, GroupStatus]
+    interest: dict[NodeId, InterestStatus]
     in_force: dict[NodeId, Stamp]
     """Per other node, the stamp of its interest that this node has in force."""
     installed: bool

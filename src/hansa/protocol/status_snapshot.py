@@ -2,17 +2,17 @@
 
 from collections.abc import Collection, Mapping
 
-from hansa.protocol.forwarding.engine import Plane
-from hansa.protocol.links.neighbours import Link
+from hansa.protocol.forwarding.engine import ForwardingEngine
+from hansa.protocol.links.neighbours import NeighbourLink
 from hansa.protocol.membership.leases import Leases
 from hansa.protocol.membership.overlay import Overlay
-from hansa.protocol.membership.records import Kind, NodeRecord, Stamp
+from hansa.protocol.membership.records import NodeRecord, RecordKind, Stamp
 from hansa.protocol.model import NodeId
-from hansa.protocol.routing.base import Strategy
-from hansa.protocol.status import InterestView, NeighbourView, NodeView
+from hansa.protocol.routing.base import RoutingStrategy
+from hansa.protocol.status import InterestStatus, NeighbourStatus, NodeStatus
 
 
-class Chart:
+class MembershipView:
     """Who is known and who is in reach, as it is now: what is looked at often is not copied."""
 
     def __init__(self, overlay: Overlay) -> None:
@@ -40,48 +40,52 @@ class Chart:
         return self._overlay.database.digest
 
     @property
-    def neighbours(self) -> Mapping[NodeId, Link]:
+    def neighbours(self) -> Mapping[NodeId, NeighbourLink]:
         """Return the links to the nodes that this one is linked to."""
         return self._overlay.neighbours.by_node
 
 
-def sizes_of(overlay: Overlay, plane: Plane, filters: int) -> dict[str, int]:
+def count_bounded_state(
+    overlay: Overlay, forwarding: ForwardingEngine, filters: int
+) -> dict[str, int]:
     """Count what has a bound."""
     links = overlay.neighbours.links.values()
     return {
         "filters": filters,
-        "groups": len(plane.table),
+        "groups": len(forwarding.table),
         "nodes": len(overlay.database.nodes),
-        "plans": plane.table.plan_count,
-        "unacknowledged": max((link.channel.waiting for link in links if link.channel), default=0),
-        "windows": len(plane.windows),
+        "plans": forwarding.table.plan_count,
+        "unacknowledged": max(
+            (link.channel.pending_count for link in links if link.channel), default=0
+        ),
+        "windows": len(forwarding.duplicate_filter),
     }
 
 
-def view_of(
+def make_node_status(
     overlay: Overlay,
-    strategy: Strategy,
+    strategy: RoutingStrategy,
     in_force: Mapping[NodeId, Stamp],
     installed: bool,
     sizes: dict[str, int],
     counters: Mapping[str, int],
-) -> NodeView:
+) -> NodeStatus:
     """Copy what people and checkers want to see."""
     database = overlay.database
-    return NodeView(
+    return NodeStatus(
         node=overlay.identity.node,
         incarnation=overlay.incarnation,
         neighbours={
-            node: NeighbourView(link.id, None if link.rtt is None else link.rtt * 1000)
+            node: NeighbourStatus(link.id, None if link.rtt is None else link.rtt * 1000)
             for node, link in sorted(overlay.neighbours.by_node.items())
         },
         reachable=tuple(sorted(overlay.graph.reachable)),
         digest=database.digest,
-        cores=strategy.core_views(),
-        groups={group: strategy.group_view(group) for group in strategy.groups()},
+        cores=strategy.core_statuses(),
+        groups={group: strategy.group_status(group) for group in strategy.groups()},
         interest={
-            node: InterestView(database.stamp(Kind.INTEREST, node), tuple(row.names))
-            for node, row in sorted(database.sets[Kind.INTEREST].items())
+            node: InterestStatus(database.stamp(RecordKind.INTEREST, node), tuple(row.names))
+            for node, row in sorted(database.sets[RecordKind.INTEREST].items())
         },
         in_force=dict(sorted(in_force.items())),
         installed=installed,

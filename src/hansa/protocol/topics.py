@@ -103,7 +103,7 @@ def covers(wide: str, narrow: str) -> bool:
     return _includes(wide, _SPELLED_OUT.get(narrow, narrow))
 
 
-def minimal(filters: Iterable[str]) -> tuple[str, ...]:
+def remove_covered(filters: Iterable[str]) -> tuple[str, ...]:
     """Return, sorted, the filters that no other of them covers: the fewest that match the same.
 
     A shared subscription stays unless it is there twice: it takes turns with its own group, so
@@ -112,7 +112,7 @@ def minimal(filters: Iterable[str]) -> tuple[str, ...]:
     distinct = sorted(set(filters))
     kept = FilterTrie[None]()
     for text in sorted(distinct, key=_narrowness):
-        if not text.startswith(_SHARE) and not kept.covered_by(text):
+        if not text.startswith(_SHARE) and not kept.is_covered(text):
             kept.put(text, None)
     return tuple(text for text in distinct if text.startswith(_SHARE) or text in kept)
 
@@ -134,7 +134,7 @@ def _includes(wide: str, narrow: str) -> bool:
     """Say whether `wide` covers `narrow`, which is a name or a filter spelled out."""
     if narrow.startswith("$") and wide.startswith(("+", "#")):
         return False  # [MQTT-4.7.2-1]
-    return _leads_to(_path(wide), _path(narrow))
+    return _path_covers(_path(wide), _path(narrow))
 
 
 def _path(text: str) -> list[str]:
@@ -148,7 +148,7 @@ def _path(text: str) -> list[str]:
     return levels
 
 
-def _leads_to(wide: list[str], narrow: list[str]) -> bool:
+def _path_covers(wide: list[str], narrow: list[str]) -> bool:
     """Compare two paths key by key, the `$` rule aside."""
     for ours, theirs in zip(wide, narrow):  # noqa: B905 - `strict` slows a match by a seventh
         if ours == "#":
@@ -227,12 +227,12 @@ class FilterTrie(Generic[V]):
     reach them [MQTT-4.7.2-1], so the rule costs nothing when matching.
     """
 
-    __slots__ = ("_count", "_local", "_root")
+    __slots__ = ("_count", "_dollar_root", "_root")
 
     def __init__(self) -> None:
         self._count = 0
         self._root: _Branch[V] = {}
-        self._local: _Branch[V] = {}
+        self._dollar_root: _Branch[V] = {}
 
     def __len__(self) -> int:
         return self._count
@@ -286,7 +286,7 @@ class FilterTrie(Generic[V]):
         path = _path(topic)
         return [leaf.value for leaf in self._walk(topic, path, path)]
 
-    def covered_by(self, topic_filter: str) -> bool:
+    def is_covered(self, topic_filter: str) -> bool:
         """Say whether some stored filter covers this one."""
         return bool(self._covering(topic_filter))
 
@@ -301,7 +301,7 @@ class FilterTrie(Generic[V]):
         )
 
     def _tree(self, text: str) -> "_Branch[V]":
-        return self._local if text.startswith("$") else self._root
+        return self._dollar_root if text.startswith("$") else self._root
 
     def _find(self, topic_filter: str) -> _Leaf[V] | None:
         item: _Branch[V] | _Leaf[V] | None = self._tree(topic_filter)
@@ -331,13 +331,15 @@ class FilterTrie(Generic[V]):
                     item = branch[level]
                     if isinstance(item, dict):
                         deeper.append(item)
-                    elif item.text == narrow or (item.wild and _leads_to(_path(item.text), path)):
+                    elif item.text == narrow or (
+                        item.wild and _path_covers(_path(item.text), path)
+                    ):
                         found.append(item)
                 if "+" in branch:
                     item = branch["+"]
                     if isinstance(item, dict):
                         deeper.append(item)
-                    elif _leads_to(_path(item.text), path):
+                    elif _path_covers(_path(item.text), path):
                         found.append(item)
                 if "#" in branch and isinstance(leaf := branch["#"], _Leaf):
                     found.append(leaf)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields
 
 
 @dataclass(frozen=True, slots=True)
-class Action:
+class SimulatedAction:
     """Something that is done to the federation."""
 
 
@@ -17,7 +17,7 @@ class Action:
 
 
 @dataclass(frozen=True, slots=True)
-class Subscribe(Action):
+class ClientSubscribe(SimulatedAction):
     """A client subscribes at a node's broker."""
 
     node: int
@@ -25,7 +25,7 @@ class Subscribe(Action):
 
 
 @dataclass(frozen=True, slots=True)
-class Unsubscribe(Action):
+class ClientUnsubscribe(SimulatedAction):
     """A client takes back one subscription; nothing happens if there is none."""
 
     node: int
@@ -33,7 +33,7 @@ class Unsubscribe(Action):
 
 
 @dataclass(frozen=True, slots=True)
-class Publish(Action):
+class ClientPublish(SimulatedAction):
     """A client publishes, once or at equal intervals. Every payload is unique in the run."""
 
     node: int
@@ -49,7 +49,7 @@ class Publish(Action):
 
 
 @dataclass(frozen=True, slots=True)
-class Cut(Action):
+class CutLink(SimulatedAction):
     """Cut a link so that both ends learn of it at once: a closed connection."""
 
     a: int
@@ -57,7 +57,7 @@ class Cut(Action):
 
 
 @dataclass(frozen=True, slots=True)
-class CutSilently(Action):
+class CutSilently(SimulatedAction):
     """Swallow all that is sent over a link, both ways: nobody is told."""
 
     a: int
@@ -65,7 +65,7 @@ class CutSilently(Action):
 
 
 @dataclass(frozen=True, slots=True)
-class CutOneWay(Action):
+class CutOneWay(SimulatedAction):
     """Swallow what `a` sends to `b`; the other direction works."""
 
     a: int
@@ -73,7 +73,7 @@ class CutOneWay(Action):
 
 
 @dataclass(frozen=True, slots=True)
-class Mend(Action):
+class RestoreLink(SimulatedAction):
     """Undo any cut of a link."""
 
     a: int
@@ -81,19 +81,19 @@ class Mend(Action):
 
 
 @dataclass(frozen=True, slots=True)
-class Partition(Action):
+class Partition(SimulatedAction):
     """Swallow all that is sent between nodes of different sides; others keep their links."""
 
     sides: tuple[tuple[int, ...], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Heal(Action):
+class HealAll(SimulatedAction):
     """Undo all cuts and partitions, and let frozen nodes go on. Dead nodes stay dead."""
 
 
 @dataclass(frozen=True, slots=True)
-class AddLink(Action):
+class AddLink(SimulatedAction):
     """Configure one more link; it is dialled like all others."""
 
     a: int
@@ -101,7 +101,7 @@ class AddLink(Action):
 
 
 @dataclass(frozen=True, slots=True)
-class RemoveLink(Action):
+class RemoveLink(SimulatedAction):
     """Remove a link from the configuration and close it."""
 
     a: int
@@ -109,7 +109,7 @@ class RemoveLink(Action):
 
 
 @dataclass(frozen=True, slots=True)
-class Flap(Action):
+class FlapLink(SimulatedAction):
     """Cut and mend a link again and again, so many times per second, for so long."""
 
     a: int
@@ -122,21 +122,21 @@ class Flap(Action):
 
 
 @dataclass(frozen=True, slots=True)
-class Crash(Action):
+class CrashAgent(SimulatedAction):
     """Kill an agent. Its kernel resets the connections, so its neighbours learn of it."""
 
     node: int
 
 
 @dataclass(frozen=True, slots=True)
-class Vanish(Action):
+class PowerOff(SimulatedAction):
     """Cut an agent's power: silence."""
 
     node: int
 
 
 @dataclass(frozen=True, slots=True)
-class Freeze(Action):
+class FreezeAgent(SimulatedAction):
     """Suspend an agent for a while. What arrives meanwhile waits in its kernel."""
 
     node: int
@@ -144,7 +144,7 @@ class Freeze(Action):
 
 
 @dataclass(frozen=True, slots=True)
-class Stall(Action):
+class StallDisk(SimulatedAction):
     """Let an agent's disk finish no sync for a while; the agent runs on."""
 
     node: int
@@ -152,14 +152,14 @@ class Stall(Action):
 
 
 @dataclass(frozen=True, slots=True)
-class FailDisk(Action):
+class FailDisk(SimulatedAction):
     """Let an agent's disk finish no sync any more, until the agent is started again."""
 
     node: int
 
 
 @dataclass(frozen=True, slots=True)
-class SetClock(Action):
+class SetClock(SimulatedAction):
     """Set a machine's clock forward, or back if it is below 0; agents read it when they start."""
 
     node: int
@@ -167,7 +167,7 @@ class SetClock(Action):
 
 
 @dataclass(frozen=True, slots=True)
-class Refuse(Action):
+class RefuseAgent(SimulatedAction):
     """Let a broker hang up on its agent and refuse it for a while. It keeps the session."""
 
     node: int
@@ -175,7 +175,7 @@ class Refuse(Action):
 
 
 @dataclass(frozen=True, slots=True)
-class Restart(Action):
+class RestartAgent(SimulatedAction):
     """Start an agent again, killing it first if it runs.
 
     With its state it has the same key and the next incarnation; without, a new key and id.
@@ -187,14 +187,14 @@ class Restart(Action):
 
 
 @dataclass(frozen=True, slots=True)
-class BackUp(Action):
+class BackUpState(SimulatedAction):
     """Copy an agent's state, to be put back later."""
 
     node: int
 
 
 @dataclass(frozen=True, slots=True)
-class RollBack(Action):
+class RollBackState(SimulatedAction):
     """Kill an agent, put the last copy of its state in the place of what it has, and start it. It
     cannot see that this is a copy."""
 
@@ -202,7 +202,7 @@ class RollBack(Action):
 
 
 @dataclass(frozen=True, slots=True)
-class RestartBroker(Action):
+class RestartBroker(SimulatedAction):
     """Restart a broker that keeps nothing: the clients' subscriptions are lost, the agent's own
     are made again by its shell."""
 
@@ -212,7 +212,7 @@ class RestartBroker(Action):
 
 
 @dataclass(frozen=True, slots=True)
-class Clone(Action):
+class CloneNode(SimulatedAction):
     """Start a copy of a node, with its key, at a new place that is linked to `near`; it is stopped
     a few seconds later."""
 
@@ -221,55 +221,55 @@ class Clone(Action):
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class ScheduledAction:
     """One action and its time."""
 
     at_s: float
     """Virtual seconds after the start."""
-    action: Action
+    action: SimulatedAction
 
 
-_PLACES = ("node", "near", "a", "b")
-_WORDS: dict[type[Action], str] = {
-    Subscribe: "subscribe {node} {filter}",
-    Unsubscribe: "unsubscribe {node} {filter}",
-    Publish: "publish {node} {topic}",
-    Cut: "cut {a}-{b}",
+_PLACE_FIELDS = ("node", "near", "a", "b")
+_SCRIPT_FORMATS: dict[type[SimulatedAction], str] = {
+    ClientSubscribe: "subscribe {node} {filter}",
+    ClientUnsubscribe: "unsubscribe {node} {filter}",
+    ClientPublish: "publish {node} {topic}",
+    CutLink: "cut {a}-{b}",
     CutSilently: "silence {a}-{b}",
     CutOneWay: "silence {a}>{b}",
-    Mend: "mend {a}-{b}",
-    Heal: "heal",
+    RestoreLink: "mend {a}-{b}",
+    HealAll: "heal",
     AddLink: "link {a}-{b}",
     RemoveLink: "unlink {a}-{b}",
-    Flap: "flap {a}-{b} {hz:g} Hz {seconds:g} s",
-    Crash: "crash {node}",
-    Vanish: "vanish {node}",
-    Freeze: "freeze {node} {seconds:g} s",
-    Stall: "stall {node} {seconds:g} s",
+    FlapLink: "flap {a}-{b} {hz:g} Hz {seconds:g} s",
+    CrashAgent: "crash {node}",
+    PowerOff: "vanish {node}",
+    FreezeAgent: "freeze {node} {seconds:g} s",
+    StallDisk: "stall {node} {seconds:g} s",
     FailDisk: "fail-disk {node}",
     SetClock: "set-clock {node} {seconds:g} s",
-    Refuse: "refuse {node} {seconds:g} s",
-    BackUp: "back-up {node}",
-    RollBack: "roll-back {node}",
-    Clone: "clone {node} near {near}",
+    RefuseAgent: "refuse {node} {seconds:g} s",
+    BackUpState: "back-up {node}",
+    RollBackState: "roll-back {node}",
+    CloneNode: "clone {node} near {near}",
 }
 
 
-def places_of(action: Action) -> tuple[int, ...]:
+def affected_places(action: SimulatedAction) -> tuple[int, ...]:
     """Return the places that an action names; none if it is about more than two."""
-    return tuple(getattr(action, name) for name in _PLACES if hasattr(action, name))
+    return tuple(getattr(action, name) for name in _PLACE_FIELDS if hasattr(action, name))
 
 
-def describe(action: Action, label: Callable[[int], str] = str) -> str:
+def describe_action(action: SimulatedAction, label: Callable[[int], str] = str) -> str:
     """Return an action in the words of a script, as `hansa simulate --at` reads them."""
     match action:
         case Partition(sides):
             return "partition " + "|".join(",".join(map(label, side)) for side in sides)
-        case Restart(node, with_state):
+        case RestartAgent(node, with_state):
             return f"restart {label(node)}" + ("" if with_state else " without state")
         case RestartBroker(node, return_s):
-            back = "" if return_s is None else f" {return_s:g} s"
-            return f"restart-broker {label(node)}{back}"
+            return_text = "" if return_s is None else f" {return_s:g} s"
+            return f"restart-broker {label(node)}{return_text}"
     values = {field.name: getattr(action, field.name) for field in fields(action)}
-    values |= {name: label(values[name]) for name in _PLACES if name in values}
-    return _WORDS[type(action)].format(**values)
+    values |= {name: label(values[name]) for name in _PLACE_FIELDS if name in values}
+    return _SCRIPT_FORMATS[type(action)].format(**values)

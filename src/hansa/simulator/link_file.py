@@ -15,16 +15,16 @@ from hansa.errors import UsageError
 FILE_CHARS_MAX = 16_000_000
 "Characters of a file: more than the largest topology needs."
 
-NOT_IN_NAMES = frozenset("-:,|>")
+FORBIDDEN_IN_NAMES = frozenset("-:,|>")
 
-Ends = tuple[str, str]
+NamedLink = tuple[str, str]
 "The two ends of a link, as written."
 
 
-def read(path: Path) -> list[Ends]:
+def read_links(path: Path) -> list[NamedLink]:
     """Return the links of a file, in its order."""
-    text = _text(path)
-    ends = _of_json(path, text) if text.lstrip()[:1] in ("{", "[") else _of_lines(path, text)
+    text = _read_text(path)
+    ends = _parse_json(path, text) if text.lstrip()[:1] in ("{", "[") else _parse_lines(path, text)
     if not ends:
         raise UsageError(f'{path}: no links; write {{"links": [[0, 1]]}} or lines like 0-1')
     for a, b in ends:
@@ -33,7 +33,7 @@ def read(path: Path) -> list[Ends]:
     return ends
 
 
-def numbered(path: str, ends: Sequence[Ends]) -> tuple[tuple[str, ...], dict[str, int]]:
+def number_nodes(path: str, ends: Sequence[NamedLink]) -> tuple[tuple[str, ...], dict[str, int]]:
     """Return names by number, if there are names, and numbers by name.
 
     Names are numbered in the order in which they appear. Numbers stay what they are.
@@ -53,7 +53,7 @@ def _is_number(name: str) -> bool:
     return name.isascii() and name.isdecimal() and len(name) < 10 and str(int(name)) == name
 
 
-def _text(path: Path) -> str:
+def _read_text(path: Path) -> str:
     try:
         with path.open(encoding="utf-8") as file:
             text = file.read(FILE_CHARS_MAX + 1)
@@ -67,7 +67,7 @@ def _text(path: Path) -> str:
     return text
 
 
-def _of_json(path: Path, text: str) -> list[Ends]:
+def _parse_json(path: Path, text: str) -> list[NamedLink]:
     try:
         content = json.loads(text)
     except (ValueError, RecursionError) as problem:
@@ -75,10 +75,10 @@ def _of_json(path: Path, text: str) -> list[Ends]:
     links = content.get("links") if isinstance(content, dict) else None
     if not isinstance(links, list):
         raise UsageError(f'{path}: write an object with "links", as in {{"links": [[0, 1]]}}')
-    return [_of_json_link(path, link) for link in links]
+    return [_parse_json_link(path, link) for link in links]
 
 
-def _of_json_link(path: Path, link: object) -> Ends:
+def _parse_json_link(path: Path, link: object) -> NamedLink:
     match link:
         case [int() | str() as a, int() | str() as b] if _is_name(str(a)) and _is_name(str(b)):
             return str(a), str(b)
@@ -91,11 +91,11 @@ def _of_json_link(path: Path, link: object) -> Ends:
 
 
 def _is_name(text: str) -> bool:
-    return text.split() == [text] and NOT_IN_NAMES.isdisjoint(text)
+    return text.split() == [text] and FORBIDDEN_IN_NAMES.isdisjoint(text)
 
 
-def _of_lines(path: Path, text: str) -> list[Ends]:
-    found: list[Ends] = []
+def _parse_lines(path: Path, text: str) -> list[NamedLink]:
+    found: list[NamedLink] = []
     for number, line in enumerate(text.splitlines(), start=1):
         content = line.partition("#")[0].strip()
         words = content.split()

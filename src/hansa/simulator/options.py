@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields
 
 from hansa.errors import UsageError
 from hansa.protocol.settings import ProtocolSettings
-from hansa.simulator.actions import Step
+from hansa.simulator.actions import ScheduledAction
 from hansa.simulator.topologies import Topology
 
 PAYLOAD_BYTES_MIN = 8
@@ -36,17 +36,17 @@ class LinkOptions:
     """(a, b, one-way delay) for links that differ from `delay_ms`."""
     close_delay_ms: float = 0.0
     """How long the kernel of either end takes to report a closed connection."""
-    window: int = 0
+    frames_in_flight_max: int = 0
     """Frames under way on a stream, one way, beyond which publications are dropped; 0 for any."""
-    redial_s: tuple[float, float] = (0.1, 1.0)
+    redial_wait_s: tuple[float, float] = (0.1, 1.0)
     """Least and longest wait before a link that is down is dialled again."""
-    broker_ms: float = 0.1
+    broker_delay_ms: float = 0.1
     """One way between a broker and its agent or its clients; a grant takes two."""
-    observe_ms: float = 0.1
+    observe_delay_ms: float = 0.1
     """Until an agent that has started knows what its broker's clients want."""
 
     @property
-    def ordered(self) -> bool:
+    def is_ordered(self) -> bool:
         """Whether links keep frames whole and in order."""
         return not (self.loss or self.duplicate or self.reorder)
 
@@ -54,11 +54,17 @@ class LinkOptions:
         """Refuse what no network does."""
         for name in ("loss", "duplicate", "reorder"):
             _require(0 <= getattr(self, name) < 1, f"{name} must be from 0 to below 1")
-        for name in ("delay_ms", "jitter_ms", "close_delay_ms", "broker_ms", "observe_ms"):
+        for name in (
+            "delay_ms",
+            "jitter_ms",
+            "close_delay_ms",
+            "broker_delay_ms",
+            "observe_delay_ms",
+        ):
             _require(getattr(self, name) >= 0, f"{name} must not be negative")
-        _require(self.window >= 0, "window must not be negative")
-        low, high = self.redial_s
-        _require(0 < low <= high, "redial_s must be two times above 0, the shorter first")
+        _require(self.frames_in_flight_max >= 0, "frames_in_flight_max must not be negative")
+        low, high = self.redial_wait_s
+        _require(0 < low <= high, "redial_wait_s must be two times above 0, the shorter first")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,28 +73,28 @@ class DiskOptions:
 
     sync_ms: float = 0.5
     """Until what was written is safe, and until what was asked for is read."""
-    keep_max: int = 1_000_000
+    journal_max: int = 1_000_000
     """Publications that a journal keeps."""
-    queue_max: int = 100_000
+    broker_queue_max: int = 100_000
     """Publications that a broker keeps for its agent; more are dropped, as brokers do."""
     inbox_max: int = 100_000
     """Publications of others that an agent keeps for its broker; more wait, and are not safe."""
-    window: int = 20
+    in_flight_max: int = 20
     """Publications that a broker lets its agent have under way into it at once."""
-    torn: bool = False
+    partial_writes: bool = False
     """Whether a crash leaves some of what was not safe yet, and not always nothing."""
 
     def __post_init__(self) -> None:
         """Refuse disks that nobody has."""
         _require(self.sync_ms >= 0, "sync_ms must not be negative")
-        _require(self.keep_max >= 1, "keep_max must be at least 1")
-        _require(self.queue_max >= 1, "queue_max must be at least 1")
+        _require(self.journal_max >= 1, "journal_max must be at least 1")
+        _require(self.broker_queue_max >= 1, "broker_queue_max must be at least 1")
         _require(self.inbox_max >= 1, "inbox_max must be at least 1")
-        _require(self.window >= 1, "window must be at least 1")
+        _require(self.in_flight_max >= 1, "in_flight_max must be at least 1")
 
 
 @dataclass(frozen=True, slots=True)
-class Faults:
+class FaultCounts:
     """How many faults of each kind strike at random during the traffic phase."""
 
     cuts: int = 0
@@ -148,7 +154,7 @@ class Workload:
     """How often QoS 0, 1 and 2 are used, relative to each other."""
     churn: float = 0.0
     """Subscriptions made or taken back per second, over all places, during the traffic phase."""
-    final: bool = True
+    publish_finally: bool = True
     """Whether, in the final phase, every place publishes once to every topic."""
 
     def __post_init__(self) -> None:
@@ -191,7 +197,7 @@ class Phases:
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class SimulationOptions:
     """One run."""
 
     topology: Topology
@@ -199,8 +205,8 @@ class Options:
     seed: int = 0
     links: LinkOptions = field(default_factory=LinkOptions)
     workload: Workload = field(default_factory=Workload)
-    faults: Faults = field(default_factory=Faults)
-    schedule: tuple[Step, ...] = ()
+    faults: FaultCounts = field(default_factory=FaultCounts)
+    schedule: tuple[ScheduledAction, ...] = ()
     """What happens when, besides what `faults` and `workload` draw; in any order."""
     phases: Phases = field(default_factory=Phases)
     shuffle_ids: bool = False
@@ -209,28 +215,28 @@ class Options:
     """Capacity of each node, 1 for those that are not named."""
     start_spread_s: float = 0.0
     """Nodes start at random times from 0 to this."""
-    late: tuple[int, ...] = ()
+    late_places: tuple[int, ...] = ()
     """Nodes that do not start then, but when a step of the schedule says so, for the first time."""
-    wire: bool = False
+    encode_frames: bool = False
     """Whether every frame is encoded and decoded on its way. Slower; finds what objects hide."""
     disk: DiskOptions | None = None
     """Without one, all that survives a crash of an agent is its identity."""
-    check: bool = True
+    check_invariants: bool = True
     """Whether every promise is checked all the time. Without, a run is faster and finds nothing."""
 
-    def name(self, place: int) -> str:
+    def node_name(self, place: int) -> str:
         """Return what the node at a place is called; faults can add places."""
         labels = self.topology.labels
         return labels[place] if place < len(labels) else f"n{place}"
 
-    def capacity(self, place: int) -> float:
+    def node_capacity(self, place: int) -> float:
         """Return the capacity of the node at a place."""
         return self.capacities[place] if place < len(self.capacities) else 1.0
 
     @property
-    def torn(self) -> bool:
+    def has_partial_writes(self) -> bool:
         """Whether a crash may leave some of what was not safe yet."""
-        return self.disk is not None and self.disk.torn
+        return self.disk is not None and self.disk.partial_writes
 
     @property
     def end_s(self) -> float:

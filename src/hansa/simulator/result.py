@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
-class Convergence:
+class ConvergenceRecord:
     """How long the federation took to get everything right after one disturbance."""
 
     after: str
@@ -22,7 +22,7 @@ class Convergence:
 
 
 @dataclass(frozen=True, slots=True)
-class Delay:
+class DelayStatistics:
     """How long publications took from the publishing client to the receiving ones."""
 
     count: int
@@ -32,7 +32,7 @@ class Delay:
 
 
 @dataclass(frozen=True, slots=True)
-class Guarantee:
+class GuaranteeSummary:
     """What became of publications of QoS 1 and 2, counted per node to which they were promised."""
 
     promised: int
@@ -50,7 +50,7 @@ class Guarantee:
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class SimulationResult:
     """One run."""
 
     seed: int
@@ -59,7 +59,7 @@ class Result:
     nodes: int
     links: int
 
-    converged_s: tuple[Convergence, ...]
+    converged_s: tuple[ConvergenceRecord, ...]
     """After the start and after each disturbance, in order."""
 
     control_frames: dict[str, int]
@@ -83,12 +83,12 @@ class Result:
     """Copies that a node recognised and dropped."""
     copies_per_publication: float
     """Copies sent over links, per publication that left its node."""
-    delay_ms: Delay | None
+    delay_ms: DelayStatistics | None
     """Of all deliveries; None if there were none."""
-    delay_ms_by_node: dict[int, Delay]
+    delay_ms_by_node: dict[int, DelayStatistics]
     """The same by receiving node."""
 
-    guaranteed: Guarantee | None
+    guaranteed: GuaranteeSummary | None
     """None if there are no disks, or nothing was checked."""
 
     violations: tuple[str, ...]
@@ -116,13 +116,13 @@ class Result:
         return json.dumps(values, sort_keys=True, indent=2)
 
 
-def delay_of(samples_s: Sequence[float]) -> Delay | None:
+def delay_statistics(samples_s: Sequence[float]) -> DelayStatistics | None:
     """Sum up delays given in seconds; None if there are none."""
     if not samples_s:
         return None
     ordered = sorted(samples_s)
     last = len(ordered) - 1
-    return Delay(
+    return DelayStatistics(
         count=len(ordered),
         mean=_milliseconds(sum(ordered) / len(ordered)),
         p50=_milliseconds(ordered[round(0.50 * last)]),

@@ -7,19 +7,19 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from hansa.protocol.status import NodeView
-from hansa.simulator.analysis.convergence import Tracker
-from hansa.simulator.analysis.structure import Structure
-from hansa.simulator.analysis.telemetry import Telemetry
-from hansa.simulator.analysis.transcript import Listener
-from hansa.simulator.analysis.truth import Truth
-from hansa.simulator.checkers import Cost, Guaranteed, all_checkers
+from hansa.protocol.status import NodeStatus
+from hansa.simulator.analysis.convergence import ConvergenceTracker
+from hansa.simulator.analysis.structure import StructureCheck
+from hansa.simulator.analysis.telemetry import SimulationTelemetry
+from hansa.simulator.analysis.transcript import TranscriptListener
+from hansa.simulator.analysis.truth import GroundTruth
+from hansa.simulator.checkers import AnnouncementCost, GuaranteedDelivery, make_checkers
 from hansa.simulator.faults.random_faults import random_faults
-from hansa.simulator.options import Options
-from hansa.simulator.result import Result
-from hansa.simulator.workload import random_clients
-from hansa.simulator.world.director import Director
-from hansa.simulator.world.hooks import Watcher
+from hansa.simulator.options import SimulationOptions
+from hansa.simulator.result import SimulationResult
+from hansa.simulator.workload import random_client_actions
+from hansa.simulator.world.director import ActionExecutor
+from hansa.simulator.world.hooks import Hooks
 from hansa.simulator.world.site import Site
 from hansa.simulator.world.world import World
 
@@ -29,105 +29,111 @@ class Simulation:
 
     def __init__(
         self,
-        options: Options,
-        listen: Listener | None = None,
-        watchers: Iterable[Watcher] = (),
+        options: SimulationOptions,
+        listener: TranscriptListener | None = None,
+        extra_hooks: Iterable[Hooks] = (),
         telemetry: Path | None = None,
     ) -> None:
         """Prepare everything; nothing happens before `run`. More watchers may measure more, and
         records of all that happens may go to a directory."""
         self.options = options
-        self.world = World(options, listen)
-        self.director = Director(self.world)
+        self.world = World(options, listener)
+        self.executor = ActionExecutor(self.world)
         self.violations: list[str] = []
-        steady = options.links.ordered and not options.links.jitter_ms
-        structure = Structure(Truth(self.world), options.protocol, steady)
-        self.tracker = Tracker(self.world, structure, always=options.check)
-        self._cost = Cost(self.world, self.violations)
-        self._guaranteed = Guaranteed(self.world, self.violations, self.tracker)
-        checkers: list[Watcher] = [self.tracker, self._cost]
-        if options.check:
+        steady = options.links.is_ordered and not options.links.jitter_ms
+        structure = StructureCheck(GroundTruth(self.world), options.protocol, steady)
+        self.tracker = ConvergenceTracker(
+            self.world, structure, always_compare=options.check_invariants
+        )
+        self._announcement_cost = AnnouncementCost(self.world, self.violations)
+        self._guaranteed = GuaranteedDelivery(self.world, self.violations, self.tracker)
+        checkers: list[Hooks] = [self.tracker, self._announcement_cost]
+        if options.check_invariants:
             checkers.append(self._guaranteed)
-            checkers += all_checkers(self.world, self.violations, self.tracker, structure)
-        self._telemetry = Telemetry(self.world, telemetry) if telemetry else None
+            checkers += make_checkers(self.world, self.violations, self.tracker, structure)
+        self._telemetry = SimulationTelemetry(self.world, telemetry) if telemetry else None
         told = [self._telemetry] if self._telemetry else []
-        self.world.watch([*told, *checkers, *watchers])
-        self._plan()
+        self.world.set_hooks([*told, *checkers, *extra_hooks])
+        self._schedule_actions()
 
-    def _plan(self) -> None:
+    def _schedule_actions(self) -> None:
         """Write the schedule: clients that were there before, links, starts, and all the rest."""
         options, world = self.options, self.world
-        steps = [*random_clients(options), *random_faults(options), *options.schedule]
+        steps = [*random_client_actions(options), *random_faults(options), *options.schedule]
         for step in steps:
             if step.at_s == 0:
-                self.director.plan(step)
+                self.executor.schedule(step)
         for a, b in options.topology.links:
-            world.network.add(world.sites[a], world.sites[b])
-        chance = random.Random(f"{options.seed} start")
-        world.scheduler.at(0.0, world.disturb, "start")
+            world.network.add_link(world.sites[a], world.sites[b])
+        rng = random.Random(f"{options.seed} start")
+        world.scheduler.at(0.0, world.report_disturbance, "start")
         for site in world.sites:
-            starts_at = chance.uniform(0.0, options.start_spread_s)
-            if site.place not in options.late:
+            starts_at = rng.uniform(0.0, options.start_spread_s)
+            if site.place not in options.late_places:
                 world.scheduler.at(starts_at, self._start, site)
         for step in steps:
             if step.at_s > 0:
-                self.director.plan(step)
+                self.executor.schedule(step)
 
     def _start(self, site: Site) -> None:
-        self.world.start(site)
-        self.world.disturb(f"start {site.place}", fault=False)  # part of the one start of all
+        self.world.start_agent(site)
+        self.world.report_disturbance(
+            f"start {site.place}", fault=False
+        )  # part of the one start of all
 
     def run_until(self, time_s: float) -> None:
         """Go on to a moment of virtual time."""
-        self.world.scheduler.run(time_s)
+        self.world.scheduler.run_until(time_s)
 
-    def run(self) -> Result:
+    def run(self) -> SimulationResult:
         """Play to the end."""
         began = time.perf_counter()
         with _without_garbage_collection():
             self.run_until(self.options.end_s)
-        for call in self.world.watchers.finished:
+        for call in self.world.hooks.on_run_finished:
             call()
         result = self._result(time.perf_counter() - began)
         if self._telemetry:
             self._telemetry.close(result)
         return result
 
-    def views(self) -> list[NodeView | None]:
+    def statuses(self) -> list[NodeStatus | None]:
         """Return the state of every node, by place; None where none runs."""
-        return [site.node.view() if site.node else None for site in self.world.sites]
+        return [site.node.status() if site.node else None for site in self.world.sites]
 
-    def _result(self, wall_s: float) -> Result:
+    def _result(self, wall_s: float) -> SimulationResult:
         options, world, ledger, traffic = (
             self.options,
             self.world,
             self.world.ledger,
             self.world.traffic,
         )
-        sent = sum(1 for entry in ledger.entries if entry.captured)
-        return Result(
+        sent = sum(1 for entry in ledger.entries if entry.is_captured)
+        return SimulationResult(
             seed=options.seed,
             topology=options.topology.name,
             nodes=options.topology.nodes,
             links=len(options.topology.links),
-            converged_s=self.tracker.records(),
+            converged_s=self.tracker.measurements(),
             control_frames=traffic.control_frames(),
             control_bytes=traffic.control_bytes(),
-            frames_per_announcement_max=self._cost.frames_max,
+            frames_per_announcement_max=self._announcement_cost.frames_per_announcement_max,
             publications=len(ledger.entries),
-            expected=ledger.expected,
-            delivered=ledger.delivered,
-            lost=ledger.expected - ledger.delivered,
-            duplicates_delivered=ledger.duplicates,
+            expected=ledger.expected_count,
+            delivered=ledger.delivered_count,
+            lost=ledger.expected_count - ledger.delivered_count,
+            duplicates_delivered=ledger.duplicate_count,
             duplicates_dropped=world.duplicates_dropped,
             copies_per_publication=round(traffic.data_frames / sent, 6) if sent else 0.0,
-            delay_ms=ledger.delay(),
-            delay_ms_by_node=ledger.delay_by_place(),
-            guaranteed=self._guaranteed.summary() if options.check and options.disk else None,
+            delay_ms=ledger.delay_statistics(),
+            delay_ms_by_node=ledger.delay_statistics_by_place(),
+            guaranteed=self._guaranteed.summarize()
+            if options.check_invariants and options.disk
+            else None,
             violations=tuple(self.violations),
             fingerprint=world.transcript.fingerprint(),
             virtual_s=options.end_s,
-            events=world.events,
+            events=world.event_count,
             data_frames=traffic.data_frames,
             data_bytes=traffic.data_bytes,
             wall_s=wall_s,
@@ -151,7 +157,9 @@ def _without_garbage_collection() -> Iterator[None]:
 
 
 def simulate(
-    options: Options, listen: Listener | None = None, telemetry: Path | None = None
-) -> Result:
+    options: SimulationOptions,
+    listener: TranscriptListener | None = None,
+    telemetry: Path | None = None,
+) -> SimulationResult:
     """Play one run. `listen` is told what happens: time, place, news or action."""
-    return Simulation(options, listen, telemetry=telemetry).run()
+    return Simulation(options, listener, telemetry=telemetry).run()

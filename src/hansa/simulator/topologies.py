@@ -20,7 +20,7 @@ NODES_MAX = 10_000
 LINKS_MAX = 500_000
 "Links of one topology, for the same reason."
 
-EXAMPLES = {
+TOPOLOGY_EXAMPLES = {
     "ring": "ring:3",
     "line": "line:5",
     "star": "star:8",
@@ -33,7 +33,7 @@ EXAMPLES = {
 }
 """One valid word of each kind."""
 
-Link = tuple[int, int]
+TopologyLink = tuple[int, int]
 "Two nodes by their numbers, the smaller first."
 
 
@@ -43,7 +43,7 @@ class Topology:
 
     name: str
     nodes: int
-    links: tuple[Link, ...]
+    links: tuple[TopologyLink, ...]
     labels: tuple[str, ...] = ()
     """Names of the nodes, if the file that it came from names them."""
 
@@ -70,11 +70,11 @@ class Topology:
             len(self.labels) in (0, self.nodes), self.name, "labels must name all nodes or none"
         )
 
-    def label(self, node: int) -> str:
+    def node_label(self, node: int) -> str:
         """Return what people call a node: its name if it has one, otherwise its number."""
         return self.labels[node] if self.labels else str(node)
 
-    def node(self, text: str) -> int:
+    def find_node(self, text: str) -> int:
         """Return the node that a person means by a name or a number."""
         if text in self.labels:
             return self.labels.index(text)
@@ -85,7 +85,7 @@ class Topology:
         raise UsageError(f"there is no node {text!r} in {self.name}; its nodes are {known}")
 
 
-def graph(name: str, nodes: int, pairs: Iterable[Link]) -> Topology:
+def make_topology(name: str, nodes: int, pairs: Iterable[TopologyLink]) -> Topology:
     """Return the topology of these pairs, whatever their order and however often they come."""
     return Topology(name, nodes, tuple(sorted({(min(pair), max(pair)) for pair in pairs})))
 
@@ -93,18 +93,18 @@ def graph(name: str, nodes: int, pairs: Iterable[Link]) -> Topology:
 # ---------------------------------------------------------------- what one asks a graph
 
 
-def neighbours(topology: Topology) -> tuple[tuple[int, ...], ...]:
+def neighbours_of(topology: Topology) -> tuple[tuple[int, ...], ...]:
     """Return for each node the nodes it is linked to, ordered."""
     found: list[list[int]] = [[] for _ in range(topology.nodes)]
     for a, b in topology.links:
         found[a].append(b)
         found[b].append(a)
-    return tuple(tuple(sorted(near)) for near in found)
+    return tuple(tuple(sorted(linked)) for linked in found)
 
 
-def distances(topology: Topology, start: int) -> dict[int, int]:
+def hop_distances(topology: Topology, start: int) -> dict[int, int]:
     """Return how many links each node is from `start`; nodes that it cannot reach are missing."""
-    near = neighbours(topology)
+    near = neighbours_of(topology)
     found = {start: 0}
     queue = [start]
     for node in queue:  # grows as it is read: breadth first
@@ -115,34 +115,34 @@ def distances(topology: Topology, start: int) -> dict[int, int]:
     return found
 
 
-def components(topology: Topology) -> tuple[tuple[int, ...], ...]:
+def connected_components(topology: Topology) -> tuple[tuple[int, ...], ...]:
     """Return the connected parts, each ordered, the one with the smallest node first."""
-    parts = _Parts(topology.nodes)
+    parts = _UnionFind(topology.nodes)
     for a, b in topology.links:
-        parts.join(a, b)
+        parts.union(a, b)
     found: dict[int, list[int]] = {}
     for node in range(topology.nodes):
-        found.setdefault(parts.root(node), []).append(node)
+        found.setdefault(parts.find_root(node), []).append(node)
     return tuple(tuple(part) for part in found.values())
 
 
-class _Parts:
+class _UnionFind:
     """Which nodes hang together, as links are added (union-find)."""
 
     def __init__(self, nodes: int) -> None:
-        self._above = list(range(nodes))
+        self._parents = list(range(nodes))
         self.count = nodes
 
-    def root(self, node: int) -> int:
-        while self._above[node] != node:
-            self._above[node] = self._above[self._above[node]]
-            node = self._above[node]
+    def find_root(self, node: int) -> int:
+        while self._parents[node] != node:
+            self._parents[node] = self._parents[self._parents[node]]
+            node = self._parents[node]
         return node
 
-    def join(self, a: int, b: int) -> bool:
+    def union(self, a: int, b: int) -> bool:
         """Join the parts of two nodes; False if they hung together already."""
-        low, high = sorted((self.root(a), self.root(b)))
-        self._above[high] = low
+        low, high = sorted((self.find_root(a), self.find_root(b)))
+        self._parents[high] = low
         self.count -= low != high
         return low != high
 
@@ -150,53 +150,57 @@ class _Parts:
 # ---------------------------------------------------------------- from a word to a graph
 
 
-def parse(word: str, seed: int) -> Topology:
+def parse_topology(word: str, seed: int) -> Topology:
     """Return the topology that a word describes; the seed decides what the word leaves open."""
     kind, colon, rest = word.partition(":")
     if kind not in _MAKERS:
         near = difflib.get_close_matches(kind, _MAKERS, n=1)
-        hint = f"did you mean {EXAMPLES[near[0]]!r}? " if near else ""
-        raise UsageError(f"topology {word!r}: {hint}write one of {' '.join(EXAMPLES.values())}")
+        hint = f"did you mean {TOPOLOGY_EXAMPLES[near[0]]!r}? " if near else ""
+        raise UsageError(
+            f"topology {word!r}: {hint}write one of {' '.join(TOPOLOGY_EXAMPLES.values())}"
+        )
     what = "which file" if kind == "file" else "how many"
-    _require(bool(colon and rest), word, f"say {what} after {kind!r}, as in {EXAMPLES[kind]}")
+    _require(
+        bool(colon and rest), word, f"say {what} after {kind!r}, as in {TOPOLOGY_EXAMPLES[kind]}"
+    )
     return _MAKERS[kind](word, rest, random.Random(f"topology {seed}"))
 
 
 def _ring(word: str, rest: str, _: random.Random) -> Topology:
-    nodes = _count(word, rest, 3)
-    return graph(word, nodes, ((node, (node + 1) % nodes) for node in range(nodes)))
+    nodes = _parse_node_count(word, rest, 3)
+    return make_topology(word, nodes, ((node, (node + 1) % nodes) for node in range(nodes)))
 
 
 def _line(word: str, rest: str, _: random.Random) -> Topology:
-    nodes = _count(word, rest, 1)
-    return graph(word, nodes, ((node, node + 1) for node in range(nodes - 1)))
+    nodes = _parse_node_count(word, rest, 1)
+    return make_topology(word, nodes, ((node, node + 1) for node in range(nodes - 1)))
 
 
 def _star(word: str, rest: str, _: random.Random) -> Topology:
-    nodes = _count(word, rest, 2)
-    return graph(word, nodes, ((0, node) for node in range(1, nodes)))
+    nodes = _parse_node_count(word, rest, 2)
+    return make_topology(word, nodes, ((0, node) for node in range(1, nodes)))
 
 
 def _tree(word: str, rest: str, _: random.Random) -> Topology:
     """Balanced and binary: node 0 is the root, node n hangs under (n - 1) // 2."""
-    nodes = _count(word, rest, 2)
-    return graph(word, nodes, (((node - 1) // 2, node) for node in range(1, nodes)))
+    nodes = _parse_node_count(word, rest, 2)
+    return make_topology(word, nodes, (((node - 1) // 2, node) for node in range(1, nodes)))
 
 
 def _full(word: str, rest: str, _: random.Random) -> Topology:
-    nodes = _count(word, rest, 2)
+    nodes = _parse_node_count(word, rest, 2)
     total = _pairs(nodes)
     _require(
         total <= LINKS_MAX, word, f"{total} links are too many; at most {LINKS_MAX} are possible"
     )
-    return graph(word, nodes, (_pair(number) for number in range(total)))
+    return make_topology(word, nodes, (_pair(number) for number in range(total)))
 
 
 def _grid(word: str, rest: str, _: random.Random) -> Topology:
     """Numbered row by row, as in Spohn 2021."""
     sides = rest.split("x")
     _require(len(sides) == 2, word, "write rows x columns, as in grid:3x3")
-    rows, columns = (_count(word, side, 0) for side in sides)
+    rows, columns = (_parse_node_count(word, side, 0) for side in sides)
     _require(rows * columns >= 2, word, "a grid needs at least 2 nodes, as in grid:3x3")
     _require(
         rows * columns <= NODES_MAX,
@@ -205,12 +209,12 @@ def _grid(word: str, rest: str, _: random.Random) -> Topology:
     )
     across = ((node, node + 1) for node in range(rows * columns) if (node + 1) % columns)
     down = ((node, node + columns) for node in range((rows - 1) * columns))
-    return graph(word, rows * columns, [*across, *down])
+    return make_topology(word, rows * columns, [*across, *down])
 
 
-def _random(word: str, rest: str, chance: random.Random) -> Topology:
+def _random(word: str, rest: str, rng: random.Random) -> Topology:
     """Connected, with the mean degree asked for: a random tree and random links on top of it."""
-    nodes, degree = _count_and_number(word, rest, "a mean degree")
+    nodes, degree = _parse_node_count_and_number(word, rest, "a mean degree")
     least, most = 2 * (nodes - 1) / nodes, nodes - 1
     _require(
         degree >= least,
@@ -227,52 +231,54 @@ def _random(word: str, rest: str, chance: random.Random) -> Topology:
     _require(
         total <= LINKS_MAX, word, f"{total} links are too many; at most {LINKS_MAX} are possible"
     )
-    order = chance.sample(range(nodes), nodes)
-    tree = [(order[chance.randrange(place)], order[place]) for place in range(1, nodes)]
+    order = rng.sample(range(nodes), nodes)
+    tree = [(order[rng.randrange(place)], order[place]) for place in range(1, nodes)]
     links = {(min(link), max(link)) for link in tree}
-    for number in chance.sample(range(_pairs(nodes)), total):
+    for number in rng.sample(range(_pairs(nodes)), total):
         if len(links) == total:
             break
         links.add(_pair(number))
-    return graph(word, nodes, links)
+    return make_topology(word, nodes, links)
 
 
 def _pairs(nodes: int) -> int:
     return nodes * (nodes - 1) // 2
 
 
-def _pair(number: int) -> Link:
+def _pair(number: int) -> TopologyLink:
     """Return one of all pairs of nodes: (0, 1), (0, 2), (1, 2), (0, 3) …"""
     high = (1 + math.isqrt(1 + 8 * number)) // 2
     return number - _pairs(high), high
 
 
-def _geometric(word: str, rest: str, chance: random.Random) -> Topology:
+def _geometric(word: str, rest: str, rng: random.Random) -> Topology:
     """Nodes at random in the unit square, linked if close; then the nearest parts are joined."""
-    nodes, radius = _count_and_number(word, rest, "a radius")
+    nodes, radius = _parse_node_count_and_number(word, rest, "a radius")
     _require(
         0 < radius <= 1.5,
         word,
-        f"the radius must be above 0 and at most 1.5, as in {EXAMPLES['geometric']}",
+        f"the radius must be above 0 and at most 1.5, as in {TOPOLOGY_EXAMPLES['geometric']}",
     )
-    points = [(chance.random(), chance.random()) for _ in range(nodes)]
-    links: list[Link] = []
-    for _, link in _close(points, radius):
+    points = [(rng.random(), rng.random()) for _ in range(nodes)]
+    links: list[TopologyLink] = []
+    for _, link in _pairs_within(points, radius):
         links.append(link)
         _require(
             len(links) <= LINKS_MAX, word, f"more than {LINKS_MAX} links; write a smaller radius"
         )
-    parts = _Parts(nodes)
+    parts = _UnionFind(nodes)
     for a, b in links:
-        parts.join(a, b)
+        parts.union(a, b)
     reach = max(radius, 1 / math.sqrt(nodes))
     while parts.count > 1:
-        links.extend(link for _, link in sorted(_close(points, reach)) if parts.join(*link))
+        links.extend(link for _, link in sorted(_pairs_within(points, reach)) if parts.union(*link))
         reach *= 2
-    return graph(word, nodes, links)
+    return make_topology(word, nodes, links)
 
 
-def _close(points: Sequence[tuple[float, float]], radius: float) -> Iterator[tuple[float, Link]]:
+def _pairs_within(
+    points: Sequence[tuple[float, float]], radius: float
+) -> Iterator[tuple[float, TopologyLink]]:
     """Yield the pairs of points at most so far apart, with their distance."""
     cells: dict[tuple[int, int], list[int]] = {}
     for node, (x, y) in enumerate(points):
@@ -281,44 +287,52 @@ def _close(points: Sequence[tuple[float, float]], radius: float) -> Iterator[tup
         column, row = int(x / radius), int(y / radius)
         around = ((column + dx, row + dy) for dx in (-1, 0, 1) for dy in (-1, 0, 1))
         for other in (other for cell in around for other in cells.get(cell, ()) if other > node):
-            apart = math.dist((x, y), points[other])
-            if apart <= radius:
-                yield apart, (node, other)
+            distance = math.dist((x, y), points[other])
+            if distance <= radius:
+                yield distance, (node, other)
 
 
 def _file(word: str, rest: str, _: random.Random) -> Topology:
     """Whatever the file says; it may be in several parts, which `components` tells."""
-    ends = link_file.read(Path(rest))
-    labels, numbers = link_file.numbered(rest, ends)
-    made = graph(word, len(numbers), ((numbers[a], numbers[b]) for a, b in ends))
+    ends = link_file.read_links(Path(rest))
+    labels, numbers = link_file.number_nodes(rest, ends)
+    made = make_topology(word, len(numbers), ((numbers[a], numbers[b]) for a, b in ends))
     return Topology(word, made.nodes, made.links, labels)
 
 
 # ---------------------------------------------------------------- numbers in a word
 
 
-def _count(word: str, text: str, least: int) -> int:
+def _parse_node_count(word: str, text: str, least: int) -> int:
     kind = word.partition(":")[0]
     good = text.isdecimal() and text.isascii() and len(text) < 10
-    _require(good, word, f"{text!r} is not a number of nodes; write it as in {EXAMPLES[kind]}")
+    _require(
+        good, word, f"{text!r} is not a number of nodes; write it as in {TOPOLOGY_EXAMPLES[kind]}"
+    )
     some = f"{least} node{'s' * (least > 1)}"
     noun = f"{kind} graph" if kind in ("full", "random", "geometric") else kind
-    _require(int(text) >= least, word, f"a {noun} needs at least {some}, as in {EXAMPLES[kind]}")
+    _require(
+        int(text) >= least, word, f"a {noun} needs at least {some}, as in {TOPOLOGY_EXAMPLES[kind]}"
+    )
     _require(int(text) <= NODES_MAX, word, f"{text} nodes; at most {NODES_MAX} are possible")
     return int(text)
 
 
-def _count_and_number(word: str, rest: str, what: str) -> tuple[int, float]:
+def _parse_node_count_and_number(word: str, rest: str, what: str) -> tuple[int, float]:
     first, comma, second = rest.partition(",")
     kind = word.partition(":")[0]
-    _require(bool(comma), word, f"write a number of nodes and {what}, as in {EXAMPLES[kind]}")
-    nodes = _count(word, first, 2)
+    _require(
+        bool(comma), word, f"write a number of nodes and {what}, as in {TOPOLOGY_EXAMPLES[kind]}"
+    )
+    nodes = _parse_node_count(word, first, 2)
     try:
         number = float(second)
     except ValueError:
         number = math.nan
     _require(
-        math.isfinite(number), word, f"{second!r} is not {what}; write it as in {EXAMPLES[kind]}"
+        math.isfinite(number),
+        word,
+        f"{second!r} is not {what}; write it as in {TOPOLOGY_EXAMPLES[kind]}",
     )
     return nodes, number
 

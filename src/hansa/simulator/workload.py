@@ -3,80 +3,89 @@
 import random
 from collections.abc import Iterator
 
-from hansa.simulator.actions import Publish, Step, Subscribe, Unsubscribe
-from hansa.simulator.options import Options
+from hansa.simulator.actions import (
+    ClientPublish,
+    ClientSubscribe,
+    ClientUnsubscribe,
+    ScheduledAction,
+)
+from hansa.simulator.options import SimulationOptions
 
 FINAL_SPREAD = 0.5
 "Part of the final phase in which its publications are made; the rest is for them to arrive."
 
 
-def random_clients(options: Options) -> list[Step]:
+def random_client_actions(options: SimulationOptions) -> list[ScheduledAction]:
     """Return the steps of all clients, those of the start first."""
     subscriptions = _first_subscriptions(options)
     return [
-        *(Step(0.0, subscription) for subscription in subscriptions),
+        *(ScheduledAction(0.0, subscription) for subscription in subscriptions),
         *_churn(options, subscriptions),
         *_traffic(options),
-        *_final(options),
+        *_final_publications(options),
     ]
 
 
-def _first_subscriptions(options: Options) -> list[Subscribe]:
-    chance = random.Random(f"{options.seed} subscribers")
+def _first_subscriptions(options: SimulationOptions) -> list[ClientSubscribe]:
+    rng = random.Random(f"{options.seed} subscribers")
     nodes = range(options.topology.nodes)
     return [
-        Subscribe(chance.choice(nodes), chance.choice(options.workload.filters))
+        ClientSubscribe(rng.choice(nodes), rng.choice(options.workload.filters))
         for _ in range(options.workload.subscribers)
     ]
 
 
-def _churn(options: Options, subscriptions: list[Subscribe]) -> Iterator[Step]:
+def _churn(
+    options: SimulationOptions, subscriptions: list[ClientSubscribe]
+) -> Iterator[ScheduledAction]:
     """Clients come and go: about as many as there were at first."""
-    chance = random.Random(f"{options.seed} churn")
+    rng = random.Random(f"{options.seed} churn")
     present = list(subscriptions)
     start, length = options.phases.warm_up_s, options.phases.traffic_s
     count = round(options.workload.churn * length)
-    for at in sorted(chance.uniform(start, start + length) for _ in range(count)):
-        if present and chance.random() < 0.5:
-            gone = present.pop(chance.randrange(len(present)))
-            yield Step(at, Unsubscribe(gone.node, gone.filter))
+    for at in sorted(rng.uniform(start, start + length) for _ in range(count)):
+        if present and rng.random() < 0.5:
+            gone = present.pop(rng.randrange(len(present)))
+            yield ScheduledAction(at, ClientUnsubscribe(gone.node, gone.filter))
         else:
-            node = chance.randrange(options.topology.nodes)
-            present.append(Subscribe(node, chance.choice(options.workload.filters)))
-            yield Step(at, present[-1])
+            node = rng.randrange(options.topology.nodes)
+            present.append(ClientSubscribe(node, rng.choice(options.workload.filters)))
+            yield ScheduledAction(at, present[-1])
 
 
-def _traffic(options: Options) -> Iterator[Step]:
+def _traffic(options: SimulationOptions) -> Iterator[ScheduledAction]:
     """Each publisher publishes at its own steady pace, with its own phase."""
-    chance = random.Random(f"{options.seed} publishers")
+    rng = random.Random(f"{options.seed} publishers")
     workload, phases = options.workload, options.phases
     interval = 1 / workload.rate
     for _ in range(workload.publishers):
-        node = chance.randrange(options.topology.nodes)
-        offset = chance.uniform(0.0, interval)
+        node = rng.randrange(options.topology.nodes)
+        offset = rng.uniform(0.0, interval)
         for turn in range(int((phases.traffic_s - offset) / interval) + 1):
             at = phases.warm_up_s + offset + turn * interval
             if at < phases.warm_up_s + phases.traffic_s:
-                yield Step(at, _publication(options, node, chance))
+                yield ScheduledAction(at, _publication(options, node, rng))
 
 
-def _publication(options: Options, node: int, chance: random.Random) -> Publish:
+def _publication(options: SimulationOptions, node: int, rng: random.Random) -> ClientPublish:
     workload = options.workload
-    (qos,) = chance.choices((0, 1, 2), workload.qos)
-    topic = chance.choice(workload.topics)
-    return Publish(node, topic, workload.payload_bytes, qos=qos)
+    (qos,) = rng.choices((0, 1, 2), workload.qos)
+    topic = rng.choice(workload.topics)
+    return ClientPublish(node, topic, workload.payload_bytes, qos=qos)
 
 
-def _final(options: Options) -> Iterator[Step]:
+def _final_publications(options: SimulationOptions) -> Iterator[ScheduledAction]:
     """Every node publishes once to every topic, and with disks to one of them at QoS 1 or 2."""
     phases, topics = options.phases, options.workload.topics
-    if not options.workload.final or not phases.final_s:
+    if not options.workload.publish_finally or not phases.final_s:
         return
     count = options.topology.nodes * len(topics)
     for number in range(count):
         node, topic = number % options.topology.nodes, topics[number // options.topology.nodes]
         at = phases.end_s - phases.final_s + FINAL_SPREAD * phases.final_s * number / count
-        yield Step(at, Publish(node, topic, options.workload.payload_bytes))
+        yield ScheduledAction(at, ClientPublish(node, topic, options.workload.payload_bytes))
         if options.disk and topic == topics[node % len(topics)]:
             qos = 1 + number % 2
-            yield Step(at, Publish(node, topic, options.workload.payload_bytes, qos=qos))
+            yield ScheduledAction(
+                at, ClientPublish(node, topic, options.workload.payload_bytes, qos=qos)
+            )

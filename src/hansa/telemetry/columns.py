@@ -2,11 +2,11 @@
 
 from typing import Literal
 
-Type = Literal["node", "nodes", "integer", "real", "text"]
+ColumnType = Literal["node", "nodes", "integer", "real", "text"]
 """Of a column. A node id has 64 bits, more than many programs' integers: in tables it is a text of
 16 hexadecimal digits. An integer has at most 63."""
 
-KEY: dict[str, tuple[Type, str]] = {
+KEY_COLUMNS: dict[str, tuple[ColumnType, str]] = {
     "node": ("node", "Who wrote the record; `ffffffffffffffff` for whoever makes faults."),
     "incarnation": ("integer", "The life of that node when it began to write."),
     "number": ("integer", "Counts the records of one life from 1. What is missing was dropped."),
@@ -14,7 +14,7 @@ KEY: dict[str, tuple[Type, str]] = {
 }
 """Columns of every row that are no fields: who says it, and which of its records it is."""
 
-FIELDS: dict[str, tuple[Type, str]] = {
+FIELD_COLUMNS: dict[str, tuple[ColumnType, str]] = {
     "time_ns": (
         "integer",
         "Nanoseconds: since 1970 by the clock of the machine, in a simulation since its start.",
@@ -66,5 +66,5 @@ FIELDS: dict[str, tuple[Type, str]] = {
 }
 """Every field of every kind, in the order of a table's columns."""
 
-COLUMNS: dict[str, tuple[Type, str]] = KEY | FIELDS
+COLUMNS: dict[str, tuple[ColumnType, str]] = KEY_COLUMNS | FIELD_COLUMNS
 """Type and meaning of every column of the one table that has a row per record."""

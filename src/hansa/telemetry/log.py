@@ -13,22 +13,22 @@ from pathlib import Path
 import msgspec
 
 from hansa.errors import JournalUnusable
-from hansa.journal.records import Block
+from hansa.journal.records import TelemetryBlock
 from hansa.journal.settings import JournalSettings
-from hansa.journal.writer import Writer
+from hansa.journal.writer import JournalWriter
 from hansa.telemetry import schema
 
 BLOCK_ROWS = 1_024
 """Rows that are gathered before they are encoded."""
 
 _ROWS_BYTES_MAX = 1 << 21
-_NO_NODE = 0
+_SHARED_BY_NODES = 0
 """What the segments say: the blocks know whose they are, and a node may get a new id."""
 
 _encode = msgspec.msgpack.Encoder().encode
 
 
-class Log:
+class TelemetryLog:
     """One directory of telemetry, and its only writer."""
 
     def __init__(
@@ -44,21 +44,21 @@ class Log:
         none of 63 bits is given.
         """
         epoch = secrets.randbits(63) if identity is None else identity
-        self._writer = Writer(path, _NO_NODE, epoch, settings, clock)
+        self._writer = JournalWriter(path, _SHARED_BY_NODES, epoch, settings, clock)
         self.dropped = 0
         """Rows that were not written because the disk was behind."""
 
-    def take(self, block: Block, count: int) -> None:
+    def append(self, block: TelemetryBlock, count: int) -> None:
         """Write a block with so many rows; it can be read after the next commit."""
         try:
-            taken = self._writer.offer(block)
+            is_accepted = self._writer.append_if_room(block)
         except JournalUnusable:  # commit says why; whoever is told about must not suffer
-            taken = False
-        if not taken:
+            is_accepted = False
+        if not is_accepted:
             self.dropped += count
 
     @property
-    def waiting_bytes(self) -> int:
+    def uncommitted_bytes(self) -> int:
         """Bytes that wait for the next commit."""
         return self._writer.end - self._writer.durable
 
@@ -71,18 +71,18 @@ class Log:
         self._writer.close()
 
 
-class Recorder:
+class NodeRecorder:
     """Numbers the records of one life of one node and hands them on in blocks."""
 
-    def __init__(self, log: Log, node: int, incarnation: int) -> None:
+    def __init__(self, log: TelemetryLog, node: int, incarnation: int) -> None:
         """Write to this log."""
         self._log = log
         self._node = node
         self._incarnation = incarnation
-        self._next = 1
-        self._rows: list[schema.Any] = []
+        self._next_sequence = 1
+        self._rows: list[schema.AnyRecord] = []
 
-    def put(self, record: schema.Any) -> None:
+    def put(self, record: schema.AnyRecord) -> None:
         """Add a record."""
         rows = self._rows
         rows.append(record)
@@ -92,17 +92,19 @@ class Recorder:
     def flush(self) -> None:
         """Hand on what was gathered."""
         rows, self._rows = self._rows, []
-        self._hand_on(rows)
+        self._write_block(rows)
 
-    def _hand_on(self, rows: list[schema.Any]) -> None:
+    def _write_block(self, rows: list[schema.AnyRecord]) -> None:
         if not rows:
             return
         data = _encode(rows)
         if len(data) > _ROWS_BYTES_MAX:  # topics may be long
             half = len(rows) // 2
-            self._hand_on(rows[:half])
-            self._hand_on(rows[half:])
+            self._write_block(rows[:half])
+            self._write_block(rows[half:])
             return
-        block = Block(self._node, self._incarnation, self._next, msgspec.Raw(data))
-        self._next += len(rows)
-        self._log.take(block, len(rows))
+        block = TelemetryBlock(
+            self._node, self._incarnation, self._next_sequence, msgspec.Raw(data)
+        )
+        self._next_sequence += len(rows)
+        self._log.append(block, len(rows))

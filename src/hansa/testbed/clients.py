@@ -13,9 +13,9 @@ from itertools import count
 from hansa.agent.broker.connection import BrokerAddress, Connection
 from hansa.errors import UsageError
 from hansa.mqtt import effects, inputs, packets
-from hansa.mqtt.limits import Limits
-from hansa.mqtt.options import Options
-from hansa.mqtt.types import REFUSED, Version
+from hansa.mqtt.limits import BrokerLimits
+from hansa.mqtt.options import ConnectOptions
+from hansa.mqtt.types import REFUSAL_CODE_MIN, Version
 
 READY_TIMEOUT_S = 10.0
 POLL_S = 0.002
@@ -32,7 +32,7 @@ class Arrival:
     payload: bytes
 
 
-class Client:
+class RecordingClient:
     """One client at one broker."""
 
     def __init__(
@@ -48,25 +48,25 @@ class Client:
         self.filters = filters
         self.arrivals: list[Arrival] = []
         self.arrival_count = 0
-        self.limits: Limits | None = None
+        self.limits: BrokerLimits | None = None
         """What the broker granted, once it has."""
         self.problem = ""
         """Why there is no connection."""
         self.granted: dict[str, bool] = {}
         """Per filter whether the broker accepted it."""
-        options = Options(
+        options = ConnectOptions(
             client_id=client_id,
             clean_start=True,
             version=version,
             answer_timeout=answer_timeout,
         )
         self._address = address
-        self._connection = Connection(address, options, self._told, random.Random())
+        self._connection = Connection(address, options, self._on_effect, random.Random())
 
     async def start(self, timeout_s: float = READY_TIMEOUT_S) -> None:
         """Connect and subscribe; raise UsageError if the broker does not let it."""
-        self._connection.keep()
-        ready = await until(lambda: self.is_ready or bool(self.problem), timeout_s)
+        self._connection.start()
+        ready = await wait_until(lambda: self.is_ready or bool(self.problem), timeout_s)
         if not ready or self.problem:
             raise UsageError(f"broker {self._address}: {self.problem or 'no answer'}")
 
@@ -80,38 +80,40 @@ class Client:
         if not filters:
             return
         self.filters += filters
-        wishes = tuple(packets.Subscription(name, qos=0) for name in filters)
-        self._connection.order(inputs.Subscribe(wishes))
+        subscriptions = tuple(packets.Subscription(name, qos=0) for name in filters)
+        self._connection.submit(inputs.Subscribe(subscriptions))
 
     def unsubscribe(self, *filters: str) -> None:
         """Ask for less."""
-        self._connection.order(inputs.Unsubscribe(filters))
+        self._connection.submit(inputs.Unsubscribe(filters))
 
     def publish(self, topic: str, payload: bytes) -> None:
         """Publish at QoS 0; without a connection it is lost."""
-        self._connection.order(inputs.Publish([packets.Publish(topic, payload)]))
+        self._connection.submit(inputs.Publish([packets.PublishPacket(topic, payload)]))
 
     async def stop(self) -> None:
         """Leave."""
         await self._connection.stop()
 
-    def _told(self, effect: effects.Effect) -> None:
+    def _on_effect(self, effect: effects.Effect) -> None:
         match effect:
             case effects.PublishReceived(batch):
-                self._note(batch)
-            case effects.Connected(limits=limits):
+                self._record_arrivals(batch)
+            case effects.Connected(broker_limits=limits):
                 self.limits, self.problem = limits, ""
                 self.granted.clear()
                 if self.filters:
-                    wishes = tuple(packets.Subscription(name, qos=0) for name in self.filters)
-                    self._connection.order(inputs.Subscribe(wishes))
-            case effects.Subscribed(subscriptions=wishes, reasons=reasons):
-                for wish, reason in zip(wishes, reasons, strict=True):
-                    self.granted[wish.topic_filter] = reason < REFUSED
+                    subscriptions = tuple(
+                        packets.Subscription(name, qos=0) for name in self.filters
+                    )
+                    self._connection.submit(inputs.Subscribe(subscriptions))
+            case effects.Subscribed(subscriptions=subscriptions, reasons=reasons):
+                for wish, reason in zip(subscriptions, reasons, strict=True):
+                    self.granted[wish.topic_filter] = reason < REFUSAL_CODE_MIN
             case effects.ConnectRefused() | effects.Disconnected() | effects.ProtocolViolation():
                 self.limits, self.problem = None, effect.text
 
-    def _note(self, batch: Sequence[packets.Publish]) -> None:
+    def _record_arrivals(self, batch: Sequence[packets.PublishPacket]) -> None:
         now = asyncio.get_running_loop().time()
         self.arrival_count += len(batch)
         if len(self.arrivals) < ARRIVALS_MAX:
@@ -122,25 +124,25 @@ def _number(number: int) -> bytes:
     return b"%d" % number
 
 
-class Stream:
+class NumberedStream:
     """Publishes numbered payloads at a steady pace, and keeps when each left."""
 
     def __init__(
         self,
-        client: Client,
+        client: RecordingClient,
         topic: str,
         interval_s: float,
         payload: Callable[[int], bytes] = _number,
     ) -> None:
         """Publish at this client, until stopped."""
-        self.sent: list[float] = []
+        self.sent_at: list[float] = []
         self._client, self._topic, self._payload = client, topic, payload
         self._task = asyncio.create_task(self._run(interval_s))
 
     async def _run(self, interval_s: float) -> None:
         loop = asyncio.get_running_loop()
         for number in count():
-            self.sent.append(loop.time())
+            self.sent_at.append(loop.time())
             self._client.publish(self._topic, self._payload(number))
             await asyncio.sleep(interval_s)
 
@@ -150,7 +152,7 @@ class Stream:
         await asyncio.gather(self._task, return_exceptions=True)
 
 
-async def until(condition: Callable[[], bool], timeout_s: float) -> bool:
+async def wait_until(condition: Callable[[], bool], timeout_s: float) -> bool:
     """Wait for a condition; return whether it came true in time."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + timeout_s

@@ -5,9 +5,9 @@ import random
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from hansa.testbed.link_conditions import BOTH, Direction, Line
+from hansa.testbed.link_conditions import BOTH_DIRECTIONS, Direction, LinkConditions
 
-HELD_MAX = 4_096
+DELAYED_MAX = 4_096
 """Datagrams that are held back at a time; more are lost, as in any network."""
 
 SEED = 1
@@ -19,81 +19,83 @@ class DatagramRelay:
 
     def __init__(self, target_port: int, delay_s: float, loss: float) -> None:
         """Prepare; nothing happens before `start`."""
-        self.line = Line(delay_s, loss=loss)
+        self.conditions = LinkConditions(delay_s, loss=loss)
         self._target = ("127.0.0.1", target_port)
-        self._chance = random.Random(SEED)
-        self._held = 0
+        self._rng = random.Random(SEED)
+        self._delayed_count = 0
         self._cut: frozenset[Direction] = frozenset()
-        self._front: asyncio.DatagramTransport | None = None
-        self._behind: dict[Any, asyncio.Task[asyncio.DatagramTransport]] = {}
+        self._listening_transport: asyncio.DatagramTransport | None = None
+        self._target_transports: dict[Any, asyncio.Task[asyncio.DatagramTransport]] = {}
 
     async def start(self) -> int:
         """Listen; return the port."""
         loop = asyncio.get_running_loop()
-        self._front, _ = await loop.create_datagram_endpoint(
-            lambda: _Ear(self._from_dialler), ("127.0.0.1", 0)
+        self._listening_transport, _ = await loop.create_datagram_endpoint(
+            lambda: _DatagramReceiver(self._receive_from_dialler), ("127.0.0.1", 0)
         )
-        port: int = self._front.get_extra_info("sockname")[1]
+        port: int = self._listening_transport.get_extra_info("sockname")[1]
         return port
 
     async def stop(self) -> None:
         """Carry no more."""
-        if self._front is not None:
-            self._front.close()
-        for opened in await asyncio.gather(*self._behind.values(), return_exceptions=True):
+        if self._listening_transport is not None:
+            self._listening_transport.close()
+        for opened in await asyncio.gather(
+            *self._target_transports.values(), return_exceptions=True
+        ):
             if not isinstance(opened, BaseException):
                 opened.close()
 
-    def cut(self, directions: Iterable[Direction] = BOTH) -> None:
+    def cut(self, directions: Iterable[Direction] = BOTH_DIRECTIONS) -> None:
         """Let nothing pass, and tell nobody."""
         self._cut = frozenset(directions)
 
-    def mend(self) -> None:
+    def restore(self) -> None:
         """Let everything pass again; what was sent meanwhile is lost."""
         self._cut = frozenset()
 
-    def _from_dialler(self, data: bytes, sender: Any) -> None:
+    def _receive_from_dialler(self, data: bytes, sender: Any) -> None:
         """Every dialler gets a port of its own towards the target, which tells them apart by it."""
-        if sender not in self._behind:
-            self._behind[sender] = asyncio.create_task(self._open(sender))
-        opening = self._behind[sender]
+        if sender not in self._target_transports:
+            self._target_transports[sender] = asyncio.create_task(self._open(sender))
+        opening = self._target_transports[sender]
         if opening.done():
-            self._carry(Direction.OUT, opening.result(), data, None)
+            self._forward(Direction.OUT, opening.result(), data, None)
 
     async def _open(self, dialler: Any) -> asyncio.DatagramTransport:
         def back(data: bytes, _: Any) -> None:
-            if self._front is not None:
-                self._carry(Direction.BACK, self._front, data, dialler)
+            if self._listening_transport is not None:
+                self._forward(Direction.BACK, self._listening_transport, data, dialler)
 
         loop = asyncio.get_running_loop()
         transport, _ = await loop.create_datagram_endpoint(
-            lambda: _Ear(back), remote_addr=self._target
+            lambda: _DatagramReceiver(back), remote_addr=self._target
         )
         return transport
 
-    def _carry(
-        self, direction: Direction, port: asyncio.DatagramTransport, data: bytes, to: Any
+    def _forward(
+        self, direction: Direction, port: asyncio.DatagramTransport, data: bytes, destination: Any
     ) -> None:
-        line, chance = self.line, self._chance
-        lost = chance.random() < line.loss
+        conditions, rng = self.conditions, self._rng
+        lost = rng.random() < conditions.loss
         if lost or direction in self._cut:
             return
-        for _ in range(1 + (chance.random() < line.copies)):
-            if self._held < HELD_MAX:
-                self._held += 1
-                delay_s = line.delay_s + chance.uniform(0.0, line.jitter_s)
+        for _ in range(1 + (rng.random() < conditions.duplicate)):
+            if self._delayed_count < DELAYED_MAX:
+                self._delayed_count += 1
+                delay_s = conditions.delay_s + rng.uniform(0.0, conditions.jitter_s)
                 loop = asyncio.get_running_loop()
-                loop.call_later(delay_s, self._release, port, data, to)
+                loop.call_later(delay_s, self._send_delayed, port, data, destination)
 
-    def _release(self, port: asyncio.DatagramTransport, data: bytes, to: Any) -> None:
-        self._held -= 1
+    def _send_delayed(self, port: asyncio.DatagramTransport, data: bytes, to: Any) -> None:
+        self._delayed_count -= 1
         if not port.is_closing():
             port.sendto(data, to)
 
 
-class _Ear(asyncio.DatagramProtocol):
-    def __init__(self, heard: Callable[[bytes, Any], None]) -> None:
-        self._heard = heard
+class _DatagramReceiver(asyncio.DatagramProtocol):
+    def __init__(self, on_datagram: Callable[[bytes, Any], None]) -> None:
+        self._on_datagram = on_datagram
 
     def datagram_received(self, data: bytes, addr: Any) -> None:
-        self._heard(data, addr)
+        self._on_datagram(data, addr)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 
-def has_embedded() -> bool:
+def is_amqtt_installed() -> bool:
     """Whether agents can have a broker of their own."""
     try:
         import amqtt.broker  # noqa: F401 - only an import tells whether all it needs is there
@@ -13,7 +13,7 @@ def has_embedded() -> bool:
 
 
 @dataclass(slots=True)
-class EmbeddedBroker:
+class EmbeddedBrokerStub:
     """A broker without a process."""
 
     port: int

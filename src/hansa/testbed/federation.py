@@ -13,19 +13,26 @@ from pathlib import Path
 from hansa.errors import UsageError
 from hansa.simulator.topologies import Topology
 from hansa.testbed.datagram_relay import DatagramRelay
-from hansa.testbed.embedded import EmbeddedBroker
-from hansa.testbed.mosquitto import Mosquitto, end, find_mosquitto, free_port, require_free, spawn
+from hansa.testbed.embedded import EmbeddedBrokerStub
+from hansa.testbed.mosquitto import (
+    Mosquitto,
+    find_mosquitto,
+    free_port,
+    require_free_port,
+    spawn,
+    terminate_process,
+)
 from hansa.testbed.relay import Relay
-from hansa.testbed.shutdown import to_the_end
+from hansa.testbed.shutdown import run_to_completion
 
 PORTS_PER_NODE = 3
 CONVERGE_TIMEOUT_S = 60.0
 POLL_S = 0.05
-PAGE_TIMEOUT_S = 5.0
+STATUS_TIMEOUT_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class Cable:
+class LinkProfile:
     """What all links are made of."""
 
     transport: str = "tcp"
@@ -35,7 +42,7 @@ class Cable:
     """Probability that a datagram is lost; streams lose nothing."""
     can_cut: bool = False
     """Whether it can be cut although it is neither long nor lossy."""
-    to_brokers: bool = False
+    relays_brokers: bool = False
     """Whether one leads from every agent to its broker, too, which can be cut."""
 
     @property
@@ -43,14 +50,14 @@ class Cable:
         """Whether something must stand between two agents to make it so."""
         return bool(self.delay_s or self.loss or self.can_cut)
 
-    def relay(self, port: int) -> Relay | DatagramRelay:
+    def make_relay(self, port: int) -> Relay | DatagramRelay:
         """Return what makes it so, in front of a port."""
         if self.transport == "udp":
             return DatagramRelay(port, self.delay_s, self.loss)
         return Relay(port, self.delay_s)
 
 
-PLAIN = Cable()
+DIRECT_LINKS = LinkProfile()
 
 
 @dataclass(slots=True)
@@ -58,11 +65,11 @@ class LocalNode:
     """A broker with its agent."""
 
     name: str
-    broker: Mosquitto | EmbeddedBroker
+    broker: Mosquitto | EmbeddedBrokerStub
     link_port: int
     admin_port: int
     directory: Path
-    settings: dict[str, str] = field(default_factory=dict)
+    environment: dict[str, str] = field(default_factory=dict)
     """Environment variables for its agent alone."""
     agent: asyncio.subprocess.Process | None = field(default=None, init=False)
 
@@ -72,7 +79,7 @@ class LocalNode:
         return self.broker.port, self.link_port, self.admin_port
 
     @property
-    def admin(self) -> str:
+    def admin_url(self) -> str:
         """Where the agent's pages are."""
         return f"http://127.0.0.1:{self.admin_port}"
 
@@ -81,14 +88,14 @@ class LocalNode:
         """What the agent says, in all its lives."""
         return self.directory / "agent.log"
 
-    def last_words(self) -> str:
+    def last_log_line(self) -> str:
         """Return the last line that the agent said."""
         lines = self.log_file.read_text().strip().splitlines()
         return lines[-1] if lines else "without a word"
 
     def status(self) -> dict[str, object]:
         """Read the agent's status page."""
-        with urllib.request.urlopen(f"{self.admin}/status", timeout=PAGE_TIMEOUT_S) as answer:
+        with urllib.request.urlopen(f"{self.admin_url}/status", timeout=STATUS_TIMEOUT_S) as answer:
             status: dict[str, object] = json.load(answer)
             return status
 
@@ -99,7 +106,7 @@ class LocalNode:
             "name": self.name,
             "broker": f"127.0.0.1:{self.broker.port}",
             "link": f"127.0.0.1:{self.link_port}",
-            "admin": self.admin,
+            "admin": self.admin_url,
             "broker_pid": broker.pid if broker else None,
             "agent_pid": agent.pid if agent else None,
         }
@@ -111,9 +118,9 @@ class LocalFederation:
     def __init__(
         self,
         topology: Topology,
-        settings: dict[str, str],
+        environment: dict[str, str],
         base_port: int | None = None,
-        cable: Cable = PLAIN,
+        link_profile: LinkProfile = DIRECT_LINKS,
         persistent: bool = False,
         directory: Path | None = None,
     ) -> None:
@@ -121,17 +128,17 @@ class LocalFederation:
         keep what they hold when they are stopped gently. A directory stays, with all state, logs,
         journals and telemetry; without one nothing does."""
         self._is_persistent = persistent
-        self._is_embedded = settings.get("HANSA_BROKER_OBSERVER") == "embedded"
+        self._is_embedded = environment.get("HANSA_BROKER_OBSERVER") == "embedded"
         if not self._is_embedded:
             find_mosquitto()
         self.topology = topology
-        self.settings = settings
-        self._cable = cable
+        self.environment = environment
+        self._link_profile = link_profile
         self._relays: dict[tuple[int, int], Relay | DatagramRelay] = {}
         self._dialled_ports: dict[tuple[int, int], int] = {}
-        self.gates: list[Relay] = []
+        self.broker_relays: list[Relay] = []
         """Relays between agents and their brokers, if the cable has them."""
-        self._gate_ports: list[int] = []
+        self._broker_relay_ports: list[int] = []
         self._is_kept = directory is not None
         self.directory = directory or Path(tempfile.mkdtemp(prefix="hansa-"))
         self.nodes = [self._node(number, base_port) for number in range(topology.nodes)]
@@ -143,19 +150,19 @@ class LocalFederation:
             first = base_port + PORTS_PER_NODE * number
             ports = list(range(first, first + PORTS_PER_NODE))
         directory = self.directory / str(number)
-        broker: Mosquitto | EmbeddedBroker = (
-            EmbeddedBroker(ports[0])
+        broker: Mosquitto | EmbeddedBrokerStub = (
+            EmbeddedBrokerStub(ports[0])
             if self._is_embedded
             else Mosquitto(directory / "broker", ports[0], is_persistent=self._is_persistent)
         )
-        link_port = ports[0] if self._cable.transport == "mqtt" else ports[1]
+        link_port = ports[0] if self._link_profile.transport == "mqtt" else ports[1]
         return LocalNode(str(number), broker, link_port, ports[2], directory)
 
     async def start(self) -> None:
         """Start brokers, then agents. If one fails, `stop` still has to be called."""
         for node in self.nodes:
             for port in node.ports:
-                require_free(port)
+                require_free_port(port)
         await self._start_relays()
         starts = [node.broker.start() for node in self.nodes]
         outcomes = await asyncio.gather(*starts, return_exceptions=True)
@@ -169,13 +176,13 @@ class LocalFederation:
         """Give each link the port that its dialler dials: the neighbour's, or a relay's."""
         for near, far in self.topology.links:
             port = self.nodes[near].link_port
-            if self._cable.needs_relay:
-                relay = self._relays[near, far] = self._cable.relay(port)
+            if self._link_profile.needs_relay:
+                relay = self._relays[near, far] = self._link_profile.make_relay(port)
                 port = await relay.start()
             self._dialled_ports[near, far] = port
-        if self._cable.to_brokers:
-            self.gates = [Relay(node.broker.port, 0.0) for node in self.nodes]
-            self._gate_ports = [await gate.start() for gate in self.gates]
+        if self._link_profile.relays_brokers:
+            self.broker_relays = [Relay(node.broker.port, 0.0) for node in self.nodes]
+            self._broker_relay_ports = [await gate.start() for gate in self.broker_relays]
 
     def describe(self) -> dict[str, object]:
         """Return what a ready file says."""
@@ -185,42 +192,42 @@ class LocalFederation:
         """Return whom a node is linked to."""
         return [b if a == number else a for a, b in self.topology.links if number in (a, b)]
 
-    def relay(self, a: int, b: int) -> Relay | DatagramRelay:
+    def link_relay(self, a: int, b: int) -> Relay | DatagramRelay:
         """Return what stands between two neighbours: a link can be made worse there."""
         return self._relays[min(a, b), max(a, b)]
 
-    def cut(self, a: int, b: int) -> None:
+    def cut_link(self, a: int, b: int) -> None:
         """Cut a link without telling its ends, as when a cable is pulled out."""
-        self.relay(a, b).cut()
+        self.link_relay(a, b).cut()
 
-    def mend(self, a: int, b: int) -> None:
+    def restore_link(self, a: int, b: int) -> None:
         """Undo `cut`."""
-        self.relay(a, b).mend()
+        self.link_relay(a, b).restore()
 
-    async def start_agent(self, number: int, **other: str) -> None:
+    async def start_agent(self, number: int, **overrides: str) -> None:
         """Start one agent, maybe with some other settings."""
         node = self.nodes[number]
         node.directory.mkdir(parents=True, exist_ok=True)
-        node.agent = await self.spawn_agent(number, **other)
+        node.agent = await self.spawn_agent(number, **overrides)
 
-    async def spawn_agent(self, number: int, **other: str) -> asyncio.subprocess.Process:
+    async def spawn_agent(self, number: int, **overrides: str) -> asyncio.subprocess.Process:
         """Start an agent with the settings of this node, and maybe some others; the smaller number
         of two neighbours is dialled by the larger."""
         node = self.nodes[number]
         ports = [self._dialled_ports[link] for link in self.topology.links if link[1] == number]
-        broker_port = self._gate_ports[number] if self.gates else node.broker.port
+        broker_port = self._broker_relay_ports[number] if self.broker_relays else node.broker.port
         environment = {
-            **self.settings,
-            **node.settings,
+            **self.environment,
+            **node.environment,
             "HANSA_NAME": node.name,
             "HANSA_STATE": str(node.directory / "agent"),
             "HANSA_BROKER_PORT": str(broker_port),
             "HANSA_BROKER_LOG_FILE": str(node.broker.log_file),
             "HANSA_LINK_PORT": str(node.link_port),
-            "HANSA_LINK_TRANSPORT": self._cable.transport,
+            "HANSA_LINK_TRANSPORT": self._link_profile.transport,
             "HANSA_LINK_NEIGHBOURS": ",".join(f"127.0.0.1:{port}" for port in ports),
             "HANSA_ADMIN_PORT": str(node.admin_port),
-            **other,
+            **overrides,
         }
         with node.log_file.open("ab") as out:
             return await spawn(out, environment, sys.executable, "-m", "hansa.cli", "agent")
@@ -228,7 +235,7 @@ class LocalFederation:
     async def wait_until_converged(
         self,
         timeout_s: float = CONVERGE_TIMEOUT_S,
-        told: Callable[[list[str]], None] = lambda waiting: None,
+        on_progress: Callable[[list[str]], None] = lambda waiting: None,
     ) -> float:
         """Wait until all links stand, all agents know each other and all interest is installed.
 
@@ -236,22 +243,22 @@ class LocalFederation:
         """
         loop = asyncio.get_running_loop()
         began = loop.time()
-        while waiting := await self.unsettled():
-            told(waiting)
+        while pending := await self.pending_reasons():
+            on_progress(pending)
             for node in self.nodes:
                 if node.agent is not None and node.agent.returncode is not None:
-                    raise UsageError(f"agent {node.name} ended: {node.last_words()}")
+                    raise UsageError(f"agent {node.name} ended: {node.last_log_line()}")
             if loop.time() - began > timeout_s:
-                raise UsageError(f"not converged after {timeout_s:.0f} s: {'; '.join(waiting)}")
+                raise UsageError(f"not converged after {timeout_s:.0f} s: {'; '.join(pending)}")
             await asyncio.sleep(POLL_S)
         return loop.time() - began
 
-    async def unsettled(self) -> list[str]:
+    async def pending_reasons(self) -> list[str]:
         """Return what each node still waits for; nothing once the federation has converged."""
-        answers = await asyncio.gather(*(self._waits_for(node) for node in self.nodes))
+        answers = await asyncio.gather(*(self._pending_reason(node) for node in self.nodes))
         return [answer for answer in answers if answer]
 
-    async def _waits_for(self, node: LocalNode) -> str:
+    async def _pending_reason(self, node: LocalNode) -> str:
         try:
             status = await asyncio.to_thread(node.status)
         except OSError:
@@ -280,13 +287,13 @@ class LocalFederation:
 
     async def stop(self) -> None:
         """Stop everything and leave nothing behind but what is to be kept."""
-        await to_the_end(self._stop())
+        await run_to_completion(self._stop())
 
     async def _stop(self) -> None:
         agents = [node.agent for node in self.nodes if node.agent is not None]
-        await asyncio.gather(*(end(agent) for agent in agents))
+        await asyncio.gather(*(terminate_process(agent) for agent in agents))
         await asyncio.gather(*(node.broker.stop() for node in self.nodes))
-        relays = (*self._relays.values(), *self.gates)
+        relays = (*self._relays.values(), *self.broker_relays)
         await asyncio.gather(*(relay.stop() for relay in relays))
         if not self._is_kept:
             shutil.rmtree(self.directory, ignore_errors=True)

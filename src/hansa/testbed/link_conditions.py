@@ -12,11 +12,11 @@ class Direction(Enum):
     BACK = "to who dials"
 
 
-BOTH = tuple(Direction)
+BOTH_DIRECTIONS = tuple(Direction)
 
 
 @dataclass(slots=True)
-class Line:
+class LinkConditions:
     """Its length and its quality."""
 
     delay_s: float = 0.0
@@ -27,5 +27,5 @@ class Line:
     """How much a stream carries each way."""
     loss: float = 0.0
     """Probability that a datagram is lost; streams lose nothing."""
-    copies: float = 0.0
+    duplicate: float = 0.0
     """Probability that a datagram comes twice."""

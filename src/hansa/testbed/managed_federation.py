@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from hansa.errors import UsageError
-from hansa.simulator.topologies import graph
-from hansa.testbed.federation import PAGE_TIMEOUT_S, POLL_S, LocalFederation, LocalNode
-from hansa.testbed.mosquitto import end, free_port, spawn
+from hansa.simulator.topologies import make_topology
+from hansa.testbed.federation import POLL_S, STATUS_TIMEOUT_S, LocalFederation, LocalNode
+from hansa.testbed.mosquitto import free_port, spawn, terminate_process
 
 START_TIMEOUT_S = 30.0
-NEIGHBOURS = 2
+NEIGHBOURS_PER_NODE = 2
 """What every node gets from the planner if it can."""
 
 
@@ -25,22 +25,22 @@ class ManagedFederation(LocalFederation):
     def __init__(
         self,
         count: int,
-        settings: dict[str, str] | None = None,
-        manager_settings: dict[str, str] | None = None,
+        environment: dict[str, str] | None = None,
+        manager_environment: dict[str, str] | None = None,
         base_port: int | None = None,
         directory: Path | None = None,
     ) -> None:
         """Choose ports; the settings are environment variables of all agents and of the manager."""
         super().__init__(
-            graph(f"{count} through a manager", count, []),
-            dict(settings or {}),
+            make_topology(f"{count} through a manager", count, []),
+            dict(environment or {}),
             base_port,
             directory=directory,
         )
-        self._manager_settings = manager_settings or {}
+        self._manager_environment = manager_environment or {}
         self.manager_port = free_port()
         self.manager: asyncio.subprocess.Process | None = None
-        self.settings["HANSA_TOPOLOGY_MANAGER"] = self.manager_url
+        self.environment["HANSA_TOPOLOGY_MANAGER"] = self.manager_url
 
     @property
     def manager_url(self) -> str:
@@ -59,13 +59,13 @@ class ManagedFederation(LocalFederation):
         command = [sys.executable, "-m", "hansa.cli", "manager", "--database", database]
         with self.manager_log.open("ab") as out:
             self.manager = await spawn(
-                out, self._manager_settings, *command, "--port", str(self.manager_port)
+                out, self._manager_environment, *command, "--port", str(self.manager_port)
             )
         loop = asyncio.get_running_loop()
         deadline = loop.time() + START_TIMEOUT_S
         while True:
             try:
-                await asyncio.to_thread(self.ask_manager, "/settings")
+                await asyncio.to_thread(self.request_manager, "/settings")
                 return
             except OSError as error:
                 if self.manager.returncode is not None or loop.time() > deadline:
@@ -73,7 +73,7 @@ class ManagedFederation(LocalFederation):
                     raise UsageError(f"the manager does not start: {words[-1:]}") from error
             await asyncio.sleep(POLL_S)
 
-    async def stop_manager(self) -> None:
+    async def kill_manager(self) -> None:
         """Kill the manager, as if its machine had failed."""
         if self.manager is not None:
             self.manager.kill()
@@ -85,11 +85,11 @@ class ManagedFederation(LocalFederation):
         """What the manager says, in all its lives."""
         return self.directory / "manager.log"
 
-    def ask_manager(self, path: str, method: str = "GET", body: object = None) -> Any:
+    def request_manager(self, path: str, method: str = "GET", body: object = None) -> Any:
         """Ask the manager something."""
         data = None if body is None else json.dumps(body).encode()
         headers = {"Content-Type": "application/json"}
-        token = self._manager_settings.get("HANSA_MANAGER_TOKEN") or os.environ.get(
+        token = self._manager_environment.get("HANSA_MANAGER_TOKEN") or os.environ.get(
             "HANSA_MANAGER_TOKEN"
         )
         if token:
@@ -97,7 +97,7 @@ class ManagedFederation(LocalFederation):
         request = urllib.request.Request(
             f"{self.manager_url}/api/v1{path}", data, headers, method=method
         )
-        with urllib.request.urlopen(request, timeout=PAGE_TIMEOUT_S) as answer:
+        with urllib.request.urlopen(request, timeout=STATUS_TIMEOUT_S) as answer:
             text = answer.read()
             return json.loads(text) if text else None
 
@@ -107,7 +107,7 @@ class ManagedFederation(LocalFederation):
 
     def neighbours_of(self, number: int) -> list[int]:
         """Return whom the manager wants a node to be linked to."""
-        nodes = self.ask_manager("/nodes")
+        nodes = self.request_manager("/nodes")
         places = {node["id"]: int(node["name"]) for node in nodes}
         return sorted(
             places[near["id"]]
@@ -120,9 +120,9 @@ class ManagedFederation(LocalFederation):
         return count >= self._degree(node)
 
     def _degree(self, node: LocalNode) -> int:
-        return min(NEIGHBOURS, len(self.nodes) - 1)
+        return min(NEIGHBOURS_PER_NODE, len(self.nodes) - 1)
 
     async def _stop(self) -> None:
         if self.manager is not None:
-            await end(self.manager)
+            await terminate_process(self.manager)
         await super()._stop()

@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import IO
 
 from hansa.errors import UsageError
-from hansa.testbed.probes.advice import IN_FLIGHT_WANTED, LOG_LINES, QUEUED_WANTED
+from hansa.testbed.probes.advice import IN_FLIGHT_RECOMMENDED, LOG_SETTINGS, QUEUED_RECOMMENDED
 
-PLACES = ("/usr/sbin", "/usr/local/sbin", "/opt/homebrew/sbin")
+SEARCH_PATHS = ("/usr/sbin", "/usr/local/sbin", "/opt/homebrew/sbin")
 """Where Mosquitto lives when it is not on the PATH, as on Debian."""
 
-PORTS = range(10_000, 32_768)
+CANDIDATE_PORTS = range(10_000, 32_768)
 """Where free ports are looked for: above them systems take the ports of outgoing connections, and
 one of those could be there first."""
 
@@ -31,7 +31,7 @@ STOP_TIMEOUT_S = 10.0
 def find_mosquitto() -> str:
     """Return the path of the broker; say what to install if there is none."""
     found = shutil.which("mosquitto") or next(
-        (path for place in PLACES if (path := shutil.which("mosquitto", path=place))), None
+        (path for place in SEARCH_PATHS if (path := shutil.which("mosquitto", path=place))), None
     )
     if found is None:
         raise UsageError(
@@ -40,19 +40,21 @@ def find_mosquitto() -> str:
     return found
 
 
-_next_ports = itertools.cycle(random.sample(PORTS, len(PORTS)))
+_next_ports = itertools.cycle(random.sample(CANDIDATE_PORTS, len(CANDIDATE_PORTS)))
 
 
 def free_port() -> int:
     """Return a port of loopback that nobody uses now, and that was not returned lately."""
-    for port in itertools.islice(_next_ports, len(PORTS)):
+    for port in itertools.islice(_next_ports, len(CANDIDATE_PORTS)):
         with suppress(UsageError):
-            require_free(port)
+            require_free_port(port)
             return port
-    raise UsageError(f"no port from {PORTS[0]} to {PORTS[-1]} of 127.0.0.1 is free")
+    raise UsageError(
+        f"no port from {CANDIDATE_PORTS[0]} to {CANDIDATE_PORTS[-1]} of 127.0.0.1 is free"
+    )
 
 
-def require_free(port: int) -> None:
+def require_free_port(port: int) -> None:
     """Raise UsageError if somebody listens there: a broker that cannot would only say so later."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -62,8 +64,8 @@ def require_free(port: int) -> None:
             raise UsageError(f"port {port} of 127.0.0.1 cannot be used: {error}") from error
 
 
-def configuration(
-    port: int, log_file: Path, extra: tuple[str, ...] = (), is_persistent: bool = False
+def make_configuration(
+    port: int, log_file: Path, extra_lines: tuple[str, ...] = (), is_persistent: bool = False
 ) -> str:
     """Return the configuration of a broker that an agent can observe."""
     lines = [
@@ -71,13 +73,13 @@ def configuration(
         "allow_anonymous true",
         # Started by root it would drop to a user that cannot write here.
         f"user {getpass.getuser()}",
-        *LOG_LINES,
+        *LOG_SETTINGS,
         f"log_dest file {log_file}",
-        f"max_queued_messages {QUEUED_WANTED}",
-        f"max_inflight_messages {IN_FLIGHT_WANTED}",
+        f"max_queued_messages {QUEUED_RECOMMENDED}",
+        f"max_inflight_messages {IN_FLIGHT_RECOMMENDED}",
         f"persistence {str(is_persistent).lower()}",
         f"persistence_location {log_file.parent}/",
-        *extra,
+        *extra_lines,
     ]
     return "\n".join(lines) + "\n"
 
@@ -88,7 +90,7 @@ class Mosquitto:
 
     directory: Path
     port: int
-    extra: tuple[str, ...] = ()
+    extra_lines: tuple[str, ...] = ()
     is_persistent: bool = False
     process: asyncio.subprocess.Process | None = field(default=None, init=False)
 
@@ -101,12 +103,14 @@ class Mosquitto:
         """Start it and wait until it answers."""
         self.directory.mkdir(parents=True, exist_ok=True)
         path = self.directory / "mosquitto.conf"
-        path.write_text(configuration(self.port, self.log_file, self.extra, self.is_persistent))
+        path.write_text(
+            make_configuration(self.port, self.log_file, self.extra_lines, self.is_persistent)
+        )
         with (self.directory / "mosquitto.out").open("ab") as out:
             self.process = await spawn(out, {}, find_mosquitto(), "-c", str(path))
-        await self._wait()
+        await self._wait_until_listening()
 
-    async def _wait(self) -> None:
+    async def _wait_until_listening(self) -> None:
         assert self.process is not None
         deadline = asyncio.get_running_loop().time() + START_TIMEOUT_S
         while True:
@@ -126,7 +130,7 @@ class Mosquitto:
     async def stop(self) -> None:
         """Stop it, gently at first."""
         if self.process is not None:
-            await end(self.process)
+            await terminate_process(self.process)
 
     async def kill(self) -> None:
         """Kill -9: it saves nothing."""
@@ -148,7 +152,7 @@ async def spawn(
     )
 
 
-async def end(process: asyncio.subprocess.Process) -> None:
+async def terminate_process(process: asyncio.subprocess.Process) -> None:
     """Terminate a process, and kill it if it does not listen."""
     _signal(process, signal.SIGTERM)
     try:

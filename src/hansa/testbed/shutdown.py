@@ -4,9 +4,9 @@ import asyncio
 from collections.abc import Coroutine
 
 
-async def to_the_end(work: Coroutine[object, object, None]) -> None:
+async def run_to_completion(coroutine: Coroutine[object, object, None]) -> None:
     """Do this to its end, also if whoever waits is cancelled meanwhile: that counts only then."""
-    task = asyncio.ensure_future(work)
+    task = asyncio.ensure_future(coroutine)
     cancelled: asyncio.CancelledError | None = None
     while not task.done():
         try:

@@ -10,15 +10,15 @@ STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 T = TypeVar("T")
 
 
-def run_until_stopped(work: Coroutine[object, object, T]) -> T:
+def run_until_stopped(coroutine: Coroutine[object, object, T]) -> T:
     """Run it; a signal cancels it, and raises KeyboardInterrupt once it has cleared away."""
     try:
-        return asyncio.run(_stoppable(work))
+        return asyncio.run(_run_cancellable(coroutine))
     except asyncio.CancelledError:
         raise KeyboardInterrupt from None
 
 
-async def _stoppable(work: Coroutine[object, object, T]) -> T:
+async def _run_cancellable(work: Coroutine[object, object, T]) -> T:
     running = asyncio.current_task()
     assert running is not None
     for number in STOP_SIGNALS:

@@ -14,21 +14,21 @@ from statistics import mean
 from hansa.topology import paper_rule
 from hansa.topology.graph import (
     Graph,
-    Pair,
-    graph_of,
+    LinkPair,
     hops_from,
     is_connected,
-    lengths_from,
-    pair,
+    make_graph,
+    make_link_pair,
+    path_lengths_from,
 )
-from hansa.topology.planner import Limits, Member, Situation, settle
+from hansa.topology.planner import PlannerInput, PlannerLimits, PlannerNode, plan_until_stable
 
-SIDE_MS = 100.0
+SQUARE_SIDE_MS = 100.0
 """Round trip from one side of the square to the other."""
 
 
 @dataclass(frozen=True, slots=True)
-class Score:
+class RuleScore:
     """What a rule made of some federations, on average; the extremes where the name says so."""
 
     rule: str
@@ -39,134 +39,149 @@ class Score:
     mean_hops: float
     mean_ms: float
     """Round trip between two nodes along the shortest way, over all pairs."""
-    whole: float
+    connected_ratio: float
     """Part of the trials in which the survivors hung together before anybody repaired anything."""
-    mended: float
+    repaired_ratio: float
     """… and after the rule had repaired what it repairs."""
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
+class TopologyTrial:
     """What the rules are tried on."""
 
     nodes: int = 30
     degree_max: int = 5
     federations: int = 20
-    failures: int = 20
+    failure_rounds: int = 20
     """Times that nodes fail, for each federation."""
-    failed: float = 0.2
+    failed_ratio: float = 0.2
     """Part of the nodes that fail at once."""
     seed: int = 1
 
 
 @dataclass(frozen=True, slots=True)
-class _Federation:
-    members: list[Member]
-    rtt_ms: dict[Pair, float]
-    links: frozenset[Pair] = frozenset()
+class _TrialFederation:
+    members: list[PlannerNode]
+    rtt_ms: dict[LinkPair, float]
+    links: frozenset[LinkPair] = frozenset()
 
 
-def compare(trial: Trial) -> list[Score]:
+def compare_rules(trial: TopologyTrial) -> list[RuleScore]:
     """Return one score per rule."""
-    grown: dict[str, list[_Federation]] = {"paper": [], "planner": [], "planner, measured": []}
+    federations_by_rule: dict[str, list[_TrialFederation]] = {
+        "paper": [],
+        "planner": [],
+        "planner, measured": [],
+    }
     for number in range(trial.federations):
-        square = _square(trial.nodes, random.Random(f"{trial.seed} {number}"))
-        blind = replace(square, rtt_ms={})
-        grown["paper"].append(_grow_by_paper(square, trial.degree_max))
-        planned = _grow_by_planner(blind, trial.degree_max)
-        grown["planner"].append(replace(square, links=planned.links))
-        grown["planner, measured"].append(_grow_by_planner(square, trial.degree_max))
-    return [_score(rule, made, trial) for rule, made in grown.items()]
+        square = _make_federation(trial.nodes, random.Random(f"{trial.seed} {number}"))
+        unmeasured = replace(square, rtt_ms={})
+        federations_by_rule["paper"].append(_grow_by_paper(square, trial.degree_max))
+        planned = _grow_by_planner(unmeasured, trial.degree_max)
+        federations_by_rule["planner"].append(replace(square, links=planned.links))
+        federations_by_rule["planner, measured"].append(_grow_by_planner(square, trial.degree_max))
+    return [_score(rule, made, trial) for rule, made in federations_by_rule.items()]
 
 
-def _square(count: int, chance: random.Random) -> _Federation:
-    places = [(chance.uniform(0, SIDE_MS), chance.uniform(0, SIDE_MS)) for _ in range(count)]
-    middle = (SIDE_MS / 2, SIDE_MS / 2)
-    members = [Member(f"n{n:03}", math.dist(place, middle)) for n, place in enumerate(places)]
+def _make_federation(count: int, rng: random.Random) -> _TrialFederation:
+    places = [
+        (rng.uniform(0, SQUARE_SIDE_MS), rng.uniform(0, SQUARE_SIDE_MS)) for _ in range(count)
+    ]
+    middle = (SQUARE_SIDE_MS / 2, SQUARE_SIDE_MS / 2)
+    members = [PlannerNode(f"n{n:03}", math.dist(place, middle)) for n, place in enumerate(places)]
     rtt_ms = {
-        pair(members[a].name, members[b].name): math.dist(places[a], places[b])
+        make_link_pair(members[a].name, members[b].name): math.dist(places[a], places[b])
         for a in range(count)
         for b in range(a)
     }
-    return _Federation(members, rtt_ms)
+    return _TrialFederation(members, rtt_ms)
 
 
-def _grow_by_paper(square: _Federation, degree_max: int) -> _Federation:
-    links: frozenset[Pair] = frozenset()
-    for count, newcomer in enumerate(square.members, 1):
-        links = paper_rule.join(newcomer.name, square.members[:count], links, degree_max)
-    return replace(square, links=links)
+def _grow_by_paper(federation: _TrialFederation, degree_max: int) -> _TrialFederation:
+    links: frozenset[LinkPair] = frozenset()
+    for count, newcomer in enumerate(federation.members, 1):
+        links = paper_rule.join_node(newcomer.name, federation.members[:count], links, degree_max)
+    return replace(federation, links=links)
 
 
-def _grow_by_planner(square: _Federation, degree_max: int) -> _Federation:
-    links: frozenset[Pair] = frozenset()
-    for count in range(1, len(square.members) + 1):
-        links = _planned(square, square.members[:count], links, degree_max)
-    return replace(square, links=links)
+def _grow_by_planner(federation: _TrialFederation, degree_max: int) -> _TrialFederation:
+    links: frozenset[LinkPair] = frozenset()
+    for count in range(1, len(federation.members) + 1):
+        links = _plan_links(federation, federation.members[:count], links, degree_max)
+    return replace(federation, links=links)
 
 
-def _planned(
-    square: _Federation, members: list[Member], links: frozenset[Pair], degree_max: int
-) -> frozenset[Pair]:
-    situation = Situation(tuple(members), links, square.rtt_ms)
-    return settle(situation, Limits(degree_max))[0].links
+def _plan_links(
+    federation: _TrialFederation,
+    members: list[PlannerNode],
+    links: frozenset[LinkPair],
+    degree_max: int,
+) -> frozenset[LinkPair]:
+    situation = PlannerInput(tuple(members), links, federation.rtt_ms)
+    return plan_until_stable(situation, PlannerLimits(degree_max))[0].links
 
 
-def _score(rule: str, federations: list[_Federation], trial: Trial) -> Score:
-    graphs = [graph_of((m.name for m in each.members), each.links) for each in federations]
-    hops = [_ways(graph) for graph in graphs]
-    whole, mended = _survival(rule, federations, trial)
-    return Score(
+def _score(rule: str, federations: list[_TrialFederation], trial: TopologyTrial) -> RuleScore:
+    graphs = [make_graph((m.name for m in each.members), each.links) for each in federations]
+    hops = [_hop_counts(graph) for graph in graphs]
+    connected_ratio, repaired_ratio = _measure_survival(rule, federations, trial)
+    return RuleScore(
         rule,
         links=mean(len(each.links) for each in federations),
         degree_max=max(len(near) for graph in graphs for near in graph.values()),
         diameter=mean(max(each) for each in hops),
         mean_hops=mean(mean(each) for each in hops),
         mean_ms=mean(
-            mean(_lengths(graph, each.rtt_ms))
+            mean(_path_lengths(graph, each.rtt_ms))
             for graph, each in zip(graphs, federations, strict=True)
         ),
-        whole=whole,
-        mended=mended,
+        connected_ratio=connected_ratio,
+        repaired_ratio=repaired_ratio,
     )
 
 
-def _survival(rule: str, federations: list[_Federation], trial: Trial) -> tuple[float, float]:
-    chance = random.Random(f"{trial.seed} failures")
-    whole: list[bool] = []
-    mended: list[bool] = []
+def _measure_survival(
+    rule: str, federations: list[_TrialFederation], trial: TopologyTrial
+) -> tuple[float, float]:
+    rng = random.Random(f"{trial.seed} failures")
+    connected: list[bool] = []
+    repaired: list[bool] = []
     for federation in federations:
-        for _ in range(trial.failures):
-            count = round(trial.failed * len(federation.members))
-            lost = {member.name for member in chance.sample(federation.members, count)}
-            left = [member for member in federation.members if member.name not in lost]
-            names = [member.name for member in left]
-            whole.append(is_connected(graph_of(names, federation.links)))
-            links = _mend(rule, federation, left, sorted(lost), trial.degree_max)
-            mended.append(is_connected(graph_of(names, links)))
-    return mean(whole), mean(mended)
+        for _ in range(trial.failure_rounds):
+            count = round(trial.failed_ratio * len(federation.members))
+            lost = {member.name for member in rng.sample(federation.members, count)}
+            survivors = [member for member in federation.members if member.name not in lost]
+            names = [member.name for member in survivors]
+            connected.append(is_connected(make_graph(names, federation.links)))
+            links = _repair_links(rule, federation, survivors, sorted(lost), trial.degree_max)
+            repaired.append(is_connected(make_graph(names, links)))
+    return mean(connected), mean(repaired)
 
 
-def _mend(
-    rule: str, federation: _Federation, left: list[Member], lost: list[str], degree_max: int
-) -> frozenset[Pair]:
+def _repair_links(
+    rule: str,
+    federation: _TrialFederation,
+    survivors: list[PlannerNode],
+    lost: list[str],
+    degree_max: int,
+) -> frozenset[LinkPair]:
     if rule != "paper":
-        return _planned(federation, left, federation.links, degree_max)
+        return _plan_links(federation, survivors, federation.links, degree_max)
     links = federation.links
     for number, gone in enumerate(lost, 1):  # one after the other, as they are noticed
-        there = [m for m in federation.members if m.name not in lost[:number]]
-        links = paper_rule.lose(gone, there, links, degree_max)
+        present = [m for m in federation.members if m.name not in lost[:number]]
+        links = paper_rule.remove_node(gone, present, links, degree_max)
     return links
 
 
-def _ways(graph: Graph) -> list[int]:
+def _hop_counts(graph: Graph) -> list[int]:
     return [
         hops for name in graph for other, hops in hops_from(graph, name).items() if other > name
     ]
 
 
-def _lengths(graph: Graph, rtt_ms: dict[Pair, float]) -> Iterable[float]:
+def _path_lengths(graph: Graph, rtt_ms: dict[LinkPair, float]) -> Iterable[float]:
     for name in graph:
-        for other, length in lengths_from(graph, name, rtt_ms, 0.0).items():
+        for other, length in path_lengths_from(graph, name, rtt_ms, 0.0).items():
             if other > name:
                 yield length

@@ -2,33 +2,33 @@
 
 from collections.abc import Iterable, Mapping
 
-Name = str
-Pair = tuple[Name, Name]
+NodeName = str
+LinkPair = tuple[NodeName, NodeName]
 """A link: two names, the smaller first."""
 
-Graph = dict[Name, list[Name]]
+Graph = dict[NodeName, list[NodeName]]
 """Every node with its neighbours, both in order."""
 
 
-def pair(a: Name, b: Name) -> Pair:
+def make_link_pair(a: NodeName, b: NodeName) -> LinkPair:
     """Return a link between two nodes."""
     return (a, b) if a < b else (b, a)
 
 
-def graph_of(names: Iterable[Name], links: Iterable[Pair]) -> Graph:
+def make_graph(names: Iterable[NodeName], links: Iterable[LinkPair]) -> Graph:
     """Return the graph of these nodes; links to others do not count."""
-    near: Graph = {name: [] for name in sorted(names)}
+    adjacency: Graph = {name: [] for name in sorted(names)}
     for a, b in sorted(links):
-        if a in near and b in near:
-            near[a].append(b)
-            near[b].append(a)
-    return near
+        if a in adjacency and b in adjacency:
+            adjacency[a].append(b)
+            adjacency[b].append(a)
+    return adjacency
 
 
-def parts(graph: Graph) -> list[list[Name]]:
+def connected_components(graph: Graph) -> list[list[NodeName]]:
     """Return what hangs together, the part with the first name first, each in order."""
-    seen: set[Name] = set()
-    found: list[list[Name]] = []
+    seen: set[NodeName] = set()
+    found: list[list[NodeName]] = []
     for start in graph:
         if start not in seen:
             reached = sorted(hops_from(graph, start))
@@ -42,7 +42,7 @@ def is_connected(graph: Graph) -> bool:
     return not graph or len(hops_from(graph, next(iter(graph)))) == len(graph)
 
 
-def hops_from(graph: Graph, start: Name) -> dict[Name, int]:
+def hops_from(graph: Graph, start: NodeName) -> dict[NodeName, int]:
     """Return how many links every node in reach is away."""
     found = {start: 0}
     queue = [start]
@@ -54,16 +54,16 @@ def hops_from(graph: Graph, start: Name) -> dict[Name, int]:
     return found
 
 
-def bridges(graph: Graph) -> set[Pair]:
+def bridges(graph: Graph) -> set[LinkPair]:
     """Return the links whose loss would split what hangs together (Tarjan, without recursion)."""
-    order: dict[Name, int] = {}
-    low: dict[Name, int] = {}
-    found: set[Pair] = set()
+    order: dict[NodeName, int] = {}
+    low: dict[NodeName, int] = {}
+    found: set[LinkPair] = set()
     for root in graph:
         if root in order:
             continue
         order[root] = low[root] = len(order)
-        stack: list[tuple[Name, Name | None, int]] = [(root, None, 0)]
+        stack: list[tuple[NodeName, NodeName | None, int]] = [(root, None, 0)]
         while stack:
             name, parent, at = stack.pop()
             if at < len(graph[name]):
@@ -79,31 +79,31 @@ def bridges(graph: Graph) -> set[Pair]:
             elif parent is not None:
                 low[parent] = min(low[parent], low[name])
                 if low[name] > order[parent]:
-                    found.add(pair(parent, name))
+                    found.add(make_link_pair(parent, name))
     return found
 
 
-def blocks(graph: Graph) -> list[list[Name]]:
+def two_edge_connected_components(graph: Graph) -> list[list[NodeName]]:
     """Return what hangs together even if any one link is lost, in order of first names."""
-    cut = bridges(graph)
+    bridge_links = bridges(graph)
     kept = {
-        name: [other for other in near if pair(name, other) not in cut]
+        name: [other for other in near if make_link_pair(name, other) not in bridge_links]
         for name, near in graph.items()
     }
-    return parts(kept)
+    return connected_components(kept)
 
 
-def lengths_from(
-    graph: Graph, start: Name, length: Mapping[Pair, float], unknown: float
-) -> dict[Name, float]:
+def path_lengths_from(
+    graph: Graph, start: NodeName, length: Mapping[LinkPair, float], default_length: float
+) -> dict[NodeName, float]:
     """Return the length of the shortest way to every node in reach (Dijkstra)."""
-    found: dict[Name, float] = {}
-    waiting: dict[Name, float] = {start: 0.0}
-    while waiting:
-        name = min(waiting, key=lambda each: (waiting[each], each))
-        found[name] = waiting.pop(name)
+    found: dict[NodeName, float] = {}
+    tentative: dict[NodeName, float] = {start: 0.0}
+    while tentative:
+        name = min(tentative, key=lambda each: (tentative[each], each))
+        found[name] = tentative.pop(name)
         for other in graph[name]:
             if other not in found:
-                way = found[name] + length.get(pair(name, other), unknown)
-                waiting[other] = min(way, waiting.get(other, way))
+                path_length = found[name] + length.get(make_link_pair(name, other), default_length)
+                tentative[other] = min(path_length, tentative.get(other, path_length))
     return found

@@ -11,72 +11,82 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
-from hansa.topology.graph import Name, Pair, bridges, graph_of, pair
-from hansa.topology.planner import Change, Limits, Member, Situation, plan
+from hansa.topology.graph import LinkPair, NodeName, bridges, make_graph, make_link_pair
+from hansa.topology.planner import (
+    LinkChange,
+    PlannerInput,
+    PlannerLimits,
+    PlannerNode,
+    plan_changes,
+)
 
-PAUSE_MIN_S = 1.0
-PAUSE_MAX_S = 60.0
+RETRY_PAUSE_MIN_S = 1.0
+RETRY_PAUSE_MAX_S = 60.0
 """Seconds between two attempts to reach somebody who does not answer."""
 
-SLACK = 1
+DEGREE_SLACK = 1
 """Neighbours more than allowed that a node has while somebody else plans: what is added stands
 before what it replaces is removed."""
 
-TRIES = 2.0
+DIALS_PER_ROUND = 2.0
 """Nodes of a part, on average, that try to reach somebody outside it each time they all look."""
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class LocalTopology:
     """What one node knows."""
 
-    me: Name
-    reach: tuple[Name, ...]
+    own_name: NodeName
+    reachable: tuple[NodeName, ...]
     """Nodes in reach, this one included."""
-    absent: tuple[Name, ...]
+    absent: tuple[NodeName, ...]
     """Nodes that are known, have an address, and are not in reach."""
-    links: frozenset[Pair]
+    links: frozenset[LinkPair]
     """Between nodes in reach."""
-    rtt_ms: Mapping[Pair, float] = field(default_factory=dict)
+    rtt_ms: Mapping[LinkPair, float] = field(default_factory=dict)
 
-    def needs(self, other: Name) -> bool:
+    def is_bridge_to(self, other: NodeName) -> bool:
         """Whether the link to a neighbour is the only way to somebody."""
-        return pair(self.me, other) in bridges(graph_of(self.reach, self.links))
+        return make_link_pair(self.own_name, other) in bridges(
+            make_graph(self.reachable, self.links)
+        )
 
     @property
-    def neighbours(self) -> list[Name]:
+    def neighbours(self) -> list[NodeName]:
         """Return those that this node is linked to."""
-        return [name for name in self.reach if pair(self.me, name) in self.links]
+        return [
+            name for name in self.reachable if make_link_pair(self.own_name, name) in self.links
+        ]
 
 
 @dataclass(frozen=True, slots=True)
-class Wishes:
+class LinkActions:
     """What a node would like to do now."""
 
-    dial: tuple[Name, ...] = ()
-    drop: tuple[Name, ...] = ()
+    dial: tuple[NodeName, ...] = ()
+    drop: tuple[NodeName, ...] = ()
 
 
-def surroundings(
-    me: int,
+def make_local_topology(
+    own_node: int,
     links: Mapping[int, Iterable[tuple[int, int]]],
-    reach: Collection[int],
+    reachable: Collection[int],
     addressed: Collection[int],
-) -> Surroundings:
+) -> LocalTopology:
     """Return what a node knows: per known node its links with round trips in microseconds; who is
     in reach; who has an address. A link counts if both ends say that it is there, and its cost is
     what the more hopeful of them says: the same, whoever looks."""
-    near = {node: dict(links.get(node, ())) for node in reach}
+    links_by_node = {node: dict(links.get(node, ())) for node in reachable}
     rtt_ms = {
-        (name_of(a), name_of(b)): min(rtt, near[b][a]) / 1000
-        for a, others in near.items()
+        (node_name(a), node_name(b)): min(rtt, links_by_node[b][a]) / 1000
+        for a, others in links_by_node.items()
         for b, rtt in others.items()
-        if a < b and a in near.get(b, ())
+        if a < b and a in links_by_node.get(b, ())
     }
-    absent = [name_of(node) for node in addressed if node not in near]
-    return Surroundings(
-        name_of(me),
-        tuple(sorted(map(name_of, reach))),
+    absent = [node_name(node) for node in addressed if node not in links_by_node]
+    return LocalTopology(
+        node_name(own_node),
+        tuple(sorted(map(node_name, reachable))),
         tuple(sorted(absent)),
         frozenset(rtt_ms),
         rtt_ms,
@@ -84,85 +94,114 @@ def surroundings(
 
 
 @lru_cache(maxsize=1 << 13)
-def name_of(node: int) -> Name:
+def node_name(node: int) -> NodeName:
     """Return what the planner calls a node: its id as people see it."""
     return f"{node:016x}"
 
 
-def share_of_plan(known: Surroundings, limits: Limits) -> Wishes:
+def plan_own_links(local_topology: LocalTopology, limits: PlannerLimits) -> LinkActions:
     """Return what the planner would have this node do: whom to dial, which links to give up."""
-    dial: list[Name] = []
-    drop: list[Name] = []
-    costs = frozenset(known.rtt_ms.items())
-    for change in _planned(known.reach, known.links, costs, limits):
-        if known.me in change.link:
-            other = change.link[change.link[0] == known.me]
+    dial: list[NodeName] = []
+    drop: list[NodeName] = []
+    costs = frozenset(local_topology.rtt_ms.items())
+    for change in _cached_plan(local_topology.reachable, local_topology.links, costs, limits):
+        if local_topology.own_name in change.link:
+            other = change.link[change.link[0] == local_topology.own_name]
             (dial if change.kind == "add" else drop).append(other)
-    return Wishes(tuple(dial), tuple(drop))
+    return LinkActions(tuple(dial), tuple(drop))
 
 
 @lru_cache(maxsize=16)
-def _planned(
-    reach: tuple[Name, ...],
-    links: frozenset[Pair],
-    costs: frozenset[tuple[Pair, float]],
-    limits: Limits,
-) -> list[Change]:
+def _cached_plan(
+    reachable: tuple[NodeName, ...],
+    links: frozenset[LinkPair],
+    costs: frozenset[tuple[LinkPair, float]],
+    limits: PlannerLimits,
+) -> list[LinkChange]:
     """Plan. In a simulation all nodes see the same: one of them does it for all."""
-    return plan(Situation(tuple(map(Member, reach)), links, dict(costs)), limits)
+    return plan_changes(
+        PlannerInput(tuple(map(PlannerNode, reachable)), links, dict(costs)), limits
+    )
 
 
-def strangers(
-    known: Surroundings, due: Sequence[Name], limits: Limits, chance: random.Random
-) -> list[Name]:
+def choose_absent_to_dial(
+    local_topology: LocalTopology,
+    due: Sequence[NodeName],
+    limits: PlannerLimits,
+    rng: random.Random,
+) -> list[NodeName]:
     """Return whom to dial of those out of reach that are due: enough neighbours if this node is
     alone, else at most one, now and then."""
-    if len(known.reach) == 1:
-        return sorted(chance.sample(due, min(limits.neighbours, len(due))))
-    return [chance.choice(due)] if due and chance.random() < TRIES / len(known.reach) else []
+    if len(local_topology.reachable) == 1:
+        return sorted(rng.sample(due, min(limits.degree_min, len(due))))
+    return (
+        [rng.choice(due)]
+        if due and rng.random() < DIALS_PER_ROUND / len(local_topology.reachable)
+        else []
+    )
 
 
-class Healer:
+class TopologyHealer:
     """Looks again and again: what a plan wants is done when the next look still wants it, and who
     does not answer is tried more and more rarely."""
 
-    def __init__(self, limits: Limits, chance: random.Random) -> None:
+    def __init__(self, limits: PlannerLimits, rng: random.Random) -> None:
         """Start with nobody tried."""
         self.limits = limits
-        self._chance = chance
-        self._before = Wishes()
-        self._planned: tuple[Surroundings, Limits, Wishes] | None = None
-        self._tried: dict[Name, tuple[float, float]] = {}
+        self._rng = rng
+        self._previous_actions = LinkActions()
+        self._cached_actions: tuple[LocalTopology, PlannerLimits, LinkActions] | None = None
+        self._retry_state: dict[NodeName, tuple[float, float]] = {}
 
-    def look(
-        self, known: Surroundings, own: frozenset[Name], now: float, planning: bool = True
-    ) -> Wishes:
+    def next_actions(
+        self,
+        local_topology: LocalTopology,
+        self_dialled: frozenset[NodeName],
+        now: float,
+        is_planning: bool = True,
+    ) -> LinkActions:
         """Return what to do now. Without `planning` somebody else plans: then only who is alone,
         who is out of reach and who has far too many neighbours matters."""
-        self._tried = {name: at for name, at in self._tried.items() if name in known.absent}
-        due = [name for name in known.absent if self._tried.get(name, (0, now))[1] <= now]
-        outside = strangers(known, due, self.limits, self._chance)
-        for name in outside:
-            pause, _ = self._tried.get(name, (PAUSE_MIN_S / 2, now))
-            pause = min(2 * pause, PAUSE_MAX_S)
-            self._tried[name] = (pause, now + pause * self._chance.uniform(0.5, 1.0))
-        if not planning:
-            self._before = Wishes()
-            return Wishes(tuple(outside), self._surplus(known))
-        share = self._share(known)
-        lasting = [name for name in share.dial if name in self._before.dial]
-        self._before = share
-        return Wishes((*lasting, *outside), tuple(name for name in share.drop if name in own))
+        self._retry_state = {
+            name: at for name, at in self._retry_state.items() if name in local_topology.absent
+        }
+        due = [
+            name
+            for name in local_topology.absent
+            if self._retry_state.get(name, (0, now))[1] <= now
+        ]
+        absent_to_dial = choose_absent_to_dial(local_topology, due, self.limits, self._rng)
+        for name in absent_to_dial:
+            pause, _ = self._retry_state.get(name, (RETRY_PAUSE_MIN_S / 2, now))
+            pause = min(2 * pause, RETRY_PAUSE_MAX_S)
+            self._retry_state[name] = (pause, now + pause * self._rng.uniform(0.5, 1.0))
+        if not is_planning:
+            self._previous_actions = LinkActions()
+            return LinkActions(tuple(absent_to_dial), self._surplus_links(local_topology))
+        own_actions = self._own_actions(local_topology)
+        confirmed_dials = [name for name in own_actions.dial if name in self._previous_actions.dial]
+        self._previous_actions = own_actions
+        return LinkActions(
+            (*confirmed_dials, *absent_to_dial),
+            tuple(name for name in own_actions.drop if name in self_dialled),
+        )
 
-    def _surplus(self, known: Surroundings) -> tuple[Name, ...]:
+    def _surplus_links(self, local_topology: LocalTopology) -> tuple[NodeName, ...]:
         """Return links to give up although somebody else plans: the planner would, too."""
-        most = self.limits.degree_max + SLACK
-        if not known.links or len(known.neighbours) <= most:
+        degree_max = self.limits.degree_max + DEGREE_SLACK
+        if not local_topology.links or len(local_topology.neighbours) <= degree_max:
             return ()
-        return share_of_plan(known, replace(self.limits, degree_max=most)).drop
+        return plan_own_links(local_topology, replace(self.limits, degree_max=degree_max)).drop
 
-    def _share(self, known: Surroundings) -> Wishes:
+    def _own_actions(self, local_topology: LocalTopology) -> LinkActions:
         """Plan, unless nothing has changed since the last time."""
-        if self._planned is None or self._planned[:2] != (known, self.limits):
-            self._planned = (known, self.limits, share_of_plan(known, self.limits))
-        return self._planned[2]
+        if self._cached_actions is None or self._cached_actions[:2] != (
+            local_topology,
+            self.limits,
+        ):
+            self._cached_actions = (
+                local_topology,
+                self.limits,
+                plan_own_links(local_topology, self.limits),
+            )
+        return self._cached_actions[2]

@@ -9,8 +9,8 @@ from tests.agent.live import Live
 from tests.agent.strategies import EVERY, SETTING
 
 from hansa.protocol.settings import PACKET_BYTES_MAX
-from hansa.simulator.topologies import parse
-from hansa.testbed.federation import Cable, LocalFederation
+from hansa.simulator.topologies import parse_topology
+from hansa.testbed.federation import LinkProfile, LocalFederation
 from hansa.testbed.mosquitto import Mosquitto, free_port
 
 ORACLE = "alone"
@@ -49,7 +49,9 @@ def running_line(
     large = {"HANSA_PROTOCOL_PACKET_BYTES_MAX": str(PACKET_BYTES_MAX)}
     settings = {SETTING: request.param, **large}
     oracle = Mosquitto(tmp_path_factory.mktemp("oracle"), free_port())
-    federation = LocalFederation(parse("line:4", 1), settings, cable=Cable(can_cut=True))
+    federation = LocalFederation(
+        parse_topology("line:4", 1), settings, link_profile=LinkProfile(can_cut=True)
+    )
     live = SideBySide(federation, oracle)
     try:
         live.start()

@@ -8,8 +8,8 @@ from tests.agent.as_one.test_retained import kept, stored
 from tests.agent.guaranteed import SureClient
 from tests.agent.live import Live, eventually
 
-from hansa.simulator.topologies import parse
-from hansa.testbed.federation import Cable, LocalFederation
+from hansa.simulator.topologies import parse_topology
+from hansa.testbed.federation import LinkProfile, LocalFederation
 
 BROKERS = 5
 TOPICS = [f"churn/{n}" for n in range(12)]
@@ -18,7 +18,11 @@ SETTLED_S = 60.0
 
 @pytest.fixture
 def ring_of_five(mosquitto: str) -> Iterator[Live]:
-    live = Live(LocalFederation(parse(f"ring:{BROKERS}", 1), {}, cable=Cable(can_cut=True)))
+    live = Live(
+        LocalFederation(
+            parse_topology(f"ring:{BROKERS}", 1), {}, link_profile=LinkProfile(can_cut=True)
+        )
+    )
     try:
         live.start()
         yield live

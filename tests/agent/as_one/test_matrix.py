@@ -14,7 +14,7 @@ from tests.agent.as_one.conftest import ORACLE, PLACES, SideBySide
 from tests.agent.guaranteed import SureClient
 
 from hansa.mqtt import properties
-from hansa.mqtt.packets import Publish, Subscription
+from hansa.mqtt.packets import PublishPacket, Subscription
 from hansa.mqtt.properties import Property
 from hansa.mqtt.types import Version
 
@@ -22,7 +22,7 @@ EXPIRY_S = 3_600
 EXPIRY_SLACK_S = 60
 """Seconds that a message may be on its way in a test on busy cores; nothing is judged by it."""
 
-PROPERTIES = properties.encode(
+PROPERTIES = properties.encode_properties(
     (
         (Property.PAYLOAD_FORMAT_INDICATOR, 1),
         (Property.MESSAGE_EXPIRY_INTERVAL, EXPIRY_S),
@@ -54,7 +54,7 @@ KINDS = [
 ]
 PUBLICATIONS = {
     version: [
-        Publish(
+        PublishPacket(
             f"matrix/{version.name}/{qos}/{'kept' if retain else 'passing'}",
             f"{version.name} {qos} {retain}".encode(),
             qos,
@@ -84,7 +84,7 @@ def read(raw: bytes) -> tuple[tuple[Property, object], ...]:
     """Properties as they are, but for the seconds that were spent on the way."""
     return tuple(
         (name, EXPIRY_S if expires(name, value) else value)
-        for name, value in properties.decode(raw)
+        for name, value in properties.decode_properties(raw)
     )
 
 

@@ -6,7 +6,7 @@ import pytest
 from tests.agent.live import eventually
 
 from hansa.mqtt import properties
-from hansa.mqtt.packets import Publish, Subscription, Will
+from hansa.mqtt.packets import PublishPacket, Subscription, Will
 from hansa.mqtt.properties import Property
 from hansa.mqtt.types import Version
 
@@ -15,13 +15,13 @@ WAIT_S = 2.2
 NEAR, FAR = 1, 3
 
 
-def expiring(topic: str, payload: bytes, seconds: int, qos: int = 1) -> Publish:
-    raw = properties.encode(((Property.MESSAGE_EXPIRY_INTERVAL, seconds),))
-    return Publish(topic, payload, qos, properties=raw)
+def expiring(topic: str, payload: bytes, seconds: int, qos: int = 1) -> PublishPacket:
+    raw = properties.encode_properties(((Property.MESSAGE_EXPIRY_INTERVAL, seconds),))
+    return PublishPacket(topic, payload, qos, properties=raw)
 
 
-def left(packet: Publish) -> int:
-    found = properties.expiry(packet.properties)
+def left(packet: PublishPacket) -> int:
+    found = properties.message_expiry(packet.properties)
     assert found is not None
     return found
 
@@ -57,7 +57,7 @@ def test_a_will_is_a_publication_like_any_other(line, delay_s):
     assert time.monotonic() - began >= delay_s
     got = subscriber.received[0]
     assert (got.qos, got.retain) == (1, False)
-    assert properties.decode(got.properties) == ((Property.CONTENT_TYPE, "text/plain"),)
+    assert properties.decode_properties(got.properties) == ((Property.CONTENT_TYPE, "text/plain"),)
 
 
 def test_a_client_that_says_goodbye_leaves_no_will(line):
@@ -93,11 +93,17 @@ def test_a_request_finds_its_answer(line):
     asking = line.at("same").subscribe_surely("answers/7")
     line.wait_installed(0, "answers/7")
     told = ((Property.RESPONSE_TOPIC, "answers/7"), (Property.CORRELATION_DATA, b"\0no. 1"))
-    asking.publish_as(Publish("service/add", b"2+3", 1, properties=properties.encode(told)))
+    asking.publish_as(
+        PublishPacket("service/add", b"2+3", 1, properties=properties.encode_properties(told))
+    )
     assert served.read_until(1) == [b"2+3"]
-    asked = dict(properties.decode(served.received[0].properties))
-    answer = properties.encode(((Property.CORRELATION_DATA, asked[Property.CORRELATION_DATA]),))
-    served.publish_as(Publish(str(asked[Property.RESPONSE_TOPIC]), b"5", 1, properties=answer))
+    asked = dict(properties.decode_properties(served.received[0].properties))
+    answer = properties.encode_properties(
+        ((Property.CORRELATION_DATA, asked[Property.CORRELATION_DATA]),)
+    )
+    served.publish_as(
+        PublishPacket(str(asked[Property.RESPONSE_TOPIC]), b"5", 1, properties=answer)
+    )
     assert asking.read_until(1) == [b"5"]
     assert asking.received[0].properties == answer
 

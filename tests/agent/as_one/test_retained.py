@@ -9,7 +9,7 @@ from tests.agent.guaranteed import SureClient
 from tests.agent.live import Live, eventually
 
 from hansa.mqtt import properties
-from hansa.mqtt.packets import Publish
+from hansa.mqtt.packets import PublishPacket
 from hansa.mqtt.properties import Property
 
 NEAR, FAR = 1, 3
@@ -28,12 +28,12 @@ def stored(live: Live, number: int, topic_filter: str) -> dict[str, bytes]:
     return dict(kept)
 
 
-def kept(topic: str, payload: bytes, qos: int = 1, **told: Any) -> Publish:
-    return Publish(topic, payload, qos, retain=True, **told)
+def kept(topic: str, payload: bytes, qos: int = 1, **told: Any) -> PublishPacket:
+    return PublishPacket(topic, payload, qos, retain=True, **told)
 
 
 def test_what_was_stored_before_reaches_a_later_subscriber_elsewhere(line):
-    told = properties.encode(((Property.CONTENT_TYPE, "text/plain"),))
+    told = properties.encode_properties(((Property.CONTENT_TYPE, "text/plain"),))
     values = {f"before/{qos}": b"value %d" % qos for qos in range(3)}
     publisher = line.at("same")
     publisher.publish_as(

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from hansa.mqtt.packets import Publish
+from hansa.mqtt.packets import PublishPacket
 from hansa.mqtt.types import PACKET_BYTES_MAX
 
 FAR = 3
@@ -28,7 +28,7 @@ def test_odd_topics_arrive_as_they_are(line):
     alone = line.at("alone").subscribe_surely("/#", "odd/#")
     line.wait_installed(FAR, "/#", "odd/#")
     for place in ("same", "alone"):
-        line.at(place).publish_as(*(Publish(topic, b"odd", 1) for topic in ODD_TOPICS))
+        line.at(place).publish_as(*(PublishPacket(topic, b"odd", 1) for topic in ODD_TOPICS))
     alone.read_until(len(ODD_TOPICS))
     subscriber.read_until(len(ODD_TOPICS))
     assert [each.topic for each in alone.received] == ODD_TOPICS
@@ -48,7 +48,7 @@ def test_every_character_that_a_topic_may_have_arrives(line):
     topics = [f"all/{characters[at : at + 16_000]}" for at in range(0, len(characters), 16_000)]
     subscriber = line.at("three hops").subscribe_surely("all/+")
     line.wait_installed(FAR, "all/+")
-    line.at("same").publish_as(*(Publish(topic, b"", 1) for topic in topics))
+    line.at("same").publish_as(*(PublishPacket(topic, b"", 1) for topic in topics))
     subscriber.read_until(len(topics))
     assert [each.topic for each in subscriber.received] == topics
 

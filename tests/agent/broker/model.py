@@ -167,13 +167,13 @@ class Model:
     def attach(self, observer: MosquittoObserver) -> None:
         """Connect and subscribe for an observer, whose former connection is gone."""
         self.listener = None
-        observer.reconnected(session_lost=True, now=0.0)
+        observer.on_connected(session_lost=True, now=0.0)
         name = f"{OWN}watch"
         self.clients.pop(name, None)
         self.connect(name, 5, is_clean=True, lasts=False)
-        for topic in observer.subscriptions():
+        for topic in observer.topics_to_subscribe():
             self.clients[name].filters[topic] = None
-            self.listener = lambda topic, payload: observer.take(topic, payload, 0.0)
+            self.listener = lambda topic, payload: observer.receive_publication(topic, payload, 0.0)
             if self.now < self._published_at.get(topic, -RETAINED_S) + RETAINED_S:
                 self.listener(topic, str(self._published[topic]).encode())
             if topic == UPTIME:

@@ -15,11 +15,11 @@ from hansa.agent.broker import client, echo_filter, subscription_log
 from hansa.agent.broker.client import BUFFER_BYTES_MAX, BrokerClient
 from hansa.agent.broker.subscription_log import SubscriptionLog
 from hansa.mqtt import effects, inputs, packets
-from hansa.mqtt.fields import VARIABLE_MAX
-from hansa.mqtt.limits import Limits
+from hansa.mqtt.fields import VARIABLE_INTEGER_MAX
+from hansa.mqtt.limits import BrokerLimits
 from hansa.mqtt.types import Version
-from hansa.protocol.events import Denied, Granted
-from hansa.protocol.model import NodeId, Plain, Publication
+from hansa.protocol.events import SubscriptionsDenied, SubscriptionsGranted
+from hansa.protocol.model import NodeId, PlainMessage, Publication
 
 
 class FakeConnection:
@@ -37,10 +37,10 @@ class FakeConnection:
     def session(self) -> "FakeConnection":
         return self
 
-    def expect_session(self) -> None:
+    def mark_mqtt5_known(self) -> None:
         self.is_trusted = True
 
-    def order(self, event: inputs.Input) -> None:
+    def submit(self, event: inputs.Input) -> None:
         self.orders.append(event)
 
     def take(self) -> list[inputs.Input]:
@@ -58,21 +58,21 @@ class Scene:
         self.client = BrokerClient(
             FakeConnection,  # type: ignore[arg-type]
             feed=self.events.append,
-            captured=lambda batch: self.captured.extend((p.topic, p.payload) for p in batch),
-            status=self.statuses.append,
-            staying=staying,
+            on_captured=lambda batch: self.captured.extend((p.topic, p.payload) for p in batch),
+            on_status=self.statuses.append,
+            local_topics=staying,
         )
         self.broker: Any = self.client.connection
         if connected:
             self.connect()
 
     def connect(self, identifiers: bool = True, version: Version = Version.V5) -> None:
-        limits = Limits(
+        limits = BrokerLimits(
             version=version,
             client_id="x",
             keep_alive=30,
             session_expiry=0,
-            identifiers_available=identifiers,
+            subscription_ids_available=identifiers,
         )
         self.broker.told(effects.Connected(False, limits))
 
@@ -83,7 +83,7 @@ class Scene:
         self.broker.told(effects.Unsubscribed(names, bytes(len(names))))
 
     def receive(self, *copies: tuple[str, int]) -> None:
-        batch = [packets.Publish(topic, b"x", subscriptions=(i,)) for topic, i in copies]
+        batch = [packets.PublishPacket(topic, b"x", subscription_ids=(i,)) for topic, i in copies]
         self.broker.told(effects.PublishReceived(batch))
 
 
@@ -112,8 +112,8 @@ def test_filters_are_subscribed_to_with_rising_identifiers_and_answers_are_fed()
     scene.grant("a/#")
     scene.grant("b", 0x87)
     assert scene.events == [
-        Granted(("a/#",)),
-        Denied(("b",), "the broker refuses 'b' (code 0x87)"),
+        SubscriptionsGranted(("a/#",)),
+        SubscriptionsDenied(("b",), "the broker refuses 'b' (code 0x87)"),
     ]
     assert scene.client.counters["subscriptions denied"] == 1
 
@@ -128,7 +128,7 @@ def test_an_answer_counts_only_if_the_subscription_is_not_being_ended():
     scene.ended("a")
     assert scene.broker.take()[-1:] == subscribed(("a", 2))
     scene.grant("a")
-    assert scene.events == [Granted(("a",))]
+    assert scene.events == [SubscriptionsGranted(("a",))]
 
 
 def test_a_filter_that_was_given_up_for_a_moment_only_is_answered_once_more():
@@ -144,7 +144,7 @@ def test_a_filter_that_was_given_up_for_a_moment_only_is_answered_once_more():
     scene.grant("other")
     assert scene.broker.take() == subscribed(("a", 1)) * 2
     scene.grant("a")
-    assert scene.events == [Granted(("a",))]
+    assert scene.events == [SubscriptionsGranted(("a",))]
 
 
 def test_without_a_connection_filters_wait_for_one():
@@ -203,7 +203,9 @@ def test_a_filter_over_which_a_broker_may_end_the_connection_is_denied_without_a
     scene = Scene()
     scene.client.subscribe(["line\nbreak", "a"])
     assert scene.events == [
-        Denied(("line\nbreak",), "a broker may refuse the characters of 'line\\nbreak'")
+        SubscriptionsDenied(
+            ("line\nbreak",), "a broker may refuse the characters of 'line\\nbreak'"
+        )
     ]
     (order,) = scene.broker.take()
     assert [each.topic_filter for each in order.subscriptions] == ["a"]
@@ -211,11 +213,11 @@ def test_a_filter_over_which_a_broker_may_end_the_connection_is_denied_without_a
 
 def test_without_an_identifier_left_a_filter_is_denied_until_another_session_begins():
     scene = Scene()
-    scene.client.subscriptions.recall(VARIABLE_MAX - 1, {})
+    scene.client.subscriptions.restore_identifiers(VARIABLE_INTEGER_MAX - 1, {})
     scene.client.subscribe(["a", "b"])
     reason = "all subscription identifiers were given; only a new session at the broker helps"
-    assert scene.events == [Denied(("b",), reason)]
-    assert scene.broker.take() == subscribed(("a", VARIABLE_MAX))
+    assert scene.events == [SubscriptionsDenied(("b",), reason)]
+    assert scene.broker.take() == subscribed(("a", VARIABLE_INTEGER_MAX))
     scene.connect()
     assert scene.broker.take() == subscribed(("a", 1), ("b", 2))
 
@@ -252,7 +254,7 @@ def test_without_identifiers_every_copy_is_taken():
     scene.connect(identifiers=False)
     scene.client.subscribe(["a"])
     assert scene.broker.take() == subscribed(("a", None))
-    scene.broker.told(effects.PublishReceived([packets.Publish("a", b"x")]))
+    scene.broker.told(effects.PublishReceived([packets.PublishPacket("a", b"x")]))
     assert scene.captured == [("a", b"x")]
 
 
@@ -260,7 +262,7 @@ def test_one_copy_with_the_identifiers_of_all_is_taken_once():
     """Some brokers do not send a copy for each subscription."""
     scene = Scene()
     scene.client.subscribe(["t/#", "t/1"])
-    copy = packets.Publish("t/1", b"x", subscriptions=(2, 1))
+    copy = packets.PublishPacket("t/1", b"x", subscription_ids=(2, 1))
     scene.broker.told(effects.PublishReceived([copy]))
     assert scene.captured == [("t/1", b"x")]
 
@@ -272,7 +274,7 @@ def test_own_publications_that_come_back_are_not_taken_for_others():
     scene.client.unsubscribe(["gone/#"])  # ordered before: what follows does not come back
     scene.client.publish([publication("t/1"), publication("t/2"), publication("gone/1")])
     arrivals = ["t/1", "t/1", "t/2", "t/2", "gone/1"]
-    scene.broker.told(effects.PublishReceived([packets.Publish(t, b"x") for t in arrivals]))
+    scene.broker.told(effects.PublishReceived([packets.PublishPacket(t, b"x") for t in arrivals]))
     assert scene.captured == [("t/2", b"x"), ("gone/1", b"x")]
     assert scene.client.counters["own echoes"] == 3
 
@@ -283,7 +285,7 @@ def test_in_3_1_1_stored_values_are_known_by_their_flag():
     scene.client.subscribe(["t"])
     wish = packets.Subscription("t", qos=0)  # it knows no other options
     assert scene.broker.take() == [inputs.Subscribe((wish,), None)]
-    arrivals = [packets.Publish("t", b"old", retain=True), packets.Publish("t", b"new")]
+    arrivals = [packets.PublishPacket("t", b"old", retain=True), packets.PublishPacket("t", b"new")]
     scene.broker.told(effects.PublishReceived(arrivals))
     assert scene.captured == [("t", b"new")]
     assert scene.client.counters["stored values left out"] == 1
@@ -302,7 +304,7 @@ def test_with_too_many_echoes_due_nothing_more_is_injected(monkeypatch):
 def test_publications_are_injected_with_one_order():
     scene = Scene()
     scene.client.publish([publication("a"), publication("b")])
-    expected = [packets.Publish("a", b"x"), packets.Publish("b", b"x")]
+    expected = [packets.PublishPacket("a", b"x"), packets.PublishPacket("b", b"x")]
     assert scene.broker.take() == [inputs.Publish(expected)]
     assert scene.client.counters["injected"] == 2
 
@@ -310,7 +312,7 @@ def test_publications_are_injected_with_one_order():
 def test_what_clients_tell_their_own_agent_is_not_injected():
     scene = Scene(staying=["beacon/#"])
     scene.client.publish([publication("beacon/a"), ("beacon/b", b"x"), publication("b")])
-    assert scene.broker.take() == [inputs.Publish([packets.Publish("b", b"x")])]
+    assert scene.broker.take() == [inputs.Publish([packets.PublishPacket("b", b"x")])]
     assert scene.client.counters["dropped: topic stays at its broker"] == 2
 
 
@@ -333,7 +335,7 @@ def test_a_value_that_waits_is_forgotten_when_a_newer_one_comes_at_another_qos()
     scene = Scene(connected=False)
     large = bytes(BUFFER_BYTES_MAX)
     scene.client.publish([value("a", large)])
-    scene.client.supersede(["a", "b"])
+    scene.client.discard_delayed(["a", "b"])
     scene.client.publish([value("b", large)])  # there is room again
     scene.connect()
     (order,) = scene.broker.take()
@@ -347,13 +349,15 @@ def test_a_value_that_waits_because_the_broker_is_slow_is_sent_when_it_is_not(mo
         scene = Scene()
         scene.broker.waiting_bytes = BUFFER_BYTES_MAX + scene.broker.packet_bytes_max + 1
         scene.client.publish([value("a", b"1")])
-        first = scene.client._offering  # noqa: SLF001
-        await until(lambda: scene.client._offering is not first, "offered in vain")  # noqa: SLF001
+        first = scene.client._retry_timer  # noqa: SLF001
+        await until(lambda: scene.client._retry_timer is not first, "offered in vain")  # noqa: SLF001
         scene.client.publish([value("a", b"2")])
         assert scene.broker.take() == []
         scene.broker.waiting_bytes = 0
         await until(lambda: scene.broker.orders, "sent")
-        assert scene.broker.take() == [inputs.Publish([packets.Publish("a", b"2", retain=True)])]
+        assert scene.broker.take() == [
+            inputs.Publish([packets.PublishPacket("a", b"2", retain=True)])
+        ]
 
     asyncio.run(work())
 
@@ -364,9 +368,9 @@ def test_what_cannot_be_injected_is_counted_with_the_reason():
     scene.connect()
     scene.broker.waiting_bytes = BUFFER_BYTES_MAX + scene.broker.packet_bytes_max + 1
     scene.client.publish([publication("a")])
-    scene.broker.told(effects.NotSent([packets.Publish("a", b"")], "too large"))
-    oversized = packets.Oversized(topic="a", qos=0, dup=False, packet_id=0, size=9)
-    scene.broker.told(effects.OversizedReceived(oversized))
+    scene.broker.told(effects.PublishNotSent([packets.PublishPacket("a", b"")], "too large"))
+    oversized = packets.OversizedPublish(topic="a", qos=0, dup=False, packet_id=0, packet_bytes=9)
+    scene.broker.told(effects.OversizedPublishReceived(oversized))
     assert scene.client.counters == {
         "dropped: broker away": 1,
         "dropped: broker slow": 1,
@@ -384,33 +388,35 @@ class Keeper:
     def __init__(self) -> None:
         self.told: list[object] = []
 
-    def connected(self, session_present: bool, session_expected: bool, limits: Limits) -> None:
+    def on_connected(
+        self, session_present: bool, session_expected: bool, limits: BrokerLimits
+    ) -> None:
         self.told.append((session_present, session_expected))
 
-    def disconnected(self) -> None:
+    def on_disconnected(self) -> None:
         self.told.append("gone")
 
-    def received(self, batch: Sequence[tuple[packets.Publish, bool]]) -> None:
+    def on_publications(self, batch: Sequence[tuple[packets.PublishPacket, bool]]) -> None:
         self.told += [(publish.packet_id, is_taken) for publish, is_taken in batch]
 
-    def answered(self, batch: Sequence[packets.Handshake]) -> None:
+    def on_handshake_steps(self, batch: Sequence[packets.AnyHandshakePacket]) -> None:
         self.told += batch
 
-    def dropped(self, reason: str, topic: str = "", qos: int = 0) -> None:
+    def report_dropped(self, reason: str, topic: str = "", qos: int = 0) -> None:
         self.told.append(reason)
 
-    def not_sent(self, batch: Sequence[packets.Publish], reason: str) -> None:
+    def on_not_sent(self, batch: Sequence[packets.PublishPacket], reason: str) -> None:
         self.told += [(publish.packet_id, reason) for publish in batch]
 
-    is_storing = False
+    has_pending_retained = False
     """Whether it holds retained publications of QoS 0 back."""
 
     def hold_back(
-        self, publications: Sequence[Plain | Publication]
-    ) -> Sequence[Plain | Publication]:
+        self, publications: Sequence[PlainMessage | Publication]
+    ) -> Sequence[PlainMessage | Publication]:
         return [p for p in publications if isinstance(p, tuple) or not p.retain]
 
-    def rest_of(self, publish: packets.Publish) -> int:
+    def captured_subscription(self, publish: packets.PublishPacket) -> int:
         return 0
 
 
@@ -424,21 +430,21 @@ class SureScene(Scene):
         self.client = BrokerClient(
             FakeConnection,  # type: ignore[arg-type]
             feed=self.events.append,
-            captured=lambda batch: self.captured.extend((p.topic, p.payload) for p in batch),
-            status=self.statuses.append,
-            guarantees=(self.keeper, self.log),
+            on_captured=lambda batch: self.captured.extend((p.topic, p.payload) for p in batch),
+            on_status=self.statuses.append,
+            delivery=(self.keeper, self.log),
         )
         self.broker = self.client.connection
         self._present = session_present
 
     def connect(self, identifiers: bool = True, version: Version = Version.V5) -> None:
-        limits = Limits(version=version, client_id="x", keep_alive=30, session_expiry=0)
+        limits = BrokerLimits(version=version, client_id="x", keep_alive=30, session_expiry=0)
         self.broker.told(effects.Connected(self._present, limits))
         self._present = True
 
     async def written(self) -> None:
         """Wait until nothing waits for the disk."""
-        await until(lambda: self.client._subscriber._writing is None, "written")  # noqa: SLF001
+        await until(lambda: self.client._subscriber._write_task is None, "written")  # noqa: SLF001
 
     async def wishes(self) -> list[tuple[str, int | None]]:
         """The filters that the broker was told, with identifiers; None for an end."""
@@ -523,10 +529,12 @@ async def test_a_filter_that_takes_anothers_place_in_a_resumed_session_is_there_
     scene.connect()
     assert await scene.wishes() == [("x", 1), ("a/#", 3), ("a/b", None)]
     scene.grant("a/#")
-    copies = [packets.Publish("a/b", b"x", 1, packet_id=n, subscriptions=(n,)) for n in (2, 3)]
+    copies = [
+        packets.PublishPacket("a/b", b"x", 1, packet_id=n, subscription_ids=(n,)) for n in (2, 3)
+    ]
     scene.broker.told(effects.PublishReceived(copies))
     scene.ended("a/b")
-    news = packets.Publish("a/b", b"y", 1, packet_id=4, subscriptions=(3,))
+    news = packets.PublishPacket("a/b", b"y", 1, packet_id=4, subscription_ids=(3,))
     scene.broker.told(effects.PublishReceived([news]))
     assert scene.keeper.told == [(True, True), (2, True), (3, False), (4, True)]
 
@@ -540,7 +548,9 @@ async def test_a_new_life_tells_copies_apart_that_were_queued_for_the_former_one
     scene = await life(session_present=True)
     scene.client.subscribe(["a/b", "a/#"])  # in another order
     scene.connect()
-    copies = [packets.Publish("a/b", b"x", 1, packet_id=n, subscriptions=(n,)) for n in (2, 3)]
+    copies = [
+        packets.PublishPacket("a/b", b"x", 1, packet_id=n, subscription_ids=(n,)) for n in (2, 3)
+    ]
     scene.broker.told(effects.PublishReceived(copies))
     assert scene.keeper.told == [(True, True), (2, True), (3, False)]
     assert sorted(await scene.wishes()) == [("a/#", 2), ("a/b", 3), ("x", None)]
@@ -549,7 +559,7 @@ async def test_a_new_life_tells_copies_apart_that_were_queued_for_the_former_one
 @in_loop
 async def test_a_copy_alone_is_taken_after_a_while_unless_the_connection_ends(life, monkeypatch):
     monkeypatch.setattr(client, "COPY_PATIENCE_S", 0.0)
-    copy = packets.Publish("a/b", b"x", 1, packet_id=5, subscriptions=(2,))
+    copy = packets.PublishPacket("a/b", b"x", 1, packet_id=5, subscription_ids=(2,))
 
     scene = await life()
     scene.client.subscribe(["a/#", "a/b"])
@@ -574,7 +584,9 @@ async def test_a_subscription_waits_for_the_disk_and_nothing_else_does(life, mon
     scene.connect()
     scene.client.unsubscribe(["a"])
     scene.client.publish([publication("x")])
-    scene.broker.told(effects.PublishReceived([packets.Publish("b", b"0", subscriptions=(2,))]))
+    scene.broker.told(
+        effects.PublishReceived([packets.PublishPacket("b", b"0", subscription_ids=(2,))])
+    )
     assert [type(order) for order in scene.broker.take()] == [inputs.Publish]
     assert scene.captured == [("b", b"0")]
     may_sync.set()
@@ -657,26 +669,30 @@ async def test_qualities_of_service_go_their_ways_and_every_copy_wants_an_answer
     scene.grant("a")
     scene.grant("+")
     batch = [
-        packets.Publish("a", b"0", subscriptions=(1,)),
-        packets.Publish("a", b"1", 1, packet_id=7, subscriptions=(1,)),
-        packets.Publish("a", b"1", 1, packet_id=8, subscriptions=(2,)),
+        packets.PublishPacket("a", b"0", subscription_ids=(1,)),
+        packets.PublishPacket("a", b"1", 1, packet_id=7, subscription_ids=(1,)),
+        packets.PublishPacket("a", b"1", 1, packet_id=8, subscription_ids=(2,)),
     ]
     scene.keeper.told.clear()
     scene.broker.told(effects.PublishReceived(batch))
-    oversized = packets.Oversized(topic="a", qos=1, dup=False, packet_id=9, size=9)
-    scene.broker.told(effects.OversizedReceived(oversized))
-    scene.broker.told(effects.Answered([packets.PubRel(8)]))
-    scene.broker.told(effects.NotSent([packets.Publish("a", b"", 1, packet_id=5)], "too large"))
+    oversized = packets.OversizedPublish(topic="a", qos=1, dup=False, packet_id=9, packet_bytes=9)
+    scene.broker.told(effects.OversizedPublishReceived(oversized))
+    scene.broker.told(effects.HandshakePacketsReceived([packets.PubRelPacket(8)]))
+    scene.broker.told(
+        effects.PublishNotSent([packets.PublishPacket("a", b"", 1, packet_id=5)], "too large")
+    )
     assert scene.captured == [("a", b"0")]
     assert scene.keeper.told == [
         (7, True),
         (8, False),
         "larger than a packet may be",
         (9, False),
-        packets.PubRel(8),
+        packets.PubRelPacket(8),
         (5, "too large"),
     ]
-    over = effects.NotSent([packets.Publish("a", b"", 2, packet_id=6)], "bye", is_over=True)
+    over = effects.PublishNotSent(
+        [packets.PublishPacket("a", b"", 2, packet_id=6)], "bye", connection_ended=True
+    )
     scene.broker.told(over)  # as behind an answer that came together with DISCONNECT
     assert len(scene.keeper.told) == 6
 
@@ -688,10 +704,10 @@ async def test_a_broker_of_3_1_1_sends_what_others_published_and_nothing_else_is
     scene.connect(version=Version.V311)
     (order,) = scene.broker.take()
     assert order.subscriptions[0].qos == 2
-    scene.client.inject([packets.Publish("a", b"own", 1, packet_id=7)])
-    echo = packets.Publish("a", b"own", 1, packet_id=1)
-    news = packets.Publish("a", b"news", 1, packet_id=2)
-    stored = packets.Publish("a", b"old", 1, retain=True, packet_id=3)
+    scene.client.inject([packets.PublishPacket("a", b"own", 1, packet_id=7)])
+    echo = packets.PublishPacket("a", b"own", 1, packet_id=1)
+    news = packets.PublishPacket("a", b"news", 1, packet_id=2)
+    stored = packets.PublishPacket("a", b"old", 1, retain=True, packet_id=3)
     scene.broker.told(effects.PublishReceived([echo, news, stored]))
     assert scene.keeper.told[1:] == [(1, False), (2, True), (3, False)]
     assert scene.client.counters["own echoes"] == 1
@@ -705,7 +721,7 @@ async def test_of_copies_that_a_broker_of_3_1_1_sends_one_counts(life, sends_eac
     scene.client.sends_each = sends_each
     scene.client.subscribe(["a/#", "+/b"])
     scene.connect(version=Version.V311)
-    copy = packets.Publish("a/b", b"x", 1)
+    copy = packets.PublishPacket("a/b", b"x", 1)
     for _ in range(3):
         scene.broker.told(effects.PublishReceived([copy] * copies))
     assert scene.client.counters["captured"] == 3

@@ -19,11 +19,11 @@ from hansa.agent.broker.client import BrokerClient
 from hansa.agent.broker.connection import BrokerAddress, Connection
 from hansa.agent.broker.subscription_log import SubscriptionLog
 from hansa.mqtt import effects, inputs, packets
-from hansa.mqtt.limits import Limits
-from hansa.mqtt.options import Options
+from hansa.mqtt.limits import BrokerLimits
+from hansa.mqtt.options import ConnectOptions
 from hansa.mqtt.types import Version
-from hansa.protocol.events import Denied, Event, Granted
-from hansa.protocol.model import NodeId, Plain, Publication
+from hansa.protocol.events import Event, SubscriptionsDenied, SubscriptionsGranted
+from hansa.protocol.model import NodeId, PlainMessage, Publication
 from hansa.testbed.mosquitto import Mosquitto, free_port
 from hansa.testbed.relay import Relay
 
@@ -49,34 +49,36 @@ class Keeper:
         """Of each connection, whether the broker still had the session."""
         self.client: BrokerClient
 
-    def connected(self, session_present: bool, session_expected: bool, limits: Limits) -> None:
+    def on_connected(
+        self, session_present: bool, session_expected: bool, limits: BrokerLimits
+    ) -> None:
         self.sessions.append(session_present)
 
-    def disconnected(self) -> None:
+    def on_disconnected(self) -> None:
         pass
 
-    def received(self, batch: Sequence[tuple[packets.Publish, bool]]) -> None:
+    def on_publications(self, batch: Sequence[tuple[packets.PublishPacket, bool]]) -> None:
         self.captured += [(p.topic, p.payload) for p, is_taken in batch if is_taken]
-        answers = [packets.PubAck(p.packet_id) for p, _ in batch]
-        asyncio.get_running_loop().call_later(0.01, self.client.answer, answers)
+        answers = [packets.PubAckPacket(p.packet_id) for p, _ in batch]
+        asyncio.get_running_loop().call_later(0.01, self.client.send_handshake_steps, answers)
 
-    def answered(self, batch: Sequence[packets.Handshake]) -> None:
+    def on_handshake_steps(self, batch: Sequence[packets.AnyHandshakePacket]) -> None:
         pass
 
-    def dropped(self, reason: str, topic: str = "", qos: int = 0) -> None:
+    def report_dropped(self, reason: str, topic: str = "", qos: int = 0) -> None:
         raise AssertionError(reason)
 
-    def not_sent(self, batch: Sequence[packets.Publish], reason: str) -> None:
+    def on_not_sent(self, batch: Sequence[packets.PublishPacket], reason: str) -> None:
         pass
 
-    is_storing = False
+    has_pending_retained = False
 
     def hold_back(
-        self, publications: Sequence[Plain | Publication]
-    ) -> Sequence[Plain | Publication]:
+        self, publications: Sequence[PlainMessage | Publication]
+    ) -> Sequence[PlainMessage | Publication]:
         raise AssertionError("nothing is stored")
 
-    def rest_of(self, publish: packets.Publish) -> int:
+    def captured_subscription(self, publish: packets.PublishPacket) -> int:
         return 0
 
 
@@ -109,25 +111,27 @@ class Scene:
         self.qos = qos
         self.client = BrokerClient(
             lambda told: Counted(
-                place, Options(client_id="agent", **options), told, random.Random(1)
+                place, ConnectOptions(client_id="agent", **options), told, random.Random(1)
             ),
             feed=self.events.append,
-            captured=lambda batch: self.captured.extend((p.topic, bytes(p.payload)) for p in batch),
-            status=lambda problem: None,
-            guarantees=(keeper, log) if qos else None,
+            on_captured=lambda batch: self.captured.extend(
+                (p.topic, bytes(p.payload)) for p in batch
+            ),
+            on_status=lambda problem: None,
+            delivery=(keeper, log) if qos else None,
         )
         keeper.client = self.client
         self.publisher = Connection(
-            address, Options(client_id="publisher"), self._answered, random.Random(1)
+            address, ConnectOptions(client_id="publisher"), self._answered, random.Random(1)
         )
         self._ids = itertools.cycle(range(1, 60_000)) if qos else itertools.repeat(0)
-        self._unpublished: deque[packets.Publish] = deque()
+        self._unpublished: deque[packets.PublishPacket] = deque()
         self.sent = 0
 
     def publish(self, topic: str, *payloads: bytes) -> None:
         # Nobody waits for its answers, so it takes other packet ids each time.
         numbered = [
-            packets.Publish(topic, p, self.qos, packet_id=next(self._ids)) for p in payloads
+            packets.PublishPacket(topic, p, self.qos, packet_id=next(self._ids)) for p in payloads
         ]
         self._unpublished.extend(numbered)
         self.push()
@@ -139,10 +143,10 @@ class Scene:
         room = session.quota if self.qos else len(self._unpublished)
         batch = [self._unpublished.popleft() for _ in range(min(room, len(self._unpublished)))]
         if batch:
-            self.publisher.order(inputs.Publish(batch))
+            self.publisher.submit(inputs.Publish(batch))
 
     def _answered(self, effect: effects.Effect) -> None:
-        if isinstance(effect, effects.Answered):
+        if isinstance(effect, effects.HandshakePacketsReceived):
             asyncio.get_running_loop().call_soon(self.push)
 
     def publish_numbers(self, count: int) -> None:
@@ -154,10 +158,12 @@ class Scene:
 
     @property
     def held(self) -> set[str]:
-        return {name for e in self.events if isinstance(e, Granted) for name in e.filters}
+        return {
+            name for e in self.events if isinstance(e, SubscriptionsGranted) for name in e.filters
+        }
 
     def forget(self, name: str) -> None:
-        self.events[:] = [e for e in self.events if e != Granted((name,))]
+        self.events[:] = [e for e in self.events if e != SubscriptionsGranted((name,))]
 
 
 def run(
@@ -176,7 +182,7 @@ def run(
         connections = (scene.client.connection, scene.publisher)
         try:
             for each in connections:
-                each.keep()
+                each.start()
             await until(lambda: not any(each.problem for each in connections), "connected")
             await work(scene)
         finally:
@@ -250,8 +256,8 @@ def test_without_no_local_exactly_what_clients_published_is_captured(mosquitto, 
 
 def test_in_3_1_1_stored_values_are_not_taken_for_news(mosquitto, tmp_path):
     async def work(scene: Scene) -> None:
-        stored = packets.Publish("t/x", b"stored", retain=True)
-        scene.publisher.order(inputs.Publish([stored]))
+        stored = packets.PublishPacket("t/x", b"stored", retain=True)
+        scene.publisher.submit(inputs.Publish([stored]))
         scene.client.subscribe(["u"])
         await scene.granted("u")
         scene.publish("u", b"stored by now")
@@ -278,8 +284,10 @@ def test_a_filter_that_the_broker_refuses_is_named_and_the_others_work(mosquitto
         scene.client.subscribe(["+/x", "secret/x", "t/#"])
         await scene.granted("+/x", "t/#")
         await until(lambda: scene.client.counters["subscriptions denied"] == 1, "refused")
-        (denied,) = [event for event in scene.events if isinstance(event, Denied)]
-        assert denied == Denied(("secret/x",), "the broker refuses 'secret/x' (code 0x87)")
+        (denied,) = [event for event in scene.events if isinstance(event, SubscriptionsDenied)]
+        assert denied == SubscriptionsDenied(
+            ("secret/x",), "the broker refuses 'secret/x' (code 0x87)"
+        )
         scene.publish("secret/x", b"1")  # another filter lets it through: that is the broker's rule
         scene.publish("t/x", b"end")
         await until(lambda: scene.captured[-1:] == [("t/x", b"end")], "the end")
@@ -297,7 +305,7 @@ async def closed_front(scene: Scene) -> AsyncIterator[None]:
     """Something takes the broker's connections while it is away, and closes them."""
     scene.front.cut()
     yield
-    scene.front.mend()
+    scene.front.restore()
 
 
 @asynccontextmanager
@@ -306,11 +314,11 @@ async def full_broker(scene: Scene) -> AsyncIterator[None]:
     address = BrokerAddress("127.0.0.1", scene.mosquitto.port)
     told: list[effects.Effect] = []
     others = [
-        Connection(address, Options(client_id=f"other-{n}"), told.append, random.Random(n))
+        Connection(address, ConnectOptions(client_id=f"other-{n}"), told.append, random.Random(n))
         for n in range(CONNECTIONS_MAX + 1)
     ]
     for other in others:
-        other.keep()
+        other.start()
     refused = effects.ConnectRefused
     await until(lambda: any(isinstance(each, refused) for each in told), "the broker is full")
     yield
@@ -334,7 +342,7 @@ def test_a_broker_that_closes_connections_without_a_word_does_not_lose_the_sessi
         async with hindrance(scene):
             scene.publish("t/x", b"meanwhile")
             agent.ends = 0
-            agent.keep()
+            agent.start()
             await until(lambda: agent.ends >= REFUSALS, "refused")
         await until(lambda: len(scene.keeper.sessions) == 2, "connected again")
         assert scene.keeper.sessions == [False, True]

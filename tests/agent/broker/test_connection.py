@@ -14,7 +14,7 @@ from hansa.agent.broker import connection as connection_module
 from hansa.agent.broker.connection import BrokerAddress, Connection
 from hansa.agent.delivery import connect_marker
 from hansa.mqtt import effects, inputs, packets
-from hansa.mqtt.options import Options
+from hansa.mqtt.options import ConnectOptions
 
 V5_ACCEPTED = b"\x20\x03\x00\x00\x00"
 V5_REFUSED = b"\x20\x03\x00\x87\x00"
@@ -79,7 +79,9 @@ def run(
     async def inside() -> None:
         server = await asyncio.start_server(scene.serve, "127.0.0.1", 0)
         address = BrokerAddress("127.0.0.1", server.sockets[0].getsockname()[1])
-        options = Options(client_id="x", answer_timeout=answer_timeout, keep_alive=keep_alive)
+        options = ConnectOptions(
+            client_id="x", answer_timeout=answer_timeout, keep_alive=keep_alive
+        )
         made = Connection(address, options, scene.told.append, random.Random(1))
         task = asyncio.create_task(made.run())
         try:
@@ -87,7 +89,7 @@ def run(
         finally:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
-            made.cut()
+            made.abort()
             server.close()
             await rounds()  # what was just accepted gets to `serve`
             for writer in scene.writers:
@@ -132,7 +134,7 @@ def test_a_broker_that_has_a_session_of_ours_is_not_believed_to_be_old(monkeypat
     scene = Scene(lambda level: silence if level == 5 else V311_ACCEPTED)
 
     async def work(made: Connection) -> None:
-        made.expect_session()
+        made.mark_mqtt5_known()
         await until(lambda: len(scene.levels) > REFUSALS + 1, "attempts")
 
     run(monkeypatch, scene, work, SHORT_S)
@@ -245,8 +247,8 @@ def test_a_broker_that_stops_reading_is_left_although_bytes_wait_for_it(monkeypa
 
     async def work(made: Connection) -> None:
         await connected(made)
-        much = packets.Publish("a", bytes(MUCH_BYTES), 0)
-        made.order(inputs.Publish([much] * 12))
+        much = packets.PublishPacket("a", bytes(MUCH_BYTES), 0)
+        made.submit(inputs.Publish([much] * 12))
         assert made.waiting_bytes
         count = len(scene.levels)
         await until(lambda: len(scene.levels) > count, "connected again")
@@ -270,7 +272,9 @@ def test_connect_waits_for_the_disk_and_the_loop_does_not(monkeypatch, tmp_path)
     scene, disk = Scene(lambda level: V5_ACCEPTED), SlowDisk(monkeypatch)
 
     async def work(made: Connection) -> None:
-        made.greeting = connect_marker.Greeting(tmp_path / "greeting", lambda problem: None)
+        made.connect_hooks = connect_marker.ConnectMarker(
+            tmp_path / "greeting", lambda problem: None
+        )
         await until(disk.is_asked.is_set, "the mark on disk")
         await rounds()
         assert (len(scene.writers), scene.levels) == (1, [])
@@ -287,14 +291,16 @@ def test_a_connection_that_ends_before_connect_leaves_is_told_and_leaves_no_doub
     scene, disk = Scene(lambda level: V5_ACCEPTED), SlowDisk(monkeypatch)
 
     async def work(made: Connection) -> None:
-        made.greeting = met = connect_marker.Greeting(tmp_path / "greeting", lambda problem: None)
+        made.connect_hooks = met = connect_marker.ConnectMarker(
+            tmp_path / "greeting", lambda problem: None
+        )
         await until(lambda: scene.writers and disk.is_asked.is_set(), "the mark on disk")
         scene.writers[0].close()
         await until(lambda: made.problem == "closed by the broker", "the end")
         assert not scene.levels
         disk.syncs.set()
         await connected(made)
-        assert not met.in_doubt
+        assert not met.is_uncertain
 
     run(monkeypatch, scene, work)
     assert [type(each) for each in scene.told[:2]] == [effects.ConnectRefused, effects.Connected]
@@ -318,7 +324,7 @@ def test_what_mqtt_forbids_is_told_and_the_broker_is_not_stormed(monkeypatch):
     pauses: list[float] = []
 
     async def work(made: Connection) -> None:
-        uniform = made._chance.uniform  # noqa: SLF001
+        uniform = made._rng.uniform  # noqa: SLF001
         monkeypatch.setattr(made, "_chance", Spy(pauses, made, uniform))
         await until(lambda: len(pauses) >= 6, "six attempts")
 
@@ -336,5 +342,5 @@ class Spy:
         self._pauses, self._made, self._uniform = pauses, made, uniform
 
     def uniform(self, low: float, high: float) -> float:
-        self._pauses.append(self._made._pause)  # noqa: SLF001
+        self._pauses.append(self._made._retry_delay)  # noqa: SLF001
         return self._uniform(low, high)

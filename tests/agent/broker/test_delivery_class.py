@@ -4,23 +4,38 @@ from dataclasses import replace
 
 import pytest
 
-from hansa.agent.broker.delivery_class import DeliveryClass, Proof, Verdict, classify
-
-MOSQUITTO = Proof(
-    resumes=True,
-    redelivers=True,
-    keeps_ids=True,
-    marks_dup=True,
-    takes_qos_2=True,
-    delivers_once=True,
-    completes_again=True,
-    queued=1_000,
-    queue_tried=1_200,
+from hansa.agent.broker.delivery_class import (
+    DeliveryClass,
+    DeliveryClassification,
+    DeliveryProbeResult,
+    classify,
 )
-AEDES = replace(MOSQUITTO, marks_dup=False, queued=1_200)
-NATS = Proof(resumes=True, redelivers=False, takes_qos_2=False, queued=1_200, queue_tried=1_200)
-AMQTT = Proof(
-    resumes=False, takes_qos_2=True, delivers_once=True, completes_again=False, queue_tried=0
+
+MOSQUITTO = DeliveryProbeResult(
+    resumes_session=True,
+    redelivers_unacknowledged=True,
+    keeps_packet_ids=True,
+    marks_dup=True,
+    accepts_qos2=True,
+    deduplicates_publish=True,
+    repeats_pubcomp=True,
+    queued_count=1_000,
+    queue_offered_count=1_200,
+)
+AEDES = replace(MOSQUITTO, marks_dup=False, queued_count=1_200)
+NATS = DeliveryProbeResult(
+    resumes_session=True,
+    redelivers_unacknowledged=False,
+    accepts_qos2=False,
+    queued_count=1_200,
+    queue_offered_count=1_200,
+)
+AMQTT = DeliveryProbeResult(
+    resumes_session=False,
+    accepts_qos2=True,
+    deduplicates_publish=True,
+    repeats_pubcomp=False,
+    queue_offered_count=0,
 )
 
 
@@ -59,7 +74,7 @@ def test_one_thing_that_is_lacking_decides(changed, expected, words):
 
 
 def test_all_that_is_lacking_is_named():
-    assert classify(NATS) == Verdict(
+    assert classify(NATS) == DeliveryClassification(
         DeliveryClass.AT_LEAST_ONCE,
         "it takes no QoS 2; what was not acknowledged does not come again at once",
     )

@@ -3,7 +3,7 @@
 import pytest
 
 from hansa.agent.broker import echo_filter as module
-from hansa.agent.broker.echo_filter import DUE_S, Echoes
+from hansa.agent.broker.echo_filter import ECHO_EXPECTED_S, EchoFilter
 
 
 class Clock:
@@ -20,12 +20,12 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def echoes(clock) -> Echoes:
-    return Echoes(clock)
+def echoes(clock) -> EchoFilter:
+    return EchoFilter(clock)
 
 
-def taken(echoes: Echoes, count: int, topic: str = "t", payload: bytes = b"x") -> list[bool]:
-    return [echoes.take(topic, payload) for _ in range(count)]
+def taken(echoes: EchoFilter, count: int, topic: str = "t", payload: bytes = b"x") -> list[bool]:
+    return [echoes.consume_echo(topic, payload) for _ in range(count)]
 
 
 def test_as_many_are_ours_as_copies_are_due_and_the_rest_are_somebody_s(echoes):
@@ -48,11 +48,11 @@ def test_what_nobody_here_is_subscribed_to_does_not_come_back(echoes):
 
 def test_an_echo_is_expected_for_a_while_only(echoes, clock):
     echoes.expect("t", b"x", 3)
-    clock.now += DUE_S - 1
+    clock.now += ECHO_EXPECTED_S - 1
     assert echoes.take("t", b"x")
     clock.now += 2
     assert echoes.take("t", b"x")
-    clock.now += DUE_S
+    clock.now += ECHO_EXPECTED_S
     assert not echoes.take("t", b"x")
     assert echoes.missed == 1
 
@@ -69,5 +69,5 @@ def test_when_too_many_are_due_it_says_so_until_some_have_come_or_never_will(
     assert not echoes.is_full
     echoes.expect("t", b"1", 1)
     assert echoes.is_full
-    clock.now += 2 * DUE_S
+    clock.now += 2 * ECHO_EXPECTED_S
     assert not echoes.is_full

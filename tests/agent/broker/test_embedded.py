@@ -7,8 +7,8 @@ import pytest
 from tests.agent.live import Live, assert_each_once, eventually
 
 from hansa.agent.broker.embedded import EmbeddedObserver
-from hansa.observers.contract import UNCHANGED, Change
-from hansa.simulator.topologies import parse
+from hansa.observers.contract import NO_CHANGE, ObserverOutput
+from hansa.simulator.topologies import parse_topology
 from hansa.testbed.federation import LocalFederation
 
 # ---------------------------------------------------------------- the observer
@@ -16,27 +16,27 @@ from hansa.testbed.federation import LocalFederation
 
 def test_a_filter_is_wanted_while_anybody_wants_it():
     observer = EmbeddedObserver()
-    assert observer.subscribed("one", "a/#") == Change(added=("a/#",))
-    assert observer.subscribed("two", "a/#") == UNCHANGED
-    assert observer.subscribed("two", "a/#") == UNCHANGED  # once more, as clients may
-    assert observer.unsubscribed("two", "a/#") == UNCHANGED
-    assert observer.unsubscribed("two", "a/#") == UNCHANGED
-    assert observer.wanted() == ("a/#",)
-    assert observer.unsubscribed("one", "a/#") == Change(removed=("a/#",))
+    assert observer.on_subscribed("one", "a/#") == ObserverOutput(added=("a/#",))
+    assert observer.on_subscribed("two", "a/#") == NO_CHANGE
+    assert observer.on_subscribed("two", "a/#") == NO_CHANGE  # once more, as clients may
+    assert observer.on_unsubscribed("two", "a/#") == NO_CHANGE
+    assert observer.on_unsubscribed("two", "a/#") == NO_CHANGE
+    assert observer.subscribed_filters() == ("a/#",)
+    assert observer.on_unsubscribed("one", "a/#") == ObserverOutput(removed=("a/#",))
 
 
 def test_all_that_a_client_wanted_goes_with_its_session():
     observer = EmbeddedObserver()
     for name in ("b", "a"):
-        observer.subscribed("one", name)
-    assert observer.forgotten("one") == Change(removed=("a", "b"))
-    assert observer.forgotten("one") == UNCHANGED
+        observer.on_subscribed("one", name)
+    assert observer.on_session_ended("one") == ObserverOutput(removed=("a", "b"))
+    assert observer.on_session_ended("one") == NO_CHANGE
 
 
 def test_a_filter_that_cannot_be_announced_is_left_out():
     observer = EmbeddedObserver()
-    assert observer.subscribed("one", "a/" * 40 + "#") == UNCHANGED
-    assert observer.wanted() == ()
+    assert observer.on_subscribed("one", "a/" * 40 + "#") == NO_CHANGE
+    assert observer.subscribed_filters() == ()
 
 
 # ---------------------------------------------------------------- a federation of such brokers
@@ -45,7 +45,7 @@ def test_a_filter_that_cannot_be_announced_is_left_out():
 @pytest.fixture(scope="module")
 def live() -> Iterator[Live]:
     settings = {"HANSA_BROKER_OBSERVER": "embedded"}
-    running = Live(LocalFederation(parse("ring:3", 1), settings))
+    running = Live(LocalFederation(parse_topology("ring:3", 1), settings))
     try:
         running.start()
         yield running

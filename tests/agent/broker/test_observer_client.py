@@ -7,64 +7,71 @@ from typing import Any
 from tests.agent.waiting import until
 
 from hansa.agent.broker import observer_client as watcher_module
-from hansa.agent.broker.observer_client import Watcher
+from hansa.agent.broker.observer_client import ObserverClient
 from hansa.errors import UsageError
 from hansa.mqtt import effects, inputs, packets
-from hansa.mqtt.limits import Limits
+from hansa.mqtt.limits import BrokerLimits
 from hansa.mqtt.types import Version
-from hansa.observers.contract import Change, Completed, Finding, Incomplete, Observer, ResyncFailed
-from hansa.observers.history import History
+from hansa.observers.contract import (
+    ObservationComplete,
+    ObservationIncomplete,
+    Observer,
+    ObserverFinding,
+    ObserverOutput,
+    ResyncFailed,
+)
+from hansa.observers.history import SubscriptionHistory
 from hansa.protocol.events import InterestChanged
 
 LOG = "$SYS/broker/log/M/subscribe"
 CONNECTED = effects.Connected(
-    False, Limits(version=Version.V5, client_id="x", keep_alive=30, session_expiry=0)
+    False, BrokerLimits(version=Version.V5, client_id="x", keep_alive=30, session_expiry=0)
 )
 
 
 class ListObserver(Observer):
     """Takes `+a` and `-a` as changes, and `?a` for a sign that it missed something."""
 
-    complete = True
-    reason = ""
+    is_complete = True
+    incomplete_reason = ""
 
     def __init__(self, *subscriptions: str) -> None:
         self._subscriptions = subscriptions
         self.calls: list[str] = []
         self.due: float | None = None
 
-    def subscriptions(self) -> tuple[str, ...]:
+    def topics_to_subscribe(self) -> tuple[str, ...]:
         return self._subscriptions
 
-    def wanted(self) -> tuple[str, ...]:
+    def subscribed_filters(self) -> tuple[str, ...]:
         return ()
 
-    def take(self, topic: str, payload: bytes, now: float) -> Change:
+    def receive_publication(self, topic: str, payload: bytes, now: float) -> ObserverOutput:
         sign, name = payload.decode()[0], payload.decode()[1:]
         if sign == "?":
-            return Change(findings=(Incomplete(name),))
-        return Change((name,)) if sign == "+" else Change((), (name,))
+            return ObserverOutput(findings=(ObservationIncomplete(name),))
+        return ObserverOutput((name,)) if sign == "+" else ObserverOutput((), (name,))
 
     def begin_resync(self, now: float) -> None:
         self.calls.append("begin")
 
-    def resync(self, text: str, now: float) -> Change:
+    def resync(self, text: str, now: float) -> ObserverOutput:
         if text == "fault":
             raise ZeroDivisionError("by zero")
         self.calls.append(text)
-        return Change(("r",), (), (Completed(),))
+        return ObserverOutput(("r",), (), (ObservationComplete(),))
 
-    def expire(self, now: float) -> Change:
+    def handle_timer(self, now: float) -> ObserverOutput:
         self.due = None
-        return Change((), ("late",))
+        return ObserverOutput((), ("late",))
 
     def next_deadline(self) -> float | None:
         return self.due
 
-    def restore(self, saved: dict[str, object], now: float) -> Change:
+    def restore(self, saved: dict[str, object], now: float) -> ObserverOutput:
         if "bad" in saved:
             raise UsageError("not mine")
-        return Change(("saved",))
+        return ObserverOutput(("saved",))
 
 
 class FakeConnection:
@@ -72,31 +79,33 @@ class FakeConnection:
         self.told = told
         self.orders: list[inputs.Input] = []
 
-    def order(self, event: inputs.Input) -> None:
+    def submit(self, event: inputs.Input) -> None:
         self.orders.append(event)
 
 
 class Scene:
-    def __init__(self, *subscriptions: str, histories: Sequence[History] = ()) -> None:
+    def __init__(self, *subscriptions: str, histories: Sequence[SubscriptionHistory] = ()) -> None:
         self.observer = ListObserver(*subscriptions)
         self.fed: list[InterestChanged] = []
-        self.found: list[Finding] = []
-        self.watcher = Watcher(
+        self.found: list[ObserverFinding] = []
+        self.watcher = ObserverClient(
             self.observer,
             FakeConnection,  # type: ignore[arg-type]
             feed=self.fed.append,
-            found=self.found.append,
+            on_finding=self.found.append,
             histories=histories,
         )
         self.broker: Any = self.watcher.connection
 
     def connect(self, *reasons: int) -> None:
         self.broker.told(CONNECTED)
-        wishes = tuple(map(packets.Subscription, self.observer.subscriptions()))
+        wishes = tuple(map(packets.Subscription, self.observer.topics_to_subscribe()))
         self.broker.told(effects.Subscribed(wishes, bytes(reasons or (0,) * len(wishes))))
 
     def receive(self, *payloads: bytes, topic: str = LOG) -> None:
-        self.broker.told(effects.PublishReceived([packets.Publish(topic, p) for p in payloads]))
+        self.broker.told(
+            effects.PublishReceived([packets.PublishPacket(topic, p) for p in payloads])
+        )
 
 
 def run(work: Callable[[], Any]) -> Any:
@@ -135,14 +144,14 @@ def test_it_subscribes_then_reads_the_log_and_then_tells_the_node():
     assert {wish.qos for wish in wishes} == {0}  # at others a burst overflows the broker's queue
     assert scene.observer.calls == ["begin", "history"]
     assert scene.fed == [InterestChanged(("r",))]
-    assert scene.found == [Completed()]
+    assert scene.found == [ObservationComplete()]
 
 
 def test_histories_are_asked_in_turn_until_the_picture_is_whole():
     scene = Scene(LOG, histories=[Told(), Told("half"), Told("more")])
 
     async def work() -> None:
-        scene.observer.complete = False
+        scene.observer.is_complete = False
         scene.connect()
         await until(lambda: scene.observer.calls[-1:] == ["more"], "all asked")
 
@@ -298,19 +307,19 @@ class Unsure(ListObserver):
 
 
 class WideScene(Scene):
-    def __init__(self, *wide: str, histories: Sequence[History] = ()) -> None:
+    def __init__(self, *wide: str, histories: Sequence[SubscriptionHistory] = ()) -> None:
         super().__init__(LOG, histories=histories)
         self.observer: Unsure = Unsure(LOG)
-        self.observer.complete, self.observer.reason = False, "something is unknown"
+        self.observer.is_complete, self.observer.incomplete_reason = False, "something is unknown"
         self.watcher.observer = self.observer
         self.watcher.filters_when_unknown = wide
         self.reasons: list[str] = []
         self.watcher.incomplete = self.reasons.append
 
     def become(self, *, complete: bool) -> None:
-        self.observer.complete = complete
-        self.observer.reason = "" if complete else "something is unknown"
-        self.watcher.learned(Change())
+        self.observer.is_complete = complete
+        self.observer.incomplete_reason = "" if complete else "something is unknown"
+        self.watcher.apply_output(ObserverOutput())
 
 
 def test_while_subscriptions_are_unknown_the_wide_filters_are_announced():
@@ -389,7 +398,7 @@ def test_a_wide_interest_survives_a_restart_until_everything_is_known():
         again = WideScene("#", histories=[Told("history")])
         again.watcher.restore(scene.watcher.snapshot())
         assert again.fed == [InterestChanged(("saved", "#"))]
-        again.observer.complete, again.observer.reason = True, ""
+        again.observer.is_complete, again.observer.incomplete_reason = True, ""
         again.watcher.start()
         again.connect()
         assert again.watcher.wide == ("#",)
@@ -403,7 +412,7 @@ def test_a_broker_that_sends_no_log_makes_the_interest_wide(monkeypatch):
     scene = WideScene("#")
 
     async def work() -> None:
-        scene.observer.complete, scene.observer.reason = True, ""
+        scene.observer.is_complete, scene.observer.incomplete_reason = True, ""
         scene.connect()
         assert (scene.watcher.complete, scene.watcher.wide) == (True, ())
         await until(lambda: scene.watcher.wide, "wide")
@@ -437,7 +446,7 @@ def test_what_an_observer_asks_for_besides_is_subscribed_to_once():
         scene.broker.told(effects.Subscribed(extra, b"\x00"))
         asked = [order for order in scene.broker.orders if order == inputs.Subscribe(extra)]
         assert len(asked) == 1
-        assert scene.watcher._catching_up is None  # noqa: SLF001
+        assert scene.watcher._resync_task is None  # noqa: SLF001
         scene.watcher.stop()
 
     run(work)

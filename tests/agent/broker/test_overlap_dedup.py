@@ -6,9 +6,9 @@ from functools import partial
 import pytest
 from tests.agent.broker.test_subscriptions import holding
 
-from hansa.agent.broker.overlap_dedup import Copies
-from hansa.agent.broker.subscriptions import Subscriptions
-from hansa.mqtt.packets import Publish
+from hansa.agent.broker.overlap_dedup import OverlapDedup
+from hansa.agent.broker.subscriptions import SubscriptionTable
+from hansa.mqtt.packets import PublishPacket
 
 
 def sure(
@@ -17,50 +17,52 @@ def sure(
     topic: str = "a/b",
     dup: bool = False,
     packet_id: int = 0,
-) -> Publish:
-    return Publish(topic, payload, 1, dup=dup, packet_id=packet_id, subscriptions=identifiers)
+) -> PublishPacket:
+    return PublishPacket(
+        topic, payload, 1, dup=dup, packet_id=packet_id, subscription_ids=identifiers
+    )
 
 
-def taken(copies: Copies, *came: Publish) -> list[tuple[int, ...]]:
+def taken(copies: OverlapDedup, *came: PublishPacket) -> list[tuple[int, ...]]:
     """Which copies count, by their identifiers; every other one is decided, too, in its turn."""
-    decided = [each for copy in came for each in copies.sort(copy)]
-    decided += copies.settle()
+    decided = [each for copy in came for each in copies.receive_copy(copy)]
+    decided += copies.decide_waiting()
     assert [copy for copy, _ in decided] == list(came)
-    return [copy.subscriptions for copy, counts in decided if counts]
+    return [copy.subscription_ids for copy, counts in decided if counts]
 
 
 def test_of_each_publication_one_copy_counts_also_if_all_are_equal():
-    copies = Copies(holding("a/#", "a/b"))
+    copies = OverlapDedup(holding("a/#", "a/b"))
     assert taken(copies, *map(sure, (1, 2, 2, 1, 1, 2))) == [(1,), (1,), (1,)]
 
 
 @pytest.mark.parametrize("order", [(1, 2), (2, 1)])
 def test_a_filter_s_end_between_two_copies_of_one_publication_changes_nothing_for_it(order):
     made = holding("a/#", "a/b")
-    copies = Copies(made)
-    decided = copies.sort(sure(order[0]))
+    copies = OverlapDedup(made)
+    decided = copies.receive_copy(sure(order[0]))
     end(made, "a/#")
-    decided += copies.sort(sure(order[1]))
+    decided += copies.receive_copy(sure(order[1]))
     assert sorted(counts for _, counts in decided) == [False, True]
 
 
-def end(made: Subscriptions, name: str) -> None:
+def end(made: SubscriptionTable, name: str) -> None:
     """Its end is confirmed; copies from before it may still come."""
-    made.drop(name)
-    made.leave(name)
+    made.stop_requiring(name)
+    made.on_unsubscribed(name)
 
 
 @pytest.mark.parametrize("order", [(1, 2), (2, 1)])
 def test_of_late_copies_one_of_each_publication_counts(order):
     made = holding("a/#", "a/b")
-    copies = Copies(made)
+    copies = OverlapDedup(made)
     end(made, "a/#")
     assert taken(copies, *map(sure, order * 3)) == [(order[0],)] * 3
 
 
 def test_a_late_copy_counts_if_there_was_no_other_filter_then():
     made = holding("a/#", "a/b")
-    copies = Copies(made)
+    copies = OverlapDedup(made)
     end(made, "a/#")
     assert taken(copies, *map(sure, (1, 1, 2))) == [(1,), (1,)]
     assert taken(copies, *map(sure, (2, 2))) == [(2,), (2,)]
@@ -68,93 +70,93 @@ def test_a_late_copy_counts_if_there_was_no_other_filter_then():
 
 def test_what_a_younger_filter_brings_is_another_publication():
     made = holding("a/#")
-    copies = Copies(made)
+    copies = OverlapDedup(made)
     assert taken(copies, sure(1)) == [(1,)]
-    made.want("a/b")
-    made.enter("a/b")
+    made.require("a/b")
+    made.assign_identifier("a/b")
     end(made, "a/#")
     assert taken(copies, sure(2)) == [(2,)]
 
 
 def test_what_came_before_a_filter_was_confirmed_has_no_copy_from_it():
     made = holding("a/b")
-    copies = Copies(made)
-    made.want("a/#")
-    made.enter("a/#")
-    decided = copies.sort(sure(1))
-    made.confirm("a/#")
+    copies = OverlapDedup(made)
+    made.require("a/#")
+    made.assign_identifier("a/#")
+    decided = copies.receive_copy(sure(1))
+    made.on_confirmed("a/#")
     end(made, "a/b")
-    decided += copies.sort(sure(2))
+    decided += copies.receive_copy(sure(2))
     assert [counts for _, counts in decided] == [True, True], "two that say the same"
 
 
 def test_a_rest_is_not_taken_for_a_copy_of_what_follows_it():
     """Of three that say the same the second was captured when the connection ended."""
     made = holding("a/#", "a/b")
-    copies = Copies(made, rests(b"same"))
+    copies = OverlapDedup(made, rests(b"same"))
     assert taken(copies, sure(1, payload=b"x"), *map(sure, (1, 2, 1))) == [(1,)] * 3
-    copies.connected(session_present=True)
+    copies.on_connected(session_present=True)
     assert taken(copies, *map(sure, (2, 1, 2))) == [(1,)]
-    again = Copies(made, rests(b"same"))
+    again = OverlapDedup(made, rests(b"same"))
     assert taken(again, *map(sure, (2, 1, 2))) == [(1,)], "in a new life, too"
 
 
 def test_what_a_filter_brings_that_was_entered_again_is_another_publication():
     made = holding("a/#", "a/b")
-    copies = Copies(made)
+    copies = OverlapDedup(made)
     end(made, "a/#")
-    made.want("a/#")
-    made.enter("a/#")
-    made.confirm("a/#")
+    made.require("a/#")
+    made.assign_identifier("a/#")
+    made.on_confirmed("a/#")
     assert taken(copies, *map(sure, (1, 2, 2, 3))) == [(1,), (2,)]
     end(made, "a/b")
-    assert taken(Copies(made), *map(sure, (1, 3))) == [(1,), (3,)]
-    again = Subscriptions()
+    assert taken(OverlapDedup(made), *map(sure, (1, 3))) == [(1,), (3,)]
+    again = SubscriptionTable()
     again.restore("a/#", 3)
-    again.recall(3, {1: 2, 2: 3})
-    assert taken(Copies(again), *map(sure, (1, 3))) == [(1,), (3,)], "in a new life, too"
+    again.restore_identifiers(3, {1: 2, 2: 3})
+    assert taken(OverlapDedup(again), *map(sure, (1, 3))) == [(1,), (3,)], "in a new life, too"
 
 
 def test_another_publication_begins_with_other_content():
-    copies = Copies(holding("a/#", "a/b"))
+    copies = OverlapDedup(holding("a/#", "a/b"))
     came = [sure(1, payload=b"x"), sure(2, payload=b"y"), sure(1, payload=b"y")]
     assert taken(copies, *came) == [(1,), (1,)]
 
 
 def test_a_copy_waits_for_the_one_that_decides_and_counts_if_that_does_not_come():
-    copies = Copies(holding("a/#", "a/b", "a/+"))
-    assert copies.sort(sure(2)) == []
-    assert copies.sort(sure(3)) == []
-    assert copies.are_waiting
-    assert copies.settle() == [(sure(2), True), (sure(3), False)]
-    assert copies.settle() == []
-    assert copies.sort(sure(1)) == [(sure(1), False)], "it comes after all"
+    copies = OverlapDedup(holding("a/#", "a/b", "a/+"))
+    assert copies.receive_copy(sure(2)) == []
+    assert copies.receive_copy(sure(3)) == []
+    assert copies.has_undecided
+    assert copies.decide_waiting() == [(sure(2), True), (sure(3), False)]
+    assert copies.decide_waiting() == []
+    assert copies.receive_copy(sure(1)) == [(sure(1), False)], "it comes after all"
     first, second = sure(2, payload=b"x"), sure(2, payload=b"y")
     assert taken(copies, first, second, sure(1, payload=b"y")) == [(2,), (1,)]
 
 
-def rests(*payloads: bytes, by: int = 1) -> Callable[[Publish], int]:
+def rests(*payloads: bytes, by: int = 1) -> Callable[[PublishPacket], int]:
     """Another copy of these, which that subscription brought, was captured before."""
     return lambda copy: by if copy.payload in payloads else 0
 
 
 def test_a_rest_does_not_count_if_it_comes_first_on_a_connection():
-    copies = Copies(holding("a/#", "a/b", "a/+"), rests(b"x"))
+    copies = OverlapDedup(holding("a/#", "a/b", "a/+"), rests(b"x"))
     x, y = (partial(sure, payload=payload) for payload in (b"x", b"y"))
-    copies.connected(session_present=False)
+    copies.on_connected(session_present=False)
     assert taken(copies, x(2), x(3), x(2), y(1), y(2), x(1)) == [(2,), (1,), (1,)]
-    copies.connected(session_present=True)
+    copies.on_connected(session_present=True)
     assert taken(copies, x(2), x(3), y(2), x(2)) == [(2,), (2,)]
 
 
 def test_a_copy_like_the_last_one_is_no_rest_if_that_one_had_come_from_the_same_filter():
     made = holding("a/#", "a/b")
-    copies = Copies(made, rests(b"same"))
+    copies = OverlapDedup(made, rests(b"same"))
     assert taken(copies, sure(1, payload=b"before"), sure(1), sure(2)) == [(1,), (1,)]
-    copies.connected(session_present=True)
+    copies.on_connected(session_present=True)
     assert taken(copies, sure(2)) == [(2,)]
-    made.enter("a/+")
-    copies.connected(session_present=True)
+    made.assign_identifier("a/+")
+    copies.on_connected(session_present=True)
     assert taken(copies, sure(3)) == [(3,)], "the last one was before this filter"
 
 
@@ -162,54 +164,54 @@ def test_a_copy_like_the_last_one_is_no_rest_if_that_one_had_come_from_the_same_
 def test_a_rest_does_not_count_even_if_it_would_decide(rest):
     """The filter of the other copy has ended meanwhile, or it was the only one that had come."""
     made = holding("a/#", "a/b")
-    copies = Copies(made, rests(b"same"))
+    copies = OverlapDedup(made, rests(b"same"))
     assert taken(copies, sure(1, payload=b"before"), sure(3 - rest)) == [(1,), (3 - rest,)]
     if rest == 2:
         end(made, "a/#")
-    copies.connected(session_present=True)
+    copies.on_connected(session_present=True)
     assert taken(copies, sure(rest, dup=True), sure(rest)) == [(rest,)]
 
 
 def test_a_copy_that_did_not_count_is_known_when_it_comes_again(monkeypatch):
     monkeypatch.setattr("hansa.agent.broker.overlap_dedup.REMEMBERED", 3)
     made = holding("a/#", "a/b")
-    copies = Copies(made)
+    copies = OverlapDedup(made)
     assert taken(copies, sure(1, packet_id=1), sure(2, packet_id=2)) == [(1,)]
-    copies.connected(session_present=True)
+    copies.on_connected(session_present=True)
     assert taken(copies, sure(2, packet_id=2, dup=True), sure(1), sure(2)) == [(1,)]
-    copies.connected(session_present=True)
+    copies.on_connected(session_present=True)
     assert taken(copies, sure(2, packet_id=2)) == [(2,)], "it is not the same"
-    copies.connected(session_present=True)
+    copies.on_connected(session_present=True)
     assert taken(copies, sure(2, packet_id=2, dup=True, payload=b"x")) == [(2,)], "nor this one"
-    copies.connected(session_present=True)
+    copies.on_connected(session_present=True)
     assert taken(copies, sure(2, packet_id=2, dup=True)) == [(2,)], "so much later it cannot be"
     assert taken(copies, sure(2, payload=b"y", packet_id=8), sure(1, payload=b"y")) == [(1,)]
-    copies.connected(session_present=False)
+    copies.on_connected(session_present=False)
     assert taken(copies, sure(2, payload=b"y", packet_id=8, dup=True)) == [(2,)], "another session"
 
 
 def test_what_waited_when_a_connection_ended_waits_again():
-    copies = Copies(holding("a/#", "a/b"))
-    assert copies.sort(sure(2)) == []
-    copies.connected(session_present=True)
-    assert not copies.are_waiting
+    copies = OverlapDedup(holding("a/#", "a/b"))
+    assert copies.receive_copy(sure(2)) == []
+    copies.on_connected(session_present=True)
+    assert not copies.has_undecided
     assert taken(copies, sure(2, dup=True)) == [(2,)]
 
 
 def test_without_identifiers_what_waits_is_decided_first():
-    copies = Copies(holding("a/#", "a/b"))
-    assert copies.sort(sure(2)) == []
-    assert copies.sort(sure(payload=b"x")) == [(sure(2), True), (sure(payload=b"x"), True)]
+    copies = OverlapDedup(holding("a/#", "a/b"))
+    assert copies.receive_copy(sure(2)) == []
+    assert copies.receive_copy(sure(payload=b"x")) == [(sure(2), True), (sure(payload=b"x"), True)]
 
 
 def test_what_stays_at_its_broker_or_cannot_travel_never_counts():
-    made = Subscriptions(["stay/#"])
-    copies = Copies(made)
-    made.enter("#")
+    made = SubscriptionTable(["stay/#"])
+    copies = OverlapDedup(made)
+    made.assign_identifier("#")
     far = "/".join("x" * 300)
     assert taken(copies, *(sure(n, topic=t) for t in ("stay/a", far) for n in (1, 9))) == []
 
 
 def test_copies_without_identifiers_all_count():
-    copies = Copies(holding("a/#"))
+    copies = OverlapDedup(holding("a/#"))
     assert taken(copies, sure(), sure(), sure(topic="other")) == [(), ()]

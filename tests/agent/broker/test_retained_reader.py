@@ -8,9 +8,9 @@ from pathlib import Path
 from tests.agent.live import Client
 
 from hansa.agent.broker.connection import BrokerAddress, Connection
-from hansa.agent.broker.retained_reader import FILTERS_MAX, read_stored
+from hansa.agent.broker.retained_reader import FILTERS_MAX, read_retained
 from hansa.mqtt import effects, inputs, packets
-from hansa.mqtt.options import Options
+from hansa.mqtt.options import ConnectOptions
 from hansa.testbed.mosquitto import Mosquitto, free_port
 
 TOPICS = [f"t/{number}" for number in range(FILTERS_MAX + 50)]
@@ -27,15 +27,15 @@ def test_a_visit_that_breaks_off_has_failed_and_the_next_one_finds_all(mosquitto
                 told(effect)
                 if left and isinstance(effect, effects.Subscribed):
                     left.pop()
-                    made.cut()
+                    made.abort()
 
-            options = Options(client_id="reader", clean_start=True)
+            options = ConnectOptions(client_id="reader", clean_start=True)
             address = BrokerAddress("127.0.0.1", port)
             made = Connection(address, options, tell, random.Random(1))
             return made
 
         found.clear()
-        return await read_stored(connecting, TOPICS, lambda publish: found.append(publish.topic))
+        return await read_retained(connecting, TOPICS, lambda publish: found.append(publish.topic))
 
     async def work(path: Path) -> None:
         broker = Mosquitto(path, free_port())
@@ -54,7 +54,7 @@ def test_a_visit_that_breaks_off_has_failed_and_the_next_one_finds_all(mosquitto
 def store(port: int) -> None:
     client = Client(port)
     client._do(  # noqa: SLF001
-        inputs.Publish([packets.Publish(topic, b"x", retain=True) for topic in TOPICS])
+        inputs.Publish([packets.PublishPacket(topic, b"x", retain=True) for topic in TOPICS])
     )
     client.subscribe("end").publish("end", b"end")
     client.wait_for(b"end")

@@ -25,10 +25,10 @@ class Life:
 
     def write(self, changes: Changes, is_possible: bool = True) -> None:
         for name, identifier in changes:
-            self.log.note(name, identifier)
-        assert self.log.is_behind
+            self.log.record(name, identifier)
+        assert self.log.has_unwritten
         assert asyncio.run(self.log.write()) is is_possible
-        assert self.log.is_behind is not is_possible
+        assert self.log.has_unwritten is not is_possible
 
     def end(self) -> None:
         asyncio.run(self.log.stop())
@@ -39,7 +39,7 @@ def test_a_new_life_knows_filters_in_their_order(tmp_path):
     life.write([("a/#", 1), ("b", 2), ("c", 3)])
     life.write([("b", LEAVING), ("a/#", ENDED)])
     again = Life(tmp_path)
-    assert list(again.log.held.items()) == [("b", LEAVING), ("c", 3)]
+    assert list(again.log.identifiers.items()) == [("b", LEAVING), ("c", 3)]
     life.end()
     again.end()
 
@@ -48,9 +48,9 @@ def test_a_new_life_knows_filters_in_their_order(tmp_path):
 def test_a_torn_line_is_left_out(tmp_path, torn):
     (tmp_path / "log").write_bytes(b'["a", 1]\n' + torn)
     life = Life(tmp_path)
-    assert life.log.held == {"a": 1}
+    assert life.log.identifiers == {"a": 1}
     life.write([("c", 2)])
-    assert Life(tmp_path).log.held == {"a": 1, "c": 2}
+    assert Life(tmp_path).log.identifiers == {"a": 1, "c": 2}
     assert life.problems == [""]
     life.end()
 
@@ -58,7 +58,7 @@ def test_a_torn_line_is_left_out(tmp_path, torn):
 def test_a_line_that_cannot_be_read_is_told_as_long_as_this_life_lasts(tmp_path):
     (tmp_path / "log").write_bytes(b'["a", 1]\n["b\xff", 2]\n["c", 3]\n')
     life = Life(tmp_path)
-    assert life.log.held == {"a": 1, "c": 3}
+    assert life.log.identifiers == {"a": 1, "c": 3}
     life.write([("d", 4)])
     assert len(life.problems) == 2
     assert all("1 of 3 lines" in problem for problem in life.problems)
@@ -78,12 +78,16 @@ def test_a_file_that_cannot_be_read_is_refused(tmp_path):
 def test_a_session_that_is_lost_leaves_nothing(tmp_path):
     life = Life(tmp_path)
     life.write([("a", 1)])
-    life.log.note("c", 2)
-    life.log.start_over()
+    life.log.record("c", 2)
+    life.log.clear()
     life.write([("b", 1)])
     life.end()
     again = Life(tmp_path).log
-    assert (again.held, again.last, again.ends) == ({"b": 1}, 1, {})
+    assert (again.identifiers, again.last_identifier, again.last_identifier_at_end) == (
+        {"b": 1},
+        1,
+        {},
+    )
 
 
 @pytest.mark.parametrize("spare", [0, 1_000])
@@ -102,8 +106,8 @@ def test_a_new_life_knows_which_identifiers_were_given_and_when_filters_ended(
         life.end()
         life = Life(tmp_path)
         life.write([])
-    assert (life.log.last, life.log.ends) == (5, {1: 3, 3: 4, 5: 5})
-    assert life.log.held == {"b": 2, "a": 4}
+    assert (life.log.last_identifier, life.log.last_identifier_at_end) == (5, {1: 3, 3: 4, 5: 5})
+    assert life.log.identifiers == {"b": 2, "a": 4}
     life.end()
 
 
@@ -122,9 +126,9 @@ def test_there_is_a_file_while_there_is_a_session(tmp_path):
 def test_what_is_noted_last_is_written_at_the_end(tmp_path):
     life = Life(tmp_path)
     life.write([("a", 1)])
-    life.log.note("a", ENDED)
+    life.log.record("a", ENDED)
     life.end()
-    assert Life(tmp_path).log.held == {}
+    assert Life(tmp_path).log.identifiers == {}
 
 
 def test_the_file_does_not_grow_with_changes(tmp_path, monkeypatch):
@@ -145,14 +149,14 @@ def test_what_cannot_be_written_is_told_and_written_with_the_next_change(tmp_pat
     life.write([("x", 1)])
     life.path.unlink()
     directory.rmdir()
-    life.log.start_over()
+    life.log.clear()
     life.write([("a", 1)], is_possible=False)
     told = f"cannot write {life.path}: No such file or directory"
     assert life.problems == ["", told]
     directory.mkdir()
     life.write([("b", 2)])
     assert life.problems == ["", told, ""]
-    assert Life(directory).log.held == {"a": 1, "b": 2}
+    assert Life(directory).log.identifiers == {"a": 1, "b": 2}
     life.end()
 
 
@@ -168,4 +172,4 @@ def test_what_the_system_takes_in_parts_is_written_whole(tmp_path, monkeypatch):
     life.write([("b", 2)])
     life.write([("c", 3)])
     life.end()
-    assert Life(tmp_path).log.held == {"a": 1, "b": 2, "c": 3}
+    assert Life(tmp_path).log.identifiers == {"a": 1, "b": 2, "c": 3}

@@ -3,10 +3,10 @@
 import shutil
 from pathlib import Path
 
-from hansa.journal.writer import Writer
+from hansa.journal.writer import JournalWriter
 
 
-def crash(path: Path, writer: Writer) -> None:
+def crash(path: Path, writer: JournalWriter) -> None:
     """Close a journal, and put everything back that its files were before."""
     before = path.with_name(f"{path.name}-before")
     shutil.copytree(path, before)

@@ -8,21 +8,21 @@ from typing import Any
 from tests.agent.delivery.crashing import crash
 from tests.agent.waiting import until
 
-from hansa.agent.delivery.inbox_journal import REDELIVERED, Backlog
+from hansa.agent.delivery.inbox_journal import REDELIVERED_PROPERTY, InboxJournal
 from hansa.agent.delivery.injection import Injection
 from hansa.agent.delivery.settings import DeliverySettings
 from hansa.journal.settings import JournalSettings
-from hansa.mqtt.limits import Limits
-from hansa.mqtt.packets import Handshake, Publish
+from hansa.mqtt.limits import BrokerLimits
+from hansa.mqtt.packets import AnyHandshakePacket, PublishPacket
 from hansa.mqtt.types import Version
-from hansa.protocol.events import Stored
+from hansa.protocol.events import InboxCommitted
 from hansa.protocol.model import NodeId, Publication
 
 ME, YOU, OTHER = NodeId(1), NodeId(2), NodeId(3)
 
 
-def limits(receive_maximum: int = 100, qos_max: int = 2) -> Limits:
-    return Limits(
+def limits(receive_maximum: int = 100, qos_max: int = 2) -> BrokerLimits:
+    return BrokerLimits(
         version=Version.V5,
         client_id="",
         keep_alive=30,
@@ -39,13 +39,13 @@ class Life:
         self, path: Path, journal: JournalSettings | None = None, **settings: object
     ) -> None:
         self._path = path
-        self.said: list[Publish | Handshake] = []
-        self.stored: list[Stored] = []
+        self.said: list[PublishPacket | AnyHandshakePacket] = []
+        self.stored: list[InboxCommitted] = []
         self.problems: list[str] = []
         self.published: list[Publication] = []
         """Retained publications of QoS 0 that had to wait."""
         self.uncertain: list[tuple[str, ...]] = []
-        self.backlog = Backlog(path, ME, 5, journal or JournalSettings())
+        self.backlog = InboxJournal(path, ME, 5, journal or JournalSettings())
         self.injection = Injection(
             self.backlog,
             self,
@@ -53,28 +53,30 @@ class Life:
             self.problems.append,
             DeliverySettings(**settings),  # type: ignore[arg-type]
         )
-        self.injection.uncertain = lambda topics: self.uncertain.append(tuple(topics))
+        self.injection.on_retained_uncertain = lambda topics: self.uncertain.append(tuple(topics))
 
     def publish(self, publications: Sequence[Publication]) -> None:
         self.published += publications
 
-    def inject(self, batch: Sequence[Publish]) -> None:
+    def inject(self, batch: Sequence[PublishPacket]) -> None:
         self.said += batch
 
-    def answer(self, batch: Sequence[Handshake]) -> None:
+    def send_handshake_steps(self, batch: Sequence[AnyHandshakePacket]) -> None:
         self.said += batch
 
-    def stays(self, topic: str) -> bool:
+    def is_local_topic(self, topic: str) -> bool:
         return topic == "stays"
 
     def connect(self, session_present: bool = True, **granted: int) -> None:
-        self.injection.connected(session_present, limits(**granted))
+        self.injection.on_connected(session_present, limits(**granted))
 
     def deliver(self, *numbers: int, qos: int = 2, origin: NodeId = YOU) -> None:
         for number in numbers:
-            self.injection.deliver([Publication(origin, 8, number, qos, "a", b"%d" % number)])
+            self.injection.add_publications(
+                [Publication(origin, 8, number, qos, "a", b"%d" % number)]
+            )
 
-    async def says(self, *expected: Publish | Handshake) -> None:
+    async def says(self, *expected: PublishPacket | AnyHandshakePacket) -> None:
         """Wait until exactly this was said, and forget it."""
         await until(lambda: len(self.said) >= len(expected), f"{expected}, but {self.said}")
         assert self.said == list(expected), self.said
@@ -87,10 +89,10 @@ class Life:
 
 def packet(
     index: int, payload: bytes = b"", qos: int = 2, dup: bool = False, marked: bool = False
-) -> Publish:
+) -> PublishPacket:
     """What is injected at an index; its payload is the index unless told otherwise."""
-    properties = REDELIVERED if marked else b""
-    return Publish("a", payload or b"%d" % index, qos, False, dup, 1 + index, (), properties)
+    properties = REDELIVERED_PROPERTY if marked else b""
+    return PublishPacket("a", payload or b"%d" % index, qos, False, dup, 1 + index, (), properties)
 
 
 def run(work: Callable[[], Coroutine[Any, Any, None]]) -> None:

@@ -8,15 +8,15 @@ import pytest
 from tests.agent.guaranteed import SureClient
 from tests.agent.live import Live, eventually
 
-from hansa.agent.delivery.redelivery import RISES_TRUSTED
+from hansa.agent.delivery.redelivery import RISES_MIN
 from hansa.mqtt.types import Version
-from hansa.simulator.topologies import parse
+from hansa.simulator.topologies import parse_topology
 from hansa.testbed.federation import LocalFederation
 
 
 @pytest.fixture
 def line(mosquitto: str) -> Iterator[Live]:
-    live = Live(LocalFederation(parse("line:3", 1), {}, persistent=True))
+    live = Live(LocalFederation(parse_topology("line:3", 1), {}, persistent=True))
     try:
         live.start()
         yield live
@@ -84,7 +84,7 @@ def test_a_broker_that_was_killed_and_goes_on_from_an_earlier_state_is_told(line
     subscriber = line.client_of(SureClient, 1).subscribe_surely("plant/#")
     line.wait_installed(1, "plant/#")
     broker = line.nodes[0].broker
-    names = [b"%d" % number for number in range(2 * RISES_TRUSTED)]
+    names = [b"%d" % number for number in range(2 * RISES_MIN)]
     publish(line.client_of(SureClient, 0), names[:-20])
     assert_in_order(subscriber, names[:-20])
     os.kill(broker.process.pid, signal.SIGUSR1)

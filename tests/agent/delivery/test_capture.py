@@ -12,15 +12,21 @@ from tests.agent.delivery.crashing import crash
 from tests.agent.waiting import until
 
 from hansa.agent.delivery.capture import Capture
-from hansa.agent.delivery.epoch_rollover import Renewal
-from hansa.agent.delivery.outbox_journal import Keeping
-from hansa.agent.delivery.redelivery import AROUND
+from hansa.agent.delivery.epoch_rollover import EpochRollover
+from hansa.agent.delivery.outbox_journal import OutboxJournal
+from hansa.agent.delivery.redelivery import PACKET_ID_HALF_RANGE
 from hansa.errors import JournalUnusable
 from hansa.journal.settings import JournalSettings
-from hansa.journal.writer import Writer
-from hansa.mqtt.packets import Handshake, PubAck, PubComp, Publish, PubRec
-from hansa.protocol.effects import Recall
-from hansa.protocol.events import Heard, Kept, Reopened
+from hansa.journal.writer import JournalWriter
+from hansa.mqtt.packets import (
+    AnyHandshakePacket,
+    PubAckPacket,
+    PubCompPacket,
+    PublishPacket,
+    PubRecPacket,
+)
+from hansa.protocol.effects import ReadJournal
+from hansa.protocol.events import EpochStarted, HeardPersisted, JournalCommitted
 from hansa.protocol.model import NodeId, Publication
 
 ME, YOU = NodeId(1), NodeId(2)
@@ -37,21 +43,21 @@ class Life:
         self, path: Path, session_present: bool = True, settings: JournalSettings = LARGE
     ) -> None:
         self._path = path
-        self.answers: list[Handshake] = []
-        self.kept: list[Kept] = []
+        self.answers: list[AnyHandshakePacket] = []
+        self.kept: list[JournalCommitted] = []
         self.heard: list[NodeId] = []
-        self.reopened: list[Reopened] = []
+        self.reopened: list[EpochStarted] = []
         self.problems: list[str] = []
         self.started: list[bytes] = []
-        self.keeping = Keeping(path, ME, 7, settings)
+        self.keeping = OutboxJournal(path, ME, 7, settings)
         self._epoch = self.keeping.writer.epoch
-        self._number = self.keeping.writer.next_number
+        self._number = self.keeping.writer.next_sequence
         self.capture = Capture(
             self.keeping, self._start, self._answer, self._tell, self.problems.append
         )
-        self.capture.connected(session_present)
+        self.capture.on_connected(session_present)
 
-    def _start(self, publish: Publish) -> Publication | None:
+    def _start(self, publish: PublishPacket) -> Publication | None:
         if publish.topic == "no":
             return None
         self.started.append(publish.payload)
@@ -61,10 +67,10 @@ class Life:
             ME, self._epoch, number, publish.qos, publish.topic, publish.payload, previous=previous
         )
 
-    def _tell(self, news: Kept | Heard | Reopened) -> None:
-        if isinstance(news, Kept):
+    def _tell(self, news: JournalCommitted | HeardPersisted | EpochStarted) -> None:
+        if isinstance(news, JournalCommitted):
             self.kept.append(news)
-        elif isinstance(news, Heard):
+        elif isinstance(news, HeardPersisted):
             self.heard.append(news.node)
         else:
             self._epoch, self._number = news.epoch, news.next_seq
@@ -72,22 +78,22 @@ class Life:
 
     async def renew(self, epoch: int) -> None:
         """Begin a new epoch, and wait until it has begun and nothing of the old one is left."""
-        self.capture.renew(epoch)
+        self.capture.schedule_rollover(epoch)
         await until(lambda: len(self.reopened) > 0, "a new epoch")
         former = self._path / f"{7:020d}"
         await until(lambda: not former.exists(), "the end of the old one")
 
-    def _answer(self, batch: Sequence[Handshake]) -> None:
+    def _answer(self, batch: Sequence[AnyHandshakePacket]) -> None:
         self.answers += batch
 
-    def receive(self, *batch: Publish) -> None:
-        self.capture.receive([(publish, True) for publish in batch])
+    def receive(self, *batch: PublishPacket) -> None:
+        self.capture.receive_publications([(publish, True) for publish in batch])
 
     @property
     def unsynced(self) -> int:
         return self.keeping.writer.end - self.keeping.writer.durable
 
-    async def answered(self, count: int) -> list[Handshake]:
+    async def answered(self, count: int) -> list[AnyHandshakePacket]:
         await until(lambda: len(self.answers) >= count, f"{count} answers")
         return self.answers
 
@@ -98,8 +104,8 @@ class Life:
 
 def publish(
     packet_id: int, payload: bytes = b"x", qos: int = 1, topic: str = "a", dup: bool = False
-) -> Publish:
-    return Publish(topic, payload, qos, dup=dup, packet_id=packet_id)
+) -> PublishPacket:
+    return PublishPacket(topic, payload, qos, dup=dup, packet_id=packet_id)
 
 
 def run(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
@@ -111,8 +117,13 @@ def test_what_is_durable_is_acknowledged_in_order_and_then_may_leave(tmp_path):
         life = Life(tmp_path)
         life.receive(publish(1), publish(2, qos=2), publish(3, topic="no"), publish(4))
         assert life.answers == []
-        assert await life.answered(4) == [PubAck(1), PubRec(2), PubAck(3), PubAck(4)]
-        assert life.kept[-1] == Kept(7, 3)
+        assert await life.answered(4) == [
+            PubAckPacket(1),
+            PubRecPacket(2),
+            PubAckPacket(3),
+            PubAckPacket(4),
+        ]
+        assert life.kept[-1] == JournalCommitted(7, 3)
         await life.capture.stop()
 
     run(work)
@@ -127,32 +138,32 @@ def test_who_was_heard_is_told_when_it_is_durable(tmp_path):
         await life.answered(2)
         life.crash()
         life = Life(tmp_path)
-        assert life.keeping.unheard == {YOU: 3}
+        assert life.keeping.unheard_since == {YOU: 3}
         life.receive(publish(3))
         await life.answered(1)
         life.crash()
         life = Life(tmp_path)
-        assert life.keeping.unheard == {YOU: 3}
-        life.capture.hear(YOU)
+        assert life.keeping.unheard_since == {YOU: 3}
+        life.capture.record_heard(YOU)
         assert life.heard == []
         await until(lambda: life.heard == [YOU], "heard")
         life.crash()
         life = Life(tmp_path)
-        assert life.keeping.unheard == {YOU: 4}
-        life.capture.forget(YOU)
+        assert life.keeping.unheard_since == {YOU: 4}
+        life.capture.expire_node(YOU)
         life.receive(publish(4))
         await life.answered(1)
         life.crash()
         life = Life(tmp_path)
-        assert life.keeping.unheard == {YOU: 4}, "that was the first for a new receiver"
-        life.capture.forget(YOU)
+        assert life.keeping.unheard_since == {YOU: 4}, "that was the first for a new receiver"
+        life.capture.expire_node(YOU)
         await life.capture.stop()
-        assert Keeping(tmp_path, ME, 7, JournalSettings()).unheard == {}
+        assert OutboxJournal(tmp_path, ME, 7, JournalSettings()).unheard_since == {}
 
     run(work)
 
 
-def copy(packet_id: int, payload: bytes, by: int, qos: int = 2, dup: bool = True) -> Publish:
+def copy(packet_id: int, payload: bytes, by: int, qos: int = 2, dup: bool = True) -> PublishPacket:
     """What the subscription with that identifier brings."""
     return replace(publish(packet_id, payload, qos, dup=dup), subscriptions=(by,))
 
@@ -168,13 +179,13 @@ def test_a_rest_is_known_in_the_next_life(tmp_path):
         await life.answered(3)
         life.crash()
 
-        def rests(*copies: Publish) -> list[bool]:
-            return [life.capture.rest_of(each) == 1 for each in copies]
+        def rests(*copies: PublishPacket) -> list[bool]:
+            return [life.capture.captured_subscription(each) == 1 for each in copies]
 
         life = Life(tmp_path)
         second = [copy(9, name, 2) for name in names]
         assert rests(*second) == [False, False, True], "it would go on with the others first"
-        life.capture.released([2])
+        life.capture.receive_pubrel([2])
         assert rests(*second) == [False, True, True]
         assert rests(copy(9, b"two", 2, dup=False), copy(9, b"three", 2, dup=False)) == [
             True,
@@ -184,7 +195,7 @@ def test_a_rest_is_known_in_the_next_life(tmp_path):
         assert rests(copy(9, b"two", 3)) == [False], "nor does one that was not there yet"
         assert rests(copy(9, b"three", 2, qos=1)) == [False], "rather twice than never"
         assert life.capture.counters["copies of what was captured before"] == 4
-        life.capture.connected(session_present=False)
+        life.capture.on_connected(session_present=False)
         await until(lambda: not life.unsynced, "that it is another session")
         life.crash()
         life = Life(tmp_path)
@@ -203,21 +214,23 @@ def test_a_rest_of_what_is_settled_is_known_in_the_next_life(tmp_path, settings)
         life.capture.newest_subscription = lambda: 2
         life.receive(copy(1, b"one", 1, qos=1, dup=False), copy(2, b"two", 1, dup=False))
         await life.answered(2)
-        life.capture.released([2])
+        life.capture.receive_pubrel([2])
         await life.answered(3)
         life.crash()
 
         life = Life(tmp_path, settings=settings)
         life.capture.newest_subscription = lambda: 2
-        life.capture.released([3])
-        assert life.capture.rest_of(copy(4, b"two", 2, dup=False)) == 1, "another copy was gone on"
+        life.capture.receive_pubrel([3])
+        assert life.capture.captured_subscription(copy(4, b"two", 2, dup=False)) == 1, (
+            "another copy was gone on"
+        )
         later = [copy(n, b"%d" % n, 1, qos=1, dup=False) for n in (5, 6)]
         life.receive(*later)
         await life.answered(3)
         life.crash()
 
         life = Life(tmp_path, settings=settings)
-        assert life.capture.rest_of(copy(4, b"two", 2)) == 1
+        assert life.capture.captured_subscription(copy(4, b"two", 2)) == 1
         await life.capture.stop()
 
     run(work)
@@ -229,14 +242,14 @@ def test_a_rest_of_what_is_settled_is_known_after_a_new_epoch(tmp_path):
         life.capture.newest_subscription = lambda: 2
         life.receive(copy(1, b"one", 1, qos=1, dup=False), copy(2, b"two", 1, dup=False))
         await life.answered(2)
-        life.capture.released([2])
+        life.capture.receive_pubrel([2])
         await life.answered(3)
         await life.renew(9)
         await until(lambda: not life.unsynced, "what the next life has to know")
         life.crash()
         life = Life(tmp_path)
-        assert life.capture.rest_of(copy(4, b"two", 2)) == 1
-        assert [seen.packet_id for seen in life.keeping.found] == [1]
+        assert life.capture.captured_subscription(copy(4, b"two", 2)) == 1
+        assert [seen.packet_id for seen in life.keeping.recovered_candidates] == [1]
         await life.capture.stop()
 
     run(work)
@@ -248,21 +261,21 @@ def test_a_rest_in_the_same_life_is_one_of_the_last_before_the_connection(tmp_pa
         life.capture.newest_subscription = lambda: 3
         life.receive(copy(1, b"one", 3, dup=False), copy(2, b"two", 3, dup=False))
         await life.answered(2)
-        rest_of = life.capture.rest_of
+        rest_of = life.capture.captured_subscription
         assert not rest_of(copy(9, b"two", 2)), "on this connection"
-        life.capture.connected(True)
+        life.capture.on_connected(True)
         copies = [copy(9, name, 2) for name in (b"one", b"two")]
         assert [rest_of(each) for each in copies] == [0, 3]
         unsent = copy(9, b"two", 2, dup=False)
         assert not rest_of(unsent)
-        life.capture.released([2])
+        life.capture.receive_pubrel([2])
         assert rest_of(unsent) == 3
-        life.capture.connected(True)
+        life.capture.on_connected(True)
         assert rest_of(unsent) == 3, "nothing else came meanwhile"
         life.receive(copy(5, b"three", 1))
-        life.capture.connected(True)
+        life.capture.on_connected(True)
         assert not rest_of(unsent)
-        life.capture.connected(False)
+        life.capture.on_connected(False)
         assert not rest_of(copies[1])
         await life.capture.stop()
 
@@ -272,8 +285,10 @@ def test_a_rest_in_the_same_life_is_one_of_the_last_before_the_connection(tmp_pa
 def test_what_nobody_is_owed_waits_for_nothing(tmp_path):
     async def work() -> None:
         life = Life(tmp_path)
-        life.capture.receive([(publish(1, topic="no"), True), (publish(2, qos=2), False)])
-        assert life.answers == [PubAck(1), PubRec(2)]
+        life.capture.receive_publications(
+            [(publish(1, topic="no"), True), (publish(2, qos=2), False)]
+        )
+        assert life.answers == [PubAckPacket(1), PubRecPacket(2)]
         await life.capture.stop()
 
     run(work)
@@ -288,7 +303,7 @@ def test_what_comes_again_after_a_crash_is_acknowledged_and_not_kept(tmp_path):
         for _ in range(2):  # a second crash does not change it
             life = Life(tmp_path)
             life.receive(publish(1, dup=True), publish(2, qos=2), publish(3, b"another", dup=True))
-            assert await life.answered(3) == [PubAck(1), PubRec(2), PubAck(3)]
+            assert await life.answered(3) == [PubAckPacket(1), PubRecPacket(2), PubAckPacket(3)]
             assert life.started == [b"another"][: len(life.started)]
             life.crash()
         assert life.capture.counters["captured before"] >= 2
@@ -299,7 +314,9 @@ def test_what_comes_again_after_a_crash_is_acknowledged_and_not_kept(tmp_path):
 def test_what_was_not_durable_is_kept_when_it_comes_again(tmp_path):
     async def work() -> None:
         life = Life(tmp_path)
-        life.keeping.keep(Publication(ME, 7, 1, 1, "a", b"x", previous=((YOU, 0),)), 1)
+        life.keeping.append_publication(
+            Publication(ME, 7, 1, 1, "a", b"x", previous=((YOU, 0),)), 1
+        )
         life.crash()
         life = Life(tmp_path)
         life.receive(publish(1))
@@ -327,10 +344,10 @@ def test_on_the_next_connection_it_is_the_same_publication(tmp_path):
     async def work() -> None:
         life = Life(tmp_path)
         life.receive(publish(1))
-        life.capture.disconnected()
-        life.capture.connected(session_present=True)
+        life.capture.on_disconnected()
+        life.capture.on_connected(session_present=True)
         life.receive(publish(1, dup=True))
-        assert await life.answered(1) == [PubAck(1)]
+        assert await life.answered(1) == [PubAckPacket(1)]
         assert life.started == [b"x"]
         await life.capture.stop()
 
@@ -361,8 +378,8 @@ def test_what_a_lost_session_settled_is_settled_for_a_later_life(tmp_path):
         life = Life(tmp_path)
         life.receive(publish(1, qos=2))
         await life.answered(1)
-        life.capture.disconnected()
-        life.capture.connected(session_present=False)
+        life.capture.on_disconnected()
+        life.capture.on_connected(session_present=False)
         end = life.keeping.writer.end
         await until(lambda: life.keeping.writer.durable >= end, "settled on disk")
         life.crash()
@@ -399,9 +416,9 @@ def test_after_pubrel_a_packet_id_is_free_and_pubcomp_says_so_when_that_is_durab
         life = Life(tmp_path)
         life.receive(publish(1, qos=2))
         await life.answered(1)
-        life.capture.released([1])
-        assert life.answers == [PubRec(1)]
-        assert await life.answered(2) == [PubRec(1), PubComp(1)]
+        life.capture.receive_pubrel([1])
+        assert life.answers == [PubRecPacket(1)]
+        assert await life.answered(2) == [PubRecPacket(1), PubCompPacket(1)]
         life.crash()
         life = Life(tmp_path)
         life.receive(publish(1, qos=2))
@@ -417,12 +434,12 @@ def test_a_repeated_pubrel_waits_for_the_disk_like_the_first(tmp_path):
         life = Life(tmp_path)
         life.receive(publish(1, qos=2))
         await life.answered(1)
-        life.capture.released([1])
-        life.capture.disconnected()
-        life.capture.connected(session_present=True)
-        life.capture.released([1])
-        assert life.answers == [PubRec(1)]
-        assert (await life.answered(2))[1] == PubComp(1)
+        life.capture.receive_pubrel([1])
+        life.capture.on_disconnected()
+        life.capture.on_connected(session_present=True)
+        life.capture.receive_pubrel([1])
+        assert life.answers == [PubRecPacket(1)]
+        assert (await life.answered(2))[1] == PubCompPacket(1)
         await life.capture.stop()
 
     run(work)
@@ -431,8 +448,8 @@ def test_a_repeated_pubrel_waits_for_the_disk_like_the_first(tmp_path):
 def test_pubrel_for_what_is_unknown_is_answered(tmp_path):
     async def work() -> None:
         life = Life(tmp_path)
-        life.capture.released([9])
-        assert life.answers == [PubComp(9)]
+        life.capture.receive_pubrel([9])
+        assert life.answers == [PubCompPacket(9)]
         await life.capture.stop()
 
     run(work)
@@ -447,13 +464,13 @@ def test_half_of_all_packet_ids_later_nothing_of_before_comes_again_at_qos_1(tmp
         await life.answered(2)
         life.crash()
         life = Life(tmp_path)
-        for start in range(3, AROUND, 4_000):
-            life.capture.receive(
+        for start in range(3, PACKET_ID_HALF_RANGE, 4_000):
+            life.capture.receive_publications(
                 [(publish(start + each, topic="no"), False) for each in range(4_000)]
             )
-            life.capture.connected(session_present=True)
+            life.capture.on_connected(session_present=True)
         life.receive(publish(1, dup=True), publish(2, qos=2, dup=True))
-        await until(lambda: life.answers[-1:] == [PubRec(2)], "the last answer")
+        await until(lambda: life.answers[-1:] == [PubRecPacket(2)], "the last answer")
         assert life.started == [b"x"]
         await life.capture.stop()
 
@@ -467,7 +484,7 @@ def test_a_broker_that_uses_free_packet_ids_again_repeats_nothing_at_qos_1(tmp_p
             life.receive(publish(1), publish(2, qos=2))
             await life.answered(2)
             life.answers.clear()
-            life.capture.released([2])
+            life.capture.receive_pubrel([2])
             await life.answered(1)
             life.answers.clear()
         life.receive(publish(2, qos=2))
@@ -486,12 +503,12 @@ def test_another_session_numbers_packets_anew(tmp_path):
         life = Life(tmp_path)
         life.receive(*(publish(packet_id) for packet_id in range(1, 150)))
         await life.answered(149)
-        life.capture.connected(session_present=False)
+        life.capture.on_connected(session_present=False)
         await until(lambda: not life.unsynced, "that it is another session")
         life.crash()
         life = Life(tmp_path)
         told: list[str] = []
-        life.capture.distrust = told.append
+        life.capture.report_broker_problem = told.append
         life.receive(publish(1))
         await life.answered(1)
         assert not told
@@ -509,7 +526,7 @@ def test_a_broker_that_goes_back_is_distrusted(tmp_path):
         life.crash()
         life = Life(tmp_path)
         told: list[str] = []
-        life.capture.distrust = told.append
+        life.capture.report_broker_problem = told.append
         life.receive(publish(149, dup=True))
         assert not told
         life.receive(publish(120, b"new"), publish(150, b"on", qos=2))
@@ -534,7 +551,7 @@ def test_a_disk_that_fails_holds_back_the_answers_and_is_told(tmp_path, monkeypa
         await until(lambda: life.problems, "the problem")
         assert (life.answers, life.kept, life.problems[0]) == ([], [], "no space")
         monkeypatch.undo()
-        assert await life.answered(1) == [PubAck(1)]
+        assert await life.answered(1) == [PubAckPacket(1)]
         assert life.problems[-1] == ""
         await life.capture.stop()
 
@@ -564,28 +581,33 @@ def test_a_new_epoch_holds_what_nobody_has_acknowledged(tmp_path):
         life = Life(tmp_path)
         life.receive(publish(1, b"acknowledged"), publish(2, b"former"))
         await life.answered(2)
-        life.capture.acknowledged({YOU: 1})
+        life.capture.record_acknowledged({YOU: 1})
         await until(lambda: not life.unsynced, "the note")
         life.crash()
         life = Life(tmp_path)
         life.receive(publish(3, b"known", qos=2), publish(4, b"waits", qos=2))
-        life.capture.renew(9)
+        life.capture.schedule_rollover(9)
         life.receive(publish(5, b"held", qos=2))
-        life.capture.released([3])
-        assert await life.answered(4) == [PubRec(3), PubRec(4), PubRec(5), PubComp(3)]
-        assert life.reopened == [Reopened(9, 4, ((YOU, 3),))]
-        assert life.kept[-1] == Kept(9, 4)
-        recalled = life.keeping.recall(Recall(YOU, 9, 0, 4, 1_000))
-        assert [(each.number, each.payload, each.previous) for each in recalled.publications] == [
+        life.capture.receive_pubrel([3])
+        assert await life.answered(4) == [
+            PubRecPacket(3),
+            PubRecPacket(4),
+            PubRecPacket(5),
+            PubCompPacket(3),
+        ]
+        assert life.reopened == [EpochStarted(9, 4, ((YOU, 3),))]
+        assert life.kept[-1] == JournalCommitted(9, 4)
+        recalled = life.keeping.read_journal(ReadJournal(YOU, 9, 0, 4, 1_000))
+        assert [(each.sequence, each.payload, each.previous) for each in recalled.publications] == [
             (1, b"former", ((YOU, 0),)),
             (2, b"known", ((YOU, 1),)),
             (3, b"waits", ((YOU, 2),)),
             (4, b"held", ((YOU, 3),)),
         ]
         assert life.started == [b"known", b"waits", b"held"]
-        life.capture.connected(session_present=True)
+        life.capture.on_connected(session_present=True)
         life.receive(publish(4, b"waits", qos=2))
-        assert (await life.answered(5))[-1] == PubRec(4)
+        assert (await life.answered(5))[-1] == PubRecPacket(4)
         assert life.started[3:] == []
         await life.capture.stop()
 
@@ -597,20 +619,20 @@ def test_after_a_new_epoch_and_a_crash_nothing_is_captured_twice(tmp_path):
         life = Life(tmp_path)
         life.receive(publish(1, b"former", qos=2), publish(2, b"over", qos=2))
         await life.answered(2)
-        life.capture.acknowledged({YOU: 1})
+        life.capture.record_acknowledged({YOU: 1})
         life.receive(publish(3, b"recent", qos=2), publish(4, b"settled", qos=2))
         await life.answered(4)
-        life.capture.released([2, 4])
+        life.capture.receive_pubrel([2, 4])
         await life.answered(6)
         await life.renew(9)
         life.crash()
         life = Life(tmp_path)
         life.receive(publish(1, b"former", qos=2), publish(3, b"recent", qos=2))
-        assert await life.answered(2) == [PubRec(1), PubRec(3)]
+        assert await life.answered(2) == [PubRecPacket(1), PubRecPacket(3)]
         assert life.started == []
         life.receive(publish(2, b"over", qos=2), publish(4, b"settled", qos=2))
         assert life.started == [b"over", b"settled"]  # those ids were free again
-        life.capture.released([1, 3])
+        life.capture.receive_pubrel([1, 3])
         await life.answered(6)
         life.crash()
         life = Life(tmp_path)
@@ -626,8 +648,8 @@ def test_a_session_that_is_lost_while_a_new_epoch_begins_is_forgotten_in_it(tmp_
         life = Life(tmp_path)
         life.receive(publish(1, b"same", qos=2))
         await life.answered(1)
-        life.capture.renew(9)
-        life.capture.connected(session_present=False)
+        life.capture.schedule_rollover(9)
+        life.capture.on_connected(session_present=False)
         await life.renew(9)
         await until(lambda: not life.unsynced, "what was forgotten")
         life.crash()
@@ -648,22 +670,22 @@ def test_a_new_epoch_waits_for_the_disk_and_what_the_broker_sends_waits_for_it(
         await life.answered(1)
         full = True
 
-        def commit(writer: Writer) -> int:
+        def commit(writer: JournalWriter) -> int:
             if full:
                 raise JournalUnusable("full")
             return real(writer)
 
-        real = Writer.commit
-        monkeypatch.setattr(Writer, "commit", commit)
+        real = JournalWriter.commit
+        monkeypatch.setattr(JournalWriter, "commit", commit)
         monkeypatch.setattr("hansa.agent.delivery.group_commit.RETRY_S", 0.01)
-        life.capture.renew(9)
+        life.capture.schedule_rollover(9)
         life.receive(publish(2))
         await until(lambda: len(life.problems) > 1, "another attempt")
         assert (life.started, life.reopened) == ([b"x"], [])
         full = False
-        assert await life.answered(2) == [PubAck(1), PubAck(2)]
+        assert await life.answered(2) == [PubAckPacket(1), PubAckPacket(2)]
         assert life.problems[-1] == ""
-        assert life.reopened == [Reopened(9, 2, ((YOU, 1),))]
+        assert life.reopened == [EpochStarted(9, 2, ((YOU, 1),))]
         await life.capture.stop()
 
     run(work)
@@ -675,23 +697,23 @@ def test_who_is_forgotten_while_a_new_epoch_begins_is_owed_nothing_in_it(tmp_pat
         life.receive(publish(1))
         await life.answered(1)
         has_begun, is_forgotten = threading.Event(), threading.Event()
-        renew = life.keeping.renew
+        renew = life.keeping.build_rollover
 
-        def renew_late(renewal: Renewal) -> Writer:
+        def renew_late(renewal: EpochRollover) -> JournalWriter:
             has_begun.set()
             is_forgotten.wait(60)
             return renew(renewal)
 
         monkeypatch.setattr(life.keeping, "renew", renew_late)
-        life.capture.renew(9)
+        life.capture.schedule_rollover(9)
         await until(has_begun.is_set, "its beginning")
-        life.capture.forget(YOU)
+        life.capture.expire_node(YOU)
         is_forgotten.set()
         await until(lambda: len(life.reopened) > 0, "a new epoch")
         await until(lambda: not life.unsynced, "the note")
-        assert life.keeping.owed == {}
+        assert life.keeping.last_assigned == {}
         life.crash()
-        assert Life(tmp_path).keeping.owed == {}
+        assert Life(tmp_path).keeping.last_assigned == {}
 
     run(work)
 
@@ -701,11 +723,11 @@ def test_an_agent_that_stops_before_its_new_epoch_begins_keeps_the_old_one(tmp_p
         life = Life(tmp_path)
         life.receive(publish(1))
         await life.answered(1)
-        life.capture.renew(9)
+        life.capture.schedule_rollover(9)
         await life.capture.stop()
         assert life.reopened == []
 
     run(work)
-    again = Keeping(tmp_path, ME, 7, JournalSettings())
-    assert (again.writer.epoch, again.writer.next_number) in {(7, 2), (9, 2)}
+    again = OutboxJournal(tmp_path, ME, 7, JournalSettings())
+    assert (again.writer.epoch, again.writer.next_sequence) in {(7, 2), (9, 2)}
     again.writer.close()

@@ -3,19 +3,19 @@
 import asyncio
 from pathlib import Path
 
-from hansa.agent.delivery.connect_marker import Greeting
+from hansa.agent.delivery.connect_marker import ConnectMarker
 
 
-def greeting(directory: Path, problems: list[str] | None = None) -> Greeting:
-    return Greeting(directory / "greeting", (problems if problems is not None else []).append)
+def greeting(directory: Path, problems: list[str] | None = None) -> ConnectMarker:
+    return ConnectMarker(directory / "greeting", (problems if problems is not None else []).append)
 
 
-def doubts(made: Greeting) -> bool:
-    return made.in_doubt
+def doubts(made: ConnectMarker) -> bool:
+    return made.is_uncertain
 
 
-def begin(made: Greeting) -> None:
-    asyncio.run(made.begin())
+def begin(made: ConnectMarker) -> None:
+    asyncio.run(made.before_connect())
 
 
 def test_a_life_that_ended_while_it_connected_leaves_a_doubt(tmp_path):
@@ -26,7 +26,7 @@ def test_a_life_that_ended_while_it_connected_leaves_a_doubt(tmp_path):
     second = greeting(tmp_path)
     assert doubts(second)
     begin(second)
-    second.kept()
+    second.on_session_kept()
     assert not doubts(second)
     assert not doubts(greeting(tmp_path))
 
@@ -34,15 +34,15 @@ def test_a_life_that_ended_while_it_connected_leaves_a_doubt(tmp_path):
 def test_an_answer_that_never_came_leaves_a_doubt_and_a_refusal_does_not(tmp_path):
     made = greeting(tmp_path)
     begin(made)
-    made.refused()
+    made.on_connect_refused()
     begin(made)
     assert not doubts(made)
     begin(made)
     assert doubts(made)
-    made.refused()
+    made.on_connect_refused()
     assert doubts(made), "that of before is still unknown"
     assert doubts(greeting(tmp_path))
-    made.kept()
+    made.on_session_kept()
     assert not doubts(made)
 
 
@@ -56,20 +56,20 @@ def test_a_disk_that_does_not_take_it_is_told(tmp_path):
     assert problems[1:] == [""]
     (tmp_path / "gone" / "greeting").unlink()
     (tmp_path / "gone" / "greeting").mkdir()
-    made.kept()
+    made.on_session_kept()
     assert problems[2].startswith("cannot remove")
 
 
 def test_a_loss_that_is_not_noted_leaves_a_doubt_to_the_next_life_alone(tmp_path):
     made = greeting(tmp_path)
     begin(made)
-    made.lost()
+    made.on_session_lost()
     begin(made)
     assert not doubts(made), "it was told"
-    made.kept()
+    made.on_session_kept()
     assert doubts(greeting(tmp_path))
     begin(made)
-    made.noted()
+    made.on_loss_durable()
     assert doubts(greeting(tmp_path)), "the last question has no answer yet"
-    made.kept()
+    made.on_session_kept()
     assert not doubts(greeting(tmp_path))

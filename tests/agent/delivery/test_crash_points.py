@@ -13,7 +13,7 @@ from tests.agent.guaranteed import SureClient
 from tests.agent.live import eventually
 from tests.agent.process import Scene
 
-from hansa.agent.delivery.crash_points import Point
+from hansa.agent.delivery.crash_points import DeliveryCrashPoint
 from hansa.journal.crash import EXIT_CODE
 
 COUNT = 8
@@ -22,15 +22,19 @@ TOPIC = "same/same"
 OVERLAPPING = "same/+,+/same"
 """Both match it and neither covers the other: its broker sends the origin's agent two copies."""
 WINDOW = 4
-AT_ORIGIN = [point for point in Point if point < Point.BOUND_APPENDED]
-AT_RECEIVER = [point for point in Point if Point.BOUND_APPENDED <= point <= Point.COMPLETED]
+AT_ORIGIN = [point for point in DeliveryCrashPoint if point < DeliveryCrashPoint.INBOX_APPENDED]
+AT_RECEIVER = [
+    point
+    for point in DeliveryCrashPoint
+    if DeliveryCrashPoint.INBOX_APPENDED <= point <= DeliveryCrashPoint.INJECTION_COMPLETED
+]
 ONLY_QOS_2 = (
-    Point.SETTLED_APPENDED,
-    Point.SETTLED_DURABLE,
-    Point.SETTLED_TOLD,
-    Point.ACCEPTED_APPENDED,
-    Point.ACCEPTED_DURABLE,
-    Point.RELEASED,
+    DeliveryCrashPoint.COMPLETED_APPENDED,
+    DeliveryCrashPoint.COMPLETED_DURABLE,
+    DeliveryCrashPoint.PUBCOMP_SENT,
+    DeliveryCrashPoint.ACCEPTED_APPENDED,
+    DeliveryCrashPoint.ACCEPTED_DURABLE,
+    DeliveryCrashPoint.RELEASED,
 )
 
 
@@ -52,7 +56,7 @@ class Crash:
         return b"%d-%d" % (origin, number) if self.numbered else b"same"
 
 
-def fits(point: Point, qos: int) -> bool:
+def fits(point: DeliveryCrashPoint, qos: int) -> bool:
     return qos == 2 or point not in ONLY_QOS_2
 
 
@@ -73,11 +77,19 @@ def doubles() -> Iterator[Crash]:
 
 
 SLICE = [
-    Crash(2, (f"{int(Point.CAPTURE_DURABLE)}:3",)),
-    Crash(2, (f"{int(Point.SETTLED_DURABLE)}:2",)),
-    Crash(2, (f"{int(Point.ACCEPTED_DURABLE)}:3", f"{int(Point.RELEASED)}:1"), origins=2),
-    Crash(1, (f"{int(Point.CAPTURE_ACKNOWLEDGED)}:3",), numbered=True),
-    Crash(1, (f"{int(Point.PUBLISHED)}:3", f"{int(Point.BOUND_DURABLE)}:1"), origins=2),
+    Crash(2, (f"{int(DeliveryCrashPoint.CAPTURE_DURABLE)}:3",)),
+    Crash(2, (f"{int(DeliveryCrashPoint.COMPLETED_DURABLE)}:2",)),
+    Crash(
+        2,
+        (f"{int(DeliveryCrashPoint.ACCEPTED_DURABLE)}:3", f"{int(DeliveryCrashPoint.RELEASED)}:1"),
+        origins=2,
+    ),
+    Crash(1, (f"{int(DeliveryCrashPoint.CAPTURE_ACKNOWLEDGED)}:3",), numbered=True),
+    Crash(
+        1,
+        (f"{int(DeliveryCrashPoint.PUBLISHED)}:3", f"{int(DeliveryCrashPoint.INBOX_DURABLE)}:1"),
+        origins=2,
+    ),
 ]
 NUMBERED = [replace(crash, numbered=True) for crash in singles(3)]
 ALL = [*singles(1), *singles(3), *NUMBERED, *doubles()]
@@ -93,7 +105,7 @@ class Federation(Star):
 
     def __init__(self, scene: Scene, directory: Path, crash: Crash) -> None:
         super().__init__(scene, directory, crash.filters, crash.origins)
-        at_origin = int(crash.points[0].split(":")[0]) < Point.BOUND_APPENDED
+        at_origin = int(crash.points[0].split(":")[0]) < DeliveryCrashPoint.INBOX_APPENDED
         self.victim = ORIGIN if at_origin else RECEIVER
         self.crashes = 0
         self._lives = iter(crash.points)

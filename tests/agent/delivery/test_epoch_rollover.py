@@ -10,13 +10,13 @@ from tests.agent.delivery.trouble import Trouble, fill
 from tests.agent.live import eventually
 
 from hansa.agent.delivery import clone_detection
-from hansa.agent.delivery.crash_points import Point
+from hansa.agent.delivery.crash_points import DeliveryCrashPoint
 from hansa.journal.crash import EXIT_CODE
-from hansa.journal.reader import Reader
-from hansa.journal.records import Custody
+from hansa.journal.reader import JournalReader
+from hansa.journal.records import ReceiverAckRecord
 
-POINTS = [point for point in Point if point >= Point.RENEWAL_BEGUN]
-FEW = [point for point in POINTS if point != Point.RENEWAL_COPIED]
+POINTS = [point for point in DeliveryCrashPoint if point >= DeliveryCrashPoint.ROLLOVER_STARTED]
+FEW = [point for point in POINTS if point != DeliveryCrashPoint.ROLLOVER_COPIED]
 """Those that are passed when nearly everything has arrived before the new epoch begins."""
 KNOWN, NEWER, SINCE = 5, 300, 310
 """Publications before the copy was made, those of which it does not know, those that it captures
@@ -30,8 +30,10 @@ def journal(state: Path) -> Path:
 
 def acknowledged(state: Path) -> int:
     """Up to where an origin has noted that all arrived."""
-    records = (record for _, record in Reader(journal(state)).read())
-    return max((each.number for each in records if isinstance(each, Custody)), default=0)
+    records = (record for _, record in JournalReader(journal(state)).read())
+    return max(
+        (each.sequence for each in records if isinstance(each, ReceiverAckRecord)), default=0
+    )
 
 
 def copied(trouble: Trouble, count: int, directory: Path) -> Path:
@@ -52,7 +54,7 @@ def put_back(trouble: Trouble, old: Path) -> None:
 def roll_back(trouble: Trouble, old: Path) -> None:
     """The same, as a snapshot of the whole disk does it: nobody can see it from the files."""
     put_back(trouble, old)
-    clone_detection.sign(journal(trouble.states[ORIGIN]))
+    clone_detection.record_inodes(journal(trouble.states[ORIGIN]))
 
 
 def crash(trouble: Trouble) -> None:
@@ -91,7 +93,7 @@ def rolled_back(trouble: Trouble, directory: Path, count: int, **settings: objec
     eventually(lambda: trouble.owes(count), "all captured")
 
 
-def check_rolled_back(trouble: Trouble, directory: Path, point: Point) -> None:
+def check_rolled_back(trouble: Trouble, directory: Path, point: DeliveryCrashPoint) -> None:
     trouble.live(RECEIVER)
     trouble.live(ORIGIN)
     rolled_back(trouble, directory, SINCE, crash_point=int(point))
@@ -101,7 +103,7 @@ def check_rolled_back(trouble: Trouble, directory: Path, point: Point) -> None:
     assert trouble.arrived(everything) == list(range(everything))
 
 
-def check_copied(trouble: Trouble, directory: Path, point: Point) -> None:
+def check_copied(trouble: Trouble, directory: Path, point: DeliveryCrashPoint) -> None:
     """Crash in a new epoch that begins because the state is seen to be a copy."""
     trouble.live(RECEIVER)
     trouble.live(ORIGIN)
@@ -118,7 +120,7 @@ def check_copied(trouble: Trouble, directory: Path, point: Point) -> None:
 
 
 def test_a_crash_before_a_new_epoch_is_in_place_loses_nothing(trouble, tmp_path):
-    check_rolled_back(trouble, tmp_path, Point.RENEWAL_DURABLE)
+    check_rolled_back(trouble, tmp_path, DeliveryCrashPoint.ROLLOVER_DURABLE)
 
 
 @pytest.mark.long

@@ -10,9 +10,9 @@ from tests.agent.waiting import PATIENCE, until
 from tests.journal.journals import captured, numbers, open_writer
 
 from hansa.agent.delivery import group_commit
-from hansa.agent.delivery.group_commit import Commits
+from hansa.agent.delivery.group_commit import GroupCommit
 from hansa.journal import disk
-from hansa.journal.writer import Writer
+from hansa.journal.writer import JournalWriter
 
 
 class Scene:
@@ -22,7 +22,7 @@ class Scene:
         self.writer = open_writer(path)
         self.ends: list[int] = []
         self.problems: list[str] = []
-        self.made = Commits(
+        self.made = GroupCommit(
             self.writer, lambda: self.ends.append(self.writer.durable), self.problems.append
         )
 
@@ -43,7 +43,7 @@ def test_all_that_is_appended_while_one_commit_runs_shares_the_next(tmp_path, mo
             watched.setattr(disk, "_sync_data", counted)
             for number in range(1, 51):
                 scene.writer.append(captured(number))
-                scene.made.ask()
+                scene.made.schedule()
             await scene.durable()
         assert len(syncs) == 1
         assert numbers(tmp_path) == list(range(1, 51))
@@ -63,7 +63,7 @@ def test_a_disk_that_is_full_is_tried_again_and_both_is_told(tmp_path, monkeypat
         with monkeypatch.context() as broken:
             broken.setattr(os, "pwrite", full)
             scene.writer.append(captured(1))
-            scene.made.ask()
+            scene.made.schedule()
             await until(lambda: len(scene.problems) >= 3, "attempts")
         assert not scene.ends
         await scene.durable()
@@ -77,16 +77,16 @@ def test_a_disk_that_is_full_is_tried_again_and_both_is_told(tmp_path, monkeypat
 def test_the_loop_does_not_wait_for_a_journal_that_is_closed(tmp_path, monkeypatch):
     """As when a new epoch begins, and what was appended to the old journal last is written."""
     goes_on = threading.Event()
-    close = Writer.close
+    close = JournalWriter.close
 
-    def slow(writer: Writer) -> None:
+    def slow(writer: JournalWriter) -> None:
         assert goes_on.wait(PATIENCE), "the loop waits for the disk"
         close(writer)
 
     async def work() -> None:
         scene = Scene(tmp_path)
         scene.writer.append(captured(1))
-        monkeypatch.setattr(Writer, "close", slow)
+        monkeypatch.setattr(JournalWriter, "close", slow)
         asyncio.get_running_loop().call_soon(goes_on.set)
         await scene.made.stop()
         assert numbers(tmp_path) == [1]

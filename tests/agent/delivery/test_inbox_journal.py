@@ -9,28 +9,28 @@ import pytest
 from tests.agent.delivery.incarnation import ME, YOU, Life, packet, run
 from tests.agent.waiting import until
 
-from hansa.agent.delivery.inbox_journal import Backlog
-from hansa.journal.records import Bound, Record
-from hansa.journal.segment import frame
+from hansa.agent.delivery.inbox_journal import InboxJournal
+from hansa.journal.records import InboxRecord, JournalRecord
+from hansa.journal.segment import frame_record
 from hansa.journal.settings import JournalSettings
-from hansa.mqtt.packets import PubAck, PubRec
+from hansa.mqtt.packets import PubAckPacket, PubRecPacket
 from hansa.protocol.model import Publication
 
 
 @contextmanager
-def cut_off(path: Path, backlog: Backlog) -> Iterator[list[list[int]]]:
+def cut_off(path: Path, backlog: InboxJournal) -> Iterator[list[list[int]]]:
     """Tell, of each record that is written meanwhile, which publications a life would find that
     begins just after it."""
     found: list[list[int]] = []
     append = backlog.writer.append
 
-    def append_and_look(record: Record) -> int:
+    def append_and_look(record: JournalRecord) -> int:
         offset = append(record)
         backlog.writer.commit()
         copy = path.with_name("copy")
         shutil.copytree(path, copy)
-        next_life = Backlog(copy, ME, 6, JournalSettings())
-        found.append([each.bound.number for each in next_life.entries.values()])
+        next_life = InboxJournal(copy, ME, 6, JournalSettings())
+        found.append([each.record.sequence for each in next_life.entries.values()])
         next_life.writer.close()
         shutil.rmtree(copy)
         return offset
@@ -46,8 +46,8 @@ def test_a_lost_session_leaves_all_once_and_in_order(tmp_path):
         life.connect(receive_maximum=3)
         life.deliver(1, 2, 3, 4, 5)
         await life.says(packet(1), packet(2), packet(3))
-        life.injection.answered([PubRec(2)])
-        life.injection.disconnected()
+        life.injection.on_handshake_steps([PubRecPacket(2)])
+        life.injection.on_disconnected()
         with cut_off(tmp_path / "inbox", life.backlog) as found:
             life.connect(session_present=False)
         assert found == [[1, 2, 3, 4, 5]] * 3
@@ -58,13 +58,13 @@ def test_a_lost_session_leaves_all_once_and_in_order(tmp_path):
 
 def test_an_inbox_whose_segments_are_gone_is_set_aside_and_no_packet_id_is_used_again(tmp_path):
     path = tmp_path / "inbox"
-    backlog = Backlog(path, ME, 6, JournalSettings())
-    backlog.bind(Publication(YOU, 8, 1, 2, "a", b"1"))
+    backlog = InboxJournal(path, ME, 6, JournalSettings())
+    backlog.add(Publication(YOU, 8, 1, 2, "a", b"1"))
     backlog.writer.close()
     for file in path.glob("*.log"):
         file.unlink()
-    backlog = Backlog(path, ME, 9, JournalSettings())
-    assert "its segments are gone" in backlog.damage
+    backlog = InboxJournal(path, ME, 9, JournalSettings())
+    assert "its segments are gone" in backlog.damage_text
     assert (backlog.next_index, backlog.entries) == (10, {})
     assert (tmp_path / "inbox-damaged-9" / "durable").exists()
     backlog.writer.close()
@@ -72,25 +72,25 @@ def test_an_inbox_whose_segments_are_gone_is_set_aside_and_no_packet_id_is_used_
 
 def test_an_inbox_with_a_record_that_means_nothing_is_set_aside(tmp_path):
     path = tmp_path / "inbox"
-    backlog = Backlog(path, ME, 6, JournalSettings())
-    backlog.bind(Publication(YOU, 8, 1, 2, "a", b"1", previous=((ME, 0),)))
-    backlog.lose(YOU, 8, 2, 3, "retention")
+    backlog = InboxJournal(path, ME, 6, JournalSettings())
+    backlog.add(Publication(YOU, 8, 1, 2, "a", b"1", previous=((ME, 0),)))
+    backlog.record_gap(YOU, 8, 2, 3, "retention")
     backlog.writer.close()
     with next(path.glob("*.log")).open("ab") as file:
-        file.write(frame(Bound.KIND, b"nonsense"))
-    backlog = Backlog(path, ME, 9, JournalSettings())
-    assert "means nothing" in backlog.damage
-    assert (backlog.next_index, backlog.entries, backlog.bytes) == (10, {}, 0)
-    assert (backlog.taken, list(backlog.gaps)) == ({}, [])
+        file.write(frame_record(InboxRecord.KIND, b"nonsense"))
+    backlog = InboxJournal(path, ME, 9, JournalSettings())
+    assert "means nothing" in backlog.damage_text
+    assert (backlog.next_index, backlog.entries, backlog.total_bytes) == (10, {}, 0)
+    assert (backlog.accepted, list(backlog.gaps)) == ({}, [])
     assert (tmp_path / "inbox-damaged-9").is_dir()
     backlog.writer.close()
 
 
 def test_what_opening_an_inbox_found_damaged_is_told(tmp_path):
-    Backlog(tmp_path, ME, 6, JournalSettings()).writer.close()
+    InboxJournal(tmp_path, ME, 6, JournalSettings()).writer.close()
     (tmp_path / "durable").write_bytes(b"nonsense")
-    backlog = Backlog(tmp_path, ME, 9, JournalSettings())
-    assert "durable is damaged" in backlog.damage
+    backlog = InboxJournal(tmp_path, ME, 9, JournalSettings())
+    assert "durable is damaged" in backlog.damage_text
     backlog.writer.close()
 
 
@@ -98,12 +98,12 @@ def test_so_does_a_value_that_is_not_to_be_stored_any_more(tmp_path):
     async def work() -> None:
         life = Life(tmp_path / "inbox")
         life.connect()
-        life.injection.deliver(
+        life.injection.add_publications(
             [Publication(YOU, 8, n, 1, "a", b"%d" % n, retain=True) for n in (1, 2)]
         )
         await until(lambda: len(life.said) == 2, "both")
         with cut_off(tmp_path / "inbox", life.backlog) as found:
-            life.injection.answered([PubAck(2, 0x97)])
+            life.injection.on_handshake_steps([PubAckPacket(2, 0x97)])
         assert found == [[1, 2]]
         await life.injection.stop()
 
@@ -112,15 +112,15 @@ def test_so_does_a_value_that_is_not_to_be_stored_any_more(tmp_path):
 
 def test_who_waits_for_long_shares_its_packet_id_with_nobody(tmp_path, monkeypatch):
     monkeypatch.setattr("hansa.agent.delivery.inbox_journal.PUBLISH_IDS", 3)
-    backlog = Backlog(tmp_path, ME, 5, JournalSettings())
-    waits = backlog.bind(Publication(YOU, 1, 1, 2, "a", b""))
+    backlog = InboxJournal(tmp_path, ME, 5, JournalSettings())
+    waits = backlog.add(Publication(YOU, 1, 1, 2, "a", b""))
     ids = []
     for number in range(2, 8):
-        entry = backlog.bind(Publication(YOU, 1, number, 2, "a", b""))
+        entry = backlog.add(Publication(YOU, 1, number, 2, "a", b""))
         ids.append(entry.packet_id)
-        backlog.complete(entry)
+        backlog.mark_completed(entry)
     assert waits.packet_id == 2
     assert ids == [3, 1, 3, 1, 3, 1]
-    backlog.complete(waits)
-    assert [backlog.bind(Publication(YOU, 1, 8, 2, "a", b"")).packet_id] == [2]
+    backlog.mark_completed(waits)
+    assert [backlog.add(Publication(YOU, 1, 8, 2, "a", b"")).packet_id] == [2]
     backlog.writer.close()

@@ -6,15 +6,25 @@ import pytest
 from tests.agent.delivery.incarnation import ME, OTHER, YOU, Life, packet, run
 from tests.agent.waiting import until
 
-from hansa.agent.delivery.inbox_journal import PUBLISH_IDS, REDELIVERED, Backlog
+from hansa.agent.delivery.inbox_journal import (
+    PUBLISH_PACKET_IDS,
+    REDELIVERED_PROPERTY,
+    InboxJournal,
+)
 from hansa.errors import JournalUnusable
-from hansa.journal.records import Completed
+from hansa.journal.records import InjectionCompletedRecord
 from hansa.journal.settings import JournalSettings
-from hansa.journal.writer import Writer
-from hansa.mqtt.packets import PubAck, PubComp, Publish, PubRec, PubRel
-from hansa.mqtt.properties import Property, encode, expiry
+from hansa.journal.writer import JournalWriter
+from hansa.mqtt.packets import (
+    PubAckPacket,
+    PubCompPacket,
+    PublishPacket,
+    PubRecPacket,
+    PubRelPacket,
+)
+from hansa.mqtt.properties import Property, encode_properties, message_expiry
 from hansa.protocol.effects import Gap
-from hansa.protocol.events import Stored
+from hansa.protocol.events import InboxCommitted
 from hansa.protocol.model import Publication
 
 
@@ -25,11 +35,11 @@ def test_qos_2_goes_through_all_steps(tmp_path):
         life.deliver(1)
         assert not life.said and not life.stored  # nothing before it is durable
         await life.says(packet(1))
-        assert life.stored == [Stored(YOU, 8, 1)]
-        life.injection.answered([PubRec(2)])
+        assert life.stored == [InboxCommitted(YOU, 8, 1)]
+        life.injection.on_handshake_steps([PubRecPacket(2)])
         assert life.said == []
-        await life.says(PubRel(2))
-        life.injection.answered([PubComp(2)])
+        await life.says(PubRelPacket(2))
+        life.injection.on_handshake_steps([PubCompPacket(2)])
         assert life.backlog.entries == {}
         await life.injection.stop()
 
@@ -42,7 +52,7 @@ def test_qos_1_is_complete_with_its_acknowledgement(tmp_path):
         life.connect()
         life.deliver(1, qos=1)
         await life.says(packet(1, qos=1))
-        life.injection.answered([PubAck(2)])
+        life.injection.on_handshake_steps([PubAckPacket(2)])
         assert life.backlog.entries == {}
         await life.injection.stop()
 
@@ -55,7 +65,7 @@ def test_without_a_broker_publications_are_stored_and_wait(tmp_path):
         life.deliver(1, 2)
         life.deliver(1, origin=OTHER)
         await until(lambda: len(life.stored) == 2, "stored")
-        assert life.stored == [Stored(YOU, 8, 2), Stored(OTHER, 8, 1)]
+        assert life.stored == [InboxCommitted(YOU, 8, 2), InboxCommitted(OTHER, 8, 1)]
         life.connect()
         await life.says(packet(1), packet(2), packet(3, b"1"))
         await life.injection.stop()
@@ -68,16 +78,16 @@ def test_time_in_the_inbox_counts_towards_the_expiry(tmp_path, monkeypatch):
         life = Life(tmp_path)
         now = time.time_ns()
         for number, seconds in enumerate((4, 5, 60), start=1):
-            raw = encode(((Property.MESSAGE_EXPIRY_INTERVAL, seconds),))
-            life.injection.deliver(
+            raw = encode_properties(((Property.MESSAGE_EXPIRY_INTERVAL, seconds),))
+            life.injection.add_publications(
                 [Publication(YOU, 8, number, 1, "a", b"%d" % number, properties=raw)]
             )
         await until(lambda: len(life.stored) == 1, "stored")
         monkeypatch.setattr(time, "time_ns", lambda: now + 5_900_000_000)
         life.connect()
         await until(lambda: life.said, "published")
-        (said,) = [each for each in life.said if isinstance(each, Publish)]
-        assert (said.payload, expiry(said.properties)) == (b"3", 55)
+        (said,) = [each for each in life.said if isinstance(each, PublishPacket)]
+        assert (said.payload, message_expiry(said.properties)) == (b"3", 55)
         assert life.injection.counters["dropped: expired"] == 2
         assert len(life.backlog.entries) == 1
         await life.injection.stop()
@@ -91,18 +101,18 @@ def test_a_new_life_takes_every_handshake_up_where_it_was(tmp_path):
         life.connect()
         life.deliver(1, 2, 3)
         await life.says(packet(1), packet(2), packet(3))
-        life.injection.answered([PubRec(2), PubRec(3)])
-        await life.says(PubRel(2), PubRel(3))
-        life.injection.answered([PubComp(2)])
+        life.injection.on_handshake_steps([PubRecPacket(2), PubRecPacket(3)])
+        await life.says(PubRelPacket(2), PubRelPacket(3))
+        life.injection.on_handshake_steps([PubCompPacket(2)])
         life.backlog.writer.commit()
         life.crash()
         life = Life(tmp_path)
-        assert life.backlog.taken == {YOU: (8, 3)}
+        assert life.backlog.accepted == {YOU: (8, 3)}
         life.connect()
-        await life.says(PubRel(3), packet(3, dup=True))
-        life.injection.answered([PubRec(4)])
-        await life.says(PubRel(4))
-        life.injection.answered([PubComp(3), PubComp(4)])
+        await life.says(PubRelPacket(3), packet(3, dup=True))
+        life.injection.on_handshake_steps([PubRecPacket(4)])
+        await life.says(PubRelPacket(4))
+        life.injection.on_handshake_steps([PubCompPacket(3), PubCompPacket(4)])
         life.deliver(4)
         await life.says(packet(4))
         await life.injection.stop()
@@ -116,7 +126,7 @@ def test_what_was_not_durably_accepted_is_published_again(tmp_path):
         life.connect()
         life.deliver(1)
         await life.says(packet(1))
-        life.backlog.accept(life.backlog.entries[1])
+        life.backlog.mark_accepted(life.backlog.entries[1])
         life.crash()
         life = Life(tmp_path)
         life.connect()
@@ -132,11 +142,11 @@ def test_a_connection_lost_between_acceptance_and_release_resumes_with_the_relea
         life.connect()
         life.deliver(1, 2)
         await life.says(packet(1), packet(2))
-        life.injection.answered([PubRec(2)])
-        life.injection.disconnected()
+        life.injection.on_handshake_steps([PubRecPacket(2)])
+        life.injection.on_disconnected()
         life.connect()
         await until(lambda: len(life.said) == 2, "both")
-        assert set(life.said) == {PubRel(2), packet(2, dup=True)}
+        assert set(life.said) == {PubRelPacket(2), packet(2, dup=True)}
         await life.injection.stop()
 
     run(work)
@@ -148,10 +158,10 @@ def test_the_window_is_the_smaller_of_ours_and_the_broker_s(tmp_path):
         life.connect(receive_maximum=2)
         life.deliver(1, 2, 3, 4, qos=1)
         await life.says(packet(1, qos=1), packet(2, qos=1))
-        life.injection.answered([PubAck(2)])
+        life.injection.on_handshake_steps([PubAckPacket(2)])
         assert life.said == []  # a crash now would repeat the first
         await life.says(packet(3, qos=1))
-        life.injection.disconnected()
+        life.injection.on_disconnected()
         life.connect(receive_maximum=9)
         await life.says(*(packet(n, qos=1, dup=n < 4) for n in (2, 3, 4)))
         await life.injection.stop()
@@ -161,12 +171,15 @@ def test_the_window_is_the_smaller_of_ours_and_the_broker_s(tmp_path):
 
 def test_packet_ids_come_around(tmp_path):
     async def work() -> None:
-        with Writer(tmp_path, ME, 5) as writer:
-            writer.append(Completed(PUBLISH_IDS - 2))
+        with JournalWriter(tmp_path, ME, 5) as writer:
+            writer.append(InjectionCompletedRecord(PUBLISH_PACKET_IDS - 2))
         life = Life(tmp_path)
         life.connect()
         life.deliver(1, 2, qos=1)
-        expected = [Publish("a", b"%d" % n, 1, packet_id=p) for n, p in ((1, PUBLISH_IDS), (2, 1))]
+        expected = [
+            PublishPacket("a", b"%d" % n, 1, packet_id=p)
+            for n, p in ((1, PUBLISH_PACKET_IDS), (2, 1))
+        ]
         await life.says(*expected)
         await life.injection.stop()
 
@@ -178,12 +191,12 @@ def test_beyond_its_bound_the_inbox_gives_no_receipts(tmp_path):
         life = Life(tmp_path, inbox_bytes=300)
         life.deliver(1, 2, 3, qos=1)
         await until(lambda: life.stored, "stored")
-        assert (life.stored, life.injection.waiting) == ([Stored(YOU, 8, 2)], 1)
+        assert (life.stored, life.injection.waiting_count) == ([InboxCommitted(YOU, 8, 2)], 1)
         life.connect()
         await life.says(packet(1, qos=1), packet(2, qos=1))
-        life.injection.answered([PubAck(2)])
+        life.injection.on_handshake_steps([PubAckPacket(2)])
         await life.says(packet(3, qos=1))
-        assert life.stored[-1] == Stored(YOU, 8, 3)
+        assert life.stored[-1] == InboxCommitted(YOU, 8, 3)
         await life.injection.stop()
 
     run(work)
@@ -195,20 +208,20 @@ def test_what_will_never_come_is_noted_after_what_waits_before_it(tmp_path):
     async def work() -> None:
         life = Life(tmp_path, inbox_bytes=300)
         life.deliver(1, 2, 3, qos=1)
-        life.injection.deliver([Gap(YOU, 8, 4, 6, "retention")])
+        life.injection.add_publications([Gap(YOU, 8, 4, 6, "retention")])
         await until(lambda: life.stored, "stored")
         life.crash()
         life = Life(tmp_path, inbox_bytes=300)
-        assert (life.backlog.taken, list(life.backlog.gaps)) == ({YOU: (8, 2)}, [])
-        life.injection.deliver([Gap(OTHER, 8, 1, 2, "retention")])
+        assert (life.backlog.accepted, list(life.backlog.gaps)) == ({YOU: (8, 2)}, [])
+        life.injection.add_publications([Gap(OTHER, 8, 1, 2, "retention")])
         life.deliver(3, qos=1)
-        life.injection.deliver([Gap(YOU, 8, 4, 6, "retention")])
+        life.injection.add_publications([Gap(YOU, 8, 4, 6, "retention")])
         life.connect()
-        life.injection.answered([PubAck(2), PubAck(3)])
-        await until(lambda: Stored(YOU, 8, 3) in life.stored, "room")
+        life.injection.on_handshake_steps([PubAckPacket(2), PubAckPacket(3)])
+        await until(lambda: InboxCommitted(YOU, 8, 3) in life.stored, "room")
         await life.injection.stop()
         life = Life(tmp_path)
-        assert life.backlog.taken == {YOU: (8, 6), OTHER: (8, 2)}
+        assert life.backlog.accepted == {YOU: (8, 6), OTHER: (8, 2)}
         assert [(each.first, each.last) for each in life.backlog.gaps] == [(1, 2), (4, 6)]
         await life.injection.stop()
 
@@ -221,9 +234,9 @@ def test_a_lost_session_makes_what_was_under_way_uncertain_and_sends_it_again(tm
         life.connect()
         life.deliver(1, 2)
         await life.says(packet(1), packet(2))
-        life.injection.answered([PubRec(2)])
-        await life.says(PubRel(2))
-        life.injection.disconnected()
+        life.injection.on_handshake_steps([PubRecPacket(2)])
+        await life.says(PubRelPacket(2))
+        life.injection.on_disconnected()
         life.deliver(3)
         await until(lambda: len(life.stored) == 2, "stored")
         life.connect(session_present=False)
@@ -233,7 +246,7 @@ def test_a_lost_session_makes_what_was_under_way_uncertain_and_sends_it_again(tm
         life = Life(tmp_path)
         life.connect()
         await life.says(*(packet(n, dup=True, marked=n < 3) for n in (1, 2, 3)))
-        assert life.backlog.taken == {YOU: (8, 3)}
+        assert life.backlog.accepted == {YOU: (8, 3)}
         await life.injection.stop()
 
     run(work)
@@ -245,11 +258,11 @@ def test_a_lost_session_leaves_the_order_of_what_was_not_durable_yet(tmp_path):
         life.connect()
         life.deliver(1)
         await life.says(packet(1))
-        life.injection.disconnected()
+        life.injection.on_disconnected()
         life.deliver(2)  # bound, and not durable when the session turns out to be lost
         life.connect(session_present=False)
         await life.says(packet(1, marked=True), packet(2))
-        life.injection.disconnected()
+        life.injection.on_disconnected()
         life.connect()
         await life.says(packet(1, dup=True, marked=True), packet(2, dup=True))
         assert life.stored[-1].seq == 2
@@ -268,15 +281,15 @@ def test_what_is_sent_again_twice_is_marked_once_and_a_stored_value_not_at_all(t
         life.connect()
         life.deliver(1)
         await life.says(packet(1))
-        life.injection.deliver([Publication(YOU, 8, 2, 2, "a", b"2", retain=True)])
+        life.injection.add_publications([Publication(YOU, 8, 2, 2, "a", b"2", retain=True)])
         await until(lambda: life.said, "the value")
         for _ in range(2):
-            life.injection.disconnected()
+            life.injection.on_disconnected()
             life.said.clear()
             life.connect(session_present=False)
             await until(lambda: len(life.said) == 2, "both again")
-        properties = [each.properties for each in life.said if isinstance(each, Publish)]
-        assert properties == [REDELIVERED, b""]
+        properties = [each.properties for each in life.said if isinstance(each, PublishPacket)]
+        assert properties == [REDELIVERED_PROPERTY, b""]
         await life.injection.stop()
 
     run(work)
@@ -286,14 +299,14 @@ def test_of_a_former_life_no_more_is_uncertain_than_the_broker_lets_be_under_way
     async def work() -> None:
         life = Life(tmp_path, prefer="no-dup")
         life.deliver(1, 2, 3, 4, 5, 6)
-        await until(lambda: Stored(YOU, 8, 6) in life.stored, "stored")
+        await until(lambda: InboxCommitted(YOU, 8, 6) in life.stored, "stored")
         life.crash()
         life = Life(tmp_path, prefer="no-dup")
         for lost, left in ((2, (3, 4)), (4, (5, 6))):
             life.connect(session_present=False, receive_maximum=2)
             await life.says(*(packet(n) for n in left))
             assert life.injection.counters["inject_uncertain"] == lost
-            life.injection.disconnected()
+            life.injection.on_disconnected()
         await life.injection.stop()
 
     run(work)
@@ -305,7 +318,7 @@ def test_who_prefers_no_duplicates_loses_what_is_uncertain(tmp_path):
         life.connect()
         life.deliver(1)
         await life.says(packet(1))
-        life.injection.disconnected()
+        life.injection.on_disconnected()
         life.deliver(2)
         await until(lambda: len(life.stored) == 2, "stored")
         life.connect(session_present=False)
@@ -323,9 +336,11 @@ def test_what_the_broker_refuses_is_counted_and_done_with(tmp_path):
         life.deliver(1, 2, qos=2)
         life.deliver(3, qos=1)
         await life.says(packet(1), packet(2), packet(3, qos=1))
-        life.injection.answered([PubRec(2, 0x87)])
-        life.injection.not_sent([packet(2)], "too large")
-        life.injection.answered([PubAck(4, 0x10)])  # nobody is subscribed: that is no refusal
+        life.injection.on_handshake_steps([PubRecPacket(2, 0x87)])
+        life.injection.on_not_sent([packet(2)], "too large")
+        life.injection.on_handshake_steps(
+            [PubAckPacket(4, 0x10)]
+        )  # nobody is subscribed: that is no refusal
         assert life.backlog.entries == {}
         assert life.injection.counters["dropped: too large"] == 1
         assert life.injection.counters["dropped: the broker refuses it (0x87 not authorized)"] == 1
@@ -348,9 +363,9 @@ def test_a_packet_id_in_use_is_that_of_an_earlier_connection_or_a_refusal(tmp_pa
         await life.says(packet(1, dup=True))
         life.deliver(2)
         await life.says(packet(2))
-        life.injection.answered([PubRec(2, 0x91), PubRec(3, 0x91)])
-        await life.says(PubRel(2))
-        life.injection.answered([PubComp(2)])
+        life.injection.on_handshake_steps([PubRecPacket(2, 0x91), PubRecPacket(3, 0x91)])
+        await life.says(PubRelPacket(2))
+        life.injection.on_handshake_steps([PubCompPacket(2)])
         assert life.backlog.entries == {}
         refused = "dropped: the broker refuses it (0x91 packet identifier in use)"
         assert life.injection.counters[refused] == 1
@@ -365,7 +380,7 @@ def test_all_that_was_under_way_is_uncertain_whatever_the_broker_takes_now(tmp_p
         life.connect()
         life.deliver(1, 2, 3)
         await life.says(packet(1), packet(2), packet(3))
-        life.injection.disconnected()
+        life.injection.on_disconnected()
         life.connect(session_present=False, receive_maximum=1)
         await life.says(packet(1, marked=True))
         assert life.injection.counters["inject_uncertain"] == 3
@@ -380,9 +395,9 @@ def test_a_broker_that_knows_only_qos_0_or_1_gets_that(tmp_path):
         life.connect(qos_max=1)
         life.deliver(1)
         await life.says(packet(1, qos=1))
-        life.injection.disconnected()
+        life.injection.on_disconnected()
         life.connect(qos_max=0)
-        await life.says(Publish("a", b"1"))
+        await life.says(PublishPacket("a", b"1"))
         assert life.backlog.entries == {}
         await life.injection.stop()
 
@@ -393,13 +408,13 @@ def test_what_stays_at_its_broker_is_taken_and_not_published(tmp_path):
     async def work() -> None:
         life = Life(tmp_path)
         life.connect()
-        life.injection.deliver([Publication(YOU, 8, 1, 1, "stays", b"x")])
+        life.injection.add_publications([Publication(YOU, 8, 1, 1, "stays", b"x")])
         life.deliver(2)
         await life.says(packet(1, b"2"))
-        assert life.stored == [Stored(YOU, 8, 2)]
+        assert life.stored == [InboxCommitted(YOU, 8, 2)]
         life.crash()
         life = Life(tmp_path)
-        assert life.backlog.taken == {YOU: (8, 2)}
+        assert life.backlog.accepted == {YOU: (8, 2)}
         await life.injection.stop()
 
     run(work)
@@ -413,18 +428,18 @@ def test_every_segment_tells_all(tmp_path, count):
         life.connect()
         life.deliver(1, 2)
         await life.says(packet(1), packet(2))
-        life.injection.answered([PubRec(2)])
-        await life.says(PubRel(2))
+        life.injection.on_handshake_steps([PubRecPacket(2)])
+        await life.says(PubRelPacket(2))
         for number in range(3, 3 + count):
             life.deliver(number, qos=1)
             await life.says(packet(number, qos=1))
-            life.injection.answered([PubAck(1 + number)])
+            life.injection.on_handshake_steps([PubAckPacket(1 + number)])
             life.backlog.writer.commit()
         life.crash()
         life = Life(tmp_path, small)
-        assert life.backlog.taken == {YOU: (8, 2 + count)}
+        assert life.backlog.accepted == {YOU: (8, 2 + count)}
         life.connect()
-        await life.says(PubRel(2), packet(2, dup=True))
+        await life.says(PubRelPacket(2), packet(2, dup=True))
         life.deliver(100)
         await life.says(packet(3 + count, b"100"))
         await life.injection.stop()
@@ -443,9 +458,9 @@ def test_a_journal_that_cannot_be_written_stops_the_handshakes(tmp_path, monkeyp
             raise JournalUnusable("broken")
 
         monkeypatch.setattr(life.backlog.writer, "append", fail)
-        life.injection.answered([PubRec(2)])
+        life.injection.on_handshake_steps([PubRecPacket(2)])
         life.deliver(2)
-        assert (life.said, life.problems[-1], life.injection.waiting) == ([], "broken", 1)
+        assert (life.said, life.problems[-1], life.injection.waiting_count) == ([], "broken", 1)
         await life.injection.stop()
 
     run(work)
@@ -454,13 +469,13 @@ def test_a_journal_that_cannot_be_written_stops_the_handshakes(tmp_path, monkeyp
 def test_a_damaged_inbox_is_set_aside(tmp_path):
     path = tmp_path / "inbox"
     life = Life(path)
-    life.backlog.bind(Publication(YOU, 8, 1, 1, "a", b"x"))
+    life.backlog.add(Publication(YOU, 8, 1, 1, "a", b"x"))
     life.backlog.writer.close()
     (file,) = path.glob("*.log")
     file.write_bytes(file.read_bytes()[:-3])
-    again = Backlog(path, ME, 6, JournalSettings())
-    assert "it is set aside as inbox-damaged-6" in again.damage
-    assert (again.entries, again.taken) == ({}, {})
+    again = InboxJournal(path, ME, 6, JournalSettings())
+    assert "it is set aside as inbox-damaged-6" in again.damage_text
+    assert (again.entries, again.accepted) == ({}, {})
     again.writer.close()
 
 
@@ -475,8 +490,8 @@ def test_after_a_fault_of_the_journal_nothing_is_published_again(tmp_path, monke
             raise JournalUnusable("broken")
 
         monkeypatch.setattr(life.backlog.writer, "append", fail)
-        life.injection.answered([PubAck(2)])
-        life.injection.disconnected()
+        life.injection.on_handshake_steps([PubAckPacket(2)])
+        life.injection.on_disconnected()
         life.connect()
         assert life.said == []
 

@@ -13,12 +13,12 @@ from tests.agent.waiting import PATIENCE, until
 from hansa.agent.broker.connection import BrokerAddress, Connection
 from hansa.agent.delivery import poison_quarantine
 from hansa.mqtt import effects, inputs
-from hansa.mqtt.options import Options
-from hansa.mqtt.packets import Handshake, Publish
+from hansa.mqtt.options import ConnectOptions
+from hansa.mqtt.packets import AnyHandshakePacket, PublishPacket
 from hansa.mqtt.properties import Property
-from hansa.mqtt.properties import encode as encode_properties
+from hansa.mqtt.properties import encode_properties as encode_properties
 from hansa.mqtt.types import Version
-from hansa.protocol.events import Stored
+from hansa.protocol.events import InboxCommitted
 from hansa.protocol.model import Publication
 from hansa.protocol.wire.codec import decode, encode
 
@@ -33,27 +33,29 @@ class LiveLife(Life):
         super().__init__(path)
         self.sessions: list[bool] = []
         """Of each connection, whether the broker still had the session."""
-        options = Options(client_id="agent", session_expiry=1_000, version=version)
+        options = ConnectOptions(client_id="agent", session_expiry=1_000, version=version)
         address = BrokerAddress("127.0.0.1", port)
-        self.connection = Connection(address, options, self._told, random.Random(1))
+        self.connection = Connection(address, options, self._on_effect, random.Random(1))
 
-    def inject(self, batch: Sequence[Publish]) -> None:
-        self.connection.order(inputs.Publish(batch))
+    def inject(self, batch: Sequence[PublishPacket]) -> None:
+        self.connection.submit(inputs.Publish(batch))
 
-    def answer(self, batch: Sequence[Handshake]) -> None:
-        self.connection.order(inputs.Answer(batch))
+    def send_handshake_steps(self, batch: Sequence[AnyHandshakePacket]) -> None:
+        self.connection.submit(inputs.Answer(batch))
 
-    def _told(self, effect: effects.Effect) -> None:
+    def _on_effect(self, effect: effects.Effect) -> None:
         match effect:
             case effects.Connected(present, limits):
                 self.sessions.append(present)
-                self.injection.connected(present, limits)
-            case effects.Answered(batch):
-                self.injection.answered(batch)
-            case effects.NotSent(batch, reason):
-                self.injection.not_sent([p for p in batch if isinstance(p, Publish)], reason)
+                self.injection.on_connected(present, limits)
+            case effects.HandshakePacketsReceived(batch):
+                self.injection.on_handshake_steps(batch)
+            case effects.PublishNotSent(batch, reason):
+                self.injection.on_not_sent(
+                    [p for p in batch if isinstance(p, PublishPacket)], reason
+                )
             case effects.Disconnected():
-                self.injection.disconnected()
+                self.injection.on_disconnected()
 
     async def stop(self) -> None:
         await self.connection.stop()
@@ -77,12 +79,12 @@ class StuckLife(LiveLife):
     @property
     def accepted(self) -> int:
         """How many the broker holds and was not told to release."""
-        return sum(each.accepted_at is not None for each in self.backlog.entries.values())
+        return sum(each.accepted_offset is not None for each in self.backlog.entries.values())
 
-    def _told(self, effect: effects.Effect) -> None:
-        if isinstance(effect, effects.Answered) and len(self.sessions) == 1:
+    def _on_effect(self, effect: effects.Effect) -> None:
+        if isinstance(effect, effects.HandshakePacketsReceived) and len(self.sessions) == 1:
             self.disk.clear()
-        super()._told(effect)
+        super()._on_effect(effect)
 
 
 def from_the_wire(number: int, topic: str, properties: bytes = b"") -> Publication:
@@ -113,9 +115,9 @@ def test_nothing_that_a_neighbour_sends_ends_the_connection_or_commands_the_brok
 
     async def work() -> None:
         life = LiveLife(tmp_path / "inbox", broker.port)
-        life.injection.deliver(batch)
+        life.injection.add_publications(batch)
         await until(lambda: life.stored, "stored")  # as a former version may have left them
-        life.connection.keep()
+        life.connection.start()
         await until(lambda: not life.backlog.entries, "all of them")
         assert life.sessions == [False]
         for reason, some in bad.items():
@@ -138,13 +140,13 @@ def test_a_publication_at_which_the_broker_ends_the_connection_does_not_hold_up_
     async def work() -> None:
         alarms: list[str] = []
         life = LiveLife(tmp_path / "inbox", broker.port, Version.V311)
-        life.injection.suspicion.told = alarms.append
-        life.injection.deliver([large])
+        life.injection.quarantine.set_alarm = alarms.append
+        life.injection.add_publications([large])
         life.deliver(2, 3, qos=2)
-        await until(lambda: Stored(YOU, 8, 3) in life.stored, "stored")
-        life.connection.keep()
+        await until(lambda: InboxCommitted(YOU, 8, 3) in life.stored, "stored")
+        life.connection.start()
         await until(lambda: len(life.backlog.entries) == 1, "the others")
-        assert [each.bound.number for each in life.backlog.entries.values()] == [1]
+        assert [each.record.sequence for each in life.backlog.entries.values()] == [1]
         assert life.injection.counters["put off: the broker ends the connection"] == 1
         assert "a publication to 'a'" in alarms[-1]
         await life.stop()
@@ -163,10 +165,10 @@ def test_a_disk_that_is_slower_than_the_broker_comes_back_leaves_the_order(scene
     async def work() -> None:
         life = StuckLife(tmp_path / "inbox", broker.port)
         life.deliver(*numbers)
-        await until(lambda: Stored(YOU, 8, COUNT) in life.stored, "stored")
-        life.connection.keep()
+        await until(lambda: InboxCommitted(YOU, 8, COUNT) in life.stored, "stored")
+        life.connection.start()
         await until(lambda: life.accepted == AT_ONCE, "as many as the broker allows")
-        life.connection.cut()
+        life.connection.abort()
         await until(lambda: life.sessions == [False, True], "the same session")
         life.disk.set()
         await until(lambda: not life.backlog.entries, "all of them")

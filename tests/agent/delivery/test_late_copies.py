@@ -12,7 +12,7 @@ import pytest
 from tests.agent.guaranteed import SureClient
 from tests.agent.live import Live
 
-from hansa.simulator.topologies import parse
+from hansa.simulator.topologies import parse_topology
 from hansa.testbed.federation import LocalFederation
 
 COUNT = 600
@@ -21,7 +21,7 @@ ORIGIN, RECEIVER = 0, 1
 
 @pytest.fixture
 def slow(mosquitto):
-    made = Live(LocalFederation(parse("line:2", 1), {"HANSA_DELIVERY_WINDOW": "1"}))
+    made = Live(LocalFederation(parse_topology("line:2", 1), {"HANSA_DELIVERY_WINDOW": "1"}))
     try:
         made.start()
         yield made

@@ -5,8 +5,8 @@ import asyncio
 from tests.agent.waiting import until
 
 from hansa.agent.delivery import lease_store
-from hansa.agent.delivery.lease_store import Absences
-from hansa.protocol.events import Restored
+from hansa.agent.delivery.lease_store import LeaseStore
+from hansa.protocol.events import PeersRestored
 from hansa.protocol.membership.leases import Leases
 from hansa.protocol.membership.records import NodeRecord
 from hansa.protocol.model import NodeId
@@ -21,25 +21,25 @@ def quiet(text: str) -> None:
 
 async def saved(leases: Leases, files: list[bytes]) -> None:
     """Run for a moment, and end."""
-    kept = Absences(files[-1] if files else b"", leases, files.append, quiet)
+    kept = LeaseStore(files[-1] if files else b"", leases, files.append, quiet)
     await kept.stop()
 
 
 def test_the_next_life_knows_who_is_away_and_who_was_forgotten():
-    async def work() -> Restored:
+    async def work() -> PeersRestored:
         files: list[bytes] = []
         leases = Leases(60.0, 8)
-        leases.begin(TWO, asyncio.get_running_loop().time() - 20.0)
-        leases.forget(THREE, (3, 5))
+        leases.start_lease(TWO, asyncio.get_running_loop().time() - 20.0)
+        leases.add_tombstone(THREE, (3, 5))
         await saved(leases, files)
-        again = Absences(files[-1], Leases(60.0, 8), files.append, quiet)
-        past = again.past([RECORD])
+        again = LeaseStore(files[-1], Leases(60.0, 8), files.append, quiet)
+        past = again.peers_restored([RECORD])
         await again.stop()
         return past
 
     past = asyncio.run(work())
-    assert (past.records, past.forgotten) == ((RECORD,), {THREE: (3, 5)})
-    assert list(past.absent) == [TWO] and 20.0 <= past.absent[TWO] < 30.0
+    assert (past.records, past.tombstones) == ((RECORD,), {THREE: (3, 5)})
+    assert list(past.absent_seconds) == [TWO] and 20.0 <= past.absent_seconds[TWO] < 30.0
 
 
 def test_nothing_is_written_as_long_as_nobody_is_away():
@@ -53,8 +53,8 @@ def test_nothing_is_written_as_long_as_nobody_is_away():
 
 def test_a_file_that_cannot_be_read_is_as_good_as_none():
     async def work() -> None:
-        kept = Absences(b"\xc1", Leases(60.0, 8), quiet, quiet)  # type: ignore[arg-type]
-        assert kept.past(()) == Restored(())
+        kept = LeaseStore(b"\xc1", Leases(60.0, 8), quiet, quiet)  # type: ignore[arg-type]
+        assert kept.peers_restored(()) == PeersRestored(())
         await kept.stop()
 
     asyncio.run(work())
@@ -64,19 +64,21 @@ def test_it_is_written_now_and_then_and_at_once_for_who_returns(monkeypatch):
     async def work() -> None:
         files: list[bytes] = []
         leases = Leases(60.0, 8)
-        leases.begin(TWO, asyncio.get_running_loop().time())
+        leases.start_lease(TWO, asyncio.get_running_loop().time())
         monkeypatch.setattr(lease_store, "SAVE_S", 0.01)
-        kept = Absences(b"", leases, files.append, quiet)
+        kept = LeaseStore(b"", leases, files.append, quiet)
         await until(lambda: len(files) > 1, "two of them")
         await kept.stop()
         monkeypatch.setattr(lease_store, "SAVE_S", 3_600.0)
-        kept = Absences(files[-1], leases, files.append, quiet)
+        kept = LeaseStore(files[-1], leases, files.append, quiet)
         count = len(files)
-        kept.returned(THREE)
-        leases.end(TWO)
-        kept.returned(TWO)
+        kept.on_node_reachable(THREE)
+        leases.cancel_lease(TWO)
+        kept.on_node_reachable(TWO)
         await until(lambda: len(files) > count, "that it has returned")
-        assert Absences(files[-1], leases, files.append, quiet).past(()) == Restored(())
+        assert LeaseStore(files[-1], leases, files.append, quiet).peers_restored(
+            ()
+        ) == PeersRestored(())
         await kept.stop()
 
     asyncio.run(work())

@@ -9,8 +9,8 @@ import pytest
 from tests.agent.guaranteed import SureClient
 from tests.agent.live import Live, eventually
 
-from hansa.simulator.topologies import parse
-from hansa.testbed.federation import Cable, LocalFederation
+from hansa.simulator.topologies import parse_topology
+from hansa.testbed.federation import LinkProfile, LocalFederation
 
 COUNT = 200
 ORIGIN, RECEIVER, OTHER = 0, 1, 2
@@ -18,7 +18,9 @@ ORIGIN, RECEIVER, OTHER = 0, 1, 2
 
 @pytest.fixture(scope="module")
 def running(mosquitto: str) -> Iterator[Live]:
-    live = Live(LocalFederation(parse("ring:3", 1), {}, cable=Cable(can_cut=True)))
+    live = Live(
+        LocalFederation(parse_topology("ring:3", 1), {}, link_profile=LinkProfile(can_cut=True))
+    )
     try:
         live.start()
         yield live

@@ -10,16 +10,16 @@ import msgspec
 import pytest
 from tests.journal.journals import spoil
 
-from hansa.agent.delivery.outbox_journal import Keeping
-from hansa.agent.delivery.redelivery import Seen, digest
-from hansa.agent.telemetry.recorded_topics import Topics
-from hansa.journal.records import Captured, Recorded
-from hansa.journal.segment import frame
+from hansa.agent.delivery.outbox_journal import OutboxJournal
+from hansa.agent.delivery.redelivery import RedeliveryCandidate, content_digest
+from hansa.agent.telemetry.recorded_topics import RecordedTopics
+from hansa.journal.records import CapturedRecord, RecordedPublication
+from hansa.journal.segment import frame_record
 from hansa.journal.settings import JournalSettings
-from hansa.mqtt.packets import Publish
-from hansa.mqtt.properties import Property, encode, expiry
-from hansa.protocol.effects import Recall
-from hansa.protocol.events import Recalled
+from hansa.mqtt.packets import PublishPacket
+from hansa.mqtt.properties import Property, encode_properties, message_expiry
+from hansa.protocol.effects import ReadJournal
+from hansa.protocol.events import JournalRead
 from hansa.protocol.model import NodeId, Publication
 
 ME, YOU, OTHER = NodeId(1), NodeId(2), NodeId(3)
@@ -27,8 +27,8 @@ SMALL = JournalSettings(segment_bytes=300, retention_bytes=1_000)
 LARGE = JournalSettings()
 
 
-def opened(path: Path, settings: JournalSettings = LARGE) -> Keeping:
-    return Keeping(path, ME, 7, settings)
+def opened(path: Path, settings: JournalSettings = LARGE) -> OutboxJournal:
+    return OutboxJournal(path, ME, 7, settings)
 
 
 def publication(number: int, to: NodeId = YOU, before: int = 0, qos: int = 1) -> Publication:
@@ -36,49 +36,59 @@ def publication(number: int, to: NodeId = YOU, before: int = 0, qos: int = 1) ->
     return Publication(ME, 7, number, qos, "a", payload, previous=((to, before),))
 
 
-def filled(path: Path, count: int, settings: JournalSettings = LARGE) -> Keeping:
+def filled(path: Path, count: int, settings: JournalSettings = LARGE) -> OutboxJournal:
     """A journal of so many publications, in turn for one node and for another."""
     made = opened(path, settings)
     for number in range(1, count + 1):
-        made.keep(publication(number, (YOU, OTHER)[number % 2], max(number - 2, 0)), number)
+        made.append_publication(
+            publication(number, (YOU, OTHER)[number % 2], max(number - 2, 0)), number
+        )
         made.writer.commit()
     return made
 
 
-def recall(made: Keeping, after: int, upto: int, bytes_max: int = 10_000) -> tuple[list[int], int]:
-    recalled = made.recall(Recall(YOU, 7, after, upto, bytes_max))
-    assert (recalled.to, recalled.epoch, recalled.after) == (YOU, 7, after)
-    return [each.number for each in recalled.publications], recalled.upto
+def recall(
+    made: OutboxJournal, after: int, upto: int, bytes_max: int = 10_000
+) -> tuple[list[int], int]:
+    recalled = made.read_journal(ReadJournal(YOU, 7, after, upto, bytes_max))
+    assert (recalled.receiver, recalled.epoch, recalled.after) == (YOU, 7, after)
+    return [each.sequence for each in recalled.publications], recalled.upto
 
 
 @pytest.mark.parametrize("settings", [LARGE, SMALL], ids=["one segment", "many"])
 def test_it_goes_on_where_it_ended(tmp_path, settings):
     filled(tmp_path, 20, settings).writer.close()
     again = opened(tmp_path, settings)
-    assert (again.writer.epoch, again.writer.next_number) == (7, 21)
-    assert again.owed == {YOU: 20, OTHER: 19}
+    assert (again.writer.epoch, again.writer.next_sequence) == (7, 21)
+    assert again.last_assigned == {YOU: 20, OTHER: 19}
     again.writer.close()
 
 
 def test_what_the_broker_may_send_again_is_found_with_its_content(tmp_path):
     made = opened(tmp_path)
     for number, qos in ((1, 1), (2, 2), (3, 2)):
-        made.keep(publication(number, before=number - 1, qos=qos), 100 + number)
-    made.settle(2)
+        made.append_publication(publication(number, before=number - 1, qos=qos), 100 + number)
+    made.append_completed(2)
     made.writer.close()
     again = opened(tmp_path)
-    found = {(each.packet_id, each.qos, each.number): each.digest for each in again.found}
+    found = {
+        (each.packet_id, each.qos, each.sequence): each.digest
+        for each in again.recovered_candidates
+    }
     assert found == {
-        (101, 1, 1): digest(Publish("a", b"1", 1)),
-        (103, 2, 3): digest(Publish("a", b"3", 2)),
+        (101, 1, 1): content_digest(PublishPacket("a", b"1", 1)),
+        (103, 2, 3): content_digest(PublishPacket("a", b"3", 2)),
     }
     again.writer.close()
 
 
 def test_what_waited_at_the_broker_is_known_although_its_expiry_has_shrunk():
     first, again, other = (
-        Publish(
-            "a", b"1", 2, properties=encode(((Property.MESSAGE_EXPIRY_INTERVAL, seconds), each))
+        PublishPacket(
+            "a",
+            b"1",
+            2,
+            properties=encode_properties(((Property.MESSAGE_EXPIRY_INTERVAL, seconds), each)),
         )
         for seconds, each in (
             (60, (Property.CONTENT_TYPE, "a")),
@@ -86,31 +96,33 @@ def test_what_waited_at_the_broker_is_known_although_its_expiry_has_shrunk():
             (60, (Property.CONTENT_TYPE, "b")),
         )
     )
-    assert digest(first) == digest(again) != digest(other)
+    assert content_digest(first) == content_digest(again) != content_digest(other)
 
 
 def test_time_in_the_journal_counts_towards_the_expiry(tmp_path, monkeypatch):
     made, now = opened(tmp_path), time.time_ns()
-    raw = encode(((Property.MESSAGE_EXPIRY_INTERVAL, 60),))
-    made.keep(msgspec.structs.replace(publication(1), properties=raw), 1)
+    raw = encode_properties(((Property.MESSAGE_EXPIRY_INTERVAL, 60),))
+    made.append_publication(msgspec.structs.replace(publication(1), properties=raw), 1)
     made.writer.commit()
     monkeypatch.setattr(time, "time_ns", lambda: now + 10_500_000_000)
-    (recalled,) = made.recall(Recall(YOU, 7, 0, 1, 99)).publications
-    assert expiry(recalled.properties) == 50
+    (recalled,) = made.read_journal(ReadJournal(YOU, 7, 0, 1, 99)).publications
+    assert message_expiry(recalled.properties) == 50
     made.writer.close()
 
 
 def test_what_the_broker_may_send_again_is_carried_into_every_segment(tmp_path):
     made = opened(tmp_path, SMALL)
-    made.keep(publication(1, qos=2), 101)
+    made.append_publication(publication(1, qos=2), 101)
     made.writer.close()
     first = opened(tmp_path, SMALL)
-    first.remembered = lambda: first.found
+    first.redelivery_candidates = lambda: first.recovered_candidates
     for number in range(2, 20):
-        first.keep(publication(number, before=number - 1), number)
+        first.append_publication(publication(number, before=number - 1), number)
     first.writer.close()
     last = opened(tmp_path, SMALL)
-    assert (101, 2, 1) in [(each.packet_id, each.qos, each.number) for each in last.found]
+    assert (101, 2, 1) in [
+        (each.packet_id, each.qos, each.sequence) for each in last.recovered_candidates
+    ]
     last.writer.close()
 
 
@@ -127,15 +139,15 @@ def test_a_recalled_publication_is_as_it_was(tmp_path):
     whole = Publication(
         ME, 7, 1, 2, "a/b", b"x", True, previous=((YOU, 0),), properties=b"\x01\x01"
     )
-    made.keep(whole, 5)
+    made.append_publication(whole, 5)
     made.writer.commit()
-    assert made.recall(Recall(YOU, 7, 0, 1, 99)) == Recalled(YOU, 7, 0, 1, (whole,))
+    assert made.read_journal(ReadJournal(YOU, 7, 0, 1, 99)) == JournalRead(YOU, 7, 0, 1, (whole,))
     made.writer.close()
 
 
 def test_what_retention_dropped_is_not_recalled(tmp_path):
     made = filled(tmp_path, 60, SMALL)
-    first = made.writer.first_number
+    first = made.writer.first_sequence
     assert first > 10
     numbers, upto = recall(made, 0, 60)
     assert numbers == [n for n in range(first, 61) if n % 2 == 0]
@@ -170,7 +182,7 @@ def test_a_sector_that_cannot_be_read_is_passed_and_ends_no_epoch_but_in_the_new
     more, end = recall(made, upto, 40)
     assert (more[-1], end) == (40, 40)
     assert more[0] > upto + 2, "something is missing between the two answers"
-    assert (made.unreadable, "is damaged at offset" in made.damage) == ("", True)
+    assert (made.read_error, "is damaged at offset" in made.damage_text) == ("", True)
     made.writer.close()
     made = opened(tmp_path, settings)
     assert made.writer.epoch == 7
@@ -179,19 +191,23 @@ def test_a_sector_that_cannot_be_read_is_passed_and_ends_no_epoch_but_in_the_new
     spoil(monkeypatch, newest, 0, 511)
     made = opened(tmp_path, settings)
     assert made.writer.epoch == 8
-    assert "set aside as damaged-7" in made.damage
+    assert "set aside as damaged-7" in made.damage_text
     made.writer.close()
 
 
 def test_of_a_journal_with_a_record_that_means_nothing_nothing_is_taken_for_known(tmp_path):
     made = opened(tmp_path)
-    made.keep(publication(1, qos=2), 101)
+    made.append_publication(publication(1, qos=2), 101)
     made.writer.close()
     with next((tmp_path / f"{7:020d}").glob("*.log")).open("ab") as file:
-        file.write(frame(Captured.KIND, b"nonsense"))
+        file.write(frame_record(CapturedRecord.KIND, b"nonsense"))
     again = opened(tmp_path)
-    assert "means nothing" in again.damage
-    assert (again.owed, again.found, again.former.last) == ({}, [], None)
+    assert "means nothing" in again.damage_text
+    assert (again.last_assigned, again.recovered_candidates, again.previous_captures.last) == (
+        {},
+        [],
+        None,
+    )
     again.writer.close()
 
 
@@ -211,7 +227,7 @@ def test_an_agent_needs_no_mark_to_know_what_is_durable(tmp_path, change):
     else:
         mark.write_bytes(b"\xff" + mark.read_bytes()[1:])
     assert recall(made, 0, 10) == ([2, 4, 6, 8, 10], 10)
-    assert (made.damage, made.unreadable) == ("", "")
+    assert (made.damage_text, made.read_error) == ("", "")
     made.writer.close()
 
 
@@ -223,30 +239,34 @@ def test_a_journal_that_cannot_be_read_gives_nothing_away_as_lost(tmp_path, monk
     with monkeypatch.context() as patch:
         patch.setattr(os, "open", refuse)
         assert recall(made, 0, 4) == ([], 0)
-    assert "Too many open files" in made.unreadable
+    assert "Too many open files" in made.read_error
     made.writer.close()
 
 
-def renewed(made: Keeping, epoch: int = 9) -> Keeping:
-    renewal = made.renewal(epoch)
-    former, writer = made.writer, made.renew(renewal)
-    made.adopt(renewal, writer)
+def renewed(made: OutboxJournal, epoch: int = 9) -> OutboxJournal:
+    renewal = made.plan_rollover(epoch)
+    former, writer = made.writer, made.build_rollover(renewal)
+    made.adopt_epoch(renewal, writer)
     former.close()
-    made.drop_former()
+    made.remove_ended_epochs()
     return made
 
 
 @pytest.mark.parametrize("settings", [LARGE, SMALL], ids=["one segment", "many"])
 def test_a_new_epoch_owes_what_was_not_acknowledged_and_the_old_one_goes(tmp_path, settings):
     made = filled(tmp_path, 8, settings)
-    made.acknowledge({YOU: 4, OTHER: 7})
+    made.append_acknowledged({YOU: 4, OTHER: 7})
     renewed(made)
-    assert (made.writer.epoch, made.writer.next_number) == (9, 3)
-    assert (made.owed, made.acknowledged) == ({YOU: 2}, {})
+    assert (made.writer.epoch, made.writer.next_sequence) == (9, 3)
+    assert (made.last_assigned, made.acknowledged) == ({YOU: 2}, {})
     made.writer.close()
     again = opened(tmp_path, settings)
-    assert (again.writer.epoch, again.owed, again.found) == (9, {YOU: 2}, [])
-    found = again.recall(Recall(YOU, 9, 0, 2, 1_000)).publications
+    assert (again.writer.epoch, again.last_assigned, again.recovered_candidates) == (
+        9,
+        {YOU: 2},
+        [],
+    )
+    found = again.read_journal(ReadJournal(YOU, 9, 0, 2, 1_000)).publications
     assert [(each.payload, each.previous) for each in found] == [
         (b"6", ((YOU, 0),)),
         (b"8", ((YOU, 1),)),
@@ -257,8 +277,8 @@ def test_a_new_epoch_owes_what_was_not_acknowledged_and_the_old_one_goes(tmp_pat
 
 def test_a_new_epoch_owes_nothing_to_who_was_forgotten(tmp_path):
     made = filled(tmp_path, 4)
-    made.forget(YOU)
-    assert renewed(made).owed == {OTHER: 2}
+    made.expire_node(YOU)
+    assert renewed(made).last_assigned == {OTHER: 2}
     made.writer.close()
 
 
@@ -268,12 +288,15 @@ def test_a_new_epoch_is_copied_in_pieces_and_carries_what_the_broker_may_send(
     monkeypatch.setattr("hansa.agent.delivery.epoch_rollover.PIECE_BYTES", 100)
     settings = JournalSettings(segment_bytes=300)
     made = filled(tmp_path, 40, settings)
-    repeatable = [Seen(n, 1, b"digest", n) for n in (3, 39)]
-    made.remembered = lambda: repeatable
+    repeatable = [RedeliveryCandidate(n, 1, b"digest", n) for n in (3, 39)]
+    made.redelivery_candidates = lambda: repeatable
     renewed(made).writer.close()
     again = opened(tmp_path, settings)
-    assert {(seen.packet_id, seen.number) for seen in again.found} == {(3, 3), (39, 39)}
-    assert again.owed == {YOU: 40, OTHER: 39}
+    assert {(seen.packet_id, seen.sequence) for seen in again.recovered_candidates} == {
+        (3, 3),
+        (39, 39),
+    }
+    assert again.last_assigned == {YOU: 40, OTHER: 39}
     again.writer.close()
 
 
@@ -283,7 +306,7 @@ def test_what_a_crash_left_of_a_new_epoch_is_no_journal(tmp_path):
     (tmp_path / "other" / f"{7:020d}").rename(tmp_path / f"{9:020d}.new")
     (tmp_path / "other").rmdir()
     again = opened(tmp_path)
-    assert (again.writer.epoch, again.writer.next_number) == (7, 5)
+    assert (again.writer.epoch, again.writer.next_sequence) == (7, 5)
     assert [path.name for path in tmp_path.iterdir()] == [f"{7:020d}"]
     again.writer.close()
 
@@ -293,21 +316,21 @@ def test_a_copy_is_known_from_the_original_and_what_was_moved_is_no_copy(tmp_pat
     moved = (tmp_path / "first").rename(tmp_path / "moved")
     shutil.copytree(moved, tmp_path / "copy")
     original, copy = opened(moved), opened(tmp_path / "copy")
-    assert (original.is_copy, copy.is_copy) == (False, True)
+    assert (original.is_cloned, copy.is_cloned) == (False, True)
     renewed(copy).writer.close()
     original.writer.close()
     again = opened(tmp_path / "copy")
-    assert not again.is_copy
+    assert not again.is_cloned
     again.writer.close()
 
 
 def test_what_is_acknowledged_is_known_in_the_next_life(tmp_path):
     made = filled(tmp_path, 20, SMALL)
-    assert made.acknowledge({YOU: 4, OTHER: 3})
-    assert not made.acknowledge({YOU: 4})
-    made.forget(OTHER)
+    assert made.append_acknowledged({YOU: 4, OTHER: 3})
+    assert not made.append_acknowledged({YOU: 4})
+    made.expire_node(OTHER)
     for number in range(21, 40):
-        made.keep(publication(number, YOU, number - 1), number)
+        made.append_publication(publication(number, YOU, number - 1), number)
         made.writer.commit()
     made.writer.close()
     again = opened(tmp_path, SMALL)
@@ -317,15 +340,17 @@ def test_what_is_acknowledged_is_known_in_the_next_life(tmp_path):
 
 def test_who_was_forgotten_is_owed_nothing_in_later_lives(tmp_path):
     made = filled(tmp_path, 4)
-    owed = dict(made.owed)
-    made.acknowledge({OTHER: 3})
-    assert made.forget(OTHER)
-    assert not made.forget(OTHER)
+    owed = dict(made.last_assigned)
+    made.append_acknowledged({OTHER: 3})
+    assert made.expire_node(OTHER)
+    assert not made.expire_node(OTHER)
     made.writer.commit()
     made.writer.close()
     for _ in range(2):
         again = opened(tmp_path)
-        assert again.owed == {node: number for node, number in owed.items() if node != OTHER}
+        assert again.last_assigned == {
+            node: number for node, number in owed.items() if node != OTHER
+        }
         assert again.acknowledged == {}
         again.writer.close()
 
@@ -336,8 +361,8 @@ def test_a_damaged_journal_is_given_up_for_a_new_epoch(tmp_path):
     (file,) = (tmp_path / f"{7:020d}").glob("*.log")
     file.write_bytes(file.read_bytes()[:-20])
     again = opened(tmp_path)
-    assert "is damaged at offset" in again.damage
-    assert (again.writer.epoch, again.owed, again.found) == (8, {}, [])
+    assert "is damaged at offset" in again.damage_text
+    assert (again.writer.epoch, again.last_assigned, again.recovered_candidates) == (8, {}, [])
     again.writer.close()
 
 
@@ -346,7 +371,7 @@ def test_a_journal_whose_segments_are_gone_is_given_up_for_a_new_epoch(tmp_path)
     (file,) = (tmp_path / f"{7:020d}").glob("*.log")
     file.unlink()
     again = opened(tmp_path)
-    assert "its segments are gone" in again.damage
+    assert "its segments are gone" in again.damage_text
     assert again.writer.epoch == 8
     again.writer.close()
 
@@ -359,101 +384,105 @@ def test_a_damaged_header_costs_no_publication(tmp_path):
     files[2].write_bytes(damaged)
     for _ in range(2):
         assert recall(made, 0, 40) == (list(range(2, 41, 2)), 40)
-        assert "its header is damaged" in made.damage
+        assert "its header is damaged" in made.damage_text
         made.writer.close()
         made = opened(tmp_path)
-        assert "its header is damaged" in made.damage
-        assert (made.writer.epoch, made.owed[YOU]) == (7, 40)
+        assert "its header is damaged" in made.damage_text
+        assert (made.writer.epoch, made.last_assigned[YOU]) == (7, 40)
     made.writer.close()
 
 
 def test_a_journal_that_is_opened_late_carries_what_may_come_again(tmp_path):
     """The note with which a life begins may need a new segment."""
     settings = JournalSettings(segment_seconds=1e-9)
-    made = Keeping(tmp_path, ME, 7, JournalSettings())
-    made.keep(publication(1, qos=2), 5)
+    made = OutboxJournal(tmp_path, ME, 7, JournalSettings())
+    made.append_publication(publication(1, qos=2), 5)
     made.writer.close()
     for _ in range(2):
-        made = Keeping(tmp_path, ME, 7, settings)
-        assert [seen.packet_id for seen in made.found] == [5]
+        made = OutboxJournal(tmp_path, ME, 7, settings)
+        assert [seen.packet_id for seen in made.recovered_candidates] == [5]
         made.writer.close()
 
 
 def test_the_last_that_was_captured_is_known_in_a_new_segment_though_it_is_settled(tmp_path):
-    made = Keeping(tmp_path, ME, 7, JournalSettings())
-    made.keep(publication(1, qos=2), 5, (1, 2))
-    made.settle(1)
+    made = OutboxJournal(tmp_path, ME, 7, JournalSettings())
+    made.append_publication(publication(1, qos=2), 5, (1, 2))
+    made.append_completed(1)
     made.writer.close()
     for _ in range(2):
-        made = Keeping(tmp_path, ME, 7, JournalSettings(segment_seconds=1e-9))
-        last = made.former.last
-        assert last is not None and (last.packet_id, last.subscription, last.newest) == (5, 1, 2)
-        assert made.found == []
+        made = OutboxJournal(tmp_path, ME, 7, JournalSettings(segment_seconds=1e-9))
+        last = made.previous_captures.last
+        assert last is not None and (
+            last.packet_id,
+            last.subscription,
+            last.newest_subscription,
+        ) == (5, 1, 2)
+        assert made.recovered_candidates == []
         made.writer.close()
 
 
 def test_what_a_new_epoch_holds_of_former_sessions_does_not_come_again(tmp_path):
-    made = Keeping(tmp_path, ME, 7, JournalSettings())
-    made.keep(publication(1, qos=2), 5)
-    made.begin_session()
-    made.keep(publication(2, qos=2, before=1), 6)
+    made = OutboxJournal(tmp_path, ME, 7, JournalSettings())
+    made.append_publication(publication(1, qos=2), 5)
+    made.append_session_started()
+    made.append_publication(publication(2, qos=2, before=1), 6)
     made.writer.close()
-    made = Keeping(tmp_path, ME, 7, JournalSettings())
-    renewal = made.renewal(9)
-    made.adopt(renewal, made.renew(renewal))
-    made.begin_session()
+    made = OutboxJournal(tmp_path, ME, 7, JournalSettings())
+    renewal = made.plan_rollover(9)
+    made.adopt_epoch(renewal, made.build_rollover(renewal))
+    made.append_session_started()
     made.writer.close()
-    assert Keeping(tmp_path, ME, 9, JournalSettings()).found == []
+    assert OutboxJournal(tmp_path, ME, 9, JournalSettings()).recovered_candidates == []
 
 
 def test_an_empty_journal_gives_way_to_a_new_epoch(tmp_path):
     """It may be an old copy of one that is not empty: nothing in it would show that. Lives that
     capture nothing leave nothing behind, also if readers may take their time."""
     for incarnation in (7, 8, 9):
-        made = Keeping(tmp_path, ME, incarnation, JournalSettings(), Topics(("#",)))
-        assert (made.writer.epoch, made.writer.next_number) == (incarnation, 1)
-        made.begin_session()
+        made = OutboxJournal(tmp_path, ME, incarnation, JournalSettings(), RecordedTopics(("#",)))
+        assert (made.writer.epoch, made.writer.next_sequence) == (incarnation, 1)
+        made.append_session_started()
         made.writer.close()
         assert [path.name for path in tmp_path.iterdir()] == [f"{incarnation:020d}"]
-    made = Keeping(tmp_path, ME, 3, JournalSettings())
+    made = OutboxJournal(tmp_path, ME, 3, JournalSettings())
     assert made.writer.epoch == 10, "also if the clock was set back"
-    made.keep(publication(1), 5)
+    made.append_publication(publication(1), 5)
     made.writer.close()
-    made = Keeping(tmp_path, ME, 99, JournalSettings())
-    assert (made.writer.epoch, made.writer.next_number) == (10, 2)
+    made = OutboxJournal(tmp_path, ME, 99, JournalSettings())
+    assert (made.writer.epoch, made.writer.next_sequence) == (10, 2)
     made.writer.close()
 
 
 def test_journal_with_only_recorded_qos_0_publications_is_kept_for_its_readers(tmp_path):
     for incarnation in (7, 8, 9):
-        made = Keeping(tmp_path, ME, incarnation, JournalSettings(), Topics(("#",)))
+        made = OutboxJournal(tmp_path, ME, incarnation, JournalSettings(), RecordedTopics(("#",)))
         if incarnation < 9:
-            made.writer.append(Recorded(incarnation, 1, "a", b"21.5", False, b"", 1))
+            made.writer.append(RecordedPublication(incarnation, 1, "a", b"21.5", False, b"", 1))
         made.writer.close()
     assert sorted(path.name for path in tmp_path.iterdir()) == [f"{n:020d}" for n in (7, 8, 9)]
-    Keeping(tmp_path, ME, 10, JournalSettings()).writer.close()  # no longer set to record
+    OutboxJournal(tmp_path, ME, 10, JournalSettings()).writer.close()  # no longer set to record
     assert [path.name for path in tmp_path.iterdir()] == [f"{10:020d}"]
 
 
 def test_what_may_come_again_outlives_the_epochs_in_which_nothing_was_captured(tmp_path):
-    made = Keeping(tmp_path, ME, 7, JournalSettings())
-    made.keep(publication(1, qos=2), 5)
-    made.acknowledge({YOU: 1})
+    made = OutboxJournal(tmp_path, ME, 7, JournalSettings())
+    made.append_publication(publication(1, qos=2), 5)
+    made.append_acknowledged({YOU: 1})
     made.writer.close()
     made = opened(tmp_path)
-    renewal = made.renewal(8)
-    made.adopt(renewal, made.renew(renewal))
-    assert made.writer.next_number == 1
+    renewal = made.plan_rollover(8)
+    made.adopt_epoch(renewal, made.build_rollover(renewal))
+    assert made.writer.next_sequence == 1
     made.writer.close()
     for incarnation in (9, 10):
-        made = Keeping(tmp_path, ME, incarnation, JournalSettings())
-        assert [(seen.packet_id, seen.number) for seen in made.found] == [(5, -5)]
+        made = OutboxJournal(tmp_path, ME, incarnation, JournalSettings())
+        assert [(seen.packet_id, seen.sequence) for seen in made.recovered_candidates] == [(5, -5)]
         made.writer.close()
 
 
 def test_an_empty_journal_that_is_a_copy_stays_until_its_original_is_gone(tmp_path):
     opened(tmp_path / "one").writer.close()
     shutil.copytree(tmp_path / "one", tmp_path / "two")
-    made = Keeping(tmp_path / "two", ME, 9, JournalSettings())
-    assert (made.writer.epoch, made.is_copy) == (7, True)
+    made = OutboxJournal(tmp_path / "two", ME, 9, JournalSettings())
+    assert (made.writer.epoch, made.is_cloned) == (7, True)
     made.writer.close()

@@ -25,16 +25,23 @@ from hansa.agent.broker.client import BrokerClient
 from hansa.agent.broker.subscription_log import SubscriptionLog
 from hansa.agent.delivery import capture
 from hansa.agent.delivery.capture import Capture
-from hansa.agent.delivery.outbox_journal import Keeping
-from hansa.journal.reader import Reader
-from hansa.journal.records import Captured
+from hansa.agent.delivery.outbox_journal import OutboxJournal
+from hansa.journal.reader import JournalReader
+from hansa.journal.records import CapturedRecord
 from hansa.journal.settings import JournalSettings
-from hansa.journal.writer import Writer
+from hansa.journal.writer import JournalWriter
 from hansa.mqtt import effects, inputs
-from hansa.mqtt.limits import Limits
-from hansa.mqtt.packets import Handshake, PubAck, PubComp, Publish, PubRec, PubRel
+from hansa.mqtt.limits import BrokerLimits
+from hansa.mqtt.packets import (
+    AnyHandshakePacket,
+    PubAckPacket,
+    PubCompPacket,
+    PublishPacket,
+    PubRecPacket,
+    PubRelPacket,
+)
 from hansa.mqtt.types import PACKET_IDS_MAX, Version
-from hansa.protocol.model import NodeId, Plain, Publication
+from hansa.protocol.model import NodeId, PlainMessage, Publication
 
 ME, YOU = NodeId(1), NodeId(2)
 TOPIC = "a/b"
@@ -50,7 +57,7 @@ USUAL = ("publish", "hear", "answer", "commit", "connect")
 class Copy:
     """One filter's copy of a publication, in the broker."""
 
-    publish: Publish
+    publish: PublishPacket
     packet_id: int = 0
     was_sent: bool = False
     is_released: bool = False
@@ -79,7 +86,7 @@ class Broker:
         if self.sole is not None and identifiers:
             identifiers = [identifiers[self.sole % len(identifiers)]]
         for identifier in identifiers:
-            publish = Publish(TOPIC, payload, qos, subscriptions=(identifier,))
+            publish = PublishPacket(TOPIC, payload, qos, subscription_ids=(identifier,))
             self.queue.append(Copy(publish))
         self._go_on()
         return bool(identifiers)
@@ -97,10 +104,10 @@ class Broker:
 
     def read(self) -> None:
         match self.going.popleft():
-            case PubAck(packet_id) | PubComp(packet_id):
+            case PubAckPacket(packet_id) | PubCompPacket(packet_id):
                 self.under_way = [c for c in self.under_way if c.packet_id != packet_id]
                 self._go_on()
-            case PubRec(packet_id):
+            case PubRecPacket(packet_id):
                 for copy in self.under_way:
                     if copy.packet_id == packet_id:
                         copy.is_released = True
@@ -124,16 +131,16 @@ class Broker:
     def _send(self, copy: Copy) -> None:
         said, packet_id = copy.publish, copy.packet_id
         if copy.is_released:
-            self.coming.append(PubRel(packet_id))
+            self.coming.append(PubRelPacket(packet_id))
             return
         self.coming.append(
-            Publish(
+            PublishPacket(
                 said.topic,
                 said.payload,
                 said.qos,
                 dup=copy.was_sent,
                 packet_id=packet_id,
-                subscriptions=said.subscriptions,
+                subscription_ids=said.subscription_ids,
             )
         )
         copy.was_sent = True
@@ -146,11 +153,11 @@ def _no_problem(text: str) -> None:
 class ByHand:
     """Commits when the test says so."""
 
-    def __init__(self, writer: Writer, durable: Callable[[], None], _: object) -> None:
+    def __init__(self, writer: JournalWriter, durable: Callable[[], None], _: object) -> None:
         self._writer = writer
         self._durable = durable
 
-    def ask(self) -> None: ...
+    def schedule(self) -> None: ...
 
     def commit(self) -> None:
         self._writer.commit()
@@ -170,9 +177,9 @@ class Link:
     def session(self) -> "Link":
         return self
 
-    def expect_session(self) -> None: ...
+    def mark_mqtt5_known(self) -> None: ...
 
-    def order(self, order: inputs.Input) -> None:
+    def submit(self, order: inputs.Input) -> None:
         if self._broker.is_there:
             said = order.batch if isinstance(order, inputs.Answer) else [order]
             self._broker.going.extend(said)
@@ -185,23 +192,27 @@ class Life:
         self, directory: Path, broker: Broker, wanted: Sequence[str], settings: JournalSettings
     ) -> None:
         self._journal = directory / "journal"
-        self.keeping = Keeping(self._journal, ME, 7, settings)
-        self._number = self.keeping.writer.next_number
+        self.keeping = OutboxJournal(self._journal, ME, 7, settings)
+        self._number = self.keeping.writer.next_sequence
         self.log = SubscriptionLog(directory / "log", _no_problem)
         self.client = BrokerClient(
             lambda told: Link(told, broker),  # type: ignore[arg-type, return-value]
             feed=lambda event: None,
-            captured=lambda batch: None,
-            status=lambda text: None,
-            guarantees=(self, self.log),
+            on_captured=lambda batch: None,
+            on_status=lambda text: None,
+            delivery=(self, self.log),
         )
         self.capture = Capture(
-            self.keeping, self._start, self.client.answer, lambda news: None, _no_problem
+            self.keeping,
+            self._start,
+            self.client.send_handshake_steps,
+            lambda news: None,
+            _no_problem,
         )
         self.capture.newest_subscription = lambda: self.client.newest_subscription
         self.client.subscribe(wanted)
 
-    def _start(self, publish: Publish) -> Publication:
+    def _start(self, publish: PublishPacket) -> Publication:
         number, self._number = self._number, self._number + 1
         return Publication(
             ME,
@@ -214,19 +225,19 @@ class Life:
         )
 
     def commit(self) -> None:
-        self.capture._commits.commit()  # type: ignore[attr-defined]  # noqa: SLF001
+        self.capture._group_commit.commit()  # type: ignore[attr-defined]  # noqa: SLF001
 
     def settle(self) -> None:
         """The patience with copies that wait for others ends."""
-        self.client._settle(self)  # noqa: SLF001
+        self.client._decide_waiting(self)  # noqa: SLF001
 
     async def written(self) -> None:
-        await until(lambda: self.client._subscriber._writing is None, "written")  # noqa: SLF001
+        await until(lambda: self.client._subscriber._write_task is None, "written")  # noqa: SLF001
 
     def captured(self) -> list[tuple[bytes, int]]:
         epoch = self._journal / f"{self.keeping.writer.epoch:020d}"
-        records = [record for _, record in Reader(epoch).read()]
-        return [(each.payload, each.qos) for each in records if isinstance(each, Captured)]
+        records = [record for _, record in JournalReader(epoch).read()]
+        return [(each.payload, each.qos) for each in records if isinstance(each, CapturedRecord)]
 
     def crash(self) -> None:
         crash(self._journal, self.keeping.writer)
@@ -234,33 +245,35 @@ class Life:
 
     # ------------------------------------------------------------ what its client tells
 
-    def connected(self, session_present: bool, session_expected: bool, limits: Limits) -> None:
-        self.capture.connected(session_present)
+    def on_connected(
+        self, session_present: bool, session_expected: bool, limits: BrokerLimits
+    ) -> None:
+        self.capture.on_connected(session_present)
 
-    def disconnected(self) -> None:
-        self.capture.disconnected()
+    def on_disconnected(self) -> None:
+        self.capture.on_disconnected()
 
-    def received(self, batch: Sequence[tuple[Publish, bool]]) -> None:
-        self.capture.receive(batch)
+    def on_publications(self, batch: Sequence[tuple[PublishPacket, bool]]) -> None:
+        self.capture.receive_publications(batch)
 
-    def answered(self, batch: Sequence[Handshake]) -> None:
-        self.capture.released(step.packet_id for step in batch)
+    def on_handshake_steps(self, batch: Sequence[AnyHandshakePacket]) -> None:
+        self.capture.receive_pubrel(step.packet_id for step in batch)
 
-    def dropped(self, reason: str, topic: str = "", qos: int = 0) -> None:
+    def report_dropped(self, reason: str, topic: str = "", qos: int = 0) -> None:
         raise AssertionError(reason)
 
-    def not_sent(self, batch: Sequence[Publish], reason: str) -> None:
+    def on_not_sent(self, batch: Sequence[PublishPacket], reason: str) -> None:
         raise AssertionError(reason)
 
-    is_storing = False
+    has_pending_retained = False
 
     def hold_back(
-        self, publications: Sequence[Plain | Publication]
-    ) -> Sequence[Plain | Publication]:
+        self, publications: Sequence[PlainMessage | Publication]
+    ) -> Sequence[PlainMessage | Publication]:
         raise AssertionError("nothing is stored")
 
-    def rest_of(self, publish: Publish) -> int:
-        return self.capture.rest_of(publish)
+    def captured_subscription(self, publish: PublishPacket) -> int:
+        return self.capture.captured_subscription(publish)
 
 
 class Play:
@@ -301,10 +314,10 @@ class Play:
         told = self._life.client.connection.told  # type: ignore[attr-defined]
         for kind, each in groupby(some, type):
             batch = list(each)
-            if kind is Publish:
+            if kind is PublishPacket:
                 told(effects.PublishReceived(batch))
-            elif kind is PubRel:
-                told(effects.Answered(batch))
+            elif kind is PubRelPacket:
+                told(effects.HandshakePacketsReceived(batch))
             else:
                 for effect in batch:
                     told(effect)
@@ -326,7 +339,7 @@ class Play:
         if self.broker.is_there:
             return
         self.broker.connect()
-        limits = Limits(version=Version.V5, client_id="x", keep_alive=30, session_expiry=9)
+        limits = BrokerLimits(version=Version.V5, client_id="x", keep_alive=30, session_expiry=9)
         told = self._life.client.connection.told  # type: ignore[attr-defined]
         told(effects.Connected(self._has_session, limits))
         self._has_session = True

@@ -6,10 +6,10 @@ import pytest
 from tests.agent.waiting import until
 
 from hansa.agent.delivery import group_commit
-from hansa.agent.delivery.peer_store import Acquaintances, decode
+from hansa.agent.delivery.peer_store import PeerStore, decode_peers
 from hansa.errors import UsageError
-from hansa.protocol.effects import Remember
-from hansa.protocol.events import Noted
+from hansa.protocol.effects import PersistPeer
+from hansa.protocol.events import PeersPersisted
 from hansa.protocol.membership.records import InterestRecord, NodeRecord
 from hansa.protocol.model import NodeId
 
@@ -21,14 +21,14 @@ INTEREST = InterestRecord(ONE, 3, 4, 4, ("a/#",))
 def test_what_is_remembered_is_written_and_then_noted():
     async def work() -> None:
         files: list[bytes] = []
-        noted: list[Noted] = []
-        known = Acquaintances({TWO: (NODE,)}, files.append, noted.append, lambda text: None)
-        known.remember(Remember(1, ONE), [NODE])
-        known.remember(Remember(2, ONE), [NODE, INTEREST])
-        known.remember(Remember(3, TWO), [])
+        noted: list[PeersPersisted] = []
+        known = PeerStore({TWO: (NODE,)}, files.append, noted.append, lambda text: None)
+        known.persist_peer(PersistPeer(1, ONE), [NODE])
+        known.persist_peer(PersistPeer(2, ONE), [NODE, INTEREST])
+        known.persist_peer(PersistPeer(3, TWO), [])
         assert noted == []
-        await until(lambda: noted and noted[-1] == Noted(3), "noted")
-        assert decode(files[-1]) == {ONE: (NODE, INTEREST)}
+        await until(lambda: noted and noted[-1] == PeersPersisted(3), "noted")
+        assert decode_peers(files[-1]) == {ONE: (NODE, INTEREST)}
         assert len(files) < 3  # orders that come together share a write
         await known.stop()
 
@@ -40,21 +40,21 @@ def test_a_disk_that_fails_is_told_and_tried_again(monkeypatch):
 
     async def work() -> None:
         failures = [UsageError("no space")]
-        noted: list[Noted] = []
+        noted: list[PeersPersisted] = []
         problems: list[str] = []
 
         def write(data: bytes) -> None:
             if failures:
                 raise failures.pop()
 
-        known = Acquaintances({}, write, noted.append, problems.append)
-        known.remember(Remember(1, ONE), [NODE])
+        known = PeerStore({}, write, noted.append, problems.append)
+        known.persist_peer(PersistPeer(1, ONE), [NODE])
         await until(lambda: noted, "noted")
-        assert (problems, noted) == (["no space", ""], [Noted(1)])
+        assert (problems, noted) == (["no space", ""], [PeersPersisted(1)])
 
     asyncio.run(work())
 
 
 def test_what_is_no_such_file_is_an_error():
     with pytest.raises(ValueError):
-        decode(b"\xc1")
+        decode_peers(b"\xc1")

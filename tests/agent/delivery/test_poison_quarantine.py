@@ -5,8 +5,8 @@ from tests.agent.delivery.incarnation import YOU, Life, packet, run
 from tests.agent.waiting import until
 
 from hansa.agent.delivery import poison_quarantine
-from hansa.agent.delivery.poison_quarantine import ENDINGS_ALERT, ENDINGS_MAX
-from hansa.mqtt.packets import PubAck
+from hansa.agent.delivery.poison_quarantine import DISCONNECTS_MAX, DISCONNECTS_SUSPECT
+from hansa.mqtt.packets import PubAckPacket
 from hansa.protocol.model import Publication
 
 COUNTER = "put off: the broker ends the connection"
@@ -17,15 +17,15 @@ async def two_at_a_broker_that_ends_at_the_first(life: Life) -> None:
     life.connect()
     life.deliver(1, 2, qos=1)
     await life.says(packet(1, qos=1), packet(2, qos=1))
-    life.injection.disconnected()
-    for _ in range(ENDINGS_ALERT - 1):
+    life.injection.on_disconnected()
+    for _ in range(DISCONNECTS_SUSPECT - 1):
         life.connect()
         await life.says(packet(1, qos=1, dup=True), packet(2, qos=1, dup=True))
-        life.injection.disconnected()
-    for _ in range(ENDINGS_MAX - ENDINGS_ALERT):
+        life.injection.on_disconnected()
+    for _ in range(DISCONNECTS_MAX - DISCONNECTS_SUSPECT):
         life.connect()
         await life.says(packet(1, qos=1, dup=True))  # alone
-        life.injection.disconnected()
+        life.injection.on_disconnected()
 
 
 def test_it_is_set_aside_and_gets_another_chance(tmp_path, monkeypatch):
@@ -34,15 +34,15 @@ def test_it_is_set_aside_and_gets_another_chance(tmp_path, monkeypatch):
     async def work() -> None:
         alarms: list[str] = []
         life = Life(tmp_path)
-        life.injection.suspicion.told = alarms.append
+        life.injection.quarantine.set_alarm = alarms.append
         await two_at_a_broker_that_ends_at_the_first(life)
-        assert (life.injection.counters[COUNTER], len(life.injection.suspicion)) == (1, 1)
+        assert (life.injection.counters[COUNTER], len(life.injection.quarantine)) == (1, 1)
         assert "a publication to 'a'" in alarms[-1]
         life.connect()
         await life.says(packet(2, qos=1, dup=True))  # the one behind it
-        life.injection.answered([PubAck(3)])
+        life.injection.on_handshake_steps([PubAckPacket(3)])
         await life.says(packet(1, qos=1, dup=True))
-        life.injection.answered([PubAck(2)])
+        life.injection.on_handshake_steps([PubAckPacket(2)])
         assert (life.backlog.entries, alarms[-1]) == ({}, "")
         await life.injection.stop()
 
@@ -58,9 +58,9 @@ def test_it_stays_aside_when_the_session_is_lost(tmp_path, prefer):
         life.deliver(3, qos=1)
         if prefer == "no-loss":
             await life.says(packet(2, qos=1, marked=True))
-            life.injection.answered([PubAck(3)])
+            life.injection.on_handshake_steps([PubAckPacket(3)])
         await life.says(packet(3, qos=1))
-        assert (1 in life.backlog.entries) == bool(len(life.injection.suspicion))
+        assert (1 in life.backlog.entries) == bool(len(life.injection.quarantine))
         assert (1 in life.backlog.entries) == (prefer == "no-loss")
         await life.injection.stop()
 
@@ -73,32 +73,32 @@ def test_one_that_was_answered_is_no_longer_suspected(tmp_path):
         life.connect()
         life.deliver(1, 2, qos=1)
         await life.says(packet(1, qos=1), packet(2, qos=1))
-        for _ in range(ENDINGS_ALERT):
-            life.injection.disconnected()
+        for _ in range(DISCONNECTS_SUSPECT):
+            life.injection.on_disconnected()
             life.said.clear()
             life.connect()
         await life.says(packet(1, qos=1, dup=True))
-        life.injection.answered([PubAck(2)])
+        life.injection.on_handshake_steps([PubAckPacket(2)])
         await life.says(packet(2, qos=1, dup=True))
-        assert not life.injection.suspicion.is_alert
+        assert not life.injection.quarantine.must_isolate
         await life.injection.stop()
 
     run(work)
 
 
 async def a_value_is_set_aside(life: Life) -> None:
-    life.injection.deliver([Publication(YOU, 8, 1, 1, "a", b"1", retain=True)])
+    life.injection.add_publications([Publication(YOU, 8, 1, 1, "a", b"1", retain=True)])
     await until(lambda: life.stored, "stored")
-    for _ in range(ENDINGS_MAX):
+    for _ in range(DISCONNECTS_MAX):
         life.connect()
-        life.injection.disconnected()
+        life.injection.on_disconnected()
 
 
 def test_a_value_that_was_set_aside_is_not_stored_when_it_comes_after_a_newer_one(tmp_path):
     async def work() -> None:
         life = Life(tmp_path)
         await a_value_is_set_aside(life)
-        assert len(life.injection.suspicion) == 1
+        assert len(life.injection.quarantine) == 1
         life.backlog.writer.commit()
         life.crash()
         life = Life(tmp_path)

@@ -7,8 +7,8 @@ from msgspec.structs import replace
 from tests.agent.delivery.incarnation import YOU, Life, packet, run
 from tests.agent.waiting import until
 
-from hansa.agent.delivery.quota_backoff import CROWDED
-from hansa.mqtt.packets import PubAck, Publish, PubRec, PubRel
+from hansa.agent.delivery.quota_backoff import QUOTA_EXCEEDED_TEXT
+from hansa.mqtt.packets import PubAckPacket, PublishPacket, PubRecPacket, PubRelPacket
 from hansa.protocol.model import Publication
 
 
@@ -18,18 +18,18 @@ def test_what_the_broker_has_no_room_for_is_published_again_after_a_while(tmp_pa
     async def work() -> None:
         life = Life(tmp_path)
         told: list[str] = []
-        life.injection.crowding.told = told.append
+        life.injection.quota_backoff.set_alarm = told.append
         life.connect(receive_maximum=3)
         life.deliver(1, 2, qos=2)
         life.deliver(3, 4, 5, 6, qos=1)
         await life.says(packet(1), packet(2), packet(3, qos=1))
-        life.injection.answered([PubRec(2, 0x97), PubRec(3, 0x97)])
+        life.injection.on_handshake_steps([PubRecPacket(2, 0x97), PubRecPacket(3, 0x97)])
         assert life.said == [], "one at a time"
-        life.injection.answered([PubAck(4)])
+        life.injection.on_handshake_steps([PubAckPacket(4)])
         await life.says(packet(4, qos=1), packet(5, qos=1))
         assert life.injection.counters["put off: the broker's quota is exceeded"] == 2
-        assert told == ["", CROWDED, CROWDED]
-        life.injection.answered([PubAck(5), PubAck(6)])
+        assert told == ["", QUOTA_EXCEEDED_TEXT, QUOTA_EXCEEDED_TEXT]
+        life.injection.on_handshake_steps([PubAckPacket(5), PubAckPacket(6)])
         await until(lambda: len(life.said) == 3, "all of them")
         assert sorted(life.said, key=lambda each: each.packet_id) == [
             packet(1),
@@ -37,12 +37,12 @@ def test_what_the_broker_has_no_room_for_is_published_again_after_a_while(tmp_pa
             packet(6, qos=1),
         ]
         life.said.clear()
-        life.injection.answered([PubRec(2), PubRec(3, 0x97)])
-        await life.says(PubRel(2))
-        life.injection.disconnected()
+        life.injection.on_handshake_steps([PubRecPacket(2), PubRecPacket(3, 0x97)])
+        await life.says(PubRelPacket(2))
+        life.injection.on_disconnected()
         life.connect()
-        await life.says(PubRel(2), packet(2), packet(6, qos=1, dup=True))
-        assert told[3:] == [CROWDED, ""]
+        await life.says(PubRelPacket(2), packet(2), packet(6, qos=1, dup=True))
+        assert told[3:] == [QUOTA_EXCEEDED_TEXT, ""]
         await life.injection.stop()
 
     run(work)
@@ -56,12 +56,14 @@ def test_what_was_put_off_keeps_its_order(tmp_path, monkeypatch):
         life.connect(receive_maximum=3)
         life.deliver(1, 2, 3, 4, 5, 6, qos=1)
         await life.says(*(packet(n, qos=1) for n in (1, 2, 3)))
-        life.injection.answered([PubAck(2, 0x97), PubAck(3, 0x97), PubAck(4, 0x97)])
+        life.injection.on_handshake_steps(
+            [PubAckPacket(2, 0x97), PubAckPacket(3, 0x97), PubAckPacket(4, 0x97)]
+        )
         await life.says(packet(4, qos=1))
         await asyncio.sleep(0.02)  # the loop wakes all that has rested for less before this
-        life.injection.answered([PubAck(5)])
+        life.injection.on_handshake_steps([PubAckPacket(5)])
         await life.says(packet(1, qos=1), packet(2, qos=1))
-        life.injection.answered([PubAck(2), PubAck(3)])
+        life.injection.on_handshake_steps([PubAckPacket(2), PubAckPacket(3)])
         await life.says(*(packet(n, qos=1) for n in (3, 5, 6)))
         await life.injection.stop()
 
@@ -79,13 +81,13 @@ def test_what_a_broker_may_have_had_before_it_had_no_room_is_still_sent_as_such(
         life.connect()
         life.deliver(1)
         await life.says(packet(1))
-        life.injection.disconnected()
+        life.injection.on_disconnected()
         life.connect()
         await life.says(packet(1, dup=True))
-        life.injection.answered([PubRec(2, 0x93)])
+        life.injection.on_handshake_steps([PubRecPacket(2, 0x93)])
         await life.says(packet(1, dup=True))
-        life.injection.answered([PubRec(2, 0x91)])
-        await life.says(PubRel(2))
+        life.injection.on_handshake_steps([PubRecPacket(2, 0x91)])
+        await life.says(PubRelPacket(2))
         await life.injection.stop()
 
     run(work)
@@ -98,21 +100,21 @@ def test_a_broker_that_has_room_again_gets_all_at_once(tmp_path, monkeypatch):
         life = Life(tmp_path)
         told: list[str] = []
         life.connect()
-        life.injection.crowding.told = told.append
+        life.injection.quota_backoff.set_alarm = told.append
         life.deliver(1, qos=1)
         await life.says(packet(1, qos=1))
         for _ in range(2):
-            life.injection.answered([PubAck(2, 0x97)])
+            life.injection.on_handshake_steps([PubAckPacket(2, 0x97)])
             await life.says(packet(1, qos=1))
-        life.injection.answered([PubAck(2)])
-        assert told == [CROWDED, CROWDED, ""]
+        life.injection.on_handshake_steps([PubAckPacket(2)])
+        assert told == [QUOTA_EXCEEDED_TEXT, QUOTA_EXCEEDED_TEXT, ""]
         life.deliver(2, 3, qos=1)
         await life.says(packet(2, qos=1), packet(3, qos=1))
-        life.injection.answered([PubAck(3, 0x97)])
-        life.injection.not_sent([packet(3, qos=1)], "too large")
+        life.injection.on_handshake_steps([PubAckPacket(3, 0x97)])
+        life.injection.on_not_sent([packet(3, qos=1)], "too large")
         await life.says(packet(2, qos=1))
-        life.injection.not_sent([packet(2, qos=1)], "too large")
-        assert told[3:] == [CROWDED, ""], "what is dropped does not keep the alarm"
+        life.injection.on_not_sent([packet(2, qos=1)], "too large")
+        assert told[3:] == [QUOTA_EXCEEDED_TEXT, ""], "what is dropped does not keep the alarm"
         await life.injection.stop()
 
     run(work)
@@ -129,19 +131,19 @@ def test_a_value_that_had_to_wait_does_not_replace_a_newer_one(
     async def work() -> None:
         life = Life(tmp_path)
         life.connect()
-        old, new = (Publish("a", b"%d" % n, 1, True, packet_id=1 + n) for n in (1, 2))
-        late = Publish("a", b"1", 1, packet_id=2)
-        life.injection.deliver(values[:1])
+        old, new = (PublishPacket("a", b"%d" % n, 1, True, packet_id=1 + n) for n in (1, 2))
+        late = PublishPacket("a", b"1", 1, packet_id=2)
+        life.injection.add_publications(values[:1])
         await life.says(old)
         if is_sent_before:
-            life.injection.deliver(values[1:])
+            life.injection.add_publications(values[1:])
             await life.says(new)
-            life.injection.answered([PubAck(2, 0x97)])
+            life.injection.on_handshake_steps([PubAckPacket(2, 0x97)])
         else:
-            life.injection.answered([PubAck(2, 0x97)])
-            life.injection.deliver(values[1:])
+            life.injection.on_handshake_steps([PubAckPacket(2, 0x97)])
+            life.injection.add_publications(values[1:])
             await life.says(new)
-        life.injection.answered([PubAck(3)])
+        life.injection.on_handshake_steps([PubAckPacket(3)])
         await life.says(late)
         writer = life.backlog.writer
         await until(lambda: writer.durable == writer.end, "that the newer one is there")
@@ -160,14 +162,14 @@ def test_a_value_that_was_written_anew_waits_for_the_disk(tmp_path):
     async def work() -> None:
         life = Life(tmp_path)
         life.connect()
-        life.injection.deliver([Publication(YOU, 8, 1, 1, "a", b"1", retain=True)])
+        life.injection.add_publications([Publication(YOU, 8, 1, 1, "a", b"1", retain=True)])
         await until(lambda: life.said, "the first")
-        life.injection.answered([PubAck(2, 0x97)])
-        life.injection.deliver([Publication(YOU, 8, 2, 1, "a", b"2", retain=True)])
+        life.injection.on_handshake_steps([PubAckPacket(2, 0x97)])
+        life.injection.add_publications([Publication(YOU, 8, 2, 1, "a", b"2", retain=True)])
         await until(lambda: len(life.said) == 2, "the second")
-        life.injection.disconnected()
+        life.injection.on_disconnected()
         life.connect()
-        again = Publish("a", b"1", 1, packet_id=2)
+        again = PublishPacket("a", b"1", 1, packet_id=2)
         await until(lambda: again in life.said, "the first again")
         await life.injection.stop()
 

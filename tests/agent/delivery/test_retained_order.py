@@ -8,8 +8,14 @@ from msgspec.structs import replace
 from tests.agent.delivery.incarnation import YOU, Life, run
 from tests.agent.waiting import until
 
-from hansa.mqtt.packets import PubAck, PubComp, Publish, PubRec, PubRel
-from hansa.protocol.model import Plain, Publication
+from hansa.mqtt.packets import (
+    PubAckPacket,
+    PubCompPacket,
+    PublishPacket,
+    PubRecPacket,
+    PubRelPacket,
+)
+from hansa.protocol.model import PlainMessage, Publication
 from hansa.protocol.retained import write_order
 
 NUMBERS = count(1)
@@ -23,8 +29,8 @@ def value(payload: bytes, qos: int, topic: str = "t", version: int = 0) -> Publi
 
 def sent(
     index: int, payload: bytes, qos: int, topic: str = "t", retain: bool = True, dup: bool = False
-) -> Publish:
-    return Publish(topic, payload, qos, retain, dup, 1 + index)
+) -> PublishPacket:
+    return PublishPacket(topic, payload, qos, retain, dup, 1 + index)
 
 
 async def settled(life: Life) -> None:
@@ -37,14 +43,14 @@ def test_qos_1_waits_until_the_handshake_of_qos_2_has_ended_and_nothing_else_wai
     async def work() -> None:
         life = Life(tmp_path)
         life.connect()
-        life.injection.deliver([value(b"set", 2), value(b"", 1), value(b"x", 1, "other")])
-        life.injection.deliver([Publication(YOU, 8, next(NUMBERS), 1, "t", b"plain")])
+        life.injection.add_publications([value(b"set", 2), value(b"", 1), value(b"x", 1, "other")])
+        life.injection.add_publications([Publication(YOU, 8, next(NUMBERS), 1, "t", b"plain")])
         await life.says(
             sent(1, b"set", 2), sent(3, b"x", 1, "other"), sent(4, b"plain", 1, "t", False)
         )
-        life.injection.answered([PubRec(2)])
-        await life.says(PubRel(2))
-        life.injection.answered([PubComp(2)])
+        life.injection.on_handshake_steps([PubRecPacket(2)])
+        await life.says(PubRelPacket(2))
+        life.injection.on_handshake_steps([PubCompPacket(2)])
         await life.says(sent(2, b"", 1))
         await life.injection.stop()
 
@@ -55,7 +61,9 @@ def test_equal_qos_and_qos_2_after_qos_1_are_sent_at_once(tmp_path):
     async def work() -> None:
         life = Life(tmp_path)
         life.connect()
-        life.injection.deliver([value(b"1", 1), value(b"2", 1), value(b"3", 2), value(b"4", 2)])
+        life.injection.add_publications(
+            [value(b"1", 1), value(b"2", 1), value(b"3", 2), value(b"4", 2)]
+        )
         await life.says(*(sent(n, b"%d" % n, qos) for n, qos in ((1, 1), (2, 1), (3, 2), (4, 2))))
         await life.injection.stop()
 
@@ -66,19 +74,21 @@ def test_followers_keep_their_order(tmp_path):
     async def work() -> None:
         life = Life(tmp_path)
         life.connect()
-        life.injection.deliver([value(b"%d" % n, qos) for n, qos in enumerate((2, 2, 1, 2, 1), 1)])
+        life.injection.add_publications(
+            [value(b"%d" % n, qos) for n, qos in enumerate((2, 2, 1, 2, 1), 1)]
+        )
         await life.says(sent(1, b"1", 2), sent(2, b"2", 2))
         for packet_id in (2, 3):
-            life.injection.answered([PubRec(packet_id)])
-            await life.says(PubRel(packet_id))
-        life.injection.answered([PubComp(2)])
+            life.injection.on_handshake_steps([PubRecPacket(packet_id)])
+            await life.says(PubRelPacket(packet_id))
+        life.injection.on_handshake_steps([PubCompPacket(2)])
         assert life.said == [], "the second is still in flight"
-        life.injection.answered([PubComp(3)])
+        life.injection.on_handshake_steps([PubCompPacket(3)])
         await life.says(sent(3, b"3", 1), sent(4, b"4", 2))
-        life.injection.answered([PubAck(4)])
-        life.injection.answered([PubRec(5)])
-        await life.says(PubRel(5))
-        life.injection.answered([PubComp(5)])
+        life.injection.on_handshake_steps([PubAckPacket(4)])
+        life.injection.on_handshake_steps([PubRecPacket(5)])
+        await life.says(PubRelPacket(5))
+        life.injection.on_handshake_steps([PubCompPacket(5)])
         await life.says(sent(5, b"5", 1))
         await life.injection.stop()
 
@@ -91,27 +101,27 @@ def test_order_holds_over_a_new_connection(tmp_path, is_accepted, is_killed):
     async def work() -> None:
         life = Life(tmp_path)
         life.connect()
-        life.injection.deliver([value(b"set", 2), value(b"", 1)])
+        life.injection.add_publications([value(b"set", 2), value(b"", 1)])
         await life.says(sent(1, b"set", 2))
         if is_accepted:
-            life.injection.answered([PubRec(2)])
-            await life.says(PubRel(2))
+            life.injection.on_handshake_steps([PubRecPacket(2)])
+            await life.says(PubRelPacket(2))
         await settled(life)
         assert life.uncertain == []
         if is_killed:
             life.crash()
             life = Life(tmp_path)
         else:
-            life.injection.disconnected()
+            life.injection.on_disconnected()
         life.connect()
         assert life.uncertain == [("t",)], "the node is to check what the broker stores"
         if is_accepted:
-            await life.says(PubRel(2))
+            await life.says(PubRelPacket(2))
         else:
             await life.says(sent(1, b"set", 2, dup=True))
-            life.injection.answered([PubRec(2)])
-            await life.says(PubRel(2))
-        life.injection.answered([PubComp(2)])
+            life.injection.on_handshake_steps([PubRecPacket(2)])
+            await life.says(PubRelPacket(2))
+        life.injection.on_handshake_steps([PubCompPacket(2)])
         await life.says(sent(2, b"", 1, dup=is_killed))
         await life.injection.stop()
 
@@ -126,12 +136,12 @@ def test_value_of_qos_2_that_is_refused_for_quota_does_not_follow_the_newer_one(
     async def work() -> None:
         life = Life(tmp_path)
         life.connect()
-        life.injection.deliver([value(b"set", 2), value(b"", 1)])
+        life.injection.add_publications([value(b"set", 2), value(b"", 1)])
         await life.says(sent(1, b"set", 2))
-        life.injection.answered([PubRec(2, 0x97)])
+        life.injection.on_handshake_steps([PubRecPacket(2, 0x97)])
         await life.says(sent(2, b"", 1))
         assert life.uncertain == [("t",)]
-        life.injection.answered([PubAck(3)])
+        life.injection.on_handshake_steps([PubAckPacket(3)])
         await life.says(sent(1, b"set", 2, retain=False))
         await life.injection.stop()
 
@@ -142,11 +152,11 @@ def test_follower_is_sent_when_the_broker_cannot_have_the_first(tmp_path):
     async def work() -> None:
         life = Life(tmp_path)
         life.connect()
-        life.injection.deliver([value(b"set", 2), value(b"", 1)])
+        life.injection.add_publications([value(b"set", 2), value(b"", 1)])
         await life.says(sent(1, b"set", 2))
-        life.injection.not_sent([sent(1, b"set", 2)], "too large")
+        life.injection.on_not_sent([sent(1, b"set", 2)], "too large")
         await life.says(sent(2, b"", 1))
-        life.injection.answered([PubAck(3, 0x87)])
+        life.injection.on_handshake_steps([PubAckPacket(3, 0x87)])
         assert life.uncertain == [("t",), ("t",)]
         await life.injection.stop()
 
@@ -157,7 +167,7 @@ def test_broker_without_qos_2_needs_no_pause(tmp_path):
     async def work() -> None:
         life = Life(tmp_path)
         life.connect(qos_max=1)
-        life.injection.deliver([value(b"set", 2), value(b"", 1)])
+        life.injection.add_publications([value(b"set", 2), value(b"", 1)])
         await life.says(sent(1, b"set", 1), sent(2, b"", 1))
         await life.injection.stop()
 
@@ -169,18 +179,22 @@ def test_qos_0_waits_until_earlier_ones_are_completed(tmp_path, qos):
     async def work() -> None:
         life = Life(tmp_path)
         life.connect()
-        life.injection.deliver([value(b"set", qos)])
-        assert not life.injection.order.is_idle
+        life.injection.add_publications([value(b"set", qos)])
+        assert not life.injection.retained_order.is_empty
         gone = value(b"", 0)
         other = value(b"x", 0, "other")
-        free: list[Plain | Publication] = [("t", b"plain"), replace(gone, retain=False), other]
-        assert life.injection.order.hold_back([gone, *free]) == free
+        free: list[PlainMessage | Publication] = [
+            ("t", b"plain"),
+            replace(gone, retain=False),
+            other,
+        ]
+        assert life.injection.retained_order.hold_back([gone, *free]) == free
         await life.says(sent(1, b"set", qos))
         if qos == 2:
-            life.injection.answered([PubRec(2)])
-            await life.says(PubRel(2))
+            life.injection.on_handshake_steps([PubRecPacket(2)])
+            await life.says(PubRelPacket(2))
         assert life.published == []
-        life.injection.answered([PubComp(2) if qos == 2 else PubAck(2)])
+        life.injection.on_handshake_steps([PubCompPacket(2) if qos == 2 else PubAckPacket(2)])
         assert life.published == [gone]
         await life.injection.stop()
 
@@ -190,17 +204,17 @@ def test_qos_0_waits_until_earlier_ones_are_completed(tmp_path, qos):
 def test_qos_0_waits_for_what_an_earlier_incarnation_left(tmp_path):
     async def work() -> None:
         life = Life(tmp_path)
-        life.injection.deliver([value(b"set", 2)])
+        life.injection.add_publications([value(b"set", 2)])
         await settled(life)
         life.crash()
         life = Life(tmp_path)
         gone = value(b"", 0)
-        assert life.injection.order.hold_back([gone]) == []
+        assert life.injection.retained_order.hold_back([gone]) == []
         life.connect()
         await life.says(sent(1, b"set", 2, dup=True))
-        life.injection.answered([PubRec(2)])
-        await life.says(PubRel(2))
-        life.injection.answered([PubComp(2)])
+        life.injection.on_handshake_steps([PubRecPacket(2)])
+        await life.says(PubRelPacket(2))
+        life.injection.on_handshake_steps([PubCompPacket(2)])
         assert life.published == [gone]
         await life.injection.stop()
 
@@ -213,21 +227,21 @@ def test_only_the_newest_value_is_stored(tmp_path, monkeypatch):
 
     async def work() -> None:
         life = Life(tmp_path)
-        order = life.injection.order
+        order = life.injection.retained_order
         old, middle, new = value(b"old", 0), value(b"mid", 0), value(b"new", 0)
-        life.injection.deliver([value(b"set", 1, version=old.version - 1)])
+        life.injection.add_publications([value(b"set", 1, version=old.version - 1)])
         assert order.hold_back([old]) == []
         assert order.hold_back([middle]) == [middle], "there is no room"
         monkeypatch.setattr(write_order, "HELD_BYTES_MAX", 6)
         assert order.hold_back([middle]) == []
         assert life.published == [replace(old, retain=False)]
-        life.injection.deliver([value(b"last", 1)])
+        life.injection.add_publications([value(b"last", 1)])
         assert life.published[1:] == [replace(middle, retain=False)]
         assert order.hold_back([new]) == [replace(new, retain=False)], "it is older than the last"
         life.connect()
         await life.says(sent(1, b"set", 1), sent(2, b"last", 1))
-        life.injection.answered([PubAck(2), PubAck(3)])
-        assert order.is_idle
+        life.injection.on_handshake_steps([PubAckPacket(2), PubAckPacket(3)])
+        assert order.is_empty
         assert len(life.published) == 2
         await life.injection.stop()
 
@@ -237,8 +251,8 @@ def test_only_the_newest_value_is_stored(tmp_path, monkeypatch):
 def test_topics_that_stay_at_their_broker_hold_nothing_back(tmp_path: Path) -> None:
     async def work() -> None:
         life = Life(tmp_path)
-        life.injection.deliver([value(b"x", 1, "stays")])
-        assert life.injection.order.is_idle
+        life.injection.add_publications([value(b"x", 1, "stays")])
+        assert life.injection.retained_order.is_empty
         await life.injection.stop()
 
     run(work)

@@ -11,15 +11,15 @@ from typing import Any
 from tests.agent.waiting import until
 
 from hansa.agent.alarms import Alarms
-from hansa.agent.delivery.poison_quarantine import ENDINGS_MAX
-from hansa.agent.delivery.service import Safekeeping
+from hansa.agent.delivery.poison_quarantine import DISCONNECTS_MAX
+from hansa.agent.delivery.service import DeliveryService
 from hansa.agent.delivery.settings import DeliverySettings
 from hansa.agent.state import StateDirectory
-from hansa.agent.telemetry.recorded_topics import Topics
-from hansa.mqtt.limits import Limits
+from hansa.agent.telemetry.recorded_topics import RecordedTopics
+from hansa.mqtt.limits import BrokerLimits
 from hansa.mqtt.types import Version
-from hansa.protocol.effects import Gap, MemberJoined, Recall
-from hansa.protocol.events import Event, Recalled, Stored, StoreUncertain
+from hansa.protocol.effects import Gap, NodeReachable, ReadJournal
+from hansa.protocol.events import Event, InboxCommitted, JournalRead, StoreUncertain
 from hansa.protocol.model import NodeId, Publication
 from hansa.protocol.node import Node
 from hansa.protocol.settings import ProtocolSettings
@@ -35,7 +35,7 @@ class Driver:
     def feed(self, *events: Event) -> None:
         self.told += events
 
-    def captured_surely(self, publication: Any) -> None:
+    def capture_guaranteed(self, publication: Any) -> None:
         raise AssertionError("nothing is published")
 
 
@@ -52,13 +52,13 @@ class Broker:
     def inject(self, batch: Any) -> None:
         raise AssertionError("nothing is injected")
 
-    def answer(self, batch: Any) -> None:
+    def send_handshake_steps(self, batch: Any) -> None:
         raise AssertionError("nothing is answered")
 
-    def stays(self, topic: str) -> bool:
+    def is_local_topic(self, topic: str) -> bool:
         return False
 
-    def supersede(self, topics: Iterable[str]) -> None:
+    def discard_delayed(self, topics: Iterable[str]) -> None:
         self.superseded += topics
 
     newest_subscription = 0
@@ -69,10 +69,12 @@ class Scene:
 
     def __init__(self, path: Path) -> None:
         self.state = StateDirectory(path)
-        self.identity = self.state.identity("n", (), 1.0)
+        self.identity = self.state.start_incarnation("n", (), 1.0)
         self.alarms = Alarms()
-        made = Safekeeping(self.state, self.identity, DeliverySettings(), self.alarms, Topics())
-        self.driver = Driver(Node(self.identity, ProtocolSettings(), made.past()))
+        made = DeliveryService(
+            self.state, self.identity, DeliverySettings(), self.alarms, RecordedTopics()
+        )
+        self.driver = Driver(Node(self.identity, ProtocolSettings(), made.restored_state()))
         self.broker = Broker()
         made.attach(self.driver, self.broker)
         self.made = made
@@ -92,12 +94,12 @@ def test_a_copy_takes_nothing_until_its_new_epoch_has_begun(tmp_path, monkeypatc
         shutil.copytree(tmp_path / "original", tmp_path / "copy")
         scene = Scene(tmp_path / "copy")
         scene.made.deliver([publication])
-        mark = scene.made.mark
+        mark = scene.made.delivery_mark
         assert (scene.made.status()["inbox"], scene.made.has_passed(mark)) == (0, False)
-        scene.made.told(MemberJoined(other))
-        await until(lambda: Stored(other, 7, 1) in scene.driver.told, "what came early")
+        scene.made.on_notification(NodeReachable(other))
+        await until(lambda: InboxCommitted(other, 7, 1) in scene.driver.told, "what came early")
         assert scene.made.status()["inbox"] == 1
-        assert scene.made.counts()["epochs renewed"] == 1
+        assert scene.made.all_counters()["epochs renewed"] == 1
         await scene.close()
 
     asyncio.run(work())
@@ -106,20 +108,20 @@ def test_a_copy_takes_nothing_until_its_new_epoch_has_begun(tmp_path, monkeypatc
 def test_a_mark_is_passed_when_all_before_it_has_reached_the_broker_whatever_comes_after(tmp_path):
     async def work() -> None:
         scene = Scene(tmp_path)
-        made, backlog = scene.made, scene.made.injection.backlog
-        assert made.has_passed(made.mark)
+        made, backlog = scene.made, scene.made.injection.inbox
+        assert made.has_passed(made.delivery_mark)
         made.deliver([Publication(NodeId(9), 7, number, 1, "a", b"x") for number in (1, 2)])
-        mark = made.mark
+        mark = made.delivery_mark
         made.deliver([Publication(NodeId(9), 7, 3, 1, "a", b"x")])
         first, second, _ = backlog.entries.values()
-        backlog.complete(second)
+        backlog.mark_completed(second)
         assert not made.has_passed(mark)
-        backlog.complete(first)
+        backlog.mark_completed(first)
         assert made.has_passed(mark)
-        assert not made.has_passed(made.mark)
-        for _ in range(ENDINGS_MAX):
-            made.injection.suspicion.note_ending([*backlog.entries.values()])
-        assert made.has_passed(made.mark)  # it is set aside, and nobody waits for it
+        assert not made.has_passed(made.delivery_mark)
+        for _ in range(DISCONNECTS_MAX):
+            made.injection.quarantine.on_disconnected([*backlog.entries.values()])
+        assert made.has_passed(made.delivery_mark)  # it is set aside, and nobody waits for it
         await scene.close()
 
     asyncio.run(work())
@@ -143,10 +145,10 @@ def test_retained_value_of_qos_0_waits_and_uncertain_topics_are_reported(tmp_pat
         made = scene.made
         made.deliver([Publication(NodeId(9), 7, 1, 1, "value", b"x", True, version=1)])
         gone = Publication(NodeId(9), 7, 1, 0, "value", b"", True, version=2)
-        assert made.is_storing
+        assert made.has_pending_retained
         assert made.hold_back([gone]) == []
-        made.injection.uncertain(("value",))
-        made.injection.uncertain(("value", "other"))
+        made.injection.on_retained_uncertain(("value",))
+        made.injection.on_retained_uncertain(("value", "other"))
         assert not any(isinstance(each, StoreUncertain) for each in scene.driver.told)
         await until(lambda: StoreUncertain(("value", "other")) in scene.driver.told, "told")
         await scene.close()
@@ -157,19 +159,19 @@ def test_retained_value_of_qos_0_waits_and_uncertain_topics_are_reported(tmp_pat
 def test_sessions_that_are_lost_while_the_disk_is_full_are_noted_when_there_is_room(
     tmp_path, monkeypatch
 ):
-    limits = Limits(version=Version.V5, client_id="x", keep_alive=30, session_expiry=0)
+    limits = BrokerLimits(version=Version.V5, client_id="x", keep_alive=30, session_expiry=0)
 
     async def work() -> None:
         scene = Scene(tmp_path)
-        greeting, mark = scene.made.greeting, tmp_path / "greeting"
+        greeting, mark = scene.made.connect_marker, tmp_path / "greeting"
         with monkeypatch.context() as broken:
             broken.setattr(os, "pwrite", full)
             for _ in range(3):
-                await greeting.begin()
-                scene.made.connected(False, True, limits)
-                scene.made.disconnected()
+                await greeting.before_connect()
+                scene.made.on_connected(False, True, limits)
+                scene.made.on_disconnected()
             await until(lambda: "journal" in scene.alarms.active, "the alarm")
-            await until(lambda: len(scene.made._forgetting) == 1, "one that waits")  # noqa: SLF001
+            await until(lambda: len(scene.made._loss_tasks) == 1, "one that waits")  # noqa: SLF001
             assert mark.exists()
         await until(lambda: not mark.exists(), "all noted")
         await scene.close()
@@ -185,7 +187,9 @@ def test_an_unfinished_write_is_told_and_counted(tmp_path, caplog):
     async def work() -> None:
         former = Scene(tmp_path)
         me, epoch = former.identity.node, former.identity.incarnation
-        former.made.capture.keeping.keep(Publication(me, epoch, 1, 1, "a", b"x"), packet_id=1)
+        former.made.capture.journal.append_publication(
+            Publication(me, epoch, 1, 1, "a", b"x"), packet_id=1
+        )
         await former.close()
         for name, torn in (("journal/*", b"\1\2\3"), ("inbox", b"\1\2")):
             (file,) = tmp_path.glob(f"{name}/*.log")
@@ -193,8 +197,8 @@ def test_an_unfinished_write_is_told_and_counted(tmp_path, caplog):
         with caplog.at_level("INFO"):
             scene = Scene(tmp_path)
         assert "torn end cut from the journal bytes=3" in caplog.messages
-        assert scene.made.counts()["torn bytes cut from the journal"] == 3
-        assert scene.made.counts()["torn bytes cut from the inbox"] == 2
+        assert scene.made.all_counters()["torn bytes cut from the journal"] == 3
+        assert scene.made.all_counters()["torn bytes cut from the inbox"] == 2
         assert not scene.alarms.active
         await scene.close()
 
@@ -210,13 +214,13 @@ def test_a_fault_in_reading_the_journal_is_answered_so_that_the_node_reads_again
         faults: list[object] = []
         asyncio.get_running_loop().set_exception_handler(lambda _, said: faults.append(said))
 
-        def fail(order: Recall) -> Recalled:
+        def fail(order: ReadJournal) -> JournalRead:
             raise RuntimeError("a fault")
 
-        monkeypatch.setattr(scene.made.capture.keeping, "recall", fail)
-        scene.made.perform(Recall(NodeId(2), epoch, 3, 9, 1_000))
+        monkeypatch.setattr(scene.made.capture.journal, "recall", fail)
+        scene.made.perform(ReadJournal(NodeId(2), epoch, 3, 9, 1_000))
         await until(lambda: len(faults) == 1, "the fault to be told")
-        assert scene.driver.told[-1] == Recalled(NodeId(2), epoch, 3, 3, ())
+        assert scene.driver.told[-1] == JournalRead(NodeId(2), epoch, 3, 3, ())
         await scene.close()
 
     asyncio.run(work())

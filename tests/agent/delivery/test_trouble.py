@@ -12,7 +12,7 @@ from tests.agent.delivery.star import ORIGIN, RECEIVER
 from tests.agent.delivery.trouble import Trouble, fill
 from tests.agent.live import eventually
 
-from hansa.agent.delivery.crash_points import Point
+from hansa.agent.delivery.crash_points import DeliveryCrashPoint
 from hansa.journal.crash import EXIT_CODE
 
 SIDES = pytest.mark.parametrize(
@@ -262,7 +262,9 @@ def test_two_agents_with_copies_of_one_state_both_run_and_the_first_delivers(tro
 
 
 @pytest.mark.parametrize(
-    "point", [Point.SESSION_LOST, Point.SESSION_FORGOTTEN], ids=lambda p: p.name
+    "point",
+    [DeliveryCrashPoint.SESSION_LOST, DeliveryCrashPoint.SESSION_LOSS_DURABLE],
+    ids=lambda p: p.name,
 )
 @pytest.mark.long
 def test_a_session_that_is_lost_just_before_a_crash_is_told_as_a_doubt(trouble, point):

@@ -5,13 +5,13 @@ from collections.abc import Iterator
 import pytest
 from tests.agent.live import Live
 
-from hansa.simulator.topologies import parse
+from hansa.simulator.topologies import parse_topology
 from hansa.testbed.federation import LocalFederation
 
 
 @pytest.fixture(scope="module")
 def running_federation(mosquitto: str) -> Iterator[Live]:
-    live = Live(LocalFederation(parse("line:3", 1), {}))
+    live = Live(LocalFederation(parse_topology("line:3", 1), {}))
     try:
         live.start()
         yield live

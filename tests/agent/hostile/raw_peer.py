@@ -24,14 +24,14 @@ from msgspec.structs import replace
 from tests.agent.guaranteed import SureClient
 from tests.agent.live import PATIENCE, Live, eventually
 
-from hansa.agent.links.fragments import Assembly
-from hansa.agent.links.stream import LENGTH, RECEIPT, RECEIPT_BYTES, split
-from hansa.agent.state import INBOX, JOURNAL, KEY
+from hansa.agent.links.fragments import StreamReassembly
+from hansa.agent.links.stream import LENGTH, RECEIPT_BIT, RECEIPT_BYTES, split_frames
+from hansa.agent.state import INBOX_DIRECTORY, JOURNAL_DIRECTORY, KEY_FILE
 from hansa.errors import InvalidFrame
 from hansa.protocol.membership.records import NodeRecord
 from hansa.protocol.model import NodeId, Publication, node_id
 from hansa.protocol.wire.codec import FRAME_BYTES_MAX, decode, encode
-from hansa.protocol.wire.frames import Any as ControlFrame
+from hansa.protocol.wire.frames import AnyFrame as ControlFrame
 from hansa.protocol.wire.frames import Heartbeat, Hello, Update
 from hansa.testbed.federation import LocalNode
 
@@ -125,7 +125,7 @@ class RawPeer:
             node=self.node,
             incarnation=self.incarnation,
             version=self._version,
-            born=self.incarnation,
+            first_incarnation=self.incarnation,
             key=self.key,
             name=self.name,
             addresses=(),
@@ -158,7 +158,7 @@ class RawPeer:
         assert self.closed.wait(patience), "the agent keeps the connection"
 
     def _run(self) -> None:
-        buffer, assembly, due, pending = bytearray(), Assembly(FRAME_BYTES_MAX), 0.0, 0
+        buffer, assembly, due, pending = bytearray(), StreamReassembly(FRAME_BYTES_MAX), 0.0, 0
         while not self.closed.is_set():
             with suppress(TimeoutError):
                 try:
@@ -169,13 +169,13 @@ class RawPeer:
                     self.closed.set()
                     return
                 buffer += data
-                frames, used, handled, _ = split(buffer, len(buffer), assembly)
+                frames, used, handled, _ = split_frames(buffer, len(buffer), assembly)
                 del buffer[:used]
                 pending += handled
                 for frame in frames:
                     self._take(frame)
             if pending >= RECEIPT_BYTES:  # an honest reader, so that the window stays open
-                self.send_bytes(LENGTH.pack(RECEIPT | pending))
+                self.send_bytes(LENGTH.pack(RECEIPT_BIT | pending))
                 pending = 0
             if self._beating and time.monotonic() >= due:
                 due = time.monotonic() + HEARTBEAT_S
@@ -233,16 +233,16 @@ def wait_counted(node: LocalNode, reason: str, least: int = 1) -> None:
 def state_files(node: LocalNode) -> dict[str, bytes]:
     """Return which of the files that must never disappear exist, the key with its content."""
     state = node.directory / "agent"
-    found = {name: b"" for name in (JOURNAL, INBOX) if (state / name).is_dir()}
-    if (state / KEY).exists():
-        found[KEY] = (state / KEY).read_bytes()
+    found = {name: b"" for name in (JOURNAL_DIRECTORY, INBOX_DIRECTORY) if (state / name).is_dir()}
+    if (state / KEY_FILE).exists():
+        found[KEY_FILE] = (state / KEY_FILE).read_bytes()
     return found
 
 
 def agent_pid(node: LocalNode) -> int:
     """Return the process id of a node's agent, which must run."""
     assert node.agent is not None
-    assert node.agent.returncode is None, f"agent {node.name} ended: {node.last_words()}"
+    assert node.agent.returncode is None, f"agent {node.name} ended: {node.last_log_line()}"
     os.kill(node.agent.pid, 0)
     return node.agent.pid
 

@@ -11,7 +11,7 @@ from tests.agent.live import eventually
 from tests.agent.process import Process, Scene
 from tests.manager.serving import Served
 
-from hansa.agent.links.mqtt import WITHHELD
+from hansa.agent.links.mqtt import CREDENTIALS_WITHHELD
 from hansa.errors import UsageError
 from hansa.testbed.mosquitto import free_port
 
@@ -45,7 +45,7 @@ def test_healing_sends_no_password_to_an_address_from_a_record(scene: Scene):
     sent = b"".join(capture.received)
     assert USER.encode() not in sent
     assert PASSWORD.encode() not in sent
-    assert status(agent)["counters"][WITHHELD] >= 1
+    assert status(agent)["counters"][CREDENTIALS_WITHHELD] >= 1
     assert agent.process.poll() is None
 
 

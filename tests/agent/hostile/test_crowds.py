@@ -18,7 +18,7 @@ from tests.agent.hostile.raw_peer import (
 )
 from tests.agent.live import Live, eventually
 
-from hansa.protocol.membership.records import InterestRecord, Kind, NodeRecord
+from hansa.protocol.membership.records import InterestRecord, NodeRecord, RecordKind
 from hansa.protocol.model import NodeId, node_id
 from hansa.protocol.settings import ProtocolSettings
 from hansa.protocol.wire.frames import Fetch, Summary, Update
@@ -84,7 +84,7 @@ def test_rows_asked_for_many_times_use_little_memory(live: Live, peer: RawPeer):
     with unharmed(live):
         peer.send(*wishes(peer.node, peer.incarnation, filters))
         eventually(lambda: in_force(middle, peer.node), "a row of 800 kB", 120)
-        row = (Kind.INTEREST, peer.node)
+        row = (RecordKind.INTEREST, peer.node)
         before = counted(middle, "allowance")
         peer.send(Fetch((row,) * 24_576))
         for _ in range(100):

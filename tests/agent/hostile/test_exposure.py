@@ -11,7 +11,7 @@ from tests.agent.live import Live, eventually
 from tests.agent.process import Scene
 from tests.manager.serving import Served
 
-from hansa.agent.settings import load
+from hansa.agent.settings import load_settings
 
 
 def get(port: int, path: str, **headers: str) -> int:
@@ -41,7 +41,7 @@ def test_agent_that_others_could_reach_ends_with_code_2(tmp_path: Path, section:
     assert f"set [{section}] insecure = true" in done.stderr
     assert "Traceback" not in done.stderr
     config.write_text(config.read_text() + "insecure = true\n")
-    assert load(config, {}).exposed
+    assert load_settings(config, {}).exposure_text
 
 
 def test_insecure_agent_runs_with_a_lasting_alarm(scene: Scene):

@@ -33,15 +33,15 @@ from hansa.protocol.membership.origins import WRONG_SIDE
 from hansa.protocol.membership.overlay import CONTESTED, WRONG_KEY
 from hansa.protocol.membership.records import InterestRecord, NodeRecord
 from hansa.protocol.model import NodeId, Publication
-from hansa.protocol.retained.clock import TICKS
+from hansa.protocol.retained.clock import VERSIONS_PER_MS
 from hansa.protocol.wire.frames import (
-    Announce,
-    Confirm,
-    Confirmation,
+    CoreAnnouncement,
     Goodbye,
-    Owed,
+    InterestAck,
+    InterestAcks,
+    PendingNotice,
     Receipt,
-    Resend,
+    RepairResponse,
     Summary,
     Update,
 )
@@ -169,7 +169,7 @@ def test_record_from_the_far_future_shuts_nobody_out(live: Live, peer: RawPeer):
         before = counted(live.nodes[1], AHEAD)
         for incarnation in ((1 << 64) - 1, wall_ms() + 2 * DAY_MS):
             peer.send(Update((replace(record, incarnation=incarnation, links=()),)))
-            peer.send(Announce(victim, incarnation, 1, 0))
+            peer.send(CoreAnnouncement(victim, incarnation, 1, 0))
         peer.send(Update((replace(record, version=1 << 62),)))
         wait_counted(live.nodes[1], AHEAD, before + 4)
         wait_counted(live.nodes[1], "version out of bounds")
@@ -262,13 +262,13 @@ def test_forged_pending_notices_stop_no_delivery(live: Live, peer: RawPeer):
     with unharmed(live):
         before = counted(live.nodes[1], WRONG_SIDE)
         peer.send(
-            Owed(middle, first, wall_ms() + (1 << 40), 1),
-            Owed(middle, first, wall_ms(), 1 << 62),
-            Resend(middle, first, wall_ms(), 0, 1 << 62, 1 << 62, ()),
+            PendingNotice(middle, first, wall_ms() + (1 << 40), 1),
+            PendingNotice(middle, first, wall_ms(), 1 << 62),
+            RepairResponse(middle, first, wall_ms(), 0, 1 << 62, 1 << 62, ()),
         )
         wait_counted(live.nodes[1], WRONG_SIDE, before + 3)
-        peer.send(Owed(middle, peer.node, wall_ms() + (1 << 40), 1))
-        peer.send(Owed(middle, peer.node, wall_ms(), 1 << 62))
+        peer.send(PendingNotice(middle, peer.node, wall_ms() + (1 << 40), 1))
+        peer.send(PendingNotice(middle, peer.node, wall_ms(), 1 << 62))
         wait_counted(live.nodes[1], "epoch ahead of the clock")
         wait_counted(live.nodes[1], "pending notice with a number out of bounds")
         publisher.publish_surely(1, "forged/owed", *payloads)
@@ -291,8 +291,10 @@ def test_forged_confirmations_install_nothing(live: Live, peer: RawPeer):
             incarnation = int(str(first.status()["incarnation"]))
             before = counted(live.nodes[1], WRONG_SIDE)
             peer.send(
-                Confirm((Confirmation(id_of(first), incarnation, version, last, 1, 1, 0),)),
-                Confirm((Confirmation(id_of(first), incarnation, version, peer.node, 1, 1, 0),)),
+                InterestAcks((InterestAck(id_of(first), incarnation, version, last, 1, 1, 0),)),
+                InterestAcks(
+                    (InterestAck(id_of(first), incarnation, version, peer.node, 1, 1, 0),)
+                ),
             )
             wait_counted(live.nodes[1], WRONG_SIDE, before + 1)
             found: Any = first.status()["interest"]
@@ -339,21 +341,21 @@ def test_publication_to_a_topic_that_nobody_asked_for_is_not_injected(live: Live
 def test_retained_value_from_the_future_does_not_win(live: Live, peer: RawPeer):
     topic = "forged/retained"
     publisher, subscriber = path(live, topic, 0, 1)
-    ahead = (wall_ms() + 3_600_000) * TICKS
+    ahead = (wall_ms() + 3_600_000) * VERSIONS_PER_MS
     with unharmed(live):
         forged = Publication(
             peer.node, peer.incarnation, 1, 0, topic, b"forged", True, version=ahead
         )
         peer.send(forged)
         wait_counted(live.nodes[1], "retained version ahead of time")
-        publisher.publish_as(packets.Publish(topic, b"real", 1, retain=True))
+        publisher.publish_as(packets.PublishPacket(topic, b"real", 1, retain=True))
         eventually(lambda: b"real" in read(subscriber), "delivered")
 
         def is_stored() -> bool:
             return read(guaranteed_client(live, 1).subscribe_surely(topic)) == [b"real"]
 
         eventually(is_stored, "the owner's value is stored")
-        publisher.publish_as(packets.Publish(topic, b"", 1, retain=True))
+        publisher.publish_as(packets.PublishPacket(topic, b"", 1, retain=True))
 
 
 def read(client: SureClient) -> list[bytes]:
@@ -393,5 +395,5 @@ def test_high_numbers_make_no_publication_pass_for_a_duplicate(live: Live, peer:
 def test_metrics_show_the_reasons(live: Live, peer: RawPeer):
     peer.send(Update((replace(peer.record(), node=NodeId(7)),)))
     wait_counted(live.nodes[1], WRONG_KEY)
-    with urlopen(f"{live.nodes[1].admin}/metrics") as page:
+    with urlopen(f"{live.nodes[1].admin_url}/metrics") as page:
         assert WRONG_KEY in page.read().decode()

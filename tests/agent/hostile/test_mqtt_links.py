@@ -18,14 +18,14 @@ from tests.agent.waiting import until
 
 from hansa.agent.broker.connection import BrokerAddress
 from hansa.agent.links.link import Address, Link
-from hansa.agent.links.mqtt import Access, MqttLinks
-from hansa.agent.links.mqtt_stream import CLOSE, FORGED, OPEN, closing
+from hansa.agent.links.mqtt import MqttLinkAccess, MqttLinks
+from hansa.agent.links.mqtt_stream import CLOSE, FORGED_PUBLICATION, OPEN, close_payload
 from hansa.agent.state import StateDirectory
 from hansa.protocol.model import NodeId, node_id
 from hansa.protocol.wire.codec import decode, encode
 from hansa.protocol.wire.frames import Hello
-from hansa.simulator.topologies import parse
-from hansa.testbed.federation import Cable, LocalFederation
+from hansa.simulator.topologies import parse_topology
+from hansa.testbed.federation import LinkProfile, LocalFederation
 
 PREFIX = "$hansa/link"
 KEY = bytes(range(32))
@@ -34,7 +34,9 @@ NODE = node_id(KEY)
 
 @pytest.fixture(scope="module")
 def running_federation(mosquitto: str) -> Iterator[Live]:
-    live = Live(LocalFederation(parse("line:2", 1), {}, cable=Cable(transport="mqtt")))
+    live = Live(
+        LocalFederation(parse_topology("line:2", 1), {}, link_profile=LinkProfile(transport="mqtt"))
+    )
     try:
         live.start()
         yield live
@@ -53,14 +55,19 @@ def test_client_can_neither_open_a_link_nor_end_one_by_publishing(live: Live):
     before = links(live)
     with unharmed(live):
         stranger = live.client(0)
-        for payload in (bytes((OPEN,)), bytes((CLOSE,)), closing(bytes(16), "gone"), b"nonsense"):
+        for payload in (
+            bytes((OPEN,)),
+            bytes((CLOSE,)),
+            close_payload(bytes(16), "gone"),
+            b"nonsense",
+        ):
             for name in ("x", f"{NODE:016x}/x", f"{NODE:016x}/" + "x" * 100, "a/b/c"):
                 stranger.publish(f"{PREFIX}/up/{name}", payload)
             stranger.publish(f"{PREFIX}/gone", payload)
         for number in range(500):
             stranger.publish(f"{PREFIX}/up/{NODE:016x}/{number}", bytes((OPEN,)))
-        wait_counted(live.nodes[1], FORGED, 3)
-        wait_counted(listening, FORGED)
+        wait_counted(live.nodes[1], FORGED_PUBLICATION, 3)
+        wait_counted(listening, FORGED_PUBLICATION)
         after = links(live)
         assert [count for count, _ in after] == [1, 1]
         assert all(now >= then for (_, now), (_, then) in zip(after, before, strict=True))
@@ -75,7 +82,7 @@ def test_acl_of_the_broker_decides_which_node_a_user_can_be(scene: Scene, tmp_pa
     nodes = []
     for path in states:
         state = StateDirectory(path)
-        nodes.append(state.identity("", (), 1.0).node)
+        nodes.append(state.start_incarnation("", (), 1.0).node)
         state.close()
     acl = tmp_path / "acl"
     acl.write_text(
@@ -139,12 +146,12 @@ def test_hello_must_name_the_node_of_the_topic(live: Live, is_honest: bool):
 
     async def scene() -> None:
         place = Address("127.0.0.1", node.broker.port)
-        access = Access(
+        access = MqttLinkAccess(
             PREFIX, BrokerAddress(place.host, place.port), "impostor-", node=f"{named:016x}"
         )
         ear = Impostor()
         dialler = MqttLinks(ear, random.Random(1), count(1), access)
-        dialler.dialler.attempt(place, lambda *_: None)
+        dialler.dialler.dial_once(place, lambda *_: None)
         await until(lambda: ear.opened, "the link stands")
         if is_honest:
             await asyncio.to_thread(eventually, linked, "linked")

@@ -37,12 +37,12 @@ def test_name_of_a_peer_is_shown_escaped_and_crashes_nothing(live: Live):
     with unharmed(live), RawPeer(node.link_port, name=NAME) as peer:
         peer.hello().announce_self()
         eventually(lambda: has_neighbour(node, peer) and has_member(node, peer), "a member")
-        for words in (("status", node.admin), ("top", node.admin)):
+        for words in (("status", node.admin_url), ("top", node.admin_url)):
             done = hansa(*words)
             assert done.returncode == 0, done.stderr
             assert squeezed(SHOWN) in squeezed(done.stdout)
             assert not CONTROL.search(done.stdout)
-        done = hansa("status", node.admin, "--json")
+        done = hansa("status", node.admin_url, "--json")
         assert not CONTROL.search(done.stdout)
         assert NAME in json.loads(done.stdout)["names"].values()
         eventually(lambda: "forged line" in live.log(1), "the log names the peer")

@@ -20,7 +20,7 @@ from tests.agent.hostile.raw_peer import (
 from tests.agent.live import Live, eventually
 
 from hansa.agent.links.admission import (
-    GAVE_WAY,
+    EVICTED,
     HELLO_BYTES,
     HELLO_S,
     NO_HELLO,
@@ -55,7 +55,7 @@ def test_idle_connections_neither_fill_memory_nor_shut_newcomers_out(live: Live,
         peer = stack.enter_context(RawPeer(node.link_port)).hello()
         eventually(lambda: has_neighbour(node, peer), "the newcomer is linked")
         assert time.monotonic() - began < LINKED_WITHIN_S
-        wait_counted(node, GAVE_WAY, IDLE - PENDING_MAX)
+        wait_counted(node, EVICTED, IDLE - PENDING_MAX)
         wait_counted(node, "silent or refused before the hellos agreed", PENDING_MAX - 1)
     assert_delivers(live, 0, 2, "idle")
 

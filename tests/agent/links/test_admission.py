@@ -12,7 +12,7 @@ from tests.agent.waiting import until
 
 from hansa.agent.links import admission
 from hansa.agent.links.admission import (
-    GAVE_WAY,
+    EVICTED,
     HELLO_BYTES,
     NO_HELLO,
     REFUSED_BYTES,
@@ -21,10 +21,10 @@ from hansa.agent.links.admission import (
 )
 from hansa.agent.links.link import Address
 from hansa.agent.links.stream import (
+    DEFAULT_LIMITS,
     FIRST_READ_BYTES,
     LENGTH_BYTES,
     READ_BYTES,
-    USUAL,
     StreamLink,
 )
 from hansa.agent.links.tcp import TcpLinks
@@ -157,7 +157,7 @@ def test_refused_neighbour_may_still_send_its_goodbye():
 
     async def scene(port: Port) -> None:
         _, writer = await port.connect()
-        port.ear.opened[0].refuse()
+        port.ear.opened[0].allow_last_frames()
         writer.write(framed(goodbye))
         await until(lambda: port.ear.frames == [goodbye], "the goodbye")
         writer.write(framed(goodbye))
@@ -179,7 +179,7 @@ def test_oldest_pending_connection_gives_way_to_a_newcomer(monkeypatch):
         assert closed == [True, False, True, False, False, False]
 
     port = play(scene)
-    assert port.admission.counters == {f"refused: {GAVE_WAY}": 2}
+    assert port.admission.counters == {f"refused: {EVICTED}": 2}
 
 
 def test_connection_of_the_host_with_most_gives_way(monkeypatch):
@@ -200,7 +200,7 @@ class FakeLink(StreamLink):
     """A link without a connection."""
 
     def __init__(self, ear: Ear, remote: str) -> None:
-        super().__init__(LinkId(1), ear, USUAL, remote)
+        super().__init__(LinkId(1), ear, DEFAULT_LIMITS, remote)
 
     def close(self, reason: str) -> None:
         self.closed.set()
@@ -216,7 +216,7 @@ def test_datagram_session_has_the_same_limits(monkeypatch):
         far = Ear()
         client = UdpLinks(far, random.Random(2), count(1))
         for number in range(2):
-            client.dialler.attempt(address, lambda *_: None)
+            client.dialler.dial_once(address, lambda *_: None)
             await until(lambda: len(ear.opened) > number, "a session")  # noqa: B023
         await until(lambda: len(far.opened) == 2, "both sessions")
         flooding = far.opened[0]

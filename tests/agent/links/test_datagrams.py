@@ -8,14 +8,14 @@ from hypothesis import strategies as st
 
 from hansa.agent.links.datagrams import (
     BODY_BYTES_MAX,
-    PIECE_BYTES,
-    PIECES_HELD_MAX,
-    PIECES_MAX,
+    FRAGMENT_BYTES,
+    FRAGMENTS_HELD_MAX,
+    FRAGMENTS_MAX,
     SMALL_BYTES_MAX,
-    Assembly,
-    cut,
-    pack,
-    unpack,
+    DatagramReassembly,
+    pack_frames,
+    split_frame,
+    unpack_frames,
 )
 from hansa.errors import InvalidFrame
 from hansa.protocol.wire.codec import CONTROL_BYTES_MAX, PUBLICATION
@@ -27,32 +27,32 @@ def noise(size: int, seed: int = 1) -> bytes:
 
 @given(st.lists(st.binary(min_size=1, max_size=SMALL_BYTES_MAX), max_size=20))
 def test_small_frames_share_datagrams(frames):
-    bodies = [*pack(frames)]
-    assert [frame for body, _ in bodies for frame in unpack(body)] == frames
+    bodies = [*pack_frames(frames)]
+    assert [frame for body, _ in bodies for frame in unpack_frames(body)] == frames
     assert all(0 < len(body) <= BODY_BYTES_MAX for body, _ in bodies)
     publications = sum(frame[0] == PUBLICATION for frame in frames)
     assert sum(count for _, count in bodies) == publications
 
 
 def test_as_many_as_fit_are_in_one():
-    assert len([*pack([b"x" * 10] * 98)]) == 1
-    assert len([*pack([b"x" * 10] * 99)]) == 2
+    assert len([*pack_frames([b"x" * 10] * 98)]) == 1
+    assert len([*pack_frames([b"x" * 10] * 99)]) == 2
 
 
 @given(st.binary(max_size=50))
 def test_any_bytes_are_frames_or_refused(body):
     try:
-        assert [*pack(unpack(body))] == ([(body, sum(f[0] == PUBLICATION for f in unpack(body)))]
+        assert [*pack_frames(unpack_frames(body))] == ([(body, sum(f[0] == PUBLICATION for f in unpack_frames(body)))]
                                          if body else [])  # fmt: skip
     except InvalidFrame as error:
         assert "a frame of " in str(error)
 
 
-@pytest.mark.parametrize("size", [1, PIECE_BYTES, PIECE_BYTES + 1, CONTROL_BYTES_MAX])
+@pytest.mark.parametrize("size", [1, FRAGMENT_BYTES, FRAGMENT_BYTES + 1, CONTROL_BYTES_MAX])
 def test_a_frame_comes_together_whatever_the_order_of_its_pieces(size):
-    frame, assembly = noise(size), Assembly()
-    pieces = cut(frame)
-    assert len(pieces) <= PIECES_MAX
+    frame, assembly = noise(size), DatagramReassembly()
+    pieces = split_frame(frame)
+    assert len(pieces) <= FRAGMENTS_MAX
     assert all(len(piece) <= BODY_BYTES_MAX for piece in pieces)
     random.Random(1).shuffle(pieces)
     assert [assembly.add(piece) for piece in pieces] == [None] * (len(pieces) - 1) + [frame]
@@ -60,25 +60,25 @@ def test_a_frame_comes_together_whatever_the_order_of_its_pieces(size):
 
 
 def test_pieces_that_come_again_complete_what_came_before():
-    frame, assembly, chance = noise(300_000), Assembly(), random.Random(1)
+    frame, assembly, chance = noise(300_000), DatagramReassembly(), random.Random(1)
     attempt = 0
     while True:
         attempt += 1
-        arrived = [assembly.add(piece) for piece in cut(frame) if chance.random() > 0.1]
+        arrived = [assembly.add(piece) for piece in split_frame(frame) if chance.random() > 0.1]
         if frame in arrived:
             break
     assert attempt <= 5
 
 
 def test_unfinished_frames_are_forgotten_the_oldest_first():
-    assembly = Assembly()
+    assembly = DatagramReassembly()
     frames = [noise(CONTROL_BYTES_MAX, seed) for seed in range(4)]
     for frame in frames:
-        for piece in cut(frame)[1:]:
+        for piece in split_frame(frame)[1:]:
             assert assembly.add(piece) is None
-        assert len(assembly) <= PIECES_HELD_MAX
-    assert assembly.add(cut(frames[0])[0]) is None
-    assert assembly.add(cut(frames[-1])[0]) == frames[-1]
+        assert len(assembly) <= FRAGMENTS_HELD_MAX
+    assert assembly.add(split_frame(frames[0])[0]) is None
+    assert assembly.add(split_frame(frames[-1])[0]) == frames[-1]
 
 
 @pytest.mark.parametrize(
@@ -94,4 +94,4 @@ def test_unfinished_frames_are_forgotten_the_oldest_first():
 )
 def test_pieces_that_cannot_be(body, reason):
     with pytest.raises(InvalidFrame, match=reason):
-        Assembly().add(body)
+        DatagramReassembly().add(body)

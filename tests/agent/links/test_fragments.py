@@ -4,37 +4,42 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hansa.agent.links.fragments import PIECE_BYTES, TOTAL_BYTES, Assembly, Bulk
+from hansa.agent.links.fragments import (
+    FRAGMENT_BYTES,
+    LENGTH_PREFIX_BYTES,
+    FragmentQueue,
+    StreamReassembly,
+)
 from hansa.errors import InvalidFrame
 from hansa.protocol.model import NodeId, Publication
 from hansa.protocol.wire.codec import encode
-from hansa.protocol.wire.frames import Heartbeat, Resend
+from hansa.protocol.wire.frames import Heartbeat, RepairResponse
 
 ONE, TWO = NodeId(1), NodeId(2)
-FRAME_BYTES_MAX = 4 * PIECE_BYTES
-ROOM = 20 * PIECE_BYTES
+FRAME_BYTES_MAX = 4 * FRAGMENT_BYTES
+ROOM = 20 * FRAGMENT_BYTES
 
 
 def publication(origin: NodeId, topic: str, size: int = 0, qos: int = 0) -> bytes:
     return encode(Publication(origin, 1, 1, qos, topic, bytes(size)))
 
 
-LARGE = publication(ONE, "large", 2 * PIECE_BYTES)
+LARGE = publication(ONE, "large", 2 * FRAGMENT_BYTES)
 CONTROL = encode(Heartbeat(1, 0, 0, 0))
-ANSWER = encode(Resend(ONE, TWO, 1, 0, 1, 0, ()))
+ANSWER = encode(RepairResponse(ONE, TWO, 1, 0, 1, 0, ()))
 
 
-def drained(bulk: Bulk) -> list[bytes]:
+def drained(bulk: FragmentQueue) -> list[bytes]:
     """All that waits, as it arrives."""
-    assembly, arrived = Assembly(FRAME_BYTES_MAX), []
+    assembly, arrived = StreamReassembly(FRAME_BYTES_MAX), []
     while bulk:
-        data, is_piece, is_whole = bulk.next()
-        assert len(data) <= PIECE_BYTES + TOTAL_BYTES
+        data, is_piece, is_whole = bulk.pop_chunk()
+        assert len(data) <= FRAGMENT_BYTES + LENGTH_PREFIX_BYTES
         frame = assembly.add(data) if is_piece else data
         assert (frame is not None) == is_whole
         if frame is not None:
             arrived.append(frame)
-    assert bulk.bytes == 0
+    assert bulk.queued_bytes == 0
     return arrived
 
 
@@ -42,11 +47,11 @@ def drained(bulk: Bulk) -> list[bytes]:
 @settings(max_examples=50)
 def test_large_frames_arrive_whole_and_small_ones_are_left_alone(sizes):
     frames = [publication(ONE, str(number), size) for number, size in enumerate(sizes)]
-    bulk = Bulk(ROOM)
-    small = [frame for frame in frames if len(frame) <= PIECE_BYTES]
-    assert bulk.sift(frames) == (small, 0)
-    assert bulk.bytes == sum(len(frame) for frame in frames if len(frame) > PIECE_BYTES)
-    assert drained(bulk) == [frame for frame in frames if len(frame) > PIECE_BYTES]
+    bulk = FragmentQueue(ROOM)
+    small = [frame for frame in frames if len(frame) <= FRAGMENT_BYTES]
+    assert bulk.enqueue(frames) == (small, 0)
+    assert bulk.queued_bytes == sum(len(frame) for frame in frames if len(frame) > FRAGMENT_BYTES)
+    assert drained(bulk) == [frame for frame in frames if len(frame) > FRAGMENT_BYTES]
 
 
 @pytest.mark.parametrize(
@@ -62,68 +67,71 @@ def test_large_frames_arrive_whole_and_small_ones_are_left_alone(sizes):
     ids=["control", "answer", "another topic", "its topic", "another origin", "another QoS"],
 )
 def test_what_passes_a_large_publication_of_qos_0(frame, waits):
-    bulk = Bulk(ROOM)
-    assert bulk.sift([LARGE, frame]) == ([] if waits else [frame], 0)
+    bulk = FragmentQueue(ROOM)
+    assert bulk.enqueue([LARGE, frame]) == ([] if waits else [frame], 0)
     assert drained(bulk) == ([LARGE, frame] if waits else [LARGE])
 
 
 def test_publications_of_qos_1_and_2_of_one_origin_keep_their_order():
-    large = publication(ONE, "large", PIECE_BYTES, qos=1)
+    large = publication(ONE, "large", FRAGMENT_BYTES, qos=1)
     behind, beside = publication(ONE, "other", qos=2), publication(TWO, "other", qos=1)
-    bulk = Bulk(ROOM)
-    assert bulk.sift([large, behind, beside]) == ([beside], 0)
+    bulk = FragmentQueue(ROOM)
+    assert bulk.enqueue([large, behind, beside]) == ([beside], 0)
     assert drained(bulk) == [large, behind]
 
 
 def test_a_large_control_frame_is_not_cut():
-    large = CONTROL[:1] + bytes(PIECE_BYTES)
-    assert Bulk(ROOM).sift([large]) == ([large], 0)
+    large = CONTROL[:1] + bytes(FRAGMENT_BYTES)
+    assert FragmentQueue(ROOM).enqueue([large]) == ([large], 0)
 
 
 def test_what_waited_for_one_that_has_left_waits_no_more():
-    bulk = Bulk(ROOM)
-    bulk.sift([LARGE, publication(TWO, "large", PIECE_BYTES)])
-    while not bulk.next()[2]:
+    bulk = FragmentQueue(ROOM)
+    bulk.enqueue([LARGE, publication(TWO, "large", FRAGMENT_BYTES)])
+    while not bulk.pop_chunk()[2]:
         pass
     after = publication(ONE, "large")
-    assert bulk.sift([after]) == ([after], 0)
+    assert bulk.enqueue([after]) == ([after], 0)
 
 
 def test_more_than_there_is_room_for_is_refused_and_answers_come_last():
-    answer = encode(Resend(ONE, TWO, 1, 0, 1, 0, (LARGE,)))
-    bulk = Bulk(len(LARGE))
-    assert bulk.sift([LARGE] * 3) == ([], 1)
-    assert bulk.sift([answer] * 2) == ([], 1)
+    answer = encode(RepairResponse(ONE, TWO, 1, 0, 1, 0, (LARGE,)))
+    bulk = FragmentQueue(len(LARGE))
+    assert bulk.enqueue([LARGE] * 3) == ([], 1)
+    assert bulk.enqueue([answer] * 2) == ([], 1)
     assert drained(bulk) == [LARGE, LARGE, answer]
 
 
 def test_there_is_room_for_small_ones_behind_a_large_one():
     small = publication(ONE, "large")
-    bulk = Bulk(len(small))
-    assert bulk.sift([LARGE, LARGE, small, small, small]) == ([], 2)
+    bulk = FragmentQueue(len(small))
+    assert bulk.enqueue([LARGE, LARGE, small, small, small]) == ([], 2)
     assert drained(bulk) == [LARGE, small, small]
 
 
 def total(count: int) -> bytes:
-    return count.to_bytes(TOTAL_BYTES, "big")
+    return count.to_bytes(LENGTH_PREFIX_BYTES, "big")
 
 
 @pytest.mark.parametrize(
     ("pieces", "problem"),
     [
         ([b""], "a frame of 0 bytes in pieces, the limit is"),
-        ([total(PIECE_BYTES) + b"x"], f"a frame of {PIECE_BYTES} bytes in pieces"),
+        ([total(FRAGMENT_BYTES) + b"x"], f"a frame of {FRAGMENT_BYTES} bytes in pieces"),
         ([total(FRAME_BYTES_MAX + 1) + b"x"], f"a frame of {FRAME_BYTES_MAX + 1} bytes in pieces"),
-        ([total(PIECE_BYTES + 1)], f"a piece of 0 bytes, {PIECE_BYTES + 1} were missing"),
-        ([total(PIECE_BYTES + 1) + b"x", b""], f"a piece of 0 bytes, {PIECE_BYTES} were missing"),
+        ([total(FRAGMENT_BYTES + 1)], f"a piece of 0 bytes, {FRAGMENT_BYTES + 1} were missing"),
         (
-            [total(PIECE_BYTES + 1) + bytes(PIECE_BYTES), b"xx"],
+            [total(FRAGMENT_BYTES + 1) + b"x", b""],
+            f"a piece of 0 bytes, {FRAGMENT_BYTES} were missing",
+        ),
+        (
+            [total(FRAGMENT_BYTES + 1) + bytes(FRAGMENT_BYTES), b"xx"],
             "a piece of 2 bytes, 1 were missing",
         ),
     ],
 )
 def test_pieces_that_make_no_frame_are_refused(pieces, problem):
-    assembly = Assembly(FRAME_BYTES_MAX)
+    assembly = StreamReassembly(FRAME_BYTES_MAX)
     with pytest.raises(InvalidFrame, match=problem):
         for piece in pieces:
             assert assembly.add(piece) is None

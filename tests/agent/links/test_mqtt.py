@@ -15,11 +15,18 @@ from tests.agent.waiting import until
 from hansa.agent.broker.connection import BrokerAddress, Connection
 from hansa.agent.links import dialler, mqtt
 from hansa.agent.links.link import Address
-from hansa.agent.links.mqtt import Access, MqttLinks
-from hansa.agent.links.mqtt_stream import CHALLENGE, CLOSE, CONFIRM, FORGED, OPEN, closing
+from hansa.agent.links.mqtt import MqttLinkAccess, MqttLinks
+from hansa.agent.links.mqtt_stream import (
+    CHALLENGE,
+    CLOSE,
+    CONFIRM,
+    FORGED_PUBLICATION,
+    OPEN,
+    close_payload,
+)
 from hansa.agent.links.stream import RECEIPT_BYTES, LinkLimits
 from hansa.mqtt import effects, inputs, packets
-from hansa.mqtt.options import Options
+from hansa.mqtt.options import ConnectOptions
 from hansa.protocol.wire import codec
 from hansa.protocol.wire.codec import CONTROL_BYTES_MAX, PUBLICATION
 from hansa.testbed.mosquitto import Mosquitto, free_port
@@ -34,7 +41,7 @@ class Side(End[MqttLinks]):
     """One end of links of this kind; the broker is the one that others dial."""
 
     def __init__(self, port: int, name: str, prefix: str = PREFIX, **access_: Any) -> None:
-        access = Access(prefix, BrokerAddress("127.0.0.1", port), f"{name}-", **access_)
+        access = MqttLinkAccess(prefix, BrokerAddress("127.0.0.1", port), f"{name}-", **access_)
         super().__init__(
             lambda ear: MqttLinks(ear, random.Random(1), count(1), access, LinkLimits(WINDOW))
         )
@@ -112,10 +119,12 @@ def test_the_window_holds_for_a_neighbour_that_is_slow_to_handle(run):
         (link,) = stage.client.ear.opened
         for _ in range(1_000):  # without a chance for the other side to take anything
             link.send([publication])
-        assert link.outstanding < WINDOW + 2 * len(publication)
-        sent = 1_000 - link.dropped
+        assert link.outstanding_bytes < WINDOW + 2 * len(publication)
+        sent = 1_000 - link.dropped_publications
         await until(lambda: len(stage.server.ear.frames) == sent, "all that was not dropped")
-        await until(lambda: link.outstanding < 2 * RECEIPT_BYTES, "receipts for nearly everything")
+        await until(
+            lambda: link.outstanding_bytes < 2 * RECEIPT_BYTES, "receipts for nearly everything"
+        )
 
     stage = run(work)
     assert {reason for _, reason in stage.client.ear.dropped} == {"the neighbour's window is full"}
@@ -178,9 +187,9 @@ async def kick(port: int, client_id: str) -> None:
         if isinstance(effect, effects.Connected):
             ousted.set()
 
-    options = Options(client_id=client_id, clean_start=True)
+    options = ConnectOptions(client_id=client_id, clean_start=True)
     thief = Connection(BrokerAddress("127.0.0.1", port), options, told, random.Random(1))
-    thief.keep()
+    thief.start()
     await ousted.wait()
     await thief.stop()
 
@@ -194,26 +203,28 @@ def test_the_death_of_the_agent_beside_the_broker_is_known_at_once(run):
     assert run(work).client.ear.closed[0] == "the neighbour's agent has gone"
 
 
-def publish(port: int, topic: str, *payloads: bytes) -> Coroutine[Any, Any, list[packets.Publish]]:
+def publish(
+    port: int, topic: str, *payloads: bytes
+) -> Coroutine[Any, Any, list[packets.PublishPacket]]:
     """As a stranger, publish and return what comes back below the prefix."""
 
-    async def work() -> list[packets.Publish]:
-        seen: list[packets.Publish] = []
+    async def work() -> list[packets.PublishPacket]:
+        seen: list[packets.PublishPacket] = []
 
         def told(effect: effects.Effect) -> None:
             match effect:
                 case effects.Connected():
                     wish = packets.Subscription(topic.replace("/up/", "/down/"))
-                    stranger.order(inputs.Subscribe((wish,)))
+                    stranger.submit(inputs.Subscribe((wish,)))
                 case effects.Subscribed():
-                    stranger.order(inputs.Publish([(topic, each) for each in payloads]))
+                    stranger.submit(inputs.Publish([(topic, each) for each in payloads]))
                 case effects.PublishReceived(batch):
                     seen.extend(batch)
 
-        options = Options(client_id="stranger", clean_start=True)
+        options = ConnectOptions(client_id="stranger", clean_start=True)
         address = BrokerAddress("127.0.0.1", port)
         stranger = Connection(address, options, told, random.Random(1))
-        stranger.keep()
+        stranger.start()
         await until(lambda: seen, "an answer")
         await stranger.stop()
         return seen
@@ -226,7 +237,9 @@ def test_strangers_are_told_that_their_link_is_not_known_and_harm_nobody(run):
         await stage.join()
         topic = f"{PREFIX}/up/{NODE}/x"
         (answer,) = await publish(stage.broker.port, topic, b"\x02\x00\x00\x00\x00hey")
-        assert answer.payload == closing(mqtt.NOBODY, "this link is not known here")
+        assert answer.payload == close_payload(
+            mqtt.UNKNOWN_STREAM_TOKEN, "this link is not known here"
+        )
         stage.client.ear.opened[0].send([b"end"])
         await until(lambda: stage.server.ear.frames == [b"end"], "still there")
 
@@ -243,12 +256,12 @@ def test_one_publication_opens_no_link(run):
         wrong = bytes((CONFIRM,)) + bytes(16 + 32)
         (again,) = await publish(port, topic, wrong, bytes((OPEN,)))
         assert again.payload == challenge.payload
-        assert stage.server.links.counters[FORGED] == 1
+        assert stage.server.links.counters[FORGED_PUBLICATION] == 1
 
     assert not run(work).server.ear.opened
 
 
-async def answer_to_open(port: int, topic: str) -> list[packets.Publish]:
+async def answer_to_open(port: int, topic: str) -> list[packets.PublishPacket]:
     """Ask until the agent, which may still be subscribing, answers."""
     while True:
         try:
@@ -261,14 +274,17 @@ def test_link_outlives_a_forged_end(run):
     async def work(stage: Stage) -> None:
         await stage.join()
         name = stage.server.ear.opened[0].remote.removeprefix("mqtt:")
-        forged = [bytes((CLOSE,)), closing(bytes(16), "gone")]
+        forged = [bytes((CLOSE,)), close_payload(bytes(16), "gone")]
         port = stage.broker.port
         for topic in ("gone", f"up/{name}", f"down/{name}"):
             await shout(port, f"{PREFIX}/{topic}", *forged)
         stage.client.ear.opened[0].send([b"end"])
         await until(lambda: stage.server.ear.frames == [b"end"], "still there")
         await until(
-            lambda: [end.links.counters[FORGED] for end in (stage.server, stage.client)] == [2, 4],
+            lambda: (
+                [end.links.counters[FORGED_PUBLICATION] for end in (stage.server, stage.client)]
+                == [2, 4]
+            ),
             "each forged end is counted",
         )
 
@@ -282,15 +298,17 @@ async def shout(port: int, topic: str, *payloads: bytes) -> None:
 
     def told(effect: effects.Effect) -> None:
         if isinstance(effect, effects.Connected):
-            batch = [packets.Publish(topic, p, 1, packet_id=n) for n, p in enumerate(payloads, 1)]
-            stranger.order(inputs.Publish(batch))
-        elif isinstance(effect, effects.Answered):
+            batch = [
+                packets.PublishPacket(topic, p, 1, packet_id=n) for n, p in enumerate(payloads, 1)
+            ]
+            stranger.submit(inputs.Publish(batch))
+        elif isinstance(effect, effects.HandshakePacketsReceived):
             taken.extend(effect.batch)
 
-    options = Options(client_id="shouter", clean_start=True)
+    options = ConnectOptions(client_id="shouter", clean_start=True)
     address = BrokerAddress("127.0.0.1", port)
     stranger = Connection(address, options, told, random.Random(1))
-    stranger.keep()
+    stranger.start()
     await until(lambda: len(taken) == len(payloads), "taken by the broker")
     await stranger.stop()
 
@@ -303,12 +321,12 @@ def test_node_that_is_not_accepted_is_told_so(run):
         other.dial(stage.client.address)
         await until(lambda: other.failures, "refused")
         await other.stop()
-        assert other.failures[0] == f"closed by the other side: {mqtt.NOT_ACCEPTED}"
+        assert other.failures[0] == f"closed by the other side: {mqtt.NODE_NOT_ACCEPTED}"
         stage.client.dial(stage.client.address)
         await until(lambda: stage.server.ear.opened, "the accepted node is linked")
 
     stage = run(work)
-    assert stage.server.links.admission.counters == {f"refused: {mqtt.NOT_ACCEPTED}": 1}
+    assert stage.server.links.admission.counters == {f"refused: {mqtt.NODE_NOT_ACCEPTED}": 1}
 
 
 def test_more_links_than_the_bound_are_turned_away(run, monkeypatch):

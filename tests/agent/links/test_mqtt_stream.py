@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 
 from hansa.agent.links import mqtt_stream
 from hansa.agent.links.mqtt_stream import (
-    CONFIRM_COUNT,
+    ACK_INTERVAL,
+    ACKNOWLEDGED,
     DATA,
-    TAKEN,
-    UNDER_WAY_MAX,
-    Ending,
+    IN_FLIGHT_MAX,
+    CloseTokens,
     MqttStream,
-    closing,
-    commitment_to,
+    close_payload,
+    commitment_of,
 )
 
 TOKENS = (b"token of the one", b"token of another")
@@ -49,11 +49,11 @@ class End:
         self.wire: deque[bytes] = deque()
         self.ended = 0
         self.forged = 0
-        ending = Ending(commitment_to(theirs), token)
+        ending = CloseTokens(commitment_of(theirs), token)
         self.stream = MqttStream(
             self.protocol, self.wire.append, self._end, 10, ending, self._note_forged
         )
-        self.stream.begin()
+        self.stream.start()
 
     def _note_forged(self) -> None:
         self.forged += 1
@@ -101,16 +101,16 @@ def test_what_is_written_arrives_in_order_however_it_is_cut(writes, turns):
 
 def test_no_more_is_under_way_than_the_bound_and_what_waited_leaves_together():
     def work(one: End, two: End) -> None:
-        for _ in range(UNDER_WAY_MAX + 9):
+        for _ in range(IN_FLIGHT_MAX + 9):
             one.stream.write(b"x")
-        assert len(one.wire) == UNDER_WAY_MAX
+        assert len(one.wire) == IN_FLIGHT_MAX
         assert one.stream.get_write_buffer_size() == 9
-        one.give(two, CONFIRM_COUNT - 1)
+        one.give(two, ACK_INTERVAL - 1)
         assert not two.wire
         one.give(two, 1)
-        assert [*two.wire] == [number(TAKEN, CONFIRM_COUNT)]
+        assert [*two.wire] == [number(ACKNOWLEDGED, ACK_INTERVAL)]
         two.give(one)
-        assert one.wire[-1] == number(DATA, UNDER_WAY_MAX) + b"x" * 9
+        assert one.wire[-1] == number(DATA, IN_FLIGHT_MAX) + b"x" * 9
 
     play(work)
 
@@ -154,10 +154,10 @@ def test_a_publication_that_the_broker_lost_ends_both_ends():
         b"",
         b"\x02\x00",
         b"hello, broker",
-        number(TAKEN, 1),
-        closing(b"", "no token"),
-        closing(TOKENS[0], "the reader's own token"),
-        closing(commitment_to(TOKENS[1])[:16], "a part of the commitment"),
+        number(ACKNOWLEDGED, 1),
+        close_payload(b"", "no token"),
+        close_payload(TOKENS[0], "the reader's own token"),
+        close_payload(commitment_of(TOKENS[1])[:16], "a part of the commitment"),
     ],
 )
 def test_publication_of_another_client_is_ignored_and_counted(payload):
@@ -167,7 +167,7 @@ def test_publication_of_another_client_is_ignored_and_counted(payload):
 
 
 def test_token_that_the_other_side_committed_to_ends_the_stream():
-    one, _ = play(lambda one, two: one.stream.receive([closing(TOKENS[1], "over")]))
+    one, _ = play(lambda one, two: one.stream.receive([close_payload(TOKENS[1], "over")]))
     assert one.protocol.lost == ["closed by the other side: over"]
     assert one.forged == 0
 
@@ -183,7 +183,7 @@ def test_asking_and_accepting_twice_means_nothing():
 
 def test_closing_waits_until_everything_has_left():
     def work(one: End, two: End) -> None:
-        one.stream.write(b"x" * 10 * (UNDER_WAY_MAX + 1))
+        one.stream.write(b"x" * 10 * (IN_FLIGHT_MAX + 1))
         one.stream.close()
         one.stream.close()
         one.stream.write(b"too late")
@@ -195,7 +195,7 @@ def test_closing_waits_until_everything_has_left():
         one.give(two)
 
     one, two = play(work)
-    assert two.protocol.taken == b"x" * 10 * (UNDER_WAY_MAX + 1)
+    assert two.protocol.taken == b"x" * 10 * (IN_FLIGHT_MAX + 1)
     assert [one.protocol.lost, two.protocol.lost] == [["closed"], ["closed by the other side"]]
 
 
@@ -203,8 +203,8 @@ def test_the_end_is_told_once_and_nothing_follows():
     def work(one: End, two: End) -> None:
         one.stream.abort()
         one.stream.abort()
-        one.stream.lose("again")
+        one.stream.close_silently("again")
 
     one, _ = play(work)
     assert one.protocol.lost == ["closed"]
-    assert [one.ended, [*one.wire]] == [1, [closing(TOKENS[0], "")]]
+    assert [one.ended, [*one.wire]] == [1, [close_payload(TOKENS[0], "")]]

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hansa.agent.links.fragments import PIECE_BYTES, TOTAL_BYTES, Assembly
-from hansa.agent.links.stream import PIECE, RECEIPT, split
+from hansa.agent.links.fragments import FRAGMENT_BYTES, LENGTH_PREFIX_BYTES, StreamReassembly
+from hansa.agent.links.stream import FRAGMENT_BIT, RECEIPT_BIT, split_frames
 from hansa.errors import InvalidFrame
 from hansa.protocol.wire.codec import CONTROL_BYTES_MAX
 
@@ -15,14 +15,14 @@ def framed(*frames: bytes) -> bytes:
 
 
 def receipt(count: int) -> bytes:
-    return (RECEIPT | count).to_bytes(4, "big")
+    return (RECEIPT_BIT | count).to_bytes(4, "big")
 
 
 @given(st.lists(st.binary(min_size=1, max_size=50), max_size=20), st.integers(0, 60))
 def test_splitting_returns_whole_frames_and_leaves_the_rest(frames, cut):
     data = framed(*frames)
     filled = max(0, len(data) - cut)
-    found, used, handled, receipted = split(bytearray(data), filled, Assembly(0))
+    found, used, handled, receipted = split_frames(bytearray(data), filled, StreamReassembly(0))
     assert (handled, receipted) == (used, 0)
     assert found == frames[: len(found)]
     assert used == len(framed(*found))
@@ -31,13 +31,25 @@ def test_splitting_returns_whole_frames_and_leaves_the_rest(frames, cut):
 
 
 @pytest.mark.parametrize(
-    "length", [0, CONTROL_BYTES_MAX + 1, PIECE, PIECE + TOTAL_BYTES + PIECE_BYTES + 1, RECEIPT]
+    "length",
+    [
+        0,
+        CONTROL_BYTES_MAX + 1,
+        FRAGMENT_BIT,
+        FRAGMENT_BIT + LENGTH_PREFIX_BYTES + FRAGMENT_BYTES + 1,
+        RECEIPT_BIT,
+    ],
 )
 def test_a_length_that_cannot_be_is_refused_before_its_bytes_come(length):
     with pytest.raises(InvalidFrame, match=f"a frame of {length} bytes, the limit is"):
-        split(bytearray(length.to_bytes(4, "big")), 4, Assembly(0))
+        split_frames(bytearray(length.to_bytes(4, "big")), 4, StreamReassembly(0))
 
 
 def test_receipts_among_frames_are_added_up():
     data = receipt(5) + framed(b"a") + receipt(7) + receipt(1)[:3]
-    assert split(bytearray(data), len(data), Assembly(0)) == ([b"a"], len(data) - 3, 5, 12)
+    assert split_frames(bytearray(data), len(data), StreamReassembly(0)) == (
+        [b"a"],
+        len(data) - 3,
+        5,
+        12,
+    )

@@ -137,12 +137,12 @@ def test_publications_for_a_neighbour_that_never_reads_are_dropped_once_its_wind
         server, writer = await unread()
         (link,) = server.ear.opened
         for _ in range(1_000):
-            link.send([publication, control] if link.outstanding < WINDOW else [publication])
+            link.send([publication, control] if link.outstanding_bytes < WINDOW else [publication])
             await asyncio.sleep(0)
-        assert link.outstanding <= WINDOW + 2 * 10_008
-        before = link.outstanding
+        assert link.outstanding_bytes <= WINDOW + 2 * 10_008
+        before = link.outstanding_bytes
         link.send([publication, control, publication])
-        assert link.outstanding == before + len(framed(control))
+        assert link.outstanding_bytes == before + len(framed(control))
         writer.transport.abort()
         await server.stop()
         return server
@@ -150,7 +150,11 @@ def test_publications_for_a_neighbour_that_never_reads_are_dropped_once_its_wind
     server = asyncio.run(run())
     assert {reason for _, reason in server.ear.dropped} == {"the neighbour's window is full"}
     assert server.ear.dropped[-1][0] == 2
-    assert server.ear.opened[0].dropped == sum(count for count, _ in server.ear.dropped) > 900
+    assert (
+        server.ear.opened[0].dropped_publications
+        == sum(count for count, _ in server.ear.dropped)
+        > 900
+    )
 
 
 def test_a_neighbour_that_does_not_even_take_control_frames_is_given_up(monkeypatch):
@@ -168,7 +172,7 @@ def test_a_neighbour_that_does_not_even_take_control_frames_is_given_up(monkeypa
 
     server = asyncio.run(run())
     assert server.ear.closed[0].startswith("the neighbour does not read: ")
-    assert server.ear.opened[0].outstanding < WINDOW + (2 << 20)
+    assert server.ear.opened[0].outstanding_bytes < WINDOW + (2 << 20)
 
 
 def test_outstanding_bytes_return_to_zero_when_the_neighbour_has_handled_everything(monkeypatch):
@@ -179,12 +183,12 @@ def test_outstanding_bytes_return_to_zero_when_the_neighbour_has_handled_everyth
         server, client = await joined()
         (sender,), (receiver,) = client.ear.opened, server.ear.opened
         sender.send([CONTROL * 100])
-        assert sender.outstanding == sender.bytes_out == len(framed(CONTROL * 100))
-        await until(lambda: sender.outstanding == 0, "a receipt for a few bytes")
+        assert sender.outstanding_bytes == sender.bytes_out == len(framed(CONTROL * 100))
+        await until(lambda: sender.outstanding_bytes == 0, "a receipt for a few bytes")
         assert sender.bytes_out == len(framed(CONTROL * 100))
-        assert (receiver.bytes_out, receiver.outstanding) == (len(receipt(1)), 0)
+        assert (receiver.bytes_out, receiver.outstanding_bytes) == (len(receipt(1)), 0)
         receiver.send([CONTROL * 10])
-        await until(lambda: receiver.outstanding == 0, "a receipt in the other direction")
+        await until(lambda: receiver.outstanding_bytes == 0, "a receipt in the other direction")
         assert (sender.bytes_in, sender.bytes_out) == (4 + 14, 104 + 4)
         await asyncio.gather(client.stop(), server.stop())
 
@@ -199,8 +203,8 @@ def test_receipts_keep_the_window_open():
         (link,) = client.ear.opened
         for _ in range(1_000):
             link.send([publication])
-            await until(lambda: link.outstanding <= WINDOW, "room for more")
-        await until(lambda: link.outstanding == 0, "receipts for everything")
+            await until(lambda: link.outstanding_bytes <= WINDOW, "room for more")
+        await until(lambda: link.outstanding_bytes == 0, "receipts for everything")
         await asyncio.gather(client.stop(), server.stop())
         return server, client
 
@@ -235,7 +239,7 @@ def test_a_large_publication_has_its_part_of_a_busy_link():
         (link,) = client.ear.opened
         link.send([large])
         while large not in server.ear.frames:
-            if link.outstanding < WINDOW:
+            if link.outstanding_bytes < WINDOW:
                 link.send([small] * 4)  # always more than the link takes at once
             await asyncio.sleep(0)
         await asyncio.gather(client.stop(), server.stop())
@@ -251,7 +255,7 @@ def test_large_publications_fill_half_of_the_window_and_what_cannot_wait_is_drop
         server, writer = await unread()
         (link,) = server.ear.opened
         link.send([large] * 3)
-        assert link.outstanding <= WINDOW // 2 + RECEIPT_BYTES
+        assert link.outstanding_bytes <= WINDOW // 2 + RECEIPT_BYTES
         writer.transport.abort()
         await server.stop()
         return server
@@ -265,7 +269,7 @@ def test_pieces_that_make_no_frame_end_the_link(total):
         server = Side()
         await server.listen()
         _, writer = await asyncio.open_connection("127.0.0.1", server.address.port)
-        writer.write((stream.PIECE | 5).to_bytes(4, "big") + total.to_bytes(4, "big") + b"x")
+        writer.write((stream.FRAGMENT_BIT | 5).to_bytes(4, "big") + total.to_bytes(4, "big") + b"x")
         await until(lambda: server.ear.closed, "closed")
         writer.close()
         await server.stop()

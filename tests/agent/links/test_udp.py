@@ -13,7 +13,7 @@ from tests.agent.links.listener import End, join
 from tests.agent.waiting import until
 
 from hansa.agent.links import dialler, udp
-from hansa.agent.links.datagrams import ACCEPT, CLOSE, CONFIRM, DATA, OFFER, OPEN, PIECE
+from hansa.agent.links.datagrams import ACCEPT, CLOSE, CONFIRM, DATA, FRAGMENT, OFFER, OPEN
 from hansa.agent.links.link import Address
 from hansa.agent.links.udp import UdpLinks
 from hansa.agent.links.udp_link import QUEUED_BYTES_MAX
@@ -62,9 +62,9 @@ def test_small_frames_share_datagrams_and_large_control_frames_come_in_pieces(lo
     async def work(server: Side, client: Side) -> None:
         (link,) = client.ear.opened
         link.send([*small, large])
-        assert link.outstanding > 0
+        assert link.outstanding_bytes > 0
         await until(lambda: len(server.ear.frames) == 4, "all frames")
-        assert link.outstanding == 0
+        assert link.outstanding_bytes == 0
         server.ear.opened[0].send([b"back"])
         await until(lambda: client.ear.frames, "an answer")
 
@@ -84,7 +84,7 @@ def test_a_publication_that_fits_no_datagram_is_dropped_and_told():
     server, client = run(work)
     assert server.ear.frames == [small]
     assert client.ear.dropped == [(2, "too large for a datagram link")]
-    assert client.ear.opened[0].dropped == 2
+    assert client.ear.opened[0].dropped_publications == 2
 
 
 def test_large_frames_that_wait_have_a_bound_and_are_not_there_twice():
@@ -92,11 +92,11 @@ def test_large_frames_that_wait_have_a_bound_and_are_not_there_twice():
         (link,) = client.ear.opened
         frames = [CONTROL + bytes((number,)) + bytes(1 << 20) for number in range(12)]
         link.send(frames[:1])
-        before = link.outstanding
+        before = link.outstanding_bytes
         link.send(frames[:1])
-        assert link.outstanding == before
+        assert link.outstanding_bytes == before
         link.send(frames)
-        assert QUEUED_BYTES_MAX < link.outstanding < QUEUED_BYTES_MAX + (2 << 20)
+        assert QUEUED_BYTES_MAX < link.outstanding_bytes < QUEUED_BYTES_MAX + (2 << 20)
 
     run(work)
 
@@ -172,7 +172,7 @@ def test_dialling_goes_on_until_somebody_is_there(monkeypatch):
 
 
 def test_a_listener_that_never_answers_is_given_up(monkeypatch):
-    monkeypatch.setattr(dialler, "DIAL_TIMEOUT_S", 10 * udp.ASK_AGAIN_S)
+    monkeypatch.setattr(dialler, "DIAL_TIMEOUT_S", 10 * udp.HANDSHAKE_RETRY_S)
 
     async def whole() -> list[str]:
         client = Side()
@@ -200,7 +200,7 @@ def test_a_relay_that_loses_a_third_still_gets_a_link_through():
 
         def arrived() -> bool:
             link = client.ear.opened[-1]
-            if not link.outstanding:
+            if not link.outstanding_bytes:
                 link.send([large])  # as the node does, which misses an acknowledgement
             return large in server.ear.frames
 
@@ -254,7 +254,7 @@ async def opened(stranger: Stranger) -> bytes:
 
 def test_garbage_opens_nothing_and_no_answer_is_longer_than_the_question():
     async def work(server: Side, stranger: Stranger) -> None:
-        for kind in (CONFIRM, DATA, PIECE):  # a session that nobody offered
+        for kind in (CONFIRM, DATA, FRAGMENT):  # a session that nobody offered
             assert await stranger.ask(kind + b"s" * 16) == CLOSE + b"s" * 16
         for garbage in (b"", b"?", b"GET / HTTP/1.1\r\n\r\n", bytes(1_500), CLOSE + b"s" * 16):
             stranger.socket.send(garbage)
@@ -283,7 +283,7 @@ def test_a_confirmation_that_comes_twice_is_answered_twice_and_opens_one_link():
     assert len(strange(work).ear.opened) == 1
 
 
-@pytest.mark.parametrize("bad", [DATA, PIECE])
+@pytest.mark.parametrize("bad", [DATA, FRAGMENT])
 def test_a_neighbour_that_sends_nonsense_is_told_so(bad):
     async def work(server: Side, stranger: Stranger) -> None:
         session = await opened(stranger)

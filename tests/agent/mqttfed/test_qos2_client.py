@@ -11,10 +11,10 @@ from tests.agent.waiting import until
 
 from hansa.agent.broker.connection import BrokerAddress, Connection
 from hansa.agent.mqttfed import qos2_client
-from hansa.agent.mqttfed.qos2_client import ExactClient
+from hansa.agent.mqttfed.qos2_client import Qos2Client
 from hansa.mqtt import effects, packets
-from hansa.mqtt.limits import Limits
-from hansa.mqtt.options import Options
+from hansa.mqtt.limits import BrokerLimits
+from hansa.mqtt.options import ConnectOptions
 from hansa.mqtt.types import Version
 from hansa.testbed.mosquitto import Mosquitto, free_port
 
@@ -26,21 +26,21 @@ class Pair:
         self.broker = broker
         self.received: list[bytes] = []
         self.said: list[str] = []
-        self.one = ExactClient(self._connecting("one"), self.said.append)
-        self.two = ExactClient(self._connecting("two"), self.said.append, ("t/#",), self._receive)
+        self.one = Qos2Client(self._connecting("one"), self.said.append)
+        self.two = Qos2Client(self._connecting("two"), self.said.append, ("t/#",), self._receive)
 
     def _connecting(self, name: str) -> Callable[[Any], Connection]:
         address = BrokerAddress("127.0.0.1", self.broker.port)
-        options = Options(client_id=name, clean_start=True)
+        options = ConnectOptions(client_id=name, clean_start=True)
         return lambda told: Connection(address, options, told, random.Random(1))
 
     def _receive(self, batch: Any) -> None:
-        publications: list[packets.Publish] = [*batch]
+        publications: list[packets.PublishPacket] = [*batch]
         self.received += [each.payload for each in publications]
 
     async def start(self) -> None:
         for client in (self.one, self.two):
-            client.connection.keep()
+            client.connection.start()
         await until(lambda: self.said == ["", ""], "both connected")
 
     async def stop(self) -> None:
@@ -123,10 +123,10 @@ def test_what_cannot_be_sent_makes_room_for_what_waits(run, monkeypatch):
 def test_a_broker_of_no_use_is_a_problem_though_it_lets_us_in(run):
     async def work(pair: Pair) -> None:
         assert [pair.one.problem, pair.two.problem] == ["", ""]
-        told = pair.two._told  # noqa: SLF001
+        told = pair.two._on_effect  # noqa: SLF001
         told(effects.Subscribed((packets.Subscription("t/#"),), bytes([0x87])))
         assert pair.two.problem == "the broker refuses 't/#'"
-        old = Limits(version=Version.V311, client_id="two", keep_alive=60, session_expiry=0)
+        old = BrokerLimits(version=Version.V311, client_id="two", keep_alive=60, session_expiry=0)
         told(effects.Connected(False, old))
         assert pair.two.problem.startswith("mqtt-fed needs a broker with MQTT 5")
 

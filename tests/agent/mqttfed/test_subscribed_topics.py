@@ -1,33 +1,33 @@
 """Filters as topics: what one client gives up, another may still want."""
 
 from hansa.agent.mqttfed import subscribed_topics as module
-from hansa.agent.mqttfed.subscribed_topics import Wishes
+from hansa.agent.mqttfed.subscribed_topics import SubscribedTopics
 
 PLAIN, SHARED = "federated/t", "$share/g/federated/t"
 
 
 def test_a_topic_is_wanted_until_its_last_filter_goes():
-    wishes = Wishes()
-    assert wishes.change([PLAIN], []) == (("t",), ())
-    assert wishes.change([SHARED], []) == ((), ())
-    assert wishes.change([], [PLAIN]) == ((), ())
-    assert wishes.change([], [SHARED]) == ((), ("t",))
+    wishes = SubscribedTopics()
+    assert wishes.apply_change([PLAIN], []) == (("t",), ())
+    assert wishes.apply_change([SHARED], []) == ((), ())
+    assert wishes.apply_change([], [PLAIN]) == ((), ())
+    assert wishes.apply_change([], [SHARED]) == ((), ("t",))
 
 
 def test_what_is_not_federated_or_has_wildcards_is_left_out():
-    wishes = Wishes()
-    assert wishes.change(["other/t", "federated/#", "federated/+/x"], []) == ((), ())
-    assert wishes.left_out == {"federated/#", "federated/+/x"}
-    assert wishes.change([], ["other/t", "federated/#", "federated/+/x"]) == ((), ())
-    assert wishes.left_out == set()
+    wishes = SubscribedTopics()
+    assert wishes.apply_change(["other/t", "federated/#", "federated/+/x"], []) == ((), ())
+    assert wishes.unsupported_filters == {"federated/#", "federated/+/x"}
+    assert wishes.apply_change([], ["other/t", "federated/#", "federated/+/x"]) == ((), ())
+    assert wishes.unsupported_filters == set()
 
 
 def test_a_filter_that_comes_and_goes_is_told_once_and_memory_is_bounded(caplog, monkeypatch):
     monkeypatch.setattr(module, "TOLD_MAX", 2)
-    wishes = Wishes()
+    wishes = SubscribedTopics()
     for level in "aaabba":
-        wishes.change([f"federated/{level}/#"], [])
-        wishes.change([], [f"federated/{level}/#"])
+        wishes.apply_change([f"federated/{level}/#"], [])
+        wishes.apply_change([], [f"federated/{level}/#"])
     assert len(caplog.records) == 2
-    wishes.change(["federated/c/#", "federated/a/#"], [])
+    wishes.apply_change(["federated/c/#", "federated/a/#"], [])
     assert len(caplog.records) == 4  # told anew, as the third one had no room

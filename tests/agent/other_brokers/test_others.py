@@ -15,7 +15,7 @@ from tests.agent.process import Process, Scene
 from tests.agent.test_broker import is_installed, status
 
 from hansa.cli import doctor
-from hansa.mqtt.packets import Publish
+from hansa.mqtt.packets import PublishPacket
 from hansa.mqtt.types import Version
 from hansa.testbed.mosquitto import Mosquitto, free_port
 
@@ -139,9 +139,9 @@ def test_publications_cross_both_ways_once_and_in_order(kind, stage):
 @pytest.mark.parametrize("kind", KINDS)
 def test_stored_values_cross_both_ways(kind, stage):
     broker = stage.other(kind)
-    stage.old(broker).publish_as(Publish("kept/here", b"1", 1, retain=True))
+    stage.old(broker).publish_as(PublishPacket("kept/here", b"1", 1, retain=True))
     far = with_mosquitto(stage, broker, wanted="kept/#")
-    stage.new(far).publish_as(Publish("kept/there", b"2", 1, retain=True))
+    stage.new(far).publish_as(PublishPacket("kept/there", b"2", 1, retain=True))
     far.read_until(2)
     eventually(lambda: stored(stage.new(far)) == KEPT, "both at Mosquitto")
     eventually(lambda: stored(stage.old(broker)) == KEPT, f"both at {kind}")

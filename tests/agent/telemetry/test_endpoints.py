@@ -9,25 +9,25 @@ import pytest
 from tests.agent.live import LoopThread, eventually
 from tests.journal.journals import EPOCH, NODE, captured, open_writer, write
 
-from hansa.agent.admin import Logs, as_json, serve
-from hansa.agent.admin import Pages as AdminPages
-from hansa.agent.state import JOURNAL
-from hansa.agent.telemetry.endpoints import LogPages
+from hansa.agent.admin import Endpoints as AdminPages
+from hansa.agent.admin import LogHandler, json_response, serve
+from hansa.agent.state import JOURNAL_DIRECTORY
+from hansa.agent.telemetry.endpoints import LogEndpoints
 from hansa.errors import JournalDamaged, JournalTrimmed, JournalUnusable
 from hansa.journal import ranges
-from hansa.journal.reader import Bounds, Reader
-from hansa.journal.records import Recorded
-from hansa.journal.remote import Listed, Pages, RemoteReader
+from hansa.journal.reader import JournalReader, OffsetBounds
+from hansa.journal.records import RecordedPublication
+from hansa.journal.remote import LogClient, RemoteJournalReader, ServedLog
 from hansa.telemetry import schema
-from hansa.telemetry.log import Log, Recorder
-from hansa.telemetry.reader import bounds, rows
+from hansa.telemetry.log import NodeRecorder, TelemetryLog
+from hansa.telemetry.reader import read_bounds, read_rows
 
 TOKEN = "a secret"
 NAME = f"journal/{EPOCH:020d}"
 
 
 @contextmanager
-def listening(pages: AdminPages, logs: Logs | None = None) -> Iterator[str]:
+def listening(pages: AdminPages, logs: LogHandler | None = None) -> Iterator[str]:
     """A server on a loop of its own; yields where it is."""
     thread = LoopThread()
 
@@ -46,8 +46,8 @@ def listening(pages: AdminPages, logs: Logs | None = None) -> Iterator[str]:
 @contextmanager
 def served(state: Path, token: str = TOKEN) -> Iterator[str]:
     """An agent's pages about a state directory."""
-    logs = LogPages(token, state / JOURNAL, state / "telemetry")
-    with listening({"/healthz": lambda: as_json({})}, logs.answer) as url:
+    logs = LogEndpoints(token, state / JOURNAL_DIRECTORY, state / "telemetry")
+    with listening({"/healthz": lambda: json_response({})}, logs.handle_request) as url:
         yield url
 
 
@@ -55,10 +55,15 @@ def served(state: Path, token: str = TOKEN) -> Iterator[str]:
 def state(tmp_path: Path) -> Path:
     """A journal of several segments, and telemetry of two lives."""
     written = [captured(number) for number in range(1, 51)]
-    write(tmp_path / NAME, *written, Recorded(1, 1, "a", b"\0", False, b"", 5), segment_bytes=600)
-    log = Log(tmp_path / "telemetry", identity=77)
+    write(
+        tmp_path / NAME,
+        *written,
+        RecordedPublication(1, 1, "a", b"\0", False, b"", 5),
+        segment_bytes=600,
+    )
+    log = TelemetryLog(tmp_path / "telemetry", identity=77)
     for life in (1, 2):
-        recorder = Recorder(log, NODE, life)
+        recorder = NodeRecorder(log, NODE, life)
         recorder.put(schema.LinkUp(5, 9))
         recorder.flush()
     log.close()
@@ -66,23 +71,23 @@ def state(tmp_path: Path) -> Path:
 
 
 def test_what_there_is_is_listed(state):
-    here = Reader(state / NAME).bounds
-    told = bounds(state / "telemetry")
+    here = JournalReader(state / NAME).bounds
+    told = read_bounds(state / "telemetry")
     with served(state) as url:
-        assert Pages(url, TOKEN).logs() == [
-            Listed("telemetry", 0, 77, told.start, told.end),
-            Listed(NAME, NODE, EPOCH, here.start, here.end),
+        assert LogClient(url, TOKEN).list_logs() == [
+            ServedLog("telemetry", 0, 77, told.start, told.end),
+            ServedLog(NAME, NODE, EPOCH, here.start, here.end),
         ]
 
 
 @pytest.mark.parametrize("size", [1, 700, 1 << 20])
 def test_every_range_is_as_from_the_files(state, monkeypatch, size):
     monkeypatch.setattr("hansa.journal.remote.RANGE_BYTES", size)
-    here = list(Reader(state / NAME).read())
+    here = list(JournalReader(state / NAME).read())
     with served(state) as url:
-        there = RemoteReader(Pages(url, TOKEN), NAME)
+        there = RemoteJournalReader(LogClient(url, TOKEN), NAME)
         assert list(there.read()) == here
-        assert there.bounds == Reader(state / NAME).bounds
+        assert there.bounds == JournalReader(state / NAME).bounds
         middle = here[20][0]
         assert list(there.read(middle)) == here[20:]
         assert list(there.read(None, middle)) == here[:20]
@@ -91,41 +96,41 @@ def test_every_range_is_as_from_the_files(state, monkeypatch, size):
 
 def test_telemetry_is_read_as_from_its_directory(state):
     with served(state) as url:
-        there = RemoteReader(Pages(url, TOKEN), "telemetry")
-        assert list(rows(there)) == list(rows(state / "telemetry"))
-        assert bounds(there) == bounds(state / "telemetry")
+        there = RemoteJournalReader(LogClient(url, TOKEN), "telemetry")
+        assert list(read_rows(there)) == list(read_rows(state / "telemetry"))
+        assert read_bounds(there) == read_bounds(state / "telemetry")
 
 
 def test_a_log_that_goes_on_can_be_followed(state):
-    log = Log(state / "telemetry")
-    recorder = Recorder(log, NODE, 3)
+    log = TelemetryLog(state / "telemetry")
+    recorder = NodeRecorder(log, NODE, 3)
     with served(state) as url:
-        there = RemoteReader(Pages(url, TOKEN), "telemetry")
+        there = RemoteJournalReader(LogClient(url, TOKEN), "telemetry")
         end = there.bounds.end
         recorder.put(schema.LinkUp(6, 9))
         recorder.flush()
         log.commit()
-        assert [row.incarnation for row in rows(there, end)] == [3]
+        assert [row.incarnation for row in read_rows(there, end)] == [3]
     log.close()
 
 
 def test_an_answer_is_bounded_whatever_is_asked(state, monkeypatch):
     monkeypatch.setattr("hansa.agent.telemetry.endpoints.RANGE_BYTES", 100)
     with served(state) as url:
-        body, following = Pages(url, TOKEN).get(f"/logs/{NAME}", {"bytes": 1 << 40})
+        body, following = LogClient(url, TOKEN).fetch(f"/logs/{NAME}", {"bytes": 1 << 40})
     assert len(body) < 200
-    assert int(following) < Reader(state / NAME).bounds.end
+    assert int(following) < JournalReader(state / NAME).bounds.end
 
 
 @pytest.mark.parametrize("token", ["", "another"])
 def test_without_the_token_there_is_nothing(state, token):
     with served(state) as url, pytest.raises(JournalUnusable, match="token is missing or wrong"):
-        Pages(url, token).logs()
+        LogClient(url, token).list_logs()
 
 
 def test_without_a_token_in_the_settings_nobody_reads(state):
     with served(state, token="") as url, pytest.raises(JournalUnusable, match="set .admin. token"):
-        Pages(url, "").logs()
+        LogClient(url, "").list_logs()
 
 
 def test_other_pages_need_no_token(state):
@@ -138,26 +143,26 @@ def test_what_retention_dropped_is_said_with_what_is_left(tmp_path):
         for number in range(1, 51):
             writer.append(captured(number))
             writer.commit()
-    first = Reader(tmp_path / NAME).bounds.start
+    first = JournalReader(tmp_path / NAME).bounds.start
     assert first > 0
     with served(tmp_path) as url, pytest.raises(JournalTrimmed) as gone:
-        list(RemoteReader(Pages(url, TOKEN), NAME).read(0))
+        list(RemoteJournalReader(LogClient(url, TOKEN), NAME).read(0))
     assert gone.value.first == first
 
 
 def test_damage_is_said_with_its_place_after_what_is_before_it(state):
     (first, *_) = sorted((state / NAME).glob("*.log"))
-    here = [offset for offset, _ in Reader(state / NAME).read()]
+    here = [offset for offset, _ in JournalReader(state / NAME).read()]
     data = bytearray(first.read_bytes())
     data[here[3] + 12] ^= 1
     first.write_bytes(data)
     seen = []
     with served(state) as url, pytest.raises(JournalDamaged) as damaged:
-        for offset, _ in RemoteReader(Pages(url, TOKEN), NAME).read():
+        for offset, _ in RemoteJournalReader(LogClient(url, TOKEN), NAME).read():
             seen.append(offset)
     assert seen == here[:3]
     with pytest.raises(JournalDamaged) as local:
-        list(Reader(state / NAME).read())
+        list(JournalReader(state / NAME).read())
     told = damaged.value
     assert (told.offset, told.resume) == (local.value.offset, local.value.resume)
 
@@ -176,32 +181,32 @@ def test_what_is_not_there_or_means_nothing_is_refused(state, path, reason):
     with served(state) as url, pytest.raises(JournalUnusable, match=reason):
         path, _, query = path.partition("?")
         asked = dict([query.split("=")] if query else [])
-        Pages(url, TOKEN).get(path, asked)
+        LogClient(url, TOKEN).fetch(path, asked)
 
 
 def test_an_agent_that_does_not_answer_is_one_clear_line():
     with pytest.raises(JournalUnusable, match="cannot read http://127.0.0.1:9/logs.*refused"):
-        Pages("http://127.0.0.1:9", TOKEN).logs()
+        LogClient("http://127.0.0.1:9", TOKEN).list_logs()
 
 
 def test_what_is_no_agent_is_said():
-    pages = {"/logs": lambda: as_json({"hello": 1})}
+    pages = {"/logs": lambda: json_response({"hello": 1})}
     with listening(pages) as url, pytest.raises(JournalUnusable, match="no list of logs"):
-        Pages(url, TOKEN).logs()
+        LogClient(url, TOKEN).list_logs()
 
 
 def test_a_log_that_is_gone_has_no_bounds(state):
     with served(state) as url:
-        assert RemoteReader(Pages(url, TOKEN), "journal/9").bounds == Bounds(0, 0)
+        assert RemoteJournalReader(LogClient(url, TOKEN), "journal/9").bounds == OffsetBounds(0, 0)
 
 
 @pytest.mark.parametrize("damage", ["short", "flipped"])
 def test_a_range_that_was_damaged_on_its_way_is_noticed(state, damage):
-    reader = Reader(state / NAME)
-    data, _ = ranges.pack(reader, 0, reader.bounds.end, 1)
+    reader = JournalReader(state / NAME)
+    data, _ = ranges.pack_range(reader, 0, reader.bounds.end, 1)
     data = data[:10] if damage == "short" else data[:-1] + bytes([data[-1] ^ 1])
     with pytest.raises(JournalDamaged):
-        list(ranges.unpack(data, "somewhere"))
+        list(ranges.unpack_range(data, "somewhere"))
 
 
 def test_a_live_agent_serves_its_telemetry(scene):
@@ -209,9 +214,11 @@ def test_a_live_agent_serves_its_telemetry(scene):
     agent = scene.agent(
         broker_port=broker.port, telemetry_sample="none", admin_token=TOKEN, name="plant"
     )
-    pages = Pages(f"http://127.0.0.1:{agent.admin_port}", TOKEN)
+    pages = LogClient(f"http://127.0.0.1:{agent.admin_port}", TOKEN)
     eventually(lambda: agent.page("/readyz")[0] == 200, "ready")
-    told = eventually(lambda: list(rows(RemoteReader(pages, "telemetry"))), "something told")
-    assert isinstance(told[0].record, schema.Started)
-    assert {each.name.partition("/")[0] for each in pages.logs()} == {"telemetry", "journal"}
+    told = eventually(
+        lambda: list(read_rows(RemoteJournalReader(pages, "telemetry"))), "something told"
+    )
+    assert isinstance(told[0].record, schema.NodeStarted)
+    assert {each.name.partition("/")[0] for each in pages.list_logs()} == {"telemetry", "journal"}
     assert TOKEN not in agent.log

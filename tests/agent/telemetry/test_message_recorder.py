@@ -12,29 +12,29 @@ from tests.agent.guaranteed import SureClient
 from tests.agent.live import Live, eventually
 from tests.agent.process import Process, Scene
 
-from hansa.agent.delivery.outbox_journal import Keeping
-from hansa.agent.settings import load
-from hansa.agent.state import JOURNAL
-from hansa.agent.telemetry.message_recorder import Recording
-from hansa.agent.telemetry.recorded_topics import TOPICS_MAX, Topics
+from hansa.agent.delivery.outbox_journal import OutboxJournal
+from hansa.agent.settings import load_settings
+from hansa.agent.state import JOURNAL_DIRECTORY
+from hansa.agent.telemetry.message_recorder import MessageRecorder
+from hansa.agent.telemetry.recorded_topics import TOPICS_MAX, RecordedTopics
 from hansa.errors import JournalUnusable, UsageError
-from hansa.journal.reader import Reader
-from hansa.journal.records import Captured, Record, Recorded
+from hansa.journal.reader import JournalReader
+from hansa.journal.records import CapturedRecord, JournalRecord, RecordedPublication
 from hansa.journal.settings import JournalSettings
 from hansa.mqtt import inputs, packets
-from hansa.mqtt.properties import Property, encode
-from hansa.protocol.events import Denied, Event, Granted
+from hansa.mqtt.properties import Property, encode_properties
+from hansa.protocol.events import Event, SubscriptionsDenied, SubscriptionsGranted
 from hansa.protocol.model import NodeId, Publication
-from hansa.simulator.topologies import parse
+from hansa.simulator.topologies import parse_topology
 from hansa.testbed.federation import LocalFederation
 
 
-def journal(state: Path) -> list[Record]:
+def journal(state: Path) -> list[JournalRecord]:
     """What the journals of all epochs of an agent say."""
     return [
         record
-        for epoch in sorted((state / JOURNAL).iterdir())
-        for _, record in Reader(epoch).read()
+        for epoch in sorted((state / JOURNAL_DIRECTORY).iterdir())
+        for _, record in JournalReader(epoch).read()
     ]
 
 
@@ -43,7 +43,8 @@ def recorded(state: Path) -> list[tuple[int, str, bytes]]:
     return [
         (getattr(record, "qos", 0), record.topic, record.payload)
         for record in journal(state)
-        if isinstance(record, Recorded) or (isinstance(record, Captured) and record.recorded)
+        if isinstance(record, RecordedPublication)
+        or (isinstance(record, CapturedRecord) and record.recorded)
     ]
 
 
@@ -56,7 +57,7 @@ RECORDED = ("plant/#", "mill/+/temp")
 @pytest.fixture
 def pair(mosquitto: str, tmp_path: Path) -> Iterator[Live]:
     settings = {"HANSA_RECORD": ",".join(RECORDED)}
-    live = Live(LocalFederation(parse("line:2", 1), settings, directory=tmp_path / "kept"))
+    live = Live(LocalFederation(parse_topology("line:2", 1), settings, directory=tmp_path / "kept"))
 
     def all_record() -> bool:
         logs = [Path(node.broker.log_file).read_text() for node in live.nodes]
@@ -78,8 +79,8 @@ def test_what_nobody_wants_is_recorded_with_its_properties_and_sent_to_nobody(pa
     pub = pair.client_of(SureClient, 0)
     pub.publish("plant/zero", b"a", b"b")
     pub.publish("attic/zero", b"c")
-    content = encode(((Property.CONTENT_TYPE, "text/plain"),))
-    wish = packets.Publish("mill/1/temp", b"d", 1, True, False, 59_999, (), content)
+    content = encode_properties(((Property.CONTENT_TYPE, "text/plain"),))
+    wish = packets.PublishPacket("mill/1/temp", b"d", 1, True, False, 59_999, (), content)
     pub._do(inputs.Publish([wish]))  # noqa: SLF001
     eventually(lambda: pub._read(0.1) is not None and pub.accepted == 1, "accepted")  # noqa: SLF001
     pub.publish_surely(2, "plant/two", b"e")
@@ -94,7 +95,7 @@ def test_what_nobody_wants_is_recorded_with_its_properties_and_sent_to_nobody(pa
     assert set(recorded(state(pair, 0))) == expected
     assert len(recorded(state(pair, 0))) == 4
     (temp,) = [r for r in journal(state(pair, 0)) if getattr(r, "topic", "") == "mill/1/temp"]
-    assert isinstance(temp, Captured)
+    assert isinstance(temp, CapturedRecord)
     assert (temp.properties, temp.retain, temp.previous) == (content, True, ())
     assert recorded(state(pair, 1)) == []
     links: Any = pair.nodes[0].status()["neighbours"]
@@ -168,15 +169,15 @@ class Ends:
 
     def __init__(self) -> None:
         self.fed: list[Event] = []
-        self.taken: list[packets.Publish] = []
+        self.taken: list[packets.PublishPacket] = []
         self.orders: list[tuple[str, tuple[Any, ...]]] = []
-        self.records: list[Recorded] = []
+        self.records: list[RecordedPublication] = []
         self.takes = True
 
     def feed(self, *events: Event) -> None:
         self.fed += events
 
-    def captured(self, publications: Any) -> None:
+    def on_captured(self, publications: Any) -> None:
         self.taken += publications
 
     def subscribe(self, filters: Sequence[str]) -> None:
@@ -189,8 +190,8 @@ class Ends:
         self.orders.append(("publish", tuple(publications)))
 
 
-def recording(ends: Ends) -> Recording:
-    made = Recording(Topics(["a/#", "b"]), ends, 1, ends)  # type: ignore[arg-type]
+def recording(ends: Ends) -> MessageRecorder:
+    made = MessageRecorder(RecordedTopics(["a/#", "b"]), ends, 1, ends)  # type: ignore[arg-type]
     made.attach(ends)
     return made
 
@@ -209,25 +210,25 @@ def test_a_node_that_wants_what_is_recorded_is_told_as_soon_as_the_broker_has_gr
     ends.orders.clear()
     made.subscribe(["a/#", "c"])
     assert (ends.orders, ends.fed) == ([("subscribe", ("c",))], [])
-    made.feed(Granted(("a/#",)), Denied(("b",), "no"))
-    assert ends.fed == [Granted(("a/#",)), Denied(("b",), "no")]
+    made.feed(SubscriptionsGranted(("a/#",)), SubscriptionsDenied(("b",), "no"))
+    assert ends.fed == [SubscriptionsGranted(("a/#",)), SubscriptionsDenied(("b",), "no")]
     ends.fed.clear()
     made.subscribe(["a/#", "b"])
-    assert ends.fed == [Granted(("a/#",))]
+    assert ends.fed == [SubscriptionsGranted(("a/#",))]
     made.publish([("x", b"y")])
     assert ends.orders[1:] == [("publish", (("x", b"y"),))]
 
 
 def test_topics_are_remembered_within_a_bound():
-    topics = Topics(["a/+"])
+    topics = RecordedTopics(["a/+"])
     assert [f"a/{number}" in topics for number in range(TOPICS_MAX + 2)].count(False) == 0
     assert "b" not in topics
-    assert not Topics()
+    assert not RecordedTopics()
 
 
 def test_what_the_disk_does_not_take_is_counted(monkeypatch):
     class Full:
-        def offer(self, record: Recorded) -> bool:
+        def offer(self, record: RecordedPublication) -> bool:
             if record.payload == b"worse":
                 raise JournalUnusable("gone")
             return False
@@ -235,10 +236,10 @@ def test_what_the_disk_does_not_take_is_counted(monkeypatch):
         def commit_soon(self) -> None:
             raise AssertionError
 
-    async def note() -> Recording:
+    async def note() -> MessageRecorder:
         ends = Ends()
-        made = Recording(Topics(["a"]), ends, 1, Full())  # type: ignore[arg-type]
-        made.captured([packets.Publish("a", b"bad"), packets.Publish("a", b"worse")])
+        made = MessageRecorder(RecordedTopics(["a"]), ends, 1, Full())  # type: ignore[arg-type]
+        made.on_captured([packets.PublishPacket("a", b"bad"), packets.PublishPacket("a", b"worse")])
         assert len(ends.taken) == 2
         made.stop()
         return made
@@ -257,33 +258,35 @@ def test_what_the_disk_does_not_take_is_counted(monkeypatch):
 )
 def test_what_cannot_be_recorded_is_refused(filters, reason):
     with pytest.raises(UsageError, match=reason):
-        load(None, {"HANSA_RECORD": ",".join(filters)})
+        load_settings(None, {"HANSA_RECORD": ",".join(filters)})
 
 
-def kept(path: Path, epoch: int, topics: Topics) -> Keeping:
+def kept(path: Path, epoch: int, topics: RecordedTopics) -> OutboxJournal:
     settings = JournalSettings(retention_seconds=3_600.0)
-    made = Keeping(path, NodeId(1), 7, settings, topics)
-    made.keep(Publication(NodeId(1), 7, made.writer.next_number, 1, "a", b""), 1)
+    made = OutboxJournal(path, NodeId(1), 7, settings, topics)
+    made.append_publication(Publication(NodeId(1), 7, made.writer.next_sequence, 1, "a", b""), 1)
     made.writer.commit()
-    renewal = made.renewal(epoch)
-    former, writer = made.writer, made.renew(renewal)
-    made.adopt(renewal, writer)
+    renewal = made.plan_rollover(epoch)
+    former, writer = made.writer, made.build_rollover(renewal)
+    made.adopt_epoch(renewal, writer)
     former.close()
-    made.drop_former()
+    made.remove_ended_epochs()
     writer.close()
     return made
 
 
 def test_a_former_epoch_stays_for_readers_of_what_was_recorded_until_it_is_old(tmp_path):
-    kept(tmp_path, 8, Topics(["a"]))
+    kept(tmp_path, 8, RecordedTopics(["a"]))
     former = tmp_path / f"{7:020d}"
-    assert [getattr(record, "recorded", None) for _, record in Reader(former).read()] == [True]
+    assert [getattr(record, "recorded", None) for _, record in JournalReader(former).read()] == [
+        True
+    ]
     for path in former.glob("*.log"):
         os.utime(path, (0, 0))
-    kept(tmp_path, 10, Topics(["a"]))  # in an epoch 9, because 8 was empty
+    kept(tmp_path, 10, RecordedTopics(["a"]))  # in an epoch 9, because 8 was empty
     assert sorted(path.name for path in tmp_path.iterdir()) == [f"{9:020d}", f"{10:020d}"]
 
 
 def test_without_recording_nobody_needs_a_former_epoch(tmp_path):
-    kept(tmp_path, 8, Topics())
+    kept(tmp_path, 8, RecordedTopics())
     assert [path.name for path in tmp_path.iterdir()] == [f"{8:020d}"]

@@ -6,36 +6,36 @@ from pathlib import Path
 from tests.agent.guaranteed import SureClient
 from tests.agent.live import Live, eventually
 
-from hansa.agent.telemetry.settings import TELEMETRY
-from hansa.simulator.actions import Publish, Step, Subscribe
-from hansa.simulator.options import DiskOptions, Options, Phases
+from hansa.agent.telemetry.settings import TELEMETRY_DIRECTORY
+from hansa.simulator.actions import ClientPublish, ClientSubscribe, ScheduledAction
+from hansa.simulator.options import DiskOptions, Phases, SimulationOptions
 from hansa.simulator.run import simulate
-from hansa.simulator.topologies import parse
+from hansa.simulator.topologies import parse_topology
 from hansa.telemetry import schema
-from hansa.telemetry.reader import Row, rows
+from hansa.telemetry.reader import TelemetryRow, read_rows
 from hansa.testbed.federation import LocalFederation
 
 COUNT = 3
 TOPICS = ("plant/zero", "plant/one", "plant/two")
 """Each at its QoS: from one end of a line of three to the other."""
 
-TOLD = schema.Captured | schema.Sent | schema.Received | schema.Delivered
+TOLD = schema.Captured | schema.CopySent | schema.CopyReceived | schema.Delivered
 
 Story = list[tuple[str, str, int, str, int | None, str]]
 """Who tells, what, QoS, topic, hops and the other node: nodes by their names."""
 
 
-def story(told: Iterable[Row]) -> Story:
+def story(told: Iterable[TelemetryRow]) -> Story:
     found = list(told)
     names: dict[int | None, str] = {
-        row.node: row.record.name.removeprefix("n")
+        row.node: row.record.node_name.removeprefix("n")
         for row in found
-        if isinstance(row.record, schema.Started)
+        if isinstance(row.record, schema.NodeStarted)
     }
     return sorted(
         (
             names[row.node],
-            schema.NAMES[type(record)],
+            schema.KIND_NAMES[type(record)],
             record.qos,
             record.topic,
             getattr(record, "hops", None),
@@ -47,26 +47,29 @@ def story(told: Iterable[Row]) -> Story:
 
 
 def simulated(path: Path) -> Story:
-    steps = [Step(1.0, Subscribe(2, "plant/#"))]
-    steps += [Step(5.0, Publish(0, topic, 64, COUNT, 0.1, qos)) for qos, topic in enumerate(TOPICS)]
-    options = Options(
-        parse("line:3", 1),
+    steps = [ScheduledAction(1.0, ClientSubscribe(2, "plant/#"))]
+    steps += [
+        ScheduledAction(5.0, ClientPublish(0, topic, 64, COUNT, 0.1, qos))
+        for qos, topic in enumerate(TOPICS)
+    ]
+    options = SimulationOptions(
+        parse_topology("line:3", 1),
         seed=1,
         schedule=tuple(steps),
         phases=Phases(warm_up_s=10.0),
         disk=DiskOptions(),
     )
     simulate(options, telemetry=path)
-    return story(rows(path))
+    return story(read_rows(path))
 
 
 def lived(path: Path, expected: int) -> Story:
     settings = {"HANSA_TELEMETRY_SAMPLE": "all"}
-    live = Live(LocalFederation(parse("line:3", 1), settings, directory=path))
+    live = Live(LocalFederation(parse_topology("line:3", 1), settings, directory=path))
 
     def told() -> Story:
-        logs = [node.directory / "agent" / TELEMETRY for node in live.nodes]
-        return story(row for log in logs for row in rows(log))
+        logs = [node.directory / "agent" / TELEMETRY_DIRECTORY for node in live.nodes]
+        return story(row for log in logs for row in read_rows(log))
 
     try:
         live.start()

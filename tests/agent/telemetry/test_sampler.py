@@ -13,16 +13,16 @@ from tests.agent.test_driver import Side
 from tests.agent.waiting import until
 
 from hansa.agent.links.link import Address
-from hansa.agent.telemetry.sampler import Witness
-from hansa.journal.records import Bound
+from hansa.agent.telemetry.sampler import Sampler
+from hansa.journal.records import InboxRecord
 from hansa.protocol.effects import Deliver, Dropped, Duplicate, Effect, Gap, NeighbourUp
-from hansa.protocol.events import InterestChanged, Published
+from hansa.protocol.events import ClientPublished, InterestChanged
 from hansa.protocol.forwarding.engine import Deliveries, Outgoing
 from hansa.protocol.model import LinkId, NodeId, Publication
 from hansa.protocol.settings import ProtocolSettings
 from hansa.protocol.wire.codec import encode
 from hansa.telemetry import schema
-from hansa.telemetry.event_mapper import chosen
+from hansa.telemetry.event_mapper import is_sampled
 
 
 class Told(Side):
@@ -33,12 +33,12 @@ class Told(Side):
         self.records: list[Any] = []
         self.node = self.driver.node.id
         clock = count(1).__next__
-        self.driver.witness = Witness(self.records.append, (self.node, 1), sample, clock)
+        self.driver.sampler = Sampler(self.records.append, (self.node, 1), sample, clock)
 
     @property
     def is_settled(self) -> bool:
         """Whether all three know each other, and what the others want is in force."""
-        view = self.driver.node.view()
+        view = self.driver.node.status()
         return len(view.reachable) == 3 and view.installed and self.broker.filters == {"a/#"}
 
     def of(self, kind: type) -> list[tuple[int, str, int | None]]:
@@ -60,9 +60,9 @@ def row_of_three(sample: int, payloads: int) -> list[Told]:
         for side in sides[1:]:
             side.driver.feed(InterestChanged(("a/#",)))
         await until(lambda: all(side.is_settled for side in sides), "all know what all want")
-        batch = [Published("a/b", b"%d" % each) for each in range(payloads)]
+        batch = [ClientPublished("a/b", b"%d" % each) for each in range(payloads)]
         for half in (batch[: payloads // 2], batch[payloads // 2 :]):
-            sides[0].driver.captured([*half, Published("c", b"x")])
+            sides[0].driver.on_captured([*half, ClientPublished("c", b"x")])
         await until(lambda: len(sides[2].broker.injected) == payloads, "delivered")
         await asyncio.gather(*(side.stop() for side in sides))
         return sides
@@ -73,31 +73,31 @@ def row_of_three(sample: int, payloads: int) -> list[Told]:
 @pytest.mark.parametrize("sample", [1, 3])
 def test_every_chosen_publication_is_told_at_every_step(sample):
     first, second, third = row_of_three(sample, payloads=20)
-    names = [number for number in range(1, 21) if chosen(number, sample)]
+    names = [number for number in range(1, 21) if is_sampled(number, sample)]
     assert first.of(schema.Captured) == [(number, "a/b", None) for number in names]
-    assert first.of(schema.Sent) == [(number, "a/b", 1) for number in names]
-    assert second.of(schema.Received) == first.of(schema.Sent)
-    assert second.of(schema.Delivered) == first.of(schema.Sent)
-    assert second.of(schema.Sent) == [(number, "a/b", 2) for number in names]
-    assert third.of(schema.Received) == third.of(schema.Delivered) == second.of(schema.Sent)
+    assert first.of(schema.CopySent) == [(number, "a/b", 1) for number in names]
+    assert second.of(schema.CopyReceived) == first.of(schema.CopySent)
+    assert second.of(schema.Delivered) == first.of(schema.CopySent)
+    assert second.of(schema.CopySent) == [(number, "a/b", 2) for number in names]
+    assert third.of(schema.CopyReceived) == third.of(schema.Delivered) == second.of(schema.CopySent)
 
 
 def test_records_have_what_a_table_needs():
     first, second, _ = row_of_three(1, payloads=1)
     (captured,) = [each for each in first.records if isinstance(each, schema.Captured)]
-    (received,) = [each for each in second.records if isinstance(each, schema.Received)]
-    (sent,) = [each for each in first.records if isinstance(each, schema.Sent)]
+    (received,) = [each for each in second.records if isinstance(each, schema.CopyReceived)]
+    (sent,) = [each for each in first.records if isinstance(each, schema.CopySent)]
     name = (first.node, 1, 1, 0, "a/b", 1)
     assert captured == schema.Captured(captured.time_ns, *name)
-    assert sent == schema.Sent(sent.time_ns, *name, sent.frame_bytes, 1, second.node)
-    assert received == schema.Received(received.time_ns, *name, sent.frame_bytes, 1, first.node)
+    assert sent == schema.CopySent(sent.time_ns, *name, sent.frame_bytes, 1, second.node)
+    assert received == schema.CopyReceived(received.time_ns, *name, sent.frame_bytes, 1, first.node)
 
 
 def test_what_became_of_each_copy_is_read_from_the_lists_that_it_fills():
-    told: list[schema.Any] = []
-    witness = Witness(told.append, (1, 1), 1, lambda: 5)
+    told: list[schema.AnyRecord] = []
+    witness = Sampler(told.append, (1, 1), 1, lambda: 5)
     link, other = LinkId(7), LinkId(8)
-    witness.told(0, NeighbourUp(NodeId(2), link))
+    witness.on_effect(0, NeighbourUp(NodeId(2), link))
     told.clear()
     copies = [Publication(NodeId(9), 4, number, 0, "a/b", b"21.5") for number in (1, 2, 3)]
     retained = Publication(NodeId(9), 4, 4, 0, "a/b", b"21.5", retain=True)
@@ -106,11 +106,11 @@ def test_what_became_of_each_copy_is_read_from_the_lists_that_it_fills():
     deliveries: Deliveries = [("from", b"before")]
     news: list[Effect] = []
     frames = [encode(each) for each in (*copies, retained, sure)]
-    watched = witness.watch(link, [b"", *frames], outgoing, deliveries, news)
+    watched = witness.watch_frames(link, [b"", *frames], outgoing, deliveries, news)
     assert next(watched) == b""
     assert next(watched) == frames[0]
     deliveries.append(("a/b", b"21.5"))
-    outgoing[other] = [encode(copies[0].onward(1, ()))]
+    outgoing[other] = [encode(copies[0].forwarded_copy(1, ()))]
     assert next(watched) == frames[1]
     news.append(Duplicate(NodeId(9), 2))
     assert next(watched) == frames[2]
@@ -119,66 +119,71 @@ def test_what_became_of_each_copy_is_read_from_the_lists_that_it_fills():
     names = [(9, 4, number, 0, "a/b", 4) for number in (1, 2, 3, 4)]
     size = len(frames[0])
     assert told == [
-        schema.Received(5, *names[0], size, 1, 2),
+        schema.CopyReceived(5, *names[0], size, 1, 2),
         schema.Delivered(5, *names[0], 1),
-        schema.Sent(5, *names[0], size, 2, None),
-        schema.Received(5, *names[1], size, 1, 2),
+        schema.CopySent(5, *names[0], size, 2, None),
+        schema.CopyReceived(5, *names[1], size, 1, 2),
         schema.Duplicate(5, 9, 4, 2, 0, 2),
-        schema.Received(5, *names[2], size, 1, 2),
+        schema.CopyReceived(5, *names[2], size, 1, 2),
         schema.Dropped(5, 9, 4, 3, 0, "hop limit"),
-        schema.Received(5, *names[3], size, 1, 2),
-        schema.Received(5, 9, 4, 1, 1, "a/b", 4, size, 1, 2),
+        schema.CopyReceived(5, *names[3], size, 1, 2),
+        schema.CopyReceived(5, 9, 4, 1, 1, "a/b", 4, size, 1, 2),
     ]
 
 
 def test_what_is_taken_in_at_qos_1_and_2_is_delivered_with_its_hops_when_the_broker_has_it():
-    told: list[schema.Any] = []
-    witness = Witness(told.append, (1, 1), 1, lambda: 5)
+    told: list[schema.AnyRecord] = []
+    witness = Sampler(told.append, (1, 1), 1, lambda: 5)
     link, other = LinkId(7), LinkId(8)
-    witness.told(0, NeighbourUp(NodeId(2), link))
+    witness.on_effect(0, NeighbourUp(NodeId(2), link))
     told.clear()
     copy = Publication(NodeId(9), 4, 7, 1, "a/b", b"21.5", hops=2)
     unreadable = encode(copy)[:-6]
     outgoing: Outgoing = {}
     news: list[Effect] = []
-    watched = witness.watch(link, [encode(copy), unreadable], outgoing, [], news)
+    watched = witness.watch_frames(link, [encode(copy), unreadable], outgoing, [], news)
     next(watched)
     news.append(Deliver(copy))
-    outgoing[other] = [encode(copy.onward(3, ()))]
+    outgoing[other] = [encode(copy.forwarded_copy(3, ()))]
     assert list(watched) == [unreadable]
-    witness.noticed(news)
-    witness.injected(Bound(1, 9, 4, 7, 1, "a/b", b"21.5"))
+    witness.on_batch_notifications(news)
+    witness.on_injected(InboxRecord(1, 9, 4, 7, 1, "a/b", b"21.5"))
     name, size = (9, 4, 7, 1, "a/b", 4), len(encode(copy))
     assert told == [
-        schema.Received(5, *name, size, 3, 2),
-        schema.Sent(5, *name, size, 4, None),
+        schema.CopyReceived(5, *name, size, 3, 2),
+        schema.CopySent(5, *name, size, 4, None),
         schema.Delivered(5, *name, 3),
     ]
 
 
 def test_frames_of_who_is_no_neighbour_are_left_to_the_node():
-    told: list[schema.Any] = []
-    witness = Witness(told.append, (1, 1), 1, lambda: 5)
+    told: list[schema.AnyRecord] = []
+    witness = Sampler(told.append, (1, 1), 1, lambda: 5)
     frame = encode(Publication(NodeId(9), 4, 1, 0, "a/b", b"21.5"))
-    assert list(witness.watch(LinkId(7), [frame], {}, [], [])) == [frame]
+    assert list(witness.watch_frames(LinkId(7), [frame], {}, [], [])) == [frame]
     assert told == []
 
 
 def test_what_is_no_copy_is_told_although_no_publication_is():
-    told: list[schema.Any] = []
-    witness = Witness(told.append, (1, 1), 0, lambda: 5)
-    witness.noticed([Duplicate(NodeId(9), 2), Gap(NodeId(9), 4, 1, 2, "new epoch")])
+    told: list[schema.AnyRecord] = []
+    witness = Sampler(told.append, (1, 1), 0, lambda: 5)
+    witness.on_batch_notifications([Duplicate(NodeId(9), 2), Gap(NodeId(9), 4, 1, 2, "new epoch")])
     assert told == [schema.Gap(5, 9, 4, 1, 2, "new epoch")]
 
 
 def test_none_tells_of_links_and_control_and_of_no_publication():
     kinds = Counter(type(each) for side in row_of_three(0, 5) for each in side.records)
-    assert not [kind for kind in kinds if kind in schema.PER_PUBLICATION]
-    assert {schema.LinkUp, schema.Control, schema.Wanted, schema.MemberJoined} <= set(kinds)
+    assert not [kind for kind in kinds if kind in schema.SAMPLED_KINDS]
+    assert {
+        schema.LinkUp,
+        schema.ControlFrameSent,
+        schema.InterestAdded,
+        schema.NodeReachable,
+    } <= set(kinds)
 
 
 def test_what_was_injected_is_delivered_with_the_hops_that_are_remembered():
-    told: list[schema.Any] = []
-    witness = Witness(told.append, (1, 1), 1, lambda: 5)
-    witness.injected(Bound(1, 9, 4, 7, 1, "a/b", b"21.5"))
+    told: list[schema.AnyRecord] = []
+    witness = Sampler(told.append, (1, 1), 1, lambda: 5)
+    witness.on_injected(InboxRecord(1, 9, 4, 7, 1, "a/b", b"21.5"))
     assert told == [schema.Delivered(5, 9, 4, 7, 1, "a/b", 4, None)]

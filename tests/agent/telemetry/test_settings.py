@@ -2,8 +2,8 @@
 
 import pytest
 
-from hansa.agent.settings import load
-from hansa.agent.telemetry.settings import Sample, TelemetrySettings
+from hansa.agent.settings import load_settings
+from hansa.agent.telemetry.settings import SampleRate, TelemetrySettings
 from hansa.errors import UsageError
 
 
@@ -14,12 +14,12 @@ from hansa.errors import UsageError
 def test_a_sample_is_a_word_or_a_number(tmp_path, written, is_on, one_in):
     path = tmp_path / "node.toml"
     path.write_text(f"[telemetry]\nsample = {written}\n")
-    settings = load(path, {}).telemetry
-    assert (settings.is_on, settings.sample.one_in) == (is_on, one_in)
+    settings = load_settings(path, {}).telemetry
+    assert (settings.is_enabled, settings.sample.one_in) == (is_on, one_in)
 
 
 def test_the_environment_may_say_it():
-    assert load(None, {"HANSA_TELEMETRY_SAMPLE": "10"}).telemetry.sample.one_in == 10
+    assert load_settings(None, {"HANSA_TELEMETRY_SAMPLE": "10"}).telemetry.sample.one_in == 10
 
 
 @pytest.mark.parametrize("value", ["some", "0", "-1", "1.5", "true", '""', "²"])
@@ -28,15 +28,15 @@ def test_anything_else_is_refused_with_what_to_write(tmp_path, value):
     path = tmp_path / "node.toml"
     path.write_text(f"[telemetry]\nsample = {written}\n")
     with pytest.raises(UsageError, match="sample must be off, none, all, or a number n for one"):
-        load(path, {})
+        load_settings(path, {})
 
 
 def test_without_a_word_nothing_is_written():
-    assert not TelemetrySettings().is_on
+    assert not TelemetrySettings().is_enabled
 
 
 def test_segments_are_small_enough_for_retention_to_drop_some():
-    journal = TelemetrySettings(Sample("all"), retention_bytes=1_000_000).journal()
+    journal = TelemetrySettings(SampleRate("all"), retention_bytes=1_000_000).journal_settings()
     assert (journal.segment_bytes, journal.retention_bytes) == (250_000, 1_000_000)
     with pytest.raises(UsageError, match="retention_bytes must be at least 1"):
         TelemetrySettings(retention_bytes=0)
@@ -45,4 +45,4 @@ def test_segments_are_small_enough_for_retention_to_drop_some():
 @pytest.mark.parametrize("given", [{"HANSA_RECORD": "a"}, {"HANSA_TELEMETRY_SAMPLE": "all"}])
 def test_who_keeps_no_journal_cannot_be_asked_to_write(given):
     with pytest.raises(UsageError, match="leave out record and .telemetry."):
-        load(None, {"HANSA_MODE": "mqtt-fed", "HANSA_MQTT_FED_ID": "1", **given})
+        load_settings(None, {"HANSA_MODE": "mqtt-fed", "HANSA_MQTT_FED_ID": "1", **given})

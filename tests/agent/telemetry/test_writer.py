@@ -10,17 +10,17 @@ import pytest
 from tests.agent.guaranteed import SureClient
 from tests.agent.live import Live, eventually
 
-from hansa.agent.telemetry.settings import TELEMETRY
-from hansa.simulator.topologies import parse
+from hansa.agent.telemetry.settings import TELEMETRY_DIRECTORY
+from hansa.simulator.topologies import parse_topology
 from hansa.telemetry import schema
-from hansa.telemetry.reader import Row, rows
+from hansa.telemetry.reader import TelemetryRow, read_rows
 from hansa.testbed.federation import LocalFederation
 
 
 @pytest.fixture
 def told(mosquitto: str, tmp_path: Path) -> Iterator[Live]:
     settings = {"HANSA_TELEMETRY_SAMPLE": "all"}
-    live = Live(LocalFederation(parse("ring:3", 1), settings, directory=tmp_path / "kept"))
+    live = Live(LocalFederation(parse_topology("ring:3", 1), settings, directory=tmp_path / "kept"))
     try:
         live.start()
         yield live
@@ -29,14 +29,14 @@ def told(mosquitto: str, tmp_path: Path) -> Iterator[Live]:
 
 
 def log_of(live: Live, number: int) -> Path:
-    return live.nodes[number].directory / "agent" / TELEMETRY
+    return live.nodes[number].directory / "agent" / TELEMETRY_DIRECTORY
 
 
-def read(live: Live, number: int) -> list[Row]:
-    return list(rows(log_of(live, number)))
+def read(live: Live, number: int) -> list[TelemetryRow]:
+    return list(read_rows(log_of(live, number)))
 
 
-def of(kind: type, told: list[Row]) -> list[Any]:
+def of(kind: type, told: list[TelemetryRow]) -> list[Any]:
     return [row.record for row in told if isinstance(row.record, kind)]
 
 
@@ -62,12 +62,12 @@ def test_records_add_up_to_what_clients_saw(told, tmp_path):
     for captured in of(schema.Captured, origin):
         key = (captured.origin, captured.life, captured.seq, captured.qos)
         assert 0 < delays[key] - captured.time_ns < 20_000_000_000
-    assert {record.group for record in of(schema.Wanted, receiver)} == {"plant/#"}
-    assert "plant/#" in [r.group for r in of(schema.Subscribed, origin)]
+    assert {record.group for record in of(schema.InterestAdded, receiver)} == {"plant/#"}
+    assert "plant/#" in [r.group for r in of(schema.SubscribedAtBroker, origin)]
     ids = {row.node for number in range(3) for row in read(told, number)}
     assert len(ids) == 3
     assert {r.peer for r in of(schema.LinkUp, origin)} == ids - {origin[0].node}
-    assert [r.name for r in of(schema.Started, receiver)] == ["2"]
+    assert [r.name for r in of(schema.NodeStarted, receiver)] == ["2"]
 
 
 def test_a_killed_agent_writes_on_in_its_next_life_and_an_ended_one_says_so(told):
@@ -82,15 +82,15 @@ def test_a_killed_agent_writes_on_in_its_next_life_and_an_ended_one_says_so(told
         lambda: len({row.incarnation for row in read(told, 1)}) == 2, "a second life is told"
     )
     assert read(told, 1)[: len(first)] == first
-    assert of(schema.Stopped, read(told, 1)) == []
+    assert of(schema.NodeStopped, read(told, 1)) == []
     agent = told.nodes[1].agent
     assert agent is not None
     agent.terminate()
     told.run(agent.wait())  # the federation would have no more than some seconds of patience
-    assert len(of(schema.Stopped, read(told, 1))) == 1
+    assert len(of(schema.NodeStopped, read(told, 1))) == 1
     lives: dict[int, list[int]] = {}
     for row in read(told, 1):
-        lives.setdefault(row.incarnation, []).append(row.number)
+        lives.setdefault(row.incarnation, []).append(row.record_sequence)
     assert all(numbers == list(range(1, len(numbers) + 1)) for numbers in lives.values())
     counters = {record.name for record in of(schema.Counter, read(told, 1))}
     assert "telemetry dropped" not in counters
@@ -99,10 +99,10 @@ def test_a_killed_agent_writes_on_in_its_next_life_and_an_ended_one_says_so(told
 def test_a_damaged_log_is_set_aside_and_the_agent_runs(scene, tmp_path):
     broker = scene.broker()
     state = tmp_path / "state"
-    log = state / TELEMETRY
+    log = state / TELEMETRY_DIRECTORY
     settings = {"broker_port": broker.port, "state": state, "telemetry_sample": "none"}
     agent = scene.agent(**settings)
-    eventually(lambda: log.exists() and list(rows(log)), "something told")
+    eventually(lambda: log.exists() and list(read_rows(log)), "something told")
     agent.process.kill()
     agent.wait()
     (segment,) = log.glob("*.log")
@@ -112,7 +112,7 @@ def test_a_damaged_log_is_set_aside_and_the_agent_runs(scene, tmp_path):
     again = scene.agent(**settings)
     again.says("alarm telemetry damaged")
     again.says("agent up")
-    eventually(lambda: list(rows(log)), "a new log")
+    eventually(lambda: list(read_rows(log)), "a new log")
     assert [path.name for path in state.glob("telemetry-damaged-*")]
 
 

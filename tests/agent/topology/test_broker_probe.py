@@ -6,12 +6,12 @@ from tests.agent.live import LoopThread
 from hansa.agent.broker.connection import BrokerAddress, Connection
 from hansa.agent.topology import broker_probe
 from hansa.agent.topology.broker_probe import BrokerProbe
-from hansa.mqtt.options import Options
+from hansa.mqtt.options import ConnectOptions
 from hansa.testbed.mosquitto import Mosquitto, free_port
 
 
 def connecting(port: int):
-    options = Options(client_id="probe", clean_start=True)
+    options = ConnectOptions(client_id="probe", clean_start=True)
     address = BrokerAddress("127.0.0.1", port)
     return lambda told: Connection(address, options, told, random.Random(1))
 
@@ -22,7 +22,7 @@ def test_it_measures_the_way_to_the_broker_and_back(mosquitto, tmp_path):
     async def scene() -> None:
         await broker.start()
         probing = BrokerProbe(connecting(broker.port), "$hansa/probe/1")
-        probing.connection.keep()
+        probing.connection.start()
         try:
             first = await probing.measure()
             second = await probing.measure()

@@ -3,7 +3,7 @@ import asyncio
 import pytest
 
 from hansa.agent.topology import http
-from hansa.agent.topology.http import Http, ManagerRefused, ManagerSilent
+from hansa.agent.topology.http import HttpClient, ManagerRefused, ManagerUnavailable
 
 
 async def serve(answer: bytes, hold: bool = False):
@@ -33,8 +33,8 @@ def test_json_there_and_back():
     async def scene() -> None:
         server, url, asked = await serve(b'HTTP/1.0 200 OK\r\nX: y\r\n\r\n{"a": 1}')
         async with server:
-            http = Http(url + "/base/", {"Authorization": "Bearer secret"})
-            assert await http.ask("POST", "/x", {"b": 2}) == {"a": 1}
+            http = HttpClient(url + "/base/", {"Authorization": "Bearer secret"})
+            assert await http.request_json("POST", "/x", {"b": 2}) == {"a": 1}
         assert asked[0].startswith(b"POST /base/x HTTP/1.0\r\n")
         assert b"Authorization: Bearer secret\r\n" in asked[0]
         assert asked[0].endswith(b'{"b": 2}')
@@ -47,11 +47,11 @@ def test_json_there_and_back():
     [
         (b'HTTP/1.0 404 No\r\n\r\n{"error": "no such"}', ManagerRefused, r"no such \(404\)"),
         (b"HTTP/1.0 500 Oh\r\n\r\n[]", ManagerRefused, "500"),
-        (b"HTTP/1.0 200 OK\r\n\r\n{", ManagerSilent, "no JSON"),
-        (b"SSH-2.0\r\n\r\n", ManagerSilent, "this is no HTTP"),
-        (b"", ManagerSilent, "this is no HTTP"),
-        (b"HTTP/1.0 200 OK\r\n\r\n" + b" " * (1 << 20) + b"1", ManagerSilent, "more than"),
-        (b"HTTP/1.0 " + b"x" * 70_000, ManagerSilent, "."),
+        (b"HTTP/1.0 200 OK\r\n\r\n{", ManagerUnavailable, "no JSON"),
+        (b"SSH-2.0\r\n\r\n", ManagerUnavailable, "this is no HTTP"),
+        (b"", ManagerUnavailable, "this is no HTTP"),
+        (b"HTTP/1.0 200 OK\r\n\r\n" + b" " * (1 << 20) + b"1", ManagerUnavailable, "more than"),
+        (b"HTTP/1.0 " + b"x" * 70_000, ManagerUnavailable, "."),
     ],
 )
 def test_other_answers_are_told_apart(answer, kind, said):
@@ -59,20 +59,20 @@ def test_other_answers_are_told_apart(answer, kind, said):
         server, url, _ = await serve(answer)
         async with server:
             with pytest.raises(kind, match=said):
-                await Http(url).ask("GET", "/")
+                await HttpClient(url).request_json("GET", "/")
 
     asyncio.run(scene())
 
 
 def test_nobody_there_and_nobody_who_answers(monkeypatch):
     async def scene() -> None:
-        with pytest.raises(ManagerSilent, match="^Connection refused$"):
-            await Http("http://127.0.0.1:1").ask("GET", "/")
+        with pytest.raises(ManagerUnavailable, match="^Connection refused$"):
+            await HttpClient("http://127.0.0.1:1").request_json("GET", "/")
         server, url, _ = await serve(b"", hold=True)
         monkeypatch.setattr(http, "TIMEOUT_S", 0.05)
         async with server:
-            with pytest.raises(ManagerSilent, match="no answer in time"):
-                await Http(url).ask("GET", "/")
+            with pytest.raises(ManagerUnavailable, match="no answer in time"):
+                await HttpClient(url).request_json("GET", "/")
 
     asyncio.run(scene())
 
@@ -82,8 +82,8 @@ def test_a_stream_is_read_line_by_line_until_it_ends():
         server, url, _ = await serve(b"HTTP/1.0 200 OK\r\n\r\n: hello\ndata: 1\n\n")
         seen = []
         async with server:
-            with pytest.raises(ManagerSilent, match="the stream has ended"):
-                async for line in Http(url).lines("/events", 5.0):
+            with pytest.raises(ManagerUnavailable, match="the stream has ended"):
+                async for line in HttpClient(url).stream_lines("/events", 5.0):
                     seen.append(line)
         assert seen == [": hello", "data: 1", ""]
 
@@ -94,13 +94,13 @@ def test_a_stream_that_falls_silent_or_is_refused_ends():
     async def scene() -> None:
         server, url, _ = await serve(b"HTTP/1.0 200 OK\r\n\r\n: hello\n", hold=True)
         async with server:
-            with pytest.raises(ManagerSilent, match="no answer in time"):
-                async for _ in Http(url).lines("/events", 0.05):
+            with pytest.raises(ManagerUnavailable, match="no answer in time"):
+                async for _ in HttpClient(url).stream_lines("/events", 0.05):
                     pass
         server, url, _ = await serve(b'HTTP/1.0 403 No\r\n\r\n{"error": "lacks"}')
         async with server:
             with pytest.raises(ManagerRefused, match="lacks"):
-                async for _ in Http(url).lines("/events", 5.0):
+                async for _ in HttpClient(url).stream_lines("/events", 5.0):
                     pass
 
     asyncio.run(scene())
@@ -111,8 +111,8 @@ def test_a_stream_does_not_end_because_its_reader_takes_time():
         server, url, _ = await serve(b"HTTP/1.0 200 OK\r\n\r\n: hello\ndata: 1\n")
         seen = []
         async with server:
-            with pytest.raises(ManagerSilent, match="the stream has ended"):
-                async for line in Http(url).lines("/events", 0.5):
+            with pytest.raises(ManagerUnavailable, match="the stream has ended"):
+                async for line in HttpClient(url).stream_lines("/events", 0.5):
                     seen.append(line)
                     await asyncio.sleep(0.6)  # longer than the server may be silent
         assert seen == [": hello", "data: 1"]

@@ -32,7 +32,7 @@ class Managed(Live):
         self.dead: set[int] = set()
 
     def ask(self, path: str, method: str = "GET", body: object = None) -> Any:
-        return self.federation.ask_manager(path, method, body)
+        return self.federation.request_manager(path, method, body)
 
     def status(self, number: int) -> Any:
         return self.nodes[number].status()
@@ -70,14 +70,14 @@ class Managed(Live):
             return eventually(holds, what, 60)
         except AssertionError as error:
             views = [f"{n}: {self.status(n)['topology']}\n{self.log(n)}" for n in self.alive()]
-            views += [f"unsettled: {self.run(self.federation.unsettled())}"]
+            views += [f"unsettled: {self.run(self.federation.pending_reasons())}"]
             if self.federation.manager is not None:
                 views += [f"{path}: {self.ask(path)}" for path in ("/nodes", "/links", "/plan")]
                 views += map(str, self.ask("/history?limit=1000")[-40:])
             raise AssertionError("\n".join([str(error), *views])) from error
 
     def wait_converged(self) -> None:
-        self.wait(lambda: not self.run(self.federation.unsettled()), "converged")
+        self.wait(lambda: not self.run(self.federation.pending_reasons()), "converged")
 
     def wait_members(self, count: int) -> None:
         self.wait(
@@ -176,7 +176,7 @@ def availability(live: Managed) -> None:
     lose_its_neighbours(live, subscriber, last)
     live.revive()
     live.wait_apart(last)  # those that come back may link to all: only the manager takes links away
-    live.run(live.federation.stop_manager())
+    live.run(live.federation.kill_manager())
     lose_its_neighbours(live, subscriber, last)
 
 

@@ -8,8 +8,14 @@ import pytest
 from tests.agent.waiting import until
 from tests.manager.serving import Served
 
-from hansa.agent.topology.http import ManagerSilent
-from hansa.agent.topology.manager_client import ManagerAddress, ManagerClient, Told, Voice, convert
+from hansa.agent.topology.http import ManagerUnavailable
+from hansa.agent.topology.manager_client import (
+    ManagerAddress,
+    ManagerCallbacks,
+    ManagerClient,
+    TopologyAssignment,
+    parse_answer,
+)
 
 INTERVAL_S = 0.5
 """Between reports; who misses two is doubted, also on a busy machine."""
@@ -23,9 +29,9 @@ class Agent:
     ) -> None:
         self.node = f"{number:016x}"
         self.link = f"127.0.0.1:{10500 + number}"
-        self.told: list[Told] = []
+        self.told: list[TopologyAssignment] = []
         self.reports = 0
-        voice = Voice(self.introduce, self.report, self.told.append, listens)
+        voice = ManagerCallbacks(self.introduce, self.report, self.told.append, listens)
         self.client = ManagerClient(ManagerAddress(url, token, secret), voice)
 
     def introduce(self) -> dict[str, Any]:
@@ -56,7 +62,7 @@ def test_it_joins_reports_and_hears_at_once_what_concerns_it(served):
         first, second = Agent(served.url, 1), Agent(served.url, 2)
         tasks = [asyncio.create_task(first.client.run())]
         await until(lambda: first.reports >= 2)
-        assert first.client.in_contact
+        assert first.client.is_in_contact
         assert not first.client.problem
         assert first.told[-1].neighbors == ()
         tasks.append(asyncio.create_task(second.client.run()))
@@ -89,11 +95,11 @@ def test_a_manager_that_is_away_is_tried_again(tmp_path, served):
         agent = Agent("http://127.0.0.1:1")
         task = asyncio.create_task(agent.client.run())
         await until(lambda: "not asked" not in agent.client.problem)
-        assert not agent.client.in_contact
+        assert not agent.client.is_in_contact
         await end(task)
-        with pytest.raises(ManagerSilent):
-            await agent.client.settings()
-        shared = await Agent(served.url).client.settings()
+        with pytest.raises(ManagerUnavailable):
+            await agent.client.fetch_settings()
+        shared = await Agent(served.url).client.fetch_settings()
         assert (shared.redundancy, shared.health_interval) == (2, INTERVAL_S)
 
     asyncio.run(scene())
@@ -144,8 +150,8 @@ def test_a_neighbour_that_cannot_be_makes_it_no_managers_answer(node):
         "id": 1, "version": 1, "settings": {"redundancy": 2, "degree_max": 5, "beacon_interval": 2,
         "health_interval": 5}, "neighbors": [{"id": 2, "node": node, "link": "", "dial": True}],
     }  # fmt: skip
-    with pytest.raises(ManagerSilent, match="not a manager's"):
-        convert(told, Told)
+    with pytest.raises(ManagerUnavailable, match="not a manager's"):
+        parse_answer(told, TopologyAssignment)
 
 
 SETTINGS = {"redundancy": 2, "degree_max": 5, "beacon_interval": 2, "health_interval": 0.1}
@@ -158,7 +164,7 @@ class Scripted:
     def __init__(self, *answers: object) -> None:
         self.answers = list(answers)
 
-    async def ask(self, method: str, path: str, body: object = None) -> object:
+    async def request_json(self, method: str, path: str, body: object = None) -> object:
         return self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
 
 
@@ -182,7 +188,7 @@ class Hasty(Agent):
 
     async def report(self) -> dict[str, Any]:
         if self.reports == 0:
-            self.client.report_soon()
+            self.client.request_report()
         return await super().report()
 
 

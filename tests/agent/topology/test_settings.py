@@ -1,22 +1,22 @@
 import pytest
 
-from hansa.agent.settings import load
+from hansa.agent.settings import load_settings
 from hansa.errors import UsageError
 
 
 def test_the_papers_variables_are_understood():
-    settings = load(
+    settings = load_settings(
         None,
         {"TOPOLOGY_MANAGER_URL": "http://m:8080", "ADVERTISED_LISTENER": "tcp://b:1883"},
     )
     assert settings.topology.manager == "http://m:8080"
     assert settings.topology.advertised_broker == "tcp://b:1883"
     ours = {"HANSA_TOPOLOGY_MANAGER": "http://o:1", "TOPOLOGY_MANAGER_URL": "http://m:8080"}
-    assert load(None, ours).topology.manager == "http://o:1"
+    assert load_settings(None, ours).topology.manager == "http://o:1"
 
 
 def test_the_managers_own_variables_are_no_settings_of_an_agent():
-    load(None, {"HANSA_MANAGER_TOKEN": "x", "HANSA_MANAGER_HEALTH_INTERVAL": "1"})
+    load_settings(None, {"HANSA_MANAGER_TOKEN": "x", "HANSA_MANAGER_HEALTH_INTERVAL": "1"})
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,7 @@ def test_the_managers_own_variables_are_no_settings_of_an_agent():
 )
 def test_what_cannot_work_is_refused_by_name(given, said):
     with pytest.raises(UsageError, match=said):
-        load(None, given)
+        load_settings(None, given)
 
 
 def test_a_wildcard_is_fine_if_it_says_where_it_is():
@@ -54,4 +54,4 @@ def test_a_wildcard_is_fine_if_it_says_where_it_is():
         "HANSA_LINK_HOST": "0.0.0.0",
         "HANSA_LINK_INSECURE": "true",
     }
-    load(None, given | {"HANSA_TOPOLOGY_ADVERTISED_LINK": "plant-1:10500"})
+    load_settings(None, given | {"HANSA_TOPOLOGY_ADVERTISED_LINK": "plant-1:10500"})

@@ -2,8 +2,8 @@
 
 import pytest
 
-from hansa.observers.contract import Change, PublicationsDropped
-from hansa.observers.mosquitto.drops import CLIENTS_MAX, DOCTOR_S, DroppedMessages
+from hansa.observers.contract import BrokerDroppedPublications, ObserverOutput
+from hansa.observers.mosquitto.drops import CLIENTS_MAX, DOCTOR_GRACE_S, DroppedMessageCounter
 from hansa.observers.mosquitto.observer import MosquittoObserver
 
 DROPPED = "$SYS/broker/publish/messages/dropped"
@@ -12,18 +12,18 @@ UPTIME = "$SYS/broker/uptime"
 
 
 @pytest.fixture
-def drops() -> DroppedMessages:
+def drops() -> DroppedMessageCounter:
     """As they are after the first connection of an agent."""
-    made = DroppedMessages()
-    made.connected()
+    made = DroppedMessageCounter()
+    made.on_connected()
     return made
 
 
 def test_messages_dropped_before_the_first_connection_of_an_agent_are_no_loss():
-    drops = DroppedMessages()
-    assert drops.take(5) == 0
-    drops.connected()
-    assert drops.take(7) == 2
+    drops = DroppedMessageCounter()
+    assert drops.update_total(5) == 0
+    drops.on_connected()
+    assert drops.update_total(7) == 2
 
 
 def test_a_broker_that_was_restarted_counts_from_0(drops):
@@ -32,16 +32,16 @@ def test_a_broker_that_was_restarted_counts_from_0(drops):
 
 @pytest.mark.parametrize(("saved", "lost"), [(5, 3), (None, 8), ("x", 8)])
 def test_messages_dropped_while_the_agent_was_away_are_reported(saved, lost):
-    drops = DroppedMessages()
+    drops = DroppedMessageCounter()
     drops.restore(saved)
-    assert drops.take(8) == lost
+    assert drops.update_total(8) == lost
     assert drops.total == 8
 
 
 def test_messages_that_the_doctor_made_the_broker_drop_are_no_loss(drops):
     drops.name("hansa-doctor-1-away")
     assert drops.take(100) == 0
-    drops.now += DOCTOR_S - 1
+    drops.now += DOCTOR_GRACE_S - 1
     assert drops.take(200) == 0  # the count may come in the midst of it
     drops.now += 1
     assert drops.take(201) == 1
@@ -57,16 +57,18 @@ def test_beside_the_doctor_another_client_may_have_lost_something(drops):
 def test_the_observer_reads_counts_and_names_and_saves_the_count():
     observer = MosquittoObserver("hansa-0123-")
 
-    def take(topic: str, payload: bytes) -> Change:
-        return observer.take(topic, payload, now=0.0)
+    def take(topic: str, payload: bytes) -> ObserverOutput:
+        return observer.receive_publication(topic, payload, now=0.0)
 
     take(DROPPED, b"5")
     take(UPTIME, b"7 seconds")
-    assert take(DROPPED, b"7").findings == (PublicationsDropped(2, 7),)
+    assert take(DROPPED, b"7").findings == (BrokerDroppedPublications(2, 7),)
     line = b"Outgoing messages are being dropped for client hansa-doctor-1-away."
     take(NOTICE, b"1794789623: " + line)
     assert take(DROPPED, b"207").findings == ()
     later = MosquittoObserver("hansa-0123-")
     later.restore(observer.snapshot(), now=0.0)
-    assert later.take(DROPPED, b"207", now=0.0).findings == ()
-    assert later.take(DROPPED, b"208", now=0.0).findings == (PublicationsDropped(1, 208),)
+    assert later.receive_publication(DROPPED, b"207", now=0.0).findings == ()
+    assert later.receive_publication(DROPPED, b"208", now=0.0).findings == (
+        BrokerDroppedPublications(1, 208),
+    )

@@ -6,29 +6,29 @@ import pytest
 
 from hansa.observers.mosquitto import log as log
 from hansa.observers.mosquitto.log import (
-    CUT,
-    Channel,
-    Connected,
-    Ended,
-    Expired,
-    Mode,
+    CUT_MARK,
+    BrokerStarted,
+    ClientConnected,
+    ClientDisconnected,
+    ClientMessagesDropped,
+    ClientSubscribed,
+    ClientTakenOver,
+    ClientUnsubscribed,
+    LogChannel,
+    OversizedPublishDropped,
     Persisted,
     Reloaded,
-    Started,
-    Starved,
+    SessionExpired,
+    SessionMode,
     Stopped,
-    Subscribed,
-    TakenOver,
-    Unread,
-    Unsubscribed,
-    Withheld,
+    UnparsedLine,
 )
 
 KNOWN = {"bob", "bob 1 x", "a b", "10.0.0.9", "<unknown>", "fe80::1", "x [y] z", "bob: 7"}
 
 
 def read(channel, line, *, cut=False, known=KNOWN):
-    return log.read(channel, line, cut, known)
+    return log.parse_line(channel, line, cut, known)
 
 
 # ---------------------------------------------------------------- subscribe and unsubscribe
@@ -50,16 +50,18 @@ def read(channel, line, *, cut=False, known=KNOWN):
     ],
 )
 def test_grants_are_read_with_known_ids_first_the_longest_first(line, readings):
-    assert read(Channel.SUBSCRIBE, line) == Subscribed(tuple(readings))
+    assert read(LogChannel.SUBSCRIBE, line) == ClientSubscribed(tuple(readings))
 
 
 @pytest.mark.parametrize("line", ["", "bob", "bob 3 f", "bob 1", "bob 1 ", " 1 f", "bob1f"])
 def test_what_is_no_grant_is_unread(line):
-    assert isinstance(read(Channel.SUBSCRIBE, line), Unread)
+    assert isinstance(read(LogChannel.SUBSCRIBE, line), UnparsedLine)
 
 
 def test_grant_that_is_cut_gives_the_beginning_of_the_filter():
-    assert read(Channel.SUBSCRIBE, "bob 1 long", cut=True) == Subscribed((("bob", "long" + CUT),))
+    assert read(LogChannel.SUBSCRIBE, "bob 1 long", cut=True) == ClientSubscribed(
+        (("bob", "long" + CUT_MARK),)
+    )
 
 
 @pytest.mark.parametrize(
@@ -71,13 +73,15 @@ def test_grant_that_is_cut_gives_the_beginning_of_the_filter():
     ],
 )
 def test_unsubscriptions_are_read_with_known_ids_only(line, readings):
-    assert read(Channel.UNSUBSCRIBE, line) == Unsubscribed(tuple(readings))
-    assert read(Channel.UNSUBSCRIBE, line, known=set()) is None
+    assert read(LogChannel.UNSUBSCRIBE, line) == ClientUnsubscribed(tuple(readings))
+    assert read(LogChannel.UNSUBSCRIBE, line, known=set()) is None
 
 
 def test_unsubscription_that_is_cut_gives_the_beginning_of_the_filter():
-    assert read(Channel.UNSUBSCRIBE, "bob f", cut=True) == Unsubscribed((("bob", "f" + CUT),))
-    assert read(Channel.UNSUBSCRIBE, "bob ") is None
+    assert read(LogChannel.UNSUBSCRIBE, "bob f", cut=True) == ClientUnsubscribed(
+        (("bob", "f" + CUT_MARK),)
+    )
+    assert read(LogChannel.UNSUBSCRIBE, "bob ") is None
 
 
 # ---------------------------------------------------------------- connections
@@ -87,36 +91,44 @@ def test_unsubscription_that_is_cut_gives_the_beginning_of_the_filter():
     ("line", "event"),
     [
         # 2.0 counts protocols 1, 2, 5
-        ("127.0.0.1:5 as bob (p1, c1, k60).", ("bob", Mode.CLEAN, True, "127.0.0.1:5")),
-        ("127.0.0.1:5 as bob (p2, c1, k60).", ("bob", Mode.CLEAN, True, "127.0.0.1:5")),
-        ("127.0.0.1:5 as bob (p2, c0, k60).", ("bob", Mode.LASTING, False, "127.0.0.1:5")),
-        ("127.0.0.1:5 as bob (p5, c1, k60).", ("bob", Mode.TIMED, True, "127.0.0.1:5")),
-        ("127.0.0.1:5 as bob (p5, c0, k0).", ("bob", Mode.TIMED, False, "127.0.0.1:5")),
+        ("127.0.0.1:5 as bob (p1, c1, k60).", ("bob", SessionMode.CLEAN, True, "127.0.0.1:5")),
+        ("127.0.0.1:5 as bob (p2, c1, k60).", ("bob", SessionMode.CLEAN, True, "127.0.0.1:5")),
+        (
+            "127.0.0.1:5 as bob (p2, c0, k60).",
+            ("bob", SessionMode.PERSISTENT, False, "127.0.0.1:5"),
+        ),
+        ("127.0.0.1:5 as bob (p5, c1, k60).", ("bob", SessionMode.EXPIRING, True, "127.0.0.1:5")),
+        ("127.0.0.1:5 as bob (p5, c0, k0).", ("bob", SessionMode.EXPIRING, False, "127.0.0.1:5")),
         # 2.1 counts them 3, 4, 5
-        ("::1:5 as bob (p3, c0, k60).", ("bob", Mode.LASTING, False, "::1:5")),
-        ("::1:5 as bob (p4, c1, k60).", ("bob", Mode.CLEAN, True, "::1:5")),
+        ("::1:5 as bob (p3, c0, k60).", ("bob", SessionMode.PERSISTENT, False, "::1:5")),
+        ("::1:5 as bob (p4, c1, k60).", ("bob", SessionMode.CLEAN, True, "::1:5")),
         # 1.6 has no port
-        ("10.0.0.1 as bob (p2, c1, k60).", ("bob", Mode.CLEAN, True, "10.0.0.1")),
+        ("10.0.0.1 as bob (p2, c1, k60).", ("bob", SessionMode.CLEAN, True, "10.0.0.1")),
         # users, spaces, and both as bad as can be
-        ("h:1 as bob (p2, c1, k60, u'eve').", ("bob", Mode.CLEAN, True, "h:1")),
-        ("h:1 as with user (p2, c1, k30, u'bo'b).').", ("with user", Mode.CLEAN, True, "h:1")),
-        ("h:1 as a as b (p2, c1, k1).", ("a as b", Mode.CLEAN, True, "h:1")),
+        ("h:1 as bob (p2, c1, k60, u'eve').", ("bob", SessionMode.CLEAN, True, "h:1")),
+        (
+            "h:1 as with user (p2, c1, k30, u'bo'b).').",
+            ("with user", SessionMode.CLEAN, True, "h:1"),
+        ),
+        ("h:1 as a as b (p2, c1, k1).", ("a as b", SessionMode.CLEAN, True, "h:1")),
         (
             "h:1 as bob (p2, c1, k1, u'x (p5, c0, k2, u'y').",
-            ("bob (p2, c1, k1, u'x", Mode.TIMED, False, "h:1"),
+            ("bob (p2, c1, k1, u'x", SessionMode.EXPIRING, False, "h:1"),
         ),
     ],
 )
 def test_connections_of_all_versions(line, event):
     client, bridge = "New client connected from ", "New bridge connected from "
-    assert read(Channel.NOTICE, client + line) == Connected(*event)
-    assert read(Channel.NOTICE, bridge + line) == replace(Connected(*event), is_bridge=True)
+    assert read(LogChannel.NOTICE, client + line) == ClientConnected(*event)
+    assert read(LogChannel.NOTICE, bridge + line) == replace(
+        ClientConnected(*event), is_bridge=True
+    )
 
 
 def test_connections_that_cannot_be_read_are_not_overlooked():
     line = "New client connected from h:1 as bob"
-    assert isinstance(read(Channel.NOTICE, line), Unread)
-    assert isinstance(read(Channel.NOTICE, line, cut=True), Unread)
+    assert isinstance(read(LogChannel.NOTICE, line), UnparsedLine)
+    assert isinstance(read(LogChannel.NOTICE, line, cut=True), UnparsedLine)
 
 
 # ---------------------------------------------------------------- ends
@@ -173,19 +185,21 @@ ids = pytest.mark.parametrize("client", ["bob", "a b", "bob 1 x", "x [y] z"])
 @ids
 @pytest.mark.parametrize("rest", UNTIL_2_1_0)
 def test_ends_until_2_1_0(client, rest):
-    assert read(Channel.NOTICE, f"Client {client} {rest}") == Ended(client)
+    assert read(LogChannel.NOTICE, f"Client {client} {rest}") == ClientDisconnected(client)
 
 
 @ids
 @pytest.mark.parametrize("rest", SINCE_2_1_1)
 @pytest.mark.parametrize("address", ["127.0.0.1:5", "fe80::1:5", "(null):0"])
 def test_ends_since_2_1_1(client, rest, address):
-    assert read(Channel.NOTICE, f"Client {client} [{address}] {rest}") == Ended(client, address)
+    assert read(LogChannel.NOTICE, f"Client {client} [{address}] {rest}") == ClientDisconnected(
+        client, address
+    )
 
 
 @pytest.mark.parametrize("rest", TURNED_AWAY)
 def test_who_was_turned_away_had_no_session(rest):
-    assert read(Channel.NOTICE, f"Client bob {rest}") is None
+    assert read(LogChannel.NOTICE, f"Client bob {rest}") is None
 
 
 @pytest.mark.parametrize(
@@ -198,36 +212,36 @@ def test_who_was_turned_away_had_no_session(rest):
 )
 def test_end_that_may_be_another_s_is_unsure(line, address):
     """Nobody who is turned away may end the session of another by the choice of its name."""
-    assert read(Channel.NOTICE, line) == Ended("bob", address, is_sure=False)
+    assert read(LogChannel.NOTICE, line) == ClientDisconnected("bob", address, is_certain=False)
 
 
 @pytest.mark.parametrize("client", ["10.0.0.9", "fe80::1", "<unknown>"])
 def test_id_that_also_stands_for_nobody_makes_an_end_unsure(client):
     """A port scan from 10.0.0.9 ends with the very line that the client 10.0.0.9 ends with."""
     line = f"Client {client} closed its connection."
-    assert read(Channel.NOTICE, line) == Ended(client, is_sure=False)
+    assert read(LogChannel.NOTICE, line) == ClientDisconnected(client, is_certain=False)
     line = f"Client {client} [10.0.0.9:7] disconnected."
-    assert read(Channel.NOTICE, line) == Ended(client, "10.0.0.9:7")
+    assert read(LogChannel.NOTICE, line) == ClientDisconnected(client, "10.0.0.9:7")
 
 
 @pytest.mark.parametrize("client", ["bob", "bob: 7"])
 def test_bad_sockets_are_unsure_ends(client):
     line = f"Bad socket read/write on client {client}: The connection was lost."
-    assert read(Channel.NOTICE, line) == Ended(client, is_sure=False)
-    assert read(Channel.NOTICE, line, known=set()) is None
+    assert read(LogChannel.NOTICE, line) == ClientDisconnected(client, is_certain=False)
+    assert read(LogChannel.NOTICE, line, known=set()) is None
 
 
 def test_takeover_in_2_0_and_expiry_and_starvation():
     line = "Client a b already connected, closing old connection."
-    assert read(Channel.NOTICE, line) == TakenOver("a b")
-    assert read(Channel.NOTICE, "Expiring client a b due to timeout.") == Expired("a b")
+    assert read(LogChannel.NOTICE, line) == ClientTakenOver("a b")
+    assert read(LogChannel.NOTICE, "Expiring client a b due to timeout.") == SessionExpired("a b")
     line = "Outgoing messages are being dropped for client a b."
-    assert read(Channel.NOTICE, line) == Starved("a b")
+    assert read(LogChannel.NOTICE, line) == ClientMessagesDropped("a b")
 
 
 def test_a_publication_that_is_too_large_for_a_client():
     line = "Dropping too large outgoing PUBLISH for a b (2097163 bytes)"
-    assert read(Channel.NOTICE, line) == Withheld("a b", 2_097_163)
+    assert read(LogChannel.NOTICE, line) == OversizedPublishDropped("a b", 2_097_163)
 
 
 @pytest.mark.parametrize(
@@ -241,11 +255,11 @@ def test_a_publication_that_is_too_large_for_a_client():
     ],
 )
 def test_other_notices_are_of_no_interest(line):
-    assert read(Channel.NOTICE, line) is None
+    assert read(LogChannel.NOTICE, line) is None
 
 
 def test_end_that_is_cut_may_be_about_somebody_with_a_longer_id():
-    assert read(Channel.NOTICE, "Client bob disconnected: x", cut=True) is None
+    assert read(LogChannel.NOTICE, "Client bob disconnected: x", cut=True) is None
 
 
 # ---------------------------------------------------------------- files
@@ -254,27 +268,27 @@ def test_end_that_is_cut_may_be_about_somebody_with_a_longer_id():
 @pytest.mark.parametrize(
     ("line", "event"),
     [
-        ("mosquitto version 2.0.11 starting", Started("2.0.11")),
+        ("mosquitto version 2.0.11 starting", BrokerStarted("2.0.11")),
         ("mosquitto version 2.0.11 running", None),
         ("mosquitto version 2.0.11 terminating", Stopped()),
         ("Reloading config.", Reloaded()),
         ("Config loaded from /etc/mosquitto/mosquitto.conf.", None),
-        ("bob 1 x/y", Subscribed((("bob", "x/y"),))),
-        ("bob x/y", Unsubscribed((("bob", "x/y"),))),
-        ("new 1 x/y", Subscribed((("new", "x/y"),))),
+        ("bob 1 x/y", ClientSubscribed((("bob", "x/y"),))),
+        ("bob x/y", ClientUnsubscribed((("bob", "x/y"),))),
+        ("new 1 x/y", ClientSubscribed((("new", "x/y"),))),
         ("Restored 2 subscriptions", Persisted()),
         ("Restored 12 base messages", Persisted()),
         (
             "New client connected from h:1 as c (p2, c1, k1).",
-            Connected("c", Mode.CLEAN, True, "h:1"),
+            ClientConnected("c", SessionMode.CLEAN, True, "h:1"),
         ),
-        ("Client bob disconnected.", Ended("bob")),
+        ("Client bob disconnected.", ClientDisconnected("bob")),
         ("Saving in-memory database to /var/lib/mosquitto/mosquitto.db.", Persisted()),
         ("mosquitto version 2 starting", None),
     ],
 )
 def test_lines_of_a_file_say_themselves_what_they_are(line, event):
-    assert read(Channel.HISTORY, line) == event
+    assert read(LogChannel.HISTORY, line) == event
 
 
 # ---------------------------------------------------------------- timestamps
@@ -291,7 +305,7 @@ def test_lines_of_a_file_say_themselves_what_they_are(line, event):
     ],
 )
 def test_one_timestamp_shows_how_all_others_look(example, others):
-    stamp = log.stamp_like(example)
+    stamp = log.timestamp_pattern(example)
     for other in (example, *others):
         found = stamp.match(other + "bob 0 1: x")
         assert found is not None
@@ -300,10 +314,10 @@ def test_one_timestamp_shows_how_all_others_look(example, others):
 
 @pytest.mark.parametrize(("text", "end"), [("1794789623: b", 12), ("b 0 1: x", 0), ("12: b", 0)])
 def test_default_is_seconds_or_nothing(text, end):
-    found = log.DEFAULT_STAMP.match(text)
+    found = log.DEFAULT_TIMESTAMP.match(text)
     assert found is not None
     assert found.end() == end
 
 
 def test_lines_of_999_bytes_are_cut_or_may_be():
-    assert [log.is_cut(size) for size in (998, 999)] == [False, True]
+    assert [log.may_be_truncated(size) for size in (998, 999)] == [False, True]

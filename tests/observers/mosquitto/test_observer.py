@@ -18,17 +18,17 @@ from tests.agent.broker.model import (
 
 from hansa.errors import UsageError
 from hansa.observers.contract import (
-    UNCHANGED,
-    BridgeNoticed,
-    Change,
-    Completed,
-    Drifted,
-    FilterRefused,
-    Incomplete,
-    LineUnread,
-    PublicationsDropped,
-    PublicationWithheld,
+    NO_CHANGE,
+    BridgeDetected,
+    BrokerDroppedPublications,
+    FilterNotAnnounced,
+    LineNotUnderstood,
+    ObservationComplete,
+    ObservationIncomplete,
+    ObserverOutput,
+    OversizedPublicationSkipped,
     ResyncFailed,
+    SubscriptionCountMismatch,
 )
 from hansa.observers.mosquitto import observer as mosquitto_observer
 from hansa.observers.mosquitto.history import RELOADED, RESTORED, WITHOUT_SUBSCRIPTIONS
@@ -49,28 +49,28 @@ class Told:
 
     def connect(self) -> None:
         """Connect and subscribe; the first line is about that."""
-        self.observer.reconnected(session_lost=True, now=0.0)
-        for topic in self.observer.subscriptions():
+        self.observer.on_connected(session_lost=True, now=0.0)
+        for topic in self.observer.topics_to_subscribe():
             if topic == UPTIME and self._has_uptime:
                 self.send(UPTIME, b"7 seconds")  # retained
             self.subscribe(f"hansa-w 0 {topic}")
 
-    def send(self, topic: str, payload: bytes) -> Change:
-        return self.observer.take(topic, payload, now=0.0)
+    def send(self, topic: str, payload: bytes) -> ObserverOutput:
+        return self.observer.receive_publication(topic, payload, now=0.0)
 
-    def subscribe(self, line: str) -> Change:
+    def subscribe(self, line: str) -> ObserverOutput:
         return self.send(SUBSCRIBE, (self.stamp + line).encode())
 
-    def unsubscribe(self, line: str) -> Change:
+    def unsubscribe(self, line: str) -> ObserverOutput:
         return self.send(UNSUBSCRIBE, (self.stamp + line).encode())
 
-    def notice(self, line: str) -> Change:
+    def notice(self, line: str) -> ObserverOutput:
         return self.send(NOTICE, (self.stamp + line).encode())
 
-    def connected(self, client: str, how: str = "p2, c1, k60") -> Change:
+    def connected(self, client: str, how: str = "p2, c1, k60") -> ObserverOutput:
         return self.notice(f"New client connected from 127.0.0.1:1 as {client} ({how}).")
 
-    def count(self, plain: int, shared: int = 0) -> Change:
+    def count(self, plain: int, shared: int = 0) -> ObserverOutput:
         """Let the broker count: of what one burst learns, the last change."""
         self.send(UPTIME, b"9 seconds")
         self.send(PLAIN, str(plain).encode())
@@ -85,15 +85,15 @@ def told() -> Told:
 @pytest.fixture
 def whole(told: Told) -> Told:
     """One that knows all."""
-    assert told.count(OWN_COUNT).findings == (Completed(),)
+    assert told.count(OWN_COUNT).findings == (ObservationComplete(),)
     return told
 
 
-OWN_COUNT = len(MosquittoObserver("hansa-").subscriptions())
+OWN_COUNT = len(MosquittoObserver("hansa-").topics_to_subscribe())
 
 
 def test_subscribes_to_lines_first_and_to_uptime_last():
-    topics = MosquittoObserver("hansa-").subscriptions()
+    topics = MosquittoObserver("hansa-").topics_to_subscribe()
     assert topics == (
         "$SYS/broker/log/M/subscribe",
         "$SYS/broker/log/M/unsubscribe",
@@ -118,13 +118,13 @@ def test_prefix_of_own_clients_must_not_be_everybody_s():
 
 
 def test_life_of_a_client(told):
-    assert told.connected("bob") == UNCHANGED
-    assert told.subscribe("bob 1 a/+") == Change(added=("a/+",))
-    assert told.subscribe("bob 0 a/+") == UNCHANGED
-    assert told.subscribe("bob 0 $share/g/b") == Change(added=("$share/g/b",))
-    assert told.unsubscribe("bob a/+") == Change(removed=("a/+",))
+    assert told.connected("bob") == NO_CHANGE
+    assert told.subscribe("bob 1 a/+") == ObserverOutput(added=("a/+",))
+    assert told.subscribe("bob 0 a/+") == NO_CHANGE
+    assert told.subscribe("bob 0 $share/g/b") == ObserverOutput(added=("$share/g/b",))
+    assert told.unsubscribe("bob a/+") == ObserverOutput(removed=("a/+",))
     assert told.observer.wanted() == ("$share/g/b",)
-    assert told.notice("Client bob disconnected.") == Change(removed=("$share/g/b",))
+    assert told.notice("Client bob disconnected.") == ObserverOutput(removed=("$share/g/b",))
 
 
 def test_takeover_in_2_0_is_told_as_an_error(told):
@@ -132,9 +132,9 @@ def test_takeover_in_2_0_is_told_as_an_error(told):
     told.subscribe("bob 1 a")
     assert (
         told.send(ERROR, stamped("Client bob already connected, closing old connection."))
-        == UNCHANGED
+        == NO_CHANGE
     )
-    assert told.connected("bob", "p2, c0, k60") == UNCHANGED
+    assert told.connected("bob", "p2, c0, k60") == NO_CHANGE
     told.connected("bob", "p2, c1, k60")
     assert told.observer.wanted() == ()
 
@@ -142,24 +142,24 @@ def test_takeover_in_2_0_is_told_as_an_error(told):
 def test_timed_session_stays_until_it_expires(told):
     told.connected("bob", "p5, c1, k60")
     told.subscribe("bob 1 a")
-    assert told.notice("Client bob closed its connection.") == UNCHANGED
+    assert told.notice("Client bob closed its connection.") == NO_CHANGE
     assert told.observer.doubtful_count == 1
-    assert told.notice("Expiring client bob due to timeout.") == Change(removed=("a",))
+    assert told.notice("Expiring client bob due to timeout.") == ObserverOutput(removed=("a",))
 
 
 def test_own_clients_want_nothing(told):
-    assert told.connected("hansa-1") == UNCHANGED
-    assert told.subscribe("hansa-1 2 a/#") == UNCHANGED
+    assert told.connected("hansa-1") == NO_CHANGE
+    assert told.subscribe("hansa-1 2 a/#") == NO_CHANGE
     assert told.observer.wanted() == ()
 
 
 def test_filters_of_one_broker_only_stay_there(told):
-    assert told.subscribe("bob 1 $SYS/#") == UNCHANGED
+    assert told.subscribe("bob 1 $SYS/#") == NO_CHANGE
 
 
 def test_filter_that_cannot_be_announced_is_refused_and_counted(told):
     (finding,) = told.subscribe("bob 1 " + "a/" * 40).findings
-    assert isinstance(finding, FilterRefused)
+    assert isinstance(finding, FilterNotAnnounced)
     assert told.observer.refused_count == 1
 
 
@@ -170,16 +170,16 @@ def test_filter_that_cannot_be_announced_is_refused_and_counted(told):
 def test_any_timestamp_is_learned_from_the_first_line(stamp):
     told = Told(stamp)
     told.connected("bob")
-    assert told.subscribe("bob 1 a") == Change(added=("a",))
-    assert told.observer.unread_count == 0
+    assert told.subscribe("bob 1 a") == ObserverOutput(added=("a",))
+    assert told.observer.unparsed_count == 0
 
 
 def test_line_without_the_timestamp_of_before_is_unread(whole):
     change = whole.send(SUBSCRIBE, b"bob 1 a")
     reason = "it does not begin with a timestamp as before"
     assert change.findings == (
-        LineUnread("bob 1 a", reason),
-        Incomplete(f"a line of the log could not be read: {reason}"),
+        LineNotUnderstood("bob 1 a", reason),
+        ObservationIncomplete(f"a line of the log could not be read: {reason}"),
     )
     assert whole.observer.unread_count == 1
 
@@ -187,57 +187,64 @@ def test_line_without_the_timestamp_of_before_is_unread(whole):
 def test_timestamp_is_learned_anew_on_each_connection(told):
     told.stamp = ""
     told.connect()
-    assert told.subscribe("bob 1 a") == Change(added=("a",))
+    assert told.subscribe("bob 1 a") == ObserverOutput(added=("a",))
 
 
 def test_line_that_is_cut_leaves_a_gap_while_its_client_is_there(whole):
     whole.connected("bob")
     line = whole.stamp + "bob 1 " + "x" * 1200
     (finding,) = whole.send(SUBSCRIBE, line.encode()[:999]).findings
-    assert finding == Incomplete("filters that are too long for a line of the log")
+    assert finding == ObservationIncomplete("filters that are too long for a line of the log")
     assert whole.observer.wanted() == ()
-    assert whole.notice("Client bob disconnected.").findings == (Completed(),)
+    assert whole.notice("Client bob disconnected.").findings == (ObservationComplete(),)
 
 
 def test_connection_that_is_cut_is_unread(whole):
     line = whole.stamp + "New client connected from h:1 as " + "x" * 1200
     change = whole.send(NOTICE, line.encode()[:999])
-    assert [type(finding) for finding in change.findings] == [LineUnread, Incomplete]
+    assert [type(finding) for finding in change.findings] == [
+        LineNotUnderstood,
+        ObservationIncomplete,
+    ]
 
 
 def test_lines_that_the_broker_dropped_for_us_leave_a_gap(whole):
-    assert whole.notice("Outgoing messages are being dropped for client bob.") == UNCHANGED
+    assert whole.notice("Outgoing messages are being dropped for client bob.") == NO_CHANGE
     (finding,) = whole.notice("Outgoing messages are being dropped for client hansa-w.").findings
-    assert finding == Incomplete("the agent read too slowly, and the broker dropped lines")
+    assert finding == ObservationIncomplete(
+        "the agent read too slowly, and the broker dropped lines"
+    )
 
 
 def test_a_publication_that_the_broker_withheld_from_us_is_told(whole):
     line = "Dropping too large outgoing PUBLISH for {} (2097163 bytes)"
-    assert whole.notice(line.format("bob")) == UNCHANGED
-    assert whole.notice(line.format("hansa-a")).findings == (PublicationWithheld(2_097_163),)
+    assert whole.notice(line.format("bob")) == NO_CHANGE
+    assert whole.notice(line.format("hansa-a")).findings == (
+        OversizedPublicationSkipped(2_097_163),
+    )
 
 
 def test_what_the_broker_drops_is_told_also_what_it_dropped_before(whole):
     dropped = "$SYS/broker/publish/messages/dropped"
-    assert whole.send(dropped, b"0") == UNCHANGED
-    assert whole.send(dropped, b"5").findings == (PublicationsDropped(5, 5),)
-    assert whole.send(dropped, b"5") == UNCHANGED
-    assert whole.send(dropped, b"7").findings == (PublicationsDropped(2, 7),)
-    assert whole.send(dropped, b"3").findings == (PublicationsDropped(3, 3),)  # it began anew
-    assert whole.send(dropped, b"many") == UNCHANGED
+    assert whole.send(dropped, b"0") == NO_CHANGE
+    assert whole.send(dropped, b"5").findings == (BrokerDroppedPublications(5, 5),)
+    assert whole.send(dropped, b"5") == NO_CHANGE
+    assert whole.send(dropped, b"7").findings == (BrokerDroppedPublications(2, 7),)
+    assert whole.send(dropped, b"3").findings == (BrokerDroppedPublications(3, 3),)  # it began anew
+    assert whole.send(dropped, b"many") == NO_CHANGE
 
 
 def test_what_was_dropped_comes_between_the_counts_of_one_burst(whole):
     whole.send(UPTIME, b"9 seconds")
-    assert whole.send("$SYS/broker/publish/messages/dropped", b"0") == UNCHANGED
+    assert whole.send("$SYS/broker/publish/messages/dropped", b"0") == NO_CHANGE
     assert whole.subscribe("alice 1 a").added == ("a",)
-    assert whole.count(OWN_COUNT + 1) == UNCHANGED
+    assert whole.count(OWN_COUNT + 1) == NO_CHANGE
 
 
 def test_version_is_kept_and_other_topics_are_not(told):
-    assert told.send(VERSION, b"mosquitto version 2.0.11") == UNCHANGED
+    assert told.send(VERSION, b"mosquitto version 2.0.11") == NO_CHANGE
     assert told.observer.version == "mosquitto version 2.0.11"
-    assert told.send("$SYS/broker/else", b"1") == UNCHANGED
+    assert told.send("$SYS/broker/else", b"1") == NO_CHANGE
 
 
 # ---------------------------------------------------------------- bridges
@@ -245,17 +252,17 @@ def test_version_is_kept_and_other_topics_are_not(told):
 
 def test_bridges_are_noticed_once(told):
     line = "New bridge connected from 10.0.0.1:1 as north.bridge (p2, c0, k60)."
-    assert told.notice(line).findings == (BridgeNoticed("north.bridge", is_up=True),)
-    assert told.notice(line) == UNCHANGED
+    assert told.notice(line).findings == (BridgeDetected("north.bridge", is_up=True),)
+    assert told.notice(line) == NO_CHANGE
     topic = "$SYS/broker/connection/north/bridge/state"
-    assert told.send(topic, b"1").findings == (BridgeNoticed("north/bridge", is_up=True),)
-    assert told.send(topic, b"0").findings == (BridgeNoticed("north/bridge", is_up=False),)
-    assert told.send(topic, b"0") == UNCHANGED
+    assert told.send(topic, b"1").findings == (BridgeDetected("north/bridge", is_up=True),)
+    assert told.send(topic, b"0").findings == (BridgeDetected("north/bridge", is_up=False),)
+    assert told.send(topic, b"0") == NO_CHANGE
 
 
 def test_own_client_may_connect_like_a_bridge(told):
     line = "New bridge connected from 127.0.0.1:1 as hansa-1 (p2, c0, k60)."
-    assert told.notice(line) == UNCHANGED
+    assert told.notice(line) == NO_CHANGE
 
 
 def test_memory_of_bridges_is_bounded(told, monkeypatch):
@@ -270,24 +277,24 @@ def test_memory_of_bridges_is_bounded(told, monkeypatch):
 
 def test_picture_is_incomplete_until_the_counts_prove_it(told):
     assert (told.observer.complete, told.observer.reason) == (False, BEFORE)
-    assert told.count(OWN_COUNT).findings == (Completed(),)
+    assert told.count(OWN_COUNT).findings == (ObservationComplete(),)
     assert (told.observer.complete, told.observer.reason) == (True, "")
 
 
 def test_retained_counts_prove_nothing():
     observer = MosquittoObserver("hansa-")
-    observer.reconnected(session_lost=True, now=0.0)
+    observer.on_connected(session_lost=True, now=0.0)
     for topic, payload in ((PLAIN, b"0"), (SHARED, b"0"), (UPTIME, b"3 seconds")):
-        assert observer.take(topic, payload, now=0.0) == UNCHANGED
-    assert observer.take(NOTICE, b"any line", now=0.0) == UNCHANGED
-    assert not observer.complete
+        assert observer.receive_publication(topic, payload, now=0.0) == NO_CHANGE
+    assert observer.receive_publication(NOTICE, b"any line", now=0.0) == NO_CHANGE
+    assert not observer.is_complete
 
 
 def test_count_that_does_not_change_is_not_sent_and_holds(told):
     told.send(PLAIN, str(OWN_COUNT).encode())
     told.send(SHARED, b"0")
-    assert told.send(UPTIME, b"9 seconds") == UNCHANGED
-    assert told.connected("bob").findings == (Completed(),)
+    assert told.send(UPTIME, b"9 seconds") == NO_CHANGE
+    assert told.connected("bob").findings == (ObservationComplete(),)
 
 
 def test_count_holds_for_the_moment_of_its_burst(told):
@@ -296,16 +303,16 @@ def test_count_holds_for_the_moment_of_its_burst(told):
     told.send(UPTIME, b"9 seconds")
     told.send(PLAIN, str(OWN_COUNT).encode())
     change = told.subscribe("bob 1 a")
-    assert change == Change(added=("a",), findings=(Completed(),))
+    assert change == ObserverOutput(added=("a",), findings=(ObservationComplete(),))
 
 
 def test_subscriptions_that_nobody_told_are_a_drift(whole):
     whole.send(UPTIME, b"19 seconds")
     assert whole.send(PLAIN, str(OWN_COUNT + 2).encode()).findings == (
-        Drifted("subscriptions", known=OWN_COUNT, counted=OWN_COUNT + 2),
-        Incomplete("the broker counts 2 subscriptions that the agent does not know"),
+        SubscriptionCountMismatch("subscriptions", known=OWN_COUNT, counted=OWN_COUNT + 2),
+        ObservationIncomplete("the broker counts 2 subscriptions that the agent does not know"),
     )
-    assert whole.connected("bob") == UNCHANGED
+    assert whole.connected("bob") == NO_CHANGE
     whole.count(OWN_COUNT)
     assert not whole.observer.complete
     whole.count(OWN_COUNT)
@@ -331,17 +338,17 @@ def test_a_burst_ends_with_the_bytes_sent(told):
     told.send(PLAIN, str(OWN_COUNT).encode())
     told.send(SHARED, b"0")
     told.send(UPTIME, b"9 seconds")
-    assert told.send(BYTES_SENT, b"1234").findings == (Completed(),)
+    assert told.send(BYTES_SENT, b"1234").findings == (ObservationComplete(),)
 
 
 def test_count_that_is_no_number_is_unread(told):
-    assert isinstance(told.send(PLAIN, b"many").findings[0], LineUnread)
+    assert isinstance(told.send(PLAIN, b"many").findings[0], LineNotUnderstood)
 
 
 def test_resumed_session_of_our_own_can_be_declared(told):
     told.count(OWN_COUNT + 2)
     assert not told.observer.complete
-    assert told.observer.declare("hansa-1", ("a", "b")) == UNCHANGED
+    assert told.observer.declare("hansa-1", ("a", "b")) == NO_CHANGE
     told.count(OWN_COUNT + 2)
     told.count(OWN_COUNT + 2)
     assert told.observer.complete
@@ -355,11 +362,11 @@ def test_reconnection_keeps_what_was_wanted_in_doubt(whole):
     whole.connected("bob")
     whole.subscribe("bob 1 a")
     change = whole.observer.reconnected(session_lost=True, now=0.0)
-    assert change == Change(findings=(Incomplete(BEFORE),))
+    assert change == ObserverOutput(findings=(ObservationIncomplete(BEFORE),))
     assert whole.observer.wanted() == ("a",)
     whole.connect()
-    assert whole.notice("Client bob disconnected.") == UNCHANGED
-    assert whole.count(OWN_COUNT) == Change(findings=(Completed(),))
+    assert whole.notice("Client bob disconnected.") == NO_CHANGE
+    assert whole.count(OWN_COUNT) == ObserverOutput(findings=(ObservationComplete(),))
     assert whole.observer.wanted() == ()
 
 
@@ -369,8 +376,8 @@ def test_snapshot_survives_json(told):
     told.subscribe("bob 1 a")
     saved = json.loads(json.dumps(told.observer.snapshot()))
     other = MosquittoObserver("hansa-")
-    assert other.restore(saved, now=0.0) == Change(added=("a", "b"))
-    assert not other.complete
+    assert other.restore(saved, now=0.0) == ObserverOutput(added=("a", "b"))
+    assert not other.is_complete
     assert other.snapshot() == saved
 
 
@@ -409,22 +416,22 @@ HISTORY = """\
 def test_tree_tells_what_was_before(told):
     told.observer.begin_resync(now=0.0)
     change = told.observer.resync(TREE, now=0.0)
-    assert change == Change(added=("a", "b"), findings=(Completed(),))
+    assert change == ObserverOutput(added=("a", "b"), findings=(ObservationComplete(),))
 
 
 def test_log_since_the_start_tells_what_was_before(told):
     told.observer.begin_resync(now=0.0)
     change = told.observer.resync(HISTORY + OWN_LINES, now=0.0)
-    assert change == Change(added=("lost", "a"))
-    assert told.count(OWN_COUNT + 1).findings == (Completed(),)
+    assert change == ObserverOutput(added=("lost", "a"))
+    assert told.count(OWN_COUNT + 1).findings == (ObservationComplete(),)
     assert told.observer.wanted() == ("a",)
-    assert told.notice("Client b b disconnected.") == Change(removed=("a",))
+    assert told.notice("Client b b disconnected.") == ObserverOutput(removed=("a",))
 
 
 def test_log_without_the_start_adds_but_proves_nothing(told):
     told.observer.begin_resync(now=0.0)
     text = HISTORY.partition("Config")[2]
-    assert told.observer.resync(text, now=0.0) == Change(added=("a",))
+    assert told.observer.resync(text, now=0.0) == ObserverOutput(added=("a",))
     assert told.observer.reason == "the log does not reach back to the start of the broker"
     assert told.observer.doubtful_count == 1 + OWN_COUNT
 
@@ -476,7 +483,7 @@ def test_resync_fails_when_too_much_happens_meanwhile(told, monkeypatch):
 
 def test_information_is_never_asked_for():
     """Where the broker saves on every change, each line of it would bring the next."""
-    asked = MosquittoObserver("hansa-").subscriptions()
+    asked = MosquittoObserver("hansa-").topics_to_subscribe()
     assert not [name for name in asked if matches(name, "$SYS/broker/log/I")]
 
 
@@ -486,7 +493,8 @@ STARTED = "1794789600: mosquitto version 2.0.11 starting\n"
 STOPPED = "1794789650: mosquitto version 2.0.11 terminating\n"
 RELOADING = "1794789610: Reloading config.\n"
 OWN_LINES = "".join(
-    f"1794789620: hansa-w 0 {topic}\n" for topic in MosquittoObserver("hansa-").subscriptions()
+    f"1794789620: hansa-w 0 {topic}\n"
+    for topic in MosquittoObserver("hansa-").topics_to_subscribe()
 )
 
 
@@ -503,13 +511,15 @@ class Late:
         self.observer = MosquittoObserver("hansa-")
         if saved is not None:
             self.observer.restore(saved, now=0.0)
-        self.observer.reconnected(session_lost=True, now=0.0)
-        for topic in self.observer.subscriptions():
-            self.observer.take(SUBSCRIBE, f"1794789620: hansa-w 0 {topic}".encode(), now=0.0)
+        self.observer.on_connected(session_lost=True, now=0.0)
+        for topic in self.observer.topics_to_subscribe():
+            self.observer.receive_publication(
+                SUBSCRIBE, f"1794789620: hansa-w 0 {topic}".encode(), now=0.0
+            )
         for topic, counted in ((PLAIN, plain), (SHARED, shared)):
             if counted is not None:
-                self.observer.take(topic, str(counted).encode(), now=0.0)
-        self.observer.take(UPTIME, b"%d seconds" % uptime, now=0.0)
+                self.observer.receive_publication(topic, str(counted).encode(), now=0.0)
+        self.observer.receive_publication(UPTIME, b"%d seconds" % uptime, now=0.0)
 
     def read(self, text: str) -> "Late":
         self.observer.begin_resync(now=0.0)
@@ -517,23 +527,23 @@ class Late:
         return self
 
     def count(self, plain: int) -> "Late":
-        self.observer.take(UPTIME, b"99 seconds", now=0.0)
-        self.observer.take(PLAIN, str(plain).encode(), now=0.0)
-        self.observer.take(BYTES_SENT, b"1", now=0.0)
+        self.observer.receive_publication(UPTIME, b"99 seconds", now=0.0)
+        self.observer.receive_publication(PLAIN, str(plain).encode(), now=0.0)
+        self.observer.receive_publication(BYTES_SENT, b"1", now=0.0)
         return self
 
 
 def test_retained_counts_confirm_a_log_since_the_start_at_once():
     text = STARTED + "1794789605: bob 1 a\n" + OWN_LINES
-    assert Late(plain=0, uptime=0).read(text).observer.complete
-    assert Late(plain=1, uptime=10).read(text).observer.complete
-    assert not Late(plain=2, uptime=10).read(text).observer.complete
+    assert Late(plain=0, uptime=0).read(text).observer.is_complete
+    assert Late(plain=1, uptime=10).read(text).observer.is_complete
+    assert not Late(plain=2, uptime=10).read(text).observer.is_complete
 
 
 def test_a_count_of_the_same_second_as_a_line_confirms_only_if_it_is_the_lower_one():
     text = STARTED + "1794789605: bob 1 a\n" + OWN_LINES
-    assert Late(plain=0, uptime=5).read(text).observer.complete
-    assert not Late(plain=1, uptime=5).read(text).observer.complete
+    assert Late(plain=0, uptime=5).read(text).observer.is_complete
+    assert not Late(plain=1, uptime=5).read(text).observer.is_complete
 
 
 def test_restored_sessions_are_not_taken_for_one_that_has_left():
@@ -544,83 +554,87 @@ def test_restored_sessions_are_not_taken_for_one_that_has_left():
         "1794789602: Client eve disconnected.\n"
     )
     late = Late(plain=1, uptime=0).read(text + OWN_LINES)
-    assert late.observer.reason == RESTORED
-    assert not late.count(OWN_COUNT + 1).observer.complete
-    assert late.count(OWN_COUNT).observer.complete
+    assert late.observer.incomplete_reason == RESTORED
+    assert not late.count(OWN_COUNT + 1).observer.is_complete
+    assert late.count(OWN_COUNT).observer.is_complete
 
 
 def test_a_reload_before_any_line_about_a_subscription_leaves_a_gap():
     late = Late(plain=0, uptime=0).read(STARTED + RELOADING + OWN_LINES)
-    assert late.observer.reason == RELOADED
+    assert late.observer.incomplete_reason == RELOADED
     late.count(OWN_COUNT + 1)
-    assert "counts 1 subscriptions that the agent does not know" in late.observer.reason
+    assert "counts 1 subscriptions that the agent does not know" in late.observer.incomplete_reason
     for _ in range(2):
         late.count(OWN_COUNT)
-    assert late.observer.complete
+    assert late.observer.is_complete
 
 
 def test_counts_that_the_broker_did_not_retain_are_prompted_for():
     """Mosquitto retains a count for 60 s after it has changed, and publishes it when it does."""
     observer = MosquittoObserver("hansa-")
-    observer.reconnected(session_lost=True, now=0.0)
-    observer.take(PLAIN, b"0", now=0.0)
+    observer.on_connected(session_lost=True, now=0.0)
+    observer.receive_publication(PLAIN, b"0", now=0.0)
     assert observer.extra_subscriptions() == ()
-    observer.take(UPTIME, b"70 seconds", now=0.0)
+    observer.receive_publication(UPTIME, b"70 seconds", now=0.0)
     assert observer.extra_subscriptions() == ("$share/hansa/$SYS/hansa/count",)
-    observer.reconnected(session_lost=True, now=0.0)
-    observer.take(UPTIME, b"70 seconds", now=0.0)
+    observer.on_connected(session_lost=True, now=0.0)
+    observer.receive_publication(UPTIME, b"70 seconds", now=0.0)
     assert len(observer.extra_subscriptions()) == 2
     observer.expire(now=mosquitto_observer.COUNTS_WAIT_S)
-    assert mosquitto_observer.NO_COUNTS not in observer.reason
+    assert mosquitto_observer.NO_COUNTS not in observer.incomplete_reason
 
 
 def test_a_count_that_is_missing_confirms_nothing_but_what_was_known_before():
     text = STARTED + OWN_LINES
     late = Late(plain=0, uptime=0, shared=None).read(text)
-    assert late.observer.reason == RESTORED
+    assert late.observer.incomplete_reason == RESTORED
     saved = complete_before_a_restart(ANCHOR)
     anchored = f"{ANCHOR}\n1794789635: bob 1 b\n"
-    assert Late(plain=13, uptime=38, shared=None, saved=saved).read(anchored).observer.complete
-    assert not Late(plain=14, uptime=38, shared=None, saved=saved).read(anchored).observer.complete
+    assert Late(plain=13, uptime=38, shared=None, saved=saved).read(anchored).observer.is_complete
+    assert (
+        not Late(plain=14, uptime=38, shared=None, saved=saved).read(anchored).observer.is_complete
+    )
     reloaded = f"{anchored}1794789636: Reloading config.\n"
-    assert not Late(plain=13, uptime=38, shared=None, saved=saved).read(reloaded).observer.complete
+    assert (
+        not Late(plain=13, uptime=38, shared=None, saved=saved).read(reloaded).observer.is_complete
+    )
 
 
 def test_a_reload_after_a_line_about_a_subscription_leaves_none():
     connected = "1794789605: New client connected from h:1 as bob (p2, c1, k60).\n"
     text = STARTED + connected + "1794789605: bob 1 a\n" + RELOADING + OWN_LINES
-    assert Late(plain=1, uptime=12).read(text).observer.complete
+    assert Late(plain=1, uptime=12).read(text).observer.is_complete
 
 
 def test_a_reload_without_a_line_about_a_connection_leaves_doubt():
     """The end of a session may not have been logged before it."""
     text = STARTED + "1794789605: bob 1 a\n" + RELOADING + OWN_LINES
     late = Late(plain=1, uptime=12).read(text)
-    assert (late.observer.complete, late.observer.doubtful_count) == (False, 1)
+    assert (late.observer.is_complete, late.observer.uncertain_count) == (False, 1)
 
 
 def test_a_retained_count_from_before_the_reload_confirms_nothing():
     text = STARTED + RELOADING + OWN_LINES
-    assert not Late(plain=0, uptime=9).read(text).observer.complete
-    assert Late(plain=0, uptime=13).read(text).observer.complete
+    assert not Late(plain=0, uptime=9).read(text).observer.is_complete
+    assert Late(plain=0, uptime=13).read(text).observer.is_complete
 
 
 def test_a_clock_that_was_set_back_makes_retained_counts_useless():
     text = STARTED + "1794789605: bob 1 a\n1794789603: bob 1 b\n" + OWN_LINES
-    assert not Late(plain=0, uptime=0).read(text).observer.complete
+    assert not Late(plain=0, uptime=0).read(text).observer.is_complete
 
 
 def test_a_log_file_without_lines_about_subscriptions_is_told():
     late = Late(plain=0, uptime=0).read(STARTED)
-    assert late.observer.reason == WITHOUT_SUBSCRIPTIONS
+    assert late.observer.incomplete_reason == WITHOUT_SUBSCRIPTIONS
 
 
 def complete_before_a_restart(*lines: str) -> dict[str, object]:
     """What an observer saves that knew everything, and saw these lines last."""
     first = Late(plain=0, uptime=0).read(STARTED + OWN_LINES)
-    assert first.observer.complete
+    assert first.observer.is_complete
     for line in lines:
-        first.observer.take(SUBSCRIBE, line.encode(), now=0.0)
+        first.observer.receive_publication(SUBSCRIBE, line.encode(), now=0.0)
     saved: dict[str, object] = json.loads(json.dumps(first.observer.snapshot()))
     return saved
 
@@ -631,16 +645,18 @@ ANCHOR = "1794789630: bob 1 a"
 def test_a_log_that_reaches_back_to_what_was_complete_is_enough():
     saved = complete_before_a_restart(ANCHOR)
     late = Late(plain=13, uptime=38, saved=saved).read(f"{ANCHOR}\n1794789635: bob 1 b\n")
-    assert (late.observer.complete, late.observer.wanted()) == (True, ("a", "b"))
+    assert (late.observer.is_complete, late.observer.subscribed_filters()) == (True, ("a", "b"))
     late = Late(plain=14, uptime=38, saved=saved).read(f"{ANCHOR}\n1794789635: bob 1 b\n")
-    assert not late.observer.complete
+    assert not late.observer.is_complete
     late = Late(plain=13, uptime=38, saved=saved).read("1794789635: bob 1 b\n")
-    assert late.observer.reason == "the log does not reach back to the start of the broker"
+    assert (
+        late.observer.incomplete_reason == "the log does not reach back to the start of the broker"
+    )
 
 
 def test_a_count_from_before_the_anchor_was_confirmed_then():
     saved = complete_before_a_restart(ANCHOR)
-    assert Late(plain=0, uptime=0, saved=saved).read(f"{ANCHOR}\n").observer.complete
+    assert Late(plain=0, uptime=0, saved=saved).read(f"{ANCHOR}\n").observer.is_complete
 
 
 @pytest.mark.parametrize("start", ["", STARTED], ids=["cut", "from the start"])
@@ -652,15 +668,15 @@ def test_a_broker_that_stopped_in_order_restores_what_was_known(stopped, is_comp
     own = OWN_LINES.replace("1794789620", "1794789670")
     text = f"{start}{ANCHOR}\n{stopped}{started}{own}"
     late = Late(plain=1, uptime=0, saved=saved).read(text)
-    assert late.observer.complete is is_complete
-    assert late.observer.wanted() == ("a",)
+    assert late.observer.is_complete is is_complete
+    assert late.observer.subscribed_filters() == ("a",)
 
 
 @pytest.mark.parametrize("anchor", [None, 7, {}, {"line": 7}, {"line": "x", "started_at": "y"}])
 def test_a_snapshot_with_another_anchor_is_taken_without_it(anchor):
     saved = complete_before_a_restart(ANCHOR)
     late = Late(plain=0, uptime=0, saved={**saved, "anchor": anchor}).read(f"{ANCHOR}\n")
-    assert (late.observer.complete, late.observer.wanted()) == (False, ("a",))
+    assert (late.observer.is_complete, late.observer.subscribed_filters()) == (False, ("a",))
 
 
 # ---------------------------------------------------------------- without counts
@@ -670,7 +686,7 @@ def without_counts(text: str) -> MosquittoObserver:
     told = Told(has_uptime=False)
     told.observer.begin_resync(now=0.0)
     told.observer.resync(text, now=0.0)
-    assert not told.observer.complete
+    assert not told.observer.is_complete
     assert told.observer.next_deadline() == mosquitto_observer.COUNTS_WAIT_S
     told.observer.expire(now=mosquitto_observer.COUNTS_WAIT_S)
     assert told.observer.next_deadline() is None
@@ -678,7 +694,7 @@ def without_counts(text: str) -> MosquittoObserver:
 
 
 def test_without_counts_a_log_since_the_start_decides():
-    assert without_counts(STARTED + OWN_LINES).complete
+    assert without_counts(STARTED + OWN_LINES).is_complete
 
 
 @pytest.mark.parametrize(
@@ -692,11 +708,11 @@ def test_without_counts_a_log_since_the_start_decides():
 )
 def test_without_counts_a_log_with_a_gap_is_never_complete(text):
     observer = without_counts(text)
-    assert observer.reason.endswith(mosquitto_observer.NO_COUNTS)
+    assert observer.incomplete_reason.endswith(mosquitto_observer.NO_COUNTS)
 
 
 def test_without_counts_a_log_that_is_read_later_decides():
     observer = without_counts(OWN_LINES)
     observer.begin_resync(now=9.0)
     observer.resync(STARTED + OWN_LINES, now=9.0)
-    assert observer.complete
+    assert observer.is_complete

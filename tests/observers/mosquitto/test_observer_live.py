@@ -13,10 +13,17 @@ from tests.mqtt.mosquitto import Broker, Client
 
 from hansa.mqtt import inputs
 from hansa.mqtt.effects import Connected, PublishReceived, Subscribed, Unsubscribed
-from hansa.mqtt.options import Options
+from hansa.mqtt.options import ConnectOptions
 from hansa.mqtt.packets import Subscription
 from hansa.mqtt.types import Version
-from hansa.observers.contract import BridgeNoticed, Change, Completed, Drifted, Finding, Incomplete
+from hansa.observers.contract import (
+    BridgeDetected,
+    ObservationComplete,
+    ObservationIncomplete,
+    ObserverFinding,
+    ObserverOutput,
+    SubscriptionCountMismatch,
+)
 from hansa.observers.mosquitto.observer import MosquittoObserver
 
 LOG = (
@@ -75,7 +82,9 @@ def printing(mosquitto: str, directory: Path) -> str:
 
 
 def join(broker: Broker, name: str, version: Version = V4, *, clean: bool = True, **more) -> Client:
-    client = Client(broker, Options(client_id=name, version=version, clean_start=clean, **more))
+    client = Client(
+        broker, ConnectOptions(client_id=name, version=version, clean_start=clean, **more)
+    )
     client.wait(Connected)
     return client
 
@@ -90,12 +99,12 @@ class Watch:
 
     def __init__(self, broker: Broker, observer: MosquittoObserver | None = None) -> None:
         self.observer = observer or MosquittoObserver("hansa-")
-        self.findings: list[Finding] = []
-        self.wanted = set(self.observer.wanted())
+        self.findings: list[ObserverFinding] = []
+        self.wanted = set(self.observer.subscribed_filters())
         self._client = join(broker, "hansa-watch", V5)
-        self.observer.reconnected(session_lost=True, now=0.0)
+        self.observer.on_connected(session_lost=True, now=0.0)
         self.observer.begin_resync(now=0.0)
-        wishes = tuple(Subscription(name, 0) for name in self.observer.subscriptions())
+        wishes = tuple(Subscription(name, 0) for name in self.observer.topics_to_subscribe())
         self._client.do(inputs.Subscribe(wishes))
         self._client.wait(Subscribed)
 
@@ -103,13 +112,17 @@ class Watch:
         """Feed the observer until something is so, or the socket's timeout comes."""
         while not condition():
             for publication in self._client.wait(PublishReceived).batch:
-                self.learn(self.observer.take(publication.topic, publication.payload, now=0.0))
-        assert self.wanted == set(self.observer.wanted())
+                self.learn(
+                    self.observer.receive_publication(
+                        publication.topic, publication.payload, now=0.0
+                    )
+                )
+        assert self.wanted == set(self.observer.subscribed_filters())
 
     def until_wanted(self, *filters: str) -> None:
-        self.until(lambda: set(self.observer.wanted()) == set(filters))
+        self.until(lambda: set(self.observer.subscribed_filters()) == set(filters))
 
-    def learn(self, change: Change) -> None:
+    def learn(self, change: ObserverOutput) -> None:
         assert self.wanted.isdisjoint(change.added)
         assert self.wanted.issuperset(change.removed)
         self.wanted.update(change.added)
@@ -139,7 +152,7 @@ def test_subscribe_unsubscribe_and_all_ends_of_a_clean_session(start, more):
     watch.until_wanted("same", "two 0 words/#")
     bob.drop()
     watch.until_wanted()
-    assert (watch.observer.unread_count, watch.observer.doubtful_count) == (0, 0)
+    assert (watch.observer.unparsed_count, watch.observer.uncertain_count) == (0, 0)
 
 
 def test_client_that_is_killed(start):
@@ -182,8 +195,8 @@ def test_session_of_mqtt_5_stays_until_it_expires(start):
     ann = join(broker, "ann", V5, session_expiry=1)
     subscribe(ann, "a")
     ann.do(inputs.Disconnect())
-    watch.until(lambda: watch.observer.doubtful_count == 1)
-    assert watch.observer.wanted() == ("a",)
+    watch.until(lambda: watch.observer.uncertain_count == 1)
+    assert watch.observer.subscribed_filters() == ("a",)
     watch.until_wanted()
 
 
@@ -192,12 +205,12 @@ def test_counts_prove_the_picture_and_end_what_was_doubtful(start):
     watch = Watch(broker)
     ann = join(broker, "ann", V5)
     subscribe(ann, "a", "$share/g/a")
-    watch.until(lambda: watch.observer.complete)
+    watch.until(lambda: watch.observer.is_complete)
     ann.do(inputs.Disconnect())
-    watch.until(lambda: watch.observer.doubtful_count == 2)
+    watch.until(lambda: watch.observer.uncertain_count == 2)
     watch.until_wanted()
-    assert watch.observer.complete
-    assert watch.findings == [Completed()]
+    assert watch.observer.is_complete
+    assert watch.findings == [ObservationComplete()]
 
 
 def test_burst_of_ten_thousand_filters(start):
@@ -210,21 +223,25 @@ def test_burst_of_ten_thousand_filters(start):
 def test_filter_that_is_too_long_for_a_line(start):
     broker = start()
     watch = Watch(broker)
-    watch.until(lambda: watch.observer.complete)
+    watch.until(lambda: watch.observer.is_complete)
     ann = join(broker, "ann")
     subscribe(ann, "x" * 1_000)
-    watch.until(lambda: not watch.observer.complete)
+    watch.until(lambda: not watch.observer.is_complete)
     ann.do(inputs.Unsubscribe(("x" * 1_000,)))
-    watch.until(lambda: watch.observer.complete)
+    watch.until(lambda: watch.observer.is_complete)
     reason = "filters that are too long for a line of the log"
-    assert watch.findings == [Completed(), Incomplete(reason), Completed()]
+    assert watch.findings == [
+        ObservationComplete(),
+        ObservationIncomplete(reason),
+        ObservationComplete(),
+    ]
 
 
 def test_bridge_is_noticed(start):
     broker = start()
     watch = Watch(broker)
     join(broker, "north", bridge=True)
-    watch.until(lambda: watch.findings == [BridgeNoticed("north", is_up=True)])
+    watch.until(lambda: watch.findings == [BridgeDetected("north", is_up=True)])
 
 
 # ---------------------------------------------------------------- what was before
@@ -251,11 +268,11 @@ def test_late_observer_learns_from_the_log_file(start, tmp_path):
     watch = Watch(broker)
     watch.resync(file.read_text())
     assert watch.wanted == {"a/+", "trail/", "$share/g/s/1", "b 1 c/#"}
-    watch.until(lambda: watch.observer.complete)
-    assert watch.findings == [Completed()]
+    watch.until(lambda: watch.observer.is_complete)
+    assert watch.findings == [ObservationComplete()]
     ann.do(inputs.Disconnect())
     watch.until_wanted("a/+", "b 1 c/#")
-    assert watch.findings == [Completed()]
+    assert watch.findings == [ObservationComplete()]
 
 
 @pytest.mark.skipif(shutil.which("stdbuf") is None, reason="stdbuf (coreutils) is not installed")
@@ -271,8 +288,8 @@ def test_late_observer_learns_from_the_tree(start, has_shared):
     # The tree says neither the group nor whether what lies on the way is shared, too.
     shared = {"s", "s/1"} if has_shared else set()
     assert watch.wanted == {"a/+", "trail/", "b 1 c/#"} | shared
-    assert watch.observer.complete is not has_shared
-    assert watch.findings == ([] if has_shared else [Completed()])
+    assert watch.observer.is_complete is not has_shared
+    assert watch.findings == ([] if has_shared else [ObservationComplete()])
 
 
 def test_restored_sessions_say_nothing_and_the_counts_tell_that_they_are_there(start, tmp_path):
@@ -287,12 +304,14 @@ def test_restored_sessions_say_nothing_and_the_counts_tell_that_they_are_there(s
 
     second = start(*kept)
     stranger = Watch(second)
-    stranger.until(lambda: any(isinstance(each, Drifted) for each in stranger.findings))
-    assert not stranger.observer.complete
+    stranger.until(
+        lambda: any(isinstance(each, SubscriptionCountMismatch) for each in stranger.findings)
+    )
+    assert not stranger.observer.is_complete
     restored = MosquittoObserver("hansa-")
     restored.restore(saved, now=0.0)
     watch = Watch(second, restored)
     assert watch.wanted == {"a", "e"}
     subscribe(join(second, "ann", clean=False), "a")
     watch.until_wanted("a")
-    assert watch.observer.complete
+    assert watch.observer.is_complete

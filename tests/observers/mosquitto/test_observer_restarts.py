@@ -75,11 +75,11 @@ def test_from_the_start_everything_wanted_is_known_and_in_the_end_nothing_else(
     observer = observed(broker)
     for step in steps:
         play(broker, step)
-        assert broker.wanted() <= set(observer.wanted())
-        if not observer.doubtful_count:
-            assert set(observer.wanted()) == broker.wanted()
+        assert broker.wanted() <= set(observer.subscribed_filters())
+        if not observer.uncertain_count:
+            assert set(observer.subscribed_filters()) == broker.wanted()
     finish(broker, observer)
-    assert observer.wanted() == ()
+    assert observer.subscribed_filters() == ()
 
 
 def finish(broker: Model, observer: MosquittoObserver) -> None:
@@ -93,7 +93,7 @@ def finish(broker: Model, observer: MosquittoObserver) -> None:
     for _ in range(2):
         broker.count()
     broker.disconnect(f"{OWN}watch")  # any line ends the burst
-    assert observer.complete, observer.reason
+    assert observer.is_complete, observer.incomplete_reason
 
 
 @many
@@ -107,8 +107,8 @@ def test_with_mqtt_3_only_the_picture_is_exact_at_every_step(version, steps):
         was_taken_over |= is_new and version == "2.0" and step[1] in broker.clients
         play(broker, step)
         if not was_taken_over:
-            assert set(observer.wanted()) == broker.wanted()
-        assert broker.wanted() <= set(observer.wanted())
+            assert set(observer.subscribed_filters()) == broker.wanted()
+        assert broker.wanted() <= set(observer.subscribed_filters())
 
 
 @many
@@ -118,7 +118,7 @@ def test_strange_ids_and_filters_never_hide_what_is_wanted(version, steps):
     observer = observed(broker)
     for step in steps:
         play(broker, step)
-        assert broker.wanted() <= set(observer.wanted())
+        assert broker.wanted() <= set(observer.subscribed_filters())
 
 
 @many
@@ -138,10 +138,10 @@ def test_after_any_absence_what_is_called_complete_is_complete(version, restarts
         broker.attach(observer)
         for step in steps[len(steps) // 2 :]:
             play(broker, step)
-            if observer.complete:
-                assert broker.wanted() <= set(observer.wanted())
-                if not observer.doubtful_count:
-                    assert broker.wanted() == set(observer.wanted())
+            if observer.is_complete:
+                assert broker.wanted() <= set(observer.subscribed_filters())
+                if not observer.uncertain_count:
+                    assert broker.wanted() == set(observer.subscribed_filters())
 
 
 @example(
@@ -179,18 +179,21 @@ def test_late_observer_learns_all_from_the_log_file_or_from_the_tree(
     for step in after[len(after) // 2 :]:
         play(broker, step)
     observer.resync(text, now=0.0)
-    known = {name.removeprefix("$share/g/").removeprefix("$share/h/") for name in observer.wanted()}
+    known = {
+        name.removeprefix("$share/g/").removeprefix("$share/h/")
+        for name in observer.subscribed_filters()
+    }
     wanted = {name.removeprefix("$share/g/").removeprefix("$share/h/") for name in broker.wanted()}
     assert wanted <= known
     if not from_tree:
-        assert broker.wanted() <= set(observer.wanted())
-    if observer.complete:
+        assert broker.wanted() <= set(observer.subscribed_filters())
+    if observer.is_complete:
         assert wanted <= known
     for _ in range(2):
         broker.count()
     broker.turn_away("nobody")
-    if observer.complete:
-        assert broker.wanted() <= set(observer.wanted())
+    if observer.is_complete:
+        assert broker.wanted() <= set(observer.subscribed_filters())
 
 
 AFTER_A_RELOAD = given(FLAG, lives(PLAIN_NAMES), lives(PLAIN_NAMES), lives(PLAIN_NAMES))
@@ -228,11 +231,11 @@ def play_reload(has_saved, before, between, after) -> tuple[Model, MosquittoObse
     observer.begin_resync(now=0.0)
     observer.resync(broker.log_file(), now=0.0)
     for step in after:
-        if observer.complete:
-            assert broker.wanted() <= set(observer.wanted())
+        if observer.is_complete:
+            assert broker.wanted() <= set(observer.subscribed_filters())
         play(broker, step)
-    if observer.complete:
-        assert broker.wanted() <= set(observer.wanted())
+    if observer.is_complete:
+        assert broker.wanted() <= set(observer.subscribed_filters())
     return broker, observer
 
 
@@ -254,8 +257,8 @@ def test_after_a_restart_of_broker_and_agent_nothing_is_wrongly_taken_for_comple
             broker.restart(in_order)
         for step in steps:
             play(broker, step)
-            if observer is not None and observer.complete and number < 2:
-                assert broker.wanted() <= set(observer.wanted())
+            if observer is not None and observer.is_complete and number < 2:
+                assert broker.wanted() <= set(observer.subscribed_filters())
     late = MosquittoObserver(OWN)
     if observer is not None:
         late.restore(observer.snapshot(), now=0.0)
@@ -263,6 +266,6 @@ def test_after_a_restart_of_broker_and_agent_nothing_is_wrongly_taken_for_comple
     late.begin_resync(now=0.0)
     late.resync(broker.log_file(), now=0.0)
     for _ in range(3):
-        if late.complete:
-            assert broker.wanted() <= set(late.wanted())
+        if late.is_complete:
+            assert broker.wanted() <= set(late.subscribed_filters())
         broker.count()

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.agent.broker.model import Branch
 
-from hansa.observers.mosquitto.subscription_tree import Tree, find
+from hansa.observers.mosquitto.subscription_tree import SubscriptionTree, find_last_tree
 
 # Copied from a broker, with other log lines around it.
 PRINTED = """\
@@ -59,45 +59,51 @@ ALICE = (
 
 
 def test_tree_of_a_broker():
-    assert find(PRINTED) == Tree(
+    assert find_last_tree(PRINTED) == SubscriptionTree(
         filters={
             "alice": ALICE,
             "id (odd, 1) x": ("al/1", "t/#"),
             "hansa-obs": ("$SYS/broker/uptime",),
         },
         shared=("s/1", "s/+/x", "$SYS/q"),
-        perhaps_shared=("s", "s/+", "$SYS"),
-        is_whole=True,
+        possibly_shared=("s", "s/+", "$SYS"),
+        is_complete=True,
     )
 
 
 def test_last_tree_counts():
     later = "    \n      \n        new (bob, 0)\n    $SYS\n    \n"
-    expected = Tree({"bob": ("new",)}, (), (), is_whole=True)
-    assert find(PRINTED + later) == expected
-    assert find(PRINTED + later + "1794790123: x\n") == expected
-    assert find(PRINTED.rpartition("1794790122")[0] + later) == expected  # without lines between
+    expected = SubscriptionTree({"bob": ("new",)}, (), (), is_complete=True)
+    assert find_last_tree(PRINTED + later) == expected
+    assert find_last_tree(PRINTED + later + "1794790123: x\n") == expected
+    assert (
+        find_last_tree(PRINTED.rpartition("1794790122")[0] + later) == expected
+    )  # without lines between
 
 
 def test_tree_without_its_second_part_is_not_whole():
     cut = PRINTED[: PRINTED.index("    $foo")]
-    assert find(cut) == Tree({}, (), (), is_whole=False)
-    assert find(PRINTED + cut) == Tree({}, (), (), is_whole=False)
-    assert find("    indented\n") == Tree({}, (), (), is_whole=False)
+    assert find_last_tree(cut) == SubscriptionTree({}, (), (), is_complete=False)
+    assert find_last_tree(PRINTED + cut) == SubscriptionTree({}, (), (), is_complete=False)
+    assert find_last_tree("    indented\n") == SubscriptionTree({}, (), (), is_complete=False)
 
 
 def test_no_tree():
-    assert find("1794790122: Client zz disconnected.\n") is None
-    assert find("") is None
+    assert find_last_tree("1794790122: Client zz disconnected.\n") is None
+    assert find_last_tree("") is None
 
 
 def test_empty_broker():
-    assert find("    \n    $SYS\n    \n") == Tree({}, (), (), is_whole=True)
+    assert find_last_tree("    \n    $SYS\n    \n") == SubscriptionTree(
+        {}, (), (), is_complete=True
+    )
 
 
 def test_odd_brackets_are_a_guess():
     text = "    \n      \n        :-( (bob, 0)\n        x (:-), 1)\n        (, 1)\n    $SYS\n    \n"
-    assert find(text) == Tree({"bob": (":-(",), ":-)": ("x",)}, (), (), is_whole=True)
+    assert find_last_tree(text) == SubscriptionTree(
+        {"bob": (":-(",), ":-)": ("x",)}, (), (), is_complete=True
+    )
 
 
 level = st.text(st.sampled_from("ab+ é,0"), max_size=5).filter(
@@ -117,7 +123,7 @@ def test_what_is_printed_is_read(held):
                 branch = branch.setdefault(part, {})
             branch.setdefault(None, []).append(who)
     lines = [*_print(tree or {"": {}}, 0), "    $SYS", "    "]
-    found = find("\n".join(lines) + "\n")
+    found = find_last_tree("\n".join(lines) + "\n")
     assert found is not None
     assert {who: set(names) for who, names in found.filters.items()} == held
 

@@ -4,12 +4,12 @@ import pytest
 from msgspec.structs import replace
 
 from hansa.errors import InvalidFrame
-from hansa.protocol.delivery.repair import OVERHEAD_BYTES, answer, read
-from hansa.protocol.effects import Recall
-from hansa.protocol.events import Recalled
+from hansa.protocol.delivery.repair import OVERHEAD_BYTES, decode_repair, select_for_repair
+from hansa.protocol.effects import ReadJournal
+from hansa.protocol.events import JournalRead
 from hansa.protocol.model import NodeId, Publication
 from hansa.protocol.wire.codec import encode
-from hansa.protocol.wire.frames import Resend
+from hansa.protocol.wire.frames import RepairResponse
 
 ME, YOU = NodeId(1), NodeId(2)
 
@@ -23,41 +23,53 @@ EACH = OVERHEAD_BYTES + len("t")
 
 
 def test_it_holds_what_there_is():
-    assert answer(Recall(YOU, 7, 0, 6, 1_000), ALL) == Recalled(YOU, 7, 0, 6, tuple(ALL))
+    assert select_for_repair(ReadJournal(YOU, 7, 0, 6, 1_000), ALL) == JournalRead(
+        YOU, 7, 0, 6, tuple(ALL)
+    )
 
 
 def test_bytes_are_a_bound_also_for_empty_ones_but_the_first_always_fits():
-    assert answer(Recall(YOU, 7, 0, 6, 2 * EACH), ALL) == Recalled(YOU, 7, 0, 2, tuple(ALL[:2]))
-    assert answer(Recall(YOU, 7, 0, 6, 1), ALL) == Recalled(YOU, 7, 0, 1, tuple(ALL[:1]))
+    assert select_for_repair(ReadJournal(YOU, 7, 0, 6, 2 * EACH), ALL) == JournalRead(
+        YOU, 7, 0, 2, tuple(ALL[:2])
+    )
+    assert select_for_repair(ReadJournal(YOU, 7, 0, 6, 1), ALL) == JournalRead(
+        YOU, 7, 0, 1, tuple(ALL[:1])
+    )
     large = publication(1, b"x" * 1_000)
-    assert answer(Recall(YOU, 7, 0, 6, 2 * EACH), [large]).publications == (large,)
+    assert select_for_repair(ReadJournal(YOU, 7, 0, 6, 2 * EACH), [large]).publications == (large,)
 
 
 def test_of_a_journal_no_more_is_read_than_fits():
     read = iter(ALL)
-    answer(Recall(YOU, 7, 0, 6, 2 * EACH), read)
+    select_for_repair(ReadJournal(YOU, 7, 0, 6, 2 * EACH), read)
     assert next(read) == ALL[3]
 
 
 def test_it_ends_before_what_cannot_be_read_and_begins_behind_it():
     some = [None, *ALL[1:3], None, *ALL[4:]]
-    assert answer(Recall(YOU, 7, 0, 6, 1_000), some) == Recalled(YOU, 7, 0, 3, tuple(ALL[1:3]))
-    assert answer(Recall(YOU, 7, 3, 6, 1_000), some[3:]).publications == tuple(ALL[4:])
+    assert select_for_repair(ReadJournal(YOU, 7, 0, 6, 1_000), some) == JournalRead(
+        YOU, 7, 0, 3, tuple(ALL[1:3])
+    )
+    assert select_for_repair(ReadJournal(YOU, 7, 3, 6, 1_000), some[3:]).publications == tuple(
+        ALL[4:]
+    )
 
 
 def test_an_end_that_is_missing_is_for_the_next_answer_to_tell():
-    assert answer(Recall(YOU, 7, 0, 9, 1_000), ALL).upto == 6
-    assert answer(Recall(YOU, 7, 6, 9, 1_000), [None]) == Recalled(YOU, 7, 6, 9, ())
+    assert select_for_repair(ReadJournal(YOU, 7, 0, 9, 1_000), ALL).upto == 6
+    assert select_for_repair(ReadJournal(YOU, 7, 6, 9, 1_000), [None]) == JournalRead(
+        YOU, 7, 6, 9, ()
+    )
 
 
-def frame(*items: Publication, after: int = 0, upto: int = 6) -> Resend:
-    return Resend(YOU, ME, 7, after, upto, 0, tuple(map(encode, items)))
+def frame(*items: Publication, after: int = 0, upto: int = 6) -> RepairResponse:
+    return RepairResponse(YOU, ME, 7, after, upto, 0, tuple(map(encode, items)))
 
 
 def test_what_was_sent_is_read():
     bare = [replace(item, previous=()) for item in ALL]
-    assert read(frame(*bare)) == bare
-    assert read(frame()) == []
+    assert decode_repair(frame(*bare)) == bare
+    assert decode_repair(frame()) == []
 
 
 @pytest.mark.parametrize(
@@ -70,9 +82,9 @@ def test_what_was_sent_is_read():
         (frame(ALL[5], upto=5), "repair with publications that nobody asked for"),
         (frame(ALL[2], ALL[1]), "repair with publications that nobody asked for"),
         (frame(ALL[2], ALL[2]), "repair with publications that nobody asked for"),
-        (Resend(YOU, ME, 7, 0, 6, 0, (b"?",)), "repair that cannot be read"),
+        (RepairResponse(YOU, ME, 7, 0, 6, 0, (b"?",)), "repair that cannot be read"),
     ],
 )
 def test_what_is_no_answer_is_refused(strange, why):
     with pytest.raises(InvalidFrame, match=why):
-        read(strange)
+        decode_repair(strange)

@@ -2,34 +2,34 @@
 
 from tests.protocol.contexts import context, records
 
-from hansa.protocol.delivery.inbox import footprint
-from hansa.protocol.delivery.state import Custody, Remembered
+from hansa.protocol.delivery.inbox import memory_bytes
+from hansa.protocol.delivery.state import DeliveryState, RestoredState
 from hansa.protocol.effects import Ignored
 from hansa.protocol.model import HOPS_MAX, NodeId, Publication
 from hansa.protocol.settings import ProtocolSettings
-from hansa.protocol.wire.frames import Owed, Receipt
+from hansa.protocol.wire.frames import PendingNotice, Receipt
 
 ME, OTHER, THIRD = NodeId(1), NodeId(2), NodeId(3)
 
 
-def custody() -> Custody:
-    return Custody(ME, ProtocolSettings(), Remembered(), context(records(OTHER, THIRD)))
+def custody() -> DeliveryState:
+    return DeliveryState(ME, ProtocolSettings(), RestoredState(), context(records(OTHER, THIRD)))
 
 
 def test_a_letter_for_another_node_goes_on():
     letter = Receipt(THIRD, OTHER, 1, 5, 5, hops=3)
-    assert custody().receive(letter, 1, 0.0) == [Receipt(THIRD, OTHER, 1, 5, 5, hops=4)]
+    assert custody().receive_unicast(letter, 1, 0.0) == [Receipt(THIRD, OTHER, 1, 5, 5, hops=4)]
 
 
 def test_a_letter_that_travelled_too_far_is_dropped_and_counted():
-    letter = Owed(THIRD, OTHER, 1, 5, hops=HOPS_MAX)
-    assert custody().receive(letter, 1, 0.0) == [Ignored("letter past the hop limit")]
+    letter = PendingNotice(THIRD, OTHER, 1, 5, hops=HOPS_MAX)
+    assert custody().receive_unicast(letter, 1, 0.0) == [Ignored("letter past the hop limit")]
 
 
 def test_with_nothing_owed_there_is_no_deadline():
     made = custody()
-    made.joined(OTHER, 0.0)
-    assert made.fire(100.0) == []
+    made.on_node_reachable(OTHER, 0.0)
+    assert made.handle_timer(100.0) == []
     assert made.next_deadline() is None
 
 
@@ -37,10 +37,10 @@ def test_sizes_are_those_of_the_largest_stream_and_bytes_those_of_all():
     made = custody()
     for origin, count in ((OTHER, 1), (THIRD, 3)):
         for number in range(1, count + 1):
-            made.inbox.take(_owed(origin, number, number - 1), 0.0)
-        made.inbox.take(_owed(origin, 9, 8), 0.0)
+            made.inbox.receive_copy(_owed(origin, number, number - 1), 0.0)
+        made.inbox.receive_copy(_owed(origin, 9, 8), 0.0)
     sizes = made.sizes()
-    each = footprint(_owed(OTHER, 1, 0))
+    each = memory_bytes(_owed(OTHER, 1, 0))
     assert (sizes["streams"], sizes["undelivered"], sizes["undelivered_bytes"]) == (2, 3, 4 * each)
     assert (sizes["held"], sizes["held_bytes"]) == (1, 2 * each)
 

@@ -9,19 +9,19 @@ from msgspec.structs import replace as change
 from tests.protocol.contexts import context, records
 
 from hansa.protocol.clock import AHEAD, EPOCH_AHEAD
-from hansa.protocol.delivery.state import Custody, Remembered
+from hansa.protocol.delivery.state import DeliveryState, RestoredState
 from hansa.protocol.effects import Deliver, Dropped, Duplicate, Effect, Ignored, Send
-from hansa.protocol.events import Published
+from hansa.protocol.events import ClientPublished
 from hansa.protocol.forwarding import engine as plane_module
-from hansa.protocol.forwarding.dedup import STRANGERS_MAX
-from hansa.protocol.forwarding.engine import SMALL_BYTES_MAX, Deliveries, Outgoing, Plane
-from hansa.protocol.forwarding.table import Entry, Table
-from hansa.protocol.interest.shared_subscriptions import Audience, Turns
-from hansa.protocol.links.neighbours import Link
+from hansa.protocol.forwarding.dedup import UNKNOWN_ORIGINS_MAX
+from hansa.protocol.forwarding.engine import SMALL_BYTES_MAX, Deliveries, ForwardingEngine, Outgoing
+from hansa.protocol.forwarding.table import ForwardingTable, GroupEntry
+from hansa.protocol.interest.shared_subscriptions import ShareSelector, TopicInterest
+from hansa.protocol.links.neighbours import NeighbourLink
 from hansa.protocol.membership.graph import Graph
 from hansa.protocol.membership.origins import WRONG_SIDE, Origins
-from hansa.protocol.model import HOPS_MAX, LinkId, NodeId, Plain, Publication, group_id
-from hansa.protocol.settings import Metric, Outside, ProtocolSettings
+from hansa.protocol.model import HOPS_MAX, LinkId, NodeId, PlainMessage, Publication, group_id
+from hansa.protocol.settings import Metric, NonMemberForwarding, ProtocolSettings
 from hansa.protocol.topics import FilterTrie
 from hansa.protocol.wire.codec import decode_publication, encode
 from hansa.protocol.wire.frames import Goodbye, Hello
@@ -30,31 +30,35 @@ HERE, ELSEWHERE, THIRD = NodeId(1), NodeId(9), NodeId(8)
 L1, L2, L3 = LinkId(1), LinkId(2), LinkId(3)
 G, H = group_id("a/+"), group_id("+/b")
 
-MEMBER = Entry("a/+", True, neighbours=(L1, L2))
-OUTSIDE = Entry("a/+", False, towards=(L1, L2))
+MEMBER = GroupEntry("a/+", True, mesh_links=(L1, L2))
+OUTSIDE = GroupEntry("a/+", False, core_links=(L1, L2))
 
 
 def plane(
-    *entries: Entry,
+    *entries: GroupEntry,
     wanted: tuple[str, ...] = (),
-    outside: Outside = Outside.ONE,
+    outside: NonMemberForwarding = NonMemberForwarding.ONE,
     shares: dict[str, tuple[NodeId, ...]] | None = None,
-) -> Plane:
+) -> ForwardingEngine:
     trie: FilterTrie[int] = FilterTrie()
     for topic_filter in wanted:
         trie.put(topic_filter, 1)
-    settings = ProtocolSettings(outside=outside)
-    table = Table(trie, settings.plans_max, list)
+    settings = ProtocolSettings(non_member_forwarding=outside)
+    table = ForwardingTable(trie, settings.plans_max, list)
     ids = (HERE, ELSEWHERE, THIRD)
     known = records(*ids)
-    custody = Custody(HERE, settings, Remembered(), context(known, table.delivers))
+    custody = DeliveryState(
+        HERE, settings, RestoredState(), context(known, table.is_delivered_locally)
+    )
     graph = Graph(HERE, Metric.HOPS)
     for node in ids:  # a triangle, so that everybody is behind everybody
-        graph.put(node, dict.fromkeys((other for other in ids if other != node), 1))
+        graph.set_links(node, dict.fromkeys((other for other in ids if other != node), 1))
     peers = {link: neighbour(link, node) for link, node in ((L1, ELSEWHERE), (L2, THIRD))}
-    made = Plane(
+    made = ForwardingEngine(
         *(HERE, settings, table, custody),
-        Turns(lambda topic: Audience((), shares or {}), lambda share: False, lambda: known),
+        ShareSelector(
+            lambda topic: TopicInterest((), shares or {}), lambda share: False, lambda: known
+        ),
         Origins(graph, peers, known),
     )
     for entry in entries:
@@ -62,38 +66,42 @@ def plane(
     return made
 
 
-def neighbour(link: LinkId, node: NodeId) -> Link:
-    return Link(link, True, None, 0.0, Hello(1, "", node, b"", 1, "", "", 0))
+def neighbour(link: LinkId, node: NodeId) -> NeighbourLink:
+    return NeighbourLink(link, True, None, 0.0, Hello(1, "", node, b"", 1, "", "", 0))
 
 
-def published(payload: bytes = b"x", topic: str = "a/b", **fields: object) -> Published:
-    return Published(topic, payload, **fields)  # type: ignore[arg-type]
+def published(payload: bytes = b"x", topic: str = "a/b", **fields: object) -> ClientPublished:
+    return ClientPublished(topic, payload, **fields)  # type: ignore[arg-type]
 
 
 def copy(number: int = 1, **fields: object) -> Publication:
     return Publication(ELSEWHERE, 1, number, 0, "a/b", b"x", **fields)  # type: ignore[arg-type]
 
 
-def start(tried: Plane, *events: Published, life: int = 1) -> tuple[Outgoing, list[object]]:
+def start(
+    tried: ForwardingEngine, *events: ClientPublished, life: int = 1
+) -> tuple[Outgoing, list[object]]:
     outgoing: Outgoing = defaultdict(list)
-    return outgoing, list(tried.start(events, life, outgoing, 0.0))
+    return outgoing, list(tried.publish_batch(events, life, outgoing, 0.0))
 
 
-def pass_on(tried: Plane, *copies: Publication) -> tuple[Outgoing, list[Plain], list[Effect]]:
+def pass_on(
+    tried: ForwardingEngine, *copies: Publication
+) -> tuple[Outgoing, list[PlainMessage], list[Effect]]:
     """What copies from the first link lead to; deliveries by topic and payload."""
     outgoing: Outgoing = defaultdict(list)
     deliveries: Deliveries = []
     news: list[Effect] = []
-    assert tried.pass_on(L1, map(encode, copies), outgoing, deliveries, news, 0.0) is None
+    assert tried.forward_batch(L1, map(encode, copies), outgoing, deliveries, news, 0.0) is None
     return outgoing, [plain(each) for each in deliveries], news
 
 
-def plain(delivery: Plain | Publication) -> Plain:
+def plain(delivery: PlainMessage | Publication) -> PlainMessage:
     return delivery if isinstance(delivery, tuple) else (delivery.topic, delivery.payload)
 
 
-def stopped_at(tried: Plane, *frames: bytes) -> bytes | None:
-    return tried.pass_on(L1, iter(frames), defaultdict(list), [], [], 0.0)
+def stopped_at(tried: ForwardingEngine, *frames: bytes) -> bytes | None:
+    return tried.forward_batch(L1, iter(frames), defaultdict(list), [], [], 0.0)
 
 
 # ---------------------------------------------------------------- what starts here
@@ -104,39 +112,39 @@ def test_what_starts_here_goes_to_all_mesh_neighbours_in_the_same_bytes():
     assert not news
     assert outgoing[L1] == outgoing[L2]
     assert [decode_publication(frame).payload for frame in outgoing[L1]] == [b"1", b"2"]
-    assert [decode_publication(frame).number for frame in outgoing[L1]] == [1, 2]
+    assert [decode_publication(frame).sequence for frame in outgoing[L1]] == [1, 2]
 
 
 def test_a_new_incarnation_is_in_every_frame_from_then_on():
     tried = plane(MEMBER)
     start(tried, published(), published())
     outgoing, _ = start(tried, published(), published(), life=7)
-    assert [decode_publication(frame).life for frame in outgoing[L1]] == [7, 7]
+    assert [decode_publication(frame).epoch for frame in outgoing[L1]] == [7, 7]
 
 
 def test_a_changed_table_counts_at_once():
     tried = plane(MEMBER)
     start(tried, published(), published())
-    tried.table.put(Entry("a/+", True, neighbours=(L3,)))
+    tried.table.put(GroupEntry("a/+", True, mesh_links=(L3,)))
     outgoing, _ = start(tried, published(), published())
     assert {link: len(frames) for link, frames in outgoing.items()} == {L3: 2}
 
 
 def test_a_random_parent_is_picked_anew_for_each():
-    tried = plane(OUTSIDE, outside=Outside.RANDOM)
+    tried = plane(OUTSIDE, outside=NonMemberForwarding.RANDOM)
     outgoing, _ = start(tried, *[published()] * 40)
     assert {len(outgoing[L1]), len(outgoing[L2])} != {0, 40}
     assert len(outgoing[L1]) + len(outgoing[L2]) == 40
 
 
 def test_a_group_without_a_way_is_told_each_time():
-    outgoing, news = start(plane(Entry("a/+", False)), published(), published())
+    outgoing, news = start(plane(GroupEntry("a/+", False)), published(), published())
     assert not outgoing
     assert news == [Dropped(HERE, n, "no way to the core") for n in (1, 2)]
 
 
 def test_topics_of_this_broker_stay_here():
-    outgoing, news = start(plane(Entry("$x", True, (L1,))), *[published(topic="$x")] * 2)
+    outgoing, news = start(plane(GroupEntry("$x", True, (L1,))), *[published(topic="$x")] * 2)
     assert not outgoing
     assert news == [Ignored("topic for this broker only")] * 2
 
@@ -145,7 +153,7 @@ def test_what_nobody_wants_takes_no_number():
     tried = plane(MEMBER)
     start(tried, published(topic="c"), published(topic="c"))
     outgoing, _ = start(tried, published())
-    assert decode_publication(outgoing[L1][0]).number == 1
+    assert decode_publication(outgoing[L1][0]).sequence == 1
 
 
 @pytest.mark.parametrize("qos", [0, 1])
@@ -157,7 +165,9 @@ def test_what_is_larger_than_the_federation_allows_is_told(qos):
 
 
 def test_what_no_frame_can_hold_is_told():
-    outgoing, news = start(plane(Entry("#", True, (L1,))), published(topic="/" * 200), published())
+    outgoing, news = start(
+        plane(GroupEntry("#", True, (L1,))), published(topic="/" * 200), published()
+    )
     assert news == [Ignored("no frame can hold it")]
     assert len(outgoing[L1]) == 1
 
@@ -165,7 +175,7 @@ def test_what_no_frame_can_hold_is_told():
 payloads = st.sampled_from([b"", b"x", bytes(SMALL_BYTES_MAX), bytes(SMALL_BYTES_MAX + 1)])
 events = st.lists(
     st.builds(
-        Published,
+        ClientPublished,
         st.sampled_from(["a/b", "a/c", "c/b", "c", "$a"]),
         payloads,
         st.integers(0, 2),
@@ -184,12 +194,12 @@ def ways(origin: NodeId) -> tuple[LinkId, ...]:
 entries = st.tuples(
     *(
         st.builds(
-            Entry, st.just(g), st.booleans(), links, links, ways=st.sampled_from([None, ways])
+            GroupEntry, st.just(g), st.booleans(), links, links, ways=st.sampled_from([None, ways])
         )
         for g in ("a/+", "+/b")
     )
 )
-outsides = st.sampled_from(list(Outside))
+outsides = st.sampled_from(list(NonMemberForwarding))
 
 
 @given(entries, events, outsides)
@@ -218,20 +228,20 @@ def test_a_copy_is_delivered_and_passed_on_to_all_but_its_sender():
 
 
 def test_a_copy_to_a_topic_of_one_broker_is_not_delivered_even_to_who_wants_all():
-    tried = plane(Entry("#", True, neighbours=(L1,)), wanted=("#", "+/broker"))
+    tried = plane(GroupEntry("#", True, mesh_links=(L1,)), wanted=("#", "+/broker"))
     for number in (1, 2):
         sent = change(copy(number), topic="$SYS/broker")
         assert pass_on(tried, sent, change(sent, number=number + 2, retain=True))[1] == []
 
 
 def test_a_copy_for_nobody_goes_nowhere_and_is_known_when_it_comes_again():
-    tried = plane(Entry("a/+", True, neighbours=(L1,)))
+    tried = plane(GroupEntry("a/+", True, mesh_links=(L1,)))
     assert pass_on(tried, copy(1), copy(2)) == ({}, [], [])
     assert pass_on(tried, copy(2)) == ({}, [], [Duplicate(ELSEWHERE, 2)])
 
 
 def test_a_copy_with_two_names_towards_the_same_core_is_passed_on_as_it_is():
-    tried = plane(OUTSIDE, Entry("+/b", False, towards=(L1, L2)))
+    tried = plane(OUTSIDE, GroupEntry("+/b", False, core_links=(L1, L2)))
     outgoing, _, news = pass_on(tried, *(copy(n, named=(G, H)) for n in (1, 2, 2)))
     assert list(map(decode_publication, outgoing[L2])) == [
         copy(n, hops=1, named=(G, H)) for n in (1, 2)
@@ -262,9 +272,9 @@ def test_a_frame_that_is_no_publication_is_handed_back_and_the_rest_is_still_to_
     frames = iter([encode(copy(1)), control, encode(copy(2))])
     tried = plane(MEMBER)
     outgoing: Outgoing = defaultdict(list)
-    assert tried.pass_on(L1, frames, outgoing, [], [], 0.0) == control
+    assert tried.forward_batch(L1, frames, outgoing, [], [], 0.0) == control
     assert len(outgoing[L2]) == 1
-    assert tried.pass_on(L1, frames, outgoing, [], [], 0.0) is None
+    assert tried.forward_batch(L1, frames, outgoing, [], [], 0.0) is None
     assert len(outgoing[L2]) == 2
 
 
@@ -300,25 +310,25 @@ def test_shortcuts_are_remembered_within_a_bound(monkeypatch):
     topics = ["a/b", "a/c", "a/b", "a/" + "c" * 200]
     copies = [Publication(ELSEWHERE, 1, n, 0, t, b"") for n, t in enumerate(topics * 2, 1)]
     assert pass_on(tried, *copies)[1] == [(topic, b"") for topic in topics * 2]
-    assert sum(map(len, tried.table.shortcuts.values())) == 1
+    assert sum(map(len, tried.table.flow_cache.values())) == 1
 
 
 def test_a_shortcut_ends_with_the_entry_that_it_was_made_from():
     tried = plane(MEMBER)
     pass_on(tried, copy(1), copy(2))
-    tried.table.put(Entry("a/+", True, neighbours=(L1, L3)))
+    tried.table.put(GroupEntry("a/+", True, mesh_links=(L1, L3)))
     outgoing, _, _ = pass_on(tried, copy(3), copy(4))
     assert {link: len(frames) for link, frames in outgoing.items()} == {L3: 2}
 
 
 def test_a_shortcut_is_for_one_origin_where_the_origin_matters():
-    tried = plane(Entry("a/+", True, ways=ways))
+    tried = plane(GroupEntry("a/+", True, origin_routes=ways))
     copies = [
         change(copy(number), origin=origin) for number in (1, 2) for origin in (ELSEWHERE, THIRD)
     ]
     outgoing, _, news = pass_on(tried, *copies)
     assert {link: len(frames) for link, frames in outgoing.items()} == {L2: 4, L3: 2}
-    assert len(tried.table.shortcuts[L1]) == 2
+    assert len(tried.table.flow_cache[L1]) == 2
     assert not news
 
 
@@ -336,18 +346,20 @@ def test_a_named_copy_goes_on_with_its_name_until_it_meets_the_mesh():
 
 def test_a_named_copy_that_is_in_one_mesh_and_outside_another_spreads_and_goes_on():
     tried = plane(
-        Entry("a/+", True, neighbours=(L2,)), Entry("+/b", False, towards=(L3,)), wanted=("a/b",)
+        GroupEntry("a/+", True, mesh_links=(L2,)),
+        GroupEntry("+/b", False, core_links=(L3,)),
+        wanted=("a/b",),
     )
     copies = [copy(number, named=(G, H)) for number in (1, 2, 2)]
     outgoing, deliveries, news = pass_on(tried, *copies)
-    assert [decode_publication(frame).named for frame in outgoing[L2]] == [(), ()]
-    assert [decode_publication(frame).named for frame in outgoing[L3]] == [(H,), (H,)]
+    assert [decode_publication(frame).target_groups for frame in outgoing[L2]] == [(), ()]
+    assert [decode_publication(frame).target_groups for frame in outgoing[L3]] == [(H,), (H,)]
     assert len(deliveries) == 2
     assert news == [Duplicate(ELSEWHERE, 2)]
 
 
 def test_a_named_copy_without_a_way_is_told_each_time():
-    tried = plane(Entry("a/+", False, towards=(L1,)))
+    tried = plane(GroupEntry("a/+", False, core_links=(L1,)))
     news = pass_on(tried, copy(1, named=(G,)), copy(2, named=(G,)))[2]
     assert news == [Dropped(ELSEWHERE, n, "no way to the core") for n in (1, 2)]
 
@@ -389,7 +401,7 @@ arrivals = st.lists(
 def test_whatever_arrives_both_ways_do_the_same(table, copies, outside, wanted):
     wishes = ("a/b",) if wanted else ()
     fast, slow = (plane(*table, wanted=wishes, outside=outside) for _ in range(2))
-    effects = [effect for link, each in copies for effect in slow.take(link, each, 0.0)]
+    effects = [effect for link, each in copies for effect in slow.receive_copy(link, each, 0.0)]
     expected: Outgoing = defaultdict(list)
     for effect in effects:
         if isinstance(effect, Send):
@@ -398,7 +410,7 @@ def test_whatever_arrives_both_ways_do_the_same(table, copies, outside, wanted):
     deliveries: Deliveries = []
     news: list[Effect] = []
     for link, each in copies:
-        fast.pass_on(link, iter([encode(each)]), outgoing, deliveries, news, 0.0)
+        fast.forward_batch(link, iter([encode(each)]), outgoing, deliveries, news, 0.0)
     assert outgoing == expected
     rest = [effect for effect in effects if not isinstance(effect, Send)]
     delivered = [each for each in rest if isinstance(each, Deliver) and not each.publication.qos]
@@ -412,19 +424,19 @@ def test_whatever_arrives_both_ways_do_the_same(table, copies, outside, wanted):
 def test_copy_of_an_origin_that_is_not_behind_the_link_is_refused_on_both_ways():
     fast, slow = plane(MEMBER, wanted=("a/b",)), plane(MEMBER, wanted=("a/b",))
     for tried in (fast, slow):
-        tried.origins.graph.put(THIRD, {HERE: 1})  # it hangs on the second link alone
+        tried.origins.graph.set_links(THIRD, {HERE: 1})  # it hangs on the second link alone
     copies = [copy(1), change(copy(2), origin=THIRD), copy(3)]
     _, deliveries, news = pass_on(fast, *copies)
     assert news == [Ignored(WRONG_SIDE)]
     assert len(deliveries) == 2
-    assert [slow.take(L1, each, 0.0) for each in copies][1] == news
+    assert [slow.receive_copy(L1, each, 0.0) for each in copies][1] == news
 
 
 def test_origins_are_looked_at_again_when_the_map_changes():
     tried = plane(MEMBER)
     third = [change(copy(number), origin=THIRD) for number in (1, 2, 3)]
     assert pass_on(tried, copy(1), *third[:2])[2] == []
-    tried.origins.graph.put(THIRD, {HERE: 1})
+    tried.origins.graph.set_links(THIRD, {HERE: 1})
     assert pass_on(tried, third[2])[2] == [Ignored(WRONG_SIDE)]
 
 
@@ -434,7 +446,7 @@ def test_number_that_no_origin_can_have_reached_is_refused_on_both_ways():
     outgoing, _, news = pass_on(fast, *copies)
     assert news == [Ignored("publication number out of bounds")]
     assert len(outgoing[L2]) == 2
-    assert [slow.take(L1, each, 0.0) for each in copies][1] == news
+    assert [slow.receive_copy(L1, each, 0.0) for each in copies][1] == news
 
 
 @pytest.mark.parametrize(("qos", "reason"), [(0, AHEAD), (1, EPOCH_AHEAD)])
@@ -444,13 +456,13 @@ def test_life_ahead_of_the_clock_is_refused_on_both_ways(qos, reason):
     outgoing, _, news = pass_on(fast, *copies)
     assert news == [Ignored(reason)]
     assert len(outgoing[L2]) == 2
-    assert [slow.take(L1, each, 0.0) for each in copies][1] == news
+    assert [slow.receive_copy(L1, each, 0.0) for each in copies][1] == news
 
 
 def test_what_is_owed_by_a_node_out_of_reach_is_not_taken():
     tried = plane(MEMBER, wanted=("a/b",))
     graph = tried.origins.graph
-    graph.put(ELSEWHERE, {})
+    graph.set_links(ELSEWHERE, {})
     owed = Publication(ELSEWHERE, 1, 1, 1, "a/b", b"x", previous=((HERE, 0),))
     passing = Publication(ELSEWHERE, 1, 2, 1, "a/b", b"x", previous=((THIRD, 0),))
     outgoing, _, news = pass_on(tried, owed, passing)
@@ -463,19 +475,19 @@ def test_what_is_owed_by_a_node_out_of_reach_is_not_taken():
 
 def test_what_a_stranger_too_many_published_is_ignored_on_both_ways():
     fast, slow = plane(MEMBER), plane(MEMBER)
-    strangers = [replace_origin(copy(), NodeId(100 + n)) for n in range(STRANGERS_MAX + 1)]
+    strangers = [replace_origin(copy(), NodeId(100 + n)) for n in range(UNKNOWN_ORIGINS_MAX + 1)]
     outgoing, _, news = pass_on(fast, copy(), *strangers, copy(2))
-    taken = [slow.take(L1, each, 0.0) for each in (copy(), *strangers, copy(2))]
+    taken = [slow.receive_copy(L1, each, 0.0) for each in (copy(), *strangers, copy(2))]
     assert news == [Ignored("publication of an unknown node")]
     assert [effects for effects in taken if not isinstance(effects[0], Send)] == [news]
-    assert len(outgoing[L2]) == STRANGERS_MAX + 2
+    assert len(outgoing[L2]) == UNKNOWN_ORIGINS_MAX + 2
 
 
 def test_a_stranger_too_many_is_ignored_on_its_way_to_a_core_as_well():
     tried = plane(OUTSIDE)
     pass_on(tried, copy(named=(G,)))  # the topic is known from now on
-    for number in range(STRANGERS_MAX):
-        tried.windows.admits(NodeId(100 + number))
+    for number in range(UNKNOWN_ORIGINS_MAX):
+        tried.duplicate_filter.admit_origin(NodeId(100 + number))
     _, _, news = pass_on(tried, replace_origin(copy(named=(G,)), NodeId(99)))
     assert news == [Ignored("publication of an unknown node")]
 

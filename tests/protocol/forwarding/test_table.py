@@ -9,19 +9,32 @@ from tests.protocol.contexts import records
 
 from hansa.protocol.clock import WallClock
 from hansa.protocol.effects import Dropped, Send
-from hansa.protocol.forwarding.dedup import LIVES_MAX, STRANGERS_MAX, Window, Windows
-from hansa.protocol.forwarding.table import (
-    WAITING_MAX,
-    Entry,
-    Forwarder,
-    Plan,
-    Table,
-    as_drops,
-    as_sends,
-    pick,
+from hansa.protocol.forwarding.dedup import (
+    EPOCHS_MAX,
+    UNKNOWN_ORIGINS_MAX,
+    DuplicateFilter,
+    SequenceWindow,
 )
-from hansa.protocol.model import HOPS_MAX, NAMED_MAX, GroupId, LinkId, NodeId, Publication, group_id
-from hansa.protocol.settings import Outside
+from hansa.protocol.forwarding.table import (
+    STALE_ENTRIES_MAX,
+    Forwarder,
+    ForwardingTable,
+    GroupEntry,
+    TopicPlan,
+    drop_effects,
+    select_core_links,
+    send_effects,
+)
+from hansa.protocol.model import (
+    HOPS_MAX,
+    TARGET_GROUPS_MAX,
+    GroupId,
+    LinkId,
+    NodeId,
+    Publication,
+    group_id,
+)
+from hansa.protocol.settings import NonMemberForwarding
 from hansa.protocol.topics import FilterTrie
 
 ORIGIN = NodeId(9)
@@ -30,42 +43,50 @@ L1, L2, L3, L4 = (LinkId(number) for number in (1, 2, 3, 4))
 G, H, I = group_id("a/+"), group_id("+/b"), group_id("a/#")  # noqa: E741 - three groups of a/b
 
 
-def member(group: str, *neighbours: LinkId) -> Entry:
-    return Entry(group, True, neighbours=neighbours)
+def member(group: str, *neighbours: LinkId) -> GroupEntry:
+    return GroupEntry(group, True, mesh_links=neighbours)
 
 
-def outside(group: str, *towards: LinkId) -> Entry:
-    return Entry(group, False, towards=towards)
+def outside(group: str, *towards: LinkId) -> GroupEntry:
+    return GroupEntry(group, False, core_links=towards)
 
 
-def table(*entries: Entry, wanted: tuple[str, ...] = (), plans_max: int = 100) -> Table:
+def table(
+    *entries: GroupEntry, wanted: tuple[str, ...] = (), plans_max: int = 100
+) -> ForwardingTable:
     trie: FilterTrie[int] = FilterTrie()
     for topic_filter in wanted:
         trie.put(topic_filter, 1)
-    made = Table(trie, plans_max, list)
+    made = ForwardingTable(trie, plans_max, list)
     for entry in entries:
         made.put(entry)
     return made
 
 
 def forwarder(
-    *entries: Entry, wanted: tuple[str, ...] = (), where: Outside = Outside.ONE
+    *entries: GroupEntry,
+    wanted: tuple[str, ...] = (),
+    where: NonMemberForwarding = NonMemberForwarding.ONE,
 ) -> Forwarder:
-    return Forwarder(table(*entries, wanted=wanted), Windows(64, EVERYBODY, WallClock(1)), where)
+    return Forwarder(
+        table(*entries, wanted=wanted), DuplicateFilter(64, EVERYBODY, WallClock(1)), where
+    )
 
 
 def copy(
     number: int = 1, named: tuple[GroupId, ...] = (), hops: int = 0, qos: int = 0, life: int = 1
 ) -> Publication:
-    return Publication(ORIGIN, life, number, qos, "a/b", b"x", hops=hops, named=named)
+    return Publication(ORIGIN, life, number, qos, "a/b", b"x", hops=hops, target_groups=named)
 
 
 # ---------------------------------------------------------------- plans
 
 
 def test_a_plan_joins_all_groups_of_a_topic():
-    plan = Plan([member("a/+", L1, L2), outside("+/b", L3), member("a/#", L2, L4)], deliver=True)
-    assert (plan.deliver, plan.spread, plan.towards, plan.groups) == (
+    plan = TopicPlan(
+        [member("a/+", L1, L2), outside("+/b", L3), member("a/#", L2, L4)], deliver_locally=True
+    )
+    assert (plan.deliver_locally, plan.mesh_links, plan.core_links, plan.group_ids) == (
         True,
         (L1, L2, L4),
         {H: (L3,)},
@@ -75,12 +96,12 @@ def test_a_plan_joins_all_groups_of_a_topic():
 
 def test_a_topic_is_planned_from_the_groups_that_match_it():
     plan = table(member("a/+", L1), outside("c", L2)).plan("a/b")
-    assert (plan.deliver, plan.spread, plan.towards) == (False, (L1,), {})
+    assert (plan.deliver_locally, plan.mesh_links, plan.core_links) == (False, (L1,), {})
 
 
 def test_a_topic_stays_here_if_a_filter_wanted_here_matches_it():
     made = table(wanted=("a/#",))
-    assert (made.plan("a/b").deliver, made.plan("b").deliver) == (True, False)
+    assert (made.plan("a/b").deliver_locally, made.plan("b").deliver_locally) == (True, False)
 
 
 def test_a_plan_is_remembered():
@@ -93,14 +114,14 @@ def test_a_changed_entry_voids_the_plans():
     made = table(member("a/+", L1))
     made.plan("a/b")
     made.put(member("a/+", L2))
-    assert (made.plan_count, made.plan("a/b").spread, len(made)) == (0, (L2,), 1)
+    assert (made.plan_count, made.plan("a/b").mesh_links, len(made)) == (0, (L2,), 1)
 
 
 @pytest.mark.parametrize("entry", [member("a/+", L1), outside("a/+", L1)])
 def test_an_entry_that_changes_nothing_voids_no_plan(entry):
     made = table(entry)
     made.plan("a/b")
-    made.put(Entry("a/+", entry.member, entry.neighbours, entry.towards))
+    made.put(GroupEntry("a/+", entry.member, entry.neighbours, entry.towards))
     assert made.plan_count == 1
 
 
@@ -108,7 +129,7 @@ def test_a_forgotten_group_voids_the_plans():
     made = table(member("a/+", L1))
     made.plan("a/b")
     made.remove("a/+")
-    assert (made.plan_count, made.plan("a/b").spread, len(made)) == (0, (), 0)
+    assert (made.plan_count, made.plan("a/b").mesh_links, len(made)) == (0, (), 0)
 
 
 def test_forgetting_an_unknown_group_voids_no_plan():
@@ -121,7 +142,7 @@ def test_forgetting_an_unknown_group_voids_no_plan():
 def test_plans_are_void_when_what_is_wanted_here_changes():
     made = table(member("a/+", L1))
     made.plan("a/b")
-    made.forget_plans()
+    made.clear_plans()
     assert made.plan_count == 0
 
 
@@ -136,7 +157,7 @@ def test_plans_are_bounded_in_number():
 
 
 def test_a_number_is_new_once():
-    window = Window(64)
+    window = SequenceWindow(64)
     assert [window.add(number) for number in (1, 2, 1, 2, 65, 65)] == [True] * 2 + [False] * 2 + [
         True,
         False,
@@ -144,14 +165,14 @@ def test_a_number_is_new_once():
 
 
 def test_a_number_later_than_the_window_counts_as_seen():
-    window = Window(64)
+    window = SequenceWindow(64)
     window.add(65)
     assert not window.add(1)
 
 
 def test_a_number_goes_towards_a_group_once():
-    window = Window(64)
-    assert [window.new_towards(n, g) for n, g in ((1, G), (1, H), (1, G), (2, G))] == [
+    window = SequenceWindow(64)
+    assert [window.mark_sent_towards(n, g) for n, g in ((1, G), (1, H), (1, G), (2, G))] == [
         True,
         True,
         False,
@@ -160,20 +181,20 @@ def test_a_number_goes_towards_a_group_once():
 
 
 def test_a_number_later_than_the_window_goes_nowhere():
-    window = Window(64)
-    window.new_towards(65, G)
-    assert not window.new_towards(1, G)
+    window = SequenceWindow(64)
+    window.mark_sent_towards(65, G)
+    assert not window.mark_sent_towards(1, G)
 
 
 def test_a_newer_number_in_the_same_place_starts_anew():
-    window = Window(64)
-    window.new_towards(1, G)
-    assert window.new_towards(65, G)
+    window = SequenceWindow(64)
+    window.mark_sent_towards(1, G)
+    assert window.mark_sent_towards(65, G)
 
 
 @given(st.lists(st.integers(1, 300), max_size=200))
 def test_a_window_is_exact_within_its_size(numbers):
-    window, seen, newest = Window(64), set[int](), 0
+    window, seen, newest = SequenceWindow(64), set[int](), 0
     for number in numbers:
         newest = max(newest, number)
         is_new = window.add(number)
@@ -190,31 +211,33 @@ copies = st.tuples(st.integers(1, 200), st.sampled_from([(G,), (H,), (G, H), (H,
 
 @given(st.lists(copies, max_size=60), st.lists(copies, max_size=60))
 def test_noting_a_number_and_its_groups_at_once_is_the_same_as_one_by_one(first, then):
-    at_once, one_by_one = Window(64), Window(64)
+    at_once, one_by_one = SequenceWindow(64), SequenceWindow(64)
     for number, groups in first:
         is_new = one_by_one.add(number)
-        assert at_once.add_towards(number, groups) == is_new
+        assert at_once.add_with_groups(number, groups) == is_new
         if is_new:
-            assert all([one_by_one.new_towards(number, group) for group in groups])
+            assert all([one_by_one.mark_sent_towards(number, group) for group in groups])
     for number, groups in then:
         for group in groups:
-            assert at_once.new_towards(number, group) == one_by_one.new_towards(number, group)
+            assert at_once.mark_sent_towards(number, group) == one_by_one.mark_sent_towards(
+                number, group
+            )
 
 
 def test_noting_groups_at_once_forgets_those_of_a_number_long_ago():
-    window = Window(64)
-    assert window.add_towards(1, (G, H))
-    assert window.add_towards(65, (G,))
-    assert window.new_towards(65, H)
-    assert not window.add_towards(1, (H,))
+    window = SequenceWindow(64)
+    assert window.add_with_groups(1, (G, H))
+    assert window.add_with_groups(65, (G,))
+    assert window.mark_sent_towards(65, H)
+    assert not window.add_with_groups(1, (H,))
 
 
 @given(st.lists(st.tuples(st.integers(1, 300), st.sampled_from([G, H, I])), max_size=200))
 def test_a_window_lets_nothing_go_towards_a_group_twice(steps):
-    window, gone, newest = Window(64), set[tuple[int, GroupId]](), 0
+    window, gone, newest = SequenceWindow(64), set[tuple[int, GroupId]](), 0
     for number, group in steps:
         newest = max(newest, number)
-        is_new = window.new_towards(number, group)
+        is_new = window.mark_sent_towards(number, group)
         assert not (is_new and (number, group) in gone)
         if number > newest - 64:
             assert is_new == ((number, group) not in gone)
@@ -223,60 +246,66 @@ def test_a_window_lets_nothing_go_towards_a_group_twice(steps):
 
 
 def test_each_life_and_each_family_has_its_window():
-    windows = Windows(64, EVERYBODY, WallClock(1))
+    windows = DuplicateFilter(64, EVERYBODY, WallClock(1))
     names = [(ORIGIN, 1, False), (ORIGIN, 1, True), (ORIGIN, 2, False), (NodeId(8), 1, False)]
-    made = [windows.get(*name) for name in names]
+    made = [windows.window_for(*name) for name in names]
     assert len({id(window) for window in made}) == len(windows) == 4
-    assert [windows.get(*name) for name in names] == made
+    assert [windows.window_for(*name) for name in names] == made
 
 
 def test_only_the_newest_lives_are_remembered():
-    windows = Windows(64, EVERYBODY, WallClock(1))
+    windows = DuplicateFilter(64, EVERYBODY, WallClock(1))
     for life in (3, 7, 5):
-        assert windows.get(ORIGIN, life, False) is not None
-    assert len(windows) == LIVES_MAX
-    assert windows.get(ORIGIN, 4, False) is None
+        assert windows.window_for(ORIGIN, life, False) is not None
+    assert len(windows) == EPOCHS_MAX
+    assert windows.window_for(ORIGIN, 4, False) is None
 
 
 def test_a_few_strangers_are_taken_and_more_once_they_are_known():
     known = records(ORIGIN)
-    windows = Windows(64, known, WallClock(1))
-    few = [NodeId(100 + number) for number in range(STRANGERS_MAX)]
+    windows = DuplicateFilter(64, known, WallClock(1))
+    few = [NodeId(100 + number) for number in range(UNKNOWN_ORIGINS_MAX)]
     too_many = NodeId(200)
-    taken = [windows.get(node, 1, journalled) for node in few for journalled in (False, True)]
+    taken = [
+        windows.window_for(node, 1, journalled) for node in few for journalled in (False, True)
+    ]
     assert None not in taken
-    assert (windows.get(too_many, 1, False), windows.admits(too_many)) == (None, False)
-    assert windows.get(ORIGIN, 1, False) is not None
+    assert (windows.window_for(too_many, 1, False), windows.admit_origin(too_many)) == (None, False)
+    assert windows.window_for(ORIGIN, 1, False) is not None
     known.update(records(few[3]))
-    assert windows.get(too_many, 1, False) is not None
-    assert windows.get(NodeId(201), 1, False) is None
-    assert [windows.get(node, 1, kind) for node in few for kind in (False, True)] == taken
+    assert windows.window_for(too_many, 1, False) is not None
+    assert windows.window_for(NodeId(201), 1, False) is None
+    assert [windows.window_for(node, 1, kind) for node in few for kind in (False, True)] == taken
 
 
 def test_nothing_remains_of_an_origin_whose_lease_has_ended():
-    windows = Windows(64, EVERYBODY, WallClock(1))
-    first = windows.get(ORIGIN, 1, False)
-    windows.get(ORIGIN, 1, True)
-    windows.forget(ORIGIN)
-    windows.forget(ORIGIN)
+    windows = DuplicateFilter(64, EVERYBODY, WallClock(1))
+    first = windows.window_for(ORIGIN, 1, False)
+    windows.window_for(ORIGIN, 1, True)
+    windows.expire_node(ORIGIN)
+    windows.expire_node(ORIGIN)
     assert len(windows) == 0
-    assert windows.get(ORIGIN, 1, False) is not first
+    assert windows.window_for(ORIGIN, 1, False) is not first
 
 
 # ---------------------------------------------------------------- outside the mesh
 
 
 def test_one_parent_is_the_first():
-    assert pick(Outside.ONE, (L2, L1, L3), number=5) == (L2,)
+    assert select_core_links(NonMemberForwarding.ONE, (L2, L1, L3), number=5) == (L2,)
 
 
 def test_all_parents_are_all():
-    assert pick(Outside.ALL, (L2, L1, L3), number=5) == (L2, L1, L3)
+    assert select_core_links(NonMemberForwarding.ALL, (L2, L1, L3), number=5) == (L2, L1, L3)
 
 
 def test_a_random_parent_is_the_same_for_the_same_number_and_spreads_over_many():
-    picks = [pick(Outside.RANDOM, (L1, L2, L3), number) for number in range(300)]
-    assert picks == [pick(Outside.RANDOM, (L1, L2, L3), number) for number in range(300)]
+    picks = [
+        select_core_links(NonMemberForwarding.RANDOM, (L1, L2, L3), number) for number in range(300)
+    ]
+    assert picks == [
+        select_core_links(NonMemberForwarding.RANDOM, (L1, L2, L3), number) for number in range(300)
+    ]
     assert all(80 < picks.count((link,)) < 120 for link in (L1, L2, L3))
 
 
@@ -284,28 +313,28 @@ def test_a_random_parent_is_the_same_for_the_same_number_and_spreads_over_many()
 
 
 def test_inside_the_mesh_a_publication_goes_to_all_mesh_neighbours_and_names_nothing():
-    assert forwarder(member("a/+", L1, L2)).first(copy()) == ([(L1, ()), (L2, ())], [])
+    assert forwarder(member("a/+", L1, L2)).copies_of_local(copy()) == ([(L1, ()), (L2, ())], [])
 
 
 def test_outside_the_mesh_it_goes_towards_the_core_and_names_the_group():
-    assert forwarder(outside("a/+", L1, L2)).first(copy()) == ([(L1, (G,))], [])
+    assert forwarder(outside("a/+", L1, L2)).copies_of_local(copy()) == ([(L1, (G,))], [])
 
 
 def test_it_goes_to_all_parents_if_that_is_the_rule():
-    made = forwarder(outside("a/+", L1, L2), where=Outside.ALL)
-    assert made.first(copy()) == ([(L1, (G,)), (L2, (G,))], [])
+    made = forwarder(outside("a/+", L1, L2), where=NonMemberForwarding.ALL)
+    assert made.copies_of_local(copy()) == ([(L1, (G,)), (L2, (G,))], [])
 
 
 def test_copies_for_several_groups_to_one_neighbour_are_one_copy():
     made = forwarder(outside("a/+", L1), outside("+/b", L1), member("a/#", L1, L2))
-    copies, stuck = made.first(copy())
+    copies, stuck = made.copies_of_local(copy())
     assert [(link, set(named)) for link, named in copies] == [(L1, {G, H}), (L2, set())]
     assert stuck == []
 
 
 def test_groups_without_a_way_are_reported():
     made = forwarder(outside("a/+"), outside("+/b", L1))
-    assert made.first(copy()) == ([(L1, (H,))], [G])
+    assert made.copies_of_local(copy()) == ([(L1, (H,))], [G])
 
 
 # ---------------------------------------------------------------- where a copy arrives
@@ -313,15 +342,20 @@ def test_groups_without_a_way_are_reported():
 
 def test_inside_the_mesh_a_copy_goes_to_all_mesh_neighbours_but_the_sender():
     made = forwarder(member("a/+", L1, L2, L3), wanted=("a/b",))
-    assert made.next(copy(), L2) == (True, True, [(L1, ()), (L3, ())], [])
+    assert made.copies_of_received(copy(), L2) == (True, True, [(L1, ()), (L3, ())], [])
 
 
 def test_a_copy_for_nobody_here_is_not_delivered_here():
-    assert forwarder(member("a/+", L1, L2)).next(copy(), L1) == (True, False, [(L2, ())], [])
+    assert forwarder(member("a/+", L1, L2)).copies_of_received(copy(), L1) == (
+        True,
+        False,
+        [(L2, ())],
+        [],
+    )
 
 
 def test_a_named_copy_goes_on_towards_its_core():
-    assert forwarder(outside("a/+", L2)).next(copy(named=(G,)), L1) == (
+    assert forwarder(outside("a/+", L2)).copies_of_received(copy(named=(G,)), L1) == (
         True,
         False,
         [(L2, (G,))],
@@ -331,16 +365,16 @@ def test_a_named_copy_goes_on_towards_its_core():
 
 def test_a_named_copy_that_meets_the_mesh_spreads_and_loses_the_name():
     made = forwarder(member("a/+", L2, L3))
-    assert made.next(copy(named=(G,)), L1) == (True, False, [(L2, ()), (L3, ())], [])
+    assert made.copies_of_received(copy(named=(G,)), L1) == (True, False, [(L2, ()), (L3, ())], [])
 
 
 def test_a_copy_goes_towards_no_core_that_it_does_not_name():
     made = forwarder(member("a/+", L1, L2), outside("+/b", L3))
-    assert made.next(copy(), L1) == (True, False, [(L2, ())], [])
+    assert made.copies_of_received(copy(), L1) == (True, False, [(L2, ())], [])
 
 
 def test_a_name_that_means_nothing_here_is_dropped():
-    assert forwarder(member("a/+", L2)).next(copy(named=(GroupId(1),)), L1) == (
+    assert forwarder(member("a/+", L2)).copies_of_received(copy(named=(GroupId(1),)), L1) == (
         True,
         False,
         [(L2, ())],
@@ -350,50 +384,50 @@ def test_a_name_that_means_nothing_here_is_dropped():
 
 def test_a_copy_is_never_sent_back():
     made = forwarder(outside("a/+", L1))
-    assert made.next(copy(named=(G,)), L1) == (True, False, [], [G])
+    assert made.copies_of_received(copy(named=(G,)), L1) == (True, False, [], [G])
 
 
 def test_a_duplicate_goes_nowhere():
     made = forwarder(member("a/+", L1, L2), wanted=("a/b",))
-    made.next(copy(), L1)
-    assert made.next(copy(), L2) == (False, False, [], [])
+    made.copies_of_received(copy(), L1)
+    assert made.copies_of_received(copy(), L2) == (False, False, [], [])
 
 
 def test_a_duplicate_that_still_has_a_group_to_reach_is_forwarded_for_that_group_only():
     made = forwarder(member("a/+", L1, L2), outside("+/b", L2, L3), wanted=("a/b",))
-    made.next(copy(), L1)
-    assert made.next(copy(named=(G, H)), L2) == (False, False, [(L3, (H,))], [])
+    made.copies_of_received(copy(), L1)
+    assert made.copies_of_received(copy(named=(G, H)), L2) == (False, False, [(L3, (H,))], [])
 
 
 def test_a_duplicate_does_not_go_towards_a_core_again():
     made = forwarder(outside("a/+", L3))
-    made.next(copy(named=(G,)), L1)
-    assert made.next(copy(named=(G,)), L2) == (False, False, [], [])
+    made.copies_of_received(copy(named=(G,)), L1)
+    assert made.copies_of_received(copy(named=(G,)), L2) == (False, False, [], [])
 
 
 def test_a_new_life_of_the_origin_is_no_duplicate():
     made = forwarder(member("a/+", L1, L2))
-    made.next(copy(life=1), L1)
-    assert made.next(copy(life=2), L1) == (True, False, [(L2, ())], [])
+    made.copies_of_received(copy(life=1), L1)
+    assert made.copies_of_received(copy(life=2), L1) == (True, False, [(L2, ())], [])
 
 
 def test_a_journalled_publication_is_no_duplicate_of_another_with_its_number():
     made = forwarder(member("a/+", L1, L2))
-    made.next(copy(qos=0), L1)
-    assert made.next(copy(qos=1), L1) == (True, False, [(L2, ())], [])
+    made.copies_of_received(copy(qos=0), L1)
+    assert made.copies_of_received(copy(qos=1), L1) == (True, False, [(L2, ())], [])
 
 
 def test_a_copy_from_a_life_too_long_ago_counts_as_a_duplicate():
     made = forwarder(member("a/+", L1, L2), wanted=("a/b",))
     for life in (3, 4):
-        made.next(copy(life=life), L1)
-    assert made.next(copy(life=2), L1) == (False, False, [], [])
+        made.copies_of_received(copy(life=life), L1)
+    assert made.copies_of_received(copy(life=2), L1) == (False, False, [], [])
 
 
 def test_a_publication_that_started_here_is_a_duplicate_when_it_comes_back():
     made = forwarder(member("a/+", L1, L2))
-    made.first(copy())
-    assert made.next(copy(), L1) == (False, False, [], [])
+    made.copies_of_local(copy())
+    assert made.copies_of_received(copy(), L1) == (False, False, [], [])
 
 
 # ---------------------------------------------------------------- the hop limit
@@ -401,24 +435,24 @@ def test_a_publication_that_started_here_is_a_duplicate_when_it_comes_back():
 
 def test_a_copy_at_the_hop_limit_is_delivered_but_goes_no_further():
     made = forwarder(member("a/+", L1, L2), wanted=("a/b",))
-    assert made.next(copy(hops=HOPS_MAX), L1) == (True, True, [], [G])
+    assert made.copies_of_received(copy(hops=HOPS_MAX), L1) == (True, True, [], [G])
 
 
 def test_a_copy_at_the_hop_limit_that_has_nowhere_to_go_misses_nothing():
     made = forwarder(member("a/+", L1), wanted=("a/b",))
-    assert made.next(copy(hops=HOPS_MAX), L1) == (True, True, [], [])
+    assert made.copies_of_received(copy(hops=HOPS_MAX), L1) == (True, True, [], [])
 
 
 def test_a_named_copy_at_the_hop_limit_does_not_reach_its_groups():
     made = forwarder(outside("a/+", L2))
-    assert made.next(copy(hops=HOPS_MAX, named=(G,)), L1) == (True, False, [], [G])
+    assert made.copies_of_received(copy(hops=HOPS_MAX, named=(G,)), L1) == (True, False, [], [G])
 
 
 # ---------------------------------------------------------------- effects
 
 
 def test_copies_with_the_same_names_share_a_frame():
-    sends = as_sends(copy(), [(L1, ()), (L2, (G,)), (L3, ())], hops=4)
+    sends = send_effects(copy(), [(L1, ()), (L2, (G,)), (L3, ())], hops=4)
     assert sends == [
         Send(L1, copy(hops=4)),
         Send(L2, copy(hops=4, named=(G,))),
@@ -429,18 +463,18 @@ def test_copies_with_the_same_names_share_a_frame():
 
 
 def test_each_group_that_was_not_reached_is_told():
-    assert as_drops(copy(number=5), [G, H]) == [Dropped(ORIGIN, 5, "no way to the core")] * 2
+    assert drop_effects(copy(number=5), [G, H]) == [Dropped(ORIGIN, 5, "no way to the core")] * 2
 
 
 def test_the_hop_limit_is_told_as_such():
-    assert as_drops(copy(hops=HOPS_MAX), [G]) == [Dropped(ORIGIN, 1, "hop limit")]
+    assert drop_effects(copy(hops=HOPS_MAX), [G]) == [Dropped(ORIGIN, 1, "hop limit")]
 
 
 # ---------------------------------------------------------------- any table, any arrivals
 
 links = st.lists(st.sampled_from([L1, L2, L3, L4]), unique=True, max_size=4).map(tuple)
 entries = st.tuples(
-    *(st.builds(Entry, st.just(g), st.booleans(), links, links) for g in ("a/+", "+/b", "a/#"))
+    *(st.builds(GroupEntry, st.just(g), st.booleans(), links, links) for g in ("a/+", "+/b", "a/#"))
 )
 arrivals = st.lists(
     st.tuples(
@@ -452,17 +486,17 @@ arrivals = st.lists(
 )
 
 
-@given(entries, arrivals, st.sampled_from(Outside))
+@given(entries, arrivals, st.sampled_from(NonMemberForwarding))
 def test_whatever_arrives_is_delivered_once_and_crosses_no_link_for_the_same_reason_twice(
     drawn, arriving, where
 ):
     ways = table(*drawn, wanted=("a/b",))
-    made = Forwarder(ways, Windows(64, EVERYBODY, WallClock(1)), where)
-    spread = set(ways.plan("a/b").spread)
+    made = Forwarder(ways, DuplicateFilter(64, EVERYBODY, WallClock(1)), where)
+    spread = set(ways.plan("a/b").mesh_links)
     delivered: list[int] = []
     named_so_far: list[tuple[int, GroupId]] = []
     for number, named, sender in arriving:
-        new, deliver, copies, stuck = made.next(copy(number, named), sender)
+        new, deliver, copies, stuck = made.copies_of_received(copy(number, named), sender)
         assert new == deliver == (number not in delivered)
         assert len({link for link, _ in copies}) == len(copies), "one copy per neighbour"
         assert sender not in {link for link, _ in copies}
@@ -488,7 +522,7 @@ tables = st.lists(
 )
 
 
-@given(tables, st.sampled_from(Outside))
+@given(tables, st.sampled_from(NonMemberForwarding))
 @settings(max_examples=60)
 def test_in_any_mesh_a_publication_ends_and_is_delivered_at_most_once_to_each(drawn, where):
     """Links are named by the node that they lead to. Parents may form loops, members may be
@@ -496,7 +530,7 @@ def test_in_any_mesh_a_publication_ends_and_is_delivered_at_most_once_to_each(dr
     made = [
         forwarder(
             *(
-                Entry(
+                GroupEntry(
                     group,
                     is_member,
                     tuple(LinkId(peer) for peer in mesh if peer != node),
@@ -516,12 +550,12 @@ def test_in_any_mesh_a_publication_ends_and_is_delivered_at_most_once_to_each(dr
     def send(source: int, publication: Publication, copies: list[tuple[LinkId, Any]]) -> None:
         for link, named in copies:
             crossed.append((source, link, named))
-            flying.append((source, link, publication.onward(publication.hops + 1, named)))
+            flying.append((source, link, publication.forwarded_copy(publication.hops + 1, named)))
 
-    send(0, copy(), made[0].first(copy())[0])
+    send(0, copy(), made[0].copies_of_local(copy())[0])
     while flying:
         source, target, publication = flying.pop(0)
-        _, deliver, copies, _ = made[target].next(publication, LinkId(source))
+        _, deliver, copies, _ = made[target].copies_of_received(publication, LinkId(source))
         if deliver:
             delivered.append(target)
         send(target, publication, copies)
@@ -537,36 +571,36 @@ def test_in_any_mesh_a_publication_ends_and_is_delivered_at_most_once_to_each(dr
 
 def test_more_names_than_one_copy_holds_go_in_further_copies():
     publication = Publication(NodeId(7), 1, 1, 0, "t", b"x")
-    names = tuple(GroupId(number) for number in range(NAMED_MAX + 1))
-    sends = as_sends(publication, [(LinkId(1), names)], hops=3)
+    names = tuple(GroupId(number) for number in range(TARGET_GROUPS_MAX + 1))
+    sends = send_effects(publication, [(LinkId(1), names)], hops=3)
     assert sends == [
-        Send(LinkId(1), publication.onward(3, names[:NAMED_MAX])),
-        Send(LinkId(1), publication.onward(3, names[NAMED_MAX:])),
+        Send(LinkId(1), publication.forwarded_copy(3, names[:TARGET_GROUPS_MAX])),
+        Send(LinkId(1), publication.forwarded_copy(3, names[TARGET_GROUPS_MAX:])),
     ]
 
 
 def test_a_table_takes_what_a_strategy_compiled_when_a_plan_needs_it():
-    changes: list[Entry | str] = [member("b", L2), "a"]
-    routes = Table(FilterTrie(), 100, lambda: [changes.pop() for _ in list(changes)])
+    changes: list[GroupEntry | str] = [member("b", L2), "a"]
+    routes = ForwardingTable(FilterTrie(), 100, lambda: [changes.pop() for _ in list(changes)])
     routes.put(member("a", L1))
-    assert (routes.plan("b").spread, routes.plan("a").spread, len(routes)) == ((L2,), (), 1)
+    assert (routes.plan("b").mesh_links, routes.plan("a").mesh_links, len(routes)) == ((L2,), (), 1)
 
 
 def test_plans_are_void_when_entries_have_changed():
-    changes: list[Entry | str] = []
-    routes = Table(FilterTrie(), 100, lambda: [changes.pop() for _ in list(changes)])
-    routes.outdate(0)
-    assert routes.plan("a").spread == ()
+    changes: list[GroupEntry | str] = []
+    routes = ForwardingTable(FilterTrie(), 100, lambda: [changes.pop() for _ in list(changes)])
+    routes.invalidate_plans(0)
+    assert routes.plan("a").mesh_links == ()
     changes.append(member("a", L1))
-    assert (routes.plan("a").spread, len(routes)) == ((), 0)
-    routes.outdate(len(changes))
-    assert (routes.plan("a").spread, len(routes)) == ((L1,), 1)
+    assert (routes.plan("a").mesh_links, len(routes)) == ((), 0)
+    routes.invalidate_plans(len(changes))
+    assert (routes.plan("a").mesh_links, len(routes)) == ((L1,), 1)
 
 
 def test_not_too_many_changed_entries_wait():
-    changes: list[Entry | str] = [member("a", L1)]
-    routes = Table(FilterTrie(), 100, lambda: [changes.pop() for _ in list(changes)])
-    routes.outdate(WAITING_MAX)
+    changes: list[GroupEntry | str] = [member("a", L1)]
+    routes = ForwardingTable(FilterTrie(), 100, lambda: [changes.pop() for _ in list(changes)])
+    routes.invalidate_plans(STALE_ENTRIES_MAX)
     assert len(routes) == 0
-    routes.outdate(WAITING_MAX + 1)
+    routes.invalidate_plans(STALE_ENTRIES_MAX + 1)
     assert len(routes) == 1

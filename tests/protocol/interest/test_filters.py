@@ -10,9 +10,9 @@ from hansa.protocol.interest.filters import LocalInterest, RemoteInterest
 from hansa.protocol.membership.records import Stamp
 from hansa.protocol.model import NodeId
 from hansa.protocol.settings import ProtocolSettings
-from hansa.protocol.topics import covers, is_local_only, minimal, split_share
+from hansa.protocol.topics import covers, is_local_only, remove_covered, split_share
 
-SETTINGS = ProtocolSettings(linger=0.5, withdraw_patience=10.0)
+SETTINGS = ProtocolSettings(linger=0.5, withdraw_delay_max=10.0)
 A, B = NodeId(1), NodeId(2)
 
 
@@ -22,56 +22,56 @@ A, B = NodeId(1), NodeId(2)
 def local(*filters: str, settings: ProtocolSettings = SETTINGS) -> LocalInterest:
     """An interest that was announced and installed long ago."""
     interest = LocalInterest(settings)
-    interest.change(filters, (), now=-100.0)
-    interest.due(installed=True, now=-100.0)
+    interest.apply_change(filters, (), now=-100.0)
+    interest.pop_due_changes(installed=True, now=-100.0)
     return interest
 
 
 def test_nobody_wants_anything_at_first():
     interest = LocalInterest(SETTINGS)
-    assert interest.due(installed=True, now=0.0) == ([], [])
+    assert interest.pop_due_changes(installed=True, now=0.0) == ([], [])
     assert interest.next_deadline(installed=True) is None
 
 
 def test_a_filter_is_announced_at_once_and_once():
     interest = LocalInterest(SETTINGS)
-    assert interest.change(["a/b", "$share/g/c"], [], now=0.0) == 0
-    assert interest.due(installed=False, now=0.0) == (["a/b", "$share/g/c"], [])
-    assert interest.due(installed=False, now=0.0) == ([], [])
+    assert interest.apply_change(["a/b", "$share/g/c"], [], now=0.0) == 0
+    assert interest.pop_due_changes(installed=False, now=0.0) == (["a/b", "$share/g/c"], [])
+    assert interest.pop_due_changes(installed=False, now=0.0) == ([], [])
 
 
 def test_a_filter_that_is_wanted_already_is_not_announced_again():
     interest = local("a")
-    interest.change(["a"], [], now=0.0)
-    assert interest.due(installed=True, now=0.0) == ([], [])
+    interest.apply_change(["a"], [], now=0.0)
+    assert interest.pop_due_changes(installed=True, now=0.0) == ([], [])
 
 
 @pytest.mark.parametrize("topic_filter", ["$SYS/#", "$share/g/$SYS/x"])
 def test_what_belongs_to_one_broker_is_never_announced(topic_filter):
     interest = local(topic_filter)
-    assert (interest.filters, len(interest.wanted)) == ({}, 0)
-    interest.change([], [topic_filter], now=0.0)
-    assert interest.due(installed=True, now=0.0) == ([], [])
+    assert (interest.filters, len(interest.plain_filters)) == ({}, 0)
+    interest.apply_change([], [topic_filter], now=0.0)
+    assert interest.pop_due_changes(installed=True, now=0.0) == ([], [])
 
 
 def test_a_covered_filter_is_not_announced():
     interest = local("a/#")
-    interest.change(["a/b"], [], now=0.0)
-    assert interest.due(installed=True, now=0.0) == ([], [])
+    interest.apply_change(["a/b"], [], now=0.0)
+    assert interest.pop_due_changes(installed=True, now=0.0) == ([], [])
     assert list(interest.filters) == ["a/#", "a/b"]
 
 
 def test_a_share_is_announced_whatever_covers_it():
     interest = local("#")
-    interest.change(["$share/g/a"], [], now=0.0)
-    assert interest.due(installed=True, now=0.0) == (["$share/g/a"], [])
+    interest.apply_change(["$share/g/a"], [], now=0.0)
+    assert interest.pop_due_changes(installed=True, now=0.0) == (["$share/g/a"], [])
 
 
 def test_what_goes_before_it_was_announced_is_never_announced():
     interest = LocalInterest(SETTINGS)
-    interest.change(["a"], [], now=0.0)
-    interest.change([], ["a"], now=0.0)
-    assert interest.due(installed=True, now=9.0) == ([], [])
+    interest.apply_change(["a"], [], now=0.0)
+    interest.apply_change([], ["a"], now=0.0)
+    assert interest.pop_due_changes(installed=True, now=9.0) == ([], [])
 
 
 # ---------------------------------------------------------------- local: withdrawing
@@ -79,92 +79,92 @@ def test_what_goes_before_it_was_announced_is_never_announced():
 
 def test_a_filter_is_withdrawn_after_a_linger():
     interest = local("a")
-    interest.change([], ["a"], now=1.0)
+    interest.apply_change([], ["a"], now=1.0)
     assert interest.next_deadline(installed=True) == 1.5
-    assert interest.due(installed=True, now=1.4) == ([], [])
-    assert interest.due(installed=True, now=1.5) == ([], ["a"])
+    assert interest.pop_due_changes(installed=True, now=1.4) == ([], [])
+    assert interest.pop_due_changes(installed=True, now=1.5) == ([], ["a"])
     assert interest.next_deadline(installed=True) is None
 
 
 def test_the_next_deadline_is_that_of_the_oldest_withdrawal():
     interest = local("a", "b")
-    interest.change([], ["a"], now=1.0)
-    interest.change([], ["b"], now=2.0)
+    interest.apply_change([], ["a"], now=1.0)
+    interest.apply_change([], ["b"], now=2.0)
     assert interest.next_deadline(installed=True) == 1.5
 
 
 @pytest.mark.parametrize("installed", [True, False])
 def test_a_share_without_a_consumer_is_withdrawn_at_once(installed):
     interest = local("$share/g/a")
-    interest.change([], ["$share/g/a"], now=1.0)
+    interest.apply_change([], ["$share/g/a"], now=1.0)
     assert interest.next_deadline(installed) == 1.0
-    assert interest.due(installed, now=1.0) == ([], ["$share/g/a"])
+    assert interest.pop_due_changes(installed, now=1.0) == ([], ["$share/g/a"])
 
 
 def test_a_filter_that_comes_back_in_time_is_not_touched():
     interest = local("a")
-    interest.change([], ["a"], now=0.0)
-    interest.change(["a"], [], now=0.4)
-    assert interest.due(installed=True, now=9.0) == ([], [])
+    interest.apply_change([], ["a"], now=0.0)
+    interest.apply_change(["a"], [], now=0.4)
+    assert interest.pop_due_changes(installed=True, now=9.0) == ([], [])
 
 
 def test_nothing_is_withdrawn_before_all_is_installed():
     interest = local("a")
-    interest.change([], ["a"], now=1.0)
+    interest.apply_change([], ["a"], now=1.0)
     assert interest.next_deadline(installed=False) == 11.0
-    assert interest.due(installed=False, now=10.9) == ([], [])
+    assert interest.pop_due_changes(installed=False, now=10.9) == ([], [])
 
 
 def test_patience_with_the_installation_ends():
     interest = local("a")
-    interest.change([], ["a"], now=1.0)
-    assert interest.due(installed=False, now=11.0) == ([], ["a"])
+    interest.apply_change([], ["a"], now=1.0)
+    assert interest.pop_due_changes(installed=False, now=11.0) == ([], ["a"])
 
 
 def test_patience_is_never_shorter_than_the_linger():
-    interest = local("a", settings=replace(SETTINGS, withdraw_patience=0.0))
-    interest.change([], ["a"], now=1.0)
+    interest = local("a", settings=replace(SETTINGS, withdraw_delay_max=0.0))
+    interest.apply_change([], ["a"], now=1.0)
     assert interest.next_deadline(installed=False) == 1.5
 
 
 def test_nothing_is_withdrawn_together_with_an_announcement():
     interest = local("a")
-    interest.change([], ["a"], now=0.0)
-    interest.change(["b"], [], now=9.0)
-    assert interest.due(installed=True, now=9.0) == (["b"], [])
-    assert interest.due(installed=True, now=9.0) == ([], ["a"])
+    interest.apply_change([], ["a"], now=0.0)
+    interest.apply_change(["b"], [], now=9.0)
+    assert interest.pop_due_changes(installed=True, now=9.0) == (["b"], [])
+    assert interest.pop_due_changes(installed=True, now=9.0) == ([], ["a"])
 
 
 def test_a_wider_filter_takes_the_place_of_narrower_ones():
     interest = local("a/b", "a/c", "b")
-    interest.change(["a/#"], [], now=0.0)
-    assert interest.due(installed=True, now=0.0) == (["a/#"], [])
-    assert interest.due(installed=True, now=0.5) == ([], ["a/b", "a/c"])
+    interest.apply_change(["a/#"], [], now=0.0)
+    assert interest.pop_due_changes(installed=True, now=0.0) == (["a/#"], [])
+    assert interest.pop_due_changes(installed=True, now=0.5) == ([], ["a/b", "a/c"])
 
 
 def test_what_a_filter_covered_is_announced_before_the_filter_goes():
     interest = local("a/#", "a/b/c", "a/b/+", "a/d", "b")
-    interest.change([], ["a/#"], now=0.0)
-    assert interest.due(installed=True, now=0.0) == (["a/b/+", "a/d"], [])
-    assert interest.due(installed=True, now=0.5) == ([], ["a/#"])
+    interest.apply_change([], ["a/#"], now=0.0)
+    assert interest.pop_due_changes(installed=True, now=0.0) == (["a/b/+", "a/d"], [])
+    assert interest.pop_due_changes(installed=True, now=0.5) == ([], ["a/#"])
 
 
 def test_what_another_filter_still_covers_stays_unannounced():
     interest = local("+/b", "a/#", "a/b")
-    interest.change([], ["a/#"], now=0.0)
-    assert interest.due(installed=True, now=0.5) == ([], ["a/#"])
+    interest.apply_change([], ["a/#"], now=0.0)
+    assert interest.pop_due_changes(installed=True, now=0.5) == ([], ["a/#"])
 
 
 def test_a_covered_filter_goes_without_a_word():
     interest = local("a/#", "a/b")
-    interest.change([], ["a/b"], now=0.0)
-    assert interest.due(installed=True, now=9.0) == ([], [])
+    interest.apply_change([], ["a/b"], now=0.0)
+    assert interest.pop_due_changes(installed=True, now=9.0) == ([], [])
 
 
 def test_a_filter_that_nobody_wanted_can_go():
     interest = local("a")
-    interest.change([], ["b"], now=0.0)
-    assert interest.due(installed=True, now=9.0) == ([], [])
+    interest.apply_change([], ["b"], now=0.0)
+    assert interest.pop_due_changes(installed=True, now=9.0) == ([], [])
 
 
 # ---------------------------------------------------------------- local: what is delivered, bounds
@@ -172,25 +172,25 @@ def test_a_filter_that_nobody_wanted_can_go():
 
 def test_a_topic_is_wanted_as_long_as_any_filter_or_share_wants_it():
     interest = local("a", "$share/g/a", "$share/h/a")
-    assert interest.wanted.match("a") == [3]
-    interest.change([], ["a", "$share/g/a"], now=0.0)
-    assert interest.wanted.match("a") == [1]
-    interest.change([], ["$share/h/a"], now=0.0)
-    assert interest.wanted.match("a") == []
+    assert interest.plain_filters.match("a") == [3]
+    interest.apply_change([], ["a", "$share/g/a"], now=0.0)
+    assert interest.plain_filters.match("a") == [1]
+    interest.apply_change([], ["$share/h/a"], now=0.0)
+    assert interest.plain_filters.match("a") == []
 
 
 def test_filters_above_the_bound_are_refused_and_counted():
     interest = LocalInterest(replace(SETTINGS, filters_per_node_max=2))
-    assert interest.change(["a", "b", "c", "a", "d"], [], now=0.0) == 2
-    assert interest.due(installed=True, now=0.0) == (["a", "b"], [])
+    assert interest.apply_change(["a", "b", "c", "a", "d"], [], now=0.0) == 2
+    assert interest.pop_due_changes(installed=True, now=0.0) == (["a", "b"], [])
 
 
 def test_when_more_would_be_announced_than_the_bound_the_oldest_do_not_linger():
     interest = local("a", "b", "c", settings=replace(SETTINGS, filters_per_node_max=3))
-    interest.change([], ["b", "a"], now=0.0)
-    interest.change(["d"], [], now=0.1)
-    assert interest.due(installed=True, now=0.1) == (["d"], ["b"])
-    assert interest.due(installed=True, now=0.5) == ([], ["a"])
+    interest.apply_change([], ["b", "a"], now=0.0)
+    interest.apply_change(["d"], [], now=0.1)
+    assert interest.pop_due_changes(installed=True, now=0.1) == (["d"], ["b"])
+    assert interest.pop_due_changes(installed=True, now=0.5) == ([], ["a"])
 
 
 FILTERS = [
@@ -215,7 +215,7 @@ class World:
     """A local interest, and what the rest of the federation has of it."""
 
     def __init__(self) -> None:
-        self.interest = LocalInterest(replace(SETTINGS, withdraw_patience=1e9))
+        self.interest = LocalInterest(replace(SETTINGS, withdraw_delay_max=1e9))
         self.announced: set[str] = set()
         self.in_force: set[str] = set()  # at every other node
         self.now = 0.0
@@ -226,7 +226,7 @@ class World:
         return {name for name in self.interest.filters if is_covered(name, self.in_force)}
 
     def tell(self) -> None:
-        added, removed = self.interest.due(self.in_force == self.announced, self.now)
+        added, removed = self.interest.pop_due_changes(self.in_force == self.announced, self.now)
         assert self.announced.isdisjoint(added)
         assert self.announced.issuperset(removed)
         self.announced = (self.announced | set(added)) - set(removed)
@@ -236,7 +236,7 @@ class World:
     def take(self, step: tuple) -> None:  # type: ignore[type-arg]
         match step:
             case "change", added, removed:
-                self.interest.change(added, removed, self.now)
+                self.interest.apply_change(added, removed, self.now)
             case "wait", seconds:
                 self.now += seconds
             case ("tell",):
@@ -259,7 +259,7 @@ def test_what_is_wanted_stays_covered_by_what_is_in_force_and_nothing_else_stays
         assert safe & wanted <= world.safe
     for step in (("tell",), ("install",), ("wait", 0.5), ("tell",)):
         world.take(step)
-    assert world.announced == world.in_force == set(minimal(wanted))
+    assert world.announced == world.in_force == set(remove_covered(wanted))
 
 
 # ---------------------------------------------------------------- remote: subscribing
@@ -267,39 +267,39 @@ def test_what_is_wanted_stays_covered_by_what_is_in_force_and_nothing_else_stays
 
 def test_the_first_that_wants_a_filter_makes_us_subscribe():
     remote = RemoteInterest()
-    assert remote.change(A, ["a", "b"], [], (1, 1)) == (["a", "b"], [])
-    assert remote.change(B, ["b", "c"], [], (1, 1)) == (["c"], [])
+    assert remote.apply_change(A, ["a", "b"], [], (1, 1)) == (["a", "b"], [])
+    assert remote.apply_change(B, ["b", "c"], [], (1, 1)) == (["c"], [])
 
 
 def test_the_last_that_wanted_a_filter_makes_us_unsubscribe():
     remote = RemoteInterest()
-    remote.change(A, ["a", "b"], [], (1, 1))
-    remote.change(B, ["b"], [], (1, 1))
-    assert remote.change(A, [], ["a", "b"], (1, 2)) == ([], ["a"])
-    assert remote.change(B, [], ["b"], (1, 2)) == ([], ["b"])
+    remote.apply_change(A, ["a", "b"], [], (1, 1))
+    remote.apply_change(B, ["b"], [], (1, 1))
+    assert remote.apply_change(A, [], ["a", "b"], (1, 2)) == ([], ["a"])
+    assert remote.apply_change(B, [], ["b"], (1, 2)) == ([], ["b"])
 
 
 def test_a_share_that_one_node_leaves_is_still_the_others():
     remote = RemoteInterest()
-    remote.change(A, ["$share/g/a"], [], (1, 1))
-    remote.change(B, ["$share/g/a"], [], (1, 1))
-    assert remote.change(A, [], ["$share/g/a"], (1, 2)) == ([], [])
-    assert list(remote.shares["$share/g/a"]) == [B]
-    assert remote.change(B, [], ["$share/g/a"], (1, 2)) == ([], ["a"])
-    assert not remote.shares
+    remote.apply_change(A, ["$share/g/a"], [], (1, 1))
+    remote.apply_change(B, ["$share/g/a"], [], (1, 1))
+    assert remote.apply_change(A, [], ["$share/g/a"], (1, 2)) == ([], [])
+    assert list(remote.nodes_by_share["$share/g/a"]) == [B]
+    assert remote.apply_change(B, [], ["$share/g/a"], (1, 2)) == ([], ["a"])
+    assert not remote.nodes_by_share
 
 
 def test_a_share_is_subscribed_to_without_its_name_and_once():
     remote = RemoteInterest()
-    assert remote.change(A, ["$share/g/a", "$share/h/a", "a"], [], (1, 1)) == (["a"], [])
-    assert remote.change(A, [], ["a", "$share/g/a"], (1, 2)) == ([], [])
-    assert remote.change(A, [], ["$share/h/a"], (1, 3)) == ([], ["a"])
+    assert remote.apply_change(A, ["$share/g/a", "$share/h/a", "a"], [], (1, 1)) == (["a"], [])
+    assert remote.apply_change(A, [], ["a", "$share/g/a"], (1, 2)) == ([], [])
+    assert remote.apply_change(A, [], ["$share/h/a"], (1, 3)) == ([], ["a"])
 
 
 def test_a_plain_filter_in_the_place_of_a_share_keeps_the_subscription():
     remote = RemoteInterest()
-    remote.change(A, ["$share/g/a"], [], (1, 1))
-    assert remote.change(A, ["a"], ["$share/g/a"], (1, 2)) == ([], [])
+    remote.apply_change(A, ["$share/g/a"], [], (1, 1))
+    assert remote.apply_change(A, ["a"], ["$share/g/a"], (1, 2)) == ([], [])
 
 
 # ---------------------------------------------------------------- remote: in force
@@ -307,84 +307,84 @@ def test_a_plain_filter_in_the_place_of_a_share_keeps_the_subscription():
 
 def test_an_interest_is_in_force_when_its_last_filter_is_granted():
     remote = RemoteInterest()
-    remote.change(A, ["a", "b"], [], (1, 1))
-    remote.grant(["a"])
-    assert (remote.in_force, remote.take_settled()) == ({}, [])
-    remote.grant(["b"])
-    assert (remote.in_force, remote.take_settled()) == ({A: (1, 1)}, [A])
+    remote.apply_change(A, ["a", "b"], [], (1, 1))
+    remote.mark_granted(["a"])
+    assert (remote.in_force, remote.drain_newly_in_force()) == ({}, [])
+    remote.mark_granted(["b"])
+    assert (remote.in_force, remote.drain_newly_in_force()) == ({A: (1, 1)}, [A])
 
 
 def test_what_was_granted_before_is_in_force_at_once():
     remote = RemoteInterest()
-    remote.change(A, ["a"], [], (1, 1))
-    remote.grant(["a"])
-    remote.change(B, ["a"], [], (3, 9))
+    remote.apply_change(A, ["a"], [], (1, 1))
+    remote.mark_granted(["a"])
+    remote.apply_change(B, ["a"], [], (3, 9))
     assert remote.in_force == {A: (1, 1), B: (3, 9)}
 
 
 def test_one_grant_settles_all_that_waited_for_it():
     remote = RemoteInterest()
-    remote.change(A, ["a"], [], (1, 1))
-    remote.change(B, ["a"], [], (1, 2))
-    remote.grant(["a"])
-    assert (remote.in_force, remote.take_settled()) == ({A: (1, 1), B: (1, 2)}, [A, B])
+    remote.apply_change(A, ["a"], [], (1, 1))
+    remote.apply_change(B, ["a"], [], (1, 2))
+    remote.mark_granted(["a"])
+    assert (remote.in_force, remote.drain_newly_in_force()) == ({A: (1, 1), B: (1, 2)}, [A, B])
 
 
 def test_a_newer_interest_is_not_in_force_before_its_own_filters_are_granted():
     remote = RemoteInterest()
-    remote.change(A, ["a"], [], (1, 1))
-    remote.grant(["a"])
-    remote.change(A, ["b"], ["a"], (1, 2))
+    remote.apply_change(A, ["a"], [], (1, 1))
+    remote.mark_granted(["a"])
+    remote.apply_change(A, ["b"], ["a"], (1, 2))
     assert remote.in_force == {A: (1, 1)}
-    remote.grant(["b"])
+    remote.mark_granted(["b"])
     assert remote.in_force == {A: (1, 2)}
 
 
 def test_a_filter_that_goes_ungranted_is_waited_for_no_longer():
     remote = RemoteInterest()
-    remote.change(A, ["a", "b"], [], (1, 1))
-    remote.grant(["a"])
-    remote.change(A, [], ["b"], (1, 2))
+    remote.apply_change(A, ["a", "b"], [], (1, 1))
+    remote.mark_granted(["a"])
+    remote.apply_change(A, [], ["b"], (1, 2))
     assert remote.in_force == {A: (1, 2)}
 
 
 def test_what_was_unsubscribed_must_be_granted_anew():
     remote = RemoteInterest()
-    remote.change(A, ["a"], [], (1, 1))
-    remote.grant(["a"])
-    remote.change(A, [], ["a"], (1, 2))
-    remote.change(A, ["a"], [], (1, 3))
+    remote.apply_change(A, ["a"], [], (1, 1))
+    remote.mark_granted(["a"])
+    remote.apply_change(A, [], ["a"], (1, 2))
+    remote.apply_change(A, ["a"], [], (1, 3))
     assert (remote.granted, remote.in_force) == ({}, {A: (1, 2)})
 
 
 def test_grants_that_nobody_waits_for_are_ignored():
     remote = RemoteInterest()
-    remote.change(A, ["a", "b"], [], (1, 1))
-    remote.grant(["x", "a", "a"])
+    remote.apply_change(A, ["a", "b"], [], (1, 1))
+    remote.mark_granted(["x", "a", "a"])
     assert (remote.granted, remote.in_force) == ({"a": None}, {})
 
 
 def test_what_has_settled_is_told_once():
     remote = RemoteInterest()
-    remote.change(A, [], [], (1, 1))
-    assert [remote.take_settled(), remote.take_settled()] == [[A], []]
+    remote.apply_change(A, [], [], (1, 1))
+    assert [remote.drain_newly_in_force(), remote.drain_newly_in_force()] == [[A], []]
 
 
 def test_a_forgotten_node_leaves_nothing_behind():
     remote = RemoteInterest()
-    remote.change(A, ["a", "b", "c"], [], (1, 1))
-    remote.change(B, ["b"], [], (1, 1))
-    remote.grant(["a", "b", "c"])
-    assert remote.forget(A, ["a", "b", "c"]) == ["a", "c"]
-    assert (remote.wanters, remote.in_force) == ({"b": {B: 1}}, {B: (1, 1)})
-    assert remote.take_settled() == [B]
+    remote.apply_change(A, ["a", "b", "c"], [], (1, 1))
+    remote.apply_change(B, ["b"], [], (1, 1))
+    remote.mark_granted(["a", "b", "c"])
+    assert remote.expire_node(A, ["a", "b", "c"]) == ["a", "c"]
+    assert (remote.nodes_by_filter, remote.in_force) == ({"b": {B: 1}}, {B: (1, 1)})
+    assert remote.drain_newly_in_force() == [B]
 
 
 def test_a_node_can_be_forgotten_that_never_came_into_force():
     remote = RemoteInterest()
-    remote.change(A, ["a"], [], (1, 1))
-    assert remote.forget(A, ["a"]) == ["a"]
-    assert (remote.wanters, remote.in_force, remote.take_settled()) == ({}, {}, [])
+    remote.apply_change(A, ["a"], [], (1, 1))
+    assert remote.expire_node(A, ["a"]) == ["a"]
+    assert (remote.nodes_by_filter, remote.in_force, remote.drain_newly_in_force()) == ({}, {}, [])
 
 
 remote_filters = st.frozensets(st.sampled_from(["a", "b", "$share/g/a", "$share/g/c"]))
@@ -413,7 +413,7 @@ class Recount:
         had = self.wanted.get(node, frozenset())
         stamp = (1, self.stamps.get(node, (1, 0))[1] + 1)
         self.wanted[node], self.stamps[node] = wish, stamp
-        subscribe, unsubscribe = self.remote.change(
+        subscribe, unsubscribe = self.remote.apply_change(
             node, sorted(wish - had), sorted(had - wish), stamp
         )
         assert self.subscribed.isdisjoint(subscribe)
@@ -423,7 +423,7 @@ class Recount:
     def forget(self, node: NodeId) -> None:
         filters = sorted(self.wanted.pop(node, frozenset()))
         self.in_force.pop(node, None)
-        self.drop(self.remote.forget(node, filters))
+        self.drop(self.remote.expire_node(node, filters))
 
     def drop(self, names: list[str]) -> None:
         assert self.subscribed.issuperset(names)
@@ -431,7 +431,7 @@ class Recount:
         self.granted.intersection_update(self.subscribed)
 
     def grant(self, names: list[str]) -> None:
-        self.remote.grant(names)
+        self.remote.mark_granted(names)
         self.granted.update(self.subscribed.intersection(names))
 
     def check(self) -> None:
@@ -454,35 +454,35 @@ def test_an_interest_is_in_force_exactly_when_all_of_it_is_granted(steps):
 
 def test_on_a_disk_interest_counts_when_it_is_remembered():
     remote = RemoteInterest(durable=True)
-    remote.change(NodeId(1), ("a",), (), (1, 1))
-    remote.grant(["a"])
-    remote.change(NodeId(2), ("a",), (), (1, 1))
-    assert remote.take_unsaved() == [(1, 1), (2, 2)]
-    assert remote.take_unsaved() == []
-    remote.note(1)
-    assert remote.take_settled() == [1]
-    remote.forget(NodeId(2), ("a",))
-    assert remote.take_unsaved() == [(3, 2)]
-    remote.note(3)
-    assert remote.take_settled() == []
+    remote.apply_change(NodeId(1), ("a",), (), (1, 1))
+    remote.mark_granted(["a"])
+    remote.apply_change(NodeId(2), ("a",), (), (1, 1))
+    assert remote.drain_to_persist() == [(1, 1), (2, 2)]
+    assert remote.drain_to_persist() == []
+    remote.mark_persisted(1)
+    assert remote.drain_newly_in_force() == [1]
+    remote.expire_node(NodeId(2), ("a",))
+    assert remote.drain_to_persist() == [(3, 2)]
+    remote.mark_persisted(3)
+    assert remote.drain_newly_in_force() == []
     assert remote.receivers("a") == (1,)
 
 
 def test_who_is_remembered_last_has_the_newest_change():
     """Or a disk that has saved all would say that it has saved the older one."""
     remote = RemoteInterest(durable=True)
-    remote.change(NodeId(2), ("a",), (), (1, 1))
-    remote.change(NodeId(1), ("a",), (), (1, 1))
-    remote.change(NodeId(2), ("b",), (), (1, 2))
-    assert remote.take_unsaved() == [(2, 1), (3, 2)]
+    remote.apply_change(NodeId(2), ("a",), (), (1, 1))
+    remote.apply_change(NodeId(1), ("a",), (), (1, 1))
+    remote.apply_change(NodeId(2), ("b",), (), (1, 2))
+    assert remote.drain_to_persist() == [(2, 1), (3, 2)]
 
 
 def test_who_wants_a_topic_is_right_whether_or_not_it_was_asked_in_between():
     remote = RemoteInterest()
-    remote.change(NodeId(1), ["a", "b"], [], (1, 1))
-    remote.change(NodeId(1), [], ["a"], (1, 2))
+    remote.apply_change(NodeId(1), ["a", "b"], [], (1, 1))
+    remote.apply_change(NodeId(1), [], ["a"], (1, 2))
     assert (remote.receivers("a"), remote.receivers("b")) == ((), (1,))
-    remote.change(NodeId(1), ["a"], ["b"], (1, 3))
+    remote.apply_change(NodeId(1), ["a"], ["b"], (1, 3))
     assert (remote.receivers("a"), remote.receivers("b")) == ((1,), ())
 
 
@@ -490,8 +490,8 @@ def test_what_was_wanted_is_remembered_up_to_a_bound():
     interest = LocalInterest(replace(SETTINGS, filters_per_node_max=2))
     assert interest.was_announced("anything")  # nobody said yet what clients want
     for name in ("a", "b", "c"):
-        interest.change([name], [], 0.0)
-        interest.change([], [name], 0.0)
+        interest.apply_change([name], [], 0.0)
+        interest.apply_change([], [name], 0.0)
     assert [interest.was_announced(topic) for topic in "abcd"] == [False, True, True, False]
-    interest.change(["a"], [], 0.0)
+    interest.apply_change(["a"], [], 0.0)
     assert interest.was_announced("a")

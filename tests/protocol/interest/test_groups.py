@@ -68,57 +68,57 @@ def test_a_group_matches_all_that_its_filters_match_and_is_in_itself(topic_filte
 
 def test_the_first_filter_of_a_group_touches_it():
     index = GroupIndex(1)
-    assert index.change(A, ["a/x", "a/y", "b"], []) == ["a/#", "b/#"]
-    assert index.wanters == {"a/#": {A: 2}, "b/#": {A: 1}}
+    assert index.apply_change(A, ["a/x", "a/y", "b"], []) == ["a/#", "b/#"]
+    assert index.nodes_by_group == {"a/#": {A: 2}, "b/#": {A: 1}}
 
 
 def test_more_filters_of_a_group_do_not_touch_it():
     index = GroupIndex(1)
-    index.change(A, ["a/x"], [])
-    assert index.change(A, ["a/y"], []) == []
+    index.apply_change(A, ["a/x"], [])
+    assert index.apply_change(A, ["a/y"], []) == []
 
 
 def test_another_node_touches_the_group_again():
     index = GroupIndex(0)
-    index.change(A, ["a"], [])
-    assert index.change(B, ["a"], []) == ["a"]
-    assert index.wanters == {"a": {A: 1, B: 1}}
+    index.apply_change(A, ["a"], [])
+    assert index.apply_change(B, ["a"], []) == ["a"]
+    assert index.nodes_by_group == {"a": {A: 1, B: 1}}
 
 
 def test_the_last_filter_that_goes_touches_the_group():
     index = GroupIndex(1)
-    index.change(A, ["a/x", "a/y"], [])
-    index.change(B, ["a/x"], [])
-    assert index.change(A, [], ["a/x"]) == []
-    assert index.change(A, [], ["a/y"]) == ["a/#"]
-    assert index.wanters == {"a/#": {B: 1}}
+    index.apply_change(A, ["a/x", "a/y"], [])
+    index.apply_change(B, ["a/x"], [])
+    assert index.apply_change(A, [], ["a/x"]) == []
+    assert index.apply_change(A, [], ["a/y"]) == ["a/#"]
+    assert index.nodes_by_group == {"a/#": {B: 1}}
 
 
 def test_a_group_that_nobody_wants_is_forgotten():
     index = GroupIndex(0)
-    index.change(A, ["a"], [])
-    assert index.change(A, [], ["a"]) == ["a"]
-    assert index.wanters == {}
+    index.apply_change(A, ["a"], [])
+    assert index.apply_change(A, [], ["a"]) == ["a"]
+    assert index.nodes_by_group == {}
 
 
 def test_a_filter_that_replaces_another_of_its_group_does_not_touch_it():
     index = GroupIndex(1)
-    index.change(A, ["a/x"], [])
-    assert index.change(A, ["a/y"], ["a/x"]) == []
+    index.apply_change(A, ["a/x"], [])
+    assert index.apply_change(A, ["a/y"], ["a/x"]) == []
 
 
 def test_a_plain_and_a_shared_filter_want_the_same_group():
     index = GroupIndex(0)
-    index.change(A, ["a", "$share/g/a"], [])
-    assert index.change(A, [], ["a"]) == []
-    assert index.wanted_by("a", A)
+    index.apply_change(A, ["a", "$share/g/a"], [])
+    assert index.apply_change(A, [], ["a"]) == []
+    assert index.is_interested("a", A)
 
 
 def test_only_who_wants_a_group_is_said_to():
     index = GroupIndex(0)
-    index.change(A, ["a"], [])
+    index.apply_change(A, ["a"], [])
     asked = [("a", A), ("a", B), ("b", A)]
-    assert [index.wanted_by(group, node) for group, node in asked] == [True, False, False]
+    assert [index.is_interested(group, node) for group, node in asked] == [True, False, False]
 
 
 wishes = st.frozensets(st.sampled_from(["a", "a/x", "a/+", "$share/g/a", "b/x", "b/y", "#"]))
@@ -132,14 +132,14 @@ def test_the_index_is_a_recount_of_all_filters(depth, story):
     for node, wish in story:
         before = {group_of(name, depth) for name in wanted[node]}
         after = {group_of(name, depth) for name in wish}
-        touched = index.change(node, sorted(wish - wanted[node]), sorted(wanted[node] - wish))
+        touched = index.apply_change(node, sorted(wish - wanted[node]), sorted(wanted[node] - wish))
         wanted[node] = wish
         assert sorted(touched) == sorted(before ^ after)
         recount = Counter((group_of(name, depth), n) for n in wanted for name in wanted[n])
         assert recount == {
-            (g, n): count for g, ns in index.wanters.items() for n, count in ns.items()
+            (g, n): count for g, ns in index.nodes_by_group.items() for n, count in ns.items()
         }
-        assert all(index.wanters.values())
+        assert all(index.nodes_by_group.values())
 
 
 def test_a_group_is_never_longer_than_a_filter_may_be():

@@ -3,51 +3,54 @@
 import pytest
 
 from hansa.protocol.interest import shared_subscriptions
-from hansa.protocol.interest.shared_subscriptions import Audience, Turns
+from hansa.protocol.interest.shared_subscriptions import ShareSelector, TopicInterest
 from hansa.protocol.model import NodeId
 
 A, B, C = NodeId(1), NodeId(2), NodeId(3)
 
 
-def turns(*here: str, reach: tuple[NodeId, ...] = (A, B, C)) -> Turns:
-    return Turns(lambda topic: Audience(()), here.__contains__, lambda: reach)
+def turns(*here: str, reach: tuple[NodeId, ...] = (A, B, C)) -> ShareSelector:
+    return ShareSelector(lambda topic: TopicInterest(()), here.__contains__, lambda: reach)
 
 
 @pytest.mark.parametrize(
     ("audience", "here", "expected"),
     [
-        (Audience((A, B)), (), ((A, B), 0)),
-        (Audience((A,), {"g": (B,)}), (), ((A, B), 0)),
-        (Audience((A,), {"g": (A, B)}), (), ((A,), 0)),
-        (Audience((A, B), {"g": (A, B)}), (), ((A, B), 1)),
-        (Audience((), {"g": (A, B)}), ("g",), ((), 0)),
-        (Audience((A,), {"g": (A, B)}), ("g",), ((A,), 1)),
-        (Audience((), {"g": (A,), "h": (A,)}), (), ((A,), 0)),
-        (Audience((), {"g": (A,), "h": (A, B)}), ("h",), ((A,), 1)),
-        (Audience((), {"g": (A, B), "h": (A,)}), ("h",), ((B,), 0)),
+        (TopicInterest((A, B)), (), ((A, B), 0)),
+        (TopicInterest((A,), {"g": (B,)}), (), ((A, B), 0)),
+        (TopicInterest((A,), {"g": (A, B)}), (), ((A,), 0)),
+        (TopicInterest((A, B), {"g": (A, B)}), (), ((A, B), 1)),
+        (TopicInterest((), {"g": (A, B)}), ("g",), ((), 0)),
+        (TopicInterest((A,), {"g": (A, B)}), ("g",), ((A,), 1)),
+        (TopicInterest((), {"g": (A,), "h": (A,)}), (), ((A,), 0)),
+        (TopicInterest((), {"g": (A,), "h": (A, B)}), ("h",), ((A,), 1)),
+        (TopicInterest((), {"g": (A, B), "h": (A,)}), ("h",), ((B,), 0)),
     ],
 )
 def test_each_share_is_served_once_where_that_can_be(audience, here, expected):
-    assert turns(*here).choose(audience, kept=True) == expected
+    assert turns(*here).choose_receivers(audience, is_guaranteed=True) == expected
 
 
 def test_who_is_away_is_chosen_only_if_all_are():
-    audience = Audience((), {"g": (A, B)})
-    assert {turns(reach=(B,)).choose(audience, kept=True)[0] for _ in range(3)} == {(B,)}
+    audience = TopicInterest((), {"g": (A, B)})
+    assert {
+        turns(reach=(B,)).choose_receivers(audience, is_guaranteed=True)[0] for _ in range(3)
+    } == {(B,)}
     far = turns(reach=())
-    assert {far.choose(audience, kept=True)[0] for _ in range(3)} == {(A,), (B,)}
+    assert {far.choose_receivers(audience, is_guaranteed=True)[0] for _ in range(3)} == {(A,), (B,)}
 
 
 def test_turns_of_too_many_shares_begin_anew(monkeypatch):
     monkeypatch.setattr(shared_subscriptions, "SHARES_MAX", 1)
     made = turns()
     chosen = [
-        made.choose(Audience((), {name: (A, B)}), kept=True)[0] for name in ("g", "h", "g", "g")
+        made.choose_receivers(TopicInterest((), {name: (A, B)}), is_guaranteed=True)[0]
+        for name in ("g", "h", "g", "g")
     ]
     assert chosen == [(B,), (B,), (B,), (A,)]
 
 
 @pytest.mark.parametrize(("kept", "chosen"), [(True, (A,)), (False, (A, B))])
 def test_who_is_away_serves_nobody_with_what_is_not_kept(kept, chosen):
-    audience = Audience((A,), {"g": (A, B)})
-    assert turns(reach=(B,)).choose(audience, kept) == (chosen, 0)
+    audience = TopicInterest((A,), {"g": (A, B)})
+    assert turns(reach=(B,)).choose_receivers(audience, kept) == (chosen, 0)

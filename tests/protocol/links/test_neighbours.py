@@ -15,26 +15,26 @@ from hansa.protocol.effects import (
 )
 from hansa.protocol.events import LinkOpened
 from hansa.protocol.links.neighbours import (
-    BEATS_REMEMBERED,
     DIALLED_RESERVE,
+    HEARTBEATS_REMEMBERED,
     RTT_NOISE,
     RTT_SAMPLES,
     RTT_UNKNOWN,
-    Link,
+    NeighbourLink,
     Neighbours,
-    disagreement,
+    find_disagreement,
 )
 from hansa.protocol.links.ordering import RETRY_MIN
 from hansa.protocol.model import LinkId, NodeId
 from hansa.protocol.settings import NEIGHBOURS_MAX, Metric, ProtocolSettings
 from hansa.protocol.wire.frames import (
     PROTOCOL_VERSION,
-    Acknowledge,
     Fetch,
+    FrameAck,
     Goodbye,
     Heartbeat,
     Hello,
-    Numbered,
+    SequencedFrame,
 )
 
 SETTINGS = ProtocolSettings(heartbeat_interval=1.0, heartbeat_limit=3.0, unacknowledged_max=2)
@@ -55,8 +55,8 @@ def opened(
     dialled: bool = True,
     ordered: bool = True,
     now: float = 0.0,
-) -> Link:
-    neighbours.open(LinkOpened(link, dialled, ordered), OURS, now)
+) -> NeighbourLink:
+    neighbours.open_link(LinkOpened(link, dialled, ordered), OURS, now)
     return neighbours.links[link]
 
 
@@ -67,10 +67,10 @@ def greeted(
     ordered: bool = True,
     theirs: Hello | None = None,
     now: float = 0.0,
-) -> Link:
+) -> NeighbourLink:
     """A link to a neighbour that has said hello."""
     new = opened(neighbours, link, dialled, ordered, now)
-    neighbours.greet(new, theirs or hello(), OURS, now)
+    neighbours.receive_hello(new, theirs or hello(), OURS, now)
     return new
 
 
@@ -82,18 +82,18 @@ def alone(settings: ProtocolSettings = SETTINGS) -> Neighbours:
 
 
 def test_a_new_link_starts_with_our_hello():
-    assert alone().open(LinkOpened(ONE, dialled=True), OURS, 0.0) == [Send(ONE, OURS)]
+    assert alone().open_link(LinkOpened(ONE, dialled=True), OURS, 0.0) == [Send(ONE, OURS)]
 
 
 def test_on_a_datagram_link_the_hello_is_numbered():
     event = LinkOpened(ONE, dialled=True, ordered=False)
-    assert alone().open(event, OURS, 0.0) == [Send(ONE, Numbered(1, OURS))]
+    assert alone().open_link(event, OURS, 0.0) == [Send(ONE, SequencedFrame(1, OURS))]
 
 
 def test_a_hello_that_agrees_makes_a_neighbour():
     neighbours = alone()
     link = opened(neighbours)
-    assert neighbours.greet(link, hello(), OURS, 0.0) == [NeighbourUp(PEER, ONE)]
+    assert neighbours.receive_hello(link, hello(), OURS, 0.0) == [NeighbourUp(PEER, ONE)]
     assert (neighbours.by_node, link.peer) == ({PEER: link}, hello())
 
 
@@ -101,7 +101,7 @@ def test_a_hello_that_disagrees_is_turned_away_with_the_reason():
     neighbours = alone()
     theirs = msgspec.structs.replace(hello(), federation="other")
     reason = f"federation 'other' of {PEER:016x} meets 'hansa' of {ME:016x}"
-    assert neighbours.greet(opened(neighbours), theirs, OURS, 0.0) == [
+    assert neighbours.receive_hello(opened(neighbours), theirs, OURS, 0.0) == [
         LinkRefused(ONE, reason),
         Send(ONE, Goodbye(reason)),
     ]
@@ -123,18 +123,18 @@ def test_two_nodes_disagree_about_version_federation_or_settings(change, reason)
     ours, theirs = (
         msgspec.structs.replace(hello(node), name=name) for node, name in ((ME, "m"), (PEER, "n"))
     )
-    assert disagreement(ours, msgspec.structs.replace(theirs, **change)) == reason
+    assert find_disagreement(ours, msgspec.structs.replace(theirs, **change)) == reason
 
 
 def test_who_keeps_talking_on_a_refused_link_does_not_keep_it():
     neighbours = alone()
     link = opened(neighbours)
-    neighbours.refuse(link, "taken", 1.0)
+    neighbours.refuse_link(link, "taken", 1.0)
     for now in (1.0, 2.0, 3.0):
-        neighbours.unpack(link, Heartbeat(1, 0, 0, 0), now)
-        assert neighbours.fire(0, now) == ([], [])
+        neighbours.unwrap_frame(link, Heartbeat(1, 0, 0, 0), now)
+        assert neighbours.handle_timer(0, now) == ([], [])
     assert neighbours.next_deadline() == 4.0
-    assert neighbours.fire(0, 4.0) == ([], [link])
+    assert neighbours.handle_timer(0, 4.0) == ([], [link])
 
 
 # ---------------------------------------------------------------- two links to one neighbour
@@ -144,7 +144,7 @@ def test_a_newer_link_of_the_same_dialler_replaces_the_old_one():
     neighbours = alone()
     greeted(neighbours, ONE)
     newer = opened(neighbours, TWO)
-    assert neighbours.greet(newer, hello(), OURS, 0.0) == [
+    assert neighbours.receive_hello(newer, hello(), OURS, 0.0) == [
         NeighbourDown(PEER, "replaced by a newer link"),
         CloseLink(ONE, "replaced by a newer link"),
         NeighbourUp(PEER, TWO),
@@ -164,7 +164,7 @@ def test_a_link_that_is_not_kept_is_refused_with_the_reason():
     neighbours = alone()
     greeted(neighbours, ONE, dialled=True)
     reason = "another link to this node is in use"
-    assert neighbours.greet(opened(neighbours, TWO, dialled=False), hello(), OURS, 0.0) == [
+    assert neighbours.receive_hello(opened(neighbours, TWO, dialled=False), hello(), OURS, 0.0) == [
         LinkRefused(TWO, reason),
         Send(TWO, Goodbye(reason)),
     ]
@@ -181,7 +181,7 @@ def test_when_both_sides_dial_both_keep_the_link_that_the_smaller_id_dialled(
         dialler = {ONE: ME, TWO: PEER}
         for link in (ONE, TWO) if first else (TWO, ONE):
             new = opened(neighbours, link, dialled=dialler[link] == me)
-            neighbours.greet(new, hello(peer), hello(me), 0.0)
+            neighbours.receive_hello(new, hello(peer), hello(me), 0.0)
         kept.append(neighbours.by_node[peer].id)
     assert kept == [ONE, ONE]
 
@@ -189,7 +189,7 @@ def test_when_both_sides_dial_both_keep_the_link_that_the_smaller_id_dialled(
 def test_any_link_replaces_one_that_is_closed():
     neighbours = alone(replace(SETTINGS, trust_close=False))
     old = greeted(neighbours, ONE, dialled=True)
-    neighbours.closed(old, "reset")
+    neighbours.on_link_closed(old, "reset")
     new = greeted(neighbours, TWO, dialled=False)
     assert neighbours.by_node == {PEER: new}
 
@@ -199,28 +199,28 @@ def test_any_link_replaces_one_that_is_closed():
 
 def test_a_closed_link_loses_its_neighbour_at_once():
     neighbours = alone()
-    assert neighbours.closed(greeted(neighbours), "reset") == [NeighbourDown(PEER, "reset")]
+    assert neighbours.on_link_closed(greeted(neighbours), "reset") == [NeighbourDown(PEER, "reset")]
     assert (neighbours.links, neighbours.by_node) == ({}, {})
 
 
 def test_a_link_that_closes_while_greeting_loses_nobody():
     neighbours = alone(replace(SETTINGS, trust_close=False))
-    assert neighbours.closed(opened(neighbours), "reset") == []
+    assert neighbours.on_link_closed(opened(neighbours), "reset") == []
     assert neighbours.links == {}
 
 
 def test_without_trust_in_closing_silence_decides():
     neighbours = alone(replace(SETTINGS, trust_close=False))
     link = greeted(neighbours)
-    assert neighbours.closed(link, "reset") == []
-    assert (neighbours.by_node, link.closed) == ({PEER: link}, True)
+    assert neighbours.on_link_closed(link, "reset") == []
+    assert (neighbours.by_node, link.is_closed) == ({PEER: link}, True)
 
 
 def test_dropping_a_replaced_link_does_not_lose_the_neighbour():
     neighbours = alone()
     old = greeted(neighbours, ONE)
     new = greeted(neighbours, TWO)
-    assert neighbours.drop(old, "late") == []
+    assert neighbours.remove_link(old, "late") == []
     assert neighbours.by_node == {PEER: new}
 
 
@@ -231,48 +231,48 @@ def test_on_a_stream_frames_go_and_come_as_they_are():
     neighbours = alone()
     link = opened(neighbours)
     assert neighbours.send(link, Fetch(()), 0.0) == [Send(ONE, Fetch(()))]
-    assert neighbours.unpack(link, Fetch(()), 2.0) == ([Fetch(())], [])
-    assert link.heard_at == 2.0
+    assert neighbours.unwrap_frame(link, Fetch(()), 2.0) == ([Fetch(())], [])
+    assert link.last_received_at == 2.0
 
 
-@pytest.mark.parametrize("frame", [Numbered(1, Fetch(())), Acknowledge(1)])
+@pytest.mark.parametrize("frame", [SequencedFrame(1, Fetch(())), FrameAck(1)])
 def test_a_stream_has_no_use_for_numbers(frame):
     neighbours = alone()
     ignored = [Ignored("numbered frame on a stream link")]
-    assert neighbours.unpack(opened(neighbours), frame, 0.0) == ([], ignored)
+    assert neighbours.unwrap_frame(opened(neighbours), frame, 0.0) == ([], ignored)
 
 
 def test_on_datagrams_frames_are_numbered_acknowledged_and_put_in_order():
     neighbours = alone()
     link = opened(neighbours, ordered=False)
-    assert neighbours.send(link, Fetch(()), 0.0) == [Send(ONE, Numbered(2, Fetch(())))]
-    early = neighbours.unpack(link, Numbered(2, Goodbye("b")), 0.0)
-    assert early == ([], [Send(ONE, Acknowledge(1, missing=(1,)))])
-    both = neighbours.unpack(link, Numbered(1, Goodbye("a")), 0.0)
-    assert both == ([Goodbye("a"), Goodbye("b")], [Send(ONE, Acknowledge(3))])
+    assert neighbours.send(link, Fetch(()), 0.0) == [Send(ONE, SequencedFrame(2, Fetch(())))]
+    early = neighbours.unwrap_frame(link, SequencedFrame(2, Goodbye("b")), 0.0)
+    assert early == ([], [Send(ONE, FrameAck(1, missing=(1,)))])
+    both = neighbours.unwrap_frame(link, SequencedFrame(1, Goodbye("a")), 0.0)
+    assert both == ([Goodbye("a"), Goodbye("b")], [Send(ONE, FrameAck(3))])
 
 
 def test_on_datagrams_an_acknowledgement_ends_the_waiting():
     neighbours = alone()
     link = opened(neighbours, ordered=False)
-    assert neighbours.unpack(link, Acknowledge(2), 0.1) == ([], [])
+    assert neighbours.unwrap_frame(link, FrameAck(2), 0.1) == ([], [])
     assert link.channel is not None
-    assert link.channel.waiting == 0
+    assert link.channel.pending_count == 0
 
 
 def test_on_datagrams_what_is_missed_is_sent_again():
     neighbours = alone()
     link = opened(neighbours, ordered=False)
-    again = neighbours.unpack(link, Acknowledge(1, missing=(1,)), RETRY_MIN)
-    assert again == ([], [Send(ONE, Numbered(1, OURS))])
+    again = neighbours.unwrap_frame(link, FrameAck(1, missing=(1,)), RETRY_MIN)
+    assert again == ([], [Send(ONE, SequencedFrame(1, OURS))])
 
 
 def test_on_datagrams_heartbeats_are_not_numbered():
     neighbours = alone()
     link = greeted(neighbours, ordered=False)
     beat = Heartbeat(1, 0, 0, 0)
-    assert neighbours.heartbeat(link, 0, 0.0) == Send(ONE, beat)
-    assert neighbours.unpack(link, beat, 0.0) == ([beat], [])
+    assert neighbours.make_heartbeat(link, 0, 0.0) == Send(ONE, beat)
+    assert neighbours.unwrap_frame(link, beat, 0.0) == ([beat], [])
 
 
 # ---------------------------------------------------------------- heartbeats
@@ -285,9 +285,9 @@ def beat(number: int, echo: int = 0, held_us: int = 0, digest: int = 9) -> Heart
 def test_a_heartbeat_says_how_long_the_last_one_was_held():
     neighbours = alone()
     link = greeted(neighbours)
-    first = neighbours.heartbeat(link, 9, 1.0)
-    neighbours.heard(link, beat(4), 9, now=1.5)
-    second = neighbours.heartbeat(link, 8, 2.0)
+    first = neighbours.make_heartbeat(link, 9, 1.0)
+    neighbours.receive_heartbeat(link, beat(4), 9, now=1.5)
+    second = neighbours.make_heartbeat(link, 8, 2.0)
     assert first.frame == Heartbeat(number=1, echo=0, held_us=0, digest=9)
     assert second.frame == Heartbeat(number=3, echo=4, held_us=500_000, digest=8)
 
@@ -295,39 +295,41 @@ def test_a_heartbeat_says_how_long_the_last_one_was_held():
 def test_only_the_very_first_heartbeat_is_answered_at_once():
     neighbours = alone()
     link = greeted(neighbours)
-    assert neighbours.heard(link, beat(1), 9, now=0.0) == [Send(ONE, Heartbeat(1, 1, 0, 9))]
-    assert neighbours.heard(link, beat(2), 9, now=1.0) == []
+    assert neighbours.receive_heartbeat(link, beat(1), 9, now=0.0) == [
+        Send(ONE, Heartbeat(1, 1, 0, 9))
+    ]
+    assert neighbours.receive_heartbeat(link, beat(2), 9, now=1.0) == []
 
 
 @pytest.mark.parametrize("number", [4, 5])
 def test_a_heartbeat_that_comes_late_or_twice_is_not_echoed(number):
     neighbours = alone()
     link = greeted(neighbours)
-    neighbours.heard(link, beat(5), 9, now=1.0)
-    neighbours.heard(link, beat(number), 9, now=2.0)
-    assert (link.echo, link.echo_at) == (5, 1.0)
+    neighbours.receive_heartbeat(link, beat(5), 9, now=1.0)
+    neighbours.receive_heartbeat(link, beat(number), 9, now=2.0)
+    assert (link.last_received_heartbeat, link.heartbeat_received_at) == (5, 1.0)
 
 
-def measure(neighbours: Neighbours, link: Link, *rtts: float) -> None:
+def measure(neighbours: Neighbours, link: NeighbourLink, *rtts: float) -> None:
     for rtt in rtts:
-        number = link.beat + 1
-        neighbours.heartbeat(link, 9, now=float(number))
-        neighbours.heard(link, beat(number, echo=number), 9, now=number + rtt)
+        number = link.last_sent_heartbeat + 1
+        neighbours.make_heartbeat(link, 9, now=float(number))
+        neighbours.receive_heartbeat(link, beat(number, echo=number), 9, now=number + rtt)
 
 
 def test_the_round_trip_is_the_time_until_the_echo_less_the_time_it_was_held():
     neighbours = alone()
     link = greeted(neighbours)
-    neighbours.heartbeat(link, 9, now=1.0)
-    neighbours.heard(link, beat(1, echo=1, held_us=250_000), 9, now=1.75)
+    neighbours.make_heartbeat(link, 9, now=1.0)
+    neighbours.receive_heartbeat(link, beat(1, echo=1, held_us=250_000), 9, now=1.75)
     assert link.rtt == 0.5
 
 
 def test_a_round_trip_is_never_negative():
     neighbours = alone()
     link = greeted(neighbours)
-    neighbours.heartbeat(link, 9, now=1.0)
-    neighbours.heard(link, beat(1, echo=1, held_us=9_000_000), 9, now=1.75)
+    neighbours.make_heartbeat(link, 9, now=1.0)
+    neighbours.receive_heartbeat(link, beat(1, echo=1, held_us=9_000_000), 9, now=1.75)
     assert link.rtt == 0.0
 
 
@@ -336,7 +338,7 @@ def test_an_echo_of_nothing_or_heard_before_measures_nothing(echo):
     neighbours = alone()
     link = greeted(neighbours)
     measure(neighbours, link, 0.5)
-    neighbours.heard(link, beat(2, echo=echo), 9, now=8.0)
+    neighbours.receive_heartbeat(link, beat(2, echo=echo), 9, now=8.0)
     assert link.rtt == 0.5
 
 
@@ -352,9 +354,9 @@ def test_the_shortest_of_the_newest_round_trips_counts():
 def test_old_heartbeats_are_forgotten():
     neighbours = alone()
     link = greeted(neighbours)
-    for number in range(BEATS_REMEMBERED + 3):
-        neighbours.heartbeat(link, 9, now=float(number))
-    assert list(link.beats) == list(range(4, BEATS_REMEMBERED + 4))
+    for number in range(HEARTBEATS_REMEMBERED + 3):
+        neighbours.make_heartbeat(link, 9, now=float(number))
+    assert list(link.heartbeat_sent_at) == list(range(4, HEARTBEATS_REMEMBERED + 4))
 
 
 def test_digests_that_differ_are_counted_in_a_row():
@@ -362,7 +364,7 @@ def test_digests_that_differ_are_counted_in_a_row():
     link = greeted(neighbours)
     counts = []
     for number, digest in enumerate([8, 8, 8, 8, 9, 8], start=1):  # the first two are the greeting
-        neighbours.heard(link, beat(number, digest=digest), 9, now=0.0)
+        neighbours.receive_heartbeat(link, beat(number, digest=digest), 9, now=0.0)
         counts.append(link.mismatches)
     assert counts == [0, 0, 1, 2, 0, 1]
 
@@ -373,9 +375,9 @@ def test_digests_that_differ_are_counted_in_a_row():
 def test_a_round_trip_is_reported_when_it_is_first_known():
     neighbours = alone()
     link = greeted(neighbours)
-    assert not neighbours.settle_rtt(link)
+    assert not neighbours.update_reported_rtt(link)
     link.rtt = 0.04
-    assert neighbours.settle_rtt(link)
+    assert neighbours.update_reported_rtt(link)
     assert link.reported_rtt == 0.04
 
 
@@ -393,7 +395,7 @@ def test_the_report_follows_when_it_is_well_off(rtt, follows):
     neighbours = alone()
     link = greeted(neighbours)
     link.reported_rtt, link.rtt = 0.04, rtt
-    assert neighbours.settle_rtt(link) == follows
+    assert neighbours.update_reported_rtt(link) == follows
     assert link.reported_rtt == (rtt if follows else 0.04)
 
 
@@ -411,7 +413,7 @@ def test_a_link_is_one_hop_long_or_as_long_as_its_round_trip(metric, reported, c
     neighbours = alone(replace(SETTINGS, metric=metric))
     link = greeted(neighbours)
     link.reported_rtt = reported
-    assert neighbours.cost(link) == cost
+    assert neighbours.link_cost(link) == cost
 
 
 # ---------------------------------------------------------------- time
@@ -419,7 +421,7 @@ def test_a_link_is_one_hop_long_or_as_long_as_its_round_trip(metric, reported, c
 
 def test_without_links_nothing_is_due():
     neighbours = alone()
-    assert (neighbours.next_deadline(), neighbours.fire(9, 5.0)) == (None, ([], []))
+    assert (neighbours.next_deadline(), neighbours.handle_timer(9, 5.0)) == (None, ([], []))
 
 
 def test_neighbours_get_a_heartbeat_every_interval():
@@ -428,15 +430,15 @@ def test_neighbours_get_a_heartbeat_every_interval():
     greeted(neighbours, TWO, theirs=hello(NodeId(8)))
     opened(neighbours, LinkId(3))
     assert neighbours.next_deadline() == 1.0
-    assert neighbours.fire(9, 0.9) == ([], [])
+    assert neighbours.handle_timer(9, 0.9) == ([], [])
     beats = [Send(ONE, beat(1)), Send(TWO, beat(1))]
-    assert neighbours.fire(9, 1.25) == (beats, [])
+    assert neighbours.handle_timer(9, 1.25) == (beats, [])
     assert neighbours.next_deadline() == 2.25
 
 
 def test_heartbeats_stop_with_the_last_link_and_start_with_the_next():
     neighbours = alone()
-    neighbours.drop(greeted(neighbours), "done")
+    neighbours.remove_link(greeted(neighbours), "done")
     assert neighbours.next_deadline() is None
     opened(neighbours, TWO, now=7.0)
     assert neighbours.next_deadline() == 8.0
@@ -454,12 +456,12 @@ def test_a_link_is_lost_after_the_limit_of_silence(start):
     neighbours = alone(replace(SETTINGS, heartbeat_interval=1.0, heartbeat_limit=2.1))
     silent = greeted(neighbours, ONE, now=start)
     alive = greeted(neighbours, TWO, theirs=hello(NodeId(8)), now=start)
-    neighbours.fire(9, start + 1.0)
-    neighbours.unpack(alive, beat(1), start + 1.5)
-    neighbours.fire(9, start + 2.0)
+    neighbours.handle_timer(9, start + 1.0)
+    neighbours.unwrap_frame(alive, beat(1), start + 1.5)
+    neighbours.handle_timer(9, start + 2.0)
     assert neighbours.next_deadline() == start + 2.1
-    assert neighbours.fire(9, start + 2.1) == ([], [silent])
-    neighbours.drop(silent, "silent")
+    assert neighbours.handle_timer(9, start + 2.1) == ([], [silent])
+    neighbours.remove_link(silent, "silent")
     assert neighbours.next_deadline() == start + 3.0
 
 
@@ -467,42 +469,42 @@ def test_a_link_that_never_says_hello_is_lost_too():
     neighbours = alone()
     link = opened(neighbours)
     for now in (1.0, 2.0):
-        neighbours.fire(9, now)
-    assert neighbours.fire(9, 3.0) == ([], [link])
+        neighbours.handle_timer(9, now)
+    assert neighbours.handle_timer(9, 3.0) == ([], [link])
 
 
 def test_a_node_that_was_suspended_itself_blames_nobody():
     neighbours = alone()
     link = greeted(neighbours)
-    assert neighbours.fire(9, 60.0) == ([Send(ONE, beat(1))], [])
-    assert (link.heard_at, neighbours.next_deadline()) == (60.0, 61.0)
+    assert neighbours.handle_timer(9, 60.0) == ([Send(ONE, beat(1))], [])
+    assert (link.last_received_at, neighbours.next_deadline()) == (60.0, 61.0)
 
 
 def test_a_node_that_is_only_late_does_blame():
     neighbours = alone()
     link = greeted(neighbours)
-    neighbours.fire(9, 1.0)
-    assert neighbours.fire(9, 3.0)[1] == [link]
+    neighbours.handle_timer(9, 1.0)
+    assert neighbours.handle_timer(9, 3.0)[1] == [link]
 
 
 def test_on_datagrams_what_is_unacknowledged_is_sent_again():
     neighbours = alone()
     opened(neighbours, ordered=False)
     assert neighbours.next_deadline() == 4 * RETRY_MIN
-    assert neighbours.fire(9, 4 * RETRY_MIN) == ([Send(ONE, Numbered(1, OURS))], [])
+    assert neighbours.handle_timer(9, 4 * RETRY_MIN) == ([Send(ONE, SequencedFrame(1, OURS))], [])
 
 
 def test_on_datagrams_heartbeats_and_repairs_can_be_due_together():
     neighbours = alone()
     greeted(neighbours, ordered=False)
-    expected = [Send(ONE, beat(1)), Send(ONE, Numbered(1, OURS))]
-    assert neighbours.fire(9, 1.0) == (expected, [])
+    expected = [Send(ONE, beat(1)), Send(ONE, SequencedFrame(1, OURS))]
+    assert neighbours.handle_timer(9, 1.0) == (expected, [])
 
 
 def test_on_datagrams_nothing_is_due_while_nothing_waits():
     neighbours = alone()
     link = opened(neighbours, ordered=False)
-    neighbours.unpack(link, Acknowledge(2), 0.1)
+    neighbours.unwrap_frame(link, FrameAck(2), 0.1)
     assert neighbours.next_deadline() == 1.0
 
 
@@ -510,9 +512,9 @@ def test_a_datagram_link_that_is_stuck_is_lost():
     neighbours = alone()
     link = opened(neighbours, ordered=False)
     neighbours.send(link, Fetch(()), 0.0)
-    assert neighbours.fire(9, 0.1) == ([], [])
+    assert neighbours.handle_timer(9, 0.1) == ([], [])
     neighbours.send(link, Fetch(()), 0.1)
-    assert neighbours.fire(9, 0.2) == ([], [link])
+    assert neighbours.handle_timer(9, 0.2) == ([], [link])
 
 
 # ---------------------------------------------------------------- how many
@@ -527,9 +529,9 @@ def test_neighbours_that_dial_leave_places_for_those_that_are_dialled():
     assert len(neighbours.by_node) == NEIGHBOURS_MAX
     reason = "0000000000000005 has as many neighbours as it can have"
     for link, dialled in ((ONE, False), (TWO, True)):
-        assert greeted(neighbours, link, dialled).refused == reason
+        assert greeted(neighbours, link, dialled).refusal_reason == reason
     again = greeted(neighbours, LinkId(5), dialled=True, theirs=hello(NodeId(100)))
-    assert again.refused is None
+    assert again.refusal_reason is None
     assert len(neighbours.by_node) == NEIGHBOURS_MAX
 
 

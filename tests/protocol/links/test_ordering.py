@@ -3,55 +3,61 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hansa.protocol.links.ordering import AGAIN_MAX, MISSING_SPAN, RETRY_MAX, RETRY_MIN, Channel
-from hansa.protocol.wire.frames import Acknowledge, Goodbye, Numbered, Ordered
+from hansa.protocol.links.ordering import (
+    MISSING_SPAN,
+    RETRANSMIT_MAX,
+    RETRY_MAX,
+    RETRY_MIN,
+    OrderedChannel,
+)
+from hansa.protocol.wire.frames import FrameAck, Goodbye, OrderedFrame, SequencedFrame
 
 FIRST_RETRY = 4 * RETRY_MIN
 
 
-def numbered(number: int) -> Numbered:
-    return Numbered(number, Goodbye(f"frame {number}"))
+def numbered(number: int) -> SequencedFrame:
+    return SequencedFrame(number, Goodbye(f"frame {number}"))
 
 
-def sent(channel: Channel, count: int, now: float = 0.0) -> list[Numbered]:
-    return [channel.number(Goodbye(f"frame {n + 1}"), now) for n in range(count)]
+def sent(channel: OrderedChannel, count: int, now: float = 0.0) -> list[SequencedFrame]:
+    return [channel.assign_sequence(Goodbye(f"frame {n + 1}"), now) for n in range(count)]
 
 
 # ---------------------------------------------------------------- sending
 
 
 def test_frames_are_numbered_from_one():
-    assert sent(Channel(8), 3) == [numbered(1), numbered(2), numbered(3)]
+    assert sent(OrderedChannel(8), 3) == [numbered(1), numbered(2), numbered(3)]
 
 
 def test_a_new_channel_has_nothing_to_do():
-    channel = Channel(8)
-    assert (channel.waiting, channel.overflowed) == (0, False)
-    assert (channel.next_deadline(), channel.fire(9.0)) == (None, [])
+    channel = OrderedChannel(8)
+    assert (channel.pending_count, channel.has_overflowed) == (0, False)
+    assert (channel.next_deadline(), channel.handle_timer(9.0)) == (None, [])
 
 
 def test_the_oldest_of_what_stays_unacknowledged_are_sent_again():
-    channel = Channel(64)
-    frames = sent(channel, AGAIN_MAX + 1, now=1.0)
+    channel = OrderedChannel(64)
+    frames = sent(channel, RETRANSMIT_MAX + 1, now=1.0)
     assert channel.next_deadline() == 1.0 + FIRST_RETRY
-    assert channel.fire(1.0 + FIRST_RETRY) == frames[:AGAIN_MAX]
+    assert channel.handle_timer(1.0 + FIRST_RETRY) == frames[:RETRANSMIT_MAX]
 
 
 def test_nothing_is_sent_again_before_its_time():
-    channel = Channel(8)
+    channel = OrderedChannel(8)
     sent(channel, 1, now=1.0)
-    assert channel.fire(1.0 + FIRST_RETRY - 0.001) == []
+    assert channel.handle_timer(1.0 + FIRST_RETRY - 0.001) == []
 
 
 def test_a_later_frame_does_not_put_off_the_first():
-    channel = Channel(8)
+    channel = OrderedChannel(8)
     sent(channel, 1, now=1.0)
     sent(channel, 1, now=1.1)
     assert channel.next_deadline() == 1.0 + FIRST_RETRY
 
 
 def test_retries_slow_down_to_a_bound():
-    channel = Channel(8)
+    channel = OrderedChannel(8)
     sent(channel, 1)
     waits, now = [], 0.0
     for _ in range(6):
@@ -59,137 +65,144 @@ def test_retries_slow_down_to_a_bound():
         assert due is not None
         waits.append(round(due - now, 6))
         now = due
-        assert len(channel.fire(now)) == 1
+        assert len(channel.handle_timer(now)) == 1
     assert waits == [0.2, 0.4, 0.8, 1.6, RETRY_MAX, RETRY_MAX]
 
 
 def test_an_acknowledgement_ends_the_waiting():
-    channel = Channel(8)
+    channel = OrderedChannel(8)
     sent(channel, 3)
-    assert channel.acknowledge(Acknowledge(4), rtt=None, now=0.1) == []
-    assert (channel.waiting, channel.next_deadline(), channel.fire(9.0)) == (0, None, [])
+    assert channel.receive_ack(FrameAck(4), rtt=None, now=0.1) == []
+    assert (channel.pending_count, channel.next_deadline(), channel.handle_timer(9.0)) == (
+        0,
+        None,
+        [],
+    )
 
 
 def test_what_an_acknowledgement_leaves_is_sent_again():
-    channel = Channel(8)
+    channel = OrderedChannel(8)
     frames = sent(channel, 3)
-    channel.acknowledge(Acknowledge(3), rtt=None, now=0.1)
+    channel.receive_ack(FrameAck(3), rtt=None, now=0.1)
     assert channel.next_deadline() == 0.1 + FIRST_RETRY
-    assert channel.fire(0.1 + FIRST_RETRY) == frames[2:]
+    assert channel.handle_timer(0.1 + FIRST_RETRY) == frames[2:]
 
 
 def test_an_old_acknowledgement_changes_nothing():
-    channel = Channel(8)
+    channel = OrderedChannel(8)
     sent(channel, 3)
-    channel.acknowledge(Acknowledge(2), rtt=None, now=0.1)
-    channel.acknowledge(Acknowledge(2), rtt=None, now=0.15)
-    assert (channel.waiting, channel.next_deadline()) == (2, 0.1 + FIRST_RETRY)
+    channel.receive_ack(FrameAck(2), rtt=None, now=0.1)
+    channel.receive_ack(FrameAck(2), rtt=None, now=0.15)
+    assert (channel.pending_count, channel.next_deadline()) == (2, 0.1 + FIRST_RETRY)
 
 
 def test_retries_follow_the_round_trip_within_bounds():
     waits = []
     for rtt in (None, 0.0, 0.001, 0.1, 30.0):
-        channel = Channel(8)
+        channel = OrderedChannel(8)
         sent(channel, 2)
-        channel.acknowledge(Acknowledge(2), rtt, now=0.0)
+        channel.receive_ack(FrameAck(2), rtt, now=0.0)
         waits.append(channel.next_deadline())
     assert waits == [FIRST_RETRY, RETRY_MIN, RETRY_MIN, 0.4, RETRY_MAX]
 
 
 def test_progress_ends_the_slowing_down():
-    channel = Channel(8)
+    channel = OrderedChannel(8)
     sent(channel, 2)
-    channel.fire(0.2)
-    channel.fire(0.6)
-    channel.acknowledge(Acknowledge(2), rtt=0.1, now=1.0)
+    channel.handle_timer(0.2)
+    channel.handle_timer(0.6)
+    channel.receive_ack(FrameAck(2), rtt=0.1, now=1.0)
     assert channel.next_deadline() == 1.4
 
 
 def test_what_the_other_side_misses_is_sent_again_at_once():
-    channel = Channel(8)
+    channel = OrderedChannel(8)
     frames = sent(channel, 5)
-    again = channel.acknowledge(Acknowledge(2, missing=(2, 4, 2, 9)), rtt=0.1, now=0.1)
+    again = channel.receive_ack(FrameAck(2, missing=(2, 4, 2, 9)), rtt=0.1, now=0.1)
     assert again == [frames[1], frames[3]]
 
 
 def test_what_may_still_be_on_its_way_is_not_sent_again():
-    channel = Channel(8)
+    channel = OrderedChannel(8)
     sent(channel, 2, now=0.0)
-    assert channel.acknowledge(Acknowledge(1, missing=(1,)), rtt=0.1, now=0.09) == []
-    assert channel.acknowledge(Acknowledge(1, missing=(1,)), rtt=None, now=0.04) == []
+    assert channel.receive_ack(FrameAck(1, missing=(1,)), rtt=0.1, now=0.09) == []
+    assert channel.receive_ack(FrameAck(1, missing=(1,)), rtt=None, now=0.04) == []
 
 
 def test_what_was_sent_again_may_be_on_its_way_too():
-    channel = Channel(8)
+    channel = OrderedChannel(8)
     frames = sent(channel, 2)
-    misses = Acknowledge(1, missing=(1,))
-    times = [channel.acknowledge(misses, rtt=0.1, now=now) for now in (0.1, 0.15, 0.2)]
+    misses = FrameAck(1, missing=(1,))
+    times = [channel.receive_ack(misses, rtt=0.1, now=now) for now in (0.1, 0.15, 0.2)]
     assert times == [frames[:1], [], frames[:1]]
 
 
 def test_a_copy_sent_when_due_counts_as_on_its_way():
-    channel = Channel(8)
+    channel = OrderedChannel(8)
     frames = sent(channel, 2)
-    assert channel.fire(0.2) == frames
-    assert channel.acknowledge(Acknowledge(1, missing=(1,)), rtt=0.1, now=0.25) == []
+    assert channel.handle_timer(0.2) == frames
+    assert channel.receive_ack(FrameAck(1, missing=(1,)), rtt=0.1, now=0.25) == []
 
 
 def test_a_channel_overflows_when_too_much_waits():
-    channel = Channel(2)
+    channel = OrderedChannel(2)
     sent(channel, 2)
-    assert not channel.overflowed
+    assert not channel.has_overflowed
     sent(channel, 1)
-    assert channel.overflowed
+    assert channel.has_overflowed
 
 
 # ---------------------------------------------------------------- receiving
 
 
 def test_a_frame_in_its_turn_is_taken_and_acknowledged():
-    channel = Channel(8)
-    assert channel.accept(numbered(1)) == ([Goodbye("frame 1")], Acknowledge(2))
+    channel = OrderedChannel(8)
+    assert channel.receive_frame(numbered(1)) == ([Goodbye("frame 1")], FrameAck(2))
 
 
 def test_an_early_frame_waits_for_its_turn():
-    channel = Channel(8)
-    assert channel.accept(numbered(2)) == ([], Acknowledge(1, missing=(1,)))
-    assert channel.waiting == 1
+    channel = OrderedChannel(8)
+    assert channel.receive_frame(numbered(2)) == ([], FrameAck(1, missing=(1,)))
+    assert channel.pending_count == 1
     ready = [Goodbye("frame 1"), Goodbye("frame 2")]
-    assert channel.accept(numbered(1)) == (ready, Acknowledge(3))
-    assert channel.waiting == 0
+    assert channel.receive_frame(numbered(1)) == (ready, FrameAck(3))
+    assert channel.pending_count == 0
 
 
 def test_an_acknowledgement_names_what_is_missing_below_early_frames():
-    channel = Channel(8)
-    channel.accept(numbered(3))
-    assert channel.accept(numbered(6)) == ([], Acknowledge(1, missing=(1, 2, 4, 5)))
-    assert channel.accept(numbered(1)) == ([Goodbye("frame 1")], Acknowledge(2, missing=(2, 4, 5)))
+    channel = OrderedChannel(8)
+    channel.receive_frame(numbered(3))
+    assert channel.receive_frame(numbered(6)) == ([], FrameAck(1, missing=(1, 2, 4, 5)))
+    assert channel.receive_frame(numbered(1)) == (
+        [Goodbye("frame 1")],
+        FrameAck(2, missing=(2, 4, 5)),
+    )
 
 
 def test_an_acknowledgement_names_only_the_next_of_many_missing():
-    channel = Channel(1_000)
+    channel = OrderedChannel(1_000)
     missing = tuple(range(1, 1 + MISSING_SPAN))
-    assert channel.accept(numbered(900)) == ([], Acknowledge(1, missing))
+    assert channel.receive_frame(numbered(900)) == ([], FrameAck(1, missing))
 
 
 def test_a_copy_is_acknowledged_again_and_not_taken():
-    channel = Channel(8)
-    channel.accept(numbered(1))
-    assert channel.accept(numbered(1)) == ([], Acknowledge(2))
+    channel = OrderedChannel(8)
+    channel.receive_frame(numbered(1))
+    assert channel.receive_frame(numbered(1)) == ([], FrameAck(2))
 
 
 def test_a_frame_too_far_ahead_is_not_kept():
-    channel = Channel(2)
-    assert channel.accept(numbered(3)) == ([], Acknowledge(1))
-    assert channel.waiting == 0
+    channel = OrderedChannel(2)
+    assert channel.receive_frame(numbered(3)) == ([], FrameAck(1))
+    assert channel.pending_count == 0
 
 
 def test_the_frame_whose_turn_it_is_always_fits():
-    channel = Channel(2)
+    channel = OrderedChannel(2)
     for early in (4, 3, 2):
-        channel.accept(numbered(early))
+        channel.receive_frame(numbered(early))
     ready = [Goodbye("frame 1"), Goodbye("frame 2")]
-    assert channel.accept(numbered(1)) == (ready, Acknowledge(3))
+    assert channel.receive_frame(numbered(1)) == (ready, FrameAck(3))
 
 
 # ---------------------------------------------------------------- two channels and a bad wire
@@ -199,25 +212,25 @@ class Pair:
     """Two channels, and the datagrams between them that the test may lose, copy and reorder."""
 
     def __init__(self, windows: tuple[int, int]) -> None:
-        self.channels = [Channel(size) for size in windows]
-        self.sent: list[list[Ordered]] = [[], []]
-        self.taken: list[list[Ordered]] = [[], []]
-        self.flying: list[tuple[int, Numbered | Acknowledge]] = []
+        self.channels = [OrderedChannel(size) for size in windows]
+        self.sent: list[list[OrderedFrame]] = [[], []]
+        self.taken: list[list[OrderedFrame]] = [[], []]
+        self.flying: list[tuple[int, SequencedFrame | FrameAck]] = []
         self.now = 0.0
 
     def send(self, side: int) -> None:
         frame = Goodbye(f"from {side}: {len(self.sent[side])}")
         self.sent[side].append(frame)
-        self.flying.append((1 - side, self.channels[side].number(frame, self.now)))
+        self.flying.append((1 - side, self.channels[side].assign_sequence(frame, self.now)))
 
     def deliver(self, place: int, keep: bool = False) -> None:
         side, datagram = self.flying[place] if keep else self.flying.pop(place)
         channel = self.channels[side]
-        if isinstance(datagram, Acknowledge):
-            again = channel.acknowledge(datagram, 0.1, self.now)
+        if isinstance(datagram, FrameAck):
+            again = channel.receive_ack(datagram, 0.1, self.now)
             self.flying += [(1 - side, frame) for frame in again]
             return
-        ready, acknowledgement = channel.accept(datagram)
+        ready, acknowledgement = channel.receive_frame(datagram)
         self.taken[side] += ready
         self.flying.append((1 - side, acknowledgement))
 
@@ -227,7 +240,7 @@ class Pair:
             return False
         self.now = min(dues)
         for side, channel in enumerate(self.channels):
-            self.flying += [(1 - side, frame) for frame in channel.fire(self.now)]
+            self.flying += [(1 - side, frame) for frame in channel.handle_timer(self.now)]
         return True
 
     def settle(self) -> None:
@@ -264,4 +277,4 @@ def test_every_frame_arrives_once_and_in_order_over_any_wire(windows, steps):
         )
     pair.settle()
     assert pair.taken == [pair.sent[1], pair.sent[0]]
-    assert [channel.waiting for channel in pair.channels] == [0, 0]
+    assert [channel.pending_count for channel in pair.channels] == [0, 0]

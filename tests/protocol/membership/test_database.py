@@ -10,19 +10,19 @@ from hansa.protocol.membership.database import (
     PART_BYTES,
     UPDATE_BYTES,
     Database,
+    FetchRequired,
     RecordChange,
     SetChange,
-    Unfit,
-    updates,
+    pack_updates,
 )
 from hansa.protocol.membership.records import (
     ClaimsRecord,
     InterestRecord,
-    Kind,
     NodeRecord,
     Record,
+    RecordKind,
+    estimate_bytes,
     fingerprint,
-    weight,
 )
 from hansa.protocol.model import LinkId, NodeId
 from hansa.protocol.wire.frames import Summary, Update
@@ -64,16 +64,16 @@ def holding(*records: Record) -> Database:
     database = Database()
     for record in records:
         database.merge(record, None)
-    database.flush([])
+    database.drain_updates([])
     return database
 
 
 def interest(database: Database, node: NodeId = A) -> list[str]:
-    return list(database.names(Kind.INTEREST, node))
+    return list(database.names(RecordKind.INTEREST, node))
 
 
 def told(database: Database) -> dict[LinkId, tuple[Record, ...]]:
-    return {link: update.records for link, update in database.flush(LINKS)}
+    return {link: update.records for link, update in database.drain_updates(LINKS)}
 
 
 # ---------------------------------------------------------------- reading
@@ -81,15 +81,18 @@ def told(database: Database) -> dict[LinkId, tuple[Record, ...]]:
 
 def test_an_empty_database_knows_nothing():
     database = Database()
-    assert (database.stamp(Kind.NODE, A), database.names(Kind.CLAIMS, A)) == ((0, 0), {})
-    assert (database.whole((Kind.NODE, A)), database.digest) == ([], 0)
-    assert (database.summary(), database.flush(LINKS)) == (Summary(()), [])
+    assert (database.stamp(RecordKind.NODE, A), database.names(RecordKind.CLAIMS, A)) == (
+        (0, 0),
+        {},
+    )
+    assert (database.row_records((RecordKind.NODE, A)), database.digest) == ([], 0)
+    assert (database.summary(), database.drain_updates(LINKS)) == (Summary(()), [])
 
 
 def test_a_row_can_be_had_whole():
     database = holding(node_record(3), delta(1, ("a", "b")), ClaimsRecord(A, 1, 1, 0, ("g",)))
-    rows = [(kind, A) for kind in Kind]
-    assert [database.whole(row) for row in rows] == [
+    rows = [(kind, A) for kind in RecordKind]
+    assert [database.row_records(row) for row in rows] == [
         [node_record(3)],
         [InterestRecord(A, 1, 1, 1, ("a", "b"))],
         [ClaimsRecord(A, 1, 1, 1, ("g",))],
@@ -98,7 +101,7 @@ def test_a_row_can_be_had_whole():
 
 def test_a_large_set_is_had_in_parts():
     database = holding(whole(*LONG, version=7))
-    assert database.whole((Kind.INTEREST, A)) == [
+    assert database.row_records((RecordKind.INTEREST, A)) == [
         InterestRecord(A, 1, 7, 7, names, (), part, 3)
         for part, names in enumerate([tuple(LONG[:2]), tuple(LONG[2:4]), tuple(LONG[4:])])
     ]
@@ -106,21 +109,33 @@ def test_a_large_set_is_had_in_parts():
 
 def test_an_empty_set_is_a_row_too():
     database = holding(delta(1, ("a",)), delta(2, removed=("a",)))
-    assert database.whole((Kind.INTEREST, A)) == [whole(version=2)]
+    assert database.row_records((RecordKind.INTEREST, A)) == [whole(version=2)]
 
 
 def test_the_summary_lists_all_stamps():
     database = holding(node_record(3), whole("a", version=2, incarnation=4))
-    assert database.summary() == Summary(((Kind.NODE, A, 1, 3), (Kind.INTEREST, A, 4, 2)))
+    assert database.summary() == Summary(
+        ((RecordKind.NODE, A, 1, 3), (RecordKind.INTEREST, A, 4, 2))
+    )
 
 
 @pytest.mark.parametrize(
     ("rows", "missing"),
     [
         ((), [node_record(3), whole("a", version=2)]),
-        (((Kind.NODE, A, 1, 2), (Kind.INTEREST, A, 0, 9)), [node_record(3), whole("a", version=2)]),
-        (((Kind.NODE, A, 1, 3),), [whole("a", version=2)]),
-        (((Kind.NODE, A, 2, 1), (Kind.INTEREST, A, 1, 2), (Kind.NODE, B, 1, 1)), []),
+        (
+            ((RecordKind.NODE, A, 1, 2), (RecordKind.INTEREST, A, 0, 9)),
+            [node_record(3), whole("a", version=2)],
+        ),
+        (((RecordKind.NODE, A, 1, 3),), [whole("a", version=2)]),
+        (
+            (
+                (RecordKind.NODE, A, 2, 1),
+                (RecordKind.INTEREST, A, 1, 2),
+                (RecordKind.NODE, B, 1, 1),
+            ),
+            [],
+        ),
     ],
 )
 def test_what_a_neighbour_lacks_is_found_by_its_summary(rows, missing):
@@ -132,15 +147,15 @@ def test_what_a_neighbour_lacks_is_found_by_its_summary(rows, missing):
 @pytest.mark.parametrize(
     ("row", "lacks"),
     [
-        ((Kind.NODE, A, 1, 3), False),
-        ((Kind.NODE, A, 0, 9), False),
-        ((Kind.NODE, A, 1, 4), True),
-        ((Kind.NODE, A, 2, 1), True),
-        ((Kind.INTEREST, A, 0, 0), True),
+        ((RecordKind.NODE, A, 1, 3), False),
+        ((RecordKind.NODE, A, 0, 9), False),
+        ((RecordKind.NODE, A, 1, 4), True),
+        ((RecordKind.NODE, A, 2, 1), True),
+        ((RecordKind.INTEREST, A, 0, 0), True),
     ],
 )
 def test_what_is_lacking_here_shows_in_a_neighbours_summary(row, lacks):
-    assert holding(node_record(3)).lacks(Summary((row,))) == lacks
+    assert holding(node_record(3)).is_behind(Summary((row,))) == lacks
 
 
 # ---------------------------------------------------------------- node records
@@ -173,21 +188,21 @@ def test_of_two_copies_with_one_stamp_everybody_keeps_the_one_that_started_first
 
 def test_a_whole_set_takes_the_place_of_another():
     database = holding(whole("a", "b"))
-    change = SetChange(Kind.INTEREST, A, (1, 2), added=("c",), removed=("a",))
+    change = SetChange(RecordKind.INTEREST, A, (1, 2), added=("c",), removed=("a",))
     assert database.merge(whole("b", "c", version=2), None) == change
-    assert (interest(database), database.stamp(Kind.INTEREST, A)) == (["b", "c"], (1, 2))
+    assert (interest(database), database.stamp(RecordKind.INTEREST, A)) == (["b", "c"], (1, 2))
 
 
 def test_a_change_that_fits_is_applied():
     database = holding(whole("a", "b", version=4))
-    change = SetChange(Kind.INTEREST, A, (1, 5), added=("c",), removed=("a",))
+    change = SetChange(RecordKind.INTEREST, A, (1, 5), added=("c",), removed=("a",))
     assert database.merge(delta(5, ("c",), ("a",)), None) == change
     assert interest(database) == ["b", "c"]
 
 
 def test_a_change_reports_only_what_it_changes():
     database = holding(whole("a", "b", version=4))
-    change = SetChange(Kind.INTEREST, A, (1, 5), added=(), removed=())
+    change = SetChange(RecordKind.INTEREST, A, (1, 5), added=(), removed=())
     assert database.merge(delta(5, ("a",), ("x",)), None) == change
 
 
@@ -203,17 +218,17 @@ def test_a_change_reports_only_what_it_changes():
 def test_a_change_that_does_not_fit_changes_nothing(unfit):
     database = holding(whole("a", version=4))
     digest = database.digest
-    assert database.merge(unfit, None) == Unfit((Kind.INTEREST, A))
+    assert database.merge(unfit, None) == FetchRequired((RecordKind.INTEREST, A))
     assert (interest(database), database.digest, told(database)) == (["a"], digest, {})
 
 
 def test_a_change_of_a_set_that_is_not_here_does_not_fit():
-    assert Database().merge(delta(2, ("a",)), None) == Unfit((Kind.INTEREST, A))
+    assert Database().merge(delta(2, ("a",)), None) == FetchRequired((RecordKind.INTEREST, A))
 
 
 def test_the_first_change_of_a_life_needs_nothing_before_it():
     database = holding(whole("a", "b", version=4))
-    change = SetChange(Kind.INTEREST, A, (2, 1), added=("c",), removed=("a",))
+    change = SetChange(RecordKind.INTEREST, A, (2, 1), added=("c",), removed=("a",))
     assert database.merge(delta(1, ("b", "c"), incarnation=2), None) == change
 
 
@@ -225,7 +240,7 @@ def test_a_late_change_is_not_applied_twice():
 
 def test_interest_and_claims_are_different_rows():
     database = holding(whole("a"), ClaimsRecord(A, 1, 1, 0, ("g",)))
-    assert (interest(database), list(database.names(Kind.CLAIMS, A))) == (["a"], ["g"])
+    assert (interest(database), list(database.names(RecordKind.CLAIMS, A))) == (["a"], ["g"])
 
 
 # ---------------------------------------------------------------- sets in parts
@@ -237,8 +252,8 @@ def test_a_set_in_parts_counts_when_all_are_here(order):
     pieces = parts("a", "b", "c", version=2)
     *before, last = order
     assert [database.merge(pieces[part], None) for part in before] == [None] * len(before)
-    assert (interest(database), database.stamp(Kind.INTEREST, A)) == (["b"], (1, 1))
-    change = SetChange(Kind.INTEREST, A, (1, 2), added=("a", "c"), removed=())
+    assert (interest(database), database.stamp(RecordKind.INTEREST, A)) == (["b"], (1, 1))
+    change = SetChange(RecordKind.INTEREST, A, (1, 2), added=("a", "c"), removed=())
     assert database.merge(pieces[last], None) == change
     assert interest(database) == ["a", "b", "c"]
 
@@ -247,7 +262,7 @@ def test_parts_of_another_version_start_anew():
     database = Database()
     database.merge(parts("a", "b")[0], None)
     assert database.merge(parts("x", "y", version=2)[1], None) is None
-    change = SetChange(Kind.INTEREST, A, (1, 2), added=("x", "y"), removed=())
+    change = SetChange(RecordKind.INTEREST, A, (1, 2), added=("x", "y"), removed=())
     assert database.merge(parts("x", "y", version=2)[0], None) == change
 
 
@@ -262,10 +277,10 @@ def test_a_set_in_parts_is_passed_on_when_all_are_here():
 
 def test_who_sent_a_set_in_parts_gets_none_of_them_back():
     database = Database()
-    pieces = holding(whole(*LONG)).whole((Kind.INTEREST, A))
+    pieces = holding(whole(*LONG)).row_records((RecordKind.INTEREST, A))
     for piece in pieces:
         database.merge(piece, LEFT)
-    sends = database.flush(LINKS)
+    sends = database.drain_updates(LINKS)
     assert [link for link, _ in sends] == [RIGHT] * 3
     assert [record for _, update in sends for record in update.records] == pieces
 
@@ -301,8 +316,8 @@ def test_the_size_of_a_set_in_parts_counts_those_that_are_here():
 
 def test_a_change_of_ones_own_set_makes_a_record():
     database = Database()
-    first = database.change_set(Kind.INTEREST, A, 3, (["a", "b"], []))
-    second = database.change_set(Kind.INTEREST, A, 3, (["c"], ["a"]))
+    first = database.change_set(RecordKind.INTEREST, A, 3, (["a", "b"], []))
+    second = database.change_set(RecordKind.INTEREST, A, 3, (["c"], ["a"]))
     assert first == [InterestRecord(A, 3, 1, 0, ("a", "b"))]
     assert second == [InterestRecord(A, 3, 2, 1, ("c",), ("a",))]
     assert interest(database) == ["b", "c"]
@@ -311,25 +326,27 @@ def test_a_change_of_ones_own_set_makes_a_record():
 
 def test_no_change_makes_no_record():
     database = Database()
-    assert database.change_set(Kind.INTEREST, A, 3, ([], [])) == []
+    assert database.change_set(RecordKind.INTEREST, A, 3, ([], [])) == []
     assert database.summary() == Summary(())
 
 
 def test_claims_are_not_flooded_because_announcements_carry_them():
     database = Database()
-    assert database.change_set(Kind.CLAIMS, A, 3, (["g"], [])) == [ClaimsRecord(A, 3, 1, 0, ("g",))]
-    assert (list(database.names(Kind.CLAIMS, A)), told(database)) == (["g"], {})
+    assert database.change_set(RecordKind.CLAIMS, A, 3, (["g"], [])) == [
+        ClaimsRecord(A, 3, 1, 0, ("g",))
+    ]
+    assert (list(database.names(RecordKind.CLAIMS, A)), told(database)) == (["g"], {})
 
 
 def test_a_large_change_is_cut_and_what_goes_makes_room_first():
     database = Database()
-    database.change_set(Kind.INTEREST, A, 1, (["b"], []))
-    assert database.change_set(Kind.INTEREST, A, 1, (LONG[:3], ["b"])) == [
+    database.change_set(RecordKind.INTEREST, A, 1, (["b"], []))
+    assert database.change_set(RecordKind.INTEREST, A, 1, (LONG[:3], ["b"])) == [
         InterestRecord(A, 1, 2, 1, (), ("b",)),
         InterestRecord(A, 1, 3, 2, tuple(LONG[:2])),
         InterestRecord(A, 1, 4, 3, tuple(LONG[2:3])),
     ]
-    assert database.change_set(Kind.INTEREST, A, 1, (["a"], LONG[:3])) == [
+    assert database.change_set(RecordKind.INTEREST, A, 1, (["a"], LONG[:3])) == [
         InterestRecord(A, 1, 5, 4, (), tuple(LONG[:2])),
         InterestRecord(A, 1, 6, 5, (), tuple(LONG[2:3])),
         InterestRecord(A, 1, 7, 6, ("a",)),
@@ -340,26 +357,28 @@ def test_a_large_change_is_cut_and_what_goes_makes_room_first():
 def test_a_large_first_set_takes_the_place_of_a_former_lifes_at_once():
     others = holding(whole(*LONG[:3], version=7))
     database = Database()
-    first, second = database.change_set(Kind.INTEREST, A, 2, (LONG[1:4], []))
-    flooded = [update.records for _, update in database.flush([LEFT])]
+    first, second = database.change_set(RecordKind.INTEREST, A, 2, (LONG[1:4], []))
+    flooded = [update.records for _, update in database.drain_updates([LEFT])]
     assert flooded == [(first,), (second,)]
     assert others.merge(first, LEFT) is None
     assert interest(others) == LONG[:3]
-    assert others.merge(second, LEFT) == SetChange(Kind.INTEREST, A, (2, 1), (LONG[3],), (LONG[0],))
+    assert others.merge(second, LEFT) == SetChange(
+        RecordKind.INTEREST, A, (2, 1), (LONG[3],), (LONG[0],)
+    )
     assert interest(others) == interest(database) == LONG[1:4]
 
 
 def test_a_set_can_be_raised_to_a_new_incarnation():
     database = holding(whole("a", "b", version=4))
-    database.raise_set(Kind.INTEREST, A, 9)
+    database.restamp_own_set(RecordKind.INTEREST, A, 9)
     assert told(database) == dict.fromkeys(LINKS, (whole("a", "b", version=5, incarnation=9),))
-    change = SetChange(Kind.INTEREST, A, (9, 6), added=("c",), removed=())
+    change = SetChange(RecordKind.INTEREST, A, (9, 6), added=("c",), removed=())
     assert database.merge(delta(6, ("c",), incarnation=9), None) == change
 
 
 def test_raising_a_set_that_was_never_written_writes_an_empty_one():
     database = Database()
-    database.raise_set(Kind.CLAIMS, A, 9)
+    database.restamp_own_set(RecordKind.CLAIMS, A, 9)
     assert told(database) == dict.fromkeys(LINKS, (ClaimsRecord(A, 9, 1, 1, ()),))
 
 
@@ -368,7 +387,7 @@ def test_a_forgotten_node_leaves_nothing_behind():
     before = (database.digest, database.summary())
     for record in (node_record(1), whole("a"), ClaimsRecord(A, 1, 1, 0, ("g",))):
         database.merge(record, None)
-    database.forget(A)
+    database.expire_node(A)
     assert (database.digest, database.summary()) == before
     assert (database.nodes, interest(database)) == ({B: node_record(1, node=B)}, [])
 
@@ -377,7 +396,7 @@ def test_a_node_of_which_only_parts_arrived_can_be_forgotten():
     database = Database()
     first, second = parts("a", "b")
     database.merge(first, None)
-    database.forget(A)
+    database.expire_node(A)
     assert database.merge(second, None) is None
 
 
@@ -439,29 +458,32 @@ def test_changes_of_a_set_line_up():
 def test_what_its_carrier_spreads_is_not_flooded():
     database = Database()
     claims = ClaimsRecord(A, 1, 1, 0, ("g",))
-    change = SetChange(Kind.CLAIMS, A, (1, 1), added=("g",), removed=())
+    change = SetChange(RecordKind.CLAIMS, A, (1, 1), added=("g",), removed=())
     assert database.merge(claims, LEFT, flood=False) == change
     assert told(database) == {}
 
 
 def test_records_share_a_frame_up_to_a_bound():
     record = whole("x" * (UPDATE_BYTES // 16))
-    fitting = UPDATE_BYTES // weight(record)
-    assert updates([]) == []
-    assert updates([record] * fitting) == [Update((record,) * fitting)]
-    assert updates([record] * (fitting + 1)) == [Update((record,) * fitting), Update((record,))]
+    fitting = UPDATE_BYTES // estimate_bytes(record)
+    assert pack_updates([]) == []
+    assert pack_updates([record] * fitting) == [Update((record,) * fitting)]
+    assert pack_updates([record] * (fitting + 1)) == [
+        Update((record,) * fitting),
+        Update((record,)),
+    ]
 
 
 def test_a_record_above_the_bound_travels_alone():
     small, large = whole("a"), whole("x" * UPDATE_BYTES)
-    assert updates([small, large, small]) == [Update((r,)) for r in (small, large, small)]
+    assert pack_updates([small, large, small]) == [Update((r,)) for r in (small, large, small)]
 
 
 # ---------------------------------------------------------------- three databases
 
 
 NODES = [NodeId(1), NodeId(2), NodeId(3)]
-SETS = [Kind.INTEREST, Kind.CLAIMS]
+SETS = [RecordKind.INTEREST, RecordKind.CLAIMS]
 some_names = st.lists(st.sampled_from(LONG), unique=True, max_size=3)
 
 
@@ -477,10 +499,10 @@ class Three:
 
     def write(self, node: NodeId) -> None:
         database = self.databases[node]
-        version = database.stamp(Kind.NODE, node)[1] + 1
+        version = database.stamp(RecordKind.NODE, node)[1] + 1
         database.merge(node_record(version, self.lives[node], node), None)
 
-    def change(self, node: NodeId, kind: Kind, added: list[str], removed: list[str]) -> None:
+    def change(self, node: NodeId, kind: RecordKind, added: list[str], removed: list[str]) -> None:
         names = self.databases[node].names(kind, node)
         new = [name for name in added if name not in names and name not in removed]
         old = [name for name in removed if name in names]
@@ -490,11 +512,11 @@ class Three:
         self.lives[node] += 1
         self.write(node)
         for kind in SETS:
-            self.databases[node].raise_set(kind, node, self.lives[node])
+            self.databases[node].restamp_own_set(kind, node, self.lives[node])
 
     def flush(self, node: NodeId) -> None:
         links = [LinkId(other) for other in NODES if other != node]
-        for link, update in self.databases[node].flush(links):
+        for link, update in self.databases[node].drain_updates(links):
             self.mail[node, NodeId(link)] += update.records
 
     def deliver(self, sender: NodeId, receiver: NodeId, place: int = 0, keep: bool = False) -> None:
@@ -506,8 +528,8 @@ class Three:
         if record.node == receiver:
             return
         change = self.databases[receiver].merge(record, LinkId(sender))
-        if isinstance(change, Unfit):
-            mail += self.databases[sender].whole(change.row)
+        if isinstance(change, FetchRequired):
+            mail += self.databases[sender].row_records(change.row)
 
     def lose(self, sender: NodeId, receiver: NodeId) -> None:
         self.mail[sender, receiver].clear()
@@ -537,7 +559,7 @@ class Three:
             assert (one.digest == other.digest) == (one.stamps == other.stamps)
             # Names have one order everywhere: parts of a set from two neighbours must fit.
             shared = dict(one.stamps.items() & other.stamps.items())
-            assert all(one.whole(row) == other.whole(row) for row in shared)
+            assert all(one.row_records(row) == other.row_records(row) for row in shared)
 
 
 nodes = st.sampled_from(NODES)
@@ -545,7 +567,7 @@ pairs = st.sampled_from([(one, other) for one, other in product(NODES, repeat=2)
 kinds = st.sampled_from(SETS)
 orderly_steps = st.one_of(
     st.tuples(st.just("write"), nodes),
-    st.tuples(st.just("change"), nodes, st.just(Kind.INTEREST), some_names, some_names),
+    st.tuples(st.just("change"), nodes, st.just(RecordKind.INTEREST), some_names, some_names),
     st.tuples(st.just("outrank"), nodes),
     st.tuples(st.just("flush"), nodes),
     pairs.map(lambda pair: ("deliver", *pair)),

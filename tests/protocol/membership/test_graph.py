@@ -16,7 +16,7 @@ Map = dict[NodeId, Links]
 def graph_of(links: Map, node: int = 1, metric: Metric = Metric.HOPS) -> Graph:
     graph = Graph(NodeId(node), metric)
     for owner, ends in links.items():
-        graph.put(owner, ends)
+        graph.set_links(owner, ends)
     return graph
 
 
@@ -47,59 +47,59 @@ def test_a_node_starts_alone():
 
 def test_a_link_counts_when_both_ends_list_it():
     graph = Graph(NodeId(1), Metric.HOPS)
-    assert graph.put(NodeId(1), ends(2)) == ([], [])
-    assert graph.put(NodeId(2), ends(1)) == ([2], [])
+    assert graph.set_links(NodeId(1), ends(2)) == ([], [])
+    assert graph.set_links(NodeId(2), ends(1)) == ([2], [])
     assert list(graph.reachable) == [1, 2]
 
 
 def test_the_end_that_completes_a_link_may_be_this_node():
     graph = Graph(NodeId(1), Metric.HOPS)
-    assert graph.put(NodeId(2), ends(1)) == ([], [])
-    assert graph.put(NodeId(1), ends(2)) == ([2], [])
+    assert graph.set_links(NodeId(2), ends(1)) == ([], [])
+    assert graph.set_links(NodeId(1), ends(2)) == ([2], [])
 
 
 def test_a_new_link_brings_everything_behind_it():
     graph = graph_of({**chain(3, 4, 5), **chain(1, 2)})
-    assert graph.put(NodeId(3), ends(2, 4)) == ([], [])
-    assert graph.put(NodeId(2), ends(1, 3)) == ([3, 4, 5], [])
+    assert graph.set_links(NodeId(3), ends(2, 4)) == ([], [])
+    assert graph.set_links(NodeId(2), ends(1, 3)) == ([3, 4, 5], [])
 
 
 def test_a_link_between_two_others_brings_nobody_new():
     graph = graph_of(chain(2, 1, 3))
-    assert graph.put(NodeId(2), ends(1, 3)) == ([], [])
-    assert graph.put(NodeId(3), ends(1, 2)) == ([], [])
+    assert graph.set_links(NodeId(2), ends(1, 3)) == ([], [])
+    assert graph.set_links(NodeId(3), ends(1, 2)) == ([], [])
 
 
 def test_either_end_can_end_a_link():
     graph = graph_of(chain(1, 2, 3))
-    assert graph.put(NodeId(3), {}) == ([], [3])
-    assert graph.put(NodeId(1), {}) == ([], [2])
+    assert graph.set_links(NodeId(3), {}) == ([], [3])
+    assert graph.set_links(NodeId(1), {}) == ([], [2])
 
 
 def test_a_lost_link_loses_nobody_while_another_way_is_left():
     graph = graph_of(both_ways((1, 2), (2, 3), (3, 1)))
-    assert graph.put(NodeId(1), ends(3)) == ([], [])
+    assert graph.set_links(NodeId(1), ends(3)) == ([], [])
     assert list(graph.reachable) == [1, 3, 2]
 
 
 def test_a_link_that_only_one_end_listed_can_go_unnoticed():
     graph = graph_of({NodeId(1): ends(2, 9), NodeId(2): ends(1)})
-    assert graph.put(NodeId(1), ends(2)) == ([], [])
+    assert graph.set_links(NodeId(1), ends(2)) == ([], [])
 
 
 def test_one_report_can_bring_some_and_lose_others():
     graph = graph_of({**chain(1, 2), NodeId(3): ends(1)})
-    assert graph.put(NodeId(1), ends(3)) == ([3], [2])
+    assert graph.set_links(NodeId(1), ends(3)) == ([3], [2])
 
 
 def test_a_dropped_node_takes_along_what_was_behind_it():
     graph = graph_of(chain(1, 2, 3))
-    assert graph.drop(NodeId(2)) == ([], [2, 3])
-    assert graph.put(NodeId(2), ends(1, 3)) == ([2, 3], [])
+    assert graph.remove_node(NodeId(2)) == ([], [2, 3])
+    assert graph.set_links(NodeId(2), ends(1, 3)) == ([2, 3], [])
 
 
 def test_an_unknown_node_can_be_dropped():
-    assert Graph(NodeId(1), Metric.HOPS).drop(NodeId(7)) == ([], [])
+    assert Graph(NodeId(1), Metric.HOPS).remove_node(NodeId(7)) == ([], [])
 
 
 # ---------------------------------------------------------------- the way to a node
@@ -131,9 +131,9 @@ def test_a_link_measured_as_instant_still_has_a_length():
 def test_the_way_follows_the_map():
     graph = graph_of(both_ways((1, 2), (1, 3), (2, 4), (3, 4)))
     assert graph.next_hop(NodeId(4)) == 2
-    graph.put(NodeId(2), ends(1))
+    graph.set_links(NodeId(2), ends(1))
     assert graph.next_hop(NodeId(4)) == 3
-    graph.drop(NodeId(3))
+    graph.remove_node(NodeId(3))
     assert graph.next_hop(NodeId(4)) is None
 
 
@@ -141,14 +141,14 @@ def test_the_way_follows_the_map():
 
 
 def nearest(graph: Graph, lost: int, *candidates: int) -> NodeId | None:
-    return graph.nearest(NodeId(lost), [NodeId(node) for node in candidates])
+    return graph.nearest_to(NodeId(lost), [NodeId(node) for node in candidates])
 
 
 def lost_core() -> Graph:
     """5 is gone; it was beside 2 and 4, with 3 behind 4 and 1 behind 2."""
     graph = graph_of(both_ways((5, 2), (5, 4), (2, 1), (4, 3), (1, 3)))
-    graph.put(NodeId(2), ends(1))
-    graph.put(NodeId(4), ends(3))
+    graph.set_links(NodeId(2), ends(1))
+    graph.set_links(NodeId(4), ends(3))
     return graph
 
 
@@ -199,10 +199,10 @@ def test_reach_is_always_what_a_fresh_search_finds(reports):
     for is_drop, node, ends in reports:
         if is_drop and node != 1:
             links.pop(node, None)
-            joined, lost = graph.drop(node)
+            joined, lost = graph.remove_node(node)
         else:
             links[node] = ends
-            joined, lost = graph.put(node, ends)
+            joined, lost = graph.set_links(node, ends)
         after = reach(links, NodeId(1))
         assert set(graph.reachable) == after
         assert (sorted(joined), sorted(lost)) == (sorted(after - before), sorted(before - after))
@@ -259,7 +259,7 @@ def test_the_nearest_is_the_one_that_a_scan_of_all_distances_finds(links, lost, 
         for c in candidates
         if c in in_reach and not (beside and c == lost)
     ]
-    assert graph_of(links).nearest(lost, candidates) == min(ranks, default=(0, None))[1]
+    assert graph_of(links).nearest_to(lost, candidates) == min(ranks, default=(0, None))[1]
 
 
 # ---------------------------------------------------------------- lengths and versions
@@ -270,7 +270,7 @@ def test_a_link_is_one_long_by_hops_and_as_long_as_the_longer_report_by_round_tr
     assert graph_of(reports).lengths(NodeId(1)) == {2: 1}
     by_time = graph_of(reports, metric=Metric.RTT)
     assert by_time.lengths(NodeId(1)) == by_time.lengths(NodeId(1)) == {2: 50}
-    by_time.put(NodeId(2), {NodeId(1): 0})
+    by_time.set_links(NodeId(2), {NodeId(1): 0})
     assert by_time.lengths(NodeId(2)) == {1: 30}
     assert by_time.lengths(NodeId(9)) == {}
 
@@ -279,9 +279,9 @@ def test_a_link_is_one_long_by_hops_and_as_long_as_the_longer_report_by_round_tr
 def test_the_version_grows_with_what_counts_and_with_nothing_else(metric, lengths_count):
     graph = graph_of(chain(1, 2), metric=metric)
     before = graph.version
-    graph.put(NodeId(2), ends(1))
+    graph.set_links(NodeId(2), ends(1))
     assert graph.version == before
-    graph.put(NodeId(2), {NodeId(1): 7})
+    graph.set_links(NodeId(2), {NodeId(1): 7})
     assert graph.version == before + lengths_count
-    graph.drop(NodeId(2))
+    graph.remove_node(NodeId(2))
     assert graph.version == before + lengths_count + 1

@@ -10,36 +10,48 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hansa.protocol.changes import CapacityChanged, CostsChanged, NewLife, Outcome, Passed
+from hansa.protocol.changes import (
+    CapacityChanged,
+    ControlFrameReceived,
+    LinkCostsChanged,
+    NodeRestarted,
+    OverlayOutput,
+)
 from hansa.protocol.clock import AHEAD, AHEAD_MAX_MS
 from hansa.protocol.effects import (
     CloseLink,
     Ignored,
     IncarnationRaised,
     LinkRefused,
-    MemberJoined,
-    MemberLost,
     NeighbourDown,
     NeighbourUp,
+    NodeReachable,
+    NodeUnreachable,
     Send,
 )
 from hansa.protocol.events import LinkOpened
-from hansa.protocol.links.neighbours import RTT_UNKNOWN, Link
+from hansa.protocol.links.neighbours import RTT_UNKNOWN, NeighbourLink
 from hansa.protocol.membership.database import SetChange
 from hansa.protocol.membership.id_conflict import LATER_AGAIN_S, LATER_S, PAUSE_S
 from hansa.protocol.membership.overlay import CONTESTED, WRONG_KEY, Overlay
-from hansa.protocol.membership.records import ClaimsRecord, InterestRecord, Kind, NodeRecord, Record
+from hansa.protocol.membership.records import (
+    ClaimsRecord,
+    InterestRecord,
+    NodeRecord,
+    Record,
+    RecordKind,
+)
 from hansa.protocol.model import Identity, LinkId, NodeId, Publication, node_id
 from hansa.protocol.settings import Metric, ProtocolSettings
 from hansa.protocol.wire.frames import (
     PROTOCOL_VERSION,
-    Any,
+    AnnouncementRequest,
+    AnyFrame,
     Fetch,
     Goodbye,
     Heartbeat,
     Hello,
-    Numbered,
-    Solicit,
+    SequencedFrame,
     Summary,
     Update,
 )
@@ -59,7 +71,7 @@ def overlay(settings: ProtocolSettings = SETTINGS, incarnation: int = 4) -> Over
 def hello(
     node: NodeId = PEER, incarnation: int = 1, key: bytes | None = None, digest: int = 0
 ) -> Hello:
-    agreement = SETTINGS.agreement()
+    agreement = SETTINGS.shared_settings_text()
     key = key or KEYS[node]
     return Hello(PROTOCOL_VERSION, "hansa", node, key, incarnation, "", agreement, digest)
 
@@ -83,20 +95,24 @@ def own(version: int, *links: NodeId, incarnation: int = 4) -> NodeRecord:
     return record(ME, *links, version=version, incarnation=incarnation, born=4)
 
 
-def opened(it: Overlay, link: LinkId = ONE, ordered: bool = True, now: float = 0.0) -> Link:
-    it.open(LinkOpened(link, dialled=True, ordered=ordered), now)
+def opened(
+    it: Overlay, link: LinkId = ONE, ordered: bool = True, now: float = 0.0
+) -> NeighbourLink:
+    it.open_link(LinkOpened(link, dialled=True, ordered=ordered), now)
     return it.neighbours.links[link]
 
 
-def joined(it: Overlay, peer: Hello | None = None, link: LinkId = ONE, now: float = 0.0) -> Link:
+def joined(
+    it: Overlay, peer: Hello | None = None, link: LinkId = ONE, now: float = 0.0
+) -> NeighbourLink:
     """A neighbour that was greeted, and everything about it told."""
     new = opened(it, link, now=now)
-    it.take(new, peer or hello(), now)
+    it.receive_frame(new, peer or hello(), now)
     it.flush(now)
     return new
 
 
-def known(it: Overlay, node: NodeId = PEER, link: LinkId = ONE) -> Link:
+def known(it: Overlay, node: NodeId = PEER, link: LinkId = ONE) -> NeighbourLink:
     """A neighbour whose record is here, and everything about it told."""
     new = joined(it, hello(node), link)
     taken(it, new, record(node))
@@ -104,8 +120,8 @@ def known(it: Overlay, node: NodeId = PEER, link: LinkId = ONE) -> Link:
     return new
 
 
-def taken(it: Overlay, link: Link, *records: Record, now: float = 0.0) -> Outcome:
-    return it.take(link, Update(records), now)
+def taken(it: Overlay, link: NeighbourLink, *records: Record, now: float = 0.0) -> OverlayOutput:
+    return it.receive_frame(link, Update(records), now)
 
 
 # ---------------------------------------------------------------- greeting
@@ -114,16 +130,16 @@ def taken(it: Overlay, link: Link, *records: Record, now: float = 0.0) -> Outcom
 def test_a_new_link_starts_with_who_we_are_and_what_we_hold():
     it = overlay()
     expected = hello(ME, incarnation=4, digest=it.database.digest)
-    assert it.open(LinkOpened(ONE, dialled=True), 0.0) == [Send(ONE, expected)]
+    assert it.open_link(LinkOpened(ONE, dialled=True), 0.0) == [Send(ONE, expected)]
     assert it.database.digest != 0
 
 
 def test_a_new_neighbour_with_another_database_gets_our_summary():
     it = overlay()
     link = opened(it)
-    assert it.take(link, hello(digest=1), 0.0) == [
+    assert it.receive_frame(link, hello(digest=1), 0.0) == [
         NeighbourUp(PEER, ONE),
-        Send(ONE, Summary(((Kind.NODE, ME, 4, 1),))),
+        Send(ONE, Summary(((RecordKind.NODE, ME, 4, 1),))),
         Send(ONE, Heartbeat(1, 0, 0, it.database.digest)),
     ]
 
@@ -132,7 +148,7 @@ def test_a_new_neighbour_with_the_same_database_gets_none():
     it = overlay()
     link = opened(it)
     digest = it.database.digest
-    assert it.take(link, hello(digest=digest), 0.0) == [
+    assert it.receive_frame(link, hello(digest=digest), 0.0) == [
         NeighbourUp(PEER, ONE),
         Send(ONE, Heartbeat(1, 0, 0, digest)),
     ]
@@ -141,7 +157,7 @@ def test_a_new_neighbour_with_the_same_database_gets_none():
 def test_a_second_hello_is_ignored_and_not_answered():
     it = overlay()
     link = joined(it)
-    assert it.take(link, hello(), 0.0) == [Ignored("second hello on a link")]
+    assert it.receive_frame(link, hello(), 0.0) == [Ignored("second hello on a link")]
 
 
 def test_who_disagrees_is_turned_away():
@@ -149,13 +165,13 @@ def test_who_disagrees_is_turned_away():
     theirs = msgspec.structs.replace(hello(), federation="other")
     reason = OTHER_FEDERATION
     expected = [LinkRefused(ONE, reason), Send(ONE, Goodbye(reason))]
-    assert it.take(opened(it), theirs, 0.0) == expected
+    assert it.receive_frame(opened(it), theirs, 0.0) == expected
 
 
-def refused(it: Overlay) -> Link:
+def refused(it: Overlay) -> NeighbourLink:
     """A link that was turned away at 0.0."""
     link = opened(it)
-    it.take(link, msgspec.structs.replace(hello(), federation="other"), 0.0)
+    it.receive_frame(link, msgspec.structs.replace(hello(), federation="other"), 0.0)
     return link
 
 
@@ -163,40 +179,45 @@ def test_a_refused_link_hears_nothing_but_goodbye():
     it = overlay()
     link = refused(it)
     for frame in (hello(), Heartbeat(1, 0, 0, 0), Update((record(FAR),))):
-        assert it.take(link, frame, 0.0) == [Ignored("frame on a refused link")]
-    assert it.take(link, Goodbye("their reason"), 0.0) == [CloseLink(ONE, OTHER_FEDERATION)]
+        assert it.receive_frame(link, frame, 0.0) == [Ignored("frame on a refused link")]
+    assert it.receive_frame(link, Goodbye("their reason"), 0.0) == [
+        CloseLink(ONE, OTHER_FEDERATION)
+    ]
     assert it.neighbours.links == {}
 
 
 def test_a_refused_link_ends_with_the_other_side_or_after_the_limit():
     it = overlay()
     refused(it)
-    assert it.close(ONE, "reset", 0.0) == []
+    assert it.on_link_closed(ONE, "reset", 0.0) == []
     assert it.neighbours.links == {}
     refused(it)
-    closed = [effect for now in (1.0, 2.0, 3.0) for effect in it.fire(now)]
+    closed = [effect for now in (1.0, 2.0, 3.0) for effect in it.handle_timer(now)]
     assert closed == [CloseLink(ONE, OTHER_FEDERATION)]
 
 
 def test_a_second_hello_is_ignored():
     it = overlay()
     link = joined(it)
-    assert it.take(link, hello(NodeId(8)), 0.0) == [Ignored("second hello on a link")]
+    assert it.receive_frame(link, hello(NodeId(8)), 0.0) == [Ignored("second hello on a link")]
     assert it.neighbours.by_node == {PEER: link}
 
 
 @pytest.mark.parametrize(
-    "frame", [Heartbeat(1, 0, 0, 0), Update(()), Summary(()), Fetch(()), Solicit(ME, 1, 1, 0)]
+    "frame",
+    [Heartbeat(1, 0, 0, 0), Update(()), Summary(()), Fetch(()), AnnouncementRequest(ME, 1, 1, 0)],
 )
 def test_nothing_counts_before_the_hello(frame):
     it = overlay()
-    assert it.take(opened(it), frame, 0.0) == [Ignored(f"{type(frame).__name__} before hello")]
+    assert it.receive_frame(opened(it), frame, 0.0) == [
+        Ignored(f"{type(frame).__name__} before hello")
+    ]
 
 
 def test_a_neighbour_in_place_of_another_link_of_its_is_down_and_up_again():
     it = overlay()
     joined(it, link=ONE)
-    outcome = it.take(opened(it, TWO), hello(digest=it.database.digest), 0.0)
+    outcome = it.receive_frame(opened(it, TWO), hello(digest=it.database.digest), 0.0)
     assert outcome[:-1] == [
         NeighbourDown(PEER, "replaced by a newer link"),
         CloseLink(ONE, "replaced by a newer link"),
@@ -210,7 +231,7 @@ def test_a_neighbour_in_place_of_another_link_of_its_is_down_and_up_again():
 def test_a_goodbye_closes_the_link():
     it = overlay()
     link = joined(it)
-    outcome = it.take(link, Goodbye("maintenance"), 0.0)
+    outcome = it.receive_frame(link, Goodbye("maintenance"), 0.0)
     assert outcome == [NeighbourDown(PEER, "maintenance"), CloseLink(ONE, "maintenance")]
 
 
@@ -218,15 +239,15 @@ def test_a_closed_connection_loses_the_neighbour_and_all_behind_it():
     it = overlay()
     link = joined(it)
     taken(it, link, record(PEER, ME, FAR), record(FAR, PEER))
-    assert it.close(ONE, "reset", 1.0) == [
+    assert it.on_link_closed(ONE, "reset", 1.0) == [
         NeighbourDown(PEER, "reset"),
-        MemberLost(PEER),
-        MemberLost(FAR),
+        NodeUnreachable(PEER),
+        NodeUnreachable(FAR),
     ]
 
 
 def test_an_unknown_connection_can_close():
-    assert overlay().close(ONE, "reset", 0.0) == []
+    assert overlay().on_link_closed(ONE, "reset", 0.0) == []
 
 
 # ---------------------------------------------------------------- frames of others
@@ -234,26 +255,28 @@ def test_an_unknown_connection_can_close():
 
 def test_a_frame_that_is_not_the_overlays_is_passed_on():
     it = overlay()
-    frame = Solicit(PEER, 1, 1, 0)
-    assert it.take(joined(it), frame, 0.0) == [Passed(PEER, frame)]
+    frame = AnnouncementRequest(PEER, 1, 1, 0)
+    assert it.receive_frame(joined(it), frame, 0.0) == [ControlFrameReceived(PEER, frame)]
 
 
 def test_a_neighbour_can_be_told_something():
     it = overlay()
     joined(it)
-    assert it.tell(PEER, Fetch(()), 0.0) == [Send(ONE, Fetch(()))]
+    assert it.send_to(PEER, Fetch(()), 0.0) == [Send(ONE, Fetch(()))]
 
 
 def test_who_is_no_neighbour_is_told_nothing():
-    assert overlay().tell(PEER, Fetch(()), 0.0) == []
+    assert overlay().send_to(PEER, Fetch(()), 0.0) == []
 
 
 @pytest.mark.parametrize(("metric", "cost"), [(Metric.HOPS, 1), (Metric.RTT, RTT_UNKNOWN)])
 def test_the_cost_of_a_neighbour_is_that_of_its_link(metric, cost):
     it = overlay(replace(SETTINGS, metric=metric))
-    peer = msgspec.structs.replace(hello(), agreement=replace(SETTINGS, metric=metric).agreement())
+    peer = msgspec.structs.replace(
+        hello(), agreement=replace(SETTINGS, metric=metric).shared_settings_text()
+    )
     joined(it, peer)
-    assert (it.cost(PEER), it.cost(FAR)) == (cost, None)
+    assert (it.link_cost(PEER), it.link_cost(FAR)) == (cost, None)
 
 
 def test_the_capacity_of_a_node_is_what_it_reported():
@@ -269,14 +292,14 @@ def test_a_node_that_lists_a_link_to_us_comes_into_reach():
     it = overlay()
     link = joined(it)
     assert taken(it, link, record(FAR, PEER)) == []
-    assert taken(it, link, record(PEER, ME, FAR)) == [MemberJoined(PEER), MemberJoined(FAR)]
+    assert taken(it, link, record(PEER, ME, FAR)) == [NodeReachable(PEER), NodeReachable(FAR)]
 
 
 def test_a_node_goes_out_of_reach_when_its_neighbour_says_so():
     it = overlay()
     link = joined(it)
     taken(it, link, record(PEER, ME, FAR), record(FAR, PEER))
-    assert taken(it, link, record(PEER, ME, version=2)) == [MemberLost(FAR)]
+    assert taken(it, link, record(PEER, ME, version=2)) == [NodeUnreachable(FAR)]
 
 
 def test_an_old_record_changes_nothing():
@@ -290,7 +313,7 @@ def test_a_new_life_is_reported():
     it = overlay()
     link = joined(it)
     taken(it, link, record(PEER, ME))
-    assert taken(it, link, record(PEER, ME, incarnation=2)) == [NewLife(PEER)]
+    assert taken(it, link, record(PEER, ME, incarnation=2)) == [NodeRestarted(PEER)]
 
 
 def test_a_new_capacity_is_reported():
@@ -305,24 +328,24 @@ def test_a_changed_set_is_reported():
     it = overlay()
     link = joined(it)
     interest = InterestRecord(PEER, 1, 1, 0, ("a",))
-    change = SetChange(Kind.INTEREST, PEER, (1, 1), ("a",), ())
-    assert taken(it, link, record(PEER, ME), interest) == [MemberJoined(PEER), change]
+    change = SetChange(RecordKind.INTEREST, PEER, (1, 1), ("a",), ())
+    assert taken(it, link, record(PEER, ME), interest) == [NodeReachable(PEER), change]
 
 
 def test_a_change_that_does_not_fit_is_fetched_whole():
     it = overlay()
     link = joined(it)
     outcome = taken(it, link, record(PEER), InterestRecord(PEER, 1, 3, 2, ("a",)))
-    assert outcome == [Send(ONE, Fetch(((Kind.INTEREST, PEER),)))]
+    assert outcome == [Send(ONE, Fetch(((RecordKind.INTEREST, PEER),)))]
 
 
 def test_fetched_rows_are_sent_whole():
     it = overlay()
     link = joined(it)
-    it.change_own(Kind.INTEREST, ["a"], [], 0.0)
-    rows = ((Kind.INTEREST, ME), (Kind.CLAIMS, ME))
+    it.change_own_set(RecordKind.INTEREST, ["a"], [], 0.0)
+    rows = ((RecordKind.INTEREST, ME), (RecordKind.CLAIMS, ME))
     sent = Update((InterestRecord(ME, 4, 1, 1, ("a",)),))
-    assert it.take(link, Fetch(rows), 0.0) == [Send(ONE, sent)]
+    assert it.receive_frame(link, Fetch(rows), 0.0) == [Send(ONE, sent)]
 
 
 def test_a_summary_is_answered_with_what_it_lacks():
@@ -330,36 +353,36 @@ def test_a_summary_is_answered_with_what_it_lacks():
     link = joined(it)
     taken(it, link, record(PEER, ME))
     it.flush(0.0)
-    outcome = it.take(link, Summary(((Kind.NODE, PEER, 1, 1),)), 0.0)
+    outcome = it.receive_frame(link, Summary(((RecordKind.NODE, PEER, 1, 1),)), 0.0)
     assert outcome == [Send(ONE, Update((own(2, PEER),)))]
 
 
 def test_a_comparison_that_one_side_began_goes_both_ways():
     it = overlay()
     link = joined(it, hello(digest=it.database.digest))
-    theirs = Summary(((Kind.NODE, ME, 4, 1), (Kind.NODE, PEER, 1, 1)))
-    ours = Summary(((Kind.NODE, ME, 4, 1),))
-    assert it.take(link, theirs, 0.0) == [Send(ONE, ours)]
+    theirs = Summary(((RecordKind.NODE, ME, 4, 1), (RecordKind.NODE, PEER, 1, 1)))
+    ours = Summary(((RecordKind.NODE, ME, 4, 1),))
+    assert it.receive_frame(link, theirs, 0.0) == [Send(ONE, ours)]
 
 
 def test_a_comparison_that_both_sides_began_is_not_begun_again():
     it = overlay()
     link = joined(it, hello(digest=1))
-    theirs = Summary(((Kind.NODE, ME, 4, 2), (Kind.NODE, PEER, 1, 1)))
-    assert it.take(link, theirs, 0.0) == []
+    theirs = Summary(((RecordKind.NODE, ME, 4, 2), (RecordKind.NODE, PEER, 1, 1)))
+    assert it.receive_frame(link, theirs, 0.0) == []
 
 
 def test_every_comparison_goes_both_ways():
     it = overlay()
     link = joined(it, hello(digest=1))
-    theirs = Summary(((Kind.NODE, ME, 4, 2), (Kind.NODE, PEER, 1, 1)))
-    answers = [it.take(link, theirs, now) for now in (0.0, 1.0, 2.0)]
+    theirs = Summary(((RecordKind.NODE, ME, 4, 2), (RecordKind.NODE, PEER, 1, 1)))
+    answers = [it.receive_frame(link, theirs, now) for now in (0.0, 1.0, 2.0)]
     assert answers == [[], [Send(ONE, it.database.summary())], [Send(ONE, it.database.summary())]]
 
 
 def test_a_summary_that_lacks_nothing_is_not_answered():
     it = overlay()
-    assert it.take(joined(it), it.database.summary(), 0.0) == []
+    assert it.receive_frame(joined(it), it.database.summary(), 0.0) == []
 
 
 # ---------------------------------------------------------------- bounds
@@ -375,7 +398,7 @@ def test_more_nodes_than_the_bound_are_ignored():
     it = overlay(replace(SETTINGS, nodes_max=2))
     link = joined(it)
     outcome = taken(it, link, record(PEER), record(FAR), record(PEER, ME, version=2))
-    assert outcome == [Ignored("nodes_max"), MemberJoined(PEER)]
+    assert outcome == [Ignored("nodes_max"), NodeReachable(PEER)]
 
 
 def test_more_filters_than_the_bound_are_ignored():
@@ -386,7 +409,7 @@ def test_more_filters_than_the_bound_are_ignored():
         InterestRecord(PEER, 1, 2, 1, added, removed)
         for added, removed in ((("c",), ()), (("c",), ("a",)))
     )
-    change = SetChange(Kind.INTEREST, PEER, (1, 2), ("c",), ("a",))
+    change = SetChange(RecordKind.INTEREST, PEER, (1, 2), ("c",), ("a",))
     assert taken(it, link, more, other) == [Ignored("filters_per_node_max"), change]
 
 
@@ -406,7 +429,7 @@ def test_our_own_record_follows_our_links():
     taken(it, link, record())
     assert it.flush(0.0) == [Send(ONE, Update((own(2, PEER),)))]
     assert it.flush(0.0) == []
-    it.close(ONE, "reset", 0.0)
+    it.on_link_closed(ONE, "reset", 0.0)
     it.flush(0.0)
     assert it.database.nodes[ME] == own(3)
 
@@ -426,11 +449,11 @@ def test_our_own_record_can_wait_to_share_a_frame():
 def test_a_link_is_reported_once_the_record_of_this_life_is_here():
     it = overlay()
     link = known(it)
-    it.close(link.id, "reset", 1.0)
+    it.on_link_closed(link.id, "reset", 1.0)
     it.flush(1.0)
     link = joined(it, hello(incarnation=2), TWO, now=2.0)
     assert it.database.nodes[ME] == own(3)
-    assert taken(it, link, record(incarnation=2), now=2.0) == [NewLife(PEER)]
+    assert taken(it, link, record(incarnation=2), now=2.0) == [NodeRestarted(PEER)]
     it.flush(2.0)
     assert it.database.nodes[ME] == own(4, PEER)
 
@@ -440,13 +463,13 @@ def test_a_new_life_is_noted_before_links_lead_to_it():
     link = joined(it)
     taken(it, link, record(PEER, ME), record(FAR, PEER))
     news = record(PEER, ME, FAR, version=2), record(FAR, PEER, incarnation=2)
-    assert taken(it, link, *news) == [NewLife(FAR), MemberJoined(FAR)]
+    assert taken(it, link, *news) == [NodeRestarted(FAR), NodeReachable(FAR)]
 
 
 def test_a_change_of_our_interest_is_told_at_once():
     it = overlay()
     known(it)
-    made = it.change_own(Kind.INTEREST, ["a"], [], 1.0)
+    made = it.change_own_set(RecordKind.INTEREST, ["a"], [], 1.0)
     assert made == [InterestRecord(ME, 4, 1, 0, ("a",))]
     assert it.next_deadline() == 1.0
     assert it.flush(1.0) == [Send(ONE, Update(tuple(made)))]
@@ -455,7 +478,9 @@ def test_a_change_of_our_interest_is_told_at_once():
 def test_a_change_of_our_claims_is_left_to_the_announcement():
     it = overlay()
     known(it)
-    assert it.change_own(Kind.CLAIMS, ["g"], [], 1.0) == [ClaimsRecord(ME, 4, 1, 0, ("g",))]
+    assert it.change_own_set(RecordKind.CLAIMS, ["g"], [], 1.0) == [
+        ClaimsRecord(ME, 4, 1, 0, ("g",))
+    ]
     assert it.flush(1.0) == []
 
 
@@ -471,15 +496,15 @@ def test_what_a_former_life_wanted_stands_until_we_know_better():
     link = known(it)
     taken(it, link, InterestRecord(ME, 3, 9, 9, ("a",)))
     assert it.flush(1.0) == []
-    it.know_interest(2.0)
+    it.mark_interest_known(2.0)
     assert it.flush(2.0) == [Send(ONE, Update((InterestRecord(ME, 4, 1, 1, ()),)))]
 
 
 def test_a_row_of_this_life_is_not_written_again_for_a_former_one():
     it = overlay()
     link = joined(it)
-    it.know_interest(0.0)
-    it.change_own(Kind.INTEREST, ["a"], [], 0.0)
+    it.mark_interest_known(0.0)
+    it.change_own_set(RecordKind.INTEREST, ["a"], [], 0.0)
     it.flush(0.0)
     taken(it, link, InterestRecord(ME, 3, 9, 9, ("b",)))
     assert it.flush(0.0) == []
@@ -488,7 +513,7 @@ def test_a_row_of_this_life_is_not_written_again_for_a_former_one():
 def test_a_copy_of_our_own_row_changes_nothing():
     it = overlay()
     link = joined(it)
-    (ours,) = it.change_own(Kind.INTEREST, ["a"], [], 0.0)
+    (ours,) = it.change_own_set(RecordKind.INTEREST, ["a"], [], 0.0)
     it.flush(0.0)
     assert (taken(it, link, ours), it.flush(0.0)) == ([], [])
 
@@ -503,7 +528,7 @@ def test_news_of_others_waits_a_moment_and_goes_to_all_but_its_sender():
     taken(it, link, record(PEER, ME, version=2), now=1.0)
     taken(it, link, record(OTHER, PEER), now=1.1)
     assert (it.flush(1.2), it.next_deadline()) == ([], 1.0)  # the heartbeat comes first
-    it.fire(1.2)
+    it.handle_timer(1.2)
     assert it.next_deadline() == 1.25
     news = Update((record(PEER, ME, version=2), record(OTHER, PEER)))
     assert it.flush(1.25) == [Send(TWO, news)]
@@ -515,7 +540,7 @@ def test_our_own_news_takes_that_of_others_along():
     known(it, FAR, TWO)
     news = record(PEER, version=2)
     taken(it, link, news, now=1.0)
-    (ours,) = it.change_own(Kind.INTEREST, ["a"], [], 1.1)
+    (ours,) = it.change_own_set(RecordKind.INTEREST, ["a"], [], 1.1)
     assert it.flush(1.1) == [Send(ONE, Update((ours,))), Send(TWO, Update((news, ours)))]
 
 
@@ -535,8 +560,8 @@ def test_a_record_that_its_carrier_spreads_is_not_flooded():
     taken(it, link, record(PEER))
     it.flush(0.25)
     claims = ClaimsRecord(PEER, 1, 1, 0, ("g",))
-    change = SetChange(Kind.CLAIMS, PEER, (1, 1), ("g",), ())
-    assert it.take_record(link, claims, 0.5, flood=False) == [change]
+    change = SetChange(RecordKind.CLAIMS, PEER, (1, 1), ("g",), ())
+    assert it.merge_record(link, claims, 0.5, flood=False) == [change]
     assert it.flush(9.0) == []
 
 
@@ -551,8 +576,8 @@ def test_a_measured_link_changes_costs_and_our_record():
     it = overlay()
     link = known(it)
     digest = it.database.digest
-    outcome = it.take(link, beat(1, digest, echo=1), 0.5)
-    assert outcome == [Send(ONE, Heartbeat(2, 1, 0, digest)), CostsChanged()]
+    outcome = it.receive_frame(link, beat(1, digest, echo=1), 0.5)
+    assert outcome == [Send(ONE, Heartbeat(2, 1, 0, digest)), LinkCostsChanged()]
     expected = msgspec.structs.replace(own(3), links=((PEER, 500_000),))
     assert it.flush(0.5) == [Send(ONE, Update((expected,)))]
 
@@ -561,22 +586,22 @@ def test_databases_that_stay_different_are_compared_ever_less_often():
     it = overlay()
     link = joined(it)
     summary = Send(ONE, it.database.summary())
-    beats = {number: it.take(link, beat(number, digest=1), 0.0) for number in range(1, 20)}
+    beats = {number: it.receive_frame(link, beat(number, digest=1), 0.0) for number in range(1, 20)}
     assert [number for number, outcome in beats.items() if summary in outcome] == [4, 8, 16]
 
 
 def test_a_heartbeat_can_measure_and_compare_at_once():
     it = overlay()
     link = joined(it)
-    it.take(link, beat(3, digest=1), 0.0)
-    outcome = it.take(link, beat(4, digest=1, echo=1), 0.5)
-    assert outcome == [CostsChanged(), Send(ONE, it.database.summary())]
+    it.receive_frame(link, beat(3, digest=1), 0.0)
+    outcome = it.receive_frame(link, beat(4, digest=1, echo=1), 0.5)
+    assert outcome == [LinkCostsChanged(), Send(ONE, it.database.summary())]
 
 
 def test_equal_databases_are_not_compared():
     it = overlay()
     link = joined(it)
-    beats = [it.take(link, beat(n, it.database.digest), 0.0) for n in range(2, 9)]
+    beats = [it.receive_frame(link, beat(n, it.database.digest), 0.0) for n in range(2, 9)]
     assert beats[1:] == [[]] * 6
 
 
@@ -585,7 +610,12 @@ def test_equal_databases_are_not_compared():
 
 def test_alone_nothing_is_due():
     it = overlay()
-    assert (it.next_deadline(), it.fire(9.0), it.flush(9.0), it.leases.expired(9.0)) == (
+    assert (
+        it.next_deadline(),
+        it.handle_timer(9.0),
+        it.flush(9.0),
+        it.leases.pop_expired(9.0),
+    ) == (
         None,
         [],
         [],
@@ -597,7 +627,7 @@ def test_a_heartbeat_is_sent_when_due():
     it = overlay()
     joined(it)
     assert it.next_deadline() == 1.0
-    assert it.fire(1.0) == [Send(ONE, Heartbeat(2, 0, 0, it.database.digest))]
+    assert it.handle_timer(1.0) == [Send(ONE, Heartbeat(2, 0, 0, it.database.digest))]
 
 
 def test_a_silent_neighbour_is_lost():
@@ -605,11 +635,11 @@ def test_a_silent_neighbour_is_lost():
     link = joined(it)
     taken(it, link, record(PEER, ME))
     it.flush(0.0)
-    it.fire(1.0)
-    it.fire(2.0)
-    assert it.fire(3.0)[1:] == [
+    it.handle_timer(1.0)
+    it.handle_timer(2.0)
+    assert it.handle_timer(3.0)[1:] == [
         NeighbourDown(PEER, "silent"),
-        MemberLost(PEER),
+        NodeUnreachable(PEER),
         CloseLink(ONE, "silent"),
     ]
     assert it.flush(3.0) == []
@@ -619,23 +649,23 @@ def test_a_silent_neighbour_is_lost():
 def test_a_neighbour_that_acknowledges_nothing_is_lost():
     it = overlay(replace(SETTINGS, unacknowledged_max=1))
     link = opened(it, ordered=False)
-    outcome = it.take(link, hello(), 0.0)
+    outcome = it.receive_frame(link, hello(), 0.0)
     assert isinstance(outcome[1], Send)
-    assert isinstance(outcome[1].frame, Numbered)
-    assert it.fire(0.1) == [NeighbourDown(PEER, "stuck"), CloseLink(ONE, "stuck")]
+    assert isinstance(outcome[1].frame, SequencedFrame)
+    assert it.handle_timer(0.1) == [NeighbourDown(PEER, "stuck"), CloseLink(ONE, "stuck")]
 
 
 def test_a_node_out_of_reach_is_forgotten_after_its_lease():
     it = overlay(replace(SETTINGS, interest_lease=60.0))
     link = joined(it)
     taken(it, link, record(PEER, ME, FAR), record(FAR, PEER), now=0.0)
-    it.close(ONE, "reset", 1.0)
+    it.on_link_closed(ONE, "reset", 1.0)
     it.flush(1.0)
     assert it.next_deadline() == 61.0
-    assert it.leases.expired(60.9) == []
-    assert it.leases.expired(61.0) == [PEER, FAR]
+    assert it.leases.pop_expired(60.9) == []
+    assert it.leases.pop_expired(61.0) == [PEER, FAR]
     for node in (PEER, FAR):
-        it.forget(node)
+        it.expire_node(node)
     assert (list(it.database.nodes), it.next_deadline()) == ([ME], None)
 
 
@@ -644,7 +674,7 @@ def test_a_node_that_was_never_in_reach_has_a_lease_from_its_first_record():
     link = joined(it)
     taken(it, link, record(FAR), now=1.0)
     taken(it, link, record(FAR, version=2), now=5.0)
-    assert (it.leases.expired(60.9), it.leases.expired(61.0)) == ([], [FAR])
+    assert (it.leases.pop_expired(60.9), it.leases.pop_expired(61.0)) == ([], [FAR])
 
 
 def test_a_node_that_comes_back_keeps_its_place():
@@ -652,7 +682,7 @@ def test_a_node_that_comes_back_keeps_its_place():
     link = joined(it)
     taken(it, link, record(FAR, PEER), now=1.0)
     taken(it, link, record(PEER, ME, FAR), now=2.0)
-    assert it.leases.expired(1_000.0) == []
+    assert it.leases.pop_expired(1_000.0) == []
 
 
 def test_the_first_lease_to_end_is_the_next_deadline():
@@ -660,7 +690,7 @@ def test_the_first_lease_to_end_is_the_next_deadline():
     link = joined(it)
     taken(it, link, record(FAR), now=1.0)
     taken(it, link, record(OTHER), now=2.0)
-    it.close(ONE, "reset", 3.0)
+    it.on_link_closed(ONE, "reset", 3.0)
     it.flush(3.0)
     assert it.next_deadline() == 61.0
 
@@ -670,11 +700,11 @@ def test_a_lease_has_ended_at_the_deadline_that_was_named(since):
     it = overlay(replace(SETTINGS, interest_lease=86_400.0))
     link = joined(it)
     taken(it, link, record(FAR), now=since)
-    it.close(ONE, "reset", since)
+    it.on_link_closed(ONE, "reset", since)
     it.flush(since + SETTINGS.relay_delay)
     due = it.next_deadline()
     assert due is not None
-    assert it.leases.expired(due) == [FAR]
+    assert it.leases.pop_expired(due) == [FAR]
 
 
 # ---------------------------------------------------------------- two nodes with one id
@@ -684,7 +714,7 @@ def test_neighbour_with_our_own_id_is_refused_and_changes_nothing():
     it = overlay()
     link = opened(it)
     reason = "same node id on both sides: a link to itself, or a copy of this node"
-    assert it.take(link, hello(ME, incarnation=9), 0.0) == [
+    assert it.receive_frame(link, hello(ME, incarnation=9), 0.0) == [
         LinkRefused(ONE, reason),
         Send(ONE, Goodbye(reason)),
     ]
@@ -693,14 +723,14 @@ def test_neighbour_with_our_own_id_is_refused_and_changes_nothing():
 
 def test_goodbye_before_hello_is_ignored():
     it = overlay()
-    assert it.take(opened(it), Goodbye("no"), 0.0) == [Ignored("Goodbye before hello")]
+    assert it.receive_frame(opened(it), Goodbye("no"), 0.0) == [Ignored("Goodbye before hello")]
 
 
 def test_foreign_record_of_this_node_is_outranked_with_all_rows():
     it = overlay()
     link = known(it)
-    it.change_own(Kind.INTEREST, ["a"], [], 0.0)
-    it.change_own(Kind.CLAIMS, ["g"], [], 0.0)
+    it.change_own_set(RecordKind.INTEREST, ["a"], [], 0.0)
+    it.change_own_set(RecordKind.CLAIMS, ["g"], [], 0.0)
     it.flush(0.0)
     foreign = record(ME, incarnation=6, version=8)
     assert taken(it, link, foreign) == [CONTESTED_RECORD, IncarnationRaised(7)]
@@ -725,7 +755,7 @@ def test_row_that_this_node_did_not_write_is_outranked(foreign):
     it = overlay()
     link = known(it)
     raised = foreign.incarnation + 1
-    outcome = [*taken(it, link, foreign), *it.fire(PAUSE_S)]
+    outcome = [*taken(it, link, foreign), *it.handle_timer(PAUSE_S)]
     assert outcome[0] == CONTESTED_RECORD
     assert IncarnationRaised(raised) in outcome
     assert it.incarnation == raised
@@ -738,7 +768,7 @@ def test_row_that_this_node_did_not_write_is_outranked(foreign):
 def test_record_that_this_node_wrote_is_no_conflict(known_record):
     it = overlay()
     link = known(it)
-    it.change_own(Kind.INTEREST, ["a"], [], 0.0)
+    it.change_own_set(RecordKind.INTEREST, ["a"], [], 0.0)
     assert taken(it, link, known_record) == []
     assert it.incarnation == 4
 
@@ -749,7 +779,7 @@ def test_record_of_a_copy_that_started_earlier_is_outranked_later():
     foreign = record(ME, incarnation=6, born=3)
     assert taken(it, link, foreign) == [CONTESTED_RECORD]
     assert it.conflict.due == LATER_S
-    assert IncarnationRaised(7) in it.fire(LATER_S)
+    assert IncarnationRaised(7) in it.handle_timer(LATER_S)
     assert it.conflict.due is None
 
 
@@ -760,7 +790,7 @@ def test_only_one_conflict_in_an_hour_is_outranked_late():
         for _ in range(2):
             taken(it, link, record(ME, incarnation=it.incarnation + 1, born=3), now=now)
             assert it.conflict.due == now + wait
-        it.fire(now + wait)
+        it.handle_timer(now + wait)
         assert it.conflict.due is None
 
 
@@ -771,15 +801,15 @@ def test_two_raises_are_a_pause_apart():
     assert taken(it, link, record(ME, incarnation=8), now=0.5) == [CONTESTED_RECORD]
     assert it.conflict.due == PAUSE_S
     assert taken(it, link, record(ME, incarnation=9), now=0.6) == [CONTESTED_RECORD]
-    assert IncarnationRaised(10) in it.fire(PAUSE_S)
+    assert IncarnationRaised(10) in it.handle_timer(PAUSE_S)
 
 
 def test_older_incarnation_of_a_node_in_reach_may_link_and_hears_of_the_newer_one():
     it = overlay()
     taken(it, joined(it, hello(incarnation=3)), record(PEER, ME, incarnation=3))
-    it.close(ONE, "cut", 0.0)
+    it.on_link_closed(ONE, "cut", 0.0)
     newer = Send(TWO, Update((record(PEER, ME, incarnation=3),)))
-    outcome = it.take(opened(it, TWO), hello(incarnation=2), 0.0)
+    outcome = it.receive_frame(opened(it, TWO), hello(incarnation=2), 0.0)
     assert outcome[:2] == [newer, NeighbourUp(PEER, TWO)]
 
 
@@ -787,7 +817,7 @@ def test_older_incarnation_is_told_of_the_newer_one_even_if_that_has_the_link():
     it = overlay()
     taken(it, joined(it, hello(incarnation=3)), record(PEER, ME, incarnation=3))
     reason = "another link to this node is in use"
-    assert it.take(opened(it, TWO), hello(incarnation=2), 0.0) == [
+    assert it.receive_frame(opened(it, TWO), hello(incarnation=2), 0.0) == [
         Send(TWO, Update((record(PEER, ME, incarnation=3),))),
         LinkRefused(TWO, reason),
         Send(TWO, Goodbye(reason)),
@@ -807,17 +837,17 @@ def test_node_whose_id_follows_from_its_key_asks_that_of_all_others():
     it = Overlay(Identity(me, key, 4), SETTINGS)
     other, its_key = derived(2)
     false_hello = hello(PEER, key=its_key)
-    assert it.take(opened(it), false_hello, 0.0) == [
+    assert it.receive_frame(opened(it), false_hello, 0.0) == [
         Ignored(WRONG_KEY),
         LinkRefused(ONE, WRONG_KEY),
         Send(ONE, Goodbye(WRONG_KEY)),
     ]
     link = opened(it, TWO)
-    it.take(link, hello(other, key=its_key), 0.0)
+    it.receive_frame(link, hello(other, key=its_key), 0.0)
     assert taken(it, link, record(FAR)) == [Ignored(WRONG_KEY)]
     assert taken(it, link, record(other, key=its_key)) == []
     assert taken(it, link, record(other, key=key, version=2)) == [Ignored(WRONG_KEY)]
-    assert it.take_record(None, record(FAR), 0.0) == [Ignored(WRONG_KEY)]
+    assert it.merge_record(None, record(FAR), 0.0) == [Ignored(WRONG_KEY)]
     assert it.database.nodes.keys() == {me, other}
 
 
@@ -825,7 +855,7 @@ def test_incarnation_ahead_of_the_clock_is_refused_in_hellos_and_records():
     it = overlay()
     far = AHEAD_MAX_MS + 1
     reason = f"{AHEAD}: the clock of {PEER:016x} is far ahead, or that of {ME:016x} far behind"
-    assert it.take(opened(it), hello(incarnation=far), 0.0)[:2] == [
+    assert it.receive_frame(opened(it), hello(incarnation=far), 0.0)[:2] == [
         Ignored(reason),
         LinkRefused(ONE, reason),
     ]
@@ -854,7 +884,7 @@ def test_interest_in_topics_of_one_broker_is_refused(name):
     link = known(it)
     wish = InterestRecord(PEER, 1, 1, 0, ("a", name))
     assert taken(it, link, wish) == [Ignored("interest in topics of one broker")]
-    assert it.database.names(Kind.INTEREST, PEER) == {}
+    assert it.database.names(RecordKind.INTEREST, PEER) == {}
 
 
 # ---------------------------------------------------------------- answers
@@ -863,24 +893,24 @@ def test_interest_in_topics_of_one_broker_is_refused(name):
 def test_row_asked_for_many_times_is_sent_once():
     it = overlay()
     link = known(it)
-    row = (Kind.NODE, PEER)
-    assert it.take(link, Fetch((row,) * 200), 0.0) == [Send(ONE, Update((record(),)))]
+    row = (RecordKind.NODE, PEER)
+    assert it.receive_frame(link, Fetch((row,) * 200), 0.0) == [Send(ONE, Update((record(),)))]
 
 
 def test_answers_are_bounded_in_bytes_and_go_on_later():
     it = overlay()
     link = known(it)
     names = [f"{number}/" + "x" * 1_000 for number in range(9_000)]
-    it.change_own(Kind.INTEREST, names, [], 0.0)
+    it.change_own_set(RecordKind.INTEREST, names, [], 0.0)
     it.flush(0.0)
-    fetch = Fetch(((Kind.INTEREST, ME), (Kind.NODE, ME)))
+    fetch = Fetch(((RecordKind.INTEREST, ME), (RecordKind.NODE, ME)))
     over = Ignored("records asked for beyond the allowance of a link")
-    first = it.take(link, fetch, 0.0)
+    first = it.receive_frame(link, fetch, 0.0)
     assert over not in first
-    assert it.take(link, fetch, 0.0) == [over]
-    (_, *rest) = it.take(link, Summary(()), 0.0)
+    assert it.receive_frame(link, fetch, 0.0) == [over]
+    (_, *rest) = it.receive_frame(link, Summary(()), 0.0)
     assert rest == [over]
-    assert it.take(link, fetch, 10.0) == first
+    assert it.receive_frame(link, fetch, 10.0) == first
 
 
 # ---------------------------------------------------------------- what a neighbour may bring
@@ -893,7 +923,7 @@ def test_nodes_of_one_neighbour_are_bounded_and_leave_room_for_others():
     made_up = [record(NodeId(20 + number), key=b"k" * 32) for number in range(3)]
     assert taken(it, link, *made_up) == [Ignored("nodes_per_neighbour_max")] * 3
     assert taken(it, other, made_up[0]) == []
-    it.forget(FAR)
+    it.expire_node(FAR)
     assert taken(it, link, made_up[1]) == []
 
 
@@ -905,7 +935,7 @@ def test_filters_of_one_neighbour_and_of_all_are_bounded():
     def wish(node: NodeId, version: int, *names: str) -> InterestRecord:
         return InterestRecord(node, 1, version, version, names)
 
-    def reasons(of: Link, *records: Record) -> list[str]:
+    def reasons(of: NeighbourLink, *records: Record) -> list[str]:
         return [item.reason for item in taken(it, of, *records) if isinstance(item, Ignored)]
 
     assert reasons(link, wish(PEER, 1, "a", "b", "c")) == ["filters_per_neighbour_max"]
@@ -913,8 +943,8 @@ def test_filters_of_one_neighbour_and_of_all_are_bounded():
     assert reasons(other, wish(OTHER, 1, "a", "b")) == ["filters_max"]
     assert reasons(link, wish(PEER, 3, "c")) == []
     assert reasons(other, wish(OTHER, 2, "a", "b")) == []
-    it.forget(OTHER)
-    assert it.quotas.names[Kind.INTEREST] == 1
+    it.expire_node(OTHER)
+    assert it.quotas.names[RecordKind.INTEREST] == 1
 
 
 def test_parts_that_never_become_a_set_count():
@@ -924,7 +954,7 @@ def test_parts_that_never_become_a_set_count():
     link.dialled = False
     parts = [InterestRecord(PEER, 1, 1, 1, (f"{n}a", f"{n}b"), (), n, 3) for n in range(2)]
     assert taken(it, link, *parts) == [Ignored("filters_per_neighbour_max")]
-    assert it.quotas.names[Kind.INTEREST] == 2
+    assert it.quotas.names[RecordKind.INTEREST] == 2
 
 
 # ---------------------------------------------------------------- several overlays
@@ -937,7 +967,7 @@ class World:
     nodes: dict[int, Overlay] = field(default_factory=dict)
     wanted: set[tuple[int, int]] = field(default_factory=set)
     ends: dict[tuple[int, LinkId], tuple[int, LinkId]] = field(default_factory=dict)
-    mail: deque[tuple[int, LinkId, Any | None]] = field(default_factory=deque)
+    mail: deque[tuple[int, LinkId, AnyFrame | None]] = field(default_factory=deque)
     now: float = 0.0
     dial_due: float = 0.0
     numbers: Iterator[int] = field(default_factory=lambda: count(1))
@@ -945,7 +975,7 @@ class World:
     def start(self, place: int, identity: Identity) -> None:
         self.stop(place)
         self.nodes[place] = Overlay(identity, SETTINGS)
-        self.nodes[place].know_interest(self.now)
+        self.nodes[place].mark_interest_known(self.now)
 
     def stop(self, place: int) -> None:
         self.nodes.pop(place, None)
@@ -958,8 +988,8 @@ class World:
 
     def want(self, place: int, name: str) -> None:
         node = self.nodes[place]
-        if name not in node.database.names(Kind.INTEREST, node.identity.node):
-            node.change_own(Kind.INTEREST, [name], [], self.now)
+        if name not in node.database.names(RecordKind.INTEREST, node.identity.node):
+            node.change_own_set(RecordKind.INTEREST, [name], [], self.now)
 
     def join(self, one: int, other: int) -> None:
         self.wanted.add((one, other))
@@ -985,9 +1015,9 @@ class World:
                 self.ends |= {one: other, other: one}
                 for place, link in (one, other):
                     event = LinkOpened(link, dialled=place == pair[0])
-                    self.perform(place, self.nodes[place].open(event, self.now))
+                    self.perform(place, self.nodes[place].open_link(event, self.now))
 
-    def perform(self, place: int, outcome: Outcome) -> None:
+    def perform(self, place: int, outcome: OverlayOutput) -> None:
         for item in outcome:
             match item:
                 case Send(link, frame) if (place, link) in self.ends:
@@ -1003,15 +1033,15 @@ class World:
         if node is None or link is None:
             return
         if frame is None:
-            self.perform(place, node.close(link_id, "cut", self.now))
+            self.perform(place, node.on_link_closed(link_id, "cut", self.now))
         else:
-            ((item,), _) = node.neighbours.unpack(link, frame, self.now)
-            self.perform(place, node.take(link, item, self.now))
+            ((item,), _) = node.neighbours.unwrap_frame(link, frame, self.now)
+            self.perform(place, node.receive_frame(link, item, self.now))
         self.perform(place, [*node.flush(self.now)])
 
     def tick(self) -> None:
         for place, node in list(self.nodes.items()):
-            self.perform(place, node.fire(self.now))
+            self.perform(place, node.handle_timer(self.now))
             self.perform(place, [*node.flush(self.now)])
         if self.now >= self.dial_due:
             self.dial()
@@ -1067,8 +1097,8 @@ def test_who_is_in_reach_of_one_another_comes_to_agree(steps):
         for other in component:
             truth = world.nodes[other]
             assert node.database.digest == truth.database.digest
-            wish = truth.database.names(Kind.INTEREST, truth.identity.node)
-            assert node.database.names(Kind.INTEREST, truth.identity.node) == wish
+            wish = truth.database.names(RecordKind.INTEREST, truth.identity.node)
+            assert node.database.names(RecordKind.INTEREST, truth.identity.node) == wish
 
 
 @pytest.mark.parametrize("links", ["02 12", "02 23 13"])
@@ -1083,7 +1113,7 @@ def test_copies_of_a_node_both_run_and_the_first_keeps_the_id(links, earlier):
         world.join(int(one), int(other))
     world.run(9.0)
     assert world.nodes.keys() == {0, 1, 2, 3}
-    assert world.nodes[2].database.nodes[OTHER].born == 1
+    assert world.nodes[2].database.nodes[OTHER].first_incarnation == 1
     assert world.nodes[1 - earlier].conflict.due is not None
     world.stop(1 - earlier)
     world.run(5.0)

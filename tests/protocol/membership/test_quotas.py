@@ -1,7 +1,7 @@
 """Bounds for what neighbours bring, and for what they may ask for."""
 
 from hansa.protocol.membership.quotas import ANSWER_BYTES_MAX, ANSWER_BYTES_PER_S, Allowance, Quotas
-from hansa.protocol.membership.records import Kind
+from hansa.protocol.membership.records import RecordKind
 from hansa.protocol.model import NodeId
 from hansa.protocol.settings import ProtocolSettings
 
@@ -47,43 +47,43 @@ def test_every_node_may_have_an_equal_part_of_its_neighbours_filters():
     quotas = Quotas(ProtocolSettings(filters_per_neighbour_max=9))
     for node in (ONE, TWO, THREE):
         quotas.learn(node, ONE)
-    quotas.resize(Kind.INTEREST, TWO, 8)
-    assert quotas.refuses_names(Kind.INTEREST, TWO, 1, True) is None
-    assert quotas.refuses_names(Kind.INTEREST, TWO, 2, True) == "filters_per_neighbour_max"
-    quotas.resize(Kind.INTEREST, TWO, 9)
-    assert quotas.refuses_names(Kind.INTEREST, THREE, 3, True) is None
-    assert quotas.refuses_names(Kind.INTEREST, THREE, 4, True) == "filters_per_neighbour_max"
+    quotas.resize(RecordKind.INTEREST, TWO, 8)
+    assert quotas.refuses_names(RecordKind.INTEREST, TWO, 1, True) is None
+    assert quotas.refuses_names(RecordKind.INTEREST, TWO, 2, True) == "filters_per_neighbour_max"
+    quotas.resize(RecordKind.INTEREST, TWO, 9)
+    assert quotas.refuses_names(RecordKind.INTEREST, THREE, 3, True) is None
+    assert quotas.refuses_names(RecordKind.INTEREST, THREE, 4, True) == "filters_per_neighbour_max"
 
 
 def test_filters_from_disk_count_for_no_neighbour():
     quotas = Quotas(ProtocolSettings(filters_per_neighbour_max=1))
     quotas.learn(TWO, None)
-    assert quotas.refuses_names(Kind.INTEREST, TWO, 5, True) is None
+    assert quotas.refuses_names(RecordKind.INTEREST, TWO, 5, True) is None
 
 
 def test_unbounded_neighbour_may_bring_as_many_filters_as_fit():
     quotas = Quotas(ProtocolSettings(filters_max=9, filters_per_neighbour_max=1))
     quotas.learn(TWO, ONE)
-    assert quotas.refuses_names(Kind.INTEREST, TWO, 9, False) is None
-    assert quotas.refuses_names(Kind.INTEREST, TWO, 10, False) == "filters_max"
+    assert quotas.refuses_names(RecordKind.INTEREST, TWO, 9, False) is None
+    assert quotas.refuses_names(RecordKind.INTEREST, TWO, 10, False) == "filters_max"
 
 
 def test_node_that_is_forgotten_makes_room():
     quotas = Quotas(ProtocolSettings(nodes_per_neighbour_max=1, filters_per_neighbour_max=3))
     quotas.learn(TWO, ONE)
-    quotas.resize(Kind.INTEREST, TWO, 3)
+    quotas.resize(RecordKind.INTEREST, TWO, 3)
     assert quotas.refuses_node(ONE, None) == "nodes_per_neighbour_max"
-    assert quotas.refuses_names(Kind.INTEREST, TWO, 1, True) == "filters_per_neighbour_max"
+    assert quotas.refuses_names(RecordKind.INTEREST, TWO, 1, True) == "filters_per_neighbour_max"
     quotas.forget(TWO)
     quotas.forget(THREE)  # never known
     assert quotas.refuses_node(ONE, None) is None
-    assert quotas.names[Kind.INTEREST] == 0
+    assert quotas.names[RecordKind.INTEREST] == 0
 
 
 def test_claims_have_the_same_bounds_beside_filters():
     quotas = Quotas(ProtocolSettings(filters_max=5, filters_per_neighbour_max=4))
     quotas.learn(TWO, ONE)
-    quotas.resize(Kind.INTEREST, TWO, 4)
-    assert quotas.refuses_names(Kind.CLAIMS, TWO, 4, True) is None
-    assert quotas.refuses_names(Kind.CLAIMS, TWO, 5, True) == "filters_per_neighbour_max"
-    assert quotas.refuses_names(Kind.CLAIMS, TWO, 6, True) == "filters_max"
+    quotas.resize(RecordKind.INTEREST, TWO, 4)
+    assert quotas.refuses_names(RecordKind.CLAIMS, TWO, 4, True) is None
+    assert quotas.refuses_names(RecordKind.CLAIMS, TWO, 5, True) == "filters_per_neighbour_max"
+    assert quotas.refuses_names(RecordKind.CLAIMS, TWO, 6, True) == "filters_max"

@@ -15,23 +15,23 @@ from hansa.protocol.membership.records import (
     KIND_OF,
     ClaimsRecord,
     InterestRecord,
-    Kind,
     NodeRecord,
     Record,
+    RecordKind,
+    estimate_bytes,
     fingerprint,
-    in_parts,
-    weight,
+    split_names,
 )
 from hansa.protocol.model import NodeId
 from hansa.protocol.wire.codec import encode
 from hansa.protocol.wire.frames import Update
 
-ROWS = tuple(product(Kind, map(NodeId, range(16)), product(range(16), range(32))))
+ROWS = tuple(product(RecordKind, map(NodeId, range(16)), product(range(16), range(32))))
 
 
 def test_every_record_has_its_kind():
     assert set(get_args(Record)) == set(KIND_OF)
-    assert sorted(KIND_OF.values()) == list(Kind)
+    assert sorted(KIND_OF.values()) == list(RecordKind)
 
 
 @given(any_record)
@@ -48,9 +48,9 @@ def test_a_record_is_tagged_with_its_kind(record):
 @pytest.mark.parametrize(
     ("kind", "node", "stamp", "expected"),
     [
-        (Kind.NODE, 0, (0, 0), 0xB55A8FA067537A73),
-        (Kind.INTEREST, 1, (7, 3), 0xAF6D6BD6F3FB8656),
-        (Kind.CLAIMS, (1 << 64) - 1, (1 << 63, 9), 0x9A7E9BF4DD7F6C8F),
+        (RecordKind.NODE, 0, (0, 0), 0xB55A8FA067537A73),
+        (RecordKind.INTEREST, 1, (7, 3), 0xAF6D6BD6F3FB8656),
+        (RecordKind.CLAIMS, (1 << 64) - 1, (1 << 63, 9), 0x9A7E9BF4DD7F6C8F),
     ],
 )
 def test_fingerprints_never_change_because_neighbours_compare_them(kind, node, stamp, expected):
@@ -67,12 +67,16 @@ def test_no_row_goes_unseen_in_the_sum():
 
 def test_a_fingerprint_has_64_bits_whatever_the_row():
     most = (1 << 64) - 1
-    for row in (ROWS[0], ROWS[-1], (Kind.CLAIMS, NodeId(most), (most, most))):
+    for row in (ROWS[0], ROWS[-1], (RecordKind.CLAIMS, NodeId(most), (most, most))):
         assert 0 <= fingerprint(*row) <= most
 
 
 def test_databases_that_differ_have_sums_that_differ():
-    kinds, nodes, versions = (Kind.NODE, Kind.INTEREST), (NodeId(1), NodeId(2)), range(4)
+    kinds, nodes, versions = (
+        (RecordKind.NODE, RecordKind.INTEREST),
+        (NodeId(1), NodeId(2)),
+        range(4),
+    )
     rows = list(product(kinds, nodes))
     digests = {
         sum(fingerprint(*row, (7, v)) for row, v in zip(rows, found, strict=True)) % (1 << 64)
@@ -84,7 +88,7 @@ def test_databases_that_differ_have_sums_that_differ():
 def test_half_of_the_bits_change_with_the_smallest_change():
     steps = [
         (fingerprint(kind, node, (7, version)), fingerprint(kind, node, (7, version + 1)))
-        for kind, node, version in product(Kind, map(NodeId, range(16)), range(16))
+        for kind, node, version in product(RecordKind, map(NodeId, range(16)), range(16))
     ]
     changed = [(before ^ after).bit_count() for before, after in steps]
     assert 31 < sum(changed) / len(changed) < 33
@@ -108,7 +112,7 @@ def test_fingerprints_do_not_depend_on_the_hash_seed():
     ]
     (*one, one_hash), (*other, other_hash) = printed
     assert one_hash != other_hash
-    assert one == other == [str(fingerprint(kind, NodeId(5), (7, 9))) for kind in Kind]
+    assert one == other == [str(fingerprint(kind, NodeId(5), (7, 9))) for kind in RecordKind]
 
 
 # ---------------------------------------------------------------- parts
@@ -126,12 +130,12 @@ def test_fingerprints_do_not_depend_on_the_hash_seed():
     ],
 )
 def test_names_are_split_when_a_part_is_full(names, bytes_max, parts):
-    assert in_parts(names, bytes_max) == parts
+    assert split_names(names, bytes_max) == parts
 
 
 @given(st.lists(filters, max_size=8), st.integers(1, 60))
 def test_parts_hold_every_name_in_order_and_stay_small(names, bytes_max):
-    parts = in_parts(iter(names), bytes_max)
+    parts = split_names(iter(names), bytes_max)
     assert [name for part in parts for name in part] == names
     for part in parts:
         assert len(part) == 1 or sum(len(name.encode()) + 5 for name in part) <= bytes_max
@@ -151,7 +155,7 @@ def test_parts_hold_every_name_in_order_and_stay_small(names, bytes_max):
     ],
 )
 def test_a_record_weighs_about_what_it_takes(record, expected):
-    assert weight(record) == expected
+    assert estimate_bytes(record) == expected
 
 
 HEAVIEST = NodeRecord(
@@ -162,4 +166,4 @@ HEAVIEST = NodeRecord(
 
 @given(any_record | st.just(HEAVIEST))
 def test_a_record_takes_at_most_four_times_its_weight(record):
-    assert len(encode(Update((record,)))) <= 4 * weight(record)
+    assert len(encode(Update((record,)))) <= 4 * estimate_bytes(record)

@@ -6,7 +6,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hansa.protocol.membership.graph import Graph
-from hansa.protocol.membership.shortest_paths import Arc, Tree, shortest_ways, two_ways
+from hansa.protocol.membership.shortest_paths import (
+    Arc,
+    ShortestPathTree,
+    shortest_path_tree,
+    two_disjoint_paths,
+)
 from hansa.protocol.model import NodeId
 from hansa.protocol.settings import Metric
 
@@ -23,7 +28,7 @@ def graph_of(links: Lengths) -> Graph:
         ends.setdefault(NodeId(a), {})[NodeId(b)] = length
         ends.setdefault(NodeId(b), {})[NodeId(a)] = length
     for node, near in ends.items():
-        graph.put(node, near)
+        graph.set_links(node, near)
     return graph
 
 
@@ -48,34 +53,36 @@ maps = st.dictionaries(
 
 
 def test_what_is_below_a_node_is_behind_its_next_one():
-    tree = shortest_ways(graph_of(dict.fromkeys([(0, 1), (1, 2), (2, 3), (1, 4)], 1)), ROOT)
-    assert tree.below(NodeId(1)) == {2: 2, 3: 2, 4: 4}
-    assert tree.below(NodeId(3)) == {}
-    assert tree.way(NodeId(3)) == {0: 1, 1: 2, 2: 3}
-    assert tree.way(ROOT) == {}
+    tree = shortest_path_tree(graph_of(dict.fromkeys([(0, 1), (1, 2), (2, 3), (1, 4)], 1)), ROOT)
+    assert tree.next_hops_below(NodeId(1)) == {2: 2, 3: 2, 4: 4}
+    assert tree.next_hops_below(NodeId(3)) == {}
+    assert tree.path_to(NodeId(3)) == {0: 1, 1: 2, 2: 3}
+    assert tree.path_to(ROOT) == {}
 
 
 def test_of_ways_as_short_the_smaller_parent_is_taken():
-    tree = shortest_ways(graph_of(dict.fromkeys([(0, 2), (0, 1), (2, 3), (1, 3)], 1)), ROOT)
+    tree = shortest_path_tree(graph_of(dict.fromkeys([(0, 2), (0, 1), (2, 3), (1, 3)], 1)), ROOT)
     assert tree.parents[NodeId(3)] == 1
 
 
 def test_a_node_without_links_is_its_own_tree():
-    assert shortest_ways(graph_of({}), NodeId(5)) == Tree(NodeId(5), {}, {NodeId(5): 0})
+    assert shortest_path_tree(graph_of({}), NodeId(5)) == ShortestPathTree(
+        NodeId(5), {}, {NodeId(5): 0}
+    )
 
 
 def test_a_first_way_that_blocks_all_others_is_given_up():
     """The shortest way 0-1-2-3 takes a link of both pairs that do without one another."""
     links = {(0, 1): 1, (1, 2): 1, (2, 3): 1, (0, 2): 4, (1, 3): 4}
     graph = graph_of(links)
-    tree = shortest_ways(graph, ROOT)
-    assert tree.way(NodeId(3)) == {0: 1, 1: 2, 2: 3}
-    assert set(two_ways(graph, tree, NodeId(3))) == {(0, 1), (1, 3), (0, 2), (2, 3)}
+    tree = shortest_path_tree(graph, ROOT)
+    assert tree.path_to(NodeId(3)) == {0: 1, 1: 2, 2: 3}
+    assert set(two_disjoint_paths(graph, tree, NodeId(3))) == {(0, 1), (1, 3), (0, 2), (2, 3)}
 
 
 @given(maps)
 def test_the_ways_of_a_tree_are_the_shortest(links):
-    tree = shortest_ways(graph_of(links), ROOT)
+    tree = shortest_path_tree(graph_of(links), ROOT)
     assert set(tree.distances) == reach(arcs_of(links), set())
     lengths = links | {(b, a): length for (a, b), length in links.items()}
     for node, parent in tree.parents.items():
@@ -88,10 +95,10 @@ def test_the_ways_of_a_tree_are_the_shortest(links):
 @given(maps, st.integers(1, NODES - 1))
 def test_two_ways_survive_the_loss_of_any_link_that_the_map_survives(links, target):
     graph = graph_of(links)
-    tree = shortest_ways(graph, ROOT)
+    tree = shortest_path_tree(graph, ROOT)
     if target not in tree.parents:
         return
-    arcs = list(two_ways(graph, tree, NodeId(target)))
+    arcs = list(two_disjoint_paths(graph, tree, NodeId(target)))
     assert set(arcs) <= set(arcs_of(links))
     assert not any((b, a) in arcs for a, b in arcs)
     for a, b in links:

@@ -6,12 +6,12 @@ import pytest
 
 from hansa.protocol.model import NodeId
 from hansa.protocol.retained import sync
-from hansa.protocol.retained.digest import Value, buckets_of
-from hansa.protocol.retained.sync import OFFERS_S, Teller
-from hansa.protocol.wire.frames import BUCKETS, Holdings, Letter, Listing
+from hansa.protocol.retained.digest import RetainedEntry, bucket_digests
+from hansa.protocol.retained.sync import DIGEST_REPEATS_S, RetainedSync
+from hansa.protocol.wire.frames import RETAINED_BUCKETS, RetainedDigests, RetainedVersions, Unicast
 
 ME, YOU, OTHER = NodeId(1), NodeId(2), NodeId(3)
-ALL = tuple(range(BUCKETS))
+ALL = tuple(range(RETAINED_BUCKETS))
 
 
 @pytest.fixture(autouse=True)
@@ -19,99 +19,101 @@ def small_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sync, "SLICE", 3)
 
 
-def owned(count: int) -> dict[str, Value]:
+def owned(count: int) -> dict[str, RetainedEntry]:
     """So many values of this node, which all want, and one of another node."""
-    values = {f"t/{number}": Value(number + 1, ME, b"x") for number in range(count)}
-    return {**values, "theirs": Value(9, OTHER, b"x")}
+    values = {f"t/{number}": RetainedEntry(number + 1, ME, b"x") for number in range(count)}
+    return {**values, "theirs": RetainedEntry(9, OTHER, b"x")}
 
 
-def teller(count: int) -> Teller:
-    return Teller(ME, owned(count), lambda topic: (YOU, OTHER))
+def teller(count: int) -> RetainedSync:
+    return RetainedSync(ME, owned(count), lambda topic: (YOU, OTHER))
 
 
-def steps(made: Teller) -> list[list[Letter]]:
+def steps(made: RetainedSync) -> list[list[Unicast]]:
     """What is told in each step, until there is no more."""
-    told: list[list[Letter]] = []
+    told: list[list[Unicast]] = []
     while made.is_busy:
-        told.append(made.proceed(0.0))
+        told.append(made.process_next_slice(0.0))
     return told
 
 
 @pytest.mark.parametrize(("count", "slices"), [(0, 1), (1, 1), (3, 1), (4, 2), (9, 3)])
 def test_a_digest_is_told_after_the_last_slice(count, slices):
     made = teller(count)
-    made.offer(YOU, 0.0)
-    made.offer(OTHER, 0.0)
+    made.schedule_digest(YOU, 0.0)
+    made.schedule_digest(OTHER, 0.0)
     mine = owned(count)
     del mine["theirs"]
-    digests = buckets_of(mine)
-    told = [Holdings(YOU, ME, digests), Holdings(OTHER, ME, digests)]
+    digests = bucket_digests(mine)
+    told = [RetainedDigests(YOU, ME, digests), RetainedDigests(OTHER, ME, digests)]
     assert steps(made) == [*[[]] * (slices - 1), told]
 
 
 def test_versions_are_told_slice_by_slice_to_who_wants_them():
-    made = Teller(ME, owned(5), lambda topic: () if topic == "t/1" else (YOU,))
-    made.ask(YOU, ALL)
+    made = RetainedSync(ME, owned(5), lambda topic: () if topic == "t/1" else (YOU,))
+    made.schedule_versions(YOU, ALL)
     assert steps(made) == [
-        [Listing(YOU, ME, (("t/0", 1), ("t/2", 3)))],
-        [Listing(YOU, ME, (("t/3", 4), ("t/4", 5)))],
+        [RetainedVersions(YOU, ME, (("t/0", 1), ("t/2", 3)))],
+        [RetainedVersions(YOU, ME, (("t/3", 4), ("t/4", 5)))],
     ]
 
 
 def test_questions_come_before_offers_and_are_answered_one_after_the_other():
     made = teller(4)
-    made.offer(YOU, 0.0)
-    made.ask(OTHER, ALL[:1])
-    made.ask(YOU, ALL)
-    made.ask(OTHER, ALL[1:])
+    made.schedule_digest(YOU, 0.0)
+    made.schedule_versions(OTHER, ALL[:1])
+    made.schedule_versions(YOU, ALL)
+    made.schedule_versions(OTHER, ALL[1:])
     told = steps(made)
     assert [[type(letter) for letter in step] for step in told] == [
-        [Listing],
-        [Listing],
-        [Listing],
-        [Listing],
+        [RetainedVersions],
+        [RetainedVersions],
+        [RetainedVersions],
+        [RetainedVersions],
         [],
-        [Holdings],
+        [RetainedDigests],
     ]
-    assert [letter.to for step in told for letter in step] == [OTHER, OTHER, YOU, YOU, YOU]
+    assert [letter.destination for step in told for letter in step] == [OTHER, OTHER, YOU, YOU, YOU]
 
 
 def test_only_what_belongs_to_the_buckets_is_listed():
     made = teller(40)
-    made.ask(YOU, ALL[:8])
+    made.schedule_versions(YOU, ALL[:8])
     listed = [topic for step in steps(made) for letter in step for topic, _ in letter.entries]  # type: ignore[union-attr]
     assert 0 < len(listed) < 40
 
 
 def test_with_nothing_to_tell_nothing_happens():
     assert steps(teller(2)) == []
-    assert teller(2).proceed(0.0) == []
+    assert teller(2).process_next_slice(0.0) == []
 
 
 def test_an_offer_is_repeated_some_times_and_no_more():
     made = teller(1)
-    made.offer(YOU, 100.0)
+    made.schedule_digest(YOU, 100.0)
     steps(made)
     told: list[float] = []
-    while made.due < math.inf:
-        now = made.due
-        told += [now for letter in made.proceed(now) if isinstance(letter, Holdings)]
-    assert told == [100.0 + after for after in OFFERS_S]
+    while made.next_due < math.inf:
+        now = made.next_due
+        told += [
+            now for letter in made.process_next_slice(now) if isinstance(letter, RetainedDigests)
+        ]
+    assert told == [100.0 + after for after in DIGEST_REPEATS_S]
 
 
 def test_who_was_told_something_new_is_offered_it_once_later():
     made = teller(1)
-    made.offer_later(YOU, 100.0)
-    made.offer_later(YOU, 101.0)
-    assert (made.due, made.is_busy) == (100.0 + OFFERS_S[0], False)
-    assert [type(letter) for letter in made.proceed(made.due)] == [Holdings]
-    assert made.due == math.inf
+    made.schedule_digest_later(YOU, 100.0)
+    made.schedule_digest_later(YOU, 101.0)
+    assert (made.next_due, made.is_busy) == (100.0 + DIGEST_REPEATS_S[0], False)
+    assert [type(letter) for letter in made.process_next_slice(made.next_due)] == [RetainedDigests]
+    assert made.next_due == math.inf
 
 
 def test_a_former_owner_hears_whose_value_is_newer():
     made = teller(0)
-    made.correct(YOU, OTHER, "a", 5)
-    made.correct(YOU, OTHER, "b", 6)
+    made.schedule_correction(YOU, OTHER, "a", 5)
+    made.schedule_correction(YOU, OTHER, "b", 6)
     assert made.is_busy
-    assert made.proceed(0.0) == [Listing(YOU, OTHER, (("a", 5), ("b", 6)))]
+    assert made.process_next_slice(0.0) == [RetainedVersions(YOU, OTHER, (("a", 5), ("b", 6)))]
     assert not made.is_busy

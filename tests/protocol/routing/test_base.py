@@ -5,15 +5,17 @@ import inspect
 import pytest
 
 from hansa.protocol.routing import STRATEGIES
-from hansa.protocol.routing.base import Strategy
+from hansa.protocol.routing.base import RoutingStrategy
 
-METHODS = [name for name, _ in inspect.getmembers(Strategy, inspect.isfunction) if name[0] != "_"]
+METHODS = [
+    name for name, _ in inspect.getmembers(RoutingStrategy, inspect.isfunction) if name[0] != "_"
+]
 
 
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("strategy", STRATEGIES.values(), ids=STRATEGIES)
 def test_a_strategy_has_every_method_of_the_interface(strategy, method):
-    ours = inspect.signature(getattr(Strategy, method))
+    ours = inspect.signature(getattr(RoutingStrategy, method))
     assert inspect.signature(getattr(strategy, method)) == ours
 
 

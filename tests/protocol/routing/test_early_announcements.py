@@ -4,19 +4,19 @@ from hansa.protocol.membership.records import ClaimsRecord
 from hansa.protocol.model import NodeId
 from hansa.protocol.routing.early_announcements import EarlyAnnouncements
 from hansa.protocol.settings import ProtocolSettings
-from hansa.protocol.wire.frames import Announce
+from hansa.protocol.wire.frames import CoreAnnouncement
 
 ONE, TWO, THREE = NodeId(1), NodeId(2), NodeId(3)
 
 
-def announce(core: int, seq: int = 1) -> Announce:
-    return Announce(NodeId(core), 1, seq, 0)
+def announce(core: int, seq: int = 1) -> CoreAnnouncement:
+    return CoreAnnouncement(NodeId(core), 1, seq, 0)
 
 
 def test_newest_announcement_of_each_sender_waits_for_the_record():
     early = EarlyAnnouncements(ProtocolSettings())
     claims = ClaimsRecord(NodeId(9), 1, 1, 0, ("g",))
-    assert early.put(ONE, Announce(NodeId(9), 1, 1, 0, (), claims))
+    assert early.put(ONE, CoreAnnouncement(NodeId(9), 1, 1, 0, (), claims))
     assert early.put(TWO, announce(9, 2))
     assert early.put(TWO, announce(9, 3))
     assert early.put(ONE, announce(8))

@@ -4,12 +4,12 @@ import pytest
 from tests.protocol.federation import LINE, SQUARE, publish, settled, views
 from tests.protocol.routing.test_init import surroundings
 
-from hansa.protocol.model import MANAGEMENT, NodeId
+from hansa.protocol.model import MANAGEMENT_GROUP, NodeId
 from hansa.protocol.routing import STRATEGIES, make_strategy
-from hansa.protocol.routing.from_map import FromMap
-from hansa.protocol.wire.frames import Solicit
+from hansa.protocol.routing.from_map import LinkStateStrategy
+from hansa.protocol.wire.frames import AnnouncementRequest
 
-NAMES = [name for name, strategy in STRATEGIES.items() if issubclass(strategy, FromMap)]
+NAMES = [name for name, strategy in STRATEGIES.items() if issubclass(strategy, LinkStateStrategy)]
 OTHER = NodeId(2)
 
 
@@ -18,20 +18,20 @@ def test_it_has_nothing_to_say_and_waits_for_nothing(name):
     made = make_strategy(surroundings(name))
     assert made.neighbour_up(OTHER, 0.0) == made.neighbour_down(OTHER, 0.0) == []
     assert made.costs_changed(0.0) == made.nodes_changed([], [OTHER], 0.0) == []
-    assert made.claims_changed(OTHER, ["g"], [], 0.0) == made.fire(0.0) == []
-    assert made.receive(OTHER, Solicit(OTHER, 0, 0, 0), 0.0) == []
+    assert made.claims_changed(OTHER, ["g"], [], 0.0) == made.handle_timer(0.0) == []
+    assert made.receive(OTHER, AnnouncementRequest(OTHER, 0, 0, 0), 0.0) == []
     assert made.next_deadline() is None
-    made.forget(OTHER)
-    assert made.groups() == [MANAGEMENT]
+    made.expire_node(OTHER)
+    assert made.groups() == [MANAGEMENT_GROUP]
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_group_that_nobody_in_reach_wants_any_more_leads_nowhere(name):
     wire = settled(LINE, (4, "g"), strategy=name)
-    assert views(wire)[1].groups["g"].wanted_by == (4,)
+    assert views(wire)[1].groups["g"].interested_nodes == (4,)
     wire.stop(4)
     wire.run(1.0)
-    assert views(wire)[1].groups["g"].wanted_by == ()
+    assert views(wire)[1].groups["g"].interested_nodes == ()
     assert publish(wire, 1) == {}
     assert wire.copies() == []
 
@@ -52,5 +52,5 @@ def test_a_new_link_with_a_new_number_is_used(name):
 def test_a_group_is_as_its_node_sees_it(name):
     wire = settled(LINE, (1, "g"), (4, "g"), strategy=name)
     view = views(wire)[4].groups["g"]
-    assert (view.wanted_by, view.member) == ((1, 4), True)
-    assert views(wire)[4].groups[MANAGEMENT].wanted_by == (1, 2, 3, 4)
+    assert (view.interested_nodes, view.is_member) == ((1, 4), True)
+    assert views(wire)[4].groups[MANAGEMENT_GROUP].interested_nodes == (1, 2, 3, 4)

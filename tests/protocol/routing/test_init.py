@@ -13,15 +13,15 @@ import hansa
 from hansa.errors import UsageError
 from hansa.protocol.interest.groups import GroupIndex
 from hansa.protocol.membership.graph import Graph
-from hansa.protocol.model import MANAGEMENT, NodeId
+from hansa.protocol.model import MANAGEMENT_GROUP, NodeId
 from hansa.protocol.routing import STRATEGIES, make_strategy
-from hansa.protocol.routing.base import Surroundings
+from hansa.protocol.routing.base import StrategyContext
 from hansa.protocol.settings import Metric, ProtocolSettings
 
 
-def surroundings(strategy: str) -> Surroundings:
+def surroundings(strategy: str) -> StrategyContext:
     """A node all alone."""
-    return Surroundings(
+    return StrategyContext(
         node=NodeId(1),
         settings=ProtocolSettings(strategy=strategy),
         graph=Graph(NodeId(1), Metric.HOPS),
@@ -39,10 +39,10 @@ def surroundings(strategy: str) -> Surroundings:
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_a_strategy_is_made_by_its_name_and_starts_alone(name):
     made = make_strategy(surroundings(name))
-    assert made.groups() == [MANAGEMENT]
-    assert made.group_view(MANAGEMENT).wanted_by == (1,)
-    assert set(made.core_views()) <= {1}
-    assert (made.entries_waiting(), made.take_entries()) == (0, [])
+    assert made.groups() == [MANAGEMENT_GROUP]
+    assert made.group_status(MANAGEMENT_GROUP).interested_nodes == (1,)
+    assert set(made.core_statuses()) <= {1}
+    assert (made.stale_entry_count(), made.drain_entries()) == (0, [])
 
 
 def test_an_unknown_name_is_answered_with_the_known_ones():

@@ -5,7 +5,7 @@ from typing import Any
 from tests.protocol.federation import RING, SQUARE, link_of, publish, settled
 
 from hansa.protocol.effects import Send
-from hansa.protocol.events import Received
+from hansa.protocol.events import FrameReceived
 from hansa.protocol.model import NodeId, Publication
 from hansa.protocol.routing import paths
 
@@ -15,7 +15,7 @@ def test_a_copy_of_an_origin_that_is_gone_goes_no_further():
     wire.stop(4)
     wire.run(1.0)
     late = Publication(NodeId(4), 1, 1, 0, "g", b"late")
-    effects = wire.give(2, Received(link_of(wire, 2, 1), late))
+    effects = wire.give(2, FrameReceived(link_of(wire, 2, 1), late))
     assert not [effect for effect in effects if isinstance(effect, Send)]
 
 

@@ -5,7 +5,7 @@ from tests.protocol.federation import SQUARE, restart, views
 from tests.protocol.wire_of_nodes import Wire, key
 
 from hansa.protocol.effects import CoreElected
-from hansa.protocol.model import MANAGEMENT, Identity, NodeId
+from hansa.protocol.model import MANAGEMENT_GROUP, Identity, NodeId
 
 TREES = ["tree-flood", "tree-subscriptions"]
 
@@ -13,12 +13,12 @@ TREES = ["tree-flood", "tree-subscriptions"]
 @pytest.mark.parametrize("name", TREES)
 def test_a_new_root_is_news(name):
     wire = Wire(SQUARE, strategy=name)
-    assert wire.effects(3, CoreElected)[-1] == CoreElected(MANAGEMENT, NodeId(1))
+    assert wire.effects(3, CoreElected)[-1] == CoreElected(MANAGEMENT_GROUP, NodeId(1))
     assert wire.effects(1, CoreElected) == []  # it was its own root when it was alone
     wire.log.clear()
     wire.stop(1)
     wire.run(1.0)
-    assert wire.effects(3, CoreElected) == [CoreElected(MANAGEMENT, NodeId(2))]
+    assert wire.effects(3, CoreElected) == [CoreElected(MANAGEMENT_GROUP, NodeId(2))]
 
 
 @pytest.mark.parametrize("name", TREES)
@@ -29,17 +29,17 @@ def test_a_node_that_comes_back_with_more_capacity_becomes_the_root(name):
     wire.start(3, Identity(NodeId(3), key(3), incarnation=2, capacity=8.0))
     wire.join("3-2 3-4")
     wire.run(1.0)
-    assert {view.groups[MANAGEMENT].core for view in views(wire).values()} == {3}
+    assert {view.groups[MANAGEMENT_GROUP].core for view in views(wire).values()} == {3}
     wire.stop(3)
     restart(wire, 3, "3-2 3-4", incarnation=3)
     wire.run(1.0)
-    assert {view.groups[MANAGEMENT].core for view in views(wire).values()} == {1}
+    assert {view.groups[MANAGEMENT_GROUP].core for view in views(wire).values()} == {1}
 
 
 @pytest.mark.parametrize("name", TREES)
 def test_parents_and_children_agree(name):
     wire = Wire(SQUARE, strategy=name)
-    groups = {place: view.groups[MANAGEMENT] for place, view in views(wire).items()}
+    groups = {place: view.groups[MANAGEMENT_GROUP] for place, view in views(wire).items()}
     assert {place: group.parents for place, group in groups.items()} == {
         1: (),
         2: (1,),

@@ -9,34 +9,40 @@ from tests.protocol.arbitrary import any_frame
 
 from hansa.errors import InvalidFrame
 from hansa.protocol.links.ordering import MISSING_SPAN
-from hansa.protocol.membership.records import ClaimsRecord, InterestRecord, Kind, NodeRecord, Record
+from hansa.protocol.membership.records import (
+    ClaimsRecord,
+    InterestRecord,
+    NodeRecord,
+    Record,
+    RecordKind,
+)
 from hansa.protocol.model import HOPS_MAX, NodeId
 from hansa.protocol.settings import ProtocolSettings
 from hansa.protocol.wire import bounds, frames
 from hansa.protocol.wire.frames import (
-    BUCKETS,
+    RETAINED_BUCKETS,
     UNREACHABLE,
-    Acknowledge,
-    Announce,
-    Ask,
-    Confirm,
-    Confirmation,
-    Enquire,
+    AnnouncementRequest,
+    CoreAnnouncement,
     Fetch,
+    FrameAck,
     Goodbye,
     Heartbeat,
     Hello,
-    Holdings,
-    Listing,
-    Membership,
-    Numbered,
-    Owed,
+    InterestAck,
+    InterestAckRequest,
+    InterestAcks,
+    MeshMembership,
+    PendingNotice,
     Receipt,
-    Resend,
-    Solicit,
+    RepairResponse,
+    RetainedDigests,
+    RetainedRequest,
+    RetainedValuesFrame,
+    RetainedVersions,
+    SequencedFrame,
     Summary,
     Update,
-    Values,
 )
 
 KEY = b"k" * 32
@@ -45,12 +51,12 @@ NODE = NodeRecord(NodeId(2), 7, 3, 7, KEY, "two", ("10.0.0.2:10500",), 1.0, ((No
 CHANGE = InterestRecord(NodeId(2), 7, 4, 3, ("a/#",), ("b",))
 WHOLE = InterestRecord(NodeId(2), 7, 4, 4, ("a/#",), (), part=0, parts=2)
 CLAIMS = ClaimsRecord(NodeId(3), 7, 4, 3, ("a/#", ""))
-ANNOUNCE = Announce(NodeId(3), 7, 9, 2)
-MEMBERSHIP = Membership(NodeId(3), 9, ("a/#", ""), ("b",))
-SOLICIT = Solicit(NodeId(3), 7, 9, 1)
-CONFIRMATION = Confirmation(NodeId(1), 7, 4, NodeId(4), 7, 9, 1)
-RESEND = Resend(NodeId(1), NodeId(4), 1, 5, 9, 0, ())
-ROW = (Kind.NODE, NodeId(1), 7, 3)
+ANNOUNCE = CoreAnnouncement(NodeId(3), 7, 9, 2)
+MEMBERSHIP = MeshMembership(NodeId(3), 9, ("a/#", ""), ("b",))
+SOLICIT = AnnouncementRequest(NodeId(3), 7, 9, 1)
+CONFIRMATION = InterestAck(NodeId(1), 7, 4, NodeId(4), 7, 9, 1)
+RESEND = RepairResponse(NodeId(1), NodeId(4), 1, 5, 9, 0, ())
+ROW = (RecordKind.NODE, NodeId(1), 7, 3)
 
 
 def numbers(count: int) -> tuple[Any, ...]:
@@ -67,15 +73,32 @@ def filters_of(count: int, size: int = 6) -> tuple[str, ...]:
 
 @given(any_frame)
 def test_what_a_correct_node_sends_is_within_bounds(frame):
-    bounds.check(frame)
+    bounds.check_bounds(frame)
 
 
 def test_no_frame_and_no_record_is_forgotten():
     only_numbers = {Heartbeat}
-    in_bounds = {Hello, Goodbye, Summary, Update, Fetch, Announce, Membership, Solicit}
-    in_bounds |= {Confirm, Enquire, Owed, Receipt, Resend, Acknowledge, Numbered}
-    in_bounds |= {Holdings, Ask, Listing, Values}
-    assert set(get_args(frames.Any)) == in_bounds | only_numbers
+    in_bounds = {
+        Hello,
+        Goodbye,
+        Summary,
+        Update,
+        Fetch,
+        CoreAnnouncement,
+        MeshMembership,
+        AnnouncementRequest,
+    }
+    in_bounds |= {
+        InterestAcks,
+        InterestAckRequest,
+        PendingNotice,
+        Receipt,
+        RepairResponse,
+        FrameAck,
+        SequencedFrame,
+    }
+    in_bounds |= {RetainedDigests, RetainedRequest, RetainedVersions, RetainedValuesFrame}
+    assert set(get_args(frames.AnyFrame)) == in_bounds | only_numbers
     assert set(get_args(Record)) == {NodeRecord, InterestRecord, ClaimsRecord}
 
 
@@ -94,23 +117,33 @@ def test_no_frame_and_no_record_is_forgotten():
         replace(SOLICIT, hops=HOPS_MAX),
         replace(NODE, addresses=("x" * bounds.LABEL_BYTES_MAX,) * bounds.ADDRESSES_MAX),
         replace(NODE, links=links(bounds.NEIGHBOURS_MAX), capacity=0.0),
-        Confirm((replace(CONFIRMATION, hops=HOPS_MAX),) * bounds.NODES_MAX),
-        Enquire(NodeId(1), NodeId(4), HOPS_MAX),
+        InterestAcks((replace(CONFIRMATION, hops=HOPS_MAX),) * bounds.NODES_MAX),
+        InterestAckRequest(NodeId(1), NodeId(4), HOPS_MAX),
         replace(CHANGE, added=filters_of(256, 1_020), removed=filters_of(1, 1_024)),
         replace(WHOLE, part=bounds.PARTS_MAX - 1, parts=bounds.PARTS_MAX),
-        Owed(NodeId(1), NodeId(4), 1, 9, HOPS_MAX),
+        PendingNotice(NodeId(1), NodeId(4), 1, 9, HOPS_MAX),
         Receipt(NodeId(1), NodeId(4), 1, 9, 9, 0, HOPS_MAX),
-        replace(RESEND, upto=5, publications=(b"",) * bounds.RESEND_MAX, hops=HOPS_MAX),
-        Holdings(NodeId(1), NodeId(4), (0,) * BUCKETS, HOPS_MAX),
-        Ask(NodeId(1), NodeId(4), numbers(BUCKETS), (("a", 1),) * bounds.TOPICS_MAX, HOPS_MAX),
-        Listing(NodeId(1), NodeId(4), (("a", 1),) * bounds.TOPICS_MAX, HOPS_MAX),
-        Values(NodeId(1), NodeId(4), (b"",) * bounds.RESEND_MAX, HOPS_MAX),
+        replace(
+            RESEND, upto=5, publications=(b"",) * bounds.PUBLICATIONS_PER_FRAME_MAX, hops=HOPS_MAX
+        ),
+        RetainedDigests(NodeId(1), NodeId(4), (0,) * RETAINED_BUCKETS, HOPS_MAX),
+        RetainedRequest(
+            NodeId(1),
+            NodeId(4),
+            numbers(RETAINED_BUCKETS),
+            (("a", 1),) * bounds.TOPICS_MAX,
+            HOPS_MAX,
+        ),
+        RetainedVersions(NodeId(1), NodeId(4), (("a", 1),) * bounds.TOPICS_MAX, HOPS_MAX),
+        RetainedValuesFrame(
+            NodeId(1), NodeId(4), (b"",) * bounds.PUBLICATIONS_PER_FRAME_MAX, HOPS_MAX
+        ),
         Heartbeat(0, 0, 0, 0),
-        Acknowledge(0, numbers(bounds.MISSING_MAX)),
+        FrameAck(0, numbers(bounds.MISSING_MAX)),
     ],
 )
 def test_what_just_keeps_a_bound_passes(frame):
-    bounds.check(frame)
+    bounds.check_bounds(frame)
 
 
 @pytest.mark.parametrize(
@@ -143,7 +176,7 @@ def test_what_just_keeps_a_bound_passes(frame):
         ),
         (Goodbye("x" * 4_097), "goodbye: reason: 4097 bytes, the limit is 4096"),
         (
-            Owed(NodeId(1), NodeId(4), 1, 9, 65),
+            PendingNotice(NodeId(1), NodeId(4), 1, 9, 65),
             "owed of 0000000000000004: hops: 65, the limit is 64",
         ),
         (
@@ -156,23 +189,23 @@ def test_what_just_keeps_a_bound_passes(frame):
             "resend of 0000000000000004: publications: 16385 items, the limit is 16384",
         ),
         (
-            Holdings(NodeId(1), NodeId(4), (0,) * 63),
+            RetainedDigests(NodeId(1), NodeId(4), (0,) * 63),
             "holdings of 0000000000000004: digests: 63 items, there must be 64",
         ),
         (
-            Ask(NodeId(1), NodeId(4), (64,)),
+            RetainedRequest(NodeId(1), NodeId(4), (64,)),
             "ask of 0000000000000004: buckets: 64, the limit is 63",
         ),
         (
-            Ask(NodeId(1), NodeId(4), (), (("a/+", 1),)),
+            RetainedRequest(NodeId(1), NodeId(4), (), (("a/+", 1),)),
             "ask of 0000000000000004: topics: topic name 'a/+': '+' and '#' are for filters only",
         ),
         (
-            Listing(NodeId(1), NodeId(4), (("a", 1),) * 16_385),
+            RetainedVersions(NodeId(1), NodeId(4), (("a", 1),) * 16_385),
             "listing of 0000000000000004: entries: 16385 items, the limit is 16384",
         ),
         (
-            Values(NodeId(1), NodeId(4), (b"",) * 16_385),
+            RetainedValuesFrame(NodeId(1), NodeId(4), (b"",) * 16_385),
             "values of 0000000000000004: publications: 16385 items, the limit is 16384",
         ),
         (replace(RESEND, upto=4), "resend of 0000000000000004: goes from 5 to 4"),
@@ -213,25 +246,25 @@ def test_what_just_keeps_a_bound_passes(frame):
             replace(SOLICIT, hops=65),
             "solicit of 0000000000000003: hops: 65, the limit is 64",
         ),
-        (Acknowledge(0, numbers(257)), "acknowledge: missing: 257 items, the limit is 256"),
-        (Confirm((CONFIRMATION,) * 8_193), "confirm: entries: 8193 items, the limit is 8192"),
+        (FrameAck(0, numbers(257)), "acknowledge: missing: 257 items, the limit is 256"),
+        (InterestAcks((CONFIRMATION,) * 8_193), "confirm: entries: 8193 items, the limit is 8192"),
         (
-            Confirm((CONFIRMATION, replace(CONFIRMATION, hops=65))),
+            InterestAcks((CONFIRMATION, replace(CONFIRMATION, hops=65))),
             "confirm: entries: confirmation of 0000000000000004: hops: 65, the limit is 64",
         ),
         (
-            Enquire(NodeId(1), NodeId(4), 65),
+            InterestAckRequest(NodeId(1), NodeId(4), 65),
             "enquire of 0000000000000004: hops: 65, the limit is 64",
         ),
         (
-            Numbered(1, replace(SOLICIT, hops=900)),
+            SequencedFrame(1, replace(SOLICIT, hops=900)),
             "numbered: frame: solicit of 0000000000000003: hops: 900, the limit is 64",
         ),
     ],
 )
 def test_a_frame_out_of_bounds_is_refused(frame, message):
     with pytest.raises(InvalidFrame) as refused:
-        bounds.check(frame)
+        bounds.check_bounds(frame)
     assert str(refused.value) == message
 
 
@@ -278,16 +311,16 @@ def test_a_frame_out_of_bounds_is_refused(frame, message):
 def test_a_record_out_of_bounds_is_refused(record, message):
     word = "node" if isinstance(record, NodeRecord) else "interest"
     with pytest.raises(InvalidFrame) as refused:
-        bounds.check(Update((CLAIMS, record)))
+        bounds.check_bounds(Update((CLAIMS, record)))
     place = f"update: records: {word} record of 0000000000000002"
     assert str(refused.value) == f"{place}: {message}"
 
 
 def test_only_groups_may_be_the_management_group():
-    bounds.check(CLAIMS)
-    bounds.check(MEMBERSHIP)
+    bounds.check_bounds(CLAIMS)
+    bounds.check_bounds(MEMBERSHIP)
     with pytest.raises(InvalidFrame, match="interest record .* must not be empty"):
-        bounds.check(replace(CHANGE, added=("",)))
+        bounds.check_bounds(replace(CHANGE, added=("",)))
 
 
 def test_the_defaults_stay_within_the_bounds():
@@ -296,7 +329,9 @@ def test_the_defaults_stay_within_the_bounds():
     assert settings.filters_per_node_max <= bounds.NAMES_MAX
     assert settings.redundancy <= bounds.PARENTS_MAX
     assert MISSING_SPAN <= bounds.MISSING_MAX
-    bounds.check(replace(HELLO, federation=settings.federation, agreement=settings.agreement()))
+    bounds.check_bounds(
+        replace(HELLO, federation=settings.federation, agreement=settings.shared_settings_text())
+    )
 
 
 def test_a_refusal_can_quote_both_hellos():

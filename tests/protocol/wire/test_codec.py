@@ -10,8 +10,8 @@ from msgspec.structs import replace
 from tests.protocol.arbitrary import any_frame, every_frame, publications, u64
 
 from hansa.errors import InvalidFrame
-from hansa.protocol.membership.records import ClaimsRecord, InterestRecord, Kind, NodeRecord
-from hansa.protocol.model import HOPS_MAX, NAMED_MAX, GroupId, NodeId, Publication
+from hansa.protocol.membership.records import ClaimsRecord, InterestRecord, NodeRecord, RecordKind
+from hansa.protocol.model import HOPS_MAX, TARGET_GROUPS_MAX, GroupId, NodeId, Publication
 from hansa.protocol.topics import TOPIC_LEVELS_MAX
 from hansa.protocol.wire import frames
 from hansa.protocol.wire.bounds import (
@@ -22,7 +22,7 @@ from hansa.protocol.wire.bounds import (
     ROWS_MAX,
 )
 from hansa.protocol.wire.codec import (
-    ANSWER,
+    BULK_RESPONSE,
     CONTROL,
     CONTROL_BYTES_MAX,
     FORMAT_VERSION,
@@ -30,32 +30,32 @@ from hansa.protocol.wire.codec import (
     HOPS_AT,
     PACKET_BYTES_MAX,
     TOPIC_BYTES_AT,
-    cut_names,
     decode,
     decode_publication,
     encode,
     encode_publication,
-    mould,
-    strand,
+    make_frame_template,
+    ordering_key,
+    remove_target_groups,
 )
 from hansa.protocol.wire.frames import (
     UNREACHABLE,
-    Acknowledge,
-    Announce,
-    Confirm,
-    Confirmation,
-    Enquire,
+    AnnouncementRequest,
+    CoreAnnouncement,
     Fetch,
+    FrameAck,
     Goodbye,
     Heartbeat,
     Hello,
-    Membership,
-    Numbered,
-    Resend,
-    Solicit,
+    InterestAck,
+    InterestAckRequest,
+    InterestAcks,
+    MeshMembership,
+    RepairResponse,
+    RetainedValuesFrame,
+    SequencedFrame,
     Summary,
     Update,
-    Values,
 )
 
 ONE, TWO = NodeId(1), NodeId(2)
@@ -67,14 +67,14 @@ HELLO = Hello(
 PUBLICATION = Publication(ONE, 2, 3, 0, "a/b", b"hi")
 FULL_PUBLICATION = Publication(
     origin=NodeId(0x0102030405060708),
-    life=7,
-    number=258,
+    epoch=7,
+    sequence=258,
     qos=2,
     topic="é",
     payload=b"hi",
     retain=True,
     hops=64,
-    named=(GroupId(4), GroupId(5)),
+    target_groups=(GroupId(4), GroupId(5)),
     previous=((NodeId(4), 256),),
     properties=b"\1\2",
 )
@@ -93,7 +93,7 @@ def test_a_frame_survives_the_way_through_bytes(kind, data):
 
 
 def test_every_frame_is_tried():
-    assert set(every_frame) == {*get_args(frames.Any), Publication}
+    assert set(every_frame) == {*get_args(frames.AnyFrame), Publication}
 
 
 @given(publications)
@@ -111,7 +111,7 @@ GOLDEN = {
     ),
     Goodbye("bye"): "10 92 02 a3627965",
     Heartbeat(1, 2, 300, 70_000): "10 95 03 01 02 cd012c ce00011170",
-    Summary(((Kind.NODE, ONE, 7, 3), (Kind.CLAIMS, TWO, 7, 4))): (
+    Summary(((RecordKind.NODE, ONE, 7, 3), (RecordKind.CLAIMS, TWO, 7, 4))): (
         "10 92 04 92 9400010703 9402020704"
     ),
     Update(
@@ -127,16 +127,18 @@ GOLDEN = {
         "99 01 01 07 04 03 91a3612f2b 91a162 00 01"
         "99 02 01 07 06 06 92a3612f2ba0 90 01 02"
     ),
-    Fetch(((Kind.INTEREST, TWO),)): "10 92 06 91 920102",
-    Announce(
+    Fetch(((RecordKind.INTEREST, TWO),)): "10 92 06 91 920102",
+    CoreAnnouncement(
         ONE, 7, 9, UNREACHABLE, (TWO,), ClaimsRecord(ONE, 7, 6, 5, ("a",)), (GroupId(4),)
     ): "10 98 07 01 07 09 ceffffffff 9102 99 02 01 07 06 05 91a161 90 00 01 9104",
-    Membership(ONE, 9, ("a",), ("",)): "10 95 08 01 09 91a161 91a0",
-    Solicit(ONE, 7, 9, 64): "10 95 09 01 07 09 40",
-    Acknowledge(17, (18, 300)): "10 93 0a 11 9212cd012c",
-    Confirm((Confirmation(ONE, 7, 4, TWO, 6, 300, 2),)): "10 92 0c 91 97 01 07 04 02 06 cd012c 02",
-    Enquire(ONE, TWO, 2, 7, 3): "10 96 0d 01 02 02 07 03",
-    Numbered(16, Goodbye("bye")): "10 93 0b 10 9202a3627965",
+    MeshMembership(ONE, 9, ("a",), ("",)): "10 95 08 01 09 91a161 91a0",
+    AnnouncementRequest(ONE, 7, 9, 64): "10 95 09 01 07 09 40",
+    FrameAck(17, (18, 300)): "10 93 0a 11 9212cd012c",
+    InterestAcks(
+        (InterestAck(ONE, 7, 4, TWO, 6, 300, 2),)
+    ): "10 92 0c 91 97 01 07 04 02 06 cd012c 02",
+    InterestAckRequest(ONE, TWO, 2, 7, 3): "10 96 0d 01 02 02 07 03",
+    SequencedFrame(16, Goodbye("bye")): "10 93 0b 10 9202a3627965",
     PUBLICATION: (
         "11 00 00 0000 0000000000000001 0000000000000002 0000000000000003 0003 612f62 6869"
     ),
@@ -161,7 +163,7 @@ def test_a_later_version_may_add_fields_at_the_end():
 
 def test_an_earlier_version_may_leave_out_what_has_a_default():
     assert decode(bytes.fromhex("10 92 02 a3627965")) == Goodbye("bye")
-    assert decode(bytes.fromhex("10 94 0d 01 02 02")) == Enquire(ONE, TWO, 2)
+    assert decode(bytes.fromhex("10 94 0d 01 02 02")) == InterestAckRequest(ONE, TWO, 2)
 
 
 # ---------------------------------------------------------------- relaying
@@ -188,13 +190,13 @@ def test_the_names_and_the_topic_follow_the_length_of_the_topic(publication):
 @given(publications)
 def test_a_copy_without_names_is_the_same_but_for_them(publication):
     data = bytearray(encode(publication))
-    cut_names(data, len(publication.named))
+    remove_target_groups(data, len(publication.named))
     assert data == encode(replace(publication, named=()))
 
 
 @given(publications, st.integers(1, 2**64 - 1), st.binary(max_size=8))
 def test_a_mould_makes_the_next_publication(publication, number, payload):
-    before, after = mould(encode(publication), len(publication.payload))
+    before, after = make_frame_template(encode(publication), len(publication.payload))
     made = b"".join((before, number.to_bytes(8, "big"), after, payload))
     assert made == encode(replace(publication, number=number, payload=payload))
 
@@ -203,7 +205,7 @@ def test_what_fits_a_frame_still_fits_with_more_groups_named():
     largest = replace(FULL_PUBLICATION, payload=bytes(PACKET_BYTES_MAX - 4))
     arrived = decode(encode(largest))
     assert isinstance(arrived, Publication)
-    groups = tuple(GroupId(number) for number in range(NAMED_MAX))
+    groups = tuple(GroupId(number) for number in range(TARGET_GROUPS_MAX))
     onward = replace(arrived, named=groups, previous=tuple((group, 0) for group in groups))
     encoded = encode(onward)
     assert len(encoded) <= FRAME_BYTES_MAX
@@ -280,9 +282,9 @@ def test_bytes_that_are_no_publication_are_refused_with_the_reason(data, message
 
 
 def test_a_publication_out_of_bounds_is_refused():
-    groups = bytes(8 * (NAMED_MAX + 1))
+    groups = bytes(8 * (TARGET_GROUPS_MAX + 1))
     head, tail = encode(PUBLICATION)[:31], encode(PUBLICATION)[31:]
-    named = head[:3] + (NAMED_MAX + 1).to_bytes(2, "big") + head[5:] + groups + tail
+    named = head[:3] + (TARGET_GROUPS_MAX + 1).to_bytes(2, "big") + head[5:] + groups + tail
     with pytest.raises(InvalidFrame, match="publication: 1025 groups, the limit is 1024"):
         decode(named)
     large = encode(PUBLICATION) + bytes(PACKET_BYTES_MAX - 4)
@@ -303,9 +305,9 @@ def test_a_control_frame_that_is_too_large_is_refused():
 
 def test_an_answer_may_be_as_large_as_what_it_holds():
     held = encode(replace(PUBLICATION, payload=bytes(CONTROL_BYTES_MAX)))
-    answer = Resend(NodeId(1), NodeId(2), 1, 0, 1, 0, (held,))
+    answer = RepairResponse(NodeId(1), NodeId(2), 1, 0, 1, 0, (held,))
     data = encode(answer)
-    assert data[0] == ANSWER
+    assert data[0] == BULK_RESPONSE
     assert decode(data) == answer
     with pytest.raises(InvalidFrame, match="frame: .* bytes, the limit is 1114112"):
         decode(bytes((CONTROL,)) + data[1:])
@@ -316,12 +318,15 @@ def test_what_must_not_overtake_is_of_one_strand(one, two):
     def shared(publication: Publication) -> tuple[object, ...]:
         return publication.origin, publication.qos > 0, "" if publication.qos else publication.topic
 
-    assert (strand(encode(one)) == strand(encode(two))) == (shared(one) == shared(two))
+    assert (ordering_key(encode(one)) == ordering_key(encode(two))) == (shared(one) == shared(two))
 
 
 def test_answers_are_one_strand():
-    answers = (Resend(NodeId(1), NodeId(2), 1, 0, 1, 0, ()), Values(NodeId(3), NodeId(4), ()))
-    assert {strand(encode(answer)) for answer in answers} == {b""}
+    answers = (
+        RepairResponse(NodeId(1), NodeId(2), 1, 0, 1, 0, ()),
+        RetainedValuesFrame(NodeId(3), NodeId(4), ()),
+    )
+    assert {ordering_key(encode(answer)) for answer in answers} == {b""}
 
 
 # ---------------------------------------------------------------- whatever comes
@@ -424,8 +429,8 @@ COUNT = MANY.to_bytes(4, "big")
         b"\x10\x98\x07\x01\x01\x01\x01\xdd" + COUNT + b"\xcd\x01\x01" * MANY + b"\xc0\x90",
         b"\x10\x93\x02\xa0" + b"\x91" * MANY,
         encode(replace(PUBLICATION, payload=bytes(1 << 20))),
-        encode(replace(PUBLICATION, named=(GroupId(U64_MAX),) * NAMED_MAX)),
-        encode(replace(PUBLICATION, previous=((GroupId(U64_MAX), U64_MAX),) * NAMED_MAX)),
+        encode(replace(PUBLICATION, named=(GroupId(U64_MAX),) * TARGET_GROUPS_MAX)),
+        encode(replace(PUBLICATION, previous=((GroupId(U64_MAX), U64_MAX),) * TARGET_GROUPS_MAX)),
     ],
     ids=lambda data: data[:12].hex(),
 )
@@ -492,10 +497,13 @@ def test_a_publication_that_is_too_large_is_our_mistake(field, size, total):
 @pytest.mark.parametrize(
     ("frame", "message"),
     [
-        (Acknowledge(-1), "control frame: Expected `int` >= 0 - at `$[1]`"),
-        (Acknowledge(U64_MAX + 1), "control frame: "),
+        (FrameAck(-1), "control frame: Expected `int` >= 0 - at `$[1]`"),
+        (FrameAck(U64_MAX + 1), "control frame: "),
         (Goodbye("\ud800"), "'utf-8' codec can't encode"),
-        (Solicit(ONE, 7, 9, 65), "solicit of 0000000000000001: hops: 65, the limit is 64"),
+        (
+            AnnouncementRequest(ONE, 7, 9, 65),
+            "solicit of 0000000000000001: hops: 65, the limit is 64",
+        ),
         (
             Update((InterestRecord(ONE, 7, 5, 5, ("a" * 1_000,)),) * 1_100),
             "frame: 1114306 bytes, the limit is 1114112",
@@ -540,19 +548,23 @@ def test_whatever_is_encoded_is_decoded(publication):
 
 def test_the_largest_lists_fit_a_frame():
     ids = [NodeId(U64_MAX - number) for number in range(NODES_MAX)][::-1]
-    summary = Summary(tuple((Kind.CLAIMS, node, U64_MAX, U64_MAX) for node in ids for _ in Kind))
+    summary = Summary(
+        tuple((RecordKind.CLAIMS, node, U64_MAX, U64_MAX) for node in ids for _ in RecordKind)
+    )
     assert len(summary.rows) == ROWS_MAX
     node = NodeRecord(
         *(ids[0], U64_MAX, U64_MAX, U64_MAX, KEY, "x" * 255, ("x" * 255,) * 16, 1.5),
         links=tuple((node, U64_MAX) for node in ids[:NEIGHBOURS_MAX]),
     )
-    confirmation = Confirmation(ids[0], U64_MAX, U64_MAX, ids[0], U64_MAX, U64_MAX, HOPS_MAX)
+    confirmation = InterestAck(ids[0], U64_MAX, U64_MAX, ids[0], U64_MAX, U64_MAX, HOPS_MAX)
     names = tuple(f"{number:06}" for number in range(NAMES_BYTES_MAX // 6))
     claims = ClaimsRecord(ids[0], 1, 1, 1, names)
     for frame in (
         summary,
         Update((node, claims)),
-        Confirm((confirmation,) * NODES_MAX),
-        Announce(ids[0], 1, 1, 1, (), claims, tuple(GroupId(node) for node in ids[:FLAGS_MAX])),
+        InterestAcks((confirmation,) * NODES_MAX),
+        CoreAnnouncement(
+            ids[0], 1, 1, 1, (), claims, tuple(GroupId(node) for node in ids[:FLAGS_MAX])
+        ),
     ):
         assert len(encode(frame)) <= CONTROL_BYTES_MAX

@@ -1,15 +1,15 @@
 """The book of publications."""
 
 from hansa.protocol.model import NodeId, Publication
-from hansa.simulator.analysis.ledger import Entry, Ledger
+from hansa.simulator.analysis.ledger import Ledger, LedgerEntry
 
 
 def publication(payload):
-    return Publication(origin=NodeId(0), life=1, number=1, qos=0, topic="a", payload=payload)
+    return Publication(origin=NodeId(0), epoch=1, sequence=1, qos=0, topic="a", payload=payload)
 
 
 def entry(ledger, wanted=(), at=0.0):
-    made = Entry(len(ledger.entries), 0, "a", ledger.payload(16), 0, False, at, wanted)
+    made = LedgerEntry(len(ledger.entries), 0, "a", ledger.payload(16), 0, False, at, wanted)
     ledger.publish(made)
     return made
 
@@ -26,11 +26,11 @@ def test_every_payload_is_unique_and_leads_back_to_its_entry():
 def test_deliveries_are_counted_against_what_was_wanted():
     ledger = Ledger()
     made = entry(ledger, wanted=(1, 2), at=1.0)
-    ledger.deliver(made, 1, 1.25)
-    ledger.deliver(made, 1, 1.5)
-    ledger.deliver(made, 3, 1.5)
-    assert (ledger.expected, ledger.delivered, ledger.duplicates) == (2, 1, 1)
-    assert ledger.delay_by_place()[1].mean == 250.0
-    whole = ledger.delay()
+    ledger.record_delivery(made, 1, 1.25)
+    ledger.record_delivery(made, 1, 1.5)
+    ledger.record_delivery(made, 3, 1.5)
+    assert (ledger.expected_count, ledger.delivered_count, ledger.duplicate_count) == (2, 1, 1)
+    assert ledger.delay_statistics_by_place()[1].mean == 250.0
+    whole = ledger.delay_statistics()
     assert whole is not None
     assert whole.count == 2

@@ -8,23 +8,23 @@ from dataclasses import replace
 import pytest
 from tests.simulator.worlds import Played
 
-from hansa.protocol.routing import STRATEGIES, strategy_of
-from hansa.protocol.routing.base import Fact
+from hansa.protocol.routing import STRATEGIES, strategy_class
+from hansa.protocol.routing.base import StrategyInvariant
 from hansa.protocol.settings import Metric, ProtocolSettings
-from hansa.simulator.actions import Clone, Subscribe
-from hansa.simulator.analysis.structure import Structure
-from hansa.simulator.analysis.truth import Truth
+from hansa.simulator.actions import ClientSubscribe, CloneNode
+from hansa.simulator.analysis.structure import StructureCheck
+from hansa.simulator.analysis.truth import GroundTruth
 
 GROUP = "a/#"
 
 
 @pytest.fixture(scope="module")
 def resting():
-    script = [(0.0, Subscribe(0, GROUP)), (0.0, Subscribe(2, GROUP))]
+    script = [(0.0, ClientSubscribe(0, GROUP)), (0.0, ClientSubscribe(2, GROUP))]
     return Played("ring:5", script).run(6.0)
 
 
-class Tampered(Truth):
+class Tampered(GroundTruth):
     """The truth, with one node's beliefs changed."""
 
     def __init__(self, played, place=None, **changes):
@@ -32,15 +32,15 @@ class Tampered(Truth):
         self._place = place
         self._changes = changes
 
-    def view(self, site):
-        view = super().view(site)
+    def status(self, site):
+        view = super().status(site)
         if site.place != self._place:
             return view
         return replace(view, **{name: change(view) for name, change in self._changes.items()})
 
 
 def structure(resting, place=None, metric=Metric.HOPS, **changes):
-    return Structure(Tampered(resting, place, **changes), ProtocolSettings(metric=metric))
+    return StructureCheck(Tampered(resting, place, **changes), ProtocolSettings(metric=metric))
 
 
 def group_with(**changes):
@@ -54,8 +54,8 @@ def core_with(**changes):
 
 
 def test_a_federation_at_rest_is_right(resting):
-    assert structure(resting).converged() is None
-    assert list(structure(resting).exact()) == []
+    assert structure(resting).find_problem() is None
+    assert list(structure(resting).find_broken_invariants()) == []
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_a_federation_at_rest_is_right(resting):
     ],
 )
 def test_what_users_would_feel_is_not_converged(resting, place, changes, problem):
-    assert problem in structure(resting, place, **changes).converged()
+    assert problem in structure(resting, place, **changes).find_problem()
 
 
 @pytest.mark.parametrize(
@@ -95,26 +95,26 @@ def test_what_users_would_feel_is_not_converged(resting, place, changes, problem
     ],
 )
 def test_what_is_not_exact_is_named_by_its_promise(resting, place, changes, promise):
-    assert promise in dict(structure(resting, place, **changes).exact())
+    assert promise in dict(structure(resting, place, **changes).find_broken_invariants())
 
 
 def test_hops_are_not_promised_where_round_trips_count(resting):
     wrong = structure(resting, 3, Metric.RTT, cores=core_with(distance=700, parents=(4,)))
-    assert {"true distances", "redundancy filled"}.isdisjoint(dict(wrong.exact()))
+    assert {"true distances", "redundancy filled"}.isdisjoint(dict(wrong.find_broken_invariants()))
 
 
 def test_tables_are_not_promised_where_round_trips_count_and_wander(resting):
     tampered = Tampered(resting, 3, groups=group_with(member=True, parents=(2,)))
     settings = ProtocolSettings(metric=Metric.RTT)
-    assert dict(Structure(tampered, settings, steady=True).exact())
-    assert not dict(Structure(tampered, settings, steady=False).exact())
+    assert dict(StructureCheck(tampered, settings, is_steady=True).find_broken_invariants())
+    assert not dict(StructureCheck(tampered, settings, is_steady=False).find_broken_invariants())
 
 
 def test_a_broker_that_was_not_asked_is_a_problem(resting):
     broker = resting.world.sites[3].broker
     broker.withdraw([GROUP])
     try:
-        assert "broker of n3 was not asked" in structure(resting).converged()
+        assert "broker of n3 was not asked" in structure(resting).find_problem()
     finally:
         broker.grant([GROUP])
 
@@ -124,23 +124,23 @@ def test_a_core_that_is_not_there_is_a_problem(resting):
         """All agree on a core that does not exist."""
 
         def view(self, site):
-            view = super().view(site)
+            view = super().status(site)
             return replace(view, groups=group_with(core=9)(view))
 
-    problem = Structure(Agreed(resting), ProtocolSettings()).converged()
+    problem = StructureCheck(Agreed(resting), ProtocolSettings()).find_problem()
     assert problem is not None
     assert "its core 9 is not there" in problem
 
 
 def test_a_node_alone_has_nobody_to_agree_with():
-    lonely = structure(Played("line:1", [(0.0, Subscribe(0, GROUP))]).run(2.0))
-    assert lonely.converged() is None
-    assert list(lonely.exact()) == []
+    lonely = structure(Played("line:1", [(0.0, ClientSubscribe(0, GROUP))]).run(2.0))
+    assert lonely.find_problem() is None
+    assert list(lonely.find_broken_invariants()) == []
 
 
 def test_two_nodes_with_one_id_are_a_problem():
-    played = Played("line:3", [(1.0, Clone(0, near=2))]).run(1.0)
-    assert "two nodes share an id" in structure(played).converged()
+    played = Played("line:3", [(1.0, CloneNode(0, near=2))]).run(1.0)
+    assert "two nodes share an id" in structure(played).find_problem()
 
 
 # ---------------------------------------------------------------- other strategies
@@ -150,34 +150,39 @@ def test_two_nodes_with_one_id_are_a_problem():
 def following(request):
     """A ring at rest whose strategy follows the database."""
     settings = ProtocolSettings(strategy=request.param)
-    return Played("ring:5", [(0.0, Subscribe(2, GROUP))], protocol=settings).run(6.0), settings
+    return Played("ring:5", [(0.0, ClientSubscribe(2, GROUP))], protocol=settings).run(
+        6.0
+    ), settings
 
 
 def test_every_strategy_is_right_at_rest(following):
     played, settings = following
-    assert Structure(Truth(played.world), settings).converged() is None
-    assert list(Structure(Truth(played.world), settings).exact()) == []
+    assert StructureCheck(GroundTruth(played.world), settings).find_problem() is None
+    assert list(StructureCheck(GroundTruth(played.world), settings).find_broken_invariants()) == []
 
 
 def test_where_ways_follow_the_database_it_must_be_the_same(following, resting):
     played, settings = following
     other = {"digest": lambda view: 1}
-    problem = Structure(Tampered(played, 1, **other), settings).converged()
+    problem = StructureCheck(Tampered(played, 1, **other), settings).find_problem()
     assert problem is not None
     assert "databases differ" in problem
-    assert structure(resting, 1, **other).converged() is None
+    assert structure(resting, 1, **other).find_problem() is None
 
 
 def test_only_what_the_strategy_promises_counts(following):
     played, settings = following
-    wrong = Structure(Tampered(played, 1, groups=group_with(core=3)), settings)
-    promises = strategy_of(settings.strategy).facts
-    assert (wrong.converged() is None) == (Fact.ONE_CORE not in promises)
+    wrong = StructureCheck(Tampered(played, 1, groups=group_with(core=3)), settings)
+    promises = strategy_class(settings.strategy).invariants
+    assert (wrong.find_problem() is None) == (StrategyInvariant.ONE_CORE not in promises)
 
 
 def test_ways_that_follow_the_database_change_with_it(following, resting):
     played, settings = following
-    mark = Structure(Truth(played.world), settings).ways_mark()
-    assert Structure(Truth(played.world), settings).ways_mark() == mark
-    assert Structure(Tampered(played, 1, digest=lambda view: 1), settings).ways_mark() != mark
-    assert structure(resting).ways_mark() is None
+    mark = StructureCheck(GroundTruth(played.world), settings).path_fingerprint()
+    assert StructureCheck(GroundTruth(played.world), settings).path_fingerprint() == mark
+    assert (
+        StructureCheck(Tampered(played, 1, digest=lambda view: 1), settings).path_fingerprint()
+        != mark
+    )
+    assert structure(resting).path_fingerprint() is None

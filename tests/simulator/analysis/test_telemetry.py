@@ -8,35 +8,44 @@ from typing import Any
 import pytest
 
 from hansa.errors import UsageError
-from hansa.simulator.actions import Crash, Cut, Publish, Restart, Step, Subscribe
-from hansa.simulator.analysis.telemetry import counters
-from hansa.simulator.options import Options, Phases
-from hansa.simulator.result import Result
+from hansa.simulator.actions import (
+    ClientPublish,
+    ClientSubscribe,
+    CrashAgent,
+    CutLink,
+    RestartAgent,
+    ScheduledAction,
+)
+from hansa.simulator.analysis.telemetry import result_counters
+from hansa.simulator.options import Phases, SimulationOptions
+from hansa.simulator.result import SimulationResult
 from hansa.simulator.run import Simulation, simulate
 from hansa.simulator.scenarios.sampling import random_options
-from hansa.simulator.topologies import parse
+from hansa.simulator.topologies import parse_topology
 from hansa.telemetry import schema
-from hansa.telemetry.reader import Row, rows
+from hansa.telemetry.reader import TelemetryRow, read_rows
 
 SCRIPT = (
-    Step(1.0, Subscribe(2, "plant/#")),
-    Step(3.0, Publish(0, "plant/temp", payload_bytes=64, count=2, interval_s=1.0)),
-    Step(5.0, Cut(0, 1)),
-    Step(6.0, Crash(1)),
-    Step(8.0, Restart(1)),
+    ScheduledAction(1.0, ClientSubscribe(2, "plant/#")),
+    ScheduledAction(3.0, ClientPublish(0, "plant/temp", payload_bytes=64, count=2, interval_s=1.0)),
+    ScheduledAction(5.0, CutLink(0, 1)),
+    ScheduledAction(6.0, CrashAgent(1)),
+    ScheduledAction(8.0, RestartAgent(1)),
 )
 
 
-def small() -> Options:
-    return Options(parse("ring:3", 1), seed=1, schedule=SCRIPT, phases=Phases(warm_up_s=12.0))
+def small() -> SimulationOptions:
+    return SimulationOptions(
+        parse_topology("ring:3", 1), seed=1, schedule=SCRIPT, phases=Phases(warm_up_s=12.0)
+    )
 
 
-def play(path: Path, options: Options) -> tuple[Result, list[Row]]:
+def play(path: Path, options: SimulationOptions) -> tuple[SimulationResult, list[TelemetryRow]]:
     result = simulate(options, telemetry=path)
-    return result, list(rows(path))
+    return result, list(read_rows(path))
 
 
-def of(kind: type, told: list[Row]) -> list[Any]:
+def of(kind: type, told: list[TelemetryRow]) -> list[Any]:
     return [row for row in told if isinstance(row.record, kind)]
 
 
@@ -51,10 +60,10 @@ def test_the_same_run_writes_the_same_bytes_and_is_the_same_as_without(tmp_path)
 def test_the_walk_of_a_publication(tmp_path):
     _, told = play(tmp_path, small())
     walk = [
-        (row.node, schema.NAMES[type(row.record)], getattr(row.record, "hops", None))
+        (row.node, schema.KIND_NAMES[type(row.record)], getattr(row.record, "hops", None))
         for row in told
         if getattr(row.record, "seq", None) == 1
-        and isinstance(row.record, schema.PER_PUBLICATION)
+        and isinstance(row.record, schema.SAMPLED_KINDS)
         and row.record.time_ns < 4_000_000_000
     ]
     assert sorted(walk) == [
@@ -73,19 +82,19 @@ def test_keys_are_unique_and_numbers_count(tmp_path):
     _, told = play(tmp_path, small())
     lives: dict[tuple[int, int], list[int]] = {}
     for row in told:
-        lives.setdefault((row.node, row.incarnation), []).append(row.number)
+        lives.setdefault((row.node, row.incarnation), []).append(row.record_sequence)
     assert all(numbers == list(range(1, len(numbers) + 1)) for numbers in lives.values())
-    assert [life[0] for life in sorted(lives)] == [0, 1, 1, 2, schema.OBSERVER]
+    assert [life[0] for life in sorted(lives)] == [0, 1, 1, 2, schema.FAULT_INJECTOR]
 
 
 def test_faults_and_how_long_they_took_are_told_with_their_nodes(tmp_path):
     result, told = play(tmp_path, small())
-    faults = [row.record for row in of(schema.Fault, told)]
+    faults = [row.record for row in of(schema.FaultInjected, told)]
     assert faults == [
-        schema.Fault(0, "start"),
-        schema.Fault(5_000_000_000, "cut 0-1", 0, 1),
-        schema.Fault(6_000_000_000, "crash 1", 1),
-        schema.Fault(8_000_000_000, "restart 1", 1),
+        schema.FaultInjected(0, "start"),
+        schema.FaultInjected(5_000_000_000, "cut 0-1", 0, 1),
+        schema.FaultInjected(6_000_000_000, "crash 1", 1),
+        schema.FaultInjected(8_000_000_000, "restart 1", 1),
     ]
     healed = {row.record.what: row.record.seconds for row in of(schema.Converged, told)}
     assert healed == {record.after: record.converged_s for record in result.converged_s}
@@ -93,7 +102,7 @@ def test_faults_and_how_long_they_took_are_told_with_their_nodes(tmp_path):
 
 def test_the_run_names_itself(tmp_path):
     _, told = play(tmp_path, small())
-    assert told[0].record == schema.Run(0, 1, "ring:3", "mesh")
+    assert told[0].record == schema.SimulationStarted(0, 1, "ring:3", "mesh")
 
 
 def test_links_and_round_trips_are_told(tmp_path):
@@ -105,15 +114,15 @@ def test_links_and_round_trips_are_told(tmp_path):
     assert trips and all(rtt == pytest.approx(2.0, abs=0.01) for rtt in trips)
 
 
-def account(told: list[Row]) -> dict[str, float]:
+def account(told: list[TelemetryRow]) -> dict[str, float]:
     """What the records add up to, in the words of the simulator's counters."""
     found: Counter[str] = Counter()
     for row in told:
         match row.record:
-            case schema.Sent() as sent:
+            case schema.CopySent() as sent:
                 found["data_frames"] += 1
                 found["data_bytes"] += sent.frame_bytes
-            case schema.Control() as control:
+            case schema.ControlFrameSent() as control:
                 found[f"control_frames {control.frame}"] += 1
                 found[f"control_bytes {control.frame}"] += control.frame_bytes
             case schema.Duplicate():
@@ -127,17 +136,17 @@ SEEDS = [(0, 1, 2), pytest.param(range(3, 30), marks=pytest.mark.long)]
 @pytest.mark.parametrize("seeds", SEEDS)
 def test_the_records_add_up_to_what_the_simulator_counts(tmp_path, seeds):
     for seed in seeds:
-        options = replace(random_options(seed), check=False)
+        options = replace(random_options(seed), check_invariants=False)
         simulation = Simulation(options, telemetry=tmp_path / str(seed))
-        counted = counters(simulation.run())
-        told = list(rows(tmp_path / str(seed)))
+        counted = result_counters(simulation.run())
+        told = list(read_rows(tmp_path / str(seed)))
         ours = account(told)
         kinds = ("data_", "control_", "duplicates_dropped")
         theirs = {name: n for name, n in counted.items() if n and name.startswith(kinds)}
         assert ours == theirs, seed
         assert {row.record.name: row.record.value for row in of(schema.Counter, told)} == counted
         ledger = simulation.world.ledger
-        arrivals = sum(len(entry.arrivals) for entry in ledger.entries) + ledger.duplicates
+        arrivals = sum(len(entry.delivered_at) for entry in ledger.entries) + ledger.duplicate_count
         assert len(of(schema.Delivered, told)) == arrivals
 
 

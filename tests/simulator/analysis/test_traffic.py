@@ -4,17 +4,19 @@ import pytest
 
 from hansa.protocol.model import NodeId, Publication
 from hansa.protocol.wire import codec
-from hansa.protocol.wire.frames import Announce, Heartbeat, Membership, Numbered
-from hansa.protocol.wire.frames import Any as AnyFrame
-from hansa.simulator.analysis.traffic import Traffic
+from hansa.protocol.wire.frames import AnyFrame as AnyFrame
+from hansa.protocol.wire.frames import CoreAnnouncement, Heartbeat, MeshMembership, SequencedFrame
+from hansa.simulator.analysis.traffic import TrafficCounter
 
-PUBLICATION = Publication(origin=NodeId(1), life=1, number=1, qos=0, topic="a/b", payload=b"x" * 64)
-MEMBERSHIP = Membership(NodeId(1), 1, ("a", "b"))
+PUBLICATION = Publication(
+    origin=NodeId(1), epoch=1, sequence=1, qos=0, topic="a/b", payload=b"x" * 64
+)
+MEMBERSHIP = MeshMembership(NodeId(1), 1, ("a", "b"))
 FRAMES: list[AnyFrame | Publication] = [
     Heartbeat(1, 2, 3, 4),
-    Announce(NodeId(1), 1, 1, 0),
+    CoreAnnouncement(NodeId(1), 1, 1, 0),
     MEMBERSHIP,
-    Numbered(1, MEMBERSHIP),
+    SequencedFrame(1, MEMBERSHIP),
     PUBLICATION,
 ]
 
@@ -22,14 +24,14 @@ FRAMES: list[AnyFrame | Publication] = [
 @pytest.mark.parametrize("frame", FRAMES, ids=lambda frame: type(frame).__name__)
 @pytest.mark.parametrize("wire_bytes", [False, True])
 def test_a_frame_counts_as_large_as_it_is_on_the_wire(frame, wire_bytes):
-    size, _ = Traffic(wire_bytes).count(frame)
+    size, _ = TrafficCounter(wire_bytes).count_frame(frame)
     assert size == len(codec.encode(frame))
 
 
 def test_frames_are_counted_by_kind_and_numbered_ones_as_what_they_carry():
-    traffic = Traffic(wire_bytes=False)
+    traffic = TrafficCounter(wire_bytes=False)
     for frame in FRAMES:
-        traffic.count(frame)
+        traffic.count_frame(frame)
     assert traffic.control_frames() == {"Announce": 1, "Heartbeat": 1, "Membership": 2}
     assert list(traffic.control_bytes()) == ["Announce", "Heartbeat", "Membership"]
     assert traffic.data_frames == 1
@@ -37,10 +39,10 @@ def test_frames_are_counted_by_kind_and_numbered_ones_as_what_they_carry():
 
 
 def test_a_checksum_tells_frames_of_equal_size_apart():
-    traffic = Traffic(wire_bytes=False)
+    traffic = TrafficCounter(wire_bytes=False)
     one, other = (
-        traffic.count(Announce(NodeId(1), 1, 1, 0)),
-        traffic.count(Announce(NodeId(2), 1, 1, 0)),
+        traffic.count_frame(CoreAnnouncement(NodeId(1), 1, 1, 0)),
+        traffic.count_frame(CoreAnnouncement(NodeId(2), 1, 1, 0)),
     )
     assert one[0] == other[0]
     assert one[1] != other[1]

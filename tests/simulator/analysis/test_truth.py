@@ -3,13 +3,13 @@
 from tests.simulator.worlds import Played
 
 from hansa.protocol.model import NodeId
-from hansa.simulator.actions import Crash, CutOneWay, CutSilently, Freeze, Partition
-from hansa.simulator.analysis.truth import Truth
+from hansa.simulator.actions import CrashAgent, CutOneWay, CutSilently, FreezeAgent, Partition
+from hansa.simulator.analysis.truth import GroundTruth
 
 
 def components(word, *script):
     played = Played(word, script).run(2.0)
-    return [[site.place for site in part.sites] for part in Truth(played.world).components()]
+    return [[site.place for site in part.sites] for part in GroundTruth(played.world).components()]
 
 
 def test_what_hangs_together_is_one_component():
@@ -23,13 +23,13 @@ def test_links_count_only_if_both_directions_work():
 
 
 def test_dead_and_suspended_nodes_are_not_there():
-    assert components("line:3", (1.0, Crash(1))) == [[0], [2]]
-    assert components("line:3", (1.0, Freeze(1, 5.0))) == [[0], [2]]
+    assert components("line:3", (1.0, CrashAgent(1))) == [[0], [2]]
+    assert components("line:3", (1.0, FreezeAgent(1, 5.0))) == [[0], [2]]
 
 
 def test_a_component_knows_neighbours_and_distances():
     played = Played("ring:5").run(1.0)
-    truth = Truth(played.world)
+    truth = GroundTruth(played.world)
     (part,) = truth.components()
     assert part.neighbours[NodeId(0)] == (1, 4)
     assert part.distances(NodeId(0)) == {0: 0, 1: 1, 4: 1, 2: 2, 3: 2}
@@ -37,20 +37,20 @@ def test_a_component_knows_neighbours_and_distances():
 
 
 def test_components_and_views_are_taken_again_when_something_changed():
-    played = Played("line:2", [(2.0, Crash(1))]).run(1.0)
-    truth = Truth(played.world)
+    played = Played("line:2", [(2.0, CrashAgent(1))]).run(1.0)
+    truth = GroundTruth(played.world)
     site = played.world.sites[0]
-    first = truth.view(site)
-    assert truth.view(site) is first
+    first = truth.status(site)
+    assert truth.status(site) is first
     assert truth.components() is truth.components()
     played.run(3.0)
     assert len(truth.components()) == 1
-    assert truth.view(site) is not first
-    newest = truth.view(site)
-    truth.forget_views()
-    assert truth.view(site) is not newest
+    assert truth.status(site) is not first
+    newest = truth.status(site)
+    truth.clear_statuses()
+    assert truth.status(site) is not newest
 
 
 def test_a_dead_site_belongs_to_no_component():
-    played = Played("line:2", [(1.0, Crash(1))]).run(2.0)
-    assert Truth(played.world).component_of(played.world.sites[1]) is None
+    played = Played("line:2", [(1.0, CrashAgent(1))]).run(2.0)
+    assert GroundTruth(played.world).component_of(played.world.sites[1]) is None

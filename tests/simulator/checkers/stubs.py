@@ -3,19 +3,19 @@
 from types import SimpleNamespace
 
 from hansa.protocol.model import Publication
-from hansa.simulator.analysis.ledger import Entry
-from hansa.simulator.options import Options
-from hansa.simulator.topologies import parse
+from hansa.simulator.analysis.ledger import LedgerEntry
+from hansa.simulator.options import SimulationOptions
+from hansa.simulator.topologies import parse_topology
 from hansa.simulator.world.world import World
 
 
 def idle_world(**options):
     """Return three places in a ring; nothing runs."""
-    return World(Options(parse("ring:3", 0), seed=42, **options))
+    return World(SimulationOptions(parse_topology("ring:3", 0), seed=42, **options))
 
 
 def published(place=0, topic="a"):
-    return Entry(0, place, topic, b"12345678", 0, False, 0.0, ())
+    return LedgerEntry(0, place, topic, b"12345678", 0, False, 0.0, ())
 
 
 def publication(**changes):

@@ -6,8 +6,8 @@ from tests.simulator.checkers.stubs import end, idle_world
 from hansa.protocol.effects import NeighbourDown, NeighbourUp, ParentsChanged
 from hansa.protocol.model import LinkId, NodeId
 from hansa.protocol.settings import Metric, ProtocolSettings
-from hansa.protocol.wire.frames import UNREACHABLE, Announce
-from hansa.simulator.checkers import Cost, ParentsNearer
+from hansa.protocol.wire.frames import UNREACHABLE, CoreAnnouncement
+from hansa.simulator.checkers import AnnouncementCost, ParentsNearer
 from hansa.simulator.options import LinkOptions
 
 CORE = NodeId(0)
@@ -29,23 +29,25 @@ class Neighbours:
     def __init__(self, violations, metric=Metric.HOPS):
         self.world = idle_world(protocol=ProtocolSettings(metric=metric))
         for site in self.world.sites:
-            site.ends = {
+            site.link_ends = {
                 other.place: end(self.world, site.place, other.place)
                 for other in self.world.sites
                 if other is not site
             }
         self.checker = ParentsNearer(self.world, violations)
         for site in self.world.sites:
-            self.checker.started(site)
-            for other in site.ends:
-                self.checker.told(site, NeighbourUp(other, other))
+            self.checker.on_agent_started(site)
+            for other in site.link_ends:
+                self.checker.on_notification(site, NeighbourUp(other, other))
 
     def says(self, place, seq, distance, *parents):
-        frame = Announce(CORE, 1, seq, distance, parents)
-        self.checker.announced(end(self.world, place, 0), frame)
+        frame = CoreAnnouncement(CORE, 1, seq, distance, parents)
+        self.checker.on_announcement_sent(end(self.world, place, 0), frame)
 
     def chooses(self, place, *parents):
-        self.checker.told(self.world.sites[place], ParentsChanged(CORE, 1, 1, 2, parents))
+        self.checker.on_notification(
+            self.world.sites[place], ParentsChanged(CORE, 1, 1, 2, parents)
+        )
 
 
 def test_a_parent_that_is_nearer_newer_or_lost_is_fine(violations):
@@ -90,7 +92,7 @@ def test_a_parent_that_started_again_is_not_the_one_that_was_chosen(violations):
     nodes = Neighbours(violations)
     nodes.says(1, 1, 1, 0)
     nodes.says(2, 1, 2, 1)
-    nodes.world.sites[1].life += 1
+    nodes.world.sites[1].process_run += 1
     nodes.says(1, 1, 3, 2)
     assert violations == []
 
@@ -98,14 +100,14 @@ def test_a_parent_that_started_again_is_not_the_one_that_was_chosen(violations):
 def test_a_dead_node_is_nobodys_way(violations):
     nodes = Neighbours(violations)
     nodes.chooses(2, 1)
-    nodes.checker.stopped(nodes.world.sites[2])
+    nodes.checker.on_agent_stopped(nodes.world.sites[2])
     nodes.chooses(1, 2)
     assert violations == []
 
 
 def announce(checker, world, times, distance=0):
     for _ in range(times):
-        checker.announced(end(world), Announce(CORE, 1, 1, distance))
+        checker.announced(end(world), CoreAnnouncement(CORE, 1, 1, distance))
 
 
 def all_up(checker, world):
@@ -116,38 +118,38 @@ def all_up(checker, world):
 
 
 def test_more_than_two_frames_per_link_are_seen(world, violations):
-    checker = Cost(world, violations)
+    checker = AnnouncementCost(world, violations)
     all_up(checker, world)
     announce(checker, world, 6)
     announce(checker, world, 3, distance=UNREACHABLE)
     assert violations == []
     announce(checker, world, 1)
     assert "takes 7 frames on 3.0 links" in violations[0]
-    assert checker.frames_max == 7
+    assert checker.frames_per_announcement_max == 7
 
 
 def test_the_cost_is_not_promised_while_neighbours_come_and_go(world, violations):
-    checker = Cost(world, violations)
+    checker = AnnouncementCost(world, violations)
     all_up(checker, world)
     announce(checker, world, 6)
-    checker.told(world.sites[1], NeighbourDown(NodeId(2), "gone"))
+    checker.on_notification(world.sites[1], NeighbourDown(NodeId(2), "gone"))
     announce(checker, world, 6)
     assert violations == []
-    assert checker.frames_max == 12
+    assert checker.frames_per_announcement_max == 12
 
 
 def test_what_a_new_link_carries_does_not_count(world, violations):
-    checker = Cost(world, violations)
+    checker = AnnouncementCost(world, violations)
     announce(checker, world, 1)
     all_up(checker, world)
     announce(checker, world, 9)
-    assert checker.frames_max == 1
+    assert checker.frames_per_announcement_max == 1
 
 
 def test_the_cost_is_not_promised_on_links_that_differ(violations):
     world = idle_world(links=LinkOptions(jitter_ms=1.0))
-    checker = Cost(world, violations)
+    checker = AnnouncementCost(world, violations)
     all_up(checker, world)
     announce(checker, world, 7)
     assert violations == []
-    assert checker.frames_max == 7
+    assert checker.frames_per_announcement_max == 7

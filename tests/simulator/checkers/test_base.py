@@ -8,7 +8,7 @@ from hansa.simulator.checkers.base import VIOLATIONS_MAX
 
 def test_a_complaint_says_what_when_and_with_which_seed():
     violations: list[str] = []
-    Checker(idle_world(), violations).fail("n3 is upset", "peace")
+    Checker(idle_world(), violations).report_violation("n3 is upset", "peace")
     assert violations == ["peace: n3 is upset (0.0000 s, seed 42)"]
 
 
@@ -16,5 +16,5 @@ def test_not_every_complaint_is_written_down():
     violations: list[str] = []
     checker = Checker(idle_world(), violations)
     for _ in range(2 * VIOLATIONS_MAX):
-        checker.fail("again")
+        checker.report_violation("again")
     assert len(violations) == VIOLATIONS_MAX

@@ -5,9 +5,9 @@ from tests.simulator.checkers.stubs import end, idle_world, publication, publish
 from tests.simulator.worlds import Played
 
 from hansa.protocol.settings import ProtocolSettings
-from hansa.simulator.checkers import Bounded
-from hansa.simulator.options import Options
-from hansa.simulator.topologies import parse
+from hansa.simulator.checkers import BoundedState
+from hansa.simulator.options import SimulationOptions
+from hansa.simulator.topologies import parse_topology
 
 LOOKS = {
     "after control": lambda checker, world: checker.changed(world.sites[0]),
@@ -22,15 +22,17 @@ LOOKS = {
 def test_a_node_that_keeps_too_much_is_seen(look):
     violations: list[str] = []
     world = Played("line:3", protocol=ProtocolSettings(nodes_max=3)).run(2.0).world
-    look(Bounded(world, violations), world)
+    look(BoundedState(world, violations), world)
     assert violations == []
-    world.options = Options(parse("line:3", 0), protocol=ProtocolSettings(nodes_max=2))
-    look(Bounded(world, violations), world)
+    world.options = SimulationOptions(
+        parse_topology("line:3", 0), protocol=ProtocolSettings(nodes_max=2)
+    )
+    look(BoundedState(world, violations), world)
     assert ["n0 has 3 nodes, the limit is 2" in text for text in violations] == [True]
 
 
 def test_where_nothing_runs_nothing_is_kept():
     violations: list[str] = []
     world = idle_world()
-    Bounded(world, violations).changed(world.sites[0])
+    BoundedState(world, violations).on_state_changed(world.sites[0])
     assert violations == []

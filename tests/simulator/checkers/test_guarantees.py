@@ -5,27 +5,27 @@ from msgspec.structs import replace
 from tests.simulator.checkers.stubs import publication
 from tests.simulator.worlds import Played
 
-from hansa.protocol.effects import EpochRenewed, Gap, GivenUp
-from hansa.protocol.interest.shared_subscriptions import Audience
+from hansa.protocol.effects import DeliveryAbandoned, EpochRolloverRequired, Gap
+from hansa.protocol.interest.shared_subscriptions import TopicInterest
 from hansa.protocol.model import NodeId
 from hansa.protocol.settings import ProtocolSettings
 from hansa.simulator.actions import (
-    BackUp,
-    Clone,
-    Crash,
-    Cut,
-    Mend,
-    Publish,
-    Refuse,
-    Restart,
-    RollBack,
-    Subscribe,
-    Unsubscribe,
+    BackUpState,
+    ClientPublish,
+    ClientSubscribe,
+    ClientUnsubscribe,
+    CloneNode,
+    CrashAgent,
+    CutLink,
+    RefuseAgent,
+    RestartAgent,
+    RestoreLink,
+    RollBackState,
 )
 from hansa.simulator.options import DiskOptions
-from hansa.simulator.result import Guarantee
+from hansa.simulator.result import GuaranteeSummary
 
-ONCE = [(0.0, Subscribe(1, "a/b")), (5.0, Publish(0, "a/b", qos=1))]
+ONCE = [(0.0, ClientSubscribe(1, "a/b")), (5.0, ClientPublish(0, "a/b", qos=1))]
 
 
 def play(*more, until=4.9, **options):
@@ -50,13 +50,13 @@ def guaranteed(played):
 def test_what_was_promised_and_came_is_counted():
     played = play()
     assert finish(played) == []
-    assert guaranteed(played).summary() == Guarantee(1, 1, 0, 0, 0, 0)
+    assert guaranteed(played).summarize() == GuaranteeSummary(1, 1, 0, 0, 0, 0)
 
 
 def test_what_never_comes_is_seen():
     played = play()
     played.run(5.00008)
-    played.world.sites[0].broker.session.clear()  # before the agent has it
+    played.world.sites[0].broker.session_queue.clear()  # before the agent has it
     assert finish(played) == [
         "guaranteed: publication 0 on a/b at 5.000 s from n0 never reached n1"
     ]
@@ -66,88 +66,92 @@ def test_what_the_receiver_has_reported_is_no_silent_loss():
     played = play()
     played.run(5.0004)
     site = played.world.sites[0]
-    site.memory.disk.dropped = (1, 1)
-    guaranteed(played).told(played.world.sites[1], Gap(site.memory.id, 1, 1, 1, "retention"))
-    played.world.ledger.entries[0].position = (1, 1)
-    site.broker.session.clear()
-    site.memory.disk.crash()
+    site.state.disk.trimmed_upto = (1, 1)
+    guaranteed(played).on_notification(
+        played.world.sites[1], Gap(site.state.id, 1, 1, 1, "retention")
+    )
+    played.world.ledger.entries[0].journal_position = (1, 1)
+    site.broker.session_queue.clear()
+    site.state.disk.crash()
     assert finish(played) == []
-    assert guaranteed(played).summary() == Guarantee(1, 0, 1, 0, 1, 0)
+    assert guaranteed(played).summarize() == GuaranteeSummary(1, 0, 1, 0, 1, 0)
 
 
 @pytest.mark.parametrize("reason", ["retention", "new epoch", "end of lease", "nodes_max"])
 def test_a_gap_without_a_reason_is_seen(reason):
     played = play()
-    played.world.sites[0].memory.disk.dropped = (1, 1)
-    guaranteed(played).told(played.world.sites[1], Gap(NodeId(0), 1, 1, 2, reason))
+    played.world.sites[0].state.disk.trimmed_upto = (1, 1)
+    guaranteed(played).on_notification(played.world.sites[1], Gap(NodeId(0), 1, 1, 2, reason))
     assert len(finish(played)) == 1
 
 
 def test_a_publication_with_two_positions_is_seen():
     played = play(until=10.0)
-    journal = played.world.sites[0].memory.disk.journal
+    journal = played.world.sites[0].state.disk.journal
     journal.append(replace(journal[0], number=2))
     assert finish(played) == ["guaranteed: n0 has captured a publication twice"]
 
 
 def test_a_position_of_two_publications_is_seen():
-    played = play((6.0, Publish(0, "a/b", qos=2)), until=10.0)
-    journal = played.world.sites[0].memory.disk.journal
+    played = play((6.0, ClientPublish(0, "a/b", qos=2)), until=10.0)
+    journal = played.world.sites[0].state.disk.journal
     journal[1] = replace(journal[1], number=1)
     assert finish(played) == ["guaranteed: n0 has given a position twice"]
 
 
 def test_what_is_given_up_without_a_reason_is_seen():
     played = play()
-    guaranteed(played).told(played.world.sites[0], GivenUp(NodeId(1), 1, 1, 1))
+    guaranteed(played).on_notification(played.world.sites[0], DeliveryAbandoned(NodeId(1), 1, 1, 1))
     assert len(finish(played)) == 1
 
 
 def test_a_gap_of_an_origin_that_is_gone_is_nobodys_fault():
     played = play()
-    guaranteed(played).told(played.world.sites[1], Gap(NodeId(77), 1, 1, 1, "retention"))
+    guaranteed(played).on_notification(played.world.sites[1], Gap(NodeId(77), 1, 1, 1, "retention"))
     assert finish(played) == []
 
 
 @pytest.mark.parametrize(
     "more",
     [
-        [(5.00005, Unsubscribe(1, "a/b"))],
-        [(5.00005, Crash(1))],
-        [(5.00005, Crash(0)), (6.0, Restart(0, with_state=False))],
-        [(5.00005, Crash(1)), (6.0, Restart(1, with_state=False))],
+        [(5.00005, ClientUnsubscribe(1, "a/b"))],
+        [(5.00005, CrashAgent(1))],
+        [(5.00005, CrashAgent(0)), (6.0, RestartAgent(0, with_state=False))],
+        [(5.00005, CrashAgent(1)), (6.0, RestartAgent(1, with_state=False))],
     ],
     ids=["given up", "not in reach", "origin lost its disk", "receiver lost its disk"],
 )
 def test_what_ends_a_promise(more):
     played = play(*more)
     played.run(5.00008)
-    played.world.sites[0].broker.session.clear()
+    played.world.sites[0].broker.session_queue.clear()
     assert finish(played) == []
-    assert guaranteed(played).summary().promised == 0
+    assert guaranteed(played).summarize().promised == 0
 
 
 def test_a_filter_that_takes_the_place_of_another_changes_no_promise():
     """Nobody gave up the topic, though the filter that was promised is gone."""
-    played = play((5.00005, Subscribe(1, "a/#")), (5.00006, Unsubscribe(1, "a/b")))
+    played = play((5.00005, ClientSubscribe(1, "a/#")), (5.00006, ClientUnsubscribe(1, "a/b")))
     played.run(5.00008)
-    played.world.sites[0].broker.session.clear()
+    played.world.sites[0].broker.session_queue.clear()
     assert len(finish(played)) == 1
 
 
 def test_before_anybody_confirmed_nothing_is_promised():
-    script = [(5.0, Subscribe(1, "a")), (5.0, Publish(0, "a", qos=1))]
+    script = [(5.0, ClientSubscribe(1, "a")), (5.0, ClientPublish(0, "a", qos=1))]
     played = Played("line:2", script, disk=DiskOptions()).run(4.0)
     assert finish(played) == []
-    assert guaranteed(played).summary() == Guarantee(0, 0, 0, 0, 0, 0)
+    assert guaranteed(played).summarize() == GuaranteeSummary(0, 0, 0, 0, 0, 0)
 
 
 def test_a_node_counts_on_a_confirmation_even_if_the_other_forgets_it():
     """What the publisher's own node thinks does not excuse it."""
     played = play()
-    played.world.sites[0].node.remote.in_force.clear()
-    played.world.sites[0].node.remote.receivers = lambda topic: ()
-    played.world.sites[0].node.plane._turns.audience = lambda topic: Audience(())  # noqa: SLF001
+    played.world.sites[0].node.remote_interest.in_force.clear()
+    played.world.sites[0].node.remote_interest.receivers = lambda topic: ()
+    played.world.sites[0].node.forwarding._share_selector.topic_interest = lambda topic: (
+        TopicInterest(())
+    )
     assert len(finish(played)) == 1
 
 
@@ -156,20 +160,20 @@ def wants_nothing(played, place):
     site = played.world.sites[place]
     site.node.remote.promised = lambda topic: ()
     site.node.remote.receivers = lambda topic: ()
-    site.node.plane._turns.audience = lambda topic: Audience(())  # noqa: SLF001
+    site.node.plane._turns.audience = lambda topic: TopicInterest(())  # noqa: SLF001
 
 
 def test_what_nobody_confirmed_is_promised_when_all_must_have_come_to_rest():
-    late = (30.0, Publish(0, "a/b", qos=1))
+    late = (30.0, ClientPublish(0, "a/b", qos=1))
     played = play(late, until=1.0)
     wants_nothing(played, 0)
-    played.world.sites[1].node.confirmations.confirmed.clear()
+    played.world.sites[1].node.interest_acks.acknowledged_by.clear()
     assert finish(played, until=29.0) == []
     assert len(finish(played, until=40.0)) == 1
 
 
 def test_what_never_leaves_a_broker_is_promised_to_nobody():
-    script = [(0.0, Subscribe(1, "$SYS/#")), (20.0, Publish(0, "$SYS/uptime", qos=1))]
+    script = [(0.0, ClientSubscribe(1, "$SYS/#")), (20.0, ClientPublish(0, "$SYS/uptime", qos=1))]
     played = Played("line:2", script, disk=DiskOptions())
     assert finish(played, until=30.0) == []
 
@@ -177,49 +181,57 @@ def test_what_never_leaves_a_broker_is_promised_to_nobody():
 def test_an_old_copy_owes_nothing_to_an_interest_that_only_the_newer_state_knew():
     """Its broker shows it what is published before it has met anybody."""
     script = [
-        (1.0, BackUp(0)),
-        (3.0, Subscribe(1, "a/b")),
-        (8.0, Cut(0, 1)),
-        (9.0, RollBack(0)),
-        (10.0, Publish(0, "a/b", qos=1)),
-        (11.0, Mend(0, 1)),
-        (30.0, Publish(0, "a/b", qos=1)),
+        (1.0, BackUpState(0)),
+        (3.0, ClientSubscribe(1, "a/b")),
+        (8.0, CutLink(0, 1)),
+        (9.0, RollBackState(0)),
+        (10.0, ClientPublish(0, "a/b", qos=1)),
+        (11.0, RestoreLink(0, 1)),
+        (30.0, ClientPublish(0, "a/b", qos=1)),
     ]
     played = Played("line:2", script, disk=DiskOptions())
     assert finish(played, until=40.0) == []
     assert played.received(1) == [1]
-    assert guaranteed(played).summary().promised == 1
+    assert guaranteed(played).summarize().promised == 1
 
 
 def test_a_broker_may_take_as_many_of_qos_2_as_it_holds_for_those_of_the_newer_state():
-    publish = [(6.0, Publish(0, "a/b", qos=2)), (30.0, Publish(0, "a/b", qos=2, count=3))]
-    played = play((5.5, BackUp(1)), *publish, (6.5, RollBack(1)), until=6.4)
-    played.world.sites[1].broker.held[99] = publication(qos=2)
+    publish = [
+        (6.0, ClientPublish(0, "a/b", qos=2)),
+        (30.0, ClientPublish(0, "a/b", qos=2, count=3)),
+    ]
+    played = play((5.5, BackUpState(1)), *publish, (6.5, RollBackState(1)), until=6.4)
+    played.world.sites[1].broker.unreleased[99] = publication(qos=2)
     entries = played.run(29.0).world.ledger.entries
     played.run(31.0)
-    del entries[2].arrivals[1]
+    del entries[2].delivered_at[1]
     assert finish(played, until=40.0) == []
-    del entries[3].arrivals[1]
+    del entries[3].delivered_at[1]
     assert len(finish(played, until=41.0)) == 1
 
 
 def test_what_was_published_before_a_new_epoch_may_come_in_both():
-    played = play((6.0, RollBack(0)), (5.5, BackUp(0)), (7.0, Publish(0, "z", qos=2)), until=8.0)
+    played = play(
+        (6.0, RollBackState(0)),
+        (5.5, BackUpState(0)),
+        (7.0, ClientPublish(0, "z", qos=2)),
+        until=8.0,
+    )
     receiver, entry = played.world.sites[1], played.world.ledger.entries[1]
     copy = publication(qos=2)
-    guaranteed(played).delivered(receiver, copy, entry)
-    guaranteed(played).told(played.world.sites[0], EpochRenewed(9))
-    guaranteed(played).delivered(receiver, copy, entry)
+    guaranteed(played).on_delivered(receiver, copy, entry)
+    guaranteed(played).on_notification(played.world.sites[0], EpochRolloverRequired(9))
+    guaranteed(played).on_delivered(receiver, copy, entry)
     assert finish(played) == []
 
 
 def test_a_lease_that_ends_before_a_broker_shows_what_was_published_ends_the_promise():
     script = [
-        (5.5, Cut(0, 1)),
-        (9.0, Refuse(0, 5.0)),
-        (9.5, Publish(0, "a/b", qos=1)),
-        (13.9, Mend(0, 1)),
-        (40.0, Publish(0, "a/b", qos=1)),
+        (5.5, CutLink(0, 1)),
+        (9.0, RefuseAgent(0, 5.0)),
+        (9.5, ClientPublish(0, "a/b", qos=1)),
+        (13.9, RestoreLink(0, 1)),
+        (40.0, ClientPublish(0, "a/b", qos=1)),
     ]
     lease = ProtocolSettings(interest_lease=5.0)
     played = play(*script, protocol=lease)
@@ -239,14 +251,14 @@ def test_an_agent_that_is_not_subscribed_is_seen():
 
 def delivered(qos, *numbers, between=lambda broker: None, window=20):
     """Let node 1 deliver publications in this order, something happen, and the first once more."""
-    publish = (6.0, Publish(0, "z", qos=qos, count=5, interval_s=0.1))
-    played = play(publish, disk=DiskOptions(window=window), until=7.0)
+    publish = (6.0, ClientPublish(0, "z", qos=qos, count=5, interval_s=0.1))
+    played = play(publish, disk=DiskOptions(in_flight_max=window), until=7.0)
     receiver, entries = played.world.sites[1], played.world.ledger.entries
     for number in numbers:
-        guaranteed(played).delivered(receiver, publication(qos=qos), entries[number])
+        guaranteed(played).on_delivered(receiver, publication(qos=qos), entries[number])
     between(receiver.broker)
     for number in sorted({*numbers}):
-        guaranteed(played).delivered(receiver, publication(qos=qos), entries[number])
+        guaranteed(played).on_delivered(receiver, publication(qos=qos), entries[number])
     return [text.partition(" (")[0] for text in played.simulation.violations]
 
 
@@ -259,11 +271,11 @@ def test_deliveries_out_of_order_and_twice_are_seen():
 
 
 def test_only_what_was_let_pass_may_come_behind_later_ones():
-    played = play((6.0, Publish(0, "z", qos=1, count=5, interval_s=0.1)), until=7.0)
+    played = play((6.0, ClientPublish(0, "z", qos=1, count=5, interval_s=0.1)), until=7.0)
     entries = played.world.ledger.entries
-    entries[2].let_pass = True
+    entries[2].was_passed_over = True
     for number in (4, 2, 3):
-        guaranteed(played).delivered(played.world.sites[1], publication(qos=1), entries[number])
+        guaranteed(played).on_delivered(played.world.sites[1], publication(qos=1), entries[number])
     assert finish(played) == ["guaranteed: n1 delivers publication 3 after 4"]
 
 
@@ -287,20 +299,20 @@ def test_no_more_copies_are_excused_than_were_under_way():
 
 def test_a_journal_that_goes_back_is_seen_unless_somebody_has_a_copy_of_it():
     played = play()
-    guaranteed(played).told(played.world.sites[0], EpochRenewed(9))
+    guaranteed(played).on_notification(played.world.sites[0], EpochRolloverRequired(9))
     assert finish(played) == ["guaranteed: n0 has lost a part of its journal"]
-    played = play((6.0, Clone(0, near=1)))
+    played = play((6.0, CloneNode(0, near=1)))
     played.run(6.0)
-    guaranteed(played).told(played.world.sites[0], EpochRenewed(9))
+    guaranteed(played).on_notification(played.world.sites[0], EpochRolloverRequired(9))
     assert finish(played) == []
 
 
 def promised_after_a_clone(seconds):
     """Publish at the original so long after a copy of it has started, which runs for five."""
-    publish = (6.0 + seconds, Publish(0, "a/b", qos=1))
-    played = play((6.0, Clone(0, near=1)), publish)
+    publish = (6.0 + seconds, ClientPublish(0, "a/b", qos=1))
+    played = play((6.0, CloneNode(0, near=1)), publish)
     assert finish(played, until=40.0) == []
-    return guaranteed(played).summary().promised
+    return guaranteed(played).summarize().promised
 
 
 def test_nothing_is_promised_while_two_nodes_have_one_id_and_all_again_when_that_is_settled():
@@ -309,15 +321,17 @@ def test_nothing_is_promised_while_two_nodes_have_one_id_and_all_again_when_that
 
 
 def test_a_new_epoch_owes_what_is_published_in_it():
-    publish = [(at, Publish(0, "a/b", qos=1)) for at in (26.0, 28.0)]
-    played = play((6.0, Clone(0, near=1)), *publish, until=27.0)
-    guaranteed(played).told(played.world.sites[0], EpochRenewed(9))
+    publish = [(at, ClientPublish(0, "a/b", qos=1)) for at in (26.0, 28.0)]
+    played = play((6.0, CloneNode(0, near=1)), *publish, until=27.0)
+    guaranteed(played).on_notification(played.world.sites[0], EpochRolloverRequired(9))
     assert finish(played, until=40.0) == []
-    assert guaranteed(played).summary().promised == 1
+    assert guaranteed(played).summarize().promised == 1
 
 
 @pytest.mark.parametrize("options", [{"disk": None}, {}])
 def test_without_disk_or_quality_nothing_is_promised(options):
-    played = Played("line:2", [(0.0, Subscribe(1, "a")), (5.0, Publish(0, "a"))], **options)
+    played = Played(
+        "line:2", [(0.0, ClientSubscribe(1, "a")), (5.0, ClientPublish(0, "a"))], **options
+    )
     assert finish(played) == []
-    assert guaranteed(played).summary().promised == 0
+    assert guaranteed(played).summarize().promised == 0

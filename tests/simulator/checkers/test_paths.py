@@ -4,10 +4,10 @@ import pytest
 from tests.simulator.worlds import Played
 
 from hansa.protocol.settings import Metric, ProtocolSettings
-from hansa.simulator.actions import Publish, Subscribe
-from hansa.simulator.checkers import OwnWays
+from hansa.simulator.actions import ClientPublish, ClientSubscribe
+from hansa.simulator.checkers import ShortestPathsFromOrigin
 
-WANTED = [(0.0, Subscribe(2, "a")), (5.0, Publish(0, "a"))]
+WANTED = [(0.0, ClientSubscribe(2, "a")), (5.0, ClientPublish(0, "a"))]
 
 
 def judged(*arcs, **settings):
@@ -17,12 +17,12 @@ def judged(*arcs, **settings):
     played.run(5.9)
     assert played.simulation.violations == []
     complaints: list[str] = []
-    checker = OwnWays(played.world, complaints, played.simulation.tracker)
+    checker = ShortestPathsFromOrigin(played.world, complaints, played.simulation.tracker)
     entry = played.world.ledger.entries[0]
     part = played.simulation.tracker.truth.component_of(played.world.sites[0])
     assert part is not None
-    checker._arcs[0] = dict.fromkeys(arcs)  # noqa: SLF001
-    checker.judge(entry, part, entry.wanted)
+    checker._links_used[0] = dict.fromkeys(arcs)  # noqa: SLF001
+    checker.check_publication(entry, part, entry.expected_places)
     return [text.partition(" from n0 ")[2].rpartition(" (")[0] for text in complaints]
 
 
@@ -58,5 +58,5 @@ def test_where_filters_share_a_group_others_get_it_too():
 def test_a_strategy_that_promises_no_ways_of_its_own_is_not_judged_by_them():
     for strategy, judges in (("paths", True), ("tree-flood", False)):
         played = Played("ring:6", protocol=ProtocolSettings(strategy=strategy))
-        calls = played.world.watchers.forwarded
+        calls = played.world.hooks.on_copy_sent
         assert any("OwnWays" in repr(call) for call in calls) == judges

@@ -5,7 +5,7 @@ from tests.simulator.checkers.stubs import end, idle_world, publication, publish
 from tests.simulator.worlds import Played
 
 from hansa.protocol.model import HOPS_MAX
-from hansa.simulator.actions import Crash, Publish, Subscribe
+from hansa.simulator.actions import ClientPublish, ClientSubscribe, CrashAgent
 from hansa.simulator.checkers import AtMostOnce, Completeness, NoLoop, NoPhantom
 
 
@@ -20,7 +20,7 @@ def violations():
 
 
 def test_a_delivery_of_what_was_published_is_no_phantom(world, violations):
-    NoPhantom(world, violations).delivered(world.sites[1], publication(), published())
+    NoPhantom(world, violations).on_delivered(world.sites[1], publication(), published())
     assert violations == []
 
 
@@ -38,69 +38,72 @@ def test_a_delivery_of_what_was_published_is_no_phantom(world, violations):
     ids=["never published", "payload", "topic", "retain", "qos", "at its origin", "of one broker"],
 )
 def test_phantoms_are_seen(world, violations, place, got, entry):
-    NoPhantom(world, violations).delivered(world.sites[place], got, entry)
+    NoPhantom(world, violations).on_delivered(world.sites[place], got, entry)
     assert len(violations) == 1
     assert "seed 42" in violations[0]
 
 
 def test_a_second_delivery_to_one_broker_is_seen(world, violations):
     checker = AtMostOnce(world, violations)
-    checker.delivered(world.sites[1], publication(), published())
-    checker.delivered(world.sites[2], publication(), published())
+    checker.on_delivered(world.sites[1], publication(), published())
+    checker.on_delivered(world.sites[2], publication(), published())
     assert violations == []
-    checker.delivered(world.sites[1], publication(), published())
+    checker.on_delivered(world.sites[1], publication(), published())
     assert "n1 delivers publication 0 again" in violations[0]
 
 
 def test_an_agent_that_started_again_cannot_remember(world, violations):
     checker = AtMostOnce(world, violations)
-    checker.delivered(world.sites[1], publication(), published())
+    checker.on_delivered(world.sites[1], publication(), published())
     world.sites[1].life += 1
-    checker.delivered(world.sites[1], publication(), published())
+    checker.on_delivered(world.sites[1], publication(), published())
     assert violations == []
 
 
 def test_a_copy_may_cross_once_to_spread_and_once_per_group_it_names(world, violations):
     checker = NoLoop(world, violations)
     way = end(world)
-    checker.forwarded(way, publication())
-    checker.forwarded(way, publication(named=(7,)))
-    checker.forwarded(way, publication(named=(8,)))
-    checker.forwarded(end(world, 1, 0), publication())
+    checker.on_copy_sent(way, publication())
+    checker.on_copy_sent(way, publication(named=(7,)))
+    checker.on_copy_sent(way, publication(named=(8,)))
+    checker.on_copy_sent(end(world, 1, 0), publication())
     assert violations == []
-    checker.forwarded(way, publication(named=(8,)))
+    checker.on_copy_sent(way, publication(named=(8,)))
     assert "crosses n0>n1 4 times, named 2" in violations[0]
 
 
 def test_the_two_families_of_numbers_are_apart(world, violations):
     checker = NoLoop(world, violations)
-    checker.forwarded(end(world), publication(qos=0))
-    checker.forwarded(end(world), publication(qos=1))
+    checker.on_copy_sent(end(world), publication(qos=0))
+    checker.on_copy_sent(end(world), publication(qos=1))
     assert violations == []
 
 
 def test_a_copy_that_travels_too_far_is_seen(world, violations):
-    NoLoop(world, violations).forwarded(end(world), publication(hops=HOPS_MAX + 1))
+    NoLoop(world, violations).on_copy_sent(end(world), publication(hops=HOPS_MAX + 1))
     assert "hops" in violations[0]
 
 
 def test_a_publication_that_does_not_arrive_is_seen(violations):
-    played = Played("line:2", [(0.0, Subscribe(1, "a")), (2.0, Publish(0, "a"))])
+    played = Played("line:2", [(0.0, ClientSubscribe(1, "a")), (2.0, ClientPublish(0, "a"))])
     played.run(1.9)
     played.world.sites[0].broker.withdraw(["a"])  # the agent will not see it
     tracker = played.simulation.tracker
     checker = Completeness(played.world, violations, tracker)
-    played.world.watchers.published.append(checker.published)
+    played.world.hooks.on_published.append(checker.on_published)
     played.run(3.0)
     assert "publication 0 on a from n0 did not reach n1" in violations[0]
-    assert checker.checked == 1
+    assert checker.checked_count == 1
 
 
 def test_what_is_disturbed_on_its_way_is_not_missed(violations):
-    played = Played("line:2", [(0.0, Subscribe(1, "a")), (2.0, Publish(0, "a")), (2.0, Crash(1))])
+    played = Played(
+        "line:2",
+        [(0.0, ClientSubscribe(1, "a")), (2.0, ClientPublish(0, "a")), (2.0, CrashAgent(1))],
+    )
     tracker = played.simulation.tracker
     checker = Completeness(played.world, violations, tracker)
-    played.world.watchers.published.append(checker.published)
+    played.world.hooks.on_published.append(checker.on_published)
     played.run(3.0)
     assert violations == []
-    assert checker.checked == 0
+    assert checker.checked_count == 0

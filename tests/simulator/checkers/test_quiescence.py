@@ -3,9 +3,9 @@
 import pytest
 from tests.simulator.worlds import Played
 
-from hansa.simulator.analysis.structure import Structure
-from hansa.simulator.analysis.truth import Truth
-from hansa.simulator.checkers import AtRest
+from hansa.simulator.analysis.structure import StructureCheck
+from hansa.simulator.analysis.truth import GroundTruth
+from hansa.simulator.checkers import Quiescence
 
 
 @pytest.fixture
@@ -19,14 +19,14 @@ class Resting:
     def __init__(self, violations):
         self.played = Played("line:2").run(1.0)
         self.tracker = self.played.simulation.tracker
-        self.structure = Structure(
-            Truth(self.played.world), self.played.simulation.options.protocol
+        self.structure = StructureCheck(
+            GroundTruth(self.played.world), self.played.simulation.options.protocol
         )
-        self.checker = AtRest(self.played.world, violations, self.tracker, self.structure)
+        self.checker = Quiescence(self.played.world, violations, self.tracker, self.structure)
 
     def disturb(self, what, rest_s=20.0):
-        self.played.world.disturb(what)
-        self.checker.disturbed(what, True, ())
+        self.played.world.report_disturbance(what)
+        self.checker.on_disturbance(what, True, ())
         self.played.run(self.played.world.now + rest_s)
 
 
@@ -34,10 +34,10 @@ def test_a_federation_that_is_not_right_in_time_is_seen(violations, monkeypatch)
     resting = Resting(violations)
     monkeypatch.setattr(resting.tracker, "compare", lambda: "all is wrong")
     resting.disturb("crash 3")
-    resting.checker.finished()
+    resting.checker.on_run_finished()
     (violation,) = violations
     assert "s after crash 3: all is wrong" in violation
-    assert resting.checker.checked == 9
+    assert resting.checker.checked_count == 9
 
 
 def test_a_table_that_is_not_exact_is_seen_before_the_next_fault(violations, monkeypatch):
@@ -55,7 +55,7 @@ def test_what_is_wrong_for_a_moment_only_is_forgiven(violations, monkeypatch):
     problems = [[("databases equal", "n1 is late")], []]
     monkeypatch.setattr(resting.structure, "exact", lambda: problems.pop(0))
     resting.disturb("crash 3")
-    resting.checker.finished()
+    resting.checker.on_run_finished()
     assert (violations, problems) == ([], [])
 
 
@@ -64,5 +64,5 @@ def test_who_is_disturbed_again_gets_more_time(violations, monkeypatch):
     monkeypatch.setattr(resting.tracker, "compare", lambda: "all is wrong")
     resting.disturb("crash 3", rest_s=1.0)
     resting.disturb("crash 2", rest_s=1.0)
-    resting.checker.finished()
+    resting.checker.on_run_finished()
     assert violations == []

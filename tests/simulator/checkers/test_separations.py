@@ -3,79 +3,79 @@
 from tests.simulator.worlds import Played
 
 from hansa.protocol.model import NodeId
-from hansa.simulator.actions import Crash, Cut, Mend
-from hansa.simulator.analysis.truth import Truth
-from hansa.simulator.checkers.separations import Partings
-from hansa.simulator.world.hooks import Watcher
+from hansa.simulator.actions import CrashAgent, CutLink, RestoreLink
+from hansa.simulator.analysis.truth import GroundTruth
+from hansa.simulator.checkers.separations import Separations
+from hansa.simulator.world.hooks import Hooks
 
 NOTICED_S = 2.0
 A, B, C = NodeId(0), NodeId(1), NodeId(2)
 
 
-def partings(*script, lease_s=5.0) -> tuple[Played, Partings]:
+def partings(*script, lease_s=5.0) -> tuple[Played, Separations]:
     """Three nodes in a line, and who looks at them."""
     played = Played("line:3", script)
-    made = Partings(played.world, Truth(played.world), lease_s, NOTICED_S)
+    made = Separations(played.world, GroundTruth(played.world), lease_s, NOTICED_S)
 
-    class Look(Watcher):
+    class Look(Hooks):
         def started(self, site):
-            made.look()
+            made.update()
 
         def stopped(self, site):
-            made.look()
+            made.update()
 
         def disturbed(self, what, fault, places):
-            made.look()
+            made.update()
 
-    played.world.watch([Look()])
+    played.world.set_hooks([Look()])
     return played, made
 
 
 def test_nodes_are_apart_while_nothing_leads_from_one_to_the_other():
-    played, made = partings((10.0, Cut(0, 1)))
+    played, made = partings((10.0, CutLink(0, 1)))
     played.run(14.9)
-    assert not made.outlast_lease(A, C)
+    assert not made.exceeds_lease(A, C)
     played.run(15.0)
-    assert made.outlast_lease(A, C)
-    assert made.outlast_lease(C, A)
-    assert not made.outlast_lease(B, C)
+    assert made.exceeds_lease(A, C)
+    assert made.exceeds_lease(C, A)
+    assert not made.exceeds_lease(B, C)
 
 
 def test_who_does_not_run_is_apart_from_all():
-    played, made = partings((10.0, Crash(2)))
+    played, made = partings((10.0, CrashAgent(2)))
     played.run(15.0)
-    assert made.outlast_lease(B, C)
-    assert not made.outlast_lease(A, B)
+    assert made.exceeds_lease(B, C)
+    assert not made.exceeds_lease(A, B)
 
 
 def test_that_two_are_together_again_is_noticed_a_little_later():
-    played, made = partings((10.0, Cut(0, 1)), (14.0, Mend(0, 1)))
+    played, made = partings((10.0, CutLink(0, 1)), (14.0, RestoreLink(0, 1)))
     played.run(15.9)
-    assert made.outlast_lease(A, B)
+    assert made.exceeds_lease(A, B)
     played.run(16.1)
-    assert not made.outlast_lease(A, B)
+    assert not made.exceeds_lease(A, B)
 
 
 def test_a_moment_together_that_nobody_noticed_ends_no_parting():
-    script = [(10.0, Cut(0, 1)), (14.0, Mend(0, 1)), (15.0, Cut(0, 1))]
+    script = [(10.0, CutLink(0, 1)), (14.0, RestoreLink(0, 1)), (15.0, CutLink(0, 1))]
     played, made = partings(*script, lease_s=8.0)
     played.run(18.0)
-    assert made.outlast_lease(A, B)
+    assert made.exceeds_lease(A, B)
 
 
 def test_after_a_while_together_a_parting_begins_anew():
-    script = [(10.0, Cut(0, 1)), (14.0, Mend(0, 1)), (17.0, Cut(0, 1))]
+    script = [(10.0, CutLink(0, 1)), (14.0, RestoreLink(0, 1)), (17.0, CutLink(0, 1))]
     played, made = partings(*script, lease_s=2.0)
     played.run(18.0)
-    assert not made.outlast_lease(A, B)
+    assert not made.exceeds_lease(A, B)
 
 
 def test_that_a_lease_may_have_ended_is_known_when_two_are_together_again():
-    played, made = partings((10.0, Cut(0, 1)), (16.0, Mend(0, 1)))
+    played, made = partings((10.0, CutLink(0, 1)), (16.0, RestoreLink(0, 1)))
     played.run(30.0)
-    assert made.has_outlasted(A, B, at=17.0)
-    assert not made.has_outlasted(A, B, at=18.1)
-    assert not made.has_outlasted(B, C, at=10.0)
-    played, made = partings((10.0, Cut(0, 1)), (12.0, Mend(0, 1)))
+    assert made.exceeded_lease_since(A, B, at=17.0)
+    assert not made.exceeded_lease_since(A, B, at=18.1)
+    assert not made.exceeded_lease_since(B, C, at=10.0)
+    played, made = partings((10.0, CutLink(0, 1)), (12.0, RestoreLink(0, 1)))
     played.run(30.0)
-    assert not made.has_outlasted(A, B, at=10.0)
+    assert not made.exceeded_lease_since(A, B, at=10.0)

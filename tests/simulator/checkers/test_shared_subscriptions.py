@@ -3,8 +3,8 @@
 import pytest
 from tests.simulator.worlds import Played
 
-from hansa.simulator.actions import Crash, Publish, Subscribe
-from hansa.simulator.checkers import SharesServed
+from hansa.simulator.actions import ClientPublish, ClientSubscribe, CrashAgent
+from hansa.simulator.checkers import SharesServedOnce
 
 SHARE = "$share/g/a"
 
@@ -12,17 +12,17 @@ SHARE = "$share/g/a"
 def judged(*served, consumers=(2, 3), plain=(), origin=0):
     """Let a publication arrive at these places of a ring of five; return the complaints about it,
     without time and seed."""
-    wanted = [(0.0, Subscribe(place, SHARE)) for place in consumers]
-    wanted += [(0.0, Subscribe(place, "a")) for place in plain]
-    played = Played("ring:5", [*wanted, (5.0, Publish(origin, "a"))]).run(6.0)
+    wanted = [(0.0, ClientSubscribe(place, SHARE)) for place in consumers]
+    wanted += [(0.0, ClientSubscribe(place, "a")) for place in plain]
+    played = Played("ring:5", [*wanted, (5.0, ClientPublish(origin, "a"))]).run(6.0)
     assert played.simulation.violations == []
     complaints: list[str] = []
-    checker = SharesServed(played.world, complaints, played.simulation.tracker)
+    checker = SharesServedOnce(played.world, complaints, played.simulation.tracker)
     entry = played.world.ledger.entries[0]
-    entry.arrivals = dict.fromkeys(served, 5.1)
+    entry.delivered_at = dict.fromkeys(served, 5.1)
     part = played.simulation.tracker.truth.component_of(played.world.sites[origin])
     assert part is not None
-    checker.judge(entry, part, entry.wanted)
+    checker.check_publication(entry, part, entry.expected_places)
     return [text.partition(SHARE)[2].rpartition(" (")[0] for text in complaints]
 
 
@@ -48,14 +48,17 @@ def test_where_it_goes_anyway_it_is_served_and_nowhere_else():
 
 
 def test_while_a_broker_lets_no_agent_in_nothing_is_judged():
-    played = Played("ring:5", [(0.0, Subscribe(2, SHARE)), (4.0, Crash(3)), (5.0, Publish(0, "a"))])
+    played = Played(
+        "ring:5",
+        [(0.0, ClientSubscribe(2, SHARE)), (4.0, CrashAgent(3)), (5.0, ClientPublish(0, "a"))],
+    )
     played.run(6.0)
     complaints: list[str] = []
-    checker = SharesServed(played.world, complaints, played.simulation.tracker)
+    checker = SharesServedOnce(played.world, complaints, played.simulation.tracker)
     part = played.simulation.tracker.truth.component_of(played.world.sites[0])
     assert part is not None
     entry = played.world.ledger.entries[0]
-    entry.arrivals = {}
-    played.world.sites[1].broker.hang_up(6.0)
-    checker.judge(entry, part, entry.wanted)
+    entry.delivered_at = {}
+    played.world.sites[1].broker.disconnect_agent(6.0)
+    checker.check_publication(entry, part, entry.expected_places)
     assert complaints == []

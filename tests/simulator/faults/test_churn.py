@@ -2,8 +2,8 @@
 
 import pytest
 
-from hansa.simulator.faults.churn import ChurnOptions, ChurnResult, churn
-from hansa.simulator.faults.managed_links import Mode
+from hansa.simulator.faults.churn import ChurnOptions, ChurnResult, run_churn
+from hansa.simulator.faults.managed_links import ManagerMode
 
 SPLIT_S_MAX = 60.0
 """Seconds that parts may take to find together: even a hopeless address is tried every minute."""
@@ -20,25 +20,27 @@ def check(result: ChurnResult) -> None:
 @pytest.mark.parametrize(
     ("modes", "seed"),
     [
-        ((Mode.UP, Mode.AWAY, Mode.LYING), 1),
-        ((Mode.UP, Mode.AWAY), 2),
-        ((Mode.UP, Mode.LYING), 3),
+        ((ManagerMode.UP, ManagerMode.AWAY, ManagerMode.LYING), 1),
+        ((ManagerMode.UP, ManagerMode.AWAY), 2),
+        ((ManagerMode.UP, ManagerMode.LYING), 3),
     ],
 )
 def test_a_few_nodes_for_some_minutes(modes, seed):
-    check(churn(ChurnOptions(nodes=8, seconds=120, modes=modes, seed=seed, rate=0.5)))
+    check(run_churn(ChurnOptions(nodes=8, seconds=120, manager_modes=modes, seed=seed, rate=0.5)))
 
 
 def test_the_same_seed_is_the_same_run():
     options = ChurnOptions(nodes=5, seconds=60, seed=7)
-    assert churn(options) == churn(options)
+    assert run_churn(options) == run_churn(options)
 
 
 def test_without_any_healing_the_check_would_fail(monkeypatch):
     """The test can fail: nodes that never look are never linked again."""
     monkeypatch.setattr("hansa.topology.steering.Steering.look", lambda self, now, planning: None)
-    options = ChurnOptions(nodes=8, seconds=120, modes=(Mode.UP, Mode.AWAY), seed=2, rate=0.5)
-    result = churn(options)
+    options = ChurnOptions(
+        nodes=8, seconds=120, manager_modes=(ManagerMode.UP, ManagerMode.AWAY), seed=2, rate=0.5
+    )
+    result = run_churn(options)
     assert result.split_s_max > 0 or result.parts_at_end > 1
 
 
@@ -46,4 +48,8 @@ def test_without_any_healing_the_check_would_fail(monkeypatch):
 @pytest.mark.timeout(7200)
 @pytest.mark.parametrize("seed", [1, 2])
 def test_two_hundred_nodes_for_an_hour(seed):
-    check(churn(ChurnOptions(200, 3600, trouble_s=20.0, rate=0.2, heartbeat_s=5.0, seed=seed)))
+    check(
+        run_churn(
+            ChurnOptions(200, 3600, fault_interval_s=20.0, rate=0.2, heartbeat_s=5.0, seed=seed)
+        )
+    )

@@ -6,25 +6,27 @@ from dataclasses import fields, replace
 import pytest
 
 from hansa.simulator.actions import (
-    BackUp,
-    Crash,
-    Heal,
+    BackUpState,
+    CrashAgent,
+    HealAll,
     Partition,
-    Restart,
-    RollBack,
-    Vanish,
+    PowerOff,
+    RestartAgent,
+    RollBackState,
 )
 from hansa.simulator.faults.random_faults import random_faults
-from hansa.simulator.options import Faults, Options, Phases
-from hansa.simulator.topologies import parse
+from hansa.simulator.options import FaultCounts, Phases, SimulationOptions
+from hansa.simulator.topologies import parse_topology
 
-KINDS = [field.name for field in fields(Faults) if field.name != "outage_s"]
+KINDS = [field.name for field in fields(FaultCounts) if field.name != "outage_s"]
 PHASES = Phases(warm_up_s=2.0, traffic_s=8.0)
 
 
 def steps(seed=0, word="ring:6", **counts):
-    topology = parse(word, 0)
-    return random_faults(Options(topology, seed=seed, phases=PHASES, faults=Faults(**counts)))
+    topology = parse_topology(word, 0)
+    return random_faults(
+        SimulationOptions(topology, seed=seed, phases=PHASES, faults=FaultCounts(**counts))
+    )
 
 
 def test_without_faults_there_is_nothing_to_do_nor_to_heal():
@@ -35,9 +37,9 @@ def test_without_faults_there_is_nothing_to_do_nor_to_heal():
 def test_every_kind_strikes_within_the_traffic_phase_and_is_healed_at_its_end(kind):
     made = steps(**{kind: 5})
     assert len(made) >= 6
-    assert all(2.0 <= s.at_s <= 10.0 for s in made if not isinstance(s.action, BackUp))
+    assert all(2.0 <= s.at_s <= 10.0 for s in made if not isinstance(s.action, BackUpState))
     assert made[-1].at_s == 10.0
-    assert made[-1].action == Heal()
+    assert made[-1].action == HealAll()
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -53,15 +55,15 @@ def test_one_kind_more_does_not_move_the_others():
 
 def test_whoever_dies_is_started_again():
     made = [step.action for step in steps(crashes=4, vanishings=4, lossy_restarts=4)]
-    dead = Counter(action.node for action in made if isinstance(action, Crash | Vanish))
-    back = Counter(action.node for action in made if isinstance(action, Restart))
+    dead = Counter(action.node for action in made if isinstance(action, CrashAgent | PowerOff))
+    back = Counter(action.node for action in made if isinstance(action, RestartAgent))
     assert dead == back
 
 
 def test_what_is_put_back_was_copied_before_often_before_anything_was_published():
     made = steps(roll_backs=20)[:-1]
-    assert {type(step.action) for step in made[::2]} == {BackUp}
-    assert {type(step.action) for step in made[1::2]} == {RollBack}
+    assert {type(step.action) for step in made[::2]} == {BackUpState}
+    assert {type(step.action) for step in made[1::2]} == {RollBackState}
     for copied, put_back in zip(made[::2], made[1::2], strict=True):
         assert 0.0 <= copied.at_s <= put_back.at_s
         assert copied.action.node == put_back.action.node
@@ -82,7 +84,9 @@ def test_the_smallest_federation_bears_them_all(kind):
 
 
 def test_phases_move_the_faults_along():
-    options = Options(parse("ring:6", 0), phases=PHASES, faults=Faults(crashes=3))
+    options = SimulationOptions(
+        parse_topology("ring:6", 0), phases=PHASES, faults=FaultCounts(crashes=3)
+    )
     later = replace(options, phases=replace(PHASES, warm_up_s=102.0))
     moved = [step.at_s - 100 for step in random_faults(later)]
     assert moved == pytest.approx([step.at_s for step in random_faults(options)])

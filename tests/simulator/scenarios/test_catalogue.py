@@ -6,27 +6,32 @@ import pytest
 
 from hansa.errors import UsageError
 from hansa.protocol.settings import PRESETS, ProtocolSettings
-from hansa.simulator.options import DiskOptions, LinkOptions, Options
+from hansa.simulator.options import DiskOptions, LinkOptions, SimulationOptions
 from hansa.simulator.papers import bevilaqua, examples, machado, spohn
-from hansa.simulator.result import Convergence
+from hansa.simulator.result import ConvergenceRecord
 from hansa.simulator.run import Simulation, simulate
 from hansa.simulator.scenarios import deliveries
-from hansa.simulator.scenarios.catalogue import SCENARIOS, find, play
+from hansa.simulator.scenarios.catalogue import SCENARIOS, find_scenario, run_scenario
 from hansa.simulator.scenarios.sampling import random_options
 from hansa.simulator.scenarios.scenario import (
-    Final,
+    ClaimRow,
+    FinalSnapshot,
     Recovery,
-    Row,
-    Scenario,
-    duration,
-    links,
-    nodes,
-    parents,
-    pause_s,
+    SimulationScenario,
+    equality_row,
+    format_duration,
+    format_links,
+    format_nodes,
+    format_parents,
     recoveries,
-    same,
+    settle_pause_s,
 )
-from hansa.simulator.topologies import components, distances, neighbours, parse
+from hansa.simulator.topologies import (
+    connected_components,
+    hop_distances,
+    neighbours_of,
+    parse_topology,
+)
 
 QUICK = (
     "spohn-2020",
@@ -51,7 +56,7 @@ def test_all_scenarios_are_tested():
 
 
 def assert_holds(name, settings, seed):
-    played = play(find(name), settings, seed)
+    played = run_scenario(find_scenario(name), settings, seed)
     assert (broken(played), played.result.violations) == ([], ())
 
 
@@ -81,7 +86,7 @@ def test_a_scenario_holds_with_the_timers_of_machado(name):
 @pytest.mark.parametrize(
     ("name", "options", "what"),
     [
-        ("retention", {"disk": DiskOptions(keep_max=15)}, "delivered"),
+        ("retention", {"disk": DiskOptions(journal_max=15)}, "delivered"),
         ("session-lost", {"schedule": ()}, "delivered"),
         ("part-kill", {"schedule": ()}, "publications promised to nodes, delivered"),
         ("split-minute", {"schedule": ()}, "repaired from the origins' journals"),
@@ -89,15 +94,17 @@ def test_a_scenario_holds_with_the_timers_of_machado(name):
     ],
 )
 def test_trouble_that_ends_otherwise_is_noticed(name, options, what):
-    made = replace(find(name).make(ProtocolSettings(), 1), **options)
+    made = replace(find_scenario(name).make_options(ProtocolSettings(), 1), **options)
     simulation = Simulation(made)
     result = simulation.run()
-    rows = find(name).judge(Final(tuple(simulation.views()), made, result))
+    rows = find_scenario(name).evaluate(FinalSnapshot(tuple(simulation.statuses()), made, result))
     assert what in [row.what for row in rows if row.holds is False]
 
 
 def test_a_scenario_is_the_same_run_each_time():
-    first, second = (play(find("machado-6"), ProtocolSettings(), seed=4) for _ in range(2))
+    first, second = (
+        run_scenario(find_scenario("machado-6"), ProtocolSettings(), seed=4) for _ in range(2)
+    )
     assert first == second
     assert first.result.to_json() == second.result.to_json()
 
@@ -106,7 +113,10 @@ def test_a_scenario_is_the_same_run_each_time():
 
 
 def test_spohn_2020_says_what_the_figures_show():
-    rows = {row.what: row.ours for row in play(find("spohn-2020"), ProtocolSettings(), 1).rows}
+    rows = {
+        row.what: row.ours
+        for row in run_scenario(find_scenario("spohn-2020"), ProtocolSettings(), 1).rows
+    }
     assert rows["core of the management group"] == "0"
     assert rows["links outside its mesh"] == "3-4"
     assert rows["parents towards it"] == "0:{1} 2:{0,3} 3:{1} 4:{1} 5:{3,4}"
@@ -115,12 +125,12 @@ def test_spohn_2020_says_what_the_figures_show():
 
 
 def test_spohn_2021_is_calibrated_by_two_equations():
-    assert spohn.ENDS_MS + 4 * spohn.HOP_MS == pytest.approx(34.77)
-    assert spohn.ENDS_MS + 1 * spohn.HOP_MS == pytest.approx(18.61)
+    assert spohn.BOTH_ENDS_MS + 4 * spohn.HOP_MS == pytest.approx(34.77)
+    assert spohn.BOTH_ENDS_MS + 1 * spohn.HOP_MS == pytest.approx(18.61)
 
 
 def test_the_timers_of_machado_take_about_as_long_as_the_thesis_says():
-    played = play(find("machado-6"), PRESETS["machado"], seed=1)
+    played = run_scenario(find_scenario("machado-6"), PRESETS["machado"], seed=1)
     crash = next(r for r in recoveries(played.result) if r.after == "crash 3")
     assert crash.converged_s is not None
     assert 60 < crash.converged_s < 180
@@ -131,18 +141,18 @@ def test_the_timers_of_machado_take_about_as_long_as_the_thesis_says():
     [
         (
             "default",
-            Row("converged after crash 3", "about 1 and 2 min; we promise 500 ms", "", True),
+            ClaimRow("converged after crash 3", "about 1 and 2 min; we promise 500 ms", "", True),
         ),
-        ("machado", Row("converged after crash 3", "about 1 and 2 min", "")),
+        ("machado", ClaimRow("converged after crash 3", "about 1 and 2 min", "")),
     ],
 )
 def test_only_what_we_promise_is_judged_beside_the_times_of_machado(preset, row):
-    rows = play(find("machado-6"), PRESETS[preset], seed=1).rows
+    rows = run_scenario(find_scenario("machado-6"), PRESETS[preset], seed=1).rows
     assert row in [replace(found, ours="") for found in rows]
 
 
 def test_a_random_run_is_what_the_seed_draws():
-    played = play(find("random"), PRESETS["machado"], seed=7)
+    played = run_scenario(find_scenario("random"), PRESETS["machado"], seed=7)
     assert played.result == simulate(random_options(7))
     assert [row.what for row in played.rows] == ["settings", "links", "clients", "faults"]
     assert {row.holds for row in played.rows} == {None}
@@ -151,14 +161,14 @@ def test_a_random_run_is_what_the_seed_draws():
 def test_machado_graphs_have_the_sizes_of_the_thesis():
     for nodes_, topology in ((15, machado.FIFTEEN), (25, machado.TWENTY_FIVE)):
         assert topology.nodes == nodes_
-        assert len(components(topology)) == 1
+        assert len(connected_components(topology)) == 1
     density = [len(t.links) / t.nodes for t in (machado.FIFTEEN, machado.TWENTY_FIVE)]
     assert density[1] > density[0]
 
 
 def test_bevilaqua_nine_fits_the_text():
-    degrees = [len(near) for near in neighbours(bevilaqua.NINE)]
-    assert neighbours(bevilaqua.NINE)[8] == (0, 7)
+    degrees = [len(near) for near in neighbours_of(bevilaqua.NINE)]
+    assert neighbours_of(bevilaqua.NINE)[8] == (0, 7)
     assert degrees.index(max(degrees)) == 3
     assert degrees.count(max(degrees)) == 1
     assert min(degrees) == degrees[8]
@@ -166,8 +176,8 @@ def test_bevilaqua_nine_fits_the_text():
 
 
 def test_bevilaqua_twelve_fits_the_text():
-    assert max(len(near) for near in neighbours(bevilaqua.TWELVE)) == 5
-    assert [distances(bevilaqua.TWELVE, 11)[node] for node in (0, 5)] == [1, 3]
+    assert max(len(near) for near in neighbours_of(bevilaqua.TWELVE)) == 5
+    assert [hop_distances(bevilaqua.TWELVE, 11)[node] for node in (0, 5)] == [1, 3]
 
 
 # ---------------------------------------------------------------- what is checked
@@ -182,29 +192,34 @@ def test_bevilaqua_twelve_fits_the_text():
     ],
 )
 def test_another_redundancy_is_noticed(scenario, change, what):
-    made = find(scenario).make(ProtocolSettings(), 1)
+    made = find_scenario(scenario).make_options(ProtocolSettings(), 1)
     options = replace(made, protocol=replace(made.protocol, **change))
     simulation = Simulation(options)
     result = simulation.run()
-    rows = find(scenario).judge(Final(tuple(simulation.views()), options, result))
+    rows = find_scenario(scenario).evaluate(
+        FinalSnapshot(tuple(simulation.statuses()), options, result)
+    )
     assert what in [row.what for row in rows if row.holds is False]
 
 
 def test_slow_timers_break_what_is_promised_for_fast_ones():
-    slow = replace(ProtocolSettings(), takeover_delay=2.0, announce_gap=1.0)
-    played = play(find("machado-6"), slow, seed=1)
+    slow = replace(ProtocolSettings(), takeover_delay=2.0, announcement_interval_min=1.0)
+    played = run_scenario(find_scenario("machado-6"), slow, seed=1)
     assert any("crash" in row.what for row in broken(played))
 
 
 def test_a_row_that_does_not_hold_is_a_violation():
-    scenario = Scenario(
+    scenario = SimulationScenario(
         "never",
         "a ring",
         "a claim",
-        lambda settings, seed: Options(parse("ring:3", 0), settings, seed),
-        lambda final: [same("nodes", "4", str(final.result.nodes)), Row("more", "", "x")],
+        lambda settings, seed: SimulationOptions(parse_topology("ring:3", 0), settings, seed),
+        lambda final: [
+            equality_row("nodes", "4", str(final.result.nodes)),
+            ClaimRow("more", "", "x"),
+        ],
     )
-    result = play(scenario, ProtocolSettings(), seed=5).result
+    result = run_scenario(scenario, ProtocolSettings(), seed=5).result
     assert result.violations == ("never: nodes should be 4, not 3 (seed 5)",)
     assert not result.ok
 
@@ -219,7 +234,7 @@ def test_a_row_that_does_not_hold_is_a_violation():
 )
 def test_an_unknown_scenario_is_refused_with_near_names(name, problem):
     with pytest.raises(UsageError) as refusal:
-        find(name)
+        find_scenario(name)
     assert str(refusal.value) == problem
 
 
@@ -228,17 +243,17 @@ def test_an_unknown_scenario_is_refused_with_near_names(name, problem):
 
 def test_faults_of_one_moment_are_one_recovery():
     records = (
-        Convergence("start", 0.0, 0.1),
-        Convergence("crash 1", 5.0, None),
-        Convergence("crash 3", 5.0, 0.2),
-        Convergence("restart 1", 9.0, None),
-        Convergence("restart 3", 9.0, None),
-        Convergence("cut 0-1", 12.0, None),
-        Convergence("crash 2", 12.0, 0.3),
-        Convergence("freeze 1 2 s", 14.0, 0.4),
-        Convergence("freeze 2 3 s", 14.0, 0.4),
+        ConvergenceRecord("start", 0.0, 0.1),
+        ConvergenceRecord("crash 1", 5.0, None),
+        ConvergenceRecord("crash 3", 5.0, 0.2),
+        ConvergenceRecord("restart 1", 9.0, None),
+        ConvergenceRecord("restart 3", 9.0, None),
+        ConvergenceRecord("cut 0-1", 12.0, None),
+        ConvergenceRecord("crash 2", 12.0, 0.3),
+        ConvergenceRecord("freeze 1 2 s", 14.0, 0.4),
+        ConvergenceRecord("freeze 2 3 s", 14.0, 0.4),
     )
-    result = replace(simulate(Options(parse("line:1", 0))), converged_s=records)
+    result = replace(simulate(SimulationOptions(parse_topology("line:1", 0))), converged_s=records)
     assert recoveries(result) == [
         Recovery("start", 0.1),
         Recovery("crash 1,3", 0.2),
@@ -249,14 +264,15 @@ def test_faults_of_one_moment_are_one_recovery():
 
 
 def test_why_there_is_no_time_is_said():
-    assert Recovery("crash 1", 0.25).took == "250 ms"
-    assert Recovery("crash 1", None).took == "the next fault came first"
-    assert Recovery("crash 1", None, last=True).took == "not before the end"
+    assert Recovery("crash 1", 0.25).duration_text == "250 ms"
+    assert Recovery("crash 1", None).duration_text == "the next fault came first"
+    assert Recovery("crash 1", None, last=True).duration_text == "not before the end"
 
 
 def test_a_pause_follows_the_timers():
     fast, slow = (
-        pause_s(examples.RING, PRESETS[name], LinkOptions()) for name in ("default", "machado")
+        settle_pause_s(examples.RING, PRESETS[name], LinkOptions())
+        for name in ("default", "machado")
     )
     assert fast < 30 < 120 < slow
 
@@ -272,10 +288,10 @@ def test_a_pause_follows_the_timers():
     ],
 )
 def test_times_read_well(seconds, text):
-    assert duration(seconds) == text
+    assert format_duration(seconds) == text
 
 
 def test_nodes_links_and_parents_read_well():
-    assert nodes({3, -1, 0}) == "none,0,3"
-    assert links({(3, 4), (0, 1)}) == "0-1 3-4"
-    assert parents({5: (4, 3), 2: ()}) == "2:{} 5:{3,4}"
+    assert format_nodes({3, -1, 0}) == "none,0,3"
+    assert format_links({(3, 4), (0, 1)}) == "0-1 3-4"
+    assert format_parents({5: (4, 3), 2: ()}) == "2:{} 5:{3,4}"

@@ -4,16 +4,16 @@ import pytest
 
 from hansa.protocol.routing import STRATEGIES
 from hansa.protocol.settings import ProtocolSettings
-from hansa.simulator.actions import Cut, Mend
+from hansa.simulator.actions import CutLink, RestoreLink
 from hansa.simulator.faults.random_faults import random_faults
-from hansa.simulator.options import Faults
-from hansa.simulator.scenarios.comparison import measure
-from hansa.simulator.scenarios.trials import INTERVAL_S, PUBLICATIONS, Trial, trials
-from hansa.simulator.topologies import parse
+from hansa.simulator.options import FaultCounts
+from hansa.simulator.scenarios.comparison import measure_strategy
+from hansa.simulator.scenarios.trials import INTERVAL_S, PUBLICATIONS, StrategyTrial, make_trials
+from hansa.simulator.topologies import parse_topology
 
 SETTINGS = ProtocolSettings(redundancy=1)
-RING = Trial("ring", "", parse("ring:6", 1), subscribers=(2,), publishers=(4,))
-PAPER = {trial.name: trial for trial in trials(seed=1)}
+RING = StrategyTrial("ring", "", parse_topology("ring:6", 1), subscribers=(2,), publishers=(4,))
+PAPER = {trial.name: trial for trial in make_trials(seed=1)}
 
 
 @pytest.mark.parametrize(
@@ -26,7 +26,7 @@ PAPER = {trial.name: trial for trial in trials(seed=1)}
     ],
 )
 def test_a_ring_by_hand(strategy, copies, busiest, stretch):
-    ours = measure(RING, SETTINGS, strategy, seed=1)
+    ours = measure_strategy(RING, SETTINGS, strategy, seed=1)
     assert (ours.copies, ours.busiest, ours.stretch) == (copies, busiest, stretch)
     assert (ours.publications, ours.expected, ours.lost, ours.notices) == (50, 50, 0, 5)
     assert ours.bytes / ours.copies == pytest.approx(105, abs=1)  # 64 bytes of payload, a topic
@@ -35,13 +35,13 @@ def test_a_ring_by_hand(strategy, copies, busiest, stretch):
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_what_nobody_else_wants_stays_at_its_broker(strategy):
-    ours = measure(PAPER["antonielli-tree-100"], SETTINGS, strategy, seed=1)
+    ours = measure_strategy(PAPER["antonielli-tree-100"], SETTINGS, strategy, seed=1)
     assert (ours.publications, ours.copies, ours.busiest, ours.expected) == (0, 0.0, 0.0, 0)
     assert (ours.stretch, ours.delay_ms, ours.recovered_s) == (None, None, None)
 
 
 def test_heartbeats_are_no_difference_and_not_counted():
-    mesh, paths = (measure(RING, SETTINGS, name, seed=1) for name in ("mesh", "paths"))
+    mesh, paths = (measure_strategy(RING, SETTINGS, name, seed=1) for name in ("mesh", "paths"))
     assert 0 < paths.control_frames < mesh.control_frames
     assert 0 < paths.control_bytes < mesh.control_bytes
 
@@ -49,13 +49,13 @@ def test_heartbeats_are_no_difference_and_not_counted():
 def test_after_faults_it_says_how_long_and_what_was_lost():
     """Two nodes whose only link is cut now and then: lost is what is published while it is, and
     until it was dialled again, which takes a second at most."""
-    cuts = Faults(cuts=20, outage_s=(1.0, 2.0))
-    trial = Trial("faulty", "", parse("line:2", 1), (1,), (0,), faults=cuts)
-    ours = measure(trial, SETTINGS, "tree-subscriptions", seed=1)
-    options = trial.options(SETTINGS, seed=1)
+    cuts = FaultCounts(cuts=20, outage_s=(1.0, 2.0))
+    trial = StrategyTrial("faulty", "", parse_topology("line:2", 1), (1,), (0,), faults=cuts)
+    ours = measure_strategy(trial, SETTINGS, "tree-subscriptions", seed=1)
+    options = trial.make_options(SETTINGS, seed=1)
     steps = random_faults(options)
-    starts = [step.at_s for step in steps if isinstance(step.action, Cut)]
-    ends = [step.at_s for step in steps if isinstance(step.action, Mend)]
+    starts = [step.at_s for step in steps if isinstance(step.action, CutLink)]
+    ends = [step.at_s for step in steps if isinstance(step.action, RestoreLink)]
     made = [options.phases.warm_up_s + number * INTERVAL_S for number in range(PUBLICATIONS)]
 
     def within(more_s: float) -> int:

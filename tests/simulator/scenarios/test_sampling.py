@@ -5,8 +5,8 @@ from dataclasses import fields, replace
 import pytest
 
 from hansa.protocol.routing import STRATEGIES
-from hansa.simulator.analysis.convergence import allowance
-from hansa.simulator.options import Faults
+from hansa.simulator.analysis.convergence import convergence_limit_s
+from hansa.simulator.options import FaultCounts
 from hansa.simulator.run import simulate
 from hansa.simulator.scenarios.sampling import NODES_MAX, random_options
 
@@ -36,12 +36,12 @@ def test_topologies_of_all_kinds_and_sizes_are_tried():
 def test_settings_of_all_kinds_are_tried():
     protocols = [options.protocol for options in SAMPLE]
     assert {protocol.redundancy for protocol in protocols} == {1, 2, 3}
-    assert len({protocol.outside for protocol in protocols}) == 3
+    assert len({protocol.non_member_forwarding for protocol in protocols}) == 3
     assert len({protocol.metric for protocol in protocols}) == 2
     assert len({protocol.management_by for protocol in protocols}) == 2
     assert {protocol.group_depth for protocol in protocols} == {0, 1, 2}
-    assert {options.links.ordered for options in SAMPLE} == {True, False}
-    assert {options.wire for options in SAMPLE} == {True, False}
+    assert {options.links.is_ordered for options in SAMPLE} == {True, False}
+    assert {options.encode_frames for options in SAMPLE} == {True, False}
     assert {options.shuffle_ids for options in SAMPLE} == {True, False}
 
 
@@ -52,8 +52,8 @@ def test_some_runs_have_bounds_that_just_fit():
 
 
 def test_some_runs_make_deliveries_hard():
-    hard = [options for options in SAMPLE if options.protocol.undelivered_max < 100]
-    assert {options.protocol.held_max for options in hard} == {0, 2, 8_192}
+    hard = [options for options in SAMPLE if options.protocol.uncommitted_max < 100]
+    assert {options.protocol.out_of_order_max for options in hard} == {0, 2, 8_192}
     assert {options.protocol.repair_frames for options in hard} == {1, 3, 8}
     assert {options.disk.inbox_max for options in hard if options.disk} == {5, 100_000}
     longest = [delay for options in hard for _, _, delay in options.links.delays_ms]
@@ -65,9 +65,9 @@ def test_some_runs_lose_nearly_every_third_datagram():
 
 
 def test_some_runs_have_links_on_which_publications_are_dropped():
-    narrow = [options for options in SAMPLE if options.links.window]
-    assert {options.links.window for options in narrow} == {5, 20}
-    assert all(options.links.ordered and options.disk for options in narrow)
+    narrow = [options for options in SAMPLE if options.links.frames_in_flight_max]
+    assert {options.links.frames_in_flight_max for options in narrow} == {5, 20}
+    assert all(options.links.is_ordered and options.disk for options in narrow)
 
 
 def test_in_some_runs_partitions_may_outlast_leases():
@@ -81,20 +81,20 @@ def test_in_some_runs_partitions_may_outlast_leases():
 
 
 def test_faults_of_all_kinds_are_tried():
-    for field in fields(Faults):
+    for field in fields(FaultCounts):
         if field.name != "outage_s":
             assert any(getattr(options.faults, field.name) for options in SAMPLE), field.name
 
 
 def test_every_run_ends_with_time_enough_to_be_right():
-    assert all(options.phases.settle_s > allowance(options) for options in SAMPLE)
+    assert all(options.phases.settle_s > convergence_limit_s(options) for options in SAMPLE)
     assert all(options.phases.final_s > 0 for options in SAMPLE)
 
 
 def test_disks_and_brokers_of_all_kinds_are_tried():
     disks = [options.disk for options in SAMPLE if options.disk]
-    assert {disk.torn for disk in disks} == {True, False}
-    assert {disk.window for disk in disks} == {1, 20}
+    assert {disk.partial_writes for disk in disks} == {True, False}
+    assert {disk.in_flight_max for disk in disks} == {1, 20}
 
 
 @pytest.mark.parametrize("strategy", [name for name in STRATEGIES if name != "mesh"])

@@ -5,15 +5,15 @@ from dataclasses import replace
 import pytest
 
 from hansa.protocol.settings import Metric, ProtocolSettings
-from hansa.simulator.actions import Publish, Subscribe
-from hansa.simulator.scenarios.comparison import measure
-from hansa.simulator.scenarios.trials import PUBLICATIONS, trials
+from hansa.simulator.actions import ClientPublish, ClientSubscribe
+from hansa.simulator.scenarios.comparison import measure_strategy
+from hansa.simulator.scenarios.trials import PUBLICATIONS, make_trials
 
-TRIALS = {trial.name: trial for trial in trials(seed=1)}
+TRIALS = {trial.name: trial for trial in make_trials(seed=1)}
 
 
 def test_names_are_unique():
-    assert len(TRIALS) == len(trials(seed=1))
+    assert len(TRIALS) == len(make_trials(seed=1))
 
 
 @pytest.mark.parametrize("trial", TRIALS.values(), ids=TRIALS)
@@ -27,14 +27,16 @@ def test_a_trial_is_the_same_for_all_but_the_settings(trial):
 @pytest.mark.parametrize("trial", TRIALS.values(), ids=TRIALS)
 def test_there_is_something_to_measure(trial):
     options = trial.options(ProtocolSettings(), seed=3)
-    said = sum(step.action.count for step in options.schedule if isinstance(step.action, Publish))
+    said = sum(
+        step.action.count for step in options.schedule if isinstance(step.action, ClientPublish)
+    )
     assert said == PUBLICATIONS or options.workload.publishers
 
 
 def test_unequal_links_make_shorter_ways_by_time_than_by_hops():
     trial = TRIALS["random-25-unequal"]
     by_hops, by_time = (
-        measure(trial, ProtocolSettings(redundancy=1, metric=metric), "paths", seed=1)
+        measure_strategy(trial, ProtocolSettings(redundancy=1, metric=metric), "paths", seed=1)
         for metric in Metric
     )
     assert (by_hops.violations, by_time.violations) == ((), ())
@@ -48,12 +50,12 @@ def test_unequal_links_make_shorter_ways_by_time_than_by_hops():
 
 def test_the_localities_are_the_papers():
     def places(name):
-        steps = TRIALS[name].options(ProtocolSettings(), seed=1).schedule
-        kinds = (Subscribe, Publish)
+        steps = TRIALS[name].make_options(ProtocolSettings(), seed=1).schedule
+        kinds = (ClientSubscribe, ClientPublish)
         return [[s.action.node for s in steps if isinstance(s.action, kind)] for kind in kinds]
 
     assert places("antonielli-tree-100") == [[0], [0]]
     assert places("antonielli-star-0") == [[4], [0]]
     assert places("antonielli-line-n") == [[0, 1, 2, 3, 4]] * 2
-    root = TRIALS["antonielli-line-n"].options(ProtocolSettings(), seed=1).capacities
+    root = TRIALS["antonielli-line-n"].make_options(ProtocolSettings(), seed=1).capacities
     assert root.index(max(root)) == 2  # broker C

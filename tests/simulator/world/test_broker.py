@@ -2,12 +2,12 @@
 
 import pytest
 
-from hansa.simulator.world.broker import Broker
+from hansa.simulator.world.broker import ModelBroker
 
 
 @pytest.fixture
 def broker():
-    return Broker()
+    return ModelBroker()
 
 
 def test_only_the_first_subscriber_and_the_last_matter(broker):
@@ -56,14 +56,14 @@ def test_a_topic_lapses_when_nobody_wants_it_any_more(broker):
 
 
 def test_a_full_session_drops_and_counts():
-    broker = Broker(queue_max=2)
-    packets = [broker.queue("a", b"", 1, False) for _ in range(3)]
-    assert [packet and packet.packet for packet in packets] == [1, 2, None]
-    assert (list(broker.session), broker.dropped) == ([1, 2], 1)
+    broker = ModelBroker(queue_max=2)
+    packets = [broker.enqueue("a", b"", 1, False) for _ in range(3)]
+    assert [packet and packet.packet_id for packet in packets] == [1, 2, None]
+    assert (list(broker.session_queue), broker.dropped_count) == ([1, 2], 1)
 
 
 def test_retained_values_are_kept_until_an_empty_one_comes():
-    broker = Broker()
+    broker = ModelBroker()
     broker.store("a", b"1", 1)
     broker.store("a", b"2", 2)
     assert broker.stored == {"a": (b"2", 2)}

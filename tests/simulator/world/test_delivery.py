@@ -4,22 +4,22 @@ from tests.simulator.worlds import Played
 
 from hansa.protocol.effects import Gap
 from hansa.simulator.actions import (
-    BackUp,
-    Crash,
-    Cut,
-    Freeze,
-    Mend,
-    Publish,
-    Refuse,
-    Restart,
+    BackUpState,
+    ClientPublish,
+    ClientSubscribe,
+    CrashAgent,
+    CutLink,
+    FreezeAgent,
+    RefuseAgent,
+    RestartAgent,
     RestartBroker,
-    RollBack,
-    Stall,
-    Subscribe,
+    RestoreLink,
+    RollBackState,
+    StallDisk,
 )
 from hansa.simulator.options import DiskOptions
 
-WANTED = (0.0, Subscribe(1, "a"))
+WANTED = (0.0, ClientSubscribe(1, "a"))
 
 
 def played(*script, sync_ms=100.0, **bounds):
@@ -32,52 +32,60 @@ def session(world, place=0):
 
 
 def test_a_publication_stays_in_the_session_until_the_journal_is_safe():
-    world = played((5.0, Publish(0, "a", qos=1))).run(5.09)
+    world = played((5.0, ClientPublish(0, "a", qos=1))).run(5.09)
     assert session(world) == [1]
     world.run(5.2)
     assert session(world) == []
 
 
 def test_what_nobody_wants_is_acknowledged_without_a_journal():
-    world = played((5.0, Publish(0, "a", qos=1))).run(4.9)
+    world = played((5.0, ClientPublish(0, "a", qos=1))).run(4.9)
     world.world.sites[0].broker.grant(["b"])
     world.world.publish(world.world.sites[0], "b", 8, 1, False)
     world.run(4.95)
-    assert (session(world), list(world.world.sites[0].memory.disk.journal)) == ([], [])
+    assert (session(world), list(world.world.sites[0].state.disk.journal)) == ([], [])
 
 
 def test_nothing_is_injected_before_it_is_safe_that_it_was_taken():
-    world = played((5.0, Publish(0, "a", qos=1))).run(5.19)
+    world = played((5.0, ClientPublish(0, "a", qos=1))).run(5.19)
     assert world.received(1) == []
     assert world.run(5.3).received(1) == [0]
 
 
 def test_a_crash_before_the_sync_loses_nothing():
-    world = played((5.0, Publish(0, "a", qos=1)), (5.05, Crash(0)), (6.0, Restart(0)))
+    world = played(
+        (5.0, ClientPublish(0, "a", qos=1)), (5.05, CrashAgent(0)), (6.0, RestartAgent(0))
+    )
     assert session(world.run(5.9)) == [1]
     assert world.run(10.0).received(1) == [0]
     assert session(world) == []
 
 
 def test_what_was_acknowledged_is_known_after_a_restart():
-    script = [(5.0, Publish(0, "a", qos=1)), (7.0, Publish(0, "a", qos=1)), (9.0, Restart(0))]
+    script = [
+        (5.0, ClientPublish(0, "a", qos=1)),
+        (7.0, ClientPublish(0, "a", qos=1)),
+        (9.0, RestartAgent(0)),
+    ]
     world = played(*script).run(9.01)
-    assert world.world.sites[0].node.custody.outbox.acknowledged == {1: 1}
+    assert world.world.sites[0].node.delivery.outbox.acknowledged == {1: 1}
     world.run(12.0)
-    assert world.world.sites[0].node.custody.outbox.acknowledged == {1: 2}
+    assert world.world.sites[0].node.delivery.outbox.acknowledged == {1: 2}
 
 
 def test_a_packet_that_comes_again_is_acknowledged_and_not_captured_again():
-    world = played((5.0, Publish(0, "a", qos=1)), (5.10015, Crash(0)), (6.0, Restart(0)))
-    disk = world.run(5.5).world.sites[0].memory.disk
-    assert (len(disk.journal), list(disk.packets), session(world)) == (1, [1], [1])
+    world = played(
+        (5.0, ClientPublish(0, "a", qos=1)), (5.10015, CrashAgent(0)), (6.0, RestartAgent(0))
+    )
+    disk = world.run(5.5).world.sites[0].state.disk
+    assert (len(disk.journal), list(disk.journaled_packets), session(world)) == (1, [1], [1])
     world.run(10.0)
-    assert (len(disk.journal), list(disk.packets), session(world)) == (1, [], [])
+    assert (len(disk.journal), list(disk.journaled_packets), session(world)) == (1, [], [])
     assert world.received(1) == [0]
 
 
 def test_a_stalled_disk_holds_everything_back():
-    world = played((5.0, Stall(0, 3.0)), (5.1, Publish(0, "a", qos=1, count=3)))
+    world = played((5.0, StallDisk(0, 3.0)), (5.1, ClientPublish(0, "a", qos=1, count=3)))
     world.run(7.9)
     assert (session(world), world.received(1)) == ([1, 2, 3], [])
     world.run(9.0)
@@ -85,35 +93,39 @@ def test_a_stalled_disk_holds_everything_back():
 
 
 def test_what_the_broker_cannot_queue_is_not_captured():
-    publish = (5.1, Publish(0, "a", qos=1, count=5, interval_s=0.01))
-    world = played((5.0, Stall(0, 3.0)), publish, queue_max=2).run(10.0)
+    publish = (5.1, ClientPublish(0, "a", qos=1, count=5, interval_s=0.01))
+    world = played((5.0, StallDisk(0, 3.0)), publish, queue_max=2).run(10.0)
     assert world.received(1) == [0, 1]
-    assert [entry.captured for entry in world.world.ledger.entries] == [True] * 2 + [False] * 3
-    assert world.world.sites[0].broker.dropped == 3
+    assert [entry.is_captured for entry in world.world.ledger.entries] == [True] * 2 + [False] * 3
+    assert world.world.sites[0].broker.dropped_count == 3
 
 
 def test_a_broker_that_forgets_its_session_loses_what_was_not_captured():
     script = (
-        (5.0, Publish(0, "a", qos=1)),
-        (5.1, Crash(0)),
-        (5.2, Publish(0, "a", qos=1)),
+        (5.0, ClientPublish(0, "a", qos=1)),
+        (5.1, CrashAgent(0)),
+        (5.2, ClientPublish(0, "a", qos=1)),
         (5.3, RestartBroker(0)),
-        (6.0, Restart(0)),
-        (8.0, Publish(0, "a", qos=1)),
+        (6.0, RestartAgent(0)),
+        (8.0, ClientPublish(0, "a", qos=1)),
     )
     world = played(*script, sync_ms=1.0).run(12.0)
     assert world.received(1) == [0, 2]
-    assert [entry.captured for entry in world.world.ledger.entries] == [True, False, True]
+    assert [entry.is_captured for entry in world.world.ledger.entries] == [True, False, True]
 
 
 def test_what_comes_to_a_suspended_agent_waits():
-    world = played((5.0, Freeze(0, 1.0)), (5.1, Publish(0, "a", qos=1)), sync_ms=1.0)
+    world = played((5.0, FreezeAgent(0, 1.0)), (5.1, ClientPublish(0, "a", qos=1)), sync_ms=1.0)
     assert world.run(5.9).received(1) == []
     assert world.run(7.0).received(1) == [0]
 
 
 def test_a_small_journal_makes_a_gap():
-    script = ((5.0, Crash(1)), (6.0, Publish(0, "a", qos=1, count=5)), (8.0, Restart(1)))
+    script = (
+        (5.0, CrashAgent(1)),
+        (6.0, ClientPublish(0, "a", qos=1, count=5)),
+        (8.0, RestartAgent(1)),
+    )
     world = played(*script, sync_ms=1.0, keep_max=2).run(12.0)
     assert world.received(1) == [3, 4]
     (gap,) = world.news(Gap, 1)
@@ -121,32 +133,44 @@ def test_a_small_journal_makes_a_gap():
 
 
 def test_what_does_not_fit_the_inbox_waits_and_is_not_safe():
-    refused = (4.0, Refuse(1, 4.0))
-    world = played(refused, (5.0, Publish(0, "a", qos=2, count=5)), inbox_max=2).run(7.9)
+    refused = (4.0, RefuseAgent(1, 4.0))
+    world = played(refused, (5.0, ClientPublish(0, "a", qos=2, count=5)), inbox_max=2).run(7.9)
     site = world.world.sites[1]
-    assert (site.memory.disk.taken, len(site.arriving)) == ({0: (site_epoch(world), 2)}, 3)
+    assert (site.state.disk.received_upto, len(site.unwritten)) == ({0: (site_epoch(world), 2)}, 3)
     assert world.run(15.0).received(1) == [0, 1, 2, 3, 4]
-    assert len(site.arriving) == 0
+    assert len(site.unwritten) == 0
 
 
 def test_a_gap_is_known_after_a_restart():
-    script = [(5.0, Cut(0, 1)), (6.0, Publish(0, "a", qos=1, count=5)), (8.0, Mend(0, 1))]
-    world = played(*script, (12.0, Restart(1)), (13.0, Restart(0)), keep_max=2).run(20.0)
+    script = [
+        (5.0, CutLink(0, 1)),
+        (6.0, ClientPublish(0, "a", qos=1, count=5)),
+        (8.0, RestoreLink(0, 1)),
+    ]
+    world = played(*script, (12.0, RestartAgent(1)), (13.0, RestartAgent(0)), keep_max=2).run(20.0)
     (gap,) = world.news(Gap, 1)
     assert (gap.first, gap.last) == (1, 3)
     assert world.received(1) == [3, 4]
 
 
 def test_a_stalled_disk_is_not_read_either():
-    script = [(5.0, Cut(0, 1)), (6.0, Publish(0, "a", qos=1)), (8.0, Mend(0, 1))]
-    world = played(*script, (7.0, Stall(0, 6.0)), sync_ms=5.0).run(12.9)
+    script = [(5.0, CutLink(0, 1)), (6.0, ClientPublish(0, "a", qos=1)), (8.0, RestoreLink(0, 1))]
+    world = played(*script, (7.0, StallDisk(0, 6.0)), sync_ms=5.0).run(12.9)
     assert world.received(1) == []
     assert world.run(14.0).received(1) == [0]
 
 
 def test_a_state_from_before_the_first_capture_gives_no_position_out_again():
-    before = [(4.0, BackUp(0)), (5.0, Publish(0, "a", qos=2, count=3)), (6.0, Cut(0, 1))]
-    after = [(7.0, RollBack(0)), (8.0, Publish(0, "a", qos=2, count=5)), (10.0, Mend(0, 1))]
+    before = [
+        (4.0, BackUpState(0)),
+        (5.0, ClientPublish(0, "a", qos=2, count=3)),
+        (6.0, CutLink(0, 1)),
+    ]
+    after = [
+        (7.0, RollBackState(0)),
+        (8.0, ClientPublish(0, "a", qos=2, count=5)),
+        (10.0, RestoreLink(0, 1)),
+    ]
     assert played(*before, *after).run(15.0).received(1) == [*range(8)]
 
 

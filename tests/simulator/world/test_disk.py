@@ -1,10 +1,18 @@
 """The model disk: what was synced is there after a crash, and nothing else."""
 
-from hansa.protocol.delivery.state import Remembered
-from hansa.protocol.effects import Recall
+from hansa.protocol.delivery.state import RestoredState
+from hansa.protocol.effects import ReadJournal
 from hansa.protocol.membership.records import InterestRecord
 from hansa.protocol.model import NodeId, Publication
-from hansa.simulator.world.disk import Accepted, Completed, Disk, Kept, Known, SessionLost, Taken
+from hansa.simulator.world.disk import (
+    AcceptedWrite,
+    CompletedWrite,
+    InboxWrite,
+    OutboxWrite,
+    PeerWrite,
+    SessionLostWrite,
+    SimulatedDisk,
+)
 
 ONE, TWO, THREE = NodeId(1), NodeId(2), NodeId(3)
 OTHERS = Publication(TWO, 5, 9, 2, "a", b"")
@@ -14,12 +22,12 @@ WANTS = InterestRecord(TWO, 1, 1, 1, ("a",), ())
 def kept(number, *receivers, epoch=1, size=10):
     previous = tuple((to, number - 1) for to in receivers)
     item = Publication(ONE, epoch, number, 1, "a", b"x" * size, previous=previous)
-    return Kept(item, packet=100 + number)
+    return OutboxWrite(item, packet_id=100 + number)
 
 
 def journal(count, keep_max=100):
     """Return a disk that owes node 2 every publication, and node 3 every second."""
-    disk = Disk(keep_max)
+    disk = SimulatedDisk(keep_max)
     disk.epoch = 1
     for number in range(1, count + 1):
         disk.write(kept(number, *((TWO, THREE) if number % 2 == 0 else (TWO,))))
@@ -32,7 +40,7 @@ def found(recalled):
 
 
 def test_a_sync_is_planned_once_for_all_that_is_written_before_it():
-    disk = Disk()
+    disk = SimulatedDisk()
     assert [disk.write(kept(1, TWO)), disk.write(kept(2, TWO))] == [True, False]
     assert disk.sync() == [kept(1, TWO), kept(2, TWO)]
     assert disk.write(kept(3, TWO))
@@ -41,122 +49,126 @@ def test_a_sync_is_planned_once_for_all_that_is_written_before_it():
 def test_what_was_not_synced_is_lost_in_a_crash():
     disk = journal(2)
     disk.write(kept(3, TWO))
-    disk.write(Taken(OTHERS, 1))
-    disk.write(Known(1, TWO, (WANTS,)))
+    disk.write(InboxWrite(OTHERS, 1))
+    disk.write(PeerWrite(1, TWO, (WANTS,)))
     disk.crash()
     assert disk.sync() == []
-    assert disk.past(2) == Remembered(1, 3, {TWO: 2, THREE: 2}, unheard={TWO: 3, THREE: 3})
-    assert (disk.restored().records, list(disk.packets)) == ((), [101, 102])
+    assert disk.restored_state(2) == RestoredState(
+        1, 3, {TWO: 2, THREE: 2}, unheard_since={TWO: 3, THREE: 3}
+    )
+    assert (disk.peers_restored().records, list(disk.journaled_packets)) == ((), [101, 102])
 
 
 def test_what_was_synced_is_where_the_next_life_begins():
     disk = journal(3)
-    disk.write(Taken(OTHERS, 1))
-    disk.write(Known(1, TWO, (WANTS,)))
+    disk.write(InboxWrite(OTHERS, 1))
+    disk.write(PeerWrite(1, TWO, (WANTS,)))
     disk.sync()
     disk.crash()
-    assert disk.past(2) == Remembered(
-        1, 4, {TWO: 3, THREE: 2}, {TWO: (5, 9)}, unheard={TWO: 4, THREE: 4}
+    assert disk.restored_state(2) == RestoredState(
+        1, 4, {TWO: 3, THREE: 2}, {TWO: (5, 9)}, unheard_since={TWO: 4, THREE: 4}
     )
-    assert disk.restored().records == (WANTS,)
+    assert disk.peers_restored().records == (WANTS,)
 
 
 def test_of_a_node_whose_lease_has_ended_only_what_it_published_is_remembered():
     disk = journal(3)
-    disk.write(Taken(OTHERS, 1))
-    disk.write(Known(1, TWO, (WANTS,)))
-    disk.write(Known(2, TWO, ()))
+    disk.write(InboxWrite(OTHERS, 1))
+    disk.write(PeerWrite(1, TWO, (WANTS,)))
+    disk.write(PeerWrite(2, TWO, ()))
     disk.sync()
-    assert disk.past(2) == Remembered(1, 4, {THREE: 2}, {TWO: (5, 9)}, unheard={THREE: 4})
-    assert disk.restored().records == ()
+    assert disk.restored_state(2) == RestoredState(
+        1, 4, {THREE: 2}, {TWO: (5, 9)}, unheard_since={THREE: 4}
+    )
+    assert disk.peers_restored().records == ()
 
 
 def test_a_node_gets_what_it_is_owed_after_what_it_has():
     disk = journal(6)
-    assert found(disk.recall(Recall(TWO, 1, 2, 5, 1_000))) == [3, 4, 5]
-    assert found(disk.recall(Recall(THREE, 1, 2, 6, 1_000))) == [4, 6]
-    assert found(disk.recall(Recall(TWO, 7, 0, 6, 1_000))) == []
+    assert found(disk.read_journal(ReadJournal(TWO, 1, 2, 5, 1_000))) == [3, 4, 5]
+    assert found(disk.read_journal(ReadJournal(THREE, 1, 2, 6, 1_000))) == [4, 6]
+    assert found(disk.read_journal(ReadJournal(TWO, 7, 0, 6, 1_000))) == []
 
 
 def test_a_full_journal_drops_what_is_oldest_and_says_so():
     disk = journal(6, keep_max=4)
-    assert found(disk.recall(Recall(TWO, 1, 0, 6, 1_000))) == [3, 4, 5, 6]
-    assert disk.dropped == (1, 2)
-    assert disk.past(2).owed == {TWO: 6, THREE: 6}
+    assert found(disk.read_journal(ReadJournal(TWO, 1, 0, 6, 1_000))) == [3, 4, 5, 6]
+    assert disk.trimmed_upto == (1, 2)
+    assert disk.restored_state(2).last_assigned == {TWO: 6, THREE: 6}
 
 
 def test_a_new_epoch_owes_what_was_not_acknowledged():
     disk = journal(3)
     disk.write(kept(4, TWO))
-    moved = disk.renew(9, {TWO: 2, THREE: 3})
-    assert [(each.publication.number, each.publication.previous) for each in moved] == [
+    moved = disk.start_epoch(9, {TWO: 2, THREE: 3})
+    assert [(each.publication.sequence, each.publication.previous) for each in moved] == [
         (1, ()),
         (2, ()),
         (3, ((TWO, 0),)),
         (4, ((TWO, 3),)),
     ]
-    assert [each.packet for each in moved] == [0, 0, 0, kept(4, TWO).packet]
-    assert disk.past(2) == Remembered(9, 5, {TWO: 4}, unheard={TWO: 5})
-    assert found(disk.recall(Recall(TWO, 9, 0, 4, 1_000))) == [3, 4]
+    assert [each.packet_id for each in moved] == [0, 0, 0, kept(4, TWO).packet_id]
+    assert disk.restored_state(2) == RestoredState(9, 5, {TWO: 4}, unheard_since={TWO: 5})
+    assert found(disk.read_journal(ReadJournal(TWO, 9, 0, 4, 1_000))) == [3, 4]
 
 
 def test_some_of_what_was_not_synced_may_survive_a_crash():
     disk = journal(1)
     disk.write(kept(2, TWO))
     disk.write(kept(3, TWO))
-    disk.crash(survives=0.5)
-    assert (disk.past(2).next_seq, list(disk.packets)) == (3, [101, 102])
-    assert [disk.has(packet) for packet in (102, 103)] == [True, False]
+    disk.crash(surviving_fraction=0.5)
+    assert (disk.restored_state(2).next_seq, list(disk.journaled_packets)) == (3, [101, 102])
+    assert [disk.has_packet(packet) for packet in (102, 103)] == [True, False]
 
 
 def test_what_is_under_way_into_the_broker_is_known_by_its_place_until_it_is_completed():
-    disk = Disk()
+    disk = SimulatedDisk()
     for _ in range(2):
-        disk.write(disk.take(OTHERS))
+        disk.write(disk.assign_index(OTHERS))
     disk.sync()
-    disk.write(Accepted(1))
-    disk.write(Completed(2))
-    assert (list(disk.bound), list(disk.accepted)) == ([1, 2], [])
+    disk.write(AcceptedWrite(1))
+    disk.write(CompletedWrite(2))
+    assert (list(disk.inbox), list(disk.accepted_by_broker)) == ([1, 2], [])
     disk.sync()
-    assert (list(disk.bound), list(disk.accepted)) == ([1], [1])
-    disk.write(SessionLost())
+    assert (list(disk.inbox), list(disk.accepted_by_broker)) == ([1], [1])
+    disk.write(SessionLostWrite())
     disk.sync()
-    assert (list(disk.bound), list(disk.accepted)) == ([1], [])
-    disk.finish(1)
+    assert (list(disk.inbox), list(disk.accepted_by_broker)) == ([1], [])
+    disk.mark_completed(1)
     disk.crash()
-    assert list(disk.bound) == [1]
-    disk.finish(1)
+    assert list(disk.inbox) == [1]
+    disk.mark_completed(1)
     disk.sync()
-    assert list(disk.bound) == []
-    disk.write(Accepted(1))  # said twice, and the second time too late
+    assert list(disk.inbox) == []
+    disk.write(AcceptedWrite(1))  # said twice, and the second time too late
     disk.sync()
-    assert list(disk.accepted) == []
+    assert list(disk.accepted_by_broker) == []
 
 
 def test_a_place_that_was_not_safe_is_given_again():
-    disk = Disk()
-    disk.write(disk.take(OTHERS))
+    disk = SimulatedDisk()
+    disk.write(disk.assign_index(OTHERS))
     disk.sync()
-    disk.write(disk.take(OTHERS))
+    disk.write(disk.assign_index(OTHERS))
     disk.crash()
-    assert disk.take(OTHERS).place == 2
+    assert disk.assign_index(OTHERS).index == 2
 
 
 def test_a_copy_is_equal_and_apart():
     disk = journal(3)
     twin = disk.copy()
-    assert twin.past(2) == disk.past(2)
+    assert twin.restored_state(2) == disk.restored_state(2)
     disk.write(kept(4, TWO))
     disk.sync()
-    assert twin.past(2).next_seq == 4
-    assert found(twin.recall(Recall(TWO, 1, 0, 9, 1_000))) == [1, 2, 3]
+    assert twin.restored_state(2).next_seq == 4
+    assert found(twin.read_journal(ReadJournal(TWO, 1, 0, 9, 1_000))) == [1, 2, 3]
 
 
 def test_an_empty_journal_begins_a_new_epoch_with_every_life():
-    disk = Disk()
-    assert disk.past(40) == Remembered(40)
-    assert disk.copy().past(50) == Remembered(50)
-    assert disk.past(3) == Remembered(41)
+    disk = SimulatedDisk()
+    assert disk.restored_state(40) == RestoredState(40)
+    assert disk.copy().restored_state(50) == RestoredState(50)
+    assert disk.restored_state(3) == RestoredState(41)
     disk.write(kept(1, TWO, epoch=41))
     disk.sync()
-    assert disk.past(60).epoch == 41
+    assert disk.restored_state(60).epoch == 41

@@ -1,20 +1,20 @@
 """Hooks: only those that are overridden are called."""
 
-from hansa.simulator.world.hooks import Watcher, Watchers
+from hansa.simulator.world.hooks import HookCallbacks, Hooks
 
 
-class Curious(Watcher):
+class Curious(Hooks):
     def __init__(self):
         self.seen = []
 
-    def disturbed(self, what, fault, places):
+    def on_disturbance(self, what, fault, places):
         self.seen.append((what, fault, places))
 
 
 def test_a_watcher_is_called_for_what_it_overrides_and_for_nothing_else():
     curious = Curious()
-    watchers = Watchers([curious, Watcher()])
-    assert watchers.changed == watchers.told == []
-    for call in watchers.disturbed:
+    watchers = HookCallbacks([curious, Hooks()])
+    assert watchers.on_state_changed == watchers.on_notification == []
+    for call in watchers.on_disturbance:
         call("crash 3", True, (3,))
     assert curious.seen == [("crash 3", True, (3,))]

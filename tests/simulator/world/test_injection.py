@@ -4,14 +4,14 @@ import pytest
 from tests.simulator.worlds import Played
 
 from hansa.simulator.actions import (
-    Crash,
+    ClientPublish,
+    ClientSubscribe,
+    CrashAgent,
     FailDisk,
-    Freeze,
-    Publish,
-    Refuse,
-    Restart,
+    FreezeAgent,
+    RefuseAgent,
+    RestartAgent,
     RestartBroker,
-    Subscribe,
 )
 from hansa.simulator.options import DiskOptions, LinkOptions
 
@@ -25,8 +25,8 @@ PUBCOMP is, it is done."""
 
 def play(*script, qos=2, count=1, **disk):
     """Two nodes, of which the second wants `a`; a way to a broker takes 10 ms."""
-    wanted = [(0.0, Subscribe(1, "a")), (5.0, Publish(0, "a", qos=qos, count=count))]
-    links = LinkOptions(delay_ms=0.0, broker_ms=10.0)
+    wanted = [(0.0, ClientSubscribe(1, "a")), (5.0, ClientPublish(0, "a", qos=qos, count=count))]
+    links = LinkOptions(delay_ms=0.0, broker_delay_ms=10.0)
     return Played("line:2", [*wanted, *script], links=links, disk=DiskOptions(100.0, **disk))
 
 
@@ -55,23 +55,23 @@ def test_at_qos_1_clients_have_it_when_the_broker_does():
 def test_at_qos_2_the_broker_holds_it_until_its_record_is_safe_and_it_is_released():
     played = start(play())
     played.run(5.225)
-    assert (list(broker(played).held), arrivals(played)) == ([1], (0, 0))
+    assert (list(broker(played).unreleased), arrivals(played)) == ([1], (0, 0))
     played.run(5.325)
-    assert (list(broker(played).held), arrivals(played)) == ([1], (0, 0))
+    assert (list(broker(played).unreleased), arrivals(played)) == ([1], (0, 0))
     played.run(5.345)
-    assert (list(broker(played).held), arrivals(played)) == ([], (1, 0))
+    assert (list(broker(played).unreleased), arrivals(played)) == ([], (1, 0))
 
 
 @pytest.mark.parametrize("after", STEPS)
 @pytest.mark.parametrize("torn", [False, True])
 def test_a_crash_after_any_step_brings_it_once_at_qos_2(after, torn):
-    script = ((SAFE_AT + 0.01 + after, Crash(1)), (6.0, Restart(1)))
+    script = ((SAFE_AT + 0.01 + after, CrashAgent(1)), (6.0, RestartAgent(1)))
     assert arrivals(play(*script, torn=torn).run(10.0)) == (1, 0)
 
 
 @pytest.mark.parametrize("after", STEPS)
 def test_a_crash_after_any_step_loses_nothing_at_qos_1_and_copies_what_was_not_completed(after):
-    script = ((SAFE_AT + 0.01 + after, Crash(1)), (6.0, Restart(1)))
+    script = ((SAFE_AT + 0.01 + after, CrashAgent(1)), (6.0, RestartAgent(1)))
     count, copies = arrivals(play(*script, qos=1).run(10.0))
     assert (count, copies) == (1, int(after < 0.12))
 
@@ -80,14 +80,14 @@ def test_no_more_are_under_way_than_the_window():
     played = start(play(count=5, window=2))
     played.run(5.9)
     assert arrivals(played.run(20.0)) == (5, 0)
-    crash = ((6.0, Crash(1)), (6.1, Restart(1)))
+    crash = ((6.0, CrashAgent(1)), (6.1, RestartAgent(1)))
     assert arrivals(play(*crash, qos=1, count=30, window=2).run(30.0))[0] == 30
 
 
 @pytest.mark.parametrize("qos", [1, 2])
 def test_what_a_broker_had_accepted_before_it_forgot_its_agent_is_published_anew(qos):
     script = (
-        (SAFE_AT + 0.01 + 0.05, Refuse(1, 0.5)),
+        (SAFE_AT + 0.01 + 0.05, RefuseAgent(1, 0.5)),
         (5.4, RestartBroker(1, 0.01)),
     )
     assert arrivals(play(*script, qos=qos).run(20.0))[0] == 1
@@ -95,38 +95,38 @@ def test_what_a_broker_had_accepted_before_it_forgot_its_agent_is_published_anew
 
 @pytest.mark.parametrize("qos", [1, 2])
 def test_a_broker_that_refuses_its_agent_for_a_while_gets_it_later(qos):
-    played = play((5.1, Refuse(1, 2.0)), qos=qos)
+    played = play((5.1, RefuseAgent(1, 2.0)), qos=qos)
     assert arrivals(played.run(7.0)) == (0, 0)
     assert arrivals(played.run(10.0)) == (1, 0)
 
 
 def test_what_is_published_while_a_broker_refuses_its_agent_waits_in_the_session():
-    played = play((4.9, Refuse(0, 2.0)))
+    played = play((4.9, RefuseAgent(0, 2.0)))
     played.run(6.0)
-    assert list(played.world.sites[0].broker.session) == [1]
+    assert list(played.world.sites[0].broker.session_queue) == [1]
     assert arrivals(played.run(10.0)) == (1, 0)
-    assert list(played.world.sites[0].broker.session) == []
+    assert list(played.world.sites[0].broker.session_queue) == []
 
 
 def test_qos_0_is_lost_while_a_broker_refuses_its_agent():
     for place in (0, 1):
-        assert arrivals(play((4.9, Refuse(place, 2.0)), qos=0).run(10.0)) == (0, 0)
+        assert arrivals(play((4.9, RefuseAgent(place, 2.0)), qos=0).run(10.0)) == (0, 0)
 
 
 def test_what_comes_again_while_it_is_being_written_is_not_captured_again():
-    played = play((5.05, Refuse(0, 0.01)))
+    played = play((5.05, RefuseAgent(0, 0.01)))
     played.run(10.0)
-    assert len(played.world.sites[0].memory.disk.journal) == 1
+    assert len(played.world.sites[0].state.disk.journal) == 1
     assert arrivals(played) == (1, 0)
 
 
 def test_an_answer_to_a_suspended_agent_waits():
-    assert arrivals(play((5.225, Freeze(1, 1.0))).run(6.0)) == (0, 0)
-    assert arrivals(play((5.225, Freeze(1, 1.0))).run(10.0)) == (1, 0)
+    assert arrivals(play((5.225, FreezeAgent(1, 1.0))).run(6.0)) == (0, 0)
+    assert arrivals(play((5.225, FreezeAgent(1, 1.0))).run(10.0)) == (1, 0)
 
 
 @pytest.mark.parametrize("place", [0, 1])
 def test_a_disk_that_fails_keeps_everything_where_it_is_until_the_agent_starts_again(place):
-    played = play((4.0, FailDisk(place)), (8.0, Restart(place)))
+    played = play((4.0, FailDisk(place)), (8.0, RestartAgent(place)))
     assert arrivals(played.run(7.9)) == (0, 0)
     assert arrivals(played.run(20.0)) == (1, 0)

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from hansa.protocol.events import LinkClosed, LinkOpened, Received
+from hansa.protocol.events import FrameReceived, LinkClosed, LinkOpened
 from hansa.protocol.model import LinkId
 from hansa.simulator.options import LinkOptions
-from hansa.simulator.world.network import End, Network
+from hansa.simulator.world.network import LinkEnd, Network
 from hansa.simulator.world.scheduler import Scheduler
 
 DELAY = 0.001
@@ -20,14 +20,14 @@ class Host:
     """A machine on which an agent runs that says nothing by itself."""
 
     place: int
-    powered: bool = True
-    listening: bool = True
-    frozen: bool = False
-    ends: dict[LinkId, End] = field(default_factory=dict)
+    is_powered: bool = True
+    is_listening: bool = True
+    is_frozen: bool = False
+    link_ends: dict[LinkId, LinkEnd] = field(default_factory=dict)
     seen: list[tuple[float, object]] = field(default_factory=list)
     links: int = 0
 
-    def new_link(self) -> LinkId:
+    def new_link_id(self) -> LinkId:
         self.links += 1
         return LinkId(self.links)
 
@@ -40,14 +40,14 @@ class Pair:
         options = {"delay_ms": 1.0, "redial_s": ONE_SECOND_REDIAL, **options}
         self.network = Network(LinkOptions(**options), 7, self.scheduler, self._note)
         self.a, self.b = Host(0), Host(1)
-        self.network.add(self.a, self.b)
+        self.network.add_link(self.a, self.b)
         self.link = self.network.links[0, 1]
 
     def _note(self, machine, event):
         machine.seen.append((round(self.scheduler.now, 6), event))
 
     def run(self, until):
-        self.scheduler.run(until)
+        self.scheduler.run_until(until)
 
     def open(self):
         """Let the session come up; forget how."""
@@ -61,13 +61,13 @@ class Pair:
             self.network.send(end, frame)
 
 
-def received(link: int, frame: Any) -> Received:
+def received(link: int, frame: Any) -> FrameReceived:
     """Return the event of a frame that is no frame: the network does not look inside."""
-    return Received(LinkId(link), frame)
+    return FrameReceived(LinkId(link), frame)
 
 
 def frames_of(host):
-    return [event.frame for _, event in host.seen if isinstance(event, Received)]
+    return [event.frame for _, event in host.seen if isinstance(event, FrameReceived)]
 
 
 def test_connecting_takes_one_round_trip_and_the_smaller_place_dials():
@@ -126,7 +126,7 @@ def test_both_ends_learn_of_a_cut_and_what_was_under_way_is_lost():
     pair = Pair(close_delay_ms=3.0)
     pair.open()
     pair.send(pair.a, "lost")
-    pair.network.tear(pair.link, "connection cut")
+    pair.network.abort_sessions(pair.link, "connection cut")
     pair.run(0.1)
     closed = [(0.013, LinkClosed(LinkId(1), "connection cut"))]
     assert (pair.a.seen, pair.b.seen) == (closed, closed)
@@ -135,22 +135,22 @@ def test_both_ends_learn_of_a_cut_and_what_was_under_way_is_lost():
 def test_a_session_that_ended_is_dialled_again_with_new_ids():
     pair = Pair()
     pair.open()
-    pair.network.tear(pair.link, "connection cut")
+    pair.network.abort_sessions(pair.link, "connection cut")
     pair.run(2.0)
     assert [event for _, event in pair.a.seen][-1] == LinkOpened(LinkId(2), dialled=True)
-    assert list(pair.a.ends) == list(pair.b.ends) == [2]
+    assert list(pair.a.link_ends) == list(pair.b.link_ends) == [2]
 
 
 def test_nobody_is_told_of_a_silent_cut_and_streams_send_again_what_it_swallowed():
     pair = Pair()
     pair.open()
     pair.send(pair.a, "in flight")
-    pair.network.cut(pair.link.out)
+    pair.network.cut_direction(pair.link.a_to_b)
     pair.send(pair.a, "held")
     pair.run(1.0)
     assert pair.b.seen == []
     pair.send(pair.b, "the other way works")
-    pair.network.mend(pair.link.out)
+    pair.network.restore_direction(pair.link.a_to_b)
     pair.send(pair.a, "after")
     pair.run(2.0)
     assert frames_of(pair.b) == ["in flight", "held", "after"]
@@ -160,10 +160,10 @@ def test_nobody_is_told_of_a_silent_cut_and_streams_send_again_what_it_swallowed
 def test_datagrams_that_a_cut_swallowed_are_gone():
     pair = Pair(reorder=0.01)
     pair.open()
-    pair.network.cut(pair.link.out)
+    pair.network.cut_direction(pair.link.a_to_b)
     pair.send(pair.a, "gone")
     pair.run(1.0)
-    pair.network.mend(pair.link.out)
+    pair.network.restore_direction(pair.link.a_to_b)
     pair.run(2.0)
     assert pair.b.seen == []
 
@@ -171,19 +171,19 @@ def test_datagrams_that_a_cut_swallowed_are_gone():
 @pytest.mark.parametrize("direction", ["out", "back"])
 def test_nothing_connects_while_either_direction_is_cut(direction):
     pair = Pair()
-    pair.network.cut(getattr(pair.link, direction))
+    pair.network.cut_direction(getattr(pair.link, direction))
     pair.run(5.0)
     assert pair.a.seen == pair.b.seen == []
-    pair.network.mend(getattr(pair.link, direction))
+    pair.network.restore_direction(getattr(pair.link, direction))
     pair.run(7.0)
-    assert len(pair.a.ends) == len(pair.b.ends) == 1
+    assert len(pair.a.link_ends) == len(pair.b.link_ends) == 1
 
 
 def test_closing_an_end_tells_the_other_after_what_was_sent_before():
     pair = Pair()
     pair.open()
     pair.send(pair.a, "goodbye")
-    pair.network.close(next(iter(pair.a.ends.values())))
+    pair.network.close_end(next(iter(pair.a.link_ends.values())))
     pair.run(0.1)
     assert [event for _, event in pair.b.seen] == [
         received(1, "goodbye"),
@@ -195,11 +195,11 @@ def test_closing_an_end_tells_the_other_after_what_was_sent_before():
 def test_closing_a_datagram_link_tells_the_other_end_unless_that_is_lost():
     pair = Pair(reorder=0.01)
     pair.open()
-    pair.network.cut(pair.link.out)
-    pair.network.close(next(iter(pair.a.ends.values())))
+    pair.network.cut_direction(pair.link.a_to_b)
+    pair.network.close_end(next(iter(pair.a.link_ends.values())))
     pair.run(0.1)
     assert pair.b.seen == []
-    pair.network.mend(pair.link.out)
+    pair.network.restore_direction(pair.link.a_to_b)
     pair.send(pair.b, "still there?")  # whoever does not know the session says that it is closed
     pair.run(0.2)
     assert [event for _, event in pair.b.seen] == [LinkClosed(LinkId(1), "connection closed")]
@@ -209,7 +209,7 @@ def test_closing_a_datagram_link_tells_the_other_end_unless_that_is_lost():
 def test_an_agent_that_does_not_run_answers_no_datagram(silent):
     pair = Pair(reorder=0.01)
     pair.open()
-    pair.network.hang_up(pair.a, tell=True)
+    pair.network.close_all_ends(pair.a, notify_peers=True)
     setattr(pair.a, silent, silent == "frozen")
     pair.send(pair.b, "still there?")
     pair.run(0.1)
@@ -219,8 +219,8 @@ def test_an_agent_that_does_not_run_answers_no_datagram(silent):
 def test_the_kernel_of_a_killed_agent_closes_its_connections():
     pair = Pair()
     pair.open()
-    pair.b.listening = False
-    pair.network.hang_up(pair.b, tell=True)
+    pair.b.is_listening = False
+    pair.network.close_all_ends(pair.b, notify_peers=True)
     pair.run(0.5)
     assert [event for _, event in pair.a.seen] == [LinkClosed(LinkId(1), "connection closed")]
 
@@ -228,12 +228,12 @@ def test_the_kernel_of_a_killed_agent_closes_its_connections():
 def test_a_machine_without_power_is_silent_and_one_that_is_back_resets_old_connections():
     pair = Pair()
     pair.open()
-    pair.b.listening = pair.b.powered = False
-    pair.network.hang_up(pair.b, tell=False)
+    pair.b.is_listening = pair.b.is_powered = False
+    pair.network.close_all_ends(pair.b, notify_peers=False)
     pair.send(pair.a, "into the void")
     pair.run(0.5)
     assert pair.a.seen == []
-    pair.b.listening = pair.b.powered = True
+    pair.b.is_listening = pair.b.is_powered = True
     pair.send(pair.a, "anybody?")
     pair.run(0.6)
     assert [event for _, event in pair.a.seen] == [LinkClosed(LinkId(1), "connection reset")]
@@ -245,7 +245,7 @@ def test_a_reset_does_not_overtake_the_last_words():
     pair.a.seen.clear()
     pair.send(pair.a, "still talking")
     pair.send(pair.b, "goodbye")
-    pair.network.close(next(iter(pair.b.ends.values())))
+    pair.network.close_end(next(iter(pair.b.link_ends.values())))
     pair.run(1.2)
     assert frames_of(pair.a) == ["goodbye"]
     assert isinstance(pair.a.seen[-1][1], LinkClosed)
@@ -253,18 +253,18 @@ def test_a_reset_does_not_overtake_the_last_words():
 
 def test_a_suspended_agent_does_not_dial_but_its_kernel_accepts():
     pair = Pair()
-    pair.a.frozen = True
+    pair.a.is_frozen = True
     pair.run(3.0)
     assert pair.b.seen == []
-    pair.a.frozen, pair.b.frozen = False, True
+    pair.a.is_frozen, pair.b.is_frozen = False, True
     pair.run(6.0)
-    assert len(pair.b.ends) == 1
+    assert len(pair.b.link_ends) == 1
 
 
 def test_a_removed_link_is_closed_and_not_dialled_again():
     pair = Pair()
     pair.open()
-    pair.network.remove(pair.link)
+    pair.network.remove_link(pair.link)
     pair.run(9.0)
     assert [event for _, event in pair.a.seen] == [LinkClosed(LinkId(1), "link removed")]
-    assert pair.network.link(1, 0) is None
+    assert pair.network.find_link(1, 0) is None

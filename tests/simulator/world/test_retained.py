@@ -6,24 +6,24 @@ from itertools import product
 import pytest
 from tests.simulator.test_mutants import caught
 
-from hansa.protocol.retained.values import Retained
+from hansa.protocol.retained.values import RetainedState
 from hansa.protocol.retained.write_order import RetainedOrder
 from hansa.simulator.actions import (
-    Action,
-    Crash,
-    Freeze,
-    Publish,
-    Refuse,
-    Restart,
+    ClientPublish,
+    ClientSubscribe,
+    CrashAgent,
+    FreezeAgent,
+    RefuseAgent,
+    RestartAgent,
     RestartBroker,
-    Subscribe,
+    SimulatedAction,
 )
 from hansa.simulator.options import DiskOptions, LinkOptions, Phases
 
-Script = Sequence[tuple[float, Action]]
+Script = Sequence[tuple[float, SimulatedAction]]
 
 DISK = DiskOptions(sync_ms=5.0)
-FAR_BROKER = LinkOptions(broker_ms=10.0)
+FAR_BROKER = LinkOptions(broker_delay_ms=10.0)
 """A handshake of QoS 2 takes 45 ms with the disk, so that the second write meets it."""
 
 PAIRS = list(product(range(3), range(3)))
@@ -34,9 +34,9 @@ def writes(first: int, second: int, pause_s: float = 0.02) -> Script:
     """Write three topics twice at the origin while the receiver wants them."""
     topics = [f"t/{number}" for number in range(3)]
     return [
-        (0.0, Subscribe(1, "t/+")),
-        *((5.0, Publish(0, topic, qos=first, retain=True)) for topic in topics),
-        *((5.0 + pause_s, Publish(0, topic, qos=second, retain=True)) for topic in topics),
+        (0.0, ClientSubscribe(1, "t/+")),
+        *((5.0, ClientPublish(0, topic, qos=first, retain=True)) for topic in topics),
+        *((5.0 + pause_s, ClientPublish(0, topic, qos=second, retain=True)) for topic in topics),
     ]
 
 
@@ -50,10 +50,10 @@ def test_all_brokers_store_the_last_value(first, second):
         assert broken(writes(first, second, pause_s)) == set()
 
 
-FAULTS: dict[str, Sequence[Action]] = {
-    "killed": (Crash(1), Restart(1)),
-    "suspended": (Freeze(1, 3.0),),
-    "refused by its broker": (Refuse(1, 2.0),),
+FAULTS: dict[str, Sequence[SimulatedAction]] = {
+    "killed": (CrashAgent(1), RestartAgent(1)),
+    "suspended": (FreezeAgent(1, 3.0),),
+    "refused by its broker": (RefuseAgent(1, 2.0),),
     "forgotten by its broker": (RestartBroker(1),),
 }
 
@@ -72,7 +72,7 @@ def without_order(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def without_checks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Retained, "_doubt", lambda *_: None)
+    monkeypatch.setattr(RetainedState, "_doubt", lambda *_: None)
     monkeypatch.setattr("hansa.protocol.retained.checks.CHECK_S", float("inf"))
 
 
@@ -99,5 +99,5 @@ def test_without_checks_the_order_is_enough(monkeypatch, first, second):
 def test_a_write_is_repaired_that_was_lost_before_the_receiver_was_killed(second):
     """The broker refuses the agent while the second values come; the agent saves their versions and
     is killed before the broker accepts it again."""
-    faults = [(18.0, Refuse(1, 7.0)), (23.0, Crash(1)), (26.0, Restart(1))]
+    faults = [(18.0, RefuseAgent(1, 7.0)), (23.0, CrashAgent(1)), (26.0, RestartAgent(1))]
     assert broken([*writes(1, second, pause_s=14.0), *faults]) == set()

@@ -8,7 +8,7 @@ def test_calls_happen_in_the_order_of_their_times():
     seen: list[object] = []
     scheduler.at(2.0, seen.append, "later")
     scheduler.at(1.0, seen.append, "sooner")
-    scheduler.run(until=3.0)
+    scheduler.run_until(until=3.0)
     assert seen == ["sooner", "later"]
 
 
@@ -17,7 +17,7 @@ def test_calls_of_one_moment_happen_in_the_order_of_planning():
     seen: list[object] = []
     for name in "zebra":
         scheduler.at(1.0, seen.append, name)
-    scheduler.run(until=1.0)
+    scheduler.run_until(until=1.0)
     assert seen == list("zebra")
 
 
@@ -31,7 +31,7 @@ def test_a_call_sees_its_own_time_and_may_plan_more():
             scheduler.after(0.5, note, False)
 
     scheduler.at(1.0, note, True)
-    scheduler.run(until=2.0)
+    scheduler.run_until(until=2.0)
     assert seen == [1.0, 1.5]
     assert scheduler.now == 2.0
 
@@ -40,16 +40,16 @@ def test_what_is_due_later_waits():
     scheduler = Scheduler()
     seen: list[object] = []
     scheduler.at(5.0, seen.append, "late")
-    scheduler.run(until=4.0)
+    scheduler.run_until(until=4.0)
     assert seen == []
-    scheduler.run(until=5.0)
+    scheduler.run_until(until=5.0)
     assert seen == ["late"]
 
 
 def test_a_time_in_the_past_means_now():
     scheduler = Scheduler()
     seen: list[object] = []
-    scheduler.run(until=3.0)
+    scheduler.run_until(until=3.0)
     scheduler.at(1.0, lambda: seen.append(scheduler.now))
-    scheduler.run(until=3.0)
+    scheduler.run_until(until=3.0)
     assert seen == [3.0]

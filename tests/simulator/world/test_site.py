@@ -1,26 +1,30 @@
 """Places: names, keys, and what an agent remembers."""
 
 from hansa.protocol.model import NodeId
-from hansa.simulator.world.site import Memory, Naming, Site
+from hansa.simulator.world.site import IdentityAllocator, PersistentState, Site
 
 
 def test_ids_are_places_or_drawn_from_the_seed():
-    assert Naming(1, 4, shuffle=False).ids == [0, 1, 2, 3]
-    drawn = Naming(1, 4, shuffle=True).ids
-    assert drawn == Naming(1, 4, shuffle=True).ids != Naming(2, 4, shuffle=True).ids
+    assert IdentityAllocator(1, 4, shuffle=False).initial_ids == [0, 1, 2, 3]
+    drawn = IdentityAllocator(1, 4, shuffle=True).initial_ids
+    assert (
+        drawn
+        == IdentityAllocator(1, 4, shuffle=True).initial_ids
+        != IdentityAllocator(2, 4, shuffle=True).initial_ids
+    )
     assert len(set(drawn)) == 4
 
 
 def test_a_new_id_was_never_used():
     for shuffle in (False, True):
-        naming = Naming(1, 4, shuffle)
+        naming = IdentityAllocator(1, 4, shuffle)
         fresh = [naming.new_id() for _ in range(20)]
-        assert len({*fresh, *naming.ids}) == 24
+        assert len({*fresh, *naming.initial_ids}) == 24
 
 
 def test_keys_differ_by_seed_place_and_generation():
     keys = [
-        Naming(seed, 4, shuffle=False).key(place, generation)
+        IdentityAllocator(seed, 4, shuffle=False).make_key(place, generation)
         for seed in (1, 2)
         for place in (0, 1)
         for generation in (0, 1)
@@ -30,7 +34,7 @@ def test_keys_differ_by_seed_place_and_generation():
 
 
 def test_a_copied_memory_is_equal_and_apart():
-    memory = Memory(NodeId(7), b"k" * 32, incarnation=3)
+    memory = PersistentState(NodeId(7), b"k" * 32, incarnation=3)
     twin = memory.copy()
     twin.incarnation += 1
     assert (twin.id, twin.key, twin.incarnation) == (7, b"k" * 32, 4)
@@ -38,19 +42,19 @@ def test_a_copied_memory_is_equal_and_apart():
 
 
 def test_every_start_has_a_higher_incarnation_made_from_the_clock():
-    memory = Memory(NodeId(7), b"k" * 32)
+    memory = PersistentState(NodeId(7), b"k" * 32)
     incarnations = []
     for now in (0.0, 0.0, 5.0, 5.0):
-        memory.begin_life(now)
+        memory.start_incarnation(now)
         incarnations.append(memory.incarnation)
-    memory.clock_s = -3600.0
-    memory.begin_life(6.0)
-    memory.clock_s = 3600.0
-    memory.begin_life(6.0)
+    memory.clock_offset_s = -3600.0
+    memory.start_incarnation(6.0)
+    memory.clock_offset_s = 3600.0
+    memory.start_incarnation(6.0)
     incarnations += [memory.incarnation - 1, memory.incarnation]
     assert incarnations == [1, 2, 5000, 5001, 3_605_999, 3_606_000]
 
 
 def test_link_ids_are_never_used_twice():
-    site = Site(0, Memory(NodeId(0), b"k" * 32), "n0", 1.0)
-    assert [site.new_link() for _ in range(3)] == [1, 2, 3]
+    site = Site(0, PersistentState(NodeId(0), b"k" * 32), "n0", 1.0)
+    assert [site.new_link_id() for _ in range(3)] == [1, 2, 3]

@@ -3,7 +3,13 @@
 import pytest
 from tests.simulator.worlds import Played
 
-from hansa.simulator.actions import Crash, Refuse, RestartBroker, Subscribe, Unsubscribe
+from hansa.simulator.actions import (
+    ClientSubscribe,
+    ClientUnsubscribe,
+    CrashAgent,
+    RefuseAgent,
+    RestartBroker,
+)
 
 
 def granted(*script, until):
@@ -12,24 +18,28 @@ def granted(*script, until):
 
 
 def test_a_broker_that_refuses_its_agent_grants_when_it_lets_it_in():
-    script = ((2.0, Refuse(0, 3.0)), (3.0, Subscribe(1, "a")))
+    script = ((2.0, RefuseAgent(0, 3.0)), (3.0, ClientSubscribe(1, "a")))
     assert granted(*script, until=4.9) == []
     assert granted(*script, until=5.1) == ["a"]
 
 
 def test_so_it_is_with_what_is_wanted_no_more():
-    script = ((0.0, Subscribe(1, "a")), (2.0, Refuse(0, 3.0)), (3.0, Unsubscribe(1, "a")))
+    script = (
+        (0.0, ClientSubscribe(1, "a")),
+        (2.0, RefuseAgent(0, 3.0)),
+        (3.0, ClientUnsubscribe(1, "a")),
+    )
     assert granted(*script, until=4.9) == ["a"]
     assert granted(*script, until=5.1) == []
 
 
-@pytest.mark.parametrize(("refused", "after"), [((), 2.02), (((1.9, Refuse(0, 3.0)),), 5.0)])
+@pytest.mark.parametrize(("refused", "after"), [((), 2.02), (((1.9, RefuseAgent(0, 3.0)),), 5.0)])
 def test_what_a_broker_lost_is_subscribed_again(refused, after):
-    script = ((0.0, Subscribe(1, "a")), *refused, (2.0, RestartBroker(0)))
+    script = ((0.0, ClientSubscribe(1, "a")), *refused, (2.0, RestartBroker(0)))
     assert granted(*script, until=2.001) == []
     assert granted(*script, until=after) == ["a"]
 
 
 def test_an_agent_that_is_gone_subscribes_when_it_is_back():
-    script = ((0.0, Subscribe(1, "a")), (2.0, RestartBroker(0)), (2.005, Crash(0)))
+    script = ((0.0, ClientSubscribe(1, "a")), (2.0, RestartBroker(0)), (2.005, CrashAgent(0)))
     assert granted(*script, until=3.0) == []

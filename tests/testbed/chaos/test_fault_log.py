@@ -3,41 +3,43 @@
 import asyncio
 from pathlib import Path
 
-from hansa.simulator.topologies import parse
+from hansa.simulator.topologies import parse_topology
 from hansa.telemetry import schema
-from hansa.telemetry.reader import rows
-from hansa.testbed.chaos.fault_log import FOLDER, Faults
-from hansa.testbed.chaos.testbench import set_up
-from hansa.testbed.link_conditions import Direction, Line
+from hansa.telemetry.reader import read_rows
+from hansa.testbed.chaos.fault_log import DIRECTORY_NAME, FaultLog
+from hansa.testbed.chaos.testbench import start_chaos_federation
+from hansa.testbed.link_conditions import Direction, LinkConditions
 
 
 def told(path: Path) -> list[tuple[str, int | None, int | None]]:
-    records = [row.record for row in rows(path / FOLDER)]
-    return [(r.what, r.target, r.peer) for r in records if isinstance(r, schema.Fault)]
+    records = [row.record for row in read_rows(path / DIRECTORY_NAME)]
+    return [
+        (r.disturbance, r.target, r.peer) for r in records if isinstance(r, schema.FaultInjected)
+    ]
 
 
 def test_a_fault_names_what_was_done_and_to_whom(tmp_path):
-    faults = Faults(tmp_path, [70, 71])
-    faults.note("silence", 0, 1)
-    faults.note("crash", 1)
+    faults = FaultLog(tmp_path, [70, 71])
+    faults.record("silence", 0, 1)
+    faults.record("crash", 1)
     faults.close()
     assert told(tmp_path) == [("silence 0-1", 70, 71), ("crash 1", 71, None)]
-    assert {row.node for row in rows(tmp_path / FOLDER)} == {schema.OBSERVER}
+    assert {row.node for row in read_rows(tmp_path / DIRECTORY_NAME)} == {schema.FAULT_INJECTOR}
 
 
 def test_every_hand_that_breaks_something_is_told_beside_what_agents_tell(mosquitto, tmp_path):
     async def play() -> None:
-        stage = await set_up(parse("line:2", 1), tmp_path / "kept")
+        stage = await start_chaos_federation(parse_topology("line:2", 1), tmp_path / "kept")
         try:
             stage.links.cut(0, 1)
-            stage.links.mend(0, 1)
-            stage.links.swallow(0, 1, [Direction.OUT])
-            stage.links.worsen(0, 1, Line(0.01, 0.01, 100_000.0))
+            stage.links.unblock(0, 1)
+            stage.links.black_hole(0, 1, [Direction.OUT])
+            stage.links.degrade(0, 1, LinkConditions(0.01, 0.01, 100_000.0))
             stage.links.heal()
             stage.links.reset(0, 1)
-            stage.links.strand(0, 1)
-            await stage.agents.hang(0)
-            await stage.agents.wake(0)
+            stage.links.make_half_open(0, 1)
+            await stage.agents.suspend(0)
+            await stage.agents.resume(0)
             await stage.brokers.restart(0)
             await stage.agents.kill(1)
             await stage.agents.start(1)
@@ -47,7 +49,7 @@ def test_every_hand_that_breaks_something_is_told_beside_what_agents_tell(mosqui
 
     asyncio.run(play())
     agents = tmp_path / "kept"
-    nodes = [next(iter(rows(agents / place / "agent" / "telemetry"))).node for place in "01"]
+    nodes = [next(iter(read_rows(agents / place / "agent" / "telemetry"))).node for place in "01"]
     assert told(agents) == [
         ("silence 0-1", *nodes),
         ("mend 0-1", *nodes),

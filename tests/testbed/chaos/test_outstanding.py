@@ -3,17 +3,22 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hansa.testbed.chaos.history import Event, Op, Stream
-from hansa.testbed.chaos.outstanding import Account
-from hansa.testbed.chaos.verdict import judge
+from hansa.testbed.chaos.history import HistoryEvent, HistoryOperation, PublisherStream
+from hansa.testbed.chaos.outstanding import OutstandingDeliveries
+from hansa.testbed.chaos.verdict import judge_history
 
 WANTED = {"bob": ["a"], "carol": ["a", "b"]}
 
 events = st.builds(
-    lambda op, topic, qos, counter, who: Event(
-        0.0, op, Stream("alice", topic, qos), counter, who if op is Op.DELIVER else "", qos
+    lambda op, topic, qos, counter, who: HistoryEvent(
+        0.0,
+        op,
+        PublisherStream("alice", topic, qos),
+        counter,
+        who if op is HistoryOperation.DELIVER else "",
+        qos,
     ),
-    st.sampled_from([Op.OK, Op.DELIVER]),
+    st.sampled_from([HistoryOperation.OK, HistoryOperation.DELIVER]),
     st.sampled_from(["a", "b", "c"]),
     st.integers(0, 2),
     st.integers(0, 2),
@@ -23,11 +28,13 @@ events = st.builds(
 
 @given(st.lists(events))
 def test_what_is_missing_is_what_would_be_lost(seen):
-    account = Account(WANTED)
+    account = OutstandingDeliveries(WANTED)
     for event in seen:
-        account.note(event)
+        account.add_event(event)
     attempts = [
-        Event(0.0, Op.INVOKE, Stream("alice", topic, qos), counter, "", qos)
+        HistoryEvent(
+            0.0, HistoryOperation.INVOKE, PublisherStream("alice", topic, qos), counter, "", qos
+        )
         for topic in "abc"
         for qos in range(3)
         for counter in range(3)
@@ -35,5 +42,5 @@ def test_what_is_missing_is_what_would_be_lost(seen):
     once = list(
         {(each.op, each.stream, each.counter, each.subscriber): each for each in seen}.values()
     )
-    assert account.missing == judge([*attempts, *once], WANTED).fates["lost"]
+    assert account.missing_count == judge_history([*attempts, *once], WANTED).fates["lost"]
     assert account.history == seen

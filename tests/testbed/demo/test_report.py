@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 
 from hansa.errors import UsageError
-from hansa.telemetry.reader import rows
+from hansa.telemetry.reader import read_rows
 from hansa.terminal import console
 from hansa.testbed.demo import readings, report
-from hansa.testbed.demo.healing import Healing
-from hansa.testbed.demo.report import Account, Event, Place, difference
-from hansa.testbed.demo.story import Story
+from hansa.testbed.demo.healing import OutageMeasurement
+from hansa.testbed.demo.report import DemoRecord, Event, Place, explain_difference
+from hansa.testbed.demo.story import DemoOutput
 
 DEMO = [sys.executable, "-m", "hansa.cli", "demo"]
 NODES = ("0" * 15 + "1", "0" * 15 + "2")
@@ -40,17 +40,17 @@ needs_spark = pytest.mark.skipif(
     ],
 )
 def test_a_difference_is_explained_by_what_was_done_or_by_nothing(counted, said, done, reason):
-    assert difference(counted, said, done) == reason
+    assert explain_difference(counted, said, done) == reason
 
 
 # ---------------------------------------------------------------- what the demo writes down
 
 
 def test_every_fault_stands_in_the_records_for_itself(tmp_path):
-    account = Account(tmp_path)
+    account = DemoRecord(tmp_path)
     for what in ("kill agent", "kill broker"):  # both at the broker whose agent is the core
-        account.disturb("2", Event(what, 0.0), NODES[1])
-    told = [row.columns() for row in rows(tmp_path / "demo")]
+        account.record_fault("2", Event(what, 0.0), NODES[1])
+    told = [row.columns() for row in read_rows(tmp_path / "demo")]
     assert [(row["what"], row["incarnation"]) for row in told] == [
         ("kill agent", 1),
         ("kill broker", 2),
@@ -58,10 +58,12 @@ def test_every_fault_stands_in_the_records_for_itself(tmp_path):
 
 
 def test_observation_is_recorded_as_it_was_counted(tmp_path):
-    account = Account(tmp_path)
+    account = DemoRecord(tmp_path)
     event = Event("kill agent 0", 0.0, time_ns=7)
-    account.observe("2", event, NODES, Healing(resumed_s=0.058, published=241, lost=2, twice=1))
-    (row,) = rows(tmp_path / "demo")
+    account.observe(
+        "2", event, NODES, OutageMeasurement(resumed_s=0.058, published=241, lost=2, duplicates=1)
+    )
+    (row,) = read_rows(tmp_path / "demo")
     told = row.columns()
     assert {name: told[name] for name in ("time_ns", "what", "origin", "target")} == {
         "time_ns": 7,
@@ -71,7 +73,7 @@ def test_observation_is_recorded_as_it_was_counted(tmp_path):
     }
     counts = [told[name] for name in ("published", "arrived", "duplicates", "seconds")]
     assert counts == [241, 239, 1, 0.058]
-    assert (account.expected, account.counted) == ({"2": 241}, {"2": 240})
+    assert (account.expected, account.received_counts) == ({"2": 241}, {"2": 240})
 
 
 def test_reading_names_its_site_and_number():
@@ -119,7 +121,7 @@ def test_without_spark_the_demo_says_what_is_left_out_and_how_to_make_it(
     monkeypatch.setattr(report, "program", lambda: failing)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     place = Place(tmp_path / "out")
-    assert report.tell(Story(console()), Account(tmp_path), place)
+    assert report.write_report(DemoOutput(console()), DemoRecord(tmp_path), place)
     *said, again = capsys.readouterr().out.strip().splitlines()
     text = " ".join(line.strip() for line in said)
     assert "Left out, because Spark is not installed, see above: the table of readings" in text
@@ -134,7 +136,9 @@ def test_tables_that_cannot_be_made_although_spark_is_there_fail_the_demo(
     failing = [sys.executable, "-c", "raise SystemExit(1)"]
     monkeypatch.setattr(report, "program", lambda: failing)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
-    assert not report.tell(Story(console()), Account(tmp_path), Place(tmp_path / "out"))
+    assert not report.write_report(
+        DemoOutput(console()), DemoRecord(tmp_path), Place(tmp_path / "out")
+    )
     assert "that failed, see above" in capsys.readouterr().out
 
 

@@ -8,7 +8,7 @@ from rich.console import Console
 from hansa.cli.main import main
 from hansa.simulator.run import Simulation
 from hansa.testbed.demo import story
-from hansa.testbed.demo.drawing import grid
+from hansa.testbed.demo.drawing import draw_grid
 
 
 @pytest.mark.parametrize("seed", ["1", "2", "3"])
@@ -39,13 +39,13 @@ def test_the_demo_says_when_a_promise_is_broken(monkeypatch, capsys):
 def test_a_terminal_gets_time_to_read(monkeypatch):
     waited: list[float] = []
     monkeypatch.setattr("time.sleep", waited.append)
-    story.Story(Console(force_terminal=True, file=io.StringIO())).say("text")
-    story.Story(Console(force_terminal=False, file=io.StringIO())).say("text")
-    assert waited == [story.BEAT_S]
+    story.DemoOutput(Console(force_terminal=True, file=io.StringIO())).say("text")
+    story.DemoOutput(Console(force_terminal=False, file=io.StringIO())).say("text")
+    assert waited == [story.PARAGRAPH_PAUSE_S]
 
 
 def test_a_grid_is_drawn_with_its_mesh():
-    drawn = grid(2, 3, lambda node: "◆" if node == 4 else "○", {(0, 1), (1, 4)})
+    drawn = draw_grid(2, 3, lambda node: "◆" if node == 4 else "○", {(0, 1), (1, 4)})
     assert drawn == [
         "○ 0  ━━━ ○ 1  ─── ○ 2",
         "│        ┃        │",

@@ -4,36 +4,43 @@ from pathlib import Path
 
 import pytest
 
-from hansa.agent.broker.delivery_class import Proof
-from hansa.mqtt.limits import Limits
+from hansa.agent.broker.delivery_class import DeliveryProbeResult
+from hansa.mqtt.limits import BrokerLimits
 from hansa.mqtt.types import Version
-from hansa.testbed.probes.advice import LOG_LINES, Advice, Learned, Severity, advise, missing_lines
+from hansa.testbed.probes.advice import (
+    LOG_SETTINGS,
+    BrokerAdvice,
+    BrokerFindings,
+    Severity,
+    advise_on_broker,
+    configuration_lines,
+)
 
-GOOD = Limits(version=Version.V5, client_id="hansa", keep_alive=30, session_expiry=0)
+GOOD = BrokerLimits(version=Version.V5, client_id="hansa", keep_alive=30, session_expiry=0)
 
 
-def limits(**changed) -> Limits:
+def limits(**changed) -> BrokerLimits:
     given = {"version": Version.V5, "client_id": "hansa", "keep_alive": 30, "session_expiry": 0}
-    return Limits(**{**given, **changed})
+    return BrokerLimits(**{**given, **changed})
 
 
-def only(**learned) -> Advice:
-    (advice,) = advise(Learned(**learned))
+def only(**learned) -> BrokerAdvice:
+    (advice,) = advise_on_broker(BrokerFindings(**learned))
     return advice
 
 
 def test_the_operator_reads_the_same_lines():
     page = Path(__file__).parents[3] / "docs" / "operating.md"
     lines = page.read_text(encoding="utf-8").splitlines()
-    assert [line for line in LOG_LINES if line not in lines] == []
+    assert [line for line in LOG_SETTINGS if line not in lines] == []
 
 
 def test_what_is_unknown_is_no_reason_to_complain():
-    assert advise(Learned()) == ()
+    assert advise_on_broker(BrokerFindings()) == ()
 
 
 def test_broker_that_has_everything():
-    learned = Learned(
+    learned = BrokerFindings(
         version="mosquitto version 2.0.11",
         limits=GOOD,
         logs_subscribe=True,
@@ -44,7 +51,7 @@ def test_broker_that_has_everything():
         has_history=True,
         has_persistence=True,
     )
-    assert advise(learned) == ()
+    assert advise_on_broker(learned) == ()
 
 
 def test_broker_that_does_not_log_to_topics():
@@ -52,7 +59,7 @@ def test_broker_that_does_not_log_to_topics():
         logs_subscribe=False, logs_unsubscribe=False, logs_connect=False, logs_takeover=False
     )
     assert advice.severity is Severity.ERROR
-    assert advice.lines == LOG_LINES
+    assert advice.lines == LOG_SETTINGS
 
 
 @pytest.mark.parametrize(
@@ -67,7 +74,7 @@ def test_broker_that_does_not_log_to_topics():
 def test_one_kind_of_line_that_is_missing_brings_them_all(field, severity):
     """The first `log_type` of a configuration turns off those that were on by default."""
     advice = only(**{field: False})
-    assert (advice.severity, advice.lines) == (severity, LOG_LINES)
+    assert (advice.severity, advice.lines) == (severity, LOG_SETTINGS)
 
 
 @pytest.mark.parametrize(
@@ -84,7 +91,7 @@ def test_versions_that_need_a_word(version, severity):
 
 @pytest.mark.parametrize("version", ["mosquitto version 2.0.11", "mosquitto version 2.1.2-beta"])
 def test_versions_that_were_tried(version):
-    assert advise(Learned(version=version)) == ()
+    assert advise_on_broker(BrokerFindings(version=version)) == ()
 
 
 @pytest.mark.parametrize(
@@ -97,7 +104,10 @@ def test_versions_that_were_tried(version):
         ({"version": "mosquitto version 2.0.11", "publishes_counts": False}, ("sys_interval 10",)),
         ({"has_persistence": False}, ("persistence true", "autosave_interval 60")),
         ({"dropped_count": 7}, ("max_queued_messages 100000",)),
-        ({"proof": Proof(queued=1_000, queue_tried=1_200)}, ("max_queued_messages 100000",)),
+        (
+            {"proof": DeliveryProbeResult(queued_count=1_000, queue_offered_count=1_200)},
+            ("max_queued_messages 100000",),
+        ),
         ({"limits": limits(qos_max=1)}, ("max_qos 2",)),
         ({"limits": limits(retain_available=False)}, ("retain_available true",)),
         ({"limits": limits(packet_bytes_max=2_000)}, ("max_packet_size 1048576",)),
@@ -116,10 +126,16 @@ def test_messages_can_be_lost(learned, lines):
     [
         ({"dropped_count": 0}, ("max_queued_messages 100000",)),
         (
-            {"dropped_count": 0, "proof": Proof(queued=700, queue_tried=700)},
+            {
+                "dropped_count": 0,
+                "proof": DeliveryProbeResult(queued_count=700, queue_offered_count=700),
+            },
             ("max_queued_messages 100000",),
         ),
-        ({"proof": Proof(resumes=True)}, ("persistence true", "autosave_interval 60")),
+        (
+            {"proof": DeliveryProbeResult(resumes_session=True)},
+            ("persistence true", "autosave_interval 60"),
+        ),
         ({"limits": limits(receive_maximum=20)}, ("max_inflight_messages 100",)),
     ],
 )
@@ -130,21 +146,21 @@ def test_it_could_work_better(learned, lines):
 
 @pytest.mark.parametrize("dropped_count", [0, 7])
 def test_a_queue_that_was_tried_and_held_needs_no_word(dropped_count):
-    proof = Proof(queued=1_200, queue_tried=1_200)
-    assert advise(Learned(dropped_count=dropped_count, proof=proof)) == ()
+    proof = DeliveryProbeResult(queued_count=1_200, queue_offered_count=1_200)
+    assert advise_on_broker(BrokerFindings(dropped_count=dropped_count, proof=proof)) == ()
 
 
 def test_worst_comes_first_and_lines_come_once():
-    advices = advise(
-        Learned(
+    advices = advise_on_broker(
+        BrokerFindings(
             dropped_count=0, version="", bridges=("a",), logs_subscribe=False, has_history=False
         )
     )
     assert [advice.severity for advice in advices] == sorted(
         (advice.severity for advice in advices), key=list(Severity).index
     )
-    assert missing_lines((*advices, *advices)) == (
-        *LOG_LINES,
+    assert configuration_lines((*advices, *advices)) == (
+        *LOG_SETTINGS,
         "sys_interval 10",
         "log_dest file /var/log/mosquitto/mosquitto.log",
         "max_queued_messages 100000",
@@ -152,32 +168,32 @@ def test_worst_comes_first_and_lines_come_once():
 
 
 def test_of_a_broker_without_a_log_only_what_it_can_do_matters():
-    learned = Learned(
+    learned = BrokerFindings(
         version="",
         logs_subscribe=False,
         limits=limits(version=Version.V311, packet_bytes_max=2_000),
-        proof=Proof(queued=1, queue_tried=2),
-        copies=1,
+        proof=DeliveryProbeResult(queued_count=1, queue_offered_count=2),
+        overlap_copies=1,
     )
-    problems = [advice.problem.split(":")[0] for advice in advise(learned, "static")]
+    problems = [advice.problem.split(":")[0] for advice in advise_on_broker(learned, "static")]
     assert problems == [
         "of 2 publications for a client that was away the broker kept 1, and dropped the rest",
         "the broker speaks no MQTT 5",
         "the broker takes packets of at most 2000 bytes",
         "of a publication that two filters of one client match it sends one copy",
     ]
-    assert missing_lines(advise(learned, "static")) == ()
+    assert configuration_lines(advise_on_broker(learned, "static")) == ()
 
 
 def test_subscriptions_that_nothing_shows_are_a_warning_with_the_remedy_that_applies():
     advice = only(earlier_count=3)
     assert advice.severity is Severity.WARNING
     assert advice.problem.startswith("the broker had 3 subscriptions before this check")
-    assert advise(Learned(earlier_count=0)) == ()
+    assert advise_on_broker(BrokerFindings(earlier_count=0)) == ()
     advice = only(has_history=True, is_observed=False, unobserved="some reason")
     assert "some reason; SIGHUP does not help" in advice.problem
     advice = only(
         has_history=True, is_observed=False, unobserved="some reason", restores_sessions=True
     )
     assert "some reason; neither SIGHUP nor a restart helps" in advice.problem
-    assert advise(Learned(has_history=True, is_observed=True)) == ()
+    assert advise_on_broker(BrokerFindings(has_history=True, is_observed=True)) == ()

@@ -10,13 +10,13 @@ from tests.agent.broker.test_delivery_class import MOSQUITTO
 from tests.agent.other_brokers.brokers import Other
 
 from hansa.agent.broker.connection import BrokerAddress
-from hansa.agent.broker.delivery_class import DeliveryClass, Proof, classify
+from hansa.agent.broker.delivery_class import DeliveryClass, DeliveryProbeResult, classify
 from hansa.errors import UsageError
-from hansa.mqtt.options import Options
+from hansa.mqtt.options import ConnectOptions
 from hansa.mqtt.types import Version
-from hansa.testbed.probes.delivery import Life, prove
+from hansa.testbed.probes.delivery import ProbeConnection, probe_delivery
 
-EXACT = replace(MOSQUITTO, queued=1_200)
+EXACT = replace(MOSQUITTO, queued_count=1_200)
 BREAKING_OFF = "a client that breaks off"
 
 
@@ -35,15 +35,15 @@ def untold(text: str) -> None:
 )
 def test_mosquitto_delivers_exactly_once_what_its_queue_holds(broker, lines, queued, version):
     address = address_of(broker("allow_anonymous true", *lines))
-    proof = asyncio.run(prove(address, untold, version))
-    assert proof == replace(EXACT, queued=queued)
+    proof = asyncio.run(probe_delivery(address, untold, version))
+    assert proof == replace(EXACT, queued_count=queued)
     assert classify(proof).delivery_class is DeliveryClass.EXACTLY_ONCE
 
 
 def test_without_qos_2_the_rest_is_tried_with_qos_1(broker):
     address = address_of(broker("max_qos 1", "allow_anonymous true", "max_queued_messages 100000"))
-    assert asyncio.run(prove(address, untold)) == replace(
-        EXACT, takes_qos_2=False, delivers_once=None, completes_again=None
+    assert asyncio.run(probe_delivery(address, untold)) == replace(
+        EXACT, accepts_qos2=False, deduplicates_publish=None, repeats_pubcomp=None
     )
 
 
@@ -51,7 +51,7 @@ def test_who_may_not_publish_finds_nothing_out(broker, tmp_path):
     rules = tmp_path / "acl"
     rules.write_text("topic read #\n")
     address = address_of(broker("allow_anonymous true", f"acl_file {rules}"))
-    assert asyncio.run(prove(address, untold)) == Proof()
+    assert asyncio.run(probe_delivery(address, untold)) == DeliveryProbeResult()
 
 
 @pytest.fixture
@@ -63,8 +63,13 @@ def amqtt(tmp_path: Path) -> Iterator[BrokerAddress]:
 
 
 def test_amqtt_says_that_it_resumes_and_keeps_nothing(amqtt):
-    proof = asyncio.run(prove(amqtt, untold, Version.V311))
-    found = (proof.takes_qos_2, proof.resumes, proof.redelivers, proof.queued)
+    proof = asyncio.run(probe_delivery(amqtt, untold, Version.V311))
+    found = (
+        proof.accepts_qos2,
+        proof.resumes_session,
+        proof.redelivers_unacknowledged,
+        proof.queued_count,
+    )
     assert found == (True, True, False, 0)  # whether it delivers QoS 2 once is a matter of chance
     assert classify(proof).delivery_class is DeliveryClass.BEST_EFFORT
 
@@ -76,10 +81,10 @@ def test_no_session_is_left_behind(is_cancelled, broker, monkeypatch):
     seen: list[str] = []
 
     async def present(role: str) -> bool:
-        options = Options(client_id=f"hansa-doctor-known-{role}", session_expiry=60)
-        life = Life(address, options, acknowledges=True)
+        options = ConnectOptions(client_id=f"hansa-doctor-known-{role}", session_expiry=60)
+        life = ProbeConnection(address, options, sends_acks=True)
         await life.start()
-        await life.break_off()
+        await life.abort()
         return life.session_present
 
     async def run() -> list[bool]:
@@ -88,7 +93,7 @@ def test_no_session_is_left_behind(is_cancelled, broker, monkeypatch):
             if is_cancelled and text == BREAKING_OFF:
                 task.cancel()
 
-        task = asyncio.create_task(prove(address, tell))
+        task = asyncio.create_task(probe_delivery(address, tell))
         await asyncio.gather(task, return_exceptions=True)
         assert task.cancelled() is is_cancelled
         roles = ("sender", "keeper", "listener")
@@ -108,4 +113,4 @@ def test_a_broker_that_stops_meanwhile_is_one_line(broker):
             broker.stop(text)
 
     with pytest.raises(UsageError, match=f"^broker {text}: Connection refused$"):
-        asyncio.run(prove(address_of(text), tell))
+        asyncio.run(probe_delivery(address_of(text), tell))

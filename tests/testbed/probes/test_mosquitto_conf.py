@@ -5,16 +5,16 @@ from pathlib import Path
 import pytest
 
 from hansa.errors import UsageError
-from hansa.testbed.probes.advice import LOG_LINES, Learned
+from hansa.testbed.probes.advice import LOG_SETTINGS, BrokerFindings
 from hansa.testbed.probes.mosquitto_conf import learn, read_settings
 
 COMPLETE = (
-    *LOG_LINES,
+    *LOG_SETTINGS,
     "log_dest file /var/log/mosquitto.log",
     "persistence true",
     "max_queued_messages 100000",
 )
-GOOD = Learned(
+GOOD = BrokerFindings(
     logs_subscribe=True,
     logs_unsubscribe=True,
     logs_connect=True,
@@ -25,7 +25,7 @@ GOOD = Learned(
 )
 
 
-def learned(directory: Path, *lines: str) -> Learned:
+def learned(directory: Path, *lines: str) -> BrokerFindings:
     path = directory / "mosquitto.conf"
     path.write_text("\n".join(lines) + "\n")
     return learn(read_settings(path))
@@ -79,7 +79,7 @@ def test_included_files_count(tmp_path):
     included.mkdir()
     (included / "hansa.conf").write_text("\n".join(COMPLETE))
     (included / "README").write_text("sys_interval 0")
-    assert learned(tmp_path, "include_dir conf.d", "connection far") == Learned(
+    assert learned(tmp_path, "include_dir conf.d", "connection far") == BrokerFindings(
         **{name: getattr(GOOD, name) for name in GOOD.__slots__ if name != "bridges"},
         bridges=("far",),
     )

@@ -26,20 +26,20 @@ class AccessSettings(Protocol):
         """File with the authorities to trust; the system's if empty."""
 
 
-def check_access(place: str, given: AccessSettings) -> None:
+def check_access(section: str, settings: AccessSettings) -> None:
     """Raise UsageError for what cannot be meant."""
-    if given.password and not given.username:
-        raise UsageError(f"[{place}] password needs a username")
-    if given.tls_ca and not given.tls:
-        raise UsageError(f"[{place}] tls_ca is for tls = true")
+    if settings.password and not settings.username:
+        raise UsageError(f"[{section}] password needs a username")
+    if settings.tls_ca and not settings.tls:
+        raise UsageError(f"[{section}] tls_ca is for tls = true")
 
 
-def tls_context(place: str, given: AccessSettings) -> ssl.SSLContext | None:
+def tls_context(section: str, settings: AccessSettings) -> ssl.SSLContext | None:
     """Return what TLS needs, None without; raise UsageError if tls_ca is of no use."""
-    if not given.tls:
+    if not settings.tls:
         return None
     try:
-        return ssl.create_default_context(cafile=given.tls_ca or None)
+        return ssl.create_default_context(cafile=settings.tls_ca or None)
     except OSError as error:  # an SSLError if the file is there and holds no certificates
         reason = error.strerror or error
-        raise UsageError(f"[{place}] tls_ca {given.tls_ca}: {reason}") from error
+        raise UsageError(f"[{section}] tls_ca {settings.tls_ca}: {reason}") from error

@@ -12,36 +12,36 @@ from itertools import groupby
 from time import monotonic
 
 from hansa.agent.broker.connection import Connection
-from hansa.agent.broker.echo_filter import Echoes
-from hansa.agent.broker.overlap_dedup import Copies, Decided
-from hansa.agent.broker.ports import Guarantees
-from hansa.agent.broker.subscriber import Subscriber
+from hansa.agent.broker.echo_filter import EchoFilter
+from hansa.agent.broker.overlap_dedup import CopyDecisions, OverlapDedup
+from hansa.agent.broker.ports import GuaranteedDeliveryPort
+from hansa.agent.broker.subscriber import SubscriptionReconciler
 from hansa.agent.broker.subscription_log import SubscriptionLog
-from hansa.agent.broker.subscriptions import UNFIT, Subscriptions
+from hansa.agent.broker.subscriptions import TOPIC_TOO_DEEP, SubscriptionTable
 from hansa.mqtt import effects, inputs, packets
 from hansa.mqtt.types import Reason, Version
 from hansa.protocol.events import Event
 from hansa.protocol.forwarding.engine import TOO_LARGE
-from hansa.protocol.model import Plain, Publication
+from hansa.protocol.model import PlainMessage, Publication
 
 BUFFER_BYTES_MAX = 16 << 20
 """Bytes that may wait for the broker, besides one publication of the largest, before others are
 dropped."""
 
-WITHHELD_MAX = 1_024
+DELAYED_RETAINED_MAX = 1_024
 """Retained values of QoS 0 that wait for the broker, the newest of each topic; their payload has at
 most BUFFER_BYTES_MAX."""
 
-SLOW_S = 1.0
+RETAINED_RETRY_S = 1.0
 """Seconds until a broker that was slow is offered again what was withheld from it."""
 
-TOO_DEEP = "topic with too many levels"
+TOO_MANY_LEVELS = "topic with too many levels"
 """Why some publications stay at their broker."""
 
-COPY_PATIENCE_S = 0.1
+OVERLAP_WAIT_S = 0.1
 """Seconds that a copy waits for the one that decides about it."""
 
-TAKEN_OVER = (
+SESSION_TAKEN_OVER = (
     "another client has the agent's client id, and may have got publications that are now lost: "
     "every client needs an id of its own"
 )
@@ -54,290 +54,306 @@ class BrokerClient:
         self,
         connection: Callable[[Callable[[effects.Effect], None]], Connection],
         feed: Callable[[Event], None],
-        captured: Callable[[Iterable[packets.Publish]], None],
-        status: Callable[[str], None],
-        staying: Iterable[str] = (),
-        guarantees: tuple[Guarantees, SubscriptionLog] | None = None,
+        on_captured: Callable[[Iterable[packets.PublishPacket]], None],
+        on_status: Callable[[str], None],
+        local_topics: Iterable[str] = (),
+        delivery: tuple[GuaranteedDeliveryPort, SubscriptionLog] | None = None,
     ) -> None:
         """`connection` makes the connection that reports to this client; `status` is told why it
         is lost, and an empty text when it stands; publications to `staying` stay here. Without
         `guarantees` all is of QoS 0."""
-        self.connection = connection(self._told)
-        self._staying = tuple(staying)
-        self.subscriptions = Subscriptions(self._staying)
-        self.forgotten: Callable[[], None] | None = None
+        self.connection = connection(self._on_effect)
+        self._local_topics = tuple(local_topics)
+        self.subscriptions = SubscriptionTable(self._local_topics)
+        self.on_session_lost: Callable[[], None] | None = None
         """Is told that the broker has no session of before."""
-        self.displaced: Callable[[str], None] | None = None
+        self.on_session_taken_over: Callable[[str], None] | None = None
         """Is told that another client has taken the session over."""
         self.counters: Counter[str] = Counter()
-        self.sends_each = True
+        self.sends_overlap_copies = True
         """Whether a broker of 3.1.1 sends a copy for each subscription that matches."""
-        self._captured = captured
-        self._status = status
-        self._guarantees: Guarantees | None = guarantees[0] if guarantees else None
-        self._subscriber = Subscriber(
+        self._on_captured = on_captured
+        self._on_status = on_status
+        self._delivery: GuaranteedDeliveryPort | None = delivery[0] if delivery else None
+        self._subscriber = SubscriptionReconciler(
             self.connection,
             self.subscriptions,
             feed,
             self.counters,
-            guarantees[1] if guarantees else None,
+            delivery[1] if delivery else None,
         )
-        self._connected = False
-        self._copies = Copies(
-            self.subscriptions, guarantees[0].rest_of if guarantees else lambda _: 0
+        self._is_connected = False
+        self._overlap_dedup = OverlapDedup(
+            self.subscriptions, delivery[0].captured_subscription if delivery else lambda _: 0
         )
-        self._settling: asyncio.TimerHandle | None = None
-        self._echoes: Echoes | None = None
+        self._overlap_timer: asyncio.TimerHandle | None = None
+        self._echo_filter: EchoFilter | None = None
         """What comes back of our own at a broker that only speaks MQTT 3.1.1."""
-        self._withheld: dict[str, Publication] = {}
-        self._withheld_bytes = 0
-        self._offering: asyncio.TimerHandle | None = None
+        self._delayed_retained: dict[str, Publication] = {}
+        self._delayed_bytes = 0
+        self._retry_timer: asyncio.TimerHandle | None = None
 
     # ------------------------------------------------------------ what the node orders
 
     def subscribe(self, filters: Sequence[str]) -> None:
         """Subscribe, now or when the broker is back; `Granted` or `Denied` will be fed."""
         for name in filters:
-            self.subscriptions.want(name)
-        self._subscriber.ask(filters)
+            self.subscriptions.require(name)
+        self._subscriber.reconcile(filters)
 
     def unsubscribe(self, filters: Sequence[str]) -> None:
         """Give filters up."""
         for name in filters:
-            self.subscriptions.drop(name)
-        self._subscriber.ask(filters)
+            self.subscriptions.stop_requiring(name)
+        self._subscriber.reconcile(filters)
 
-    def publish(self, publications: Sequence[Plain | Publication]) -> None:
+    def publish(self, publications: Sequence[PlainMessage | Publication]) -> None:
         """Publish to the broker's clients, with one write."""
-        if self._guarantees is not None and self._guarantees.is_storing:
-            publications = self._guarantees.hold_back(publications)
-        reason = self._hindrance()
+        if self._delivery is not None and self._delivery.has_pending_retained:
+            publications = self._delivery.hold_back(publications)
+        reason = self._blocked_reason()
         if reason:
-            self.counters[f"dropped: {reason}"] += len(publications) - self._withhold(publications)
-            if self._withheld and self._connected and self._offering is None:
-                self._offering = asyncio.get_running_loop().call_later(SLOW_S, self._offer)
+            self.counters[f"dropped: {reason}"] += len(publications) - self._delay_retained(
+                publications
+            )
+            if self._delayed_retained and self._is_connected and self._retry_timer is None:
+                self._retry_timer = asyncio.get_running_loop().call_later(
+                    RETAINED_RETRY_S, self._retry_delayed
+                )
             return
-        if self._withheld:
-            withheld, self._withheld, self._withheld_bytes = self._withheld, {}, 0
-            publications = [*withheld.values(), *publications]
-        if self._staying:
-            publications = self._foreign(publications)
+        if self._delayed_retained:
+            delayed, self._delayed_retained, self._delayed_bytes = self._delayed_retained, {}, 0
+            publications = [*delayed.values(), *publications]
+        if self._local_topics:
+            publications = self._without_local_topics(publications)
         self.counters["injected"] += len(publications)
-        if self._echoes is not None:
+        if self._echo_filter is not None:
             for each in publications:
                 topic, payload = each if isinstance(each, tuple) else (each.topic, each.payload)
-                self._echoes.expect(topic, payload, self._copies_of(topic))
+                self._echo_filter.expect(topic, payload, self._expected_copies(topic))
         batch = [
             p
             if isinstance(p, tuple)
-            else packets.Publish(p.topic, p.payload, 0, p.retain, False, 0, (), p.properties)
+            else packets.PublishPacket(p.topic, p.payload, 0, p.retain, False, 0, (), p.properties)
             for p in publications
         ]
-        self.connection.order(inputs.Publish(batch))
+        self.connection.submit(inputs.Publish(batch))
 
-    def _withhold(self, publications: Sequence[Plain | Publication]) -> int:
+    def _delay_retained(self, publications: Sequence[PlainMessage | Publication]) -> int:
         """Keep retained values until the broker takes them: it has to hold the newest."""
         count = 0
         for each in publications:
             if isinstance(each, tuple) or not each.retain:
                 continue
-            before = self._withheld.get(each.topic)
-            size = self._withheld_bytes + len(each.payload) - (len(before.payload) if before else 0)
-            is_known = before is not None or len(self._withheld) < WITHHELD_MAX
+            before = self._delayed_retained.get(each.topic)
+            size = self._delayed_bytes + len(each.payload) - (len(before.payload) if before else 0)
+            is_known = before is not None or len(self._delayed_retained) < DELAYED_RETAINED_MAX
             if is_known and size <= BUFFER_BYTES_MAX:
-                self._withheld[each.topic] = each
-                self._withheld_bytes = size
+                self._delayed_retained[each.topic] = each
+                self._delayed_bytes = size
                 count += 1
         return count
 
-    def _offer(self) -> None:
-        self._offering = None
-        if self._withheld:
+    def _retry_delayed(self) -> None:
+        self._retry_timer = None
+        if self._delayed_retained:
             self.publish(())
 
-    def _foreign(
-        self, publications: Sequence[Plain | Publication]
-    ) -> Sequence[Plain | Publication]:
-        stays = self.subscriptions.stays
-        found = [p for p in publications if not stays(p[0] if isinstance(p, tuple) else p.topic)]
+    def _without_local_topics(
+        self, publications: Sequence[PlainMessage | Publication]
+    ) -> Sequence[PlainMessage | Publication]:
+        is_local = self.subscriptions.is_local_topic
+        found = [p for p in publications if not is_local(p[0] if isinstance(p, tuple) else p.topic)]
         self.counters["dropped: topic stays at its broker"] += len(publications) - len(found)
         return found
 
-    def _hindrance(self) -> str:
+    def _blocked_reason(self) -> str:
         """Return why nothing can be published now; empty if it can."""
-        if not self._connected:
+        if not self._is_connected:
             return "broker away"
-        is_behind = self._echoes is not None and self._echoes.is_full
-        return "broker slow" if is_behind or self._is_clogged() else ""
+        is_behind = self._echo_filter is not None and self._echo_filter.is_full
+        return "broker slow" if is_behind or self._is_buffer_full() else ""
 
-    def _is_clogged(self) -> bool:
+    def _is_buffer_full(self) -> bool:
         room = BUFFER_BYTES_MAX + self.connection.packet_bytes_max
         return self.connection.waiting_bytes > room
 
     # ------------------------------------------------------------ what guaranteed delivery orders
 
-    def inject(self, batch: Sequence[packets.Publish]) -> None:
+    def inject(self, batch: Sequence[packets.PublishPacket]) -> None:
         """Publish at QoS 1 and 2, with the packet ids that are given."""
-        if self._echoes is not None:
+        if self._echo_filter is not None:
             for each in batch:
-                self._echoes.expect(each.topic, each.payload, self._copies_of(each.topic))
-        self.connection.order(inputs.Publish(batch))
+                self._echo_filter.expect(
+                    each.topic, each.payload, self._expected_copies(each.topic)
+                )
+        self.connection.submit(inputs.Publish(batch))
 
-    def supersede(self, topics: Iterable[str]) -> None:
+    def discard_delayed(self, topics: Iterable[str]) -> None:
         """Newer values of these topics have come at QoS 1 or 2: older ones that wait must not
         follow them."""
         for topic in topics:
-            if (older := self._withheld.pop(topic, None)) is not None:
-                self._withheld_bytes -= len(older.payload)
+            if (older := self._delayed_retained.pop(topic, None)) is not None:
+                self._delayed_bytes -= len(older.payload)
 
-    def answer(self, batch: Sequence[packets.Handshake]) -> None:
+    def send_handshake_steps(self, batch: Sequence[packets.AnyHandshakePacket]) -> None:
         """Write steps of handshakes."""
-        if self._connected:
-            self.connection.order(inputs.Answer(batch))
+        if self._is_connected:
+            self.connection.submit(inputs.Answer(batch))
 
-    def stays(self, topic: str) -> bool:
+    def is_local_topic(self, topic: str) -> bool:
         """Whether publications to a topic never enter."""
-        return bool(self._staying) and self.subscriptions.stays(topic)
+        return bool(self._local_topics) and self.subscriptions.is_local_topic(topic)
 
     @property
     def newest_subscription(self) -> int:
         """The last identifier of a subscription that can have brought something."""
-        return self.subscriptions.confirmed
+        return self.subscriptions.last_confirmed
 
     # ------------------------------------------------------------ what the broker says
 
-    def _told(self, effect: effects.Effect) -> None:
+    def _on_effect(self, effect: effects.Effect) -> None:
         match effect:
             case effects.PublishReceived(batch):
-                self._capture(batch)
+                self._receive_publications(batch)
             case effects.Connected():
-                self._greet(effect)
+                self._on_connected(effect)
             case effects.Subscribed():
-                self._subscriber.answered(effect)
+                self._subscriber.on_subscribed(effect)
             case effects.Unsubscribed(filters=filters):
-                self._subscriber.ended(filters)
-            case effects.Answered(steps) if self._guarantees:
-                self._guarantees.answered(steps)
+                self._subscriber.on_unsubscribed(filters)
+            case effects.HandshakePacketsReceived(steps) if self._delivery:
+                self._delivery.on_handshake_steps(steps)
             case effects.ConnectRefused() | effects.Disconnected() | effects.ProtocolViolation():
-                self._part(effect.text)
-                if self.displaced and effect.reason == Reason.SESSION_TAKEN_OVER:
-                    self.displaced(TAKEN_OVER)
-            case effects.NotSent():
-                self._note_unsent(effect)
-            case effects.OversizedReceived(publication):
-                self._note_oversized(publication)
+                self._on_disconnected(effect.text)
+                if self.on_session_taken_over and effect.reason == Reason.SESSION_TAKEN_OVER:
+                    self.on_session_taken_over(SESSION_TAKEN_OVER)
+            case effects.PublishNotSent():
+                self._on_not_sent(effect)
+            case effects.OversizedPublishReceived(publication):
+                self._drop_oversized(publication)
             case _:
                 pass
 
-    def _part(self, reason: str) -> None:
-        self._connected = False
-        self._subscriber.disconnected()
-        if self._settling is not None:
-            self._settling.cancel()
-        if self._guarantees:
-            self._guarantees.disconnected()
-        self._status(reason)
+    def _on_disconnected(self, reason: str) -> None:
+        self._is_connected = False
+        self._subscriber.on_disconnected()
+        if self._overlap_timer is not None:
+            self._overlap_timer.cancel()
+        if self._delivery:
+            self._delivery.on_disconnected()
+        self._on_status(reason)
 
-    def _note_oversized(self, publication: packets.Oversized) -> None:
+    def _drop_oversized(self, publication: packets.OversizedPublish) -> None:
         """It is lost, and acknowledged: it would come again after every reconnection."""
-        if publication.qos and self._guarantees:
-            self._guarantees.dropped(TOO_LARGE, publication.topic, publication.qos)
-            rest = packets.Publish("", b"", publication.qos, packet_id=publication.packet_id)
-            self._guarantees.received([(rest, False)])
+        if publication.qos and self._delivery:
+            self._delivery.report_dropped(TOO_LARGE, publication.topic, publication.qos)
+            placeholder = packets.PublishPacket(
+                "", b"", publication.qos, packet_id=publication.packet_id
+            )
+            self._delivery.on_publications([(placeholder, False)])
         else:
             self.counters[f"dropped: {TOO_LARGE}"] += 1
 
-    def _note_unsent(self, effect: effects.NotSent) -> None:
+    def _on_not_sent(self, effect: effects.PublishNotSent) -> None:
         """QoS 1 and 2 wait for the next session, if it is only that this one is over: we hear so
         after what came with the broker's last words."""
         batch, reason = effect.batch, effect.reason
-        numbered = [p for p in batch if not isinstance(p, tuple) and p.qos]
-        if len(numbered) < len(batch):
-            self.counters[f"dropped: {reason}"] += len(batch) - len(numbered)
-        if numbered and self._guarantees and not effect.is_over:
-            self._guarantees.not_sent(numbered, reason)
+        guaranteed = [p for p in batch if not isinstance(p, tuple) and p.qos]
+        if len(guaranteed) < len(batch):
+            self.counters[f"dropped: {reason}"] += len(batch) - len(guaranteed)
+        if guaranteed and self._delivery and not effect.connection_ended:
+            self._delivery.on_not_sent(guaranteed, reason)
 
-    def _greet(self, effect: effects.Connected) -> None:
-        self._connected = True
-        self._echoes = None if effect.limits.version is Version.V5 else Echoes(monotonic)
-        self._status("")
-        self._copies.connected(effect.session_present)
-        expected = self._subscriber.connected(effect.session_present, effect.limits)
-        if self._guarantees:
-            self._guarantees.connected(effect.session_present, expected, effect.limits)
-        self._subscriber.begin()
-        self._offer()
-        if self.forgotten and not effect.session_present:
-            self.forgotten()
+    def _on_connected(self, effect: effects.Connected) -> None:
+        self._is_connected = True
+        self._echo_filter = (
+            None if effect.broker_limits.version is Version.V5 else EchoFilter(monotonic)
+        )
+        self._on_status("")
+        self._overlap_dedup.on_connected(effect.session_present)
+        expected = self._subscriber.on_connected(effect.session_present, effect.broker_limits)
+        if self._delivery:
+            self._delivery.on_connected(effect.session_present, expected, effect.broker_limits)
+        self._subscriber.reconcile_all()
+        self._retry_delayed()
+        if self.on_session_lost and not effect.session_present:
+            self.on_session_lost()
 
-    def _capture(self, batch: Sequence[packets.Publish]) -> None:
-        if self._guarantees is None or not any([p.qos for p in batch]):
-            self._captured(self._take(batch))
+    def _receive_publications(self, batch: Sequence[packets.PublishPacket]) -> None:
+        if self._delivery is None or not any([p.qos for p in batch]):
+            self._on_captured(self._select_qos0(batch))
             return
-        for is_sure, some in groupby(batch, lambda p: p.qos > 0):  # in order: values may replace
-            if is_sure:
-                self._guarantees.received(self._take_surely(list(some)))
+        for is_guaranteed, some in groupby(
+            batch, lambda p: p.qos > 0
+        ):  # in order: values may replace
+            if is_guaranteed:
+                self._delivery.on_publications(self._select_guaranteed(list(some)))
             else:
-                self._captured(self._take(list(some)))
-        if self._settling is not None:
-            self._settling.cancel()
-        if self._copies.are_waiting:
+                self._on_captured(self._select_qos0(list(some)))
+        if self._overlap_timer is not None:
+            self._overlap_timer.cancel()
+        if self._overlap_dedup.has_undecided:
             loop = asyncio.get_running_loop()
-            self._settling = loop.call_later(COPY_PATIENCE_S, self._settle, self._guarantees)
+            self._overlap_timer = loop.call_later(
+                OVERLAP_WAIT_S, self._decide_waiting, self._delivery
+            )
 
-    def _settle(self, guarantees: Guarantees) -> None:
-        guarantees.received(self._counted(self._copies.settle()))
+    def _decide_waiting(self, delivery: GuaranteedDeliveryPort) -> None:
+        delivery.on_publications(self._count_decisions(self._overlap_dedup.decide_waiting()))
 
-    def _take_surely(self, batch: Sequence[packets.Publish]) -> Decided:
+    def _select_guaranteed(self, batch: Sequence[packets.PublishPacket]) -> CopyDecisions:
         """Say of each copy of QoS 1 and 2 whether it counts; all of them want an answer."""
-        decided: Decided = []
+        decided: CopyDecisions = []
         for copy in batch:
-            if self._echoes is None or self._is_news(self._echoes, copy):
-                decided += self._counted(self._copies.sort(copy))
+            if self._echo_filter is None or self._is_from_client(self._echo_filter, copy):
+                decided += self._count_decisions(self._overlap_dedup.receive_copy(copy))
             else:
                 decided.append((copy, False))
         return decided
 
-    def _counted(self, decided: Decided) -> Decided:
-        for copy, is_taken in decided:
-            is_unfit = self.subscriptions.oldest(copy.topic) == UNFIT
-            self.counters["captured"] += is_taken
-            if is_unfit and self._guarantees:
-                self._guarantees.dropped(TOO_DEEP, copy.topic, copy.qos)
-            self.counters["other copies"] += not is_taken and not is_unfit
+    def _count_decisions(self, decided: CopyDecisions) -> CopyDecisions:
+        for copy, is_selected in decided:
+            is_unfit = self.subscriptions.deciding_identifier(copy.topic) == TOPIC_TOO_DEEP
+            self.counters["captured"] += is_selected
+            if is_unfit and self._delivery:
+                self._delivery.report_dropped(TOO_MANY_LEVELS, copy.topic, copy.qos)
+            self.counters["other copies"] += not is_selected and not is_unfit
         return decided
 
-    def _take(self, batch: Sequence[packets.Publish]) -> list[packets.Publish]:
+    def _select_qos0(self, batch: Sequence[packets.PublishPacket]) -> list[packets.PublishPacket]:
         """Leave out copies that do not count."""
-        if self._echoes is not None:
-            batch = [p for p in batch if self._is_news(self._echoes, p)]
-        oldest = self.subscriptions.oldest
-        taken = [
+        if self._echo_filter is not None:
+            batch = [p for p in batch if self._is_from_client(self._echo_filter, p)]
+        oldest = self.subscriptions.deciding_identifier
+        selected = [
             p
             for p in batch
-            if (oldest(p.topic) in p.subscriptions if p.subscriptions else oldest(p.topic) > 0)
+            if (
+                oldest(p.topic) in p.subscription_ids if p.subscription_ids else oldest(p.topic) > 0
+            )
         ]
-        self.counters["captured"] += len(taken)
-        if len(taken) < len(batch):
-            unfit = sum(oldest(p.topic) == UNFIT for p in batch)
-            self.counters[f"dropped: {TOO_DEEP}"] += unfit
-            self.counters["other copies"] += len(batch) - len(taken) - unfit
-        return taken
+        self.counters["captured"] += len(selected)
+        if len(selected) < len(batch):
+            unfit = sum(oldest(p.topic) == TOPIC_TOO_DEEP for p in batch)
+            self.counters[f"dropped: {TOO_MANY_LEVELS}"] += unfit
+            self.counters["other copies"] += len(batch) - len(selected) - unfit
+        return selected
 
-    def _is_news(self, echoes: Echoes, copy: packets.Publish) -> bool:
+    def _is_from_client(self, echo_filter: EchoFilter, copy: packets.PublishPacket) -> bool:
         """Tell news from what MQTT 3.1.1 sends besides: stored values, which only there have the
         flag, and what we published ourselves."""
         if copy.retain:
             self.counters["stored values left out"] += 1
             return False
-        is_echo = echoes.take(copy.topic, copy.payload)
+        is_echo = echo_filter.consume_echo(copy.topic, copy.payload)
         self.counters["own echoes"] += is_echo
-        self.counters["own echoes that did not come"] = echoes.missed
+        self.counters["own echoes that did not come"] = echo_filter.missed_count
         if not is_echo:  # then its other copies are none, either
-            echoes.expect(copy.topic, copy.payload, self._copies_of(copy.topic) - 1)
+            echo_filter.expect(copy.topic, copy.payload, self._expected_copies(copy.topic) - 1)
         return not is_echo
 
-    def _copies_of(self, topic: str) -> int:
+    def _expected_copies(self, topic: str) -> int:
         """Return how many copies a broker of 3.1.1 sends of what is published."""
-        count = self.subscriptions.count(topic)
-        return count if self.sends_each else min(count, 1)
+        count = self.subscriptions.count_matching(topic)
+        return count if self.sends_overlap_copies else min(count, 1)

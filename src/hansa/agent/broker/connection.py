@@ -16,22 +16,22 @@ from typing import Protocol, cast
 import msgspec
 
 from hansa.agent import sockets
-from hansa.agent.error_text import explain, quoted
+from hansa.agent.error_text import explain_socket_error, quote_text
 from hansa.agent.sockets import SocketTransport
 from hansa.mqtt import effects, inputs, packets
-from hansa.mqtt.options import Options
-from hansa.mqtt.session import Session
+from hansa.mqtt.options import ConnectOptions
+from hansa.mqtt.session import ClientConnection
 from hansa.mqtt.types import Reason, Version
 
 RETRY_MIN_S = 0.1
 RETRY_MAX_S = 10.0
 CONNECT_TIMEOUT_S = 5.0
-LEAVE_TIMEOUT_S = 1.0
+DISCONNECT_TIMEOUT_S = 1.0
 
 CLOSE_GRACE_S = 1.0
 """Seconds that the last bytes have to leave when a connection is closed."""
 
-STABLE_S = 1.0
+STABLE_AFTER_S = 1.0
 """Seconds after which a connection counts as a success: a broker that accepts us and then breaks
 off at once is retried as slowly as one that refuses."""
 
@@ -56,7 +56,7 @@ class BrokerAddress:
     username: str | None = None
     password: str | None = field(default=None, repr=False)
     tls: ssl.SSLContext | None = None
-    login: str = "the user name and the password"
+    credentials_source: str = "the user name and the password"
     """Where the user name and the password are set, for a message that the broker refuses them."""
 
     def __str__(self) -> str:
@@ -67,18 +67,18 @@ class BrokerAddress:
 LOGIN_REFUSED = "login refused by the broker"
 """How the text begins if the broker refuses the user name or the password."""
 
-_LOGIN_REFUSALS = {4, 5, Reason.BAD_USER_NAME_OR_PASSWORD, Reason.NOT_AUTHORIZED}
+_LOGIN_REFUSED_CODES = {4, 5, Reason.BAD_USER_NAME_OR_PASSWORD, Reason.NOT_AUTHORIZED}
 """Codes of CONNACK about user name and password: two of MQTT 3.1.1, two of MQTT 5. Mosquitto
 answers `not authorized` to a wrong password."""
 
 
-class Greeted(Protocol):
+class ConnectHooks(Protocol):
     """Who has to know when the broker hears of us."""
 
-    async def begin(self) -> None:
+    async def before_connect(self) -> None:
         """CONNECT leaves when this returns."""
 
-    def refused(self) -> None:
+    def on_connect_refused(self) -> None:
         """The broker has refused it, or it did not leave."""
 
 
@@ -88,34 +88,34 @@ class Connection(asyncio.BufferedProtocol):
     def __init__(
         self,
         address: BrokerAddress,
-        options: Options,
-        told: Callable[[effects.Effect], None],
-        chance: random.Random,
-        prompt: bool = False,
+        options: ConnectOptions,
+        on_effect: Callable[[effects.Effect], None],
+        rng: random.Random,
+        is_low_latency: bool = False,
     ) -> None:
         """Prepare; nothing happens before `run`. Prompt connections are for little that is urgent,
         in both directions: without it, Mosquitto's next packet waits up to 40 ms until the kernel
         has confirmed the last one (Nagle's algorithm there, delayed acknowledgements here)."""
-        self._quick = QUICK_ACK if prompt else None
+        self._quick_ack = QUICK_ACK if is_low_latency else None
         self._address = address
-        self._preferred = replace(
+        self._preferred_options = replace(
             options,
             username=address.username,
             password=address.password.encode() if address.password is not None else None,
         )
-        self._options = self._preferred
+        self._options = self._preferred_options
         self._silent_refusals = 0
-        self._is_known_to_speak_5 = False
-        self._pause = RETRY_MIN_S
-        self._told = told
-        self._chance = chance
-        self._session: Session | None = None
+        self._is_known_mqtt5 = False
+        self._retry_delay = RETRY_MIN_S
+        self._on_effect = on_effect
+        self._rng = rng
+        self._session: ClientConnection | None = None
         self._transport: asyncio.Transport | None = None
         self._buffer = bytearray(READ_BYTES)
-        self._ended = asyncio.Event()
+        self._closed = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
-        self._running: asyncio.Task[None] | None = None
-        self.greeting: Greeted | None = None
+        self._run_task: asyncio.Task[None] | None = None
+        self.connect_hooks: ConnectHooks | None = None
         self.problem = "not connected yet"
         """Why there is no connection; empty while there is one."""
 
@@ -124,28 +124,28 @@ class Connection(asyncio.BufferedProtocol):
         while True:
             if await self._connect():
                 began = asyncio.get_running_loop().time()
-                await self._ended.wait()
-                if asyncio.get_running_loop().time() - began >= STABLE_S:
-                    self._pause = RETRY_MIN_S
-            await asyncio.sleep(self._pause * self._chance.uniform(0.5, 1.0))
-            self._pause = min(2 * self._pause, RETRY_MAX_S)
+                await self._closed.wait()
+                if asyncio.get_running_loop().time() - began >= STABLE_AFTER_S:
+                    self._retry_delay = RETRY_MIN_S
+            await asyncio.sleep(self._retry_delay * self._rng.uniform(0.5, 1.0))
+            self._retry_delay = min(2 * self._retry_delay, RETRY_MAX_S)
 
-    def expect_session(self) -> None:
+    def mark_mqtt5_known(self) -> None:
         """The broker keeps a session of ours, so it speaks MQTT 5."""
-        self._is_known_to_speak_5 = True
+        self._is_known_mqtt5 = True
 
-    def change_will(self, will: packets.Will) -> None:
+    def set_will(self, will: packets.Will) -> None:
         """Give the broker another will at the next connection."""
-        self._preferred = replace(self._preferred, will=will)
+        self._preferred_options = replace(self._preferred_options, will=will)
         self._options = replace(self._options, will=will)
 
-    def order(self, event: inputs.Input) -> None:
+    def submit(self, event: inputs.Input) -> None:
         """Hand an order to the session; without a connection there is nothing to order."""
         if self._session is not None:
             self._handle(event)
 
     @property
-    def session(self) -> Session | None:
+    def session(self) -> ClientConnection | None:
         """The session of the present connection."""
         return self._session
 
@@ -157,41 +157,41 @@ class Connection(asyncio.BufferedProtocol):
     @property
     def packet_bytes_max(self) -> int:
         """Bytes of the largest packet that we take."""
-        return self._preferred.packet_bytes_max
+        return self._preferred_options.packet_bytes_max
 
     @property
     def waiting_bytes(self) -> int:
         """Bytes that the broker has not taken yet."""
         return self._transport.get_write_buffer_size() if self._transport else 0
 
-    def keep(self) -> None:
+    def start(self) -> None:
         """Run in a task of its own, until `stop`."""
-        self._running = asyncio.create_task(self.run())
+        self._run_task = asyncio.create_task(self.run())
 
     async def stop(self) -> None:
         """Leave, and do not come back."""
-        await self.leave()
-        if self._running is not None:
-            self._running.cancel()
-            await asyncio.gather(self._running, return_exceptions=True)
+        await self.disconnect()
+        if self._run_task is not None:
+            self._run_task.cancel()
+            await asyncio.gather(self._run_task, return_exceptions=True)
 
-    async def leave(self) -> None:
+    async def disconnect(self) -> None:
         """Say goodbye to the broker, so that it does not take our end for a crash."""
         if self._session is not None and not self.problem:
             self._handle(inputs.Disconnect())
             # Not wait_for: that of Python 3.11 can swallow a cancellation of the caller.
             with suppress(TimeoutError):
-                async with asyncio.timeout(LEAVE_TIMEOUT_S):
-                    await self._ended.wait()
+                async with asyncio.timeout(DISCONNECT_TIMEOUT_S):
+                    await self._closed.wait()
 
-    def cut(self) -> None:
+    def abort(self) -> None:
         """Close the socket, if there is one, without waiting for anything."""
         if self._transport is not None:
             self._transport.abort()
 
     async def _connect(self) -> bool:
         loop = asyncio.get_running_loop()
-        self._ended.clear()
+        self._closed.clear()
         host, port, tls = self._address.host, self._address.port, self._address.tls
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):  # wait_for of 3.11 can miss our own end
@@ -200,15 +200,17 @@ class Connection(asyncio.BufferedProtocol):
                 else:
                     await loop.create_connection(lambda: self, host, port, ssl=tls)
         except (OSError, UnicodeError) as error:  # the latter for a host name that cannot be one
-            self._perform(effects.ConnectRefused(None, explain(error), version_refused=False))
+            self._perform(
+                effects.ConnectRefused(None, explain_socket_error(error), version_refused=False)
+            )
             return False
-        if self.greeting is not None:
-            await self.greeting.begin()
+        if self.connect_hooks is not None:
+            await self.connect_hooks.before_connect()
             if self._transport is None:
-                self.greeting.refused()
+                self.connect_hooks.on_connect_refused()
         if self._transport is None:  # it is lost already
             return False
-        self._session = Session(self._options)
+        self._session = ClientConnection(self._options)
         self._handle(inputs.Opened())
         return True
 
@@ -224,14 +226,16 @@ class Connection(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         """Hand what arrived to the session."""
-        if self._quick is not None and self._transport is not None:
+        if self._quick_ack is not None and self._transport is not None:
             # The kernel forgets it with the next thing that we send.
-            self._transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, self._quick, 1)
+            self._transport.get_extra_info("socket").setsockopt(
+                socket.IPPROTO_TCP, self._quick_ack, 1
+            )
         self._handle(inputs.Received(memoryview(self._buffer)[:nbytes]))
 
     def connection_lost(self, exc: Exception | None) -> None:
         """End the session, if it has begun."""
-        text = explain(exc) if exc else "closed by the broker"
+        text = explain_socket_error(exc) if exc else "closed by the broker"
         try:
             if self._session is None:
                 self._perform(effects.ConnectRefused(None, text, version_refused=False))
@@ -242,7 +246,7 @@ class Connection(asyncio.BufferedProtocol):
             if self._timer is not None:
                 self._timer.cancel()
                 self._timer = None
-            self._ended.set()
+            self._closed.set()
 
     def _handle(self, event: inputs.Input) -> None:
         if self._session is None:
@@ -250,52 +254,61 @@ class Connection(asyncio.BufferedProtocol):
         loop = asyncio.get_running_loop()
         for effect in self._session.handle(event, loop.time()):
             self._perform(effect)
-        self._rearm(loop)
+        self._update_timer(loop)
 
-    def _rearm(self, loop: asyncio.AbstractEventLoop) -> None:
+    def _update_timer(self, loop: asyncio.AbstractEventLoop) -> None:
         """Traffic moves the deadline all the time: a timer that fires too early is left alone."""
         due = self._session.next_deadline() if self._session is not None else None
         if due is None or (self._timer is not None and self._timer.when() <= due):
             return
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = loop.call_at(due, self._fire)
+        self._timer = loop.call_at(due, self._handle_timer)
 
-    def _fire(self) -> None:
+    def _handle_timer(self) -> None:
         self._timer = None
         self._handle(inputs.TimerFired())
 
     def _perform(self, effect: effects.Effect) -> None:
-        if type(effect) is effects.ConnectRefused and effect.reason is not None and self.greeting:
-            self.greeting.refused()
+        if (
+            type(effect) is effects.ConnectRefused
+            and effect.reason is not None
+            and self.connect_hooks
+        ):
+            self.connect_hooks.on_connect_refused()
         match effect:
             case effects.Write(data):
                 if self._transport is not None:
                     self._transport.write(data)
             case effects.Close():
                 self._close()
-            case effects.Connected(limits=limits):
+            case effects.Connected(broker_limits=limits):
                 self.problem = ""
                 self._silent_refusals = 0
-                self._is_known_to_speak_5 = limits.version is Version.V5
-                self._told(effect)
-            case effects.ConnectRefused(version_refused=True) if self._fall_back(effect):
+                self._is_known_mqtt5 = limits.version is Version.V5
+                self._on_effect(effect)
+            case effects.ConnectRefused(version_refused=True) if self._try_older_version(effect):
                 pass
             case effects.ConnectRefused() | effects.Disconnected() | effects.ProtocolViolation():
-                if isinstance(effect, effects.ConnectRefused) and effect.reason in _LOGIN_REFUSALS:
-                    effect = msgspec.structs.replace(effect, text=self._explain_login(effect.text))
+                if (
+                    isinstance(effect, effects.ConnectRefused)
+                    and effect.reason in _LOGIN_REFUSED_CODES
+                ):
+                    effect = msgspec.structs.replace(
+                        effect, text=self._login_refused_text(effect.text)
+                    )
                 # Told once: a broker that is away for a day must not fill the log.
-                is_news, self.problem = effect.text != self.problem, effect.text
-                self._options = self._preferred
-                if is_news:
-                    self._told(effect)
+                is_changed, self.problem = effect.text != self.problem, effect.text
+                self._options = self._preferred_options
+                if is_changed:
+                    self._on_effect(effect)
             case _:
-                self._told(effect)
+                self._on_effect(effect)
 
-    def _explain_login(self, code: str) -> str:
+    def _login_refused_text(self, code: str) -> str:
         name = self._address.username
-        tried = f"with the user name {quoted(name)}" if name else "without a user name"
-        return f"{LOGIN_REFUSED} ({code}), tried {tried}: check {self._address.login}"
+        tried = f"with the user name {quote_text(name)}" if name else "without a user name"
+        return f"{LOGIN_REFUSED} ({code}), tried {tried}: check {self._address.credentials_source}"
 
     def _close(self) -> None:
         """Close once what was written has left; a broker that does not read is not waited for."""
@@ -303,7 +316,7 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.close()
             asyncio.get_running_loop().call_later(CLOSE_GRACE_S, self._transport.abort)
 
-    def _fall_back(self, refusal: effects.ConnectRefused) -> bool:
+    def _try_older_version(self, refusal: effects.ConnectRefused) -> bool:
         """Try an older version next time, if there is one; whether the refusal is thereby settled.
 
         A new connection after a lost one starts with the newest version again: the broker may have
@@ -313,7 +326,7 @@ class Connection(asyncio.BufferedProtocol):
         if refusal.reason is None:
             self._silent_refusals += 1
             enough = 1 if refusal.timed_out else SILENT_REFUSALS_MAX
-            if self._is_known_to_speak_5 or self._silent_refusals < enough:
+            if self._is_known_mqtt5 or self._silent_refusals < enough:
                 return False
         if self._options.version is Version.V5:
             # What 3.1.1 would queue for us it cannot tell apart when it comes.

@@ -20,35 +20,35 @@ class DeliveryClass(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Proof:
+class DeliveryProbeResult:
     """What a broker did; None for what could not be tried."""
 
-    resumes: bool | None = None
+    resumes_session: bool | None = None
     """Whether it still knew a client that had broken off."""
-    redelivers: bool | None = None
+    redelivers_unacknowledged: bool | None = None
     """Whether what that client had not acknowledged came again at once."""
-    keeps_ids: bool | None = None
+    keeps_packet_ids: bool | None = None
     """Whether it came with the same packet ids."""
     marks_dup: bool | None = None
     """Whether it was marked as sent before. MQTT says so; an agent does not need it."""
-    takes_qos_2: bool | None = None
-    delivers_once: bool | None = None
+    accepts_qos2: bool | None = None
+    deduplicates_publish: bool | None = None
     """Whether a PUBLISH that was sent again before its PUBREL was delivered once."""
-    completes_again: bool | None = None
+    repeats_pubcomp: bool | None = None
     """Whether a PUBREL that was sent again got its PUBCOMP, and nothing was delivered again."""
-    queued: int | None = None
+    queued_count: int | None = None
     """Publications that it kept for a client that was away …"""
-    queue_tried: int = 0
+    queue_offered_count: int = 0
     """… of so many."""
 
     @property
-    def queue_overflowed(self) -> bool:
+    def has_queue_overflowed(self) -> bool:
         """Whether it dropped some."""
-        return self.queued is not None and self.queued < self.queue_tried
+        return self.queued_count is not None and self.queued_count < self.queue_offered_count
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class DeliveryClassification:
     """A class, and in one line why."""
 
     delivery_class: DeliveryClass | None
@@ -56,33 +56,38 @@ class Verdict:
     reason: str
 
 
-def classify(proof: Proof) -> Verdict:
+def classify(result: DeliveryProbeResult) -> DeliveryClassification:
     """Judge a broker: the first thing that it lacks decides."""
-    if proof.resumes is None:
-        return Verdict(None, "no QoS 1 publication of one client reached another")
-    if not proof.resumes:
+    if result.resumes_session is None:
+        return DeliveryClassification(None, "no QoS 1 publication of one client reached another")
+    if not result.resumes_session:
         reason = "it forgets a client that breaks off, and what is published until it is back"
-        return Verdict(DeliveryClass.BEST_EFFORT, reason)
-    if proof.queued == 0:
-        return Verdict(DeliveryClass.BEST_EFFORT, "it keeps nothing for a client that is away")
-    lacking = [reason for is_met, reason in _needed_for_exactly_once(proof) if not is_met]
+        return DeliveryClassification(DeliveryClass.BEST_EFFORT, reason)
+    if result.queued_count == 0:
+        return DeliveryClassification(
+            DeliveryClass.BEST_EFFORT, "it keeps nothing for a client that is away"
+        )
+    lacking = [reason for is_met, reason in _exactly_once_requirements(result) if not is_met]
     if lacking:
-        return Verdict(DeliveryClass.AT_LEAST_ONCE, "; ".join(lacking))
+        return DeliveryClassification(DeliveryClass.AT_LEAST_ONCE, "; ".join(lacking))
     reason = "it resumes sessions, and delivers QoS 2 once also when clients break off"
-    if proof.queue_overflowed:
-        reason += f", while no more than {proof.queued} publications wait for one"
-    return Verdict(DeliveryClass.EXACTLY_ONCE, reason)
+    if result.has_queue_overflowed:
+        reason += f", while no more than {result.queued_count} publications wait for one"
+    return DeliveryClassification(DeliveryClass.EXACTLY_ONCE, reason)
 
 
-def _needed_for_exactly_once(proof: Proof) -> list[tuple[bool | None, str]]:
-    needed: list[tuple[bool | None, str]] = [(proof.takes_qos_2, "it takes no QoS 2")]
-    if proof.takes_qos_2:
+def _exactly_once_requirements(result: DeliveryProbeResult) -> list[tuple[bool | None, str]]:
+    needed: list[tuple[bool | None, str]] = [(result.accepts_qos2, "it takes no QoS 2")]
+    if result.accepts_qos2:
         needed += [
-            (proof.delivers_once, "a QoS 2 publication that is sent again is not delivered once"),
-            (proof.completes_again, "a PUBREL that is sent again is not just answered"),
+            (
+                result.deduplicates_publish,
+                "a QoS 2 publication that is sent again is not delivered once",
+            ),
+            (result.repeats_pubcomp, "a PUBREL that is sent again is not just answered"),
         ]
-    if proof.redelivers:
-        needed.append((proof.keeps_ids, "what it sends again has other packet ids"))
+    if result.redelivers_unacknowledged:
+        needed.append((result.keeps_packet_ids, "what it sends again has other packet ids"))
     else:
         needed.append((False, "what was not acknowledged does not come again at once"))
     return needed

@@ -17,46 +17,46 @@ from collections import Counter
 from collections.abc import Callable
 from hashlib import blake2b
 
-DUE_S = 10.0
+ECHO_EXPECTED_S = 10.0
 """Seconds for which an echo is expected at least; at most it is twice as long."""
 
-DUE_MAX = 1 << 17
+ECHOES_MAX = 1 << 17
 """Different publications whose echoes are expected at a time."""
 
 _Key = tuple[str, bytes]
 
 
-class Echoes:
+class EchoFilter:
     """The echoes that are due, in two generations: the older one is forgotten as a whole."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         """Expect nothing."""
         self._clock = clock
-        self._young: Counter[_Key] = Counter()
-        self._old: Counter[_Key] = Counter()
-        self._turns_at = 0.0
-        self.missed = 0
+        self._current: Counter[_Key] = Counter()
+        self._previous: Counter[_Key] = Counter()
+        self._rotate_at = 0.0
+        self.missed_count = 0
         """How many did not come in time."""
 
     @property
     def is_full(self) -> bool:
         """Whether so many are due that nothing more should be published before some have come."""
-        self._age()
-        return len(self._young) + len(self._old) >= DUE_MAX
+        self._rotate_if_due()
+        return len(self._current) + len(self._previous) >= ECHOES_MAX
 
     def expect(self, topic: str, payload: bytes, copies: int) -> None:
         """Something was published that comes back so many times."""
         if copies > 0:
-            self._age()
-            self._young[_key(topic, payload)] += copies
+            self._rotate_if_due()
+            self._current[_key(topic, payload)] += copies
 
-    def take(self, topic: str, payload: bytes) -> bool:
+    def consume_echo(self, topic: str, payload: bytes) -> bool:
         """Whether something that arrived is an echo; that one is then no longer due."""
-        self._age()
-        if not self._young and not self._old:
+        self._rotate_if_due()
+        if not self._current and not self._previous:
             return False
         key = _key(topic, payload)
-        for generation in (self._old, self._young):
+        for generation in (self._previous, self._current):
             if key in generation:
                 generation[key] -= 1
                 if not generation[key]:
@@ -64,18 +64,18 @@ class Echoes:
                 return True
         return False
 
-    def _age(self) -> None:
-        late = self._clock() - self._turns_at
+    def _rotate_if_due(self) -> None:
+        late = self._clock() - self._rotate_at
         if late < 0:
             return
-        if late >= DUE_S:
-            self._turn()
-        self._turn()
-        self._turns_at = self._clock() + DUE_S
+        if late >= ECHO_EXPECTED_S:
+            self._rotate()
+        self._rotate()
+        self._rotate_at = self._clock() + ECHO_EXPECTED_S
 
-    def _turn(self) -> None:
-        self.missed += self._old.total()
-        self._old, self._young = self._young, Counter()
+    def _rotate(self) -> None:
+        self.missed_count += self._previous.total()
+        self._previous, self._current = self._current, Counter()
 
 
 def _key(topic: str, payload: bytes) -> _Key:

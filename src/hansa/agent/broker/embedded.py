@@ -15,67 +15,69 @@ from amqtt.broker import Broker, BrokerContext
 from amqtt.errors import AMQTTError
 from amqtt.plugins.base import BasePlugin
 
-from hansa.agent.broker.ports import Guarantees
-from hansa.agent.broker.subscriptions import Subscriptions
+from hansa.agent.broker.ports import GuaranteedDeliveryPort
+from hansa.agent.broker.subscriptions import SubscriptionTable
 from hansa.errors import InvalidTopic
 from hansa.mqtt import packets
-from hansa.mqtt.limits import Limits
+from hansa.mqtt.limits import BrokerLimits
 from hansa.mqtt.types import Version
-from hansa.observers.contract import Change, Interest, Observer
-from hansa.protocol.events import Event, Granted
-from hansa.protocol.model import Plain, Publication
+from hansa.observers.contract import FilterCounts, Observer, ObserverOutput
+from hansa.protocol.events import Event, SubscriptionsGranted
+from hansa.protocol.model import PlainMessage, Publication
 from hansa.protocol.topics import check_filter
 
-_LIMITS = Limits(version=Version.V311, client_id="", keep_alive=0, session_expiry=0, qos_max=0)
+_LIMITS = BrokerLimits(
+    version=Version.V311, client_id="", keep_alive=0, session_expiry=0, qos_max=0
+)
 """What it grants the agent: everything at QoS 0."""
 
-WAITING_MAX = 10_000
+QUEUE_MAX = 10_000
 """Publications that wait to be handed to the broker; more are dropped and counted."""
 
 
 class EmbeddedObserver(Observer):
     """Who wants what, as the broker itself tells."""
 
-    complete = True
-    reason = ""
+    is_complete = True
+    incomplete_reason = ""
 
     def __init__(self) -> None:
         """Start with nobody."""
-        self._interest = Interest()
-        self._held: dict[str, set[str]] = {}
+        self._filter_counts = FilterCounts()
+        self._filters_by_client: dict[str, set[str]] = {}
 
-    def wanted(self) -> tuple[str, ...]:
+    def subscribed_filters(self) -> tuple[str, ...]:
         """Return the filters, sorted."""
-        return self._interest.wanted()
+        return self._filter_counts.subscribed_filters()
 
-    def subscribed(self, client_id: str, topic_filter: str) -> Change:
+    def on_subscribed(self, client_id: str, topic_filter: str) -> ObserverOutput:
         """A client wants a filter; one that cannot be announced is left out."""
         try:
             check_filter(topic_filter)
         except InvalidTopic:
-            return self._interest.change()
-        held = self._held.setdefault(client_id, set())
+            return self._filter_counts.drain_changes()
+        held = self._filters_by_client.setdefault(client_id, set())
         if topic_filter not in held:
             held.add(topic_filter)
-            self._interest.hold(topic_filter)
-        return self._interest.change()
+            self._filter_counts.add(topic_filter)
+        return self._filter_counts.drain_changes()
 
-    def unsubscribed(self, client_id: str, topic_filter: str) -> Change:
+    def on_unsubscribed(self, client_id: str, topic_filter: str) -> ObserverOutput:
         """A client wants a filter no more."""
-        held = self._held.get(client_id, set())
+        held = self._filters_by_client.get(client_id, set())
         if topic_filter in held:
             held.remove(topic_filter)
-            self._interest.release(topic_filter)
-        return self._interest.change()
+            self._filter_counts.remove(topic_filter)
+        return self._filter_counts.drain_changes()
 
-    def forgotten(self, client_id: str) -> Change:
+    def on_session_ended(self, client_id: str) -> ObserverOutput:
         """A client's session is over, and all that it wanted."""
-        for topic_filter in sorted(self._held.pop(client_id, ())):
-            self._interest.release(topic_filter)
-        return self._interest.change()
+        for topic_filter in sorted(self._filters_by_client.pop(client_id, ())):
+            self._filter_counts.remove(topic_filter)
+        return self._filter_counts.drain_changes()
 
 
-class Tap(BasePlugin[BrokerContext]):
+class AmqttPlugin(BasePlugin[BrokerContext]):
     """What amqtt calls; it finds this class by its name, so its owner is told afterwards."""
 
     owner: "EmbeddedBroker"
@@ -83,25 +85,27 @@ class Tap(BasePlugin[BrokerContext]):
     async def on_broker_client_connected(self, *, client_id: str, client_session: Any) -> None:
         """A clean session begins with nothing."""
         if client_session.clean_session:
-            self.owner.learned(self.owner.observer.forgotten(client_id))
+            self.owner.on_observer_output(self.owner.observer.on_session_ended(client_id))
 
     async def on_broker_client_disconnected(self, *, client_id: str, client_session: Any) -> None:
         """A clean session ends with its connection, however that ended."""
         if client_session.clean_session:
-            self.owner.learned(self.owner.observer.forgotten(client_id))
+            self.owner.on_observer_output(self.owner.observer.on_session_ended(client_id))
 
     async def on_broker_client_subscribed(self, *, client_id: str, topic: str, qos: int) -> None:
         """Granted subscriptions only."""
-        self.owner.learned(self.owner.observer.subscribed(client_id, topic))
+        self.owner.on_observer_output(self.owner.observer.on_subscribed(client_id, topic))
 
     async def on_broker_client_unsubscribed(self, *, client_id: str, topic: str) -> None:
         """A client unsubscribed."""
-        self.owner.learned(self.owner.observer.unsubscribed(client_id, topic))
+        self.owner.on_observer_output(self.owner.observer.on_unsubscribed(client_id, topic))
 
     async def on_broker_message_broadcast(self, *, client_id: str, message: Any) -> None:
         """A client published something that is allowed to be."""
         retain = bool(message.publish_packet and message.publish_packet.retain_flag)
-        self.owner.take(packets.Publish(message.topic, bytes(message.data), 0, retain))
+        self.owner.receive_publication(
+            packets.PublishPacket(message.topic, bytes(message.data), 0, retain)
+        )
 
 
 class EmbeddedBroker:
@@ -111,14 +115,14 @@ class EmbeddedBroker:
         self,
         address: str,
         feed: Callable[[Event], None],
-        captured: Callable[[Iterable[packets.Publish]], None],
-        status: Callable[[str], None],
+        on_captured: Callable[[Iterable[packets.PublishPacket]], None],
+        on_status: Callable[[str], None],
     ) -> None:
         """`status` is told why the broker does not run, and an empty text when it does."""
         self.observer = EmbeddedObserver()
-        self.learned: Callable[[Change], None] = lambda change: None
+        self.on_observer_output: Callable[[ObserverOutput], None] = lambda change: None
         """Who is told what changed about the interest of clients."""
-        self.guarantees: Guarantees | None = None
+        self.delivery: GuaranteedDeliveryPort | None = None
         """Who has others' publications of QoS 1 and 2; they are safe until this broker gets them.
         What its own clients publish leaves at QoS 0."""
         self.counters: Counter[str] = Counter()
@@ -126,47 +130,47 @@ class EmbeddedBroker:
         self.connection = self
         self._address = address
         self._feed = feed
-        self._captured = captured
-        self._status = status
-        self._subscriptions = Subscriptions()
+        self._on_captured = on_captured
+        self._on_status = on_status
+        self._subscriptions = SubscriptionTable()
         self._broker: Broker | None = None
-        self._waiting: asyncio.Queue[Plain] = asyncio.Queue(WAITING_MAX)
+        self._queue: asyncio.Queue[PlainMessage] = asyncio.Queue(QUEUE_MAX)
 
     # ------------------------------------------------------------ what the node orders
 
     def subscribe(self, filters: Sequence[str]) -> None:
         """Take what these match, from now on."""
         for name in filters:
-            self._subscriptions.enter(name)
-        self._feed(Granted(tuple(filters)))
+            self._subscriptions.assign_identifier(name)
+        self._feed(SubscriptionsGranted(tuple(filters)))
 
     def unsubscribe(self, filters: Sequence[str]) -> None:
         """Take what these match no more."""
         for name in filters:
-            self._subscriptions.exclude(name)
+            self._subscriptions.deactivate(name)
 
-    def publish(self, publications: Sequence[Plain | Publication]) -> None:
+    def publish(self, publications: Sequence[PlainMessage | Publication]) -> None:
         """Hand publications to the broker's clients."""
         for each in publications:
-            if self.problem or self._waiting.full():
+            if self.problem or self._queue.full():
                 reason = "broker away" if self.problem else "broker slow"
                 self.counters[f"dropped: {reason}"] += 1
             else:
                 self.counters["injected"] += 1
                 plain = each if isinstance(each, tuple) else (each.topic, each.payload)
-                self._waiting.put_nowait(plain)
+                self._queue.put_nowait(plain)
 
-    def inject(self, batch: Sequence[packets.Publish]) -> None:
+    def inject(self, batch: Sequence[packets.PublishPacket]) -> None:
         """Hand over what was kept for the broker."""
         self.publish([(each.topic, each.payload) for each in batch])
 
-    def supersede(self, topics: Iterable[str]) -> None:
+    def discard_delayed(self, topics: Iterable[str]) -> None:
         """Nothing waits that is not in order."""
 
-    def answer(self, batch: Sequence[packets.Handshake]) -> None:
+    def send_handshake_steps(self, batch: Sequence[packets.AnyHandshakePacket]) -> None:
         """There are no handshakes."""
 
-    def stays(self, topic: str) -> bool:
+    def is_local_topic(self, topic: str) -> bool:
         """Nothing stays."""
         return False
 
@@ -177,11 +181,11 @@ class EmbeddedBroker:
 
     # ------------------------------------------------------------ what the broker tells
 
-    def take(self, publication: packets.Publish) -> None:
+    def receive_publication(self, publication: packets.PublishPacket) -> None:
         """A client published; others may want it."""
-        if self._subscriptions.oldest(publication.topic) > 0:
+        if self._subscriptions.deciding_identifier(publication.topic) > 0:
             self.counters["captured"] += 1
-            self._captured([publication])
+            self._on_captured([publication])
 
     # ------------------------------------------------------------ running
 
@@ -191,29 +195,29 @@ class EmbeddedBroker:
             logging.getLogger(name).setLevel(logging.CRITICAL)  # what matters, the agent logs
         self._broker = broker = Broker(_configuration(self._address))
         for plugin in broker.plugins_manager.plugins:
-            if isinstance(plugin, Tap):
+            if isinstance(plugin, AmqttPlugin):
                 plugin.owner = self
         try:
             await broker.start()
         except (AMQTTError, OSError) as error:
             self.problem = f"the embedded broker does not start on {self._address}: {error}"
-            self._status(self.problem)
+            self._on_status(self.problem)
             return
         self.problem = ""
-        self._status("")
-        if self.guarantees is not None:
-            self.guarantees.connected(True, False, _LIMITS)
+        self._on_status("")
+        if self.delivery is not None:
+            self.delivery.on_connected(True, False, _LIMITS)
         while True:
-            topic, payload = await self._waiting.get()
+            topic, payload = await self._queue.get()
             await broker.internal_message_broadcast(topic, payload, qos=0)
 
-    async def leave(self) -> None:
+    async def disconnect(self) -> None:
         """Stop the broker."""
         if self._broker is not None and not self.problem:
             self.problem = "stopped"
             await self._broker.shutdown()
 
-    def cut(self) -> None:
+    def abort(self) -> None:
         """There is no connection to cut."""
 
 
@@ -222,6 +226,6 @@ def _configuration(address: str) -> dict[str, Any]:
         "listeners": {"default": {"type": "tcp", "bind": address}},
         "plugins": {
             "amqtt.plugins.authentication.AnonymousAuthPlugin": {"allow_anonymous": True},
-            f"{Tap.__module__}.{Tap.__name__}": {},
+            f"{AmqttPlugin.__module__}.{AmqttPlugin.__name__}": {},
         },
     }

@@ -5,7 +5,7 @@ from pathlib import Path
 from hansa.agent.settings import BrokerSettings
 from hansa.observers.beacon import BeaconObserver
 from hansa.observers.contract import Observer
-from hansa.observers.history import History, LogFile, PrintedTree
+from hansa.observers.history import BrokerLogFile, PrintedSubscriptionTree, SubscriptionHistory
 from hansa.observers.mosquitto.observer import MosquittoObserver
 from hansa.observers.static import StaticObserver
 
@@ -19,11 +19,11 @@ def choose_observer(broker: BrokerSettings, own_prefix: str) -> Observer:
     return MosquittoObserver(own_prefix=own_prefix)
 
 
-def choose_histories(broker: BrokerSettings) -> list[History]:
+def choose_histories(broker: BrokerSettings) -> list[SubscriptionHistory]:
     """Return what knows of subscriptions from before."""
-    found: list[History] = []
+    found: list[SubscriptionHistory] = []
     if broker.log_file:
-        found.append(LogFile(Path(broker.log_file)))
+        found.append(BrokerLogFile(Path(broker.log_file)))
     if broker.pid_file:
-        found.append(PrintedTree(Path(broker.pid_file), Path(broker.output_file)))
+        found.append(PrintedSubscriptionTree(Path(broker.pid_file), Path(broker.output_file)))
     return found

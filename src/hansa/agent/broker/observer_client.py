@@ -17,17 +17,17 @@ from hansa.agent import tasks
 from hansa.agent.broker.connection import Connection
 from hansa.errors import UsageError
 from hansa.mqtt import effects, inputs, packets
-from hansa.mqtt.types import REFUSED
+from hansa.mqtt.types import REFUSAL_CODE_MIN
 from hansa.observers.contract import (
-    Change,
-    Drifted,
-    Finding,
-    Incomplete,
+    ObservationIncomplete,
     Observer,
+    ObserverFinding,
+    ObserverOutput,
+    ObserverSnapshot,
     ResyncFailed,
-    Snapshot,
+    SubscriptionCountMismatch,
 )
-from hansa.observers.history import History
+from hansa.observers.history import SubscriptionHistory
 from hansa.protocol.events import InterestChanged
 
 LOG_TOPICS = "$SYS/broker/log/"
@@ -45,11 +45,11 @@ SETTLE_MAX_S = 2.0
 """Seconds after a connection for which the interest of before stays as it is, until the broker's
 history was read. A history that takes longer is not waited for."""
 
-SILENCE_S = 2.0
+LOG_TIMEOUT_S = 2.0
 """Seconds without a line after a broker was asked for its log. The very request should make one."""
 
 
-class Watcher:
+class ObserverClient:
     """Feeds an observer from a connection, and the node from the observer."""
 
     def __init__(
@@ -57,22 +57,22 @@ class Watcher:
         observer: Observer,
         connection: Callable[[Callable[[effects.Effect], None]], Connection],
         feed: Callable[[InterestChanged], None],
-        found: Callable[[Finding], None],
-        histories: Sequence[History] = (),
+        on_finding: Callable[[ObserverFinding], None],
+        histories: Sequence[SubscriptionHistory] = (),
         is_private: Callable[[str], bool] = lambda topic_filter: False,
     ) -> None:
         """`found` is told what the operator should know; `histories` are asked in turn until one
         makes the picture whole; private filters are those of agents, not of clients."""
         self.observer = observer
-        self.connection = connection(self._told)
+        self.connection = connection(self._on_effect)
         self._feed = feed
-        self._found = found
+        self._on_finding = on_finding
         self._histories = histories
         self._is_private = is_private
-        self._catching_up: asyncio.Task[None] | None = None
+        self._resync_task: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._has_told_node = False
-        self._silence: asyncio.TimerHandle | None = None
+        self._is_interest_reported = False
+        self._log_timer: asyncio.TimerHandle | None = None
         self._extra: tuple[str, ...] = ()
         """What was subscribed to besides, on this connection."""
         self.filters_when_unknown: tuple[str, ...] = ()
@@ -90,14 +90,14 @@ class Watcher:
     @property
     def complete(self) -> bool:
         """Whether every subscription at the broker is known."""
-        return self.observer.complete and not self._deafness
+        return self.observer.is_complete and not self._deafness
 
     @property
     def reason(self) -> str:
         """Why not; empty if they are."""
-        return self._deafness or self.observer.reason
+        return self._deafness or self.observer.incomplete_reason
 
-    def snapshot(self) -> Snapshot:
+    def snapshot(self) -> ObserverSnapshot:
         """Return what must survive a restart of the agent."""
         return {**self.observer.snapshot(), "wide": list(self.wide)}
 
@@ -109,25 +109,29 @@ class Watcher:
         try:
             change = self.observer.restore(saved, self._now())
         except UsageError as error:  # another observer was configured then
-            self._found(ResyncFailed(f"what was learned before cannot be used: {error}"))
+            self._on_finding(ResyncFailed(f"what was learned before cannot be used: {error}"))
         else:
             wide = saved.get("wide")
-            self._apply([change], wide=tuple(map(str, wide)) if isinstance(wide, list) else ())
+            self._apply_outputs(
+                [change], wide=tuple(map(str, wide)) if isinstance(wide, list) else ()
+            )
 
     def start(self) -> None:
         """Tell the node what is known already, be it nothing, if the broker has nothing to add."""
-        if not self.observer.subscriptions():
-            change = self.observer.reconnected(session_lost=True, now=self._now())
+        if not self.observer.topics_to_subscribe():
+            change = self.observer.on_connected(session_lost=True, now=self._now())
             self._is_settling = False
-            self._apply([change], known=True)
+            self._apply_outputs([change], is_known=True)
 
-    def wanted(self) -> tuple[str, ...]:
+    def subscribed_filters(self) -> tuple[str, ...]:
         """Return, sorted, what clients want now."""
-        return tuple(name for name in self.observer.wanted() if not self._is_private(name))
+        return tuple(
+            name for name in self.observer.subscribed_filters() if not self._is_private(name)
+        )
 
-    def learned(self, change: Change) -> None:
+    def apply_output(self, change: ObserverOutput) -> None:
         """The observer found out something by itself."""
-        self._apply([change])
+        self._apply_outputs([change])
 
     def stop(self) -> None:
         """Expect nothing more."""
@@ -135,30 +139,32 @@ class Watcher:
             self._timer.cancel()
         if self._settling is not None:
             self._settling.cancel()
-        self._end_silence()
-        self._end_catching_up()
+        self._cancel_log_timer()
+        self._cancel_resync()
 
     def _now(self) -> float:
         return asyncio.get_running_loop().time()
 
-    def _told(self, effect: effects.Effect) -> None:
+    def _on_effect(self, effect: effects.Effect) -> None:
         match effect:
             case effects.Connected(session_present=present):
                 self._subscribe(present)
             case effects.Subscribed(subscriptions=asked) if asked[0].topic_filter in self._extra:
                 pass
             case effects.Subscribed(subscriptions=asked, reasons=reasons):
-                self._note_refusals(asked, reasons)
-                self._catch_up(RETAINED_DELAY_S)
+                self._report_refused(asked, reasons)
+                self._start_resync(RETAINED_DELAY_S)
                 if not self._histories:
                     self._settle()
             case effects.PublishReceived(batch):
                 now = self._now()
-                is_silent = self._silence or self._deafness
+                is_silent = self._log_timer or self._deafness
                 if is_silent and any(p.topic.startswith(LOG_TOPICS) for p in batch):
-                    self._end_silence()
+                    self._cancel_log_timer()
                     self._deafness = ""
-                self._apply([self.observer.take(p.topic, p.payload, now) for p in batch])
+                self._apply_outputs(
+                    [self.observer.receive_publication(p.topic, p.payload, now) for p in batch]
+                )
             case _:
                 pass
 
@@ -170,26 +176,26 @@ class Watcher:
         self._settling = loop.call_later(SETTLE_MAX_S, self._settle)
         self._deafness = ""
         self._extra = ()
-        self._apply([self.observer.reconnected(not session_present, self._now())])
-        self._end_catching_up()
-        names = self.observer.subscriptions()
-        self._end_silence()
+        self._apply_outputs([self.observer.on_connected(not session_present, self._now())])
+        self._cancel_resync()
+        names = self.observer.topics_to_subscribe()
+        self._cancel_log_timer()
         if any(name.startswith(LOG_TOPICS) for name in names):
-            self._silence = loop.call_later(SILENCE_S, self._note_silence)
-        self.connection.order(inputs.Subscribe(tuple(map(packets.Subscription, names))))
+            self._log_timer = loop.call_later(LOG_TIMEOUT_S, self._report_missing_log)
+        self.connection.submit(inputs.Subscribe(tuple(map(packets.Subscription, names))))
 
     def _settle(self) -> None:
         """The history of this connection was read, as far as it will be waited for."""
         self._is_settling = False
-        self._apply([], known=True)
+        self._apply_outputs([], is_known=True)
 
-    def _end_silence(self) -> None:
-        if self._silence is not None:
-            self._silence.cancel()
-            self._silence = None
+    def _cancel_log_timer(self) -> None:
+        if self._log_timer is not None:
+            self._log_timer.cancel()
+            self._log_timer = None
 
-    def _note_silence(self) -> None:
-        self._silence = None
+    def _report_missing_log(self) -> None:
+        self._log_timer = None
         reason = (
             "the broker sends no log: it needs log_dest topic and log_type subscribe, or an ACL"
         )
@@ -197,30 +203,30 @@ class Watcher:
 
     def _note_deafness(self, reason: str) -> None:
         self._deafness = reason
-        self._found(Incomplete(reason))
-        self._apply([])
+        self._on_finding(ObservationIncomplete(reason))
+        self._apply_outputs([])
 
-    def _note_refusals(self, asked: Sequence[packets.Subscription], reasons: bytes) -> None:
+    def _report_refused(self, asked: Sequence[packets.Subscription], reasons: bytes) -> None:
         refused = [
-            wish.topic_filter
-            for wish, reason in zip(asked, reasons, strict=True)
-            if reason >= REFUSED and not wish.topic_filter.startswith(COUNT_TOPICS)
+            subscription.topic_filter
+            for subscription, reason in zip(asked, reasons, strict=True)
+            if reason >= REFUSAL_CODE_MIN and not subscription.topic_filter.startswith(COUNT_TOPICS)
         ]
         if refused:
             names = ", ".join(refused)
             self._note_deafness(f"the broker does not let the agent subscribe to {names}")
 
-    def _catch_up(self, delay_s: float) -> None:
+    def _start_resync(self, delay_s: float) -> None:
         """Learn what went by unseen, unless that is under way."""
-        if self._histories and not tasks.is_running(self._catching_up):
-            self._catching_up = tasks.start(self._read_histories(delay_s))
+        if self._histories and not tasks.is_running(self._resync_task):
+            self._resync_task = tasks.start_task(self._resync(delay_s))
 
-    def _end_catching_up(self) -> None:
-        if self._catching_up is not None:
-            self._catching_up.cancel()
-            self._catching_up = None
+    def _cancel_resync(self) -> None:
+        if self._resync_task is not None:
+            self._resync_task.cancel()
+            self._resync_task = None
 
-    async def _read_histories(self, delay_s: float) -> None:
+    async def _resync(self, delay_s: float) -> None:
         """Read what the broker told before we listened; the node may then rely on the picture."""
         await asyncio.sleep(delay_s)
         for history in self._histories:
@@ -228,45 +234,45 @@ class Watcher:
             try:
                 text = await history.read()
             except UsageError as error:
-                self._found(ResyncFailed(str(error)))
+                self._on_finding(ResyncFailed(str(error)))
                 continue
             change = self.observer.resync(text, self._now())
-            self._apply([change], known=self.observer.complete)
-            if self.observer.complete:
+            self._apply_outputs([change], is_known=self.observer.is_complete)
+            if self.observer.is_complete:
                 break
         self._settle()
 
-    def _apply(
+    def _apply_outputs(
         self,
-        changes: Iterable[Change],
-        known: bool = False,
+        outputs: Iterable[ObserverOutput],
+        is_known: bool = False,
         wide: tuple[str, ...] | None = None,
     ) -> None:
         """Tell the node the sum of some changes: a burst of subscriptions is one event."""
-        net: dict[str, bool] = {}
-        for change in changes:
-            for finding in change.findings:
-                self._found(finding)
-                if isinstance(finding, Incomplete | Drifted):
-                    self._catch_up(RESYNC_DELAY_S)
-            for names, is_wanted in ((change.removed, False), (change.added, True)):
+        net_changes: dict[str, bool] = {}
+        for output in outputs:
+            for finding in output.findings:
+                self._on_finding(finding)
+                if isinstance(finding, ObservationIncomplete | SubscriptionCountMismatch):
+                    self._start_resync(RESYNC_DELAY_S)
+            for names, is_subscribed in ((output.removed, False), (output.added, True)):
                 for name in itertools.filterfalse(self._is_private, names):
-                    if net.pop(name, is_wanted) == is_wanted:
-                        net[name] = is_wanted
-        self._widen(net, self._wide_now() if wide is None else wide)
-        if net or (known and not self._has_told_node):
-            self._has_told_node |= known
-            added = tuple(name for name, is_wanted in net.items() if is_wanted)
-            removed = tuple(name for name, is_wanted in net.items() if not is_wanted)
+                    if net_changes.pop(name, is_subscribed) == is_subscribed:
+                        net_changes[name] = is_subscribed
+        self._widen(net_changes, self._wide_now() if wide is None else wide)
+        if net_changes or (is_known and not self._is_interest_reported):
+            self._is_interest_reported |= is_known
+            added = tuple(name for name, is_wanted in net_changes.items() if is_wanted)
+            removed = tuple(name for name, is_wanted in net_changes.items() if not is_wanted)
             self._feed(InterestChanged(added, removed))
         self._subscribe_besides()
-        self._rearm()
+        self._update_timer()
 
     def _subscribe_besides(self) -> None:
         new = tuple(n for n in self.observer.extra_subscriptions() if n not in self._extra)
         if new:
             self._extra += new
-            self.connection.order(inputs.Subscribe(tuple(map(packets.Subscription, new))))
+            self.connection.submit(inputs.Subscribe(tuple(map(packets.Subscription, new))))
 
     def _wide_now(self) -> tuple[str, ...]:
         """Return what to announce besides the known interest; say why if that has changed."""
@@ -280,7 +286,7 @@ class Watcher:
     def _widen(self, net: dict[str, bool], wide: tuple[str, ...]) -> None:
         """Announce these filters besides what clients want, and those of before no more."""
         before, self.wide = self.wide, wide
-        wanted = set(self.wanted()) if before != wide else set()
+        wanted = set(self.subscribed_filters()) if before != wide else set()
         for name in dict.fromkeys((*before, *wide)):
             is_wanted = name in wanted
             was_wanted = not net.pop(name) if name in net else is_wanted
@@ -288,13 +294,13 @@ class Watcher:
             if was_announced != is_announced:
                 net[name] = is_announced
 
-    def _rearm(self) -> None:
+    def _update_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
         due = self.observer.next_deadline()
         if due is not None:
-            self._timer = asyncio.get_running_loop().call_at(due, self._expire)
+            self._timer = asyncio.get_running_loop().call_at(due, self._handle_timer)
 
-    def _expire(self) -> None:
-        self._apply([self.observer.expire(self._now())])
+    def _handle_timer(self) -> None:
+        self._apply_outputs([self.observer.handle_timer(self._now())])

@@ -12,52 +12,56 @@ from collections.abc import Callable, Sequence
 
 from hansa.agent.broker.connection import Connection
 from hansa.mqtt import effects, inputs, packets
-from hansa.mqtt.types import REFUSED, Version
+from hansa.mqtt.types import REFUSAL_CODE_MIN, Version
 
 READ_TIMEOUT_S = 30.0
 FILTERS_MAX = 200
 """Filters in one SUBSCRIBE."""
 
-LATE_S = 0.3
+OLD_BROKER_WAIT_S = 0.3
 """How long nothing may come from a broker of 3.1.1 until that was all."""
 
-FENCE = ("hansa/fence",)
+FENCE_FILTERS = ("hansa/fence",)
 """What is unsubscribed from, and never was subscribed to, to get an answer."""
 
-Connecting = Callable[[Callable[[effects.Effect], None]], Connection]
-Found = Callable[[packets.Publish], None]
+MakeConnection = Callable[[Callable[[effects.Effect], None]], Connection]
+OnRetained = Callable[[packets.PublishPacket], None]
 
 
-class _Reader:
+class _RetainedReader:
     """One visit."""
 
-    def __init__(self, connecting: Connecting, filters: Sequence[str], found: Found) -> None:
-        self.connection = connecting(self._told)
+    def __init__(
+        self, make_connection: MakeConnection, filters: Sequence[str], on_retained: OnRetained
+    ) -> None:
+        self.connection = make_connection(self._on_effect)
         self.done = asyncio.Event()
-        self.is_whole = False
+        self.is_complete = False
         self._filters = filters
-        self._found = found
-        self.refused: set[str] = set()
-        self._open: set[int] = set()  # packets of QoS 2 that are not released yet
-        self._is_quiet = True
-        self._is_old = False
-        self._has_to_wait = False
+        self._on_retained = on_retained
+        self.refused_filters: set[str] = set()
+        self._unreleased: set[int] = set()  # packets of QoS 2 that are not released yet
+        self._is_fence_clean = True
+        self._is_mqtt311 = False
+        self._must_wait = False
 
-    def _told(self, effect: effects.Effect) -> None:
+    def _on_effect(self, effect: effects.Effect) -> None:
         match effect:
-            case effects.Connected(limits=limits):
-                self._is_old = limits.version is Version.V311
+            case effects.Connected(broker_limits=limits):
+                self._is_mqtt311 = limits.version is Version.V311
                 self._subscribe()
             case effects.PublishReceived(batch):
-                self._take(batch)
-            case effects.Answered(batch):
-                self._release([step for step in batch if isinstance(step, packets.PubRel)])
+                self._receive_publications(batch)
+            case effects.HandshakePacketsReceived(batch):
+                self._release([step for step in batch if isinstance(step, packets.PubRelPacket)])
             case effects.Subscribed(subscriptions=asked, reasons=reasons):
                 answers = zip(asked, reasons, strict=True)
-                self.refused |= {wish.topic_filter for wish, code in answers if code >= REFUSED}
-                self._fence()
+                self.refused_filters |= {
+                    wish.topic_filter for wish, code in answers if code >= REFUSAL_CODE_MIN
+                }
+                self._send_fence()
             case effects.Unsubscribed():
-                self._next()
+                self._on_fence_answered()
             case effects.Disconnected() | effects.ProtocolViolation():
                 self.done.set()  # nobody knows what was still to come
             case _:
@@ -65,54 +69,56 @@ class _Reader:
 
     def _subscribe(self) -> None:
         some, self._filters = self._filters[:FILTERS_MAX], self._filters[FILTERS_MAX:]
-        self._has_to_wait = self._is_old
+        self._must_wait = self._is_mqtt311
         wishes = tuple(packets.Subscription(name, qos=2) for name in some)
-        self.connection.order(inputs.Subscribe(wishes))
+        self.connection.submit(inputs.Subscribe(wishes))
 
-    def _take(self, batch: Sequence[packets.Publish]) -> None:
-        self._is_quiet = False
-        self._has_to_wait = self._is_old
+    def _receive_publications(self, batch: Sequence[packets.PublishPacket]) -> None:
+        self._is_fence_clean = False
+        self._must_wait = self._is_mqtt311
         for each in batch:
-            if each.retain and each.packet_id not in self._open:
-                self._found(each)
+            if each.retain and each.packet_id not in self._unreleased:
+                self._on_retained(each)
             if each.qos == 2:
-                self._open.add(each.packet_id)
-        for qos, kind in ((1, packets.PubAck), (2, packets.PubRec)):
+                self._unreleased.add(each.packet_id)
+        for qos, kind in ((1, packets.PubAckPacket), (2, packets.PubRecPacket)):
             answers = [kind(each.packet_id) for each in batch if each.qos == qos]
             if answers:
-                self.connection.order(inputs.Answer(answers))
+                self.connection.submit(inputs.Answer(answers))
 
-    def _release(self, steps: Sequence[packets.PubRel]) -> None:
+    def _release(self, steps: Sequence[packets.PubRelPacket]) -> None:
         if steps:
-            self._is_quiet = False
-            self._open.difference_update(step.packet_id for step in steps)
-            self.connection.order(inputs.Answer([packets.PubComp(s.packet_id) for s in steps]))
+            self._is_fence_clean = False
+            self._unreleased.difference_update(step.packet_id for step in steps)
+            self.connection.submit(
+                inputs.Answer([packets.PubCompPacket(s.packet_id) for s in steps])
+            )
 
-    def _fence(self) -> None:
-        self._is_quiet = True
-        self.connection.order(inputs.Unsubscribe(FENCE))
+    def _send_fence(self) -> None:
+        self._is_fence_clean = True
+        self.connection.submit(inputs.Unsubscribe(FENCE_FILTERS))
 
-    def _next(self) -> None:
-        if self._open or not self._is_quiet:
-            self._fence()
-        elif self._has_to_wait:
-            self._has_to_wait = False
-            asyncio.get_running_loop().call_later(LATE_S, self._fence)
+    def _on_fence_answered(self) -> None:
+        if self._unreleased or not self._is_fence_clean:
+            self._send_fence()
+        elif self._must_wait:
+            self._must_wait = False
+            asyncio.get_running_loop().call_later(OLD_BROKER_WAIT_S, self._send_fence)
         elif self._filters:
             self._subscribe()
         else:
-            self.is_whole = True
+            self.is_complete = True
             self.done.set()
 
 
-async def read_stored(
-    connecting: Connecting, filters: Sequence[str], found: Found
+async def read_retained(
+    make_connection: MakeConnection, filters: Sequence[str], on_retained: OnRetained
 ) -> tuple[str, ...] | None:
     """Hand every value that the broker holds for these filters to `found`, some of them more than
     once if filters overlap; return the filters of which that is all, None if it took too long or
     broke off."""
-    reader = _Reader(connecting, filters, found)
-    reader.connection.keep()
+    reader = _RetainedReader(make_connection, filters, on_retained)
+    reader.connection.start()
     try:
         async with asyncio.timeout(READ_TIMEOUT_S):
             await reader.done.wait()
@@ -120,6 +126,6 @@ async def read_stored(
         pass
     finally:
         await reader.connection.stop()
-    if not reader.is_whole:
+    if not reader.is_complete:
         return None
-    return tuple(name for name in filters if name not in reader.refused)
+    return tuple(name for name in filters if name not in reader.refused_filters)

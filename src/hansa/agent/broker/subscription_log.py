@@ -16,9 +16,9 @@ from pathlib import Path
 
 import msgspec
 
-from hansa.agent.broker.subscriptions import note
+from hansa.agent.broker.subscriptions import remember_bounded
 from hansa.errors import UsageError
-from hansa.journal.disk import sync, sync_directory
+from hansa.journal.disk import sync_directory, sync_file
 
 LEAVING = -1
 ENDED = 0
@@ -26,20 +26,20 @@ ENDED = 0
 LINES_SPARE = 1_000
 """Lines beyond the twofold of what is held, until the file is written anew."""
 
-END = ""
+END_NAME = ""
 """Stands for the name of a filter that has ended, with its identifier and the last that had been
 given then; with 0, the last one of all."""
 
 
-class Line(msgspec.Struct, array_like=True, omit_defaults=True):
+class SubscriptionChange(msgspec.Struct, array_like=True, omit_defaults=True):
     """One change."""
 
     name: str
     identifier: int
-    last: int = 0
+    last_identifier: int = 0
 
 
-_decoder = msgspec.json.Decoder(Line)
+_decoder = msgspec.json.Decoder(SubscriptionChange)
 _encoder = msgspec.json.Encoder()
 
 
@@ -47,30 +47,30 @@ class SubscriptionLog:
     """The file of one agent. A change is noted at once, and written by a thread: of what passes
     through the agent nothing waits for the disk."""
 
-    def __init__(self, path: Path, problem: Callable[[str], None]) -> None:
+    def __init__(self, path: Path, set_alarm: Callable[[str], None]) -> None:
         """Read what a former life left. `problem` is told why something cannot be written: work
         goes on, but copies that are queued while the agent is away may be taken for one another."""
         self._path = path
-        self._problem = problem
+        self._set_alarm = set_alarm
         self._file = -1
-        self._lines = 0
-        self._is_stale = True
+        self._line_count = 0
+        self._needs_rewrite = True
         """Whether the file has to be written anew."""
-        self._noted: list[Line] = []
-        self._writing = asyncio.Lock()
-        self.is_behind = True
+        self._unwritten: list[SubscriptionChange] = []
+        self._write_lock = asyncio.Lock()
+        self.has_unwritten = True
         """Whether something is not on disk. At first, what a former life wrote may not be."""
         self.has_session = path.exists()
         """Whether the broker keeps a session of the agent's, and so speaks MQTT 5."""
-        self.held: dict[str, int] = {}
+        self.identifiers: dict[str, int] = {}
         """Filters with their identifiers, or LEAVING; in the order in which they came."""
-        self.last = 0
+        self.last_identifier = 0
         """The last identifier that was given."""
-        self.ends: OrderedDict[int, int] = OrderedDict()
+        self.last_identifier_at_end: OrderedDict[int, int] = OrderedDict()
         """The last identifier that had been given when another one's filter ended."""
-        self._given: dict[str, int] = {}
+        self._assigned: dict[str, int] = {}
         """Identifiers also of those that are leaving."""
-        self._damage = ""
+        self._damage_text = ""
         try:
             self._read(path.read_bytes())
         except FileNotFoundError:
@@ -78,45 +78,45 @@ class SubscriptionLog:
         except OSError as error:
             raise UsageError(f"cannot read {path}: {error.strerror}") from error
 
-    def note(self, name: str, identifier: int) -> None:
+    def record(self, name: str, identifier: int) -> None:
         """A filter was entered, or it is LEAVING or has ENDED."""
-        change = Line(name, identifier)
+        change = SubscriptionChange(name, identifier)
         self._apply(change)
-        self._noted.append(change)
-        self.is_behind = True
+        self._unwritten.append(change)
+        self.has_unwritten = True
 
-    def start_over(self) -> None:
+    def clear(self) -> None:
         """The broker has none of them."""
-        self.held.clear()
-        self.ends.clear()
-        self._given.clear()
-        self.last = 0
-        self._noted = []
-        self._is_stale = self.is_behind = True
+        self.identifiers.clear()
+        self.last_identifier_at_end.clear()
+        self._assigned.clear()
+        self.last_identifier = 0
+        self._unwritten = []
+        self._needs_rewrite = self.has_unwritten = True
 
     async def write(self) -> bool:
         """Write everything that was noted before; return whether it is on disk."""
-        async with self._writing:
-            noted, self._noted, self.is_behind = self._noted, [], False
-            self._lines += len(noted)
-            needed = len(self.held) + len(self.ends)
-            is_anew = self._is_stale or self._lines > 2 * needed + LINES_SPARE
-            self._is_stale = False
+        async with self._write_lock:
+            noted, self._unwritten, self.has_unwritten = self._unwritten, [], False
+            self._line_count += len(noted)
+            needed = len(self.identifiers) + len(self.last_identifier_at_end)
+            is_anew = self._needs_rewrite or self._line_count > 2 * needed + LINES_SPARE
+            self._needs_rewrite = False
             try:
                 if not self.has_session:
                     await asyncio.to_thread(self._remove)
                 elif is_anew:
                     lines = self._summary()
-                    self._lines = len(lines)
+                    self._line_count = len(lines)
                     await asyncio.to_thread(self._replace, _encode(lines))
                 else:
                     has_new = any(change.identifier > 0 for change in noted)
                     await asyncio.to_thread(self._append, _encode(noted), has_new)
             except OSError as error:
-                self._is_stale = self.is_behind = True  # what of it is on disk is unknown
-                self._problem(f"cannot write {self._path}: {error.strerror}")
+                self._needs_rewrite = self.has_unwritten = True  # what of it is on disk is unknown
+                self._set_alarm(f"cannot write {self._path}: {error.strerror}")
                 return False
-            self._problem(self._damage)
+            self._set_alarm(self._damage_text)
             return True
 
     async def stop(self) -> None:
@@ -133,39 +133,51 @@ class SubscriptionLog:
             except ValueError:  # of msgspec, or no text
                 unreadable += 1
         if unreadable:
-            self._damage = (
+            self._damage_text = (
                 f"{unreadable} of {len(whole)} lines of {self._path} cannot be read: of what the "
                 "broker queued meanwhile, copies may be taken for one another"
             )
-            self._problem(self._damage)
+            self._set_alarm(self._damage_text)
 
-    def _summary(self) -> list[Line]:
-        leaving = [name for name, identifier in self.held.items() if identifier == LEAVING]
+    def _summary(self) -> list[SubscriptionChange]:
+        leaving = [name for name, identifier in self.identifiers.items() if identifier == LEAVING]
         return [
-            *(Line(name, self._given[name]) for name in leaving if name in self._given),
-            *(Line(name, identifier) for name, identifier in self.held.items()),
-            *(Line(END, identifier, last) for identifier, last in self.ends.items()),
-            Line(END, 0, self.last),
+            *(
+                SubscriptionChange(name, self._assigned[name])
+                for name in leaving
+                if name in self._assigned
+            ),
+            *(
+                SubscriptionChange(name, identifier)
+                for name, identifier in self.identifiers.items()
+            ),
+            *(
+                SubscriptionChange(END_NAME, identifier, last)
+                for identifier, last in self.last_identifier_at_end.items()
+            ),
+            SubscriptionChange(END_NAME, 0, self.last_identifier),
         ]
 
-    def _apply(self, change: Line) -> None:
-        name, identifier, last = change.name, change.identifier, change.last
-        self.last = max(self.last, identifier, last)
-        if name == END:
+    def _apply(self, change: SubscriptionChange) -> None:
+        name, identifier, last = change.name, change.identifier, change.last_identifier
+        self.last_identifier = max(self.last_identifier, identifier, last)
+        if name == END_NAME:
             if identifier:
-                note(self.ends, identifier, last)
+                remember_bounded(self.last_identifier_at_end, identifier, last)
         elif identifier == ENDED:
-            self.held.pop(name, None)
-            note(self.ends, self._given.pop(name, 0), self.last)
+            self.identifiers.pop(name, None)
+            remember_bounded(
+                self.last_identifier_at_end, self._assigned.pop(name, 0), self.last_identifier
+            )
         else:
-            self.held[name] = identifier
+            self.identifiers[name] = identifier
             if identifier > 0:
-                self._given[name] = identifier
+                self._assigned[name] = identifier
 
     def _append(self, data: bytes, is_synced: bool) -> None:
         _write(self._file, data)
         if is_synced:
-            sync(self._file)
+            sync_file(self._file)
 
     def _replace(self, data: bytes) -> None:
         self._close()
@@ -173,7 +185,7 @@ class SubscriptionLog:
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND
         self._file = os.open(temporary, flags, 0o600)
         _write(self._file, data)
-        sync(self._file)
+        sync_file(self._file)
         temporary.replace(self._path)
         sync_directory(self._path.parent)
 
@@ -188,7 +200,7 @@ class SubscriptionLog:
             self._file = -1
 
 
-def _encode(changes: Iterable[Line]) -> bytes:
+def _encode(changes: Iterable[SubscriptionChange]) -> bytes:
     return b"".join(_encoder.encode(change) + b"\n" for change in changes)
 
 

@@ -13,43 +13,45 @@ from random import SystemRandom
 from hansa.errors import JournalUnusable
 from hansa.journal.disk import sync_directory
 
-LIST = "inodes"
-NAMES = ("inode-1", "inode-2", "inode-3", "inode-4")
-DRAWN_FROM = 32
+INODE_LIST = "inodes"
+INODE_FILES = ("inode-1", "inode-2", "inode-3", "inode-4")
+CANDIDATE_FILES = 32
 
 
-def sign(directory: Path) -> None:
+def record_inodes(directory: Path) -> None:
     """Say that this is the original; return when that is durable."""
-    (directory / LIST).unlink(missing_ok=True)
-    drawn = [directory / f"inode-{number}.drawn" for number in range(DRAWN_FROM)]
+    (directory / INODE_LIST).unlink(missing_ok=True)
+    drawn = [directory / f"inode-{number}.drawn" for number in range(CANDIDATE_FILES)]
     for path in drawn:
         path.touch(mode=0o600)
-    for path, name in zip(SystemRandom().sample(drawn, len(NAMES)), NAMES, strict=True):
+    for path, name in zip(SystemRandom().sample(drawn, len(INODE_FILES)), INODE_FILES, strict=True):
         path.replace(directory / name)
     for path in drawn:
         path.unlink(missing_ok=True)
-    descriptor = os.open(directory / LIST, os.O_WRONLY | os.O_CREAT, 0o600)
+    descriptor = os.open(directory / INODE_LIST, os.O_WRONLY | os.O_CREAT, 0o600)
     try:
-        os.write(descriptor, _numbers(directory))
+        os.write(descriptor, _inode_numbers(directory))
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
     sync_directory(directory)
 
 
-def is_copy(directory: Path) -> bool:
+def is_cloned(directory: Path) -> bool:
     """Whether it is one; what is not signed yet is signed."""
     try:
-        said = (directory / LIST).read_bytes() if (directory / LIST).exists() else b""
-        if said.endswith(b"\n"):
-            return not all((directory / name).exists() for name in NAMES) or (
-                said != _numbers(directory)
+        recorded = (
+            (directory / INODE_LIST).read_bytes() if (directory / INODE_LIST).exists() else b""
+        )
+        if recorded.endswith(b"\n"):
+            return not all((directory / name).exists() for name in INODE_FILES) or (
+                recorded != _inode_numbers(directory)
             )
-        sign(directory)
+        record_inodes(directory)
     except OSError as error:
         raise JournalUnusable(f"cannot use {directory}: {error.strerror}") from error
     return False
 
 
-def _numbers(directory: Path) -> bytes:
-    return b"%d %d %d %d\n" % tuple((directory / name).stat().st_ino for name in NAMES)
+def _inode_numbers(directory: Path) -> bytes:
+    return b"%d %d %d %d\n" % tuple((directory / name).stat().st_ino for name in INODE_FILES)

@@ -17,122 +17,129 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from hansa.agent.delivery import clone_detection
-from hansa.agent.delivery.crash_points import Point
+from hansa.agent.delivery.crash_points import DeliveryCrashPoint
 from hansa.errors import JournalUnusable
-from hansa.journal.crash import reached
+from hansa.journal.crash import pass_crash_point
 from hansa.journal.disk import sync_directory
-from hansa.journal.records import Captured, Chained, Record, SessionBegun, Settled, Unsettled
+from hansa.journal.records import (
+    CaptureCompletedRecord,
+    CapturedRecord,
+    JournalRecord,
+    LastAssignedRecord,
+    RedeliverableRecord,
+    SessionStartedRecord,
+)
 from hansa.journal.settings import JournalSettings
-from hansa.journal.writer import Writer
+from hansa.journal.writer import JournalWriter
 from hansa.protocol.model import NodeId
 
-PIECE_BYTES = 1 << 18
+COPY_COMMIT_BYTES = 1 << 18
 """Copied between two commits: what a renewal holds in memory, however much is owed."""
 
-ASIDE = ".new"
+TEMPORARY_SUFFIX = ".new"
 """Ends the name of a journal that is not in place yet."""
 
 
 @dataclass(slots=True)
-class Renewal:
+class EpochRollover:
     """What is to be copied, and what has become of it."""
 
     epoch: int
-    owed_before: Mapping[NodeId, int]
+    previous_last_assigned: Mapping[NodeId, int]
     acknowledged: Mapping[NodeId, int]
     """Per receiver, what it was owed last in the old journal, and up to where it has all of it."""
-    repeatable: Mapping[int, Unsettled]
+    redeliverable: Mapping[int, RedeliverableRecord]
     """By old position, what the broker may send again."""
-    owed: dict[NodeId, int] = field(default_factory=dict)
+    last_assigned: dict[NodeId, int] = field(default_factory=dict)
     """Per receiver, the last new position."""
-    moved: dict[int, int] = field(default_factory=dict)
+    new_sequences: dict[int, int] = field(default_factory=dict)
     """New positions by old ones, of what the broker may send again."""
-    is_abandoned: bool = False
+    is_cancelled: bool = False
     """Whether the agent stops meanwhile."""
 
     @property
-    def first(self) -> int:
+    def first_pending(self) -> int:
         """The first old position that somebody may not have."""
-        last = max(self.owed_before.values(), default=0)
+        last = max(self.previous_last_assigned.values(), default=0)
         has = (
             self.acknowledged.get(node, 0)
-            for node, owed in self.owed_before.items()
+            for node, owed in self.previous_last_assigned.items()
             if owed > self.acknowledged.get(node, 0)
         )
         return 1 + min(has, default=last)
 
-    def build(
-        self, path: Path, node: NodeId, settings: JournalSettings, source: Iterable[Captured]
+    def build_journal(
+        self, path: Path, node: NodeId, settings: JournalSettings, source: Iterable[CapturedRecord]
     ) -> None:
         """Make the journal and put it in place; for a thread of its own. May be tried again."""
-        aside = path.with_name(path.name + ASIDE)
+        aside = path.with_name(path.name + TEMPORARY_SUFFIX)
         try:
             if not path.is_dir():
-                self._build_aside(aside, node, settings, source)
-                reached(Point.RENEWAL_DURABLE)
+                self._build_temporary(aside, node, settings, source)
+                pass_crash_point(DeliveryCrashPoint.ROLLOVER_DURABLE)
                 os.rename(aside, path)
             sync_directory(path.parent)
         except OSError as error:
             raise JournalUnusable(f"cannot put {path} in place: {error.strerror}") from error
-        reached(Point.RENEWAL_IN_PLACE)
+        pass_crash_point(DeliveryCrashPoint.ROLLOVER_RENAMED)
 
-    def _build_aside(
-        self, aside: Path, node: NodeId, settings: JournalSettings, source: Iterable[Captured]
+    def _build_temporary(
+        self, aside: Path, node: NodeId, settings: JournalSettings, source: Iterable[CapturedRecord]
     ) -> None:
         """Copy everything; leave nothing behind if the disk does not take it."""
         shutil.rmtree(aside, ignore_errors=True)
-        self.owed.clear()
-        self.moved.clear()
+        self.last_assigned.clear()
+        self.new_sequences.clear()
         try:
-            with Writer(aside, node, self.epoch, settings) as writer:
-                writer.carry = self._carry
-                self._copy(source, writer)
+            with JournalWriter(aside, node, self.epoch, settings) as writer:
+                writer.carried_state = self._carried_state
+                self._copy_records(source, writer)
         except JournalUnusable:
             shutil.rmtree(aside, ignore_errors=True)
             raise
-        clone_detection.sign(aside)
+        clone_detection.record_inodes(aside)
 
-    def _copy(self, source: Iterable[Captured], writer: Writer) -> None:
-        reached(Point.RENEWAL_BEGUN)
+    def _copy_records(self, source: Iterable[CapturedRecord], writer: JournalWriter) -> None:
+        pass_crash_point(DeliveryCrashPoint.ROLLOVER_STARTED)
         for record in source:
-            if self.is_abandoned:
+            if self.is_cancelled:
                 raise JournalUnusable("the agent stops before its new epoch has begun")
-            self._copy_one(record, writer)
-            if writer.end - writer.durable >= PIECE_BYTES:
+            self._copy_record(record, writer)
+            if writer.end - writer.durable >= COPY_COMMIT_BYTES:
                 writer.commit()
-                reached(Point.RENEWAL_COPIED)
+                pass_crash_point(DeliveryCrashPoint.ROLLOVER_COPIED)
         # What was copied may be of former sessions: only this may come again.
-        writer.append(SessionBegun(time.time_ns()))
-        for position, unsettled in self.repeatable.items():
-            number = self.moved.get(position, -unsettled.packet_id)
+        writer.append(SessionStartedRecord(time.time_ns()))
+        for position, unsettled in self.redeliverable.items():
+            number = self.new_sequences.get(position, -unsettled.packet_id)
             writer.append(replace(unsettled, number=number))
         writer.commit()
 
-    def _copy_one(self, record: Captured, writer: Writer) -> None:
-        unpaid = [
+    def _copy_record(self, record: CapturedRecord, writer: JournalWriter) -> None:
+        pending_receivers = [
             NodeId(node)
             for node, _ in record.previous
-            if NodeId(node) in self.owed_before  # else its lease has ended
-            if record.number > self.acknowledged.get(NodeId(node), 0)
+            if NodeId(node) in self.previous_last_assigned  # else its lease has ended
+            if record.sequence > self.acknowledged.get(NodeId(node), 0)
         ]
-        if not unpaid:
+        if not pending_receivers:
             return
-        number = writer.next_number
-        previous = tuple((node, self.owed.get(node, 0)) for node in unpaid)
+        number = writer.next_sequence
+        previous = tuple((node, self.last_assigned.get(node, 0)) for node in pending_receivers)
         writer.append(replace(record, number=number, previous=previous))
-        self.owed.update(dict.fromkeys(unpaid, number))
-        if record.number in self.repeatable:
-            self.moved[record.number] = number
+        self.last_assigned.update(dict.fromkeys(pending_receivers, number))
+        if record.sequence in self.redeliverable:
+            self.new_sequences[record.sequence] = number
         else:
-            writer.append(Settled(number))
+            writer.append(CaptureCompletedRecord(number))
 
-    def _carry(self) -> Iterator[Record]:
-        yield Chained(tuple(self.owed.items()))
-        for position, number in self.moved.items():
-            yield replace(self.repeatable[position], number=number)
+    def _carried_state(self) -> Iterator[JournalRecord]:
+        yield LastAssignedRecord(tuple(self.last_assigned.items()))
+        for position, number in self.new_sequences.items():
+            yield replace(self.redeliverable[position], number=number)
 
 
-def remove_remains(directory: Path) -> None:
+def remove_unfinished(directory: Path) -> None:
     """Delete what a crash in the middle left: it is no journal yet."""
-    for path in directory.glob(f"*{ASIDE}"):
+    for path in directory.glob(f"*{TEMPORARY_SUFFIX}"):
         shutil.rmtree(path, ignore_errors=True)

@@ -5,50 +5,53 @@ from collections.abc import Callable
 
 from hansa.agent import tasks
 from hansa.errors import JournalUnusable, UsageError
-from hansa.journal.writer import Writer
+from hansa.journal.writer import JournalWriter
 
 RETRY_S = 1.0
 """Seconds until the disk is tried again."""
 
 
-async def written(write: Callable[[], object], problem: Callable[[str], None]) -> bool:
+async def run_write(write: Callable[[], object], set_alarm: Callable[[str], None]) -> bool:
     """Let a thread write something, and return whether it could. If not, `problem` is told why, and
     it is time to try again; if so, an empty text."""
     try:
         await asyncio.to_thread(write)
     except UsageError as error:
-        problem(str(error))
+        set_alarm(str(error))
         await asyncio.sleep(RETRY_S)
         return False
-    problem("")
+    set_alarm("")
     return True
 
 
-class Commits:
+class GroupCommit:
     """Commits in a thread, one at a time; what is appended meanwhile shares the next one."""
 
     def __init__(
-        self, writer: Writer, durable: Callable[[], None], problem: Callable[[str], None]
+        self,
+        writer: JournalWriter,
+        on_durable: Callable[[], None],
+        set_alarm: Callable[[str], None],
     ) -> None:
         """`durable` is called after each commit; `problem` is told why there is none, and an empty
         text when there is one again."""
         self._writer = writer
-        self._durable = durable
-        self._problem = problem
-        self._wanted = 0
+        self._on_durable = on_durable
+        self._set_alarm = set_alarm
+        self._requested_offset = 0
         self._task: asyncio.Task[None] | None = None
 
-    def ask(self) -> None:
+    def schedule(self) -> None:
         """Make everything durable that was appended so far."""
-        self._wanted = self._writer.end
+        self._requested_offset = self._writer.end
         if self._task is None:
-            self._task = tasks.start(self._run())
+            self._task = tasks.start_task(self._run())
 
     async def _run(self) -> None:
         try:
-            while self._writer.durable < self._wanted:
-                if await written(self._writer.commit, self._problem):
-                    self._durable()
+            while self._writer.durable < self._requested_offset:
+                if await run_write(self._writer.commit, self._set_alarm):
+                    self._on_durable()
         finally:
             self._task = None
 
@@ -60,4 +63,4 @@ class Commits:
         try:
             await asyncio.to_thread(self._writer.close)
         except JournalUnusable as error:
-            self._problem(str(error))
+            self._set_alarm(str(error))

@@ -21,25 +21,32 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Protocol
 
-from hansa.agent.delivery.crash_points import Point
-from hansa.agent.delivery.group_commit import Commits
-from hansa.agent.delivery.inbox_journal import PUBLISH_IDS, Backlog, Entry
-from hansa.agent.delivery.poison_quarantine import Suspicion
-from hansa.agent.delivery.quota_backoff import Crowding
+from hansa.agent.delivery.crash_points import DeliveryCrashPoint
+from hansa.agent.delivery.group_commit import GroupCommit
+from hansa.agent.delivery.inbox_journal import PUBLISH_PACKET_IDS, InboxEntry, InboxJournal
+from hansa.agent.delivery.poison_quarantine import PoisonQuarantine
+from hansa.agent.delivery.quota_backoff import QuotaBackoff
 from hansa.agent.delivery.settings import DeliverySettings
 from hansa.errors import JournalUnusable
-from hansa.journal.crash import reached
-from hansa.journal.records import Bound
-from hansa.mqtt.limits import Limits
-from hansa.mqtt.packets import Handshake, PubAck, PubComp, Publish, PubRec, PubRel
-from hansa.mqtt.properties import expiry
-from hansa.mqtt.types import Reason, describe
+from hansa.journal.crash import pass_crash_point
+from hansa.journal.records import InboxRecord
+from hansa.mqtt.limits import BrokerLimits
+from hansa.mqtt.packets import (
+    AnyHandshakePacket,
+    PubAckPacket,
+    PubCompPacket,
+    PublishPacket,
+    PubRecPacket,
+    PubRelPacket,
+)
+from hansa.mqtt.properties import message_expiry
+from hansa.mqtt.types import Reason, describe_reason
 from hansa.protocol.effects import Gap
-from hansa.protocol.events import Stored
+from hansa.protocol.events import InboxCommitted
 from hansa.protocol.model import NodeId, Publication
 from hansa.protocol.retained.write_order import RetainedOrder
 
-NO_ROOM = (Reason.QUOTA_EXCEEDED, Reason.RECEIVE_MAXIMUM_EXCEEDED)
+QUOTA_REASONS = (Reason.QUOTA_EXCEEDED, Reason.RECEIVE_MAXIMUM_EXCEEDED)
 """Why a broker does not take a publication now. The latter is EMQX's, when it holds as many of
 QoS 2 as it can (`max_awaiting_rel`)."""
 
@@ -47,16 +54,16 @@ QoS 2 as it can (`max_awaiting_rel`)."""
 class InjectionPort(Protocol):
     """What injection asks of the broker's client."""
 
-    def inject(self, batch: Sequence[Publish]) -> None:
+    def inject(self, batch: Sequence[PublishPacket]) -> None:
         """Publish these."""
 
     def publish(self, publications: Sequence[Publication]) -> None:
         """Publish these at QoS 0."""
 
-    def answer(self, batch: Sequence[Handshake]) -> None:
+    def send_handshake_steps(self, batch: Sequence[AnyHandshakePacket]) -> None:
         """Write steps of handshakes."""
 
-    def stays(self, topic: str) -> bool:
+    def is_local_topic(self, topic: str) -> bool:
         """Whether publications to a topic never enter."""
 
 
@@ -65,376 +72,397 @@ class Injection:
 
     def __init__(
         self,
-        backlog: Backlog,
+        inbox: InboxJournal,
         port: InjectionPort,
-        stored: Callable[[Stored], None],
-        problem: Callable[[str], None],
+        on_inbox_committed: Callable[[InboxCommitted], None],
+        set_alarm: Callable[[str], None],
         settings: DeliverySettings,
     ) -> None:
         """`stored` is told what is safe here, `problem` what is wrong with the disk."""
-        self.backlog = backlog
+        self.inbox = inbox
         self.counters: Counter[str] = Counter()
-        self.delivered: Callable[[Bound], None] = lambda bound: None
+        self.on_delivered: Callable[[InboxRecord], None] = lambda bound: None
         """Told what the broker has."""
-        self.dropped: Callable[[str, str, int], None] = self._count_dropped
+        self.on_dropped: Callable[[str, str, int], None] = self._count_dropped
         """Called with the reason, the topic and the QoS of what the broker will never have."""
-        self.uncertain: Callable[[Sequence[str]], None] = lambda topics: None
+        self.on_retained_uncertain: Callable[[Sequence[str]], None] = lambda topics: None
         """Told for which topics the broker may store another value than the newest."""
         self._settings = settings
         self._port = port
-        self._stored = stored
-        self._problem = problem
-        self._commits = Commits(backlog.writer, self._durable, problem)
-        self._limits: Limits | None = None
-        self._is_over = False
-        self._waiting: deque[Publication | Gap] = deque()
-        self._binding: deque[tuple[int, Entry | None, Stored | None]] = deque()
-        self._ready: deque[Entry] = deque(backlog.entries.values())
-        self._sent: dict[int, Entry] = {}
-        self._accepted: deque[Entry] = deque()
-        self.crowding = Crowding(backlog, self._try_again, self._wait_for_disk)
-        self.suspicion = Suspicion(self._give_chance)
-        self.order = RetainedOrder[Entry](port.publish)
-        for entry in backlog.entries.values():
-            if entry.bound.retain:
-                self.order.enter(entry.bound.topic, version=0)
-        backlog.retained_left = self.order.leave
-        self._completed: deque[int] = deque()
+        self._on_inbox_committed = on_inbox_committed
+        self._set_alarm = set_alarm
+        self._group_commit = GroupCommit(inbox.writer, self._on_durable, set_alarm)
+        self._limits: BrokerLimits | None = None
+        self._has_failed = False
+        self._waiting_for_room: deque[Publication | Gap] = deque()
+        self._not_durable: deque[tuple[int, InboxEntry | None, InboxCommitted | None]] = deque()
+        self._ready: deque[InboxEntry] = deque(inbox.entries.values())
+        self._in_flight: dict[int, InboxEntry] = {}
+        self._to_release: deque[InboxEntry] = deque()
+        self.quota_backoff = QuotaBackoff(inbox, self._retry, self._await_durable)
+        self.quarantine = PoisonQuarantine(self._retry_quarantined)
+        self.retained_order = RetainedOrder[InboxEntry](port.publish)
+        for entry in inbox.entries.values():
+            if entry.record.retain:
+                self.retained_order.add(entry.record.topic, version=0)
+        inbox.on_retained_done = self.retained_order.remove
+        self._completed_offsets: deque[int] = deque()
         """Offsets of completions of QoS 1 that are not durable; they still count as under way, so
         that a crash makes no more duplicates than the window."""
 
     @property
-    def waiting(self) -> int:
+    def waiting_count(self) -> int:
         """Publications for which there was no room; their origins have no receipt."""
-        return len(self._waiting)
+        return len(self._waiting_for_room)
 
     @property
     def _is_full(self) -> bool:
-        backlog = self.backlog
-        return backlog.bytes > self._settings.inbox_bytes or len(backlog.entries) >= PUBLISH_IDS
+        backlog = self.inbox
+        return (
+            backlog.total_bytes > self._settings.inbox_bytes
+            or len(backlog.entries) >= PUBLISH_PACKET_IDS
+        )
 
     async def stop(self) -> None:
         """Publish nothing more, and close the journal."""
-        self.crowding.forget()
-        self.suspicion.stop()
-        await self._commits.stop()
+        self.quota_backoff.reset()
+        self.quarantine.stop()
+        await self._group_commit.stop()
 
-    def commit_soon(self) -> None:
+    def schedule_commit(self) -> None:
         """Make durable what is noted."""
-        self._commits.ask()
+        self._group_commit.schedule()
 
     # ------------------------------------------------------------ from the node
 
-    def deliver(self, batch: Sequence[Publication | Gap]) -> None:
+    def add_publications(self, batch: Sequence[Publication | Gap]) -> None:
         """Take publications over, or let them wait until there is room. What will never come waits
         behind them: once it is noted, nothing before it is asked for again."""
         for each in batch:
             if isinstance(each, Publication) and each.retain:
-                self.order.enter(each.topic, each.version)
-        self._waiting.extend(batch)
-        with self._disk():
-            self._bind()
+                self.retained_order.add(each.topic, each.version)
+        self._waiting_for_room.extend(batch)
+        with self._stop_on_journal_error():
+            self._write_waiting()
 
     @contextmanager
-    def _disk(self) -> Iterator[None]:
+    def _stop_on_journal_error(self) -> Iterator[None]:
         """Stop for good if the journal can no longer be written: only a new life knows what it
         holds, and here nothing can be noted that the broker acknowledges."""
         try:
             yield
         except JournalUnusable as error:
-            self._limits, self._is_over = None, True
-            self._problem(str(error))
+            self._limits, self._has_failed = None, True
+            self._set_alarm(str(error))
 
-    def _bind(self) -> None:
-        bound = False
-        while self._waiting and not self._is_full:
-            first = self._waiting[0]
+    def _write_waiting(self) -> None:
+        has_written = False
+        while self._waiting_for_room and not self._is_full:
+            first = self._waiting_for_room[0]
             if isinstance(first, Gap):
-                self.backlog.lose(first.origin, first.epoch, first.first, first.last, first.reason)
-            elif first.topic.startswith("$") or self._port.stays(first.topic):
+                self.inbox.record_gap(
+                    first.origin, first.epoch, first.first, first.last, first.reason
+                )
+            elif first.topic.startswith("$") or self._port.is_local_topic(first.topic):
                 self.counters["dropped: topic stays at its broker"] += 1
-                self._binding.append((self.backlog.skip(first), None, _receipt(first)))
+                self._not_durable.append(
+                    (self.inbox.skip_publication(first), None, _inbox_committed_event(first))
+                )
                 if first.retain:
-                    self.order.leave(first.topic)
+                    self.retained_order.remove(first.topic)
             else:
-                entry = self.backlog.bind(first)
-                self._binding.append((entry.offset, entry, _receipt(first)))
-            self._waiting.popleft()
-            bound = True
-        if bound:
-            reached(Point.BOUND_APPENDED)
-            self._commits.ask()
+                entry = self.inbox.add(first)
+                self._not_durable.append((entry.offset, entry, _inbox_committed_event(first)))
+            self._waiting_for_room.popleft()
+            has_written = True
+        if has_written:
+            pass_crash_point(DeliveryCrashPoint.INBOX_APPENDED)
+            self._group_commit.schedule()
 
     # ------------------------------------------------------------ what the disk has
 
-    def _durable(self) -> None:
-        durable = self.backlog.writer.durable
-        stored: dict[NodeId, Stored] = {}
-        while self._binding and self._binding[0][0] < durable:
-            _, entry, receipt = self._binding.popleft()
+    def _on_durable(self) -> None:
+        durable = self.inbox.writer.durable
+        stored: dict[NodeId, InboxCommitted] = {}
+        while self._not_durable and self._not_durable[0][0] < durable:
+            _, entry, receipt = self._not_durable.popleft()
             if receipt is not None:
                 stored[receipt.origin] = receipt
             if entry is not None:
-                self._line_up(entry)
+                self._enqueue_in_order(entry)
         if stored:
-            reached(Point.BOUND_DURABLE)
-        while self._completed and self._completed[0] < durable:
-            self._completed.popleft()
-        with self._disk():
-            self._release()
-            self._publish()
+            pass_crash_point(DeliveryCrashPoint.INBOX_DURABLE)
+        while self._completed_offsets and self._completed_offsets[0] < durable:
+            self._completed_offsets.popleft()
+        with self._stop_on_journal_error():
+            self._send_pubrels()
+            self._publish_ready()
         for receipt in stored.values():
-            self._stored(receipt)
+            self._on_inbox_committed(receipt)
 
-    def _line_up(self, entry: Entry) -> None:
+    def _enqueue_in_order(self, entry: InboxEntry) -> None:
         """Let one be published in its turn, which is not the last one if it had to wait."""
-        if not self._ready or self._ready[-1].bound.index < entry.bound.index:
+        if not self._ready or self._ready[-1].record.index < entry.record.index:
             self._ready.append(entry)
         else:
-            insort(self._ready, entry, key=lambda each: each.bound.index)
+            insort(self._ready, entry, key=lambda each: each.record.index)
 
-    def _release(self) -> None:
+    def _send_pubrels(self) -> None:
         """Send PUBREL for what is durably accepted, in order."""
-        durable = self.backlog.writer.durable
-        steps: list[Handshake] = []
-        while self._accepted and self._limits is not None:
-            entry = self._accepted[0]
-            assert entry.accepted_at is not None
-            if entry.accepted_at >= durable:
+        durable = self.inbox.writer.durable
+        steps: list[AnyHandshakePacket] = []
+        while self._to_release and self._limits is not None:
+            entry = self._to_release[0]
+            assert entry.accepted_offset is not None
+            if entry.accepted_offset >= durable:
                 break
-            self._accepted.popleft()
-            steps.append(PubRel(entry.packet_id))
+            self._to_release.popleft()
+            steps.append(PubRelPacket(entry.packet_id))
         if steps:
-            reached(Point.ACCEPTED_DURABLE)
-            self._port.answer(steps)
-            reached(Point.RELEASED)
+            pass_crash_point(DeliveryCrashPoint.ACCEPTED_DURABLE)
+            self._port.send_handshake_steps(steps)
+            pass_crash_point(DeliveryCrashPoint.RELEASED)
 
-    def _publish(self) -> None:
+    def _publish_ready(self) -> None:
         """Publish what is ready, as far as the window lets it."""
         if self._limits is None:
             return
-        window = self._window(self._limits)
-        if self.crowding.room is not None:
-            window = min(window, self.crowding.room)
-        batch: list[Publish] = []
-        while self._ready and len(self._sent) + len(self._completed) < window:
+        window = self._in_flight_limit(self._limits)
+        if self.quota_backoff.in_flight_max is not None:
+            window = min(window, self.quota_backoff.in_flight_max)
+        batch: list[PublishPacket] = []
+        while self._ready and len(self._in_flight) + len(self._completed_offsets) < window:
             entry = self._ready[0]
-            if entry.packet_id in self._sent:
+            if entry.packet_id in self._in_flight:
                 break
             self._ready.popleft()
-            if not entry.was_sent and expiry(entry.properties) == 0:
-                self._drop(entry)
+            if not entry.was_sent and message_expiry(entry.properties) == 0:
+                self._drop_entry(entry)
                 self.counters["dropped: expired"] += 1  # as its publisher wanted
                 continue
-            assert entry.accepted_at is None and entry.offset < self.backlog.writer.durable
-            if entry.bound.retain and self._must_wait(entry, self._limits):
+            assert entry.accepted_offset is None and entry.offset < self.inbox.writer.durable
+            if entry.record.retain and self._must_wait(entry, self._limits):
                 continue
-            self.crowding.surpass(entry.bound)
-            batch.append(self._packet(entry, self._limits))
+            self.quota_backoff.demote_older(entry.record)
+            batch.append(self._make_publish(entry, self._limits))
             if batch[-1].qos:
-                entry.was_repeated, entry.was_sent, entry.was_found = batch[-1].dup, True, False
-                self._sent[entry.packet_id] = entry
+                entry.was_redelivered, entry.was_sent, entry.is_recovered = (
+                    batch[-1].dup,
+                    True,
+                    False,
+                )
+                self._in_flight[entry.packet_id] = entry
             else:
-                self.backlog.complete(entry)
-                self.delivered(entry.bound)
+                self.inbox.mark_completed(entry)
+                self.on_delivered(entry.record)
         if batch:
             self.counters["injected"] += len(batch)
             self._port.inject(batch)
-            reached(Point.PUBLISHED)
+            pass_crash_point(DeliveryCrashPoint.PUBLISHED)
 
-    def _packet(self, entry: Entry, limits: Limits) -> Publish:
-        bound, qos = entry.bound, _qos(entry, limits)
+    def _make_publish(self, entry: InboxEntry, limits: BrokerLimits) -> PublishPacket:
+        bound, qos = entry.record, _effective_qos(entry, limits)
         is_again = entry.was_sent and qos > 0
         packet_id = entry.packet_id if qos else 0
-        return Publish(
+        return PublishPacket(
             bound.topic, bound.payload, qos, bound.retain, is_again, packet_id, (), entry.properties
         )
 
     # ------------------------------------------------------------ what the broker says
 
-    def connected(self, session_present: bool, limits: Limits) -> None:
+    def on_connected(self, session_present: bool, limits: BrokerLimits) -> None:
         """The broker is there: end what was begun, begin again what it may not have."""
-        if self._is_over:
+        if self._has_failed:
             return
         self._limits = limits
-        self.order.disconnected()
-        self._doubt(each for each in self._bound() if each.was_sent)
-        with self._disk():
+        self.retained_order.on_disconnected()
+        self._report_retained_uncertain(each for each in self._durable_entries() if each.was_sent)
+        with self._stop_on_journal_error():
             if not session_present:
-                self._judge_uncertain(self._window(limits))
-            self.crowding.forget()
-            if self.suspicion.is_alert:
-                self.crowding.room = 1
-            known = [each for each in self._bound() if each not in self.suspicion]
-            self._accepted = deque(each for each in known if each.accepted_at is not None)
+                self._handle_session_loss(self._in_flight_limit(limits))
+            self.quota_backoff.reset()
+            if self.quarantine.must_isolate:
+                self.quota_backoff.in_flight_max = 1
+            known = [each for each in self._durable_entries() if each not in self.quarantine]
+            self._to_release = deque(each for each in known if each.accepted_offset is not None)
             # Mosquitto counts what it has of an earlier connection, and refuses what is too much.
-            self._sent = {each.packet_id: each for each in self._accepted}
-            for entry in self._accepted:
-                if entry.bound.retain:
-                    self.order.note_in_flight(entry.bound.topic, entry.bound.index)
-            self._ready = deque(each for each in known if each.accepted_at is None)
-            self._release()
-            self._publish()
+            self._in_flight = {each.packet_id: each for each in self._to_release}
+            for entry in self._to_release:
+                if entry.record.retain:
+                    self.retained_order.on_sent(entry.record.topic, entry.record.index)
+            self._ready = deque(each for each in known if each.accepted_offset is None)
+            self._send_pubrels()
+            self._publish_ready()
 
-    def disconnected(self) -> None:
+    def on_disconnected(self) -> None:
         """What is under way will be resumed."""
         self._limits = None
-        unanswered = [each for each in self._sent.values() if each.accepted_at is None]
-        if unanswered and self.suspicion.note_ending(unanswered):
-            self._set_aside(unanswered[0])
-        self._sent.clear()
+        unanswered = [each for each in self._in_flight.values() if each.accepted_offset is None]
+        if unanswered and self.quarantine.on_disconnected(unanswered):
+            self._quarantine_entry(unanswered[0])
+        self._in_flight.clear()
 
-    def _set_aside(self, entry: Entry) -> None:
+    def _quarantine_entry(self, entry: InboxEntry) -> None:
         """Let the others pass. A value must not replace a newer one when it comes after all, not
         even in another life."""
         self.counters["put off: the broker ends the connection"] += 1
-        self._doubt((entry,))
-        if entry.bound.retain:
-            with self._disk():
-                self.backlog.demote(entry)
-                self._commits.ask()
+        self._report_retained_uncertain((entry,))
+        if entry.record.retain:
+            with self._stop_on_journal_error():
+                self.inbox.clear_retain_flag(entry)
+                self._group_commit.schedule()
 
-    def _window(self, limits: Limits) -> int:
-        return min(self._settings.window, limits.receive_maximum)
+    def _in_flight_limit(self, limits: BrokerLimits) -> int:
+        return min(self._settings.in_flight_max, limits.receive_maximum)
 
-    def _judge_uncertain(self, window: int) -> None:
+    def _handle_session_loss(self, window: int) -> None:
         """The session is gone: what the broker had accepted has to be published anew or given up,
         and so has what it may have seen. What a former life sent is unknown; it was no more than
         the window, the oldest first."""
-        bound = self._bound()
-        found = [each for each in bound if each.was_found and each.accepted_at is None]
-        for entry in found[window:]:
-            entry.was_sent = entry.was_found = False
+        bound = self._durable_entries()
+        recovered = [each for each in bound if each.is_recovered and each.accepted_offset is None]
+        for entry in recovered[window:]:
+            entry.was_sent = entry.is_recovered = False
         uncertain = [each for each in bound if each.was_sent]
         self.counters["inject_uncertain"] += len(uncertain)
         if not uncertain:
             return
-        if self._settings.prefer == "no-dup":
+        if self._settings.session_loss_policy == "no-dup":
             for entry in uncertain:
-                self.suspicion.clear(entry)
-                self.backlog.complete(entry)
+                self.quarantine.release(entry)
+                self.inbox.mark_completed(entry)
         else:
             for entry in uncertain:
-                self.backlog.rebind(entry)
+                self.inbox.mark_redelivered(entry)
             # Until that is durable the others wait behind them, or they would change their order.
-            waiting = [(each.offset, each, None) for each in bound if each not in self.suspicion]
-            self._binding = deque([*waiting, *self._binding])
-        self._commits.ask()
+            waiting = [(each.offset, each, None) for each in bound if each not in self.quarantine]
+            self._not_durable = deque([*waiting, *self._not_durable])
+        self._group_commit.schedule()
 
-    def _bound(self) -> list[Entry]:
+    def _durable_entries(self) -> list[InboxEntry]:
         """Return what is durably bound and not completed, in order."""
-        fresh = {id(entry) for _, entry, _ in self._binding}
-        return [each for each in self.backlog.entries.values() if id(each) not in fresh]
+        not_durable = {id(entry) for _, entry, _ in self._not_durable}
+        return [each for each in self.inbox.entries.values() if id(each) not in not_durable]
 
-    def answered(self, batch: Sequence[Handshake]) -> None:
+    def on_handshake_steps(self, batch: Sequence[AnyHandshakePacket]) -> None:
         """PUBACK, PUBREC or PUBCOMP came: a batch is of one kind."""
         kind = type(batch[0])
-        with self._disk():
+        with self._stop_on_journal_error():
             for step in batch:
-                entry = self._sent.get(step.packet_id)
+                entry = self._in_flight.get(step.packet_id)
                 if entry is not None:
-                    self._take_step(entry, step)
-            reached(Point.ACCEPTED_APPENDED if kind is PubRec else Point.COMPLETED)
-            self._commits.ask()
-            self._bind()
-            self._publish()
+                    self._apply_step(entry, step)
+            pass_crash_point(
+                DeliveryCrashPoint.ACCEPTED_APPENDED
+                if kind is PubRecPacket
+                else DeliveryCrashPoint.INJECTION_COMPLETED
+            )
+            self._group_commit.schedule()
+            self._write_waiting()
+            self._publish_ready()
 
-    def _take_step(self, entry: Entry, step: Handshake) -> None:
-        self.suspicion.clear(entry)
-        if type(step) is PubRec and _has(entry, step):
-            self.crowding.accept(entry)
-            self.backlog.accept(entry)
-            self._accepted.append(entry)
+    def _apply_step(self, entry: InboxEntry, step: AnyHandshakePacket) -> None:
+        self.quarantine.release(entry)
+        if type(step) is PubRecPacket and _is_accepted(entry, step):
+            self.quota_backoff.on_accepted(entry)
+            self.inbox.mark_accepted(entry)
+            self._to_release.append(entry)
         else:
-            self._complete(entry, step)
+            self._finish_handshake(entry, step)
 
-    def _complete(self, entry: Entry, step: Handshake) -> None:
-        del self._sent[entry.packet_id]
-        self._let_followers_go(entry)
-        if step.reason in NO_ROOM and type(step) is not PubComp:
+    def _finish_handshake(self, entry: InboxEntry, step: AnyHandshakePacket) -> None:
+        del self._in_flight[entry.packet_id]
+        self._enqueue_followers(entry)
+        if step.reason in QUOTA_REASONS and type(step) is not PubCompPacket:
             self.counters["put off: the broker's quota is exceeded"] += 1
-            self._doubt((entry,))
-            self.crowding.refuse(entry, (*self._sent.values(), *self._accepted))
+            self._report_retained_uncertain((entry,))
+            self.quota_backoff.on_quota_exceeded(
+                entry, (*self._in_flight.values(), *self._to_release)
+            )
             return
-        self.crowding.accept(entry)
-        if step.refused and type(step) is not PubComp:
-            reason = f"the broker refuses it ({describe(step.reason)})"
-            self.dropped(reason, entry.bound.topic, entry.bound.qos)
-            self._doubt((entry,))
+        self.quota_backoff.on_accepted(entry)
+        if step.is_refused and type(step) is not PubCompPacket:
+            reason = f"the broker refuses it ({describe_reason(step.reason)})"
+            self.on_dropped(reason, entry.record.topic, entry.record.qos)
+            self._report_retained_uncertain((entry,))
         else:
-            self.delivered(entry.bound)
-        offset = self.backlog.complete(entry)
-        if type(step) is PubAck:
-            self._completed.append(offset)
+            self.on_delivered(entry.record)
+        offset = self.inbox.mark_completed(entry)
+        if type(step) is PubAckPacket:
+            self._completed_offsets.append(offset)
 
-    def _must_wait(self, entry: Entry, limits: Limits) -> bool:
-        bound = entry.bound
-        return self.order.must_wait(entry, bound.topic, bound.index, _qos(entry, limits))
+    def _must_wait(self, entry: InboxEntry, limits: BrokerLimits) -> bool:
+        bound = entry.record
+        return self.retained_order.wait_or_send(
+            entry, bound.topic, bound.index, _effective_qos(entry, limits)
+        )
 
-    def _let_followers_go(self, entry: Entry) -> None:
+    def _enqueue_followers(self, entry: InboxEntry) -> None:
         """One is no longer in flight: line up those that had to wait for it."""
-        if entry.bound.retain:
-            for follower in self.order.note_ended(entry.bound.topic, entry.bound.index):
-                self._line_up(follower)
+        if entry.record.retain:
+            for follower in self.retained_order.on_completed(
+                entry.record.topic, entry.record.index
+            ):
+                self._enqueue_in_order(follower)
 
-    def _doubt(self, entries: Iterable[Entry]) -> None:
+    def _report_retained_uncertain(self, entries: Iterable[InboxEntry]) -> None:
         """Have it checked what the broker stores instead of these, if they are retained."""
-        topics = dict.fromkeys(each.bound.topic for each in entries if each.bound.retain)
+        topics = dict.fromkeys(each.record.topic for each in entries if each.record.retain)
         if topics:
-            self.uncertain(tuple(topics))
+            self.on_retained_uncertain(tuple(topics))
 
-    def _wait_for_disk(self, entry: Entry) -> None:
+    def _await_durable(self, entry: InboxEntry) -> None:
         """Publish what was written anew when that is durable."""
-        self._binding.append((entry.offset, entry, None))
-        self._commits.ask()
+        self._not_durable.append((entry.offset, entry, None))
+        self._group_commit.schedule()
 
-    def _try_again(self, entry: Entry) -> None:
+    def _retry(self, entry: InboxEntry) -> None:
         """Give the broker what it had no room for."""
-        self._line_up(entry)
-        with self._disk():
-            self._publish()
+        self._enqueue_in_order(entry)
+        with self._stop_on_journal_error():
+            self._publish_ready()
 
-    def _give_chance(self, entry: Entry) -> None:
+    def _retry_quarantined(self, entry: InboxEntry) -> None:
         """Try what was set aside."""
-        if entry.offset < self.backlog.writer.durable:
-            self._try_again(entry)
+        if entry.offset < self.inbox.writer.durable:
+            self._retry(entry)
         else:  # it was written anew
-            self._wait_for_disk(entry)
+            self._await_durable(entry)
 
-    def _drop(self, entry: Entry) -> None:
-        self.crowding.drop(entry)
-        self.suspicion.clear(entry)
-        self.backlog.complete(entry)
+    def _drop_entry(self, entry: InboxEntry) -> None:
+        self.quota_backoff.remove(entry)
+        self.quarantine.release(entry)
+        self.inbox.mark_completed(entry)
 
     def _count_dropped(self, reason: str, topic: str, qos: int) -> None:
         self.counters[f"dropped: {reason}"] += 1
 
-    def not_sent(self, batch: Sequence[Publish], reason: str) -> None:
+    def on_not_sent(self, batch: Sequence[PublishPacket], reason: str) -> None:
         """These cannot be published at this broker, now or ever."""
-        with self._disk():
+        with self._stop_on_journal_error():
             for publish in batch:
-                entry = self._sent.pop(publish.packet_id, None)
+                entry = self._in_flight.pop(publish.packet_id, None)
                 if entry is not None:
-                    self._let_followers_go(entry)
-                    self._doubt((entry,))
-                    self._drop(entry)
-                    self.dropped(reason, publish.topic, publish.qos)
-            self._commits.ask()  # then those behind them get their turn
+                    self._enqueue_followers(entry)
+                    self._report_retained_uncertain((entry,))
+                    self._drop_entry(entry)
+                    self.on_dropped(reason, publish.topic, publish.qos)
+            self._group_commit.schedule()  # then those behind them get their turn
 
 
-def _qos(entry: Entry, limits: Limits) -> int:
-    return min(entry.bound.qos, limits.qos_max)
+def _effective_qos(entry: InboxEntry, limits: BrokerLimits) -> int:
+    return min(entry.record.qos, limits.qos_max)
 
 
-def _has(entry: Entry, answer: PubRec) -> bool:
+def _is_accepted(entry: InboxEntry, pubrec: PubRecPacket) -> bool:
     """Whether the broker has a publication of QoS 2. EMQX refuses one that it had before, as its
     packet id is taken."""
-    is_taken = answer.reason == Reason.PACKET_IDENTIFIER_IN_USE
-    return not answer.refused or (is_taken and entry.was_repeated)
+    is_id_in_use = pubrec.reason == Reason.PACKET_IDENTIFIER_IN_USE
+    return not pubrec.is_refused or (is_id_in_use and entry.was_redelivered)
 
 
-def _receipt(publication: Publication) -> Stored | None:
+def _inbox_committed_event(publication: Publication) -> InboxCommitted | None:
     """Return what its origin waits for; nobody waits for a retained value that was asked for."""
-    if not publication.number:
+    if not publication.sequence:
         return None
-    return Stored(publication.origin, publication.life, publication.number)
+    return InboxCommitted(publication.origin, publication.epoch, publication.sequence)

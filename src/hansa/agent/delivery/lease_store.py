@@ -13,17 +13,17 @@ from functools import partial
 import msgspec
 
 from hansa.agent import tasks
-from hansa.agent.delivery.group_commit import written
-from hansa.protocol.events import Restored
+from hansa.agent.delivery.group_commit import run_write
+from hansa.protocol.events import PeersRestored
 from hansa.protocol.membership.leases import Leases
 from hansa.protocol.membership.records import Record, Stamp
 from hansa.protocol.model import NodeId
 
-SAVE_S = 60.0
+SAVE_INTERVAL_S = 60.0
 """Seconds between two looks whether there is something to save."""
 
 
-class Saved(msgspec.Struct, frozen=True):
+class SavedLeases(msgspec.Struct, frozen=True):
     """What the file says."""
 
     absent: Mapping[int, float]
@@ -31,10 +31,10 @@ class Saved(msgspec.Struct, frozen=True):
 
 
 _encode = msgspec.msgpack.Encoder().encode
-_decoder = msgspec.msgpack.Decoder(Saved)
+_decoder = msgspec.msgpack.Decoder(SavedLeases)
 
 
-class Absences:
+class LeaseStore:
     """Writes the file while the agent runs, and when it ends."""
 
     def __init__(
@@ -42,30 +42,30 @@ class Absences:
         saved: bytes,
         leases: Leases,
         write: Callable[[bytes], None],
-        problem: Callable[[str], None],
+        set_alarm: Callable[[str], None],
     ) -> None:
         """Go on with what was saved. `write` saves, `problem` is told why it cannot, and an empty
         text when it can again."""
         self._write = write
         self._leases = leases
-        self._problem = problem
+        self._set_alarm = set_alarm
         try:
             self._saved = _decoder.decode(saved)
         except msgspec.MsgspecError:  # there is none, or it is of no use: leases begin anew
-            self._saved = Saved({}, {})
-        self._returned = asyncio.Event()
-        self._task = tasks.start(self._run())
+            self._saved = SavedLeases({}, {})
+        self._node_returned = asyncio.Event()
+        self._task = tasks.start_task(self._run())
 
-    def past(self, records: Iterable[Record]) -> Restored:
+    def peers_restored(self, records: Iterable[Record]) -> PeersRestored:
         """Return what a life begins with, beside what it knows of others."""
         absent = {NodeId(node): seconds for node, seconds in self._saved.absent.items()}
         forgotten = {NodeId(node): stamp for node, stamp in self._saved.forgotten.items()}
-        return Restored(tuple(records), absent, forgotten)
+        return PeersRestored(tuple(records), absent, forgotten)
 
-    def returned(self, node: NodeId) -> None:
+    def on_node_reachable(self, node: NodeId) -> None:
         """A node is in reach: should this agent end now, its absence must not count any more."""
         if node in self._saved.absent:
-            self._returned.set()
+            self._node_returned.set()
 
     async def stop(self) -> None:
         """Write what is known now, if the disk lets it, and nothing more."""
@@ -76,15 +76,17 @@ class Absences:
     async def _run(self) -> None:
         while True:
             with suppress(TimeoutError):
-                async with asyncio.timeout(SAVE_S):
-                    await self._returned.wait()
-            self._returned.clear()
+                async with asyncio.timeout(SAVE_INTERVAL_S):
+                    await self._node_returned.wait()
+            self._node_returned.clear()
             await self._save()
 
     async def _save(self) -> None:
-        absences = self._leases.absences(asyncio.get_running_loop().time())
-        forgotten = {int(node): stamp for node, stamp in self._leases.forgotten.items()}
-        now = Saved({int(node): seconds for node, seconds in absences.items()}, forgotten)
+        absent_seconds = self._leases.absent_seconds(asyncio.get_running_loop().time())
+        tombstones = {int(node): stamp for node, stamp in self._leases.tombstones.items()}
+        now = SavedLeases(
+            {int(node): seconds for node, seconds in absent_seconds.items()}, tombstones
+        )
         if now != self._saved:
-            if await written(partial(self._write, _encode(now)), self._problem):
+            if await run_write(partial(self._write, _encode(now)), self._set_alarm):
                 self._saved = now

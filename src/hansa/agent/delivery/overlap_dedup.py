@@ -21,152 +21,168 @@ If the broker has gone on with something that was captured later, it has no rest
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from hansa.agent.broker.overlap_dedup import content_of
-from hansa.agent.delivery.redelivery import RECENT, Seen, digest
-from hansa.journal.records import Settled, Unsettled
-from hansa.mqtt.packets import Publish
+from hansa.agent.broker.overlap_dedup import content_hash
+from hansa.agent.delivery.redelivery import RECENT_MAX, RedeliveryCandidate, content_digest
+from hansa.journal.records import CaptureCompletedRecord, RedeliverableRecord
+from hansa.mqtt.packets import PublishPacket
 
 
-class Former:
+class PreviousCaptures:
     """What the journal tells of the life before."""
 
     def __init__(self) -> None:
         """Know nothing yet."""
-        self.captured: OrderedDict[bytes, Seen] = OrderedDict()
+        self.captured: OrderedDict[bytes, RedeliveryCandidate] = OrderedDict()
         """The last that it captured, by content, back to the last that is settled: the broker had
         got all answers before that one's."""
 
-        self.last: Seen | None = None
+        self.last: RedeliveryCandidate | None = None
         """The very last of them."""
-        self.settled: Seen | None = None
+        self.last_completed: RedeliveryCandidate | None = None
         """The last that is settled."""
 
-    def note(self, seen: Seen) -> None:
+    def add(self, candidate: RedeliveryCandidate) -> None:
         """Take the next that it captured."""
-        self.last = seen
-        self.captured[seen.digest] = seen
-        self.captured.move_to_end(seen.digest)
-        if len(self.captured) > RECENT:
+        self.last = candidate
+        self.captured[candidate.digest] = candidate
+        self.captured.move_to_end(candidate.digest)
+        if len(self.captured) > RECENT_MAX:
             self.captured.popitem(last=False)
 
-    def settle(self, seen: Seen) -> None:
+    def mark_completed(self, candidate: RedeliveryCandidate) -> None:
         """The broker has gone on with one of them."""
-        seen.acknowledged = True
-        self.settled = seen
-        while self.captured and next(iter(self.captured.values())).number < seen.number:
+        candidate.is_acknowledged = True
+        self.last_completed = candidate
+        while self.captured and next(iter(self.captured.values())).sequence < candidate.sequence:
             self.captured.popitem(last=False)
 
 
-class Rests:
+class ReconnectOverlapDedup:
     """What was captured last, in this life or else in the former one, and what was resumed."""
 
-    def __init__(self, former: Former) -> None:
+    def __init__(self, previous: PreviousCaptures) -> None:
         """Begin with what the journal tells."""
-        self._former = former
+        self._previous = previous
         """Counts until this life captures something."""
-        self._last: Seen | None = None
+        self._last_captured: RedeliveryCandidate | None = None
         """The last that this life has captured."""
-        self._last_before: Seen | None = None
+        self._last_before_connection: RedeliveryCandidate | None = None
         """The one that was the last when this connection began."""
-        self._settled = former.settled
-        self._others: OrderedDict[int, int] = OrderedDict()
+        self._last_completed = previous.last_completed
+        self._duplicates: OrderedDict[int, int] = OrderedDict()
         """Copies that were not kept because others were: content by packet id."""
-        self._resumed: set[int] = set()
+        self._resumed_handshakes: set[int] = set()
         """Handshakes with which the broker went on before it sent anything; maybe on more than one
         connection, if it sent nothing on those between."""
-        self._has_begun = False
+        self._has_received = False
         """Whether something has come on this connection, so that nothing more is resumed."""
 
     # ------------------------------------------------------------ what happens
 
-    def connected(self, session_present: bool) -> None:
+    def on_connected(self, session_present: bool) -> None:
         """A connection begins; without the session of before there are no rests."""
-        if self._has_begun or not session_present:
-            self._resumed.clear()
-        self._has_begun = False
+        if self._has_received or not session_present:
+            self._resumed_handshakes.clear()
+        self._has_received = False
         if not session_present:
-            self._former, self._last, self._settled = Former(), None, None
-            self._others.clear()
-        self._last_before = self._last
+            self._previous, self._last_captured, self._last_completed = (
+                PreviousCaptures(),
+                None,
+                None,
+            )
+            self._duplicates.clear()
+        self._last_before_connection = self._last_captured
 
-    def begin(self) -> None:
+    def on_publication(self) -> None:
         """A publication has come."""
-        self._has_begun = True
+        self._has_received = True
 
-    def resume(self, packet_ids: Iterable[int]) -> None:
+    def on_handshakes_resumed(self, packet_ids: Iterable[int]) -> None:
         """The broker goes on with these handshakes, maybe from before this connection."""
-        if not self._has_begun:
-            self._resumed.update(packet_ids)
+        if not self._has_received:
+            self._resumed_handshakes.update(packet_ids)
 
-    def keep(self, seen: Seen) -> None:
+    def on_captured(self, candidate: RedeliveryCandidate) -> None:
         """It is captured."""
-        self._last = seen
-        if self._former.last is not None:
-            self._former = Former()
+        self._last_captured = candidate
+        if self._previous.last is not None:
+            self._previous = PreviousCaptures()
 
-    def settle(self, seen: Seen) -> None:
+    def on_completed(self, candidate: RedeliveryCandidate) -> None:
         """The broker has gone on with its handshake."""
-        self._settled = seen
+        self._last_completed = candidate
 
-    def leave_out(self, publish: Publish) -> None:
+    def on_duplicate(self, publish: PublishPacket) -> None:
         """It is not kept, because another copy of it was."""
-        self._others[publish.packet_id] = content_of(publish)
-        self._others.move_to_end(publish.packet_id)
-        if len(self._others) > RECENT:
-            self._others.popitem(last=False)
+        self._duplicates[publish.packet_id] = content_hash(publish)
+        self._duplicates.move_to_end(publish.packet_id)
+        if len(self._duplicates) > RECENT_MAX:
+            self._duplicates.popitem(last=False)
 
     # ------------------------------------------------------------ what follows
 
-    def rest_of(self, publish: Publish) -> int:
+    def captured_subscription(self, publish: PublishPacket) -> int:
         """Return which subscription brought a copy, which was captured before, of what comes first
         on this connection; 0 if none did. What a former life captured is captured again at QoS 1:
         rather twice than never."""
-        content, captured = digest(publish), self._last_before
+        content, captured = content_digest(publish), self._last_before_connection
         if captured is None and publish.qos == 2:
-            captured = self._former.captured.get(content)
+            captured = self._previous.captured.get(content)
         if captured is None or captured.digest != content:
             return 0
-        brought = publish.subscriptions
-        is_of_another_filter = captured.subscription not in brought
-        was_there_then = max(brought, default=0) <= captured.newest
-        is_rest = is_of_another_filter and was_there_then and self._is_next(publish, captured)
-        return captured.subscription if is_rest else 0
+        identifiers = publish.subscription_ids
+        is_of_another_filter = captured.subscription not in identifiers
+        was_there_then = max(identifiers, default=0) <= captured.newest_subscription
+        is_overlap_copy = (
+            is_of_another_filter and was_there_then and self._can_follow(publish, captured)
+        )
+        return captured.subscription if is_overlap_copy else 0
 
-    def _is_next(self, publish: Publish, captured: Seen) -> bool:
+    def _can_follow(self, publish: PublishPacket, captured: RedeliveryCandidate) -> bool:
         """Whether what the broker sends first can come next after what was captured."""
-        is_last = captured is (self._last_before or self._former.last)
-        if captured.packet_id in self._resumed:
+        is_last = captured is (self._last_before_connection or self._previous.last)
+        if captured.packet_id in self._resumed_handshakes:
             return True  # it goes on right there
         if publish.dup:  # it had been sent before, and the broker got no answer to it
-            return is_last or captured.acknowledged
+            return is_last or captured.is_acknowledged
         # It had not been sent yet, for want of room beside handshakes.
-        return is_last and self._has_resumed_other(publish)
+        return is_last and self._has_resumed_duplicate(publish)
 
-    def _has_resumed_other(self, publish: Publish) -> bool:
+    def _has_resumed_duplicate(self, publish: PublishPacket) -> bool:
         """Whether the broker went on with another copy of it, which was not kept."""
-        if self._last_before is None:  # then it is one that the journal does not know
-            return not self._resumed <= {each.packet_id for each in self._former.captured.values()}
-        others = (self._others[each] for each in self._resumed if each in self._others)
-        return content_of(publish) in others
+        if self._last_before_connection is None:  # then it is one that the journal does not know
+            return not self._resumed_handshakes <= {
+                each.packet_id for each in self._previous.captured.values()
+            }
+        others = (
+            self._duplicates[each] for each in self._resumed_handshakes if each in self._duplicates
+        )
+        return content_hash(publish) in others
 
     # ------------------------------------------------------------ for the next life
 
-    def carried(self, remembered: Sequence[Seen]) -> Iterator[Unsettled | Settled]:
+    def carried_records(
+        self, candidates: Sequence[RedeliveryCandidate]
+    ) -> Iterator[RedeliverableRecord | CaptureCompletedRecord]:
         """Yield what a segment begins with, for the next life: what may come again, the last that
         was captured and the last that is settled. In the order of capture: the last that it reads
         is the last for it."""
-        last, settled = self._last or self._former.last, self._settled
+        last, settled = self._last_captured or self._previous.last, self._last_completed
         if last is None:
             return
-        if settled is not None and settled is not last and last.receipt - settled.receipt < RECENT:
-            yield from (settled.unsettled(), Settled(settled.number))
-        for seen in remembered:
-            yield seen.unsettled()
-        if not remembered or remembered[-1] is not last:
-            yield from (last.unsettled(), Settled(last.number))
+        if (
+            settled is not None
+            and settled is not last
+            and last.received_index - settled.received_index < RECENT_MAX
+        ):
+            yield from (settled.to_record(), CaptureCompletedRecord(settled.sequence))
+        for seen in candidates:
+            yield seen.to_record()
+        if not candidates or candidates[-1] is not last:
+            yield from (last.to_record(), CaptureCompletedRecord(last.sequence))
 
-    def renumber(self, numbers: Mapping[int, int]) -> None:
+    def reassign_sequences(self, new_sequences: Mapping[int, int]) -> None:
         """Positions are about to change; what is not among them has lost its own."""
-        for seen in (self._last or self._former.last, self._settled):
-            if seen is not None and seen.number not in numbers:
-                seen.number = -seen.packet_id
+        for seen in (self._last_captured or self._previous.last, self._last_completed):
+            if seen is not None and seen.sequence not in new_sequences:
+                seen.sequence = -seen.packet_id

@@ -8,11 +8,11 @@ from functools import partial
 import msgspec
 
 from hansa.agent import tasks
-from hansa.agent.delivery.group_commit import written
-from hansa.agent.state import NODES, StateDirectory
+from hansa.agent.delivery.group_commit import run_write
+from hansa.agent.state import PEERS_FILE, StateDirectory
 from hansa.errors import UsageError
-from hansa.protocol.effects import Remember
-from hansa.protocol.events import Noted
+from hansa.protocol.effects import PersistPeer
+from hansa.protocol.events import PeersPersisted
 from hansa.protocol.membership.records import Record
 from hansa.protocol.model import NodeId
 
@@ -20,50 +20,52 @@ _encode = msgspec.msgpack.Encoder().encode
 _decoder = msgspec.msgpack.Decoder(dict[int, tuple[Record, ...]])
 
 
-def decode(data: bytes) -> dict[NodeId, tuple[Record, ...]]:
+def decode_peers(data: bytes) -> dict[NodeId, tuple[Record, ...]]:
     """Return what a file says; raise ValueError if it is none."""
     return {NodeId(node): records for node, records in _decoder.decode(data).items()}
 
 
-def known(state: StateDirectory) -> dict[NodeId, tuple[Record, ...]]:
+def load_peers(state: StateDirectory) -> dict[NodeId, tuple[Record, ...]]:
     """Return what a former life knew."""
-    data = state.nodes()
+    data = state.load_peers()
     try:
-        return decode(data) if data else {}
+        return decode_peers(data) if data else {}
     except ValueError as error:
-        path = state.path / NODES
+        path = state.path / PEERS_FILE
         raise UsageError(f"{path} cannot be read ({error}); remove it to start without") from None
 
 
-class Acquaintances:
+class PeerStore:
     """Writes the file, whole, whenever something has changed."""
 
     def __init__(
         self,
-        known: dict[NodeId, tuple[Record, ...]],
+        peers: dict[NodeId, tuple[Record, ...]],
         write: Callable[[bytes], None],
-        noted: Callable[[Noted], None],
-        problem: Callable[[str], None],
+        on_persisted: Callable[[PeersPersisted], None],
+        set_alarm: Callable[[str], None],
     ) -> None:
         """Start with what is known; `write` returns when its bytes are durable, `problem` is told
         why they are not, and an empty text when they are again."""
-        self._known = {node: msgspec.Raw(_encode(records)) for node, records in known.items()}
+        self._encoded_peers = {
+            node: msgspec.Raw(_encode(records)) for node, records in peers.items()
+        }
         self._write = write
-        self._noted = noted
-        self._problem = problem
-        self._number = 0
+        self._on_persisted = on_persisted
+        self._set_alarm = set_alarm
+        self._save_id = 0
         self._task: asyncio.Task[None] | None = None
 
-    def remember(self, order: Remember, records: Iterable[Record]) -> None:
+    def persist_peer(self, command: PersistPeer, records: Iterable[Record]) -> None:
         """Note what is known of a node now; if nothing is, forget it."""
         found = tuple(records)
         if found:
-            self._known[order.node] = msgspec.Raw(_encode(found))
+            self._encoded_peers[command.node] = msgspec.Raw(_encode(found))
         else:
-            self._known.pop(order.node, None)
-        self._number = order.number
+            self._encoded_peers.pop(command.node, None)
+        self._save_id = command.save_id
         if self._task is None:
-            self._task = tasks.start(self._save())
+            self._task = tasks.start_task(self._save())
 
     async def stop(self) -> None:
         """Write nothing more."""
@@ -72,12 +74,12 @@ class Acquaintances:
             await asyncio.gather(self._task, return_exceptions=True)
 
     async def _save(self) -> None:
-        done = 0
+        saved_id = 0
         try:
-            while done < self._number:
-                number, data = self._number, _encode(self._known)
-                if await written(partial(self._write, data), self._problem):
-                    done = number
-                    self._noted(Noted(number))
+            while saved_id < self._save_id:
+                save_id, data = self._save_id, _encode(self._encoded_peers)
+                if await run_write(partial(self._write, data), self._set_alarm):
+                    saved_id = save_id
+                    self._on_persisted(PeersPersisted(save_id))
         finally:
             self._task = None

@@ -7,76 +7,81 @@ time for twice as long, and the others go on: one at a time first, and more with
 import asyncio
 from collections.abc import Callable, Iterable
 
-from hansa.agent.delivery.inbox_journal import PUBLISH_IDS, Backlog, Entry
-from hansa.journal.records import Bound
+from hansa.agent.delivery.inbox_journal import PUBLISH_PACKET_IDS, InboxEntry, InboxJournal
+from hansa.journal.records import InboxRecord
 
-PAUSE_S = 1.0
-PAUSE_MAX_S = 64.0
+BACKOFF_MIN_S = 1.0
+BACKOFF_MAX_S = 64.0
 """Seconds for which a publication rests, at first and at last."""
 
-CROWDED = "it has no room for some publications (quota exceeded), which are tried again"
+QUOTA_EXCEEDED_TEXT = "it has no room for some publications (quota exceeded), which are tried again"
 
 
-class Crowding:
+class QuotaBackoff:
     """What one broker had no room for since it was connected."""
 
     def __init__(
-        self, backlog: Backlog, retry: Callable[[Entry], None], rewritten: Callable[[Entry], None]
+        self,
+        inbox: InboxJournal,
+        retry: Callable[[InboxEntry], None],
+        on_rewritten: Callable[[InboxEntry], None],
     ) -> None:
         """`retry` is given what has rested, `rewritten` what was written anew."""
-        self.told: Callable[[str], None] = lambda text: None
+        self.set_alarm: Callable[[str], None] = lambda text: None
         """Told that the broker has no room, and an empty text when it has."""
-        self.room: int | None = None
+        self.in_flight_max: int | None = None
         """How many may be under way because of that; None if there is no bound."""
-        self._backlog = backlog
+        self._inbox = inbox
         self._retry = retry
-        self._rewritten = rewritten
-        self._pauses: dict[Entry, float] = {}
-        self._resting: dict[Entry, asyncio.TimerHandle] = {}
+        self._on_rewritten = on_rewritten
+        self._delays: dict[InboxEntry, float] = {}
+        self._retry_timers: dict[InboxEntry, asyncio.TimerHandle] = {}
 
-    def refuse(self, entry: Entry, under_way: Iterable[Entry]) -> None:
+    def on_quota_exceeded(self, entry: InboxEntry, in_flight: Iterable[InboxEntry]) -> None:
         """There was no room for one; `under_way` are those that the broker may have."""
-        entry.was_sent = entry.was_repeated
-        pause_s = self._pauses[entry] = min(2 * self._pauses.get(entry, PAUSE_S / 2), PAUSE_MAX_S)
+        entry.was_sent = entry.was_redelivered
+        pause_s = self._delays[entry] = min(
+            2 * self._delays.get(entry, BACKOFF_MIN_S / 2), BACKOFF_MAX_S
+        )
         loop = asyncio.get_running_loop()
-        self._resting[entry] = loop.call_later(pause_s, self._wake, entry)
-        for other in under_way:
-            self.surpass(other.bound)
-        self.room = 1
-        self.told(CROWDED)
+        self._retry_timers[entry] = loop.call_later(pause_s, self._retry_now, entry)
+        for other in in_flight:
+            self.demote_older(other.record)
+        self.in_flight_max = 1
+        self.set_alarm(QUOTA_EXCEEDED_TEXT)
 
-    def surpass(self, newer: Bound) -> None:
+    def demote_older(self, newer: InboxRecord) -> None:
         """The broker gets this: if it stores it, a value that rests must not replace it later."""
-        if not (newer.retain and self._resting):
+        if not (newer.retain and self._retry_timers):
             return
-        for entry, timer in list(self._resting.items()):
-            older = entry.bound
+        for entry, timer in list(self._retry_timers.items()):
+            older = entry.record
             if older.retain and older.topic == newer.topic and older.index < newer.index:
                 timer.cancel()
-                del self._resting[entry]
-                self._backlog.demote(entry)
-                self._rewritten(entry)
+                del self._retry_timers[entry]
+                self._inbox.clear_retain_flag(entry)
+                self._on_rewritten(entry)
 
-    def accept(self, entry: Entry) -> None:
+    def on_accepted(self, entry: InboxEntry) -> None:
         """There was room for one."""
-        if self.room is not None:
-            self.room = min(2 * self.room, PUBLISH_IDS)
-        self.drop(entry)
+        if self.in_flight_max is not None:
+            self.in_flight_max = min(2 * self.in_flight_max, PUBLISH_PACKET_IDS)
+        self.remove(entry)
 
-    def drop(self, entry: Entry) -> None:
+    def remove(self, entry: InboxEntry) -> None:
         """One is not tried again."""
-        if self._pauses.pop(entry, None) is not None and not self._pauses:
-            self.forget()
+        if self._delays.pop(entry, None) is not None and not self._delays:
+            self.reset()
 
-    def forget(self) -> None:
+    def reset(self) -> None:
         """Begin anew, without any bound."""
-        for timer in self._resting.values():
+        for timer in self._retry_timers.values():
             timer.cancel()
-        self._resting.clear()
-        self._pauses.clear()
-        self.room = None
-        self.told("")
+        self._retry_timers.clear()
+        self._delays.clear()
+        self.in_flight_max = None
+        self.set_alarm("")
 
-    def _wake(self, entry: Entry) -> None:
-        del self._resting[entry]
+    def _retry_now(self, entry: InboxEntry) -> None:
+        del self._retry_timers[entry]
         self._retry(entry)

@@ -5,20 +5,20 @@ from dataclasses import dataclass
 from hansa.errors import UsageError
 from hansa.journal.settings import JournalSettings
 
-PREFERENCES = ("no-loss", "no-dup")
+SESSION_LOSS_POLICIES = ("no-loss", "no-dup")
 
 
 @dataclass(frozen=True, slots=True)
 class DeliverySettings:
     """How publications of QoS 1 and 2 are kept and given to the broker."""
 
-    window: int = 1_000
+    in_flight_max: int = 1_000
     """Publications that may be under way from the broker, and to it; the broker may allow less.
     As many may come twice at QoS 1 after a crash."""
     inbox_bytes: int = 64 << 20
     """Bytes of others' publications that wait here for the broker, in memory and on disk; beyond
     them they wait at their origins."""
-    prefer: str = "no-loss"
+    session_loss_policy: str = "no-loss"
     """When the broker has lost the agent's session: no-loss sends again what was under way, no-dup
     does not."""
     retention_seconds: float = 7 * 86_400.0
@@ -28,16 +28,16 @@ class DeliverySettings:
 
     def __post_init__(self) -> None:
         """Refuse what cannot work."""
-        if not 1 <= self.window <= 32_768:
-            raise UsageError(f"window must be from 1 to 32768, not {self.window}")
+        if not 1 <= self.in_flight_max <= 32_768:
+            raise UsageError(f"window must be from 1 to 32768, not {self.in_flight_max}")
         if self.inbox_bytes < 1:
             raise UsageError(f"inbox_bytes must be at least 1, not {self.inbox_bytes}")
-        if self.prefer not in PREFERENCES:
-            choice = " or ".join(PREFERENCES)
-            raise UsageError(f"prefer must be {choice}, not {self.prefer!r}")
-        self.journal()
+        if self.session_loss_policy not in SESSION_LOSS_POLICIES:
+            choice = " or ".join(SESSION_LOSS_POLICIES)
+            raise UsageError(f"prefer must be {choice}, not {self.session_loss_policy!r}")
+        self.outbox_settings()
 
-    def journal(self) -> JournalSettings:
+    def outbox_settings(self) -> JournalSettings:
         """Return how the journal of what clients here published is kept."""
         segment = min(JournalSettings().segment_bytes, max(1, self.retention_bytes // 4))
         return JournalSettings(
@@ -46,6 +46,6 @@ class DeliverySettings:
             retention_bytes=self.retention_bytes,
         )
 
-    def inbox(self) -> JournalSettings:
+    def inbox_settings(self) -> JournalSettings:
         """Return how the journal of what others published is kept: its last segment tells all."""
         return JournalSettings(retention_bytes=JournalSettings().segment_bytes)

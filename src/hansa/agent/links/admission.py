@@ -29,7 +29,7 @@ out a neighbour that is about to say hello; more costs memory and work for the n
 
 NO_HELLO = f"no hello within {HELLO_S:.0f} s"
 TOO_MANY_BYTES = f"more than {HELLO_BYTES} bytes before an agreed hello"
-GAVE_WAY = f"{PENDING_MAX} connections without hello, one gave way to a newcomer"
+EVICTED = f"{PENDING_MAX} connections without hello, one gave way to a newcomer"
 NO_ROOM = "no room for another link"
 
 
@@ -41,7 +41,7 @@ class Admission:
         self._pending: dict[Link, asyncio.TimerHandle] = {}
         """In the order in which they were opened."""
 
-    def count(self, reason: str) -> None:
+    def count_refused(self, reason: str) -> None:
         """Count a connection that was refused."""
         self.counters[f"refused: {reason}"] += 1
 
@@ -49,29 +49,29 @@ class Admission:
         """Give a new connection a place, at the cost of another one if all are taken."""
         self._prune()
         if len(self._pending) >= PENDING_MAX:
-            self._refuse(self._choose(), GAVE_WAY)
+            self._refuse(self._choose_victim(), EVICTED)
         loop = asyncio.get_running_loop()
-        self._pending[link] = loop.call_later(HELLO_S, self._expire, link)
+        self._pending[link] = loop.call_later(HELLO_S, self._on_hello_timeout, link)
 
     def _prune(self) -> None:
-        for link in [each for each in self._pending if each.admitted or each.closed.is_set()]:
+        for link in [each for each in self._pending if each.is_admitted or each.closed.is_set()]:
             self._pending.pop(link).cancel()
 
-    def _choose(self) -> Link:
+    def _choose_victim(self) -> Link:
         """Return the oldest connection of the host that has most: a flood from one host costs
         newcomers from other hosts nothing."""
         hosts = Counter(map(_host, self._pending))
         (crowded, _), *_ = hosts.most_common(1)
         return next(link for link in self._pending if _host(link) == crowded)
 
-    def _expire(self, link: Link) -> None:
-        if not link.admitted and not link.closed.is_set():
+    def _on_hello_timeout(self, link: Link) -> None:
+        if not link.is_admitted and not link.closed.is_set():
             self._refuse(link, NO_HELLO)
         self._pending.pop(link, None)
 
     def _refuse(self, link: Link, reason: str) -> None:
         self._pending.pop(link).cancel()
-        self.count(reason)
+        self.count_refused(reason)
         link.close(reason)
 
 

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator
 from hansa.errors import InvalidFrame
 from hansa.protocol.wire.codec import CONTROL_BYTES_MAX, PUBLICATION
 
-OPEN, OFFER, CONFIRM, ACCEPT, DATA, PIECE, CLOSE = (bytes((0xA0 + kind,)) for kind in range(7))
+OPEN, OFFER, CONFIRM, ACCEPT, DATA, FRAGMENT, CLOSE = (bytes((0xA0 + kind,)) for kind in range(7))
 """How a datagram begins; `udp` says what each means."""
 
 DATAGRAM_BYTES_MAX = 1_200
@@ -26,19 +26,19 @@ HEADER_BYTES = 17
 
 BODY_BYTES_MAX = DATAGRAM_BYTES_MAX - HEADER_BYTES
 _LENGTH = struct.Struct(">H")
-_PIECE = struct.Struct(">8sHH")
+_FRAGMENT_HEADER = struct.Struct(">8sHH")
 
 SMALL_BYTES_MAX = BODY_BYTES_MAX - _LENGTH.size
 """The largest frame that fits a datagram."""
 
-PIECE_BYTES = BODY_BYTES_MAX - _PIECE.size
-PIECES_MAX = -(-CONTROL_BYTES_MAX // PIECE_BYTES)
+FRAGMENT_BYTES = BODY_BYTES_MAX - _FRAGMENT_HEADER.size
+FRAGMENTS_MAX = -(-CONTROL_BYTES_MAX // FRAGMENT_BYTES)
 
-PIECES_HELD_MAX = 2 * PIECES_MAX
+FRAGMENTS_HELD_MAX = 2 * FRAGMENTS_MAX
 """Pieces of unfinished frames that a link holds; beyond that it forgets the oldest frame's."""
 
 
-def pack(frames: Iterable[bytes | bytearray]) -> Iterator[tuple[bytes, int]]:
+def pack_frames(frames: Iterable[bytes | bytearray]) -> Iterator[tuple[bytes, int]]:
     """Join small frames in as few bodies as hold them, each with its count of publications."""
     parts: list[bytes | bytearray] = []
     size = publications = 0
@@ -54,7 +54,7 @@ def pack(frames: Iterable[bytes | bytearray]) -> Iterator[tuple[bytes, int]]:
         yield b"".join(parts), publications
 
 
-def unpack(body: bytes) -> list[bytes]:
+def unpack_frames(body: bytes) -> list[bytes]:
     """Return the frames that share a body."""
     frames: list[bytes] = []
     at, end = 0, len(body)
@@ -68,52 +68,53 @@ def unpack(body: bytes) -> list[bytes]:
     return frames
 
 
-def digest(frame: bytes) -> bytes:
+def frame_digest(frame: bytes) -> bytes:
     """Return what the pieces of a frame call it."""
     return hashlib.blake2b(frame, digest_size=8).digest()
 
 
-def cut(frame: bytes) -> list[bytes]:
+def split_frame(frame: bytes) -> list[bytes]:
     """Return a frame in pieces."""
-    count, name = -(-len(frame) // PIECE_BYTES), digest(frame)
+    count, name = -(-len(frame) // FRAGMENT_BYTES), frame_digest(frame)
     return [
-        _PIECE.pack(name, index, count) + frame[index * PIECE_BYTES : (index + 1) * PIECE_BYTES]
+        _FRAGMENT_HEADER.pack(name, index, count)
+        + frame[index * FRAGMENT_BYTES : (index + 1) * FRAGMENT_BYTES]
         for index in range(count)
     ]
 
 
-class Assembly:
+class DatagramReassembly:
     """Frames of one link of which some pieces have come."""
 
     def __init__(self) -> None:
         """Start with none."""
         self._frames: dict[tuple[bytes, int], dict[int, bytes]] = {}
-        self._held = 0
+        self._fragment_count = 0
 
     def __len__(self) -> int:
         """Return how many pieces are held."""
-        return self._held
+        return self._fragment_count
 
     def add(self, body: bytes) -> bytes | None:
         """Take a piece; return its frame once it is whole."""
-        if len(body) <= _PIECE.size:
+        if len(body) <= _FRAGMENT_HEADER.size:
             raise InvalidFrame(f"a piece of {len(body)} bytes")
-        name, index, count = _PIECE.unpack_from(body)
-        if not index < count <= PIECES_MAX:
-            raise InvalidFrame(f"piece {index} of {count}, the limit is {PIECES_MAX}")
-        pieces = self._frames.setdefault((name, count), {})
-        self._held += index not in pieces
-        pieces[index] = body[_PIECE.size :]
-        if len(pieces) == count:
+        name, index, count = _FRAGMENT_HEADER.unpack_from(body)
+        if not index < count <= FRAGMENTS_MAX:
+            raise InvalidFrame(f"piece {index} of {count}, the limit is {FRAGMENTS_MAX}")
+        fragments = self._frames.setdefault((name, count), {})
+        self._fragment_count += index not in fragments
+        fragments[index] = body[_FRAGMENT_HEADER.size :]
+        if len(fragments) == count:
             return self._finish(name, count)
-        if self._held > PIECES_HELD_MAX:
-            self._held -= len(self._frames.pop(next(iter(self._frames))))
+        if self._fragment_count > FRAGMENTS_HELD_MAX:
+            self._fragment_count -= len(self._frames.pop(next(iter(self._frames))))
         return None
 
     def _finish(self, name: bytes, count: int) -> bytes:
-        pieces = self._frames.pop((name, count))
-        self._held -= count
-        frame = b"".join(pieces[index] for index in range(count))
-        if digest(frame) != name:
+        fragments = self._frames.pop((name, count))
+        self._fragment_count -= count
+        frame = b"".join(fragments[index] for index in range(count))
+        if frame_digest(frame) != name:
             raise InvalidFrame(f"{count} pieces that make no frame")
         return frame

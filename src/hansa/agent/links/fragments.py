@@ -9,110 +9,122 @@ from collections import Counter, deque
 from collections.abc import Sequence
 
 from hansa.errors import InvalidFrame
-from hansa.protocol.wire.codec import ANSWER, PUBLICATION, strand
+from hansa.protocol.wire.codec import BULK_RESPONSE, PUBLICATION, ordering_key
 
-TOTAL_BYTES = 4
+LENGTH_PREFIX_BYTES = 4
 """The first piece of a frame begins with the frame's length."""
 
-PIECE_BYTES = (1 << 16) - 2 * TOTAL_BYTES
+FRAGMENT_BYTES = (1 << 16) - 2 * LENGTH_PREFIX_BYTES
 """Bytes of a frame in one piece, and of the largest frame that is not cut: with both lengths that
 is as much as one publication of a link through a broker takes."""
 
 
-class Bulk:
+class FragmentQueue:
     """What waits to leave piece by piece."""
 
     def __init__(self, bytes_max: int) -> None:
         """Let so many bytes of large publications wait, and one more; as many of small ones behind
         them; and of answers, which were asked for, twice as many."""
-        self._room = {PUBLICATION: bytes_max, ANSWER: 2 * bytes_max}
+        self._bytes_max = {PUBLICATION: bytes_max, BULK_RESPONSE: 2 * bytes_max}
         self._queue: deque[bytes | bytearray] = deque()
-        self._strands: Counter[bytes] = Counter()
-        self._sent = 0  # bytes of the first one
-        self._small = 0  # bytes of small ones
-        self.bytes = 0
+        self._ordering_keys: Counter[bytes] = Counter()
+        self._first_sent_bytes = 0  # bytes of the first one
+        self._small_bytes = 0  # bytes of small ones
+        self.queued_bytes = 0
         """Bytes that wait."""
 
     def __bool__(self) -> bool:
         """Whether something waits."""
         return bool(self._queue)
 
-    def sift(self, frames: Sequence[bytes | bytearray]) -> tuple[list[bytes | bytearray], int]:
+    def enqueue(self, frames: Sequence[bytes | bytearray]) -> tuple[list[bytes | bytearray], int]:
         """Take what is large, and what must not overtake that; return what may leave at once, and
         how many there is no room for."""
         direct: list[bytes | bytearray] = []
         refused = 0
         for frame in frames:
-            if not self._has_to_wait(frame):
+            if not self._must_wait(frame):
                 direct.append(frame)
-            elif self._waiting_like(frame) > self._room[frame[0]]:
+            elif self._queued_like(frame) > self._bytes_max[frame[0]]:
                 refused += 1
             else:
                 self._queue.append(frame)
-                self._strands[strand(frame)] += 1
-                self.bytes += len(frame)
-                self._small += len(frame) if len(frame) <= PIECE_BYTES else 0
+                self._ordering_keys[ordering_key(frame)] += 1
+                self.queued_bytes += len(frame)
+                self._small_bytes += len(frame) if len(frame) <= FRAGMENT_BYTES else 0
         return direct, refused
 
-    def _waiting_like(self, frame: bytes | bytearray) -> int:
-        return self._small if len(frame) <= PIECE_BYTES else self.bytes - self._small
-
-    def _has_to_wait(self, frame: bytes | bytearray) -> bool:
-        return frame[0] in self._room and (
-            len(frame) > PIECE_BYTES or (bool(self._queue) and strand(frame) in self._strands)
+    def _queued_like(self, frame: bytes | bytearray) -> int:
+        return (
+            self._small_bytes
+            if len(frame) <= FRAGMENT_BYTES
+            else self.queued_bytes - self._small_bytes
         )
 
-    def next(self) -> tuple[bytes, bool, bool]:
+    def _must_wait(self, frame: bytes | bytearray) -> bool:
+        return frame[0] in self._bytes_max and (
+            len(frame) > FRAGMENT_BYTES
+            or (bool(self._queue) and ordering_key(frame) in self._ordering_keys)
+        )
+
+    def pop_chunk(self) -> tuple[bytes, bool, bool]:
         """Return the next bytes to leave, whether they are a piece and not a whole frame, and
         whether their frame is whole with them."""
         frame = self._queue[0]
-        if len(frame) <= PIECE_BYTES:
-            self._small -= len(frame)
-            self._pass()
+        if len(frame) <= FRAGMENT_BYTES:
+            self._small_bytes -= len(frame)
+            self._remove_first()
             return bytes(frame), False, True
-        total = b"" if self._sent else len(frame).to_bytes(TOTAL_BYTES, "big")
-        piece = b"".join((total, memoryview(frame)[self._sent : self._sent + PIECE_BYTES]))
-        self._sent += PIECE_BYTES
-        if self._sent < len(frame):
-            self.bytes -= PIECE_BYTES
-            return piece, True, False
-        self._pass()
-        return piece, True, True
+        total = b"" if self._first_sent_bytes else len(frame).to_bytes(LENGTH_PREFIX_BYTES, "big")
+        fragment = b"".join(
+            (
+                total,
+                memoryview(frame)[self._first_sent_bytes : self._first_sent_bytes + FRAGMENT_BYTES],
+            )
+        )
+        self._first_sent_bytes += FRAGMENT_BYTES
+        if self._first_sent_bytes < len(frame):
+            self.queued_bytes -= FRAGMENT_BYTES
+            return fragment, True, False
+        self._remove_first()
+        return fragment, True, True
 
-    def _pass(self) -> None:
+    def _remove_first(self) -> None:
         frame = self._queue.popleft()
-        self.bytes -= len(frame) - max(0, self._sent - PIECE_BYTES)
-        self._sent = 0
-        name = strand(frame)
-        self._strands[name] -= 1
-        if not self._strands[name]:
-            del self._strands[name]
+        self.queued_bytes -= len(frame) - max(0, self._first_sent_bytes - FRAGMENT_BYTES)
+        self._first_sent_bytes = 0
+        name = ordering_key(frame)
+        self._ordering_keys[name] -= 1
+        if not self._ordering_keys[name]:
+            del self._ordering_keys[name]
 
 
-class Assembly:
+class StreamReassembly:
     """The large frame that is arriving."""
 
     def __init__(self, frame_bytes_max: int) -> None:
         """Expect frames of at most so many bytes. Memory is taken for what has come, not for what
         is announced."""
         self._frame_bytes_max = frame_bytes_max
-        self._pieces: list[bytes] = []
-        self._missing = 0
+        self._fragments: list[bytes] = []
+        self._missing_bytes = 0
 
-    def add(self, piece: bytes) -> bytes | None:
+    def add(self, fragment: bytes) -> bytes | None:
         """Take the next piece; return its frame once that is whole. Raises InvalidFrame."""
-        if not self._missing:
-            total = int.from_bytes(piece[:TOTAL_BYTES], "big")
-            if not PIECE_BYTES < total <= self._frame_bytes_max:
+        if not self._missing_bytes:
+            total = int.from_bytes(fragment[:LENGTH_PREFIX_BYTES], "big")
+            if not FRAGMENT_BYTES < total <= self._frame_bytes_max:
                 limit = self._frame_bytes_max
                 raise InvalidFrame(f"a frame of {total} bytes in pieces, the limit is {limit}")
-            self._missing, piece = total, piece[TOTAL_BYTES:]
-        if not 0 < len(piece) <= self._missing:
-            raise InvalidFrame(f"a piece of {len(piece)} bytes, {self._missing} were missing")
-        self._pieces.append(piece)
-        self._missing -= len(piece)
-        if self._missing:
+            self._missing_bytes, fragment = total, fragment[LENGTH_PREFIX_BYTES:]
+        if not 0 < len(fragment) <= self._missing_bytes:
+            raise InvalidFrame(
+                f"a piece of {len(fragment)} bytes, {self._missing_bytes} were missing"
+            )
+        self._fragments.append(fragment)
+        self._missing_bytes -= len(fragment)
+        if self._missing_bytes:
             return None
-        frame = b"".join(self._pieces)
-        self._pieces.clear()
+        frame = b"".join(self._fragments)
+        self._fragments.clear()
         return frame

@@ -28,24 +28,24 @@ class Link(Protocol):
     """One connection, as the agent sees it."""
 
     id: LinkId
-    dialled: Address | None
-    ordered: bool
+    dialled_address: Address | None
+    is_ordered: bool
     """Whether frames arrive whole and in order, or not at all."""
     remote: str
     """Where the other side is: the address that was dialled, or the one that it came from."""
     bytes_in: int
     bytes_out: int
     frames_out: int
-    dropped: int
+    dropped_publications: int
     """Publications that were not sent."""
     closed: asyncio.Event
-    admitted: bool
+    is_admitted: bool
     """Whether the node has accepted the neighbour's hello; until then `admission` limits it."""
-    named: NodeId | None
+    expected_node: NodeId | None
     """Node that the other side must be, None if its transport does not say."""
 
     @property
-    def outstanding(self) -> int:
+    def outstanding_bytes(self) -> int:
         """Bytes that were sent and not handled by the neighbour yet, as far as it is known."""
 
     def send(self, frames: Sequence[bytes | bytearray]) -> None:
@@ -54,14 +54,14 @@ class Link(Protocol):
     def admit(self) -> None:
         """Lift the limits for strangers: the hellos agreed."""
 
-    def refuse(self) -> None:
+    def allow_last_frames(self) -> None:
         """Let the last frames of a refused neighbour in: the node closes the link soon."""
 
     def close(self, reason: str) -> None:
         """Close; the reason is for the log."""
 
 
-class Listener(Protocol):
+class LinkListener(Protocol):
     """Who is told what happens on links."""
 
     def link_opened(self, link: Link) -> None:

@@ -34,59 +34,59 @@ from dataclasses import dataclass, field
 from hansa.agent import tasks
 from hansa.agent.broker.connection import BrokerAddress, Connection
 from hansa.agent.links.admission import NO_ROOM, Admission
-from hansa.agent.links.dialler import Dialler, Failed
-from hansa.agent.links.link import LINKS_MAX, Address, Listener
+from hansa.agent.links.dialler import Dialler, OnDialFailed
+from hansa.agent.links.link import LINKS_MAX, Address, LinkListener
 from hansa.agent.links.mqtt_stream import (
     ACCEPT,
     CHALLENGE,
     CLOSE,
     COMMITMENT_BYTES,
     CONFIRM,
-    FORGED,
+    FORGED_PUBLICATION,
     OPEN,
     TOKEN_BYTES,
-    Ending,
+    CloseTokens,
     MqttStream,
-    closed_because,
-    closing,
-    commitment_to,
-    is_closing,
+    close_payload,
+    close_reason,
+    commitment_of,
+    is_valid_close,
 )
 from hansa.agent.links.settings import CHUNK_BYTES_MAX
-from hansa.agent.links.stream import USUAL, LinkLimits, StreamLink
+from hansa.agent.links.stream import DEFAULT_LIMITS, LinkLimits, StreamLink
 from hansa.mqtt import effects, inputs, packets
-from hansa.mqtt.limits import Limits
-from hansa.mqtt.options import Options
-from hansa.mqtt.types import REFUSED
+from hansa.mqtt.limits import BrokerLimits
+from hansa.mqtt.options import ConnectOptions
+from hansa.mqtt.types import REFUSAL_CODE_MIN
 from hansa.protocol.model import LinkId, NodeId
 
-ASK_AGAIN_S = 0.25
+OPEN_RETRY_S = 0.25
 """Seconds until an unanswered OPEN is sent again."""
 
-ASK_COUNT = 12
+OPEN_ATTEMPTS = 12
 """Attempts until it is said that nobody is there."""
 
-NAME = re.compile("([0-9a-f]{16})/([0-9a-zA-Z]{1,64})")
+LINK_NAME = re.compile("([0-9a-f]{16})/([0-9a-zA-Z]{1,64})")
 """Node and name of a link, as a dialler writes them in its topics."""
 
-NOBODY = bytes(TOKEN_BYTES)
+UNKNOWN_STREAM_TOKEN = bytes(TOKEN_BYTES)
 """The token in a CLOSE for a stream that is not known here."""
 
-WITHHELD = "withheld: user name and password from an address that is not configured"
-NOT_ACCEPTED = "[link.mqtt] accept does not name the node"
+CREDENTIALS_WITHHELD = "withheld: user name and password from an address that is not configured"
+NODE_NOT_ACCEPTED = "[link.mqtt] accept does not name the node"
 
-ENVELOPE_BYTES = 1_024
+PACKET_OVERHEAD_BYTES = 1_024
 """Room in a packet for all that is not a chunk: topic, number, what MQTT adds."""
 
 
 @dataclass(frozen=True, slots=True)
-class Access:
+class MqttLinkAccess:
     """How links through brokers are made: under which topics, and how to be let in."""
 
     prefix: str
-    own: BrokerAddress
+    own_broker: BrokerAddress
     """The broker beside us."""
-    client_id: str
+    client_id_prefix: str
     """How our client ids begin."""
     username: str | None = None
     """At the neighbours' brokers; the following as well."""
@@ -96,31 +96,31 @@ class Access:
     """Bytes of a link in one publication, at most."""
     node: str = "0" * 16
     """Our node id, part of the topics of links that we dial."""
-    trusted: frozenset[Address] = frozenset()
+    trusted_addresses: frozenset[Address] = frozenset()
     """Addresses that get the user name and the password."""
-    accept: frozenset[str] = frozenset()
+    accepted_nodes: frozenset[str] = frozenset()
     """Nodes that may open links here; all if empty."""
 
-    def options(self, name: str, will: packets.Will) -> Options:
+    def client_options(self, name: str, will: packets.Will) -> ConnectOptions:
         """Return how one client of ours introduces itself."""
-        client_id = f"{self.client_id}{name}"
-        return Options(client_id=client_id, clean_start=True, will=will)
+        client_id = f"{self.client_id_prefix}{name}"
+        return ConnectOptions(client_id=client_id, clean_start=True, will=will)
 
-    def withholds_from(self, address: Address) -> bool:
+    def withholds_credentials(self, address: Address) -> bool:
         """Whether there are a user name and a password that an address must not get."""
-        return self.username is not None and address not in self.trusted
+        return self.username is not None and address not in self.trusted_addresses
 
     def broker_at(self, address: Address) -> BrokerAddress:
         """Return a neighbour's broker."""
         name, password = self.username, self.password
-        if self.withholds_from(address):
+        if self.withholds_credentials(address):
             name = password = None
         login = "username and password in [link.mqtt]"
         return BrokerAddress(address.host, address.port, name, password, self.tls, login)
 
-    def chunk_bytes_at(self, limits: Limits) -> int:
+    def chunk_bytes_at(self, limits: BrokerLimits) -> int:
         """Return the bytes of a link in one publication that a broker takes."""
-        return max(1, min(self.chunk_bytes, limits.packet_bytes_max - ENVELOPE_BYTES))
+        return max(1, min(self.chunk_bytes, limits.packet_bytes_max - PACKET_OVERHEAD_BYTES))
 
 
 class MqttLinks:
@@ -128,41 +128,41 @@ class MqttLinks:
 
     def __init__(
         self,
-        listener: Listener,
-        chance: random.Random,
+        listener: LinkListener,
+        rng: random.Random,
         ids: Iterator[int],
-        access: Access,
-        limits: LinkLimits = USUAL,
+        access: MqttLinkAccess,
+        limits: LinkLimits = DEFAULT_LIMITS,
         admission: Admission | None = None,
     ) -> None:
         """Prepare; `ids` and `admission` are shared with links of other kinds."""
         self.admission = admission or Admission()
         self._listener = listener
-        self._chance = chance
+        self._rng = rng
         self._ids = ids
         self.counters: Counter[str] = Counter()
         self._access = access
         self._limits = limits
-        self.dialler = Dialler(self._connect, chance)
-        self._porter: _Porter | None = None
+        self.dialler = Dialler(self._connect, rng)
+        self._acceptor: _LinkAcceptor | None = None
 
-    def listen(self, failed: Failed) -> None:
+    def listen(self, on_failed: OnDialFailed) -> None:
         """Take links at the own broker; `failed` is told why it does not let us."""
-        self._porter = _Porter(self, self._access, self._chance, failed)
+        self._acceptor = _LinkAcceptor(self, self._access, self._rng, on_failed)
 
-    def dial(self, address: Address, failed: Failed) -> None:
+    def dial(self, address: Address, on_failed: OnDialFailed) -> None:
         """Keep a link to a neighbour; `failed` is told of every attempt in vain."""
-        self.dialler.dial(address, failed)
+        self.dialler.dial(address, on_failed)
 
     async def stop(self) -> None:
         """Dial no more, take no more links. Those that stand are closed by their owner."""
         await self.dialler.stop()
-        if self._porter is not None:
-            self._porter.stop()
+        if self._acceptor is not None:
+            self._acceptor.stop()
 
-    def note_forged(self) -> None:
+    def count_forged(self) -> None:
         """Count a publication that another client made."""
-        self.counters[FORGED] += 1
+        self.counters[FORGED_PUBLICATION] += 1
 
     def new_link(self, remote: str, dialled: Address | None = None) -> StreamLink:
         """Return a link whose stream is about to begin."""
@@ -170,102 +170,105 @@ class MqttLinks:
         return StreamLink(id_, self._listener, self._limits, remote, dialled, self.admission)
 
     async def _connect(self, address: Address) -> StreamLink:
-        call = _Call(self, self._access, address, self._chance)
+        dialled = _DialledLink(self, self._access, address, self._rng)
         try:
-            return await call.answer
+            return await dialled.opened
         except BaseException:
-            call.hang_up()
+            dialled.close()
             raise
 
 
-class _Call:
+class _DialledLink:
     """One link that we dialled: a client at the neighbour's broker until the link ends."""
 
     def __init__(
-        self, links: MqttLinks, access: Access, address: Address, chance: random.Random
+        self, links: MqttLinks, access: MqttLinkAccess, address: Address, rng: random.Random
     ) -> None:
         """Call at once."""
-        self.answer: asyncio.Future[StreamLink] = asyncio.get_running_loop().create_future()
+        self.opened: asyncio.Future[StreamLink] = asyncio.get_running_loop().create_future()
         self._links = links
         self._access = access
         self._address = address
         name, prefix = secrets.token_hex(8), access.prefix
-        self._up = f"{prefix}/up/{access.node}/{name}"
-        self._down = f"{prefix}/down/{access.node}/{name}"
-        self._gone = f"{prefix}/gone"
+        self._up_topic = f"{prefix}/up/{access.node}/{name}"
+        self._down_topic = f"{prefix}/down/{access.node}/{name}"
+        self._gone_topic = f"{prefix}/gone"
         self._token = secrets.token_bytes(TOKEN_BYTES)
         self._gone_commitment = b""
-        self._question = bytes((OPEN,))
+        self._request = bytes((OPEN,))
         self._stream: MqttStream | None = None
         self._chunk_bytes = access.chunk_bytes
-        self._asking: asyncio.TimerHandle | None = None
-        self._ended = False
-        will = packets.Will(self._up, closing(self._token, "gone"))
-        options = access.options(f"link-{name}", will)
-        if access.withholds_from(address):
-            links.counters[WITHHELD] += 1
+        self._retry_timer: asyncio.TimerHandle | None = None
+        self._is_closed = False
+        will = packets.Will(self._up_topic, close_payload(self._token, "gone"))
+        options = access.client_options(f"link-{name}", will)
+        if access.withholds_credentials(address):
+            links.counters[CREDENTIALS_WITHHELD] += 1
         self._connection = Connection(
-            access.broker_at(address), options, self._told, chance, prompt=True
+            access.broker_at(address), options, self._on_effect, rng, is_low_latency=True
         )
-        self._connection.keep()
+        self._connection.start()
 
-    def hang_up(self) -> None:
+    def close(self) -> None:
         """Leave the broker."""
-        if self._ended:
+        if self._is_closed:
             return
-        self._ended = True
-        if self._asking is not None:
-            self._asking.cancel()
-        tasks.start(_leave(self._connection))
+        self._is_closed = True
+        if self._retry_timer is not None:
+            self._retry_timer.cancel()
+        tasks.start_task(_disconnect(self._connection))
 
-    def _told(self, effect: effects.Effect) -> None:
+    def _on_effect(self, effect: effects.Effect) -> None:
         match effect:
             case effects.PublishReceived(batch):
                 self._receive(batch)
-            case effects.Connected(limits=limits):
+            case effects.Connected(broker_limits=limits):
                 self._chunk_bytes = self._access.chunk_bytes_at(limits)
-                wishes = (packets.Subscription(self._down), packets.Subscription(self._gone))
-                self._connection.order(inputs.Subscribe(wishes))
+                subscriptions = (
+                    packets.Subscription(self._down_topic),
+                    packets.Subscription(self._gone_topic),
+                )
+                self._connection.submit(inputs.Subscribe(subscriptions))
             case effects.Subscribed(reasons=reasons):
-                if max(reasons) >= REFUSED:
-                    self._fail(f"the broker does not let us subscribe to {self._down}")
+                if max(reasons) >= REFUSAL_CODE_MIN:
+                    self._fail(f"the broker does not let us subscribe to {self._down_topic}")
                 else:
-                    self._ask(ASK_COUNT)
-            case effects.ConnectRefused() if self._access.withholds_from(self._address):
+                    self._send_request(OPEN_ATTEMPTS)
+            case effects.ConnectRefused() if self._access.withholds_credentials(self._address):
                 self._fail(
                     f"broker {self._address}: {effect.text}; user name and password were not sent:"
                     " only [link] neighbours and [link.mqtt] trusted get them"
                 )
             case effects.ConnectRefused() | effects.Disconnected() | effects.ProtocolViolation():
                 self._fail(f"broker {self._address}: {effect.text}")
-            case effects.NotSent(reason=reason):
+            case effects.PublishNotSent(reason=reason):
                 self._fail(f"broker {self._address}: {reason}")
             case _:
                 pass
 
-    def _ask(self, count: int) -> None:
+    def _send_request(self, count: int) -> None:
         """Ask for the stream, or confirm it; the agent may not be there yet."""
         if not count:
-            self._fail(f"no agent takes links there, or {self._up} may not be published to")
+            self._fail(f"no agent takes links there, or {self._up_topic} may not be published to")
             return
-        self._publish(self._question)
+        self._publish(self._request)
         loop = asyncio.get_running_loop()
-        self._asking = loop.call_later(ASK_AGAIN_S, self._ask, count - 1)
+        self._retry_timer = loop.call_later(OPEN_RETRY_S, self._send_request, count - 1)
 
     def _publish(self, payload: bytes) -> None:
-        self._connection.order(inputs.Publish([(self._up, payload)]))
+        self._connection.submit(inputs.Publish([(self._up_topic, payload)]))
 
-    def _receive(self, batch: Sequence[packets.Publish]) -> None:
+    def _receive(self, batch: Sequence[packets.PublishPacket]) -> None:
         payloads: list[bytes] = []
         for each in batch:
-            if each.topic != self._gone:
+            if each.topic != self._gone_topic:
                 payloads.append(each.payload)
-            elif is_closing(each.payload, self._gone_commitment):
+            elif is_valid_close(each.payload, self._gone_commitment):
                 self._fail("the neighbour's agent has gone")
                 return
             elif self._stream is not None:
-                self._links.note_forged()
-        while payloads and self._stream is None and not self._ended:
+                self._links.count_forged()
+        while payloads and self._stream is None and not self._is_closed:
             self._negotiate(payloads.pop(0))
         if payloads and self._stream is not None:
             self._stream.receive(payloads)
@@ -274,157 +277,167 @@ class _Call:
         """Take an answer of the agent before the stream stands."""
         kind, rest = payload[:1], payload[1:]
         if kind == bytes((CHALLENGE,)) and len(rest) == TOKEN_BYTES:
-            self._question = bytes((CONFIRM,)) + rest + commitment_to(self._token)
-            self._publish(self._question)
+            self._request = bytes((CONFIRM,)) + rest + commitment_of(self._token)
+            self._publish(self._request)
         elif kind == bytes((ACCEPT,)) and len(rest) == 2 * COMMITMENT_BYTES:
             self._gone_commitment = rest[COMMITMENT_BYTES:]
-            self._begin(Ending(rest[:COMMITMENT_BYTES], self._token))
+            self._start_stream(CloseTokens(rest[:COMMITMENT_BYTES], self._token))
         elif kind == bytes((CLOSE,)):
-            self._fail(closed_because(payload))
+            self._fail(close_reason(payload))
 
-    def _begin(self, ending: Ending) -> None:
-        assert self._asking is not None
-        self._asking.cancel()
+    def _start_stream(self, tokens: CloseTokens) -> None:
+        assert self._retry_timer is not None
+        self._retry_timer.cancel()
         link = self._links.new_link(str(self._address), self._address)
         self._stream = MqttStream(
-            link, self._publish, self.hang_up, self._chunk_bytes, ending, self._links.note_forged
+            link, self._publish, self.close, self._chunk_bytes, tokens, self._links.count_forged
         )
-        self._stream.begin()
-        if not self.answer.done():
-            self.answer.set_result(link)
+        self._stream.start()
+        if not self.opened.done():
+            self.opened.set_result(link)
 
     def _fail(self, reason: str) -> None:
         if self._stream is not None:
-            self._stream.lose(reason)
-        elif not self.answer.done():
-            self.answer.set_exception(ConnectionError(reason))
+            self._stream.close_silently(reason)
+        elif not self.opened.done():
+            self.opened.set_exception(ConnectionError(reason))
 
 
-class _Porter:
+class _LinkAcceptor:
     """Takes links at the own broker: one client for all of them."""
 
     def __init__(
-        self, links: MqttLinks, access: Access, chance: random.Random, failed: Failed
+        self, links: MqttLinks, access: MqttLinkAccess, rng: random.Random, on_failed: OnDialFailed
     ) -> None:
         """Connect at once, and again whenever the broker was away."""
         self._links = links
         self._access = access
-        self._failed = failed
-        self._streams: dict[str, tuple[MqttStream, Ending]] = {}
+        self._on_failed = on_failed
+        self._streams: dict[str, tuple[MqttStream, CloseTokens]] = {}
         self._secret = secrets.token_bytes(32)  # makes cookies
         self._gone_token = b""
         self._chunk_bytes = access.chunk_bytes
-        self._accepting = True
-        options = access.options("links", self._new_will())
-        self._connection = Connection(access.own, options, self._told, chance, prompt=True)
-        self._connection.keep()
+        self._is_accepting = True
+        options = access.client_options("links", self._new_will())
+        self._connection = Connection(
+            access.own_broker, options, self._on_effect, rng, is_low_latency=True
+        )
+        self._connection.start()
 
     def _new_will(self) -> packets.Will:
         self._gone_token = secrets.token_bytes(TOKEN_BYTES)
-        return packets.Will(f"{self._access.prefix}/gone", closing(self._gone_token, "gone"))
+        return packets.Will(f"{self._access.prefix}/gone", close_payload(self._gone_token, "gone"))
 
     def stop(self) -> None:
         """Take no more."""
-        self._accepting = False
+        self._is_accepting = False
         self._leave_if_unused()
 
     def _leave_if_unused(self) -> None:
-        if not self._accepting and not self._streams:
-            tasks.start(_leave(self._connection))
+        if not self._is_accepting and not self._streams:
+            tasks.start_task(_disconnect(self._connection))
 
-    def _told(self, effect: effects.Effect) -> None:
+    def _on_effect(self, effect: effects.Effect) -> None:
         match effect:
             case effects.PublishReceived(batch):
                 self._receive(batch)
-            case effects.Connected(limits=limits):
+            case effects.Connected(broker_limits=limits):
                 self._chunk_bytes = self._access.chunk_bytes_at(limits)
-                wish = packets.Subscription(f"{self._access.prefix}/up/+/+")
-                self._connection.order(inputs.Subscribe((wish,)))
+                subscription = packets.Subscription(f"{self._access.prefix}/up/+/+")
+                self._connection.submit(inputs.Subscribe((subscription,)))
             case effects.Subscribed(subscriptions=wishes, reasons=reasons):
-                if max(reasons) >= REFUSED:
+                if max(reasons) >= REFUSAL_CODE_MIN:
                     name = wishes[0].topic_filter
-                    self._tell(f"the broker does not let us subscribe to {name}")
+                    self._report_problem(f"the broker does not let us subscribe to {name}")
             case effects.ConnectRefused() | effects.Disconnected() | effects.ProtocolViolation():
-                self._connection.change_will(self._new_will())  # the old one may be public by now
+                self._connection.set_will(self._new_will())  # the old one may be public by now
                 for stream, _ in list(self._streams.values()):
-                    stream.lose(f"our broker: {effect.text}")
-                if self._accepting:
-                    self._tell(f"no links are taken at our broker: {effect.text}")
-            case effects.NotSent(reason=reason):
-                self._tell(f"the broker does not take what a link sends: {reason}")
+                    stream.close_silently(f"our broker: {effect.text}")
+                if self._is_accepting:
+                    self._report_problem(f"no links are taken at our broker: {effect.text}")
+            case effects.PublishNotSent(reason=reason):
+                self._report_problem(f"the broker does not take what a link sends: {reason}")
             case _:
                 pass
 
-    def _tell(self, problem: str) -> None:
-        self._failed(Address(self._access.own.host, self._access.own.port), problem)
+    def _report_problem(self, problem: str) -> None:
+        self._on_failed(
+            Address(self._access.own_broker.host, self._access.own_broker.port), problem
+        )
 
-    def _receive(self, batch: Sequence[packets.Publish]) -> None:
-        above = len(self._access.prefix) + len("/up/")
+    def _receive(self, batch: Sequence[packets.PublishPacket]) -> None:
+        prefix_length = len(self._access.prefix) + len("/up/")
         payloads: dict[str, list[bytes]] = {}
         for each in batch:
-            payloads.setdefault(each.topic[above:], []).append(each.payload)
-        for name, found in payloads.items():
-            while found and found[0][:1] in (bytes((OPEN,)), bytes((CONFIRM,))):
-                self._answer(name, found.pop(0))
+            payloads.setdefault(each.topic[prefix_length:], []).append(each.payload)
+        for name, stream_payloads in payloads.items():
+            while stream_payloads and stream_payloads[0][:1] in (bytes((OPEN,)), bytes((CONFIRM,))):
+                self._answer_request(name, stream_payloads.pop(0))
             if name in self._streams:
-                self._streams[name][0].receive(found)
-            elif found and found[0][:1] != bytes((CLOSE,)) and NAME.fullmatch(name):
-                self._publish(name, closing(NOBODY, "this link is not known here"))
+                self._streams[name][0].receive(stream_payloads)
+            elif (
+                stream_payloads
+                and stream_payloads[0][:1] != bytes((CLOSE,))
+                and LINK_NAME.fullmatch(name)
+            ):
+                self._publish(
+                    name, close_payload(UNKNOWN_STREAM_TOKEN, "this link is not known here")
+                )
 
-    def _answer(self, name: str, payload: bytes) -> None:
+    def _answer_request(self, name: str, payload: bytes) -> None:
         """Answer OPEN and CONFIRM. Nothing is kept for a dialler that does not read our answer: it
         returns the cookie, which only we can make."""
-        named = NAME.fullmatch(name)
+        named = LINK_NAME.fullmatch(name)
         cookie = hashlib.blake2b(name.encode(), key=self._secret, digest_size=TOKEN_BYTES).digest()
         rest = payload[1:]
         if named is None:
-            self._links.note_forged()
+            self._links.count_forged()
         elif name in self._streams:
-            self._accept(name, self._streams[name][1])
-        elif self._access.accept and named[1] not in self._access.accept:
-            self._links.admission.count(NOT_ACCEPTED)
-            self._publish(name, closing(NOBODY, NOT_ACCEPTED))
-        elif not self._accepting or len(self._streams) >= LINKS_MAX:
-            self._links.admission.count(NO_ROOM)
-            self._publish(name, closing(NOBODY, "turned away"))
+            self._send_accept(name, self._streams[name][1])
+        elif self._access.accepted_nodes and named[1] not in self._access.accepted_nodes:
+            self._links.admission.count_refused(NODE_NOT_ACCEPTED)
+            self._publish(name, close_payload(UNKNOWN_STREAM_TOKEN, NODE_NOT_ACCEPTED))
+        elif not self._is_accepting or len(self._streams) >= LINKS_MAX:
+            self._links.admission.count_refused(NO_ROOM)
+            self._publish(name, close_payload(UNKNOWN_STREAM_TOKEN, "turned away"))
         elif payload[:1] == bytes((OPEN,)):
             self._publish(name, bytes((CHALLENGE,)) + cookie)
         elif len(rest) == TOKEN_BYTES + COMMITMENT_BYTES and secrets.compare_digest(
             rest[:TOKEN_BYTES], cookie
         ):
-            self._begin(name, NodeId(int(named[1], 16)), Ending(rest[TOKEN_BYTES:]))
+            self._start_stream(name, NodeId(int(named[1], 16)), CloseTokens(rest[TOKEN_BYTES:]))
         else:
-            self._links.note_forged()
+            self._links.count_forged()
 
-    def _accept(self, name: str, ending: Ending) -> None:
-        answer = bytes((ACCEPT,)) + ending.commitment + commitment_to(self._gone_token)
+    def _send_accept(self, name: str, tokens: CloseTokens) -> None:
+        answer = bytes((ACCEPT,)) + tokens.own_commitment + commitment_of(self._gone_token)
         self._publish(name, answer)
 
-    def _begin(self, name: str, node: NodeId, ending: Ending) -> None:
+    def _start_stream(self, name: str, node: NodeId, tokens: CloseTokens) -> None:
         def ended() -> None:
             del self._streams[name]
             self._leave_if_unused()
 
-        self._accept(name, ending)
+        self._send_accept(name, tokens)
         link = self._links.new_link(f"mqtt:{name}")
-        link.named = node
+        link.expected_node = node
         stream = MqttStream(
             link,
             lambda payload: self._publish(name, payload),
             ended,
             self._chunk_bytes,
-            ending,
-            self._links.note_forged,
+            tokens,
+            self._links.count_forged,
         )
-        self._streams[name] = stream, ending
-        stream.begin()
+        self._streams[name] = stream, tokens
+        stream.start()
         self._links.admission.watch(link)
 
     def _publish(self, name: str, payload: bytes) -> None:
         topic = f"{self._access.prefix}/down/{name}"
-        self._connection.order(inputs.Publish([(topic, payload)]))
+        self._connection.submit(inputs.Publish([(topic, payload)]))
 
 
-async def _leave(connection: Connection) -> None:
+async def _disconnect(connection: Connection) -> None:
     await connection.stop()
-    connection.cut()
+    connection.abort()

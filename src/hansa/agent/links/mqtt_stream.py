@@ -28,65 +28,65 @@ from dataclasses import dataclass, field
 
 from hansa.errors import InvalidFrame
 
-OPEN, ACCEPT, DATA, TAKEN, CLOSE, CHALLENGE, CONFIRM = range(7)
+OPEN, ACCEPT, DATA, ACKNOWLEDGED, CLOSE, CHALLENGE, CONFIRM = range(7)
 """The first byte of a payload."""
 
 TOKEN_BYTES = 16
 COMMITMENT_BYTES = 32
 
-FORGED = "ignored: a publication to a link's topic that is not the neighbour's"
+FORGED_PUBLICATION = "ignored: a publication to a link's topic that is not the neighbour's"
 """Counts publications that another client of the broker made."""
 
-_NUMBER = struct.Struct(">BI")
-_NUMBERS = 1 << 32
+_SEQUENCE_HEADER = struct.Struct(">BI")
+_SEQUENCE_MODULUS = 1 << 32
 
-UNDER_WAY_MAX = 64
+IN_FLIGHT_MAX = 64
 """Publications that may be unconfirmed. Mosquitto queues 1,000 for a client unless told otherwise:
 enough for 15 neighbours that all fill theirs."""
 
-CONFIRM_COUNT = UNDER_WAY_MAX // 4
+ACK_INTERVAL = IN_FLIGHT_MAX // 4
 """Publications until one confirms them."""
 
 REASON_BYTES_MAX = 1_000
 
 
-def commitment_to(token: bytes) -> bytes:
+def commitment_of(token: bytes) -> bytes:
     """Return what can be shown before the token is."""
     return hashlib.sha256(token).digest()
 
 
-def closing(token: bytes, reason: str) -> bytes:
+def close_payload(token: bytes, reason: str) -> bytes:
     """Return the publication that ends a stream."""
     return bytes((CLOSE,)) + token + reason.encode()[:REASON_BYTES_MAX]
 
 
-def is_closing(payload: bytes, commitment: bytes) -> bool:
+def is_valid_close(payload: bytes, commitment: bytes) -> bool:
     """Whether a publication ends what was committed to so."""
     token = payload[1 : 1 + TOKEN_BYTES]
     return payload[:1] == bytes((CLOSE,)) and secrets.compare_digest(
-        commitment_to(token), commitment
+        commitment_of(token), commitment
     )
 
 
-def closed_because(payload: bytes) -> str:
+def close_reason(payload: bytes) -> str:
     """Return why the other side ended a stream."""
     said = payload[1 + TOKEN_BYTES :].decode(errors="replace")
     return f"closed by the other side: {said}".removesuffix(": ")
 
 
 @dataclass(frozen=True, slots=True)
-class Ending:
+class CloseTokens:
     """How either side of a stream shows that it is really its end."""
 
-    theirs: bytes
+    peer_commitment: bytes
     """The other side's commitment."""
-    token: bytes = field(default_factory=lambda: secrets.token_bytes(TOKEN_BYTES), repr=False)
+    own_token: bytes = field(default_factory=lambda: secrets.token_bytes(TOKEN_BYTES), repr=False)
     """Ours, shown by our CLOSE."""
 
     @property
-    def commitment(self) -> bytes:
+    def own_commitment(self) -> bytes:
         """Return what the other side is shown when the stream begins."""
-        return commitment_to(self.token)
+        return commitment_of(self.own_token)
 
 
 class MqttStream(asyncio.Transport):
@@ -96,29 +96,29 @@ class MqttStream(asyncio.Transport):
         self,
         protocol: asyncio.BufferedProtocol,
         publish: Callable[[bytes], None],
-        ended: Callable[[], None],
+        on_closed: Callable[[], None],
         chunk_bytes: int,
-        ending: Ending,
-        forged: Callable[[], None] = lambda: None,
+        tokens: CloseTokens,
+        on_forged: Callable[[], None] = lambda: None,
     ) -> None:
         """Prepare; `ended` is called when the stream stands no more, `forged` when a publication is
         not the other side's. One publication has at most so many bytes of the stream."""
         super().__init__()
         self._protocol = protocol
         self._publish = publish
-        self._ended = ended
+        self._on_closed = on_closed
         self._chunk_bytes = chunk_bytes
-        self._ending = ending
-        self._forged = forged
+        self._tokens = tokens
+        self._on_forged = on_forged
         self._unsent = bytearray()
-        self._sent = 0
-        self._confirmed = 0
-        self._received = 0
-        self._receipted = 0  # of those received
-        self._closing = False
-        self._lost = False
+        self._sent_count = 0
+        self._acknowledged_count = 0
+        self._received_count = 0
+        self._acknowledgement_sent = 0  # of those received
+        self._is_closing = False
+        self._is_lost = False
 
-    def begin(self) -> None:
+    def start(self) -> None:
         """Tell the link that the stream stands."""
         self._protocol.connection_made(self)
 
@@ -130,79 +130,81 @@ class MqttStream(asyncio.Transport):
         reason: str | None = None
         for payload in payloads:
             try:
-                reason = self._take(payload, data)
+                reason = self._receive_payload(payload, data)
             except InvalidFrame as error:
                 reason = str(error)
-                self._publish(closing(self._ending.token, reason))
+                self._publish(close_payload(self._tokens.own_token, reason))
             if reason is not None:
                 break
         if data:
-            self._hand_on(b"".join(data))
+            self._deliver_bytes(b"".join(data))
         if reason is not None:
-            self.lose(reason)
+            self.close_silently(reason)
 
-    def _take(self, payload: bytes, data: list[bytes]) -> str | None:
+    def _receive_payload(self, payload: bytes, data: list[bytes]) -> str | None:
         """Take one publication; return why the stream has ended, if it has."""
         kind = payload[0] if payload else -1
-        if kind == CLOSE and is_closing(payload, self._ending.theirs):
-            return closed_because(payload)
+        if kind == CLOSE and is_valid_close(payload, self._tokens.peer_commitment):
+            return close_reason(payload)
         if kind in (OPEN, CHALLENGE, CONFIRM, ACCEPT):
             return None  # it was asked for more than once
-        if kind not in (DATA, TAKEN) or len(payload) < _NUMBER.size:
-            self._forged()
+        if kind not in (DATA, ACKNOWLEDGED) or len(payload) < _SEQUENCE_HEADER.size:
+            self._on_forged()
             return None
-        _, number = _NUMBER.unpack_from(payload)
-        if kind == TAKEN:
-            self._confirm(number)
+        _, sequence = _SEQUENCE_HEADER.unpack_from(payload)
+        if kind == ACKNOWLEDGED:
+            self._receive_ack(sequence)
             return None
-        if number != self._received % _NUMBERS:
-            missing = (number - self._received) % _NUMBERS
+        if sequence != self._received_count % _SEQUENCE_MODULUS:
+            missing = (sequence - self._received_count) % _SEQUENCE_MODULUS
             raise InvalidFrame(
                 f"the broker lost {missing} publications of this link: its max_queued_messages is"
                 " too small, or its message_size_limit is below [link.mqtt] chunk_bytes"
             )
-        self._received += 1
-        data.append(payload[_NUMBER.size :])
+        self._received_count += 1
+        data.append(payload[_SEQUENCE_HEADER.size :])
         return None
 
-    def _confirm(self, number: int) -> None:
-        count = (number - self._confirmed) % _NUMBERS
-        if count > self._sent - self._confirmed:
-            self._forged()
+    def _receive_ack(self, sequence: int) -> None:
+        count = (sequence - self._acknowledged_count) % _SEQUENCE_MODULUS
+        if count > self._sent_count - self._acknowledged_count:
+            self._on_forged()
             return
-        self._confirmed += count
-        self._send()
-        if not self._unsent and not self._closing:
+        self._acknowledged_count += count
+        self._send_unsent()
+        if not self._unsent and not self._is_closing:
             self._protocol.resume_writing()
 
-    def _hand_on(self, data: bytes) -> None:
+    def _deliver_bytes(self, data: bytes) -> None:
         view = memoryview(data)
-        while view and not self._closing:
+        while view and not self._is_closing:
             room = memoryview(self._protocol.get_buffer(-1))
             count = min(len(room), len(view))
             room[:count] = view[:count]
             view = view[count:]
             self._protocol.buffer_updated(count)
-        if self._received - self._receipted >= CONFIRM_COUNT and not self._lost:
-            self._receipted = self._received
-            self._publish(_NUMBER.pack(TAKEN, self._received % _NUMBERS))
+        if self._received_count - self._acknowledgement_sent >= ACK_INTERVAL and not self._is_lost:
+            self._acknowledgement_sent = self._received_count
+            self._publish(
+                _SEQUENCE_HEADER.pack(ACKNOWLEDGED, self._received_count % _SEQUENCE_MODULUS)
+            )
 
     # ------------------------------------------------------------ called by the link
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         """Send what may be under way; the rest follows as room is confirmed."""
-        if not self._closing:
+        if not self._is_closing:
             self._unsent += data
-            self._send()
+            self._send_unsent()
 
-    def _send(self) -> None:
-        while self._unsent and self._sent - self._confirmed < UNDER_WAY_MAX:
-            header = _NUMBER.pack(DATA, self._sent % _NUMBERS)
-            self._sent += 1
+    def _send_unsent(self) -> None:
+        while self._unsent and self._sent_count - self._acknowledged_count < IN_FLIGHT_MAX:
+            header = _SEQUENCE_HEADER.pack(DATA, self._sent_count % _SEQUENCE_MODULUS)
+            self._sent_count += 1
             chunk = self._unsent[: self._chunk_bytes]
             del self._unsent[: self._chunk_bytes]
             self._publish(header + chunk)
-        if self._closing and not self._unsent:
+        if self._is_closing and not self._unsent:
             self.abort()
 
     def get_write_buffer_size(self) -> int:
@@ -211,29 +213,29 @@ class MqttStream(asyncio.Transport):
 
     def is_closing(self) -> bool:
         """Whether it has ended, or will."""
-        return self._closing
+        return self._is_closing
 
     def close(self) -> None:
         """End when what waits has been sent."""
-        if not self._closing:
-            self._closing = True
-            self._send()
+        if not self._is_closing:
+            self._is_closing = True
+            self._send_unsent()
 
     def abort(self) -> None:
         """End now; what waits is lost."""
-        if not self._lost:
-            self._publish(closing(self._ending.token, ""))
-            self._end(None)
+        if not self._is_lost:
+            self._publish(close_payload(self._tokens.own_token, ""))
+            self._close(None)
 
-    def lose(self, reason: str) -> None:
+    def close_silently(self, reason: str) -> None:
         """End without a word to the other side: it knows, or cannot be reached."""
-        self._end(ConnectionError(reason))
+        self._close(ConnectionError(reason))
 
-    def _end(self, error: ConnectionError | None) -> None:
-        if self._lost:
+    def _close(self, error: ConnectionError | None) -> None:
+        if self._is_lost:
             return
-        self._lost = self._closing = True
+        self._is_lost = self._is_closing = True
         self._unsent.clear()
-        self._ended()
+        self._on_closed()
         # Never in the midst of a call of the link's.
         asyncio.get_running_loop().call_soon(self._protocol.connection_lost, error)

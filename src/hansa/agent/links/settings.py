@@ -74,7 +74,7 @@ class LinkSettings:
     transport: str = "tcp"
     """How to dial and to listen: tcp; udp, where the agent also listens for datagrams, which carry
     control and publications of up to 1 kB; or mqtt, through brokers: dial a neighbour's broker."""
-    window: int = WINDOW_BYTES
+    window_bytes: int = WINDOW_BYTES
     """Bytes that may be under way to a neighbour before its publications are dropped, and counted.
     Window by round trip is the highest rate; more takes longer bursts and more memory."""
     mqtt: MqttLinkSettings = field(default_factory=MqttLinkSettings)
@@ -85,14 +85,14 @@ def check_link(link: LinkSettings, packet_bytes_max: int) -> None:
     if link.transport not in TRANSPORTS:
         choice = ", ".join(TRANSPORTS)
         raise UsageError(f"[link] transport must be one of {choice}, not {link.transport!r}")
-    if link.window < WINDOW_BYTES_MIN:
+    if link.window_bytes < WINDOW_BYTES_MIN:
         raise UsageError(
-            f"[link] window must be at least {WINDOW_BYTES_MIN} bytes, not {link.window}"
+            f"[link] window must be at least {WINDOW_BYTES_MIN} bytes, not {link.window_bytes}"
         )
     if link.transport != "mqtt":
         check_link_exposure(link.host, link.insecure)
-    used = {link.transport, *(parse_neighbour(n, link.transport)[0] for n in link.neighbours)}
-    if "udp" in used and packet_bytes_max > DATAGRAM_PACKET_BYTES_MAX:
+    transports = {link.transport, *(parse_neighbour(n, link.transport)[0] for n in link.neighbours)}
+    if "udp" in transports and packet_bytes_max > DATAGRAM_PACKET_BYTES_MAX:
         raise UsageError(
             f"[protocol] packet_bytes_max must be at most {DATAGRAM_PACKET_BYTES_MAX} with udp, not"
             f" {packet_bytes_max}: use tcp or mqtt for more"
@@ -117,8 +117,8 @@ def check_link(link: LinkSettings, packet_bytes_max: int) -> None:
 def trusted_brokers(link: LinkSettings) -> frozenset[Address]:
     """Return the brokers that get the user name and password of links."""
     named = [parse_neighbour(each, link.transport) for each in link.neighbours]
-    given = {parse_address(each, BROKER_PORT) for each in link.mqtt.trusted}
-    return frozenset(given | {address for transport, address in named if transport == "mqtt"})
+    listed = {parse_address(each, BROKER_PORT) for each in link.mqtt.trusted}
+    return frozenset(listed | {address for transport, address in named if transport == "mqtt"})
 
 
 def parse_neighbour(text: str, transport: str) -> tuple[str, Address]:
@@ -131,11 +131,11 @@ def parse_neighbour(text: str, transport: str) -> tuple[str, Address]:
     return used, parse_address(rest, BROKER_PORT if used == "mqtt" else LINK_PORT)
 
 
-def parse_address(text: str, usual_port: int = LINK_PORT) -> Address:
+def parse_address(text: str, default_port: int = LINK_PORT) -> Address:
     """Read `host:port`, or `host` alone for the usual port; `[::1]:port` for addresses of IPv6."""
     host, colon, port = text.rpartition(":")
     if not colon or text.endswith("]"):
-        host, port = text, str(usual_port)
+        host, port = text, str(default_port)
     if not host.strip("[]"):
         raise UsageError(f"neighbour {text!r}: the host is missing")
     if ":" in host and not host.startswith("["):

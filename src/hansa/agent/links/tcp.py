@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 from hansa.agent import sockets
 from hansa.agent.links.admission import NO_ROOM, Admission
-from hansa.agent.links.dialler import Dialler, Failed
-from hansa.agent.links.link import LINKS_MAX, Address, Listener
-from hansa.agent.links.stream import USUAL, LinkLimits, StreamLink
+from hansa.agent.links.dialler import Dialler, OnDialFailed
+from hansa.agent.links.link import LINKS_MAX, Address, LinkListener
+from hansa.agent.links.stream import DEFAULT_LIMITS, LinkLimits, StreamLink
 from hansa.agent.sockets import SocketTransport
 from hansa.protocol.model import LinkId
 
@@ -16,7 +16,7 @@ UNSENT_BYTES = 1 << 17
 """Bytes that the kernel takes before the network does, where it lets us say so: what is urgent
 waits behind them. Linux and macOS do."""
 
-_UNSENT: int | None = getattr(socket, "TCP_NOTSENT_LOWAT", None)
+_NOTSENT_LOWAT: int | None = getattr(socket, "TCP_NOTSENT_LOWAT", None)
 
 
 class TcpLinks:
@@ -24,10 +24,10 @@ class TcpLinks:
 
     def __init__(
         self,
-        listener: Listener,
-        chance: random.Random,
+        listener: LinkListener,
+        rng: random.Random,
         ids: Iterator[int],
-        limits: LinkLimits = USUAL,
+        limits: LinkLimits = DEFAULT_LIMITS,
         admission: Admission | None = None,
     ) -> None:
         """Prepare; `ids` and `admission` are shared with links of other kinds."""
@@ -35,19 +35,19 @@ class TcpLinks:
         self._listener = listener
         self._ids = ids
         self._limits = limits
-        self.dialler = Dialler(self._connect, chance)
-        self._open: set[StreamLink] = set()
-        self._server: sockets.Server | None = None
+        self.dialler = Dialler(self._connect, rng)
+        self._accepted_links: set[StreamLink] = set()
+        self._server: sockets.SocketServer | None = None
 
     async def listen(self, address: Address) -> Address:
         """Listen; return the address with the port that was taken if 0 was asked for."""
         listening = await sockets.listen(address.host, address.port)
-        self._server = sockets.Server(listening, self._accept)
+        self._server = sockets.SocketServer(listening, self._accept)
         return Address(address.host, listening[0].getsockname()[1])
 
-    def dial(self, address: Address, failed: Failed) -> None:
+    def dial(self, address: Address, on_failed: OnDialFailed) -> None:
         """Keep a link to a neighbour; `failed` is told of every attempt in vain."""
-        self.dialler.dial(address, failed)
+        self.dialler.dial(address, on_failed)
 
     async def stop(self) -> None:
         """Listen and dial no more. Links that stand are closed by their owner."""
@@ -55,25 +55,27 @@ class TcpLinks:
         if self._server is not None:
             self._server.close()
 
-    def _accept(self, connected: socket.socket) -> None:
-        self._open = {link for link in self._open if not link.closed.is_set()}
-        if len(self._open) >= LINKS_MAX:
-            self._admission.count(NO_ROOM)
-            connected.close()
+    def _accept(self, client_socket: socket.socket) -> None:
+        self._accepted_links = {link for link in self._accepted_links if not link.closed.is_set()}
+        if len(self._accepted_links) >= LINKS_MAX:
+            self._admission.count_refused(NO_ROOM)
+            client_socket.close()
             return
         try:
-            remote = str(Address(*connected.getpeername()[:2]))
+            remote = str(Address(*client_socket.getpeername()[:2]))
         except OSError:  # it was gone before its turn came
-            connected.close()
+            client_socket.close()
             return
         link = self._new_link(remote)
-        self._open.add(link)
-        _attach(connected, link)
+        self._accepted_links.add(link)
+        _attach(client_socket, link)
         self._admission.watch(link)
 
-    def _new_link(self, remote: str, dialled: Address | None = None) -> StreamLink:
+    def _new_link(self, remote: str, dialled_address: Address | None = None) -> StreamLink:
         id_ = LinkId(next(self._ids))
-        return StreamLink(id_, self._listener, self._limits, remote, dialled, self._admission)
+        return StreamLink(
+            id_, self._listener, self._limits, remote, dialled_address, self._admission
+        )
 
     async def _connect(self, address: Address) -> StreamLink:
         link = self._new_link(str(address), address)
@@ -81,7 +83,7 @@ class TcpLinks:
         return link
 
 
-def _attach(connected: socket.socket, link: StreamLink) -> None:
-    if _UNSENT is not None:
-        connected.setsockopt(socket.IPPROTO_TCP, _UNSENT, UNSENT_BYTES)
-    SocketTransport(connected, link)
+def _attach(connected_socket: socket.socket, link: StreamLink) -> None:
+    if _NOTSENT_LOWAT is not None:
+        connected_socket.setsockopt(socket.IPPROTO_TCP, _NOTSENT_LOWAT, UNSENT_BYTES)
+    SocketTransport(connected_socket, link)

@@ -24,7 +24,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
-from hansa.agent.error_text import explain
+from hansa.agent.error_text import explain_socket_error
 from hansa.agent.links.admission import NO_ROOM, Admission
 from hansa.agent.links.datagrams import (
     ACCEPT,
@@ -32,25 +32,25 @@ from hansa.agent.links.datagrams import (
     CONFIRM,
     DATA,
     DATAGRAM_BYTES_MAX,
+    FRAGMENT,
     HEADER_BYTES,
     OFFER,
     OPEN,
-    PIECE,
 )
-from hansa.agent.links.dialler import Dialler, Failed
-from hansa.agent.links.link import LINKS_MAX, Address, Listener
-from hansa.agent.links.udp_link import UdpLink, Way
+from hansa.agent.links.dialler import Dialler, OnDialFailed
+from hansa.agent.links.link import LINKS_MAX, Address, LinkListener
+from hansa.agent.links.udp_link import DatagramEndpoint, UdpLink
 from hansa.protocol.model import LinkId
 
 TOKEN_BYTES = 8
 
-ASK_AGAIN_S = 0.1
+HANDSHAKE_RETRY_S = 0.1
 """Seconds until an unanswered OPEN or CONFIRM is sent again."""
 
-COOKIE_LIFE_S = 10.0
+COOKIE_VALID_S = 10.0
 """Seconds, at least, that an offer can be confirmed."""
 
-READ_COUNT = 64
+DATAGRAMS_PER_READ = 64
 """Datagrams that are read in one go."""
 
 BUFFER_BYTES = 4 << 20
@@ -65,8 +65,8 @@ class UdpLinks:
 
     def __init__(
         self,
-        listener: Listener,
-        chance: random.Random,
+        listener: LinkListener,
+        rng: random.Random,
         ids: Iterator[int],
         admission: Admission | None = None,
     ) -> None:
@@ -75,9 +75,9 @@ class UdpLinks:
         self.counters: Counter[str] = Counter()
         self._listener = listener
         self._ids = ids
-        self.dialler = Dialler(self._connect, chance)
+        self.dialler = Dialler(self._connect, rng)
         self._secret = secrets.token_bytes(32)
-        self._accepting = True
+        self._is_accepting = True
         self._socket: socket.socket | None = None
         self._sessions: dict[tuple[bytes, SocketAddress], UdpLink] = {}
 
@@ -89,47 +89,47 @@ class UdpLinks:
                 address.host, address.port, type=socket.SOCK_DGRAM, flags=socket.AI_PASSIVE
             )
         )[0]
-        self._socket = _open(family)
+        self._socket = _open_socket(family)
         self._socket.bind(where)
-        loop.add_reader(self._socket, self._serve)
+        loop.add_reader(self._socket, self._read_datagrams)
         return Address(address.host, self._socket.getsockname()[1])
 
-    def dial(self, address: Address, failed: Failed) -> None:
+    def dial(self, address: Address, on_failed: OnDialFailed) -> None:
         """Keep a link to a neighbour; `failed` is told of every attempt in vain."""
-        self.dialler.dial(address, failed)
+        self.dialler.dial(address, on_failed)
 
     async def stop(self) -> None:
         """Dial no more, take no more links. Those that stand are closed by their owner."""
         await self.dialler.stop()
-        self._accepting = False
+        self._is_accepting = False
         self._close_if_unused()
 
     # ------------------------------------------------------------ listening
 
-    def _serve(self) -> None:
+    def _read_datagrams(self) -> None:
         assert self._socket is not None
         batches: dict[UdpLink, list[bytes]] = {}
-        for datagram, sender in _read(self._socket.recvfrom):
+        for datagram, sender in _read_available(self._socket.recvfrom):
             link = self._sessions.get((datagram[1:HEADER_BYTES], sender))
-            if link is not None and datagram[:1] in (DATA, PIECE, CLOSE):
+            if link is not None and datagram[:1] in (DATA, FRAGMENT, CLOSE):
                 batches.setdefault(link, []).append(datagram)
             elif len(datagram) >= HEADER_BYTES:
-                self._answer(datagram[:1], datagram[1:HEADER_BYTES], sender)
+                self._answer_unknown(datagram[:1], datagram[1:HEADER_BYTES], sender)
             else:
                 self.counters["datagrams that mean nothing"] += 1
         for link, datagrams in batches.items():
             link.receive(datagrams)
 
-    def _answer(self, kind: bytes, session: bytes, sender: SocketAddress) -> None:
+    def _answer_unknown(self, kind: bytes, session: bytes, sender: SocketAddress) -> None:
         """Answer somebody without a session, with as many bytes as came or fewer."""
-        if kind == OPEN and self._accepting:
+        if kind == OPEN and self._is_accepting:
             token = session[:TOKEN_BYTES]
             self._reply(OFFER + token + self._cookies(token, sender)[0], sender)
         elif kind == CONFIRM and self._may_accept(session, sender):
             self._reply(ACCEPT + session, sender)
             if (session, sender) not in self._sessions:
                 self._accept(session, sender)
-        elif kind in (CONFIRM, DATA, PIECE):
+        elif kind in (CONFIRM, DATA, FRAGMENT):
             self._reply(CLOSE + session, sender)
         elif kind != CLOSE:
             self.counters["datagrams that mean nothing"] += 1
@@ -137,40 +137,42 @@ class UdpLinks:
     def _may_accept(self, session: bytes, sender: SocketAddress) -> bool:
         if (session, sender) in self._sessions:
             return True
-        if not self._accepting:
+        if not self._is_accepting:
             return False
         if len(self._sessions) >= LINKS_MAX:
-            self._admission.count(NO_ROOM)
+            self._admission.count_refused(NO_ROOM)
             return False
         token, cookie = session[:TOKEN_BYTES], session[TOKEN_BYTES:]
         return any(secrets.compare_digest(cookie, c) for c in self._cookies(token, sender))
 
     def _cookies(self, token: bytes, sender: SocketAddress) -> list[bytes]:
         """Return the cookie of now, and the one of a while ago."""
-        now = int(asyncio.get_running_loop().time() / COOKIE_LIFE_S)
-        said = token + repr(sender).encode()
+        now = int(asyncio.get_running_loop().time() / COOKIE_VALID_S)
+        content = token + repr(sender).encode()
         return [
             hashlib.blake2b(
-                said + when.to_bytes(8, "big"), key=self._secret, digest_size=TOKEN_BYTES
+                content + when.to_bytes(8, "big"), key=self._secret, digest_size=TOKEN_BYTES
             ).digest()
             for when in (now, now - 1)
         ]
 
     def _accept(self, session: bytes, sender: SocketAddress) -> None:
-        port = self._socket
-        assert port is not None
+        listening_socket = self._socket
+        assert listening_socket is not None
 
         def end() -> None:
             del self._sessions[session, sender]
             self._close_if_unused()
 
-        way = Way(str(Address(*sender[:2])), None, lambda data: port.sendto(data, sender), end)
-        link = self._sessions[session, sender] = self._new_link(session, way)
+        endpoint = DatagramEndpoint(
+            str(Address(*sender[:2])), None, lambda data: listening_socket.sendto(data, sender), end
+        )
+        link = self._sessions[session, sender] = self._new_link(session, endpoint)
         self._listener.link_opened(link)
         self._admission.watch(link)
 
     def _close_if_unused(self) -> None:
-        if self._socket is not None and not self._accepting and not self._sessions:
+        if self._socket is not None and not self._is_accepting and not self._sessions:
             asyncio.get_running_loop().remove_reader(self._socket)
             self._socket.close()
             self._socket = None
@@ -189,91 +191,97 @@ class UdpLinks:
         found = await loop.getaddrinfo(address.host, address.port, type=socket.SOCK_DGRAM)
         problem: OSError | None = None
         for family, *_, where in found:
-            port = _open(family)
+            udp_socket = _open_socket(family)
             try:
-                port.connect(where)
-                session = await _introduce(port)
+                udp_socket.connect(where)
+                session = await _open_session(udp_socket)
             except OSError as error:
-                port.close()
+                udp_socket.close()
                 problem = error
             except BaseException:
-                port.close()
+                udp_socket.close()
                 raise
             else:
-                return self._join(port, session, address)
+                return self._open_dialled(udp_socket, session, address)
         raise problem or OSError("no address")
 
-    def _join(self, port: socket.socket, session: bytes, address: Address) -> UdpLink:
+    def _open_dialled(self, udp_socket: socket.socket, session: bytes, address: Address) -> UdpLink:
         loop = asyncio.get_running_loop()
 
         def end() -> None:
-            loop.remove_reader(port)
-            port.close()
+            loop.remove_reader(udp_socket)
+            udp_socket.close()
 
-        link = self._new_link(session, Way(str(address), address, port.send, end))
-        loop.add_reader(port, _receive, port, link, session)
+        link = self._new_link(
+            session, DatagramEndpoint(str(address), address, udp_socket.send, end)
+        )
+        loop.add_reader(udp_socket, _receive_dialled, udp_socket, link, session)
         self._listener.link_opened(link)
         return link
 
-    def _new_link(self, session: bytes, way: Way) -> UdpLink:
-        return UdpLink(LinkId(next(self._ids)), self._listener, session, way, self._admission)
+    def _new_link(self, session: bytes, endpoint: DatagramEndpoint) -> UdpLink:
+        return UdpLink(LinkId(next(self._ids)), self._listener, session, endpoint, self._admission)
 
 
-async def _introduce(port: socket.socket) -> bytes:
+async def _open_session(udp_socket: socket.socket) -> bytes:
     """Ask until a session is agreed; return it. How long is the caller's business."""
     loop = asyncio.get_running_loop()
     token = secrets.token_bytes(TOKEN_BYTES)
     kind, session = OPEN, token + bytes(TOKEN_BYTES)
     readable = asyncio.Event()
-    loop.add_reader(port, readable.set)  # sock_recv does not survive a timeout on every loop
+    loop.add_reader(udp_socket, readable.set)  # sock_recv does not survive a timeout on every loop
     try:
         while True:
-            port.send(kind + session)
-            said, theirs = await _answer_of(port, readable)
-            if kind == OPEN and said == OFFER and theirs[:TOKEN_BYTES] == token:
-                kind, session = CONFIRM, theirs
-            elif kind == CONFIRM and theirs == session and said in (ACCEPT, DATA, PIECE):
+            udp_socket.send(kind + session)
+            answer_kind, answer_session = await _wait_answer(udp_socket, readable)
+            if kind == OPEN and answer_kind == OFFER and answer_session[:TOKEN_BYTES] == token:
+                kind, session = CONFIRM, answer_session
+            elif (
+                kind == CONFIRM
+                and answer_session == session
+                and answer_kind in (ACCEPT, DATA, FRAGMENT)
+            ):
                 return session  # frames that overtook the ACCEPT are sent again
-            elif kind == CONFIRM and theirs == session and said == CLOSE:
+            elif kind == CONFIRM and answer_session == session and answer_kind == CLOSE:
                 raise ConnectionRefusedError("turned away")
     finally:
-        loop.remove_reader(port)
+        loop.remove_reader(udp_socket)
 
 
-async def _answer_of(port: socket.socket, readable: asyncio.Event) -> tuple[bytes, bytes]:
+async def _wait_answer(udp_socket: socket.socket, readable: asyncio.Event) -> tuple[bytes, bytes]:
     """Wait for an answer; return its kind and session, both empty if it is time to ask again."""
     readable.clear()
     try:
-        async with asyncio.timeout(ASK_AGAIN_S):
+        async with asyncio.timeout(HANDSHAKE_RETRY_S):
             await readable.wait()
-        answer = port.recv(DATAGRAM_BYTES_MAX)
+        answer = udp_socket.recv(DATAGRAM_BYTES_MAX)
     except (TimeoutError, BlockingIOError):
         return b"", b""
     return answer[:1], answer[1:HEADER_BYTES]
 
 
-def _receive(port: socket.socket, link: UdpLink, session: bytes) -> None:
+def _receive_dialled(udp_socket: socket.socket, link: UdpLink, session: bytes) -> None:
     """Read what came for a link that was dialled."""
     try:
-        datagrams = [*_read(port.recv)]
+        datagrams = [*_read_available(udp_socket.recv)]
     except OSError as error:
-        link.close(explain(error))
+        link.close(explain_socket_error(error))
         return
     link.receive([each for each in datagrams if each[1:HEADER_BYTES] == session])
 
 
-def _read(read: Callable[[int], _T]) -> Iterator[_T]:
+def _read_available(read: Callable[[int], _T]) -> Iterator[_T]:
     """Yield what is there, up to a bound: others want their turn."""
-    for _ in range(READ_COUNT):
+    for _ in range(DATAGRAMS_PER_READ):
         try:
             yield read(DATAGRAM_BYTES_MAX + 1)
         except BlockingIOError:
             return
 
 
-def _open(family: int) -> socket.socket:
-    made = socket.socket(family, socket.SOCK_DGRAM)
-    made.setblocking(False)
+def _open_socket(family: int) -> socket.socket:
+    udp_socket = socket.socket(family, socket.SOCK_DGRAM)
+    udp_socket.setblocking(False)
     for option in (socket.SO_RCVBUF, socket.SO_SNDBUF):
-        made.setsockopt(socket.SOL_SOCKET, option, BUFFER_BYTES)
-    return made
+        udp_socket.setsockopt(socket.SOL_SOCKET, option, BUFFER_BYTES)
+    return udp_socket

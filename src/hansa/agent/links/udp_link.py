@@ -4,29 +4,29 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from hansa.agent.error_text import explain
+from hansa.agent.error_text import explain_socket_error
 from hansa.agent.links.admission import HELLO_BYTES, REFUSED_BYTES, TOO_MANY_BYTES, Admission
 from hansa.agent.links.datagrams import (
     BODY_BYTES_MAX,
     CLOSE,
     DATA,
+    FRAGMENT,
+    FRAGMENT_BYTES,
     HEADER_BYTES,
-    PIECE,
-    PIECE_BYTES,
     SMALL_BYTES_MAX,
-    Assembly,
-    cut,
-    digest,
-    pack,
-    unpack,
+    DatagramReassembly,
+    frame_digest,
+    pack_frames,
+    split_frame,
+    unpack_frames,
 )
-from hansa.agent.links.link import Address, Listener
+from hansa.agent.links.link import Address, LinkListener
 from hansa.errors import InvalidFrame
 from hansa.protocol.model import LinkId, NodeId
 from hansa.protocol.wire.codec import PUBLICATION
 
-PACE_COUNT = 32
-PACE_S = 0.002
+BURST_FRAGMENTS = 32
+BURST_INTERVAL_S = 0.002
 """So many pieces leave at once, and then so many seconds pass: a receiver's buffer is small."""
 
 QUEUED_BYTES_MAX = 8 << 20
@@ -34,44 +34,51 @@ QUEUED_BYTES_MAX = 8 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class DatagramEndpoint:
     """How a link's datagrams leave."""
 
     remote: str
-    dialled: Address | None
+    dialled_address: Address | None
     send: Callable[[bytes], object]
     """Sends a datagram or raises OSError."""
-    end: Callable[[], None]
+    on_closed: Callable[[], None]
     """Called when the link has ended: no more is received for it."""
 
 
 class UdpLink:
     """One session with a neighbour."""
 
-    ordered = False
+    is_ordered = False
 
     def __init__(
-        self, id_: LinkId, listener: Listener, session: bytes, way: Way, admission: Admission
+        self,
+        id_: LinkId,
+        listener: LinkListener,
+        session: bytes,
+        endpoint: DatagramEndpoint,
+        admission: Admission,
     ) -> None:
         """Prepare for a session that both sides have agreed on."""
         self.id = id_
-        self.dialled = way.dialled
-        self.remote = way.remote
+        self.dialled_address = endpoint.dialled_address
+        self.remote = endpoint.remote
         self.bytes_in = 0
         self.bytes_out = 0
         self.frames_out = 0
-        self.dropped = 0
+        self.dropped_publications = 0
         self.closed = asyncio.Event()
-        self.admitted = False
-        self.named: NodeId | None = None
-        self._allowance = HELLO_BYTES  # bytes that may come before it is admitted
+        self.is_admitted = False
+        self.expected_node: NodeId | None = None
+        self._unadmitted_bytes_max = HELLO_BYTES  # bytes that may come before it is admitted
         self._admission = admission
         self._session = session
         self._listener = listener
-        self._way = way
-        self._assembly = Assembly()
-        self._queue: dict[bytes, list[bytes]] = {}  # large frames by digest: pieces, the first last
-        self._pacing: asyncio.TimerHandle | None = None
+        self._endpoint = endpoint
+        self._reassembly = DatagramReassembly()
+        self._fragments_by_digest: dict[
+            bytes, list[bytes]
+        ] = {}  # large frames by digest: pieces, the first last
+        self._burst_timer: asyncio.TimerHandle | None = None
 
     # ------------------------------------------------------------ what arrives
 
@@ -83,102 +90,108 @@ class UdpLink:
                 self.bytes_in += len(datagram)
                 kind, body = datagram[:1], datagram[HEADER_BYTES:]
                 if kind == DATA:
-                    frames += unpack(body)
-                elif kind == PIECE and (frame := self._assembly.add(body)):
+                    frames += unpack_frames(body)
+                elif kind == FRAGMENT and (frame := self._reassembly.add(body)):
                     frames.append(frame)
                 elif kind == CLOSE:
-                    said = body.decode(errors="replace")
-                    self._end(f"closed by the other side: {said}".removesuffix(": "))
+                    close_text = body.decode(errors="replace")
+                    self._close(f"closed by the other side: {close_text}".removesuffix(": "))
         except InvalidFrame as error:
             self.close(f"this is no neighbour of ours: {error}")
             return
         if frames and not self.closed.is_set():
             self._listener.frames_received(self, frames)
-        if not self.admitted and self.bytes_in > self._allowance and not self.closed.is_set():
-            self._admission.count(TOO_MANY_BYTES)
+        if (
+            not self.is_admitted
+            and self.bytes_in > self._unadmitted_bytes_max
+            and not self.closed.is_set()
+        ):
+            self._admission.count_refused(TOO_MANY_BYTES)
             self.close(TOO_MANY_BYTES)
 
     # ------------------------------------------------------------ called by the agent
 
     @property
-    def outstanding(self) -> int:
+    def outstanding_bytes(self) -> int:
         """Bytes that wait to leave; of those that left, a datagram link knows nothing."""
-        return PIECE_BYTES * sum(map(len, self._queue.values()))
+        return FRAGMENT_BYTES * sum(map(len, self._fragments_by_digest.values()))
 
     def send(self, frames: Sequence[bytes | bytearray]) -> None:
         """Send small frames at once and large control frames in pieces."""
         self.frames_out += len(frames)
         small = [frame for frame in frames if len(frame) <= SMALL_BYTES_MAX]
-        for body, publications in pack(small):
+        for body, publications in pack_frames(small):
             if not self._transmit(DATA, body) and publications:
-                self._drop(publications, "no room for a datagram")
+                self._report_dropped(publications, "no room for a datagram")
         if len(small) < len(frames):
             self._send_large([frame for frame in frames if len(frame) > SMALL_BYTES_MAX])
 
     def admit(self) -> None:
         """Lift the limits for strangers: the hellos agreed."""
-        self.admitted = True
+        self.is_admitted = True
 
-    def refuse(self) -> None:
+    def allow_last_frames(self) -> None:
         """Let the last frames of a refused neighbour in: the node closes the link soon."""
-        self._allowance = self.bytes_in + REFUSED_BYTES
+        self._unadmitted_bytes_max = self.bytes_in + REFUSED_BYTES
 
     def close(self, reason: str) -> None:
         """Tell the other side why, and end."""
         if not self.closed.is_set():
             self._transmit(CLOSE, reason.encode()[:BODY_BYTES_MAX])
-            self._end(reason)
+            self._close(reason)
 
     # ------------------------------------------------------------ how it is sent
 
     def _send_large(self, frames: Sequence[bytes | bytearray]) -> None:
         control = [bytes(frame) for frame in frames if frame[0] != PUBLICATION]
         if len(control) < len(frames):
-            self._drop(len(frames) - len(control), "too large for a datagram link")
+            self._report_dropped(len(frames) - len(control), "too large for a datagram link")
         for frame in control:
-            name = digest(frame)
-            if name not in self._queue and self.outstanding <= QUEUED_BYTES_MAX:
-                self._queue[name] = cut(frame)[::-1]
-        if self._pacing is None:
-            self._send_pieces()
+            name = frame_digest(frame)
+            if name not in self._fragments_by_digest and self.outstanding_bytes <= QUEUED_BYTES_MAX:
+                self._fragments_by_digest[name] = split_frame(frame)[::-1]
+        if self._burst_timer is None:
+            self._send_burst()
 
-    def _send_pieces(self) -> None:
+    def _send_burst(self) -> None:
         """Send some pieces, and come back for more."""
-        for _ in range(PACE_COUNT):
-            if not self._queue:
-                self._pacing = None
+        for _ in range(BURST_FRAGMENTS):
+            if not self._fragments_by_digest:
+                self._burst_timer = None
                 return
-            name, pieces = next(iter(self._queue.items()))
-            self._transmit(PIECE, pieces.pop())
+            name, pieces = next(iter(self._fragments_by_digest.items()))
+            self._transmit(FRAGMENT, pieces.pop())
             if not pieces:
-                self._queue.pop(name, None)  # it is gone if the link has just ended
-        self._pacing = asyncio.get_running_loop().call_later(PACE_S, self._send_pieces)
+                self._fragments_by_digest.pop(name, None)  # it is gone if the link has just ended
+        self._burst_timer = asyncio.get_running_loop().call_later(
+            BURST_INTERVAL_S, self._send_burst
+        )
 
     def _transmit(self, kind: bytes, body: bytes) -> bool:
         """Send a datagram; whether it left. That nobody is there ends the link."""
         if self.closed.is_set():
             return False
         try:
-            self._way.send(kind + self._session + body)
+            self._endpoint.send(kind + self._session + body)
         except ConnectionRefusedError as error:
-            self._end(explain(error))
+            self._close(explain_socket_error(error))
             return False
         except OSError:
             return False
         self.bytes_out += HEADER_BYTES + len(body)
         return True
 
-    def _drop(self, count: int, reason: str) -> None:
-        self.dropped += count
+    def _report_dropped(self, count: int, reason: str) -> None:
+        self.dropped_publications += count
         self._listener.publications_dropped(self, count, reason)
 
-    def _end(self, reason: str) -> None:
+    def _close(self, reason: str) -> None:
         """End; told a moment later, as a stream's end is, not in the midst of whatever it met."""
         if self.closed.is_set():
             return
         self.closed.set()
-        self._queue.clear()
-        if self._pacing is not None:
-            self._pacing.cancel()
-        self._way.end()
+        self._fragments_by_digest.clear()
+        if self._burst_timer is not None:
+            self._burst_timer.cancel()
+        self._endpoint.on_closed()
         asyncio.get_running_loop().call_soon(self._listener.link_closed, self, reason)

@@ -9,36 +9,36 @@ from collections.abc import Callable, Sequence
 
 from hansa.agent.broker.connection import Connection
 from hansa.mqtt import effects, inputs, packets
-from hansa.mqtt.types import REFUSED, Version
+from hansa.mqtt.types import REFUSAL_CODE_MIN, Version
 
-WAITING_MAX = 10_000
+QUEUE_MAX = 10_000
 """Publications that wait for the broker's handshakes; more are dropped."""
 
-UNDER_WAY_MAX = 200
-PACKET_IDS = 60_000
+IN_FLIGHT_MAX = 200
+PACKET_ID_MAX = 60_000
 
 
-class ExactClient:
+class Qos2Client:
     """One connection with its handshakes."""
 
     def __init__(
         self,
         connection: Callable[[Callable[[effects.Effect], None]], Connection],
-        status: Callable[[str], None],
+        on_status: Callable[[str], None],
         filters: Sequence[str] = (),
-        received: Callable[[Sequence[packets.Publish]], None] = lambda batch: None,
+        on_received: Callable[[Sequence[packets.PublishPacket]], None] = lambda batch: None,
     ) -> None:
         """Hand to `received` what comes for `filters`, but not what we published ourselves; tell
         `status` why there is no connection, and an empty text when there is one."""
         self.counters: Counter[str] = Counter()
-        self.connection = connection(self._told)
+        self.connection = connection(self._on_effect)
         self.problem = "not connected yet"
         """Why it is of no use now; empty if it is."""
-        self._status = status
+        self._on_status = on_status
         self._filters = filters
-        self._received = received
-        self._waiting: deque[tuple[str, bytes]] = deque()
-        self._under_way: set[int] = set()  # packet ids that the broker has not accepted yet
+        self._on_received = on_received
+        self._queue: deque[tuple[str, bytes]] = deque()
+        self._unaccepted: set[int] = set()  # packet ids that the broker has not accepted yet
         self._accepted: set[int] = set()  # and those whose handshake has to end
         self._last_id = 0
         self._is_online = False
@@ -47,95 +47,99 @@ class ExactClient:
         """Publish at QoS 2."""
         if not self._is_online:
             self.counters["dropped: broker away"] += 1
-        elif len(self._waiting) >= WAITING_MAX:
+        elif len(self._queue) >= QUEUE_MAX:
             self.counters["dropped: broker slow"] += 1
         else:
-            self._waiting.append((topic, payload))
+            self._queue.append((topic, payload))
             self._send()
 
-    def _told(self, effect: effects.Effect) -> None:
+    def _on_effect(self, effect: effects.Effect) -> None:
         match effect:
             case effects.PublishReceived(batch):
-                self._take(batch)
-            case effects.Answered(steps):
-                self._take_steps(steps)
-            case effects.Connected(limits=limits):
-                self._greet(limits.version)
+                self._receive_publications(batch)
+            case effects.HandshakePacketsReceived(steps):
+                self._receive_handshake_steps(steps)
+            case effects.Connected(broker_limits=limits):
+                self._on_connected(limits.version)
             case effects.Subscribed(subscriptions=asked, reasons=reasons):
-                for wish, reason in zip(asked, reasons, strict=True):
-                    if reason >= REFUSED:
-                        self._say(f"the broker refuses {wish.topic_filter!r}")
+                for subscription, reason in zip(asked, reasons, strict=True):
+                    if reason >= REFUSAL_CODE_MIN:
+                        self._set_problem(f"the broker refuses {subscription.topic_filter!r}")
             case effects.ConnectRefused() | effects.Disconnected() | effects.ProtocolViolation():
-                self._part(effect.text)
-            case effects.NotSent(batch=unsent, reason=reason):
+                self._on_disconnected(effect.text)
+            case effects.PublishNotSent(batch=unsent, reason=reason):
                 self.counters["dropped: the broker cannot take it"] += len(unsent)
-                self._under_way -= {p.packet_id for p in unsent if not isinstance(p, tuple)}
+                self._unaccepted -= {p.packet_id for p in unsent if not isinstance(p, tuple)}
                 self._send()  # there is room for others
             case _:
                 pass
 
-    def _greet(self, version: Version) -> None:
+    def _on_connected(self, version: Version) -> None:
         if self._filters and version is not Version.V5:
-            self._say("mqtt-fed needs a broker with MQTT 5: without No Local echoes would loop")
+            self._set_problem(
+                "mqtt-fed needs a broker with MQTT 5: without No Local echoes would loop"
+            )
             return
         self._is_online = True
-        self._say("")
+        self._set_problem("")
         if self._filters:
-            wishes = tuple(
+            subscriptions = tuple(
                 packets.Subscription(name, qos=2, no_local=True, retain_handling=2)
                 for name in self._filters
             )
-            self.connection.order(inputs.Subscribe(wishes))
+            self.connection.submit(inputs.Subscribe(subscriptions))
 
-    def _part(self, reason: str) -> None:
-        lost = len(self._waiting) + len(self._under_way)
+    def _on_disconnected(self, reason: str) -> None:
+        lost = len(self._queue) + len(self._unaccepted)
         self.counters["dropped: broker away"] += lost
         self._is_online = False
-        self._waiting.clear()
-        self._under_way.clear()
+        self._queue.clear()
+        self._unaccepted.clear()
         self._accepted.clear()
-        self._say(reason)
+        self._set_problem(reason)
 
-    def _say(self, problem: str) -> None:
+    def _set_problem(self, problem: str) -> None:
         self.problem = problem
-        self._status(problem)
+        self._on_status(problem)
 
     def _send(self) -> None:
         session = self.connection.session
-        room = min(UNDER_WAY_MAX - len(self._under_way), session.quota if session else 0)
-        batch: list[packets.Publish] = []
-        while self._waiting and len(batch) < room:
-            topic, payload = self._waiting.popleft()
-            batch.append(packets.Publish(topic, payload, qos=2, packet_id=self._free_id()))
+        room = min(IN_FLIGHT_MAX - len(self._unaccepted), session.quota if session else 0)
+        batch: list[packets.PublishPacket] = []
+        while self._queue and len(batch) < room:
+            topic, payload = self._queue.popleft()
+            batch.append(packets.PublishPacket(topic, payload, qos=2, packet_id=self._free_id()))
         if batch:
-            self.connection.order(inputs.Publish(batch))
+            self.connection.submit(inputs.Publish(batch))
 
     def _free_id(self) -> int:
         while True:
-            self._last_id = 1 + self._last_id % PACKET_IDS
-            if not any(self._last_id in taken for taken in (self._under_way, self._accepted)):
-                self._under_way.add(self._last_id)
+            self._last_id = 1 + self._last_id % PACKET_ID_MAX
+            if not any(self._last_id in taken for taken in (self._unaccepted, self._accepted)):
+                self._unaccepted.add(self._last_id)
                 return self._last_id
 
-    def _take(self, batch: Sequence[packets.Publish]) -> None:
-        for kind, qos in ((packets.PubAck, 1), (packets.PubRec, 2)):
+    def _receive_publications(self, batch: Sequence[packets.PublishPacket]) -> None:
+        for kind, qos in ((packets.PubAckPacket, 1), (packets.PubRecPacket, 2)):
             answers = [kind(each.packet_id) for each in batch if each.qos == qos]
             if answers:
-                self.connection.order(inputs.Answer(answers))
-        self._received(batch)
+                self.connection.submit(inputs.Answer(answers))
+        self._on_received(batch)
 
-    def _take_steps(self, steps: Sequence[packets.Handshake]) -> None:
-        ids = [step.packet_id for step in steps if not step.refused]
+    def _receive_handshake_steps(self, steps: Sequence[packets.AnyHandshakePacket]) -> None:
+        ids = [step.packet_id for step in steps if not step.is_refused]
         match steps[0]:
-            case packets.PubRec():
+            case packets.PubRecPacket():
                 self.counters["dropped: the broker refuses it"] += len(steps) - len(ids)
-                self._under_way -= {step.packet_id for step in steps}
+                self._unaccepted -= {step.packet_id for step in steps}
                 self._accepted.update(ids)
                 if ids:
-                    self.connection.order(inputs.Answer([packets.PubRel(each) for each in ids]))
-            case packets.PubRel():
-                answers = [packets.PubComp(step.packet_id) for step in steps]
-                self.connection.order(inputs.Answer(answers))
+                    self.connection.submit(
+                        inputs.Answer([packets.PubRelPacket(each) for each in ids])
+                    )
+            case packets.PubRelPacket():
+                answers = [packets.PubCompPacket(step.packet_id) for step in steps]
+                self.connection.submit(inputs.Answer(answers))
             case _:
                 self._accepted -= {step.packet_id for step in steps}
         self._send()

@@ -15,26 +15,37 @@ from dataclasses import asdict, replace
 from functools import partial
 
 from hansa import __version__
-from hansa.agent.admin import Answer, Pages, as_json, serve
+from hansa.agent.admin import Endpoints, HttpResponse, json_response, serve
 from hansa.agent.broker.connection import BrokerAddress, Connection
 from hansa.agent.broker.observer_choice import choose_histories, choose_observer
-from hansa.agent.broker.observer_client import Watcher
-from hansa.agent.error_text import cannot_listen, quoted
-from hansa.agent.event_log import Chronicle
+from hansa.agent.broker.observer_client import ObserverClient
+from hansa.agent.error_text import listen_error_text, quote_text
+from hansa.agent.event_log import EventLog
 from hansa.agent.links.link import Address
-from hansa.agent.links.mqtt import Access
-from hansa.agent.metrics import METRICS_KIND, fed_as_metrics
-from hansa.agent.mqttfed.qos2_client import ExactClient
+from hansa.agent.links.mqtt import MqttLinkAccess
+from hansa.agent.metrics import METRICS_CONTENT_TYPE, render_federator_metrics
+from hansa.agent.mqttfed.qos2_client import Qos2Client
 from hansa.agent.mqttfed.settings import parse_neighbours
-from hansa.agent.mqttfed.subscribed_topics import Wishes
+from hansa.agent.mqttfed.subscribed_topics import SubscribedTopics
 from hansa.agent.settings import AgentSettings, broker_address, link_access
-from hansa.agent.stopping import Stopping
+from hansa.agent.stopping import Shutdown
 from hansa.errors import UsageError
 from hansa.mqtt import effects, packets
-from hansa.mqtt.options import Options
-from hansa.mqttfed.effects import CoreChanged, Deliver, LeftAside, Send
-from hansa.mqttfed.messages import FEDERATED, PREFIXES, write
-from hansa.mqttfed.node import Event, FedNode, InterestChanged, Received, TimerFired
+from hansa.mqtt.options import ConnectOptions
+from hansa.mqttfed.effects import (
+    MessageIgnored,
+    PublishAtNeighbour,
+    PublishToClients,
+    TopicCoreChanged,
+)
+from hansa.mqttfed.messages import FEDERATED_PREFIX, PREFIXES, encode_message
+from hansa.mqttfed.node import (
+    BrokerMessageReceived,
+    FedEvent,
+    FedNode,
+    FedTimerFired,
+    TopicInterestChanged,
+)
 from hansa.mqttfed.settings import FedSettings
 from hansa.protocol import events
 from hansa.protocol.model import NodeId
@@ -48,164 +59,177 @@ class FedAgent:
     def __init__(self, settings: AgentSettings) -> None:
         """Put the parts together; nothing happens before `run`."""
         self._settings = settings
-        self._chance = random.Random()  # for back-off, not for secrets
-        self._chronicle = Chronicle(lambda node: "")
+        self._rng = random.Random()  # for back-off, not for secrets
+        self._event_log = EventLog(lambda node: "")
         self._counters: Counter[str] = Counter()
-        self._wishes = Wishes()
-        self._ending = asyncio.Event()
-        self._stopping = Stopping()
+        self._subscribed_topics = SubscribedTopics()
+        self._stop_requested = asyncio.Event()
+        self._shutdown = Shutdown()
         self._timer: asyncio.TimerHandle | None = None
-        self._prefix = settings.broker.client_id or f"hansa-fed-{settings.mqtt_fed.id}"
+        self._client_id_prefix = settings.broker.client_id or f"hansa-fed-{settings.mqtt_fed.id}"
         own = broker_address(settings.broker)
         filters = [f"{prefix}#" for prefix in PREFIXES]
-        told = partial(self._note_broker, Address(own.host, own.port))
-        self._own = ExactClient(self._connecting(own, "agent"), told, filters, self._receive)
-        self._neighbours = self._neighbour_clients(link_access(settings, self._prefix, NodeId(0)))
+        told = partial(self._on_broker_status, Address(own.host, own.port))
+        self._own_client = Qos2Client(
+            self._connection_factory(own, "agent"), told, filters, self._receive
+        )
+        self._neighbour_clients = self._make_neighbour_clients(
+            link_access(settings, self._client_id_prefix, NodeId(0))
+        )
         self._node = FedNode(self._node_settings(), time.time_ns() // 10**9, self._now())
-        self._watcher = self._make_watcher(own)
+        self._observer_client = self._make_observer_client(own)
 
     def _node_settings(self) -> FedSettings:
         given = self._settings.mqtt_fed
         return FedSettings(
             node=given.id,
-            neighbours=tuple(sorted(self._neighbours)),
+            neighbours=tuple(sorted(self._neighbour_clients)),
             redundancy=given.redundancy,
             announce_interval=given.announce_interval,
             beacon_interval=self._settings.broker.beacon_interval,
         )
 
-    def _neighbour_clients(self, access: Access) -> dict[int, ExactClient]:
-        clients: dict[int, ExactClient] = {}
+    def _make_neighbour_clients(self, access: MqttLinkAccess) -> dict[int, Qos2Client]:
+        clients: dict[int, Qos2Client] = {}
         configured = parse_neighbours(self._settings.mqtt_fed)
-        access = replace(access, trusted=frozenset(configured.values()))
+        access = replace(access, trusted_addresses=frozenset(configured.values()))
         for number, address in configured.items():
-            connecting = self._connecting(access.broker_at(address), f"to-{number}")
-            clients[number] = ExactClient(connecting, partial(self._note_broker, address))
+            connecting = self._connection_factory(access.broker_at(address), f"to-{number}")
+            clients[number] = Qos2Client(connecting, partial(self._on_broker_status, address))
         return clients
 
-    def _make_watcher(self, own: BrokerAddress) -> Watcher | None:
+    def _make_observer_client(self, own: BrokerAddress) -> ObserverClient | None:
         """Beacons are the node's own business; whoever else knows what is wanted is asked."""
         broker = self._settings.broker
         if broker.observer == "beacon":
             return None
-        return Watcher(
-            choose_observer(broker, f"{self._prefix}-"),
-            self._connecting(own, "watcher"),
-            feed=self._note_interest,
-            found=self._chronicle.finding,
+        return ObserverClient(
+            choose_observer(broker, f"{self._client_id_prefix}-"),
+            self._connection_factory(own, "watcher"),
+            feed=self._on_interest_changed,
+            on_finding=self._event_log.log_finding,
             histories=choose_histories(broker),
         )
 
-    def _connecting(
+    def _connection_factory(
         self, address: BrokerAddress, role: str
     ) -> Callable[[Callable[[effects.Effect], None]], Connection]:
-        options = Options(client_id=f"{self._prefix}-{role}", clean_start=True)
-        return lambda told: Connection(address, options, told, self._chance)
+        options = ConnectOptions(client_id=f"{self._client_id_prefix}-{role}", clean_start=True)
+        return lambda told: Connection(address, options, told, self._rng)
 
     # ------------------------------------------------------------ running
 
     async def run(self) -> None:
         """Run until told to stop."""
-        self._stopping.handle_signals(self._begin_to_end)
+        self._shutdown.handle_signals(self._request_stop)
         admin = self._settings.admin
-        if exposed := self._settings.exposed:
+        if exposed := self._settings.exposure_text:
             log.warning("insecure: %s", exposed)
         try:
-            server = await serve(admin.host, admin.port, self._pages(), names=admin.names)
+            server = await serve(admin.host, admin.port, self._endpoints(), host_names=admin.names)
         except (OSError, UnicodeError) as error:
             place = Address(admin.host, admin.port)
-            raise UsageError(cannot_listen(place, "admin", error)) from error
+            raise UsageError(listen_error_text(place, "admin", error)) from error
         place = Address(admin.host, server.sockets[0].getsockname()[1])
         log.info("agent up mode=mqtt-fed id=%d pages=http://%s", self._settings.mqtt_fed.id, place)
-        connections = [each.connection for each in (self._own, *self._neighbours.values())]
-        if self._watcher is not None:
-            self._watcher.start()
-            if self._watcher.observer.subscriptions():
-                connections.append(self._watcher.connection)
+        connections = [
+            each.connection for each in (self._own_client, *self._neighbour_clients.values())
+        ]
+        if self._observer_client is not None:
+            self._observer_client.start()
+            if self._observer_client.observer.topics_to_subscribe():
+                connections.append(self._observer_client.connection)
         for connection in connections:
-            connection.keep()
-        await self._ending.wait()
+            connection.start()
+        await self._stop_requested.wait()
         log.info("agent stops")
         server.close()
-        if self._watcher is not None:
-            self._watcher.stop()
+        if self._observer_client is not None:
+            self._observer_client.stop()
         if self._timer is not None:
             self._timer.cancel()
         leaving = asyncio.gather(*(connection.stop() for connection in connections))
-        await self._stopping.part("brokers", leaving)
+        await self._shutdown.stop_part("brokers", leaving)
         for connection in connections:
-            connection.cut()
-        self._stopping.end()
+            connection.abort()
+        self._shutdown.end()
 
-    def _begin_to_end(self) -> None:
-        self._stopping.begin()
-        self._ending.set()
+    def _request_stop(self) -> None:
+        self._shutdown.begin()
+        self._stop_requested.set()
 
     def _now(self) -> float:
         return asyncio.get_running_loop().time()
 
     # ------------------------------------------------------------ the loop around the node
 
-    def _receive(self, batch: Sequence[packets.Publish]) -> None:
+    def _receive(self, batch: Sequence[packets.PublishPacket]) -> None:
         for each in batch:
-            self._feed(Received(each.topic, each.payload))
+            self._feed(BrokerMessageReceived(each.topic, each.payload))
 
-    def _feed(self, event: Event) -> None:
+    def _feed(self, event: FedEvent) -> None:
         for effect in self._node.handle(event, self._now()):
             match effect:
-                case Send(neighbour, topic, message):
+                case PublishAtNeighbour(neighbour, topic, message):
                     self._counters[f"sent: {type(message).__name__}"] += 1
-                    self._neighbours[neighbour].publish(*write(topic, message))
-                case Deliver(topic, payload):
+                    self._neighbour_clients[neighbour].publish(*encode_message(topic, message))
+                case PublishToClients(topic, payload):
                     self._counters["delivered"] += 1
-                    self._own.publish(FEDERATED + topic, payload)
-                case CoreChanged(topic, core):
+                    self._own_client.publish(FEDERATED_PREFIX + topic, payload)
+                case TopicCoreChanged(topic, core):
                     log.info("core changed topic=%r core=%s", topic, core)
-                case LeftAside(reason, detail):
+                case MessageIgnored(reason, detail):
                     self._counters[f"left aside: {reason}"] += 1
-                    log.debug("message ignored reason=%r detail=%s", reason, quoted(detail))
-        self._rearm()
+                    log.debug("message ignored reason=%r detail=%s", reason, quote_text(detail))
+        self._update_timer()
 
-    def _rearm(self) -> None:
+    def _update_timer(self) -> None:
         due = self._node.next_deadline()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
         if due is not None:
-            self._timer = asyncio.get_running_loop().call_at(due, self._feed, TimerFired())
+            self._timer = asyncio.get_running_loop().call_at(due, self._feed, FedTimerFired())
 
-    def _note_interest(self, event: events.InterestChanged) -> None:
-        added, removed = self._wishes.change(event.added, event.removed)
-        self._feed(InterestChanged(added, removed))
+    def _on_interest_changed(self, event: events.InterestChanged) -> None:
+        added, removed = self._subscribed_topics.apply_change(event.added, event.removed)
+        self._feed(TopicInterestChanged(added, removed))
 
-    def _note_broker(self, address: Address, problem: str) -> None:
-        if not self._ending.is_set():
-            self._chronicle.broker(str(address), problem)
+    def _on_broker_status(self, address: Address, problem: str) -> None:
+        if not self._stop_requested.is_set():
+            self._event_log.log_broker_status(str(address), problem)
 
     # ------------------------------------------------------------ pages
 
-    def _pages(self) -> Pages:
+    def _endpoints(self) -> Endpoints:
         return {
-            "/status": lambda: as_json(self.status()),
-            "/healthz": lambda: as_json({"ok": True}),
-            "/readyz": self._ready,
-            "/metrics": lambda: Answer(fed_as_metrics(self.status()), kind=METRICS_KIND),
+            "/status": lambda: json_response(self.status()),
+            "/healthz": lambda: json_response({"ok": True}),
+            "/readyz": self._readiness,
+            "/metrics": lambda: HttpResponse(
+                render_federator_metrics(self.status()), content_type=METRICS_CONTENT_TYPE
+            ),
         }
 
-    def _ready(self) -> Answer:
-        problem = self._own.problem
-        return as_json({"ready": not problem, "problem": problem}, 503 if problem else 200)
+    def _readiness(self) -> HttpResponse:
+        problem = self._own_client.problem
+        return json_response({"ready": not problem, "problem": problem}, 503 if problem else 200)
 
     def status(self) -> dict[str, object]:
         """Return everything that an operator may want to see."""
-        clients = {"own": self._own, **{str(n): c for n, c in self._neighbours.items()}}
+        clients = {
+            "own": self._own_client,
+            **{str(n): c for n, c in self._neighbour_clients.items()},
+        }
         counters = sum((client.counters for client in clients.values()), self._counters)
         return {
             "version": __version__,
             "mode": "mqtt-fed",
             "node": self._settings.mqtt_fed.id,
             "brokers": {name: client.problem for name, client in clients.items()},
-            "topics": {topic: asdict(view) for topic, view in self._node.view(self._now()).items()},
-            "left_out": sorted(self._wishes.left_out),
+            "topics": {
+                topic: asdict(view) for topic, view in self._node.status(self._now()).items()
+            },
+            "left_out": sorted(self._subscribed_topics.unsupported_filters),
             "counters": dict(counters),
         }

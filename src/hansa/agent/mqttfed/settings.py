@@ -26,27 +26,27 @@ class MqttFedSettings:
     """Seconds between a core's announcements, core_ann_interval in mqtt-fed; lost after three."""
 
 
-def check_mqtt_fed(given: MqttFedSettings) -> None:
+def check_mqtt_fed(settings: MqttFedSettings) -> None:
     """Refuse what cannot work, naming the setting and what to change."""
-    if given.id != NO_ID and not 0 <= given.id <= ID_MAX:
-        raise UsageError(f"[mqtt_fed] id must be from 0 to {ID_MAX}, not {given.id}")
-    if not 1 <= given.redundancy <= REDUNDANCY_MAX:
+    if settings.id != NO_ID and not 0 <= settings.id <= ID_MAX:
+        raise UsageError(f"[mqtt_fed] id must be from 0 to {ID_MAX}, not {settings.id}")
+    if not 1 <= settings.redundancy <= REDUNDANCY_MAX:
         raise UsageError(
-            f"[mqtt_fed] redundancy must be from 1 to {REDUNDANCY_MAX}, not {given.redundancy}"
+            f"[mqtt_fed] redundancy must be from 1 to {REDUNDANCY_MAX}, not {settings.redundancy}"
         )
-    if given.announce_interval < 1:  # else the numbers of a life would outrun those of the next
+    if settings.announce_interval < 1:  # else the numbers of a life would outrun those of the next
         raise UsageError(
             "[mqtt_fed] announce_interval must be at least 1 second, by which announcements are"
-            f" numbered, not {given.announce_interval}"
+            f" numbered, not {settings.announce_interval}"
         )
-    if given.id in parse_neighbours(given):
-        raise UsageError(f"[mqtt_fed] neighbours: {given.id} is this node's own id")
+    if settings.id in parse_neighbours(settings):
+        raise UsageError(f"[mqtt_fed] neighbours: {settings.id} is this node's own id")
 
 
-def parse_neighbours(given: MqttFedSettings) -> dict[int, Address]:
+def parse_neighbours(settings: MqttFedSettings) -> dict[int, Address]:
     """Return where the broker of each neighbour is."""
     found: dict[int, Address] = {}
-    for text in given.neighbours:
+    for text in settings.neighbours:
         id_, mark, place = text.partition("@")
         if not mark or not (id_.isascii() and id_.isdigit()) or int(id_) > ID_MAX:
             raise UsageError(f"[mqtt_fed] neighbour {text!r}: write it as id@host:port")

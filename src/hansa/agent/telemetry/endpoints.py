@@ -13,15 +13,15 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from urllib.parse import parse_qs
 
-from hansa.agent.admin import LOGS, Answer, as_json
+from hansa.agent.admin import LOGS_PATH, HttpResponse, json_response
 from hansa.errors import JournalDamaged, JournalError, JournalTrimmed
-from hansa.journal.ranges import NEXT, RANGE_BYTES, pack
-from hansa.journal.reader import Reader
+from hansa.journal.ranges import NEXT_OFFSET_HEADER, RANGE_BYTES, pack_range
+from hansa.journal.reader import JournalReader
 
 READERS_MAX = 2
 
 
-class LogPages:
+class LogEndpoints:
     """Journals and telemetry of one agent, for who has the token."""
 
     def __init__(self, token: str, journals: Path, telemetry: Path) -> None:
@@ -29,33 +29,41 @@ class LogPages:
         self._token = token.encode()
         self._journals = journals
         self._telemetry = telemetry
-        self._reading = asyncio.Semaphore(READERS_MAX)
+        self._read_slots = asyncio.Semaphore(READERS_MAX)
 
-    async def answer(self, path: str, query: str, headers: Mapping[str, str]) -> Answer:
+    async def handle_request(
+        self, path: str, query: str, headers: Mapping[str, str]
+    ) -> HttpResponse:
         """Answer a request for one of these pages."""
         if not self._token:
-            return as_json({"error": "set [admin] token to have journals read from here"}, 403)
+            return json_response(
+                {"error": "set [admin] token to have journals read from here"}, 403
+            )
         given = headers.get("authorization", "").removeprefix("Bearer ").encode()
         if not hmac.compare_digest(given, self._token):
-            return as_json({"error": "the token is missing or wrong"}, 401)
-        async with self._reading:
-            return await asyncio.to_thread(self._answer, path.removeprefix(LOGS), query)
+            return json_response({"error": "the token is missing or wrong"}, 401)
+        async with self._read_slots:
+            return await asyncio.to_thread(
+                self._answer_blocking, path.removeprefix(LOGS_PATH), query
+            )
 
-    def _answer(self, name: str, query: str) -> Answer:
+    def _answer_blocking(self, name: str, query: str) -> HttpResponse:
         try:
             if name in ("", "/"):
-                return as_json({"logs": list(self._list())})
+                return json_response({"logs": list(self._describe_logs())})
             found = dict(self._logs()).get(name.removeprefix("/"))
             if found is None:
-                return as_json({"error": f"no log {name.removeprefix('/')!r}, see {LOGS}"}, 404)
-            return self._range(Reader(found), query)
+                return json_response(
+                    {"error": f"no log {name.removeprefix('/')!r}, see {LOGS_PATH}"}, 404
+                )
+            return self._answer_range(JournalReader(found), query)
         except JournalTrimmed as gone:
-            return as_json({"error": str(gone), "first": gone.first}, 410)
+            return json_response({"error": str(gone), "first": gone.first}, 410)
         except JournalDamaged as damaged:
-            told = {"error": str(damaged), "offset": damaged.offset, "resume": damaged.resume}
-            return as_json(told, 500)
+            error_body = {"error": str(damaged), "offset": damaged.offset, "resume": damaged.resume}
+            return json_response(error_body, 500)
         except JournalError as error:
-            return as_json({"error": str(error)}, 503)
+            return json_response({"error": str(error)}, 503)
 
     def _logs(self) -> Iterator[tuple[str, Path]]:
         if self._telemetry.is_dir():
@@ -65,29 +73,31 @@ class LogPages:
                 if path.name.isdecimal():
                     yield f"journal/{path.name}", path
 
-    def _list(self) -> Iterator[dict[str, object]]:
+    def _describe_logs(self) -> Iterator[dict[str, object]]:
         for name, path in self._logs():
-            reader = Reader(path)
+            reader = JournalReader(path)
             headers, bounds = reader.headers(), reader.bounds
             if headers:
                 node, epoch = f"{headers[-1].node:016x}", headers[-1].epoch
                 place = {"start": bounds.start, "end": bounds.end}
                 yield {"name": name, "node": node, "epoch": epoch, **place}
 
-    def _range(self, reader: Reader, query: str) -> Answer:
-        asked = {key: values[-1] for key, values in parse_qs(query).items()}
-        if any(key not in _ASKED or not _is_number(text) for key, text in asked.items()):
-            return as_json({"error": "start, end and bytes are numbers from 0 on"}, 400)
+    def _answer_range(self, reader: JournalReader, query: str) -> HttpResponse:
+        parameters = {key: values[-1] for key, values in parse_qs(query).items()}
+        if any(
+            key not in _RANGE_PARAMETERS or not _is_number(text) for key, text in parameters.items()
+        ):
+            return json_response({"error": "start, end and bytes are numbers from 0 on"}, 400)
         bounds = reader.bounds
-        start = int(asked.get("start", bounds.start))
-        end = min(int(asked.get("end", bounds.end)), bounds.end)
-        size = min(int(asked.get("bytes", RANGE_BYTES)), RANGE_BYTES)
-        data, following = pack(reader, start, end, size)
+        start = int(parameters.get("start", bounds.start))
+        end = min(int(parameters.get("end", bounds.end)), bounds.end)
+        size = min(int(parameters.get("bytes", RANGE_BYTES)), RANGE_BYTES)
+        data, following = pack_range(reader, start, end, size)
         kind = "application/octet-stream"
-        return Answer(data, kind=kind, headers={NEXT: str(following)})
+        return HttpResponse(data, content_type=kind, headers={NEXT_OFFSET_HEADER: str(following)})
 
 
-_ASKED = ("start", "end", "bytes")
+_RANGE_PARAMETERS = ("start", "end", "bytes")
 
 
 def _is_number(text: str) -> bool:

@@ -14,32 +14,32 @@ from itertools import count
 from typing import Protocol
 
 from hansa.agent.driver import BrokerPort, Driver
-from hansa.agent.telemetry.recorded_topics import Topics
+from hansa.agent.telemetry.recorded_topics import RecordedTopics
 from hansa.errors import JournalUnusable
-from hansa.journal.records import Recorded
-from hansa.mqtt.packets import Publish
-from hansa.protocol.events import Event, Granted
-from hansa.protocol.model import Plain, Publication
+from hansa.journal.records import RecordedPublication
+from hansa.mqtt.packets import PublishPacket
+from hansa.protocol.events import Event, SubscriptionsGranted
+from hansa.protocol.model import PlainMessage, Publication
 
 COMMIT_S = 0.2
 """Seconds until what came at QoS 0 is made durable, unless something else is before."""
 
 
-class Notebook(Protocol):
+class RecordingPort(Protocol):
     """What takes publications of QoS 0."""
 
-    def offer(self, record: Recorded) -> bool:
+    def append_if_room(self, record: RecordedPublication) -> bool:
         """Take one, or refuse because the disk is behind."""
 
-    def commit_soon(self) -> None:
+    def schedule_commit(self) -> None:
         """Make all of them durable."""
 
 
-class Recording:
+class MessageRecorder:
     """What one agent records, in one life."""
 
     def __init__(
-        self, topics: Topics, driver: Driver, incarnation: int, notebook: Notebook
+        self, topics: RecordedTopics, driver: Driver, incarnation: int, journal: RecordingPort
     ) -> None:
         """Record these topics; nothing happens before `attach`."""
         self.counters: Counter[str] = Counter()
@@ -48,9 +48,9 @@ class Recording:
         self._granted: set[str] = set()
         self._driver = driver
         self._incarnation = incarnation
-        self._next_number = count(1).__next__
-        self._notebook = notebook
-        self._planned: asyncio.TimerHandle | None = None
+        self._next_sequence = count(1).__next__
+        self._journal = journal
+        self._commit_timer: asyncio.TimerHandle | None = None
 
     def attach(self, client: BrokerPort) -> None:
         """Stand before the broker's client, and let it subscribe."""
@@ -66,7 +66,7 @@ class Recording:
             self._client.subscribe(new)
         granted = tuple(name for name in filters if name in self._granted)
         if granted:
-            self._driver.feed(Granted(granted))
+            self._driver.feed(SubscriptionsGranted(granted))
 
     def unsubscribe(self, filters: Sequence[str]) -> None:
         """Give up what is not recorded."""
@@ -74,7 +74,7 @@ class Recording:
         if ended:
             self._client.unsubscribe(ended)
 
-    def publish(self, publications: Sequence[Plain | Publication]) -> None:
+    def publish(self, publications: Sequence[PlainMessage | Publication]) -> None:
         """Publish to the broker's clients."""
         self._client.publish(publications)
 
@@ -83,37 +83,39 @@ class Recording:
     def feed(self, *events: Event) -> None:
         """Pass on what happened; remember what the broker has granted."""
         for event in events:
-            if isinstance(event, Granted):
+            if isinstance(event, SubscriptionsGranted):
                 self._granted.update(name for name in event.filters if name in self._filters)
         self._driver.feed(*events)
 
-    def captured(self, publications: Iterable[Publish]) -> None:
+    def on_captured(self, publications: Iterable[PublishPacket]) -> None:
         """Clients published at QoS 0."""
         batch = list(publications)
         recorded = [each for each in batch if each.topic in self._topics]
         if recorded:
-            self._note(recorded)
-        self._driver.captured(batch)
+            self._record(recorded)
+        self._driver.on_captured(batch)
 
-    def _note(self, batch: Sequence[Publish]) -> None:
+    def _record(self, batch: Sequence[PublishPacket]) -> None:
         now = time.time_ns()
         for each in batch:
-            number = self._next_number()
+            sequence = self._next_sequence()
             content = (each.topic, each.payload, each.retain, each.properties)
             try:
-                taken = self._notebook.offer(Recorded(self._incarnation, number, *content, now))
+                is_recorded = self._journal.append_if_room(
+                    RecordedPublication(self._incarnation, sequence, *content, now)
+                )
             except JournalUnusable:  # the commit says why
-                taken = False
-            self.counters["recorded" if taken else "dropped: not recorded, disk behind"] += 1
-        if self._planned is None:
+                is_recorded = False
+            self.counters["recorded" if is_recorded else "dropped: not recorded, disk behind"] += 1
+        if self._commit_timer is None:
             loop = asyncio.get_running_loop()
-            self._planned = loop.call_later(COMMIT_S, self._commit)
+            self._commit_timer = loop.call_later(COMMIT_S, self._commit)
 
     def _commit(self) -> None:
-        self._planned = None
-        self._notebook.commit_soon()
+        self._commit_timer = None
+        self._journal.schedule_commit()
 
     def stop(self) -> None:
         """Plan nothing more; closing the journal commits it."""
-        if self._planned is not None:
-            self._planned.cancel()
+        if self._commit_timer is not None:
+            self._commit_timer.cancel()

@@ -8,7 +8,7 @@ TOPICS_MAX = 65_536
 """Topics of which it is remembered whether they are recorded; when full, all are looked up anew."""
 
 
-class Topics:
+class RecordedTopics:
     """The topics that some filters match."""
 
     def __init__(self, filters: Sequence[str] = ()) -> None:
@@ -17,7 +17,7 @@ class Topics:
         self._trie: FilterTrie[None] = FilterTrie()
         for name in filters:
             self._trie.put(name, None)
-        self._known: dict[str, bool] = {}
+        self._matches: dict[str, bool] = {}
 
     def __bool__(self) -> bool:
         """Whether there is any."""
@@ -25,9 +25,9 @@ class Topics:
 
     def __contains__(self, topic: str) -> bool:
         """Whether publications to a topic are recorded."""
-        known = self._known.get(topic)
+        known = self._matches.get(topic)
         if known is None:
-            if len(self._known) >= TOPICS_MAX:
-                self._known.clear()
-            known = self._known[topic] = bool(self._trie.match(topic))
+            if len(self._matches) >= TOPICS_MAX:
+                self._matches.clear()
+            known = self._matches[topic] = bool(self._trie.match(topic))
         return known

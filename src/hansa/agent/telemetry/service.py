@@ -5,42 +5,42 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from hansa.agent.alarms import Alarms
-from hansa.agent.delivery.service import Safekeeping
+from hansa.agent.delivery.service import DeliveryService
 from hansa.agent.driver import BrokerPort, Driver
-from hansa.agent.telemetry.message_recorder import Recording
-from hansa.agent.telemetry.recorded_topics import Topics
+from hansa.agent.telemetry.message_recorder import MessageRecorder
+from hansa.agent.telemetry.recorded_topics import RecordedTopics
 from hansa.agent.telemetry.settings import TelemetrySettings
-from hansa.agent.telemetry.writer import Telemetry
+from hansa.agent.telemetry.writer import TelemetryWriter
 from hansa.errors import JournalUnusable
-from hansa.mqtt.packets import Publish
+from hansa.mqtt.packets import PublishPacket
 from hansa.protocol.events import Event
 from hansa.protocol.model import Identity
 
 
-class Bookkeeping:
+class TelemetryService:
     """What one agent writes down, in one life."""
 
-    def __init__(self, driver: Driver, identity: Identity, topics: Topics) -> None:
+    def __init__(self, driver: Driver, identity: Identity, recorded_topics: RecordedTopics) -> None:
         """Write nothing yet."""
         self._driver = driver
         self._identity = identity
-        self._topics = topics
-        self._recording: Recording | None = None
-        self._telemetry: Telemetry | None = None
+        self._recorded_topics = recorded_topics
+        self._recorder: MessageRecorder | None = None
+        self._writer: TelemetryWriter | None = None
 
     # ------------------------------------------------------------ what the broker's client tells
 
     def feed(self, *events: Event) -> None:
         """Something happened."""
-        (self._recording or self._driver).feed(*events)
+        (self._recorder or self._driver).feed(*events)
 
-    def captured(self, publications: Iterable[Publish]) -> None:
+    def on_captured(self, publications: Iterable[PublishPacket]) -> None:
         """Clients published at QoS 0."""
-        (self._recording or self._driver).captured(publications)
+        (self._recorder or self._driver).on_captured(publications)
 
     # ------------------------------------------------------------ its life
 
-    def tell(
+    def enable(
         self,
         state: Path,
         settings: TelemetrySettings,
@@ -48,43 +48,45 @@ class Bookkeeping:
         alarms: Alarms,
     ) -> None:
         """Let telemetry see everything, if it is wanted. An agent works without it, too."""
-        if not settings.is_on:
+        if not settings.is_enabled:
             return
         path = settings.path(state)
         try:
-            self._telemetry = Telemetry(path, settings, self._identity, counters, alarms)
+            self._writer = TelemetryWriter(path, settings, self._identity, counters, alarms)
         except JournalUnusable as error:
             alarms.set("telemetry", f"{error}; there is none until the agent is started again")
         else:
-            self._driver.witness = self._telemetry.witness
+            self._driver.sampler = self._writer.sampler
 
-    def attach(self, client: BrokerPort, safekeeping: Safekeeping) -> None:
+    def attach(self, client: BrokerPort, delivery: DeliveryService) -> None:
         """Keep what clients publish to the topics; from now on the node orders through this."""
-        if self._telemetry:
-            safekeeping.injection.delivered = self._telemetry.witness.injected
-        if self._topics:
+        if self._writer:
+            delivery.injection.on_delivered = self._writer.sampler.on_injected
+        if self._recorded_topics:
             incarnation = self._identity.incarnation
-            recording = Recording(self._topics, self._driver, incarnation, safekeeping.capture)
-            self._recording = self._driver.broker = recording
-            self._driver.recorded = self._topics
-            recording.attach(client)
+            recorder = MessageRecorder(
+                self._recorded_topics, self._driver, incarnation, delivery.capture
+            )
+            self._recorder = self._driver.broker = recorder
+            self._driver.recorded_topics = self._recorded_topics
+            recorder.attach(client)
 
     def start(self) -> None:
         """Write from now on."""
-        if self._telemetry:
-            self._telemetry.start()
+        if self._writer:
+            self._writer.start()
 
     async def stop(self) -> None:
         """Write the last words."""
-        if self._recording:
-            self._recording.stop()
-        if self._telemetry:
-            await self._telemetry.stop()
+        if self._recorder:
+            self._recorder.stop()
+        if self._writer:
+            await self._writer.stop()
 
     @property
     def counters(self) -> Counter[str]:
         """What was written, and what was not."""
-        counted = Counter(self._recording.counters if self._recording else {})
-        if self._telemetry:
-            counted["telemetry dropped"] = self._telemetry.dropped
+        counted = Counter(self._recorder.counters if self._recorder else {})
+        if self._writer:
+            counted["telemetry dropped"] = self._writer.dropped
         return counted

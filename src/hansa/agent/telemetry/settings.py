@@ -6,37 +6,37 @@ from pathlib import Path
 from hansa.errors import UsageError
 from hansa.journal.settings import JournalSettings
 
-TELEMETRY = "telemetry"
+TELEMETRY_DIRECTORY = "telemetry"
 """The directory of telemetry in the state directory."""
 
-ONE_IN_MAX = 65_536
+SAMPLE_RATE_MAX = 65_536
 """The last 16 bits of a publication's number decide whether telemetry tells of it."""
 
-WORDS = {"off": 0, "none": 0, "all": 1}
+NAMED_RATES = {"off": 0, "none": 0, "all": 1}
 
 
-class Sample(str):
+class SampleRate(str):
     """Of which publications telemetry tells: `off`, `none`, `all`, or a number n for one in n."""
 
-    def __new__(cls, value: object) -> "Sample":
+    def __new__(cls, value: object) -> "SampleRate":
         """Read a setting; raise ValueError if it is none."""
         text = str(value)
-        is_number = text.isascii() and text.isdecimal() and 0 < int(text) <= ONE_IN_MAX
-        if text not in WORDS and not is_number:
+        is_number = text.isascii() and text.isdecimal() and 0 < int(text) <= SAMPLE_RATE_MAX
+        if text not in NAMED_RATES and not is_number:
             raise ValueError(text)
         return super().__new__(cls, text)
 
     @property
     def one_in(self) -> int:
         """Tell one in so many; 0 is none."""
-        return WORDS[self] if self in WORDS else int(self)
+        return NAMED_RATES[self] if self in NAMED_RATES else int(self)
 
 
 @dataclass(frozen=True, slots=True)
 class TelemetrySettings:
     """What the agent tells of itself, for `hansa pipeline` and anybody else."""
 
-    sample: Sample = Sample("off")
+    sample: SampleRate = SampleRate("off")
     """off writes nothing at all; none tells of links, control and counters; all, or a number n for
     one in n, also of publications: the same ones at every node."""
     directory: str = ""
@@ -48,18 +48,18 @@ class TelemetrySettings:
 
     def __post_init__(self) -> None:
         """Refuse what cannot work."""
-        self.journal()
+        self.journal_settings()
 
     @property
-    def is_on(self) -> bool:
+    def is_enabled(self) -> bool:
         """Whether anything is written."""
         return self.sample != "off"
 
     def path(self, state: Path) -> Path:
         """Return where the log is, given the state directory."""
-        return Path(self.directory) if self.directory else state / TELEMETRY
+        return Path(self.directory) if self.directory else state / TELEMETRY_DIRECTORY
 
-    def journal(self) -> JournalSettings:
+    def journal_settings(self) -> JournalSettings:
         """Return how the log is kept."""
         if self.retention_bytes < 1:
             raise UsageError(f"retention_bytes must be at least 1, not {self.retention_bytes}")

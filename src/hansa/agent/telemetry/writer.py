@@ -12,24 +12,24 @@ from pathlib import Path
 from hansa import __version__
 from hansa.agent import tasks
 from hansa.agent.alarms import Alarms
-from hansa.agent.telemetry.sampler import Witness
+from hansa.agent.telemetry.sampler import Sampler
 from hansa.agent.telemetry.settings import TelemetrySettings
 from hansa.errors import JournalDamaged, JournalUnusable
 from hansa.protocol.model import Identity
 from hansa.telemetry import schema
-from hansa.telemetry.log import Log, Recorder
+from hansa.telemetry.log import NodeRecorder, TelemetryLog
 
-WRITE_S = 1.0
+WRITE_INTERVAL_S = 1.0
 """Seconds until what happened can be read by others."""
 
-COUNT_EVERY = 10
+WRITES_PER_COUNT = 10
 """Writes from one look at the counters to the next."""
 
-UPTIME = "uptime_s"
+UPTIME_COUNTER = "uptime_s"
 """A counter that always changes: an agent without links must not look like a lost node."""
 
 
-class Telemetry:
+class TelemetryWriter:
     """What one agent tells, in one life."""
 
     def __init__(
@@ -41,16 +41,18 @@ class Telemetry:
         alarms: Alarms,
     ) -> None:
         """Open the log; `counters` are looked at now and then."""
-        self._log = _open(path, settings, identity.incarnation, alarms)
-        self._recorder = Recorder(self._log, identity.node, identity.incarnation)
+        self._log = _open_log(path, settings, identity.incarnation, alarms)
+        self._recorder = NodeRecorder(self._log, identity.node, identity.incarnation)
         self._counters = counters
-        self._counted: Counter[str] = Counter()
+        self._last_counters: Counter[str] = Counter()
         self._started_at = time.monotonic()
-        self._problem = alarms.named("telemetry")
+        self._set_alarm = alarms.setter("telemetry")
         self._task: asyncio.Task[None] | None = None
-        life = (identity.node, identity.incarnation)
-        self.witness = Witness(self._recorder.put, life, settings.sample.one_in, clock=time.time_ns)
-        self._recorder.put(schema.Started(time.time_ns(), identity.name, __version__))
+        identity_pair = (identity.node, identity.incarnation)
+        self.sampler = Sampler(
+            self._recorder.put, identity_pair, settings.sample.one_in, clock=time.time_ns
+        )
+        self._recorder.put(schema.NodeStarted(time.time_ns(), identity.name, __version__))
 
     @property
     def dropped(self) -> int:
@@ -59,55 +61,57 @@ class Telemetry:
 
     def start(self) -> None:
         """Write from now on."""
-        self._task = tasks.start(self._run())
+        self._task = tasks.start_task(self._run())
 
     async def _run(self) -> None:
         turn = 0
         while True:
-            if turn % COUNT_EVERY == 0:
-                self._count()
+            if turn % WRITES_PER_COUNT == 0:
+                self._record_counters()
             turn += 1
             await self._write()
-            await asyncio.sleep(WRITE_S)
+            await asyncio.sleep(WRITE_INTERVAL_S)
 
     async def _write(self) -> None:
         self._recorder.flush()
         try:
             await asyncio.to_thread(self._log.commit)
         except JournalUnusable as error:
-            self._problem(str(error))
+            self._set_alarm(str(error))
         else:
-            self._problem("")
+            self._set_alarm("")
 
-    def _count(self) -> None:
+    def _record_counters(self) -> None:
         """Tell what has changed of the counters."""
-        now, counted = time.time_ns(), Counter(self._counters())
-        counted[UPTIME] = round(time.monotonic() - self._started_at)
-        for name, value in counted.items():
-            if value != self._counted[name]:
+        now, current = time.time_ns(), Counter(self._counters())
+        current[UPTIME_COUNTER] = round(time.monotonic() - self._started_at)
+        for name, value in current.items():
+            if value != self._last_counters[name]:
                 self._recorder.put(schema.Counter(now, name, value))
-        self._counted = counted
+        self._last_counters = current
 
     async def stop(self) -> None:
         """Write the last words."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
-        self._count()
-        self._recorder.put(schema.Stopped(time.time_ns()))
+        self._record_counters()
+        self._recorder.put(schema.NodeStopped(time.time_ns()))
         self._recorder.flush()
         try:
             await asyncio.to_thread(self._log.close)
         except JournalUnusable as error:
-            self._problem(str(error))
+            self._set_alarm(str(error))
 
 
-def _open(path: Path, settings: TelemetrySettings, incarnation: int, alarms: Alarms) -> Log:
+def _open_log(
+    path: Path, settings: TelemetrySettings, incarnation: int, alarms: Alarms
+) -> TelemetryLog:
     """Open the log; one that the disk has damaged is set aside."""
     try:
-        return Log(path, settings.journal())
+        return TelemetryLog(path, settings.journal_settings())
     except JournalDamaged as error:
         aside = path.with_name(f"{path.name}-damaged-{incarnation}")
         alarms.set("telemetry damaged", f"{error}; it is set aside as {aside.name}")
         path.rename(aside)
-        return Log(path, settings.journal())
+        return TelemetryLog(path, settings.journal_settings())

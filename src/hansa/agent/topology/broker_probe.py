@@ -8,7 +8,7 @@ from time import monotonic
 from hansa.agent.broker.connection import Connection
 from hansa.mqtt import effects, inputs, packets
 
-PATIENCE_S = 2.0
+PROBE_TIMEOUT_S = 2.0
 
 
 class BrokerProbe:
@@ -18,44 +18,48 @@ class BrokerProbe:
         self, connection: Callable[[Callable[[effects.Effect], None]], Connection], topic: str
     ) -> None:
         """Prepare; a topic with $ in front is nobody else's."""
-        self.connection = connection(self._told)
+        self.connection = connection(self._on_effect)
         self._topic = topic
-        self.heard: dict[str, Callable[[], None]] = {}
+        self.topic_callbacks: dict[str, Callable[[], None]] = {}
         """What to call when something is published to other topics."""
         self._numbers = itertools.count(1)
-        self._waiting: dict[bytes, asyncio.Event] = {}
+        self._pending_probes: dict[bytes, asyncio.Event] = {}
         self._subscribed = asyncio.Event()
 
     async def measure(self) -> float | None:
         """Return milliseconds from publishing to receiving; None if it does not come back."""
         payload = str(next(self._numbers)).encode()
-        arrived = self._waiting[payload] = asyncio.Event()
+        arrived = self._pending_probes[payload] = asyncio.Event()
         try:
-            async with asyncio.timeout(PATIENCE_S):
+            async with asyncio.timeout(PROBE_TIMEOUT_S):
                 await self._subscribed.wait()
                 began = monotonic()  # uvloop's own clock counts milliseconds
-                self.connection.order(inputs.Publish([packets.Publish(self._topic, payload)]))
+                self.connection.submit(
+                    inputs.Publish([packets.PublishPacket(self._topic, payload)])
+                )
                 await arrived.wait()
                 return (monotonic() - began) * 1000
         except TimeoutError:
             return None
         finally:
-            del self._waiting[payload]
+            del self._pending_probes[payload]
 
-    def _told(self, effect: effects.Effect) -> None:
+    def _on_effect(self, effect: effects.Effect) -> None:
         match effect:
             case effects.Connected():
-                wish = tuple(map(packets.Subscription, (self._topic, *self.heard)))
-                self.connection.order(inputs.Subscribe(wish))
+                subscriptions = tuple(
+                    map(packets.Subscription, (self._topic, *self.topic_callbacks))
+                )
+                self.connection.submit(inputs.Subscribe(subscriptions))
             case effects.Subscribed():
                 self._subscribed.set()
             case effects.Disconnected():
                 self._subscribed.clear()
             case effects.PublishReceived(batch):
                 for each in batch:
-                    if each.topic in self.heard:
-                        self.heard[each.topic]()
-                    elif (waiting := self._waiting.get(bytes(each.payload))) is not None:
+                    if each.topic in self.topic_callbacks:
+                        self.topic_callbacks[each.topic]()
+                    elif (waiting := self._pending_probes.get(bytes(each.payload))) is not None:
                         waiting.set()
             case _:
                 pass

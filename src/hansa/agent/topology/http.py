@@ -11,7 +11,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 from urllib.parse import urlsplit
 
-from hansa.agent.error_text import explain
+from hansa.agent.error_text import explain_socket_error
 from hansa.errors import HansaError
 
 TIMEOUT_S = 5.0
@@ -19,7 +19,7 @@ ANSWER_BYTES_MAX = 1 << 20
 LINE_BYTES_MAX = 1 << 16
 
 
-class ManagerSilent(HansaError):
+class ManagerUnavailable(HansaError):
     """The manager does not answer, or not with what a manager answers."""
 
 
@@ -32,7 +32,7 @@ class ManagerRefused(HansaError):
         self.status = status
 
 
-class Http:
+class HttpClient:
     """Asks one server."""
 
     def __init__(self, url: str, headers: Mapping[str, str] | None = None) -> None:
@@ -47,7 +47,7 @@ class Http:
         for name, value in (headers or {}).items():
             self._headers += f"{name}: {value}\r\n"
 
-    async def ask(self, method: str, path: str, body: object = None) -> Any:
+    async def request_json(self, method: str, path: str, body: object = None) -> Any:
         """Send a request; return what the answer's JSON says."""
         data = b"" if body is None else json.dumps(body).encode()
         try:
@@ -55,10 +55,10 @@ class Http:
                 async with self._request(method, path, data) as (status, reader):
                     answer = await _read_all(reader)
         except (OSError, TimeoutError, ValueError, asyncio.IncompleteReadError) as error:
-            raise ManagerSilent(explain(error)) from error
+            raise ManagerUnavailable(explain_socket_error(error)) from error
         return _parse(status, answer)
 
-    async def lines(self, path: str, silence_s: float) -> AsyncGenerator[str, None]:
+    async def stream_lines(self, path: str, idle_timeout_s: float) -> AsyncGenerator[str, None]:
         """Yield the lines of an answer that goes on and on; raise when it ends or falls silent."""
         try:
             async with AsyncExitStack() as stack:
@@ -68,13 +68,13 @@ class Http:
                     if status != 200:
                         _parse(status, await _read_all(reader))
                 while True:
-                    async with asyncio.timeout(silence_s):  # not while somebody acts on a line
+                    async with asyncio.timeout(idle_timeout_s):  # not while somebody acts on a line
                         line = await reader.readline()
                     if not line:
-                        raise ManagerSilent("the stream has ended")
+                        raise ManagerUnavailable("the stream has ended")
                     yield line.decode(errors="replace").rstrip("\r\n")
         except (OSError, TimeoutError, ValueError) as error:
-            raise ManagerSilent(explain(error)) from error
+            raise ManagerUnavailable(explain_socket_error(error)) from error
 
     @asynccontextmanager
     async def _request(
@@ -111,8 +111,8 @@ def _parse(status: int, answer: bytes) -> Any:
     try:
         value = json.loads(answer) if answer else None
     except ValueError as error:
-        raise ManagerSilent("the answer is no JSON") from error
+        raise ManagerUnavailable("the answer is no JSON") from error
     if not 200 <= status < 300:
-        said = value.get("error", "") if isinstance(value, dict) else ""
-        raise ManagerRefused(status, str(said))
+        reason = value.get("error", "") if isinstance(value, dict) else ""
+        raise ManagerRefused(status, str(reason))
     return value

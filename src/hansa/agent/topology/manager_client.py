@@ -10,7 +10,7 @@ from typing import Annotated, Any, TypeVar
 
 import msgspec
 
-from hansa.agent.topology.http import Http, ManagerRefused, ManagerSilent
+from hansa.agent.topology.http import HttpClient, ManagerRefused, ManagerUnavailable
 
 log = logging.getLogger("hansa.agent")
 
@@ -18,18 +18,18 @@ _T = TypeVar("_T")
 
 RETRY_MIN_S = 0.5
 RETRY_MAX_S = 10.0
-SILENCE_S = 30.0
+STREAM_IDLE_TIMEOUT_S = 30.0
 """Seconds without a word after which a stream counts as broken: the manager says something every
 ten."""
 
-PAUSE_S = 0.1
+REPORT_INTERVAL_MIN_S = 0.1
 """Seconds between two reports at least: whoever may publish at the broker can ask for one."""
 
-CONTACT = 3.0
+CONTACT_INTERVALS = 3.0
 """Health intervals after the last answer until the manager counts as away."""
 
 
-class Neighbour(msgspec.Struct, frozen=True):
+class NeighbourAssignment(msgspec.Struct, frozen=True):
     """Whom to be linked to."""
 
     id: int
@@ -38,7 +38,7 @@ class Neighbour(msgspec.Struct, frozen=True):
     dial: bool
 
 
-class Federation(msgspec.Struct, frozen=True):
+class SharedFederationSettings(msgspec.Struct, frozen=True):
     """What holds for all."""
 
     redundancy: int
@@ -47,13 +47,13 @@ class Federation(msgspec.Struct, frozen=True):
     health_interval: float
 
 
-class Told(msgspec.Struct, frozen=True):
+class TopologyAssignment(msgspec.Struct, frozen=True):
     """What the manager says to a node."""
 
     id: int
     version: int
-    neighbors: tuple[Neighbour, ...]
-    settings: Federation
+    neighbors: tuple[NeighbourAssignment, ...]
+    settings: SharedFederationSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,40 +72,42 @@ class ManagerAddress:
 
 
 @dataclass(frozen=True, slots=True)
-class Voice:
+class ManagerCallbacks:
     """What the client may ask the agent for, and whom it tells."""
 
-    introduce: Callable[[], dict[str, Any]]
-    report: Callable[[], Awaitable[dict[str, Any]]]
-    told: Callable[[Told], None]
-    listens: bool = True
+    make_join_request: Callable[[], dict[str, Any]]
+    make_health_report: Callable[[], Awaitable[dict[str, Any]]]
+    on_assignment: Callable[[TopologyAssignment], None]
+    follows_events: bool = True
     """Whether to follow the manager's stream; otherwise somebody else says when to report."""
 
 
 class ManagerClient:
     """Keeps in touch with the manager."""
 
-    def __init__(self, manager: ManagerAddress, voice: Voice) -> None:
+    def __init__(self, manager: ManagerAddress, callbacks: ManagerCallbacks) -> None:
         """Prepare; nothing happens before `run`."""
-        self._http = Http(manager.url, manager.headers())
-        self._voice = voice
-        self._number: int | None = None
-        self._interval = 5.0
+        self._http = HttpClient(manager.url, manager.headers())
+        self._callbacks = callbacks
+        self._node_number: int | None = None
+        self._report_interval = 5.0
         self._answered_at: float | None = None
-        self._hurry = asyncio.Event()
+        self._report_requested = asyncio.Event()
         self.problem = "not asked yet"
         """Why there is no contact; empty while there is."""
 
     @property
-    def in_contact(self) -> bool:
+    def is_in_contact(self) -> bool:
         """Whether the manager has answered lately."""
         if self._answered_at is None:
             return False
-        return self._now() - self._answered_at < CONTACT * self._interval
+        return self._now() - self._answered_at < CONTACT_INTERVALS * self._report_interval
 
-    async def settings(self) -> Federation:
+    async def fetch_settings(self) -> SharedFederationSettings:
         """Ask what holds for all."""
-        return convert(await self._http.ask("GET", "/api/v1/settings"), Federation)
+        return parse_answer(
+            await self._http.request_json("GET", "/api/v1/settings"), SharedFederationSettings
+        )
 
     async def run(self) -> None:
         """Join, report and listen; whatever goes wrong is tried again."""
@@ -114,60 +116,72 @@ class ManagerClient:
             try:
                 await self._join()
                 pause = RETRY_MIN_S
-                await self._stay()
-            except (ManagerSilent, ManagerRefused) as error:
-                self._note(str(error))
+                await self._report_and_listen()
+            except (ManagerUnavailable, ManagerRefused) as error:
+                self._set_problem(str(error))
             await asyncio.sleep(pause)
             pause = min(2 * pause, RETRY_MAX_S)
 
-    def report_soon(self) -> None:
+    def request_report(self) -> None:
         """Something changed that the manager should know."""
-        self._hurry.set()
+        self._report_requested.set()
 
     async def _join(self) -> None:
-        self._take(await self._http.ask("POST", "/api/v1/join", self._voice.introduce()))
-        log.info("joined through the manager number=%s", self._number)
+        self._apply_answer(
+            await self._http.request_json(
+                "POST", "/api/v1/join", self._callbacks.make_join_request()
+            )
+        )
+        log.info("joined through the manager number=%s", self._node_number)
 
-    async def _stay(self) -> None:
+    async def _report_and_listen(self) -> None:
         """Report and listen until one of them finds that this node has to join again."""
         async with asyncio.TaskGroup() as group:
-            listening = group.create_task(self._listen()) if self._voice.listens else None
+            listening = (
+                group.create_task(self._follow_events()) if self._callbacks.follows_events else None
+            )
             try:
-                await self._report()
+                await self._report_health()
             finally:
                 if listening is not None:
                     listening.cancel()
 
-    async def _report(self) -> None:
+    async def _report_health(self) -> None:
         """Report until the manager says that it does not know us, or has been away."""
         while True:
-            self._hurry.clear()  # what happens from now on may not be in this report
+            self._report_requested.clear()  # what happens from now on may not be in this report
             try:
-                path = f"/api/v1/nodes/{self._number}/health"
-                self._take(await self._http.ask("POST", path, await self._voice.report()))
+                path = f"/api/v1/nodes/{self._node_number}/health"
+                self._apply_answer(
+                    await self._http.request_json(
+                        "POST", path, await self._callbacks.make_health_report()
+                    )
+                )
             except ManagerRefused as error:
                 if error.status in (404, 409):
                     return  # it has forgotten us, or thinks we left: join again
-                self._note(str(error))
-            except ManagerSilent as error:
-                self._note(str(error))
-            await asyncio.sleep(PAUSE_S)
+                self._set_problem(str(error))
+            except ManagerUnavailable as error:
+                self._set_problem(str(error))
+            await asyncio.sleep(REPORT_INTERVAL_MIN_S)
             with suppress(TimeoutError):
-                async with asyncio.timeout(self._interval):
-                    await self._hurry.wait()
+                async with asyncio.timeout(self._report_interval):
+                    await self._report_requested.wait()
 
-    async def _listen(self) -> None:
+    async def _follow_events(self) -> None:
         """Follow what changes; whatever concerns this node is a reason to ask."""
         pause = RETRY_MIN_S
         while True:
             try:
-                async with aclosing(self._http.lines("/api/v1/events", SILENCE_S)) as lines:
+                async with aclosing(
+                    self._http.stream_lines("/api/v1/events", STREAM_IDLE_TIMEOUT_S)
+                ) as lines:
                     async for line in lines:
                         pause = RETRY_MIN_S
                         if line.startswith("data: ") and self._concerns_us(line[6:]):
-                            path = f"/api/v1/nodes/{self._number}/topology"
-                            self._take(await self._http.ask("GET", path))
-            except (ManagerSilent, ManagerRefused) as error:
+                            path = f"/api/v1/nodes/{self._node_number}/topology"
+                            self._apply_answer(await self._http.request_json("GET", path))
+            except (ManagerUnavailable, ManagerRefused) as error:
                 log.debug("event stream of the manager ended reason=%r", str(error))
             await asyncio.sleep(pause)
             pause = min(2 * pause, RETRY_MAX_S)
@@ -175,21 +189,21 @@ class ManagerClient:
     def _concerns_us(self, data: str) -> bool:
         try:
             event = json.loads(data)
-            return event["kind"] == "settings" or self._number in event["nodes"]
+            return event["kind"] == "settings" or self._node_number in event["nodes"]
         except (ValueError, TypeError, KeyError):
             return False
 
-    def _take(self, answer: object) -> None:
-        told = convert(answer, Told)
-        self._number = told.id
-        self._interval = max(0.1, told.settings.health_interval)
+    def _apply_answer(self, answer: object) -> None:
+        assignment = parse_answer(answer, TopologyAssignment)
+        self._node_number = assignment.id
+        self._report_interval = max(0.1, assignment.settings.health_interval)
         self._answered_at = self._now()
         if self.problem:
             log.info("manager answers")
         self.problem = ""
-        self._voice.told(told)
+        self._callbacks.on_assignment(assignment)
 
-    def _note(self, problem: str) -> None:
+    def _set_problem(self, problem: str) -> None:
         if problem != self.problem:  # once: a manager may be away for a day
             log.warning("manager not reached or refuses, still trying reason=%r", problem)
         self.problem = problem
@@ -198,9 +212,9 @@ class ManagerClient:
         return asyncio.get_running_loop().time()
 
 
-def convert(value: object, kind: type[_T]) -> _T:
+def parse_answer(value: object, kind: type[_T]) -> _T:
     """Return what the manager said as what it should be."""
     try:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
-        raise ManagerSilent(f"the answer is not a manager's: {error}") from error
+        raise ManagerUnavailable(f"the answer is not a manager's: {error}") from error

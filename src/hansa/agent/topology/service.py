@@ -10,88 +10,95 @@ from typing import Any
 from hansa.agent.broker.connection import Connection
 from hansa.agent.driver import Driver
 from hansa.agent.links.link import Address
-from hansa.agent.links.link_manager import Exchange
+from hansa.agent.links.link_manager import LinkManager
 from hansa.agent.settings import AgentSettings
 from hansa.agent.state import StateDirectory
 from hansa.agent.topology.broker_probe import BrokerProbe
-from hansa.agent.topology.http import ManagerRefused, ManagerSilent
-from hansa.agent.topology.manager_client import ManagerAddress, ManagerClient, Told, Voice
+from hansa.agent.topology.http import ManagerRefused, ManagerUnavailable
+from hansa.agent.topology.manager_client import (
+    ManagerAddress,
+    ManagerCallbacks,
+    ManagerClient,
+    TopologyAssignment,
+)
 from hansa.errors import UsageError
 from hansa.mqtt import effects
 from hansa.protocol.model import Identity, NodeId
-from hansa.protocol.status_snapshot import Chart
-from hansa.topology.healing import name_of
-from hansa.topology.planner import Limits
-from hansa.topology.steering import Steering
+from hansa.protocol.status_snapshot import MembershipView
+from hansa.topology.healing import node_name
+from hansa.topology.planner import PlannerLimits
+from hansa.topology.steering import NeighbourSelector
 
 log = logging.getLogger("hansa.agent")
 
-LOOK_S = 1.0
-LOOK_ALONE_S = 0.25
+HEAL_INTERVAL_S = 1.0
+HEAL_INTERVAL_ALONE_S = 0.25
 """Seconds between two looks, and while there is no neighbour at all."""
 
-WATCH_S = 0.25
+NEIGHBOUR_POLL_S = 0.25
 """Seconds between two looks at whether neighbours have changed: the manager hears of it at once."""
 
-SAVE_S = 5.0
+SAVE_INTERVAL_S = 5.0
 
 PROBE_TOPIC = "$hansa/probe"
 
-ANNOUNCEMENTS = "federated_topology_ann"
+ANNOUNCEMENT_TOPIC = "federated_topology_ann"
 """Where the manager says, as in the paper, that something has changed. Anybody may publish there:
 so it is a reason to ask the manager, and no more."""
 
-Connecting = Callable[[Callable[[effects.Effect], None]], Connection]
+ConnectionFactory = Callable[[Callable[[effects.Effect], None]], Connection]
 
 
-async def adopt(settings: AgentSettings, state: StateDirectory) -> AgentSettings:
+async def apply_manager_settings(settings: AgentSettings, state: StateDirectory) -> AgentSettings:
     """Return the settings with what the manager says for all, or said last time."""
     topology = settings.topology
     if not topology.manager:
         return settings
-    voice = Voice(dict, _nothing, lambda told: None)
+    callbacks = ManagerCallbacks(dict, _empty_report, lambda told: None)
     try:
         manager = ManagerAddress(topology.manager, topology.token)
-        shared = await ManagerClient(manager, voice).settings()
+        shared = await ManagerClient(manager, callbacks).fetch_settings()
         redundancy = shared.redundancy
-        state.remember_redundancy(redundancy)
-    except (ManagerSilent, ManagerRefused, UsageError):
-        redundancy = state.redundancy() or settings.protocol.redundancy
+        state.save_redundancy(redundancy)
+    except (ManagerUnavailable, ManagerRefused, UsageError):
+        redundancy = state.load_redundancy() or settings.protocol.redundancy
     return replace(settings, protocol=replace(settings.protocol, redundancy=redundancy))
 
 
-async def _nothing() -> dict[str, Any]:
+async def _empty_report() -> dict[str, Any]:
     return {}
 
 
-class _Links:
+class _AgentLinks:
     """The agent's links, as its steering sees them."""
 
-    def __init__(self, chart: Chart, driver: Driver, exchange: Exchange) -> None:
-        self._chart = chart
+    def __init__(
+        self, membership: MembershipView, driver: Driver, link_manager: LinkManager
+    ) -> None:
+        self._membership = membership
         self._driver = driver
-        self._exchange = exchange
+        self._link_manager = link_manager
 
-    def keep(self, address: str) -> None:
-        self._exchange.keep(address, _note_failure)
+    def keep_dialling(self, address: str) -> None:
+        self._link_manager.keep_dialling(address, _log_dial_failed)
 
-    def forget(self, address: str) -> None:
-        self._exchange.forget(address)
+    def stop_dialling(self, address: str) -> None:
+        self._link_manager.stop_dialling(address)
 
-    def attempt(self, address: str) -> None:
-        self._exchange.attempt(address, _note_failure)
+    def dial_once(self, address: str) -> None:
+        self._link_manager.dial_once(address, _log_dial_failed)
 
     def close(self, node: NodeId, reason: str) -> None:
-        link = self._chart.neighbours.get(node)
+        link = self._membership.neighbours.get(node)
         if link is not None and (connection := self._driver.links.get(link.id)) is not None:
             connection.close(reason)
 
 
-def _note_failure(address: Address, reason: str) -> None:
+def _log_dial_failed(address: Address, reason: str) -> None:
     log.debug("not reached address=%s reason=%r", address, reason)
 
 
-class Guidance:
+class TopologyService:
     """Runs beside an agent for as long as that runs; does nothing unless the settings say so."""
 
     def __init__(
@@ -100,121 +107,125 @@ class Guidance:
         state: StateDirectory,
         identity: Identity,
         driver: Driver,
-        exchange: Exchange,
-        connecting: Connecting,
+        link_manager: LinkManager,
+        make_connection: ConnectionFactory,
     ) -> None:
         """Put the parts together."""
         self._settings = settings
         self._state = state
         self._identity = identity
-        self._chart = driver.node.chart
-        self._chance = random.Random()  # for back-off, not for secrets
+        self._membership = driver.node.membership
+        self._rng = random.Random()  # for back-off, not for secrets
         topology = settings.topology
-        self._steering = Steering(
-            self._chart,
+        self._steering = NeighbourSelector(
+            self._membership,
             identity.node,
-            _Links(self._chart, driver, exchange),
-            Limits(degree_max=topology.degree_max),
-            self._chance,
+            _AgentLinks(self._membership, driver, link_manager),
+            PlannerLimits(degree_max=topology.degree_max),
+            self._rng,
         )
         self._has_ended = False
         self._client: ManagerClient | None = None
         self._probe: BrokerProbe | None = None
         if topology.manager:
             listens = not topology.announcements
-            voice = Voice(self._introduce, self._report, self._told, listens)
+            voice = ManagerCallbacks(
+                self._make_join_request, self._make_health_report, self._on_assignment, listens
+            )
             manager = ManagerAddress(topology.manager, topology.token, state.manager_secret())
             self._client = ManagerClient(manager, voice)
             if settings.broker.observer != "embedded":
-                topic = f"{PROBE_TOPIC}/{name_of(identity.node)}"
-                self._probe = BrokerProbe(connecting, topic)
+                topic = f"{PROBE_TOPIC}/{node_name(identity.node)}"
+                self._probe = BrokerProbe(make_connection, topic)
                 if topology.announcements:
-                    self._probe.heard[ANNOUNCEMENTS] = self._client.report_soon
+                    self._probe.topic_callbacks[ANNOUNCEMENT_TOPIC] = self._client.request_report
 
     async def run(self) -> None:
         """Keep in touch with the manager, look after links, remember."""
-        if not self._settings.topology.is_on:
+        if not self._settings.topology.is_enabled:
             return
-        if not self._steering.restore(self._state.topology()):
+        if not self._steering.restore_state(self._state.load_topology()):
             log.warning("saved topology cannot be read, it is learned again")
         if self._probe:
-            self._probe.connection.keep()
+            self._probe.connection.start()
         try:
             async with asyncio.TaskGroup() as group:
-                group.create_task(self._look())
-                group.create_task(self._save())
+                group.create_task(self._heal_periodically())
+                group.create_task(self._save_periodically())
                 if self._client:
                     group.create_task(self._client.run())
-                    group.create_task(self._watch(self._client))
+                    group.create_task(self._report_neighbour_changes(self._client))
         finally:
             self._has_ended = True
             if self._probe:
                 await self._probe.connection.stop()
 
-    async def _look(self) -> None:
+    async def _heal_periodically(self) -> None:
         while True:
-            pause = LOOK_S if self._chart.neighbours else LOOK_ALONE_S
-            await asyncio.sleep(pause * self._chance.uniform(0.5, 1.0))
-            planning = self._client is None or not self._client.in_contact
-            before = self._steering.healed
-            self._steering.look(asyncio.get_running_loop().time(), planning)
-            if self._steering.healed > before:
-                log.info("links dialled to heal the topology count=%d", self._steering.healed)
+            pause = HEAL_INTERVAL_S if self._membership.neighbours else HEAL_INTERVAL_ALONE_S
+            await asyncio.sleep(pause * self._rng.uniform(0.5, 1.0))
+            planning = self._client is None or not self._client.is_in_contact
+            before = self._steering.healed_count
+            self._steering.update_links(asyncio.get_running_loop().time(), planning)
+            if self._steering.healed_count > before:
+                log.info("links dialled to heal the topology count=%d", self._steering.healed_count)
 
-    async def _watch(self, client: ManagerClient) -> None:
+    async def _report_neighbour_changes(self, client: ManagerClient) -> None:
         before: set[NodeId] = set()
         while True:
-            now = set(self._chart.neighbours)
+            now = set(self._membership.neighbours)
             if now != before:
-                client.report_soon()
+                client.request_report()
             before = now
-            await asyncio.sleep(WATCH_S)
+            await asyncio.sleep(NEIGHBOUR_POLL_S)
 
-    async def _save(self) -> None:
+    async def _save_periodically(self) -> None:
         before = b""
         while True:
-            await asyncio.sleep(SAVE_S)
-            data = self._steering.remembered()
+            await asyncio.sleep(SAVE_INTERVAL_S)
+            data = self._steering.encode_state()
             if data != before:
                 before = data
-                await asyncio.to_thread(self._remember, data)
+                await asyncio.to_thread(self._save_topology, data)
 
-    def _remember(self, data: bytes) -> None:
+    def _save_topology(self, data: bytes) -> None:
         try:
-            self._state.remember_topology(data)
+            self._state.save_topology(data)
         except UsageError:
             return  # a full disk has its alarm elsewhere; a restart will know less
 
     # ------------------------------------------------------------ what the manager is told
 
-    def _introduce(self) -> dict[str, Any]:
+    def _make_join_request(self) -> dict[str, Any]:
         settings, topology = self._settings, self._settings.topology
         broker = f"tcp://{Address(settings.broker.host, settings.broker.port)}"
         return {
             "ip": topology.advertised_broker or broker,
             "link": self._identity.addresses[0],
-            "node": name_of(self._identity.node),
-            "name": settings.title,
+            "node": node_name(self._identity.node),
+            "name": settings.display_name,
             "capacity": self._identity.capacity,
             "tags": list(topology.tags),
             "announcements": topology.announcements,
         }
 
-    async def _report(self) -> dict[str, Any]:
+    async def _make_health_report(self) -> dict[str, Any]:
         latency = await self._probe.measure() if self._probe else None
-        near = [
-            {"node": name_of(node), "rtt_ms": None if link.rtt is None else link.rtt * 1000}
-            for node, link in self._chart.neighbours.items()
+        neighbours = [
+            {"node": node_name(node), "rtt_ms": None if link.rtt is None else link.rtt * 1000}
+            for node, link in self._membership.neighbours.items()
         ]
-        members = [name_of(node) for node in self._chart.reachable]
-        return {"latency_ms": latency, "neighbours": near, "members": members}
+        members = [node_name(node) for node in self._membership.reachable]
+        return {"latency_ms": latency, "neighbours": neighbours, "members": members}
 
-    def _told(self, told: Told) -> None:
-        near = [each for each in told.neighbors if each.node]  # others are not of our kind
-        self._steering.assign(
-            {each.node: each.link if each.dial else "" for each in near},
-            {each.node: each.link for each in near if each.link},
-            told.settings.degree_max,
+    def _on_assignment(self, assignment: TopologyAssignment) -> None:
+        hansa_neighbours = [
+            each for each in assignment.neighbors if each.node
+        ]  # others are not of our kind
+        self._steering.apply_assignment(
+            {each.node: each.link if each.dial else "" for each in hansa_neighbours},
+            {each.node: each.link for each in hansa_neighbours if each.link},
+            assignment.settings.degree_max,
         )
 
     def status(self) -> dict[str, object]:

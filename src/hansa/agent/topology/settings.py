@@ -6,7 +6,7 @@ from urllib.parse import urlsplit
 from hansa.agent.links.settings import LinkSettings, parse_neighbour
 from hansa.errors import UsageError
 
-ANYWHERE = ("0.0.0.0", "::", "[::]", "")
+UNSPECIFIED_HOSTS = ("0.0.0.0", "::", "[::]", "")
 
 PAPER_VARIABLES = {
     "TOPOLOGY_MANAGER_URL": "HANSA_TOPOLOGY_MANAGER",
@@ -40,7 +40,7 @@ class TopologySettings:
     """Where this is, for the manager: nodes with a tag in common are near."""
 
     @property
-    def is_on(self) -> bool:
+    def is_enabled(self) -> bool:
         """Whether anybody but the file decides about links."""
         return bool(self.manager) or self.heal
 
@@ -56,7 +56,11 @@ def check_topology(topology: TopologySettings, link: LinkSettings) -> None:
         raise UsageError(f"[topology] degree_max must be from 3 to 64, not {topology.degree_max}")
     if topology.advertised_link:
         parse_neighbour(topology.advertised_link, link.transport)
-    elif topology.is_on and link.transport != "mqtt" and (link.host in ANYWHERE or not link.port):
+    elif (
+        topology.is_enabled
+        and link.transport != "mqtt"
+        and (link.host in UNSPECIFIED_HOSTS or not link.port)
+    ):
         raise UsageError(
             "[topology] advertised_link must say where others reach this agent:"
             f" {link.host}:{link.port} does not"

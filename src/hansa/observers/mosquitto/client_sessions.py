@@ -23,21 +23,26 @@ from collections.abc import Iterable
 from enum import Enum
 
 from hansa.errors import InvalidTopic
-from hansa.observers.contract import Drifted, FilterRefused, Finding, Interest
-from hansa.observers.mosquitto.log import CUT, Mode
-from hansa.observers.mosquitto.subscription_tree import Tree
+from hansa.observers.contract import (
+    FilterCounts,
+    FilterNotAnnounced,
+    ObserverFinding,
+    SubscriptionCountMismatch,
+)
+from hansa.observers.mosquitto.log import CUT_MARK, SessionMode
+from hansa.observers.mosquitto.subscription_tree import SubscriptionTree
 from hansa.protocol.topics import check_filter, is_local_only, split_share
 
-HELD_COUNT_MAX = 1 << 20
+SUBSCRIPTIONS_MAX = 1 << 20
 """Filters of all sessions together; what is above is left out, and the picture is not whole."""
 
 SESSIONS_MAX = 1 << 18
 """Sessions without filters that are known by id; it only matters for ids that contain spaces."""
 
-ANYBODY = ""
+UNKNOWN_CLIENT = ""
 """The session of what somebody holds and nobody says who; no client has this id."""
 
-_ANY_GROUP = "$share//"
+_UNKNOWN_GROUP = "$share//"
 """Before a filter that is shared by a group which nobody says."""
 
 COUNTS_AFTER_CONTRADICTION = 2
@@ -48,100 +53,102 @@ UNCONFIRMED = "the broker's counters have not confirmed yet that every subscript
 _BROKEN_CHARACTER = "\ufffd"
 
 
-class Kind(Enum):
+class SubscriptionKind(Enum):
     """What the broker counts apart."""
 
     PLAIN = "subscriptions"
     SHARED = "shared subscriptions"
 
 
-class Shadow(Enum):
+class TakeoverState(Enum):
     """Whether the end of a connection that was taken over may still be logged as the session's."""
 
     NONE = "no"
-    CAST = "yes"
-    SEEN = "one end was logged, the other's or its own"
-    OF_FORMER_LIFE = "yes: the one that was logged was its own, for it has connected again"
+    END_PENDING = "yes"
+    END_LOGGED = "one end was logged, the other's or its own"
+    END_PENDING_AFTER_RECONNECT = (
+        "yes: the one that was logged was its own, for it has connected again"
+    )
 
 
-class _Session:
+class _ClientSession:
     """One client's session."""
 
-    __slots__ = ("address", "filters", "is_online", "is_own", "mode", "shadow")
+    __slots__ = ("address", "filters", "is_online", "is_own", "mode", "takeover")
 
     def __init__(self, is_own: bool) -> None:
         self.is_own = is_own
         self.filters: dict[str, bool] = {}
         """Each with whether it is certain."""
-        self.shadow = Shadow.NONE
-        self.unlearn()
+        self.takeover = TakeoverState.NONE
+        self.reset_connection()
 
-    def unlearn(self) -> None:
+    def reset_connection(self) -> None:
         """Forget how it is connected."""
-        self.mode = Mode.UNKNOWN
+        self.mode = SessionMode.UNKNOWN
         self.address: str | None = None
         self.is_online = False
 
 
-class Sessions:
+class SessionTable:
     """All sessions of a broker."""
 
     def __init__(self, own_prefix: str) -> None:
         """Start empty; clients whose id starts with the prefix are the agent's own."""
         self._own_prefix = own_prefix
-        self._sessions: dict[str, _Session] = {}
-        self._certain = dict.fromkeys(Kind, 0)
-        self._doubtful = dict.fromkeys(Kind, 0)
-        self._gaps: dict[Kind, dict[str, None]] = {}
+        self._sessions: dict[str, _ClientSession] = {}
+        self._certain = dict.fromkeys(SubscriptionKind, 0)
+        self._uncertain = dict.fromkeys(SubscriptionKind, 0)
+        self._gap_reasons: dict[SubscriptionKind, dict[str, None]] = {}
         """Why subscriptions may exist that no line told; all reasons, in the order they arose."""
-        self._unconfirmed: dict[Kind, int] = {}
+        self._unconfirmed: dict[SubscriptionKind, int] = {}
         """How many counts still have to agree."""
-        self._missing: dict[Kind, int] = {}
+        self._missing: dict[SubscriptionKind, int] = {}
         """After a contradiction, by how many the last count was above what is known."""
-        self._unexplained: dict[Kind, None] = {}
-        self._is_reread: dict[Kind, None] = {}
+        self._unexplained: dict[SubscriptionKind, None] = {}
+        self._is_reread: dict[SubscriptionKind, None] = {}
         """Kinds whose contradiction had the log read again."""
         self.needs_proof = False
         """Whether the broker has subscriptions that it never logs, such as those of a bridge of its
         own. What is doubtful must then not be taken for what a count is above the certain ones."""
-        self._has_seen_cuts = False
-        self.interest = Interest()
-        self.findings: list[Finding] = []
-        self.hidden_count = 0
+        self._has_truncated_filters = False
+        self.filter_counts = FilterCounts()
+        self.findings: list[ObserverFinding] = []
+        self.truncated_count = 0
         """Wanted filters of which only the beginning is known."""
         self.refused_count = 0
-        self.distrust("what was subscribed before the observer came is unknown")
+        self.mark_all_uncertain("what was subscribed before the observer came is unknown")
 
     def __contains__(self, client: object) -> bool:
         return client in self._sessions
 
     @property
-    def gap(self) -> str:
+    def incomplete_reason(self) -> str:
         """Why filters may be missing; empty if none can be."""
         for kind, missing in self._missing.items():
             if missing:
                 return f"the broker counts {missing} {kind.value} that the agent does not know"
-        for reasons in self._gaps.values():
+        for reasons in self._gap_reasons.values():
             return [*reasons][-1]
-        if self.hidden_count:
+        if self.truncated_count:
             return "filters that are too long for a line of the log"
         return UNCONFIRMED if self._unconfirmed else ""
 
     @property
     def has_gap(self) -> bool:
         """Whether subscriptions may exist that no line told, counts aside."""
-        return bool(self._gaps)
+        return bool(self._gap_reasons)
 
     @property
     def gap_reasons(self) -> frozenset[str]:
         """Return why, kind by kind."""
-        return frozenset(reason for reasons in self._gaps.values() for reason in reasons)
+        return frozenset(reason for reasons in self._gap_reasons.values() for reason in reasons)
 
-    def tally(self, kind: Kind) -> tuple[int, int]:
+    def count_by_certainty(self, kind: SubscriptionKind) -> tuple[int, int]:
         """Return how many are certain and how many doubtful."""
-        return self._certain[kind], self._doubtful[kind]
+        return self._certain[kind], self._uncertain[kind]
 
-    def held(self) -> dict[str, list[str]]:
+    def filters_by_client(self) -> dict[str, list[str]]:
         """Return what each session holds, sorted."""
         return {
             client: sorted(session.filters)
@@ -155,120 +162,131 @@ class Sessions:
 
     # ------------------------------------------------------------ the life of a session
 
-    def connect(self, client: str, mode: Mode, is_clean: bool, address: str) -> None:
+    def on_connected(self, client: str, mode: SessionMode, is_clean: bool, address: str) -> None:
         """A client connected: what it held before is gone, kept, or nobody knows."""
         session = self._sessions.get(client)
         if session is None:
             if len(self._sessions) >= SESSIONS_MAX:
                 return
-            session = self._open(client)
-        elif is_clean or session.mode is Mode.CLEAN:
-            self._clear(session)
-        elif session.mode is not Mode.LASTING:
-            self._doubt(session)
-        if session.shadow is Shadow.SEEN:
-            session.shadow = Shadow.OF_FORMER_LIFE
+            session = self._add_session(client)
+        elif is_clean or session.mode is SessionMode.CLEAN:
+            self._remove_filters(session)
+        elif session.mode is not SessionMode.PERSISTENT:
+            self._mark_uncertain(session)
+        if session.takeover is TakeoverState.END_LOGGED:
+            session.takeover = TakeoverState.END_PENDING_AFTER_RECONNECT
         if session.is_own and is_clean:
-            mode = Mode.CLEAN  # the agent asks for no session expiry with a clean start
+            mode = SessionMode.CLEAN  # the agent asks for no session expiry with a clean start
         session.mode, session.address, session.is_online = mode, address, True
 
-    def subscribe(self, client: str, topic_filter: str, is_certain: bool = True) -> None:
+    def on_subscribed(self, client: str, topic_filter: str, is_certain: bool = True) -> None:
         """The broker granted a subscription."""
-        session = self._sessions.get(client) or self._open(client)
-        kind = kind_of(topic_filter)
+        session = self._sessions.get(client) or self._add_session(client)
+        kind = subscription_kind(topic_filter)
         before = session.filters.get(topic_filter)
         if before is None:
-            if sum(self._certain.values()) + sum(self._doubtful.values()) >= HELD_COUNT_MAX:
-                self.lose(f"there are more than {HELD_COUNT_MAX} subscriptions")
+            if sum(self._certain.values()) + sum(self._uncertain.values()) >= SUBSCRIPTIONS_MAX:
+                self.mark_incomplete(f"there are more than {SUBSCRIPTIONS_MAX} subscriptions")
                 return
-            self._wish(session, topic_filter)
+            self._add_interest(session, topic_filter)
         else:
             self._count(kind, before, -1)
             is_certain = is_certain or before
         session.filters[topic_filter] = is_certain
         self._count(kind, is_certain, 1)
 
-    def unsubscribe(self, readings: Iterable[tuple[str, str]]) -> None:
+    def on_unsubscribed(self, readings: Iterable[tuple[str, str]]) -> None:
         """A client gave up a filter, if it had it. Where two may be meant, both stay, in doubt."""
-        meant = [(client, name) for client, text in readings for name in self._named(client, text)]
-        for client, name in meant:
+        candidates = [
+            (client, name)
+            for client, text in readings
+            for name in self._matching_filters(client, text)
+        ]
+        for client, name in candidates:
             session = self._sessions[client]
-            if len(meant) > 1:
-                self._judge(session, name, False)
+            if len(candidates) > 1:
+                self._set_certainty(session, name, False)
             else:
-                self._drop(session, name)
-                self._close_if_idle(client)
+                self._remove_filter(session, name)
+                self._remove_if_idle(client)
 
-    def take_over(self, client: str) -> None:
+    def on_taken_over(self, client: str) -> None:
         """A client connects while it is connected; how, its own line will say.
 
         With this the end of the old connection has been told, but for websockets it is told once
         more when the old socket closes, which is after the new connection.
         """
         if client in self._sessions:
-            self._sessions[client].shadow = Shadow.CAST
+            self._sessions[client].takeover = TakeoverState.END_PENDING
 
-    def end(self, client: str, address: str | None, is_sure: bool) -> None:
+    def on_disconnected(self, client: str, address: str | None, is_certain: bool) -> None:
         """A connection ended. Its filters go with it only if both are certain."""
         session = self._sessions.get(client)
         if session is None or (address and session.address and address != session.address):
             return  # another's: of one who was turned away, or of an earlier connection
-        if address is None and session.shadow in (Shadow.CAST, Shadow.OF_FORMER_LIFE):
-            is_sure = False
-        session.shadow = Shadow.SEEN if session.shadow is Shadow.CAST else Shadow.NONE
-        session.is_online = session.is_online and not is_sure
-        if session.mode is Mode.CLEAN and is_sure:
-            self._clear(session)
-        elif session.mode is not Mode.LASTING:
-            self._doubt(session)
-        self._close_if_idle(client)
+        if address is None and session.takeover in (
+            TakeoverState.END_PENDING,
+            TakeoverState.END_PENDING_AFTER_RECONNECT,
+        ):
+            is_certain = False
+        session.takeover = (
+            TakeoverState.END_LOGGED
+            if session.takeover is TakeoverState.END_PENDING
+            else TakeoverState.NONE
+        )
+        session.is_online = session.is_online and not is_certain
+        if session.mode is SessionMode.CLEAN and is_certain:
+            self._remove_filters(session)
+        elif session.mode is not SessionMode.PERSISTENT:
+            self._mark_uncertain(session)
+        self._remove_if_idle(client)
 
-    def expire(self, client: str) -> None:
+    def on_session_expired(self, client: str) -> None:
         """A session is gone."""
         session = self._sessions.pop(client, None)
         if session is not None:
-            self._clear(session)
+            self._remove_filters(session)
 
-    def unlearn(self, client: str) -> None:
+    def reset_connection(self, client: str) -> None:
         """Forget how a client is connected."""
         if client in self._sessions:
-            self._sessions[client].unlearn()
+            self._sessions[client].reset_connection()
 
-    def declare(self, client: str, filters: Iterable[str]) -> None:
+    def set_plain_filters(self, client: str, filters: Iterable[str]) -> None:
         """Take it for certain that a session holds these plain filters, and no others."""
         names = dict.fromkeys(filters)
-        session = self._sessions.get(client) or self._open(client)
-        for name in [name for name in _plain(session) if name not in names]:
-            self._drop(session, name)
+        session = self._sessions.get(client) or self._add_session(client)
+        for name in [name for name in _plain_filters(session) if name not in names]:
+            self._remove_filter(session, name)
         for name in names:
-            self.subscribe(client, name)
-        self._close_if_idle(client)
+            self.on_subscribed(client, name)
+        self._remove_if_idle(client)
 
     # ------------------------------------------------------------ what is known of all
 
-    def distrust(self, reason: str) -> None:
+    def mark_all_uncertain(self, reason: str) -> None:
         """Lines were missed: all that is known may have changed since, and more may be there."""
         for session in self._sessions.values():
-            self._doubt(session)
-            session.unlearn()
-        self._gaps = {kind: {reason: None} for kind in Kind}
+            self._mark_uncertain(session)
+            session.reset_connection()
+        self._gap_reasons = {kind: {reason: None} for kind in SubscriptionKind}
         self._require_counts(1)
 
-    def lose(self, reason: str) -> None:
+    def mark_incomplete(self, reason: str) -> None:
         """Something was left out: a filter may be missing."""
-        for kind in Kind:
-            self._gaps.setdefault(kind, {})[reason] = None
+        for kind in SubscriptionKind:
+            self._gap_reasons.setdefault(kind, {})[reason] = None
         self._require_counts(1)
 
-    def trust(self) -> None:
+    def mark_complete(self) -> None:
         """The log showed everything, or so it seems: the counts have to confirm it."""
-        self._gaps.clear()
+        self._gap_reasons.clear()
         self._require_counts(1)
 
     def doubt_all(self) -> None:
         """Any of the known subscriptions may be gone; others cannot have come."""
         for session in self._sessions.values():
-            self._doubt(session)
+            self._mark_uncertain(session)
 
     def note_reread(self) -> None:
         """The log was read again: a count that is above the known ones still is unexplained."""
@@ -278,89 +296,97 @@ class Sessions:
         """Take the picture as confirmed: by a count of a moment ago, or because the broker
         publishes no counts and its log has no gap. A contradiction only counts can settle."""
         if not self._missing:
-            self._gaps.clear()
+            self._gap_reasons.clear()
             self._unconfirmed.clear()
 
     def _require_counts(self, number: int) -> None:
-        for kind in Kind:
+        for kind in SubscriptionKind:
             self._unconfirmed[kind] = max(self._unconfirmed.get(kind, 0), number)
 
-    def restart(self) -> None:
+    def on_broker_started(self) -> None:
         """The broker started: what it had not on disk is gone, and the rest is offline."""
         for client, session in list(self._sessions.items()):
-            if session.mode is Mode.CLEAN:
-                self._clear(session)
-            self._doubt(session)
-            session.unlearn()
-            self._close_if_idle(client)
+            if session.mode is SessionMode.CLEAN:
+                self._remove_filters(session)
+            self._mark_uncertain(session)
+            session.reset_connection()
+            self._remove_if_idle(client)
 
-    def adopt(self, tree: Tree) -> None:
+    def apply_tree(self, tree: SubscriptionTree) -> None:
         """Take a tree for the truth. Of shared subscriptions it tells only where they are."""
         for client in {**dict.fromkeys(self._sessions), **dict.fromkeys(tree.filters)}:
-            self.declare(client, tree.filters.get(client, ()))
-        self._close_gap(Kind.PLAIN)
-        self._adopt_shared(tree)
+            self.set_plain_filters(client, tree.filters.get(client, ()))
+        self._close_gap(SubscriptionKind.PLAIN)
+        self._apply_shared(tree)
 
-    def _adopt_shared(self, tree: Tree) -> None:
+    def _apply_shared(self, tree: SubscriptionTree) -> None:
         known: set[str] = set()
-        places = {*tree.shared, *tree.perhaps_shared}
+        shared_filters = {*tree.shared, *tree.possibly_shared}
         for client, session in list(self._sessions.items()):
-            for name in [name for name in session.filters if kind_of(name) is Kind.SHARED]:
+            for name in [
+                name
+                for name in session.filters
+                if subscription_kind(name) is SubscriptionKind.SHARED
+            ]:
                 plain = split_share(name)[1]
-                if plain in places:
+                if plain in shared_filters:
                     known.add(plain)
                 else:
-                    self._drop(session, name)
-            self._close_if_idle(client)
+                    self._remove_filter(session, name)
+            self._remove_if_idle(client)
         # A place that leads to another may have one, too: better one filter too many than deaf.
-        unknown = [path for path in (*tree.shared, *tree.perhaps_shared) if path not in known]
+        unknown = [path for path in (*tree.shared, *tree.possibly_shared) if path not in known]
         for path in unknown:
-            self.subscribe(ANYBODY, _ANY_GROUP + path, is_certain=False)
+            self.on_subscribed(UNKNOWN_CLIENT, _UNKNOWN_GROUP + path, is_certain=False)
         if unknown:
-            self._gaps[Kind.SHARED] = {"the groups of some shared subscriptions are unknown": None}
-        elif not places:
-            self._close_gap(Kind.SHARED)
+            self._gap_reasons[SubscriptionKind.SHARED] = {
+                "the groups of some shared subscriptions are unknown": None
+            }
+        elif not shared_filters:
+            self._close_gap(SubscriptionKind.SHARED)
 
-    def _close_gap(self, kind: Kind) -> None:
+    def _close_gap(self, kind: SubscriptionKind) -> None:
         """The broker listed all subscriptions itself; only a contradiction still needs counts."""
-        self._gaps.pop(kind, None)
+        self._gap_reasons.pop(kind, None)
         if kind not in self._missing:
             self._unconfirmed.pop(kind, None)
 
     # ------------------------------------------------------------ the broker's counts
 
-    def settle(self, kind: Kind, counted: int) -> None:
+    def reconcile_count(self, kind: SubscriptionKind, counted: int) -> None:
         """Learn from how many subscriptions of a kind the broker has at this moment."""
         if counted < self._certain[kind]:  # a session without connection may end without a line
             for session in self._sessions.values():
                 if not session.is_online:
-                    self._doubt(session)
-        certain, doubtful = self.tally(kind)
+                    self._mark_uncertain(session)
+        certain, doubtful = self.count_by_certainty(kind)
         known = certain + doubtful
         if counted < certain:
             self._contradict(kind, known, counted)
-            self.distrust("the broker has fewer subscriptions than it told: lines were lost")
+            self.mark_all_uncertain(
+                "the broker has fewer subscriptions than it told: lines were lost"
+            )
         elif counted == certain:
-            self._resolve(kind, is_there=False)
+            self._resolve_uncertain(kind, exist=False)
             self._agree(kind)
         elif counted > known:
             self._contradict(kind, known, counted)
-        elif kind not in self._gaps and not (self.needs_proof or kind in self._unexplained):
+        elif kind not in self._gap_reasons and not (self.needs_proof or kind in self._unexplained):
             if counted == known:
-                self._resolve(kind, is_there=True)
+                self._resolve_uncertain(kind, exist=True)
             self._agree(kind)
 
-    def _contradict(self, kind: Kind, known: int, counted: int) -> None:
+    def _contradict(self, kind: SubscriptionKind, known: int, counted: int) -> None:
         missing = max(counted - known, 0)
         if kind in self._is_reread:
             self._unexplained[kind] = None
         if self._missing.get(kind) != missing:
-            self.findings.append(Drifted(kind.value, known, counted))
+            self.findings.append(SubscriptionCountMismatch(kind.value, known, counted))
             self._is_reread.pop(kind, None)
         self._missing[kind] = missing
         self._unconfirmed[kind] = COUNTS_AFTER_CONTRADICTION
 
-    def _agree(self, kind: Kind) -> None:
+    def _agree(self, kind: SubscriptionKind) -> None:
         """Note that a count agrees; it is enough if none before disagreed."""
         left = self._unconfirmed.get(kind, 0) - 1
         if left > 0:
@@ -369,109 +395,111 @@ class Sessions:
             return
         for table in (self._unconfirmed, self._missing, self._unexplained, self._is_reread):
             table.pop(kind, None)
-        self._gaps.pop(kind, None)
+        self._gap_reasons.pop(kind, None)
 
-    def _resolve(self, kind: Kind, is_there: bool) -> None:
+    def _resolve_uncertain(self, kind: SubscriptionKind, exist: bool) -> None:
         """Turn what is doubtful into what is certain, or into nothing."""
-        if not self._doubtful[kind]:
+        if not self._uncertain[kind]:
             return
         for client, session in list(self._sessions.items()):
             for name, is_certain in list(session.filters.items()):
-                if not is_certain and kind_of(name) is kind:
-                    if is_there:
-                        self._judge(session, name, True)
+                if not is_certain and subscription_kind(name) is kind:
+                    if exist:
+                        self._set_certainty(session, name, True)
                     else:
-                        self._drop(session, name)
-            self._close_if_idle(client)
+                        self._remove_filter(session, name)
+            self._remove_if_idle(client)
 
     # ------------------------------------------------------------ one filter of one session
 
-    def _open(self, client: str) -> _Session:
-        session = self._sessions[client] = _Session(self.is_own(client))
+    def _add_session(self, client: str) -> _ClientSession:
+        session = self._sessions[client] = _ClientSession(self.is_own(client))
         return session
 
-    def _close_if_idle(self, client: str) -> None:
+    def _remove_if_idle(self, client: str) -> None:
         session = self._sessions[client]
         if not session.filters and not session.is_online:
             del self._sessions[client]
 
-    def _clear(self, session: _Session) -> None:
+    def _remove_filters(self, session: _ClientSession) -> None:
         for name in list(session.filters):
-            self._drop(session, name)
+            self._remove_filter(session, name)
 
-    def _doubt(self, session: _Session) -> None:
+    def _mark_uncertain(self, session: _ClientSession) -> None:
         for name in session.filters:
-            self._judge(session, name, False)
+            self._set_certainty(session, name, False)
 
-    def _judge(self, session: _Session, name: str, is_certain: bool) -> None:
-        kind = kind_of(name)
+    def _set_certainty(self, session: _ClientSession, name: str, is_certain: bool) -> None:
+        kind = subscription_kind(name)
         self._count(kind, session.filters[name], -1)
         session.filters[name] = is_certain
         self._count(kind, is_certain, 1)
 
-    def _drop(self, session: _Session, name: str) -> None:
-        self._count(kind_of(name), session.filters.pop(name), -1)
-        self._unwish(session, name)
+    def _remove_filter(self, session: _ClientSession, name: str) -> None:
+        self._count(subscription_kind(name), session.filters.pop(name), -1)
+        self._remove_interest(session, name)
 
-    def _count(self, kind: Kind, is_certain: bool, by: int) -> None:
-        counts = self._certain if is_certain else self._doubtful
+    def _count(self, kind: SubscriptionKind, is_certain: bool, by: int) -> None:
+        counts = self._certain if is_certain else self._uncertain
         counts[kind] += by
 
-    def _wish(self, session: _Session, name: str) -> None:
+    def _add_interest(self, session: _ClientSession, name: str) -> None:
         """A client wants a filter: announce it, if it can be."""
-        if name.endswith(CUT):
-            self._has_seen_cuts = True
+        if name.endswith(CUT_MARK):
+            self._has_truncated_filters = True
         if session.is_own or is_local_only(name):
             return
-        plain = name.removeprefix(_ANY_GROUP)
-        if name.endswith(CUT):
-            self.hidden_count += 1
-        elif plain in self.interest or self._is_announceable(plain):
-            self.interest.hold(plain)
+        plain = name.removeprefix(_UNKNOWN_GROUP)
+        if name.endswith(CUT_MARK):
+            self.truncated_count += 1
+        elif plain in self.filter_counts or self._is_announceable(plain):
+            self.filter_counts.add(plain)
 
-    def _unwish(self, session: _Session, name: str) -> None:
+    def _remove_interest(self, session: _ClientSession, name: str) -> None:
         if session.is_own or is_local_only(name):
             return
-        plain = name.removeprefix(_ANY_GROUP)
-        if name.endswith(CUT):
-            self.hidden_count -= 1
-        elif plain in self.interest:
-            self.interest.release(plain)
+        plain = name.removeprefix(_UNKNOWN_GROUP)
+        if name.endswith(CUT_MARK):
+            self.truncated_count -= 1
+        elif plain in self.filter_counts:
+            self.filter_counts.remove(plain)
 
     def _is_announceable(self, topic_filter: str) -> bool:
         try:
             check_filter(topic_filter)
         except InvalidTopic as error:
             self.refused_count += 1
-            self.findings.append(FilterRefused(topic_filter, str(error)))
+            self.findings.append(FilterNotAnnounced(topic_filter, str(error)))
             return False
         return True
 
-    def _named(self, client: str, text: str) -> list[str]:
+    def _matching_filters(self, client: str, text: str) -> list[str]:
         """Return the filters of a session that a text from the log may mean."""
         filters = self._sessions[client].filters
         if text in filters:
             return [text]
-        if not self._has_seen_cuts and not text.endswith(CUT):
+        if not self._has_truncated_filters and not text.endswith(CUT_MARK):
             return []
-        wanted = _readable(text)
+        readable_text = _readable_part(text)
         return [
             name
             for name in filters
-            if (name.endswith(CUT) and wanted.startswith(_readable(name)))
-            or (text.endswith(CUT) and name.startswith(wanted))
+            if (name.endswith(CUT_MARK) and readable_text.startswith(_readable_part(name)))
+            or (text.endswith(CUT_MARK) and name.startswith(readable_text))
         ]
 
 
-def kind_of(topic_filter: str) -> Kind:
+def subscription_kind(topic_filter: str) -> SubscriptionKind:
     """Say by which of its counts the broker counts a subscription."""
-    return Kind.SHARED if topic_filter.startswith("$share/") else Kind.PLAIN
+    return SubscriptionKind.SHARED if topic_filter.startswith("$share/") else SubscriptionKind.PLAIN
 
 
-def _plain(session: _Session) -> list[str]:
-    return [name for name in session.filters if kind_of(name) is Kind.PLAIN]
+def _plain_filters(session: _ClientSession) -> list[str]:
+    return [name for name in session.filters if subscription_kind(name) is SubscriptionKind.PLAIN]
 
 
-def _readable(text: str) -> str:
+def _readable_part(text: str) -> str:
     """Return what can be relied on of a text that may be cut, in the midst of a character too."""
-    return text.removesuffix(CUT).rstrip(_BROKEN_CHARACTER) if text.endswith(CUT) else text
+    return (
+        text.removesuffix(CUT_MARK).rstrip(_BROKEN_CHARACTER) if text.endswith(CUT_MARK) else text
+    )

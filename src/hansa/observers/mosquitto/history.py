@@ -22,7 +22,7 @@ import re
 from dataclasses import dataclass
 
 from hansa.observers.mosquitto import log as log
-from hansa.observers.mosquitto.client_sessions import Kind, Sessions
+from hansa.observers.mosquitto.client_sessions import SessionTable, SubscriptionKind
 
 RESTORED = (
     "the broker may have restored sessions from disk at its start, and does not log what these are"
@@ -42,7 +42,7 @@ class Sample:
     """What the broker counted some time after its start."""
 
     uptime_s: int
-    counts: dict[Kind, int]
+    counts: dict[SubscriptionKind, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class Reading:
     """One reading of a log, line by line: `before` and `after` each line is applied to sessions."""
 
     def __init__(
-        self, sessions: Sessions, anchor: Anchor, first_line: str, sample: Sample | None
+        self, sessions: SessionTable, anchor: Anchor, first_line: str, sample: Sample | None
     ) -> None:
         """Start with nothing shown; the sessions have a gap until the log closes it. The first line
         of the present connection is known: the broker was not restarted since."""
@@ -72,7 +72,7 @@ class Reading:
         self._time: int | None = None
         """Seconds since 1970 of the present line; None if lines do not say."""
         self._reload_gap_at: int | None = None
-        self._least: dict[Kind, tuple[int, int]] = {}
+        self._least: dict[SubscriptionKind, tuple[int, int]] = {}
         """Of the moments that may be the sample's, the least that was certain and was known."""
         self._is_anchored = False
         """Whether nothing but lines about clients came since the anchor."""
@@ -97,18 +97,18 @@ class Reading:
         if first is not None and self._time is not None and self._time >= first and not self._least:
             self._count()
 
-    def after(self, event: log.Event | None) -> None:
+    def after(self, event: log.LogEvent | None) -> None:
         """The line was applied."""
         match event:
-            case log.Started():
+            case log.BrokerStarted():
                 self._note_start()
             case log.Reloaded():
                 self._note_reload()
-            case log.Connected():
+            case log.ClientConnected():
                 self._shows_connections = True
             case log.Stopped():
                 self._was_stopped = True
-            case log.Subscribed():
+            case log.ClientSubscribed():
                 self._shows_subscriptions = True
         if self._is_at_anchor:
             self._note_anchor()
@@ -118,7 +118,7 @@ class Reading:
     def end(self) -> None:
         """There are no more lines."""
         if not self._shows_subscriptions:
-            self._sessions.lose(WITHOUT_SUBSCRIPTIONS)
+            self._sessions.mark_incomplete(WITHOUT_SUBSCRIPTIONS)
         if not self._least:
             self._count()  # nothing happened since the sample
 
@@ -137,16 +137,16 @@ class Reading:
             return True
         counts = self._sample.counts
         needs_proof = self._sessions.has_gap or self._sessions.needs_proof
-        return (self._is_anchored or len(counts) == len(Kind)) and all(
+        return (self._is_anchored or len(counts) == len(SubscriptionKind)) and all(
             counted <= self._least[kind][0 if needs_proof else 1]
             for kind, counted in counts.items()
         )
 
     def _note_start(self) -> None:
         was_whole = self._has_started and self._was_stopped and not self._sessions.has_gap
-        self._sessions.trust()
+        self._sessions.mark_complete()
         if not was_whole:
-            self._sessions.lose(RESTORED)
+            self._sessions.mark_incomplete(RESTORED)
         self._has_started = self.is_certain = True
         self.started_at = self._time
         self._reload_gap_at = None
@@ -157,13 +157,13 @@ class Reading:
     def _note_reload(self) -> None:
         self._is_anchored = False
         if not self._shows_subscriptions:
-            self._sessions.lose(RELOADED)
+            self._sessions.mark_incomplete(RELOADED)
             self._reload_gap_at = self._time
         if not self._shows_connections:
             self._sessions.doubt_all()
 
     def _note_anchor(self) -> None:
-        self._sessions.trust()
+        self._sessions.mark_complete()
         if not self._has_started:
             self.started_at = self._anchor.started_at
         self._has_started = self.is_certain = True
@@ -183,8 +183,8 @@ class Reading:
         return first is not None and self._time is not None and first <= self._time <= first + 2
 
     def _count(self) -> None:
-        for kind in Kind:
-            certain, doubtful = self._sessions.tally(kind)
+        for kind in SubscriptionKind:
+            certain, doubtful = self._sessions.count_by_certainty(kind)
             known = certain + doubtful
             least = self._least.get(kind, (certain, known))
             self._least[kind] = min(least[0], certain), min(least[1], known)

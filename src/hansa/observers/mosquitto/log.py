@@ -26,11 +26,11 @@ from ipaddress import ip_address
 LINE_BYTES_MAX = 999
 """Bytes of a line, timestamp included: Mosquitto cuts what is longer, without a mark."""
 
-CUT = "\0"
+CUT_MARK = "\0"
 """Ends a filter of which only the beginning is known; no real filter contains it."""
 
 
-class Channel(Enum):
+class LogChannel(Enum):
     """Where a line came from: it decides how to read it."""
 
     SUBSCRIBE = "subscribe"
@@ -41,14 +41,14 @@ class Channel(Enum):
     """A file that holds all of these, and others."""
 
 
-class Mode(Enum):
+class SessionMode(Enum):
     """What becomes of a session when its connection ends."""
 
     CLEAN = "clean"
     """It ends too: MQTT 3 with clean session."""
-    LASTING = "lasting"
+    PERSISTENT = "lasting"
     """It stays until it is said to expire: MQTT 3 without clean session."""
-    TIMED = "timed"
+    EXPIRING = "timed"
     """MQTT 5: it stays for as long as the client asked for, which no line tells."""
     UNKNOWN = "unknown"
 
@@ -57,7 +57,7 @@ class Mode(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Subscribed:
+class ClientSubscribed:
     """A subscription was granted. Several readings: one of them, and nobody knows which."""
 
     readings: tuple[tuple[str, str], ...]
@@ -65,18 +65,18 @@ class Subscribed:
 
 
 @dataclass(frozen=True, slots=True)
-class Unsubscribed:
+class ClientUnsubscribed:
     """A client gave up a filter, which it may never have had."""
 
     readings: tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Connected:
+class ClientConnected:
     """A client connected."""
 
     client: str
-    mode: Mode
+    mode: SessionMode
     is_clean: bool
     """Whether it asked to forget the session of before."""
     address: str
@@ -84,39 +84,39 @@ class Connected:
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class ClientDisconnected:
     """A connection ended."""
 
     client: str
     address: str | None = None
     """Whose; None before 2.1.1, which does not say."""
-    is_sure: bool = True
+    is_certain: bool = True
     """Whether it must have been this client's, and not that of somebody who was turned away."""
 
 
 @dataclass(frozen=True, slots=True)
-class TakenOver:
+class ClientTakenOver:
     """2.0 only: a client that is already connected connects again; the next line says how."""
 
     client: str
 
 
 @dataclass(frozen=True, slots=True)
-class Expired:
+class SessionExpired:
     """A session is gone for good."""
 
     client: str
 
 
 @dataclass(frozen=True, slots=True)
-class Starved:
+class ClientMessagesDropped:
     """A client reads too slowly, and the broker throws away what was for it."""
 
     client: str
 
 
 @dataclass(frozen=True, slots=True)
-class Withheld:
+class OversizedPublishDropped:
     """A publication was larger than a client said that it takes."""
 
     client: str
@@ -125,14 +125,14 @@ class Withheld:
 
 
 @dataclass(frozen=True, slots=True)
-class Started:
+class BrokerStarted:
     """The broker started: a session that was not kept on disk has gone."""
 
     version: str
 
 
 @dataclass(frozen=True, slots=True)
-class Unread:
+class UnparsedLine:
     """A line that should mean something and cannot be read."""
 
     reason: str
@@ -153,33 +153,33 @@ class Persisted:
     """The broker saved or restored its state: it has `persistence true`."""
 
 
-Life = Connected | Ended | TakenOver | Expired
-Event = (
-    Subscribed
-    | Unsubscribed
-    | Life
-    | Starved
-    | Withheld
-    | Started
+ConnectionEvent = ClientConnected | ClientDisconnected | ClientTakenOver | SessionExpired
+LogEvent = (
+    ClientSubscribed
+    | ClientUnsubscribed
+    | ConnectionEvent
+    | ClientMessagesDropped
+    | OversizedPublishDropped
+    | BrokerStarted
     | Stopped
     | Reloaded
     | Persisted
-    | Unread
+    | UnparsedLine
 )
 
 # ---------------------------------------------------------------- timestamps
 
-DEFAULT_STAMP = re.compile(r"(?:\d{9,}: )?")
+DEFAULT_TIMESTAMP = re.compile(r"(?:\d{9,}: )?")
 """Seconds since 1970, or nothing."""
 
 
-def stamp_like(example: str) -> re.Pattern[str]:
+def timestamp_pattern(example: str) -> re.Pattern[str]:
     """Return what matches all timestamps of the same form: its numbers and names vary."""
     pieces = re.findall(r"\d+|[^\W\d_]+|\s+|.", example)
-    return re.compile("".join(_piece(piece) for piece in pieces))
+    return re.compile("".join(_pattern_of(piece) for piece in pieces))
 
 
-def _piece(text: str) -> str:
+def _pattern_of(text: str) -> str:
     if text[0].isdigit():
         return r"\d+"
     if text[0].isalpha():
@@ -197,8 +197,8 @@ _STARTED = re.compile(r"mosquitto version (\d+\.\d+\.\S*) starting")
 _STOPPED = re.compile(r"mosquitto version \S+ terminating")
 _RELOADED = "Reloading config."
 _PERSISTED = re.compile(r"Saving in-memory database to .*|Restored \d+ .*")
-_STARVED = re.compile(r"Outgoing messages are being dropped for client (.*)\.")
-_WITHHELD = re.compile(r"Dropping too large outgoing PUBLISH for (.*) \((\d+) bytes\)")
+_MESSAGES_DROPPED = re.compile(r"Outgoing messages are being dropped for client (.*)\.")
+_PUBLISH_DROPPED = re.compile(r"Dropping too large outgoing PUBLISH for (.*) \((\d+) bytes\)")
 _BAD_SOCKET = "Bad socket read/write on client "
 _QOS = re.compile(r"(?= [0-2] )")  # of no width: the gaps in `a 0 1 b` share a space
 
@@ -212,53 +212,61 @@ _ENDED = re.compile(
 _ENDED_AT = re.compile(r"\[(\S*)\] disconnected(?:\.|: .*)")
 
 # Who was turned away never had a session; 2.1.0 names such a newcomer as if it had been connected.
-_TURNED_AWAY = re.compile(
+_CONNECT_REFUSED = re.compile(
     r"disconnected, (?:not authorised|implementation specific error|client identifier not valid"
     r"|bad username or password|server unavailable|server busy|client banned"
     r"|bad authentication method|connection rate exceeded|non-matching http origin)\."
 )
-_NAMELESS = "<unknown>"
+_UNKNOWN_CLIENT = "<unknown>"
 """The id in lines about connections that ended before they had one."""
 
 
-def is_cut(payload_bytes: int) -> bool:
+def may_be_truncated(payload_bytes: int) -> bool:
     """Say whether a line of this size has lost its end, or may have."""
     return payload_bytes >= LINE_BYTES_MAX
 
 
-def read(channel: Channel, line: str, cut: bool, known: Container[str]) -> Event | None:
+def parse_line(
+    channel: LogChannel, line: str, is_truncated: bool, known: Container[str]
+) -> LogEvent | None:
     """Return what a line, without its timestamp, says; None if that is of no interest."""
     match channel:
-        case Channel.SUBSCRIBE:
-            return _subscribed(line, cut, known) or Unread("no client id and QoS in it")
-        case Channel.UNSUBSCRIBE:
-            return _unsubscribed(line, cut, known)
-        case Channel.NOTICE:
-            return _notice(line, cut, known)
-        case Channel.HISTORY:
-            return _history(line, cut, known)
+        case LogChannel.SUBSCRIBE:
+            return _parse_subscribe(line, is_truncated, known) or UnparsedLine(
+                "no client id and QoS in it"
+            )
+        case LogChannel.UNSUBSCRIBE:
+            return _parse_unsubscribe(line, is_truncated, known)
+        case LogChannel.NOTICE:
+            return _parse_notice(line, is_truncated, known)
+        case LogChannel.HISTORY:
+            return _parse_history(line, is_truncated, known)
 
 
-def _subscribed(line: str, cut: bool, known: Container[str]) -> Subscribed | None:
+def _parse_subscribe(
+    line: str, is_truncated: bool, known: Container[str]
+) -> ClientSubscribed | None:
     """Read with all known ids that fit, the longest first; with none, in every way there is."""
-    end = CUT if cut else ""
+    end = CUT_MARK if is_truncated else ""
     gaps = [gap.start() for gap in _QOS.finditer(line)]
     readings = [(line[:gap], line[gap + 3 :] + end) for gap in reversed(gaps)]
     readings = [(client, name) for client, name in readings if client and name]
     fitting = [reading for reading in readings if reading[0] in known]
-    return Subscribed(tuple(fitting or readings)) if readings else None
+    return ClientSubscribed(tuple(fitting or readings)) if readings else None
 
 
-def _unsubscribed(line: str, cut: bool, known: Container[str]) -> Unsubscribed | None:
+def _parse_unsubscribe(
+    line: str, is_truncated: bool, known: Container[str]
+) -> ClientUnsubscribed | None:
     """Read with known ids only: others have nothing that they could give up."""
-    end = CUT if cut else ""
+    end = CUT_MARK if is_truncated else ""
     readings = tuple(
-        (client, rest + end) for client, rest in _splits(line, " ") if rest and client in known
+        (client, rest + end) for client, rest in _split_id(line, " ") if rest and client in known
     )
-    return Unsubscribed(readings) if readings else None
+    return ClientUnsubscribed(readings) if readings else None
 
 
-def _splits(text: str, gap: str) -> Iterator[tuple[str, str]]:
+def _split_id(text: str, gap: str) -> Iterator[tuple[str, str]]:
     """Yield every way in which a text is an id, the gap and a rest; the longest id first."""
     at = text.rfind(gap)
     while at > 0:
@@ -266,25 +274,27 @@ def _splits(text: str, gap: str) -> Iterator[tuple[str, str]]:
         at = text.rfind(gap, 0, at)
 
 
-def _notice(line: str, cut: bool, known: Container[str]) -> Event | None:
+def _parse_notice(line: str, is_truncated: bool, known: Container[str]) -> LogEvent | None:
     if line.startswith("Client "):
-        return None if cut else _client(line.removeprefix("Client "), known)
+        return None if is_truncated else _parse_client(line.removeprefix("Client "), known)
     if line.startswith(("New client connected ", "New bridge connected ")):
-        return Unread("the line is cut") if cut else _connected(line)
+        return UnparsedLine("the line is cut") if is_truncated else _parse_connect(line)
     if found := _EXPIRED.fullmatch(line):
-        return Expired(found[1])
+        return SessionExpired(found[1])
     if line.startswith(_BAD_SOCKET):
-        for client, _ in _splits(line.removeprefix(_BAD_SOCKET), ": "):
+        for client, _ in _split_id(line.removeprefix(_BAD_SOCKET), ": "):
             if client in known:
-                return Ended(client, is_sure=False)  # or one who was turned away, until 2.1.0
-    if found := _STARVED.fullmatch(line):
-        return Starved(found[1])
-    if found := _WITHHELD.fullmatch(line):
-        return Withheld(found[1], int(found[2]))
+                return ClientDisconnected(
+                    client, is_certain=False
+                )  # or one who was turned away, until 2.1.0
+    if found := _MESSAGES_DROPPED.fullmatch(line):
+        return ClientMessagesDropped(found[1])
+    if found := _PUBLISH_DROPPED.fullmatch(line):
+        return OversizedPublishDropped(found[1], int(found[2]))
     return None
 
 
-def _connected(line: str) -> Event:
+def _parse_connect(line: str) -> LogEvent:
     """Read who connected. Of two readings the longer id is the right one, or a harmless one.
 
     A user's name may look like the end of the line. With the shorter id, anybody who may choose a
@@ -292,48 +302,52 @@ def _connected(line: str) -> Event:
     """
     found = _CONNECTED.fullmatch(line)
     if found is None:
-        return Unread("not the form of a connection")
+        return UnparsedLine("not the form of a connection")
     kind, address, client, protocol, clean = found.groups()
     is_clean = clean == "1"
-    return Connected(client, _mode(int(protocol), is_clean), is_clean, address, kind == "bridge")
+    return ClientConnected(
+        client, _session_mode(int(protocol), is_clean), is_clean, address, kind == "bridge"
+    )
 
 
-def _mode(protocol: int, is_clean: bool) -> Mode:
+def _session_mode(protocol: int, is_clean: bool) -> SessionMode:
     """2.0 counts the protocols 1, 2, 5; 2.1 calls them by their own numbers, 3, 4, 5."""
     if protocol > 4:
-        return Mode.TIMED
-    return Mode.CLEAN if is_clean else Mode.LASTING
+        return SessionMode.EXPIRING
+    return SessionMode.CLEAN if is_clean else SessionMode.PERSISTENT
 
 
-def _client(text: str, known: Container[str]) -> Event | None:
+def _parse_client(text: str, known: Container[str]) -> LogEvent | None:
     """Read what became of a client.
 
     Where a longer id is possible that is not known, the line may be about somebody else: even one
     who was turned away may have called itself `bob disconnected:`.
     """
-    strangers = []
-    for client, rest in _splits(text, " "):
-        form = _form_of_end(rest)
+    unknown_forms = []
+    for client, rest in _split_id(text, " "):
+        form = _disconnect_form(rest)
         if client not in known:
-            strangers.append(form)
+            unknown_forms.append(form)
         elif rest == _TAKEN_OVER:
-            return TakenOver(client)
-        elif _TURNED_AWAY.fullmatch(rest):
+            return ClientTakenOver(client)
+        elif _CONNECT_REFUSED.fullmatch(rest):
             return None
         elif form is _ENDED_AT:
-            return Ended(client, rest[1 : rest.index("]")], form not in strangers)
+            return ClientDisconnected(client, rest[1 : rest.index("]")], form not in unknown_forms)
         elif form is _ENDED:
-            return Ended(client, None, form not in strangers and not _stands_for_nobody(client))
+            return ClientDisconnected(
+                client, None, form not in unknown_forms and not _is_placeholder(client)
+            )
     return None
 
 
-def _form_of_end(rest: str) -> re.Pattern[str] | None:
+def _disconnect_form(rest: str) -> re.Pattern[str] | None:
     return next((form for form in (_ENDED_AT, _ENDED) if form.fullmatch(rest)), None)
 
 
-def _stands_for_nobody(client: str) -> bool:
+def _is_placeholder(client: str) -> bool:
     """Say whether an id is also what the log calls those who left before they had one."""
-    if client == _NAMELESS:
+    if client == _UNKNOWN_CLIENT:
         return True
     try:
         ip_address(client)
@@ -342,28 +356,28 @@ def _stands_for_nobody(client: str) -> bool:
     return True
 
 
-def _history(line: str, cut: bool, known: Container[str]) -> Event | None:
+def _parse_history(line: str, is_truncated: bool, known: Container[str]) -> LogEvent | None:
     """Read a line of a file, where nothing says of which kind it is.
 
     A client may choose id and filter so that they look like another kind of line; but whoever may
     choose an id may also take over another's session, so that opens no door.
     """
     if found := _STARTED.fullmatch(line):
-        return Started(found[1])
+        return BrokerStarted(found[1])
     if line == _RELOADED:
         return Reloaded()
     if _STOPPED.fullmatch(line):
         return Stopped()
     if _PERSISTED.fullmatch(line):
         return Persisted()
-    event = _notice(line, cut, known)
+    event = _parse_notice(line, is_truncated, known)
     if event is not None:
         return event
-    granted = _subscribed(line, cut, known)
-    if granted is not None and _is_likely(granted.readings[-1][0], known):
+    granted = _parse_subscribe(line, is_truncated, known)
+    if granted is not None and _is_plausible_client(granted.readings[-1][0], known):
         return granted
-    return _unsubscribed(line, cut, known)
+    return _parse_unsubscribe(line, is_truncated, known)
 
 
-def _is_likely(client: str, known: Container[str]) -> bool:
+def _is_plausible_client(client: str, known: Container[str]) -> bool:
     return client in known or " " not in client

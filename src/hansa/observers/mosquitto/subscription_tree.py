@@ -18,20 +18,20 @@ _QOS = re.compile(r", [0-2]\)")
 
 
 @dataclass(frozen=True, slots=True)
-class Tree:
+class SubscriptionTree:
     """All subscriptions of a broker at one moment."""
 
     filters: dict[str, tuple[str, ...]]
     """Per client id, what it is subscribed to itself."""
     shared: tuple[str, ...]
     """Filters with shared subscriptions, of whatever group."""
-    perhaps_shared: tuple[str, ...]
+    possibly_shared: tuple[str, ...]
     """Filters with or without: they lead to one of the others."""
-    is_whole: bool
+    is_complete: bool
     """Whether the part of shared subscriptions has begun, which is the last; else it is empty."""
 
 
-def find(text: str) -> Tree | None:
+def find_last_tree(text: str) -> SubscriptionTree | None:
     """Return the last tree in a text, None if there is none."""
     block: list[str] = []
     last: list[str] = []
@@ -41,37 +41,37 @@ def find(text: str) -> Tree | None:
         elif block:
             last, block = block, []
     lines = block or last
-    return _last_tree(lines) if lines else None
+    return _parse_last_tree(lines) if lines else None
 
 
-def _last_tree(lines: list[str]) -> Tree:
+def _parse_last_tree(lines: list[str]) -> SubscriptionTree:
     """Read the last of the trees in these lines; each part begins with an empty root."""
     starts = [at for at, line in enumerate(lines) if line == _INDENT]
     if not starts or len(starts) % 2:
-        return Tree({}, (), (), is_whole=False)
+        return SubscriptionTree({}, (), (), is_complete=False)
     plain, shared = starts[-2:]
     filters: dict[str, list[str]] = {}
-    places = [(name, is_leaf) for name, _, is_leaf in _nodes(lines[shared:]) if name]
-    for name, holders, _ in _nodes(lines[plain:shared]):
+    places = [(name, is_leaf) for name, _, is_leaf in _parse_nodes(lines[shared:]) if name]
+    for name, holders, _ in _parse_nodes(lines[plain:shared]):
         for client in holders:
             filters.setdefault(client, []).append(name)
-    return Tree(
+    return SubscriptionTree(
         {client: tuple(names) for client, names in filters.items()},
         tuple(name for name, is_leaf in places if is_leaf),
         tuple(name for name, is_leaf in places if not is_leaf),
-        is_whole=True,
+        is_complete=True,
     )
 
 
-def _nodes(lines: list[str]) -> Iterator[tuple[str, list[str], bool]]:
+def _parse_nodes(lines: list[str]) -> Iterator[tuple[str, list[str], bool]]:
     """Yield each place in a tree as a filter, who subscribed there, and whether it is a leaf."""
     path: list[str] = []
-    for line, below in zip(lines, [*lines[1:], ""], strict=True):
-        depth, level, holders = _parts(line, len(path))
+    for line, next_line in zip(lines, [*lines[1:], ""], strict=True):
+        depth, level, holders = _split_line(line, len(path))
         path = [*path[:depth], level]
         if depth > 0:
             name = "/".join(path[1:] if path[0] else path[2:])
-            yield name, holders, len(path) > 2 and _depth(below, depth + 1) <= depth
+            yield name, holders, len(path) > 2 and _depth(next_line, depth + 1) <= depth
 
 
 def _depth(line: str, depth_max: int) -> int:
@@ -79,14 +79,14 @@ def _depth(line: str, depth_max: int) -> int:
     return min((spaces - len(_INDENT)) // 2, depth_max)
 
 
-def _parts(line: str, depth_max: int) -> tuple[int, str, list[str]]:
+def _split_line(line: str, depth_max: int) -> tuple[int, str, list[str]]:
     """Split a line in its depth, its level and the ids of those who subscribed exactly there."""
     depth = _depth(line, depth_max)
     content = line[len(_INDENT) + 2 * depth :]
     ids: list[str] = []
     end = len(content)
     while _QOS.fullmatch(content, max(end - 4, 0), end):
-        start = _opening(content, end)
+        start = _find_opening(content, end)
         if start < 0:
             break
         ids.append(content[start + 2 : end - 4])
@@ -94,7 +94,7 @@ def _parts(line: str, depth_max: int) -> tuple[int, str, list[str]]:
     return depth, content[:end], ids[::-1]
 
 
-def _opening(content: str, end: int) -> int:
+def _find_opening(content: str, end: int) -> int:
     """Return where the ` (` is that the `)` before `end` closes; levels and ids may have their own.
 
     Where they are not in pairs, the last one is as good a guess as any.

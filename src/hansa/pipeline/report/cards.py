@@ -7,14 +7,14 @@ from typing import Any
 
 from hansa.pipeline.report import plots, topology
 from hansa.pipeline.report.durations import NOT_OVER, duration, interruption
-from hansa.pipeline.report.facts import Facts, Rows
-from hansa.pipeline.report.plots import number, size
-from hansa.pipeline.report.sweeps import MEASURES, Sweep
+from hansa.pipeline.report.facts import Rows, RunFacts
+from hansa.pipeline.report.plots import format_bytes, format_number
+from hansa.pipeline.report.sweeps import MEASURES, SweepSummary
 
 TABLE_ROWS_MAX = 60
 
-CLIENTS = "What did the clients receive?"
-COUNTS = ("published", "arrived", "lost", "duplicates")
+CLIENT_CARD_TITLE = "What did the clients receive?"
+CLIENT_COUNT_COLUMNS = ("published", "arrived", "lost", "duplicates")
 
 
 def card(heading: str, answer: str, plot: str, table: str = "") -> str:
@@ -42,19 +42,22 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     )
 
 
-def tiles(facts: Facts) -> str:
+def tiles(facts: RunFacts) -> str:
     """Return the numbers that one wants first."""
     wanted, came = facts.total("delivery", "wanted"), facts.total("delivery", "delivered")
     received, cut = facts.total("redundancy", "received"), facts.total("redundancy", "duplicates")
     shown = [
-        ("nodes", number(len(facts.tables["nodes"]))),
-        ("links", number(len(facts.tables["links"]))),
-        ("publications that left", number(facts.total("locality", "publications"))),
+        ("nodes", format_number(len(facts.tables["nodes"]))),
+        ("links", format_number(len(facts.tables["links"]))),
+        ("publications that left", format_number(facts.total("locality", "publications"))),
         *_client_tiles(facts),
-        ("delivered of subscribed, as agents recorded", f"{number(came)} of {number(wanted)}"),
-        ("delivered twice, as agents recorded", number(facts.total("delivery", "twice"))),
+        (
+            "delivered of subscribed, as agents recorded",
+            f"{format_number(came)} of {format_number(wanted)}",
+        ),
+        ("delivered twice, as agents recorded", format_number(facts.total("delivery", "twice"))),
         ("copies cut as duplicates", f"{100 * cut / received:.0f} %" if received else "–"),
-        ("control bytes per link and second", number(_per_link_second(facts))),
+        ("control bytes per link and second", format_number(_per_link_second(facts))),
     ]
     return (
         '<div class="tiles">'
@@ -66,18 +69,23 @@ def tiles(facts: Facts) -> str:
     )
 
 
-def _client_tiles(facts: Facts) -> list[tuple[str, str]]:
+def _client_tiles(facts: RunFacts) -> list[tuple[str, str]]:
     if not facts.tables["observations"]:
         return []
     arrived, published = (facts.total("observations", name) for name in ("arrived", "published"))
-    return [("arrived at clients of other brokers", f"{number(arrived)} of {number(published)}")]
+    return [
+        (
+            "arrived at clients of other brokers",
+            f"{format_number(arrived)} of {format_number(published)}",
+        )
+    ]
 
 
-def _per_link_second(facts: Facts) -> float:
+def _per_link_second(facts: RunFacts) -> float:
     return facts.total("control_overhead", "bytes_per_link_second")
 
 
-def all_of(facts: Facts) -> list[str]:
+def run_cards(facts: RunFacts) -> list[str]:
     """Return the cards of one run; questions without an answer are left out."""
     made = (
         _observations(facts),
@@ -95,7 +103,7 @@ def all_of(facts: Facts) -> list[str]:
     return [each for each in made if each]
 
 
-def _observations(facts: Facts) -> str:
+def _observations(facts: RunFacts) -> str:
     rows = sorted(
         facts.tables["observations"],
         key=lambda row: (row["time_ns"], row["incarnation"], row["number"]),
@@ -115,9 +123,9 @@ def _observations(facts: Facts) -> str:
     ]
     arrived, published = (facts.total("observations", name) for name in ("arrived", "published"))
     answer = (
-        f"Counted by MQTT clients, not by agents: {number(arrived)} of {number(published)}"
+        f"Counted by MQTT clients, not by agents: {format_number(arrived)} of {format_number(published)}"
         " publications at other brokers arrived,"
-        f" {number(facts.total('observations', 'duplicates'))} twice. An interruption lasts from"
+        f" {format_number(facts.total('observations', 'duplicates'))} twice. An interruption lasts from"
         " the event until the first publication after the last lost one arrives."
     )
     numbers = table(
@@ -126,29 +134,29 @@ def _observations(facts: Facts) -> str:
             (
                 row["what"],
                 pair(row),
-                *(number(row[name]) for name in COUNTS),
+                *(format_number(row[name]) for name in CLIENT_COUNT_COLUMNS),
                 interruption(row["interruption_s"]) if row["what"] in faults else "",
             )
-            for row in _without_repetition(rows, faults)
+            for row in _sum_faultless_observations(rows, faults)
         ),
     )
     timeline = plots.timeline("Interruptions", drawn, NOT_OVER) if drawn else ""
-    return card(CLIENTS, answer, f'{timeline}<div class="tight">{numbers}</div>')
+    return card(CLIENT_CARD_TITLE, answer, f'{timeline}<div class="tight">{numbers}</div>')
 
 
-def _without_repetition(rows: Rows, faults: set[str]) -> Rows:
+def _sum_faultless_observations(rows: Rows, faults: set[str]) -> Rows:
     """Add up the observations of a pair that begin with no fault."""
     summed: dict[tuple[str, ...], dict[str, Any]] = {}
     for row in rows:
         time = "" if row["what"] not in faults else str(row["time_ns"])
         key = (time, row["what"], row["origin"], row["target"])
-        first = summed.setdefault(key, {**row, **dict.fromkeys(COUNTS, 0)})
-        for name in COUNTS:
+        first = summed.setdefault(key, {**row, **dict.fromkeys(CLIENT_COUNT_COLUMNS, 0)})
+        for name in CLIENT_COUNT_COLUMNS:
             first[name] += row[name]
     return list(summed.values())
 
 
-def _delay_by_hops(facts: Facts) -> str:
+def _delay_by_hops(facts: RunFacts) -> str:
     rows = sorted(
         (row for row in facts.tables["delay_by_hops"] if row["measured"]),
         key=lambda row: row["hops"],
@@ -167,8 +175,8 @@ def _delay_by_hops(facts: Facts) -> str:
         (
             (
                 label(row["hops"]),
-                number(row["deliveries"]),
-                *(number(row[column]) for column in (*columns, "delay_ms_max")),
+                format_number(row["deliveries"]),
+                *(format_number(row[column]) for column in (*columns, "delay_ms_max")),
             )
             for row in rows
         ),
@@ -177,7 +185,7 @@ def _delay_by_hops(facts: Facts) -> str:
     return card("How long does a publication take?", answer, plot, numbers)
 
 
-def _by_pair(facts: Facts, rows: str, column: str) -> dict[tuple[str, str], float]:
+def _by_pair(facts: RunFacts, rows: str, column: str) -> dict[tuple[str, str], float]:
     return {
         (facts.name(row["origin"]), facts.name(row["node"])): row[column]
         for row in facts.tables[rows]
@@ -185,11 +193,11 @@ def _by_pair(facts: Facts, rows: str, column: str) -> dict[tuple[str, str], floa
     }
 
 
-def _names(facts: Facts) -> list[str]:
+def _names(facts: RunFacts) -> list[str]:
     return sorted(facts.names.values(), key=lambda name: (len(name), name))
 
 
-def _delay_by_pair(facts: Facts) -> str:
+def _delay_by_pair(facts: RunFacts) -> str:
     sums: dict[tuple[str, str], list[float]] = defaultdict(lambda: [0.0, 0.0])
     for row in facts.tables["delay"]:
         if row["measured"]:
@@ -200,12 +208,12 @@ def _delay_by_pair(facts: Facts) -> str:
     if not means:
         return ""
     (one, other), worst = max(means.items(), key=lambda item: item[1])
-    answer = f"Mean delay; the longest is {number(worst, 'ms')}, from {one} to {other}."
+    answer = f"Mean delay; the longest is {format_number(worst, 'ms')}, from {one} to {other}."
     plot = plots.heat("Mean delay by pair", _names(facts), means, "ms", ("from", "to"))
     return card("Between whom does it take long?", answer, plot)
 
 
-def _delivery(facts: Facts) -> str:
+def _delivery(facts: RunFacts) -> str:
     by_node: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
     for row in facts.tables["delivery"]:
         both = by_node[facts.name(row["node"])]
@@ -217,17 +225,17 @@ def _delivery(facts: Facts) -> str:
     lost = sum(both[1] for both in by_node.values())
     wanted = lost + sum(both[0] for both in by_node.values())
     answer = (
-        f"The agents recorded a delivery of all {number(wanted)} publications to which a node was"
+        f"The agents recorded a delivery of all {format_number(wanted)} publications to which a node was"
         " subscribed when they were published."
         if not lost
-        else f"The agents recorded no delivery of {number(lost)} (orange) of {number(wanted)}"
+        else f"The agents recorded no delivery of {format_number(lost)} (orange) of {format_number(wanted)}"
         " publications to which a node was subscribed when they were published. QoS 0 is lost"
         " where it meets a fault, and an agent that is killed loses its last second of records."
     )
     if facts.tables["observations"]:
         answer += (
             " A node counts as subscribed only while its agent runs and knows of the subscription;"
-            f" what its clients missed meanwhile is in the card “{CLIENTS}”."
+            f" what its clients missed meanwhile is in the card “{CLIENT_CARD_TITLE}”."
         )
     numbers = table(
         ("from", "to", "wanted", "delivered", "lost", "twice"),
@@ -235,7 +243,10 @@ def _delivery(facts: Facts) -> str:
             (
                 facts.name(row["origin"]),
                 facts.name(row["node"]),
-                *(number(row[column]) for column in ("wanted", "delivered", "lost", "twice")),
+                *(
+                    format_number(row[column])
+                    for column in ("wanted", "delivered", "lost", "twice")
+                ),
             )
             for row in sorted(facts.tables["delivery"], key=lambda row: -row["lost"])
         ),
@@ -244,7 +255,7 @@ def _delivery(facts: Facts) -> str:
     return card("Does everything arrive?", answer, plot, numbers)
 
 
-def _redundancy(facts: Facts) -> str:
+def _redundancy(facts: RunFacts) -> str:
     rows = sorted(
         (
             (facts.name(row["node"]), (row["received"] - row["duplicates"], row["duplicates"]))
@@ -255,7 +266,7 @@ def _redundancy(facts: Facts) -> str:
     if not rows:
         return ""
     received, cut = facts.total("redundancy", "received"), facts.total("redundancy", "duplicates")
-    paid = size(facts.total("redundancy", "duplicate_bytes"))
+    paid = format_bytes(facts.total("redundancy", "duplicate_bytes"))
     answer = (
         f"{100 * cut / received:.0f} % of the copies were duplicates (orange), {paid}:"
         " the price of a way that is there when another breaks."
@@ -264,7 +275,7 @@ def _redundancy(facts: Facts) -> str:
     return card("What does redundancy cost?", answer, plot)
 
 
-def _links(facts: Facts) -> str:
+def _links(facts: RunFacts) -> str:
     amounts: dict[tuple[str, str], float] = defaultdict(float)
     for row in facts.tables["links"]:
         amounts[_pair(facts, row["a"], row["b"])] += 0
@@ -274,27 +285,28 @@ def _links(facts: Facts) -> str:
     if not amounts:
         return ""
     (one, other), most = max(amounts.items(), key=lambda item: item[1])
-    answer = (
-        f"Thickness is bytes, data and control; the busiest, {one} – {other}, had {size(most)}."
-    )
+    answer = f"Thickness is bytes, data and control; the busiest, {one} – {other}, had {format_bytes(most)}."
     numbers = table(
         ("link", "bytes"),
         (
-            (f"{a} – {b}", size(amount))
+            (f"{a} – {b}", format_bytes(amount))
             for (a, b), amount in sorted(amounts.items(), key=lambda item: -item[1])
         ),
     )
     return card(
-        "Which links work?", answer, topology.drawing("Links", _names(facts), amounts), numbers
+        "Which links work?",
+        answer,
+        topology.draw_topology("Links", _names(facts), amounts),
+        numbers,
     )
 
 
-def _pair(facts: Facts, one: str, other: str) -> tuple[str, str]:
+def _pair(facts: RunFacts, one: str, other: str) -> tuple[str, str]:
     a, b = sorted((facts.name(one), facts.name(other)))
     return a, b
 
 
-def _announcements(facts: Facts) -> str:
+def _announcements(facts: RunFacts) -> str:
     rows = sorted(facts.tables["announcements"], key=lambda row: row["time_ns"])
     values = [
         (
@@ -318,7 +330,7 @@ def _announcements(facts: Facts) -> str:
     )
 
 
-def _convergence(facts: Facts) -> str:
+def _convergence(facts: RunFacts) -> str:
     rows = sorted(facts.tables["convergence"], key=lambda row: (row["time_ns"], row["number"]))
     if not rows:
         return ""
@@ -351,19 +363,19 @@ def _agreement(rows: Rows) -> str:
     )
 
 
-def _traffic(facts: Facts) -> str:
+def _traffic(facts: RunFacts) -> str:
     counts = _by_pair(facts, "traffic_matrix", "publications")
     if not counts:
         return ""
     answer = (
         "Deliveries that agents recorded, from row to column;"
-        f" {number(sum(counts.values()))} in all."
+        f" {format_number(sum(counts.values()))} in all."
     )
     plot = plots.heat("Traffic matrix", _names(facts), counts, "publications", ("from", "to"))
     return card("Who talks to whom?", answer, plot)
 
 
-def _topics(facts: Facts) -> str:
+def _topics(facts: RunFacts) -> str:
     rows = sorted(facts.tables["hot_topics"], key=lambda row: row["rank"])
     if not rows:
         return ""
@@ -373,19 +385,22 @@ def _topics(facts: Facts) -> str:
         (
             (
                 row["topic"],
-                *(number(row[column]) for column in ("publications", "deliveries", "copies")),
-                size(row["link_bytes"]),
+                *(
+                    format_number(row[column])
+                    for column in ("publications", "deliveries", "copies")
+                ),
+                format_bytes(row["link_bytes"]),
             )
             for row in rows
         ),
     )
-    answer = f"The busiest is {rows[0]['topic']}, with {number(rows[0]['publications'])}."
+    answer = f"The busiest is {rows[0]['topic']}, with {format_number(rows[0]['publications'])}."
     return card(
         "Which topics are hot?", answer, plots.bars("Hot topics", drawn, "publications"), numbers
     )
 
 
-def _overhead(facts: Facts) -> str:
+def _overhead(facts: RunFacts) -> str:
     rows = sorted(
         facts.tables["control_overhead"], key=lambda row: -(row["bytes_per_link_second"] or 0)
     )
@@ -394,10 +409,10 @@ def _overhead(facts: Facts) -> str:
         return ""
     data = sum(row["bytes"] for row in facts.tables["link_bytes"] if row["frame"] == "publication")
     control = facts.total("control_overhead", "bytes")
-    answer = f"Control took {size(control)} in all, publications {size(data)}."
+    answer = f"Control took {format_bytes(control)} in all, publications {format_bytes(data)}."
     numbers = table(
         ("frame", "frames", "bytes"),
-        ((row["frame"], number(row["frames"]), size(row["bytes"])) for row in rows),
+        ((row["frame"], format_number(row["frames"]), format_bytes(row["bytes"])) for row in rows),
     )
     return card(
         "What is said between nodes?",
@@ -407,7 +422,7 @@ def _overhead(facts: Facts) -> str:
     )
 
 
-def of_sweep(sweep: Sweep) -> list[str]:
+def sweep_cards(sweep: SweepSummary) -> list[str]:
     """Return a card per measure: lines where sizes differ, else a bar for each combination."""
     made = []
     for measure, (question, unit, _) in MEASURES.items():
@@ -418,7 +433,7 @@ def of_sweep(sweep: Sweep) -> list[str]:
         numbers = table(
             ("combination", "nodes", unit),
             (
-                (label, number(nodes), number(value))
+                (label, format_number(nodes), format_number(value))
                 for label, points in found.items()
                 for nodes, value in points
             ),
@@ -427,7 +442,9 @@ def of_sweep(sweep: Sweep) -> list[str]:
             answer = f"{unit[0].upper()}{unit[1:]}, by the number of nodes."
             plot = plots.lines(unit, found, "nodes")
         else:
-            answer = f"{unit[0].upper()}{unit[1:]}, in federations of {number(min(sizes))} nodes."
+            answer = (
+                f"{unit[0].upper()}{unit[1:]}, in federations of {format_number(min(sizes))} nodes."
+            )
             plot = plots.bars(
                 unit, [(label, [points[0][1]]) for label, points in found.items()], unit
             )

@@ -11,8 +11,8 @@ from pyspark.sql import functions as F
 from hansa.errors import UsageError
 from hansa.pipeline.lake import EXPERIMENTS, Lake
 from hansa.pipeline.report import sweeps
-from hansa.pipeline.report.sweeps import Sweep
-from hansa.pipeline.runner import views
+from hansa.pipeline.report.sweeps import SweepSummary
+from hansa.pipeline.runner import create_views
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -46,14 +46,14 @@ TABLES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class RunFacts:
     """One run: its tables, with nodes by name."""
 
     run: str
     title: str
     tables: Mapping[str, Rows]
     names: Mapping[str, str]
-    whole: Mapping[str, Mapping[str, float | None]]
+    totals: Mapping[str, Mapping[str, float | None]]
     """Of tables that have more rows than are drawn: how many, and the sums of their columns."""
 
     def name(self, node: str | None) -> str:
@@ -62,36 +62,36 @@ class Facts:
 
     def total(self, table: str, column: str) -> float:
         """Return the sum of a column."""
-        if table in self.whole:
-            return self.whole[table][column] or 0
+        if table in self.totals:
+            return self.totals[table][column] or 0
         return sum(row[column] or 0 for row in self.tables[table])
 
     def left_out(self) -> dict[str, tuple[int, int]]:
         """Return how many rows are drawn, and how many there are, where that differs."""
         counts = {
             name: (len(self.tables[name]), int(all_[ROWS] or 0))
-            for name, all_ in self.whole.items()
+            for name, all_ in self.totals.items()
         }
         return {name: (drawn, there) for name, (drawn, there) in counts.items() if drawn < there}
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class ReportData:
     """All that a page says."""
 
-    runs: list[Facts]
+    runs: list[RunFacts]
     run_count: int
     """How many there are, shown or not."""
     recorded: Rows
-    sweeps: list[Sweep]
+    sweeps: list[SweepSummary]
 
 
-def collect(spark: "SparkSession", lake: Lake) -> Told:
+def collect_report(spark: "SparkSession", lake: Lake) -> ReportData:
     """Return what a page shows of a lake."""
-    tables = views(spark, lake)
-    swept = sweeps.collect(tables[EXPERIMENTS]) if EXPERIMENTS in tables else []
+    tables = create_views(spark, lake)
+    swept = sweeps.collect_sweeps(tables[EXPERIMENTS]) if EXPERIMENTS in tables else []
     if lake.is_only_experiments:
-        return Told([], 0, [], swept)
+        return ReportData([], 0, [], swept)
     missing = [name for name in TABLES if name not in tables]
     if missing:
         raise UsageError(
@@ -104,10 +104,12 @@ def collect(spark: "SparkSession", lake: Lake) -> Told:
     recorded = tables["recorded_topics"].orderBy(F.desc("messages"), "topic").limit(100).collect()
     sizes = {kept.name: kept.rows for kept in lake.tables()}
     runs = _runs(shown, tables, sizes)
-    return Told(runs, len(known), [row.asDict() for row in recorded], swept)
+    return ReportData(runs, len(known), [row.asDict() for row in recorded], swept)
 
 
-def _runs(shown: Rows, tables: "Mapping[str, DataFrame]", sizes: Mapping[str, int]) -> list[Facts]:
+def _runs(
+    shown: Rows, tables: "Mapping[str, DataFrame]", sizes: Mapping[str, int]
+) -> list[RunFacts]:
     wanted = [row["run"] for row in shown]
     drawn: dict[str, dict[str, Rows]] = {run: defaultdict(list) for run in wanted}
     whole: dict[str, dict[str, dict[str, float | None]]] = {run: {} for run in wanted}
@@ -133,7 +135,7 @@ def _summed(table: "DataFrame") -> "DataFrame":
 
 def _facts(
     run: dict[str, Any], tables: Mapping[str, Rows], whole: Mapping[str, Mapping[str, float | None]]
-) -> Facts:
+) -> RunFacts:
     if run["simulated"]:
         title = f"Simulated: {run['topology']}, {run['strategy']}, seed {run['seed']}"
     else:
@@ -141,4 +143,4 @@ def _facts(
     names = {row["node"]: row["name"] for row in tables["nodes"]}
     if len(set(names.values())) < len(names):  # two of one name could not be told apart
         names = {node: f"{name} {node[-4:]}" for node, name in names.items()}
-    return Facts(run["run"], title, tables, names, whole)
+    return RunFacts(run["run"], title, tables, names, whole)

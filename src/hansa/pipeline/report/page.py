@@ -6,9 +6,9 @@ from html import escape
 
 from hansa import __version__
 from hansa.pipeline.report import cards
-from hansa.pipeline.report.facts import Facts, Rows, Told
-from hansa.pipeline.report.plots import number, size
-from hansa.pipeline.report.sweeps import Sweep
+from hansa.pipeline.report.facts import ReportData, Rows, RunFacts
+from hansa.pipeline.report.plots import format_bytes, format_number
+from hansa.pipeline.report.sweeps import SweepSummary
 
 STYLE = """
 :root { --page:#f6f7f9; --card:#fff; --ink:#1c2330; --dim:#5b6574; --line:#e3e7ec; --one:#2f6fb2;
@@ -52,34 +52,34 @@ footer { color:var(--dim); font-size:.8rem; margin-top:32px }
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
+class ReportedClaim:
     """One number of a paper beside ours."""
 
-    what: str
-    theirs: str
-    ours: str
-    kept: bool | None
+    quantity: str
+    paper_value: str
+    measured_value: str
+    is_confirmed: bool | None
     """None where there is nothing to keep."""
 
 
 @dataclass(frozen=True, slots=True)
-class Paper:
+class ReportedPaper:
     """A paper's table, made again."""
 
     title: str
-    claims: Sequence[Claim]
+    claims: Sequence[ReportedClaim]
 
 
-def page(told: Told, papers: Sequence[Paper]) -> str:
+def render_page(report: ReportData, papers: Sequence[ReportedPaper]) -> str:
     """Return the whole page."""
     parts = [_papers(papers)] if papers else []
-    parts += [_run(facts) for facts in told.runs]
-    if told.recorded:
-        parts.append(_recorded(told.recorded))
-    if told.run_count > len(told.runs):
-        rest = told.run_count - len(told.runs)
+    parts += [_run(facts) for facts in report.runs]
+    if report.recorded:
+        parts.append(_recorded(report.recorded))
+    if report.run_count > len(report.runs):
+        rest = report.run_count - len(report.runs)
         parts.append(f"<p>{rest:,} more runs are in the lake and not on this page.</p>")
-    parts += [_sweep(sweep) for sweep in told.sweeps]
+    parts += [_sweep(sweep) for sweep in report.sweeps]
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
@@ -91,20 +91,20 @@ def page(told: Told, papers: Sequence[Paper]) -> str:
     )
 
 
-def _sweep(sweep: Sweep) -> str:
-    title = f"Sweep {sweep.name}: {number(sweep.simulations)} simulations"
-    drawn = "".join(cards.of_sweep(sweep))
+def _sweep(sweep: SweepSummary) -> str:
+    title = f"Sweep {sweep.name}: {format_number(sweep.simulations)} simulations"
+    drawn = "".join(cards.sweep_cards(sweep))
     return f'<h2>{escape(title)}</h2><div class="cards">{drawn}</div>'
 
 
-def _run(facts: Facts) -> str:
+def _run(facts: RunFacts) -> str:
     left_out = "".join(
         f"<p>Of {there:,} rows of the table {escape(name)} the {drawn:,} largest are drawn.</p>"
         for name, (drawn, there) in facts.left_out().items()
     )
     return (
         f"<h2>{escape(facts.title)}</h2>{cards.tiles(facts)}{left_out}"
-        f'<div class="cards">{"".join(cards.all_of(facts))}</div>'
+        f'<div class="cards">{"".join(cards.run_cards(facts))}</div>'
     )
 
 
@@ -114,9 +114,9 @@ def _recorded(rows: Rows) -> str:
         (
             (
                 row["topic"],
-                number(row["messages"]),
-                size(row["bytes"]),
-                number(row["origins"]),
+                format_number(row["messages"]),
+                format_bytes(row["bytes"]),
+                format_number(row["origins"]),
                 f"{row['first']:%Y-%m-%d %H:%M:%S}",
                 f"{row['last']:%Y-%m-%d %H:%M:%S}",
             )
@@ -126,12 +126,12 @@ def _recorded(rows: Rows) -> str:
     return f'<h2>Recorded publications</h2><section class="card">{made}</section>'
 
 
-def _papers(papers: Sequence[Paper]) -> str:
+def _papers(papers: Sequence[ReportedPaper]) -> str:
     made = []
     for paper in papers:
         rows = "".join(
-            f"<tr><td>{escape(claim.what)}</td><td>{escape(claim.theirs)}</td>"
-            f'<td class="{_verdict(claim.kept)}">{escape(claim.ours)}</td></tr>'
+            f"<tr><td>{escape(claim.quantity)}</td><td>{escape(claim.paper_value)}</td>"
+            f'<td class="{_verdict(claim.is_confirmed)}">{escape(claim.measured_value)}</td></tr>'
             for claim in paper.claims
         )
         made.append(

@@ -19,7 +19,7 @@ ROWS_MAX = 40
 """Rows of one plot; the table below it has more."""
 
 
-def number(value: float | None, unit: str = "") -> str:
+def format_number(value: float | None, unit: str = "") -> str:
     """Return a number as people read it: three digits that matter, thousands apart."""
     if value is None:
         return "–"
@@ -31,13 +31,13 @@ def number(value: float | None, unit: str = "") -> str:
     return f"{text} {unit}".rstrip()
 
 
-def size(count: float | None) -> str:
+def format_bytes(count: float | None) -> str:
     """Return a number of bytes."""
     if count is None:
         return "–"
     for unit in ("B", "kB", "MB", "GB"):
         if count < 1_000 or unit == "GB":
-            return number(count, unit)
+            return format_number(count, unit)
         count /= 1_000
     raise AssertionError
 
@@ -82,7 +82,7 @@ def _axis(steps: Sequence[float], bottom: float, unit: str, left: float = LABEL)
 
 
 def _tick(step: float) -> str:
-    return number(step) if step < 100_000 else _tight(step)
+    return format_number(step) if step < 100_000 else _format_compact(step)
 
 
 def bars(title: str, rows: Sequence[tuple[str, Sequence[float]]], unit: str) -> str:
@@ -100,7 +100,7 @@ def bars(title: str, rows: Sequence[tuple[str, Sequence[float]]], unit: str) -> 
             length = reach * value / steps[-1]
             body.append(
                 f'<rect x="{x:.1f}" y="{y + 3}" width="{max(length, 0):.1f}" height="{ROW - 8}"'
-                f' rx="2" class="part{part}"><title>{escape(label)}: {number(value, unit)}'
+                f' rx="2" class="part{part}"><title>{escape(label)}: {format_number(value, unit)}'
                 "</title></rect>"
             )
             x += length
@@ -117,10 +117,10 @@ def ranges(title: str, rows: Sequence[tuple[str, float, float, float]], unit: st
     for place, (label, *values) in enumerate(rows):
         y = 8 + ROW * place + ROW / 2
         half, most, all_but = (LABEL + reach * value / steps[-1] for value in values)
-        words = f"{label}: median {number(values[0], unit)}, 95 % {number(values[1], unit)}, "
+        words = f"{label}: median {format_number(values[0], unit)}, 95 % {format_number(values[1], unit)}, "
         body += [
             _text(LABEL - 6, y + 4, _short(label), "label", "end"),
-            f"<g><title>{escape(words)}99 % {number(values[2], unit)}</title>"
+            f"<g><title>{escape(words)}99 % {format_number(values[2], unit)}</title>"
             f'<line x1="{half:.1f}" y1="{y:.1f}" x2="{all_but:.1f}" y2="{y:.1f}" class="range"/>'
             f'<path d="M{most:.1f} {y - 6:.1f}v12" class="mark"/>'
             f'<circle cx="{half:.1f}" cy="{y:.1f}" r="5" class="part0"/></g>',
@@ -152,7 +152,7 @@ def heat(
         for column, other in enumerate(names):
             value = values.get((one, other))
             shade = f"fill-opacity:{0.12 + 0.88 * value / most:.3f}" if value is not None else ""
-            words = f"{one} → {other}: {number(value, unit)}"
+            words = f"{one} → {other}: {format_number(value, unit)}"
             body.append(
                 f'<rect x="{left + cell * column + 1:.1f}" y="{top + cell * row + 1:.1f}"'
                 f' width="{cell - 2:.1f}" height="{cell - 2:.1f}" rx="2"'
@@ -162,11 +162,11 @@ def heat(
             if value is not None and cell >= 34:
                 tone = "on" if value / most > 0.55 else "value"
                 x, y = left + cell * (column + 0.5), top + cell * (row + 0.5) + 4
-                body.append(_text(x, y, _tight(value), tone, "middle"))
+                body.append(_text(x, y, _format_compact(value), tone, "middle"))
     return _svg(top + cell * count + 6, title, body)
 
 
-def _tight(value: float) -> str:
+def _format_compact(value: float) -> str:
     """A number in the room of a cell or between two lines: 1.5k, 20M."""
     for unit in ("", "k", "M"):
         if value < 999.5:
@@ -185,7 +185,7 @@ def columns(title: str, values: Sequence[tuple[str, float]], limit: float, said:
     for tick in _steps(top)[:-1]:
         y = bottom - (bottom - 10) * tick / top
         body.append(f'<line x1="{left}" y1="{y:.1f}" x2="{WIDTH}" y2="{y:.1f}" class="grid"/>')
-        body.append(_text(left - 6, y + 4, number(tick), "tick", "end"))
+        body.append(_text(left - 6, y + 4, format_number(tick), "tick", "end"))
     wide = max(1.0, step - min(2.0, step / 3))
     for place, (label, value) in enumerate(values):
         tall = (bottom - 10) * value / top
@@ -193,7 +193,7 @@ def columns(title: str, values: Sequence[tuple[str, float]], limit: float, said:
         body.append(
             f'<rect x="{left + step * place:.1f}" y="{bottom - tall:.1f}"'
             f' width="{wide:.1f}" height="{tall:.1f}" class="{over}">'
-            f"<title>{escape(label)}: {number(value)}</title></rect>"
+            f"<title>{escape(label)}: {format_number(value)}</title></rect>"
         )
     y = bottom - (bottom - 10) * limit / top
     body.append(f'<line x1="{left}" y1="{y:.1f}" x2="{WIDTH}" y2="{y:.1f}" class="limit"/>')
@@ -212,10 +212,10 @@ def lines(title: str, series: Mapping[str, Sequence[tuple[float, float]]], acros
     for step in steps_y:
         y = bottom - (bottom - top) * step / steps_y[-1]
         body.append(f'<line x1="{left}" y1="{y:.1f}" x2="{right}" y2="{y:.1f}" class="grid"/>')
-        body.append(_text(left - 6, y + 4, number(step), "tick", "end"))
+        body.append(_text(left - 6, y + 4, format_number(step), "tick", "end"))
     for step in steps_x:
         x = left + (right - left) * step / steps_x[-1]
-        body.append(_text(x, bottom + 16, number(step), "tick", "middle"))
+        body.append(_text(x, bottom + 16, format_number(step), "tick", "middle"))
     body.append(_text(right, bottom + 32, across, "tick", "end"))
     for place, (label, line) in enumerate(shown.items()):
         at = [
@@ -225,7 +225,7 @@ def lines(title: str, series: Mapping[str, Sequence[tuple[float, float]]], acros
         way = " ".join(f"{x:.1f},{y:.1f}" for x, y in at)
         body.append(f'<polyline points="{way}" class="line line{place}"/>')
         for (x, y), (across_value, value) in zip(at, line, strict=True):
-            words = f"{label}, {number(across_value, across)}: {number(value)}"
+            words = f"{label}, {format_number(across_value, across)}: {format_number(value)}"
             body.append(
                 f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4" class="dot{place}">'
                 f"<title>{escape(words)}</title></circle>"
@@ -256,7 +256,7 @@ def timeline(
             length = reach * took / longest
             body += [
                 f'<rect x="{left}" y="{y - 8:.1f}" width="{max(1.5, length):.1f}" height="16"'
-                f' rx="2" class="part0"><title>{escape(what)}: {number(took, "s")}</title></rect>',
+                f' rx="2" class="part0"><title>{escape(what)}: {format_number(took, "s")}</title></rect>',
                 _text(left + length + 6, y + 4, duration(took), "value"),
             ]
         else:

@@ -36,7 +36,7 @@ Points = list[tuple[float, float]]
 
 
 @dataclass(frozen=True, slots=True)
-class Sweep:
+class SweepSummary:
     """One experiment: per combination of what was swept, and size, what all seeds have shown."""
 
     name: str
@@ -45,7 +45,7 @@ class Sweep:
     """Per measure and combination, the value for each number of nodes."""
 
 
-def collect(experiments: "DataFrame") -> list[Sweep]:
+def collect_sweeps(experiments: "DataFrame") -> list[SweepSummary]:
     """Return the sweeps that a page shows, as this version of Hansa played them if it did."""
     grouped = (
         experiments.withColumn("shape", F.substring_index("topology", ":", 1))
@@ -69,7 +69,7 @@ def _of_one_version(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [row for row in rows if row["hansa"] == version]
 
 
-def _sweep(name: str, rows: list[dict[str, Any]]) -> Sweep:
+def _sweep(name: str, rows: list[dict[str, Any]]) -> SweepSummary:
     options = [{"": row["shape"], **json.loads(row["said"])} for row in rows]
     names = dict.fromkeys(option for each in options for option in each)
     swept = [option for option in names if len({each.get(option) for each in options}) > 1]
@@ -80,7 +80,7 @@ def _sweep(name: str, rows: list[dict[str, Any]]) -> Sweep:
             if row[measure] is not None:
                 combinations[label or "all"].append((row["nodes"], row[measure]))
     simulations = sum(row["simulations"] for row in rows)
-    return Sweep(name, simulations, {name: _sorted(found) for name, found in series.items()})
+    return SweepSummary(name, simulations, {name: _sorted(found) for name, found in series.items()})
 
 
 def _word(option: str, value: str) -> str:

@@ -4,18 +4,20 @@ import math
 from collections.abc import Mapping, Sequence
 from html import escape
 
-from hansa.pipeline.report.plots import WIDTH, size
+from hansa.pipeline.report.plots import WIDTH, format_bytes
 
 HEIGHT = 360.0
 ROUNDS = 60
 NODES_MAX = 150
 """More could not be told apart."""
 
-Place = tuple[float, float]
-Link = tuple[str, str]
+DrawnPosition = tuple[float, float]
+ReportedLink = tuple[str, str]
 
 
-def drawing(title: str, nodes: Sequence[str], bytes_by_link: Mapping[Link, float]) -> str:
+def draw_topology(
+    title: str, nodes: Sequence[str], bytes_by_link: Mapping[ReportedLink, float]
+) -> str:
     """Return nodes and links as SVG; `bytes_by_link` has each link once."""
     nodes = nodes[:NODES_MAX]
     links = {pair: amount for pair, amount in bytes_by_link.items() if set(pair) <= set(nodes)}
@@ -28,7 +30,7 @@ def drawing(title: str, nodes: Sequence[str], bytes_by_link: Mapping[Link, float
         width = 1.5 + 8.5 * amount / most
         body.append(
             f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" class="link"'
-            f' style="stroke-width:{width:.1f}"><title>{escape(a)} – {escape(b)}: {size(amount)}'
+            f' style="stroke-width:{width:.1f}"><title>{escape(a)} – {escape(b)}: {format_bytes(amount)}'
             "</title></line>"
         )
     for node in nodes:
@@ -51,7 +53,7 @@ def drawing(title: str, nodes: Sequence[str], bytes_by_link: Mapping[Link, float
     )
 
 
-def _placed(nodes: Sequence[str], links: Sequence[Link]) -> dict[str, Place]:
+def _placed(nodes: Sequence[str], links: Sequence[ReportedLink]) -> dict[str, DrawnPosition]:
     """As far apart as they are hops apart, as well as a plane allows; the same every time.
 
     Stress majorisation (Gansner, Koren, North 2004): every node moves to where the others, each by
@@ -64,7 +66,7 @@ def _placed(nodes: Sequence[str], links: Sequence[Link]) -> dict[str, Place]:
     return at
 
 
-def _distances(nodes: Sequence[str], links: Sequence[Link]) -> dict[str, dict[str, int]]:
+def _distances(nodes: Sequence[str], links: Sequence[ReportedLink]) -> dict[str, dict[str, int]]:
     around: dict[str, list[str]] = {node: [] for node in nodes}
     for a, b in links:
         around[a].append(b)
@@ -83,7 +85,7 @@ def _distances(nodes: Sequence[str], links: Sequence[Link]) -> dict[str, dict[st
     return found
 
 
-def _first_guess(nodes: Sequence[str], far: dict[str, dict[str, int]]) -> dict[str, Place]:
+def _first_guess(nodes: Sequence[str], far: dict[str, dict[str, int]]) -> dict[str, DrawnPosition]:
     """By the distance to two nodes that are far from one another, a little apart."""
     if not nodes:
         return {}
@@ -95,7 +97,7 @@ def _first_guess(nodes: Sequence[str], far: dict[str, dict[str, int]]) -> dict[s
     }
 
 
-def _better(node: str, at: dict[str, Place], far: dict[str, int]) -> Place:
+def _better(node: str, at: dict[str, DrawnPosition], far: dict[str, int]) -> DrawnPosition:
     x, y = at[node]
     sums = [0.0, 0.0, 0.0]
     for other, (ox, oy) in at.items():
@@ -110,7 +112,7 @@ def _better(node: str, at: dict[str, Place], far: dict[str, int]) -> Place:
     return (sums[0] / sums[2], sums[1] / sums[2]) if sums[2] else (x, y)
 
 
-def _fitted(at: dict[str, Place]) -> dict[str, Place]:
+def _fitted(at: dict[str, DrawnPosition]) -> dict[str, DrawnPosition]:
     """Into the drawing, with a margin, and not stretched."""
     if not at:
         return at

@@ -19,21 +19,28 @@ from collections.abc import Iterable, Mapping
 from msgspec.structs import replace
 
 from hansa.protocol.clock import EPOCH_AHEAD, WallClock
-from hansa.protocol.delivery.receiver_progress import Debt
-from hansa.protocol.effects import Effect, EpochRenewed, GivenUp, Hear, Ignored, Recall
-from hansa.protocol.events import Recalled, Reopened
-from hansa.protocol.forwarding.numbering import Captured
+from hansa.protocol.delivery.receiver_progress import ReceiverProgress
+from hansa.protocol.effects import (
+    DeliveryAbandoned,
+    Effect,
+    EpochRolloverRequired,
+    Ignored,
+    PersistHeard,
+    ReadJournal,
+)
+from hansa.protocol.events import EpochStarted, JournalRead
+from hansa.protocol.forwarding.numbering import LocalPublication
 from hansa.protocol.model import RECEIVERS_MAX, NodeId, Publication
 from hansa.protocol.settings import ProtocolSettings
 from hansa.protocol.wire.codec import encode
-from hansa.protocol.wire.frames import Letter, Owed, Receipt, Resend
+from hansa.protocol.wire.frames import PendingNotice, Receipt, RepairResponse, Unicast
 
-PATIENCE_FACTOR_MAX = 8
+RETRY_FACTOR_MAX = 8
 
-BYTES_PER_S = 1 << 20
+TRANSFER_BYTES_PER_S_MIN = 1 << 20
 """How fast a way is at least: what is large is given that much longer until it counts as missed."""
 
-RENEWAL_PAUSE_S = 60.0
+ROLLOVER_PAUSE_S = 60.0
 """Seconds after a new epoch in which no other begins: each costs a copy of all that is owed."""
 
 
@@ -54,73 +61,79 @@ class Outbox:
         self._clock = clock
         self._epoch = epoch
         self._next_seq = next_seq
-        self._safe = next_seq - 1
-        self._goes_on = next_seq > 1
+        self._committed = next_seq - 1
+        self._continues_epoch = next_seq > 1
         """Whether former lives captured something in this epoch."""
-        self._pending: deque[Publication] = deque()
-        self.debts: dict[NodeId, Debt] = {}
+        self._uncommitted: deque[Publication] = deque()
+        self.receivers: dict[NodeId, ReceiverProgress] = {}
         self._reminders: dict[NodeId, None] = {}  # those with a time to be reminded
-        self._renewing = False
-        self._renewable_at = 0.0
+        self._awaits_rollover = False
+        self._rollover_allowed_at = 0.0
 
-    def resume(
+    def restore(
         self,
-        owed: Mapping[NodeId, int],
+        last_assigned: Mapping[NodeId, int],
         acknowledged: Mapping[NodeId, int],
-        unheard: Mapping[NodeId, int],
+        unheard_since: Mapping[NodeId, int],
     ) -> None:
         """Take up what the journal says of each receiver: the newest position that it is owed, up
         to where it has all, and since which position it was not heard of."""
-        patience = self._settings.repair_patience
-        for node, newest in owed.items():
-            since = unheard.get(node, self._next_seq if self._goes_on else 0)
-            self.debts[node] = Debt(newest, patience, acknowledged.get(node, 0), since)
+        patience = self._settings.repair_retry_interval
+        for node, newest in last_assigned.items():
+            since = unheard_since.get(node, self._next_seq if self._continues_epoch else 0)
+            self.receivers[node] = ReceiverProgress(
+                newest, patience, acknowledged.get(node, 0), since
+            )
 
     @property
-    def position(self) -> tuple[int, int]:
+    def next_position(self) -> tuple[int, int]:
         """The epoch and the number that the journal's next publication will have."""
         return self._epoch, self._next_seq
 
     @property
-    def settled(self) -> int:
+    def acknowledged_by_all(self) -> int:
         """All receivers have everything up to this position of the present epoch."""
-        unpaid = (d.acknowledged for d in self.debts.values() if d.acknowledged < d.newest)
-        return min(unpaid, default=self._safe)
+        unpaid = (
+            d.acknowledged for d in self.receivers.values() if d.acknowledged < d.last_assigned
+        )
+        return min(unpaid, default=self._committed)
 
     @property
     def acknowledged(self) -> dict[NodeId, int]:
         """Up to where each receiver has said that it has all it was owed."""
-        return {node: debt.acknowledged for node, debt in self.debts.items() if debt.acknowledged}
+        return {
+            node: debt.acknowledged for node, debt in self.receivers.items() if debt.acknowledged
+        }
 
-    def unpaid(self, position: int) -> dict[NodeId, int]:
+    def first_pending_before(self, position: int) -> dict[NodeId, int]:
         """Return who may not have all that it was owed before a position, and from which on."""
         return {
-            node: debt.oldest
-            for node, debt in self.debts.items()
-            if debt.acknowledged < debt.newest and debt.oldest < position
+            node: debt.first_pending
+            for node, debt in self.receivers.items()
+            if debt.acknowledged < debt.last_assigned and debt.first_pending < position
         }
 
     # ------------------------------------------------------------ out
 
-    def capture(
-        self, event: Captured, receivers: Iterable[NodeId], version: int = 0
+    def assign_position(
+        self, event: LocalPublication, receivers: Iterable[NodeId], version: int = 0
     ) -> Publication:
         """Give a publication its position, and note whom it is owed to."""
         seq = self._next_seq
         self._next_seq += 1
         previous: list[tuple[NodeId, int]] = []
         for receiver in receivers:
-            debt = self.debts.get(receiver)
+            debt = self.receivers.get(receiver)
             if debt is None:
-                debt = self.debts[receiver] = self._new_debt(seq)
-            previous.append((receiver, debt.newest))
-            if debt.acknowledged == debt.newest:
-                debt.oldest = seq
-            debt.newest = seq
+                debt = self.receivers[receiver] = self._new_receiver(seq)
+            previous.append((receiver, debt.last_assigned))
+            if debt.acknowledged == debt.last_assigned:
+                debt.first_pending = seq
+            debt.last_assigned = seq
         publication = Publication(
             origin=self._node,
-            life=self._epoch,
-            number=seq,
+            epoch=self._epoch,
+            sequence=seq,
             qos=event.qos,
             topic=event.topic,
             payload=event.payload,
@@ -129,112 +142,125 @@ class Outbox:
             properties=event.properties,
             version=version,
         )
-        self._pending.append(publication)
+        self._uncommitted.append(publication)
         return publication
 
-    def keep(self, epoch: int, seq: int, now: float) -> list[Publication]:
+    def mark_committed(self, epoch: int, seq: int, now: float) -> list[Publication]:
         """The journal is safe up to here; return what may leave now."""
         ready: list[Publication] = []
-        while self._pending and (self._pending[0].life, self._pending[0].number) <= (epoch, seq):
-            publication = self._pending.popleft()
+        while self._uncommitted and (self._uncommitted[0].epoch, self._uncommitted[0].sequence) <= (
+            epoch,
+            seq,
+        ):
+            publication = self._uncommitted.popleft()
             unheard: list[NodeId] = []
             for place, (receiver, _) in enumerate(publication.previous):
-                if (debt := self.debts.get(receiver)) is None:
+                if (debt := self.receivers.get(receiver)) is None:
                     continue
-                debt.safe = publication.number
+                debt.last_committed = publication.sequence
                 if debt.unheard_since or place >= RECEIVERS_MAX:  # it gets it from the journal
                     unheard.append(receiver)
-                    self._arm(receiver, now)
+                    self._schedule_reminder(receiver, now)
                     continue
-                due = now + len(publication.payload) / BYTES_PER_S
-                if due >= debt.quiet_until:
-                    debt.quiet_until, debt.quiet_upto = due, publication.number
-                self._arm(receiver, now + self._settings.repair_patience)
-            ready.append(_without(publication, unheard) if unheard else publication)
+                due = now + len(publication.payload) / TRANSFER_BYTES_PER_S_MIN
+                if due >= debt.transfer_until:
+                    debt.transfer_until, debt.transfer_upto = due, publication.sequence
+                self._schedule_reminder(receiver, now + self._settings.repair_retry_interval)
+            ready.append(_without_receivers(publication, unheard) if unheard else publication)
         if epoch == self._epoch:
-            self._safe = max(self._safe, seq)
+            self._committed = max(self._committed, seq)
         return ready
 
     # ------------------------------------------------------------ who has it
 
-    def take(self, receipt: Receipt, incarnation: int, now: float) -> list[Effect | Letter]:
+    def receive_receipt(
+        self, receipt: Receipt, incarnation: int, now: float
+    ) -> list[Effect | Unicast]:
         """A receiver says what it has, and maybe asks for more."""
-        debt = self.debts.get(receipt.node)
+        debt = self.receivers.get(receipt.source)
         if debt is None:
             return [Ignored("receipt from a node that is owed nothing")]
-        if self._renewing:
+        if self._awaits_rollover:
             return []  # it will be reminded
-        if (receipt.epoch, receipt.seq) >= self.position:
-            return [self._renew(receipt, incarnation, now)]
+        if (receipt.epoch, receipt.seq) >= self.next_position:
+            return [self._require_rollover(receipt, incarnation, now)]
         if receipt.epoch != self._epoch:
-            return [self._reminder(receipt.node, debt)]
+            return [self._make_pending_notice(receipt.source, debt)]
         if debt.unheard_since:
             if receipt.seq >= debt.unheard_since:
-                return [self._renew(receipt, incarnation, now)]
+                return [self._require_rollover(receipt, incarnation, now)]
             is_first, debt.last_receipt = debt.last_receipt is None, receipt
-            return [Hear(receipt.node)] if is_first else []
-        if receipt.seq > debt.safe:
+            return [PersistHeard(receipt.source)] if is_first else []
+        if receipt.seq > debt.last_committed:
             return [Ignored("receipt for what was not sent")]
-        return self._note(receipt, debt, now)
+        return self._apply_receipt(receipt, debt, now)
 
-    def hear(self, node: NodeId, now: float) -> list[Effect | Letter]:
+    def mark_heard(self, node: NodeId, now: float) -> list[Effect | Unicast]:
         """It is safe that a receiver has said what it has: go on with that."""
-        debt = self.debts.get(node)
+        debt = self.receivers.get(node)
         if debt is None or debt.last_receipt is None:
             return []
         receipt, debt.last_receipt, debt.unheard_since = debt.last_receipt, None, 0
-        debt.patience = self._settings.repair_patience
-        answer = self._note(receipt, debt, now)
-        if answer or debt.acknowledged >= debt.safe:
+        debt.retry_interval = self._settings.repair_retry_interval
+        answer = self._apply_receipt(receipt, debt, now)
+        if answer or debt.acknowledged >= debt.last_committed:
             return answer
-        return [self._reminder(node, debt)]
+        return [self._make_pending_notice(node, debt)]
 
-    def _note(self, receipt: Receipt, debt: Debt, now: float) -> list[Effect | Letter]:
+    def _apply_receipt(
+        self, receipt: Receipt, debt: ReceiverProgress, now: float
+    ) -> list[Effect | Unicast]:
         if receipt.seq > debt.acknowledged:
             debt.acknowledged = receipt.seq
-            debt.oldest = receipt.seq + 1
-            debt.patience = self._settings.repair_patience
-            if receipt.seq >= debt.quiet_upto:
-                debt.quiet_until = 0.0
-        self._disarm(receipt.node)
-        if debt.acknowledged < debt.safe:
-            self._arm(receipt.node, now + debt.patience)
-        return self._answer(receipt, debt, now)
+            debt.first_pending = receipt.seq + 1
+            debt.retry_interval = self._settings.repair_retry_interval
+            if receipt.seq >= debt.transfer_upto:
+                debt.transfer_until = 0.0
+        self._cancel_reminder(receipt.source)
+        if debt.acknowledged < debt.last_committed:
+            self._schedule_reminder(receipt.source, now + debt.retry_interval)
+        return self._read_for_repair(receipt, debt, now)
 
-    def _answer(self, receipt: Receipt, debt: Debt, now: float) -> list[Effect | Letter]:
+    def _read_for_repair(
+        self, receipt: Receipt, debt: ReceiverProgress, now: float
+    ) -> list[Effect | Unicast]:
         """Read what a receiver asks for, unless that was done just now."""
-        if not receipt.want or debt.recalling or debt.safe <= receipt.after:
+        if (
+            not receipt.bytes_requested
+            or debt.is_reading_journal
+            or debt.last_committed <= receipt.received_upto
+        ):
             return []
-        if receipt.after < debt.answered and now < debt.answered_until:
+        if receipt.received_upto < debt.repaired_upto and now < debt.repair_until:
             return []
-        debt.recalling = True
+        debt.is_reading_journal = True
         # A receiver that has lost its memory does not get again what it had acknowledged.
-        after = max(receipt.after, debt.acknowledged)
+        after = max(receipt.received_upto, debt.acknowledged)
         most = self._settings.repair_bytes * self._settings.repair_frames
-        bytes_max = min(receipt.want, most)
-        return [Recall(receipt.node, self._epoch, after, debt.safe, bytes_max)]
+        bytes_max = min(receipt.bytes_requested, most)
+        return [ReadJournal(receipt.source, self._epoch, after, debt.last_committed, bytes_max)]
 
-    def resend(self, recalled: Recalled, now: float) -> list[Resend]:
+    def make_repair_responses(self, recalled: JournalRead, now: float) -> list[RepairResponse]:
         """What was read from the journal goes to the one that asked."""
-        debt = self.debts.get(recalled.to)
+        debt = self.receivers.get(recalled.receiver)
         if debt is not None:
-            debt.recalling = False
+            debt.is_reading_journal = False
         if debt is None or recalled.epoch != self._epoch:
             return []
         after, upto, found = recalled.after, recalled.upto, recalled.publications
-        blocks = self._blocks(found)
+        blocks = self._pack_blocks(found)
         # The last position asked for is owed, so it is lost if it was not found; and what the
         # first one found has before it is lost if that is not what the receiver has.
-        before = dict(found[0].previous).get(recalled.to, after) if found else upto
+        before = dict(found[0].previous).get(recalled.receiver, after) if found else upto
         lost = before if before > after else 0
-        letters: list[Resend] = []
+        letters: list[RepairResponse] = []
         end = 0
         for block in blocks:
             end += len(block)
-            last = upto if end == len(found) else found[end - 1].number
+            last = upto if end == len(found) else found[end - 1].sequence
             letters.append(
-                Resend(
-                    recalled.to,
+                RepairResponse(
+                    recalled.receiver,
                     self._node,
                     recalled.epoch,
                     after,
@@ -249,10 +275,13 @@ class Outbox:
         letters[-1] = replace(letters[-1], more=False)
         size = sum(len(item.payload) for item in found[:end])
         usual = self._settings.repair_bytes * self._settings.repair_frames
-        debt.answered, debt.answered_until = after, now + max(0, size - usual) / BYTES_PER_S
+        debt.repaired_upto, debt.repair_until = (
+            after,
+            now + max(0, size - usual) / TRANSFER_BYTES_PER_S_MIN,
+        )
         return letters
 
-    def _blocks(self, found: Iterable[Publication]) -> list[list[bytes]]:
+    def _pack_blocks(self, found: Iterable[Publication]) -> list[list[bytes]]:
         """Return what goes into each frame, of as many as the settings allow: at least one, else as
         much as they say."""
         blocks: list[list[bytes]] = [[]]
@@ -268,97 +297,103 @@ class Outbox:
             room -= len(item)
         return blocks
 
-    def joined(self, node: NodeId, now: float) -> None:
+    def on_node_reachable(self, node: NodeId, now: float) -> None:
         """A node came into reach: remind it at once, it may have missed much. And who has not
         answered in this life may know more than a journal that is an old copy."""
-        debt = self.debts.get(node)
-        if debt is not None and (debt.acknowledged < debt.safe or debt.unheard_since):
-            debt.patience = self._settings.repair_patience
-            debt.quiet_until = debt.answered_until = 0.0  # what was on its way may be lost
-            self._disarm(node)
-            self._arm(node, now)
+        debt = self.receivers.get(node)
+        if debt is not None and (debt.acknowledged < debt.last_committed or debt.unheard_since):
+            debt.retry_interval = self._settings.repair_retry_interval
+            debt.transfer_until = debt.repair_until = 0.0  # what was on its way may be lost
+            self._cancel_reminder(node)
+            self._schedule_reminder(node, now)
 
-    def forget(self, node: NodeId) -> list[Effect]:
+    def expire_node(self, node: NodeId) -> list[Effect]:
         """A node's lease has ended: it is owed nothing any more."""
-        self._disarm(node)
-        debt = self.debts.pop(node, None)
-        if debt is None or debt.acknowledged >= debt.newest:
+        self._cancel_reminder(node)
+        debt = self.receivers.pop(node, None)
+        if debt is None or debt.acknowledged >= debt.last_assigned:
             return []
-        return [GivenUp(node, self._epoch, debt.acknowledged + 1, debt.newest)]
+        return [DeliveryAbandoned(node, self._epoch, debt.acknowledged + 1, debt.last_assigned)]
 
-    def fire(self, now: float) -> list[Letter]:
+    def handle_timer(self, now: float) -> list[Unicast]:
         """Remind those that have been silent for long, less and less often."""
-        letters: list[Letter] = []
+        letters: list[Unicast] = []
         for node in list(self._reminders):
-            debt = self.debts[node]
+            debt = self.receivers[node]
             assert debt.remind_at is not None
-            if debt.remind_at <= now < debt.quiet_until:
-                debt.remind_at = debt.quiet_until
+            if debt.remind_at <= now < debt.transfer_until:
+                debt.remind_at = debt.transfer_until
             elif debt.remind_at <= now:
-                letters.append(self._reminder(node, debt))
-                longest = PATIENCE_FACTOR_MAX * self._settings.repair_patience
-                debt.patience = min(2 * debt.patience, longest)
-                debt.remind_at = now + debt.patience
+                letters.append(self._make_pending_notice(node, debt))
+                longest = RETRY_FACTOR_MAX * self._settings.repair_retry_interval
+                debt.retry_interval = min(2 * debt.retry_interval, longest)
+                debt.remind_at = now + debt.retry_interval
         return letters
 
     def next_deadline(self) -> float | None:
         """When `fire` is next due."""
         if not self._reminders:
             return None
-        return min(self.debts[node].remind_at or 0.0 for node in self._reminders)
+        return min(self.receivers[node].remind_at or 0.0 for node in self._reminders)
 
-    def _reminder(self, node: NodeId, debt: Debt) -> Owed:
+    def _make_pending_notice(self, node: NodeId, debt: ReceiverProgress) -> PendingNotice:
         """Name what it is owed; to who was not heard yet, only what it may have."""
-        safe = min(debt.safe, debt.unheard_since - 1) if debt.unheard_since else debt.safe
-        return Owed(node, self._node, self._epoch, safe)
+        safe = (
+            min(debt.last_committed, debt.unheard_since - 1)
+            if debt.unheard_since
+            else debt.last_committed
+        )
+        return PendingNotice(node, self._node, self._epoch, safe)
 
-    def _arm(self, node: NodeId, due: float) -> None:
-        debt = self.debts.get(node)
+    def _schedule_reminder(self, node: NodeId, due: float) -> None:
+        debt = self.receivers.get(node)
         if debt is not None and debt.remind_at is None:
             debt.remind_at = due
             self._reminders[node] = None
 
-    def _disarm(self, node: NodeId) -> None:
-        debt = self.debts.get(node)
+    def _cancel_reminder(self, node: NodeId) -> None:
+        debt = self.receivers.get(node)
         if debt is not None:
             debt.remind_at = None
             self._reminders.pop(node, None)
 
-    def _renew(self, receipt: Receipt, incarnation: int, now: float) -> Effect:
+    def _require_rollover(self, receipt: Receipt, incarnation: int, now: float) -> Effect:
         """The journal is an old copy of itself: no position may be used twice. Nothing leaves, and
         nobody is answered, until a journal of a new epoch is in its place."""
         epoch = max(receipt.epoch + 1, incarnation)
         if epoch > self._clock.limit_ms:
             return Ignored(EPOCH_AHEAD)
-        if now < self._renewable_at:
+        if now < self._rollover_allowed_at:
             return Ignored("receipt ahead of a journal that was renewed just before")
-        self._renewing = True
-        self._pending.clear()
+        self._awaits_rollover = True
+        self._uncommitted.clear()
         for node in list(self._reminders):
-            self._disarm(node)
-        return EpochRenewed(epoch)
+            self._cancel_reminder(node)
+        return EpochRolloverRequired(epoch)
 
-    def reopen(self, reopened: Reopened, now: float) -> None:
+    def start_epoch(self, reopened: EpochStarted, now: float) -> None:
         """The new journal is there: it begins with what was not acknowledged in the old one."""
-        self._renewing = False
-        self._renewable_at = now + RENEWAL_PAUSE_S
+        self._awaits_rollover = False
+        self._rollover_allowed_at = now + ROLLOVER_PAUSE_S
         self._epoch, self._next_seq = reopened.epoch, reopened.next_seq
-        self._safe = self._next_seq - 1
-        self._goes_on = False  # nobody can have anything of this epoch
-        self._pending.clear()
-        owed = dict(reopened.owed)
-        for node in self.debts:
-            self._disarm(node)
-            self.debts[node] = Debt(owed.get(node, 0), self._settings.repair_patience)
-            self._arm(node, now)
+        self._committed = self._next_seq - 1
+        self._continues_epoch = False  # nobody can have anything of this epoch
+        self._uncommitted.clear()
+        owed = dict(reopened.last_assigned)
+        for node in self.receivers:
+            self._cancel_reminder(node)
+            self.receivers[node] = ReceiverProgress(
+                owed.get(node, 0), self._settings.repair_retry_interval
+            )
+            self._schedule_reminder(node, now)
 
-    def _new_debt(self, first: int) -> Debt:
+    def _new_receiver(self, first: int) -> ReceiverProgress:
         """Owe something to who was owed nothing before."""
-        since = first if self._goes_on else 0
-        return Debt(0, self._settings.repair_patience, unheard_since=since)
+        since = first if self._continues_epoch else 0
+        return ReceiverProgress(0, self._settings.repair_retry_interval, unheard_since=since)
 
 
-def _without(publication: Publication, some: list[NodeId]) -> Publication:
+def _without_receivers(publication: Publication, some: list[NodeId]) -> Publication:
     """Return what goes to the other receivers."""
     previous = tuple(entry for entry in publication.previous if entry[0] not in some)
     return replace(publication, previous=previous)

@@ -4,23 +4,23 @@ nothing but what was asked for."""
 from collections.abc import Iterable
 
 from hansa.errors import InvalidFrame
-from hansa.protocol.effects import Recall
-from hansa.protocol.events import Recalled
+from hansa.protocol.effects import ReadJournal
+from hansa.protocol.events import JournalRead
 from hansa.protocol.model import Publication
 from hansa.protocol.wire.codec import decode_publication
-from hansa.protocol.wire.frames import Resend
+from hansa.protocol.wire.frames import RepairResponse
 
 OVERHEAD_BYTES = 64
 """What a publication takes in an answer beside what it carries, or a little more: without it a
 journal of empty ones would be read to its end for the first thousands of them."""
 
 
-def answer(order: Recall, owed: Iterable[Publication | None]) -> Recalled:
+def select_for_repair(command: ReadJournal, pending: Iterable[Publication | None]) -> JournalRead:
     """Take from the journal what is owed to who asked, in order; None stands where some cannot be
     read. What is lost behind the last one is for the next answer to say."""
     found: list[Publication] = []
-    room = order.bytes_max
-    for item in owed:
+    room = command.bytes_max
+    for item in pending:
         if item is None:
             if found:
                 break
@@ -29,15 +29,15 @@ def answer(order: Recall, owed: Iterable[Publication | None]) -> Recalled:
         if found and room < 0:
             break
         found.append(item)
-    upto = found[-1].number if found else order.upto
-    return Recalled(order.to, order.epoch, order.after, upto, tuple(found))
+    upto = found[-1].sequence if found else command.upto
+    return JournalRead(command.receiver, command.epoch, command.after, upto, tuple(found))
 
 
 def _size(item: Publication) -> int:
     return OVERHEAD_BYTES + len(item.topic) + len(item.properties) + len(item.payload)
 
 
-def read(frame: Resend) -> list[Publication]:
+def decode_repair(frame: RepairResponse) -> list[Publication]:
     """Return what a frame of an answer brings; raise InvalidFrame if it cannot be one."""
     try:
         publications = [decode_publication(data) for data in frame.publications]
@@ -45,9 +45,9 @@ def read(frame: Resend) -> list[Publication]:
         raise InvalidFrame("repair that cannot be read") from None
     before = frame.after
     for item in publications:
-        if (item.origin, item.life) != (frame.node, frame.epoch):
+        if (item.origin, item.epoch) != (frame.source, frame.epoch):
             raise InvalidFrame("repair with publications of another node")
-        if not before < item.number <= frame.upto or not item.qos:
+        if not before < item.sequence <= frame.upto or not item.qos:
             raise InvalidFrame("repair with publications that nobody asked for")
-        before = item.number
+        before = item.sequence
     return publications

@@ -16,137 +16,152 @@ from hansa.protocol.delivery.inbox import Inbox
 from hansa.protocol.delivery.outbox import Outbox
 from hansa.protocol.effects import Effect, Ignored
 from hansa.protocol.events import (
-    Heard,
-    Kept,
-    Recalled,
-    Reopened,
-    Stored,
-    StoredRead,
+    EpochStarted,
+    HeardPersisted,
+    InboxCommitted,
+    JournalCommitted,
+    JournalRead,
+    RetainedListed,
+    RetainedRead,
     StoreUncertain,
-    Surveyed,
 )
 from hansa.protocol.model import HOPS_MAX, NodeId, Publication
-from hansa.protocol.retained.digest import Value
-from hansa.protocol.retained.values import Retained
+from hansa.protocol.retained.digest import RetainedEntry
+from hansa.protocol.retained.values import RetainedState
 from hansa.protocol.settings import ProtocolSettings
-from hansa.protocol.wire.frames import Letter, Owed, Receipt, Resend
+from hansa.protocol.wire.frames import PendingNotice, Receipt, RepairResponse, Unicast
 
 
 @dataclass(frozen=True, slots=True)
-class Remembered:
+class RestoredState:
     """What a node's disk remembers of its former lives; of other nodes, see `events.Restored`."""
 
     epoch: int = 1
     next_seq: int = 1
     """Where its journal goes on."""
-    owed: Mapping[NodeId, int] = field(default_factory=dict)
+    last_assigned: Mapping[NodeId, int] = field(default_factory=dict)
     """Per receiver, the newest position in the journal that it is owed."""
-    taken: Mapping[NodeId, tuple[int, int]] = field(default_factory=dict)
+    accepted: Mapping[NodeId, tuple[int, int]] = field(default_factory=dict)
     """Per origin, the epoch and the position up to which all that it owed is on disk here."""
     acknowledged: Mapping[NodeId, int] = field(default_factory=dict)
     """Per receiver, up to where it has said that it has all that it was owed; may be late."""
-    unheard: Mapping[NodeId, int] = field(default_factory=dict)
+    unheard_since: Mapping[NodeId, int] = field(default_factory=dict)
     """Per receiver that has not said what it has since then, the first position that it cannot
     have: a life began with it, and sent it nothing."""
-    retained: Mapping[str, Value] = field(default_factory=dict)
+    retained: Mapping[str, RetainedEntry] = field(default_factory=dict)
     """Per topic, which retained value the broker was to hold."""
 
 
-class Custody:
+class DeliveryState:
     """Both ends, as one node has them."""
 
     def __init__(
         self,
         node: NodeId,
         settings: ProtocolSettings,
-        past: Remembered,
+        restored: RestoredState,
         context: DeliveryContext,
     ) -> None:
         """Go on where the disk ends."""
         self._node = node
         self.clock = context.clock
-        self.retained = Retained(
-            node, settings, context.wants, context.receivers, past.retained, context.clock
+        self.retained = RetainedState(
+            node, settings, context.wants, context.receivers, restored.retained, context.clock
         )
-        self.outbox = Outbox(node, settings, context.clock, past.epoch, past.next_seq)
-        self.outbox.resume(past.owed, past.acknowledged, past.unheard)
-        self.inbox = Inbox(node, settings, past.taken, self.retained.judge, context)
+        self.outbox = Outbox(node, settings, context.clock, restored.epoch, restored.next_seq)
+        self.outbox.restore(restored.last_assigned, restored.acknowledged, restored.unheard_since)
+        self.inbox = Inbox(
+            node, settings, restored.accepted, self.retained.resolve_retain_flag, context
+        )
 
     def begin(self, now: float) -> None:
         """An input is handled at this time."""
         self.retained.begin(now)
 
-    def settle(
+    def handle_storage_event(
         self,
-        event: Kept | Recalled | Reopened | Heard | Stored | Surveyed | StoredRead | StoreUncertain,
+        event: JournalCommitted
+        | JournalRead
+        | EpochStarted
+        | HeardPersisted
+        | InboxCommitted
+        | RetainedListed
+        | RetainedRead
+        | StoreUncertain,
         now: float,
-    ) -> tuple[list[Publication], list[Effect | Letter]]:
+    ) -> tuple[list[Publication], list[Effect | Unicast]]:
         """The disk has done its work; return what may leave now, and what follows."""
-        if isinstance(event, Kept):
-            return self.outbox.keep(event.epoch, event.seq, now), []
-        if isinstance(event, Recalled):
-            return [], [*self.outbox.resend(event, now)]
-        if isinstance(event, Reopened):
-            self.outbox.reopen(event, now)
+        if isinstance(event, JournalCommitted):
+            return self.outbox.mark_committed(event.epoch, event.seq, now), []
+        if isinstance(event, JournalRead):
+            return [], [*self.outbox.make_repair_responses(event, now)]
+        if isinstance(event, EpochStarted):
+            self.outbox.start_epoch(event, now)
             return [], []
-        if isinstance(event, Heard):
-            return [], self.outbox.hear(event.node, now)
-        if isinstance(event, Surveyed):
-            return [], self.retained.surveyed(event)
-        if isinstance(event, StoredRead):
-            return [], [*self.retained.read(event)]
+        if isinstance(event, HeardPersisted):
+            return [], self.outbox.mark_heard(event.node, now)
+        if isinstance(event, RetainedListed):
+            return [], self.retained.on_retained_listed(event)
+        if isinstance(event, RetainedRead):
+            return [], [*self.retained.on_retained_read(event)]
         if isinstance(event, StoreUncertain):
             self.retained.distrust(event.topics)
             if event.reconnected:
                 self.retained.reconnected()
             return [], []
-        return [], [*self.inbox.store(event.origin, event.epoch, event.seq, now)]
+        return [], [*self.inbox.mark_committed(event.origin, event.epoch, event.seq, now)]
 
-    def receive(self, letter: Letter, incarnation: int, now: float) -> list[Effect | Letter]:
+    def receive_unicast(
+        self, frame: Unicast, incarnation: int, now: float
+    ) -> list[Effect | Unicast]:
         """A letter arrived; one for another node goes on."""
-        if letter.to != self._node:
-            if letter.hops >= HOPS_MAX:
+        if frame.destination != self._node:
+            if frame.hops >= HOPS_MAX:
                 return [Ignored("letter past the hop limit")]
-            return [replace(letter, hops=letter.hops + 1)]
-        match letter:
-            case Owed():
-                return [*self.inbox.remind(letter, now)]
+            return [replace(frame, hops=frame.hops + 1)]
+        match frame:
+            case PendingNotice():
+                return [*self.inbox.receive_pending_notice(frame, now)]
             case Receipt():
-                return self.outbox.take(letter, incarnation, now)
-            case Resend():
-                return [*self.inbox.resend(letter, now)]
+                return self.outbox.receive_receipt(frame, incarnation, now)
+            case RepairResponse():
+                return [*self.inbox.receive_repair(frame, now)]
             case _:
-                return self.retained.receive(letter)
+                return self.retained.receive_unicast(frame)
 
-    def joined(self, node: NodeId, now: float) -> None:
+    def on_node_reachable(self, node: NodeId, now: float) -> None:
         """A node came into reach."""
-        self.outbox.joined(node, now)
-        self.inbox.joined(node, now)
-        self.retained.offer(node)
+        self.outbox.on_node_reachable(node, now)
+        self.inbox.on_node_reachable(node, now)
+        self.retained.schedule_digest(node)
 
-    def forget(self, node: NodeId) -> list[Effect]:
+    def expire_node(self, node: NodeId) -> list[Effect]:
         """A node's lease has ended."""
-        return [*self.outbox.forget(node), *self.inbox.forget(node)]
+        return [*self.outbox.expire_node(node), *self.inbox.expire_node(node)]
 
-    def fire(self, now: float) -> list[Effect | Letter]:
+    def handle_timer(self, now: float) -> list[Effect | Unicast]:
         """Return the letters that are due, and what retained values need."""
-        return [*self.outbox.fire(now), *self.inbox.fire(now), *self.retained.fire()]
+        return [
+            *self.outbox.handle_timer(now),
+            *self.inbox.handle_timer(now),
+            *self.retained.handle_timer(),
+        ]
 
     def sizes(self) -> dict[str, int]:
         """Return how much there is of what has a bound."""
         streams = self.inbox.streams.values()
         held = undelivered = 0
         for stream in streams:  # plainly: checkers ask after every input
-            held = max(held, len(stream.held))
-            undelivered = max(undelivered, len(stream.undelivered))
+            held = max(held, len(stream.out_of_order))
+            undelivered = max(undelivered, len(stream.uncommitted))
         return {
-            "debts": len(self.outbox.debts),
+            "debts": len(self.outbox.receivers),
             "held": held,
-            "held_bytes": self.inbox.held_bytes,
-            "retained": len(self.retained.values),
+            "held_bytes": self.inbox.out_of_order_bytes,
+            "retained": len(self.retained.entries),
             "streams": len(streams),
             "undelivered": undelivered,
-            "undelivered_bytes": self.inbox.undelivered_bytes,
+            "undelivered_bytes": self.inbox.uncommitted_bytes,
         }
 
     def next_deadline(self) -> float | None:

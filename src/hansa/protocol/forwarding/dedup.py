@@ -7,32 +7,36 @@ from hansa.protocol.clock import AHEAD, EPOCH_AHEAD, WallClock
 from hansa.protocol.membership.records import NodeRecord
 from hansa.protocol.model import GroupId, NodeId, Publication
 
-LIVES_MAX = 2
+EPOCHS_MAX = 2
 """Lives of one origin that are remembered: its present one, and the one before it."""
 
-STRANGERS_MAX = 16
+UNKNOWN_ORIGINS_MAX = 16
 """Origins whose publications are taken although their record is not here: what a new node publishes
 may overtake its record by the moment that records wait to share a frame."""
 
 _NO_SLOTS = array("Q")
 
 
-class Window:
+class SequenceWindow:
     """The newest numbers of one life of one origin: exact for the last `size` of them.
 
     A slot holds the number that was last seen there, so a number is new if its slot holds a smaller
     one; a copy that comes later than `size` numbers counts as seen.
     """
 
-    __slots__ = ("_mask", "_more", "_slots", "_towards", "_towards_group")
+    __slots__ = ("_mask", "_further_groups", "_slots", "_core_slots", "_core_slot_groups")
 
     def __init__(self, size: int) -> None:
         """Start with nothing seen; `size` is a power of two."""
         self._mask = size - 1
         self._slots = array("Q", bytes(8 * size))
-        self._towards = _NO_SLOTS  # numbers that went towards a core, and the first group of each
-        self._towards_group = _NO_SLOTS
-        self._more: dict[int, list[GroupId]] = {}  # the other groups, where there are several
+        self._core_slots = (
+            _NO_SLOTS  # numbers that went towards a core, and the first group of each
+        )
+        self._core_slot_groups = _NO_SLOTS
+        self._further_groups: dict[
+            int, list[GroupId]
+        ] = {}  # the other groups, where there are several
 
     def add(self, number: int) -> bool:
         """Note a number, counted from 1; return whether it is new."""
@@ -42,48 +46,48 @@ class Window:
         self._slots[slot] = number
         return True
 
-    def add_towards(self, number: int, groups: tuple[GroupId, ...]) -> bool:
+    def add_with_groups(self, number: int, groups: tuple[GroupId, ...]) -> bool:
         """Do `add` and, if the number is new, `new_towards` for each group; there is at least one.
         What a number before it in its slot left there has no say."""
         slot = number & self._mask
         if self._slots[slot] >= number:
             return False
         self._slots[slot] = number
-        if not self._towards:
+        if not self._core_slots:
             self._allocate()
-        self._towards[slot] = number
-        self._towards_group[slot] = groups[0]
-        if self._more:
-            self._more.pop(slot, None)
+        self._core_slots[slot] = number
+        self._core_slot_groups[slot] = groups[0]
+        if self._further_groups:
+            self._further_groups.pop(slot, None)
         for group in groups[1:]:
-            self.new_towards(number, group)
+            self.mark_sent_towards(number, group)
         return True
 
     def _allocate(self) -> None:
-        self._towards = array("Q", bytes(8 * len(self._slots)))
-        self._towards_group = array("Q", bytes(8 * len(self._slots)))
+        self._core_slots = array("Q", bytes(8 * len(self._slots)))
+        self._core_slot_groups = array("Q", bytes(8 * len(self._slots)))
 
-    def new_towards(self, number: int, group: GroupId) -> bool:
+    def mark_sent_towards(self, number: int, group: GroupId) -> bool:
         """Note that a publication was sent towards a group's core; return whether that is new."""
-        if not self._towards:
+        if not self._core_slots:
             self._allocate()
         slot = number & self._mask
-        held = self._towards[slot]
+        held = self._core_slots[slot]
         if held < number:
-            self._towards[slot] = number
-            self._towards_group[slot] = group
-            self._more.pop(slot, None)
+            self._core_slots[slot] = number
+            self._core_slot_groups[slot] = group
+            self._further_groups.pop(slot, None)
             return True
-        if held > number or self._towards_group[slot] == group:
+        if held > number or self._core_slot_groups[slot] == group:
             return False
-        more = self._more.setdefault(slot, [])
+        more = self._further_groups.setdefault(slot, [])
         if group in more:
             return False
         more.append(group)
         return True
 
 
-class Windows:
+class DuplicateFilter:
     """The windows of all known origins and of a few strangers."""
 
     def __init__(self, size: int, known: Mapping[NodeId, NodeRecord], clock: WallClock) -> None:
@@ -91,29 +95,29 @@ class Windows:
         self._size = size
         self._known = known
         self._clock = clock
-        self._strangers: list[NodeId] = []
-        self._windows: dict[tuple[NodeId, bool], dict[int, Window]] = {}
+        self._unknown_origins: list[NodeId] = []
+        self._windows: dict[tuple[NodeId, bool], dict[int, SequenceWindow]] = {}
 
     def __len__(self) -> int:
         """Return how many windows there are."""
         return sum(map(len, self._windows.values()))
 
-    def get(self, origin: NodeId, life: int, journalled: bool) -> Window | None:
+    def window_for(self, origin: NodeId, epoch: int, is_guaranteed: bool) -> SequenceWindow | None:
         """Return the window of one life of an origin; None if the life is too old to be known, or
         the origin a stranger too many (see `admits`)."""
-        lives = self._windows.get((origin, journalled))
-        if lives is None:
-            if not self.admits(origin):
+        by_epoch = self._windows.get((origin, is_guaranteed))
+        if by_epoch is None:
+            if not self.admit_origin(origin):
                 return None
-            lives = self._windows[origin, journalled] = {}
-        window = lives.get(life)
+            by_epoch = self._windows[origin, is_guaranteed] = {}
+        window = by_epoch.get(epoch)
         if window is not None:
             return window
-        if len(lives) == LIVES_MAX:
-            record = None if journalled else self._known.get(origin)
-            if not _make_room(lives, life, record.incarnation if record else None):
+        if len(by_epoch) == EPOCHS_MAX:
+            record = None if is_guaranteed else self._known.get(origin)
+            if not _make_room(by_epoch, epoch, record.incarnation if record else None):
                 return None
-        window = lives[life] = Window(self._size)
+        window = by_epoch[epoch] = SequenceWindow(self._size)
         return window
 
     def ceiling(self, life: int) -> int:
@@ -122,28 +126,28 @@ class Windows:
 
     def refusal(self, publication: Publication) -> str | None:
         """Return why no origin can have given a publication its name, None if it can."""
-        if publication.life > self._clock.limit_ms:
+        if publication.epoch > self._clock.limit_ms:
             return EPOCH_AHEAD if publication.qos else AHEAD
-        is_too_high = publication.number > self.ceiling(publication.life)
+        is_too_high = publication.sequence > self.ceiling(publication.epoch)
         return "publication number out of bounds" if is_too_high else None
 
-    def admits(self, origin: NodeId) -> bool:
+    def admit_origin(self, origin: NodeId) -> bool:
         """Whether publications of this origin are taken: a stranger's only while there is room."""
-        if origin in self._known or origin in self._strangers:
+        if origin in self._known or origin in self._unknown_origins:
             return True
-        self._strangers = [node for node in self._strangers if node not in self._known]
-        if len(self._strangers) >= STRANGERS_MAX:
+        self._unknown_origins = [node for node in self._unknown_origins if node not in self._known]
+        if len(self._unknown_origins) >= UNKNOWN_ORIGINS_MAX:
             return False
-        self._strangers.append(origin)
+        self._unknown_origins.append(origin)
         return True
 
-    def forget(self, origin: NodeId) -> None:
+    def expire_node(self, origin: NodeId) -> None:
         """A node's lease has ended."""
         for journalled in (False, True):
             self._windows.pop((origin, journalled), None)
 
 
-def _make_room(lives: dict[int, Window], life: int, present: int | None) -> bool:
+def _make_room(lives: dict[int, SequenceWindow], life: int, present: int | None) -> bool:
     """Forget the oldest life for a newer one. The present life, which the origin's record names,
     always has a window: two made-up lives of the future must not take its place."""
     if life == present:

@@ -10,7 +10,7 @@ from typing import Protocol
 from hansa.protocol.model import NodeId, Publication
 
 
-class Captured(Protocol):
+class LocalPublication(Protocol):
     """A publication as the broker's client read it; `Published` is one."""
 
     @property
@@ -34,29 +34,33 @@ class Captured(Protocol):
         """MQTT 5 properties, opaque."""
 
 
-class Numbering:
+class LocalSequencer:
     """Counts what one node sends at QoS 0."""
 
     def __init__(self, node: NodeId) -> None:
         """Start at 1: the incarnation tells lives apart."""
         self._node = node
-        self.next_number: Callable[[], int] = count(1).__next__
+        self.next_sequence: Callable[[], int] = count(1).__next__
         """Takes the next number."""
 
-    def name(
-        self, event: Captured, incarnation: int, version: int = 0, only: Iterable[NodeId] = ()
+    def make_publication(
+        self,
+        event: LocalPublication,
+        incarnation: int,
+        version: int = 0,
+        receivers: Iterable[NodeId] = (),
     ) -> Publication:
         """Make the publication that carries an event; `version` if it is retained. It is for all
         who want it, or `only` for some."""
         return Publication(
             origin=self._node,
-            life=incarnation,
-            number=self.next_number(),
+            epoch=incarnation,
+            sequence=self.next_sequence(),
             qos=0,
             topic=event.topic,
             payload=event.payload,
             retain=event.retain,
             properties=event.properties,
             version=version,
-            previous=tuple((node, 0) for node in only),
+            previous=tuple((node, 0) for node in receivers),
         )

@@ -29,34 +29,36 @@ def group_of(topic_filter: str, depth: int) -> Group:
 class GroupIndex:
     """Who wants which group, in reach or not."""
 
-    __slots__ = ("_depth", "wanters")
+    __slots__ = ("_depth", "nodes_by_group")
 
     def __init__(self, depth: int) -> None:
         """Start with no interest at all."""
         self._depth = depth
-        self.wanters: dict[Group, dict[NodeId, int]] = {}
+        self.nodes_by_group: dict[Group, dict[NodeId, int]] = {}
         """Per group, the nodes that want it, each with the number of its filters in the group."""
 
-    def change(self, node: NodeId, added: Iterable[str], removed: Iterable[str]) -> list[Group]:
+    def apply_change(
+        self, node: NodeId, added: Iterable[str], removed: Iterable[str]
+    ) -> list[Group]:
         """A node's filters changed; return the groups that it now wants or wants no more."""
-        touched: dict[Group, None] = {}
+        changed: dict[Group, None] = {}
         for topic_filter in added:
             group = group_of(topic_filter, self._depth)
-            wanters = self.wanters.setdefault(group, {})
-            if node not in wanters:
-                touched[group] = None
-            wanters[node] = wanters.get(node, 0) + 1
+            nodes = self.nodes_by_group.setdefault(group, {})
+            if node not in nodes:
+                changed[group] = None
+            nodes[node] = nodes.get(node, 0) + 1
         for topic_filter in removed:
             group = group_of(topic_filter, self._depth)
-            wanters = self.wanters[group]
-            wanters[node] -= 1
-            if wanters[node] == 0:
-                touched[group] = None
-                del wanters[node]
-                if not wanters:
-                    del self.wanters[group]
-        return list(touched)
+            nodes = self.nodes_by_group[group]
+            nodes[node] -= 1
+            if nodes[node] == 0:
+                changed[group] = None
+                del nodes[node]
+                if not nodes:
+                    del self.nodes_by_group[group]
+        return list(changed)
 
-    def wanted_by(self, group: Group, node: NodeId) -> bool:
+    def is_interested(self, group: Group, node: NodeId) -> bool:
         """Whether a node wants a group."""
-        return node in self.wanters.get(group, {})
+        return node in self.nodes_by_group.get(group, {})

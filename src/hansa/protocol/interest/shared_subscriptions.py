@@ -18,7 +18,7 @@ SHARES_MAX = 10_000
 """Shares whose turn is remembered; when full, all begin anew."""
 
 
-class Audience(NamedTuple):
+class TopicInterest(NamedTuple):
     """Who wants a topic."""
 
     nodes: tuple[NodeId, ...]
@@ -27,52 +27,56 @@ class Audience(NamedTuple):
     """Per share, the nodes with consumers of it."""
 
 
-class Turns:
+class ShareSelector:
     """Whose turn it is, share by share."""
 
     def __init__(
         self,
-        audience: Callable[[str], Audience],
+        topic_interest: Callable[[str], TopicInterest],
         has_share: Callable[[str], bool],
-        in_reach: Callable[[], Container[NodeId]],
+        reachable_nodes: Callable[[], Container[NodeId]],
     ) -> None:
         """`audience` tells which other nodes want a topic, `has_share` whether this node's own
         broker has a consumer of a share."""
-        self.audience = audience
+        self.topic_interest = topic_interest
         self._has_share = has_share
-        self._in_reach = in_reach
-        self._turns: Counter[str] = Counter()
+        self._reachable_nodes = reachable_nodes
+        self._round_robin: Counter[str] = Counter()
 
-    def choose(self, audience: Audience, kept: bool) -> tuple[tuple[NodeId, ...], int]:
+    def choose_receivers(
+        self, interest: TopicInterest, is_guaranteed: bool
+    ) -> tuple[tuple[NodeId, ...], int]:
         """Return the nodes that get the next publication, and how often a share is served by one
         broker too many. Only what is `kept` reaches a node that is away now."""
-        if not audience.shares:
-            return audience.nodes, 0
-        chosen = list(audience.nodes)
-        served = Counter({share: 1 for share in audience.shares if self._has_share(share)})
-        in_reach = self._in_reach()
+        if not interest.shares:
+            return interest.nodes, 0
+        chosen = list(interest.nodes)
+        served = Counter({share: 1 for share in interest.shares if self._has_share(share)})
+        in_reach = self._reachable_nodes()
         for node in chosen:
-            if kept or node in in_reach:
-                served.update(_shares_of(node, audience))
-        for share, members in audience.shares.items():
+            if is_guaranteed or node in in_reach:
+                served.update(_shares_of(node, interest))
+        for share, members in interest.shares.items():
             if served[share]:
                 continue
             near = [node for node in members if node in in_reach] or list(members)
-            node = self._next(share, near, audience, served)
+            node = self._choose_node(share, near, interest, served)
             chosen.append(node)
-            served.update(_shares_of(node, audience))
+            served.update(_shares_of(node, interest))
         return tuple(chosen), sum(count - 1 for count in served.values())
 
-    def _next(
-        self, share: str, near: list[NodeId], audience: Audience, served: Counter[str]
+    def _choose_node(
+        self, share: str, candidates: list[NodeId], interest: TopicInterest, served: Counter[str]
     ) -> NodeId:
         """Return the node whose turn it is: rather one that serves nobody twice."""
-        apart = [n for n in near if not any(served[s] for s in _shares_of(n, audience))] or near
-        if share not in self._turns and len(self._turns) >= SHARES_MAX:
-            self._turns.clear()
-        self._turns[share] += 1
-        return apart[self._turns[share] % len(apart)]
+        preferred = [
+            n for n in candidates if not any(served[s] for s in _shares_of(n, interest))
+        ] or candidates
+        if share not in self._round_robin and len(self._round_robin) >= SHARES_MAX:
+            self._round_robin.clear()
+        self._round_robin[share] += 1
+        return preferred[self._round_robin[share] % len(preferred)]
 
 
-def _shares_of(node: NodeId, audience: Audience) -> list[str]:
-    return [share for share, members in audience.shares.items() if node in members]
+def _shares_of(node: NodeId, interest: TopicInterest) -> list[str]:
+    return [share for share, members in interest.shares.items() if node in members]

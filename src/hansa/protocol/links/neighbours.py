@@ -16,20 +16,20 @@ from hansa.protocol.effects import (
     Send,
 )
 from hansa.protocol.events import LinkOpened
-from hansa.protocol.links.ordering import Channel
+from hansa.protocol.links.ordering import OrderedChannel
 from hansa.protocol.membership.quotas import Allowance
 from hansa.protocol.model import LinkId, NodeId
 from hansa.protocol.settings import NEIGHBOURS_MAX, Metric, ProtocolSettings
 from hansa.protocol.wire.frames import (
     PROTOCOL_VERSION,
-    Acknowledge,
+    FrameAck,
     Goodbye,
     Heartbeat,
     Hello,
-    Numbered,
-    Ordered,
+    OrderedFrame,
+    SequencedFrame,
 )
-from hansa.protocol.wire.frames import Any as AnyFrame
+from hansa.protocol.wire.frames import AnyFrame as AnyFrame
 
 RTT_UNIT = 0.0001
 """Seconds per unit of distance when the metric is round-trip time."""
@@ -42,7 +42,7 @@ RTT_SAMPLES = 8
 RTT_NOISE = 0.001
 """Seconds of round trip that are never worth a report; nor is anything below a factor of two."""
 
-BEATS_REMEMBERED = 8
+HEARTBEATS_REMEMBERED = 8
 
 DIALLED_RESERVE = 64
 """Places for neighbours that this node dials, which those who dial it cannot take."""
@@ -53,42 +53,42 @@ MISMATCHES_MAX = 256
 crossed a change. Doubled each time, because two databases may differ for good reason: a bound, or
 leases that end at different times."""
 
-GREETING_BEATS = 2
+HANDSHAKE_HEARTBEATS = 2
 """Heartbeats that belong to the greeting: databases still differ then, and are being compared."""
 
 
 @dataclass(slots=True)
-class Link:
+class NeighbourLink:
     """One connection."""
 
     id: LinkId
     dialled: bool
-    channel: Channel | None
-    heard_at: float
+    channel: OrderedChannel | None
+    last_received_at: float
     peer: Hello | None = None
     """Who is behind it; None while greeting."""
-    closed: bool = False
+    is_closed: bool = False
     """Closed, but not believed yet (`trust_close` off)."""
-    refused: str | None = None
+    refusal_reason: str | None = None
     """Why it was turned away: it only waits for the other side's goodbye or for its end."""
-    samples: list[float] = field(default_factory=list)
+    rtt_samples: list[float] = field(default_factory=list)
     """The newest round-trip times."""
     rtt: float | None = None
     """The shortest of them: queues and pauses only ever make a round trip longer."""
     reported_rtt: float | None = None
     """The value that others were told; it follows `rtt` only when it is well off."""
-    beat: int = 0
-    beats: dict[int, float] = field(default_factory=dict)
+    last_sent_heartbeat: int = 0
+    heartbeat_sent_at: dict[int, float] = field(default_factory=dict)
     """When the newest heartbeats were sent."""
-    echo: int = 0
-    echo_at: float = 0.0
-    patience: int = MISMATCHES_MIN
+    last_received_heartbeat: int = 0
+    heartbeat_received_at: float = 0.0
+    mismatches_allowed: int = MISMATCHES_MIN
     """How many of the next kind it takes until databases are compared."""
     mismatches: int = 0
     """Heartbeats in a row whose digest was not ours."""
     allowance: Allowance = field(default_factory=Allowance)
     """Bytes of records that the other side may ask for."""
-    compared: bool = False
+    awaits_summary: bool = False
     """Our summary has gone out and theirs has not come in since."""
 
 
@@ -98,11 +98,13 @@ class Neighbours:
     def __init__(self, settings: ProtocolSettings) -> None:
         """Start without links."""
         self._settings = settings
-        self.links: dict[LinkId, Link] = {}
-        self.by_node: dict[NodeId, Link] = {}
-        self._beat_due: float | None = None
-        self._datagrams = False  # whether any link needs its channel looked at
-        self._check_due = 0.0  # never later than the first link can have been silent too long
+        self.links: dict[LinkId, NeighbourLink] = {}
+        self.by_node: dict[NodeId, NeighbourLink] = {}
+        self._heartbeat_due: float | None = None
+        self._has_datagram_links = False  # whether any link needs its channel looked at
+        self._silence_check_due = (
+            0.0  # never later than the first link can have been silent too long
+        )
 
     @property
     def oldest(self) -> NodeId | None:
@@ -117,132 +119,147 @@ class Neighbours:
 
     # ------------------------------------------------------------ opening and closing
 
-    def open(self, event: LinkOpened, hello: Hello, now: float) -> list[Effect]:
+    def open_link(self, event: LinkOpened, hello: Hello, now: float) -> list[Effect]:
         """A connection stands: introduce ourselves."""
-        channel = None if event.ordered else Channel(self._settings.unacknowledged_max)
-        link = self.links[event.link] = Link(event.link, event.dialled, channel, now)
-        self._datagrams |= not event.ordered
-        if self._beat_due is None:
-            self._beat_due = now + self._settings.heartbeat_interval
-            self._check_due = now + self._settings.heartbeat_limit
+        channel = None if event.ordered else OrderedChannel(self._settings.unacknowledged_max)
+        link = self.links[event.link] = NeighbourLink(event.link, event.dialled, channel, now)
+        self._has_datagram_links |= not event.ordered
+        if self._heartbeat_due is None:
+            self._heartbeat_due = now + self._settings.heartbeat_interval
+            self._silence_check_due = now + self._settings.heartbeat_limit
         return self.send(link, hello, now)
 
-    def greet(self, link: Link, theirs: Hello, ours: Hello, now: float) -> list[Effect]:
+    def receive_hello(
+        self, link: NeighbourLink, theirs: Hello, ours: Hello, now: float
+    ) -> list[Effect]:
         """Take a neighbour's hello: make it a neighbour, or turn it away with the reason."""
-        reason = disagreement(ours, theirs)
+        reason = find_disagreement(ours, theirs)
         if reason:
-            return self.refuse(link, reason, now)
+            return self.refuse_link(link, reason, now)
         effects: list[Effect] = []
         old = self.by_node.get(theirs.node)
         if old is not None:
             assert old.peer is not None
-            if not self._prefer(link, theirs, old, ours.node):
-                return self.refuse(link, "another link to this node is in use", now)
-            effects += self.drop(old, "replaced by a newer link")
+            if not self._is_preferred(link, theirs, old, ours.node):
+                return self.refuse_link(link, "another link to this node is in use", now)
+            effects += self.remove_link(old, "replaced by a newer link")
             effects.append(CloseLink(old.id, "replaced by a newer link"))
         elif len(self.by_node) >= NEIGHBOURS_MAX - (0 if link.dialled else DIALLED_RESERVE):
-            return self.refuse(link, f"{name_in(ours)} has as many neighbours as it can have", now)
+            return self.refuse_link(
+                link, f"{name_in(ours)} has as many neighbours as it can have", now
+            )
         link.peer = theirs
         self.by_node[theirs.node] = link
         effects.append(NeighbourUp(theirs.node, link.id))
         return effects
 
-    def refuse(self, link: Link, reason: str, now: float) -> list[Effect]:
+    def refuse_link(self, link: NeighbourLink, reason: str, now: float) -> list[Effect]:
         """Tell the other side why. It may be about to say goodbye itself, with a reason that this
         side should log, so the link stays until it does, or closes, or the limit passes."""
-        link.refused, link.heard_at = reason, now
+        link.refusal_reason, link.last_received_at = reason, now
         return [LinkRefused(link.id, reason), *self.send(link, Goodbye(reason), now)]
 
-    def drop(self, link: Link, reason: str) -> list[Effect]:
+    def remove_link(self, link: NeighbourLink, reason: str) -> list[Effect]:
         """Forget a link; if a neighbour was behind it, it is gone."""
         self.links.pop(link.id, None)
         if not self.links:
-            self._beat_due = None
+            self._heartbeat_due = None
         if link.peer is None or self.by_node.get(link.peer.node) is not link:
             return []
         del self.by_node[link.peer.node]
         return [NeighbourDown(link.peer.node, reason)]
 
-    def closed(self, link: Link, reason: str) -> list[Effect]:
+    def on_link_closed(self, link: NeighbourLink, reason: str) -> list[Effect]:
         """The connection is gone. Without trust in that, silence will have to prove it."""
         if self._settings.trust_close or link.peer is None:
-            return self.drop(link, reason)
-        link.closed = True
+            return self.remove_link(link, reason)
+        link.is_closed = True
         return []
 
-    def _prefer(self, new: Link, theirs: Hello, old: Link, ours: NodeId) -> bool:
+    def _is_preferred(
+        self, new: NeighbourLink, theirs: Hello, old: NeighbourLink, ours: NodeId
+    ) -> bool:
         """Of two links to one node, which do both sides keep? A newer life; else the newer link of
         the same dialler; else the one that the smaller id dialled."""
         assert old.peer is not None
         if theirs.incarnation != old.peer.incarnation:
             return theirs.incarnation > old.peer.incarnation
-        if old.closed or new.dialled == old.dialled:
+        if old.is_closed or new.dialled == old.dialled:
             return True
         return new.dialled == (ours < theirs.node)
 
     # ------------------------------------------------------------ frames
 
-    def send(self, link: Link, frame: Ordered, now: float) -> list[Effect]:
+    def send(self, link: NeighbourLink, frame: OrderedFrame, now: float) -> list[Effect]:
         """Send a control frame in order."""
         if link.channel is None:
             return [Send(link.id, frame)]
-        return [Send(link.id, link.channel.number(frame, now))]
+        return [Send(link.id, link.channel.assign_sequence(frame, now))]
 
-    def unpack(
-        self, link: Link, frame: AnyFrame, now: float
+    def unwrap_frame(
+        self, link: NeighbourLink, frame: AnyFrame, now: float
     ) -> tuple[list[AnyFrame], list[Effect]]:
         """Note that the link lives; return the frames whose turn has come."""
-        if link.refused is None:  # or whoever keeps talking would keep it
-            link.heard_at = now
-        if not isinstance(frame, (Numbered, Acknowledge)):
+        if link.refusal_reason is None:  # or whoever keeps talking would keep it
+            link.last_received_at = now
+        if not isinstance(frame, (SequencedFrame, FrameAck)):
             return [frame], []
         if link.channel is None:
             return [], [Ignored("numbered frame on a stream link")]
-        if isinstance(frame, Numbered):
-            ready, acknowledgement = link.channel.accept(frame)
+        if isinstance(frame, SequencedFrame):
+            ready, acknowledgement = link.channel.receive_frame(frame)
             return [*ready], [Send(link.id, acknowledgement)]
-        again = link.channel.acknowledge(frame, link.rtt, now)
+        again = link.channel.receive_ack(frame, link.rtt, now)
         return [], [Send(link.id, numbered) for numbered in again]
 
     # ------------------------------------------------------------ heartbeats
 
-    def heartbeat(self, link: Link, digest: int, now: float) -> Send:
+    def make_heartbeat(self, link: NeighbourLink, digest: int, now: float) -> Send:
         """Make the next heartbeat for a link."""
-        link.beat += 1
-        link.beats[link.beat] = now
-        if len(link.beats) > BEATS_REMEMBERED:
-            del link.beats[next(iter(link.beats))]
-        held = round((now - link.echo_at) * 1e6) if link.echo else 0
-        return Send(link.id, Heartbeat(link.beat, link.echo, held, digest))
+        link.last_sent_heartbeat += 1
+        link.heartbeat_sent_at[link.last_sent_heartbeat] = now
+        if len(link.heartbeat_sent_at) > HEARTBEATS_REMEMBERED:
+            del link.heartbeat_sent_at[next(iter(link.heartbeat_sent_at))]
+        held = (
+            round((now - link.heartbeat_received_at) * 1e6) if link.last_received_heartbeat else 0
+        )
+        return Send(
+            link.id, Heartbeat(link.last_sent_heartbeat, link.last_received_heartbeat, held, digest)
+        )
 
-    def heard(self, link: Link, frame: Heartbeat, digest: int, now: float) -> list[Effect]:
+    def receive_heartbeat(
+        self, link: NeighbourLink, frame: Heartbeat, local_digest: int, now: float
+    ) -> list[Effect]:
         """Take a heartbeat: measure the round trip, answer the very first one at once."""
-        first = link.echo == 0
-        if frame.number > link.echo:
-            link.echo, link.echo_at = frame.number, now
-        sent_at = link.beats.pop(frame.echo, None)
+        first = link.last_received_heartbeat == 0
+        if frame.number > link.last_received_heartbeat:
+            link.last_received_heartbeat, link.heartbeat_received_at = frame.number, now
+        sent_at = link.heartbeat_sent_at.pop(frame.echo, None)
         if sent_at is not None:
             sample = max(0.0, now - sent_at - frame.held_us / 1e6)
-            link.samples.append(sample)
-            del link.samples[:-RTT_SAMPLES]
-            link.rtt = min(link.samples)
-        if frame.digest == digest:
-            link.mismatches, link.patience = 0, MISMATCHES_MIN
-        elif frame.number > GREETING_BEATS:
+            link.rtt_samples.append(sample)
+            del link.rtt_samples[:-RTT_SAMPLES]
+            link.rtt = min(link.rtt_samples)
+        if frame.digest == local_digest:
+            link.mismatches, link.mismatches_allowed = 0, MISMATCHES_MIN
+        elif frame.number > HANDSHAKE_HEARTBEATS:
             link.mismatches += 1
-        return [self.heartbeat(link, digest, now)] if first else []
+        return [self.make_heartbeat(link, local_digest, now)] if first else []
 
-    def settle_rtt(self, link: Link) -> bool:
+    def update_reported_rtt(self, link: NeighbourLink) -> bool:
         """Whether the reported round-trip time had to follow the measured one."""
         if link.rtt is None:
             return False
-        told = link.reported_rtt
-        if told is not None and told / 2 - RTT_NOISE <= link.rtt <= told * 2 + RTT_NOISE:
+        reported = link.reported_rtt
+        if (
+            reported is not None
+            and reported / 2 - RTT_NOISE <= link.rtt <= reported * 2 + RTT_NOISE
+        ):
             return False
         link.reported_rtt = link.rtt
         return True
 
-    def cost(self, link: Link) -> int:
+    def link_cost(self, link: NeighbourLink) -> int:
         """Return the length of a link in the federation's metric."""
         if self._settings.metric is Metric.HOPS:
             return 1
@@ -250,49 +267,53 @@ class Neighbours:
             return RTT_UNKNOWN
         return max(1, round(link.reported_rtt / RTT_UNIT))
 
-    def fire(self, digest: int, now: float) -> tuple[list[Effect], list[Link]]:
+    def handle_timer(self, digest: int, now: float) -> tuple[list[Effect], list[NeighbourLink]]:
         """Beat if due; return also the links that have been silent or stuck for too long."""
         effects: list[Effect] = []
-        lost: list[Link] = []
-        if not self._datagrams and ((due := self.next_deadline()) is None or now < due):
+        lost: list[NeighbourLink] = []
+        if not self._has_datagram_links and ((due := self.next_deadline()) is None or now < due):
             return effects, lost
-        if self._beat_due is not None and now >= self._beat_due:
-            if now - self._beat_due > self._settings.heartbeat_interval:
-                self._forgive(now)
-            self._beat_due = now + self._settings.heartbeat_interval
-            effects += [self.heartbeat(link, digest, now) for link in self.by_node.values()]
-        heard = [now]
+        if self._heartbeat_due is not None and now >= self._heartbeat_due:
+            if now - self._heartbeat_due > self._settings.heartbeat_interval:
+                self._reset_silence_timers(now)
+            self._heartbeat_due = now + self._settings.heartbeat_interval
+            effects += [self.make_heartbeat(link, digest, now) for link in self.by_node.values()]
+        received_times = [now]
         for link in self.links.values():
-            if now >= link.heard_at + self._settings.heartbeat_limit or (
-                link.channel and link.channel.overflowed
+            if now >= link.last_received_at + self._settings.heartbeat_limit or (
+                link.channel and link.channel.has_overflowed
             ):
                 lost.append(link)
                 continue
-            heard.append(link.heard_at)
+            received_times.append(link.last_received_at)
             if link.channel:
-                effects += [Send(link.id, frame) for frame in link.channel.fire(now)]
-        self._check_due = min(heard) + self._settings.heartbeat_limit
+                effects += [Send(link.id, frame) for frame in link.channel.handle_timer(now)]
+        self._silence_check_due = min(received_times) + self._settings.heartbeat_limit
         return effects, lost
 
     def next_deadline(self) -> float | None:
         """When `fire` is next due."""
-        if self._beat_due is None:
+        if self._heartbeat_due is None:
             return None
-        due = self._beat_due if self._beat_due < self._check_due else self._check_due
-        if not self._datagrams:
+        due = (
+            self._heartbeat_due
+            if self._heartbeat_due < self._silence_check_due
+            else self._silence_check_due
+        )
+        if not self._has_datagram_links:
             return due
         for link in self.links.values():
             if link.channel and (retry := link.channel.next_deadline()) is not None:
                 due = min(due, retry)
         return due
 
-    def _forgive(self, now: float) -> None:
+    def _reset_silence_timers(self, now: float) -> None:
         """This node itself was suspended: the silence was its own, so nobody is blamed for it."""
         for link in self.links.values():
-            link.heard_at = now
+            link.last_received_at = now
 
 
-def disagreement(ours: Hello, theirs: Hello) -> str | None:
+def find_disagreement(ours: Hello, theirs: Hello) -> str | None:
     """Return why two nodes cannot be neighbours, None if they can.
 
     Both log it, so it says whose is whose.
@@ -303,13 +324,13 @@ def disagreement(ours: Hello, theirs: Hello) -> str | None:
     if theirs.federation != ours.federation:
         return f"federation {theirs.federation!r} of {they} meets {ours.federation!r} of {we}"
     if theirs.agreement != ours.agreement:
-        they_have = _beyond(theirs.agreement, ours.agreement)
-        we_have = _beyond(ours.agreement, theirs.agreement)
+        they_have = _settings_not_in(theirs.agreement, ours.agreement)
+        we_have = _settings_not_in(ours.agreement, theirs.agreement)
         return f"settings differ: {they_have} of {they} meets {we_have} of {we}"
     return None
 
 
-def _beyond(one: str, other: str) -> str:
+def _settings_not_in(one: str, other: str) -> str:
     """Return the words of an agreement that another lacks; all, if they are only in disorder."""
     known = other.split()
     return " ".join(word for word in one.split() if word not in known) or one

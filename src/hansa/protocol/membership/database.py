@@ -14,13 +14,13 @@ from hansa.protocol.membership.records import (
     KIND_OF,
     ClaimsRecord,
     InterestRecord,
-    Kind,
     NodeRecord,
     Record,
+    RecordKind,
     Stamp,
+    estimate_bytes,
     fingerprint,
-    in_parts,
-    weight,
+    split_names,
 )
 from hansa.protocol.model import LinkId, NodeId
 from hansa.protocol.wire.frames import Summary, Update
@@ -33,7 +33,7 @@ UPDATE_BYTES = 262_144
 
 _DIGEST_MASK = (1 << 64) - 1
 
-Row = tuple[Kind, NodeId]
+Row = tuple[RecordKind, NodeId]
 
 
 @dataclass(slots=True)
@@ -41,8 +41,8 @@ class NameSet:
     """One node's set of names, with the parts of a newer one that is still arriving."""
 
     names: dict[str, None] = field(default_factory=dict)
-    arriving: Stamp = (0, 0)
-    parts: dict[int, tuple[str, ...]] = field(default_factory=dict)
+    incoming_stamp: Stamp = (0, 0)
+    incoming_parts: dict[int, tuple[str, ...]] = field(default_factory=dict)
     arrived: int = 0
     """Names in these parts."""
 
@@ -50,7 +50,7 @@ class NameSet:
 class SetChange(msgspec.Struct, frozen=True):
     """A set of names changed."""
 
-    kind: Kind
+    kind: RecordKind
     node: NodeId
     stamp: Stamp
     """What the row has with this change; in the database there may be a newer one already."""
@@ -64,39 +64,42 @@ class RecordChange(msgspec.Struct, frozen=True):
     record: NodeRecord
 
 
-class Unfit(msgspec.Struct, frozen=True):
+class FetchRequired(msgspec.Struct, frozen=True):
     """A change did not fit what is here: the whole row must be fetched."""
 
     row: Row
 
 
-class _Pending(msgspec.Struct):
+class _QueuedRecord(msgspec.Struct):
     """A record on its way to the neighbours, and the links whose other side has it."""
 
     record: Record
-    known: list[LinkId]
+    known_by: list[LinkId]
 
 
 class Database:
     """The rows that one node holds, and what it still has to tell its neighbours."""
 
-    __slots__ = ("_outbox", "digest", "nodes", "sets", "stamps")
+    __slots__ = ("_flood_queue", "digest", "nodes", "sets", "stamps")
 
     def __init__(self) -> None:
         """Start empty."""
         self.stamps: dict[Row, Stamp] = {}
         self.nodes: dict[NodeId, NodeRecord] = {}
-        self.sets: dict[Kind, dict[NodeId, NameSet]] = {Kind.INTEREST: {}, Kind.CLAIMS: {}}
+        self.sets: dict[RecordKind, dict[NodeId, NameSet]] = {
+            RecordKind.INTEREST: {},
+            RecordKind.CLAIMS: {},
+        }
         self.digest = 0
-        self._outbox: dict[Row | tuple[Kind, NodeId, int, int], _Pending] = {}
+        self._flood_queue: dict[Row | tuple[RecordKind, NodeId, int, int], _QueuedRecord] = {}
 
     # ------------------------------------------------------------ reading
 
-    def stamp(self, kind: Kind, node: NodeId) -> Stamp:
+    def stamp(self, kind: RecordKind, node: NodeId) -> Stamp:
         """Return the stamp of a row, (0, 0) if there is none."""
         return self.stamps.get((kind, node), (0, 0))
 
-    def names(self, kind: Kind, node: NodeId) -> dict[str, None]:
+    def names(self, kind: RecordKind, node: NodeId) -> dict[str, None]:
         """Return a node's set of names; do not change it."""
         row = self.sets[kind].get(node)
         return row.names if row else {}
@@ -107,11 +110,11 @@ class Database:
         if record.base < record.version:
             gone = sum(name in row.names for name in record.removed)
             return len(row.names) - gone + len(record.added)
-        if row.arriving != (record.incarnation, record.version):
+        if row.incoming_stamp != (record.incarnation, record.version):
             return len(record.added)
-        return row.arrived - len(row.parts.get(record.part, ())) + len(record.added)
+        return row.arrived - len(row.incoming_parts.get(record.part, ())) + len(record.added)
 
-    def size(self, kind: Kind, node: NodeId) -> int:
+    def size(self, kind: RecordKind, node: NodeId) -> int:
         """Return how many names are held for a row, the parts of a newer one included."""
         row = self.sets[kind].get(node)
         return len(row.names) + row.arrived if row else 0
@@ -122,16 +125,16 @@ class Database:
             return len(record.added)  # the set before stays until all parts are here
         return self.size_after(record) - len(self.names(KIND_OF[type(record)], record.node))
 
-    def whole(self, row: Row) -> list[Record]:
+    def row_records(self, row: Row) -> list[Record]:
         """Return the records that carry a row whole; none if it is not here."""
         kind, node = row
         if row not in self.stamps:
             return []
-        if kind is Kind.NODE:
+        if kind is RecordKind.NODE:
             return [self.nodes[node]]
         incarnation, version = self.stamps[row]
-        make = InterestRecord if kind is Kind.INTEREST else ClaimsRecord
-        parts = in_parts(self.sets[kind][node].names, PART_BYTES)
+        make = InterestRecord if kind is RecordKind.INTEREST else ClaimsRecord
+        parts = split_names(self.sets[kind][node].names, PART_BYTES)
         return [
             make(node, incarnation, version, version, names, (), part, len(parts))
             for part, names in enumerate(parts)
@@ -146,9 +149,9 @@ class Database:
         theirs = {(kind, node): (inc, version) for kind, node, inc, version in summary.rows}
         for row, stamp in list(self.stamps.items()):
             if theirs.get(row, (-1, 0)) < stamp:
-                yield self.whole(row)
+                yield self.row_records(row)
 
-    def lacks(self, summary: Summary) -> bool:
+    def is_behind(self, summary: Summary) -> bool:
         """Whether a neighbour with this summary has something newer."""
         return any(
             (incarnation, version) > self.stamps.get((kind, node), (-1, 0))
@@ -157,7 +160,7 @@ class Database:
 
     # ------------------------------------------------------------ writing
 
-    def knows(self, record: Record, source: LinkId | None) -> bool:
+    def is_known(self, record: Record, source: LinkId | None) -> bool:
         """Whether a record is no news here; whoever sent it need not be told of it either. Every
         record comes over several links, so this is asked most of all."""
         row = (KIND_OF[type(record)], record.node)
@@ -167,50 +170,53 @@ class Database:
         stamp = (record.incarnation, record.version)
         if stamp > have or (stamp == have and self._is_of_earlier_start(record)):
             return False
-        if source is not None and self._outbox:
-            self._note_known(row, record, source)
+        if source is not None and self._flood_queue:
+            self._mark_known_by(row, record, source)
         return True
 
     def merge(
         self, record: Record, source: LinkId | None, flood: bool = True
-    ) -> SetChange | RecordChange | Unfit | None:
+    ) -> SetChange | RecordChange | FetchRequired | None:
         """Take a record if it is newer than what is here; return what changed.
 
         It will be flooded to all links but its source, unless its carrier spreads it already.
         """
-        if self.knows(record, source):
+        if self.is_known(record, source):
             return None
         row = (KIND_OF[type(record)], record.node)
-        change: SetChange | RecordChange | Unfit | None
+        change: SetChange | RecordChange | FetchRequired | None
         if isinstance(record, NodeRecord):
-            change = self._replace(row, record)
+            change = self._replace_node_record(row, record)
         else:
             change = self._merge_set(row, record)
-        if change is None or isinstance(change, Unfit):
+        if change is None or isinstance(change, FetchRequired):
             return change
         self._restamp(row, (record.incarnation, record.version))
         if flood:
-            self._post(row, record)
+            self._enqueue_row(row, record)
             if source is not None:
-                self._note_known(row, record, source)
+                self._mark_known_by(row, record, source)
         return change
 
     def _is_of_earlier_start(self, record: Record) -> bool:
         """Two copies of a node wrote the same stamp: everybody keeps the record of the copy that
         started first."""
-        return isinstance(record, NodeRecord) and record.born < self.nodes[record.node].born
+        return (
+            isinstance(record, NodeRecord)
+            and record.first_incarnation < self.nodes[record.node].first_incarnation
+        )
 
     def change_set(
-        self, kind: Kind, node: NodeId, incarnation: int, change: tuple[list[str], list[str]]
+        self, kind: RecordKind, node: NodeId, incarnation: int, change: tuple[list[str], list[str]]
     ) -> list[Record]:
         """Change this node's own set; return the records that tell of it, cut to a fitting size."""
-        make = InterestRecord if kind is Kind.INTEREST else ClaimsRecord
-        added, removed = (in_parts(names, PART_BYTES) for names in change)
+        make = InterestRecord if kind is RecordKind.INTEREST else ClaimsRecord
+        added, removed = (split_names(names, PART_BYTES) for names in change)
         version = self.stamp(kind, node)[1]
-        if kind is Kind.INTEREST and not version and len(added) > 1:
+        if kind is RecordKind.INTEREST and not version and len(added) > 1:
             # Whole, not piece by piece: until all of it is there, a former life's set stands.
             self.sets[kind][node] = NameSet(dict.fromkeys(change[0]))
-            return self.raise_set(kind, node, incarnation)
+            return self.restamp_own_set(kind, node, incarnation)
         pieces: list[tuple[tuple[str, ...], tuple[str, ...]]] = [(added[0], removed[0])]
         if len(added) > 1 or len(removed) > 1:
             # What goes makes room for what comes: others refuse a set that is too large.
@@ -220,25 +226,25 @@ class Database:
             if not more and not fewer:
                 continue
             record = make(node, incarnation, version + 1, version, more, fewer)
-            self.merge(record, None, flood=kind is Kind.INTEREST)
+            self.merge(record, None, flood=kind is RecordKind.INTEREST)
             made.append(record)
             version += 1
         return made
 
-    def raise_set(self, kind: Kind, node: NodeId, incarnation: int) -> list[Record]:
+    def restamp_own_set(self, kind: RecordKind, node: NodeId, incarnation: int) -> list[Record]:
         """Take up this node's own set, unchanged, under a new incarnation, and tell everybody;
         return the records that tell of it."""
         row = (kind, node)
         self.sets[kind].setdefault(node, NameSet())
         self._restamp(row, (incarnation, self.stamp(kind, node)[1] + 1))
-        records = self.whole(row)
+        records = self.row_records(row)
         for record in records:
             self._enqueue(row, record)
         return records
 
-    def forget(self, node: NodeId) -> None:
+    def expire_node(self, node: NodeId) -> None:
         """Drop all rows of a node whose lease has ended."""
-        for kind in Kind:
+        for kind in RecordKind:
             if (kind, node) in self.stamps:
                 self.digest = (
                     self.digest - fingerprint(kind, node, self.stamps.pop((kind, node)))
@@ -247,43 +253,43 @@ class Database:
         for sets in self.sets.values():
             sets.pop(node, None)
 
-    def flush(self, links: Iterable[LinkId]) -> list[tuple[LinkId, Update]]:
+    def drain_updates(self, links: Iterable[LinkId]) -> list[tuple[LinkId, Update]]:
         """Return what each neighbour must be told now."""
-        pending = list(self._outbox.values())
-        self._outbox = {}
+        pending = list(self._flood_queue.values())
+        self._flood_queue = {}
         sends: list[tuple[LinkId, Update]] = []
         packed: dict[tuple[int, ...], list[Update]] = {}  # most links lack the same
         for link in links:
-            lacks = tuple([n for n, item in enumerate(pending) if link not in item.known])
+            lacks = tuple([n for n, item in enumerate(pending) if link not in item.known_by])
             if lacks not in packed:
-                packed[lacks] = updates([pending[n].record for n in lacks])
+                packed[lacks] = pack_updates([pending[n].record for n in lacks])
             sends += [(link, update) for update in packed[lacks]]
         return sends
 
-    def _post(self, row: Row, record: Record) -> None:
+    def _enqueue_row(self, row: Row, record: Record) -> None:
         """Queue a record for all links; a set that came in parts, once all of them are here."""
         parts = isinstance(record, InterestRecord | ClaimsRecord) and record.parts > 1
-        for piece in self.whole(row) if parts else [record]:
+        for piece in self.row_records(row) if parts else [record]:
             self._enqueue(row, piece)
 
     def _enqueue(self, row: Row, record: Record) -> None:
         """Newer whole records replace queued ones; changes of a set line up."""
         is_set = not isinstance(record, NodeRecord)
         key = (*row, record.version, record.part) if is_set else row  # type: ignore[union-attr]
-        self._outbox[key] = _Pending(record, [])
+        self._flood_queue[key] = _QueuedRecord(record, [])
 
-    def _note_known(self, row: Row, record: Record, source: LinkId) -> None:
+    def _mark_known_by(self, row: Row, record: Record, source: LinkId) -> None:
         """The other side of a link has this version, so it need not be told."""
         if isinstance(record, NodeRecord):
-            pending = self._outbox.get(row)
+            pending = self._flood_queue.get(row)
             # Two copies of a node can have the same stamp.
-            if pending and pending.record == record and source not in pending.known:
-                pending.known.append(source)
+            if pending and pending.record == record and source not in pending.known_by:
+                pending.known_by.append(source)
             return
         part = 0
-        while pending := self._outbox.get((*row, record.version, part)):
-            if pending.record.incarnation == record.incarnation and source not in pending.known:
-                pending.known.append(source)
+        while pending := self._flood_queue.get((*row, record.version, part)):
+            if pending.record.incarnation == record.incarnation and source not in pending.known_by:
+                pending.known_by.append(source)
             part += 1
 
     def _restamp(self, row: Row, stamp: Stamp) -> None:
@@ -292,18 +298,18 @@ class Database:
         self.digest = (self.digest + change) & _DIGEST_MASK
         self.stamps[row] = stamp
 
-    def _replace(self, row: Row, record: NodeRecord) -> RecordChange:
+    def _replace_node_record(self, row: Row, record: NodeRecord) -> RecordChange:
         self.nodes[row[1]] = record
         return RecordChange(record)
 
     def _merge_set(
         self, row: Row, record: InterestRecord | ClaimsRecord
-    ) -> SetChange | Unfit | None:
+    ) -> SetChange | FetchRequired | None:
         kind, node = row
         stamp = (record.incarnation, record.version)
         if record.base == record.version:
             names = self._assemble(row, record)
-            return None if names is None else self._exchange(row, stamp, names)
+            return None if names is None else self._replace_set(row, stamp, names)
         have = self.stamps.get(row, (-1, 0))
         if have == (record.incarnation, record.base):
             current = self.sets[kind][node].names
@@ -314,8 +320,8 @@ class Database:
             current.update(dict.fromkeys(added))
             return SetChange(kind, node, stamp, added, removed)
         if record.base == 0 and have[0] < record.incarnation:
-            return self._exchange(row, stamp, dict.fromkeys(record.added))
-        return Unfit(row)
+            return self._replace_set(row, stamp, dict.fromkeys(record.added))
+        return FetchRequired(row)
 
     def _assemble(self, row: Row, record: InterestRecord | ClaimsRecord) -> dict[str, None] | None:
         """Collect the parts of a whole set; return it once all are here."""
@@ -323,16 +329,16 @@ class Database:
             return dict.fromkeys(record.added)
         entry = self.sets[row[0]].setdefault(row[1], NameSet())
         stamp = (record.incarnation, record.version)
-        if stamp != entry.arriving:
-            entry.arriving, entry.parts, entry.arrived = stamp, {}, 0
-        entry.arrived += len(record.added) - len(entry.parts.get(record.part, ()))
-        entry.parts[record.part] = record.added
-        if len(entry.parts) < record.parts:
+        if stamp != entry.incoming_stamp:
+            entry.incoming_stamp, entry.incoming_parts, entry.arrived = stamp, {}, 0
+        entry.arrived += len(record.added) - len(entry.incoming_parts.get(record.part, ()))
+        entry.incoming_parts[record.part] = record.added
+        if len(entry.incoming_parts) < record.parts:
             return None
-        parts, entry.parts, entry.arrived = entry.parts, {}, 0
+        parts, entry.incoming_parts, entry.arrived = entry.incoming_parts, {}, 0
         return {name: None for part in sorted(parts) for name in parts[part]}
 
-    def _exchange(self, row: Row, stamp: Stamp, names: dict[str, None]) -> SetChange:
+    def _replace_set(self, row: Row, stamp: Stamp, names: dict[str, None]) -> SetChange:
         """Put a whole new set in place of the old one."""
         entry = self.sets[row[0]].setdefault(row[1], NameSet())
         before, entry.names = entry.names, names
@@ -340,12 +346,12 @@ class Database:
         return SetChange(*row, stamp, added, tuple(name for name in before if name not in names))
 
 
-def updates(records: list[Record]) -> list[Update]:
+def pack_updates(records: list[Record]) -> list[Update]:
     """Pack records into as few frames as their size allows."""
     frames: list[Update] = []
     batch: list[Record] = []
     size = 0
-    costs = [weight(record) for record in records]
+    costs = [estimate_bytes(record) for record in records]
     if records and sum(costs) <= UPDATE_BYTES:
         return [Update(tuple(records))]
     for record, cost in zip(records, costs, strict=True):

@@ -46,7 +46,7 @@ class Graph:
         """The links that this node itself reports."""
         return self._links[self._self]
 
-    def put(self, node: NodeId, links: Links) -> tuple[list[NodeId], list[NodeId]]:
+    def set_links(self, node: NodeId, links: Links) -> tuple[list[NodeId], list[NodeId]]:
         """Note a node's links; return who came into reach and who went out of it."""
         before = self._links.get(node, {})
         self._links[node] = links
@@ -57,14 +57,14 @@ class Graph:
             self._lengths.clear()
         for gone in before:
             if gone not in links and self._links_to(gone, node):
-                return self._search()
-        return self._extend(node, links), []
+                return self._recompute_reachable()
+        return self._extend_reachable(node, links), []
 
-    def drop(self, node: NodeId) -> tuple[list[NodeId], list[NodeId]]:
+    def remove_node(self, node: NodeId) -> tuple[list[NodeId], list[NodeId]]:
         """Forget a node altogether."""
         if node not in self._links:
             return [], []
-        changed = self.put(node, {})
+        changed = self.set_links(node, {})
         del self._links[node]
         return changed
 
@@ -90,35 +90,35 @@ class Graph:
             by_hops = self._metric is Metric.HOPS
             found = self._lengths[node] = {
                 other: 1 if by_hops else max(1, self._links[node][other], self._links[other][node])
-                for other in self._around(node)
+                for other in self._two_way_neighbours(node)
             }
         return found
 
-    def nearest(self, lost: NodeId, candidates: Iterable[NodeId]) -> NodeId | None:
+    def nearest_to(self, lost: NodeId, candidates: Iterable[NodeId]) -> NodeId | None:
         """Return the candidate in reach that was nearest to a node now gone; the smaller id of two.
 
         The distances start from the neighbours that the lost node last reported.
         """
-        wanted = dict.fromkeys(candidates)
+        candidate_set = dict.fromkeys(candidates)
         front = sorted(n for n in self._links.get(lost, {}) if n in self.reachable)
         if not front:
-            return min((node for node in wanted if node in self.reachable), default=None)
+            return min((node for node in candidate_set if node in self.reachable), default=None)
         seen = dict.fromkeys([lost, *front])
         while front:
-            here = [node for node in front if node in wanted]
+            here = [node for node in front if node in candidate_set]
             if here:
                 return min(here)
-            front = self._step(front, seen)
+            front = self._expand_front(front, seen)
         return None
 
     def _links_to(self, node: NodeId, other: NodeId) -> bool:
         return other in self._links.get(node, {})
 
-    def _around(self, node: NodeId) -> list[NodeId]:
+    def _two_way_neighbours(self, node: NodeId) -> list[NodeId]:
         """Neighbours of a node over links that both ends report."""
         return [other for other in self._links.get(node, {}) if self._links_to(other, node)]
 
-    def _step(self, front: list[NodeId], seen: dict[NodeId, None]) -> list[NodeId]:
+    def _expand_front(self, front: list[NodeId], seen: dict[NodeId, None]) -> list[NodeId]:
         """Return the nodes one hop further out, noting them as seen."""
         further: list[NodeId] = []
         for node in front:
@@ -128,7 +128,7 @@ class Graph:
                     further.append(other)
         return further
 
-    def _extend(self, node: NodeId, links: Links) -> list[NodeId]:
+    def _extend_reachable(self, node: NodeId, links: Links) -> list[NodeId]:
         """Links were only added: grow what is in reach instead of searching all of it again."""
         reachable = self.reachable
         front = [node]
@@ -138,16 +138,16 @@ class Graph:
                 return []
             reachable[node] = None
             joined.append(node)
-        while front := self._step(front, reachable):
+        while front := self._expand_front(front, reachable):
             joined += front
         return joined
 
-    def _search(self) -> tuple[list[NodeId], list[NodeId]]:
+    def _recompute_reachable(self) -> tuple[list[NodeId], list[NodeId]]:
         before = self.reachable
         self.reachable = {self._self: None}
         front = [self._self]
         while front:
-            front = self._step(front, self.reachable)
+            front = self._expand_front(front, self.reachable)
         joined = [node for node in self.reachable if node not in before]
         return joined, [node for node in before if node not in self.reachable]
 
@@ -155,25 +155,25 @@ class Graph:
         """Return for every node in reach the first neighbour found from which a path leads to it
         without passing here; where several do, they have the same one."""
         sides: dict[NodeId, NodeId] = {}
-        for neighbour in self._around(self._self):
+        for neighbour in self._two_way_neighbours(self._self):
             if neighbour in sides:
                 continue
             seen = dict.fromkeys((self._self, neighbour))
             front = [neighbour]
             while front:
                 sides.update(dict.fromkeys(front, neighbour))
-                front = self._step(front, seen)
+                front = self._expand_front(front, seen)
         return sides
 
     def _fewest_hops(self) -> dict[NodeId, NodeId]:
         """Breadth first from here; of ways as short, the one by the smaller neighbour."""
         hops: dict[NodeId, NodeId] = {}
-        front = {node: node for node in self._around(self._self) if node != self._self}
+        front = {node: node for node in self._two_way_neighbours(self._self) if node != self._self}
         while front:
             hops.update(front)
             further: dict[NodeId, NodeId] = {}
             for node, via in front.items():
-                for other in self._around(node):
+                for other in self._two_way_neighbours(node):
                     if other not in hops and other != self._self:
                         further[other] = min(via, further.get(other, via))
             front = further
@@ -190,7 +190,7 @@ class Graph:
                 continue
             done[node] = None
             hops[node] = via
-            for other in self._around(node):
+            for other in self._two_way_neighbours(node):
                 if other not in done:
                     step = max(1, self._links[node][other])
                     first = other if node == self._self else via

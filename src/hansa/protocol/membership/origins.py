@@ -8,7 +8,7 @@ of identity.
 
 from collections.abc import Mapping
 
-from hansa.protocol.links.neighbours import Link
+from hansa.protocol.links.neighbours import NeighbourLink
 from hansa.protocol.membership.graph import Graph
 from hansa.protocol.membership.records import NodeRecord
 from hansa.protocol.model import LinkId, NodeId
@@ -26,7 +26,7 @@ class Origins:
     def __init__(
         self,
         graph: Graph,
-        links: Mapping[LinkId, Link],
+        links: Mapping[LinkId, NeighbourLink],
         known: Mapping[NodeId, NodeRecord],
     ) -> None:
         """Read from the map, the links and the records of one node."""

@@ -7,7 +7,13 @@ in the order in which they happened.
 
 from collections.abc import Iterable
 
-from hansa.protocol.changes import CapacityChanged, CostsChanged, NewLife, Outcome, Passed
+from hansa.protocol.changes import (
+    CapacityChanged,
+    ControlFrameReceived,
+    LinkCostsChanged,
+    NodeRestarted,
+    OverlayOutput,
+)
 from hansa.protocol.clock import AHEAD, WallClock
 from hansa.protocol.deadlines import earliest
 from hansa.protocol.effects import (
@@ -15,42 +21,48 @@ from hansa.protocol.effects import (
     Effect,
     Ignored,
     IncarnationRaised,
-    MemberJoined,
-    MemberLost,
     NeighbourDown,
     NeighbourUp,
+    NodeReachable,
+    NodeUnreachable,
 )
 from hansa.protocol.events import LinkOpened
-from hansa.protocol.links.neighbours import MISMATCHES_MAX, Link, Neighbours, name_in
-from hansa.protocol.membership.database import Database, RecordChange, SetChange, Unfit, updates
+from hansa.protocol.links.neighbours import MISMATCHES_MAX, NeighbourLink, Neighbours, name_in
+from hansa.protocol.membership.database import (
+    Database,
+    FetchRequired,
+    RecordChange,
+    SetChange,
+    pack_updates,
+)
 from hansa.protocol.membership.graph import Graph
 from hansa.protocol.membership.id_conflict import IdConflict
 from hansa.protocol.membership.leases import Leases
 from hansa.protocol.membership.quotas import Quotas
 from hansa.protocol.membership.records import (
     KIND_OF,
-    Kind,
     NodeRecord,
     Record,
-    begins_a_life,
+    RecordKind,
     encoded_bytes,
-    record_of,
+    is_new_incarnation,
+    make_node_record,
 )
 from hansa.protocol.model import Identity, LinkId, NodeId, node_id
 from hansa.protocol.settings import ProtocolSettings
 from hansa.protocol.topics import is_local_only
 from hansa.protocol.wire.frames import (
     PROTOCOL_VERSION,
-    Enquire,
     Fetch,
     Goodbye,
     Heartbeat,
     Hello,
-    Ordered,
+    InterestAckRequest,
+    OrderedFrame,
     Summary,
     Update,
 )
-from hansa.protocol.wire.frames import Any as AnyFrame
+from hansa.protocol.wire.frames import AnyFrame as AnyFrame
 
 WRONG_KEY = "node id that does not follow from its key"
 CONTESTED = "record of this node that it did not write"
@@ -75,30 +87,34 @@ class Overlay:
         self._derives_ids = node_id(identity.key) == identity.node
         self._record_due: float | None = None
         self._flush_due: float | None = None
-        self._knows_interest = False  # until then, what a former life wanted stands
-        self._stale: dict[Kind, None] = {}
-        self._write_record()
+        self._is_interest_known = False  # until then, what a former life wanted stands
+        self._superseded_kinds: dict[RecordKind, None] = {}
+        self._write_own_record()
 
     # ------------------------------------------------------------ links
 
-    def open(self, event: LinkOpened, now: float) -> Outcome:
+    def open_link(self, event: LinkOpened, now: float) -> OverlayOutput:
         """A connection stands."""
-        return [*self.neighbours.open(event, self._hello(), now)]
+        return [*self.neighbours.open_link(event, self._hello(), now)]
 
-    def close(self, link_id: LinkId, reason: str, now: float) -> Outcome:
+    def on_link_closed(self, link_id: LinkId, reason: str, now: float) -> OverlayOutput:
         """A connection is gone."""
         link = self.neighbours.links.get(link_id)
-        return self._digest_effects(self.neighbours.closed(link, reason), now) if link else []
+        return (
+            self._follow_neighbour_changes(self.neighbours.on_link_closed(link, reason), now)
+            if link
+            else []
+        )
 
-    def tell(self, node: NodeId, frame: Ordered, now: float) -> list[Effect]:
+    def send_to(self, node: NodeId, frame: OrderedFrame, now: float) -> list[Effect]:
         """Send a control frame to a neighbour; to a node that is none any more, nothing."""
         link = self.neighbours.by_node.get(node)
         return self.neighbours.send(link, frame, now) if link else []
 
-    def cost(self, node: NodeId) -> int | None:
+    def link_cost(self, node: NodeId) -> int | None:
         """Return the length of the link to a neighbour, None if it is none (any more)."""
         link = self.neighbours.by_node.get(node)
-        return self.neighbours.cost(link) if link else None
+        return self.neighbours.link_cost(link) if link else None
 
     def capacity(self, node: NodeId) -> float:
         """Return a node's capacity as it reported it."""
@@ -107,46 +123,48 @@ class Overlay:
 
     # ------------------------------------------------------------ own rows
 
-    def change_own(
-        self, kind: Kind, added: list[str], removed: list[str], now: float
+    def change_own_set(
+        self, kind: RecordKind, added: list[str], removed: list[str], now: float
     ) -> list[Record]:
         """Change this node's interest or claims; claims travel with announcements, interest now."""
         records = self.database.change_set(
             kind, self.identity.node, self.incarnation, (added, removed)
         )
-        self._flush_soon(now)
+        self._schedule_flush(now)
         return records
 
-    def know_interest(self, now: float) -> None:
+    def mark_interest_known(self, now: float) -> None:
         """What clients want is announced, be it nothing: a former life's interest may go."""
-        self._knows_interest = True
-        self._correct(now)
+        self._is_interest_known = True
+        self._replace_former_rows(now)
 
     # ------------------------------------------------------------ time
 
-    def fire(self, now: float) -> Outcome:
+    def handle_timer(self, now: float) -> OverlayOutput:
         """Do what is due."""
-        effects, silent = self.neighbours.fire(self.database.digest, now)
-        outcome: Outcome = [*effects, *self._outrank(now)]
+        effects, silent = self.neighbours.handle_timer(self.database.digest, now)
+        outcome: OverlayOutput = [*effects, *self._raise_incarnation(now)]
         for link in silent:
-            stuck = link.channel is not None and link.channel.overflowed
-            reason = link.refused or ("stuck" if stuck else "silent")
-            outcome += self._digest_effects(self.neighbours.drop(link, reason), now)
+            stuck = link.channel is not None and link.channel.has_overflowed
+            reason = link.refusal_reason or ("stuck" if stuck else "silent")
+            outcome += self._follow_neighbour_changes(
+                self.neighbours.remove_link(link, reason), now
+            )
             outcome.append(CloseLink(link.id, reason))
         return outcome
 
     def flush(self, now: float) -> list[Effect]:
         """Write and send what is due; call it last, after everything else of this input."""
         if self._record_due is not None and now >= self._record_due:
-            self._write_record()
-            self._flush_soon(now)
+            self._write_own_record()
+            self._schedule_flush(now)
         if self._flush_due is None or now < self._flush_due:
             return []
         self._flush_due = None
         links = {link.id: link for link in self.neighbours.by_node.values()}
         return [
             effect
-            for link_id, update in self.database.flush(links)
+            for link_id, update in self.database.drain_updates(links)
             for effect in self.neighbours.send(links[link_id], update, now)
         ]
 
@@ -158,12 +176,12 @@ class Overlay:
         self._flush_due = now
         return self.flush(now)
 
-    def forget(self, node: NodeId) -> None:
+    def expire_node(self, node: NodeId) -> None:
         """Drop everything about a node whose lease has ended."""
-        self.leases.forget(node, self.database.stamp(Kind.NODE, node))
-        self.database.forget(node)
+        self.leases.add_tombstone(node, self.database.stamp(RecordKind.NODE, node))
+        self.database.expire_node(node)
         self.quotas.forget(node)
-        self.graph.drop(node)
+        self.graph.remove_node(node)
 
     def next_deadline(self) -> float | None:
         """When something is next due."""
@@ -175,40 +193,44 @@ class Overlay:
             self.conflict.due,
         )
 
-    def _flush_soon(self, now: float, delay: float = 0.0) -> None:
+    def _schedule_flush(self, now: float, delay: float = 0.0) -> None:
         due = now + delay
         if self._flush_due is None or due < self._flush_due:
             self._flush_due = due
 
     # ------------------------------------------------------------ frames
 
-    def take(self, link: Link, frame: AnyFrame, now: float) -> Outcome:
+    def receive_frame(self, link: NeighbourLink, frame: AnyFrame, now: float) -> OverlayOutput:
         """Take one frame whose turn has come."""
-        if link.refused is not None and not isinstance(frame, Goodbye):
+        if link.refusal_reason is not None and not isinstance(frame, Goodbye):
             return [Ignored("frame on a refused link")]
-        if link.peer is None and link.refused is None and not isinstance(frame, Hello):
+        if link.peer is None and link.refusal_reason is None and not isinstance(frame, Hello):
             return [Ignored(f"{type(frame).__name__} before hello")]
         match frame:
             case Heartbeat():
-                return self._take_heartbeat(link, frame, now)
+                return self._receive_heartbeat(link, frame, now)
             case Update():
-                return self._take_records(link, frame.records, now)
+                return self._receive_records(link, frame.records, now)
             case Hello():
-                return self._take_hello(link, frame, now)
+                return self._receive_hello(link, frame, now)
             case Goodbye():
-                return self._take_goodbye(link, frame, now)
+                return self._receive_goodbye(link, frame, now)
             case Summary():
-                return self._take_summary(link, frame, now)
+                return self._receive_summary(link, frame, now)
             case Fetch():
                 rows = dict.fromkeys(frame.rows)
-                return self._answer(link, (self.database.whole(row) for row in rows), now)
+                return self._send_records(
+                    link, (self.database.row_records(row) for row in rows), now
+                )
             case _:
                 assert link.peer is not None
-                if isinstance(frame, Enquire):
-                    self._speak_up(frame, now)
-                return [Passed(link.peer.node, frame)]  # type: ignore[arg-type]
+                if isinstance(frame, InterestAckRequest):
+                    self._refresh_own_record(frame, now)
+                return [ControlFrameReceived(link.peer.node, frame)]  # type: ignore[arg-type]
 
-    def _answer(self, link: Link, rows: Iterable[list[Record]], now: float) -> Outcome:
+    def _send_records(
+        self, link: NeighbourLink, rows: Iterable[list[Record]], now: float
+    ) -> OverlayOutput:
         """Send whole rows, as many as the link's allowance permits; the rest is sent when the other
         side asks again (rule 3.3)."""
         records: list[Record] = []
@@ -218,31 +240,31 @@ class Overlay:
                 left_out.append(Ignored("records asked for beyond the allowance of a link"))
                 break
             records += row
-        sends = [e for u in updates(records) for e in self.neighbours.send(link, u, now)]
+        sends = [e for u in pack_updates(records) for e in self.neighbours.send(link, u, now)]
         return [*sends, *left_out]
 
-    def _take_hello(self, link: Link, theirs: Hello, now: float) -> Outcome:
+    def _receive_hello(self, link: NeighbourLink, theirs: Hello, now: float) -> OverlayOutput:
         if link.peer is not None:
             return [Ignored("second hello on a link")]
         if theirs.node == self.identity.node:
             reason = "same node id on both sides: a link to itself, or a copy of this node"
-            return [*self.neighbours.refuse(link, reason, now)]
+            return [*self.neighbours.refuse_link(link, reason, now)]
         if refusal := self._identity_refusal(theirs.node, theirs.key, theirs.incarnation):
             if refusal == AHEAD:  # both sides log it
                 they, we = name_in(theirs), name_in(self._hello())
                 refusal += f": the clock of {they} is far ahead, or that of {we} far behind"
-            return [Ignored(refusal), *self.neighbours.refuse(link, refusal, now)]
-        outcome: Outcome = []
+            return [Ignored(refusal), *self.neighbours.refuse_link(link, refusal, now)]
+        outcome: OverlayOutput = []
         holder = self.database.nodes.get(theirs.node)
         if holder is not None and holder.incarnation > theirs.incarnation:
             # It may be refused for a link of that newer one: first let it know what to outrank.
             outcome += self.neighbours.send(link, Update((holder,)), now)
-        greeted = self.neighbours.greet(link, theirs, self._hello(), now)
-        outcome += self._digest_effects(greeted, now)
-        if link.refused is None:
+        greeted = self.neighbours.receive_hello(link, theirs, self._hello(), now)
+        outcome += self._follow_neighbour_changes(greeted, now)
+        if link.refusal_reason is None:
             if theirs.digest != self.database.digest:
-                outcome += self._compare(link, now)
-            outcome.append(self.neighbours.heartbeat(link, self.database.digest, now))
+                outcome += self._send_summary(link, now)
+            outcome.append(self.neighbours.make_heartbeat(link, self.database.digest, now))
         return outcome
 
     def _identity_refusal(self, node: NodeId, key: bytes, incarnation: int) -> str | None:
@@ -250,70 +272,83 @@ class Overlay:
             return WRONG_KEY
         return AHEAD if incarnation > self.clock.limit_ms else None
 
-    def _take_goodbye(self, link: Link, frame: Goodbye, now: float) -> Outcome:
-        reason = link.refused or frame.reason
-        outcome = self._digest_effects(self.neighbours.drop(link, reason), now)
+    def _receive_goodbye(self, link: NeighbourLink, frame: Goodbye, now: float) -> OverlayOutput:
+        reason = link.refusal_reason or frame.reason
+        outcome = self._follow_neighbour_changes(self.neighbours.remove_link(link, reason), now)
         return [*outcome, CloseLink(link.id, reason)]
 
-    def _take_heartbeat(self, link: Link, frame: Heartbeat, now: float) -> Outcome:
-        outcome: Outcome = [*self.neighbours.heard(link, frame, self.database.digest, now)]
-        if self.neighbours.settle_rtt(link):
-            outcome += [*self._relink(now), CostsChanged()]
-        if link.mismatches >= link.patience:
-            link.mismatches, link.patience = 0, min(2 * link.patience, MISMATCHES_MAX)
-            outcome += self._compare(link, now)
+    def _receive_heartbeat(
+        self, link: NeighbourLink, frame: Heartbeat, now: float
+    ) -> OverlayOutput:
+        outcome: OverlayOutput = [
+            *self.neighbours.receive_heartbeat(link, frame, self.database.digest, now)
+        ]
+        if self.neighbours.update_reported_rtt(link):
+            outcome += [*self._update_own_links(now), LinkCostsChanged()]
+        if link.mismatches >= link.mismatches_allowed:
+            link.mismatches, link.mismatches_allowed = (
+                0,
+                min(2 * link.mismatches_allowed, MISMATCHES_MAX),
+            )
+            outcome += self._send_summary(link, now)
         return outcome
 
-    def _compare(self, link: Link, now: float) -> list[Effect]:
-        link.compared = True
+    def _send_summary(self, link: NeighbourLink, now: float) -> list[Effect]:
+        link.awaits_summary = True
         return self.neighbours.send(link, self.database.summary(), now)
 
-    def _take_summary(self, link: Link, theirs: Summary, now: float) -> Outcome:
+    def _receive_summary(self, link: NeighbourLink, theirs: Summary, now: float) -> OverlayOutput:
         """Send what they lack. A change that crossed the hellos shows to one side only, so the
         other joins in the comparison when it sees that it lacks something itself."""
-        outcome = self._answer(link, self.database.missing_from(theirs), now)
-        if not link.compared and self.database.lacks(theirs):
-            outcome += self._compare(link, now)
-        link.compared = False
+        outcome = self._send_records(link, self.database.missing_from(theirs), now)
+        if not link.awaits_summary and self.database.is_behind(theirs):
+            outcome += self._send_summary(link, now)
+        link.awaits_summary = False
         return outcome
 
-    def _take_records(self, link: Link, records: tuple[Record, ...], now: float) -> Outcome:
+    def _receive_records(
+        self, link: NeighbourLink, records: tuple[Record, ...], now: float
+    ) -> OverlayOutput:
         """Merge records. New lives come first: their links must not meet a former life's claims."""
         me, known = self.identity.node, self.database.nodes
-        news = [r for r in records if r.node == me or not self.database.knows(r, link.id)]
-        if len(news) > 1:
-            news.sort(key=lambda r: not begins_a_life(r, known.get(r.node)))
-        return [item for record in news for item in self.take_record(link, record, now)]
+        unknown_records = [
+            r for r in records if r.node == me or not self.database.is_known(r, link.id)
+        ]
+        if len(unknown_records) > 1:
+            unknown_records.sort(key=lambda r: not is_new_incarnation(r, known.get(r.node)))
+        return [item for record in unknown_records for item in self.merge_record(link, record, now)]
 
-    def take_record(
-        self, link: Link | None, record: Record, now: float, flood: bool = True
-    ) -> Outcome:
+    def merge_record(
+        self, link: NeighbourLink | None, record: Record, now: float, flood: bool = True
+    ) -> OverlayOutput:
         """Merge one record; a row that cannot be changed is fetched whole from its sender. Without
         a link, it comes from this node's own disk."""
         if refusal := self._stamp_refusal(record):
             return [Ignored(refusal)]
         if record.node == self.identity.node:
-            return self._take_own(record, now)
+            return self._merge_own_record(record, now)
         before = self.database.nodes.get(record.node)
         source = link.peer.node if link is not None and link.peer is not None else None
-        if refusal := self._refusal(record, before, source):
+        if refusal := self._exceeded_bound(record, before, source):
             return [Ignored(refusal)]
         stamp = (record.incarnation, record.version)
-        if before is None and not self.leases.admits(record.node, stamp):
-            ask = Enquire(record.node, self.identity.node, 0, *stamp)  # the dead do not answer
+        if before is None and not self.leases.admit_record(record.node, stamp):
+            ask = InterestAckRequest(
+                record.node, self.identity.node, 0, *stamp
+            )  # the dead do not answer
             asked = self.neighbours.send(link, ask, now) if link else []
             return [Ignored("record of a node whose lease has ended"), *asked]
         change = self.database.merge(record, link.id if link else None, flood)
         self._account(record, source)
         if change is None:
             return []
-        if isinstance(change, Unfit):
+        if isinstance(change, FetchRequired):
             return [*self.neighbours.send(link, Fetch((change.row,)), now)] if link else []
         if flood:
-            self._flush_soon(now, self._settings.relay_delay)
+            self._schedule_flush(now, self._settings.relay_delay)
         if isinstance(change, SetChange):
             return [change]
-        return self._note_record(change, before, now)
+        return self._apply_node_record(change, before, now)
 
     def _account(self, record: Record, source: NodeId | None) -> None:
         """Note what a record that was merged occupies."""
@@ -323,39 +358,39 @@ class Overlay:
             kind = KIND_OF[type(record)]
             self.quotas.resize(kind, record.node, self.database.size(kind, record.node))
 
-    def _take_own(self, record: Record, now: float) -> Outcome:
+    def _merge_own_record(self, record: Record, now: float) -> OverlayOutput:
         """A record with our own id came from outside. What a former life said must give way to a
         row of this life, empty if need be; a record that is not older than ours is a conflict."""
         kind = KIND_OF[type(record)]
         if record.incarnation < self.incarnation:
-            if kind is not Kind.NODE:
-                self._stale[kind] = None
-                self._correct(now)
+            if kind is not RecordKind.NODE:
+                self._superseded_kinds[kind] = None
+                self._replace_former_rows(now)
             return []
         stamp, own = (record.incarnation, record.version), self.database.stamp(kind, record.node)
-        is_same = kind is not Kind.NODE or record == self.database.nodes[record.node]
+        is_same = kind is not RecordKind.NODE or record == self.database.nodes[record.node]
         if stamp < own or (stamp == own and is_same):
             return []
         started_earlier = None
         if isinstance(record, NodeRecord):
-            started_earlier = record.born < self.identity.incarnation
+            started_earlier = record.first_incarnation < self.identity.incarnation
         return self.contest(record.incarnation, started_earlier, now)
 
-    def contest(self, incarnation: int, started_earlier: bool | None, now: float) -> Outcome:
+    def contest(self, incarnation: int, started_earlier: bool | None, now: float) -> OverlayOutput:
         """Somebody else uses this node's id with an incarnation that is not below ours."""
         self.conflict.note(incarnation, started_earlier, now)
-        return [Ignored(CONTESTED), *self._outrank(now)]
+        return [Ignored(CONTESTED), *self._raise_incarnation(now)]
 
-    def _correct(self, now: float) -> None:
+    def _replace_former_rows(self, now: float) -> None:
         """Put rows of this life in the place of a former life's, interest once it is known."""
         me = self.identity.node
-        for kind in list(self._stale):
-            if kind is Kind.INTEREST and not self._knows_interest:
+        for kind in list(self._superseded_kinds):
+            if kind is RecordKind.INTEREST and not self._is_interest_known:
                 continue
-            del self._stale[kind]
+            del self._superseded_kinds[kind]
             if self.database.stamp(kind, me)[0] < self.incarnation:
-                self.database.raise_set(kind, me, self.incarnation)
-                self._flush_soon(now)
+                self.database.restamp_own_set(kind, me, self.incarnation)
+                self._schedule_flush(now)
 
     def _stamp_refusal(self, record: Record) -> str | None:
         if record.incarnation > self.clock.limit_ms:
@@ -363,7 +398,7 @@ class Overlay:
         too_high = record.version > self.clock.numbers_max(record.incarnation)
         return "version out of bounds" if too_high else None
 
-    def _refusal(
+    def _exceeded_bound(
         self, record: Record, before: NodeRecord | None, source: NodeId | None
     ) -> str | None:
         if isinstance(record, NodeRecord):
@@ -382,44 +417,51 @@ class Overlay:
         is_bounded = source is not None and not self.neighbours.is_trusted(source)
         return self.quotas.refuses_names(kind, record.node, growth, is_bounded)
 
-    def _note_record(self, change: RecordChange, before: NodeRecord | None, now: float) -> Outcome:
+    def _apply_node_record(
+        self, change: RecordChange, before: NodeRecord | None, now: float
+    ) -> OverlayOutput:
         record, node = change.record, change.record.node
-        outcome: Outcome = []
+        outcome: OverlayOutput = []
         if before is not None and before.incarnation < record.incarnation:
-            outcome.append(NewLife(node))
+            outcome.append(NodeRestarted(node))
         if before is not None and before.capacity != record.capacity:
             outcome.append(CapacityChanged(node))
-        joined, lost = self.graph.put(node, dict(record.links))
+        joined, lost = self.graph.set_links(node, dict(record.links))
         if joined or lost:
-            outcome += self._moved(joined, lost, now)
-        if node in self.neighbours.by_node and begins_a_life(record, before):
-            outcome += self._relink(now)  # the link to it counts from now on
+            outcome += self._report_reachability(joined, lost, now)
+        if node in self.neighbours.by_node and is_new_incarnation(record, before):
+            outcome += self._update_own_links(now)  # the link to it counts from now on
         if node not in self.graph.reachable:
-            self.leases.begin(node, now)
+            self.leases.start_lease(node, now)
         return outcome
 
-    def _moved(self, joined: list[NodeId], lost: list[NodeId], now: float) -> Outcome:
+    def _report_reachability(
+        self, joined: list[NodeId], lost: list[NodeId], now: float
+    ) -> OverlayOutput:
         """Nodes came into reach or went out of it."""
         for node in joined:
-            self.leases.end(node)
+            self.leases.cancel_lease(node)
         for node in lost:
-            self.leases.begin(node, now)
-        return [*(MemberJoined(node) for node in joined), *(MemberLost(node) for node in lost)]
+            self.leases.start_lease(node, now)
+        return [
+            *(NodeReachable(node) for node in joined),
+            *(NodeUnreachable(node) for node in lost),
+        ]
 
-    def _digest_effects(self, effects: list[Effect], now: float) -> Outcome:
+    def _follow_neighbour_changes(self, effects: list[Effect], now: float) -> OverlayOutput:
         """Let the map follow when neighbours came or went."""
-        outcome: Outcome = [*effects]
+        outcome: OverlayOutput = [*effects]
         if any(isinstance(effect, NeighbourUp | NeighbourDown) for effect in effects):
-            outcome += self._relink(now)
+            outcome += self._update_own_links(now)
         return outcome
 
-    def _relink(self, now: float) -> Outcome:
+    def _update_own_links(self, now: float) -> OverlayOutput:
         """If this node's links changed, take them into the map at once, tell others when due."""
         links = dict(self._links())
         if links == self.graph.links:
             return []
-        self._write_soon(now)
-        return self._moved(*self.graph.put(self.identity.node, links), now)
+        self._schedule_own_record(now)
+        return self._report_reachability(*self.graph.set_links(self.identity.node, links), now)
 
     # ------------------------------------------------------------ this node itself
 
@@ -431,7 +473,7 @@ class Overlay:
             key=self.identity.key,
             incarnation=self.incarnation,
             name=self.identity.name,
-            agreement=self._settings.agreement(),
+            agreement=self._settings.shared_settings_text(),
             digest=self.database.digest,
         )
 
@@ -445,32 +487,32 @@ class Overlay:
             if link.peer is not None and record.incarnation >= link.peer.incarnation
         ]
 
-    def _speak_up(self, enquiry: Enquire, now: float) -> None:
+    def _refresh_own_record(self, enquiry: InterestAckRequest, now: float) -> None:
         """Who has forgotten this node needs a newer record of it than the one that it names."""
         me = self.identity.node
         named = (enquiry.incarnation, enquiry.version)
-        if enquiry.to == me and named == self.database.stamp(Kind.NODE, me):
-            self._write_soon(now)
+        if enquiry.destination == me and named == self.database.stamp(RecordKind.NODE, me):
+            self._schedule_own_record(now)
 
-    def _write_soon(self, now: float) -> None:
+    def _schedule_own_record(self, now: float) -> None:
         if self._record_due is None:
             self._record_due = now + self._settings.change_delay
 
-    def _write_record(self) -> None:
+    def _write_own_record(self) -> None:
         self._record_due = None
-        version = self.database.stamp(Kind.NODE, self.identity.node)[1] + 1
-        record = record_of(self.identity, self.incarnation, version, self._links())
+        version = self.database.stamp(RecordKind.NODE, self.identity.node)[1] + 1
+        record = make_node_record(self.identity, self.incarnation, version, self._links())
         self.database.merge(record, None)
 
-    def _outrank(self, now: float) -> Outcome:
+    def _raise_incarnation(self, now: float) -> OverlayOutput:
         """Take up all our rows under an incarnation above that of a conflicting record, if due."""
         incarnation = self.conflict.take(now)
         if incarnation is None:
             return []
         me = self.identity.node
         self.incarnation = incarnation
-        self._write_record()
-        for kind in (Kind.INTEREST, Kind.CLAIMS):
-            self.database.raise_set(kind, me, self.incarnation)
-        self._flush_soon(now)
+        self._write_own_record()
+        for kind in (RecordKind.INTEREST, RecordKind.CLAIMS):
+            self.database.restamp_own_set(kind, me, self.incarnation)
+        self._schedule_flush(now)
         return [IncarnationRaised(self.incarnation)]

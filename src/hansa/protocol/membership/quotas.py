@@ -16,7 +16,7 @@ nodes further away, where honest nodes come over the same neighbour and must sti
 from collections import Counter
 from typing import TypeVar
 
-from hansa.protocol.membership.records import Kind
+from hansa.protocol.membership.records import RecordKind
 from hansa.protocol.model import NodeId
 from hansa.protocol.settings import ProtocolSettings
 
@@ -56,10 +56,10 @@ class Quotas:
         """Start with nothing but this node itself."""
         self._settings = settings
         self._source: dict[NodeId, NodeId | None] = {}
-        self._names: dict[tuple[Kind, NodeId], int] = {}
+        self._names: dict[tuple[RecordKind, NodeId], int] = {}
         self._nodes_of: Counter[NodeId | None] = Counter()
-        self._names_of: Counter[tuple[Kind, NodeId | None]] = Counter()
-        self.names: Counter[Kind] = Counter()
+        self._names_of: Counter[tuple[RecordKind, NodeId | None]] = Counter()
+        self.names: Counter[RecordKind] = Counter()
         """Filters and claims of all other nodes together: a core claims what it wants itself, so
         each kind has the same bounds."""
 
@@ -73,7 +73,9 @@ class Quotas:
         is_full = self._nodes_of[source] >= self._settings.nodes_per_neighbour_max
         return "nodes_per_neighbour_max" if is_full else None
 
-    def refuses_names(self, kind: Kind, node: NodeId, more: int, is_bounded: bool) -> str | None:
+    def refuses_names(
+        self, kind: RecordKind, node: NodeId, more: int, is_bounded: bool
+    ) -> str | None:
         """Return the bound that so many more names of a node would exceed; `is_bounded` says
         whether the neighbour that brings them now has a bound of its own."""
         if more <= 0:
@@ -94,7 +96,7 @@ class Quotas:
             self._source[node] = source
             _add(self._nodes_of, source, 1)
 
-    def resize(self, kind: Kind, node: NodeId, count: int) -> None:
+    def resize(self, kind: RecordKind, node: NodeId, count: int) -> None:
         """So many names of a node are held now."""
         change = count - self._names.get((kind, node), 0)
         if not change:
@@ -105,7 +107,7 @@ class Quotas:
 
     def forget(self, node: NodeId) -> None:
         """Everything of a node was dropped."""
-        for kind in (Kind.INTEREST, Kind.CLAIMS):
+        for kind in (RecordKind.INTEREST, RecordKind.CLAIMS):
             self.resize(kind, node, 0)
             self._names.pop((kind, node), None)
         if node in self._source:

@@ -13,7 +13,7 @@ import msgspec
 from hansa.protocol.model import Identity, NodeId, Unsigned
 
 
-class Kind(IntEnum):
+class RecordKind(IntEnum):
     """Which of a node's records this is."""
 
     NODE = 0
@@ -21,13 +21,13 @@ class Kind(IntEnum):
     CLAIMS = 2
 
 
-class NodeRecord(msgspec.Struct, frozen=True, array_like=True, tag=Kind.NODE.value):
+class NodeRecord(msgspec.Struct, frozen=True, array_like=True, tag=RecordKind.NODE.value):
     """Who a node is, and whom it hears: together, these records are the map of the federation."""
 
     node: NodeId
     incarnation: Unsigned
     version: Unsigned
-    born: Unsigned
+    first_incarnation: Unsigned
     """The incarnation with which it started: it tells copies of a node apart (rule 2.7)."""
     key: bytes
     name: str
@@ -53,20 +53,20 @@ class SetRecord(msgspec.Struct, frozen=True, array_like=True):
     parts: Unsigned = 1
 
 
-class InterestRecord(SetRecord, frozen=True, array_like=True, tag=Kind.INTEREST.value):
+class InterestRecord(SetRecord, frozen=True, array_like=True, tag=RecordKind.INTEREST.value):
     """The topic filters that a node wants, covered ones left out."""
 
 
-class ClaimsRecord(SetRecord, frozen=True, array_like=True, tag=Kind.CLAIMS.value):
+class ClaimsRecord(SetRecord, frozen=True, array_like=True, tag=RecordKind.CLAIMS.value):
     """The groups of which a node says that it is the core."""
 
 
 Record = NodeRecord | InterestRecord | ClaimsRecord
 
-KIND_OF: dict[type, Kind] = {
-    NodeRecord: Kind.NODE,
-    InterestRecord: Kind.INTEREST,
-    ClaimsRecord: Kind.CLAIMS,
+KIND_OF: dict[type, RecordKind] = {
+    NodeRecord: RecordKind.NODE,
+    InterestRecord: RecordKind.INTEREST,
+    ClaimsRecord: RecordKind.CLAIMS,
 }
 
 Stamp = tuple[int, int]
@@ -75,14 +75,14 @@ Stamp = tuple[int, int]
 _MASK = (1 << 64) - 1
 
 
-def begins_a_life(record: Record, known: NodeRecord | None) -> bool:
+def is_new_incarnation(record: Record, known: NodeRecord | None) -> bool:
     """Whether this is the first record of its node's present life, after the one that is known."""
     if not isinstance(record, NodeRecord):
         return False
     return known is None or known.incarnation < record.incarnation
 
 
-def record_of(
+def make_node_record(
     me: Identity, incarnation: int, version: int, links: Iterable[tuple[NodeId, int]]
 ) -> NodeRecord:
     """Return what a node tells of itself."""
@@ -90,7 +90,7 @@ def record_of(
         node=me.node,
         incarnation=incarnation,
         version=version,
-        born=me.incarnation,
+        first_incarnation=me.incarnation,
         key=me.key,
         name=me.name,
         addresses=me.addresses,
@@ -100,7 +100,7 @@ def record_of(
 
 
 @lru_cache(maxsize=1 << 12)  # a row is stamped anew by taking out what it was
-def fingerprint(kind: Kind, node: NodeId, stamp: Stamp) -> int:
+def fingerprint(kind: RecordKind, node: NodeId, stamp: Stamp) -> int:
     """Return 64 well-mixed bits for one row; the sum over all rows is a database's digest.
 
     Arithmetic on purpose: it must not depend on the hash seed and runs for every row that changes.
@@ -112,7 +112,7 @@ def fingerprint(kind: Kind, node: NodeId, stamp: Stamp) -> int:
     return bits ^ (bits >> 31)
 
 
-def in_parts(names: Iterable[str], bytes_max: int) -> list[tuple[str, ...]]:
+def split_names(names: Iterable[str], bytes_max: int) -> list[tuple[str, ...]]:
     """Split names so that each part stays below so many bytes; at least one part, maybe empty."""
     parts: list[list[str]] = [[]]
     size = 0
@@ -126,7 +126,7 @@ def in_parts(names: Iterable[str], bytes_max: int) -> list[tuple[str, ...]]:
     return [tuple(part) for part in parts]
 
 
-def weight(record: Record) -> int:
+def estimate_bytes(record: Record) -> int:
     """Return about how many bytes a record takes: enough to keep frames within their bound."""
     if isinstance(record, NodeRecord):
         return 120 + 16 * len(record.links) + sum(map(len, record.addresses))
@@ -136,5 +136,5 @@ def weight(record: Record) -> int:
 def encoded_bytes(record: Record) -> int:
     """Return about how many bytes a record takes in a frame."""
     if isinstance(record, NodeRecord):
-        return weight(record)
+        return estimate_bytes(record)
     return 60 + sum(len(name.encode()) + 5 for name in (*record.added, *record.removed))

@@ -9,12 +9,12 @@ from hansa.protocol.model import NodeId
 Arc = tuple[NodeId, NodeId]
 """A link in one direction."""
 
-_SHARED = 1 << 60
+_SHARED_LINK_COST = 1 << 60
 """What it costs a second way to use a link of the first one: more than any way around."""
 
 
 @dataclass(frozen=True, slots=True)
-class Tree:
+class ShortestPathTree:
     """The shortest ways from one node to all in its reach."""
 
     root: NodeId
@@ -22,7 +22,7 @@ class Tree:
     """Of every node but the root, the neighbour before it; nearer nodes come first."""
     distances: dict[NodeId, int]
 
-    def below(self, node: NodeId) -> dict[NodeId, NodeId]:
+    def next_hops_below(self, node: NodeId) -> dict[NodeId, NodeId]:
         """Return all nodes that are reached through this one, each with its next node there."""
         found: dict[NodeId, NodeId] = {}
         for other, parent in self.parents.items():
@@ -32,7 +32,7 @@ class Tree:
                 found[other] = found[parent]
         return found
 
-    def way(self, to: NodeId) -> dict[NodeId, NodeId]:
+    def path_to(self, to: NodeId) -> dict[NodeId, NodeId]:
         """Return the way from the root to a node: from each node on it to the next."""
         steps: dict[NodeId, NodeId] = {}
         while to != self.root:
@@ -42,7 +42,7 @@ class Tree:
         return steps
 
 
-def shortest_ways(graph: Graph, root: NodeId) -> Tree:
+def shortest_path_tree(graph: Graph, root: NodeId) -> ShortestPathTree:
     """Dijkstra from any node; of ways as short, the one by the smaller parent."""
     parents: dict[NodeId, NodeId] = {}
     distances: dict[NodeId, int] = {}
@@ -57,18 +57,18 @@ def shortest_ways(graph: Graph, root: NodeId) -> Tree:
             if other not in distances:
                 heapq.heappush(heap, (distance + length, other, node))
     del parents[root]
-    return Tree(root, parents, distances)
+    return ShortestPathTree(root, parents, distances)
 
 
-def two_ways(graph: Graph, tree: Tree, to: NodeId) -> dict[Arc, None]:
+def two_disjoint_paths(graph: Graph, tree: ShortestPathTree, to: NodeId) -> dict[Arc, None]:
     """Return the arcs of two ways from the root to a node, together as short as can be, that share
     no link but those that every way must use (Suurballe 1974).
 
     The second way may go backwards over a link of the first: then neither needs that link.
     """
-    first = tree.way(to)
+    first = tree.path_to(to)
     arcs = dict.fromkeys(first.items())
-    for arc in _second_way(graph, tree, first, to):
+    for arc in _second_path(graph, tree, first, to):
         if arc[::-1] in arcs:
             del arcs[arc[::-1]]
         else:
@@ -76,7 +76,9 @@ def two_ways(graph: Graph, tree: Tree, to: NodeId) -> dict[Arc, None]:
     return arcs
 
 
-def _second_way(graph: Graph, tree: Tree, first: dict[NodeId, NodeId], to: NodeId) -> list[Arc]:
+def _second_path(
+    graph: Graph, tree: ShortestPathTree, first: dict[NodeId, NodeId], to: NodeId
+) -> list[Arc]:
     """Dijkstra once more, with lengths that make every arc of the tree cost nothing."""
     before: dict[NodeId, NodeId] = {}
     heap = [(0, tree.root, tree.root)]
@@ -90,13 +92,13 @@ def _second_way(graph: Graph, tree: Tree, first: dict[NodeId, NodeId], to: NodeI
             if other in before:
                 continue
             if other == onward:
-                heapq.heappush(heap, (cost + _SHARED, other, node))
+                heapq.heappush(heap, (cost + _SHARED_LINK_COST, other, node))
             elif first.get(other) == node:
                 heapq.heappush(heap, (cost, other, node))
             else:
                 heapq.heappush(heap, (far + length - tree.distances[other], other, node))
-    way: list[Arc] = []
+    path: list[Arc] = []
     while to != tree.root:
-        way.append((before[to], to))
+        path.append((before[to], to))
         to = before[to]
-    return way
+    return path

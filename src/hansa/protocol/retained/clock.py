@@ -2,7 +2,7 @@
 
 from hansa.protocol.clock import WallClock
 
-TICKS = 1 << 16
+VERSIONS_PER_MS = 1 << 16
 """Versions in a millisecond."""
 
 AHEAD_MAX_S = 300.0
@@ -10,27 +10,27 @@ AHEAD_MAX_S = 300.0
 over everybody else's writes for as long, so this is short: synchronised clocks differ by less."""
 
 
-class Versions:
+class HybridClock:
     """Greater than all that were seen, and than those of earlier times."""
 
     def __init__(self, greatest: int, clock: WallClock) -> None:
         """Go on from the greatest that is known."""
-        self._greatest = greatest
+        self._latest = greatest
         self.clock = clock
 
-    def next(self) -> int:
+    def next_version(self) -> int:
         """Return the version of what is published now."""
-        self._greatest = max(self._greatest + 1, self.at(0.0))
-        return self._greatest
+        self._latest = max(self._latest + 1, self.version_at(0.0))
+        return self._latest
 
-    def see(self, version: int) -> None:
+    def observe(self, version: int) -> None:
         """Never return one as small again."""
-        self._greatest = max(self._greatest, version)
+        self._latest = max(self._latest, version)
 
-    def is_sound(self, version: int) -> bool:
+    def is_plausible(self, version: int) -> bool:
         """Whether a version may be of this time, as far as clocks may differ."""
-        return version <= self.at(AHEAD_MAX_S)
+        return version <= self.version_at(AHEAD_MAX_S)
 
-    def at(self, from_now_s: float) -> int:
+    def version_at(self, from_now_s: float) -> int:
         """Return the first version of a time."""
-        return (self.clock.ms + int(from_now_s * 1000)) * TICKS
+        return (self.clock.ms + int(from_now_s * 1000)) * VERSIONS_PER_MS

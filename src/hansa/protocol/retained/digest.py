@@ -6,10 +6,10 @@ from hashlib import blake2b
 import msgspec
 
 from hansa.protocol.model import NodeId
-from hansa.protocol.wire.frames import BUCKETS
+from hansa.protocol.wire.frames import RETAINED_BUCKETS
 
 
-class Value(msgspec.Struct, frozen=True, array_like=True):
+class RetainedEntry(msgspec.Struct, frozen=True, array_like=True):
     """What a topic holds; an empty digest if it was deleted."""
 
     version: int
@@ -17,25 +17,25 @@ class Value(msgspec.Struct, frozen=True, array_like=True):
     digest: bytes = b""
 
 
-def digest(payload: bytes) -> bytes:
+def payload_digest(payload: bytes) -> bytes:
     """Return 8 bytes that tell payloads apart, none for no payload: that deletes."""
     return blake2b(payload, digest_size=8).digest() if payload else b""
 
 
-def bucket(topic: str) -> int:
+def bucket_of(topic: str) -> int:
     """Return the part of all topics that one belongs to."""
-    return blake2b(topic.encode(), digest_size=1).digest()[0] % BUCKETS
+    return blake2b(topic.encode(), digest_size=1).digest()[0] % RETAINED_BUCKETS
 
 
-def term(topic: str, value: Value) -> int:
+def bucket_term(topic: str, value: RetainedEntry) -> int:
     """Return what a value adds, by exclusive or, to the digest of its bucket."""
     text = b"%d %b" % (value.version, topic.encode())
     return int.from_bytes(blake2b(text, digest_size=8).digest(), "big")
 
 
-def buckets_of(values: Mapping[str, Value]) -> tuple[int, ...]:
+def bucket_digests(values: Mapping[str, RetainedEntry]) -> tuple[int, ...]:
     """Return one number per bucket that tells sets of values apart, whatever their order."""
-    digests = [0] * BUCKETS
+    digests = [0] * RETAINED_BUCKETS
     for topic, value in values.items():
-        digests[bucket(topic)] ^= term(topic, value)
+        digests[bucket_of(topic)] ^= bucket_term(topic, value)
     return tuple(digests)

@@ -7,155 +7,169 @@ waits for the answer waits a little longer, and nobody takes the node for dead m
 from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 
-from hansa.protocol.deadlines import Timetable
+from hansa.protocol.deadlines import DeadlineTable
 from hansa.protocol.model import NodeId, Publication
-from hansa.protocol.retained.digest import Value, bucket, term
+from hansa.protocol.retained.digest import RetainedEntry, bucket_of, bucket_term
 from hansa.protocol.wire.codec import encode
-from hansa.protocol.wire.frames import BUCKETS, Holdings, Letter, Listing, Values
+from hansa.protocol.wire.frames import (
+    RETAINED_BUCKETS,
+    RetainedDigests,
+    RetainedValuesFrame,
+    RetainedVersions,
+    Unicast,
+)
 
-SLICE = 2_000
+SLICE_TOPICS = 2_000
 """Topics that are looked at in one go."""
 
-LISTED_MAX = 1_000
+VERSIONS_PER_FRAME_MAX = 1_000
 """Topics in one listing."""
 
-OFFERS_S = (5.0, 30.0, 120.0)
+DIGEST_REPEATS_S = (5.0, 30.0, 120.0)
 """When a node is told once more what there is: nobody misses a letter that was lost."""
 
-_Slice = tuple[list[tuple[str, Value]], bool]
+_Slice = tuple[list[tuple[str, RetainedEntry]], bool]
 """Some topics with their values, and whether they are the last."""
 
-_Step = tuple[list[Letter], bool]
+_Step = tuple[list[Unicast], bool]
 """What to send after a slice, and whether it was the last."""
 
 
-def listings(to: NodeId, owner: NodeId, entries: list[tuple[str, int]]) -> list[Letter]:
+def version_frames(to: NodeId, owner: NodeId, entries: list[tuple[str, int]]) -> list[Unicast]:
     """Return the letters that tell a node these versions of an owner's values."""
     return [
-        Listing(to, owner, tuple(entries[at : at + LISTED_MAX]))
-        for at in range(0, len(entries), LISTED_MAX)
+        RetainedVersions(to, owner, tuple(entries[at : at + VERSIONS_PER_FRAME_MAX]))
+        for at in range(0, len(entries), VERSIONS_PER_FRAME_MAX)
     ]
 
 
-def parcels(
+def value_frames(
     to: NodeId, owner: NodeId, publications: list[Publication], bytes_max: int
-) -> list[Letter]:
+) -> list[Unicast]:
     """Return letters with these values, each with as many as fit, but at least one."""
-    letters: list[Letter] = []
+    letters: list[Unicast] = []
     batch: list[bytes] = []
     room = bytes_max
     for data in map(encode, publications):
         if batch and len(data) > room:
-            letters.append(Values(to, owner, tuple(batch)))
+            letters.append(RetainedValuesFrame(to, owner, tuple(batch)))
             batch, room = [], bytes_max
         batch.append(data)
         room -= len(data)
-    return [*letters, Values(to, owner, tuple(batch))] if batch else letters
+    return [*letters, RetainedValuesFrame(to, owner, tuple(batch))] if batch else letters
 
 
-class Teller:
+class RetainedSync:
     """Answers one question after the other."""
 
     def __init__(
         self,
         node: NodeId,
-        values: Mapping[str, Value],
+        values: Mapping[str, RetainedEntry],
         receivers: Callable[[str], tuple[NodeId, ...]],
     ) -> None:
         """Tell of these values, which change all the time; `receivers` want a topic."""
         self._node = node
-        self._values = values
+        self._entries = values
         self._receivers = receivers
-        self._offered: dict[NodeId, None] = {}
-        self._repeats: Timetable[tuple[NodeId, float]] = Timetable()
+        self._digest_receivers: dict[NodeId, None] = {}
+        self._digest_repeats: DeadlineTable[tuple[NodeId, float]] = DeadlineTable()
         self._corrections: dict[tuple[NodeId, NodeId], list[tuple[str, int]]] = {}
-        self._asked: dict[NodeId, set[int]] = {}
-        self._work: Iterator[_Step] | None = None
+        self._requested_buckets: dict[NodeId, set[int]] = {}
+        self._current_job: Iterator[_Step] | None = None
 
     @property
     def is_busy(self) -> bool:
         """Whether there is something left to tell."""
-        return bool(self._work or self._asked or self._offered or self._corrections)
+        return bool(
+            self._current_job
+            or self._requested_buckets
+            or self._digest_receivers
+            or self._corrections
+        )
 
     @property
-    def due(self) -> float:
+    def next_due(self) -> float:
         """When there is something to tell once more."""
-        return self._repeats.due
+        return self._digest_repeats.next_due
 
-    def offer(self, node: NodeId, now: float) -> None:
+    def schedule_digest(self, node: NodeId, now: float) -> None:
         """Tell a node, in its turn, a digest of what is owned here and wanted there; and again."""
-        self._offered[node] = None
-        for after in OFFERS_S:
-            self._repeats.put((node, after), now + after)
+        self._digest_receivers[node] = None
+        for after in DIGEST_REPEATS_S:
+            self._digest_repeats.schedule((node, after), now + after)
 
-    def offer_later(self, node: NodeId, now: float) -> None:
+    def schedule_digest_later(self, node: NodeId, now: float) -> None:
         """Tell a node a digest some time after it was told what is new."""
-        key = (node, OFFERS_S[0])
-        if key not in self._repeats:
-            self._repeats.put(key, now + OFFERS_S[0])
+        key = (node, DIGEST_REPEATS_S[0])
+        if key not in self._digest_repeats:
+            self._digest_repeats.schedule(key, now + DIGEST_REPEATS_S[0])
 
-    def correct(self, former: NodeId, owner: NodeId, topic: str, version: int) -> None:
+    def schedule_correction(self, former: NodeId, owner: NodeId, topic: str, version: int) -> None:
         """Tell a former owner that another node's value is newer: it will ask for it, and its
         broker hold the same as all."""
         self._corrections.setdefault((former, owner), []).append((topic, version))
 
-    def ask(self, node: NodeId, buckets: tuple[int, ...]) -> None:
+    def schedule_versions(self, node: NodeId, buckets: tuple[int, ...]) -> None:
         """Tell a node, in its turn, which versions there are in some buckets."""
-        self._asked.setdefault(node, set()).update(buckets)
+        self._requested_buckets.setdefault(node, set()).update(buckets)
 
-    def proceed(self, now: float) -> list[Letter]:
+    def process_next_slice(self, now: float) -> list[Unicast]:
         """Look at the next slice; return what is to be sent."""
-        for node, _ in self._repeats.take(now):
-            self._offered[node] = None
+        for node, _ in self._digest_repeats.pop_due(now):
+            self._digest_receivers[node] = None
         corrections, self._corrections = self._corrections, {}
         letters = [
             letter
             for (former, owner), entries in corrections.items()
-            for letter in listings(former, owner, entries)
+            for letter in version_frames(former, owner, entries)
         ]
         if not self.is_busy:
             return letters
-        if self._work is None:
-            self._work = self._next_work()
-        more, is_done = next(self._work, ([], True))
+        if self._current_job is None:
+            self._current_job = self._start_next_job()
+        more, is_done = next(self._current_job, ([], True))
         if is_done:
-            self._work = None
+            self._current_job = None
         return letters + more
 
-    def _next_work(self) -> Iterator[_Step]:
-        if self._asked:
-            node = next(iter(self._asked))
-            return self._listing(node, self._asked.pop(node))
-        offered, self._offered = self._offered, {}
-        return self._digests({node: [0] * BUCKETS for node in offered})
+    def _start_next_job(self) -> Iterator[_Step]:
+        if self._requested_buckets:
+            node = next(iter(self._requested_buckets))
+            return self._list_versions(node, self._requested_buckets.pop(node))
+        offered, self._digest_receivers = self._digest_receivers, {}
+        return self._compute_digests({node: [0] * RETAINED_BUCKETS for node in offered})
 
-    def _listing(self, node: NodeId, buckets: set[int]) -> Iterator[_Step]:
+    def _list_versions(self, node: NodeId, buckets: set[int]) -> Iterator[_Step]:
         def step(part: _Slice) -> _Step:
             slice_, is_last = part
             entries = [
                 (topic, value.version)
                 for topic, value in slice_
-                if bucket(topic) in buckets and node in self._receivers(topic)
+                if bucket_of(topic) in buckets and node in self._receivers(topic)
             ]
-            return listings(node, self._node, entries), is_last
+            return version_frames(node, self._node, entries), is_last
 
         return map(step, self._slices())
 
-    def _digests(self, digests: dict[NodeId, list[int]]) -> Iterator[_Step]:
+    def _compute_digests(self, digests: dict[NodeId, list[int]]) -> Iterator[_Step]:
         for slice_, is_last in self._slices():
             for topic, value in slice_:
                 for node in self._receivers(topic):
                     if node in digests:
-                        digests[node][bucket(topic)] ^= term(topic, value)
+                        digests[node][bucket_of(topic)] ^= bucket_term(topic, value)
             if not is_last:
                 yield [], False
-        yield [Holdings(node, self._node, tuple(found)) for node, found in digests.items()], True
+        yield (
+            [RetainedDigests(node, self._node, tuple(found)) for node, found in digests.items()],
+            True,
+        )
 
     def _slices(self) -> Iterator[_Slice]:
         """Yield what this node owned when it was asked, and whether that is the end of it."""
-        owned = iter([item for item in self._values.items() if item[1].owner == self._node])
-        slice_ = list(islice(owned, SLICE))
-        while following := list(islice(owned, SLICE)):
+        owned = iter([item for item in self._entries.items() if item[1].owner == self._node])
+        slice_ = list(islice(owned, SLICE_TOPICS))
+        while following := list(islice(owned, SLICE_TOPICS)):
             yield slice_, False
             slice_ = following
         yield slice_, True

@@ -21,7 +21,7 @@ from typing import Generic, TypeVar
 
 from msgspec.structs import replace
 
-from hansa.protocol.model import Plain, Publication
+from hansa.protocol.model import PlainMessage, Publication
 
 T = TypeVar("T")
 """A publication of QoS 1 or 2 in the inbox of a shell."""
@@ -32,14 +32,14 @@ then store an older value, which the check of rule 9.9 repairs."""
 
 
 @dataclass(slots=True)
-class _Pending:
+class _PendingRetained:
     """Retained publications of QoS 1 and 2 to one topic that the broker does not have for good."""
 
     count: int = 0
     version: int = 0
     """The newest version among them; 0 for those of an earlier incarnation, which are older than
     anything that comes now."""
-    held: Publication | None = None
+    held_qos0: Publication | None = None
     """The newest of QoS 0, which has to follow them."""
 
 
@@ -49,7 +49,7 @@ class RetainedOrder(Generic[T]):
     def __init__(self, publish: Callable[[Sequence[Publication]], None]) -> None:
         """`publish` sends publications of QoS 0 to the broker."""
         self._publish = publish
-        self._pending: dict[str, _Pending] = {}
+        self._pending: dict[str, _PendingRetained] = {}
         self._held_bytes = 0
         self._in_flight: dict[str, set[int]] = {}
         """Per topic, the indexes of those of QoS 2 that are in flight."""
@@ -57,13 +57,13 @@ class RetainedOrder(Generic[T]):
         """Per topic, those that wait for these to complete, in order."""
 
     @property
-    def is_idle(self) -> bool:
+    def is_empty(self) -> bool:
         """Whether no retained publication of QoS 1 or 2 is pending, so that none of QoS 0 waits."""
         return not self._pending
 
     # ------------------------------------------------------------ rule 1: QoS 1 after QoS 2
 
-    def must_wait(self, item: T, topic: str, index: int, qos: int) -> bool:
+    def wait_or_send(self, item: T, topic: str, index: int, qos: int) -> bool:
         """Return whether a retained publication with this index in the inbox has to wait; if not,
         it counts as sent."""
         if topic in self._waiting:
@@ -73,14 +73,14 @@ class RetainedOrder(Generic[T]):
             self._waiting[topic] = [item]
             return True
         if qos == 2:
-            self.note_in_flight(topic, index)
+            self.on_sent(topic, index)
         return False
 
-    def note_in_flight(self, topic: str, index: int) -> None:
+    def on_sent(self, topic: str, index: int) -> None:
         """A retained publication of QoS 2 was sent, on this connection or on an earlier one."""
         self._in_flight.setdefault(topic, set()).add(index)
 
-    def note_ended(self, topic: str, index: int) -> Sequence[T]:
+    def on_completed(self, topic: str, index: int) -> Sequence[T]:
         """A retained publication is no longer in flight; return those that may be sent now."""
         in_flight = self._in_flight.get(topic)
         if in_flight is None:
@@ -91,35 +91,37 @@ class RetainedOrder(Generic[T]):
         del self._in_flight[topic]
         return self._waiting.pop(topic, ())
 
-    def disconnected(self) -> None:
+    def on_disconnected(self) -> None:
         """Nothing is in flight; the inbox knows all that has to be sent again."""
         self._in_flight.clear()
         self._waiting.clear()
 
     # ------------------------------------------------------------ rule 2: QoS 0 after QoS 1 and 2
 
-    def enter(self, topic: str, version: int) -> None:
+    def add(self, topic: str, version: int) -> None:
         """A retained publication of QoS 1 or 2 was delivered by the node."""
         pending = self._pending.get(topic)
         if pending is None:
-            pending = self._pending[topic] = _Pending()
+            pending = self._pending[topic] = _PendingRetained()
         pending.count += 1
         pending.version = max(pending.version, version)
-        self._hold(pending, None)
+        self._replace_held(pending, None)
 
-    def leave(self, topic: str) -> None:
+    def remove(self, topic: str) -> None:
         """One of them is completed, dropped, or not retained any more."""
         pending = self._pending[topic]
         pending.count -= 1
         if pending.count == 0:
             del self._pending[topic]
-            if pending.held is not None:
-                self._held_bytes -= len(pending.held.payload)
-                self._publish((pending.held,))
+            if pending.held_qos0 is not None:
+                self._held_bytes -= len(pending.held_qos0.payload)
+                self._publish((pending.held_qos0,))
 
-    def hold_back(self, publications: Sequence[Plain | Publication]) -> list[Plain | Publication]:
+    def hold_back(
+        self, publications: Sequence[PlainMessage | Publication]
+    ) -> list[PlainMessage | Publication]:
         """Hold those of QoS 0 that have to wait; return the others, as they may be published."""
-        free: list[Plain | Publication] = []
+        free: list[PlainMessage | Publication] = []
         for each in publications:
             if isinstance(each, tuple) or not each.retain or each.topic not in self._pending:
                 free.append(each)
@@ -130,12 +132,12 @@ class RetainedOrder(Generic[T]):
             elif self._held_bytes + len(each.payload) > HELD_BYTES_MAX:
                 free.append(each)
             else:
-                self._hold(pending, each)
+                self._replace_held(pending, each)
         return free
 
-    def _hold(self, pending: _Pending, newer: Publication | None) -> None:
+    def _replace_held(self, pending: _PendingRetained, newer: Publication | None) -> None:
         """Hold this one instead of the one before, which the broker must not store any more."""
-        older, pending.held = pending.held, newer
+        older, pending.held_qos0 = pending.held_qos0, newer
         self._held_bytes += len(newer.payload) if newer else 0
         if older is not None:
             self._held_bytes -= len(older.payload)

@@ -1,28 +1,28 @@
 """Routing strategies, by name: the only place that lists them."""
 
 from hansa.errors import UsageError
-from hansa.protocol.routing.base import Strategy, Surroundings
+from hansa.protocol.routing.base import RoutingStrategy, StrategyContext
 from hansa.protocol.routing.bridge_flood import BridgeFlood
-from hansa.protocol.routing.mesh.strategy import Mesh
-from hansa.protocol.routing.paths import Paths
+from hansa.protocol.routing.mesh.strategy import MeshStrategy
+from hansa.protocol.routing.paths import PathsStrategy
 from hansa.protocol.routing.tree_flood import TreeFlood
 from hansa.protocol.routing.tree_subscriptions import TreeSubscriptions
 
-STRATEGIES: dict[str, type[Strategy]] = {
-    "mesh": Mesh,
-    "paths": Paths,
+STRATEGIES: dict[str, type[RoutingStrategy]] = {
+    "mesh": MeshStrategy,
+    "paths": PathsStrategy,
     "tree-subscriptions": TreeSubscriptions,
     "tree-flood": TreeFlood,
     "bridge-flood": BridgeFlood,
 }
 
 
-def make_strategy(surroundings: Surroundings) -> Strategy:
+def make_strategy(context: StrategyContext) -> RoutingStrategy:
     """Return the strategy that the settings name."""
-    return strategy_of(surroundings.settings.strategy)(surroundings)
+    return strategy_class(context.settings.strategy)(context)
 
 
-def strategy_of(name: str) -> type[Strategy]:
+def strategy_class(name: str) -> type[RoutingStrategy]:
     """Return the strategy with this name."""
     if name not in STRATEGIES:
         raise UsageError(f"unknown strategy {name!r}; there is: {', '.join(STRATEGIES)}")

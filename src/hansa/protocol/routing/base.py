@@ -11,37 +11,37 @@ from typing import ClassVar, Protocol
 import msgspec
 
 from hansa.protocol.effects import Effect
-from hansa.protocol.forwarding.table import Entry
+from hansa.protocol.forwarding.table import GroupEntry
 from hansa.protocol.interest.groups import GroupIndex, group_of
-from hansa.protocol.links.neighbours import Link
+from hansa.protocol.links.neighbours import NeighbourLink
 from hansa.protocol.membership.graph import Graph
 from hansa.protocol.membership.overlay import Overlay
-from hansa.protocol.membership.records import ClaimsRecord, Kind
+from hansa.protocol.membership.records import ClaimsRecord, RecordKind
 from hansa.protocol.model import Group, LinkId, NodeId
 from hansa.protocol.settings import ProtocolSettings
-from hansa.protocol.status import CoreView, GroupView
-from hansa.protocol.wire.frames import Control, Ordered
+from hansa.protocol.status import CoreStatus, GroupStatus
+from hansa.protocol.wire.frames import ControlFrame, OrderedFrame
 
 
-class Tell(msgspec.Struct, frozen=True):
+class SendToNeighbour(msgspec.Struct, frozen=True):
     """Send this to a neighbour: what strategies return beside news."""
 
     node: NodeId
-    frame: Ordered
+    frame: OrderedFrame
 
 
-Outcome = list[Effect | Tell]
+StrategyOutput = list[Effect | SendToNeighbour]
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class StrategyContext:
     """What a strategy may read, and the one thing that it may write: this node's claims."""
 
     node: NodeId
     settings: ProtocolSettings
     graph: Graph
     index: GroupIndex
-    neighbours: Mapping[NodeId, Link]
+    neighbours: Mapping[NodeId, NeighbourLink]
     cost: Callable[[NodeId], int | None]
     capacity: Callable[[NodeId], float]
     incarnation: Callable[[], int]
@@ -55,35 +55,35 @@ class Surroundings:
         return tuple(self.neighbours[node].id for node in nodes if node in self.neighbours)
 
 
-def surroundings_of(
+def make_strategy_context(
     overlay: Overlay, index: GroupIndex, settings: ProtocolSettings
-) -> Surroundings:
+) -> StrategyContext:
     """Show a strategy what it needs of a node."""
 
     def claim(added: list[Group], removed: list[Group], now: float) -> list[ClaimsRecord]:
-        records = overlay.change_own(Kind.CLAIMS, added, removed, now)
+        records = overlay.change_own_set(RecordKind.CLAIMS, added, removed, now)
         return [record for record in records if isinstance(record, ClaimsRecord)]
 
     def groups_of(node: NodeId) -> Iterable[Group]:
-        names = overlay.database.names(Kind.INTEREST, node)
+        names = overlay.database.names(RecordKind.INTEREST, node)
         return dict.fromkeys(group_of(name, settings.group_depth) for name in names)
 
-    return Surroundings(
+    return StrategyContext(
         node=overlay.identity.node,
         settings=settings,
         graph=overlay.graph,
         index=index,
         neighbours=overlay.neighbours.by_node,
-        cost=overlay.cost,
+        cost=overlay.link_cost,
         capacity=overlay.capacity,
         incarnation=lambda: overlay.incarnation,
-        claims_of=lambda node: overlay.database.names(Kind.CLAIMS, node),
+        claims_of=lambda node: overlay.database.names(RecordKind.CLAIMS, node),
         groups_of=groups_of,
         claim=claim,
     )
 
 
-class Fact(StrEnum):
+class StrategyInvariant(StrEnum):
     """What a strategy promises about its shape at rest; whoever checks it asks for these."""
 
     ONE_CORE = "one core per group, to which all lead and all who want the group are joined"
@@ -91,65 +91,67 @@ class Fact(StrEnum):
     REDUNDANCY_FILLED = "as many parents as the redundancy says, where so many lead to the core"
     TABLES_AGREE = "a parent has as children those that have it as parent"
     MINIMAL = "a member has a reason: clients, a child, or being the core"
-    OWN_WAYS = "copies take the shortest ways from their own origin to all who want them, no others"
+    SHORTEST_PATHS_FROM_ORIGIN = (
+        "copies take the shortest ways from their own origin to all who want them, no others"
+    )
     FOLLOWS_DATABASE = "all ways follow from the database: they are right when all hold the same"
 
 
-class Strategy(Protocol):
+class RoutingStrategy(Protocol):
     """Events in, forwarding entries out. Every method returns what must be sent and told."""
 
-    facts: ClassVar[frozenset[Fact]]
+    invariants: ClassVar[frozenset[StrategyInvariant]]
 
-    def __init__(self, around: Surroundings) -> None:
+    def __init__(self, context: StrategyContext) -> None:
         """Start alone."""
 
-    def neighbour_up(self, node: NodeId, now: float) -> Outcome:
+    def neighbour_up(self, node: NodeId, now: float) -> StrategyOutput:
         """A link became usable."""
 
-    def neighbour_down(self, node: NodeId, now: float) -> Outcome:
+    def neighbour_down(self, node: NodeId, now: float) -> StrategyOutput:
         """A neighbour is gone."""
 
-    def costs_changed(self, now: float) -> Outcome:
+    def costs_changed(self, now: float) -> StrategyOutput:
         """Links became longer or shorter."""
 
-    def incarnation_raised(self, now: float) -> Outcome:
+    def incarnation_raised(self, now: float) -> StrategyOutput:
         """This node has a new incarnation although it did not start anew."""
 
     def nodes_changed(
         self, joined: Iterable[NodeId], lost: Iterable[NodeId], now: float
-    ) -> Outcome:
+    ) -> StrategyOutput:
         """Nodes came into reach or went out of it."""
 
-    def interest_changed(self, groups: Iterable[Group], now: float) -> Outcome:
+    def interest_changed(self, groups: Iterable[Group], now: float) -> StrategyOutput:
         """Somebody wants these groups now, or no more."""
 
     def claims_changed(
         self, node: NodeId, added: Iterable[Group], removed: Iterable[Group], now: float
-    ) -> Outcome:
+    ) -> StrategyOutput:
         """Another node claims groups, or gives them up."""
 
-    def forget(self, node: NodeId) -> None:
+    def expire_node(self, node: NodeId) -> None:
         """A node's lease has ended: nothing about it need be kept."""
 
-    def receive(self, sender: NodeId, frame: Control, now: float) -> Outcome:
+    def receive(self, sender: NodeId, frame: ControlFrame, now: float) -> StrategyOutput:
         """A neighbour sent a frame of the strategy's own."""
 
-    def fire(self, now: float) -> Outcome:
+    def handle_timer(self, now: float) -> StrategyOutput:
         """Do what is due."""
 
     def next_deadline(self) -> float | None:
         """When `fire` is next due. Only a call of one of the methods above changes it."""
 
-    def take_entries(self) -> list[Entry | Group]:
+    def drain_entries(self) -> list[GroupEntry | Group]:
         """Return the entries that changed since last asked; a bare group is to be forgotten."""
 
-    def entries_waiting(self) -> int:
+    def stale_entry_count(self) -> int:
         """Return how many entries may have changed since last asked."""
 
-    def core_views(self) -> dict[NodeId, CoreView]:
+    def core_statuses(self) -> dict[NodeId, CoreStatus]:
         """Return the ways to all cores, for inspection."""
 
-    def group_view(self, group: Group) -> GroupView:
+    def group_status(self, group: Group) -> GroupStatus:
         """Return one group, for inspection."""
 
     def groups(self) -> list[Group]:

@@ -3,13 +3,13 @@
 What bridges between brokers do, and the benchmark of Antonielli 2020; to compare with, not to use.
 """
 
-from hansa.protocol.forwarding.table import Entry
+from hansa.protocol.forwarding.table import GroupEntry
 from hansa.protocol.model import Group, NodeId
-from hansa.protocol.routing.from_map import FromMap
+from hansa.protocol.routing.from_map import LinkStateStrategy
 
 
-class BridgeFlood(FromMap):
+class BridgeFlood(LinkStateStrategy):
     """One node's part in the flood."""
 
-    def _entry(self, group: Group, wanters: list[NodeId]) -> Entry:
-        return Entry(group, True, neighbours=self._around.links(self._around.neighbours))
+    def _make_entry(self, group: Group, interested: list[NodeId]) -> GroupEntry:
+        return GroupEntry(group, True, mesh_links=self._context.links(self._context.neighbours))

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from hansa.protocol.model import NodeId
 from hansa.protocol.settings import ProtocolSettings
-from hansa.protocol.wire.frames import Announce
+from hansa.protocol.wire.frames import CoreAnnouncement
 
 UNKNOWN_CORE = "announcement of an unknown core"
 
@@ -25,14 +25,14 @@ class EarlyAnnouncements:
         """Start empty."""
         self._most_of_one = min(settings.nodes_max, settings.nodes_per_neighbour_max)
         self._most = 2 * settings.nodes_max
-        self._waiting: dict[NodeId, dict[NodeId, Announce]] = {}
+        self._waiting: dict[NodeId, dict[NodeId, CoreAnnouncement]] = {}
         self._count_of: Counter[NodeId] = Counter()
 
     def __len__(self) -> int:
         """Return how many wait."""
         return sum(self._count_of.values())
 
-    def put(self, sender: NodeId, frame: Announce) -> bool:
+    def put(self, sender: NodeId, frame: CoreAnnouncement) -> bool:
         """Keep an announcement, without the claims, in place of an older one of the same core and
         sender; return False if there is no room."""
         of_core = self._waiting.get(frame.core, {})
@@ -44,7 +44,7 @@ class EarlyAnnouncements:
         of_core[sender] = replace(frame, claims=None)
         return True
 
-    def take(self, known: Container[NodeId]) -> list[tuple[NodeId, Announce]]:
+    def take(self, known: Container[NodeId]) -> list[tuple[NodeId, CoreAnnouncement]]:
         """Remove and return those whose core is known now, each with its sender."""
         cores = [core for core in self._waiting if core in known]
         taken = [item for core in cores for item in self._waiting.pop(core).items()]

@@ -9,11 +9,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
-from hansa.protocol.forwarding.table import Entry
-from hansa.protocol.membership.shortest_paths import Tree, shortest_ways, two_ways
+from hansa.protocol.forwarding.table import GroupEntry
+from hansa.protocol.membership.shortest_paths import (
+    ShortestPathTree,
+    shortest_path_tree,
+    two_disjoint_paths,
+)
 from hansa.protocol.model import Group, LinkId, NodeId
-from hansa.protocol.routing.base import Fact, Surroundings
-from hansa.protocol.routing.from_map import FromMap
+from hansa.protocol.routing.base import StrategyContext, StrategyInvariant
+from hansa.protocol.routing.from_map import LinkStateStrategy
 
 PAIRS_MAX = 65_536
 """Pairs of origin and receiver whose ways are remembered; when full, all are drawn anew."""
@@ -23,68 +27,72 @@ TREE_NODES_MAX = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class WaysTo:
+class RoutesTo:
     """From an origin to the links over which its copies go on to these nodes. Equal ones lead the
     same ways."""
 
     look_up: Callable[[tuple[NodeId, ...], NodeId], tuple[LinkId, ...]]
-    wanters: tuple[NodeId, ...]
-    drawing: int
+    interested: tuple[NodeId, ...]
+    generation: int
 
     def __call__(self, origin: NodeId) -> tuple[LinkId, ...]:
         """Look them up, or draw them."""
-        return self.look_up(self.wanters, origin)
+        return self.look_up(self.interested, origin)
 
 
-class Paths(FromMap):
+class PathsStrategy(LinkStateStrategy):
     """One node's part in the ways of all origins."""
 
-    facts: ClassVar[frozenset[Fact]] = FromMap.facts | {Fact.OWN_WAYS}
+    invariants: ClassVar[frozenset[StrategyInvariant]] = LinkStateStrategy.invariants | {
+        StrategyInvariant.SHORTEST_PATHS_FROM_ORIGIN
+    }
 
-    def __init__(self, around: Surroundings) -> None:
+    def __init__(self, context: StrategyContext) -> None:
         """Start alone."""
-        super().__init__(around)
-        self._twice = around.settings.redundancy > 1
-        self._trees: dict[NodeId, tuple[Tree, dict[NodeId, NodeId]]] = {}
+        super().__init__(context)
+        self._use_two_paths = context.settings.redundancy > 1
+        self._trees: dict[NodeId, tuple[ShortestPathTree, dict[NodeId, NodeId]]] = {}
         """Per origin its tree, and what is below this node there."""
         self._hops: dict[tuple[NodeId, NodeId], tuple[NodeId, ...]] = {}
         """Per origin and receiver, where this node sends a copy; only for two ways."""
-        self._drawing = 0
+        self._generation = 0
 
-    def _draw(self) -> None:
-        self._drawing += 1
+    def _recompute_paths(self) -> None:
+        self._generation += 1
         self._trees.clear()
         self._hops.clear()
 
-    def _entry(self, group: Group, wanters: list[NodeId]) -> Entry:
-        ways = WaysTo(self._links_to, tuple(wanters), self._drawing)
-        return Entry(group, True, neighbours=ways(self._self), ways=ways)
+    def _make_entry(self, group: Group, interested: list[NodeId]) -> GroupEntry:
+        origin_routes = RoutesTo(self._links_to, tuple(interested), self._generation)
+        return GroupEntry(
+            group, True, mesh_links=origin_routes(self._self), origin_routes=origin_routes
+        )
 
-    def _links_to(self, wanters: tuple[NodeId, ...], origin: NodeId) -> tuple[LinkId, ...]:
+    def _links_to(self, interested: tuple[NodeId, ...], origin: NodeId) -> tuple[LinkId, ...]:
         """Return the links over which a copy goes on to these nodes."""
-        reachable = self._around.graph.reachable
+        reachable = self._context.graph.reachable
         if origin not in reachable:
             return ()  # it is gone, and so are its ways
         if origin not in self._trees:
             if (len(self._trees) + 1) * len(reachable) > TREE_NODES_MAX:
                 self._trees.clear()
-            tree = shortest_ways(self._around.graph, origin)
-            self._trees[origin] = tree, tree.below(self._self)
+            tree = shortest_path_tree(self._context.graph, origin)
+            self._trees[origin] = tree, tree.next_hops_below(self._self)
         hops: dict[NodeId, None] = {}
-        for wanter in wanters:
-            if wanter != origin:
-                hops.update(dict.fromkeys(self._next_hops(origin, wanter)))
-        return self._around.links(hops)
+        for receiver in interested:
+            if receiver != origin:
+                hops.update(dict.fromkeys(self._next_hops(origin, receiver)))
+        return self._context.links(hops)
 
-    def _next_hops(self, origin: NodeId, wanter: NodeId) -> tuple[NodeId, ...]:
+    def _next_hops(self, origin: NodeId, receiver: NodeId) -> tuple[NodeId, ...]:
         tree, below = self._trees[origin]
-        if not self._twice:
-            return (below[wanter],) if wanter in below else ()
-        hops = self._hops.get((origin, wanter))
+        if not self._use_two_paths:
+            return (below[receiver],) if receiver in below else ()
+        hops = self._hops.get((origin, receiver))
         if hops is None:
             if len(self._hops) >= PAIRS_MAX:
                 self._hops.clear()
-            arcs = two_ways(self._around.graph, tree, wanter)
+            arcs = two_disjoint_paths(self._context.graph, tree, receiver)
             hops = tuple(sorted(to for node, to in arcs if node == self._self))
-            self._hops[origin, wanter] = hops
+            self._hops[origin, receiver] = hops
         return hops

@@ -9,83 +9,87 @@ from collections.abc import Iterable
 from typing import ClassVar
 
 from hansa.protocol.effects import CoreElected
-from hansa.protocol.forwarding.table import Entry
-from hansa.protocol.membership.shortest_paths import Tree, shortest_ways
-from hansa.protocol.model import MANAGEMENT, Group, NodeId
-from hansa.protocol.routing.base import Fact, Outcome, Surroundings
-from hansa.protocol.routing.from_map import FromMap
-from hansa.protocol.status import CoreView, GroupView
+from hansa.protocol.forwarding.table import GroupEntry
+from hansa.protocol.membership.shortest_paths import ShortestPathTree, shortest_path_tree
+from hansa.protocol.model import MANAGEMENT_GROUP, Group, NodeId
+from hansa.protocol.routing.base import StrategyContext, StrategyInvariant, StrategyOutput
+from hansa.protocol.routing.from_map import LinkStateStrategy
+from hansa.protocol.status import CoreStatus, GroupStatus
 
 
-class OneTree(FromMap):
+class TreeStrategy(LinkStateStrategy):
     """One node's part in the tree. Which of its branches a group takes is what differs."""
 
-    facts: ClassVar[frozenset[Fact]] = FromMap.facts | {
-        Fact.ONE_CORE,
-        Fact.TRUE_DISTANCES,
-        Fact.TABLES_AGREE,
+    invariants: ClassVar[frozenset[StrategyInvariant]] = LinkStateStrategy.invariants | {
+        StrategyInvariant.ONE_CORE,
+        StrategyInvariant.TRUE_DISTANCES,
+        StrategyInvariant.TABLES_AGREE,
     }
 
-    def __init__(self, around: Surroundings) -> None:
+    def __init__(self, context: StrategyContext) -> None:
         """Start alone, as the root."""
-        super().__init__(around)
+        super().__init__(context)
         self._root = self._self
-        self._tree = Tree(self._self, {}, {self._self: 0})
-        self._branches: dict[NodeId, NodeId] = {}
+        self._tree = ShortestPathTree(self._self, {}, {self._self: 0})
+        self._neighbour_towards: dict[NodeId, NodeId] = {}
         """Per other node, the neighbour on the tree behind which it is."""
 
     @abstractmethod
-    def _takes(self, group: Group, wanters: list[NodeId]) -> Iterable[NodeId]:
+    def _tree_neighbours(self, group: Group, interested: list[NodeId]) -> Iterable[NodeId]:
         """Return the neighbours on the tree that publications of a group go to."""
 
     @abstractmethod
-    def _is_member(self, wanters: list[NodeId], children: tuple[NodeId, ...]) -> bool:
+    def _is_member(self, interested: list[NodeId], children: tuple[NodeId, ...]) -> bool:
         """Whether publications of a group that these nodes want come here."""
 
     def nodes_changed(
         self, joined: Iterable[NodeId], lost: Iterable[NodeId], now: float
-    ) -> Outcome:
+    ) -> StrategyOutput:
         """Another node may be the root."""
-        before, self._root = self._root, min(self._around.graph.reachable, key=self._rank)
-        news: Outcome = [CoreElected(MANAGEMENT, self._root)] if self._root != before else []
-        return news + self._redraw()
+        before, self._root = self._root, min(self._context.graph.reachable, key=self._rank)
+        output: StrategyOutput = (
+            [CoreElected(MANAGEMENT_GROUP, self._root)] if self._root != before else []
+        )
+        return output + self._invalidate_paths()
 
     def _rank(self, node: NodeId) -> tuple[float, NodeId]:
-        return -self._around.capacity(node), node
+        return -self._context.capacity(node), node
 
-    def _draw(self) -> None:
-        self._tree = shortest_ways(self._around.graph, self._root)
-        below = self._tree.below(self._self)
+    def _recompute_paths(self) -> None:
+        self._tree = shortest_path_tree(self._context.graph, self._root)
+        below = self._tree.next_hops_below(self._self)
         up = self._tree.parents.get(self._self, self._self)
-        self._branches = {
+        self._neighbour_towards = {
             node: below.get(node, up) for node in self._tree.distances if node != self._self
         }
 
-    def _entry(self, group: Group, wanters: list[NodeId]) -> Entry:
-        return Entry(group, True, neighbours=self._around.links(self._takes(group, wanters)))
+    def _make_entry(self, group: Group, interested: list[NodeId]) -> GroupEntry:
+        return GroupEntry(
+            group, True, mesh_links=self._context.links(self._tree_neighbours(group, interested))
+        )
 
     def _parents(self) -> tuple[NodeId, ...]:
         parent = self._tree.parents.get(self._self)
         return () if parent is None else (parent,)
 
-    def core_views(self) -> dict[NodeId, CoreView]:
+    def core_statuses(self) -> dict[NodeId, CoreStatus]:
         """Return the way to the root, which is the core of all groups."""
-        self._look()
+        self._recompute_if_stale()
         distance = self._tree.distances[self._self]
-        return {self._root: CoreView(0, 0, distance, distance, self._parents())}
+        return {self._root: CoreStatus(0, 0, distance, distance, self._parents())}
 
-    def group_view(self, group: Group) -> GroupView:
+    def group_status(self, group: Group) -> GroupStatus:
         """Return one group, with its part of the tree."""
-        self._look()
-        wanters = self._wanters(group)
+        self._recompute_if_stale()
+        interested = self._interested_nodes(group)
         parents = self._parents()
-        taken = self._takes(group, wanters)
+        taken = self._tree_neighbours(group, interested)
         children = tuple(sorted(node for node in taken if node not in parents))
-        member = self._is_member(wanters, children)
-        return GroupView(
+        member = self._is_member(interested, children)
+        return GroupStatus(
             core=self._root,
-            wanted_by=tuple(sorted(wanters)),
-            member=member,
+            interested_nodes=tuple(sorted(interested)),
+            is_member=member,
             parents=parents if member else (),
             children=children,
         )

@@ -8,14 +8,14 @@ twice.
 from collections.abc import Iterable
 
 from hansa.protocol.model import Group, NodeId
-from hansa.protocol.routing.tree import OneTree
+from hansa.protocol.routing.tree import TreeStrategy
 
 
-class TreeFlood(OneTree):
+class TreeFlood(TreeStrategy):
     """One node's part."""
 
-    def _takes(self, group: Group, wanters: list[NodeId]) -> Iterable[NodeId]:
-        return dict.fromkeys(self._branches.values())
+    def _tree_neighbours(self, group: Group, interested: list[NodeId]) -> Iterable[NodeId]:
+        return dict.fromkeys(self._neighbour_towards.values())
 
-    def _is_member(self, wanters: list[NodeId], children: tuple[NodeId, ...]) -> bool:
+    def _is_member(self, interested: list[NodeId], children: tuple[NodeId, ...]) -> bool:
         return True

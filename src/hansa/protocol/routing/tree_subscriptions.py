@@ -9,17 +9,19 @@ is not announced, and the table follows from it.
 from collections.abc import Iterable
 
 from hansa.protocol.model import Group, NodeId
-from hansa.protocol.routing.base import Fact
-from hansa.protocol.routing.tree import OneTree
+from hansa.protocol.routing.base import StrategyInvariant
+from hansa.protocol.routing.tree import TreeStrategy
 
 
-class TreeSubscriptions(OneTree):
+class TreeSubscriptions(TreeStrategy):
     """One node's part."""
 
-    facts = OneTree.facts | {Fact.MINIMAL}
+    invariants = TreeStrategy.invariants | {StrategyInvariant.MINIMAL}
 
-    def _takes(self, group: Group, wanters: list[NodeId]) -> Iterable[NodeId]:
-        return dict.fromkeys(self._branches[node] for node in wanters if node != self._self)
+    def _tree_neighbours(self, group: Group, interested: list[NodeId]) -> Iterable[NodeId]:
+        return dict.fromkeys(
+            self._neighbour_towards[node] for node in interested if node != self._self
+        )
 
-    def _is_member(self, wanters: list[NodeId], children: tuple[NodeId, ...]) -> bool:
-        return self._self in wanters or bool(children) or self._root == self._self
+    def _is_member(self, interested: list[NodeId], children: tuple[NodeId, ...]) -> bool:
+        return self._self in interested or bool(children) or self._root == self._self

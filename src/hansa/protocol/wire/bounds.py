@@ -13,14 +13,14 @@ from typing import Any, NamedTuple
 
 from hansa.errors import InvalidFrame, InvalidTopic
 from hansa.protocol.membership import records
-from hansa.protocol.model import HOPS_MAX, KEY_BYTES, MANAGEMENT
+from hansa.protocol.model import HOPS_MAX, KEY_BYTES, MANAGEMENT_GROUP
 from hansa.protocol.settings import LABEL_BYTES_MAX as LABEL_BYTES_MAX
 from hansa.protocol.settings import NEIGHBOURS_MAX as NEIGHBOURS_MAX
 from hansa.protocol.settings import NODES_MAX as NODES_MAX
 from hansa.protocol.topics import check_filter, check_name
 from hansa.protocol.wire import frames
 
-ROWS_MAX = len(records.Kind) * NODES_MAX
+ROWS_MAX = len(records.RecordKind) * NODES_MAX
 """Rows in a summary or fetch, records in an update. All rows of so many nodes fit one frame."""
 
 NAMES_MAX = 1 << 17
@@ -41,7 +41,7 @@ PARENTS_MAX = 64
 MISSING_MAX = 256
 """Missing frames that an acknowledgement names."""
 
-RESEND_MAX = 1 << 14
+PUBLICATIONS_PER_FRAME_MAX = 1 << 14
 """Publications in one frame of a repair, or of retained values."""
 
 TOPICS_MAX = 1 << 14
@@ -63,7 +63,7 @@ Rule = Callable[[Any], object]
 """Takes a value and raises InvalidFrame or InvalidTopic if it is out of bounds."""
 
 
-def check(value: object) -> None:
+def check_bounds(value: object) -> None:
     """Raise InvalidFrame if a frame or record is out of bounds, with the path to the place."""
     bounds = _BOUNDS.get(type(value))
     if bounds is None:
@@ -75,7 +75,10 @@ def check(value: object) -> None:
         field = ""
         bounds.whole(value)
     except (InvalidFrame, InvalidTopic) as error:
-        owner = getattr(value, "node", getattr(value, "core", None))
+        owner = next(
+            (getattr(value, name) for name in ("source", "node", "core") if hasattr(value, name)),
+            None,
+        )
         place = bounds.word if owner is None else f"{bounds.word} of {owner:016x}"
         raise InvalidFrame(": ".join(filter(None, (place, field, str(error))))) from None
 
@@ -140,7 +143,7 @@ def _capacity(capacity: float) -> None:
 
 
 def _group(group: str) -> None:
-    if group != MANAGEMENT:
+    if group != MANAGEMENT_GROUP:
         check_filter(group)
 
 
@@ -171,7 +174,7 @@ def _topic(entry: tuple[str, int]) -> None:
     check_name(entry[0])
 
 
-def _resend(resend: frames.Resend) -> None:
+def _resend(resend: frames.RepairResponse) -> None:
     if not resend.after <= resend.upto:
         raise InvalidFrame(f"goes from {resend.after} to {resend.upto}")
 
@@ -206,46 +209,50 @@ _BOUNDS: dict[type, _Bounds] = {
     ),
     frames.Goodbye: _Bounds("goodbye", {"reason": _text(REASON_BYTES_MAX)}),
     frames.Summary: _Bounds("summary", {"rows": _several(ROWS_MAX)}),
-    frames.Update: _Bounds("update", {"records": _several(ROWS_MAX, check)}),
+    frames.Update: _Bounds("update", {"records": _several(ROWS_MAX, check_bounds)}),
     frames.Fetch: _Bounds("fetch", {"rows": _several(ROWS_MAX)}),
-    frames.Announce: _Bounds(
+    frames.CoreAnnouncement: _Bounds(
         "announce",
         {
             "distance": _number(frames.UNREACHABLE),
             "parents": _several(PARENTS_MAX),
-            "claims": check,
+            "claims": check_bounds,
             "members": _several(FLAGS_MAX),
         },
     ),
-    frames.Membership: _Bounds("membership", {"joined": _names(_group), "left": _names(_group)}),
-    frames.Solicit: _Bounds("solicit", {"hops": _number(HOPS_MAX)}),
-    frames.Acknowledge: _Bounds("acknowledge", {"missing": _several(MISSING_MAX)}),
-    frames.Confirm: _Bounds("confirm", {"entries": _several(NODES_MAX, check)}),
-    frames.Confirmation: _Bounds("confirmation", {"hops": _number(HOPS_MAX)}),
-    frames.Enquire: _Bounds("enquire", {"hops": _number(HOPS_MAX)}),
-    frames.Owed: _Bounds("owed", {"hops": _number(HOPS_MAX)}),
+    frames.MeshMembership: _Bounds(
+        "membership", {"joined": _names(_group), "left": _names(_group)}
+    ),
+    frames.AnnouncementRequest: _Bounds("solicit", {"hops": _number(HOPS_MAX)}),
+    frames.FrameAck: _Bounds("acknowledge", {"missing": _several(MISSING_MAX)}),
+    frames.InterestAcks: _Bounds("confirm", {"entries": _several(NODES_MAX, check_bounds)}),
+    frames.InterestAck: _Bounds("confirmation", {"hops": _number(HOPS_MAX)}),
+    frames.InterestAckRequest: _Bounds("enquire", {"hops": _number(HOPS_MAX)}),
+    frames.PendingNotice: _Bounds("owed", {"hops": _number(HOPS_MAX)}),
     frames.Receipt: _Bounds("receipt", {"hops": _number(HOPS_MAX)}),
-    frames.Resend: _Bounds(
-        "resend", {"publications": _several(RESEND_MAX), "hops": _number(HOPS_MAX)}, _resend
+    frames.RepairResponse: _Bounds(
+        "resend",
+        {"publications": _several(PUBLICATIONS_PER_FRAME_MAX), "hops": _number(HOPS_MAX)},
+        _resend,
     ),
-    frames.Holdings: _Bounds(
-        "holdings", {"digests": _exactly(frames.BUCKETS), "hops": _number(HOPS_MAX)}
+    frames.RetainedDigests: _Bounds(
+        "holdings", {"digests": _exactly(frames.RETAINED_BUCKETS), "hops": _number(HOPS_MAX)}
     ),
-    frames.Ask: _Bounds(
+    frames.RetainedRequest: _Bounds(
         "ask",
         {
-            "buckets": _several(frames.BUCKETS, _number(frames.BUCKETS - 1)),
+            "buckets": _several(frames.RETAINED_BUCKETS, _number(frames.RETAINED_BUCKETS - 1)),
             "topics": _several(TOPICS_MAX, _topic),
             "hops": _number(HOPS_MAX),
         },
     ),
-    frames.Listing: _Bounds(
+    frames.RetainedVersions: _Bounds(
         "listing", {"entries": _several(TOPICS_MAX, _topic), "hops": _number(HOPS_MAX)}
     ),
-    frames.Values: _Bounds(
-        "values", {"publications": _several(RESEND_MAX), "hops": _number(HOPS_MAX)}
+    frames.RetainedValuesFrame: _Bounds(
+        "values", {"publications": _several(PUBLICATIONS_PER_FRAME_MAX), "hops": _number(HOPS_MAX)}
     ),
-    frames.Numbered: _Bounds("numbered", {"frame": check}),
+    frames.SequencedFrame: _Bounds("numbered", {"frame": check_bounds}),
     records.NodeRecord: _Bounds(
         "node record",
         {

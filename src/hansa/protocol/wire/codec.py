@@ -43,11 +43,11 @@ from itertools import product
 import msgspec
 
 from hansa.errors import InvalidFrame, InvalidTopic
-from hansa.protocol.model import HOPS_MAX, NAMED_MAX, GroupId, NodeId, Publication
+from hansa.protocol.model import HOPS_MAX, TARGET_GROUPS_MAX, GroupId, NodeId, Publication
 from hansa.protocol.settings import PACKET_BYTES_MAX as PACKET_BYTES_MAX
 from hansa.protocol.topics import TOPIC_LEVELS_MAX, check_name
 from hansa.protocol.wire import frames
-from hansa.protocol.wire.bounds import at_most, check
+from hansa.protocol.wire.bounds import at_most, check_bounds
 
 FORMAT_VERSION = 1
 """Of the bytes, not of the protocol. Four bits, so at most 15."""
@@ -64,7 +64,7 @@ CONTROL_BYTES_MAX = (1 << 20) + HEADER_BYTES_MAX
 
 CONTROL = FORMAT_VERSION << 4
 PUBLICATION = FORMAT_VERSION << 4 | 1
-ANSWER = FORMAT_VERSION << 4 | 2
+BULK_RESPONSE = FORMAT_VERSION << 4 | 2
 """The first byte of every frame, by its type."""
 
 _QOS_MAX, _RETAIN, _MORE, _VERSIONED = 2, 4, 8, 16
@@ -77,57 +77,59 @@ _OPENINGS = {
     for retain, more, has in product((False, True), repeat=3)
 }
 
-HEAD = struct.Struct(">HBHQQQH")
+PUBLICATION_HEADER = struct.Struct(">HBHQQQH")
 """What every publication begins with: two bytes as one, hops, n, origin, life, number, t."""
 
-GROUP = struct.Struct(">Q")
+GROUP_ID_STRUCT = struct.Struct(">Q")
 """A named group."""
 
-PLAIN = _OPENING
+PLAIN_FIRST_BYTES = _OPENING
 """How a publication begins that is of QoS 0, not retained, without properties."""
 
 HOPS_AT = 2
 TOPIC_BYTES_AT = 29
 """Where the hops are, and where the topic's length is; groups and topic follow the latter."""
 
-ORIGIN = slice(5, 13)
+ORIGIN_SLICE = slice(5, 13)
 """Where the origin is."""
 
-_HEAD_BYTES = HEAD.size
+_HEAD_BYTES = PUBLICATION_HEADER.size
 _COUNT_AT = 3
 _NUMBER_AT = 21
 _VERSION = struct.Struct(">Q")
 _EXTRA = struct.Struct(">HI")
 _ENTRY = struct.Struct(">QQ")
-_SMALL_BYTES = 8 * NAMED_MAX  # a frame of up to this size keeps every bound on size or count
+_SMALL_BYTES = (
+    8 * TARGET_GROUPS_MAX
+)  # a frame of up to this size keeps every bound on size or count
 
-_ANSWERS = (frames.Resend, frames.Values)
+_BULK_RESPONSES = (frames.RepairResponse, frames.RetainedValuesFrame)
 
 _encoder = msgspec.msgpack.Encoder()
-_decoder: msgspec.msgpack.Decoder[frames.Any] = msgspec.msgpack.Decoder(frames.Any)
+_decoder: msgspec.msgpack.Decoder[frames.AnyFrame] = msgspec.msgpack.Decoder(frames.AnyFrame)
 
 
-def encode(frame: frames.Any | Publication) -> bytes:
+def encode(frame: frames.AnyFrame | Publication) -> bytes:
     """Return the bytes of a frame; raise ValueError if no peer would take them."""
     if isinstance(frame, Publication):
         return encode_publication(frame)
     try:
-        kind = ANSWER if isinstance(frame, _ANSWERS) else CONTROL
+        kind = BULK_RESPONSE if isinstance(frame, _BULK_RESPONSES) else CONTROL
         data = b"%c%b" % (kind, _encoder.encode(frame))
     except OverflowError as error:
         raise ValueError(f"control frame: {error}") from None
-    _require_readable(data)
+    _require_decodable(data)
     return data
 
 
-def decode(data: bytes | bytearray | memoryview) -> frames.Any | Publication:
+def decode(data: bytes | bytearray | memoryview) -> frames.AnyFrame | Publication:
     """Return the frame that these bytes are; raise InvalidFrame if they are none."""
     first = data[0] if len(data) else None
     if first == PUBLICATION:
         return decode_publication(data)
     if first == CONTROL:
         return _decode_control(data, CONTROL_BYTES_MAX)
-    if first == ANSWER:
+    if first == BULK_RESPONSE:
         return _decode_control(data, FRAME_BYTES_MAX)
     if first is None:
         raise InvalidFrame("frame: no bytes")
@@ -137,18 +139,18 @@ def decode(data: bytes | bytearray | memoryview) -> frames.Any | Publication:
     raise InvalidFrame(f"frame: type {kind}, the types are 0, 1 and 2")
 
 
-def _decode_control(data: bytes | bytearray | memoryview, bytes_max: int) -> frames.Any:
+def _decode_control(data: bytes | bytearray | memoryview, bytes_max: int) -> frames.AnyFrame:
     if len(data) > bytes_max:
         raise InvalidFrame(f"frame: {len(data)} bytes, the limit is {bytes_max}")
     try:
         frame = _decoder.decode(memoryview(data)[1:])
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidFrame(f"control frame: {error}") from None
-    check(frame)
+    check_bounds(frame)
     return frame
 
 
-def _require_readable(data: bytes) -> None:
+def _require_decodable(data: bytes) -> None:
     """What no peer would take is our own misuse: say the same with another error."""
     try:
         decode(data)
@@ -162,7 +164,7 @@ def _require_readable(data: bytes) -> None:
 def encode_publication(publication: Publication) -> bytes:
     """Return the bytes of a publication; raise ValueError if no peer would take them."""
     qos, hops, topic = publication.qos, publication.hops, publication.topic
-    named = publication.named
+    named = publication.target_groups
     rest = encoded = topic.encode()
     topic_bytes = len(encoded)
     opening = _OPENING | qos
@@ -171,14 +173,14 @@ def encode_publication(publication: Publication) -> bytes:
     try:
         if publication.previous or publication.properties:
             opening |= _MORE
-            rest = _pack_more(publication, encoded)
+            rest = _pack_extension(publication, encoded)
         if publication.version:
             opening |= _VERSIONED
             rest = _VERSION.pack(publication.version) + rest
         if named:
             rest = _integers(len(named)).pack(*named) + rest
-        origin, life, number = publication.origin, publication.life, publication.number
-        head = HEAD.pack(opening, hops, len(named), origin, life, number, topic_bytes)
+        origin, life, number = publication.origin, publication.epoch, publication.sequence
+        head = PUBLICATION_HEADER.pack(opening, hops, len(named), origin, life, number, topic_bytes)
     except struct.error as error:
         raise ValueError(f"publication: {error}") from None
     if qos > _QOS_MAX:
@@ -193,7 +195,7 @@ def encode_publication(publication: Publication) -> bytes:
         or "#" in topic
         or "\0" in topic
     ):
-        _require_readable(data)
+        _require_decodable(data)
     return data
 
 
@@ -205,7 +207,9 @@ def decode_publication(data: bytes | bytearray | memoryview) -> Publication:
     named: tuple[GroupId, ...] = ()
     previous: tuple[tuple[NodeId, int], ...] = ()
     try:
-        opening, hops, count, origin, life, number, topic_bytes = HEAD.unpack_from(data)
+        opening, hops, count, origin, life, number, topic_bytes = PUBLICATION_HEADER.unpack_from(
+            data
+        )
         qos, retain, more, versioned = _OPENINGS[opening]
         if count:
             named = _integers(count).unpack_from(data, at)
@@ -220,7 +224,7 @@ def decode_publication(data: bytes | bytearray | memoryview) -> Publication:
         topic_end = at + topic_bytes
         topic = data[at:topic_end].decode()
     except (struct.error, KeyError, UnicodeDecodeError) as error:
-        raise _unreadable(data, error) from None
+        raise _invalid_publication(data, error) from None
     end = topic_end + properties_bytes
     if end > len(data):
         raise InvalidFrame(f"publication: {len(data)} bytes, its header promises {end}")
@@ -250,36 +254,36 @@ def decode_publication(data: bytes | bytearray | memoryview) -> Publication:
     )
 
 
-def cut_names(frame: bytearray, count: int) -> None:
+def remove_target_groups(frame: bytearray, count: int) -> None:
     """Take the names of its groups, of which there are so many, out of a plain publication."""
     frame[_COUNT_AT : _COUNT_AT + 2] = b"\0\0"
-    del frame[_HEAD_BYTES : _HEAD_BYTES + GROUP.size * count]
+    del frame[_HEAD_BYTES : _HEAD_BYTES + GROUP_ID_STRUCT.size * count]
 
 
-def mould(data: bytes, payload_bytes: int) -> tuple[bytes, bytes]:
+def make_frame_template(data: bytes, payload_bytes: int) -> tuple[bytes, bytes]:
     """Return what stands before and after the number in a publication's bytes, without its payload:
     with another number between them and another payload behind, they are the next publication."""
     return data[:_NUMBER_AT], data[_NUMBER_AT + 8 : len(data) - payload_bytes]
 
 
-def strand(frame: bytes | bytearray) -> bytes:
+def ordering_key(frame: bytes | bytearray) -> bytes:
     """Return what frames have in common that must not overtake each other: of publications the
     origin, for QoS 0 the topic as well; of answers nothing. The frame is a whole one of either."""
-    if frame[0] == ANSWER:
+    if frame[0] == BULK_RESPONSE:
         return b""
-    origin = bytes(frame[ORIGIN])
-    opening, _, count, *_, topic_bytes = HEAD.unpack_from(frame)
+    origin = bytes(frame[ORIGIN_SLICE])
+    opening, _, count, *_, topic_bytes = PUBLICATION_HEADER.unpack_from(frame)
     qos, _, more, versioned = _OPENINGS[opening]
     if qos:
         return origin
-    at = _HEAD_BYTES + GROUP.size * count + _VERSION.size * versioned
+    at = _HEAD_BYTES + GROUP_ID_STRUCT.size * count + _VERSION.size * versioned
     if more:
         entry_count, _ = _EXTRA.unpack_from(frame, at)
         at += _EXTRA.size + _ENTRY.size * entry_count
     return origin + frame[at : at + topic_bytes]
 
 
-def _pack_more(publication: Publication, topic: bytes) -> bytes:
+def _pack_extension(publication: Publication, topic: bytes) -> bytes:
     previous, properties = publication.previous, publication.properties
     entries = [_ENTRY.pack(*entry) for entry in previous]
     return b"".join((_EXTRA.pack(len(previous), len(properties)), *entries, topic, properties))
@@ -290,7 +294,7 @@ def _integers(count: int) -> struct.Struct:
     return struct.Struct(f">{count}Q")
 
 
-def _unreadable(data: bytes, error: Exception) -> InvalidFrame:
+def _invalid_publication(data: bytes, error: Exception) -> InvalidFrame:
     match error:
         case UnicodeDecodeError():
             return InvalidFrame(f"publication: topic: {error}")
@@ -303,7 +307,7 @@ def _unreadable(data: bytes, error: Exception) -> InvalidFrame:
 def _check_publication(topic: str, hops: int, group_count: int, packet_bytes: int) -> None:
     try:
         at_most(hops, HOPS_MAX, " hops")
-        at_most(group_count, NAMED_MAX, " groups")
+        at_most(group_count, TARGET_GROUPS_MAX, " groups")
         at_most(packet_bytes, PACKET_BYTES_MAX, " bytes of topic, properties and payload")
         check_name(topic)
     except (InvalidFrame, InvalidTopic) as error:

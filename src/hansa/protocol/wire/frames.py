@@ -6,7 +6,7 @@ All are immutable values. `Publication` (in `vocabulary`) is the one frame that 
 
 import msgspec
 
-from hansa.protocol.membership.records import ClaimsRecord, Kind, Record
+from hansa.protocol.membership.records import ClaimsRecord, Record, RecordKind
 from hansa.protocol.model import Group, GroupId, NodeId, Unsigned
 
 PROTOCOL_VERSION = 1
@@ -56,7 +56,7 @@ class Heartbeat(Frame, frozen=True, array_like=True, tag=3):
 class Summary(Frame, frozen=True, array_like=True, tag=4):
     """All rows that a node has, by their stamps: (kind, node, incarnation, version)."""
 
-    rows: tuple[tuple[Kind, NodeId, Unsigned, Unsigned], ...]
+    rows: tuple[tuple[RecordKind, NodeId, Unsigned, Unsigned], ...]
 
 
 class Update(Frame, frozen=True, array_like=True, tag=5):
@@ -68,10 +68,10 @@ class Update(Frame, frozen=True, array_like=True, tag=5):
 class Fetch(Frame, frozen=True, array_like=True, tag=6):
     """Asks for rows whole, because a change did not fit what is here."""
 
-    rows: tuple[tuple[Kind, NodeId], ...]
+    rows: tuple[tuple[RecordKind, NodeId], ...]
 
 
-class Announce(Frame, frozen=True, array_like=True, tag=7):
+class CoreAnnouncement(Frame, frozen=True, array_like=True, tag=7):
     """A core announcement (Spohn 2020), one for all groups of that core."""
 
     core: NodeId
@@ -86,7 +86,7 @@ class Announce(Frame, frozen=True, array_like=True, tag=7):
     """The mesh membership flag: those of the core's groups of which the sender is a member."""
 
 
-class Membership(Frame, frozen=True, array_like=True, tag=8):
+class MeshMembership(Frame, frozen=True, array_like=True, tag=8):
     """A mesh membership announcement (Spohn 2020), from a member to one of its parents."""
 
     core: NodeId
@@ -95,7 +95,7 @@ class Membership(Frame, frozen=True, array_like=True, tag=8):
     left: tuple[Group, ...] = ()
 
 
-class Solicit(Frame, frozen=True, array_like=True, tag=9):
+class AnnouncementRequest(Frame, frozen=True, array_like=True, tag=9):
     """Asks a core, hop by hop, for an announcement newer than `seq`."""
 
     core: NodeId
@@ -104,7 +104,7 @@ class Solicit(Frame, frozen=True, array_like=True, tag=9):
     hops: Unsigned
 
 
-class Acknowledge(Frame, frozen=True, array_like=True, tag=10):
+class FrameAck(Frame, frozen=True, array_like=True, tag=10):
     """On datagram links: all numbered frames below `expected` have arrived."""
 
     expected: Unsigned
@@ -112,41 +112,41 @@ class Acknowledge(Frame, frozen=True, array_like=True, tag=10):
     """The first ones that are missing below others that came early."""
 
 
-class Confirmation(msgspec.Struct, frozen=True, array_like=True):
+class InterestAck(msgspec.Struct, frozen=True, array_like=True):
     """`node` has version `(incarnation, version)` of `to`'s interest in force, and the positions
     of its journal count for it from `(epoch, seq)` on."""
 
-    to: NodeId
+    destination: NodeId
     incarnation: Unsigned
     version: Unsigned
-    node: NodeId
+    source: NodeId
     epoch: Unsigned
     seq: Unsigned
     hops: Unsigned
 
 
-class Confirm(Frame, frozen=True, array_like=True, tag=12):
+class InterestAcks(Frame, frozen=True, array_like=True, tag=12):
     """Confirmations that share the next hop."""
 
-    entries: tuple[Confirmation, ...]
+    entries: tuple[InterestAck, ...]
 
 
-class Enquire(Frame, frozen=True, array_like=True, tag=13):
+class InterestAckRequest(Frame, frozen=True, array_like=True, tag=13):
     """`node` asks `to` to confirm its interest; or, with a stamp, to write a newer record of itself
     than that one, which `node` has forgotten."""
 
-    to: NodeId
-    node: NodeId
+    destination: NodeId
+    source: NodeId
     hops: Unsigned
     incarnation: Unsigned = 0
     version: Unsigned = 0
 
 
-class Owed(Frame, frozen=True, array_like=True, tag=14):
+class PendingNotice(Frame, frozen=True, array_like=True, tag=14):
     """`node` reminds `to` that it owes it publications, the newest of them at `(epoch, seq)`."""
 
-    to: NodeId
-    node: NodeId
+    destination: NodeId
+    source: NodeId
     epoch: Unsigned
     seq: Unsigned
     hops: Unsigned = 0
@@ -155,26 +155,26 @@ class Owed(Frame, frozen=True, array_like=True, tag=14):
 class Receipt(Frame, frozen=True, array_like=True, tag=15):
     """`node` holds, safe from a crash, all that `to` owed it up to `(epoch, seq)`."""
 
-    to: NodeId
-    node: NodeId
+    destination: NodeId
+    source: NodeId
     epoch: Unsigned
     seq: Unsigned
-    after: Unsigned
+    received_upto: Unsigned
     """What was owed up to here has at least arrived."""
-    want: Unsigned = 0
+    bytes_requested: Unsigned = 0
     """Bytes of what comes after that, to be sent again; 0 if nothing is missing."""
     hops: Unsigned = 0
 
 
-class Resend(Frame, frozen=True, array_like=True, tag=16):
+class RepairResponse(Frame, frozen=True, array_like=True, tag=16):
     """`node` sends `to` all that it owes it after `after` up to `upto`, once more."""
 
-    to: NodeId
-    node: NodeId
+    destination: NodeId
+    source: NodeId
     epoch: Unsigned
     after: Unsigned
     upto: Unsigned
-    lost: Unsigned
+    lost_upto: Unsigned
     """Nothing up to here is kept any more; 0 if nothing is lost."""
     publications: tuple[bytes, ...]
     """As `wire` writes publications, in order; only the receiver reads them."""
@@ -185,78 +185,94 @@ class Resend(Frame, frozen=True, array_like=True, tag=16):
     """Up to here `to` has said that it holds all, safe from a crash."""
 
 
-BUCKETS = 64
+RETAINED_BUCKETS = 64
 """Parts in which sets of retained values are compared."""
 
 
-class Holdings(Frame, frozen=True, array_like=True, tag=17):
+class RetainedDigests(Frame, frozen=True, array_like=True, tag=17):
     """`node` tells `to` what values its clients have retained of what `to` wants: one digest for
     each part of the topics, by their hash."""
 
-    to: NodeId
-    node: NodeId
+    destination: NodeId
+    source: NodeId
     digests: tuple[Unsigned, ...]
     hops: Unsigned = 0
 
 
-class Ask(Frame, frozen=True, array_like=True, tag=18):
+class RetainedRequest(Frame, frozen=True, array_like=True, tag=18):
     """`node` asks `to` which versions it owns of the topics in some buckets, or for the values of
     some topics, of which it has these versions, 0 for none."""
 
-    to: NodeId
-    node: NodeId
+    destination: NodeId
+    source: NodeId
     buckets: tuple[Unsigned, ...]
     topics: tuple[tuple[str, Unsigned], ...] = ()
     hops: Unsigned = 0
 
 
-class Listing(Frame, frozen=True, array_like=True, tag=19):
+class RetainedVersions(Frame, frozen=True, array_like=True, tag=19):
     """`node` tells `to` versions of retained values that it owns, deleted ones included."""
 
-    to: NodeId
-    node: NodeId
+    destination: NodeId
+    source: NodeId
     entries: tuple[tuple[str, Unsigned], ...]
     hops: Unsigned = 0
 
 
-class Values(Frame, frozen=True, array_like=True, tag=20):
+class RetainedValuesFrame(Frame, frozen=True, array_like=True, tag=20):
     """`node` sends `to` retained values that it owns; an empty payload deletes."""
 
-    to: NodeId
-    node: NodeId
+    destination: NodeId
+    source: NodeId
     publications: tuple[bytes, ...]
     """As `wire` writes publications."""
     hops: Unsigned = 0
 
 
-Letter = Owed | Receipt | Resend | Holdings | Ask | Listing | Values
+Unicast = (
+    PendingNotice
+    | Receipt
+    | RepairResponse
+    | RetainedDigests
+    | RetainedRequest
+    | RetainedVersions
+    | RetainedValuesFrame
+)
 """What two nodes that need not be neighbours tell each other, hop by hop. Letters may get lost."""
-LETTERS = (Owed, Receipt, Resend, Holdings, Ask, Listing, Values)
+UNICASTS = (
+    PendingNotice,
+    Receipt,
+    RepairResponse,
+    RetainedDigests,
+    RetainedRequest,
+    RetainedVersions,
+    RetainedValuesFrame,
+)
 """The same for `isinstance`, which is slow with a union."""
 
-Ordered = (
+OrderedFrame = (
     Hello
     | Goodbye
     | Summary
     | Update
     | Fetch
-    | Announce
-    | Membership
-    | Solicit
-    | Confirm
-    | Enquire
-    | Letter
+    | CoreAnnouncement
+    | MeshMembership
+    | AnnouncementRequest
+    | InterestAcks
+    | InterestAckRequest
+    | Unicast
 )
 """Control frames whose order matters; on datagram links they are numbered."""
 
-Control = Ordered | Heartbeat
+ControlFrame = OrderedFrame | Heartbeat
 
 
-class Numbered(Frame, frozen=True, array_like=True, tag=11):
+class SequencedFrame(Frame, frozen=True, array_like=True, tag=11):
     """On datagram links: a control frame with its place in the order."""
 
-    number: Unsigned
-    frame: Ordered
+    sequence: Unsigned
+    frame: OrderedFrame
 
 
-Any = Control | Acknowledge | Numbered
+AnyFrame = ControlFrame | FrameAck | SequencedFrame

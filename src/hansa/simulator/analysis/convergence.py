@@ -5,123 +5,127 @@ so a run with many nodes stays fast. What is reported is when the last relevant 
 before all was right, which no interval blurs.
 """
 
-from hansa.protocol.effects import NeighbourDown, News
-from hansa.simulator.analysis.structure import Problem, Structure
-from hansa.simulator.options import Options
-from hansa.simulator.result import Convergence
-from hansa.simulator.topologies import Topology, distances
-from hansa.simulator.world.hooks import Watcher
+from hansa.protocol.effects import NeighbourDown, Notification
+from hansa.simulator.analysis.structure import Problem, StructureCheck
+from hansa.simulator.options import SimulationOptions
+from hansa.simulator.result import ConvergenceRecord
+from hansa.simulator.topologies import Topology, hop_distances
+from hansa.simulator.world.hooks import Hooks
 from hansa.simulator.world.network import REORDER_FACTOR
 from hansa.simulator.world.site import Site
 from hansa.simulator.world.world import World
 
-INTERVAL_S = 0.005
+COMPARE_INTERVAL_S = 0.005
 "Least virtual seconds between two comparisons of up to ten nodes; more nodes are compared less."
 
 RECHECK_S = 0.1
 "While something is wrong, it is compared at least this often: timers change things silently."
 
 
-class Tracker(Watcher):
+class ConvergenceTracker(Hooks):
     """Follows one world."""
 
-    def __init__(self, world: World, structure: Structure, always: bool) -> None:
+    def __init__(self, world: World, structure: StructureCheck, always_compare: bool) -> None:
         """Start with nothing disturbed. If `always`, `holds` is known at all times; else only
         while something is measured, which saves most comparisons of a large federation."""
         self._world = world
         self._structure = structure
-        self._always = always
+        self._always_compare = always_compare
         self.truth = structure.truth
         nodes = len(world.sites)
         self._lossy = world.options.links.loss > 0
-        self._interval = INTERVAL_S * max(1.0, nodes / 10) * max(1.0, nodes / 200)
-        self._records: list[Convergence] = []
-        self._after: tuple[str, float] | None = None
-        self._since: float | None = None
+        self._interval = COMPARE_INTERVAL_S * max(1.0, nodes / 10) * max(1.0, nodes / 200)
+        self._measurements: list[ConvergenceRecord] = []
+        self._measuring: tuple[str, float] | None = None
+        self._converged_since: float | None = None
         self._changed_at = 0.0
         self._compared_at = -1.0
-        self._planned = False
-        self._stale = True
+        self._is_scheduled = False
+        self._is_stale = True
         self.problem: Problem = "not compared yet"
         """What was wrong at the last comparison."""
-        self.disturbances = 0
+        self.disturbance_count = 0
 
     @property
-    def holds(self) -> bool:
+    def is_converged(self) -> bool:
         """Whether all is right now, as far as can be known without comparing again."""
-        return self._since is not None and not self._stale
+        return self._converged_since is not None and not self._is_stale
 
-    def ways_mark(self) -> object:
+    def path_fingerprint(self) -> object:
         """Return what differs at two moments if ways may have changed between them."""
-        return self._structure.ways_mark()
+        return self._structure.path_fingerprint()
 
-    def records(self) -> tuple[Convergence, ...]:
+    def measurements(self) -> tuple[ConvergenceRecord, ...]:
         """Return what was measured, the last disturbance included."""
-        self._close()
-        return tuple(self._records)
+        self._finish_measurement()
+        return tuple(self._measurements)
 
-    def disturbed(self, what: str, fault: bool, places: tuple[int, ...]) -> None:
+    def on_disturbance(self, what: str, fault: bool, places: tuple[int, ...]) -> None:
         """Start a new measurement. Interest that changes before all was right belongs to it."""
-        self.disturbances += 1
-        if fault or self._since is not None:
-            self._close()
-            self._after = (what, self._world.now) if fault else None
-        self._since = None
-        self._note()
+        self.disturbance_count += 1
+        if fault or self._converged_since is not None:
+            self._finish_measurement()
+            self._measuring = (what, self._world.now) if fault else None
+        self._converged_since = None
+        self._mark_stale()
 
-    def changed(self, site: Site) -> None:
+    def on_state_changed(self, site: Site) -> None:
         """Something relevant happened at a node."""
-        self._note()
+        self._mark_stale()
 
-    def told(self, site: Site, news: News) -> None:
+    def on_notification(self, site: Site, notification: Notification) -> None:
         """Where frames are lost, a whole row of heartbeats may be: that is a disturbance, too."""
-        if self._lossy and isinstance(news, NeighbourDown):
-            self._world.disturb(f"n{site.place} misses {news.node}", fault=False)
+        if self._lossy and isinstance(notification, NeighbourDown):
+            self._world.report_disturbance(f"n{site.place} misses {notification.node}", fault=False)
 
-    def compare(self) -> Problem:
+    def find_problem(self) -> Problem:
         """Compare now; return what is wrong."""
         self._compared_at = self._world.now
-        self._stale = False
-        self.problem = self._structure.converged()
+        self._is_stale = False
+        self.problem = self._structure.find_problem()
         if self.problem:
-            self._since = None
-        elif self._since is None:
-            self._since = self._changed_at
+            self._converged_since = None
+        elif self._converged_since is None:
+            self._converged_since = self._changed_at
         return self.problem
 
-    def _note(self) -> None:
+    def _mark_stale(self) -> None:
         self._changed_at = self._world.scheduler.now
-        self._stale = True
-        if not self._planned and self._is_asked():
-            self._plan(max(self._changed_at, self._compared_at + self._interval))
+        self._is_stale = True
+        if not self._is_scheduled and self._is_needed():
+            self._schedule_compare(max(self._changed_at, self._compared_at + self._interval))
 
-    def _is_asked(self) -> bool:
-        return self._always or self._after is not None
+    def _is_needed(self) -> bool:
+        return self._always_compare or self._measuring is not None
 
-    def _plan(self, at: float) -> None:
-        self._planned = True
-        self._world.scheduler.at(at, self._compare_as_planned)
+    def _schedule_compare(self, at: float) -> None:
+        self._is_scheduled = True
+        self._world.scheduler.at(at, self._run_scheduled_compare)
 
-    def _compare_as_planned(self) -> None:
-        self._planned = False
-        if not self._is_asked():
+    def _run_scheduled_compare(self) -> None:
+        self._is_scheduled = False
+        if not self._is_needed():
             return
-        if not self._stale:
-            self.truth.forget_views()
-        if self.compare():
-            self._plan(self._world.now + max(RECHECK_S, self._interval))
+        if not self._is_stale:
+            self.truth.clear_statuses()
+        if self.find_problem():
+            self._schedule_compare(self._world.now + max(RECHECK_S, self._interval))
 
-    def _close(self) -> None:
+    def _finish_measurement(self) -> None:
         """Write down the measurement that ends here."""
-        if self._after is None:
+        if self._measuring is None:
             return
-        what, at = self._after
-        took = None if self._since is None else round(max(0.0, self._since - at), 9)
-        self._records.append(Convergence(what, round(at, 9), took))
-        self._after = None
+        what, at = self._measuring
+        took = (
+            None
+            if self._converged_since is None
+            else round(max(0.0, self._converged_since - at), 9)
+        )
+        self._measurements.append(ConvergenceRecord(what, round(at, 9), took))
+        self._measuring = None
 
 
-def allowance(options: Options) -> float:
+def convergence_limit_s(options: SimulationOptions) -> float:
     """Return how many seconds the federation may take, after the last disturbance, to be right.
 
     A silent death takes the heartbeat limit to be noticed and a lost core the patience to be
@@ -130,23 +134,23 @@ def allowance(options: Options) -> float:
     protocol, links = options.protocol, options.links
     slowest = max([links.delay_ms, *(delay for _, _, delay in links.delays_ms)]) + links.jitter_ms
     hop = slowest / 1000 + protocol.relay_delay
-    if not links.ordered:
+    if not links.is_ordered:
         hop = REORDER_FACTOR * hop + links.loss  # what is lost is sent again, later and later
-    crossing = hop * _width(options.topology)
-    waits = (
+    crossing = hop * _hop_bound(options.topology)
+    waits_s = (
         2 * protocol.change_delay
-        + 4 * protocol.announce_gap
-        + 4 * protocol.solicit_interval
-        + protocol.settle_delay
-        + 2 * protocol.confirm_patience
+        + 4 * protocol.announcement_interval_min
+        + 4 * protocol.announcement_request_interval_max
+        + protocol.management_claim_delay
+        + 2 * protocol.interest_ack_retry_interval
         + 2 * protocol.linger
     )
     detection = protocol.heartbeat_limit + protocol.heartbeat_interval
-    takeover = protocol.takeover_delay + protocol.takeover_patience
-    return detection + takeover + 2 * links.redial_s[1] + waits + 6 * crossing
+    takeover = protocol.takeover_delay + protocol.takeover_fallback_delay
+    return detection + takeover + 2 * links.redial_wait_s[1] + waits_s + 6 * crossing
 
 
-def _width(topology: Topology) -> int:
+def _hop_bound(topology: Topology) -> int:
     """Return how many hops news may need: the diameter, twice for links that are cut."""
-    reach = distances(topology, 0)
+    reach = hop_distances(topology, 0)
     return min(2 * 2 * max(reach.values()), topology.nodes) + 2

@@ -14,31 +14,31 @@ from hansa.journal.settings import JournalSettings
 from hansa.protocol.effects import Effect, Send
 from hansa.protocol.events import Event
 from hansa.protocol.model import Publication
-from hansa.simulator.analysis.ledger import Entry
-from hansa.simulator.options import Options
-from hansa.simulator.result import Result
-from hansa.simulator.world.hooks import Watcher
+from hansa.simulator.analysis.ledger import LedgerEntry
+from hansa.simulator.options import SimulationOptions
+from hansa.simulator.result import SimulationResult
+from hansa.simulator.world.hooks import Hooks
 from hansa.simulator.world.site import Site
 from hansa.simulator.world.world import World
 from hansa.telemetry import schema
-from hansa.telemetry.event_mapper import Narrator
-from hansa.telemetry.log import Log, Recorder
+from hansa.telemetry.event_mapper import EventMapper
+from hansa.telemetry.log import NodeRecorder, TelemetryLog
 
-WAITING_BYTES_MAX = 4 << 20
+UNWRITTEN_BYTES_MAX = 4 << 20
 """Gathered before it is written."""
 
 SECOND_NS = 1_000_000_000
 
-_KEEP_ALL = JournalSettings(
+_UNBOUNDED_JOURNAL = JournalSettings(
     segment_seconds=float(1 << 40),
     retention_seconds=float(1 << 40),
     retention_bytes=1 << 62,
-    waiting_bytes_max=1 << 40,
+    unsynced_bytes_max=1 << 40,
 )
 """A run is finite: nothing of it is dropped, and `Telemetry` writes often enough."""
 
 
-class Telemetry(Watcher):
+class SimulationTelemetry(Hooks):
     """Listens to one world."""
 
     def __init__(self, world: World, path: Path) -> None:
@@ -46,81 +46,81 @@ class Telemetry(Watcher):
         if path.exists() and (not path.is_dir() or any(path.iterdir())):
             raise UsageError(f"{path} is not empty; telemetry of a run needs its own directory")
         self._world = world
-        self._log = Log(path, _KEEP_ALL, self._now, _identity(world.options))
-        self._recorders: dict[tuple[int, int], Recorder] = {}
-        self._narrators: dict[int, Narrator] = {}
-        self._observer = self._recorder(schema.OBSERVER, 1)
+        self._log = TelemetryLog(path, _UNBOUNDED_JOURNAL, self._now, _log_identity(world.options))
+        self._recorders: dict[tuple[int, int], NodeRecorder] = {}
+        self._event_mappers: dict[int, EventMapper] = {}
+        self._observer_recorder = self._recorder(schema.FAULT_INJECTOR, 1)
         options = world.options
         told = (options.seed, options.topology.name, options.protocol.strategy)
-        self._observer.put(schema.Run(0, *told))
+        self._observer_recorder.put(schema.SimulationStarted(0, *told))
 
     def _now(self) -> int:
         return round(self._world.now * SECOND_NS)
 
-    def _recorder(self, node: int, incarnation: int) -> Recorder:
+    def _recorder(self, node: int, incarnation: int) -> NodeRecorder:
         """Two copies of a node may share an incarnation: they share the numbers, too."""
         found = self._recorders.get((node, incarnation))
         if found is None:
-            found = self._recorders[node, incarnation] = Recorder(self._log, node, incarnation)
+            found = self._recorders[node, incarnation] = NodeRecorder(self._log, node, incarnation)
         return found
 
     # ------------------------------------------------------------ what happens
 
-    def started(self, site: Site) -> None:
+    def on_agent_started(self, site: Site) -> None:
         """A life begins."""
-        identity = (site.memory.id, site.memory.incarnation)
+        identity = (site.state.id, site.state.incarnation)
         recorder = self._recorder(*identity)
-        recorder.put(schema.Started(self._now(), site.name, __version__))
-        self._narrators[site.place] = Narrator(recorder.put, identity, 1, self._now)
+        recorder.put(schema.NodeStarted(self._now(), site.name, __version__))
+        self._event_mappers[site.place] = EventMapper(recorder.put, identity, 1, self._now)
 
-    def stopped(self, site: Site) -> None:
+    def on_agent_stopped(self, site: Site) -> None:
         """It ends, perhaps without warning: an agent would not have written that. Only nodes that
         run to the end of the simulation get a record `stopped`, in `close`."""
-        del self._narrators[site.place]
+        del self._event_mappers[site.place]
 
-    def handled(self, site: Site, event: Event, wanted: Sequence[Effect]) -> None:
+    def on_event_handled(self, site: Site, event: Event, effects: Sequence[Effect]) -> None:
         """A node has handled something."""
-        self._narrators[site.place].handled(event, wanted)
+        self._event_mappers[site.place].on_event_handled(event, effects)
 
-    def transmitted(self, site: Site, send: Send, frame_bytes: int) -> None:
+    def on_frame_sent(self, site: Site, send: Send, frame_bytes: int) -> None:
         """A frame leaves."""
-        self._narrators[site.place].sent(send.link, send.frame, frame_bytes)
-        if self._log.waiting_bytes > WAITING_BYTES_MAX:
+        self._event_mappers[site.place].on_frame_sent(send.link, send.frame, frame_bytes)
+        if self._log.uncommitted_bytes > UNWRITTEN_BYTES_MAX:
             self._log.commit()
 
-    def delivered(self, site: Site, publication: Publication, entry: Entry | None) -> None:
+    def on_delivered(self, site: Site, publication: Publication, entry: LedgerEntry | None) -> None:
         """A broker got a publication."""
-        self._narrators[site.place].delivered(publication)
+        self._event_mappers[site.place].on_delivered(publication)
 
-    def disturbed(self, what: str, fault: bool, places: tuple[int, ...]) -> None:
+    def on_disturbance(self, what: str, fault: bool, places: tuple[int, ...]) -> None:
         """A fault strikes, or ends."""
         if fault:
-            nodes = [self._world.sites[place].memory.id for place in places[:2]]
-            self._observer.put(schema.Fault(self._now(), what, *nodes))
+            nodes = [self._world.sites[place].state.id for place in places[:2]]
+            self._observer_recorder.put(schema.FaultInjected(self._now(), what, *nodes))
 
     # ------------------------------------------------------------ the end
 
-    def close(self, result: Result) -> None:
+    def close(self, result: SimulationResult) -> None:
         """Write the simulator's own account, and everything that still waits."""
         for record in result.converged_s:
             if record.converged_s is not None:
                 at = round(record.at_s * SECOND_NS)
-                self._observer.put(schema.Converged(at, record.after, record.converged_s))
-        for name, value in counters(result).items():
-            self._observer.put(schema.Counter(self._now(), name, value))
-        for narrator in self._narrators.values():
-            narrator.put(schema.Stopped(self._now(), "the simulation ended"))
+                self._observer_recorder.put(schema.Converged(at, record.after, record.converged_s))
+        for name, value in result_counters(result).items():
+            self._observer_recorder.put(schema.Counter(self._now(), name, value))
+        for narrator in self._event_mappers.values():
+            narrator.emit(schema.NodeStopped(self._now(), "the simulation ended"))
         for recorder in self._recorders.values():
             recorder.flush()
         self._log.close()
 
 
-def _identity(options: Options) -> int:
+def _log_identity(options: SimulationOptions) -> int:
     """The same run is the same log, however often it is played."""
     return int.from_bytes(hashlib.sha256(repr(options).encode()).digest()[:8]) >> 1
 
 
-def counters(result: Result) -> dict[str, float]:
+def result_counters(result: SimulationResult) -> dict[str, float]:
     """Return what a simulation has counted by itself, by name."""
     found: dict[str, float] = {
         name: getattr(result, name)

@@ -6,44 +6,51 @@ import msgspec
 
 from hansa.protocol.model import Publication
 from hansa.protocol.wire import codec
-from hansa.protocol.wire.frames import Any as AnyFrame
-from hansa.protocol.wire.frames import Numbered
+from hansa.protocol.wire.frames import AnyFrame as AnyFrame
+from hansa.protocol.wire.frames import SequencedFrame
 
 _encoder = msgspec.msgpack.Encoder()
 _FORMAT_BYTES = 1
 "What `wire` puts before a control frame."
 
 
-class Traffic:
+class TrafficCounter:
     """Counts and sizes of all frames of a run."""
 
-    __slots__ = ("_bytes", "_checksum", "_frames", "_last", "_size", "_wire")
+    __slots__ = (
+        "_bytes",
+        "_last_checksum",
+        "_frames",
+        "_last_frame",
+        "_last_size",
+        "_encodes_frames",
+    )
 
     def __init__(self, wire_bytes: bool) -> None:
         """Start at zero. With `wire_bytes`, frames are really encoded and checked."""
-        self._wire = wire_bytes
+        self._encodes_frames = wire_bytes
         self._frames: dict[type, int] = {}
         self._bytes: dict[type, int] = {}
         # A flood sends one frame over many links, one after the other: measure it once.
-        self._last: object = None
-        self._size = 0
-        self._checksum = 0
+        self._last_frame: object = None
+        self._last_size = 0
+        self._last_checksum = 0
 
-    def count(self, frame: AnyFrame | Publication) -> tuple[int, int]:
+    def count_frame(self, frame: AnyFrame | Publication) -> tuple[int, int]:
         """Count a frame; return its size and a checksum of its bytes."""
-        if frame is not self._last:
+        if frame is not self._last_frame:
             data = self._encode(frame)
-            self._last = frame
-            self._size = len(data) if self._wire else len(data) + _FORMAT_BYTES
-            self._checksum = crc32(data)
-        kind = type(frame.frame) if type(frame) is Numbered else type(frame)
+            self._last_frame = frame
+            self._last_size = len(data) if self._encodes_frames else len(data) + _FORMAT_BYTES
+            self._last_checksum = crc32(data)
+        kind = type(frame.frame) if type(frame) is SequencedFrame else type(frame)
         self._frames[kind] = self._frames.get(kind, 0) + 1
-        self._bytes[kind] = self._bytes.get(kind, 0) + self._size
-        return self._size, self._checksum
+        self._bytes[kind] = self._bytes.get(kind, 0) + self._last_size
+        return self._last_size, self._last_checksum
 
     def _encode(self, frame: AnyFrame | Publication) -> bytes:
         """Return bytes of the right size; `wire.encode` checks every rule, which takes longer."""
-        if self._wire:
+        if self._encodes_frames:
             return codec.encode(frame)
         if type(frame) is Publication:
             return codec.encode_publication(frame)[_FORMAT_BYTES:]

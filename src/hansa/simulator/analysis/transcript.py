@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from operator import attrgetter
 
-Listener = Callable[[float, int | None, object], None]
+TranscriptListener = Callable[[float, int | None, object], None]
 """Told of all that becomes a line: when, at which place (None: the world), what."""
 
 _FRAME = struct.Struct("<dIIII")
@@ -18,7 +18,7 @@ _BUFFER_BYTES = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
-class ClientPublished:
+class MessagePublished:
     """A client published something; its number is unique in the run."""
 
     number: int
@@ -27,7 +27,7 @@ class ClientPublished:
 
 
 @dataclass(frozen=True, slots=True)
-class ClientsReceived:
+class MessageDelivered:
     """A broker got a publication from its agent."""
 
     number: int
@@ -38,22 +38,22 @@ class ClientsReceived:
 class Transcript:
     """The record of one run."""
 
-    __slots__ = ("_buffer", "_formats", "_hash", "_listen")
+    __slots__ = ("_buffer", "_formats", "_hash", "_listener")
 
-    def __init__(self, listen: Listener | None = None) -> None:
+    def __init__(self, listener: TranscriptListener | None = None) -> None:
         """Start empty. `listen` is told what becomes a line."""
         self._hash = hashlib.blake2b(digest_size=16)
         self._buffer = bytearray()
         self._formats: dict[type, Callable[[object], str]] = {}
-        self._listen = listen
+        self._listener = listener
 
-    def note(self, now: float, place: int | None, what: object) -> None:
+    def add_line(self, now: float, place: int | None, what: object) -> None:
         """Note something worth a line."""
-        self._buffer += line(now, place, self._text(what)).encode()
-        if self._listen:
-            self._listen(now, place, what)
+        self._buffer += format_line(now, place, self._text(what)).encode()
+        if self._listener:
+            self._listener(now, place, what)
 
-    def frame(self, now: float, ends: tuple[int, int], size: int, checksum: int) -> None:
+    def add_frame(self, now: float, ends: tuple[int, int], size: int, checksum: int) -> None:
         """Note a frame that is sent from one place to another."""
         self._buffer += _FRAME.pack(now, ends[0], ends[1], size, checksum)
         if len(self._buffer) > _BUFFER_BYTES:
@@ -74,16 +74,16 @@ class Transcript:
             return what
         kind = type(what)
         if kind not in self._formats:
-            self._formats[kind] = _format_of(kind)
+            self._formats[kind] = _make_formatter(kind)
         return self._formats[kind](what)
 
 
-def line(now: float, place: int | None, text: str) -> str:
+def format_line(now: float, place: int | None, text: str) -> str:
     """Return one line of a transcript."""
     return f"{now:10.4f} {'--' if place is None else f'n{place}'} {text}\n"
 
 
-def _format_of(kind: type) -> Callable[[object], str]:
+def _make_formatter(kind: type) -> Callable[[object], str]:
     """Return a function that does what the `repr` of this dataclass or struct does."""
     names: tuple[str, ...] = kind.__match_args__  # type: ignore[attr-defined]
     template = f"{kind.__name__}({', '.join(f'{name}=%r' for name in names)})"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from hansa.protocol.model import NodeId
-from hansa.protocol.status import NodeView
+from hansa.protocol.status import NodeStatus
 from hansa.simulator.world.site import Site
 from hansa.simulator.world.world import World
 
@@ -24,15 +24,15 @@ class Component:
     @cached_property
     def ids(self) -> tuple[NodeId, ...]:
         """The ids of all nodes, ordered."""
-        return tuple(sorted(site.memory.id for site in self.sites))
+        return tuple(sorted(site.state.id for site in self.sites))
 
     @cached_property
     def by_id(self) -> dict[NodeId, Site]:
         """The site of each node."""
-        return {site.memory.id: site for site in self.sites}
+        return {site.state.id: site for site in self.sites}
 
     @cached_property
-    def distinct(self) -> bool:
+    def has_distinct_ids(self) -> bool:
         """Whether no two nodes have the same id."""
         return len(self.by_id) == len(self.sites)
 
@@ -48,20 +48,20 @@ class Component:
         return found
 
 
-class Truth:
+class GroundTruth:
     """The world as it is, computed again only when it may have changed."""
 
     def __init__(self, world: World) -> None:
         """Look at a world."""
         self._world = world
-        self._shape = -1
+        self._topology_version = -1
         self._components: list[Component] = []
-        self._views: dict[int, tuple[int, int, NodeView]] = {}
+        self._statuses: dict[int, tuple[int, int, NodeStatus]] = {}
 
     def components(self) -> list[Component]:
         """Return the parts of the federation that hang together now."""
-        if self._shape != self._world.shape:
-            self._shape = self._world.shape
+        if self._topology_version != self._world.topology_version:
+            self._topology_version = self._world.topology_version
             self._components = self._find_components()
         return self._components
 
@@ -69,36 +69,36 @@ class Truth:
         """Return the part to which a running site belongs."""
         return next((part for part in self.components() if site in part.sites), None)
 
-    def view(self, site: Site) -> NodeView:
+    def status(self, site: Site) -> NodeStatus:
         """Return a running node's state, taken again only if it may have changed."""
-        known = self._views.get(site.place)
-        if known is None or known[:2] != (site.life, site.version):
+        known = self._statuses.get(site.place)
+        if known is None or known[:2] != (site.process_run, site.change_count):
             assert site.node is not None
-            known = (site.life, site.version, site.node.view())
-            self._views[site.place] = known
+            known = (site.process_run, site.change_count, site.node.status())
+            self._statuses[site.place] = known
         return known[2]
 
-    def forget_views(self) -> None:
+    def clear_statuses(self) -> None:
         """Take all views again: a timer may have changed what no frame and no news has told."""
-        self._views.clear()
+        self._statuses.clear()
 
     def _find_components(self) -> list[Component]:
-        near: dict[int, list[Site]] = {s.place: [] for s in self._world.sites if s.active}
+        near: dict[int, list[Site]] = {s.place: [] for s in self._world.sites if s.is_active}
         for (a, b), link in self._world.network.links.items():
-            if link.usable and a in near and b in near:
+            if link.is_usable and a in near and b in near:
                 near[a].append(self._world.sites[b])
                 near[b].append(self._world.sites[a])
         seen: set[int] = set()
         parts: list[Component] = []
         for place in near:
             if place not in seen:
-                sites = _reach(self._world.sites[place], near)
+                sites = _reachable_sites(self._world.sites[place], near)
                 seen.update(site.place for site in sites)
-                parts.append(_component(sites, near))
+                parts.append(_make_component(sites, near))
         return parts
 
 
-def _reach(start: Site, near: dict[int, list[Site]]) -> list[Site]:
+def _reachable_sites(start: Site, near: dict[int, list[Site]]) -> list[Site]:
     sites = [start]
     seen = {start.place}
     for site in sites:  # grows as it is read: breadth first
@@ -109,9 +109,8 @@ def _reach(start: Site, near: dict[int, list[Site]]) -> list[Site]:
     return sorted(sites, key=lambda site: site.place)
 
 
-def _component(sites: list[Site], near: dict[int, list[Site]]) -> Component:
+def _make_component(sites: list[Site], near: dict[int, list[Site]]) -> Component:
     neighbours = {
-        site.memory.id: tuple(sorted(other.memory.id for other in near[site.place]))
-        for site in sites
+        site.state.id: tuple(sorted(other.state.id for other in near[site.place])) for site in sites
     }
     return Component(sites, neighbours)

@@ -5,55 +5,59 @@ loop, parents nearer, bounded, cost. The others hold when the federation has had
 rest.
 """
 
-from hansa.protocol.routing import strategy_of
-from hansa.protocol.routing.base import Fact
-from hansa.simulator.analysis.convergence import Tracker
-from hansa.simulator.analysis.structure import Structure
-from hansa.simulator.checkers.announcements import Cost, ParentsNearer
+from hansa.protocol.routing import strategy_class
+from hansa.protocol.routing.base import StrategyInvariant
+from hansa.simulator.analysis.convergence import ConvergenceTracker
+from hansa.simulator.analysis.structure import StructureCheck
+from hansa.simulator.checkers.announcements import AnnouncementCost, ParentsNearer
 from hansa.simulator.checkers.base import Checker
-from hansa.simulator.checkers.bounded import Bounded
-from hansa.simulator.checkers.guarantees import Guaranteed
-from hansa.simulator.checkers.paths import OwnWays
+from hansa.simulator.checkers.bounded import BoundedState
+from hansa.simulator.checkers.guarantees import GuaranteedDelivery
+from hansa.simulator.checkers.paths import ShortestPathsFromOrigin
 from hansa.simulator.checkers.publications import AtMostOnce, Completeness, NoLoop, NoPhantom
-from hansa.simulator.checkers.quiescence import AtRest
+from hansa.simulator.checkers.quiescence import Quiescence
 from hansa.simulator.checkers.retained import RetainedAgree
-from hansa.simulator.checkers.shared_subscriptions import SharesServed
+from hansa.simulator.checkers.shared_subscriptions import SharesServedOnce
 from hansa.simulator.world.world import World
 
 __all__ = [
     "AtMostOnce",
-    "AtRest",
-    "Bounded",
+    "Quiescence",
+    "BoundedState",
     "Checker",
     "Completeness",
-    "Cost",
-    "Guaranteed",
+    "AnnouncementCost",
+    "GuaranteedDelivery",
     "NoLoop",
     "NoPhantom",
-    "OwnWays",
+    "ShortestPathsFromOrigin",
     "ParentsNearer",
     "RetainedAgree",
-    "SharesServed",
-    "all_checkers",
+    "SharesServedOnce",
+    "make_checkers",
 ]
 
 
-def all_checkers(
-    world: World, violations: list[str], tracker: Tracker, structure: Structure
+def make_checkers(
+    world: World, violations: list[str], tracker: ConvergenceTracker, structure: StructureCheck
 ) -> list[Checker]:
     """Return one of each that the strategy promises, but those that are measurements, too: the cost
     and the guarantee."""
-    facts = strategy_of(world.options.protocol.strategy).facts
-    own_ways = [OwnWays(world, violations, tracker)] if Fact.OWN_WAYS in facts else []
+    facts = strategy_class(world.options.protocol.strategy).invariants
+    shortest_paths = (
+        [ShortestPathsFromOrigin(world, violations, tracker)]
+        if StrategyInvariant.SHORTEST_PATHS_FROM_ORIGIN in facts
+        else []
+    )
     return [
         NoPhantom(world, violations),
         AtMostOnce(world, violations),
         NoLoop(world, violations),
         ParentsNearer(world, violations),
         Completeness(world, violations, tracker),
-        AtRest(world, violations, tracker, structure),
-        Bounded(world, violations),
-        SharesServed(world, violations, tracker),
+        Quiescence(world, violations, tracker, structure),
+        BoundedState(world, violations),
+        SharesServedOnce(world, violations, tracker),
         RetainedAgree(world, violations),
-        *own_ways,
+        *shortest_paths,
     ]

@@ -1,13 +1,13 @@
 """What all promises share: a name, and a place to complain."""
 
-from hansa.simulator.world.hooks import Watcher
+from hansa.simulator.world.hooks import Hooks
 from hansa.simulator.world.world import World
 
 VIOLATIONS_MAX = 50
 "What is broken is often broken many times; so many are written down."
 
 
-class Checker(Watcher):
+class Checker(Hooks):
     """What all promises share: a name, and a place to complain."""
 
     name = ""
@@ -17,7 +17,7 @@ class Checker(Watcher):
         self.world = world
         self._violations = violations
 
-    def fail(self, text: str, name: str = "") -> None:
+    def report_violation(self, text: str, name: str = "") -> None:
         """The promise is broken."""
         if len(self._violations) < VIOLATIONS_MAX:
             seed = self.world.options.seed

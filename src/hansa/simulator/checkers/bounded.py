@@ -1,16 +1,16 @@
 """The promise that nothing grows beyond its bound."""
 
-from hansa.protocol.delivery.inbox import FOOTPRINT_BYTES
-from hansa.protocol.forwarding.dedup import STRANGERS_MAX
+from hansa.protocol.delivery.inbox import PUBLICATION_OVERHEAD_BYTES
+from hansa.protocol.forwarding.dedup import UNKNOWN_ORIGINS_MAX
 from hansa.protocol.model import Publication
-from hansa.simulator.analysis.ledger import Entry
+from hansa.simulator.analysis.ledger import LedgerEntry
 from hansa.simulator.checkers.base import Checker
-from hansa.simulator.world.network import End
+from hansa.simulator.world.network import LinkEnd
 from hansa.simulator.world.site import Site
 from hansa.simulator.world.world import World
 
 
-class Bounded(Checker):
+class BoundedState(Checker):
     """Nothing that a node keeps grows beyond its setting, not even for a moment."""
 
     name = "bounded"
@@ -19,34 +19,36 @@ class Bounded(Checker):
         """Take the limits from the settings."""
         super().__init__(world, violations)
         settings = world.options.protocol
-        largest = settings.packet_bytes_max + FOOTPRINT_BYTES
+        largest = settings.packet_bytes_max + PUBLICATION_OVERHEAD_BYTES
         self._limits = {
             "debts": settings.nodes_max,
             "filters": settings.filters_per_node_max,
-            "held": settings.held_max,
-            "held_bytes": settings.held_bytes_max,
+            "held": settings.out_of_order_max,
+            "held_bytes": settings.out_of_order_bytes_max,
             "nodes": settings.nodes_max,
             "plans": settings.plans_max,
             "streams": settings.nodes_max,
             "unacknowledged": 2 * settings.unacknowledged_max,
-            "undelivered": settings.undelivered_max,
-            "undelivered_bytes": settings.undelivered_bytes_max + largest,
-            "windows": 4 * (settings.nodes_max + STRANGERS_MAX),
+            "undelivered": settings.uncommitted_max,
+            "undelivered_bytes": settings.uncommitted_bytes_max + largest,
+            "windows": 4 * (settings.nodes_max + UNKNOWN_ORIGINS_MAX),
         }
 
-    def changed(self, site: Site) -> None:
+    def on_state_changed(self, site: Site) -> None:
         """Control may have made it grow."""
         if site.node is None:
             return
         sizes = site.node.sizes()
         for name, limit in self._limits.items():
             if sizes[name] > limit:
-                self.fail(f"n{site.place} has {sizes[name]} {name}, the limit is {limit}")
+                self.report_violation(
+                    f"n{site.place} has {sizes[name]} {name}, the limit is {limit}"
+                )
 
-    def forwarded(self, end: End, publication: Publication) -> None:
+    def on_copy_sent(self, end: LinkEnd, publication: Publication) -> None:
         """Publications may have, too: where they go on …"""
-        self.changed(self.world.sites[end.machine.place])
+        self.on_state_changed(self.world.sites[end.host.place])
 
-    def delivered(self, site: Site, publication: Publication, entry: Entry | None) -> None:
+    def on_delivered(self, site: Site, publication: Publication, entry: LedgerEntry | None) -> None:
         """… and where they end."""
-        self.changed(site)
+        self.on_state_changed(site)

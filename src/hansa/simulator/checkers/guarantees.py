@@ -16,303 +16,332 @@ What an agent let pass because nobody wanted it, and its broker shows again, com
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from hansa.protocol.effects import EpochRenewed, Gap, GivenUp, Repaired
+from hansa.protocol.effects import DeliveryAbandoned, EpochRolloverRequired, Gap, Repaired
 from hansa.protocol.membership.records import InterestRecord, Record
 from hansa.protocol.model import NodeId, Publication
 from hansa.protocol.node import Node
 from hansa.protocol.topics import is_local_only, matches, split_share
-from hansa.simulator.analysis.convergence import Tracker, allowance
-from hansa.simulator.analysis.ledger import Entry, number_in
+from hansa.simulator.analysis.convergence import ConvergenceTracker, convergence_limit_s
+from hansa.simulator.analysis.ledger import LedgerEntry, ledger_number
 from hansa.simulator.checkers.base import Checker
-from hansa.simulator.checkers.separations import Partings
-from hansa.simulator.result import Guarantee
+from hansa.simulator.checkers.separations import Separations
+from hansa.simulator.result import GuaranteeSummary
 from hansa.simulator.world.site import Site
 from hansa.simulator.world.world import World
 
-SUBSCRIBE_S = 1.0
+RESUBSCRIBE_LIMIT_S = 1.0
 "Seconds that an agent may take to subscribe again, after a start or when its broker lost them."
 
 
 @dataclass(frozen=True, slots=True)
-class Promise:
+class DeliveryObligation:
     """A publication that must reach a node."""
 
-    entry: Entry
+    entry: LedgerEntry
     origin: NodeId
     receiver: NodeId
     place: int
-    lapses: int
+    lapse_count: int
     """How often clients at the receiving place had given up its topic when it was published."""
 
     @property
-    def kept(self) -> bool:
+    def is_delivered(self) -> bool:
         """Whether it has come."""
-        return self.place in self.entry.arrivals
+        return self.place in self.entry.delivered_at
 
 
-class Guaranteed(Checker):
+class GuaranteedDelivery(Checker):
     """What was promised arrives, once and in the order in which its origin published it."""
 
     name = "guaranteed"
 
-    def __init__(self, world: World, violations: list[str], tracker: Tracker) -> None:
+    def __init__(self, world: World, violations: list[str], tracker: ConvergenceTracker) -> None:
         """Ask the tracker who can reach whom."""
         super().__init__(world, violations)
         self._tracker = tracker
-        self._promises: list[Promise] = []
-        self._doubt_until: dict[NodeId, float] = {}
-        self._put_back: dict[NodeId, int] = {}
+        self._obligations: list[DeliveryObligation] = []
+        self._uncertain_until: dict[NodeId, float] = {}
+        self._rolled_back: dict[NodeId, int] = {}
         """Nodes in the place of whose state an older one was put; and how many later publications
         their brokers may take for what they hold of the newer one."""
-        self._renewed_at: dict[NodeId, float] = {}
-        self._settling = allowance(world.options)
+        self._rollover_at: dict[NodeId, float] = {}
+        self._convergence_limit_s = convergence_limit_s(world.options)
         self._disturbed_at = 0.0
-        self._newest: dict[tuple[int, NodeId, NodeId, int], int] = {}
-        self._seen: dict[tuple[int, int], tuple[int, float]] = {}
-        self._copies: dict[tuple[int, int], int] = {}
-        self._counting: dict[tuple[NodeId, NodeId, str], int] = {}  # lapses when it began
+        self._newest_delivered: dict[tuple[int, NodeId, NodeId, int], int] = {}
+        self._first_connection: dict[tuple[int, int], tuple[int, float]] = {}
+        self._repeat_counts: dict[tuple[int, int], int] = {}
+        self._confirmed_lapse_count: dict[
+            tuple[NodeId, NodeId, str], int
+        ] = {}  # lapses when it began
         lease_s = world.options.protocol.interest_lease
-        self._may_leases_end = world.options.disk and lease_s < world.options.end_s
-        self._partings = Partings(world, tracker.truth, lease_s, self._settling)
-        self._gaps = 0
-        self._excused: dict[tuple[NodeId, NodeId], list[Gap | GivenUp]] = {}
-        self._started: dict[int, float] = {}
-        self._repaired = 0
+        self._can_leases_expire = world.options.disk and lease_s < world.options.end_s
+        self._separations = Separations(world, tracker.truth, lease_s, self._convergence_limit_s)
+        self._gap_count = 0
+        self._excused_gaps: dict[tuple[NodeId, NodeId], list[Gap | DeliveryAbandoned]] = {}
+        self._started_at: dict[int, float] = {}
+        self._repaired_count = 0
 
-    def started(self, site: Site) -> None:
+    def on_agent_started(self, site: Site) -> None:
         """It has to subscribe anew; and there may be another with its id."""
-        self._started[site.place] = self.world.now
-        self._doubt_twins(site)
-        if site.memory.put_back_at == self.world.now:
-            self._note_old_copy(site)
-        self._look_who_is_apart()
+        self._started_at[site.place] = self.world.now
+        self._mark_shared_id(site)
+        if site.state.restored_at == self.world.now:
+            self._record_roll_back(site)
+        self._update_separations()
 
-    def _note_old_copy(self, site: Site) -> None:
+    def _record_roll_back(self, site: Site) -> None:
         """What was before is in doubt; and the packet ids of the newer state are used again."""
-        node = site.memory.id
-        self._doubt_until[node] = max(self.world.now, self._doubt_until.get(node, 0.0))
-        self._put_back[node] = self._put_back.get(node, 0) + len(site.broker.held)
+        node = site.state.id
+        self._uncertain_until[node] = max(self.world.now, self._uncertain_until.get(node, 0.0))
+        self._rolled_back[node] = self._rolled_back.get(node, 0) + len(site.broker.unreleased)
 
-    def stopped(self, site: Site) -> None:
+    def on_agent_stopped(self, site: Site) -> None:
         """If it was one of two, the other may have the id for itself now."""
-        self._doubt_twins(site)
-        self._look_who_is_apart()
+        self._mark_shared_id(site)
+        self._update_separations()
 
-    def disturbed(self, what: str, fault: bool, places: tuple[int, ...]) -> None:
+    def on_disturbance(self, what: str, fault: bool, places: tuple[int, ...]) -> None:
         """Others may be in reach now."""
         self._disturbed_at = self.world.now
         if fault:
-            self._look_who_is_apart()
+            self._update_separations()
 
-    def _look_who_is_apart(self) -> None:
-        if self._may_leases_end:
-            self._partings.look()
+    def _update_separations(self) -> None:
+        if self._can_leases_expire:
+            self._separations.update()
 
-    def _doubt_twins(self, site: Site) -> None:
+    def _mark_shared_id(self, site: Site) -> None:
         """While two nodes have one id, and until all have settled for one of them, nothing is
         promised to or by either: each has taken or published what the other does not know of. In
         two parts that never meet, that is for ever."""
-        twins = [each for each in self.world.sites if each.memory.id == site.memory.id]
-        if len(twins) > 1:
-            running = sum(each.node is not None for each in twins)
-            end = self.world.now + self._settling if running < 2 else float("inf")
-            self._doubt_until[site.memory.id] = end
+        same_id_sites = [each for each in self.world.sites if each.state.id == site.state.id]
+        if len(same_id_sites) > 1:
+            running = sum(each.node is not None for each in same_id_sites)
+            end = self.world.now + self._convergence_limit_s if running < 2 else float("inf")
+            self._uncertain_until[site.state.id] = end
 
-    def _in_doubt(self, at: float, *nodes: NodeId) -> bool:
+    def _is_uncertain(self, at: float, *nodes: NodeId) -> bool:
         """Whether what was published then, by or to one of these, may have suffered from that."""
-        return any(at <= self._doubt_until.get(node, -1.0) for node in nodes)
+        return any(at <= self._uncertain_until.get(node, -1.0) for node in nodes)
 
-    def told(self, site: Site, news: object) -> None:
+    def on_notification(self, site: Site, notification: object) -> None:
         """Who finds that its journal was a copy owes nothing of that, and all that comes after. If
         it was put back, that is all that was published since, found or not."""
-        if isinstance(news, EpochRenewed):
-            self._renewed_at[site.memory.id] = self.world.now
-            if site.memory.id not in self._doubt_until:
-                self.fail(f"n{site.place} has lost a part of its journal")
-            elif site.memory.id not in self._put_back:
-                settled = self._doubt_until[site.memory.id]
-                self._doubt_until[site.memory.id] = max(settled, self.world.now)
-        elif isinstance(news, Repaired):
-            self._repaired += news.count
-        elif isinstance(news, Gap):
-            self._gaps += 1
-            self._judge(news, origin=news.origin, receiver=site.memory.id)
-        elif isinstance(news, GivenUp):
-            self._judge(news, origin=site.memory.id, receiver=news.node)
+        if isinstance(notification, EpochRolloverRequired):
+            self._rollover_at[site.state.id] = self.world.now
+            if site.state.id not in self._uncertain_until:
+                self.report_violation(f"n{site.place} has lost a part of its journal")
+            elif site.state.id not in self._rolled_back:
+                settled = self._uncertain_until[site.state.id]
+                self._uncertain_until[site.state.id] = max(settled, self.world.now)
+        elif isinstance(notification, Repaired):
+            self._repaired_count += notification.count
+        elif isinstance(notification, Gap):
+            self._gap_count += 1
+            self._check_gap(notification, origin=notification.origin, receiver=site.state.id)
+        elif isinstance(notification, DeliveryAbandoned):
+            self._check_gap(notification, origin=site.state.id, receiver=notification.node)
 
-    def _judge(self, gap: Gap | GivenUp, origin: NodeId, receiver: NodeId) -> None:
+    def _check_gap(self, gap: Gap | DeliveryAbandoned, origin: NodeId, receiver: NodeId) -> None:
         """Only what retention dropped may be missing, or what a lease has ended for, unless
         somebody's past is in doubt."""
-        sites = {site.memory.id: site for site in self.world.sites}
+        sites = {site.state.id: site for site in self.world.sites}
         if origin not in sites or receiver not in sites:
             return
         if isinstance(gap, Gap) and gap.reason == "retention":
-            is_excused = (gap.epoch, gap.last) <= sites[origin].memory.disk.dropped
+            is_excused = (gap.epoch, gap.last) <= sites[origin].state.disk.trimmed_upto
         else:
-            is_lease = isinstance(gap, GivenUp) or gap.reason == "end of lease"
-            is_excused = is_lease and self._partings.outlast_lease(origin, receiver)
+            is_lease = isinstance(gap, DeliveryAbandoned) or gap.reason == "end of lease"
+            is_excused = is_lease and self._separations.exceeds_lease(origin, receiver)
         if is_excused:
-            self._excused.setdefault((receiver, origin), []).append(gap)
-        elif not {origin, receiver} & self._doubt_until.keys():
+            self._excused_gaps.setdefault((receiver, origin), []).append(gap)
+        elif not {origin, receiver} & self._uncertain_until.keys():
             what = f"n{sites[receiver].place} misses what n{sites[origin].place} owes it"
-            self.fail(f"{what}, for no good reason: {gap}")
+            self.report_violation(f"{what}, for no good reason: {gap}")
 
-    def published(self, entry: Entry) -> None:
+    def on_published(self, entry: LedgerEntry) -> None:
         """Note to whom it is promised."""
         site = self.world.sites[entry.place]
         if not entry.qos or self.world.options.disk is None or is_local_only(entry.topic):
             return
-        shown = site.broker.shows(entry.topic)
-        in_force = _in_force(site, entry.topic) if shown else set()
+        is_shown = site.broker.is_agent_subscribed(entry.topic)
+        in_force = _nodes_in_force(site, entry.topic) if is_shown else set()
         for other in self.world.sites:
-            if other is site or not other.broker.wants(entry.topic):
+            if other is site or not other.broker.has_plain_subscriber(entry.topic):
                 continue
-            lapses = other.broker.lapses(entry.topic)
-            is_told = self.world.now >= other.told_at
-            counts = site.memory.id not in self._put_back and self._counts(
-                site, other, entry.topic, lapses, is_told
+            lapses = other.broker.lapse_count(entry.topic)
+            is_reported = self.world.now >= other.interest_reported_at
+            is_owed = site.state.id not in self._rolled_back and self._is_interest_confirmed(
+                site, other, entry.topic, lapses, is_reported
             )  # an old copy does not know what its node has confirmed since
-            counts = counts or self._must_have_settled(site, other)
-            if counts and not shown:
-                self._judge_subscription(site, other, entry)
-            elif counts or (is_told and other.memory.id in in_force):
-                ids = (site.memory.id, other.memory.id)
-                self._promises.append(Promise(entry, *ids, other.place, lapses))
+            is_owed = is_owed or self._must_have_converged(site, other)
+            if is_owed and not is_shown:
+                self._check_subscribed(site, other, entry)
+            elif is_owed or (is_reported and other.state.id in in_force):
+                ids = (site.state.id, other.state.id)
+                self._obligations.append(DeliveryObligation(entry, *ids, other.place, lapses))
 
-    def _counts(self, site: Site, other: Site, topic: str, lapses: int, is_told: bool) -> bool:
+    def _is_interest_confirmed(
+        self, site: Site, other: Site, topic: str, lapses: int, is_reported: bool
+    ) -> bool:
         """Whether a node can count on another, because that once confirmed its interest and it was
         never given up since. Until an agent is told of what its clients changed, what it has
         confirmed may be for a subscription that is gone."""
-        names = (site.memory.id, other.memory.id, topic)
-        if self._partings.outlast_lease(*names[:2]):
-            self._counting.pop(names, None)
-        elif is_told and other.node is not None and _confirmed(other.node, site.memory.id, topic):
-            self._counting[names] = lapses
-        return self._counting.get(names) == lapses
+        names = (site.state.id, other.state.id, topic)
+        if self._separations.exceeds_lease(*names[:2]):
+            self._confirmed_lapse_count.pop(names, None)
+        elif (
+            is_reported
+            and other.node is not None
+            and _has_confirmed_interest(other.node, site.state.id, topic)
+        ):
+            self._confirmed_lapse_count[names] = lapses
+        return self._confirmed_lapse_count.get(names) == lapses
 
-    def _must_have_settled(self, site: Site, other: Site) -> bool:
+    def _must_have_converged(self, site: Site, other: Site) -> bool:
         """Whether all interest of these two must be in force, confirmed or not."""
-        if self.world.now <= self._disturbed_at + self._settling:
+        if self.world.now <= self._disturbed_at + self._convergence_limit_s:
             return False
         part = self._tracker.truth.component_of(site)
         return part is not None and other in part.sites
 
-    def _judge_subscription(self, site: Site, other: Site, entry: Entry) -> None:
+    def _check_subscribed(self, site: Site, other: Site, entry: LedgerEntry) -> None:
         """Complain if an agent is not subscribed to what another node counts on."""
         broker = site.broker
-        since = max(broker.lost_at, broker.refuses_until, self._started.get(site.place, 0.0))
-        doubtful = self._in_doubt(entry.at, site.memory.id, other.memory.id)
-        if site.active and self.world.now > since + SUBSCRIBE_S and not doubtful:
+        since = max(
+            broker.session_lost_at, broker.refuses_until, self._started_at.get(site.place, 0.0)
+        )
+        doubtful = self._is_uncertain(entry.at, site.state.id, other.state.id)
+        if site.is_active and self.world.now > since + RESUBSCRIBE_LIMIT_S and not doubtful:
             what = f"what n{other.place} counts on"
-            self.fail(f"n{site.place} is not subscribed to {entry.topic}, {what}")
+            self.report_violation(f"n{site.place} is not subscribed to {entry.topic}, {what}")
 
-    def delivered(self, site: Site, publication: Publication, entry: Entry | None) -> None:
+    def on_delivered(self, site: Site, publication: Publication, entry: LedgerEntry | None) -> None:
         """Nothing comes twice, and nothing before what its origin published earlier."""
         if publication.qos == 0 or entry is None or self.world.options.disk is None:
             return
-        seen = self._seen.get((site.place, entry.number))
-        self._seen[site.place, entry.number] = (site.broker.connections, site.broker.lost_at)
-        if self._in_doubt(entry.at, site.memory.id, publication.origin):
+        seen = self._first_connection.get((site.place, entry.number))
+        self._first_connection[site.place, entry.number] = (
+            site.broker.connection_count,
+            site.broker.session_lost_at,
+        )
+        if self._is_uncertain(entry.at, site.state.id, publication.origin):
             return
         if seen is not None:
-            if entry.at > self._renewed_at.get(publication.origin, -1.0):
-                self._judge_copy(site, entry, *seen)
+            if entry.at > self._rollover_at.get(publication.origin, -1.0):
+                self._check_repeat(site, entry, *seen)
             return  # else it may have come in both epochs, if it was not known to have come
-        stream = (site.place, site.memory.id, publication.origin, publication.qos)
-        newest = self._newest.get(stream, -1)
-        if entry.number <= newest and not entry.let_pass:
-            self.fail(f"n{site.place} delivers publication {entry.number} after {newest}")
-        self._newest[stream] = max(newest, entry.number)
+        stream = (site.place, site.state.id, publication.origin, publication.qos)
+        newest = self._newest_delivered.get(stream, -1)
+        if entry.number <= newest and not entry.was_passed_over:
+            self.report_violation(
+                f"n{site.place} delivers publication {entry.number} after {newest}"
+            )
+        self._newest_delivered[stream] = max(newest, entry.number)
 
-    def _judge_copy(self, site: Site, entry: Entry, connections: int, lost_at: float) -> None:
+    def _check_repeat(
+        self, site: Site, entry: LedgerEntry, connections: int, lost_at: float
+    ) -> None:
         """Complain about what comes again without a reason, or too often for its reason."""
         broker, disk = site.broker, self.world.options.disk
         assert disk is not None
-        excused = broker.lost_at > lost_at if entry.qos == 2 else broker.connections > connections
-        meeting = (site.place, broker.connections)
-        self._copies[meeting] = self._copies.get(meeting, 0) + 1
+        excused = (
+            broker.session_lost_at > lost_at
+            if entry.qos == 2
+            else broker.connection_count > connections
+        )
+        connection = (site.place, broker.connection_count)
+        self._repeat_counts[connection] = self._repeat_counts.get(connection, 0) + 1
         if not excused:
-            self.fail(f"n{site.place} delivers publication {entry.number} again")
-        elif self._copies[meeting] > disk.window:
-            self.fail(f"n{site.place} delivers more than {disk.window} publications again")
+            self.report_violation(f"n{site.place} delivers publication {entry.number} again")
+        elif self._repeat_counts[connection] > disk.in_flight_max:
+            self.report_violation(
+                f"n{site.place} delivers more than {disk.in_flight_max} publications again"
+            )
 
-    def finished(self) -> None:
+    def on_run_finished(self) -> None:
         """All that was promised has come, where it still can be wanted; and a journal has given
         each publication one position, and each position to one."""
         for site in self.world.sites:
-            journal = site.memory.disk.journal
-            positions = [(item.life, item.number) for item in journal]
+            journal = site.state.disk.journal
+            positions = [(item.epoch, item.sequence) for item in journal]
             if positions != sorted({*positions}):
-                self.fail(f"n{site.place} has given a position twice")
-            if len({number_in(item.payload) for item in journal}) < len(journal):
-                self.fail(f"n{site.place} has captured a publication twice")
-        swallowed = dict(self._put_back)
-        for promise in self._promises:
-            if self._holds(promise) and not promise.kept and not self._reported(promise):
-                entry = promise.entry
-                if entry.qos == 2 and swallowed.get(promise.receiver):
-                    swallowed[promise.receiver] -= 1
+                self.report_violation(f"n{site.place} has given a position twice")
+            if len({ledger_number(item.payload) for item in journal}) < len(journal):
+                self.report_violation(f"n{site.place} has captured a publication twice")
+        swallowed = dict(self._rolled_back)
+        for obligation in self._obligations:
+            if (
+                self._is_required(obligation)
+                and not obligation.is_delivered
+                and not self._is_reported(obligation)
+            ):
+                entry = obligation.entry
+                if entry.qos == 2 and swallowed.get(obligation.receiver):
+                    swallowed[obligation.receiver] -= 1
                     continue
                 what = f"publication {entry.number} on {entry.topic} at {entry.at:.3f} s"
-                self.fail(f"{what} from n{entry.place} never reached n{promise.place}")
+                self.report_violation(
+                    f"{what} from n{entry.place} never reached n{obligation.place}"
+                )
 
-    def summary(self) -> Guarantee:
+    def summarize(self) -> GuaranteeSummary:
         """Count what was promised, and what became of it."""
-        held = [promise for promise in self._promises if self._holds(promise)]
-        missing = [promise for promise in held if not promise.kept]
-        return Guarantee(
+        held = [promise for promise in self._obligations if self._is_required(promise)]
+        missing = [promise for promise in held if not promise.is_delivered]
+        return GuaranteeSummary(
             promised=len(held),
             delivered=len(held) - len(missing),
-            reported=sum(self._reported(promise) for promise in missing),
-            uncaptured=sum(not promise.entry.captured for promise in self._promises),
-            gaps=self._gaps,
-            repaired=self._repaired,
+            reported=sum(self._is_reported(promise) for promise in missing),
+            uncaptured=sum(not promise.entry.is_captured for promise in self._obligations),
+            gaps=self._gap_count,
+            repaired=self._repaired_count,
         )
 
-    def _holds(self, promise: Promise) -> bool:
+    def _is_required(self, obligation: DeliveryObligation) -> bool:
         """Whether what the promise needs was there to the end. If a lease has ended before the
         origin's agent was shown what was published, it owes nothing to whom it has forgotten."""
-        origin = self.world.sites[promise.entry.place]
-        receiver = self.world.sites[promise.place]
-        ids = (origin.memory.id, receiver.memory.id)
+        origin = self.world.sites[obligation.entry.place]
+        receiver = self.world.sites[obligation.place]
+        ids = (origin.state.id, receiver.state.id)
         part = self._tracker.truth.component_of(origin)
         return (
-            promise.entry.captured
-            and ids == (promise.origin, promise.receiver)
-            and not self._in_doubt(promise.entry.at, *ids)
+            obligation.entry.is_captured
+            and ids == (obligation.origin, obligation.receiver)
+            and not self._is_uncertain(obligation.entry.at, *ids)
             and (
-                promise.receiver in promise.entry.owed
-                or not self._partings.has_outlasted(*ids, promise.entry.at)
+                obligation.receiver in obligation.entry.receivers
+                or not self._separations.exceeded_lease_since(*ids, obligation.entry.at)
             )
-            and receiver.broker.lapses(promise.entry.topic) == promise.lapses
+            and receiver.broker.lapse_count(obligation.entry.topic) == obligation.lapse_count
             and part is not None
             and receiver in part.sites
         )
 
-    def _reported(self, promise: Promise) -> bool:
+    def _is_reported(self, obligation: DeliveryObligation) -> bool:
         """Whether one of the two has said, with a good reason, that it will never come."""
-        epoch, seq = promise.entry.position
-        gaps = self._excused.get((promise.receiver, promise.origin), ())
+        epoch, seq = obligation.entry.journal_position
+        gaps = self._excused_gaps.get((obligation.receiver, obligation.origin), ())
         return any(gap.epoch == epoch and gap.first <= seq <= gap.last for gap in gaps)
 
 
-def _confirmed(receiver: Node, origin: NodeId, topic: str) -> bool:
+def _has_confirmed_interest(receiver: Node, origin: NodeId, topic: str) -> bool:
     """Whether a node knows that another has its newest interest in force, a topic included."""
-    return origin in receiver.confirmations.confirmed and _wanted(
+    return origin in receiver.interest_acks.acknowledged_by and _is_topic_covered(
         receiver.records_of(receiver.id), topic
     )
 
 
-def _in_force(site: Site, topic: str) -> set[NodeId]:
+def _nodes_in_force(site: Site, topic: str) -> set[NodeId]:
     """The nodes whose interest is in force where somebody publishes; of an agent that does not run,
     those that it remembers, for its broker keeps what is published."""
     if site.node is not None:
-        return set(site.node.remote.promised(topic))
-    known = site.memory.disk.records.items()
-    return {node for node, records in known if _wanted(records, topic)}
+        return set(site.node.remote_interest.receivers_in_force(topic))
+    known = site.state.disk.records.items()
+    return {node for node, records in known if _is_topic_covered(records, topic)}
 
 
-def _wanted(records: Iterable[Record], topic: str) -> bool:
+def _is_topic_covered(records: Iterable[Record], topic: str) -> bool:
     """Whether what is known of a node says that it wants all that is published to a topic."""
     return any(
         split_share(name)[0] is None and matches(name, topic)

@@ -5,63 +5,65 @@ from collections.abc import Iterable, Set
 from hansa.protocol.model import Publication
 from hansa.protocol.settings import Metric
 from hansa.protocol.topics import matches, split_share
-from hansa.simulator.analysis.convergence import Tracker
-from hansa.simulator.analysis.ledger import Entry
+from hansa.simulator.analysis.convergence import ConvergenceTracker
+from hansa.simulator.analysis.ledger import LedgerEntry
 from hansa.simulator.analysis.truth import Component
-from hansa.simulator.checkers.publications import Undisturbed
-from hansa.simulator.world.network import End
+from hansa.simulator.checkers.publications import UndisturbedPublicationChecker
+from hansa.simulator.world.network import LinkEnd
 from hansa.simulator.world.world import World
 
-Arc = tuple[int, int]
+DirectedLink = tuple[int, int]
 """From a place to the next."""
 
 
-class OwnWays(Undisturbed):
+class ShortestPathsFromOrigin(UndisturbedPublicationChecker):
     """What is published undisturbed takes the shortest ways to all who want it, and no other; with
     redundancy, no link is missed but those that every way must use."""
 
     name = "own ways"
 
-    def __init__(self, world: World, violations: list[str], tracker: Tracker) -> None:
+    def __init__(self, world: World, violations: list[str], tracker: ConvergenceTracker) -> None:
         """Watch where copies go."""
         super().__init__(world, violations, tracker)
         self._settings = world.options.protocol
-        self._arcs: dict[int, dict[Arc, None]] = {}
-        self._judged: set[object] = set()
+        self._links_used: dict[int, dict[DirectedLink, None]] = {}
+        self._checked_cases: set[object] = set()
 
-    def forwarded(self, end: End, publication: Publication) -> None:
+    def on_copy_sent(self, end: LinkEnd, publication: Publication) -> None:
         """Note where a copy goes."""
         entry = self.world.ledger.find(publication)
         if entry is not None and not entry.qos:
-            arc = (end.machine.place, end.other.machine.place)
-            self._arcs.setdefault(entry.number, {})[arc] = None
+            arc = (end.host.place, end.peer.host.place)
+            self._links_used.setdefault(entry.number, {})[arc] = None
 
-    def judge(self, entry: Entry, part: Component, wanted: tuple[int, ...]) -> None:
+    def check_publication(
+        self, entry: LedgerEntry, component: Component, expected_places: tuple[int, ...]
+    ) -> None:
         """Hold the ways against the map; the same ways on the same map once."""
-        arcs = tuple(self._arcs.pop(entry.number, ()))
-        case = (entry.place, wanted, arcs, self.world.shape)
-        if case in self._judged or self.world.options.topology.nodes > 30:
+        arcs = tuple(self._links_used.pop(entry.number, ()))
+        case = (entry.place, expected_places, arcs, self.world.topology_version)
+        if case in self._checked_cases or self.world.options.topology.nodes > 30:
             return
-        self._judged.add(case)
-        near = _places(part)
+        self._checked_cases.add(case)
+        near = _component_adjacency(component)
         text = f"publication {entry.number} on {entry.topic} from n{entry.place}"
-        stray = self._ends(arcs) - self._may_want(entry.topic, part)
+        stray = self._path_ends(arcs) - self._interested_places(entry.topic, component)
         if stray:
-            self.fail(f"{text} ends at n{min(stray)}, where nobody wants it")
+            self.report_violation(f"{text} ends at n{min(stray)}, where nobody wants it")
         if self._settings.redundancy == 1:
-            self._judge_tree(text, entry.place, wanted, arcs, near)
+            self._check_single_paths(text, entry.place, expected_places, arcs, near)
         else:
-            self._judge_spare(text, entry.place, wanted, arcs, near)
+            self._check_redundant_paths(text, entry.place, expected_places, arcs, near)
 
-    def _ends(self, arcs: tuple[Arc, ...]) -> set[int]:
+    def _path_ends(self, arcs: tuple[DirectedLink, ...]) -> set[int]:
         onward = {a for a, _ in arcs}
         return {b for _, b in arcs if b not in onward}
 
-    def _may_want(self, topic: str, part: Component) -> set[int]:
+    def _interested_places(self, topic: str, part: Component) -> set[int]:
         """The places where somebody wants a topic, be it only together with others."""
         if self._settings.group_depth:
             return {site.place for site in part.sites}
-        views = {site.place: self._tracker.truth.view(site) for site in part.sites}
+        views = {site.place: self._tracker.truth.status(site) for site in part.sites}
         return {
             place
             for place, view in views.items()
@@ -69,54 +71,68 @@ class OwnWays(Undisturbed):
             and any(matches(split_share(name)[1], topic) for name in own.filters)
         }
 
-    def _judge_tree(
-        self, text: str, start: int, wanted: tuple[int, ...], arcs: tuple[Arc, ...], near: "Map"
+    def _check_single_paths(
+        self,
+        text: str,
+        start: int,
+        expected_places: tuple[int, ...],
+        arcs: tuple[DirectedLink, ...],
+        near: "Adjacency",
     ) -> None:
         """One way to each: no node is reached twice, and all as soon as can be."""
         heads = [b for _, b in arcs]
         if len(heads) != len(set(heads)) or start in heads:
-            self.fail(f"{text} reaches a node by two ways: {sorted(arcs)}")
+            self.report_violation(f"{text} reaches a node by two ways: {sorted(arcs)}")
         if self._settings.metric is Metric.RTT:
             return
-        real, taken = _distances(start, near), _distances(start, _map(arcs))
-        for place in wanted:
+        real, taken = _distances(start, near), _distances(start, _make_adjacency(arcs))
+        for place in expected_places:
             if place in taken and taken[place] != real[place]:
-                self.fail(f"{text} takes {taken[place]} hops to n{place}, it is {real[place]} away")
+                self.report_violation(
+                    f"{text} takes {taken[place]} hops to n{place}, it is {real[place]} away"
+                )
 
-    def _judge_spare(
-        self, text: str, start: int, wanted: tuple[int, ...], arcs: tuple[Arc, ...], near: "Map"
+    def _check_redundant_paths(
+        self,
+        text: str,
+        start: int,
+        expected_places: tuple[int, ...],
+        arcs: tuple[DirectedLink, ...],
+        near: "Adjacency",
     ) -> None:
         """Two ways to each: without any one link it still arrives, where that can be. Where a copy
         came, none goes back; it would have, had the other not been first."""
-        ways = _map([*arcs, *((b, a) for a, b in arcs)])
+        adjacency = _make_adjacency([*arcs, *((b, a) for a, b in arcs)])
         for a, b in arcs:
             lost = {(a, b), (b, a)}
             could = _distances(start, near, lost)
-            does = _distances(start, ways, lost)
-            missed = [place for place in wanted if place in could and place not in does]
+            does = _distances(start, adjacency, lost)
+            missed = [place for place in expected_places if place in could and place not in does]
             if missed:
-                self.fail(f"{text} would miss n{missed[0]} without the link n{a}-n{b}")
+                self.report_violation(f"{text} would miss n{missed[0]} without the link n{a}-n{b}")
                 return
 
 
-Map = dict[int, list[int]]
+Adjacency = dict[int, list[int]]
 """Per place, where one can go from there."""
 
 
-def _map(arcs: Iterable[Arc]) -> Map:
-    found: Map = {}
+def _make_adjacency(arcs: Iterable[DirectedLink]) -> Adjacency:
+    found: Adjacency = {}
     for a, b in arcs:
         found.setdefault(a, []).append(b)
     return found
 
 
-def _places(part: Component) -> Map:
+def _component_adjacency(part: Component) -> Adjacency:
     """Return the map of a component, in places instead of ids."""
     place = {node: site.place for node, site in part.by_id.items()}
     return {place[node]: [place[other] for other in near] for node, near in part.neighbours.items()}
 
 
-def _distances(start: int, near: Map, lost: Set[Arc] = frozenset()) -> dict[int, int]:
+def _distances(
+    start: int, near: Adjacency, lost: Set[DirectedLink] = frozenset()
+) -> dict[int, int]:
     """Return how many hops each place is away that can be reached without what is lost."""
     found = {start: 0}
     queue = [start]

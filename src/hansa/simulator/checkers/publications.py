@@ -2,11 +2,11 @@
 
 from hansa.protocol.model import HOPS_MAX, GroupId, Publication
 from hansa.protocol.topics import is_local_only
-from hansa.simulator.analysis.convergence import Tracker
-from hansa.simulator.analysis.ledger import Entry
+from hansa.simulator.analysis.convergence import ConvergenceTracker
+from hansa.simulator.analysis.ledger import LedgerEntry
 from hansa.simulator.analysis.truth import Component
 from hansa.simulator.checkers.base import Checker
-from hansa.simulator.world.network import REORDER_FACTOR, End
+from hansa.simulator.world.network import REORDER_FACTOR, LinkEnd
 from hansa.simulator.world.site import Site
 from hansa.simulator.world.world import World
 
@@ -16,19 +16,21 @@ class NoPhantom(Checker):
 
     name = "no phantom"
 
-    def delivered(self, site: Site, publication: Publication, entry: Entry | None) -> None:
+    def on_delivered(self, site: Site, publication: Publication, entry: LedgerEntry | None) -> None:
         """Compare with what was published."""
         if entry is None:
-            self.fail(f"n{site.place} delivers {publication}, which nobody published")
+            self.report_violation(f"n{site.place} delivers {publication}, which nobody published")
             return
         got = (publication.topic, publication.payload, publication.qos)
         is_flagged = publication.retain and not entry.retain  # a replaced value has no flag (9.2)
         if got != (entry.topic, entry.payload, entry.qos) or is_flagged:
-            self.fail(f"n{site.place} delivers {publication}, published was {entry}")
+            self.report_violation(f"n{site.place} delivers {publication}, published was {entry}")
         if is_local_only(publication.topic):
-            self.fail(f"n{site.place} delivers {publication}, which no other broker may see")
+            self.report_violation(
+                f"n{site.place} delivers {publication}, which no other broker may see"
+            )
         if site.place == entry.place:
-            self.fail(f"n{site.place} delivers its own publication {entry.number}")
+            self.report_violation(f"n{site.place} delivers its own publication {entry.number}")
 
 
 class AtMostOnce(Checker):
@@ -40,15 +42,15 @@ class AtMostOnce(Checker):
     def __init__(self, world: World, violations: list[str]) -> None:
         """Start with nothing delivered."""
         super().__init__(world, violations)
-        self._seen: dict[tuple[int, int], set[int]] = {}
+        self._delivered_numbers: dict[tuple[int, int], set[int]] = {}
 
-    def delivered(self, site: Site, publication: Publication, entry: Entry | None) -> None:
+    def on_delivered(self, site: Site, publication: Publication, entry: LedgerEntry | None) -> None:
         """Look whether this life of the agent has delivered it before."""
         if publication.qos and self.world.options.disk:
             return
-        seen = self._seen.setdefault((site.place, site.life), set())
+        seen = self._delivered_numbers.setdefault((site.place, site.process_run), set())
         if entry is not None and entry.number in seen:
-            self.fail(f"n{site.place} delivers publication {entry.number} again")
+            self.report_violation(f"n{site.place} delivers publication {entry.number} again")
         elif entry is not None:
             seen.add(entry.number)
 
@@ -64,72 +66,80 @@ class NoLoop(Checker):
         super().__init__(world, violations)
         self._crossings: dict[tuple[object, ...], tuple[int, frozenset[GroupId]]] = {}
 
-    def forwarded(self, end: End, publication: Publication) -> None:
+    def on_copy_sent(self, end: LinkEnd, publication: Publication) -> None:
         """Count a copy, per session: behind an old one there may have been another node."""
-        name = (publication.origin, publication.life, publication.number, publication.qos > 0)
-        way = (end.machine.place, end.id, *name)
-        count, named = self._crossings.get(way, (0, frozenset()))
-        count, named = count + 1, named.union(publication.named)
-        self._crossings[way] = (count, named)
-        link = f"n{end.machine.place}>n{end.other.machine.place}"
-        if count > 1 + len(named):
-            self.fail(f"publication {name} crosses {link} {count} times, named {len(named)}")
+        name = (publication.origin, publication.epoch, publication.sequence, publication.qos > 0)
+        crossing = (end.host.place, end.id, *name)
+        count, target_groups = self._crossings.get(crossing, (0, frozenset()))
+        count, target_groups = count + 1, target_groups.union(publication.target_groups)
+        self._crossings[crossing] = (count, target_groups)
+        link = f"n{end.host.place}>n{end.peer.host.place}"
+        if count > 1 + len(target_groups):
+            self.report_violation(
+                f"publication {name} crosses {link} {count} times, named {len(target_groups)}"
+            )
         if publication.hops > HOPS_MAX:
-            self.fail(f"publication {name} travels {publication.hops} hops at {link}")
+            self.report_violation(f"publication {name} travels {publication.hops} hops at {link}")
 
 
-class Undisturbed(Checker):
+class UndisturbedPublicationChecker(Checker):
     """Looks at what is published at QoS 0 while all is right, if nothing happens until it could
     have arrived; but not at retained values, which may wait for earlier ones. Where ways follow
     from the database, a change of that (a round-trip time) is something, too."""
 
-    def __init__(self, world: World, violations: list[str], tracker: Tracker) -> None:
+    def __init__(self, world: World, violations: list[str], tracker: ConvergenceTracker) -> None:
         """Ask the tracker whether all is right."""
         super().__init__(world, violations)
         self._tracker = tracker
         links = world.options.links
         slowest = max([links.delay_ms, *(delay for _, _, delay in links.delays_ms)])
         hop = (slowest + links.jitter_ms) / 1000 * (REORDER_FACTOR if links.reorder else 1)
-        self._transit = (len(world.sites) + 2) * hop + 4 * links.broker_ms / 1000
-        self._lossless = not (links.loss or links.window)
-        self.checked = 0
+        self._transit_s = (len(world.sites) + 2) * hop + 4 * links.broker_delay_ms / 1000
+        self._is_lossless = not (links.loss or links.frames_in_flight_max)
+        self.checked_count = 0
 
-    def judge(self, entry: Entry, part: Component, wanted: tuple[int, ...]) -> None:
+    def check_publication(
+        self, entry: LedgerEntry, component: Component, expected_places: tuple[int, ...]
+    ) -> None:
         """It must have arrived at these places."""
 
-    def published(self, entry: Entry) -> None:
+    def on_published(self, entry: LedgerEntry) -> None:
         """Look again when it must have arrived."""
         if (
-            self._lossless
+            self._is_lossless
             and not entry.qos
             and not entry.retain
-            and self._tracker.holds
-            and self.world.sites[entry.place].served
+            and self._tracker.is_converged
+            and self.world.sites[entry.place].is_serving_clients
         ):
-            self.world.scheduler.after(self._transit, self._verify, entry, self._moment())
+            self.world.scheduler.after(self._transit_s, self._check_later, entry, self._situation())
 
-    def _moment(self) -> object:
-        return self._tracker.disturbances, self._tracker.ways_mark()
+    def _situation(self) -> object:
+        return self._tracker.disturbance_count, self._tracker.path_fingerprint()
 
-    def _verify(self, entry: Entry, moment: object) -> None:
+    def _check_later(self, entry: LedgerEntry, situation: object) -> None:
         part = self._tracker.truth.component_of(self.world.sites[entry.place])
-        if self._moment() != moment or part is None:
+        if self._situation() != situation or part is None:
             return
-        self.checked += 1
-        served = {site.place for site in part.sites if site.served}
-        self.judge(entry, part, tuple(place for place in entry.wanted if place in served))
+        self.checked_count += 1
+        served = {site.place for site in part.sites if site.is_serving_clients}
+        self.check_publication(
+            entry, part, tuple(place for place in entry.expected_places if place in served)
+        )
 
 
-class Completeness(Undisturbed):
+class Completeness(UndisturbedPublicationChecker):
     """What is published undisturbed reaches every broker that wants it. (QoS 1 and 2: see
     `guarantees`.)"""
 
     name = "completeness"
 
-    def judge(self, entry: Entry, part: Component, wanted: tuple[int, ...]) -> None:
+    def check_publication(
+        self, entry: LedgerEntry, component: Component, expected_places: tuple[int, ...]
+    ) -> None:
         """Look who misses it."""
-        missing = [place for place in wanted if place not in entry.arrivals]
+        missing = [place for place in expected_places if place not in entry.delivered_at]
         if missing:
             places = ", ".join(f"n{place}" for place in missing)
             what = f"publication {entry.number} on {entry.topic} from n{entry.place}"
-            self.fail(f"{what} did not reach {places}")
+            self.report_violation(f"{what} did not reach {places}")

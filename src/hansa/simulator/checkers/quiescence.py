@@ -1,7 +1,7 @@
 """Promises that hold when the federation has had time to come to rest."""
 
-from hansa.simulator.analysis.convergence import Tracker, allowance
-from hansa.simulator.analysis.structure import Structure
+from hansa.simulator.analysis.convergence import ConvergenceTracker, convergence_limit_s
+from hansa.simulator.analysis.structure import StructureCheck
 from hansa.simulator.checkers.base import Checker
 from hansa.simulator.world.world import World
 
@@ -10,7 +10,7 @@ RECHECK_COUNT = 8
 "What is wrong at rest is looked at so often again, so many seconds apart."
 
 
-class AtRest(Checker):
+class Quiescence(Checker):
     """When nothing has happened for the time that the protocol may take, all is right: one core
     per group and component, everybody agrees, and every table is exact.
 
@@ -21,38 +21,46 @@ class AtRest(Checker):
     name = "convergence"
 
     def __init__(
-        self, world: World, violations: list[str], tracker: Tracker, structure: Structure
+        self,
+        world: World,
+        violations: list[str],
+        tracker: ConvergenceTracker,
+        structure: StructureCheck,
     ) -> None:
         """Ask the tracker and the structure."""
         super().__init__(world, violations)
         self._tracker = tracker
         self._structure = structure
-        self._allowance = allowance(world.options)
+        self._convergence_limit_s = convergence_limit_s(world.options)
         self._problems: list[tuple[str, str]] = []
-        self.checked = 0
+        self.checked_count = 0
 
-    def disturbed(self, what: str, fault: bool, places: tuple[int, ...]) -> None:
+    def on_disturbance(self, what: str, fault: bool, places: tuple[int, ...]) -> None:
         """Look again when all must be right."""
-        self.finished()
-        count = self._tracker.disturbances
-        self.world.scheduler.after(self._allowance, self._verify, what, count, RECHECK_COUNT)
+        self.on_run_finished()
+        count = self._tracker.disturbance_count
+        self.world.scheduler.after(
+            self._convergence_limit_s, self._check_converged, what, count, RECHECK_COUNT
+        )
 
-    def finished(self) -> None:
+    def on_run_finished(self) -> None:
         """Complain about what is still wrong."""
         for name, text in self._problems:
-            self.fail(text, name)
+            self.report_violation(text, name)
         self._problems = []
 
-    def _verify(self, what: str, disturbances: int, again: int) -> None:
-        if self._tracker.disturbances != disturbances:
+    def _check_converged(self, what: str, disturbances: int, rechecks_left: int) -> None:
+        if self._tracker.disturbance_count != disturbances:
             return
-        self.checked += 1
-        self._structure.truth.forget_views()
-        problem = self._tracker.compare()
+        self.checked_count += 1
+        self._structure.truth.clear_statuses()
+        problem = self._tracker.find_problem()
         if problem:
-            text = f"{self._allowance:.2f} s after {what}: {problem}"
+            text = f"{self._convergence_limit_s:.2f} s after {what}: {problem}"
             self._problems = [(self.name, text)]
         else:
-            self._problems = list(self._structure.exact())
-        if self._problems and again:
-            self.world.scheduler.after(RECHECK_S, self._verify, what, disturbances, again - 1)
+            self._problems = list(self._structure.find_broken_invariants())
+        if self._problems and rechecks_left:
+            self.world.scheduler.after(
+                RECHECK_S, self._check_converged, what, disturbances, rechecks_left - 1
+            )

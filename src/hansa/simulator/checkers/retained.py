@@ -1,6 +1,6 @@
 """The promise about retained values: all brokers that want a topic store the same one."""
 
-from hansa.simulator.analysis.ledger import Entry
+from hansa.simulator.analysis.ledger import LedgerEntry
 from hansa.simulator.checkers.base import Checker
 from hansa.simulator.world.site import Site
 from hansa.simulator.world.world import World
@@ -22,7 +22,7 @@ class RetainedAgree(Checker):
         self._writers: dict[str, dict[int, None]] = {}
         self._last_s = 0.0
 
-    def published(self, entry: Entry) -> None:
+    def published(self, entry: LedgerEntry) -> None:
         """Note who writes a topic."""
         if entry.retain:
             self._writers.setdefault(entry.topic, {})[entry.place] = None
@@ -36,15 +36,15 @@ class RetainedAgree(Checker):
         """Compare what brokers store."""
         if self.world.now < self._last_s + REPAIRED_S:
             return
-        if not all(site.served for site in self.world.sites):
+        if not all(site.is_serving_clients for site in self.world.sites):
             return
         for topic, writers in self._writers.items():
-            sites = [site for site in self.world.sites if site.broker.wants(topic)]
+            sites = [site for site in self.world.sites if site.broker.has_plain_subscriber(topic)]
             if len(writers) == 1:
                 sites += [self.world.sites[place] for place in writers]
             if len({_stored(site, topic) for site in sites}) > 1:
                 held = ", ".join(f"n{site.place}: {_stored(site, topic)!r}" for site in sites)
-                self.fail(f"brokers store different values of {topic}: {held}")
+                self.report_violation(f"brokers store different values of {topic}: {held}")
 
 
 def _stored(site: Site, topic: str) -> bytes | None:

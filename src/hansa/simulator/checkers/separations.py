@@ -3,25 +3,27 @@
 from itertools import combinations
 
 from hansa.protocol.model import NodeId
-from hansa.simulator.analysis.truth import Truth
+from hansa.simulator.analysis.truth import GroundTruth
 from hansa.simulator.world.world import World
 
 FOREVER = float("inf")
 
 
-class Partings:
+class Separations:
     """The present or last parting of every two nodes."""
 
-    def __init__(self, world: World, truth: Truth, lease_s: float, noticed_s: float) -> None:
+    def __init__(
+        self, world: World, truth: GroundTruth, lease_s: float, detection_s: float
+    ) -> None:
         """Nodes may take so long to notice that they are together again."""
         self._world = world
         self._truth = truth
         self._lease_s = lease_s
-        self._noticed_s = noticed_s
-        self._partings: dict[tuple[NodeId, NodeId], tuple[float, float]] = {}
-        self._over: dict[tuple[NodeId, NodeId], float] = {}
+        self._detection_s = detection_s
+        self._intervals: dict[tuple[NodeId, NodeId], tuple[float, float]] = {}
+        self._lease_expired_until: dict[tuple[NodeId, NodeId], float] = {}
 
-    def look(self) -> None:
+    def update(self) -> None:
         """Something has changed: see who is in reach of whom now."""
         now = self._world.now
         part_of = {
@@ -30,28 +32,28 @@ class Partings:
             for site in part.sites
         }
         for one, other in combinations(self._world.sites, 2):
-            pair = _pair(one.memory.id, other.memory.id)
+            pair = _pair(one.state.id, other.state.id)
             part = part_of.get(one.place)
             together = part is not None and part == part_of.get(other.place)
-            since, until = self._partings.get(pair, (now, -FOREVER))
+            since, until = self._intervals.get(pair, (now, -FOREVER))
             if together:
-                if until == FOREVER and now + self._noticed_s - since >= self._lease_s:
-                    self._over[pair] = now + self._noticed_s
-                self._partings[pair] = (since, min(until, now))
-            elif until + self._noticed_s < now:
-                self._partings[pair] = (now, FOREVER)
+                if until == FOREVER and now + self._detection_s - since >= self._lease_s:
+                    self._lease_expired_until[pair] = now + self._detection_s
+                self._intervals[pair] = (since, min(until, now))
+            elif until + self._detection_s < now:
+                self._intervals[pair] = (now, FOREVER)
             else:  # nobody may have noticed that they were together for a moment
-                self._partings[pair] = (since, FOREVER)
+                self._intervals[pair] = (since, FOREVER)
 
-    def outlast_lease(self, one: NodeId, other: NodeId) -> bool:
+    def exceeds_lease(self, one: NodeId, other: NodeId) -> bool:
         """Whether two have been apart for as long as a lease, as far as they know."""
-        since, until = self._partings.get(_pair(one, other), (FOREVER, FOREVER))
+        since, until = self._intervals.get(_pair(one, other), (FOREVER, FOREVER))
         now = self._world.now
-        return now - since >= self._lease_s and now <= until + self._noticed_s
+        return now - since >= self._lease_s and now <= until + self._detection_s
 
-    def has_outlasted(self, one: NodeId, other: NodeId, at: float) -> bool:
+    def exceeded_lease_since(self, one: NodeId, other: NodeId, at: float) -> bool:
         """Whether two that are together now were apart for as long as a lease, then or later."""
-        return at <= self._over.get(_pair(one, other), -FOREVER)
+        return at <= self._lease_expired_until.get(_pair(one, other), -FOREVER)
 
 
 def _pair(one: NodeId, other: NodeId) -> tuple[NodeId, NodeId]:

@@ -1,34 +1,36 @@
 """The promise of shared subscriptions: one of all consumers gets each publication (section 10)."""
 
 from hansa.protocol.topics import matches, split_share
-from hansa.simulator.analysis.ledger import Entry
+from hansa.simulator.analysis.ledger import LedgerEntry
 from hansa.simulator.analysis.truth import Component
-from hansa.simulator.checkers.publications import Undisturbed
+from hansa.simulator.checkers.publications import UndisturbedPublicationChecker
 
 
-class SharesServed(Undisturbed):
+class SharesServedOnce(UndisturbedPublicationChecker):
     """What is published undisturbed is served once to every share that wants it: at its own broker
     if that has a consumer, else where it goes anyway, else at one other. A broker that gets it for
     a plain subscription serves its own consumers whatever happens, and is no fault."""
 
     name = "shares served"
 
-    def judge(self, entry: Entry, part: Component, wanted: tuple[int, ...]) -> None:
+    def check_publication(
+        self, entry: LedgerEntry, component: Component, expected_places: tuple[int, ...]
+    ) -> None:
         """Look where the consumers of each share are, and which of them were served. It may be the
         turn of one whose broker does not let its agent in."""
-        if not all(site.served for site in part.sites):
+        if not all(site.is_serving_clients for site in component.sites):
             return
         consumers: dict[str, list[int]] = {}
-        for site in part.sites:
-            for name in site.broker.clients:
+        for site in component.sites:
+            for name in site.broker.subscriber_counts:
                 group, topic_filter = split_share(name)
                 if group is not None and matches(topic_filter, entry.topic):
                     consumers.setdefault(name, []).append(site.place)
         for share, places in consumers.items():
-            got = [p for p in places if p == entry.place or p in entry.arrivals]
-            anyway = [p for p in got if p == entry.place or p in wanted]
-            chosen = len(got) - len(anyway)
-            if not got or chosen > (0 if anyway else 1):
+            got = [p for p in places if p == entry.place or p in entry.delivered_at]
+            expected_anyway = [p for p in got if p == entry.place or p in expected_places]
+            extra_count = len(got) - len(expected_anyway)
+            if not got or extra_count > (0 if expected_anyway else 1):
                 where = ", ".join(f"n{place}" for place in got) or "nowhere"
                 what = f"publication {entry.number} on {entry.topic} from n{entry.place}"
-                self.fail(f"{what} is served to {share} at {where}, of {places}")
+                self.report_violation(f"{what} is served to {share} at {where}, of {places}")

@@ -8,18 +8,25 @@ import random
 from dataclasses import dataclass, field
 
 from hansa.protocol.settings import ProtocolSettings
-from hansa.simulator.actions import Crash, Publish, Restart, Step, Subscribe, Vanish
-from hansa.simulator.checkers import AtMostOnce, Guaranteed, NoPhantom
-from hansa.simulator.faults.managed_links import Mode, Steered
-from hansa.simulator.options import DiskOptions, Options, Phases
+from hansa.simulator.actions import (
+    ClientPublish,
+    ClientSubscribe,
+    CrashAgent,
+    PowerOff,
+    RestartAgent,
+    ScheduledAction,
+)
+from hansa.simulator.checkers import AtMostOnce, GuaranteedDelivery, NoPhantom
+from hansa.simulator.faults.managed_links import ManagedLinks, ManagerMode
+from hansa.simulator.options import DiskOptions, Phases, SimulationOptions
 from hansa.simulator.run import Simulation
-from hansa.simulator.topologies import graph
-from hansa.simulator.world.hooks import Watcher
-from hansa.topology.planner import Limits
+from hansa.simulator.topologies import make_topology
+from hansa.simulator.world.hooks import Hooks
+from hansa.topology.planner import PlannerLimits
 
 TOPIC = "plant/temp"
 SAMPLE_S = 1.0
-CALM_S = 120.0
+QUIET_PERIOD_S = 120.0
 """Seconds at the end without trouble: then all must be one part, and everything delivered."""
 
 
@@ -30,9 +37,9 @@ class ChurnOptions:
     nodes: int = 12
     seconds: float = 600.0
     """Virtual seconds of trouble."""
-    trouble_s: float = 10.0
+    fault_interval_s: float = 10.0
     """Seconds between two troubles, on average."""
-    modes: tuple[Mode, ...] = (Mode.UP, Mode.AWAY, Mode.LYING)
+    manager_modes: tuple[ManagerMode, ...] = (ManagerMode.UP, ManagerMode.AWAY, ManagerMode.LYING)
     """What the manager is, one after the other, for equal times."""
     degree_max: int = 5
     publishers: int = 2
@@ -68,111 +75,114 @@ class ChurnResult:
         return sum(self.changes.values()) * 3600 / self.virtual_s
 
 
-def churn(options: ChurnOptions) -> ChurnResult:
+def run_churn(options: ChurnOptions) -> ChurnResult:
     """Play one run."""
-    chance = random.Random(f"{options.seed} churn")
-    end = options.seconds + CALM_S
+    rng = random.Random(f"{options.seed} churn")
+    end = options.seconds + QUIET_PERIOD_S
     settings = ProtocolSettings(
         heartbeat_interval=options.heartbeat_s, heartbeat_limit=3 * options.heartbeat_s
     )
     simulation = Simulation(
-        Options(
-            graph(f"churn-{options.nodes}", options.nodes, []),
+        SimulationOptions(
+            make_topology(f"churn-{options.nodes}", options.nodes, []),
             settings,
             options.seed,
-            schedule=(*_clients(options, chance), Step(end, Publish(0, "end", qos=0))),
+            schedule=(
+                *_clients(options, rng),
+                ScheduledAction(end, ClientPublish(0, "end", qos=0)),
+            ),
             phases=Phases(warm_up_s=end),
             start_spread_s=min(30.0, options.seconds / 10),
             disk=DiskOptions(),
-            check=False,
+            check_invariants=False,
         )
     )
     world = simulation.world
     result = ChurnResult(end)
-    steered = Steered(world, Limits(degree_max=options.degree_max), options.seed)
-    guaranteed = Guaranteed(world, result.violations, simulation.tracker)
-    watching: list[Watcher] = [
-        steered,
+    managed_links = ManagedLinks(world, PlannerLimits(degree_max=options.degree_max), options.seed)
+    guaranteed = GuaranteedDelivery(world, result.violations, simulation.tracker)
+    hooks: list[Hooks] = [
+        managed_links,
         guaranteed,
         NoPhantom(world, result.violations),
         AtMostOnce(world, result.violations),
     ]
-    world.watch([simulation.tracker, *watching])
-    trouble = _Trouble(simulation, steered, options, chance, result)
-    trouble.begin()
+    world.set_hooks([simulation.tracker, *hooks])
+    driver = _ChurnDriver(simulation, managed_links, options, rng, result)
+    driver.schedule_all()
     simulation.run_until(end)
-    for call in world.watchers.finished:
+    for call in world.hooks.on_run_finished:
         call()
-    summary = guaranteed.summary()
+    summary = guaranteed.summarize()
     result.promised, result.delivered = summary.promised, summary.delivered
-    result.changes = dict(sorted(steered.changes.items()))
-    trouble.finish()
+    result.changes = dict(sorted(managed_links.change_counts.items()))
+    driver.finish()
     return result
 
 
-def _clients(options: ChurnOptions, chance: random.Random) -> list[Step]:
+def _clients(options: ChurnOptions, rng: random.Random) -> list[ScheduledAction]:
     """Publish from places that do not fail, so that every publication has been accepted."""
     count = int(options.seconds * options.rate)
-    places = chance.sample(range(options.nodes), options.subscribers)
-    steps = [Step(0.0, Subscribe(place, TOPIC)) for place in places]
+    places = rng.sample(range(options.nodes), options.subscribers)
+    steps = [ScheduledAction(0.0, ClientSubscribe(place, TOPIC)) for place in places]
     for place in range(options.publishers):
-        burst = Publish(place, TOPIC, count=count, interval_s=1 / options.rate, qos=1)
-        steps.append(Step(5.0, burst))
+        burst = ClientPublish(place, TOPIC, count=count, interval_s=1 / options.rate, qos=1)
+        steps.append(ScheduledAction(5.0, burst))
     return steps
 
 
-class _Trouble:
+class _ChurnDriver:
     """Stops and starts nodes, changes what the manager is, and looks whether all hangs together."""
 
     def __init__(
         self,
         simulation: Simulation,
-        steered: Steered,
+        managed_links: ManagedLinks,
         options: ChurnOptions,
-        chance: random.Random,
+        rng: random.Random,
         result: ChurnResult,
     ) -> None:
         self._simulation = simulation
         self._world = simulation.world
-        self._steered = steered
+        self._managed_links = managed_links
         self._options = options
-        self._chance = chance
+        self._rng = rng
         self._result = result
         self._split_since: float | None = None
 
-    def begin(self) -> None:
+    def schedule_all(self) -> None:
         """Plan everything."""
         scheduler, options = self._world.scheduler, self._options
-        turn = options.seconds / len(options.modes)
-        for number, mode in enumerate(options.modes):
-            scheduler.at(number * turn, self._switch, mode)
-        scheduler.at(options.seconds / 10, self._strike)
+        turn = options.seconds / len(options.manager_modes)
+        for number, mode in enumerate(options.manager_modes):
+            scheduler.at(number * turn, self._set_manager_mode, mode)
+        scheduler.at(options.seconds / 10, self._inject_fault)
         scheduler.at(SAMPLE_S, self._sample)
 
-    def _switch(self, mode: Mode) -> None:
-        self._steered.mode = mode
+    def _set_manager_mode(self, mode: ManagerMode) -> None:
+        self._managed_links.manager_mode = mode
 
-    def _strike(self) -> None:
+    def _inject_fault(self) -> None:
         if self._world.now >= self._options.seconds:
-            self._return_all()
+            self._restart_all()
             return
-        pause = self._chance.expovariate(1 / self._options.trouble_s)
-        self._world.scheduler.after(pause, self._strike)
+        pause = self._rng.expovariate(1 / self._options.fault_interval_s)
+        self._world.scheduler.after(pause, self._inject_fault)
         down = [site.place for site in self._world.sites if site.node is None]
-        up = [site.place for site in self._world.sites if site.active]
-        if down and (len(up) < 0.7 * len(self._world.sites) or self._chance.random() < 0.5):
+        up = [site.place for site in self._world.sites if site.is_active]
+        if down and (len(up) < 0.7 * len(self._world.sites) or self._rng.random() < 0.5):
             self._result.joined += 1
-            self._simulation.director.act(Restart(self._chance.choice(down)))
+            self._simulation.executor.perform(RestartAgent(self._rng.choice(down)))
         elif len(up) > 3:
             self._result.failed += 1
-            action = self._chance.choice((Crash, Vanish))
-            self._simulation.director.act(action(self._chance.choice(up)))
+            action = self._rng.choice((CrashAgent, PowerOff))
+            self._simulation.executor.perform(action(self._rng.choice(up)))
 
-    def _return_all(self) -> None:
+    def _restart_all(self) -> None:
         """The calm: whoever is away comes back, for what it is owed."""
         for site in self._world.sites:
             if site.node is None:
-                self._simulation.director.act(Restart(site.place))
+                self._simulation.executor.perform(RestartAgent(site.place))
 
     def _sample(self) -> None:
         self._world.scheduler.after(SAMPLE_S, self._sample)

@@ -11,29 +11,29 @@ from collections import Counter
 from enum import StrEnum
 
 from hansa.protocol.model import NodeId
-from hansa.simulator.world.hooks import Watcher
+from hansa.simulator.world.hooks import Hooks
 from hansa.simulator.world.site import Site
 from hansa.simulator.world.world import World
-from hansa.topology.graph import Name, Pair, pair
-from hansa.topology.healing import name_of
-from hansa.topology.planner import Limits, Member, Situation, plan
-from hansa.topology.steering import Steering
+from hansa.topology.graph import LinkPair, NodeName, make_link_pair
+from hansa.topology.healing import node_name
+from hansa.topology.planner import PlannerInput, PlannerLimits, PlannerNode, plan_changes
+from hansa.topology.steering import NeighbourSelector
 
-LOOK_S = 1.0
-LOOK_ALONE_S = 0.25
-SAVE_S = 10.0
-REPORT_S = 5.0
+STEERING_INTERVAL_S = 1.0
+STEERING_ALONE_INTERVAL_S = 0.25
+SAVE_INTERVAL_S = 10.0
+REPORT_INTERVAL_S = 5.0
 """Seconds between two reports of a node, and between two looks of the manager."""
 
-DEAD_S = 3.0
+DOWN_LINK_LIMIT_S = 3.0
 """Seconds that a link which nobody keeps may be down until it is forgotten."""
 
-LIES = 1.0
+WRONG_ASSIGNMENTS_MEAN = 1.0
 """Nodes that a lying manager tells nonsense each time, on average: every one of them changes some
 eight links."""
 
 
-class Mode(StrEnum):
+class ManagerMode(StrEnum):
     """What the manager is at the moment."""
 
     UP = "up"
@@ -41,113 +41,119 @@ class Mode(StrEnum):
     LYING = "lying"
 
 
-class Steered(Watcher):
+class ManagedLinks(Hooks):
     """All nodes of a world, steered."""
 
-    def __init__(self, world: World, limits: Limits, seed: int) -> None:
+    def __init__(self, world: World, limits: PlannerLimits, seed: int) -> None:
         """Give every place an address; nothing is linked yet."""
         self.world = world
-        self.mode = Mode.UP
-        self.changes: Counter[str] = Counter()
+        self.manager_mode = ManagerMode.UP
+        self.change_counts: Counter[str] = Counter()
         """Links added and removed, by who wanted it."""
         self.limits = limits
-        self._chance = random.Random(f"{seed} steering")
-        self._steering: dict[int, Steering] = {}
-        self._kept: dict[tuple[int, int], set[int]] = {}
-        self._down: dict[tuple[int, int], float] = {}
-        self._remembered: dict[int, bytes] = {}
-        self._manager = _Manager(self, random.Random(f"{seed} manager"))
+        self._rng = random.Random(f"{seed} steering")
+        self._steering: dict[int, NeighbourSelector] = {}
+        self._keepers: dict[tuple[int, int], set[int]] = {}
+        self._down_since: dict[tuple[int, int], float] = {}
+        self._saved: dict[int, bytes] = {}
+        self._manager = _SimulatedManager(self, random.Random(f"{seed} manager"))
         for site in world.sites:
             site.address = f"n{site.place}"
-        world.scheduler.after(REPORT_S, self._manager.look)
-        world.scheduler.after(1.0, self._sweep)
+        world.scheduler.after(REPORT_INTERVAL_S, self._manager.run_round)
+        world.scheduler.after(1.0, self._remove_down_links)
 
     # ------------------------------------------------------------ lives of nodes
 
-    def started(self, site: Site) -> None:
+    def on_agent_started(self, site: Site) -> None:
         """A life begins: with what the one before knew, and with a visit to the manager."""
         assert site.node is not None
-        chance = random.Random(f"{site.place} {site.life} {self._chance.random()}")
-        links = _Links(self, site)
-        made = Steering(site.node.chart, site.memory.id, links, self.limits, chance)
+        rng = random.Random(f"{site.place} {site.process_run} {self._rng.random()}")
+        links = _SiteLinks(self, site)
+        made = NeighbourSelector(site.node.membership, site.state.id, links, self.limits, rng)
         self._steering[site.place] = made
-        made.restore(self._remembered.get(site.place, b""))
-        self.world.scheduler.after(chance.uniform(0, LOOK_S), self._look, site, site.life, chance)
-        self.world.scheduler.after(SAVE_S, self._save, site, site.life)
-        if self.mode is Mode.UP:
-            self.world.scheduler.after(0.01, self._manager.join, site.place)
+        made.restore_state(self._saved.get(site.place, b""))
+        self.world.scheduler.after(
+            rng.uniform(0, STEERING_INTERVAL_S), self._run_steering, site, site.process_run, rng
+        )
+        self.world.scheduler.after(SAVE_INTERVAL_S, self._save_steering, site, site.process_run)
+        if self.manager_mode is ManagerMode.UP:
+            self.world.scheduler.after(0.01, self._manager.on_join, site.place)
 
-    def stopped(self, site: Site) -> None:
+    def on_agent_stopped(self, site: Site) -> None:
         """A life ends: it dials nobody any more."""
         self._steering.pop(site.place, None)
-        for keepers in self._kept.values():
+        for keepers in self._keepers.values():
             keepers.discard(site.place)
 
-    def _look(self, site: Site, life: int, chance: random.Random) -> None:
-        if site.life != life or site.node is None:
+    def _run_steering(self, site: Site, process_run: int, rng: random.Random) -> None:
+        if site.process_run != process_run or site.node is None:
             return
-        if not site.frozen:
-            self._steering[site.place].look(self.world.now, planning=self.mode is Mode.AWAY)
-        pause = LOOK_S if site.node.chart.neighbours else LOOK_ALONE_S
-        pause *= chance.uniform(0.5, 1.0)
-        self.world.scheduler.after(pause, self._look, site, life, chance)
+        if not site.is_frozen:
+            self._steering[site.place].update_links(
+                self.world.now, is_planning=self.manager_mode is ManagerMode.AWAY
+            )
+        pause = (
+            STEERING_INTERVAL_S if site.node.membership.neighbours else STEERING_ALONE_INTERVAL_S
+        )
+        pause *= rng.uniform(0.5, 1.0)
+        self.world.scheduler.after(pause, self._run_steering, site, process_run, rng)
 
-    def _save(self, site: Site, life: int) -> None:
-        if site.life == life and site.node is not None:
-            self._remembered[site.place] = self._steering[site.place].remembered()
-            self.world.scheduler.after(SAVE_S, self._save, site, life)
+    def _save_steering(self, site: Site, process_run: int) -> None:
+        if site.process_run == process_run and site.node is not None:
+            self._saved[site.place] = self._steering[site.place].encode_state()
+            self.world.scheduler.after(SAVE_INTERVAL_S, self._save_steering, site, process_run)
 
     # ------------------------------------------------------------ links
 
-    def add(self, a: int, b: int, why: str) -> None:
+    def add_link(self, a: int, b: int, reason: str) -> None:
         """Configure a link, if there is none."""
-        if a != b and self.world.network.link(a, b) is None:
-            self.world.network.add(self.world.sites[a], self.world.sites[b])
-            self.changes[f"added: {why}"] += 1
-            self.world.disturb(f"link {a}-{b}")
+        if a != b and self.world.network.find_link(a, b) is None:
+            self.world.network.add_link(self.world.sites[a], self.world.sites[b])
+            self.change_counts[f"added: {reason}"] += 1
+            self.world.report_disturbance(f"link {a}-{b}")
 
-    def remove(self, a: int, b: int, why: str) -> None:
+    def remove_link(self, a: int, b: int, reason: str) -> None:
         """Remove a link, if there is one."""
-        link = self.world.network.link(a, b)
+        link = self.world.network.find_link(a, b)
         if link is not None:
-            self.world.network.remove(link)
-            self.changes[f"removed: {why}"] += 1
-            self.world.disturb(f"unlink {a}-{b}")
+            self.world.network.remove_link(link)
+            self.change_counts[f"removed: {reason}"] += 1
+            self.world.report_disturbance(f"unlink {a}-{b}")
 
-    def keep(self, me: int, other: int) -> None:
+    def keep_link(self, me: int, other: int) -> None:
         """A node dials another until it is told not to."""
-        self._kept.setdefault(_places(me, other), set()).add(me)
-        self.add(me, other, "manager")
+        self._keepers.setdefault(_ordered_places(me, other), set()).add(me)
+        self.add_link(me, other, "manager")
 
-    def forget(self, me: int, other: int) -> None:
+    def forget_link(self, me: int, other: int) -> None:
         """A node dials another no more."""
-        self._kept.get(_places(me, other), set()).discard(me)
+        self._keepers.get(_ordered_places(me, other), set()).discard(me)
 
-    def attempt(self, me: int, other: int) -> None:
+    def attempt_link(self, me: int, other: int) -> None:
         """A node dials another once."""
-        if self.world.sites[other].listening:
-            self.add(me, other, "own decision")
+        if self.world.sites[other].is_listening:
+            self.add_link(me, other, "own decision")
 
-    def close(self, me: int, other: int, reason: str) -> None:
+    def close_link(self, me: int, other: int, reason: str) -> None:
         """A node closes a link; whoever keeps it dials again."""
-        key = _places(me, other)
-        link = self.world.network.link(*key)
-        if link is not None and self._kept.get(key):
-            self.world.network.tear(link, reason)
+        key = _ordered_places(me, other)
+        link = self.world.network.find_link(*key)
+        if link is not None and self._keepers.get(key):
+            self.world.network.abort_sessions(link, reason)
         else:
-            self.remove(*key, "closed")
+            self.remove_link(*key, "closed")
 
-    def _sweep(self) -> None:
+    def _remove_down_links(self) -> None:
         """Forget links that nobody keeps and that have been down for a while."""
         now, seen = self.world.now, {}
         for key, link in list(self.world.network.links.items()):
-            if self._kept.get(key) or any(e.open for ends in link.sessions for e in ends):
+            if self._keepers.get(key) or any(e.is_open for ends in link.sessions for e in ends):
                 continue
-            seen[key] = self._down.get(key, now)
-            if now - seen[key] >= DEAD_S:
-                self.remove(*key, "down")
-        self._down = seen
-        self.world.scheduler.after(1.0, self._sweep)
+            seen[key] = self._down_since.get(key, now)
+            if now - seen[key] >= DOWN_LINK_LIMIT_S:
+                self.remove_link(*key, "down")
+        self._down_since = seen
+        self.world.scheduler.after(1.0, self._remove_down_links)
 
     # ------------------------------------------------------------ what the manager says
 
@@ -156,109 +162,112 @@ class Steered(Watcher):
         steering = self._steering.get(place)
         if steering is None:
             return
-        known = {self.name(other): f"n{other}" for other in others}
-        dialled = {self.name(other): f"n{other}" if place > other else "" for other in others}
-        steering.assign(dialled, known, self.limits.degree_max)
+        known = {self.planner_name(other): f"n{other}" for other in others}
+        dialled = {
+            self.planner_name(other): f"n{other}" if place > other else "" for other in others
+        }
+        steering.apply_assignment(dialled, known, self.limits.degree_max)
 
-    def name(self, place: int) -> Name:
+    def planner_name(self, place: int) -> NodeName:
         """Return what the planner calls the node of a place."""
-        return name_of(self.world.sites[place].memory.id)
+        return node_name(self.world.sites[place].state.id)
 
 
-class _Links:
+class _SiteLinks:
     """The links of one node, as its steering sees them."""
 
-    def __init__(self, steered: Steered, site: Site) -> None:
-        self._steered = steered
+    def __init__(self, managed_links: ManagedLinks, site: Site) -> None:
+        self._managed_links = managed_links
         self._place = site.place
 
-    def keep(self, address: str) -> None:
-        self._steered.keep(self._place, int(address[1:]))
+    def keep_dialling(self, address: str) -> None:
+        self._managed_links.keep_link(self._place, int(address[1:]))
 
-    def forget(self, address: str) -> None:
-        self._steered.forget(self._place, int(address[1:]))
+    def stop_dialling(self, address: str) -> None:
+        self._managed_links.forget_link(self._place, int(address[1:]))
 
-    def attempt(self, address: str) -> None:
-        self._steered.attempt(self._place, int(address[1:]))
+    def dial_once(self, address: str) -> None:
+        self._managed_links.attempt_link(self._place, int(address[1:]))
 
     def close(self, node: NodeId, reason: str) -> None:
-        for site in self._steered.world.sites:
-            if site.memory.id == node:
-                self._steered.close(self._place, site.place, reason)
+        for site in self._managed_links.world.sites:
+            if site.state.id == node:
+                self._managed_links.close_link(self._place, site.place, reason)
 
 
-class _Manager:
+class _SimulatedManager:
     """Knows who reported, and plans."""
 
-    def __init__(self, steered: Steered, chance: random.Random) -> None:
-        self._steered = steered
-        self._chance = chance
+    def __init__(self, managed_links: ManagedLinks, rng: random.Random) -> None:
+        self._managed_links = managed_links
+        self._rng = rng
         self._members: dict[int, float] = {}
-        self._links: set[Pair] = set()
-        self._old: list[set[Pair]] = []
+        self._links: set[LinkPair] = set()
+        self._former_links: list[set[LinkPair]] = []
 
-    def join(self, place: int) -> None:
+    def on_join(self, place: int) -> None:
         """A node comes; it is told at once."""
-        self._members[place] = self._steered.world.now
+        self._members[place] = self._managed_links.world.now
         self._plan()
 
-    def look(self) -> None:
+    def run_round(self) -> None:
         """Hear reports, plan, say what follows; or do nothing, or lie."""
-        scheduler = self._steered.world.scheduler
-        scheduler.after(REPORT_S, self.look)
-        if self._steered.mode is not Mode.AWAY:
-            self._hear()
-        if self._steered.mode is Mode.UP:
+        scheduler = self._managed_links.world.scheduler
+        scheduler.after(REPORT_INTERVAL_S, self.run_round)
+        if self._managed_links.manager_mode is not ManagerMode.AWAY:
+            self._collect_reports()
+        if self._managed_links.manager_mode is ManagerMode.UP:
             self._plan()
-        elif self._steered.mode is Mode.LYING:
-            self._lie()
+        elif self._managed_links.manager_mode is ManagerMode.LYING:
+            self._send_wrong_assignments()
 
-    def _hear(self) -> None:
-        now, world = self._steered.world.now, self._steered.world
-        places = {site.memory.id: site.place for site in world.sites}
+    def _collect_reports(self) -> None:
+        now, world = self._managed_links.world.now, self._managed_links.world
+        places = {site.state.id: site.place for site in world.sites}
         for site in world.sites:
-            if site.active and site.node is not None:
+            if site.is_active and site.node is not None:
                 self._members[site.place] = now
-                for node in site.node.chart.neighbours:  # links that nodes made by themselves
+                for node in site.node.membership.neighbours:  # links that nodes made by themselves
                     if places[node] in self._members:
-                        self._links.add(_pair(site.place, places[node]))
-        late = now - 2 * REPORT_S
+                        self._links.add(_planner_pair(site.place, places[node]))
+        late = now - 2 * REPORT_INTERVAL_S
         self._members = {place: at for place, at in self._members.items() if at > late}
 
     def _plan(self) -> None:
-        situation = Situation(
-            tuple(Member(str(place)) for place in sorted(self._members)), frozenset(self._links)
+        situation = PlannerInput(
+            tuple(PlannerNode(str(place)) for place in sorted(self._members)),
+            frozenset(self._links),
         )
-        for change in plan(situation, self._steered.limits):
+        for change in plan_changes(situation, self._managed_links.limits):
             (self._links.add if change.kind == "add" else self._links.discard)(change.link)
-        self._old = [*self._old[-60:], set(self._links)]
+        self._former_links = [*self._former_links[-60:], set(self._links)]
         for place in sorted(self._members):
-            self._tell(place, self._links)
+            self._send_assignment(place, self._links)
 
-    def _lie(self) -> None:
+    def _send_wrong_assignments(self) -> None:
         places = sorted(self._members)
         for place in places:
-            if self._chance.random() >= LIES / len(places):
+            if self._rng.random() >= WRONG_ASSIGNMENTS_MEAN / len(places):
                 continue
-            match self._chance.randrange(3):
-                case 0 if self._old:
-                    self._tell(place, self._chance.choice(self._old))
+            match self._rng.randrange(3):
+                case 0 if self._former_links:
+                    self._send_assignment(place, self._rng.choice(self._former_links))
                 case 1:
-                    self._steered.assign(place, [])
+                    self._managed_links.assign(place, [])
                 case _:
-                    anybody = range(len(self._steered.world.sites))
-                    some = self._chance.sample(anybody, min(3, len(anybody)))
-                    self._steered.assign(place, [other for other in some if other != place])
+                    anybody = range(len(self._managed_links.world.sites))
+                    some = self._rng.sample(anybody, min(3, len(anybody)))
+                    self._managed_links.assign(place, [other for other in some if other != place])
 
-    def _tell(self, place: int, links: set[Pair]) -> None:
+    def _send_assignment(self, place: int, links: set[LinkPair]) -> None:
         me = str(place)
         near = sorted(int(a if b == me else b) for a, b in links if me in (a, b))
-        self._steered.assign(place, near)
+        self._managed_links.assign(place, near)
 
 
-def _pair(a: int, b: int) -> Pair:
-    return pair(str(a), str(b))
+def _planner_pair(a: int, b: int) -> LinkPair:
+    return make_link_pair(str(a), str(b))
 
 
-def _places(a: int, b: int) -> tuple[int, int]:
+def _ordered_places(a: int, b: int) -> tuple[int, int]:
     return (a, b) if a < b else (b, a)

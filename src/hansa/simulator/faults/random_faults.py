@@ -8,41 +8,41 @@ import random
 from collections.abc import Callable, Iterator
 
 from hansa.simulator.actions import (
-    Action,
     AddLink,
-    BackUp,
-    Clone,
-    Crash,
-    Cut,
+    BackUpState,
+    CloneNode,
+    CrashAgent,
+    CutLink,
     CutOneWay,
     CutSilently,
     FailDisk,
-    Flap,
-    Freeze,
-    Heal,
-    Mend,
+    FlapLink,
+    FreezeAgent,
+    HealAll,
     Partition,
-    Refuse,
+    PowerOff,
+    RefuseAgent,
     RemoveLink,
-    Restart,
+    RestartAgent,
     RestartBroker,
-    RollBack,
+    RestoreLink,
+    RollBackState,
+    ScheduledAction,
     SetClock,
-    Stall,
-    Step,
-    Vanish,
+    SimulatedAction,
+    StallDisk,
 )
-from hansa.simulator.options import Options
+from hansa.simulator.options import SimulationOptions
 
 FLAP_HZ = (1.0, 10.0)
 BROKER_RETURN_S = (0.1, 2.0)
 CLOCK_JUMP_S = 3_600.0
 
 
-def random_faults(options: Options) -> list[Step]:
+def random_faults(options: SimulationOptions) -> list[ScheduledAction]:
     """Return the steps of all random faults, the one that heals everything last."""
     faults = options.faults
-    kinds: dict[str, tuple[int, Callable[[_Chance], Iterator[Step]]]] = {
+    kinds: dict[str, tuple[int, Callable[[_FaultSampler], Iterator[ScheduledAction]]]] = {
         "cuts": (faults.cuts, _cut),
         "silent cuts": (faults.silent_cuts, _silent_cut),
         "one-way cuts": (faults.one_way_cuts, _one_way_cut),
@@ -61,159 +61,167 @@ def random_faults(options: Options) -> list[Step]:
         "clones": (faults.clones, _clone),
         "roll-backs": (faults.roll_backs, _roll_back),
     }
-    steps: list[Step] = []
+    steps: list[ScheduledAction] = []
     for name, (count, make) in kinds.items():
-        chance = _Chance(options, name)
+        sampler = _FaultSampler(options, name)
         for _ in range(count):
-            steps += make(chance)
+            steps += make(sampler)
     if steps:
         end = options.phases.warm_up_s + options.phases.traffic_s
-        steps.append(Step(end, Heal()))
+        steps.append(ScheduledAction(end, HealAll()))
     return steps
 
 
-class _Chance:
+class _FaultSampler:
     """Draws times and victims for one kind of fault."""
 
-    def __init__(self, options: Options, name: str) -> None:
-        self.random = random.Random(f"{options.seed} faults {name}")
+    def __init__(self, options: SimulationOptions, name: str) -> None:
+        self.rng = random.Random(f"{options.seed} faults {name}")
         self.topology = options.topology
         self._outage_s = options.faults.outage_s
         self.start = options.phases.warm_up_s
         self._end = self.start + options.phases.traffic_s
 
-    def time(self) -> float:
+    def random_time(self) -> float:
         """Return a moment in the traffic phase."""
-        return self.random.uniform(self.start, self._end)
+        return self.rng.uniform(self.start, self._end)
 
-    def outage(self) -> tuple[float, float]:
+    def random_outage(self) -> tuple[float, float]:
         """Return beginning and end of an outage within the traffic phase."""
-        start = self.time()
-        return start, min(start + self.random.uniform(*self._outage_s), self._end)
+        start = self.random_time()
+        return start, min(start + self.rng.uniform(*self._outage_s), self._end)
 
-    def node(self) -> int:
+    def random_node(self) -> int:
         """Return any node."""
-        return self.random.randrange(self.topology.nodes)
+        return self.rng.randrange(self.topology.nodes)
 
-    def link(self) -> tuple[int, int] | None:
+    def random_link(self) -> tuple[int, int] | None:
         """Return any link, in any direction; None if there are none."""
         if not self.topology.links:
             return None
-        a, b = self.random.choice(self.topology.links)
-        return (a, b) if self.random.random() < 0.5 else (b, a)
+        a, b = self.rng.choice(self.topology.links)
+        return (a, b) if self.rng.random() < 0.5 else (b, a)
 
 
-def _outage_of_link(chance: _Chance, make: Callable[[int, int], Action]) -> Iterator[Step]:
-    start, end = chance.outage()
-    link = chance.link()
+def _outage_of_link(
+    sampler: _FaultSampler, make: Callable[[int, int], SimulatedAction]
+) -> Iterator[ScheduledAction]:
+    start, end = sampler.random_outage()
+    link = sampler.random_link()
     if link:
-        yield Step(start, make(*link))
-        yield Step(end, Mend(*link))
+        yield ScheduledAction(start, make(*link))
+        yield ScheduledAction(end, RestoreLink(*link))
 
 
-def _cut(chance: _Chance) -> Iterator[Step]:
-    return _outage_of_link(chance, Cut)
+def _cut(sampler: _FaultSampler) -> Iterator[ScheduledAction]:
+    return _outage_of_link(sampler, CutLink)
 
 
-def _silent_cut(chance: _Chance) -> Iterator[Step]:
-    return _outage_of_link(chance, CutSilently)
+def _silent_cut(sampler: _FaultSampler) -> Iterator[ScheduledAction]:
+    return _outage_of_link(sampler, CutSilently)
 
 
-def _one_way_cut(chance: _Chance) -> Iterator[Step]:
-    return _outage_of_link(chance, CutOneWay)
+def _one_way_cut(sampler: _FaultSampler) -> Iterator[ScheduledAction]:
+    return _outage_of_link(sampler, CutOneWay)
 
 
-def _partition(chance: _Chance) -> Iterator[Step]:
-    start, end = chance.outage()
-    nodes = chance.random.sample(range(chance.topology.nodes), chance.topology.nodes)
-    place = chance.random.randint(1, max(1, len(nodes) - 1))
+def _partition(sampler: _FaultSampler) -> Iterator[ScheduledAction]:
+    start, end = sampler.random_outage()
+    nodes = sampler.rng.sample(range(sampler.topology.nodes), sampler.topology.nodes)
+    place = sampler.rng.randint(1, max(1, len(nodes) - 1))
     sides = (tuple(sorted(nodes[:place])), tuple(sorted(nodes[place:])))
-    yield Step(start, Partition(sides))
-    for a, b in chance.topology.links:
+    yield ScheduledAction(start, Partition(sides))
+    for a, b in sampler.topology.links:
         if (a in sides[0]) != (b in sides[0]):
-            yield Step(end, Mend(a, b))
+            yield ScheduledAction(end, RestoreLink(a, b))
 
 
-def _flap(chance: _Chance) -> Iterator[Step]:
-    start, end = chance.outage()
-    link = chance.link()
-    hz = chance.random.uniform(*FLAP_HZ)
+def _flap(sampler: _FaultSampler) -> Iterator[ScheduledAction]:
+    start, end = sampler.random_outage()
+    link = sampler.random_link()
+    hz = sampler.rng.uniform(*FLAP_HZ)
     if link:
-        yield Step(start, Flap(*link, hz, end - start))
-        yield Step(end, Mend(*link))
+        yield ScheduledAction(start, FlapLink(*link, hz, end - start))
+        yield ScheduledAction(end, RestoreLink(*link))
 
 
-def _outage_of_node(chance: _Chance, with_state: bool, tell: bool) -> Iterator[Step]:
-    start, end = chance.outage()
-    node = chance.node()
-    yield Step(start, Crash(node) if tell else Vanish(node))
-    yield Step(end, Restart(node, with_state))
+def _outage_of_node(
+    sampler: _FaultSampler, with_state: bool, notify_peers: bool
+) -> Iterator[ScheduledAction]:
+    start, end = sampler.random_outage()
+    node = sampler.random_node()
+    yield ScheduledAction(start, CrashAgent(node) if notify_peers else PowerOff(node))
+    yield ScheduledAction(end, RestartAgent(node, with_state))
 
 
-def _crash(chance: _Chance) -> Iterator[Step]:
-    return _outage_of_node(chance, with_state=True, tell=True)
+def _crash(sampler: _FaultSampler) -> Iterator[ScheduledAction]:
+    return _outage_of_node(sampler, with_state=True, notify_peers=True)
 
 
-def _vanish(chance: _Chance) -> Iterator[Step]:
-    return _outage_of_node(chance, with_state=True, tell=False)
+def _vanish(sampler: _FaultSampler) -> Iterator[ScheduledAction]:
+    return _outage_of_node(sampler, with_state=True, notify_peers=False)
 
 
-def _lossy_restart(chance: _Chance) -> Iterator[Step]:
-    return _outage_of_node(chance, with_state=False, tell=chance.random.random() < 0.5)
+def _lossy_restart(sampler: _FaultSampler) -> Iterator[ScheduledAction]:
+    return _outage_of_node(sampler, with_state=False, notify_peers=sampler.rng.random() < 0.5)
 
 
-def _freeze(chance: _Chance) -> Iterator[Step]:
-    start, end = chance.outage()
-    yield Step(start, Freeze(chance.node(), end - start))
+def _freeze(sampler: _FaultSampler) -> Iterator[ScheduledAction]:
+    start, end = sampler.random_outage()
+    yield ScheduledAction(start, FreezeAgent(sampler.random_node(), end - start))
 
 
-def _stall(chance: _Chance) -> Iterator[Step]:
-    start, end = chance.outage()
-    yield Step(start, Stall(chance.node(), end - start))
+def _stall(sampler: _FaultSampler) -> Iterator[ScheduledAction]:
+    start, end = sampler.random_outage()
+    yield ScheduledAction(start, StallDisk(sampler.random_node(), end - start))
 
 
-def _fail_disk(chance: _Chance) -> Iterator[Step]:
-    start, end = chance.outage()
-    node = chance.node()
-    yield Step(start, FailDisk(node))
-    yield Step(end, Restart(node))
+def _fail_disk(sampler: _FaultSampler) -> Iterator[ScheduledAction]:
+    start, end = sampler.random_outage()
+    node = sampler.random_node()
+    yield ScheduledAction(start, FailDisk(node))
+    yield ScheduledAction(end, RestartAgent(node))
 
 
-def _set_clock(chance: _Chance) -> Iterator[Step]:
+def _set_clock(sampler: _FaultSampler) -> Iterator[ScheduledAction]:
     """It counts when an agent starts, so its machine starts it again."""
-    start, end = chance.outage()
-    node = chance.node()
-    yield Step(start, SetClock(node, chance.random.uniform(-CLOCK_JUMP_S, CLOCK_JUMP_S)))
-    yield Step(end, Restart(node))
+    start, end = sampler.random_outage()
+    node = sampler.random_node()
+    yield ScheduledAction(start, SetClock(node, sampler.rng.uniform(-CLOCK_JUMP_S, CLOCK_JUMP_S)))
+    yield ScheduledAction(end, RestartAgent(node))
 
 
-def _refuse(chance: _Chance) -> Iterator[Step]:
-    start, end = chance.outage()
-    yield Step(start, Refuse(chance.node(), end - start))
+def _refuse(sampler: _FaultSampler) -> Iterator[ScheduledAction]:
+    start, end = sampler.random_outage()
+    yield ScheduledAction(start, RefuseAgent(sampler.random_node(), end - start))
 
 
-def _restart_broker(chance: _Chance) -> Iterator[Step]:
-    start = chance.time()
-    yield Step(start, RestartBroker(chance.node(), chance.random.uniform(*BROKER_RETURN_S)))
+def _restart_broker(sampler: _FaultSampler) -> Iterator[ScheduledAction]:
+    start = sampler.random_time()
+    yield ScheduledAction(
+        start, RestartBroker(sampler.random_node(), sampler.rng.uniform(*BROKER_RETURN_S))
+    )
 
 
-def _change_links(chance: _Chance) -> Iterator[Step]:
+def _change_links(sampler: _FaultSampler) -> Iterator[ScheduledAction]:
     """Add a link between any two nodes, or remove one of the first links."""
-    start = chance.time()
-    link = chance.link()
-    if link and chance.random.random() < 0.5:
-        yield Step(start, RemoveLink(*link))
-    elif chance.topology.nodes > 1:
-        yield Step(start, AddLink(*chance.random.sample(range(chance.topology.nodes), 2)))
+    start = sampler.random_time()
+    link = sampler.random_link()
+    if link and sampler.rng.random() < 0.5:
+        yield ScheduledAction(start, RemoveLink(*link))
+    elif sampler.topology.nodes > 1:
+        yield ScheduledAction(start, AddLink(*sampler.rng.sample(range(sampler.topology.nodes), 2)))
 
 
-def _clone(chance: _Chance) -> Iterator[Step]:
-    yield Step(chance.time(), Clone(chance.node(), chance.node()))
+def _clone(sampler: _FaultSampler) -> Iterator[ScheduledAction]:
+    yield ScheduledAction(
+        sampler.random_time(), CloneNode(sampler.random_node(), sampler.random_node())
+    )
 
 
-def _roll_back(chance: _Chance) -> Iterator[Step]:
+def _roll_back(sampler: _FaultSampler) -> Iterator[ScheduledAction]:
     """Every other copy is from before the first publication."""
-    node, put_back = chance.node(), chance.time()
-    newest = put_back if chance.random.random() < 0.5 else chance.start
-    yield Step(chance.random.uniform(0.0, newest), BackUp(node))
-    yield Step(put_back, RollBack(node))
+    node, put_back = sampler.random_node(), sampler.random_time()
+    newest = put_back if sampler.rng.random() < 0.5 else sampler.start
+    yield ScheduledAction(sampler.rng.uniform(0.0, newest), BackUpState(node))
+    yield ScheduledAction(put_back, RollBackState(node))

@@ -3,110 +3,120 @@
 import random
 
 from hansa.protocol.settings import ProtocolSettings
-from hansa.simulator.actions import Crash, Publish, Step, Subscribe
-from hansa.simulator.options import LinkOptions, Options, Phases
+from hansa.simulator.actions import ClientPublish, ClientSubscribe, CrashAgent, ScheduledAction
+from hansa.simulator.options import LinkOptions, Phases, SimulationOptions
 from hansa.simulator.scenarios.scenario import (
-    Final,
-    Row,
-    Scenario,
-    delivered_once,
-    pause_s,
+    ClaimRow,
+    FinalSnapshot,
+    SimulationScenario,
+    delivered_once_row,
+    equality_row,
     recoveries,
-    same,
+    settle_pause_s,
 )
-from hansa.simulator.topologies import parse
+from hansa.simulator.topologies import parse_topology
 
 # ---------------------------------------------------------------- ring-3
 
-RING = parse("ring:3", seed=0)
+RING = parse_topology("ring:3", seed=0)
 RING_TOPIC = "plant/temp"
 
 
-def _ring(settings: ProtocolSettings, seed: int) -> Options:
+def _ring_options(settings: ProtocolSettings, seed: int) -> SimulationOptions:
     """A message goes round once; then the core dies and the next message still arrives."""
-    pause = pause_s(RING, settings, LinkOptions())
+    pause = settle_pause_s(RING, settings, LinkOptions())
     actions = (
-        Subscribe(1, "plant/#"),
-        Subscribe(2, "plant/#"),
-        Publish(0, RING_TOPIC),
-        Crash(1),
-        Publish(0, RING_TOPIC),
+        ClientSubscribe(1, "plant/#"),
+        ClientSubscribe(2, "plant/#"),
+        ClientPublish(0, RING_TOPIC),
+        CrashAgent(1),
+        ClientPublish(0, RING_TOPIC),
     )
-    schedule = tuple(Step(number * pause, action) for number, action in enumerate(actions, 1))
+    schedule = tuple(
+        ScheduledAction(number * pause, action) for number, action in enumerate(actions, 1)
+    )
     end = (len(actions) + 1) * pause
-    return Options(RING, settings, seed, schedule=schedule, phases=Phases(end))
+    return SimulationOptions(RING, settings, seed, schedule=schedule, phases=Phases(end))
 
 
-def _judge_ring(final: Final) -> list[Row]:
+def _evaluate_ring(final: FinalSnapshot) -> list[ClaimRow]:
     crash = recoveries(final.result)[-1]
     return [
-        same("core after the crash of 1", "2", final.core("plant/#")),
-        Row("converged after the crash", "it does", crash.took, crash.converged_s is not None),
-        delivered_once(final, publications=2, pairs=3),
+        equality_row("core after the crash of 1", "2", final.core("plant/#")),
+        ClaimRow(
+            "converged after the crash",
+            "it does",
+            crash.duration_text,
+            crash.converged_s is not None,
+        ),
+        delivered_once_row(final, publications=2, pairs=3),
     ]
 
 
 # ---------------------------------------------------------------- overlap
 
-OVERLAP = parse("random:40,4", seed=1)
+OVERLAP = parse_topology("random:40,4", seed=1)
 FILTERS = ("plant/#", "plant/+/temp", "+/line1/+", "plant/line1/temp")
 OVERLAP_TOPIC = "plant/line1/temp"
-WANTING = 6
+SUBSCRIBERS_PER_FILTER = 6
 """Nodes that want each filter."""
-UNION_MAX = 1.5
+COPIES_PER_UNION_LINK_MAX = 1.5
 """Copies per link of the union: one, and more where copies cross or are on their way to a mesh."""
 
 
-def _overlap(settings: ProtocolSettings, seed: int) -> Options:
+def _overlap_options(settings: ProtocolSettings, seed: int) -> SimulationOptions:
     """24 nodes want one of four filters that all match; every node publishes once."""
-    pause = pause_s(OVERLAP, settings, LinkOptions())
-    chance = random.Random(f"overlap {seed}")
-    places = chance.sample(range(OVERLAP.nodes), WANTING * len(FILTERS))
+    pause = settle_pause_s(OVERLAP, settings, LinkOptions())
+    rng = random.Random(f"overlap {seed}")
+    places = rng.sample(range(OVERLAP.nodes), SUBSCRIBERS_PER_FILTER * len(FILTERS))
     schedule = [
-        *(Step(pause, Subscribe(n, FILTERS[i % len(FILTERS)])) for i, n in enumerate(places)),
         *(
-            Step(2 * pause + node / 10, Publish(node, OVERLAP_TOPIC))
+            ScheduledAction(pause, ClientSubscribe(n, FILTERS[i % len(FILTERS)]))
+            for i, n in enumerate(places)
+        ),
+        *(
+            ScheduledAction(2 * pause + node / 10, ClientPublish(node, OVERLAP_TOPIC))
             for node in range(OVERLAP.nodes)
         ),
     ]
     end = 2 * pause + OVERLAP.nodes / 10 + 1
-    return Options(OVERLAP, settings, seed, schedule=tuple(schedule), phases=Phases(end))
+    return SimulationOptions(OVERLAP, settings, seed, schedule=tuple(schedule), phases=Phases(end))
 
 
-def _judge_overlap(final: Final) -> list[Row]:
-    meshes = [final.mesh(group) for group in FILTERS]
+def _evaluate_overlap(final: FinalSnapshot) -> list[ClaimRow]:
+    meshes = [final.mesh_links(group) for group in FILTERS]
     union = set().union(*meshes)
     apart = sum(len(mesh) for mesh in meshes)
     copies = final.result.copies_per_publication
-    wanting = WANTING * len(FILTERS)
+    wanting = SUBSCRIBERS_PER_FILTER * len(FILTERS)
     pairs = (OVERLAP.nodes - 1) * wanting
     return [
-        Row("links of the four meshes, each for itself", "", str(apart)),
-        Row("links of their union", "", str(len(union))),
-        Row(
+        ClaimRow("links of the four meshes, each for itself", "", str(apart)),
+        ClaimRow("links of their union", "", str(len(union))),
+        ClaimRow(
             "copies per publication",
-            f"at most {UNION_MAX * len(union):.0f}",
+            f"at most {COPIES_PER_UNION_LINK_MAX * len(union):.0f}",
             f"{copies:.2f}",
-            copies <= UNION_MAX * len(union),
+            copies <= COPIES_PER_UNION_LINK_MAX * len(union),
         ),
-        delivered_once(final, OVERLAP.nodes, pairs),
+        delivered_once_row(final, OVERLAP.nodes, pairs),
     ]
 
 
 SCENARIOS = (
-    Scenario(
+    SimulationScenario(
         "ring-3",
         "three nodes in a ring; the core of a topic dies",
         "A loop of links carries every message once, and losing the core loses nothing else.",
-        _ring,
-        _judge_ring,
+        _ring_options,
+        _evaluate_ring,
     ),
-    Scenario(
+    SimulationScenario(
         "overlap",
         "40 nodes, four overlapping wildcard filters that match the same topic",
         "A publication that belongs to several groups travels over the union of their meshes: it"
         " does not cross a link once per group.",
-        _overlap,
-        _judge_overlap,
+        _overlap_options,
+        _evaluate_overlap,
     ),
 )

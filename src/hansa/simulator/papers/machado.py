@@ -12,87 +12,91 @@ from functools import partial
 
 from hansa.protocol.settings import ProtocolSettings
 from hansa.simulator.actions import (
-    Action,
-    Crash,
-    Heal,
+    ClientPublish,
+    ClientSubscribe,
+    CrashAgent,
+    HealAll,
     Partition,
-    Publish,
-    Restart,
-    Step,
-    Subscribe,
+    RestartAgent,
+    ScheduledAction,
+    SimulatedAction,
 )
-from hansa.simulator.options import LinkOptions, Options, Phases, Workload
+from hansa.simulator.options import LinkOptions, Phases, SimulationOptions, Workload
 from hansa.simulator.papers.spohn import SIX
 from hansa.simulator.scenarios.scenario import (
-    Final,
+    ClaimRow,
+    FinalSnapshot,
     Recovery,
-    Row,
-    Scenario,
-    duration,
-    pause_s,
+    SimulationScenario,
+    format_duration,
     recoveries,
+    settle_pause_s,
 )
-from hansa.simulator.topologies import Link, Topology, graph, parse
+from hansa.simulator.topologies import Topology, TopologyLink, make_topology, parse_topology
 
 TOPICS = tuple(f"topic/{number}" for number in range(6))
-CLIENTS = 5
+CLIENTS_PER_TOPIC = 5
 """Subscribers of each topic, and as many publishers."""
 
 FINAL_S = 2.0
 """At the end every node publishes to every topic, and all must arrive."""
 
-NEWS_S = 0.5
+CONVERGENCE_LIMIT_S = 0.5
 """What converging may take once the news is there, with timers that do not wait for anything."""
 
-FIFTEEN = graph(
+FIFTEEN = make_topology(
     "machado-15",
     15,
     [
-        *parse("ring:15", seed=0).links,
+        *parse_topology("ring:15", seed=0).links,
         *((0, 5), (5, 10), (0, 10), (2, 8), (4, 12), (7, 13)),
     ],
 )
 
 
-def _diagonals() -> list[Link]:
+def _diagonals() -> list[TopologyLink]:
     cells = ((row, column) for row in range(4) for column in range(4) if (row + column) % 2 == 0)
     return [(5 * row + column, 5 * (row + 1) + column + 1) for row, column in cells]
 
 
-TWENTY_FIVE = graph("machado-25", 25, [*parse("grid:5x5", seed=0).links, *_diagonals()])
+TWENTY_FIVE = make_topology(
+    "machado-25", 25, [*parse_topology("grid:5x5", seed=0).links, *_diagonals()]
+)
 
-PAPER = {6: "about 1 and 2 min", 15: "up to 2, 2 to 3 min", 25: "2 to 3, 2 to 5 min"}
+PAPER_TIMES = {6: "about 1 and 2 min", 15: "up to 2, 2 to 3 min", 25: "2 to 3, 2 to 5 min"}
 """What the thesis says of the overlay and of topic meshes, whatever failed."""
 
 
-def _make(
+def _random_failures_options(
     topology: Topology, failures: Sequence[int], settings: ProtocolSettings, seed: int
-) -> Options:
+) -> SimulationOptions:
     """Fail so many random nodes together, one lot after the other; then split and merge."""
-    chance = random.Random(f"{topology.name} failures {seed}")
-    lots = [chance.sample(range(topology.nodes), count) for count in failures]
-    return _play(topology, lots, settings, seed)
+    rng = random.Random(f"{topology.name} failures {seed}")
+    groups = [rng.sample(range(topology.nodes), count) for count in failures]
+    return _failures_options(topology, groups, settings, seed)
 
 
-def _make_six(settings: ProtocolSettings, seed: int) -> Options:
+def _six_options(settings: ProtocolSettings, seed: int) -> SimulationOptions:
     """Fail the very nodes that the thesis names."""
-    return _play(SIX, [[3], [1, 3]], settings, seed)
+    return _failures_options(SIX, [[3], [1, 3]], settings, seed)
 
 
-def _play(
-    topology: Topology, lots: Sequence[Sequence[int]], settings: ProtocolSettings, seed: int
-) -> Options:
+def _failures_options(
+    topology: Topology, groups: Sequence[Sequence[int]], settings: ProtocolSettings, seed: int
+) -> SimulationOptions:
     half = tuple(range(topology.nodes // 2))
     rest = tuple(range(topology.nodes // 2, topology.nodes))
-    turns: list[list[Action]] = []
-    for lot in lots:
-        turns.append([Crash(node) for node in sorted(lot)])
-        turns.append([Restart(node) for node in sorted(lot)])
-    turns += [[Partition((half, rest))], [Heal()]]
-    pause = pause_s(topology, settings, LinkOptions())
-    faults = [Step(turn * pause, a) for turn, actions in enumerate(turns, 2) for a in actions]
-    end = (len(turns) + 2) * pause
-    return Options(
+    phases: list[list[SimulatedAction]] = []
+    for lot in groups:
+        phases.append([CrashAgent(node) for node in sorted(lot)])
+        phases.append([RestartAgent(node) for node in sorted(lot)])
+    phases += [[Partition((half, rest))], [HealAll()]]
+    pause = settle_pause_s(topology, settings, LinkOptions())
+    faults = [
+        ScheduledAction(turn * pause, a) for turn, actions in enumerate(phases, 2) for a in actions
+    ]
+    end = (len(phases) + 2) * pause
+    return SimulationOptions(
         topology,
         settings,
         seed,
@@ -102,28 +106,33 @@ def _play(
     )
 
 
-def _clients(topology: Topology, pause: float, end: float, seed: int) -> list[Step]:
+def _clients(topology: Topology, pause: float, end: float, seed: int) -> list[ScheduledAction]:
     """Everybody subscribes after the first pause and publishes five times per pause."""
-    chance = random.Random(f"{topology.name} clients {seed}")
+    rng = random.Random(f"{topology.name} clients {seed}")
     places = range(topology.nodes)
     steps = []
     for topic in TOPICS:
-        steps += [Step(pause, Subscribe(n, topic)) for n in chance.sample(places, CLIENTS)]
-        for node in chance.sample(places, CLIENTS):
+        steps += [
+            ScheduledAction(pause, ClientSubscribe(n, topic))
+            for n in rng.sample(places, CLIENTS_PER_TOPIC)
+        ]
+        for node in rng.sample(places, CLIENTS_PER_TOPIC):
             interval = pause / 5
-            start = 2 * pause + chance.uniform(0, interval)
+            start = 2 * pause + rng.uniform(0, interval)
             count = int((end - start) / interval)
-            steps.append(Step(start, Publish(node, topic, count=count, interval_s=interval)))
+            steps.append(
+                ScheduledAction(start, ClientPublish(node, topic, count=count, interval_s=interval))
+            )
     return steps
 
 
-def _judge(final: Final) -> list[Row]:
+def _evaluate(final: FinalSnapshot) -> list[ClaimRow]:
     result = final.result
     share = result.delivered / result.expected if result.expected else 0
     ours = f"{share:.1%} of {result.expected}, {result.duplicates_delivered} twice"
     return [
-        *(_recovery(final, recovery) for recovery in recoveries(final.result)),
-        Row(
+        *(_recovery_row(final, recovery) for recovery in recoveries(final.result)),
+        ClaimRow(
             "deliveries, outages included",
             "losses accepted; we promise none twice",
             ours,
@@ -132,17 +141,19 @@ def _judge(final: Final) -> list[Row]:
     ]
 
 
-def _recovery(final: Final, recovery: Recovery) -> Row:
+def _recovery_row(final: FinalSnapshot, recovery: Recovery) -> ClaimRow:
     """The paper's times are no limit of ours: what is judged is what we promise, if we do."""
     took, limit = recovery.converged_s, _limit_s(final.options, recovery.after)
-    paper = "" if recovery.after == "start" else PAPER[final.result.nodes]
-    claims = [paper, "" if limit is None else f"we promise {duration(limit)}"]
+    paper = "" if recovery.after == "start" else PAPER_TIMES[final.result.nodes]
+    claims = [paper, "" if limit is None else f"we promise {format_duration(limit)}"]
     holds = False if took is None else None if limit is None else took <= limit
     what = f"converged after {recovery.after}"
-    return Row(what, "; ".join(claim for claim in claims if claim), recovery.took, holds)
+    return ClaimRow(
+        what, "; ".join(claim for claim in claims if claim), recovery.duration_text, holds
+    )
 
 
-def _limit_s(options: Options, after: str) -> float | None:
+def _limit_s(options: SimulationOptions, after: str) -> float | None:
     """Return the seconds that we promise; with the paper's timers we promise none.
 
     A crash is known at once, silence after the heartbeat limit, and a link that may be used again
@@ -151,26 +162,26 @@ def _limit_s(options: Options, after: str) -> float | None:
     if not options.protocol.trust_close:
         return None
     if after.startswith("crash"):
-        return NEWS_S
+        return CONVERGENCE_LIMIT_S
     if after.startswith("partition"):
-        return options.protocol.heartbeat_limit + NEWS_S
-    return options.links.redial_s[1] + NEWS_S
+        return options.protocol.heartbeat_limit + CONVERGENCE_LIMIT_S
+    return options.links.redial_wait_s[1] + CONVERGENCE_LIMIT_S
 
 
-_MAKERS: dict[int, Callable[[ProtocolSettings, int], Options]] = {
-    6: _make_six,
-    15: partial(_make, FIFTEEN, (1, 2, 3, 4)),
-    25: partial(_make, TWENTY_FIVE, (1, 4, 8)),
+_MAKERS: dict[int, Callable[[ProtocolSettings, int], SimulationOptions]] = {
+    6: _six_options,
+    15: partial(_random_failures_options, FIFTEEN, (1, 2, 3, 4)),
+    25: partial(_random_failures_options, TWENTY_FIVE, (1, 4, 8)),
 }
 
 
-def _scenario(nodes: int, title: str, claim: str) -> Scenario:
-    return Scenario(
+def _scenario(nodes: int, title: str, claim: str) -> SimulationScenario:
+    return SimulationScenario(
         f"machado-{nodes}",
         title,
         claim,
         _MAKERS[nodes],
-        _judge,
+        _evaluate,
         (
             "The paper's two times are for the overlay and for topic meshes; ours is one, until"
             " both are right and every subscription is installed everywhere.",

@@ -6,14 +6,14 @@ from pathlib import Path
 
 from hansa.errors import UsageError
 from hansa.protocol.settings import ProtocolSettings
-from hansa.simulator.analysis.transcript import Listener
+from hansa.simulator.analysis.transcript import TranscriptListener
 from hansa.simulator.papers import bevilaqua, examples, machado, spohn
-from hansa.simulator.result import Result
+from hansa.simulator.result import SimulationResult
 from hansa.simulator.run import Simulation
 from hansa.simulator.scenarios import deliveries, sampling
-from hansa.simulator.scenarios.scenario import Final, Row, Scenario
+from hansa.simulator.scenarios.scenario import ClaimRow, FinalSnapshot, SimulationScenario
 
-SCENARIOS: dict[str, Scenario] = {
+SCENARIOS: dict[str, SimulationScenario] = {
     scenario.name: scenario
     for scenario in (
         *spohn.SCENARIOS,
@@ -27,37 +27,41 @@ SCENARIOS: dict[str, Scenario] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Played:
+class ScenarioResult:
     """A scenario's run. Rows that do not hold are among the result's violations."""
 
-    result: Result
-    rows: tuple[Row, ...]
+    result: SimulationResult
+    rows: tuple[ClaimRow, ...]
 
 
-def find(name: str) -> Scenario:
+def find_scenario(name: str) -> SimulationScenario:
     """Return the scenario of that name."""
     if name in SCENARIOS:
         return SCENARIOS[name]
-    near = difflib.get_close_matches(name, SCENARIOS, n=2)
-    hint = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(SCENARIOS)}"
+    close_matches = difflib.get_close_matches(name, SCENARIOS, n=2)
+    hint = (
+        f"did you mean {' or '.join(close_matches)}?"
+        if close_matches
+        else f"there are {', '.join(SCENARIOS)}"
+    )
     raise UsageError(f"there is no scenario {name!r}; {hint}")
 
 
-def play(
-    scenario: Scenario,
+def run_scenario(
+    scenario: SimulationScenario,
     settings: ProtocolSettings,
     seed: int,
-    listen: Listener | None = None,
+    listener: TranscriptListener | None = None,
     telemetry: Path | None = None,
-) -> Played:
+) -> ScenarioResult:
     """Play a scenario with these settings, as far as it leaves them open."""
-    options = scenario.make(settings, seed)
-    simulation = Simulation(options, listen, telemetry=telemetry)
+    options = scenario.make_options(settings, seed)
+    simulation = Simulation(options, listener, telemetry=telemetry)
     result = simulation.run()
-    rows = scenario.judge(Final(tuple(simulation.views()), options, result))
+    rows = scenario.evaluate(FinalSnapshot(tuple(simulation.statuses()), options, result))
     broken = tuple(
         f"{scenario.name}: {row.what} should be {row.claimed}, not {row.ours} (seed {seed})"
         for row in rows
         if row.holds is False
     )
-    return Played(replace(result, violations=result.violations + broken), tuple(rows))
+    return ScenarioResult(replace(result, violations=result.violations + broken), tuple(rows))

@@ -6,18 +6,18 @@ from dataclasses import dataclass, replace
 from hansa.protocol.model import Publication
 from hansa.protocol.settings import ProtocolSettings
 from hansa.protocol.wire.frames import Heartbeat
-from hansa.simulator.analysis.ledger import Entry
-from hansa.simulator.result import Result
+from hansa.simulator.analysis.ledger import LedgerEntry
+from hansa.simulator.result import SimulationResult
 from hansa.simulator.run import Simulation
-from hansa.simulator.scenarios.trials import Trial
-from hansa.simulator.topologies import Topology, distances
-from hansa.simulator.world.hooks import Watcher
-from hansa.simulator.world.network import End
+from hansa.simulator.scenarios.trials import StrategyTrial
+from hansa.simulator.topologies import Topology, hop_distances
+from hansa.simulator.world.hooks import Hooks
+from hansa.simulator.world.network import LinkEnd
 from hansa.simulator.world.site import Site
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class StrategyMeasurement:
     """One strategy on one trial. What is per publication counts those that left their broker."""
 
     trial: str
@@ -49,77 +49,79 @@ class Measured:
     violations: tuple[str, ...]
 
 
-def measure(trial: Trial, settings: ProtocolSettings, strategy: str, seed: int) -> Measured:
+def measure_strategy(
+    trial: StrategyTrial, settings: ProtocolSettings, strategy: str, seed: int
+) -> StrategyMeasurement:
     """Play a trial with a strategy, every promise checked."""
-    options = trial.options(replace(settings, strategy=strategy), seed)
-    meter = _Meter(trial.topology)
-    simulation = Simulation(options, watchers=[meter])
+    options = trial.make_options(replace(settings, strategy=strategy), seed)
+    meter = _TrafficMeter(trial.topology)
+    simulation = Simulation(options, extra_hooks=[meter])
     result = simulation.run()
-    sent = sum(entry.captured for entry in simulation.world.ledger.entries)
-    control_frames, control_bytes = _control(result)
+    sent = sum(entry.is_captured for entry in simulation.world.ledger.entries)
+    control_frames, control_bytes = _control_traffic(result)
     delay = result.delay_ms
-    return Measured(
+    return StrategyMeasurement(
         trial=trial.name,
         strategy=strategy,
         redundancy=settings.redundancy,
         publications=sent,
-        copies=_per(result.data_frames, sent),
-        bytes=_per(result.data_bytes, sent),
-        busiest=_per(max(meter.sent.values(), default=0), sent),
-        stretch=None if trial.faulty else meter.stretch(),
+        copies=_per_publication(result.data_frames, sent),
+        bytes=_per_publication(result.data_bytes, sent),
+        busiest=_per_publication(max(meter.sent_by_place.values(), default=0), sent),
+        stretch=None if trial.has_faults else meter.mean_stretch(),
         delay_ms=delay.mean if delay else None,
         delay_p99_ms=delay.p99 if delay else None,
         control_frames=control_frames,
         control_bytes=control_bytes,
-        recovered_s=_recovered(result),
+        recovered_s=_longest_recovery(result),
         expected=result.expected,
         lost=result.lost,
-        notices=_notices(simulation),
+        notices=_subscription_table_cost(simulation),
         violations=result.violations,
     )
 
 
-class _Meter(Watcher):
+class _TrafficMeter(Hooks):
     """Counts what each node sends, and how far deliveries came."""
 
     def __init__(self, topology: Topology) -> None:
         """Start at zero."""
-        self.sent: Counter[int] = Counter()
-        self._distances = [distances(topology, place) for place in range(topology.nodes)]
+        self.sent_by_place: Counter[int] = Counter()
+        self._distances = [hop_distances(topology, place) for place in range(topology.nodes)]
         self._ratios: list[float] = []
 
-    def forwarded(self, end: End, publication: Publication) -> None:
+    def on_copy_sent(self, end: LinkEnd, publication: Publication) -> None:
         """A node sends a copy."""
-        self.sent[end.machine.place] += 1
+        self.sent_by_place[end.host.place] += 1
 
-    def delivered(self, site: Site, publication: Publication, entry: Entry | None) -> None:
+    def on_delivered(self, site: Site, publication: Publication, entry: LedgerEntry | None) -> None:
         """A copy has come to its end."""
         if entry is not None:
             shortest = self._distances[entry.place][site.place]
             self._ratios.append((publication.hops + 1) / shortest)
 
-    def stretch(self) -> float | None:
+    def mean_stretch(self) -> float | None:
         """Return how much longer than the shortest the ways were, on average."""
         return round(sum(self._ratios) / len(self._ratios), 3) if self._ratios else None
 
 
-def _per(amount: int, publications: int) -> float:
+def _per_publication(amount: int, publications: int) -> float:
     return round(amount / publications, 3) if publications else 0.0
 
 
-def _control(result: Result) -> tuple[int, int]:
+def _control_traffic(result: SimulationResult) -> tuple[int, int]:
     heartbeat = Heartbeat.__name__
     counts = (result.control_frames, result.control_bytes)
     frames, size = (sum(n for kind, n in c.items() if kind != heartbeat) for c in counts)
     return frames, size
 
 
-def _recovered(result: Result) -> float | None:
+def _longest_recovery(result: SimulationResult) -> float | None:
     """Return the longest recovery, the start left out."""
     times = [record.converged_s for record in result.converged_s if record.after != "start"]
     return max((time for time in times if time is not None), default=None)
 
 
-def _notices(simulation: Simulation) -> int:
+def _subscription_table_cost(simulation: Simulation) -> int:
     sites = simulation.world.sites
-    return sum(len(site.broker.clients) for site in sites) * (len(sites) - 1)
+    return sum(len(site.broker.subscriber_counts) for site in sites) * (len(sites) - 1)

@@ -7,44 +7,56 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from hansa.protocol.settings import ProtocolSettings
-from hansa.simulator.actions import Action, Freeze, Publish, Stall, Step, Subscribe
-from hansa.simulator.options import DiskOptions, LinkOptions, Options, Phases
-from hansa.simulator.scenarios.scenario import pause_s
-from hansa.simulator.topologies import Topology, parse
+from hansa.simulator.actions import (
+    ClientPublish,
+    ClientSubscribe,
+    FreezeAgent,
+    ScheduledAction,
+    SimulatedAction,
+    StallDisk,
+)
+from hansa.simulator.options import DiskOptions, LinkOptions, Phases, SimulationOptions
+from hansa.simulator.scenarios.scenario import settle_pause_s
+from hansa.simulator.topologies import Topology, parse_topology
 
-Script = list[tuple[float, Action]]
+TimedActions = list[tuple[float, SimulatedAction]]
 """Seconds after everything has come to rest, and what is done then."""
 
 
 @dataclass(frozen=True, slots=True)
-class Trouble:
+class DeliveryScenario:
     """What a scenario consists of."""
 
-    word: str
-    wants: Sequence[tuple[int, str]]
+    topology_text: str
+    subscriptions: Sequence[tuple[int, str]]
     """Who subscribes to what before anything else happens."""
-    script: Script
+    script: TimedActions
     links: LinkOptions = LinkOptions()
     disk: DiskOptions = DiskOptions()
     lease_s: float | None = None
-    late: tuple[int, ...] = ()
+    late_places: tuple[int, ...] = ()
     """Who starts when the script says `restart`, and not before."""
 
-    def options(self, settings: ProtocolSettings, seed: int) -> Options:
+    def make_options(self, settings: ProtocolSettings, seed: int) -> SimulationOptions:
         """Return the run: everybody subscribes, all comes to rest, then there is trouble."""
-        topology = parse(self.word, seed=0)
+        topology = parse_topology(self.topology_text, seed=0)
         if self.links.loss:  # many heartbeats in a row must be lost before a neighbour is given up
             settings = replace(settings, heartbeat_interval=0.5, heartbeat_limit=5.0)
-        pace = settings.heartbeat_limit / ProtocolSettings().heartbeat_limit
+        time_scale = settings.heartbeat_limit / ProtocolSettings().heartbeat_limit
         if self.lease_s is not None:
-            settings = replace(settings, interest_lease=pace * self.lease_s)
+            settings = replace(settings, interest_lease=time_scale * self.lease_s)
         start = 2 * self._pause(topology, settings)
-        steps = [Step(0.0, Subscribe(node, name)) for node, name in self.wants]
-        steps += [Step(start + pace * at, _slowed(what, pace)) for at, what in self.script]
-        last = max(step.at_s + _lasts(step.action) for step in steps)
-        patience = 20 * settings.repair_patience
+        steps = [
+            ScheduledAction(0.0, ClientSubscribe(node, name)) for node, name in self.subscriptions
+        ]
+        steps += [
+            ScheduledAction(start + time_scale * at, _scale_duration(what, time_scale))
+            for at, what in self.script
+        ]
+        last = max(step.at_s + _duration_s(step.action) for step in steps)
+        patience = 20 * settings.repair_retry_interval
         phases = Phases(last + 2 * self._pause(topology, settings) + patience)
-        return Options(
+        return SimulationOptions(
             topology,
             settings,
             seed,
@@ -52,24 +64,24 @@ class Trouble:
             schedule=tuple(steps),
             phases=phases,
             disk=self.disk,
-            late=self.late,
+            late_places=self.late_places,
         )
 
     def _pause(self, topology: Topology, settings: ProtocolSettings) -> float:
-        return pause_s(topology, settings, self.links)
+        return settle_pause_s(topology, settings, self.links)
 
 
-def _slowed(action: Action, pace: float) -> Action:
+def _scale_duration(action: SimulatedAction, time_scale: float) -> SimulatedAction:
     """Let an action last longer where neighbours are missed later."""
     match action:
-        case Publish():
-            return replace(action, interval_s=pace * action.interval_s)
-        case Freeze(node, seconds):
-            return Freeze(node, pace * seconds)
-        case Stall(node, seconds):
-            return Stall(node, pace * seconds)
+        case ClientPublish():
+            return replace(action, interval_s=time_scale * action.interval_s)
+        case FreezeAgent(node, seconds):
+            return FreezeAgent(node, time_scale * seconds)
+        case StallDisk(node, seconds):
+            return StallDisk(node, time_scale * seconds)
     return action
 
 
-def _lasts(action: Action) -> float:
-    return action.count * action.interval_s if isinstance(action, Publish) else 0.0
+def _duration_s(action: SimulatedAction) -> float:
+    return action.count * action.interval_s if isinstance(action, ClientPublish) else 0.0

@@ -7,28 +7,35 @@ fault is healed, the federation gets the time that it may take, and then everyth
 import random
 from dataclasses import fields, replace
 
-from hansa.protocol.settings import ManagementBy, Metric, Outside, ProtocolSettings
-from hansa.simulator.analysis.convergence import allowance
-from hansa.simulator.options import DiskOptions, Faults, LinkOptions, Options, Phases, Workload
-from hansa.simulator.scenarios.scenario import Final, Row, Scenario
-from hansa.simulator.topologies import Topology, parse
+from hansa.protocol.settings import ManagementBy, Metric, NonMemberForwarding, ProtocolSettings
+from hansa.simulator.analysis.convergence import convergence_limit_s
+from hansa.simulator.options import (
+    DiskOptions,
+    FaultCounts,
+    LinkOptions,
+    Phases,
+    SimulationOptions,
+    Workload,
+)
+from hansa.simulator.scenarios.scenario import ClaimRow, FinalSnapshot, SimulationScenario
+from hansa.simulator.topologies import Topology, parse_topology
 
 NODES_MAX = 50
 
-SIZES = (2, *(3, 4, 5, 6, 8, 10, 12) * 3, *(16, 20, 25) * 2, NODES_MAX)
+NODE_COUNTS = (2, *(3, 4, 5, 6, 8, 10, 12) * 3, *(16, 20, 25) * 2, NODES_MAX)
 """Numbers of nodes to choose from. Most faults show in small federations, and sooner."""
 
-TIGHT = 0.25
+TIGHT_BOUNDS_SHARE = 0.25
 """The share of runs whose bounds are as small as can be."""
 
-HARD = 0.2
+HARD_DELIVERIES_SHARE = 0.2
 """The share of small runs with disks in which deliveries have little room or a long way."""
 
-SHORT_LEASES = 0.2
+SHORT_LEASES_SHARE = 0.2
 """The share of small runs with disks in which partitions outlast leases."""
 
 SMALL_NODES_MAX = 12
-HARD_SETTLE_S = 120.0
+HARD_EXTRA_SETTLE_S = 120.0
 """Such runs are small, and get this much more time: what was missed may come by threes, with
 seconds between them."""
 
@@ -71,33 +78,37 @@ TOPICS = (
 )
 
 
-def random_options(seed: int, strategy: str | None = None) -> Options:
+def random_options(seed: int, strategy: str | None = None) -> SimulationOptions:
     """Return the run that belongs to a seed, with a strategy that is not drawn: so that one seed
     is the same trial for all."""
     default = ProtocolSettings().strategy
-    chance = random.Random(f"{seed} options")
-    topology = _topology(chance, seed)
-    links = _with_more_loss(seed, _links(chance, topology))
-    options = Options(
+    rng = random.Random(f"{seed} options")
+    topology = _topology(rng, seed)
+    links = _with_more_loss(seed, _links(rng, topology))
+    options = SimulationOptions(
         topology=topology,
-        protocol=replace(_protocol(chance, links), strategy=strategy or default),
+        protocol=replace(_protocol(rng, links), strategy=strategy or default),
         seed=seed,
         links=links,
-        workload=(workload := _workload(chance, topology)),
+        workload=(workload := _workload(rng, topology)),
         disk=_disk(seed) if workload.qos[1] else None,
-        faults=_faults(chance),
-        shuffle_ids=chance.random() < 0.7,
-        capacities=tuple(float(chance.randint(1, 4)) for _ in range(topology.nodes)),
-        start_spread_s=chance.choice((0.0, 0.0, 1.0)),
-        wire=chance.random() < 0.1,
+        faults=_faults(rng),
+        shuffle_ids=rng.random() < 0.7,
+        capacities=tuple(float(rng.randint(1, 4)) for _ in range(topology.nodes)),
+        start_spread_s=rng.choice((0.0, 0.0, 1.0)),
+        encode_frames=rng.random() < 0.1,
     )
-    options = _with_disk_faults(replace(options, phases=_phases(chance, options)))
+    options = _with_disk_faults(replace(options, phases=_phases(rng, options)))
     options = _with_hard_deliveries(_with_machine_faults(options))
-    options = _with_narrow_links(_with_short_leases(_with_old_copies(options)))
-    return _tighten(options) if random.Random(f"{seed} bounds").random() < TIGHT else options
+    options = _with_narrow_links(_with_short_leases(_with_roll_backs(options)))
+    return (
+        _with_tight_bounds(options)
+        if random.Random(f"{seed} bounds").random() < TIGHT_BOUNDS_SHARE
+        else options
+    )
 
 
-def _tighten(options: Options) -> Options:
+def _with_tight_bounds(options: SimulationOptions) -> SimulationOptions:
     """Make bounds as small as the run allows: plans are soon too many, the rest just fits."""
     faults = options.faults
     newcomers = faults.lossy_restarts + faults.clones
@@ -110,8 +121,8 @@ def _tighten(options: Options) -> Options:
     return replace(options, protocol=protocol)
 
 
-def _topology(chance: random.Random, seed: int) -> Topology:
-    nodes = chance.choice(SIZES)
+def _topology(rng: random.Random, seed: int) -> Topology:
+    nodes = rng.choice(NODE_COUNTS)
     words = [
         f"ring:{max(3, nodes)}",
         f"line:{min(nodes, 20)}",
@@ -119,59 +130,59 @@ def _topology(chance: random.Random, seed: int) -> Topology:
         f"tree:{nodes}",
         f"full:{min(nodes, 12)}",
         f"grid:{max(1, int(nodes**0.5))}x{max(2, int(nodes**0.5))}",
-        f"random:{nodes},{min(nodes - 1, chance.choice((2, 3, 4)))}",
-        f"geometric:{nodes},{chance.choice((0.2, 0.3, 0.5))}",
+        f"random:{nodes},{min(nodes - 1, rng.choice((2, 3, 4)))}",
+        f"geometric:{nodes},{rng.choice((0.2, 0.3, 0.5))}",
     ]
-    return parse(chance.choice(words), seed)
+    return parse_topology(rng.choice(words), seed)
 
 
-def _protocol(chance: random.Random, links: LinkOptions) -> ProtocolSettings:
+def _protocol(rng: random.Random, links: LinkOptions) -> ProtocolSettings:
     """Where frames are lost, many heartbeats in a row must be before a neighbour is given up."""
     return ProtocolSettings(
         heartbeat_interval=0.5 if links.loss else 1.0,
         heartbeat_limit=5.0 if links.loss else 3.0,
-        redundancy=chance.choice((1, 2, 2, 3)),
-        outside=chance.choice(list(Outside)),
-        metric=chance.choice((Metric.HOPS, Metric.HOPS, Metric.RTT)),
-        management_by=chance.choice(list(ManagementBy)),
-        group_depth=chance.choice((0, 0, 0, 1, 2)),
-        window=chance.choice((256, 4096)),
+        redundancy=rng.choice((1, 2, 2, 3)),
+        non_member_forwarding=rng.choice(list(NonMemberForwarding)),
+        metric=rng.choice((Metric.HOPS, Metric.HOPS, Metric.RTT)),
+        management_by=rng.choice(list(ManagementBy)),
+        group_depth=rng.choice((0, 0, 0, 1, 2)),
+        dedup_window=rng.choice((256, 4096)),
     )
 
 
-def _links(chance: random.Random, topology: Topology) -> LinkOptions:
-    delay = chance.choice((0.2, 1.0, 5.0, 20.0))
+def _links(rng: random.Random, topology: Topology) -> LinkOptions:
+    delay = rng.choice((0.2, 1.0, 5.0, 20.0))
     links = LinkOptions(
         delay_ms=delay,
-        jitter_ms=chance.choice((0.0, 0.0, delay / 2, 2 * delay)),
-        close_delay_ms=chance.choice((0.0, 0.0, 50.0)),
+        jitter_ms=rng.choice((0.0, 0.0, delay / 2, 2 * delay)),
+        close_delay_ms=rng.choice((0.0, 0.0, 50.0)),
     )
-    if chance.random() < 0.3:
-        slow = [link for link in topology.links if chance.random() < 0.3]
-        links = replace(links, delays_ms=tuple((a, b, chance.uniform(0.1, 40)) for a, b in slow))
-    if chance.random() < 0.3:
+    if rng.random() < 0.3:
+        slow = [link for link in topology.links if rng.random() < 0.3]
+        links = replace(links, delays_ms=tuple((a, b, rng.uniform(0.1, 40)) for a, b in slow))
+    if rng.random() < 0.3:
         links = replace(
             links,
-            loss=chance.choice((0.0, 0.01, 0.1, 0.2)),
-            duplicate=chance.choice((0.0, 0.05)),
-            reorder=chance.choice((0.01, 0.1)),
+            loss=rng.choice((0.0, 0.01, 0.1, 0.2)),
+            duplicate=rng.choice((0.0, 0.05)),
+            reorder=rng.choice((0.01, 0.1)),
         )
     return links
 
 
 def _with_more_loss(seed: int, links: LinkOptions) -> LinkOptions:
     """Let nearly every third datagram be lost, in half of the runs that lose every fifth."""
-    chance = random.Random(f"{seed} 30 % loss")
-    return replace(links, loss=0.3) if links.loss == 0.2 and chance.random() < 0.5 else links
+    rng = random.Random(f"{seed} 30 % loss")
+    return replace(links, loss=0.3) if links.loss == 0.2 and rng.random() < 0.5 else links
 
 
-def _faults(chance: random.Random) -> Faults:
+def _faults(rng: random.Random) -> FaultCounts:
     """A few kinds, a few times each: many kinds at once hide what each does."""
 
     def some(most: int) -> int:
-        return chance.randint(1, most) if chance.random() < 0.3 else 0
+        return rng.randint(1, most) if rng.random() < 0.3 else 0
 
-    return Faults(
+    return FaultCounts(
         cuts=some(4),
         silent_cuts=some(3),
         one_way_cuts=some(3),
@@ -184,163 +195,165 @@ def _faults(chance: random.Random) -> Faults:
         broker_restarts=some(2),
         link_changes=some(3),
         clones=some(1),
-        outage_s=(0.05, chance.choice((1.0, 5.0, 8.0))),
+        outage_s=(0.05, rng.choice((1.0, 5.0, 8.0))),
     )
 
 
-def _workload(chance: random.Random, topology: Topology) -> Workload:
+def _workload(rng: random.Random, topology: Topology) -> Workload:
     return Workload(
-        subscribers=chance.randint(1, 2 * topology.nodes),
-        filters=tuple(chance.sample(FILTERS, chance.randint(1, 8))),
-        publishers=chance.randint(1, 4),
-        topics=tuple(chance.sample(TOPICS, chance.randint(2, 5))),
-        rate=chance.choice((2.0, 10.0, 50.0)),
-        payload_bytes=chance.choice((8, 64, 1000)),
-        qos=chance.choice(((1.0, 0.0, 0.0), (2.0, 1.0, 1.0))),
-        churn=chance.choice((0.0, 0.5, 3.0)),
+        subscribers=rng.randint(1, 2 * topology.nodes),
+        filters=tuple(rng.sample(FILTERS, rng.randint(1, 8))),
+        publishers=rng.randint(1, 4),
+        topics=tuple(rng.sample(TOPICS, rng.randint(2, 5))),
+        rate=rng.choice((2.0, 10.0, 50.0)),
+        payload_bytes=rng.choice((8, 64, 1000)),
+        qos=rng.choice(((1.0, 0.0, 0.0), (2.0, 1.0, 1.0))),
+        churn=rng.choice((0.0, 0.5, 3.0)),
     )
 
 
 def _disk(seed: int) -> DiskOptions:
-    chance = random.Random(f"{seed} disk")
-    sync_ms = chance.choice((0.0, 0.5, 5.0, 50.0))
-    chance = random.Random(f"{seed} disk bounds")
+    rng = random.Random(f"{seed} disk")
+    sync_ms = rng.choice((0.0, 0.5, 5.0, 50.0))
+    rng = random.Random(f"{seed} disk bounds")
     return DiskOptions(
         sync_ms,
-        keep_max=chance.choice((20, *(1_000_000,) * 9)),
-        queue_max=chance.choice((10, *(100_000,) * 9)),
+        journal_max=rng.choice((20, *(1_000_000,) * 9)),
+        broker_queue_max=rng.choice((10, *(100_000,) * 9)),
     )
 
 
-def _with_disk_faults(options: Options) -> Options:
+def _with_disk_faults(options: SimulationOptions) -> SimulationOptions:
     """Let disks stall and observers take their time, in some runs that have disks."""
-    chance = random.Random(f"{options.seed} disk faults")
-    faults = replace(options.faults, stalls=chance.choice((0, 0, 0, 1, 3)))
-    links = replace(options.links, observe_ms=chance.choice((0.1, 0.1, 0.1, 300.0)))
+    rng = random.Random(f"{options.seed} disk faults")
+    faults = replace(options.faults, stalls=rng.choice((0, 0, 0, 1, 3)))
+    links = replace(options.links, observe_delay_ms=rng.choice((0.1, 0.1, 0.1, 300.0)))
     return replace(options, faults=faults, links=links) if options.disk else options
 
 
-def _with_machine_faults(options: Options) -> Options:
+def _with_machine_faults(options: SimulationOptions) -> SimulationOptions:
     """Let clocks jump, brokers refuse their agents and disks fail, in some runs; and in half of
     those with disks a crash leaves some of what was not safe."""
-    chance = random.Random(f"{options.seed} machine faults")
+    rng = random.Random(f"{options.seed} machine faults")
     faults = replace(
         options.faults,
-        clock_jumps=chance.choice((0, 0, 0, 2)),
-        refusals=chance.choice((0, 0, 0, 1, 3)),
+        clock_jumps=rng.choice((0, 0, 0, 2)),
+        refusals=rng.choice((0, 0, 0, 1, 3)),
     )
     if options.disk is None:
         return replace(options, faults=faults)
-    faults = replace(faults, disk_failures=chance.choice((0, 0, 0, 2)))
+    faults = replace(faults, disk_failures=rng.choice((0, 0, 0, 2)))
     disk = replace(
-        options.disk, window=chance.choice((1, 20, 20)), torn=chance.choice((False, True))
+        options.disk,
+        in_flight_max=rng.choice((1, 20, 20)),
+        partial_writes=rng.choice((False, True)),
     )
     return replace(options, faults=faults, disk=disk)
 
 
-def _with_hard_deliveries(options: Options) -> Options:
+def _with_hard_deliveries(options: SimulationOptions) -> SimulationOptions:
     """Let receivers have little room and answers be small, in some runs with disks; and let one
     link be so long that what is under way outlives who asked for it. Clients stay, so that much is
     promised, and agents die while their disks hang."""
-    chance = random.Random(f"{options.seed} hard deliveries")
+    rng = random.Random(f"{options.seed} hard deliveries")
     is_small = options.topology.nodes <= SMALL_NODES_MAX
-    if options.disk is None or not is_small or chance.random() >= HARD:
+    if options.disk is None or not is_small or rng.random() >= HARD_DELIVERIES_SHARE:
         return options
     protocol = replace(
         options.protocol,
-        undelivered_max=chance.choice((3, 30, 8_192)),
-        held_max=chance.choice((0, 2, 8_192)),
-        repair_bytes=chance.choice((500, 2_000, 65_536)),
-        repair_frames=chance.choice((1, 3, 8)),
+        uncommitted_max=rng.choice((3, 30, 8_192)),
+        out_of_order_max=rng.choice((0, 2, 8_192)),
+        repair_bytes=rng.choice((500, 2_000, 65_536)),
+        repair_frames=rng.choice((1, 3, 8)),
     )
-    links, long_link = options.links, chance.choice(options.topology.links)
-    if links.ordered and chance.random() < 0.7:
-        links = replace(links, delays_ms=((*long_link, chance.uniform(200.0, 1_000.0)),))
+    links, long_link = options.links, rng.choice(options.topology.links)
+    if links.is_ordered and rng.random() < 0.7:
+        links = replace(links, delays_ms=((*long_link, rng.uniform(200.0, 1_000.0)),))
     faults = replace(
         options.faults,
-        cuts=chance.randint(1, 4),
-        crashes=chance.randint(2, 6),
-        stalls=chance.randint(1, 3),
+        cuts=rng.randint(1, 4),
+        crashes=rng.randint(2, 6),
+        stalls=rng.randint(1, 3),
         clones=0,
     )
-    workload = _with_much_promised(options.workload, rate=chance.choice((2.0, 10.0)))
-    disk = replace(options.disk, inbox_max=chance.choice((5, 100_000)))
+    workload = _with_broad_interest(options.workload, rate=rng.choice((2.0, 10.0)))
+    disk = replace(options.disk, inbox_max=rng.choice((5, 100_000)))
     hard = replace(
         options, protocol=protocol, links=links, faults=faults, workload=workload, disk=disk
     )
-    settled_s = allowance(hard)
-    return replace(hard, phases=Phases(settled_s, 15.0, settled_s + HARD_SETTLE_S, 15.0))
+    settled_s = convergence_limit_s(hard)
+    return replace(hard, phases=Phases(settled_s, 15.0, settled_s + HARD_EXTRA_SETTLE_S, 15.0))
 
 
-def _with_old_copies(options: Options) -> Options:
+def _with_roll_backs(options: SimulationOptions) -> SimulationOptions:
     """Let old copies of state directories be put back, in some runs with disks. In small ones all
     nodes are likely to publish, and others to want it."""
-    chance = random.Random(f"{options.seed} old states")
-    roll_backs = chance.choice((0, 0, 0, 1)) * chance.randint(1, 2)
+    rng = random.Random(f"{options.seed} old states")
+    roll_backs = rng.choice((0, 0, 0, 1)) * rng.randint(1, 2)
     if options.disk is None or not roll_backs:
         return options
     workload, nodes = options.workload, options.topology.nodes
     if nodes <= SMALL_NODES_MAX:
-        workload = replace(_with_much_promised(workload, rate=2.0), publishers=2 * nodes)
+        workload = replace(_with_broad_interest(workload, rate=2.0), publishers=2 * nodes)
     faults = replace(options.faults, roll_backs=roll_backs)
     return replace(options, faults=faults, workload=workload)
 
 
-def _with_narrow_links(options: Options) -> Options:
+def _with_narrow_links(options: SimulationOptions) -> SimulationOptions:
     """Let few frames be under way on a link at once, in some small runs with disks; and let one
     link be so slow that more would be. What is dropped again is asked for ever later."""
-    chance = random.Random(f"{options.seed} narrow links")
-    window = chance.choice((0, 0, 0, 5, 20))
+    rng = random.Random(f"{options.seed} narrow links")
+    window = rng.choice((0, 0, 0, 5, 20))
     is_small = options.topology.nodes <= SMALL_NODES_MAX
-    if not (window and is_small and options.disk and options.links.ordered):
+    if not (window and is_small and options.disk and options.links.is_ordered):
         return options
-    slow = (*chance.choice(options.topology.links), chance.uniform(100.0, 500.0))
+    slow = (*rng.choice(options.topology.links), rng.uniform(100.0, 500.0))
     delays_ms = (*options.links.delays_ms, slow)
     narrow = replace(
         options,
-        links=replace(options.links, window=window, delays_ms=delays_ms),
-        workload=_with_much_promised(options.workload, min(10.0, options.workload.rate)),
+        links=replace(options.links, frames_in_flight_max=window, delays_ms=delays_ms),
+        workload=_with_broad_interest(options.workload, min(10.0, options.workload.rate)),
     )
-    settle_s = max(options.phases.settle_s, allowance(narrow) + 0.5)
+    settle_s = max(options.phases.settle_s, convergence_limit_s(narrow) + 0.5)
     return replace(narrow, phases=replace(options.phases, settle_s=settle_s, final_s=40.0))
 
 
-def _with_much_promised(workload: Workload, rate: float) -> Workload:
+def _with_broad_interest(workload: Workload, rate: float) -> Workload:
     """Let clients want nearly everything, and stay."""
     return replace(
         workload, filters=("#", "+/#", "plant/#"), rate=rate, qos=(0.0, 1.0, 1.0), churn=0.0
     )
 
 
-def _with_short_leases(options: Options) -> Options:
+def _with_short_leases(options: SimulationOptions) -> SimulationOptions:
     """Let some of what is cut off or dead stay so for longer than a lease, in some small runs. A
     broker that was away as long must get what it missed before the end."""
-    chance = random.Random(f"{options.seed} leases")
+    rng = random.Random(f"{options.seed} leases")
     is_small = options.topology.nodes <= SMALL_NODES_MAX
-    if options.disk is None or not is_small or chance.random() >= SHORT_LEASES:
+    if options.disk is None or not is_small or rng.random() >= SHORT_LEASES_SHARE:
         return options
-    lease_s = chance.choice((1.5, 3.0)) * options.protocol.heartbeat_limit
+    lease_s = rng.choice((1.5, 3.0)) * options.protocol.heartbeat_limit
     return replace(
         options,
         protocol=replace(options.protocol, interest_lease=lease_s),
         faults=replace(
             options.faults,
-            partitions=chance.randint(1, 3),
-            outage_s=(0.05, chance.choice((1.5, 3.0)) * lease_s),
+            partitions=rng.randint(1, 3),
+            outage_s=(0.05, rng.choice((1.5, 3.0)) * lease_s),
         ),
-        phases=replace(options.phases, traffic_s=chance.choice((3.0, 5.0)) * lease_s),
+        phases=replace(options.phases, traffic_s=rng.choice((3.0, 5.0)) * lease_s),
         workload=replace(options.workload, rate=2.0),
-        disk=replace(options.disk, window=20),
+        disk=replace(options.disk, in_flight_max=20),
     )
 
 
-def _phases(chance: random.Random, options: Options) -> Phases:
+def _phases(rng: random.Random, options: SimulationOptions) -> Phases:
     """Where frames are lost, so are some requests for what is missing, and each next one comes
     later than the last."""
     return Phases(
-        warm_up_s=chance.choice((0.5, 3.0)),
-        traffic_s=chance.choice((5.0, 10.0)),
-        settle_s=allowance(options) + 0.5,
+        warm_up_s=rng.choice((0.5, 3.0)),
+        traffic_s=rng.choice((5.0, 10.0)),
+        settle_s=convergence_limit_s(options) + 0.5,
         final_s=15.0 if options.links.loss else 5.0,
     )
 
@@ -348,7 +361,7 @@ def _phases(chance: random.Random, options: Options) -> Phases:
 # ---------------------------------------------------------------- as a scenario
 
 
-def _judge(final: Final) -> list[Row]:
+def _describe_draw(final: FinalSnapshot) -> list[ClaimRow]:
     """Say what the seed has drawn; the promises that every run is held to are the judge."""
     options = final.options
     protocol, links, faults, clients = (
@@ -359,7 +372,7 @@ def _judge(final: Final) -> list[Row]:
     )
     words = {
         "settings": f"strategy {protocol.strategy}, redundancy {protocol.redundancy}, outside"
-        f" {protocol.outside}, metric {protocol.metric}, management by {protocol.management_by},"
+        f" {protocol.non_member_forwarding}, metric {protocol.metric}, management by {protocol.management_by},"
         f" group depth {protocol.group_depth}",
         "links": f"{links.delay_ms:g} ms and up to {links.jitter_ms:g} more,"
         f" loss {links.loss:g}, duplicate {links.duplicate:g}, reorder {links.reorder:g}",
@@ -372,14 +385,14 @@ def _judge(final: Final) -> list[Row]:
         )
         or "none",
     }
-    return [Row(what, "", drawn) for what, drawn in words.items()]
+    return [ClaimRow(what, "", drawn) for what, drawn in words.items()]
 
 
-SCENARIO = Scenario(
+SCENARIO = SimulationScenario(
     "random",
     "anything: the seed draws topology, settings, links, clients and faults",
     "Whatever the seed draws, every promise is kept.",
     lambda settings, seed: random_options(seed, settings.strategy),
-    _judge,
-    drawn=True,
+    _describe_draw,
+    is_drawn_from_seed=True,
 )

@@ -9,15 +9,15 @@ from itertools import groupby
 
 from hansa.protocol.model import Group
 from hansa.protocol.settings import ProtocolSettings
-from hansa.protocol.status import GroupView, NodeView
-from hansa.simulator.analysis.convergence import allowance
-from hansa.simulator.options import LinkOptions, Options
-from hansa.simulator.result import Result
-from hansa.simulator.topologies import Link, Topology
+from hansa.protocol.status import GroupStatus, NodeStatus
+from hansa.simulator.analysis.convergence import convergence_limit_s
+from hansa.simulator.options import LinkOptions, SimulationOptions
+from hansa.simulator.result import SimulationResult
+from hansa.simulator.topologies import Topology, TopologyLink
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class ClaimRow:
     """One thing that a paper says, beside what this run says."""
 
     what: str
@@ -37,27 +37,29 @@ class Recovery:
     last: bool = False
 
     @property
-    def took(self) -> str:
+    def duration_text(self) -> str:
         """How long, as people read it."""
         if self.converged_s is not None:
-            return duration(self.converged_s)
+            return format_duration(self.converged_s)
         return "not before the end" if self.last else "the next fault came first"
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class FederationSnapshot:
     """A federation at one moment. Nodes are named by their places, which are their ids here."""
 
-    views: tuple[NodeView | None, ...]
+    statuses: tuple[NodeStatus | None, ...]
     """By place; None where no agent runs."""
 
     def core(self, group: Group) -> str:
         """Return whom the running nodes take for the core of a group; all, if they disagree."""
-        return nodes({-1 if view.core is None else view.core for _, view in self._groups(group)})
+        return format_nodes(
+            {-1 if view.core is None else view.core for _, view in self._group_statuses(group)}
+        )
 
     def members(self, group: Group) -> tuple[int, ...]:
         """Return the members of a group's mesh."""
-        return tuple(place for place, view in self._groups(group) if view.member)
+        return tuple(place for place, view in self._group_statuses(group) if view.is_member)
 
     def parents(self, group: Group) -> dict[int, tuple[int, ...]]:
         """Return, for every node but the core, its parents towards the core of a group."""
@@ -68,93 +70,97 @@ class State:
                 found[place] = tuple(view.cores[core].parents)
         return found
 
-    def mesh(self, group: Group) -> set[Link]:
+    def mesh_links(self, group: Group) -> set[TopologyLink]:
         """Return the links between parents and children of a group's mesh."""
         return {
             (min(place, parent), max(place, parent))
-            for place, view in self._groups(group)
+            for place, view in self._group_statuses(group)
             for parent in view.parents
         }
 
-    def _running(self) -> list[tuple[int, NodeView]]:
-        return [(place, view) for place, view in enumerate(self.views) if view is not None]
+    def _running(self) -> list[tuple[int, NodeStatus]]:
+        return [(place, view) for place, view in enumerate(self.statuses) if view is not None]
 
-    def _groups(self, group: Group) -> list[tuple[int, GroupView]]:
+    def _group_statuses(self, group: Group) -> list[tuple[int, GroupStatus]]:
         return [
             (place, view.groups[group]) for place, view in self._running() if group in view.groups
         ]
 
 
 @dataclass(frozen=True, slots=True)
-class Final(State):
+class FinalSnapshot(FederationSnapshot):
     """A run at its end."""
 
-    options: Options
-    result: Result
+    options: SimulationOptions
+    result: SimulationResult
 
 
 @dataclass(frozen=True, slots=True)
-class Scenario:
+class SimulationScenario:
     """A named run with expectations."""
 
     name: str
     title: str
     claim: str
     """What the paper says, in one or two sentences."""
-    make: Callable[[ProtocolSettings, int], Options]
+    make_options: Callable[[ProtocolSettings, int], SimulationOptions]
     """From the settings to start with and a seed to the run."""
-    judge: Callable[[Final], list[Row]]
+    evaluate: Callable[[FinalSnapshot], list[ClaimRow]]
     """The paper beside ours; a row that does not hold is a broken promise."""
     notes: tuple[str, ...] = ()
     """What one must know to read the comparison: assumptions, calibration."""
-    drawn: bool = False
+    is_drawn_from_seed: bool = False
     """Whether the seed decides the settings, too."""
 
 
-def pause_s(topology: Topology, settings: ProtocolSettings, links: LinkOptions) -> float:
+def settle_pause_s(topology: Topology, settings: ProtocolSettings, links: LinkOptions) -> float:
     """Return the seconds between two steps of a scenario: enough for all to be right again.
 
     It follows the settings, so that a scenario works with slow timers, too.
     """
-    return allowance(Options(topology, settings, links=links)) + 1
+    return convergence_limit_s(SimulationOptions(topology, settings, links=links)) + 1
 
 
 # ---------------------------------------------------------------- rows
 
 
-def same(what: str, claimed: str, ours: str) -> Row:
+def equality_row(what: str, claimed: str, ours: str) -> ClaimRow:
     """Return a row in which ours must be what is claimed."""
-    return Row(what, claimed, ours, claimed == ours)
+    return ClaimRow(what, claimed, ours, claimed == ours)
 
 
-def delivered_once(final: Final, publications: int, pairs: int) -> Row:
+def delivered_once_row(final: FinalSnapshot, publications: int, pairs: int) -> ClaimRow:
     """Return the row that says whether every wanting broker got every publication, once."""
     result = final.result
     ours = f"{result.delivered} of {result.expected}, {result.duplicates_delivered} twice"
     holds = (result.publications, result.expected) == (publications, pairs)
     once = result.delivered == pairs and not result.duplicates_delivered
-    return Row(
+    return ClaimRow(
         f"deliveries of {result.publications} publications", f"all {pairs}", ours, holds and once
     )
 
 
-def frames_per_announcement(final: Final) -> Row:
+def frames_per_announcement_row(final: FinalSnapshot) -> ClaimRow:
     """Return the row of Spohn's first theorem, which holds for links that are equally fast."""
     most, limit = final.result.frames_per_announcement_max, 2 * final.result.links
-    return Row("frames per announcement, at most", f"{limit} (theorem 1)", str(most), most <= limit)
+    return ClaimRow(
+        "frames per announcement, at most", f"{limit} (theorem 1)", str(most), most <= limit
+    )
 
 
-def recoveries(result: Result) -> list[Recovery]:
+def recoveries(result: SimulationResult) -> list[Recovery]:
     """Return how long all took to be right after the start and after faults, moment by moment."""
     found = []
     for at_s, moment in groupby(result.converged_s, key=lambda record: record.at_s):
         records = list(moment)
         last = at_s == result.converged_s[-1].at_s
-        found.append(Recovery(_joined([r.after for r in records]), records[-1].converged_s, last))
+        found.append(
+            Recovery(_merge_descriptions([r.after for r in records]), records[-1].converged_s, last)
+        )
     return found
 
 
-def _joined(texts: list[str]) -> str:
+def _merge_descriptions(texts: list[str]) -> str:
     """Return `crash 1,3` for `crash 1` and `crash 3`: what differs in one word is said once."""
     table = [text.split() for text in texts]
     if len({len(words) for words in table}) > 1:
@@ -168,22 +174,22 @@ def _joined(texts: list[str]) -> str:
 # ---------------------------------------------------------------- texts
 
 
-def nodes(places: Iterable[int]) -> str:
+def format_nodes(places: Iterable[int]) -> str:
     """Return nodes as people write them: `1,3`."""
     return ",".join("none" if place < 0 else str(place) for place in sorted(places))
 
 
-def parents(by_node: dict[int, tuple[int, ...]]) -> str:
+def format_parents(by_node: dict[int, tuple[int, ...]]) -> str:
     """Return who has which parents: `2:{0,3} 5:{3,4}`."""
-    return " ".join(f"{node}:{{{nodes(above)}}}" for node, above in sorted(by_node.items()))
+    return " ".join(f"{node}:{{{format_nodes(above)}}}" for node, above in sorted(by_node.items()))
 
 
-def links(pairs: Iterable[Link]) -> str:
+def format_links(pairs: Iterable[TopologyLink]) -> str:
     """Return links as people write them: `0-1 3-4`."""
     return " ".join(f"{a}-{b}" for a, b in sorted(pairs))
 
 
-def duration(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """Return a time as people read it, from milliseconds to minutes."""
     if seconds < 1:
         return f"{seconds * 1000:.0f} ms"

@@ -7,26 +7,26 @@ from dataclasses import dataclass
 from random import Random
 
 from hansa.protocol.settings import ProtocolSettings
-from hansa.simulator.actions import Publish, Step, Subscribe
-from hansa.simulator.analysis.convergence import allowance
-from hansa.simulator.options import Faults, LinkOptions, Options, Phases, Workload
+from hansa.simulator.actions import ClientPublish, ClientSubscribe, ScheduledAction
+from hansa.simulator.analysis.convergence import convergence_limit_s
+from hansa.simulator.options import FaultCounts, LinkOptions, Phases, SimulationOptions, Workload
 from hansa.simulator.papers.bevilaqua import TWELVE
 from hansa.simulator.papers.machado import TWENTY_FIVE
 from hansa.simulator.papers.spohn import GRID, SIX
-from hansa.simulator.topologies import Topology, graph, parse
+from hansa.simulator.topologies import Topology, make_topology, parse_topology
 
 TOPIC = "plant/temp"
 FILTERS = ("plant/#", "plant/+", "city/park", "+/temp", "a/b/c")
 TOPICS = (TOPIC, "city/park", "a/b/c")
 PUBLICATIONS = 50
 INTERVAL_S = 0.1
-FAULTS = Faults(crashes=6, vanishings=6, cuts=6, silent_cuts=6, outage_s=(4.0, 8.0))
-FAULTY_S = 120.0
+FAULTS = FaultCounts(crashes=6, vanishings=6, cuts=6, silent_cuts=6, outage_s=(4.0, 8.0))
+FAULTS_DURATION_S = 120.0
 """Long enough that the federation comes to rest between most faults."""
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
+class StrategyTrial:
     """Clients, and perhaps faults, on a topology."""
 
     name: str
@@ -38,36 +38,46 @@ class Trial:
     """Places that publish to it, `PUBLICATIONS` in all; nobody: random clients do what they do."""
     root: int = 0
     """The place with the most capacity."""
-    faults: Faults = Faults()
+    faults: FaultCounts = FaultCounts()
     links: LinkOptions = LinkOptions()
 
-    def options(self, settings: ProtocolSettings, seed: int) -> Options:
+    def make_options(self, settings: ProtocolSettings, seed: int) -> SimulationOptions:
         """Return the run with these settings."""
-        workload = Workload(final=False) if self.publishers else self._random_clients()
-        wants = [Step(0.0, Subscribe(place, TOPIC)) for place in self.subscribers]
+        workload = Workload(publish_finally=False) if self.publishers else self._random_clients()
+        subscriptions = [
+            ScheduledAction(0.0, ClientSubscribe(place, TOPIC)) for place in self.subscribers
+        ]
         count = PUBLICATIONS // len(self.publishers) if self.publishers else 0
-        warm_up_s = allowance(Options(self.topology, settings, links=self.links)) + 1
-        says = [
-            Step(warm_up_s, Publish(place, TOPIC, count=count, interval_s=INTERVAL_S))
+        warm_up_s = (
+            convergence_limit_s(SimulationOptions(self.topology, settings, links=self.links)) + 1
+        )
+        publications = [
+            ScheduledAction(
+                warm_up_s, ClientPublish(place, TOPIC, count=count, interval_s=INTERVAL_S)
+            )
             for place in self.publishers
         ]
-        traffic_s = FAULTY_S if self.faulty else count * INTERVAL_S or PUBLICATIONS * INTERVAL_S
-        return Options(
+        traffic_s = (
+            FAULTS_DURATION_S
+            if self.has_faults
+            else count * INTERVAL_S or PUBLICATIONS * INTERVAL_S
+        )
+        return SimulationOptions(
             self.topology,
             settings,
             seed,
             links=self.links,
             workload=workload,
             faults=self.faults,
-            schedule=(*wants, *says),
-            phases=Phases(warm_up_s, traffic_s, settle_s=warm_up_s if self.faulty else 1.0),
+            schedule=(*subscriptions, *publications),
+            phases=Phases(warm_up_s, traffic_s, settle_s=warm_up_s if self.has_faults else 1.0),
             capacities=tuple(2.0 if n == self.root else 1.0 for n in range(self.topology.nodes)),
         )
 
     @property
-    def faulty(self) -> bool:
+    def has_faults(self) -> bool:
         """Whether something goes wrong in it."""
-        return self.faults != Faults()
+        return self.faults != FaultCounts()
 
     def _random_clients(self) -> Workload:
         return Workload(
@@ -75,21 +85,21 @@ class Trial:
             filters=FILTERS,
             publishers=5,
             topics=TOPICS,
-            rate=10.0 if self.faulty else 2.0,
-            final=False,
+            rate=10.0 if self.has_faults else 2.0,
+            publish_finally=False,
         )
 
 
 _A, _B, _C, _D, _E = EVERYBODY = range(5)
 
 _SHAPES = {
-    "tree": graph("antonielli-tree", 5, [(_A, _C), (_B, _C), (_C, _D), (_D, _E)]),
-    "star": graph("antonielli-star", 5, [(_A, _C), (_B, _C), (_D, _C), (_E, _C)]),
-    "line": graph("antonielli-line", 5, [(_C, _A), (_A, _B), (_B, _D), (_D, _E)]),
+    "tree": make_topology("antonielli-tree", 5, [(_A, _C), (_B, _C), (_C, _D), (_D, _E)]),
+    "star": make_topology("antonielli-star", 5, [(_A, _C), (_B, _C), (_D, _C), (_E, _C)]),
+    "line": make_topology("antonielli-line", 5, [(_C, _A), (_A, _B), (_B, _D), (_D, _E)]),
 }
 
 
-def _antonielli() -> list[Trial]:
+def _antonielli() -> list[StrategyTrial]:
     """Publisher and subscriber at A; publisher at A, subscriber at E; everybody both."""
     places = {
         "100": ("all at A", (_A,), (_A,)),
@@ -97,7 +107,7 @@ def _antonielli() -> list[Trial]:
         "n": ("from all to all", tuple(EVERYBODY), tuple(EVERYBODY)),
     }
     return [
-        Trial(
+        StrategyTrial(
             f"antonielli-{shape}-{locality}",
             f"Antonielli 2020, {shape}, locality {locality} %: {title}",
             topology,
@@ -110,31 +120,33 @@ def _antonielli() -> list[Trial]:
     ]
 
 
-def _unequal(topology: Topology, seed: int) -> LinkOptions:
+def _unequal_delays(topology: Topology, seed: int) -> LinkOptions:
     """Links so unlike each other that the nearest by hops is often not the nearest by time."""
-    chance = Random(seed)
+    rng = Random(seed)
     return LinkOptions(
-        delays_ms=tuple((a, b, round(chance.uniform(1, 40), 1)) for a, b in topology.links)
+        delays_ms=tuple((a, b, round(rng.uniform(1, 40), 1)) for a, b in topology.links)
     )
 
 
-def trials(seed: int) -> list[Trial]:
+def make_trials(seed: int) -> list[StrategyTrial]:
     """Return all trials; the seed draws the random topologies."""
-    sparse, wide = parse("random:25,4", seed), parse("random:50,4", seed)
+    sparse, wide = parse_topology("random:25,4", seed), parse_topology("random:50,4", seed)
     found = [
-        Trial("spohn-2020", "Spohn 2020, six brokers", SIX, (1, 5), (4, 0)),
-        Trial("spohn-2021", "Spohn 2021, grid of nine", GRID, (2, 7), (6,)),
-        Trial("bevilaqua-12", "Bevilaqua 2023, twelve brokers", TWELVE, (0, 5), (11,)),
-        Trial("machado-25", "Machado 2023, 25 brokers, random clients", TWENTY_FIVE),
-        Trial("random-25", "25 brokers of degree 4, random clients", sparse),
-        Trial("random-50", "50 brokers of degree 4, random clients", wide),
-        Trial(
+        StrategyTrial("spohn-2020", "Spohn 2020, six brokers", SIX, (1, 5), (4, 0)),
+        StrategyTrial("spohn-2021", "Spohn 2021, grid of nine", GRID, (2, 7), (6,)),
+        StrategyTrial("bevilaqua-12", "Bevilaqua 2023, twelve brokers", TWELVE, (0, 5), (11,)),
+        StrategyTrial("machado-25", "Machado 2023, 25 brokers, random clients", TWENTY_FIVE),
+        StrategyTrial("random-25", "25 brokers of degree 4, random clients", sparse),
+        StrategyTrial("random-50", "50 brokers of degree 4, random clients", wide),
+        StrategyTrial(
             "random-25-unequal",
             "the same 25, links of 1 to 40 ms: compare --metric hops and rtt",
             sparse,
-            links=_unequal(sparse, seed),
+            links=_unequal_delays(sparse, seed),
         ),
-        Trial("machado-25-faults", "the same 25 with 24 faults", TWENTY_FIVE, faults=FAULTS),
-        Trial("random-25-faults", "25 of degree 4 with 24 faults", sparse, faults=FAULTS),
+        StrategyTrial(
+            "machado-25-faults", "the same 25 with 24 faults", TWENTY_FIVE, faults=FAULTS
+        ),
+        StrategyTrial("random-25-faults", "25 of degree 4 with 24 faults", sparse, faults=FAULTS),
     ]
     return [*_antonielli(), *found]

@@ -11,19 +11,26 @@ from functools import partial
 from hansa.protocol import effects as orders
 from hansa.protocol import events
 from hansa.protocol.effects import Effect
-from hansa.protocol.model import Plain, Publication
-from hansa.simulator.analysis.ledger import Ledger, number_in
+from hansa.protocol.model import PlainMessage, Publication
+from hansa.simulator.analysis.ledger import Ledger, ledger_number
 from hansa.simulator.options import DiskOptions
-from hansa.simulator.world.broker import Queued
-from hansa.simulator.world.disk import Heard, Kept, Known, Missed, Taken, Write
-from hansa.simulator.world.injection import Injection, Release
+from hansa.simulator.world.broker import QueuedPublication
+from hansa.simulator.world.disk import (
+    DiskWrite,
+    GapWrite,
+    HeardWrite,
+    InboxWrite,
+    OutboxWrite,
+    PeerWrite,
+)
+from hansa.simulator.world.injection import ReleaseToClients, SimulatedInjection
 from hansa.simulator.world.scheduler import Scheduler
 from hansa.simulator.world.site import Site
 
-Post = Callable[[Site, events.Event], None]
+HandleEvent = Callable[[Site, events.Event], None]
 
 
-class Safekeeping:
+class SimulatedDelivery:
     """Performs the orders that need a disk, for all places."""
 
     def __init__(
@@ -32,201 +39,220 @@ class Safekeeping:
         ledger: Ledger,
         disk: DiskOptions | None,
         broker_s: float,
-        post: Post,
-        release: Release,
+        handle_event: HandleEvent,
+        release: ReleaseToClients,
     ) -> None:
         """`broker_s`: the way to a broker; `post` tells a node, `release` a broker's clients."""
         self._scheduler = scheduler
         self._ledger = ledger
         self._sync_s = disk.sync_ms / 1000 if disk else 0.0
         self._broker_s = broker_s
-        self._post = post
+        self._handle_event = handle_event
         self._inbox_max = (disk or DiskOptions()).inbox_max
-        window = (disk or DiskOptions()).window
-        self._injection = Injection(
-            scheduler, broker_s, window, self._write, release, self._take_next
+        window = (disk or DiskOptions()).in_flight_max
+        self._injection = SimulatedInjection(
+            scheduler, broker_s, window, self._write, release, self._write_arriving
         )
-        self._packet = 0
-        self.orders: dict[type, Callable[[Site, Effect], None]] = {
-            orders.Keep: self._keep,
-            orders.Recall: self._recall,
-            orders.Remember: self._remember,
-            orders.Hear: self._hear,
+        self._packet_id = 0
+        self.handlers: dict[type, Callable[[Site, Effect], None]] = {
+            orders.AppendToJournal: self._append_to_journal,
+            orders.ReadJournal: self._read_journal,
+            orders.PersistPeer: self._persist_peer,
+            orders.PersistHeard: self._persist_heard,
         }
 
     # ------------------------------------------------------------ the broker's session
 
-    def capture(self, site: Site, event: Queued) -> None:
+    def capture(self, site: Site, event: QueuedPublication) -> None:
         """The broker shows the agent a publication; what need not be kept is acknowledged."""
-        disk = site.memory.disk
-        if disk.has(event.packet):  # it came again
-            if event.packet in disk.packets:
-                self._acknowledge(site, event.packet)
+        disk = site.state.disk
+        if disk.has_packet(event.packet_id):  # it came again
+            if event.packet_id in disk.journaled_packets:
+                self._acknowledge(site, event.packet_id)
             return
-        self._packet = event.packet
-        self._post(site, event)
-        if self._packet:
-            self._ledger.entries[number_in(event.payload)].let_pass = True
-            self._acknowledge(site, event.packet)
+        self._packet_id = event.packet_id
+        self._handle_event(site, event)
+        if self._packet_id:
+            self._ledger.entries[ledger_number(event.payload)].was_passed_over = True
+            self._acknowledge(site, event.packet_id)
 
-    def connect(self, site: Site) -> None:
+    def reconnect(self, site: Site) -> None:
         """The agent meets its broker: all that it has not acknowledged comes again."""
         self._distrust_stored(site)
-        self._injection.connect(site)
-        for event in list(site.broker.session.values()):
-            self.show(site, event)
+        self._injection.start_connection(site)
+        for event in list(site.broker.session_queue.values()):
+            self.send_to_agent(site, event)
 
     def _distrust_stored(self, site: Site) -> None:
         """The agent does not know what its broker stores of what was in flight, nor of what other
         nodes published."""
         assert site.node is not None
-        values = site.node.custody.retained.values
-        topics = [each.topic for each in site.memory.disk.bound.values() if each.retain]
+        values = site.node.delivery.retained.entries
+        topics = [each.topic for each in site.state.disk.inbox.values() if each.retain]
         if topics or values:
             event = events.StoreUncertain(tuple(dict.fromkeys(topics)), reconnected=True)
-            self._post(site, event)
+            self._handle_event(site, event)
 
-    def hold_back(self, site: Site, publication: Publication) -> Sequence[Plain | Publication]:
+    def hold_back(
+        self, site: Site, publication: Publication
+    ) -> Sequence[PlainMessage | Publication]:
         """Return what may be published now of a retained publication of QoS 0."""
         return self._injection.order(site).hold_back((publication,))
 
     def lose_session(self, site: Site) -> None:
         """The broker forgets what the agent's session holds: what was not captured is lost."""
-        broker, disk = site.broker, site.memory.disk
-        for event in broker.session.values():
-            if event.packet not in disk.packets:
-                self._ledger.entries[number_in(event.payload)].captured = False
-        broker.forget_agent(self._scheduler.now)
+        broker, disk = site.broker, site.state.disk
+        for event in broker.session_queue.values():
+            if event.packet_id not in disk.journaled_packets:
+                self._ledger.entries[ledger_number(event.payload)].is_captured = False
+        broker.drop_session(self._scheduler.now)
 
-    def show(self, site: Site, event: Queued) -> None:
+    def send_to_agent(self, site: Site, event: QueuedPublication) -> None:
         """Send the agent a publication, if it is there; else it waits in the session."""
-        if site.broker.connected:
-            connection = site.broker.connections
-            self._scheduler.after(self._broker_s, self._arrive, site, connection, event)
+        if site.broker.is_connected:
+            connection = site.broker.connection_count
+            self._scheduler.after(
+                self._broker_s, self._receive_from_broker, site, connection, event
+            )
 
-    def _arrive(self, site: Site, connection: int, event: Queued) -> None:
-        if not self._is_same(site, connection) or event.packet not in site.broker.session:
+    def _receive_from_broker(self, site: Site, connection: int, event: QueuedPublication) -> None:
+        if (
+            not self._is_same_connection(site, connection)
+            or event.packet_id not in site.broker.session_queue
+        ):
             return
-        if site.frozen:
-            site.backlog.append(partial(self._arrive, site, connection, event))
+        if site.is_frozen:
+            site.postponed_calls.append(partial(self._receive_from_broker, site, connection, event))
         else:
             self.capture(site, event)
 
-    def _is_same(self, site: Site, connection: int) -> bool:
+    def _is_same_connection(self, site: Site, connection: int) -> bool:
         """Whether agent and broker are connected as they were."""
-        return site.broker.connected and site.broker.connections == connection
+        return site.broker.is_connected and site.broker.connection_count == connection
 
     def _acknowledge(self, site: Site, packet: int) -> None:
         if not packet:
             return
-        connection = site.broker.connections
-        self._scheduler.after(self._broker_s, self._acknowledged, site, connection, packet)
+        connection = site.broker.connection_count
+        self._scheduler.after(self._broker_s, self._on_acknowledged, site, connection, packet)
 
-    def _acknowledged(self, site: Site, connection: int, packet: int) -> None:
-        if self._is_same(site, connection):  # else it was lost with the connection
-            site.broker.session.pop(packet, None)
-            site.memory.disk.packets.pop(packet, None)
+    def _on_acknowledged(self, site: Site, connection: int, packet: int) -> None:
+        if self._is_same_connection(site, connection):  # else it was lost with the connection
+            site.broker.session_queue.pop(packet, None)
+            site.state.disk.journaled_packets.pop(packet, None)
 
-    def renew(self, site: Site, epoch: int) -> None:
+    def start_epoch(self, site: Site, epoch: int) -> None:
         """The journal begins anew, with all that was not acknowledged."""
         assert site.node is not None
-        disk = site.memory.disk
-        for kept in disk.renew(epoch, site.node.custody.outbox.acknowledged):
-            self._note_position(kept.publication)
-            self._acknowledge(site, kept.packet)
-        self._post(site, events.Reopened(epoch, disk.next_seq, tuple(disk.owed.items())))
+        disk = site.state.disk
+        for kept in disk.start_epoch(epoch, site.node.delivery.outbox.acknowledged):
+            self._record_position(kept.publication)
+            self._acknowledge(site, kept.packet_id)
+        self._handle_event(
+            site, events.EpochStarted(epoch, disk.next_seq, tuple(disk.last_assigned.items()))
+        )
 
     # ------------------------------------------------------------ the disk
 
-    def _keep(self, site: Site, effect: Effect) -> None:
-        assert type(effect) is orders.Keep
-        self._note_position(effect.publication)
-        self._write(site, Kept(effect.publication, self._packet))
-        self._packet = 0
+    def _append_to_journal(self, site: Site, effect: Effect) -> None:
+        assert type(effect) is orders.AppendToJournal
+        self._record_position(effect.publication)
+        self._write(site, OutboxWrite(effect.publication, self._packet_id))
+        self._packet_id = 0
 
-    def _note_position(self, publication: Publication) -> None:
+    def _record_position(self, publication: Publication) -> None:
         entry = self._ledger.find(publication)
         assert entry is not None
-        entry.position = (publication.life, publication.number)
-        entry.owed = frozenset(node for node, _ in publication.previous)
+        entry.journal_position = (publication.epoch, publication.sequence)
+        entry.receivers = frozenset(node for node, _ in publication.previous)
 
-    def _remember(self, site: Site, effect: Effect) -> None:
-        assert type(effect) is orders.Remember
+    def _persist_peer(self, site: Site, effect: Effect) -> None:
+        assert type(effect) is orders.PersistPeer
         assert site.node is not None
         records = tuple(site.node.records_of(effect.node))
-        self._write(site, Known(effect.number, effect.node, records))
+        self._write(site, PeerWrite(effect.save_id, effect.node, records))
 
-    def _hear(self, site: Site, effect: Effect) -> None:
-        assert type(effect) is orders.Hear
-        self._write(site, Heard(effect.node))
+    def _persist_heard(self, site: Site, effect: Effect) -> None:
+        assert type(effect) is orders.PersistHeard
+        self._write(site, HeardWrite(effect.node))
 
-    def deliver(self, site: Site, publication: Publication) -> None:
+    def receive_copy(self, site: Site, publication: Publication) -> None:
         """Take a publication of another node, when there is room."""
         if publication.retain:
-            self._injection.order(site).enter(publication.topic, publication.version)
-        site.arriving.append(publication)
-        self._take_next(site)
+            self._injection.order(site).add(publication.topic, publication.version)
+        site.unwritten.append(publication)
+        self._write_arriving(site)
 
-    def miss(self, site: Site, gap: orders.Gap) -> None:
+    def record_gap(self, site: Site, gap: orders.Gap) -> None:
         """Note what will never come, behind all that came before it."""
-        site.arriving.append(gap)
-        self._take_next(site)
+        site.unwritten.append(gap)
+        self._write_arriving(site)
 
-    def _take_next(self, site: Site) -> None:
-        disk = site.memory.disk
-        while site.arriving:
-            match site.arriving[0]:
+    def _write_arriving(self, site: Site) -> None:
+        disk = site.state.disk
+        while site.unwritten:
+            match site.unwritten[0]:
                 case orders.Gap(origin, epoch, _, last):
-                    self._write(site, Missed(origin, epoch, last))
-                case publication if disk.under_way < self._inbox_max:
-                    self._write(site, disk.take(publication))
+                    self._write(site, GapWrite(origin, epoch, last))
+                case publication if disk.inbox_count < self._inbox_max:
+                    self._write(site, disk.assign_index(publication))
                 case _:
                     return
-            site.arriving.popleft()
+            site.unwritten.popleft()
 
-    def _recall(self, site: Site, effect: Effect) -> None:
-        assert type(effect) is orders.Recall
-        disk, now = site.memory.disk, self._scheduler.now
+    def _read_journal(self, site: Site, effect: Effect) -> None:
+        assert type(effect) is orders.ReadJournal
+        disk, now = site.state.disk, self._scheduler.now
         done = max(now + self._sync_s, disk.stalled_until)
-        self._scheduler.at(done, self._feed, site, site.life, disk.recall(effect))
+        self._scheduler.at(
+            done, self._handle_if_same_run, site, site.process_run, disk.read_journal(effect)
+        )
 
-    def _write(self, site: Site, what: Write) -> None:
-        if site.memory.disk.write(what):
-            self._scheduler.after(self._sync_s, self._sync, site, site.life)
+    def _write(self, site: Site, what: DiskWrite) -> None:
+        if site.state.disk.write(what):
+            self._scheduler.after(self._sync_s, self._sync, site, site.process_run)
 
-    def _sync(self, site: Site, life: int) -> None:
+    def _sync(self, site: Site, process_run: int) -> None:
         """What was written is safe; then and only then the world hears of it."""
-        if site.life != life or site.memory.disk.failed or self._is_late(site, life):
+        if (
+            site.process_run != process_run
+            or site.state.disk.has_failed
+            or self._is_postponed(site, process_run)
+        ):
             return
-        told: dict[tuple[int, int], events.Event] = {}  # in this order; the last of a key counts
+        events_by_key: dict[
+            tuple[int, int], events.Event
+        ] = {}  # in this order; the last of a key counts
         assert site.node is not None
-        site.memory.disk.acknowledged = site.node.custody.outbox.acknowledged
-        writes = site.memory.disk.sync()
-        self._injection.saved(site, writes)
-        self._take_next(site)
+        site.state.disk.acknowledged = site.node.delivery.outbox.acknowledged
+        writes = site.state.disk.sync()
+        self._injection.on_synced(site, writes)
+        self._write_arriving(site)
         for what in writes:
             match what:
-                case Kept(item, packet):
-                    told[0, 0] = events.Kept(item.life, item.number)
+                case OutboxWrite(item, packet):
+                    events_by_key[0, 0] = events.JournalCommitted(item.epoch, item.sequence)
                     self._acknowledge(site, packet)
-                case Heard(node):
-                    told[1, node] = events.Heard(node)
-                case Taken(item) if item.number:
-                    told[2, item.origin] = events.Stored(item.origin, item.life, item.number)
-                case Known(number):
-                    told[3, 0] = events.Noted(number)
-        for _, event in sorted(told.items(), key=lambda entry: entry[0][0]):
-            self._feed(site, life, event)
+                case HeardWrite(node):
+                    events_by_key[1, node] = events.HeardPersisted(node)
+                case InboxWrite(item) if item.sequence:
+                    events_by_key[2, item.origin] = events.InboxCommitted(
+                        item.origin, item.epoch, item.sequence
+                    )
+                case PeerWrite(number):
+                    events_by_key[3, 0] = events.PeersPersisted(number)
+        for _, event in sorted(events_by_key.items(), key=lambda entry: entry[0][0]):
+            self._handle_if_same_run(site, process_run, event)
 
-    def _is_late(self, site: Site, life: int) -> bool:
+    def _is_postponed(self, site: Site, process_run: int) -> bool:
         """Put a sync off while the agent is suspended, or its disk stalls."""
-        stalled_until = site.memory.disk.stalled_until
-        if site.frozen:
-            site.backlog.append(partial(self._sync, site, life))
+        stalled_until = site.state.disk.stalled_until
+        if site.is_frozen:
+            site.postponed_calls.append(partial(self._sync, site, process_run))
         elif self._scheduler.now < stalled_until:
-            self._scheduler.at(stalled_until, self._sync, site, life)
-        return site.frozen or self._scheduler.now < stalled_until
+            self._scheduler.at(stalled_until, self._sync, site, process_run)
+        return site.is_frozen or self._scheduler.now < stalled_until
 
-    def _feed(self, site: Site, life: int, event: events.Event) -> None:
-        if site.life == life:
-            self._post(site, event)
+    def _handle_if_same_run(self, site: Site, process_run: int, event: events.Event) -> None:
+        if site.process_run == process_run:
+            self._handle_event(site, event)

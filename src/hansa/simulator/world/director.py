@@ -5,36 +5,36 @@ that random schedules need not know how earlier steps ended.
 """
 
 from hansa.simulator.actions import (
-    Action,
     AddLink,
-    BackUp,
-    Clone,
-    Crash,
-    Cut,
+    BackUpState,
+    ClientPublish,
+    ClientSubscribe,
+    ClientUnsubscribe,
+    CloneNode,
+    CrashAgent,
+    CutLink,
     CutOneWay,
     CutSilently,
     FailDisk,
-    Flap,
-    Freeze,
-    Heal,
-    Mend,
+    FlapLink,
+    FreezeAgent,
+    HealAll,
     Partition,
-    Publish,
-    Refuse,
+    PowerOff,
+    RefuseAgent,
     RemoveLink,
-    Restart,
+    RestartAgent,
     RestartBroker,
-    RollBack,
+    RestoreLink,
+    RollBackState,
+    ScheduledAction,
     SetClock,
-    Stall,
-    Step,
-    Subscribe,
-    Unsubscribe,
-    Vanish,
-    describe,
-    places_of,
+    SimulatedAction,
+    StallDisk,
+    affected_places,
+    describe_action,
 )
-from hansa.simulator.world.network import Link
+from hansa.simulator.world.network import SimulatedLink
 from hansa.simulator.world.site import Site
 from hansa.simulator.world.world import World
 
@@ -42,46 +42,50 @@ COPY_S = 5.0
 """Seconds after which an operator stops a copy of an agent."""
 
 
-class Director:
+class ActionExecutor:
     """Plays a schedule in a world."""
 
     def __init__(self, world: World) -> None:
         """Take charge of a world."""
         self._world = world
 
-    def plan(self, step: Step) -> None:
+    def schedule(self, step: ScheduledAction) -> None:
         """Note a step of the schedule; steps of the same moment keep their order."""
-        self._world.scheduler.at(step.at_s, self.act, step.action)
+        self._world.scheduler.at(step.at_s, self.perform, step.action)
 
-    def act(self, action: Action) -> None:
+    def perform(self, action: SimulatedAction) -> None:
         """Do something now."""
         match action:
-            case Subscribe() | Unsubscribe() | Publish():
-                self._act_as_client(action)
-            case _ if self._act_on_nodes(action) or self._act_on_links(action):
-                self._world.transcript.note(self._world.now, None, action)
-                self._world.disturb(self._describe(action), places=places_of(action))
+            case ClientSubscribe() | ClientUnsubscribe() | ClientPublish():
+                self._perform_client_action(action)
+            case _ if self._perform_node_action(action) or self._perform_links_action(action):
+                self._world.transcript.add_line(self._world.now, None, action)
+                self._world.report_disturbance(
+                    self._describe(action), places=affected_places(action)
+                )
             case _:
                 pass  # nothing to do it to
 
-    def _describe(self, action: Action) -> str:
-        return describe(action, self._world.options.topology.label)
+    def _describe(self, action: SimulatedAction) -> str:
+        return describe_action(action, self._world.options.topology.node_label)
 
     # ------------------------------------------------------------ clients
 
-    def _act_as_client(self, action: Subscribe | Unsubscribe | Publish) -> None:
+    def _perform_client_action(
+        self, action: ClientSubscribe | ClientUnsubscribe | ClientPublish
+    ) -> None:
         world, site = self._world, self._world.sites[action.node]
-        if isinstance(action, Publish):
+        if isinstance(action, ClientPublish):
             self._publish(site, action, action.count)
             return
-        world.transcript.note(world.now, None, action)
-        if isinstance(action, Subscribe):
+        world.transcript.add_line(world.now, None, action)
+        if isinstance(action, ClientSubscribe):
             world.subscribe(site, action.filter)
         else:
             world.unsubscribe(site, action.filter)
-        world.disturb(self._describe(action), fault=False)
+        world.report_disturbance(self._describe(action), fault=False)
 
-    def _publish(self, site: Site, action: Publish, remaining: int) -> None:
+    def _publish(self, site: Site, action: ClientPublish, remaining: int) -> None:
         world = self._world
         world.publish(site, action.topic, action.payload_bytes, action.qos, action.retain)
         if remaining > 1:
@@ -89,157 +93,163 @@ class Director:
 
     # ------------------------------------------------------------ nodes
 
-    def _act_on_nodes(self, action: Action) -> bool:
+    def _perform_node_action(self, action: SimulatedAction) -> bool:
         match action:
-            case Crash(node) | Vanish(node):
-                return self._kill(self._world.sites[node], tell=isinstance(action, Crash))
-            case Freeze(node, seconds):
+            case CrashAgent(node) | PowerOff(node):
+                return self._stop_agent(
+                    self._world.sites[node], notify_peers=isinstance(action, CrashAgent)
+                )
+            case FreezeAgent(node, seconds):
                 return self._freeze(self._world.sites[node], seconds)
-            case Stall(node) | FailDisk(node) | SetClock(node) | Refuse(node):
-                return self._act_on_machine(action, self._world.sites[node])
-            case Restart(node, with_state):
+            case StallDisk(node) | FailDisk(node) | SetClock(node) | RefuseAgent(node):
+                return self._perform_machine_action(action, self._world.sites[node])
+            case RestartAgent(node, with_state):
                 return self._restart(self._world.sites[node], with_state)
             case RestartBroker(node, return_s):
                 return self._restart_broker(self._world.sites[node], return_s)
-            case BackUp(node):
-                return self._world.sites[node].back_up()
-            case RollBack(node):
+            case BackUpState(node):
+                return self._world.sites[node].save_backup()
+            case RollBackState(node):
                 return self._roll_back(self._world.sites[node])
-            case Clone(node, near):
+            case CloneNode(node, near):
                 return self._clone(self._world.sites[node], near)
             case _:
                 return False
 
-    def _kill(self, site: Site, tell: bool) -> bool:
+    def _stop_agent(self, site: Site, notify_peers: bool) -> bool:
         if site.node is None:
             return False
-        site.powered = tell
-        self._world.stop(site, tell)
+        site.is_powered = notify_peers
+        self._world.stop_agent(site, notify_peers)
         return True
 
     def _freeze(self, site: Site, seconds: float) -> bool:
-        if not site.active:
+        if not site.is_active:
             return False
-        site.frozen = True
-        self._world.scheduler.after(seconds, self._world.thaw, site, site.life)
+        site.is_frozen = True
+        self._world.scheduler.after(seconds, self._world.resume_agent, site, site.process_run)
         return True
 
-    def _act_on_machine(self, action: Action, site: Site) -> bool:
-        disk = site.memory.disk
+    def _perform_machine_action(self, action: SimulatedAction, site: Site) -> bool:
+        disk = site.state.disk
         match action:
-            case Stall(_, seconds):
+            case StallDisk(_, seconds):
                 disk.stalled_until = max(disk.stalled_until, self._world.now + seconds)
             case FailDisk():
-                disk.failed = site.node is not None
+                disk.has_failed = site.node is not None
             case SetClock(_, seconds):
-                site.memory.clock_s += seconds
-            case Refuse(_, seconds):
+                site.state.clock_offset_s += seconds
+            case RefuseAgent(_, seconds):
                 return self._refuse(site, seconds)
         return True
 
     def _refuse(self, site: Site, seconds: float) -> bool:
         world = self._world
-        site.broker.hang_up(world.now, seconds)
-        world.scheduler.at(site.broker.refuses_until, self._let_in, site)
+        site.broker.disconnect_agent(world.now, seconds)
+        world.scheduler.at(site.broker.refuses_until, self._reconnect, site)
         return True
 
-    def _let_in(self, site: Site) -> None:
-        self._world.let_in(site)
-        self._world.disturb(f"n{site.place} is let in again", places=(site.place,))
+    def _reconnect(self, site: Site) -> None:
+        self._world.connect_agent(site)
+        self._world.report_disturbance(f"n{site.place} is let in again", places=(site.place,))
 
     def _restart(self, site: Site, with_state: bool) -> bool:
-        self._world.stop(site, tell=True)
-        self._world.start_again(site, site.life, with_state)
+        self._world.stop_agent(site, notify_peers=True)
+        self._world.restart_agent(site, site.process_run, with_state)
         return True
 
     def _roll_back(self, site: Site) -> bool:
         if site.backup is None:
             return False
-        self._world.stop(site, tell=True)
-        site.put_back(self._world.now)
-        self._world.start_again(site, site.life, with_state=True)
+        self._world.stop_agent(site, notify_peers=True)
+        site.restore_backup(self._world.now)
+        self._world.restart_agent(site, site.process_run, with_state=True)
         return True
 
     def _restart_broker(self, site: Site, return_s: float | None) -> bool:
         """Clients are gone with their subscriptions; the agent's shell makes its own again."""
         world = self._world
-        for name, count in list(site.broker.clients.items()):
+        for name, count in list(site.broker.subscriber_counts.items()):
             for _ in range(count):
                 world.unsubscribe(site, name)
                 if return_s is not None:
-                    world.scheduler.after(return_s, self.act, Subscribe(site.place, name))
-        world.safekeeping.lose_session(site)
-        world.subscriptions.make_again(site, world.let_in)
+                    world.scheduler.after(return_s, self.perform, ClientSubscribe(site.place, name))
+        world.delivery.lose_session(site)
+        world.subscriptions.restore_all(site, world.connect_agent)
         return True
 
     def _clone(self, original: Site, near: int) -> bool:
         """Start a copy of an agent at a new place; an operator stops it after a while."""
-        site = self._world.add_site(original.memory.copy())
-        self._world.network.add(self._world.sites[near], site)
-        self._world.start(site)
+        site = self._world.add_site(original.state.copy())
+        self._world.network.add_link(self._world.sites[near], site)
+        self._world.start_agent(site)
         self._world.scheduler.after(COPY_S, self._end_copy, site)
         return True
 
     def _end_copy(self, site: Site) -> None:
-        self._world.stop(site, tell=True)
-        self._world.disturb(f"n{site.place}, a copy, is stopped", places=(site.place,))
+        self._world.stop_agent(site, notify_peers=True)
+        self._world.report_disturbance(f"n{site.place}, a copy, is stopped", places=(site.place,))
 
     # ------------------------------------------------------------ links
 
-    def _act_on_links(self, action: Action) -> bool:
+    def _perform_links_action(self, action: SimulatedAction) -> bool:
         match action:
             case AddLink(a, b):
-                return self._add(a, b)
+                return self._add_link(a, b)
             case Partition(sides):
                 return self._partition(sides)
-            case Heal():
+            case HealAll():
                 return self._heal()
             case (
-                Cut(a, b)
+                CutLink(a, b)
                 | CutSilently(a, b)
                 | CutOneWay(a, b)
-                | Mend(a, b)
+                | RestoreLink(a, b)
                 | RemoveLink(a, b)
-                | Flap(a, b)
+                | FlapLink(a, b)
             ):
-                link = self._world.network.link(a, b)
-                return link is not None and self._act_on_link(action, link)
+                link = self._world.network.find_link(a, b)
+                return link is not None and self._perform_link_action(action, link)
             case _:
                 return False
 
-    def _act_on_link(self, action: Action, link: Link) -> bool:
+    def _perform_link_action(self, action: SimulatedAction, link: SimulatedLink) -> bool:
         network = self._world.network
         match action:
-            case Cut():
+            case CutLink():
                 self._cut_both(link)
-                network.tear(link, "connection cut")
+                network.abort_sessions(link, "connection cut")
             case CutSilently():
                 self._cut_both(link)
             case CutOneWay(a):
-                network.cut(link.out if link.a.place == a else link.back)
-            case Mend():
-                self._mend(link)
+                network.cut_direction(link.a_to_b if link.a.place == a else link.b_to_a)
+            case RestoreLink():
+                self._restore_link(link)
             case RemoveLink():
-                network.remove(link)
-            case Flap(_, _, hz, seconds):
-                for half in range(int(2 * hz * seconds)):
-                    turn = Mend(action.a, action.b) if half % 2 else Cut(action.a, action.b)
-                    self._world.scheduler.after(half / (2 * hz), self.act, turn)
+                network.remove_link(link)
+            case FlapLink(_, _, hz, seconds):
+                for half_period in range(int(2 * hz * seconds)):
+                    action_now = (
+                        RestoreLink(action.a, action.b)
+                        if half_period % 2
+                        else CutLink(action.a, action.b)
+                    )
+                    self._world.scheduler.after(half_period / (2 * hz), self.perform, action_now)
         return True
 
-    def _add(self, a: int, b: int) -> bool:
-        if a == b or self._world.network.link(a, b) is not None:
+    def _add_link(self, a: int, b: int) -> bool:
+        if a == b or self._world.network.find_link(a, b) is not None:
             return False
-        self._world.network.add(self._world.sites[a], self._world.sites[b])
+        self._world.network.add_link(self._world.sites[a], self._world.sites[b])
         return True
 
-    def _cut_both(self, link: Link) -> None:
-        self._world.network.cut(link.out)
-        self._world.network.cut(link.back)
+    def _cut_both(self, link: SimulatedLink) -> None:
+        self._world.network.cut_direction(link.a_to_b)
+        self._world.network.cut_direction(link.b_to_a)
 
-    def _mend(self, link: Link) -> None:
-        self._world.network.mend(link.out)
-        self._world.network.mend(link.back)
+    def _restore_link(self, link: SimulatedLink) -> None:
+        self._world.network.restore_direction(link.a_to_b)
+        self._world.network.restore_direction(link.b_to_a)
 
     def _partition(self, sides: tuple[tuple[int, ...], ...]) -> bool:
         side_of = {place: number for number, side in enumerate(sides) for place in side}
@@ -250,9 +260,9 @@ class Director:
 
     def _heal(self) -> bool:
         for link in self._world.network.links.values():
-            if not link.usable:
-                self._mend(link)
+            if not link.is_usable:
+                self._restore_link(link)
         for site in self._world.sites:
-            if site.frozen:
-                self._world.thaw(site, site.life)
+            if site.is_frozen:
+                self._world.resume_agent(site, site.process_run)
         return True

@@ -11,37 +11,37 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from hansa.protocol.delivery.repair import answer
-from hansa.protocol.delivery.state import Remembered
-from hansa.protocol.effects import Recall
-from hansa.protocol.events import Recalled, Restored
+from hansa.protocol.delivery.repair import select_for_repair
+from hansa.protocol.delivery.state import RestoredState
+from hansa.protocol.effects import ReadJournal
+from hansa.protocol.events import JournalRead, PeersRestored
 from hansa.protocol.membership.leases import Leases
 from hansa.protocol.membership.records import Record, Stamp
 from hansa.protocol.model import NodeId, Publication
 
-KEEP_MAX = 1_000_000
+JOURNAL_MAX = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class OutboxWrite:
     """A publication in the journal, with the packet by which the broker brought it; 0 if the broker
     knows already that it is safe."""
 
     publication: Publication
-    packet: int
+    packet_id: int
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class InboxWrite:
     """A publication of another node, on its way to the broker; its place in the journal is its
     packet id there."""
 
     publication: Publication
-    place: int
+    index: int
 
 
 @dataclass(frozen=True, slots=True)
-class Missed:
+class GapWrite:
     """What an origin owed up to a position will never come; what came of it is before this."""
 
     origin: NodeId
@@ -50,283 +50,308 @@ class Missed:
 
 
 @dataclass(frozen=True, slots=True)
-class Accepted:
+class AcceptedWrite:
     """The broker has a publication of QoS 2 and will not take it twice."""
 
-    place: int
+    index: int
 
 
 @dataclass(frozen=True, slots=True)
-class Completed:
+class CompletedWrite:
     """The broker has a publication for good."""
 
-    place: int
+    index: int
 
 
 @dataclass(frozen=True, slots=True)
-class SessionLost:
+class SessionLostWrite:
     """The broker has forgotten the agent: what it had accepted has to be published anew."""
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class PeerWrite:
     """What is remembered of another node, nothing if it is forgotten."""
 
-    number: int
+    save_id: int
     node: NodeId
     records: tuple[Record, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
+class HeardWrite:
     """A receiver has said in this life what it has."""
 
     node: NodeId
 
 
-Write = Kept | Taken | Missed | Accepted | Completed | SessionLost | Known | Heard
+DiskWrite = (
+    OutboxWrite
+    | InboxWrite
+    | GapWrite
+    | AcceptedWrite
+    | CompletedWrite
+    | SessionLostWrite
+    | PeerWrite
+    | HeardWrite
+)
 
 
-class Disk:
+class SimulatedDisk:
     """One state directory."""
 
     __slots__ = (
-        "_bound_upto",
-        "_finished",
-        "_goes_on",
-        "_writing",
-        "_written",
-        "absent",
-        "accepted",
+        "_inbox_upto",
+        "_completed",
+        "_continues_epoch",
+        "_unsynced_packets",
+        "_unsynced",
+        "absent_seconds",
+        "accepted_by_broker",
         "acknowledged",
-        "bound",
-        "dropped",
+        "inbox",
+        "trimmed_upto",
         "epoch",
-        "failed",
-        "forgotten",
+        "has_failed",
+        "tombstones",
         "journal",
-        "keep_max",
-        "next_place",
+        "journal_max",
+        "next_index",
         "next_seq",
-        "owed",
-        "packets",
+        "last_assigned",
+        "journaled_packets",
         "records",
         "stalled_until",
-        "taken",
-        "unheard",
+        "received_upto",
+        "unheard_since",
     )
 
-    def __init__(self, keep_max: int = KEEP_MAX) -> None:
+    def __init__(self, journal_max: int = JOURNAL_MAX) -> None:
         """Start empty; the journal keeps so many publications."""
-        self.keep_max = keep_max
+        self.journal_max = journal_max
         self.epoch = 0  # until the first life
         self.next_seq = 1
         self.journal: deque[Publication] = deque()
-        self.dropped = (0, 0)
+        self.trimmed_upto = (0, 0)
         """Epoch and position of the newest that retention took from the journal."""
-        self.owed: dict[NodeId, int] = {}
+        self.last_assigned: dict[NodeId, int] = {}
         self.acknowledged: dict[NodeId, int] = {}
-        self.unheard: dict[NodeId, int] = {}
+        self.unheard_since: dict[NodeId, int] = {}
         """Per receiver that has not said since what it has, the position with which a life
         began."""
-        self.taken: dict[NodeId, tuple[int, int]] = {}
+        self.received_upto: dict[NodeId, tuple[int, int]] = {}
         self.records: dict[NodeId, tuple[Record, ...]] = {}
-        self.absent: dict[NodeId, float] = {}
-        self.forgotten: dict[NodeId, Stamp] = {}
+        self.absent_seconds: dict[NodeId, float] = {}
+        self.tombstones: dict[NodeId, Stamp] = {}
         """How leases stood when the agent ended; a copy of a disk begins them anew."""
-        self.packets: dict[int, None] = {}
+        self.journaled_packets: dict[int, None] = {}
         """Packets in the journal of which the broker may not know yet that they are."""
-        self.bound: dict[int, Publication] = {}
+        self.inbox: dict[int, Publication] = {}
         """What is under way into the broker, by place, in order."""
-        self.accepted: dict[int, None] = {}
+        self.accepted_by_broker: dict[int, None] = {}
         """The places of those that the broker will not take twice."""
-        self.next_place = 1
-        self._bound_upto = 0
-        self._goes_on = False  # whether former lives wrote to the journal
+        self.next_index = 1
+        self._inbox_upto = 0
+        self._continues_epoch = False  # whether former lives wrote to the journal
         self.stalled_until = 0.0
         """Until then no sync ends."""
-        self.failed = False
+        self.has_failed = False
         """Whether no sync ends any more in this life of the agent."""
-        self._written: list[Write] = []
-        self._writing: dict[int, None] = {}  # packets that are written, and not synced
-        self._finished: list[int] = []  # completed, which need not be safe soon
+        self._unsynced: list[DiskWrite] = []
+        self._unsynced_packets: dict[int, None] = {}  # packets that are written, and not synced
+        self._completed: list[int] = []  # completed, which need not be safe soon
 
-    def take(self, publication: Publication) -> Taken:
+    def assign_index(self, publication: Publication) -> InboxWrite:
         """Give a publication of another node its place."""
-        self.next_place += 1
-        return Taken(publication, self.next_place - 1)
+        self.next_index += 1
+        return InboxWrite(publication, self.next_index - 1)
 
     @property
-    def under_way(self) -> int:
+    def inbox_count(self) -> int:
         """How many publications of other nodes are on their way to the broker, safe or not."""
-        first_unsafe = self._bound_upto + 1
-        return len(self.bound) - len(self._finished) + self.next_place - first_unsafe
+        first_unsafe = self._inbox_upto + 1
+        return len(self.inbox) - len(self._completed) + self.next_index - first_unsafe
 
     def has_passed(self, mark: int) -> bool:
         """Whether the broker has everything before a place."""
-        under_way = (place for place in self.bound if place not in self._finished)
-        is_safe = self._bound_upto + 1 >= min(mark, self.next_place)
+        under_way = (place for place in self.inbox if place not in self._completed)
+        is_safe = self._inbox_upto + 1 >= min(mark, self.next_index)
         return is_safe and next(under_way, mark) >= mark
 
-    def has(self, packet: int) -> bool:
+    def has_packet(self, packet: int) -> bool:
         """Whether a packet is in the journal, or being written there."""
-        return packet in self.packets or packet in self._writing
+        return packet in self.journaled_packets or packet in self._unsynced_packets
 
-    def write(self, what: Write) -> bool:
+    def write(self, what: DiskWrite) -> bool:
         """Write, and say whether a sync has to be planned for it."""
-        if type(what) is Kept:
-            self._writing[what.packet] = None
-        self._written.append(what)
-        return len(self._written) == 1
+        if type(what) is OutboxWrite:
+            self._unsynced_packets[what.packet_id] = None
+        self._unsynced.append(what)
+        return len(self._unsynced) == 1
 
-    def finish(self, place: int) -> None:
+    def mark_completed(self, place: int) -> None:
         """Note with the next sync that the broker has a publication."""
-        self._finished.append(place)
+        self._completed.append(place)
 
-    def sync(self) -> list[Write]:
+    def sync(self) -> list[DiskWrite]:
         """Make safe what was written; return it."""
-        written, self._written = self._written, []
-        finished, self._finished = self._finished, []
-        self._writing.clear()
+        written, self._unsynced = self._unsynced, []
+        finished, self._completed = self._completed, []
+        self._unsynced_packets.clear()
         for what in written:
-            self._make_safe(what)
+            self._apply_write(what)
         for place in finished:
-            self._make_safe(Completed(place))
+            self._apply_write(CompletedWrite(place))
         return written
 
-    def _make_safe(self, what: Write) -> None:
+    def _apply_write(self, what: DiskWrite) -> None:
         match what:
-            case Kept(publication, packet):
-                self._keep(publication)
+            case OutboxWrite(publication, packet):
+                self._append_to_journal(publication)
                 if packet:
-                    self.packets[packet] = None
-            case Taken(publication, place):
-                if publication.number:  # else it is a retained value that was asked for
-                    self.taken[publication.origin] = (publication.life, publication.number)
-                self.bound[place] = publication
-                self._bound_upto = place
-            case Missed(origin, epoch, upto):
-                self.taken[origin] = (epoch, upto)
-            case Accepted(place) if place in self.bound:
-                self.accepted[place] = None
-            case Completed(place):
-                self.bound.pop(place, None)
-                self.accepted.pop(place, None)
-            case SessionLost():
-                self.accepted.clear()
-            case Known() | Heard():
-                self._note(what)
+                    self.journaled_packets[packet] = None
+            case InboxWrite(publication, place):
+                if publication.sequence:  # else it is a retained value that was asked for
+                    self.received_upto[publication.origin] = (
+                        publication.epoch,
+                        publication.sequence,
+                    )
+                self.inbox[place] = publication
+                self._inbox_upto = place
+            case GapWrite(origin, epoch, upto):
+                self.received_upto[origin] = (epoch, upto)
+            case AcceptedWrite(place) if place in self.inbox:
+                self.accepted_by_broker[place] = None
+            case CompletedWrite(place):
+                self.inbox.pop(place, None)
+                self.accepted_by_broker.pop(place, None)
+            case SessionLostWrite():
+                self.accepted_by_broker.clear()
+            case PeerWrite() | HeardWrite():
+                self._apply_peer_write(what)
 
-    def _note(self, what: Known | Heard) -> None:
+    def _apply_peer_write(self, what: PeerWrite | HeardWrite) -> None:
         match what:
-            case Heard(node):
-                self.unheard.pop(node, None)
-            case Known(_, node, ()):  # its lease has ended
-                for known in (self.records, self.owed, self.unheard):
+            case HeardWrite(node):
+                self.unheard_since.pop(node, None)
+            case PeerWrite(_, node, ()):  # its lease has ended
+                for known in (self.records, self.last_assigned, self.unheard_since):
                     known.pop(node, None)
-            case Known(_, node, records):
+            case PeerWrite(_, node, records):
                 self.records[node] = records
 
-    def crash(self, survives: float = 0.0) -> None:
+    def crash(self, surviving_fraction: float = 0.0) -> None:
         """Lose what was not synced, but for a part of it from 0 to 1: it may have reached the disk
         even so."""
-        for what in self._written[: int(survives * (len(self._written) + 1))]:
-            self._make_safe(what)
-        self._written, self._finished = [], []
-        self._writing.clear()
-        self.next_place = self._bound_upto + 1
-        self.failed = False
+        for what in self._unsynced[: int(surviving_fraction * (len(self._unsynced) + 1))]:
+            self._apply_write(what)
+        self._unsynced, self._completed = [], []
+        self._unsynced_packets.clear()
+        self.next_index = self._inbox_upto + 1
+        self.has_failed = False
 
-    def forget_bound(self) -> None:
+    def clear_inbox(self) -> None:
         """Keep nothing of what is under way into the broker: it was on no disk."""
-        self.bound.clear()
-        self.accepted.clear()
+        self.inbox.clear()
+        self.accepted_by_broker.clear()
 
-    def renew(self, epoch: int, acknowledged: Mapping[NodeId, int]) -> list[Kept]:
+    def start_epoch(self, epoch: int, acknowledged: Mapping[NodeId, int]) -> list[OutboxWrite]:
         """Begin a new epoch: the journal was an old copy. What was written to it, safe or not, and
         not acknowledged by all, goes into the new one. Return that, with the packets of which the
         broker does not know yet that they are safe."""
-        found = [what for what in self._written if type(what) is Kept]
-        owed = {*self.owed, *(to for what in found for to, _ in what.publication.previous)}
-        found = [*(Kept(item, packet=0) for item in self.journal), *found]
-        self._written = [what for what in self._written if type(what) is not Kept]
-        self._writing.clear()
+        writes = [what for what in self._unsynced if type(what) is OutboxWrite]
+        receivers = {
+            *self.last_assigned,
+            *(to for what in writes for to, _ in what.publication.previous),
+        }
+        writes = [*(OutboxWrite(item, packet_id=0) for item in self.journal), *writes]
+        self._unsynced = [what for what in self._unsynced if type(what) is not OutboxWrite]
+        self._unsynced_packets.clear()
         self.epoch, self.next_seq = epoch, 1
         self.journal.clear()
-        self.owed.clear()
+        self.last_assigned.clear()
         self.acknowledged.clear()
-        self.unheard.clear()
-        self._goes_on = False
-        moved: list[Kept] = []
-        for kept in found:
+        self.unheard_since.clear()
+        self._continues_epoch = False
+        moved: list[OutboxWrite] = []
+        for kept in writes:
             item = kept.publication
-            unpaid = [
+            pending_receivers = [
                 to
                 for to, _ in item.previous
-                if to in owed and item.number > acknowledged.get(to, 0)
+                if to in receivers and item.sequence > acknowledged.get(to, 0)
             ]
-            previous = tuple((to, self.owed.get(to, 0)) for to in unpaid)
-            again = replace(item, life=epoch, number=self.next_seq, previous=previous)
-            moved.append(Kept(again, kept.packet))
-            self._make_safe(moved[-1])
+            previous = tuple((to, self.last_assigned.get(to, 0)) for to in pending_receivers)
+            moved_publication = replace(item, life=epoch, number=self.next_seq, previous=previous)
+            moved.append(OutboxWrite(moved_publication, kept.packet_id))
+            self._apply_write(moved[-1])
         return moved
 
-    def _keep(self, publication: Publication) -> None:
-        self.next_seq = publication.number + 1
-        if self._goes_on:
-            new = (to for to, _ in publication.previous if to not in self.owed)
-            self.unheard.update(dict.fromkeys(new, publication.number))
-        self.owed.update({to: publication.number for to, _ in publication.previous})
+    def _append_to_journal(self, publication: Publication) -> None:
+        self.next_seq = publication.sequence + 1
+        if self._continues_epoch:
+            new = (to for to, _ in publication.previous if to not in self.last_assigned)
+            self.unheard_since.update(dict.fromkeys(new, publication.sequence))
+        self.last_assigned.update({to: publication.sequence for to, _ in publication.previous})
         self.journal.append(publication)
-        if len(self.journal) > self.keep_max:
+        if len(self.journal) > self.journal_max:
             oldest = self.journal.popleft()
-            self.dropped = (oldest.life, oldest.number)
+            self.trimmed_upto = (oldest.epoch, oldest.sequence)
 
-    def past(self, incarnation: int) -> Remembered:
+    def restored_state(self, incarnation: int) -> RestoredState:
         """Return what a life starts with. An empty journal may be an old copy of one that is not,
         so it begins a new epoch."""
-        self._goes_on = self.next_seq > 1
-        if not self._goes_on:
+        self._continues_epoch = self.next_seq > 1
+        if not self._continues_epoch:
             self.epoch = max(self.epoch + 1, incarnation)
-        for node in self.owed:
-            self.unheard.setdefault(node, self.next_seq)
-        return Remembered(
+        for node in self.last_assigned:
+            self.unheard_since.setdefault(node, self.next_seq)
+        return RestoredState(
             self.epoch,
             self.next_seq,
-            dict(self.owed),
-            dict(self.taken),
+            dict(self.last_assigned),
+            dict(self.received_upto),
             dict(self.acknowledged),
-            dict(self.unheard),
+            dict(self.unheard_since),
         )
 
-    def restored(self) -> Restored:
+    def peers_restored(self) -> PeersRestored:
         """Return what is remembered of other nodes."""
         records = tuple(record for records in self.records.values() for record in records)
-        return Restored(records, self.absent, self.forgotten)
+        return PeersRestored(records, self.absent_seconds, self.tombstones)
 
-    def note_leases(self, leases: Leases, now: float) -> None:
+    def save_leases(self, leases: Leases, now: float) -> None:
         """Remember how leases stand."""
-        self.absent, self.forgotten = leases.absences(now), dict(leases.forgotten)
+        self.absent_seconds, self.tombstones = leases.absent_seconds(now), dict(leases.tombstones)
 
-    def recall(self, order: Recall) -> Recalled:
+    def read_journal(self, command: ReadJournal) -> JournalRead:
         """Read what is owed to a node."""
-        return answer(
-            order,
+        return select_for_repair(
+            command,
             (
                 item
                 for item in self.journal
-                if item.life == order.epoch and order.after < item.number <= order.upto
-                if any(to == order.to for to, _ in item.previous)
+                if item.epoch == command.epoch and command.after < item.sequence <= command.upto
+                if any(to == command.receiver for to, _ in item.previous)
             ),
         )
 
-    def copy(self) -> "Disk":
+    def copy(self) -> "SimulatedDisk":
         """Return what a copied state directory holds."""
-        twin = Disk(self.keep_max)
-        twin.epoch, twin.next_seq = self.epoch, self.next_seq
-        twin.journal = deque(self.journal)
-        twin.owed, twin.taken, twin.records = dict(self.owed), dict(self.taken), dict(self.records)
-        twin.acknowledged, twin.unheard = dict(self.acknowledged), dict(self.unheard)
-        twin.bound, twin.accepted = dict(self.bound), dict(self.accepted)
-        twin.next_place, twin._bound_upto = self._bound_upto + 1, self._bound_upto
-        return twin
+        duplicate = SimulatedDisk(self.journal_max)
+        duplicate.epoch, duplicate.next_seq = self.epoch, self.next_seq
+        duplicate.journal = deque(self.journal)
+        duplicate.last_assigned, duplicate.received_upto, duplicate.records = (
+            dict(self.last_assigned),
+            dict(self.received_upto),
+            dict(self.records),
+        )
+        duplicate.acknowledged, duplicate.unheard_since = (
+            dict(self.acknowledged),
+            dict(self.unheard_since),
+        )
+        duplicate.inbox, duplicate.accepted_by_broker = (
+            dict(self.inbox),
+            dict(self.accepted_by_broker),
+        )
+        duplicate.next_index, duplicate._inbox_upto = self._inbox_upto + 1, self._inbox_upto
+        return duplicate

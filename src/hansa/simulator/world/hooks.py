@@ -6,76 +6,76 @@ costs nothing.
 
 from collections.abc import Callable, Iterable, Sequence
 
-from hansa.protocol.effects import Effect, News, Send
+from hansa.protocol.effects import Effect, Notification, Send
 from hansa.protocol.events import Event
 from hansa.protocol.model import Publication
-from hansa.protocol.wire.frames import Announce
-from hansa.simulator.analysis.ledger import Entry
-from hansa.simulator.world.network import End
+from hansa.protocol.wire.frames import CoreAnnouncement
+from hansa.simulator.analysis.ledger import LedgerEntry
+from hansa.simulator.world.network import LinkEnd
 from hansa.simulator.world.site import Site
 
 
-class Watcher:
+class Hooks:
     """Sees what happens and must not change it."""
 
-    def started(self, site: Site) -> None:
+    def on_agent_started(self, site: Site) -> None:
         """An agent starts."""
 
-    def stopped(self, site: Site) -> None:
+    def on_agent_stopped(self, site: Site) -> None:
         """An agent is gone, for whatever reason."""
 
-    def told(self, site: Site, news: News) -> None:
+    def on_notification(self, site: Site, notification: Notification) -> None:
         """A node has news."""
 
-    def handled(self, site: Site, event: Event, wanted: Sequence[Effect]) -> None:
+    def on_event_handled(self, site: Site, event: Event, effects: Sequence[Effect]) -> None:
         """A node has handled an event and wants this, which is not done yet."""
 
-    def transmitted(self, site: Site, send: Send, frame_bytes: int) -> None:
+    def on_frame_sent(self, site: Site, send: Send, frame_bytes: int) -> None:
         """A frame leaves a node."""
 
-    def announced(self, end: End, frame: Announce) -> None:
+    def on_announcement_sent(self, end: LinkEnd, frame: CoreAnnouncement) -> None:
         """A node sends a core announcement."""
 
-    def forwarded(self, end: End, publication: Publication) -> None:
+    def on_copy_sent(self, end: LinkEnd, publication: Publication) -> None:
         """A node sends a copy of a publication."""
 
-    def published(self, entry: Entry) -> None:
+    def on_published(self, entry: LedgerEntry) -> None:
         """A client publishes."""
 
-    def delivered(self, site: Site, publication: Publication, entry: Entry | None) -> None:
+    def on_delivered(self, site: Site, publication: Publication, entry: LedgerEntry | None) -> None:
         """An agent gives a publication to its broker; `entry` is what was published, if it was."""
 
-    def changed(self, site: Site) -> None:
+    def on_state_changed(self, site: Site) -> None:
         """A node's control state may have changed."""
 
-    def disturbed(self, what: str, fault: bool, places: tuple[int, ...]) -> None:
+    def on_disturbance(self, what: str, fault: bool, places: tuple[int, ...]) -> None:
         """Something happened to which the federation must adapt: a fault, or other interest. At
         these places, if it has any."""
 
-    def finished(self) -> None:
+    def on_run_finished(self) -> None:
         """The run is over."""
 
 
-class Watchers:
+class HookCallbacks:
     """All watchers of a world: per hook, those that override it."""
 
-    def __init__(self, watchers: Iterable[Watcher]) -> None:
+    def __init__(self, hooks: Iterable[Hooks]) -> None:
         """Sort the watchers by hook."""
-        everybody = list(watchers)
-        self.started = _overriding(everybody, "started")
-        self.stopped = _overriding(everybody, "stopped")
-        self.told = _overriding(everybody, "told")
-        self.handled = _overriding(everybody, "handled")
-        self.transmitted = _overriding(everybody, "transmitted")
-        self.announced = _overriding(everybody, "announced")
-        self.forwarded = _overriding(everybody, "forwarded")
-        self.published = _overriding(everybody, "published")
-        self.delivered = _overriding(everybody, "delivered")
-        self.changed = _overriding(everybody, "changed")
-        self.disturbed = _overriding(everybody, "disturbed")
-        self.finished = _overriding(everybody, "finished")
+        everybody = list(hooks)
+        self.on_agent_started = _callbacks_for(everybody, "on_agent_started")
+        self.on_agent_stopped = _callbacks_for(everybody, "on_agent_stopped")
+        self.on_notification = _callbacks_for(everybody, "on_notification")
+        self.on_event_handled = _callbacks_for(everybody, "on_event_handled")
+        self.on_frame_sent = _callbacks_for(everybody, "on_frame_sent")
+        self.on_announcement_sent = _callbacks_for(everybody, "on_announcement_sent")
+        self.on_copy_sent = _callbacks_for(everybody, "on_copy_sent")
+        self.on_published = _callbacks_for(everybody, "on_published")
+        self.on_delivered = _callbacks_for(everybody, "on_delivered")
+        self.on_state_changed = _callbacks_for(everybody, "on_state_changed")
+        self.on_disturbance = _callbacks_for(everybody, "on_disturbance")
+        self.on_run_finished = _callbacks_for(everybody, "on_run_finished")
 
 
-def _overriding(watchers: Iterable[Watcher], hook: str) -> list[Callable[..., None]]:
-    idle = getattr(Watcher, hook)
-    return [getattr(w, hook) for w in watchers if getattr(type(w), hook) is not idle]
+def _callbacks_for(hooks: Iterable[Hooks], name: str) -> list[Callable[..., None]]:
+    default = getattr(Hooks, name)
+    return [getattr(w, name) for w in hooks if getattr(type(w), name) is not default]

@@ -10,7 +10,7 @@ from hansa.protocol import effects as orders
 from hansa.protocol import events
 from hansa.protocol.effects import Effect
 from hansa.protocol.model import Publication
-from hansa.protocol.retained.digest import digest
+from hansa.protocol.retained.digest import payload_digest
 from hansa.protocol.topics import matches
 from hansa.simulator.world.scheduler import Scheduler
 from hansa.simulator.world.site import Site
@@ -41,36 +41,36 @@ class RetainedValues:
         self._deliver = deliver
         self._tell = tell
         self.orders: dict[type, Callable[[Site, Effect], None]] = {
-            orders.Survey: self._survey,
-            orders.ReadStored: self._read_for,
-            orders.Store: self._store,
-            orders.Memorise: self._memorise,
+            orders.ListRetained: self._survey,
+            orders.ReadRetained: self._read_for,
+            orders.PublishRetained: self._store,
+            orders.PersistRetained: self._memorise,
         }
 
     def _memorise(self, site: Site, effect: Effect) -> None:
         self._tell(site, effect)
         assert site.node is not None
-        site.memory.retained = dict(site.node.custody.retained.values)
+        site.state.retained = dict(site.node.delivery.retained.entries)
 
     def _store(self, site: Site, effect: Effect) -> None:
-        assert type(effect) is orders.Store
+        assert type(effect) is orders.PublishRetained
         self._tell(site, effect)
         self._deliver(site, effect.publication)
 
     def _survey(self, site: Site, effect: Effect) -> None:
-        assert type(effect) is orders.Survey
+        assert type(effect) is orders.ListRetained
         self._tell(site, effect)
         assert site.node is not None
-        if site.broker.stored or site.node.custody.retained.values:
-            mark = site.memory.disk.next_place + len(site.arriving)
+        if site.broker.stored or site.node.delivery.retained.entries:
+            mark = site.state.disk.next_index + len(site.unwritten)
             asked = (effect.filters, self._scheduler.now, mark)
-            self._scheduler.after(POLL_S, self._try_survey, site, site.life, asked)
+            self._scheduler.after(POLL_S, self._try_survey, site, site.process_run, asked)
 
     def _try_survey(self, site: Site, life: int, asked: tuple[tuple[str, ...], float, int]) -> None:
         filters, since, mark = asked
-        if site.life != life:
+        if site.process_run != life:
             return
-        if site.frozen or not site.broker.connected or not site.memory.disk.has_passed(mark):
+        if site.is_frozen or not site.broker.is_connected or not site.state.disk.has_passed(mark):
             self._scheduler.after(POLL_S, self._try_survey, site, life, asked)
         else:
             self._scheduler.after(self._broker_s, self._look, site, life, filters, since)
@@ -78,22 +78,22 @@ class RetainedValues:
     def _look(self, site: Site, life: int, filters: tuple[str, ...], since: float) -> None:
         """The broker sends what it stores for some filters."""
         found = tuple(
-            (topic, digest(payload))
+            (topic, payload_digest(payload))
             for topic, (payload, _) in site.broker.stored.items()
             if any(matches(name, topic) for name in filters)
         )
         age = self._scheduler.now + self._broker_s - since
-        answer = events.Surveyed(filters, found, age)
+        answer = events.RetainedListed(filters, found, age)
         self._scheduler.after(self._broker_s, self._hear, site, life, answer)
 
     def _read_for(self, site: Site, effect: Effect) -> None:
-        assert type(effect) is orders.ReadStored
+        assert type(effect) is orders.ReadRetained
         self._tell(site, effect)
-        self._scheduler.after(self._broker_s, self._read, site, site.life, effect)
+        self._scheduler.after(self._broker_s, self._read, site, site.process_run, effect)
 
-    def _read(self, site: Site, life: int, order: orders.ReadStored) -> None:
+    def _read(self, site: Site, life: int, order: orders.ReadRetained) -> None:
         stored = site.broker.stored
         found = [(topic, *stored[topic]) for topic in order.topics if topic in stored]
-        values = tuple(events.Published(t, payload, qos, True) for t, payload, qos in found)
-        answer = events.StoredRead(order.to, values)
+        values = tuple(events.ClientPublished(t, payload, qos, True) for t, payload, qos in found)
+        answer = events.RetainedRead(order.requester, values)
         self._scheduler.after(self._broker_s, self._hear, site, life, answer)

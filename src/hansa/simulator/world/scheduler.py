@@ -29,7 +29,7 @@ class Scheduler:
         self._order += 1
         heapq.heappush(self._queue, (self.now + delay, self._order, call, arguments))
 
-    def run(self, until: float) -> None:
+    def run_until(self, until: float) -> None:
         """Make all calls that are due by `until`, and those that they plan; end at that time."""
         queue = self._queue
         while queue and queue[0][0] <= until:

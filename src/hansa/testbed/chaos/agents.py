@@ -9,106 +9,106 @@ from collections import defaultdict
 from contextlib import suppress
 from typing import Any
 
-from hansa.agent.state import KEY, StateDirectory
+from hansa.agent.state import KEY_FILE, StateDirectory
 from hansa.errors import PromiseBroken
 from hansa.journal.crash import EXIT_CODE
 from hansa.protocol.membership.overlay import CONTESTED
-from hansa.testbed.chaos.fault_effects import Harm, Memory
+from hansa.testbed.chaos.fault_effects import FaultEffects, LostState
 from hansa.testbed.federation import LocalFederation, LocalNode
-from hansa.testbed.mosquitto import end, free_port
-from hansa.testbed.shutdown import to_the_end
+from hansa.testbed.mosquitto import free_port, terminate_process
+from hansa.testbed.shutdown import run_to_completion
 
-TWIN_TIMEOUT_S = 30.0
-DOOM_TIMEOUT_S = 30.0
-LEAVE_TIMEOUT_S = 15.0
+CLONE_TIMEOUT_S = 30.0
+CRASH_POINT_TIMEOUT_S = 30.0
+STOP_TIMEOUT_S = 15.0
 """Seconds until an agent must have stopped: its own limit is 8 s, and cores may be busy."""
-RENEWAL_TIMEOUT_S = 60.0
+ROLLOVER_TIMEOUT_S = 60.0
 """Seconds until an agent with an old state must have begun a new epoch."""
 POLL_S = 0.25
-LOWEST = "lowest"
+LOWEST_ID_DIRECTORY = "lowest"
 """The directory of a node that comes late."""
 
 
-class Agents:
+class AgentFaults:
     """All agents of a federation; those that are not well are remembered."""
 
-    def __init__(self, federation: LocalFederation, harm: Harm) -> None:
+    def __init__(self, federation: LocalFederation, fault_effects: FaultEffects) -> None:
         """Break nothing yet."""
         self._federation = federation
-        self._harm = harm
-        self._dead: set[int] = set()
-        self._hanging: set[int] = set()
+        self._fault_effects = fault_effects
+        self._stopped: set[int] = set()
+        self._suspended: set[int] = set()
         self._locks: defaultdict[int, asyncio.Lock] = defaultdict(asyncio.Lock)
         """An agent that one starts, another does not kill before it is known to run."""
 
     async def kill(self, place: int) -> None:
         """Kill -9. If it had ended by itself, that is not forgotten."""
         async with self._locks[place]:
-            self._harm.problems += self._ended(place)
-            self._harm.note("crash", place)
-            self._hanging.discard(place)
-            self._dead.add(place)
-            await self._signal(place, signal.SIGKILL)
+            self._fault_effects.problems += self._unexpected_exit(place)
+            self._fault_effects.record_fault("crash", place)
+            self._suspended.discard(place)
+            self._stopped.add(place)
+            await self._send_signal(place, signal.SIGKILL)
 
-    async def leave(self, place: int) -> None:
+    async def stop_gracefully(self, place: int) -> None:
         """SIGTERM: it takes its leave, and must do so in time and without a complaint."""
-        self._harm.problems += self._ended(place)
-        self._harm.note("leave", place)
-        self._dead.add(place)
-        await self._signal(place, signal.SIGTERM)
+        self._fault_effects.problems += self._unexpected_exit(place)
+        self._fault_effects.record_fault("leave", place)
+        self._stopped.add(place)
+        await self._send_signal(place, signal.SIGTERM)
         agent = self._federation.nodes[place].agent
         assert agent is not None
-        code = await _end_of(agent, LEAVE_TIMEOUT_S, f"agent {place} does not leave")
+        code = await _wait_for_exit(agent, STOP_TIMEOUT_S, f"agent {place} does not leave")
         if code:
-            raise PromiseBroken(f"agent {place} left with {code}: {self._last_words(place)}")
+            raise PromiseBroken(f"agent {place} left with {code}: {self._last_log_line(place)}")
 
     async def start(self, place: int) -> None:
         """Start an agent that was killed. It is dead until it runs: this may be cancelled."""
         async with self._locks[place]:
-            if place not in self._dead:
+            if place not in self._stopped:
                 return
-            await self._signal(place, signal.SIGKILL)  # it may still be about to leave
-            self._harm.mended("restart", place)
-            self._interrupted(place)
+            await self._send_signal(place, signal.SIGKILL)  # it may still be about to leave
+            self._fault_effects.record_repair("restart", place)
+            self._record_interruption(place)
             await self._federation.start_agent(place)
-            self._dead.discard(place)
+            self._stopped.discard(place)
 
-    async def doom(self, place: int, crash_point: str) -> None:
+    async def crash_at_point(self, place: int, crash_point: str) -> None:
         """Let an agent live until it has passed a step of its work so often, and no longer."""
         await self.kill(place)
-        self._harm.note("doom", place)
-        self._interrupted(place)
+        self._fault_effects.record_fault("doom", place)
+        self._record_interruption(place)
         await self._federation.start_agent(place, HANSA_CRASH_POINT=crash_point)
         agent = self._federation.nodes[place].agent
         assert agent is not None
         try:
             late = f"agent {place} never passes step {crash_point}"
-            code = await _end_of(agent, DOOM_TIMEOUT_S, late)
+            code = await _wait_for_exit(agent, CRASH_POINT_TIMEOUT_S, late)
         finally:
-            await self._signal(place, signal.SIGKILL)
+            await self._send_signal(place, signal.SIGKILL)
         if code != EXIT_CODE:
             raise PromiseBroken(f"agent {place} ended with {code}, not at step {crash_point}")
         await self.start(place)
 
-    def _interrupted(self, place: int) -> None:
+    def _record_interruption(self, place: int) -> None:
         """It begins a new life, and with what was under way in the last."""
-        self._harm.interrupt(place, asyncio.get_running_loop().time())
+        self._fault_effects.record_interruption(place, asyncio.get_running_loop().time())
 
-    async def hang(self, place: int) -> None:
+    async def suspend(self, place: int) -> None:
         """SIGSTOP."""
-        if place not in self._dead:
-            self._harm.note("freeze", place)
-            self._hanging.add(place)
-            await self._signal(place, signal.SIGSTOP)
+        if place not in self._stopped:
+            self._fault_effects.record_fault("freeze", place)
+            self._suspended.add(place)
+            await self._send_signal(place, signal.SIGSTOP)
 
-    async def wake(self, place: int) -> None:
+    async def resume(self, place: int) -> None:
         """SIGCONT."""
-        if place in self._hanging:
-            self._harm.mended("thaw", place)
-            self._hanging.discard(place)
-            await self._signal(place, signal.SIGCONT)
+        if place in self._suspended:
+            self._fault_effects.record_repair("thaw", place)
+            self._suspended.discard(place)
+            await self._send_signal(place, signal.SIGCONT)
 
-    async def _signal(self, place: int, number: signal.Signals) -> None:
+    async def _send_signal(self, place: int, number: signal.Signals) -> None:
         agent = self._federation.nodes[place].agent
         if agent is None or agent.returncode is not None:
             return
@@ -124,32 +124,32 @@ class Agents:
         node = self._federation.nodes[place]
         copy = node.directory / "backup"
         shutil.rmtree(copy, ignore_errors=True)
-        await asyncio.to_thread(_copy, node, "backup")
+        await asyncio.to_thread(_copy_state, node, "backup")
 
-    async def put_back(self, place: int) -> None:
+    async def restore_backup(self, place: int) -> None:
         """Let an agent come back with the state of its backup: what others still owe it, and what
         it has not yet captured, is not lost by that. But all may get again what nobody had
         acknowledged when it was backed up."""
-        self._forget("rejoin-old", place)
+        self._begin_state_loss("rejoin-old", place)
         await self.kill(place)
         now = asyncio.get_running_loop().time()
-        self._harm.remember(place, now)
+        self._fault_effects.end_loss(place, now)
         for each in range(len(self._federation.nodes)):
-            self._harm.interrupt(each, now, qos=2)
-        await self._begin_with(place, "backup")
-        await self._renewed(place)
+            self._fault_effects.record_interruption(each, now, qos=2)
+        await self._start_with_state(place, "backup")
+        await self._wait_for_rollover(place)
 
-    async def _renewed(self, place: int) -> None:
+    async def _wait_for_rollover(self, place: int) -> None:
         """Wait until a copy has begun its epoch. Until then all that is published there waits at
         its broker, and would go with the agent if that came back as another node."""
         try:
-            async with asyncio.timeout(RENEWAL_TIMEOUT_S):
-                while not await asyncio.to_thread(self._has_renewed, place):
+            async with asyncio.timeout(ROLLOVER_TIMEOUT_S):
+                while not await asyncio.to_thread(self._has_rolled_over, place):
                     await asyncio.sleep(POLL_S)
         except TimeoutError:
             raise PromiseBroken(f"agent {place} does not tell that it was put back") from None
 
-    def _has_renewed(self, place: int) -> bool:
+    def _has_rolled_over(self, place: int) -> bool:
         """Whether it says so; one that is torn begins with a new epoch at once."""
         try:
             status = self._federation.nodes[place].status()
@@ -160,29 +160,31 @@ class Agents:
         assert isinstance(alarms, dict)
         return bool(counters.get("epochs renewed")) or "journal damaged" in alarms
 
-    async def come_back_empty(self, place: int) -> None:
+    async def rejoin_empty(self, place: int) -> None:
         """Let an agent come back without any state: as a new node."""
-        await self._come_back_new("rejoin-empty", place)
+        await self._rejoin_as_new("rejoin-empty", place)
 
-    async def come_back_lowest(self, place: int) -> None:
+    async def rejoin_with_lowest_id(self, place: int) -> None:
         """Let an agent come back as a new node whose id is the lowest of all."""
         nodes = self._federation.nodes
         ids = [str((await asyncio.to_thread(node.status))["node"]) for node in nodes]
-        await asyncio.to_thread(_make_key, nodes[place], min(ids))
-        await self._come_back_new("rejoin-lowest", place, LOWEST)
+        await asyncio.to_thread(_make_lower_id_state, nodes[place], min(ids))
+        await self._rejoin_as_new("rejoin-lowest", place, LOWEST_ID_DIRECTORY)
 
-    async def _come_back_new(self, what: str, place: int, state: str = "") -> None:
+    async def _rejoin_as_new(self, what: str, place: int, state: str = "") -> None:
         """If this is cancelled, it is not back before all is healed."""
-        self._forget(what, place)
+        self._begin_state_loss(what, place)
         await self.kill(place)
-        await self._begin_with(place, state)
-        self._harm.remember(place, asyncio.get_running_loop().time())
+        await self._start_with_state(place, state)
+        self._fault_effects.end_loss(place, asyncio.get_running_loop().time())
 
-    def _forget(self, what: str, place: int) -> None:
-        self._harm.note(what, place)
-        self._harm.forget(place, Memory.STATE, asyncio.get_running_loop().time())
+    def _begin_state_loss(self, what: str, place: int) -> None:
+        self._fault_effects.record_fault(what, place)
+        self._fault_effects.begin_loss(
+            place, LostState.STATE_DIRECTORY, asyncio.get_running_loop().time()
+        )
 
-    async def _begin_with(self, place: int, state: str) -> None:
+    async def _start_with_state(self, place: int, state: str) -> None:
         """Start an agent that was killed, with another state directory or none."""
         node = self._federation.nodes[place]
         shutil.rmtree(node.directory / "agent")
@@ -195,12 +197,12 @@ class Agents:
         """Start a second agent with a copy of an agent's state. The first must raise an alarm, and
         neither may end: an agent cannot tell its copy from somebody who pretends to be it. Then
         stop the copy, as an operator would."""
-        self._harm.note("clone", place)
+        self._fault_effects.record_fault("clone", place)
         node = self._federation.nodes[place]
         before = await asyncio.to_thread(_contested, node)
         shutil.rmtree(node.directory / "twin", ignore_errors=True)
-        await asyncio.to_thread(_copy, node, "twin")
-        twin = await self._federation.spawn_agent(
+        await asyncio.to_thread(_copy_state, node, "twin")
+        clone_process = await self._federation.spawn_agent(
             place,
             HANSA_STATE=str(node.directory / "twin"),
             HANSA_BROKER_PORT=str(free_port()),  # nobody is there: it has no clients of its own
@@ -209,15 +211,17 @@ class Agents:
         )
         try:
             await self._wait_until_contested(node, before)
-            if twin.returncode is not None:
-                raise PromiseBroken(f"a copy of agent {node.name} ended with {twin.returncode}")
+            if clone_process.returncode is not None:
+                raise PromiseBroken(
+                    f"a copy of agent {node.name} ended with {clone_process.returncode}"
+                )
         finally:
-            await to_the_end(end(twin))
+            await run_to_completion(terminate_process(clone_process))
         await self._federation.wait_until_converged()
 
     async def _wait_until_contested(self, node: LocalNode, before: int) -> None:
         try:
-            async with asyncio.timeout(TWIN_TIMEOUT_S):
+            async with asyncio.timeout(CLONE_TIMEOUT_S):
                 while await asyncio.to_thread(_contested, node) <= before:
                     await asyncio.sleep(POLL_S)
         except TimeoutError:
@@ -225,34 +229,40 @@ class Agents:
 
     # ------------------------------------------------------------ all of them
 
-    def ended(self) -> list[str]:
+    def unexpected_exits(self) -> list[str]:
         """Return which agents have ended though nobody ended them, with their last words."""
-        return [text for place in range(len(self._federation.nodes)) for text in self._ended(place)]
+        return [
+            text
+            for place in range(len(self._federation.nodes))
+            for text in self._unexpected_exit(place)
+        ]
 
-    def _ended(self, place: int) -> list[str]:
+    def _unexpected_exit(self, place: int) -> list[str]:
         agent = self._federation.nodes[place].agent
-        if place in self._dead or agent is None or agent.returncode is None:
+        if place in self._stopped or agent is None or agent.returncode is None:
             return []
-        return [f"agent {place} ended with {agent.returncode}: {self._last_words(place)}"]
+        return [f"agent {place} ended with {agent.returncode}: {self._last_log_line(place)}"]
 
-    def _last_words(self, place: int) -> str:
-        return self._federation.nodes[place].last_words()
+    def _last_log_line(self, place: int) -> str:
+        return self._federation.nodes[place].last_log_line()
 
     async def heal(self) -> None:
         """Let all of them run."""
-        for place in list(self._hanging):
-            await self.wake(place)
-        for place in list(self._dead):
+        for place in list(self._suspended):
+            await self.resume(place)
+        for place in list(self._stopped):
             await self.start(place)
 
 
-async def _end_of(agent: asyncio.subprocess.Process, seconds: float, late: str) -> int:
+async def _wait_for_exit(
+    agent: asyncio.subprocess.Process, seconds: float, timeout_text: str
+) -> int:
     """Wait for the end of an agent and return its code; complain if it does not end in time."""
     try:
         async with asyncio.timeout(seconds):
             return await agent.wait()
     except TimeoutError:
-        raise PromiseBroken(late) from None
+        raise PromiseBroken(timeout_text) from None
 
 
 def _contested(node: LocalNode) -> int:
@@ -261,17 +271,17 @@ def _contested(node: LocalNode) -> int:
     return int(status["counters"].get(CONTESTED, 0)) if "identity" in status["alarms"] else 0
 
 
-def _make_key(node: LocalNode, lowest: str) -> None:
+def _make_lower_id_state(node: LocalNode, lowest: str) -> None:
     """Make a state directory for a node whose id is below another."""
-    path = node.directory / LOWEST
+    path = node.directory / LOWEST_ID_DIRECTORY
     shutil.rmtree(path, ignore_errors=True)
     state = StateDirectory(path)
-    while f"{state.identity('', (), 1.0).node:016x}" >= lowest:
-        (path / KEY).unlink()
+    while f"{state.start_incarnation('', (), 1.0).node:016x}" >= lowest:
+        (path / KEY_FILE).unlink()
     state.close()
 
 
-def _copy(node: LocalNode, name: str) -> None:
+def _copy_state(node: LocalNode, name: str) -> None:
     """Copy the state as it is at the moment; files come and go meanwhile."""
     with suppress(shutil.Error):
         shutil.copytree(node.directory / "agent", node.directory / name)

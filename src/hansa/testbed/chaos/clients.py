@@ -12,45 +12,52 @@ from collections.abc import Callable, Sequence
 
 from hansa.agent import sockets
 from hansa.agent.broker.connection import BrokerAddress, Connection
-from hansa.agent.delivery.inbox_journal import REDELIVERED
+from hansa.agent.delivery.inbox_journal import REDELIVERED_PROPERTY
 from hansa.mqtt import effects, inputs, packets
-from hansa.mqtt.options import Options
-from hansa.mqtt.properties import Property, encode
-from hansa.mqtt.session import Session
-from hansa.testbed.chaos.history import Event, Op, Stream, read_payload
+from hansa.mqtt.options import ConnectOptions
+from hansa.mqtt.properties import Property, encode_properties
+from hansa.mqtt.session import ClientConnection
+from hansa.testbed.chaos.history import (
+    HistoryEvent,
+    HistoryOperation,
+    PublisherStream,
+    parse_payload,
+)
 
 SESSION_S = 3_600
-PACKET_IDS = 64_999
-PAUSE_S = 0.002
+PACKET_ID_MAX = 64_999
+POLL_S = 0.002
 """How often a publisher looks whether it is time, or whether there is room again."""
 
-Note = Callable[[Event], None]
+EventSink = Callable[[HistoryEvent], None]
 
 
-class _Client:
+class _HistoryClient:
     """What both kinds share: one connection that is kept."""
 
-    def __init__(self, address: BrokerAddress, options: Options, note: Note) -> None:
-        self._note = note
-        self._connection = Connection(address, options, self._told, random.Random())
+    def __init__(self, address: BrokerAddress, options: ConnectOptions, record: EventSink) -> None:
+        self._record = record
+        self._connection = Connection(address, options, self._on_effect, random.Random())
 
     async def start(self) -> None:
         """Connect, and keep it so."""
-        self._connection.keep()
+        self._connection.start()
 
     async def stop(self) -> None:
         """Leave."""
         await self._connection.stop()
 
-    def _told(self, effect: effects.Effect) -> None:
+    def _on_effect(self, effect: effects.Effect) -> None:
         raise NotImplementedError
 
-    def _event(self, op: Op, stream: Stream, counter: int, subscriber: str, qos: int) -> None:
+    def _record_event(
+        self, op: HistoryOperation, stream: PublisherStream, counter: int, subscriber: str, qos: int
+    ) -> None:
         now = asyncio.get_running_loop().time()
-        self._note(Event(now, op, stream, counter, subscriber, qos))
+        self._record(HistoryEvent(now, op, stream, counter, subscriber, qos))
 
 
-class Publisher(_Client):
+class HistoryPublisher(_HistoryClient):
     """Publishes counters to some streams in turn, at a steady pace."""
 
     has_properties = False
@@ -64,25 +71,25 @@ class Publisher(_Client):
         name: str,
         topics: dict[str, int],
         rate: float,
-        note: Note,
+        record: EventSink,
         count_max: int | None = None,
     ) -> None:
         """Publish to these topics, each at its QoS, so often a second and so many in all."""
         self.name = name
         self._count_max = count_max
-        super().__init__(address, Options(client_id=name, clean_start=True), note)
-        self._streams = [Stream(name, topic, qos) for topic, qos in topics.items()]
+        super().__init__(address, ConnectOptions(client_id=name, clean_start=True), record)
+        self._streams = [PublisherStream(name, topic, qos) for topic, qos in topics.items()]
         self._counters = dict.fromkeys(self._streams, 0)
         self._interval = 1 / rate
-        self._under_way: dict[int, tuple[Stream, int]] = {}
+        self._in_flight: dict[int, tuple[PublisherStream, int]] = {}
         self._next_id = 1
         self._publishing: asyncio.Task[None] | None = None
 
-    def go(self) -> None:
+    def start_publishing(self) -> None:
         """Begin to publish."""
         self._publishing = asyncio.create_task(self._publish_all())
 
-    async def pause(self) -> None:
+    async def stop_publishing(self) -> None:
         """Publish no more. If it had stopped by itself, this raises why, once."""
         publishing, self._publishing = self._publishing, None
         if publishing is not None:
@@ -97,9 +104,9 @@ class Publisher(_Client):
         return sum(self._counters.values())
 
     @property
-    def is_quiet(self) -> bool:
+    def is_idle(self) -> bool:
         """Whether all that was published is acknowledged, or never will be."""
-        return not self._under_way
+        return not self._in_flight
 
     async def _publish_all(self) -> None:
         loop = asyncio.get_running_loop()
@@ -108,7 +115,7 @@ class Publisher(_Client):
         while self._count_max is None or turn < self._count_max:
             session = self._connection.session
             if loop.time() < due or session is None or session.quota == 0:
-                await asyncio.sleep(PAUSE_S)
+                await asyncio.sleep(POLL_S)
                 if session is None:
                     due = loop.time()  # what could not be published then is not made up for
                 continue
@@ -116,52 +123,52 @@ class Publisher(_Client):
             turn += 1
             due += self._interval
 
-    def _publish(self, stream: Stream) -> None:
+    def _publish(self, stream: PublisherStream) -> None:
         counter = self._counters[stream]
         self._counters[stream] += 1
         packet_id = 0
         if stream.qos:
-            while self._next_id in self._under_way:
-                self._next_id = self._next_id % PACKET_IDS + 1
-            packet_id, self._next_id = self._next_id, self._next_id % PACKET_IDS + 1
-            self._under_way[packet_id] = (stream, counter)
-        self._event(Op.INVOKE, stream, counter, "", stream.qos)
+            while self._next_id in self._in_flight:
+                self._next_id = self._next_id % PACKET_ID_MAX + 1
+            packet_id, self._next_id = self._next_id, self._next_id % PACKET_ID_MAX + 1
+            self._in_flight[packet_id] = (stream, counter)
+        self._record_event(HistoryOperation.INVOKE, stream, counter, "", stream.qos)
         properties = _properties(counter) if self.has_properties else b""
-        packet = packets.Publish(
+        packet = packets.PublishPacket(
             stream.topic,
-            stream.payload(counter, properties, self.payload_bytes),
+            stream.make_payload(counter, properties, self.payload_bytes),
             stream.qos,
             packet_id=packet_id,
             properties=properties,
         )
-        self._connection.order(inputs.Publish([packet]))
+        self._connection.submit(inputs.Publish([packet]))
         if not stream.qos:
-            self._event(Op.OK, stream, counter, "", 0)
+            self._record_event(HistoryOperation.OK, stream, counter, "", 0)
 
-    def _told(self, effect: effects.Effect) -> None:
+    def _on_effect(self, effect: effects.Effect) -> None:
         match effect:
-            case effects.Answered(batch):
-                self._take_answers(batch)
+            case effects.HandshakePacketsReceived(batch):
+                self._handle_acks(batch)
             case effects.Disconnected() | effects.ProtocolViolation() | effects.ConnectRefused():
-                self._under_way.clear()
+                self._in_flight.clear()
             case _:
                 pass
 
-    def _take_answers(self, batch: Sequence[packets.Handshake]) -> None:
-        releases: list[packets.Handshake] = []
+    def _handle_acks(self, batch: Sequence[packets.AnyHandshakePacket]) -> None:
+        releases: list[packets.AnyHandshakePacket] = []
         for answer in batch:
-            if isinstance(answer, packets.PubRec) and not answer.refused:
-                releases.append(packets.PubRel(answer.packet_id))
+            if isinstance(answer, packets.PubRecPacket) and not answer.is_refused:
+                releases.append(packets.PubRelPacket(answer.packet_id))
                 continue
-            stream, counter = self._under_way.pop(answer.packet_id)
-            op = Op.REFUSED if answer.refused else Op.OK
-            self._event(op, stream, counter, "", stream.qos)
+            stream, counter = self._in_flight.pop(answer.packet_id)
+            op = HistoryOperation.REFUSED if answer.is_refused else HistoryOperation.OK
+            self._record_event(op, stream, counter, "", stream.qos)
         if releases:
-            self._connection.order(inputs.Answer(releases))
+            self._connection.submit(inputs.Answer(releases))
 
 
 def _properties(counter: int) -> bytes:
-    return encode(
+    return encode_properties(
         (
             (Property.CONTENT_TYPE, "text/plain"),
             (Property.RESPONSE_TOPIC, "plant/answers"),
@@ -171,7 +178,7 @@ def _properties(counter: int) -> bytes:
     )
 
 
-class Subscriber(_Client):
+class HistorySubscriber(_HistoryClient):
     """Takes everything that its filters bring, once as far as it can tell."""
 
     def __init__(
@@ -179,84 +186,86 @@ class Subscriber(_Client):
         address: BrokerAddress,
         name: str,
         filters: tuple[str, ...],
-        note: Note,
+        record: EventSink,
         session_s: int = SESSION_S,
     ) -> None:
         """Subscribe at QoS 2 in a session that its broker keeps for so long."""
-        options = Options(client_id=name, session_expiry=session_s)
-        super().__init__(address, options, note)
+        options = ConnectOptions(client_id=name, session_expiry=session_s)
+        super().__init__(address, options, record)
         self.name = name
-        self.arrivals = 0
+        self.arrival_count = 0
         self.is_subscribed = False
         self._filters = filters
-        self._held: set[int] = set()
+        self._unreleased: set[int] = set()
 
-    def _told(self, effect: effects.Effect) -> None:
+    def _on_effect(self, effect: effects.Effect) -> None:
         match effect:
             case effects.Connected(session_present=present):
                 self.is_subscribed = present
                 if not present:
-                    self._held.clear()
-                wishes = tuple(packets.Subscription(name, qos=2) for name in self._filters)
-                self._connection.order(inputs.Subscribe(wishes))
+                    self._unreleased.clear()
+                subscriptions = tuple(packets.Subscription(name, qos=2) for name in self._filters)
+                self._connection.submit(inputs.Subscribe(subscriptions))
             case effects.Subscribed():
                 self.is_subscribed = True
             case effects.Disconnected() | effects.ProtocolViolation() | effects.ConnectRefused():
                 self.is_subscribed = False
             case effects.PublishReceived(batch):
-                self.take(batch)
-            case effects.Answered(batch):
-                released = [each.packet_id for each in batch if isinstance(each, packets.PubRel)]
-                self._held.difference_update(released)
-                self._connection.order(inputs.Answer([packets.PubComp(n) for n in released]))
+                self.receive(batch)
+            case effects.HandshakePacketsReceived(batch):
+                released = [
+                    each.packet_id for each in batch if isinstance(each, packets.PubRelPacket)
+                ]
+                self._unreleased.difference_update(released)
+                self._connection.submit(inputs.Answer([packets.PubCompPacket(n) for n in released]))
             case _:
                 pass
 
-    def take(self, batch: Sequence[packets.Publish]) -> None:
+    def receive(self, batch: Sequence[packets.PublishPacket]) -> None:
         """Note what came, and answer."""
         for packet in batch:
-            if packet.qos == 2 and packet.packet_id in self._held:
+            if packet.qos == 2 and packet.packet_id in self._unreleased:
                 continue  # the broker sends it again because it does not know that it came
-            properties = packet.properties.removesuffix(REDELIVERED)
-            found = read_payload(bytes(packet.payload), properties)
-            self.arrivals += 1
+            properties = packet.properties.removesuffix(REDELIVERED_PROPERTY)
+            found = parse_payload(bytes(packet.payload), properties)
+            self.arrival_count += 1
             if found is None or found[0].topic != packet.topic or packet.retain:
                 # Nobody published this, not like this.
-                found = Stream("", packet.topic, packet.qos), self.arrivals
-            self._event(Op.DELIVER, *found, self.name, packet.qos)
+                found = PublisherStream("", packet.topic, packet.qos), self.arrival_count
+            self._record_event(HistoryOperation.DELIVER, *found, self.name, packet.qos)
         answers = [
-            (packets.PubAck if packet.qos == 1 else packets.PubRec)(packet.packet_id)
+            (packets.PubAckPacket if packet.qos == 1 else packets.PubRecPacket)(packet.packet_id)
             for packet in batch
             if packet.qos
         ]
-        self._held.update(packet.packet_id for packet in batch if packet.qos == 2)
-        for kind in (packets.PubAck, packets.PubRec):
+        self._unreleased.update(packet.packet_id for packet in batch if packet.qos == 2)
+        for kind in (packets.PubAckPacket, packets.PubRecPacket):
             some = [answer for answer in answers if isinstance(answer, kind)]
             if some:
-                self._connection.order(inputs.Answer(some))
+                self._connection.submit(inputs.Answer(some))
 
 
-class Sleeper:
+class StalledSubscriber:
     """Subscribes to everything, and never reads what comes."""
 
     def __init__(self, address: BrokerAddress, name: str) -> None:
         """Prepare."""
         self._address = address
-        self._options = Options(client_id=name, clean_start=True, keep_alive=0)
+        self._options = ConnectOptions(client_id=name, clean_start=True, keep_alive=0)
         self._socket: socket.socket | None = None
 
     async def start(self) -> None:
         """Connect, subscribe, and fall asleep."""
         loop = asyncio.get_running_loop()
-        session = Session(self._options)
+        session = ClientConnection(self._options)
         self._socket = await sockets.connect(self._address.host, self._address.port)
         self._socket.setblocking(False)
-        wish = inputs.Subscribe((packets.Subscription("#", qos=1),))
-        for event in (inputs.Opened(), wish):
+        subscribe = inputs.Subscribe((packets.Subscription("#", qos=1),))
+        for event in (inputs.Opened(), subscribe):
             for effect in session.handle(event, loop.time()):
                 if isinstance(effect, effects.Write):
                     await loop.sock_sendall(self._socket, bytes(effect.data))
-            if event is not wish:
+            if event is not subscribe:
                 answer = await loop.sock_recv(self._socket, 1 << 10)
                 session.handle(inputs.Received(memoryview(answer)), loop.time())
 

@@ -6,17 +6,17 @@ from pathlib import Path
 import msgspec
 
 from hansa.errors import UsageError
-from hansa.testbed.chaos.history import Event
-from hansa.testbed.chaos.verdict import Circumstances, Verdict, judge
+from hansa.testbed.chaos.history import HistoryEvent
+from hansa.testbed.chaos.verdict import ChaosVerdict, FaultContext, judge_history
 
 
 @dataclass(frozen=True, slots=True)
-class Preface:
+class EvidenceHeader:
     """The first line."""
 
     subscribers: dict[str, list[str]]
     """Which topics each was to get."""
-    circumstances: Circumstances
+    fault_context: FaultContext
     problems: list[str]
     """What broke a promise beside publications."""
 
@@ -25,26 +25,26 @@ class Preface:
 class Evidence:
     """What clients saw, and what was done meanwhile."""
 
-    preface: Preface
-    events: list[Event]
+    header: EvidenceHeader
+    events: list[HistoryEvent]
 
-    def verdict(self) -> Verdict:
+    def judge(self) -> ChaosVerdict:
         """Judge it."""
-        return judge(self.events, self.preface.subscribers, self.preface.circumstances)
+        return judge_history(self.events, self.header.subscribers, self.header.fault_context)
 
     def write(self, path: Path) -> None:
         """Write it as lines of JSON, an event each after the first."""
         with path.open("wb") as out:
-            for line in (self.preface, *self.events):
+            for line in (self.header, *self.events):
                 out.write(msgspec.json.encode(line) + b"\n")
 
 
-def read(path: Path) -> Evidence:
+def read_evidence(path: Path) -> Evidence:
     """Read what was written."""
-    event = msgspec.json.Decoder(Event)
+    event = msgspec.json.Decoder(HistoryEvent)
     try:
         with path.open("rb") as lines:
-            preface = msgspec.json.decode(lines.readline(), type=Preface)
+            preface = msgspec.json.decode(lines.readline(), type=EvidenceHeader)
             return Evidence(preface, [event.decode(line) for line in lines])
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}") from error

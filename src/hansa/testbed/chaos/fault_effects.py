@@ -14,92 +14,96 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from hansa.agent.delivery.settings import DeliverySettings
-from hansa.testbed.chaos.fault_log import Faults
-from hansa.testbed.chaos.verdict import Circumstances, Excuse, Hit
-from hansa.testbed.probes.advice import IN_FLIGHT_WANTED
+from hansa.testbed.chaos.fault_log import FaultLog
+from hansa.testbed.chaos.verdict import AllowedLoss, FaultContext, Interruption
+from hansa.testbed.probes.advice import IN_FLIGHT_RECOMMENDED
 
-WINDOW = min(DeliverySettings().window, IN_FLIGHT_WANTED)
+IN_FLIGHT_MAX = min(DeliverySettings().in_flight_max, IN_FLIGHT_RECOMMENDED)
 """Publications in flight between an agent and a broker that `testbed.mosquitto` configured."""
 
 
-class Memory(Enum):
+class LostState(Enum):
     """What was lost."""
 
-    SESSION = "session"
+    AGENT_SESSION = "session"
     """The agent's session at its broker: with it goes what the agent had not captured."""
-    BROKER = "broker"
+    BROKER_SESSIONS = "broker"
     """All sessions of a broker: with them goes also what waits there for its subscribers."""
-    STATE = "state"
+    STATE_DIRECTORY = "state"
     """An agent's state directory: with it goes what it owes others, and what others owe it."""
 
 
 @dataclass(frozen=True, slots=True)
-class Loss:
+class StateLoss:
     """Memory that was lost somewhere, and when."""
 
-    memory: Memory
+    lost_state: LostState
     place: int
     since: float
     until: float = 0.0
 
 
 @dataclass(slots=True)
-class Harm:
+class FaultEffects:
     """The account of one play, by place."""
 
-    faults: Faults | None = None
+    fault_log: FaultLog | None = None
     """Writes down what is done, if somebody wants to read it."""
-    done: Counter[str] = field(default_factory=Counter)
+    fault_counts: Counter[str] = field(default_factory=Counter)
     """What was done, and how often; to mend something is no harm."""
-    troubles: Counter[str] = field(default_factory=Counter)
+    counts_by_fault: Counter[str] = field(default_factory=Counter)
     """How much of it each kind of trouble did."""
     problems: list[str] = field(default_factory=list)
     """What should not have happened whatever was done."""
-    hits: defaultdict[int, list[Hit]] = field(default_factory=lambda: defaultdict(list))
+    interruptions: defaultdict[int, list[Interruption]] = field(
+        default_factory=lambda: defaultdict(list)
+    )
     """When something under way may have been published again."""
-    forgetful: dict[int, Loss] = field(default_factory=dict)
+    open_losses: dict[int, StateLoss] = field(default_factory=dict)
     """Where memory is lost and not everything is back yet."""
-    losses: list[Loss] = field(default_factory=list)
+    closed_losses: list[StateLoss] = field(default_factory=list)
     """Where everything is back."""
 
-    def note(self, what: str, *places: int) -> None:
+    def record_fault(self, what: str, *places: int) -> None:
         """Write down what is done to one node, or between two."""
-        self.done[what] += 1
-        self.mended(what, *places)
+        self.fault_counts[what] += 1
+        self.record_repair(what, *places)
 
-    def mended(self, what: str, *places: int) -> None:
+    def record_repair(self, what: str, *places: int) -> None:
         """Write down what ends a harm, and does none."""
-        if self.faults:
-            self.faults.note(what, *places)
+        if self.fault_log:
+            self.fault_log.record(what, *places)
 
-    def interrupt(self, place: int, now: float, qos: int = 1) -> None:
+    def record_interruption(self, place: int, now: float, qos: int = 1) -> None:
         """From now on what was under way may be published again there, up to a quality."""
-        self.hits[place].append(Hit(now, qos, WINDOW))
+        self.interruptions[place].append(Interruption(now, qos, IN_FLIGHT_MAX))
 
-    def forget(self, place: int, memory: Memory, now: float) -> None:
+    def begin_loss(self, place: int, lost_state: LostState, now: float) -> None:
         """Memory is lost there, until `remember`."""
-        self.interrupt(place, now, qos=2)
-        self.forgetful.setdefault(place, Loss(memory, place, now))
+        self.record_interruption(place, now, qos=2)
+        self.open_losses.setdefault(place, StateLoss(lost_state, place, now))
 
-    def remember(self, place: int, now: float) -> None:
+    def end_loss(self, place: int, now: float) -> None:
         """What is published from now on is promised again."""
-        loss = self.forgetful.pop(place)
-        self.losses.append(Loss(loss.memory, place, loss.since, now))
+        loss = self.open_losses.pop(place)
+        self.closed_losses.append(StateLoss(loss.lost_state, place, loss.since, now))
 
-    def circumstances(
+    def fault_context(
         self, publishers: Mapping[int, str], subscribers: Mapping[int, str]
-    ) -> Circumstances:
+    ) -> FaultContext:
         """Return what it may have cost these clients; by place, as they are named."""
-        excuses: defaultdict[str, list[Excuse]] = defaultdict(list)
-        for loss in self.losses:
+        allowed_losses: defaultdict[str, list[AllowedLoss]] = defaultdict(list)
+        for loss in self.closed_losses:
             place, span = loss.place, (loss.since, loss.until)
             if place in publishers:
                 elsewhere = [name for where, name in subscribers.items() if where != place]
                 # What came anywhere else had been captured, and that is on disk.
-                witnesses = () if loss.memory is Memory.STATE else tuple(elsewhere)
-                excuses[publishers[place]].append(Excuse(*span, witnesses))
-            if place in subscribers and loss.memory is not Memory.SESSION:
-                excuses[subscribers[place]].append(Excuse(*span))
+                captured_by = (
+                    () if loss.lost_state is LostState.STATE_DIRECTORY else tuple(elsewhere)
+                )
+                allowed_losses[publishers[place]].append(AllowedLoss(*span, captured_by))
+            if place in subscribers and loss.lost_state is not LostState.AGENT_SESSION:
+                allowed_losses[subscribers[place]].append(AllowedLoss(*span))
         clients = (*publishers.items(), *subscribers.items())
-        hits = {name: tuple(self.hits[place]) for place, name in clients}
-        return Circumstances({name: tuple(some) for name, some in excuses.items()}, hits)
+        hits = {name: tuple(self.interruptions[place]) for place, name in clients}
+        return FaultContext({name: tuple(some) for name, some in allowed_losses.items()}, hits)

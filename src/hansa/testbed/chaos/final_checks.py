@@ -8,14 +8,14 @@ import http.client
 from collections.abc import Iterator, Mapping, Sequence, Set
 from typing import Any
 
-from hansa.testbed.chaos.fault_effects import Harm, Memory
+from hansa.testbed.chaos.fault_effects import FaultEffects, LostState
 from hansa.testbed.federation import LocalFederation, LocalNode
 
-SETTLE_S = 30.0
+SETTLE_TIMEOUT_S = 30.0
 """Seconds until all receipts are where they belong; an old copy begins a new epoch before that."""
 POLL_S = 0.25
 
-ON_PURPOSE = frozenset(
+EXPECTED_ALARMS = frozenset(
     (
         "broker ends connections",
         "broker queue",
@@ -30,63 +30,74 @@ ON_PURPOSE = frozenset(
 """Alarms that tell of what was done from outside, by us or by the machine, and of no loss. What one
 of them holds back is in the inbox."""
 
-SESSION_LOST = frozenset(("broker session lost", "broker went back"))
-STATE_LOST = SESSION_LOST | {"journal restored", "journal damaged", "inbox damaged"}
+SESSION_LOSS_ALARMS = frozenset(("broker session lost", "broker went back"))
+STATE_LOSS_ALARMS = SESSION_LOSS_ALARMS | {"journal restored", "journal damaged", "inbox damaged"}
 """Alarms that tell of a memory where it was lost."""
 
-Page = Mapping[str, Any]
+StatusJson = Mapping[str, Any]
 
 
-async def settled(federation: LocalFederation, harm: Harm) -> list[str]:
+async def wait_until_settled(federation: LocalFederation, fault_effects: FaultEffects) -> list[str]:
     """Ask all agents until nothing is wrong with them; return what still is after a while."""
     loop = asyncio.get_running_loop()
-    deadline = loop.time() + SETTLE_S
+    deadline = loop.time() + SETTLE_TIMEOUT_S
     while True:
-        pages = [await asyncio.to_thread(_page, node) for node in federation.nodes]
-        found = complaints(pages, harm)
+        statuses = [await asyncio.to_thread(_read_status, node) for node in federation.nodes]
+        found = find_problems(statuses, fault_effects)
         if not found or loop.time() > deadline:
             return found
         await asyncio.sleep(POLL_S)
 
 
-def _page(node: LocalNode) -> Page | None:
+def _read_status(node: LocalNode) -> StatusJson | None:
     try:
         return node.status()
     except (OSError, http.client.HTTPException):
         return None
 
 
-def complaints(pages: Sequence[Page | None], harm: Harm) -> list[str]:
+def find_problems(statuses: Sequence[StatusJson | None], fault_effects: FaultEffects) -> list[str]:
     """Return what is wrong with agents that show these pages, by place; None shows nothing."""
-    losses = [*harm.losses, *harm.forgetful.values()]
-    forgetful = {loss.place for loss in losses}
-    reborn = {loss.place for loss in losses if loss.memory is Memory.STATE}
-    places = {page["node"]: place for place, page in enumerate(pages) if page is not None}
+    losses = [*fault_effects.closed_losses, *fault_effects.open_losses.values()]
+    places_with_loss = {loss.place for loss in losses}
+    places_with_state_loss = {
+        loss.place for loss in losses if loss.lost_state is LostState.STATE_DIRECTORY
+    }
+    places = {page["node"]: place for place, page in enumerate(statuses) if page is not None}
 
     def is_reborn(node: str) -> bool:
         """Whether it lost its state; an id that nobody has any more is of one who did."""
-        return places[node] in reborn if node in places else bool(reborn)
+        return (
+            places[node] in places_with_state_loss
+            if node in places
+            else bool(places_with_state_loss)
+        )
 
     found: list[str] = []
-    for place, page in enumerate(pages):
-        if page is None:
+    for place, status in enumerate(statuses):
+        if status is None:
             found.append(f"agent {place} does not answer")
             continue
-        delivery = page["delivery"]
+        delivery = status["delivery"]
         gone = {node for node in delivery["owed"] if node not in places and is_reborn(node)}
         gaps = [
-            gap for gap in delivery["gaps"] if place not in reborn and not is_reborn(gap["origin"])
+            gap
+            for gap in delivery["gaps"]
+            if place not in places_with_state_loss and not is_reborn(gap["origin"])
         ]
         wrong = (
-            *_queues(delivery, gone),
-            *_alarms(page["alarms"], _explained(place in forgetful, place in reborn)),
+            *_pending_problems(delivery, gone),
+            *_alarm_problems(
+                status["alarms"],
+                _allowed_alarms(place in places_with_loss, place in places_with_state_loss),
+            ),
             *(f"gap {each['first']} to {each['last']} of {each['origin']}" for each in gaps),
         )
         found += [f"agent {place}: {text}" for text in wrong]
     return found
 
 
-def _queues(delivery: Page, gone: Set[str]) -> Iterator[str]:
+def _pending_problems(delivery: StatusJson, gone: Set[str]) -> Iterator[str]:
     for node, count in delivery["owed"].items():
         if count and node not in gone:
             yield f"owes {count} to {node}"
@@ -95,13 +106,19 @@ def _queues(delivery: Page, gone: Set[str]) -> Iterator[str]:
             yield f"{delivery[name]} in {name}"
 
 
-def _explained(is_forgetful: bool, is_reborn: bool) -> Set[str]:
+def _allowed_alarms(is_forgetful: bool, is_reborn: bool) -> Set[str]:
     """Return which alarms may be; gaps are judged one by one."""
-    lost = STATE_LOST if is_reborn else SESSION_LOST if is_forgetful else frozenset[str]()
-    return ON_PURPOSE | lost | {"gap"}
+    lost = (
+        STATE_LOSS_ALARMS
+        if is_reborn
+        else SESSION_LOSS_ALARMS
+        if is_forgetful
+        else frozenset[str]()
+    )
+    return EXPECTED_ALARMS | lost | {"gap"}
 
 
-def _alarms(alarms: Mapping[str, str], explained: Set[str]) -> Iterator[str]:
+def _alarm_problems(alarms: Mapping[str, str], allowed: Set[str]) -> Iterator[str]:
     for name, text in alarms.items():
-        if name not in explained:
+        if name not in allowed:
             yield f"alarm {name}: {text}"

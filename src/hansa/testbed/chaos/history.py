@@ -11,11 +11,11 @@ import zlib
 from dataclasses import dataclass
 from enum import StrEnum
 
-CHECK_BYTES = 9
+CHECKSUM_BYTES = 9
 """A colon and the checksum."""
 
 
-class Op(StrEnum):
+class HistoryOperation(StrEnum):
     """What happened."""
 
     INVOKE = "invoke"
@@ -29,26 +29,26 @@ class Op(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Stream:
+class PublisherStream:
     """The publications of one client to one topic at one QoS."""
 
     publisher: str
     topic: str
     qos: int
 
-    def payload(self, counter: int, properties: bytes = b"", size: int = 0) -> bytes:
+    def make_payload(self, counter: int, properties: bytes = b"", size: int = 0) -> bytes:
         """Return what is published, filled up to a size."""
         head = f"{self.publisher}:{self.topic}:{self.qos}:{counter}:".encode()
-        head = head.ljust(size - CHECK_BYTES, b".")
+        head = head.ljust(size - CHECKSUM_BYTES, b".")
         return b"%b:%08x" % (head, zlib.crc32(properties, zlib.crc32(head)))
 
 
-def read_payload(payload: bytes, properties: bytes = b"") -> tuple[Stream, int] | None:
+def parse_payload(payload: bytes, properties: bytes = b"") -> tuple[PublisherStream, int] | None:
     """Return which publication this is; None if it is none of ours, or not as it was sent."""
     head, _, check = payload.rpartition(b":")
     try:
         publisher, topic, qos, counter, _ = head.decode().split(":")
-        stream, number = Stream(publisher, topic, int(qos)), int(counter)
+        stream, number = PublisherStream(publisher, topic, int(qos)), int(counter)
         if int(check, 16) != zlib.crc32(properties, zlib.crc32(head)):
             return None
     except ValueError:
@@ -57,13 +57,13 @@ def read_payload(payload: bytes, properties: bytes = b"") -> tuple[Stream, int] 
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class HistoryEvent:
     """One line."""
 
     at: float
     """Seconds, on one clock for all clients."""
-    op: Op
-    stream: Stream
+    op: HistoryOperation
+    stream: PublisherStream
     counter: int
     subscriber: str = ""
     """Who got it: one per broker."""

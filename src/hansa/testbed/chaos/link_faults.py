@@ -4,126 +4,126 @@ whole parts of a federation that do not reach each other."""
 import asyncio
 import random
 
-from hansa.testbed.chaos.agent_faults import at_once, churn, cores_now
-from hansa.testbed.chaos.links import NARROW
-from hansa.testbed.chaos.testbench import Stage
-from hansa.testbed.link_conditions import Direction, Line
+from hansa.testbed.chaos.agent_faults import churn_subscribers, current_cores, run_together
+from hansa.testbed.chaos.links import NARROW_BYTES_PER_S
+from hansa.testbed.chaos.testbench import ChaosFederation
+from hansa.testbed.link_conditions import Direction, LinkConditions
 
 
-async def cuts(stage: Stage, chance: random.Random) -> None:
+async def cut_links(chaos: ChaosFederation, rng: random.Random) -> None:
     """F5: nothing passes, and nobody is told."""
     while True:
-        await asyncio.sleep(chance.uniform(0.2, 1.0))
-        link = chance.choice(stage.links.all)
-        stage.links.cut(*link)
-        await asyncio.sleep(chance.choice((0.1, 1.0, 5.0)))
-        stage.links.mend(*link)
+        await asyncio.sleep(rng.uniform(0.2, 1.0))
+        link = rng.choice(chaos.links.pairs)
+        chaos.links.cut(*link)
+        await asyncio.sleep(rng.choice((0.1, 1.0, 5.0)))
+        chaos.links.unblock(*link)
 
 
-async def resets(stage: Stage, chance: random.Random) -> None:
+async def reset_links(chaos: ChaosFederation, rng: random.Random) -> None:
     """F5: connections break off, towards both ends or towards one."""
     while True:
-        await asyncio.sleep(chance.uniform(0.1, 1.0))
-        link = chance.choice(stage.links.all)
-        if chance.random() < 0.5:
-            stage.links.reset(*link)
+        await asyncio.sleep(rng.uniform(0.1, 1.0))
+        link = rng.choice(chaos.links.pairs)
+        if rng.random() < 0.5:
+            chaos.links.reset(*link)
         else:
-            stage.links.strand(*link)
+            chaos.links.make_half_open(*link)
 
 
-async def one_way(stage: Stage, chance: random.Random) -> None:
+async def cut_one_way(chaos: ChaosFederation, rng: random.Random) -> None:
     """F5: bytes pass in one direction only, or in none, and who dials hears nothing."""
     while True:
-        await asyncio.sleep(chance.uniform(0.2, 1.0))
-        link = chance.choice(stage.links.all)
-        ways = chance.choice(((Direction.OUT,), (Direction.BACK,), tuple(Direction)))
-        stage.links.swallow(*link, ways)
-        await asyncio.sleep(chance.choice((0.5, 2.0, 6.0)))
-        stage.links.mend(*link)
+        await asyncio.sleep(rng.uniform(0.2, 1.0))
+        link = rng.choice(chaos.links.pairs)
+        directions = rng.choice(((Direction.OUT,), (Direction.BACK,), tuple(Direction)))
+        chaos.links.black_hole(*link, directions)
+        await asyncio.sleep(rng.choice((0.5, 2.0, 6.0)))
+        chaos.links.unblock(*link)
 
 
-async def flaps(stage: Stage, chance: random.Random) -> None:
+async def flap_links(chaos: ChaosFederation, rng: random.Random) -> None:
     """F5: a link comes and goes."""
     while True:
-        link = chance.choice(stage.links.all)
-        hz = chance.uniform(1.0, 10.0)
+        link = rng.choice(chaos.links.pairs)
+        hz = rng.uniform(1.0, 10.0)
         for _ in range(int(3 * hz)):
-            stage.links.cut(*link)
-            stage.links.reset(*link)
+            chaos.links.cut(*link)
+            chaos.links.reset(*link)
             await asyncio.sleep(0.5 / hz)
-            stage.links.mend(*link)
+            chaos.links.unblock(*link)
             await asyncio.sleep(0.5 / hz)
 
 
-async def halves(stage: Stage, chance: random.Random) -> None:
+async def partition_in_halves(chaos: ChaosFederation, rng: random.Random) -> None:
     """F6: two sides, now and then with one node that still reaches both."""
     while True:
-        side = set(chance.sample(stage.places, len(stage.places) // 2))
-        bridge = chance.choice((None, chance.choice(stage.places)))
-        stage.links.part(side, bridge)
-        await asyncio.sleep(chance.uniform(5.0, 10.0))
-        stage.links.heal()
-        await asyncio.sleep(chance.uniform(2.0, 4.0))
+        side = set(rng.sample(chaos.places, len(chaos.places) // 2))
+        bridge = rng.choice((None, rng.choice(chaos.places)))
+        chaos.links.partition(side, bridge)
+        await asyncio.sleep(rng.uniform(5.0, 10.0))
+        chaos.links.heal()
+        await asyncio.sleep(rng.uniform(2.0, 4.0))
 
 
-async def parted(stage: Stage, chance: random.Random) -> None:
+async def partition_until_end(chaos: ChaosFederation, rng: random.Random) -> None:
     """F6: one partition, from the beginning to the end."""
-    stage.links.part(stage.sides[0])
+    chaos.links.partition(chaos.sides[0])
     await asyncio.Event().wait()
 
 
-async def parted_churn(stage: Stage, chance: random.Random) -> None:
+async def churn_during_partitions(chaos: ChaosFederation, rng: random.Random) -> None:
     """F15: clients come and go while the federation falls in two, again and again."""
-    await at_once(stage, chance, halves, churn)
+    await run_together(chaos, rng, partition_in_halves, churn_subscribers)
 
 
-async def lonely(stage: Stage, chance: random.Random) -> None:
+async def isolate_nodes(chaos: ChaosFederation, rng: random.Random) -> None:
     """F6: one node is parted from all others, every other time a core."""
     while True:
-        leading = await cores_now(stage) if chance.random() < 0.5 else []
-        stage.links.part({chance.choice(leading or list(stage.places))})
-        await asyncio.sleep(chance.uniform(4.0, 8.0))
-        stage.links.heal()
-        await asyncio.sleep(chance.uniform(1.0, 3.0))
+        leading = await current_cores(chaos) if rng.random() < 0.5 else []
+        chaos.links.partition({rng.choice(leading or list(chaos.places))})
+        await asyncio.sleep(rng.uniform(4.0, 8.0))
+        chaos.links.heal()
+        await asyncio.sleep(rng.uniform(1.0, 3.0))
 
 
-def _half_of_the_links(stage: Stage, chance: random.Random) -> list[tuple[int, int]]:
+def _half_of_the_links(chaos: ChaosFederation, rng: random.Random) -> list[tuple[int, int]]:
     """Half of them, and at least one."""
-    return chance.sample(stage.links.all, max(1, len(stage.links.all) // 2))
+    return rng.sample(chaos.links.pairs, max(1, len(chaos.links.pairs) // 2))
 
 
-async def clogs(stage: Stage, chance: random.Random) -> None:
+async def clog_links(chaos: ChaosFederation, rng: random.Random) -> None:
     """F7: links clog one by one, and clear in another order."""
     while True:
-        links = _half_of_the_links(stage, chance)
+        links = _half_of_the_links(chaos, rng)
         for link in links:
-            stage.links.cut(*link)
+            chaos.links.cut(*link)
             await asyncio.sleep(0.5)
-        chance.shuffle(links)
+        rng.shuffle(links)
         for link in links:
-            stage.links.mend(*link)
+            chaos.links.unblock(*link)
             await asyncio.sleep(0.5)
 
 
-async def delays(stage: Stage, chance: random.Random) -> None:
+async def degrade_links(chaos: ChaosFederation, rng: random.Random) -> None:
     """F8: links are long, uneven, or narrow."""
     while True:
-        links = _half_of_the_links(stage, chance)
+        links = _half_of_the_links(chaos, rng)
         for link in links:
-            line = Line(chance.uniform(0.0, 2.0), chance.uniform(0.0, 0.5))
-            narrow = Line(chance.uniform(0.0, 0.2), bytes_per_s=NARROW)
-            stage.links.worsen(*link, chance.choice((line, narrow)))
-        await asyncio.sleep(chance.uniform(3.0, 8.0))
+            conditions = LinkConditions(rng.uniform(0.0, 2.0), rng.uniform(0.0, 0.5))
+            narrow = LinkConditions(rng.uniform(0.0, 0.2), bytes_per_s=NARROW_BYTES_PER_S)
+            chaos.links.degrade(*link, rng.choice((conditions, narrow)))
+        await asyncio.sleep(rng.uniform(3.0, 8.0))
         for link in links:
-            stage.links.restore(*link)
-        await asyncio.sleep(chance.uniform(0.5, 2.0))
+            chaos.links.restore_conditions(*link)
+        await asyncio.sleep(rng.uniform(0.5, 2.0))
 
 
-async def losses(stage: Stage, chance: random.Random) -> None:
+async def lose_datagrams(chaos: ChaosFederation, rng: random.Random) -> None:
     """F8 with datagrams: some are lost, come late, out of order or twice."""
     while True:
-        for link in stage.links.all:
-            loss, copies = chance.uniform(0.0, 0.3), chance.uniform(0.0, 0.1)
-            line = Line(0.0, chance.uniform(0.0, 0.05), loss=loss, copies=copies)
-            stage.links.worsen(*link, line)
-        await asyncio.sleep(chance.uniform(3.0, 6.0))
+        for link in chaos.links.pairs:
+            loss, copies = rng.uniform(0.0, 0.3), rng.uniform(0.0, 0.1)
+            conditions = LinkConditions(0.0, rng.uniform(0.0, 0.05), loss=loss, duplicate=copies)
+            chaos.links.degrade(*link, conditions)
+        await asyncio.sleep(rng.uniform(3.0, 6.0))

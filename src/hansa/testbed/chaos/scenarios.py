@@ -9,169 +9,230 @@ from dataclasses import dataclass
 
 from hansa.testbed.chaos import agent_faults
 from hansa.testbed.chaos import link_faults as links
-from hansa.testbed.chaos.agent_faults import Trouble, at_once, suffer
-from hansa.testbed.chaos.testbench import CABLE, Stage
-from hansa.testbed.federation import Cable
+from hansa.testbed.chaos.agent_faults import ChaosFault, run_fault, run_together
+from hansa.testbed.chaos.testbench import CUTTABLE_LINKS, ChaosFederation
+from hansa.testbed.federation import LinkProfile
 
-SPELL_S = 4.2
+FAULT_DURATION_S = 4.2
 """Two minutes are enough for one of each."""
-PEACE_S = SPELL_S / 3
+PAUSE_S = FAULT_DURATION_S / 3
 """A quarter of the time."""
 
 
 @dataclass(frozen=True, slots=True)
-class Scenario:
+class ChaosScenario:
     """A kind of trouble, by name."""
 
     name: str
-    about: str
-    trouble: Trouble
-    sides: bool = False
+    description: str
+    fault: ChaosFault
+    has_two_sides: bool = False
     """Whether there are two sides, with a publisher and a subscriber on each."""
     payload_bytes: int = 0
     """How long payloads are at least."""
-    cable: Cable = CABLE
+    link_profile: LinkProfile = CUTTABLE_LINKS
 
     @property
     def nodes_min(self) -> int:
         """How many nodes it takes."""
-        return 4 if self.sides else 2
+        return 4 if self.has_two_sides else 2
 
 
-MIXED = (
-    agent_faults.kills,
-    agent_faults.hangs,
-    agent_faults.leaves,
-    agent_faults.clones,
-    agent_faults.cores,
-    agent_faults.pause_kill,
-    agent_faults.part_kill,
-    agent_faults.only_copy,
-    agent_faults.capture_kill,
-    agent_faults.restarts,
-    agent_faults.takeovers,
-    agent_faults.churn,
-    agent_faults.sleepers,
-    links.cuts,
-    links.resets,
-    links.one_way,
-    links.flaps,
-    links.halves,
-    links.lonely,
-    links.clogs,
-    links.delays,
+TRANSIENT_FAULTS = (
+    agent_faults.kill_agents,
+    agent_faults.suspend_agents,
+    agent_faults.stop_agents_gracefully,
+    agent_faults.clone_agents,
+    agent_faults.disrupt_cores,
+    agent_faults.suspend_and_kill,
+    agent_faults.isolate_and_kill,
+    agent_faults.kill_only_forwarder,
+    agent_faults.kill_after_capture,
+    agent_faults.restart_brokers,
+    agent_faults.take_over_sessions,
+    agent_faults.churn_subscribers,
+    agent_faults.add_slow_readers,
+    links.cut_links,
+    links.reset_links,
+    links.cut_one_way,
+    links.flap_links,
+    links.partition_in_halves,
+    links.isolate_nodes,
+    links.clog_links,
+    links.degrade_links,
 )
 """All that lasts for a moment only, and costs nothing by the promise."""
 
-ON_AGENTS = frozenset(
+AGENT_FAULTS = frozenset(
     (
-        agent_faults.kills,
-        agent_faults.hangs,
-        agent_faults.cores,
-        agent_faults.pause_kill,
-        agent_faults.part_kill,
-        agent_faults.only_copy,
+        agent_faults.kill_agents,
+        agent_faults.suspend_agents,
+        agent_faults.disrupt_cores,
+        agent_faults.suspend_and_kill,
+        agent_faults.isolate_and_kill,
+        agent_faults.kill_only_forwarder,
     )
 )
-ALONE = frozenset((agent_faults.leaves, agent_faults.clones, agent_faults.capture_kill))
+EXCLUSIVE_FAULTS = frozenset(
+    (
+        agent_faults.stop_agents_gracefully,
+        agent_faults.clone_agents,
+        agent_faults.kill_after_capture,
+    )
+)
 """They expect an agent to end as they say: nobody else may end it meanwhile."""
-PAIRS = [
+COMPATIBLE_PAIRS = [
     pair
-    for pair in itertools.combinations(MIXED, 2)
-    if not ALONE.intersection(pair) or len((ALONE | ON_AGENTS).intersection(pair)) < len(pair)
+    for pair in itertools.combinations(TRANSIENT_FAULTS, 2)
+    if not EXCLUSIVE_FAULTS.intersection(pair)
+    or len((EXCLUSIVE_FAULTS | AGENT_FAULTS).intersection(pair)) < len(pair)
 ]
 """Any two of them that do not disturb each other."""
 
 
-async def _everything(stage: Stage, chance: random.Random) -> None:
+async def _run_all_in_turn(chaos: ChaosFederation, rng: random.Random) -> None:
     """One trouble after another, each once before any comes again, with a quarter of the time in
     peace."""
-    for spell in itertools.cycle(chance.sample(MIXED, len(MIXED))):
-        await suffer(spell, stage, chance, SPELL_S)
-        await asyncio.sleep(PEACE_S)
+    for fault in itertools.cycle(rng.sample(TRANSIENT_FAULTS, len(TRANSIENT_FAULTS))):
+        await run_fault(fault, chaos, rng, FAULT_DURATION_S)
+        await asyncio.sleep(PAUSE_S)
 
 
-async def _together(stage: Stage, chance: random.Random) -> None:
+async def _run_pairs(chaos: ChaosFederation, rng: random.Random) -> None:
     """Two troubles at once, and then another two."""
     while True:
-        await suffer(_both(*chance.choice(PAIRS)), stage, chance, SPELL_S)
-        await asyncio.sleep(PEACE_S)
+        await run_fault(_make_pair(*rng.choice(COMPATIBLE_PAIRS)), chaos, rng, FAULT_DURATION_S)
+        await asyncio.sleep(PAUSE_S)
 
 
-def _both(one: Trouble, other: Trouble) -> Trouble:
-    async def both(stage: Stage, chance: random.Random) -> None:
-        await at_once(stage, chance, one, other)
+def _make_pair(one: ChaosFault, other: ChaosFault) -> ChaosFault:
+    async def both(stage: ChaosFederation, chance: random.Random) -> None:
+        await run_together(stage, chance, one, other)
 
     both.__name__ = f"{one.__name__}+{other.__name__}"
     return both
 
 
-GATED = Cable(can_cut=True, to_brokers=True)
-DATAGRAMS = Cable("udp", can_cut=True)
-LARGE = 1_800
+RELAYED_BROKERS = LinkProfile(can_cut=True, relays_brokers=True)
+DATAGRAM_LINKS = LinkProfile("udp", can_cut=True)
+LARGE_PAYLOAD_BYTES = 1_800
 """Bytes of a payload that a stingy broker just takes, with topic and properties."""
 
 SCENARIOS = {
     scenario.name: scenario
     for scenario in (
-        Scenario("calm", "nothing happens: the measure for all others", agent_faults.calm),
-        Scenario("kills", "agents are killed and started again (F1)", agent_faults.kills),
-        Scenario("hangs", "agents hang for up to six seconds (F2)", agent_faults.hangs),
-        Scenario(
-            "brokers", "brokers are stopped gently and started again (F3)", agent_faults.restarts
+        ChaosScenario(
+            "calm", "nothing happens: the measure for all others", agent_faults.do_nothing
         ),
-        Scenario(
-            "forgets", "brokers are killed, start empty, lose a session (F3)", agent_faults.forgets
+        ChaosScenario(
+            "kills", "agents are killed and started again (F1)", agent_faults.kill_agents
         ),
-        Scenario("takeovers", "others use an agent's client id (F3)", agent_faults.takeovers),
-        Scenario(
+        ChaosScenario(
+            "hangs", "agents hang for up to six seconds (F2)", agent_faults.suspend_agents
+        ),
+        ChaosScenario(
+            "brokers",
+            "brokers are stopped gently and started again (F3)",
+            agent_faults.restart_brokers,
+        ),
+        ChaosScenario(
+            "forgets",
+            "brokers are killed, start empty, lose a session (F3)",
+            agent_faults.lose_broker_sessions,
+        ),
+        ChaosScenario(
+            "takeovers", "others use an agent's client id (F3)", agent_faults.take_over_sessions
+        ),
+        ChaosScenario(
             "manners",
             "brokers answer late, refuse, take one at a time (F4)",
-            agent_faults.manners,
-            cable=GATED,
-            payload_bytes=LARGE,
+            agent_faults.degrade_brokers,
+            link_profile=RELAYED_BROKERS,
+            payload_bytes=LARGE_PAYLOAD_BYTES,
         ),
-        Scenario("cuts", "links are cut without a word and mended (F5)", links.cuts),
-        Scenario("resets", "links break off, towards both ends or one (F5)", links.resets),
-        Scenario("one-way", "links carry one way only, or swallow all (F5)", links.one_way),
-        Scenario("flaps", "a link comes and goes up to ten times a second (F5)", links.flaps),
-        Scenario("halves", "two sides, at times with one bridge (F6)", links.halves),
-        Scenario("parted", "two sides do not meet until the end (F6)", links.parted, sides=True),
-        Scenario("lonely", "one node is parted from all others (F6)", links.lonely),
-        Scenario("clogs", "links clog one by one, and clear in another order (F7)", links.clogs),
-        Scenario("delays", "links up to 2 s long, uneven, or of 64 kbit/s (F8)", links.delays),
-        Scenario("losses", "datagrams are lost, late, twice (F8)", links.losses, cable=DATAGRAMS),
-        Scenario(
-            "leaves", "agents are stopped gently and started again (F12)", agent_faults.leaves
+        ChaosScenario("cuts", "links are cut without a word and mended (F5)", links.cut_links),
+        ChaosScenario(
+            "resets", "links break off, towards both ends or one (F5)", links.reset_links
         ),
-        Scenario("rejoins", "agents return with old state, or none (F12)", agent_faults.rejoins),
-        Scenario("clones", "a copy of an agent is started (F12)", agent_faults.clones),
-        Scenario("cores", "the core of a group is killed, or pauses (F14)", agent_faults.cores),
-        Scenario("latecomers", "nodes with the lowest id join late (F14)", agent_faults.latecomers),
-        Scenario("churn", "clients with covering filters come and go (F15)", agent_faults.churn),
-        Scenario(
+        ChaosScenario(
+            "one-way", "links carry one way only, or swallow all (F5)", links.cut_one_way
+        ),
+        ChaosScenario(
+            "flaps", "a link comes and goes up to ten times a second (F5)", links.flap_links
+        ),
+        ChaosScenario(
+            "halves", "two sides, at times with one bridge (F6)", links.partition_in_halves
+        ),
+        ChaosScenario(
+            "parted",
+            "two sides do not meet until the end (F6)",
+            links.partition_until_end,
+            has_two_sides=True,
+        ),
+        ChaosScenario("lonely", "one node is parted from all others (F6)", links.isolate_nodes),
+        ChaosScenario(
+            "clogs", "links clog one by one, and clear in another order (F7)", links.clog_links
+        ),
+        ChaosScenario(
+            "delays", "links up to 2 s long, uneven, or of 64 kbit/s (F8)", links.degrade_links
+        ),
+        ChaosScenario(
+            "losses",
+            "datagrams are lost, late, twice (F8)",
+            links.lose_datagrams,
+            link_profile=DATAGRAM_LINKS,
+        ),
+        ChaosScenario(
+            "leaves",
+            "agents are stopped gently and started again (F12)",
+            agent_faults.stop_agents_gracefully,
+        ),
+        ChaosScenario(
+            "rejoins",
+            "agents return with old state, or none (F12)",
+            agent_faults.rejoin_with_lost_state,
+        ),
+        ChaosScenario("clones", "a copy of an agent is started (F12)", agent_faults.clone_agents),
+        ChaosScenario(
+            "cores", "the core of a group is killed, or pauses (F14)", agent_faults.disrupt_cores
+        ),
+        ChaosScenario(
+            "latecomers",
+            "nodes with the lowest id join late (F14)",
+            agent_faults.rejoin_with_lowest_id,
+        ),
+        ChaosScenario(
+            "churn",
+            "clients with covering filters come and go (F15)",
+            agent_faults.churn_subscribers,
+        ),
+        ChaosScenario(
             "parted-churn",
             "the same while two sides part and meet (F15)",
-            links.parted_churn,
+            links.churn_during_partitions,
         ),
-        Scenario("sleepers", "clients never read, neighbours hardly (F16)", agent_faults.sleepers),
-        Scenario(
+        ChaosScenario(
+            "sleepers", "clients never read, neighbours hardly (F16)", agent_faults.add_slow_readers
+        ),
+        ChaosScenario(
             "part-kill",
             "one node parted, another killed, then that one is the bridge (F19)",
-            agent_faults.part_kill,
+            agent_faults.isolate_and_kill,
         ),
-        Scenario(
+        ChaosScenario(
             "only-copy",
             "the core between two sides dies with what it holds (F19)",
-            agent_faults.only_copy,
+            agent_faults.kill_only_forwarder,
         ),
-        Scenario(
+        ChaosScenario(
             "capture-kill",
             "origins crash right after they captured something (F19)",
-            agent_faults.capture_kill,
+            agent_faults.kill_after_capture,
         ),
-        Scenario("pause-kill", "agents hang and are then killed (F19)", agent_faults.pause_kill),
-        Scenario("together", "two troubles at once, and then another two", _together),
-        Scenario("everything", "one trouble after another", _everything),
+        ChaosScenario(
+            "pause-kill", "agents hang and are then killed (F19)", agent_faults.suspend_and_kill
+        ),
+        ChaosScenario("together", "two troubles at once, and then another two", _run_pairs),
+        ChaosScenario("everything", "one trouble after another", _run_all_in_turn),
     )
 }

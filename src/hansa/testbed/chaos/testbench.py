@@ -11,17 +11,17 @@ from pathlib import Path
 
 from hansa.errors import PromiseBroken
 from hansa.simulator.topologies import Topology
-from hansa.testbed.chaos.agents import Agents
-from hansa.testbed.chaos.brokers import Brokers
-from hansa.testbed.chaos.clients import Publisher, Sleeper, Subscriber
-from hansa.testbed.chaos.evidence import Evidence, Preface
-from hansa.testbed.chaos.fault_effects import Harm
-from hansa.testbed.chaos.fault_log import Faults
-from hansa.testbed.chaos.history import Event
-from hansa.testbed.chaos.links import Links
-from hansa.testbed.chaos.outstanding import Account
-from hansa.testbed.federation import Cable, LocalFederation
-from hansa.testbed.shutdown import to_the_end
+from hansa.testbed.chaos.agents import AgentFaults
+from hansa.testbed.chaos.brokers import BrokerFaults
+from hansa.testbed.chaos.clients import HistoryPublisher, HistorySubscriber, StalledSubscriber
+from hansa.testbed.chaos.evidence import Evidence, EvidenceHeader
+from hansa.testbed.chaos.fault_effects import FaultEffects
+from hansa.testbed.chaos.fault_log import FaultLog
+from hansa.testbed.chaos.history import HistoryEvent
+from hansa.testbed.chaos.links import LinkFaults
+from hansa.testbed.chaos.outstanding import OutstandingDeliveries
+from hansa.testbed.federation import LinkProfile, LocalFederation
+from hansa.testbed.shutdown import run_to_completion
 
 POLL_S = 0.05
 INSTALL_TIMEOUT_S = 30.0
@@ -30,33 +30,33 @@ TOPICS = {"plant/line1/temp": 1, "plant/line2/temp": 2, "plant/line1/speed": 0}
 FILTERS = ("plant/+/temp", "plant/#")
 """What subscribers want, in turn: overlapping, so that the same topic comes by several groups."""
 
-CABLE = Cable(can_cut=True)
+CUTTABLE_LINKS = LinkProfile(can_cut=True)
 
 
-class Stage:
+class ChaosFederation:
     """All that a scenario can reach."""
 
     def __init__(self, federation: LocalFederation) -> None:
         """Stand around a federation that runs."""
-        self.run = secrets.token_hex(3)
+        self.run_token = secrets.token_hex(3)
         """Part of every publication: what is left of another run is not taken for one of this."""
         self.federation = federation
-        self.harm = Harm()
-        self.agents = Agents(federation, self.harm)
-        self.links = Links(federation, self.harm)
-        self.brokers = Brokers(federation, self.harm, self._clients_back)
-        self.publishers: dict[int, Publisher] = {}
-        self.subscribers: dict[int, Subscriber] = {}
+        self.fault_effects = FaultEffects()
+        self.agents = AgentFaults(federation, self.fault_effects)
+        self.links = LinkFaults(federation, self.fault_effects)
+        self.brokers = BrokerFaults(federation, self.fault_effects, self._wait_for_subscriber)
+        self.publishers: dict[int, HistoryPublisher] = {}
+        self.subscribers: dict[int, HistorySubscriber] = {}
         """By place, as are publishers."""
-        self.sleepers: list[Sleeper] = []
-        self.account = Account({})
+        self.stalled_clients: list[StalledSubscriber] = []
+        self.outstanding = OutstandingDeliveries({})
 
     @property
     def places(self) -> range:
         """All nodes, by number."""
         return range(len(self.federation.nodes))
 
-    def wanted(self) -> dict[str, list[str]]:
+    def expected_topics(self) -> dict[str, list[str]]:
         """Return which topics each subscriber gets."""
         return {
             client.name: [topic for topic in TOPICS if number % 2 or topic.endswith("temp")]
@@ -67,39 +67,39 @@ class Stage:
         """Return what clients saw until now, and what was done to each of them."""
         publishers = {place: client.name for place, client in self.publishers.items()}
         subscribers = {place: client.name for place, client in self.subscribers.items()}
-        circumstances = self.harm.circumstances(publishers, subscribers)
-        preface = Preface(self.wanted(), circumstances, self.harm.problems)
-        return Evidence(preface, self.account.history)
+        circumstances = self.fault_effects.fault_context(publishers, subscribers)
+        preface = EvidenceHeader(self.expected_topics(), circumstances, self.fault_effects.problems)
+        return Evidence(preface, self.outstanding.history)
 
     # ------------------------------------------------------------ clients
 
-    async def populate(
+    async def connect_clients(
         self, publishers: list[int], subscribers: list[int], rate: float, payload_bytes: int = 0
     ) -> None:
         """Connect clients, and wait until every subscription is installed everywhere."""
 
-        def note(event: Event) -> None:
-            self.account.note(event)
+        def note(event: HistoryEvent) -> None:
+            self.outstanding.add_event(event)
 
         for number, place in enumerate(subscribers):
             filters = (FILTERS[number % 2],)
-            client = Subscriber(self.brokers.address(place), f"sub{place}", filters, note)
+            client = HistorySubscriber(self.brokers.address(place), f"sub{place}", filters, note)
             self.subscribers[place] = client
         for place in publishers:
-            name = f"pub{place}-{self.run}"
-            publisher = Publisher(self.brokers.address(place), name, TOPICS, rate, note)
+            name = f"pub{place}-{self.run_token}"
+            publisher = HistoryPublisher(self.brokers.address(place), name, TOPICS, rate, note)
             publisher.has_properties = True
             publisher.payload_bytes = payload_bytes
             self.publishers[place] = publisher
-        self.account = Account(self.wanted())
+        self.outstanding = OutstandingDeliveries(self.expected_topics())
         await asyncio.gather(*(client.start() for client in self._clients))
-        await self._installed(subscribers)
+        await self._wait_until_installed(subscribers)
 
     @property
-    def _clients(self) -> list[Publisher | Subscriber]:
+    def _clients(self) -> list[HistoryPublisher | HistorySubscriber]:
         return [*self.subscribers.values(), *self.publishers.values()]
 
-    async def _clients_back(self, place: int) -> None:
+    async def _wait_for_subscriber(self, place: int) -> None:
         """Wait until the subscriber of a broker is subscribed there again."""
         client = self.subscribers.get(place)
         try:
@@ -109,14 +109,14 @@ class Stage:
         except TimeoutError:
             raise PromiseBroken(f"the subscriber at broker {place} does not get back") from None
 
-    async def _installed(self, subscribers: list[int]) -> None:
+    async def _wait_until_installed(self, subscribers: list[int]) -> None:
         async with asyncio.timeout(INSTALL_TIMEOUT_S):
             for place in subscribers:
-                while not await self._knows_its_own(place):
+                while not await self._knows_local_interest(place):
                     await asyncio.sleep(POLL_S)
         await self.federation.wait_until_converged()
 
-    async def _knows_its_own(self, place: int) -> bool:
+    async def _knows_local_interest(self, place: int) -> bool:
         status = await asyncio.to_thread(self.federation.nodes[place].status)
         interest = status["interest"]
         assert isinstance(interest, dict)
@@ -124,34 +124,36 @@ class Stage:
 
     async def close(self) -> None:
         """End everything, also if somebody gets impatient."""
-        await to_the_end(self._close())
+        await run_to_completion(self._close())
 
     async def _close(self) -> None:
-        await self.pause()
-        self.wake_sleepers()
+        await self.stop_publishers()
+        self.close_stalled_clients()
         await asyncio.gather(*(client.stop() for client in self._clients))
         await self.federation.stop()
-        if self.harm.faults:
-            self.harm.faults.close()
+        if self.fault_effects.fault_log:
+            self.fault_effects.fault_log.close()
 
-    async def pause(self) -> None:
+    async def stop_publishers(self) -> None:
         """Let nobody publish any more. Who had stopped before has published too little."""
-        pauses = (publisher.pause() for publisher in self.publishers.values())
+        pauses = (publisher.stop_publishing() for publisher in self.publishers.values())
         ended = await asyncio.gather(*pauses, return_exceptions=True)
-        self.harm.problems += [f"a publisher stopped: {each!r}" for each in ended if each]
+        self.fault_effects.problems += [f"a publisher stopped: {each!r}" for each in ended if each]
 
-    async def put_to_sleep(self, place: int) -> None:
+    async def add_stalled_client(self, place: int) -> None:
         """Connect a client there that subscribes to everything and never reads."""
-        self.harm.note("sleeper", place)
-        sleeper = Sleeper(self.brokers.address(place), f"sleeper{len(self.sleepers)}-{place}")
-        self.sleepers.append(sleeper)
+        self.fault_effects.record_fault("sleeper", place)
+        sleeper = StalledSubscriber(
+            self.brokers.address(place), f"sleeper{len(self.stalled_clients)}-{place}"
+        )
+        self.stalled_clients.append(sleeper)
         with suppress(OSError):  # its broker may just be away
             await sleeper.start()
 
-    def wake_sleepers(self) -> None:
+    def close_stalled_clients(self) -> None:
         """Let them go."""
-        while self.sleepers:
-            self.sleepers.pop().stop()
+        while self.stalled_clients:
+            self.stalled_clients.pop().stop()
 
     # ------------------------------------------------------------ mending
 
@@ -163,30 +165,34 @@ class Stage:
 
     async def heal(self) -> None:
         """Undo everything that was done."""
-        self.wake_sleepers()
+        self.close_stalled_clients()
         self.links.heal()
         await self.brokers.heal()
         await self.agents.heal()
-        for place in list(self.harm.forgetful):
-            await self._clients_back(place)
+        for place in list(self.fault_effects.open_losses):
+            await self._wait_for_subscriber(place)
             await self.federation.wait_until_converged()
-            self.harm.remember(place, asyncio.get_running_loop().time())
+            self.fault_effects.end_loss(place, asyncio.get_running_loop().time())
 
 
-async def set_up(topology: Topology, keep: Path | None = None, cable: Cable = CABLE) -> Stage:
+async def start_chaos_federation(
+    topology: Topology, keep: Path | None = None, link_profile: LinkProfile = CUTTABLE_LINKS
+) -> ChaosFederation:
     """Start a federation whose brokers keep what they hold when they are stopped gently. With a
     directory all of it is kept there, and agents and faults write telemetry."""
     settings = {"HANSA_TELEMETRY_SAMPLE": "all"} if keep else {}
-    federation = LocalFederation(topology, settings, cable=cable, persistent=True, directory=keep)
-    stage = Stage(federation)
+    federation = LocalFederation(
+        topology, settings, link_profile=link_profile, persistent=True, directory=keep
+    )
+    chaos = ChaosFederation(federation)
     try:
         await federation.start()
         await federation.wait_until_converged()
         if keep:
             statuses = [await asyncio.to_thread(node.status) for node in federation.nodes]
             ids = [int(str(status["node"]), 16) for status in statuses]
-            stage.harm.faults = Faults(keep, ids)
+            chaos.fault_effects.fault_log = FaultLog(keep, ids)
     except BaseException:  # whatever it was: nothing stays behind
         await federation.stop()
         raise
-    return stage
+    return chaos

@@ -7,36 +7,38 @@ from pathlib import Path
 
 from hansa.agent.broker.connection import BrokerAddress
 from hansa.errors import UsageError
-from hansa.testbed.clients import Client, until
+from hansa.testbed.clients import RecordingClient, wait_until
 from hansa.testbed.mosquitto import Mosquitto, free_port
 
-SIZE = 3
-STORM_S = 2.0
+BROKERS = 3
+LOOP_S = 2.0
 CONNECT_TIMEOUT_S = 20.0
 TOPIC = "plant/line1/temp"
-STATES = "$SYS/broker/connection/+/state"
+BRIDGE_STATE_FILTER = "$SYS/broker/connection/+/state"
 
 
-async def storm() -> int:
+async def count_looping_deliveries() -> int:
     """Publish once, and return how often one subscriber got it within STORM_S; then end it all."""
     directory = Path(tempfile.mkdtemp(prefix="hansa-bridges-"))
-    ports = [free_port() for _ in range(SIZE)]
+    ports = [free_port() for _ in range(BROKERS)]
     brokers = [
-        Mosquitto(directory / str(number), port, _bridge(number, ports[(number + 1) % SIZE]))
+        Mosquitto(
+            directory / str(number), port, _bridge_lines(number, ports[(number + 1) % BROKERS])
+        )
         for number, port in enumerate(ports)
     ]
     addresses = [BrokerAddress("127.0.0.1", port) for port in ports]
-    clients = [Client(address, "onlooker", STATES) for address in addresses]
+    clients = [RecordingClient(address, "onlooker", BRIDGE_STATE_FILTER) for address in addresses]
     try:
         await asyncio.gather(*(broker.start() for broker in brokers))
         await asyncio.gather(*(client.start() for client in clients))
-        if not await until(lambda: all(_is_joined(c) for c in clients), CONNECT_TIMEOUT_S):
+        if not await wait_until(lambda: all(_is_bridged(c) for c in clients), CONNECT_TIMEOUT_S):
             raise UsageError(f"the bridges did not connect within {CONNECT_TIMEOUT_S:g} s")
-        subscriber = Client(addresses[1], "subscriber", TOPIC)
+        subscriber = RecordingClient(addresses[1], "subscriber", TOPIC)
         clients.append(subscriber)
         await subscriber.start()
         clients[0].publish(TOPIC, b"21.5")
-        await asyncio.sleep(STORM_S)
+        await asyncio.sleep(LOOP_S)
         return subscriber.arrival_count
     finally:
         await asyncio.gather(*(_kill(broker) for broker in brokers))
@@ -51,7 +53,7 @@ async def _kill(broker: Mosquitto) -> None:
         await broker.process.wait()
 
 
-def _bridge(number: int, to_port: int) -> tuple[str, ...]:
+def _bridge_lines(number: int, to_port: int) -> tuple[str, ...]:
     return (
         f"connection ring-{number}",
         f"address 127.0.0.1:{to_port}",
@@ -60,7 +62,7 @@ def _bridge(number: int, to_port: int) -> tuple[str, ...]:
     )
 
 
-def _is_joined(client: Client) -> bool:
+def _is_bridged(client: RecordingClient) -> bool:
     """Whether its broker's own bridge and the one that leads to it are up."""
     states = {arrival.topic: arrival.payload for arrival in client.arrivals}
     return sum(state == b"1" for state in states.values()) >= 2

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Healing:
+class OutageMeasurement:
     """What one subscriber saw of the publications from an event until a later moment."""
 
     resumed_s: float | None
@@ -14,7 +14,7 @@ class Healing:
     first of all if none was lost; None if the last one was lost."""
     published: int
     lost: int
-    twice: int
+    duplicates: int
 
     @property
     def interruption_s(self) -> float | None:
@@ -27,13 +27,13 @@ class Healing:
         return self.published - self.lost
 
 
-def measure(
+def measure_outage(
     sent: Sequence[float],
     arrivals: Iterable[tuple[int, float]],
     since: float = -math.inf,
     until: float = math.inf,
     in_flight_s: float = 0.0,
-) -> Healing:
+) -> OutageMeasurement:
     """Return how a subscriber fared with the publications from `since` until `until`.
 
     `sent` has the time of each publication, by number; arrivals are pairs of number and time.
@@ -41,14 +41,14 @@ def measure(
     their way.
     """
     numbers = [number for number, at in enumerate(sent) if since - in_flight_s <= at < until]
-    came: dict[int, float] = {}
+    arrived_at: dict[int, float] = {}
     twice = 0
     window = range(numbers[0], numbers[-1] + 1) if numbers else range(0)
     for number, at in arrivals:
         if number in window:
-            twice += number in came
-            came.setdefault(number, at)
-    lost = [number for number in window if number not in came]
-    again = lost[-1] + 1 if lost else window.start
-    resumed = max(0.0, came[again] - since) if again in window else None
-    return Healing(resumed, len(window), len(lost), twice)
+            twice += number in arrived_at
+            arrived_at.setdefault(number, at)
+    lost = [number for number in window if number not in arrived_at]
+    first_after_loss = lost[-1] + 1 if lost else window.start
+    resumed = max(0.0, arrived_at[first_after_loss] - since) if first_after_loss in window else None
+    return OutageMeasurement(resumed, len(window), len(lost), twice)

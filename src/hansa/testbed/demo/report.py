@@ -18,16 +18,16 @@ from pathlib import Path
 from typing import Any
 
 from hansa.errors import UsageError
-from hansa.launcher import command, program
+from hansa.launcher import command_line, command_prefix
 from hansa.telemetry import schema
-from hansa.telemetry.log import Log, Recorder
-from hansa.terminal import table
+from hansa.telemetry.log import NodeRecorder, TelemetryLog
+from hansa.terminal import make_table
 from hansa.testbed.demo import readings
-from hansa.testbed.demo.healing import Healing
-from hansa.testbed.demo.story import Story
+from hansa.testbed.demo.healing import OutageMeasurement
+from hansa.testbed.demo.story import DemoOutput
 from hansa.testbed.signals import run_until_stopped
 
-SETTINGS = {
+TELEMETRY_ENVIRONMENT = {
     "HANSA_TELEMETRY_SAMPLE": "all",
     "HANSA_RECORD": "plant/line1/temp,plant/+/speed",
 }
@@ -36,7 +36,7 @@ SETTINGS = {
 CALM = "no fault"
 """The event of an observation that begins with none."""
 
-UNWRITTEN_MAX = 1_000
+UNWRITTEN_RECORDS_MAX = 1_000
 """What a killed agent may not have written down: two seconds' worth at 500 a second. It writes
 every second, and a busy disk takes its time."""
 
@@ -99,7 +99,7 @@ class Event:
 
 
 @dataclass(slots=True)
-class Account:
+class DemoRecord:
     """What the demo did, what its sensors published and what its clients received."""
 
     directory: Path
@@ -108,31 +108,37 @@ class Account:
     """Temperatures by site, wherever they went."""
     expected: Counter[str] = field(default_factory=Counter)
     """Per broker, publications at other brokers to which its client was subscribed."""
-    counted: Counter[str] = field(default_factory=Counter)
+    received_counts: Counter[str] = field(default_factory=Counter)
     """Per broker, how many of them its client received, copies included."""
-    done: dict[str, str] = field(default_factory=dict)
+    faults_by_broker: dict[str, str] = field(default_factory=dict)
     """Per broker, what was done to it or its agent."""
     records: int = 0
 
-    def disturb(self, name: str, event: Event, node: str) -> None:
+    def record_fault(self, name: str, event: Event, node: str) -> None:
         """Note a fault; in the tables it stands beside what the agents did then."""
-        self.done[name] = f"{self.done.get(name, '')} {event.what}"
-        self._write(schema.Fault(event.time_ns, event.what, int(node, 16)))
+        self.faults_by_broker[name] = f"{self.faults_by_broker.get(name, '')} {event.what}"
+        self._write(schema.FaultInjected(event.time_ns, event.what, int(node, 16)))
 
-    def observe(self, name: str, event: Event, ids: tuple[str, str], seen: Healing) -> None:
+    def observe(
+        self, name: str, event: Event, ids: tuple[str, str], seen: OutageMeasurement
+    ) -> None:
         """Note what the client at a broker received of the publications since an event."""
         self.expected[name] += seen.published
-        self.counted[name] += seen.arrived + seen.twice
+        self.received_counts[name] += seen.arrived + seen.duplicates
         origin, target = (int(node, 16) for node in ids)
         seconds = None if event.what == CALM else seen.interruption_s
-        counts = (seen.published, seen.arrived, seen.twice)
-        self._write(schema.Observed(event.time_ns, event.what, origin, target, *counts, seconds))
+        counts = (seen.published, seen.arrived, seen.duplicates)
+        self._write(
+            schema.ClientDeliveriesCounted(
+                event.time_ns, event.what, origin, target, *counts, seconds
+            )
+        )
 
-    def _write(self, record: schema.Any) -> None:
-        log = Log(self.directory / "demo")
+    def _write(self, record: schema.AnyRecord) -> None:
+        log = TelemetryLog(self.directory / "demo")
         self.records += 1
         # An incarnation for each record, because every recorder numbers its records from 1.
-        recorder = Recorder(log, schema.OBSERVER, self.records)
+        recorder = NodeRecorder(log, schema.FAULT_INJECTOR, self.records)
         recorder.put(record)
         recorder.flush()
         log.close()
@@ -141,24 +147,26 @@ class Account:
 # ---------------------------------------------------------------- tables and report
 
 
-def tell(story: Story, account: Account, place: Place) -> bool:
+def write_report(output: DemoOutput, record: DemoRecord, place: Place) -> bool:
     """Make tables and report; return whether they agree with what the demo knows."""
-    story.say("\n[bold]Your data.[/bold] Spark makes tables of what the agents recorded.")
+    output.say("\n[bold]Your data.[/bold] Spark makes tables of what the agents recorded.")
     arguments = ["--lake", place.lake, "--payloads", place.payloads, "--out", place.report]
     words = ["report", *map(str, arguments), "--query", readings.QUERY, str(place.agents)]
     try:
-        code, answer = run_until_stopped(_output([*program(), *words]))
+        code, answer = run_until_stopped(_output([*command_prefix(), *words]))
     except KeyboardInterrupt:
         place.remove()
         raise
     if code != 0:
-        return _without(story, place, words)
-    story.print(answer)
+        return _without(output, place, words)
+    output.print(answer)
     tables = place.lake / "tables"
-    is_recorded = _compare_recorded(story, account, tables)
-    is_delivered = _compare_delivered(story, account, tables)
-    story.say("This shows the table of your data again:")
-    story.print(f"  {command('pipeline', 'query', '--lake', str(place.lake), readings.QUERY)}")
+    is_recorded = _compare_recorded(output, record, tables)
+    is_delivered = _compare_delivered(output, record, tables)
+    output.say("This shows the table of your data again:")
+    output.print(
+        f"  {command_line('pipeline', 'query', '--lake', str(place.lake), readings.QUERY)}"
+    )
     return is_recorded and is_delivered
 
 
@@ -188,7 +196,7 @@ async def _output(words: list[str]) -> tuple[int, str]:
     return process.returncode, output.decode()
 
 
-def _without(story: Story, place: Place, words: list[str]) -> bool:
+def _without(story: DemoOutput, place: Place, words: list[str]) -> bool:
     """Say what is left out; it is no failure of the demo where Spark is not installed."""
     importlib.invalidate_caches()
     is_installed = importlib.util.find_spec("pyspark") is not None
@@ -197,11 +205,11 @@ def _without(story: Story, place: Place, words: list[str]) -> bool:
         f"   Left out, because {why}: the table of readings and the report. What the agents"
         f" recorded is in {place.agents}; later this makes both:"
     )
-    story.print(f"  {command(*words)}")
+    story.print(f"  {command_line(*words)}")
     return not is_installed
 
 
-def _compare_recorded(story: Story, account: Account, tables: Path) -> bool:
+def _compare_recorded(story: DemoOutput, account: DemoRecord, tables: Path) -> bool:
     """Compare the readings in the table with what the sensors published."""
     found = Counter(row["site"] for row in _rows(tables / "silver" / "temperatures"))
     if found == account.published:
@@ -220,39 +228,41 @@ def _by_site(counts: Counter[str]) -> str:
     return ", ".join(f"{count:,} at {site}" for site, count in sorted(counts.items())) or "nothing"
 
 
-def _compare_delivered(story: Story, account: Account, tables: Path) -> bool:
+def _compare_delivered(story: DemoOutput, account: DemoRecord, tables: Path) -> bool:
     """Compare the deliveries that agents recorded with what their clients received."""
     names = {row["node"]: row["name"] for row in _rows(tables / "silver" / "nodes")}
     told: Counter[str] = Counter()
     for row in _rows(tables / "gold" / "traffic_matrix"):
         told[names[row["node"]]] += row["publications"]
-    made = table("at broker", ">published elsewhere", ">its client got", ">agent delivered", "")
+    made = make_table(
+        "at broker", ">published elsewhere", ">its client got", ">agent delivered", ""
+    )
     is_good = True
-    for name in sorted(account.counted):
-        counted, said = account.counted[name], told[name]
-        reason = difference(counted, said, account.done.get(name, ""))
+    for name in sorted(account.received_counts):
+        counted, said = account.received_counts[name], told[name]
+        reason = explain_difference(counted, said, account.faults_by_broker.get(name, ""))
         is_good = is_good and reason is not None
         shown = "[red]this should be the same[/red]" if reason is None else reason
         made.add_row(name, f"{account.expected[name]:,}", f"{counted:,}", f"{said:,}", shown)
     story.say(
         "   The report has both counts of deliveries: what clients got, and what agents recorded."
     )
-    story.show(made)
+    story.print_table(made)
     return is_good
 
 
-def difference(counted: int, said: int, done: str) -> str | None:
+def explain_difference(received: int, recorded: int, faults: str) -> str | None:
     """Return why the two numbers are as they are, None if nothing that was done explains it.
 
     A client counts what reaches it. An agent records what it hands to its broker, and writes that
     down once a second.
     """
-    if counted == said:
+    if received == recorded:
         return "the same"
-    if 0 < counted - said <= UNWRITTEN_MAX and "kill agent" in done:
-        return f"the {counted - said:,} missing were its last before kill -9, not written down yet"
-    if said > counted and "kill broker" in done:
-        return f"the {said - counted:,} more were handed to the broker as it was killed"
+    if 0 < received - recorded <= UNWRITTEN_RECORDS_MAX and "kill agent" in faults:
+        return f"the {received - recorded:,} missing were its last before kill -9, not written down yet"
+    if recorded > received and "kill broker" in faults:
+        return f"the {recorded - received:,} more were handed to the broker as it was killed"
     return None
 
 

@@ -6,19 +6,27 @@ of the protocol over links of two milliseconds, not of this machine, and it says
 
 from collections.abc import Callable, Iterable, Sequence
 
-from hansa.launcher import command
+from hansa.launcher import command_line
 from hansa.protocol.effects import Duplicate
 from hansa.protocol.model import Group
-from hansa.simulator.actions import Crash, Heal, Partition, Publish, Restart, Step, Subscribe
-from hansa.simulator.analysis.transcript import ClientPublished, ClientsReceived
-from hansa.simulator.options import LinkOptions, Options, Phases
-from hansa.simulator.result import Result
+from hansa.simulator.actions import (
+    ClientPublish,
+    ClientSubscribe,
+    CrashAgent,
+    HealAll,
+    Partition,
+    RestartAgent,
+    ScheduledAction,
+)
+from hansa.simulator.analysis.transcript import MessageDelivered, MessagePublished
+from hansa.simulator.options import LinkOptions, Phases, SimulationOptions
+from hansa.simulator.result import SimulationResult
 from hansa.simulator.run import Simulation
-from hansa.simulator.scenarios.scenario import State, recoveries
-from hansa.simulator.topologies import parse
-from hansa.terminal import table
+from hansa.simulator.scenarios.scenario import FederationSnapshot, recoveries
+from hansa.simulator.topologies import parse_topology
+from hansa.terminal import make_table
 from hansa.testbed.demo import drawing
-from hansa.testbed.demo.story import Story
+from hansa.testbed.demo.story import DemoOutput
 
 LINKS = LinkOptions(delay_ms=2.0, jitter_ms=0.5)
 
@@ -30,7 +38,7 @@ SIDE = 4
 SUBSCRIBERS = (5, 0, 3, 10, 15)
 """The first one becomes the core."""
 PUBLISHER = 12
-AT_RISK = 40
+PUBLICATIONS_DURING_FAILURE = 40
 """Publications around the failure, 25 ms apart."""
 FAIL_S, RETURN_S, SPLIT_S, MERGE_S, END_S = 4.0, 8.0, 12.0, 20.0, 26.0
 
@@ -38,38 +46,42 @@ MACHADO_CORE = "2 to 5 min (Machado 2023, 6 to 25 brokers)"
 MACHADO_SPLIT = "up to 5 min (Machado 2023)"
 
 
-def tell(story: Story, seed: int) -> int:
+def run_simulated_demo(output: DemoOutput, seed: int) -> int:
     """Tell the story and return the exit code."""
-    story.say(
+    output.say(
         "[bold]Hansa[/bold], simulated: the same protocol code that the live agent runs, on"
         f" virtual time; links of {LINKS.delay_ms:g} ms, seed {seed}."
     )
-    results = [_ring(story, seed), _grid(story, seed)]
-    return _summary(story, results)
+    results = [_ring(output, seed), _grid(output, seed)]
+    return _summary(output, results)
 
 
 # ---------------------------------------------------------------- a ring
 
 
-def _ring(story: Story, seed: int) -> Result:
+def _ring(story: DemoOutput, seed: int) -> SimulationResult:
     """Four in a ring: the two ways round are as long, so both are used and copies meet."""
-    told: list[tuple[float, int | None, object]] = []
+    lines: list[tuple[float, int | None, object]] = []
     schedule = (
-        Step(1.0, Subscribe(1, RING_FILTER)),
-        Step(1.5, Subscribe(2, RING_FILTER)),
-        Step(2.5, Publish(0, TOPIC)),
+        ScheduledAction(1.0, ClientSubscribe(1, RING_FILTER)),
+        ScheduledAction(1.5, ClientSubscribe(2, RING_FILTER)),
+        ScheduledAction(2.5, ClientPublish(0, TOPIC)),
     )
-    topology = parse("grid:2x2", seed)
-    options = Options(topology, seed=seed, links=LINKS, schedule=schedule, phases=Phases(3.0))
-    simulation = Simulation(options, lambda *what: told.append(what))
+    topology = parse_topology("grid:2x2", seed)
+    options = SimulationOptions(
+        topology, seed=seed, links=LINKS, schedule=schedule, phases=Phases(3.0)
+    )
+    simulation = Simulation(options, lambda *what: lines.append(what))
     result = simulation.run()
     story.say(
         "\n[bold]1. Four brokers in a ring.[/bold]"
         f" Clients at 1 and 2 want {RING_FILTER}; a sensor publishes {TOPIC} at 0."
     )
-    state = State(tuple(simulation.views()))
-    story.draw(drawing.grid(2, 2, _mark(state, RING_FILTER), state.mesh(RING_FILTER)))
-    for line in _journey(told):
+    state = FederationSnapshot(tuple(simulation.statuses()))
+    story.print_lines(
+        drawing.draw_grid(2, 2, _make_node_mark(state, RING_FILTER), state.mesh_links(RING_FILTER))
+    )
+    for line in _describe_journey(lines):
         story.say(f"   {line}")
     story.say(
         f"   {result.data_frames} copies, {result.duplicates_dropped} recognised and cut:"
@@ -78,15 +90,15 @@ def _ring(story: Story, seed: int) -> Result:
     return result
 
 
-def _journey(told: Iterable[tuple[float, int | None, object]]) -> Iterable[str]:
+def _describe_journey(lines: Iterable[tuple[float, int | None, object]]) -> Iterable[str]:
     """Yield what happened to the one publication, in milliseconds since it was made."""
     start = 0.0
-    for now, place, what in told:
+    for now, place, what in lines:
         match what:
-            case ClientPublished():
+            case MessagePublished():
                 start = now
                 yield f"   0.0 ms  published at broker {place}"
-            case ClientsReceived():
+            case MessageDelivered():
                 yield f"{(now - start) * 1000:6.1f} ms  broker {place} gets it"
             case Duplicate():
                 yield f"{(now - start) * 1000:6.1f} ms  a second copy reaches {place}: cut"
@@ -95,44 +107,50 @@ def _journey(told: Iterable[tuple[float, int | None, object]]) -> Iterable[str]:
 # ---------------------------------------------------------------- a grid
 
 
-def _grid(story: Story, seed: int) -> Result:
+def _grid(story: DemoOutput, seed: int) -> SimulationResult:
     simulation = Simulation(_grid_options(seed))
     core = SUBSCRIBERS[0]
     story.say(
-        f"\n[bold]2. Sixteen brokers in a grid.[/bold] Clients at {_list(SUBSCRIBERS)} want"
+        f"\n[bold]2. Sixteen brokers in a grid.[/bold] Clients at {_format_list(SUBSCRIBERS)} want"
         f" {GRID_FILTER}; the first, {core}, is core (◆). Members of the mesh are ●, others ○."
     )
-    _picture(story, simulation, FAIL_S - 0.5)
+    _draw_at(story, simulation, FAIL_S - 0.5)
     story.say(
         f"   A sensor at {PUBLISHER} publishes every 25 ms. Now the agent of the [bold]core {core}"
         " is killed[/bold] (✗), mid-traffic."
     )
-    _picture(story, simulation, RETURN_S - 0.5)
+    _draw_at(story, simulation, RETURN_S - 0.5)
     story.say(
         "   It returns; then the grid is [bold]split in two[/bold], without a word to anybody."
     )
-    _picture(story, simulation, MERGE_S - 0.5)
+    _draw_at(story, simulation, MERGE_S - 0.5)
     story.say(
         "   Heartbeats noticed it; each half has a core. The cable is mended: one core again."
     )
-    _picture(story, simulation, END_S)
+    _draw_at(story, simulation, END_S)
     return simulation.run()
 
 
-def _grid_options(seed: int) -> Options:
+def _grid_options(seed: int) -> SimulationOptions:
     half = SIDE * SIDE // 2
     sides = (tuple(range(half)), tuple(range(half, 2 * half)))
     schedule = (
-        *(Step(1 + 0.2 * n, Subscribe(node, GRID_FILTER)) for n, node in enumerate(SUBSCRIBERS)),
-        Step(FAIL_S - 0.5, Publish(PUBLISHER, TOPIC, count=AT_RISK, interval_s=0.025)),
-        Step(FAIL_S, Crash(SUBSCRIBERS[0])),
-        Step(RETURN_S, Restart(SUBSCRIBERS[0])),
-        Step(SPLIT_S, Partition(sides)),
-        Step(MERGE_S, Heal()),
-        Step(END_S - 1, Publish(PUBLISHER, TOPIC)),
+        *(
+            ScheduledAction(1 + 0.2 * n, ClientSubscribe(node, GRID_FILTER))
+            for n, node in enumerate(SUBSCRIBERS)
+        ),
+        ScheduledAction(
+            FAIL_S - 0.5,
+            ClientPublish(PUBLISHER, TOPIC, count=PUBLICATIONS_DURING_FAILURE, interval_s=0.025),
+        ),
+        ScheduledAction(FAIL_S, CrashAgent(SUBSCRIBERS[0])),
+        ScheduledAction(RETURN_S, RestartAgent(SUBSCRIBERS[0])),
+        ScheduledAction(SPLIT_S, Partition(sides)),
+        ScheduledAction(MERGE_S, HealAll()),
+        ScheduledAction(END_S - 1, ClientPublish(PUBLISHER, TOPIC)),
     )
-    return Options(
-        parse(f"grid:{SIDE}x{SIDE}", seed),
+    return SimulationOptions(
+        parse_topology(f"grid:{SIDE}x{SIDE}", seed),
         seed=seed,
         links=LINKS,
         schedule=schedule,
@@ -140,18 +158,22 @@ def _grid_options(seed: int) -> Options:
     )
 
 
-def _picture(story: Story, simulation: Simulation, at_s: float) -> None:
+def _draw_at(story: DemoOutput, simulation: Simulation, at_s: float) -> None:
     """Run on to a moment and draw the mesh as it is then."""
     simulation.run_until(at_s)
-    state = State(tuple(simulation.views()))
-    story.draw(drawing.grid(SIDE, SIDE, _mark(state, GRID_FILTER), state.mesh(GRID_FILTER)))
+    state = FederationSnapshot(tuple(simulation.statuses()))
+    story.print_lines(
+        drawing.draw_grid(
+            SIDE, SIDE, _make_node_mark(state, GRID_FILTER), state.mesh_links(GRID_FILTER)
+        )
+    )
 
 
-def _mark(state: State, group: Group) -> Callable[[int], str]:
+def _make_node_mark(state: FederationSnapshot, group: Group) -> Callable[[int], str]:
     members = state.members(group)
 
     def mark(node: int) -> str:
-        view = state.views[node]
+        view = state.statuses[node]
         if view is None:
             return "✗"
         if group in view.groups and view.groups[group].core == node:
@@ -164,30 +186,30 @@ def _mark(state: State, group: Group) -> Callable[[int], str]:
 # ---------------------------------------------------------------- the end
 
 
-def _summary(story: Story, results: Sequence[Result]) -> int:
-    took = {found.after.split()[0]: found.took for found in recoveries(results[1])}
+def _summary(story: DemoOutput, results: Sequence[SimulationResult]) -> int:
+    took = {found.after.split()[0]: found.duration_text for found in recoveries(results[1])}
     published = sum(result.publications for result in results)
     delivered = sum(result.delivered for result in results)
     expected = sum(result.expected for result in results)
     twice = sum(result.duplicates_delivered for result in results)
-    rows = table("", "the papers", "here, simulated")
+    rows = make_table("", "the papers", "here, simulated")
     rows.add_row("core killed, all right again after", MACHADO_CORE, took["crash"])
     rows.add_row("split, both halves right after", MACHADO_SPLIT, took["partition"])
     rows.add_row("merged, one federation after", "not measured", took["heal"])
     rows.add_row(
         f"{published} publications", "", f"{delivered} of {expected} delivered, {twice} twice"
     )
-    story.show(rows)
+    story.print_table(rows)
     if expected > delivered:
         story.say("What was lost was on its way to the core when it died: QoS 0 allows that.")
     broken = [text for result in results for text in result.violations]
     for text in broken:
         story.say(f"[red]broken promise: {text}[/red]")
-    more = command("simulate", "--list")
+    more = command_line("simulate", "--list")
     story.say(f"Next: [bold]{more}[/bold] has the papers' own experiments.")
     return 1 if broken else 0
 
 
-def _list(numbers: Sequence[int]) -> str:
+def _format_list(numbers: Sequence[int]) -> str:
     words = [str(number) for number in numbers]
     return f"{', '.join(words[:-1])} and {words[-1]}"

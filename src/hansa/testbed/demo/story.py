@@ -7,28 +7,28 @@ from contextlib import AbstractContextManager
 from rich.console import Console, RenderableType
 from rich.text import Text
 
-BEAT_S = 0.35
+PARAGRAPH_PAUSE_S = 0.35
 """Real seconds between two paragraphs on a terminal: time to read, none to get bored."""
 
 
-class Story:
+class DemoOutput:
     """Prints paragraphs, at a reader's pace if there is one."""
 
-    def __init__(self, out: Console, beat_s: float = BEAT_S) -> None:
+    def __init__(self, out: Console, pause_s: float = PARAGRAPH_PAUSE_S) -> None:
         self._out = out
-        self._beat_s = beat_s
+        self._pause_s = pause_s
 
     def say(self, text: str) -> None:
         """Print a paragraph."""
         self._out.print(text)
         if self._out.is_terminal:
-            time.sleep(self._beat_s)
+            time.sleep(self._pause_s)
 
-    def waiting(self, text: str) -> AbstractContextManager[object]:
+    def show_status(self, text: str) -> AbstractContextManager[object]:
         """Say on a terminal what is waited for, as long as it is."""
         return self._out.status(text)
 
-    def draw(self, lines: Iterable[str]) -> None:
+    def print_lines(self, lines: Iterable[str]) -> None:
         """Print a picture."""
         for line in lines:
             self._out.print(Text(f"      {line}", style="cyan"))
@@ -38,6 +38,6 @@ class Story:
         """Print a text as it is: unwrapped, so that a command in it can be pasted."""
         self._out.print(Text(text), soft_wrap=True)
 
-    def show(self, what: RenderableType) -> None:
+    def print_table(self, what: RenderableType) -> None:
         """Print a table."""
         self._out.print(what)

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from hansa.agent.broker.connection import BrokerAddress
 from hansa.mqtt.types import Version
-from hansa.testbed.clients import Arrival, Client, until
-from hansa.testbed.probes.advice import Learned
+from hansa.testbed.clients import Arrival, RecordingClient, wait_until
+from hansa.testbed.probes.advice import BrokerFindings
 
 LINE_TIMEOUT_S = 2.0
 """How long a line of the log may take: a broker that logs to topics does it at once."""
@@ -37,7 +37,7 @@ WATCHED = (VERSION, SUBSCRIBE, UNSUBSCRIBE, NOTICE, ERROR, UPTIME, DROPPED, BRID
 class Examination:
     """What was found out."""
 
-    learned: Learned
+    learned: BrokerFindings
     refused: tuple[str, ...]
     """Topics that the broker does not let this user subscribe to."""
     delivers: bool
@@ -48,7 +48,7 @@ async def spoken_version(address: BrokerAddress) -> Version:
     """Return how to talk to a broker, which may leave MQTT 5 without an answer, as amqtt does;
     raise UsageError if it does not let a client in."""
     name = f"hansa-doctor-{secrets.token_hex(4)}"
-    client = Client(address, name, answer_timeout=SILENCE_S)
+    client = RecordingClient(address, name, answer_timeout=SILENCE_S)
     try:
         await client.start()
         assert client.limits is not None
@@ -62,20 +62,20 @@ async def examine(address: BrokerAddress, version: Version = Version.V5) -> Exam
     name = f"hansa-doctor-{secrets.token_hex(4)}"
     topic = f"hansa/doctor/{name}"
     lap = f"hansa/+/{name}"  # matches it as well
-    watcher = Client(address, f"{name}-watcher", *WATCHED, topic, lap, version=version)
-    probes = [Client(address, f"{name}-probe", version=version) for _ in range(2)]
+    watcher = RecordingClient(address, f"{name}-watcher", *WATCHED, topic, lap, version=version)
+    probes = [RecordingClient(address, f"{name}-probe", version=version) for _ in range(2)]
     probe, rival = probes
     try:
         await watcher.start()
         await probe.start()
         probe.subscribe(f"{topic}/probe")
-        await until(lambda: bool(probe.granted), LINE_TIMEOUT_S)
+        await wait_until(lambda: bool(probe.granted), LINE_TIMEOUT_S)
         probe.publish(topic, b"probe")
         probe.unsubscribe(f"{topic}/probe")
         await _seen(watcher, UNSUBSCRIBE, probe)
         await rival.start()  # takes the session over; of the two, the first would come back
         await probe.stop()
-        await until(lambda: _has_takeover(watcher.arrivals, rival.client_id), LINE_TIMEOUT_S)
+        await wait_until(lambda: _has_takeover(watcher.arrivals, rival.client_id), LINE_TIMEOUT_S)
         watcher.unsubscribe(
             topic, lap
         )  # or an agent beside the broker takes it for wanted for a while
@@ -84,15 +84,15 @@ async def examine(address: BrokerAddress, version: Version = Version.V5) -> Exam
         await asyncio.gather(*(client.stop() for client in (watcher, *probes)))
 
 
-async def _seen(watcher: Client, topic: str, probe: Client) -> None:
-    await until(lambda: _has_line(watcher.arrivals, topic, probe.client_id), LINE_TIMEOUT_S)
+async def _seen(watcher: RecordingClient, topic: str, probe: RecordingClient) -> None:
+    await wait_until(lambda: _has_line(watcher.arrivals, topic, probe.client_id), LINE_TIMEOUT_S)
 
 
-def _conclude(watcher: Client, probe: Client, topic: str) -> Examination:
+def _conclude(watcher: RecordingClient, probe: RecordingClient, topic: str) -> Examination:
     arrivals, client_id = watcher.arrivals, probe.client_id
     last = {arrival.topic: arrival.payload.decode(errors="replace") for arrival in arrivals}
     dropped = last.get(DROPPED, "")
-    learned = Learned(
+    learned = BrokerFindings(
         version=last.get(VERSION, ""),
         limits=watcher.limits,
         logs_subscribe=_has_line(arrivals, SUBSCRIBE, client_id),
@@ -101,7 +101,7 @@ def _conclude(watcher: Client, probe: Client, topic: str) -> Examination:
         logs_takeover=_has_takeover(arrivals, client_id),
         publishes_counts=UPTIME in last,
         dropped_count=int(dropped) if dropped.isdigit() else None,
-        copies=sum(arrival.topic == topic for arrival in arrivals),
+        overlap_copies=sum(arrival.topic == topic for arrival in arrivals),
         bridges=tuple(
             sorted(
                 name.split("/")[-2]

@@ -7,7 +7,7 @@ it is the same advice as at a running broker.
 from pathlib import Path
 
 from hansa.errors import UsageError
-from hansa.testbed.probes.advice import QUEUED_WANTED, Learned
+from hansa.testbed.probes.advice import QUEUED_RECOMMENDED, BrokerFindings
 
 DEFAULT_LOG_TYPES = frozenset({"error", "warning", "notice", "information"})
 """Types that are logged if the configuration names none."""
@@ -33,7 +33,7 @@ def read_settings(path: Path) -> Settings:
     return settings
 
 
-def learn(settings: Settings) -> Learned:
+def learn(settings: Settings) -> BrokerFindings:
     """Return what an agent would find at a broker with these settings."""
     destinations = settings.get("log_dest", [])
     types = set(settings.get("log_type", DEFAULT_LOG_TYPES))
@@ -44,7 +44,7 @@ def learn(settings: Settings) -> Learned:
 
     has_connections = _last(settings, "connection_messages", "true") == "true"
     has_file = any(each.startswith("file ") for each in destinations)
-    return Learned(
+    return BrokerFindings(
         logs_subscribe=logs("subscribe"),
         logs_unsubscribe=logs("unsubscribe"),
         logs_connect=logs("notice") and has_connections,
@@ -52,7 +52,7 @@ def learn(settings: Settings) -> Learned:
         publishes_counts=_last(settings, "sys_interval", "10") != "0",
         has_history=has_file and ("all" in types or "information" in types),
         has_persistence=_last(settings, "persistence", "false") == "true",
-        dropped_count=None if _queued(settings) >= QUEUED_WANTED else 0,
+        dropped_count=None if _queued(settings) >= QUEUED_RECOMMENDED else 0,
         bridges=tuple(settings.get("connection", [])),
     )
 
@@ -60,7 +60,7 @@ def learn(settings: Settings) -> Learned:
 def _queued(settings: Settings) -> int:
     value = _last(settings, "max_queued_messages", "1000")
     count = int(value) if value.isdigit() else 0
-    return count or QUEUED_WANTED  # 0 is no limit
+    return count or QUEUED_RECOMMENDED  # 0 is no limit
 
 
 def _last(settings: Settings, name: str, default: str) -> str:

@@ -14,9 +14,9 @@ from hansa.agent.broker.connection import BrokerAddress
 from hansa.agent.broker.observer_client import RETAINED_DELAY_S
 from hansa.errors import UsageError
 from hansa.mqtt.types import Version
-from hansa.observers.history import LogFile
+from hansa.observers.history import BrokerLogFile
 from hansa.observers.mosquitto.observer import COUNTS_WAIT_S, MosquittoObserver
-from hansa.testbed.clients import Client, until
+from hansa.testbed.clients import RecordingClient, wait_until
 
 SAMPLE_TIMEOUT_S = 12.0
 """How long to wait for the next sample of the counters; `sys_interval` is 10 s by default."""
@@ -46,14 +46,16 @@ class ObservationProbe:
         """Without a log file only the counters are looked at."""
         name = f"hansa-doctor-{secrets.token_hex(4)}-observer"
         self._observer = MosquittoObserver(own_prefix=name)
-        self._client = Client(address, name, *self._observer.subscriptions(), version=version)
+        self._client = RecordingClient(
+            address, name, *self._observer.topics_to_subscribe(), version=version
+        )
         self._log_file = log_file
         self._taken = 0
 
     async def start(self) -> None:
         """Subscribe, before the doctor's other clients do; raise UsageError if the broker does not
         let a client in."""
-        self._observer.reconnected(session_lost=True, now=0.0)
+        self._observer.on_connected(session_lost=True, now=0.0)
         await self._client.start()
         await asyncio.sleep(RETAINED_DELAY_S)
         self._take()
@@ -75,12 +77,12 @@ class ObservationProbe:
         if not has_log:
             known = max(observer.certain_count, len(self._client.filters))
             return Observation(max(observer.counted - known, 0) if is_sampled else None)
-        is_decided = is_sampled or observer.complete or observer.lacks_counts
+        is_decided = is_sampled or observer.is_complete or observer.lacks_counts
         return Observation(
             None,
             observer.certain_count,
-            observer.complete if is_decided else None,
-            observer.reason,
+            observer.is_complete if is_decided else None,
+            observer.incomplete_reason,
             observer.has_persistence,
         )
 
@@ -89,7 +91,7 @@ class ObservationProbe:
         self._take()
         self._observer.begin_resync(now=0.0)
         try:
-            text = await LogFile(self._log_file).read() if self._log_file else ""
+            text = await BrokerLogFile(self._log_file).read() if self._log_file else ""
         except UsageError:
             text = ""
         self._take()
@@ -100,7 +102,7 @@ class ObservationProbe:
     async def _wait_for_sample(self, has_log: bool) -> bool:
         """Wait for the next sample, unless the log is already confirmed or there are none."""
         observer = self._observer
-        if observer.lacks_counts or (has_log and observer.complete):
+        if observer.lacks_counts or (has_log and observer.is_complete):
             return False
         before = observer.sample_count
 
@@ -108,10 +110,10 @@ class ObservationProbe:
             self._take()
             return observer.sample_count > before
 
-        return await until(is_sampled, SAMPLE_TIMEOUT_S)
+        return await wait_until(is_sampled, SAMPLE_TIMEOUT_S)
 
     def _take(self) -> None:
         new = self._client.arrivals[self._taken :]
         self._taken += len(new)
         for arrival in new:
-            self._observer.take(arrival.topic, arrival.payload, now=0.0)
+            self._observer.receive_publication(arrival.topic, arrival.payload, now=0.0)

@@ -1,14 +1,16 @@
 """When to ask a core for a fresh announcement, and whose requests to pass on."""
 
 from hansa.protocol.model import NodeId
-from hansa.protocol.routing.mesh.announcement_request import Solicitation
+from hansa.protocol.routing.mesh.announcement_request import AnnouncementRequests
 from hansa.protocol.settings import ProtocolSettings
 
 CORE, OTHER = NodeId(1), NodeId(2)
 
 
-def solicitation() -> Solicitation:
-    return Solicitation(ProtocolSettings(announce_gap=0.5, solicit_interval=4.0))
+def solicitation() -> AnnouncementRequests:
+    return AnnouncementRequests(
+        ProtocolSettings(announcement_interval_min=0.5, announcement_request_interval_max=4.0)
+    )
 
 
 # ---------------------------------------------------------------- own requests
@@ -16,98 +18,98 @@ def solicitation() -> Solicitation:
 
 def test_nothing_is_asked_for_at_first():
     made = solicitation()
-    assert (made.due(100.0), made.next_deadline()) == ([], None)
+    assert (made.pop_due(100.0), made.next_deadline()) == ([], None)
 
 
 def test_a_lost_way_is_asked_for_at_once():
     made = solicitation()
-    made.lost(CORE, 10.0)
-    assert (made.next_deadline(), made.due(10.0)) == (10.0, [CORE])
+    made.request_now(CORE, 10.0)
+    assert (made.next_deadline(), made.pop_due(10.0)) == (10.0, [CORE])
 
 
 def test_it_is_asked_for_again_and_again_ever_less_often():
     made = solicitation()
-    made.lost(CORE, 10.0)
+    made.request_now(CORE, 10.0)
     asked: list[float] = []
     while len(asked) < 7:
         due = made.next_deadline()
         assert due is not None
-        assert made.due(due) == [CORE]
+        assert made.pop_due(due) == [CORE]
         asked.append(due)
     assert asked == [10.0, 10.5, 11.5, 13.5, 17.5, 21.5, 25.5]
 
 
 def test_it_is_not_asked_for_before_its_time():
     made = solicitation()
-    made.lost(CORE, 10.0)
-    made.due(10.0)
-    assert made.due(10.25) == []
+    made.request_now(CORE, 10.0)
+    made.pop_due(10.0)
+    assert made.pop_due(10.25) == []
 
 
 def test_a_way_that_may_still_come_is_awaited():
     made = solicitation()
-    made.expect(CORE, 10.0)
-    assert (made.due(13.75), made.due(14.0), made.next_deadline()) == ([], [CORE], 18.0)
+    made.request_later(CORE, 10.0)
+    assert (made.pop_due(13.75), made.pop_due(14.0), made.next_deadline()) == ([], [CORE], 18.0)
 
 
 def test_the_next_deadline_is_that_of_the_first_to_ask_for():
     made = solicitation()
-    made.expect(CORE, 10.0)
-    made.lost(OTHER, 11.0)
+    made.request_later(CORE, 10.0)
+    made.request_now(OTHER, 11.0)
     assert made.next_deadline() == 11.0
 
 
 def test_expecting_a_way_does_not_put_off_asking_for_it():
     made = solicitation()
-    made.lost(CORE, 10.0)
-    made.expect(CORE, 10.0)
+    made.request_now(CORE, 10.0)
+    made.request_later(CORE, 10.0)
     assert made.next_deadline() == 10.0
 
 
 def test_a_way_that_was_found_is_not_asked_for_any_more():
     made = solicitation()
-    made.lost(CORE, 10.0)
-    made.lost(OTHER, 11.0)
-    made.settle([CORE])
-    made.settle([CORE])
-    assert (made.next_deadline(), made.due(11.0)) == (11.0, [OTHER])
+    made.request_now(CORE, 10.0)
+    made.request_now(OTHER, 11.0)
+    made.cancel([CORE])
+    made.cancel([CORE])
+    assert (made.next_deadline(), made.pop_due(11.0)) == (11.0, [OTHER])
 
 
 # ---------------------------------------------------------------- requests of others
 
 
 def test_the_first_request_travels_on():
-    assert solicitation().pass_on(CORE, (1, 1), 10.0)
+    assert solicitation().should_forward(CORE, (1, 1), 10.0)
 
 
 def test_the_same_request_of_another_node_does_not():
     made = solicitation()
-    made.pass_on(CORE, (1, 7), 10.0)
-    assert not made.pass_on(CORE, (1, 7), 10.25)
-    assert not made.pass_on(CORE, (1, 6), 10.25)
+    made.should_forward(CORE, (1, 7), 10.0)
+    assert not made.should_forward(CORE, (1, 7), 10.25)
+    assert not made.should_forward(CORE, (1, 6), 10.25)
 
 
 def test_a_request_by_one_who_knows_more_does():
     made = solicitation()
-    made.pass_on(CORE, (1, 7), 10.0)
-    assert made.pass_on(CORE, (1, 8), 10.25)
+    made.should_forward(CORE, (1, 7), 10.0)
+    assert made.should_forward(CORE, (1, 8), 10.25)
 
 
 def test_after_a_while_it_does_again_for_the_first_may_be_lost():
     made = solicitation()
-    made.pass_on(CORE, (1, 7), 10.0)
-    assert made.pass_on(CORE, (1, 7), 10.5)
+    made.should_forward(CORE, (1, 7), 10.0)
+    assert made.should_forward(CORE, (1, 7), 10.5)
 
 
 def test_requests_for_different_cores_do_not_stop_each_other():
     made = solicitation()
-    made.pass_on(CORE, (1, 7), 10.0)
-    assert made.pass_on(OTHER, (1, 7), 10.0)
+    made.should_forward(CORE, (1, 7), 10.0)
+    assert made.should_forward(OTHER, (1, 7), 10.0)
 
 
 def test_a_forgotten_core_is_asked_for_anew():
     made = solicitation()
-    made.pass_on(CORE, (1, 7), 10.0)
-    made.forget(CORE)
-    made.forget(CORE)
-    assert made.pass_on(CORE, (1, 6), 10.0)
+    made.should_forward(CORE, (1, 7), 10.0)
+    made.expire_node(CORE)
+    made.expire_node(CORE)
+    assert made.should_forward(CORE, (1, 6), 10.0)

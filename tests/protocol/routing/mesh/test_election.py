@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 from hansa.protocol.effects import CoreElected, CoreLost, Effect
 from hansa.protocol.interest.groups import GroupIndex
 from hansa.protocol.membership.graph import Graph
-from hansa.protocol.model import MANAGEMENT, NodeId
+from hansa.protocol.model import MANAGEMENT_GROUP, NodeId
 from hansa.protocol.routing.mesh.election import Election
 from hansa.protocol.settings import ManagementBy, Metric, ProtocolSettings
 
-SETTINGS = ProtocolSettings(takeover_delay=1.0, takeover_patience=10.0, linger=2.0)
+SETTINGS = ProtocolSettings(takeover_delay=1.0, takeover_fallback_delay=10.0, linger=2.0)
 
 
 class Scene:
@@ -29,21 +29,21 @@ class Scene:
             self.link(node, *(other for other in (node - 1, node + 1) if 1 <= other <= 9))
 
     def link(self, node: int, *others: int) -> None:
-        self.graph.put(NodeId(node), {NodeId(other): 0 for other in others})
+        self.graph.set_links(NodeId(node), {NodeId(other): 0 for other in others})
 
     def want(self, *nodes: int) -> None:
         for node in nodes:
-            self.index.change(NodeId(node), ["g"], [])
+            self.index.apply_change(NodeId(node), ["g"], [])
 
     def unwant(self, node: int) -> None:
-        self.index.change(NodeId(node), [], ["g"])
+        self.index.apply_change(NodeId(node), [], ["g"])
 
     def claim(self, node: int, now: float = 0.0) -> list[Effect]:
-        self.election.note_claims(NodeId(node), ["g"], [])
+        self.election.apply_claims(NodeId(node), ["g"], [])
         return self.evaluate(now)
 
     def disclaim(self, node: int, now: float = 0.0) -> list[Effect]:
-        self.election.note_claims(NodeId(node), [], ["g"])
+        self.election.apply_claims(NodeId(node), [], ["g"])
         return self.evaluate(now)
 
     def lose(self, node: int, now: float = 0.0) -> list[Effect]:
@@ -57,7 +57,7 @@ class Scene:
 
     @property
     def claims(self) -> bool:
-        return "g" in self.election.claims
+        return "g" in self.election.own_claims
 
 
 def elected(core: int) -> list[Effect]:
@@ -74,7 +74,7 @@ def lost(core: int) -> list[Effect]:
 def test_a_group_that_nobody_wants_has_no_core():
     scene = Scene()
     assert scene.evaluate() == []
-    assert scene.election.cores == {MANAGEMENT: 5}
+    assert scene.election.cores == {MANAGEMENT_GROUP: 5}
 
 
 def test_the_first_node_that_wants_a_group_claims_it_at_once():
@@ -82,7 +82,7 @@ def test_the_first_node_that_wants_a_group_claims_it_at_once():
     scene.want(5)
     assert scene.evaluate() == elected(5)
     assert scene.claims
-    assert scene.election.led == {5: {MANAGEMENT: None, "g": None}}
+    assert scene.election.groups_by_core == {5: {MANAGEMENT_GROUP: None, "g": None}}
 
 
 def test_a_group_wanted_only_elsewhere_is_left_to_those_who_want_it():
@@ -103,8 +103,8 @@ def test_of_several_that_begin_to_want_it_together_the_others_are_patient():
     scene.want(3, 5)
     assert scene.evaluate(now=100.0) == []
     assert scene.election.next_deadline() == 110.0
-    assert scene.election.waiting(109.0) == []
-    assert scene.election.waiting(110.0) == ["g"]
+    assert scene.election.due_groups(109.0) == []
+    assert scene.election.due_groups(110.0) == ["g"]
     assert scene.evaluate(110.0) == elected(5)
     assert scene.election.next_deadline() is None
 
@@ -120,8 +120,8 @@ def test_patience_is_counted_from_the_beginning():
 def test_the_next_deadline_is_that_of_the_first_group():
     scene = Scene()
     for group, since in (("g", 100.0), ("h", 101.0)):
-        scene.index.change(NodeId(3), [group], [])
-        scene.index.change(NodeId(5), [group], [])
+        scene.index.apply_change(NodeId(3), [group], [])
+        scene.index.apply_change(NodeId(5), [group], [])
         scene.election.evaluate(group, since)
     assert scene.election.next_deadline() == 110.0
 
@@ -146,7 +146,7 @@ def test_the_smaller_claimant_is_core():
     scene = Scene()
     scene.claim(7)
     assert scene.claim(3) == elected(3)
-    assert scene.election.led == {5: {MANAGEMENT: None}, 3: {"g": None}}
+    assert scene.election.groups_by_core == {5: {MANAGEMENT_GROUP: None}, 3: {"g": None}}
 
 
 def test_a_larger_claimant_changes_nothing():
@@ -301,8 +301,8 @@ def test_a_core_keeps_a_group_that_nobody_wants_for_the_linger():
     scene.unwant(5)
     assert scene.evaluate(100.0) == []
     assert scene.election.next_deadline() == 102.0
-    assert scene.election.waiting(101.0) == []
-    assert scene.election.waiting(102.0) == ["g"]
+    assert scene.election.due_groups(101.0) == []
+    assert scene.election.due_groups(102.0) == ["g"]
     assert scene.evaluate(102.0) == lost(5)
     assert (scene.claims, scene.election.next_deadline()) == (False, None)
 
@@ -341,21 +341,21 @@ def test_a_core_that_gives_way_has_no_linger_to_wait_for():
 
 
 def test_alone_a_node_leads_the_management_group():
-    assert Scene().election.cores == {MANAGEMENT: 5}
+    assert Scene().election.cores == {MANAGEMENT_GROUP: 5}
 
 
 def test_the_smallest_node_in_reach_leads_the_management_group():
     scene = Scene()
     joined = [NodeId(8), NodeId(1), NodeId(0)]  # one of them has left again
-    assert scene.election.evaluate_management(joined) == [CoreElected(MANAGEMENT, NodeId(1))]
+    assert scene.election.evaluate_management(joined) == [CoreElected(MANAGEMENT_GROUP, NodeId(1))]
     assert scene.election.evaluate_management([]) == []
-    assert scene.election.led == {1: {MANAGEMENT: None}}
+    assert scene.election.groups_by_core == {1: {MANAGEMENT_GROUP: None}}
 
 
 def test_the_largest_node_in_reach_leads_the_management_group_if_that_is_the_rule():
     scene = Scene(ProtocolSettings(management_by=ManagementBy.CAPACITY))
     scene.capacities = {8: 4.0, 6: 4.0, 2: 2.0}
-    assert scene.election.evaluate_management([]) == [CoreElected(MANAGEMENT, NodeId(6))]
+    assert scene.election.evaluate_management([]) == [CoreElected(MANAGEMENT_GROUP, NodeId(6))]
 
 
 @pytest.mark.parametrize(("cut", "leader"), [(2, 3), (4, 5), (6, 1)])
@@ -364,4 +364,4 @@ def test_each_side_of_a_partition_has_a_leader(cut, leader):
     scene.election.evaluate_management(scene.graph.reachable)
     scene.lose(cut)
     scene.election.evaluate_management([])
-    assert scene.election.cores[MANAGEMENT] == leader
+    assert scene.election.cores[MANAGEMENT_GROUP] == leader

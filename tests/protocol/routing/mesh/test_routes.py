@@ -8,27 +8,27 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from hansa.protocol.model import NodeId
-from hansa.protocol.routing.mesh.routes import CoreRoutes, Route
-from hansa.protocol.wire.frames import UNREACHABLE, Announce
+from hansa.protocol.routing.mesh.routes import CoreRoute, CoreRoutes
+from hansa.protocol.wire.frames import UNREACHABLE, CoreAnnouncement
 
 CORE = NodeId(0)
 A, B, C = NodeId(1), NodeId(2), NodeId(3)
 
 
-def announce(distance: int, seq: int = 1, incarnation: int = 1) -> Announce:
-    return Announce(CORE, incarnation, seq, distance)
+def announce(distance: int, seq: int = 1, incarnation: int = 1) -> CoreAnnouncement:
+    return CoreAnnouncement(CORE, incarnation, seq, distance)
 
 
-def routes(*heard: tuple[NodeId, Announce], redundancy: int = 2) -> CoreRoutes:
+def routes(*heard: tuple[NodeId, CoreAnnouncement], redundancy: int = 2) -> CoreRoutes:
     made = CoreRoutes(redundancy, cost=lambda _: 1)
     for neighbour, frame in heard:
-        made.hear(neighbour, frame)
+        made.receive_announcement(neighbour, frame)
     return made
 
 
 def summary(made: CoreRoutes) -> tuple[int, int, tuple[NodeId, ...]]:
     route = made.routes[CORE]
-    return route.distance, route.feasible, route.parents
+    return route.distance, route.feasible_distance, route.parents
 
 
 # ---------------------------------------------------------------- hearing
@@ -36,13 +36,13 @@ def summary(made: CoreRoutes) -> tuple[int, int, tuple[NodeId, ...]]:
 
 def test_the_first_announcement_makes_a_parent_and_is_passed_on():
     made = routes()
-    assert made.hear(A, announce(3))
-    assert made.routes == {CORE: Route((1, 1), 4, 4, (A,), {A: ((1, 1), 3)})}
+    assert made.receive_announcement(A, announce(3))
+    assert made.routes == {CORE: CoreRoute((1, 1), 4, 4, (A,), {A: ((1, 1), 3)})}
 
 
 def test_an_announcement_as_near_adds_a_parent_and_is_not_passed_on():
     made = routes((A, announce(3)))
-    assert not made.hear(B, announce(3))
+    assert not made.receive_announcement(B, announce(3))
     assert summary(made) == (4, 4, (A, B))
 
 
@@ -52,37 +52,37 @@ def test_there_are_no_more_parents_than_the_redundancy():
 
 def test_a_nearer_announcement_replaces_the_parents_and_is_passed_on():
     made = routes((A, announce(3)))
-    assert made.hear(B, announce(1))
+    assert made.receive_announcement(B, announce(1))
     assert summary(made) == (2, 2, (B,))
 
 
 def test_a_farther_announcement_changes_nothing():
     made = routes((A, announce(3)))
-    assert not made.hear(B, announce(4))
+    assert not made.receive_announcement(B, announce(4))
     assert summary(made) == (4, 4, (A,))
 
 
 def test_a_newer_announcement_counts_even_if_it_is_farther():
     made = routes((A, announce(3)))
-    assert made.hear(B, announce(7, seq=2))
+    assert made.receive_announcement(B, announce(7, seq=2))
     assert summary(made) == (8, 8, (B,))
 
 
 def test_a_core_that_started_anew_counts_from_its_first_announcement():
     made = routes((A, announce(3, seq=99)))
-    assert made.hear(B, announce(7, seq=1, incarnation=2))
+    assert made.receive_announcement(B, announce(7, seq=1, incarnation=2))
     assert made.routes[CORE].stamp == (2, 1)
 
 
 def test_an_older_announcement_changes_nothing():
     made = routes((A, announce(3, seq=2)))
-    assert not made.hear(B, announce(0, seq=1))
+    assert not made.receive_announcement(B, announce(0, seq=1))
     assert summary(made) == (4, 4, (A,))
 
 
 def test_a_lost_way_to_an_unknown_core_is_no_news():
     made = routes()
-    assert not made.hear(A, announce(UNREACHABLE))
+    assert not made.receive_announcement(A, announce(UNREACHABLE))
     assert made.routes == {}
 
 
@@ -96,55 +96,55 @@ def test_a_distance_beyond_all_bounds_is_no_way():
 
 def test_a_parent_that_lost_its_way_is_no_parent():
     made = routes((A, announce(3)), (B, announce(3)))
-    assert not made.hear(A, announce(UNREACHABLE))
+    assert not made.receive_announcement(A, announce(UNREACHABLE))
     assert summary(made) == (4, 4, (B,))
 
 
 def test_the_surviving_parent_carries_on_without_a_word():
     made = routes((A, announce(3)), (B, announce(3)))
-    assert made.lose_neighbour(A) == []
+    assert made.remove_neighbour(A) == []
     assert summary(made) == (4, 4, (B,))
 
 
 def test_with_the_last_parent_the_way_is_lost_and_that_is_news():
     made = routes((A, announce(3)))
-    assert made.lose_neighbour(A) == [CORE]
+    assert made.remove_neighbour(A) == [CORE]
     assert summary(made) == (UNREACHABLE, 4, ())
 
 
 def test_a_neighbour_farther_than_ever_claimed_here_might_come_through_us_and_is_no_way():
     made = routes((A, announce(3)), (B, announce(4)))
-    made.lose_neighbour(A)
+    made.remove_neighbour(A)
     assert summary(made) == (UNREACHABLE, 4, ())
 
 
 def test_a_feasible_neighbour_takes_over_at_once_although_it_is_farther():
     costs = {A: 1, B: 10}
     made = CoreRoutes(1, costs.__getitem__)
-    made.hear(A, announce(5))
-    made.hear(B, announce(2))
-    assert made.lose_neighbour(A) == [CORE]
+    made.receive_announcement(A, announce(5))
+    made.receive_announcement(B, announce(2))
+    assert made.remove_neighbour(A) == [CORE]
     assert summary(made) == (12, 6, (B,))
 
 
 def test_a_neighbour_that_is_lost_in_the_same_moment_is_no_way():
     costs: dict[NodeId, int] = {A: 1, B: 1}
     made = CoreRoutes(2, costs.get)
-    made.hear(A, announce(3))
-    made.hear(B, announce(3))
+    made.receive_announcement(A, announce(3))
+    made.receive_announcement(B, announce(3))
     costs.clear()
-    assert made.lose_neighbour(A) == [CORE]
+    assert made.remove_neighbour(A) == [CORE]
     assert summary(made) == (UNREACHABLE, 4, ())
 
 
 def test_losing_a_neighbour_that_never_announced_is_no_news():
-    assert routes((A, announce(3))).lose_neighbour(B) == []
+    assert routes((A, announce(3))).remove_neighbour(B) == []
 
 
 def test_a_lost_way_comes_back_with_a_newer_announcement():
     made = routes((A, announce(3)))
-    made.lose_neighbour(A)
-    assert made.hear(B, announce(9, seq=2))
+    made.remove_neighbour(A)
+    assert made.receive_announcement(B, announce(9, seq=2))
     assert summary(made) == (10, 10, (B,))
 
 
@@ -154,10 +154,10 @@ def test_a_lost_way_comes_back_with_a_newer_announcement():
 def test_a_shorter_link_makes_a_better_parent():
     costs = {A: 10, B: 10}
     made = CoreRoutes(1, costs.__getitem__)
-    made.hear(A, announce(5))
-    made.hear(B, announce(5))
+    made.receive_announcement(A, announce(5))
+    made.receive_announcement(B, announce(5))
     costs[B] = 1
-    assert made.remeasure() == [CORE]
+    assert made.update_link_costs() == [CORE]
     assert summary(made) == (6, 6, (B,))
 
 
@@ -165,23 +165,23 @@ def test_the_nearest_parent_comes_first():
     costs = {A: 10, B: 3, C: 5}
     made = CoreRoutes(2, costs.__getitem__)
     for neighbour in (A, B, C):
-        made.hear(neighbour, announce(5))
+        made.receive_announcement(neighbour, announce(5))
     assert summary(made) == (8, 8, (B, C))
 
 
 def test_a_longer_link_is_news_but_no_reason_to_forget_how_near_we_were():
     costs = {A: 1}
     made = CoreRoutes(1, costs.__getitem__)
-    made.hear(A, announce(5))
+    made.receive_announcement(A, announce(5))
     costs[A] = 4
-    assert made.remeasure() == [CORE]
+    assert made.update_link_costs() == [CORE]
     assert summary(made) == (9, 6, (A,))
 
 
 def test_unchanged_lengths_are_no_news():
     made = routes((A, announce(3)))
-    made.lead(B, (1, 1))
-    assert made.remeasure() == []
+    made.set_own_route(B, (1, 1))
+    assert made.update_link_costs() == []
 
 
 # ---------------------------------------------------------------- being core, asking, forgetting
@@ -189,36 +189,36 @@ def test_unchanged_lengths_are_no_news():
 
 def test_a_core_is_at_distance_zero_and_has_no_parents():
     made = routes()
-    made.lead(CORE, (1, 7))
-    assert made.routes == {CORE: Route((1, 7), distance=0, feasible=0)}
-    assert made.has_way(CORE)
+    made.set_own_route(CORE, (1, 7))
+    assert made.routes == {CORE: CoreRoute((1, 7), distance=0, feasible_distance=0)}
+    assert made.has_route(CORE)
     assert made.parents(CORE) == ()
 
 
 def test_a_core_keeps_its_place_when_a_neighbour_is_lost():
     made = routes()
-    made.lead(CORE, (1, 7))
-    assert made.lose_neighbour(A) == []
-    assert made.has_way(CORE)
+    made.set_own_route(CORE, (1, 7))
+    assert made.remove_neighbour(A) == []
+    assert made.has_route(CORE)
 
 
 def test_there_is_a_way_while_there_is_a_parent():
     made = routes((A, announce(3)))
-    assert (made.has_way(CORE), made.parents(CORE)) == (True, (A,))
-    made.lose_neighbour(A)
-    assert (made.has_way(CORE), made.parents(CORE)) == (False, ())
+    assert (made.has_route(CORE), made.parents(CORE)) == (True, (A,))
+    made.remove_neighbour(A)
+    assert (made.has_route(CORE), made.parents(CORE)) == (False, ())
 
 
 def test_there_is_no_way_to_an_unknown_core():
-    assert (routes().has_way(CORE), routes().parents(CORE)) == (False, ())
+    assert (routes().has_route(CORE), routes().parents(CORE)) == (False, ())
 
 
 def test_what_is_forgotten_can_be_learned_again():
     made = routes((A, announce(3)))
-    made.forget(CORE)
-    made.forget(CORE)
+    made.expire_node(CORE)
+    made.expire_node(CORE)
     assert made.routes == {}
-    assert made.hear(A, announce(3))
+    assert made.receive_announcement(A, announce(3))
 
 
 # ---------------------------------------------------------------- a world of routes
@@ -235,21 +235,23 @@ class World:
     redundancy: int = 2
     seq: int = 0
     links: set[frozenset[int]] = field(default_factory=set)
-    flying: dict[Pair, list[Announce]] = field(default_factory=dict)
+    flying: dict[Pair, list[CoreAnnouncement]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.nodes = [CoreRoutes(self.redundancy, lambda _: self.cost) for _ in range(self.count)]
 
     def lead(self) -> None:
         self.seq += 1
-        self.nodes[0].lead(CORE, (1, self.seq))
+        self.nodes[0].set_own_route(CORE, (1, self.seq))
         self.tell(0)
 
     def tell(self, node: int, only: int | None = None) -> None:
         route = self.nodes[node].routes[CORE]
         for other in sorted(o for link in self.links if node in link for o in link - {node}):
             if only in (None, other):
-                self.flying[node, other].append(Announce(CORE, *route.stamp, route.distance))
+                self.flying[node, other].append(
+                    CoreAnnouncement(CORE, *route.stamp, route.distance)
+                )
 
     def toggle(self, a: int, b: int) -> None:
         link = frozenset((a, b))
@@ -258,19 +260,19 @@ class World:
             for here, there in ((a, b), (b, a)):
                 del self.flying[here, there]
             for here, there in ((a, b), (b, a)):
-                if self.nodes[here].lose_neighbour(NodeId(there)):
+                if self.nodes[here].remove_neighbour(NodeId(there)):
                     self.tell(here)
         else:
             self.links.add(link)
             self.flying |= {(a, b): [], (b, a): []}
             for here, there in ((a, b), (b, a)):
-                if self.nodes[here].has_way(CORE):
+                if self.nodes[here].has_route(CORE):
                     self.tell(here, only=there)
 
     def deliver(self, source: int, target: int, place: int = 0) -> None:
         queue = self.flying[source, target]
         frame = queue.pop(place % len(queue))
-        if target != CORE and self.nodes[target].hear(NodeId(source), frame):
+        if target != CORE and self.nodes[target].receive_announcement(NodeId(source), frame):
             self.tell(target)
 
     def step(self, choice: int, in_order: bool = False) -> None:
@@ -293,7 +295,7 @@ class World:
     def rank(self, node: int) -> tuple[int, int, int]:
         """What must grow at every step towards the core: sequence number, then nearness."""
         route = self.nodes[node].routes[CORE]
-        return *route.stamp, -route.feasible
+        return *route.stamp, -route.feasible_distance
 
     def hops(self) -> dict[int, int]:
         """The true distances from the core."""

@@ -14,23 +14,34 @@ from hansa.protocol.effects import (
     MeshLeft,
     ParentsChanged,
 )
-from hansa.protocol.forwarding.table import Entry
+from hansa.protocol.forwarding.table import GroupEntry
 from hansa.protocol.interest.groups import GroupIndex
-from hansa.protocol.links.neighbours import Link
+from hansa.protocol.links.neighbours import NeighbourLink
 from hansa.protocol.membership.graph import Graph
 from hansa.protocol.membership.records import ClaimsRecord
-from hansa.protocol.model import HOPS_MAX, MANAGEMENT, LinkId, NodeId, group_id
-from hansa.protocol.routing.base import Outcome, Surroundings, Tell
-from hansa.protocol.routing.mesh.strategy import GROUPS_PER_FRAME_MAX, Mesh
+from hansa.protocol.model import HOPS_MAX, MANAGEMENT_GROUP, LinkId, NodeId, group_id
+from hansa.protocol.routing.base import SendToNeighbour, StrategyContext, StrategyOutput
+from hansa.protocol.routing.mesh.strategy import GROUPS_PER_FRAME_MAX, MeshStrategy
 from hansa.protocol.settings import Metric, ProtocolSettings
-from hansa.protocol.status import CoreView, GroupView
+from hansa.protocol.status import CoreStatus, GroupStatus
 from hansa.protocol.wire.bounds import FLAGS_MAX
-from hansa.protocol.wire.frames import UNREACHABLE, Announce, Fetch, Membership, Ordered, Solicit
+from hansa.protocol.wire.frames import (
+    UNREACHABLE,
+    AnnouncementRequest,
+    CoreAnnouncement,
+    Fetch,
+    MeshMembership,
+    OrderedFrame,
+)
 
 ME = NodeId(5)
 NEIGHBOURS = (2, 4, 6)
 SETTINGS = ProtocolSettings(
-    announce_gap=1.0, settle_delay=10.0, linger=2.0, solicit_interval=8.0, takeover_patience=20.0
+    announcement_interval_min=1.0,
+    management_claim_delay=10.0,
+    linger=2.0,
+    announcement_request_interval_max=8.0,
+    takeover_fallback_delay=20.0,
 )
 
 
@@ -44,9 +55,9 @@ class Place:
         self.version = 0
         self.graph = Graph(ME, Metric.HOPS)
         self.index = GroupIndex(depth=0)
-        self.links = {NodeId(n): Link(LinkId(10 * n), True, None, 0.0) for n in NEIGHBOURS}
-        self.mesh = Mesh(
-            Surroundings(
+        self.links = {NodeId(n): NeighbourLink(LinkId(10 * n), True, None, 0.0) for n in NEIGHBOURS}
+        self.mesh = MeshStrategy(
+            StrategyContext(
                 node=ME,
                 settings=settings,
                 graph=self.graph,
@@ -62,10 +73,10 @@ class Place:
         )
         links = {1: [2], 2: [1, 3, 5], 3: [2], 4: [5], 5: NEIGHBOURS, 6: [5, 9], 9: [6]}
         for node, others in links.items():
-            self.graph.put(NodeId(node), {NodeId(other): 0 for other in others})
+            self.graph.set_links(NodeId(node), {NodeId(other): 0 for other in others})
         self.mesh.nodes_changed(map(NodeId, links), (), 0.0)
         self.hear(2, announce(1, 1), now=1.0)
-        self.mesh.take_entries()
+        self.mesh.drain_entries()
 
     def _claim(self, added: list[str], removed: list[str], _: float) -> list[ClaimsRecord]:
         mine = self.claims.setdefault(ME, {})
@@ -77,42 +88,44 @@ class Place:
         self.version += 1
         return [ClaimsRecord(ME, 7, self.version, self.version - 1, tuple(added), tuple(removed))]
 
-    def want(self, node: int, *groups: str, now: float = 100.0) -> Outcome:
+    def want(self, node: int, *groups: str, now: float = 100.0) -> StrategyOutput:
         self.wants.setdefault(node, {}).update(dict.fromkeys(groups))
-        return self.mesh.interest_changed(self.index.change(NodeId(node), groups, ()), now)
+        return self.mesh.interest_changed(self.index.apply_change(NodeId(node), groups, ()), now)
 
-    def unwant(self, node: int, *groups: str, now: float = 100.0) -> Outcome:
+    def unwant(self, node: int, *groups: str, now: float = 100.0) -> StrategyOutput:
         for group in groups:
             del self.wants[node][group]
-        return self.mesh.interest_changed(self.index.change(NodeId(node), (), groups), now)
+        return self.mesh.interest_changed(self.index.apply_change(NodeId(node), (), groups), now)
 
-    def claim(self, node: int, *groups: str, now: float = 100.0) -> Outcome:
+    def claim(self, node: int, *groups: str, now: float = 100.0) -> StrategyOutput:
         self.claims.setdefault(node, {}).update(dict.fromkeys(groups))
         return self.mesh.claims_changed(NodeId(node), groups, (), now)
 
-    def hear(self, sender: int, frame: Ordered, now: float = 100.0) -> Outcome:
+    def hear(self, sender: int, frame: OrderedFrame, now: float = 100.0) -> StrategyOutput:
         return self.mesh.receive(NodeId(sender), frame, now)
 
-    def lose(self, node: int, now: float = 100.0) -> Outcome:
+    def lose(self, node: int, now: float = 100.0) -> StrategyOutput:
         """A neighbour is gone, and those behind it."""
         del self.links[NodeId(node)]
-        _, gone = self.graph.put(ME, {other: 0 for other in self.links})
+        _, gone = self.graph.set_links(ME, {other: 0 for other in self.links})
         outcome = self.mesh.neighbour_down(NodeId(node), now)
         return outcome + self.mesh.nodes_changed((), gone, now)
 
     def entries(self) -> list[tuple[object, ...]]:
         return [
-            (e.group, e.member, e.neighbours, e.towards) if isinstance(e, Entry) else (e,)
-            for e in self.mesh.take_entries()
+            (e.group, e.is_member, e.mesh_links, e.core_links)
+            if isinstance(e, GroupEntry)
+            else (e,)
+            for e in self.mesh.drain_entries()
         ]
 
 
-def announce(core: int, distance: int, seq: int = 1, **more: object) -> Announce:
-    return Announce(NodeId(core), 1, seq, distance, **more)  # type: ignore[arg-type]
+def announce(core: int, distance: int, seq: int = 1, **more: object) -> CoreAnnouncement:
+    return CoreAnnouncement(NodeId(core), 1, seq, distance, **more)  # type: ignore[arg-type]
 
 
-def tell(nodes: tuple[int, ...], frame: Ordered) -> Outcome:
-    return [Tell(NodeId(node), frame) for node in nodes]
+def tell(nodes: tuple[int, ...], frame: OrderedFrame) -> StrategyOutput:
+    return [SendToNeighbour(NodeId(node), frame) for node in nodes]
 
 
 def following(*groups: str, core: int = 3, parents: tuple[int, ...] = (2,)) -> Place:
@@ -122,7 +135,7 @@ def following(*groups: str, core: int = 3, parents: tuple[int, ...] = (2,)) -> P
     place.claim(core, *groups)
     for parent in parents:
         place.hear(parent, announce(core, 1))
-    place.mesh.take_entries()
+    place.mesh.drain_entries()
     return place
 
 
@@ -130,7 +143,7 @@ def leading(*groups: str) -> Place:
     """A place that is core of groups, long since announced."""
     place = Place()
     place.want(ME, *groups, now=50.0)
-    place.mesh.take_entries()
+    place.mesh.drain_entries()
     return place
 
 
@@ -141,7 +154,7 @@ def test_the_first_that_wants_a_group_claims_it_and_tells_all_neighbours_at_once
     record = ClaimsRecord(ME, 7, 1, 0, ("g",))
     assert Place().want(ME, "g") == [
         CoreElected("g", ME),
-        *tell(NEIGHBOURS, Announce(ME, 7, 1, 0, (), record)),
+        *tell(NEIGHBOURS, CoreAnnouncement(ME, 7, 1, 0, (), record)),
         MeshJoined("g"),
     ]
 
@@ -154,9 +167,9 @@ def test_one_announcement_names_all_groups_that_changed():
     assert place.mesh.next_deadline() == 99.0
     record = ClaimsRecord(ME, 7, 3, 2, ("i",), ("g",))
     flags = (group_id("h"), group_id("i"))
-    assert place.mesh.fire(99.0) == [
+    assert place.mesh.handle_timer(99.0) == [
         CoreLost("g", ME),
-        *tell(NEIGHBOURS, Announce(ME, 7, 3, 0, (), record, flags)),
+        *tell(NEIGHBOURS, CoreAnnouncement(ME, 7, 3, 0, (), record, flags)),
         MeshLeft("g"),
     ]
 
@@ -167,15 +180,15 @@ def test_flags_are_kept_only_where_there_is_a_route():
     place.hear(2, announce(9, 1, members=(1,)))
     place.hear(2, announce(9, UNREACHABLE, seq=2, members=(2,)))
     assert {key: set(flags) for key, flags in place.mesh.flags.items() if flags} == {(9, 2): {2}}
-    place.mesh.forget(NodeId(9))
+    place.mesh.expire_node(NodeId(9))
     assert (9, 2) not in place.mesh.flags
 
 
 def test_an_announcement_flags_a_bounded_number_of_memberships():
     groups = [f"g{number}" for number in range(FLAGS_MAX + 1)]
     place = leading(*groups)
-    assert place.mesh.neighbour_up(NodeId(2), 100.0)[-1] == Tell(
-        NodeId(2), Announce(ME, 7, 1, 0, (), None, tuple(map(group_id, groups[:FLAGS_MAX])))
+    assert place.mesh.neighbour_up(NodeId(2), 100.0)[-1] == SendToNeighbour(
+        NodeId(2), CoreAnnouncement(ME, 7, 1, 0, (), None, tuple(map(group_id, groups[:FLAGS_MAX])))
     )
 
 
@@ -184,21 +197,21 @@ def test_a_core_gives_way_to_a_smaller_one_and_withdraws_its_claim():
     record = ClaimsRecord(ME, 7, 2, 1, (), ("g",))
     assert place.claim(3, "g") == [
         CoreElected("g", NodeId(3)),
-        *tell(NEIGHBOURS, Announce(ME, 7, 2, 0, (), record)),
+        *tell(NEIGHBOURS, CoreAnnouncement(ME, 7, 2, 0, (), record)),
     ]
 
 
 def test_a_core_does_not_follow_itself():
     place = leading("g")
-    assert place.hear(2, Announce(ME, 7, 1, 3)) == []
-    assert place.mesh.core_views()[ME] == CoreView(7, 1, 0, 0, ())
+    assert place.hear(2, CoreAnnouncement(ME, 7, 1, 3)) == []
+    assert place.mesh.core_statuses()[ME] == CoreStatus(7, 1, 0, 0, ())
 
 
 def test_a_claim_of_the_management_group_means_nothing():
     place = Place()
-    assert place.claim(9, MANAGEMENT) == []
-    assert place.mesh.claims_changed(NodeId(9), (), (MANAGEMENT,), 100.0) == []
-    assert place.mesh.group_view(MANAGEMENT).core == 1
+    assert place.claim(9, MANAGEMENT_GROUP) == []
+    assert place.mesh.claims_changed(NodeId(9), (), (MANAGEMENT_GROUP,), 100.0) == []
+    assert place.mesh.group_status(MANAGEMENT_GROUP).core == 1
 
 
 # ---------------------------------------------------------------- the management group
@@ -206,19 +219,21 @@ def test_a_claim_of_the_management_group_means_nothing():
 
 def test_the_best_node_in_reach_announces_itself_once_news_has_settled():
     place = Place()
-    assert place.lose(2)[-1] == CoreElected(MANAGEMENT, NodeId(4))
-    assert place.lose(4, now=101.0) == [CoreElected(MANAGEMENT, ME)]
+    assert place.lose(2)[-1] == CoreElected(MANAGEMENT_GROUP, NodeId(4))
+    assert place.lose(4, now=101.0) == [CoreElected(MANAGEMENT_GROUP, ME)]
     assert place.mesh.next_deadline() == 111.0
-    assert place.mesh.fire(110.0) == []
-    flags = (group_id(MANAGEMENT),)
-    assert place.mesh.fire(111.0) == tell((6,), Announce(ME, 7, 1, 0, (), None, flags))
+    assert place.mesh.handle_timer(110.0) == []
+    flags = (group_id(MANAGEMENT_GROUP),)
+    assert place.mesh.handle_timer(111.0) == tell(
+        (6,), CoreAnnouncement(ME, 7, 1, 0, (), None, flags)
+    )
 
 
 def test_every_node_joins_the_management_mesh():
     place = Place()
     assert place.hear(4, announce(1, 1)) == [
         ParentsChanged(NodeId(1), 1, 1, 2, (NodeId(2), NodeId(4))),
-        *tell((4,), Membership(NodeId(1), 1, (MANAGEMENT,))),
+        *tell((4,), MeshMembership(NodeId(1), 1, (MANAGEMENT_GROUP,))),
     ]
 
 
@@ -264,9 +279,11 @@ def test_a_new_neighbour_is_told_every_way():
     place = following("g", core=9, parents=(6,))
     place.want(ME, "h")
     assert place.mesh.neighbour_up(NodeId(4), 100.0) == [
-        Tell(NodeId(4), announce(1, 2, parents=(2,), members=(group_id(MANAGEMENT),))),
-        Tell(NodeId(4), announce(9, 2, parents=(6,))),
-        Tell(NodeId(4), Announce(ME, 7, 1, 0, (), None, (group_id("h"),))),
+        SendToNeighbour(
+            NodeId(4), announce(1, 2, parents=(2,), members=(group_id(MANAGEMENT_GROUP),))
+        ),
+        SendToNeighbour(NodeId(4), announce(9, 2, parents=(6,))),
+        SendToNeighbour(NodeId(4), CoreAnnouncement(ME, 7, 1, 0, (), None, (group_id("h"),))),
     ]
 
 
@@ -274,9 +291,12 @@ def test_a_new_neighbour_is_not_told_of_a_lost_way():
     place = following("g", parents=(4,))
     place.lose(4)
     told = place.mesh.neighbour_up(NodeId(6), 100.0)
-    assert [t.frame.core for t in told if isinstance(t, Tell) if isinstance(t.frame, Announce)] == [
-        1
-    ]
+    assert [
+        t.frame.core
+        for t in told
+        if isinstance(t, SendToNeighbour)
+        if isinstance(t.frame, CoreAnnouncement)
+    ] == [1]
 
 
 def test_the_surviving_parent_carries_on_without_a_word():
@@ -292,7 +312,7 @@ def test_without_a_parent_left_all_neighbours_hear_so_and_the_core_is_asked_at_o
         *tell((2, 6), announce(3, UNREACHABLE)),
     ]
     assert place.mesh.next_deadline() == 100.0
-    assert place.mesh.fire(100.0) == tell((2,), Solicit(NodeId(3), 1, 1, 0))
+    assert place.mesh.handle_timer(100.0) == tell((2,), AnnouncementRequest(NodeId(3), 1, 1, 0))
 
 
 def test_a_way_to_one_who_leads_nothing_is_not_asked_for():
@@ -308,7 +328,7 @@ def test_a_parent_that_lost_its_way_is_answered_by_asking_the_core():
         ParentsChanged(NodeId(3), 1, 1, UNREACHABLE, ()),
         *tell(NEIGHBOURS, announce(3, UNREACHABLE)),
     ]
-    assert place.mesh.fire(100.0) == tell((2,), Solicit(NodeId(3), 1, 1, 0))
+    assert place.mesh.handle_timer(100.0) == tell((2,), AnnouncementRequest(NodeId(3), 1, 1, 0))
 
 
 def test_a_longer_link_makes_another_parent():
@@ -329,7 +349,7 @@ def test_when_a_core_is_lost_the_nearest_that_wants_its_group_takes_over():
     record = ClaimsRecord(ME, 7, 1, 0, ("g",))
     assert place.lose(6)[3:] == [
         CoreElected("g", ME),
-        *tell((2, 4), Announce(ME, 7, 1, 0, (), record, (group_id("g"),))),
+        *tell((2, 4), CoreAnnouncement(ME, 7, 1, 0, (), record, (group_id("g"),))),
     ]
 
 
@@ -337,26 +357,26 @@ def test_when_nobody_else_takes_over_this_node_does():
     place = following("g", core=9, parents=(6,))
     place.want(2, "g")
     place.want(ME, "g")
-    place.graph.put(NodeId(9), {NodeId(2): 0, NodeId(6): 0})
+    place.graph.set_links(NodeId(9), {NodeId(2): 0, NodeId(6): 0})
     assert place.lose(6)[-1] == CoreLost("g", NodeId(9))
     assert place.mesh.next_deadline() == 120.0
-    assert place.mesh.fire(120.0)[0] == CoreElected("g", ME)
+    assert place.mesh.handle_timer(120.0)[0] == CoreElected("g", ME)
 
 
 def test_a_node_that_comes_into_reach_brings_its_claims():
     place = following("g", core=9, parents=(6,))
     place.lose(6)
-    place.links[NodeId(6)] = Link(LinkId(61), True, None, 0.0)
-    joined, _ = place.graph.put(ME, {node: 0 for node in place.links})
+    place.links[NodeId(6)] = NeighbourLink(LinkId(61), True, None, 0.0)
+    joined, _ = place.graph.set_links(ME, {node: 0 for node in place.links})
     assert place.mesh.nodes_changed(joined, (), 101.0) == [CoreElected("g", NodeId(9))]
 
 
 def test_a_forgotten_node_leaves_no_trace():
     place = following("g", core=9, parents=(6,))
-    place.mesh.forget(NodeId(9))
-    assert list(place.mesh.core_views()) == [1]
+    place.mesh.expire_node(NodeId(9))
+    assert list(place.mesh.core_statuses()) == [1]
     place.hear(6, announce(9, 3))
-    assert place.mesh.core_views()[NodeId(9)] == CoreView(1, 1, 4, 4, (NodeId(6),))
+    assert place.mesh.core_statuses()[NodeId(9)] == CoreStatus(1, 1, 4, 4, (NodeId(6),))
 
 
 # ---------------------------------------------------------------- asking for announcements
@@ -366,20 +386,20 @@ def test_a_core_whose_announcement_does_not_come_is_asked_for():
     place = Place()
     place.claim(9, "g", now=100.0)
     assert place.mesh.next_deadline() == 108.0
-    assert place.mesh.fire(108.0) == tell((6,), Solicit(NodeId(9), 0, 0, 0))
+    assert place.mesh.handle_timer(108.0) == tell((6,), AnnouncementRequest(NodeId(9), 0, 0, 0))
 
 
 def test_a_new_leader_of_the_management_group_that_says_nothing_is_asked():
     place = Place()
     place.lose(2)
     assert place.mesh.next_deadline() == 108.0
-    assert place.mesh.fire(108.0) == tell((4,), Solicit(NodeId(4), 0, 0, 0))
+    assert place.mesh.handle_timer(108.0) == tell((4,), AnnouncementRequest(NodeId(4), 0, 0, 0))
 
 
 def test_while_a_way_is_lost_an_announcement_that_does_not_help_is_a_reason_to_ask_at_once():
     place = following("g", parents=(4,))
     place.lose(4)
-    place.mesh.fire(100.0)
+    place.mesh.handle_timer(100.0)
     assert place.mesh.next_deadline() == 101.0
     assert place.hear(6, announce(3, 4), now=100.5) == []
     assert place.mesh.next_deadline() == 100.5
@@ -393,21 +413,23 @@ def test_it_is_not_asked_for_once_it_came():
 
 
 def test_a_request_travels_on_towards_its_core():
-    assert Place().hear(2, Solicit(NodeId(9), 1, 4, 0)) == tell((6,), Solicit(NodeId(9), 1, 4, 1))
+    assert Place().hear(2, AnnouncementRequest(NodeId(9), 1, 4, 0)) == tell(
+        (6,), AnnouncementRequest(NodeId(9), 1, 4, 1)
+    )
 
 
 def test_one_of_many_requests_is_enough():
     place = Place()
-    place.hear(2, Solicit(NodeId(9), 1, 4, 0))
-    assert place.hear(4, Solicit(NodeId(9), 1, 4, 0)) == []
+    place.hear(2, AnnouncementRequest(NodeId(9), 1, 4, 0))
+    assert place.hear(4, AnnouncementRequest(NodeId(9), 1, 4, 0)) == []
 
 
 @pytest.mark.parametrize(
     ("sender", "frame"),
     [
-        (6, Solicit(NodeId(9), 1, 4, 0)),
-        (2, Solicit(NodeId(77), 1, 4, 0)),
-        (2, Solicit(NodeId(9), 1, 4, HOPS_MAX)),
+        (6, AnnouncementRequest(NodeId(9), 1, 4, 0)),
+        (2, AnnouncementRequest(NodeId(77), 1, 4, 0)),
+        (2, AnnouncementRequest(NodeId(9), 1, 4, HOPS_MAX)),
     ],
     ids=["back where it came from", "to a node out of reach", "beyond the hop limit"],
 )
@@ -417,36 +439,36 @@ def test_a_request_does_not_travel(sender, frame):
 
 def test_a_core_that_is_asked_announces_itself_anew():
     place = leading("g")
-    assert place.hear(2, Solicit(ME, 7, 1, 3)) == tell(
-        NEIGHBOURS, Announce(ME, 7, 2, 0, (), None, (group_id("g"),))
+    assert place.hear(2, AnnouncementRequest(ME, 7, 1, 3)) == tell(
+        NEIGHBOURS, CoreAnnouncement(ME, 7, 2, 0, (), None, (group_id("g"),))
     )
 
 
 def test_a_core_leaves_it_at_an_announcement_that_is_newer_and_still_on_its_way():
     place = leading("g")
-    place.hear(2, Solicit(ME, 7, 1, 3), now=100.0)
-    assert place.hear(4, Solicit(ME, 7, 1, 3), now=107.0) == []
-    assert place.hear(4, Solicit(ME, 7, 1, 3), now=108.0) != []
+    place.hear(2, AnnouncementRequest(ME, 7, 1, 3), now=100.0)
+    assert place.hear(4, AnnouncementRequest(ME, 7, 1, 3), now=107.0) == []
+    assert place.hear(4, AnnouncementRequest(ME, 7, 1, 3), now=108.0) != []
 
 
 def test_a_core_announces_again_for_one_whom_even_the_newest_announcement_did_not_help():
     place = leading("g")
-    place.hear(2, Solicit(ME, 7, 1, 3), now=100.0)
-    assert place.hear(4, Solicit(ME, 7, 2, 3), now=102.0) == tell(
-        NEIGHBOURS, Announce(ME, 7, 3, 0, (), None, (group_id("g"),))
+    place.hear(2, AnnouncementRequest(ME, 7, 1, 3), now=100.0)
+    assert place.hear(4, AnnouncementRequest(ME, 7, 2, 3), now=102.0) == tell(
+        NEIGHBOURS, CoreAnnouncement(ME, 7, 3, 0, (), None, (group_id("g"),))
     )
 
 
 def test_who_leads_nothing_does_not_answer():
-    assert Place().hear(2, Solicit(ME, 7, 1, 3)) == []
+    assert Place().hear(2, AnnouncementRequest(ME, 7, 1, 3)) == []
 
 
 def test_who_will_lead_the_management_group_answers_before_its_time():
     place = Place()
     place.lose(2)
     place.lose(4)
-    assert place.hear(6, Solicit(ME, 7, 1, 3)) == tell(
-        (6,), Announce(ME, 7, 1, 0, (), None, (group_id(MANAGEMENT),))
+    assert place.hear(6, AnnouncementRequest(ME, 7, 1, 3)) == tell(
+        (6,), CoreAnnouncement(ME, 7, 1, 0, (), None, (group_id(MANAGEMENT_GROUP),))
     )
 
 
@@ -457,49 +479,51 @@ def test_who_wants_a_group_tells_its_parents():
     place = following("g", parents=(2, 4))
     assert place.want(ME, "g") == [
         MeshJoined("g"),
-        *tell((2, 4), Membership(NodeId(3), 1, ("g",))),
+        *tell((2, 4), MeshMembership(NodeId(3), 1, ("g",))),
     ]
 
 
 def test_who_wants_many_groups_of_one_core_tells_it_in_one_frame():
     place = following("g", "h")
-    assert place.want(ME, "g", "h")[2:] == tell((2,), Membership(NodeId(3), 1, ("g", "h")))
+    assert place.want(ME, "g", "h")[2:] == tell((2,), MeshMembership(NodeId(3), 1, ("g", "h")))
 
 
 def test_a_frame_names_a_bounded_number_of_groups():
     groups = [f"g{number}" for number in range(GROUPS_PER_FRAME_MAX + 1)]
-    frames = [t.frame for t in following(*groups).want(ME, *groups) if isinstance(t, Tell)]
+    frames = [
+        t.frame for t in following(*groups).want(ME, *groups) if isinstance(t, SendToNeighbour)
+    ]
     assert frames == [
-        Membership(NodeId(3), 1, tuple(groups[:GROUPS_PER_FRAME_MAX])),
-        Membership(NodeId(3), 1, tuple(groups[GROUPS_PER_FRAME_MAX:])),
+        MeshMembership(NodeId(3), 1, tuple(groups[:GROUPS_PER_FRAME_MAX])),
+        MeshMembership(NodeId(3), 1, tuple(groups[GROUPS_PER_FRAME_MAX:])),
     ]
 
 
 def test_a_child_makes_its_parent_a_member_who_tells_its_own_parents():
     place = following("g")
-    assert place.hear(6, Membership(NodeId(3), 1, ("g",))) == [
+    assert place.hear(6, MeshMembership(NodeId(3), 1, ("g",))) == [
         MeshJoined("g"),
-        *tell((2,), Membership(NodeId(3), 1, ("g",))),
+        *tell((2,), MeshMembership(NodeId(3), 1, ("g",))),
     ]
 
 
 def test_the_second_child_is_no_news():
     place = following("g")
-    place.hear(6, Membership(NodeId(3), 1, ("g",)))
-    assert place.hear(4, Membership(NodeId(3), 1, ("g",))) == []
+    place.hear(6, MeshMembership(NodeId(3), 1, ("g",)))
+    assert place.hear(4, MeshMembership(NodeId(3), 1, ("g",))) == []
 
 
 def test_a_member_that_leaves_tells_its_parents_after_the_linger():
     place = following("g")
-    place.hear(6, Membership(NodeId(3), 1, ("g",)))
-    assert place.hear(6, Membership(NodeId(3), 1, (), ("g",))) == [MeshLeft("g")]
+    place.hear(6, MeshMembership(NodeId(3), 1, ("g",)))
+    assert place.hear(6, MeshMembership(NodeId(3), 1, (), ("g",))) == [MeshLeft("g")]
     assert place.mesh.next_deadline() == 102.0
-    assert place.mesh.fire(102.0) == tell((2,), Membership(NodeId(3), 1, (), ("g",)))
+    assert place.mesh.handle_timer(102.0) == tell((2,), MeshMembership(NodeId(3), 1, (), ("g",)))
 
 
 def test_a_lost_child_is_no_reason_to_stay():
     place = following("g")
-    place.hear(4, Membership(NodeId(3), 1, ("g",)))
+    place.hear(4, MeshMembership(NodeId(3), 1, ("g",)))
     assert place.lose(4) == [MeshLeft("g")]
 
 
@@ -509,9 +533,9 @@ def test_a_member_follows_a_new_core_to_new_parents():
     place.hear(2, announce(3, 1))
     assert place.claim(3, "g") == [
         CoreElected("g", NodeId(3)),
-        *tell((2,), Membership(NodeId(3), 1, ("g",))),
+        *tell((2,), MeshMembership(NodeId(3), 1, ("g",))),
     ]
-    assert place.mesh.fire(102.0) == tell((6,), Membership(NodeId(3), 1, (), ("g",)))
+    assert place.mesh.handle_timer(102.0) == tell((6,), MeshMembership(NodeId(3), 1, (), ("g",)))
 
 
 def test_who_leaves_a_group_that_has_no_core_any_more_says_so_in_its_own_name():
@@ -520,7 +544,7 @@ def test_who_leaves_a_group_that_has_no_core_any_more_says_so_in_its_own_name():
     place.unwant(3, "g")
     place.unwant(ME, "g")
     place.mesh.claims_changed(NodeId(3), (), ("g",), 100.0)
-    assert place.mesh.fire(102.0) == tell((2,), Membership(ME, 0, (), ("g",)))
+    assert place.mesh.handle_timer(102.0) == tell((2,), MeshMembership(ME, 0, (), ("g",)))
 
 
 # ---------------------------------------------------------------- entries
@@ -528,7 +552,7 @@ def test_who_leaves_a_group_that_has_no_core_any_more_says_so_in_its_own_name():
 
 def test_a_member_spreads_to_parents_and_children():
     place = following("g")
-    place.hear(6, Membership(NodeId(3), 1, ("g",)))
+    place.hear(6, MeshMembership(NodeId(3), 1, ("g",)))
     assert place.entries() == [("g", True, (20, 60), ())]
 
 
@@ -564,7 +588,7 @@ def test_what_a_parent_said_counts_while_others_come_and_go():
     place = following("g", core=9, parents=(6,))
     place.hear(4, announce(9, 1, members=(group_id("g"),)))
     place.lose(2)
-    place.mesh.forget(NodeId(77))
+    place.mesh.expire_node(NodeId(77))
     place.want(77, "g")
     assert place.entries()[-1] == ("g", False, (), (40, 60))
 
@@ -604,32 +628,32 @@ def test_a_group_is_seen_with_its_core_its_wanters_and_its_mesh():
     place = following("g", parents=(4, 2))
     place.want(ME, "g")
     place.want(77, "g")
-    place.hear(6, Membership(NodeId(3), 1, ("g",)))
-    assert place.mesh.group_view("g") == GroupView(
+    place.hear(6, MeshMembership(NodeId(3), 1, ("g",)))
+    assert place.mesh.group_status("g") == GroupStatus(
         core=NodeId(3),
-        wanted_by=(NodeId(3), ME),
-        member=True,
+        interested_nodes=(NodeId(3), ME),
+        is_member=True,
         parents=(NodeId(2), NodeId(4)),
         children=(NodeId(6),),
     )
 
 
 def test_the_management_group_is_wanted_by_all_in_reach():
-    assert Place().mesh.group_view(MANAGEMENT) == GroupView(
+    assert Place().mesh.group_status(MANAGEMENT_GROUP) == GroupStatus(
         core=NodeId(1),
-        wanted_by=tuple(map(NodeId, (1, 2, 3, 4, 5, 6, 9))),
-        member=True,
+        interested_nodes=tuple(map(NodeId, (1, 2, 3, 4, 5, 6, 9))),
+        is_member=True,
         parents=(NodeId(2),),
         children=(),
     )
 
 
 def test_an_unknown_group_is_nobodys():
-    assert Place().mesh.group_view("g") == GroupView(None, (), False, (), ())
+    assert Place().mesh.group_status("g") == GroupStatus(None, (), False, (), ())
 
 
 def test_all_groups_that_are_wanted_or_have_a_core_are_known():
     place = Place()
     place.want(9, "g")
     place.claim(9, "h")
-    assert place.mesh.groups() == [MANAGEMENT, "g", "h"]
+    assert place.mesh.groups() == [MANAGEMENT_GROUP, "g", "h"]

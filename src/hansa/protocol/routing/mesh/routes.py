@@ -12,19 +12,19 @@ from dataclasses import dataclass, field
 
 from hansa.protocol.membership.records import Stamp
 from hansa.protocol.model import NodeId
-from hansa.protocol.wire.frames import UNREACHABLE, Announce
+from hansa.protocol.wire.frames import UNREACHABLE, CoreAnnouncement
 
 
 @dataclass(slots=True)
-class Route:
+class CoreRoute:
     """The way to one core."""
 
     stamp: Stamp
     """(incarnation, sequence number) of the announcement it is based on."""
     distance: int = UNREACHABLE
-    feasible: int = UNREACHABLE
+    feasible_distance: int = UNREACHABLE
     parents: tuple[NodeId, ...] = ()
-    heard: dict[NodeId, tuple[Stamp, int]] = field(default_factory=dict)
+    announcements: dict[NodeId, tuple[Stamp, int]] = field(default_factory=dict)
     """Per neighbour, the last announcement that it sent: stamp and its own distance."""
 
 
@@ -35,40 +35,40 @@ class CoreRoutes:
         """Start without any; `cost` tells the length of the link to a neighbour, if it is one."""
         self._redundancy = redundancy
         self._cost = cost
-        self.routes: dict[NodeId, Route] = {}
+        self.routes: dict[NodeId, CoreRoute] = {}
 
-    def lead(self, core: NodeId, stamp: Stamp) -> None:
+    def set_own_route(self, core: NodeId, stamp: Stamp) -> None:
         """This node is the core itself, at this sequence number."""
-        self.routes[core] = Route(stamp, distance=0, feasible=0)
+        self.routes[core] = CoreRoute(stamp, distance=0, feasible_distance=0)
 
-    def hear(self, neighbour: NodeId, frame: Announce) -> bool:
+    def receive_announcement(self, neighbour: NodeId, frame: CoreAnnouncement) -> bool:
         """Take an announcement; return whether this node must pass on what changed (rule 4.4)."""
         stamp = (frame.incarnation, frame.seq)
         route = self.routes.get(frame.core)
         if route is None:
             if frame.distance == UNREACHABLE:
                 return False
-            route = self.routes[frame.core] = Route((-1, 0))
-        route.heard[neighbour] = (stamp, frame.distance)
-        return self._choose(route)
+            route = self.routes[frame.core] = CoreRoute((-1, 0))
+        route.announcements[neighbour] = (stamp, frame.distance)
+        return self._select_parents(route)
 
-    def lose_neighbour(self, neighbour: NodeId) -> list[NodeId]:
+    def remove_neighbour(self, neighbour: NodeId) -> list[NodeId]:
         """A neighbour is gone; return the cores whose routes must be announced anew."""
         changed = []
         for core, route in self.routes.items():
-            if route.heard.pop(neighbour, None) is not None and self._choose(route):
+            if route.announcements.pop(neighbour, None) is not None and self._select_parents(route):
                 changed.append(core)
         return changed
 
-    def remeasure(self) -> list[NodeId]:
+    def update_link_costs(self) -> list[NodeId]:
         """Link costs changed; return the cores whose routes must be announced anew."""
         return [
             core
             for core, route in self.routes.items()
-            if route.distance != 0 and self._choose(route)
+            if route.distance != 0 and self._select_parents(route)
         ]
 
-    def forget(self, node: NodeId) -> None:
+    def expire_node(self, node: NodeId) -> None:
         """Forget the way to a node for good. Not before its lease has ended: the feasible distance
         must outlive the way, or the same announcement could come back around a loop."""
         self.routes.pop(node, None)
@@ -78,28 +78,30 @@ class CoreRoutes:
         route = self.routes.get(core)
         return route.parents if route else ()
 
-    def has_way(self, core: NodeId) -> bool:
+    def has_route(self, core: NodeId) -> bool:
         """Whether there is a way to a core, or this node is it."""
         route = self.routes.get(core)
         return route is not None and route.distance != UNREACHABLE
 
-    def _choose(self, route: Route) -> bool:
+    def _select_parents(self, route: CoreRoute) -> bool:
         """Choose distance and parents anew; return whether neighbours must be told."""
         before = (route.stamp, route.distance)
-        newest = max((s for s, d in route.heard.values() if d != UNREACHABLE), default=(-1, 0))
+        newest = max(
+            (s for s, d in route.announcements.values() if d != UNREACHABLE), default=(-1, 0)
+        )
         if newest > route.stamp:
-            route.stamp, route.feasible = newest, UNREACHABLE
+            route.stamp, route.feasible_distance = newest, UNREACHABLE
         reach = {
             node: length
-            for node, (stamp, distance) in route.heard.items()
+            for node, (stamp, distance) in route.announcements.items()
             if stamp == route.stamp
-            and distance < route.feasible
+            and distance < route.feasible_distance
             and (cost := self._cost(node)) is not None  # several may be lost in one moment
             and (length := distance + cost) < UNREACHABLE
         }
         route.distance = min(reach.values(), default=UNREACHABLE)
-        route.feasible = min(route.feasible, route.distance)
-        nearer = [node for node in reach if route.heard[node][1] < route.feasible]
+        route.feasible_distance = min(route.feasible_distance, route.distance)
+        nearer = [node for node in reach if route.announcements[node][1] < route.feasible_distance]
         # The shortest way comes first; of ways as long, those that are parents already.
         rank = {node: place for place, node in enumerate(route.parents)}
         nearer.sort(key=lambda node: (reach[node], rank.get(node, len(rank)), node))

@@ -11,401 +11,454 @@ from typing import ClassVar
 
 from hansa.protocol.deadlines import earliest
 from hansa.protocol.effects import Ignored, MeshJoined, MeshLeft, ParentsChanged
-from hansa.protocol.forwarding.table import Entry
+from hansa.protocol.forwarding.table import GroupEntry
 from hansa.protocol.membership.records import ClaimsRecord, Stamp
-from hansa.protocol.model import HOPS_MAX, MANAGEMENT, Group, GroupId, NodeId, group_id
-from hansa.protocol.routing.base import Fact, Outcome, Surroundings, Tell
-from hansa.protocol.routing.mesh.announcement_request import Solicitation
-from hansa.protocol.routing.mesh.announcer import Pulpit
+from hansa.protocol.model import HOPS_MAX, MANAGEMENT_GROUP, Group, GroupId, NodeId, group_id
+from hansa.protocol.routing.base import (
+    SendToNeighbour,
+    StrategyContext,
+    StrategyInvariant,
+    StrategyOutput,
+)
+from hansa.protocol.routing.mesh.announcement_request import AnnouncementRequests
+from hansa.protocol.routing.mesh.announcer import Announcer
 from hansa.protocol.routing.mesh.election import Election
-from hansa.protocol.routing.mesh.members import Membership
+from hansa.protocol.routing.mesh.members import MeshMembers
 from hansa.protocol.routing.mesh.routes import CoreRoutes
-from hansa.protocol.status import CoreView, GroupView
+from hansa.protocol.status import CoreStatus, GroupStatus
 from hansa.protocol.wire.bounds import FLAGS_MAX
-from hansa.protocol.wire.frames import UNREACHABLE, Announce, Control, Solicit
-from hansa.protocol.wire.frames import Membership as MembershipFrame
+from hansa.protocol.wire.frames import (
+    UNREACHABLE,
+    AnnouncementRequest,
+    ControlFrame,
+    CoreAnnouncement,
+)
+from hansa.protocol.wire.frames import MeshMembership as MembershipFrame
 
 GROUPS_PER_FRAME_MAX = 200
 """Groups that one membership frame names at most, so that it fits a frame whatever their length."""
 
 
-class Mesh:
+class MeshStrategy:
     """One node's part in the meshes of all groups."""
 
-    facts: ClassVar[frozenset[Fact]] = frozenset(Fact) - {Fact.FOLLOWS_DATABASE, Fact.OWN_WAYS}
+    invariants: ClassVar[frozenset[StrategyInvariant]] = frozenset(StrategyInvariant) - {
+        StrategyInvariant.FOLLOWS_DATABASE,
+        StrategyInvariant.SHORTEST_PATHS_FROM_ORIGIN,
+    }
 
-    def __init__(self, around: Surroundings) -> None:
+    def __init__(self, context: StrategyContext) -> None:
         """Start alone."""
-        self._around = around
-        self._self = around.node
-        self._settings = around.settings
+        self._context = context
+        self._self = context.node
+        self._settings = context.settings
         self._election = Election(
-            around.node, around.settings, around.graph, around.index, around.capacity
+            context.node, context.settings, context.graph, context.index, context.capacity
         )
-        self._routes = CoreRoutes(self._settings.redundancy, around.cost)
-        self._membership = Membership(self._settings.linger)
+        self._routes = CoreRoutes(self._settings.redundancy, context.cost)
+        self._members = MeshMembers(self._settings.linger)
         self.flags: dict[tuple[NodeId, NodeId], frozenset[GroupId]] = {}
-        self._pulpit = Pulpit(self._settings)
-        self._solicitation = Solicitation(self._settings)
-        self._doubtful: dict[NodeId, None] = {}  # cores that may have lost or found their way
-        self._touched: dict[Group, None] = {MANAGEMENT: None}
-        self._stale: dict[Group, None] = {}  # groups whose entry may be another now
+        self._announcer = Announcer(self._settings)
+        self._announcement_requests = AnnouncementRequests(self._settings)
+        self._cores_to_check: dict[NodeId, None] = {}  # cores that may have lost or found their way
+        self._groups_to_update: dict[Group, None] = {MANAGEMENT_GROUP: None}
+        self._stale_groups: dict[Group, None] = {}  # groups whose entry may be another now
 
     # ------------------------------------------------------------ what happens
 
-    def neighbour_up(self, node: NodeId, now: float) -> Outcome:
+    def neighbour_up(self, node: NodeId, now: float) -> StrategyOutput:
         """Tell a new neighbour every way that we know (rule 4.6)."""
-        outcome: Outcome = [
-            Tell(node, self._announcement(core))
+        outcome: StrategyOutput = [
+            SendToNeighbour(node, self._make_announcement(core))
             for core in self._routes.routes
-            if self._routes.has_way(core)
+            if self._routes.has_route(core)
         ]
-        return outcome + self._finish(now)
+        return outcome + self._finish_input(now)
 
-    def neighbour_down(self, node: NodeId, now: float) -> Outcome:
+    def neighbour_down(self, node: NodeId, now: float) -> StrategyOutput:
         """Surviving parents carry on; where none is left, say so and ask the core (rule 4.7)."""
-        outcome = self._rechoose(lambda: self._routes.lose_neighbour(node), now)
-        self._touch(self._membership.lose_neighbour(node))
+        outcome = self._reselect_parents(lambda: self._routes.remove_neighbour(node), now)
+        self._schedule_update(self._members.remove_neighbour(node))
         self.flags = {key: flags for key, flags in self.flags.items() if key[1] != node}
-        return outcome + self._finish(now)
+        return outcome + self._finish_input(now)
 
-    def costs_changed(self, now: float) -> Outcome:
+    def costs_changed(self, now: float) -> StrategyOutput:
         """Choose anew where the length of links matters."""
-        return self._rechoose(self._routes.remeasure, now) + self._finish(now)
+        return self._reselect_parents(self._routes.update_link_costs, now) + self._finish_input(now)
 
-    def incarnation_raised(self, now: float) -> Outcome:
+    def incarnation_raised(self, now: float) -> StrategyOutput:
         """Announce this node under its new incarnation, if it is a core."""
         if self._speaks:
-            self._pulpit.announce_soon(now)
-        return self._finish(now)
+            self._announcer.schedule_announcement(now)
+        return self._finish_input(now)
 
     def nodes_changed(
         self, joined: Iterable[NodeId], lost: Iterable[NodeId], now: float
-    ) -> Outcome:
+    ) -> StrategyOutput:
         """Elect anew wherever these nodes have a say."""
         joined, lost = list(joined), list(lost)
         groups: dict[Group, None] = {}
         for node in (*joined, *lost):
-            for names in (self._around.claims_of(node), self._around.groups_of(node)):
+            for names in (self._context.claims_of(node), self._context.groups_of(node)):
                 groups.update(dict.fromkeys(names))
-        self._solicitation.settle(lost)
-        outcome = self._elect_manager(joined, now)
-        return outcome + self._evaluate(groups, now) + self._finish(now)
+        self._announcement_requests.cancel(lost)
+        outcome = self._elect_management_core(joined, now)
+        return outcome + self._evaluate_cores(groups, now) + self._finish_input(now)
 
-    def interest_changed(self, groups: Iterable[Group], now: float) -> Outcome:
+    def interest_changed(self, groups: Iterable[Group], now: float) -> StrategyOutput:
         """Elect anew, join or leave."""
-        return self._evaluate(groups, now) + self._finish(now)
+        return self._evaluate_cores(groups, now) + self._finish_input(now)
 
     def claims_changed(
         self, node: NodeId, added: Iterable[Group], removed: Iterable[Group], now: float
-    ) -> Outcome:
+    ) -> StrategyOutput:
         """Elect anew."""
         groups = dict.fromkeys([*added, *removed])
-        self._election.note_claims(node, added, removed)
-        return self._evaluate(groups, now) + self._finish(now)
+        self._election.apply_claims(node, added, removed)
+        return self._evaluate_cores(groups, now) + self._finish_input(now)
 
-    def forget(self, node: NodeId) -> None:
+    def expire_node(self, node: NodeId) -> None:
         """A node's lease has ended."""
-        self._routes.forget(node)
-        self._solicitation.forget(node)
+        self._routes.expire_node(node)
+        self._announcement_requests.expire_node(node)
         self.flags = {key: flags for key, flags in self.flags.items() if key[0] != node}
 
-    def receive(self, sender: NodeId, frame: Control, now: float) -> Outcome:
+    def receive(self, sender: NodeId, frame: ControlFrame, now: float) -> StrategyOutput:
         """Take an announcement, a membership or a request for an announcement."""
-        outcome: Outcome = []
+        outcome: StrategyOutput = []
         match frame:
-            case Announce():
-                outcome = self._take_announcement(sender, frame, now)
+            case CoreAnnouncement():
+                outcome = self._receive_announcement(sender, frame, now)
             case MembershipFrame():
-                outcome = self._take_membership(sender, frame)
-            case Solicit():
-                outcome = self._take_request(sender, frame, now)
+                outcome = self._receive_membership(sender, frame)
+            case AnnouncementRequest():
+                outcome = self._receive_request(sender, frame, now)
             case _:
                 pass  # another strategy's frame; hello made sure that there is none
-        return outcome + self._finish(now)
+        return outcome + self._finish_input(now)
 
     # ------------------------------------------------------------ time
 
-    def fire(self, now: float) -> Outcome:
+    def handle_timer(self, now: float) -> StrategyOutput:
         """Do what is due."""
-        outcome: Outcome = []
-        if self._pulpit.take_lead(now):
-            self._pulpit.announce_soon(now)
-        outcome += self._evaluate(self._election.waiting(now), now)
-        outcome += self._leave(now)
-        for core in self._solicitation.due(now):
-            outcome += self._request(core)
-        return outcome + self._finish(now)
+        outcome: StrategyOutput = []
+        if self._announcer.claim_management_if_due(now):
+            self._announcer.schedule_announcement(now)
+        outcome += self._evaluate_cores(self._election.due_groups(now), now)
+        outcome += self._notify_former_parents(now)
+        for core in self._announcement_requests.pop_due(now):
+            outcome += self._request_announcement(core)
+        return outcome + self._finish_input(now)
 
     def next_deadline(self) -> float | None:
         """When something is next due."""
         return earliest(
-            self._pulpit.next_deadline(),
+            self._announcer.next_deadline(),
             self._election.next_deadline(),
-            self._membership.next_deadline(),
-            self._solicitation.next_deadline(),
+            self._members.next_deadline(),
+            self._announcement_requests.next_deadline(),
         )
 
     # ------------------------------------------------------------ cores
 
-    def _evaluate(self, groups: Iterable[Group], now: float) -> Outcome:
-        outcome: Outcome = []
+    def _evaluate_cores(self, groups: Iterable[Group], now: float) -> StrategyOutput:
+        outcome: StrategyOutput = []
         for group in groups:
-            if group == MANAGEMENT:
+            if group == MANAGEMENT_GROUP:
                 continue  # nobody can claim it, whatever a peer says
-            self._touched[group] = None
-            claimed = group in self._election.claims
+            self._groups_to_update[group] = None
+            claimed = group in self._election.own_claims
             cores = [self._election.cores.get(group)]
             if news := self._election.evaluate(group, now):
                 cores.append(self._election.cores.get(group))
-                self._doubt(core for core in cores if core is not None)
+                self._schedule_core_check(core for core in cores if core is not None)
                 outcome += news
-            if claimed != (group in self._election.claims):
-                self._pulpit.announce_soon(now)
+            if claimed != (group in self._election.own_claims):
+                self._announcer.schedule_announcement(now)
         return outcome
 
-    def _elect_manager(self, joined: list[NodeId], now: float) -> Outcome:
+    def _elect_management_core(self, joined: list[NodeId], now: float) -> StrategyOutput:
         """The best node in reach leads the management group, once news has settled."""
-        self._doubt([self._election.cores[MANAGEMENT]])
-        outcome: Outcome = [*self._election.evaluate_management(joined)]
-        self._doubt(self._election.led)  # others may be in reach now
-        self._touched[MANAGEMENT] = None
-        self._pulpit.note_manager(self._election.cores[MANAGEMENT] == self._self, now)
+        self._schedule_core_check([self._election.cores[MANAGEMENT_GROUP]])
+        outcome: StrategyOutput = [*self._election.evaluate_management(joined)]
+        self._schedule_core_check(self._election.groups_by_core)  # others may be in reach now
+        self._groups_to_update[MANAGEMENT_GROUP] = None
+        self._announcer.update_management_core(
+            self._election.cores[MANAGEMENT_GROUP] == self._self, now
+        )
         return outcome
 
-    def _announce(self, now: float) -> Outcome:
+    def _announce_own_groups(self, now: float) -> StrategyOutput:
         """Announce this node as core of all its groups, naming those that changed (rule 4.1)."""
-        claimed = dict.fromkeys(self._around.claims_of(self._self))
-        added = [group for group in self._election.claims if group not in claimed]
-        removed = [group for group in claimed if group not in self._election.claims]
-        records: list[ClaimsRecord | None] = [*self._around.claim(added, removed, now)]
-        outcome: Outcome = []
+        claimed = dict.fromkeys(self._context.claims_of(self._self))
+        added = [group for group in self._election.own_claims if group not in claimed]
+        removed = [group for group in claimed if group not in self._election.own_claims]
+        records: list[ClaimsRecord | None] = [*self._context.claim(added, removed, now)]
+        outcome: StrategyOutput = []
         for record in records or [None]:
-            self._routes.lead(self._self, (self._around.incarnation(), self._pulpit.speak(now)))
-            outcome += self._spread(self._self, None, record)
+            self._routes.set_own_route(
+                self._self, (self._context.incarnation(), self._announcer.start_announcement(now))
+            )
+            outcome += self._announce_to_neighbours(self._self, None, record)
         return outcome
 
     # ------------------------------------------------------------ ways to cores
 
-    def _announcement(self, core: NodeId, claims: ClaimsRecord | None = None) -> Announce:
+    def _make_announcement(
+        self, core: NodeId, claims: ClaimsRecord | None = None
+    ) -> CoreAnnouncement:
         route = self._routes.routes[core]
-        members = [g for g in self._election.led.get(core, ()) if g in self._membership.members]
+        members = [
+            g
+            for g in self._election.groups_by_core.get(core, ())
+            if g in self._members.member_groups
+        ]
         flags = tuple(group_id(group) for group in members[:FLAGS_MAX])
-        return Announce(core, *route.stamp, route.distance, route.parents, claims, flags)
+        return CoreAnnouncement(core, *route.stamp, route.distance, route.parents, claims, flags)
 
-    def _spread(self, core: NodeId, source: NodeId | None, claims: ClaimsRecord | None) -> Outcome:
+    def _announce_to_neighbours(
+        self, core: NodeId, source: NodeId | None, claims: ClaimsRecord | None
+    ) -> StrategyOutput:
         """Announce a core to all neighbours but the one that the news came from."""
-        frame = self._announcement(core, claims)
-        return [Tell(node, frame) for node in self._around.neighbours if node != source]
+        frame = self._make_announcement(core, claims)
+        return [SendToNeighbour(node, frame) for node in self._context.neighbours if node != source]
 
-    def _take_announcement(self, sender: NodeId, frame: Announce, now: float) -> Outcome:
+    def _receive_announcement(
+        self, sender: NodeId, frame: CoreAnnouncement, now: float
+    ) -> StrategyOutput:
         if frame.core == self._self:  # our own, back around a loop, or somebody made it up
             if self._speaks and (frame.incarnation, frame.seq) > self._own_stamp:
-                self._pulpit.outrun(frame.seq, now)
+                self._announcer.outrun(frame.seq, now)
             return []
         routes = self._routes.routes
-        self._doubt([frame.core])
+        self._schedule_core_check([frame.core])
         before = self._routes.parents(frame.core)
-        pass_on = self._routes.hear(sender, frame)
+        pass_on = self._routes.receive_announcement(sender, frame)
         if frame.core in routes:
             self.flags[frame.core, sender] = frozenset(frame.members)
-        outcome = self._note_parents(frame.core, before, now)
-        if not self._routes.has_way(frame.core) and frame.core in self._election.led:
-            self._solicitation.lost(frame.core, now)
+        outcome = self._apply_parent_change(frame.core, before, now)
+        if not self._routes.has_route(frame.core) and frame.core in self._election.groups_by_core:
+            self._announcement_requests.request_now(frame.core, now)
         if pass_on:
             route = routes[frame.core]
             source = None if route.distance == UNREACHABLE else sender
             current = route.stamp == (frame.incarnation, frame.seq)
-            outcome += self._spread(frame.core, source, frame.claims if current else None)
+            outcome += self._announce_to_neighbours(
+                frame.core, source, frame.claims if current else None
+            )
         return outcome
 
-    def _take_membership(self, child: NodeId, frame: MembershipFrame) -> Outcome:
-        most = self._settings.filters_per_node_max + len(self._around.index.wanters)  # as relay
-        joined = frame.joined[: max(0, most - self._membership.held_by(child))]
-        self._touch(self._membership.note_child(child, joined, frame.left))
+    def _receive_membership(self, child: NodeId, frame: MembershipFrame) -> StrategyOutput:
+        most = self._settings.filters_per_node_max + len(
+            self._context.index.nodes_by_group
+        )  # as relay
+        joined = frame.joined[: max(0, most - self._members.child_group_count(child))]
+        self._schedule_update(self._members.update_child(child, joined, frame.left))
         return [Ignored("filters_per_node_max") for _ in frame.joined[len(joined) :]]
 
-    def _rechoose(self, change: Callable[[], list[NodeId]], now: float) -> Outcome:
+    def _reselect_parents(self, change: Callable[[], list[NodeId]], now: float) -> StrategyOutput:
         """Let a change of links change the routes, and tell who must know."""
         before = {core: route.parents for core, route in self._routes.routes.items()}
         moved = change()
-        self._doubt(self._election.led)
-        outcome: Outcome = []
+        self._schedule_core_check(self._election.groups_by_core)
+        outcome: StrategyOutput = []
         for core, parents in before.items():
-            outcome += self._note_parents(core, parents, now)
+            outcome += self._apply_parent_change(core, parents, now)
         for core in moved:
-            outcome += self._spread(core, None, None)
+            outcome += self._announce_to_neighbours(core, None, None)
         return outcome
 
-    def _note_parents(self, core: NodeId, before: tuple[NodeId, ...], now: float) -> Outcome:
+    def _apply_parent_change(
+        self, core: NodeId, before: tuple[NodeId, ...], now: float
+    ) -> StrategyOutput:
         """Parents may have changed: its groups must follow, and a lost way must be asked for."""
         route = self._routes.routes.get(core)
         if route is None or route.parents == before:
             return []
-        led = self._election.led.get(core, ())
-        self._touch(group for group in led if group in self._membership.members)
-        self._stale.update(dict.fromkeys(led))
-        if not route.parents and core in self._election.led:
-            self._solicitation.lost(core, now)
+        led = self._election.groups_by_core.get(core, ())
+        self._schedule_update(group for group in led if group in self._members.member_groups)
+        self._stale_groups.update(dict.fromkeys(led))
+        if not route.parents and core in self._election.groups_by_core:
+            self._announcement_requests.request_now(core, now)
         return [ParentsChanged(core, *route.stamp, route.distance, route.parents)]
 
-    def _doubt(self, cores: Iterable[NodeId]) -> None:
-        self._doubtful.update(dict.fromkeys(cores))
+    def _schedule_core_check(self, cores: Iterable[NodeId]) -> None:
+        self._cores_to_check.update(dict.fromkeys(cores))
 
-    def _check_ways(self, now: float) -> None:
+    def _check_core_routes(self, now: float) -> None:
         """Every core in reach must have a way; one that never had may just be on its way."""
-        doubtful, self._doubtful = self._doubtful, {}
+        doubtful, self._cores_to_check = self._cores_to_check, {}
         for core in doubtful:
-            if core not in self._election.led or self._routes.has_way(core):
-                self._solicitation.settle([core])
-            elif core != self._self and core in self._around.graph.reachable:
-                self._solicitation.expect(core, now)
+            if core not in self._election.groups_by_core or self._routes.has_route(core):
+                self._announcement_requests.cancel([core])
+            elif core != self._self and core in self._context.graph.reachable:
+                self._announcement_requests.request_later(core, now)
 
-    def _request(self, core: NodeId) -> Outcome:
+    def _request_announcement(self, core: NodeId) -> StrategyOutput:
         """Ask a core for a fresh announcement."""
         route = self._routes.routes.get(core)
         incarnation, seq = route.stamp if route else (0, 0)
-        hop = self._around.graph.next_hop(core)
-        return [Tell(hop, Solicit(core, incarnation, seq, 0))] if hop is not None else []
+        hop = self._context.graph.next_hop(core)
+        return (
+            [SendToNeighbour(hop, AnnouncementRequest(core, incarnation, seq, 0))]
+            if hop is not None
+            else []
+        )
 
-    def _take_request(self, sender: NodeId, frame: Solicit, now: float) -> Outcome:
+    def _receive_request(
+        self, sender: NodeId, frame: AnnouncementRequest, now: float
+    ) -> StrategyOutput:
         stamp = (frame.incarnation, frame.seq)
         if frame.core == self._self:
             self._answer_request(stamp, now)
             return []
-        hop = self._around.graph.next_hop(frame.core)
+        hop = self._context.graph.next_hop(frame.core)
         if hop is None or hop == sender or frame.hops >= HOPS_MAX:
             return [Ignored("request without a way")]
-        onward = Solicit(frame.core, *stamp, frame.hops + 1)
-        return [Tell(hop, onward)] if self._solicitation.pass_on(frame.core, stamp, now) else []
+        onward = AnnouncementRequest(frame.core, *stamp, frame.hops + 1)
+        return (
+            [SendToNeighbour(hop, onward)]
+            if self._announcement_requests.should_forward(frame.core, stamp, now)
+            else []
+        )
 
     @property
     def _speaks(self) -> bool:
         """Whether this node is a core that announces itself."""
-        return bool(self._election.claims) or self._election.cores[MANAGEMENT] == self._self
+        return (
+            bool(self._election.own_claims) or self._election.cores[MANAGEMENT_GROUP] == self._self
+        )
 
     @property
     def _own_stamp(self) -> Stamp:
-        return self._around.incarnation(), self._pulpit.seq
+        return self._context.incarnation(), self._announcer.seq
 
     def _answer_request(self, stamp: Stamp, now: float) -> None:
         """Announce anew, unless a newer announcement than the asker knows is still under way."""
         if not self._speaks:
             return
         known = stamp >= self._own_stamp
-        if known or self._pulpit.silent_since(now - self._settings.solicit_interval):
-            self._pulpit.announce_soon(now)
+        if known or self._announcer.is_silent_since(
+            now - self._settings.announcement_request_interval_max
+        ):
+            self._announcer.schedule_announcement(now)
 
     # ------------------------------------------------------------ meshes
 
-    def _touch(self, groups: Iterable[Group]) -> None:
-        self._touched.update(dict.fromkeys(groups))
+    def _schedule_update(self, groups: Iterable[Group]) -> None:
+        self._groups_to_update.update(dict.fromkeys(groups))
 
-    def _finish(self, now: float) -> Outcome:
+    def _finish_input(self, now: float) -> StrategyOutput:
         """Settle the groups that were touched; announce if due. Ends every input."""
-        outcome: Outcome = []
-        if self._pulpit.is_due(now):
-            outcome += self._announce(now)
-        self._check_ways(now)
+        outcome: StrategyOutput = []
+        if self._announcer.is_due(now):
+            outcome += self._announce_own_groups(now)
+        self._check_core_routes(now)
         joins: dict[tuple[NodeId, NodeId], list[Group]] = {}
-        touched, self._touched = self._touched, {}
+        touched, self._groups_to_update = self._groups_to_update, {}
         for group in touched:
-            outcome += self._settle(group, joins, now)
+            outcome += self._update_membership(group, joins, now)
         for (parent, core), groups in joins.items():
-            outcome += self._memberships(parent, core, groups, [])
+            outcome += self._membership_frames(parent, core, groups, [])
         return outcome
 
-    def _settle(
+    def _update_membership(
         self, group: Group, joins: dict[tuple[NodeId, NodeId], list[Group]], now: float
-    ) -> Outcome:
+    ) -> StrategyOutput:
         core = self._election.cores.get(group)
-        wanted = group == MANAGEMENT or self._around.index.wanted_by(group, self._self)
-        member = wanted or core == self._self or bool(self._membership.children(group))
+        is_interested = group == MANAGEMENT_GROUP or self._context.index.is_interested(
+            group, self._self
+        )
+        member = is_interested or core == self._self or bool(self._members.children(group))
         parents = self._routes.parents(core) if core is not None else ()
-        tell, changed = self._membership.settle(group, member, parents, now)
-        for parent in tell:
+        parents_to_notify, changed = self._members.update_group(group, member, parents, now)
+        for parent in parents_to_notify:
             assert core is not None
             joins.setdefault((parent, core), []).append(group)
-        self._stale[group] = None
+        self._stale_groups[group] = None
         return [MeshJoined(group) if member else MeshLeft(group)] if changed else []
 
-    def _compile(self, group: Group) -> Entry | Group:
-        reachable = self._around.graph.reachable
-        wanters = [n for n in self._around.index.wanters.get(group, ()) if n in reachable]
-        if not wanters:
+    def _compile_entry(self, group: Group) -> GroupEntry | Group:
+        reachable = self._context.graph.reachable
+        interested = [
+            n for n in self._context.index.nodes_by_group.get(group, ()) if n in reachable
+        ]
+        if not interested:
             return group
         core = self._election.cores.get(group)
-        if group in self._membership.members:
-            told = self._membership.told.get(group, {})
-            mesh = dict.fromkeys([*told, *self._membership.children(group)])
-            cut_off = core != self._self and not told and wanters != [self._self]
-            return Entry(group, True, neighbours=self._around.links(mesh), cut_off=cut_off)
+        if group in self._members.member_groups:
+            notified = self._members.notified_parents.get(group, {})
+            mesh = dict.fromkeys([*notified, *self._members.children(group)])
+            cut_off = core != self._self and not notified and interested != [self._self]
+            return GroupEntry(group, True, mesh_links=self._context.links(mesh), is_cut_off=cut_off)
         # A parent that is a member itself saves hops (rule 5.4); sorting is stable.
         parents = self._routes.parents(core) if core is not None else ()
         nearest = sorted(parents, key=lambda parent: not self._is_member(parent, group, core))
-        return Entry(group, False, towards=self._around.links(nearest))
+        return GroupEntry(group, False, core_links=self._context.links(nearest))
 
     def _is_member(self, parent: NodeId, group: Group, core: NodeId | None) -> bool:
         """Whether a parent is known to be in the mesh: it wants the group, or said so."""
-        if core is None or self._around.index.wanted_by(group, parent):
+        if core is None or self._context.index.is_interested(group, parent):
             return True
         return group_id(group) in self.flags.get((core, parent), ())
 
-    def _leave(self, now: float) -> Outcome:
+    def _notify_former_parents(self, now: float) -> StrategyOutput:
         """Tell former parents that we have left, once the linger is over."""
         lefts: dict[tuple[NodeId, NodeId], list[Group]] = {}
-        for parent, group in self._membership.leave(now):
+        for parent, group in self._members.pop_due_leaves(now):
             core = self._election.cores.get(group, self._self)
             lefts.setdefault((parent, core), []).append(group)
-            self._touched[group] = None
-        outcome: Outcome = []
+            self._groups_to_update[group] = None
+        outcome: StrategyOutput = []
         for (parent, core), groups in lefts.items():
-            outcome += self._memberships(parent, core, [], groups)
+            outcome += self._membership_frames(parent, core, [], groups)
         return outcome
 
-    def _memberships(
+    def _membership_frames(
         self, parent: NodeId, core: NodeId, joined: list[Group], left: list[Group]
-    ) -> Outcome:
+    ) -> StrategyOutput:
         """Membership frames to one parent, as many as their size needs."""
         route = self._routes.routes.get(core)
         seq = route.stamp[1] if route else 0
         size = GROUPS_PER_FRAME_MAX
         parts = range(0, max(len(joined), len(left)), size)
         pairs = [(tuple(joined[at : at + size]), tuple(left[at : at + size])) for at in parts]
-        return [Tell(parent, MembershipFrame(core, seq, *pair)) for pair in pairs]
+        return [SendToNeighbour(parent, MembershipFrame(core, seq, *pair)) for pair in pairs]
 
     # ------------------------------------------------------------ what others read
 
-    def take_entries(self) -> list[Entry | Group]:
+    def drain_entries(self) -> list[GroupEntry | Group]:
         """Compile what changed since last asked."""
-        stale, self._stale = self._stale, {}
-        return [self._compile(group) for group in stale if group != MANAGEMENT]
+        stale, self._stale_groups = self._stale_groups, {}
+        return [self._compile_entry(group) for group in stale if group != MANAGEMENT_GROUP]
 
-    def entries_waiting(self) -> int:
+    def stale_entry_count(self) -> int:
         """Return how many groups the next `take_entries` looks at."""
-        return len(self._stale)
+        return len(self._stale_groups)
 
-    def core_views(self) -> dict[NodeId, CoreView]:
+    def core_statuses(self) -> dict[NodeId, CoreStatus]:
         """Return the ways to all cores."""
         return {
-            core: CoreView(*route.stamp, route.distance, route.feasible, route.parents)
+            core: CoreStatus(*route.stamp, route.distance, route.feasible_distance, route.parents)
             for core, route in sorted(self._routes.routes.items())
         }
 
-    def group_view(self, group: Group) -> GroupView:
+    def group_status(self, group: Group) -> GroupStatus:
         """Return one group."""
-        reachable = self._around.graph.reachable
-        wanters = self._around.index.wanters.get(group, {})
-        if group == MANAGEMENT:
-            wanters = dict.fromkeys(reachable, 1)
-        return GroupView(
+        reachable = self._context.graph.reachable
+        interested = self._context.index.nodes_by_group.get(group, {})
+        if group == MANAGEMENT_GROUP:
+            interested = dict.fromkeys(reachable, 1)
+        return GroupStatus(
             core=self._election.cores.get(group),
-            wanted_by=tuple(sorted(node for node in wanters if node in reachable)),
-            member=group in self._membership.members,
-            parents=tuple(sorted(self._membership.told.get(group, ()))),
-            children=tuple(sorted(self._membership.children(group))),
+            interested_nodes=tuple(sorted(node for node in interested if node in reachable)),
+            is_member=group in self._members.member_groups,
+            parents=tuple(sorted(self._members.notified_parents.get(group, ()))),
+            children=tuple(sorted(self._members.children(group))),
         )
 
     def groups(self) -> list[Group]:
         """Return all groups known."""
-        return sorted({MANAGEMENT, *self._around.index.wanters, *self._election.cores})
+        return sorted(
+            {MANAGEMENT_GROUP, *self._context.index.nodes_by_group, *self._election.cores}
+        )
