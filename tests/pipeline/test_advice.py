@@ -207,6 +207,6 @@ def test_advice_on_three_recordings_is_right_and_taking_it_does_what_was_predict
         count = len(given[name][0].sample)
         old, new = Tried.of(before, runs[name], count), Tried.of(after, run, count)
         for measure in ("delay_ms", "bytes"):
-            predicted = first.predicted[0].change(first.predicted[1], measure)
+            predicted = first.predicted[0].relative_change(first.predicted[1], measure)
             shown = getattr(new, measure) / getattr(old, measure) - 1
             assert shown == pytest.approx(predicted, abs=0.15), (name, measure)
