@@ -27,8 +27,8 @@ from hansa.protocol.model import HOPS_MAX, MANAGEMENT_GROUP, Identity, NodeId, P
 from hansa.protocol.settings import Metric
 from hansa.protocol.status import InterestStatus
 from hansa.protocol.wire.codec import encode
-from hansa.protocol.wire.frames import AnyFrame as AnyFrame
 from hansa.protocol.wire.frames import (
+    UNICASTS,
     Fetch,
     Frame,
     Heartbeat,
@@ -42,6 +42,7 @@ from hansa.protocol.wire.frames import (
     Summary,
     Update,
 )
+from hansa.protocol.wire.frames import AnyFrame as AnyFrame
 
 
 def test_3_1_every_node_holds_every_record_and_the_higher_stamp_replaces():
@@ -433,3 +434,15 @@ def test_3_9_unicast_frames_do_not_overtake_records():
     wire.run(5.0)
     assert wire.nodes[1].status().installed
     assert all(view.counters == {} for view in views(wire).values())
+
+
+@pytest.mark.parametrize("sinkhole", [2, 3])
+def test_3_10_frames_that_are_sent_again_avoid_a_relay(sinkhole):
+    """3.10 A relay that drops whatever it should pass on does not stop guaranteed delivery."""
+    wire = settled("1-2 2-3 3-4 4-5 5-6 6-1", (4, "g"))
+    unicasts = (*UNICASTS, InterestAcks, InterestAckRequest, Publication)
+    wire.is_lost = lambda source, target, frame: source == sinkhole and isinstance(frame, unicasts)
+    wire.publish(1, "g", b"x", qos=1)
+    wire.run(10.0)
+    assert wire.deliveries() == {4: [b"x"]}
+    assert wire.nodes[1].delivery.outbox.acknowledged_by_all == 1

@@ -57,6 +57,7 @@ from hansa.protocol.membership.database import SetChange
 from hansa.protocol.membership.origins import WRONG_SIDE, Origins
 from hansa.protocol.membership.overlay import Overlay
 from hansa.protocol.membership.records import Record, RecordKind
+from hansa.protocol.membership.unicast_routes import UnicastRoutes
 from hansa.protocol.model import Group, LinkId, NodeId, Publication
 from hansa.protocol.model import Identity as Identity
 from hansa.protocol.routing import make_strategy
@@ -116,6 +117,7 @@ class Node:
         self.delivery = DeliveryState(self.id, settings, restored, context)
         has_share, graph = self._local_interest.filters.__contains__, self._overlay.graph
         share_selector = ShareSelector(remote.topic_interest, has_share, lambda: graph.reachable)
+        self._unicast_routes = UnicastRoutes(graph)
         self._origins = Origins(graph, self._overlay.neighbours.links, nodes)
         self.forwarding = ForwardingEngine(
             self.id, settings, self.table, self.delivery, share_selector, self._origins
@@ -224,7 +226,7 @@ class Node:
         ):
             self.interest_acks.send_ack(node, now)
             self.delivery.retained.schedule_digest(node)
-        frames_to_send, dropped = self.interest_acks.flush(self._overlay.graph.next_hop, now)
+        frames_to_send, dropped = self.interest_acks.flush(self._unicast_routes.route, now)
         effects += self._overlay.flush_early(now) if frames_to_send else []
         for to, frame in frames_to_send:
             effects += self._overlay.send_to(to, frame, now)
@@ -274,6 +276,7 @@ class Node:
             )
             effects += self._check_installed(now)
         for node in joined:
+            self._unicast_routes.forget(node)
             self.interest_acks.send_ack(node, now)
             self.delivery.on_node_reachable(node, now)
         return effects
@@ -430,6 +433,7 @@ class Node:
         effects = subscription_commands([], self.remote_interest.expire_node(node, filters))
         self._overlay.expire_node(node)
         self.interest_acks.discard_ack(node)
+        self._unicast_routes.forget(node)
         effects += self.delivery.expire_node(node)
         self.table.clear_plans()
         self._strategy.expire_node(node)
@@ -501,10 +505,12 @@ class Node:
         for item in outcome:
             if not isinstance(item, Unicast):
                 effects.append(item)
-            elif (hop := self._overlay.graph.next_hop(item.destination)) is not None:
+                continue
+            frame, hop = self._unicast_routes.route(item)
+            if hop is not None:
                 effects += self._overlay.flush_early(now)
-                effects += self._overlay.send_to(hop, item, now)
-            elif item.hops:  # not our own: those are for who is known to be away
+                effects += self._overlay.send_to(hop, frame, now)
+            elif frame.hops:  # not our own: those are for who is known to be away
                 effects.append(Ignored("letter without a way"))
         return effects
 

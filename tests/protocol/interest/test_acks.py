@@ -1,7 +1,12 @@
 """Who has this node's interest in force, and the letters by which nodes say so."""
 
 from hansa.protocol.effects import Ignored
-from hansa.protocol.interest.acks import ACKS_PER_FRAME_MAX, InterestInstallation, UnicastBatcher
+from hansa.protocol.interest.acks import (
+    ACKS_PER_FRAME_MAX,
+    AckFrame,
+    InterestInstallation,
+    UnicastBatcher,
+)
 from hansa.protocol.model import HOPS_MAX, NodeId
 from hansa.protocol.settings import ProtocolSettings
 from hansa.protocol.wire.frames import InterestAck, InterestAckRequest, InterestAcks
@@ -117,9 +122,10 @@ def post(*letters: InterestAck | InterestAckRequest) -> UnicastBatcher:
     return made
 
 
-def by_tens(to: NodeId) -> NodeId | None:
+def by_tens(frame: AckFrame) -> tuple[AckFrame, NodeId | None]:
     """Nodes from 10 to 19 are reached by node 1, and so on; none above 99."""
-    return NodeId(to // 10) if to < 100 else None
+    to = frame.destination
+    return frame, NodeId(to // 10) if to < 100 else None
 
 
 NOTHING: tuple[list[object], list[object]] = ([], [])

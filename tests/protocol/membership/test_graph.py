@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hansa.protocol.membership.graph import Graph, Links
+from hansa.protocol.membership.graph import DETOURS_MAX, Graph, Links
 from hansa.protocol.model import NodeId
 from hansa.protocol.settings import Metric
 
@@ -285,3 +285,74 @@ def test_the_version_grows_with_what_counts_and_with_nothing_else(metric, length
     assert graph.version == before + lengths_count
     graph.remove_node(NodeId(2))
     assert graph.version == before + lengths_count + 1
+
+
+# ---------------------------------------------------------------- detours
+
+
+def test_detour_avoids_a_node():
+    ring = both_ways((1, 2), (2, 3), (3, 4), (4, 5), (5, 6), (6, 1))
+    graph = graph_of(ring)
+    assert graph.next_hop(NodeId(3)) == 2
+    assert graph.next_hop_avoiding(NodeId(3), NodeId(2)) == 6
+    assert graph_of(ring, 6).next_hop_avoiding(NodeId(3), NodeId(2)) == 5
+
+
+@pytest.mark.parametrize("avoid", [3, 1, 99])
+def test_detour_ignores_the_ends_and_unknown_nodes(avoid):
+    graph = graph_of(chain(1, 2, 3))
+    assert graph.next_hop_avoiding(NodeId(3), NodeId(avoid)) == 2
+
+
+def test_detour_falls_back_to_the_only_path():
+    assert graph_of(chain(1, 2, 3)).next_hop_avoiding(NodeId(3), NodeId(2)) == 2
+
+
+def test_detour_follows_changes_of_the_map():
+    ring = both_ways((1, 2), (2, 3), (3, 4), (4, 1))
+    graph = graph_of(ring)
+    assert graph.next_hop_avoiding(NodeId(3), NodeId(2)) == 4
+    graph.set_links(NodeId(4), ends(1))
+    assert graph.next_hop_avoiding(NodeId(3), NodeId(2)) == 2
+
+
+def test_number_of_cached_detours_is_bounded():
+    spokes = [(1, node) for node in range(2, DETOURS_MAX + 5)]
+    rim = [(node, 100) for node in range(2, DETOURS_MAX + 5)]
+    graph = graph_of(both_ways(*spokes, *rim))
+    for _, avoid in spokes:
+        assert graph.next_hop_avoiding(NodeId(100), NodeId(avoid)) == (3 if avoid == 2 else 2)
+    assert len(graph._detours) == DETOURS_MAX  # noqa: SLF001
+
+
+def test_relays_of_the_best_path():
+    graph = graph_of(chain(1, 2, 3, 4))
+    assert graph.relays_to(NodeId(4)) == [2, 3]
+    assert graph.relays_to(NodeId(2)) == []
+    assert graph.relays_to(NodeId(9)) == []
+
+
+@pytest.mark.parametrize("metric", Metric)
+@given(st.data())
+@settings(max_examples=60, deadline=None)
+def test_detours_reach_their_destination_without_a_loop(metric, data):
+    count = data.draw(st.integers(3, 7))
+    pairs = [(a, b) for a in range(1, count + 1) for b in range(1, a)]
+    drawn = data.draw(st.lists(st.sampled_from(pairs), unique=True))
+    links: Map = {NodeId(node): {} for node in range(1, count + 1)}
+    for a, b in drawn:
+        links[NodeId(a)][NodeId(b)] = data.draw(st.integers(1, 9))
+        links[NodeId(b)][NodeId(a)] = data.draw(st.integers(1, 9))
+    to, avoid = NodeId(data.draw(st.integers(2, count))), NodeId(data.draw(st.integers(2, count)))
+    graphs = {node: graph_of(links, node, metric) for node in links}
+    free = {node: {n: r for n, r in ends.items() if n != avoid} for node, ends in links.items()}
+    free[avoid] = {}
+    has_detour = graph_of(free).next_hop(to) is not None
+    here, passed = NodeId(1), [NodeId(1)]
+    while here != to and (hop := graphs[here].next_hop_avoiding(to, avoid)) is not None:
+        here = hop
+        assert here not in passed
+        passed.append(here)
+    assert (here == to) == (graphs[NodeId(1)].next_hop(to) is not None)
+    if has_detour and avoid != to:
+        assert avoid not in passed

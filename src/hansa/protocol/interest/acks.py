@@ -21,6 +21,10 @@ from hansa.protocol.wire.frames import InterestAck, InterestAckRequest, Interest
 
 ACKS_PER_FRAME_MAX = 1_024
 
+AckFrame = InterestAck | InterestAckRequest
+Route = Callable[[AckFrame], tuple[AckFrame, NodeId | None]]
+"""Returns a frame as it leaves, and the next hop: None without a path (`UnicastRoutes.route`)."""
+
 RoutedFrames = list[tuple[NodeId, InterestAcks | InterestAckRequest]]
 """Frames, each with the neighbour to whom it goes."""
 
@@ -109,9 +113,7 @@ class UnicastBatcher:
         if self.flush_due is None:
             self.flush_due = now + self._delay
 
-    def flush(
-        self, next_hop: Callable[[NodeId], NodeId | None], now: float
-    ) -> tuple[RoutedFrames, list[Effect]]:
+    def flush(self, route: Route, now: float) -> tuple[RoutedFrames, list[Effect]]:
         """Return what leaves now, and the news of what cannot: it will be asked for."""
         if self.flush_due is None or now < self.flush_due:
             return [], []
@@ -123,14 +125,14 @@ class UnicastBatcher:
             *self._requests.values(),
         ]
         for item in waiting:
-            hop = next_hop(item.destination)
+            routed, hop = route(item)
             if hop is None:
                 if item.hops:  # what this node wrote itself, it writes again
                     self._dropped.append(Ignored("letter without a way"))
-            elif isinstance(item, InterestAckRequest):
-                frames.append((hop, item))
+            elif isinstance(routed, InterestAckRequest):
+                frames.append((hop, routed))
             else:
-                bundles.setdefault(hop, []).append(item)
+                bundles.setdefault(hop, []).append(routed)
         for hop, bundle in bundles.items():
             for at in range(0, len(bundle), ACKS_PER_FRAME_MAX):
                 frames.append((hop, InterestAcks(tuple(bundle[at : at + ACKS_PER_FRAME_MAX]))))

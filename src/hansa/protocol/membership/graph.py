@@ -14,10 +14,15 @@ Links = dict[NodeId, int]
 """A node's neighbours, each with the round-trip time in microseconds."""
 
 
+DETOURS_MAX = 8
+"""Avoided nodes whose next hops are cached; a retried frame names one (protocol.md 3.10)."""
+
+
 class Graph:
     """The links that all nodes report, seen from one node."""
 
     __slots__ = (
+        "_detours",
         "_lengths",
         "_links",
         "_metric",
@@ -34,6 +39,7 @@ class Graph:
         self._metric = metric
         self._links: dict[NodeId, Links] = {node: {}}
         self._next_hops: dict[NodeId, NodeId] | None = None
+        self._detours: dict[NodeId, dict[NodeId, NodeId]] = {}  # next hops, by the avoided node
         self._lengths: dict[NodeId, Links] = {}  # what `lengths` has found
         self._sides: dict[NodeId, NodeId] | None = None  # what `is_behind` has found
         self.reachable: dict[NodeId, None] = {node: None}
@@ -54,6 +60,7 @@ class Graph:
         if links.keys() != before.keys() if by_hops else links != before:
             self.version += 1
             self._next_hops = self._sides = None
+            self._detours.clear()
             self._lengths.clear()
         for gone in before:
             if gone not in links and self._links_to(gone, node):
@@ -71,9 +78,30 @@ class Graph:
     def next_hop(self, to: NodeId) -> NodeId | None:
         """Return the neighbour through which a node is best reached, None if it is out of reach."""
         if self._next_hops is None:
-            by_hops = self._metric is Metric.HOPS
-            self._next_hops = self._fewest_hops() if by_hops else self._shortest_paths()
+            self._next_hops = self._find_next_hops(self._self)
         return self._next_hops.get(to)
+
+    def next_hop_avoiding(self, to: NodeId, avoid: NodeId) -> NodeId | None:
+        """Return the next hop of the best path that does not pass `avoid`; the best of all paths if
+        every one passes it. All nodes with the same map agree, so such paths do not loop."""
+        if avoid in self.reachable and avoid not in (to, self._self):
+            detour = self._detours.get(avoid)
+            if detour is None:
+                if len(self._detours) >= DETOURS_MAX:
+                    del self._detours[next(iter(self._detours))]
+                detour = self._detours[avoid] = self._find_next_hops(self._self, avoid)
+            if (hop := detour.get(to)) is not None:
+                return hop
+        return self.next_hop(to)
+
+    def relays_to(self, to: NodeId) -> list[NodeId]:
+        """Return the nodes that a frame to `to` passes on its best path, the next hop first."""
+        relays: list[NodeId] = []
+        hop = self.next_hop(to)
+        while hop is not None and hop != to and hop not in relays:
+            relays.append(hop)
+            hop = self._find_next_hops(hop).get(to)
+        return relays
 
     def is_behind(self, neighbour: NodeId, node: NodeId) -> bool:
         """Whether a neighbour is a node or has a path to it that does not pass here."""
@@ -165,25 +193,30 @@ class Graph:
                 front = self._expand_front(front, seen)
         return sides
 
-    def _fewest_hops(self) -> dict[NodeId, NodeId]:
-        """Breadth first from here; of ways as short, the one by the smaller neighbour."""
+    def _find_next_hops(self, start: NodeId, avoid: NodeId | None = None) -> dict[NodeId, NodeId]:
+        by_hops = self._metric is Metric.HOPS
+        return self._fewest_hops(start, avoid) if by_hops else self._shortest_paths(start, avoid)
+
+    def _fewest_hops(self, start: NodeId, avoid: NodeId | None) -> dict[NodeId, NodeId]:
+        """Breadth first; of equally short paths, the one through the smaller neighbour."""
         hops: dict[NodeId, NodeId] = {}
-        front = {node: node for node in self._two_way_neighbours(self._self) if node != self._self}
+        excluded = (start, avoid)
+        front = {node: node for node in self._two_way_neighbours(start) if node not in excluded}
         while front:
             hops.update(front)
             further: dict[NodeId, NodeId] = {}
             for node, via in front.items():
                 for other in self._two_way_neighbours(node):
-                    if other not in hops and other != self._self:
+                    if other not in hops and other not in excluded:
                         further[other] = min(via, further.get(other, via))
             front = further
         return hops
 
-    def _shortest_paths(self) -> dict[NodeId, NodeId]:
-        """Dijkstra from here; ties go to the smaller node ids, so that all runs agree."""
+    def _shortest_paths(self, start: NodeId, avoid: NodeId | None) -> dict[NodeId, NodeId]:
+        """Dijkstra; ties go to the smaller node ids, so that all runs agree."""
         hops: dict[NodeId, NodeId] = {}
-        done: dict[NodeId, None] = {}
-        heap: list[tuple[int, NodeId, NodeId]] = [(0, self._self, self._self)]
+        done: dict[NodeId | None, None] = {avoid: None}
+        heap: list[tuple[int, NodeId, NodeId]] = [(0, start, start)]
         while heap:
             cost, node, via = heapq.heappop(heap)
             if node in done:
@@ -193,7 +226,7 @@ class Graph:
             for other in self._two_way_neighbours(node):
                 if other not in done:
                     step = max(1, self._links[node][other])
-                    first = other if node == self._self else via
+                    first = other if node == start else via
                     heapq.heappush(heap, (cost + step, other, first))
-        del hops[self._self]
+        del hops[start]
         return hops

@@ -9,7 +9,11 @@ import msgspec
 from hansa.protocol.membership.records import ClaimsRecord, Record, RecordKind
 from hansa.protocol.model import Group, GroupId, NodeId, Unsigned
 
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
+
+NO_NODE = NodeId(0)
+"""In `avoid` of a unicast frame: it takes the best path. Otherwise relays choose paths that do not
+pass the named node (protocol.md 3.10)."""
 
 UNREACHABLE = (1 << 32) - 1
 """The distance of a node that has lost its way to a core."""
@@ -123,6 +127,7 @@ class InterestAck(msgspec.Struct, frozen=True, array_like=True):
     epoch: Unsigned
     seq: Unsigned
     hops: Unsigned
+    avoid: NodeId = NO_NODE
 
 
 class InterestAcks(Frame, frozen=True, array_like=True, tag=12):
@@ -140,6 +145,7 @@ class InterestAckRequest(Frame, frozen=True, array_like=True, tag=13):
     hops: Unsigned
     incarnation: Unsigned = 0
     version: Unsigned = 0
+    avoid: NodeId = NO_NODE
 
 
 class PendingNotice(Frame, frozen=True, array_like=True, tag=14):
@@ -150,6 +156,7 @@ class PendingNotice(Frame, frozen=True, array_like=True, tag=14):
     epoch: Unsigned
     seq: Unsigned
     hops: Unsigned = 0
+    avoid: NodeId = NO_NODE
 
 
 class Receipt(Frame, frozen=True, array_like=True, tag=15):
@@ -164,6 +171,7 @@ class Receipt(Frame, frozen=True, array_like=True, tag=15):
     bytes_requested: Unsigned = 0
     """Bytes of what comes after that, to be sent again; 0 if nothing is missing."""
     hops: Unsigned = 0
+    avoid: NodeId = NO_NODE
 
 
 class RepairResponse(Frame, frozen=True, array_like=True, tag=16):
@@ -183,6 +191,7 @@ class RepairResponse(Frame, frozen=True, array_like=True, tag=16):
     """Whether further frames of this answer follow."""
     acknowledged: Unsigned = 0
     """Up to here `to` has said that it holds all, safe from a crash."""
+    avoid: NodeId = NO_NODE
 
 
 RETAINED_BUCKETS = 64
@@ -197,6 +206,7 @@ class RetainedDigests(Frame, frozen=True, array_like=True, tag=17):
     source: NodeId
     digests: tuple[Unsigned, ...]
     hops: Unsigned = 0
+    avoid: NodeId = NO_NODE
 
 
 class RetainedRequest(Frame, frozen=True, array_like=True, tag=18):
@@ -208,6 +218,7 @@ class RetainedRequest(Frame, frozen=True, array_like=True, tag=18):
     buckets: tuple[Unsigned, ...]
     topics: tuple[tuple[str, Unsigned], ...] = ()
     hops: Unsigned = 0
+    avoid: NodeId = NO_NODE
 
 
 class RetainedVersions(Frame, frozen=True, array_like=True, tag=19):
@@ -217,6 +228,7 @@ class RetainedVersions(Frame, frozen=True, array_like=True, tag=19):
     source: NodeId
     entries: tuple[tuple[str, Unsigned], ...]
     hops: Unsigned = 0
+    avoid: NodeId = NO_NODE
 
 
 class RetainedValuesFrame(Frame, frozen=True, array_like=True, tag=20):
@@ -227,6 +239,7 @@ class RetainedValuesFrame(Frame, frozen=True, array_like=True, tag=20):
     publications: tuple[bytes, ...]
     """As `wire` writes publications."""
     hops: Unsigned = 0
+    avoid: NodeId = NO_NODE
 
 
 Unicast = (
