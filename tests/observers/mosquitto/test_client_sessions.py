@@ -405,7 +405,7 @@ def test_shared_subscription_of_nobody_knows_whom_is_wanted_as_a_plain_one():
 
 
 def test_number_of_subscriptions_is_bounded(monkeypatch):
-    monkeypatch.setattr(client_sessions, "HELD_COUNT_MAX", 1)
+    monkeypatch.setattr(client_sessions, "SUBSCRIPTIONS_MAX", 1)
     books = sessions(bob=CLEAN)
     books.on_subscribed("bob", "y")
     assert wanted(books) == ("bob/x",)

@@ -580,7 +580,7 @@ def test_counts_that_the_broker_did_not_retain_are_prompted_for():
     observer.on_connected(session_lost=True, now=0.0)
     observer.receive_publication(UPTIME, b"70 seconds", now=0.0)
     assert len(observer.extra_subscriptions()) == 2
-    observer.expire(now=mosquitto_observer.COUNTS_WAIT_S)
+    observer.handle_timer(now=mosquitto_observer.COUNTS_WAIT_S)
     assert mosquitto_observer.NO_COUNTS not in observer.incomplete_reason
 
 
@@ -688,7 +688,7 @@ def without_counts(text: str) -> MosquittoObserver:
     told.observer.resync(text, now=0.0)
     assert not told.observer.is_complete
     assert told.observer.next_deadline() == mosquitto_observer.COUNTS_WAIT_S
-    told.observer.expire(now=mosquitto_observer.COUNTS_WAIT_S)
+    told.observer.handle_timer(now=mosquitto_observer.COUNTS_WAIT_S)
     assert told.observer.next_deadline() is None
     return told.observer
 

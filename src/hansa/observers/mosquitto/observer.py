@@ -225,7 +225,7 @@ class MosquittoObserver(Observer):
             self._report_bridge(found[1], payload == b"1")
         return self._make_output()
 
-    def expire(self, now: float) -> ObserverOutput:
+    def handle_timer(self, now: float) -> ObserverOutput:
         """Do without counts if the broker publishes none."""
         if self._counts_due is not None and now >= self._counts_due:
             self._counts_due = None

@@ -22,17 +22,17 @@ class RetainedAgree(Checker):
         self._writers: dict[str, dict[int, None]] = {}
         self._last_s = 0.0
 
-    def published(self, entry: LedgerEntry) -> None:
+    def on_published(self, entry: LedgerEntry) -> None:
         """Note who writes a topic."""
         if entry.retain:
             self._writers.setdefault(entry.topic, {})[entry.place] = None
             self._last_s = self.world.now
 
-    def disturbed(self, what: str, fault: bool, places: tuple[int, ...]) -> None:
+    def on_disturbance(self, what: str, fault: bool, places: tuple[int, ...]) -> None:
         """Brokers have a minute from here."""
         self._last_s = self.world.now
 
-    def finished(self) -> None:
+    def on_run_finished(self) -> None:
         """Compare what brokers store."""
         if self.world.now < self._last_s + REPAIRED_S:
             return

@@ -72,7 +72,7 @@ class ObservationProbe:
     async def _compare(self) -> Observation:
         observer = self._observer
         has_log = await self._read_log()
-        observer.expire(now=COUNTS_WAIT_S)
+        observer.handle_timer(now=COUNTS_WAIT_S)
         is_sampled = await self._wait_for_sample(has_log)
         if not has_log:
             known = max(observer.certain_count, len(self._client.filters))
