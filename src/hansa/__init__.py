@@ -4,4 +4,4 @@ The tree is the architecture: `protocol` decides and touches nothing, a shell ar
 (`simulator`) performs what it decides, `cli` is what people type. Imports only go down.
 """
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
