@@ -63,7 +63,7 @@ node_records = st.builds(
     node=nodes,
     incarnation=numbers,
     version=numbers,
-    born=numbers,
+    first_incarnation=numbers,
     key=nodes.map(lambda node: key(node)),
     name=st.just(""),
     addresses=st.just(()),
@@ -107,7 +107,7 @@ any_frame = st.one_of(
         st.sampled_from(["g", "a/b", "$SYS/x"]),
         st.just(b""),
         hops=hops,
-        named=few(group_ids),
+        target_groups=few(group_ids),
     ),
 )
 own_events: st.SearchStrategy[Event] = st.one_of(

@@ -68,8 +68,8 @@ def test_an_identity_needs_only_a_key_and_a_life():
 @given(publications, st.integers(0, HOPS_MAX), st.lists(u64, max_size=3))
 def test_a_copy_goes_on_with_other_hops_and_groups_and_all_else_unchanged(publication, hops, named):
     groups = tuple(GroupId(group) for group in named)
-    onward = publication.onward(hops, groups)
-    assert asdict(onward) == {**asdict(publication), "hops": hops, "named": groups}
+    onward = publication.forwarded_copy(hops, groups)
+    assert asdict(onward) == {**asdict(publication), "hops": hops, "target_groups": groups}
     assert onward.payload is publication.payload
 
 

@@ -279,7 +279,7 @@ def test_on_the_grid_the_publisher_finds_the_member_beside_it():
 
 @pytest.mark.parametrize("outside", NonMemberForwarding)
 def test_wherever_it_goes_outside_the_mesh_every_subscriber_gets_it_once(outside):
-    wire = wanting(GRID, (2, "g"), (7, "g"), outside=outside)
+    wire = wanting(GRID, (2, "g"), (7, "g"), non_member_forwarding=outside)
     for publisher in range(9):
         expected = {2: [b"x"], 7: [b"x"]}
         expected.pop(publisher, None)
@@ -489,7 +489,7 @@ def test_no_message_is_lost_while_a_filter_takes_the_place_of_its_cover():
 
 
 def test_a_cover_is_withdrawn_after_all_patience_if_a_node_never_confirms():
-    wire = wanting("1-2", (2, "a/#"), withdraw_patience=2.0)
+    wire = wanting("1-2", (2, "a/#"), withdraw_delay_max=2.0)
     wire.is_lost = lambda source, target, frame: isinstance(frame, InterestAcks)
     wire.want(2, "a/b")
     wire.unwant(2, "a/#")

@@ -18,9 +18,9 @@ DEFAULTS = ProtocolSettings()
 ABOVE_ZERO = (
     "heartbeat_interval",
     "heartbeat_limit",
-    "solicit_interval",
-    "confirm_patience",
-    "repair_patience",
+    "announcement_request_interval_max",
+    "interest_ack_retry_interval",
+    "repair_retry_interval",
     "interest_lease",
 )
 SECONDS = tuple(field.name for field in fields(DEFAULTS) if field.type is float)
@@ -57,14 +57,14 @@ def test_no_time_is_negative(name, value):
     assert refusal(**{name: value}) == f"{name} must not be negative, not {value}"
 
 
-@pytest.mark.parametrize("name", sorted(set(SECONDS) - {*ABOVE_ZERO, "retained_settle"}))
+@pytest.mark.parametrize("name", sorted(set(SECONDS) - {*ABOVE_ZERO, "retained_check_delay"}))
 def test_a_wait_may_be_none_at_all(name):
     assert changed(**{name: 0}) == {**asdict(DEFAULTS), name: 0}
 
 
 def test_a_broker_has_some_time_to_say_what_it_holds():
-    rule = "retained_settle must be at least 0.1 seconds"
-    assert refusal(retained_settle=0.09).startswith(rule)
+    rule = "retained_check_delay must be at least 0.1 seconds"
+    assert refusal(retained_check_delay=0.09).startswith(rule)
     assert ProtocolSettings(retained_check_delay=0.1).retained_check_delay == 0.1
 
 
@@ -87,7 +87,7 @@ def test_numbers_stay_in_their_range(name, lowest, highest):
 
 @pytest.mark.parametrize("window", [-64, 0, 32, 63, 65, 4_095])
 def test_a_window_is_a_power_of_two(window):
-    assert refusal(window=window).startswith("window must")
+    assert refusal(dedup_window=window).startswith("dedup_window must")
 
 
 @pytest.mark.parametrize("window", [64, 128, 65_536])
@@ -99,7 +99,7 @@ def test_a_power_of_two_is_a_window(window):
     "name",
     [
         "repair_bytes",
-        "undelivered_max",
+        "uncommitted_max",
         "filters_per_node_max",
         "nodes_max",
         "plans_max",
@@ -172,13 +172,13 @@ def test_presets_differ_only_where_they_say():
             "heartbeat_limit": 60.0,
             "trust_close": False,
             "change_delay": 20.0,
-            "announce_gap": 30.0,
-            "solicit_interval": 30.0,
-            "settle_delay": 20.0,
+            "announcement_interval_min": 30.0,
+            "announcement_request_interval_max": 30.0,
+            "management_claim_delay": 20.0,
             "takeover_delay": 60.0,
-            "takeover_patience": 60.0,
-            "confirm_patience": 60.0,
-            "withdraw_patience": 120.0,
+            "takeover_fallback_delay": 60.0,
+            "interest_ack_retry_interval": 60.0,
+            "withdraw_delay_max": 120.0,
         },
     }
 

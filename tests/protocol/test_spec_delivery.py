@@ -576,7 +576,7 @@ def test_7_3_what_has_overtaken_the_record_of_its_origin_comes_again():
 
 def test_7_9_with_too_much_on_its_way_to_the_disk_nothing_more_is_taken():
     """7.9 It asks when there is room."""
-    wire = settled("1-2", (2, "a"), undelivered_max=2)
+    wire = settled("1-2", (2, "a"), uncommitted_max=2)
     wire.disk_works = False
     for number in range(1, 6):
         wire.publish(1, "a", qos=1)
@@ -592,7 +592,7 @@ def test_7_9_with_too_much_on_its_way_to_the_disk_nothing_more_is_taken():
 
 def test_7_9_the_bound_in_bytes_is_one_for_all_origins():
     """7.9 Whatever hangs, the disk or the broker, memory does not grow with the federation."""
-    wire = settled("1-2 2-3", (2, "a"), undelivered_bytes_max=3_000)
+    wire = settled("1-2 2-3", (2, "a"), uncommitted_bytes_max=3_000)
     wire.disk_works = False
     for number in range(1, 9):
         for place in (1, 3):

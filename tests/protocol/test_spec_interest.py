@@ -36,7 +36,7 @@ def test_6_2_a_node_subscribes_to_what_others_want_and_to_nothing_else():
 
 
 def test_6_3_interest_is_installed_when_all_in_reach_have_confirmed_it():
-    """6.3 `Confirm` with the journal's position; when all have, *installed*; else `Enquire`."""
+    """6.3 `InterestAck` with the journal position; `InterestAckRequest` where it is missing."""
     wire = Wire("1-2")
     wire.start(3, past=RestoredState(epoch=4, next_seq=100))
     wire.join("2-3")

@@ -177,7 +177,7 @@ def test_2_7_a_forged_record_costs_a_node_nothing(strategy):
     victim = wire.nodes[2].membership.known[NodeId(1)]
     for forged in (
         replace(victim, incarnation=50_000, links=()),
-        replace(victim, version=1_000, links=(), born=0),
+        replace(victim, version=1_000, links=(), first_incarnation=0),
     ):
         wire.give(2, FrameReceived(link_of(wire, 2, 3), Update((forged,))))
         wire.run(12.0)

@@ -90,7 +90,7 @@ def test_5_4_from_outside_a_copy_goes_towards_the_core_and_names_its_groups():
     """5.4 To one parent, all or a random one; a member first; one copy for several groups."""
     crossed = {}
     for outside in NonMemberForwarding:
-        wire = settled(grid(3), (8, "g"), outside=outside)
+        wire = settled(grid(3), (8, "g"), non_member_forwarding=outside)
         for _ in range(20):
             wire.publish(0, "g")
         crossed[outside] = Counter(wire.copies())  # no time has passed: the first links only
@@ -113,7 +113,7 @@ def test_5_4_from_outside_a_copy_goes_towards_the_core_and_names_its_groups():
 
 def test_5_4_a_random_parent_is_picked_anew_for_each_publication():
     """5.4 Any of them brings it to the mesh: all arrive once, whichever way they take."""
-    wire = settled(grid(3), (8, "g"), outside=NonMemberForwarding.RANDOM)
+    wire = settled(grid(3), (8, "g"), non_member_forwarding=NonMemberForwarding.RANDOM)
     for number in range(64):
         wire.publish(0, "g", bytes([number]))
     first = wire.copies()
@@ -134,7 +134,7 @@ def test_5_5_a_duplicate_serves_only_a_group_that_it_still_names():
     assert receive(wire, 2, 1, copy(1, "g")) == [Duplicate(NodeId(9), 1)]
 
     wants = ((0, "a/+"), (8, "+/b"), (2, "a/b"), (6, "#"))
-    wire = settled(grid(3), *wants, outside=NonMemberForwarding.ALL)
+    wire = settled(grid(3), *wants, non_member_forwarding=NonMemberForwarding.ALL)
     for publisher in range(9):
         publish(wire, publisher, "a/b")
         crossed = Counter(

@@ -177,7 +177,7 @@ def test_1_4_publications_of_invented_origins_are_bounded():
 
 def test_1_5_the_same_inputs_at_the_same_times_give_the_same_outputs():
     """1.5 A node never acts on chance or a clock of its own."""
-    wire = Wire(SQUARE, outside=NonMemberForwarding.RANDOM)
+    wire = Wire(SQUARE, non_member_forwarding=NonMemberForwarding.RANDOM)
     wire.want(3, "g")
     wire.want(4, "g")
     wire.run(0.2)

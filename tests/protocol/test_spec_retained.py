@@ -125,7 +125,7 @@ def test_9_3_who_has_everything_is_sent_nothing():
     wire.run(1.0)
     wire.join("1-2")
     wire.run(3.0)
-    assert set(letters(wire)) == {"Holdings"}
+    assert set(letters(wire)) == {"RetainedDigests"}
     assert (wire.effects(2, PublishRetained), wire.effects(2, Deliver)) == ([], [])
 
 
@@ -182,7 +182,7 @@ def test_9_3_a_lost_letter_is_made_up_for():
         RetainedRequest,
         RetainedVersions,
         RetainedValuesFrame,
-    ):  # a listing tells as much as `Holdings`
+    ):  # a listing tells as much as `RetainedDigests`
         wire = settled("1-2")
         wire.store(1, ClientPublished("a", b"x", 1, retain=True))
         wire.is_lost = partial(is_of, kind)
@@ -342,7 +342,7 @@ def test_9_8_a_new_life_asks_for_nothing_that_it_has():
     wire.want(2, "a")
     wire.join("1-2")
     wire.run(3.0)
-    assert set(letters(wire)) == {"Holdings"}
+    assert set(letters(wire)) == {"RetainedDigests"}
     assert wire.effects(2, PublishRetained) == []
 
 

@@ -585,12 +585,12 @@ def test_a_trie_emptied_in_any_order_keeps_no_branch(filters, random):
 
 
 STORY = """
-from hansa.protocol.topics import FilterTrie, minimal
+from hansa.protocol.topics import FilterTrie, remove_covered
 filters = {f"{a}/{b}{c}" for a in "ab+" for b in "cde+" for c in ("", "/#", "/+")} | {"#", "$x/#"}
 trie = FilterTrie()
 for text in sorted(filters):
     trie.put(text, text)
-print(trie.match("a/c"), trie.covering("a/c/+"), trie.covered("a/#"), minimal(filters))
+print(trie.match("a/c"), trie.covering("a/c/+"), trie.covered("a/#"), remove_covered(filters))
 """
 
 

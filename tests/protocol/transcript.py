@@ -1,8 +1,8 @@
 """What nodes were given and what they answered, as lines that a person can read.
 
-      1.010  2  ← 3  Announce(core=3, seq=1, distance=0, claims=+plant/+)
+      1.010  2  ← 3  CoreAnnouncement(core=3, seq=1, distance=0, claims=+plant/+)
                      CoreElected(group=plant/+, core=3)
-                → 1  Announce(core=3, seq=1, distance=1, parents=3, claims=+plant/+)
+                → 1  CoreAnnouncement(core=3, seq=1, distance=1, parents=3, claims=+plant/+)
 
 At 1.01 s node 2 heard this from 3, took 3 for the core, and told 1. Left out are heartbeats, first
 incarnations, empty fields, and fields that no story turns on, such as keys.
@@ -29,6 +29,7 @@ from hansa.protocol.wire.frames import UNREACHABLE, Heartbeat, Hello, Summary
 GROUP = "plant/+"
 NUMBERS = {UNREACHABLE: "nowhere", group_id(GROUP): GROUP, group_id(MANAGEMENT_GROUP): "management"}
 UNSAID = {"digest", "epoch", "link"}
+DEFAULTS = {("incarnation", 1), ("avoid", 0)}
 PAUSE = 0.2
 """Seconds without news after which a new paragraph begins."""
 
@@ -106,7 +107,7 @@ def _fields(value: object) -> Iterator[str]:
         item = getattr(value, name)
         if isinstance(item, ClaimsRecord):
             yield f"{name}={_signed(item.added, item.removed)}"
-        elif name not in UNSAID and item not in ((), None) and (name, item) != ("incarnation", 1):
+        elif name not in UNSAID and item not in ((), None) and (name, item) not in DEFAULTS:
             yield f"{name}={_text(item)}"
 
 

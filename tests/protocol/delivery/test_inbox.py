@@ -88,7 +88,7 @@ def test_what_was_held_and_then_came_in_an_answer_is_delivered_once():
 
 
 def test_an_answer_is_taken_as_far_as_there_is_room():
-    made = inbox(undelivered_max=2)
+    made = inbox(uncommitted_max=2)
     made.receive_copy(owed(9, 8), 0.0)
     items = [owed(number, number - 1) for number in range(1, 9)]
     assert delivered(made.receive_repair(answer(*items, upto=8), 0.0)) == [1, 2]
@@ -107,7 +107,7 @@ def test_what_came_early_follows_what_was_missing():
 
 def test_what_is_on_its_way_to_the_disk_has_a_bound_in_bytes():
     each = memory_bytes(owed(1, 0, size=60))
-    made = inbox(undelivered_bytes_max=2 * each)
+    made = inbox(uncommitted_bytes_max=2 * each)
     came = [delivered(made.receive_copy(owed(n, n - 1, size=60), 0.0)) for n in range(1, 5)]
     assert came == [[1], [2], [], []]
     assert delivered(made.mark_committed(ORIGIN, 1, 1, 1.0)) == [3]
@@ -123,7 +123,7 @@ def test_all_that_a_publication_carries_counts_and_what_it_takes_itself():
 
 def test_that_bound_is_one_for_all_origins_and_who_waited_longest_comes_first():
     each = memory_bytes(owed(1, 0))
-    made = inbox(undelivered_bytes_max=each)
+    made = inbox(uncommitted_bytes_max=each)
     assert delivered(made.receive_copy(owed(1, 0), 0.0)) == [1]
     for origin in (THIRD, FOURTH):
         assert delivered(made.receive_copy(owed(1, 0, origin), 0.0)) == []
@@ -138,9 +138,9 @@ def test_that_bound_is_one_for_all_origins_and_who_waited_longest_comes_first():
 
 def test_what_of_an_ended_epoch_is_not_on_disk_yet_still_counts():
     each = memory_bytes(owed(1, 0))
-    made = inbox(undelivered_bytes_max=each)
+    made = inbox(uncommitted_bytes_max=each)
     made.receive_copy(owed(1, 0), 0.0)
-    newer = replace(owed(1, 0), life=2)
+    newer = replace(owed(1, 0), epoch=2)
     assert delivered(made.receive_copy(newer, 0.0)) == []
     assert delivered(made.mark_committed(ORIGIN, 1, 1, 1.0)) == [1]
     assert made.streams[ORIGIN].committed == 0
@@ -149,13 +149,13 @@ def test_what_of_an_ended_epoch_is_not_on_disk_yet_still_counts():
 def test_two_epochs_that_reach_the_disk_at_once_need_no_more_than_one_word():
     made = inbox()
     made.receive_copy(owed(1, 0), 0.0)
-    made.receive_copy(replace(owed(1, 0), life=2), 0.0)
+    made.receive_copy(replace(owed(1, 0), epoch=2), 0.0)
     made.mark_committed(ORIGIN, 2, 1, 1.0)
     assert (made.uncommitted_bytes, made.streams[ORIGIN].committed) == (0, 1)
 
 
 def test_who_waits_for_room_may_be_evicted_for_another():
-    made = inbox(nodes_max=2, undelivered_bytes_max=1)
+    made = inbox(nodes_max=2, uncommitted_bytes_max=1)
     made.receive_copy(owed(1, 0), 0.0)
     made.expire_node(THIRD)
     made.receive_copy(owed(2, 1, THIRD), 0.0)
@@ -171,11 +171,11 @@ def test_who_waits_for_room_may_be_evicted_for_another():
 
 
 def test_what_is_held_has_bounds():
-    made = inbox(held_max=2)
+    made = inbox(out_of_order_max=2)
     for number in range(5, 10):
         made.receive_copy(owed(number, number - 1), 0.0)
     assert list(made.streams[ORIGIN].out_of_order) == [5, 6]
-    made = inbox(held_bytes_max=2 * memory_bytes(owed(5, 4, size=40)))
+    made = inbox(out_of_order_bytes_max=2 * memory_bytes(owed(5, 4, size=40)))
     for number in range(5, 10):
         made.receive_copy(owed(number, number - 1, size=40), 0.0)
     assert list(made.streams[ORIGIN].out_of_order) == [5, 6]
@@ -282,7 +282,7 @@ def test_an_answer_of_which_a_frame_was_lost_counts_up_to_there():
 
 
 def test_what_is_held_of_what_is_lost_is_delivered_as_far_as_there_is_room():
-    made = inbox(undelivered_max=2)
+    made = inbox(uncommitted_max=2)
     made.receive_copy(owed(1, 0), 0.0)
     for number, previous in ((3, 2), (5, 4), (6, 5)):
         made.receive_copy(owed(number, previous), 0.0)
@@ -298,7 +298,7 @@ def test_what_is_held_of_what_is_lost_is_delivered_as_far_as_there_is_room():
 
 
 def test_at_the_end_of_a_lease_what_does_not_fit_is_part_of_the_gap():
-    made = inbox(undelivered_max=2)
+    made = inbox(uncommitted_max=2)
     made.receive_copy(owed(1, 0), 0.0)
     for number, previous in ((3, 2), (5, 4)):
         made.receive_copy(owed(number, previous), 0.0)

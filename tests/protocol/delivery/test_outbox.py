@@ -269,7 +269,7 @@ def test_a_receiver_says_what_it_has_before_anything_leaves_for_it():
     assert capture(made, OTHER) == 0
     assert made.mark_heard(OTHER, 0.0) == [ReadJournal(OTHER, 1, 4, 6, 9)]
     assert capture(made, OTHER, THIRD) == 1
-    assert made.receive_receipt(replace(receipt(0), node=THIRD), 1, 0.0) == [PersistHeard(THIRD)]
+    assert made.receive_receipt(replace(receipt(0), source=THIRD), 1, 0.0) == [PersistHeard(THIRD)]
     assert made.mark_heard(THIRD, 0.0) == [PendingNotice(THIRD, ME, 1, 7)], (
         "it did not know of this one"
     )

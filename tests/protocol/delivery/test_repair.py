@@ -76,7 +76,7 @@ def test_what_was_sent_is_read():
     ("strange", "why"),
     [
         (frame(replace(ALL[0], origin=YOU)), "repair with publications of another node"),
-        (frame(replace(ALL[0], life=8)), "repair with publications of another node"),
+        (frame(replace(ALL[0], epoch=8)), "repair with publications of another node"),
         (frame(replace(ALL[0], qos=0)), "repair with publications that nobody asked for"),
         (frame(ALL[0], after=1), "repair with publications that nobody asked for"),
         (frame(ALL[5], upto=5), "repair with publications that nobody asked for"),

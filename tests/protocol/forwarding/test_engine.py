@@ -194,7 +194,12 @@ def ways(origin: NodeId) -> tuple[LinkId, ...]:
 entries = st.tuples(
     *(
         st.builds(
-            GroupEntry, st.just(g), st.booleans(), links, links, ways=st.sampled_from([None, ways])
+            GroupEntry,
+            st.just(g),
+            st.booleans(),
+            links,
+            links,
+            origin_routes=st.sampled_from([None, ways]),
         )
         for g in ("a/+", "+/b")
     )
@@ -231,7 +236,7 @@ def test_a_copy_to_a_topic_of_one_broker_is_not_delivered_even_to_who_wants_all(
     tried = plane(GroupEntry("#", True, mesh_links=(L1,)), wanted=("#", "+/broker"))
     for number in (1, 2):
         sent = change(copy(number), topic="$SYS/broker")
-        assert pass_on(tried, sent, change(sent, number=number + 2, retain=True))[1] == []
+        assert pass_on(tried, sent, change(sent, sequence=number + 2, retain=True))[1] == []
 
 
 def test_a_copy_for_nobody_goes_nowhere_and_is_known_when_it_comes_again():
@@ -242,9 +247,9 @@ def test_a_copy_for_nobody_goes_nowhere_and_is_known_when_it_comes_again():
 
 def test_a_copy_with_two_names_towards_the_same_core_is_passed_on_as_it_is():
     tried = plane(OUTSIDE, GroupEntry("+/b", False, core_links=(L1, L2)))
-    outgoing, _, news = pass_on(tried, *(copy(n, named=(G, H)) for n in (1, 2, 2)))
+    outgoing, _, news = pass_on(tried, *(copy(n, target_groups=(G, H)) for n in (1, 2, 2)))
     assert list(map(decode_publication, outgoing[L2])) == [
-        copy(n, hops=1, named=(G, H)) for n in (1, 2)
+        copy(n, hops=1, target_groups=(G, H)) for n in (1, 2)
     ]
     assert news == [Duplicate(ELSEWHERE, 2)]
 
@@ -305,7 +310,7 @@ def test_a_header_with_empty_fields_teaches_nothing_wrong():
 
 
 def test_shortcuts_are_remembered_within_a_bound(monkeypatch):
-    monkeypatch.setattr(plane_module, "SHORTCUTS_MAX", 1)
+    monkeypatch.setattr(plane_module, "FLOW_CACHE_MAX", 1)
     tried = plane(MEMBER, wanted=("#",))
     topics = ["a/b", "a/c", "a/b", "a/" + "c" * 200]
     copies = [Publication(ELSEWHERE, 1, n, 0, t, b"") for n, t in enumerate(topics * 2, 1)]
@@ -333,12 +338,16 @@ def test_a_shortcut_is_for_one_origin_where_the_origin_matters():
 
 
 def test_a_named_copy_goes_on_with_its_name_until_it_meets_the_mesh():
-    outgoing, _, news = pass_on(plane(OUTSIDE), copy(1, named=(G,)), copy(2, named=(G,)))
+    outgoing, _, news = pass_on(
+        plane(OUTSIDE), copy(1, target_groups=(G,)), copy(2, target_groups=(G,))
+    )
     assert [decode_publication(frame) for frame in outgoing[L2]] == [
-        copy(number, hops=1, named=(G,)) for number in (1, 2)
+        copy(number, hops=1, target_groups=(G,)) for number in (1, 2)
     ]
     assert not news
-    outgoing, _, _ = pass_on(plane(MEMBER), copy(1, named=(G,)), copy(2, named=(G,)))
+    outgoing, _, _ = pass_on(
+        plane(MEMBER), copy(1, target_groups=(G,)), copy(2, target_groups=(G,))
+    )
     assert [decode_publication(frame) for frame in outgoing[L2]] == [
         copy(number, hops=1) for number in (1, 2)
     ]
@@ -350,7 +359,7 @@ def test_a_named_copy_that_is_in_one_mesh_and_outside_another_spreads_and_goes_o
         GroupEntry("+/b", False, core_links=(L3,)),
         wanted=("a/b",),
     )
-    copies = [copy(number, named=(G, H)) for number in (1, 2, 2)]
+    copies = [copy(number, target_groups=(G, H)) for number in (1, 2, 2)]
     outgoing, deliveries, news = pass_on(tried, *copies)
     assert [decode_publication(frame).target_groups for frame in outgoing[L2]] == [(), ()]
     assert [decode_publication(frame).target_groups for frame in outgoing[L3]] == [(H,), (H,)]
@@ -360,7 +369,7 @@ def test_a_named_copy_that_is_in_one_mesh_and_outside_another_spreads_and_goes_o
 
 def test_a_named_copy_without_a_way_is_told_each_time():
     tried = plane(GroupEntry("a/+", False, core_links=(L1,)))
-    news = pass_on(tried, copy(1, named=(G,)), copy(2, named=(G,)))[2]
+    news = pass_on(tried, copy(1, target_groups=(G,)), copy(2, target_groups=(G,)))[2]
     assert news == [Dropped(ELSEWHERE, n, "no way to the core") for n in (1, 2)]
 
 
@@ -452,7 +461,7 @@ def test_number_that_no_origin_can_have_reached_is_refused_on_both_ways():
 @pytest.mark.parametrize(("qos", "reason"), [(0, AHEAD), (1, EPOCH_AHEAD)])
 def test_life_ahead_of_the_clock_is_refused_on_both_ways(qos, reason):
     fast, slow = plane(MEMBER), plane(MEMBER)
-    copies = [copy(1), change(copy(2), life=1 << 40, qos=qos), copy(3)]
+    copies = [copy(1), change(copy(2), epoch=1 << 40, qos=qos), copy(3)]
     outgoing, _, news = pass_on(fast, *copies)
     assert news == [Ignored(reason)]
     assert len(outgoing[L2]) == 2
@@ -485,10 +494,10 @@ def test_what_a_stranger_too_many_published_is_ignored_on_both_ways():
 
 def test_a_stranger_too_many_is_ignored_on_its_way_to_a_core_as_well():
     tried = plane(OUTSIDE)
-    pass_on(tried, copy(named=(G,)))  # the topic is known from now on
+    pass_on(tried, copy(target_groups=(G,)))  # the topic is known from now on
     for number in range(UNKNOWN_ORIGINS_MAX):
         tried.duplicate_filter.admit_origin(NodeId(100 + number))
-    _, _, news = pass_on(tried, replace_origin(copy(named=(G,)), NodeId(99)))
+    _, _, news = pass_on(tried, replace_origin(copy(target_groups=(G,)), NodeId(99)))
     assert news == [Ignored("publication of an unknown node")]
 
 

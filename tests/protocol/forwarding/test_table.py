@@ -121,7 +121,7 @@ def test_a_changed_entry_voids_the_plans():
 def test_an_entry_that_changes_nothing_voids_no_plan(entry):
     made = table(entry)
     made.plan("a/b")
-    made.put(GroupEntry("a/+", entry.member, entry.neighbours, entry.towards))
+    made.put(GroupEntry("a/+", entry.is_member, entry.mesh_links, entry.core_links))
     assert made.plan_count == 1
 
 

@@ -97,8 +97,8 @@ def test_half_of_the_bits_change_with_the_smallest_change():
 
 def test_fingerprints_do_not_depend_on_the_hash_seed():
     program = (
-        "from hansa.protocol.membership.records import Kind, fingerprint\n"
-        "print(*(fingerprint(kind, 5, (7, 9)) for kind in Kind), hash('a'))\n"
+        "from hansa.protocol.membership.records import RecordKind, fingerprint\n"
+        "print(*(fingerprint(kind, 5, (7, 9)) for kind in RecordKind), hash('a'))\n"
     )
     printed = [
         subprocess.run(

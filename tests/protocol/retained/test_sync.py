@@ -16,7 +16,7 @@ ALL = tuple(range(RETAINED_BUCKETS))
 
 @pytest.fixture(autouse=True)
 def small_slices(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sync, "SLICE", 3)
+    monkeypatch.setattr(sync, "SLICE_TOPICS", 3)
 
 
 def owned(count: int) -> dict[str, RetainedEntry]:

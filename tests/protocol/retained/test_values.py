@@ -343,7 +343,7 @@ def test_nothing_ends_where_nothing_was_withdrawn():
 
 
 def test_very_many_copies_that_may_be_lost_are_listed_some_at_a_time(monkeypatch):
-    monkeypatch.setattr(retained_module, "SLICE", 2)
+    monkeypatch.setattr(retained_module, "SLICE_TOPICS", 2)
     made = retained()
     for number in range(5):
         made.assign_version(ClientPublished(f"t/{number}", b"x", retain=True))

@@ -54,15 +54,18 @@ def test_an_unknown_name_is_answered_with_the_known_ones():
 PLAY = """
 from hansa.protocol.settings import ProtocolSettings
 from hansa.protocol.routing import STRATEGIES
-from hansa.simulator.actions import Publish, Step, Subscribe
-from hansa.simulator.options import Options, Phases
+from hansa.simulator.actions import ClientPublish, ClientSubscribe, ScheduledAction
+from hansa.simulator.options import SimulationOptions
 from hansa.simulator.run import simulate
-from hansa.simulator.topologies import parse
+from hansa.simulator.topologies import parse_topology
 
-steps = Step(0.0, Subscribe(2, "a/#")), Step(4.0, Publish(0, "a/b"))
+steps = (
+    ScheduledAction(0.0, ClientSubscribe(2, "a/#")),
+    ScheduledAction(4.0, ClientPublish(0, "a/b")),
+)
 for other in STRATEGIES:
     settings = ProtocolSettings(strategy=other)
-    result = simulate(Options(parse("ring:5", 1), settings, schedule=steps))
+    result = simulate(SimulationOptions(parse_topology("ring:5", 1), settings, schedule=steps))
     assert (result.delivered, result.violations) == (1, ())
 print(*STRATEGIES)
 """

@@ -37,9 +37,9 @@ def test_trees_that_do_not_fit_are_drawn_anew(monkeypatch):
 def test_entries_that_lead_the_same_ways_are_the_same():
     wire = settled(RING, (3, "g"), strategy="paths")
     strategy: Any = wire.nodes[1]._strategy  # noqa: SLF001
-    one, other, wider = (strategy._entry("g", nodes) for nodes in ([3], [3], [3, 4]))  # noqa: SLF001
-    assert one.same_as(other)
-    assert not one.same_as(wider)
+    one, other, wider = (strategy._make_entry("g", nodes) for nodes in ([3], [3], [3, 4]))  # noqa: SLF001
+    assert one.is_equivalent(other)
+    assert not one.is_equivalent(wider)
 
 
 def test_both_ways_around_a_ring_are_taken():

@@ -136,8 +136,8 @@ GOLDEN = {
     FrameAck(17, (18, 300)): "10 93 0a 11 9212cd012c",
     InterestAcks(
         (InterestAck(ONE, 7, 4, TWO, 6, 300, 2),)
-    ): "10 92 0c 91 97 01 07 04 02 06 cd012c 02",
-    InterestAckRequest(ONE, TWO, 2, 7, 3): "10 96 0d 01 02 02 07 03",
+    ): "10 92 0c 91 98 01 07 04 02 06 cd012c 02 00",
+    InterestAckRequest(ONE, TWO, 2, 7, 3): "10 97 0d 01 02 02 07 03 00",
     SequencedFrame(16, Goodbye("bye")): "10 93 0b 10 9202a3627965",
     PUBLICATION: (
         "11 00 00 0000 0000000000000001 0000000000000002 0000000000000003 0003 612f62 6869"
@@ -182,7 +182,7 @@ def test_the_hops_are_one_byte_and_nothing_else(publication, hops):
 def test_the_names_and_the_topic_follow_the_length_of_the_topic(publication):
     plain = replace(publication, previous=(), properties=b"", version=0)
     topic = plain.topic.encode()
-    names = b"".join(group.to_bytes(8, "big") for group in plain.named)
+    names = b"".join(group.to_bytes(8, "big") for group in plain.target_groups)
     key = len(topic).to_bytes(2, "big") + names + topic
     assert encode(plain)[TOPIC_BYTES_AT:].startswith(key)
 
@@ -190,15 +190,15 @@ def test_the_names_and_the_topic_follow_the_length_of_the_topic(publication):
 @given(publications)
 def test_a_copy_without_names_is_the_same_but_for_them(publication):
     data = bytearray(encode(publication))
-    remove_target_groups(data, len(publication.named))
-    assert data == encode(replace(publication, named=()))
+    remove_target_groups(data, len(publication.target_groups))
+    assert data == encode(replace(publication, target_groups=()))
 
 
 @given(publications, st.integers(1, 2**64 - 1), st.binary(max_size=8))
 def test_a_mould_makes_the_next_publication(publication, number, payload):
     before, after = make_frame_template(encode(publication), len(publication.payload))
     made = b"".join((before, number.to_bytes(8, "big"), after, payload))
-    assert made == encode(replace(publication, number=number, payload=payload))
+    assert made == encode(replace(publication, sequence=number, payload=payload))
 
 
 def test_what_fits_a_frame_still_fits_with_more_groups_named():
@@ -206,7 +206,7 @@ def test_what_fits_a_frame_still_fits_with_more_groups_named():
     arrived = decode(encode(largest))
     assert isinstance(arrived, Publication)
     groups = tuple(GroupId(number) for number in range(TARGET_GROUPS_MAX))
-    onward = replace(arrived, named=groups, previous=tuple((group, 0) for group in groups))
+    onward = replace(arrived, target_groups=groups, previous=tuple((group, 0) for group in groups))
     encoded = encode(onward)
     assert len(encoded) <= FRAME_BYTES_MAX
     assert decode(encoded) == onward
@@ -429,7 +429,7 @@ COUNT = MANY.to_bytes(4, "big")
         b"\x10\x98\x07\x01\x01\x01\x01\xdd" + COUNT + b"\xcd\x01\x01" * MANY + b"\xc0\x90",
         b"\x10\x93\x02\xa0" + b"\x91" * MANY,
         encode(replace(PUBLICATION, payload=bytes(1 << 20))),
-        encode(replace(PUBLICATION, named=(GroupId(U64_MAX),) * TARGET_GROUPS_MAX)),
+        encode(replace(PUBLICATION, target_groups=(GroupId(U64_MAX),) * TARGET_GROUPS_MAX)),
         encode(replace(PUBLICATION, previous=((GroupId(U64_MAX), U64_MAX),) * TARGET_GROUPS_MAX)),
     ],
     ids=lambda data: data[:12].hex(),
@@ -453,8 +453,8 @@ def test_decoding_damaged_frames_takes_a_small_multiple_too(data):
         (replace(PUBLICATION, qos=4), "publication: QoS 4, the limit is 2"),
         (replace(PUBLICATION, hops=65), "publication: 65 hops, the limit is 64"),
         (replace(PUBLICATION, hops=256), "publication: "),
-        (replace(PUBLICATION, number=-1), "publication: "),
-        (replace(PUBLICATION, life=U64_MAX + 1), "publication: "),
+        (replace(PUBLICATION, sequence=-1), "publication: "),
+        (replace(PUBLICATION, epoch=U64_MAX + 1), "publication: "),
         (replace(PUBLICATION, topic=""), "publication: topic name '': must not be empty"),
         (replace(PUBLICATION, topic="a/#"), "publication: topic name 'a/#': '+' and '#'"),
         (replace(PUBLICATION, topic="+"), "publication: topic name '+': '+' and '#'"),
@@ -462,9 +462,9 @@ def test_decoding_damaged_frames_takes_a_small_multiple_too(data):
         (replace(PUBLICATION, topic="\ud800"), "'utf-8' codec can't encode"),
         (replace(PUBLICATION, topic="/" * 200), "publication: topic name '//////"),
         (replace(PUBLICATION, topic="a" * 65_536), "publication: "),
-        (replace(PUBLICATION, named=(GroupId(-1),)), "publication: "),
+        (replace(PUBLICATION, target_groups=(GroupId(-1),)), "publication: "),
         (
-            replace(PUBLICATION, named=(GroupId(1),) * 1_025),
+            replace(PUBLICATION, target_groups=(GroupId(1),) * 1_025),
             "publication: 1025 groups, the limit is 1024",
         ),
         (
@@ -472,7 +472,7 @@ def test_decoding_damaged_frames_takes_a_small_multiple_too(data):
             "publication: 1025 groups, the limit is 1024",
         ),
         (replace(PUBLICATION, previous=((GroupId(1), -1),)), "publication: "),
-        (replace(PUBLICATION, named=(GroupId(1),) * 65_536), "publication: "),
+        (replace(PUBLICATION, target_groups=(GroupId(1),) * 65_536), "publication: "),
     ],
 )
 def test_a_publication_that_no_peer_takes_is_our_mistake(publication, message):
@@ -521,14 +521,14 @@ topics = st.text(st.characters() | st.sampled_from("+#/\0"), max_size=3)
 careless_publications = st.builds(
     Publication,
     origin=integers,
-    life=integers,
-    number=integers,
+    epoch=integers,
+    sequence=integers,
     qos=st.integers(-1, 9),
     topic=topics | topics.map(lambda text: text * 100),
     payload=st.binary(max_size=3),
     retain=st.booleans(),
     hops=st.integers(-1, 300),
-    named=st.lists(integers, max_size=2).map(tuple),
+    target_groups=st.lists(integers, max_size=2).map(tuple),
     previous=st.lists(st.tuples(integers, integers), max_size=2).map(tuple),
     properties=st.binary(max_size=3),
 )
